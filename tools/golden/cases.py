@@ -1,0 +1,347 @@
+"""The golden checkpoints: one entry per architecture or rope variant.
+
+Each case is plain data: the Hugging Face configuration of a tiny model, how its weights are stored, and the `ablate`
+overrides, each of which must move the logits (otherwise the golden could not see that mechanism missing).
+"""
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Case:
+    name: str
+    family: str  # model_type of transformers
+    config: dict
+    dtype: str = "bfloat16"  # of the stored weights
+    prompt_len: int = 56
+    shards: int = 1
+    old_style: bool = False  # write config.json with the key layout of transformers 4.x
+    # Longest sequence that the rope tables are for: only 'dynamic' and 'longrope' depend on it.
+    max_len: int | None = None
+    # Forces the rope of a sequence of `max_len` tokens from the first forward on (see README.md).
+    rope_of_max_len: bool = False
+    ablate: dict = field(default_factory=dict)  # name -> config overrides that must change the logits
+
+
+NUM_GREEDY = 64
+
+BASE = dict(
+    vocab_size=256,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    max_position_embeddings=512,
+    bos_token_id=1,
+    eos_token_id=2,
+    pad_token_id=0,
+    tie_word_embeddings=False,
+)
+DEFAULT_ROPE = {"rope_theta": 10000.0, "rope_type": "default"}
+LLAMA3_ROPE = {
+    "rope_theta": 500000.0,
+    "rope_type": "llama3",
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+SHORT_FACTOR = [1.0, 1.05, 1.1, 1.25, 1.4, 1.7, 2.1, 2.6]
+LONG_FACTOR = [1.1, 1.4, 2.0, 3.1, 4.5, 6.2, 7.7, 9.3]
+
+
+def longrope(n, theta=10000.0):
+    return {
+        "rope_theta": theta,
+        "rope_type": "longrope",
+        "short_factor": SHORT_FACTOR[:n],
+        "long_factor": LONG_FACTOR[:n],
+    }
+
+
+def gemma3_rope(full):
+    local = {"rope_theta": 10000.0, "rope_type": "default"}
+    return {"full_attention": {"rope_theta": 1000000.0, **full}, "sliding_attention": local}
+
+
+CASES = [
+    Case(
+        "llama2",
+        "llama",
+        {**BASE, "num_key_value_heads": 4, "num_hidden_layers": 2, "rms_norm_eps": 1e-5},
+        dtype="float32",
+        ablate={"rope_base": {"rope_parameters": {"rope_theta": 5000.0, "rope_type": "default"}}},
+    ),
+    Case(
+        "llama3",
+        "llama",
+        {
+            **BASE,
+            "head_dim": 16,
+            "rms_norm_eps": 1e-5,
+            "tie_word_embeddings": True,
+            "vocab_size": 320,
+            "rope_parameters": LLAMA3_ROPE,
+        },
+        old_style=True,
+        ablate={"llama3_rope": {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}},
+    ),
+    Case("llama-sharded", "llama", {**BASE, "num_key_value_heads": 1}, dtype="float16", shards=3),
+    Case(
+        "llama-bias",
+        "llama",
+        {**BASE, "num_hidden_layers": 2, "attention_bias": True, "mlp_bias": True},
+    ),
+    Case(
+        "llama-linear",
+        "llama",
+        {
+            **BASE,
+            "num_hidden_layers": 2,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "linear", "factor": 4.0},
+        },
+        dtype="float16",
+        ablate={"linear_rope": {"rope_parameters": DEFAULT_ROPE}},
+    ),
+    Case(
+        "llama-dynamic",
+        "llama",
+        {
+            **BASE,
+            "num_hidden_layers": 2,
+            "max_position_embeddings": 48,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 2.0},
+        },
+        max_len=120,
+        rope_of_max_len=True,
+        ablate={"dynamic_rope": {"rope_parameters": DEFAULT_ROPE}},
+    ),
+    Case(
+        "llama-yarn",
+        "llama",
+        {
+            **BASE,
+            "num_hidden_layers": 2,
+            "rope_parameters": {
+                "rope_theta": 10000.0,
+                "rope_type": "yarn",
+                "factor": 8.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 16.0,
+                "beta_slow": 2.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.5,
+            },
+        },
+        ablate={
+            "yarn_rope": {"rope_parameters": DEFAULT_ROPE},
+            "yarn_mscale": {
+                "rope_parameters": {
+                    "rope_theta": 10000.0,
+                    "rope_type": "yarn",
+                    "factor": 8.0,
+                    "original_max_position_embeddings": 64,
+                    "beta_fast": 16.0,
+                    "beta_slow": 2.0,
+                }
+            },
+        },
+    ),
+    Case(
+        "mistral",
+        "mistral",
+        {**BASE, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 128,
+         "num_hidden_layers": 2, "sliding_window": 24},
+        dtype="float16",
+        ablate={"window": {"sliding_window": None}, "window_by_one": {"sliding_window": 25}},
+    ),
+    Case(
+        "qwen2",
+        "qwen2",
+        {**BASE, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
+        ablate={"rope_base": {"rope_parameters": DEFAULT_ROPE}},
+    ),
+    Case(
+        "qwen2-window",
+        "qwen2",
+        {**BASE, "use_sliding_window": True, "sliding_window": 16, "max_window_layers": 1},
+        dtype="float16",
+        ablate={"window": {"use_sliding_window": False, "layer_types": ["full_attention"] * 3}},
+    ),
+    Case(
+        "qwen2-yarn",
+        "qwen2",
+        {
+            **BASE,
+            "num_hidden_layers": 2,
+            "tie_word_embeddings": True,
+            "rope_parameters": {
+                "rope_theta": 1000000.0,
+                "rope_type": "yarn",
+                "factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+        },
+        ablate={"yarn_rope": {"rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}}},
+    ),
+    Case(
+        "qwen3",
+        "qwen3",
+        {
+            **BASE,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 64,
+            "tie_word_embeddings": True,
+            "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
+        },
+    ),
+    Case(
+        "gemma2",
+        "gemma2",
+        {
+            **BASE,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "tie_word_embeddings": True,
+            "query_pre_attn_scalar": 24,
+            "sliding_window": 20,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 8.0,
+        },
+        ablate={
+            "attn_softcap": {"attn_logit_softcapping": None},
+            "final_softcap": {"final_logit_softcapping": None},
+            "window": {"sliding_window": 512},
+            "query_scale": {"query_pre_attn_scalar": 16},
+        },
+    ),
+    Case(
+        "gemma3",
+        "gemma3_text",
+        {
+            **BASE,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "tie_word_embeddings": True,
+            "query_pre_attn_scalar": 20,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": gemma3_rope({"rope_type": "default"}),
+        },
+        ablate={
+            "window": {"sliding_window": 512},
+            "query_scale": {"query_pre_attn_scalar": 16},
+            "global_base": {"rope_parameters": gemma3_rope({"rope_type": "default", "rope_theta": 10000.0})},
+        },
+    ),
+    Case(
+        "gemma3-linear",
+        "gemma3_text",
+        {
+            **BASE,
+            "num_hidden_layers": 4,
+            "head_dim": 16,
+            "tie_word_embeddings": True,
+            "query_pre_attn_scalar": 16,
+            "sliding_window": 16,
+            "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention"],
+            "rope_parameters": gemma3_rope({"rope_type": "linear", "factor": 8.0}),
+        },
+        dtype="float16",
+        old_style=True,
+        ablate={"linear_rope": {"rope_parameters": gemma3_rope({"rope_type": "default"})}},
+    ),
+    Case(  # the text half of a checkpoint that also holds an image encoder
+        "gemma3-multimodal",
+        "gemma3",
+        {
+            "tie_word_embeddings": True,
+            "text_config": {
+                **BASE,
+                "num_hidden_layers": 3,
+                "head_dim": 16,
+                "tie_word_embeddings": True,
+                "query_pre_attn_scalar": 16,
+                "sliding_window": 16,
+                "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+                "rope_parameters": gemma3_rope({"rope_type": "linear", "factor": 8.0}),
+            },
+            "vision_config": {
+                "hidden_size": 8,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 8,
+                "patch_size": 4,
+                "vision_use_head": False,
+            },
+            "mm_tokens_per_image": 4,
+            "image_token_index": 255,
+            "boi_token_index": 253,
+            "eoi_token_index": 254,
+        },
+    ),
+    Case(
+        "phi3",
+        "phi3",
+        {
+            **BASE,
+            "num_key_value_heads": 4,
+            "sliding_window": 40,
+            "original_max_position_embeddings": 512,
+            "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default", "partial_rotary_factor": 1.0},
+        },
+        ablate={"window": {"sliding_window": None}},
+    ),
+    Case(
+        "phi3-longrope-short",
+        "phi3",
+        {
+            **BASE,
+            "num_hidden_layers": 2,
+            "original_max_position_embeddings": 128,
+            "rope_parameters": {**longrope(6), "partial_rotary_factor": 0.75},
+        },
+        max_len=128,
+        ablate={
+            "short_factor": {
+                "rope_parameters": {
+                    **longrope(6), "short_factor": [1.0] * 6, "partial_rotary_factor": 0.75
+                }
+            }
+        },
+    ),
+    Case(
+        "phi3-longrope-long",
+        "phi3",
+        {
+            **BASE,
+            "num_hidden_layers": 2,
+            "original_max_position_embeddings": 40,
+            "rope_parameters": {**longrope(8), "partial_rotary_factor": 1.0},
+        },
+        dtype="float16",
+        old_style=True,
+        max_len=120,
+        ablate={
+            "long_factor": {
+                "rope_parameters": {
+                    **longrope(8), "long_factor": SHORT_FACTOR, "partial_rotary_factor": 1.0
+                }
+            }
+        },
+    ),
+    Case(
+        "olmo2",
+        "olmo2",
+        {
+            **BASE,
+            "num_hidden_layers": 2,
+            "rms_norm_eps": 1e-6,
+            "rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"},
+        },
+        dtype="float32",
+    ),
+]
