@@ -1,0 +1,38 @@
+# Third-party libraries, each as one interface target `dep::<name>`, header-only or static, so that
+# the rudder binary runs on a machine that has none of them. Why each was chosen: docs/adr/0003.
+find_package(Threads REQUIRED)
+
+function(rudder_dependency name header)
+  find_path(RUDDER_INCLUDE_${name} ${header})
+  if(NOT RUDDER_INCLUDE_${name})
+    message(FATAL_ERROR "${header} is missing: run tools/setup.sh, which installs what the build needs")
+  endif()
+  add_library(dep_${name} INTERFACE)
+  add_library(dep::${name} ALIAS dep_${name})
+  target_include_directories(dep_${name} SYSTEM INTERFACE ${RUDDER_INCLUDE_${name}})
+endfunction()
+
+function(rudder_static_library name file)
+  find_library(RUDDER_LIBRARY_${name} ${file})
+  if(NOT RUDDER_LIBRARY_${name})
+    message(FATAL_ERROR "${file} is missing: run tools/setup.sh, which installs what the build needs")
+  endif()
+  target_link_libraries(dep_${name} INTERFACE ${RUDDER_LIBRARY_${name}})
+endfunction()
+
+rudder_dependency(expected tl/expected.hpp)
+rudder_dependency(fmt fmt/format.h)
+target_compile_definitions(dep_fmt INTERFACE FMT_HEADER_ONLY=1)
+rudder_dependency(spdlog spdlog/spdlog.h)
+target_compile_definitions(dep_spdlog INTERFACE SPDLOG_FMT_EXTERNAL=1 FMT_HEADER_ONLY=1)
+rudder_dependency(boost boost/version.hpp)  # Asio, Beast and JSON are used header-only
+rudder_dependency(cli11 CLI/CLI.hpp)
+rudder_dependency(pcre2 pcre2.h)
+rudder_static_library(pcre2 libpcre2-8.a)
+rudder_dependency(utf8proc utf8proc.h)
+rudder_static_library(utf8proc libutf8proc.a)
+target_compile_definitions(dep_utf8proc INTERFACE UTF8PROC_STATIC)
+
+if(RUDDER_TESTS)
+  find_package(GTest REQUIRED)
+endif()

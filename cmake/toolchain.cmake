@@ -1,0 +1,22 @@
+# Flags, compiler cache and linker that every target shares.
+find_program(RUDDER_CCACHE ccache)
+if(RUDDER_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${RUDDER_CCACHE})
+endif()
+find_program(RUDDER_LLD ld.lld)
+if(RUDDER_LLD AND NOT CMAKE_EXE_LINKER_FLAGS MATCHES "fuse-ld")
+  add_link_options(-fuse-ld=lld)
+endif()
+
+add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Werror)
+add_compile_options(-fstack-protector-strong -fno-plt)
+add_compile_definitions(_GLIBCXX_ASSERTIONS)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+
+if(RUDDER_SANITIZE)
+  add_compile_options(-fsanitize=${RUDDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${RUDDER_SANITIZE})
+else()
+  add_compile_options($<$<CONFIG:Release>:-U_FORTIFY_SOURCE> $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>)
+  add_link_options(-Wl,-z,relro,-z,now)
+endif()

@@ -1,0 +1,28 @@
+// Strong integer ids: a SlotId cannot be passed where a BlockId is wanted.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+
+namespace rudder {
+
+template <typename Tag, typename Int>
+struct StrongId {
+  using Value = Int;
+  Int value = 0;
+
+  constexpr StrongId() = default;
+  constexpr explicit StrongId(Int v) : value(v) {}
+  constexpr auto operator<=>(const StrongId&) const = default;
+};
+
+}  // namespace rudder
+
+template <typename Tag, typename Int>
+struct std::hash<rudder::StrongId<Tag, Int>> {
+  size_t operator()(const rudder::StrongId<Tag, Int>& id) const noexcept {
+    return std::hash<Int>{}(id.value);
+  }
+};

@@ -1,0 +1,70 @@
+#include "rudder/base/json.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+
+namespace rudder {
+
+Result<boost::json::value> parse_json(std::string_view text, std::string_view what,
+                                      const JsonLimits& limits) {
+  if (text.size() > limits.max_bytes) {
+    return fail(ErrorCode::kTooLarge, fmt::format("{} has {} bytes, the limit is {}", what,
+                                                  text.size(), limits.max_bytes));
+  }
+  boost::json::parse_options options;
+  options.max_depth = limits.max_depth;
+  boost::system::error_code ec;
+  boost::json::stream_parser parser({}, options);
+  const size_t used = parser.write_some(text.data(), text.size(), ec);
+  if (!ec && used < text.size()) {
+    const size_t rest = text.find_first_not_of(" \t\r\n", used);
+    if (rest != std::string_view::npos) ec = boost::json::error::extra_data;
+  }
+  if (!ec) parser.finish(ec);
+  if (ec) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} is not valid JSON near byte {}: {}", what, used, ec.message()));
+  }
+  return parser.release();
+}
+
+std::string to_json_text(const boost::json::value& value) {
+  return boost::json::serialize(value);
+}
+
+void append_json_string(std::string& out, std::string_view text) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  out.push_back('"');
+  for (const char ch : text) {
+    const auto byte = static_cast<unsigned char>(ch);
+    switch (ch) {
+      case '"':
+        out += "\\\"";
+        break;
+      case '\\':
+        out += "\\\\";
+        break;
+      case '\n':
+        out += "\\n";
+        break;
+      case '\r':
+        out += "\\r";
+        break;
+      case '\t':
+        out += "\\t";
+        break;
+      default:
+        if (byte < 0x20) {
+          out += "\\u00";
+          out.push_back(kHex[byte >> 4]);
+          out.push_back(kHex[byte & 15]);
+        } else {
+          out.push_back(ch);
+        }
+    }
+  }
+  out.push_back('"');
+}
+
+}  // namespace rudder

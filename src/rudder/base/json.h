@@ -1,0 +1,30 @@
+// The one way text becomes JSON: Boost.JSON with depth and size limits, and an Error that says
+// where. Objects keep their key order. Include <boost/json.hpp> in .cpp files only.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/result.h"
+
+namespace rudder {
+
+struct JsonLimits {
+  size_t max_depth = 64;
+  size_t max_bytes = size_t{256} << 20;
+};
+
+// `what` names the document in errors ("request body", "config.json"). Strict: UTF-8, one value, no
+// comments or trailing commas, duplicate keys keep the last.
+Result<boost::json::value> parse_json(std::string_view text, std::string_view what,
+                                      const JsonLimits& limits = {});
+
+// Compact text of `value`, keys in order.
+std::string to_json_text(const boost::json::value& value);
+
+// Appends `text` as a quoted JSON string: the hot path of streaming responses.
+void append_json_string(std::string& out, std::string_view text);
+
+}  // namespace rudder

@@ -1,0 +1,38 @@
+// The log front: leveled lines on standard error. Any thread. The library behind it (spdlog) is
+// seen by log.cpp alone.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string_view>
+#include <utility>
+
+namespace rudder {
+
+enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
+
+void set_log_level(LogLevel level);
+void log_line(LogLevel level, std::string_view text);
+bool log_enabled(LogLevel level);
+void flush_logs();
+
+template <typename... Args>
+void log_debug(fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(LogLevel::kDebug))
+    log_line(LogLevel::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_info(fmt::format_string<Args...> format, Args&&... args) {
+  if (log_enabled(LogLevel::kInfo))
+    log_line(LogLevel::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_warn(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::kWarn, fmt::format(format, std::forward<Args>(args)...));
+}
+template <typename... Args>
+void log_error(fmt::format_string<Args...> format, Args&&... args) {
+  log_line(LogLevel::kError, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace rudder

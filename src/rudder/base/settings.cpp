@@ -1,0 +1,262 @@
+#include "rudder/base/settings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace rudder {
+namespace {
+
+Result<bool> parse_bool(std::string_view text) {
+  if (text == "true" || text == "1" || text == "on" || text == "yes" || text.empty()) return true;
+  if (text == "false" || text == "0" || text == "off" || text == "no") return false;
+  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not true or false", text));
+}
+
+Result<double> parse_float(std::string_view text) {
+  double value = 0;
+  const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a finite number", text));
+  }
+  return value;
+}
+
+Result<int64_t> parse_signed(std::string_view text) {
+  if (text.empty() || text[0] != '-') return parse_human_integer(text);
+  RUDDER_TRY(const int64_t magnitude, parse_human_integer(text.substr(1)));
+  return -magnitude;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+std::string environment_name(std::string_view setting) {
+  std::string name = "RUDDER_";
+  for (const char ch : setting) {
+    name.push_back(ch == '-' ? '_' : static_cast<char>(std::toupper(ch)));
+  }
+  return name;
+}
+
+template <typename Int>
+void bind_integer(Setting& setting, Int* field, int64_t min, int64_t max) {
+  setting.set = [field, min, max](std::string_view text) -> Result<void> {
+    RUDDER_TRY(const int64_t value, parse_signed(text));
+    if (value < min || value > max) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is outside [{}, {}]", value, min, max));
+    }
+    *field = static_cast<Int>(value);
+    return {};
+  };
+  setting.get = [field] { return std::to_string(*field); };
+  setting.default_value = setting.get();
+}
+
+}  // namespace
+
+void SettingsTable::section(std::string room) {
+  room_ = std::move(room);
+}
+
+Setting& SettingsTable::push(std::string name, std::string type, std::string doc) {
+  Setting setting;
+  setting.name = std::move(name);
+  setting.type = std::move(type);
+  setting.doc = std::move(doc);
+  setting.room = room_;
+  settings_.push_back(std::move(setting));
+  return settings_.back();
+}
+
+void SettingsTable::add(std::string name, bool* field, std::string doc) {
+  Setting& setting = push(std::move(name), "bool", std::move(doc));
+  setting.is_switch = true;
+  setting.set = [field](std::string_view text) -> Result<void> {
+    RUDDER_TRY(*field, parse_bool(text));
+    return {};
+  };
+  setting.get = [field] { return std::string(*field ? "true" : "false"); };
+  setting.default_value = setting.get();
+}
+
+void SettingsTable::add(std::string name, int32_t* field, int64_t min, int64_t max,
+                        std::string doc) {
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
+  bind_integer(push(std::move(name), "int", std::move(doc)), field, std::max(min, -kMax),
+               std::min(max, kMax));
+}
+
+void SettingsTable::add(std::string name, int64_t* field, int64_t min, int64_t max,
+                        std::string doc) {
+  bind_integer(push(std::move(name), "int", std::move(doc)), field, min, max);
+}
+
+void SettingsTable::add_bytes(std::string name, int64_t* field, std::string doc) {
+  bind_integer(push(std::move(name), "bytes", std::move(doc)), field, 0,
+               std::numeric_limits<int64_t>::max());
+}
+
+void SettingsTable::add(std::string name, double* field, double min, double max, std::string doc) {
+  Setting& setting = push(std::move(name), "float", std::move(doc));
+  setting.set = [field, min, max](std::string_view text) -> Result<void> {
+    RUDDER_TRY(const double value, parse_float(text));
+    if (value < min || value > max) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("{} is outside [{}, {}]", value, min, max));
+    }
+    *field = value;
+    return {};
+  };
+  setting.get = [field] { return fmt::format("{}", *field); };
+  setting.default_value = setting.get();
+}
+
+void SettingsTable::add(std::string name, std::string* field, std::string doc) {
+  Setting& setting = push(std::move(name), "text", std::move(doc));
+  setting.set = [field](std::string_view text) -> Result<void> {
+    *field = std::string(text);
+    return {};
+  };
+  setting.get = [field] { return *field; };
+  setting.default_value = setting.get();
+}
+
+void SettingsTable::add(std::string name, std::vector<std::string>* field, std::string doc) {
+  Setting& setting = push(std::move(name), "text...", std::move(doc));
+  setting.set = [field](std::string_view text) -> Result<void> {
+    field->emplace_back(text);
+    return {};
+  };
+  setting.get = [field] { return fmt::format("{}", fmt::join(*field, ",")); };
+  setting.default_value = setting.get();
+}
+
+void SettingsTable::add_choice(std::string name, std::string* field,
+                               std::vector<std::string> choices, std::string doc) {
+  std::string type = fmt::format("{}", fmt::join(choices, "|"));
+  Setting& setting = push(std::move(name), type, std::move(doc));
+  setting.set = [field, choices = std::move(choices), type](std::string_view text) -> Result<void> {
+    if (std::find(choices.begin(), choices.end(), text) == choices.end()) {
+      return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not one of {}", text, type));
+    }
+    *field = std::string(text);
+    return {};
+  };
+  setting.get = [field] { return *field; };
+  setting.default_value = setting.get();
+}
+
+const Setting* SettingsTable::find(std::string_view name) const {
+  const auto it = std::find_if(settings_.begin(), settings_.end(),
+                               [&](const Setting& s) { return s.name == name; });
+  return it == settings_.end() ? nullptr : &*it;
+}
+
+std::string SettingsTable::nearest(std::string_view name) const {
+  std::string best;
+  size_t best_distance = std::max<size_t>(3, name.size() / 3);
+  for (const Setting& setting : settings_) {
+    const size_t distance = edit_distance(name, setting.name);
+    if (distance < best_distance) {
+      best_distance = distance;
+      best = setting.name;
+    }
+  }
+  return best;
+}
+
+Result<void> SettingsTable::set(std::string_view name, std::string_view value) {
+  const Setting* setting = find(name);
+  if (setting == nullptr) {
+    const std::string near = nearest(name);
+    const std::string hint = near.empty() ? "" : fmt::format("; did you mean --{}?", near);
+    return fail(ErrorCode::kInvalidArgument, fmt::format("unknown setting --{}{}", name, hint),
+                std::string(name));
+  }
+  Result<void> done = setting->set(value);
+  if (!done) {
+    Error error = done.error();
+    error.message = fmt::format("--{}: {}", name, error.message);
+    error.where = std::string(name);
+    return tl::unexpected<Error>(std::move(error));
+  }
+  return {};
+}
+
+Result<void> SettingsTable::read_environment() {
+  for (const Setting& setting : settings_) {
+    const std::string value = environment_value(environment_name(setting.name).c_str());
+    if (!value.empty()) RUDDER_TRY_VOID(set(setting.name, value));
+  }
+  return {};
+}
+
+std::string SettingsTable::help_text() const {
+  std::string text;
+  std::string room;
+  for (const Setting& setting : settings_) {
+    if (setting.room != room) {
+      room = setting.room;
+      text += fmt::format("\n{}:\n", room);
+    }
+    const std::string flag = setting.is_switch
+                                 ? fmt::format("--[no-]{}", setting.name)
+                                 : fmt::format("--{} <{}>", setting.name, setting.type);
+    text += fmt::format("  {:<44} {} [{}]\n", flag, setting.doc, setting.default_value);
+  }
+  return text;
+}
+
+Result<int64_t> parse_human_integer(std::string_view text) {
+  int64_t value = 0;
+  const char* end = text.data() + text.size();
+  const auto [rest, ec] = std::from_chars(text.data(), end, value);
+  if (ec != std::errc() || value < 0 || text[0] == '-') {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not a whole number", text));
+  }
+  std::string_view suffix(rest, static_cast<size_t>(end - rest));
+  if (!suffix.empty() && (suffix.back() == 'B' || suffix.back() == 'b')) suffix.remove_suffix(1);
+  if (suffix.size() == 2 && suffix[1] == 'i') suffix.remove_suffix(1);
+  int shift = 0;
+  if (suffix.size() == 1) {
+    constexpr std::string_view kUnits = "KMGT";
+    const size_t unit = kUnits.find(static_cast<char>(std::toupper(suffix[0])));
+    if (unit == std::string_view::npos) suffix = "?";
+    shift = 10 * (static_cast<int>(unit) + 1);
+  }
+  if (suffix.size() > 1 || suffix == "?") {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' has an unknown suffix", text));
+  }
+  if (value > (std::numeric_limits<int64_t>::max() >> shift)) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is too large", text));
+  }
+  return value << shift;
+}
+
+std::string environment_value(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? std::string() : std::string(value);
+}
+
+}  // namespace rudder

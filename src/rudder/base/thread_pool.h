@@ -1,0 +1,30 @@
+// A fixed pool for data-parallel loops on the CPU (kernels, weight transforms). parallel_for is
+// called by one thread at a time, which works too; workers spin briefly, then sleep.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+namespace rudder {
+
+class ThreadPool {
+ public:
+  // num_threads counts the caller; 0 means every core this process may use.
+  explicit ThreadPool(int num_threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int num_threads() const;
+
+  // Calls body(i) once for each i in [0, count); returns when all are done. Work is claimed item by
+  // item, so which thread runs which i is not fixed: body's result may not depend on it.
+  void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rudder
