@@ -1,0 +1,50 @@
+// Engine: requests in, events out. Owns the engine thread, which alone touches the scheduler, the
+// KV bookkeeping and the executor; submit, cancel, stats and drain may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "rudder/base/clock.h"
+#include "rudder/base/result.h"
+#include "rudder/engine/event.h"
+#include "rudder/engine/request.h"
+#include "rudder/engine/settings.h"
+#include "rudder/engine/stats.h"
+#include "rudder/step/executor.h"
+#include "rudder/text/tokenizer.h"
+
+namespace rudder::engine {
+
+class Engine {
+ public:
+  struct Parts {
+    std::unique_ptr<step::Executor> executor;
+    std::shared_ptr<const text::Tokenizer> tokenizer;
+    std::shared_ptr<const Clock> clock;
+    std::string model_identity;  // part of every prefix-block key
+  };
+
+  // Starts the engine thread.
+  static Result<std::unique_ptr<Engine>> start(Parts parts, const EngineSettings& settings);
+  virtual ~Engine() = default;  // stops at once: every open request gets a kCancelled event
+
+  // Reserves the request's place in the bounded queue (kOverloaded when it is full, kUnavailable
+  // when draining or dead), then queues it. Events go to `sink` until every choice has finished.
+  virtual Result<RequestId> submit(Request request, EventSink sink) = 0;
+  // True when a request of this many prompt tokens would be refused now: asked before rendering.
+  virtual Result<void> would_accept(int64_t prompt_tokens) const = 0;
+  // Ends the request: its blocks are free or cached within two steps. Idempotent.
+  virtual void cancel(RequestId id) = 0;
+
+  virtual RequestLimits limits() const = 0;
+  virtual EngineStats stats() const = 0;  // a snapshot, cheap, never waits for a step
+  // Ok while the engine makes progress: idle with a heartbeat, or a young step in flight.
+  virtual Result<void> health() const = 0;
+
+  // Refuses new requests, finishes what runs; true when idle before the timeout.
+  virtual bool drain(int64_t timeout_us) = 0;
+  virtual void reset_prefix_cache() = 0;
+};
+
+}  // namespace rudder::engine

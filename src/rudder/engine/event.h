@@ -1,0 +1,54 @@
+// What comes out of the engine, a stream of events per request: plain values, sent from the engine
+// thread to the sink the request came with. Exactly one event per choice has `finish` set; after
+// the last of them nothing more is sent.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/engine/request.h"
+
+namespace rudder::engine {
+
+enum class FinishReason : uint8_t { kStop, kLength, kCancelled, kError };
+
+struct TopLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+};
+
+struct OutputToken {
+  int32_t token = 0;
+  bool has_logprobs = false;
+  float logprob = 0;
+  int32_t rank = 0;
+  std::vector<TopLogprob> top;
+};
+
+struct Usage {
+  int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;      // of the prompt, found in the prefix cache (choice 0)
+  int32_t completion_tokens = 0;  // of this choice
+};
+
+struct Event {
+  RequestId id;
+  int32_t choice = 0;
+  std::string text;                 // new text that can no longer change; may be empty
+  std::vector<OutputToken> tokens;  // tokens sampled since the last event
+  std::optional<FinishReason> finish;
+  std::string stop_reason;            // the stop string that matched, when one did
+  std::optional<int32_t> stop_token;  // the stop id that ended it, when not end-of-sequence
+  std::optional<Error> error;         // with kError: numerical_error, overloaded, ...
+  Usage usage;                        // so far
+};
+
+// Called on the engine thread: must not block; moves the event to where it is wanted.
+using EventSink = std::function<void(Event&&)>;
+
+}  // namespace rudder::engine

@@ -1,0 +1,71 @@
+// What goes into the engine: plain values, checked before they get here. The server (or the CLI)
+// turns bytes into a Request through validate_request, which is the only way in: it checks every
+// field and every pair of fields. Any thread; the engine takes it by value.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rudder/base/ids.h"
+#include "rudder/base/result.h"
+#include "rudder/step/sampling.h"
+
+namespace rudder::engine {
+
+using RequestId = StrongId<struct RequestTag, uint64_t>;  // internal; never a client's string
+
+// As the client wrote it, types right, values unchecked.
+struct RequestDraft {
+  std::string client_id;  // echoed in logs and answers ("cmpl-..."): not a key of anything
+  std::vector<int32_t> prompt;
+  step::SamplingParams sampling;  // stop_ids: stop_token_ids only, eos is added by validation
+  std::optional<uint64_t> seed;   // absent: drawn from the engine's entropy
+  bool ignore_eos = false;
+  std::optional<int32_t> max_tokens;  // absent: up to max_seq_len
+  std::vector<std::string> stop;      // stop strings
+  bool include_stop = false;          // keep the stop string in the text
+  bool skip_special_tokens = true;
+  int32_t n = 1;           // choices; choice i uses seed + i
+  int32_t priority = 0;    // lower runs first
+  std::string cache_salt;  // keeps the prefix cache of tenants apart
+  bool echo_prompt_text = false;
+};
+
+// What validation may assume about the model and the operator's limits.
+struct RequestLimits {
+  int32_t max_seq_len = 0;
+  int32_t vocab_size = 0;
+  int32_t max_choices = 128;
+  int32_t max_stop_strings = 16;
+  int32_t max_stop_string_bytes = 1024;
+  int32_t max_stop_ids = 128;
+  int32_t max_logit_bias = 1024;
+  int32_t max_logprobs = 20;
+  std::vector<int32_t> eos_ids;  // end-of-sequence ids of the model
+};
+
+// A request whose every field is in range; made by validate_request alone.
+class Request {
+ public:
+  const RequestDraft& draft() const { return draft_; }
+  int32_t max_len() const { return max_len_; }  // prompt and output together
+  // Blocks, tokens and choices it can cost at most, charged before it is queued.
+  int64_t cost_tokens() const { return int64_t{draft_.n} * max_len_; }
+  int64_t prompt_tokens() const {
+    return int64_t{draft_.n} * static_cast<int64_t>(draft_.prompt.size());
+  }
+
+ private:
+  friend Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits);
+  Request() = default;
+
+  RequestDraft draft_;
+  int32_t max_len_ = 0;
+};
+
+// Error.where is the field's name as OpenAI or vLLM spells it ("top_p", "max_tokens", "stop[2]").
+Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits);
+
+}  // namespace rudder::engine

@@ -1,0 +1,22 @@
+// Settings of the engine and of the scheduler inside it. Names are vLLM's where they exist.
+#pragma once
+
+#include <cstdint>
+
+#include "rudder/base/settings.h"
+
+namespace rudder::engine {
+
+struct EngineSettings {
+  int32_t max_num_seqs = 256;             // sequences running at once
+  int32_t max_num_batched_tokens = 2048;  // tokens of one step: the chunk budget
+  bool enable_prefix_caching = true;
+  bool async_scheduling = true;        // run-ahead: launch step t+1 before step t is collected
+  int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
+  int64_t max_num_queued_tokens = 4 << 20;
+  int64_t stuck_step_us = 5'000'000;  // a step older than this makes health() fail
+
+  void declare(SettingsTable& table);
+};
+
+}  // namespace rudder::engine

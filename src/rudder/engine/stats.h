@@ -1,0 +1,60 @@
+// EngineStats: gauges, counters and histograms as a plain snapshot; the server writes them out as
+// Prometheus text. Counters only grow.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace rudder::engine {
+
+// Cumulative histogram with fixed upper bounds; the last bucket is +Inf.
+struct Histogram {
+  std::vector<double> bounds;
+  std::vector<uint64_t> counts;  // bounds.size() + 1, not cumulative
+  double sum = 0;
+  uint64_t count = 0;
+
+  void observe(double value);
+};
+
+struct EngineStats {
+  // Gauges.
+  int32_t num_running = 0;
+  int32_t num_waiting = 0;
+  int64_t queued_tokens = 0;
+  int32_t num_blocks = 0;
+  int32_t blocks_in_use = 0;  // referenced by a sequence
+  int32_t blocks_cached = 0;  // free to evict, holding a reusable prefix
+  int32_t blocks_free = 0;
+  int32_t block_size = 0;
+  // Counters.
+  uint64_t steps = 0;
+  uint64_t preemptions = 0;
+  uint64_t prompt_tokens = 0;
+  uint64_t prompt_tokens_cached = 0;
+  uint64_t generation_tokens = 0;
+  uint64_t prefix_queries = 0;  // prompt tokens looked up
+  uint64_t prefix_hits = 0;     // prompt tokens found
+  uint64_t finished_stop = 0;
+  uint64_t finished_length = 0;
+  uint64_t finished_cancelled = 0;
+  uint64_t finished_error = 0;
+  uint64_t rejected = 0;
+  uint64_t late_rows = 0;  // rows computed for a sequence that had already ended
+  // Seconds, per request or per token.
+  Histogram time_to_first_token;
+  Histogram inter_token_latency;
+  Histogram e2e_latency;
+  Histogram queue_time;
+  Histogram prefill_time;
+  Histogram decode_time;
+  // Tokens.
+  Histogram iteration_tokens;
+  Histogram request_prompt_tokens;
+  Histogram request_generation_tokens;
+  Histogram request_max_tokens;
+  Histogram request_n;
+};
+
+}  // namespace rudder::engine

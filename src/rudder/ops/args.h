@@ -1,0 +1,126 @@
+// Parameter structs of the macro-ops: plain data, shapes in the comments. T = tokens of the step,
+// optional parts are empty views. "act" is the backend's activation dtype (Ops::act_dtype).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "rudder/tensor/view.h"
+
+namespace rudder::ops {
+
+using tensor::View;
+
+// RMS norm: y = x / sqrt(mean(x^2) + eps) * weight. Weight transforms (1 + w) happen at load.
+struct NormSpec {
+  View weight;  // [width] f32
+  float eps = 1e-5f;
+
+  bool empty() const { return weight.empty(); }
+};
+
+struct EmbedArgs {
+  View table;                    // [vocab, hidden] f32 | bf16
+  std::span<const int32_t> ids;  // [T]
+  float scale = 1.0f;            // Gemma multiplies by sqrt(hidden)
+  View out;                      // [T, hidden] act
+};
+
+// x += delta_norm(delta); out = norm(x). Each part is optional: without `delta` nothing is added,
+// without `delta_norm` delta is added as it is, without `norm` out = x, without `out` only x
+// changes.
+struct ResidualNormArgs {
+  View x;               // [T, hidden] act, in place: the residual stream
+  View delta;           // [T, hidden] act
+  NormSpec delta_norm;  // post-norm of the branch (Gemma 2/3, OLMo-2)
+  NormSpec norm;        // pre-norm of the next branch
+  View out;             // [T, hidden] act
+};
+
+// A weight in the backend's own layout, made once by Ops::make_linear.
+class PackedWeight {
+ public:
+  virtual ~PackedWeight() = default;
+};
+struct LinearWeight {
+  std::shared_ptr<const PackedWeight> packed;
+  int64_t in = 0;
+  int64_t out = 0;
+  int64_t bytes = 0;  // of device memory that one product reads
+};
+
+// One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up).
+struct LinearPart {
+  View weight;  // [out_i, in] f32 | f16 | bf16, host
+  View bias;    // [out_i], host; optional, for all parts or for none
+};
+
+struct LinearArgs {
+  View x;  // [T, in] act
+  const LinearWeight* weight = nullptr;
+  View out;  // [T, out] act
+};
+
+// KV cache of one layer; the layout inside is the backend's.
+struct KvLayer {
+  View storage;  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16
+  int32_t block_size = 16;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+};
+
+// Splits qkv, normalises q and k, rotates them, writes k and v to the cache.
+struct QkvPrepArgs {
+  View qkv;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] act: q, then k, then v
+  int32_t num_heads = 0;
+  NormSpec q_norm;  // optional; weight [head_dim]: per head; [num_heads * head_dim]: over all heads
+  NormSpec k_norm;  // likewise with num_kv_heads
+  View rope;  // [rope_rows, 2, rot / 2] f32: cos then sin, scaling included; rotate-half pairs
+  std::span<const int32_t> rope_row;  // [T] row of `rope` (the position, or another table's row)
+  std::span<const int32_t> kv_slot;   // [T] block * block_size + offset; -1 = do not write
+  KvLayer kv;
+  View q_out;  // [T, num_heads * head_dim] act
+};
+
+// What attention needs to know of the step; spans live until the step's last attention().
+struct AttentionBatch {
+  std::span<const int32_t> q_begin;      // [num_seqs + 1] prefix sums of q_len
+  std::span<const int32_t> kv_len;       // [num_seqs] tokens in KV after this step's writes
+  std::span<const int32_t> block_table;  // [num_seqs, max_blocks] block ids
+  int32_t max_blocks = 0;
+};
+
+struct AttentionArgs {
+  View q;  // [T, num_heads * head_dim] act
+  KvLayer kv;
+  int32_t num_heads = 0;
+  float scale = 1.0f;    // of q . k
+  int32_t window = 0;    // 0 = all; else position p sees (p - window, p]
+  float softcap = 0.0f;  // 0 = off; else s = softcap * tanh(s / softcap)
+  View out;              // [T, num_heads * head_dim] act
+};
+
+enum class Activation : uint8_t { kSilu, kGeluTanh, kGelu };
+
+// out = act(gate) * up, gate and up side by side.
+struct GatedActArgs {
+  View x;  // [T, 2 * width] act
+  Activation activation = Activation::kSilu;
+  View out;  // [T, width] act
+};
+
+struct GatherRowsArgs {
+  View x;                         // [T, width] act
+  std::span<const int32_t> rows;  // [R] row numbers
+  View out;                       // [R, width] act
+};
+
+struct LogitsArgs {
+  View x;  // [R, hidden] act, normed
+  const LinearWeight* head = nullptr;
+  float softcap = 0.0f;  // final soft-cap (Gemma 2); 0 = off
+  View out;              // [R, vocab] f32
+};
+
+}  // namespace rudder::ops

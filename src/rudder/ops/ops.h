@@ -1,0 +1,48 @@
+// Ops: the macro-op interface, the seam between a model and a backend. One object a device, used by
+// one thread. Implementations: cpu/ (reference and fast), cuda/. Formulas: args.h; a fp64 reference
+// and one conformance suite for every backend: testing/.
+//
+// Arguments are valid when they get here (make_* and the decoder check shapes once): a backend
+// CHECKs, it does not return errors for shapes. Rows are independent: a row's result depends on
+// neither the number of rows in the call nor its place among them, bit for bit (the CPU always, the
+// GPU in its batch-invariant mode).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "rudder/base/result.h"
+#include "rudder/ops/args.h"
+#include "rudder/ops/sample_args.h"
+
+namespace rudder::ops {
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+
+  virtual std::string name() const = 0;  // "cpu-reference", "cpu-amx", ...
+  virtual tensor::DType act_dtype() const = 0;
+  virtual tensor::DType kv_dtype() const = 0;
+
+  // Memory of the device, 64-byte aligned, zeroed, alive as long as this object.
+  virtual Result<View> allocate(tensor::DType dtype, tensor::Shape shape) = 0;
+  // A copy of a host tensor on the device, converted to `dtype`.
+  virtual Result<View> upload(const View& host, tensor::DType dtype) = 0;
+  // Stacks the parts along `out` and packs them as this backend multiplies them.
+  virtual Result<LinearWeight> make_linear(std::span<const LinearPart> parts) = 0;
+
+  virtual void embed(const EmbedArgs& args) = 0;
+  virtual void residual_norm(const ResidualNormArgs& args) = 0;
+  virtual void linear(const LinearArgs& args) = 0;
+  virtual void qkv_prep(const QkvPrepArgs& args) = 0;
+  virtual void plan_attention(const AttentionBatch& batch) = 0;  // once a step, before attention()
+  virtual void attention(const AttentionArgs& args) = 0;
+  virtual void gated_act(const GatedActArgs& args) = 0;
+  virtual void gather_rows(const GatherRowsArgs& args) = 0;
+  virtual void logits(const LogitsArgs& args) = 0;
+  virtual void sample(const SampleArgs& args) = 0;
+};
+
+}  // namespace rudder::ops

@@ -1,0 +1,49 @@
+// Executor: the one door between the serving side and whatever computes. Implemented by exec (CPU,
+// CUDA) and by testing::FakeExecutor. Called by the engine thread alone.
+//
+// Steps run in launch order. Several may be in flight (run-ahead): a step that uses
+// TokenSource::kCarry is launched before the step that samples the token is collected.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "rudder/base/result.h"
+#include "rudder/step/plan.h"
+#include "rudder/step/result.h"
+
+namespace rudder::step {
+
+struct Capacity {
+  int32_t num_slots = 0;            // sequences that can have state at once
+  int32_t num_blocks = 0;           // KV blocks, ids 0 .. num_blocks - 1
+  int32_t block_size = 16;          // tokens a block
+  int32_t max_tokens_per_step = 0;  // sum of q_len
+  int32_t max_seq_len = 0;          // prompt and output of one sequence
+  int32_t vocab_size = 0;
+  int32_t max_in_flight = 2;  // launched and not yet collected
+};
+
+struct Ticket {
+  StepId id = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+
+  virtual Capacity capacity() const = 0;
+
+  // Enqueues the step and returns; never waits for the device. An Error means that nothing of the
+  // plan ran and that the executor is dead (device fault): no further launch will succeed.
+  virtual Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) = 0;
+
+  // Waits for the step. Tickets are collected in launch order. An Error means the step's results
+  // are lost and the executor is dead.
+  virtual Result<StepResult> collect(Ticket ticket) = 0;
+
+  // True when collect(ticket) would not wait.
+  virtual bool ready(Ticket ticket) = 0;
+};
+
+}  // namespace rudder::step

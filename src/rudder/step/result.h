@@ -1,0 +1,42 @@
+// StepResult: what one step gave, row by row in the order of StepPlan.seqs. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "rudder/step/ids.h"
+
+namespace rudder::step {
+
+enum class RowEnd : uint8_t {
+  kNone,       // goes on
+  kStopId,     // the sampled token is one of stop_ids
+  kLength,     // max_len is reached
+  kNumerical,  // NaN or Inf in this row's logits; no token
+};
+
+struct TokenLogprobs {
+  float logprob = 0;                           // of the sampled token, natural logarithm
+  int32_t rank = 0;                            // 1 = most likely
+  std::vector<std::pair<int32_t, float>> top;  // the num_logprobs most likely, best first
+};
+
+struct SeqResult {
+  SlotId slot;
+  uint32_t generation = 0;
+  RowEnd end = RowEnd::kNone;
+  // True when the row had ended in an earlier step, before this one ran: nothing was computed for
+  // it, no KV was written, and `tokens` is empty. The host launched it before it knew.
+  bool masked = false;
+  std::vector<int32_t> tokens;          // none for LogitsWanted::kNone, else the sampled one
+  std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
+};
+
+struct StepResult {
+  StepId id = 0;
+  std::vector<SeqResult> seqs;
+  int64_t device_us = 0;  // time the executor spent on this step
+};
+
+}  // namespace rudder::step

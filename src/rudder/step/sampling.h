@@ -1,0 +1,31 @@
+// How one sequence's next token is chosen: plain data, validated by the server before it gets here,
+// applied by the executor. Order: bans (min_tokens) and logit bias, penalties, temperature, then
+// top-k, top-p, min-p on the scaled logits, then one draw keyed by (seed, position).
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+namespace rudder::step {
+
+struct SamplingParams {
+  float temperature = 1.0f;         // 0 = greedy
+  int32_t top_k = 0;                // 0 = off
+  float top_p = 1.0f;               // (0, 1]
+  float min_p = 0.0f;               // [0, 1]
+  float repetition_penalty = 1.0f;  // over prompt and output; 1 = off
+  float presence_penalty = 0.0f;    // over output
+  float frequency_penalty = 0.0f;   // over output
+  uint64_t seed = 0;                // with the position it is the whole RNG state
+  int32_t min_tokens = 0;           // stop_ids are banned before this many output tokens
+  std::vector<int32_t> stop_ids;    // end-of-sequence and stop token ids; the row ends on one
+  std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added to its logit)
+  int32_t num_logprobs = -1;  // -1 = none; k >= 0: the sampled token's and the top k's
+
+  bool needs_history() const {
+    return repetition_penalty != 1.0f || presence_penalty != 0.0f || frequency_penalty != 0.0f;
+  }
+};
+
+}  // namespace rudder::step

@@ -1,0 +1,52 @@
+// Shape and View: a tensor is a pointer, a dtype and row-major dimensions; it owns nothing.
+// Host or device memory alike: only the room that made a view may read through it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+
+#include "rudder/base/check.h"
+#include "rudder/tensor/dtype.h"
+
+namespace rudder::tensor {
+
+class Shape {
+ public:
+  static constexpr int kMaxRank = 4;
+
+  Shape() = default;
+  Shape(std::initializer_list<int64_t> dims);
+
+  int rank() const { return rank_; }
+  int64_t operator[](int axis) const { return dims_[static_cast<size_t>(axis)]; }
+  int64_t numel() const;  // 1 for rank 0
+  bool operator==(const Shape&) const = default;
+  std::string to_string() const;  // "[3, 64]"
+
+ private:
+  std::array<int64_t, kMaxRank> dims_ = {};
+  int rank_ = 0;
+};
+
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::kF32;
+  Shape shape;
+
+  bool empty() const { return data == nullptr; }
+  size_t bytes() const { return static_cast<size_t>(shape.numel()) * dtype_bytes(dtype); }
+
+  // Typed access on the host. T must be the C++ type of `dtype`.
+  template <typename T>
+  T* as() const {
+    RUDDER_DCHECK(sizeof(T) == dtype_bytes(dtype));
+    return static_cast<T*>(data);
+  }
+  // Rows [begin, begin + count) of the first axis.
+  View rows(int64_t begin, int64_t count) const;
+};
+
+}  // namespace rudder::tensor
