@@ -1,0 +1,53 @@
+// ChatPrompt: a model's chat templates and the special-token strings they are given; turns messages
+// into the prompt text, as `apply_chat_template(tokenize=False)` does. Encode its result with
+// add_special_tokens = false: the template writes BOS itself.
+// Loaded once, rendered by the tokenise pool. Immutable: safe from any thread.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/result.h"
+#include "rudder/text/chat_template.h"
+
+namespace rudder::text {
+
+struct ChatOptions {
+  bool add_generation_prompt = true;
+  // The last message is the beginning of the answer: the prompt ends with its content. Excludes
+  // add_generation_prompt.
+  bool continue_final_message = false;
+  RenderLimits limits;
+};
+
+class ChatPrompt {
+ public:
+  // The template comes from `chat_template_jinja` where that is not empty, else from
+  // `chat_template` in the config (a string, or a list of {name, template}: "default", and
+  // "tool_use" when tools are given).
+  // kNotFound if neither has one. kCorruptFile, kUnsupported, kInvalidArgument from the parse.
+  static Result<std::shared_ptr<const ChatPrompt>> from_json(
+      std::string_view tokenizer_config_json, std::string_view chat_template_jinja = {});
+  // Reads tokenizer_config.json, special_tokens_map.json and chat_template.jinja where they exist.
+  static Result<std::shared_ptr<const ChatPrompt>> from_directory(
+      const std::filesystem::path& directory);
+  ~ChatPrompt();
+
+  // `messages`: objects with `role` and `content` (string, null, or parts {"type": "text", "text"},
+  // which are joined with newlines where the template wants a string). `tools` may be null.
+  // `kwargs` (may be null) are further template variables ("enable_thinking"); they may not replace
+  // messages or tools. Errors name the field ("messages[2].content").
+  Result<std::string> render(const boost::json::array& messages, const boost::json::array* tools,
+                             const boost::json::object* kwargs,
+                             const ChatOptions& options = {}) const;
+
+ private:
+  struct Impl;
+  explicit ChatPrompt(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace rudder::text

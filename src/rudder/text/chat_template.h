@@ -1,0 +1,54 @@
+// ChatTemplate: the Jinja2 subset that chat templates use, parsed once at load and rendered for
+// each request, with the environment Hugging Face gives them (trim_blocks, lstrip_blocks, loop
+// controls, raise_exception, strftime_now, tojson, generation blocks). It reaches no host object,
+// file or import. Every render is bounded in steps, depth, memory and output.
+// Parsed by the loader, rendered by the tokenise pool. Immutable: safe from any thread.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/result.h"
+
+namespace rudder::text {
+
+struct RenderLimits {
+  uint64_t max_steps = 2'000'000;              // nodes evaluated, loop turns, bytes copied / 64
+  size_t max_output_bytes = size_t{16} << 20;  // of the rendered text
+  size_t max_memory_bytes = size_t{64} << 20;  // of all values made while rendering
+  int max_depth = 64;                          // macro calls and nested blocks
+};
+
+class ChatTemplate {
+ public:
+  // kUnsupported (names the construct) or kInvalidArgument (syntax, with the line in `where`).
+  static Result<ChatTemplate> parse(std::string_view source);
+  ChatTemplate(ChatTemplate&&) noexcept;
+  ChatTemplate& operator=(ChatTemplate&&) noexcept;
+  ~ChatTemplate();
+
+  // `context` is the global scope. kInvalidArgument for raise_exception (its message) and for
+  // errors of the template on this input; kTooLarge when a limit is passed, naming it. `now` is
+  // what strftime_now shows, in UTC.
+  Result<std::string> render(
+      const boost::json::object& context, const RenderLimits& limits = {},
+      std::chrono::system_clock::time_point now = std::chrono::system_clock::now()) const;
+
+  // True if the template loops over a message's `content`, so that it wants a list of parts;
+  // otherwise it wants a string.
+  bool wants_content_parts() const;
+  // True if the template reads this global ("tools", "enable_thinking").
+  bool reads_global(std::string_view name) const;
+
+ private:
+  struct Impl;
+  explicit ChatTemplate(std::unique_ptr<const Impl> impl);
+  std::unique_ptr<const Impl> impl_;
+};
+
+}  // namespace rudder::text
