@@ -1,0 +1,50 @@
+// Decoder: the only forward pass. Calls macro-ops layer by layer for whatever ModelSpec says; sees
+// no backend. Built once by exec, used by its worker thread; all buffers are allocated at
+// construction for the largest step, none later.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/model/weights.h"
+#include "rudder/ops/ops.h"
+
+namespace rudder::model {
+
+// The step as the decoder sees it: T tokens of num_seqs sequences, packed one after another.
+struct ForwardBatch {
+  std::span<const int32_t> ids;        // [T]
+  std::span<const int32_t> positions;  // [T]
+  std::span<const int32_t> kv_slot;    // [T] block * block_size + offset, -1 = write nothing
+  ops::AttentionBatch attention;
+  std::span<const int32_t> logits_rows;  // [R] tokens whose logits are wanted
+};
+
+struct DecoderLimits {
+  int32_t max_tokens = 0;       // T of the largest step
+  int32_t max_logits_rows = 0;  // R of the largest step
+  int32_t max_seq_len = 0;      // rope tables reach this far
+};
+
+class Decoder {
+ public:
+  // `ops` and `weights` outlive the decoder.
+  static Result<std::unique_ptr<Decoder>> make(const ModelSpec& spec, const Weights& weights,
+                                               std::span<const ops::KvLayer> kv, ops::Ops& ops,
+                                               const DecoderLimits& limits);
+  virtual ~Decoder() = default;
+
+  // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next
+  // forward.
+  virtual ops::View forward(const ForwardBatch& batch) = 0;
+
+  // Device bytes the decoder's buffers take, known before anything is allocated.
+  static int64_t workspace_bytes(const ModelSpec& spec, const DecoderLimits& limits,
+                                 tensor::DType act);
+};
+
+}  // namespace rudder::model

@@ -1,0 +1,25 @@
+// Loads a checkpoint folder (or an in-memory one) into Weights: reads the config, picks the
+// architecture, binds every tensor by name, applies load-time transforms. Every tensor of the
+// checkpoint is consumed or named in an Error. Called once at start.
+#pragma once
+
+#include "rudder/base/progress.h"
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/model/weights.h"
+#include "rudder/ops/ops.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::model {
+
+// From config.json; errors name the key.
+Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
+
+// Progress is in bytes of checkpoint.
+Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
+                             ops::Ops& ops, const ProgressFn& progress);
+
+// Device bytes of the weights before they are loaded. `linear_dtype`: as the backend stores them.
+int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype);
+
+}  // namespace rudder::model

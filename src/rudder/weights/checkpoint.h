@@ -1,0 +1,52 @@
+// Checkpoint: a model in the Hugging Face layout, as named files and named tensors. Files come from
+// a folder (mapped) or from memory (a model embedded in the binary). Immutable after open; tensors
+// point into it. Any thread may read.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/tensor/view.h"
+
+namespace rudder::weights {
+
+struct TensorInfo {
+  std::string name;
+  tensor::View view;  // read only, into the checkpoint's memory
+  std::string file;
+};
+
+struct MemoryFile {
+  std::string name;  // "config.json"
+  std::span<const std::byte> bytes;
+};
+
+class Checkpoint {
+ public:
+  // Reads the headers of every safetensors file (index or single) and checks them; tensor data is
+  // mapped, not read.
+  static Result<std::shared_ptr<const Checkpoint>> open_folder(const std::string& folder);
+  // The files must outlive the checkpoint.
+  static Result<std::shared_ptr<const Checkpoint>> open_memory(std::vector<MemoryFile> files);
+  virtual ~Checkpoint() = default;
+
+  virtual std::string name() const = 0;  // the folder's last part
+  // Text of a small file (config.json, tokenizer.json); kNotFound when there is none.
+  virtual Result<std::string> read_text(std::string_view file) const = 0;
+  virtual bool has_file(std::string_view file) const = 0;
+
+  virtual const std::vector<TensorInfo>& tensors() const = 0;  // sorted by name
+  virtual const TensorInfo* find(std::string_view tensor) const = 0;
+  virtual int64_t tensor_bytes() const = 0;
+  // Asks the kernel to read ahead the tensor's pages.
+  virtual void prefetch(const TensorInfo& tensor) const = 0;
+};
+
+}  // namespace rudder::weights
