@@ -25,6 +25,7 @@ class Ops {
   virtual std::string name() const = 0;  // "cpu-reference", "cpu-amx", ...
   virtual tensor::DType act_dtype() const = 0;
   virtual tensor::DType kv_dtype() const = 0;
+  virtual tensor::DType linear_dtype() const = 0;  // of what make_linear stores: memory planning
 
   // Memory of the device, 64-byte aligned, zeroed, alive as long as this object.
   virtual Result<View> allocate(tensor::DType dtype, tensor::Shape shape) = 0;
