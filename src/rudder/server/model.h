@@ -1,0 +1,37 @@
+// ServerModel: what the HTTP side knows of the model it serves, gathered by apps/ from the model
+// folder. Immutable once the server has started; read on any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rudder/text/chat_prompt.h"
+#include "rudder/text/tokenizer.h"
+
+namespace rudder::server {
+
+// generation_config.json, as far as it sets defaults of requests. Absent: the protocol's default.
+struct SamplingDefaults {
+  std::optional<double> temperature;
+  std::optional<double> top_p;
+  std::optional<double> min_p;
+  std::optional<int64_t> top_k;
+  std::optional<double> repetition_penalty;
+  std::optional<int64_t> max_tokens;  // max_new_tokens
+};
+
+struct ServerModel {
+  std::vector<std::string> ids;  // names clients may use; the first one is what answers say
+  std::string root;              // the folder's or repository's name, for /v1/models
+  int64_t created = 0;           // Unix seconds
+  int32_t max_model_len = 0;     // prompt and output together
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatPrompt> chat;  // null: chat requests are refused
+  SamplingDefaults defaults;
+  std::string dtype;  // for cache_config_info and /server_info
+};
+
+}  // namespace rudder::server

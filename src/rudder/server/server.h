@@ -1,0 +1,59 @@
+// Server: the OpenAI-compatible HTTP/1.1 front of one engine. A few threads run an event loop that
+// holds thousands of streams; a small pool parses bodies, renders templates and tokenises.
+// Made, drained and stopped by apps/, which installs the signal handlers; every member is safe
+// from any thread (not from inside a signal handler).
+//
+//   auto server = Server::start({.engine = engine.get(), .model = ...}, settings);
+//   first SIGTERM:  server->drain(grace_us), on the main thread; then server->stop()
+//   second SIGTERM: server->hurry(), which ends a drain at once
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rudder/base/result.h"
+#include "rudder/base/settings.h"
+#include "rudder/engine/engine.h"
+#include "rudder/server/model.h"
+#include "rudder/server/settings.h"
+
+namespace rudder::server {
+
+struct ServerParts {
+  engine::Engine* engine = nullptr;  // outlives the server
+  ServerModel model;
+  const SettingsTable* all_settings =
+      nullptr;          // for /server_info; may be null; outlives the server
+  std::string version;  // for /version
+};
+
+class Server {
+ public:
+  // Binds, listens and starts the threads. kIo when the address cannot be bound, kInvalidArgument
+  // for settings that contradict each other (with the setting's name in `where`).
+  static Result<std::unique_ptr<Server>> start(ServerParts parts, const ServerSettings& settings);
+  ~Server();  // stop()
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  uint16_t port() const;        // the bound port; 0 on a Unix socket
+  std::string address() const;  // "http://127.0.0.1:8000" or "unix:/run/rudder.sock"
+
+  // /readyz says 503 and new generation requests are refused at once; what runs may finish for
+  // `grace_us`. Then every request that is left is cancelled and its client told so with a typed
+  // error. True when all had finished by themselves. Health and metrics go on being answered.
+  bool drain(int64_t grace_us);
+  // A drain under way, or a later one, has no grace.
+  void hurry();
+  // Cancels what still runs, sends what is already written, closes every connection and joins the
+  // threads (bounded: 2 s). Idempotent.
+  void stop();
+
+ private:
+  struct Impl;
+  explicit Server(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace rudder::server

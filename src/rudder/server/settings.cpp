@@ -1,0 +1,42 @@
+#include "rudder/server/settings.h"
+
+namespace rudder::server {
+
+void ServerSettings::declare(SettingsTable& table) {
+  constexpr double kDay = 86'400;
+  table.section("server");
+  table.add("host", &host, "Address to listen on; 0.0.0.0 or :: is every interface.");
+  table.add("port", &port, 0, 65535, "TCP port to listen on; 0 takes a free one.");
+  table.add("uds", &uds, "Path of a Unix socket to listen on instead of host and port.");
+  table.add("api-key", &api_key, "Key that clients must send as a bearer token; repeatable.");
+  table.add("allowed-origins", &allowed_origins,
+            "Origin that browsers may call from (CORS), * for all; repeatable, off by default.");
+  table.add("served-model-name", &served_model_name,
+            "Name under which the model is served; repeatable, the first one is in answers.");
+  table.add_bytes("max-request-body", &max_request_body, "Largest request body; past it 413.");
+  table.add_bytes("max-buffered-bodies", &max_buffered_bodies,
+                  "Bytes of all request bodies held at once; past it 503.");
+  table.add_bytes("max-pending-output", &max_pending_output,
+                  "Unread output after which a slow reader's request is cancelled.");
+  table.add("max-connections", &max_connections, 1, 1'000'000, "Open connections; past it 503.");
+  table.add("max-prompts", &max_prompts, 1, 65'536, "Prompts in one completions request.");
+  table.add("header-timeout", &header_timeout, 0.1, kDay, "Seconds for a header to arrive.");
+  table.add("body-timeout", &body_timeout, 0.1, kDay, "Seconds for a request body to arrive.");
+  table.add("timeout-keep-alive", &timeout_keep_alive, 0.1, kDay,
+            "Seconds an idle connection is kept open.");
+  table.add("write-timeout", &write_timeout, 0.1, kDay,
+            "Seconds a client may leave a write without progress before its request is cancelled.");
+  table.add("shutdown-timeout", &shutdown_timeout, 0, kDay,
+            "Seconds that running requests may take to finish after SIGTERM.");
+  table.add("http-threads", &http_threads, 1, 64, "Threads that move bytes.");
+  table.add("tokenize-threads", &tokenize_threads, 1, 256,
+            "Threads that parse requests, render chat templates and tokenise.");
+  table.add("enable-log-requests", &enable_log_requests,
+            "Log each generation request with its parameters when it arrives.");
+  table.add("disable-log-stats", &disable_log_stats, "No status line every 10 s while busy.");
+  table.add("disable-access-log", &disable_access_log, "No line for each finished request.");
+  table.add("metrics-prefix", &metrics_prefix,
+            "Prefix of metric names; vllm keeps existing dashboards working.");
+}
+
+}  // namespace rudder::server

@@ -1,0 +1,48 @@
+// Settings of the HTTP server. Names are vLLM's where they exist. Filled once at start by apps/.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rudder/base/settings.h"
+
+namespace rudder::server {
+
+struct ServerSettings {
+  // Where to listen. Loopback unless told otherwise; another address without a key is a warning.
+  std::string host = "127.0.0.1";
+  int32_t port = 8000;  // 0: any free port, see Server::port
+  std::string uds;      // path of a Unix socket to listen on instead of host and port
+
+  // Who may ask, and for what.
+  std::vector<std::string> api_key;  // any of them opens every guarded route; none: no check
+  std::vector<std::string> allowed_origins;    // CORS, off when empty; "*" is every origin
+  std::vector<std::string> served_model_name;  // replaces ServerModel::ids when not empty
+
+  // Bounds on what one client may cost.
+  int64_t max_request_body = int64_t{16} << 20;    // bytes, after transfer decoding: past it 413
+  int64_t max_buffered_bodies = int64_t{1} << 30;  // bytes of all bodies held at once: past it 503
+  int64_t max_pending_output = int64_t{1} << 20;  // bytes a slow reader may leave unread: cancelled
+  int32_t max_connections = 16384;
+  int32_t max_prompts = 1024;      // prompts of one completions request
+  double header_timeout = 20;      // seconds for a whole header to arrive
+  double body_timeout = 60;        // seconds for a whole body to arrive
+  double timeout_keep_alive = 75;  // seconds an idle connection is kept
+  double write_timeout = 60;       // seconds without progress of a write: cancelled
+  double shutdown_timeout = 30;    // seconds that a drain lets running requests finish
+
+  // Threads: two that move bytes hold thousands of streams; tokenising is done apart from them.
+  int32_t http_threads = 2;
+  int32_t tokenize_threads = 2;
+
+  // What is told.
+  bool enable_log_requests = false;       // a line when a request arrives, with its parameters
+  bool disable_log_stats = false;         // no line every 10 s while busy
+  bool disable_access_log = false;        // no line when a request finishes
+  std::string metrics_prefix = "rudder";  // "vllm" keeps existing dashboards working
+
+  void declare(SettingsTable& table);
+};
+
+}  // namespace rudder::server
