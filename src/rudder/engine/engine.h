@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "rudder/base/clock.h"
 #include "rudder/base/result.h"
@@ -22,7 +24,8 @@ class Engine {
     std::unique_ptr<step::Executor> executor;
     std::shared_ptr<const text::Tokenizer> tokenizer;
     std::shared_ptr<const Clock> clock;
-    std::string model_identity;  // part of every prefix-block key
+    std::string model_identity;    // part of every prefix-block key
+    std::vector<int32_t> eos_ids;  // the model's end-of-sequence ids, all of them
   };
 
   // Starts the engine thread.

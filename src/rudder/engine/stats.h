@@ -15,7 +15,7 @@ struct Histogram {
   double sum = 0;
   uint64_t count = 0;
 
-  void observe(double value);
+  void observe(double value, uint64_t times = 1);
 };
 
 struct EngineStats {
@@ -56,5 +56,8 @@ struct EngineStats {
   Histogram request_max_tokens;
   Histogram request_n;
 };
+
+// Zeros, with vLLM's bucket bounds; those of lengths end at max_seq_len.
+EngineStats make_engine_stats(int32_t max_seq_len);
 
 }  // namespace rudder::engine

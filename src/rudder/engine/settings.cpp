@@ -1,0 +1,22 @@
+#include "rudder/engine/settings.h"
+
+namespace rudder::engine {
+
+void EngineSettings::declare(SettingsTable& table) {
+  table.section("engine");
+  table.add("max-num-seqs", &max_num_seqs, 1, 1 << 16, "Sequences that run at once.");
+  table.add("max-num-batched-tokens", &max_num_batched_tokens, 1, 1 << 20,
+            "Tokens of one step; a longer prompt is run in chunks of what is left of it.");
+  table.add("enable-prefix-caching", &enable_prefix_caching,
+            "Reuse the KV blocks of a prompt's beginning that an earlier request computed.");
+  table.add("async-scheduling", &async_scheduling,
+            "Launch the next step before the results of the last one are read.");
+  table.add("max-num-queued-reqs", &max_num_queued_reqs, 1, 1 << 24,
+            "Requests that may wait; past it a request is answered 503.");
+  table.add("max-num-queued-tokens", &max_num_queued_tokens, 1, int64_t{1} << 40,
+            "Prompt tokens that may wait; past it a request is answered 503.");
+  table.add("stuck-step-us", &stuck_step_us, 1000, int64_t{3'600'000'000},
+            "Microseconds after which a step in flight makes the health check fail.");
+}
+
+}  // namespace rudder::engine

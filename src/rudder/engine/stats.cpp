@@ -1,0 +1,61 @@
+#include "rudder/engine/stats.h"
+
+#include <algorithm>
+#include <initializer_list>
+#include <utility>
+
+namespace rudder::engine {
+namespace {
+
+Histogram with_bounds(std::vector<double> bounds) {
+  Histogram histogram;
+  histogram.counts.resize(bounds.size() + 1);
+  histogram.bounds = std::move(bounds);
+  return histogram;
+}
+
+// 1, 2, 5, 10, 20, 50, ... up to the largest that is not above `max`.
+std::vector<double> one_two_five(int32_t max) {
+  std::vector<double> bounds;
+  for (int64_t decade = 1; decade <= max; decade *= 10) {
+    for (const int64_t digit : {1, 2, 5}) {
+      if (digit * decade <= max) bounds.push_back(static_cast<double>(digit * decade));
+    }
+  }
+  return bounds;
+}
+
+}  // namespace
+
+void Histogram::observe(double value, uint64_t times) {
+  const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin();
+  counts[static_cast<size_t>(bucket)] += times;
+  sum += value * static_cast<double>(times);
+  count += times;
+}
+
+EngineStats make_engine_stats(int32_t max_seq_len) {
+  EngineStats stats;
+  stats.time_to_first_token =
+      with_bounds({0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1,  0.25,  0.5,   0.75,
+                   1.0,   2.5,   5.0,  7.5,  10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0});
+  stats.inter_token_latency = with_bounds({0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5,
+                                           0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0, 80.0});
+  const Histogram request_latency =
+      with_bounds({0.3,  0.5,  0.8,  1.0,  1.5,   2.0,   2.5,   5.0,   10.0,   15.0,  20.0,
+                   30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0});
+  stats.e2e_latency = request_latency;
+  stats.queue_time = request_latency;
+  stats.prefill_time = request_latency;
+  stats.decode_time = request_latency;
+  stats.iteration_tokens =
+      with_bounds({1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384});
+  const Histogram length = with_bounds(one_two_five(max_seq_len));
+  stats.request_prompt_tokens = length;
+  stats.request_generation_tokens = length;
+  stats.request_max_tokens = length;
+  stats.request_n = with_bounds({1, 2, 5, 10, 20});
+  return stats;
+}
+
+}  // namespace rudder::engine

@@ -1,0 +1,234 @@
+// validate_request: the one way in. Checks every field, then every pair of fields, and normalises
+// what has two spellings, so that nothing behind it needs to look again. Pure; any thread.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rudder/engine/request.h"
+
+namespace rudder::engine {
+namespace {
+
+// Below it a temperature is greedy; between it and kMinTemperature it is raised to the latter,
+// because logits divided by less overflow. Both figures are vLLM's.
+constexpr float kGreedyTemperature = 1e-5f;
+constexpr float kMinTemperature = 1e-2f;
+constexpr float kMaxLogitBias = 100.0f;
+
+struct FloatRange {
+  const char* name;
+  float step::SamplingParams::*field;
+  float min, max;
+  bool open_min;  // min itself is refused
+};
+
+constexpr FloatRange kFloatRanges[] = {
+    {"temperature", &step::SamplingParams::temperature, 0, 2, false},
+    {"top_p", &step::SamplingParams::top_p, 0, 1, true},
+    {"min_p", &step::SamplingParams::min_p, 0, 1, false},
+    {"repetition_penalty", &step::SamplingParams::repetition_penalty, 0, 100, true},
+    {"presence_penalty", &step::SamplingParams::presence_penalty, -2, 2, false},
+    {"frequency_penalty", &step::SamplingParams::frequency_penalty, -2, 2, false},
+};
+
+tl::unexpected<Error> bad(std::string where, std::string message) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message), std::move(where));
+}
+
+Result<void> check_int(const char* name, int64_t value, int64_t min, int64_t max) {
+  if (value < min)
+    return bad(name, fmt::format("{} must be at least {}, got {}", name, min, value));
+  if (value > max) return bad(name, fmt::format("{} must be at most {}, got {}", name, max, value));
+  return {};
+}
+
+Result<void> check_bytes(const char* name, std::string_view value, int32_t max) {
+  if (std::cmp_greater(value.size(), max)) {
+    return bad(name,
+               fmt::format("{} must be at most {} bytes long, got {}", name, max, value.size()));
+  }
+  return {};
+}
+
+Result<void> check_count(const char* name, size_t count, int32_t max) {
+  if (std::cmp_greater(count, max)) {
+    return bad(name, fmt::format("{} must hold at most {} entries, got {}", name, max, count));
+  }
+  return {};
+}
+
+tl::unexpected<Error> bad_token(std::string where, int32_t token, int32_t vocab_size) {
+  std::string message =
+      fmt::format("{} must be a token id between 0 and {}, got {}", where, vocab_size - 1, token);
+  return bad(std::move(where), std::move(message));
+}
+
+bool is_token(int32_t token, int32_t vocab_size) {
+  return token >= 0 && token < vocab_size;
+}
+
+Result<void> check_tokens(const char* name, const std::vector<int32_t>& ids, int32_t vocab_size) {
+  for (size_t i = 0; i < ids.size(); ++i) {
+    if (!is_token(ids[i], vocab_size)) {
+      return bad_token(fmt::format("{}[{}]", name, i), ids[i], vocab_size);
+    }
+  }
+  return {};
+}
+
+Result<void> check_sampling(const step::SamplingParams& sampling, const RequestLimits& limits) {
+  for (const FloatRange& range : kFloatRanges) {
+    const float value = sampling.*range.field;
+    // Written so that NaN fails.
+    const bool in_range =
+        value <= range.max && (range.open_min ? value > range.min : value >= range.min);
+    if (!in_range) {
+      return bad(range.name, fmt::format("{} must be {} {} and at most {}, got {}", range.name,
+                                         range.open_min ? "greater than" : "at least", range.min,
+                                         range.max, value));
+    }
+  }
+  RUDDER_TRY_VOID(check_int("top_k", sampling.top_k, 0, INT32_MAX));
+  RUDDER_TRY_VOID(check_int("min_tokens", sampling.min_tokens, 0, limits.max_seq_len));
+  RUDDER_TRY_VOID(check_int("logprobs", sampling.num_logprobs, -1,
+                            std::min(limits.max_logprobs, limits.vocab_size)));
+
+  RUDDER_TRY_VOID(check_count("stop_token_ids", sampling.stop_ids.size(), limits.max_stop_ids));
+  return check_tokens("stop_token_ids", sampling.stop_ids, limits.vocab_size);
+}
+
+Result<void> check_logit_bias(const step::SamplingParams& sampling, const RequestLimits& limits) {
+  const auto& bias = sampling.logit_bias;
+  RUDDER_TRY_VOID(check_count("logit_bias", bias.size(), limits.max_logit_bias));
+  std::vector<int32_t> seen;
+  for (const auto& [token, value] : bias) {
+    const std::string where = fmt::format("logit_bias.{}", token);
+    if (!is_token(token, limits.vocab_size)) return bad_token(where, token, limits.vocab_size);
+    if (!(std::abs(value) <= kMaxLogitBias)) {
+      return bad(where, fmt::format("{} must be between {} and {}, got {}", where, -kMaxLogitBias,
+                                    kMaxLogitBias, value));
+    }
+    seen.push_back(token);
+  }
+  std::sort(seen.begin(), seen.end());
+  const auto twice = std::adjacent_find(seen.begin(), seen.end());
+  if (twice != seen.end()) {
+    return bad(fmt::format("logit_bias.{}", *twice),
+               fmt::format("logit_bias names token {} twice", *twice));
+  }
+  return {};
+}
+
+// Well-formed UTF-8 as Unicode 15, table 3-7 has it: no overlong form, no surrogate. A stop string
+// that is not could match inside a character and cut it.
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const auto byte = [&](size_t k) { return static_cast<uint8_t>(text[k]); };
+    const uint8_t lead = byte(i);
+    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    if (length == 0 || lead > 0xF4 || i + length > text.size()) return false;
+    for (size_t k = 1; k < length; ++k) {
+      if ((byte(i + k) & 0xC0) != 0x80) return false;
+    }
+    if (lead == 0xE0 && byte(i + 1) < 0xA0) return false;
+    if (lead == 0xED && byte(i + 1) > 0x9F) return false;
+    if (lead == 0xF0 && byte(i + 1) < 0x90) return false;
+    if (lead == 0xF4 && byte(i + 1) > 0x8F) return false;
+    i += length;
+  }
+  return true;
+}
+
+Result<void> check_stop_strings(const RequestDraft& draft, const RequestLimits& limits) {
+  RUDDER_TRY_VOID(check_count("stop", draft.stop.size(), limits.max_stop_strings));
+  for (size_t i = 0; i < draft.stop.size(); ++i) {
+    const std::string where = fmt::format("stop[{}]", i);
+    if (draft.stop[i].empty()) return bad(where, fmt::format("{} must not be empty", where));
+    RUDDER_TRY_VOID(check_bytes(where.c_str(), draft.stop[i], limits.max_stop_string_bytes));
+    if (!is_utf8(draft.stop[i])) return bad(where, fmt::format("{} must be UTF-8", where));
+  }
+  return {};
+}
+
+// Lengths bound one another: prompt, max_tokens and min_tokens share the context, and n prompts
+// share the queue.
+Result<int32_t> check_lengths(const RequestDraft& draft, const RequestLimits& limits) {
+  if (draft.prompt.empty()) return bad("prompt", "prompt must hold at least one token");
+  const auto prompt_len = static_cast<int64_t>(draft.prompt.size());
+  if (prompt_len >= limits.max_seq_len) {
+    return bad("prompt", fmt::format("the prompt holds {} tokens, which leaves no room for output: "
+                                     "the maximum context length is {} tokens",
+                                     prompt_len, limits.max_seq_len));
+  }
+  RUDDER_TRY_VOID(check_tokens("prompt", draft.prompt, limits.vocab_size));
+  const int64_t room = limits.max_seq_len - prompt_len;
+  const int64_t max_tokens = draft.max_tokens.value_or(static_cast<int32_t>(room));
+  if (max_tokens < 1) {
+    return bad("max_tokens", fmt::format("max_tokens must be at least 1, got {}", max_tokens));
+  }
+  if (max_tokens > room) {
+    return bad(
+        "max_tokens",
+        fmt::format("max_tokens is {} and the prompt holds {} tokens, together more than the "
+                    "maximum context length of {} tokens",
+                    max_tokens, prompt_len, limits.max_seq_len));
+  }
+  if (draft.sampling.min_tokens > max_tokens) {
+    return bad("min_tokens", fmt::format("min_tokens must be at most max_tokens ({}), got {}",
+                                         max_tokens, draft.sampling.min_tokens));
+  }
+  if (draft.n * prompt_len > limits.max_queued_tokens) {
+    return bad("n", fmt::format("n is {} and the prompt holds {} tokens, together more than the {} "
+                                "tokens that may be queued",
+                                draft.n, prompt_len, limits.max_queued_tokens));
+  }
+  return static_cast<int32_t>(prompt_len + max_tokens);
+}
+
+void normalise(RequestDraft& draft, const RequestLimits& limits) {
+  step::SamplingParams& sampling = draft.sampling;
+  if (sampling.temperature < kGreedyTemperature) {
+    sampling.temperature = 0;
+    sampling.top_k = 0;
+    sampling.top_p = 1;
+    sampling.min_p = 0;
+  } else {
+    sampling.temperature = std::max(sampling.temperature, kMinTemperature);
+  }
+  if (sampling.top_k >= limits.vocab_size) sampling.top_k = 0;
+
+  auto& ids = sampling.stop_ids;
+  if (!draft.ignore_eos) ids.insert(ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+}
+
+}  // namespace
+
+Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits) {
+  RUDDER_TRY_VOID(check_bytes("request_id", draft.client_id, limits.max_id_bytes));
+  RUDDER_TRY_VOID(check_bytes("cache_salt", draft.cache_salt, limits.max_cache_salt_bytes));
+  RUDDER_TRY_VOID(check_int("n", draft.n, 1, limits.max_choices));
+  RUDDER_TRY_VOID(check_sampling(draft.sampling, limits));
+  RUDDER_TRY_VOID(check_logit_bias(draft.sampling, limits));
+  RUDDER_TRY_VOID(check_stop_strings(draft, limits));
+  RUDDER_TRY(const int32_t max_len, check_lengths(draft, limits));
+  normalise(draft, limits);
+  // Before min_tokens every stop id is banned: something must be left to sample.
+  if (draft.sampling.min_tokens > 0 &&
+      std::cmp_greater_equal(draft.sampling.stop_ids.size(), limits.vocab_size)) {
+    return bad("stop_token_ids", "stop_token_ids must leave a token to sample before min_tokens");
+  }
+  Request request;
+  request.draft_ = std::move(draft);
+  request.max_len_ = max_len;
+  return request;
+}
+
+}  // namespace rudder::engine
