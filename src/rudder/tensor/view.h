@@ -18,7 +18,7 @@ class Shape {
   static constexpr int kMaxRank = 4;
 
   Shape() = default;
-  Shape(std::initializer_list<int64_t> dims);
+  Shape(std::initializer_list<int64_t> dims);  // NOLINT(google-explicit-constructor)
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const { return dims_[static_cast<size_t>(axis)]; }

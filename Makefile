@@ -1,0 +1,33 @@
+# Two commands do everything: `make serve` and `make test`. Both install what is missing, build, and
+# run; both may be repeated. See README.md.
+BUILD := build/release
+JOBS := $(shell nproc)
+ARGS ?=
+
+.PHONY: help setup build serve test check clean
+
+help:
+	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
+	@echo "make test    set up, check the sources, build, run every CPU test and the end-to-end tests"
+	@echo "make build   build the rudder binary only"
+	@echo "make check   the source checks only (format, rooms, budgets, lint)"
+
+setup:
+	@tools/setup.sh build
+
+build: setup
+	@tools/build.sh release rudder
+
+serve: build
+	@exec $(BUILD)/apps/rudder serve $(ARGS)
+
+test:
+	@tools/setup.sh build test
+	@tools/test.sh
+
+check:
+	@tools/setup.sh build test
+	@tools/check.sh
+
+clean:
+	rm -rf build

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# The only definition of "clean": format, room table, budgets, banned calls, headers that stand
+# alone, lint. `make test` and continuous integration run exactly this.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\033[1m==> check: %s\033[0m\n' "$*"; }
+
+mapfile -t sources < <(git ls-files 'src/*.h' 'src/*.cpp' 'apps/*.h' 'apps/*.cpp' 'tests/*.cpp' 'bench/*.cpp')
+
+say "format (${#sources[@]} files)"
+clang-format-14 --dry-run --Werror "${sources[@]}"
+
+say "rooms, budgets, banned calls"
+python3 tools/room_lint.py
+
+say "headers stand alone"
+python3 tools/header_check.py
+
+say "lint (clang-tidy)"
+python3 tools/tidy.py

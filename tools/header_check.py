@@ -1,0 +1,46 @@
+#!/usr/bin/env python3
+"""Every header compiles alone, with the flags of a source file of its room."""
+
+import pathlib
+import subprocess
+import sys
+
+import compile_commands
+
+
+def flags_for(header, commands):
+    """Include paths, defines and the standard of a source beside the header (or any of the room)."""
+    room = pathlib.PurePosixPath(header).parent
+    beside = [c for c in commands if pathlib.PurePosixPath(c).parent == room]
+    arguments = commands[beside[0]] if beside else next(iter(commands.values()))
+    flags = []
+    words = iter(arguments)
+    for word in words:
+        if word == "-isystem":
+            flags += [word, next(words)]
+        elif word.startswith(("-I", "-D", "-std=", "-W", "-m")):
+            flags.append(word)
+    return flags
+
+
+def main():
+    commands = compile_commands.load()
+    out = subprocess.run(["git", "ls-files", "src/*.h", "apps/*.h"], cwd=compile_commands.ROOT,
+                         check=True, capture_output=True)
+    headers = out.stdout.decode().split()
+
+    def check(header):
+        command = ["g++", *flags_for(header, commands), "-fsyntax-only", "-x", "c++", "-"]
+        text = f'#include "{compile_commands.ROOT / header}"\n'
+        done = subprocess.run(command, cwd=compile_commands.ROOT, input=text, capture_output=True,
+                              text=True)
+        return "" if done.returncode == 0 else f"{header} does not compile alone:\n{done.stderr}"
+
+    errors = compile_commands.run_all(headers, check)
+    print("\n".join(errors), end="\n" if errors else "")
+    print(f"{len(headers)} headers, {len(errors)} errors")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

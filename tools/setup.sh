@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs what is missing, on Debian 12 or Ubuntu 24.04, with or without a GPU. Repeatable.
+#   tools/setup.sh build        compiler, CMake, libraries (distribution packages)
+#   tools/setup.sh build test   and the Python environment of the tests (.venv, pinned PyPI packages)
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf '\033[1m==> %s\033[0m\n' "$*"; }
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; elif command -v sudo >/dev/null; then sudo "$@"; else
+    echo "setup: installing packages needs root or sudo; the command was: $*" >&2
+    exit 1
+  fi
+}
+
+boost_package() {  # the distribution's Boost that is at least 1.81 (Asio coroutines, Beast, JSON)
+  # shellcheck disable=SC1091
+  . /etc/os-release
+  case "${ID}-${VERSION_ID:-}" in
+    debian-12) echo libboost1.81-dev ;;
+    ubuntu-24.04) echo libboost1.83-dev ;;
+    *) echo libboost-dev ;;
+  esac
+}
+
+install_packages() {
+  local missing=()
+  for package in "$@"; do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'install ok installed' ||
+      missing+=("$package")
+  done
+  if [ ${#missing[@]} -eq 0 ]; then
+    return
+  fi
+  say "installing ${#missing[@]} packages: ${missing[*]}"
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq
+  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends \
+    "${missing[@]}"
+}
+
+have() { command -v "$1" >/dev/null; }
+
+setup_build() {
+  local packages=(libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libutf8proc-dev libexpected-dev
+    "$(boost_package)")
+  # Tools that may come from elsewhere (a newer CMake, another compiler) are only added when absent.
+  have g++ || packages+=(g++)
+  have cmake || packages+=(cmake)
+  have ninja || packages+=(ninja-build)
+  have ccache || packages+=(ccache)
+  install_packages "${packages[@]}"
+}
+
+setup_test() {
+  local packages=(libgtest-dev libdnnl-dev clang-format-14 clang-tidy-14)
+  python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
+  install_packages "${packages[@]}"
+  local stamp=.venv/requirements.sha256
+  if [ ! -f "$stamp" ] || ! sha256sum --status -c "$stamp"; then
+    say "making the Python environment .venv"
+    python3 -m venv .venv
+    .venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements.txt
+    sha256sum tools/requirements.txt >"$stamp"
+  fi
+}
+
+if [ ! -e /etc/debian_version ]; then
+  echo "setup: packages are installed on Debian and Ubuntu only; see tools/setup.sh for the list" >&2
+  exit 1
+fi
+for part in "$@"; do
+  "setup_$part"
+done
