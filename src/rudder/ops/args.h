@@ -20,13 +20,6 @@ struct NormSpec {
   bool empty() const { return weight.empty(); }
 };
 
-struct EmbedArgs {
-  View table;                    // [vocab, hidden] f32 | bf16
-  std::span<const int32_t> ids;  // [T]
-  float scale = 1.0f;            // Gemma multiplies by sqrt(hidden)
-  View out;                      // [T, hidden] act
-};
-
 // x += delta_norm(delta); out = norm(x). Each part is optional: without `delta` nothing is added,
 // without `delta_norm` delta is added as it is, without `norm` out = x, without `out` only x
 // changes.
@@ -54,6 +47,16 @@ struct LinearWeight {
 struct LinearPart {
   View weight;  // [out_i, in] f32 | f16 | bf16, host
   View bias;    // [out_i], host; optional, for all parts or for none
+};
+
+// Rows of the embedding table. A tied table is the output head's own packed weight, so that a large
+// vocabulary is in memory once.
+struct EmbedArgs {
+  View table;                          // [vocab, hidden] f32 | bf16; empty when `tied` is set
+  const LinearWeight* tied = nullptr;  // out = vocab, in = hidden
+  std::span<const int32_t> ids;        // [T]
+  float scale = 1.0f;                  // Gemma multiplies by sqrt(hidden)
+  View out;                            // [T, hidden] act
 };
 
 struct LinearArgs {

@@ -1,0 +1,48 @@
+// DeviceMemory: the host memory of one CPU backend: zeroed, 64-byte aligned, freed with the
+// backend. Large pieces are mapped on their own and ask for huge pages, which a stream over weights
+// needs. Owned by an Ops; allocate() is called by one thread at a time, the memory is used by any.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/tensor/view.h"
+
+namespace rudder::cpu {
+
+struct BufferFree {
+  size_t bytes = 0;
+  void operator()(void* data) const;
+};
+
+// One zeroed, 64-byte aligned piece. Move-only; frees itself.
+class Buffer {
+ public:
+  Buffer() = default;
+  static Result<Buffer> make(size_t bytes);
+
+  void* data() const { return data_.get(); }
+  size_t bytes() const { return data_.get_deleter().bytes; }
+
+ private:
+  std::unique_ptr<void, BufferFree> data_;
+};
+
+class DeviceMemory {
+ public:
+  Result<tensor::View> allocate(tensor::DType dtype, tensor::Shape shape);
+  // A copy of `host`, converted: any of f32, f16, bf16 to any of them; other types only as they
+  // are.
+  Result<tensor::View> upload(const tensor::View& host, tensor::DType dtype);
+
+ private:
+  std::vector<Buffer> buffers_;
+};
+
+// Converts `count` values; what may become what is as for DeviceMemory::upload.
+Result<void> convert_values(const void* from, tensor::DType from_dtype, void* to,
+                            tensor::DType to_dtype, int64_t count);
+
+}  // namespace rudder::cpu

@@ -1,0 +1,185 @@
+#include "rudder/cpu/plain_attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "rudder/base/check.h"
+
+namespace rudder::cpu {
+namespace {
+
+using tensor::BF16;
+using tensor::DType;
+
+// One head's k or v vector of one cached token.
+class KvRows {
+ public:
+  explicit KvRows(const ops::KvLayer& kv) : kv_(kv) {
+    RUDDER_CHECK(kv.storage.dtype == DType::kF32 || kv.storage.dtype == DType::kBF16);
+  }
+
+  void write(int64_t slot, int part, int head, const float* from) const {
+    const int64_t at = offset(slot, part, head);
+    for (int64_t i = 0; i < kv_.head_dim; ++i) {
+      if (kv_.storage.dtype == DType::kF32) {
+        kv_.storage.as<float>()[at + i] = from[i];
+      } else {
+        kv_.storage.as<BF16>()[at + i] = tensor::to_bf16(from[i]);
+      }
+    }
+  }
+
+  float at(int64_t row_offset, int64_t i) const {
+    return kv_.storage.dtype == DType::kF32
+               ? kv_.storage.as<float>()[row_offset + i]
+               : tensor::to_float(kv_.storage.as<BF16>()[row_offset + i]);
+  }
+
+  int64_t offset(int64_t slot, int part, int head) const {
+    const int64_t block = slot / kv_.block_size;
+    const int64_t place = slot % kv_.block_size;
+    const int64_t heads = (block * 2 + part) * kv_.num_kv_heads + head;
+    return (heads * kv_.block_size + place) * kv_.head_dim;
+  }
+
+ private:
+  const ops::KvLayer& kv_;
+};
+
+// q or k of one token: each head, or all heads as one vector, is normalised when a norm is given.
+void norm_heads(float* x, int64_t num_heads, int64_t head_dim, const ops::NormSpec& norm) {
+  if (norm.empty()) return;
+  const int64_t width = norm.weight.shape.numel();
+  for (int64_t i = 0; i < num_heads * head_dim; i += width) {
+    rms_norm_row(x + i, norm.weight.as<float>(), norm.eps, width, x + i);
+  }
+}
+
+}  // namespace
+
+void rms_norm_row(const float* x, const float* weight, float eps, int64_t width, float* out) {
+  double sum = 0;
+  for (int64_t i = 0; i < width; ++i) sum += double{x[i]} * x[i];
+  const float inverse = static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(width) + eps));
+  for (int64_t i = 0; i < width; ++i) out[i] = x[i] * inverse * weight[i];
+}
+
+void rotate_row(float* x, const float* table, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float cosine = table[i];
+    const float sine = table[half + i];
+    const float a = x[i];
+    const float b = x[i + half];
+    x[i] = a * cosine - b * sine;
+    x[i + half] = b * cosine + a * sine;
+  }
+}
+
+float soft_cap(float x, float cap) {
+  return cap == 0.0f ? x : cap * std::tanh(x / cap);
+}
+
+void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
+  const int64_t head_dim = args.kv.head_dim;
+  const int64_t kv_heads = args.kv.num_kv_heads;
+  const int64_t q_width = args.num_heads * head_dim;
+  const int64_t kv_width = kv_heads * head_dim;
+  const int64_t half = args.rope.empty() ? 0 : args.rope.shape[2];
+  const KvRows cache(args.kv);
+  std::vector<float> k(static_cast<size_t>(kv_width));
+  for (int64_t t = begin; t < end; ++t) {
+    const float* row = args.qkv.as<float>() + t * (q_width + 2 * kv_width);
+    float* q = args.q_out.as<float>() + t * q_width;
+    std::copy_n(row, q_width, q);
+    std::copy_n(row + q_width, kv_width, k.data());
+    norm_heads(q, args.num_heads, head_dim, args.q_norm);
+    norm_heads(k.data(), kv_heads, head_dim, args.k_norm);
+    if (half > 0) {
+      const float* table =
+          args.rope.as<float>() + int64_t{args.rope_row[static_cast<size_t>(t)]} * 2 * half;
+      for (int64_t h = 0; h < args.num_heads; ++h) rotate_row(q + h * head_dim, table, half);
+      for (int64_t h = 0; h < kv_heads; ++h) rotate_row(k.data() + h * head_dim, table, half);
+    }
+    const int64_t slot = args.kv_slot[static_cast<size_t>(t)];
+    if (slot < 0) continue;
+    for (int h = 0; h < kv_heads; ++h) {
+      cache.write(slot, 0, h, k.data() + h * head_dim);
+      cache.write(slot, 1, h, row + q_width + kv_width + h * head_dim);
+    }
+  }
+}
+
+namespace {
+
+struct Row {
+  const float* q;         // [head_dim]
+  const int32_t* blocks;  // the sequence's block table
+  int64_t first = 0;      // key positions [first, last]
+  int64_t last = 0;
+  int kv_head = 0;
+  float* out;  // [head_dim]
+};
+
+void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& weights) {
+  const KvRows cache(args.kv);
+  const int64_t head_dim = args.kv.head_dim;
+  const int64_t block_size = args.kv.block_size;
+  const auto offset = [&](int64_t position, int part) {
+    const int64_t slot = row.blocks[position / block_size] * block_size + position % block_size;
+    return cache.offset(slot, part, row.kv_head);
+  };
+  weights.resize(static_cast<size_t>(row.last + 1));
+  float highest = -INFINITY;
+  for (int64_t p = row.first; p <= row.last; ++p) {
+    const int64_t k = offset(p, 0);
+    double dot = 0;
+    for (int64_t i = 0; i < head_dim; ++i) dot += double{row.q[i]} * cache.at(k, i);
+    const float score = soft_cap(static_cast<float>(dot) * args.scale, args.softcap);
+    weights[static_cast<size_t>(p)] = score;
+    highest = std::max(highest, score);
+  }
+  double total = 0;
+  for (int64_t p = row.first; p <= row.last; ++p) {
+    float& weight = weights[static_cast<size_t>(p)];
+    weight = std::exp(weight - highest);
+    total += weight;
+  }
+  std::vector<double> sum(static_cast<size_t>(head_dim));
+  for (int64_t p = row.first; p <= row.last; ++p) {
+    const int64_t v = offset(p, 1);
+    const double weight = weights[static_cast<size_t>(p)];
+    for (int64_t i = 0; i < head_dim; ++i) sum[static_cast<size_t>(i)] += weight * cache.at(v, i);
+  }
+  for (int64_t i = 0; i < head_dim; ++i) {
+    row.out[i] = static_cast<float>(sum[static_cast<size_t>(i)] / total);
+  }
+}
+
+}  // namespace
+
+void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch) {
+  const int64_t head_dim = args.kv.head_dim;
+  const int64_t q_width = args.num_heads * head_dim;
+  const int group = args.num_heads / args.kv.num_kv_heads;
+  std::vector<float> weights;
+  for (size_t s = 0; s < batch.kv_len.size(); ++s) {
+    const int64_t begin = batch.q_begin[s];
+    const int64_t end = batch.q_begin[s + 1];
+    for (int64_t t = begin; t < end; ++t) {
+      const int64_t position = batch.kv_len[s] - (end - t);
+      const int64_t first =
+          args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : int64_t{0};
+      for (int h = 0; h < args.num_heads; ++h) {
+        const int64_t at = t * q_width + h * head_dim;
+        attend(args,
+               Row{args.q.as<float>() + at,
+                   batch.block_table.data() + static_cast<int64_t>(s) * batch.max_blocks, first,
+                   position, h / group, args.out.as<float>() + at},
+               weights);
+      }
+    }
+  }
+}
+
+}  // namespace rudder::cpu

@@ -1,0 +1,25 @@
+// qkv_prep and attention as their formulas, over a KV cache that is laid out row after row:
+// [num_blocks, 2 (k, v), num_kv_heads, block_size, head_dim], f32 or bf16. All of the reference
+// backend; in the fast one only head sizes and block sizes that do not fill its panels.
+// Activations are f32. One thread per call.
+#pragma once
+
+#include "rudder/ops/args.h"
+
+namespace rudder::cpu {
+
+// Tokens [begin, end) of args: norm, rotate, write k and v, and write q_out.
+void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end);
+
+// Every row of every sequence of `batch`.
+void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch);
+
+// The formulas of one row, shared with the other ops of the reference.
+// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; out may be x.
+void rms_norm_row(const float* x, const float* weight, float eps, int64_t width, float* out);
+// Rotates pairs (x[i], x[i + half]) by table row [2, half]: cos then sin.
+void rotate_row(float* x, const float* table, int64_t half);
+// cap * tanh(x / cap); 0 = off.
+float soft_cap(float x, float cap);
+
+}  // namespace rudder::cpu

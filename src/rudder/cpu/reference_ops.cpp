@@ -1,0 +1,201 @@
+#include "rudder/cpu/reference_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/check.h"
+#include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/plain_attention.h"
+#include "rudder/cpu/sample.h"
+
+namespace rudder::cpu {
+namespace {
+
+using ops::LinearWeight;
+using ops::View;
+using tensor::DType;
+
+// [out, in] f32 row-major, and the bias [out] or nothing.
+struct ReferenceWeight final : ops::PackedWeight {
+  Buffer weight;
+  Buffer bias;
+
+  const float* row(int64_t out, int64_t in) const {
+    return static_cast<const float*>(weight.data()) + out * in;
+  }
+};
+
+const ReferenceWeight& weight_of(const LinearWeight& weight) {
+  return static_cast<const ReferenceWeight&>(*weight.packed);
+}
+
+float dot(const float* a, const float* b, int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < count; ++i) sum += double{a[i]} * b[i];
+  return static_cast<float>(sum);
+}
+
+float activate(float x, ops::Activation activation) {
+  constexpr float kSqrt2OverPi = 0.7978845608028654f;
+  switch (activation) {
+    case ops::Activation::kSilu:
+      return x / (1.0f + std::exp(-x));
+    case ops::Activation::kGeluTanh:
+      return 0.5f * x * (1.0f + std::tanh(kSqrt2OverPi * (x + 0.044715f * x * x * x)));
+    case ops::Activation::kGelu:
+      return 0.5f * x * std::erfc(-x * 0.70710678118654752f);
+  }
+  RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
+class ReferenceOps final : public ops::Ops {
+ public:
+  std::string name() const override { return "cpu-reference"; }
+  DType act_dtype() const override { return DType::kF32; }
+  DType kv_dtype() const override { return DType::kF32; }
+
+  Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    return memory_.allocate(dtype, shape);
+  }
+  Result<View> upload(const View& host, DType dtype) override {
+    return memory_.upload(host, dtype);
+  }
+
+  Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    LinearWeight linear;
+    linear.in = parts.front().weight.shape[1];
+    for (const ops::LinearPart& part : parts) linear.out += part.weight.shape[0];
+    auto packed = std::make_shared<ReferenceWeight>();
+    const size_t row_bytes = static_cast<size_t>(linear.in) * sizeof(float);
+    RUDDER_TRY(packed->weight, Buffer::make(static_cast<size_t>(linear.out) * row_bytes));
+    const bool biased = !parts.front().bias.empty();
+    if (biased) {
+      RUDDER_TRY(packed->bias, Buffer::make(static_cast<size_t>(linear.out) * sizeof(float)));
+    }
+    int64_t first = 0;
+    for (const ops::LinearPart& part : parts) {
+      RUDDER_CHECK(part.weight.shape[1] == linear.in && part.bias.empty() != biased);
+      float* rows = static_cast<float*>(packed->weight.data()) + first * linear.in;
+      RUDDER_TRY_VOID(convert_values(part.weight.data, part.weight.dtype, rows, DType::kF32,
+                                     part.weight.shape.numel()));
+      if (biased) {
+        RUDDER_TRY_VOID(convert_values(part.bias.data, part.bias.dtype,
+                                       static_cast<float*>(packed->bias.data()) + first,
+                                       DType::kF32, part.bias.shape.numel()));
+      }
+      first += part.weight.shape[0];
+    }
+    linear.bytes = static_cast<int64_t>(packed->weight.bytes() + packed->bias.bytes());
+    linear.packed = std::move(packed);
+    return linear;
+  }
+
+  void embed(const ops::EmbedArgs& args) override {
+    const int64_t hidden = args.out.shape[1];
+    float* out = args.out.as<float>();
+    for (const int32_t id : args.ids) {
+      if (args.tied != nullptr) {
+        std::copy_n(weight_of(*args.tied).row(id, hidden), hidden, out);
+      } else {
+        const View row = args.table.rows(id, 1);
+        RUDDER_CHECK(convert_values(row.data, row.dtype, out, DType::kF32, hidden).has_value());
+      }
+      for (int64_t i = 0; i < hidden; ++i) out[i] *= args.scale;
+      out += hidden;
+    }
+  }
+
+  void residual_norm(const ops::ResidualNormArgs& args) override {
+    const int64_t hidden = args.x.shape[1];
+    std::vector<float> branch(static_cast<size_t>(hidden));
+    for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+      float* x = args.x.as<float>() + t * hidden;
+      if (!args.delta.empty()) {
+        const float* delta = args.delta.as<float>() + t * hidden;
+        if (args.delta_norm.empty()) {
+          std::copy_n(delta, hidden, branch.data());
+        } else {
+          norm_row(delta, args.delta_norm, hidden, branch.data());
+        }
+        for (int64_t i = 0; i < hidden; ++i) x[i] += branch[static_cast<size_t>(i)];
+      }
+      if (args.out.empty()) continue;
+      float* out = args.out.as<float>() + t * hidden;
+      if (args.norm.empty()) {
+        std::copy_n(x, hidden, out);
+      } else {
+        norm_row(x, args.norm, hidden, out);
+      }
+    }
+  }
+
+  void linear(const ops::LinearArgs& args) override { product(args.x, *args.weight, args.out); }
+
+  void qkv_prep(const ops::QkvPrepArgs& args) override {
+    plain_qkv_prep(args, 0, args.qkv.shape[0]);
+  }
+
+  void plan_attention(const ops::AttentionBatch& batch) override { batch_ = batch; }
+
+  void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch_); }
+
+  void gated_act(const ops::GatedActArgs& args) override {
+    const int64_t width = args.out.shape[1];
+    for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+      const float* gate = args.x.as<float>() + t * 2 * width;
+      float* out = args.out.as<float>() + t * width;
+      for (int64_t i = 0; i < width; ++i) {
+        out[i] = activate(gate[i], args.activation) * gate[width + i];
+      }
+    }
+  }
+
+  void gather_rows(const ops::GatherRowsArgs& args) override {
+    const int64_t width = args.x.shape[1];
+    float* out = args.out.as<float>();
+    for (const int32_t row : args.rows) {
+      std::copy_n(args.x.as<float>() + row * width, width, out);
+      out += width;
+    }
+  }
+
+  void logits(const ops::LogitsArgs& args) override {
+    product(args.x, *args.head, args.out);
+    float* out = args.out.as<float>();
+    for (int64_t i = 0; i < args.out.shape.numel(); ++i) out[i] = soft_cap(out[i], args.softcap);
+  }
+
+  void sample(const ops::SampleArgs& args) override { sample_rows(args); }
+
+ private:
+  static void norm_row(const float* x, const ops::NormSpec& norm, int64_t width, float* out) {
+    rms_norm_row(x, norm.weight.as<float>(), norm.eps, width, out);
+  }
+
+  static void product(const View& x, const LinearWeight& weight, const View& out) {
+    const ReferenceWeight& packed = weight_of(weight);
+    const float* bias = static_cast<const float*>(packed.bias.data());
+    for (int64_t t = 0; t < x.shape[0]; ++t) {
+      const float* row = x.as<float>() + t * weight.in;
+      float* y = out.as<float>() + t * weight.out;
+      for (int64_t n = 0; n < weight.out; ++n) {
+        y[n] = dot(row, packed.row(n, weight.in), weight.in) + (bias == nullptr ? 0.0f : bias[n]);
+      }
+    }
+  }
+
+  DeviceMemory memory_;
+  ops::AttentionBatch batch_;
+};
+
+}  // namespace
+
+std::unique_ptr<ops::Ops> make_reference_ops() {
+  return std::make_unique<ReferenceOps>();
+}
+
+}  // namespace rudder::cpu
