@@ -21,7 +21,7 @@ struct ForwardBatch {
   std::span<const int32_t> positions;  // [T]
   std::span<const int32_t> kv_slot;    // [T] block * block_size + offset, -1 = write nothing
   ops::AttentionBatch attention;
-  std::span<const int32_t> logits_rows;  // [R] tokens whose logits are wanted
+  std::span<const int32_t> logits_rows;  // [R] tokens whose logits are wanted, ascending
 };
 
 struct DecoderLimits {
@@ -39,7 +39,7 @@ class Decoder {
   virtual ~Decoder() = default;
 
   // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next
-  // forward.
+  // forward; an empty view when R is 0.
   virtual ops::View forward(const ForwardBatch& batch) = 0;
 
   // Device bytes the decoder's buffers take, known before anything is allocated.

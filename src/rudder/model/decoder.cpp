@@ -1,0 +1,261 @@
+#include "rudder/model/decoder.h"
+
+#include <algorithm>
+
+#include "rudder/base/check.h"
+#include "rudder/model/rope.h"
+
+namespace rudder::model {
+namespace {
+
+using ops::View;
+using tensor::DType;
+
+int64_t q_width(const AttentionSpec& a) {
+  return int64_t{a.num_heads} * a.head_dim;
+}
+int64_t qkv_width(const AttentionSpec& a) {
+  return int64_t{a.num_heads + 2 * a.num_kv_heads} * a.head_dim;
+}
+
+// Elements of the step's flat buffers, each large enough for every layer.
+struct BufferSizes {
+  int64_t hidden = 0;
+  int64_t qkv = 0;
+  int64_t q = 0;
+  int64_t mlp = 0;  // one [T, width]
+  int64_t rows = 0;
+  int64_t logits = 0;
+  int64_t rope = 0;  // all tables
+
+  // Attention's and the MLP's buffers never live at once and share this memory.
+  int64_t branch() const { return std::max(qkv + 2 * q, 3 * mlp); }
+};
+
+// Every part of a shared buffer starts on a 64-byte line, whatever the dtype.
+int64_t aligned(int64_t elements) {
+  return (elements + 63) / 64 * 64;
+}
+
+BufferSizes buffer_sizes(const ModelSpec& spec, const DecoderLimits& limits) {
+  BufferSizes sizes;
+  for (const LayerSpec& layer : spec.layers) {
+    sizes.qkv = std::max(sizes.qkv, aligned(limits.max_tokens * qkv_width(layer.attention)));
+    sizes.q = std::max(sizes.q, aligned(limits.max_tokens * q_width(layer.attention)));
+    sizes.mlp = std::max(sizes.mlp, aligned(int64_t{limits.max_tokens} * layer.mlp.width));
+  }
+  sizes.hidden = int64_t{limits.max_tokens} * spec.hidden;
+  sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
+  sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
+  for (const RopeSpec& rope : spec.ropes) {
+    sizes.rope += int64_t{limits.max_seq_len} * rope.rotary_dim;
+  }
+  return sizes;
+}
+
+// The start of a flat buffer as [rows, width].
+View shaped(const View& buffer, int64_t rows, int64_t width) {
+  View view = buffer.rows(0, rows * width);
+  view.shape = {rows, width};
+  return view;
+}
+
+class LayerwiseDecoder final : public Decoder {
+ public:
+  LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
+                   ops::Ops& ops)
+      : spec_(spec), weights_(weights), kv_(kv.begin(), kv.end()), ops_(ops) {}
+
+  Result<void> allocate(const DecoderLimits& limits);
+  View forward(const ForwardBatch& batch) override;
+
+ private:
+  View attend(size_t layer, const View& in, const ForwardBatch& batch);
+  View feed_forward(size_t layer, const View& in);
+  View project(const ops::LinearWeight& weight, const View& in, const View& buffer);
+  View gather(const View& in, std::span<const int32_t> rows, const View& buffer);
+
+  const ModelSpec spec_;
+  const Weights& weights_;
+  const std::vector<ops::KvLayer> kv_;
+  ops::Ops& ops_;
+  std::vector<View> ropes_;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
+  // Flat buffers, shaped to the step at hand.
+  View residual_;
+  View rows_residual_;
+  View normed_;
+  View delta_;
+  View qkv_;
+  View q_;
+  View attended_;
+  View gate_up_;
+  View activated_;
+  View logits_;
+};
+
+Result<void> LayerwiseDecoder::allocate(const DecoderLimits& limits) {
+  const BufferSizes sizes = buffer_sizes(spec_, limits);
+  const DType act = ops_.act_dtype();
+  RUDDER_TRY(residual_, ops_.allocate(act, {sizes.hidden}));
+  RUDDER_TRY(rows_residual_, ops_.allocate(act, {sizes.rows}));
+  RUDDER_TRY(normed_, ops_.allocate(act, {sizes.hidden}));
+  RUDDER_TRY(delta_, ops_.allocate(act, {sizes.hidden}));
+  RUDDER_TRY(logits_, ops_.allocate(DType::kF32, {sizes.logits}));
+  RUDDER_TRY(const View branch, ops_.allocate(act, {sizes.branch()}));
+  qkv_ = branch.rows(0, sizes.qkv);
+  q_ = branch.rows(sizes.qkv, sizes.q);
+  attended_ = branch.rows(sizes.qkv + sizes.q, sizes.q);
+  gate_up_ = branch.rows(0, 2 * sizes.mlp);
+  activated_ = branch.rows(2 * sizes.mlp, sizes.mlp);
+  for (const RopeSpec& rope : spec_.ropes) {
+    std::vector<float> table = rope_table(rope, limits.max_seq_len);
+    const View host{table.data(), DType::kF32, {limits.max_seq_len, 2, rope.rotary_dim / 2}};
+    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
+    ropes_.push_back(device);
+  }
+  return {};
+}
+
+View LayerwiseDecoder::project(const ops::LinearWeight& weight, const View& in,
+                               const View& buffer) {
+  const View out = shaped(buffer, in.shape[0], weight.out);
+  ops_.linear({.x = in, .weight = &weight, .out = out});
+  return out;
+}
+
+View LayerwiseDecoder::gather(const View& in, std::span<const int32_t> rows, const View& buffer) {
+  const View out = shaped(buffer, static_cast<int64_t>(rows.size()), in.shape[1]);
+  ops_.gather_rows({.x = in, .rows = rows, .out = out});
+  return out;
+}
+
+// [T, num_heads * head_dim], before the output projection.
+View LayerwiseDecoder::attend(size_t layer, const View& in, const ForwardBatch& batch) {
+  const AttentionSpec& spec = spec_.layers[layer].attention;
+  const LayerWeights& weights = weights_.layers[layer];
+  const View qkv = project(weights.qkv, in, qkv_);
+  const View q = shaped(q_, in.shape[0], q_width(spec));
+  ops_.qkv_prep({.qkv = qkv,
+                 .num_heads = spec.num_heads,
+                 .q_norm = weights.q_norm,
+                 .k_norm = weights.k_norm,
+                 .rope = ropes_[static_cast<size_t>(spec.rope)],
+                 .rope_row = batch.positions,
+                 .kv_slot = batch.kv_slot,
+                 .kv = kv_[layer],
+                 .q_out = q});
+  const View out = shaped(attended_, in.shape[0], q_width(spec));
+  ops_.attention({.q = q,
+                  .kv = kv_[layer],
+                  .num_heads = spec.num_heads,
+                  .scale = spec.scale,
+                  .window = spec.window,
+                  .softcap = spec.softcap,
+                  .out = out});
+  return out;
+}
+
+// [T, hidden].
+View LayerwiseDecoder::feed_forward(size_t layer, const View& in) {
+  const MlpSpec& spec = spec_.layers[layer].mlp;
+  const LayerWeights& weights = weights_.layers[layer];
+  const View gate_up = project(weights.gate_up, in, gate_up_);
+  const View activated = shaped(activated_, in.shape[0], spec.width);
+  ops_.gated_act({.x = gate_up, .activation = spec.activation, .out = activated});
+  return project(weights.down, activated, delta_);
+}
+
+View LayerwiseDecoder::forward(const ForwardBatch& batch) {
+  const std::span<const int32_t> rows = batch.logits_rows;
+  View x = shaped(residual_, static_cast<int64_t>(batch.ids.size()), spec_.hidden);
+  View normed = shaped(normed_, x.shape[0], spec_.hidden);
+  ops_.plan_attention(batch.attention);
+  ops_.embed({.table = weights_.embedding, .ids = batch.ids, .scale = spec_.embed_scale, .out = x});
+  if (spec_.layers[0].pre_norm) {
+    ops_.residual_norm({.x = x,
+                        .delta = {},
+                        .delta_norm = {},
+                        .norm = weights_.layers[0].attn_pre_norm,
+                        .out = normed});
+  }
+  for (size_t i = 0; i < spec_.layers.size(); ++i) {
+    const bool pre_norm = spec_.layers[i].pre_norm;
+    const bool is_last = i + 1 == spec_.layers.size();
+    const LayerWeights& weights = weights_.layers[i];
+
+    View attended = attend(i, pre_norm ? normed : x, batch);
+    if (is_last && rows.size() < batch.ids.size()) {
+      // The last KV is written: from here on only the rows whose logits are wanted matter.
+      if (rows.empty()) return {};
+      attended = gather(attended, rows, q_);
+      x = gather(x, rows, rows_residual_);
+      normed = shaped(normed_, x.shape[0], spec_.hidden);
+    }
+    const View attention_out = project(weights.attn_out, attended, delta_);
+    ops_.residual_norm({.x = x,
+                        .delta = attention_out,
+                        .delta_norm = weights.attn_post_norm,
+                        .norm = weights.mlp_pre_norm,
+                        .out = pre_norm ? normed : View{}});
+    const View mlp_out = feed_forward(i, pre_norm ? normed : x);
+    const bool norm_next = is_last || spec_.layers[i + 1].pre_norm;
+    ops_.residual_norm(
+        {.x = x,
+         .delta = mlp_out,
+         .delta_norm = weights.mlp_post_norm,
+         .norm = is_last ? weights_.final_norm : weights_.layers[i + 1].attn_pre_norm,
+         .out = norm_next ? normed : View{}});
+  }
+  const View logits = shaped(logits_, normed.shape[0], spec_.vocab);
+  ops_.logits({.x = normed, .head = &weights_.head, .softcap = spec_.final_softcap, .out = logits});
+  return logits;
+}
+
+// The loader binds what the spec says; this catches a loader that does not.
+void check_weights(const ModelSpec& spec, const Weights& weights) {
+  RUDDER_CHECK(!spec.layers.empty() && weights.layers.size() == spec.layers.size(),
+               "{} layers of weights for {} layers", weights.layers.size(), spec.layers.size());
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    const LayerWeights& w = weights.layers[i];
+    RUDDER_CHECK(layer.pre_norm != w.attn_pre_norm.empty(), "layer {}", i);
+    RUDDER_CHECK(layer.pre_norm != w.mlp_pre_norm.empty(), "layer {}", i);
+    RUDDER_CHECK(layer.post_norm != w.attn_post_norm.empty(), "layer {}", i);
+    RUDDER_CHECK(layer.post_norm != w.mlp_post_norm.empty(), "layer {}", i);
+    RUDDER_CHECK((layer.attention.qk_norm == QkNorm::kNone) == w.q_norm.empty(), "layer {}", i);
+    RUDDER_CHECK((layer.attention.qk_norm == QkNorm::kNone) == w.k_norm.empty(), "layer {}", i);
+    RUDDER_CHECK(w.qkv.in == spec.hidden && w.qkv.out == qkv_width(layer.attention), "layer {}", i);
+    RUDDER_CHECK(w.attn_out.in == q_width(layer.attention) && w.attn_out.out == spec.hidden,
+                 "layer {}", i);
+    RUDDER_CHECK(w.gate_up.in == spec.hidden && w.gate_up.out == 2 * layer.mlp.width, "layer {}",
+                 i);
+    RUDDER_CHECK(w.down.in == layer.mlp.width && w.down.out == spec.hidden, "layer {}", i);
+    RUDDER_CHECK(
+        layer.attention.rope >= 0 && layer.attention.rope < static_cast<int32_t>(spec.ropes.size()),
+        "layer {}", i);
+  }
+  RUDDER_CHECK(weights.head.in == spec.hidden && weights.head.out == spec.vocab);
+  RUDDER_CHECK(!weights.final_norm.empty() && !weights.embedding.empty());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weights& weights,
+                                               std::span<const ops::KvLayer> kv, ops::Ops& ops,
+                                               const DecoderLimits& limits) {
+  check_weights(spec, weights);
+  RUDDER_CHECK(kv.size() == spec.layers.size());
+  auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops);
+  RUDDER_TRY_VOID(decoder->allocate(limits));
+  return decoder;
+}
+
+int64_t Decoder::workspace_bytes(const ModelSpec& spec, const DecoderLimits& limits,
+                                 tensor::DType act) {
+  const BufferSizes sizes = buffer_sizes(spec, limits);
+  const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.branch();
+  return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
+         (sizes.logits + sizes.rope) * static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
+}
+
+}  // namespace rudder::model

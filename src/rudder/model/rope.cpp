@@ -1,0 +1,132 @@
+#include "rudder/model/rope.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "rudder/base/check.h"
+
+namespace rudder::model {
+namespace {
+
+constexpr double kTwoPi = 2 * std::numbers::pi;
+
+// theta^(-2i / dim): _compute_default_rope_parameters.
+std::vector<double> plain_frequencies(double theta, int32_t dim) {
+  std::vector<double> result(static_cast<size_t>(dim / 2));
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i] = std::pow(theta, -2.0 * static_cast<double>(i) / dim);
+  }
+  return result;
+}
+
+std::vector<double> frequencies(const RopeDefault&, const RopeSpec& rope, int32_t) {
+  return plain_frequencies(rope.theta, rope.rotary_dim);
+}
+
+// _compute_linear_scaling_rope_parameters.
+std::vector<double> frequencies(const RopeLinear& scaling, const RopeSpec& rope, int32_t) {
+  std::vector<double> result = plain_frequencies(rope.theta, rope.rotary_dim);
+  for (double& f : result) f /= scaling.factor;
+  return result;
+}
+
+// _compute_dynamic_ntk_parameters with seq_len = the longest sequence.
+std::vector<double> frequencies(const RopeDynamic& scaling, const RopeSpec& rope,
+                                int32_t max_seq_len) {
+  const double original = scaling.original_max_positions;
+  const double length = std::max<double>(max_seq_len, original);
+  const double stretch = scaling.factor * length / original - (scaling.factor - 1);
+  const double dim = rope.rotary_dim;
+  return plain_frequencies(rope.theta * std::pow(stretch, dim / (dim - 2)), rope.rotary_dim);
+}
+
+// _compute_llama3_parameters: long waves are stretched, short ones kept, between them a blend.
+std::vector<double> frequencies(const RopeLlama3& scaling, const RopeSpec& rope, int32_t) {
+  const double original = scaling.original_max_positions;
+  const double longest_kept = original / scaling.high_freq_factor;
+  const double shortest_stretched = original / scaling.low_freq_factor;
+  std::vector<double> result = plain_frequencies(rope.theta, rope.rotary_dim);
+  for (double& f : result) {
+    const double wave = kTwoPi / f;
+    if (wave < longest_kept) continue;
+    if (wave > shortest_stretched) {
+      f /= scaling.factor;
+      continue;
+    }
+    const double smooth = (original / wave - scaling.low_freq_factor) /
+                          (scaling.high_freq_factor - scaling.low_freq_factor);
+    f = (1 - smooth) * f / scaling.factor + smooth * f;
+  }
+  return result;
+}
+
+// _compute_yarn_parameters: dimensions that turn more than beta_fast times within the original
+// length are kept, those that turn less than beta_slow times are stretched, a ramp between them.
+std::vector<double> frequencies(const RopeYarn& scaling, const RopeSpec& rope, int32_t) {
+  const double dim = rope.rotary_dim;
+  const auto dimension_of = [&](double rotations) {
+    return dim * std::log(scaling.original_max_positions / (rotations * kTwoPi)) /
+           (2 * std::log(rope.theta));
+  };
+  double low = dimension_of(scaling.beta_fast);
+  double high = dimension_of(scaling.beta_slow);
+  if (scaling.truncate) {
+    low = std::floor(low);
+    high = std::ceil(high);
+  }
+  low = std::max(low, 0.0);
+  high = std::min(high, dim - 1);
+  if (low == high) high += 0.001;
+  std::vector<double> result = plain_frequencies(rope.theta, rope.rotary_dim);
+  for (size_t i = 0; i < result.size(); ++i) {
+    const double stretched = std::clamp((static_cast<double>(i) - low) / (high - low), 0.0, 1.0);
+    result[i] = result[i] / scaling.factor * stretched + result[i] * (1 - stretched);
+  }
+  return result;
+}
+
+// _compute_longrope_parameters with seq_len = the longest sequence.
+std::vector<double> frequencies(const RopeLong& scaling, const RopeSpec& rope,
+                                int32_t max_seq_len) {
+  const std::vector<double>& factor =
+      max_seq_len > scaling.original_max_positions ? scaling.long_factor : scaling.short_factor;
+  std::vector<double> result = plain_frequencies(rope.theta, rope.rotary_dim);
+  RUDDER_CHECK(factor.size() == result.size(), "{} rope factors for {} pairs", factor.size(),
+               result.size());
+  for (size_t i = 0; i < result.size(); ++i) result[i] /= factor[i];
+  return result;
+}
+
+}  // namespace
+
+std::vector<double> rope_frequencies(const RopeSpec& rope, int32_t max_seq_len) {
+  return std::visit([&](const auto& scaling) { return frequencies(scaling, rope, max_seq_len); },
+                    rope.scaling);
+}
+
+double rope_attention_factor(const RopeSpec& rope) {
+  if (const auto* yarn = std::get_if<RopeYarn>(&rope.scaling)) return yarn->attention_factor;
+  if (const auto* longrope = std::get_if<RopeLong>(&rope.scaling)) {
+    return longrope->attention_factor;
+  }
+  return 1;
+}
+
+std::vector<float> rope_table(const RopeSpec& rope, int32_t max_seq_len) {
+  const std::vector<double> freqs = rope_frequencies(rope, max_seq_len);
+  const double factor = rope_attention_factor(rope);
+  const size_t half = freqs.size();
+  std::vector<float> table(half * 2 * static_cast<size_t>(max_seq_len));
+  float* row = table.data();
+  for (int32_t position = 0; position < max_seq_len; ++position, row += 2 * half) {
+    for (size_t i = 0; i < half; ++i) {
+      const double angle = position * freqs[i];
+      row[i] = static_cast<float>(std::cos(angle) * factor);
+      row[half + i] = static_cast<float>(std::sin(angle) * factor);
+    }
+  }
+  return table;
+}
+
+}  // namespace rudder::model
