@@ -1,0 +1,95 @@
+// BlockCache: the KV bookkeeping as the scheduler sees it: blocks given out and taken back, and
+// full blocks shared between sequences of equal prefix. Normative text: docs/contracts/kv.md. Host
+// only: it never sees a tensor. One thread. Releasing is the caller's promise that no step in
+// flight names the block.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/kv/block_key.h"
+#include "rudder/kv/block_pool.h"
+#include "rudder/kv/prefix_index.h"
+
+namespace rudder::kv {
+
+struct CacheOptions {
+  int32_t num_blocks = 0;
+  int32_t block_size = 16;
+  bool share_prefixes = true;
+  std::string model_identity;
+  std::array<uint64_t, 2> hash_key = {};
+  int32_t hash_bits = 128;
+};
+
+// A sequence's tokens as prefix blocks. Kept by the caller, one a sequence; the fields belong to
+// BlockCache.
+struct Chain {
+  std::shared_ptr<const std::string> salt;
+  BlockKey root;
+  std::vector<BlockKey> keys;  // of its full blocks, as far as they were asked for
+  int32_t num_shared = 0;      // its first blocks known to be in the index
+  NodeRef last_shared;         // the node of the last of them
+};
+
+class BlockCache {
+ public:
+  explicit BlockCache(const CacheOptions& options);
+
+  int32_t block_size() const { return options_.block_size; }
+  const BlockPool& pool() const { return pool_; }
+  uint64_t evictions() const { return evictions_; }
+  // Blocks that take() can give: free ones, and cached ones by eviction.
+  int32_t num_available() const { return pool_.num_free() + pool_.num_cached(); }
+
+  Chain make_chain(std::string salt) const;
+
+  // The longest chain of cached full blocks that `tokens` begin with, at most `max_blocks`. Takes
+  // no reference: the caller does (hold) or asks again.
+  void match(Chain& chain, std::span<const int32_t> tokens, int32_t max_blocks,
+             std::vector<BlockId>* found);
+  // References blocks found by match(), from now on the first blocks of the chain's sequence.
+  void hold(Chain& chain, std::span<const BlockId> found);
+
+  // A block with undefined content, referenced once; evicts the oldest cached one when none is
+  // free. kNoBlock when every block is in use.
+  BlockId take();
+
+  // Shares the full blocks among the first `num_tokens` tokens: their KV is written for good.
+  // `blocks` is the sequence's block table.
+  void publish(Chain& chain, std::span<const int32_t> tokens, std::span<const BlockId> blocks,
+               int32_t num_tokens);
+  // Forgets the shared blocks of a table and what hangs on them: their content is not trusted.
+  void unpublish(Chain& chain, std::span<const BlockId> blocks);
+  // Drops one reference to each, last block first, so that a chain is evicted from its tail.
+  void release(Chain& chain, std::span<const BlockId> blocks);
+  // Empties the index; unreferenced blocks become free.
+  void forget_all();
+
+  // Key of full block `i` of `tokens`; kept in the chain.
+  const BlockKey& key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
+
+  // `tables`: the block table of every sequence. `O(blocks)`.
+  Result<void> check(const std::vector<std::span<const BlockId>>& tables) const;
+  // That what the index says of a sequence's shared blocks is what the sequence holds: keys are
+  // recomputed from its tokens and salt.
+  Result<void> check_chain(const Chain& chain, std::span<const int32_t> tokens,
+                           std::span<const BlockId> blocks) const;
+
+ private:
+  void forget(BlockId block);
+
+  const CacheOptions options_;
+  KeyHasher hasher_;
+  BlockPool pool_;
+  PrefixIndex index_;
+  std::vector<BlockId> erased_;  // scratch
+  uint64_t evictions_ = 0;
+};
+
+}  // namespace rudder::kv

@@ -1,0 +1,144 @@
+// Scheduler: sequences in, step plans out, step results in, tokens out. Continuous batching: each
+// step carries the decodes, then chunks of running prompts, then admissions, under one token
+// budget. Owns the KV bookkeeping and the slots. Called by the engine thread alone; never blocks,
+// never sees an executor. Normative text: docs/contracts/step.md and docs/contracts/kv.md.
+//
+// The loop: while steps are in flight < max_in_flight and plan() gives one, launch it; then collect
+// the oldest and commit it. A sequence ends in commit() (the output's `end`) or by finish().
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/kv/block_cache.h"
+#include "rudder/sched/sequence.h"
+#include "rudder/sched/settings.h"
+#include "rudder/sched/state.h"
+#include "rudder/sched/stats.h"
+#include "rudder/step/executor.h"
+#include "rudder/step/plan.h"
+#include "rudder/step/result.h"
+
+namespace rudder::sched {
+
+class Scheduler {
+ public:
+  Scheduler(const step::Capacity& capacity, const SchedSettings& settings);
+  ~Scheduler();
+  Scheduler(const Scheduler&) = delete;
+  Scheduler& operator=(const Scheduler&) = delete;
+
+  // The largest max_len that add() takes: a lone sequence of it fits the pool.
+  int32_t max_len_limit() const { return max_len_limit_; }
+
+  // Queues a sequence; it can be part of the next plan(). kInvalidArgument for an empty prompt, or
+  // a max_len that is not above the prompt's length or is above max_len_limit(). Ids are never
+  // reused: a known id is a broken invariant.
+  Result<void> add(NewSequence sequence);
+
+  // Ends a sequence from the host: a cancel, a stop string. It gets no further output; tokens in
+  // flight are dropped. What it computed stays in the prefix cache. An unknown id does nothing.
+  void finish(SequenceId id);
+
+  // The next step, now in flight until its commit(). Null when nothing can run before a commit or
+  // an add: then either a step is in flight or no sequence is left.
+  std::shared_ptr<const step::StepPlan> plan();
+
+  // Sequences that the last plan() ran for the first time.
+  const std::vector<SequenceId>& first_planned() const { return first_planned_; }
+
+  // Takes the result of the oldest step in flight and appends to `out` what sequences got.
+  void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
+
+  // Some sequence has neither ended nor been finished.
+  bool has_work() const { return num_waiting() + num_running_ > 0; }
+  // No sequence, no step in flight: every block is free or cached.
+  bool idle() const { return sequences_.empty() && in_flight_.empty(); }
+  int32_t steps_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
+
+  // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
+  void drop_all();
+  // Cached prefixes are forgotten; sequences that use their blocks keep them.
+  void reset_prefix_cache() { cache_.forget_all(); }
+
+  SchedStats stats() const;
+
+  // Recomputes every invariant of docs/contracts/kv.md from the sequences; O(blocks + tokens).
+  // Names the first that does not hold. For the simulator and for debugging.
+  Result<void> check_integrity() const;
+
+ private:
+  struct StepRecord {
+    step::StepId id = 0;
+    std::shared_ptr<const step::StepPlan> plan;
+    std::vector<Sequence*> rows;  // as plan->seqs
+  };
+  struct ByRank {
+    bool operator()(const Sequence* a, const Sequence* b) const { return a->ranks_before(*b); }
+  };
+  // One step being built.
+  struct Draft {
+    step::StepPlan* plan = nullptr;
+    std::vector<Sequence*>* rows = nullptr;
+    int32_t tokens_left = 0;
+    int64_t blocks_promised = 0;  // that running prompts will still take
+    int32_t blocks_short = 0;     // rows of this step that found no block
+    int32_t blocks_coming = 0;    // that retiring sequences will give back
+  };
+
+  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t blocks_for(int64_t tokens) const;
+
+  // plan.cpp
+  void plan_decodes(Draft& draft);
+  void plan_chunks(Draft& draft);
+  void plan_admissions(Draft& draft);
+  bool admit(Draft& draft, Sequence& sequence);
+  bool is_being_computed(const Sequence& sequence, int32_t num_cached_blocks) const;
+  void open_slot(Draft& draft, Sequence& sequence);
+  void add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t first_new_block);
+  int32_t grow(Draft& draft, Sequence& sequence, int32_t q_len);
+  bool make_room(Draft& draft, const Sequence& wants);
+  Sequence* pick_victim(const Sequence& wants) const;
+  int32_t blocks_held_alone(const Sequence& sequence) const;
+  void promote_starved();
+
+  // scheduler.cpp
+  void commit_row(const step::SeqWork& work, const step::SeqResult& row, Sequence& sequence,
+                  std::vector<SequenceOutput>* out);
+  void publish(Sequence& sequence, int32_t num_tokens);
+  void preempt(Sequence& sequence);
+  void retire(Sequence& sequence);           // ended: released when no step names it
+  void release_if_idle(Sequence& sequence);  // frees it when retiring and inflight == 0
+  void release(Sequence& sequence);
+  void enqueue(Sequence& sequence);
+  void dequeue(Sequence& sequence);
+
+  const step::Capacity capacity_;
+  const SchedSettings settings_;
+  int32_t max_len_limit_ = 0;
+  kv::BlockCache cache_;
+
+  std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::set<Sequence*, ByRank> waiting_;
+  std::vector<Sequence*> running_;  // hold a slot, by rank; retiring and preempting ones too
+  int32_t num_running_ = 0;         // of running_, in state kRunning
+  int64_t waiting_tokens_ = 0;
+  uint64_t next_arrival_ = 1;
+
+  std::vector<int32_t> free_slots_;
+  std::vector<uint32_t> slot_generations_;
+
+  std::deque<StepRecord> in_flight_;
+  step::StepId last_step_ = 0;
+  std::vector<SequenceId> first_planned_;
+  SchedStats counters_;
+};
+
+}  // namespace rudder::sched

@@ -1,0 +1,23 @@
+// What the scheduler is told at start. The engine fills it from its own settings table.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+namespace rudder::sched {
+
+struct SchedSettings {
+  int32_t max_num_seqs = 256;             // sequences running at once
+  int32_t max_num_batched_tokens = 2048;  // tokens of one step
+  int32_t max_in_flight = 2;              // steps planned and not committed; 1 = no run-ahead
+  bool enable_prefix_caching = true;
+  std::string model_identity;             // part of every prefix-block key
+  std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process
+  int32_t hash_bits = 128;                // kept of each key; tests force collisions with 1
+  // A sequence that has waited this many steps goes before all that have not, whatever its
+  // priority: the bound on starvation.
+  int32_t max_wait_steps = 10'000;
+};
+
+}  // namespace rudder::sched

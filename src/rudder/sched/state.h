@@ -1,0 +1,58 @@
+// Sequence: the scheduler's own record of one sequence. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rudder/kv/block_cache.h"
+#include "rudder/sched/sequence.h"
+#include "rudder/step/ids.h"
+
+namespace rudder::sched {
+
+enum class SequenceState : uint8_t {
+  kWaiting,     // holds nothing: new, or preempted and to be recomputed
+  kRunning,     // holds a slot and blocks
+  kPreempting,  // to give up slot and blocks once no step in flight names it
+  kRetiring,    // ended or finished; likewise, then forgotten
+};
+
+struct Sequence {
+  SequenceId id;
+  SequenceState state = SequenceState::kWaiting;
+  std::vector<int32_t> tokens;  // prompt and the output known to the host
+  int32_t prompt_len = 0;
+  int32_t max_len = 0;
+  step::SamplingParams sampling;
+
+  int32_t priority = 0;
+  uint64_t arrival = 0;
+  step::StepId waiting_since = 0;    // last step planned before it was queued
+  int32_t held_steps = 0;            // plans it was passed over for a prefix being computed
+  bool was_planned = false;          // ever
+  int32_t cached_prompt_tokens = 0;  // at its first admission
+
+  step::SlotId slot;
+  uint32_t generation = 0;
+  bool has_carry = false;       // the slot has sampled, or will have, under this generation
+  int32_t inflight = 0;         // steps in flight that name it
+  int32_t samples_pending = 0;  // of them, those that sample
+  int32_t planned_len = 0;      // tokens whose KV is written once every step in flight has run
+  int32_t computed_len = 0;     // tokens whose KV is written for sure
+
+  std::vector<kv::BlockId> blocks;  // its block table
+  kv::Chain chain;                  // its tokens as prefix blocks
+
+  // Tokens once every step in flight has run: position of the next token to be sampled.
+  int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
+  int32_t uncomputed() const { return future_len() - planned_len; }
+
+  bool ranks_before(const Sequence& other) const {
+    if (priority != other.priority) return priority < other.priority;
+    return arrival < other.arrival;
+  }
+};
+
+}  // namespace rudder::sched

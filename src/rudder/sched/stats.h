@@ -1,0 +1,30 @@
+// The scheduler's gauges and counters as a plain snapshot.
+#pragma once
+
+#include <cstdint>
+
+namespace rudder::sched {
+
+struct SchedStats {
+  // Gauges.
+  int32_t num_running = 0;     // hold a slot, not ended
+  int32_t num_waiting = 0;     // new or preempted
+  int32_t num_retiring = 0;    // ended or preempted, still named by a step in flight
+  int64_t waiting_tokens = 0;  // prompt (and recomputed output) tokens of those waiting
+  int32_t steps_in_flight = 0;
+  int32_t num_blocks = 0;     // = in use + cached + free
+  int32_t blocks_in_use = 0;  // referenced by a sequence
+  int32_t blocks_cached = 0;  // unreferenced, hold a reusable prefix
+  int32_t blocks_free = 0;
+  // Counters; they only grow.
+  uint64_t steps = 0;              // planned
+  uint64_t planned_tokens = 0;     // sum of q_len
+  uint64_t generation_tokens = 0;  // handed out
+  uint64_t preemptions = 0;
+  uint64_t prefix_queries = 0;  // tokens looked up, at each admission
+  uint64_t prefix_hits = 0;     // tokens found
+  uint64_t evictions = 0;       // cached blocks given to another use
+  uint64_t late_rows = 0;       // rows in flight when their sequence ended
+};
+
+}  // namespace rudder::sched
