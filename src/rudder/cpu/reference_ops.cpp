@@ -57,6 +57,7 @@ class ReferenceOps final : public ops::Ops {
   std::string name() const override { return "cpu-reference"; }
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return DType::kF32; }
+  DType linear_dtype() const override { return DType::kF32; }
 
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
     return memory_.allocate(dtype, shape);

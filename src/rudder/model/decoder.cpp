@@ -170,7 +170,11 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   View x = shaped(residual_, static_cast<int64_t>(batch.ids.size()), spec_.hidden);
   View normed = shaped(normed_, x.shape[0], spec_.hidden);
   ops_.plan_attention(batch.attention);
-  ops_.embed({.table = weights_.embedding, .ids = batch.ids, .scale = spec_.embed_scale, .out = x});
+  ops_.embed({.table = weights_.embedding,
+              .tied = spec_.tied_head ? &weights_.head : nullptr,
+              .ids = batch.ids,
+              .scale = spec_.embed_scale,
+              .out = x});
   if (spec_.layers[0].pre_norm) {
     ops_.residual_norm({.x = x,
                         .delta = {},
@@ -235,7 +239,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
         "layer {}", i);
   }
   RUDDER_CHECK(weights.head.in == spec.hidden && weights.head.out == spec.vocab);
-  RUDDER_CHECK(!weights.final_norm.empty() && !weights.embedding.empty());
+  RUDDER_CHECK(!weights.final_norm.empty() && spec.tied_head == weights.embedding.empty());
 }
 
 }  // namespace

@@ -23,10 +23,10 @@ struct LayerWeights {
 };
 
 struct Weights {
-  ops::View embedding;  // [vocab, hidden]
+  ops::View embedding;  // [vocab, hidden]; empty when tied: rows are read from `head`
   std::vector<LayerWeights> layers;
   ops::NormSpec final_norm;
-  ops::LinearWeight head;  // [vocab, hidden]; the embedding again when tied
+  ops::LinearWeight head;  // [vocab, hidden]
   int64_t bytes = 0;       // of device memory, all of it
 };
 
