@@ -1,0 +1,13 @@
+// How much memory this process may still take: the machine's and its control groups' limits,
+// whichever is less. Asked once at start.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rudder::exec {
+
+// Bytes. `root` is where /proc and /sys are looked up (tests); 0 when nothing can be read.
+int64_t available_host_memory(const std::string& root = "");
+
+}  // namespace rudder::exec

@@ -1,0 +1,51 @@
+#include "rudder/exec/make_executor.h"
+
+#include <utility>
+
+#include "rudder/exec/host_memory.h"
+#include "rudder/exec/rank_executor.h"
+#include "rudder/model/loader.h"
+
+namespace rudder::exec {
+namespace {
+
+Result<MemoryPlan> plan_spec(const model::ModelSpec& spec, const ops::Ops& ops,
+                             const ExecSettings& settings, const StepLimits& limits) {
+  return plan_memory(spec,
+                     {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = ops.linear_dtype()},
+                     {.available_bytes = available_host_memory(),
+                      .utilization = settings.gpu_memory_utilization,
+                      .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
+                      .max_model_len = settings.max_model_len,
+                      .block_size = settings.block_size,
+                      .max_num_seqs = limits.max_num_seqs,
+                      .max_num_batched_tokens = limits.max_num_batched_tokens});
+}
+
+}  // namespace
+
+Result<MemoryPlan> plan_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
+                              const ExecSettings& settings, const StepLimits& limits) {
+  RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
+  return plan_spec(spec, ops, settings, limits);
+}
+
+Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
+                               const ExecSettings& settings, const StepLimits& limits,
+                               const ProgressFn& progress) {
+  LoadedModel loaded;
+  RUDDER_TRY(loaded.spec, model::read_spec(checkpoint));
+  RUDDER_TRY(loaded.memory, plan_spec(loaded.spec, *ops, settings, limits));
+  RUDDER_TRY(model::Weights weights, model::load_weights(checkpoint, loaded.spec, *ops, progress));
+  RUDDER_TRY(loaded.executor,
+             RankExecutor::start({std::move(ops), loaded.spec, std::move(weights)},
+                                 {.num_slots = limits.max_num_seqs,
+                                  .num_blocks = loaded.memory.num_blocks,
+                                  .block_size = loaded.memory.block_size,
+                                  .max_tokens_per_step = limits.max_num_batched_tokens,
+                                  .max_seq_len = loaded.memory.max_seq_len,
+                                  .vocab_size = loaded.spec.vocab}));
+  return loaded;
+}
+
+}  // namespace rudder::exec

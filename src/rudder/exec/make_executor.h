@@ -1,0 +1,40 @@
+// From a checkpoint to an executor that is ready for its first step: plans the memory, loads the
+// weights, allocates the KV cache. Called once at start by apps/, which picks the backend.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "rudder/base/progress.h"
+#include "rudder/base/result.h"
+#include "rudder/exec/memory_plan.h"
+#include "rudder/exec/settings.h"
+#include "rudder/model/spec.h"
+#include "rudder/ops/ops.h"
+#include "rudder/step/executor.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::exec {
+
+// From the engine's settings.
+struct StepLimits {
+  int32_t max_num_seqs = 256;
+  int32_t max_num_batched_tokens = 2048;
+};
+
+struct LoadedModel {
+  std::unique_ptr<step::Executor> executor;
+  model::ModelSpec spec;
+  MemoryPlan memory;
+};
+
+// Where the memory would go; allocates nothing (--dry-run).
+Result<MemoryPlan> plan_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
+                              const ExecSettings& settings, const StepLimits& limits);
+
+// `progress` counts the checkpoint's bytes. The checkpoint may be closed afterwards.
+Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
+                               const ExecSettings& settings, const StepLimits& limits,
+                               const ProgressFn& progress);
+
+}  // namespace rudder::exec

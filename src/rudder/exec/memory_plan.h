@@ -1,0 +1,56 @@
+// MemoryPlan: where every byte goes, worked out before anything is allocated. Made once at start by
+// make_executor.h; printed by apps/ (also alone, as --dry-run).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/step/executor.h"
+#include "rudder/tensor/dtype.h"
+
+namespace rudder::exec {
+
+// How a backend stores things.
+struct StorageDTypes {
+  tensor::DType act = tensor::DType::kF32;
+  tensor::DType kv = tensor::DType::kF32;
+  tensor::DType linear = tensor::DType::kF32;
+};
+
+struct MemoryAsk {
+  int64_t available_bytes = 0;        // of the device, before the model is loaded
+  double utilization = 0.5;           // the share of it that may be taken
+  int64_t kv_cache_memory_bytes = 0;  // 0 = what the share leaves
+  int32_t max_model_len = 0;          // 0 = the model's, or less if the KV cache is small
+  int32_t block_size = 16;
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+};
+
+struct MemoryPlan {
+  StorageDTypes dtypes;
+  int64_t available_bytes = 0;
+  int64_t weight_bytes = 0;
+  int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
+  int64_t sampling_bytes = 0;   // token counts for penalties, when every sequence asks for them
+  int64_t kv_block_bytes = 0;   // one block, all layers
+  int32_t num_blocks = 0;
+  int32_t block_size = 0;
+  int32_t max_seq_len = 0;
+  int32_t max_num_seqs = 0;
+  int32_t max_num_batched_tokens = 0;
+
+  int64_t kv_bytes() const { return kv_block_bytes * num_blocks; }
+  int64_t total_bytes() const {
+    return weight_bytes + workspace_bytes + sampling_bytes + kv_bytes();
+  }
+  std::string to_table() const;  // lines for people, each ended by a newline
+};
+
+// An Error names the setting to change and the value that would fit.
+Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
+                               const MemoryAsk& ask);
+
+}  // namespace rudder::exec

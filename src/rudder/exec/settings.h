@@ -1,0 +1,26 @@
+// Settings of the executor: what runs the model, in which precision, in how much memory. Names are
+// vLLM's where they exist. Read by apps/ (device, dtype, threads: they pick the backend) and by
+// make_executor.h (the rest).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "rudder/base/settings.h"
+
+namespace rudder::exec {
+
+struct ExecSettings {
+  std::string device = "auto";
+  std::string dtype = "auto";
+  std::string kv_cache_dtype = "auto";
+  int32_t threads = 0;
+  int32_t max_model_len = 0;
+  int32_t block_size = 16;
+  int64_t kv_cache_memory_bytes = 0;
+  double gpu_memory_utilization = 0.5;
+
+  void declare(SettingsTable& table);
+};
+
+}  // namespace rudder::exec
