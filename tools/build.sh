@@ -6,9 +6,7 @@ preset=$1
 shift
 printf '\033[1m==> building %s (%s)\033[0m\n' "${*:-everything}" "$preset"
 start=$SECONDS
-options=()
-[ -n "${RUDDER_CUDA:-}" ] && options+=("-DRUDDER_CUDA=${RUDDER_CUDA}")
-cmake --preset "$preset" "${options[@]}" >"build-$preset.log" 2>&1 || {
+cmake --preset "$preset" >"build-$preset.log" 2>&1 || {
   cat "build-$preset.log"
   exit 1
 }

@@ -144,6 +144,7 @@ void SettingsTable::add(std::string name, std::string* field, std::string doc) {
 
 void SettingsTable::add(std::string name, std::vector<std::string>* field, std::string doc) {
   Setting& setting = push(std::move(name), "text...", std::move(doc));
+  setting.is_list = true;
   setting.set = [field](std::string_view text) -> Result<void> {
     field->emplace_back(text);
     return {};
@@ -186,9 +187,15 @@ std::string SettingsTable::nearest(std::string_view name) const {
   return best;
 }
 
-Result<void> SettingsTable::set(std::string_view name, std::string_view value) {
+bool SettingsTable::is_set(std::string_view name) const {
   const Setting* setting = find(name);
-  if (setting == nullptr) {
+  return setting != nullptr && setting->is_set;
+}
+
+Result<void> SettingsTable::set(std::string_view name, std::string_view value) {
+  const auto setting = std::find_if(settings_.begin(), settings_.end(),
+                                    [&](const Setting& s) { return s.name == name; });
+  if (setting == settings_.end()) {
     const std::string near = nearest(name);
     const std::string hint = near.empty() ? "" : fmt::format("; did you mean --{}?", near);
     return fail(ErrorCode::kInvalidArgument, fmt::format("unknown setting --{}{}", name, hint),
@@ -201,6 +208,7 @@ Result<void> SettingsTable::set(std::string_view name, std::string_view value) {
     error.where = std::string(name);
     return tl::unexpected<Error>(std::move(error));
   }
+  setting->is_set = true;
   return {};
 }
 

@@ -20,6 +20,8 @@ struct Setting {
   std::string doc;            // one sentence
   std::string room;           // the section in --help and docs
   bool is_switch = false;     // bool: --name and --no-name, no value needed
+  bool is_list = false;       // may be given several times
+  bool is_set = false;        // by flag, file or environment, not only by default
   std::function<Result<void>(std::string_view)> set;
   std::function<std::string()> get;
 };
@@ -42,6 +44,7 @@ class SettingsTable {
 
   // Sets one by name; an unknown name is an Error with the nearest known one.
   Result<void> set(std::string_view name, std::string_view value);
+  bool is_set(std::string_view name) const;
   // Reads RUDDER_MAX_NUM_SEQS for max-num-seqs, for every setting. Flags are applied after it.
   Result<void> read_environment();
 

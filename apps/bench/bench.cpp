@@ -1,0 +1,40 @@
+// rudder bench NAME: picks the measurement.
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "bench/bench_commands.h"
+#include "commands.h"
+
+namespace rudder::apps {
+namespace {
+
+struct Bench {
+  std::string_view name;
+  std::string_view summary;
+  int (*run)(int argc, char** argv);
+};
+
+constexpr Bench kBenches[] = {
+    {"latency", "one batch from prompt to last token, repeated", bench_latency},
+    {"throughput", "many requests at once, in this process", bench_throughput},
+    {"serve", "load on a running server: open or closed loop", bench_serve},
+    {"ops", "each macro-op: time, bytes, share of the machine's ceiling", bench_ops},
+};
+
+}  // namespace
+
+int run_bench(int argc, char** argv) {
+  const std::string_view name = argc > 1 ? argv[1] : "";
+  for (const Bench& bench : kBenches) {
+    if (bench.name == name) return bench.run(argc - 1, argv + 1);
+  }
+  const bool help = name == "--help" || name == "-h";
+  fmt::print(help ? stdout : stderr, "usage: rudder bench NAME [flags]\n\n");
+  for (const Bench& bench : kBenches) {
+    fmt::print(help ? stdout : stderr, "  {:<12} {}\n", bench.name, bench.summary);
+  }
+  return help ? 0 : 2;
+}
+
+}  // namespace rudder::apps

@@ -1,0 +1,11 @@
+// The measurements behind `rudder bench NAME`; each like a command (commands.h).
+#pragma once
+
+namespace rudder::apps {
+
+int bench_latency(int argc, char** argv);
+int bench_throughput(int argc, char** argv);
+int bench_serve(int argc, char** argv);
+int bench_ops(int argc, char** argv);
+
+}  // namespace rudder::apps

@@ -1,0 +1,202 @@
+// rudder bench latency and throughput: the engine in this process, no HTTP. Outputs and JSON keys
+// are those of vLLM's benches of the same names.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <mutex>
+#include <numeric>
+
+#include "bench/bench_commands.h"
+#include "bench/report.h"
+#include "bench/statistics.h"
+#include "bench/workload.h"
+#include "command_line.h"
+#include "local_client.h"
+#include "model_session.h"
+#include "report_error.h"
+#include "rudder/base/clock.h"
+#include "rudder/base/json.h"
+#include "rudder/base/progress.h"
+
+namespace rudder::apps {
+namespace {
+
+namespace json = boost::json;
+
+engine::RequestDraft draft_of(const WorkItem& item) {
+  engine::RequestDraft draft;
+  draft.prompt = item.prompt;
+  draft.sampling.temperature = 0;
+  draft.seed = 0;
+  draft.max_tokens = item.output_len;
+  draft.ignore_eos = true;
+  return draft;
+}
+
+double seconds_between(int64_t from_us, int64_t to_us) {
+  return static_cast<double>(to_us - from_us) * 1e-6;
+}
+
+// Runs the items at once; the answers in order, and the seconds until the last one.
+Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
+                                           const std::vector<WorkItem>& items,
+                                           const ProgressFn& progress, double* seconds) {
+  const SteadyClock clock;
+  std::vector<LocalAnswer> answers(items.size());
+  std::mutex mutex;
+  int64_t done = 0;
+  const int64_t start = clock.now_us();
+  {
+    LocalClient client(*session.engine);
+    for (size_t i = 0; i < items.size(); ++i) {
+      RUDDER_TRY_VOID(client.submit(draft_of(items[i]), [&, i](LocalAnswer&& answer) {
+        std::lock_guard lock(mutex);
+        answers[i] = std::move(answer);
+        progress(++done, static_cast<int64_t>(items.size()));
+      }));
+    }
+  }
+  *seconds = seconds_between(start, clock.now_us());
+  for (const LocalAnswer& answer : answers) {
+    if (answer.error) return tl::unexpected<Error>(*answer.error);
+  }
+  return answers;
+}
+
+struct OfflineBench {
+  SessionSettings session;
+  WorkloadSettings workload;
+  std::string output_json;
+  SettingsTable table;
+  std::string model;
+
+  // The exit status when the command ends here.
+  std::optional<int> parse(const CommandLine& line, int argc, char** argv) {
+    workload.declare(table);
+    session.log_level = "warn";
+    session.declare(table);
+    table.section("result");
+    table.add("output-json", &output_json, "Write the result as JSON to this file.");
+    const Result<ParsedArguments> arguments = parse_arguments(line, argc, argv, table);
+    if (!arguments) return report_bad_arguments(arguments.error());
+    if (arguments->help_shown) return 0;
+    if (!arguments->positionals.empty()) model = arguments->positionals[0];
+    return std::nullopt;
+  }
+
+  Result<void> write(const json::object& result) const {
+    if (output_json.empty()) return {};
+    return write_file(output_json, to_json_text(result) + "\n");
+  }
+};
+
+Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t iterations) {
+  // A cached prompt would turn every repetition after the first into a decode-only run.
+  bench.session.engine.enable_prefix_caching = false;
+  RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
+  const std::vector<WorkItem> items =
+      make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
+  std::vector<double> latencies;
+  std::vector<double> first_token;
+  std::vector<double> per_token;
+  Progress progress("bench latency", false);
+  for (int32_t i = 0; i < warmups + iterations; ++i) {
+    double seconds = 0;
+    RUDDER_TRY(const std::vector<LocalAnswer> answers,
+               run_batch(
+                   session, items, [](int64_t, int64_t) {}, &seconds));
+    progress.update(i + 1, warmups + iterations);
+    if (i < warmups) continue;
+    latencies.push_back(seconds);
+    for (const LocalAnswer& answer : answers) {
+      first_token.push_back(seconds_between(answer.submit_us, answer.token_us.front()));
+      if (answer.token_us.size() > 1) {
+        per_token.push_back(seconds_between(answer.token_us.front(), answer.token_us.back()) /
+                            static_cast<double>(answer.token_us.size() - 1));
+      }
+    }
+  }
+  const std::vector<double> percents = {10, 25, 50, 75, 90, 99};
+  const Summary summary = summarize(latencies, percents);
+  fmt::print("Avg latency: {:.6f} seconds\n", summary.mean);
+  json::object by_percent;
+  for (size_t i = 0; i < percents.size(); ++i) {
+    fmt::print("{:g}% percentile latency: {:.6f} seconds\n", percents[i], summary.percentiles[i]);
+    by_percent[fmt::format("{:g}", percents[i])] = summary.percentiles[i];
+  }
+  const Summary ttft = summarize(first_token, {});
+  const Summary tpot = summarize(per_token, {});
+  const double decode_rate =
+      tpot.median > 0 ? static_cast<double>(items.size()) / tpot.median : 0.0;
+  fmt::print(
+      "Median time to first token: {:.3f} ms\nMedian time per output token: {:.3f} ms\n"
+      "Decode throughput: {:.1f} tok/s\n",
+      ttft.median * 1e3, tpot.median * 1e3, decode_rate);
+  return bench.write({{"avg_latency", summary.mean},
+                      {"latencies", json::value_from(latencies)},
+                      {"percentiles", by_percent},
+                      {"median_ttft_ms", ttft.median * 1e3},
+                      {"median_tpot_ms", tpot.median * 1e3},
+                      {"decode_tokens_per_second", decode_rate}});
+}
+
+Result<void> measure_throughput(OfflineBench& bench) {
+  RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
+  const std::vector<WorkItem> items =
+      make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
+  Progress progress("bench throughput", false);
+  double seconds = 0;
+  RUDDER_TRY(const std::vector<LocalAnswer> answers,
+             run_batch(session, items, progress.callback(), &seconds));
+  int64_t prompt_tokens = 0;
+  int64_t output_tokens = 0;
+  for (const LocalAnswer& answer : answers) {
+    prompt_tokens += answer.usage.prompt_tokens;
+    output_tokens += answer.usage.completion_tokens;
+  }
+  const auto requests = static_cast<double>(items.size());
+  const auto total = static_cast<double>(prompt_tokens + output_tokens);
+  fmt::print(
+      "Throughput: {:.2f} requests/s, {:.2f} total tokens/s, {:.2f} output tokens/s\n"
+      "Total num prompt tokens:  {}\nTotal num output tokens:  {}\n",
+      requests / seconds, total / seconds, static_cast<double>(output_tokens) / seconds,
+      prompt_tokens, output_tokens);
+  return bench.write({{"elapsed_time", seconds},
+                      {"num_requests", items.size()},
+                      {"total_num_tokens", prompt_tokens + output_tokens},
+                      {"requests_per_second", requests / seconds},
+                      {"tokens_per_second", total / seconds},
+                      {"output_tokens_per_second", static_cast<double>(output_tokens) / seconds}});
+}
+
+}  // namespace
+
+int bench_latency(int argc, char** argv) {
+  OfflineBench bench;
+  bench.workload.num_prompts = 8;
+  bench.workload.random_input_len = 32;
+  int32_t warmups = 2;
+  int32_t iterations = 5;
+  bench.table.section("bench latency");
+  bench.table.add("num-iters-warmup", &warmups, 0, 10000, "Repetitions that are not counted.");
+  bench.table.add("num-iters", &iterations, 1, 10000, "Repetitions that are.");
+  const std::optional<int> status = bench.parse(
+      {"rudder bench latency", "Time one batch from prompt to last token.", "[MODEL]", 1}, argc,
+      argv);
+  if (status) return *status;
+  const Result<void> done = measure_latency(bench, warmups, iterations);
+  return done ? 0 : report_failure(done.error());
+}
+
+int bench_throughput(int argc, char** argv) {
+  OfflineBench bench;
+  const std::optional<int> status = bench.parse(
+      {"rudder bench throughput", "Run many requests at once and count tokens.", "[MODEL]", 1},
+      argc, argv);
+  if (status) return *status;
+  const Result<void> done = measure_throughput(bench);
+  return done ? 0 : report_failure(done.error());
+}
+
+}  // namespace rudder::apps

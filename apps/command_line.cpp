@@ -1,0 +1,83 @@
+#include "command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <map>
+
+namespace rudder::apps {
+namespace {
+
+std::string option_names(const Setting& setting) {
+  return setting.is_switch ? fmt::format("--{0},!--no-{0}", setting.name)
+                           : fmt::format("--{}", setting.name);
+}
+
+std::map<std::string, CLI::Option*> declare_options(const SettingsTable& table, CLI::App& app) {
+  std::map<std::string, CLI::Option*> options;
+  for (const Setting& setting : table.all()) {
+    CLI::Option* option = nullptr;
+    if (setting.is_switch) {
+      option = app.add_flag(option_names(setting), setting.doc);
+    } else {
+      option = app.add_option(option_names(setting), setting.doc);
+      option->type_size(1)->expected(1)->multi_option_policy(
+          setting.is_list ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+    }
+    options[setting.name] = option;
+  }
+  return options;
+}
+
+Error unknown_flag(const std::string& flag, const SettingsTable& table) {
+  std::string name = flag.substr(flag.find_first_not_of('-'));
+  name = name.substr(0, name.find('='));
+  const std::string near = table.nearest(name);
+  return Error{ErrorCode::kInvalidArgument,
+               near.empty() ? fmt::format("unknown flag {}", flag)
+                            : fmt::format("unknown flag {}; did you mean --{}?", flag, near),
+               flag};
+}
+
+}  // namespace
+
+Result<ParsedArguments> parse_arguments(const CommandLine& line, int argc, char** argv,
+                                        SettingsTable& table) {
+  CLI::App app(line.summary, line.command);
+  app.set_help_flag();
+  app.allow_extras();
+  bool help = false;
+  app.add_flag("-h,--help", help);
+  app.set_config("--config");
+  const std::map<std::string, CLI::Option*> options = declare_options(table, app);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return fail(ErrorCode::kInvalidArgument, error.what());
+  }
+  ParsedArguments parsed;
+  if (help) {
+    fmt::print("{}\n\nusage: {} {} [flags]\n{}", line.summary, line.command, line.positional_help,
+               table.help_text());
+    parsed.help_shown = true;
+    return parsed;
+  }
+  for (const std::string& extra : app.remaining()) {
+    if (extra.size() > 1 && extra[0] == '-')
+      return tl::unexpected<Error>(unknown_flag(extra, table));
+    parsed.positionals.push_back(extra);
+  }
+  if (parsed.positionals.size() > line.max_positionals) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("'{}' is one argument too many; usage: {} {} [flags]",
+                    parsed.positionals[line.max_positionals], line.command, line.positional_help));
+  }
+  RUDDER_TRY_VOID(table.read_environment());
+  for (const auto& [name, option] : options) {
+    for (const std::string& value : option->results()) RUDDER_TRY_VOID(table.set(name, value));
+  }
+  return parsed;
+}
+
+}  // namespace rudder::apps

@@ -1,0 +1,13 @@
+// The demo model, inside the binary: what every command uses when it is given no MODEL.
+#pragma once
+
+#include <vector>
+
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::apps {
+
+// config.json, model.safetensors, tokenizer.json, ...; the bytes live as long as the program.
+std::vector<weights::MemoryFile> embedded_model();
+
+}  // namespace rudder::apps

@@ -1,0 +1,216 @@
+// rudder generate: one prompt from the command line, or a file of them, to text or JSONL. All
+// prompts of a file run batched; answers keep the file's order.
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <mutex>
+
+#include "command_line.h"
+#include "commands.h"
+#include "local_client.h"
+#include "model_session.h"
+#include "report_error.h"
+#include "rudder/base/json.h"
+#include "rudder/base/progress.h"
+#include "sampling_flags.h"
+
+namespace rudder::apps {
+namespace {
+
+namespace json = boost::json;
+
+struct GenerateSettings {
+  std::string prompt;
+  std::string input;
+  std::string output = "-";
+  bool chat = false;
+
+  void declare(SettingsTable& table) {
+    table.section("generate");
+    table.add("prompt", &prompt, "The prompt. Its text goes to standard output as it comes.");
+    table.add("input", &input,
+              "A file of prompts, '-' for standard input: a prompt a line, or JSONL objects with "
+              "prompt, prompt_ids or messages; other keys are copied to the output.");
+    table.add("output", &output, "Where the JSONL answers of --input go; '-' is standard output.");
+    table.add("chat", &chat, "Wrap --prompt or plain lines as a user message.");
+  }
+};
+
+struct Job {
+  json::object row;  // as read; the answer is added to it
+  std::vector<int32_t> prompt;
+};
+
+Result<std::vector<int32_t>> encode_chat(const ModelFiles& files, const json::array& messages) {
+  if (files.chat == nullptr) {
+    return fail(ErrorCode::kUnsupported, "this model has no chat template", "messages");
+  }
+  RUDDER_TRY(const std::string text, files.chat->render(messages, nullptr, nullptr));
+  return files.tokenizer->encode(text, {.add_special_tokens = false});
+}
+
+Result<std::vector<int32_t>> encode_text(const ModelFiles& files, const std::string& text,
+                                         bool chat) {
+  if (!chat) return files.tokenizer->encode(text);
+  const json::array messages = {json::object{{"role", "user"}, {"content", text}}};
+  return encode_chat(files, messages);
+}
+
+Result<std::vector<int32_t>> encode_row(const ModelFiles& files, const json::object& row) {
+  if (const json::value* ids = row.if_contains("prompt_ids")) {
+    std::vector<int32_t> prompt;
+    if (!ids->is_array()) return fail(ErrorCode::kInvalidArgument, "is not a list", "prompt_ids");
+    for (const json::value& id : ids->get_array()) {
+      if (!id.is_int64())
+        return fail(ErrorCode::kInvalidArgument, "is not a list of ids", "prompt_ids");
+      prompt.push_back(static_cast<int32_t>(id.get_int64()));
+    }
+    return prompt;
+  }
+  if (const json::value* messages = row.if_contains("messages")) {
+    if (!messages->is_array())
+      return fail(ErrorCode::kInvalidArgument, "is not a list", "messages");
+    return encode_chat(files, messages->get_array());
+  }
+  const json::value* prompt = row.if_contains("prompt");
+  if (prompt == nullptr || !prompt->is_string()) {
+    return fail(ErrorCode::kInvalidArgument, "needs prompt, prompt_ids or messages");
+  }
+  return encode_text(files, std::string(prompt->get_string()), false);
+}
+
+Result<std::vector<Job>> read_jobs(const ModelFiles& files, const GenerateSettings& settings) {
+  std::ifstream file;
+  if (settings.input != "-") {
+    file.open(settings.input);
+    if (!file) return fail(ErrorCode::kIo, "cannot be read", settings.input);
+  }
+  std::istream& in = settings.input == "-" ? std::cin : file;
+  std::vector<Job> jobs;
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    if (line.empty()) continue;
+    const std::string where = fmt::format("{}:{}", settings.input, number);
+    Job job;
+    Result<std::vector<int32_t>> prompt;
+    if (line[0] == '{') {
+      RUDDER_TRY(json::value row, parse_json(line, where));
+      job.row = std::move(row.as_object());
+      prompt = encode_row(files, job.row);
+    } else {
+      job.row["prompt"] = line;
+      prompt = encode_text(files, line, settings.chat);
+    }
+    if (!prompt) return fail(prompt.error().code, prompt.error().message, where);
+    job.prompt = std::move(*prompt);
+    jobs.push_back(std::move(job));
+  }
+  return jobs;
+}
+
+std::string_view finish_name(const LocalAnswer& answer) {
+  switch (answer.finish) {
+    case engine::FinishReason::kStop:
+      return "stop";
+    case engine::FinishReason::kLength:
+      return "length";
+    case engine::FinishReason::kCancelled:
+      return "cancelled";
+    case engine::FinishReason::kError:
+      return "error";
+  }
+  return "error";
+}
+
+void add_answer(json::object& row, const LocalAnswer& answer) {
+  row["text"] = answer.text;
+  row["finish_reason"] = finish_name(answer);
+  row["token_ids"] = json::value_from(answer.tokens);
+  row["usage"] = {{"prompt_tokens", answer.usage.prompt_tokens},
+                  {"cached_tokens", answer.usage.cached_tokens},
+                  {"completion_tokens", answer.usage.completion_tokens}};
+  if (answer.error) row["error"] = answer.error->to_string();
+}
+
+Result<void> write_rows(const std::vector<Job>& jobs, const std::string& path) {
+  std::ofstream file;
+  if (path != "-") file.open(path, std::ios::trunc);
+  std::ostream out(path == "-" ? std::cout.rdbuf() : file.rdbuf());
+  for (const Job& job : jobs) out << to_json_text(job.row) << '\n';
+  out.flush();
+  if (!out) return fail(ErrorCode::kIo, "cannot be written", path);
+  return {};
+}
+
+Result<void> generate_file(ModelSession& session, const GenerateSettings& settings,
+                           const SamplingFlags& sampling) {
+  RUDDER_TRY(std::vector<Job> jobs, read_jobs(session.files, settings));
+  Progress progress("generate", false);
+  std::mutex mutex;
+  int64_t done = 0;
+  {
+    LocalClient client(*session.engine);
+    for (Job& job : jobs) {
+      const auto finish = [&](LocalAnswer&& answer) {
+        std::lock_guard lock(mutex);
+        add_answer(job.row, answer);
+        progress.update(++done, static_cast<int64_t>(jobs.size()));
+      };
+      const Result<engine::RequestId> id = client.submit(sampling.draft(job.prompt), finish);
+      if (id) continue;
+      std::lock_guard lock(mutex);
+      job.row["error"] = id.error().to_string();
+      progress.update(++done, static_cast<int64_t>(jobs.size()));
+    }
+  }
+  return write_rows(jobs, settings.output);
+}
+
+Result<void> generate_one(ModelSession& session, const GenerateSettings& settings,
+                          const SamplingFlags& sampling) {
+  RUDDER_TRY(std::vector<int32_t> prompt,
+             encode_text(session.files, settings.prompt, settings.chat));
+  LocalClient client(*session.engine);
+  RUDDER_TRY(const LocalAnswer answer,
+             client.ask(sampling.draft(std::move(prompt)), [](const std::string& text) {
+               fmt::print("{}", text);
+               std::fflush(stdout);
+             }));
+  fmt::print("\n");
+  if (answer.error) return tl::unexpected<Error>(*answer.error);
+  return {};
+}
+
+}  // namespace
+
+int run_generate(int argc, char** argv) {
+  SessionSettings settings;
+  settings.log_level = "warn";
+  GenerateSettings generate;
+  SamplingFlags sampling;
+  SettingsTable table;
+  generate.declare(table);
+  sampling.declare(table);
+  settings.declare(table);
+  const Result<ParsedArguments> arguments = parse_arguments(
+      {"rudder generate", "Generate from one prompt or from a file of prompts.", "[MODEL]", 1},
+      argc, argv, table);
+  if (!arguments) return report_bad_arguments(arguments.error());
+  if (arguments->help_shown) return 0;
+  if (generate.prompt.empty() == generate.input.empty()) {
+    return report_bad_arguments(
+        Error{ErrorCode::kInvalidArgument, "give either --prompt or --input", ""});
+  }
+  const std::string model = arguments->positionals.empty() ? "" : arguments->positionals[0];
+  Result<ModelSession> session = open_session(model, settings);
+  if (!session) return report_failure(session.error());
+  sampling.take_defaults(session->files.generation.defaults, table);
+  const Result<void> done = generate.input.empty() ? generate_one(*session, generate, sampling)
+                                                   : generate_file(*session, generate, sampling);
+  return done ? 0 : report_failure(done.error());
+}
+
+}  // namespace rudder::apps

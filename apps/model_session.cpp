@@ -1,0 +1,122 @@
+#include "model_session.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "backend.h"
+#include "embedded_model.h"
+#include "rudder/base/log.h"
+#include "rudder/base/progress.h"
+#include "rudder/base/clock.h"
+
+namespace rudder::apps {
+namespace {
+
+constexpr const char* kDemoName = "rudder-demo";
+
+std::string optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
+  if (!checkpoint.has_file(file)) return {};
+  return checkpoint.read_text(file).value_or(std::string());
+}
+
+Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpoint& checkpoint) {
+  Result<std::shared_ptr<const text::ChatPrompt>> chat =
+      text::ChatPrompt::from_json(optional_text(checkpoint, "tokenizer_config.json"),
+                                  optional_text(checkpoint, "chat_template.jinja"));
+  if (!chat && chat.error().code == ErrorCode::kNotFound) {
+    return std::shared_ptr<const text::ChatPrompt>();
+  }
+  return chat;
+}
+
+void log_plan(const exec::MemoryPlan& plan) {
+  const std::string table = plan.to_table();
+  size_t begin = 0;
+  for (size_t end = table.find('\n'); end != std::string::npos; end = table.find('\n', begin)) {
+    log_info("{}", std::string_view(table).substr(begin, end - begin));
+    begin = end + 1;
+  }
+}
+
+}  // namespace
+
+void SessionSettings::declare(SettingsTable& table) {
+  exec.declare(table);
+  engine.declare(table);
+  table.section("log");
+  table.add_choice("log-level", &log_level, {"debug", "info", "warn", "error"},
+                   "What is written to standard error.");
+}
+
+Result<ModelFiles> open_model_files(const std::string& model) {
+  ModelFiles files;
+  if (model.empty()) {
+    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_memory(embedded_model()));
+    files.name = kDemoName;
+  } else {
+    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_folder(model));
+    files.name = files.checkpoint->name();
+  }
+  RUDDER_TRY(const std::string tokenizer_json, files.checkpoint->read_text("tokenizer.json"));
+  RUDDER_TRY(files.tokenizer,
+             text::Tokenizer::from_json(tokenizer_json,
+                                        optional_text(*files.checkpoint, "tokenizer_config.json")));
+  RUDDER_TRY(files.chat, read_chat(*files.checkpoint));
+  RUDDER_TRY(files.generation, read_generation_config(*files.checkpoint, *files.tokenizer));
+  return files;
+}
+
+namespace {
+
+exec::StepLimits step_limits(const SessionSettings& settings) {
+  return {settings.engine.max_num_seqs, settings.engine.max_num_batched_tokens};
+}
+
+// What KV computed by this process depends on, besides tokens.
+std::string model_identity(const ModelFiles& files, const exec::MemoryPlan& plan) {
+  return fmt::format("{}:{}:{}", files.name, tensor::dtype_name(plan.dtypes.linear),
+                     tensor::dtype_name(plan.dtypes.kv));
+}
+
+}  // namespace
+
+Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSettings& settings) {
+  RUDDER_TRY(const std::unique_ptr<ops::Ops> ops, make_backend(settings.exec, *files.checkpoint));
+  return exec::plan_model(*files.checkpoint, *ops, settings.exec, step_limits(settings));
+}
+
+Result<ModelSession> open_session(const std::string& model, const SessionSettings& settings) {
+  set_log_level(settings.log_level == "debug"  ? LogLevel::kDebug
+                : settings.log_level == "info" ? LogLevel::kInfo
+                : settings.log_level == "warn" ? LogLevel::kWarn
+                                               : LogLevel::kError);
+  const auto clock = std::make_shared<SteadyClock>();
+  const int64_t start = clock->now_us();
+  ModelSession session;
+  RUDDER_TRY(session.files, open_model_files(model));
+  RUDDER_TRY(std::unique_ptr<ops::Ops> ops,
+             make_backend(settings.exec, *session.files.checkpoint));
+  const std::string backend = ops->name();
+  session.dtype = tensor::dtype_name(ops->linear_dtype());
+  Progress progress(fmt::format("loading {}", session.files.name), true);
+  const bool quiet = !log_enabled(LogLevel::kInfo);
+  RUDDER_TRY(exec::LoadedModel loaded,
+             exec::load_model(*session.files.checkpoint, std::move(ops), settings.exec,
+                              step_limits(settings),
+                              quiet ? ProgressFn([](int64_t, int64_t) {}) : progress.callback()));
+  session.plan = loaded.memory;
+  log_plan(session.plan);
+  RUDDER_TRY(session.engine,
+             engine::Engine::start({.executor = std::move(loaded.executor),
+                                    .tokenizer = session.files.tokenizer,
+                                    .clock = clock,
+                                    .model_identity = model_identity(session.files, session.plan),
+                                    .eos_ids = session.files.generation.eos_ids},
+                                   settings.engine));
+  log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
+           static_cast<double>(clock->now_us() - start) * 1e-6);
+  return session;
+}
+
+}  // namespace rudder::apps

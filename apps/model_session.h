@@ -1,0 +1,53 @@
+// ModelSession: a model opened for use. Wires checkpoint, tokenizer, backend, executor and engine
+// together; every command that runs a model starts with one. Made on the main thread.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "generation_config.h"
+#include "rudder/base/result.h"
+#include "rudder/base/settings.h"
+#include "rudder/engine/engine.h"
+#include "rudder/exec/make_executor.h"
+#include "rudder/exec/settings.h"
+#include "rudder/text/chat_prompt.h"
+#include "rudder/text/tokenizer.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::apps {
+
+struct SessionSettings {
+  exec::ExecSettings exec;
+  engine::EngineSettings engine;
+  std::string log_level = "info";
+
+  void declare(SettingsTable& table);
+};
+
+// The parts of a model that need no memory plan and no weights: what `tokenize` and `info` want.
+struct ModelFiles {
+  std::shared_ptr<const weights::Checkpoint> checkpoint;
+  std::string name;  // for people and for /v1/models
+  std::shared_ptr<const text::Tokenizer> tokenizer;
+  std::shared_ptr<const text::ChatPrompt> chat;  // null when the model has no chat template
+  GenerationConfig generation;
+};
+
+struct ModelSession {
+  ModelFiles files;
+  exec::MemoryPlan plan;
+  std::string dtype;  // of the weights in memory
+  std::unique_ptr<engine::Engine> engine;
+};
+
+// `model` is a folder in the Hugging Face layout; empty is the embedded demo model.
+Result<ModelFiles> open_model_files(const std::string& model);
+
+// The memory plan alone: nothing is loaded.
+Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSettings& settings);
+
+// Loads the weights with progress on standard error and starts the engine.
+Result<ModelSession> open_session(const std::string& model, const SessionSettings& settings);
+
+}  // namespace rudder::apps

@@ -1,0 +1,34 @@
+// Sampling as command-line settings, for the commands that generate without HTTP.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rudder/base/settings.h"
+#include "rudder/engine/request.h"
+#include "rudder/server/model.h"
+
+namespace rudder::apps {
+
+struct SamplingFlags {
+  double temperature = 1.0;
+  double top_p = 1.0;
+  double min_p = 0.0;
+  int32_t top_k = 0;
+  double repetition_penalty = 1.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  int64_t seed = 0;
+  int32_t max_tokens = 256;
+  int32_t min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+
+  void declare(SettingsTable& table);
+  // The model's own defaults (generation_config.json) for what `table` was not told otherwise.
+  void take_defaults(const server::SamplingDefaults& defaults, const SettingsTable& table);
+  engine::RequestDraft draft(std::vector<int32_t> prompt) const;
+};
+
+}  // namespace rudder::apps

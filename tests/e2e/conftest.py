@@ -1,0 +1,101 @@
+"""Fixtures of the end-to-end tests: the real binary, served on a free port, and real clients."""
+
+import contextlib
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import httpx
+import openai
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BINARY = pathlib.Path(os.environ.get("RUDDER_BINARY", ROOT / "build" / "release" / "apps" / "rudder"))
+DEMO = ROOT / "models" / "demo"
+START_TIMEOUT_S = 120
+
+sys.path.insert(0, str(ROOT / "tools" / "demo_model"))
+
+
+class Server:
+    """`rudder serve` with these flags; `url` once it answers."""
+
+    def __init__(self, *flags, model=None):
+        command = [str(BINARY), "serve", *([str(model)] if model else []), "--port", "0", *flags]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.url = self._wait_for_url()
+        os.set_blocking(self.process.stderr.fileno(), False)
+
+    def _wait_for_url(self):
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            line = self.process.stdout.readline()
+            if not line:
+                break
+            match = re.search(r"on (http://[\d.]+:\d+)", line)
+            if match:
+                return match[1]
+        raise RuntimeError(f"the server did not start: {self.process.communicate()[1][-4000:]}")
+
+    def client(self, **options):
+        return openai.OpenAI(base_url=self.url + "/v1", api_key=options.pop("api_key", "none"), max_retries=0,
+                             **options)
+
+    def async_client(self, **options):
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        return openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120,
+                                  http_client=httpx.AsyncClient(limits=limits, timeout=120), **options)
+
+    def metrics(self):
+        """{name with labels: value} of /metrics."""
+        values = {}
+        for line in httpx.get(self.url + "/metrics", timeout=10).text.splitlines():
+            if line and line[0] != "#":
+                name, value = line.rsplit(" ", 1)
+                values[name] = float(value)
+        return values
+
+    def metric(self, name):
+        """Sum of a metric's values over its labels."""
+        found = [v for k, v in self.metrics().items() if k.split("{")[0] == name]
+        assert found, f"/metrics has no {name}"
+        return sum(found)
+
+    def stop(self, timeout=60):
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise
+        return self.process.returncode
+
+
+@contextlib.contextmanager
+def serving(*flags, model=None):
+    server = Server(*flags, model=model)
+    try:
+        yield server
+    finally:
+        assert server.stop() == 0
+
+
+@pytest.fixture(scope="session")
+def server():
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def model(server):
+    return server.client().models.list().data[0].id
+
+
+def run_rudder(*arguments, stdin=None, timeout=300):
+    return subprocess.run([str(BINARY), *map(str, arguments)], capture_output=True, text=True, input=stdin,
+                          timeout=timeout)

@@ -1,0 +1,70 @@
+"""The other commands of the binary, as a person runs them."""
+
+import json
+
+from conftest import run_rudder
+
+
+def test_generate_one_prompt():
+    done = run_rudder("generate", "--chat", "--prompt", "What is 12 + 30?", "--temperature", "0")
+    assert done.returncode == 0, done.stderr
+    assert "42" in done.stdout
+
+
+def test_generate_a_file_keeps_order_and_keys(tmp_path):
+    rows = [{"id": i, "messages": [{"role": "user", "content": f"What is {i} + 10?"}]} for i in range(20, 50)]
+    source, result = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run_rudder("generate", "--input", source, "--output", result, "--temperature", "0")
+    assert done.returncode == 0, done.stderr
+    answers = [json.loads(line) for line in result.read_text().splitlines()]
+    assert [a["id"] for a in answers] == list(range(20, 50))
+    assert sum(str(a["id"] + 10) in a["text"] for a in answers) >= 29
+
+
+def test_chat_remembers():
+    done = run_rudder("chat", "--temperature", "0", stdin="What is 5 + 6?\nWhat is 20 + 30?\n")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.strip().splitlines()
+    assert "11" in lines[0] and "50" in lines[-1]
+
+
+def test_tokenize_and_back():
+    ids = run_rudder("tokenize", "--text", "hello 123", "--ids-only").stdout.strip()
+    assert run_rudder("tokenize", "--decode", ids).stdout.strip() == "hello 123"
+
+
+def test_info_names_the_architecture():
+    done = run_rudder("info")
+    assert done.returncode == 0, done.stderr
+    assert "LlamaForCausalLM" in done.stdout
+
+
+def test_make_model_is_served_by_bench(tmp_path):
+    folder = tmp_path / "tiny"
+    made = run_rudder("make-model", "--like", "demo", "--seed", "3", folder)
+    assert made.returncode == 0, made.stderr
+    result = tmp_path / "result.json"
+    bench = run_rudder("bench", "throughput", folder, "--num-prompts", "8", "--random-input-len", "32",
+                       "--random-output-len", "8", "--output-json", result)
+    assert bench.returncode == 0, bench.stderr
+    measured = json.loads(result.read_text())
+    assert measured["num_requests"] == 8 and measured["total_num_tokens"] == 8 * 40
+
+
+def test_bench_serve_against_the_server(server, tmp_path):
+    result, plot = tmp_path / "result.json", tmp_path / "plot.svg"
+    bench = run_rudder("bench", "serve", "--base-url", server.url, "--num-prompts", "24", "--max-concurrency", "8",
+                       "--random-input-len", "40", "--random-output-len", "16", "--save-result", result, "--plot", plot)
+    assert bench.returncode == 0, bench.stderr + bench.stdout
+    measured = json.loads(result.read_text())
+    assert measured["completed"] == 24 and measured["failed"] == 0
+    assert measured["total_output_tokens"] == 24 * 16
+    assert measured["mean_ttft_ms"] > 0 and measured["p99_itl_ms"] > 0
+    assert plot.read_text().startswith("<svg")
+
+
+def test_missing_model_folder_is_named():
+    done = run_rudder("serve", "no/such/folder")
+    assert done.returncode == 1
+    assert "no/such/folder" in done.stderr
