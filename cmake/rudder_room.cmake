@@ -1,5 +1,8 @@
 include(${CMAKE_CURRENT_LIST_DIR}/rooms.cmake)
 
+add_custom_target(asan_tests)
+add_custom_target(tsan_tests)
+
 # rudder_room(NAME kv SRCS a.cpp ROOMS base DEPS pcre2 TESTS a_test.cpp TEST_ROOMS testing LABELS unit)
 # One static library a room, one test binary a room. ROOMS are rooms below (checked against the
 # table), DEPS are third-party interface targets. TEST_ROOMS are only for the test binary.
@@ -28,12 +31,15 @@ function(rudder_room)
   target_link_libraries(${target} ${scope} Threads::Threads)
 endfunction()
 
-# rudder_test(NAME kv_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds])
+# rudder_test(NAME kv_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds]
+#             [SANITIZERS asan tsan])
+# SANITIZERS: the presets that `make test` runs it under once more; unit and api tests run under asan
+# unless told otherwise. Target asan_tests / tsan_tests builds them.
 function(rudder_test)
   if(NOT RUDDER_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS;SANITIZERS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   foreach(room ${ARG_ROOMS})
     target_link_libraries(${ARG_NAME} PRIVATE rudder_${room})
@@ -47,5 +53,12 @@ function(rudder_test)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  if(NOT DEFINED ARG_SANITIZERS AND ARG_LABELS MATCHES "unit|api")
+    set(ARG_SANITIZERS asan)
+  endif()
+  foreach(sanitizer ${ARG_SANITIZERS})
+    add_dependencies(${sanitizer}_tests ${ARG_NAME})
+  endforeach()
+  list(APPEND ARG_LABELS ${ARG_SANITIZERS})
   set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()
