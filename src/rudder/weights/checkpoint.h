@@ -1,6 +1,9 @@
 // Checkpoint: a model in the Hugging Face layout, as named files and named tensors. Files come from
 // a folder (mapped) or from memory (a model embedded in the binary). Immutable after open; tensors
 // point into it. Any thread may read.
+//
+// The index is not trusted: it may name only files of the same folder, and it must list exactly the
+// tensors that each file holds. A tensor that lies unaligned in its file is copied at open.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +50,8 @@ class Checkpoint {
   virtual int64_t tensor_bytes() const = 0;
   // Asks the kernel to read ahead the tensor's pages.
   virtual void prefetch(const TensorInfo& tensor) const = 0;
+  // After loading: no mapped file was changed or replaced meanwhile.
+  virtual Result<void> check_unchanged() const = 0;
 };
 
 }  // namespace rudder::weights

@@ -1,0 +1,197 @@
+#include "rudder/weights/hf_config.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <optional>
+
+#include "rudder/base/check.h"
+#include "rudder/base/json.h"
+
+namespace rudder::weights {
+namespace json = boost::json;
+
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = uint64_t{64} << 20;
+
+std::optional<double> as_finite(const json::value& value) {
+  double number = 0;
+  if (value.is_double()) {
+    number = value.get_double();
+  } else if (value.is_int64()) {
+    number = static_cast<double>(value.get_int64());
+  } else if (value.is_uint64()) {
+    number = static_cast<double>(value.get_uint64());
+  } else {
+    return std::nullopt;
+  }
+  return std::isfinite(number) ? std::optional<double>(number) : std::nullopt;
+}
+
+// Configs written by tools of other languages hold 4096.0 for 4096.
+std::optional<int64_t> as_integer(const json::value& value) {
+  if (value.is_int64()) return value.get_int64();
+  if (!value.is_double()) return std::nullopt;  // a uint64 here is beyond int64
+  const double number = value.get_double();
+  if (std::abs(number) > 0x1.0p53 || number != std::floor(number)) return std::nullopt;
+  return static_cast<int64_t>(number);
+}
+
+}  // namespace
+
+Result<HfConfig> HfConfig::parse(std::string_view text, std::string where) {
+  auto parsed = parse_json(text, where, {.max_depth = 32, .max_bytes = kMaxConfigBytes});
+  if (!parsed) return fail(ErrorCode::kCorruptFile, parsed.error().message, where);
+  if (!parsed->is_object()) {
+    return fail(ErrorCode::kCorruptFile, "the configuration is not a JSON object", where);
+  }
+  auto document = std::make_shared<const json::value>(std::move(*parsed));
+  const json::object* object = &document->get_object();
+  return HfConfig(std::move(document), object, std::move(where));
+}
+
+HfConfig HfConfig::with_defaults(std::string_view defaults) const {
+  const auto parsed = parse_json(defaults, "defaults");
+  RUDDER_CHECK(parsed && parsed->is_object());
+  json::object merged = *object_;
+  for (const auto& [key, value] : parsed->get_object()) {
+    if (merged[key].is_null()) merged[key] = value;
+  }
+  auto document = std::make_shared<const json::value>(std::move(merged));
+  const json::object* object = &document->get_object();
+  return HfConfig(std::move(document), object, path_);
+}
+
+std::string HfConfig::where(std::string_view key) const {
+  if (key.empty()) return path_;
+  const bool nested = path_.find(": ") != std::string::npos;
+  return fmt::format("{}{}{}", path_, nested ? "." : ": ", key);
+}
+
+const json::value* HfConfig::find(std::string_view key) const {
+  const json::value* value = object_->if_contains({key.data(), key.size()});
+  return value != nullptr && !value->is_null() ? value : nullptr;
+}
+
+bool HfConfig::has(std::string_view key) const {
+  return find(key) != nullptr;
+}
+
+Result<const json::value*> HfConfig::require(std::string_view key) const {
+  const json::value* value = find(key);
+  if (value == nullptr) {
+    return fail(ErrorCode::kCorruptFile, fmt::format("the key '{}' is missing", key), where(key));
+  }
+  return value;
+}
+
+tl::unexpected<Error> HfConfig::ill_typed(std::string_view key, std::string_view wanted,
+                                          const json::value& got) const {
+  std::string text = json::serialize(got);
+  if (text.size() > 60) text = text.substr(0, 57) + "...";
+  return fail(ErrorCode::kCorruptFile, fmt::format("'{}' is {}, not {}", key, text, wanted),
+              where(key));
+}
+
+Result<int64_t> HfConfig::integer(std::string_view key, int64_t low, int64_t high) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  const std::optional<int64_t> number = as_integer(*value);
+  if (!number) return ill_typed(key, "an integer", *value);
+  if (*number < low || *number > high) {
+    return ill_typed(key, fmt::format("an integer from {} to {}", low, high), *value);
+  }
+  return *number;
+}
+
+Result<double> HfConfig::number(std::string_view key) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  const std::optional<double> number = as_finite(*value);
+  if (!number) return ill_typed(key, "a finite number", *value);
+  return *number;
+}
+
+Result<bool> HfConfig::boolean(std::string_view key) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  if (!value->is_bool()) return ill_typed(key, "true or false", *value);
+  return value->get_bool();
+}
+
+Result<std::string> HfConfig::string(std::string_view key) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  if (!value->is_string()) return ill_typed(key, "a string", *value);
+  return std::string(value->get_string());
+}
+
+Result<std::vector<double>> HfConfig::numbers(std::string_view key) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  if (!value->is_array()) return ill_typed(key, "a list of numbers", *value);
+  std::vector<double> out;
+  for (const json::value& item : value->get_array()) {
+    const std::optional<double> number = as_finite(item);
+    if (!number) return ill_typed(key, "a list of finite numbers", *value);
+    out.push_back(*number);
+  }
+  return out;
+}
+
+Result<std::vector<std::string>> HfConfig::strings(std::string_view key) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  if (!value->is_array()) return ill_typed(key, "a list of strings", *value);
+  std::vector<std::string> out;
+  for (const json::value& item : value->get_array()) {
+    if (!item.is_string()) return ill_typed(key, "a list of strings", *value);
+    out.emplace_back(item.get_string());
+  }
+  return out;
+}
+
+Result<std::vector<int64_t>> HfConfig::integers(std::string_view key, int64_t low,
+                                                int64_t high) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  std::vector<int64_t> out;
+  const auto add = [&](const json::value& item) {
+    const std::optional<int64_t> number = as_integer(item);
+    if (!number || *number < low || *number > high) return false;
+    out.push_back(*number);
+    return true;
+  };
+  bool good = true;
+  if (value->is_array()) {
+    for (const json::value& item : value->get_array()) good = good && add(item);
+  } else {
+    good = add(*value);
+  }
+  if (!good) return ill_typed(key, fmt::format("integers from {} to {}", low, high), *value);
+  return out;
+}
+
+Result<HfConfig> HfConfig::object(std::string_view key) const {
+  RUDDER_TRY(const json::value* value, require(key));
+  if (!value->is_object()) return ill_typed(key, "an object", *value);
+  return HfConfig(document_, &value->get_object(), where(key));
+}
+
+Result<int64_t> HfConfig::integer_or(std::string_view key, int64_t fallback, int64_t low,
+                                     int64_t high) const {
+  if (!has(key)) return fallback;
+  return integer(key, low, high);
+}
+
+Result<double> HfConfig::number_or(std::string_view key, double fallback) const {
+  if (!has(key)) return fallback;
+  return number(key);
+}
+
+Result<bool> HfConfig::boolean_or(std::string_view key, bool fallback) const {
+  if (!has(key)) return fallback;
+  return boolean(key);
+}
+
+Result<std::string> HfConfig::string_or(std::string_view key, std::string fallback) const {
+  if (!has(key)) return fallback;
+  return string(key);
+}
+
+}  // namespace rudder::weights

@@ -1,0 +1,65 @@
+// A Hugging Face config.json as typed fields. Called by model/archs (load time, one thread); values
+// are copied out, a view keeps the document alive. A key that is missing, ill-typed or out of range
+// is an Error whose `where` is the file and the key's path; JSON null counts as absent.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+
+namespace rudder::weights {
+
+class HfConfig {
+ public:
+  static constexpr int64_t kNoLimit = std::numeric_limits<int64_t>::max();
+
+  // `text` must be one JSON object; `where` names it in errors ("config.json").
+  static Result<HfConfig> parse(std::string_view text, std::string where);
+
+  // This object with the keys of `defaults`, a JSON object, where it has none.
+  HfConfig with_defaults(std::string_view defaults) const;
+
+  bool has(std::string_view key) const;  // present and not null
+
+  Result<int64_t> integer(std::string_view key, int64_t low, int64_t high = kNoLimit) const;
+  Result<double> number(std::string_view key) const;  // finite
+  Result<bool> boolean(std::string_view key) const;
+  Result<std::string> string(std::string_view key) const;
+  Result<std::vector<double>> numbers(std::string_view key) const;
+  Result<std::vector<std::string>> strings(std::string_view key) const;
+  // One integer or a list of them (eos_token_id).
+  Result<std::vector<int64_t>> integers(std::string_view key, int64_t low, int64_t high) const;
+  Result<HfConfig> object(std::string_view key) const;
+
+  // The same with a value for an absent key; an ill-typed one is still an error.
+  Result<int64_t> integer_or(std::string_view key, int64_t fallback, int64_t low,
+                             int64_t high = kNoLimit) const;
+  Result<double> number_or(std::string_view key, double fallback) const;
+  Result<bool> boolean_or(std::string_view key, bool fallback) const;
+  Result<std::string> string_or(std::string_view key, std::string fallback) const;
+
+  // The file and key path, for errors about several fields at once.
+  std::string where(std::string_view key = {}) const;
+
+ private:
+  HfConfig(std::shared_ptr<const boost::json::value> document, const boost::json::object* object,
+           std::string path)
+      : document_(std::move(document)), object_(object), path_(std::move(path)) {}
+
+  const boost::json::value* find(std::string_view key) const;  // null when absent
+  Result<const boost::json::value*> require(std::string_view key) const;
+  tl::unexpected<Error> ill_typed(std::string_view key, std::string_view wanted,
+                                  const boost::json::value& got) const;
+
+  std::shared_ptr<const boost::json::value> document_;
+  const boost::json::object* object_;  // inside *document_
+  std::string path_;                   // "config.json" or "config.json: rope_scaling"
+};
+
+}  // namespace rudder::weights

@@ -1,0 +1,48 @@
+// A regular file mapped for reading, and small text files read whole. Used by Checkpoint.
+// Immutable; any thread may read.
+//
+// A file that another process truncates while it is mapped ends this process with SIGBUS at the
+// next touch; no reader can prevent that. What can be done is done: the size is compared again
+// after mapping, and the loader calls check_unchanged at its end, so that a replaced or rewritten
+// file is an Error and not a model of two halves.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "rudder/base/result.h"
+
+namespace rudder::weights {
+
+class MappedFile {
+ public:
+  // kNotFound when there is none; refuses what is no regular file.
+  static Result<std::shared_ptr<const MappedFile>> open(const std::string& path);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  std::span<const std::byte> bytes() const { return bytes_; }
+  Result<void> check_unchanged() const;
+
+ private:
+  explicit MappedFile(std::string path) : path_(std::move(path)) {}
+
+  std::string path_;
+  int fd_ = -1;
+  struct stat status_ = {};  // when it was opened
+  std::span<const std::byte> bytes_;
+};
+
+// Asks the kernel to read the pages of `range`, which lies in a mapping, soon. Only a hint.
+void prefetch_pages(std::span<const std::byte> range);
+
+// The whole of a small text file; kNotFound when there is none, kTooLarge beyond `max_bytes`.
+Result<std::string> read_text_file(const std::string& path, uint64_t max_bytes);
+
+}  // namespace rudder::weights
