@@ -1,0 +1,60 @@
+// The table of architectures: how each config.json becomes a ModelSpec, and what its tensors are
+// called. Adding one: a file of a few lines over llama_like.h, a row in archs.cpp, a golden
+// checkpoint (tools/golden). Used by the loader and make_model; constant data.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/weights/hf_config.h"
+
+namespace rudder::model {
+
+// Names of one layer's modules, after "<prefix>layers.<i>."; ".weight" and ".bias" follow. An empty
+// name: the architecture has no such tensor. A list is stacked along the output rows.
+struct WeightNames {
+  std::string_view prefix = "model.";
+  std::string_view embedding = "model.embed_tokens.weight";
+  std::string_view final_norm = "model.norm.weight";
+  std::string_view head = "lm_head.weight";
+  std::string_view attn_pre_norm = "input_layernorm";
+  std::string_view attn_post_norm = "";
+  std::string_view mlp_pre_norm = "post_attention_layernorm";
+  std::string_view mlp_post_norm = "";
+  std::string_view q_norm = "self_attn.q_norm";
+  std::string_view k_norm = "self_attn.k_norm";
+  std::vector<std::string_view> qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
+  std::string_view attn_out = "self_attn.o_proj";
+  std::vector<std::string_view> gate_up = {"mlp.gate_proj", "mlp.up_proj"};
+  std::string_view down = "mlp.down_proj";
+  // Added to every norm weight at load: checkpoints that store w and multiply by 1 + w.
+  float norm_offset = 0;
+  // Tensors with these prefixes belong to another modality and are not read.
+  std::vector<std::string_view> ignored_prefixes = {};
+};
+
+struct Architecture {
+  std::string_view name;  // config.json: architectures[0]
+  Result<ModelSpec> (*read_spec)(const weights::HfConfig& config) = nullptr;
+  WeightNames names;
+};
+
+std::span<const Architecture> architectures();
+// kUnsupported, naming those there are, for an unknown name.
+Result<const Architecture*> find_architecture(std::string_view name);
+
+Architecture llama();
+Architecture mistral();
+Architecture qwen2();
+Architecture qwen3();
+Architecture gemma2();
+Architecture gemma3();
+Architecture gemma3_multimodal();
+Architecture phi3();
+Architecture olmo2();
+
+}  // namespace rudder::model

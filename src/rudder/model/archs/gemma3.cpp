@@ -1,0 +1,82 @@
+// Gemma 3: as Gemma 2 without soft-caps, with norms of q and k heads, five windowed layers to each
+// global one, and a rope of their own for the windowed layers. Larger sizes come with an image
+// encoder, which is not read.
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/gemma_like.h"
+
+namespace rudder::model {
+namespace {
+
+using weights::HfConfig;
+
+constexpr int32_t kGlobalRope = 0;
+constexpr int32_t kLocalRope = 1;
+constexpr double kGlobalTheta = 1e6;
+constexpr double kLocalTheta = 1e4;
+
+// "rope_parameters": {"full_attention": …, "sliding_attention": …}, or in the layout of
+// transformers 4 "rope_theta" and "rope_scaling" for the global layers and "rope_local_base_freq".
+Result<std::vector<RopeSpec>> read_ropes(const HfConfig& config, int32_t head_dim) {
+  std::vector<RopeSpec> ropes(2);
+  if (config.has("rope_parameters")) {
+    RUDDER_TRY(const HfConfig both, config.object("rope_parameters"));
+    RUDDER_TRY(const HfConfig global, both.object("full_attention"));
+    RUDDER_TRY(const HfConfig local, both.object("sliding_attention"));
+    RUDDER_TRY(ropes[kGlobalRope], read_rope_object(global, config, head_dim, kGlobalTheta));
+    RUDDER_TRY(ropes[kLocalRope], read_rope_object(local, config, head_dim, kLocalTheta));
+    return ropes;
+  }
+  RUDDER_TRY(ropes[kGlobalRope], read_rope(config, head_dim, kGlobalTheta));
+  RUDDER_TRY(ropes[kLocalRope].theta, config.number_or("rope_local_base_freq", kLocalTheta));
+  ropes[kLocalRope].rotary_dim = ropes[kGlobalRope].rotary_dim;
+  return ropes;
+}
+
+Result<ModelSpec> read(const HfConfig& config) {
+  RUDDER_TRY(ModelSpec spec, gemma_like(config, {.tied_head = true,
+                                                 .activation_key = "hidden_activation",
+                                                 .activation = "gelu_pytorch_tanh",
+                                                 .one_rope = false}));
+  RUDDER_TRY(spec.ropes, read_ropes(config, spec.layers[0].attention.head_dim));
+  RUDDER_TRY(const int64_t pattern, config.integer_or("sliding_window_pattern", 6, 1));
+  const auto all_but_each_nth = [](size_t layer, int64_t n) {
+    return (layer + 1) % static_cast<size_t>(n) != 0;
+  };
+  RUDDER_TRY(const auto sliding,
+             sliding_layers(config, spec.layers.size(), all_but_each_nth, pattern));
+  RUDDER_TRY_VOID(set_windows(config, sliding, spec));
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    spec.layers[i].attention.rope = sliding[i] ? kLocalRope : kGlobalRope;
+  }
+  set_qk_norm(spec, QkNorm::kPerHead);
+  return spec;
+}
+
+// Published multimodal configs leave out what equals the defaults of their configuration class.
+constexpr std::string_view kTextDefaults = R"({
+  "vocab_size": 262208, "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256,
+  "max_position_embeddings": 131072, "rms_norm_eps": 1e-6, "query_pre_attn_scalar": 256,
+  "sliding_window": 4096})";
+
+Result<ModelSpec> read_multimodal(const HfConfig& config) {
+  RUDDER_TRY(const HfConfig text, config.object("text_config"));
+  return read(text.with_defaults(kTextDefaults));
+}
+
+}  // namespace
+
+Architecture gemma3() {
+  return {"Gemma3ForCausalLM", read, gemma_names()};
+}
+
+Architecture gemma3_multimodal() {
+  WeightNames names = gemma_names();
+  names.prefix = "language_model.model.";
+  names.embedding = "language_model.model.embed_tokens.weight";
+  names.final_norm = "language_model.model.norm.weight";
+  names.head = "language_model.lm_head.weight";
+  names.ignored_prefixes = {"vision_tower.", "multi_modal_projector."};
+  return {"Gemma3ForConditionalGeneration", read_multimodal, names};
+}
+
+}  // namespace rudder::model

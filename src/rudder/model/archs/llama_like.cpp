@@ -1,0 +1,298 @@
+#include "rudder/model/archs/llama_like.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace rudder::model {
+namespace {
+
+using weights::HfConfig;
+
+// Bounds on what a config may ask for: beyond them it is a damaged file, and below them no size in
+// this room overflows 32 bits.
+constexpr int64_t kMaxDim = 1 << 20;
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxVocab = 1 << 24;
+constexpr int64_t kMaxPositions = 1 << 28;
+
+Result<int32_t> dim(const HfConfig& config, std::string_view key, int64_t high = kMaxDim) {
+  RUDDER_TRY(const int64_t value, config.integer(key, 1, high));
+  return static_cast<int32_t>(value);
+}
+
+Result<int32_t> dim_or(const HfConfig& config, std::string_view key, int64_t fallback) {
+  RUDDER_TRY(const int64_t value, config.integer_or(key, fallback, 1, kMaxDim));
+  return static_cast<int32_t>(value);
+}
+
+Result<ops::Activation> read_activation(const HfConfig& config, const LlamaDefaults& defaults) {
+  const char* key = defaults.activation_key;
+  if (!config.has(key) && defaults.activation == nullptr) {
+    RUDDER_TRY_VOID(config.string(key));  // the error that names it
+  }
+  RUDDER_TRY(const std::string name,
+             config.string_or(key, defaults.activation == nullptr ? "" : defaults.activation));
+  if (name == "silu" || name == "swish") return ops::Activation::kSilu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::Activation::kGeluTanh;
+  if (name == "gelu") return ops::Activation::kGelu;
+  return fail(ErrorCode::kUnsupported, fmt::format("the activation '{}' is not known", name),
+              config.where(key));
+}
+
+Result<AttentionSpec> read_attention(const HfConfig& config, int32_t hidden) {
+  AttentionSpec attention;
+  RUDDER_TRY(attention.num_heads, dim(config, "num_attention_heads"));
+  RUDDER_TRY(attention.num_kv_heads, dim_or(config, "num_key_value_heads", attention.num_heads));
+  if (attention.num_heads % attention.num_kv_heads != 0) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} heads are not a multiple of {} kv heads", attention.num_heads,
+                            attention.num_kv_heads),
+                config.where("num_key_value_heads"));
+  }
+  if (!config.has("head_dim") && hidden % attention.num_heads != 0) {
+    return fail(
+        ErrorCode::kCorruptFile,
+        fmt::format("hidden_size {} is not a multiple of {} heads, and there is no head_dim",
+                    hidden, attention.num_heads),
+        config.where("num_attention_heads"));
+  }
+  RUDDER_TRY(attention.head_dim,
+             dim_or(config, "head_dim", std::max(hidden / attention.num_heads, 1)));
+  if (attention.head_dim % 2 != 0) {
+    return fail(ErrorCode::kUnsupported, "an odd head_dim cannot be rotated",
+                config.where("head_dim"));
+  }
+  if (int64_t{attention.num_heads} * attention.head_dim > kMaxDim) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} heads of {} are too wide", attention.num_heads, attention.head_dim),
+                config.where("num_attention_heads"));
+  }
+  attention.scale = static_cast<float>(1 / std::sqrt(static_cast<double>(attention.head_dim)));
+  RUDDER_TRY(attention.qkv_bias, config.boolean_or("attention_bias", false));
+  attention.out_bias = attention.qkv_bias;
+  return attention;
+}
+
+Result<double> positive(const HfConfig& config, std::string_view key) {
+  RUDDER_TRY(const double value, config.number(key));
+  if (value <= 0) {
+    return fail(ErrorCode::kCorruptFile, fmt::format("'{}' is {}, not positive", key, value),
+                config.where(key));
+  }
+  return value;
+}
+
+Result<double> positive_or(const HfConfig& config, std::string_view key, double fallback) {
+  if (!config.has(key)) return fallback;
+  return positive(config, key);
+}
+
+// A key of the config itself goes before the same key in the rope object, as transformers reads
+// the configs that keep it outside.
+Result<int32_t> original_positions(const HfConfig& rope, const HfConfig& config) {
+  constexpr std::string_view kKey = "original_max_position_embeddings";
+  const HfConfig& holder = !config.has(kKey) && rope.has(kKey) ? rope : config;
+  return dim(holder, holder.has(kKey) ? kKey : "max_position_embeddings", kMaxPositions);
+}
+
+Result<RopeScaling> read_llama3(const HfConfig& rope, const HfConfig& config) {
+  RopeLlama3 out;
+  RUDDER_TRY(out.factor, positive(rope, "factor"));
+  RUDDER_TRY(out.low_freq_factor, positive(rope, "low_freq_factor"));
+  RUDDER_TRY(out.high_freq_factor, positive(rope, "high_freq_factor"));
+  if (out.high_freq_factor <= out.low_freq_factor) {
+    return fail(ErrorCode::kCorruptFile, "high_freq_factor is not above low_freq_factor",
+                rope.where("high_freq_factor"));
+  }
+  RUDDER_TRY(out.original_max_positions, original_positions(rope, config));
+  return out;
+}
+
+Result<double> factor_or_ratio(const HfConfig& rope, const HfConfig& config, int32_t original) {
+  if (rope.has("factor")) return positive(rope, "factor");
+  RUDDER_TRY(const int32_t longest, dim(config, "max_position_embeddings", kMaxPositions));
+  return static_cast<double>(longest) / original;
+}
+
+// The attention factor that YaRN recommends (https://arxiv.org/abs/2309.00071, section 3.4).
+double yarn_mscale(double factor, double mscale = 1) {
+  return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
+}
+
+Result<RopeScaling> read_yarn(const HfConfig& rope, const HfConfig& config) {
+  RopeYarn out;
+  RUDDER_TRY(out.original_max_positions, original_positions(rope, config));
+  RUDDER_TRY(out.factor, factor_or_ratio(rope, config, out.original_max_positions));
+  RUDDER_TRY(out.beta_fast, positive_or(rope, "beta_fast", out.beta_fast));
+  RUDDER_TRY(out.beta_slow, positive_or(rope, "beta_slow", out.beta_slow));
+  RUDDER_TRY(out.truncate, rope.boolean_or("truncate", true));
+  RUDDER_TRY(const double mscale, rope.number_or("mscale", 0));
+  RUDDER_TRY(const double mscale_all_dim, rope.number_or("mscale_all_dim", 0));
+  const bool both = mscale != 0 && mscale_all_dim != 0;
+  const double usual =
+      both ? yarn_mscale(out.factor, mscale) / yarn_mscale(out.factor, mscale_all_dim)
+           : yarn_mscale(out.factor);
+  RUDDER_TRY(out.attention_factor, positive_or(rope, "attention_factor", usual));
+  return out;
+}
+
+Result<RopeScaling> read_longrope(const HfConfig& rope, const HfConfig& config,
+                                  int32_t rotary_dim) {
+  RopeLong out;
+  RUDDER_TRY(out.original_max_positions, original_positions(rope, config));
+  RUDDER_TRY(const double factor, factor_or_ratio(rope, config, out.original_max_positions));
+  const double usual =
+      factor <= 1 ? 1.0 : std::sqrt(1 + std::log(factor) / std::log(out.original_max_positions));
+  RUDDER_TRY(out.attention_factor, positive_or(rope, "attention_factor", usual));
+  for (const auto& [key, factors] :
+       {std::pair("short_factor", &out.short_factor), std::pair("long_factor", &out.long_factor)}) {
+    RUDDER_TRY(*factors, rope.numbers(key));
+    const bool positive_all =
+        std::all_of(factors->begin(), factors->end(), [](double f) { return f > 0; });
+    if (factors->size() != static_cast<size_t>(rotary_dim / 2) || !positive_all) {
+      return fail(ErrorCode::kCorruptFile,
+                  fmt::format("'{}' does not hold {} positive numbers", key, rotary_dim / 2),
+                  rope.where(key));
+    }
+  }
+  return out;
+}
+
+Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, int32_t rotary_dim) {
+  const char* key = rope.has("rope_type") ? "rope_type" : "type";
+  RUDDER_TRY(const std::string type, rope.string_or(key, "default"));
+  if (type == "default") return RopeDefault{};
+  if (type == "linear") {
+    RUDDER_TRY(const double factor, positive(rope, "factor"));
+    return RopeLinear{factor};
+  }
+  if (type == "dynamic") {
+    RopeDynamic out;
+    RUDDER_TRY(out.factor, positive(rope, "factor"));
+    RUDDER_TRY(out.original_max_positions, dim(config, "max_position_embeddings", kMaxPositions));
+    return out;
+  }
+  if (type == "llama3") return read_llama3(rope, config);
+  // Files of the time before its name was settled say "su".
+  if (type == "longrope" || type == "su") return read_longrope(rope, config, rotary_dim);
+  if (type == "yarn" && rope.has("long_factor")) return read_longrope(rope, config, rotary_dim);
+  if (type == "yarn") return read_yarn(rope, config);
+  return fail(ErrorCode::kUnsupported, fmt::format("the rope type '{}' is not known", type),
+              rope.where(key));
+}
+
+}  // namespace
+
+Result<RopeSpec> read_rope_object(const HfConfig& rope, const HfConfig& config, int32_t head_dim,
+                                  double theta) {
+  RopeSpec out;
+  RUDDER_TRY(out.theta, positive_or(rope, "rope_theta", theta));
+  if (out.theta <= 1) {
+    return fail(ErrorCode::kCorruptFile, fmt::format("a base of {} rotates nothing", out.theta),
+                rope.where("rope_theta"));
+  }
+  const HfConfig& holder = rope.has("partial_rotary_factor") ? rope : config;
+  RUDDER_TRY(const double part, positive_or(holder, "partial_rotary_factor", 1));
+  out.rotary_dim = static_cast<int32_t>(head_dim * part);
+  if (part > 1 || out.rotary_dim < 2 || out.rotary_dim % 2 != 0) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} of {} dimensions cannot be rotated", head_dim * part, head_dim),
+                holder.where("partial_rotary_factor"));
+  }
+  RUDDER_TRY(out.scaling, read_scaling(rope, config, out.rotary_dim));
+  return out;
+}
+
+Result<RopeSpec> read_rope(const HfConfig& config, int32_t head_dim, double default_theta) {
+  RUDDER_TRY(const double theta, positive_or(config, "rope_theta", default_theta));
+  for (const char* key : {"rope_parameters", "rope_scaling"}) {
+    if (!config.has(key)) continue;
+    RUDDER_TRY(const HfConfig rope, config.object(key));
+    return read_rope_object(rope, config, head_dim, theta);
+  }
+  return read_rope_object(config, config, head_dim, theta);
+}
+
+Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaults) {
+  ModelSpec spec;
+  if (config.has("quantization_config")) {
+    return fail(ErrorCode::kUnsupported, "quantised checkpoints are not supported",
+                config.where("quantization_config"));
+  }
+  RUDDER_TRY(spec.hidden, dim(config, "hidden_size"));
+  RUDDER_TRY(spec.vocab, dim(config, "vocab_size", kMaxVocab));
+  RUDDER_TRY(spec.max_positions, dim(config, "max_position_embeddings", kMaxPositions));
+  RUDDER_TRY(const double eps, positive(config, "rms_norm_eps"));
+  spec.norm_eps = static_cast<float>(eps);
+  RUDDER_TRY(spec.tied_head, config.boolean_or("tie_word_embeddings", defaults.tied_head));
+
+  LayerSpec layer;
+  RUDDER_TRY(layer.attention, read_attention(config, spec.hidden));
+  RUDDER_TRY(layer.mlp.width, dim(config, "intermediate_size"));
+  RUDDER_TRY(layer.mlp.activation, read_activation(config, defaults));
+  RUDDER_TRY(layer.mlp.bias, config.boolean_or("mlp_bias", false));
+  RUDDER_TRY(const int32_t num_layers, dim(config, "num_hidden_layers", kMaxLayers));
+  spec.layers.assign(static_cast<size_t>(num_layers), layer);
+
+  if (defaults.one_rope) {
+    RUDDER_TRY(RopeSpec rope, read_rope(config, layer.attention.head_dim, defaults.rope_theta));
+    spec.ropes.push_back(std::move(rope));
+  }
+  return spec;
+}
+
+Result<std::vector<bool>> sliding_layers(const HfConfig& config, size_t num_layers,
+                                         bool (*fallback)(size_t layer, int64_t argument),
+                                         int64_t argument) {
+  std::vector<bool> out;
+  if (!config.has("layer_types")) {
+    for (size_t i = 0; i < num_layers; ++i) out.push_back(fallback(i, argument));
+    return out;
+  }
+  RUDDER_TRY(const std::vector<std::string> types, config.strings("layer_types"));
+  if (types.size() != num_layers) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("{} layer types for {} layers", types.size(), num_layers),
+                config.where("layer_types"));
+  }
+  for (const std::string& type : types) {
+    if (type != "sliding_attention" && type != "full_attention") {
+      return fail(ErrorCode::kUnsupported, fmt::format("the layer type '{}' is not known", type),
+                  config.where("layer_types"));
+    }
+    out.push_back(type == "sliding_attention");
+  }
+  return out;
+}
+
+Result<void> set_windows(const HfConfig& config, const std::vector<bool>& sliding,
+                         ModelSpec& spec) {
+  if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) return {};
+  RUDDER_TRY(const int32_t window, dim(config, "sliding_window", kMaxPositions));
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    if (sliding[i]) spec.layers[i].attention.window = window;
+  }
+  return {};
+}
+
+Result<void> set_windows_above(const HfConfig& config, ModelSpec& spec) {
+  RUDDER_TRY(const bool wanted, config.boolean_or("use_sliding_window", false));
+  if (!wanted) return {};
+  int64_t first = 0;
+  if (!config.has("layer_types")) {
+    RUDDER_TRY(first, config.integer("max_window_layers", 0));
+  }
+  const auto from = [](size_t layer, int64_t begin) {
+    return static_cast<int64_t>(layer) >= begin;
+  };
+  RUDDER_TRY(const auto sliding, sliding_layers(config, spec.layers.size(), from, first));
+  return set_windows(config, sliding, spec);
+}
+
+void set_qk_norm(ModelSpec& spec, QkNorm qk_norm) {
+  for (LayerSpec& layer : spec.layers) layer.attention.qk_norm = qk_norm;
+}
+
+}  // namespace rudder::model

@@ -1,0 +1,48 @@
+// What the decoder-only transformers of this room have in common: reads the keys they share from
+// config.json, in the layout of transformers 4 and of 5. Each architecture calls llama_like and
+// then says what is different. Load time, one thread; errors name the key.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/weights/hf_config.h"
+
+namespace rudder::model {
+
+// What an absent key means, as its architecture documents it.
+struct LlamaDefaults {
+  bool tied_head = false;
+  const char* activation_key = "hidden_act";
+  const char* activation = nullptr;  // null: the key must be there
+  double rope_theta = 10000;
+  bool one_rope = true;  // false: the architecture reads its ropes
+};
+
+// Dimensions, layers (all alike, full attention), tied head, activation, the rope.
+Result<ModelSpec> llama_like(const weights::HfConfig& config, const LlamaDefaults& defaults = {});
+
+// "rope_parameters" (5) or "rope_theta" + "rope_scaling" (4) of a model with one rope. `head_dim`
+// times "partial_rotary_factor" is rotated.
+Result<RopeSpec> read_rope(const weights::HfConfig& config, int32_t head_dim, double default_theta);
+// One object of rope keys; `config` is for the keys beside it, `theta` for an absent rope_theta.
+Result<RopeSpec> read_rope_object(const weights::HfConfig& rope, const weights::HfConfig& config,
+                                  int32_t head_dim, double theta);
+
+// Whether each layer has a sliding window: "layer_types", or `fallback(layer)` without that key.
+Result<std::vector<bool>> sliding_layers(const weights::HfConfig& config, size_t num_layers,
+                                         bool (*fallback)(size_t layer, int64_t argument),
+                                         int64_t argument);
+
+// "sliding_window" of the layers that `sliding` marks.
+Result<void> set_windows(const weights::HfConfig& config, const std::vector<bool>& sliding,
+                         ModelSpec& spec);
+
+// "use_sliding_window" from layer "max_window_layers" on, unless "layer_types" says which.
+Result<void> set_windows_above(const weights::HfConfig& config, ModelSpec& spec);
+
+void set_qk_norm(ModelSpec& spec, QkNorm qk_norm);  // of every layer
+
+}  // namespace rudder::model

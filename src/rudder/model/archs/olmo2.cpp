@@ -1,0 +1,29 @@
+// OLMo 2: norms after the branches only, RMS norm of q and k over all heads at once.
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/llama_like.h"
+
+namespace rudder::model {
+namespace {
+
+Result<ModelSpec> read(const weights::HfConfig& config) {
+  RUDDER_TRY(ModelSpec spec, llama_like(config));
+  for (LayerSpec& layer : spec.layers) {
+    layer.pre_norm = false;
+    layer.post_norm = true;
+  }
+  set_qk_norm(spec, QkNorm::kAllHeads);
+  return spec;
+}
+
+}  // namespace
+
+Architecture olmo2() {
+  WeightNames names;
+  names.attn_pre_norm = "";
+  names.attn_post_norm = "post_attention_layernorm";
+  names.mlp_pre_norm = "";
+  names.mlp_post_norm = "post_feedforward_layernorm";
+  return {"Olmo2ForCausalLM", read, names};
+}
+
+}  // namespace rudder::model

@@ -1,0 +1,24 @@
+// Qwen 2 and 2.5: biases on q, k and v; on request a window in the upper layers.
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/llama_like.h"
+
+namespace rudder::model {
+namespace {
+
+Result<ModelSpec> read(const weights::HfConfig& config) {
+  RUDDER_TRY(ModelSpec spec, llama_like(config));
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.qkv_bias = true;
+    layer.attention.out_bias = false;
+  }
+  RUDDER_TRY_VOID(set_windows_above(config, spec));
+  return spec;
+}
+
+}  // namespace
+
+Architecture qwen2() {
+  return {"Qwen2ForCausalLM", read, {}};
+}
+
+}  // namespace rudder::model
