@@ -5,34 +5,58 @@
 
 #include <cstdint>
 
+// Those of kv and sched, then those of engine.
+#define RUDDER_MUTANT_LIST(X)                                                              \
+  X(kFreeInFlight, "a cancel frees blocks that a step in flight still names")              \
+  X(kDoubleFree, "a block is released twice when its sequence retires")                    \
+  X(kMissedDecrefOnPreempt, "preemption forgets one block")                                \
+  X(kHashWithoutSalt, "tenants share prefix blocks")                                       \
+  X(kHashWithoutParent, "equal tokens after different prefixes share a block")             \
+  X(kHashWithoutCompare, "a key collision is taken for a hit")                             \
+  X(kBlockEdgeOffByOne, "no block is added for the first token past a full block")         \
+  X(kPublishBeforeCompute, "a block is shared while the step that writes it is in flight") \
+  X(kPublishPartialBlock, "a block is shared before its last token is written")            \
+  X(kPublishNumerical, "blocks of a row that ended in NaN stay shared")                    \
+  X(kEvictInUse, "a prefix hit leaves its blocks on the eviction list")                    \
+  X(kSlotReuseWithoutGeneration, "a slot is reopened under the generation it had")         \
+  X(kPreemptDropsToken, "a resumed sequence forgets the last token it handed out")         \
+  X(kLateTokenKept, "a token in flight at finish() is handed out")                         \
+  X(kPlanPastMaxLen, "a row that must end in flight is planned again")                     \
+  X(kStarvation, "admission takes the newest first")                                       \
+  X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                 \
+  X(kStopStringRace, "tokens behind a stop string are handed out")                         \
+  X(kHeldTextDropped, "text held back for a stop string is lost at the end")               \
+  X(kStopBeforeMinTokens, "a stop string counts before min_tokens")                        \
+  X(kOneSeedForAllChoices, "the choices of a request draw the same numbers")               \
+  X(kPartialCancel, "a cancel ends the first choice alone")                                \
+  X(kCancelKeepsSequence, "a cancelled choice goes on in the scheduler")                   \
+  X(kDoubleFinish, "a choice gets two last events")                                        \
+  X(kNumericalHidden, "a NaN ends a choice as if it were complete")                        \
+  X(kPlaceNotReleased, "a request that ends waiting keeps its place in the bounded queue") \
+  X(kPlaceReleasedTwice, "a place in the bounded queue is given back twice")               \
+  X(kPlaceTakenOnReject, "a refused request leaves a trace in the bounded queue")          \
+  X(kDrainAdmits, "a request is accepted while draining")                                  \
+  X(kSleepsWithWork, "the loop goes idle while a step is in flight")
+
 namespace rudder {
 
 enum class Mutant : uint8_t {
   kNone,
-  // kv and sched.
-  kFreeInFlight,                // a cancel frees blocks that a step in flight still names
-  kDoubleFree,                  // a block is released twice when its sequence retires
-  kMissedDecrefOnPreempt,       // preemption forgets one block
-  kHashWithoutSalt,             // tenants share prefix blocks
-  kHashWithoutParent,           // equal tokens after different prefixes share a block
-  kHashWithoutCompare,          // a key collision is taken for a hit
-  kBlockEdgeOffByOne,           // no block is added for the first token past a full block
-  kPublishBeforeCompute,        // a block is shared while the step that writes it is in flight
-  kPublishPartialBlock,         // a block is shared before its last token is written
-  kPublishNumerical,            // blocks of a row that ended in NaN stay shared
-  kEvictInUse,                  // a prefix hit leaves its blocks on the eviction list
-  kSlotReuseWithoutGeneration,  // a slot is reopened under the generation it had
-  kPreemptDropsToken,           // a resumed sequence forgets the last token it handed out
-  kLateTokenKept,               // a token in flight at finish() is handed out
-  kPlanPastMaxLen,              // a row that must end in flight is planned again
-  kStarvation,                  // admission takes the newest first
-  kCounterUnderflow,            // the gauge of waiting tokens is decremented twice
-  // engine.
-  kStopStringRace,        // text behind a stop string is handed out
-  kAdmissionNotReleased,  // a cancelled request keeps its place in the bounded queue
-  kDoubleFinish,          // a choice gets two last events
-  kDrainAdmits,           // a request is accepted while draining
-  kLostWakeup,            // a submit to an idle engine does not wake it
+#define RUDDER_MUTANT_ENUM(name, fault) name,
+  RUDDER_MUTANT_LIST(RUDDER_MUTANT_ENUM)
+#undef RUDDER_MUTANT_ENUM
+};
+
+struct NamedMutant {
+  Mutant mutant;
+  const char* name;
+  const char* fault;
+};
+
+inline constexpr NamedMutant kAllMutants[] = {{Mutant::kNone, "kNone", "no fault"},
+#define RUDDER_MUTANT_ROW(name, fault) {Mutant::name, #name, fault},
+                                              RUDDER_MUTANT_LIST(RUDDER_MUTANT_ROW)
+#undef RUDDER_MUTANT_ROW
 };
 
 }  // namespace rudder
