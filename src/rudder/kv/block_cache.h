@@ -47,12 +47,15 @@ class BlockCache {
   // Blocks that take() can give: free ones, and cached ones by eviction.
   int32_t num_available() const { return pool_.num_free() + pool_.num_cached(); }
 
+  // A holder of an equal prefix may use the block without writing it.
+  bool is_shared(BlockId block) const { return index_.contains(block); }
+
   Chain make_chain(std::string salt) const;
 
   // The longest chain of cached full blocks that `tokens` begin with, at most `max_blocks`. Takes
   // no reference: the caller does (hold) or asks again.
   void match(Chain& chain, std::span<const int32_t> tokens, int32_t max_blocks,
-             std::vector<BlockId>* found);
+             std::vector<BlockId>* found) const;
   // References blocks found by match(), from now on the first blocks of the chain's sequence.
   void hold(Chain& chain, std::span<const BlockId> found);
 
@@ -64,8 +67,9 @@ class BlockCache {
   // `blocks` is the sequence's block table.
   void publish(Chain& chain, std::span<const int32_t> tokens, std::span<const BlockId> blocks,
                int32_t num_tokens);
-  // Forgets the shared blocks of a table and what hangs on them: their content is not trusted.
-  void unpublish(Chain& chain, std::span<const BlockId> blocks);
+  // Their content is not trusted (a row that read them ended in NaN): they and what hangs on them
+  // are forgotten, and are not shared again by another sequence that still holds them.
+  void distrust(std::span<const BlockId> blocks);
   // Drops one reference to each, last block first, so that a chain is evicted from its tail.
   void release(Chain& chain, std::span<const BlockId> blocks);
   // Empties the index; unreferenced blocks become free.
@@ -74,7 +78,7 @@ class BlockCache {
   // Key of full block `i` of `tokens`; kept in the chain.
   const BlockKey& key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
 
-  // `tables`: the block table of every sequence. `O(blocks)`.
+  // `tables`: the block table of every sequence. O(blocks).
   Result<void> check(const std::vector<std::span<const BlockId>>& tables) const;
   // That what the index says of a sequence's shared blocks is what the sequence holds: keys are
   // recomputed from its tokens and salt.
@@ -82,13 +86,17 @@ class BlockCache {
                            std::span<const BlockId> blocks) const;
 
  private:
+  std::span<const int32_t> block_tokens(std::span<const int32_t> tokens, int32_t i) const;
+  BlockId find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
+               const NodeRef& parent) const;
   void forget(BlockId block);
 
   const CacheOptions options_;
   KeyHasher hasher_;
   BlockPool pool_;
   PrefixIndex index_;
-  std::vector<BlockId> erased_;  // scratch
+  std::vector<uint8_t> distrusted_;  // by block, until it is given out again
+  std::vector<BlockId> erased_;      // scratch
   uint64_t evictions_ = 0;
 };
 

@@ -26,7 +26,7 @@ class KeyHasher {
   BlockKey child(const BlockKey& parent, std::span<const int32_t> tokens) const;
 
  private:
-  BlockKey truncate(BlockKey key) const;
+  BlockKey truncate(const std::array<uint64_t, 2>& hash) const;
 
   std::array<uint64_t, 2> secret_;
   std::string model_identity_;

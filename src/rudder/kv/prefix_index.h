@@ -28,10 +28,12 @@ class PrefixIndex {
   PrefixIndex(int32_t num_blocks, int32_t block_size);
 
   int32_t size() const { return size_; }
-  bool contains(BlockId block) const { return nodes_[static_cast<size_t>(block)].live; }
+  bool contains(BlockId block) const { return node(block).live; }
   bool contains(const NodeRef& node) const;
   NodeRef ref(BlockId block) const;
-  const BlockKey& key(BlockId block) const { return nodes_[static_cast<size_t>(block)].key; }
+  const BlockKey& key(BlockId block) const { return node(block).key; }
+  // Of a node without parent, else null.
+  const std::string* salt(BlockId block) const { return node(block).salt.get(); }
 
   // The block that holds `tokens` after `parent`; kNoBlock when none does. `salt` is compared where
   // there is no parent.
@@ -65,7 +67,7 @@ class PrefixIndex {
   std::span<const int32_t> tokens(BlockId block) const;
   BlockId& bucket(const BlockKey& key) { return buckets_[key.low & (buckets_.size() - 1)]; }
   BlockId bucket(const BlockKey& key) const { return buckets_[key.low & (buckets_.size() - 1)]; }
-  void unlink(BlockId block);
+  void unlink_from_bucket(BlockId block);
 
   const int32_t block_size_;
   std::vector<Node> nodes_;       // by block

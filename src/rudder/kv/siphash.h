@@ -1,5 +1,5 @@
-// SipHash-2-4 with 128-bit output, a keyed hash for short messages: without the key nobody can
-// compute or collide it. Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF",
+// SipHash-2-4 with 128-bit output, a keyed hash for short messages: who lacks the key can neither
+// compute nor collide it. Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF",
 // INDOCRYPT 2012, and the authors' reference for the 128-bit variant. Any thread; plain values.
 #pragma once
 
@@ -10,7 +10,21 @@
 
 namespace rudder::kv {
 
-// Low word first.
-std::array<uint64_t, 2> siphash128(std::array<uint64_t, 2> key, std::span<const std::byte> message);
+class SipHash128 {
+ public:
+  explicit SipHash128(const std::array<uint64_t, 2>& key);
+
+  void update(std::span<const std::byte> bytes);
+  void update(uint64_t word) { update(std::as_bytes(std::span(&word, 1))); }  // little-endian
+  std::array<uint64_t, 2> finish();                                           // low word first
+
+ private:
+  void compress(uint64_t word);
+  void rounds(int count);
+
+  uint64_t v0_, v1_, v2_, v3_;
+  uint64_t pending_ = 0;  // the last length_ % 8 bytes
+  uint64_t length_ = 0;
+};
 
 }  // namespace rudder::kv

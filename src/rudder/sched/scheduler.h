@@ -74,35 +74,17 @@ class Scheduler {
   Result<void> check_integrity() const;
 
  private:
-  struct StepRecord {
-    step::StepId id = 0;
-    std::shared_ptr<const step::StepPlan> plan;
-    std::vector<Sequence*> rows;  // as plan->seqs
-  };
-  struct ByRank {
-    bool operator()(const Sequence* a, const Sequence* b) const { return a->ranks_before(*b); }
-  };
-  // One step being built.
-  struct Draft {
-    step::StepPlan* plan = nullptr;
-    std::vector<Sequence*>* rows = nullptr;
-    int32_t tokens_left = 0;
-    int64_t blocks_promised = 0;  // that running prompts will still take
-    int32_t blocks_short = 0;     // rows of this step that found no block
-    int32_t blocks_coming = 0;    // that retiring sequences will give back
-  };
-
-  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  int32_t blocks_for(int64_t tokens) const;
+  enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom };
 
   // plan.cpp
   void plan_decodes(Draft& draft);
   void plan_chunks(Draft& draft);
   void plan_admissions(Draft& draft);
-  bool admit(Draft& draft, Sequence& sequence);
-  bool is_being_computed(const Sequence& sequence, int32_t num_cached_blocks) const;
+  Admission admit(Draft& draft, Sequence& sequence);
+  int32_t headroom() const;
+  bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   void open_slot(Draft& draft, Sequence& sequence);
-  void add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t first_new_block);
+  void add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t old_blocks);
   int32_t grow(Draft& draft, Sequence& sequence, int32_t q_len);
   bool make_room(Draft& draft, const Sequence& wants);
   Sequence* pick_victim(const Sequence& wants) const;
@@ -110,15 +92,21 @@ class Scheduler {
   void promote_starved();
 
   // scheduler.cpp
+  int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
+  int32_t blocks_for(int64_t tokens) const;
   void commit_row(const step::SeqWork& work, const step::SeqResult& row, Sequence& sequence,
                   std::vector<SequenceOutput>* out);
-  void publish(Sequence& sequence, int32_t num_tokens);
   void preempt(Sequence& sequence);
-  void retire(Sequence& sequence);           // ended: released when no step names it
-  void release_if_idle(Sequence& sequence);  // frees it when retiring and inflight == 0
+  void retire(Sequence& sequence);
+  void release_if_idle(Sequence& sequence);  // gives up what it holds when inflight == 0
   void release(Sequence& sequence);
   void enqueue(Sequence& sequence);
   void dequeue(Sequence& sequence);
+
+  // integrity.cpp
+  Result<void> check_queues() const;
+  Result<void> check_slots() const;
+  Result<void> check_sequence(const Sequence& sequence) const;
 
   const step::Capacity capacity_;
   const SchedSettings settings_;
@@ -138,7 +126,9 @@ class Scheduler {
   std::deque<StepRecord> in_flight_;
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
-  SchedStats counters_;
+  SchedStats counters_;               // its gauges are unused
+  std::vector<kv::BlockId> matched_;  // scratch of admit()
+  std::vector<Sequence*> starved_;    // scratch of promote_starved()
 };
 
 }  // namespace rudder::sched

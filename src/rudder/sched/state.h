@@ -1,4 +1,5 @@
-// Sequence: the scheduler's own record of one sequence. Internal to the room.
+// The scheduler's own records: a sequence, a step in flight, a step being built. Internal to the
+// room.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,7 @@
 #include "rudder/kv/block_cache.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/step/ids.h"
+#include "rudder/step/plan.h"
 
 namespace rudder::sched {
 
@@ -49,10 +51,34 @@ struct Sequence {
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
   int32_t uncomputed() const { return future_len() - planned_len; }
 
+  // Its last token is being sampled: nothing is left to plan.
+  bool will_end() const { return future_len() >= max_len; }
+
   bool ranks_before(const Sequence& other) const {
     if (priority != other.priority) return priority < other.priority;
     return arrival < other.arrival;
   }
+};
+
+struct ByRank {
+  bool operator()(const Sequence* a, const Sequence* b) const { return a->ranks_before(*b); }
+};
+
+// A step in flight.
+struct StepRecord {
+  step::StepId id = 0;
+  std::shared_ptr<const step::StepPlan> plan;
+  std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
+};
+
+// A step being built.
+struct Draft {
+  step::StepPlan* plan = nullptr;
+  std::vector<Sequence*>* rows = nullptr;
+  int32_t tokens_left = 0;
+  int64_t blocks_promised = 0;  // that running prompts will still take
+  int32_t blocks_short = 0;     // rows of this step that found no block
+  int32_t blocks_coming = 0;    // that sequences about to go will give back
 };
 
 }  // namespace rudder::sched

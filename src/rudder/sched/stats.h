@@ -21,8 +21,8 @@ struct SchedStats {
   uint64_t planned_tokens = 0;     // sum of q_len
   uint64_t generation_tokens = 0;  // handed out
   uint64_t preemptions = 0;
-  uint64_t prefix_queries = 0;  // tokens looked up, at each admission
-  uint64_t prefix_hits = 0;     // tokens found
+  uint64_t prefix_queries = 0;  // prompt tokens looked up, at a sequence's first admission
+  uint64_t prefix_hits = 0;     // of them found
   uint64_t evictions = 0;       // cached blocks given to another use
   uint64_t late_rows = 0;       // rows in flight when their sequence ended
 };

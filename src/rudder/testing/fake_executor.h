@@ -1,22 +1,22 @@
 // FakeExecutor: an Executor without a model, for tests of the serving side. It keeps a fake KV
 // memory (which token is at which offset of which block, after which prefix) and chooses each next
 // token from a hash of every token that it finds there through the slot's block table. So a block
-// that is shared, freed or overwritten wrongly changes tokens, and most faults are also recorded as
-// a violation in words. Called by one thread.
+// that is shared, freed or overwritten wrongly changes tokens, and each breach of the step contract
+// that it sees is also recorded in words. Called by one thread.
 //
-// Steps run in launch order, each at some point between its launch and its collect that is drawn
-// from the options' seed.
+// Steps run in launch order, each at some moment between its launch and its collect that is drawn
+// from the options' seed. A plan that breaks the contract in itself is not run: the executor dies.
 #pragma once
 
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "rudder/base/philox.h"
 #include "rudder/step/executor.h"
+#include "rudder/testing/fake_model.h"
 #include "rudder/testing/virtual_clock.h"
 
 namespace rudder::testing {
@@ -32,25 +32,16 @@ struct FakeOptions {
   uint64_t seed = 1;  // of the moments at which steps run
 
   // Duration of a step. With a clock, ready() is true once the step's end has passed and collect()
-  // moves the clock there. Without one, collect() sleeps when sleep_us is not 0.
+  // moves the clock there. Without one, collect() sleeps sleep_us.
   VirtualClock* clock = nullptr;
   int64_t step_us = 1000;
   int64_t token_us = 10;
   int64_t sleep_us = 0;
 
-  // Faults. True for a token to be sampled (sampling seed, position) that comes out as NaN.
-  std::function<bool(uint64_t seed, int32_t position)> numerical;
-  step::StepId fail_launch_at = 0;   // 0 = never; from then on the executor is dead
+  NumericalFault numerical;
+  step::StepId fail_launch_at = 0;   // 0 = never; from this step on the executor is dead
   step::StepId fail_collect_at = 0;  // likewise
 };
-
-// What a lone request gets from a FakeExecutor: the reference of every metamorphic test.
-struct ExpectedRun {
-  std::vector<int32_t> tokens;
-  step::RowEnd end = step::RowEnd::kNone;
-};
-ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::SamplingParams& sampling,
-                         int32_t max_len, const FakeOptions& options);
 
 class FakeExecutor final : public step::Executor {
  public:
@@ -73,24 +64,28 @@ class FakeExecutor final : public step::Executor {
     uint64_t prefix_hash = 0;  // of all tokens up to and with this one
     bool poisoned = false;     // written by a row that ended kNumerical
   };
+  // State as of the last step that ran.
   struct Slot {
-    uint32_t generation = 0;
-    bool open = false;
     bool ended = false;
-    bool has_carry = false;
-    int32_t carry = 0;
+    std::optional<int32_t> carry;
     int32_t kv_len = 0;
     int32_t num_output = 0;
     int32_t max_len = 0;
     step::SamplingParams sampling;
-    std::vector<int32_t> blocks;
+    std::vector<step::BlockId> blocks;
     std::vector<int32_t> history;
     int32_t history_prompt_len = 0;
   };
-  // What launch knows of a slot, ahead of the steps that have not run yet.
+  // State as of the last step launched.
   struct LaunchedSlot {
+    uint32_t generation = 0;
+    int32_t max_len = 0;
     step::StepId last_step = 0;
-    std::vector<int32_t> blocks;
+    std::vector<step::BlockId> blocks;
+  };
+  struct BlockUse {
+    step::StepId last_use = 0;  // the last launched step with a row whose table names the block
+    step::StepId last_write = 0;
   };
   struct InFlight {
     std::shared_ptr<const step::StepPlan> plan;
@@ -100,25 +95,25 @@ class FakeExecutor final : public step::Executor {
   };
 
   void violation(std::string text);
-  void check_launch(const step::StepPlan& plan);
-  void run_until(step::StepId last);
+  bool check_launch(const step::StepPlan& plan);
+  void check_edit(const step::StepPlan& plan, const step::SlotEdit& edit);
+  void check_work(const step::StepPlan& plan, const step::SeqWork& work);
+  void run_some();
   void run(InFlight& step);
   void open_slot(const step::SlotEdit& edit);
   step::SeqResult run_row(const step::StepPlan& plan, const step::SeqWork& work);
-  bool write_row(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot);
+  // Hash of the tokens found through the slot's table before work.kv_len.
+  uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   void sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,
                   step::SeqResult* result);
-  // Hash of the first `len` tokens found through the slot's table; false when a cell is not what
-  // its place says it should be.
-  bool read_context(const Slot& slot, int32_t len, uint64_t* prefix_hash);
-  Cell* cell(const Slot& slot, int32_t position);
-  bool draw();  // a coin of the timing seed
+  Cell& cell(const Slot& slot, int32_t position);
+  bool draw();  // a coin of options_.seed
 
-  FakeOptions options_;
-  std::vector<Cell> memory_;
+  const FakeOptions options_;
+  std::vector<Cell> memory_;  // [num_blocks, block_size]
   std::vector<Slot> slots_;
-  std::vector<LaunchedSlot> launched_;
-  std::vector<step::StepId> block_last_step_;  // last launched step whose rows name the block
+  std::vector<LaunchedSlot> launched_;  // by slot
+  std::vector<BlockUse> block_uses_;
   std::deque<InFlight> in_flight_;
   step::StepId last_launched_ = 0;
   step::StepId last_collected_ = 0;

@@ -1,0 +1,113 @@
+// Scheduler::check_integrity: everything that is kept incrementally, computed anew and compared.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <unordered_map>
+
+#include "rudder/sched/scheduler.h"
+
+namespace rudder::sched {
+
+namespace {
+
+struct Named {
+  int32_t inflight = 0;
+  int32_t samples = 0;
+};
+
+Result<void> broken(const Sequence& sequence, std::string_view what) {
+  return fail(ErrorCode::kInternal, fmt::format("sequence {}: {}", sequence.id.value, what));
+}
+
+}  // namespace
+
+Result<void> Scheduler::check_integrity() const {
+  RUDDER_TRY_VOID(check_queues());
+  RUDDER_TRY_VOID(check_slots());
+  std::unordered_map<const Sequence*, Named> named;
+  for (const StepRecord& record : in_flight_) {
+    for (size_t i = 0; i < record.rows.size(); ++i) {
+      Named& counts = named[record.rows[i]];
+      ++counts.inflight;
+      counts.samples += record.plan->seqs[i].logits == step::LogitsWanted::kLast;
+    }
+  }
+  std::vector<std::span<const kv::BlockId>> tables;
+  for (const auto& [id, sequence] : sequences_) {
+    const Named counts = named[sequence.get()];
+    if (sequence->inflight != counts.inflight || sequence->samples_pending != counts.samples) {
+      return broken(*sequence, "steps in flight are miscounted");
+    }
+    RUDDER_TRY_VOID(check_sequence(*sequence));
+    tables.emplace_back(sequence->blocks);
+  }
+  return cache_.check(tables);
+}
+
+Result<void> Scheduler::check_queues() const {
+  int64_t waiting_tokens = 0;
+  for (const Sequence* sequence : waiting_) {
+    if (sequence->state != SequenceState::kWaiting) return broken(*sequence, "waits and runs");
+    waiting_tokens += std::ssize(sequence->tokens);
+  }
+  if (waiting_tokens != waiting_tokens_) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("{} tokens wait, the gauge says {}", waiting_tokens, waiting_tokens_));
+  }
+  const auto num_running = std::ranges::count(running_, SequenceState::kRunning, &Sequence::state);
+  if (num_running != num_running_ || waiting_.size() + running_.size() != sequences_.size()) {
+    return fail(ErrorCode::kInternal, "sequences are miscounted");
+  }
+  if (!std::ranges::is_sorted(running_, ByRank{})) {
+    return fail(ErrorCode::kInternal, "running sequences are out of order");
+  }
+  return {};
+}
+
+Result<void> Scheduler::check_slots() const {
+  std::vector<int32_t> uses(slot_generations_.size(), 0);
+  for (const int32_t slot : free_slots_) ++uses[static_cast<size_t>(slot)];
+  for (const Sequence* sequence : running_) {
+    const auto slot = static_cast<size_t>(sequence->slot.value);
+    ++uses[slot];
+    if (slot_generations_[slot] != sequence->generation) {
+      return broken(*sequence, "its slot has another generation");
+    }
+  }
+  if (std::ranges::any_of(uses, [](int32_t n) { return n != 1; })) {
+    return fail(ErrorCode::kInternal, "a slot is lost or used twice");
+  }
+  return {};
+}
+
+Result<void> Scheduler::check_sequence(const Sequence& sequence) const {
+  if (sequence.state == SequenceState::kWaiting) {
+    if (!sequence.blocks.empty() || sequence.inflight != 0)
+      return broken(sequence, "waits holding");
+    return {};
+  }
+  if (sequence.state != SequenceState::kRunning && sequence.inflight == 0) {
+    return broken(sequence, "is retiring, no step names it, and it is not released");
+  }
+  const int32_t size = capacity_.block_size;
+  if (std::ssize(sequence.blocks) != (sequence.planned_len + size - 1) / size) {
+    return broken(sequence, fmt::format("{} blocks for {} tokens", sequence.blocks.size(),
+                                        sequence.planned_len));
+  }
+  if (sequence.future_len() > sequence.max_len ||
+      sequence.computed_len >
+          std::min<int64_t>(sequence.planned_len, std::ssize(sequence.tokens))) {
+    return broken(sequence, "its lengths disagree");
+  }
+  for (size_t i = static_cast<size_t>(sequence.computed_len / size); i < sequence.blocks.size();
+       ++i) {
+    const kv::BlockId block = sequence.blocks[i];
+    if (cache_.is_shared(block) || cache_.pool().refs(block) != 1) {
+      return broken(sequence, fmt::format("block {} is shared and still written", block));
+    }
+  }
+  return cache_.check_chain(sequence.chain, sequence.tokens, sequence.blocks);
+}
+
+}  // namespace rudder::sched

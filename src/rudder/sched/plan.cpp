@@ -1,0 +1,278 @@
+// Scheduler::plan: which sequences run in the next step, with how many tokens, in which blocks.
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/base/mutants.h"
+#include "rudder/sched/scheduler.h"
+
+namespace rudder::sched {
+
+namespace {
+
+// A sequence waits at most this many plans for another to compute the prefix they share.
+constexpr int32_t kMaxHeldSteps = 256;
+// Sequences that one plan looks at and passes over so: the bound on what a plan costs.
+constexpr int32_t kMaxHeldPerPlan = 64;
+// Steps between two looks at who has waited too long.
+constexpr step::StepId kStarvationScanSteps = 64;
+
+}  // namespace
+
+std::shared_ptr<const step::StepPlan> Scheduler::plan() {
+  first_planned_.clear();
+  if (steps_in_flight() >= settings_.max_in_flight) return nullptr;
+  if (running_.empty() && waiting_.empty()) return nullptr;
+  promote_starved();
+
+  auto plan = std::make_shared<step::StepPlan>();
+  StepRecord record{.id = last_step_ + 1, .plan = plan, .rows = {}};
+  plan->id = record.id;
+  plan->seqs.reserve(running_.size());
+  record.rows.reserve(running_.size());
+  Draft draft{
+      .plan = plan.get(), .rows = &record.rows, .tokens_left = settings_.max_num_batched_tokens};
+  plan_decodes(draft);
+  plan_chunks(draft);
+  plan_admissions(draft);
+  if (plan->seqs.empty()) {
+    RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
+    return nullptr;
+  }
+  last_step_ = record.id;
+  ++counters_.steps;
+  counters_.planned_tokens +=
+      static_cast<uint64_t>(settings_.max_num_batched_tokens - draft.tokens_left);
+  in_flight_.push_back(std::move(record));
+  return plan;
+}
+
+// Victims rank behind the row that needs their blocks, so that a loop over running_ by index
+// survives their removal.
+void Scheduler::plan_decodes(Draft& draft) {
+  for (size_t i = 0; i < running_.size() && draft.tokens_left > 0; ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) continue;
+    if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) continue;
+    const size_t old_blocks = sequence.blocks.size();
+    if (grow(draft, sequence, 1) == 1) add_row(draft, sequence, 1, old_blocks);
+  }
+}
+
+void Scheduler::plan_chunks(Draft& draft) {
+  for (size_t i = 0; i < running_.size() && draft.tokens_left > 0; ++i) {
+    Sequence& sequence = *running_[i];
+    if (sequence.state != SequenceState::kRunning || sequence.uncomputed() <= 1) continue;
+    const size_t old_blocks = sequence.blocks.size();
+    const int32_t chunk = grow(draft, sequence, std::min(sequence.uncomputed(), draft.tokens_left));
+    if (chunk > 0) add_row(draft, sequence, chunk, old_blocks);
+  }
+}
+
+// By rank. Who finds no room stops all behind it, so that a large sequence is not overtaken for
+// ever; who waits for a prefix being computed does not.
+void Scheduler::plan_admissions(Draft& draft) {
+  if (waiting_.empty() || draft.blocks_short > 0) return;
+  for (const Sequence* sequence : running_) {
+    if (sequence->state == SequenceState::kPreempting) return;  // it comes back first
+    if (sequence->state != SequenceState::kRunning) continue;
+    draft.blocks_promised += std::max(0, blocks_for(std::ssize(sequence->tokens)) -
+                                             static_cast<int32_t>(std::ssize(sequence->blocks)));
+  }
+  int32_t num_held = 0;
+  auto next = waiting_.begin();
+  while (next != waiting_.end() && draft.tokens_left > 0 && !free_slots_.empty() &&
+         num_running_ < settings_.max_num_seqs && num_held < kMaxHeldPerPlan) {
+    Sequence& sequence = RUDDER_MUTANT(kStarvation) ? **waiting_.rbegin() : **next;
+    ++next;
+    const Admission admission = admit(draft, sequence);
+    if (admission == Admission::kNoRoom) return;
+    if (admission == Admission::kHeld) ++num_held;
+  }
+}
+
+Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
+  const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
+  // At least one token is left to compute: it gives the logits.
+  const int32_t max_match = (num_tokens - 1) / capacity_.block_size;
+  cache_.match(sequence.chain, sequence.tokens, max_match, &matched_);
+  const auto num_matched = static_cast<int32_t>(matched_.size());
+  if (num_matched < max_match && sequence.held_steps < kMaxHeldSteps &&
+      is_being_computed(sequence, num_matched)) {
+    ++sequence.held_steps;
+    return Admission::kHeld;
+  }
+  if (!running_.empty()) {
+    const auto matched_idle = std::ranges::count_if(
+        matched_, [&](kv::BlockId block) { return cache_.pool().refs(block) == 0; });
+    const int64_t room = cache_.num_available() - matched_idle - draft.blocks_promised;
+    if (blocks_for(num_tokens) - num_matched + headroom() > room) return Admission::kNoRoom;
+  }
+
+  dequeue(sequence);
+  cache_.hold(sequence.chain, matched_);
+  sequence.blocks = matched_;
+  sequence.planned_len = num_matched * capacity_.block_size;
+  sequence.computed_len = sequence.planned_len;
+  sequence.state = SequenceState::kRunning;
+  ++num_running_;
+  running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
+  if (!sequence.was_planned) {
+    sequence.was_planned = true;
+    sequence.cached_prompt_tokens = sequence.planned_len;
+    counters_.prefix_queries += static_cast<uint64_t>(num_tokens);
+    counters_.prefix_hits += static_cast<uint64_t>(sequence.planned_len);
+    first_planned_.push_back(sequence.id);
+  }
+  open_slot(draft, sequence);
+  const int32_t chunk = grow(draft, sequence, std::min(sequence.uncomputed(), draft.tokens_left));
+  RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
+  add_row(draft, sequence, chunk, static_cast<size_t>(num_matched));
+  draft.blocks_promised += blocks_for(num_tokens) - std::ssize(sequence.blocks);
+  return Admission::kAdmitted;
+}
+
+// Blocks that an admission leaves to those that run: half of them take a new block within
+// block_size / 2 steps, and an admission that is preempted right away was work for nothing.
+int32_t Scheduler::headroom() const {
+  return capacity_.num_blocks / 100 + num_running_ / 2;
+}
+
+// True when a running sequence is about to compute the block that comes after the matched ones:
+// waiting for it is cheaper than computing it twice.
+bool Scheduler::is_being_computed(Sequence& sequence, int32_t num_matched) const {
+  const int64_t block_end = int64_t{num_matched + 1} * capacity_.block_size;
+  if (!settings_.enable_prefix_caching) return false;
+  const kv::BlockKey& wanted = cache_.key(sequence.chain, sequence.tokens, num_matched);
+  return std::ranges::any_of(running_, [&](Sequence* other) {
+    const bool will_compute = other->state == SequenceState::kRunning
+                                  ? std::ssize(other->tokens) >= block_end
+                                  : other->planned_len >= block_end;
+    return will_compute && other->computed_len < block_end &&
+           std::ssize(other->tokens) >= block_end &&
+           cache_.key(other->chain, other->tokens, num_matched) == wanted;
+  });
+}
+
+void Scheduler::open_slot(Draft& draft, Sequence& sequence) {
+  sequence.slot = step::SlotId(free_slots_.back());
+  free_slots_.pop_back();
+  uint32_t& generation = slot_generations_[static_cast<size_t>(sequence.slot.value)];
+  if (generation == 0 || !RUDDER_MUTANT(kSlotReuseWithoutGeneration)) ++generation;
+  sequence.generation = generation;
+  step::SlotEdit& edit = draft.plan->slots.emplace_back();
+  edit.slot = sequence.slot;
+  edit.generation = generation;
+  edit.sampling = sequence.sampling;
+  edit.blocks = sequence.blocks;
+  edit.num_output = static_cast<int32_t>(sequence.tokens.size()) - sequence.prompt_len;
+  edit.max_len = sequence.max_len;
+  if (sequence.sampling.needs_history()) {
+    edit.history = sequence.tokens;
+    edit.history_prompt_len = sequence.prompt_len;
+  }
+}
+
+void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t old_blocks) {
+  step::StepPlan& plan = *draft.plan;
+  step::SeqWork& work = plan.seqs.emplace_back();
+  work.slot = sequence.slot;
+  work.generation = sequence.generation;
+  work.kv_len = sequence.planned_len;
+  work.q_len = q_len;
+  work.append_blocks.assign(sequence.blocks.begin() + static_cast<ptrdiff_t>(old_blocks),
+                            sequence.blocks.end());
+  if (sequence.has_carry) {
+    work.tokens = step::TokenSource::kCarry;
+  } else {
+    work.token_begin = static_cast<int32_t>(plan.tokens.size());
+    const auto begin = sequence.tokens.begin() + sequence.planned_len;
+    plan.tokens.insert(plan.tokens.end(), begin, begin + q_len);
+  }
+  if (q_len == sequence.uncomputed()) {
+    work.logits = step::LogitsWanted::kLast;
+    sequence.has_carry = true;
+    ++sequence.samples_pending;
+  }
+  sequence.planned_len += q_len;
+  ++sequence.inflight;
+  draft.tokens_left -= q_len;
+  draft.rows->push_back(&sequence);
+  if (RUDDER_MUTANT(kPublishBeforeCompute)) {
+    cache_.publish(sequence.chain, sequence.tokens, sequence.blocks,
+                   std::min(sequence.planned_len, static_cast<int32_t>(sequence.tokens.size())));
+  }
+}
+
+// Gives the sequence blocks for its next `q_len` tokens, or for as many of them as there are
+// blocks; makes room only when it could not go on at all. Returns how many tokens it has room for.
+int32_t Scheduler::grow(Draft& draft, Sequence& sequence, int32_t q_len) {
+  const auto wanted = static_cast<size_t>(blocks_for(int64_t{sequence.planned_len} + q_len));
+  const auto room = [&] {
+    const int64_t held = std::ssize(sequence.blocks) * capacity_.block_size;
+    return static_cast<int32_t>(std::min<int64_t>(held - sequence.planned_len, q_len));
+  };
+  while (sequence.blocks.size() < wanted) {
+    const kv::BlockId block = cache_.take();
+    if (block != kv::kNoBlock) {
+      sequence.blocks.push_back(block);
+    } else if (room() > 0 || !make_room(draft, sequence)) {
+      break;
+    }
+  }
+  return RUDDER_MUTANT(kBlockEdgeOffByOne) ? q_len : room();
+}
+
+// Preempts sequences that rank behind `wants` until a block is available now, or as many are
+// coming back at commits as this step's rows miss. True when one is available now.
+bool Scheduler::make_room(Draft& draft, const Sequence& wants) {
+  if (draft.blocks_short++ == 0) {
+    for (const Sequence* sequence : running_) {
+      if (sequence->state != SequenceState::kRunning || sequence->will_end()) {
+        draft.blocks_coming += blocks_held_alone(*sequence);
+      }
+    }
+  }
+  while (cache_.num_available() == 0) {
+    if (draft.blocks_coming >= draft.blocks_short) return false;
+    Sequence* victim = pick_victim(wants);
+    if (victim == nullptr) return false;
+    if (victim->inflight > 0) draft.blocks_coming += blocks_held_alone(*victim);
+    preempt(*victim);
+  }
+  --draft.blocks_short;
+  return true;
+}
+
+// The last by rank. Never one that ranks before `wants`: so the first of all always goes on.
+Sequence* Scheduler::pick_victim(const Sequence& wants) const {
+  for (auto it = running_.rbegin(); it != running_.rend() && *it != &wants; ++it) {
+    if ((*it)->state == SequenceState::kRunning && !(*it)->will_end()) return *it;
+  }
+  return nullptr;
+}
+
+int32_t Scheduler::blocks_held_alone(const Sequence& sequence) const {
+  return static_cast<int32_t>(std::ranges::count_if(
+      sequence.blocks, [&](kv::BlockId block) { return cache_.pool().refs(block) == 1; }));
+}
+
+void Scheduler::promote_starved() {
+  if (last_step_ % kStarvationScanSteps != 0) return;
+  constexpr int32_t kFirst = std::numeric_limits<int32_t>::min();
+  starved_.clear();
+  for (Sequence* sequence : waiting_) {
+    const auto waited = last_step_ - sequence->waiting_since;
+    if (sequence->priority != kFirst && waited >= static_cast<uint64_t>(settings_.max_wait_steps)) {
+      starved_.push_back(sequence);
+    }
+  }
+  for (Sequence* sequence : starved_) {
+    waiting_.erase(sequence);
+    sequence->priority = kFirst;
+    waiting_.insert(sequence);
+  }
+}
+
+}  // namespace rudder::sched

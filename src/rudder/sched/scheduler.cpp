@@ -1,0 +1,251 @@
+#include "rudder/sched/scheduler.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/base/mutants.h"
+
+namespace rudder::sched {
+
+namespace {
+
+kv::CacheOptions cache_options(const step::Capacity& capacity, const SchedSettings& settings) {
+  return {.num_blocks = capacity.num_blocks,
+          .block_size = capacity.block_size,
+          .share_prefixes = settings.enable_prefix_caching,
+          .model_identity = settings.model_identity,
+          .hash_key = settings.hash_key,
+          .hash_bits = settings.hash_bits};
+}
+
+// What the device can do bounds what the settings ask for. More sequences than tokens in a step
+// would let the decodes of the first starve the last.
+SchedSettings fit(SchedSettings settings, const step::Capacity& capacity) {
+  settings.max_num_batched_tokens =
+      std::min(settings.max_num_batched_tokens, capacity.max_tokens_per_step);
+  settings.max_num_seqs =
+      std::min({settings.max_num_seqs, capacity.num_slots, settings.max_num_batched_tokens});
+  settings.max_in_flight = std::min(settings.max_in_flight, capacity.max_in_flight);
+  return settings;
+}
+
+}  // namespace
+
+Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settings)
+    : capacity_(capacity),
+      settings_(fit(settings, capacity)),
+      cache_(cache_options(capacity, settings)) {
+  RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
+                   capacity.num_blocks > 0 && capacity.block_size > 0,
+               "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
+               settings_.max_num_seqs, settings_.max_in_flight, capacity.num_blocks,
+               capacity.block_size);
+  const int64_t pool_tokens = int64_t{capacity.num_blocks} * capacity.block_size;
+  max_len_limit_ = static_cast<int32_t>(std::min<int64_t>(capacity.max_seq_len, pool_tokens));
+  const auto num_slots = static_cast<size_t>(capacity.num_slots);
+  slot_generations_.resize(num_slots, 0);
+  free_slots_.reserve(num_slots);
+  for (int32_t slot = capacity.num_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
+  running_.reserve(num_slots);
+}
+
+Scheduler::~Scheduler() = default;
+
+int32_t Scheduler::blocks_for(int64_t tokens) const {
+  const int64_t size = capacity_.block_size;
+  if (RUDDER_MUTANT(kBlockEdgeOffByOne)) return static_cast<int32_t>((tokens + size - 2) / size);
+  return static_cast<int32_t>((tokens + size - 1) / size);
+}
+
+Result<void> Scheduler::add(NewSequence added) {
+  const auto prompt_len = static_cast<int64_t>(added.prompt.size());
+  if (prompt_len == 0) return fail(ErrorCode::kInvalidArgument, "the prompt is empty", "prompt");
+  if (added.max_len > max_len_limit_) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} tokens of prompt and output are asked for, {} fit", added.max_len,
+                            max_len_limit_),
+                "max_tokens");
+  }
+  if (added.max_len <= prompt_len) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("a prompt of {} tokens leaves no room for output in {}", prompt_len,
+                            added.max_len),
+                "max_tokens");
+  }
+  auto sequence = std::make_unique<Sequence>();
+  sequence->id = added.id;
+  sequence->prompt_len = static_cast<int32_t>(prompt_len);
+  sequence->tokens = std::move(added.prompt);
+  sequence->tokens.reserve(static_cast<size_t>(added.max_len));
+  sequence->max_len = added.max_len;
+  sequence->sampling = std::move(added.sampling);
+  sequence->priority = added.priority;
+  sequence->arrival = next_arrival_++;
+  sequence->chain = cache_.make_chain(std::move(added.cache_salt));
+  enqueue(*sequence);
+  const bool is_new = sequences_.emplace(added.id, std::move(sequence)).second;
+  RUDDER_CHECK(is_new, "sequence {} is added twice", added.id.value);
+  return {};
+}
+
+void Scheduler::finish(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) return;
+  Sequence& sequence = *found->second;
+  if (sequence.state == SequenceState::kWaiting) {
+    dequeue(sequence);
+    sequences_.erase(found);
+  } else if (sequence.state != SequenceState::kRetiring) {
+    retire(sequence);
+    release_if_idle(sequence);
+  }
+}
+
+void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
+  RUDDER_CHECK(!in_flight_.empty() && result.id == in_flight_.front().id,
+               "step {} is committed out of order", result.id);
+  const StepRecord record = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  const std::vector<step::SeqWork>& works = record.plan->seqs;
+  RUDDER_CHECK(result.seqs.size() == works.size(), "step {}: {} results for {} rows", result.id,
+               result.seqs.size(), works.size());
+  for (size_t i = 0; i < works.size(); ++i) {
+    commit_row(works[i], result.seqs[i], *record.rows[i], out);
+  }
+}
+
+void Scheduler::commit_row(const step::SeqWork& work, const step::SeqResult& row,
+                           Sequence& sequence, std::vector<SequenceOutput>* out) {
+  RUDDER_CHECK(row.slot == work.slot && row.generation == work.generation,
+               "a result of slot {} generation {} for slot {} generation {}", row.slot.value,
+               row.generation, work.slot.value, work.generation);
+  const bool late = sequence.state == SequenceState::kRetiring;
+  RUDDER_CHECK(late || !row.masked, "sequence {} ended on the device alone", sequence.id.value);
+  const bool numerical = row.end == step::RowEnd::kNumerical;
+  --sequence.inflight;
+  if (work.logits == step::LogitsWanted::kLast) --sequence.samples_pending;
+  if (late) ++counters_.late_rows;
+
+  const bool takes_tokens = !late || RUDDER_MUTANT(kLateTokenKept);
+  if (takes_tokens) {
+    sequence.tokens.insert(sequence.tokens.end(), row.tokens.begin(), row.tokens.end());
+    counters_.generation_tokens += row.tokens.size();
+  }
+  if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
+    cache_.distrust(sequence.blocks);
+  } else if (!row.masked) {
+    // The KV of a late row is good, but the host may have dropped the token it is of.
+    sequence.computed_len =
+        std::min(work.kv_len + work.q_len, static_cast<int32_t>(sequence.tokens.size()));
+    cache_.publish(sequence.chain, sequence.tokens, sequence.blocks, sequence.computed_len);
+  }
+  const bool ended = row.end != step::RowEnd::kNone;
+  if (takes_tokens && (ended || !row.tokens.empty())) {
+    out->push_back({.id = sequence.id,
+                    .tokens = row.tokens,
+                    .logprobs = row.logprobs,
+                    .end = row.end,
+                    .cached_tokens = sequence.cached_prompt_tokens});
+  }
+  if (!late && ended) retire(sequence);
+  release_if_idle(sequence);
+}
+
+void Scheduler::preempt(Sequence& sequence) {
+  sequence.state = SequenceState::kPreempting;
+  --num_running_;
+  ++counters_.preemptions;
+  release_if_idle(sequence);
+}
+
+void Scheduler::retire(Sequence& sequence) {
+  if (sequence.state == SequenceState::kRunning) --num_running_;
+  sequence.state = SequenceState::kRetiring;
+  if (RUDDER_MUTANT(kFreeInFlight)) {
+    cache_.release(sequence.chain, sequence.blocks);
+    sequence.blocks.clear();
+  }
+}
+
+void Scheduler::release_if_idle(Sequence& sequence) {
+  if (sequence.inflight > 0) return;
+  if (sequence.state == SequenceState::kRetiring) {
+    release(sequence);
+    sequences_.erase(sequence.id);
+  } else if (sequence.state == SequenceState::kPreempting) {
+    release(sequence);
+    enqueue(sequence);
+  }
+}
+
+void Scheduler::release(Sequence& sequence) {
+  std::span<const kv::BlockId> blocks = sequence.blocks;
+  if (RUDDER_MUTANT(kDoubleFree) && !blocks.empty()) {
+    cache_.release(sequence.chain, blocks.first(1));
+  }
+  if (RUDDER_MUTANT(kMissedDecrefOnPreempt) && sequence.state == SequenceState::kPreempting &&
+      !blocks.empty()) {
+    blocks = blocks.first(blocks.size() - 1);
+  }
+  if (RUDDER_MUTANT(kPreemptDropsToken) && sequence.state == SequenceState::kPreempting &&
+      static_cast<int32_t>(sequence.tokens.size()) > sequence.prompt_len) {
+    sequence.tokens.pop_back();
+  }
+  cache_.release(sequence.chain, blocks);
+  sequence.blocks.clear();
+  sequence.planned_len = 0;
+  sequence.computed_len = 0;
+  sequence.has_carry = false;
+  free_slots_.push_back(sequence.slot.value);
+  running_.erase(std::ranges::find(running_, &sequence));
+}
+
+void Scheduler::enqueue(Sequence& sequence) {
+  sequence.state = SequenceState::kWaiting;
+  sequence.waiting_since = last_step_;
+  sequence.held_steps = 0;
+  waiting_.insert(&sequence);
+  waiting_tokens_ += static_cast<int64_t>(sequence.tokens.size());
+}
+
+void Scheduler::dequeue(Sequence& sequence) {
+  waiting_.erase(&sequence);
+  waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
+  if (RUDDER_MUTANT(kCounterUnderflow)) {
+    waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
+  }
+}
+
+void Scheduler::drop_all() {
+  in_flight_.clear();
+  cache_.forget_all();
+  for (Sequence* sequence : running_) {
+    cache_.release(sequence->chain, sequence->blocks);
+    free_slots_.push_back(sequence->slot.value);
+  }
+  running_.clear();
+  num_running_ = 0;
+  waiting_.clear();
+  waiting_tokens_ = 0;
+  sequences_.clear();
+}
+
+SchedStats Scheduler::stats() const {
+  SchedStats stats = counters_;
+  stats.num_running = num_running_;
+  stats.num_waiting = num_waiting();
+  stats.num_retiring = static_cast<int32_t>(running_.size()) - num_running_;
+  stats.waiting_tokens = waiting_tokens_;
+  stats.steps_in_flight = steps_in_flight();
+  stats.num_blocks = cache_.pool().num_blocks();
+  stats.blocks_in_use = cache_.pool().num_in_use();
+  stats.blocks_cached = cache_.pool().num_cached();
+  stats.blocks_free = cache_.pool().num_free();
+  stats.evictions = cache_.evictions();
+  return stats;
+}
+
+}  // namespace rudder::sched

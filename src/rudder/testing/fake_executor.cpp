@@ -1,0 +1,293 @@
+#include "rudder/testing/fake_executor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "rudder/base/philox.h"
+
+namespace rudder::testing {
+
+namespace {
+
+constexpr size_t kMaxViolations = 100;
+
+}  // namespace
+
+FakeExecutor::FakeExecutor(FakeOptions options)
+    : options_(std::move(options)),
+      memory_(static_cast<size_t>(options_.capacity.num_blocks) *
+              static_cast<size_t>(options_.capacity.block_size)),
+      slots_(static_cast<size_t>(options_.capacity.num_slots)),
+      launched_(slots_.size()),
+      block_uses_(static_cast<size_t>(options_.capacity.num_blocks)) {}
+
+void FakeExecutor::violation(std::string text) {
+  if (violations_.size() < kMaxViolations) violations_.push_back(std::move(text));
+}
+
+bool FakeExecutor::draw() {
+  return philox4x32(options_.seed, ++draws_)[0] % 2 == 0;
+}
+
+Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
+  const step::StepId id = plan->id;
+  if (options_.fail_launch_at != 0 && id >= options_.fail_launch_at) dead_ = true;
+  if (dead_) return fail(ErrorCode::kInternal, fmt::format("step {} cannot be launched", id));
+  if (!check_launch(*plan)) {
+    dead_ = true;
+    return fail(ErrorCode::kInternal, fmt::format("step {} breaks the step contract", id));
+  }
+  const int64_t now = options_.clock != nullptr ? options_.clock->now_us() : 0;
+  const int64_t device_us = options_.step_us + options_.token_us * plan->num_tokens();
+  busy_until_us_ = std::max(now, busy_until_us_) + device_us;
+  last_launched_ = id;
+  InFlight& step = in_flight_.emplace_back();
+  step.plan = std::move(plan);
+  step.ends_at_us = busy_until_us_;
+  step.result.id = id;
+  step.result.device_us = device_us;
+  run_some();
+  return step::Ticket{id};
+}
+
+Result<step::StepResult> FakeExecutor::collect(step::Ticket ticket) {
+  if (options_.fail_collect_at != 0 && ticket.id >= options_.fail_collect_at) dead_ = true;
+  if (dead_) return fail(ErrorCode::kInternal, fmt::format("step {} is lost", ticket.id));
+  if (in_flight_.empty() || in_flight_.front().plan->id != ticket.id) {
+    violation(fmt::format("step {} is collected out of order", ticket.id));
+    dead_ = true;
+    return fail(ErrorCode::kInternal, fmt::format("step {} is collected out of order", ticket.id));
+  }
+  run_some();
+  InFlight step = std::move(in_flight_.front());
+  if (!step.ran) run(step);
+  in_flight_.pop_front();
+  last_collected_ = ticket.id;
+  if (options_.clock != nullptr) {
+    options_.clock->advance_to(step.ends_at_us);
+  } else if (options_.sleep_us > 0) {
+    std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
+  }
+  return std::move(step.result);
+}
+
+bool FakeExecutor::ready(step::Ticket ticket) {
+  if (ticket.id <= last_collected_) return true;
+  run_some();
+  if (options_.clock == nullptr) return options_.sleep_us == 0;
+  const auto step = std::ranges::find_if(
+      in_flight_, [&](const InFlight& other) { return other.plan->id == ticket.id; });
+  return step != in_flight_.end() && step->ends_at_us <= options_.clock->now_us();
+}
+
+void FakeExecutor::run_some() {
+  for (InFlight& step : in_flight_) {
+    if (step.ran) continue;
+    if (!draw()) return;
+    run(step);
+  }
+}
+
+bool FakeExecutor::check_launch(const step::StepPlan& plan) {
+  const step::Capacity& capacity = options_.capacity;
+  const size_t known = violations_.size();
+  if (plan.id != last_launched_ + 1) {
+    violation(fmt::format("step {} is launched after step {}", plan.id, last_launched_));
+  }
+  if (std::ssize(in_flight_) >= capacity.max_in_flight) {
+    violation(fmt::format("step {}: {} steps are in flight already", plan.id, in_flight_.size()));
+  }
+  if (plan.seqs.empty() || plan.num_tokens() > capacity.max_tokens_per_step) {
+    violation(fmt::format("step {} has {} tokens", plan.id, plan.num_tokens()));
+  }
+  for (const step::SlotEdit& edit : plan.slots) check_edit(plan, edit);
+  for (const step::SeqWork& work : plan.seqs) check_work(plan, work);
+  return violations_.size() == known;
+}
+
+void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& edit) {
+  const int32_t index = edit.slot.value;
+  if (index < 0 || index >= options_.capacity.num_slots) {
+    violation(fmt::format("step {}: slot {} does not exist", plan.id, index));
+    return;
+  }
+  LaunchedSlot& slot = launched_[static_cast<size_t>(index)];
+  if (slot.last_step > last_collected_) {
+    violation(fmt::format("step {}: slot {} is reopened while step {} names it", plan.id, index,
+                          slot.last_step));
+  }
+  if (edit.generation <= slot.generation) {
+    violation(fmt::format("step {}: slot {} is reopened under generation {} after {}", plan.id,
+                          index, edit.generation, slot.generation));
+  }
+  slot = {.generation = edit.generation, .max_len = edit.max_len, .blocks = {}};
+  for (const int32_t block : edit.blocks) {
+    if (block < 0 || block >= options_.capacity.num_blocks) {
+      violation(fmt::format("step {}: block {} does not exist", plan.id, block));
+      continue;
+    }
+    const step::StepId writer = block_uses_[static_cast<size_t>(block)].last_write;
+    if (writer > last_collected_) {
+      violation(fmt::format("step {}: slot {} shares block {}, which step {} is writing", plan.id,
+                            index, block, writer));
+    }
+    slot.blocks.push_back(block);
+  }
+}
+
+void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& work) {
+  const int32_t index = work.slot.value;
+  if (index < 0 || index >= options_.capacity.num_slots || work.q_len < 1 || work.kv_len < 0) {
+    violation(fmt::format("step {}: slot {} runs {} tokens after {}", plan.id, index, work.q_len,
+                          work.kv_len));
+    return;
+  }
+  LaunchedSlot& slot = launched_[static_cast<size_t>(index)];
+  if (slot.generation != work.generation || slot.last_step == plan.id) {
+    violation(fmt::format("step {}: slot {} runs twice, or under generation {} after {}", plan.id,
+                          index, work.generation, slot.generation));
+  }
+  slot.last_step = plan.id;
+  for (const int32_t block : work.append_blocks) {
+    if (block < 0 || block >= options_.capacity.num_blocks) {
+      violation(fmt::format("step {}: block {} does not exist", plan.id, block));
+      continue;
+    }
+    const step::StepId user = block_uses_[static_cast<size_t>(block)].last_use;
+    if (user > last_collected_) {
+      violation(fmt::format("step {}: slot {} gets block {}, which step {} still uses", plan.id,
+                            index, block, user));
+    }
+    slot.blocks.push_back(block);
+  }
+  const int64_t size = options_.capacity.block_size;
+  const int64_t end = int64_t{work.kv_len} + work.q_len;
+  if (end > std::ssize(slot.blocks) * size || end >= slot.max_len) {
+    violation(fmt::format("step {}: slot {} runs to {} with {} blocks and max_len {}", plan.id,
+                          index, end, slot.blocks.size(), slot.max_len));
+    return;
+  }
+  for (int64_t i = 0; i < std::ssize(slot.blocks); ++i) {
+    BlockUse& use = block_uses_[static_cast<size_t>(slot.blocks[static_cast<size_t>(i)])];
+    use.last_use = plan.id;
+    if ((i + 1) * size > work.kv_len && i * size < end) use.last_write = plan.id;
+  }
+  const auto num_tokens = std::ssize(plan.tokens);
+  const bool carries = work.tokens == step::TokenSource::kCarry;
+  if (carries ? work.q_len != 1
+              : work.token_begin < 0 || int64_t{work.token_begin} + work.q_len > num_tokens) {
+    violation(fmt::format("step {}: slot {} has no tokens to run", plan.id, index));
+  }
+}
+
+void FakeExecutor::run(InFlight& step) {
+  step.ran = true;
+  const step::StepPlan& plan = *step.plan;
+  for (const step::SlotEdit& edit : plan.slots) open_slot(edit);
+  step.result.seqs.reserve(plan.seqs.size());
+  for (const step::SeqWork& work : plan.seqs) step.result.seqs.push_back(run_row(plan, work));
+}
+
+void FakeExecutor::open_slot(const step::SlotEdit& edit) {
+  Slot& slot = slots_[static_cast<size_t>(edit.slot.value)];
+  slot = Slot{};
+  slot.kv_len = static_cast<int32_t>(std::ssize(edit.blocks)) * options_.capacity.block_size;
+  slot.num_output = edit.num_output;
+  slot.max_len = edit.max_len;
+  slot.sampling = edit.sampling;
+  slot.blocks = edit.blocks;
+  slot.history = edit.history;
+  slot.history_prompt_len = edit.history_prompt_len;
+}
+
+step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, const step::SeqWork& work) {
+  step::SeqResult result;
+  result.slot = work.slot;
+  result.generation = work.generation;
+  Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
+  if (slot.ended) {
+    result.masked = true;
+    ++masked_rows_;
+    return result;
+  }
+  slot.blocks.insert(slot.blocks.end(), work.append_blocks.begin(), work.append_blocks.end());
+  if (work.kv_len != slot.kv_len) {
+    violation(fmt::format("step {}: slot {} goes on at {}, its KV ends at {}", plan.id,
+                          work.slot.value, work.kv_len, slot.kv_len));
+  }
+  if (work.tokens == step::TokenSource::kCarry && !slot.carry) {
+    violation(fmt::format("step {}: slot {} has no token to carry", plan.id, work.slot.value));
+  }
+  uint64_t prefix_hash = read_context(plan, work, slot);
+  for (int32_t i = 0; i < work.q_len; ++i) {
+    const int32_t token = work.tokens == step::TokenSource::kCarry
+                              ? slot.carry.value_or(0)
+                              : plan.tokens[static_cast<size_t>(work.token_begin + i)];
+    prefix_hash = extend_hash(prefix_hash, token);
+    cell(slot, work.kv_len + i) = {
+        .token = token, .position = work.kv_len + i, .prefix_hash = prefix_hash};
+  }
+  computed_tokens_ += static_cast<uint64_t>(work.q_len);
+  slot.kv_len = work.kv_len + work.q_len;
+  if (work.logits == step::LogitsWanted::kLast) sample_row(slot, work, prefix_hash, &result);
+  return result;
+}
+
+FakeExecutor::Cell& FakeExecutor::cell(const Slot& slot, int32_t position) {
+  const int32_t size = options_.capacity.block_size;
+  const int32_t block = slot.blocks[static_cast<size_t>(position / size)];
+  return memory_[static_cast<size_t>(block) * static_cast<size_t>(size) +
+                 static_cast<size_t>(position % size)];
+}
+
+uint64_t FakeExecutor::read_context(const step::StepPlan& plan, const step::SeqWork& work,
+                                    const Slot& slot) {
+  uint64_t hash = kEmptyPrefixHash;
+  bool good = true;
+  for (int32_t position = 0; position < work.kv_len; ++position) {
+    const Cell& found = cell(slot, position);
+    hash = extend_hash(hash, found.token);
+    const bool fits = found.position == position && found.prefix_hash == hash && !found.poisoned;
+    if (good && !fits) {
+      violation(fmt::format(
+          "step {}: slot {} finds in block {}, at {}, token {} of position {}{}", plan.id,
+          work.slot.value,
+          slot.blocks[static_cast<size_t>(position / options_.capacity.block_size)], position,
+          found.token, found.position, found.poisoned ? ", a NaN" : " or of another prefix"));
+    }
+    good = good && fits;
+  }
+  return hash;
+}
+
+void FakeExecutor::sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,
+                              step::SeqResult* result) {
+  const int32_t position = slot.kv_len;
+  if (options_.numerical && options_.numerical(slot.sampling.seed, position)) {
+    for (int32_t i = work.kv_len; i < slot.kv_len; ++i) cell(slot, i).poisoned = true;
+    result->end = step::RowEnd::kNumerical;
+    slot.ended = true;
+    return;
+  }
+  const SampledToken sampled = sample_token({.prefix_hash = prefix_hash,
+                                             .position = position,
+                                             .num_output = slot.num_output,
+                                             .max_len = slot.max_len,
+                                             .vocab_size = options_.capacity.vocab_size,
+                                             .sampling = slot.sampling,
+                                             .history = slot.history,
+                                             .history_prompt_len = slot.history_prompt_len});
+  result->tokens.push_back(sampled.token);
+  if (slot.sampling.num_logprobs >= 0) result->logprobs.push_back(sampled.logprobs);
+  result->end = sampled.end;
+  slot.ended = sampled.end != step::RowEnd::kNone;
+  slot.carry = sampled.token;
+  ++slot.num_output;
+  if (slot.sampling.needs_history()) slot.history.push_back(sampled.token);
+}
+
+}  // namespace rudder::testing

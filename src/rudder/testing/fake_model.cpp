@@ -1,0 +1,100 @@
+#include "rudder/testing/fake_model.h"
+
+#include <algorithm>
+
+#include "rudder/base/philox.h"
+
+namespace rudder::testing {
+
+namespace {
+
+// Draws again so often when min_tokens bans the token drawn; a vocabulary of stop ids alone ends
+// it.
+constexpr uint64_t kMaxDraws = 1000;
+
+uint64_t mix(uint64_t key, uint64_t low, uint64_t high = 0) {
+  const PhiloxBlock block = philox4x32(key, low, high);
+  return uint64_t{block[0]} << 32 | block[1];
+}
+
+step::TokenLogprobs fake_logprobs(int32_t token, uint64_t hash, int32_t count, int32_t vocab_size) {
+  step::TokenLogprobs logprobs;
+  logprobs.logprob = -0.25f - static_cast<float>(hash % 1024) / 4096.0f;
+  logprobs.rank = 1;
+  for (int32_t i = 0; i < std::min(count, vocab_size); ++i) {
+    logprobs.top.emplace_back((token + i) % vocab_size,
+                              logprobs.logprob - 0.5f * static_cast<float>(i));
+  }
+  return logprobs;
+}
+
+}  // namespace
+
+// One multiplication and two shifts: the fake memory is read whole for every token.
+uint64_t extend_hash(uint64_t prefix_hash, int32_t token) {
+  uint64_t hash = prefix_hash ^ (static_cast<uint64_t>(static_cast<uint32_t>(token)) + 1);
+  hash *= 0x9E3779B97F4A7C15ULL;
+  return hash ^ hash >> 29 ^ hash << 17;
+}
+
+SampledToken sample_token(const SampleContext& context) {
+  const step::SamplingParams& sampling = context.sampling;
+  uint64_t key = context.prefix_hash;
+  if (sampling.temperature > 0) key = mix(key, sampling.seed, 1);
+  if (sampling.needs_history()) {
+    uint64_t history = kEmptyPrefixHash + static_cast<uint64_t>(context.history_prompt_len);
+    for (const int32_t token : context.history) history = extend_hash(history, token);
+    key = mix(key, history, 2);
+  }
+  const auto stops = [&](int32_t token) {
+    return std::ranges::find(sampling.stop_ids, token) != sampling.stop_ids.end();
+  };
+  SampledToken sampled;
+  uint64_t hash = 0;
+  for (uint64_t i = 0; i < kMaxDraws; ++i) {
+    hash = mix(key, static_cast<uint64_t>(context.position), 3 + i);
+    sampled.token = static_cast<int32_t>(hash % static_cast<uint64_t>(context.vocab_size));
+    if (context.num_output >= sampling.min_tokens || !stops(sampled.token)) break;
+  }
+  if (context.num_output >= sampling.min_tokens && stops(sampled.token)) {
+    sampled.end = step::RowEnd::kStopId;
+  } else if (context.position + 1 >= context.max_len) {
+    sampled.end = step::RowEnd::kLength;
+  }
+  if (sampling.num_logprobs >= 0) {
+    sampled.logprobs =
+        fake_logprobs(sampled.token, hash, sampling.num_logprobs, context.vocab_size);
+  }
+  return sampled;
+}
+
+ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::SamplingParams& sampling,
+                         int32_t max_len, int32_t vocab_size, const NumericalFault& numerical) {
+  ExpectedRun run;
+  std::vector<int32_t> tokens = prompt;
+  uint64_t hash = kEmptyPrefixHash;
+  for (const int32_t token : prompt) hash = extend_hash(hash, token);
+  while (run.end == step::RowEnd::kNone) {
+    const auto position = static_cast<int32_t>(tokens.size());
+    if (numerical && numerical(sampling.seed, position)) {
+      run.end = step::RowEnd::kNumerical;
+      break;
+    }
+    const SampledToken sampled =
+        sample_token({.prefix_hash = hash,
+                      .position = position,
+                      .num_output = static_cast<int32_t>(run.tokens.size()),
+                      .max_len = max_len,
+                      .vocab_size = vocab_size,
+                      .sampling = sampling,
+                      .history = tokens,
+                      .history_prompt_len = static_cast<int32_t>(prompt.size())});
+    tokens.push_back(sampled.token);
+    run.tokens.push_back(sampled.token);
+    run.end = sampled.end;
+    hash = extend_hash(hash, sampled.token);
+  }
+  return run;
+}
+
+}  // namespace rudder::testing

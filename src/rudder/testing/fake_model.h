@@ -1,0 +1,50 @@
+// The fake model behind FakeExecutor: the next token is a pure function of every token before it,
+// of the sampling parameters that matter and of its position. expected_run is what a lone request
+// gets: the reference of metamorphic tests. Any thread; pure functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "rudder/step/result.h"
+#include "rudder/step/sampling.h"
+
+namespace rudder::testing {
+
+// True for a token to be sampled (sampling seed, position) whose logits come out as NaN.
+using NumericalFault = std::function<bool(uint64_t seed, int32_t position)>;
+
+inline constexpr uint64_t kEmptyPrefixHash = 0x5275646465720001ULL;
+// Hash of a prefix and one more token.
+uint64_t extend_hash(uint64_t prefix_hash, int32_t token);
+
+struct SampleContext {
+  uint64_t prefix_hash = 0;  // of all tokens before `position`
+  int32_t position = 0;      // of the token to be sampled
+  int32_t num_output = 0;    // output tokens before it
+  int32_t max_len = 0;
+  int32_t vocab_size = 0;
+  const step::SamplingParams& sampling;
+  std::span<const int32_t> history;  // when sampling.needs_history(): all tokens before `position`
+  int32_t history_prompt_len = 0;
+};
+
+struct SampledToken {
+  int32_t token = 0;
+  step::RowEnd end = step::RowEnd::kNone;
+  step::TokenLogprobs logprobs;  // num_logprobs of them; none when it is negative
+};
+
+SampledToken sample_token(const SampleContext& context);
+
+struct ExpectedRun {
+  std::vector<int32_t> tokens;
+  step::RowEnd end = step::RowEnd::kNone;
+};
+
+ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::SamplingParams& sampling,
+                         int32_t max_len, int32_t vocab_size, const NumericalFault& numerical = {});
+
+}  // namespace rudder::testing
