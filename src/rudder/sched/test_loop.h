@@ -1,0 +1,175 @@
+// TestLoop: a Scheduler and a FakeExecutor in the engine's loop, every invariant checked after
+// every plan and every commit. For the tests of this room.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rudder/sched/scheduler.h"
+#include "rudder/testing/fake_executor.h"
+
+namespace rudder::sched {
+
+class TestLoop {
+ public:
+  // What one sequence got so far, and what it should have got.
+  struct Record {
+    NewSequence asked;
+    std::vector<int32_t> tokens;
+    step::RowEnd end = step::RowEnd::kNone;
+    int32_t cached_tokens = 0;
+    bool finished = false;  // from the host
+    step::StepId first_step = 0;
+    int num_outputs = 0;
+  };
+
+  TestLoop(const testing::FakeOptions& fake, const SchedSettings& settings)
+      : options_(fake), executor_(fake), scheduler_(fake.capacity, settings) {}
+
+  Scheduler& scheduler() { return scheduler_; }
+  testing::FakeExecutor& executor() { return executor_; }
+  std::map<SequenceId, Record>& records() { return records_; }
+  Record& record(uint64_t id) { return records_.at(SequenceId(id)); }
+  const std::vector<std::shared_ptr<const step::StepPlan>>& plans() const { return plans_; }
+  // The first thing that went wrong, in words; empty while nothing has.
+  const std::string& error() const { return error_; }
+
+  void add(NewSequence sequence) {
+    Record& added = records_[sequence.id];
+    added.asked = sequence;
+    note(scheduler_.add(std::move(sequence)));
+  }
+
+  void finish(uint64_t id) {
+    record(id).finished = true;
+    scheduler_.finish(SequenceId(id));
+    note(scheduler_.check_integrity());
+  }
+
+  // Plans and launches one step; false when there is none.
+  bool launch() {
+    auto plan = scheduler_.plan();
+    note(scheduler_.check_integrity());
+    if (plan == nullptr) return false;
+    for (const SequenceId id : scheduler_.first_planned()) {
+      records_.at(id).first_step = plan->id;
+      first_planned_.push_back(id);
+    }
+    plans_.push_back(plan);
+    const auto ticket = executor_.launch(plan);
+    if (!ticket) return note(tl::unexpected(ticket.error()));
+    tickets_.push_back(*ticket);
+    return true;
+  }
+
+  // Collects and commits the oldest step.
+  void collect() {
+    const auto result = executor_.collect(tickets_.front());
+    tickets_.pop_front();
+    if (!result) {
+      note(tl::unexpected(result.error()));
+      return;
+    }
+    std::vector<SequenceOutput> outputs;
+    scheduler_.commit(*result, &outputs);
+    note(scheduler_.check_integrity());
+    for (const SequenceOutput& output : outputs) take(output);
+  }
+
+  // As the engine does: launches while it may, then commits one step. False when nothing is left.
+  bool turn() {
+    while (error_.empty() && launch()) {
+    }
+    if (tickets_.empty() || !error_.empty()) return false;
+    collect();
+    return error_.empty();
+  }
+
+  // Runs to the end; then everything must be given back and every output as of a lone request.
+  const std::string& run(int max_turns = 100'000) {
+    for (int i = 0; turn(); ++i) {
+      if (i == max_turns) note_text("it does not end");
+    }
+    check_end();
+    return error_;
+  }
+
+  void check_end() {
+    const SchedStats stats = scheduler_.stats();
+    if (error_.empty() && (!scheduler_.idle() || scheduler_.has_work() ||
+                           stats.blocks_in_use != 0 || stats.num_retiring != 0)) {
+      note_text(fmt::format("{} blocks are in use at the end", stats.blocks_in_use));
+    }
+    for (const auto& [id, record] : records_) {
+      const testing::ExpectedRun expected =
+          testing::expected_run(record.asked.prompt, record.asked.sampling, record.asked.max_len,
+                                options_.capacity.vocab_size, options_.numerical);
+      const bool as_expected =
+          record.finished
+              ? record.tokens.size() <= expected.tokens.size() &&
+                    std::equal(record.tokens.begin(), record.tokens.end(), expected.tokens.begin())
+              : record.tokens == expected.tokens && record.end == expected.end;
+      if (!as_expected) {
+        note_text(fmt::format("sequence {} got {} tokens that a lone request does not get",
+                              id.value, record.tokens.size()));
+      }
+    }
+  }
+
+  const std::vector<SequenceId>& first_planned() const { return first_planned_; }
+
+ private:
+  void take(const SequenceOutput& output) {
+    Record& record = records_.at(output.id);
+    if (record.finished || record.end != step::RowEnd::kNone) {
+      note_text(fmt::format("sequence {} gets output after its end", output.id.value));
+    }
+    record.tokens.insert(record.tokens.end(), output.tokens.begin(), output.tokens.end());
+    record.end = output.end;
+    record.cached_tokens = output.cached_tokens;
+    ++record.num_outputs;
+  }
+
+  bool note(const Result<void>& result) {
+    if (!result) note_text(result.error().message);
+    return false;
+  }
+  void note_text(std::string text) {
+    if (!error_.empty()) return;
+    error_ = std::move(text);
+    for (const std::string& violation : executor_.violations()) error_ += "; " + violation;
+  }
+
+  const testing::FakeOptions options_;
+  testing::FakeExecutor executor_;
+  Scheduler scheduler_;
+  std::map<SequenceId, Record> records_;
+  std::deque<step::Ticket> tickets_;
+  std::vector<std::shared_ptr<const step::StepPlan>> plans_;
+  std::vector<SequenceId> first_planned_;
+  std::string error_;
+};
+
+// `len` tokens that differ between seeds.
+inline std::vector<int32_t> test_prompt(int32_t len, int32_t seed) {
+  std::vector<int32_t> tokens;
+  for (int32_t i = 0; i < len; ++i) tokens.push_back((seed * 131 + i * 7) % 1000);
+  return tokens;
+}
+
+inline NewSequence test_sequence(uint64_t id, std::vector<int32_t> prompt, int32_t num_output) {
+  NewSequence sequence;
+  sequence.id = SequenceId(id);
+  sequence.max_len = static_cast<int32_t>(prompt.size()) + num_output;
+  sequence.prompt = std::move(prompt);
+  sequence.sampling.seed = id;
+  return sequence;
+}
+
+}  // namespace rudder::sched
