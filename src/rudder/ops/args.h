@@ -25,7 +25,7 @@ struct NormSpec {
 // changes.
 struct ResidualNormArgs {
   View x;               // [T, hidden] act, in place: the residual stream
-  View delta;           // [T, hidden] act
+  View delta;           // [T, hidden] act; may be overwritten, may be `out`
   NormSpec delta_norm;  // post-norm of the branch (Gemma 2/3, OLMo-2)
   NormSpec norm;        // pre-norm of the next branch
   View out;             // [T, hidden] act
@@ -75,7 +75,7 @@ struct KvLayer {
 
 // Splits qkv, normalises q and k, rotates them, writes k and v to the cache.
 struct QkvPrepArgs {
-  View qkv;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] act: q, then k, then v
+  View qkv;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] act: q, k, v; may be overwritten
   int32_t num_heads = 0;
   NormSpec q_norm;  // optional; weight [head_dim]: per head; [num_heads * head_dim]: over all heads
   NormSpec k_norm;  // likewise with num_kv_heads

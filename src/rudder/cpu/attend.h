@@ -1,0 +1,185 @@
+// Attention of up to 16 query rows over one KV head (AttentionTile in kernels.h): online softmax
+// over key positions in steps of 64 that begin at multiples of 64, whatever the rows are.
+// Included by kernels_<isa>.cpp through simd.h.
+//
+// A position that a row does not see gets weight exp(-inf) = 0 and adds exactly nothing, so a row's
+// bits are those of the row alone: it does not matter which rows share its tile, nor into which
+// chunks the prompt was cut. (FlashAttention-2's recurrence, Dao 2023, algorithm 1.)
+#pragma once
+
+#include "rudder/cpu/kernels.h"
+#include "rudder/cpu/panel_product.h"
+#include "rudder/cpu/row_kernels.h"
+#include "rudder/cpu/simd.h"
+#include "rudder/cpu/vector_math.h"
+
+namespace rudder::cpu::RUDDER_CPU_ISA {
+
+inline constexpr int kGroup = kPanelWidth;      // key positions of one panel
+inline constexpr int kGroups = 4;               // panels of one softmax step
+inline constexpr int kSpan = kGroup * kGroups;  // key positions of one softmax step
+inline constexpr float kMinusInfinity = -__builtin_inff();
+
+template <typename Engine>
+class TileAttention {
+ public:
+  explicit TileAttention(const AttentionTile& tile)
+      : tile_(tile), head_dim_(tile.kv.head_dim), engine_(tile.rows) {}
+
+  void run() {
+    int32_t first = tile_.first[0];
+    int32_t last = tile_.last[0];
+    for (int r = 0; r < tile_.rows; ++r) {
+      pack_row<kElement>(tile_.q[r], head_dim_, head_dim_ / kPerStep, q_ + r * kStepBytes);
+      highest_[r] = kMinusInfinity;
+      first = tile_.first[r] < first ? tile_.first[r] : first;
+      last = tile_.last[r] > last ? tile_.last[r] : last;
+    }
+    std::memset(out_, 0, sizeof(float) * static_cast<size_t>(tile_.rows * head_dim_));
+    for (int32_t begin = first / kSpan * kSpan; begin <= last; begin += kSpan) {
+      // Groups no row sees are not read: the table may not name their blocks.
+      lo_ = first > begin ? (first - begin) / kGroup : 0;
+      hi_ = last - begin < kSpan ? (last - begin) / kGroup + 1 : kGroups;
+      step(begin);
+    }
+    for (int r = 0; r < tile_.rows; ++r) {
+      const Vec total = set(total_[r]);
+      for (int64_t i = 0; i < head_dim_; i += kLanes) {
+        store(tile_.out[r] + i, load(out_ + r * head_dim_ + i) / total);
+      }
+    }
+  }
+
+ private:
+  static constexpr Element kElement = Engine::kElement;
+  static constexpr int64_t kBytes = element_bytes(kElement);
+  static constexpr int64_t kPerStep = 4 / kBytes;  // elements of one row in one step
+
+  void step(int32_t begin) {
+    const int64_t panels = head_dim_ / kPanelWidth;
+    const std::byte* keys[kGroups];
+    const std::byte* values[kGroups * (kMaxHeadDim / kPanelWidth)];
+    for (int g = lo_; g < hi_; ++g) {
+      const int32_t position = begin + g * kGroup;
+      const int32_t place = position % tile_.kv.block_size;
+      const std::byte* block =
+          tile_.kv.cache +
+          int64_t{tile_.kv.blocks[position / tile_.kv.block_size]} * tile_.kv.block_stride;
+      const int64_t group_bytes = place * head_dim_ * kBytes;
+      keys[g] = block + group_bytes;
+      const std::byte* value = block + tile_.kv.value_offset + group_bytes;
+      if (position + kGroup > tile_.kv.kv_len)
+        value = written_part(value, tile_.kv.kv_len - position);
+      for (int64_t p = 0; p < panels; ++p) {
+        values[(g - lo_) * panels + p] = value + p * kGroup * kPanelWidth * kBytes;
+      }
+    }
+    SegmentedProduct scores;
+    scores.a = q_;
+    scores.panels = keys + lo_;
+    scores.num_panels = hi_ - lo_;
+    scores.steps = head_dim_ / kPerStep;
+    scores.out = scores_ + lo_ * kGroup;
+    scores.ld = kSpan;
+    engine_.product(scores);
+    for (int r = 0; r < tile_.rows; ++r) weigh(r, begin);
+    SegmentedProduct sums;
+    sums.a = weights_ + lo_ * kTileBytes;
+    sums.a_segment_bytes = kTileBytes;
+    sums.panels = values;
+    sums.segments = hi_ - lo_;
+    sums.num_panels = panels;
+    sums.steps = kGroup / kPerStep;
+    sums.out = out_;
+    sums.ld = head_dim_;
+    sums.accumulate = true;
+    engine_.product(sums);
+  }
+
+  // Turns row r's scores of the step into weights, and rescales its sums to the new maximum.
+  void weigh(int r, int32_t begin) {
+    float* scores = scores_ + r * kSpan;
+    Vec top = set(kMinusInfinity);
+    for (int g = lo_; g < hi_; ++g) {
+      Vec s = load(scores + g * kGroup) * set(tile_.scale);
+      if (tile_.softcap != 0.0f) s = capped(s, tile_.softcap);
+      store(scores + g * kGroup, s);
+      hide(r, begin + g * kGroup, scores + g * kGroup);
+      top = max(top, load(scores + g * kGroup));
+    }
+    const float before = highest_[r];
+    const float step_top = highest(top);
+    const float now = step_top > before ? step_top : before;
+    highest_[r] = now;
+    // A row that has seen nothing yet: all its weights are exp(-inf - 0) = 0.
+    const float shift = now == kMinusInfinity ? 0.0f : now;
+    Vec total = set(0.0f);
+    for (int g = lo_; g < hi_; ++g) {
+      const Vec weight = exp(load(scores + g * kGroup) - set(shift));
+      total = total + weight;
+      std::byte* to = weights_ + g * kTileBytes + r * kStepBytes;
+      if constexpr (kElement == Element::kBf16) {
+        store_bf16(reinterpret_cast<uint16_t*>(to), weight);
+      } else {
+        store(reinterpret_cast<float*>(to), weight);
+      }
+    }
+    if (now != before) {  // else the factor is 1
+      float factor[kLanes];
+      store(factor, exp(set(before - shift)));
+      total_[r] *= factor[0];
+      for (int64_t i = 0; i < head_dim_; i += kLanes) {
+        float* out = out_ + r * head_dim_ + i;
+        store(out, load(out) * set(factor[0]));
+      }
+    }
+    total_[r] += sum(total);
+  }
+
+  // -inf at the positions of a group that row r does not see.
+  void hide(int r, int32_t position, float* scores) const {
+    const int32_t first = tile_.first[r];
+    const int32_t last = tile_.last[r];
+    if (position >= first && position + kGroup - 1 <= last) return;
+    for (int i = 0; i < kGroup; ++i) {
+      if (position + i < first || position + i > last) scores[i] = kMinusInfinity;
+    }
+  }
+
+  // The values of a group of which only `count` positions have been written: what else the block
+  // holds is another sequence's, and could be NaN, which a weight of 0 does not stop.
+  const std::byte* written_part(const std::byte* value, int32_t count) {
+    std::memcpy(tail_, value, static_cast<size_t>(kGroup * head_dim_ * kBytes));
+    constexpr int64_t kRowBytes = kPanelWidth * 4;  // of kPerStep positions
+    for (int64_t p = 0; p < head_dim_ / kPanelWidth; ++p) {
+      std::byte* panel = tail_ + p * kGroup * kPanelWidth * kBytes;
+      for (int64_t position = count; position < kGroup; ++position) {
+        std::byte* row = panel + position / kPerStep * kRowBytes + position % kPerStep * kBytes;
+        for (int64_t i = 0; i < kPanelWidth; ++i) {
+          std::memset(row + i * 4, 0, static_cast<size_t>(kBytes));
+        }
+      }
+    }
+    return tail_;
+  }
+
+  const AttentionTile& tile_;
+  const int64_t head_dim_;
+  Engine engine_;
+  int lo_ = 0;  // groups [lo_, hi_) of the step are seen by some row
+  int hi_ = 0;
+  float highest_[kTileRows] = {};
+  float total_[kTileRows] = {};
+  alignas(64) std::byte q_[kMaxHeadDim / kTileSteps * kBytes / 4 * kTileBytes];
+  alignas(64) float scores_[kTileRows * kSpan];
+  alignas(64) std::byte weights_[kGroups * kTileBytes];
+  alignas(64) float out_[kTileRows * kMaxHeadDim];
+  alignas(64) std::byte tail_[kGroup * kMaxHeadDim * kBytes];
+};
+
+template <typename Engine>
+void attend(const AttentionTile& tile) {
+  TileAttention<Engine>(tile).run();
+}
+
+}  // namespace rudder::cpu::RUDDER_CPU_ISA

@@ -1,0 +1,193 @@
+#include "rudder/cpu/fast_ops.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+
+#include "rudder/base/check.h"
+#include "rudder/base/thread_pool.h"
+#include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/kernels.h"
+#include "rudder/cpu/panel_attention.h"
+#include "rudder/cpu/panel_weight.h"
+#include "rudder/cpu/plain_attention.h"
+#include "rudder/cpu/sample.h"
+
+namespace rudder::cpu {
+namespace {
+
+using ops::LinearWeight;
+using ops::View;
+using tensor::DType;
+
+// Elements of work of a row-by-row op that are worth waking another thread for.
+constexpr int64_t kForkElements = int64_t{1} << 15;
+
+const PanelWeight& weight_of(const LinearWeight& weight) {
+  return static_cast<const PanelWeight&>(*weight.packed);
+}
+
+class FastOps final : public ops::Ops {
+ public:
+  FastOps(Isa isa, DType dtype, int num_threads)
+      : isa_(isa), dtype_(dtype), kernels_(kernels_for(isa)), pool_(num_threads) {}
+
+  std::string name() const override {
+    return fmt::format("cpu-{}{}", isa_name(isa_), dtype_ == DType::kF32 ? "-f32" : "");
+  }
+  DType act_dtype() const override { return DType::kF32; }
+  DType kv_dtype() const override { return dtype_; }
+  DType linear_dtype() const override { return dtype_; }
+
+  Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    return memory_.allocate(dtype, shape);
+  }
+  Result<View> upload(const View& host, DType dtype) override {
+    return memory_.upload(host, dtype);
+  }
+  Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    return pack_linear(parts, dtype_ == DType::kBF16 ? Element::kBf16 : Element::kF32, pool_);
+  }
+
+  void embed(const ops::EmbedArgs& args) override {
+    const int64_t hidden = args.out.shape[1];
+    for_rows(args.out.shape[0], hidden, [&](int64_t t) {
+      const int64_t id = args.ids[static_cast<size_t>(t)];
+      float* out = args.out.as<float>() + t * hidden;
+      if (args.tied != nullptr) {
+        weight_of(*args.tied).read_row(id, out);
+      } else {
+        const View row = args.table.rows(id, 1);
+        RUDDER_CHECK(convert_values(row.data, row.dtype, out, DType::kF32, hidden).has_value());
+      }
+      if (args.scale == 1.0f) return;
+      for (int64_t i = 0; i < hidden; ++i) out[i] *= args.scale;
+    });
+  }
+
+  void residual_norm(const ops::ResidualNormArgs& args) override {
+    const int64_t hidden = args.x.shape[1];
+    for_rows(args.x.shape[0], hidden, [&](int64_t t) {
+      float* x = args.x.as<float>() + t * hidden;
+      float* out = args.out.empty() ? nullptr : args.out.as<float>() + t * hidden;
+      if (!args.delta.empty()) {
+        float* delta = args.delta.as<float>() + t * hidden;
+        if (!args.delta_norm.empty()) norm(delta, args.delta_norm, hidden, delta);
+        kernels_.add(x, delta, hidden);
+      }
+      if (out == nullptr) return;
+      if (args.norm.empty()) {
+        std::copy_n(x, hidden, out);
+      } else {
+        norm(x, args.norm, hidden, out);
+      }
+    });
+  }
+
+  void linear(const ops::LinearArgs& args) override {
+    multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
+             weight_of(*args.weight), args.out.as<float>());
+  }
+
+  void qkv_prep(const ops::QkvPrepArgs& args) override {
+    const int64_t width = args.qkv.shape[1];
+    const bool panels = fits_panels(args.kv);
+    for_rows(args.qkv.shape[0], width, [&](int64_t t) {
+      if (panels) {
+        panel_qkv_prep(kernels_, args, t, t + 1);
+      } else {
+        plain_qkv_prep(args, t, t + 1);
+      }
+    });
+  }
+
+  void plan_attention(const ops::AttentionBatch& batch) override { batch_ = batch; }
+
+  void attention(const ops::AttentionArgs& args) override {
+    if (fits_panels(args.kv)) {
+      panel_attention(kernels_, pool_, args, batch_);
+    } else {
+      plain_attention(args, batch_);
+    }
+  }
+
+  void gated_act(const ops::GatedActArgs& args) override {
+    const int64_t width = args.out.shape[1];
+    for_rows(args.out.shape[0], width, [&](int64_t t) {
+      const float* gate = args.x.as<float>() + t * 2 * width;
+      kernels_.gated_act(gate, gate + width, width, args.activation,
+                         args.out.as<float>() + t * width);
+    });
+  }
+
+  void gather_rows(const ops::GatherRowsArgs& args) override {
+    const int64_t width = args.x.shape[1];
+    float* out = args.out.as<float>();
+    for (const int32_t row : args.rows) {
+      std::copy_n(args.x.as<float>() + row * width, width, out);
+      out += width;
+    }
+  }
+
+  void logits(const ops::LogitsArgs& args) override {
+    const int64_t vocab = args.out.shape[1];
+    multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0], weight_of(*args.head),
+             args.out.as<float>());
+    if (args.softcap == 0.0f) return;
+    for_rows(args.out.shape[0], vocab, [&](int64_t r) {
+      kernels_.soft_cap(args.out.as<float>() + r * vocab, vocab, args.softcap);
+    });
+  }
+
+  void sample(const ops::SampleArgs& args) override { sample_rows(args); }
+
+ private:
+  // f(row) for each row, on all threads when the rows are work enough.
+  template <typename F>
+  void for_rows(int64_t rows, int64_t width, F f) {
+    if (rows * width < kForkElements) {
+      for (int64_t r = 0; r < rows; ++r) f(r);
+      return;
+    }
+    const int64_t claim = std::max<int64_t>(1, kForkElements / 4 / width);
+    pool_.parallel_for((rows + claim - 1) / claim, [&](int64_t i) {
+      for (int64_t r = i * claim; r < std::min(rows, (i + 1) * claim); ++r) f(r);
+    });
+  }
+
+  void norm(const float* x, const ops::NormSpec& spec, int64_t width, float* out) const {
+    kernels_.rms_norm(x, spec.weight.as<float>(), spec.eps, width, out);
+  }
+
+  Isa isa_;
+  DType dtype_;
+  const Kernels& kernels_;
+  ThreadPool pool_;
+  DeviceMemory memory_;
+  ProductScratch scratch_;
+  ops::AttentionBatch batch_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const CpuOpsSettings& settings) {
+  if (settings.dtype != DType::kBF16 && settings.dtype != DType::kF32) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CPU backend computes in BF16 or F32, not {}",
+                            tensor::dtype_name(settings.dtype)),
+                "dtype");
+  }
+  const std::vector<Isa>& available = available_isas();
+  const Isa isa = settings.isa.value_or(available.back());
+  if (std::find(available.begin(), available.end(), isa) == available.end()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("this machine does not run {}; its best is {}", isa_name(isa),
+                            isa_name(available.back())),
+                "cpu_isa");
+  }
+  return std::make_unique<FastOps>(isa, settings.dtype, settings.num_threads);
+}
+
+}  // namespace rudder::cpu

@@ -1,0 +1,78 @@
+#include "rudder/cpu/isa.h"
+
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace rudder::cpu {
+namespace {
+
+constexpr Isa kAll[] = {Isa::kPortable, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx};
+
+// Tile state is large, so Linux gives it to a process only on request (arch_prctl, since 5.16).
+bool request_tiles() {
+  constexpr int kArchReqXcompPerm = 0x1023;
+  constexpr int kXfeatureXtiledata = 18;
+  return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
+}
+
+bool runs(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return true;
+    case Isa::kAvx2:
+      return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    case Isa::kAvx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    case Isa::kAvx512Bf16:
+      return __builtin_cpu_supports("avx512bf16");
+    case Isa::kAmx:
+      return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
+             request_tiles();
+  }
+  return false;
+}
+
+std::vector<Isa> detect() {
+  std::vector<Isa> found;
+  for (const Isa isa : kAll) {
+    if (!runs(isa)) break;
+    found.push_back(isa);
+  }
+  return found;
+}
+
+}  // namespace
+
+std::string_view isa_name(Isa isa) {
+  switch (isa) {
+    case Isa::kPortable:
+      return "portable";
+    case Isa::kAvx2:
+      return "avx2";
+    case Isa::kAvx512:
+      return "avx512";
+    case Isa::kAvx512Bf16:
+      return "avx512-bf16";
+    case Isa::kAmx:
+      return "amx";
+  }
+  return "unknown";
+}
+
+Result<Isa> parse_isa(std::string_view name) {
+  for (const Isa isa : kAll) {
+    if (isa_name(isa) == name) return isa;
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("'{}' is none of portable, avx2, avx512, avx512-bf16, amx", name),
+              "cpu_isa");
+}
+
+const std::vector<Isa>& available_isas() {
+  static const std::vector<Isa> isas = detect();
+  return isas;
+}
+
+}  // namespace rudder::cpu

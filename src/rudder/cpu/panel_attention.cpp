@@ -1,0 +1,178 @@
+#include "rudder/cpu/panel_attention.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace rudder::cpu {
+namespace {
+
+using tensor::BF16;
+using tensor::DType;
+
+// Below this many products of a query with a key another thread would come too late.
+constexpr int64_t kForkScores = 4096;
+
+Element element_of(const ops::KvLayer& kv) {
+  return kv.storage.dtype == DType::kBF16 ? Element::kBf16 : Element::kF32;
+}
+
+// Bytes of k, or of v, of one head and block.
+int64_t head_bytes(const ops::KvLayer& kv) {
+  return int64_t{kv.block_size} * kv.head_dim * element_bytes(element_of(kv));
+}
+
+std::byte* head_block(const ops::KvLayer& kv, int64_t block, int part, int64_t head) {
+  return static_cast<std::byte*>(kv.storage.data) +
+         ((block * 2 + part) * kv.num_kv_heads + head) * head_bytes(kv);
+}
+
+float stored(float value, float) {
+  return value;
+}
+BF16 stored(float value, BF16) {
+  return tensor::to_bf16(value);
+}
+
+// One token's k and v of one head. T is the cache's element type.
+template <typename T>
+void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float* k,
+                const float* v) {
+  constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
+  const int64_t place = slot % kv.block_size;
+  const int64_t lane = place % kPanelWidth;
+  const int64_t group = place / kPanelWidth * kPanelWidth * kv.head_dim;
+  T* keys = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 0, head)) + group;
+  T* values = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 1, head)) + group;
+  // k: a column of the group's panel. v: a step (or half of one) of each panel of dimensions.
+  for (int64_t i = 0; i < kv.head_dim; ++i) {
+    keys[(i / kPerStep * kPanelWidth + lane) * kPerStep + i % kPerStep] = stored(k[i], T{});
+    values[i / kPanelWidth * kPanelWidth * kPanelWidth +
+           (lane / kPerStep * kPanelWidth + i % kPanelWidth) * kPerStep + lane % kPerStep] =
+        stored(v[i], T{});
+  }
+}
+
+void norm_heads(const Kernels& kernels, float* x, int64_t width, const ops::NormSpec& norm) {
+  if (norm.empty()) return;
+  const int64_t part = norm.weight.shape.numel();
+  for (int64_t i = 0; i < width; i += part) {
+    kernels.rms_norm(x + i, norm.weight.as<float>(), norm.eps, part, x + i);
+  }
+}
+
+// Rows of one sequence that share a KV head, token by token, in tiles of 16.
+struct SequenceTiles {
+  int64_t q_begin = 0;
+  int64_t q_len = 0;
+  int32_t kv_len = 0;
+  const int32_t* blocks = nullptr;
+};
+
+AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& sequence,
+                        int64_t kv_head, int64_t index) {
+  const int64_t group = args.num_heads / args.kv.num_kv_heads;
+  const int64_t head_dim = args.kv.head_dim;
+  AttentionTile tile;
+  tile.kv.cache = head_block(args.kv, 0, 0, kv_head);
+  tile.kv.value_offset = head_bytes(args.kv) * args.kv.num_kv_heads;
+  tile.kv.block_stride = 2 * tile.kv.value_offset;
+  tile.kv.blocks = sequence.blocks;
+  tile.kv.block_size = args.kv.block_size;
+  tile.kv.head_dim = args.kv.head_dim;
+  tile.kv.kv_len = sequence.kv_len;
+  tile.scale = args.scale;
+  tile.softcap = args.softcap;
+  const int64_t first = index * kTileRows;
+  tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, sequence.q_len * group - first));
+  for (int r = 0; r < tile.rows; ++r) {
+    const int64_t token = (first + r) / group;
+    const int64_t head = kv_head * group + (first + r) % group;
+    const int64_t at = ((sequence.q_begin + token) * args.num_heads + head) * head_dim;
+    tile.q[r] = args.q.as<float>() + at;
+    tile.out[r] = args.out.as<float>() + at;
+    const auto position = static_cast<int32_t>(sequence.kv_len - sequence.q_len + token);
+    tile.last[r] = position;
+    tile.first[r] = args.window > 0 ? std::max(0, position - args.window + 1) : 0;
+  }
+  return tile;
+}
+
+}  // namespace
+
+bool fits_panels(const ops::KvLayer& kv) {
+  return kv.head_dim % kPanelWidth == 0 && kv.head_dim <= kMaxHeadDim &&
+         kv.block_size % kPanelWidth == 0;
+}
+
+void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_t begin,
+                    int64_t end) {
+  const int64_t head_dim = args.kv.head_dim;
+  const int64_t kv_heads = args.kv.num_kv_heads;
+  const int64_t q_width = args.num_heads * head_dim;
+  const int64_t kv_width = kv_heads * head_dim;
+  const int64_t half = args.rope.empty() ? 0 : args.rope.shape[2];
+  for (int64_t t = begin; t < end; ++t) {
+    float* row = args.qkv.as<float>() + t * (q_width + 2 * kv_width);
+    float* q = args.q_out.as<float>() + t * q_width;
+    float* k = row + q_width;
+    std::copy_n(row, q_width, q);
+    norm_heads(kernels, q, q_width, args.q_norm);
+    norm_heads(kernels, k, kv_width, args.k_norm);
+    if (half > 0) {
+      const float* table =
+          args.rope.as<float>() + int64_t{args.rope_row[static_cast<size_t>(t)]} * 2 * half;
+      for (int64_t h = 0; h < args.num_heads; ++h) kernels.rotate(q + h * head_dim, table, half);
+      for (int64_t h = 0; h < kv_heads; ++h) kernels.rotate(k + h * head_dim, table, half);
+    }
+    const int64_t slot = args.kv_slot[static_cast<size_t>(t)];
+    if (slot < 0) continue;
+    for (int64_t h = 0; h < kv_heads; ++h) {
+      const float* v = k + kv_width + h * head_dim;
+      if (element_of(args.kv) == Element::kBf16) {
+        write_head<BF16>(args.kv, slot, h, k + h * head_dim, v);
+      } else {
+        write_head<float>(args.kv, slot, h, k + h * head_dim, v);
+      }
+    }
+  }
+}
+
+void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::AttentionArgs& args,
+                     const ops::AttentionBatch& batch) {
+  const int64_t kv_heads = args.kv.num_kv_heads;
+  const int64_t group = args.num_heads / kv_heads;
+  const auto attend = kernels.attend[static_cast<int>(element_of(args.kv))];
+  const auto sequence_of = [&](size_t s) {
+    SequenceTiles sequence;
+    sequence.q_begin = batch.q_begin[s];
+    sequence.q_len = batch.q_begin[s + 1] - batch.q_begin[s];
+    sequence.kv_len = batch.kv_len[s];
+    sequence.blocks = batch.block_table.data() + static_cast<int64_t>(s) * batch.max_blocks;
+    return sequence;
+  };
+  const auto tiles_of = [&](const SequenceTiles& sequence) {
+    return (sequence.q_len * group + kTileRows - 1) / kTileRows * kv_heads;
+  };
+  int64_t tiles = 0;
+  int64_t scores = 0;
+  for (size_t s = 0; s < batch.kv_len.size(); ++s) {
+    const SequenceTiles sequence = sequence_of(s);
+    tiles += tiles_of(sequence);
+    scores += sequence.q_len * args.num_heads * sequence.kv_len;
+  }
+  // Tile `index` of the step, counted over sequences, then KV heads, then rows.
+  const auto run = [&](int64_t index) {
+    size_t s = 0;
+    SequenceTiles sequence = sequence_of(0);
+    for (; index >= tiles_of(sequence); sequence = sequence_of(++s)) index -= tiles_of(sequence);
+    const int64_t per_head = tiles_of(sequence) / kv_heads;
+    attend(make_tile(args, sequence, index / per_head, index % per_head));
+  };
+  if (scores < kForkScores) {
+    for (int64_t i = 0; i < tiles; ++i) run(i);
+  } else {
+    pool.parallel_for(tiles, run);
+  }
+}
+
+}  // namespace rudder::cpu

@@ -1,0 +1,22 @@
+// qkv_prep and attention over a KV cache in panels (layout: HeadCache in kernels.h), for head sizes
+// and block sizes that fill them; others use plain_attention.h. Called by the fast backend.
+#pragma once
+
+#include <vector>
+
+#include "rudder/base/thread_pool.h"
+#include "rudder/cpu/kernels.h"
+#include "rudder/ops/args.h"
+
+namespace rudder::cpu {
+
+bool fits_panels(const ops::KvLayer& kv);
+
+// Tokens [begin, end) of args.
+void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_t begin,
+                    int64_t end);
+
+void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::AttentionArgs& args,
+                     const ops::AttentionBatch& batch);
+
+}  // namespace rudder::cpu

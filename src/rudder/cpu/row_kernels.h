@@ -1,0 +1,121 @@
+// The formulas of one row (ops/args.h) on vector registers, and the packing of rows into tiles.
+// Included by kernels_<isa>.cpp through simd.h.
+#pragma once
+
+#include <cstddef>
+
+#include "rudder/cpu/kernels.h"
+#include "rudder/cpu/simd.h"
+#include "rudder/cpu/vector_math.h"
+
+namespace rudder::cpu::RUDDER_CPU_ISA {
+
+// f(i, count) for each run of up to 16 elements.
+template <typename F>
+inline void for_each_vec(int64_t width, F f) {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) f(i, int64_t{kLanes});
+  if (i < width) f(i, width - i);
+}
+inline Vec load_run(const float* from, int64_t count) {
+  return count == kLanes ? load(from) : load_first(from, count);
+}
+inline void store_run(float* to, Vec x, int64_t count) {
+  if (count == kLanes) {
+    store(to, x);
+  } else {
+    store_first(to, x, count);
+  }
+}
+
+// One row into its place in a row tile; `to` is the tile's first byte plus row * kStepBytes.
+template <Element kElement>
+void pack_row(const float* x, int64_t width, int64_t steps, std::byte* to) {
+  constexpr int64_t kTileElements = kStepBytes / element_bytes(kElement);
+  const int64_t tiles = (steps + kTileSteps - 1) / kTileSteps;
+  for (int64_t tile = 0; tile < tiles; ++tile) {
+    for (int64_t i = 0; i < kTileElements; i += kLanes) {
+      const int64_t left = width - tile * kTileElements - i;
+      const float* from = x + tile * kTileElements + i;
+      const Vec values = left >= kLanes ? load(from) : left > 0 ? load_first(from, left) : set(0);
+      std::byte* at = to + tile * kTileBytes + i * element_bytes(kElement);
+      if constexpr (kElement == Element::kBf16) {
+        store_bf16(reinterpret_cast<uint16_t*>(at), values);
+      } else {
+        store(reinterpret_cast<float*>(at), values);
+      }
+    }
+  }
+}
+
+template <Element kElement>
+void pack_rows(const float* x, int64_t rows, int64_t width, int64_t steps, std::byte* a) {
+  const int64_t tile_bytes = steps / kTileSteps * kTileBytes;
+  for (int64_t r = 0; r < rows; ++r) {
+    std::byte* to = a + r / kTileRows * tile_bytes + r % kTileRows * kStepBytes;
+    pack_row<kElement>(x + r * width, width, steps, to);
+  }
+}
+
+inline void add(float* x, const float* delta, int64_t width) {
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    store_run(x + i, load_run(x + i, count) + load_run(delta + i, count), count);
+  });
+}
+
+inline void rms_norm(const float* x, const float* weight, float eps, int64_t width, float* out) {
+  Vec squares[4] = {set(0), set(0), set(0), set(0)};
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    const Vec v = load_run(x + i, count);
+    Vec& sums = squares[i / kLanes % 4];
+    sums = fma(v, v, sums);
+  });
+  const float total = sum((squares[0] + squares[1]) + (squares[2] + squares[3]));
+  const Vec inverse = set(1.0f / __builtin_sqrtf(total / static_cast<float>(width) + eps));
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    const Vec normed = load_run(x + i, count) * inverse * load_run(weight + i, count);
+    store_run(out + i, normed, count);
+  });
+}
+
+inline void rotate(float* x, const float* table, int64_t half) {
+  for_each_vec(half, [&](int64_t i, int64_t count) {
+    const Vec cosine = load_run(table + i, count);
+    const Vec sine = load_run(table + half + i, count);
+    const Vec a = load_run(x + i, count);
+    const Vec b = load_run(x + half + i, count);
+    store_run(x + i, a * cosine - b * sine, count);
+    store_run(x + half + i, b * cosine + a * sine, count);
+  });
+}
+
+template <typename F>
+void gated(const float* gate, const float* up, int64_t width, float* out, F act) {
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    store_run(out + i, act(load_run(gate + i, count)) * load_run(up + i, count), count);
+  });
+}
+
+inline void gated_act(const float* gate, const float* up, int64_t width, ops::Activation activation,
+                      float* out) {
+  switch (activation) {
+    case ops::Activation::kSilu:
+      return gated(gate, up, width, out, [](Vec x) { return silu(x); });
+    case ops::Activation::kGeluTanh:
+      return gated(gate, up, width, out, [](Vec x) { return gelu_tanh(x); });
+    case ops::Activation::kGelu:
+      return gated(gate, up, width, out, [](Vec x) { return gelu(x); });
+  }
+}
+
+inline Vec capped(Vec x, float cap) {
+  return tanh(x * set(1.0f / cap)) * set(cap);
+}
+
+inline void soft_cap(float* x, int64_t width, float cap) {
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    store_run(x + i, capped(load_run(x + i, count), cap), count);
+  });
+}
+
+}  // namespace rudder::cpu::RUDDER_CPU_ISA

@@ -1,0 +1,280 @@
+// Sixteen fp32 lanes in the instruction set that the including file is compiled for, each operation
+// one IEEE operation a lane, so that a lane's result does not depend on its neighbours. Included
+// only by kernels_<isa>.cpp, each of which names its own namespace in RUDDER_CPU_ISA: the same
+// function compiled twice must be two functions, or the linker may keep the one that traps.
+// For the same reason no standard container or algorithm is used below this header.
+//
+// Written by hand rather than with Highway: the whole of what the kernels need is this page, and
+// its sums have one order on every machine, which scalable vectors would not give.
+#pragma once
+
+#ifndef RUDDER_CPU_ISA
+#error "simd.h is included by kernels_<isa>.cpp only"
+#endif
+
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+namespace rudder::cpu::RUDDER_CPU_ISA {
+
+inline constexpr int kLanes = 16;
+
+#if defined(__AVX512F__)
+
+struct Vec {
+  __m512 v;
+};
+inline Vec set(float x) {
+  return {_mm512_set1_ps(x)};
+}
+inline Vec load(const float* from) {
+  return {_mm512_loadu_ps(from)};
+}
+inline void store(float* to, Vec x) {
+  _mm512_storeu_ps(to, x.v);
+}
+inline Vec operator+(Vec a, Vec b) {
+  return {_mm512_add_ps(a.v, b.v)};
+}
+inline Vec operator-(Vec a, Vec b) {
+  return {_mm512_sub_ps(a.v, b.v)};
+}
+inline Vec operator*(Vec a, Vec b) {
+  return {_mm512_mul_ps(a.v, b.v)};
+}
+inline Vec operator/(Vec a, Vec b) {
+  return {_mm512_div_ps(a.v, b.v)};
+}
+// a * b + c, rounded once where the machine can.
+inline Vec fma(Vec a, Vec b, Vec c) {
+  return {_mm512_fmadd_ps(a.v, b.v, c.v)};
+}
+// b where either is NaN.
+inline Vec max(Vec a, Vec b) {
+  return {_mm512_max_ps(a.v, b.v)};
+}
+inline Vec min(Vec a, Vec b) {
+  return {_mm512_min_ps(a.v, b.v)};
+}
+// a < b ? x : y
+inline Vec where_less(Vec a, Vec b, Vec x, Vec y) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
+// x * 2^n for whole n in [-252, 254].
+inline Vec times_power_of_two(Vec x, Vec n) {
+  return {_mm512_scalef_ps(x.v, n.v)};
+}
+// The low and the high bf16 of each of sixteen 4-byte words.
+inline Vec load_low_bf16(const void* from) {
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(from), 16))};
+}
+inline Vec load_high_bf16(const void* from) {
+  return {
+      _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(from), _mm512_set1_epi32(-0x10000)))};
+}
+inline void store_bf16(uint16_t* to, Vec x) {
+  const __m512i bits = _mm512_castps_si512(x.v);
+  const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
+  const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+  const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
+  const __m512i high = _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(high));
+}
+
+#elif defined(__AVX2__)
+
+struct Vec {
+  __m256 lo, hi;
+};
+inline Vec set(float x) {
+  return {_mm256_set1_ps(x), _mm256_set1_ps(x)};
+}
+inline Vec load(const float* from) {
+  return {_mm256_loadu_ps(from), _mm256_loadu_ps(from + 8)};
+}
+inline void store(float* to, Vec x) {
+  _mm256_storeu_ps(to, x.lo);
+  _mm256_storeu_ps(to + 8, x.hi);
+}
+inline Vec operator+(Vec a, Vec b) {
+  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline Vec operator-(Vec a, Vec b) {
+  return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+inline Vec operator*(Vec a, Vec b) {
+  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+inline Vec operator/(Vec a, Vec b) {
+  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+inline Vec fma(Vec a, Vec b, Vec c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline Vec max(Vec a, Vec b) {
+  return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+inline Vec min(Vec a, Vec b) {
+  return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+inline __m256 where_less(__m256 a, __m256 b, __m256 x, __m256 y) {
+  return _mm256_blendv_ps(y, x, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
+}
+inline Vec where_less(Vec a, Vec b, Vec x, Vec y) {
+  return {where_less(a.lo, b.lo, x.lo, y.lo), where_less(a.hi, b.hi, x.hi, y.hi)};
+}
+// In two factors, so that results that are subnormal or overflow come out right.
+inline __m256 times_power_of_two(__m256 x, __m256 n) {
+  const __m256i whole = _mm256_cvtps_epi32(n);
+  const __m256i half = _mm256_srai_epi32(whole, 1);
+  const auto power = [](__m256i e) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(e, _mm256_set1_epi32(127)), 23));
+  };
+  return _mm256_mul_ps(_mm256_mul_ps(x, power(half)), power(_mm256_sub_epi32(whole, half)));
+}
+inline Vec times_power_of_two(Vec x, Vec n) {
+  return {times_power_of_two(x.lo, n.lo), times_power_of_two(x.hi, n.hi)};
+}
+inline Vec load_low_bf16(const void* from) {
+  const __m256i* words = static_cast<const __m256i*>(from);
+  return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(words), 16)),
+          _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(words + 1), 16))};
+}
+inline Vec load_high_bf16(const void* from) {
+  const __m256i* words = static_cast<const __m256i*>(from);
+  const __m256i mask = _mm256_set1_epi32(-0x10000);
+  return {_mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(words), mask)),
+          _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(words + 1), mask))};
+}
+inline __m256i bf16_bits(__m256 x) {
+  const __m256i bits = _mm256_castps_si256(x);
+  const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
+  const __m256i rounded = _mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff)));
+  const __m256i quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x400000));
+  const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  return _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+}
+inline void store_bf16(uint16_t* to, Vec x) {
+  const __m256i packed = _mm256_packus_epi32(bf16_bits(x.lo), bf16_bits(x.hi));
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xd8));
+}
+
+#else
+
+struct Vec {
+  float v[kLanes];
+};
+template <typename F>
+inline Vec each(F f) {
+  Vec out;
+  for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
+  return out;
+}
+inline Vec set(float x) {
+  return each([&](int) { return x; });
+}
+inline Vec load(const float* from) {
+  return each([&](int i) { return from[i]; });
+}
+inline void store(float* to, const Vec& x) {
+  for (int i = 0; i < kLanes; ++i) to[i] = x.v[i];
+}
+inline Vec operator+(const Vec& a, const Vec& b) {
+  return each([&](int i) { return a.v[i] + b.v[i]; });
+}
+inline Vec operator-(const Vec& a, const Vec& b) {
+  return each([&](int i) { return a.v[i] - b.v[i]; });
+}
+inline Vec operator*(const Vec& a, const Vec& b) {
+  return each([&](int i) { return a.v[i] * b.v[i]; });
+}
+inline Vec operator/(const Vec& a, const Vec& b) {
+  return each([&](int i) { return a.v[i] / b.v[i]; });
+}
+inline Vec fma(const Vec& a, const Vec& b, const Vec& c) {
+  return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+}
+inline Vec max(const Vec& a, const Vec& b) {
+  return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline Vec min(const Vec& a, const Vec& b) {
+  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+}
+inline Vec where_less(const Vec& a, const Vec& b, const Vec& x, const Vec& y) {
+  return each([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
+}
+inline float power_of_two(int exponent) {
+  const uint32_t bits = static_cast<uint32_t>(exponent + 127) << 23;
+  float power;
+  std::memcpy(&power, &bits, sizeof(power));
+  return power;
+}
+inline Vec times_power_of_two(const Vec& x, const Vec& n) {
+  return each([&](int i) {
+    const int whole = n.v[i] == n.v[i] ? static_cast<int>(n.v[i]) : 0;
+    const int half = whole >> 1;
+    return x.v[i] * power_of_two(half) * power_of_two(whole - half);
+  });
+}
+inline Vec from_words(const void* from, int shift) {
+  uint32_t words[kLanes];
+  std::memcpy(words, from, sizeof(words));
+  for (uint32_t& word : words) word = word << shift & 0xffff0000u;
+  Vec out;
+  std::memcpy(out.v, words, sizeof(words));
+  return out;
+}
+inline Vec load_low_bf16(const void* from) {
+  return from_words(from, 16);
+}
+inline Vec load_high_bf16(const void* from) {
+  return from_words(from, 0);
+}
+inline void store_bf16(uint16_t* to, const Vec& x) {
+  for (int i = 0; i < kLanes; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, &x.v[i], sizeof(bits));
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    to[i] =
+        static_cast<uint16_t>((nan ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
+  }
+}
+
+#endif
+
+// The first `count` lanes; the others are 0 and are not read or written.
+inline Vec load_first(const float* from, int64_t count) {
+  float lanes[kLanes] = {};
+  std::memcpy(lanes, from, static_cast<size_t>(count) * sizeof(float));
+  return load(lanes);
+}
+inline void store_first(float* to, Vec x, int64_t count) {
+  float lanes[kLanes];
+  store(lanes, x);
+  std::memcpy(to, lanes, static_cast<size_t>(count) * sizeof(float));
+}
+
+// Over the lanes, in one order: halves, quarters, ...
+inline float sum(Vec x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+inline float highest(Vec x) {
+  float lanes[kLanes];
+  store(lanes, x);
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) {
+      lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+    }
+  }
+  return lanes[0];
+}
+
+}  // namespace rudder::cpu::RUDDER_CPU_ISA
