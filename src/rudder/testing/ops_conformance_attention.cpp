@@ -1,0 +1,246 @@
+// qkv_prep and attention together: only a backend knows how its KV cache is laid out.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <numeric>
+
+#include "rudder/testing/ops_conformance_attention.h"
+
+namespace rudder::testing {
+
+using tensor::DType;
+using tensor::View;
+
+AttentionShape OpsAttention::fuzzed_shape() {
+  constexpr int64_t kHeadDims[] = {16, 32, 64, 80, 96, 128, 256, 8, 20, 272};
+  constexpr int64_t kKvHeads[] = {1, 2, 3};
+  constexpr int64_t kGroups[] = {1, 2, 3, 7, 16};
+  constexpr int64_t kBlockSizes[] = {16, 16, 32, 4};
+  AttentionShape shape;
+  shape.head_dim = pick(kHeadDims);
+  shape.kv_heads = pick(kKvHeads);
+  shape.heads = shape.kv_heads * pick(kGroups);
+  shape.block_size = pick(kBlockSizes);
+  constexpr int64_t kRotary[] = {0, 1, 2};  // none, half of a head, all of it
+  shape.rotary = shape.head_dim / 4 * 2 * pick(kRotary);
+  constexpr int64_t kNorms[] = {0, 1, 2};
+  const int64_t norm = pick(kNorms);
+  if (norm == 1) shape.q_norm_width = shape.k_norm_width = shape.head_dim;
+  if (norm == 2) {
+    shape.q_norm_width = shape.heads * shape.head_dim;
+    shape.k_norm_width = shape.kv_heads * shape.head_dim;
+  }
+  constexpr int64_t kWindows[] = {0, 0, 1, 5, 16, 40, 64};
+  shape.window = pick(kWindows);
+  constexpr int64_t kCaps[] = {0, 0, 5, 50};
+  shape.softcap = static_cast<float>(pick(kCaps));
+  return shape;
+}
+
+OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_t num_blocks) {
+  Layer layer;
+  layer.shape = shape;
+  layer.kv.storage = ops_->allocate(ops_->kv_dtype(), {num_blocks, 2, shape.kv_heads,
+                                                       shape.block_size * shape.head_dim})
+                         .value();
+  // What has not been written is NaN: 0xff in every byte of f32 and bf16.
+  std::memset(layer.kv.storage.data, 0xff, layer.kv.storage.bytes());
+  layer.kv.block_size = static_cast<int32_t>(shape.block_size);
+  layer.kv.num_kv_heads = static_cast<int32_t>(shape.kv_heads);
+  layer.kv.head_dim = static_cast<int32_t>(shape.head_dim);
+  if (shape.q_norm_width > 0) layer.q_norm = random_norm(shape.q_norm_width);
+  if (shape.k_norm_width > 0) layer.k_norm = random_norm(shape.k_norm_width);
+  if (shape.rotary > 0) {
+    layer.rope = random({kMaxPositions, 2, shape.rotary / 2});
+    for (int64_t i = 0; i < layer.rope.shape.numel(); ++i) {
+      layer.rope.as<float>()[i] = std::clamp(layer.rope.as<float>()[i], -1.0f, 1.0f);
+    }
+  }
+  layer.free_blocks.resize(static_cast<size_t>(num_blocks));
+  std::iota(layer.free_blocks.begin(), layer.free_blocks.end(), 0);
+  std::shuffle(layer.free_blocks.begin(), layer.free_blocks.end(), random_);
+  return layer;
+}
+
+OpsAttention::Sequence OpsAttention::make_sequence(Layer& layer, int64_t length) {
+  Sequence sequence;
+  const AttentionShape& shape = layer.shape;
+  sequence.qkv = random({length, (shape.heads + 2 * shape.kv_heads) * shape.head_dim});
+  for (int64_t i = 0; i < length; i += shape.block_size) {
+    sequence.blocks.push_back(layer.free_blocks.back());
+    layer.free_blocks.pop_back();
+  }
+  return sequence;
+}
+
+View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
+                            std::span<const int64_t> q_lens) {
+  const AttentionShape& shape = layer.shape;
+  const int64_t width = (shape.heads + 2 * shape.kv_heads) * shape.head_dim;
+  const int64_t q_width = shape.heads * shape.head_dim;
+  const int64_t total = std::accumulate(q_lens.begin(), q_lens.end(), int64_t{0});
+  const View qkv = poisoned({total, width});
+  std::vector<int32_t> rope_row;
+  std::vector<int32_t> slots;
+  std::vector<int32_t> q_begin = {0};
+  std::vector<int32_t> kv_len;
+  size_t max_blocks = 1;
+  for (const Sequence& sequence : sequences) {
+    max_blocks = std::max(max_blocks, sequence.blocks.size());
+  }
+  std::vector<int32_t> table(sequences.size() * max_blocks, -1);
+  for (size_t s = 0; s < sequences.size(); ++s) {
+    Sequence& sequence = sequences[s];
+    for (int64_t i = 0; i < q_lens[s]; ++i) {
+      const int64_t position = sequence.done + i;
+      const int32_t block = sequence.blocks[static_cast<size_t>(position / shape.block_size)];
+      std::memcpy(qkv.as<float>() + (q_begin.back() + i) * width,
+                  sequence.qkv.as<float>() + position * width,
+                  static_cast<size_t>(width) * sizeof(float));
+      rope_row.push_back(static_cast<int32_t>(position));
+      slots.push_back(static_cast<int32_t>(block * shape.block_size + position % shape.block_size));
+    }
+    sequence.done += q_lens[s];
+    q_begin.push_back(q_begin.back() + static_cast<int32_t>(q_lens[s]));
+    kv_len.push_back(static_cast<int32_t>(sequence.done));
+    std::copy(sequence.blocks.begin(), sequence.blocks.end(),
+              table.begin() + static_cast<int64_t>(s * max_blocks));
+  }
+  const View q = poisoned({total, q_width});
+  ops_->qkv_prep({qkv, static_cast<int32_t>(shape.heads), layer.q_norm, layer.k_norm, layer.rope,
+                  rope_row, slots, layer.kv, q});
+  ops_->plan_attention({q_begin, kv_len, table, static_cast<int32_t>(max_blocks)});
+  const View out = poisoned({total, q_width});
+  ops_->attention({q, layer.kv, static_cast<int32_t>(shape.heads), score_scale(shape),
+                   static_cast<int32_t>(shape.window), shape.softcap, out});
+  return out;
+}
+
+Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int64_t begin,
+                              int64_t count, bool low_precision) {
+  const AttentionShape& shape = layer.shape;
+  const int64_t q_width = shape.heads * shape.head_dim;
+  const int64_t kv_width = shape.kv_heads * shape.head_dim;
+  const int64_t length = begin + count;
+  const Matrix qkv = to_matrix(sequence.qkv);
+  std::vector<int32_t> positions(static_cast<size_t>(length));
+  std::iota(positions.begin(), positions.end(), 0);
+  View flat_rope = layer.rope;
+  if (!flat_rope.empty()) flat_rope.shape = {kMaxPositions, shape.rotary};
+  const auto prepared = [&](int64_t column, int64_t width, const ops::NormSpec& norm) {
+    return reference_rope(
+        reference_rms_norm(qkv.slice(0, length, column, width), to_matrix(norm.weight), 1e-5),
+        shape.head_dim, to_matrix(flat_rope), positions);
+  };
+  const Matrix q = prepared(0, q_width, layer.q_norm);
+  Matrix k = prepared(q_width, kv_width, layer.k_norm);
+  Matrix v = qkv.slice(0, length, q_width + kv_width, kv_width);
+  if (low_precision) {
+    k = rounded(k, ops_->kv_dtype());
+    v = rounded(v, ops_->kv_dtype());
+  }
+  ReferenceAttention spec{shape.heads,  shape.kv_heads,        double{score_scale(shape)},
+                          shape.window, double{shape.softcap}, ops_->kv_dtype(),
+                          low_precision};
+  return reference_attention(spec, q.slice(begin, count, 0, q_width), k, v);
+}
+
+namespace {
+
+TEST_P(OpsAttention, AgreesWithTheFormulas) {
+  constexpr int64_t kLengths[] = {1, 2, 7, 15, 16, 17, 31, 48, 63, 64, 65, 100, 131};
+  for (int round = 0; round < 32; ++round) {
+    Layer layer = make_layer(fuzzed_shape(), 200);
+    std::vector<Sequence> sequences;
+    std::vector<int64_t> history;
+    std::vector<int64_t> q_lens;
+    for (int64_t count = between(1, 4); count > 0; --count) {
+      const int64_t length = pick(kLengths);
+      sequences.push_back(make_sequence(layer, length));
+      q_lens.push_back(between(1, 2) == 1 ? 1 : between(1, length));
+      history.push_back(length - q_lens.back());
+    }
+    run_step(layer, sequences, history);
+    const Matrix got = to_matrix(run_step(layer, sequences, q_lens));
+    int64_t row = 0;
+    for (size_t s = 0; s < sequences.size(); ++s) {
+      const Matrix exact = expected(layer, sequences[s], history[s], q_lens[s], false);
+      const Matrix twin = expected(layer, sequences[s], history[s], q_lens[s], true);
+      const double unit = std::ldexp(1.0, ops_->kv_dtype() == DType::kBF16 ? -9 : -21);
+      const double tolerance = 2 * max_difference(twin, exact) + unit * max_abs(exact) + 1e-6;
+      const Matrix part = got.slice(row, q_lens[s], 0, got.cols);
+      EXPECT_LE(max_difference(part, exact), tolerance)
+          << "round " << round << ": " << q_lens[s] << " after " << history[s] << ", head_dim "
+          << layer.shape.head_dim << ", heads " << layer.shape.heads << "/" << layer.shape.kv_heads
+          << ", block " << layer.shape.block_size << ", window " << layer.shape.window << ", cap "
+          << layer.shape.softcap;
+      row += q_lens[s];
+    }
+  }
+}
+
+TEST_P(OpsAttention, PaddingTokensWriteNothing) {
+  for (const int64_t head_dim : {64, 20}) {
+    AttentionShape shape;
+    shape.head_dim = head_dim;
+    Layer layer = make_layer(shape, 4);
+    const int64_t width = (shape.heads + 2 * shape.kv_heads) * head_dim;
+    const std::vector<int32_t> rope_row(3, 0);
+    const std::vector<int32_t> slots(3, -1);
+    const View before = copy(layer.kv.storage);
+    const View q = poisoned({3, shape.heads * head_dim});
+    const View qkv = random({3, width});
+    const Matrix input = to_matrix(qkv);
+    ops_->qkv_prep(
+        {qkv, static_cast<int32_t>(shape.heads), {}, {}, {}, rope_row, slots, layer.kv, q});
+    EXPECT_EQ(std::memcmp(before.data, layer.kv.storage.data, before.bytes()), 0);
+    EXPECT_EQ(max_difference(to_matrix(q), input.slice(0, 3, 0, q.shape[1])), 0);
+  }
+}
+
+// Scores far apart: the softmax must neither overflow nor lose the one position that counts.
+TEST_P(OpsAttention, ExtremeScores) {
+  AttentionShape shape;
+  Layer layer = make_layer(shape, 20);
+  std::vector<Sequence> sequences;
+  sequences.push_back(make_sequence(layer, 130));
+  for (int64_t i = 0; i < sequences[0].qkv.shape.numel(); ++i) {
+    sequences[0].qkv.as<float>()[i] *= 30;
+  }
+  const int64_t all[] = {130};
+  const Matrix got = to_matrix(run_step(layer, sequences, all));
+  const Matrix exact = expected(layer, sequences[0], 0, 130, false);
+  const Matrix twin = expected(layer, sequences[0], 0, 130, true);
+  EXPECT_LE(max_difference(got, exact), 2 * max_difference(twin, exact) + 0.02);
+}
+
+TEST_P(OpsAttention, ChunksBatchesAndThreadsDoNotChangeARow) {
+  for (int round = 0; round < 24; ++round) {
+    const AttentionShape shape = fuzzed_shape();
+    Layer layer = make_layer(shape, 300);
+    std::vector<Sequence> whole;
+    whole.push_back(make_sequence(layer, between(2, 150)));
+    const int64_t length = whole[0].qkv.shape[0];
+    const View at_once = run_step(layer, whole, std::span(&length, 1));
+
+    // The same tokens in chunks, in other blocks, beside another sequence that decodes.
+    std::vector<Sequence> chunked;
+    chunked.push_back(make_sequence(layer, 100));
+    chunked.push_back(make_sequence(layer, length));
+    chunked[1].qkv = whole[0].qkv;
+    for (int64_t done = 0; done < length;) {
+      const int64_t chunk = std::min(between(1, 40), length - done);
+      const int64_t q_lens[] = {1, chunk};
+      const View out = run_step(layer, chunked, q_lens);
+      expect_same_bits(out.rows(1, chunk), at_once.rows(done, chunk),
+                       "chunk of " + std::to_string(chunk) + " at " + std::to_string(done) +
+                           ", round " + std::to_string(round));
+      done += chunk;
+      if (chunked[0].done == 100) chunked[0].done = 0;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rudder::testing

@@ -1,0 +1,58 @@
+// The part of the conformance suite that needs a KV cache: sequences whose tokens are fed to
+// qkv_prep and attention step by step, and what should come out. See ops_conformance.h.
+#pragma once
+
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "rudder/testing/ops_conformance.h"
+
+namespace rudder::testing {
+
+struct AttentionShape {
+  int64_t heads = 4;
+  int64_t kv_heads = 2;
+  int64_t head_dim = 64;
+  int64_t block_size = 16;
+  int64_t rotary = 0;        // rotated dimensions of a head
+  int64_t q_norm_width = 0;  // 0 = no norm
+  int64_t k_norm_width = 0;
+  int64_t window = 0;
+  float softcap = 0;
+};
+
+class OpsAttention : public OpsConformance {
+ protected:
+  static constexpr int64_t kMaxPositions = 160;
+
+  struct Layer {
+    AttentionShape shape;
+    ops::KvLayer kv;
+    ops::NormSpec q_norm;
+    ops::NormSpec k_norm;
+    tensor::View rope;
+    std::vector<int32_t> free_blocks;  // in random order
+  };
+  struct Sequence {
+    tensor::View qkv;  // of every token
+    std::vector<int32_t> blocks;
+    int64_t done = 0;  // tokens in the cache
+  };
+
+  static float score_scale(const AttentionShape& shape) {
+    return 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  }
+  AttentionShape fuzzed_shape();
+  Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
+  Sequence make_sequence(Layer& layer, int64_t length);
+  // The next q_lens[i] tokens of each sequence: [sum of q_lens, heads * head_dim].
+  tensor::View run_step(Layer& layer, std::span<Sequence> sequences,
+                        std::span<const int64_t> q_lens);
+  // Attention of tokens [begin, begin + count) of a sequence; with `low_precision`, rounding where
+  // a backend of this kv_dtype may round.
+  Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
+                  bool low_precision);
+};
+
+}  // namespace rudder::testing

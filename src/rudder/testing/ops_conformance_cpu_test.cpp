@@ -1,0 +1,40 @@
+// The CPU's backends in the conformance suite: the reference, and the fast one on every
+// instruction set that this machine runs, in both dtypes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "rudder/cpu/fast_ops.h"
+#include "rudder/cpu/reference_ops.h"
+#include "rudder/testing/ops_conformance_attention.h"
+
+namespace rudder::testing {
+namespace {
+
+std::vector<Backend> cpu_backends() {
+  std::vector<Backend> backends = {{"reference", [](int) { return cpu::make_reference_ops(); }}};
+  for (const cpu::Isa isa : cpu::available_isas()) {
+    for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
+      Backend backend;
+      backend.name = std::string(cpu::isa_name(isa)) + "_" + std::string(dtype_name(dtype));
+      std::replace(backend.name.begin(), backend.name.end(), '-', '_');
+      backend.make = [isa, dtype](int num_threads) {
+        return cpu::make_cpu_ops({dtype, num_threads, isa}).value();
+      };
+      backends.push_back(backend);
+    }
+  }
+  return backends;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends()), name_of);
+
+}  // namespace
+}  // namespace rudder::testing

@@ -1,0 +1,189 @@
+#include "rudder/testing/reference_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "rudder/base/check.h"
+
+namespace rudder::testing {
+namespace {
+
+using tensor::DType;
+
+double load(const tensor::View& view, int64_t i) {
+  switch (view.dtype) {
+    case DType::kF32:
+      return double{view.as<float>()[i]};
+    case DType::kF16:
+      return double{tensor::to_float(view.as<tensor::F16>()[i])};
+    case DType::kBF16:
+      return double{tensor::to_float(view.as<tensor::BF16>()[i])};
+    default:
+      RUDDER_CHECK(false, "dtype {}", tensor::dtype_name(view.dtype));
+  }
+}
+
+double round_to(double x, DType dtype) {
+  const auto value = static_cast<float>(x);
+  if (dtype == DType::kBF16) return double{tensor::to_float(tensor::to_bf16(value))};
+  if (dtype == DType::kF16) return double{tensor::to_float(tensor::to_f16(value))};
+  return double{value};
+}
+
+double activate(double x, ops::Activation activation) {
+  switch (activation) {
+    case ops::Activation::kSilu:
+      return x / (1 + std::exp(-x));
+    case ops::Activation::kGeluTanh:
+      return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    case ops::Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+  }
+  RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
+}  // namespace
+
+Matrix Matrix::slice(int64_t begin_row, int64_t num_rows, int64_t begin_col,
+                     int64_t num_cols) const {
+  Matrix out(num_rows, num_cols);
+  for (int64_t r = 0; r < num_rows; ++r) {
+    for (int64_t c = 0; c < num_cols; ++c) out.at(r, c) = at(begin_row + r, begin_col + c);
+  }
+  return out;
+}
+
+Matrix to_matrix(const tensor::View& view) {
+  if (view.empty()) return Matrix();
+  const int64_t cols = view.shape[view.shape.rank() - 1];
+  const int64_t count = view.shape.numel();
+  Matrix out(cols == 0 ? 0 : count / cols, cols);
+  for (int64_t i = 0; i < count; ++i) out.values[static_cast<size_t>(i)] = load(view, i);
+  return out;
+}
+
+Matrix rounded(const Matrix& x, DType dtype) {
+  Matrix out = x;
+  for (double& value : out.values) value = round_to(value, dtype);
+  return out;
+}
+
+double max_abs(const Matrix& x) {
+  double most = 0;
+  for (const double value : x.values) most = std::max(most, std::abs(value));
+  return most;
+}
+
+double max_difference(const Matrix& a, const Matrix& b) {
+  RUDDER_CHECK(a.rows == b.rows && a.cols == b.cols);
+  double most = 0;
+  for (size_t i = 0; i < a.values.size(); ++i) {
+    const double difference = std::abs(a.values[i] - b.values[i]);
+    if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    most = std::max(most, difference);
+  }
+  return most;
+}
+
+Matrix reference_linear(const Matrix& x, const Matrix& weight, const Matrix& bias) {
+  Matrix out(x.rows, weight.rows);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t n = 0; n < weight.rows; ++n) {
+      double sum = bias.values.empty() ? 0 : bias.values[static_cast<size_t>(n)];
+      for (int64_t k = 0; k < x.cols; ++k) sum += x.at(r, k) * weight.at(n, k);
+      out.at(r, n) = sum;
+    }
+  }
+  return out;
+}
+
+Matrix reference_rms_norm(const Matrix& x, const Matrix& weight, double eps) {
+  if (weight.values.empty()) return x;
+  Matrix out = x;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t first = 0; first < x.cols; first += weight.cols) {
+      double squares = 0;
+      for (int64_t c = 0; c < weight.cols; ++c) squares += x.at(r, first + c) * x.at(r, first + c);
+      const double root = std::sqrt(squares / static_cast<double>(weight.cols) + eps);
+      for (int64_t c = 0; c < weight.cols; ++c) {
+        out.at(r, first + c) = x.at(r, first + c) / root * weight.at(0, c);
+      }
+    }
+  }
+  return out;
+}
+
+Matrix reference_gated_act(const Matrix& x, ops::Activation activation) {
+  Matrix out(x.rows, x.cols / 2);
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < out.cols; ++c) {
+      out.at(r, c) = activate(x.at(r, c), activation) * x.at(r, out.cols + c);
+    }
+  }
+  return out;
+}
+
+double reference_soft_cap(double x, double cap) {
+  return cap == 0 ? x : cap * std::tanh(x / cap);
+}
+
+Matrix reference_rope(const Matrix& x, int64_t head_dim, const Matrix& table,
+                      std::span<const int32_t> rows) {
+  Matrix out = x;
+  const int64_t half = table.cols / 2;
+  for (int64_t r = 0; r < x.rows; ++r) {
+    const int64_t row = table.rows == 0 ? 0 : rows[static_cast<size_t>(r)];
+    for (int64_t head = 0; head < x.cols; head += head_dim) {
+      for (int64_t i = 0; i < half; ++i) {
+        const double cosine = table.at(row, i);
+        const double sine = table.at(row, half + i);
+        const double a = x.at(r, head + i);
+        const double b = x.at(r, head + half + i);
+        out.at(r, head + i) = a * cosine - b * sine;
+        out.at(r, head + half + i) = b * cosine + a * sine;
+      }
+    }
+  }
+  return out;
+}
+
+Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, const Matrix& k,
+                           const Matrix& v) {
+  const int64_t head_dim = q.cols / spec.num_heads;
+  const int64_t group = spec.num_heads / spec.num_kv_heads;
+  const auto product = [&](double x) {
+    return spec.round_products ? round_to(x, spec.product_dtype) : x;
+  };
+  Matrix out(q.rows, q.cols);
+  for (int64_t r = 0; r < q.rows; ++r) {
+    const int64_t last = k.rows - q.rows + r;
+    const int64_t first = spec.window > 0 ? std::max<int64_t>(0, last - spec.window + 1) : 0;
+    for (int64_t h = 0; h < spec.num_heads; ++h) {
+      const int64_t kv = h / group * head_dim;
+      std::vector<double> weights;
+      for (int64_t p = first; p <= last; ++p) {
+        double dot = 0;
+        for (int64_t i = 0; i < head_dim; ++i) {
+          dot += product(q.at(r, h * head_dim + i)) * k.at(p, kv + i);
+        }
+        weights.push_back(reference_soft_cap(dot * spec.scale, spec.softcap));
+      }
+      const double top = *std::max_element(weights.begin(), weights.end());
+      double total = 0;
+      for (double& weight : weights) {
+        weight = std::exp(weight - top);
+        total += weight;
+      }
+      for (int64_t p = first; p <= last; ++p) {
+        const double weight = product(weights[static_cast<size_t>(p - first)]) / total;
+        for (int64_t i = 0; i < head_dim; ++i) {
+          out.at(r, h * head_dim + i) += weight * v.at(p, kv + i);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace rudder::testing

@@ -1,0 +1,57 @@
+// The macro-ops in double precision, naively: what every backend is held to (ops_conformance.h).
+// Formulas: ops/args.h. Tests only; plain values.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rudder/ops/args.h"
+
+namespace rudder::testing {
+
+struct Matrix {
+  int64_t rows = 0;
+  int64_t cols = 0;
+  std::vector<double> values;
+
+  Matrix() = default;
+  Matrix(int64_t num_rows, int64_t num_cols)
+      : rows(num_rows), cols(num_cols), values(static_cast<size_t>(num_rows * num_cols)) {}
+  double& at(int64_t r, int64_t c) { return values[static_cast<size_t>(r * cols + c)]; }
+  double at(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * cols + c)]; }
+  Matrix slice(int64_t begin_row, int64_t num_rows, int64_t begin_col, int64_t num_cols) const;
+};
+
+// A view of rank 1 (one row) or more (the last axis is the columns); f32, f16 or bf16.
+Matrix to_matrix(const tensor::View& view);
+// Each value rounded to `dtype` and back.
+Matrix rounded(const Matrix& x, tensor::DType dtype);
+double max_abs(const Matrix& x);
+double max_difference(const Matrix& a, const Matrix& b);  // NaN counts as infinity
+
+Matrix reference_linear(const Matrix& x, const Matrix& weight, const Matrix& bias);
+// Each run of weight.cols columns is normalised by itself; an empty weight changes nothing.
+Matrix reference_rms_norm(const Matrix& x, const Matrix& weight, double eps);
+Matrix reference_gated_act(const Matrix& x, ops::Activation activation);
+double reference_soft_cap(double x, double cap);
+// Rotates each head of each row by rows of `table` [rope_rows, 2 * half].
+Matrix reference_rope(const Matrix& x, int64_t head_dim, const Matrix& table,
+                      std::span<const int32_t> rows);
+
+struct ReferenceAttention {
+  int64_t num_heads = 1;
+  int64_t num_kv_heads = 1;
+  double scale = 1;
+  int64_t window = 0;
+  double softcap = 0;
+  // What a low-precision twin rounds: q before the scores, weights before they meet v.
+  tensor::DType product_dtype = tensor::DType::kF32;
+  bool round_products = false;
+};
+
+// One sequence: q is the last q.rows of the k.rows positions.
+Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, const Matrix& k,
+                           const Matrix& v);
+
+}  // namespace rudder::testing
