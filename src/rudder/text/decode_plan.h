@@ -1,27 +1,76 @@
-// DecodePlan: a tokenizer's decoder chain compiled into one table of bytes a token and a few
-// streaming stages, so that decoding token by token and decoding a whole text are the same code.
+// DecodePlan: a tokenizer's `decoder` compiled into a table of bytes by token and a few streaming
+// stages, so that decoding token by token and decoding a whole text are the same code.
 // Made by the tokenizer's loader; run by Tokenizer::decode and StreamDecoder. The plan is immutable
-// and shared, a DecodeState belongs to one sequence.
+// and shared between threads; a DecodeState belongs to one sequence.
 #pragma once
 
-#include <array>
+#include <boost/json/fwd.hpp>
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-namespace rudder::text {
+#include "rudder/base/result.h"
+#include "rudder/text/token_table.h"
 
-class DecodePlan;
+namespace rudder::text {
 
 struct DecodeState {
   bool any_token = false;  // a token has been pushed
-  bool any_text = false;   // the fused text has begun
-  uint32_t stripped = 0;   // characters removed from the start of the fused text
-  std::string pending;     // bytes not yet decided: UTF-8 prefix or byte-fallback run
-  std::string tail;        // text not yet decided: the end-strip window
+  uint32_t stripped = 0;   // characters removed from the start of the text
+  bool in_text = false;    // the start has been passed: nothing more is stripped from it
+  std::string pending;     // bytes not yet decided: an unfinished character, or a byte-token run
+  std::string tail;        // text not yet decided: it may be stripped from the end
+};
+
+class DecodePlan {
+ public:
+  // `spelling(id)` is the token as the decoder sees it, empty where there is none; ids are below
+  // `size`. kUnsupported names the decoder, or the order of decoders.
+  static Result<DecodePlan> parse(const boost::json::value& decoder, int32_t size,
+                                  const std::function<std::string_view(int32_t)>& spelling);
+
+  // Appends the text that `id` makes certain. Ids outside the vocabulary add nothing.
+  void push(DecodeState& state, int32_t id, std::string& out) const;
+  // Appends what was held back.
+  void flush(DecodeState& state, std::string& out) const;
+
+  // What the token stands for inside a text; empty if there is no such id.
+  std::string_view bytes(int32_t id) const { return table_.get(id); }
+
+ private:
+  // A decoder that works on one token's string at a time.
+  struct TokenOp {
+    enum class Kind { kReplace, kStrip, kMetaspace } kind;
+    std::string from;       // replace: what; strip: the character; metaspace: the replacement
+    std::string to;         // replace: by what
+    size_t start = 0;       // strip: at most so many from the start
+    size_t stop = 0;        // and from the end
+    bool prepends = false;  // metaspace: the first token's leading marks are dropped
+  };
+  // How the tokens' strings become one text.
+  enum class Join {
+    kSpaces,     // no decoder: joined with spaces
+    kPlain,      // concatenated
+    kByteLevel,  // bytes, decoded with U+FFFD for what is not UTF-8
+    kFallback,   // "<0xAB>" tokens are bytes; a run of them that is not UTF-8 is all U+FFFD
+  };
+  struct Chain;  // the parser's state
+
+  static std::string apply(const std::vector<TokenOp>& ops, std::string text, bool first);
+  void emit(DecodeState& state, std::string_view text, std::string& out) const;
+  void end_byte_run(DecodeState& state, std::string& out) const;
+
+  Join join_ = Join::kPlain;
+  std::vector<TokenOp> ops_;
+  bool first_differs_ = false;          // some op treats the first token differently
+  std::optional<TokenOp> text_strip_;   // Strip on the joined text
+  TokenTable table_;                    // bytes by id, as for a token that is not the first
+  std::vector<bool> is_byte_;           // Join::kFallback: the id is a byte token
+  std::vector<std::string> spellings_;  // the file's strings, only where first_differs_
 };
 
 }  // namespace rudder::text

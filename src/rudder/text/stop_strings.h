@@ -10,6 +10,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -36,6 +37,8 @@ class StopSet {
     int32_t depth = 0;   // bytes held back in this state
     int32_t match = -1;  // index of the longest stop string that ends here
   };
+  void build();
+  int32_t child(int32_t state, uint8_t byte) const;  // -1 if there is none
   int32_t step(int32_t state, uint8_t byte) const;
 
   std::vector<std::string> strings_;

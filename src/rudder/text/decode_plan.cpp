@@ -1,0 +1,272 @@
+#include "rudder/text/decode_plan.h"
+
+#include <boost/json.hpp>
+#include <charconv>
+
+#include "rudder/text/json_fields.h"
+#include "rudder/text/unicode.h"
+
+namespace rudder::text {
+namespace {
+
+std::optional<uint8_t> byte_token(std::string_view token) {
+  if (token.size() != 6 || !token.starts_with("<0x") || token[5] != '>') return std::nullopt;
+  uint8_t byte = 0;
+  const char* end = token.data() + 5;
+  const auto [stop, error] = std::from_chars(token.data() + 3, end, byte, 16);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return byte;
+}
+
+// The bytes that a token in GPT-2's byte alphabet stands for; another token stands for itself.
+std::string alphabet_bytes(std::string_view token) {
+  std::string bytes;
+  for (size_t pos = 0; pos < token.size();) {
+    const auto byte = char_byte(next_char(token, pos));
+    if (!byte) return std::string(token);
+    bytes.push_back(static_cast<char>(*byte));
+  }
+  return bytes;
+}
+
+std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t done = 0;
+  for (size_t at = text.find(from); at != std::string_view::npos;
+       at = text.find(from, at + from.size())) {
+    out += text.substr(done, at - done);
+    out += to;
+    done = at + from.size();
+  }
+  out += text.substr(done);
+  return out;
+}
+
+}  // namespace
+
+// Decoders in their order, sorted into what happens to tokens, the join, and the joined text.
+struct DecodePlan::Chain {
+  DecodePlan& plan;
+  bool joined = false;    // the join is decided
+  bool one_text = false;  // and what follows sees one string
+
+  Result<void> add(const boost::json::value& node, const std::string& path, int depth) {
+    RUDDER_TRY(const auto* object, as_object(node, path));
+    RUDDER_TRY(const std::string type, string_field(*object, "type", path));
+    if (type == "Sequence") return add_sequence(*object, path, depth);
+    if (type == "Fuse") {
+      joined = one_text = true;
+      return {};
+    }
+    if (type == "ByteLevel" || type == "ByteFallback") {
+      if (joined) return out_of_order(type, path);
+      plan.join_ = type == "ByteLevel" ? Join::kByteLevel : Join::kFallback;
+      joined = true;
+      one_text = type == "ByteLevel";
+      return {};
+    }
+    RUDDER_TRY(TokenOp op, read_op(*object, type, path));
+    if (!joined) {
+      plan.ops_.push_back(std::move(op));
+    } else if (op.kind == TokenOp::Kind::kStrip && one_text && !plan.text_strip_) {
+      plan.text_strip_ = std::move(op);
+    } else {
+      return out_of_order(type, path);
+    }
+    return {};
+  }
+
+  Result<void> add_sequence(const boost::json::object& object, const std::string& path, int depth) {
+    const auto* list = object.if_contains("decoders");
+    if (list == nullptr || !list->is_array() || depth > 8) {
+      return fail(ErrorCode::kCorruptFile, "must be a list", path + ".decoders");
+    }
+    size_t index = 0;
+    for (const auto& item : list->get_array()) {
+      RUDDER_TRY_VOID(add(item, fmt::format("{}.decoders[{}]", path, index++), depth + 1));
+    }
+    return {};
+  }
+
+  static tl::unexpected<Error> out_of_order(std::string_view type, const std::string& path) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("decoder \"{}\" is not supported at this place of the chain", type),
+                path);
+  }
+
+  static Result<TokenOp> read_op(const boost::json::object& object, const std::string& type,
+                                 const std::string& path) {
+    TokenOp op{};
+    if (type == "Replace") {
+      op.kind = TokenOp::Kind::kReplace;
+      RUDDER_TRY(PatternField pattern, pattern_field(object, path));
+      if (pattern.is_regex || pattern.text.empty()) {
+        return fail(ErrorCode::kUnsupported, "decoder \"Replace\" is supported with a string only",
+                    path + ".pattern");
+      }
+      op.from = std::move(pattern.text);
+      RUDDER_TRY(op.to, string_field(object, "content", path));
+    } else if (type == "Strip") {
+      op.kind = TokenOp::Kind::kStrip;
+      RUDDER_TRY(op.from, string_field(object, "content", path));
+      RUDDER_TRY(op.start, int_field(object, "start", 0, 1 << 20, path));
+      RUDDER_TRY(op.stop, int_field(object, "stop", 0, 1 << 20, path));
+    } else if (type == "Metaspace") {
+      op.kind = TokenOp::Kind::kMetaspace;
+      RUDDER_TRY(op.from, string_field(object, "replacement", path));
+      RUDDER_TRY(op.prepends, bool_field(object, "add_prefix_space", true, path));
+      if (object.if_contains("prepend_scheme") != nullptr) {
+        RUDDER_TRY(const std::string scheme, string_field(object, "prepend_scheme", path));
+        op.prepends = scheme != "never";
+      }
+    } else {
+      return unsupported_component("decoder", type, path);
+    }
+    if (op.from.empty()) return fail(ErrorCode::kCorruptFile, "must not be empty", path);
+    return op;
+  }
+};
+
+Result<DecodePlan> DecodePlan::parse(const boost::json::value& decoder, int32_t size,
+                                     const std::function<std::string_view(int32_t)>& spelling) {
+  DecodePlan plan;
+  if (decoder.is_null()) {
+    plan.join_ = Join::kSpaces;
+  } else {
+    Chain chain{plan};
+    RUDDER_TRY_VOID(chain.add(decoder, "decoder", 0));
+  }
+  for (const TokenOp& op : plan.ops_) {
+    plan.first_differs_ |= op.kind == TokenOp::Kind::kMetaspace && op.prepends;
+  }
+  if (plan.first_differs_ && plan.join_ == Join::kByteLevel) {
+    return fail(ErrorCode::kUnsupported, "Metaspace before ByteLevel is not supported", "decoder");
+  }
+  if (plan.first_differs_) plan.spellings_.resize(static_cast<size_t>(size));
+  if (plan.join_ == Join::kFallback) plan.is_byte_.resize(static_cast<size_t>(size));
+  for (int32_t id = 0; id < size; ++id) {
+    const std::string_view token = spelling(id);
+    if (token.empty()) continue;
+    std::string text = apply(plan.ops_, std::string(token), false);
+    if (plan.join_ == Join::kByteLevel) text = alphabet_bytes(text);
+    if (plan.join_ == Join::kFallback) {
+      if (const auto byte = byte_token(text)) {
+        plan.is_byte_[id] = true;
+        text.assign(1, static_cast<char>(*byte));
+      }
+    }
+    if (plan.first_differs_) plan.spellings_[id] = token;
+    plan.table_.set(id, text);
+  }
+  return plan;
+}
+
+std::string DecodePlan::apply(const std::vector<TokenOp>& ops, std::string text, bool first) {
+  for (const TokenOp& op : ops) {
+    if (op.kind == TokenOp::Kind::kReplace) {
+      text = replace_all(text, op.from, op.to);
+    } else if (op.kind == TokenOp::Kind::kMetaspace) {
+      text = replace_all(text, op.from, first && op.prepends ? "" : " ");
+    } else {
+      std::string_view view = text;
+      for (size_t i = 0; i < op.start && view.starts_with(op.from); ++i) {
+        view.remove_prefix(op.from.size());
+      }
+      for (size_t i = 0; i < op.stop && view.ends_with(op.from); ++i) {
+        view.remove_suffix(op.from.size());
+      }
+      text = std::string(view);
+    }
+  }
+  return text;
+}
+
+void DecodePlan::push(DecodeState& state, int32_t id, std::string& out) const {
+  if (!table_.contains(id)) return;
+  const bool first = !state.any_token;
+  state.any_token = true;
+  if (join_ == Join::kByteLevel) {
+    state.pending += table_.get(id);
+    if (!text_strip_) {
+      drain_utf8(state.pending, false, out);
+      return;
+    }
+    std::string text;
+    drain_utf8(state.pending, false, text);
+    emit(state, text, out);
+    return;
+  }
+  if (join_ == Join::kFallback && is_byte_[id]) {
+    state.pending += table_.get(id);
+    return;
+  }
+  end_byte_run(state, out);
+  if (join_ == Join::kSpaces && !first) out.push_back(' ');
+  if (first && first_differs_) {
+    emit(state, apply(ops_, spellings_[id], true), out);
+  } else {
+    emit(state, table_.get(id), out);
+  }
+}
+
+void DecodePlan::flush(DecodeState& state, std::string& out) const {
+  if (join_ == Join::kByteLevel) {
+    std::string text;
+    drain_utf8(state.pending, true, text);
+    emit(state, text, out);
+  } else {
+    end_byte_run(state, out);
+  }
+  if (text_strip_) {
+    std::string_view tail = state.tail;
+    for (size_t i = 0; i < text_strip_->stop && tail.ends_with(text_strip_->from); ++i) {
+      tail.remove_suffix(text_strip_->from.size());
+    }
+    out += tail;
+    state.tail.clear();
+  }
+}
+
+// A run of byte tokens is one string if it is UTF-8, else one U+FFFD a byte; only its end decides.
+void DecodePlan::end_byte_run(DecodeState& state, std::string& out) const {
+  if (state.pending.empty()) return;
+  std::string text;
+  if (find_invalid_utf8(state.pending)) {
+    for (size_t i = 0; i < state.pending.size(); ++i) append_utf8(text, kReplacementChar);
+  } else {
+    text.swap(state.pending);
+  }
+  state.pending.clear();
+  emit(state, text, out);
+}
+
+void DecodePlan::emit(DecodeState& state, std::string_view text, std::string& out) const {
+  if (!text_strip_) {
+    out += text;
+    return;
+  }
+  const std::string_view mark = text_strip_->from;
+  while (!state.in_text && !text.empty()) {
+    if (state.stripped < text_strip_->start && text.starts_with(mark)) {
+      text.remove_prefix(mark.size());
+      ++state.stripped;
+    } else {
+      state.in_text = true;
+    }
+  }
+  if (text_strip_->stop == 0) {
+    out += text;
+    return;
+  }
+  state.tail += text;
+  size_t keep = state.tail.size();  // the trailing marks may yet be the end of the text
+  for (size_t i = 0; i < text_strip_->stop && keep >= mark.size() &&
+                     std::string_view(state.tail).substr(0, keep).ends_with(mark);
+       ++i) {
+    keep -= mark.size();
+  }
+  out.append(state.tail, 0, keep);
+  state.tail.erase(0, keep);
+}
+
+}  // namespace rudder::text

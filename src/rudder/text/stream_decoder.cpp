@@ -1,0 +1,26 @@
+#include "rudder/text/stream_decoder.h"
+
+namespace rudder::text {
+
+StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special)
+    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+
+void StreamDecoder::prime(std::span<const int32_t> ids) {
+  for (const int32_t id : ids) push(id);
+  delta_.clear();
+}
+
+std::string_view StreamDecoder::push(int32_t id) {
+  delta_.clear();
+  if (skip_special_ && tokenizer_->is_special(id)) return {};
+  tokenizer_->decode_plan().push(state_, id, delta_);
+  return delta_;
+}
+
+std::string_view StreamDecoder::flush() {
+  delta_.clear();
+  tokenizer_->decode_plan().flush(state_, delta_);
+  return delta_;
+}
+
+}  // namespace rudder::text

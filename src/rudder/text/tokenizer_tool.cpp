@@ -1,0 +1,161 @@
+// tokenizer_tool: the room's command line, driven by tools/tokenizer_diff against the reference.
+//   encode TOKENIZER   a JSON string a line in; a line out of ids, their decodings and the streams'
+//   decode TOKENIZER   a JSON list of ids a line in; the same decodings out
+//   bench TOKENIZER FILE SECONDS   encode and stream-decode speed over the lines of FILE
+//   render TEMPLATE    a JSON context a line in; {"text"} or {"error"} out
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+#include <iostream>
+
+#include "rudder/base/json.h"
+#include "rudder/text/chat_template.h"
+#include "rudder/text/files.h"
+#include "rudder/text/stream_decoder.h"
+#include "rudder/text/tokenizer.h"
+
+namespace rudder::text {
+namespace {
+
+namespace json = boost::json;
+using TokenizerPtr = std::shared_ptr<const Tokenizer>;
+
+int report(const Error& error) {
+  std::cerr << error.to_string() << "\n";
+  return 1;
+}
+
+json::array to_json(const std::vector<int32_t>& ids) {
+  return json::array(ids.begin(), ids.end());
+}
+
+std::string stream(const TokenizerPtr& tokenizer, const std::vector<int32_t>& ids, bool skip) {
+  StreamDecoder decoder(tokenizer, skip);
+  std::string text;
+  for (const int32_t id : ids) text += decoder.push(id);
+  text += decoder.flush();
+  return text;
+}
+
+json::object decodings(const TokenizerPtr& tokenizer, const std::vector<int32_t>& ids) {
+  return {{"text", tokenizer->decode(ids, false)},
+          {"skip", tokenizer->decode(ids, true)},
+          {"stream_text", stream(tokenizer, ids, false)},
+          {"stream_skip", stream(tokenizer, ids, true)}};
+}
+
+int encode_lines(const TokenizerPtr& tokenizer) {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    auto value = parse_json(line, "line");
+    if (!value) return report(value.error());
+    const std::string text(value->as_string());
+    auto ids = tokenizer->encode(text);
+    auto plain = tokenizer->encode(text, {.add_special_tokens = false, .parse_special = false});
+    if (!ids) return report(ids.error());
+    if (!plain) return report(plain.error());
+    json::object out = decodings(tokenizer, *ids);
+    out["ids"] = to_json(*ids);
+    out["plain"] = to_json(*plain);
+    std::cout << to_json_text(out) << "\n";
+  }
+  return 0;
+}
+
+int decode_lines(const TokenizerPtr& tokenizer) {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    auto value = parse_json(line, "line");
+    if (!value) return report(value.error());
+    std::vector<int32_t> ids;
+    for (const auto& id : value->as_array()) ids.push_back(static_cast<int32_t>(id.as_int64()));
+    std::cout << to_json_text(decodings(tokenizer, ids)) << "\n";
+  }
+  return 0;
+}
+
+// Whole passes over the lines until `seconds` have gone; the best pass counts, since other load on
+// the machine only slows a pass down.
+int bench(const TokenizerPtr& tokenizer, const std::string& path, double seconds) {
+  auto text = read_text_file(path);
+  if (!text) return report(text.error());
+  std::vector<std::string_view> lines;
+  for (size_t from = 0; from < text->size();) {
+    const size_t end = std::min(text->find('\n', from), text->size() - 1);
+    lines.push_back(std::string_view(*text).substr(from, end + 1 - from));
+    from = end + 1;
+  }
+  using Clock = std::chrono::steady_clock;
+  const auto since = [](Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  };
+  const auto begin = Clock::now();
+  double best_encode = 1e9, best_stream = 1e9;
+  size_t tokens = 0;
+  while (since(begin) < seconds || tokens == 0) {
+    tokens = 0;
+    std::vector<std::vector<int32_t>> all;
+    auto start = Clock::now();
+    for (const std::string_view line : lines) {
+      auto ids = tokenizer->encode(line, {.add_special_tokens = false});
+      if (!ids) return report(ids.error());
+      tokens += ids->size();
+      all.push_back(std::move(*ids));
+    }
+    best_encode = std::min(best_encode, since(start));
+    start = Clock::now();
+    size_t bytes = 0;
+    for (const auto& ids : all) {
+      StreamDecoder decoder(tokenizer, true);
+      for (const int32_t id : ids) bytes += decoder.push(id).size();
+      bytes += decoder.flush().size();
+    }
+    best_stream = std::min(best_stream, since(start));
+    if (bytes == 0) return 1;
+  }
+  fmt::print("{{\"bytes\": {}, \"tokens\": {}, \"encode_s\": {:.6f}, \"stream_s\": {:.6f}}}\n",
+             text->size(), tokens, best_encode, best_stream);
+  return 0;
+}
+
+int render_lines(const std::string& path) {
+  auto source = read_text_file(path);
+  if (!source) return report(source.error());
+  auto parsed = ChatTemplate::parse(*source);
+  if (!parsed) return report(parsed.error());
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    auto context = parse_json(line, "line");
+    if (!context) return report(context.error());
+    auto text = parsed->render(context->as_object());
+    const json::object out =
+        text ? json::object{{"text", *text}} : json::object{{"error", text.error().to_string()}};
+    std::cout << to_json_text(out) << "\n";
+  }
+  return 0;
+}
+
+int run(const std::vector<std::string>& args) {
+  if (args.size() == 2 && args[0] == "render") return render_lines(args[1]);
+  if (args.size() < 2) {
+    std::cerr << "usage: tokenizer_tool encode|decode|bench|render ...\n";
+    return 2;
+  }
+  auto file = read_text_file(args[1]);
+  if (!file) return report(file.error());
+  auto tokenizer = Tokenizer::from_json(*file);
+  if (!tokenizer) return report(tokenizer.error());
+  if (args[0] == "encode") return encode_lines(*tokenizer);
+  if (args[0] == "decode") return decode_lines(*tokenizer);
+  if (args[0] == "bench" && args.size() == 4) return bench(*tokenizer, args[2], std::stod(args[3]));
+  return 2;
+}
+
+}  // namespace
+}  // namespace rudder::text
+
+int main(int argc, char** argv) {
+  std::ios::sync_with_stdio(false);
+  return rudder::text::run({argv + 1, argv + argc});
+}
