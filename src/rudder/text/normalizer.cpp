@@ -217,7 +217,8 @@ void normalize_unicode(UnicodeForm form, std::string& text) {
   size_t run = 0;
   for (size_t pos = 0; pos < text.size();) {
     const size_t start = pos;
-    if (in_ranges(kUnknownToNormaliser, next_char(text, pos))) {
+    const char32_t c = next_char(text, pos);
+    if (in_ranges(kUnknownToNormaliser, c) || in_ranges(kLaterCategory, c)) {
       append_normal_form(form, std::string_view(text).substr(run, start - run), out);
       out.append(text, start, pos - start);
       run = pos;
