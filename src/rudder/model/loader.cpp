@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/archs/modules.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
@@ -117,7 +118,7 @@ class Loader {
       out_.layers.push_back(std::move(layer));
       binder_.report();
     }
-    RUDDER_TRY(out_.final_norm, load_norm(std::string(names_.final_norm), spec_.hidden));
+    RUDDER_TRY(out_.final_norm, load_norm({std::string(names_.final_norm), spec_.hidden}));
     RUDDER_TRY_VOID(binder_.check_all_taken(names_));
     RUDDER_TRY_VOID(checkpoint_.check_unchanged());
     binder_.report();
@@ -152,47 +153,25 @@ class Loader {
   }
 
   Result<LayerWeights> load_layer(size_t index) {
-    const LayerSpec& layer = spec_.layers[index];
-    const AttentionSpec& attention = layer.attention;
-    const int64_t hidden = spec_.hidden;
-    const int64_t q = int64_t{attention.num_heads} * attention.head_dim;
-    const int64_t kv = int64_t{attention.num_kv_heads} * attention.head_dim;
-    const int64_t width = layer.mlp.width;
-    const std::string prefix = fmt::format("{}layers.{}.", names_.prefix, index);
-
+    const LayerModules modules = layer_modules(spec_, names_, index);
     LayerWeights out;
-    RUDDER_TRY(out.attn_pre_norm, layer_norm(prefix, names_.attn_pre_norm, hidden));
-    RUDDER_TRY(out.attn_post_norm, layer_norm(prefix, names_.attn_post_norm, hidden));
-    RUDDER_TRY(out.mlp_pre_norm, layer_norm(prefix, names_.mlp_pre_norm, hidden));
-    RUDDER_TRY(out.mlp_post_norm, layer_norm(prefix, names_.mlp_post_norm, hidden));
-    if (attention.qk_norm != QkNorm::kNone) {
-      const bool per_head = attention.qk_norm == QkNorm::kPerHead;
-      RUDDER_TRY(out.q_norm, layer_norm(prefix, names_.q_norm, per_head ? attention.head_dim : q));
-      RUDDER_TRY(out.k_norm, layer_norm(prefix, names_.k_norm, per_head ? attention.head_dim : kv));
-    }
-    const bool qkv_stacked = names_.qkv.size() == 1;
-    RUDDER_TRY(out.qkv, linear(prefix, names_.qkv,
-                               qkv_stacked ? std::vector{q + 2 * kv} : std::vector{q, kv, kv},
-                               hidden, attention.qkv_bias));
-    RUDDER_TRY(out.attn_out, linear(prefix, {names_.attn_out}, {hidden}, q, attention.out_bias));
-    const bool gate_up_stacked = names_.gate_up.size() == 1;
-    RUDDER_TRY(out.gate_up,
-               linear(prefix, names_.gate_up,
-                      gate_up_stacked ? std::vector{2 * width} : std::vector{width, width}, hidden,
-                      layer.mlp.bias));
-    RUDDER_TRY(out.down, linear(prefix, {names_.down}, {hidden}, width, layer.mlp.bias));
+    RUDDER_TRY(out.attn_pre_norm, load_norm(modules.attn_pre_norm));
+    RUDDER_TRY(out.attn_post_norm, load_norm(modules.attn_post_norm));
+    RUDDER_TRY(out.mlp_pre_norm, load_norm(modules.mlp_pre_norm));
+    RUDDER_TRY(out.mlp_post_norm, load_norm(modules.mlp_post_norm));
+    RUDDER_TRY(out.q_norm, load_norm(modules.q_norm));
+    RUDDER_TRY(out.k_norm, load_norm(modules.k_norm));
+    RUDDER_TRY(out.qkv, load_linear(modules.qkv));
+    RUDDER_TRY(out.attn_out, load_linear(modules.attn_out));
+    RUDDER_TRY(out.gate_up, load_linear(modules.gate_up));
+    RUDDER_TRY(out.down, load_linear(modules.down));
     return out;
   }
 
-  Result<ops::NormSpec> layer_norm(const std::string& prefix, std::string_view name,
-                                   int64_t width) {
-    if (name.empty()) return ops::NormSpec{};
-    return load_norm(fmt::format("{}{}.weight", prefix, name), width);
-  }
-
-  Result<ops::NormSpec> load_norm(const std::string& name, int64_t width) {
-    RUDDER_TRY(const View stored, binder_.take(name, Shape{width}));
-    std::vector<float> values(static_cast<size_t>(width));
+  Result<ops::NormSpec> load_norm(const NormModule& module) {
+    if (module.name.empty()) return ops::NormSpec{};
+    RUDDER_TRY(const View stored, binder_.take(module.name, Shape{module.width}));
+    std::vector<float> values(static_cast<size_t>(module.width));
     for (size_t i = 0; i < values.size(); ++i) {
       float value = 0;
       switch (stored.dtype) {
@@ -209,22 +188,18 @@ class Loader {
     }
     ops::NormSpec norm;
     norm.eps = spec_.norm_eps;
-    RUDDER_TRY(norm.weight, ops_.upload({values.data(), DType::kF32, Shape{width}}, DType::kF32));
+    RUDDER_TRY(norm.weight, ops_.upload({values.data(), DType::kF32, stored.shape}, DType::kF32));
     out_.bytes += static_cast<int64_t>(norm.weight.bytes());
     return norm;
   }
 
-  // Modules of `rows[i]` outputs each, stacked.
-  Result<ops::LinearWeight> linear(const std::string& prefix,
-                                   const std::vector<std::string_view>& names,
-                                   const std::vector<int64_t>& rows, int64_t in, bool bias) {
+  Result<ops::LinearWeight> load_linear(const LinearModule& module) {
     std::vector<ops::LinearPart> parts;
-    for (size_t i = 0; i < names.size(); ++i) {
+    for (const LinearModule::Part& stored : module.parts) {
       ops::LinearPart part;
-      const std::string module = fmt::format("{}{}", prefix, names[i]);
-      RUDDER_TRY(part.weight, binder_.take(module + ".weight", Shape{rows[i], in}));
-      if (bias) {
-        RUDDER_TRY(part.bias, binder_.take(module + ".bias", Shape{rows[i]}));
+      RUDDER_TRY(part.weight, binder_.take(stored.name + ".weight", Shape{stored.rows, module.in}));
+      if (module.bias) {
+        RUDDER_TRY(part.bias, binder_.take(stored.name + ".bias", Shape{stored.rows}));
       }
       parts.push_back(part);
     }

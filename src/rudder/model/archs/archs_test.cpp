@@ -1,0 +1,186 @@
+#include "rudder/model/archs/archs.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+namespace rudder::model {
+namespace {
+
+using weights::HfConfig;
+
+constexpr std::string_view kCommon =
+    R"("hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4,
+       "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
+       "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu")";
+
+Result<ModelSpec> read(std::string_view architecture, std::string_view more) {
+  const std::string text = fmt::format("{{{}{}{}}}", kCommon, more.empty() ? "" : ", ", more);
+  const auto config = HfConfig::parse(text, "config.json");
+  EXPECT_TRUE(config) << config.error().to_string();
+  return (*find_architecture(architecture))->read_spec(*config);
+}
+
+ModelSpec spec(std::string_view architecture, std::string_view more) {
+  auto out = read(architecture, more);
+  EXPECT_TRUE(out) << out.error().to_string();
+  return out ? *out : ModelSpec{};
+}
+
+void expect_refused(std::string_view architecture, std::string_view more, std::string_view where) {
+  const auto out = read(architecture, more);
+  ASSERT_FALSE(out) << more;
+  EXPECT_EQ(out.error().where, where) << out.error().to_string();
+}
+
+TEST(Archs, NamesAreUnique) {
+  for (const Architecture& a : architectures()) {
+    EXPECT_EQ(*find_architecture(a.name), &a);
+  }
+  EXPECT_FALSE(find_architecture("GPT2LMHeadModel"));
+}
+
+TEST(Archs, LlamaDefaults) {
+  const ModelSpec s = spec("LlamaForCausalLM", "");
+  EXPECT_EQ(s.layers.size(), 4U);
+  EXPECT_FALSE(s.tied_head);
+  EXPECT_EQ(s.layers[0].attention.head_dim, 16);
+  EXPECT_EQ(s.layers[0].attention.scale, 0.25f);
+  EXPECT_EQ(s.layers[0].attention.window, 0);
+  ASSERT_EQ(s.ropes.size(), 1U);
+  EXPECT_EQ(s.ropes[0].theta, 10000);
+  EXPECT_EQ(s.ropes[0].rotary_dim, 16);
+}
+
+TEST(Archs, BothLayoutsOfRopeKeysMeanTheSame) {
+  const ModelSpec four = spec(
+      "LlamaForCausalLM", R"("rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2})");
+  const ModelSpec five =
+      spec("LlamaForCausalLM",
+           R"("rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 500000.0})");
+  for (const ModelSpec* s : {&four, &five}) {
+    EXPECT_EQ(s->ropes[0].theta, 5e5);
+    EXPECT_EQ(std::get<RopeLinear>(s->ropes[0].scaling).factor, 2);
+  }
+  // null is absent: what transformers 4 writes for no scaling.
+  const ModelSpec none = spec("LlamaForCausalLM", R"("rope_scaling": null)");
+  EXPECT_TRUE(std::holds_alternative<RopeDefault>(none.ropes[0].scaling));
+}
+
+TEST(Archs, WindowsByLayer) {
+  EXPECT_EQ(spec("MistralForCausalLM", R"("sliding_window": 24)").layers[3].attention.window, 24);
+  EXPECT_EQ(spec("MistralForCausalLM", R"("sliding_window": null)").layers[0].attention.window, 0);
+  const auto windows = [](const ModelSpec& s) {
+    std::vector<int32_t> out;
+    for (const LayerSpec& layer : s.layers) out.push_back(layer.attention.window);
+    return out;
+  };
+  using Windows = std::vector<int32_t>;
+  // A window that is there but not switched on.
+  EXPECT_EQ(windows(spec("Qwen2ForCausalLM", R"("sliding_window": 9, "max_window_layers": 2)")),
+            (Windows{0, 0, 0, 0}));
+  EXPECT_EQ(windows(spec("Qwen2ForCausalLM", R"("sliding_window": 9, "max_window_layers": 2,
+                                                "use_sliding_window": true)")),
+            (Windows{0, 0, 9, 9}));
+  EXPECT_EQ(
+      windows(spec("Gemma2ForCausalLM", R"("sliding_window": 9, "query_pre_attn_scalar": 16)")),
+      (Windows{9, 0, 9, 0}));
+  EXPECT_EQ(windows(spec("Gemma3ForCausalLM", R"("sliding_window": 9, "query_pre_attn_scalar": 16,
+                                                 "sliding_window_pattern": 3)")),
+            (Windows{9, 9, 0, 9}));
+  EXPECT_EQ(windows(spec("Gemma2ForCausalLM",
+                         R"("sliding_window": 9, "query_pre_attn_scalar": 16, "layer_types":
+                            ["full_attention", "full_attention", "sliding_attention",
+                             "full_attention"])")),
+            (Windows{0, 0, 9, 0}));
+}
+
+TEST(Archs, Gemma3HasTwoRopes) {
+  const ModelSpec s = spec("Gemma3ForCausalLM",
+                           R"("sliding_window": 9, "query_pre_attn_scalar": 16, "rope_theta": 1e6,
+                              "rope_local_base_freq": 1e4, "sliding_window_pattern": 2,
+                              "rope_scaling": {"rope_type": "linear", "factor": 8.0})");
+  ASSERT_EQ(s.ropes.size(), 2U);
+  const RopeSpec& local = s.ropes[static_cast<size_t>(s.layers[0].attention.rope)];
+  const RopeSpec& global = s.ropes[static_cast<size_t>(s.layers[1].attention.rope)];
+  EXPECT_EQ(local.theta, 1e4);
+  EXPECT_TRUE(std::holds_alternative<RopeDefault>(local.scaling));
+  EXPECT_EQ(global.theta, 1e6);
+  EXPECT_EQ(std::get<RopeLinear>(global.scaling).factor, 8);
+  EXPECT_TRUE(s.tied_head);
+  EXPECT_EQ(s.embed_scale, 8.0f);
+  EXPECT_EQ(s.layers[0].mlp.activation, ops::Activation::kGeluTanh);
+}
+
+// As published for the multimodal sizes: what equals the class's defaults is left out.
+TEST(Archs, Gemma3MultimodalFillsDefaults) {
+  const auto config = HfConfig::parse(
+      R"({"architectures": ["Gemma3ForConditionalGeneration"], "text_config": {
+          "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
+          "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}})",
+      "config.json");
+  const auto s = (*find_architecture("Gemma3ForConditionalGeneration"))->read_spec(*config);
+  ASSERT_TRUE(s) << s.error().to_string();
+  EXPECT_EQ(s->vocab, 262208);
+  EXPECT_EQ(s->layers[0].attention.head_dim, 256);
+  EXPECT_EQ(s->layers[0].attention.num_kv_heads, 4);
+  EXPECT_EQ(s->layers[4].attention.window, 1024);
+  EXPECT_EQ(s->layers[5].attention.window, 0);
+}
+
+TEST(Archs, LongRopeOfPhi3) {
+  const ModelSpec s = spec("Phi3ForCausalLM",
+                           R"("original_max_position_embeddings": 128, "rope_scaling": {
+                              "type": "su", "short_factor": [1, 1, 1, 1, 1, 1],
+                              "long_factor": [2, 2, 2, 2, 2, 2]}, "partial_rotary_factor": 0.75)");
+  const auto& rope = std::get<RopeLong>(s.ropes[0].scaling);
+  EXPECT_EQ(s.ropes[0].rotary_dim, 12);
+  EXPECT_EQ(rope.original_max_positions, 128);
+  EXPECT_DOUBLE_EQ(rope.attention_factor, std::sqrt(1 + std::log(4.0) / std::log(128.0)));
+}
+
+TEST(Archs, ErrorsNameTheKey) {
+  const char* llama = "LlamaForCausalLM";
+  expect_refused(llama, R"("hidden_act": "relu2")", "config.json: hidden_act");
+  expect_refused(llama, R"("num_key_value_heads": 3)", "config.json: num_key_value_heads");
+  expect_refused(llama, R"("head_dim": 15)", "config.json: head_dim");
+  expect_refused(llama, R"("hidden_size": -64)", "config.json: hidden_size");
+  expect_refused(llama, R"("vocab_size": 1e12)", "config.json: vocab_size");
+  expect_refused(llama, R"("rms_norm_eps": 0)", "config.json: rms_norm_eps");
+  expect_refused(llama, R"("rms_norm_eps": null)", "config.json: rms_norm_eps");
+  expect_refused(llama, R"("num_hidden_layers": "4")", "config.json: num_hidden_layers");
+  expect_refused(llama, R"("quantization_config": {})", "config.json: quantization_config");
+  expect_refused(llama, R"("rope_scaling": [])", "config.json: rope_scaling");
+  expect_refused(llama, R"("rope_scaling": {"type": "mrope"})", "config.json: rope_scaling.type");
+  expect_refused(llama, R"("rope_scaling": {"type": "linear"})",
+                 "config.json: rope_scaling.factor");
+  expect_refused(llama, R"("rope_scaling": {"type": "linear", "factor": 0})",
+                 "config.json: rope_scaling.factor");
+  expect_refused(llama, R"("rope_scaling": {"rope_type": "llama3", "factor": 8})",
+                 "config.json: rope_scaling.low_freq_factor");
+  expect_refused(llama, R"("rope_theta": -1)", "config.json: rope_theta");
+  expect_refused(llama, R"("partial_rotary_factor": 1.5)", "config.json: partial_rotary_factor");
+  expect_refused("Phi3ForCausalLM",
+                 R"("rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]})",
+                 "config.json: rope_scaling.short_factor");
+  expect_refused("Qwen2ForCausalLM", R"("use_sliding_window": true, "sliding_window": 9)",
+                 "config.json: max_window_layers");
+  expect_refused("Gemma2ForCausalLM", R"("sliding_window": 9)",
+                 "config.json: query_pre_attn_scalar");
+  expect_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16)",
+                 "config.json: sliding_window");
+  expect_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
+                                         "layer_types": ["full_attention"])",
+                 "config.json: layer_types");
+  expect_refused("Gemma3ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
+                                         "use_bidirectional_attention": true)",
+                 "config.json: use_bidirectional_attention");
+  expect_refused("Gemma3ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
+                                         "rope_parameters": {"full_attention": {}})",
+                 "config.json: rope_parameters.sliding_attention");
+  expect_refused("Gemma3ForConditionalGeneration", "", "config.json: text_config");
+}
+
+}  // namespace
+}  // namespace rudder::model

@@ -1,0 +1,38 @@
+// Writes a random checkpoint of a known model's true shape, for benches where no model can be
+// fetched: bf16 weights spread as trained ones, config, generation config and a byte-level BPE
+// tokenizer whose every id decodes. Called by `rudder make-model` and by tests; uses every core.
+// The same shape and seed give the same bytes, whatever the number of threads.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/progress.h"
+#include "rudder/base/result.h"
+
+namespace rudder::model {
+
+struct MakeModelArgs {
+  std::string like;    // one of make_model_names()
+  std::string folder;  // is created; may not hold a model yet
+  uint64_t seed = 0;
+  int32_t num_layers = 0;  // 0: as published; else only so many layers
+  int64_t max_shard_bytes = 5'000'000'000;
+  int num_threads = 0;  // 0: every core
+};
+
+// "qwen2.5-0.5b", ...
+std::vector<std::string_view> make_model_names();
+
+// Progress is in bytes. config.json is written last: a folder that has one is whole.
+Result<void> make_model(const MakeModelArgs& args, const ProgressFn& progress);
+
+// config.json of one of the names; `num_layers` as in MakeModelArgs.
+Result<std::string> make_model_config(std::string_view name, int32_t num_layers = 0);
+
+// tokenizer.json with `vocab` ids: three special tokens, the bytes, then merges of letters.
+std::string make_tokenizer_json(int32_t vocab);
+
+}  // namespace rudder::model

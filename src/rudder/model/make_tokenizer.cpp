@@ -1,0 +1,82 @@
+// The tokenizer of make_model: byte-level BPE as GPT-2's, with made-up merges of lower-case
+// letters, so that text has realistic lengths and every id of the vocabulary decodes to something.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "rudder/base/json.h"
+#include "rudder/model/make_model.h"
+
+namespace rudder::model {
+namespace {
+
+void append_utf8(std::string& out, unsigned code) {
+  if (code < 0x80) {
+    out.push_back(static_cast<char>(code));
+  } else {  // the alphabet stays below U+0800
+    out.push_back(static_cast<char>(0xC0 | code >> 6));
+    out.push_back(static_cast<char>(0x80 | (code & 0x3F)));
+  }
+}
+
+// GPT-2's printable stand-in for each byte (github.com/openai/gpt-2, src/encoder.py,
+// bytes_to_unicode).
+std::array<std::string, 256> byte_alphabet() {
+  std::array<std::string, 256> out;
+  unsigned next = 256;
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    const bool printable = (byte >= '!' && byte <= '~') || (byte >= 0xA1 && byte <= 0xAC) ||
+                           (byte >= 0xAE && byte <= 0xFF);
+    append_utf8(out[byte], printable ? byte : next++);
+  }
+  return out;
+}
+
+constexpr std::string_view kHead = R"({"version": "1.0", "truncation": null, "padding": null,
+"added_tokens": [
+{"id": 0, "content": "<|endoftext|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
+{"id": 1, "content": "<|im_start|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true},
+{"id": 2, "content": "<|im_end|>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true}],
+"normalizer": {"type": "NFC"},
+"pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+{"type": "Split", "pattern": {"Regex": "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"}, "behavior": "Isolated", "invert": false},
+{"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false}]},
+"post_processor": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": false, "use_regex": true},
+"decoder": {"type": "ByteLevel", "add_prefix_space": true, "trim_offsets": true, "use_regex": true},
+"model": {"type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null,
+"end_of_word_suffix": null, "fuse_unk": false, "byte_fallback": false, "ignore_merges": false,
+"vocab": {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2)";
+
+}  // namespace
+
+std::string make_tokenizer_json(int32_t vocab) {
+  const std::array<std::string, 256> alphabet = byte_alphabet();
+  std::string tokens(kHead);
+  std::string merges;
+  int32_t next_id = 3;
+  const auto add_token = [&](std::string_view token) {
+    tokens += ", ";
+    append_json_string(tokens, token);
+    tokens += fmt::format(": {}", next_id++);
+  };
+  for (const std::string& symbol : alphabet) add_token(symbol);
+  // Each round makes every token of the one before longer by a letter, with and without the space
+  // that begins a word, until the vocabulary is full.
+  std::vector<std::string> round = {alphabet[' ']};
+  for (char letter = 'a'; letter <= 'z'; ++letter) round.emplace_back(1, letter);
+  while (next_id < vocab) {
+    std::vector<std::string> longer;
+    for (const std::string& stem : round) {
+      for (char letter = 'a'; letter <= 'z' && next_id < vocab; ++letter) {
+        longer.push_back(stem + letter);
+        add_token(longer.back());
+        merges += merges.empty() ? "" : ", ";
+        merges += fmt::format("[\"{}\", \"{}\"]", stem, letter);
+      }
+    }
+    round = std::move(longer);
+  }
+  return fmt::format("{}}},\n\"merges\": [{}]}}}}\n", tokens, merges);
+}
+
+}  // namespace rudder::model

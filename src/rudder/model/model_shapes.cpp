@@ -1,0 +1,121 @@
+// The published shapes that make_model knows. Sources: the config.json of each model on the Hugging
+// Face hub; keys that no reader of weights needs are left out.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "rudder/model/make_model.h"
+
+namespace rudder::model {
+namespace {
+
+struct ModelShape {
+  std::string_view name;
+  std::string_view architecture;
+  int32_t hidden, width, layers, heads, kv_heads, head_dim, vocab, max_positions;
+  double theta, eps;
+  bool tied;
+  std::string_view more;  // further keys
+};
+
+constexpr std::string_view kLlama = "LlamaForCausalLM";
+constexpr std::string_view kQwen2 = "Qwen2ForCausalLM";
+constexpr std::string_view kQwen3 = "Qwen3ForCausalLM";
+constexpr std::string_view kMistral = "MistralForCausalLM";
+constexpr std::string_view kGemma2 = "Gemma2ForCausalLM";
+constexpr std::string_view kGemma3 = "Gemma3ForCausalLM";
+constexpr std::string_view kPhi3 = "Phi3ForCausalLM";
+constexpr std::string_view kOlmo2 = "Olmo2ForCausalLM";
+
+constexpr std::string_view kSilu = R"("hidden_act": "silu")";
+constexpr std::string_view kLlama31 =
+    R"("hidden_act": "silu", "rope_scaling": {"rope_type": "llama3", "factor": 8.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})";
+constexpr std::string_view kLlama32 =
+    R"("hidden_act": "silu", "rope_scaling": {"rope_type": "llama3", "factor": 32.0,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192})";
+constexpr std::string_view kWindow4096 = R"("hidden_act": "silu", "sliding_window": 4096)";
+constexpr std::string_view kWindow2047 = R"("hidden_act": "silu", "sliding_window": 2047)";
+constexpr std::string_view kGemma2Small =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 256)";
+constexpr std::string_view kGemma2Large =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "query_pre_attn_scalar": 144)";
+constexpr std::string_view kGemma3Text =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 512,
+    "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 256)";
+constexpr std::string_view kGemma3Small =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024,
+    "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 256,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0})";
+constexpr std::string_view kGemma3Large =
+    R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024,
+    "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 168,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0})";
+
+// clang-format off
+constexpr ModelShape kShapes[] = {
+    // name, architecture, hidden, width, layers, heads, kv, head_dim, vocab, positions, theta, eps, tied
+    {"llama-2-7b", kLlama, 4096, 11008, 32, 32, 32, 128, 32000, 4096, 1e4, 1e-5, false, kSilu},
+    {"llama-3.1-8b", kLlama, 4096, 14336, 32, 32, 8, 128, 128256, 131072, 5e5, 1e-5, false, kLlama31},
+    {"llama-3.1-70b", kLlama, 8192, 28672, 80, 64, 8, 128, 128256, 131072, 5e5, 1e-5, false, kLlama31},
+    {"llama-3.2-1b", kLlama, 2048, 8192, 16, 32, 8, 64, 128256, 131072, 5e5, 1e-5, true, kLlama32},
+    {"llama-3.2-3b", kLlama, 3072, 8192, 28, 24, 8, 128, 128256, 131072, 5e5, 1e-5, true, kLlama32},
+    {"mistral-7b", kMistral, 4096, 14336, 32, 32, 8, 128, 32000, 32768, 1e4, 1e-5, false, kWindow4096},
+    {"mistral-nemo-12b", kMistral, 5120, 14336, 40, 32, 8, 128, 131072, 131072, 1e6, 1e-5, false, kSilu},
+    {"qwen2.5-0.5b", kQwen2, 896, 4864, 24, 14, 2, 64, 151936, 32768, 1e6, 1e-6, true, kSilu},
+    {"qwen2.5-1.5b", kQwen2, 1536, 8960, 28, 12, 2, 128, 151936, 32768, 1e6, 1e-6, true, kSilu},
+    {"qwen2.5-3b", kQwen2, 2048, 11008, 36, 16, 2, 128, 151936, 32768, 1e6, 1e-6, true, kSilu},
+    {"qwen2.5-7b", kQwen2, 3584, 18944, 28, 28, 4, 128, 152064, 32768, 1e6, 1e-6, false, kSilu},
+    {"qwen2.5-14b", kQwen2, 5120, 13824, 48, 40, 8, 128, 152064, 32768, 1e6, 1e-6, false, kSilu},
+    {"qwen2.5-32b", kQwen2, 5120, 27648, 64, 40, 8, 128, 152064, 32768, 1e6, 1e-6, false, kSilu},
+    {"qwen2.5-72b", kQwen2, 8192, 29568, 80, 64, 8, 128, 152064, 32768, 1e6, 1e-6, false, kSilu},
+    {"qwen3-0.6b", kQwen3, 1024, 3072, 28, 16, 8, 128, 151936, 40960, 1e6, 1e-6, true, kSilu},
+    {"qwen3-1.7b", kQwen3, 2048, 6144, 28, 16, 8, 128, 151936, 40960, 1e6, 1e-6, true, kSilu},
+    {"qwen3-4b", kQwen3, 2560, 9728, 36, 32, 8, 128, 151936, 40960, 1e6, 1e-6, true, kSilu},
+    {"qwen3-8b", kQwen3, 4096, 12288, 36, 32, 8, 128, 151936, 40960, 1e6, 1e-6, false, kSilu},
+    {"qwen3-14b", kQwen3, 5120, 17408, 40, 40, 8, 128, 151936, 40960, 1e6, 1e-6, false, kSilu},
+    {"qwen3-32b", kQwen3, 5120, 25600, 64, 64, 8, 128, 151936, 40960, 1e6, 1e-6, false, kSilu},
+    {"gemma-2-2b", kGemma2, 2304, 9216, 26, 8, 4, 256, 256000, 8192, 1e4, 1e-6, true, kGemma2Small},
+    {"gemma-2-9b", kGemma2, 3584, 14336, 42, 16, 8, 256, 256000, 8192, 1e4, 1e-6, true, kGemma2Small},
+    {"gemma-2-27b", kGemma2, 4608, 36864, 46, 32, 16, 128, 256000, 8192, 1e4, 1e-6, true, kGemma2Large},
+    {"gemma-3-1b", kGemma3, 1152, 6912, 26, 4, 1, 256, 262144, 32768, 1e6, 1e-6, true, kGemma3Text},
+    {"gemma-3-4b", kGemma3, 2560, 10240, 34, 8, 4, 256, 262208, 131072, 1e6, 1e-6, true, kGemma3Small},
+    {"gemma-3-12b", kGemma3, 3840, 15360, 48, 16, 8, 256, 262208, 131072, 1e6, 1e-6, true, kGemma3Small},
+    {"gemma-3-27b", kGemma3, 5376, 21504, 62, 32, 16, 128, 262208, 131072, 1e6, 1e-6, true, kGemma3Large},
+    {"phi-3-mini", kPhi3, 3072, 8192, 32, 32, 32, 96, 32064, 4096, 1e4, 1e-5, false, kWindow2047},
+    {"phi-4", kPhi3, 5120, 17920, 40, 40, 10, 128, 100352, 16384, 2.5e5, 1e-5, false, kSilu},
+    {"olmo-2-1b", kOlmo2, 2048, 8192, 16, 16, 16, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
+    {"olmo-2-7b", kOlmo2, 4096, 11008, 32, 32, 32, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
+    {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
+};
+// clang-format on
+
+}  // namespace
+
+std::vector<std::string_view> make_model_names() {
+  std::vector<std::string_view> names;
+  for (const ModelShape& shape : kShapes) names.push_back(shape.name);
+  return names;
+}
+
+Result<std::string> make_model_config(std::string_view name, int32_t num_layers) {
+  const auto* shape = std::find_if(std::begin(kShapes), std::end(kShapes),
+                                   [&](const ModelShape& s) { return s.name == name; });
+  if (shape == std::end(kShapes)) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("there is no shape '{}'", name), "like");
+  }
+  return fmt::format(
+      R"({{"architectures": ["{}"], "hidden_size": {}, "intermediate_size": {},
+    "num_hidden_layers": {}, "num_attention_heads": {}, "num_key_value_heads": {}, "head_dim": {},
+    "vocab_size": {}, "max_position_embeddings": {}, "rope_theta": {:.1f}, "rms_norm_eps": {},
+    "tie_word_embeddings": {}, "torch_dtype": "bfloat16", "bos_token_id": 0, "eos_token_id": 2,
+    {}}})",
+      shape->architecture, shape->hidden, shape->width, num_layers > 0 ? num_layers : shape->layers,
+      shape->heads, shape->kv_heads, shape->head_dim, shape->vocab, shape->max_positions,
+      shape->theta, shape->eps, shape->tied, shape->more);
+}
+
+}  // namespace rudder::model
