@@ -84,8 +84,7 @@ void Scheduler::plan_admissions(Draft& draft) {
   auto next = waiting_.begin();
   while (next != waiting_.end() && draft.tokens_left > 0 && !free_slots_.empty() &&
          num_running_ < settings_.max_num_seqs && num_held < kMaxHeldPerPlan) {
-    Sequence& sequence = RUDDER_MUTANT(kStarvation) ? **waiting_.rbegin() : **next;
-    ++next;
+    Sequence& sequence = **next++;
     const Admission admission = admit(draft, sequence);
     if (admission == Admission::kNoRoom) return;
     if (admission == Admission::kHeld) ++num_held;

@@ -83,7 +83,7 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->max_len = added.max_len;
   sequence->sampling = std::move(added.sampling);
   sequence->priority = added.priority;
-  sequence->arrival = next_arrival_++;
+  sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
   sequence->chain = cache_.make_chain(std::move(added.cache_salt));
   enqueue(*sequence);
   const bool is_new = sequences_.emplace(added.id, std::move(sequence)).second;

@@ -80,6 +80,7 @@ class TestLoop {
     scheduler_.commit(*result, &outputs);
     note(scheduler_.check_integrity());
     for (const SequenceOutput& output : outputs) take(output);
+    if (!executor_.violations().empty()) note_text("the executor objects");
   }
 
   // As the engine does: launches while it may, then commits one step. False when nothing is left.

@@ -1,0 +1,38 @@
+// Each seeded bug of kv and sched (base/mutants.h) is found by the stress test within a few seeds.
+// Built with RUDDER_MUTANTS=1 from the rooms' sources.
+#include "rudder/base/mutants.h"
+
+#include <gtest/gtest.h>
+
+#include "rudder/sched/stress.h"
+
+namespace rudder::sched {
+namespace {
+
+constexpr uint64_t kSeeds = 1000;
+
+class MutantTest : public ::testing::TestWithParam<NamedMutant> {
+ protected:
+  void TearDown() override { active_mutant = Mutant::kNone; }
+};
+
+TEST_P(MutantTest, IsFound) {
+  active_mutant = GetParam().mutant;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    const std::string error = run_stress(seed);
+    if (error.empty()) continue;
+    std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
+                error.substr(0, 200).c_str());
+    return;
+  }
+  FAIL() << GetParam().fault << ": not found in " << kSeeds << " seeds";
+}
+
+INSTANTIATE_TEST_SUITE_P(KvAndSched, MutantTest,
+                         ::testing::ValuesIn(std::begin(kAllMutants) + 1,
+                                             std::begin(kAllMutants) + 1 +
+                                                 static_cast<int>(Mutant::kCounterUnderflow)),
+                         [](const auto& mutant) { return std::string(mutant.param.name); });
+
+}  // namespace
+}  // namespace rudder::sched

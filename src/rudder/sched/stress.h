@@ -1,0 +1,25 @@
+// run_stress: a random workload on a random small machine, from one seed; every invariant is
+// checked after every plan and every commit, and every output is compared with that of a lone
+// request. Shared by the stress test and the mutation test of this room.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace rudder::sched {
+
+struct StressTotals {
+  uint64_t steps = 0;
+  uint64_t preemptions = 0;
+  uint64_t prefix_hits = 0;
+  uint64_t evictions = 0;
+  uint64_t late_rows = 0;
+  uint64_t numerical = 0;
+  uint64_t finished_by_host = 0;
+};
+
+// The first thing that went wrong, in words, a failed RUDDER_CHECK included; empty when all is
+// well.
+std::string run_stress(uint64_t seed, StressTotals* totals = nullptr);
+
+}  // namespace rudder::sched

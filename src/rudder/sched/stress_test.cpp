@@ -1,0 +1,24 @@
+#include "rudder/sched/stress.h"
+
+#include <gtest/gtest.h>
+
+namespace rudder::sched {
+namespace {
+
+TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
+  StressTotals totals;
+  for (uint64_t seed = 1; seed <= 1500; ++seed) {
+    ASSERT_EQ(run_stress(seed, &totals), "") << "seed " << seed;
+  }
+  // The workloads reach what they are for.
+  EXPECT_GT(totals.steps, 100'000u);
+  EXPECT_GT(totals.preemptions, 1'000u);
+  EXPECT_GT(totals.prefix_hits, 10'000u);
+  EXPECT_GT(totals.evictions, 10'000u);
+  EXPECT_GT(totals.late_rows, 1'000u);
+  EXPECT_GT(totals.numerical, 100u);
+  EXPECT_GT(totals.finished_by_host, 1'000u);
+}
+
+}  // namespace
+}  // namespace rudder::sched
