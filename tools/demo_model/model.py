@@ -123,8 +123,7 @@ class Llama(nn.Module):
             x = layer(x, cos, sin, offsets)
         return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
 
-    def forward(self, batch):
-        """The mean loss over the learnt tokens; to be called under bf16 autocast."""
-        logits = self.logits(batch.ids, batch.positions, batch.offsets).float()
-        losses = F.cross_entropy(logits, batch.targets, reduction="none")
-        return (losses * batch.weights).sum() / batch.weights.sum()
+    def forward(self, ids, targets, weights, positions, offsets):
+        """The mean loss over the learnt tokens of a batch; to be called under bf16 autocast."""
+        losses = F.cross_entropy(self.logits(ids, positions, offsets).float(), targets, reduction="none")
+        return (losses * weights).sum() / weights.sum()

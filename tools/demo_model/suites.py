@@ -11,6 +11,7 @@ from tasks import addition, chat, json_edit, recall, story
 from tokenizers import Tokenizer
 
 FARTHEST = 900
+BEFORE = 250
 SIZES = {"addition": 500, "recall": 500, "json": 500, "story": 200, "chat": 200}
 
 
@@ -37,18 +38,19 @@ def tokens_back(tokenizer, prompt, value):
 
 
 def recall_cases(rng, task, count, tokenizer):
-    """Lists asked about after their end, the value sought spread evenly over up to FARTHEST tokens back."""
+    """The values sought are spread evenly over up to FARTHEST tokens back, with up to BEFORE tokens before them."""
     index = 0
     while index < count:
         low = FARTHEST * index // count
-        exchange = recall.conversation(rng, True, count=rng.randint(4, 140), questions=1)[0]
+        exchange = recall.conversation(rng, True, count=rng.randint(4 + low // 12, 30 + low // 6), questions=1)[0]
         found = case(task, index, None, [exchange])
         name, value = exchange.expect["name"], exchange.expect["value"]
         rows = [line for line in exchange.user.split("\n") if name in line and value in line]
         if len(rows) != 1 or exchange.user.count("\n" + rows[0]) != 1 or exchange.user.count(name) != 2:
             continue
-        back = tokens_back(tokenizer, render(found["messages"], True), rows[0])
-        if low < back <= min(FARTHEST, low + 60):
+        prompt = render(found["messages"], True)
+        back = tokens_back(tokenizer, prompt, rows[0])
+        if low < back <= min(FARTHEST, low + 60) and len(tokenizer.encode(prompt).ids) <= back + BEFORE:
             yield {**found, "tokens_back": back}
             index += 1
 

@@ -67,7 +67,7 @@ def main():
                 group["lr"] = args.lr * share
         batch = next(batches).to("cuda")
         with torch.autocast("cuda", torch.bfloat16):
-            loss = loss_of(batch)
+            loss = loss_of(**vars(batch))
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         muon.step()

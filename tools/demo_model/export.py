@@ -1,0 +1,59 @@
+#!/usr/bin/env python3
+"""Turns a checkpoint into a Hugging Face model folder: bf16 weights, config.json and generation_config.json."""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from chat_format import END_OF_TEXT, TURN_END
+from model import Config
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+
+
+def model_config(end_of_text, turn_end):
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        **asdict(Config()),
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        "bos_token_id": end_of_text,
+        "eos_token_id": turn_end,
+        "hidden_act": "silu",
+        "initializer_range": 0.02,
+        "mlp_bias": False,
+        "pad_token_id": end_of_text,
+        "rope_scaling": None,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "use_cache": True,
+    }
+
+
+def generation_config(end_of_text, turn_end):
+    return {
+        "bos_token_id": end_of_text,
+        "do_sample": False,
+        "eos_token_id": [turn_end, end_of_text],
+        "pad_token_id": end_of_text,
+    }
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("model", type=Path, help="folder with tokenizer.json, to be completed")
+    args = parser.parse_args()
+    tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
+    ends = tokenizer.token_to_id(END_OF_TEXT), tokenizer.token_to_id(TURN_END)
+    weights = {name: weight.to(torch.bfloat16) for name, weight in load_file(str(args.checkpoint)).items()}
+    save_file(weights, str(args.model / "model.safetensors"), metadata={"format": "pt"})
+    for name, content in (("config", model_config(*ends)), ("generation_config", generation_config(*ends))):
+        (args.model / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
