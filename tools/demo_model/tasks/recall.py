@@ -99,7 +99,7 @@ def conversation(rng, held_out=False, count=None, questions=None):
     """A list and questions about it; the held-out form asks one question only."""
     while True:
         rows = table(rng, count or list_length(rng))
-        asked = [ask(rng, rows, held_out) for _ in range(questions or rng.randint(1, 6))]
+        asked = [ask(rng, rows, held_out) for _ in range(questions or rng.randint(1, 10))]
         if all(asked):
             break
     first = asked[0]
