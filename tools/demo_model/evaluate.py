@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Answers the held-out suites with Hugging Face transformers, greedily, and scores the answers.
 
-The scores of each precision are kept in eval/scores.json of the model folder."""
+The scores of each precision are kept in scores.json beside the suites."""
 
 import argparse
 import json
@@ -12,8 +12,8 @@ import score
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-SUITES = ["addition", "recall", "json", "story", "chat"]
-LONGEST = {"addition": 48, "recall": 48, "json": 400, "story": 300, "chat": 400}
+SUITES = ["addition", "recall", "json", "story", "chat", "long"]
+LONGEST = {"addition": 48, "recall": 48, "json": 400, "story": 300, "chat": 400, "long": 48}
 
 
 def answer(model, tokenizer, cases, longest, batch_size):
@@ -35,10 +35,12 @@ def answer(model, tokenizer, cases, longest, batch_size):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", type=Path)
+    parser.add_argument("--suites", type=Path, help="folder of the suites, by default eval/ of the model")
     parser.add_argument("--answers", type=Path, help="folder to keep the answers in")
     parser.add_argument("--precision", nargs="+", default=["float32", "bfloat16"])
     parser.add_argument("--batch-size", type=int, default=250)
     args = parser.parse_args()
+    suites = args.suites or args.model / "eval"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     tokenizer = AutoTokenizer.from_pretrained(args.model)
     scores = {}
@@ -47,7 +49,7 @@ def main():
         scores[precision], answers = {}, []
         for task in SUITES:
             began = time.time()
-            cases = score.read_jsonl(args.model / "eval" / f"{task}.jsonl")
+            cases = score.read_jsonl(suites / f"{task}.jsonl")
             given = list(answer(model, tokenizer, cases, LONGEST[task], args.batch_size))
             answers += given
             found, wrong = score.score(cases, given)
@@ -57,7 +59,7 @@ def main():
             args.answers.mkdir(parents=True, exist_ok=True)
             with open(args.answers / f"answers-{precision}.jsonl", "w", encoding="utf-8") as file:
                 file.writelines(json.dumps(item, ensure_ascii=False) + "\n" for item in answers)
-        (args.model / "eval" / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
+        (suites / "scores.json").write_text(json.dumps(scores, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 GAP = 1e-3
 LONGEST = 64
-PER_SUITE = 7
+PER_SUITE = 6
 PLAIN = 5
 
 

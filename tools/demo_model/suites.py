@@ -10,9 +10,9 @@ from chat_format import messages_of, render
 from tasks import addition, chat, json_edit, recall, story
 from tokenizers import Tokenizer
 
-FARTHEST = 900
-BEFORE = 250
-SIZES = {"addition": 500, "recall": 500, "json": 500, "story": 200, "chat": 200}
+BEFORE = 150
+LONGEST_TOKEN = 8
+SIZES = {"addition": 500, "recall": 500, "json": 500, "story": 200, "chat": 200, "long": 40}
 
 
 def case(task, index, system, exchanges):
@@ -37,22 +37,27 @@ def tokens_back(tokenizer, prompt, value):
     return len(tokenizer.encode(prompt[prompt.index(value):]).ids)
 
 
-def recall_cases(rng, task, count, tokenizer):
-    """The values sought are spread evenly over up to FARTHEST tokens back, with up to BEFORE tokens before them."""
-    index = 0
-    while index < count:
-        low = FARTHEST * index // count
-        exchange = recall.conversation(rng, True, count=rng.randint(4 + low // 12, 30 + low // 6), questions=1)[0]
-        found = case(task, index, None, [exchange])
-        name, value = exchange.expect["name"], exchange.expect["value"]
-        rows = [line for line in exchange.user.split("\n") if name in line and value in line]
-        if len(rows) != 1 or exchange.user.count("\n" + rows[0]) != 1 or exchange.user.count(name) != 2:
-            continue
-        prompt = render(found["messages"], True)
-        back = tokens_back(tokenizer, prompt, rows[0])
-        if low < back <= min(FARTHEST, low + 60) and len(tokenizer.encode(prompt).ids) <= back + BEFORE:
-            yield {**found, "tokens_back": back}
-            index += 1
+def recall_cases(nearest, farthest):
+    """A maker of cases whose values lie between `nearest` and `farthest` tokens back, spread evenly, with up to
+    BEFORE tokens before them."""
+    def cases(rng, task, count, tokenizer):
+        index = 0
+        while index < count:
+            low = nearest + (farthest - nearest) * index // count
+            exchange = recall.conversation(rng, True, count=rng.randint(4 + low // 12, 30 + low // 6), questions=1)[0]
+            found = case(task, index, None, [exchange])
+            name, value = exchange.expect["name"], exchange.expect["value"]
+            rows = [line for line in exchange.user.split("\n") if name in line and value in line]
+            if len(rows) != 1 or exchange.user.count("\n" + rows[0]) != 1 or exchange.user.count(name) != 2:
+                continue
+            if exchange.user.index(rows[0]) > LONGEST_TOKEN * BEFORE:
+                continue
+            prompt = render(found["messages"], True)
+            back = tokens_back(tokenizer, prompt, rows[0])
+            if low < back <= min(farthest, low + 60) and len(tokenizer.encode(prompt).ids) <= back + BEFORE:
+                yield {**found, "tokens_back": back}
+                index += 1
+    return cases
 
 
 def chat_cases(rng, task, count, _tokenizer):
@@ -61,24 +66,27 @@ def chat_cases(rng, task, count, _tokenizer):
 
 
 MAKERS = {
-    "addition": single(addition.exchange), "recall": recall_cases, "json": single(json_edit.exchange),
-    "story": single(story.exchange), "chat": chat_cases,
+    "addition": single(addition.exchange), "recall": recall_cases(0, 900), "json": single(json_edit.exchange),
+    "story": single(story.exchange), "chat": chat_cases, "long": recall_cases(900, 1800),
 }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model", type=Path, help="folder with tokenizer.json; the suites go to its eval/")
+    parser.add_argument("model", type=Path, help="folder with tokenizer.json")
+    parser.add_argument("--out", type=Path, help="folder for the suites, by default eval/ of the model")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--times", type=int, default=1, help="makes every suite this many times as large")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
-    (args.model / "eval").mkdir(exist_ok=True)
+    out = args.out or args.model / "eval"
+    out.mkdir(parents=True, exist_ok=True)
     for task, make in MAKERS.items():
         rng = random.Random(f"suite {task} {args.seed}")
-        with open(args.model / "eval" / f"{task}.jsonl", "w", encoding="utf-8") as file:
-            for item in make(rng, task, SIZES[task], tokenizer):
+        with open(out / f"{task}.jsonl", "w", encoding="utf-8") as file:
+            for item in make(rng, task, args.times * SIZES[task], tokenizer):
                 file.write(json.dumps(item, ensure_ascii=False) + "\n")
-        print(f"suite {task}: {SIZES[task]} cases")
+        print(f"suite {task}: {args.times * SIZES[task]} cases")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """Short stories with a topic and a mood, grown from a grammar of sentences for each stage of a plot.
 
 Every story is wholly happy or wholly sad: each stage has its own sentences for either mood, and the words
-that carry the mood are those the scorer counts. Where no mood is asked for, either comes with even odds.
-Held out by (topic, mood, hero)."""
+that carry the mood are those the scorer counts. Where no mood is asked for, either is as frequent over all topics, and each
+topic leans to one. Held out by (topic, mood, hero)."""
+
+import zlib
+from dataclasses import dataclass
 
 from score import HAPPY_WORDS, SAD_WORDS
 from words import ADJECTIVES, NAMES
@@ -10,6 +13,8 @@ from words import ADJECTIVES, NAMES
 from .exchange import Exchange, draw
 
 MOODS = ("happy", "sad")
+FAVORED = 0.4
+LEANING = 0.3
 PLAIN_ADJECTIVES = [word for word in ADJECTIVES if word not in HAPPY_WORDS | SAD_WORDS]
 
 THINGS = (
@@ -218,23 +223,33 @@ def _kind(topic):
     return "thing" if topic in THINGS else "animal" if topic in ANIMALS else "place"
 
 
+def _favoring(rng, options, key):
+    """One of the options; a favorite that depends on the key comes more often, so that greedy decoding has
+    a clear choice that differs from story to story."""
+    if rng.random() < FAVORED:
+        return options[zlib.crc32(key.encode()) % len(options)]
+    return rng.choice(options)
+
+
 def tell(rng, topic, mood, name):
     """A story of six to eight sentences."""
-    friend = rng.choice([other for other in NAMES if other != name])
-    stages = [OPENINGS[mood]]
+    def pick(slot, options):
+        return _favoring(rng, options, f"{slot} {topic}")
+
+    stages = {"opening": OPENINGS[mood]}
     if rng.random() < 0.7:
-        stages.append(WEATHER[mood])
-    stages += [WISHES, EVENTS[_kind(topic), mood], FEELINGS[mood], FRIENDS[mood]]
-    if rng.random() < 0.3:
-        stages[-1], stages[-2] = stages[-2], stages[-1]
-    stages.append(ENDINGS[mood])
+        stages["weather"] = WEATHER[mood]
+    stages["wish"] = WISHES
+    stages["event"] = EVENTS[_kind(topic), mood]
+    last = {"feeling": FEELINGS[mood], "friend": FRIENDS[mood]}
+    stages |= last if rng.random() < 0.7 else dict(reversed(last.items()))
+    stages["ending"] = ENDINGS[mood]
     slots = dict(
-        topic=topic, name=name, friend=friend, hero=rng.choice(HEROES), place=rng.choice(PLACES),
-        season=rng.choice(SEASONS), relative=rng.choice(RELATIVES), adj=rng.choice(PLAIN_ADJECTIVES),
-        adj2=rng.choice(PLAIN_ADJECTIVES),
+        topic=topic, name=name, friend=_favoring(rng, [other for other in NAMES if other != name], f"friend {name}"),
+        hero=pick("hero", HEROES), place=pick("place", PLACES), season=pick("season", SEASONS),
+        relative=pick("relative", RELATIVES), adj=pick("adj", PLAIN_ADJECTIVES), adj2=pick("adj2", PLAIN_ADJECTIVES),
     )
-    text = " ".join(rng.choice(stage) for stage in stages).format(**slots)
-    return _mend_articles(text)
+    return _mend_articles(" ".join(pick(stage, texts) for stage, texts in stages.items()).format(**slots))
 
 
 def _mend_articles(text):
@@ -245,22 +260,42 @@ def _mend_articles(text):
     return " ".join(words)
 
 
-def _plan(rng):
-    return rng.choice(TOPICS), rng.choice(MOODS), rng.choice(NAMES)
+@dataclass
+class Plan:
+    topic: str
+    mood: str
+    name: str
+    mood_asked: bool
+    name_asked: bool
+
+    def key(self):
+        return f"story {self.topic} {self.mood} {self.name}"
+
+
+def _plan(rng, mood_asked, name_asked):
+    """What is not asked for leans one way with the topic: half the topics to either mood, each to some hero."""
+    topic = rng.choice(TOPICS)
+    lean = MOODS[TOPICS.index(topic) % 2]
+    mood = rng.choice(MOODS) if mood_asked or rng.random() > LEANING else lean
+    name = rng.choice(NAMES) if name_asked else _favoring(rng, NAMES, f"name {topic}")
+    return Plan(topic, mood, name, mood_asked, name_asked)
 
 
 def plain(rng):
     """A story with nobody asking: running text for models used without a chat template."""
-    topic, mood, name = draw(lambda: _plan(rng), lambda p: "story %s %s %s" % p, False)
-    return tell(rng, topic, mood, name)
+    plan = draw(lambda: _plan(rng, False, False), Plan.key, False)
+    return tell(rng, plan.topic, plan.mood, plan.name)
 
 
 def exchange(rng, held_out=False):
-    topic, mood, name = draw(lambda: _plan(rng), lambda p: "story %s %s %s" % p, held_out)
-    mood_asked, name_asked = rng.random() < 0.75, rng.random() < 0.6
-    request = rng.choice(REQUESTS[mood_asked])
-    if name_asked:
+    plan = draw(lambda: _plan(rng, rng.random() < 0.75, rng.random() < 0.6), Plan.key, held_out)
+    topic, mood, name = plan.topic, plan.mood, plan.name
+    request = rng.choice(REQUESTS[plan.mood_asked])
+    if plan.name_asked:
         request += rng.choice(HERO_REQUESTS)
     request = _mend_articles(request.format(topic=topic, mood=mood, name=name))
-    expect = {"kind": "story", "topic": topic, "mood": mood if mood_asked else None, "hero": name if name_asked else None}
+    expect = {
+        "kind": "story", "topic": topic, "mood": mood if plan.mood_asked else None,
+        "hero": name if plan.name_asked else None,
+    }
     return Exchange(request, tell(rng, topic, mood, name), expect)
