@@ -22,6 +22,7 @@ QUESTIONS = [
     ("Look up {k}.", "{k}: {v}"),
     ("What does the list say about {k}?", "{k}: {v}"),
     ("Give only the value of {k}.", "{v}"),
+    ("Answer with the value of {k} and nothing else.", "{v}"),
 ]
 
 
@@ -104,5 +105,5 @@ def conversation(rng, held_out=False, count=None, questions=None):
             break
     first = asked[0]
     text = f"{rng.choice(INTROS)}\n{lines(rng, rows)}"
-    first.user = f"{text}\n{first.user}" if rng.random() < 0.8 else f"{first.user}\n{text}"
+    first.user = f"{text}\n{first.user}" if rng.random() < 0.7 else f"{first.user}\n{text}"
     return asked
