@@ -11,6 +11,8 @@ from itertools import accumulate
 import numpy as np
 import torch
 import torch.multiprocessing as mp
+from corpus import encoded
+from tokenizers import Tokenizer
 
 BLOCK = 16384
 
@@ -34,8 +36,6 @@ class Batch:
 
 def blocks(tokenizer, rng):
     """(ids, mask, document lengths): whole documents, then one document of padding."""
-    from corpus import encoded
-
     ids, mask, lengths = [], [], []
     for more, learnt in encoded(tokenizer, rng):
         if len(ids) + len(more) > BLOCK:
@@ -52,8 +52,6 @@ def blocks(tokenizer, rng):
 
 def _work(tokenizer_file, seed, queue):
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    from tokenizers import Tokenizer
-
     for block in blocks(Tokenizer.from_file(tokenizer_file), random.Random(seed)):
         queue.put(block)
 
