@@ -26,6 +26,7 @@ class TestLoop {
     int32_t cached_tokens = 0;
     bool finished = false;  // from the host
     step::StepId first_step = 0;
+    step::StepId last_step = 0;  // that gave it output
     int num_outputs = 0;
   };
 
@@ -79,7 +80,7 @@ class TestLoop {
     std::vector<SequenceOutput> outputs;
     scheduler_.commit(*result, &outputs);
     note(scheduler_.check_integrity());
-    for (const SequenceOutput& output : outputs) take(output);
+    for (const SequenceOutput& output : outputs) take(result->id, output);
     if (!executor_.violations().empty()) note_text("the executor objects");
   }
 
@@ -126,7 +127,7 @@ class TestLoop {
   const std::vector<SequenceId>& first_planned() const { return first_planned_; }
 
  private:
-  void take(const SequenceOutput& output) {
+  void take(step::StepId step, const SequenceOutput& output) {
     Record& record = records_.at(output.id);
     if (record.finished || record.end != step::RowEnd::kNone) {
       note_text(fmt::format("sequence {} gets output after its end", output.id.value));
@@ -134,6 +135,7 @@ class TestLoop {
     record.tokens.insert(record.tokens.end(), output.tokens.begin(), output.tokens.end());
     record.end = output.end;
     record.cached_tokens = output.cached_tokens;
+    record.last_step = step;
     ++record.num_outputs;
   }
 

@@ -1,0 +1,284 @@
+#include "rudder/kv/block_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "rudder/base/check.h"
+
+namespace rudder::kv {
+namespace {
+
+constexpr int32_t kSize = 4;
+using Tokens = std::vector<int32_t>;
+
+CacheOptions options(int32_t num_blocks, int32_t hash_bits = 128) {
+  return {.num_blocks = num_blocks,
+          .block_size = kSize,
+          .share_prefixes = true,
+          .model_identity = "model",
+          .hash_key = {1, 2},
+          .hash_bits = hash_bits};
+}
+
+Tokens count_up(int32_t from, int32_t count) {
+  Tokens tokens;
+  for (int32_t i = 0; i < count; ++i) tokens.push_back(from + i);
+  return tokens;
+}
+
+// One sequence as the scheduler keeps it: matched blocks, then new ones, everything computed.
+struct Holder {
+  BlockCache* cache;
+  Tokens tokens;
+  Chain chain;
+  std::vector<BlockId> blocks;
+
+  Holder(BlockCache* in, Tokens with, const std::string& salt = "")
+      : cache(in), tokens(std::move(with)), chain(in->make_chain(salt)) {}
+
+  size_t match() {
+    const auto max_blocks = static_cast<int32_t>((tokens.size() - 1) / kSize);
+    cache->match(chain, tokens, max_blocks, &blocks);
+    cache->hold(chain, blocks);
+    return blocks.size();
+  }
+  size_t fill() {
+    const size_t matched = match();
+    while (blocks.size() * kSize < tokens.size()) {
+      const BlockId block = cache->take();
+      if (block == kNoBlock) break;
+      blocks.push_back(block);
+    }
+    return matched;
+  }
+  void publish() { cache->publish(chain, tokens, blocks, static_cast<int32_t>(tokens.size())); }
+  void release() {
+    cache->release(chain, blocks);
+    blocks.clear();
+  }
+};
+
+TEST(BlockCacheTest, MatchesTheLongestChainOfFullBlocks) {
+  BlockCache cache(options(16));
+  Holder first(&cache, count_up(0, 14));
+  EXPECT_EQ(first.fill(), 0u);
+  first.publish();  // 3 full blocks, 2 tokens more
+
+  struct Case {
+    Tokens tokens;
+    size_t matched;
+  };
+  Tokens changed = count_up(0, 14);
+  changed[5] = 99;
+  const Case cases[] = {{count_up(0, 14), 3}, {count_up(0, 13), 3}, {count_up(0, 12), 2},
+                        {count_up(0, 9), 2},  {count_up(0, 8), 1},  {count_up(0, 4), 0},
+                        {count_up(0, 1), 0},  {count_up(1, 14), 0}, {changed, 1}};
+  for (const Case& c : cases) {
+    Holder holder(&cache, c.tokens);
+    EXPECT_EQ(holder.match(), c.matched) << c.tokens.size();
+    for (size_t i = 0; i < holder.blocks.size(); ++i) EXPECT_EQ(holder.blocks[i], first.blocks[i]);
+    holder.release();
+  }
+  first.release();
+  EXPECT_EQ(cache.pool().num_cached(), 3);
+  EXPECT_EQ(cache.pool().num_free(), 13);
+}
+
+TEST(BlockCacheTest, AnUnpublishedBlockIsNotFound) {
+  BlockCache cache(options(16));
+  Holder first(&cache, count_up(0, 12));
+  first.fill();
+  cache.publish(first.chain, first.tokens, first.blocks, 7);  // one block is full
+  Holder second(&cache, count_up(0, 12));
+  EXPECT_EQ(second.match(), 1u);
+}
+
+TEST(BlockCacheTest, EvictsTheOldestChainFromItsTail) {
+  BlockCache cache(options(6));
+  Holder old(&cache, count_up(0, 12));
+  old.fill();
+  old.publish();
+  Holder young(&cache, count_up(100, 12));
+  young.fill();
+  young.publish();
+  old.release();
+  young.release();
+  EXPECT_EQ(cache.pool().num_cached(), 6);
+
+  std::vector<BlockId> taken = {cache.take()};
+  EXPECT_EQ(Holder(&cache, count_up(0, 13)).match(), 2u);  // holds two: they are used again
+  EXPECT_EQ(cache.evictions(), 1u);
+  EXPECT_EQ(cache.num_available(), 3);
+  for (size_t left = 3; left > 0; --left) {
+    Holder probe(&cache, count_up(100, 13));
+    EXPECT_EQ(probe.match(), left);
+    probe.release();
+    EXPECT_NE(cache.take(), kNoBlock);
+  }
+  EXPECT_EQ(cache.take(), kNoBlock);  // the rest is in use
+}
+
+TEST(BlockCacheTest, AHitMakesAChainYoung) {
+  BlockCache cache(options(2));
+  Holder a(&cache, count_up(0, 4));
+  a.fill();
+  a.publish();
+  Holder b(&cache, count_up(100, 4));
+  b.fill();
+  b.publish();
+  a.release();
+  b.release();
+  Holder again(&cache, count_up(0, 5));
+  EXPECT_EQ(again.match(), 1u);
+  again.release();
+  cache.take();
+  EXPECT_EQ(Holder(&cache, count_up(100, 5)).match(), 0u);
+  EXPECT_EQ(Holder(&cache, count_up(0, 5)).match(), 1u);
+}
+
+TEST(BlockCacheTest, SaltsAreApart) {
+  for (const int32_t bits : {1, 128}) {
+    BlockCache cache(options(16, bits));
+    Holder a(&cache, count_up(0, 12), "tenant a");
+    a.fill();
+    a.publish();
+    EXPECT_EQ(Holder(&cache, count_up(0, 13), "tenant b").match(), 0u);
+    EXPECT_EQ(Holder(&cache, count_up(0, 13), "").match(), 0u);
+    EXPECT_EQ(Holder(&cache, count_up(0, 13), "tenant a").match(), 3u);
+  }
+}
+
+TEST(BlockCacheTest, CollisionsOfAOneBitKeyAreHarmless) {
+  BlockCache cache(options(64, 1));
+  std::vector<Holder> holders;
+  for (int32_t i = 0; i < 8; ++i) {
+    // Different first blocks, then equal ones: told apart by their parent alone.
+    Tokens tokens = count_up(i, 4);
+    const Tokens tail = count_up(50, 8);
+    tokens.insert(tokens.end(), tail.begin(), tail.end());
+    holders.emplace_back(&cache, tokens);
+    EXPECT_EQ(holders.back().fill(), 0u);
+    holders.back().publish();
+  }
+  for (const Holder& holder : holders) {
+    Tokens longer = holder.tokens;
+    longer.push_back(0);
+    Holder probe(&cache, longer);
+    EXPECT_EQ(probe.match(), 3u);
+    EXPECT_EQ(probe.blocks, holder.blocks);
+    EXPECT_TRUE(cache.check_chain(probe.chain, probe.tokens, probe.blocks));
+  }
+}
+
+TEST(BlockCacheTest, TwoCopiesOfOneBlock) {
+  BlockCache cache(options(16));
+  Holder a(&cache, count_up(0, 8));
+  Holder b(&cache, count_up(0, 8));
+  a.fill();
+  b.fill();
+  a.publish();
+  b.publish();  // finds a's
+  EXPECT_EQ(cache.pool().num_in_use(), 4);
+  a.release();
+  EXPECT_EQ(cache.pool().num_cached(), 2);
+  for (int i = 0; i < 14; ++i) cache.take();  // evicts a's copies
+  b.tokens = count_up(0, 12);
+  b.blocks.push_back(kNoBlock);
+  cache.publish(b.chain, b.tokens, b.blocks, 8);  // b's own take their place
+  b.blocks.pop_back();
+  EXPECT_EQ(Holder(&cache, count_up(0, 9)).match(), 2u);
+}
+
+TEST(BlockCacheTest, EvictingAParentForgetsWhatHangsOnIt) {
+  BlockCache cache(options(4));
+  Holder a(&cache, count_up(0, 4));
+  a.fill();
+  a.publish();
+  Holder b(&cache, count_up(0, 4));
+  b.fill();  // a copy: a lone full block is never matched
+  b.tokens = count_up(0, 8);
+  b.blocks.push_back(cache.take());
+  b.publish();  // hangs its second block on a's first
+  a.release();
+  EXPECT_TRUE(cache.is_shared(b.blocks[1]));
+  cache.take();  // the free one
+  cache.take();  // evicts a's
+  EXPECT_FALSE(cache.is_shared(b.blocks[1]));
+  b.publish();  // both are b's own now
+  EXPECT_TRUE(cache.is_shared(b.blocks[0]));
+  EXPECT_TRUE(cache.is_shared(b.blocks[1]));
+}
+
+TEST(BlockCacheTest, DistrustedBlocksAreNotSharedAgain) {
+  BlockCache cache(options(8));
+  Holder a(&cache, count_up(0, 8));
+  a.fill();
+  a.publish();
+  Holder b(&cache, count_up(0, 12));
+  EXPECT_EQ(b.fill(), 2u);
+  b.publish();
+  cache.distrust(a.blocks);
+  EXPECT_EQ(Holder(&cache, count_up(0, 12)).match(), 0u);
+  b.publish();
+  EXPECT_EQ(Holder(&cache, count_up(0, 12)).match(), 0u);
+  a.release();
+  b.release();
+  EXPECT_EQ(cache.pool().num_free(), 8);
+  Holder again(&cache, count_up(0, 12));
+  EXPECT_EQ(again.fill(), 0u);
+  again.publish();
+  EXPECT_EQ(Holder(&cache, count_up(0, 12)).match(), 2u);  // given out anew, trusted again
+}
+
+TEST(BlockCacheTest, ForgetAllLeavesWhatIsInUse) {
+  BlockCache cache(options(8));
+  Holder a(&cache, count_up(0, 8));
+  Holder b(&cache, count_up(100, 8));
+  a.fill();
+  b.fill();
+  a.publish();
+  b.publish();
+  a.release();
+  cache.forget_all();
+  EXPECT_EQ(cache.pool().num_cached(), 0);
+  EXPECT_EQ(cache.pool().num_in_use(), 2);
+  EXPECT_EQ(Holder(&cache, count_up(100, 9)).match(), 0u);
+  b.release();
+  EXPECT_EQ(cache.pool().num_free(), 8);
+  EXPECT_TRUE(cache.check({}));
+}
+
+TEST(BlockCacheTest, WithoutSharingNothingIsCached) {
+  CacheOptions off = options(8);
+  off.share_prefixes = false;
+  BlockCache cache(off);
+  Holder a(&cache, count_up(0, 8));
+  a.fill();
+  a.publish();
+  a.release();
+  EXPECT_EQ(cache.pool().num_free(), 8);
+}
+
+TEST(BlockCacheTest, CheckSeesALostReference) {
+  BlockCache cache(options(4));
+  const BlockId block = cache.take();
+  const std::vector<BlockId> table = {block};
+  EXPECT_TRUE(cache.check({table}));
+  EXPECT_FALSE(cache.check({}));
+  EXPECT_FALSE(cache.check({table, table}));
+}
+
+TEST(BlockPoolTest, ReleasingAFreeBlockIsABrokenInvariant) {
+  set_check_hook([](const std::string& message) { throw std::logic_error(message); });
+  BlockPool pool(2);
+  const BlockId block = pool.take_free();
+  pool.release(block, false);
+  EXPECT_THROW(pool.release(block, false), std::logic_error);
+  EXPECT_THROW(pool.add_ref(block), std::logic_error);
+  EXPECT_THROW(pool.release(7, false), std::logic_error);
+  set_check_hook(nullptr);
+}
+
+}  // namespace
+}  // namespace rudder::kv

@@ -1,0 +1,41 @@
+#include "rudder/kv/block_key.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace rudder::kv {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+TEST(BlockKeyTest, CoversEverything) {
+  const KeyHasher hasher({1, 2}, "model", 128);
+  const BlockKey key = hasher.child(hasher.root("salt"), Tokens{1, 2, 3});
+  EXPECT_EQ(key, hasher.child(hasher.root("salt"), Tokens{1, 2, 3}));
+  EXPECT_NE(key, hasher.child(hasher.root("salt2"), Tokens{1, 2, 3}));
+  EXPECT_NE(key, hasher.child(hasher.root("salt"), Tokens{1, 2, 4}));
+  EXPECT_NE(key, hasher.child(hasher.root("salt"), Tokens{1, 2}));
+  EXPECT_NE(key, hasher.child(key, Tokens{1, 2, 3}));
+  const KeyHasher other_model({1, 2}, "model2", 128);
+  EXPECT_NE(key, other_model.child(other_model.root("salt"), Tokens{1, 2, 3}));
+  const KeyHasher other_secret({1, 3}, "model", 128);
+  EXPECT_NE(key, other_secret.child(other_secret.root("salt"), Tokens{1, 2, 3}));
+}
+
+TEST(BlockKeyTest, FieldsDoNotRunTogether) {
+  EXPECT_NE(KeyHasher({1, 2}, "ab", 128).root("c"), KeyHasher({1, 2}, "a", 128).root("bc"));
+  EXPECT_NE(KeyHasher({1, 2}, "", 128).root("a"), KeyHasher({1, 2}, "a", 128).root(""));
+}
+
+TEST(BlockKeyTest, KeepsAsManyBitsAsAsked) {
+  for (const int32_t bits : {1, 63, 64, 65, 127}) {
+    const BlockKey key = KeyHasher({1, 2}, "model", bits).root("salt");
+    const BlockKey whole = KeyHasher({1, 2}, "model", 128).root("salt");
+    EXPECT_EQ(key.low, bits >= 64 ? whole.low : whole.low & ((uint64_t{1} << bits) - 1));
+    EXPECT_EQ(key.high, bits <= 64 ? 0 : whole.high & ((uint64_t{1} << (bits - 64)) - 1));
+  }
+}
+
+}  // namespace
+}  // namespace rudder::kv
