@@ -31,6 +31,11 @@ bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
 }
 
+// The embedding table is as precise as the products are, but never below bf16.
+DType table_dtype(DType linear_dtype) {
+  return linear_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
+}
+
 // Takes tensors out of a checkpoint by name, checks their shape and type, and knows what is left.
 class Binder {
  public:
@@ -133,9 +138,7 @@ class Loader {
     View head = embedding;
     if (!spec_.tied_head) {
       RUDDER_TRY(head, binder_.take(head_name, shape));
-      // A lookup needs no more precision than was stored, nor more than activations have.
-      const bool wide = embedding.dtype != DType::kBF16 && ops_.act_dtype() == DType::kF32;
-      RUDDER_TRY(out_.embedding, ops_.upload(embedding, wide ? DType::kF32 : DType::kBF16));
+      RUDDER_TRY(out_.embedding, ops_.upload(embedding, table_dtype(ops_.linear_dtype())));
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
     } else if (binder_.has(head_name)) {
       // Older exporters write the tied head too; a different one contradicts the config.
@@ -266,10 +269,10 @@ int64_t weight_bytes(const ModelSpec& spec, DType linear_dtype) {
     if (a.out_bias) plain += hidden;
     if (layer.mlp.bias) plain += 2 * width + hidden;
   }
-  const DType table = linear_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
   const int64_t table_rows = spec.tied_head ? 0 : spec.vocab;
   return linear * static_cast<int64_t>(tensor::dtype_bytes(linear_dtype)) +
-         table_rows * hidden * static_cast<int64_t>(tensor::dtype_bytes(table)) +
+         table_rows * hidden *
+             static_cast<int64_t>(tensor::dtype_bytes(table_dtype(linear_dtype))) +
          plain * static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
 }
 
