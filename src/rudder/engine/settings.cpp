@@ -15,6 +15,8 @@ void EngineSettings::declare(SettingsTable& table) {
             "Requests that may wait; past it a request is answered 503.");
   table.add("max-num-queued-tokens", &max_num_queued_tokens, 1, int64_t{1} << 40,
             "Prompt tokens that may wait; past it a request is answered 503.");
+  table.add("max-wait-steps", &max_wait_steps, 1, 1 << 30,
+            "Steps after which a waiting sequence goes first, whatever its priority.");
   table.add("stuck-step-us", &stuck_step_us, 1000, int64_t{3'600'000'000},
             "Microseconds after which a step in flight makes the health check fail.");
 }

@@ -14,6 +14,7 @@ struct EngineSettings {
   bool async_scheduling = true;        // run-ahead: launch step t+1 before step t is collected
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
   int64_t max_num_queued_tokens = 4 << 20;
+  int32_t max_wait_steps = 10'000;    // a sequence that waited this long goes first
   int64_t stuck_step_us = 5'000'000;  // a step older than this makes health() fail
 
   void declare(SettingsTable& table);

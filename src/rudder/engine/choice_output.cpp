@@ -1,0 +1,56 @@
+#include "rudder/engine/choice_output.h"
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "rudder/base/mutants.h"
+
+namespace rudder::engine {
+namespace {
+
+// Enough of the prompt's end for the decoder to know that the output is not the start of a text.
+constexpr size_t kContextTokens = 8;
+
+}  // namespace
+
+ChoiceOutput::ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokenizer,
+                           std::shared_ptr<const text::StopSet> stops, const RequestDraft& draft)
+    : decoder_(tokenizer, draft.skip_special_tokens),
+      matcher_(stops, draft.include_stop),
+      stops_(std::move(stops)),
+      min_tokens_(draft.sampling.min_tokens),
+      include_stop_(draft.include_stop) {
+  const std::span<const int32_t> prompt(draft.prompt);
+  decoder_.prime(prompt.last(std::min(prompt.size(), kContextTokens)));
+  if (draft.echo_prompt_text) echo_ = tokenizer->decode(prompt, draft.skip_special_tokens);
+}
+
+bool ChoiceOutput::push(int32_t token, bool is_stop_id, Event& event) {
+  num_tokens_ += 1;
+  event.text += std::exchange(echo_, {});
+  if (is_stop_id && !include_stop_) return false;
+  const std::string_view delta = decoder_.push(token);
+  // Stop strings count from the text behind min_tokens on.
+  if (num_tokens_ <= min_tokens_ && !RUDDER_MUTANT(kStopBeforeMinTokens)) {
+    event.text += delta;
+    return false;
+  }
+  return match(delta, event);
+}
+
+bool ChoiceOutput::finish(Event& event) {
+  event.text += std::exchange(echo_, {});
+  if (match(decoder_.flush(), event)) return true;
+  if (!RUDDER_MUTANT(kHeldTextDropped)) event.text += matcher_.flush();
+  return false;
+}
+
+bool ChoiceOutput::match(std::string_view delta, Event& event) {
+  event.text += matcher_.push(delta);
+  if (!matcher_.match()) return false;
+  event.stop_reason = stops_->strings()[matcher_.match()->index];
+  return true;
+}
+
+}  // namespace rudder::engine

@@ -1,0 +1,46 @@
+// ChoiceOutput: from the sampled tokens of one choice to its events' text: streaming detokenizer,
+// then stop strings, across token borders. Owned by the choice, called on the engine thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rudder/engine/event.h"
+#include "rudder/engine/request.h"
+#include "rudder/text/stop_strings.h"
+#include "rudder/text/stream_decoder.h"
+#include "rudder/text/tokenizer.h"
+
+namespace rudder::engine {
+
+class ChoiceOutput {
+ public:
+  // `stops` is compiled from draft.stop, null when there is none.
+  ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokenizer,
+               std::shared_ptr<const text::StopSet> stops, const RequestDraft& draft);
+
+  // Counts the token and appends to event.text what it made certain. The text of a stop id is left
+  // out unless the request includes its stops. True when a stop string is complete: the text then
+  // ends where it should, event.stop_reason is set, and nothing may follow.
+  bool push(int32_t token, bool is_stop_id, Event& event);
+
+  // The choice ends without a stop string so far: appends what was held back. True when that
+  // completed one after all.
+  bool finish(Event& event);
+
+  int32_t num_tokens() const { return num_tokens_; }
+
+ private:
+  bool match(std::string_view delta, Event& event);
+
+  text::StreamDecoder decoder_;
+  text::StopMatcher matcher_;
+  std::shared_ptr<const text::StopSet> stops_;
+  std::string echo_;  // the prompt's text, until the first event takes it
+  const int32_t min_tokens_;
+  const bool include_stop_;
+  int32_t num_tokens_ = 0;
+};
+
+}  // namespace rudder::engine

@@ -1,0 +1,291 @@
+#include "rudder/engine/engine_core.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <utility>
+
+#include "rudder/base/log.h"
+#include "rudder/base/mutants.h"
+#include "rudder/base/philox.h"
+
+namespace rudder::engine {
+namespace {
+
+// Idle, the loop wakes at least this often (Engine) and health fails past the second.
+constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
+
+sched::SchedSettings sched_settings(const EngineSettings& settings, const std::string& identity,
+                                    const Entropy& entropy, size_t depth) {
+  sched::SchedSettings out;
+  out.max_num_seqs = settings.max_num_seqs;
+  out.max_num_batched_tokens = settings.max_num_batched_tokens;
+  out.max_wait_steps = settings.max_wait_steps;
+  out.max_in_flight = static_cast<int32_t>(depth);
+  out.enable_prefix_caching = settings.enable_prefix_caching;
+  out.model_identity = identity;
+  out.hash_key = entropy.hash_key;
+  out.hash_bits = entropy.hash_bits;
+  return out;
+}
+
+RequestLimits request_limits(const step::Capacity& capacity, const sched::Scheduler& scheduler,
+                             const EngineSettings& settings, std::vector<int32_t> eos_ids) {
+  RequestLimits limits;
+  limits.max_seq_len = scheduler.max_len_limit();
+  limits.vocab_size = capacity.vocab_size;
+  limits.max_queued_tokens = settings.max_num_queued_tokens;
+  limits.eos_ids = std::move(eos_ids);
+  return limits;
+}
+
+Result<std::shared_ptr<const text::StopSet>> compile_stops(const RequestDraft& draft) {
+  if (draft.stop.empty()) return std::shared_ptr<const text::StopSet>();
+  // Validation has bounded the strings one by one; the automaton's own limits are not narrower.
+  text::StopLimits limits;
+  limits.max_strings = draft.stop.size();
+  limits.max_bytes = 0;
+  for (const std::string& stop : draft.stop) limits.max_bytes += stop.size();
+  return text::StopSet::compile(draft.stop, limits);
+}
+
+uint64_t drawn_seed(uint64_t key, RequestId id) {
+  const PhiloxBlock block = philox4x32(key, id.value);
+  return uint64_t{block[0]} << 32 | block[1];
+}
+
+}  // namespace
+
+Entropy Entropy::from_system() {
+  std::random_device device;
+  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
+  return {.hash_key = {word(), word()}, .seed_key = word()};
+}
+
+Result<std::unique_ptr<EngineCore>> EngineCore::create(Engine::Parts parts,
+                                                       const EngineSettings& settings,
+                                                       const Entropy& entropy) {
+  if (!parts.executor || !parts.tokenizer || !parts.clock) {
+    return fail(ErrorCode::kInvalidArgument,
+                "the engine needs an executor, a tokenizer and a clock");
+  }
+  const step::Capacity capacity = parts.executor->capacity();
+  for (const int32_t id : parts.eos_ids) {
+    if (id < 0 || id >= capacity.vocab_size) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("end-of-sequence id {} is outside the vocabulary of {}", id,
+                              capacity.vocab_size),
+                  "eos_token_id");
+    }
+  }
+  return std::unique_ptr<EngineCore>(new EngineCore(std::move(parts), settings, entropy, capacity));
+}
+
+EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, const Entropy& entropy,
+                       const step::Capacity& capacity)
+    : executor_(std::move(parts.executor)),
+      tokenizer_(std::move(parts.tokenizer)),
+      clock_(std::move(parts.clock)),
+      settings_(settings),
+      entropy_(entropy),
+      depth_(settings.async_scheduling ? static_cast<size_t>(std::max(1, capacity.max_in_flight))
+                                       : 1),
+      admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+      scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_)),
+      limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids))),
+      live_(make_engine_stats(limits_.max_seq_len)) {
+  live_.block_size = capacity.block_size;
+  show_life(false);
+  publish_stats();
+}
+
+Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
+  const auto refuse = [&](Error error) {
+    num_rejected_.fetch_add(1, std::memory_order_relaxed);
+    return tl::unexpected(std::move(error));
+  };
+  if (auto open = mailbox_.open(); !open) return refuse(std::move(open.error()));
+  RUDDER_TRY(auto stops, compile_stops(request.draft()));
+  auto place = admission_.take(request.prompt_tokens());
+  if (!place) return refuse(std::move(place.error()));
+
+  const RequestId id(next_request_.fetch_add(1, std::memory_order_relaxed));
+  // Counted before it is posted: whoever has closed the mailbox and then sees none open is right.
+  num_open_.fetch_add(1, std::memory_order_acq_rel);
+  auto posted = mailbox_.submit({.id = id,
+                                 .request = std::move(request),
+                                 .stops = std::move(stops),
+                                 .sink = std::move(sink),
+                                 .place = std::move(*place),
+                                 .arrival_us = clock_->now_us()});
+  if (!posted) {
+    num_open_.fetch_sub(1, std::memory_order_acq_rel);
+    return refuse(std::move(posted.error()));
+  }
+  return id;
+}
+
+Result<void> EngineCore::would_accept(int64_t prompt_tokens) const {
+  RUDDER_TRY_VOID(mailbox_.open());
+  return admission_.would_accept(prompt_tokens);
+}
+
+bool EngineCore::step() {
+  show_life(true);
+  take_commands();
+  const bool launched = !dead_ && launch_next();
+  if (!in_flight_.empty() && (!launched || in_flight_.size() >= depth_)) collect_oldest();
+  publish_stats();
+  bool more = launched || !in_flight_.empty() || scheduler_.has_work();
+  if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
+  if (!more) show_life(false);
+  return more;
+}
+
+void EngineCore::take_commands() {
+  mailbox_.take(commands_);
+  for (Submission& submission : commands_.submissions) admit(std::move(submission));
+  for (const RequestId id : commands_.cancels) {
+    end_request(id, FinishReason::kCancelled, std::nullopt);
+  }
+  if (commands_.reset_prefix_cache) scheduler_.reset_prefix_cache();
+  commands_.submissions.clear();
+  commands_.cancels.clear();
+  commands_.reset_prefix_cache = false;
+}
+
+void EngineCore::admit(Submission submission) {
+  const RequestDraft& draft = submission.request.draft();
+  const auto prompt_tokens = static_cast<int32_t>(draft.prompt.size());
+  auto owned = std::make_unique<Open>();
+  Open& request = *owned;
+  request.id = submission.id;
+  request.sink = std::move(submission.sink);
+  request.place = std::move(submission.place);
+  request.num_open = draft.n;
+  request.prompt_tokens = prompt_tokens;
+  request.max_tokens = submission.request.max_len() - prompt_tokens;
+  request.arrival_us = submission.arrival_us;
+  requests_.emplace(request.id, std::move(owned));
+
+  const uint64_t seed = draft.seed.value_or(drawn_seed(entropy_.seed_key, submission.id));
+  for (int32_t i = 0; i < draft.n; ++i) {
+    const sched::SequenceId sequence(next_sequence_++);
+    request.sequences.push_back(sequence);
+    request.choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, draft));
+    targets_.emplace(sequence, Target{&request, i});
+  }
+  live_.request_n.observe(draft.n);
+  live_.request_prompt_tokens.observe(prompt_tokens);
+  live_.request_max_tokens.observe(request.max_tokens);
+
+  Result<void> added;
+  if (dead_) added = mailbox_.open();  // the reason of its death
+  for (int32_t i = 0; added && i < draft.n; ++i) {
+    sched::NewSequence sequence;
+    sequence.id = request.sequences[static_cast<size_t>(i)];
+    sequence.prompt = draft.prompt;
+    sequence.sampling = draft.sampling;
+    sequence.sampling.seed =
+        RUDDER_MUTANT(kOneSeedForAllChoices) ? seed : seed + static_cast<uint64_t>(i);
+    sequence.max_len = submission.request.max_len();
+    sequence.priority = draft.priority;
+    sequence.cache_salt = draft.cache_salt;
+    added = scheduler_.add(std::move(sequence));
+  }
+  if (!added) end_request(submission.id, FinishReason::kError, added.error());
+}
+
+bool EngineCore::launch_next() {
+  if (in_flight_.size() >= depth_) return false;
+  const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan();
+  if (!plan) return false;
+  const int32_t num_tokens = plan->num_tokens();
+  auto ticket = executor_->launch(plan);
+  if (!ticket) {
+    die(ticket.error());
+    return false;
+  }
+  in_flight_.push_back({*ticket});
+  live_.iteration_tokens.observe(num_tokens);
+  if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
+  return true;
+}
+
+void EngineCore::collect_oldest() {
+  show_life(true);
+  auto result = executor_->collect(in_flight_.front().ticket);
+  if (!result) return die(result.error());
+  in_flight_.pop_front();
+  outputs_.clear();
+  scheduler_.commit(*result, &outputs_);
+  const int64_t now_us = clock_->now_us();
+  for (const sched::SequenceOutput& output : outputs_) deliver(output, now_us);
+}
+
+void EngineCore::end_all() {
+  mailbox_.close({ErrorCode::kUnavailable, "the engine has stopped", ""});
+  take_commands();
+  end_every_request(FinishReason::kCancelled, std::nullopt);
+  while (!in_flight_.empty()) collect_oldest();
+  publish_stats();
+}
+
+void EngineCore::die(const Error& cause) {
+  log_error("the engine is dead: {}", cause.to_string());
+  dead_ = true;
+  mailbox_.close({ErrorCode::kUnavailable, "the engine has failed and takes no requests", ""});
+  in_flight_.clear();
+  scheduler_.drop_all();
+  // What went wrong is for the log; a client learns only that it was not its request.
+  end_every_request(FinishReason::kError,
+                    Error{ErrorCode::kInternal, "the engine failed while the request ran", ""});
+}
+
+void EngineCore::show_life(bool busy) {
+  sign_of_life_.store(clock_->now_us() * 2 + (busy ? 1 : 0), std::memory_order_release);
+}
+
+Result<void> EngineCore::health() const {
+  if (dead_) return fail(ErrorCode::kUnavailable, "the engine has failed");
+  const int64_t sign = sign_of_life_.load(std::memory_order_acquire);
+  const int64_t silence_us = clock_->now_us() - sign / 2;
+  const bool busy = sign % 2 != 0;
+  if (silence_us < (busy ? settings_.stuck_step_us : kMaxIdleSilenceUs)) return {};
+  return fail(ErrorCode::kUnavailable,
+              fmt::format("the engine makes no progress: {} for {} ms",
+                          busy ? "one step has been running" : "its loop has been silent",
+                          silence_us / 1000));
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats;
+  {
+    std::lock_guard lock(stats_mutex_);
+    stats = published_;
+  }
+  stats.queued_tokens = admission_.load().tokens;
+  stats.rejected = num_rejected_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+void EngineCore::publish_stats() {
+  const sched::SchedStats sched = scheduler_.stats();
+  live_.num_running = sched.num_running;
+  live_.num_waiting = sched.num_waiting;
+  live_.num_blocks = sched.num_blocks;
+  live_.blocks_in_use = sched.blocks_in_use;
+  live_.blocks_cached = sched.blocks_cached;
+  live_.blocks_free = sched.blocks_free;
+  live_.steps = sched.steps;
+  live_.preemptions = sched.preemptions;
+  live_.prefix_queries = sched.prefix_queries;
+  live_.prefix_hits = sched.prefix_hits;
+  live_.late_rows = sched.late_rows;
+  std::lock_guard lock(stats_mutex_);
+  published_ = live_;  // same sizes: no allocation after the first
+}
+
+}  // namespace rudder::engine

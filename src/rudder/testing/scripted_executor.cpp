@@ -1,0 +1,125 @@
+#include "rudder/testing/scripted_executor.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "rudder/base/check.h"
+
+namespace rudder::testing {
+
+step::Capacity ScriptedExecutor::default_capacity() {
+  return {.num_slots = 8,
+          .num_blocks = 64,
+          .block_size = 4,
+          .max_tokens_per_step = 64,
+          .max_seq_len = 128,
+          .vocab_size = 37,
+          .max_in_flight = 2};
+}
+
+ScriptedExecutor::ScriptedExecutor(std::vector<int32_t> script, step::Capacity capacity)
+    : script_(std::move(script)),
+      capacity_(capacity),
+      slots_(static_cast<size_t>(capacity.num_slots)) {
+  RUDDER_CHECK(!script_.empty());
+}
+
+Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
+  std::lock_guard lock(mutex_);
+  if (launches_fail_) return fail(ErrorCode::kInternal, "the device is gone");
+  num_launched_ += 1;
+  for (const step::SlotEdit& edit : plan->slots) {
+    slots_[static_cast<size_t>(edit.slot.value)] = {.generation = edit.generation,
+                                                    .num_output = edit.num_output,
+                                                    .max_len = edit.max_len,
+                                                    .ended = false,
+                                                    .sampling = edit.sampling};
+    seeds_.push_back(edit.sampling.seed);
+  }
+  step::StepResult result;
+  result.id = plan->id;
+  result.seqs.reserve(plan->seqs.size());
+  for (const step::SeqWork& work : plan->seqs) result.seqs.push_back(run_row(work));
+  in_flight_.push_back(std::move(result));
+  return step::Ticket{plan->id};
+}
+
+step::SeqResult ScriptedExecutor::run_row(const step::SeqWork& work) {
+  Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
+  step::SeqResult row;
+  row.slot = work.slot;
+  row.generation = work.generation;
+  RUDDER_CHECK(slot.generation == work.generation);
+  row.masked = slot.ended;
+  if (slot.ended || work.logits == step::LogitsWanted::kNone) return row;
+
+  const int32_t token = script_[static_cast<size_t>(slot.num_output) % script_.size()];
+  slot.num_output += 1;
+  if (token == kScriptNan) {
+    row.end = step::RowEnd::kNumerical;
+    slot.ended = true;
+    return row;
+  }
+  row.tokens.push_back(token);
+  if (slot.sampling.num_logprobs >= 0) {
+    step::TokenLogprobs logprobs{.logprob = -0.5f, .rank = 1, .top = {}};
+    for (int32_t i = 0; i < slot.sampling.num_logprobs; ++i) logprobs.top.emplace_back(i, -1.0f);
+    row.logprobs.push_back(std::move(logprobs));
+  }
+  const auto& stops = slot.sampling.stop_ids;
+  if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
+    row.end = step::RowEnd::kStopId;
+  } else if (work.kv_len + work.q_len + 1 >= slot.max_len) {
+    row.end = step::RowEnd::kLength;
+  }
+  slot.ended = row.end != step::RowEnd::kNone;
+  return row;
+}
+
+Result<step::StepResult> ScriptedExecutor::collect(step::Ticket ticket) {
+  std::unique_lock lock(mutex_);
+  released_.wait(lock, [&] { return !held_; });
+  if (collects_fail_) return fail(ErrorCode::kInternal, "the device is gone");
+  RUDDER_CHECK(!in_flight_.empty() && in_flight_.front().id == ticket.id);
+  step::StepResult result = std::move(in_flight_.front());
+  in_flight_.pop_front();
+  return result;
+}
+
+bool ScriptedExecutor::ready(step::Ticket) {
+  std::lock_guard lock(mutex_);
+  return !held_;
+}
+
+void ScriptedExecutor::hold() {
+  std::lock_guard lock(mutex_);
+  held_ = true;
+}
+
+void ScriptedExecutor::let_go() {
+  std::lock_guard lock(mutex_);
+  held_ = false;
+  released_.notify_all();
+}
+
+void ScriptedExecutor::fail_launches() {
+  std::lock_guard lock(mutex_);
+  launches_fail_ = true;
+}
+
+void ScriptedExecutor::fail_collects() {
+  std::lock_guard lock(mutex_);
+  collects_fail_ = true;
+}
+
+uint64_t ScriptedExecutor::num_launched() const {
+  std::lock_guard lock(mutex_);
+  return num_launched_;
+}
+
+std::vector<uint64_t> ScriptedExecutor::seeds() const {
+  std::lock_guard lock(mutex_);
+  return seeds_;
+}
+
+}  // namespace rudder::testing

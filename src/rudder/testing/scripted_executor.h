@@ -1,0 +1,64 @@
+// ScriptedExecutor: an Executor that computes nothing; every sequence samples the same script of
+// tokens. For tests that need given tokens, or a device that hangs or fails at a given moment.
+// launch and collect are called by one thread, the rest by any.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "rudder/step/executor.h"
+
+namespace rudder::testing {
+
+inline constexpr int32_t kScriptNan = -1;  // in a script: NaN in the logits instead of a token
+
+class ScriptedExecutor final : public step::Executor {
+ public:
+  // The script repeats when it is used up.
+  explicit ScriptedExecutor(std::vector<int32_t> script,
+                            step::Capacity capacity = default_capacity());
+  static step::Capacity default_capacity();
+
+  step::Capacity capacity() const override { return capacity_; }
+  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
+  Result<step::StepResult> collect(step::Ticket ticket) override;
+  bool ready(step::Ticket ticket) override;
+
+  void hold();    // collect() waits from now on
+  void let_go();  // and goes on
+  void fail_launches();
+  void fail_collects();
+  uint64_t num_launched() const;
+  // Of each slot opened so far, in order.
+  std::vector<uint64_t> seeds() const;
+
+ private:
+  struct Slot {
+    uint32_t generation = 0;
+    int32_t num_output = 0;
+    int32_t max_len = 0;
+    bool ended = false;
+    step::SamplingParams sampling;
+  };
+
+  step::SeqResult run_row(const step::SeqWork& work);
+
+  const std::vector<int32_t> script_;
+  const step::Capacity capacity_;
+  std::vector<Slot> slots_;
+  std::deque<step::StepResult> in_flight_;
+
+  mutable std::mutex mutex_;  // of what follows
+  std::condition_variable released_;
+  bool held_ = false;
+  bool launches_fail_ = false;
+  bool collects_fail_ = false;
+  uint64_t num_launched_ = 0;
+  std::vector<uint64_t> seeds_;
+};
+
+}  // namespace rudder::testing
