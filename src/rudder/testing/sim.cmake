@@ -1,0 +1,32 @@
+# The simulator twice: `sim` over the rooms as everyone gets them, `sim_mutants` over a second build
+# of them in which one seeded bug at a time can be switched on (base/mutants.h).
+set(sim_sources sim.cpp sim_check.cpp sim_config.cpp sim_episode.cpp sim_main.cpp sim_reference.cpp)
+set(sim_steps 5000000)
+set(mutant_steps 200000)
+if(RUDDER_SANITIZE)
+  set(sim_steps 200000)
+  set(mutant_steps 20000)
+endif()
+
+add_executable(sim ${sim_sources})
+target_link_libraries(sim PRIVATE rudder_testing rudder_engine dep::cli11 dep::fmt)
+foreach(seed 1 2)
+  add_test(NAME sim_seed_${seed} COMMAND sim --seed ${seed} --steps ${sim_steps})
+  set_tests_properties(sim_seed_${seed} PROPERTIES LABELS sim TIMEOUT 600)
+endforeach()
+
+set(mutant_sources ${sim_sources})
+foreach(room kv sched engine testing)
+  get_target_property(sources rudder_${room} SOURCES)
+  get_target_property(directory rudder_${room} SOURCE_DIR)
+  list(TRANSFORM sources PREPEND ${directory}/)
+  list(APPEND mutant_sources ${sources})
+endforeach()
+add_executable(sim_mutants ${mutant_sources})
+target_compile_definitions(sim_mutants PRIVATE RUDDER_MUTANTS=1)
+target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_text dep::cli11 dep::fmt)
+add_test(NAME sim_mutants COMMAND sim_mutants --steps ${mutant_steps})
+set_tests_properties(sim_mutants PROPERTIES LABELS sim TIMEOUT 300)
+
+add_executable(engine_loop_bench engine_loop_bench.cpp)
+target_link_libraries(engine_loop_bench PRIVATE rudder_testing rudder_engine dep::fmt)

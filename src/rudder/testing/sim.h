@@ -1,0 +1,52 @@
+// The simulator: the real scheduler, KV bookkeeping and EngineCore over FakeExecutor, with a
+// virtual clock and one 64-bit seed. Clients arrive, cancel and leave at random in small tight
+// machines; after every step every invariant is checked, and what a client got is compared, token
+// by token and byte by byte, with what a lone request would have got. One thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace rudder::testing {
+
+struct SimOptions {
+  uint64_t seed = 1;
+  uint64_t steps = 1'000'000;  // engine steps to run, over as many episodes as it takes
+};
+
+// What happened: a run that never preempted or never stopped on a string proves nothing of them.
+struct SimCoverage {
+  uint64_t episodes = 0;
+  uint64_t requests = 0;
+  uint64_t tokens = 0;
+  uint64_t cached_tokens = 0;
+  uint64_t cancels = 0;
+  uint64_t rejections = 0;
+  uint64_t preemptions = 0;
+  uint64_t evictions = 0;
+  uint64_t stop_strings = 0;
+  uint64_t stop_ids = 0;
+  uint64_t numerical = 0;
+  uint64_t late_rows = 0;
+  uint64_t executor_deaths = 0;
+  uint64_t longest_silence = 0;  // steps between two signs of progress of a request
+};
+
+struct SimReport {
+  uint64_t steps = 0;
+  SimCoverage coverage;
+  uint64_t trace_hash = 0;  // of every event: the same seed gives the same
+  // Empty when every invariant held. Else the run ended at it; `seed` of the failing episode
+  // repeats it at once.
+  std::string violation;
+  uint64_t episode_seed = 0;
+  uint64_t episode_step = 0;
+  std::vector<std::string> last_notes;
+};
+
+// Installs a RUDDER_CHECK hook for its duration, so that a failed check is a violation.
+SimReport run_simulation(const SimOptions& options);
+
+}  // namespace rudder::testing

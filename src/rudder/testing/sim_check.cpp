@@ -1,0 +1,189 @@
+// The other half of SimEpisode: what must hold at every event and after every step.
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "rudder/testing/sim_episode.h"
+#include "rudder/testing/sim_reference.h"
+
+namespace rudder::testing {
+
+using engine::FinishReason;
+
+void SimEpisode::require(bool holds, const char* what) const {
+  if (!holds) [[unlikely]]
+    throw SimViolation{what};
+}
+
+void SimEpisode::on_event(Client& client, engine::Event&& event) {
+  require(event.id == client.id, "an event goes to its own request");
+  require(event.choice >= 0 && event.choice < client.draft.n, "an event names a choice");
+  Choice& choice = client.choices[static_cast<size_t>(event.choice)];
+  require(!choice.finished, "nothing follows a choice's last event");
+  for (const engine::OutputToken& token : event.tokens) choice.tokens.push_back(token.token);
+  choice.text += event.text;
+  client.last_progress = step_;
+  check_tokens(client, event);
+
+  coverage_->tokens += event.tokens.size();
+  for (const int32_t token : choice.tokens) trace_hash_ = mix64(trace_hash_ ^ token);
+  trace_hash_ = mix64(trace_hash_ ^ event.id.value * 8 ^ static_cast<uint64_t>(event.choice));
+  note(NoteKind::kTokens, event.id, event.choice, static_cast<int64_t>(choice.tokens.size()));
+  if (!event.finish) return;
+
+  trace_hash_ = mix64(trace_hash_ ^ static_cast<uint64_t>(*event.finish) ^ step_ << 8);
+  note(NoteKind::kFinish, event.id, event.choice, static_cast<int64_t>(*event.finish));
+  check_finish(client, event);
+  choice.finished = true;
+  client.num_open -= 1;
+}
+
+void SimEpisode::check_tokens(const Client& client, const engine::Event& event) const {
+  const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
+  require(event.usage.prompt_tokens == std::ssize(client.draft.prompt), "usage: prompt tokens");
+  require(event.usage.completion_tokens == std::ssize(choice.tokens), "usage: completion tokens");
+  const int32_t cached = event.usage.cached_tokens;
+  require(cached >= 0 && cached < event.usage.prompt_tokens, "usage: cached tokens");
+  require(cached % config_.fake.capacity.block_size == 0, "whole blocks are cached");
+  require(cached == 0 || config_.settings.enable_prefix_caching, "nothing is cached when off");
+  require(cached == 0 || !client.fresh_salt || event.choice > 0,
+          "nothing is cached under a salt never used before");
+  const int32_t wanted = client.draft.sampling.num_logprobs;
+  for (const engine::OutputToken& token : event.tokens) {
+    require(token.has_logprobs == (wanted >= 0), "logprobs come when asked for");
+    require(!token.has_logprobs || std::ssize(token.top) == wanted, "as many logprobs as asked");
+  }
+}
+
+void SimEpisode::check_finish(const Client& client, const engine::Event& event) {
+  const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
+  const SimExpected expected =
+      expected_output(client.draft, client.max_len, event.choice, config_.fake);
+  const FinishReason reason = *event.finish;
+  coverage_->cached_tokens += static_cast<uint64_t>(event.usage.cached_tokens);
+  require(event.error.has_value() == (reason == FinishReason::kError), "an error has a cause");
+
+  const bool ran_out = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  const bool numerical =
+      reason == FinishReason::kError && event.error->code == ErrorCode::kNumerical;
+  if (ran_out || numerical) {
+    require(choice.tokens == expected.tokens, "tokens are those of a lone request");
+    require(reason == expected.reason, "the finish reason is that of a lone request");
+    require(event.stop_reason == expected.stop_reason, "the stop string is the first to end");
+    coverage_->stop_strings += event.stop_reason.empty() ? 0 : 1;
+    coverage_->stop_ids += reason == FinishReason::kStop && event.stop_reason.empty() ? 1 : 0;
+    coverage_->numerical += numerical ? 1 : 0;
+  } else {
+    require(reason != FinishReason::kCancelled || client.cancelled || closing_,
+            "only a cancel or a stop cancels");
+    require(std::cmp_less_equal(choice.tokens.size(), expected.tokens.size()) &&
+                std::equal(choice.tokens.begin(), choice.tokens.end(), expected.tokens.begin()),
+            "tokens so far are those of a lone request");
+    if (reason == FinishReason::kError) {
+      require(config_.ending == SimEnding::kExecutorDies, "the engine dies with its executor only");
+      dead_ = true;
+    }
+  }
+  if (ran_out) {
+    require(choice.text == expected.text, "the text is that of a lone request");
+  } else {
+    require(expected.text.starts_with(choice.text), "the text so far is that of a lone request");
+  }
+}
+
+void SimEpisode::note_started() {
+  for (const sched::SequenceId id : core_->scheduler().first_planned()) {
+    Client* client = by_sequence_[id.value - 1];
+    if (client == nullptr) continue;
+    client->started = true;
+    client->last_progress = step_;
+  }
+}
+
+void SimEpisode::check_step(bool more) {
+  require(executor_->violations().empty(),
+          executor_->violations().empty() ? "" : executor_->violations().front().c_str());
+  if (auto ok = core_->scheduler().check_integrity(); !ok) throw SimViolation{ok.error().message};
+  note_started();
+  const sched::SchedStats sched = core_->scheduler().stats();
+  check_clients();
+  check_gauges(sched);
+  require(more || clients_.empty(), "a loop that goes to sleep leaves no request behind");
+  if (!clients_.empty() || core_->scheduler().idle()) {
+    idle_lag_ = 0;
+  } else {
+    require(++idle_lag_ <= config_.fake.capacity.max_in_flight, "ended requests free their blocks");
+  }
+}
+
+void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
+  int64_t choices = 0, queued = 0, queued_tokens = 0;
+  for (const auto& client : clients_) {
+    choices += client->num_open;
+    if (client->started) continue;
+    queued += 1;
+    queued_tokens += client->draft.n * std::ssize(client->draft.prompt);
+  }
+  require(core_->num_open() == std::ssize(clients_), "gauge: open requests");
+  const engine::Admission::Load load = core_->queue_load();
+  require(load.requests == queued, "gauge: queued requests");
+  require(load.tokens == queued_tokens, "gauge: queued tokens");
+  require(load.requests <= config_.settings.max_num_queued_reqs, "the queue is bounded");
+  require(load.tokens <= config_.settings.max_num_queued_tokens, "the queue is bounded in tokens");
+
+  const int64_t live = int64_t{sched.num_running} + sched.num_waiting;
+  require(live <= choices && choices <= live + sched.num_retiring, "gauge: running and waiting");
+  require(sched.num_retiring == 0 || sched.steps_in_flight > 0, "only a step in flight holds back");
+  require(sched.num_running <= config_.settings.max_num_seqs, "max_num_seqs holds");
+  require(sched.blocks_in_use + sched.blocks_cached + sched.blocks_free == sched.num_blocks,
+          "blocks in use, cached and free are all blocks");
+  if (step_ % 64 != 0) return;
+  const engine::EngineStats stats = core_->stats();
+  require(stats.num_running == sched.num_running && stats.num_waiting == sched.num_waiting &&
+              stats.blocks_in_use == sched.blocks_in_use && stats.steps == sched.steps &&
+              stats.queued_tokens == queued_tokens,
+          "the published gauges are the scheduler's");
+}
+
+void SimEpisode::check_clients() {
+  // Starved sequences go first, one after another; each may have to wait for room to run.
+  const auto bound = static_cast<uint64_t>(config_.settings.max_wait_steps) +
+                     static_cast<uint64_t>(config_.max_open) * 3 *
+                         static_cast<uint64_t>(config_.fake.capacity.max_seq_len);
+  for (const auto& client : clients_) {
+    require(!client->cancelled || client->num_open == 0, "a cancel ends every choice at once");
+    const uint64_t silence = step_ - client->last_progress;
+    require(silence <= bound, "every request gets on");
+    coverage_->longest_silence = std::max(coverage_->longest_silence, silence);
+    if (client->num_open > 0) continue;
+    last_ended_ = client->id;
+    for (size_t i = 0; i < client->choices.size(); ++i) {
+      by_sequence_[client->first_sequence - 1 + i] = nullptr;
+    }
+  }
+  std::erase_if(clients_, [](const auto& client) { return client->num_open == 0; });
+}
+
+void SimEpisode::check_refused_when_closed() {
+  SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
+  drawn.draft.n = 1;
+  drawn.draft.prompt.resize(1);
+  auto request = engine::validate_request(std::move(drawn.draft), core_->limits());
+  require(request.has_value(), "a prompt of one token is valid");
+  const auto id = core_->submit(std::move(*request), [](engine::Event&&) {});
+  require(!id && id.error().code == ErrorCode::kUnavailable, "a closed engine refuses");
+  if (dead_) require(!core_->health(), "a dead engine says so");
+}
+
+void SimEpisode::check_all_freed() {
+  check_clients();
+  require(clients_.empty(), "every choice gets its last event");
+  require(core_->num_open() == 0, "no request is open at the end");
+  require(core_->queue_load().requests == 0 && core_->queue_load().tokens == 0,
+          "the queue is empty at the end");
+  require(core_->scheduler().idle(), "the scheduler is idle at the end");
+  require(core_->scheduler().stats().blocks_in_use == 0, "no block is held at the end");
+  if (dead_) coverage_->executor_deaths += 1;
+}
+
+}  // namespace rudder::testing

@@ -1,0 +1,120 @@
+#include "rudder/testing/sim_config.h"
+
+#include <algorithm>
+#include <string>
+
+#include "rudder/testing/tiny_tokenizer.h"
+
+namespace rudder::testing {
+namespace {
+
+constexpr int32_t kNumFamilies = 3;
+
+std::vector<int32_t> draw_tokens(int32_t count, SimRandom& random) {
+  std::vector<int32_t> tokens(static_cast<size_t>(count));
+  for (int32_t& token : tokens) token = random.in(0, kTinyAsciiVocab - 1);
+  return tokens;
+}
+
+// A few characters that output really contains, across token borders as often as not.
+std::string draw_stop_string(SimRandom& random) {
+  std::string text;
+  while (text.empty() || random.one_in(2)) text += tiny_text(random.in(2, kTinyAsciiVocab - 1));
+  if (text.size() > 1 && random.one_in(2)) text.erase(0, 1);
+  return text;
+}
+
+void draw_sampling(step::SamplingParams& sampling, SimRandom& random) {
+  sampling.temperature = random.one_in(4) ? 0.0f : 1.0f;
+  if (random.one_in(8)) sampling.repetition_penalty = 1.25f;
+  if (random.one_in(8)) sampling.presence_penalty = 0.5f;
+  if (random.one_in(8)) sampling.logit_bias = {{random.in(0, kTinyAsciiVocab - 1), 2.0f}};
+  if (random.one_in(4)) sampling.num_logprobs = random.in(0, 3);
+  if (random.one_in(4)) sampling.stop_ids.push_back(random.in(1, kTinyAsciiVocab - 1));
+}
+
+}  // namespace
+
+SimConfig draw_config(SimRandom& random) {
+  SimConfig config;
+  step::Capacity& capacity = config.fake.capacity;
+  capacity.block_size = random.pick({1, 2, 4, 8, 16, 16});
+  capacity.num_blocks = random.pick({16, 24, 32, 64, 128, 256});
+  capacity.num_slots = random.in(1, 12);
+  capacity.max_tokens_per_step = random.pick({4, 16, 64, 256});
+  capacity.max_seq_len = random.in(16, 160);
+  capacity.vocab_size = kTinyAsciiVocab;
+  capacity.max_in_flight = random.in(1, 3);
+  config.fake.seed = random.next();
+
+  engine::EngineSettings& settings = config.settings;
+  settings.max_num_seqs = random.in(1, 12);
+  settings.max_num_batched_tokens = random.in(1, 64);
+  settings.enable_prefix_caching = !random.one_in(8);
+  settings.async_scheduling = !random.one_in(8);
+  settings.max_num_queued_reqs = random.in(1, 8);
+  settings.max_num_queued_tokens = random.in(100, 1000);
+  settings.max_wait_steps = 200;
+
+  config.entropy.hash_key = {random.next(), random.next()};
+  config.entropy.seed_key = random.next();
+  if (random.one_in(4)) config.entropy.hash_bits = random.in(1, 4);
+
+  config.num_steps = static_cast<uint64_t>(random.in(200, 3000));
+  config.ending = random.pick({SimEnding::kDrain, SimEnding::kDrain, SimEnding::kDrain,
+                               SimEnding::kStop, SimEnding::kExecutorDies});
+  if (config.ending == SimEnding::kExecutorDies) {
+    const auto at = static_cast<step::StepId>(config.num_steps);
+    (random.one_in(2) ? config.fake.fail_launch_at : config.fake.fail_collect_at) = at;
+  }
+  if (random.one_in(2)) {
+    const uint64_t key = random.next();
+    config.fake.numerical = [key](uint64_t seed, int32_t position) {
+      return mix64(key ^ seed ^ mix64(static_cast<uint64_t>(position))) % 500 == 0;
+    };
+  }
+  config.max_open = random.in(1, 16);
+  config.arrival_one_in = random.pick({1, 2, 4, 16});
+  config.cancel_one_in = random.pick({10, 50, 200, 100'000});
+  config.max_output = random.pick({4, 32, 128});
+  for (int32_t i = 0; i < kNumFamilies; ++i) {
+    config.families.push_back(draw_tokens(capacity.max_seq_len, random));
+  }
+  return config;
+}
+
+SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t serial,
+                        SimRandom& random) {
+  SimRequest request;
+  engine::RequestDraft& draft = request.draft;
+  const auto& family = config.families[static_cast<size_t>(random.in(0, kNumFamilies - 1))];
+  const int32_t prompt_len = random.in(1, std::max(1, max_seq_len - 1));
+  const int32_t own = std::min(prompt_len, random.in(0, 6));
+  draft.prompt.assign(family.begin(), family.begin() + (prompt_len - own));
+  const auto tail = draw_tokens(own, random);
+  draft.prompt.insert(draft.prompt.end(), tail.begin(), tail.end());
+
+  const int32_t room = max_seq_len - prompt_len;
+  if (!random.one_in(16)) draft.max_tokens = random.in(1, std::min(room, config.max_output));
+  draw_sampling(draft.sampling, random);
+  if (random.one_in(4)) draft.sampling.min_tokens = random.in(0, draft.max_tokens.value_or(room));
+  draft.seed = random.next();
+  draft.ignore_eos = random.one_in(2);
+  if (random.one_in(3)) {
+    for (int32_t i = random.in(1, 3); i > 0; --i) draft.stop.push_back(draw_stop_string(random));
+  }
+  draft.include_stop = random.one_in(3);
+  draft.skip_special_tokens = !random.one_in(4);
+  draft.n = random.one_in(4) ? random.in(2, 3) : 1;
+  draft.priority = random.one_in(4) ? random.in(-1, 1) : 0;
+  draft.echo_prompt_text = random.one_in(8);
+  request.fresh_salt = random.one_in(8);
+  if (request.fresh_salt) {
+    draft.cache_salt = "fresh-" + std::to_string(serial);
+  } else {
+    draft.cache_salt = random.pick({"", "", "red", "blue"});
+  }
+  return request;
+}
+
+}  // namespace rudder::testing

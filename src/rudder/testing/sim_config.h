@@ -1,0 +1,46 @@
+// What one episode of the simulator is: a small machine, an engine on it, and the kind of requests
+// that come. Everything is drawn from the episode's seed.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "rudder/engine/engine_core.h"
+#include "rudder/engine/request.h"
+#include "rudder/engine/settings.h"
+#include "rudder/testing/fake_executor.h"
+#include "rudder/testing/sim_random.h"
+
+namespace rudder::testing {
+
+enum class SimEnding : uint8_t {
+  kDrain,         // refuse, let all finish
+  kStop,          // end every request at once
+  kExecutorDies,  // at a launch or a collect
+};
+
+struct SimConfig {
+  FakeOptions fake;  // no clock yet
+  engine::EngineSettings settings;
+  engine::Entropy entropy;
+  SimEnding ending = SimEnding::kDrain;
+  uint64_t num_steps = 0;  // until the ending begins
+  int32_t max_open = 1;    // requests that clients hold open
+  int32_t arrival_one_in = 2;
+  int32_t cancel_one_in = 100;
+  int32_t max_output = 32;
+  std::vector<std::vector<int32_t>> families;  // prompts begin with a part of one of them
+};
+
+SimConfig draw_config(SimRandom& random);
+
+struct SimRequest {
+  engine::RequestDraft draft;
+  bool fresh_salt = false;  // never used before: nothing of it can be cached
+};
+
+// `serial` makes a fresh salt unlike all others.
+SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t serial,
+                        SimRandom& random);
+
+}  // namespace rudder::testing

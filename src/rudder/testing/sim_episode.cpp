@@ -1,0 +1,147 @@
+#include "rudder/testing/sim_episode.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "rudder/testing/tiny_tokenizer.h"
+
+namespace rudder::testing {
+namespace {
+
+constexpr size_t kMaxNotes = 48;
+constexpr uint64_t kMaxEndingSteps = 200'000;  // of a drain: generous, it only has to end
+
+SimConfig config_of(SimRandom& random) {
+  return draw_config(random);
+}
+
+}  // namespace
+
+SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
+    : random_(seed), config_(config_of(random_)), coverage_(coverage), fake_(config_.fake) {
+  fake_.clock = clock_.get();
+  auto executor = std::make_unique<FakeExecutor>(fake_);
+  executor_ = executor.get();
+  auto core = engine::EngineCore::create({.executor = std::move(executor),
+                                          .tokenizer = tiny_tokenizer(),
+                                          .clock = clock_,
+                                          .model_identity = "simulated",
+                                          .eos_ids = {kTinyEos}},
+                                         config_.settings, config_.entropy);
+  if (!core) throw SimViolation{core.error().to_string()};
+  core_ = std::move(*core);
+}
+
+void SimEpisode::run() {
+  while (step_ < config_.num_steps && !dead_) turn();
+  note(NoteKind::kEnding, {}, static_cast<int64_t>(config_.ending), 0);
+  if (config_.ending == SimEnding::kStop && !dead_) {
+    end_by_stop();
+  } else {
+    end_by_drain();
+  }
+  check_refused_when_closed();
+  check_all_freed();
+  const auto stats = core_->scheduler().stats();
+  coverage_->preemptions += stats.preemptions;
+  coverage_->evictions += stats.evictions;
+  coverage_->late_rows += stats.late_rows;
+}
+
+void SimEpisode::turn() {
+  if (std::cmp_less(clients_.size(), config_.max_open) &&
+      (clients_.empty() || random_.one_in(config_.arrival_one_in))) {
+    arrive();
+  }
+  if (random_.one_in(config_.cancel_one_in)) cancel_one();
+  if (random_.one_in(2000)) {
+    note(NoteKind::kReset, {}, 0, 0);
+    core_->reset_prefix_cache();
+  }
+  advance();
+}
+
+void SimEpisode::arrive() {
+  SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
+  auto request = engine::validate_request(std::move(drawn.draft), core_->limits());
+  if (!request) {  // more prompt tokens than the queue can ever hold
+    require(request.error().where == "n", "a drawn request is valid");
+    return;
+  }
+  auto client = std::make_unique<Client>();
+  client->draft = request->draft();
+  client->max_len = request->max_len();
+  client->fresh_salt = drawn.fresh_salt;
+  client->num_open = client->draft.n;
+  client->choices.resize(static_cast<size_t>(client->draft.n));
+  client->last_progress = step_;
+  client->first_sequence = by_sequence_.size() + 1;
+
+  const bool would_accept = core_->would_accept(request->prompt_tokens()).has_value();
+  const auto id = core_->submit(std::move(*request), [this, c = client.get()](engine::Event&& e) {
+    on_event(*c, std::move(e));
+  });
+  require(id.has_value() == would_accept, "would_accept gives the verdict of submit");
+  if (!id) {
+    require(id.error().code == ErrorCode::kOverloaded, "a full queue says overloaded");
+    note(NoteKind::kRefused, {}, 0, 0);
+    coverage_->rejections += 1;
+    return;
+  }
+  client->id = *id;
+  note(NoteKind::kSubmit, *id, client->draft.n, static_cast<int64_t>(client->draft.prompt.size()));
+  coverage_->requests += 1;
+  by_sequence_.insert(by_sequence_.end(), client->choices.size(), client.get());
+  clients_.push_back(std::move(client));
+}
+
+void SimEpisode::cancel_one() {
+  if (clients_.empty()) return;
+  Client& client = *clients_[random_.next() % clients_.size()];
+  client.cancelled = true;
+  core_->cancel(client.id);
+  if (random_.one_in(4)) core_->cancel(client.id);    // idempotent
+  if (random_.one_in(4)) core_->cancel(last_ended_);  // nothing any more
+  note(NoteKind::kCancel, client.id, 0, 0);
+  coverage_->cancels += 1;
+}
+
+bool SimEpisode::advance() {
+  step_ += 1;
+  if (random_.one_in(4)) clock_->advance(random_.in(1, 3000));
+  const bool more = core_->step();
+  check_step(more);
+  return more;
+}
+
+void SimEpisode::end_by_drain() {
+  closing_ = true;
+  core_->close({ErrorCode::kUnavailable, "draining", ""});
+  const uint64_t limit = step_ + kMaxEndingSteps;
+  while (advance()) require(step_ < limit, "a drain comes to its end");
+}
+
+void SimEpisode::end_by_stop() {
+  closing_ = true;
+  core_->end_all();
+  require(clients_.empty() || core_->num_open() == 0, "a stop ends every request");
+}
+
+void SimEpisode::note(NoteKind kind, engine::RequestId id, int64_t a, int64_t b) {
+  if (notes_.size() == kMaxNotes) notes_.pop_front();
+  notes_.push_back({step_, kind, id.value, a, b});
+}
+
+std::vector<std::string> SimEpisode::last_notes() const {
+  std::vector<std::string> lines;
+  for (const Note& n : notes_) {
+    static constexpr const char* kNames[] = {"submit", "refused", "cancel", "tokens",
+                                             "finish", "reset",   "ending"};
+    lines.push_back(fmt::format("step {} {} request {} ({}, {})", n.step,
+                                kNames[static_cast<size_t>(n.kind)], n.request, n.a, n.b));
+  }
+  return lines;
+}
+
+}  // namespace rudder::testing

@@ -1,0 +1,102 @@
+// One episode of the simulator: one small machine from its first request to its last block freed.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rudder/testing/sim.h"
+#include "rudder/testing/sim_config.h"
+#include "rudder/testing/virtual_clock.h"
+
+namespace rudder::testing {
+
+// Thrown where an invariant does not hold.
+struct SimViolation {
+  std::string text;
+};
+
+class SimEpisode {
+ public:
+  SimEpisode(uint64_t seed, SimCoverage* coverage);
+
+  // To its end; throws SimViolation, after which the episode must not be destroyed.
+  void run();
+
+  uint64_t steps() const { return step_; }
+  uint64_t trace_hash() const { return trace_hash_; }
+  std::vector<std::string> last_notes() const;
+
+ private:
+  struct Choice {
+    std::vector<int32_t> tokens;
+    std::string text;
+    bool finished = false;
+  };
+  struct Client {
+    engine::RequestId id;
+    engine::RequestDraft draft;  // as validated
+    int32_t max_len = 0;
+    bool fresh_salt = false;
+    bool started = false;    // a sequence of it has been planned
+    bool cancelled = false;  // asked for
+    uint64_t first_sequence = 0;
+    int32_t num_open = 0;
+    uint64_t last_progress = 0;
+    std::vector<Choice> choices;
+  };
+  enum class NoteKind : uint8_t { kSubmit, kRefused, kCancel, kTokens, kFinish, kReset, kEnding };
+  struct Note {
+    uint64_t step = 0;
+    NoteKind kind = NoteKind::kSubmit;
+    uint64_t request = 0;
+    int64_t a = 0;
+    int64_t b = 0;
+  };
+
+  // sim_episode.cpp: what clients do.
+  void turn();
+  void arrive();
+  void cancel_one();
+  bool advance();
+  void end_by_drain();
+  void end_by_stop();
+  void note(NoteKind kind, engine::RequestId id, int64_t a, int64_t b);
+
+  // sim_check.cpp: what must hold.
+  void on_event(Client& client, engine::Event&& event);
+  void check_finish(const Client& client, const engine::Event& event);
+  void check_tokens(const Client& client, const engine::Event& event) const;
+  void note_started();
+  void check_step(bool more);
+  void check_gauges(const sched::SchedStats& sched) const;
+  void check_clients();
+  void check_refused_when_closed();
+  void check_all_freed();
+  void require(bool holds, const char* what) const;
+
+  SimRandom random_;
+  const SimConfig config_;
+  SimCoverage* const coverage_;
+  std::shared_ptr<VirtualClock> clock_ = std::make_shared<VirtualClock>();
+  FakeOptions fake_;  // with the clock
+  FakeExecutor* executor_ = nullptr;
+  std::unique_ptr<engine::EngineCore> core_;
+
+  std::vector<std::unique_ptr<Client>> clients_;  // open, any order
+  std::vector<Client*> by_sequence_;              // null when its request has ended
+  bool dead_ = false;
+  bool closing_ = false;
+  uint64_t step_ = 0;
+  uint64_t serial_ = 0;
+  engine::RequestId last_ended_;
+  int32_t idle_lag_ = 0;  // turns since the last open choice, while blocks are still held
+  uint64_t trace_hash_ = 0;
+  std::deque<Note> notes_;
+};
+
+}  // namespace rudder::testing

@@ -1,0 +1,25 @@
+// What a choice must give, worked out the slow and obvious way: the executor's own reference for
+// the tokens, then text and stop strings over the whole output at once.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rudder/engine/event.h"
+#include "rudder/engine/request.h"
+#include "rudder/testing/fake_executor.h"
+
+namespace rudder::testing {
+
+struct SimExpected {
+  std::vector<int32_t> tokens;  // up to and with the one that completed a stop
+  std::string text;
+  engine::FinishReason reason = engine::FinishReason::kLength;
+  std::string stop_reason;
+};
+
+SimExpected expected_output(const engine::RequestDraft& validated, int32_t max_len, int32_t choice,
+                            const FakeOptions& options);
+
+}  // namespace rudder::testing
