@@ -36,11 +36,10 @@ DType table_dtype(DType linear_dtype) {
   return linear_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
 }
 
-// Takes tensors out of a checkpoint by name, checks their shape and type, and knows what is left.
+// Finds tensors of a checkpoint by name, checks their shape and type, and knows what is left.
 class Binder {
  public:
-  Binder(const Checkpoint& checkpoint, const ProgressFn& progress)
-      : checkpoint_(checkpoint), progress_(progress), total_(checkpoint.tensor_bytes()) {}
+  explicit Binder(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
 
   Result<View> take(const std::string& name, const Shape& shape) {
     const TensorInfo* tensor = checkpoint_.find(name);
@@ -60,16 +59,15 @@ class Binder {
                               tensor->view.shape.to_string(), shape.to_string()),
                   where(*tensor));
     }
-    if (taken_.insert(name).second) done_ += static_cast<int64_t>(tensor->view.bytes());
-    checkpoint_.prefetch(*tensor);
+    taken_.insert(name);
     return tensor->view;
   }
 
-  void report() {
-    if (progress_) progress_(done_, total_);
-  }
-
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+
+  void prefetch(const std::string& name) const {
+    if (const TensorInfo* tensor = checkpoint_.find(name)) checkpoint_.prefetch(*tensor);
+  }
 
   // Every tensor was taken or is known to mean nothing.
   Result<void> check_all_taken(const WeightNames& names) const {
@@ -100,9 +98,6 @@ class Binder {
   }
 
   const Checkpoint& checkpoint_;
-  const ProgressFn& progress_;
-  int64_t total_ = 0;
-  int64_t done_ = 0;
   std::set<std::string, std::less<>> taken_;
 };
 
@@ -114,44 +109,101 @@ class Loader {
         spec_(spec),
         names_(names),
         ops_(ops),
-        binder_(checkpoint, progress) {}
+        progress_(progress),
+        binder_(checkpoint) {}
 
   Result<Weights> load() {
+    RUDDER_TRY_VOID(check_tensors());
     RUDDER_TRY_VOID(load_embedding_and_head());
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      prefetch_layer(i + 1);
       RUDDER_TRY(LayerWeights layer, load_layer(i));
       out_.layers.push_back(std::move(layer));
-      binder_.report();
+      report();
     }
-    RUDDER_TRY(out_.final_norm, load_norm({std::string(names_.final_norm), spec_.hidden}));
-    RUDDER_TRY_VOID(binder_.check_all_taken(names_));
+    RUDDER_TRY(out_.final_norm, load_norm(final_norm()));
     RUDDER_TRY_VOID(checkpoint_.check_unchanged());
-    binder_.report();
+    done_ = checkpoint_.tensor_bytes();  // with what is not read
+    report();
     return std::move(out_);
   }
 
  private:
-  Result<void> load_embedding_and_head() {
+  NormModule final_norm() const { return {std::string(names_.final_norm), spec_.hidden}; }
+
+  // Everything fits, and nothing is left over: before the first byte of it is read.
+  Result<void> check_tensors() {
+    RUDDER_TRY_VOID(take_tables());
+    RUDDER_TRY_VOID(take_norm(final_norm()));
+    for (size_t i = 0; i < spec_.layers.size(); ++i) {
+      const LayerModules modules = layer_modules(spec_, names_, i);
+      for (const NormModule* norm : modules.norms()) {
+        if (!norm->name.empty()) RUDDER_TRY_VOID(take_norm(*norm));
+      }
+      for (const LinearModule* linear : modules.linears()) RUDDER_TRY_VOID(take_linear(*linear));
+    }
+    return binder_.check_all_taken(names_);
+  }
+
+  struct Tables {
+    View embedding;
+    View head;
+  };
+  Result<Tables> take_tables() {
     const Shape shape{spec_.vocab, spec_.hidden};
-    RUDDER_TRY(const View embedding, binder_.take(std::string(names_.embedding), shape));
     const std::string head_name(names_.head);
-    View head = embedding;
+    Tables out;
+    RUDDER_TRY(out.embedding, binder_.take(std::string(names_.embedding), shape));
+    out.head = out.embedding;
     if (!spec_.tied_head) {
-      RUDDER_TRY(head, binder_.take(head_name, shape));
-      RUDDER_TRY(out_.embedding, ops_.upload(embedding, table_dtype(ops_.linear_dtype())));
-      out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
+      RUDDER_TRY(out.head, binder_.take(head_name, shape));
     } else if (binder_.has(head_name)) {
       // Older exporters write the tied head too; a different one contradicts the config.
       RUDDER_TRY(const View copy, binder_.take(head_name, shape));
-      if (copy.dtype != embedding.dtype ||
-          std::memcmp(copy.data, embedding.data, embedding.bytes()) != 0) {
+      if (copy.dtype != out.embedding.dtype ||
+          std::memcmp(copy.data, out.embedding.data, copy.bytes()) != 0) {
         return fail(ErrorCode::kCorruptFile,
                     "the config ties the head to the embedding, this tensor differs from it",
                     fmt::format("{}: tensor '{}'", checkpoint_.name(), head_name));
       }
     }
-    RUDDER_TRY(out_.head, add_linear({{head, {}}}));
-    binder_.report();
+    return out;
+  }
+
+  Result<View> take_norm(const NormModule& module) {
+    return binder_.take(module.name, Shape{module.width});
+  }
+
+  Result<std::vector<ops::LinearPart>> take_linear(const LinearModule& module) {
+    std::vector<ops::LinearPart> parts;
+    for (const LinearModule::Part& stored : module.parts) {
+      ops::LinearPart part;
+      RUDDER_TRY(part.weight, binder_.take(stored.name + ".weight", Shape{stored.rows, module.in}));
+      if (module.bias) {
+        RUDDER_TRY(part.bias, binder_.take(stored.name + ".bias", Shape{stored.rows}));
+      }
+      parts.push_back(part);
+    }
+    return parts;
+  }
+
+  void prefetch_layer(size_t layer) const {
+    if (layer >= spec_.layers.size()) return;
+    const LayerModules modules = layer_modules(spec_, names_, layer);
+    for (const LinearModule* linear : modules.linears()) {
+      for (const LinearModule::Part& part : linear->parts) binder_.prefetch(part.name + ".weight");
+    }
+  }
+
+  Result<void> load_embedding_and_head() {
+    RUDDER_TRY(const Tables tables, take_tables());
+    if (!spec_.tied_head) {
+      RUDDER_TRY(out_.embedding, ops_.upload(tables.embedding, table_dtype(ops_.linear_dtype())));
+      out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
+      done_ += static_cast<int64_t>(tables.embedding.bytes());
+    }
+    RUDDER_TRY(out_.head, add_linear({{tables.head, {}}}));
+    report();
     return {};
   }
 
@@ -173,7 +225,7 @@ class Loader {
 
   Result<ops::NormSpec> load_norm(const NormModule& module) {
     if (module.name.empty()) return ops::NormSpec{};
-    RUDDER_TRY(const View stored, binder_.take(module.name, Shape{module.width}));
+    RUDDER_TRY(const View stored, take_norm(module));
     std::vector<float> values(static_cast<size_t>(module.width));
     for (size_t i = 0; i < values.size(); ++i) {
       float value = 0;
@@ -197,29 +249,28 @@ class Loader {
   }
 
   Result<ops::LinearWeight> load_linear(const LinearModule& module) {
-    std::vector<ops::LinearPart> parts;
-    for (const LinearModule::Part& stored : module.parts) {
-      ops::LinearPart part;
-      RUDDER_TRY(part.weight, binder_.take(stored.name + ".weight", Shape{stored.rows, module.in}));
-      if (module.bias) {
-        RUDDER_TRY(part.bias, binder_.take(stored.name + ".bias", Shape{stored.rows}));
-      }
-      parts.push_back(part);
-    }
+    RUDDER_TRY(const std::vector<ops::LinearPart> parts, take_linear(module));
     return add_linear(parts);
   }
 
   Result<ops::LinearWeight> add_linear(const std::vector<ops::LinearPart>& parts) {
     RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(parts));
     out_.bytes += weight.bytes;
+    for (const ops::LinearPart& part : parts) done_ += static_cast<int64_t>(part.weight.bytes());
     return weight;
+  }
+
+  void report() const {
+    if (progress_) progress_(done_, checkpoint_.tensor_bytes());
   }
 
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
   const WeightNames& names_;
   ops::Ops& ops_;
+  const ProgressFn& progress_;
   Binder binder_;
+  int64_t done_ = 0;  // bytes of checkpoint
   Weights out_;
 };
 

@@ -123,6 +123,7 @@ struct TinyModel {
     KeepingOps ops;
     const auto loaded = load(ops);
     ASSERT_FALSE(loaded) << part;
+    EXPECT_EQ(ops.num_parts, 0) << "refused only after weights were read";
     EXPECT_EQ(loaded.error().code, code) << loaded.error().to_string();
     EXPECT_NE(loaded.error().to_string().find(part), std::string::npos)
         << loaded.error().to_string();

@@ -69,12 +69,11 @@ class Plan {
     add(std::string(names.embedding), TensorShape::of({vocab, hidden}), false);
     for (size_t i = 0; i < spec.layers.size(); ++i) {
       const LayerModules m = layer_modules(spec, names, i);
-      for (const NormModule* norm : {&m.attn_pre_norm, &m.attn_post_norm, &m.mlp_pre_norm,
-                                     &m.mlp_post_norm, &m.q_norm, &m.k_norm}) {
+      for (const NormModule* norm : m.norms()) {
         if (norm->name.empty()) continue;
         add(norm->name, TensorShape::of({static_cast<uint64_t>(norm->width)}), true);
       }
-      for (const LinearModule* linear : {&m.qkv, &m.attn_out, &m.gate_up, &m.down}) {
+      for (const LinearModule* linear : m.linears()) {
         for (const LinearModule::Part& part : linear->parts) {
           const auto rows = static_cast<uint64_t>(part.rows);
           add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear->in)}),

@@ -2,6 +2,7 @@
 // which binds them, and by make_model, which invents them; pure functions.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -37,6 +38,11 @@ struct LayerModules {
   LinearModule attn_out;
   LinearModule gate_up;
   LinearModule down;
+
+  std::array<const NormModule*, 6> norms() const {
+    return {&attn_pre_norm, &attn_post_norm, &mlp_pre_norm, &mlp_post_norm, &q_norm, &k_norm};
+  }
+  std::array<const LinearModule*, 4> linears() const { return {&qkv, &attn_out, &gate_up, &down}; }
 };
 
 LayerModules layer_modules(const ModelSpec& spec, const WeightNames& names, size_t layer);
