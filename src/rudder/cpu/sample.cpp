@@ -1,18 +1,342 @@
 #include "rudder/cpu/sample.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 #include <cmath>
+#include <functional>
+#include <limits>
+#include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/base/philox.h"
+#include "rudder/cpu/sample_kernels.h"
 
 namespace rudder::cpu {
+namespace {
 
-void sample_rows(const ops::SampleArgs& args) {
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+// A token that may be drawn. Candidates are kept in the order of their ids until cut down.
+struct Candidate {
+  float weight = 0;  // exp((logit - max) / temperature): 1 for the most likely token
+  int32_t token = 0;
+};
+
+// Most likely first; equal ones by id.
+bool is_before(const Candidate& a, const Candidate& b) {
+  return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
+}
+
+// Comes after every token.
+constexpr Candidate kLast = {0, std::numeric_limits<int32_t>::max()};
+
+// Memory of one row's sampling, kept by its thread from row to row.
+struct Scratch {
+  std::vector<float> raw;  // logits as they came, when the row is changed and logprobs are asked
+  std::vector<float> block_max;
+  std::vector<float> raw_block_max;
+  std::vector<float> values;
+  std::vector<float> weights;
+  std::vector<double> block_sum;
+  std::vector<double> bucket_mass;
+  std::vector<uint32_t> bucket_count;
+  std::vector<Candidate> candidates;
+  std::vector<Candidate> ranked;
+};
+
+bool is_changed(const ops::SampleRow& row) {
+  return !row.logit_bias.empty() || (row.ban_stop_ids && !row.stop_ids.empty()) ||
+         row.output_count != nullptr;
+}
+
+// Bans and logit bias, then penalties.
+void change_logits(const ops::SampleRow& row, std::span<float> logits) {
+  const auto vocab = static_cast<int64_t>(logits.size());
+  for (const auto& [token, bias] : row.logit_bias) logits[static_cast<size_t>(token)] += bias;
+  if (row.ban_stop_ids) {
+    for (const int32_t token : row.stop_ids) {
+      // End-of-sequence ids come from a file and may be no token of this model.
+      if (token >= 0 && token < vocab) logits[static_cast<size_t>(token)] = -kInfinity;
+    }
+  }
+  if (row.output_count != nullptr) {
+    sample_kernels().penalize(logits.data(), vocab, row.output_count, row.prompt_seen,
+                              {.repetition = row.repetition_penalty,
+                               .presence = row.presence_penalty,
+                               .frequency = row.frequency_penalty});
+  }
+}
+
+RowScan scan(std::span<const float> logits, std::vector<float>& block_max) {
+  const auto vocab = static_cast<int64_t>(logits.size());
+  block_max.resize(static_cast<size_t>(num_sample_blocks(vocab)));
+  return sample_kernels().scan(logits.data(), vocab, block_max.data());
+}
+
+int32_t first_of(std::span<const float> logits, const RowScan& row,
+                 const std::vector<float>& block_max) {
+  const auto block = std::find(block_max.begin(), block_max.end(), row.max) - block_max.begin();
+  const auto begin = logits.begin() + block * kSampleBlock;
+  return static_cast<int32_t>(std::find(begin, logits.end(), row.max) - logits.begin());
+}
+
+// Floats by sign, exponent and three bits of mantissa, in ascending order of value: coarse enough
+// for counters in the first-level cache, fine enough that a bucket holds few of a row's values.
+constexpr size_t kNumBuckets = 4096;
+size_t bucket_of(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return (bits >> 31 != 0 ? ~bits : bits | 0x80000000u) >> 20;
+}
+
+// The k-th largest of `values`, which are reordered; k in [1, values.size()].
+float kth_largest(std::vector<float>& values, size_t k, std::vector<uint32_t>& bucket_count) {
+  if (values.size() > kNumBuckets) {
+    bucket_count.assign(kNumBuckets, 0);
+    for (const float x : values) ++bucket_count[bucket_of(x)];
+    size_t bucket = kNumBuckets - 1;
+    while (bucket_count[bucket] < k) k -= bucket_count[bucket--];
+    std::erase_if(values, [bucket](float x) { return bucket_of(x) != bucket; });
+  }
+  const auto kth = values.begin() + static_cast<std::ptrdiff_t>(k - 1);
+  std::nth_element(values.begin(), kth, values.end(), std::greater<>());
+  return *kth;
+}
+
+// Tokens whose logit is at least the k-th largest, in the order of their ids; weight = logit. Ties
+// at the k-th place all stay.
+void select_top_k(std::span<const float> logits, size_t k, const std::vector<float>& block_max,
+                  Scratch& scratch) {
+  std::vector<float>& values = scratch.values;
+  std::vector<Candidate>& out = scratch.candidates;
+  // The k-th largest block maximum is a lower bound, so that few blocks are looked into.
+  const bool by_block = k <= block_max.size();
+  if (by_block) {
+    values.assign(block_max.begin(), block_max.end());
+  } else {
+    values.assign(logits.begin(), logits.end());
+  }
+  const float bound = kth_largest(values, k, scratch.bucket_count);
+  out.clear();
+  for (size_t block = 0; block < block_max.size(); ++block) {
+    if (block_max[block] < bound) continue;
+    const size_t begin = block * kSampleBlock;
+    const size_t end = std::min(begin + kSampleBlock, logits.size());
+    for (size_t i = begin; i < end; ++i) {
+      if (logits[i] >= bound) out.push_back({logits[i], static_cast<int32_t>(i)});
+    }
+  }
+  if (!by_block) return;
+  values.clear();
+  for (const Candidate& c : out) values.push_back(c.weight);
+  const float kth = kth_largest(values, k, scratch.bucket_count);
+  std::erase_if(out, [kth](const Candidate& c) { return c.weight < kth; });
+}
+
+// The last of the nucleus: of the candidates, most likely first, the one that brings their weight
+// to `mass`.
+Candidate nucleus_end(const std::vector<Candidate>& candidates, double mass, Scratch& scratch) {
+  std::vector<double>& bucket_mass = scratch.bucket_mass;
+  bucket_mass.assign(kNumBuckets, 0);
+  for (const Candidate& c : candidates) bucket_mass[bucket_of(c.weight)] += c.weight;
+  double before = 0;  // weight of all that comes before the range looked at
+  size_t bucket = kNumBuckets - 1;
+  while (bucket > 0 && before + bucket_mass[bucket] < mass) before += bucket_mass[bucket--];
+
+  std::vector<Candidate>& ranked = scratch.ranked;
+  ranked.clear();
+  for (const Candidate& c : candidates) {
+    if (bucket_of(c.weight) == bucket) ranked.push_back(c);
+  }
+  auto begin = ranked.begin();
+  auto end = ranked.end();
+  while (end - begin > 16) {
+    const auto middle = begin + (end - begin) / 2;
+    std::nth_element(begin, middle, end, is_before);
+    double weight = 0;
+    for (auto c = begin; c != middle; ++c) weight += c->weight;
+    if (before + weight >= mass) {
+      end = middle;
+    } else {
+      before += weight;
+      begin = middle;
+    }
+  }
+  std::sort(begin, end, is_before);
+  for (auto c = begin; c != end; ++c) {
+    before += c->weight;
+    if (before >= mass) return *c;
+  }
+  // Rounding kept the sum below `mass`: the range's last, or everything.
+  return begin != end ? end[-1] : kLast;
+}
+
+// Drops what comes after `end` or weighs less than `min_weight`; returns the weight of the rest.
+double keep_until(const Candidate& end, float min_weight, std::vector<Candidate>& candidates) {
+  double total = 0;
+  size_t count = 0;
+  // Without a branch: which tokens stay is hard to predict.
+  for (const Candidate c : candidates) {
+    const bool is_kept = !is_before(end, c) & (c.weight >= min_weight);
+    candidates[count] = c;
+    count += is_kept ? 1 : 0;
+    total += is_kept ? c.weight : 0;
+  }
+  candidates.resize(count);
+  return total;
+}
+
+// Inverse of the cumulative distribution over the candidates in the order of their ids.
+int32_t draw(const std::vector<Candidate>& candidates, double target) {
+  double sum = 0;
+  int32_t token = 0;
+  for (const Candidate& c : candidates) {
+    if (c.weight == 0) continue;
+    token = c.token;
+    sum += c.weight;
+    if (sum > target) break;
+  }
+  return token;
+}
+
+// The same over a whole row whose block sums are known.
+int32_t draw_from_row(std::span<const float> weights, const std::vector<double>& block_sum,
+                      double target) {
+  double sum = 0;  // of the blocks before `block`
+  size_t block = 0;
+  for (size_t i = 0; i < block_sum.size() && sum <= target; ++i) {
+    if (block_sum[i] == 0) continue;
+    block = i;
+    if (sum + block_sum[i] > target) break;
+    sum += block_sum[i];
+  }
+  const size_t begin = block * kSampleBlock;
+  const size_t end = std::min(begin + kSampleBlock, weights.size());
+  size_t token = begin;
+  for (size_t i = begin; i < end; ++i) {
+    if (weights[i] == 0) continue;
+    token = i;
+    sum += weights[i];
+    if (sum > target) break;
+  }
+  return static_cast<int32_t>(token);
+}
+
+// Tokens worth at least `cutoff`, in the order of their ids. Without a branch a token: whether it
+// stays is hard to predict.
+void select_by_weight(std::span<const float> weights, float cutoff, std::vector<Candidate>& out) {
+  out.clear();
+  std::array<Candidate, kSampleBlock> kept;
+  for (size_t begin = 0; begin < weights.size(); begin += kept.size()) {
+    const size_t end = std::min(begin + kept.size(), weights.size());
+    size_t count = 0;
+    for (size_t i = begin; i < end; ++i) {
+      kept[count] = {weights[i], static_cast<int32_t>(i)};
+      count += weights[i] >= cutoff ? 1 : 0;
+    }
+    out.insert(out.end(), kept.begin(), kept.begin() + count);
+  }
+}
+
+int32_t draw_token(const ops::SampleRow& row, std::span<const float> logits, float max,
+                   Scratch& scratch) {
+  const SampleKernels& kernels = sample_kernels();
+  const auto vocab = static_cast<int64_t>(logits.size());
+  // Below 1e-30 nothing but the maximum has weight, and 1 / temperature would overflow.
+  const float scale = 1.0f / std::max(row.temperature, 1e-30f);
+  const double uniform = philox_uniform(row.seed, static_cast<uint64_t>(row.position));
+  std::vector<Candidate>& candidates = scratch.candidates;
+  double total = 0;
+  if (row.top_k > 0 && row.top_k < vocab) {
+    select_top_k(logits, static_cast<size_t>(row.top_k), scratch.block_max, scratch);
+    scratch.weights.resize(candidates.size());
+    for (size_t i = 0; i < candidates.size(); ++i) scratch.weights[i] = candidates[i].weight;
+    total = kernels.exp_row(scratch.weights.data(), static_cast<int64_t>(candidates.size()), max,
+                            scale, scratch.weights.data(), nullptr);
+    for (size_t i = 0; i < candidates.size(); ++i) candidates[i].weight = scratch.weights[i];
+  } else {
+    scratch.weights.resize(logits.size());
+    scratch.block_sum.resize(scratch.block_max.size());
+    total = kernels.exp_row(logits.data(), vocab, max, scale, scratch.weights.data(),
+                            scratch.block_sum.data());
+    if (row.top_p >= 1.0f && row.min_p <= 0.0f) {
+      return draw_from_row(scratch.weights, scratch.block_sum, uniform * total);
+    }
+    // All tokens lighter than this weigh less than 1 - top_p together: the nucleus is without them.
+    const double light = 0.999 * (1.0 - row.top_p) * total / static_cast<double>(vocab);
+    const float cutoff = row.top_p < 1.0f ? static_cast<float>(light) : row.min_p;
+    select_by_weight(scratch.weights, cutoff, candidates);
+  }
+  Candidate end = kLast;
+  if (row.top_p < 1.0f) end = nucleus_end(candidates, row.top_p * total, scratch);
+  const double kept = keep_until(end, row.min_p, candidates);
+  return draw(candidates, uniform * kept);
+}
+
+// Of the logits as the model gave them: before bias, penalties and temperature.
+void write_logprobs(std::span<const float> raw, float max, const std::vector<float>& block_max,
+                    int32_t token, ops::SampleLogprobs& out, Scratch& scratch) {
+  const SampleKernels& kernels = sample_kernels();
+  const auto vocab = static_cast<int64_t>(raw.size());
+  const double log_sum =
+      max + std::log(kernels.exp_row(raw.data(), vocab, max, 1.0f, nullptr, nullptr));
+  out.logprob = static_cast<float>(raw[static_cast<size_t>(token)] - log_sum);
+  out.rank = static_cast<int32_t>(1 + kernels.count_before(raw.data(), vocab, token));
+  out.top = out.top.first(std::min(out.top.size(), raw.size()));
+  if (out.top.empty()) return;
+  select_top_k(raw, out.top.size(), block_max, scratch);
+  std::sort(scratch.candidates.begin(), scratch.candidates.end(), is_before);
+  for (size_t i = 0; i < out.top.size(); ++i) {
+    const Candidate& c = scratch.candidates[i];
+    out.top[i] = {c.token, static_cast<float>(c.weight - log_sum)};
+  }
+}
+
+// The token, or -1 when the logits are not numbers.
+int32_t sample_row(const ops::SampleRow& row, std::span<float> logits,
+                   ops::SampleLogprobs* logprobs, Scratch& scratch) {
+  const RowScan raw_scan = scan(logits, scratch.block_max);
+  if (raw_scan.has_bad || raw_scan.max == -kInfinity) return -1;
+  std::span<const float> raw = logits;
+  const std::vector<float>* raw_block_max = &scratch.block_max;
+  RowScan row_scan = raw_scan;
+  if (is_changed(row)) {
+    if (logprobs != nullptr) {
+      scratch.raw.assign(logits.begin(), logits.end());
+      scratch.raw_block_max = scratch.block_max;
+      raw = scratch.raw;
+      raw_block_max = &scratch.raw_block_max;
+    }
+    change_logits(row, logits);
+    row_scan = scan(logits, scratch.block_max);
+    if (row_scan.max == -kInfinity) return -1;
+  }
+  const int32_t token = row.temperature == 0.0f ? first_of(logits, row_scan, scratch.block_max)
+                                                : draw_token(row, logits, row_scan.max, scratch);
+  if (logprobs != nullptr) {
+    write_logprobs(raw, raw_scan.max, *raw_block_max, token, *logprobs, scratch);
+  }
+  return token;
+}
+
+}  // namespace
+
+void sample_rows(const ops::SampleArgs& args, ThreadPool* pool) {
   const int64_t vocab = args.logits.shape[1];
-  for (size_t r = 0; r < args.rows.size(); ++r) {
-    RUDDER_CHECK(args.rows[r].temperature == 0.0f, "only greedy rows");
-    const float* row = args.logits.as<float>() + static_cast<int64_t>(r) * vocab;
-    args.tokens[r] = static_cast<int32_t>(std::max_element(row, row + vocab) - row);
+  const auto num_rows = static_cast<int64_t>(args.rows.size());
+  RUDDER_CHECK(args.logits.shape[0] == num_rows && args.tokens.size() == args.rows.size());
+  const auto sample_one = [&](int64_t r) {
+    thread_local Scratch scratch;
+    const auto index = static_cast<size_t>(r);
+    const ops::SampleRow& row = args.rows[index];
+    const std::span<float> logits(args.logits.as<float>() + r * vocab, static_cast<size_t>(vocab));
+    args.tokens[index] =
+        sample_row(row, logits, row.num_logprobs >= 0 ? &args.logprobs[index] : nullptr, scratch);
+  };
+  if (pool != nullptr && num_rows > 1) {
+    pool->parallel_for(num_rows, sample_one);
+  } else {
+    for (int64_t r = 0; r < num_rows; ++r) sample_one(r);
   }
 }
 

@@ -33,13 +33,15 @@ struct SampleRow {
 struct SampleLogprobs {
   float logprob = 0;
   int32_t rank = 0;
-  std::span<std::pair<int32_t, float>> top;  // in: room for num_logprobs; out: filled, best first
+  // In: room for num_logprobs. Out: filled, best first; shorter when the vocabulary is.
+  std::span<std::pair<int32_t, float>> top;
 };
 
 struct SampleArgs {
   tensor::View logits;  // [R, vocab] f32; may be overwritten
   std::span<const SampleRow> rows;
-  std::span<int32_t> tokens;           // [R] out; -1 where the row's logits hold NaN or +-Inf only
+  // [R] out; -1 where the row holds NaN or +Inf, or nothing above -Inf (also after the bans).
+  std::span<int32_t> tokens;
   std::span<SampleLogprobs> logprobs;  // [R] out, read where num_logprobs >= 0
 };
 

@@ -1,0 +1,191 @@
+#include "rudder/testing/tiny_model.h"
+
+#include <cmath>
+#include <numbers>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/philox.h"
+
+namespace rudder::testing {
+namespace {
+
+using ops::View;
+using tensor::DType;
+
+class WeightMaker {
+ public:
+  WeightMaker(ops::Ops& ops, uint64_t seed) : ops_(ops), seed_(seed) {}
+
+  // Gains around 1: a forgotten norm shows.
+  Result<ops::NormSpec> norm(int64_t width, float eps) {
+    std::vector<float> gain(static_cast<size_t>(width));
+    for (float& g : gain) g = static_cast<float>(0.5 + uniform());
+    const View host{gain.data(), DType::kF32, {width}};
+    RUDDER_TRY(const View weight, ops_.upload(host, DType::kF32));
+    bytes_ += static_cast<int64_t>(weight.bytes());
+    return ops::NormSpec{weight, eps};
+  }
+
+  // Parts of `rows` outputs each, stacked.
+  Result<ops::LinearWeight> linear(std::initializer_list<int64_t> rows, int64_t in, bool bias,
+                                   double gain) {
+    std::vector<std::vector<float>> memory;
+    std::vector<ops::LinearPart> parts;
+    for (const int64_t out : rows) {
+      ops::LinearPart part;
+      memory.push_back(normal(out * in, gain / std::sqrt(static_cast<double>(in))));
+      part.weight = {memory.back().data(), DType::kF32, {out, in}};
+      if (bias) {
+        memory.push_back(normal(out, 0.3));
+        part.bias = {memory.back().data(), DType::kF32, {out}};
+      }
+      parts.push_back(part);
+    }
+    RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(parts));
+    bytes_ += weight.bytes;
+    return weight;
+  }
+
+  Result<View> table(int64_t rows, int64_t width) {
+    std::vector<float> values = normal(rows * width, 1);
+    const View host{values.data(), DType::kF32, {rows, width}};
+    const bool wide = ops_.act_dtype() == DType::kF32;
+    RUDDER_TRY(const View table, ops_.upload(host, wide ? DType::kF32 : DType::kBF16));
+    bytes_ += static_cast<int64_t>(table.bytes());
+    return table;
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  double uniform() { return philox_uniform(seed_, next_++); }
+
+  // Box-Muller; rounded to bf16, which every backend can store.
+  std::vector<float> normal(int64_t count, double deviation) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) {
+      const double radius = std::sqrt(-2 * std::log(1 - uniform()));
+      const double x = deviation * radius * std::cos(2 * std::numbers::pi * uniform());
+      value = tensor::to_float(tensor::to_bf16(static_cast<float>(x)));
+    }
+    return values;
+  }
+
+  ops::Ops& ops_;
+  const uint64_t seed_;
+  uint64_t next_ = 0;
+  int64_t bytes_ = 0;
+};
+
+Result<model::LayerWeights> random_layer(const model::ModelSpec& spec,
+                                         const model::LayerSpec& layer, WeightMaker& maker) {
+  const model::AttentionSpec& a = layer.attention;
+  const int64_t hidden = spec.hidden;
+  const int64_t q = int64_t{a.num_heads} * a.head_dim;
+  const int64_t kv = int64_t{a.num_kv_heads} * a.head_dim;
+  const int64_t width = layer.mlp.width;
+  model::LayerWeights weights;
+  if (layer.pre_norm) {
+    RUDDER_TRY(weights.attn_pre_norm, maker.norm(hidden, spec.norm_eps));
+    RUDDER_TRY(weights.mlp_pre_norm, maker.norm(hidden, spec.norm_eps));
+  }
+  if (layer.post_norm) {
+    RUDDER_TRY(weights.attn_post_norm, maker.norm(hidden, spec.norm_eps));
+    RUDDER_TRY(weights.mlp_post_norm, maker.norm(hidden, spec.norm_eps));
+  }
+  if (a.qk_norm != model::QkNorm::kNone) {
+    const bool per_head = a.qk_norm == model::QkNorm::kPerHead;
+    RUDDER_TRY(weights.q_norm, maker.norm(per_head ? a.head_dim : q, spec.norm_eps));
+    RUDDER_TRY(weights.k_norm, maker.norm(per_head ? a.head_dim : kv, spec.norm_eps));
+  }
+  RUDDER_TRY(weights.qkv, maker.linear({q, kv, kv}, hidden, a.qkv_bias, 1.5));
+  RUDDER_TRY(weights.attn_out, maker.linear({hidden}, q, a.out_bias, 1));
+  RUDDER_TRY(weights.gate_up, maker.linear({width, width}, hidden, layer.mlp.bias, 1));
+  RUDDER_TRY(weights.down, maker.linear({hidden}, width, layer.mlp.bias, 1));
+  return weights;
+}
+
+}  // namespace
+
+std::string_view tiny_arch_name(TinyArch arch) {
+  switch (arch) {
+    case TinyArch::kPreNorm:
+      return "PreNorm";
+    case TinyArch::kSandwich:
+      return "Sandwich";
+    case TinyArch::kPostNorm:
+      return "PostNorm";
+    case TinyArch::kHeadNorm:
+      return "HeadNorm";
+  }
+  return "";
+}
+
+model::ModelSpec tiny_spec(TinyArch arch) {
+  model::ModelSpec spec;
+  spec.architecture = tiny_arch_name(arch);
+  spec.hidden = 64;
+  spec.vocab = 160;
+  spec.max_positions = 512;
+
+  model::LayerSpec layer;
+  layer.attention.num_heads = 4;
+  layer.attention.num_kv_heads = 2;
+  layer.attention.head_dim = 16;
+  layer.mlp.width = 96;
+  switch (arch) {
+    case TinyArch::kPreNorm:
+      layer.attention.qkv_bias = true;
+      layer.mlp.bias = true;
+      break;
+    case TinyArch::kSandwich:
+      layer.post_norm = true;
+      layer.attention.softcap = 20;
+      layer.mlp.activation = ops::Activation::kGeluTanh;
+      spec.embed_scale = 8;
+      spec.final_softcap = 30;
+      spec.tied_head = true;
+      break;
+    case TinyArch::kPostNorm:
+      layer.pre_norm = false;
+      layer.post_norm = true;
+      layer.attention.qk_norm = model::QkNorm::kAllHeads;
+      break;
+    case TinyArch::kHeadNorm:
+      layer.attention.qk_norm = model::QkNorm::kPerHead;
+      layer.attention.head_dim = 32;
+      layer.attention.num_kv_heads = 1;
+      break;
+  }
+  layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(layer.attention.head_dim));
+  spec.layers.assign(3, layer);
+  spec.ropes.push_back({.theta = 10000, .rotary_dim = layer.attention.head_dim, .scaling = {}});
+  if (arch == TinyArch::kSandwich) {
+    spec.ropes.push_back({.theta = 1000000,
+                          .rotary_dim = layer.attention.head_dim,
+                          .scaling = model::RopeLinear{4}});
+    spec.layers[0].attention.window = 24;
+    spec.layers[1].attention.window = 24;
+    spec.layers[2].attention.rope = 1;
+  }
+  return spec;
+}
+
+Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed) {
+  WeightMaker maker(ops, seed);
+  model::Weights weights;
+  if (!spec.tied_head) {
+    RUDDER_TRY(weights.embedding, maker.table(spec.vocab, spec.hidden));
+  }
+  for (const model::LayerSpec& layer : spec.layers) {
+    RUDDER_TRY(model::LayerWeights made, random_layer(spec, layer, maker));
+    weights.layers.push_back(std::move(made));
+  }
+  RUDDER_TRY(weights.final_norm, maker.norm(spec.hidden, spec.norm_eps));
+  RUDDER_TRY(weights.head, maker.linear({spec.vocab}, spec.hidden, false, 2));
+  weights.bytes = maker.bytes();
+  return weights;
+}
+
+}  // namespace rudder::testing

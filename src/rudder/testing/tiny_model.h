@@ -1,0 +1,31 @@
+// Tiny random models without files: a spec and its weights, made on any backend. For tests of exec
+// and of the engine above it; the numbers mean nothing, but every mechanism moves the logits.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/model/weights.h"
+#include "rudder/ops/ops.h"
+
+namespace rudder::testing {
+
+enum class TinyArch : uint8_t {
+  kPreNorm,   // grouped queries, untied head, biases
+  kSandwich,  // norms before and after each branch, windows, soft-caps, two ropes, tied head
+  kPostNorm,  // norms after each branch only, q and k normed over all heads
+  kHeadNorm,  // q and k normed per head, head_dim apart from hidden / heads
+};
+inline constexpr TinyArch kTinyArchs[] = {TinyArch::kPreNorm, TinyArch::kSandwich,
+                                          TinyArch::kPostNorm, TinyArch::kHeadNorm};
+std::string_view tiny_arch_name(TinyArch arch);
+
+// vocab 160, hidden 64, 3 layers, 512 positions.
+model::ModelSpec tiny_spec(TinyArch arch);
+
+// Random weights for any spec; the same seed gives the same weights on every backend.
+Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed);
+
+}  // namespace rudder::testing
