@@ -141,7 +141,7 @@ class FastOps final : public ops::Ops {
     });
   }
 
-  void sample(const ops::SampleArgs& args) override { sample_rows(args); }
+  void sample(const ops::SampleArgs& args) override { sample_rows(args, &pool_); }
 
  private:
   // f(row) for each row, on all threads when the rows are work enough.

@@ -1,0 +1,52 @@
+// Runs sequences through the real scheduler and the real executor, as the engine does, and hands
+// back what each got. For tests that compare two ways of running the same sequences.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rudder/model/spec.h"
+#include "rudder/ops/ops.h"
+#include "rudder/sched/scheduler.h"
+#include "rudder/step/executor.h"
+#include "rudder/testing/tiny_model.h"
+
+namespace rudder::metamorphic {
+
+struct Backend {
+  std::string name;
+  std::function<std::unique_ptr<ops::Ops>()> make;
+};
+// Every backend of this machine.
+const std::vector<Backend>& backends();
+
+// An executor over a tiny model with random weights.
+std::unique_ptr<step::Executor> tiny_executor(const Backend& backend, testing::TinyArch arch,
+                                              const step::Capacity& capacity);
+
+struct Ask {
+  std::vector<int32_t> prompt;
+  step::SamplingParams sampling;
+  int32_t max_len = 0;
+  int32_t arrival = 0;  // rounds of launch and collect before it is added
+};
+
+struct Got {
+  std::vector<int32_t> tokens;
+  std::vector<float> logprobs;
+  step::RowEnd end = step::RowEnd::kNone;
+  int32_t cached_tokens = 0;
+};
+
+struct Outcome {
+  std::vector<Got> got;  // one per Ask
+  sched::SchedStats stats;
+  int64_t masked_rows = 0;
+};
+Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
+            const std::vector<Ask>& asks);
+
+}  // namespace rudder::metamorphic

@@ -1,0 +1,161 @@
+// The same sequences, run in different ways, must get the same tokens and the same logprobs, bit
+// for bit: alone or together, whole or in chunks, from the prefix cache or computed, preempted or
+// straight, with run-ahead or without. Greedy and sampled, under every kind of sampling parameter.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "metamorphic/harness.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+constexpr step::Capacity kRoomy = {.num_slots = 16,
+                                   .num_blocks = 512,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 512,
+                                   .max_seq_len = 256,
+                                   .vocab_size = 160,
+                                   .max_in_flight = 2};
+
+sched::SchedSettings plain_settings() {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 16;
+  settings.max_num_batched_tokens = 512;
+  settings.max_in_flight = 1;
+  settings.enable_prefix_caching = false;
+  return settings;
+}
+
+// Sequences of every kind; every third begins with one of two common prefixes.
+std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output = 40) {
+  std::mt19937 engine(seed);
+  const auto below = [&](int n) {
+    return static_cast<int32_t>(engine() % static_cast<unsigned>(n));
+  };
+  std::vector<Ask> asks;
+  for (int i = 0; i < count; ++i) {
+    Ask ask;
+    if (i % 3 == 0) {
+      for (int32_t t = 0; t < 40; ++t) ask.prompt.push_back((t * 7 + (i % 2) * 3) % 160);
+    }
+    const int32_t own = 1 + below(i % 4 == 0 ? 70 : 12);
+    for (int32_t t = 0; t < own; ++t) ask.prompt.push_back(below(160));
+    ask.max_len = static_cast<int32_t>(ask.prompt.size()) + 1 + below(max_output);
+    step::SamplingParams& sampling = ask.sampling;
+    sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    sampling.seed = engine();
+    sampling.num_logprobs = i % 5 == 4 ? -1 : below(4);
+    if (i % 4 == 1) sampling.top_k = 30;
+    if (i % 4 == 3) sampling.top_p = 0.9f;
+    if (i % 7 == 5) sampling.min_p = 0.02f;
+    if (i % 5 == 2) sampling.repetition_penalty = 1.3f;
+    if (i % 5 == 3) sampling.frequency_penalty = 0.4f;
+    if (i % 6 == 4) sampling.presence_penalty = 0.5f;
+    if (i % 4 == 2) sampling.logit_bias = {{below(160), 2.5f}};
+    if (i % 3 == 1) {
+      for (int n = 0; n < 12; ++n) sampling.stop_ids.push_back(below(160));
+      sampling.min_tokens = below(6);
+    }
+    asks.push_back(ask);
+  }
+  return asks;
+}
+
+using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
+
+class Metamorphic : public ::testing::TestWithParam<Param> {
+ protected:
+  std::unique_ptr<step::Executor> executor(const step::Capacity& capacity) {
+    return tiny_executor(backends()[std::get<0>(GetParam())], std::get<1>(GetParam()), capacity);
+  }
+
+  // One sequence at a time, its prompt in one step, each step collected before the next.
+  std::vector<Got> run_alone(std::vector<Ask> asks) {
+    for (Ask& ask : asks) ask.arrival = 0;
+    sched::SchedSettings settings = plain_settings();
+    settings.max_num_seqs = 1;
+    return run(*executor(kRoomy), settings, asks).got;
+  }
+
+  void expect_as_alone(const std::vector<Ask>& asks, const Outcome& other) {
+    const std::vector<Got> alone = run_alone(asks);
+    for (size_t i = 0; i < asks.size(); ++i) {
+      EXPECT_FALSE(alone[i].tokens.empty());
+      EXPECT_EQ(alone[i].tokens, other.got[i].tokens) << "sequence " << i;
+      EXPECT_EQ(alone[i].logprobs, other.got[i].logprobs) << "sequence " << i;
+      EXPECT_EQ(alone[i].end, other.got[i].end) << "sequence " << i;
+    }
+  }
+};
+
+TEST_P(Metamorphic, TogetherAsAlone) {
+  const std::vector<Ask> asks = random_asks(16, 1);
+  expect_as_alone(asks, run(*executor(kRoomy), plain_settings(), asks));
+}
+
+TEST_P(Metamorphic, ChunkedAsWhole) {
+  const std::vector<Ask> asks = random_asks(8, 2);
+  for (const int32_t budget : {9, 33}) {
+    sched::SchedSettings settings = plain_settings();
+    settings.max_num_batched_tokens = budget;
+    expect_as_alone(asks, run(*executor(kRoomy), settings, asks));
+  }
+}
+
+TEST_P(Metamorphic, CachedAsComputed) {
+  std::vector<Ask> asks = random_asks(16, 3);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(4 * i);
+  sched::SchedSettings settings = plain_settings();
+  settings.enable_prefix_caching = true;
+  const Outcome cached = run(*executor(kRoomy), settings, asks);
+  EXPECT_GT(cached.stats.prefix_hits, 0u);
+  expect_as_alone(asks, cached);
+}
+
+TEST_P(Metamorphic, PreemptedAsStraight) {
+  const std::vector<Ask> asks = random_asks(12, 4, 100);
+  step::Capacity tight = kRoomy;
+  tight.num_blocks = 18;
+  const Outcome preempted = run(*executor(tight), plain_settings(), asks);
+  EXPECT_GT(preempted.stats.preemptions, 0u);
+  expect_as_alone(asks, preempted);
+}
+
+TEST_P(Metamorphic, RunAheadAsStepByStep) {
+  const std::vector<Ask> asks = random_asks(16, 5);
+  sched::SchedSettings settings = plain_settings();
+  settings.max_in_flight = 2;
+  const Outcome ahead = run(*executor(kRoomy), settings, asks);
+  EXPECT_GT(ahead.masked_rows, 0);  // some sequence ended on a stop id with a row in flight
+  expect_as_alone(asks, ahead);
+}
+
+TEST_P(Metamorphic, EverythingAtOnce) {
+  std::mt19937 engine(6);
+  std::vector<Ask> asks = random_asks(30, 6, 100);
+  for (Ask& ask : asks) ask.arrival = static_cast<int32_t>(engine() % 30);
+  step::Capacity tight = kRoomy;
+  tight.num_blocks = 18;
+  tight.max_in_flight = 3;
+  sched::SchedSettings settings = plain_settings();
+  settings.max_num_batched_tokens = 60;
+  settings.max_in_flight = 3;
+  settings.enable_prefix_caching = true;
+  const Outcome all = run(*executor(tight), settings, asks);
+  EXPECT_GT(all.stats.preemptions, 0u);
+  EXPECT_GT(all.stats.prefix_hits, 0u);
+  EXPECT_GT(all.masked_rows, 0);
+  expect_as_alone(asks, all);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Metamorphic,
+                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
+                         [](const auto& test) {
+                           return backends()[std::get<0>(test.param)].name + "_" +
+                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
+                         });
+
+}  // namespace
+}  // namespace rudder::metamorphic
