@@ -20,7 +20,7 @@ struct Backend {
   std::string name;
   std::function<std::unique_ptr<ops::Ops>()> make;
 };
-// Every backend of this machine.
+// The reference and the fast backend on the plainest and the best instruction set.
 const std::vector<Backend>& backends();
 
 // An executor over a tiny model with random weights.
