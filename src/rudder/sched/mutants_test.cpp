@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "rudder/sched/stress.h"
+#include "rudder/testing/sched_stress.h"
 
 namespace rudder::sched {
 namespace {
@@ -19,7 +19,7 @@ class MutantTest : public ::testing::TestWithParam<NamedMutant> {
 TEST_P(MutantTest, IsFound) {
   active_mutant = GetParam().mutant;
   for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    const std::string error = run_stress(seed);
+    const std::string error = testing::run_stress(seed);
     if (error.empty()) continue;
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed),
                 error.substr(0, 200).c_str());

@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <set>
 
-#include "rudder/sched/test_loop.h"
+#include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
 namespace {
+
+using testing::SchedLoop;
+using testing::test_prompt;
+using testing::test_sequence;
 
 testing::FakeOptions fake(int32_t num_blocks, int32_t depth = 2) {
   testing::FakeOptions options;
@@ -27,7 +31,7 @@ SchedSettings settings(bool caching, int32_t depth = 2) {
 TEST(PreemptionTest, GivesTheSameTokens) {
   for (const int32_t depth : {1, 2, 3}) {
     for (const bool caching : {false, true}) {
-      TestLoop loop(fake(12, depth), settings(caching, depth));
+      SchedLoop loop(fake(12, depth), settings(caching, depth));
       for (uint64_t id = 1; id <= 6; ++id) {
         NewSequence sequence = test_sequence(id, test_prompt(20, static_cast<int32_t>(id)), 100);
         sequence.sampling.repetition_penalty = id % 2 == 0 ? 1.1f : 1.0f;
@@ -41,7 +45,7 @@ TEST(PreemptionTest, GivesTheSameTokens) {
 
 // Four sequences that outgrow the pool together: the last to arrive gives way, the first never.
 TEST(PreemptionTest, TheLatestGivesWay) {
-  TestLoop loop(fake(12), settings(false));
+  SchedLoop loop(fake(12), settings(false));
   for (uint64_t id = 1; id <= 4; ++id) {
     loop.add(test_sequence(id, test_prompt(30, static_cast<int32_t>(id)), 60));
   }
@@ -63,7 +67,7 @@ TEST(PreemptionTest, TheLatestGivesWay) {
 }
 
 TEST(PreemptionTest, LowerPriorityGivesWayFirst) {
-  TestLoop loop(fake(8), settings(false));
+  SchedLoop loop(fake(8), settings(false));
   NewSequence low = test_sequence(1, test_prompt(30, 1), 60);
   low.priority = 1;
   loop.add(std::move(low));
@@ -85,7 +89,7 @@ TEST(PreemptionTest, LowerPriorityGivesWayFirst) {
 TEST(PreemptionTest, ResumesFromThePrefixCache) {
   uint64_t computed[2] = {};
   for (const bool caching : {false, true}) {
-    TestLoop loop(fake(12), settings(caching));
+    SchedLoop loop(fake(12), settings(caching));
     for (uint64_t id = 1; id <= 3; ++id) {
       loop.add(test_sequence(id, test_prompt(40, static_cast<int32_t>(id)), 60));
     }
@@ -100,7 +104,7 @@ TEST(PreemptionTest, ResumesFromThePrefixCache) {
 // not one for each.
 TEST(PreemptionTest, DoesNotThrash) {
   testing::FakeOptions options = fake(100);
-  TestLoop loop(options, settings(false));
+  SchedLoop loop(options, settings(false));
   for (uint64_t id = 1; id <= 32; ++id) {
     loop.add(test_sequence(id, test_prompt(16, static_cast<int32_t>(id)), 112));
   }
@@ -111,7 +115,7 @@ TEST(PreemptionTest, DoesNotThrash) {
 }
 
 TEST(PreemptionTest, AFinishWhilePreemptedEndsIt) {
-  TestLoop loop(fake(6), settings(true));
+  SchedLoop loop(fake(6), settings(true));
   loop.add(test_sequence(1, test_prompt(30, 1), 60));
   loop.add(test_sequence(2, test_prompt(30, 2), 60));
   while (loop.scheduler().stats().preemptions == 0) ASSERT_TRUE(loop.turn());

@@ -3,10 +3,14 @@
 
 #include <algorithm>
 
-#include "rudder/sched/test_loop.h"
+#include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
 namespace {
+
+using testing::SchedLoop;
+using testing::test_prompt;
+using testing::test_sequence;
 
 testing::FakeOptions fake(int32_t num_blocks = 256) {
   testing::FakeOptions options;
@@ -25,7 +29,7 @@ TEST(PrefixTest, CachedTokensAroundABlockEdge) {
   const std::pair<int32_t, int32_t> cases[] = {{1, 0},   {15, 0},  {16, 0},  {17, 16},
                                                {32, 16}, {33, 32}, {64, 48}, {65, 64}};
   for (const auto& [len, cached] : cases) {
-    TestLoop loop(fake(), settings());
+    SchedLoop loop(fake(), settings());
     loop.add(test_sequence(1, test_prompt(64, 1), 3));
     ASSERT_EQ(loop.run(), "");
     loop.add(test_sequence(2, test_prompt(len, 1), 3));
@@ -35,7 +39,7 @@ TEST(PrefixTest, CachedTokensAroundABlockEdge) {
 }
 
 TEST(PrefixTest, ASecondTurnFindsTheFirstOnesOutput) {
-  TestLoop loop(fake(), settings());
+  SchedLoop loop(fake(), settings());
   loop.add(test_sequence(1, test_prompt(20, 1), 30));
   ASSERT_EQ(loop.run(), "");
   std::vector<int32_t> prompt = test_prompt(20, 1);
@@ -50,7 +54,7 @@ TEST(PrefixTest, ASecondTurnFindsTheFirstOnesOutput) {
 TEST(PrefixTest, ChoicesShareThePromptsFullBlocks) {
   constexpr int32_t kChoices = 8;
   constexpr int32_t kPrompt = 100;
-  TestLoop loop(fake(), settings());
+  SchedLoop loop(fake(), settings());
   for (uint64_t id = 1; id <= kChoices; ++id) {
     loop.add(test_sequence(id, test_prompt(kPrompt, 1), 20));
   }
@@ -73,7 +77,7 @@ TEST(PrefixTest, ChoicesShareThePromptsFullBlocks) {
 TEST(PrefixTest, WaitersFollowAChunkedPrompt) {
   SchedSettings small = settings();
   small.max_num_batched_tokens = 40;
-  TestLoop loop(fake(), small);
+  SchedLoop loop(fake(), small);
   for (uint64_t id = 1; id <= 3; ++id) loop.add(test_sequence(id, test_prompt(330, 1), 2));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(2).cached_tokens, 320);
@@ -82,7 +86,7 @@ TEST(PrefixTest, WaitersFollowAChunkedPrompt) {
 }
 
 TEST(PrefixTest, OthersPassThoseThatWaitForAPrefix) {
-  TestLoop loop(fake(), settings());
+  SchedLoop loop(fake(), settings());
   loop.add(test_sequence(1, test_prompt(100, 1), 5));
   loop.add(test_sequence(2, test_prompt(100, 1), 5));
   loop.add(test_sequence(3, test_prompt(100, 3), 5));
@@ -96,7 +100,7 @@ TEST(PrefixTest, OthersPassThoseThatWaitForAPrefix) {
 TEST(PrefixTest, AWaiterIsNotStrandedByACancel) {
   SchedSettings small = settings();
   small.max_num_batched_tokens = 20;
-  TestLoop loop(fake(), small);
+  SchedLoop loop(fake(), small);
   loop.add(test_sequence(1, test_prompt(100, 1), 5));
   loop.add(test_sequence(2, test_prompt(100, 1), 5));
   loop.launch();
@@ -111,7 +115,7 @@ TEST(PrefixTest, SaltsAreApart) {
   for (const int32_t hash_bits : {1, 128}) {
     SchedSettings bits = settings();
     bits.hash_bits = hash_bits;
-    TestLoop loop(fake(), bits);
+    SchedLoop loop(fake(), bits);
     for (uint64_t id = 1; id <= 4; ++id) {
       NewSequence sequence = test_sequence(id, test_prompt(64, 1), 5);
       sequence.cache_salt = id % 2 == 0 ? "tenant a" : "tenant b";
@@ -125,7 +129,7 @@ TEST(PrefixTest, SaltsAreApart) {
 TEST(PrefixTest, OneBitKeysGiveTheSameTokens) {
   SchedSettings bits = settings();
   bits.hash_bits = 1;
-  TestLoop loop(fake(), bits);
+  SchedLoop loop(fake(), bits);
   for (uint64_t id = 1; id <= 30; ++id) {
     const auto n = static_cast<int32_t>(id);
     loop.add(test_sequence(id, test_prompt(10 + n * 3, n % 4), 12));
@@ -136,7 +140,7 @@ TEST(PrefixTest, OneBitKeysGiveTheSameTokens) {
 }
 
 TEST(PrefixTest, AFullCacheMakesRoomForAdmissions) {
-  TestLoop loop(fake(16), settings());
+  SchedLoop loop(fake(16), settings());
   for (uint64_t id = 1; id <= 20; ++id) {
     loop.add(test_sequence(id, test_prompt(100, static_cast<int32_t>(id)), 10));
     ASSERT_EQ(loop.run(), "");
@@ -152,7 +156,7 @@ TEST(PrefixTest, NumericalBlocksAreNotShared) {
   options.numerical = [](uint64_t seed, int32_t position) { return seed == 1 && position == 64; };
   SchedSettings small = settings();
   small.max_num_batched_tokens = 32;
-  TestLoop loop(options, small);
+  SchedLoop loop(options, small);
   loop.add(test_sequence(1, test_prompt(64, 1), 5));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(1).end, step::RowEnd::kNumerical);
@@ -166,7 +170,7 @@ TEST(PrefixTest, NumericalBlocksAreNotShared) {
 }
 
 TEST(PrefixTest, ResetForgetsButRunsOn) {
-  TestLoop loop(fake(), settings());
+  SchedLoop loop(fake(), settings());
   loop.add(test_sequence(1, test_prompt(64, 1), 20));
   loop.turn();
   loop.turn();
@@ -185,7 +189,7 @@ TEST(PrefixTest, ResetForgetsButRunsOn) {
 TEST(PrefixTest, OffMeansOff) {
   SchedSettings off = settings();
   off.enable_prefix_caching = false;
-  TestLoop loop(fake(), off);
+  SchedLoop loop(fake(), off);
   for (uint64_t id = 1; id <= 3; ++id) loop.add(test_sequence(id, test_prompt(64, 1), 5));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.executor().computed_tokens(), 3u * 68);

@@ -4,10 +4,14 @@
 
 #include <algorithm>
 
-#include "rudder/sched/test_loop.h"
+#include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
 namespace {
+
+using testing::SchedLoop;
+using testing::test_prompt;
+using testing::test_sequence;
 
 using step::LogitsWanted;
 using step::TokenSource;
@@ -26,7 +30,7 @@ SchedSettings settings(int32_t depth = 2) {
 }
 
 TEST(SchedulerTest, GivesALoneSequenceItsTokens) {
-  TestLoop loop(fake(), settings());
+  SchedLoop loop(fake(), settings());
   loop.add(test_sequence(1, test_prompt(20, 1), 30));
   EXPECT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(1).tokens.size(), 30u);
@@ -37,7 +41,7 @@ TEST(SchedulerTest, GivesALoneSequenceItsTokens) {
 TEST(SchedulerTest, PromptsAroundABlockEdge) {
   for (const int32_t len : {1, 2, 15, 16, 17, 31, 32, 33, 47, 48, 49}) {
     for (const int32_t num_output : {1, 2, 15, 16, 17, 33}) {
-      TestLoop loop(fake(), settings());
+      SchedLoop loop(fake(), settings());
       loop.add(test_sequence(1, test_prompt(len, len), num_output));
       EXPECT_EQ(loop.run(), "") << len << " " << num_output;
     }
@@ -50,7 +54,7 @@ TEST(SchedulerTest, EveryChunkSizeGivesTheSameTokens) {
       SchedSettings small = settings();
       small.max_num_batched_tokens = budget;
       small.enable_prefix_caching = caching;
-      TestLoop loop(fake(), small);
+      SchedLoop loop(fake(), small);
       for (uint64_t id = 1; id <= 5; ++id) {
         const auto n = static_cast<int32_t>(id);
         loop.add(test_sequence(id, test_prompt(23 * n, n), 9));
@@ -62,7 +66,7 @@ TEST(SchedulerTest, EveryChunkSizeGivesTheSameTokens) {
 
 TEST(SchedulerTest, EveryDepthGivesTheSameTokens) {
   for (const int32_t depth : {1, 2, 3, 5}) {
-    TestLoop loop(fake(depth), settings(depth));
+    SchedLoop loop(fake(depth), settings(depth));
     for (uint64_t id = 1; id <= 20; ++id) {
       NewSequence sequence =
           test_sequence(id, test_prompt(static_cast<int32_t>(id), 3), static_cast<int32_t>(id));
@@ -76,7 +80,7 @@ TEST(SchedulerTest, EveryDepthGivesTheSameTokens) {
 TEST(SchedulerTest, DecodesCarryAndChunksAskForNoLogits) {
   SchedSettings small = settings();
   small.max_num_batched_tokens = 16;
-  TestLoop loop(fake(), small);
+  SchedLoop loop(fake(), small);
   loop.add(test_sequence(1, test_prompt(40, 1), 3));
   ASSERT_EQ(loop.run(), "");
   ASSERT_EQ(loop.plans().size(), 5u);  // 16 + 16 + 8 tokens of prompt, then two decodes
@@ -98,7 +102,7 @@ TEST(SchedulerTest, DecodesCarryAndChunksAskForNoLogits) {
 TEST(SchedulerTest, DecodesRideWithChunks) {
   SchedSettings small = settings();
   small.max_num_batched_tokens = 32;
-  TestLoop loop(fake(), small);
+  SchedLoop loop(fake(), small);
   loop.add(test_sequence(1, test_prompt(8, 1), 20));
   loop.turn();
   loop.add(test_sequence(2, test_prompt(100, 2), 5));
@@ -111,7 +115,7 @@ TEST(SchedulerTest, DecodesRideWithChunks) {
 }
 
 TEST(SchedulerTest, NothingIsPlannedPastMaxLen) {
-  TestLoop loop(fake(3), settings(3));
+  SchedLoop loop(fake(3), settings(3));
   loop.add(test_sequence(1, test_prompt(5, 1), 4));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.plans().size(), 4u);
@@ -122,7 +126,7 @@ TEST(SchedulerTest, ALateRowIsMaskedAndCounted) {
   NewSequence sequence = test_sequence(1, test_prompt(5, 1), 50);
   const auto expected = testing::expected_run(sequence.prompt, sequence.sampling, 55, 1000);
   sequence.sampling.stop_ids = {expected.tokens[3]};
-  TestLoop loop(fake(3), settings(3));
+  SchedLoop loop(fake(3), settings(3));
   loop.add(std::move(sequence));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(1).end, step::RowEnd::kStopId);
@@ -132,7 +136,7 @@ TEST(SchedulerTest, ALateRowIsMaskedAndCounted) {
 }
 
 TEST(SchedulerTest, PlanIsNullAtTheDepthAndWhenIdle) {
-  TestLoop loop(fake(2), settings(2));
+  SchedLoop loop(fake(2), settings(2));
   EXPECT_EQ(loop.scheduler().plan(), nullptr);
   loop.add(test_sequence(1, test_prompt(5, 1), 10));
   EXPECT_TRUE(loop.launch());
@@ -163,14 +167,14 @@ TEST(SchedulerTest, RefusesWhatCanNeverRun) {
 TEST(SchedulerTest, TheLargestSequenceFillsThePool) {
   testing::FakeOptions options = fake();
   options.capacity.num_blocks = 4;
-  TestLoop loop(options, settings());
+  SchedLoop loop(options, settings());
   loop.add(test_sequence(1, test_prompt(1, 1), 63));
   loop.add(test_sequence(2, test_prompt(63, 2), 1));
   EXPECT_EQ(loop.run(), "");
 }
 
 TEST(SchedulerTest, FinishInFlightKeepsBlocksUntilTheStepsAreIn) {
-  TestLoop loop(fake(2), settings(2));
+  SchedLoop loop(fake(2), settings(2));
   loop.add(test_sequence(1, test_prompt(40, 1), 50));
   loop.launch();
   loop.launch();
@@ -193,7 +197,7 @@ TEST(SchedulerTest, FinishInFlightKeepsBlocksUntilTheStepsAreIn) {
 TEST(SchedulerTest, FinishWhileWaitingAndTwiceAndUnknown) {
   SchedSettings one = settings();
   one.max_num_seqs = 1;
-  TestLoop loop(fake(), one);
+  SchedLoop loop(fake(), one);
   loop.add(test_sequence(1, test_prompt(4, 1), 5));
   loop.add(test_sequence(2, test_prompt(6, 2), 5));
   loop.turn();
@@ -209,7 +213,7 @@ TEST(SchedulerTest, FinishWhileWaitingAndTwiceAndUnknown) {
 }
 
 TEST(SchedulerTest, DropAllGivesEverythingBack) {
-  TestLoop loop(fake(), settings());
+  SchedLoop loop(fake(), settings());
   for (uint64_t id = 1; id <= 5; ++id) loop.add(test_sequence(id, test_prompt(30, 1), 5));
   loop.launch();
   loop.launch();
@@ -222,7 +226,7 @@ TEST(SchedulerTest, DropAllGivesEverythingBack) {
 TEST(SchedulerTest, RunsWithinItsLimits) {
   SchedSettings few = settings();
   few.max_num_seqs = 3;
-  TestLoop loop(fake(), few);
+  SchedLoop loop(fake(), few);
   for (uint64_t id = 1; id <= 12; ++id) loop.add(test_sequence(id, test_prompt(9, 1), 7));
   while (loop.turn()) EXPECT_LE(loop.scheduler().stats().num_running, 3);
   EXPECT_EQ(loop.run(), "");
@@ -232,7 +236,7 @@ TEST(SchedulerTest, RunsWithinItsLimits) {
 TEST(SchedulerTest, LowerPriorityValuesGoFirstThenArrival) {
   SchedSettings one = settings();
   one.max_num_seqs = 1;
-  TestLoop loop(fake(), one);
+  SchedLoop loop(fake(), one);
   const int32_t priorities[] = {1, 0, 1, -1, 0};
   for (uint64_t id = 1; id <= 5; ++id) {
     NewSequence sequence = test_sequence(id, test_prompt(9, 1), 3);
@@ -250,7 +254,7 @@ TEST(SchedulerTest, WaitIsBounded) {
   SchedSettings one = settings();
   one.max_num_seqs = 1;
   one.max_wait_steps = 200;
-  TestLoop loop(fake(), one);
+  SchedLoop loop(fake(), one);
   NewSequence last = test_sequence(1, test_prompt(9, 1), 3);
   last.priority = 5;
   loop.add(std::move(last));
@@ -265,7 +269,7 @@ TEST(SchedulerTest, WaitIsBounded) {
 }
 
 TEST(SchedulerTest, HistoryComesWithTheSlot) {
-  TestLoop loop(fake(), settings());
+  SchedLoop loop(fake(), settings());
   for (uint64_t id = 1; id <= 4; ++id) {
     NewSequence sequence = test_sequence(id, test_prompt(20, 1), 10);
     sequence.sampling.presence_penalty = 0.5f;

@@ -1,4 +1,4 @@
-#include "rudder/sched/stress.h"
+#include "rudder/testing/sched_stress.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@ namespace rudder::sched {
 namespace {
 
 TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
-  StressTotals totals;
+  testing::StressTotals totals;
   for (uint64_t seed = 1; seed <= 1500; ++seed) {
-    ASSERT_EQ(run_stress(seed, &totals), "") << "seed " << seed;
+    ASSERT_EQ(testing::run_stress(seed, &totals), "") << "seed " << seed;
   }
   // The workloads reach what they are for.
   EXPECT_GT(totals.steps, 100'000u);

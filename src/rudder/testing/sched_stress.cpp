@@ -1,4 +1,4 @@
-#include "rudder/sched/stress.h"
+#include "rudder/testing/sched_stress.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,9 @@
 #include <stdexcept>
 
 #include "rudder/base/check.h"
-#include "rudder/sched/test_loop.h"
+#include "rudder/testing/sched_loop.h"
 
-namespace rudder::sched {
+namespace rudder::testing {
 
 namespace {
 
@@ -51,8 +51,8 @@ class Stress {
   }
   bool chance(int32_t percent) { return pick(1, 100) <= percent; }
 
-  testing::FakeOptions draw_machine(uint64_t seed) {
-    testing::FakeOptions fake;
+  FakeOptions draw_machine(uint64_t seed) {
+    FakeOptions fake;
     fake.seed = seed;
     step::Capacity& capacity = fake.capacity;
     capacity.block_size = pick(0, 1) == 0 ? 4 : pick(1, 8);
@@ -70,8 +70,8 @@ class Stress {
     return fake;
   }
 
-  SchedSettings draw_settings() {
-    SchedSettings settings;
+  sched::SchedSettings draw_settings() {
+    sched::SchedSettings settings;
     settings.max_num_seqs = pick(1, 10);
     settings.max_num_batched_tokens = pick(1, 40);
     settings.max_in_flight = pick(1, 4);
@@ -98,7 +98,7 @@ class Stress {
     const auto longest = static_cast<size_t>(fake_.capacity.max_seq_len - 1);
     std::vector<int32_t> prompt;
     if (id > 1 && chance(30)) {
-      const TestLoop::Record& earlier = loop_.record(draw_id(id));
+      const SchedLoop::Record& earlier = loop_.record(draw_id(id));
       prompt = earlier.asked.prompt;
       prompt.insert(prompt.end(), earlier.tokens.begin(), earlier.tokens.end());
     } else {
@@ -111,9 +111,9 @@ class Stress {
     return prompt;
   }
 
-  NewSequence draw_sequence(uint64_t id) {
-    NewSequence sequence;
-    sequence.id = SequenceId(id);
+  sched::NewSequence draw_sequence(uint64_t id) {
+    sched::NewSequence sequence;
+    sequence.id = sched::SequenceId(id);
     sequence.prompt = draw_prompt(id);
     const auto prompt_len = static_cast<int32_t>(sequence.prompt.size());
     sequence.max_len = pick(prompt_len + 1, fake_.capacity.max_seq_len);
@@ -132,9 +132,9 @@ class Stress {
   // Without held admissions the queue is first come, first served within a priority.
   std::string check_order() {
     if (settings_.enable_prefix_caching) return "";
-    std::map<int32_t, SequenceId> last;
-    for (const SequenceId id : loop_.first_planned()) {
-      SequenceId& before = last[loop_.record(id.value).asked.priority];
+    std::map<int32_t, sched::SequenceId> last;
+    for (const sched::SequenceId id : loop_.first_planned()) {
+      sched::SequenceId& before = last[loop_.record(id.value).asked.priority];
       if (id < before)
         return fmt::format("sequence {} was overtaken by {}", id.value, before.value);
       before = id;
@@ -144,7 +144,7 @@ class Stress {
 
   void add_totals(StressTotals* totals) {
     if (totals == nullptr) return;
-    const SchedStats stats = loop_.scheduler().stats();
+    const sched::SchedStats stats = loop_.scheduler().stats();
     totals->steps += stats.steps;
     totals->preemptions += stats.preemptions;
     totals->prefix_hits += stats.prefix_hits;
@@ -157,9 +157,9 @@ class Stress {
   }
 
   std::mt19937_64 random_;
-  const testing::FakeOptions fake_;
-  const SchedSettings settings_;
-  TestLoop loop_;
+  const FakeOptions fake_;
+  const sched::SchedSettings settings_;
+  SchedLoop loop_;
   std::vector<int32_t> prompts_[3];
 };
 
@@ -181,4 +181,4 @@ std::string run_stress(uint64_t seed, StressTotals* totals) {
   return error;
 }
 
-}  // namespace rudder::sched
+}  // namespace rudder::testing

@@ -1,5 +1,5 @@
-// TestLoop: a Scheduler and a FakeExecutor in the engine's loop, every invariant checked after
-// every plan and every commit. For the tests of this room.
+// SchedLoop: a Scheduler and a FakeExecutor in the engine's loop, every invariant checked after
+// every plan and every commit. For tests.
 #pragma once
 
 #include <fmt/format.h>
@@ -14,13 +14,13 @@
 #include "rudder/sched/scheduler.h"
 #include "rudder/testing/fake_executor.h"
 
-namespace rudder::sched {
+namespace rudder::testing {
 
-class TestLoop {
+class SchedLoop {
  public:
   // What one sequence got so far, and what it should have got.
   struct Record {
-    NewSequence asked;
+    sched::NewSequence asked;
     std::vector<int32_t> tokens;
     step::RowEnd end = step::RowEnd::kNone;
     int32_t cached_tokens = 0;
@@ -30,18 +30,18 @@ class TestLoop {
     int num_outputs = 0;
   };
 
-  TestLoop(const testing::FakeOptions& fake, const SchedSettings& settings)
+  SchedLoop(const FakeOptions& fake, const sched::SchedSettings& settings)
       : options_(fake), executor_(fake), scheduler_(fake.capacity, settings) {}
 
-  Scheduler& scheduler() { return scheduler_; }
-  testing::FakeExecutor& executor() { return executor_; }
-  std::map<SequenceId, Record>& records() { return records_; }
-  Record& record(uint64_t id) { return records_.at(SequenceId(id)); }
+  sched::Scheduler& scheduler() { return scheduler_; }
+  FakeExecutor& executor() { return executor_; }
+  std::map<sched::SequenceId, Record>& records() { return records_; }
+  Record& record(uint64_t id) { return records_.at(sched::SequenceId(id)); }
   const std::vector<std::shared_ptr<const step::StepPlan>>& plans() const { return plans_; }
   // The first thing that went wrong, in words; empty while nothing has.
   const std::string& error() const { return error_; }
 
-  void add(NewSequence sequence) {
+  void add(sched::NewSequence sequence) {
     Record& added = records_[sequence.id];
     added.asked = sequence;
     note(scheduler_.add(std::move(sequence)));
@@ -49,7 +49,7 @@ class TestLoop {
 
   void finish(uint64_t id) {
     record(id).finished = true;
-    scheduler_.finish(SequenceId(id));
+    scheduler_.finish(sched::SequenceId(id));
     note(scheduler_.check_integrity());
   }
 
@@ -58,7 +58,7 @@ class TestLoop {
     auto plan = scheduler_.plan();
     note(scheduler_.check_integrity());
     if (plan == nullptr) return false;
-    for (const SequenceId id : scheduler_.first_planned()) {
+    for (const sched::SequenceId id : scheduler_.first_planned()) {
       records_.at(id).first_step = plan->id;
       first_planned_.push_back(id);
     }
@@ -77,10 +77,10 @@ class TestLoop {
       note(tl::unexpected(result.error()));
       return;
     }
-    std::vector<SequenceOutput> outputs;
+    std::vector<sched::SequenceOutput> outputs;
     scheduler_.commit(*result, &outputs);
     note(scheduler_.check_integrity());
-    for (const SequenceOutput& output : outputs) take(result->id, output);
+    for (const sched::SequenceOutput& output : outputs) take(result->id, output);
     if (!executor_.violations().empty()) note_text("the executor objects");
   }
 
@@ -103,15 +103,15 @@ class TestLoop {
   }
 
   void check_end() {
-    const SchedStats stats = scheduler_.stats();
+    const sched::SchedStats stats = scheduler_.stats();
     if (error_.empty() && (!scheduler_.idle() || scheduler_.has_work() ||
                            stats.blocks_in_use != 0 || stats.num_retiring != 0)) {
       note_text(fmt::format("{} blocks are in use at the end", stats.blocks_in_use));
     }
     for (const auto& [id, record] : records_) {
-      const testing::ExpectedRun expected =
-          testing::expected_run(record.asked.prompt, record.asked.sampling, record.asked.max_len,
-                                options_.capacity.vocab_size, options_.numerical);
+      const ExpectedRun expected =
+          expected_run(record.asked.prompt, record.asked.sampling, record.asked.max_len,
+                       options_.capacity.vocab_size, options_.numerical);
       const bool as_expected =
           record.finished
               ? record.tokens.size() <= expected.tokens.size() &&
@@ -124,10 +124,10 @@ class TestLoop {
     }
   }
 
-  const std::vector<SequenceId>& first_planned() const { return first_planned_; }
+  const std::vector<sched::SequenceId>& first_planned() const { return first_planned_; }
 
  private:
-  void take(step::StepId step, const SequenceOutput& output) {
+  void take(step::StepId step, const sched::SequenceOutput& output) {
     Record& record = records_.at(output.id);
     if (record.finished || record.end != step::RowEnd::kNone) {
       note_text(fmt::format("sequence {} gets output after its end", output.id.value));
@@ -149,13 +149,13 @@ class TestLoop {
     for (const std::string& violation : executor_.violations()) error_ += "; " + violation;
   }
 
-  const testing::FakeOptions options_;
-  testing::FakeExecutor executor_;
-  Scheduler scheduler_;
-  std::map<SequenceId, Record> records_;
+  const FakeOptions options_;
+  FakeExecutor executor_;
+  sched::Scheduler scheduler_;
+  std::map<sched::SequenceId, Record> records_;
   std::deque<step::Ticket> tickets_;
   std::vector<std::shared_ptr<const step::StepPlan>> plans_;
-  std::vector<SequenceId> first_planned_;
+  std::vector<sched::SequenceId> first_planned_;
   std::string error_;
 };
 
@@ -166,13 +166,14 @@ inline std::vector<int32_t> test_prompt(int32_t len, int32_t seed) {
   return tokens;
 }
 
-inline NewSequence test_sequence(uint64_t id, std::vector<int32_t> prompt, int32_t num_output) {
-  NewSequence sequence;
-  sequence.id = SequenceId(id);
+inline sched::NewSequence test_sequence(uint64_t id, std::vector<int32_t> prompt,
+                                        int32_t num_output) {
+  sched::NewSequence sequence;
+  sequence.id = sched::SequenceId(id);
   sequence.max_len = static_cast<int32_t>(prompt.size()) + num_output;
   sequence.prompt = std::move(prompt);
   sequence.sampling.seed = id;
   return sequence;
 }
 
-}  // namespace rudder::sched
+}  // namespace rudder::testing

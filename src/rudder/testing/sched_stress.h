@@ -1,12 +1,12 @@
 // run_stress: a random workload on a random small machine, from one seed; every invariant is
 // checked after every plan and every commit, and every output is compared with that of a lone
-// request. Shared by the stress test and the mutation test of this room.
+// request. Shared by the stress test and the mutation test of sched, which compile it.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
-namespace rudder::sched {
+namespace rudder::testing {
 
 struct StressTotals {
   uint64_t steps = 0;
@@ -22,4 +22,4 @@ struct StressTotals {
 // well.
 std::string run_stress(uint64_t seed, StressTotals* totals = nullptr);
 
-}  // namespace rudder::sched
+}  // namespace rudder::testing
