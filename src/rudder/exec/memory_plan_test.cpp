@@ -1,0 +1,96 @@
+#include "rudder/exec/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "rudder/model/decoder.h"
+#include "rudder/model/loader.h"
+#include "rudder/testing/tiny_model.h"
+
+namespace rudder::exec {
+namespace {
+
+using testing::TinyArch;
+
+constexpr int64_t kMiB = 1 << 20;
+
+MemoryAsk tiny_ask() {
+  MemoryAsk ask;
+  ask.available_bytes = 64 * kMiB;
+  ask.utilization = 0.5;
+  ask.max_num_seqs = 4;
+  ask.max_num_batched_tokens = 64;
+  return ask;
+}
+
+TEST(MemoryPlan, EveryPartIsCounted) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kBF16, tensor::DType::kBF16};
+  const auto plan = plan_memory(spec, dtypes, tiny_ask());
+  ASSERT_TRUE(plan) << plan.error().to_string();
+  EXPECT_EQ(plan->max_seq_len, 512);
+  EXPECT_EQ(plan->kv_block_bytes, 3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
+  EXPECT_EQ(plan->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
+  EXPECT_EQ(plan->workspace_bytes,
+            model::Decoder::workspace_bytes(spec, {64, 4, 512}, tensor::DType::kF32));
+  EXPECT_EQ(plan->sampling_bytes, 4 * 160 * 5);
+  EXPECT_EQ(plan->num_blocks, 4 * 512 / 16);  // every sequence at its longest, and no more
+  EXPECT_LE(plan->total_bytes(), 32 * kMiB);
+  EXPECT_NE(plan->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
+      << plan->to_table();
+}
+
+TEST(MemoryPlan, TheShareBoundsTheCache) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  MemoryAsk ask = tiny_ask();
+  const auto all = plan_memory(spec, {}, ask);
+  ASSERT_TRUE(all);
+  // Room for 10 blocks: too few for the model's length, so sequences get shorter.
+  const int64_t fixed = all->total_bytes() - all->kv_bytes();
+  ask.utilization = 1;
+  ask.available_bytes = fixed + 10 * all->kv_block_bytes + 5;
+  auto plan = plan_memory(spec, {}, ask);
+  ASSERT_TRUE(plan) << plan.error().to_string();
+  EXPECT_EQ(plan->num_blocks, 10);
+  EXPECT_EQ(plan->max_seq_len, 160);
+  EXPECT_LE(plan->total_bytes(), ask.available_bytes);
+  // A length that was asked for is not shortened.
+  ask.max_model_len = 200;
+  plan = plan_memory(spec, {}, ask);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().where, "max-model-len");
+  EXPECT_EQ(plan.error().code, ErrorCode::kInvalidArgument);
+  ask.max_model_len = 0;
+  ask.available_bytes = fixed;
+  plan = plan_memory(spec, {}, ask);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().where, "gpu-memory-utilization");
+}
+
+TEST(MemoryPlan, AGivenCacheSizeIsTaken) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  MemoryAsk ask = tiny_ask();
+  ask.max_model_len = 100;
+  ask.kv_cache_memory_bytes = 20 * kMiB;
+  auto plan = plan_memory(spec, {}, ask);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->num_blocks, ask.kv_cache_memory_bytes / plan->kv_block_bytes);
+  EXPECT_EQ(plan->max_seq_len, 100);
+  ask.kv_cache_memory_bytes = 64 * kMiB;
+  plan = plan_memory(spec, {}, ask);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().where, "kv-cache-memory-bytes");
+}
+
+TEST(MemoryPlan, OnlyADynamicRopeGoesPastTheModelsLength) {
+  model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  MemoryAsk ask = tiny_ask();
+  ask.max_model_len = 513;
+  const auto plan = plan_memory(spec, {}, ask);
+  ASSERT_FALSE(plan);
+  EXPECT_EQ(plan.error().where, "max-model-len");
+  spec.ropes[0].scaling = model::RopeDynamic{2, 512};
+  EXPECT_TRUE(plan_memory(spec, {}, ask));
+}
+
+}  // namespace
+}  // namespace rudder::exec

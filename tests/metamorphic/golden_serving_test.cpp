@@ -1,0 +1,106 @@
+// Every golden checkpoint served: loaded from its folder as the commands do, run by the real
+// scheduler in chunks and with run-ahead, beside copies of itself and from the prefix cache. Greedy
+// tokens are those of Hugging Face transformers (tools/golden).
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <cstring>
+#include <filesystem>
+
+#include "metamorphic/harness.h"
+#include "rudder/base/json.h"
+#include "rudder/exec/make_executor.h"
+#include "rudder/weights/checkpoint.h"
+#include "rudder/weights/mapped_file.h"
+#include "rudder/weights/safetensors.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+const std::string kGoldenRoot = std::string(RUDDER_SOURCE_DIR) + "/tests/golden";
+
+std::vector<int32_t> ids_of(const weights::Safetensors& file, std::string_view name) {
+  const auto bytes = file.bytes_of(*file.find(name));
+  std::vector<int32_t> ids(bytes.size() / sizeof(int32_t));
+  std::memcpy(ids.data(), bytes.data(), bytes.size());
+  return ids;
+}
+
+class GoldenServing : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    folder_ = kGoldenRoot + "/" + GetParam();
+    auto file = weights::MappedFile::open(folder_ + "/golden.safetensors");
+    ASSERT_TRUE(file) << file.error().to_string();
+    auto tensors = weights::parse_safetensors((*file)->bytes(), "golden.safetensors");
+    ASSERT_TRUE(tensors) << tensors.error().to_string();
+    prompt_ = ids_of(*tensors, "prompt_ids");
+    greedy_ = ids_of(*tensors, "greedy_ids");
+    auto text = weights::read_text_file(folder_ + "/meta.json", 1 << 20);
+    ASSERT_TRUE(text) << text.error().to_string();
+    auto meta = parse_json(*text, "meta.json");
+    ASSERT_TRUE(meta) << meta.error().to_string();
+    max_len_ = static_cast<int32_t>(meta->as_object().at("max_len").as_int64());
+  }
+
+  // Five times the same sequence, the last two late enough to find the prompt cached.
+  void serve_and_compare(std::unique_ptr<ops::Ops> ops) {
+    auto checkpoint = weights::Checkpoint::open_folder(folder_);
+    ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+    exec::ExecSettings settings;
+    settings.max_model_len = max_len_;
+    settings.kv_cache_memory_bytes = 4 << 20;
+    auto loaded = exec::load_model(**checkpoint, std::move(ops), settings,
+                                   {.max_num_seqs = 8, .max_num_batched_tokens = 50}, {});
+    ASSERT_TRUE(loaded) << loaded.error().to_string();
+
+    Ask ask;
+    ask.prompt = prompt_;
+    ask.sampling.temperature = 0;
+    ask.max_len = static_cast<int32_t>(prompt_.size() + greedy_.size());
+    ASSERT_LE(ask.max_len, max_len_);
+    std::vector<Ask> asks(5, ask);
+    for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(7 * i);
+    sched::SchedSettings scheduling;
+    scheduling.max_num_seqs = 8;
+    scheduling.max_num_batched_tokens = 50;
+    const Outcome outcome = run(*loaded->executor, scheduling, asks);
+    EXPECT_GT(outcome.stats.prefix_hits, 0u);
+    for (const Got& got : outcome.got) {
+      EXPECT_EQ(got.tokens, greedy_);
+      EXPECT_EQ(got.end, step::RowEnd::kLength);
+    }
+  }
+
+  std::string folder_;
+  std::vector<int32_t> prompt_;
+  std::vector<int32_t> greedy_;
+  int32_t max_len_ = 0;
+};
+
+TEST_P(GoldenServing, ReferenceBackend) {
+  serve_and_compare(backends().front().make());
+}
+
+TEST_P(GoldenServing, FastBackendInF32) {
+  serve_and_compare(backends().back().make());
+}
+
+std::vector<std::string> golden_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(kGoldenRoot)) {
+    if (entry.is_directory()) names.push_back(entry.path().filename());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenServing, ::testing::ValuesIn(golden_names()),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace rudder::metamorphic

@@ -1,0 +1,135 @@
+// The executor's own promises, seen through plans written by hand: launch does not wait, results
+// come in order, late rows are masked, a broken row ends alone.
+#include "rudder/exec/rank_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <thread>
+
+#include "metamorphic/harness.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+constexpr step::Capacity kCapacity = {.num_slots = 4,
+                                      .num_blocks = 32,
+                                      .block_size = 16,
+                                      .max_tokens_per_step = 128,
+                                      .max_seq_len = 128,
+                                      .vocab_size = 160,
+                                      .max_in_flight = 2};
+
+step::SlotEdit open_slot(int32_t slot, std::vector<step::BlockId> blocks) {
+  step::SlotEdit edit;
+  edit.slot = step::SlotId(slot);
+  edit.generation = 1;
+  edit.sampling.temperature = 0;
+  edit.blocks = std::move(blocks);
+  edit.max_len = 64;
+  return edit;
+}
+
+step::SeqWork prompt_of(int32_t slot, int32_t begin, int32_t q_len) {
+  step::SeqWork work;
+  work.slot = step::SlotId(slot);
+  work.generation = 1;
+  work.q_len = q_len;
+  work.token_begin = begin;
+  work.logits = step::LogitsWanted::kLast;
+  return work;
+}
+
+step::SeqWork decode_of(int32_t slot, int32_t kv_len) {
+  step::SeqWork work = prompt_of(slot, 0, 1);
+  work.kv_len = kv_len;
+  work.tokens = step::TokenSource::kCarry;
+  return work;
+}
+
+std::shared_ptr<const step::StepPlan> plan_of(step::StepId id, std::vector<step::SlotEdit> slots,
+                                              std::vector<step::SeqWork> seqs,
+                                              std::vector<int32_t> tokens) {
+  return std::make_shared<const step::StepPlan>(
+      step::StepPlan{id, std::move(slots), std::move(seqs), std::move(tokens)});
+}
+
+TEST(RankExecutor, LateRowsAreMasked) {
+  const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
+  // What greedy gives, to be made a stop id of.
+  ASSERT_TRUE(
+      executor->launch(plan_of(1, {open_slot(0, {0, 1})}, {prompt_of(0, 0, 3)}, {5, 6, 7})));
+  auto first = executor->collect({1});
+  ASSERT_TRUE(first);
+  ASSERT_EQ(first->seqs[0].tokens.size(), 1u);
+
+  step::SlotEdit stopping = open_slot(0, {0, 1});
+  stopping.generation = 2;
+  stopping.sampling.stop_ids = first->seqs[0].tokens;
+  step::SeqWork again = prompt_of(0, 0, 3);
+  again.generation = 2;
+  step::SeqWork late = decode_of(0, 3);
+  late.generation = 2;
+  ASSERT_TRUE(executor->launch(plan_of(2, {stopping}, {again}, {5, 6, 7})));
+  ASSERT_TRUE(
+      executor->launch(plan_of(3, {open_slot(1, {2})}, {late, prompt_of(1, 0, 3)}, {5, 6, 7})));
+  const auto stopped = executor->collect({2});
+  ASSERT_TRUE(stopped);
+  EXPECT_EQ(stopped->seqs[0].end, step::RowEnd::kStopId);
+  EXPECT_EQ(stopped->seqs[0].tokens, first->seqs[0].tokens);
+  const auto after = executor->collect({3});
+  ASSERT_TRUE(after);
+  EXPECT_TRUE(after->seqs[0].masked);
+  EXPECT_TRUE(after->seqs[0].tokens.empty());
+  EXPECT_EQ(after->seqs[0].generation, 2u);
+  EXPECT_FALSE(after->seqs[1].masked);
+  EXPECT_EQ(after->seqs[1].tokens, first->seqs[0].tokens);
+}
+
+TEST(RankExecutor, ReadyOnceTheStepIsDone) {
+  const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
+  ASSERT_TRUE(executor->launch(plan_of(4, {open_slot(0, {0, 1, 2, 3})}, {prompt_of(0, 0, 60)},
+                                       std::vector<int32_t>(60, 9))));
+  while (!executor->ready({4})) std::this_thread::yield();
+  EXPECT_FALSE(executor->ready({5}));
+  EXPECT_TRUE(executor->collect({4}));
+}
+
+TEST(RankExecutor, StopsWithStepsInFlight) {
+  const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
+  for (step::StepId id = 1; id <= 2; ++id) {
+    ASSERT_TRUE(executor->launch(plan_of(id, {open_slot(static_cast<int32_t>(id), {0, 1, 2, 3})},
+                                         {prompt_of(static_cast<int32_t>(id), 0, 60)},
+                                         std::vector<int32_t>(60, 9))));
+  }
+}
+
+TEST(RankExecutor, NaNEndsItsRowAlone) {
+  exec::RankExecutor::Model model;
+  model.ops = backends().front().make();
+  model.spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
+  auto weights = testing::random_weights(model.spec, *model.ops, 7);
+  ASSERT_TRUE(weights);
+  model.weights = std::move(*weights);
+  constexpr int32_t kPoison = 33;
+  model.weights.embedding.rows(kPoison, 1).as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
+  auto executor = exec::RankExecutor::start(std::move(model), kCapacity);
+  ASSERT_TRUE(executor);
+  ASSERT_TRUE(
+      (*executor)->launch(plan_of(1, {open_slot(0, {0}), open_slot(1, {1})},
+                                  {prompt_of(0, 0, 3), prompt_of(1, 1, 3)}, {1, 2, 3, kPoison})));
+  ASSERT_TRUE((*executor)->launch(plan_of(2, {}, {decode_of(0, 3), decode_of(1, 3)}, {})));
+  const auto first = (*executor)->collect({1});
+  ASSERT_TRUE(first);
+  EXPECT_EQ(first->seqs[0].end, step::RowEnd::kNone);
+  EXPECT_EQ(first->seqs[1].end, step::RowEnd::kNumerical);
+  EXPECT_TRUE(first->seqs[1].tokens.empty());
+  const auto second = (*executor)->collect({2});
+  ASSERT_TRUE(second);
+  EXPECT_EQ(second->seqs[0].end, step::RowEnd::kNone);
+  EXPECT_EQ(second->seqs[0].tokens.size(), 1u);
+  EXPECT_TRUE(second->seqs[1].masked);
+}
+
+}  // namespace
+}  // namespace rudder::metamorphic
