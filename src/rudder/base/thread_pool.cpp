@@ -10,10 +10,16 @@
 #include <thread>
 #include <vector>
 
+#include "rudder/base/check.h"
+
 namespace rudder {
 namespace {
 
-constexpr int kSpinsBeforeSleep = 4000;  // tens of microseconds: the gap between two ops of a step
+// A pause is about 40 ns where it is long, so this is tens of microseconds: the gap between two
+// loops of a decode step. Then a worker sleeps, and a caller lets others have its core.
+constexpr int kSpins = 2000;
+
+constexpr uint64_t kClosed = 0xffffffff;
 
 int usable_cores() {
   cpu_set_t set;
@@ -24,42 +30,66 @@ int usable_cores() {
 
 }  // namespace
 
+// The loop in progress is published in one word, `ticket`: its number in the high half, the next
+// unclaimed item in the low half. A worker claims an item by compare-and-swap of the word. While
+// count and body change the word says kClosed under a number of its own, so a worker that comes
+// late, with the ticket of one loop and the body of the next, claims nothing. The caller thus waits
+// for items, never for a worker that the kernel has not scheduled yet.
 struct ThreadPool::Impl {
   std::vector<std::thread> workers;
   std::mutex mutex;
   std::condition_variable wake;
-  std::atomic<uint64_t> epoch{0};
-  std::atomic<int64_t> next{0};
-  std::atomic<int> running{0};
+  std::atomic<uint64_t> ticket{0};
+  std::atomic<int64_t> count{0};
+  std::atomic<const std::function<void(int64_t)>*> body{nullptr};
+  alignas(64) std::atomic<int64_t> done{0};
+  alignas(64) std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
-  int64_t count = 0;
-  const std::function<void(int64_t)>* body = nullptr;
 
-  void drain() {
-    for (;;) {
-      const int64_t i = next.fetch_add(1, std::memory_order_relaxed);
-      if (i >= count) return;
-      (*body)(i);
+  // Claims and runs items of the loop that `seen` is a ticket of, until none is left.
+  void drain(uint64_t seen) {
+    const uint64_t loop = seen >> 32;
+    const int64_t items = count.load(std::memory_order_acquire);
+    const auto* run = body.load(std::memory_order_acquire);
+    while (seen >> 32 == loop && static_cast<int64_t>(seen & kClosed) < items) {
+      if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire)) {
+        continue;
+      }
+      (*run)(static_cast<int64_t>(seen & kClosed));
+      done.fetch_add(1, std::memory_order_release);
+      seen = ticket.load(std::memory_order_acquire);
     }
   }
 
-  bool wait_for_work(uint64_t seen) {
-    for (int spin = 0; spin < kSpinsBeforeSleep; ++spin) {
-      if (epoch.load(std::memory_order_acquire) != seen || stopping) return !stopping;
+  // Until a loop other than number `last` has begun. False when the pool stops.
+  bool wait_for_loop(uint64_t last) {
+    const auto ready = [&] { return ticket.load() >> 32 != last || stopping.load(); };
+    for (int spin = 0; spin < kSpins; ++spin) {
+      if (ready()) return !stopping.load();
       _mm_pause();
     }
     std::unique_lock lock(mutex);
-    wake.wait(lock, [&] { return epoch.load(std::memory_order_acquire) != seen || stopping; });
-    return !stopping;
+    sleepers.fetch_add(1);
+    wake.wait(lock, ready);
+    sleepers.fetch_sub(1);
+    return !stopping.load();
   }
 
   void worker_loop() {
-    uint64_t seen = 0;
-    while (wait_for_work(seen)) {
-      seen = epoch.load(std::memory_order_acquire);
-      drain();
-      running.fetch_sub(1, std::memory_order_release);
+    uint64_t last = 0;
+    while (wait_for_loop(last)) {
+      const uint64_t seen = ticket.load(std::memory_order_acquire);
+      last = seen >> 32;
+      if ((seen & kClosed) != kClosed) drain(seen);
     }
+  }
+
+  void wake_sleepers() {
+    if (sleepers.load() == 0) return;
+    // With the lock held nobody is between looking at `ticket` and sleeping.
+    std::lock_guard lock(mutex);
+    wake.notify_all();
   }
 };
 
@@ -69,11 +99,8 @@ ThreadPool::ThreadPool(int num_threads) : impl_(std::make_unique<Impl>()) {
 }
 
 ThreadPool::~ThreadPool() {
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->stopping = true;
-  }
-  impl_->wake.notify_all();
+  impl_->stopping.store(true);
+  impl_->wake_sleepers();
   for (std::thread& worker : impl_->workers) worker.join();
 }
 
@@ -86,17 +113,23 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>&
     for (int64_t i = 0; i < count; ++i) body(i);
     return;
   }
-  {
-    std::lock_guard lock(impl_->mutex);
-    impl_->count = count;
-    impl_->body = &body;
-    impl_->next.store(0, std::memory_order_relaxed);
-    impl_->running.store(static_cast<int>(impl_->workers.size()), std::memory_order_relaxed);
-    impl_->epoch.fetch_add(1, std::memory_order_release);
+  RUDDER_CHECK(count < static_cast<int64_t>(kClosed), "{} items", count);
+  const uint64_t number = impl_->ticket.load(std::memory_order_relaxed) >> 32;
+  impl_->ticket.store((number + 1) << 32 | kClosed);
+  impl_->count.store(count, std::memory_order_release);
+  impl_->body.store(&body, std::memory_order_release);
+  impl_->done.store(0, std::memory_order_relaxed);
+  const uint64_t loop = (number + 2) << 32;
+  impl_->ticket.store(loop);
+  impl_->wake_sleepers();
+  impl_->drain(loop);
+  for (int spin = 0; impl_->done.load(std::memory_order_acquire) != count; ++spin) {
+    if (spin < kSpins) {
+      _mm_pause();
+    } else {
+      sched_yield();
+    }
   }
-  impl_->wake.notify_all();
-  impl_->drain();
-  while (impl_->running.load(std::memory_order_acquire) != 0) _mm_pause();
 }
 
 }  // namespace rudder

@@ -1,5 +1,6 @@
 // A fixed pool for data-parallel loops on the CPU (kernels, weight transforms). parallel_for is
-// called by one thread at a time, which works too; workers spin briefly, then sleep.
+// called by one thread at a time, which works too; workers spin briefly, then sleep. A loop ends
+// when its items are done, whether or not every worker got a core to join it.
 #pragma once
 
 #include <cstdint>

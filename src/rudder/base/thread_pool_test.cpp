@@ -17,5 +17,21 @@ TEST(ThreadPool, EachIndexOnceManyTimes) {
   }
 }
 
+// Loops of changing length one after another, more threads than cores: a worker that comes late to
+// one loop must not take an item of the next.
+TEST(ThreadPool, LateWorkersTakeNothingTwice) {
+  ThreadPool pool(9);
+  for (int64_t round = 0; round < 20000; ++round) {
+    std::atomic<int64_t> sum{0};
+    const int64_t count = 2 + round % 5;
+    pool.parallel_for(count, [&](int64_t i) { sum += i + 1; });
+    ASSERT_EQ(sum.load(), count * (count + 1) / 2) << round;
+  }
+}
+
+TEST(ThreadPool, StartsAndStopsIdle) {
+  for (int round = 0; round < 50; ++round) ThreadPool pool(3);
+}
+
 }  // namespace
 }  // namespace rudder
