@@ -19,6 +19,7 @@ inline constexpr int kGroup = kPanelWidth;      // key positions of one panel
 inline constexpr int kGroups = 4;               // panels of one softmax step
 inline constexpr int kSpan = kGroup * kGroups;  // key positions of one softmax step
 inline constexpr float kMinusInfinity = -__builtin_inff();
+inline constexpr float kLowest = -__FLT_MAX__;  // of the finite numbers
 
 template <typename Engine>
 class TileAttention {
@@ -31,10 +32,10 @@ class TileAttention {
     int32_t last = tile_.last[0];
     for (int r = 0; r < tile_.rows; ++r) {
       pack_row<kElement>(tile_.q[r], head_dim_, head_dim_ / kPerStep, q_ + r * kStepBytes);
-      highest_[r] = kMinusInfinity;
       first = tile_.first[r] < first ? tile_.first[r] : first;
       last = tile_.last[r] > last ? tile_.last[r] : last;
     }
+    store(highest_, set(kMinusInfinity));
     std::memset(out_, 0, sizeof(float) * static_cast<size_t>(tile_.rows * head_dim_));
     for (int32_t begin = first / kSpan * kSpan; begin <= last; begin += kSpan) {
       // Groups no row sees are not read: the table may not name their blocks.
@@ -82,7 +83,7 @@ class TileAttention {
     scores.out = scores_ + lo_ * kGroup;
     scores.ld = kSpan;
     engine_.product(scores);
-    for (int r = 0; r < tile_.rows; ++r) weigh(r, begin);
+    weigh(begin);
     SegmentedProduct sums;
     sums.a = weights_ + lo_ * kTileBytes;
     sums.a_segment_bytes = kTileBytes;
@@ -96,26 +97,52 @@ class TileAttention {
     engine_.product(sums);
   }
 
-  // Turns row r's scores of the step into weights, and rescales its sums to the new maximum.
-  void weigh(int r, int32_t begin) {
-    float* scores = scores_ + r * kSpan;
+  // Turns the step's scores into weights, and rescales each row's sums to its new maximum.
+  void weigh(int32_t begin) {
+    alignas(64) float tops[kTileRows];
+    for (int r = 0; r < tile_.rows; ++r) tops[r] = scale_scores(r, begin);
+    for (int r = tile_.rows; r < kTileRows; ++r) tops[r] = kMinusInfinity;
+    const Vec before = load(highest_);
+    const Vec now = max(load(tops), before);
+    // A row that has seen nothing yet: all its weights are exp(-inf - 0) = 0.
+    const Vec shift = where_less(now, set(kLowest), set(0.0f), now);
+    const Vec factor = exp(before - shift);
+    alignas(64) float shifts[kTileRows];
+    alignas(64) float factors[kTileRows];
+    alignas(64) float sums[kTileRows] = {};
+    store(shifts, shift);
+    store(factors, factor);
+    store(highest_, now);
+    for (int r = 0; r < tile_.rows; ++r) {
+      sums[r] = store_weights(r, shifts[r]);
+      if (factors[r] == 1.0f) continue;
+      for (int64_t i = 0; i < head_dim_; i += kLanes) {
+        float* out = out_ + r * head_dim_ + i;
+        store(out, load(out) * set(factors[r]));
+      }
+    }
+    store(total_, load(total_) * factor + load(sums));
+  }
+
+  // Scales, caps and masks row r's scores of the step; the highest of them.
+  float scale_scores(int r, int32_t begin) {
     Vec top = set(kMinusInfinity);
     for (int g = lo_; g < hi_; ++g) {
-      Vec s = load(scores + g * kGroup) * set(tile_.scale);
+      float* scores = scores_ + r * kSpan + g * kGroup;
+      Vec s = load(scores) * set(tile_.scale);
       if (tile_.softcap != 0.0f) s = capped(s, tile_.softcap);
-      store(scores + g * kGroup, s);
-      hide(r, begin + g * kGroup, scores + g * kGroup);
-      top = max(top, load(scores + g * kGroup));
+      store(scores, s);
+      if (hide(r, begin + g * kGroup, scores)) s = load(scores);
+      top = max(top, s);
     }
-    const float before = highest_[r];
-    const float step_top = highest(top);
-    const float now = step_top > before ? step_top : before;
-    highest_[r] = now;
-    // A row that has seen nothing yet: all its weights are exp(-inf - 0) = 0.
-    const float shift = now == kMinusInfinity ? 0.0f : now;
+    return highest(top);
+  }
+
+  // exp(score - shift) of row r, rounded as products take it; their sum is of the unrounded.
+  float store_weights(int r, float shift) {
     Vec total = set(0.0f);
     for (int g = lo_; g < hi_; ++g) {
-      const Vec weight = exp(load(scores + g * kGroup) - set(shift));
+      const Vec weight = exp(load(scores_ + r * kSpan + g * kGroup) - set(shift));
       total = total + weight;
       std::byte* to = weights_ + g * kTileBytes + r * kStepBytes;
       if constexpr (kElement == Element::kBf16) {
@@ -124,26 +151,18 @@ class TileAttention {
         store(reinterpret_cast<float*>(to), weight);
       }
     }
-    if (now != before) {  // else the factor is 1
-      float factor[kLanes];
-      store(factor, exp(set(before - shift)));
-      total_[r] *= factor[0];
-      for (int64_t i = 0; i < head_dim_; i += kLanes) {
-        float* out = out_ + r * head_dim_ + i;
-        store(out, load(out) * set(factor[0]));
-      }
-    }
-    total_[r] += sum(total);
+    return sum(total);
   }
 
-  // -inf at the positions of a group that row r does not see.
-  void hide(int r, int32_t position, float* scores) const {
+  // Sets the positions of a group that row r does not see to -inf; false when it sees them all.
+  bool hide(int r, int32_t position, float* scores) const {
     const int32_t first = tile_.first[r];
     const int32_t last = tile_.last[r];
-    if (position >= first && position + kGroup - 1 <= last) return;
+    if (position >= first && position + kGroup - 1 <= last) return false;
     for (int i = 0; i < kGroup; ++i) {
       if (position + i < first || position + i > last) scores[i] = kMinusInfinity;
     }
+    return true;
   }
 
   // The values of a group of which only `count` positions have been written: what else the block
@@ -168,8 +187,8 @@ class TileAttention {
   Engine engine_;
   int lo_ = 0;  // groups [lo_, hi_) of the step are seen by some row
   int hi_ = 0;
-  float highest_[kTileRows] = {};
-  float total_[kTileRows] = {};
+  alignas(64) float highest_[kTileRows];
+  alignas(64) float total_[kTileRows] = {};
   alignas(64) std::byte q_[kMaxHeadDim / kTileSteps * kBytes / 4 * kTileBytes];
   alignas(64) float scores_[kTileRows * kSpan];
   alignas(64) std::byte weights_[kGroups * kTileBytes];

@@ -164,47 +164,45 @@ inline void store_bf16(uint16_t* to, Vec x) {
 
 #else
 
+// The compiler's own vectors, lowered to whatever the baseline has (SSE2 on x86-64).
 struct Vec {
-  float v[kLanes];
+  typedef float Lanes __attribute__((vector_size(kLanes * sizeof(float))));
+  Lanes v;
 };
-template <typename F>
-inline Vec each(F f) {
-  Vec out;
-  for (int i = 0; i < kLanes; ++i) out.v[i] = f(i);
-  return out;
-}
 inline Vec set(float x) {
-  return each([&](int) { return x; });
+  return {x - Vec::Lanes{}};
 }
 inline Vec load(const float* from) {
-  return each([&](int i) { return from[i]; });
+  Vec out;
+  std::memcpy(&out.v, from, sizeof(out.v));
+  return out;
 }
 inline void store(float* to, const Vec& x) {
-  for (int i = 0; i < kLanes; ++i) to[i] = x.v[i];
+  std::memcpy(to, &x.v, sizeof(x.v));
 }
 inline Vec operator+(const Vec& a, const Vec& b) {
-  return each([&](int i) { return a.v[i] + b.v[i]; });
+  return {a.v + b.v};
 }
 inline Vec operator-(const Vec& a, const Vec& b) {
-  return each([&](int i) { return a.v[i] - b.v[i]; });
+  return {a.v - b.v};
 }
 inline Vec operator*(const Vec& a, const Vec& b) {
-  return each([&](int i) { return a.v[i] * b.v[i]; });
+  return {a.v * b.v};
 }
 inline Vec operator/(const Vec& a, const Vec& b) {
-  return each([&](int i) { return a.v[i] / b.v[i]; });
+  return {a.v / b.v};
 }
 inline Vec fma(const Vec& a, const Vec& b, const Vec& c) {
-  return each([&](int i) { return a.v[i] * b.v[i] + c.v[i]; });
+  return {a.v * b.v + c.v};
 }
 inline Vec max(const Vec& a, const Vec& b) {
-  return each([&](int i) { return a.v[i] > b.v[i] ? a.v[i] : b.v[i]; });
+  return {a.v > b.v ? a.v : b.v};
 }
 inline Vec min(const Vec& a, const Vec& b) {
-  return each([&](int i) { return a.v[i] < b.v[i] ? a.v[i] : b.v[i]; });
+  return {a.v < b.v ? a.v : b.v};
 }
 inline Vec where_less(const Vec& a, const Vec& b, const Vec& x, const Vec& y) {
-  return each([&](int i) { return a.v[i] < b.v[i] ? x.v[i] : y.v[i]; });
+  return {a.v < b.v ? x.v : y.v};
 }
 inline float power_of_two(int exponent) {
   const uint32_t bits = static_cast<uint32_t>(exponent + 127) << 23;
@@ -213,18 +211,20 @@ inline float power_of_two(int exponent) {
   return power;
 }
 inline Vec times_power_of_two(const Vec& x, const Vec& n) {
-  return each([&](int i) {
+  Vec out;
+  for (int i = 0; i < kLanes; ++i) {
     const int whole = n.v[i] == n.v[i] ? static_cast<int>(n.v[i]) : 0;
     const int half = whole >> 1;
-    return x.v[i] * power_of_two(half) * power_of_two(whole - half);
-  });
+    out.v[i] = x.v[i] * power_of_two(half) * power_of_two(whole - half);
+  }
+  return out;
 }
 inline Vec from_words(const void* from, int shift) {
   uint32_t words[kLanes];
   std::memcpy(words, from, sizeof(words));
   for (uint32_t& word : words) word = word << shift & 0xffff0000u;
   Vec out;
-  std::memcpy(out.v, words, sizeof(words));
+  std::memcpy(&out.v, words, sizeof(words));
   return out;
 }
 inline Vec load_low_bf16(const void* from) {
@@ -235,8 +235,9 @@ inline Vec load_high_bf16(const void* from) {
 }
 inline void store_bf16(uint16_t* to, const Vec& x) {
   for (int i = 0; i < kLanes; ++i) {
+    const float value = x.v[i];
     uint32_t bits;
-    std::memcpy(&bits, &x.v[i], sizeof(bits));
+    std::memcpy(&bits, &value, sizeof(bits));
     const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
     to[i] =
         static_cast<uint16_t>((nan ? bits | 0x400000u : bits + 0x7fffu + ((bits >> 16) & 1)) >> 16);
@@ -258,23 +259,48 @@ inline void store_first(float* to, Vec x, int64_t count) {
 }
 
 // Over the lanes, in one order: halves, quarters, ...
+#if defined(__AVX2__)
+inline __m256 half_of(Vec x, bool high) {
+#if defined(__AVX512F__)
+  return high ? _mm512_extractf32x8_ps(x.v, 1) : _mm512_castps512_ps256(x.v);
+#else
+  return high ? x.hi : x.lo;
+#endif
+}
+template <typename F128, typename F256>
+inline float fold(Vec x, F128 f128, F256 f256) {
+  const __m256 eight = f256(half_of(x, false), half_of(x, true));
+  const __m128 four = f128(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+  const __m128 two = f128(four, _mm_movehl_ps(four, four));
+  return _mm_cvtss_f32(f128(two, _mm_movehdup_ps(two)));
+}
 inline float sum(Vec x) {
-  float lanes[kLanes];
-  store(lanes, x);
-  for (int half = kLanes / 2; half > 0; half /= 2) {
-    for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
+  return fold(
+      x, [](__m128 a, __m128 b) { return _mm_add_ps(a, b); },
+      [](__m256 a, __m256 b) { return _mm256_add_ps(a, b); });
 }
 inline float highest(Vec x) {
-  float lanes[kLanes];
-  store(lanes, x);
+  return fold(
+      x, [](__m128 a, __m128 b) { return _mm_max_ps(a, b); },
+      [](__m256 a, __m256 b) { return _mm256_max_ps(a, b); });
+}
+#else
+inline float sum(const Vec& x) {
+  Vec lanes = x;
+  for (int half = kLanes / 2; half > 0; half /= 2) {
+    for (int i = 0; i < half; ++i) lanes.v[i] += lanes.v[i + half];
+  }
+  return lanes.v[0];
+}
+inline float highest(const Vec& x) {
+  Vec lanes = x;
   for (int half = kLanes / 2; half > 0; half /= 2) {
     for (int i = 0; i < half; ++i) {
-      lanes[i] = lanes[i] > lanes[i + half] ? lanes[i] : lanes[i + half];
+      lanes.v[i] = lanes.v[i] > lanes.v[i + half] ? lanes.v[i] : lanes.v[i + half];
     }
   }
-  return lanes[0];
+  return lanes.v[0];
 }
+#endif
 
 }  // namespace rudder::cpu::RUDDER_CPU_ISA
