@@ -23,9 +23,9 @@ struct Candidate {
   int32_t token = 0;
 };
 
-// Most likely first; equal ones by id.
+// Most likely first; equal ones by id. Without a branch: which is heavier is hard to predict.
 bool is_before(const Candidate& a, const Candidate& b) {
-  return a.weight > b.weight || (a.weight == b.weight && a.token < b.token);
+  return (a.weight > b.weight) | ((a.weight == b.weight) & (a.token < b.token));
 }
 
 // Comes after every token.
@@ -86,7 +86,8 @@ int32_t first_of(std::span<const float> logits, const RowScan& row,
 constexpr size_t kNumBuckets = 4096;
 size_t bucket_of(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return (bits >> 31 != 0 ? ~bits : bits | 0x80000000u) >> 20;
+  const uint32_t flip = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000u;
+  return (bits ^ flip) >> 20;
 }
 
 // The k-th largest of `values`, which are reordered; k in [1, values.size()].

@@ -133,9 +133,14 @@ RUDDER_INLINE void penalize_body(float* x, int64_t n, const int32_t* output_coun
   const float presence = penalties.presence;
   const float frequency = penalties.frequency;
   for (int64_t i = 0; i < n; i += kLanes) {
-    F32x16 v = load(x + i, n - i, F32x16{});
     const I32x16 count = load(output_count + i, n - i, I32x16{});
-    const I32x16 prompt = __builtin_convertvector(load(prompt_seen + i, n - i, U8x16{}), I32x16);
+    const U8x16 prompt_bytes = load(prompt_seen + i, n - i, U8x16{});
+    uint64_t prompt_words[2];
+    std::memcpy(prompt_words, &prompt_bytes, sizeof(prompt_words));
+    // Few tokens of a vocabulary are in a text.
+    if ((prompt_words[0] | prompt_words[1]) == 0 && reduce(count, Or{}) == 0) continue;
+    F32x16 v = load(x + i, n - i, F32x16{});
+    const I32x16 prompt = __builtin_convertvector(prompt_bytes, I32x16);
     const I32x16 in_output = count > 0;
     const I32x16 seen = in_output | (prompt != 0);
     const F32x16 repeated = v > 0.0f ? v / repetition : v * repetition;
