@@ -22,9 +22,7 @@ endfunction()
 
 rudder_dependency(expected tl/expected.hpp)
 rudder_dependency(fmt fmt/format.h)
-target_compile_definitions(dep_fmt INTERFACE FMT_HEADER_ONLY=1)
 rudder_dependency(spdlog spdlog/spdlog.h)
-target_compile_definitions(dep_spdlog INTERFACE SPDLOG_FMT_EXTERNAL=1 FMT_HEADER_ONLY=1)
 rudder_dependency(boost boost/version.hpp)  # Asio, Beast and JSON are used header-only
 rudder_dependency(cli11 CLI/CLI.hpp)
 rudder_dependency(pcre2 pcre2.h)

@@ -2,7 +2,7 @@
 // Never on data that comes from a request or a file: that is a Result (result.h).
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string>
 

@@ -2,7 +2,7 @@
 // seen by log.cpp alone.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <string_view>
 #include <utility>
