@@ -10,6 +10,10 @@ namespace rudder::testing {
 
 using engine::FinishReason;
 
+namespace {
+constexpr uint64_t kMaxOvertaken = 24;
+}
+
 void SimEpisode::require(bool holds, const char* what) const {
   if (!holds) [[unlikely]]
     throw SimViolation{what};
@@ -46,7 +50,7 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
   require(cached >= 0 && cached < event.usage.prompt_tokens, "usage: cached tokens");
   require(cached % config_.fake.capacity.block_size == 0, "whole blocks are cached");
   require(cached == 0 || config_.settings.enable_prefix_caching, "nothing is cached when off");
-  require(cached == 0 || !client.fresh_salt || event.choice > 0,
+  require(cached == 0 || !client.fresh_salt || client.draft.n > 1,
           "nothing is cached under a salt never used before");
   const int32_t wanted = client.draft.sampling.num_logprobs;
   for (const engine::OutputToken& token : event.tokens) {
@@ -94,9 +98,22 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
 void SimEpisode::note_started() {
   for (const sched::SequenceId id : core_->scheduler().first_planned()) {
     Client* client = by_sequence_[id.value - 1];
-    if (client == nullptr) continue;
+    if (client == nullptr || client->started) continue;
     client->started = true;
     client->last_progress = step_;
+    note_overtaken(*client);
+  }
+}
+
+// Requests that came earlier, are no less urgent and still wait. A few may be passed over: those
+// that wait for a prefix that another is computing.
+void SimEpisode::note_overtaken(const Client& started) {
+  for (const auto& client : clients_) {
+    if (client->started || client->id > started.id) continue;
+    if (client->draft.priority > started.draft.priority) continue;
+    client->times_overtaken += 1;
+    coverage_->most_overtaken = std::max(coverage_->most_overtaken, client->times_overtaken);
+    require(client->times_overtaken <= kMaxOvertaken, "the first to come is the first to run");
   }
 }
 

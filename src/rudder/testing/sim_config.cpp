@@ -39,16 +39,16 @@ SimConfig draw_config(SimRandom& random) {
   SimConfig config;
   step::Capacity& capacity = config.fake.capacity;
   capacity.block_size = random.pick({1, 2, 4, 8, 16, 16});
-  capacity.num_blocks = random.pick({16, 24, 32, 64, 128, 256});
-  capacity.num_slots = random.in(1, 12);
+  capacity.num_blocks = random.pick({16, 16, 24, 32, 32, 64, 64, 128, 256});
+  capacity.num_slots = random.in(1, 10);
   capacity.max_tokens_per_step = random.pick({4, 16, 64, 256});
-  capacity.max_seq_len = random.in(16, 160);
+  capacity.max_seq_len = random.one_in(4) ? random.in(16, 160) : random.in(8, 64);
   capacity.vocab_size = kTinyAsciiVocab;
   capacity.max_in_flight = random.in(1, 3);
   config.fake.seed = random.next();
 
   engine::EngineSettings& settings = config.settings;
-  settings.max_num_seqs = random.in(1, 12);
+  settings.max_num_seqs = random.in(1, 10);
   settings.max_num_batched_tokens = random.in(1, 64);
   settings.enable_prefix_caching = !random.one_in(8);
   settings.async_scheduling = !random.one_in(8);
@@ -58,7 +58,7 @@ SimConfig draw_config(SimRandom& random) {
 
   config.entropy.hash_key = {random.next(), random.next()};
   config.entropy.seed_key = random.next();
-  if (random.one_in(4)) config.entropy.hash_bits = random.in(1, 4);
+  if (random.one_in(8)) config.entropy.hash_bits = random.in(1, 4);
 
   config.num_steps = static_cast<uint64_t>(random.in(200, 3000));
   config.ending = random.pick({SimEnding::kDrain, SimEnding::kDrain, SimEnding::kDrain,
@@ -70,11 +70,11 @@ SimConfig draw_config(SimRandom& random) {
   if (random.one_in(2)) {
     const uint64_t key = random.next();
     config.fake.numerical = [key](uint64_t seed, int32_t position) {
-      return mix64(key ^ seed ^ mix64(static_cast<uint64_t>(position))) % 500 == 0;
+      return mix64(key ^ seed ^ mix64(static_cast<uint64_t>(position))) % 200 == 0;
     };
   }
-  config.max_open = random.in(1, 16);
-  config.arrival_one_in = random.pick({1, 2, 4, 16});
+  config.max_open = random.in(1, 12);
+  config.arrival_one_in = random.pick({2, 4, 8, 16});
   config.cancel_one_in = random.pick({10, 50, 200, 100'000});
   config.max_output = random.pick({4, 32, 128});
   for (int32_t i = 0; i < kNumFamilies; ++i) {

@@ -46,6 +46,7 @@ class SimEpisode {
     bool cancelled = false;  // asked for
     uint64_t first_sequence = 0;
     int32_t num_open = 0;
+    uint64_t times_overtaken = 0;  // by requests that came later
     uint64_t last_progress = 0;
     std::vector<Choice> choices;
   };
@@ -72,6 +73,7 @@ class SimEpisode {
   void check_finish(const Client& client, const engine::Event& event);
   void check_tokens(const Client& client, const engine::Event& event) const;
   void note_started();
+  void note_overtaken(const Client& started);
   void check_step(bool more);
   void check_gauges(const sched::SchedStats& sched) const;
   void check_clients();

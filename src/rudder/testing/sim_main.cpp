@@ -1,11 +1,10 @@
 // The simulator as a program: `sim --seed S --steps N`. Built with mutants it also takes
 // `--mutant NAME`, and without one runs all of them and requires that each is caught.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <chrono>
-#include <cstdio>
+#include <iterator>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
@@ -37,10 +36,10 @@ void print_coverage(const SimCoverage& c) {
   fmt::print(
       "episodes {}, requests {}, tokens {}, cached tokens {}, cancels {}, rejections {}, "
       "preemptions {}, evictions {}, stop strings {}, stop ids {}, numerical {}, late rows {}, "
-      "executor deaths {}, longest silence {} steps\n",
+      "executor deaths {}, most overtaken {}, longest silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.cancels, c.rejections, c.preemptions,
       c.evictions, c.stop_strings, c.stop_ids, c.numerical, c.late_rows, c.executor_deaths,
-      c.longest_silence);
+      c.most_overtaken, c.longest_silence);
 }
 
 // A long run in which something never happened has not tested it.
@@ -109,7 +108,9 @@ int main(int argc, char** argv) {
 #if defined(RUDDER_MUTANTS) && RUDDER_MUTANTS
   if (mutant.empty()) return rudder::testing::run_mutants(options);
   for (const rudder::NamedMutant& named : rudder::kAllMutants) {
-    if (mutant == named.name) return rudder::testing::run_mutant(named, options) ? 0 : 1;
+    if (mutant != named.name) continue;
+    rudder::active_mutant = named.mutant;
+    return rudder::testing::run_plain(options);
   }
   fmt::print("no mutant is called {}\n", mutant);
   return 2;
