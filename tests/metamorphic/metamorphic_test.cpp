@@ -1,6 +1,7 @@
 // The same sequences, run in different ways, must get the same tokens and the same logprobs, bit
 // for bit: alone or together, whole or in chunks, from the prefix cache or computed, preempted or
-// straight, with run-ahead or without. Greedy and sampled, under every kind of sampling parameter.
+// straight, with run-ahead or without (exec.X2). Greedy and sampled, under every kind of sampling
+// parameter.
 #include <gtest/gtest.h>
 
 #include <random>

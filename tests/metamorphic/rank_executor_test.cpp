@@ -1,5 +1,5 @@
 // The executor's own promises, seen through plans written by hand: launch does not wait, results
-// come in order, late rows are masked, a broken row ends alone.
+// come in order, late rows are masked (exec.X5), a broken row ends alone (exec.X3).
 #include "rudder/exec/rank_executor.h"
 
 #include <gtest/gtest.h>

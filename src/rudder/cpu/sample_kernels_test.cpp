@@ -29,6 +29,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0;
 }
 
+// exec.X4
 TEST(SampleKernels, EveryInstructionSetGivesTheSameBits) {
   const SampleKernels& first = *all_sample_kernels().front();
   for (const SampleKernels* other : all_sample_kernels()) {

@@ -37,6 +37,7 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
   RUDDER_TRY(loaded.spec, model::read_spec(checkpoint));
   RUDDER_TRY(loaded.memory, plan_spec(loaded.spec, *ops, settings, limits));
   RUDDER_TRY(model::Weights weights, model::load_weights(checkpoint, loaded.spec, *ops, progress));
+  loaded.memory.weight_bytes = weights.bytes;  // as packed
   RUDDER_TRY(loaded.executor,
              RankExecutor::start({std::move(ops), loaded.spec, std::move(weights)},
                                  {.num_slots = limits.max_num_seqs,

@@ -152,6 +152,7 @@ TEST_F(SlotTableTest, CountsHistoryForPenalties) {
   EXPECT_EQ(slots_.sample_row(slot, 1).output_count, nullptr);
 }
 
+// exec.X1
 TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   const auto refused = [&](step::StepPlan plan) {
     plan.tokens.resize(4, 1);
