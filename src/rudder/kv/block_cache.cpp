@@ -137,6 +137,7 @@ void BlockCache::release(Chain& chain, std::span<const BlockId> blocks) {
 void BlockCache::forget_all() {
   for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
     if (index_.contains(block)) forget(block);
+    if (pool_.refs(block) > 0) distrusted_[static_cast<size_t>(block)] = 1;
   }
 }
 

@@ -72,7 +72,8 @@ class BlockCache {
   void distrust(std::span<const BlockId> blocks);
   // Drops one reference to each, last block first, so that a chain is evicted from its tail.
   void release(Chain& chain, std::span<const BlockId> blocks);
-  // Empties the index; unreferenced blocks become free.
+  // Empties the index: unreferenced blocks become free, and blocks in use are not shared again by
+  // those who hold them.
   void forget_all();
 
   // Key of full block `i` of `tokens`; kept in the chain.

@@ -243,6 +243,7 @@ TEST(BlockCacheTest, ForgetAllLeavesWhatIsInUse) {
   cache.forget_all();
   EXPECT_EQ(cache.pool().num_cached(), 0);
   EXPECT_EQ(cache.pool().num_in_use(), 2);
+  b.publish();
   EXPECT_EQ(Holder(&cache, count_up(100, 9)).match(), 0u);
   b.release();
   EXPECT_EQ(cache.pool().num_free(), 8);

@@ -100,6 +100,7 @@ Result<void> Scheduler::check_sequence(const Sequence& sequence) const {
           std::min<int64_t>(sequence.planned_len, std::ssize(sequence.tokens))) {
     return broken(sequence, "its lengths disagree");
   }
+  // kv.I4.
   for (size_t i = static_cast<size_t>(sequence.computed_len / size); i < sequence.blocks.size();
        ++i) {
     const kv::BlockId block = sequence.blocks[i];

@@ -79,7 +79,6 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->id = added.id;
   sequence->prompt_len = static_cast<int32_t>(prompt_len);
   sequence->tokens = std::move(added.prompt);
-  sequence->tokens.reserve(static_cast<size_t>(added.max_len));
   sequence->max_len = added.max_len;
   sequence->sampling = std::move(added.sampling);
   sequence->priority = added.priority;
@@ -134,6 +133,7 @@ void Scheduler::commit_row(const step::SeqWork& work, const step::SeqResult& row
     sequence.tokens.insert(sequence.tokens.end(), row.tokens.begin(), row.tokens.end());
     counters_.generation_tokens += row.tokens.size();
   }
+  // kv.I5, kv.I7.
   if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
     cache_.distrust(sequence.blocks);
   } else if (!row.masked) {

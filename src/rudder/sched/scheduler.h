@@ -64,7 +64,7 @@ class Scheduler {
 
   // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
   void drop_all();
-  // Cached prefixes are forgotten; sequences that use their blocks keep them.
+  // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
   void reset_prefix_cache() { cache_.forget_all(); }
 
   SchedStats stats() const;
@@ -98,7 +98,7 @@ class Scheduler {
                   std::vector<SequenceOutput>* out);
   void preempt(Sequence& sequence);
   void retire(Sequence& sequence);
-  void release_if_idle(Sequence& sequence);  // gives up what it holds when inflight == 0
+  void release_if_idle(Sequence& sequence);  // kv.I3, step.I4
   void release(Sequence& sequence);
   void enqueue(Sequence& sequence);
   void dequeue(Sequence& sequence);
