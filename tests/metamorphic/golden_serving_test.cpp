@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 #include "metamorphic/harness.h"
 #include "rudder/base/json.h"
@@ -84,6 +85,46 @@ TEST_P(GoldenServing, ReferenceBackend) {
 
 TEST_P(GoldenServing, FastBackendInF32) {
   serve_and_compare(backends().back().make());
+}
+
+// The demo model's pinned continuations (models/demo/README.md), all of them at once.
+TEST(DemoServing, GreedyContinuations) {
+  const std::string folder = std::string(RUDDER_SOURCE_DIR) + "/models/demo";
+  auto checkpoint = weights::Checkpoint::open_folder(folder);
+  ASSERT_TRUE(checkpoint) << checkpoint.error().to_string();
+  exec::ExecSettings settings;
+  settings.kv_cache_memory_bytes = 64 << 20;
+  auto loaded = exec::load_model(**checkpoint, backends().back().make(), settings,
+                                 {.max_num_seqs = 16, .max_num_batched_tokens = 256}, {});
+  ASSERT_TRUE(loaded) << loaded.error().to_string();
+
+  std::vector<Ask> asks;
+  std::vector<std::vector<int32_t>> expected;
+  std::ifstream lines(folder + "/eval/greedy.jsonl");
+  for (std::string line; std::getline(lines, line);) {
+    auto row = parse_json(line, "greedy.jsonl");
+    ASSERT_TRUE(row) << row.error().to_string();
+    const auto ids = [&](const char* key) {
+      std::vector<int32_t> out;
+      for (const auto& id : row->as_object().at(key).as_array()) {
+        out.push_back(static_cast<int32_t>(id.as_int64()));
+      }
+      return out;
+    };
+    Ask ask;
+    ask.prompt = ids("prompt");
+    expected.push_back(ids("continuation"));
+    ask.sampling.temperature = 0;
+    ask.sampling.stop_ids = {2};
+    ask.max_len = static_cast<int32_t>(ask.prompt.size() + expected.back().size());
+    asks.push_back(ask);
+  }
+  ASSERT_GT(asks.size(), 30u);
+  sched::SchedSettings scheduling;
+  scheduling.max_num_seqs = 16;
+  scheduling.max_num_batched_tokens = 256;
+  const Outcome outcome = run(*loaded->executor, scheduling, asks);
+  for (size_t i = 0; i < asks.size(); ++i) EXPECT_EQ(outcome.got[i].tokens, expected[i]) << i;
 }
 
 std::vector<std::string> golden_names() {
