@@ -1,0 +1,100 @@
+// Exchange: one request and the answer to it, between the connection (HttpSession) that reads the
+// one and writes the other, and the handler that makes the answer: whole (respond) or as a stream
+// (begin_stream, output, commit, end_stream).
+// Every member is for the connection's I/O thread alone. Shared by the
+// session and the handler; whichever lets go last destroys it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "rudder/server/http_message.h"
+
+namespace rudder::server {
+
+class IoThread;
+struct Route;
+
+// Bytes of a request body counted against the bound on all bodies, until they are let go.
+class BodyCharge {
+ public:
+  explicit BodyCharge(std::atomic<int64_t>& total) : total_(total) {}
+  ~BodyCharge() { total_.fetch_sub(bytes_, std::memory_order_relaxed); }
+  BodyCharge(const BodyCharge&) = delete;
+  BodyCharge& operator=(const BodyCharge&) = delete;
+
+  // The body has grown to `bytes`. False when all together are then more than `limit`.
+  bool grow_to(int64_t bytes, int64_t limit) {
+    const int64_t more = bytes - bytes_;
+    bytes_ = bytes;
+    return total_.fetch_add(more, std::memory_order_relaxed) + more <= limit;
+  }
+
+ private:
+  std::atomic<int64_t>& total_;
+  int64_t bytes_ = 0;
+};
+
+// A body on its way to whoever parses it.
+struct HeldBody {
+  std::string text;
+  std::unique_ptr<BodyCharge> charge;
+};
+
+class Exchange {
+ public:
+  Exchange(HttpRequest http_request, std::shared_ptr<IoThread> thread, size_t pending_limit)
+      : request(std::move(http_request)), io(std::move(thread)), pending_limit_(pending_limit) {}
+
+  HttpRequest request;  // without its body
+  HeldBody body;
+  const std::shared_ptr<IoThread> io;
+  std::string request_id;
+  const Route* route = nullptr;
+  std::string path_tail;    // what the route's "{id}" stands for, decoded
+  int tenant = 0;           // whose key it came with
+  int64_t received_us = 0;  // when the header was complete
+
+  // The handler's side. After the session has abandoned the exchange all of this does nothing.
+  void respond(HttpResponse response);
+  void begin_stream(HttpResponse head);
+  // Where the bytes of a stream are appended; commit hands them on. False: the reader is too slow,
+  // the request is about to be abandoned.
+  std::string& output() { return output_; }
+  bool commit();
+  void end_stream();
+  // Called once if the client goes away before the answer is complete, or reads too slowly.
+  void on_abandon(std::function<void()> callback) { on_abandon_ = std::move(callback); }
+  bool abandoned() const { return abandoned_; }
+
+  // The session's side.
+  void set_wake(std::function<void()> wake) { wake_ = std::move(wake); }
+  bool head_ready() const { return head_ready_; }
+  bool streaming() const { return streaming_; }
+  bool complete() const { return complete_; }
+  bool too_slow() const { return too_slow_; }
+  HttpResponse& head() { return head_; }
+  void abandon();
+
+ private:
+  void wake() {
+    if (wake_) wake_();
+  }
+
+  const size_t pending_limit_;
+  HttpResponse head_;
+  std::string output_;
+  std::function<void()> wake_;
+  std::function<void()> on_abandon_;
+  bool head_ready_ = false;
+  bool streaming_ = false;
+  bool complete_ = false;
+  bool too_slow_ = false;
+  bool abandoned_ = false;
+};
+
+}  // namespace rudder::server

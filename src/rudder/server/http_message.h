@@ -1,0 +1,46 @@
+// One HTTP request as parsed and one response as it will be written: plain values without a word of
+// Beast or Asio, so that everything but the parser and the session compiles without them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace rudder::server {
+
+struct HttpField {
+  std::string name;  // lower case
+  std::string value;
+};
+
+struct HttpRequest {
+  std::string method;  // as sent: methods are case-sensitive
+  std::string path;    // as sent, without the query; neither decoded nor normalised
+  std::string query;
+  std::vector<HttpField> fields;
+  std::string body;  // as far as it has arrived, decoded
+  bool http_1_1 = true;
+  bool keep_alive = true;
+  bool expect_continue = false;
+  bool has_body = false;
+
+  // The first value of the field (`name` in lower case), or empty.
+  std::string_view field(std::string_view name) const {
+    for (const HttpField& f : fields) {
+      if (f.name == name) return f.value;
+    }
+    return {};
+  }
+};
+
+struct HttpResponse {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<HttpField> fields;
+  bool close = false;  // the connection may not be used again
+};
+
+}  // namespace rudder::server

@@ -1,0 +1,94 @@
+// IoThread: an event loop and the mailbox through which other threads reach the connections on it.
+// The engine thread's part of a token is one push into the mailbox of the connection's thread: the
+// loop is woken by the first event of a batch only, and a batch is delivered in one go.
+// Shared: whoever may still post keeps it alive; after close() what is posted is dropped.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "rudder/engine/event.h"
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace rudder::server {
+
+// Who gets the events of a request: on the I/O thread, a batch at a time.
+class EventReceiver {
+ public:
+  virtual ~EventReceiver() = default;
+  // `source` is the number the receiver chose for the request (one receiver may have several).
+  virtual void on_event(uint32_t source, engine::Event&& event) = 0;
+  // After the last of a batch's events for this receiver.
+  virtual void on_batch_end() = 0;
+};
+
+// What a thread keeps track of so that it can end it: connections and running generations.
+class Endable {
+ public:
+  virtual ~Endable() = default;
+  virtual void check_deadline(int64_t /*now_us*/) {}
+  virtual void end_now() = 0;
+};
+
+class IoThread {
+ public:
+  IoThread();
+  ~IoThread();
+
+  // Any thread.
+  void post(std::function<void()> work);
+  void deliver(std::shared_ptr<EventReceiver> receiver, uint32_t source, engine::Event&& event);
+
+  boost::asio::io_context& context() { return *context_; }
+
+  void start();  // the thread
+  // Nothing more is taken; the loop stops, the thread is joined, what is left is destroyed.
+  void close();
+
+  // The I/O thread's own; sets are walked by copies of shared pointers, so members may leave.
+  void add_session(const std::shared_ptr<Endable>& session);
+  void remove_session(Endable* session);
+  void add_generation(const std::shared_ptr<Endable>& generation);
+  void remove_generation(Endable* generation);
+  void end_sessions();
+  void end_generations();
+
+ private:
+  struct Mail {
+    std::shared_ptr<EventReceiver> receiver;
+    uint32_t source = 0;
+    engine::Event event;
+  };
+  void schedule_locked();
+  void drain_mailbox();
+  void sweep();
+
+  std::unique_ptr<boost::asio::io_context> context_;
+  struct Timer;
+  std::unique_ptr<Timer> sweep_timer_;
+  std::thread thread_;
+
+  std::mutex mutex_;  // guards the mailbox
+  std::vector<Mail> mail_;
+  std::vector<std::function<void()>> work_;
+  bool scheduled_ = false;
+  bool closed_ = false;
+
+  std::vector<Mail> batch_;  // drain_mailbox's own: swapped with mail_, so that both keep capacity
+  std::vector<std::function<void()>> work_batch_;
+
+  using Members = std::unordered_map<Endable*, std::weak_ptr<Endable>>;
+  static void for_each(const Members& members, const std::function<void(Endable&)>& action);
+  Members sessions_;
+  Members generations_;
+};
+
+}  // namespace rudder::server

@@ -1,0 +1,26 @@
+#include "rudder/server/request_id.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+
+namespace rudder::server {
+
+std::string make_request_id(std::string_view offered) {
+  constexpr size_t kMaxLength = 128;
+  const bool fit = !offered.empty() && offered.size() <= kMaxLength &&
+                   std::all_of(offered.begin(), offered.end(),
+                               [](char ch) { return ch > ' ' && ch < 0x7f && ch != '"'; });
+  if (fit) return std::string(offered);
+  // One seeding a thread; the ids tell requests apart, they guard nothing.
+  thread_local std::mt19937_64 generator = [] {
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  return fmt::format("{:016x}{:016x}", generator(), generator());
+}
+
+}  // namespace rudder::server

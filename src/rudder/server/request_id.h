@@ -1,0 +1,13 @@
+// Request ids: the client's x-request-id where it is fit to be echoed and logged, else one of ours.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace rudder::server {
+
+// `offered` when it is 1 to 128 visible ASCII characters, else 32 random hexadecimal digits. Never
+// a key of anything inside: two clients may send the same.
+std::string make_request_id(std::string_view offered);
+
+}  // namespace rudder::server
