@@ -1,0 +1,55 @@
+#include "rudder/server/admission.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rudder/server/api_error.h"
+#include "rudder/server/cors.h"
+#include "rudder/server/route_table.h"
+
+namespace rudder::server {
+namespace {
+
+bool is_json(std::string_view content_type) {
+  std::string media(content_type.substr(0, content_type.find(';')));
+  while (!media.empty() && (media.back() == ' ' || media.back() == '\t')) media.pop_back();
+  for (char& ch : media) ch = static_cast<char>(ch >= 'A' && ch <= 'Z' ? ch - 'A' + 'a' : ch);
+  return media == "application/json";
+}
+
+}  // namespace
+
+std::optional<HttpResponse> judge_header(const ServerContext& context, Exchange& exchange) {
+  const HttpRequest& request = exchange.request;
+  RouteMatch match = match_route(request.method, request.path);
+  exchange.route = match.route;
+  exchange.path_tail = std::move(match.tail);
+  if (request.path == "*") match.allow = "GET, HEAD, POST, OPTIONS";
+  if (request.method == "OPTIONS" && !match.allow.empty()) {
+    // Browsers send preflights without credentials; nothing but the route table is told.
+    return options_response(context.settings.allowed_origins, request, match.allow);
+  }
+  // Deny by default: a path that is not known to be public is guarded, whether it exists or not.
+  if (match.route == nullptr || match.route->access != Access::kPublic) {
+    const std::optional<int> tenant = context.keys.tenant_of(request.field("authorization"));
+    if (!tenant) return error_response(http_error(401, "a valid API key is required"));
+    exchange.tenant = *tenant;
+  }
+  if (match.allow.empty()) {
+    return error_response(http_error(404, "there is nothing under this path"));
+  }
+  if (match.route == nullptr) {
+    HttpResponse response =
+        error_response(http_error(405, "this path does not answer this method"));
+    response.fields.push_back({"allow", std::move(match.allow)});
+    return response;
+  }
+  // Also keeps pages of other origins out: they cannot send this type without a preflight.
+  if (match.route->method == "POST" && !is_json(request.field("content-type"))) {
+    return error_response(http_error(415, "content-type must be application/json"));
+  }
+  return std::nullopt;
+}
+
+}  // namespace rudder::server

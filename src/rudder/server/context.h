@@ -1,0 +1,70 @@
+// ServerContext: what every handler may use, owned by Server and outliving every connection.
+// Immutable after start but for the atomics; safe from any thread.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "rudder/base/clock.h"
+#include "rudder/server/auth.h"
+#include "rudder/server/http_counters.h"
+#include "rudder/server/server.h"
+#include "rudder/server/work_pool.h"
+
+namespace rudder::server {
+
+// How many generation requests are in progress, and a way to wait until none is.
+class Activity {
+ public:
+  void begin();
+  void end();
+  int64_t count() const;
+  // True when none is left before the deadline; false then, or as soon as hurry() has been called.
+  bool wait_until_idle(int64_t timeout_us);
+  void hurry();
+
+ private:
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t count_ = 0;
+  bool hurried_ = false;
+};
+
+// Marks one generation request as in progress for as long as it lives.
+class ActivityMark {
+ public:
+  explicit ActivityMark(Activity& activity) : activity_(activity) { activity_.begin(); }
+  ~ActivityMark() { activity_.end(); }
+  ActivityMark(const ActivityMark&) = delete;
+  ActivityMark& operator=(const ActivityMark&) = delete;
+
+ private:
+  Activity& activity_;
+};
+
+struct ServerContext {
+  ServerContext(ServerParts server_parts, const ServerSettings& server_settings)
+      : parts(std::move(server_parts)), settings(server_settings), keys(settings.api_key) {}
+
+  const ServerParts parts;
+  const ServerSettings settings;
+  const ApiKeys keys;
+  const SteadyClock clock;
+  HttpCounters counters;
+  std::atomic<bool> draining{false};   // no new generation requests
+  std::atomic<bool> stopping{false};   // nor those that are still being tokenised
+  std::atomic<int64_t> body_bytes{0};  // see BodyCharge
+  std::unique_ptr<WorkPool> pool;
+
+  const ServerModel& model() const { return parts.model; }
+  engine::Engine& engine() const { return *parts.engine; }
+
+  // Generation requests in progress, for drain.
+  Activity activity;
+};
+
+}  // namespace rudder::server

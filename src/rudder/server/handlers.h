@@ -1,0 +1,23 @@
+// What the route table points at. Each handler stands in the file of its endpoint.
+#pragma once
+
+#include <memory>
+
+namespace rudder::server {
+
+class Exchange;
+struct ServerContext;
+
+void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_model(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_tokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_detokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_livez(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_readyz(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_version(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+
+}  // namespace rudder::server

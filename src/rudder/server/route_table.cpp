@@ -1,0 +1,84 @@
+#include "rudder/server/route_table.h"
+
+#include <optional>
+
+#include "rudder/server/handlers.h"
+
+namespace rudder::server {
+namespace {
+
+constexpr std::string_view kTail = "{id}";
+
+constexpr Route kRoutes[] = {
+    {"POST", "/v1/chat/completions", Access::kKey, handle_chat_completions},
+    {"POST", "/v1/completions", Access::kKey, handle_completions},
+    {"GET", "/v1/models", Access::kKey, handle_models},
+    {"GET", "/v1/models/{id}", Access::kKey, handle_model},
+    {"POST", "/tokenize", Access::kKey, handle_tokenize},
+    {"POST", "/detokenize", Access::kKey, handle_detokenize},
+    {"GET", "/health", Access::kPublic, handle_readyz},
+    {"GET", "/livez", Access::kPublic, handle_livez},
+    {"GET", "/readyz", Access::kPublic, handle_readyz},
+    {"GET", "/version", Access::kPublic, handle_version},
+    {"GET", "/metrics", Access::kKey, handle_metrics},
+    {"GET", "/server_info", Access::kKey, handle_server_info},
+};
+static_assert(std::size(kRoutes) <= kMaxRoutes);
+
+int hex_digit(char ch) {
+  if (ch >= '0' && ch <= '9') return ch - '0';
+  if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
+  if (ch >= 'A' && ch <= 'F') return ch - 'A' + 10;
+  return -1;
+}
+
+std::optional<std::string> percent_decode(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out.push_back(text[i]);
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = hex_digit(text[i + 1]);
+    const int low = hex_digit(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    out.push_back(static_cast<char>(high << 4 | low));
+    i += 2;
+  }
+  return out;
+}
+
+bool path_matches(const Route& route, std::string_view path, std::string* tail) {
+  if (!route.path.ends_with(kTail)) return route.path == path;
+  const std::string_view stem = route.path.substr(0, route.path.size() - kTail.size());
+  if (path.size() <= stem.size() || !path.starts_with(stem)) return false;
+  std::optional<std::string> decoded = percent_decode(path.substr(stem.size()));
+  if (!decoded) return false;
+  *tail = std::move(*decoded);
+  return true;
+}
+
+}  // namespace
+
+std::span<const Route> routes() {
+  return kRoutes;
+}
+
+RouteMatch match_route(std::string_view method, std::string_view path) {
+  RouteMatch match;
+  for (const Route& route : kRoutes) {
+    std::string tail;
+    if (!path_matches(route, path, &tail)) continue;
+    const bool is_get = route.method == "GET";
+    if (route.method == method || (is_get && method == "HEAD")) {
+      match.route = &route;
+      match.tail = std::move(tail);
+    }
+    match.allow += match.allow.empty() ? "" : ", ";
+    match.allow += is_get ? "GET, HEAD, OPTIONS" : std::string(route.method) + ", OPTIONS";
+  }
+  return match;
+}
+
+}  // namespace rudder::server

@@ -1,0 +1,40 @@
+// The route table: every path the server answers, with its method, who may ask and what handles it.
+// The one list that dispatch, 404 and 405, metric labels and the tests of access are made from.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace rudder::server {
+
+class Exchange;
+struct ServerContext;
+
+enum class Access { kPublic, kKey };
+
+// Runs on the connection's I/O thread: answers the exchange, at once or later.
+using Handler = void (*)(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+
+struct Route {
+  std::string_view method;
+  std::string_view path;  // "/v1/models/{id}": the last segment stands for the rest of the path
+  Access access;
+  Handler handler;
+};
+
+std::span<const Route> routes();
+inline constexpr size_t kMaxRoutes = 32;
+
+struct RouteMatch {
+  const Route* route = nullptr;  // null: no such path (allow is empty) or no such method on it
+  std::string tail;              // of "{id}", percent-decoded
+  std::string allow;             // methods of the path, for 405 and OPTIONS
+};
+
+// Exact match: paths are neither decoded nor normalised nor folded, so that there is one reading of
+// a path and access is decided on the very route that runs. HEAD is answered by GET's route.
+RouteMatch match_route(std::string_view method, std::string_view path);
+
+}  // namespace rudder::server
