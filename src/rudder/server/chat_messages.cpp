@@ -1,0 +1,145 @@
+#include "rudder/server/chat_messages.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/json.h"
+#include "rudder/server/field_reader.h"
+
+namespace rudder::server {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr size_t kMaxMessages = 65'536;
+
+tl::unexpected<Error> invalid(std::string_view message, std::string path) {
+  std::string text = fmt::format("{} {}", path, message);
+  return fail(ErrorCode::kInvalidArgument, std::move(text), std::move(path));
+}
+
+Result<std::string> read_role(const json::object& message, const std::string& path) {
+  constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                      "tool"};
+  const json::value* role = message.if_contains("role");
+  if (role == nullptr || !role->is_string()) return invalid("must be a string", path + ".role");
+  const std::string_view name(role->get_string());
+  if (std::find(kRoles.begin(), kRoles.end(), name) == kRoles.end()) {
+    return invalid("must be one of system, developer, user, assistant and tool", path + ".role");
+  }
+  return std::string(name == "developer" ? "system" : name);
+}
+
+Result<void> check_parts(const json::array& parts, const std::string& path) {
+  size_t i = 0;
+  for (const json::value& item : parts) {
+    const std::string part_path = fmt::format("{}[{}]", path, i++);
+    const json::object* part = item.if_object();
+    if (part == nullptr) return invalid("must be an object", part_path);
+    const json::value* type = part->if_contains("type");
+    if (type == nullptr || !type->is_string()) {
+      return invalid("must be a string", part_path + ".type");
+    }
+    if (type->get_string() != "text") {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("{}.type '{}' is not supported: only 'text' is", part_path,
+                              std::string_view(type->get_string()).substr(0, 64)),
+                  part_path + ".type");
+    }
+    const json::value* text = part->if_contains("text");
+    if (text == nullptr || !text->is_string()) {
+      return invalid("must be a string", part_path + ".text");
+    }
+  }
+  return {};
+}
+
+// Each call's function.arguments: the string of JSON is replaced by what it says.
+Result<void> open_arguments(json::value& tool_calls, const std::string& path) {
+  json::array* calls = tool_calls.if_array();
+  if (calls == nullptr) return invalid("must be a list", path);
+  for (size_t i = 0; i < calls->size(); ++i) {
+    const std::string call_path = fmt::format("{}[{}].function", path, i);
+    json::object* call = (*calls)[i].if_object();
+    json::value* function_value = call != nullptr ? call->if_contains("function") : nullptr;
+    json::object* function = function_value != nullptr ? function_value->if_object() : nullptr;
+    if (function == nullptr) return invalid("must be an object", call_path);
+    const json::value* name = function->if_contains("name");
+    if (name == nullptr || !name->is_string()) {
+      return invalid("must be a string", call_path + ".name");
+    }
+    json::value* arguments = function->if_contains("arguments");
+    if (arguments == nullptr || !arguments->is_string()) continue;
+    const std::string_view text(arguments->get_string());
+    if (text.empty()) {
+      *arguments = json::object();
+      continue;
+    }
+    Result<json::value> parsed = parse_json(text, "arguments");
+    if (!parsed || !parsed->is_object()) {
+      return invalid("must be a JSON object", call_path + ".arguments");
+    }
+    *arguments = std::move(*parsed);
+  }
+  return {};
+}
+
+Result<json::object> normalise_message(const json::value& item, const std::string& path) {
+  const json::object* given = item.if_object();
+  if (given == nullptr) {
+    return invalid(fmt::format("must be an object, not {}", json_type_name(item)), path);
+  }
+  RUDDER_TRY(std::string role, read_role(*given, path));
+  json::object message = *given;
+  message["role"] = role;
+  if (json::value* calls = message.if_contains("tool_calls")) {
+    if (calls->is_null() || (calls->is_array() && calls->get_array().empty())) {
+      message.erase("tool_calls");
+    } else {
+      if (role != "assistant") {
+        return invalid("only an assistant's message has tool calls", path + ".tool_calls");
+      }
+      RUDDER_TRY_VOID(open_arguments(*calls, path + ".tool_calls"));
+    }
+  }
+  const std::string content_path = path + ".content";
+  json::value* content = message.if_contains("content");
+  if (content == nullptr || content->is_null()) {
+    if (message.if_contains("tool_calls") == nullptr) {
+      return invalid("must be a string or a list of parts", content_path);
+    }
+    message["content"] = nullptr;
+  } else if (content->is_array()) {
+    RUDDER_TRY_VOID(check_parts(content->get_array(), content_path));
+  } else if (!content->is_string()) {
+    return invalid(
+        fmt::format("must be a string or a list of parts, not {}", json_type_name(*content)),
+        content_path);
+  }
+  return message;
+}
+
+}  // namespace
+
+Result<json::array> normalise_messages(const json::array& messages) {
+  if (messages.empty()) return invalid("must hold at least one message", "messages");
+  if (messages.size() > kMaxMessages) {
+    return invalid(fmt::format("has more than {} messages", kMaxMessages), "messages");
+  }
+  json::array normalised;
+  normalised.reserve(messages.size());
+  for (const json::value& item : messages) {
+    RUDDER_TRY(json::object message,
+               normalise_message(item, fmt::format("messages[{}]", normalised.size())));
+    normalised.push_back(std::move(message));
+  }
+  return normalised;
+}
+
+}  // namespace rudder::server

@@ -1,0 +1,73 @@
+// FieldReader: takes typed fields out of a JSON object. The first error is kept, with the field's
+// JSON path, and later reads do nothing, so that a parser reads straight down and asks once. null
+// is "absent". Fields nobody asked for can be listed. One object a request, on one thread.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+
+namespace rudder::server {
+
+class FieldReader {
+ public:
+  // `path` is put in front of names: "" for the body, "stream_options" for an object inside it.
+  FieldReader(const boost::json::object& object, std::string path)
+      : object_(object), path_(std::move(path)) {}
+
+  // Each leaves the output alone when the field is absent. A number with a zero fraction is an
+  // integer ("3.0"), as in the reference servers; a bool is never a number.
+  void boolean(std::string_view name, bool* out);
+  void integer(std::string_view name, int64_t min, int64_t max, std::optional<int64_t>* out);
+  void int32(std::string_view name, int64_t min, int64_t max, int32_t* out);
+  void real(std::string_view name, float* out);  // finite, and fits a float
+  void string(std::string_view name, size_t max_bytes, std::string* out);
+  void string(std::string_view name, size_t max_bytes, std::optional<std::string>* out);
+  // A list of token ids. `max_items` bounds it.
+  void token_ids(std::string_view name, size_t max_items, std::vector<int32_t>* out);
+
+  // The field as it is, or null when absent. Counts as asked for.
+  const boost::json::value* raw(std::string_view name);
+  const boost::json::object* object(std::string_view name);
+  const boost::json::array* array(std::string_view name);
+
+  // Accepted and without effect, by design (`user`): not listed as ignored.
+  void skip(std::string_view name) { raw(name); }
+  // Present, and something else than null, false, 0, or empty: refused as not supported.
+  void refuse(std::string_view name, std::string_view why);
+
+  // The message follows the path: "top_k must be ...".
+  void error(ErrorCode code, std::string_view message, std::string_view name);
+  // An error found elsewhere, its path complete.
+  void adopt(const Error& error);
+  bool ok() const { return !error_; }
+  const Error& error() const { return *error_; }
+  Result<void> result() const;
+
+  std::string path_of(std::string_view name) const;
+  // Names that nobody asked for, with the path in front, at most 16 of them, of visible ASCII.
+  std::vector<std::string> ignored() const;
+
+ private:
+  std::optional<int64_t> read_integer(std::string_view name, int64_t min, int64_t max);
+
+  const boost::json::object& object_;
+  const std::string path_;
+  std::vector<std::string_view> asked_;
+  std::optional<Error> error_;
+};
+
+// A whole number out of a JSON number of any kind, when it is one.
+std::optional<int64_t> whole_number(const boost::json::value& value);
+std::string_view json_type_name(const boost::json::value& value);
+
+// One list of token ids, whose path is `path`.
+Result<std::vector<int32_t>> parse_token_ids(const boost::json::array& array,
+                                             const std::string& path);
+
+}  // namespace rudder::server

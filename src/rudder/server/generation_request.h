@@ -1,0 +1,69 @@
+// GenerationRequest: a body of /v1/chat/completions or /v1/completions, understood: what the engine
+// is asked, and in which shape the answer goes back. parse_generation is the one way from bytes to
+// it: types of fields are checked here, their values by engine::validate_request.
+// Runs on the tokenise pool.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/engine/request.h"
+#include "rudder/server/api_error.h"
+#include "rudder/server/auth.h"
+#include "rudder/server/field_reader.h"
+#include "rudder/server/model.h"
+
+namespace rudder::server {
+
+enum class Dialect : uint8_t { kChat, kCompletions };
+
+// How the answer is to look.
+struct AnswerOptions {
+  Dialect dialect = Dialect::kChat;
+  std::string id;     // "chatcmpl-...", "cmpl-..."
+  std::string model;  // as the client named it
+  int64_t created = 0;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool logprobs = false;
+  int32_t top_logprobs = 0;
+  bool return_token_ids = false;
+  int32_t n = 1;  // choices a prompt
+};
+
+struct Prompt {
+  engine::Request request;
+  std::string echo;               // put in front of each choice's text
+  std::vector<int32_t> told_ids;  // the prompt's ids, where the client wants them back
+};
+
+struct GenerationRequest {
+  AnswerOptions answer;
+  std::vector<Prompt> prompts;              // one, or several of a completions request
+  std::vector<std::string> ignored_fields;  // of the body: told to the client in a header
+};
+
+struct GenerationScope {
+  const ServerModel& model;
+  const engine::RequestLimits& limits;
+  const ApiKeys& keys;
+  int tenant = 0;
+  int32_t max_prompts = 1024;
+  std::string request_id;
+};
+
+// The body as an object; its errors have the code "invalid_json".
+tl::expected<boost::json::object, ApiError> parse_body(std::string_view body);
+
+ApiError model_not_found(std::string_view name);
+// The body's `model`: one that is served, or the first where the field is absent.
+tl::expected<std::string, ApiError> read_model(FieldReader& reader, const ServerModel& model);
+
+tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std::string_view body,
+                                                           const GenerationScope& scope);
+
+}  // namespace rudder::server

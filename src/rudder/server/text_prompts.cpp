@@ -1,0 +1,150 @@
+#include "rudder/server/text_prompts.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <utility>
+
+#include "rudder/server/chat_messages.h"
+
+namespace rudder::server {
+
+namespace json = boost::json;
+
+namespace {
+
+tl::unexpected<Error> invalid(std::string_view message, const std::string& path) {
+  return fail(ErrorCode::kInvalidArgument, fmt::format("{} {}", path, message), path);
+}
+
+Result<PromptText> encode_text(const text::Tokenizer& tokenizer, std::string_view text,
+                               std::string path, bool add_special_tokens) {
+  Result<std::vector<int32_t>> ids =
+      tokenizer.encode(text, {.add_special_tokens = add_special_tokens, .parse_special = true});
+  if (!ids) {
+    Error error = ids.error();
+    error.where = std::move(path);
+    return tl::unexpected<Error>(std::move(error));
+  }
+  return PromptText{std::move(*ids), std::string(text), std::move(path)};
+}
+
+Result<PromptText> take_ids(const text::Tokenizer& tokenizer, const json::array& list,
+                            std::string path) {
+  RUDDER_TRY(std::vector<int32_t> ids, parse_token_ids(list, path));
+  std::string text = tokenizer.decode(ids, false);
+  return PromptText{std::move(ids), std::move(text), std::move(path)};
+}
+
+Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value& value,
+                            std::string path, bool add_special_tokens) {
+  if (value.is_string()) {
+    return encode_text(tokenizer, value.get_string(), std::move(path), add_special_tokens);
+  }
+  if (value.is_array()) return take_ids(tokenizer, value.get_array(), std::move(path));
+  return invalid(
+      fmt::format("must be a string or a list of token ids, not {}", json_type_name(value)), path);
+}
+
+struct ChatFields {
+  text::ChatOptions options;
+  const json::object* kwargs = nullptr;
+  const json::array* tools = nullptr;
+};
+
+// Tools are given to the template only where the client does not expect calls to be parsed out of
+// the answer, which is not supported yet.
+ChatFields read_chat_fields(FieldReader& reader) {
+  ChatFields fields;
+  reader.boolean("add_generation_prompt", &fields.options.add_generation_prompt);
+  reader.boolean("continue_final_message", &fields.options.continue_final_message);
+  const json::value* add = reader.raw("add_generation_prompt");
+  if (fields.options.continue_final_message) {
+    if (add != nullptr && fields.options.add_generation_prompt) {
+      reader.error(ErrorCode::kInvalidArgument, "excludes add_generation_prompt",
+                   "continue_final_message");
+    }
+    fields.options.add_generation_prompt = false;
+  }
+  fields.kwargs = reader.object("chat_template_kwargs");
+  reader.refuse("chat_template", "is not accepted from clients");
+  reader.refuse("documents", "is not supported yet");
+  reader.refuse("functions", "is not supported; use tools");
+  reader.refuse("function_call", "is not supported; use tool_choice");
+  reader.skip("parallel_tool_calls");
+
+  const json::array* tools = reader.array("tools");
+  const json::value* choice = reader.raw("tool_choice");
+  const bool none = choice != nullptr && choice->is_string() && choice->get_string() == "none";
+  const bool automatic =
+      choice == nullptr || (choice->is_string() && choice->get_string() == "auto");
+  if (!none && !automatic) {
+    reader.error(ErrorCode::kUnsupported, "is not supported yet: only 'none' is", "tool_choice");
+  } else if (tools != nullptr && !tools->empty()) {
+    if (none) {
+      fields.tools = tools;
+    } else {
+      reader.error(ErrorCode::kUnsupported,
+                   "are not supported yet: calls would not be told from text; set tool_choice to "
+                   "'none' to show them to the model alone",
+                   "tools");
+    }
+  }
+  return fields;
+}
+
+}  // namespace
+
+Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
+                                                        const text::Tokenizer& tokenizer,
+                                                        int32_t max_prompts) {
+  const json::value* prompt = reader.raw("prompt");
+  bool add_special_tokens = true;
+  reader.boolean("add_special_tokens", &add_special_tokens);
+  if (prompt == nullptr) return invalid("is required", "prompt");
+  std::vector<PromptText> prompts;
+  const json::array* list = prompt->if_array();
+  if (list == nullptr || (!list->empty() && list->front().is_number())) {
+    RUDDER_TRY(PromptText one, read_one(tokenizer, *prompt, "prompt", add_special_tokens));
+    prompts.push_back(std::move(one));
+    return prompts;
+  }
+  if (list->empty()) return invalid("is an empty list", "prompt");
+  if (std::cmp_greater(list->size(), max_prompts)) {
+    return invalid(fmt::format("has more than {} prompts", max_prompts), "prompt");
+  }
+  prompts.reserve(list->size());
+  for (const json::value& item : *list) {
+    RUDDER_TRY(PromptText one, read_one(tokenizer, item, fmt::format("prompt[{}]", prompts.size()),
+                                        add_special_tokens));
+    prompts.push_back(std::move(one));
+  }
+  return prompts;
+}
+
+Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model) {
+  if (!model.chat) {
+    return fail(ErrorCode::kUnsupported,
+                "this model has no chat template; use /v1/completions or give one at start",
+                "messages");
+  }
+  const ChatFields fields = read_chat_fields(reader);
+  bool add_special_tokens = false;  // the template writes them itself
+  reader.boolean("add_special_tokens", &add_special_tokens);
+  const json::array* given = reader.array("messages");
+  RUDDER_TRY_VOID(reader.result());
+  if (given == nullptr) return invalid("is required", "messages");
+  RUDDER_TRY(const json::array messages, normalise_messages(*given));
+  Result<std::string> text =
+      model.chat->render(messages, fields.tools, fields.kwargs, fields.options);
+  if (!text) {
+    // Whatever a template objects to, the request is what it objects to.
+    Error error = text.error();
+    error.code = ErrorCode::kInvalidArgument;
+    if (error.where.empty()) error.where = "messages";
+    return tl::unexpected<Error>(std::move(error));
+  }
+  return encode_text(*model.tokenizer, *text, "messages", add_special_tokens);
+}
+
+}  // namespace rudder::server

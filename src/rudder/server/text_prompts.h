@@ -1,0 +1,31 @@
+// From the text in a request to prompt tokens: chat messages through the model's template, and the
+// four forms a completions prompt may have. Shared by generation and /tokenize; on the tokenise
+// pool.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/server/field_reader.h"
+#include "rudder/server/model.h"
+
+namespace rudder::server {
+
+struct PromptText {
+  std::vector<int32_t> ids;
+  std::string text;  // as given or rendered; decoded where ids were given
+  std::string path;  // of the field it came from: "messages", "prompt", "prompt[3]"
+};
+
+// `prompt`: a string, a list of strings, a list of token ids or a list of such lists.
+Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
+                                                        const text::Tokenizer& tokenizer,
+                                                        int32_t max_prompts);
+
+// `messages` with add_generation_prompt, continue_final_message, chat_template_kwargs and tools.
+// Errors of fields stay in `reader` or come back, whichever is found first.
+Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model);
+
+}  // namespace rudder::server
