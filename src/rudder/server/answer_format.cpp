@@ -1,0 +1,149 @@
+#include "rudder/server/answer_format.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <iterator>
+
+#include "rudder/base/json.h"
+#include "rudder/server/utf8.h"
+
+namespace rudder::server {
+namespace {
+
+std::string_view finish_name(engine::FinishReason reason) {
+  switch (reason) {
+    case engine::FinishReason::kStop:
+      return "\"stop\"";
+    case engine::FinishReason::kLength:
+      return "\"length\"";
+    case engine::FinishReason::kCancelled:
+      return "\"abort\"";
+    case engine::FinishReason::kError:
+      return "\"error\"";
+  }
+  return "null";
+}
+
+std::string start_of(const AnswerOptions& options, std::string_view object) {
+  std::string out = "{\"id\":";
+  append_json_string(out, options.id);
+  out += ",\"object\":";
+  append_json_string(out, object);
+  fmt::format_to(std::back_inserter(out), ",\"created\":{},\"model\":", options.created);
+  append_json_string(out, options.model);
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> AnswerFormat::create(
+    AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer) {
+  return options.dialect == Dialect::kChat
+             ? make_chat_format(std::move(options), std::move(tokenizer))
+             : make_completions_format(std::move(options), std::move(tokenizer));
+}
+
+AnswerFormat::AnswerFormat(AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer,
+                           std::string_view event_object, std::string_view document_object)
+    : options_(std::move(options)),
+      tokenizer_(std::move(tokenizer)),
+      event_start_("data: " + start_of(options_, event_object)),
+      document_start_(start_of(options_, document_object)) {}
+
+void AnswerFormat::append_usage_event(std::string& out, const engine::Usage& total) const {
+  out += event_start_;
+  out += ",\"choices\":[],\"usage\":";
+  append_usage(out, total);
+  out += "}\n\n";
+}
+
+void AnswerFormat::append_error_event(std::string& out, const ApiError& error) {
+  out += "data: ";
+  out += error_body(error);
+  out += "\n\n";
+}
+
+void AnswerFormat::append_done(std::string& out) {
+  out += "data: [DONE]\n\n";
+}
+
+std::string AnswerFormat::document(std::span<const ChoicePiece> choices,
+                                   const engine::Usage& total) const {
+  std::string out = document_start_;
+  out += ",\"choices\":[";
+  for (const ChoicePiece& choice : choices) {
+    if (&choice != &choices.front()) out.push_back(',');
+    append_whole_choice(out, choice);
+  }
+  out += "],\"usage\":";
+  append_usage(out, total);
+  append_document_fields(out, choices);
+  out.push_back('}');
+  return out;
+}
+
+void AnswerFormat::append_document_fields(std::string&, std::span<const ChoicePiece>) const {}
+
+void AnswerFormat::append_ending(std::string& out, const ChoicePiece& piece) const {
+  out += "\"finish_reason\":";
+  if (!piece.finish) {
+    out += "null";
+  } else {
+    out += finish_name(*piece.finish);
+    out += ",\"stop_reason\":";
+    if (!piece.stop_reason.empty()) {
+      append_json_string(out, piece.stop_reason);
+    } else if (piece.stop_token) {
+      fmt::format_to(std::back_inserter(out), "{}", *piece.stop_token);
+    } else {
+      out += "null";
+    }
+  }
+  if (options_.return_token_ids) {
+    std::vector<int32_t> ids;
+    ids.reserve(piece.tokens.size());
+    for (const engine::OutputToken& token : piece.tokens) ids.push_back(token.token);
+    out += ",\"token_ids\":";
+    append_ids(out, ids);
+  }
+}
+
+void AnswerFormat::append_event_end(std::string& out, const ChoicePiece& piece) const {
+  out += "}]";
+  if (options_.continuous_usage) {
+    out += ",\"usage\":";
+    append_usage(out, piece.usage);
+  } else if (options_.include_usage) {
+    out += ",\"usage\":null";
+  }
+}
+
+std::string AnswerFormat::token_text(int32_t token) const {
+  return to_valid_utf8(tokenizer_->token_bytes(token));
+}
+
+void append_usage(std::string& out, const engine::Usage& usage) {
+  fmt::format_to(std::back_inserter(out),
+                 "{{\"prompt_tokens\":{},\"total_tokens\":{},\"completion_tokens\":{},"
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
+                 usage.prompt_tokens,
+                 int64_t{usage.prompt_tokens} + int64_t{usage.completion_tokens},
+                 usage.completion_tokens, usage.cached_tokens);
+}
+
+void append_logprob(std::string& out, float logprob) {
+  // JSON has no infinity; this is what OpenAI writes for "as good as impossible".
+  constexpr float kFloor = -9999.0f;
+  if (!(logprob > kFloor)) {
+    out += "-9999.0";
+  } else {
+    fmt::format_to(std::back_inserter(out), "{}", logprob);
+  }
+}
+
+void append_ids(std::string& out, std::span<const int32_t> ids) {
+  fmt::format_to(std::back_inserter(out), "[{}]", fmt::join(ids.begin(), ids.end(), ","));
+}
+
+}  // namespace rudder::server

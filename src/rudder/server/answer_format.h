@@ -1,0 +1,84 @@
+// AnswerFormat: from what the engine says to the bytes a client expects, as server-sent events or
+// as one JSON document, in the shape of chat completions or of completions. Written by hand: an
+// event is some appends to one string. One object a request, on its connection's I/O thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/engine/event.h"
+#include "rudder/server/generation_request.h"
+#include "rudder/text/tokenizer.h"
+
+namespace rudder::server {
+
+// A piece of one choice; the whole of it where the answer is not streamed.
+struct ChoicePiece {
+  int32_t index = 0;  // over all prompts of the request
+  bool first = false;
+  std::string_view text;
+  std::span<const engine::OutputToken> tokens;  // as far as the client asked for them
+  int64_t text_offset = 0;                      // characters of the choice before this piece
+  std::span<const int32_t> prompt_ids;          // where the client wants them
+  std::optional<engine::FinishReason> finish;
+  std::string_view stop_reason;
+  std::optional<int32_t> stop_token;
+  engine::Usage usage;  // of the choice, for continuous usage
+};
+
+class AnswerFormat {
+ public:
+  static std::unique_ptr<AnswerFormat> create(AnswerOptions options,
+                                              std::shared_ptr<const text::Tokenizer> tokenizer);
+  virtual ~AnswerFormat() = default;
+
+  // One event ("data: {...}\n\n") with this piece; a chat choice's first piece is preceded by the
+  // event that names the role.
+  virtual void append_events(std::string& out, const ChoicePiece& piece) const = 0;
+  // The event after the last choice's end, where usage was asked for; no choices in it.
+  void append_usage_event(std::string& out, const engine::Usage& total) const;
+  static void append_error_event(std::string& out, const ApiError& error);
+  static void append_done(std::string& out);
+
+  // The whole answer, choices in order of index.
+  std::string document(std::span<const ChoicePiece> choices, const engine::Usage& total) const;
+
+  const AnswerOptions& options() const { return options_; }
+
+ protected:
+  AnswerFormat(AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer,
+               std::string_view event_object, std::string_view document_object);
+
+  virtual void append_whole_choice(std::string& out, const ChoicePiece& piece) const = 0;
+  // Fields of the document beside the choices.
+  virtual void append_document_fields(std::string& out, std::span<const ChoicePiece> choices) const;
+
+  // "finish_reason":...,"stop_reason":... and the token ids where asked for.
+  void append_ending(std::string& out, const ChoicePiece& piece) const;
+  // From after the last choice to the end of the event.
+  void append_event_end(std::string& out, const ChoicePiece& piece) const;
+  std::string token_text(int32_t token) const;
+
+  const AnswerOptions options_;
+  const std::shared_ptr<const text::Tokenizer> tokenizer_;
+  std::string event_start_;  // up to the first choice's index
+
+ private:
+  std::string document_start_;
+};
+
+void append_usage(std::string& out, const engine::Usage& usage);
+void append_logprob(std::string& out, float logprob);
+void append_ids(std::string& out, std::span<const int32_t> ids);
+
+std::unique_ptr<AnswerFormat> make_chat_format(AnswerOptions options,
+                                               std::shared_ptr<const text::Tokenizer> tokenizer);
+std::unique_ptr<AnswerFormat> make_completions_format(
+    AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
+
+}  // namespace rudder::server

@@ -1,0 +1,132 @@
+// The shape of /v1/chat/completions: deltas and messages, and logprobs token by token.
+#include <fmt/format.h>
+
+#include <iterator>
+
+#include "rudder/base/json.h"
+#include "rudder/server/answer_format.h"
+
+namespace rudder::server {
+namespace {
+
+class ChatFormat final : public AnswerFormat {
+ public:
+  ChatFormat(AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer)
+      : AnswerFormat(std::move(options), std::move(tokenizer), "chat.completion.chunk",
+                     "chat.completion") {}
+
+  void append_events(std::string& out, const ChoicePiece& piece) const override;
+
+ private:
+  void append_whole_choice(std::string& out, const ChoicePiece& piece) const override;
+  void append_document_fields(std::string& out,
+                              std::span<const ChoicePiece> choices) const override;
+  void append_start(std::string& out, int32_t index) const;
+  void append_logprobs(std::string& out, std::span<const engine::OutputToken> tokens) const;
+  void append_token(std::string& out, int32_t token, float logprob) const;
+};
+
+void ChatFormat::append_start(std::string& out, int32_t index) const {
+  out += event_start_;
+  out += ",\"choices\":[{\"index\":";
+  fmt::format_to(std::back_inserter(out), "{}", index);
+  out += ",\"delta\":{";
+}
+
+void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) const {
+  if (piece.first) {
+    append_start(out, piece.index);
+    out += "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null";
+    ChoicePiece role;
+    role.usage.prompt_tokens = piece.usage.prompt_tokens;
+    role.usage.cached_tokens = piece.usage.cached_tokens;
+    append_event_end(out, role);
+    if (!piece.prompt_ids.empty()) {
+      out += ",\"prompt_token_ids\":";
+      append_ids(out, piece.prompt_ids);
+    }
+    out += "}\n\n";
+  }
+  const bool tells_tokens = options_.logprobs || options_.return_token_ids;
+  if (piece.text.empty() && !piece.finish && !(tells_tokens && !piece.tokens.empty())) return;
+  append_start(out, piece.index);
+  if (!piece.text.empty() || !piece.finish) {
+    out += "\"content\":";
+    append_json_string(out, piece.text);
+  }
+  out += "},\"logprobs\":";
+  if (options_.logprobs && !piece.tokens.empty()) {
+    append_logprobs(out, piece.tokens);
+  } else {
+    out += "null";
+  }
+  out.push_back(',');
+  append_ending(out, piece);
+  append_event_end(out, piece);
+  out += "}\n\n";
+}
+
+void ChatFormat::append_whole_choice(std::string& out, const ChoicePiece& piece) const {
+  fmt::format_to(std::back_inserter(out), "{{\"index\":{},\"message\":", piece.index);
+  out += "{\"role\":\"assistant\",\"content\":";
+  append_json_string(out, piece.text);
+  out += ",\"refusal\":null},\"logprobs\":";
+  if (options_.logprobs) {
+    append_logprobs(out, piece.tokens);
+  } else {
+    out += "null";
+  }
+  out.push_back(',');
+  append_ending(out, piece);
+  out.push_back('}');
+}
+
+void ChatFormat::append_document_fields(std::string& out,
+                                        std::span<const ChoicePiece> choices) const {
+  if (!options_.return_token_ids || choices.empty()) return;
+  out += ",\"prompt_token_ids\":";
+  append_ids(out, choices.front().prompt_ids);
+}
+
+void ChatFormat::append_token(std::string& out, int32_t token, float logprob) const {
+  out += "{\"token\":";
+  append_json_string(out, token_text(token));
+  out += ",\"logprob\":";
+  append_logprob(out, logprob);
+  out += ",\"bytes\":[";
+  const std::string_view bytes = tokenizer_->token_bytes(token);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    fmt::format_to(std::back_inserter(out), "{}{}", i == 0 ? "" : ",",
+                   static_cast<unsigned char>(bytes[i]));
+  }
+  out.push_back(']');
+}
+
+void ChatFormat::append_logprobs(std::string& out,
+                                 std::span<const engine::OutputToken> tokens) const {
+  out += "{\"content\":[";
+  bool first = true;
+  for (const engine::OutputToken& token : tokens) {
+    if (!token.has_logprobs) continue;
+    if (!first) out.push_back(',');
+    first = false;
+    append_token(out, token.token, token.logprob);
+    out += ",\"top_logprobs\":[";
+    for (size_t i = 0; i < token.top.size(); ++i) {
+      if (i > 0) out.push_back(',');
+      append_token(out, token.top[i].token, token.top[i].logprob);
+      out.push_back('}');
+    }
+    out += "]}";
+  }
+  out += "],\"refusal\":null}";
+}
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> make_chat_format(AnswerOptions options,
+                                               std::shared_ptr<const text::Tokenizer> tokenizer) {
+  return std::make_unique<ChatFormat>(std::move(options), std::move(tokenizer));
+}
+
+}  // namespace rudder::server

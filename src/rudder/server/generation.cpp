@@ -1,0 +1,227 @@
+#include "rudder/server/generation.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "rudder/base/log.h"
+#include "rudder/server/utf8.h"
+
+namespace rudder::server {
+
+Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchange,
+                       GenerationRequest request, std::shared_ptr<ActivityMark> mark)
+    : context_(context),
+      exchange_(std::move(exchange)),
+      format_(AnswerFormat::create(std::move(request.answer), context.model().tokenizer)),
+      prompts_(std::move(request.prompts)),
+      ignored_fields_(std::move(request.ignored_fields)),
+      mark_(std::move(mark)),
+      choices_(prompts_.size() * static_cast<size_t>(format_->options().n)),
+      num_open_(choices_.size()) {}
+
+void Generation::start() {
+  exchange_->io->add_generation(shared_from_this());
+  exchange_->on_abandon([weak = weak_from_this()] {
+    const std::shared_ptr<Generation> self = weak.lock();
+    if (!self || self->closed_) return;
+    self->cancel_all();
+    self->close(499, "client gone");
+  });
+  for (uint32_t prompt = 0; prompt < prompts_.size(); ++prompt) {
+    auto sink = [self = shared_from_this(), io = exchange_->io, prompt](engine::Event&& event) {
+      io->deliver(self, prompt, std::move(event));
+    };
+    Result<engine::RequestId> id =
+        context_.engine().submit(std::move(prompts_[prompt].request), std::move(sink));
+    if (!id) {
+      cancel_all();
+      return fail(to_api_error(id.error()));
+    }
+    ids_.push_back(*id);
+  }
+}
+
+void Generation::on_event(uint32_t source, engine::Event&& event) {
+  if (closed_) return;
+  const int32_t n = format_->options().n;
+  const auto index = static_cast<int32_t>(source) * n + event.choice;
+  if (event.choice < 0 || event.choice >= n) return;
+  Choice& choice = choices_[static_cast<size_t>(index)];
+  choice.usage = event.usage;
+  if (first_token_us_ == 0 && !event.tokens.empty()) first_token_us_ = context_.clock.now_us();
+  if (event.finish == engine::FinishReason::kError ||
+      event.finish == engine::FinishReason::kCancelled) {
+    const Error error = event.error.value_or(Error{
+        event.finish == engine::FinishReason::kError ? ErrorCode::kInternal : ErrorCode::kCancelled,
+        "the engine gave no reason", ""});
+    log_warn("request {}: {}", exchange_->request_id, error.to_string());
+    cancel_all();
+    return fail(to_api_error(error));
+  }
+  if (event.finish) {
+    choice.finish = event.finish;
+    choice.stop_reason = event.stop_reason;
+    choice.stop_token = event.stop_token;
+    --num_open_;
+  }
+  if (format_->options().stream) {
+    stream_event(source, choice, index, event);
+  } else {
+    collect_event(choice, std::move(event));
+  }
+  if (num_open_ == 0) succeed();
+}
+
+HttpResponse Generation::head() const {
+  HttpResponse response;
+  if (format_->options().stream) {
+    response.content_type = "text/event-stream; charset=utf-8";
+    response.fields.push_back({"cache-control", "no-cache"});
+    response.fields.push_back({"x-accel-buffering", "no"});
+  }
+  if (!ignored_fields_.empty()) {
+    response.fields.push_back(
+        {"x-rudder-ignored-fields", fmt::format("{}", fmt::join(ignored_fields_, ", "))});
+  }
+  return response;
+}
+
+void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
+                              const engine::Event& event) {
+  if (!streaming_) {
+    streaming_ = true;
+    exchange_->begin_stream(head());
+  }
+  ChoicePiece piece;
+  piece.index = index;
+  piece.first = !choice.begun;
+  piece.text = event.text;
+  std::string with_echo;
+  if (piece.first) {
+    piece.prompt_ids = prompts_[prompt].told_ids;
+    if (!prompts_[prompt].echo.empty()) {
+      with_echo = prompts_[prompt].echo + event.text;
+      piece.text = with_echo;
+    }
+  }
+  if (tells_tokens()) piece.tokens = event.tokens;
+  piece.text_offset = choice.text_offset;
+  piece.finish = event.finish;
+  piece.stop_reason = event.stop_reason;
+  piece.stop_token = event.stop_token;
+  piece.usage = event.usage;
+  format_->append_events(exchange_->output(), piece);
+  choice.begun = true;
+  dirty_ = true;
+  if (format_->options().logprobs && format_->options().dialect == Dialect::kCompletions) {
+    for (const engine::OutputToken& token : event.tokens) {
+      choice.text_offset += static_cast<int64_t>(
+          count_code_points(to_valid_utf8(context_.model().tokenizer->token_bytes(token.token))));
+    }
+  }
+}
+
+void Generation::collect_event(Choice& choice, engine::Event&& event) {
+  choice.text += event.text;
+  if (!tells_tokens()) return;
+  std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
+}
+
+void Generation::on_batch_end() {
+  if (!std::exchange(dirty_, false)) return;
+  exchange_->commit();
+}
+
+ChoicePiece Generation::whole_piece(size_t index) const {
+  const Choice& choice = choices_[index];
+  ChoicePiece piece;
+  piece.index = static_cast<int32_t>(index);
+  piece.first = true;
+  piece.text = choice.text;
+  piece.tokens = choice.tokens;
+  piece.prompt_ids = prompts_[index / static_cast<size_t>(format_->options().n)].told_ids;
+  piece.finish = choice.finish;
+  piece.stop_reason = choice.stop_reason;
+  piece.stop_token = choice.stop_token;
+  return piece;
+}
+
+engine::Usage Generation::total_usage() const {
+  engine::Usage total;
+  const auto n = static_cast<size_t>(format_->options().n);
+  for (size_t i = 0; i < choices_.size(); ++i) {
+    total.completion_tokens += choices_[i].usage.completion_tokens;
+    if (i % n != 0) continue;  // the choices of a prompt share it
+    total.prompt_tokens += choices_[i].usage.prompt_tokens;
+    total.cached_tokens += choices_[i].usage.cached_tokens;
+  }
+  return total;
+}
+
+void Generation::succeed() {
+  if (format_->options().stream) {
+    if (format_->options().include_usage) {
+      format_->append_usage_event(exchange_->output(), total_usage());
+    }
+    AnswerFormat::append_done(exchange_->output());
+    exchange_->end_stream();
+  } else {
+    const auto n = static_cast<size_t>(format_->options().n);
+    std::vector<ChoicePiece> pieces;
+    pieces.reserve(choices_.size());
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      choices_[i].text.insert(0, prompts_[i / n].echo);
+      pieces.push_back(whole_piece(i));
+    }
+    HttpResponse response = head();
+    response.body = format_->document(pieces, total_usage());
+    exchange_->respond(std::move(response));
+  }
+  close(200, "finished");
+}
+
+// Before the head is out an error has a status of its own; after it, an event.
+void Generation::fail(const ApiError& error) {
+  if (closed_) return;
+  if (streaming_) {
+    AnswerFormat::append_error_event(exchange_->output(), error);
+    exchange_->end_stream();
+  } else {
+    exchange_->respond(error_response(error));
+  }
+  close(error.status, error.code);
+}
+
+void Generation::end_now() {
+  if (closed_) return;
+  cancel_all();
+  ApiError error = http_error(503, "the server is shutting down");
+  error.code = "shutting_down";
+  fail(error);
+}
+
+void Generation::cancel_all() {
+  for (const engine::RequestId id : ids_) context_.engine().cancel(id);
+}
+
+void Generation::close(int status, std::string_view outcome) {
+  closed_ = true;
+  mark_.reset();
+  exchange_->io->remove_generation(this);
+  if (context_.settings.disable_access_log) return;
+  const engine::Usage usage = total_usage();
+  log_request_end({.request_id = exchange_->request_id,
+                   .path = exchange_->request.path,
+                   .status = status,
+                   .outcome = outcome,
+                   .prompt_tokens = usage.prompt_tokens,
+                   .cached_tokens = usage.cached_tokens,
+                   .completion_tokens = usage.completion_tokens,
+                   .received_us = exchange_->received_us,
+                   .first_token_us = first_token_us_,
+                   .ended_us = context_.clock.now_us()});
+}
+
+}  // namespace rudder::server

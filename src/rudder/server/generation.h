@@ -1,0 +1,73 @@
+// Generation: one generation request on its way through the engine: submits the prompts, turns
+// events into the answer, cancels when the client goes, tells the client when the engine fails.
+// Lives on its connection's I/O thread; the engine's sinks keep it alive until the last event.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rudder/server/answer_format.h"
+#include "rudder/server/context.h"
+#include "rudder/server/exchange.h"
+#include "rudder/server/generation_request.h"
+#include "rudder/server/io_thread.h"
+#include "rudder/server/request_log.h"
+
+namespace rudder::server {
+
+class Generation final : public EventReceiver,
+                         public Endable,
+                         public std::enable_shared_from_this<Generation> {
+ public:
+  Generation(ServerContext& context, std::shared_ptr<Exchange> exchange, GenerationRequest request,
+             std::shared_ptr<ActivityMark> mark);
+
+  void start();
+  void on_event(uint32_t source, engine::Event&& event) override;
+  void on_batch_end() override;
+  void end_now() override;  // the server stops
+
+ private:
+  struct Choice {
+    std::string text;                         // where the answer is not streamed
+    std::vector<engine::OutputToken> tokens;  // the same, where the client asked for them
+    std::optional<engine::FinishReason> finish;
+    std::string stop_reason;
+    std::optional<int32_t> stop_token;
+    engine::Usage usage;
+    int64_t text_offset = 0;
+    bool begun = false;
+  };
+
+  bool tells_tokens() const {
+    return format_->options().logprobs || format_->options().return_token_ids;
+  }
+  HttpResponse head() const;
+  void stream_event(uint32_t prompt, Choice& choice, int32_t index, const engine::Event& event);
+  void collect_event(Choice& choice, engine::Event&& event);
+  ChoicePiece whole_piece(size_t index) const;
+  engine::Usage total_usage() const;
+  void succeed();
+  void fail(const ApiError& error);
+  void close(int status, std::string_view outcome);
+  void cancel_all();
+
+  ServerContext& context_;
+  const std::shared_ptr<Exchange> exchange_;
+  const std::unique_ptr<AnswerFormat> format_;
+  std::vector<Prompt> prompts_;  // their requests are moved away by start
+  const std::vector<std::string> ignored_fields_;
+  std::shared_ptr<ActivityMark> mark_;
+  std::vector<engine::RequestId> ids_;  // by prompt, as far as submitted
+  std::vector<Choice> choices_;         // prompt * n + choice
+  size_t num_open_ = 0;
+  int64_t first_token_us_ = 0;
+  bool streaming_ = false;  // the head is out
+  bool dirty_ = false;      // output since the last batch end
+  bool closed_ = false;
+};
+
+}  // namespace rudder::server
