@@ -24,8 +24,8 @@ struct ServerParts {
   engine::Engine* engine = nullptr;  // outlives the server
   ServerModel model;
   const SettingsTable* all_settings =
-      nullptr;          // for /server_info; may be null; outlives the server
-  std::string version;  // for /version
+      nullptr;                      // for /server_info; may be null; outlives the server
+  std::string version = "unknown";  // for /version
 };
 
 class Server {

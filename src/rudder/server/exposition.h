@@ -1,0 +1,45 @@
+// Exposition: Prometheus' text format 0.0.4, one metric family after the other. Labels are written
+// as given: their values come from closed sets and from the operator. One object a scrape.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "rudder/engine/stats.h"
+
+namespace rudder::server {
+
+// name="value", escaped; several are joined with commas.
+std::string label(std::string_view name, std::string_view value);
+
+class Exposition {
+ public:
+  // Names get `prefix` and a colon in front, samples the `common` labels.
+  Exposition(std::string prefix, std::string common)
+      : prefix_(std::move(prefix)), common_(std::move(common)) {}
+
+  // One family with one sample. Counters' names end in _total.
+  void counter(std::string_view name, std::string_view help, double value);
+  void gauge(std::string_view name, std::string_view help, double value);
+  void histogram(std::string_view name, std::string_view help, const engine::Histogram& histogram);
+
+  // A family of several samples: begin, then each sample with its own labels.
+  void begin(std::string_view name, std::string_view type, std::string_view help);
+  void sample(std::string_view labels, double value);
+
+  // Without prefix and common labels: the names that all exporters share (process_...).
+  void plain(std::string_view name, std::string_view type, std::string_view help, double value);
+
+  std::string take() { return std::move(out_); }
+
+ private:
+  void write(std::string_view suffix, std::string_view labels, double value);
+
+  const std::string prefix_;
+  const std::string common_;
+  std::string family_;
+  std::string out_;
+};
+
+}  // namespace rudder::server

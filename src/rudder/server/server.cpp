@@ -1,0 +1,179 @@
+#include "rudder/server/server.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/log.h"
+#include "rudder/server/context.h"
+#include "rudder/server/io_thread.h"
+#include "rudder/server/listener.h"
+#include "rudder/server/request_log.h"
+
+namespace rudder::server {
+namespace {
+
+constexpr size_t kMaxQueuedForPool = 4096;
+constexpr auto kStatsPeriod = std::chrono::seconds(10);
+constexpr int64_t kStopGraceUs = 2'000'000;
+constexpr int64_t kErrorGraceUs = 1'000'000;  // for typed errors to reach their clients
+
+bool is_metric_prefix(const std::string& text) {
+  const auto fits = [](char ch) {
+    return (ch >= 'a' && ch <= 'z') || (ch >= 'A' && ch <= 'Z') || ch == '_';
+  };
+  return !text.empty() && std::all_of(text.begin(), text.end(), fits);
+}
+
+Result<void> check(const ServerParts& parts, const ServerSettings& settings) {
+  const auto wrong = [](std::string message, std::string setting) {
+    return fail(ErrorCode::kInvalidArgument, std::move(message), std::move(setting));
+  };
+  if (!is_metric_prefix(settings.metrics_prefix)) {
+    return wrong("--metrics-prefix: only letters and underscores", "metrics-prefix");
+  }
+  for (const std::string& key : settings.api_key) {
+    if (key.empty()) return wrong("--api-key: an empty key", "api-key");
+  }
+  for (const std::string& name : settings.served_model_name) {
+    if (name.empty()) return wrong("--served-model-name: an empty name", "served-model-name");
+  }
+  if (parts.model.ids.empty() && settings.served_model_name.empty()) {
+    return wrong("the model has no name", "served-model-name");
+  }
+  return {};
+}
+
+}  // namespace
+
+struct Server::Impl {
+  Impl(ServerParts parts, const ServerSettings& settings) : context(std::move(parts), settings) {}
+
+  void on_each_thread(void (IoThread::*action)());
+  void start_stats_timer();
+
+  ServerContext context;
+  std::vector<std::shared_ptr<IoThread>> threads;
+  std::unique_ptr<Listener> listener;
+  std::unique_ptr<boost::asio::steady_timer> stats_timer;  // on the first thread
+  StatsLog stats_log;
+  std::once_flag stopped;
+};
+
+// Runs the action on every I/O thread and waits until it has run on all.
+void Server::Impl::on_each_thread(void (IoThread::*action)()) {
+  std::vector<std::future<void>> done;
+  for (const std::shared_ptr<IoThread>& thread : threads) {
+    auto promise = std::make_shared<std::promise<void>>();
+    done.push_back(promise->get_future());
+    thread->post([promise, action, target = thread.get()] {
+      (target->*action)();
+      promise->set_value();
+    });
+  }
+  for (std::future<void>& each : done) each.wait();
+}
+
+void Server::Impl::start_stats_timer() {
+  stats_timer->expires_after(kStatsPeriod);
+  stats_timer->async_wait([this](const boost::system::error_code& ec) {
+    if (ec) return;
+    stats_log.write(context.engine().stats(), std::chrono::duration<double>(kStatsPeriod).count());
+    start_stats_timer();
+  });
+}
+
+Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSettings& settings) {
+  RUDDER_TRY_VOID(check(parts, settings));
+  if (!settings.served_model_name.empty()) parts.model.ids = settings.served_model_name;
+  auto impl = std::make_unique<Impl>(std::move(parts), settings);
+  for (int i = 0; i < settings.http_threads; ++i) {
+    impl->threads.push_back(std::make_shared<IoThread>());
+  }
+  RUDDER_TRY(impl->listener, Listener::open(impl->context, impl->threads));
+  if (!impl->listener->is_loopback() && settings.api_key.empty()) {
+    log_warn(
+        "listening on {} without an API key: everyone who reaches this address can use the model; "
+        "set --api-key, or --host 127.0.0.1",
+        impl->listener->address());
+  }
+  impl->context.pool = std::make_unique<WorkPool>(settings.tokenize_threads, kMaxQueuedForPool);
+  impl->listener->start();
+  if (!settings.disable_log_stats) {
+    impl->stats_timer =
+        std::make_unique<boost::asio::steady_timer>(impl->threads.front()->context());
+    impl->start_stats_timer();
+  }
+  for (const std::shared_ptr<IoThread>& thread : impl->threads) thread->start();
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Server::~Server() {
+  stop();
+}
+
+uint16_t Server::port() const {
+  return impl_->listener->port();
+}
+
+std::string Server::address() const {
+  return impl_->listener->address();
+}
+
+bool Server::drain(int64_t grace_us) {
+  ServerContext& context = impl_->context;
+  context.draining = true;
+  log_info("draining: {} requests in progress, {} s of grace", context.activity.count(),
+           grace_us / 1'000'000);
+  if (context.activity.wait_until_idle(grace_us)) return true;
+  log_warn("drain: cancelling {} requests that are left", context.activity.count());
+  impl_->on_each_thread(&IoThread::end_generations);
+  // Requests that were still being tokenised turn up late.
+  const int64_t deadline = context.clock.now_us() + kErrorGraceUs;
+  while (context.activity.count() > 0 && context.clock.now_us() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    impl_->on_each_thread(&IoThread::end_generations);
+  }
+  return false;
+}
+
+void Server::hurry() {
+  impl_->context.activity.hurry();
+}
+
+void Server::stop() {
+  std::call_once(impl_->stopped, [this] {
+    Impl& impl = *impl_;
+    impl.context.draining = true;
+    impl.context.stopping = true;
+    auto closed = std::make_shared<std::promise<void>>();
+    impl.threads.front()->post([&impl, closed] {
+      impl.listener->close();
+      impl.stats_timer.reset();
+      closed->set_value();
+    });
+    closed->get_future().wait();
+    impl.on_each_thread(&IoThread::end_generations);
+    impl.on_each_thread(&IoThread::end_sessions);
+    const int64_t deadline = impl.context.clock.now_us() + kStopGraceUs;
+    while (impl.context.counters.connections_open > 0 && impl.context.clock.now_us() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    impl.context.pool->close();
+    // No generation outlives the context it refers to.
+    impl.on_each_thread(&IoThread::end_generations);
+    for (const std::shared_ptr<IoThread>& thread : impl.threads) thread->close();
+  });
+}
+
+}  // namespace rudder::server
