@@ -1,0 +1,89 @@
+// ScriptedEngine: an engine::Engine for the tests of this room: says what a script tells it to, one
+// token a tick, from a thread of its own. No model, no scheduler.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rudder/engine/engine.h"
+
+namespace rudder::server {
+
+struct Script {
+  std::vector<engine::Event> events;  // of each choice; id, choice and usage are filled in
+  int64_t tick_us = 0;                // between events
+  bool hold = false;                  // says nothing until release()
+  int32_t cached_tokens = 0;
+};
+
+// Events that say `pieces`, one token each, and end with `finish`.
+Script say(std::vector<std::string> pieces,
+           engine::FinishReason finish = engine::FinishReason::kStop);
+
+class ScriptedEngine final : public engine::Engine {
+ public:
+  using Author = std::function<Script(const engine::RequestDraft& draft)>;
+
+  explicit ScriptedEngine(Author author, int32_t max_seq_len = 4096);
+  ~ScriptedEngine() override;
+
+  Result<engine::RequestId> submit(engine::Request request, engine::EventSink sink) override;
+  Result<void> would_accept(int64_t prompt_tokens) const override;
+  void cancel(engine::RequestId id) override;
+  engine::RequestLimits limits() const override;
+  engine::EngineStats stats() const override;
+  Result<void> health() const override;
+  bool drain(int64_t) override { return true; }
+  void reset_prefix_cache() override {}
+
+  void release();  // held scripts go on
+  void set_full(bool full) { full_ = full; }
+  void set_stuck(bool stuck) { stuck_ = stuck; }
+
+  size_t num_active() const;
+  size_t num_cancelled() const { return num_cancelled_; }
+  int64_t last_cancel_us() const { return last_cancel_us_; }
+  std::vector<engine::RequestDraft> drafts() const;  // all submitted, in order
+  uint64_t events_sent() const { return events_sent_; }
+  int64_t sink_ns() const { return sink_ns_; }  // spent in sinks
+
+ private:
+  struct Running {
+    engine::EventSink sink;
+    Script script;
+    engine::RequestDraft draft;
+    size_t next_event = 0;
+    int64_t due_us = 0;
+    bool cancelled = false;
+  };
+
+  void loop();
+  // Sends what is due of one request; false when it has ended.
+  bool advance(uint64_t id, Running& running);
+
+  const Author author_;
+  const int32_t max_seq_len_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<uint64_t, Running> running_;
+  std::vector<engine::RequestDraft> drafts_;
+  uint64_t next_id_ = 1;
+  bool stopping_ = false;
+  std::atomic<bool> full_{false};
+  std::atomic<bool> stuck_{false};
+  std::atomic<size_t> num_cancelled_{0};
+  std::atomic<int64_t> last_cancel_us_{0};
+  std::atomic<uint64_t> events_sent_{0};
+  std::atomic<int64_t> sink_ns_{0};
+  std::thread thread_;
+};
+
+}  // namespace rudder::server
