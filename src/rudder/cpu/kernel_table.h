@@ -22,6 +22,7 @@ inline Kernels vector_kernels() {
   table.rotate = rotate;
   table.gated_act = gated_act;
   table.soft_cap = soft_cap;
+  table.read = read;
   return table;
 }
 

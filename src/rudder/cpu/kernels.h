@@ -83,6 +83,10 @@ struct Kernels {
   void (*gated_act)(const float* gate, const float* up, int64_t width, ops::Activation activation,
                     float* out);
   void (*soft_cap)(float* x, int64_t width, float cap);
+
+  // Reads `bytes` (a multiple of 256) as fast as loads go; the result only keeps them from being
+  // optimised away.
+  float (*read)(const std::byte* from, int64_t bytes);
 };
 
 // `isa` is one of available_isas().

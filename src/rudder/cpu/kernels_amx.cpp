@@ -35,6 +35,16 @@ class TileScope {
   TileScope& operator=(const TileScope&) = delete;
 };
 
+// Weights come from memory at few rows, and tile loads alone do not keep enough lines in flight.
+constexpr int64_t kTilesAhead = 4;
+
+inline void prefetch_tile(const std::byte* tile) {
+#pragma GCC unroll 16
+  for (int64_t line = 0; line < kTileBytes; line += 64) {
+    _mm_prefetch(reinterpret_cast<const char*>(tile + line), _MM_HINT_T0);
+  }
+}
+
 // Two row tiles (16 and `rows - 16` rows) by two panels. C in tiles 0 (top left), 1, 2, 3.
 class TwoRowTiles {
  public:
@@ -42,7 +52,9 @@ class TwoRowTiles {
 
   explicit TwoRowTiles(int64_t rows) : scope_(config(rows)) {}
 
-  // `a` and `b` are at the first of two neighbours, `a_bytes` and `b_bytes` apart.
+  // `a` and `b` are at the first of two neighbours, `a_bytes` and `b_bytes` apart. kStream: the
+  // panels come from memory, not from an earlier row tile's pass over them.
+  template <bool kStream>
   void pair(const std::byte* a, int64_t a_bytes, const std::byte* b, int64_t b_bytes, int64_t tiles,
             float* out, int64_t ld) const {
     _tile_zero(0);
@@ -50,6 +62,10 @@ class TwoRowTiles {
     _tile_zero(2);
     _tile_zero(3);
     for (int64_t t = 0; t < tiles; ++t) {
+      if constexpr (kStream) {
+        prefetch_tile(b + (t + kTilesAhead) * kTileBytes);
+        prefetch_tile(b + b_bytes + (t + kTilesAhead) * kTileBytes);
+      }
       _tile_loadd(6, b + t * kTileBytes, kStepBytes);
       _tile_loadd(4, a + t * kTileBytes, kStepBytes);
       _tile_dpbf16ps(0, 4, 6);
@@ -106,6 +122,8 @@ class OneRowTile {
     if constexpr (kCount > 3) _tile_zero(3);
     for (int64_t t = 0; t < tiles; ++t) {
       const std::byte* right = b + t * kTileBytes;
+      for (int p = 0; p < kCount; ++p)
+        prefetch_tile(right + p * b_bytes + kTilesAhead * kTileBytes);
       _tile_loadd(4, a + t * kTileBytes, kStepBytes);
       _tile_loadd(5, right, kStepBytes);
       _tile_dpbf16ps(0, 4, 5);
@@ -140,8 +158,10 @@ void two_row_tiles(const PanelProduct& args, int64_t begin, int64_t rows) {
     for (int64_t row = begin; row < begin + rows; row += TwoRowTiles::kRows) {
       const std::byte* a = args.a + row / kTileRows * depth;
       float* out = args.out + row * args.ld + panel * kPanelWidth;
-      if (panel + 1 < args.num_panels) {
-        engine.pair(a, depth, b, depth, tiles, out, args.ld);
+      if (panel + 1 < args.num_panels && row == 0) {
+        engine.pair<true>(a, depth, b, depth, tiles, out, args.ld);
+      } else if (panel + 1 < args.num_panels) {
+        engine.pair<false>(a, depth, b, depth, tiles, out, args.ld);
       } else {
         engine.single(a, depth, b, tiles, out, args.ld);
       }

@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -29,19 +28,6 @@ double best_seconds(F f) {
   return best;
 }
 
-uint64_t read_all(const uint64_t* from, size_t count) {
-  constexpr size_t kLine = 8;
-  constexpr size_t kAhead = 32 * kLine;
-  uint64_t sums[kLine] = {};
-  for (size_t i = 0; i + kLine <= count; i += kLine) {
-    __builtin_prefetch(from + i + kAhead);
-    for (size_t j = 0; j < kLine; ++j) sums[j] ^= from[i + j];
-  }
-  uint64_t total = 0;
-  for (const uint64_t sum : sums) total ^= sum;
-  return total;
-}
-
 }  // namespace
 
 size_t last_cache_bytes() {
@@ -49,20 +35,20 @@ size_t last_cache_bytes() {
   return bytes > 0 ? static_cast<size_t>(bytes) : size_t{32} << 20;
 }
 
-Result<double> measure_read_bandwidth(ThreadPool& pool, size_t bytes) {
-  RUDDER_TRY(const Buffer buffer, Buffer::make(bytes));
-  std::memset(buffer.data(), 1, bytes);  // every page its own memory
-  constexpr size_t kPiece = size_t{1} << 20;
-  const auto* words = static_cast<const uint64_t*>(buffer.data());
-  std::atomic<uint64_t> sink{0};
+Result<double> measure_read_bandwidth(ThreadPool& pool, const Kernels& kernels, size_t bytes) {
+  constexpr size_t kPiece = size_t{256} << 10;
   const size_t pieces = std::max<size_t>(1, bytes / kPiece);
+  RUDDER_TRY(const Buffer buffer, Buffer::make(pieces * kPiece));
+  std::memset(buffer.data(), 1, buffer.bytes());  // every page its own memory
+  const auto* from = static_cast<const std::byte*>(buffer.data());
+  std::vector<float> sink(pieces);
   const double seconds = best_seconds([&] {
     pool.parallel_for(static_cast<int64_t>(pieces), [&](int64_t piece) {
-      const size_t first = static_cast<size_t>(piece) * (kPiece / 8);
-      sink ^= read_all(words + first, std::min(kPiece, bytes) / 8);
+      sink[static_cast<size_t>(piece)] =
+          kernels.read(from + static_cast<size_t>(piece) * kPiece, int64_t{kPiece});
     });
   });
-  return static_cast<double>(pieces * std::min(kPiece, bytes)) / seconds;
+  return static_cast<double>(buffer.bytes()) / seconds;
 }
 
 Result<double> measure_product_rate(ThreadPool& pool, const Kernels& kernels, Element element) {

@@ -12,7 +12,7 @@ namespace rudder::cpu {
 
 // Bytes per second that all threads together read from a buffer of `bytes`, once through; the best
 // of a few passes. The buffer must be several times the last cache (last_cache_bytes) to be memory.
-Result<double> measure_read_bandwidth(ThreadPool& pool, size_t bytes);
+Result<double> measure_read_bandwidth(ThreadPool& pool, const Kernels& kernels, size_t bytes);
 
 // Floating-point operations per second of this instruction set's product on operands that stay in
 // each core's cache, all threads.

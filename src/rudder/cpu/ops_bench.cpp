@@ -265,13 +265,11 @@ Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args) {
   {
     ThreadPool pool(args.ops.num_threads);
     report.num_threads = pool.num_threads();
-    RUDDER_TRY(report.read_bandwidth,
-               measure_read_bandwidth(pool, std::max(size_t{512} << 20, 4 * last_cache_bytes())));
-    const Isa isa = args.ops.isa.value_or(available_isas().back());
-    RUDDER_TRY(
-        report.product_rate,
-        measure_product_rate(pool, kernels_for(isa),
-                             args.ops.dtype == DType::kBF16 ? Element::kBf16 : Element::kF32));
+    const Kernels& kernels = kernels_for(args.ops.isa.value_or(available_isas().back()));
+    const size_t buffer = std::max(size_t{512} << 20, 4 * last_cache_bytes());
+    RUDDER_TRY(report.read_bandwidth, measure_read_bandwidth(pool, kernels, buffer));
+    const Element element = args.ops.dtype == DType::kBF16 ? Element::kBf16 : Element::kF32;
+    RUDDER_TRY(report.product_rate, measure_product_rate(pool, kernels, element));
   }
   BenchModel model(args.shape, std::move(ops));
   RUDDER_TRY_VOID(model.load(args.steps));

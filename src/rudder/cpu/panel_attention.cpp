@@ -26,11 +26,11 @@ std::byte* head_block(const ops::KvLayer& kv, int64_t block, int part, int64_t h
          ((block * 2 + part) * kv.num_kv_heads + head) * head_bytes(kv);
 }
 
-float stored(float value, float) {
-  return value;
+void convert(const float* from, int64_t count, float* to) {
+  std::copy_n(from, count, to);
 }
-BF16 stored(float value, BF16) {
-  return tensor::to_bf16(value);
+void convert(const float* from, int64_t count, BF16* to) {
+  for (int64_t i = 0; i < count; ++i) to[i] = tensor::to_bf16(from[i]);
 }
 
 // One token's k and v of one head. T is the cache's element type.
@@ -43,12 +43,17 @@ void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float*
   const int64_t group = place / kPanelWidth * kPanelWidth * kv.head_dim;
   T* keys = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 0, head)) + group;
   T* values = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 1, head)) + group;
-  // k: a column of the group's panel. v: a step (or half of one) of each panel of dimensions.
-  for (int64_t i = 0; i < kv.head_dim; ++i) {
-    keys[(i / kPerStep * kPanelWidth + lane) * kPerStep + i % kPerStep] = stored(k[i], T{});
-    values[i / kPanelWidth * kPanelWidth * kPanelWidth +
-           (lane / kPerStep * kPanelWidth + i % kPanelWidth) * kPerStep + lane % kPerStep] =
-        stored(v[i], T{});
+  T row[kMaxHeadDim];
+  // k is a column of the group's panel.
+  convert(k, kv.head_dim, row);
+  for (int64_t i = 0; i < kv.head_dim; i += kPerStep) {
+    std::memcpy(keys + i * kPanelWidth + lane * kPerStep, row + i, sizeof(T) * kPerStep);
+  }
+  // v is a step, or one half of a step, of every panel of dimensions.
+  convert(v, kv.head_dim, row);
+  T* to = values + lane / kPerStep * kPanelWidth * kPerStep + lane % kPerStep;
+  for (int64_t i = 0; i < kv.head_dim; i += kPanelWidth, to += kPanelWidth * kPanelWidth) {
+    for (int64_t c = 0; c < kPanelWidth; ++c) to[c * kPerStep] = row[i + c];
   }
 }
 

@@ -74,7 +74,13 @@ inline Vec load_high_bf16(const void* from) {
   return {
       _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(from), _mm512_set1_epi32(-0x10000)))};
 }
+// Rounded to nearest even, NaN stays NaN. The bf16 instructions take subnormals for 0, as their
+// products do.
 inline void store_bf16(uint16_t* to, Vec x) {
+#if defined(__AVX512BF16__)
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to),
+                      reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(x.v)));
+#else
   const __m512i bits = _mm512_castps_si512(x.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
@@ -82,6 +88,7 @@ inline void store_bf16(uint16_t* to, Vec x) {
   const __mmask16 nan = _mm512_cmp_ps_mask(x.v, x.v, _CMP_UNORD_Q);
   const __m512i high = _mm512_srli_epi32(_mm512_mask_blend_epi32(nan, rounded, quiet), 16);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(high));
+#endif
 }
 
 #elif defined(__AVX2__)
