@@ -189,8 +189,7 @@ RUDDER_INLINE int64_t count_before_body(const float* x, int64_t n, int64_t token
 
 RUDDER_SAMPLE_KERNELS(portable, );
 RUDDER_SAMPLE_KERNELS(avx2, __attribute__((target("avx2"))));
-RUDDER_SAMPLE_KERNELS(
-    avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))));
+RUDDER_SAMPLE_KERNELS(avx512, __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl"))));
 
 const std::vector<const SampleKernels*>& available_kernels() {
   static const std::vector<const SampleKernels*> kernels = [] {
