@@ -14,7 +14,7 @@
 namespace rudder::engine {
 namespace {
 
-// Idle, the loop wakes at least this often (Engine) and health fails past the second.
+// An idle loop shows life four times a second (Engine).
 constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
 
 sched::SchedSettings sched_settings(const EngineSettings& settings, const std::string& identity,
@@ -167,6 +167,7 @@ void EngineCore::admit(Submission submission) {
   request.num_open = draft.n;
   request.prompt_tokens = prompt_tokens;
   request.max_tokens = submission.request.max_len() - prompt_tokens;
+  request.ignore_eos = draft.ignore_eos;
   request.arrival_us = submission.arrival_us;
   requests_.emplace(request.id, std::move(owned));
 
@@ -208,7 +209,7 @@ bool EngineCore::launch_next() {
     die(ticket.error());
     return false;
   }
-  in_flight_.push_back({*ticket});
+  in_flight_.push_back(*ticket);
   live_.iteration_tokens.observe(num_tokens);
   if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
   return true;
@@ -216,7 +217,7 @@ bool EngineCore::launch_next() {
 
 void EngineCore::collect_oldest() {
   show_life(true);
-  auto result = executor_->collect(in_flight_.front().ticket);
+  auto result = executor_->collect(in_flight_.front());
   if (!result) return die(result.error());
   in_flight_.pop_front();
   outputs_.clear();

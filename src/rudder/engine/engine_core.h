@@ -56,8 +56,10 @@ class EngineCore {
   // Requests that were accepted and have not had their last event.
   int64_t num_open() const { return num_open_.load(std::memory_order_acquire); }
 
+  // What waits for its first step.
   Admission::Load queue_load() const { return admission_.load(); }
 
+  // The engine thread's.
   // False when there is nothing to do until a command comes.
   bool step();
   // Waits for a command, at most this long.
@@ -87,16 +89,13 @@ class EngineCore {
     int32_t num_open = 0;
     int32_t prompt_tokens = 0;
     int32_t max_tokens = 0;
+    bool ignore_eos = false;
     int64_t arrival_us = 0;
     std::optional<int64_t> first_planned_us;  // absent: waits
   };
   struct Target {
     Open* request = nullptr;
     int32_t choice = 0;
-  };
-  struct InFlight {
-    step::Ticket ticket;
-    int32_t num_tokens = 0;
   };
 
   EngineCore(Engine::Parts parts, const EngineSettings& settings, const Entropy& entropy,
@@ -113,6 +112,7 @@ class EngineCore {
 
   // engine_output.cpp: from outputs to events.
   void deliver(const sched::SequenceOutput& output, int64_t now_us);
+  bool is_eos(const Open& request, int32_t token) const;
   bool push_tokens(const sched::SequenceOutput& output, Choice& choice, Event& event);
   void finish_choice(Open& request, int32_t index, Event event, FinishReason reason,
                      int64_t now_us);
@@ -145,7 +145,7 @@ class EngineCore {
   // Engine thread.
   sched::Scheduler scheduler_;
   const RequestLimits limits_;  // set before the first call, then read by any thread
-  std::deque<InFlight> in_flight_;
+  std::deque<step::Ticket> in_flight_;
   std::unordered_map<RequestId, std::unique_ptr<Open>> requests_;
   std::unordered_map<sched::SequenceId, Target> targets_;  // of open choices
   uint64_t next_sequence_ = 1;

@@ -116,6 +116,15 @@ TEST_F(EngineCoreTest, EosStopsWithoutNamingItself) {
   EXPECT_EQ(got.text, "a");
 }
 
+TEST_F(EngineCoreTest, AnIgnoredEosIsAStopIdLikeAnyOther) {
+  start({kA, kEos});
+  RequestDraft d = draft(9);
+  d.ignore_eos = true;
+  EXPECT_EQ(run_one(d).last.finish, FinishReason::kLength);
+  d.sampling.stop_ids = {kEos};
+  EXPECT_EQ(run_one(d).last.stop_token, kEos);
+}
+
 TEST_F(EngineCoreTest, AStopIdIsNamedAndItsTextLeftOut) {
   start({kA, kB});
   RequestDraft d = draft(9);

@@ -46,8 +46,7 @@ void EngineCore::deliver(const sched::SequenceOutput& output, int64_t now_us) {
     finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
   } else if (output.end == step::RowEnd::kStopId) {
     const int32_t token = output.tokens.back();
-    const auto& eos = limits_.eos_ids;
-    if (std::find(eos.begin(), eos.end(), token) == eos.end()) event.stop_token = token;
+    if (!is_eos(request, token)) event.stop_token = token;
     finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
   } else if (output.end == step::RowEnd::kLength) {
     finish_choice(request, index, std::move(event), FinishReason::kLength, now_us);
@@ -64,6 +63,12 @@ void EngineCore::deliver(const sched::SequenceOutput& output, int64_t now_us) {
     return;
   }
   forget_if_finished(request);
+}
+
+// Asked to ignore it, an end-of-sequence id can only be one of the request's own stop ids.
+bool EngineCore::is_eos(const Open& request, int32_t token) const {
+  const auto& eos = limits_.eos_ids;
+  return !request.ignore_eos && std::find(eos.begin(), eos.end(), token) != eos.end();
 }
 
 // True when a stop string is complete; the tokens behind it are dropped.

@@ -195,6 +195,7 @@ TEST_F(EngineTest, DestructionCancelsWhatIsOpen) {
   start();
   executor_->hold();
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(engine_->submit(request(100), finishes_.sink()));
+  wait_until_launched();
   std::thread later([this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     executor_->let_go();

@@ -24,6 +24,11 @@ ScriptedExecutor::ScriptedExecutor(std::vector<int32_t> script, step::Capacity c
   RUDDER_CHECK(!script_.empty());
 }
 
+// Waits for a let_go() that is on its way out of the object.
+ScriptedExecutor::~ScriptedExecutor() {
+  std::lock_guard lock(mutex_);
+}
+
 Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
   std::lock_guard lock(mutex_);
   if (launches_fail_) return fail(ErrorCode::kInternal, "the device is gone");

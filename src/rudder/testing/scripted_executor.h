@@ -21,6 +21,7 @@ class ScriptedExecutor final : public step::Executor {
   // The script repeats when it is used up.
   explicit ScriptedExecutor(std::vector<int32_t> script,
                             step::Capacity capacity = default_capacity());
+  ~ScriptedExecutor() override;
   static step::Capacity default_capacity();
 
   step::Capacity capacity() const override { return capacity_; }

@@ -11,7 +11,7 @@ namespace rudder::testing {
 using engine::FinishReason;
 
 namespace {
-constexpr uint64_t kMaxOvertaken = 24;
+constexpr uint64_t kMaxOvertaken = 24;  // healthy runs stay below 8
 }
 
 void SimEpisode::require(bool holds, const char* what) const {
@@ -24,13 +24,15 @@ void SimEpisode::on_event(Client& client, engine::Event&& event) {
   require(event.choice >= 0 && event.choice < client.draft.n, "an event names a choice");
   Choice& choice = client.choices[static_cast<size_t>(event.choice)];
   require(!choice.finished, "nothing follows a choice's last event");
-  for (const engine::OutputToken& token : event.tokens) choice.tokens.push_back(token.token);
+  for (const engine::OutputToken& token : event.tokens) {
+    choice.tokens.push_back(token.token);
+    trace_hash_ = mix64(trace_hash_ ^ static_cast<uint64_t>(token.token));
+  }
   choice.text += event.text;
   client.last_progress = step_;
   check_tokens(client, event);
 
   coverage_->tokens += event.tokens.size();
-  for (const int32_t token : choice.tokens) trace_hash_ = mix64(trace_hash_ ^ token);
   trace_hash_ = mix64(trace_hash_ ^ event.id.value * 8 ^ static_cast<uint64_t>(event.choice));
   note(NoteKind::kTokens, event.id, event.choice, static_cast<int64_t>(choice.tokens.size()));
   if (!event.finish) return;
