@@ -46,6 +46,9 @@ class ChatPrompt {
 
  private:
   struct Impl;
+  static Result<std::shared_ptr<const ChatPrompt>> load(const boost::json::object& tokens_config,
+                                                        const boost::json::object& config,
+                                                        std::string_view jinja);
   explicit ChatPrompt(std::unique_ptr<const Impl> impl);
   std::unique_ptr<const Impl> impl_;
 };

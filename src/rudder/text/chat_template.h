@@ -24,6 +24,8 @@ struct RenderLimits {
   int max_depth = 64;                          // macro calls and nested blocks
 };
 
+inline constexpr size_t kMaxSourceBytes = size_t{1} << 20;  // of a template's source
+
 class ChatTemplate {
  public:
   // kUnsupported (names the construct) or kInvalidArgument (syntax, with the line in `where`).

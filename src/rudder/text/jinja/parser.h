@@ -1,0 +1,26 @@
+// Parser: tokens to the tree, by recursive descent with a bounded depth. Used by ChatTemplate, at
+// load.
+#pragma once
+
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/result.h"
+#include "rudder/text/jinja/ast.h"
+
+namespace rudder::text::jinja {
+
+inline constexpr int kMaxParseDepth = 64;  // blocks and brackets inside one another
+
+struct Template {
+  Block body;
+  std::set<std::string, std::less<>> names;  // every name that is read
+  bool loops_over_content = false;           // some loop runs over a message's content
+};
+
+// kUnsupported names a construct outside the subset; kInvalidArgument is a syntax error. `where` is
+// the line.
+Result<Template> parse(std::string_view source);
+
+}  // namespace rudder::text::jinja
