@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <string>
+#include <vector>
+
 #include "rudder/cpu/memory_bandwidth.h"
 #include "rudder/cpu/ops_bench.h"
 

@@ -2,7 +2,7 @@
 // and block sizes that fill them; others use plain_attention.h. Called by the fast backend.
 #pragma once
 
-#include <vector>
+#include <cstdint>
 
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/kernels.h"

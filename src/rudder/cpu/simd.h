@@ -9,7 +9,10 @@
 #pragma once
 
 #ifndef RUDDER_CPU_ISA
-#error "simd.h is included by kernels_<isa>.cpp only"
+#ifdef __AVX2__
+#error "name a namespace in RUDDER_CPU_ISA: portable's functions must stay portable"
+#endif
+#define RUDDER_CPU_ISA portable
 #endif
 
 #include <immintrin.h>
