@@ -125,7 +125,7 @@ void EngineCore::end_request(RequestId id, FinishReason reason, const std::optio
 void EngineCore::end_every_request(FinishReason reason, const std::optional<Error>& error) {
   std::vector<RequestId> ids;
   for (const auto& [id, request] : requests_) ids.push_back(id);
-  std::sort(ids.begin(), ids.end());
+  std::ranges::sort(ids, {}, &RequestId::value);
   for (const RequestId id : ids) end_request(id, reason, error);
 }
 

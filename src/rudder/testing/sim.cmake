@@ -5,7 +5,7 @@ set(sim_steps 5000000)
 set(mutant_steps 200000)
 if(RUDDER_SANITIZE)
   set(sim_steps 200000)
-  set(mutant_steps 20000)
+  set(mutant_steps 60000)
 endif()
 
 add_executable(sim ${sim_sources})

@@ -111,7 +111,7 @@ void SimEpisode::note_started() {
 // that wait for a prefix that another is computing.
 void SimEpisode::note_overtaken(const Client& started) {
   for (const auto& client : clients_) {
-    if (client->started || client->id > started.id) continue;
+    if (client->started || client->id.value > started.id.value) continue;
     if (client->draft.priority > started.draft.priority) continue;
     client->times_overtaken += 1;
     coverage_->most_overtaken = std::max(coverage_->most_overtaken, client->times_overtaken);
