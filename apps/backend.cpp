@@ -35,7 +35,6 @@ Result<std::unique_ptr<ops::Ops>> make_backend(const exec::ExecSettings& setting
   cpu::CpuOpsSettings cpu;
   cpu.dtype =
       resolve_dtype(settings.dtype, stored_wide ? tensor::DType::kF32 : tensor::DType::kBF16);
-  cpu.kv_dtype = resolve_dtype(settings.kv_cache_dtype, cpu.dtype);
   cpu.num_threads = settings.threads;
   return cpu::make_cpu_ops(cpu);
 }

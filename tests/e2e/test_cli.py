@@ -23,10 +23,10 @@ def test_generate_a_file_keeps_order_and_keys(tmp_path):
 
 
 def test_chat_remembers():
-    done = run_rudder("chat", "--temperature", "0", stdin="What is 5 + 6?\nWhat is 20 + 30?\n")
+    done = run_rudder("chat", "--temperature", "0", stdin="What is 15 + 16?\nWhat is 20 + 30?\n")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.strip().splitlines()
-    assert "11" in lines[0] and "50" in lines[-1]
+    assert "31" in lines[0] and "50" in lines[-1]
 
 
 def test_tokenize_and_back():
