@@ -124,6 +124,11 @@ TEST(Connection, BodiesAreBounded) {
   TestClient stubborn = test.client();
   stubborn.send(post_bytes(kCompletions, std::string(3'000'000, ' ')));
   EXPECT_EQ(stubborn.receive().status, 413);
+  TestClient reused = test.client();
+  reused.send(kGetHealth);
+  EXPECT_EQ(reused.receive().status, 200);
+  reused.send(post_bytes(kCompletions, std::string(3'000'000, ' ')));
+  EXPECT_EQ(reused.receive().status, 413);
 
   settings.max_request_body = 1'000'000;
   settings.max_buffered_bodies = 1000;
@@ -142,6 +147,13 @@ TEST(Connection, Deadlines) {
       fmt::format("POST {} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                   "Content-Length: 100\r\n\r\n{{",
                   kCompletions));
+  TestClient invited = test.client();
+  invited.send(
+      fmt::format("POST {} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+                  "Expect: 100-continue\r\nContent-Length: 100\r\n\r\n",
+                  kCompletions));
+  EXPECT_EQ(invited.receive().status, 100);
+  EXPECT_EQ(invited.receive().status, 408);
   EXPECT_EQ(half_header.receive().status, 408);
   EXPECT_EQ(half_body.receive().status, 408);
   EXPECT_TRUE(idle.closes());

@@ -126,12 +126,13 @@ Task<void> HttpSession::run() {
   io_->add_session(self);
   Ended how = Ended::kClose;
   try {
-    while (co_await read_request()) {
+    do {
+      how = Ended::kClose;
+      if (!co_await read_request()) break;
       how = co_await answer();
       exchange_.reset();
       early_answer_.reset();
-      if (how != Ended::kKeepAlive) break;
-    }
+    } while (how == Ended::kKeepAlive);
     if (how == Ended::kClose && !ended_) co_await linger();
   } catch (const std::exception& exception) {
     log_error("connection dropped: {}", exception.what());
@@ -216,11 +217,11 @@ Task<bool> HttpSession::on_header() {
   early_answer_ = judge_header(context_, *exchange_);
   if (parser_.stage() == HttpParser::Stage::kDone) co_return true;
   if (early_answer_) co_return co_await refuse(std::move(*early_answer_));
-  set_deadline(context_.settings.body_timeout);
   if (exchange_->request.expect_continue && input_.empty()) {
     output_ = "HTTP/1.1 100 Continue\r\n\r\n";
-    co_return co_await write_all();
+    if (!co_await write_all()) co_return false;
   }
+  set_deadline(context_.settings.body_timeout);
   co_return true;
 }
 
