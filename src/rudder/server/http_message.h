@@ -24,7 +24,6 @@ struct HttpRequest {
   bool http_1_1 = true;
   bool keep_alive = true;
   bool expect_continue = false;
-  bool has_body = false;
 
   // The first value of the field (`name` in lower case), or empty.
   std::string_view field(std::string_view name) const {

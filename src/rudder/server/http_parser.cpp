@@ -4,9 +4,14 @@
 
 #include <algorithm>
 #include <boost/beast/core/string.hpp>
+// GCC 12 with sanitizers takes an empty boost::optional for an uninitialised value.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #include <boost/beast/http/basic_parser.hpp>
+#pragma GCC diagnostic pop
 #include <boost/beast/http/error.hpp>
 #include <cstring>
+#include <optional>
 
 namespace rudder::server {
 namespace {
@@ -96,7 +101,6 @@ class RequestParser final : public http::basic_parser<true> {
   void on_header_impl(error_code& ec) override {
     if (request_.http_1_1 && num_hosts_ == 0) return refuse(400, "Host is missing", ec);
     request_.keep_alive = keep_alive();
-    request_.has_body = chunked() || content_length().value_or(0) > 0;
   }
 
   void on_body_init_impl(boost::optional<uint64_t> const&, error_code&) override {}
@@ -220,12 +224,6 @@ HttpParser::Stage HttpParser::stage() const {
 
 HttpRequest& HttpParser::request() {
   return impl_->request;
-}
-
-std::optional<uint64_t> HttpParser::content_length() const {
-  if (!impl_->parser) return std::nullopt;
-  const boost::optional<uint64_t> length = impl_->parser->content_length();
-  return length ? std::optional<uint64_t>(*length) : std::nullopt;
 }
 
 void HttpParser::reset() {

@@ -5,9 +5,8 @@
 // One object a connection, on the connection's I/O thread.
 #pragma once
 
-#include <cstdint>
+#include <cstddef>
 #include <memory>
-#include <optional>
 #include <string_view>
 
 #include "rudder/server/api_error.h"
@@ -36,8 +35,6 @@ class HttpParser {
 
   Stage stage() const;
   HttpRequest& request();
-  // Content-Length, when the request has one.
-  std::optional<uint64_t> content_length() const;
   // Ready for the next request on the connection.
   void reset();
 

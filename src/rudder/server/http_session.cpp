@@ -82,6 +82,7 @@ class HttpSession final : public Endable, public std::enable_shared_from_this<Ht
 
  private:
   enum class Ended { kKeepAlive, kClose, kAbort };
+  enum class HeaderVerdict { kReadOn, kInviteBody, kRefuse };
 
   void set_deadline(double seconds) {
     deadline_us_ = context_.clock.now_us() + static_cast<int64_t>(seconds * 1e6);
@@ -94,7 +95,7 @@ class HttpSession final : public Endable, public std::enable_shared_from_this<Ht
 
   Task<bool> receive();
   Task<bool> read_request();
-  Task<bool> on_header();
+  HeaderVerdict on_header();
   bool charge_body();
   Task<Ended> answer();
   Task<bool> refuse(HttpResponse response);
@@ -183,7 +184,15 @@ Task<bool> HttpSession::read_request() {
       if (parser_.stage() != HttpParser::Stage::kHeader && !header_seen) {
         header_seen = true;
         input_.erase(0, std::exchange(consumed, 0));
-        if (!co_await on_header()) co_return false;
+        const HeaderVerdict verdict = on_header();
+        if (verdict == HeaderVerdict::kRefuse) {
+          co_return co_await refuse(std::move(*early_answer_));
+        }
+        if (verdict == HeaderVerdict::kInviteBody) {
+          output_ = "HTTP/1.1 100 Continue\r\n\r\n";
+          if (!co_await write_all()) co_return false;
+        }
+        set_deadline(context_.settings.body_timeout);
       } else if (*used == 0) {
         break;
       }
@@ -208,21 +217,17 @@ Task<bool> HttpSession::read_request() {
   co_return true;
 }
 
-// The header is complete: decides whether the body is wanted. False: refused, close.
-Task<bool> HttpSession::on_header() {
+// The header is complete: decides whether the body is wanted.
+HttpSession::HeaderVerdict HttpSession::on_header() {
   exchange_ = std::make_shared<Exchange>(std::move(parser_.request()), io_,
                                          static_cast<size_t>(context_.settings.max_pending_output));
   exchange_->received_us = context_.clock.now_us();
   exchange_->request_id = make_request_id(exchange_->request.field("x-request-id"));
   early_answer_ = judge_header(context_, *exchange_);
-  if (parser_.stage() == HttpParser::Stage::kDone) co_return true;
-  if (early_answer_) co_return co_await refuse(std::move(*early_answer_));
-  if (exchange_->request.expect_continue && input_.empty()) {
-    output_ = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (!co_await write_all()) co_return false;
-  }
-  set_deadline(context_.settings.body_timeout);
-  co_return true;
+  if (parser_.stage() == HttpParser::Stage::kDone) return HeaderVerdict::kReadOn;
+  if (early_answer_) return HeaderVerdict::kRefuse;
+  const bool waits = exchange_->request.expect_continue && input_.empty();
+  return waits ? HeaderVerdict::kInviteBody : HeaderVerdict::kReadOn;
 }
 
 bool HttpSession::charge_body() {
