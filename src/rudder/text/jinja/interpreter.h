@@ -97,7 +97,7 @@ class Interpreter {
   int line_ = 0;
 };
 
-// builtins.cpp, methods.cpp: raise for an unknown name.
+// filters.cpp, tests.cpp, methods.cpp: raise for an unknown name.
 Value apply_filter(Interpreter& in, std::string_view name, const Value& value, const Call& call);
 bool apply_test(Interpreter& in, std::string_view name, const Value& value, const Call& call);
 bool has_method(const Value& object, std::string_view name);
