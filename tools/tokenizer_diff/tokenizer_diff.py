@@ -5,7 +5,7 @@ exits 1 on the first mismatch of each kind, with the text that shows it.
 
   tokenizer_diff.py --tool build/release/src/rudder/text/tokenizer_tool [--strings N] [FILE ...]
 
-Without FILEs it makes its own tokenizers (make_tokenizers.py) in --work.
+Without FILEs it makes its own tokenizers (make_tokenizers.py) in --work; --demo adds the demo model's.
 """
 import argparse
 import json
@@ -64,7 +64,7 @@ def compare(tool, path, strings, seed):
     reference = Tokenizer.from_file(str(path))
     reference.no_truncation()
     reference.no_padding()
-    result = Comparison(path.stem)
+    result = Comparison(path.stem if path.stem != "tokenizer" else path.parent.name)
     source = TextSource(seed)
     texts = [source.text() for _ in range(strings)] + every_code_point()
     reference.encode_special_tokens = False
@@ -102,11 +102,15 @@ def main():
     parser.add_argument("--strings", type=int, default=5000, help="random strings a tokenizer")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--work", type=Path, help="keeps the made tokenizers here")
+    parser.add_argument("--demo", action="store_true", help="the demo model's tokenizer as well")
     parser.add_argument("files", nargs="*", type=Path)
     args = parser.parse_args()
     work = args.work or Path(tempfile.mkdtemp(prefix="tokenizer_diff_"))
     failed = total = 0
-    for path in args.files or make_tokenizers.make(work):
+    paths = args.files or make_tokenizers.make(work)
+    if args.demo:
+        paths.append(Path(__file__).parents[2] / "models/demo/tokenizer.json")
+    for path in paths:
         start = time.time()
         strings, result = compare(args.tool, path, args.strings, args.seed)
         total += strings

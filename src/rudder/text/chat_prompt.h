@@ -20,7 +20,7 @@ struct ChatOptions {
   // The last message is the beginning of the answer: the prompt ends with its content. Excludes
   // add_generation_prompt.
   bool continue_final_message = false;
-  RenderLimits limits;
+  RenderLimits limits = {};
 };
 
 class ChatPrompt {

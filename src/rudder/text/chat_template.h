@@ -20,8 +20,8 @@ namespace rudder::text {
 struct RenderLimits {
   uint64_t max_steps = 2'000'000;              // nodes evaluated, loop turns, bytes copied / 64
   size_t max_output_bytes = size_t{16} << 20;  // of the rendered text
-  size_t max_memory_bytes = size_t{64} << 20;  // of all values made while rendering
-  int max_depth = 64;                          // macro calls and nested blocks
+  size_t max_memory_bytes = size_t{32} << 20;  // of values at a time; twice that with scratch
+  int max_depth = 64;                          // macro calls inside one another
 };
 
 inline constexpr size_t kMaxSourceBytes = size_t{1} << 20;  // of a template's source

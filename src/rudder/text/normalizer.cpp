@@ -13,17 +13,6 @@
 namespace rudder::text {
 namespace {
 
-// Characters that NFC leaves alone whatever stands beside them: they are their own normal form,
-// have combining class 0 and are the second half of no composition. Covers most text, so that most
-// text is not touched. (normalizer_test checks each.)
-bool is_nfc_inert(char32_t c) {
-  return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x5D0 && c <= 0x5EA) ||
-         (c >= 0x620 && c <= 0x64A) || (c >= 0x2010 && c <= 0x2027) ||
-         (c >= 0x3041 && c <= 0x3098) || (c >= 0x309B && c <= 0x30FF) ||
-         (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) ||
-         (c >= 0xFF01 && c <= 0xFFEE) || (c >= 0x1F300 && c <= 0x1FAFF);
-}
-
 // Normalises a run that has no character unknown to the reference's Unicode version.
 void append_normal_form(UnicodeForm form, std::string_view run, std::string& out) {
   if (run.empty()) return;
@@ -204,6 +193,14 @@ Result<void> parse_stage(const boost::json::value& node, const std::string& path
 }
 
 }  // namespace
+
+bool is_nfc_inert(char32_t c) {
+  return c < 0x300 || (c >= 0x400 && c <= 0x482) || (c >= 0x5D0 && c <= 0x5EA) ||
+         (c >= 0x620 && c <= 0x64A) || (c >= 0x2010 && c <= 0x2027) ||
+         (c >= 0x3041 && c <= 0x3098) || (c >= 0x309B && c <= 0x30FF) ||
+         (c >= 0x3400 && c <= 0x9FFF) || (c >= 0xAC00 && c <= 0xD7A3) ||
+         (c >= 0xFF01 && c <= 0xFFEE) || (c >= 0x1F300 && c <= 0x1FAFF);
+}
 
 void normalize_unicode(UnicodeForm form, std::string& text) {
   bool inert = true;

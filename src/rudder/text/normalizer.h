@@ -17,6 +17,11 @@ enum class UnicodeForm { kNfc, kNfd, kNfkc, kNfkd };
 // Replaces `text` (valid UTF-8) by its normal form in the reference's Unicode version.
 void normalize_unicode(UnicodeForm form, std::string& text);
 
+// A character that NFC leaves alone whatever stands beside it: it is its own normal form, has
+// combining class 0 and is the second half of no composition. True of most text, which is then not
+// touched; false for some characters that are inert all the same.
+bool is_nfc_inert(char32_t c);
+
 struct NormalizerStage {
   virtual ~NormalizerStage() = default;
   // `at_origin`: the text's first character is the first of the original text. Cleared by stages

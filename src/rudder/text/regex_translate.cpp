@@ -13,9 +13,10 @@
 namespace rudder::text {
 namespace {
 
-// What Oniguruma calls a word character, spelled as class items. The superscripts and fractions are
-// its Latin-1 special case.
-constexpr std::string_view kWordItems = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\xB2\xB3\xB9\xBC-\xBE)";
+// What Oniguruma calls a word character, spelled as class items. Outside a class it takes these
+// Latin-1 superscripts and fractions as well.
+constexpr std::string_view kWordItems = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kBareWordItems = R"(\xB2\xB3\xB9\xBC-\xBE)";
 
 struct Alias {
   std::string_view onig;
@@ -64,6 +65,12 @@ std::string later_items(std::string_view gc) {
     }
   }
   return out;
+}
+
+std::string word_items(bool in_class) {
+  std::string items(kWordItems);
+  if (!in_class) items += kBareWordItems;
+  return items + later_items("L") + later_items("M") + later_items("Nd");
 }
 
 class Translator {
@@ -196,7 +203,7 @@ class Translator {
   }
 
   // An escape as class items, e.g. \s -> \p{White_Space}; `negated` for \S, \P and the like.
-  Result<std::string> escape_items(bool& negated) {
+  Result<std::string> escape_items(bool& negated, bool in_class) {
     negated = false;
     ++pos_;
     if (pos_ == in_.size()) return refuse("a trailing backslash");
@@ -211,7 +218,7 @@ class Translator {
         negated = true;
         [[fallthrough]];
       case 'w':
-        return std::string(kWordItems) + later_items("L") + later_items("M") + later_items("Nd");
+        return word_items(in_class);
       case 'D':
         negated = true;
         [[fallthrough]];
@@ -309,14 +316,14 @@ class Translator {
       return {};
     }
     if (c == 'b' || c == 'B') {
-      const std::string word = "[" + std::string(kWordItems) + "]";
+      const std::string word = "[" + word_items(false) + "]";
       const std::string edge = fmt::format("(?<={0})(?!{0})|(?<!{0})(?={0})", word);
       atom(c == 'b' ? "(?:" + edge + ")" : "(?!" + edge + ")");
       pos_ += 2;
       return {};
     }
     bool negated = false;
-    RUDDER_TRY(const std::string items, escape_items(negated));
+    RUDDER_TRY(const std::string items, escape_items(negated, false));
     const bool single =
         !negated && items.find_first_of("\\", 1) == std::string::npos && items[0] == '\\';
     atom(single ? items : fmt::format("[{}{}]", negated ? "^" : "", items));
@@ -345,7 +352,7 @@ class Translator {
         items += inner;
       } else if (in_[pos_] == '\\') {
         bool escape_negated = false;
-        RUDDER_TRY(const std::string inner, escape_items(escape_negated));
+        RUDDER_TRY(const std::string inner, escape_items(escape_negated, true));
         if (escape_negated) {
           RUDDER_TRY(const std::string spelled, negated_item(inner));
           items += spelled;

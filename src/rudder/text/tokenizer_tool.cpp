@@ -22,7 +22,7 @@ namespace json = boost::json;
 using TokenizerPtr = std::shared_ptr<const Tokenizer>;
 
 int report(const Error& error) {
-  std::cerr << error.to_string() << "\n";
+  fmt::print(stderr, "{}\n", error.to_string());
   return 1;
 }
 
@@ -58,7 +58,7 @@ int encode_lines(const TokenizerPtr& tokenizer) {
     json::object out = decodings(tokenizer, *ids);
     out["ids"] = to_json(*ids);
     out["plain"] = to_json(*plain);
-    std::cout << to_json_text(out) << "\n";
+    fmt::print("{}\n", to_json_text(out));
   }
   return 0;
 }
@@ -70,7 +70,7 @@ int decode_lines(const TokenizerPtr& tokenizer) {
     if (!value) return report(value.error());
     std::vector<int32_t> ids;
     for (const auto& id : value->as_array()) ids.push_back(static_cast<int32_t>(id.as_int64()));
-    std::cout << to_json_text(decodings(tokenizer, ids)) << "\n";
+    fmt::print("{}\n", to_json_text(decodings(tokenizer, ids)));
   }
   return 0;
 }
@@ -131,7 +131,7 @@ int render_lines(const std::string& path) {
     auto text = parsed->render(context->as_object());
     const json::object out =
         text ? json::object{{"text", *text}} : json::object{{"error", text.error().to_string()}};
-    std::cout << to_json_text(out) << "\n";
+    fmt::print("{}\n", to_json_text(out));
   }
   return 0;
 }
@@ -139,7 +139,7 @@ int render_lines(const std::string& path) {
 int run(const std::vector<std::string>& args) {
   if (args.size() == 2 && args[0] == "render") return render_lines(args[1]);
   if (args.size() < 2) {
-    std::cerr << "usage: tokenizer_tool encode|decode|bench|render ...\n";
+    fmt::print(stderr, "usage: tokenizer_tool encode|decode|bench|render ...\n");
     return 2;
   }
   auto file = read_text_file(args[1]);

@@ -80,12 +80,17 @@ Value split_method(Interpreter& in, std::string_view text, std::string_view name
   const Value separator = call.get(0, "sep", None{});
   const Value limit = call.get(1, "maxsplit", int64_t{-1});
   if (!limit.is_int()) raise("maxsplit must be an integer");
+  const auto check = [&in, text](const std::string_view* at) {
+    in.budget().check(count_parts(text, at) * (sizeof(Value) + sizeof(StringBox)));
+  };
   if (separator.is_none()) {
+    check(nullptr);
     if (name == "rsplit" && limit.integer() >= 0) raise("rsplit() with maxsplit needs a separator");
     return string_list(in, split(text, nullptr, limit.integer()));
   }
   if (!separator.is_string() || separator.text().empty()) raise("empty separator");
   const std::string_view mark = separator.text();
+  check(&mark);
   if (name == "split" || limit.integer() < 0) {
     return string_list(in, split(text, &mark, limit.integer()));
   }
@@ -134,6 +139,8 @@ Value test_method(std::string_view text, std::string_view name) {
 }
 
 Value split_lines(Interpreter& in, std::string_view text) {
+  const std::string_view newline = "\n";
+  in.budget().check(count_parts(text, &newline) * (sizeof(Value) + sizeof(StringBox)));
   std::vector<std::string_view> lines;
   while (!text.empty()) {
     const size_t end = std::min(text.find_first_of("\r\n"), text.size());
@@ -172,7 +179,7 @@ Value string_method(Interpreter& in, const Value& self, std::string_view name, c
   if (name == "count") {
     const std::string_view needle = string_argument(call, 0, name);
     if (needle.empty()) return static_cast<int64_t>(text_length(text)) + 1;
-    return static_cast<int64_t>(split(text, &needle, -1).size()) - 1;
+    return static_cast<int64_t>(count_parts(text, &needle)) - 1;
   }
   return test_method(text, name);
 }

@@ -253,12 +253,14 @@ Value Interpreter::binary(std::string_view op, const Value& left, const Value& r
     return integer_op(op, left.integer(), right.integer());
   }
   if (op == "+" && left.is_string() && right.is_string()) {
+    budget_.check(left.text().size() + right.text().size());
     std::string text;
     text.reserve(left.text().size() + right.text().size());
     text.append(left.text()).append(right.text());
     return string(std::move(text));
   }
   if (op == "+" && left.is_list() && right.is_list()) {
+    budget_.check((left.items().size() + right.items().size()) * sizeof(Value));
     std::vector<Value> items = left.items();
     items.insert(items.end(), right.items().begin(), right.items().end());
     return Value::list(budget_, std::move(items), left.get<ListBox>()->tuple);

@@ -106,6 +106,24 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
   return out;
 }
 
+size_t count_parts(std::string_view text, const std::string_view* separator) {
+  size_t count = 1;
+  if (separator == nullptr) {
+    bool in_part = false;
+    for (size_t pos = 0; pos < text.size();) {
+      const bool space = is_space(next_char(text, pos));
+      count += !space && !in_part;
+      in_part = !space;
+    }
+  } else {
+    for (size_t at = text.find(*separator); at != std::string_view::npos;
+         at = text.find(*separator, at + separator->size())) {
+      ++count;
+    }
+  }
+  return count;
+}
+
 std::vector<std::string_view> split(std::string_view text, const std::string_view* separator,
                                     int64_t limit) {
   std::vector<std::string_view> parts;

@@ -36,6 +36,10 @@ struct Budget {
     if (count > steps) raise_limit("steps");
     steps -= count;
   }
+  // Before something of that size is made, so that a limit stops it in time.
+  void check(size_t bytes) const {
+    if (bytes > memory) raise_limit("memory");
+  }
 };
 
 // Memory held by one value, given back on destruction.

@@ -1,0 +1,107 @@
+#include "rudder/text/chat_prompt.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+namespace rudder::text {
+namespace {
+
+namespace json = boost::json;
+
+constexpr std::string_view kChatMl =
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "{% if tools %}{{ tools | length }}{% endif %}{{ flavour }}";
+
+std::shared_ptr<const ChatPrompt> load(const json::object& config, std::string_view jinja = {}) {
+  auto prompt = ChatPrompt::from_json(json::serialize(config), jinja);
+  EXPECT_TRUE(prompt.has_value()) << prompt.error().to_string();
+  return prompt ? *prompt : nullptr;
+}
+
+json::array user(json::value content) {
+  return {{{"role", "user"}, {"content", content}}};
+}
+
+TEST(ChatPrompt, TemplateFromConfigOrFile) {
+  const json::object config{{"chat_template", kChatMl}, {"bos_token", {{"content", "<s>"}}}};
+  EXPECT_EQ(*load(config)->render(user("Hi"), nullptr, nullptr),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+  EXPECT_EQ(*load(config, "{{ bos_token }}{{ messages[0].content }}")
+                 ->render(user("Hi"), nullptr, nullptr),
+            "<s>Hi");
+}
+
+TEST(ChatPrompt, NamedTemplates) {
+  const json::object config{
+      {"chat_template",
+       {{{"name", "default"}, {"template", "plain"}},
+        {{"name", "tool_use"}, {"template", "tools {{ tools | length }}"}},
+        {{"name", "rag"}, {"template", "{% include 'unused, so never parsed' %}"}}}}};
+  const auto prompt = load(config);
+  const json::array tools{json::object{{"type", "function"}}};
+  EXPECT_EQ(*prompt->render(user("x"), nullptr, nullptr), "plain");
+  EXPECT_EQ(*prompt->render(user("x"), &tools, nullptr), "tools 1");
+}
+
+TEST(ChatPrompt, MissingOrBrokenTemplates) {
+  EXPECT_EQ(ChatPrompt::from_json("{}").error().code, ErrorCode::kNotFound);
+  EXPECT_EQ(ChatPrompt::from_json("{").error().code, ErrorCode::kCorruptFile);
+  EXPECT_EQ(ChatPrompt::from_json(R"({"chat_template": [{"name": 1}]})").error().code,
+            ErrorCode::kCorruptFile);
+  EXPECT_EQ(ChatPrompt::from_json("{}", "{{ x").error().code, ErrorCode::kInvalidArgument);
+}
+
+TEST(ChatPrompt, PartsAreJoinedWhereAStringIsWanted) {
+  const auto prompt = load({{"chat_template", "{{ messages[0].content }}"}});
+  const json::array parts{{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
+  EXPECT_EQ(*prompt->render(user(parts), nullptr, nullptr), "a\nb");
+  const auto looping =
+      load({{"chat_template", "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}"}});
+  EXPECT_EQ(*looping->render(user(parts), nullptr, nullptr), "[a][b]");
+}
+
+TEST(ChatPrompt, BadMessagesAreNamed) {
+  const auto prompt = load({{"chat_template", kChatMl}});
+  const auto where = [&](const json::array& messages) {
+    const auto result = prompt->render(messages, nullptr, nullptr);
+    EXPECT_FALSE(result.has_value());
+    return result ? "" : result.error().where;
+  };
+  EXPECT_EQ(where({1}), "messages[0]");
+  EXPECT_EQ(where({json::object{{"content", "x"}}}), "messages[0].role");
+  EXPECT_EQ(where(user(5)), "messages[0].content");
+  EXPECT_EQ(where(user(json::array{{{"type", "image_url"}}})), "messages[0].content[0]");
+}
+
+TEST(ChatPrompt, KwargsAreVariablesButDoNotReplaceMessages) {
+  const auto prompt = load({{"chat_template", kChatMl}});
+  const json::object flavour{{"flavour", "sweet"}};
+  EXPECT_TRUE(prompt->render(user("x"), nullptr, &flavour)->ends_with("sweet"));
+  const json::object replaces{{"messages", json::array()}};
+  EXPECT_EQ(prompt->render(user("x"), nullptr, &replaces).error().where,
+            "chat_template_kwargs.messages");
+}
+
+TEST(ChatPrompt, ContinuesTheFinalMessage) {
+  const auto prompt = load({{"chat_template", kChatMl}});
+  json::array messages = user("Hi");
+  messages.push_back({{"role", "assistant"}, {"content", "Well, "}});
+  const ChatOptions options{.add_generation_prompt = false, .continue_final_message = true};
+  EXPECT_EQ(*prompt->render(messages, nullptr, nullptr, options),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nWell, ");
+  const ChatOptions both{.add_generation_prompt = true, .continue_final_message = true};
+  EXPECT_EQ(prompt->render(messages, nullptr, nullptr, both).error().where,
+            "continue_final_message");
+}
+
+TEST(ChatPrompt, TheDemoModelHasOne) {
+  const auto prompt = ChatPrompt::from_directory(RUDDER_SOURCE_DIR "/models/demo");
+  ASSERT_TRUE(prompt.has_value()) << prompt.error().to_string();
+  EXPECT_EQ(*(*prompt)->render(user(" Hi "), nullptr, nullptr),
+            "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
+}
+
+}  // namespace
+}  // namespace rudder::text

@@ -1,0 +1,202 @@
+#include "rudder/text/chat_template.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+#include <ctime>
+
+namespace rudder::text {
+namespace {
+
+namespace json = boost::json;
+
+Result<std::string> render(std::string_view source, const json::object& context = {},
+                           const RenderLimits& limits = {}) {
+  RUDDER_TRY(const ChatTemplate parsed, ChatTemplate::parse(source));
+  return parsed.render(context, limits);
+}
+
+std::string text(std::string_view source, const json::object& context = {}) {
+  const auto result = render(source, context);
+  EXPECT_TRUE(result.has_value()) << source << ": " << result.error().to_string();
+  return result.value_or("");
+}
+
+Error error(std::string_view source, const json::object& context = {}) {
+  const auto result = render(source, context);
+  EXPECT_FALSE(result.has_value()) << source << " gave " << *result;
+  return result ? Error{} : result.error();
+}
+
+// What jinja2 does is compared by tools/template_diff; here is what it cannot show.
+
+TEST(ChatTemplate, WhitespaceControl) {
+  EXPECT_EQ(text("a\n  {% if true %}\n  b\n  {% endif %}\nc\n"), "a\n  b\nc");
+  EXPECT_EQ(text("a  {{- 1 -}}  b"), "a1b");
+  EXPECT_EQ(text("  {%+ if true %}x{% endif %}"), "  x");
+  EXPECT_EQ(text("{# gone #}\r\nx\r\n"), "x");
+}
+
+TEST(ChatTemplate, KeyOrderIsKept) {
+  const json::object context{{"d", {{"z", 1}, {"a", 2}, {"m", nullptr}}}};
+  EXPECT_EQ(text("{{ d | tojson }}", context), R"({"z": 1, "a": 2, "m": null})");
+  EXPECT_EQ(text("{% for k in d %}{{ k }}{% endfor %}", context), "zam");
+}
+
+TEST(ChatTemplate, UndefinedPrintsNothingButHasNoAttributes) {
+  EXPECT_EQ(text("[{{ x }}]"), "[]");
+  EXPECT_EQ(error("{{ x.y }}").code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(text("{{ d.x }}", {{"d", json::object{}}}), "");
+}
+
+TEST(ChatTemplate, RaiseExceptionIsTheClientsError) {
+  const Error raised = error("line\n{{ raise_exception('roles must alternate') }}");
+  EXPECT_EQ(raised.code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(raised.message, "roles must alternate");
+  EXPECT_EQ(raised.where, "chat template line 2");
+}
+
+TEST(ChatTemplate, StrftimeNowShowsTheGivenTime) {
+  const auto parsed = ChatTemplate::parse("{{ strftime_now('%Y-%m-%d') }}");
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_EQ(*parsed->render({}, {}, std::chrono::system_clock::from_time_t(1'700'000'000)),
+            "2023-11-14");
+}
+
+TEST(ChatTemplate, WhatIsOutsideTheSubsetIsNamed) {
+  for (const char* source : {"{% include 'x' %}", "{% import 'x' as y %}", "{% extends 'x' %}",
+                             "{% for x in y recursive %}{% endfor %}", "{% do x %}",
+                             "{% call m() %}{% endcall %}", "{{ f(*a) }}"}) {
+    EXPECT_EQ(error(source).code, ErrorCode::kUnsupported) << source;
+  }
+  EXPECT_EQ(error("{{ x").where, "line 1");
+  EXPECT_EQ(error("a\n{% if %}").where, "line 2");
+}
+
+TEST(ChatTemplate, SaysWhatItReads) {
+  const auto parsed = ChatTemplate::parse(
+      "{% for m in messages %}{% for p in m['content'] %}{{ p }}{% endfor %}{% endfor %}");
+  ASSERT_TRUE(parsed.has_value());
+  EXPECT_TRUE(parsed->wants_content_parts());
+  EXPECT_TRUE(parsed->reads_global("messages"));
+  EXPECT_FALSE(parsed->reads_global("tools"));
+  const auto plain = ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}");
+  EXPECT_FALSE(plain->wants_content_parts());
+  const auto renamed = ChatTemplate::parse(
+      "{% for m in messages %}{% set c = m.content %}{% for p in c %}{% endfor %}{% endfor %}");
+  EXPECT_TRUE(renamed->wants_content_parts());
+}
+
+std::string repeat(std::string_view unit, int count) {
+  std::string out;
+  for (int i = 0; i < count; ++i) out += unit;
+  return out;
+}
+
+double cpu_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+// Each must end in a typed error, soon: under 0.1 s of a core in an optimised build. The bound
+// leaves room for sanitizers; unbounded, each would run for minutes, exhaust memory or overflow the
+// stack.
+TEST(ChatTemplate, BombsAreDefused) {
+  const std::string chain =
+      "{% macro a(n) %}{{ b(n) }}{% endmacro %}{% macro b(n) %}{{ a(n) }}"
+      "{% endmacro %}{{ a(1) }}";
+  const std::vector<std::string> bombs = {
+      "{{ " + repeat("(", 100'000),
+      "{{ " + repeat("(", 100'000) + "1" + repeat(")", 100'000) + " }}",
+      "{{ " + repeat("[", 50'000) + " }}",
+      "{{ " + repeat("not ", 100'000) + "x }}",
+      "{{ " + repeat("-", 100'000) + "1 }}",
+      "{{ " + repeat("{'a':", 10'000) + " }}",
+      "{{ " + repeat("1 if ", 10'000) + " }}",
+      "{{ x" + repeat("[x", 10'000) + " }}",
+      repeat("{% if true %}", 10'000) + repeat("{% endif %}", 10'000),
+      repeat("{% for x in y %}", 10'000),
+      "{{ range(1000000000) | list }}",
+      "{% for i in range(99999) %}{% for j in range(99999) %}{{ i }}{% endfor %}{% endfor %}",
+      "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}",
+      "{{ 'x' * 100000000000 }}",
+      "{{ [0] * 100000000000 }}",
+      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}"
+      "{% endfor %}",
+      "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}"
+      "{% endfor %}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}"
+      "{% endfor %}{{ ns.l }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}"
+      "{% endfor %}{{ ns.l == ns.l + [] }}{{ ns.l | tojson }}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(9999) %}{% set ns.l = [ns.l] %}{% endfor %}"
+      "{{ ns.l }}",
+      "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}"
+      "{% endfor %}",
+      "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+      "{% macro m(s) %}{{ m(s ~ s) }}{{ m(s) }}{% endmacro %}{{ m('x') }}",
+      chain,
+      "{{ 'aaaaaaaaaa' | replace('', 'x' * 10000000) }}",
+      "{{ ('a' * 1000000) | replace('a', 'b' * 1000) }}",
+      "{{ 2 ** 1000000000 ** 10 }}",
+      "{{ (['x' * 1000000] * 1000) | join('y' * 1000000) }}",
+      "{% set x %}" + repeat("{% for i in range(9999) %}", 3) + "{{ 'x' * 1000 }}" +
+          repeat("{% endfor %}", 3) + "{% endset %}",
+      "{{ ('a\\n' * 1000000) | indent(1000) }}",
+      "{{ ('ab' * 4000000) | list }}",
+      "{{ range(99999) | map('string') | unique | list | length }}",
+      "{% set ns = namespace() %}{% set ns.x = ns %}{{ ns.x.x.x == ns }}{{ m() }}",
+      "{{ ('{' * 100000) | tojson * 1000000 }}",
+      "{{ (('a' * 1000000).split('')) }}",
+      "{{ (('a ' * 8000000).split()) }}",
+  };
+  for (const std::string& bomb : bombs) {
+    const double start = cpu_seconds();
+    const auto result = render(bomb);
+    const double seconds = cpu_seconds() - start;
+    EXPECT_FALSE(result.has_value()) << bomb.substr(0, 100);
+    EXPECT_LT(seconds, 2.0) << bomb.substr(0, 100);
+    if (!result) {
+      const ErrorCode code = result.error().code;
+      EXPECT_TRUE(code == ErrorCode::kTooLarge || code == ErrorCode::kInvalidArgument)
+          << bomb.substr(0, 100) << result.error().to_string();
+    }
+  }
+}
+
+TEST(ChatTemplate, EachLimitIsNamed) {
+  const auto limited = [](std::string_view source, const RenderLimits& limits) {
+    const auto result = render(source, {}, limits);
+    EXPECT_FALSE(result.has_value());
+    EXPECT_EQ(result.error().code, ErrorCode::kTooLarge);
+    return result ? "" : result.error().message;
+  };
+  const char* loop = "{% for i in range(1000) %}0123456789{% endfor %}";
+  EXPECT_NE(limited(loop, {.max_steps = 500}).find("steps"), std::string::npos);
+  EXPECT_NE(limited(loop, {.max_output_bytes = 500}).find("output"), std::string::npos);
+  EXPECT_NE(limited(loop, {.max_memory_bytes = 500}).find("memory"), std::string::npos);
+  EXPECT_NE(limited("{% macro m(n) %}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(9) }}",
+                    {.max_depth = 5})
+                .find("depth"),
+            std::string::npos);
+}
+
+// A long ordinary conversation stays far inside the default limits.
+TEST(ChatTemplate, LongConversationsFit) {
+  json::array messages;
+  for (int i = 0; i < 2000; ++i) {
+    messages.push_back(
+        {{"role", i % 2 == 0 ? "user" : "assistant"}, {"content", std::string(2000, 'x')}});
+  }
+  const std::string rendered = text(
+      "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] | trim + '\\n' }}"
+      "{% endfor %}",
+      {{"messages", messages}});
+  EXPECT_GT(rendered.size(), 4'000'000u);
+}
+
+}  // namespace
+}  // namespace rudder::text

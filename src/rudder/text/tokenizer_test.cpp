@@ -1,0 +1,315 @@
+#include "rudder/text/tokenizer.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "rudder/text/stream_decoder.h"
+#include "rudder/text/unicode.h"
+
+namespace rudder::text {
+namespace {
+
+namespace json = boost::json;
+
+// A byte-level file over the whole byte alphabet with a few merges; `edit` changes it.
+json::object byte_level_file() {
+  json::object vocab;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::string token;
+    append_utf8(token, byte_char(static_cast<uint8_t>(byte)));
+    vocab[token] = byte;
+  }
+  json::array merges;
+  for (const char* pair : {"h e", "l l", "he ll", "hell o", "a a", "aa aa", "Ġ hello"}) {
+    const std::string_view text = pair;
+    const size_t space = text.find(' ');
+    std::string joined(text.substr(0, space));
+    joined += text.substr(space + 1);
+    vocab[joined] = static_cast<int64_t>(vocab.size());
+    merges.emplace_back(pair);
+  }
+  const auto added = [](int64_t id, const char* content, bool special) {
+    return json::object{{"id", id},          {"content", content}, {"single_word", false},
+                        {"lstrip", false},   {"rstrip", false},    {"normalized", false},
+                        {"special", special}};
+  };
+  return {
+      {"version", "1.0"},
+      {"added_tokens", {added(263, "<|end|>", true), added(264, "<tool>", false)}},
+      {"normalizer", nullptr},
+      {"pre_tokenizer", {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", true}}},
+      {"post_processor", nullptr},
+      {"decoder", {{"type", "ByteLevel"}}},
+      {"model", {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}}}};
+}
+
+// Byte-fallback BPE in the style of Llama 2.
+json::object fallback_file() {
+  json::object vocab{{"<unk>", 0}, {"<s>", 1}, {"</s>", 2}};
+  for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = 3 + byte;
+  for (const char* token : {"▁", "a", "b", "▁a", "ab", "▁ab"}) {
+    vocab[token] = static_cast<int64_t>(vocab.size());
+  }
+  const auto replace = [](const char* from, const char* to) {
+    return json::object{{"type", "Replace"}, {"pattern", {{"String", from}}}, {"content", to}};
+  };
+  return {{"added_tokens",
+           {{{"id", 2}, {"content", "</s>"}, {"special", true}, {"normalized", false}}}},
+          {"normalizer",
+           {{"type", "Sequence"},
+            {"normalizers", {{{"type", "Prepend"}, {"prepend", "▁"}}, replace(" ", "▁")}}}},
+          {"decoder",
+           {{"type", "Sequence"},
+            {"decoders",
+             {replace("▁", " "),
+              {{"type", "ByteFallback"}},
+              {{"type", "Fuse"}},
+              {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}},
+          {"model",
+           {{"type", "BPE"},
+            {"unk_token", "<unk>"},
+            {"fuse_unk", true},
+            {"byte_fallback", true},
+            {"vocab", vocab},
+            {"merges", {"▁ a", "a b", "▁a b"}}}}};
+}
+
+std::shared_ptr<const Tokenizer> load(const json::object& file, std::string_view config = {}) {
+  auto tokenizer = Tokenizer::from_json(json::serialize(file), config);
+  EXPECT_TRUE(tokenizer.has_value()) << tokenizer.error().to_string();
+  return tokenizer ? *tokenizer : nullptr;
+}
+
+Error refusal(const json::object& file) {
+  const auto tokenizer = Tokenizer::from_json(json::serialize(file));
+  EXPECT_FALSE(tokenizer.has_value());
+  return tokenizer ? Error{} : tokenizer.error();
+}
+
+using Ids = std::vector<int32_t>;
+
+TEST(Tokenizer, ByteLevelMergesAndSpecials) {
+  const auto tokenizer = load(byte_level_file(), R"({"eos_token": {"content": "<|end|>"}})");
+  EXPECT_EQ(*tokenizer->encode("hello hello"), (Ids{259, 262}));
+  EXPECT_EQ(*tokenizer->encode("hello<|end|>"), (Ids{259, 263}));
+  EXPECT_EQ(tokenizer->encode("<|end|>", {.parse_special = false})->size(), 7u);
+  EXPECT_EQ(*tokenizer->encode("<tool>", {.parse_special = false}), (Ids{264}));
+  EXPECT_EQ(tokenizer->decode(Ids{262, 263}, false), " hello<|end|>");
+  EXPECT_EQ(tokenizer->decode(Ids{262, 263}, true), " hello");
+  EXPECT_EQ(tokenizer->decode(Ids{-1, 99999}, true), "");
+  EXPECT_EQ(tokenizer->eos_id(), 263);
+  EXPECT_EQ(tokenizer->bos_id(), std::nullopt);
+  EXPECT_EQ(tokenizer->vocab_size(), 265);
+  EXPECT_EQ(tokenizer->token_to_id("Ġhello"), 262);
+  EXPECT_EQ(tokenizer->token_to_id("nothing"), std::nullopt);
+  EXPECT_EQ(tokenizer->id_to_token(262), "Ġhello");
+  EXPECT_EQ(tokenizer->token_bytes(262), " hello");
+  EXPECT_EQ(tokenizer->token_bytes(0xE4), "\xE4");
+  EXPECT_EQ(tokenizer->token_bytes(-1), "");
+  EXPECT_TRUE(tokenizer->is_special(263));
+  EXPECT_FALSE(tokenizer->is_special(264));
+}
+
+TEST(Tokenizer, InvalidUtf8IsAnErrorWithItsPlace) {
+  const auto tokenizer = load(byte_level_file());
+  for (const std::string_view bad : {"ab\xFF", "ab\xC3", "ab\xED\xA0\x80", "ab\xF4\x90\x80\x80"}) {
+    const auto ids = tokenizer->encode(bad);
+    ASSERT_FALSE(ids.has_value());
+    EXPECT_EQ(ids.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(ids.error().message.find("byte 2"), std::string::npos);
+  }
+}
+
+TEST(Tokenizer, ByteFallbackAndUnknown) {
+  const auto tokenizer = load(fallback_file());
+  const Ids ids = *tokenizer->encode("ab é");
+  EXPECT_EQ(ids, (Ids{264, 259, 3 + 0xC3, 3 + 0xA9}));
+  EXPECT_EQ(tokenizer->decode(ids, false), "ab é");
+  EXPECT_EQ(tokenizer->token_bytes(3 + 0xC3), "\xC3");
+  EXPECT_EQ(tokenizer->token_bytes(264), " ab");
+  // A run of byte tokens that is not UTF-8 is one U+FFFD a byte, also where part of it would be.
+  EXPECT_EQ(tokenizer->decode(Ids{3 + 0xC3, 3 + 0xA9, 3 + 0xC3, 260}, false),
+            "\uFFFD\uFFFD\uFFFDa");
+}
+
+TEST(Tokenizer, PostProcessorPutsTokensAround) {
+  json::object file = byte_level_file();
+  file["post_processor"] = {
+      {"type", "TemplateProcessing"},
+      {"single",
+       {{{"SpecialToken", {{"id", "<|end|>"}, {"type_id", 0}}}},
+        {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+      {"pair", json::array()},
+      {"special_tokens",
+       {{"<|end|>", {{"id", "<|end|>"}, {"ids", {263}}, {"tokens", {"<|end|>"}}}}}}};
+  const auto tokenizer = load(file);
+  EXPECT_EQ(*tokenizer->encode("hello"), (Ids{263, 259}));
+  EXPECT_EQ(*tokenizer->encode("hello", {.add_special_tokens = false}), (Ids{259}));
+}
+
+TEST(Tokenizer, WhatIsNotSupportedIsRefusedByName) {
+  struct Case {
+    const char* part;
+    json::value value;
+    const char* named;
+  };
+  const json::value split = {{"type", "Split"},
+                             {"pattern", {{"Regex", "[a&&b]"}}},
+                             {"behavior", "Isolated"},
+                             {"invert", false}};
+  const std::vector<Case> cases = {
+      {"normalizer", {{"type", "Precompiled"}}, "Precompiled"},
+      {"pre_tokenizer", {{"type", "UnicodeScripts"}}, "UnicodeScripts"},
+      {"pre_tokenizer", split, "&&"},
+      {"post_processor", {{"type", "Odd"}}, "Odd"},
+      {"decoder", {{"type", "CTC"}}, "CTC"},
+      {"decoder",
+       {{"type", "Sequence"}, {"decoders", {{{"type", "Fuse"}}, {{"type", "ByteLevel"}}}}},
+       "ByteLevel"},
+      {"model", {{"type", "Unigram"}}, "Unigram"},
+  };
+  for (const Case& test : cases) {
+    json::object file = byte_level_file();
+    file[test.part] = test.value;
+    const Error error = refusal(file);
+    EXPECT_EQ(error.code, ErrorCode::kUnsupported) << test.named;
+    EXPECT_NE(error.message.find(test.named), std::string::npos) << error.to_string();
+    EXPECT_NE(error.where.find(test.part), std::string::npos) << error.to_string();
+  }
+  for (const char* field : {"dropout", "continuing_subword_prefix", "end_of_word_suffix"}) {
+    json::object file = byte_level_file();
+    file["model"].as_object()[field] =
+        field == std::string_view("dropout") ? json::value(0.1) : "##";
+    EXPECT_EQ(refusal(file).where, std::string("model.") + field);
+  }
+}
+
+TEST(Tokenizer, MalformedFilesAreRefusedByField) {
+  const auto broken = [](const char* part, json::value value) {
+    json::object file = byte_level_file();
+    file["model"].as_object()[part] = std::move(value);
+    return refusal(file);
+  };
+  EXPECT_EQ(broken("vocab", json::array()).where, "model.vocab");
+  EXPECT_EQ(broken("vocab", {{"a", -1}}).where, "model.vocab");
+  EXPECT_EQ(broken("vocab", {{"a", 1'000'000'000'000}}).where, "model.vocab");
+  EXPECT_EQ(broken("vocab", {{"a", 1}, {"b", 1}}).where, "model.vocab");
+  EXPECT_EQ(broken("merges", {"h e", "oops"}).where, "model.merges[1]");
+  EXPECT_EQ(broken("merges", {"h zz"}).where, "model.merges[0]");
+  EXPECT_EQ(broken("unk_token", "<nope>").where, "model.unk_token");
+  EXPECT_EQ(broken("byte_fallback", "yes").where, "model.byte_fallback");
+  json::object file = byte_level_file();
+  file["added_tokens"].as_array()[0].as_object()["id"] = 300;
+  EXPECT_EQ(refusal(file).where, "added_tokens[0]");
+  for (const char* text : {"", "[]", "{", "nonsense", "{\"model\": null}"}) {
+    const auto tokenizer = Tokenizer::from_json(text);
+    ASSERT_FALSE(tokenizer.has_value()) << text;
+    EXPECT_EQ(tokenizer.error().code, ErrorCode::kCorruptFile) << text;
+  }
+}
+
+// Deleting or replacing any one field of a good file must give an error or a tokenizer that works.
+TEST(Tokenizer, MutatedFilesNeverCrash) {
+  const std::vector<json::value> replacements = {
+      nullptr, true, -1, 1e300, "x", json::array{1}, json::object{{"type", "BPE"}}};
+  const std::function<void(json::value&, const std::function<void()>&)> mutate =
+      [&](json::value& node, const std::function<void()>& check) {
+        const json::value saved = node;
+        for (const auto& replacement : replacements) {
+          node = replacement;
+          check();
+        }
+        node = saved;
+        if (node.is_object() && node.get_object().size() < 50) {
+          for (auto& member : node.get_object()) mutate(member.value(), check);
+        } else if (node.is_array() && node.get_array().size() < 10) {
+          for (auto& item : node.get_array()) mutate(item, check);
+        }
+      };
+  for (json::value file : {json::value(byte_level_file()), json::value(fallback_file())}) {
+    size_t checked = 0;
+    mutate(file, [&] {
+      ++checked;
+      const auto tokenizer = Tokenizer::from_json(json::serialize(file));
+      if (!tokenizer) return;
+      const auto ids = (*tokenizer)->encode("hello ab é </s><|end|>");
+      if (ids) (*tokenizer)->decode(*ids, true);
+    });
+    EXPECT_GT(checked, 150u);
+  }
+}
+
+// A million times one character: no quadratic step anywhere. The bound is loose, for slow machines
+// and sanitizers; a quadratic merge would take hours.
+TEST(Tokenizer, LongRunsAreNotQuadratic) {
+  for (const json::object& file : {byte_level_file(), fallback_file()}) {
+    const auto tokenizer = load(file);
+    for (const char* unit : {"a", " ", "\n", "é", "<|", "1", "."}) {
+      std::string text;
+      while (text.size() < 1'000'000) text += unit;
+      const auto start = std::chrono::steady_clock::now();
+      const auto ids = tokenizer->encode(text);
+      const auto seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start);
+      ASSERT_TRUE(ids.has_value()) << unit;
+      EXPECT_LT(seconds.count(), 20.0) << unit;
+      EXPECT_EQ(tokenizer->decode(*ids, false), text) << unit;
+    }
+  }
+}
+
+TEST(StreamDecoder, EqualsTheWholeDecodeAndNeverSplitsACharacter) {
+  std::mt19937 rng(3);
+  for (const json::object& file : {byte_level_file(), fallback_file()}) {
+    const auto tokenizer = load(file);
+    for (int round = 0; round < 5000; ++round) {
+      Ids ids(rng() % 12);
+      for (int32_t& id : ids) {  // mostly bytes of multi-byte characters
+        id = static_cast<int32_t>(rng() % 3 == 0 ? rng() % 270 : 3 + 0x80 + rng() % 0x80);
+      }
+      const bool skip = rng() % 2 == 0;
+      StreamDecoder decoder(tokenizer, skip);
+      std::string text;
+      for (const int32_t id : ids) {
+        const std::string_view delta = decoder.push(id);
+        ASSERT_EQ(find_invalid_utf8(delta), std::nullopt);
+        text += delta;
+      }
+      text += decoder.flush();
+      ASSERT_EQ(text, tokenizer->decode(ids, skip));
+    }
+  }
+}
+
+TEST(StreamDecoder, PrimingKeepsTheLeadingSpace) {
+  const auto tokenizer = load(fallback_file());
+  StreamDecoder fresh(tokenizer, true);
+  EXPECT_EQ(fresh.push(264), "ab");
+  StreamDecoder primed(tokenizer, true);
+  primed.prime(Ids{264});
+  EXPECT_EQ(primed.push(264), " ab");
+}
+
+TEST(Tokenizer, ManyThreadsShareOne) {
+  const auto tokenizer = load(byte_level_file());
+  std::vector<std::thread> threads;
+  std::atomic<int> wrong{0};
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 300; ++i) {
+        const std::string text = fmt::format("hello {} aaaa{} <|end|>", i, t);
+        const auto ids = tokenizer->encode(text);
+        if (!ids || tokenizer->decode(*ids, false) != text) ++wrong;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+}  // namespace
+}  // namespace rudder::text
