@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Compares our chat templates with Python's jinja2 in the environment that Hugging Face gives them:
-every template style of templates.py over every conversation, and small snippets over one context.
+every template style over every conversation, and small snippets over one context.
 Both must give the same text, or both must fail.
 
   template_diff.py --tool build/release/src/rudder/text/tokenizer_tool
@@ -17,7 +17,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 sys.path.insert(0, str(Path(__file__).parent))
-from templates import CONTEXT, CONVERSATIONS, SNIPPETS, TEMPLATES  # noqa: E402
+from cases import CONTEXT, CONVERSATIONS, SNIPPETS  # noqa: E402
+from templates import TEMPLATES  # noqa: E402
 
 
 class Generation(Extension):

@@ -138,7 +138,7 @@ Value fallback(Interpreter&, const Value& value, const Call& call) {
 }
 
 Value to_int(Interpreter& in, const Value& value, const Call& call) {
-  const Value otherwise = call.get(0, "default", int64_t{0});
+  Value otherwise = call.get(0, "default", int64_t{0});
   if (value.is_float()) {
     const double number = std::get<double>(value.data);
     if (!(std::fabs(number) < 9e18)) return otherwise;
@@ -285,6 +285,7 @@ Value sort(Interpreter& in, const Value& value, const Call& call) {
                       : compare(in.budget(), a.first, b.first) < 0;
   });
   std::vector<Value> out;
+  out.reserve(keyed.size());
   for (auto& [key, item] : keyed) out.push_back(std::move(item));
   return make_list(in, std::move(out));
 }
@@ -300,6 +301,7 @@ Value dictsort(Interpreter& in, const Value& value, const Call& call) {
                    sort_key(in, by_value ? b.second : b.first, case_sensitive)) < 0;
   });
   std::vector<Value> out;
+  out.reserve(entries.size());
   for (const auto& [key, item] : entries)
     out.push_back(Value::list(in.budget(), {key, item}, true));
   return make_list(in, std::move(out));

@@ -47,9 +47,9 @@ const Value* Call::find(size_t position, std::string_view name) const {
   return nullptr;
 }
 
-Value Call::get(size_t position, std::string_view name, Value fallback) const {
+Value Call::get(size_t position, std::string_view name, const Value& fallback) const {
   const Value* given = find(position, name);
-  return given != nullptr ? *given : std::move(fallback);
+  return given != nullptr ? *given : fallback;
 }
 
 void Interpreter::Scope::set(std::string_view name, Value value) {

@@ -20,7 +20,7 @@ struct Call {
   std::vector<std::pair<std::string_view, Value>> named;
   // By position or by name; null if it was not given.
   const Value* find(size_t position, std::string_view name) const;
-  Value get(size_t position, std::string_view name, Value fallback) const;
+  Value get(size_t position, std::string_view name, const Value& fallback) const;
 };
 
 // What a loop runs over. Holds the values itself, so that a range-for over a temporary is safe.

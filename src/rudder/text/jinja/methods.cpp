@@ -153,7 +153,7 @@ Value split_lines(Interpreter& in, std::string_view text) {
 
 Value string_method(Interpreter& in, const Value& self, std::string_view name, const Call& call) {
   const std::string_view text = self.text();
-  in.budget().spend(1 + text.size() / 16);
+  in.budget().spend(1 + text.size() / 8);
   if (name == "split" || name == "rsplit") return split_method(in, text, name, call);
   if (name.ends_with("strip")) return strip_method(in, text, name, call);
   if (name == "startswith") return has_affix(call, name, text, true);

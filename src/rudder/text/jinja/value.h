@@ -85,6 +85,12 @@ using BoxPointer =
     std::conditional_t<std::is_same_v<Box, NamespaceBox> || std::is_same_v<Box, LoopBox>, Box*,
                        const Box*>;
 
+// Is T one of the variant's alternatives?
+template <typename T, typename... Ts>
+constexpr bool is_alternative(const std::variant<Ts...>*) {
+  return (std::is_same_v<T, Ts> || ...);
+}
+
 class Value {
  public:
   using Data =
@@ -93,8 +99,10 @@ class Value {
                    std::shared_ptr<NamespaceBox>, std::shared_ptr<LoopBox>, Function>;
   Value() = default;
   template <typename T>
-  requires std::is_constructible_v<Data, std::in_place_type_t<T>, T> Value(T value)
-      : data(std::in_place_type<T>, std::move(value)) {}  // NOLINT: a value of any kind
+  requires(is_alternative<T>(static_cast<Data*>(nullptr)))
+      // NOLINTNEXTLINE(google-explicit-constructor): a value of any kind
+      Value(T value)
+      : data(std::in_place_type<T>, std::move(value)) {}
 
   static Value string(Budget& budget, std::string text) {
     return {std::make_shared<const StringBox>(budget, std::move(text))};
