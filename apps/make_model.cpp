@@ -19,6 +19,7 @@ int run_make_model(int argc, char** argv) {
   table.section("make-model");
   table.add("like", &args.like,
             fmt::format("The shape: {}.", fmt::join(model::make_model_names(), ", ")));
+  table.add("layers", &args.num_layers, 0, 1024, "Layers; 0 is as many as the shape has.");
   table.add("seed", &seed, 0, INT64_MAX, "The same seed writes the same bytes.");
   const Result<ParsedArguments> arguments = parse_arguments(
       {"rudder make-model", "Write a random checkpoint of true shape into DIR.", "DIR", 1}, argc,

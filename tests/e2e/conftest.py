@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 import httpx
@@ -26,9 +27,9 @@ class Server:
 
     def __init__(self, *flags, model=None):
         command = [str(BINARY), "serve", *([str(model)] if model else []), "--port", "0", *flags]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.log = tempfile.TemporaryFile(mode="w+")  # a pipe that nobody reads would fill and block the server
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.url = self._wait_for_url()
-        os.set_blocking(self.process.stderr.fileno(), False)
 
     def _wait_for_url(self):
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -39,7 +40,9 @@ class Server:
             match = re.search(r"on (http://[\d.]+:\d+)", line)
             if match:
                 return match[1]
-        raise RuntimeError(f"the server did not start: {self.process.communicate()[1][-4000:]}")
+        self.process.kill()
+        self.log.seek(0)
+        raise RuntimeError(f"the server did not start: {self.log.read()[-4000:]}")
 
     def client(self, **options):
         return openai.OpenAI(base_url=self.url + "/v1", api_key=options.pop("api_key", "none"), max_retries=0,

@@ -42,7 +42,7 @@ def test_info_names_the_architecture():
 
 def test_make_model_is_served_by_bench(tmp_path):
     folder = tmp_path / "tiny"
-    made = run_rudder("make-model", "--like", "demo", "--seed", "3", folder)
+    made = run_rudder("make-model", "--like", "qwen2.5-0.5b", "--seed", "3", "--layers", "1", folder)
     assert made.returncode == 0, made.stderr
     result = tmp_path / "result.json"
     bench = run_rudder("bench", "throughput", folder, "--num-prompts", "8", "--random-input-len", "32",

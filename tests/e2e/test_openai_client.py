@@ -28,7 +28,8 @@ def test_stream_equals_whole(server, model):
 
 def test_completions_with_logprobs_and_choices(server, model):
     answer = server.client().completions.create(model=model, prompt="Once upon a time", n=3, seed=5, max_tokens=12,
-                                                temperature=1.0, logprobs=3, extra_body={"ignore_eos": True})
+                                                temperature=1.0, logprobs=3,
+                                                extra_body={"ignore_eos": True, "skip_special_tokens": False})
     assert [c.index for c in answer.choices] == [0, 1, 2]
     assert len({c.text for c in answer.choices}) > 1
     for choice in answer.choices:
