@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -136,12 +137,15 @@ void add_answer(json::object& row, const LocalAnswer& answer) {
 }
 
 Result<void> write_rows(const std::vector<Job>& jobs, const std::string& path) {
-  std::ofstream file;
-  if (path != "-") file.open(path, std::ios::trunc);
-  std::ostream out(path == "-" ? std::cout.rdbuf() : file.rdbuf());
-  for (const Job& job : jobs) out << to_json_text(job.row) << '\n';
-  out.flush();
-  if (!out) return fail(ErrorCode::kIo, "cannot be written", path);
+  std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
+  if (file == nullptr) return fail(ErrorCode::kIo, "cannot be written", path);
+  for (const Job& job : jobs) {
+    const std::string line = to_json_text(job.row) + "\n";
+    std::fwrite(line.data(), 1, line.size(), file);
+  }
+  const bool written = std::fflush(file) == 0 && std::ferror(file) == 0;
+  if (file != stdout) std::fclose(file);
+  if (!written) return fail(ErrorCode::kIo, "cannot be written", path);
   return {};
 }
 

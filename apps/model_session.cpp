@@ -6,9 +6,9 @@
 
 #include "backend.h"
 #include "embedded_model.h"
+#include "rudder/base/clock.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
-#include "rudder/base/clock.h"
 
 namespace rudder::apps {
 namespace {
@@ -95,8 +95,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   const int64_t start = clock->now_us();
   ModelSession session;
   RUDDER_TRY(session.files, open_model_files(model));
-  RUDDER_TRY(std::unique_ptr<ops::Ops> ops,
-             make_backend(settings.exec, *session.files.checkpoint));
+  RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(settings.exec, *session.files.checkpoint));
   const std::string backend = ops->name();
   session.dtype = tensor::dtype_name(ops->linear_dtype());
   Progress progress(fmt::format("loading {}", session.files.name), true);
