@@ -33,8 +33,8 @@ endfunction()
 
 # rudder_test(NAME kv_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds]
 #             [SANITIZERS asan tsan])
-# SANITIZERS: the presets that `make test` runs it under once more; unit and api tests run under asan
-# unless told otherwise. Target asan_tests / tsan_tests builds them.
+# SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
+# under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
 function(rudder_test)
   if(NOT RUDDER_TESTS)
     return()
@@ -52,9 +52,6 @@ function(rudder_test)
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
-  endif()
-  if(NOT DEFINED ARG_SANITIZERS AND ARG_LABELS MATCHES "unit|api")
-    set(ARG_SANITIZERS asan)
   endif()
   foreach(sanitizer ${ARG_SANITIZERS})
     add_dependencies(${sanitizer}_tests ${ARG_NAME})

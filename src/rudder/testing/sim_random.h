@@ -2,6 +2,7 @@
 // splittable pseudorandom number generators", OOPSLA 2014).
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace rudder::testing {
