@@ -1,6 +1,6 @@
-// AddedTokens: the `added_tokens` of a tokenizer.json, which are found in the text before the model
-// sees it. Tokens with normalized = false are searched in the raw text, the others in the
-// normalised text. Owned by the Tokenizer, called by encode. Immutable: safe from any thread.
+// The `added_tokens` of a tokenizer.json, which are found in the text before the model sees it.
+// Tokens with normalized = false are searched in the raw text, the others in the normalised text.
+// Owned by the Tokenizer, called by encode. Immutable: safe from any thread.
 #pragma once
 
 #include <array>

@@ -44,6 +44,18 @@ TEST(Regex, WordCharactersDifferInsideAndOutsideAClass) {
   EXPECT_EQ(matches(R"(\bb)", "½b b"), (Strings{"b"}));
 }
 
+TEST(Regex, PatternsInUseCompile) {
+  for (
+      const char* pattern :
+      {R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+       R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+       R"((?:[^\r\n\p{L}\p{N}]?+\p{L}++)|\p{N}{1,3}+|(?=(\d{3})+(?!\d)))",
+       R"([一-龥぀-ゟ゠-ヿ]+)", R"([0-9][0-9][0-9])", R"(\s?[^\s!?.,]+)"}) {
+    const auto regex = Regex::compile(pattern, "test");
+    EXPECT_TRUE(regex.has_value()) << regex.error().to_string();
+  }
+}
+
 TEST(Regex, EmptyMatchesAdvance) {
   EXPECT_EQ(matches("a*", "baac"), (Strings{"", "aa", ""}));
 }

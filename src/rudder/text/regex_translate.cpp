@@ -324,8 +324,7 @@ class Translator {
     }
     bool negated = false;
     RUDDER_TRY(const std::string items, escape_items(negated, false));
-    const bool single =
-        !negated && items.find('\\', 1) == std::string::npos && items[0] == '\\';
+    const bool single = !negated && items.find('\\', 1) == std::string::npos && items[0] == '\\';
     atom(single ? items : fmt::format("[{}{}]", negated ? "^" : "", items));
     return {};
   }

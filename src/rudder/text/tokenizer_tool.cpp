@@ -1,7 +1,7 @@
 // tokenizer_tool: the room's command line, driven by tools/tokenizer_diff against the reference.
 //   encode TOKENIZER   a JSON string a line in; a line out of ids, their decodings and the streams'
 //   decode TOKENIZER   a JSON list of ids a line in; the same decodings out
-//   bench TOKENIZER FILE SECONDS   encode and stream-decode speed over the lines of FILE
+//   bench TOKENIZER SECONDS   a JSON string a line in; encode and stream-decode times out
 //   render TEMPLATE    a JSON context a line in; {"text"} or {"error"} out
 #include <fmt/format.h>
 
@@ -75,16 +75,15 @@ int decode_lines(const TokenizerPtr& tokenizer) {
   return 0;
 }
 
-// Whole passes over the lines until `seconds` have gone; the best pass counts, since other load on
+// Whole passes over the texts until `seconds` have gone; the best pass counts, since other load on
 // the machine only slows a pass down.
-int bench(const TokenizerPtr& tokenizer, const std::string& path, double seconds) {
-  auto text = read_text_file(path);
-  if (!text) return report(text.error());
-  std::vector<std::string_view> lines;
-  for (size_t from = 0; from < text->size();) {
-    const size_t end = std::min(text->find('\n', from), text->size() - 1);
-    lines.push_back(std::string_view(*text).substr(from, end + 1 - from));
-    from = end + 1;
+int bench(const TokenizerPtr& tokenizer, double seconds) {
+  std::vector<std::string> texts;
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    auto value = parse_json(line, "line");
+    if (!value) return report(value.error());
+    texts.emplace_back(value->as_string());
   }
   using Clock = std::chrono::steady_clock;
   const auto since = [](Clock::time_point start) {
@@ -97,8 +96,8 @@ int bench(const TokenizerPtr& tokenizer, const std::string& path, double seconds
     tokens = 0;
     std::vector<std::vector<int32_t>> all;
     auto start = Clock::now();
-    for (const std::string_view line : lines) {
-      auto ids = tokenizer->encode(line, {.add_special_tokens = false});
+    for (const std::string& text : texts) {
+      auto ids = tokenizer->encode(text, {.add_special_tokens = false});
       if (!ids) return report(ids.error());
       tokens += ids->size();
       all.push_back(std::move(*ids));
@@ -114,8 +113,8 @@ int bench(const TokenizerPtr& tokenizer, const std::string& path, double seconds
     best_stream = std::min(best_stream, since(start));
     if (bytes == 0) return 1;
   }
-  fmt::print("{{\"bytes\": {}, \"tokens\": {}, \"encode_s\": {:.6f}, \"stream_s\": {:.6f}}}\n",
-             text->size(), tokens, best_encode, best_stream);
+  fmt::print("{{\"tokens\": {}, \"encode_s\": {:.6f}, \"stream_s\": {:.6f}}}\n", tokens,
+             best_encode, best_stream);
   return 0;
 }
 
@@ -148,7 +147,7 @@ int run(const std::vector<std::string>& args) {
   if (!tokenizer) return report(tokenizer.error());
   if (args[0] == "encode") return encode_lines(*tokenizer);
   if (args[0] == "decode") return decode_lines(*tokenizer);
-  if (args[0] == "bench" && args.size() == 4) return bench(*tokenizer, args[2], std::stod(args[3]));
+  if (args[0] == "bench" && args.size() == 3) return bench(*tokenizer, std::stod(args[2]));
   return 2;
 }
 
