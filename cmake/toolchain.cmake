@@ -16,6 +16,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
 endif()
 add_compile_options(-fstack-protector-strong -fno-plt)
 add_compile_definitions(_GLIBCXX_ASSERTIONS)
+# GCC 12 splits some functions into a hot part and an empty cold part. The empty part's unwind entry has
+# the address of the next function's cold part and hides that one's, so that an exception which passes
+# there ends the process. Without the split there is no empty part.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-fno-reorder-blocks-and-partition)
+endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 
 if(RUDDER_SANITIZE)
