@@ -7,15 +7,26 @@ import sys
 import compile_commands
 
 
+GCC_ONLY = {"-Wno-restrict", "-fno-reorder-blocks-and-partition"}  # errors to clang
+
+
+def flags(command):
+    """The compiler's flags, without its name, the files and what only GCC knows."""
+    words = command[next(i for i, word in enumerate(command) if word.startswith("-")):]
+    words = words[:words.index("-o")]
+    return [word for word in words if word not in GCC_ONLY]
+
+
 def main():
     root = compile_commands.ROOT
-    sources = [s for s in compile_commands.load() if not s.endswith("_test.cpp")]
+    commands = compile_commands.load()
+    sources = [s for s in commands if not s.endswith("_test.cpp")]
     tidy = "clang-tidy-14"
     done_count = 0
 
     def lint(source):
         nonlocal done_count
-        done = subprocess.run([tidy, "--quiet", "-p", root / "build" / "release", source], cwd=root,
+        done = subprocess.run([tidy, "--quiet", source, "--", *flags(commands[source])], cwd=root,
                               capture_output=True, text=True)
         done_count += 1
         if done_count % 20 == 0:
