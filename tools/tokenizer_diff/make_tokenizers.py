@@ -204,7 +204,7 @@ def make(directory):
     paths = []
     for name, build in KINDS.items():
         path = directory / f"{name}.json"
-        if not path.exists():
+        if not path.exists() or path.stat().st_mtime < Path(__file__).stat().st_mtime:
             build().save(str(path), pretty=False)
         paths.append(path)
     return paths
