@@ -7,8 +7,6 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add_choice("device", &device, {"auto", "cpu"}, "What runs the model.");
   table.add_choice("dtype", &dtype, {"auto", "float32", "bfloat16"},
                    "Precision of weights and products; auto takes the fastest the device has.");
-  table.add_choice("kv-cache-dtype", &kv_cache_dtype, {"auto", "float32", "bfloat16"},
-                   "Precision of the KV cache; auto follows the backend.");
   table.add("threads", &threads, 0, 4096,
             "Threads of the CPU backend; 0 takes every core this process may use.");
   table.add("max-model-len", &max_model_len, 0, INT32_MAX,

@@ -13,7 +13,6 @@ namespace rudder::exec {
 struct ExecSettings {
   std::string device = "auto";
   std::string dtype = "auto";
-  std::string kv_cache_dtype = "auto";
   int32_t threads = 0;
   int32_t max_model_len = 0;
   int32_t block_size = 16;
