@@ -10,7 +10,7 @@ import sys
 import tempfile
 import time
 
-import httpx
+import httpx2
 import openai
 import pytest
 
@@ -49,14 +49,14 @@ class Server:
                              **options)
 
     def async_client(self, **options):
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
+        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=None)
         return openai.AsyncOpenAI(base_url=self.url + "/v1", api_key="none", max_retries=0, timeout=120,
-                                  http_client=httpx.AsyncClient(limits=limits, timeout=120), **options)
+                                  http_client=httpx2.AsyncClient(limits=limits, timeout=120), **options)
 
     def metrics(self):
         """{name with labels: value} of /metrics."""
         values = {}
-        for line in httpx.get(self.url + "/metrics", timeout=10).text.splitlines():
+        for line in httpx2.get(self.url + "/metrics", timeout=10).text.splitlines():
             if line and line[0] != "#":
                 name, value = line.rsplit(" ", 1)
                 values[name] = float(value)

@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 
-import httpx
+import httpx2
 import openai
 import pytest
 from conftest import Server, run_rudder, serving
@@ -17,7 +17,7 @@ def test_api_key_guards(tmp_path):
         with pytest.raises(openai.AuthenticationError):
             server.client(api_key="wrong").models.list()
         assert server.client(api_key="sesame").models.list().data
-        assert httpx.get(server.url + "/health").status_code == 200
+        assert httpx2.get(server.url + "/health").status_code == 200
 
 
 def test_sigterm_lets_streams_finish():
@@ -50,7 +50,7 @@ def test_full_queue_is_503_with_retry_after():
         answers = []
 
         def post():
-            answers.append(httpx.post(url, json=body, timeout=60))
+            answers.append(httpx2.post(url, json=body, timeout=60))
 
         threads = [threading.Thread(target=post) for _ in range(8)]
         for thread in threads:

@@ -95,18 +95,18 @@ def test_prompt_longer_than_the_context(server, model):
 
 
 def test_tokenize_round_trip(server, model):
-    import httpx
+    import httpx2
 
     text = "What is 12 + 345? Grüße, 世界 🙂"
-    tokens = httpx.post(server.url + "/tokenize", json={"model": model, "prompt": text}).json()["tokens"]
-    back = httpx.post(server.url + "/detokenize", json={"model": model, "tokens": tokens}).json()["prompt"]
+    tokens = httpx2.post(server.url + "/tokenize", json={"model": model, "prompt": text}).json()["tokens"]
+    back = httpx2.post(server.url + "/detokenize", json={"model": model, "tokens": tokens}).json()["prompt"]
     assert back == text
 
 
 def test_service_endpoints(server):
-    import httpx
+    import httpx2
 
     for path in ("/health", "/livez", "/readyz", "/version", "/server_info", "/metrics", "/v1/models"):
-        assert httpx.get(server.url + path).status_code == 200, path
-    assert httpx.get(server.url + "/nothing").status_code == 404
-    assert httpx.get(server.url + "/v1/completions").status_code == 405
+        assert httpx2.get(server.url + path).status_code == 200, path
+    assert httpx2.get(server.url + "/nothing").status_code == 404
+    assert httpx2.get(server.url + "/v1/completions").status_code == 405
