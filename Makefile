@@ -4,14 +4,13 @@ BUILD := build/release
 JOBS := $(shell nproc)
 ARGS ?=
 
-.PHONY: help setup build serve test check lint clean
+.PHONY: help setup build serve test check clean
 
 help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
 	@echo "make test    set up, check the sources, build, run every CPU test and the end-to-end tests"
 	@echo "make build   build the rudder binary only"
-	@echo "make check   the source checks only (format, rooms, budgets, headers)"
-	@echo "make lint    clang-tidy over every source (slow)"
+	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
 
 setup:
 	@tools/setup.sh build
@@ -29,10 +28,6 @@ test:
 check:
 	@tools/setup.sh build test
 	@tools/check.sh
-
-lint:
-	@tools/setup.sh build test
-	@python3 tools/tidy.py
 
 clean:
 	rm -rf build

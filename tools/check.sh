@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The only definition of "clean": format, room table, budgets, banned calls, headers that stand
-# alone. `make test` and continuous integration run exactly this.
+# alone, clang-tidy. `make test` and continuous integration run exactly this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,3 +16,6 @@ python3 tools/room_lint.py
 
 say "headers stand alone"
 python3 tools/header_check.py
+
+say "clang-tidy"
+python3 tools/tidy.py

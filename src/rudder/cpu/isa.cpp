@@ -1,5 +1,6 @@
 #include "rudder/cpu/isa.h"
 
+#include <cpuid.h>
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -16,6 +17,14 @@ bool request_tiles() {
   return syscall(SYS_arch_prctl, kArchReqXcompPerm, kXfeatureXtiledata) == 0;
 }
 
+// CPUID leaf 7: AMX-BF16 is bit 22 of EDX, AMX-TILE bit 24 (not every compiler knows their names).
+bool has_amx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  if (__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) == 0) return false;
+  constexpr unsigned kBf16AndTile = (1u << 22) | (1u << 24);
+  return (edx & kBf16AndTile) == kBf16AndTile;
+}
+
 bool runs(Isa isa) {
   switch (isa) {
     case Isa::kPortable:
@@ -28,8 +37,7 @@ bool runs(Isa isa) {
     case Isa::kAvx512Bf16:
       return __builtin_cpu_supports("avx512bf16");
     case Isa::kAmx:
-      return __builtin_cpu_supports("amx-tile") && __builtin_cpu_supports("amx-bf16") &&
-             request_tiles();
+      return has_amx() && request_tiles();
   }
   return false;
 }

@@ -83,8 +83,9 @@ Result<double> measure_product_rate(ThreadPool& pool, const Kernels& kernels, El
       }
     });
   });
-  const double depth = static_cast<double>(kSteps * 4 / element_bytes(element));
-  return 2.0 * kRows * kPanels * kPanelWidth * depth * kRepeats * pool.num_threads() / seconds;
+  const int64_t depth = kSteps * 4 / static_cast<int64_t>(element_bytes(element));
+  return 2.0 * kRows * kPanels * kPanelWidth * static_cast<double>(depth) * kRepeats *
+         pool.num_threads() / seconds;
 }
 
 }  // namespace rudder::cpu

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -127,8 +126,8 @@ void BlockCache::distrust(std::span<const BlockId> blocks) {
 }
 
 void BlockCache::release(Chain& chain, std::span<const BlockId> blocks) {
-  for (const BlockId block : std::views::reverse(blocks)) {
-    pool_.release(block, index_.contains(block));
+  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
+    pool_.release(*block, index_.contains(*block));
   }
   chain.num_shared = 0;
   chain.last_shared = NodeRef{};

@@ -37,8 +37,9 @@ class AnswerFormat {
                                               std::shared_ptr<const text::Tokenizer> tokenizer);
   virtual ~AnswerFormat() = default;
 
-  // One event ("data: {...}\n\n") with this piece; a chat choice's first piece is preceded by the
-  // event that names the role.
+  // One event ("data: {...}\n\n") with this piece, also when its tokens have no text yet (half a
+  // character, a special token): a client sees every token at its own step. A chat choice's first
+  // piece is preceded by the event that names the role.
   virtual void append_events(std::string& out, const ChoicePiece& piece) const = 0;
   // The event after the last choice's end, where usage was asked for; no choices in it.
   void append_usage_event(std::string& out, const engine::Usage& total) const;

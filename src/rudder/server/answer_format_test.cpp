@@ -54,7 +54,9 @@ TEST_F(AnswerFormatTest, ChatEvents) {
                 R"(,"logprobs":null,"finish_reason":null}]})" + "\n\n");
   piece.first = false;
   piece.text = "";
-  EXPECT_EQ(events(options, piece), "") << "held-back text makes no event";
+  EXPECT_EQ(events(options, piece),
+            start + R"("content":""},"logprobs":null,"finish_reason":null}]})" + "\n\n")
+      << "a token without text is an event too";
   piece.finish = engine::FinishReason::kStop;
   piece.stop_reason = "END";
   EXPECT_EQ(events(options, piece),

@@ -47,8 +47,6 @@ void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) const
     }
     out += "}\n\n";
   }
-  const bool tells_tokens = options_.logprobs || options_.return_token_ids;
-  if (piece.text.empty() && !piece.finish && !(tells_tokens && !piece.tokens.empty())) return;
   append_start(out, piece.index);
   if (!piece.text.empty() || !piece.finish) {
     out += "\"content\":";

@@ -46,8 +46,6 @@ void CompletionsFormat::append_choice(std::string& out, const ChoicePiece& piece
 }
 
 void CompletionsFormat::append_events(std::string& out, const ChoicePiece& piece) const {
-  const bool tells_tokens = options_.logprobs || options_.return_token_ids;
-  if (piece.text.empty() && !piece.finish && !(tells_tokens && !piece.tokens.empty())) return;
   out += event_start_;
   out += ",\"choices\":[";
   append_choice(out, piece);

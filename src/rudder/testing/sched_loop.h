@@ -161,8 +161,8 @@ class SchedLoop {
 
 // `len` tokens that differ between seeds.
 inline std::vector<int32_t> test_prompt(int32_t len, int32_t seed) {
-  std::vector<int32_t> tokens;
-  for (int32_t i = 0; i < len; ++i) tokens.push_back((seed * 131 + i * 7) % 1000);
+  std::vector<int32_t> tokens(static_cast<size_t>(len));
+  for (int32_t i = 0; i < len; ++i) tokens[static_cast<size_t>(i)] = (seed * 131 + i * 7) % 1000;
   return tokens;
 }
 

@@ -84,8 +84,8 @@ class Stress {
   }
 
   std::vector<int32_t> draw_tokens(int32_t count) {
-    std::vector<int32_t> tokens;
-    for (int32_t i = 0; i < count; ++i) tokens.push_back(pick(0, kAlphabet - 1));
+    std::vector<int32_t> tokens(static_cast<size_t>(count));
+    for (int32_t& token : tokens) token = pick(0, kAlphabet - 1);
     return tokens;
   }
 
