@@ -23,6 +23,9 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-fno-reorder-blocks-and-partition)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+if(RUDDER_SANITIZE)  # a third less to compile than with -O2
+  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1 -DNDEBUG")
+endif()
 
 if(RUDDER_SANITIZE)
   add_compile_options(-fsanitize=${RUDDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
