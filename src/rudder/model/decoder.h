@@ -15,13 +15,14 @@
 
 namespace rudder::model {
 
-// The step as the decoder sees it: T tokens of num_seqs sequences, packed one after another.
+// The step as the decoder sees it: T tokens of num_seqs sequences, packed one after another. Views
+// of i32 in device memory.
 struct ForwardBatch {
-  std::span<const int32_t> ids;        // [T]
-  std::span<const int32_t> positions;  // [T]
-  std::span<const int32_t> kv_slot;    // [T] block * block_size + offset, -1 = write nothing
+  ops::View ids;        // [T]
+  ops::View positions;  // [T]
+  ops::View kv_slot;    // [T] block * block_size + offset, -1 = write nothing
   ops::AttentionBatch attention;
-  std::span<const int32_t> logits_rows;  // [R] tokens whose logits are wanted, ascending
+  ops::View logits_rows;  // [R] tokens whose logits are wanted, ascending; [0] for none
 };
 
 struct DecoderLimits {

@@ -1,10 +1,10 @@
 // Parameter structs of the macro-ops: plain data, shapes in the comments. T = tokens of the step,
-// optional parts are empty views. "act" is the backend's activation dtype (Ops::act_dtype).
+// R = rows of logits, S = slots; optional parts are empty views. "act" is the backend's activation
+// dtype (Ops::act_dtype). Every View is memory of the device, unless it says host.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 
 #include "rudder/tensor/view.h"
 
@@ -41,6 +41,8 @@ struct LinearWeight {
   int64_t in = 0;
   int64_t out = 0;
   int64_t bytes = 0;  // of device memory that one product reads
+  // Of the x that it is multiplied with: act, or F8E4M3 with a scale a token.
+  tensor::DType x_dtype = tensor::DType::kF32;
 };
 
 // One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up).
@@ -54,13 +56,14 @@ struct LinearPart {
 struct EmbedArgs {
   View table;                          // [vocab, hidden] f32 | bf16; empty when `tied` is set
   const LinearWeight* tied = nullptr;  // out = vocab, in = hidden
-  std::span<const int32_t> ids;        // [T]
+  View ids;                            // [T] i32
   float scale = 1.0f;                  // Gemma multiplies by sqrt(hidden)
   View out;                            // [T, hidden] act
 };
 
 struct LinearArgs {
-  View x;  // [T, in] act
+  View x;        // [T, in] weight->x_dtype
+  View x_scale;  // [T] f32, when x is F8E4M3
   const LinearWeight* weight = nullptr;
   View out;  // [T, out] act
 };
@@ -79,19 +82,22 @@ struct QkvPrepArgs {
   int32_t num_heads = 0;
   NormSpec q_norm;  // optional; weight [head_dim]: per head; [num_heads * head_dim]: over all heads
   NormSpec k_norm;  // likewise with num_kv_heads
-  View rope;  // [rope_rows, 2, rot / 2] f32: cos then sin, scaling included; rotate-half pairs
-  std::span<const int32_t> rope_row;  // [T] row of `rope` (the position, or another table's row)
-  std::span<const int32_t> kv_slot;   // [T] block * block_size + offset; -1 = do not write
+  View rope;      // [rope_rows, 2, rot / 2] f32: cos then sin, scaling included; rotate-half pairs
+  View rope_row;  // [T] i32 row of `rope` (the position, or another table's row)
+  View kv_slot;   // [T] i32 block * block_size + offset; -1 = do not write
   KvLayer kv;
   View q_out;  // [T, num_heads * head_dim] act
 };
 
-// What attention needs to know of the step; spans live until the step's last attention().
+// What attention needs to know of the step; the views live until the step's last attention().
 struct AttentionBatch {
-  std::span<const int32_t> q_begin;      // [num_seqs + 1] prefix sums of q_len
-  std::span<const int32_t> kv_len;       // [num_seqs] tokens in KV after this step's writes
-  std::span<const int32_t> block_table;  // [num_seqs, max_blocks] block ids
-  int32_t max_blocks = 0;
+  View q_begin;      // [num_seqs + 1] i32 prefix sums of q_len
+  View kv_len;       // [num_seqs] i32 tokens in KV after this step's writes; 0 = a row of padding
+  View table_row;    // [num_seqs] i32 the sequence's row of block_table
+  View block_table;  // [S + 1, max_blocks] i32 block ids; SlotState.block_table
+  // Bounds that the host knows; a captured step keeps those of its capture.
+  int32_t max_q_len = 0;
+  int32_t max_kv_len = 0;
 };
 
 struct AttentionArgs {
@@ -110,13 +116,21 @@ enum class Activation : uint8_t { kSilu, kGeluTanh, kGelu };
 struct GatedActArgs {
   View x;  // [T, 2 * width] act
   Activation activation = Activation::kSilu;
-  View out;  // [T, width] act
+  View out;        // [T, width] act, or F8E4M3 with out_scale
+  View out_scale;  // [T] f32, only with F8E4M3
 };
 
 struct GatherRowsArgs {
-  View x;                         // [T, width] act
-  std::span<const int32_t> rows;  // [R] row numbers
-  View out;                       // [R, width] act
+  View x;     // [T, width] act
+  View rows;  // [R] i32 row numbers
+  View out;   // [R, width] act
+};
+
+// Quantises a row at a time: scale = max |x| / 448.
+struct QuantiseArgs {
+  View x;          // [T, width] act
+  View out;        // [T, width] F8E4M3
+  View out_scale;  // [T] f32
 };
 
 struct LogitsArgs {

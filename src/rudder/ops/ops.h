@@ -6,15 +6,22 @@
 // CHECKs, it does not return errors for shapes. Rows are independent: a row's result depends on
 // neither the number of rows in the call nor its place among them, bit for bit (the CPU always, the
 // GPU in its batch-invariant mode).
+//
+// Ops are enqueued in order on the device's one stream and nothing here waits for them, but
+// Event::wait. A device fault is kept and comes out of status() and of every later Event::wait,
+// with the op, its shapes and the stream. A CPU runs each op before it returns.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "rudder/base/result.h"
 #include "rudder/ops/args.h"
 #include "rudder/ops/sample_args.h"
+#include "rudder/ops/slot_args.h"
+#include "rudder/ops/stream.h"
 
 namespace rudder::ops {
 
@@ -27,6 +34,9 @@ class Ops {
   virtual tensor::DType kv_dtype() const = 0;
   virtual tensor::DType linear_dtype() const = 0;  // of what make_linear stores: memory planning
 
+  // Bytes that may still be allocated, of the device and of this process.
+  virtual int64_t available_memory() const = 0;
+
   // Memory of the device, 64-byte aligned, zeroed, alive as long as this object.
   virtual Result<View> allocate(tensor::DType dtype, tensor::Shape shape) = 0;
   // A copy of a host tensor on the device, converted to `dtype`.
@@ -34,6 +44,24 @@ class Ops {
   // Stacks the parts along `out` and packs them as this backend multiplies them.
   virtual Result<LinearWeight> make_linear(std::span<const LinearPart> parts) = 0;
 
+  // Host memory that copy_in and copy_out reach without a wait; zeroed, alive as long as this
+  // object.
+  virtual Result<View> allocate_staging(int64_t bytes) = 0;  // [bytes] u8
+
+  virtual void copy_in(const View& device, const View& staging) = 0;  // equal bytes
+  virtual void copy_out(const View& staging, const View& device) = 0;
+
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual void record(Event& event) = 0;
+  virtual Result<void> status() = 0;
+
+  // Graphs: ops between the two are recorded, not run. False where a device has none.
+  virtual bool has_graphs() const = 0;
+  virtual void begin_capture() = 0;
+  virtual Result<std::unique_ptr<Graph>> end_capture() = 0;
+  virtual void replay(Graph& graph) = 0;
+
+  virtual void begin_step(const BeginStepArgs& args) = 0;
   virtual void embed(const EmbedArgs& args) = 0;
   virtual void residual_norm(const ResidualNormArgs& args) = 0;
   virtual void linear(const LinearArgs& args) = 0;
@@ -41,6 +69,7 @@ class Ops {
   virtual void plan_attention(const AttentionBatch& batch) = 0;  // once a step, before attention()
   virtual void attention(const AttentionArgs& args) = 0;
   virtual void gated_act(const GatedActArgs& args) = 0;
+  virtual void quantise(const QuantiseArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
   virtual void logits(const LogitsArgs& args) = 0;
   virtual void sample(const SampleArgs& args) = 0;

@@ -2,15 +2,17 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
-#include <utility>
 
+#include "rudder/ops/slot_args.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
 
-// One row to sample; spans and pointers stay valid until sample() returns.
+// One row to sample, as it lies in device memory. Lists are ranges of SampleArgs.lists.
 struct SampleRow {
+  uint64_t seed = 0;
+  int32_t position = 0;  // of the token to be sampled: with `seed`, the RNG's counter
+  int32_t slot = 0;      // S: a row of padding, nothing is written for it
   float temperature = 1.0f;
   int32_t top_k = 0;
   float top_p = 1.0f;
@@ -18,31 +20,47 @@ struct SampleRow {
   float repetition_penalty = 1.0f;
   float presence_penalty = 0.0f;
   float frequency_penalty = 0.0f;
-  uint64_t seed = 0;
-  int32_t position = 0;  // of the token to be sampled: with `seed`, the RNG's counter
-  int32_t num_logprobs = -1;
-  bool ban_stop_ids = false;  // min_tokens is not reached
-  std::span<const int32_t> stop_ids;
-  std::span<const std::pair<int32_t, float>> logit_bias;
-  // Occurrences of each token, [vocab], when a penalty is on, else null. `output_count` counts the
-  // output; `prompt_seen` is 1 where the prompt has the token.
-  const int32_t* output_count = nullptr;
-  const uint8_t* prompt_seen = nullptr;
+  int32_t has_penalties = 0;  // 1: SlotState's counts are read and kept
+  int32_t num_logprobs = -1;  // -1 = none
+  int32_t ban_stop_ids = 0;   // 1: min_tokens is not reached
+  int32_t stop_begin = 0;     // stop ids, one word each
+  int32_t num_stop_ids = 0;
+  int32_t bias_begin = 0;  // pairs of words: token, then the bits of the float added to its logit
+  int32_t num_bias = 0;
+  int32_t max_len = 0;  // the sequence ends when position + 1 reaches it
+  int32_t reserved = 0;
 };
+static_assert(sizeof(SampleRow) == 80);
 
-struct SampleLogprobs {
-  float logprob = 0;
+enum class SampleEnd : int32_t { kNone, kStopId, kLength, kNumerical, kMasked };
+
+struct SampledToken {
+  int32_t token = -1;  // -1 when kNumerical or kMasked
+  SampleEnd end = SampleEnd::kNone;
+  float logprob = 0;  // both only where num_logprobs >= 0
   int32_t rank = 0;
-  // In: room for num_logprobs. Out: filled, best first; shorter when the vocabulary is.
-  std::span<std::pair<int32_t, float>> top;
 };
 
+struct TopLogprob {
+  int32_t token = -1;  // -1 past the end of a small vocabulary
+  float logprob = 0;
+};
+
+// Samples each row, then keeps what the next step needs: carry, ended, output_count. A row of a
+// slot that has ended is kMasked and changes nothing. kNumerical (NaN or +Inf in the row, or
+// nothing above -Inf, also after the bans) ends the sequence without a token.
 struct SampleArgs {
   tensor::View logits;  // [R, vocab] f32; may be overwritten
-  std::span<const SampleRow> rows;
-  // [R] out; -1 where the row holds NaN or +Inf, or nothing above -Inf (also after the bans).
-  std::span<int32_t> tokens;
-  std::span<SampleLogprobs> logprobs;  // [R] out, read where num_logprobs >= 0
+  tensor::View rows;    // [R, sizeof(SampleRow)] u8
+  tensor::View lists;   // [.] i32
+  SlotState state;
+  tensor::View sampled;  // [R, 4] i32 out: SampledToken
+  tensor::View top;      // [R, max_logprobs, 2] i32 out: TopLogprob, num_logprobs of each row
+  // What the host knows of the rows, so that a backend can pick its kernels; a captured step keeps
+  // those of its capture.
+  bool all_greedy = false;   // temperature 0 in every row
+  bool any_logprobs = true;  // num_logprobs >= 0 in some row
+  bool any_changed = true;   // bias, bans or penalties in some row
 };
 
 }  // namespace rudder::ops

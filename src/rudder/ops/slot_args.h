@@ -1,0 +1,52 @@
+// What the device keeps of every sequence between steps, and the macro-op that opens a step on it.
+// Sampled tokens and stop checks live here, so that a step can be enqueued before the tokens of the
+// one before it have reached the host. Allocated once by exec.
+#pragma once
+
+#include <cstdint>
+
+#include "rudder/tensor/view.h"
+
+namespace rudder::ops {
+
+// One row a slot; row S is of padding and never read by anyone.
+struct SlotState {
+  tensor::View carry;         // [S + 1] i32 the last sampled token; -1 before the first
+  tensor::View ended;         // [S + 1] i32 1 = the sequence has ended: its later rows are masked
+  tensor::View block_table;   // [S + 1, max_blocks] i32
+  tensor::View output_count;  // [S + 1, vocab] i32 occurrences in the output; for penalties
+  tensor::View prompt_seen;   // [S + 1, vocab] u8 1 where the prompt has the token
+};
+
+// A slot that is opened under a new generation: ended = 0, carry = -1.
+struct OpenedSlot {
+  int32_t slot = 0;
+  int32_t has_counts = 0;  // 1: its rows of output_count and prompt_seen are cleared
+};
+
+struct BlockWrite {  // block_table[slot, index] = block
+  int32_t slot = 0;
+  int32_t index = 0;
+  int32_t block = 0;
+};
+
+struct HistoryToken {  // of an opened slot with counts
+  int32_t slot = 0;
+  int32_t token = 0;
+  int32_t is_prompt = 0;  // 1: into prompt_seen, 0: into output_count
+};
+
+// In this order: slots are opened, their history is counted, blocks are written, carried tokens are
+// put in place. Rows of a slot that has ended read and write no more than padding does.
+struct BeginStepArgs {
+  SlotState state;
+  tensor::View opened;   // [.] OpenedSlot as i32 [n, 2]; optional
+  tensor::View history;  // [.] HistoryToken as i32 [n, 3]; optional
+  tensor::View blocks;   // [.] BlockWrite as i32 [n, 3]; optional
+  // [T] i32, in place. In: a token, or -1 - slot for the slot's carry. Out: the token, 0 where
+  // nothing was ever sampled.
+  tensor::View ids;
+  tensor::View kv_slot;  // [T] i32, in place: -1 where ids named a slot that has ended
+};
+
+}  // namespace rudder::ops
