@@ -28,7 +28,8 @@ struct ResidualNormArgs {
   View delta;           // [T, hidden] act; may be overwritten, may be `out`
   NormSpec delta_norm;  // post-norm of the branch (Gemma 2/3, OLMo-2)
   NormSpec norm;        // pre-norm of the next branch
-  View out;             // [T, hidden] act
+  View out;             // [T, hidden] act, or F8E4M3 with out_scale
+  View out_scale;       // [T] f32, only with F8E4M3
 };
 
 // A weight in the backend's own layout, made once by Ops::make_linear.
@@ -126,7 +127,8 @@ struct GatherRowsArgs {
   View out;   // [R, width] act
 };
 
-// Quantises a row at a time: scale = max |x| / 448.
+// Quantises a row at a time: scale = max |x| / 448, out = x / scale, to nearest even; NaN stays
+// NaN. A row of zeros gives zeros. So do the ops that write F8E4M3 themselves.
 struct QuantiseArgs {
   View x;          // [T, width] act
   View out;        // [T, width] F8E4M3
@@ -134,7 +136,8 @@ struct QuantiseArgs {
 };
 
 struct LogitsArgs {
-  View x;  // [R, hidden] act, normed
+  View x;        // [R, hidden] head->x_dtype, normed
+  View x_scale;  // [R] f32, when x is F8E4M3
   const LinearWeight* head = nullptr;
   float softcap = 0.0f;  // final soft-cap (Gemma 2); 0 = off
   View out;              // [R, vocab] f32

@@ -43,7 +43,8 @@ struct BeginStepArgs {
   tensor::View opened;   // [.] OpenedSlot as i32 [n, 2]; optional
   tensor::View history;  // [.] HistoryToken as i32 [n, 3]; optional
   tensor::View blocks;   // [.] BlockWrite as i32 [n, 3]; optional
-  // [T] i32, in place. In: a token, or -1 - slot for the slot's carry. Out: the token, 0 where
+  // [T] i32, in place; optional, with kv_slot: lists that are long come in several calls, and only
+  // the last has them. In: a token, or -1 - slot for the slot's carry. Out: the token, 0 where
   // nothing was ever sampled.
   tensor::View ids;
   tensor::View kv_slot;  // [T] i32, in place: -1 where ids named a slot that has ended
