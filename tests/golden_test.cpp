@@ -67,7 +67,9 @@ class Model {
   static constexpr int32_t kBlockSize = 16;
 
   Model(const std::string& folder, int32_t max_len, std::unique_ptr<ops::Ops> ops)
-      : max_blocks_((max_len + kBlockSize - 1) / kBlockSize), ops_(std::move(ops)) {
+      : max_len_(max_len),
+        max_blocks_((max_len + kBlockSize - 1) / kBlockSize),
+        ops_(std::move(ops)) {
     auto checkpoint = weights::Checkpoint::open_folder(folder);
     check(checkpoint);
     auto spec = model::read_spec(**checkpoint);
@@ -103,6 +105,7 @@ class Model {
     std::vector<int32_t> q_begin = {0};
     std::vector<int32_t> kv_len;
     std::vector<int32_t> table;
+    std::vector<int32_t> table_row;
     for (const Piece& piece : pieces) {
       for (size_t i = 0; i < piece.ids.size(); ++i) {
         const int32_t position = piece.begin + static_cast<int32_t>(i);
@@ -114,16 +117,22 @@ class Model {
       }
       q_begin.push_back(static_cast<int32_t>(ids.size()));
       kv_len.push_back(piece.begin + static_cast<int32_t>(piece.ids.size()));
+      table_row.push_back(static_cast<int32_t>(table_row.size()));
       for (int32_t b = 0; b < max_blocks_; ++b) table.push_back(block(piece.seq, b));
     }
-    const ops::View logits = decoder_->forward({.ids = ids,
-                                                .positions = positions,
-                                                .kv_slot = slots,
-                                                .attention = {.q_begin = q_begin,
-                                                              .kv_len = kv_len,
-                                                              .block_table = table,
-                                                              .max_blocks = max_blocks_},
-                                                .logits_rows = rows});
+    using tensor::host_view;
+    tensor::View block_table = host_view(table);
+    block_table.shape = {static_cast<int64_t>(pieces.size()), max_blocks_};
+    const ops::View logits = decoder_->forward({.ids = host_view(ids),
+                                                .positions = host_view(positions),
+                                                .kv_slot = host_view(slots),
+                                                .attention = {.q_begin = host_view(q_begin),
+                                                              .kv_len = host_view(kv_len),
+                                                              .table_row = host_view(table_row),
+                                                              .block_table = block_table,
+                                                              .max_q_len = 256,
+                                                              .max_kv_len = max_len_},
+                                                .logits_rows = host_view(rows)});
     const float* data = logits.as<float>();
     return {data, data + logits.shape.numel()};
   }
@@ -135,6 +144,7 @@ class Model {
   }
   int32_t block(int32_t seq, int32_t index) const { return index * kNumSeqs + seq; }
 
+  const int32_t max_len_;
   const int32_t max_blocks_;
   const std::unique_ptr<ops::Ops> ops_;
   model::ModelSpec spec_;

@@ -9,6 +9,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/kernels.h"
 #include "rudder/cpu/panel_attention.h"
 #include "rudder/cpu/panel_weight.h"
@@ -29,7 +30,7 @@ const PanelWeight& weight_of(const LinearWeight& weight) {
   return static_cast<const PanelWeight&>(*weight.packed);
 }
 
-class FastOps final : public ops::Ops {
+class FastOps final : public HostOps {
  public:
   FastOps(Isa isa, DType dtype, int num_threads)
       : isa_(isa), dtype_(dtype), kernels_(kernels_for(isa)), pool_(num_threads) {}
@@ -41,12 +42,6 @@ class FastOps final : public ops::Ops {
   DType kv_dtype() const override { return dtype_; }
   DType linear_dtype() const override { return dtype_; }
 
-  Result<View> allocate(DType dtype, tensor::Shape shape) override {
-    return memory_.allocate(dtype, shape);
-  }
-  Result<View> upload(const View& host, DType dtype) override {
-    return memory_.upload(host, dtype);
-  }
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     return pack_linear(parts, dtype_ == DType::kBF16 ? Element::kBf16 : Element::kF32, pool_);
   }
@@ -54,7 +49,7 @@ class FastOps final : public ops::Ops {
   void embed(const ops::EmbedArgs& args) override {
     const int64_t hidden = args.out.shape[1];
     for_rows(args.out.shape[0], hidden, [&](int64_t t) {
-      const int64_t id = args.ids[static_cast<size_t>(t)];
+      const int64_t id = args.ids.as<int32_t>()[t];
       float* out = args.out.as<float>() + t * hidden;
       if (args.tied != nullptr) {
         weight_of(*args.tied).read_row(id, out);
@@ -68,6 +63,7 @@ class FastOps final : public ops::Ops {
   }
 
   void residual_norm(const ops::ResidualNormArgs& args) override {
+    RUDDER_CHECK(args.out_scale.empty(), "no product here takes quantised rows");
     const int64_t hidden = args.x.shape[1];
     for_rows(args.x.shape[0], hidden, [&](int64_t t) {
       float* x = args.x.as<float>() + t * hidden;
@@ -103,32 +99,22 @@ class FastOps final : public ops::Ops {
     });
   }
 
-  void plan_attention(const ops::AttentionBatch& batch) override { batch_ = batch; }
-
   void attention(const ops::AttentionArgs& args) override {
     if (fits_panels(args.kv)) {
-      panel_attention(kernels_, pool_, args, batch_);
+      panel_attention(kernels_, pool_, args, batch());
     } else {
-      plain_attention(args, batch_);
+      plain_attention(args, batch());
     }
   }
 
   void gated_act(const ops::GatedActArgs& args) override {
+    RUDDER_CHECK(args.out_scale.empty(), "no product here takes quantised rows");
     const int64_t width = args.out.shape[1];
     for_rows(args.out.shape[0], width, [&](int64_t t) {
       const float* gate = args.x.as<float>() + t * 2 * width;
       kernels_.gated_act(gate, gate + width, width, args.activation,
                          args.out.as<float>() + t * width);
     });
-  }
-
-  void gather_rows(const ops::GatherRowsArgs& args) override {
-    const int64_t width = args.x.shape[1];
-    float* out = args.out.as<float>();
-    for (const int32_t row : args.rows) {
-      std::copy_n(args.x.as<float>() + row * width, width, out);
-      out += width;
-    }
   }
 
   void logits(const ops::LogitsArgs& args) override {
@@ -165,9 +151,7 @@ class FastOps final : public ops::Ops {
   DType dtype_;
   const Kernels& kernels_;
   ThreadPool pool_;
-  DeviceMemory memory_;
   ProductScratch scratch_;
-  ops::AttentionBatch batch_;
 };
 
 }  // namespace

@@ -101,7 +101,7 @@ void compare(ops::Ops& ops, const char* name, int64_t tokens, int64_t in, int64_
   Times ours;
   Times theirs;
   for (int pass = 0; pass < 20; ++pass) {
-    time_once([&] { ops.linear({x, &linear, y}); }, ours);
+    time_once([&] { ops.linear({x, {}, &linear, y}); }, ours);
     time_once([&] { library.run(); }, theirs);
   }
   const double gflop = 2e-9 * static_cast<double>(tokens * in * out);

@@ -19,6 +19,7 @@ namespace {
 using ops::LinearWeight;
 using ops::View;
 using tensor::DType;
+using tensor::host_view;
 
 constexpr int32_t kBlockSize = 16;
 
@@ -95,13 +96,13 @@ class BenchModel {
     plan(step);
     const View x = x_.rows(0, tokens);
     const View branch = branch_.rows(0, tokens);
-    time(kEmbed, [&] { ops_->embed({{}, &head_, ids_, 1.0f, x}); });
+    time(kEmbed, [&] { ops_->embed({{}, &head_, host_view(ids_), 1.0f, x}); });
     for (size_t i = 0; i < layers_.size(); ++i) run_layer(layers_[i], tokens, i == 0);
-    time(kNorm, [&] { ops_->residual_norm({x, branch, {}, layers_[0].norm, branch}); });
+    time(kNorm, [&] { ops_->residual_norm({x, branch, {}, layers_[0].norm, branch, {}}); });
     const View last = last_.rows(0, step.num_seqs);
     time(kHead, [&] {
-      ops_->gather_rows({branch, last_rows_, last});
-      ops_->logits({last, &head_, 0.0f, logits_.rows(0, step.num_seqs)});
+      ops_->gather_rows({branch, host_view(last_rows_), last});
+      ops_->logits({last, {}, &head_, 0.0f, logits_.rows(0, step.num_seqs)});
     });
     return seconds_;
   }
@@ -168,6 +169,7 @@ class BenchModel {
     last_rows_.clear();
     q_begin_ = {0};
     kv_len_.clear();
+    table_rows_.clear();
     table_.resize(static_cast<size_t>(max_seqs_ * blocks_per_seq_));
     std::iota(table_.begin(), table_.end(), 0);
     for (int64_t s = 0; s < step.num_seqs; ++s) {
@@ -180,8 +182,13 @@ class BenchModel {
       q_begin_.push_back(static_cast<int32_t>(ids_.size()));
       last_rows_.push_back(static_cast<int32_t>(ids_.size()) - 1);
       kv_len_.push_back(static_cast<int32_t>(step.context + step.q_len));
+      table_rows_.push_back(static_cast<int32_t>(s));
     }
-    ops_->plan_attention({q_begin_, kv_len_, table_, static_cast<int32_t>(blocks_per_seq_)});
+    View table = host_view(table_);
+    table.shape = {max_seqs_, blocks_per_seq_};
+    ops_->plan_attention({host_view(q_begin_), host_view(kv_len_), host_view(table_rows_), table,
+                          static_cast<int32_t>(step.q_len),
+                          static_cast<int32_t>(step.context + step.q_len)});
   }
 
   void run_layer(const Layer& layer, int64_t tokens, bool first) {
@@ -194,17 +201,18 @@ class BenchModel {
     const View acted = acted_.rows(0, tokens);
     const auto heads = static_cast<int32_t>(shape_.num_heads);
     const View delta = first ? View{} : branch;
-    time(kNorm, [&] { ops_->residual_norm({x, delta, {}, layer.norm, branch}); });
-    time(kQkv, [&] { ops_->linear({branch, &layer.qkv, qkv}); });
+    time(kNorm, [&] { ops_->residual_norm({x, delta, {}, layer.norm, branch, {}}); });
+    time(kQkv, [&] { ops_->linear({branch, {}, &layer.qkv, qkv}); });
     time(kPrep, [&] {
-      ops_->qkv_prep({qkv, heads, {}, {}, rope_, positions_, slots_, layer.kv, q});
+      ops_->qkv_prep(
+          {qkv, heads, {}, {}, rope_, host_view(positions_), host_view(slots_), layer.kv, q});
     });
     time(kAttention, [&] { ops_->attention({q, layer.kv, heads, 0.125f, 0, 0.0f, attended}); });
-    time(kAttnOut, [&] { ops_->linear({attended, &layer.attn_out, branch}); });
-    time(kNorm, [&] { ops_->residual_norm({x, branch, {}, layer.norm, branch}); });
-    time(kGateUp, [&] { ops_->linear({branch, &layer.gate_up, gate_up}); });
-    time(kAct, [&] { ops_->gated_act({gate_up, ops::Activation::kSilu, acted}); });
-    time(kDown, [&] { ops_->linear({acted, &layer.down, branch}); });
+    time(kAttnOut, [&] { ops_->linear({attended, {}, &layer.attn_out, branch}); });
+    time(kNorm, [&] { ops_->residual_norm({x, branch, {}, layer.norm, branch, {}}); });
+    time(kGateUp, [&] { ops_->linear({branch, {}, &layer.gate_up, gate_up}); });
+    time(kAct, [&] { ops_->gated_act({gate_up, ops::Activation::kSilu, acted, {}}); });
+    time(kDown, [&] { ops_->linear({acted, {}, &layer.down, branch}); });
   }
 
   template <typename F>
@@ -221,7 +229,7 @@ class BenchModel {
   LinearWeight head_;
   View x_, branch_, qkv_, q_, attended_, gate_up_, acted_, last_, logits_, rope_;
   int64_t max_tokens_ = 1, max_seqs_ = 1, max_len_ = 1, blocks_per_seq_ = 1;
-  std::vector<int32_t> ids_, positions_, slots_, q_begin_, kv_len_, table_, last_rows_;
+  std::vector<int32_t> ids_, positions_, slots_, q_begin_, kv_len_, table_, table_rows_, last_rows_;
   std::array<double, kKinds> seconds_ = {};
 };
 

@@ -125,11 +125,11 @@ void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_
     norm_heads(kernels, k, kv_width, args.k_norm);
     if (half > 0) {
       const float* table =
-          args.rope.as<float>() + int64_t{args.rope_row[static_cast<size_t>(t)]} * 2 * half;
+          args.rope.as<float>() + int64_t{args.rope_row.as<int32_t>()[t]} * 2 * half;
       for (int64_t h = 0; h < args.num_heads; ++h) kernels.rotate(q + h * head_dim, table, half);
       for (int64_t h = 0; h < kv_heads; ++h) kernels.rotate(k + h * head_dim, table, half);
     }
-    const int64_t slot = args.kv_slot[static_cast<size_t>(t)];
+    const int64_t slot = args.kv_slot.as<int32_t>()[t];
     if (slot < 0) continue;
     for (int64_t h = 0; h < kv_heads; ++h) {
       const float* v = k + kv_width + h * head_dim;
@@ -147,27 +147,36 @@ void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::Attent
   const int64_t kv_heads = args.kv.num_kv_heads;
   const int64_t group = args.num_heads / kv_heads;
   const auto attend = kernels.attend[static_cast<int>(element_of(args.kv))];
-  const auto sequence_of = [&](size_t s) {
+  const int64_t q_width = int64_t{args.num_heads} * args.kv.head_dim;
+  const int32_t* q_begin = batch.q_begin.as<int32_t>();
+  const auto sequence_of = [&](int64_t s) {
     SequenceTiles sequence;
-    sequence.q_begin = batch.q_begin[s];
-    sequence.q_len = batch.q_begin[s + 1] - batch.q_begin[s];
-    sequence.kv_len = batch.kv_len[s];
-    sequence.blocks = batch.block_table.data() + static_cast<int64_t>(s) * batch.max_blocks;
+    sequence.q_begin = q_begin[s];
+    sequence.q_len = q_begin[s + 1] - q_begin[s];
+    sequence.kv_len = batch.kv_len.as<int32_t>()[s];
+    sequence.blocks = batch.block_table.as<int32_t>() +
+                      int64_t{batch.table_row.as<int32_t>()[s]} * batch.block_table.shape[1];
     return sequence;
   };
+  // Rows of padding have no tiles.
   const auto tiles_of = [&](const SequenceTiles& sequence) {
+    if (sequence.kv_len == 0) return int64_t{0};
     return (sequence.q_len * group + kTileRows - 1) / kTileRows * kv_heads;
   };
   int64_t tiles = 0;
   int64_t scores = 0;
-  for (size_t s = 0; s < batch.kv_len.size(); ++s) {
+  for (int64_t s = 0; s < batch.kv_len.num_rows(); ++s) {
     const SequenceTiles sequence = sequence_of(s);
+    if (sequence.kv_len == 0) {
+      std::fill_n(args.out.as<float>() + sequence.q_begin * q_width, sequence.q_len * q_width,
+                  0.0f);
+    }
     tiles += tiles_of(sequence);
     scores += sequence.q_len * args.num_heads * sequence.kv_len;
   }
   // Tile `index` of the step, counted over sequences, then KV heads, then rows.
   const auto run = [&](int64_t index) {
-    size_t s = 0;
+    int64_t s = 0;
     SequenceTiles sequence = sequence_of(0);
     for (; index >= tiles_of(sequence); sequence = sequence_of(++s)) index -= tiles_of(sequence);
     const int64_t per_head = tiles_of(sequence) / kv_heads;

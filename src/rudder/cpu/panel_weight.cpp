@@ -164,6 +164,7 @@ Result<ops::LinearWeight> pack_linear(std::span<const ops::LinearPart> parts, El
   linear.in = weight->in;
   linear.out = weight->out;
   linear.bytes = static_cast<int64_t>(weight->panels.bytes() + weight->bias.bytes());
+  linear.x_dtype = DType::kF32;
   linear.packed = std::move(weight);
   return linear;
 }

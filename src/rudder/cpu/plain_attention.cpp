@@ -97,11 +97,11 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
     norm_heads(k.data(), kv_heads, head_dim, args.k_norm);
     if (half > 0) {
       const float* table =
-          args.rope.as<float>() + int64_t{args.rope_row[static_cast<size_t>(t)]} * 2 * half;
+          args.rope.as<float>() + int64_t{args.rope_row.as<int32_t>()[t]} * 2 * half;
       for (int64_t h = 0; h < args.num_heads; ++h) rotate_row(q + h * head_dim, table, half);
       for (int64_t h = 0; h < kv_heads; ++h) rotate_row(k.data() + h * head_dim, table, half);
     }
-    const int64_t slot = args.kv_slot[static_cast<size_t>(t)];
+    const int64_t slot = args.kv_slot.as<int32_t>()[t];
     if (slot < 0) continue;
     for (int h = 0; h < kv_heads; ++h) {
       cache.write(slot, 0, h, k.data() + h * head_dim);
@@ -163,19 +163,26 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
   const int64_t q_width = args.num_heads * head_dim;
   const int group = args.num_heads / args.kv.num_kv_heads;
   std::vector<float> weights;
-  for (size_t s = 0; s < batch.kv_len.size(); ++s) {
-    const int64_t begin = batch.q_begin[s];
-    const int64_t end = batch.q_begin[s + 1];
+  const int32_t* q_begin = batch.q_begin.as<int32_t>();
+  for (int64_t s = 0; s < batch.kv_len.num_rows(); ++s) {
+    const int64_t begin = q_begin[s];
+    const int64_t end = q_begin[s + 1];
+    const int32_t kv_len = batch.kv_len.as<int32_t>()[s];
+    if (kv_len == 0) {
+      std::fill_n(args.out.as<float>() + begin * q_width, (end - begin) * q_width, 0.0f);
+      continue;
+    }
+    const int32_t* blocks =
+        batch.block_table.rows(batch.table_row.as<int32_t>()[s], 1).as<int32_t>();
     for (int64_t t = begin; t < end; ++t) {
-      const int64_t position = batch.kv_len[s] - (end - t);
+      const int64_t position = kv_len - (end - t);
       const int64_t first =
           args.window > 0 ? std::max<int64_t>(0, position - args.window + 1) : int64_t{0};
       for (int h = 0; h < args.num_heads; ++h) {
         const int64_t at = t * q_width + h * head_dim;
         attend(args,
-               Row{args.q.as<float>() + at,
-                   batch.block_table.data() + static_cast<int64_t>(s) * batch.max_blocks, first,
-                   position, h / group, args.out.as<float>() + at},
+               Row{args.q.as<float>() + at, blocks, first, position, h / group,
+                   args.out.as<float>() + at},
                weights);
       }
     }

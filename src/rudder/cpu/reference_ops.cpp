@@ -9,6 +9,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/sample.h"
 
@@ -52,19 +53,12 @@ float activate(float x, ops::Activation activation) {
   RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
 }
 
-class ReferenceOps final : public ops::Ops {
+class ReferenceOps final : public HostOps {
  public:
   std::string name() const override { return "cpu-reference"; }
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return DType::kF32; }
   DType linear_dtype() const override { return DType::kF32; }
-
-  Result<View> allocate(DType dtype, tensor::Shape shape) override {
-    return memory_.allocate(dtype, shape);
-  }
-  Result<View> upload(const View& host, DType dtype) override {
-    return memory_.upload(host, dtype);
-  }
 
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     LinearWeight linear;
@@ -91,6 +85,7 @@ class ReferenceOps final : public ops::Ops {
       first += part.weight.shape[0];
     }
     linear.bytes = static_cast<int64_t>(packed->weight.bytes() + packed->bias.bytes());
+    linear.x_dtype = DType::kF32;
     linear.packed = std::move(packed);
     return linear;
   }
@@ -98,7 +93,8 @@ class ReferenceOps final : public ops::Ops {
   void embed(const ops::EmbedArgs& args) override {
     const int64_t hidden = args.out.shape[1];
     float* out = args.out.as<float>();
-    for (const int32_t id : args.ids) {
+    for (int64_t t = 0; t < args.out.shape[0]; ++t) {
+      const int32_t id = args.ids.as<int32_t>()[t];
       if (args.tied != nullptr) {
         std::copy_n(weight_of(*args.tied).row(id, hidden), hidden, out);
       } else {
@@ -113,6 +109,7 @@ class ReferenceOps final : public ops::Ops {
   void residual_norm(const ops::ResidualNormArgs& args) override {
     const int64_t hidden = args.x.shape[1];
     std::vector<float> branch(static_cast<size_t>(hidden));
+    std::vector<float> normed(static_cast<size_t>(hidden));
     for (int64_t t = 0; t < args.x.shape[0]; ++t) {
       float* x = args.x.as<float>() + t * hidden;
       if (!args.delta.empty()) {
@@ -125,12 +122,7 @@ class ReferenceOps final : public ops::Ops {
         for (int64_t i = 0; i < hidden; ++i) x[i] += branch[static_cast<size_t>(i)];
       }
       if (args.out.empty()) continue;
-      float* out = args.out.as<float>() + t * hidden;
-      if (args.norm.empty()) {
-        std::copy_n(x, hidden, out);
-      } else {
-        norm_row(x, args.norm, hidden, out);
-      }
+      write_normed(args, t, normed);
     }
   }
 
@@ -140,27 +132,17 @@ class ReferenceOps final : public ops::Ops {
     plain_qkv_prep(args, 0, args.qkv.shape[0]);
   }
 
-  void plan_attention(const ops::AttentionBatch& batch) override { batch_ = batch; }
-
-  void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch_); }
+  void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch()); }
 
   void gated_act(const ops::GatedActArgs& args) override {
     const int64_t width = args.out.shape[1];
+    std::vector<float> row(static_cast<size_t>(width));
     for (int64_t t = 0; t < args.x.shape[0]; ++t) {
       const float* gate = args.x.as<float>() + t * 2 * width;
-      float* out = args.out.as<float>() + t * width;
       for (int64_t i = 0; i < width; ++i) {
-        out[i] = activate(gate[i], args.activation) * gate[width + i];
+        row[static_cast<size_t>(i)] = activate(gate[i], args.activation) * gate[width + i];
       }
-    }
-  }
-
-  void gather_rows(const ops::GatherRowsArgs& args) override {
-    const int64_t width = args.x.shape[1];
-    float* out = args.out.as<float>();
-    for (const int32_t row : args.rows) {
-      std::copy_n(args.x.as<float>() + row * width, width, out);
-      out += width;
+      write_row(row, t, args.out, args.out_scale);
     }
   }
 
@@ -173,11 +155,36 @@ class ReferenceOps final : public ops::Ops {
   void sample(const ops::SampleArgs& args) override { sample_rows(args); }
 
  private:
+  static void write_normed(const ops::ResidualNormArgs& args, int64_t t,
+                           std::vector<float>& normed) {
+    const int64_t hidden = args.x.shape[1];
+    const float* x = args.x.as<float>() + t * hidden;
+    if (args.norm.empty()) {
+      std::copy_n(x, hidden, normed.data());
+    } else {
+      norm_row(x, args.norm, hidden, normed.data());
+    }
+    write_row(normed, t, args.out, args.out_scale);
+  }
+
+  // Row t of `out`, quantised when `out` is.
+  static void write_row(const std::vector<float>& row, int64_t t, const View& out,
+                        const View& out_scale) {
+    const auto width = static_cast<int64_t>(row.size());
+    if (out.dtype == DType::kF8E4M3) {
+      out_scale.as<float>()[t] =
+          quantise_row(row.data(), width, out.as<tensor::F8E4M3>() + t * width);
+    } else {
+      std::copy_n(row.data(), width, out.as<float>() + t * width);
+    }
+  }
+
   static void norm_row(const float* x, const ops::NormSpec& norm, int64_t width, float* out) {
     rms_norm_row(x, norm.weight.as<float>(), norm.eps, width, out);
   }
 
   static void product(const View& x, const LinearWeight& weight, const View& out) {
+    RUDDER_CHECK(x.dtype == DType::kF32);
     const ReferenceWeight& packed = weight_of(weight);
     const float* bias = static_cast<const float*>(packed.bias.data());
     for (int64_t t = 0; t < x.shape[0]; ++t) {
@@ -188,9 +195,6 @@ class ReferenceOps final : public ops::Ops {
       }
     }
   }
-
-  DeviceMemory memory_;
-  ops::AttentionBatch batch_;
 };
 
 }  // namespace

@@ -45,16 +45,39 @@ struct Scratch {
   std::vector<Candidate> ranked;
 };
 
-bool is_changed(const ops::SampleRow& row) {
-  return !row.logit_bias.empty() || (row.ban_stop_ids && !row.stop_ids.empty()) ||
-         row.output_count != nullptr;
+// A row of SampleArgs with its lists and counts found.
+struct Row {
+  const ops::SampleRow& params;
+  std::span<const int32_t> stop_ids;
+  std::span<const int32_t> bias;         // pairs: token, bits of a float
+  int32_t* output_count = nullptr;       // [vocab], where there are penalties
+  const uint8_t* prompt_seen = nullptr;  // likewise
+
+  bool is_changed() const {
+    return !bias.empty() || (params.ban_stop_ids != 0 && !stop_ids.empty()) ||
+           output_count != nullptr;
+  }
+};
+
+Row row_of(const ops::SampleArgs& args, const ops::SampleRow& params) {
+  const int32_t* lists = args.lists.as<int32_t>();
+  Row row{.params = params,
+          .stop_ids = {lists + params.stop_begin, static_cast<size_t>(params.num_stop_ids)},
+          .bias = {lists + params.bias_begin, 2 * static_cast<size_t>(params.num_bias)}};
+  if (params.has_penalties != 0) {
+    row.output_count = args.state.output_count.rows(params.slot, 1).as<int32_t>();
+    row.prompt_seen = args.state.prompt_seen.rows(params.slot, 1).as<uint8_t>();
+  }
+  return row;
 }
 
 // Bans and logit bias, then penalties.
-void change_logits(const ops::SampleRow& row, std::span<float> logits) {
+void change_logits(const Row& row, std::span<float> logits) {
   const auto vocab = static_cast<int64_t>(logits.size());
-  for (const auto& [token, bias] : row.logit_bias) logits[static_cast<size_t>(token)] += bias;
-  if (row.ban_stop_ids) {
+  for (size_t i = 0; i < row.bias.size(); i += 2) {
+    logits[static_cast<size_t>(row.bias[i])] += std::bit_cast<float>(row.bias[i + 1]);
+  }
+  if (row.params.ban_stop_ids != 0) {
     for (const int32_t token : row.stop_ids) {
       // End-of-sequence ids come from a file and may be no token of this model.
       if (token >= 0 && token < vocab) logits[static_cast<size_t>(token)] = -kInfinity;
@@ -62,9 +85,9 @@ void change_logits(const ops::SampleRow& row, std::span<float> logits) {
   }
   if (row.output_count != nullptr) {
     sample_kernels().penalize(logits.data(), vocab, row.output_count, row.prompt_seen,
-                              {.repetition = row.repetition_penalty,
-                               .presence = row.presence_penalty,
-                               .frequency = row.frequency_penalty});
+                              {.repetition = row.params.repetition_penalty,
+                               .presence = row.params.presence_penalty,
+                               .frequency = row.params.frequency_penalty});
   }
 }
 
@@ -276,33 +299,35 @@ int32_t draw_token(const ops::SampleRow& row, std::span<const float> logits, flo
 
 // Of the logits as the model gave them: before bias, penalties and temperature.
 void write_logprobs(std::span<const float> raw, float max, const std::vector<float>& block_max,
-                    int32_t token, ops::SampleLogprobs& out, Scratch& scratch) {
+                    ops::SampledToken& out, std::span<ops::TopLogprob> top, Scratch& scratch) {
   const SampleKernels& kernels = sample_kernels();
   const auto vocab = static_cast<int64_t>(raw.size());
   const double log_sum =
       max + std::log(kernels.exp_row(raw.data(), vocab, max, 1.0f, nullptr, nullptr));
-  out.logprob = static_cast<float>(raw[static_cast<size_t>(token)] - log_sum);
-  out.rank = static_cast<int32_t>(1 + kernels.count_before(raw.data(), vocab, token));
-  out.top = out.top.first(std::min(out.top.size(), raw.size()));
-  if (out.top.empty()) return;
-  select_top_k(raw, out.top.size(), block_max, scratch);
+  out.logprob = static_cast<float>(raw[static_cast<size_t>(out.token)] - log_sum);
+  out.rank = static_cast<int32_t>(1 + kernels.count_before(raw.data(), vocab, out.token));
+  std::fill(top.begin(), top.end(), ops::TopLogprob{});
+  top = top.first(std::min(top.size(), raw.size()));
+  if (top.empty()) return;
+  select_top_k(raw, top.size(), block_max, scratch);
   std::sort(scratch.candidates.begin(), scratch.candidates.end(), is_before);
-  for (size_t i = 0; i < out.top.size(); ++i) {
+  for (size_t i = 0; i < top.size(); ++i) {
     const Candidate& c = scratch.candidates[i];
-    out.top[i] = {c.token, static_cast<float>(c.weight - log_sum)};
+    top[i] = {c.token, static_cast<float>(c.weight - log_sum)};
   }
 }
 
-// The token, or -1 when the logits are not numbers.
-int32_t sample_row(const ops::SampleRow& row, std::span<float> logits,
-                   ops::SampleLogprobs* logprobs, Scratch& scratch) {
+// Fills all of `out` but its end; its token is -1 when the logits are not numbers.
+void sample_row(const Row& row, std::span<float> logits, ops::SampledToken& out,
+                std::span<ops::TopLogprob> top, Scratch& scratch) {
   const RowScan raw_scan = scan(logits, scratch.block_max);
-  if (raw_scan.has_bad || raw_scan.max == -kInfinity) return -1;
+  if (raw_scan.has_bad || raw_scan.max == -kInfinity) return;
+  const bool wants_logprobs = row.params.num_logprobs >= 0;
   std::span<const float> raw = logits;
   const std::vector<float>* raw_block_max = &scratch.block_max;
   RowScan row_scan = raw_scan;
-  if (is_changed(row)) {
-    if (logprobs != nullptr) {
+  if (row.is_changed()) {
+    if (wants_logprobs) {
       scratch.raw.assign(logits.begin(), logits.end());
       scratch.raw_block_max = scratch.block_max;
       raw = scratch.raw;
@@ -310,34 +335,68 @@ int32_t sample_row(const ops::SampleRow& row, std::span<float> logits,
     }
     change_logits(row, logits);
     row_scan = scan(logits, scratch.block_max);
-    if (row_scan.max == -kInfinity) return -1;
+    if (row_scan.max == -kInfinity) return;
   }
-  const int32_t token = row.temperature == 0.0f ? first_of(logits, row_scan, scratch.block_max)
-                                                : draw_token(row, logits, row_scan.max, scratch);
-  if (logprobs != nullptr) {
-    write_logprobs(raw, raw_scan.max, *raw_block_max, token, *logprobs, scratch);
+  out.token = row.params.temperature == 0.0f
+                  ? first_of(logits, row_scan, scratch.block_max)
+                  : draw_token(row.params, logits, row_scan.max, scratch);
+  if (wants_logprobs) write_logprobs(raw, raw_scan.max, *raw_block_max, out, top, scratch);
+}
+
+// Why the sequence ends with this token, and what its next step needs to know of it.
+ops::SampleEnd keep(const Row& row, int32_t token, const ops::SlotState& state) {
+  const int32_t slot = row.params.slot;
+  ops::SampleEnd end = ops::SampleEnd::kNone;
+  if (token < 0) {
+    end = ops::SampleEnd::kNumerical;
+  } else {
+    state.carry.as<int32_t>()[slot] = token;
+    if (row.output_count != nullptr) ++row.output_count[token];
+    if (std::find(row.stop_ids.begin(), row.stop_ids.end(), token) != row.stop_ids.end()) {
+      end = ops::SampleEnd::kStopId;
+    } else if (row.params.position + 1 >= row.params.max_len) {
+      end = ops::SampleEnd::kLength;
+    }
   }
-  return token;
+  if (end != ops::SampleEnd::kNone) state.ended.as<int32_t>()[slot] = 1;
+  return end;
+}
+
+// Row r of the call, from its logits to its slot.
+void sample_one(const ops::SampleArgs& args, int64_t r) {
+  thread_local Scratch scratch;
+  const int64_t vocab = args.logits.shape[1];
+  const auto& params = static_cast<const ops::SampleRow*>(args.rows.data)[r];
+  if (params.slot + 1 == args.state.carry.shape[0]) return;  // padding
+  auto& out = static_cast<ops::SampledToken*>(args.sampled.data)[r];
+  out = {};
+  if (args.state.ended.as<int32_t>()[params.slot] != 0) {
+    out.end = ops::SampleEnd::kMasked;
+    return;
+  }
+  const Row row = row_of(args, params);
+  std::span<ops::TopLogprob> top;
+  if (params.num_logprobs > 0) {
+    const int64_t max_logprobs = args.top.shape[1];
+    RUDDER_CHECK(params.num_logprobs <= max_logprobs, "{} logprobs", params.num_logprobs);
+    top = {static_cast<ops::TopLogprob*>(args.top.data) + r * max_logprobs,
+           static_cast<size_t>(params.num_logprobs)};
+  }
+  const std::span<float> logits(args.logits.as<float>() + r * vocab, static_cast<size_t>(vocab));
+  sample_row(row, logits, out, top, scratch);
+  out.end = keep(row, out.token, args.state);
 }
 
 }  // namespace
 
 void sample_rows(const ops::SampleArgs& args, ThreadPool* pool) {
-  const int64_t vocab = args.logits.shape[1];
-  const auto num_rows = static_cast<int64_t>(args.rows.size());
-  RUDDER_CHECK(args.logits.shape[0] == num_rows && args.tokens.size() == args.rows.size());
-  const auto sample_one = [&](int64_t r) {
-    thread_local Scratch scratch;
-    const auto index = static_cast<size_t>(r);
-    const ops::SampleRow& row = args.rows[index];
-    const std::span<float> logits(args.logits.as<float>() + r * vocab, static_cast<size_t>(vocab));
-    args.tokens[index] =
-        sample_row(row, logits, row.num_logprobs >= 0 ? &args.logprobs[index] : nullptr, scratch);
-  };
+  const int64_t num_rows = args.logits.shape[0];
+  RUDDER_CHECK(args.rows.shape[0] == num_rows && args.rows.shape[1] == sizeof(ops::SampleRow) &&
+               args.sampled.shape[0] == num_rows);
   if (pool != nullptr && num_rows > 1) {
-    pool->parallel_for(num_rows, sample_one);
+    pool->parallel_for(num_rows, [&](int64_t r) { sample_one(args, r); });
   } else {
-    for (int64_t r = 0; r < num_rows; ++r) sample_one(r);
+    for (int64_t r = 0; r < num_rows; ++r) sample_one(args, r);
   }
 }
 

@@ -1,6 +1,7 @@
-// The sample macro-op of every CPU backend: from logits to tokens. What is computed and in which
-// order: step/sampling.h, and row by row in sample.cpp. A row's token depends on nothing but its
-// row of logits and its parameters: not on its batch, the instruction set or the number of threads.
+// The sample macro-op of every CPU backend: from logits to tokens and what slots keep of them. What
+// is computed and in which order: step/sampling.h, and row by row in sample.cpp. A row's token
+// depends on nothing but its row of logits and its parameters: not on its batch, the instruction
+// set or the number of threads.
 #pragma once
 
 #include "rudder/base/thread_pool.h"

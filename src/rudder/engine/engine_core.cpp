@@ -72,6 +72,13 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(Engine::Parts parts,
                 "the engine needs an executor, a tokenizer and a clock");
   }
   const step::Capacity capacity = parts.executor->capacity();
+  const auto most = static_cast<size_t>(step::kMaxStopIds - RequestLimits().max_stop_ids);
+  if (parts.eos_ids.size() > most) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} end-of-sequence ids, at most {} are supported", parts.eos_ids.size(), most),
+        "eos_token_id");
+  }
   for (const int32_t id : parts.eos_ids) {
     if (id < 0 || id >= capacity.vocab_size) {
       return fail(ErrorCode::kInvalidArgument,

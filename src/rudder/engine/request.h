@@ -40,13 +40,14 @@ struct RequestLimits {
   int32_t max_choices = 128;
   int32_t max_stop_strings = 16;
   int32_t max_stop_string_bytes = 1024;
-  int32_t max_stop_ids = 128;
-  int32_t max_logit_bias = 1024;
-  int32_t max_logprobs = 20;
+  int32_t max_stop_ids = 128;  // of the request
+  int32_t max_logit_bias = step::kMaxLogitBias;
+  int32_t max_logprobs = step::kMaxLogprobs;
   int32_t max_id_bytes = 512;  // client_id
   int32_t max_cache_salt_bytes = 512;
   int64_t max_queued_tokens = 4 << 20;  // a request of more (n * prompt) could never be queued
-  std::vector<int32_t> eos_ids;         // end-of-sequence ids of the model
+  // End-of-sequence ids of the model: with max_stop_ids no more than step::kMaxStopIds.
+  std::vector<int32_t> eos_ids;
 };
 
 // A request whose every field is in range; made by validate_request alone.

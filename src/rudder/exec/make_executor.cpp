@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "rudder/exec/host_memory.h"
 #include "rudder/exec/rank_executor.h"
 #include "rudder/model/loader.h"
 
@@ -13,7 +12,7 @@ Result<MemoryPlan> plan_spec(const model::ModelSpec& spec, const ops::Ops& ops,
                              const ExecSettings& settings, const StepLimits& limits) {
   return plan_memory(spec,
                      {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = ops.linear_dtype()},
-                     {.available_bytes = available_host_memory(),
+                     {.available_bytes = ops.available_memory(),
                       .utilization = settings.gpu_memory_utilization,
                       .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
                       .max_model_len = settings.max_model_len,

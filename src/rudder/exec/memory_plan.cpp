@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/loader.h"
 
@@ -87,8 +88,6 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
   plan.max_num_batched_tokens = ask.max_num_batched_tokens;
   plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
   plan.weight_bytes = model::weight_bytes(spec, dtypes.linear);
-  plan.sampling_bytes = int64_t{ask.max_num_seqs} * spec.vocab *
-                        static_cast<int64_t>(sizeof(int32_t) + sizeof(uint8_t));
   plan.kv_block_bytes = block_bytes(spec, dtypes.kv, ask.block_size);
   const auto workspace = [&] {
     return model::Decoder::workspace_bytes(spec,
@@ -97,7 +96,16 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
                                             .max_seq_len = plan.max_seq_len},
                                            dtypes.act);
   };
+  const auto step_buffers = [&] {
+    return StepBuffers::device_bytes({.num_slots = ask.max_num_seqs,
+                                      .num_blocks = 0,
+                                      .block_size = ask.block_size,
+                                      .max_tokens_per_step = ask.max_num_batched_tokens,
+                                      .max_seq_len = plan.max_seq_len,
+                                      .vocab_size = static_cast<int32_t>(spec.vocab)});
+  };
   plan.workspace_bytes = workspace();
+  plan.sequence_bytes = step_buffers();
 
   RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));
   int64_t blocks = std::min(budget / plan.kv_block_bytes, kMaxKvTokens / ask.block_size);
@@ -117,6 +125,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
     }
     plan.max_seq_len = static_cast<int32_t>(blocks * ask.block_size);
     plan.workspace_bytes = workspace();
+    plan.sequence_bytes = step_buffers();
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
   return plan;
@@ -131,8 +140,9 @@ std::string MemoryPlan::to_table() const {
   table += line("workspace", workspace_bytes,
                 fmt::format("steps of {} tokens, {}", max_num_batched_tokens,
                             tensor::dtype_name(dtypes.act)));
-  table += line("penalty counts", sampling_bytes,
-                fmt::format("at most, for {} sequences", max_num_seqs));
+  table +=
+      line("sequences", sequence_bytes,
+           fmt::format("penalty counts, block tables, inputs of a step, for {}", max_num_seqs));
   table += line("KV cache", kv_bytes(),
                 fmt::format("{} tokens in {} blocks of {}, {}", int64_t{num_blocks} * block_size,
                             num_blocks, block_size, tensor::dtype_name(dtypes.kv)));

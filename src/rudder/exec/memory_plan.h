@@ -34,7 +34,7 @@ struct MemoryPlan {
   int64_t available_bytes = 0;
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
-  int64_t sampling_bytes = 0;   // token counts for penalties, when every sequence asks for them
+  int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t kv_block_bytes = 0;   // one block, all layers
   int32_t num_blocks = 0;
   int32_t block_size = 0;
@@ -44,7 +44,7 @@ struct MemoryPlan {
 
   int64_t kv_bytes() const { return kv_block_bytes * num_blocks; }
   int64_t total_bytes() const {
-    return weight_bytes + workspace_bytes + sampling_bytes + kv_bytes();
+    return weight_bytes + workspace_bytes + sequence_bytes + kv_bytes();
   }
   std::string to_table() const;  // lines for people, each ended by a newline
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/loader.h"
 #include "rudder/testing/tiny_model.h"
@@ -32,8 +33,14 @@ TEST(MemoryPlan, EveryPartIsCounted) {
   EXPECT_EQ(plan->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
   EXPECT_EQ(plan->workspace_bytes,
             model::Decoder::workspace_bytes(spec, {64, 4, 512}, tensor::DType::kF32));
-  EXPECT_EQ(plan->sampling_bytes, 4 * 160 * 5);
-  EXPECT_EQ(plan->num_blocks, 4 * 512 / 16);  // every sequence at its longest, and no more
+  EXPECT_EQ(plan->sequence_bytes, StepBuffers::device_bytes({.num_slots = 4,
+                                                             .num_blocks = 0,
+                                                             .block_size = 16,
+                                                             .max_tokens_per_step = 64,
+                                                             .max_seq_len = 512,
+                                                             .vocab_size = 160}));
+  EXPECT_GT(plan->sequence_bytes, 5 * 160 * 5);  // penalty counts alone
+  EXPECT_EQ(plan->num_blocks, 4 * 512 / 16);     // every sequence at its longest, and no more
   EXPECT_LE(plan->total_bytes(), 32 * kMiB);
   EXPECT_NE(plan->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
       << plan->to_table();

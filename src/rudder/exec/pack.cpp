@@ -7,21 +7,29 @@
 namespace rudder::exec {
 namespace {
 
-void clear(PackedStep& packed, size_t num_seqs) {
+void clear(PackedStep& packed) {
+  packed.edits.clear();
   packed.ids.clear();
   packed.positions.clear();
   packed.kv_slot.clear();
   packed.q_begin.assign(1, 0);
   packed.kv_len.clear();
+  packed.table_row.clear();
+  packed.max_q_len = 0;
+  packed.max_kv_len = 0;
   packed.logits_rows.clear();
-  packed.sampled.clear();
-  packed.is_masked.assign(num_seqs, false);
+  packed.sample_rows.clear();
+  packed.sampled_seq.clear();
+  packed.lists.clear();
+  packed.all_greedy = true;
+  packed.any_logprobs = false;
+  packed.any_changed = false;
 }
 
 void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t vocab_size,
-                 const Slot& slot, PackedStep& packed) {
+                 PackedStep& packed) {
   if (work.tokens == step::TokenSource::kCarry) {
-    packed.ids.push_back(slot.carry);
+    packed.ids.push_back(-1 - work.slot.value);
     return;
   }
   RUDDER_CHECK(work.token_begin >= 0 && int64_t{work.token_begin} + work.q_len <=
@@ -34,64 +42,43 @@ void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t 
   }
 }
 
-}  // namespace
-
-model::ForwardBatch PackedStep::batch() const {
-  model::ForwardBatch batch;
-  batch.ids = ids;
-  batch.positions = positions;
-  batch.kv_slot = kv_slot;
-  batch.attention = {
-      .q_begin = q_begin, .kv_len = kv_len, .block_table = block_table, .max_blocks = max_blocks};
-  batch.logits_rows = logits_rows;
-  return batch;
+void pack_sample_row(size_t seq, step::SlotId slot, SlotTable& slots, PackedStep& packed) {
+  const ops::SampleRow row = slots.sample_row(slot, packed.lists);
+  packed.logits_rows.push_back(packed.q_begin.back() - 1);
+  packed.sampled_seq.push_back(static_cast<int32_t>(seq));
+  packed.sample_rows.push_back(row);
+  packed.all_greedy = packed.all_greedy && row.temperature == 0.0f;
+  packed.any_logprobs = packed.any_logprobs || row.num_logprobs >= 0;
+  packed.any_changed = packed.any_changed || row.num_bias > 0 || row.has_penalties != 0 ||
+                       (row.ban_stop_ids != 0 && row.num_stop_ids > 0);
 }
+
+}  // namespace
 
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed) {
   const int32_t block_size = capacity.block_size;
-  for (const step::SlotEdit& edit : plan.slots) slots.apply(edit);
-  clear(packed, plan.seqs.size());
-
-  std::vector<const Slot*>& rows = packed.slots;
-  rows.clear();
+  clear(packed);
+  for (const step::SlotEdit& edit : plan.slots) slots.apply(edit, plan.id, packed.edits);
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     const step::SeqWork& work = plan.seqs[i];
-    Slot* slot = slots.begin_row(work, plan.id);
-    if (slot == nullptr) {
-      packed.is_masked[i] = true;
-      continue;
-    }
-    rows.push_back(slot);
-    pack_tokens(plan, work, capacity.vocab_size, *slot, packed);
-    for (int32_t position = work.kv_len; position < slot->kv_len; ++position) {
-      const step::BlockId block = slot->blocks[static_cast<size_t>(position / block_size)];
+    const Slot& slot = slots.begin_row(work, plan.id, packed.edits);
+    pack_tokens(plan, work, capacity.vocab_size, packed);
+    for (int32_t position = work.kv_len; position < slot.kv_len; ++position) {
+      const step::BlockId block = slot.blocks[static_cast<size_t>(position / block_size)];
       packed.positions.push_back(position);
       packed.kv_slot.push_back(block * block_size + position % block_size);
     }
     packed.q_begin.push_back(static_cast<int32_t>(packed.ids.size()));
-    packed.kv_len.push_back(slot->kv_len);
-    if (work.logits == step::LogitsWanted::kLast) {
-      packed.logits_rows.push_back(packed.q_begin.back() - 1);
-      packed.sampled.push_back({.seq = i, .slot = slot, .position = slot->kv_len});
-    }
+    packed.kv_len.push_back(slot.kv_len);
+    packed.table_row.push_back(work.slot.value);
+    packed.max_q_len = std::max(packed.max_q_len, work.q_len);
+    packed.max_kv_len = std::max(packed.max_kv_len, slot.kv_len);
+    if (work.logits == step::LogitsWanted::kLast) pack_sample_row(i, work.slot, slots, packed);
   }
-  RUDDER_CHECK(static_cast<int64_t>(packed.ids.size()) <= capacity.max_tokens_per_step,
-               "{} tokens in a step of at most {}", packed.ids.size(),
+  RUDDER_CHECK(packed.num_tokens() <= capacity.max_tokens_per_step,
+               "{} tokens in a step of at most {}", packed.num_tokens(),
                capacity.max_tokens_per_step);
-
-  packed.max_blocks = 1;
-  for (const int32_t kv_len : packed.kv_len) {
-    packed.max_blocks = std::max(packed.max_blocks, (kv_len + block_size - 1) / block_size);
-  }
-  // Past a sequence's last block the table holds block 0, which is never read.
-  packed.block_table.assign(rows.size() * static_cast<size_t>(packed.max_blocks), 0);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const auto used = std::min(rows[i]->blocks.size(), static_cast<size_t>(packed.max_blocks));
-    std::copy_n(rows[i]->blocks.begin(), used,
-                packed.block_table.begin() +
-                    static_cast<std::ptrdiff_t>(i * static_cast<size_t>(packed.max_blocks)));
-  }
 }
 
 }  // namespace rudder::exec

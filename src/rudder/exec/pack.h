@@ -1,37 +1,39 @@
-// Packing: a StepPlan and the slots it names become the flat arrays that one forward pass reads.
-// Used by the executor's worker thread; the buffers are kept from step to step.
+// Packing: a StepPlan and the slots it names become the flat arrays that one forward pass and one
+// sample call read, still on the host. Used by the executor's worker thread; the buffers are kept
+// from step to step.
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
 #include "rudder/exec/slot_table.h"
-#include "rudder/model/decoder.h"
 #include "rudder/step/plan.h"
 
 namespace rudder::exec {
 
 struct PackedStep {
-  // One row of the plan whose next token is to be sampled.
-  struct SampledRow {
-    size_t seq = 0;  // index into StepPlan.seqs
-    Slot* slot = nullptr;
-    int32_t position = 0;  // of the token to be sampled
-  };
+  SlotEdits edits;
 
-  std::vector<int32_t> ids;  // masked rows are left out
+  std::vector<int32_t> ids;  // a token, or -1 - slot where the device has it
   std::vector<int32_t> positions;
   std::vector<int32_t> kv_slot;
-  std::vector<int32_t> q_begin;
+  std::vector<int32_t> q_begin;  // one more than sequences
   std::vector<int32_t> kv_len;
-  std::vector<int32_t> block_table;
-  std::vector<int32_t> logits_rows;
-  int32_t max_blocks = 0;
-  std::vector<SampledRow> sampled;  // one per logits row
-  std::vector<const Slot*> slots;   // one per packed sequence
-  std::vector<bool> is_masked;      // one per row of the plan
+  std::vector<int32_t> table_row;
+  int32_t max_q_len = 0;
+  int32_t max_kv_len = 0;
 
-  model::ForwardBatch batch() const;
+  std::vector<int32_t> logits_rows;
+  std::vector<ops::SampleRow> sample_rows;  // one a logits row
+  std::vector<int32_t> sampled_seq;         // likewise: index into StepPlan.seqs
+  std::vector<int32_t> lists;               // of the sample rows
+  bool all_greedy = true;
+  bool any_logprobs = false;
+  bool any_changed = false;
+
+  int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
+  int64_t num_seqs() const { return static_cast<int64_t>(kv_len.size()); }
+  int64_t num_sampled() const { return static_cast<int64_t>(sample_rows.size()); }
 };
 
 // Applies the plan's slot edits, then packs its rows.

@@ -23,13 +23,15 @@ RankExecutor::RankExecutor(Model model, const step::Capacity& capacity)
     : capacity_(capacity),
       model_(std::move(model)),
       slots_(capacity),
-      launched_(static_cast<size_t>(capacity.max_in_flight)),
-      finished_(static_cast<size_t>(capacity.max_in_flight)) {}
+      places_(static_cast<size_t>(capacity.max_in_flight)),
+      launched_(places_.size()),
+      enqueued_(places_.size()),
+      launched_ids_(places_.size()) {}
 
 RankExecutor::~RankExecutor() {
   stopping_ = true;
   launched_.close();
-  finished_.close();
+  enqueued_.close();
   if (worker_.joinable()) worker_.join();
 }
 
@@ -47,14 +49,18 @@ Result<void> RankExecutor::allocate() {
                                             {.max_tokens = capacity_.max_tokens_per_step,
                                              .max_logits_rows = capacity_.num_slots,
                                              .max_seq_len = capacity_.max_seq_len}));
+  RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_));
+  for (Place& place : places_) place.done = model_.ops->make_event();
   return {};
 }
 
 Result<step::Ticket> RankExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
   RUDDER_CHECK(plan != nullptr && plan->id > last_launched_);
   RUDDER_CHECK(in_flight_ < capacity_.max_in_flight, "{} steps in flight", in_flight_);
+  if (fault_) return tl::unexpected<Error>(*fault_);
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
+  launched_ids_[num_launched_++ % places_.size()] = plan->id;
   ++in_flight_;
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
   return ticket;
@@ -62,84 +68,117 @@ Result<step::Ticket> RankExecutor::launch(std::shared_ptr<const step::StepPlan> 
 
 Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
   RUDDER_CHECK(in_flight_ > 0, "nothing is in flight");
-  std::optional<step::StepResult> result = finished_.pop();
-  RUDDER_CHECK(result && result->id == ticket.id, "step {} is not the oldest in flight", ticket.id);
+  const std::optional<size_t> index = enqueued_.pop();
+  RUDDER_CHECK(index && places_[*index].result.id == ticket.id,
+               "step {} is not the oldest in flight", ticket.id);
   --in_flight_;
-  return std::move(*result);
-}
-
-bool RankExecutor::ready(step::Ticket ticket) {
-  return last_finished_.load() >= ticket.id;
-}
-
-void RankExecutor::work() {
-  while (auto plan = launched_.pop()) {
-    if (stopping_) return;
-    step::StepResult result = run(**plan);
-    plan->reset();  // the plan's memory is the engine's again before it sees the result
-    const step::StepId id = result.id;
-    if (!finished_.push(std::move(result))) return;
-    last_finished_ = id;
+  Place& place = places_[*index];
+  const bool was_done = place.done->done();
+  Result<void> ran = place.enqueued;
+  if (ran) ran = place.done->wait();
+  if (!ran) {
+    fault_ = ran.error();
+    return tl::unexpected<Error>(ran.error());
   }
-}
-
-step::StepResult RankExecutor::run(const step::StepPlan& plan) {
-  const int64_t start_us = clock_.now_us();
-  pack_step(plan, capacity_, slots_, packed_);
-  step::StepResult result;
-  result.id = plan.id;
-  result.seqs.resize(plan.seqs.size());
-  for (size_t i = 0; i < plan.seqs.size(); ++i) {
-    result.seqs[i].slot = plan.seqs[i].slot;
-    result.seqs[i].generation = plan.seqs[i].generation;
-    result.seqs[i].masked = packed_.is_masked[i];
-  }
-  if (!packed_.ids.empty()) {
-    const ops::View logits = decoder_->forward(packed_.batch());
-    if (!packed_.sampled.empty()) {
-      sample(logits);
-      write_sampled(result);
-    }
-  }
-  result.device_us = clock_.now_us() - start_us;
+  step::StepResult result = std::move(place.result);
+  read_sampled(*index, result);
+  // A step begins when the one before it ends; when it ended is not known if it was before now.
+  const int64_t end_us = was_done ? place.enqueued_us : clock_.now_us();
+  result.device_us = end_us - std::max(place.start_us, last_end_us_);
+  last_end_us_ = end_us;
   return result;
 }
 
-void RankExecutor::sample(const ops::View& logits) {
-  const size_t num_rows = packed_.sampled.size();
-  sample_rows_.clear();
-  size_t num_top = 0;
-  for (const PackedStep::SampledRow& row : packed_.sampled) {
-    sample_rows_.push_back(slots_.sample_row(*row.slot, row.position));
-    num_top += static_cast<size_t>(std::max(0, sample_rows_.back().num_logprobs));
+bool RankExecutor::ready(step::Ticket ticket) {
+  if (last_enqueued_.load() < ticket.id) return false;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    if (launched_ids_[i] == ticket.id) return places_[i].done->done();
   }
-  sampled_tokens_.resize(num_rows);
-  sampled_logprobs_.resize(num_rows);
-  top_logprobs_.resize(num_top);
-  std::span<std::pair<int32_t, float>> top = top_logprobs_;
-  for (size_t i = 0; i < num_rows; ++i) {
-    const auto count = static_cast<size_t>(std::max(0, sample_rows_[i].num_logprobs));
-    sampled_logprobs_[i].top = top.first(count);
-    top = top.subspan(count);
-  }
-  model_.ops->sample({.logits = logits,
-                      .rows = sample_rows_,
-                      .tokens = sampled_tokens_,
-                      .logprobs = sampled_logprobs_});
+  return true;  // collected
 }
 
-void RankExecutor::write_sampled(step::StepResult& result) {
-  for (size_t i = 0; i < packed_.sampled.size(); ++i) {
-    const PackedStep::SampledRow& row = packed_.sampled[i];
-    step::SeqResult& seq = result.seqs[row.seq];
-    seq.end = slots_.accept(*row.slot, sampled_tokens_[i], row.position);
-    if (seq.end == step::RowEnd::kNumerical) continue;
-    seq.tokens.assign(1, sampled_tokens_[i]);
-    if (sample_rows_[i].num_logprobs < 0) continue;
-    const ops::SampleLogprobs& logprobs = sampled_logprobs_[i];
-    seq.logprobs.push_back({.logprob = logprobs.logprob,
-                            .rank = logprobs.rank,
-                            .top = {logprobs.top.begin(), logprobs.top.end()}});
+void RankExecutor::work() {
+  for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % places_.size()) {
+    if (stopping_) return;
+    enqueue(**plan, index);
+    const step::StepId id = (*plan)->id;
+    plan->reset();  // the plan's memory is the engine's again before it sees the result
+    if (!enqueued_.push(index)) return;
+    last_enqueued_ = id;
+  }
+}
+
+void RankExecutor::enqueue(const step::StepPlan& plan, size_t index) {
+  Place& place = places_[index];
+  place.start_us = clock_.now_us();
+  pack_step(plan, capacity_, slots_, packed_);
+  place.result.id = plan.id;
+  place.result.seqs.assign(plan.seqs.size(), {});
+  for (size_t i = 0; i < plan.seqs.size(); ++i) {
+    place.result.seqs[i].slot = plan.seqs[i].slot;
+    place.result.seqs[i].generation = plan.seqs[i].generation;
+  }
+  place.sampled_seq = packed_.sampled_seq;
+  place.num_logprobs.clear();
+  for (const ops::SampleRow& row : packed_.sample_rows) {
+    place.num_logprobs.push_back(row.num_logprobs);
+  }
+  place.enqueued = enqueue_ops(index);
+  place.enqueued_us = clock_.now_us();
+}
+
+Result<void> RankExecutor::enqueue_ops(size_t index) {
+  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, index));
+  if (packed_.num_tokens() > 0) {
+    step.sample.logits = decoder_->forward(step.forward);
+    if (packed_.num_sampled() > 0) {
+      model_.ops->sample(step.sample);
+      buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index);
+    }
+  }
+  model_.ops->record(*places_[index].done);
+  return {};
+}
+
+namespace {
+
+step::RowEnd row_end(ops::SampleEnd end) {
+  switch (end) {
+    case ops::SampleEnd::kStopId:
+      return step::RowEnd::kStopId;
+    case ops::SampleEnd::kLength:
+      return step::RowEnd::kLength;
+    case ops::SampleEnd::kNumerical:
+      return step::RowEnd::kNumerical;
+    case ops::SampleEnd::kNone:
+    case ops::SampleEnd::kMasked:
+      return step::RowEnd::kNone;
+  }
+  RUDDER_CHECK(false, "end {}", static_cast<int32_t>(end));
+}
+
+}  // namespace
+
+void RankExecutor::read_sampled(size_t index, step::StepResult& result) const {
+  const Place& place = places_[index];
+  const ops::SampledToken* sampled = buffers_->sampled(index);
+  const ops::TopLogprob* top = buffers_->top(index);
+  for (size_t i = 0; i < place.sampled_seq.size(); ++i) {
+    const ops::SampledToken& row = sampled[i];
+    step::SeqResult& seq = result.seqs[static_cast<size_t>(place.sampled_seq[i])];
+    seq.end = row_end(row.end);
+    seq.masked = row.end == ops::SampleEnd::kMasked;
+    if (row.token < 0) continue;
+    RUDDER_CHECK(row.token < capacity_.vocab_size, "sampled token {}", row.token);
+    seq.tokens.assign(1, row.token);
+    const int32_t num_logprobs = place.num_logprobs[i];
+    if (num_logprobs < 0) continue;
+    step::TokenLogprobs& logprobs =
+        seq.logprobs.emplace_back(step::TokenLogprobs{row.logprob, row.rank, {}});
+    const ops::TopLogprob* best = top + i * step::kMaxLogprobs;
+    for (int32_t k = 0; k < num_logprobs && best[k].token >= 0; ++k) {
+      logprobs.top.emplace_back(best[k].token, best[k].logprob);
+    }
   }
 }
 

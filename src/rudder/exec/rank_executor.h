@@ -1,10 +1,12 @@
-// RankExecutor: step::Executor over one device: a worker thread that packs each plan, runs the
-// decoder, samples and keeps the slots. The engine thread calls the public functions; the worker
-// alone touches the model, the slots and the device.
+// RankExecutor: step::Executor over one device. A worker thread packs each plan and enqueues all of
+// its work on the device, sampling included, without waiting for it; collect() waits for the event
+// that follows a step and reads its tokens. The engine thread calls the public functions; the
+// worker alone touches the model and the slots, and enqueues on the device.
 #pragma once
 
 #include <atomic>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -13,6 +15,7 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/pack.h"
 #include "rudder/exec/slot_table.h"
+#include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
@@ -33,7 +36,7 @@ class RankExecutor final : public step::Executor {
   // Allocates the KV cache and every buffer of a step, then starts the worker. An Error is the
   // device's: out of memory.
   static Result<std::unique_ptr<step::Executor>> start(Model model, const step::Capacity& capacity);
-  // Steps that have not begun are dropped; the one that runs is waited for.
+  // Steps that have not been enqueued are dropped.
   ~RankExecutor() override;
 
   step::Capacity capacity() const override { return capacity_; }
@@ -42,36 +45,49 @@ class RankExecutor final : public step::Executor {
   bool ready(step::Ticket ticket) override;
 
  private:
+  // One step in flight: the worker fills it, then it is the engine thread's until collected.
+  struct Place {
+    std::unique_ptr<ops::Event> done;
+    step::StepResult result;  // all but what was sampled
+    std::vector<int32_t> sampled_seq;
+    std::vector<int32_t> num_logprobs;  // of each sampled row
+    Result<void> enqueued;
+    int64_t start_us = 0;
+    int64_t enqueued_us = 0;
+  };
+
   RankExecutor(Model model, const step::Capacity& capacity);
 
   Result<void> allocate();
   void work();
-  step::StepResult run(const step::StepPlan& plan);
-  void sample(const ops::View& logits);
-  void write_sampled(step::StepResult& result);
+  void enqueue(const step::StepPlan& plan, size_t index);
+  Result<void> enqueue_ops(size_t index);
+  void read_sampled(size_t index, step::StepResult& result) const;
 
   const step::Capacity capacity_;
   Model model_;
   std::unique_ptr<model::Decoder> decoder_;  // points into model_
+  std::unique_ptr<StepBuffers> buffers_;     // likewise
   const SteadyClock clock_;
 
   // The worker's; buffers keep their memory from step to step.
   SlotTable slots_;
   PackedStep packed_;
-  std::vector<ops::SampleRow> sample_rows_;
-  std::vector<int32_t> sampled_tokens_;
-  std::vector<ops::SampleLogprobs> sampled_logprobs_;
-  std::vector<std::pair<int32_t, float>> top_logprobs_;  // all rows' `top`, one after another
 
-  // Between the threads.
+  // Between the threads. Step i of the launched ones has place i modulo their number.
+  std::vector<Place> places_;
   BoundedQueue<std::shared_ptr<const step::StepPlan>> launched_;
-  BoundedQueue<step::StepResult> finished_;
-  std::atomic<step::StepId> last_finished_ = 0;
+  BoundedQueue<size_t> enqueued_;  // places
+  std::atomic<step::StepId> last_enqueued_ = 0;
   std::atomic<bool> stopping_ = false;
 
   // The engine thread's.
+  std::vector<step::StepId> launched_ids_;  // by place
+  uint64_t num_launched_ = 0;
   step::StepId last_launched_ = 0;
   int32_t in_flight_ = 0;
+  int64_t last_end_us_ = 0;
+  std::optional<Error> fault_;  // of the device: nothing runs after it
 
   std::thread worker_;  // last: started when all else is ready
 };

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <bit>
 #include <stdexcept>
 
 #include "rudder/base/check.h"
@@ -62,27 +64,46 @@ class SlotTableTest : public ::testing::Test {
   step::StepId last_step_ = 0;
 };
 
+// An edit as (slot, index, block) or (slot, token, is_prompt).
+using Triple = std::array<int32_t, 3>;
+std::vector<Triple> triples(const std::vector<ops::BlockWrite>& writes) {
+  std::vector<Triple> out;
+  for (const ops::BlockWrite& write : writes) out.push_back({write.slot, write.index, write.block});
+  return out;
+}
+std::vector<Triple> triples(const std::vector<ops::HistoryToken>& history) {
+  std::vector<Triple> out;
+  for (const ops::HistoryToken& h : history) out.push_back({h.slot, h.token, h.is_prompt});
+  return out;
+}
+
 TEST_F(SlotTableTest, PacksAPromptAndADecode) {
   pack({.slots = {edit(0, 1)}, .seqs = {prompt(0, 1, 0, 5, {7, 2})}, .tokens = {1, 2, 3, 4, 5}});
   EXPECT_EQ(packed_.ids, (std::vector<int32_t>{1, 2, 3, 4, 5}));
   EXPECT_EQ(packed_.positions, (std::vector<int32_t>{0, 1, 2, 3, 4}));
   EXPECT_EQ(packed_.kv_slot, (std::vector<int32_t>{28, 29, 30, 31, 8}));
-  EXPECT_EQ(packed_.block_table, (std::vector<int32_t>{7, 2}));
-  ASSERT_EQ(packed_.sampled.size(), 1u);
-  EXPECT_EQ(packed_.sampled[0].position, 5);
-  EXPECT_EQ(slots_.accept(*packed_.sampled[0].slot, 42, 5), step::RowEnd::kNone);
+  ASSERT_EQ(packed_.edits.opened.size(), 1u);
+  EXPECT_EQ(packed_.edits.opened[0].slot, 0);
+  EXPECT_EQ(packed_.edits.opened[0].has_counts, 0);
+  EXPECT_EQ(triples(packed_.edits.blocks), (std::vector<Triple>{{0, 0, 7}, {0, 1, 2}}));
+  ASSERT_EQ(packed_.num_sampled(), 1);
+  EXPECT_EQ(packed_.sample_rows[0].position, 5);
+  EXPECT_EQ(packed_.sample_rows[0].slot, 0);
 
   // A decode of slot 0 beside the first chunk of slot 3, which wants no logits.
   step::SeqWork chunk = prompt(3, 9, 1, 4, {0});
   chunk.logits = step::LogitsWanted::kNone;
-  pack({.slots = {edit(3, 9)}, .seqs = {decode(0, 1, 5), chunk}, .tokens = {6, 7, 8, 9, 10}});
-  EXPECT_EQ(packed_.ids, (std::vector<int32_t>{42, 7, 8, 9, 10}));
-  EXPECT_EQ(packed_.positions, (std::vector<int32_t>{5, 0, 1, 2, 3}));
-  EXPECT_EQ(packed_.q_begin, (std::vector<int32_t>{0, 1, 5}));
-  EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{6, 4}));
-  EXPECT_EQ(packed_.max_blocks, 2);
-  EXPECT_EQ(packed_.block_table, (std::vector<int32_t>{7, 2, 0, 0}));
-  EXPECT_EQ(packed_.logits_rows, (std::vector<int32_t>{0}));
+  pack({.slots = {edit(3, 9)}, .seqs = {chunk, decode(0, 1, 5)}, .tokens = {6, 7, 8, 9, 10}});
+  EXPECT_EQ(packed_.ids, (std::vector<int32_t>{7, 8, 9, 10, -1 - 0}));
+  EXPECT_EQ(packed_.positions, (std::vector<int32_t>{0, 1, 2, 3, 5}));
+  EXPECT_EQ(packed_.q_begin, (std::vector<int32_t>{0, 4, 5}));
+  EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{4, 6}));
+  EXPECT_EQ(packed_.table_row, (std::vector<int32_t>{3, 0}));
+  EXPECT_EQ(packed_.max_q_len, 4);
+  EXPECT_EQ(packed_.max_kv_len, 6);
+  EXPECT_EQ(triples(packed_.edits.blocks), (std::vector<Triple>{{3, 0, 0}}));
+  EXPECT_EQ(packed_.logits_rows, (std::vector<int32_t>{4}));
+  EXPECT_EQ(packed_.sampled_seq, (std::vector<int32_t>{1}));
 }
 
 TEST_F(SlotTableTest, ACachedPrefixIsNotRunAgain) {
@@ -93,37 +114,37 @@ TEST_F(SlotTableTest, ACachedPrefixIsNotRunAgain) {
   pack({.slots = {resumed}, .seqs = {rest}, .tokens = {11, 12}});
   EXPECT_EQ(packed_.positions, (std::vector<int32_t>{8, 9}));
   EXPECT_EQ(packed_.kv_slot, (std::vector<int32_t>{12, 13}));
-  EXPECT_EQ(packed_.block_table, (std::vector<int32_t>{5, 6, 3}));
+  EXPECT_EQ(triples(packed_.edits.blocks), (std::vector<Triple>{{1, 0, 5}, {1, 1, 6}, {1, 2, 3}}));
 }
 
-TEST_F(SlotTableTest, RowsOfAnEndedSequenceAreMasked) {
-  step::SlotEdit open = edit(0, 1);
-  open.sampling.stop_ids = {13, 14};
-  pack({.slots = {open, edit(1, 1)},
-        .seqs = {prompt(0, 1, 0, 2, {0}), prompt(1, 1, 0, 2, {1})},
-        .tokens = {1, 2}});
-  EXPECT_EQ(slots_.accept(*packed_.sampled[0].slot, 14, 2), step::RowEnd::kStopId);
-  EXPECT_EQ(slots_.accept(*packed_.sampled[1].slot, 3, 2), step::RowEnd::kNone);
-  pack({.slots = {}, .seqs = {decode(0, 1, 2), decode(1, 1, 2)}, .tokens = {}});
-  EXPECT_EQ(packed_.is_masked, (std::vector<bool>{true, false}));
-  EXPECT_EQ(packed_.ids, (std::vector<int32_t>{3}));
-  EXPECT_EQ(packed_.sampled[0].seq, 1u);
-  // A new generation opens the slot again.
-  pack({.slots = {edit(0, 2)}, .seqs = {prompt(0, 2, 0, 1, {4})}, .tokens = {8}});
-  EXPECT_EQ(packed_.is_masked, (std::vector<bool>{false}));
-}
-
-TEST_F(SlotTableTest, EndsAtMaxLenAndOnBadLogits) {
-  pack({.slots = {edit(0, 1, 4), edit(1, 1)},
-        .seqs = {prompt(0, 1, 0, 2, {0}), prompt(1, 1, 0, 2, {1})},
-        .tokens = {1, 2}});
-  Slot& first = *packed_.sampled[0].slot;
-  EXPECT_EQ(slots_.accept(first, 5, 2), step::RowEnd::kNone);
-  EXPECT_EQ(slots_.accept(first, 5, 3), step::RowEnd::kLength);  // the fourth token
-  EXPECT_TRUE(first.has_ended);
-  Slot& second = *packed_.sampled[1].slot;
-  EXPECT_EQ(slots_.accept(second, -1, 2), step::RowEnd::kNumerical);
-  EXPECT_TRUE(second.has_ended);
+TEST_F(SlotTableTest, PacksWhatEachRowSamplesBy) {
+  step::SlotEdit first = edit(0, 1);
+  first.sampling.temperature = 0;
+  first.sampling.stop_ids = {13, 14};
+  step::SlotEdit second = edit(1, 1, 17);
+  second.sampling.seed = uint64_t{1} << 40;
+  second.sampling.top_k = 7;
+  second.sampling.num_logprobs = 3;
+  second.sampling.stop_ids = {15};
+  second.sampling.logit_bias = {{4, 1.5f}, {5, -2.0f}};
+  pack({.slots = {first}, .seqs = {prompt(0, 1, 0, 2, {0})}, .tokens = {1, 2}});
+  EXPECT_TRUE(packed_.all_greedy);
+  EXPECT_FALSE(packed_.any_logprobs || packed_.any_changed);
+  pack({.slots = {second}, .seqs = {decode(0, 1, 2), prompt(1, 1, 0, 2, {1})}, .tokens = {1, 2}});
+  EXPECT_FALSE(packed_.all_greedy);
+  EXPECT_TRUE(packed_.any_logprobs && packed_.any_changed);
+  EXPECT_EQ(packed_.lists, (std::vector<int32_t>{13, 14, 15, 4, std::bit_cast<int32_t>(1.5f), 5,
+                                                 std::bit_cast<int32_t>(-2.0f)}));
+  ASSERT_EQ(packed_.num_sampled(), 2);
+  const ops::SampleRow& row = packed_.sample_rows[1];
+  EXPECT_EQ(row.seed, uint64_t{1} << 40);
+  EXPECT_EQ(row.top_k, 7);
+  EXPECT_EQ(row.num_logprobs, 3);
+  EXPECT_EQ(row.stop_begin, 2);
+  EXPECT_EQ(row.num_stop_ids, 1);
+  EXPECT_EQ(row.bias_begin, 3);
+  EXPECT_EQ(row.num_bias, 2);
+  EXPECT_EQ(row.max_len, 17);
 }
 
 TEST_F(SlotTableTest, CountsHistoryForPenalties) {
@@ -132,24 +153,23 @@ TEST_F(SlotTableTest, CountsHistoryForPenalties) {
   open.history = {4, 4, 9, 6, 6};
   open.history_prompt_len = 3;
   open.num_output = 2;
+  open.sampling.stop_ids = {1};
   open.sampling.min_tokens = 4;
   pack({.slots = {open}, .seqs = {prompt(0, 1, 0, 1, {0})}, .tokens = {4}});
-  Slot& slot = *packed_.sampled[0].slot;
-  ops::SampleRow row = slots_.sample_row(slot, 5);
-  ASSERT_NE(row.output_count, nullptr);
-  EXPECT_EQ(row.output_count[6], 2);
-  EXPECT_EQ(row.output_count[4], 0);
-  EXPECT_EQ(row.prompt_seen[4], 1);
-  EXPECT_EQ(row.prompt_seen[6], 0);
-  EXPECT_TRUE(row.ban_stop_ids);
-  slots_.accept(slot, 6, 5);
-  slots_.accept(slot, 7, 6);
-  row = slots_.sample_row(slot, 7);
-  EXPECT_EQ(row.output_count[6], 3);
-  EXPECT_FALSE(row.ban_stop_ids);  // four tokens are out
+  EXPECT_EQ(packed_.edits.opened[0].has_counts, 1);
+  EXPECT_EQ(triples(packed_.edits.history),
+            (std::vector<Triple>{{0, 4, 1}, {0, 4, 1}, {0, 9, 1}, {0, 6, 0}, {0, 6, 0}}));
+  EXPECT_EQ(packed_.sample_rows[0].has_penalties, 1);
+  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 1);
+  pack({.slots = {}, .seqs = {decode(0, 1, 1)}, .tokens = {}});
+  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 1);
+  pack({.slots = {}, .seqs = {decode(0, 1, 2)}, .tokens = {}});
+  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 0);  // four tokens are out
   // Without a penalty nothing is counted.
   pack({.slots = {edit(0, 2)}, .seqs = {prompt(0, 2, 0, 1, {0})}, .tokens = {4}});
-  EXPECT_EQ(slots_.sample_row(slot, 1).output_count, nullptr);
+  EXPECT_EQ(packed_.edits.opened[0].has_counts, 0);
+  EXPECT_TRUE(packed_.edits.history.empty());
+  EXPECT_EQ(packed_.sample_rows[0].has_penalties, 0);
 }
 
 // exec.X1
@@ -159,7 +179,6 @@ TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
     EXPECT_THROW(pack(std::move(plan)), std::logic_error);
   };
   pack({.slots = {edit(0, 5)}, .seqs = {prompt(0, 5, 0, 2, {0})}, .tokens = {1, 2}});
-  slots_.accept(*packed_.sampled[0].slot, 3, 2);
 
   refused({.slots = {edit(4, 1)}, .seqs = {}, .tokens = {}});                        // no slot
   refused({.slots = {edit(0, 5)}, .seqs = {}, .tokens = {}});                        // opened twice
@@ -173,6 +192,12 @@ TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   refused({.slots = {edit(1, 4)}, .seqs = {prompt(1, 4, 0, 4, {})}, .tokens = {}});    // no block
   refused({.slots = {edit(1, 5)}, .seqs = {prompt(1, 5, 2, 3, {1})}, .tokens = {}});   // tokens
   refused({.slots = {edit(1, 6, 4)}, .seqs = {prompt(1, 6, 0, 4, {1})}, .tokens = {}});
+  refused({.slots = {edit(1, 8), edit(1, 9)}, .seqs = {}, .tokens = {}});  // twice in a step
+  step::SlotEdit greedy_for_stops = edit(1, 10);
+  greedy_for_stops.sampling.stop_ids.resize(step::kMaxStopIds + 1);
+  refused({.slots = {greedy_for_stops}, .seqs = {}, .tokens = {}});
+  refused(
+      {.slots = {edit(1, 11)}, .seqs = {prompt(1, 11, 0, 1, {1, 2, 3, 4, 5, 6, 7})}, .tokens = {}});
   refused({.slots = {edit(1, 7)}, .seqs = {prompt(1, 7, 0, 2, {1})}, .tokens = {1, 50}});
 }
 

@@ -26,6 +26,7 @@ struct BufferSizes {
   int64_t mlp = 0;  // one [T, width]
   int64_t rows = 0;
   int64_t logits = 0;
+  int64_t scales = 0;
   int64_t rope = 0;  // all tables
 
   // Attention's and the MLP's buffers never live at once and share this memory.
@@ -47,6 +48,7 @@ BufferSizes buffer_sizes(const ModelSpec& spec, const DecoderLimits& limits) {
   sizes.hidden = int64_t{limits.max_tokens} * spec.hidden;
   sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
   sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
+  sizes.scales = limits.max_tokens;
   for (const RopeSpec& rope : spec.ropes) {
     sizes.rope += int64_t{limits.max_seq_len} * rope.rotary_dim;
   }
@@ -60,6 +62,14 @@ View shaped(const View& buffer, int64_t rows, int64_t width) {
   return view;
 }
 
+// What a product takes: act, or F8E4M3 with a scale a row, as its weight wants it.
+struct Operand {
+  View x;
+  View scale;
+
+  int64_t rows() const { return x.shape[0]; }
+};
+
 class LayerwiseDecoder final : public Decoder {
  public:
   LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
@@ -70,10 +80,12 @@ class LayerwiseDecoder final : public Decoder {
   View forward(const ForwardBatch& batch) override;
 
  private:
-  View attend(size_t layer, const View& in, const ForwardBatch& batch);
-  View feed_forward(size_t layer, const View& in);
-  View project(const ops::LinearWeight& weight, const View& in, const View& buffer);
-  View gather(const View& in, std::span<const int32_t> rows, const View& buffer);
+  View attend(size_t layer, const Operand& in, const ForwardBatch& batch);
+  View feed_forward(size_t layer, const Operand& in);
+  View project(const ops::LinearWeight& weight, const Operand& in, const View& buffer);
+  View gather(const View& in, const View& rows, const View& buffer);
+  Operand place_for(const ops::LinearWeight& weight, int64_t rows, const View& buffer) const;
+  Operand operand_of(const ops::LinearWeight& weight, const View& x, const View& buffer);
 
   const ModelSpec spec_;
   const Weights& weights_;
@@ -90,6 +102,7 @@ class LayerwiseDecoder final : public Decoder {
   View attended_;
   View gate_up_;
   View activated_;
+  View scale_;  // of the operand at hand
   View logits_;
 };
 
@@ -100,6 +113,7 @@ Result<void> LayerwiseDecoder::allocate(const DecoderLimits& limits) {
   RUDDER_TRY(rows_residual_, ops_.allocate(act, {sizes.rows}));
   RUDDER_TRY(normed_, ops_.allocate(act, {sizes.hidden}));
   RUDDER_TRY(delta_, ops_.allocate(act, {sizes.hidden}));
+  RUDDER_TRY(scale_, ops_.allocate(DType::kF32, {sizes.scales}));
   RUDDER_TRY(logits_, ops_.allocate(DType::kF32, {sizes.logits}));
   RUDDER_TRY(const View branch, ops_.allocate(act, {sizes.branch()}));
   qkv_ = branch.rows(0, sizes.qkv);
@@ -116,25 +130,45 @@ Result<void> LayerwiseDecoder::allocate(const DecoderLimits& limits) {
   return {};
 }
 
-View LayerwiseDecoder::project(const ops::LinearWeight& weight, const View& in,
+View LayerwiseDecoder::project(const ops::LinearWeight& weight, const Operand& in,
                                const View& buffer) {
-  const View out = shaped(buffer, in.shape[0], weight.out);
-  ops_.linear({.x = in, .weight = &weight, .out = out});
+  const View out = shaped(buffer, in.rows(), weight.out);
+  ops_.linear({.x = in.x, .x_scale = in.scale, .weight = &weight, .out = out});
   return out;
 }
 
-View LayerwiseDecoder::gather(const View& in, std::span<const int32_t> rows, const View& buffer) {
-  const View out = shaped(buffer, static_cast<int64_t>(rows.size()), in.shape[1]);
+View LayerwiseDecoder::gather(const View& in, const View& rows, const View& buffer) {
+  const View out = shaped(buffer, rows.num_rows(), in.shape[1]);
   ops_.gather_rows({.x = in, .rows = rows, .out = out});
   return out;
 }
 
+// Where an op writes what `weight` will take. An operand is used before the next one is written.
+Operand LayerwiseDecoder::place_for(const ops::LinearWeight& weight, int64_t rows,
+                                    const View& buffer) const {
+  Operand place{.x = shaped(buffer, rows, weight.in), .scale = {}};
+  if (weight.x_dtype == DType::kF8E4M3) {
+    place.x.dtype = DType::kF8E4M3;
+    place.scale = scale_.rows(0, rows);
+  }
+  return place;
+}
+
+// x itself, or x quantised into `buffer`.
+Operand LayerwiseDecoder::operand_of(const ops::LinearWeight& weight, const View& x,
+                                     const View& buffer) {
+  if (weight.x_dtype != DType::kF8E4M3) return {.x = x, .scale = {}};
+  const Operand place = place_for(weight, x.shape[0], buffer);
+  ops_.quantise({.x = x, .out = place.x, .out_scale = place.scale});
+  return place;
+}
+
 // [T, num_heads * head_dim], before the output projection.
-View LayerwiseDecoder::attend(size_t layer, const View& in, const ForwardBatch& batch) {
+View LayerwiseDecoder::attend(size_t layer, const Operand& in, const ForwardBatch& batch) {
   const AttentionSpec& spec = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
   const View qkv = project(weights.qkv, in, qkv_);
-  const View q = shaped(q_, in.shape[0], q_width(spec));
+  const View q = shaped(q_, in.rows(), q_width(spec));
   ops_.qkv_prep({.qkv = qkv,
                  .num_heads = spec.num_heads,
                  .q_norm = weights.q_norm,
@@ -144,7 +178,7 @@ View LayerwiseDecoder::attend(size_t layer, const View& in, const ForwardBatch& 
                  .kv_slot = batch.kv_slot,
                  .kv = kv_[layer],
                  .q_out = q});
-  const View out = shaped(attended_, in.shape[0], q_width(spec));
+  const View out = shaped(attended_, in.rows(), q_width(spec));
   ops_.attention({.q = q,
                   .kv = kv_[layer],
                   .num_heads = spec.num_heads,
@@ -156,62 +190,69 @@ View LayerwiseDecoder::attend(size_t layer, const View& in, const ForwardBatch& 
 }
 
 // [T, hidden].
-View LayerwiseDecoder::feed_forward(size_t layer, const View& in) {
+View LayerwiseDecoder::feed_forward(size_t layer, const Operand& in) {
   const MlpSpec& spec = spec_.layers[layer].mlp;
   const LayerWeights& weights = weights_.layers[layer];
   const View gate_up = project(weights.gate_up, in, gate_up_);
-  const View activated = shaped(activated_, in.shape[0], spec.width);
-  ops_.gated_act({.x = gate_up, .activation = spec.activation, .out = activated});
+  const Operand activated = place_for(weights.down, in.rows(), activated_);
+  ops_.gated_act({.x = gate_up,
+                  .activation = spec.activation,
+                  .out = activated.x,
+                  .out_scale = activated.scale});
   return project(weights.down, activated, delta_);
 }
 
 View LayerwiseDecoder::forward(const ForwardBatch& batch) {
-  const std::span<const int32_t> rows = batch.logits_rows;
-  View x = shaped(residual_, static_cast<int64_t>(batch.ids.size()), spec_.hidden);
-  View normed = shaped(normed_, x.shape[0], spec_.hidden);
+  const View& rows = batch.logits_rows;
+  View x = shaped(residual_, batch.ids.num_rows(), spec_.hidden);
   ops_.plan_attention(batch.attention);
   ops_.embed({.table = weights_.embedding,
               .tied = spec_.tied_head ? &weights_.head : nullptr,
               .ids = batch.ids,
               .scale = spec_.embed_scale,
               .out = x});
-  if (spec_.layers[0].pre_norm) {
-    ops_.residual_norm({.x = x,
-                        .delta = {},
-                        .delta_norm = {},
-                        .norm = weights_.layers[0].attn_pre_norm,
-                        .out = normed});
-  }
+  // Adds `delta` to x; what `next` takes: x, normed when a norm is given.
+  const auto add_and_norm = [&](const View& delta, const ops::NormSpec& delta_norm,
+                                const ops::NormSpec& norm, const ops::LinearWeight& next) {
+    const Operand normed = norm.empty() ? Operand{} : place_for(next, x.shape[0], normed_);
+    if (!delta.empty() || !norm.empty()) {
+      ops_.residual_norm({.x = x,
+                          .delta = delta,
+                          .delta_norm = delta_norm,
+                          .norm = norm,
+                          .out = normed.x,
+                          .out_scale = normed.scale});
+    }
+    return norm.empty() ? operand_of(next, x, normed_) : normed;
+  };
+  Operand in = add_and_norm({}, {}, weights_.layers[0].attn_pre_norm, weights_.layers[0].qkv);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
-    const bool pre_norm = spec_.layers[i].pre_norm;
     const bool is_last = i + 1 == spec_.layers.size();
     const LayerWeights& weights = weights_.layers[i];
 
-    View attended = attend(i, pre_norm ? normed : x, batch);
-    if (is_last && rows.size() < batch.ids.size()) {
+    View attended = attend(i, in, batch);
+    View free = q_;  // attention has used its queries
+    if (is_last && rows.num_rows() < batch.ids.num_rows()) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
-      if (rows.empty()) return {};
+      if (rows.num_rows() == 0) return {};
       attended = gather(attended, rows, q_);
+      free = attended_;
       x = gather(x, rows, rows_residual_);
-      normed = shaped(normed_, x.shape[0], spec_.hidden);
     }
-    const View attention_out = project(weights.attn_out, attended, delta_);
-    ops_.residual_norm({.x = x,
-                        .delta = attention_out,
-                        .delta_norm = weights.attn_post_norm,
-                        .norm = weights.mlp_pre_norm,
-                        .out = pre_norm ? normed : View{}});
-    const View mlp_out = feed_forward(i, pre_norm ? normed : x);
-    const bool norm_next = is_last || spec_.layers[i + 1].pre_norm;
-    ops_.residual_norm(
-        {.x = x,
-         .delta = mlp_out,
-         .delta_norm = weights.mlp_post_norm,
-         .norm = is_last ? weights_.final_norm : weights_.layers[i + 1].attn_pre_norm,
-         .out = norm_next ? normed : View{}});
+    const View attention_out =
+        project(weights.attn_out, operand_of(weights.attn_out, attended, free), delta_);
+    in = add_and_norm(attention_out, weights.attn_post_norm, weights.mlp_pre_norm, weights.gate_up);
+    const View mlp_out = feed_forward(i, in);
+    in = is_last ? add_and_norm(mlp_out, weights.mlp_post_norm, weights_.final_norm, weights_.head)
+                 : add_and_norm(mlp_out, weights.mlp_post_norm,
+                                weights_.layers[i + 1].attn_pre_norm, weights_.layers[i + 1].qkv);
   }
-  const View logits = shaped(logits_, normed.shape[0], spec_.vocab);
-  ops_.logits({.x = normed, .head = &weights_.head, .softcap = spec_.final_softcap, .out = logits});
+  const View logits = shaped(logits_, in.rows(), spec_.vocab);
+  ops_.logits({.x = in.x,
+               .x_scale = in.scale,
+               .head = &weights_.head,
+               .softcap = spec_.final_softcap,
+               .out = logits});
   return logits;
 }
 
@@ -259,7 +300,8 @@ int64_t Decoder::workspace_bytes(const ModelSpec& spec, const DecoderLimits& lim
   const BufferSizes sizes = buffer_sizes(spec, limits);
   const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.branch();
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
-         (sizes.logits + sizes.rope) * static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
+         (sizes.logits + sizes.scales + sizes.rope) *
+             static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
 }
 
 }  // namespace rudder::model

@@ -23,6 +23,7 @@ class KeepingOps final : public ops::Ops {
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return DType::kF32; }
   DType linear_dtype() const override { return DType::kF32; }
+  int64_t available_memory() const override { return 0; }
   Result<ops::View> allocate(DType dtype, tensor::Shape shape) override {
     memory_.emplace_back(static_cast<size_t>(shape.numel()) * tensor::dtype_bytes(dtype));
     return ops::View{memory_.back().data(), dtype, shape};
@@ -44,6 +45,19 @@ class KeepingOps final : public ops::Ops {
     num_parts += static_cast<int>(parts.size());
     return out;
   }
+  Result<ops::View> allocate_staging(int64_t bytes) override {
+    return allocate(DType::kU8, {bytes});
+  }
+  void copy_in(const ops::View&, const ops::View&) override {}
+  void copy_out(const ops::View&, const ops::View&) override {}
+  std::unique_ptr<ops::Event> make_event() override { return nullptr; }
+  void record(ops::Event&) override {}
+  Result<void> status() override { return {}; }
+  bool has_graphs() const override { return false; }
+  void begin_capture() override {}
+  Result<std::unique_ptr<ops::Graph>> end_capture() override { return nullptr; }
+  void replay(ops::Graph&) override {}
+  void begin_step(const ops::BeginStepArgs&) override {}
   void embed(const ops::EmbedArgs&) override {}
   void residual_norm(const ops::ResidualNormArgs&) override {}
   void linear(const ops::LinearArgs&) override {}
@@ -51,6 +65,7 @@ class KeepingOps final : public ops::Ops {
   void plan_attention(const ops::AttentionBatch&) override {}
   void attention(const ops::AttentionArgs&) override {}
   void gated_act(const ops::GatedActArgs&) override {}
+  void quantise(const ops::QuantiseArgs&) override {}
   void gather_rows(const ops::GatherRowsArgs&) override {}
   void logits(const ops::LogitsArgs&) override {}
   void sample(const ops::SampleArgs&) override {}

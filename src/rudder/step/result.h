@@ -26,8 +26,8 @@ struct SeqResult {
   SlotId slot;
   uint32_t generation = 0;
   RowEnd end = RowEnd::kNone;
-  // True when the row had ended in an earlier step, before this one ran: nothing was computed for
-  // it, no KV was written, and `tokens` is empty. The host launched it before it knew.
+  // True when the row had ended in an earlier step, before this one ran: it wrote no KV, and
+  // `tokens` is empty. The host launched it before it knew.
   bool masked = false;
   std::vector<int32_t> tokens;          // none for LogitsWanted::kNone, else the sampled one
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0

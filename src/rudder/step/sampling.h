@@ -9,6 +9,12 @@
 
 namespace rudder::step {
 
+// The most that one sequence has of each: the engine refuses requests that ask for more, executors
+// size the buffers of a step by it.
+inline constexpr int32_t kMaxStopIds = 256;  // the request's and the model's end-of-sequence ids
+inline constexpr int32_t kMaxLogitBias = 1024;
+inline constexpr int32_t kMaxLogprobs = 20;
+
 struct SamplingParams {
   float temperature = 1.0f;         // 0 = greedy
   int32_t top_k = 0;                // 0 = off

@@ -69,4 +69,31 @@ F16 to_f16(float value) {
   return F16{static_cast<uint16_t>(sign | (rounded >> 13))};
 }
 
+float to_float(F8E4M3 value) {
+  const uint32_t sign = uint32_t{value.bits & 0x80u} << 24;
+  const uint32_t exponent = (value.bits >> 3) & 0xfu;
+  const uint32_t mantissa = value.bits & 0x7u;
+  if ((value.bits & 0x7fu) == 0x7fu) return std::bit_cast<float>(sign | 0x7fc00000u);
+  if (exponent == 0) {
+    const float magnitude = static_cast<float>(mantissa) * 0x1.0p-9f;
+    return sign != 0 ? -magnitude : magnitude;
+  }
+  return std::bit_cast<float>(sign | ((exponent + 120) << 23) | (mantissa << 20));
+}
+
+F8E4M3 to_f8e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80u);
+  const uint32_t magnitude = bits & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return F8E4M3{static_cast<uint8_t>(sign | 0x7fu)};
+  if (magnitude >= 0x43e00000u) return F8E4M3{static_cast<uint8_t>(sign | 0x7eu)};
+  if (magnitude < 0x3c800000u) {
+    // Subnormal: as in to_f16, with a unit of 2^-9.
+    const float aligned = std::bit_cast<float>(magnitude) + 0x1.0p14f;
+    return F8E4M3{static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(aligned) - 0x46800000u))};
+  }
+  const uint32_t rounded = magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1);
+  return F8E4M3{static_cast<uint8_t>(sign | (rounded >> 20))};
+}
+
 }  // namespace rudder::tensor

@@ -1,4 +1,4 @@
-// Element types and the host codecs of the 16-bit ones. Plain values; any thread.
+// Element types and the host codecs of the small floats. Plain values; any thread.
 #pragma once
 
 #include <bit>
@@ -35,6 +35,11 @@ struct F16 {
   uint16_t bits = 0;
 };
 
+// OCP FP8 E4M3: no infinities, the largest value is 448.
+struct F8E4M3 {
+  uint8_t bits = 0;
+};
+
 inline float to_float(BF16 value) {
   return std::bit_cast<float>(uint32_t{value.bits} << 16);
 }
@@ -48,5 +53,9 @@ inline BF16 to_bf16(float value) {
 
 float to_float(F16 value);
 F16 to_f16(float value);  // round to nearest even; overflow becomes infinity
+
+inline constexpr float kMaxF8E4M3 = 448.0f;
+float to_float(F8E4M3 value);
+F8E4M3 to_f8e4m3(float value);  // round to nearest even; overflow becomes 448, NaN stays NaN
 
 }  // namespace rudder::tensor

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 
 #include "rudder/base/check.h"
@@ -47,6 +48,13 @@ struct View {
   }
   // Rows [begin, begin + count) of the first axis.
   View rows(int64_t begin, int64_t count) const;
+  // Length of the first axis; 0 for an empty view.
+  int64_t num_rows() const { return empty() || shape.rank() == 0 ? 0 : shape[0]; }
 };
+
+// Host values as a tensor of rank 1, to be read only.
+inline View host_view(std::span<const int32_t> values) {
+  return {const_cast<int32_t*>(values.data()), DType::kI32, {static_cast<int64_t>(values.size())}};
+}
 
 }  // namespace rudder::tensor

@@ -96,7 +96,7 @@ TEST_P(OpsConformance, Linear) {
     const Linear linear = random_linear(outs, in, round % 2 == 0, kStored[round % 3]);
     const View x = random({rows, in});
     const View out = poisoned({rows, linear.weight.out});
-    ops_->linear({x, &linear.weight, out});
+    ops_->linear({x, {}, &linear.weight, out});
 
     const Matrix input = rounded(to_matrix(x), product_dtype());
     const Matrix expected = reference_linear(input, linear.reference, linear.bias);
@@ -126,7 +126,7 @@ TEST_P(OpsConformance, LogitsWithSoftCap) {
     const Linear head = random_linear(outs, 96, false);
     const View x = random({5, 96}, 3);
     const View out = poisoned({5, 307});
-    ops_->logits({x, &head.weight, cap, out});
+    ops_->logits({x, {}, &head.weight, cap, out});
     Matrix expected =
         reference_linear(rounded(to_matrix(x), product_dtype()), head.reference, head.bias);
     for (double& value : expected.values) value = reference_soft_cap(value, cap);
@@ -145,8 +145,8 @@ TEST_P(OpsConformance, EmbedFromATableAndFromATiedHead) {
       const int32_t ids[] = {36, 0, 5, 5, 17};
       const View out = poisoned({5, hidden});
       const View tied = poisoned({5, hidden});
-      ops_->embed({table, nullptr, ids, 3.0f, out});
-      ops_->embed({{}, &head, ids, 3.0f, tied});
+      ops_->embed({table, nullptr, tensor::host_view(ids), 3.0f, out});
+      ops_->embed({{}, &head, tensor::host_view(ids), 3.0f, tied});
       const Matrix expected = to_matrix(table);
       const Matrix stored = rounded(expected, ops_->linear_dtype());
       for (int64_t r = 0; r < 5; ++r) {
@@ -197,7 +197,7 @@ TEST_P(OpsConformance, GatedAct) {
       const int64_t width = pick(kWidths);
       const View x = random({rows, 2 * width}, 4);
       const View out = poisoned({rows, width});
-      ops_->gated_act({x, activation, out});
+      ops_->gated_act({x, activation, out, {}});
       const Matrix input = to_matrix(x);
       const Matrix expected = reference_gated_act(input, activation);
       const Matrix got = to_matrix(out);
@@ -223,7 +223,7 @@ TEST_P(OpsConformance, ActivationsAtTheEdges) {
       x.as<float>()[0] = edge;
       x.as<float>()[1] = 1;
       const View out = poisoned({1, 1});
-      ops_->gated_act({x, activation, out});
+      ops_->gated_act({x, activation, out, {}});
       const double expected = reference_gated_act(to_matrix(x), activation).at(0, 0);
       EXPECT_NEAR(double{*out.as<float>()}, expected, 1e-6 * std::abs(double{edge}))
           << static_cast<int>(activation) << " of " << edge;
@@ -231,7 +231,7 @@ TEST_P(OpsConformance, ActivationsAtTheEdges) {
     const View x = random({1, 2});
     x.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
     const View out = random({1, 1});
-    ops_->gated_act({x, activation, out});
+    ops_->gated_act({x, activation, out, {}});
     EXPECT_TRUE(std::isnan(*out.as<float>())) << "NaN must not be hidden";
   }
 }
@@ -240,7 +240,7 @@ TEST_P(OpsConformance, GatherRows) {
   const View x = random({9, 33});
   const int32_t rows[] = {8, 0, 3, 3};
   const View out = poisoned({4, 33});
-  ops_->gather_rows({x, rows, out});
+  ops_->gather_rows({x, tensor::host_view(rows), out});
   for (int64_t r = 0; r < 4; ++r) {
     expect_same_bits(out.rows(r, 1), x.rows(rows[r], 1), "row " + std::to_string(r));
   }

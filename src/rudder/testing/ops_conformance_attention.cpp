@@ -10,6 +10,7 @@
 namespace rudder::testing {
 
 using tensor::DType;
+using tensor::host_view;
 using tensor::View;
 
 AttentionShape OpsAttention::fuzzed_shape() {
@@ -109,8 +110,13 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   }
   const View q = poisoned({total, q_width});
   ops_->qkv_prep({qkv, static_cast<int32_t>(shape.heads), layer.q_norm, layer.k_norm, layer.rope,
-                  rope_row, slots, layer.kv, q});
-  ops_->plan_attention({q_begin, kv_len, table, static_cast<int32_t>(max_blocks)});
+                  host_view(rope_row), host_view(slots), layer.kv, q});
+  std::vector<int32_t> table_row(sequences.size());
+  std::iota(table_row.begin(), table_row.end(), 0);
+  View block_table = host_view(table);
+  block_table.shape = {static_cast<int64_t>(sequences.size()), static_cast<int64_t>(max_blocks)};
+  ops_->plan_attention(
+      {host_view(q_begin), host_view(kv_len), host_view(table_row), block_table, 200, 200});
   const View out = poisoned({total, q_width});
   ops_->attention({q, layer.kv, static_cast<int32_t>(shape.heads), score_scale(shape),
                    static_cast<int32_t>(shape.window), shape.softcap, out});
@@ -192,8 +198,15 @@ TEST_P(OpsAttention, PaddingTokensWriteNothing) {
     const View q = poisoned({3, shape.heads * head_dim});
     const View qkv = random({3, width});
     const Matrix input = to_matrix(qkv);
-    ops_->qkv_prep(
-        {qkv, static_cast<int32_t>(shape.heads), {}, {}, {}, rope_row, slots, layer.kv, q});
+    ops_->qkv_prep({qkv,
+                    static_cast<int32_t>(shape.heads),
+                    {},
+                    {},
+                    {},
+                    host_view(rope_row),
+                    host_view(slots),
+                    layer.kv,
+                    q});
     EXPECT_EQ(std::memcmp(before.data, layer.kv.storage.data, before.bytes()), 0);
     EXPECT_EQ(max_difference(to_matrix(q), input.slice(0, 3, 0, q.shape[1])), 0);
   }

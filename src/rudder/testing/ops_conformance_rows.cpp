@@ -24,11 +24,11 @@ TEST_P(OpsConformance, LinearRowsAreIndependent) {
     const Linear linear = random_linear(outs, in, true);
     const View x = random({kAll, in});
     const View all = poisoned({kAll, out_width});
-    ops_->linear({x, &linear.weight, all});
+    ops_->linear({x, {}, &linear.weight, all});
     for (const int64_t count : kCounts) {
       const int64_t first = between(0, kAll - count);
       const View out = poisoned({count, out_width});
-      ops_->linear({x.rows(first, count), &linear.weight, out});
+      ops_->linear({x.rows(first, count), {}, &linear.weight, out});
       expect_same_bits(out, all.rows(first, count), place(count, first));
     }
   }
@@ -47,7 +47,7 @@ TEST_P(OpsConformance, SmallOpsRowsAreIndependent) {
   ops_->residual_norm(args);
   const View gates = random({kAll, 2 * hidden});
   const View acted = poisoned({kAll, hidden});
-  ops_->gated_act({gates, ops::Activation::kSilu, acted});
+  ops_->gated_act({gates, ops::Activation::kSilu, acted, {}});
   for (const int64_t count : kCounts) {
     const int64_t first = between(0, kAll - count);
     ops::ResidualNormArgs part = args;
@@ -58,7 +58,7 @@ TEST_P(OpsConformance, SmallOpsRowsAreIndependent) {
     expect_same_bits(part.x, args.x.rows(first, count), place(count, first));
     expect_same_bits(part.out, args.out.rows(first, count), place(count, first));
     const View out = poisoned({count, hidden});
-    ops_->gated_act({gates.rows(first, count), ops::Activation::kSilu, out});
+    ops_->gated_act({gates.rows(first, count), ops::Activation::kSilu, out, {}});
     expect_same_bits(out, acted.rows(first, count), place(count, first));
   }
 }
@@ -73,7 +73,7 @@ TEST_P(OpsConformance, ThreadsDoNotChangeARow) {
     const auto ops = GetParam().make(num_threads);
     const ops::LinearWeight linear = ops->make_linear({&part, 1}).value();
     const View out = poisoned({70, out_width});
-    ops->linear({x, &linear, out});
+    ops->linear({x, {}, &linear, out});
     return out;
   };
   const View one = run(1);

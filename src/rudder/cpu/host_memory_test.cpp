@@ -1,11 +1,11 @@
-#include "rudder/exec/host_memory.h"
+#include "rudder/cpu/host_memory.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-namespace rudder::exec {
+namespace rudder::cpu {
 namespace {
 
 class HostMemory : public ::testing::Test {
@@ -57,4 +57,4 @@ TEST(HostMemoryHere, IsPositive) {
 }
 
 }  // namespace
-}  // namespace rudder::exec
+}  // namespace rudder::cpu

@@ -1,4 +1,4 @@
-#include "rudder/exec/host_memory.h"
+#include "rudder/cpu/host_memory.h"
 
 #include <algorithm>
 #include <charconv>
@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string_view>
 
-namespace rudder::exec {
+namespace rudder::cpu {
 namespace {
 
 constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
@@ -102,4 +102,4 @@ int64_t available_host_memory(const std::string& root) {
   return available == kUnlimited ? 0 : available;
 }
 
-}  // namespace rudder::exec
+}  // namespace rudder::cpu

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <string>
 
-namespace rudder::exec {
+namespace rudder::cpu {
 
 // Bytes. `root` is where /proc and /sys are looked up (tests); 0 when nothing can be read.
 int64_t available_host_memory(const std::string& root = "");
 
-}  // namespace rudder::exec
+}  // namespace rudder::cpu

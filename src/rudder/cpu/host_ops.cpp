@@ -1,0 +1,155 @@
+#include "rudder/cpu/host_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "rudder/base/check.h"
+#include "rudder/cpu/host_memory.h"
+
+namespace rudder::cpu {
+namespace {
+
+using ops::View;
+using tensor::DType;
+using tensor::F8E4M3;
+
+// Everything enqueued before it has run.
+struct HostEvent final : ops::Event {
+  Result<void> wait() override { return {}; }
+  bool done() override { return true; }
+};
+
+void copy_bytes(const View& to, const View& from) {
+  RUDDER_CHECK(to.bytes() == from.bytes(), "{} bytes to {}", from.bytes(), to.bytes());
+  if (from.bytes() > 0) std::memcpy(to.data, from.data, from.bytes());
+}
+
+void open_slots(const ops::BeginStepArgs& args) {
+  const ops::SlotState& state = args.state;
+  const auto* opened = static_cast<const ops::OpenedSlot*>(args.opened.data);
+  for (int64_t i = 0; i < args.opened.num_rows(); ++i) {
+    const int32_t slot = opened[i].slot;
+    state.ended.as<int32_t>()[slot] = 0;
+    state.carry.as<int32_t>()[slot] = -1;
+    if (opened[i].has_counts == 0) continue;
+    for (const View& counts : {state.output_count.rows(slot, 1), state.prompt_seen.rows(slot, 1)}) {
+      std::memset(counts.data, 0, counts.bytes());
+    }
+  }
+}
+
+void count_history(const ops::BeginStepArgs& args) {
+  const int64_t vocab = args.state.output_count.shape[1];
+  const auto* history = static_cast<const ops::HistoryToken*>(args.history.data);
+  for (int64_t i = 0; i < args.history.num_rows(); ++i) {
+    const int64_t at = history[i].slot * vocab + history[i].token;
+    if (history[i].is_prompt != 0) {
+      args.state.prompt_seen.as<uint8_t>()[at] = 1;
+    } else {
+      ++args.state.output_count.as<int32_t>()[at];
+    }
+  }
+}
+
+void write_blocks(const ops::BeginStepArgs& args) {
+  const int64_t max_blocks = args.state.block_table.shape[1];
+  const auto* blocks = static_cast<const ops::BlockWrite*>(args.blocks.data);
+  for (int64_t i = 0; i < args.blocks.num_rows(); ++i) {
+    const int64_t at = blocks[i].slot * max_blocks + blocks[i].index;
+    args.state.block_table.as<int32_t>()[at] = blocks[i].block;
+  }
+}
+
+void place_carried(const ops::BeginStepArgs& args) {
+  int32_t* ids = args.ids.as<int32_t>();
+  for (int64_t t = 0; t < args.ids.num_rows(); ++t) {
+    if (ids[t] >= 0) continue;
+    const int32_t slot = -1 - ids[t];
+    ids[t] = std::max(0, args.state.carry.as<int32_t>()[slot]);
+    if (args.state.ended.as<int32_t>()[slot] != 0) args.kv_slot.as<int32_t>()[t] = -1;
+  }
+}
+
+}  // namespace
+
+int64_t HostOps::available_memory() const {
+  return available_host_memory();
+}
+
+Result<View> HostOps::allocate(DType dtype, tensor::Shape shape) {
+  return memory_.allocate(dtype, shape);
+}
+
+Result<View> HostOps::upload(const View& host, DType dtype) {
+  return memory_.upload(host, dtype);
+}
+
+Result<View> HostOps::allocate_staging(int64_t bytes) {
+  return memory_.allocate(DType::kU8, {bytes});
+}
+
+void HostOps::copy_in(const View& device, const View& staging) {
+  copy_bytes(device, staging);
+}
+
+void HostOps::copy_out(const View& staging, const View& device) {
+  copy_bytes(staging, device);
+}
+
+std::unique_ptr<ops::Event> HostOps::make_event() {
+  return std::make_unique<HostEvent>();
+}
+
+void HostOps::record(ops::Event&) {}
+
+void HostOps::begin_capture() {
+  RUDDER_CHECK(false, "a CPU has no graphs");
+}
+
+Result<std::unique_ptr<ops::Graph>> HostOps::end_capture() {
+  RUDDER_CHECK(false, "a CPU has no graphs");
+}
+
+void HostOps::replay(ops::Graph&) {
+  RUDDER_CHECK(false, "a CPU has no graphs");
+}
+
+void HostOps::begin_step(const ops::BeginStepArgs& args) {
+  open_slots(args);
+  count_history(args);
+  write_blocks(args);
+  place_carried(args);
+}
+
+void HostOps::quantise(const ops::QuantiseArgs& args) {
+  const int64_t width = args.x.shape[1];
+  for (int64_t t = 0; t < args.x.shape[0]; ++t) {
+    args.out_scale.as<float>()[t] =
+        quantise_row(args.x.as<float>() + t * width, width, args.out.as<F8E4M3>() + t * width);
+  }
+}
+
+void HostOps::gather_rows(const ops::GatherRowsArgs& args) {
+  const auto row_bytes = static_cast<size_t>(args.x.shape[1]) * tensor::dtype_bytes(args.x.dtype);
+  const int32_t* rows = args.rows.as<int32_t>();
+  for (int64_t r = 0; r < args.out.shape[0]; ++r) {
+    std::memcpy(
+        static_cast<std::byte*>(args.out.data) + static_cast<size_t>(r) * row_bytes,
+        static_cast<const std::byte*>(args.x.data) + static_cast<size_t>(rows[r]) * row_bytes,
+        row_bytes);
+  }
+}
+
+float quantise_row(const float* x, int64_t width, F8E4M3* out) {
+  float highest = 0;
+  for (int64_t i = 0; i < width; ++i) highest = std::max(highest, std::abs(x[i]));
+  const float scale = highest / tensor::kMaxF8E4M3;
+  for (int64_t i = 0; i < width; ++i) {
+    // A row of zeros has scale 0; NaN is no maximum but stays NaN.
+    out[i] = tensor::to_f8e4m3(scale > 0 ? x[i] / scale : x[i]);
+  }
+  return scale;
+}
+
+}  // namespace rudder::cpu

@@ -1,0 +1,47 @@
+// HostOps: what every CPU backend shares: memory, copies, events, and the macro-ops that copy or
+// count more than they compute. Here the device is the host: ops run before they return, so events
+// are done when they are recorded, and there is nothing to capture.
+#pragma once
+
+#include <memory>
+
+#include "rudder/cpu/device_memory.h"
+#include "rudder/ops/ops.h"
+
+namespace rudder::cpu {
+
+class HostOps : public ops::Ops {
+ public:
+  int64_t available_memory() const final;
+  Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) final;
+  Result<ops::View> upload(const ops::View& host, tensor::DType dtype) final;
+  Result<ops::View> allocate_staging(int64_t bytes) final;
+  void copy_in(const ops::View& device, const ops::View& staging) final;
+  void copy_out(const ops::View& staging, const ops::View& device) final;
+
+  std::unique_ptr<ops::Event> make_event() final;
+  void record(ops::Event& event) final;
+  Result<void> status() final { return {}; }
+
+  bool has_graphs() const final { return false; }
+  void begin_capture() final;
+  Result<std::unique_ptr<ops::Graph>> end_capture() final;
+  void replay(ops::Graph& graph) final;
+
+  void begin_step(const ops::BeginStepArgs& args) final;
+  void plan_attention(const ops::AttentionBatch& batch) final { batch_ = batch; }
+  void quantise(const ops::QuantiseArgs& args) final;
+  void gather_rows(const ops::GatherRowsArgs& args) final;
+
+ protected:
+  const ops::AttentionBatch& batch() const { return batch_; }
+
+ private:
+  DeviceMemory memory_;
+  ops::AttentionBatch batch_;
+};
+
+// One row of QuantiseArgs; returns its scale.
+float quantise_row(const float* x, int64_t width, tensor::F8E4M3* out);
+
+}  // namespace rudder::cpu

@@ -1,0 +1,256 @@
+#include "rudder/exec/step_buffers.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "rudder/base/check.h"
+
+namespace rudder::exec {
+namespace {
+
+using ops::View;
+using tensor::DType;
+using tensor::Shape;
+
+// Every part starts on a 64-byte line.
+int64_t aligned(int64_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+template <typename T>
+int64_t bytes_of(int64_t count) {
+  return aligned(count * static_cast<int64_t>(sizeof(T)));
+}
+
+// Bytes from the start of the buffer. What is fixed by the step's counts comes first, so that a
+// captured step finds all that it reads in one place; lists are as long as they are, and what
+// begin_step alone reads follows them.
+struct Layout {
+  int64_t q_begin = 0;
+  int64_t kv_len = 0;
+  int64_t table_row = 0;
+  int64_t logits_rows = 0;
+  int64_t ids = 0;
+  int64_t positions = 0;
+  int64_t kv_slot = 0;
+  int64_t sample_rows = 0;
+  int64_t lists = 0;
+};
+
+Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled) {
+  Layout layout;
+  layout.kv_len = layout.q_begin + bytes_of<int32_t>(num_seqs + 1);
+  layout.table_row = layout.kv_len + bytes_of<int32_t>(num_seqs);
+  layout.logits_rows = layout.table_row + bytes_of<int32_t>(num_seqs);
+  layout.ids = layout.logits_rows + bytes_of<int32_t>(num_sampled);
+  layout.positions = layout.ids + bytes_of<int32_t>(num_tokens);
+  layout.kv_slot = layout.positions + bytes_of<int32_t>(num_tokens);
+  layout.sample_rows = layout.kv_slot + bytes_of<int32_t>(num_tokens);
+  layout.lists = layout.sample_rows + bytes_of<ops::SampleRow>(num_sampled);
+  return layout;
+}
+
+Layout layout_of(const PackedStep& packed) {
+  return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled());
+}
+
+// Words of stop ids and biases when every row has as many as it may.
+int64_t max_list_words(const step::Capacity& capacity) {
+  return int64_t{capacity.num_slots} * (step::kMaxStopIds + 2 * step::kMaxLogitBias);
+}
+
+// Longer lists go in several parts. A step that opens the longest sequence goes in one.
+int64_t kept_history(const step::Capacity& capacity) {
+  return std::max(capacity.max_seq_len, capacity.max_tokens_per_step);
+}
+int64_t kept_blocks(const step::Capacity& capacity) {
+  return int64_t{max_blocks_per_seq(capacity)} + capacity.num_slots +
+         capacity.max_tokens_per_step / capacity.block_size;
+}
+
+int64_t step_bytes(const step::Capacity& capacity) {
+  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, capacity.num_slots).lists +
+         bytes_of<int32_t>(max_list_words(capacity)) +
+         bytes_of<ops::OpenedSlot>(capacity.num_slots) +
+         bytes_of<ops::HistoryToken>(kept_history(capacity)) +
+         bytes_of<ops::BlockWrite>(kept_blocks(capacity));
+}
+
+Shape sampled_shape(const step::Capacity& capacity) {
+  return {capacity.num_slots, sizeof(ops::SampledToken) / sizeof(int32_t)};
+}
+Shape top_shape(const step::Capacity& capacity) {
+  return {capacity.num_slots, step::kMaxLogprobs, sizeof(ops::TopLogprob) / sizeof(int32_t)};
+}
+
+// The first elements of `rest`, at most `most`, which are taken off it.
+template <typename T>
+std::span<const T> take(std::span<const T>& rest, int64_t most) {
+  const auto taken = rest.first(std::min(rest.size(), static_cast<size_t>(most)));
+  rest = rest.subspan(taken.size());
+  return taken;
+}
+
+View range(const View& bytes, int64_t begin, int64_t end) {
+  return bytes.rows(begin, end - begin);
+}
+
+template <typename T>
+void put(const View& staging, int64_t offset, std::span<const T> values) {
+  RUDDER_CHECK(offset + static_cast<int64_t>(values.size_bytes()) <= staging.shape[0]);
+  if (values.empty()) return;
+  std::memcpy(staging.as<std::byte>() + offset, values.data(), values.size_bytes());
+}
+template <typename T>
+void put(const View& staging, int64_t offset, const std::vector<T>& values) {
+  put(staging, offset, std::span<const T>(values));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<StepBuffers>> StepBuffers::make(ops::Ops& ops,
+                                                       const step::Capacity& capacity) {
+  std::unique_ptr<StepBuffers> buffers(new StepBuffers(ops, capacity));
+  RUDDER_TRY_VOID(buffers->allocate());
+  return buffers;
+}
+
+int64_t StepBuffers::device_bytes(const step::Capacity& capacity) {
+  const int64_t rows = int64_t{capacity.num_slots} + 1;
+  const auto word = static_cast<int64_t>(sizeof(int32_t));
+  return step_bytes(capacity) +
+         word * (sampled_shape(capacity).numel() + top_shape(capacity).numel()) +
+         rows * (word * (2 + max_blocks_per_seq(capacity)) +
+                 capacity.vocab_size * (word + int64_t{sizeof(uint8_t)}));
+}
+
+Result<void> StepBuffers::allocate() {
+  const int64_t rows = int64_t{capacity_.num_slots} + 1;
+  const int64_t vocab = capacity_.vocab_size;
+  const int64_t bytes = step_bytes(capacity_);
+  RUDDER_TRY(state_.carry, ops_.allocate(DType::kI32, {rows}));
+  RUDDER_TRY(state_.ended, ops_.allocate(DType::kI32, {rows}));
+  RUDDER_TRY(state_.block_table, ops_.allocate(DType::kI32, {rows, max_blocks_per_seq(capacity_)}));
+  RUDDER_TRY(state_.output_count, ops_.allocate(DType::kI32, {rows, vocab}));
+  RUDDER_TRY(state_.prompt_seen, ops_.allocate(DType::kU8, {rows, vocab}));
+  RUDDER_TRY(device_, ops_.allocate(DType::kU8, {bytes}));
+  RUDDER_TRY(sampled_, ops_.allocate(DType::kI32, sampled_shape(capacity_)));
+  RUDDER_TRY(top_, ops_.allocate(DType::kI32, top_shape(capacity_)));
+  for (int32_t i = 0; i < capacity_.max_in_flight; ++i) {
+    Staging staging;
+    RUDDER_TRY(staging.step, ops_.allocate_staging(bytes));
+    RUDDER_TRY(staging.sampled, ops_.allocate_staging(static_cast<int64_t>(sampled_.bytes())));
+    RUDDER_TRY(staging.top, ops_.allocate_staging(static_cast<int64_t>(top_.bytes())));
+    staging_.push_back(staging);
+  }
+  part_sent_ = ops_.make_event();
+  return {};
+}
+
+View StepBuffers::part(int64_t offset, DType dtype, Shape shape) const {
+  View view{device_.as<std::byte>() + offset, dtype, shape};
+  RUDDER_CHECK(offset + static_cast<int64_t>(view.bytes()) <= device_.shape[0]);
+  return view;
+}
+
+DeviceStep StepBuffers::views(const PackedStep& packed) const {
+  const Layout layout = layout_of(packed);
+  const int64_t seqs = packed.num_seqs();
+  const int64_t sampled = packed.num_sampled();
+  const Shape tokens = {packed.num_tokens()};
+  DeviceStep step;
+  step.forward = {.ids = part(layout.ids, DType::kI32, tokens),
+                  .positions = part(layout.positions, DType::kI32, tokens),
+                  .kv_slot = part(layout.kv_slot, DType::kI32, tokens),
+                  .attention = {.q_begin = part(layout.q_begin, DType::kI32, {seqs + 1}),
+                                .kv_len = part(layout.kv_len, DType::kI32, {seqs}),
+                                .table_row = part(layout.table_row, DType::kI32, {seqs}),
+                                .block_table = state_.block_table,
+                                .max_q_len = packed.max_q_len,
+                                .max_kv_len = packed.max_kv_len},
+                  .logits_rows = part(layout.logits_rows, DType::kI32, {sampled})};
+  step.sample = {.logits = {},
+                 .rows = part(layout.sample_rows, DType::kU8, {sampled, sizeof(ops::SampleRow)}),
+                 .lists = part(layout.lists, DType::kI32, {max_list_words(capacity_)}),
+                 .state = state_,
+                 .sampled = sampled_.rows(0, sampled),
+                 .top = top_.rows(0, sampled),
+                 .all_greedy = packed.all_greedy,
+                 .any_logprobs = packed.any_logprobs,
+                 .any_changed = packed.any_changed};
+  return step;
+}
+
+Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t place) {
+  RUDDER_CHECK(static_cast<int64_t>(packed.lists.size()) <= max_list_words(capacity_));
+  const DeviceStep step = views(packed);
+  const View& staging = staging_[place].step;
+  const Layout layout = layout_of(packed);
+  put(staging, layout.q_begin, packed.q_begin);
+  put(staging, layout.kv_len, packed.kv_len);
+  put(staging, layout.table_row, packed.table_row);
+  put(staging, layout.logits_rows, packed.logits_rows);
+  put(staging, layout.ids, packed.ids);
+  put(staging, layout.positions, packed.positions);
+  put(staging, layout.kv_slot, packed.kv_slot);
+  put(staging, layout.sample_rows, packed.sample_rows);
+  put(staging, layout.lists, packed.lists);
+  RUDDER_TRY_VOID(send(packed, step, place));
+  return step;
+}
+
+// The lists that begin_step reads go behind the rest, in as many parts as they need; the rest goes
+// with the first part, the tokens are resolved with the last.
+Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step, size_t place) {
+  const View& staging = staging_[place].step;
+  std::span<const ops::OpenedSlot> opened = packed.edits.opened;
+  std::span<const ops::HistoryToken> history = packed.edits.history;
+  std::span<const ops::BlockWrite> blocks = packed.edits.blocks;
+  const int64_t lists_end =
+      layout_of(packed).lists + bytes_of<int32_t>(static_cast<int64_t>(packed.lists.size()));
+  for (int64_t begin = 0;; begin = lists_end) {
+    ops::BeginStepArgs args;
+    args.state = state_;
+    int64_t end = lists_end;
+    const auto add = [&](auto values, int64_t width) {
+      const auto count = static_cast<int64_t>(values.size());
+      put(staging, end, values);
+      const View view = part(end, DType::kI32, {count, width});
+      end += aligned(static_cast<int64_t>(values.size_bytes()));
+      return view;
+    };
+    args.opened = add(take(opened, capacity_.num_slots), 2);
+    args.history = add(take(history, kept_history(capacity_)), 3);
+    args.blocks = add(take(blocks, kept_blocks(capacity_)), 3);
+    const bool is_last = opened.empty() && history.empty() && blocks.empty();
+    if (is_last) {
+      args.ids = step.forward.ids;
+      args.kv_slot = step.forward.kv_slot;
+    }
+    ops_.copy_in(range(device_, begin, end), range(staging, begin, end));
+    ops_.begin_step(args);
+    if (is_last) return {};
+    // The next part is written where this one still may be read from.
+    ops_.record(*part_sent_);
+    RUDDER_TRY_VOID(part_sent_->wait());
+  }
+}
+
+void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t place) {
+  const auto copy = [&](const View& staging, const View& device) {
+    const View rows = device.rows(0, num_rows);
+    ops_.copy_out(range(staging, 0, static_cast<int64_t>(rows.bytes())), rows);
+  };
+  copy(staging_[place].sampled, sampled_);
+  if (with_top) copy(staging_[place].top, top_);
+}
+
+const ops::SampledToken* StepBuffers::sampled(size_t place) const {
+  return static_cast<const ops::SampledToken*>(staging_[place].sampled.data);
+}
+
+const ops::TopLogprob* StepBuffers::top(size_t place) const {
+  return static_cast<const ops::TopLogprob*>(staging_[place].top.data);
+}
+
+}  // namespace rudder::exec

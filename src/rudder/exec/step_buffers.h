@@ -1,0 +1,72 @@
+// StepBuffers: how a step reaches the device and how its tokens come back. A packed step is written
+// to one staging buffer and copied to one device buffer, whose parts are the views that the ops
+// read; sampled tokens come back to staging memory of their own. Staging memory is a ring of one
+// place a step in flight, and a place is used again only when its step has been collected; device
+// memory needs no ring, because the device works in order. What sequences keep between steps
+// (ops::SlotState) lives here too.
+//
+// Used by the executor's worker thread; sampled() and top() by whoever collects a finished step.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/exec/pack.h"
+#include "rudder/model/decoder.h"
+#include "rudder/ops/ops.h"
+#include "rudder/step/executor.h"
+
+namespace rudder::exec {
+
+// A step on the device. Where its parts lie depends on the numbers of tokens, sequences and sampled
+// rows alone.
+struct DeviceStep {
+  model::ForwardBatch forward;
+  ops::SampleArgs sample;  // all but the logits
+};
+
+class StepBuffers {
+ public:
+  // `ops` outlives the buffers.
+  static Result<std::unique_ptr<StepBuffers>> make(ops::Ops& ops, const step::Capacity& capacity);
+  // Device bytes that make() allocates.
+  static int64_t device_bytes(const step::Capacity& capacity);
+
+  // Enqueues the copy of the step to the device and its begin_step. Waits for the device only when
+  // the step's lists are longer than a part of them that the buffer holds (kept_history and
+  // kept_blocks in step_buffers.cpp): they then go in several parts. An Error is the device's.
+  Result<DeviceStep> begin(const PackedStep& packed, size_t place);
+  // Enqueues the copy of the first `num_rows` sampled tokens to the host.
+  void fetch(int64_t num_rows, bool with_top, size_t place);
+
+  // Of a step that fetch() was called for and that is done. [num_rows]; [num_rows, kMaxLogprobs]
+  const ops::SampledToken* sampled(size_t place) const;
+  const ops::TopLogprob* top(size_t place) const;
+
+ private:
+  StepBuffers(ops::Ops& ops, const step::Capacity& capacity) : ops_(ops), capacity_(capacity) {}
+
+  Result<void> allocate();
+  DeviceStep views(const PackedStep& packed) const;
+  Result<void> send(const PackedStep& packed, const DeviceStep& step, size_t place);
+  ops::View part(int64_t offset, tensor::DType dtype, tensor::Shape shape) const;
+
+  ops::Ops& ops_;
+  const step::Capacity capacity_;
+  ops::SlotState state_;
+  ops::View device_;   // [bytes] u8
+  ops::View sampled_;  // [num_slots, 4] i32
+  ops::View top_;      // [num_slots, kMaxLogprobs, 2] i32
+  struct Staging {
+    ops::View step;
+    ops::View sampled;
+    ops::View top;
+  };
+  std::vector<Staging> staging_;  // one a place
+  std::unique_ptr<ops::Event> part_sent_;
+};
+
+}  // namespace rudder::exec
