@@ -11,39 +11,40 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::View;
 
-View OpsConformance::random(Shape shape, double scale) {
-  View view = ops_->allocate(DType::kF32, shape).value();
+std::vector<float> OpsConformance::random_values(int64_t count, double scale) {
   std::normal_distribution<double> normal(0, scale);
-  for (int64_t i = 0; i < shape.numel(); ++i) {
-    view.as<float>()[i] = static_cast<float>(normal(random_));
-  }
-  return view;
+  std::vector<float> values(static_cast<size_t>(count));
+  for (float& value : values) value = static_cast<float>(normal(random_));
+  return values;
 }
 
-View OpsConformance::poisoned(Shape shape) {
-  View view = ops_->allocate(DType::kF32, shape).value();
-  std::fill_n(view.as<float>(), shape.numel(), std::numeric_limits<float>::quiet_NaN());
-  return view;
+View OpsConformance::random(Shape shape, double scale) {
+  return device_.put(HostTensor(random_values(shape.numel(), scale), act_, shape));
 }
 
-View OpsConformance::copy(const View& view) {
-  return ops_->upload(view, view.dtype).value();
+View OpsConformance::poisoned(DType dtype, Shape shape) {
+  HostTensor host(dtype, shape);
+  std::fill(host.values<uint8_t>().begin(), host.values<uint8_t>().end(), uint8_t{0xff});
+  return device_.put(host);
 }
 
 ops::NormSpec OpsConformance::random_norm(int64_t width) {
-  return ops::NormSpec{random({width}), 1e-5f};
+  return ops::NormSpec{device_.put(HostTensor(random_values(width), DType::kF32, {width})), 1e-5f};
 }
 
 OpsConformance::Linear OpsConformance::random_linear(std::span<const int64_t> outs, int64_t in,
                                                      bool bias, DType dtype) {
   Linear linear;
   linear.reference = Matrix(0, in);
+  std::vector<HostTensor> memory;
+  memory.reserve(2 * outs.size());
   std::vector<ops::LinearPart> parts;
+  const DType stored_as = ops_.linear_dtype() == DType::kF8E4M3 ? DType::kF32 : ops_.linear_dtype();
   for (const int64_t out : outs) {
     ops::LinearPart part;
-    part.weight = ops_->upload(random({out, in}), dtype).value();
-    if (bias) part.bias = ops_->upload(random({out}), dtype).value();
-    const Matrix stored = rounded(to_matrix(part.weight), ops_->linear_dtype());
+    part.weight = memory.emplace_back(random_values(out * in), dtype, Shape{out, in}).view();
+    if (bias) part.bias = memory.emplace_back(random_values(out), dtype, Shape{out}).view();
+    const Matrix stored = rounded(to_matrix(part.weight), stored_as);
     linear.reference.rows += out;
     linear.reference.values.insert(linear.reference.values.end(), stored.values.begin(),
                                    stored.values.end());
@@ -55,194 +56,243 @@ OpsConformance::Linear OpsConformance::random_linear(std::span<const int64_t> ou
   }
   linear.bias.rows = 1;
   linear.bias.cols = static_cast<int64_t>(linear.bias.values.size());
-  linear.weight = ops_->make_linear(parts).value();
+  auto made = ops_.make_linear(parts);
+  if (made) {
+    linear.weight = *made;
+  } else {
+    EXPECT_EQ(made.error().code, ErrorCode::kUnsupported) << made.error().to_string();
+    const int64_t width = linear.reference.rows;
+    EXPECT_FALSE(in % 64 == 0 && width % 64 == 0) << "every backend has " << in << " x " << width;
+  }
   return linear;
+}
+
+OpsConformance::Operand OpsConformance::operand_of(const View& x, const ops::LinearWeight& weight) {
+  if (weight.x_dtype != DType::kF8E4M3) {
+    EXPECT_EQ(weight.x_dtype, act_);
+    return {x, {}, rounded(read(x), ops_.linear_dtype())};
+  }
+  Operand operand{poisoned(DType::kF8E4M3, x.shape), poisoned(DType::kF32, {x.shape[0]}), {}};
+  ops_.quantise({x, operand.x, operand.scale});
+  operand.exact = read(operand.x);
+  const Matrix scale = read(operand.scale);
+  for (int64_t r = 0; r < operand.exact.rows; ++r) {
+    for (int64_t c = 0; c < operand.exact.cols; ++c) operand.exact.at(r, c) *= scale.at(0, r);
+  }
+  return operand;
+}
+
+double OpsConformance::product_tolerance(int64_t in, double magnitude, double expected,
+                                         DType out) const {
+  // Of fp32 sums: the usual sqrt(n) growth of rounding with a wide margin.
+  double unit = (4 + std::sqrt(static_cast<double>(in))) * std::ldexp(1.0, -24);
+  // Each weight of F8E4M3 is off by half of its last place, the smallest by somewhat more.
+  if (ops_.linear_dtype() == DType::kF8E4M3) unit += std::ldexp(1.0, -4) + std::ldexp(1.0, -7);
+  return unit * magnitude + unit_of(out) * std::abs(expected) + 1e-30;
 }
 
 int64_t OpsConformance::pick(std::span<const int64_t> choices) {
   return choices[static_cast<size_t>(between(0, static_cast<int64_t>(choices.size()) - 1))];
 }
 
+int64_t OpsConformance::pick_width() {
+  constexpr int64_t kWidths[] = {1, 2, 15, 16, 17, 31, 32, 33, 64, 96, 127, 256, 301};
+  return wide(pick(kWidths));
+}
+
 int64_t OpsConformance::between(int64_t low, int64_t high) {
   return std::uniform_int_distribution<int64_t>(low, high)(random_);
 }
 
-double OpsConformance::sum_tolerance(int64_t in, double magnitude) {
-  return (4 + std::sqrt(static_cast<double>(in))) * std::ldexp(1.0, -24) * magnitude + 1e-30;
+int64_t OpsConformance::wide(int64_t width) const {
+  const int64_t unit = GetParam().width_unit;
+  return (width + unit - 1) / unit * unit;
 }
 
-void expect_same_bits(const View& a, const View& b, const std::string& what) {
+double OpsConformance::unit_of(DType dtype) {
+  return dtype == DType::kBF16 ? std::ldexp(1.0, -8) : 0;
+}
+
+void OpsConformance::expect_close(const Matrix& got, const Matrix& expected, double tolerance,
+                                  const std::string& what) {
+  ASSERT_EQ(got.rows, expected.rows) << what;
+  ASSERT_EQ(got.cols, expected.cols) << what;
+  for (int64_t r = 0; r < got.rows; ++r) {
+    for (int64_t c = 0; c < got.cols; ++c) {
+      ASSERT_NEAR(got.at(r, c), expected.at(r, c),
+                  tolerance + act_unit() * std::abs(expected.at(r, c)))
+          << what << ", at " << r << ", " << c;
+    }
+  }
+}
+
+void OpsConformance::expect_same_rows(const View& a, const View& b, const std::string& what) {
   ASSERT_EQ(a.shape, b.shape);
-  if (std::memcmp(a.data, b.data, a.bytes()) == 0) return;
-  for (int64_t i = 0; i < a.shape.numel(); ++i) {
-    if (std::memcmp(a.as<float>() + i, b.as<float>() + i, sizeof(float)) == 0) continue;
-    FAIL() << what << ": element " << i << " is " << a.as<float>()[i] << " and "
-           << b.as<float>()[i];
+  const HostTensor one = device_.get(a);
+  const HostTensor other = device_.get(b);
+  if (std::ranges::equal(one.bytes(), other.bytes())) return;
+  const Matrix x = to_matrix(one.view());
+  const Matrix y = to_matrix(other.view());
+  if (!GetParam().rows_are_exact) {
+    EXPECT_LE(max_difference(x, y), std::ldexp(1.0, -7) * (1 + max_abs(x))) << what;
+    return;
+  }
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.cols; ++c) {
+      ASSERT_EQ(x.at(r, c), y.at(r, c)) << what << ", at " << r << ", " << c;
+    }
+  }
+}
+
+void OpsConformance::expect_quantised(const View& out, const View& scale, const Matrix& expected,
+                                      double tolerance, const std::string& what) {
+  const Matrix got = read(out);
+  const Matrix scales = read(scale);
+  for (int64_t r = 0; r < expected.rows; ++r) {
+    const Matrix row = expected.slice(r, 1, 0, expected.cols);
+    // What is quantised may have been rounded to act before.
+    const double slack = 2 * act_unit() + 1e-5;
+    const double row_scale = scales.at(0, r);
+    ASSERT_NEAR(row_scale, max_abs(row) / 448, (slack * max_abs(row) + tolerance) / 448 + 1e-30)
+        << what << ", row " << r;
+    for (int64_t c = 0; c < expected.cols; ++c) {
+      const double value = expected.at(r, c);
+      const double rounding = std::max(std::ldexp(std::abs(value), -4), std::ldexp(row_scale, -10));
+      ASSERT_NEAR(got.at(r, c) * row_scale, value,
+                  (1 + slack) * rounding + slack * std::abs(value) + 1.1 * tolerance)
+          << what << ", at " << r << ", " << c;
+    }
   }
 }
 
 namespace {
 
-constexpr int64_t kRows[] = {0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 40, 70};
-constexpr int64_t kWidths[] = {1, 2, 15, 16, 17, 31, 32, 33, 64, 96, 127, 256, 301};
-
 TEST_P(OpsConformance, Linear) {
   for (int round = 0; round < 40; ++round) {
-    const int64_t rows = pick(kRows);
-    const int64_t in = pick(kWidths);
+    const int64_t rows = pick(kConformanceRows);
+    const int64_t in = pick_width();
     std::vector<int64_t> outs;
-    for (int64_t parts = between(1, 3); parts > 0; --parts) outs.push_back(pick(kWidths));
+    for (int64_t parts = between(1, 3); parts > 0; --parts) outs.push_back(pick_width());
     constexpr DType kStored[] = {DType::kF32, DType::kF16, DType::kBF16};
     const Linear linear = random_linear(outs, in, round % 2 == 0, kStored[round % 3]);
-    const View x = random({rows, in});
+    if (linear.weight.packed == nullptr) continue;
+    const Operand x = operand_of(random({rows, in}), linear.weight);
     const View out = poisoned({rows, linear.weight.out});
-    ops_->linear({x, {}, &linear.weight, out});
+    ops_.linear({x.x, x.scale, &linear.weight, out});
 
-    const Matrix input = rounded(to_matrix(x), product_dtype());
-    const Matrix expected = reference_linear(input, linear.reference, linear.bias);
-    const Matrix got = to_matrix(out);
+    const Matrix expected = reference_linear(x.exact, linear.reference, linear.bias);
+    const Matrix got = read(out);
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t n = 0; n < got.cols; ++n) {
         double magnitude = std::abs(expected.at(r, n));
         for (int64_t k = 0; k < in; ++k) {
-          magnitude += std::abs(input.at(r, k) * linear.reference.at(n, k));
+          magnitude += std::abs(x.exact.at(r, k) * linear.reference.at(n, k));
         }
-        ASSERT_NEAR(got.at(r, n), expected.at(r, n), sum_tolerance(in, magnitude))
+        ASSERT_NEAR(got.at(r, n), expected.at(r, n),
+                    product_tolerance(in, magnitude, expected.at(r, n), act_))
             << rows << " rows, " << in << " to " << got.cols << ", at " << r << ", " << n;
       }
     }
   }
 }
 
+// The shapes of a small model, more rows than a tile has: large sums, where an error that is not
+// rounding shows in the norm of the difference.
+TEST_P(OpsConformance, LinearOfAModelsShape) {
+  constexpr int64_t kShapes[][2] = {{896, 1152}, {1536, 256}, {320, 4864}};
+  for (const auto& [in, out_width] : kShapes) {
+    const int64_t outs[] = {out_width};
+    const Linear linear = random_linear(outs, in, true, DType::kBF16);
+    ASSERT_NE(linear.weight.packed, nullptr);
+    for (const int64_t rows : {1, 33, 130}) {
+      const Operand x = operand_of(random({rows, in}), linear.weight);
+      const View out = poisoned({rows, out_width});
+      ops_.linear({x.x, x.scale, &linear.weight, out});
+      Matrix difference = read(out);
+      const Matrix expected = reference_linear(x.exact, linear.reference, linear.bias);
+      for (size_t i = 0; i < difference.values.size(); ++i) {
+        difference.values[i] -= expected.values[i];
+      }
+      const double weights = ops_.linear_dtype() == DType::kF8E4M3 ? 0.04 : 1e-5;
+      EXPECT_LE(norm_of(difference), (weights + act_unit()) * norm_of(expected))
+          << rows << " rows, " << in << " to " << out_width;
+    }
+  }
+}
+
 TEST_P(OpsConformance, LinearRefusesWeightsItCannotStore) {
-  View weight = ops_->allocate(DType::kI32, {4, 4}).value();
-  const ops::LinearPart part{weight, {}};
-  EXPECT_FALSE(ops_->make_linear({&part, 1}).has_value());
+  const HostTensor weight(DType::kI32, {64, 64});
+  const ops::LinearPart part{weight.view(), {}};
+  EXPECT_FALSE(ops_.make_linear({&part, 1}).has_value());
 }
 
 TEST_P(OpsConformance, LogitsWithSoftCap) {
-  for (const float cap : {0.0f, 30.0f}) {
-    const int64_t outs[] = {307};
-    const Linear head = random_linear(outs, 96, false);
-    const View x = random({5, 96}, 3);
-    const View out = poisoned({5, 307});
-    ops_->logits({x, {}, &head.weight, cap, out});
-    Matrix expected =
-        reference_linear(rounded(to_matrix(x), product_dtype()), head.reference, head.bias);
-    for (double& value : expected.values) value = reference_soft_cap(value, cap);
-    EXPECT_LE(max_difference(to_matrix(out), expected), 2e-6 * 96 * 3) << cap;
+  for (const int64_t vocab : {307, 320}) {
+    for (const float cap : {0.0f, 30.0f}) {
+      const Linear head = random_linear({&vocab, 1}, 128, false);
+      if (head.weight.packed == nullptr) continue;
+      const Operand x = operand_of(random({5, 128}, 3), head.weight);
+      const View out = poisoned(DType::kF32, {5, vocab});
+      ops_.logits({x.x, x.scale, &head.weight, cap, out});
+      const Matrix got = read(out);
+      const Matrix plain = reference_linear(x.exact, head.reference, head.bias);
+      for (int64_t r = 0; r < 5; ++r) {
+        for (int64_t n = 0; n < vocab; ++n) {
+          double magnitude = 0;
+          for (int64_t k = 0; k < 128; ++k) {
+            magnitude += std::abs(x.exact.at(r, k) * head.reference.at(n, k));
+          }
+          ASSERT_NEAR(got.at(r, n), reference_soft_cap(plain.at(r, n), cap),
+                      product_tolerance(128, magnitude, 0, DType::kF32) + 1e-4)
+              << "cap " << cap << ", vocabulary " << vocab;
+        }
+      }
+    }
   }
 }
 
 TEST_P(OpsConformance, EmbedFromATableAndFromATiedHead) {
-  const int64_t vocab = 37;
-  for (const int64_t hidden : {1, 16, 33, 64}) {
+  const int64_t vocab = 64;
+  for (const int64_t width : {1, 16, 33, 64}) {
+    const int64_t hidden = wide(width);
     for (const DType dtype : {DType::kF32, DType::kBF16}) {
-      const View rows = random({vocab, hidden});
-      const View table = ops_->upload(rows, dtype).value();
-      const ops::LinearPart part{table, {}};
-      const ops::LinearWeight head = ops_->make_linear({&part, 1}).value();
-      const int32_t ids[] = {36, 0, 5, 5, 17};
-      const View out = poisoned({5, hidden});
-      const View tied = poisoned({5, hidden});
-      ops_->embed({table, nullptr, tensor::host_view(ids), 3.0f, out});
-      ops_->embed({{}, &head, tensor::host_view(ids), 3.0f, tied});
-      const Matrix expected = to_matrix(table);
-      const Matrix stored = rounded(expected, ops_->linear_dtype());
-      for (int64_t r = 0; r < 5; ++r) {
-        for (int64_t i = 0; i < hidden; ++i) {
-          EXPECT_EQ(to_matrix(out).at(r, i),
-                    double{static_cast<float>(expected.at(ids[r], i)) * 3.0f});
-          EXPECT_EQ(to_matrix(tied).at(r, i),
-                    double{static_cast<float>(stored.at(ids[r], i)) * 3.0f});
+      const HostTensor rows(random_values(vocab * hidden), dtype, {vocab, hidden});
+      const ops::LinearPart part{rows.view(), {}};
+      const int32_t ids[] = {63, 0, 5, 5, 17};
+      const View device_ids = device_.put(ids);
+      const Matrix table = to_matrix(rows.view());
+      const auto expect_rows = [&](const ops::EmbedArgs& args, DType stored, double unit) {
+        ops_.embed(args);
+        const Matrix got = read(args.out);
+        const Matrix expected = rounded(table, stored);
+        for (int64_t r = 0; r < 5; ++r) {
+          for (int64_t i = 0; i < hidden; ++i) {
+            const double value = double{static_cast<float>(expected.at(ids[r], i)) * 3.0f};
+            ASSERT_NEAR(got.at(r, i), value, (unit + act_unit()) * std::abs(value) + 0.001 * unit)
+                << "row " << ids[r] << ", " << i << " of " << hidden;
+          }
         }
-      }
+      };
+      expect_rows({device_.put(rows), nullptr, device_ids, 3.0f, poisoned({5, hidden})}, dtype, 0);
+      const auto head = ops_.make_linear({&part, 1});
+      if (!head) continue;
+      const bool is_f8 = ops_.linear_dtype() == DType::kF8E4M3;
+      expect_rows({{}, &*head, device_ids, 3.0f, poisoned({5, hidden})},
+                  is_f8 ? DType::kF32 : ops_.linear_dtype(), is_f8 ? std::ldexp(1.0, -4) : 0);
     }
-  }
-}
-
-TEST_P(OpsConformance, ResidualNorm) {
-  for (int round = 0; round < 64; ++round) {
-    const int64_t rows = pick(kRows);
-    const int64_t hidden = pick(kWidths);
-    const bool has_delta = (round & 1) != 0;
-    const bool has_norm = (round & 4) != 0;
-    const bool has_out = (round & 8) != 0;
-    ops::ResidualNormArgs args;
-    args.x = random({rows, hidden});
-    Matrix residual = to_matrix(args.x);
-    if (has_delta) {
-      args.delta = random({rows, hidden});
-      if ((round & 2) != 0) args.delta_norm = random_norm(hidden);
-      const Matrix delta = reference_rms_norm(
-          to_matrix(args.delta), to_matrix(args.delta_norm.weight), double{args.delta_norm.eps});
-      for (size_t i = 0; i < delta.values.size(); ++i) residual.values[i] += delta.values[i];
-    }
-    if (has_norm) args.norm = random_norm(hidden);
-    // The branch's buffer is often the next norm's output.
-    if (has_out) args.out = has_delta && round % 3 == 0 ? args.delta : poisoned({rows, hidden});
-    ops_->residual_norm(args);
-    EXPECT_LE(max_difference(to_matrix(args.x), residual), 2e-6 * (1 + max_abs(residual)));
-    if (!has_out) continue;
-    const Matrix expected = reference_rms_norm(residual, to_matrix(args.norm.weight), 1e-5);
-    EXPECT_LE(max_difference(to_matrix(args.out), expected), 4e-6 * (1 + max_abs(expected)))
-        << rows << " x " << hidden << ", round " << round;
-  }
-}
-
-TEST_P(OpsConformance, GatedAct) {
-  for (const auto activation :
-       {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu}) {
-    for (const int64_t rows : kRows) {
-      const int64_t width = pick(kWidths);
-      const View x = random({rows, 2 * width}, 4);
-      const View out = poisoned({rows, width});
-      ops_->gated_act({x, activation, out, {}});
-      const Matrix input = to_matrix(x);
-      const Matrix expected = reference_gated_act(input, activation);
-      const Matrix got = to_matrix(out);
-      for (int64_t r = 0; r < rows; ++r) {
-        for (int64_t i = 0; i < width; ++i) {
-          // Relative to the inputs: the tail of an activation may be flushed to 0.
-          const double scale = std::abs(input.at(r, i) * input.at(r, width + i));
-          ASSERT_NEAR(got.at(r, i), expected.at(r, i), 6e-7 * scale)
-              << static_cast<int>(activation) << " of " << input.at(r, i);
-        }
-      }
-    }
-  }
-}
-
-TEST_P(OpsConformance, ActivationsAtTheEdges) {
-  constexpr float kEdges[] = {0.0f, -0.0f, 1e-30f, -1e-30f, 20,   -20,
-                              88,   -88,   105,    -105,    1e4f, -1e4f};
-  for (const auto activation :
-       {ops::Activation::kSilu, ops::Activation::kGeluTanh, ops::Activation::kGelu}) {
-    for (const float edge : kEdges) {
-      const View x = random({1, 2});
-      x.as<float>()[0] = edge;
-      x.as<float>()[1] = 1;
-      const View out = poisoned({1, 1});
-      ops_->gated_act({x, activation, out, {}});
-      const double expected = reference_gated_act(to_matrix(x), activation).at(0, 0);
-      EXPECT_NEAR(double{*out.as<float>()}, expected, 1e-6 * std::abs(double{edge}))
-          << static_cast<int>(activation) << " of " << edge;
-    }
-    const View x = random({1, 2});
-    x.as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-    const View out = random({1, 1});
-    ops_->gated_act({x, activation, out, {}});
-    EXPECT_TRUE(std::isnan(*out.as<float>())) << "NaN must not be hidden";
   }
 }
 
 TEST_P(OpsConformance, GatherRows) {
-  const View x = random({9, 33});
+  const int64_t width = wide(33);
+  const View x = random({9, width});
   const int32_t rows[] = {8, 0, 3, 3};
-  const View out = poisoned({4, 33});
-  ops_->gather_rows({x, tensor::host_view(rows), out});
+  const View out = poisoned({4, width});
+  ops_.gather_rows({x, device_.put(rows), out});
   for (int64_t r = 0; r < 4; ++r) {
-    expect_same_bits(out.rows(r, 1), x.rows(rows[r], 1), "row " + std::to_string(r));
+    EXPECT_TRUE(std::ranges::equal(device_.get(out.rows(r, 1)).bytes(),
+                                   device_.get(x.rows(rows[r], 1)).bytes()))
+        << "row " << r;
   }
 }
 

@@ -1,7 +1,9 @@
 // The conformance suite: every macro-op of a backend against the formulas in double precision
 // (reference_ops.h), over fuzzed shapes and poisoned outputs, and rows against themselves in other
-// company, bit for bit. A backend joins by INSTANTIATE_TEST_SUITE_P(..., OpsConformance, ...) in a
-// test file of its own (ops_conformance_cpu_test.cpp). The backend's memory must be host-readable.
+// company, bit for bit. A backend joins by INSTANTIATE_TEST_SUITE_P(..., OpsConformance, ...) and
+// OpsAttention likewise, in a test file of its own (ops_conformance_cpu_test.cpp). Where its memory
+// is and which precision it computes in does not matter: inputs are read back as the backend has
+// them, tolerances follow its dtypes.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,14 +18,22 @@
 #include <vector>
 
 #include "rudder/ops/ops.h"
+#include "rudder/testing/device_tensors.h"
 #include "rudder/testing/reference_ops.h"
 
 namespace rudder::testing {
 
 struct Backend {
   std::string name;
-
   std::function<std::unique_ptr<ops::Ops>(int num_threads)> make;
+  // What the backend is made for; models have no other shapes.
+  int64_t width_unit = 1;  // widths of rows are multiples of it
+  std::vector<int64_t> head_dims = {16, 32, 64, 80, 96, 128, 256, 8, 20, 272};
+  std::vector<int64_t> block_sizes = {16, 16, 32, 4};
+  // Norms and activations can write F8E4M3, although no linear here may ask for it.
+  bool writes_f8 = false;
+  // Rows are the same bits in any company; else they are as near as the dtype's rounding.
+  bool rows_are_exact = true;
 };
 inline void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
@@ -31,35 +41,68 @@ inline void PrintTo(const Backend& backend, std::ostream* out) {
 
 class OpsConformance : public ::testing::TestWithParam<Backend> {
  protected:
-  OpsConformance() : ops_(GetParam().make(2)), random_(1) {}
+  OpsConformance()
+      : device_(GetParam().make(2)), ops_(device_.ops()), act_(ops_.act_dtype()), random_(1) {}
 
-  // Tensors of the backend, f32 unless said; random values are normal times `scale`.
+  // Tensors of the backend, of its act dtype; random values are normal times `scale`.
   tensor::View random(tensor::Shape shape, double scale = 1);
-  tensor::View poisoned(tensor::Shape shape);  // NaN
-  tensor::View copy(const tensor::View& view);
+  tensor::View poisoned(tensor::Shape shape) { return poisoned(act_, shape); }
+  tensor::View poisoned(tensor::DType dtype, tensor::Shape shape);  // NaN: 0xff in every byte
+  tensor::View copy(const tensor::View& view) { return device_.put(device_.get(view)); }
+  std::vector<float> random_values(int64_t count, double scale = 1);
+  Matrix read(const tensor::View& view) { return device_.matrix(view); }
   ops::NormSpec random_norm(int64_t width);
-  // A weight of random parts, and what it should multiply by: rounded as the backend stores it.
+
+  // A weight of random parts, and what it should multiply by: rounded as the backend stores it,
+  // but for F8E4M3, whose scales are the backend's own.
   struct Linear {
-    ops::LinearWeight weight;
+    ops::LinearWeight weight;  // nothing packed: the backend has no such shape
     Matrix reference;
     Matrix bias;
   };
   Linear random_linear(std::span<const int64_t> outs, int64_t in, bool bias,
                        tensor::DType dtype = tensor::DType::kF32);
+  // x as the weight takes it, and as it is then.
+  struct Operand {
+    tensor::View x;
+    tensor::View scale;
+    Matrix exact;
+  };
+  Operand operand_of(const tensor::View& x, const ops::LinearWeight& weight);
+  // Largest |product - reference| at one output: of `in` terms that sum to `magnitude` in absolute
+  // value and to `expected`, stored as `out`.
+  double product_tolerance(int64_t in, double magnitude, double expected, tensor::DType out) const;
+
   int64_t pick(std::span<const int64_t> choices);
+  int64_t pick_width();
   int64_t between(int64_t low, int64_t high);
+  // Least multiple of the backend's width unit that is not less.
+  int64_t wide(int64_t width) const;
 
-  // What products multiply: bf16 when the backend stores linears in bf16, else f32.
-  tensor::DType product_dtype() const { return ops_->linear_dtype(); }
-  // Bound on |sum in fp32 - sum| of x . w over `in` terms that sum to `magnitude` in absolute
-  // value: the usual sqrt(n) growth of rounding with a wide margin.
-  static double sum_tolerance(int64_t in, double magnitude);
+  // What one rounding to the dtype can change, relative to the value: none for f32, whose
+  // tolerances are each test's own.
+  static double unit_of(tensor::DType dtype);
+  double act_unit() const { return unit_of(act_); }
+  // |got - expected| <= tolerance + act_unit() * |expected| everywhere.
+  void expect_close(const Matrix& got, const Matrix& expected, double tolerance,
+                    const std::string& what);
+  // Of the same shape, bit for bit, or closely where the backend does not promise more.
+  void expect_same_rows(const tensor::View& a, const tensor::View& b, const std::string& what);
+  bool writes_f8() const {
+    return GetParam().writes_f8 || ops_.linear_dtype() == tensor::DType::kF8E4M3;
+  }
+  // out * scale against `expected`, which is exact to `tolerance`, within the rounding of F8E4M3
+  // and of act before it.
+  void expect_quantised(const tensor::View& out, const tensor::View& scale, const Matrix& expected,
+                        double tolerance, const std::string& what);
 
-  std::unique_ptr<ops::Ops> ops_;
+  Device device_;
+  ops::Ops& ops_;
+  const tensor::DType act_;
   std::mt19937_64 random_;
 };
 
-// Bytes of two tensors are the same.
-void expect_same_bits(const tensor::View& a, const tensor::View& b, const std::string& what);
+// How many rows tests take, and how wide they are before wide().
+inline constexpr int64_t kConformanceRows[] = {0, 1, 2, 3, 7, 15, 16, 17, 31, 33, 40, 70};
 
 }  // namespace rudder::testing

@@ -32,10 +32,11 @@ class OpsAttention : public OpsConformance {
     ops::NormSpec q_norm;
     ops::NormSpec k_norm;
     tensor::View rope;
-    std::vector<int32_t> free_blocks;  // in random order
+    HostTensor host_rope{tensor::DType::kF32, {0}};  // as the device has it
+    std::vector<int32_t> free_blocks;                // in random order
   };
   struct Sequence {
-    tensor::View qkv;  // of every token
+    HostTensor qkv{tensor::DType::kF32, {0, 0}};  // of every token, act
     std::vector<int32_t> blocks;
     int64_t done = 0;  // tokens in the cache
   };
@@ -46,9 +47,10 @@ class OpsAttention : public OpsConformance {
   AttentionShape fuzzed_shape();
   Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
   Sequence make_sequence(Layer& layer, int64_t length);
-  // The next q_lens[i] tokens of each sequence: [sum of q_lens, heads * head_dim].
+  // The next q_lens[i] tokens of each sequence, then `padding` rows of padding:
+  // [sum of q_lens + padding, heads * head_dim].
   tensor::View run_step(Layer& layer, std::span<Sequence> sequences,
-                        std::span<const int64_t> q_lens);
+                        std::span<const int64_t> q_lens, int64_t padding = 0);
   // Attention of tokens [begin, begin + count) of a sequence; with `low_precision`, rounding where
   // a backend of this kv_dtype may round.
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,

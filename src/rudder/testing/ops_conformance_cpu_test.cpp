@@ -14,7 +14,10 @@ namespace rudder::testing {
 namespace {
 
 std::vector<Backend> cpu_backends() {
-  std::vector<Backend> backends = {{"reference", [](int) { return cpu::make_reference_ops(); }}};
+  std::vector<Backend> backends(1);
+  backends[0].name = "reference";
+  backends[0].make = [](int) { return cpu::make_reference_ops(); };
+  backends[0].writes_f8 = true;
   for (const cpu::Isa isa : cpu::available_isas()) {
     for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
       Backend backend;

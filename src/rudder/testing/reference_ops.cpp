@@ -19,6 +19,8 @@ double load(const tensor::View& view, int64_t i) {
       return double{tensor::to_float(view.as<tensor::F16>()[i])};
     case DType::kBF16:
       return double{tensor::to_float(view.as<tensor::BF16>()[i])};
+    case DType::kF8E4M3:
+      return double{tensor::to_float(view.as<tensor::F8E4M3>()[i])};
     default:
       RUDDER_CHECK(false, "dtype {}", tensor::dtype_name(view.dtype));
   }
@@ -73,6 +75,12 @@ double max_abs(const Matrix& x) {
   double most = 0;
   for (const double value : x.values) most = std::max(most, std::abs(value));
   return most;
+}
+
+double norm_of(const Matrix& x) {
+  double squares = 0;
+  for (const double value : x.values) squares += value * value;
+  return std::sqrt(squares);
 }
 
 double max_difference(const Matrix& a, const Matrix& b) {

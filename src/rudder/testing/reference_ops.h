@@ -23,11 +23,13 @@ struct Matrix {
   Matrix slice(int64_t begin_row, int64_t num_rows, int64_t begin_col, int64_t num_cols) const;
 };
 
-// A view of rank 1 (one row) or more (the last axis is the columns); f32, f16 or bf16.
+// A view of rank 1 (one row) or more (the last axis is the columns); f32, f16, bf16 or F8E4M3; host
+// memory.
 Matrix to_matrix(const tensor::View& view);
 // Each value rounded to `dtype` and back.
 Matrix rounded(const Matrix& x, tensor::DType dtype);
 double max_abs(const Matrix& x);
+double norm_of(const Matrix& x);                          // Frobenius
 double max_difference(const Matrix& a, const Matrix& b);  // NaN counts as infinity
 
 Matrix reference_linear(const Matrix& x, const Matrix& weight, const Matrix& bias);

@@ -1,0 +1,267 @@
+// sample against the CPU's own sampler, which is held to the definition by cpu/sample_test: random
+// rows of every kind, and what each leaves behind in its slot.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "rudder/cpu/sample.h"
+#include "rudder/testing/ops_conformance.h"
+
+namespace rudder::testing {
+namespace {
+
+using tensor::DType;
+using tensor::Shape;
+using tensor::View;
+
+constexpr int64_t kMaxLogprobs = 20;
+
+// All that one call reads and writes, on the host.
+struct Batch {
+  int64_t num_slots = 0;
+  int64_t vocab = 0;
+  std::vector<float> logits;
+  std::vector<ops::SampleRow> rows;
+  std::vector<int32_t> lists;
+  std::vector<int32_t> carry, ended, output_count;
+  std::vector<uint8_t> prompt_seen;
+  std::vector<ops::SampledToken> sampled;
+  std::vector<ops::TopLogprob> top;
+  bool all_greedy = false;
+  bool any_logprobs = true;
+  bool any_changed = true;
+
+  int64_t num_rows() const { return std::ssize(rows); }
+
+  // The call over memory that `place(values, dtype, shape)` gives.
+  template <typename Place>
+  ops::SampleArgs args(Place place) {
+    const int64_t n = num_rows();
+    return {.logits = place(logits, DType::kF32, Shape{n, vocab}),
+            .rows = place(rows, DType::kU8, Shape{n, sizeof(ops::SampleRow)}),
+            .lists = place(lists, DType::kI32, Shape{std::ssize(lists)}),
+            .state = {.carry = place(carry, DType::kI32, Shape{num_slots + 1}),
+                      .ended = place(ended, DType::kI32, Shape{num_slots + 1}),
+                      .block_table = {},
+                      .output_count = place(output_count, DType::kI32, Shape{num_slots + 1, vocab}),
+                      .prompt_seen = place(prompt_seen, DType::kU8, Shape{num_slots + 1, vocab})},
+            .sampled = place(sampled, DType::kI32, Shape{n, 4}),
+            .top = place(top, DType::kI32, Shape{n, kMaxLogprobs, 2}),
+            .all_greedy = all_greedy,
+            .any_logprobs = any_logprobs,
+            .any_changed = any_changed};
+  }
+};
+
+enum class Kind { kPlainGreedy, kPlain, kEverything };
+
+class BatchMaker {
+ public:
+  explicit BatchMaker(std::mt19937_64& random) : random_(random) {}
+
+  Batch make(Kind kind, int64_t num_rows, int64_t vocab) {
+    Batch batch;
+    batch.vocab = vocab;
+    batch.num_slots = num_rows + 2;
+    const auto state_rows = static_cast<size_t>(batch.num_slots + 1);
+    batch.carry.assign(state_rows, -1);
+    batch.ended.assign(state_rows, 0);
+    batch.output_count.resize(state_rows * static_cast<size_t>(vocab));
+    batch.prompt_seen.resize(batch.output_count.size());
+    for (int32_t& count : batch.output_count) count = below(8) == 0 ? 1 + below(3) : 0;
+    for (uint8_t& seen : batch.prompt_seen) seen = below(4) == 0 ? 1 : 0;
+    fill_logits(num_rows, batch);
+    std::vector<int32_t> slots(static_cast<size_t>(batch.num_slots));
+    for (size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<int32_t>(i);
+    std::shuffle(slots.begin(), slots.end(), random_);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      batch.rows.push_back(make_row(kind, slots[static_cast<size_t>(r)], batch));
+    }
+    batch.sampled.resize(batch.rows.size());
+    batch.top.resize(batch.rows.size() * kMaxLogprobs);
+    batch.all_greedy = kind == Kind::kPlainGreedy;
+    batch.any_logprobs = kind == Kind::kEverything;
+    batch.any_changed = kind == Kind::kEverything;
+    return batch;
+  }
+
+ private:
+  int32_t below(int64_t n) { return static_cast<int32_t>(random_() % static_cast<uint64_t>(n)); }
+  template <typename T>
+  T pick(std::initializer_list<T> options) {
+    return options.begin()[below(static_cast<int64_t>(options.size()))];
+  }
+
+  void fill_logits(int64_t num_rows, Batch& batch) {
+    std::normal_distribution<float> normal;
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const float deviation = pick({0.01f, 1.0f, 4.0f, 20.0f});
+      const bool has_ties = below(3) == 0;  // as from a bf16 head
+      for (int64_t i = 0; i < batch.vocab; ++i) {
+        const float x = deviation * normal(random_);
+        batch.logits.push_back(has_ties ? std::round(x * 4) / 4 : x);
+      }
+      float& spoiled = batch.logits[static_cast<size_t>(r * batch.vocab + below(batch.vocab))];
+      if (below(40) == 0) spoiled = std::numeric_limits<float>::quiet_NaN();
+      if (below(40) == 0) spoiled = std::numeric_limits<float>::infinity();
+      if (below(10) == 0) spoiled = -std::numeric_limits<float>::infinity();
+    }
+  }
+
+  ops::SampleRow make_row(Kind kind, int32_t slot, Batch& batch) {
+    ops::SampleRow row;
+    row.seed = random_();
+    row.position = below(1000);
+    row.slot = below(9) == 0 ? static_cast<int32_t>(batch.num_slots) : slot;
+    row.max_len = row.position + 1 + (below(6) == 0 ? 0 : 1 + below(50));
+    if (below(9) == 0) batch.ended[static_cast<size_t>(slot)] = 1;
+    row.temperature =
+        kind == Kind::kPlainGreedy ? 0.0f : pick({0.0f, 1e-5f, 0.3f, 1.0f, 1.0f, 2.0f});
+    if (kind != Kind::kPlainGreedy && row.temperature > 0) {
+      row.top_k = pick({0, 0, 1, 5, 40, 2000});
+      row.top_p = pick({1.0f, 1.0f, 0.95f, 0.5f, 1e-6f});
+      row.min_p = pick({0.0f, 0.0f, 0.05f, 1.0f});
+    }
+    // Stop ids are looked at in every row; half of these sit where greedy rows end.
+    row.stop_begin = static_cast<int32_t>(batch.lists.size());
+    row.num_stop_ids = pick({0, 1, 3, 128});
+    for (int32_t i = 0; i < row.num_stop_ids; ++i) batch.lists.push_back(below(batch.vocab));
+    row.bias_begin = static_cast<int32_t>(batch.lists.size());
+    if (kind != Kind::kEverything) return row;
+    row.num_logprobs = pick({-1, -1, 0, 1, 5, 20});
+    row.ban_stop_ids = row.num_stop_ids > 0 && row.num_stop_ids < batch.vocab ? below(2) : 0;
+    row.num_bias = static_cast<int32_t>(std::min<int64_t>(pick({0, 0, 1, 300}), batch.vocab));
+    for (int32_t i = 0; i < row.num_bias; ++i) {
+      batch.lists.push_back(i);  // each token once
+      batch.lists.push_back(std::bit_cast<int32_t>(pick({-100.0f, 3.0f})));
+    }
+    row.has_penalties = below(2);
+    if (row.has_penalties != 0) {
+      row.repetition_penalty = pick({0.8f, 1.0f, 1.5f});
+      row.presence_penalty = pick({-1.0f, 0.0f, 1.0f});
+      row.frequency_penalty = pick({-1.0f, 0.0f, 1.0f});
+    }
+    return row;
+  }
+
+  std::mt19937_64& random_;
+};
+
+std::string describe(const ops::SampleRow& row, int64_t vocab) {
+  return "vocabulary " + std::to_string(vocab) + ", temperature " +
+         std::to_string(row.temperature) + ", top_k " + std::to_string(row.top_k) + ", top_p " +
+         std::to_string(row.top_p) + ", min_p " + std::to_string(row.min_p) + ", penalties " +
+         std::to_string(row.has_penalties) + ", biases " + std::to_string(row.num_bias);
+}
+
+template <typename T>
+void fetch(Device& device, const View& from, std::vector<T>& to) {
+  HostTensor host = device.get(from);
+  std::ranges::copy(host.values<T>(), to.begin());
+}
+
+void copy_row(size_t r, const Batch& from, Batch& to) {
+  const auto slot = static_cast<size_t>(from.rows[r].slot);
+  to.carry[slot] = from.carry[slot];
+  to.ended[slot] = from.ended[slot];
+  const auto begin = static_cast<std::ptrdiff_t>(slot) * from.vocab;
+  std::copy_n(from.output_count.begin() + begin, from.vocab, to.output_count.begin() + begin);
+}
+
+void compare_row(size_t r, const Batch& got, const Batch& expected) {
+  const ops::SampleRow& row = got.rows[r];
+  const ops::SampledToken& a = got.sampled[r];
+  const ops::SampledToken& b = expected.sampled[r];
+  const std::string what = describe(row, got.vocab);
+  EXPECT_EQ(a.token, b.token) << what;
+  EXPECT_EQ(a.end, b.end) << what;
+  if (row.num_logprobs < 0 || b.token < 0) return;
+  EXPECT_NEAR(a.logprob, b.logprob, 2e-5 * (1 + std::abs(b.logprob))) << what;
+  EXPECT_EQ(a.rank, b.rank) << what;
+  for (int32_t k = 0; k < row.num_logprobs; ++k) {
+    const ops::TopLogprob& x = got.top[r * kMaxLogprobs + static_cast<size_t>(k)];
+    const ops::TopLogprob& y = expected.top[r * kMaxLogprobs + static_cast<size_t>(k)];
+    EXPECT_EQ(x.token, y.token) << what << ", place " << k;
+    if (y.token < 0 || std::isinf(y.logprob)) continue;
+    EXPECT_NEAR(x.logprob, y.logprob, 2e-5 * (1 + std::abs(y.logprob))) << what;
+  }
+}
+
+// Runs the batch on the backend and on the CPU and compares; returns how many rows drew another
+// token than the CPU's.
+int compare(Device& device, Batch batch) {
+  Batch expected = batch;
+  const auto host = [](auto& values, DType dtype, Shape shape) {
+    return View{values.data(), dtype, shape};
+  };
+  cpu::sample_rows(expected.args(host));
+  const auto on_device = [&](auto& values, DType dtype, Shape shape) {
+    return device.put_as(
+        std::span<const typename std::decay_t<decltype(values)>::value_type>(values), dtype, shape);
+  };
+  const ops::SampleArgs args = batch.args(on_device);
+  device.ops().sample(args);
+  fetch(device, args.sampled, batch.sampled);
+  fetch(device, args.top, batch.top);
+  fetch(device, args.state.carry, batch.carry);
+  fetch(device, args.state.ended, batch.ended);
+  fetch(device, args.state.output_count, batch.output_count);
+  int differing = 0;
+  for (size_t r = 0; r < batch.rows.size(); ++r) {
+    const ops::SampleRow& row = batch.rows[r];
+    if (row.slot == batch.num_slots) continue;
+    if (batch.sampled[r].token != expected.sampled[r].token && batch.sampled[r].token >= 0 &&
+        expected.sampled[r].token >= 0 && row.temperature > 0) {
+      ++differing;
+      copy_row(r, expected, batch);  // compared no further
+      continue;
+    }
+    compare_row(r, batch, expected);
+  }
+  EXPECT_EQ(batch.carry, expected.carry);
+  EXPECT_EQ(batch.ended, expected.ended);
+  EXPECT_EQ(batch.output_count, expected.output_count);
+  return differing;
+}
+
+TEST_P(OpsConformance, SampleAgreesWithTheCpu) {
+  BatchMaker maker(random_);
+  int rows = 0;
+  int differing = 0;
+  for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
+    for (const int64_t vocab : {1, 17, 160, 1003, 5000}) {
+      for (const int64_t num_rows : {1, 2, 33, 100}) {
+        differing += compare(device_, maker.make(kind, num_rows, vocab));
+        rows += static_cast<int>(num_rows);
+      }
+    }
+  }
+  EXPECT_GE(rows, 2000);
+  EXPECT_LE(differing, rows / 2000);  // a draw may fall within rounding of a border
+}
+
+TEST_P(OpsConformance, SampleAtFullVocabulary) {
+  BatchMaker maker(random_);
+  for (const int64_t vocab : {32003, 151936}) {
+    EXPECT_EQ(compare(device_, maker.make(Kind::kPlainGreedy, 5, vocab)), 0);
+    EXPECT_LE(compare(device_, maker.make(Kind::kEverything, 9, vocab)), 1);
+  }
+}
+
+// As from a captured step: the flags say that anything may come.
+TEST_P(OpsConformance, SampleFlagsAreNoMoreThanHints) {
+  BatchMaker maker(random_);
+  for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain}) {
+    Batch batch = maker.make(kind, 33, 1003);
+    batch.all_greedy = false;
+    batch.any_logprobs = true;
+    batch.any_changed = true;
+    EXPECT_LE(compare(device_, batch), 1);
+  }
+}
+
+}  // namespace
+}  // namespace rudder::testing

@@ -1,0 +1,172 @@
+// begin_step against a few lines on the host: steps of random edits, ends and carried tokens.
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "rudder/testing/ops_conformance.h"
+
+namespace rudder::testing {
+namespace {
+
+using tensor::DType;
+using tensor::View;
+
+// What the device's SlotState should hold; the last row is of padding.
+struct HostSlots {
+  int32_t num_slots = 0;
+  int64_t max_blocks = 0;
+  int64_t vocab = 0;
+  std::vector<int32_t> carry, ended, block_table, output_count;
+  std::vector<uint8_t> prompt_seen;
+
+  HostSlots(int32_t slots, int64_t blocks, int64_t tokens)
+      : num_slots(slots),
+        max_blocks(blocks),
+        vocab(tokens),
+        carry(static_cast<size_t>(slots) + 1, -1),
+        ended(carry.size()),
+        block_table(carry.size() * static_cast<size_t>(blocks)),
+        output_count(carry.size() * static_cast<size_t>(tokens)),
+        prompt_seen(output_count.size()) {}
+
+  ops::SlotState put(Device& device) const {
+    const int64_t rows = num_slots + 1;
+    return {.carry = device.put(carry),
+            .ended = device.put(ended),
+            .block_table = device.put_as(std::span(block_table), DType::kI32, {rows, max_blocks}),
+            .output_count = device.put_as(std::span(output_count), DType::kI32, {rows, vocab}),
+            .prompt_seen = device.put_as(std::span(prompt_seen), DType::kU8, {rows, vocab})};
+  }
+};
+
+struct Edits {
+  std::vector<ops::OpenedSlot> opened;
+  std::vector<ops::HistoryToken> history;
+  std::vector<ops::BlockWrite> blocks;
+  std::vector<int32_t> ids;
+  std::vector<int32_t> kv_slot;
+};
+
+void apply(Edits& edits, HostSlots& slots) {
+  for (const auto& [slot, has_counts] : edits.opened) {
+    slots.ended[static_cast<size_t>(slot)] = 0;
+    slots.carry[static_cast<size_t>(slot)] = -1;
+    if (has_counts == 0) continue;
+    std::fill_n(slots.output_count.begin() + slot * slots.vocab, slots.vocab, 0);
+    std::fill_n(slots.prompt_seen.begin() + slot * slots.vocab, slots.vocab, uint8_t{0});
+  }
+  for (const auto& [slot, token, is_prompt] : edits.history) {
+    const auto at = static_cast<size_t>(slot * slots.vocab + token);
+    if (is_prompt != 0) slots.prompt_seen[at] = 1;
+    if (is_prompt == 0) ++slots.output_count[at];
+  }
+  for (const auto& [slot, index, block] : edits.blocks) {
+    slots.block_table[static_cast<size_t>(slot * slots.max_blocks + index)] = block;
+  }
+  for (size_t t = 0; t < edits.ids.size(); ++t) {
+    if (edits.ids[t] >= 0) continue;
+    const auto slot = static_cast<size_t>(-1 - edits.ids[t]);
+    edits.ids[t] = std::max(0, slots.carry[slot]);
+    if (slots.ended[slot] != 0) edits.kv_slot[t] = -1;
+  }
+}
+
+class Fuzz {
+ public:
+  Fuzz(std::mt19937_64& random, const HostSlots& slots) : random_(random), slots_(slots) {}
+
+  int32_t below(int64_t n) {
+    return static_cast<int32_t>(std::uniform_int_distribution<int64_t>(0, n - 1)(random_));
+  }
+
+  Edits edits() {
+    Edits out;
+    std::vector<int32_t> order(static_cast<size_t>(slots_.num_slots));
+    std::iota(order.begin(), order.end(), 0);
+    std::shuffle(order.begin(), order.end(), random_);
+    order.resize(static_cast<size_t>(below(slots_.num_slots + 1)));
+    std::vector<int32_t> counted;
+    for (const int32_t slot : order) {
+      out.opened.push_back({slot, below(2)});
+      if (out.opened.back().has_counts != 0) counted.push_back(slot);
+    }
+    const int32_t history = counted.empty() ? 0 : below(2) * below(6000);
+    for (int32_t i = 0; i < history; ++i) {
+      // Few tokens, so that the same one is counted many times at once.
+      out.history.push_back({counted[static_cast<size_t>(below(std::ssize(counted)))],
+                             below(below(2) == 0 ? 3 : slots_.vocab), below(2)});
+    }
+    for (int32_t slot = 0; slot < slots_.num_slots; ++slot) {
+      if (below(2) == 0) continue;
+      const int32_t first = below(slots_.max_blocks);
+      for (int32_t i = first; i < std::min<int64_t>(slots_.max_blocks, first + below(9)); ++i) {
+        out.blocks.push_back({slot, i, below(100000)});
+      }
+    }
+    const int32_t num_ids = below(3) == 0 ? below(2) : below(700);
+    for (int32_t t = 0; t < num_ids; ++t) {
+      out.ids.push_back(below(2) == 0 ? below(slots_.vocab) : -1 - below(slots_.num_slots));
+      out.kv_slot.push_back(below(5) == 0 ? -1 : below(1 << 20));
+    }
+    return out;
+  }
+
+ private:
+  std::mt19937_64& random_;
+  const HostSlots& slots_;
+};
+
+template <typename T>
+View put_words(Device& device, const std::vector<T>& values) {
+  constexpr auto kWords = static_cast<int64_t>(sizeof(T) / sizeof(int32_t));
+  if (values.empty()) return {};
+  return device.put_as(std::span<const T>(values), DType::kI32,
+                       {static_cast<int64_t>(values.size()), kWords});
+}
+
+TEST_P(OpsConformance, BeginStep) {
+  for (const auto& [num_slots, max_blocks, vocab] :
+       {std::array{1, 1, 5}, std::array{7, 33, 160}, std::array{64, 100, 1003}}) {
+    HostSlots slots(num_slots, max_blocks, vocab);
+    Fuzz fuzz(random_, slots);
+    ops::SlotState state = slots.put(device_);
+    for (int round = 0; round < 12; ++round) {
+      // As sampling leaves them.
+      for (int32_t slot = 0; slot < num_slots; ++slot) {
+        slots.carry[static_cast<size_t>(slot)] = fuzz.below(4) == 0 ? -1 : fuzz.below(vocab);
+        slots.ended[static_cast<size_t>(slot)] = fuzz.below(3) == 0 ? 1 : 0;
+      }
+      device_.write(state.carry, std::as_bytes(std::span(slots.carry)));
+      device_.write(state.ended, std::as_bytes(std::span(slots.ended)));
+
+      Edits edits = fuzz.edits();
+      ops::BeginStepArgs args{.state = state,
+                              .opened = put_words(device_, edits.opened),
+                              .history = put_words(device_, edits.history),
+                              .blocks = put_words(device_, edits.blocks),
+                              .ids = device_.put(edits.ids),
+                              .kv_slot = device_.put(edits.kv_slot)};
+      if (round % 3 == 2) {
+        // In two calls, as a step with long lists.
+        ops::BeginStepArgs first = args;
+        first.ids = first.kv_slot = first.blocks = {};
+        args.opened = args.history = {};
+        ops_.begin_step(first);
+      }
+      ops_.begin_step(args);
+      apply(edits, slots);
+      const std::string what = std::to_string(num_slots) + " slots, round " + std::to_string(round);
+      EXPECT_EQ(device_.values<int32_t>(args.ids), edits.ids) << what;
+      EXPECT_EQ(device_.values<int32_t>(args.kv_slot), edits.kv_slot) << what;
+      EXPECT_EQ(device_.values<int32_t>(state.carry), slots.carry) << what;
+      EXPECT_EQ(device_.values<int32_t>(state.ended), slots.ended) << what;
+      EXPECT_EQ(device_.values<int32_t>(state.block_table), slots.block_table) << what;
+      EXPECT_EQ(device_.values<int32_t>(state.output_count), slots.output_count) << what;
+      EXPECT_EQ(device_.values<uint8_t>(state.prompt_seen), slots.prompt_seen) << what;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rudder::testing
