@@ -9,8 +9,9 @@ if(RUDDER_LLD AND NOT CMAKE_EXE_LINKER_FLAGS MATCHES "fuse-ld")
 endif()
 
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor)
-# Warnings are errors with the compiler that the checks run with; a newer one warns of more.
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+# Warnings are errors with the compiler that the checks run with; a newer one warns of more, and so does
+# an instrumented build.
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND NOT RUDDER_SANITIZE)
   add_compile_options(-Werror)
   add_compile_options(-Wno-restrict)  # false on std::string concatenation in GCC 12 (PR 105651)
 endif()
