@@ -98,12 +98,20 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(settings.exec, *session.files.checkpoint));
   const std::string backend = ops->name();
   session.dtype = tensor::dtype_name(ops->linear_dtype());
-  Progress progress(fmt::format("loading {}", session.files.name), true);
-  const bool quiet = !log_enabled(LogLevel::kInfo);
+  const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
+                                                                bool is_bytes) {
+    if (quiet) return ProgressFn();
+    // Its clock starts with its work.
+    return ProgressFn([=, bar = std::shared_ptr<Progress>()](int64_t done, int64_t total) mutable {
+      if (bar == nullptr) bar = std::make_shared<Progress>(label, is_bytes);
+      bar->update(done, total);
+    });
+  };
   RUDDER_TRY(exec::LoadedModel loaded,
-             exec::load_model(*session.files.checkpoint, std::move(ops), settings.exec,
-                              step_limits(settings),
-                              quiet ? ProgressFn([](int64_t, int64_t) {}) : progress.callback()));
+             exec::load_model(
+                 *session.files.checkpoint, std::move(ops), settings.exec, step_limits(settings),
+                 {.weights = progress(fmt::format("loading {}", session.files.name), true),
+                  .graphs = progress("capturing graphs", false)}));
   session.plan = loaded.memory;
   log_plan(session.plan);
   RUDDER_TRY(session.engine,

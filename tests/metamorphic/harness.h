@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/exec/rank_executor.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
 #include "rudder/sched/scheduler.h"
@@ -24,8 +25,9 @@ struct Backend {
 const std::vector<Backend>& backends();
 
 // An executor over a tiny model with random weights.
-std::unique_ptr<step::Executor> tiny_executor(const Backend& backend, testing::TinyArch arch,
-                                              const step::Capacity& capacity);
+std::unique_ptr<exec::RankExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
+                                                  const step::Capacity& capacity,
+                                                  const exec::RankExecutor::Options& options = {});
 
 struct Ask {
   std::vector<int32_t> prompt;
@@ -33,6 +35,10 @@ struct Ask {
   int32_t max_len = 0;
   int32_t arrival = 0;  // rounds of launch and collect before it is added
 };
+
+// Sequences of every kind; every third begins with one of two common prefixes. All of a
+// vocabulary of 160.
+std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output = 40);
 
 struct Got {
   std::vector<int32_t> tokens;

@@ -28,41 +28,6 @@ sched::SchedSettings plain_settings() {
   return settings;
 }
 
-// Sequences of every kind; every third begins with one of two common prefixes.
-std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output = 40) {
-  std::mt19937 engine(seed);
-  const auto below = [&](int n) {
-    return static_cast<int32_t>(engine() % static_cast<unsigned>(n));
-  };
-  std::vector<Ask> asks;
-  for (int i = 0; i < count; ++i) {
-    Ask ask;
-    if (i % 3 == 0) {
-      for (int32_t t = 0; t < 40; ++t) ask.prompt.push_back((t * 7 + (i % 2) * 3) % 160);
-    }
-    const int32_t own = 1 + below(i % 4 == 0 ? 70 : 12);
-    for (int32_t t = 0; t < own; ++t) ask.prompt.push_back(below(160));
-    ask.max_len = static_cast<int32_t>(ask.prompt.size()) + 1 + below(max_output);
-    step::SamplingParams& sampling = ask.sampling;
-    sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
-    sampling.seed = engine();
-    sampling.num_logprobs = i % 5 == 4 ? -1 : below(4);
-    if (i % 4 == 1) sampling.top_k = 30;
-    if (i % 4 == 3) sampling.top_p = 0.9f;
-    if (i % 7 == 5) sampling.min_p = 0.02f;
-    if (i % 5 == 2) sampling.repetition_penalty = 1.3f;
-    if (i % 5 == 3) sampling.frequency_penalty = 0.4f;
-    if (i % 6 == 4) sampling.presence_penalty = 0.5f;
-    if (i % 4 == 2) sampling.logit_bias = {{below(160), 2.5f}};
-    if (i % 3 == 1) {
-      for (int n = 0; n < 12; ++n) sampling.stop_ids.push_back(below(160));
-      sampling.min_tokens = below(6);
-    }
-    asks.push_back(ask);
-  }
-  return asks;
-}
-
 using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
 
 class Metamorphic : public ::testing::TestWithParam<Param> {

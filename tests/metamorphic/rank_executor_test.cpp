@@ -113,7 +113,7 @@ TEST(RankExecutor, NaNEndsItsRowAlone) {
   model.weights = std::move(*weights);
   constexpr int32_t kPoison = 33;
   model.weights.embedding.rows(kPoison, 1).as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  auto executor = exec::RankExecutor::start(std::move(model), kCapacity);
+  auto executor = exec::RankExecutor::start(std::move(model), kCapacity, {});
   ASSERT_TRUE(executor);
   ASSERT_TRUE(
       (*executor)->launch(plan_of(1, {open_slot(0, {0}), open_slot(1, {1})},

@@ -31,7 +31,7 @@ Progress::Progress(std::string label, bool unit_is_bytes)
       last_draw_us_(start_us_) {}
 
 Progress::~Progress() {
-  if (is_terminal_ && total_ > 0) std::fputc('\n', stderr);
+  if (is_terminal_ && total_ > 0 && !drawn_complete_) std::fputc('\n', stderr);
 }
 
 void Progress::update(int64_t done, int64_t total) {
@@ -39,9 +39,9 @@ void Progress::update(int64_t done, int64_t total) {
   total_ = total;
   const int64_t now = now_us();
   const int64_t interval = is_terminal_ ? kTerminalIntervalUs : kLineIntervalUs;
-  const bool complete = done >= total && !drawn_complete_;
-  if (!complete && now - last_draw_us_ < interval) return;
-  drawn_complete_ = drawn_complete_ || complete;
+  const bool complete = done >= total;
+  if (drawn_complete_ || (!complete && now - last_draw_us_ < interval)) return;
+  drawn_complete_ = complete;
   last_draw_us_ = now;
   draw(static_cast<double>(now - start_us_) * 1e-6);
 }
@@ -64,6 +64,7 @@ void Progress::draw(double seconds) {
   const int filled = static_cast<int>(fraction * kBarWidth);
   fmt::print(stderr, "\r{} [{}{}] {}", label_, std::string(filled, '#'),
              std::string(kBarWidth - filled, '.'), figures);
+  if (drawn_complete_) std::fputc('\n', stderr);
   std::fflush(stderr);
 }
 

@@ -15,7 +15,7 @@ class Progress {
  public:
   // `unit_is_bytes` prints MiB and MiB/s instead of counts.
   Progress(std::string label, bool unit_is_bytes);
-  ~Progress();  // ends the line
+  ~Progress();  // ends a line that is not complete
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 

@@ -375,6 +375,10 @@ void sample_one(const ops::SampleArgs& args, int64_t r) {
     return;
   }
   const Row row = row_of(args, params);
+  // Nothing here needs the hints, but a wrong one would be another backend's wrong token.
+  RUDDER_CHECK(!args.all_greedy || params.temperature == 0.0f);
+  RUDDER_CHECK(args.any_logprobs || params.num_logprobs < 0);
+  RUDDER_CHECK(args.any_changed || !row.is_changed());
   std::span<ops::TopLogprob> top;
   if (params.num_logprobs > 0) {
     const int64_t max_logprobs = args.top.shape[1];

@@ -31,20 +31,23 @@ Result<MemoryPlan> plan_model(const weights::Checkpoint& checkpoint, const ops::
 
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
                                const ExecSettings& settings, const StepLimits& limits,
-                               const ProgressFn& progress) {
+                               const LoadProgress& progress) {
   LoadedModel loaded;
   RUDDER_TRY(loaded.spec, model::read_spec(checkpoint));
   RUDDER_TRY(loaded.memory, plan_spec(loaded.spec, *ops, settings, limits));
-  RUDDER_TRY(model::Weights weights, model::load_weights(checkpoint, loaded.spec, *ops, progress));
+  RUDDER_TRY(model::Weights weights,
+             model::load_weights(checkpoint, loaded.spec, *ops, progress.weights));
   loaded.memory.weight_bytes = weights.bytes;  // as packed
   RUDDER_TRY(loaded.executor,
-             RankExecutor::start({std::move(ops), loaded.spec, std::move(weights)},
-                                 {.num_slots = limits.max_num_seqs,
-                                  .num_blocks = loaded.memory.num_blocks,
-                                  .block_size = loaded.memory.block_size,
-                                  .max_tokens_per_step = limits.max_num_batched_tokens,
-                                  .max_seq_len = loaded.memory.max_seq_len,
-                                  .vocab_size = loaded.spec.vocab}));
+             RankExecutor::start(
+                 {std::move(ops), loaded.spec, std::move(weights)},
+                 {.num_slots = limits.max_num_seqs,
+                  .num_blocks = loaded.memory.num_blocks,
+                  .block_size = loaded.memory.block_size,
+                  .max_tokens_per_step = limits.max_num_batched_tokens,
+                  .max_seq_len = loaded.memory.max_seq_len,
+                  .vocab_size = loaded.spec.vocab},
+                 {.enforce_eager = settings.enforce_eager, .capture_progress = progress.graphs}));
   return loaded;
 }
 

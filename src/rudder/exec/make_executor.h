@@ -32,9 +32,15 @@ struct LoadedModel {
 Result<MemoryPlan> plan_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
                               const ExecSettings& settings, const StepLimits& limits);
 
-// `progress` counts the checkpoint's bytes. The checkpoint may be closed afterwards.
+// Of the two long parts of loading; empty functions report nothing.
+struct LoadProgress {
+  ProgressFn weights;  // the checkpoint's bytes
+  ProgressFn graphs;   // captured sizes of steps
+};
+
+// The checkpoint may be closed afterwards.
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
                                const ExecSettings& settings, const StepLimits& limits,
-                               const ProgressFn& progress);
+                               const LoadProgress& progress);
 
 }  // namespace rudder::exec

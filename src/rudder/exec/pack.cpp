@@ -81,4 +81,20 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
                capacity.max_tokens_per_step);
 }
 
+void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& packed) {
+  ops::SampleRow nobody;
+  nobody.slot = capacity.num_slots;
+  nobody.temperature = 0;
+  while (packed.num_seqs() < num_rows) {
+    packed.logits_rows.push_back(packed.q_begin.back());
+    packed.ids.push_back(0);
+    packed.positions.push_back(0);
+    packed.kv_slot.push_back(-1);
+    packed.q_begin.push_back(packed.q_begin.back() + 1);
+    packed.kv_len.push_back(0);
+    packed.table_row.push_back(capacity.num_slots);
+    packed.sample_rows.push_back(nobody);
+  }
+}
+
 }  // namespace rudder::exec

@@ -17,7 +17,7 @@ struct PackedStep {
   std::vector<int32_t> ids;  // a token, or -1 - slot where the device has it
   std::vector<int32_t> positions;
   std::vector<int32_t> kv_slot;
-  std::vector<int32_t> q_begin;  // one more than sequences
+  std::vector<int32_t> q_begin = {0};  // one more than sequences
   std::vector<int32_t> kv_len;
   std::vector<int32_t> table_row;
   int32_t max_q_len = 0;
@@ -25,7 +25,7 @@ struct PackedStep {
 
   std::vector<int32_t> logits_rows;
   std::vector<ops::SampleRow> sample_rows;  // one a logits row
-  std::vector<int32_t> sampled_seq;         // likewise: index into StepPlan.seqs
+  std::vector<int32_t> sampled_seq;         // likewise, but for padding: index into StepPlan.seqs
   std::vector<int32_t> lists;               // of the sample rows
   bool all_greedy = true;
   bool any_logprobs = false;
@@ -39,5 +39,9 @@ struct PackedStep {
 // Applies the plan's slot edits, then packs its rows.
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed);
+
+// Appends rows of padding, one token each, until there are `num_rows` sequences: they belong to the
+// slot behind the last, see no key, write nothing and are sampled for nobody.
+void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& packed);
 
 }  // namespace rudder::exec

@@ -7,14 +7,15 @@
 
 namespace rudder::exec {
 
-Result<std::unique_ptr<step::Executor>> RankExecutor::start(Model model,
-                                                            const step::Capacity& capacity) {
+Result<std::unique_ptr<RankExecutor>> RankExecutor::start(Model model,
+                                                          const step::Capacity& capacity,
+                                                          const Options& options) {
   RUDDER_CHECK(capacity.num_slots > 0 && capacity.num_blocks > 0 && capacity.block_size > 0 &&
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
                capacity.max_in_flight > 0);
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   std::unique_ptr<RankExecutor> executor(new RankExecutor(std::move(model), capacity));
-  RUDDER_TRY_VOID(executor->allocate());
+  RUDDER_TRY_VOID(executor->prepare(options));
   executor->worker_ = std::thread([raw = executor.get()] { raw->work(); });
   return executor;
 }
@@ -35,7 +36,7 @@ RankExecutor::~RankExecutor() {
   if (worker_.joinable()) worker_.join();
 }
 
-Result<void> RankExecutor::allocate() {
+Result<void> RankExecutor::prepare(const Options& options) {
   std::vector<ops::KvLayer> kv;
   for (const model::LayerSpec& layer : model_.spec.layers) {
     const model::AttentionSpec& a = layer.attention;
@@ -51,6 +52,9 @@ Result<void> RankExecutor::allocate() {
                                              .max_seq_len = capacity_.max_seq_len}));
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_));
   for (Place& place : places_) place.done = model_.ops->make_event();
+  if (!model_.ops->has_graphs() || options.enforce_eager) return {};
+  RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
+                                          options.capture_progress));
   return {};
 }
 
@@ -128,14 +132,18 @@ void RankExecutor::enqueue(const step::StepPlan& plan, size_t index) {
 }
 
 Result<void> RankExecutor::enqueue_ops(size_t index) {
+  const int64_t num_sampled = packed_.num_sampled();
+  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, index));
-  if (packed_.num_tokens() > 0) {
+  if (is_captured) {
+    graphs_->replay(packed_, step);
+    ++num_replayed_;
+  } else if (packed_.num_tokens() > 0) {
     step.sample.logits = decoder_->forward(step.forward);
-    if (packed_.num_sampled() > 0) {
-      model_.ops->sample(step.sample);
-      buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index);
-    }
+    if (num_sampled > 0) model_.ops->sample(step.sample);
+    ++num_eager_;
   }
+  if (num_sampled > 0) buffers_->fetch(num_sampled, packed_.any_logprobs, index);
   model_.ops->record(*places_[index].done);
   return {};
 }

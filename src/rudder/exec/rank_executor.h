@@ -11,8 +11,10 @@
 #include <vector>
 
 #include "rudder/base/clock.h"
+#include "rudder/base/progress.h"
 #include "rudder/base/queue.h"
 #include "rudder/base/result.h"
+#include "rudder/exec/graph_cache.h"
 #include "rudder/exec/pack.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/step_buffers.h"
@@ -33,9 +35,20 @@ class RankExecutor final : public step::Executor {
     model::Weights weights;
   };
 
-  // Allocates the KV cache and every buffer of a step, then starts the worker. An Error is the
-  // device's: out of memory.
-  static Result<std::unique_ptr<step::Executor>> start(Model model, const step::Capacity& capacity);
+  struct Options {
+    bool enforce_eager = false;        // no graphs, also where the device has them
+    ProgressFn capture_progress = {};  // of graphs
+  };
+  // Steps with work, by how they ran.
+  struct StepCounts {
+    uint64_t replayed = 0;  // from a captured graph
+    uint64_t eager = 0;     // op by op
+  };
+
+  // Allocates the KV cache and every buffer of a step, captures graphs, then starts the worker. An
+  // Error is the device's: out of memory.
+  static Result<std::unique_ptr<RankExecutor>> start(Model model, const step::Capacity& capacity,
+                                                     const Options& options);
   // Steps that have not been enqueued are dropped.
   ~RankExecutor() override;
 
@@ -43,6 +56,9 @@ class RankExecutor final : public step::Executor {
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
+  StepCounts step_counts() const {
+    return {num_replayed_.load(), num_eager_.load()};
+  }  // any thread
 
  private:
   // One step in flight: the worker fills it, then it is the engine thread's until collected.
@@ -58,7 +74,7 @@ class RankExecutor final : public step::Executor {
 
   RankExecutor(Model model, const step::Capacity& capacity);
 
-  Result<void> allocate();
+  Result<void> prepare(const Options& options);
   void work();
   void enqueue(const step::StepPlan& plan, size_t index);
   Result<void> enqueue_ops(size_t index);
@@ -68,6 +84,7 @@ class RankExecutor final : public step::Executor {
   Model model_;
   std::unique_ptr<model::Decoder> decoder_;  // points into model_
   std::unique_ptr<StepBuffers> buffers_;     // likewise
+  std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
   const SteadyClock clock_;
 
   // The worker's; buffers keep their memory from step to step.
@@ -80,6 +97,8 @@ class RankExecutor final : public step::Executor {
   BoundedQueue<size_t> enqueued_;  // places
   std::atomic<step::StepId> last_enqueued_ = 0;
   std::atomic<bool> stopping_ = false;
+  std::atomic<uint64_t> num_replayed_ = 0;
+  std::atomic<uint64_t> num_eager_ = 0;
 
   // The engine thread's.
   std::vector<step::StepId> launched_ids_;  // by place

@@ -18,6 +18,9 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("gpu-memory-utilization", &gpu_memory_utilization, 0.01, 1.0,
             "Share of the device's available memory (of RAM on a CPU) that weights, workspace and "
             "KV cache may take together.");
+  table.add("enforce-eager", &enforce_eager,
+            "Run every step op by op, also on a device that could replay captured ones: starts "
+            "sooner, decodes slower.");
 }
 
 }  // namespace rudder::exec

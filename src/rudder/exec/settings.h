@@ -18,6 +18,7 @@ struct ExecSettings {
   int32_t block_size = 16;
   int64_t kv_cache_memory_bytes = 0;
   double gpu_memory_utilization = 0.5;
+  bool enforce_eager = false;
 
   void declare(SettingsTable& table);
 };

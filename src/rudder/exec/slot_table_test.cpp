@@ -172,6 +172,20 @@ TEST_F(SlotTableTest, CountsHistoryForPenalties) {
   EXPECT_EQ(packed_.sample_rows[0].has_penalties, 0);
 }
 
+TEST_F(SlotTableTest, PaddingBelongsToNobody) {
+  pack({.slots = {edit(0, 1)}, .seqs = {prompt(0, 1, 0, 1, {3})}, .tokens = {8}});
+  pad_step(3, kCapacity, packed_);
+  EXPECT_EQ(packed_.ids, (std::vector<int32_t>{8, 0, 0}));
+  EXPECT_EQ(packed_.kv_slot, (std::vector<int32_t>{12, -1, -1}));
+  EXPECT_EQ(packed_.q_begin, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{1, 0, 0}));
+  EXPECT_EQ(packed_.table_row, (std::vector<int32_t>{0, 4, 4}));
+  EXPECT_EQ(packed_.logits_rows, (std::vector<int32_t>{0, 1, 2}));
+  ASSERT_EQ(packed_.num_sampled(), 3);
+  EXPECT_EQ(packed_.sample_rows[2].slot, 4);
+  EXPECT_EQ(packed_.sampled_seq.size(), 1u);
+}
+
 // exec.X1
 TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   const auto refused = [&](step::StepPlan plan) {

@@ -1,0 +1,103 @@
+#include "rudder/exec/graph_cache.h"
+
+#include <algorithm>
+
+#include "rudder/base/check.h"
+
+namespace rudder::exec {
+namespace {
+
+// A step of more rows is long enough to hide the launches of its ops.
+constexpr int32_t kMostRows = 512;
+
+void run(model::Decoder& decoder, ops::Ops& ops, const DeviceStep& step) {
+  ops::SampleArgs sample = step.sample;
+  sample.logits = decoder.forward(step.forward);
+  ops.sample(sample);
+}
+
+}  // namespace
+
+std::vector<int32_t> graph_buckets(int32_t most) {
+  std::vector<int32_t> rows;
+  for (int32_t next = 1; next < most;) {
+    rows.push_back(next);
+    if (next < 8) {
+      next *= 2;
+    } else if (next < 64) {
+      next += 8;
+    } else {
+      next += next < 256 ? 16 : 32;
+    }
+  }
+  rows.push_back(most);
+  return rows;
+}
+
+Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
+                                                        const step::Capacity& capacity,
+                                                        const ProgressFn& progress) {
+  std::unique_ptr<GraphCache> cache(new GraphCache(parts, capacity));
+  for (const int32_t rows :
+       graph_buckets(std::min({capacity.num_slots, capacity.max_tokens_per_step, kMostRows}))) {
+    cache->buckets_.emplace_back().rows = rows;
+  }
+  const auto total = static_cast<int64_t>(cache->buckets_.size());
+  int64_t done = 0;
+  for (auto bucket = cache->buckets_.rbegin(); bucket != cache->buckets_.rend(); ++bucket) {
+    if (progress) progress(done++, total);
+    RUDDER_TRY_VOID(cache->capture_bucket(*bucket));
+  }
+  if (progress) progress(total, total);
+  return cache;
+}
+
+Result<void> GraphCache::capture_bucket(Bucket& bucket) {
+  PackedStep packed;
+  pad_step(bucket.rows, capacity_, packed);
+  packed.max_q_len = 1;
+  packed.max_kv_len = capacity_.max_seq_len;
+  RUDDER_TRY(DeviceStep step, parts_.buffers.begin(packed, 0));
+  bucket.inputs = step.forward.ids.data;
+  for (const Sampling sampling : {kPlainGreedy, kGeneral}) {
+    step.sample.all_greedy = sampling == kPlainGreedy;
+    step.sample.any_logprobs = sampling == kGeneral;
+    step.sample.any_changed = sampling == kGeneral;
+    // Once as it is: a backend may set up at the first call of a shape what no capture may contain.
+    run(parts_.decoder, parts_.ops, step);
+    parts_.ops.begin_capture();
+    run(parts_.decoder, parts_.ops, step);
+    RUDDER_TRY(bucket.graphs[sampling], parts_.ops.end_capture());
+  }
+  // The next bucket's step is written to the same staging memory.
+  const std::unique_ptr<ops::Event> done = parts_.ops.make_event();
+  parts_.ops.record(*done);
+  return done->wait();
+}
+
+GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) {
+  const bool is_plain = packed.all_greedy && !packed.any_logprobs && !packed.any_changed;
+  return is_plain ? kPlainGreedy : kGeneral;
+}
+
+bool GraphCache::pad(PackedStep& packed) const {
+  const int64_t rows = packed.num_seqs();
+  if (rows == 0 || packed.max_q_len != 1 || packed.num_sampled() != rows) return false;
+  const auto bucket = std::lower_bound(
+      buckets_.begin(), buckets_.end(), rows,
+      [](const Bucket& candidate, int64_t wanted) { return candidate.rows < wanted; });
+  if (bucket == buckets_.end()) return false;
+  pad_step(bucket->rows, capacity_, packed);
+  return true;
+}
+
+void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
+  const auto bucket = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& candidate) {
+    return candidate.rows == packed.num_seqs();
+  });
+  RUDDER_CHECK(bucket != buckets_.end() && bucket->inputs == step.forward.ids.data,
+               "no graph of {} rows", packed.num_seqs());
+  parts_.ops.replay(*bucket->graphs[sampling_of(packed)]);
+}
+
+}  // namespace rudder::exec

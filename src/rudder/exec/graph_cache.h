@@ -1,0 +1,67 @@
+// GraphCache: decode steps as captured graphs, one launch each instead of one an op. The only file
+// that says capture. A step whose rows are all single tokens that want logits is padded to the next
+// captured number of rows and replayed; every other step runs op by op.
+//
+// Captured at start, before the first step; used by the executor's worker thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "rudder/base/progress.h"
+#include "rudder/base/result.h"
+#include "rudder/exec/pack.h"
+#include "rudder/exec/step_buffers.h"
+#include "rudder/model/decoder.h"
+#include "rudder/ops/ops.h"
+#include "rudder/step/executor.h"
+
+namespace rudder::exec {
+
+// Numbers of rows that are captured, ascending, to `most`: padding adds few rows where a row more
+// is a large share of the step.
+std::vector<int32_t> graph_buckets(int32_t most);
+
+class GraphCache {
+ public:
+  // What a step runs on; all outlive the cache.
+  struct Parts {
+    ops::Ops& ops;
+    model::Decoder& decoder;
+    StepBuffers& buffers;
+  };
+
+  // Captures every graph, the largest first, so that the others fit in what it needed of the
+  // device. Nothing else is in flight.
+  static Result<std::unique_ptr<GraphCache>> capture(const Parts& parts,
+                                                     const step::Capacity& capacity,
+                                                     const ProgressFn& progress);
+
+  // True when the step is one of those captured: it is then padded.
+  bool pad(PackedStep& packed) const;
+  // Runs a padded step, from embedding to sampled tokens.
+  void replay(const PackedStep& packed, const DeviceStep& step);
+
+ private:
+  // Sampling has kernels that are much cheaper when nobody asks for more than the largest logit.
+  enum Sampling { kPlainGreedy, kGeneral, kNumSamplings };
+  struct Bucket {
+    int32_t rows = 0;
+    std::array<std::unique_ptr<ops::Graph>, kNumSamplings> graphs;
+    const void* inputs = nullptr;  // where the captured step lies
+  };
+
+  GraphCache(const Parts& parts, const step::Capacity& capacity)
+      : parts_(parts), capacity_(capacity) {}
+
+  Result<void> capture_bucket(Bucket& bucket);
+  static Sampling sampling_of(const PackedStep& packed);
+
+  const Parts parts_;
+  const step::Capacity capacity_;
+  std::vector<Bucket> buckets_;  // ascending
+};
+
+}  // namespace rudder::exec

@@ -1,0 +1,120 @@
+// Captured steps against steps run op by op: the same sequences must get the same tokens and the
+// same logprobs, bit for bit. TapeOps captures as a GPU does: what the host knew at the capture
+// stays, what the device holds is read anew.
+#include "rudder/exec/graph_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "metamorphic/harness.h"
+#include "rudder/testing/tape_ops.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+TEST(GraphBuckets, AreFineAndEndWithTheMost) {
+  EXPECT_EQ(exec::graph_buckets(1), (std::vector<int32_t>{1}));
+  EXPECT_EQ(exec::graph_buckets(8), (std::vector<int32_t>{1, 2, 4, 8}));
+  EXPECT_EQ(exec::graph_buckets(37), (std::vector<int32_t>{1, 2, 4, 8, 16, 24, 32, 37}));
+  const std::vector<int32_t> all = exec::graph_buckets(512);
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
+  EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end());
+  EXPECT_EQ(all.back(), 512);
+  for (size_t i = 1; i < all.size(); ++i) {
+    EXPECT_LE(all[i] - all[i - 1], std::max(4, all[i] / 2)) << all[i];
+    EXPECT_LE(all[i] - all[i - 1], 32) << all[i];
+  }
+}
+
+TEST(TapeOps, ReplaysWithTheHostsValuesAndTheDevicesMemory) {
+  const auto ops = testing::make_tape_ops(backends().front().make());
+  const ops::View x = ops->allocate(tensor::DType::kF32, {2, 4}).value();
+  const ops::View rows = ops->allocate(tensor::DType::kI32, {1}).value();
+  const ops::View out = ops->allocate(tensor::DType::kF32, {1, 4}).value();
+  x.as<float>()[4] = 7;
+  ops::GatherRowsArgs args{.x = x, .rows = rows, .out = out};
+  ops->begin_capture();
+  ops->gather_rows(args);
+  const std::unique_ptr<ops::Graph> graph = ops->end_capture().value();
+  args.out = {};
+  EXPECT_EQ(out.as<float>()[0], 0);
+  rows.as<int32_t>()[0] = 1;
+  ops->replay(*graph);
+  EXPECT_EQ(out.as<float>()[0], 7);
+}
+
+constexpr step::Capacity kCapacity = {.num_slots = 21,
+                                      .num_blocks = 60,  // few enough to need every one
+                                      .block_size = 16,
+                                      .max_tokens_per_step = 256,
+                                      .max_seq_len = 256,
+                                      .vocab_size = 160,
+                                      .max_in_flight = 3};
+
+using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
+
+class Graphs : public ::testing::TestWithParam<Param> {
+ protected:
+  static std::unique_ptr<exec::RankExecutor> executor(bool enforce_eager) {
+    Backend taped = backends()[std::get<0>(GetParam())];
+    taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+    return tiny_executor(taped, std::get<1>(GetParam()), kCapacity,
+                         {.enforce_eager = enforce_eager});
+  }
+
+  static void expect_same(const std::vector<Ask>& asks, int32_t in_flight) {
+    sched::SchedSettings settings;
+    settings.max_num_seqs = 21;
+    settings.max_num_batched_tokens = 256;
+    settings.max_in_flight = in_flight;
+    const auto eager = executor(true);
+    const auto graphed = executor(false);
+    const Outcome expected = run(*eager, settings, asks);
+    const Outcome got = run(*graphed, settings, asks);
+    EXPECT_EQ(eager->step_counts().replayed, 0u);
+    EXPECT_GT(graphed->step_counts().replayed, 2 * graphed->step_counts().eager);
+    EXPECT_GT(graphed->step_counts().eager, 0u);
+    for (size_t i = 0; i < asks.size(); ++i) {
+      EXPECT_FALSE(got.got[i].tokens.empty());
+      EXPECT_EQ(got.got[i].tokens, expected.got[i].tokens) << "sequence " << i;
+      EXPECT_EQ(got.got[i].logprobs, expected.got[i].logprobs) << "sequence " << i;
+      EXPECT_EQ(got.got[i].end, expected.got[i].end) << "sequence " << i;
+    }
+    EXPECT_EQ(got.masked_rows, expected.masked_rows);
+  }
+};
+
+// Numbers of rows that no graph has, as sequences end one by one; stops, penalties, logprobs.
+TEST_P(Graphs, EverySamplingAsEager) {
+  expect_same(random_asks(21, 11, 100), 1);
+}
+
+TEST_P(Graphs, RunAheadAsEager) {
+  std::vector<Ask> asks = random_asks(40, 12, 100);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 10 * 40);
+  expect_same(asks, 3);
+}
+
+TEST_P(Graphs, PlainGreedyAsEager) {
+  std::vector<Ask> asks = random_asks(21, 13, 60);
+  for (Ask& ask : asks) {
+    step::SamplingParams plain;
+    plain.temperature = 0;
+    plain.stop_ids = ask.sampling.stop_ids;
+    ask.sampling = plain;
+  }
+  expect_same(asks, 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Graphs,
+                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
+                         [](const auto& test) {
+                           return backends()[std::get<0>(test.param)].name + "_" +
+                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
+                         });
+
+}  // namespace
+}  // namespace rudder::metamorphic
