@@ -1,0 +1,51 @@
+// From one product's q, k and v to attention's inputs: norm, rotation, the write to the paged
+// cache. Launched by the host class of this room; formulas: ops/args.h, plain_qkv_prep in
+// src/rudder/cpu/plain_attention.cpp.
+//
+// The cache of a layer, which the attention kernels share: [num_blocks, 2 (k, v), num_kv_heads,
+// block_size, head_dim], dense. In an fp8 cache (E4M3) the stored value times the head's scale is
+// the number.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace rudder::cuda {
+
+// Index of the first element of a token's k (part 0) or v (part 1) of one head.
+inline constexpr int64_t kv_offset(int64_t slot, int part, int64_t head, int64_t block_size,
+                                   int64_t num_kv_heads, int64_t head_dim) {
+  const int64_t block = slot / block_size;
+  return (((block * 2 + part) * num_kv_heads + head) * block_size + slot % block_size) * head_dim;
+}
+
+// Any head_dim; a multiple of 8 with 16-byte aligned rows goes in 16-byte accesses. Moves
+// T * (H + 2 KV) * D * 2 bytes in, T * H * D * 2 out, T * 2 KV * D * (2 | 1) to the cache.
+// A block works on one token; all in fp32 from the load to one rounding at the store.
+struct QkvPrepParams {
+  const void* qkv = nullptr;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] bf16
+  int64_t rows = 0;           // T
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  const float* q_norm = nullptr;  // [head_dim], or [num_heads * head_dim] when norm_is_wide
+  float q_eps = 1e-5f;
+  const float* k_norm = nullptr;  // likewise with num_kv_heads
+  float k_eps = 1e-5f;
+  bool q_norm_is_wide = false;  // over all heads as one vector
+  bool k_norm_is_wide = false;
+  const float* rope = nullptr;        // [rope_rows, 2, rot / 2]: cos, sin; null: no rotation
+  int32_t half_rot = 0;               // rot / 2 <= head_dim / 2: element i turns with i + half_rot
+  const int32_t* rope_row = nullptr;  // [T]
+  const int32_t* kv_slot = nullptr;   // [T] block * block_size + offset; -1: k and v go nowhere
+  void* kv_cache = nullptr;           // bf16, or fp8 with the two scales
+  bool kv_is_fp8 = false;
+  const float* k_scale = nullptr;  // [num_kv_heads], > 0; only with fp8
+  const float* v_scale = nullptr;
+  int32_t block_size = 16;
+  void* q_out = nullptr;  // [T, num_heads * head_dim] bf16
+};
+cudaError_t launch_qkv_prep(const QkvPrepParams& params, cudaStream_t stream);
+
+}  // namespace rudder::cuda

@@ -1,0 +1,86 @@
+// Kernels that work on rows one at a time: embedding, norms, activations, gathers, conversions.
+// Launched by the host class of this room; formulas: ops/args.h, src/rudder/cpu/reference_ops.cpp.
+//
+// Matrices are row-major and dense; T = rows. Widths are free: rows of a multiple of 8 elements at
+// 16-byte aligned addresses go in 16-byte accesses, others one element at a time. A row's bits
+// depend on nothing but the row. "fp8" is E4M3 with one f32 scale a row, scale = max |y| / 448: a
+// row of zeros has scale 0. No kernel needs a workspace; a launch with no rows does nothing.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace rudder::cuda {
+
+enum class Element : uint8_t { kF32, kF16, kBf16, kFp8 };
+
+// out[t] = table[ids[t]] * scale. Moves T * hidden * (element + 2) bytes.
+struct EmbedParams {
+  const void* table = nullptr;       // [vocab, hidden], rows `stride` apart
+  Element element = Element::kBf16;  // kF32 or kBf16
+  int64_t stride = 0;                // in elements
+  const int32_t* ids = nullptr;      // [T]
+  float scale = 1.0f;
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  void* out = nullptr;  // [T, hidden] bf16
+};
+cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
+
+// x += delta_norm(delta); out = norm(x). Without `delta` nothing is added, without `norm` out = x,
+// without `out` only x changes. The norm is of x as stored, rounded to bf16, so that it does not
+// matter in which call a delta was added. Moves T * hidden * (2 x, 2 delta, 2 x, 2 | 1 out) bytes.
+// hidden <= 32768.
+struct ResidualNormParams {
+  void* x = nullptr;                  // [T, hidden] bf16, in place
+  const void* delta = nullptr;        // [T, hidden] bf16, optional; may be `out`
+  const float* delta_norm = nullptr;  // [hidden], optional
+  float delta_eps = 1e-5f;
+  const float* norm = nullptr;  // [hidden], optional
+  float eps = 1e-5f;
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  void* out = nullptr;         // [T, hidden] bf16 or fp8, optional
+  float* out_scale = nullptr;  // [T]: then `out` is fp8
+};
+inline constexpr int64_t kMaxNormWidth = 32768;
+cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t stream);
+
+// out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= 65536.
+enum class GatedActivation : uint8_t { kSilu, kGeluTanh, kGelu };
+struct GatedActParams {
+  const void* x = nullptr;  // [T, 2 * width] bf16: gate, up
+  GatedActivation activation = GatedActivation::kSilu;
+  int64_t rows = 0;
+  int64_t width = 0;
+  void* out = nullptr;         // [T, width] bf16 or fp8
+  float* out_scale = nullptr;  // [T]: then `out` is fp8
+};
+inline constexpr int64_t kMaxQuantisedWidth = 65536;
+cudaError_t launch_gated_act(const GatedActParams& params, cudaStream_t stream);
+
+// Moves T * width * (2 + 1) bytes. width <= 65536.
+struct QuantiseParams {
+  const void* x = nullptr;  // [T, width] bf16
+  int64_t rows = 0;
+  int64_t width = 0;
+  void* out = nullptr;         // [T, width] fp8
+  float* out_scale = nullptr;  // [T]
+};
+cudaError_t launch_quantise(const QuantiseParams& params, cudaStream_t stream);
+
+// out[r] = x[rows[r]]. Moves R * width * 4 bytes.
+struct GatherRowsParams {
+  const void* x = nullptr;        // [., width] bf16
+  const int32_t* from = nullptr;  // [R] row numbers
+  int64_t rows = 0;               // R
+  int64_t width = 0;
+  void* out = nullptr;  // [R, width] bf16
+};
+cudaError_t launch_gather_rows(const GatherRowsParams& params, cudaStream_t stream);
+
+// logits = cap * tanh(logits / cap), in place. Moves count * 8 bytes.
+cudaError_t launch_softcap(float* logits, int64_t count, float cap, cudaStream_t stream);
+
+}  // namespace rudder::cuda

@@ -1,0 +1,41 @@
+// From logits to tokens: ops/sample_args.h says what is computed, src/rudder/cpu/sample.cpp is the
+// reference: the same logits and seed give the same token (but where the order of a sum of doubles
+// decides). Launched by the host class of this room, last of a step.
+//
+// One cluster of 8 blocks a row. The general kernel keeps the row in the cluster's shared memory,
+// so each logit is read from memory once; where every row is greedy and nothing else is asked the
+// greedy kernel streams it. No workspace; `logits` are only read. Floor: R * vocab * 4 bytes, and
+// 5 bytes a token more for rows with penalties.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "rudder/cuda/kernels/step.h"
+
+namespace rudder::cuda {
+
+// What a cluster's shared memory holds.
+inline constexpr int64_t kMaxSampleVocab = 393216;
+// num_logprobs of a row.
+inline constexpr int32_t kMaxSampleLogprobs = 1024;
+
+struct SampleParams {
+  const float* logits = nullptr;  // [R, vocab]
+  const void* rows = nullptr;     // [R] ops::SampleRow, 8-byte aligned
+  const int32_t* lists = nullptr;
+  SlotStateParams state;
+  int32_t padding_slot = 0;    // S: rows of it are kMasked and write nothing to the state
+  int64_t num_rows = 0;        // R
+  int64_t vocab = 0;           // 1 <= vocab <= kMaxSampleVocab
+  int32_t* sampled = nullptr;  // [R, 4] ops::SampledToken
+  int32_t* top = nullptr;      // [R, max_logprobs, 2] ops::TopLogprob
+  int32_t max_logprobs = 0;    // num_logprobs of every row is at most this
+  bool all_greedy = false;     // as in ops::SampleArgs
+  bool any_logprobs = true;
+  bool any_changed = true;
+};
+cudaError_t launch_sample(const SampleParams& params, cudaStream_t stream);
+
+}  // namespace rudder::cuda

@@ -1,0 +1,39 @@
+// Opens a step on the device's state of the slots: ops/slot_args.h says what and in which order.
+// Launched by the host class of this room, first of a step.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace rudder::cuda {
+
+// SlotState as raw pointers; S + 1 rows each, row S is of padding.
+struct SlotStateParams {
+  int32_t* carry = nullptr;         // [S + 1]
+  int32_t* ended = nullptr;         // [S + 1]
+  int32_t* block_table = nullptr;   // [S + 1, max_blocks]
+  int32_t* output_count = nullptr;  // [S + 1, vocab]
+  uint8_t* prompt_seen = nullptr;   // [S + 1, vocab]
+  int64_t max_blocks = 0;
+  int64_t vocab = 0;
+};
+
+// Two launches where a slot is opened or has history, one elsewhere; counts of 0 are free. Clearing
+// a slot's counts moves 5 bytes a token of the vocabulary, everything else a few bytes an entry.
+// A token of `history` outside [0, vocab) is passed over: it can not be sampled.
+struct BeginStepParams {
+  SlotStateParams state;
+  const int32_t* opened = nullptr;  // [num_opened, 2] slot, has_counts
+  int64_t num_opened = 0;
+  const int32_t* history = nullptr;  // [num_history, 3] slot, token, is_prompt
+  int64_t num_history = 0;
+  const int32_t* blocks = nullptr;  // [num_blocks, 3] slot, index, block
+  int64_t num_blocks = 0;
+  int32_t* ids = nullptr;      // [T] in place
+  int32_t* kv_slot = nullptr;  // [T] in place
+  int64_t rows = 0;            // T
+};
+cudaError_t launch_begin_step(const BeginStepParams& params, cudaStream_t stream);
+
+}  // namespace rudder::cuda
