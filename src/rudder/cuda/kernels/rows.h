@@ -13,6 +13,11 @@
 
 namespace rudder::cuda {
 
+// Of the kernels that keep a row in the registers of one block; half of it for rows that are not a
+// multiple of 8 or not aligned.
+inline constexpr int64_t kMaxNormWidth = 16384;
+inline constexpr int64_t kMaxQuantisedWidth = 32768;
+
 enum class Element : uint8_t { kF32, kF16, kBf16, kFp8 };
 
 // out[t] = table[ids[t]] * scale. Moves T * hidden * (element + 2) bytes.
@@ -31,7 +36,7 @@ cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 // x += delta_norm(delta); out = norm(x). Without `delta` nothing is added, without `norm` out = x,
 // without `out` only x changes. The norm is of x as stored, rounded to bf16, so that it does not
 // matter in which call a delta was added. Moves T * hidden * (2 x, 2 delta, 2 x, 2 | 1 out) bytes.
-// hidden <= 32768.
+// hidden <= kMaxNormWidth.
 struct ResidualNormParams {
   void* x = nullptr;                  // [T, hidden] bf16, in place
   const void* delta = nullptr;        // [T, hidden] bf16, optional; may be `out`
@@ -44,10 +49,9 @@ struct ResidualNormParams {
   void* out = nullptr;         // [T, hidden] bf16 or fp8, optional
   float* out_scale = nullptr;  // [T]: then `out` is fp8
 };
-inline constexpr int64_t kMaxNormWidth = 32768;
 cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t stream);
 
-// out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= 65536.
+// out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= kMaxQuantisedWidth.
 enum class GatedActivation : uint8_t { kSilu, kGeluTanh, kGelu };
 struct GatedActParams {
   const void* x = nullptr;  // [T, 2 * width] bf16: gate, up
@@ -57,10 +61,9 @@ struct GatedActParams {
   void* out = nullptr;         // [T, width] bf16 or fp8
   float* out_scale = nullptr;  // [T]: then `out` is fp8
 };
-inline constexpr int64_t kMaxQuantisedWidth = 65536;
 cudaError_t launch_gated_act(const GatedActParams& params, cudaStream_t stream);
 
-// Moves T * width * (2 + 1) bytes. width <= 65536.
+// Moves T * width * (2 + 1) bytes. width <= kMaxQuantisedWidth.
 struct QuantiseParams {
   const void* x = nullptr;  // [T, width] bf16
   int64_t rows = 0;

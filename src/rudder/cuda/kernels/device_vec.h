@@ -1,0 +1,164 @@
+// Device code that the row kernels share: runs of 8 elements, conversions, sums over a block.
+// Included by .cu files only.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include <cstdint>
+
+namespace rudder::cuda {
+
+using Bf16 = __nv_bfloat16;
+
+inline constexpr int kRun = 8;  // elements that a thread loads at a time: 16 bytes of bf16
+inline constexpr float kFp8Max = 448.0f;
+
+// 8 bf16 as they lie in memory.
+struct alignas(16) Packed {
+  __nv_bfloat162 pair[4];
+};
+
+struct alignas(16) Floats {
+  float v[kRun];
+};
+
+__device__ inline Floats unpack(const Packed& packed) {
+  Floats out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const float2 f = __bfloat1622float2(packed.pair[i]);
+    out.v[2 * i] = f.x;
+    out.v[2 * i + 1] = f.y;
+  }
+  return out;
+}
+
+__device__ inline Packed pack(const Floats& floats) {
+  Packed out;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    out.pair[i] = __floats2bfloat162_rn(floats.v[2 * i], floats.v[2 * i + 1]);
+  }
+  return out;
+}
+
+__device__ inline uint2 pack_fp8(const Floats& floats) {
+  uint32_t word[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const auto low = __nv_cvt_float2_to_fp8x2(make_float2(floats.v[4 * i], floats.v[4 * i + 1]),
+                                              __NV_SATFINITE, __NV_E4M3);
+    const auto high = __nv_cvt_float2_to_fp8x2(
+        make_float2(floats.v[4 * i + 2], floats.v[4 * i + 3]), __NV_SATFINITE, __NV_E4M3);
+    word[i] = static_cast<uint32_t>(low) | static_cast<uint32_t>(high) << 16;
+  }
+  return make_uint2(word[0], word[1]);
+}
+
+// Elements [0, min(8, left)) of `from`; the rest are zero. kAligned: `from` is 16-byte aligned and
+// left is 0 or at least 8.
+template <bool kAligned>
+__device__ inline Packed load_run(const Bf16* from, int left) {
+  Packed out;
+  if constexpr (kAligned) {
+    uint4 bits = make_uint4(0, 0, 0, 0);
+    if (left > 0) bits = *reinterpret_cast<const uint4*>(from);
+    memcpy(&out, &bits, sizeof(out));
+  } else {
+    const Bf16 zero = __float2bfloat16(0.0f);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out.pair[i].x = 2 * i < left ? from[2 * i] : zero;
+      out.pair[i].y = 2 * i + 1 < left ? from[2 * i + 1] : zero;
+    }
+  }
+  return out;
+}
+
+template <bool kAligned>
+__device__ inline void store_run(Bf16* to, int left, const Packed& packed) {
+  if constexpr (kAligned) {
+    uint4 bits;
+    memcpy(&bits, &packed, sizeof(bits));
+    if (left > 0) *reinterpret_cast<uint4*>(to) = bits;
+  } else {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (2 * i < left) to[2 * i] = packed.pair[i].x;
+      if (2 * i + 1 < left) to[2 * i + 1] = packed.pair[i].y;
+    }
+  }
+}
+
+template <bool kAligned>
+__device__ inline void store_run_fp8(uint8_t* to, int left, const Floats& floats) {
+  const uint2 bits = pack_fp8(floats);
+  if constexpr (kAligned) {
+    if (left > 0) *reinterpret_cast<uint2*>(to) = bits;
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      const uint32_t word = i < 4 ? bits.x : bits.y;
+      if (i < left) to[i] = static_cast<uint8_t>(word >> 8 * (i % 4));
+    }
+  }
+}
+
+template <bool kAligned>
+__device__ inline Floats load_floats(const float* from, int left) {
+  Floats out = {};
+  if constexpr (kAligned) {
+    if (left > 0) {
+      *reinterpret_cast<float4*>(&out.v[0]) = reinterpret_cast<const float4*>(from)[0];
+      *reinterpret_cast<float4*>(&out.v[4]) = reinterpret_cast<const float4*>(from)[1];
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      if (i < left) out.v[i] = from[i];
+    }
+  }
+  return out;
+}
+
+__device__ inline float warp_sum(float v) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
+  return v;
+}
+// Propagates no NaN: a row with one shows it in its values.
+__device__ inline float warp_max(float v) {
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) v = fmaxf(v, __shfl_xor_sync(0xffffffffu, v, step));
+  return v;
+}
+
+// Over all threads of a block of whole warps, to every thread, in an order that the number of
+// threads alone decides. `scratch` [32] in shared memory serves one call.
+__device__ inline float block_sum(float v, float* scratch) {
+  const unsigned lane = threadIdx.x % 32;
+  v = warp_sum(v);
+  if (lane == 0) scratch[threadIdx.x / 32] = v;
+  __syncthreads();
+  return warp_sum(lane < blockDim.x / 32 ? scratch[lane] : 0.0f);
+}
+// Of values >= 0.
+__device__ inline float block_max(float v, float* scratch) {
+  const unsigned lane = threadIdx.x % 32;
+  v = warp_max(v);
+  if (lane == 0) scratch[threadIdx.x / 32] = v;
+  __syncthreads();
+  return warp_max(lane < blockDim.x / 32 ? scratch[lane] : 0.0f);
+}
+
+// 1 / scale of a row whose largest magnitude is `highest`; below what f32 can invert all is zero.
+__device__ inline float fp8_inverse_scale(float highest) {
+  return highest > 1e-30f ? kFp8Max / highest : 0.0f;
+}
+
+inline bool is_aligned(const void* pointer, uintptr_t bytes = 16) {
+  return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
+}
+
+}  // namespace rudder::cuda
