@@ -14,8 +14,9 @@
 namespace rudder::cuda {
 
 // Index of the first element of a token's k (part 0) or v (part 1) of one head.
-inline constexpr int64_t kv_offset(int64_t slot, int part, int64_t head, int64_t block_size,
-                                   int64_t num_kv_heads, int64_t head_dim) {
+__host__ __device__ constexpr int64_t kv_offset(int64_t slot, int part, int64_t head,
+                                                int64_t block_size, int64_t num_kv_heads,
+                                                int64_t head_dim) {
   const int64_t block = slot / block_size;
   return (((block * 2 + part) * num_kv_heads + head) * block_size + slot % block_size) * head_dim;
 }

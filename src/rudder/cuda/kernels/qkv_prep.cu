@@ -1,0 +1,267 @@
+#include "rudder/cuda/kernels/qkv_prep.h"
+
+#include "rudder/cuda/kernels/device_vec.h"
+#include "rudder/cuda/kernels/launch.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+
+enum class Part : uint8_t { kQ, kK, kV };
+
+// One of the H + 2 KV heads of a token.
+struct Head {
+  Part part = Part::kQ;
+  int index = 0;  // within its part
+};
+
+__device__ Head head_of(const QkvPrepParams& p, int head) {
+  if (head < p.num_heads) return {Part::kQ, head};
+  if (head < p.num_heads + p.num_kv_heads) return {Part::kK, head - p.num_heads};
+  return {Part::kV, head - p.num_heads - p.num_kv_heads};
+}
+
+__device__ const Bf16* token_of(const QkvPrepParams& p, int64_t t) {
+  const int64_t heads = p.num_heads + 2 * int64_t{p.num_kv_heads};
+  return static_cast<const Bf16*>(p.qkv) + t * heads * p.head_dim;
+}
+
+struct HeadNorm {
+  const float* weight = nullptr;  // of the head's first element; null: no norm
+  float eps = 0.0f;
+  bool is_wide = false;
+};
+
+__device__ HeadNorm norm_of(const QkvPrepParams& p, Head head) {
+  const bool is_q = head.part == Part::kQ;
+  const float* weight = is_q ? p.q_norm : head.part == Part::kK ? p.k_norm : nullptr;
+  if (weight == nullptr) return {};
+  const bool is_wide = is_q ? p.q_norm_is_wide : p.k_norm_is_wide;
+  return {weight + (is_wide ? int64_t{head.index} * p.head_dim : 0), is_q ? p.q_eps : p.k_eps,
+          is_wide};
+}
+
+// Sum of squares of `count` numbers, to every thread of the block.
+__device__ float squares_of_block(const Bf16* x, int count, float* scratch) {
+  float sum = 0.0f;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
+    const float v = __bfloat162float(x[i]);
+    sum = fmaf(v, v, sum);
+  }
+  return block_sum(sum, scratch);
+}
+
+// Sums of squares of all of q and all of k, where a norm is over all heads and this block, whose
+// heads are [begin, end), needs them.
+struct WideSquares {
+  float q = 0.0f;
+  float k = 0.0f;
+};
+__device__ WideSquares wide_squares(const QkvPrepParams& p, const Bf16* token, int begin, int end,
+                                    float (*scratch)[32]) {
+  WideSquares out;
+  const int q_width = p.num_heads * p.head_dim;
+  if (p.q_norm != nullptr && p.q_norm_is_wide && begin < p.num_heads) {
+    out.q = squares_of_block(token, q_width, scratch[0]);
+  }
+  if (p.k_norm != nullptr && p.k_norm_is_wide && begin < p.num_heads + p.num_kv_heads &&
+      end > p.num_heads) {
+    out.k = squares_of_block(token + q_width, p.num_kv_heads * p.head_dim, scratch[1]);
+  }
+  return out;
+}
+
+__device__ float inverse_rms(float squares, int width, float eps) {
+  return 1.0f / sqrtf(squares / static_cast<float>(width) + eps);
+}
+
+// Where a head's result goes: its first element in q_out or in the cache.
+__device__ int64_t out_offset(const QkvPrepParams& p, int64_t t, int64_t slot, Head head) {
+  if (head.part == Part::kQ) return (t * p.num_heads + head.index) * p.head_dim;
+  return kv_offset(slot, head.part == Part::kK ? 0 : 1, head.index, p.block_size, p.num_kv_heads,
+                   p.head_dim);
+}
+
+__device__ float inverse_kv_scale(const QkvPrepParams& p, Head head) {
+  return 1.0f / (head.part == Part::kK ? p.k_scale : p.v_scale)[head.index];
+}
+
+// The two runs of 8 elements of a head that one lane works on. The first half_rot / 8 lanes have a
+// run and the one that it turns with; the others have two neighbours of what is not rotated.
+struct RunPair {
+  int low = 0;  // index of the first element; head_dim: none
+  int high = 0;
+  bool is_rotated = false;
+};
+
+__device__ RunPair run_pair(int lane, int head_dim, int half_rot) {
+  const int rotated = half_rot / kRun;
+  if (lane < rotated) return {lane * kRun, lane * kRun + half_rot, true};
+  const int low = 2 * half_rot + 2 * (lane - rotated) * kRun;
+  return {min(low, head_dim), min(low + kRun, head_dim), false};
+}
+
+__device__ void scale_by(Floats& x, float factor, const Floats& weight) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) x.v[j] = x.v[j] * factor * weight.v[j];
+}
+
+__device__ void rotate(Floats& low, Floats& high, const Floats& cosine, const Floats& sine) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) {
+    const float a = low.v[j];
+    const float b = high.v[j];
+    low.v[j] = a * cosine.v[j] - b * sine.v[j];
+    high.v[j] = b * cosine.v[j] + a * sine.v[j];
+  }
+}
+
+__device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, Floats x) {
+  if (head.part == Part::kQ || !p.kv_is_fp8) {
+    Bf16* to = static_cast<Bf16*>(head.part == Part::kQ ? p.q_out : p.kv_cache);
+    store_run<true>(to + at, left, pack(x));
+    return;
+  }
+  const float inverse = inverse_kv_scale(p, head);
+#pragma unroll
+  for (float& v : x.v) v *= inverse;
+  store_run_fp8<true>(static_cast<uint8_t*>(p.kv_cache) + at, left, x);
+}
+
+// kLanes lanes of a warp work on a head: a power of two, at least head_dim / 16. A token's heads
+// are spread over blocks along y, so that few tokens are many blocks.
+template <int kLanes>
+__global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams p) {
+  __shared__ float scratch[2][32];
+  constexpr int kHeads = kThreads / kLanes;
+  const int first_head = static_cast<int>(blockIdx.y) * kHeads;
+  const int lane = static_cast<int>(threadIdx.x) % kLanes;
+  const int head_number = first_head + static_cast<int>(threadIdx.x) / kLanes;
+  const Head head = head_of(p, head_number);
+  const int64_t t = blockIdx.x;
+  const int dim = p.head_dim;
+  const RunPair at = run_pair(lane, dim, p.rope == nullptr ? 0 : p.half_rot);
+  const bool exists = head_number < p.num_heads + 2 * p.num_kv_heads;
+  // Weights do not change: they are fetched while the kernel before this one ends.
+  const HeadNorm norm = exists ? norm_of(p, head) : HeadNorm{};
+  Floats low_weight = {};
+  Floats high_weight = {};
+  if (norm.weight != nullptr) {
+    low_weight = load_floats<true>(norm.weight + at.low, dim - at.low);
+    high_weight = load_floats<true>(norm.weight + at.high, dim - at.high);
+  }
+
+  dependency_wait();
+  dependency_trigger();
+  const Bf16* token = token_of(p, t);
+  const int64_t slot = p.kv_slot[t];
+  const bool is_rotated = exists && at.is_rotated && head.part != Part::kV;
+  const float* table =
+      is_rotated ? p.rope + int64_t{p.rope_row[t]} * 2 * p.half_rot + at.low : nullptr;
+  const Floats cosine = load_floats<true>(table, is_rotated ? kRun : 0);
+  const Floats sine = load_floats<true>(table + p.half_rot, is_rotated ? kRun : 0);
+  const Bf16* from = token + int64_t{head_number} * dim;
+  Floats low = unpack(load_run<true>(from + at.low, exists ? dim - at.low : 0));
+  Floats high = unpack(load_run<true>(from + at.high, exists ? dim - at.high : 0));
+  const WideSquares wide = wide_squares(p, token, first_head, first_head + kHeads, scratch);
+
+  float squares = 0.0f;
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) squares = fmaf(low.v[j], low.v[j], squares);
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) squares = fmaf(high.v[j], high.v[j], squares);
+#pragma unroll
+  for (int step = kLanes / 2; step > 0; step /= 2) {
+    squares += __shfl_xor_sync(0xffffffffu, squares, step);
+  }
+  if (!exists || (head.part != Part::kQ && slot < 0)) return;
+  if (norm.weight != nullptr) {
+    const bool is_q = head.part == Part::kQ;
+    const int width = norm.is_wide ? (is_q ? p.num_heads : p.num_kv_heads) * dim : dim;
+    const float sum = norm.is_wide ? (is_q ? wide.q : wide.k) : squares;
+    const float inverse = inverse_rms(sum, width, norm.eps);
+    scale_by(low, inverse, low_weight);
+    scale_by(high, inverse, high_weight);
+  }
+  if (is_rotated) rotate(low, high, cosine, sine);
+  const int64_t out = out_offset(p, t, slot, head);
+  store(p, head, out + at.low, dim - at.low, low);
+  store(p, head, out + at.high, dim - at.high, high);
+}
+
+// Any head_dim and rotation: one block a head, its numbers in shared memory.
+__global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepParams p) {
+  extern __shared__ float x[];  // [head_dim]
+  __shared__ float scratch[3][32];
+  dependency_wait();
+  dependency_trigger();
+  const int64_t t = blockIdx.x;
+  const int head_number = static_cast<int>(blockIdx.y);
+  const Head head = head_of(p, head_number);
+  const int dim = p.head_dim;
+  const int64_t slot = p.kv_slot[t];
+  if (head.part != Part::kQ && slot < 0) return;
+  const Bf16* token = token_of(p, t);
+  const Bf16* from = token + int64_t{head_number} * dim;
+  const HeadNorm norm = norm_of(p, head);
+  const WideSquares wide = wide_squares(p, token, head_number, head_number + 1, scratch);
+  float inverse = 1.0f;
+  if (norm.weight != nullptr) {
+    const bool is_q = head.part == Part::kQ;
+    const int width = norm.is_wide ? (is_q ? p.num_heads : p.num_kv_heads) * dim : dim;
+    const float sum =
+        norm.is_wide ? (is_q ? wide.q : wide.k) : squares_of_block(from, dim, scratch[2]);
+    inverse = inverse_rms(sum, width, norm.eps);
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+    x[i] = __bfloat162float(from[i]);
+    if (norm.weight != nullptr) x[i] = x[i] * inverse * norm.weight[i];
+  }
+  __syncthreads();
+  const int half = p.rope == nullptr || head.part == Part::kV ? 0 : p.half_rot;
+  const float* table = half == 0 ? nullptr : p.rope + int64_t{p.rope_row[t]} * 2 * half;
+  const int64_t out = out_offset(p, t, slot, head);
+  for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
+    float v = x[i];
+    if (i < half) {
+      v = x[i] * table[i] - x[i + half] * table[half + i];
+    } else if (i < 2 * half) {
+      v = x[i] * table[i - half] + x[i - half] * table[i];
+    }
+    if (head.part == Part::kQ || !p.kv_is_fp8) {
+      static_cast<Bf16*>(head.part == Part::kQ ? p.q_out : p.kv_cache)[out + i] =
+          __float2bfloat16_rn(v);
+    } else {
+      static_cast<uint8_t*>(p.kv_cache)[out + i] =
+          __nv_cvt_float_to_fp8(v * inverse_kv_scale(p, head), __NV_SATFINITE, __NV_E4M3);
+    }
+  }
+}
+
+template <int kLanes>
+cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream) {
+  constexpr int kHeads = kThreads / kLanes;
+  const dim3 grid(static_cast<unsigned>(p.rows),
+                  static_cast<unsigned>((heads + kHeads - 1) / kHeads));
+  return launch_pdl(qkv_prep_kernel<kLanes>, grid, dim3(kThreads), 0, stream, p);
+}
+
+}  // namespace
+
+cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  const int heads = p.num_heads + 2 * p.num_kv_heads;
+  const int half = p.rope == nullptr ? 0 : p.half_rot;
+  const bool aligned = p.head_dim % kRun == 0 && half % kRun == 0 && is_aligned(p.qkv) &&
+                       is_aligned(p.q_out) && is_aligned(p.kv_cache) && is_aligned(p.q_norm) &&
+                       is_aligned(p.k_norm) && is_aligned(p.rope);
+  if (aligned && p.head_dim <= 64) return launch_lanes<4>(p, heads, stream);
+  if (aligned && p.head_dim <= 128) return launch_lanes<8>(p, heads, stream);
+  if (aligned && p.head_dim <= 256) return launch_lanes<16>(p, heads, stream);
+  const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(heads));
+  return launch_pdl(qkv_prep_any_kernel, grid, dim3(kThreads),
+                    static_cast<size_t>(p.head_dim) * sizeof(float), stream, p);
+}
+
+}  // namespace rudder::cuda
