@@ -26,7 +26,7 @@ struct SampleParams {
   const void* rows = nullptr;     // [R] ops::SampleRow, 8-byte aligned
   const int32_t* lists = nullptr;
   SlotStateParams state;
-  int32_t padding_slot = 0;    // S: rows of it are kMasked and write nothing to the state
+  int32_t padding_slot = 0;    // S: nothing at all is written for its rows
   int64_t num_rows = 0;        // R
   int64_t vocab = 0;           // 1 <= vocab <= kMaxSampleVocab
   int32_t* sampled = nullptr;  // [R, 4] ops::SampledToken

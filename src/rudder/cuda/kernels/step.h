@@ -19,9 +19,10 @@ struct SlotStateParams {
   int64_t vocab = 0;
 };
 
-// Two launches where a slot is opened or has history, one elsewhere; counts of 0 are free. Clearing
-// a slot's counts moves 5 bytes a token of the vocabulary, everything else a few bytes an entry.
-// A token of `history` outside [0, vocab) is passed over: it can not be sampled.
+// Two launches where a slot is opened, one elsewhere. Clearing a
+// slot's counts moves 5 bytes a token of the vocabulary, everything else a few bytes an entry. A
+// (slot, index) is in `blocks` once at most. A token of `history` outside [0, vocab) is passed
+// over: it cannot be sampled.
 struct BeginStepParams {
   SlotStateParams state;
   const int32_t* opened = nullptr;  // [num_opened, 2] slot, has_counts

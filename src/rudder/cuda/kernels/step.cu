@@ -1,0 +1,98 @@
+#include "rudder/cuda/kernels/step.h"
+
+#include "rudder/cuda/kernels/launch.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kClearTokens = 4096;  // that a block clears of a slot's counts
+
+__device__ void clear_bytes(void* begin_of, int64_t bytes) {
+  auto* begin = static_cast<uint8_t*>(begin_of);
+  uint8_t* const end = begin + bytes;
+  const auto address = reinterpret_cast<uintptr_t>(begin);
+  const int64_t head = min(bytes, static_cast<int64_t>((16 - address % 16) % 16));
+  const int64_t middle = (bytes - head) / 16;
+  for (int64_t i = threadIdx.x; i < head; i += kThreads) begin[i] = 0;
+  for (int64_t i = threadIdx.x; i < middle; i += kThreads) {
+    reinterpret_cast<uint4*>(begin + head)[i] = make_uint4(0, 0, 0, 0);
+  }
+  uint8_t* const tail = begin + head + middle * 16;
+  for (int64_t i = threadIdx.x; tail + i < end; i += kThreads) tail[i] = 0;
+}
+
+// A slot along x, a part of its counts along y.
+__global__ void __launch_bounds__(kThreads) open_slots_kernel(const BeginStepParams p) {
+  dependency_wait();
+  dependency_trigger();
+  const int32_t* entry = p.opened + int64_t{blockIdx.x} * 2;
+  const int64_t slot = entry[0];
+  if (blockIdx.y == 0 && threadIdx.x == 0) {
+    p.state.ended[slot] = 0;
+    p.state.carry[slot] = -1;
+  }
+  if (entry[1] == 0) return;
+  const int64_t vocab = p.state.vocab;
+  const int64_t begin = blockIdx.y * kClearTokens;
+  const int64_t count = min(kClearTokens, vocab - begin);
+  if (count <= 0) return;
+  clear_bytes(p.state.output_count + slot * vocab + begin, count * int64_t{sizeof(int32_t)});
+  clear_bytes(p.state.prompt_seen + slot * vocab + begin, count);
+}
+
+__device__ void count_token(const SlotStateParams& state, const int32_t* entry) {
+  const int64_t slot = entry[0];
+  const int64_t token = entry[1];
+  if (token < 0 || token >= state.vocab) return;
+  if (entry[2] != 0) {
+    state.prompt_seen[slot * state.vocab + token] = 1;
+  } else {
+    atomicAdd(state.output_count + slot * state.vocab + token, 1);
+  }
+}
+
+__device__ void resolve_id(const BeginStepParams& p, int64_t t) {
+  const int32_t id = p.ids[t];
+  if (id >= 0) return;
+  const int64_t slot = -1 - int64_t{id};
+  p.ids[t] = max(p.state.carry[slot], 0);
+  if (p.state.ended[slot] != 0) p.kv_slot[t] = -1;
+}
+
+// A thread an entry; the three lists touch different memory.
+__global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
+  dependency_wait();
+  dependency_trigger();
+  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < p.rows) {
+    resolve_id(p, i);
+    return;
+  }
+  i -= p.rows;
+  if (i < p.num_blocks) {
+    const int32_t* entry = p.blocks + i * 3;
+    p.state.block_table[entry[0] * p.state.max_blocks + entry[1]] = entry[2];
+    return;
+  }
+  i -= p.num_blocks;
+  if (i < p.num_history) count_token(p.state, p.history + i * 3);
+}
+
+}  // namespace
+
+cudaError_t launch_begin_step(const BeginStepParams& p, cudaStream_t stream) {
+  if (p.num_opened > 0) {
+    const int64_t parts = (p.state.vocab + kClearTokens - 1) / kClearTokens;
+    const dim3 grid(static_cast<unsigned>(p.num_opened),
+                    static_cast<unsigned>(max(parts, int64_t{1})));
+    const cudaError_t error = launch_pdl(open_slots_kernel, grid, dim3(kThreads), 0, stream, p);
+    if (error != cudaSuccess) return error;
+  }
+  const int64_t entries = p.rows + p.num_blocks + p.num_history;
+  if (entries == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>((entries + kThreads - 1) / kThreads));
+  return launch_pdl(begin_step_kernel, grid, dim3(kThreads), 0, stream, p);
+}
+
+}  // namespace rudder::cuda
