@@ -85,11 +85,12 @@ __global__ void __launch_bounds__(kThreads) quantise_channels_kernel(const Quant
     const int64_t end = (row + 1) * p.width;
     // Two scratches in turn: a thread may be one row ahead of another, not two.
     const float highest = block_max(highest_of(p, begin, end, kThreads), scratch[turn % 2]);
-    const float inverse = fp8_inverse_scale(highest);
-    if (threadIdx.x == 0) p.scale[row] = highest / kFp8Max;
+    const float scale = __fdiv_rn(highest, kFp8Max);
+    if (threadIdx.x == 0) p.scale[row] = scale;
 #pragma unroll 4
     for (int64_t i = begin; i < end; i += kThreads) {
-      store_element(p.to, Element::kFp8, i, load_element(p.from, p.element, i) * inverse);
+      store_element(p.to, Element::kFp8, i,
+                    scaled_for_fp8(load_element(p.from, p.element, i), scale));
     }
   }
 }
@@ -97,11 +98,12 @@ __global__ void __launch_bounds__(kThreads) quantise_channels_kernel(const Quant
 __global__ void __launch_bounds__(kThreads) quantise_tensor_kernel(const QuantiseWeightParams p) {
   dependency_wait();
   dependency_trigger();
-  const float inverse = fp8_inverse_scale(p.scale[0] * kFp8Max);
+  const float scale = p.scale[0];
   const int64_t count = p.rows * p.width;
 #pragma unroll 4
   for (int64_t i = first_index(); i < count; i += index_step()) {
-    store_element(p.to, Element::kFp8, i, load_element(p.from, p.element, i) * inverse);
+    store_element(p.to, Element::kFp8, i,
+                  scaled_for_fp8(load_element(p.from, p.element, i), scale));
   }
 }
 
@@ -113,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) tensor_scale_kernel(const QuantiseWe
       block_max(highest_of(p, first_index(), p.rows * p.width, index_step()), scratch);
   // Floats that are not negative are ordered as their bits are.
   if (threadIdx.x == 0) {
-    atomicMax(reinterpret_cast<int*>(p.scale), __float_as_int(highest / kFp8Max));
+    atomicMax(reinterpret_cast<int*>(p.scale), __float_as_int(__fdiv_rn(highest, kFp8Max)));
   }
 }
 

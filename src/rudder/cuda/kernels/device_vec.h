@@ -152,9 +152,9 @@ __device__ inline float block_max(float v, float* scratch) {
   return warp_max(lane < blockDim.x / 32 ? scratch[lane] : 0.0f);
 }
 
-// 1 / scale of a row whose largest magnitude is `highest`; below what f32 can invert all is zero.
-__device__ inline float fp8_inverse_scale(float highest) {
-  return highest > 1e-30f ? kFp8Max / highest : 0.0f;
+// Scale 0: of zeros, and of what is not a number.
+__device__ inline float scaled_for_fp8(float x, float scale) {
+  return scale > 0.0f ? __fdiv_rn(x, scale) : x;
 }
 
 inline bool is_aligned(const void* pointer, uintptr_t bytes = 16) {

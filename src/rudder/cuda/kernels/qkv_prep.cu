@@ -83,8 +83,8 @@ __device__ int64_t out_offset(const QkvPrepParams& p, int64_t t, int64_t slot, H
                    p.head_dim);
 }
 
-__device__ float inverse_kv_scale(const QkvPrepParams& p, Head head) {
-  return 1.0f / (head.part == Part::kK ? p.k_scale : p.v_scale)[head.index];
+__device__ float kv_scale(const QkvPrepParams& p, Head head) {
+  return (head.part == Part::kK ? p.k_scale : p.v_scale)[head.index];
 }
 
 // The two runs of 8 elements of a head that one lane works on. The first half_rot / 8 lanes have a
@@ -123,9 +123,9 @@ __device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, F
     store_run<true>(to + at, left, pack(x));
     return;
   }
-  const float inverse = inverse_kv_scale(p, head);
+  const float scale = kv_scale(p, head);
 #pragma unroll
-  for (float& v : x.v) v *= inverse;
+  for (float& v : x.v) v = scaled_for_fp8(v, scale);
   store_run_fp8<true>(static_cast<uint8_t*>(p.kv_cache) + at, left, x);
 }
 
@@ -234,7 +234,7 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
           __float2bfloat16_rn(v);
     } else {
       static_cast<uint8_t*>(p.kv_cache)[out + i] =
-          __nv_cvt_float_to_fp8(v * inverse_kv_scale(p, head), __NV_SATFINITE, __NV_E4M3);
+          __nv_cvt_float_to_fp8(scaled_for_fp8(v, kv_scale(p, head)), __NV_SATFINITE, __NV_E4M3);
     }
   }
 }

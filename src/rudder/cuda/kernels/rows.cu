@@ -109,13 +109,13 @@ __device__ void store_row_fp8(const Floats (&x)[kRuns], int64_t row, int width, 
     for (const float v : run.v) highest = fmaxf(highest, fabsf(v));
   }
   highest = block_max(highest, scratch);
-  if (threadIdx.x == 0) out_scale[row] = highest / kFp8Max;
-  const float inverse = fp8_inverse_scale(highest);
+  const float scale = __fdiv_rn(highest, kFp8Max);
+  if (threadIdx.x == 0) out_scale[row] = scale;
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     Floats scaled;
 #pragma unroll
-    for (int j = 0; j < kRun; ++j) scaled.v[j] = x[r].v[j] * inverse;
+    for (int j = 0; j < kRun; ++j) scaled.v[j] = scaled_for_fp8(x[r].v[j], scale);
     const int i = row_column(r);
     store_run_fp8<kAligned>(static_cast<uint8_t*>(out) + row * width + i, width - i, scaled);
   }

@@ -21,9 +21,33 @@ inline constexpr int64_t kMaxSampleVocab = 393216;
 // num_logprobs of a row.
 inline constexpr int32_t kMaxSampleLogprobs = 1024;
 
+// As ops::SampleRow lies in device memory, field by field; the host class asserts the offsets.
+struct SampleRowParams {
+  uint64_t seed;
+  int32_t position;
+  int32_t slot;
+  float temperature;
+  int32_t top_k;
+  float top_p;
+  float min_p;
+  float repetition_penalty;
+  float presence_penalty;
+  float frequency_penalty;
+  int32_t has_penalties;
+  int32_t num_logprobs;
+  int32_t ban_stop_ids;
+  int32_t stop_begin;
+  int32_t num_stop_ids;
+  int32_t bias_begin;
+  int32_t num_bias;
+  int32_t max_len;
+  int32_t reserved;
+};
+static_assert(sizeof(SampleRowParams) == 80, "the layout of ops::SampleRow");
+
 struct SampleParams {
-  const float* logits = nullptr;  // [R, vocab]
-  const void* rows = nullptr;     // [R] ops::SampleRow, 8-byte aligned
+  const float* logits = nullptr;          // [R, vocab]
+  const SampleRowParams* rows = nullptr;  // [R]
   const int32_t* lists = nullptr;
   SlotStateParams state;
   int32_t padding_slot = 0;    // S: nothing at all is written for its rows

@@ -1,0 +1,403 @@
+#include "rudder/cuda/kernels/sample.h"
+
+#include "rudder/cuda/kernels/device_philox.h"
+#include "rudder/cuda/kernels/device_vec.h"
+#include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/sample_select.h"
+#include "rudder/cuda/kernels/sample_team.h"
+
+namespace rudder::cuda {
+namespace {
+
+// Every row greedy, nothing changed, no log-probabilities: one pass over the logits in memory.
+__global__ void __launch_bounds__(kSampleThreads)
+    greedy_kernel(const SampleParams p, bool aligned) {
+  __shared__ uint64_t slots[2][kSampleWarps];
+  dependency_wait();
+  dependency_trigger();
+  Team team(slots);
+  const int64_t row = blockIdx.x / kCluster;
+  const SampleRowParams& params = p.rows[row];
+  if (is_masked(p, row, params, team.is_leader() && threadIdx.x == 0)) return;
+  const Slice slice = slice_of(p.vocab, team.rank(), team.warp());
+  const Place own =
+      scan_memory(p.logits + row * p.vocab, slice, aligned, [](int, const float4&) {});
+  const Place highest = highest_of(team.exchange(Team::warp_max_of(own)));
+  SampledRow sampled;
+  if (highest != kNoPlace && highest != kBadPlace) sampled.token = token_of_place(highest);
+  team.sync();  // nobody leaves while its slots are read
+  if (team.is_leader() && team.warp() == 0) finish_row(p, row, params, sampled);
+}
+
+struct Memory {
+  SampleRowParams params;
+  double log_sum;  // of the model's own distribution
+  uint64_t slots[2][kSampleWarps];
+  Place of_warps[kTeamWarps];  // the highest of each warp
+  Place bound;
+  int32_t token;
+  SelectMemory select;
+};
+
+// One block's part in sampling one row. Every function is called by all threads of the cluster.
+class RowSampler {
+ public:
+  __device__ RowSampler(const SampleParams& p, int64_t row, Team& team, Memory& memory,
+                        float* values)
+      : p_(p),
+        params_(memory.params),
+        row_(row),
+        logits_(p.logits + row * p.vocab),
+        team_(team),
+        memory_(memory),
+        values_(values),
+        slice_(slice_of(p.vocab, team.rank(), team.warp())) {}
+
+  __device__ SampledRow run(bool aligned) {
+    SampledRow out;
+    Place highest =
+        share_highest(scan_memory(logits_, slice_, aligned, [this](int i, const float4& x) {
+          *reinterpret_cast<float4*>(values_ + i) = x;
+        }));
+    if (highest == kBadPlace || highest == kNoPlace) return out;
+    if (params_.num_logprobs >= 0) write_top(highest);
+    if (is_changed()) {
+      change();
+      highest = share_highest(scan_values());
+      if (highest == kNoPlace) return out;
+    }
+    out.token = params_.temperature == 0.0f ? token_of_place(highest) : draw(highest);
+    if (params_.num_logprobs >= 0) {
+      const float raw = __fadd_rn(logits_[out.token], 0.0f);
+      out.logprob = static_cast<float>(raw - memory_.log_sum);
+      out.rank = 1 + static_cast<int>(team_.sum(tokens_before(raw, out.token)));
+    }
+    return out;
+  }
+
+ private:
+  // Runs f(i, four) on each lane's tokens of the slice in shared memory; four may be written to.
+  template <typename F>
+  __device__ void for_each_four(F f) {
+    for (int chunk = slice_.first_chunk; chunk < slice_.end_chunk; ++chunk) {
+      const int i = chunk * kChunk + team_.lane() * 4;
+      f(i, *reinterpret_cast<float4*>(values_ + i));
+    }
+  }
+
+  __device__ Place share_highest(Place of_thread) {
+    const OfWarps all = team_.exchange(Team::warp_max_of(of_thread));
+    if (team_.warp() == 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) memory_.of_warps[team_.lane() * 4 + i] = all.v[i];
+    }
+    return highest_of(all);
+  }
+
+  __device__ Place scan_values() {
+    Highest highest;
+    for_each_four([&](int i, const float4& x) { highest.see(x, slice_.begin + i); });
+    return highest.place();
+  }
+
+  __device__ bool is_changed() const {
+    return params_.num_bias > 0 || (params_.ban_stop_ids != 0 && params_.num_stop_ids > 0) ||
+           params_.has_penalties != 0;
+  }
+
+  // Bias and bans, then penalties, as change_logits in src/rudder/cpu/sample.cpp. A token has one
+  // bias at most.
+  __device__ void change() {
+    const int32_t* bias = p_.lists + params_.bias_begin;
+    for (int n = static_cast<int>(threadIdx.x); n < params_.num_bias; n += kSampleThreads) {
+      const int i = bias[2 * n] - slice_.begin;
+      if (i >= 0 && i < slice_.count) {
+        values_[i] = __fadd_rn(values_[i], __int_as_float(bias[2 * n + 1]));
+      }
+    }
+    __syncthreads();
+    if (params_.ban_stop_ids != 0) {
+      for (int n = static_cast<int>(threadIdx.x); n < params_.num_stop_ids; n += kSampleThreads) {
+        // Ids of a file may be no token of this model.
+        const int64_t i = int64_t{p_.lists[params_.stop_begin + n]} - slice_.begin;
+        if (i >= 0 && i < slice_.count) values_[i] = -__builtin_huge_valf();
+      }
+      __syncthreads();
+    }
+    if (params_.has_penalties != 0) penalise();
+    __syncthreads();
+  }
+
+  // In the order of penalize_body in src/rudder/cpu/sample_kernels.cpp; nothing is fused.
+  __device__ void penalise() {
+    const int64_t first = params_.slot * p_.state.vocab + slice_.begin;
+    const int32_t* counts = p_.state.output_count + first;
+    const uint8_t* prompt = p_.state.prompt_seen + first;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < slice_.count; i += kSampleThreads) {
+      const int32_t count = counts[i];
+      if (count == 0 && prompt[i] == 0) continue;
+      float v = values_[i];
+      if (count > 0 || prompt[i] != 0) {
+        v = v > 0.0f ? __fdiv_rn(v, params_.repetition_penalty)
+                     : __fmul_rn(v, params_.repetition_penalty);
+      }
+      v = __fsub_rn(v, __fmul_rn(params_.frequency_penalty, static_cast<float>(count)));
+      if (count > 0) v = __fsub_rn(v, params_.presence_penalty);
+      values_[i] = v > kLargest ? kLargest : v;
+    }
+  }
+
+  // A place that at least k tokens reach: the k-th highest of the warps' highest.
+  __device__ Place bound_of(int k) {
+    const Place lowest = first_place(kLowestKey);
+    if (k > kTeamWarps) return lowest;
+    __syncthreads();  // of_warps is written
+    const int w = static_cast<int>(threadIdx.x);
+    if (w < kTeamWarps) {
+      const Place own = memory_.of_warps[w];
+      int before = 0;
+      for (int i = 0; i < kTeamWarps; ++i) {
+        const Place other = memory_.of_warps[i];
+        before += (other > own || (other == own && i < w)) ? 1 : 0;
+      }
+      if (before == k - 1) memory_.bound = own;
+    }
+    __syncthreads();
+    return max(memory_.bound, lowest);
+  }
+
+  // Weights in the place of logits, and their sum over the row. Tokens below `lowest` weigh
+  // nothing.
+  __device__ double weigh(float highest, float scale, float lowest) {
+    double sum = 0;
+    for_each_four([&](int, float4& x) {
+      // The filler compares as false.
+      x.x = x.x >= lowest ? weight_of(x.x, highest, scale) : 0.0f;
+      x.y = x.y >= lowest ? weight_of(x.y, highest, scale) : 0.0f;
+      x.z = x.z >= lowest ? weight_of(x.z, highest, scale) : 0.0f;
+      x.w = x.w >= lowest ? weight_of(x.w, highest, scale) : 0.0f;
+      sum += (x.x + x.y) + (x.z + x.w);
+    });
+    return team_.sum(sum);
+  }
+
+  // The sampled token, with the formulas and the order of draw_token in src/rudder/cpu/sample.cpp.
+  __device__ int draw(Place highest) {
+    const float scale = __fdiv_rn(1.0f, fmaxf(params_.temperature, 1e-30f));
+    float lowest = -__builtin_huge_valf();
+    const bool has_top_k = params_.top_k > 0 && params_.top_k < p_.vocab;
+    if (has_top_k) {
+      const Range range = {bound_of(params_.top_k), highest + 1, 0, 0, false};
+      const Target target = {false, static_cast<double>(params_.top_k)};
+      const Place kth =
+          select(team_, memory_.select, values_, slice_, range, target, false, [](const Place*) {});
+      lowest = value_of_key(key_of_place(kth));  // all of its equals stay
+    }
+    const double total = weigh(value_of_key(key_of_place(highest)), scale, lowest);
+    const float min_p = params_.min_p;
+    Place last = first_place(key_of(0.0f) + 1);  // what weighs nothing is out
+    if (params_.top_p < 1.0f) {
+      // All tokens lighter than `light` weigh less than 1 - top_p together.
+      const double light =
+          has_top_k ? 0.0 : 0.999 * (1.0 - params_.top_p) * total / static_cast<double>(p_.vocab);
+      const Place low = max(last, first_place(key_of(static_cast<float>(light))));
+      const Range range = {low, first_place(key_of(1.0f) + 1), 0, 0, false};
+      const Target target = {true, params_.top_p * total};
+      last =
+          select(team_, memory_.select, values_, slice_, range, target, false, [](const Place*) {});
+    }
+    const uint32_t last_key = key_of_place(last);
+    const auto kept = [&](float weight, int i) {
+      const uint32_t key = key_of(weight);
+      const bool stays =
+          key > last_key || (key == last_key && place_of(key, slice_.begin + i) >= last);
+      return stays && weight >= min_p ? weight : 0.0f;
+    };
+    double sum = 0;
+    for_each_four([&](int i, float4& x) {
+      x = make_float4(kept(x.x, i), kept(x.y, i + 1), kept(x.z, i + 2), kept(x.w, i + 3));
+      sum += (x.x + x.y) + (x.z + x.w);
+    });
+    return locate(sum);
+  }
+
+  // Inverse of the cumulative distribution, in the order of tokens, of the weights in `values_`;
+  // `own` is this thread's sum of them.
+  __device__ int locate(double own) {
+    const OfWarps all = team_.exchange(Team::bits_of(Team::warp_sum_of(own)));
+    double of_four = 0;
+    double warp_sum[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      warp_sum[i] = Team::double_of(all.v[i]);
+      of_four += warp_sum[i];
+    }
+    const double through = team_.inclusive_sum(of_four);
+    const double total = __shfl_sync(0xffffffffu, through, 31);
+    const double uniform =
+        philox_uniform(params_.seed, static_cast<uint64_t>(int64_t{params_.position}));
+    const double target = uniform * total;
+    // This lane's first warp that passes the target, else its last with any weight at all.
+    double before = __shfl_up_sync(0xffffffffu, through, 1);
+    if (team_.lane() == 0) before = 0;
+    int passing = -1;
+    int weighty = -1;
+    double before_passing = 0;
+    double before_weighty = 0;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      if (warp_sum[i] == 0) continue;
+      weighty = team_.lane() * 4 + i;
+      before_weighty = before;
+      before += warp_sum[i];
+      if (before > target && passing < 0) {
+        passing = weighty;
+        before_passing = before_weighty;
+      }
+    }
+    const unsigned lanes_passing = __ballot_sync(0xffffffffu, passing >= 0);
+    const unsigned lanes_weighty = __ballot_sync(0xffffffffu, weighty >= 0);
+    // Some token has weight: the most likely one is never dropped.
+    const int lane = lanes_passing != 0 ? __ffs(static_cast<int>(lanes_passing)) - 1
+                                        : 31 - __clz(static_cast<int>(lanes_weighty));
+    const int warp = __shfl_sync(0xffffffffu, lanes_passing != 0 ? passing : weighty, lane);
+    const double base =
+        __shfl_sync(0xffffffffu, lanes_passing != 0 ? before_passing : before_weighty, lane);
+    if (warp == team_.rank() * kSampleWarps + team_.warp()) {
+      const int token = find_token(base, target);
+      if (team_.lane() < kCluster) *team_.of_block(&memory_.token, team_.lane()) = token;
+    }
+    team_.sync();
+    return memory_.token;
+  }
+
+  // Called by the one warp whose tokens pass the target; `sum` is the weight of those before.
+  __device__ int find_token(double sum, double target) {
+    int last = 0;  // the last with any weight, should rounding keep the sum below
+    for (int chunk = slice_.first_chunk; chunk < slice_.end_chunk; ++chunk) {
+      const int i = chunk * kChunk + team_.lane() * 4;
+      const float4 x = *reinterpret_cast<const float4*>(values_ + i);
+      const double w[4] = {x.x, x.y, x.z, x.w};
+      const double through = team_.inclusive_sum((w[0] + w[1]) + (w[2] + w[3]));
+      int passing = -1;
+      int weighty = -1;
+      double running = sum + (through - ((w[0] + w[1]) + (w[2] + w[3])));
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        running += w[j];
+        if (w[j] == 0) continue;
+        weighty = slice_.begin + i + j;
+        if (running > target && passing < 0) passing = weighty;
+      }
+      const unsigned lanes_passing = __ballot_sync(0xffffffffu, passing >= 0);
+      if (lanes_passing != 0) {
+        return __shfl_sync(0xffffffffu, passing, __ffs(static_cast<int>(lanes_passing)) - 1);
+      }
+      const unsigned lanes_weighty = __ballot_sync(0xffffffffu, weighty >= 0);
+      if (lanes_weighty != 0) {
+        last = __shfl_sync(0xffffffffu, weighty, 31 - __clz(static_cast<int>(lanes_weighty)));
+      }
+      sum += __shfl_sync(0xffffffffu, through, 31);
+    }
+    return last;
+  }
+
+  // Log of the sum of the model's own distribution; the best tokens go to `top`. The slice is as it
+  // came.
+  __device__ void write_top(Place highest) {
+    const float max_logit = value_of_key(key_of_place(highest));
+    double sum = 0;
+    for_each_four([&](int, const float4& x) {
+      sum += (weight_of(x.x, max_logit, 1.0f) + weight_of(x.y, max_logit, 1.0f)) +
+             (weight_of(x.z, max_logit, 1.0f) + weight_of(x.w, max_logit, 1.0f));
+    });
+    const double total = team_.sum(sum);
+    if (threadIdx.x == 0) memory_.log_sum = max_logit + log(total);
+    __syncthreads();
+    const int wanted = min(params_.num_logprobs, p_.max_logprobs);
+    if (wanted <= 0) return;
+    const int k = static_cast<int>(min(int64_t{wanted}, p_.vocab));
+    int2* const top = reinterpret_cast<int2*>(p_.top) + row_ * p_.max_logprobs;
+    const auto write = [&](const Place* best) {
+      for (int n = static_cast<int>(threadIdx.x); n < wanted; n += kSampleThreads) {
+        int2 entry = make_int2(-1, 0);
+        if (n < k) {
+          const float value = value_of_key(key_of_place(best[n]));
+          entry = make_int2(token_of_place(best[n]),
+                            __float_as_int(static_cast<float>(value - memory_.log_sum)));
+        }
+        top[n] = entry;
+      }
+    };
+    const Range range = {bound_of(k), highest + 1, 0, 0, false};
+    const Target target = {false, static_cast<double>(k)};
+    select(team_, memory_.select, values_, slice_, range, target, true, write);
+  }
+
+  // Of this thread's part of the row in memory, those that come before `token`.
+  __device__ double tokens_before(float value, int token) const {
+    int before = 0;
+    const float* from = logits_ + slice_.begin;
+#pragma unroll 4
+    for (int i = static_cast<int>(threadIdx.x); i < slice_.count; i += kSampleThreads) {
+      const float x = from[i];
+      before += (x > value || (x == value && slice_.begin + i < token)) ? 1 : 0;
+    }
+    return before;
+  }
+
+  const SampleParams& p_;
+  const SampleRowParams& params_;
+  const int64_t row_;
+  const float* const logits_;
+  Team& team_;
+  Memory& memory_;
+  float* const values_;
+  const Slice slice_;
+};
+
+// Two blocks a multiprocessor: one computes while the other reads.
+__global__ void __launch_bounds__(kSampleThreads, 2)
+    sample_kernel(const SampleParams p, bool aligned) {
+  extern __shared__ float4 slice_memory[];  // [slice_width(vocab) / 4]
+  __shared__ Memory memory;
+  for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kSampleThreads) {
+    memory.select.histogram[i] = 0;
+  }
+  if (threadIdx.x == 0) memory.select.list_size = 0;
+  dependency_wait();
+  dependency_trigger();
+  Team team(memory.slots);
+  const int64_t row = blockIdx.x / kCluster;
+  if (is_masked(p, row, p.rows[row], team.is_leader() && threadIdx.x == 0)) return;
+  if (threadIdx.x == 0) memory.params = p.rows[row];
+  __syncthreads();
+  RowSampler sampler(p, row, team, memory, reinterpret_cast<float*>(slice_memory));
+  const SampledRow sampled = sampler.run(aligned);
+  team.sync();  // nobody leaves while its memory is read, and the row's state stays until here
+  if (team.is_leader() && team.warp() == 0) finish_row(p, row, memory.params, sampled);
+}
+
+}  // namespace
+
+cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream) {
+  if (p.num_rows == 0) return cudaSuccess;
+  if (p.vocab < 1 || p.vocab > kMaxSampleVocab || p.max_logprobs > kMaxSampleLogprobs) {
+    return cudaErrorInvalidValue;
+  }
+  const dim3 grid(static_cast<unsigned>(p.num_rows * kCluster));
+  const bool aligned = p.vocab % 4 == 0 && is_aligned(p.logits);
+  if (p.all_greedy && !p.any_logprobs && !p.any_changed) {
+    return launch_pdl_cluster(greedy_kernel, grid, dim3(kSampleThreads), 0, kCluster, stream, p,
+                              aligned);
+  }
+  const size_t bytes = static_cast<size_t>(slice_width(p.vocab)) * sizeof(float);
+  const cudaError_t error = cudaFuncSetAttribute(
+      sample_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error != cudaSuccess) return error;
+  return launch_pdl_cluster(sample_kernel, grid, dim3(kSampleThreads), bytes, kCluster, stream, p,
+                            aligned);
+}
+
+}  // namespace rudder::cuda
