@@ -87,21 +87,6 @@ __device__ float kv_scale(const QkvPrepParams& p, Head head) {
   return (head.part == Part::kK ? p.k_scale : p.v_scale)[head.index];
 }
 
-// The two runs of 8 elements of a head that one lane works on. The first half_rot / 8 lanes have a
-// run and the one that it turns with; the others have two neighbours of what is not rotated.
-struct RunPair {
-  int low = 0;  // index of the first element; head_dim: none
-  int high = 0;
-  bool is_rotated = false;
-};
-
-__device__ RunPair run_pair(int lane, int head_dim, int half_rot) {
-  const int rotated = half_rot / kRun;
-  if (lane < rotated) return {lane * kRun, lane * kRun + half_rot, true};
-  const int low = 2 * half_rot + 2 * (lane - rotated) * kRun;
-  return {min(low, head_dim), min(low + kRun, head_dim), false};
-}
-
 __device__ void scale_by(Floats& x, float factor, const Floats& weight) {
 #pragma unroll
   for (int j = 0; j < kRun; ++j) x.v[j] = x.v[j] * factor * weight.v[j];
@@ -253,12 +238,18 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   const int heads = p.num_heads + 2 * p.num_kv_heads;
   const int half = p.rope == nullptr ? 0 : p.half_rot;
-  const bool aligned = p.head_dim % kRun == 0 && half % kRun == 0 && is_aligned(p.qkv) &&
-                       is_aligned(p.q_out) && is_aligned(p.kv_cache) && is_aligned(p.q_norm) &&
-                       is_aligned(p.k_norm) && is_aligned(p.rope);
-  if (aligned && p.head_dim <= 64) return launch_lanes<4>(p, heads, stream);
-  if (aligned && p.head_dim <= 128) return launch_lanes<8>(p, heads, stream);
-  if (aligned && p.head_dim <= 256) return launch_lanes<16>(p, heads, stream);
+  const bool aligned = is_aligned(p.qkv) && is_aligned(p.q_out) && is_aligned(p.kv_cache) &&
+                       is_aligned(p.q_norm) && is_aligned(p.k_norm) && is_aligned(p.rope);
+  switch (aligned ? lanes_of_head(p.head_dim, half) : 0) {
+    case 4:
+      return launch_lanes<4>(p, heads, stream);
+    case 8:
+      return launch_lanes<8>(p, heads, stream);
+    case 16:
+      return launch_lanes<16>(p, heads, stream);
+    default:
+      break;
+  }
   const dim3 grid(static_cast<unsigned>(p.rows), static_cast<unsigned>(heads));
   return launch_pdl(qkv_prep_any_kernel, grid, dim3(kThreads),
                     static_cast<size_t>(p.head_dim) * sizeof(float), stream, p);

@@ -11,15 +11,9 @@
 
 #include <cstdint>
 
-namespace rudder::cuda {
+#include "rudder/cuda/kernels/qkv_layout.h"
 
-// Index of the first element of a token's k (part 0) or v (part 1) of one head.
-__host__ __device__ constexpr int64_t kv_offset(int64_t slot, int part, int64_t head,
-                                                int64_t block_size, int64_t num_kv_heads,
-                                                int64_t head_dim) {
-  const int64_t block = slot / block_size;
-  return (((block * 2 + part) * num_kv_heads + head) * block_size + slot % block_size) * head_dim;
-}
+namespace rudder::cuda {
 
 // Any head_dim; a multiple of 8 with 16-byte aligned rows goes in 16-byte accesses. Moves
 // T * (H + 2 KV) * D * 2 bytes in, T * H * D * 2 out, T * 2 KV * D * (2 | 1) to the cache.
