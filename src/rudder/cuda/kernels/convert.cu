@@ -2,8 +2,8 @@
 
 #include <cuda_fp16.h>
 
-#include "rudder/cuda/kernels/device_philox.h"
-#include "rudder/cuda/kernels/device_vec.h"
+#include "rudder/cuda/kernels/device_philox.cuh"
+#include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
 // Run once a model: an element at a time, its type decided by a branch that all threads take alike.

@@ -1,5 +1,6 @@
 // How every kernel of this room is launched: as a programmatic dependent of the kernel before it on
-// the stream, so that its blocks are in place when that one ends. Included by .cu files only.
+// the stream, so that its blocks are in place when that one ends. Included by .cu files only; to a
+// host compiler it is empty.
 //
 // The rule that makes this safe: a kernel calls dependency_wait() before it touches anything that
 // an earlier kernel reads or writes, its own outputs included; weights that nothing writes may be
@@ -7,6 +8,8 @@
 // stand anywhere: it only lets the next kernel's blocks take the places that are free. Without the
 // attribute both do nothing.
 #pragma once
+
+#ifdef __CUDACC__
 
 #include <cuda_runtime.h>
 
@@ -51,3 +54,5 @@ cudaError_t launch_pdl(void (*kernel)(Params...), dim3 grid, dim3 block, size_t 
 }
 
 }  // namespace rudder::cuda
+
+#endif  // __CUDACC__

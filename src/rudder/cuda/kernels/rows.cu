@@ -1,6 +1,6 @@
 #include "rudder/cuda/kernels/rows.h"
 
-#include "rudder/cuda/kernels/device_vec.h"
+#include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
 namespace rudder::cuda {

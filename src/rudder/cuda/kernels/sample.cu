@@ -1,10 +1,10 @@
 #include "rudder/cuda/kernels/sample.h"
 
-#include "rudder/cuda/kernels/device_philox.h"
-#include "rudder/cuda/kernels/device_vec.h"
+#include "rudder/cuda/kernels/device_philox.cuh"
+#include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
-#include "rudder/cuda/kernels/sample_select.h"
-#include "rudder/cuda/kernels/sample_team.h"
+#include "rudder/cuda/kernels/sample_select.cuh"
+#include "rudder/cuda/kernels/sample_team.cuh"
 
 namespace rudder::cuda {
 namespace {

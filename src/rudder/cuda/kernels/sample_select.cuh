@@ -8,7 +8,7 @@
 // always narrows, however many tokens are equal.
 #pragma once
 
-#include "rudder/cuda/kernels/sample_team.h"
+#include "rudder/cuda/kernels/sample_team.cuh"
 
 namespace rudder::cuda {
 
