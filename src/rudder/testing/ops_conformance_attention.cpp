@@ -156,16 +156,21 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
         reference_rms_norm(qkv.slice(0, length, column, width), read(norm.weight), 1e-5),
         shape.head_dim, rope, positions);
   };
-  const Matrix q = prepared(0, q_width, layer.q_norm);
+  Matrix q = prepared(0, q_width, layer.q_norm);
   Matrix k = prepared(q_width, kv_width, layer.k_norm);
   Matrix v = qkv.slice(0, length, q_width + kv_width, kv_width);
   if (low_precision) {
+    q = rounded(q, act_);
     k = rounded(k, ops_.kv_dtype());
     v = rounded(v, ops_.kv_dtype());
   }
-  ReferenceAttention spec{shape.heads,  shape.kv_heads,        double{score_scale(shape)},
-                          shape.window, double{shape.softcap}, ops_.kv_dtype(),
-                          low_precision};
+  const ReferenceAttention spec{.num_heads = shape.heads,
+                                .num_kv_heads = shape.kv_heads,
+                                .scale = double{score_scale(shape)},
+                                .window = shape.window,
+                                .softcap = double{shape.softcap},
+                                .product_dtype = is_bf16() ? DType::kBF16 : DType::kF32,
+                                .round_products = low_precision};
   return reference_attention(spec, q.slice(begin, count, 0, q_width), k, v);
 }
 
@@ -190,7 +195,7 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
     for (size_t s = 0; s < sequences.size(); ++s) {
       const Matrix exact = expected(layer, sequences[s], history[s], q_lens[s], false);
       const Matrix twin = expected(layer, sequences[s], history[s], q_lens[s], true);
-      const double unit = std::ldexp(1.0, ops_.kv_dtype() == DType::kBF16 ? -9 : -21);
+      const double unit = std::ldexp(1.0, is_bf16() ? -9 : -21);
       const double tolerance =
           2 * max_difference(twin, exact) + (unit + act_unit()) * max_abs(exact) + 1e-6;
       const Matrix part = got.slice(row, q_lens[s], 0, got.cols);

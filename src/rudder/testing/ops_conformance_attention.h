@@ -44,6 +44,10 @@ class OpsAttention : public OpsConformance {
   static float score_scale(const AttentionShape& shape) {
     return 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   }
+  // Queries, weights of the softmax or both may be bf16 when they are multiplied.
+  bool is_bf16() const {
+    return ops_.kv_dtype() == tensor::DType::kBF16 || act_ == tensor::DType::kBF16;
+  }
   AttentionShape fuzzed_shape();
   Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
   Sequence make_sequence(Layer& layer, int64_t length);
@@ -52,7 +56,7 @@ class OpsAttention : public OpsConformance {
   tensor::View run_step(Layer& layer, std::span<Sequence> sequences,
                         std::span<const int64_t> q_lens, int64_t padding = 0);
   // Attention of tokens [begin, begin + count) of a sequence; with `low_precision`, rounding where
-  // a backend of this kv_dtype may round.
+  // a backend of these dtypes may round.
   Matrix expected(const Layer& layer, const Sequence& sequence, int64_t begin, int64_t count,
                   bool low_precision);
 };

@@ -1,5 +1,6 @@
 // The CPU's backends in the conformance suite: the reference, and the fast one on every
-// instruction set that this machine runs, in both dtypes.
+// instruction set that this machine runs, in both dtypes. And one with the dtypes of a GPU, which
+// shows that the suite's tolerances fit them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/testing/low_precision_ops.h"
 #include "rudder/testing/ops_conformance_attention.h"
 
 namespace rudder::testing {
@@ -18,6 +20,13 @@ std::vector<Backend> cpu_backends() {
   backends[0].name = "reference";
   backends[0].make = [](int) { return cpu::make_reference_ops(); };
   backends[0].writes_f8 = true;
+  Backend low;
+  low.name = "low_precision";
+  low.make = [](int) { return make_low_precision_ops(); };
+  low.width_unit = 8;
+  low.head_dims = {64, 96, 128, 256};
+  low.block_sizes = {16};
+  backends.push_back(low);
   for (const cpu::Isa isa : cpu::available_isas()) {
     for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
       Backend backend;

@@ -1,0 +1,195 @@
+#include "rudder/testing/low_precision_ops.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/check.h"
+#include "rudder/cpu/reference_ops.h"
+
+namespace rudder::testing {
+namespace {
+
+using ops::View;
+using tensor::BF16;
+using tensor::DType;
+using tensor::F8E4M3;
+
+// An f32 copy of a tensor of the backend. An empty view stays empty.
+class Wide {
+ public:
+  explicit Wide(const View& narrow) : shape_(narrow.shape), is_empty_(narrow.empty()) {
+    values_.resize(is_empty_ ? 0 : static_cast<size_t>(shape_.numel()));
+    if (narrow.dtype != DType::kBF16) return;
+    for (size_t i = 0; i < values_.size(); ++i) {
+      values_[i] = tensor::to_float(narrow.as<BF16>()[i]);
+    }
+  }
+  // Of F8E4M3 with a scale a row.
+  Wide(const View& narrow, const View& scale) : Wide(narrow) {
+    RUDDER_CHECK(narrow.dtype == DType::kF8E4M3 && scale.num_rows() == narrow.num_rows());
+    for (size_t i = 0; i < values_.size(); ++i) {
+      const auto row = static_cast<int64_t>(i) / shape_[1];
+      values_[i] = tensor::to_float(narrow.as<F8E4M3>()[i]) * scale.as<float>()[row];
+    }
+  }
+
+  View view() { return is_empty_ ? View{} : View{values_.data(), DType::kF32, shape_}; }
+  void round_to(const View& narrow) const {
+    for (size_t i = 0; i < values_.size(); ++i) {
+      narrow.as<BF16>()[i] = tensor::to_bf16(values_[i]);
+    }
+  }
+
+ private:
+  std::vector<float> values_;
+  tensor::Shape shape_;
+  bool is_empty_;
+};
+
+// What an op writes: bf16 by way of f32, F8E4M3 at once.
+class Out {
+ public:
+  explicit Out(const View& narrow) : narrow_(narrow), wide_(narrow) {}
+  View view() { return is_f8() ? narrow_ : wide_.view(); }
+  void done() const {
+    if (!narrow_.empty() && !is_f8()) wide_.round_to(narrow_);
+  }
+
+ private:
+  bool is_f8() const { return narrow_.dtype == DType::kF8E4M3; }
+  const View narrow_;
+  Wide wide_;
+};
+
+class LowPrecisionOps final : public ops::Ops {
+ public:
+  std::string name() const override { return "low-precision"; }
+  DType act_dtype() const override { return DType::kBF16; }
+  DType kv_dtype() const override { return DType::kBF16; }  // the reference takes either
+  DType linear_dtype() const override { return DType::kF8E4M3; }
+  int64_t available_memory() const override { return inner_->available_memory(); }
+  Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    return inner_->allocate(dtype, shape);
+  }
+  Result<View> upload(const View& host, DType dtype) override {
+    return inner_->upload(host, dtype);
+  }
+  Result<View> allocate_staging(int64_t bytes) override { return inner_->allocate_staging(bytes); }
+  void copy_in(const View& device, const View& staging) override {
+    inner_->copy_in(device, staging);
+  }
+  void copy_out(const View& staging, const View& device) override {
+    inner_->copy_out(staging, device);
+  }
+  std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
+  void record(ops::Event& event) override { inner_->record(event); }
+  Result<void> status() override { return inner_->status(); }
+  bool has_graphs() const override { return inner_->has_graphs(); }
+  void begin_capture() override { inner_->begin_capture(); }
+  Result<std::unique_ptr<ops::Graph>> end_capture() override { return inner_->end_capture(); }
+  void replay(ops::Graph& graph) override { inner_->replay(graph); }
+  void begin_step(const ops::BeginStepArgs& args) override { inner_->begin_step(args); }
+  void plan_attention(const ops::AttentionBatch& batch) override { inner_->plan_attention(batch); }
+  void gather_rows(const ops::GatherRowsArgs& args) override { inner_->gather_rows(args); }
+  void sample(const ops::SampleArgs& args) override { inner_->sample(args); }
+
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
+    for (ops::LinearPart& part : rounded) {
+      if (part.weight.shape[0] % 16 != 0 || part.weight.shape[1] % 16 != 0) {
+        return fail(ErrorCode::kUnsupported, "no product of " + part.weight.shape.to_string());
+      }
+      RUDDER_TRY(part.weight, inner_->upload(part.weight, DType::kF32));
+      for (int64_t row = 0; row < part.weight.shape[0]; ++row) {
+        round_row(part.weight.rows(row, 1));
+      }
+    }
+    RUDDER_TRY(ops::LinearWeight weight, inner_->make_linear(rounded));
+    weight.x_dtype = DType::kF8E4M3;
+    return weight;
+  }
+
+  void embed(const ops::EmbedArgs& args) override { run(&ops::Ops::embed, args, args.out); }
+
+  void residual_norm(const ops::ResidualNormArgs& args) override {
+    Wide x(args.x);
+    Wide delta(args.delta);
+    ops::ResidualNormArgs wide = args;
+    wide.x = x.view();
+    wide.delta = delta.view();
+    run(&ops::Ops::residual_norm, wide, args.out);
+    x.round_to(args.x);
+  }
+
+  void linear(const ops::LinearArgs& args) override {
+    Wide x(args.x, args.x_scale);
+    run(&ops::Ops::linear, ops::LinearArgs{x.view(), {}, args.weight, {}}, args.out);
+  }
+
+  void qkv_prep(const ops::QkvPrepArgs& args) override {
+    Wide qkv(args.qkv);
+    Out q(args.q_out);
+    ops::QkvPrepArgs wide = args;
+    wide.qkv = qkv.view();
+    wide.q_out = q.view();
+    inner_->qkv_prep(wide);
+    q.done();
+  }
+
+  void attention(const ops::AttentionArgs& args) override {
+    Wide q(args.q);
+    ops::AttentionArgs wide = args;
+    wide.q = q.view();
+    run(&ops::Ops::attention, wide, args.out);
+  }
+
+  void gated_act(const ops::GatedActArgs& args) override {
+    Wide x(args.x);
+    ops::GatedActArgs wide = args;
+    wide.x = x.view();
+    run(&ops::Ops::gated_act, wide, args.out);
+  }
+
+  void quantise(const ops::QuantiseArgs& args) override {
+    Wide x(args.x);
+    inner_->quantise({x.view(), args.out, args.out_scale});
+  }
+
+  void logits(const ops::LogitsArgs& args) override {
+    Wide x(args.x, args.x_scale);
+    inner_->logits({x.view(), {}, args.head, args.softcap, args.out});
+  }
+
+ private:
+  // Calls the reference with its output in place of `out`.
+  template <typename Args>
+  void run(void (ops::Ops::*op)(const Args&), Args wide, const View& narrow) {
+    Out out(narrow);
+    wide.out = out.view();
+    (*inner_.*op)(wide);
+    out.done();
+  }
+
+  static void round_row(const View& row) {
+    const int64_t width = row.shape[1];
+    float* x = row.as<float>();
+    float highest = 0;
+    for (int64_t i = 0; i < width; ++i) highest = std::max(highest, std::abs(x[i]));
+    const float scale = highest > 0 ? highest / tensor::kMaxF8E4M3 : 1;
+    for (int64_t i = 0; i < width; ++i) {
+      x[i] = tensor::to_float(tensor::to_f8e4m3(x[i] / scale)) * scale;
+    }
+  }
+
+  const std::unique_ptr<ops::Ops> inner_ = cpu::make_reference_ops();
+};
+
+}  // namespace
+
+std::unique_ptr<ops::Ops> make_low_precision_ops() {
+  return std::make_unique<LowPrecisionOps>();
+}
+
+}  // namespace rudder::testing
