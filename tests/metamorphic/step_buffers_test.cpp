@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/testing/async_ops.h"
 
 namespace rudder::exec {
 namespace {
@@ -15,13 +16,17 @@ constexpr step::Capacity kCapacity = {.num_slots = 3,
                                       .vocab_size = 50,
                                       .max_in_flight = 2};
 
-// Memory of a CPU is read through its views.
+// On a device that lags behind; its memory is a CPU's, which is read through its views.
 class StepBuffersTest : public ::testing::Test {
  protected:
   DeviceStep begin(step::StepPlan plan, size_t place = 0) {
     plan.id = ++last_step_;
     pack_step(plan, kCapacity, slots_, packed_);
-    return buffers_->begin(packed_, place).value();
+    const DeviceStep step = buffers_->begin(packed_, place).value();
+    const auto done = ops_->make_event();
+    ops_->record(*done);
+    EXPECT_TRUE(done->wait());
+    return step;
   }
 
   template <typename T>
@@ -50,7 +55,7 @@ class StepBuffersTest : public ::testing::Test {
     return work;
   }
 
-  const std::unique_ptr<ops::Ops> ops_ = cpu::make_reference_ops();
+  const std::unique_ptr<ops::Ops> ops_ = testing::make_async_ops(cpu::make_reference_ops());
   const std::unique_ptr<StepBuffers> buffers_ = StepBuffers::make(*ops_, kCapacity).value();
   SlotTable slots_{kCapacity};
   PackedStep packed_;

@@ -34,6 +34,10 @@ RankExecutor::~RankExecutor() {
   launched_.close();
   enqueued_.close();
   if (worker_.joinable()) worker_.join();
+  // What is enqueued still uses the model. After a fault there is nothing to wait for.
+  const std::unique_ptr<ops::Event> done = model_.ops->make_event();
+  model_.ops->record(*done);
+  static_cast<void>(done->wait());
 }
 
 Result<void> RankExecutor::prepare(const Options& options) {

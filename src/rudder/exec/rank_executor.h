@@ -49,7 +49,7 @@ class RankExecutor final : public step::Executor {
   // Error is the device's: out of memory.
   static Result<std::unique_ptr<RankExecutor>> start(Model model, const step::Capacity& capacity,
                                                      const Options& options);
-  // Steps that have not been enqueued are dropped.
+  // Steps that have not been enqueued are dropped, the others waited for.
   ~RankExecutor() override;
 
   step::Capacity capacity() const override { return capacity_; }

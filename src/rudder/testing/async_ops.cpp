@@ -1,0 +1,170 @@
+#include "rudder/testing/async_ops.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "rudder/base/queue.h"
+
+namespace rudder::testing {
+namespace {
+
+using ops::View;
+using tensor::DType;
+
+constexpr std::chrono::microseconds kCopyPause(300);
+constexpr size_t kQueuedOps = 1 << 16;
+
+// How often an event was recorded, and how many of these records the stream has reached.
+class EventState {
+ public:
+  void recorded() {
+    std::lock_guard lock(mutex_);
+    ++num_recorded_;
+  }
+  void reached() {
+    std::lock_guard lock(mutex_);
+    ++num_reached_;
+    changed_.notify_all();
+  }
+  void wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return num_reached_ == num_recorded_; });
+  }
+  bool done() {
+    std::lock_guard lock(mutex_);
+    return num_reached_ == num_recorded_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t num_recorded_ = 0;
+  int64_t num_reached_ = 0;
+};
+
+struct AsyncEvent final : ops::Event {
+  explicit AsyncEvent(std::shared_ptr<std::atomic<bool>> fault) : has_fault(std::move(fault)) {}
+  Result<void> wait() override {
+    state->wait();
+    if (*has_fault) return fail(ErrorCode::kInternal, "device fault");
+    return {};
+  }
+  bool done() override { return state->done(); }
+
+  const std::shared_ptr<EventState> state = std::make_shared<EventState>();
+  const std::shared_ptr<std::atomic<bool>> has_fault;
+};
+
+class AsyncOps final : public ops::Ops {
+ public:
+  AsyncOps(std::unique_ptr<ops::Ops> inner, std::shared_ptr<std::atomic<bool>> has_fault)
+      : inner_(std::move(inner)), has_fault_(std::move(has_fault)), queue_(kQueuedOps) {
+    stream_ = std::thread([this] {
+      while (const auto op = queue_.pop()) (*op)(*inner_);
+    });
+  }
+  ~AsyncOps() override {
+    queue_.close();
+    stream_.join();
+  }
+
+  std::string name() const override { return inner_->name() + "-async"; }
+  DType act_dtype() const override { return inner_->act_dtype(); }
+  DType kv_dtype() const override { return inner_->kv_dtype(); }
+  DType linear_dtype() const override { return inner_->linear_dtype(); }
+  int64_t available_memory() const override { return inner_->available_memory(); }
+
+  Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    return idle().allocate(dtype, shape);
+  }
+  Result<View> upload(const View& host, DType dtype) override { return idle().upload(host, dtype); }
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    return idle().make_linear(parts);
+  }
+  Result<View> allocate_staging(int64_t bytes) override { return idle().allocate_staging(bytes); }
+
+  void copy_in(const View& device, const View& staging) override {
+    enqueue([=](ops::Ops& ops) {
+      std::this_thread::sleep_for(kCopyPause);
+      ops.copy_in(device, staging);
+    });
+  }
+  void copy_out(const View& staging, const View& device) override {
+    enqueue([=](ops::Ops& ops) {
+      std::this_thread::sleep_for(kCopyPause);
+      ops.copy_out(staging, device);
+    });
+  }
+  std::unique_ptr<ops::Event> make_event() override {
+    return std::make_unique<AsyncEvent>(has_fault_);
+  }
+  void record(ops::Event& event) override {
+    const auto state = static_cast<AsyncEvent&>(event).state;
+    state->recorded();
+    enqueue([state](ops::Ops&) { state->reached(); });
+  }
+  Result<void> status() override {
+    if (*has_fault_) return fail(ErrorCode::kInternal, "device fault");
+    return {};
+  }
+
+  bool has_graphs() const override { return inner_->has_graphs(); }
+  void begin_capture() override { idle().begin_capture(); }
+  Result<std::unique_ptr<ops::Graph>> end_capture() override { return idle().end_capture(); }
+  void replay(ops::Graph& graph) override {
+    enqueue([&graph](ops::Ops& ops) { ops.replay(graph); });
+  }
+
+  void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }
+  void embed(const ops::EmbedArgs& args) override { run(&ops::Ops::embed, args); }
+  void residual_norm(const ops::ResidualNormArgs& args) override {
+    run(&ops::Ops::residual_norm, args);
+  }
+  void linear(const ops::LinearArgs& args) override { run(&ops::Ops::linear, args); }
+  void qkv_prep(const ops::QkvPrepArgs& args) override { run(&ops::Ops::qkv_prep, args); }
+  void plan_attention(const ops::AttentionBatch& batch) override {
+    run(&ops::Ops::plan_attention, batch);
+  }
+  void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
+  void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
+  void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
+  void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
+  void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
+  void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
+
+ private:
+  using Op = std::function<void(ops::Ops&)>;
+
+  void enqueue(Op op) { queue_.push(std::move(op)); }
+  template <typename Args>
+  void run(void (ops::Ops::*op)(const Args&), const Args& args) {
+    enqueue([op, args](ops::Ops& ops) { (ops.*op)(args); });
+  }
+
+  // The inner device, when it has run all that is queued.
+  ops::Ops& idle() {
+    EventState reached;
+    reached.recorded();
+    enqueue([&reached](ops::Ops&) { reached.reached(); });
+    reached.wait();
+    return *inner_;
+  }
+
+  const std::unique_ptr<ops::Ops> inner_;
+  const std::shared_ptr<std::atomic<bool>> has_fault_;
+  BoundedQueue<Op> queue_;
+  std::thread stream_;
+};
+
+}  // namespace
+
+std::unique_ptr<ops::Ops> make_async_ops(std::unique_ptr<ops::Ops> inner,
+                                         std::shared_ptr<std::atomic<bool>> has_fault) {
+  return std::make_unique<AsyncOps>(std::move(inner), std::move(has_fault));
+}
+
+}  // namespace rudder::testing
