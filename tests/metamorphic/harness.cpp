@@ -117,6 +117,8 @@ Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
     if (in_flight.empty()) continue;
     const step::StepResult step = value_of(executor.collect(in_flight.front()));
     in_flight.pop_front();
+    ++result.steps;
+    result.graph_steps += step.from_graph ? 1 : 0;
     for (const step::SeqResult& row : step.seqs) result.masked_rows += row.masked ? 1 : 0;
     outputs.clear();
     scheduler.commit(step, &outputs);

@@ -51,6 +51,8 @@ struct Outcome {
   std::vector<Got> got;  // one per Ask
   sched::SchedStats stats;
   int64_t masked_rows = 0;
+  int64_t steps = 0;
+  int64_t graph_steps = 0;
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks);

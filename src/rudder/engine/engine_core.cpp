@@ -227,6 +227,7 @@ void EngineCore::collect_oldest() {
   auto result = executor_->collect(in_flight_.front());
   if (!result) return die(result.error());
   in_flight_.pop_front();
+  live_.graph_steps += result->from_graph ? 1 : 0;
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
   const int64_t now_us = clock_->now_us();

@@ -138,14 +138,13 @@ void RankExecutor::enqueue(const step::StepPlan& plan, size_t index) {
 Result<void> RankExecutor::enqueue_ops(size_t index) {
   const int64_t num_sampled = packed_.num_sampled();
   const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
+  places_[index].result.from_graph = is_captured;
   RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, index));
   if (is_captured) {
     graphs_->replay(packed_, step);
-    ++num_replayed_;
   } else if (packed_.num_tokens() > 0) {
     step.sample.logits = decoder_->forward(step.forward);
     if (num_sampled > 0) model_.ops->sample(step.sample);
-    ++num_eager_;
   }
   if (num_sampled > 0) buffers_->fetch(num_sampled, packed_.any_logprobs, index);
   model_.ops->record(*places_[index].done);

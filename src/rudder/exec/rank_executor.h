@@ -39,12 +39,6 @@ class RankExecutor final : public step::Executor {
     bool enforce_eager = false;        // no graphs, also where the device has them
     ProgressFn capture_progress = {};  // of graphs
   };
-  // Steps with work, by how they ran.
-  struct StepCounts {
-    uint64_t replayed = 0;  // from a captured graph
-    uint64_t eager = 0;     // op by op
-  };
-
   // Allocates the KV cache and every buffer of a step, captures graphs, then starts the worker. An
   // Error is the device's: out of memory.
   static Result<std::unique_ptr<RankExecutor>> start(Model model, const step::Capacity& capacity,
@@ -56,9 +50,6 @@ class RankExecutor final : public step::Executor {
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
-  StepCounts step_counts() const {
-    return {num_replayed_.load(), num_eager_.load()};
-  }  // any thread
 
  private:
   // One step in flight: the worker fills it, then it is the engine thread's until collected.
@@ -97,8 +88,6 @@ class RankExecutor final : public step::Executor {
   BoundedQueue<size_t> enqueued_;  // places
   std::atomic<step::StepId> last_enqueued_ = 0;
   std::atomic<bool> stopping_ = false;
-  std::atomic<uint64_t> num_replayed_ = 0;
-  std::atomic<uint64_t> num_eager_ = 0;
 
   // The engine thread's.
   std::vector<step::StepId> launched_ids_;  // by place

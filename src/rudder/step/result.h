@@ -36,7 +36,8 @@ struct SeqResult {
 struct StepResult {
   StepId id = 0;
   std::vector<SeqResult> seqs;
-  int64_t device_us = 0;  // time the executor spent on this step
+  int64_t device_us = 0;    // time the executor spent on this step
+  bool from_graph = false;  // replayed from a captured graph, not run op by op
 };
 
 }  // namespace rudder::step
