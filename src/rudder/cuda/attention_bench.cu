@@ -1,0 +1,708 @@
+// Checks the attention kernels against a plain one on the device, then times them. A program of its
+// own, so that it runs on a bare machine with a GPU:
+//   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cudart static -Isrc
+//     src/rudder/cuda/attention_bench.cu src/rudder/cuda/kernels/attention*.cu
+//     -o build/attention_bench
+// attention_bench [check] [bench] [mma]: one of the two only; `mma` leaves the wgmma kernel out.
+// Exit status 1 when a check fails, 3 when a kernel hangs.
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rudder/cuda/kernels/attention.h"
+
+using rudder::cuda::AttentionConfig;
+using rudder::cuda::AttentionParams;
+using rudder::cuda::AttentionPlanParams;
+using rudder::cuda::KvType;
+using rudder::cuda::PrefillKernel;
+
+namespace {
+
+char g_now[256] = "start";  // what a hang is blamed on
+std::vector<PrefillKernel> g_kernels = {PrefillKernel::kMmaSync, PrefillKernel::kWgmma};
+
+void on_alarm(int) {
+  const char* head = "\nHANG in: ";
+  (void)!write(1, head, strlen(head));
+  (void)!write(1, g_now, strlen(g_now));
+  (void)!write(1, "\n", 1);
+  _exit(3);
+}
+
+void must(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  printf("CUDA ERROR %s: %s (in: %s)\n", what, cudaGetErrorString(error), g_now);
+  fflush(stdout);
+  _exit(2);
+}
+
+template <typename T>
+T* device_array(size_t count) {
+  void* p = nullptr;
+  must(cudaMalloc(&p, std::max<size_t>(count, 1) * sizeof(T)), "malloc");
+  return static_cast<T*>(p);
+}
+
+template <typename T>
+void upload(T* to, const std::vector<T>& from) {
+  must(cudaMemcpy(to, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
+}
+
+// --- data ---
+
+__device__ uint32_t hashed(uint64_t i, uint32_t seed) {
+  uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull + seed * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<uint32_t>((x ^ (x >> 31)) >> 16);
+}
+// Of variance 1: the sum of 4 bytes, centred.
+__device__ float noise(uint64_t i, uint32_t seed) {
+  const uint32_t h = hashed(i, seed);
+  const float sum = float(h & 255) + float(h >> 8 & 255) + float(h >> 16 & 255) + float(h >> 24);
+  return (sum - 510.0f) / 147.8f;
+}
+
+__global__ void fill_bf16(__nv_bfloat16* x, int64_t count, uint32_t seed, float scale) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    x[i] = __float2bfloat16(noise(i, seed) * scale);
+  }
+}
+
+// Tokens of a block from valid[block] on hold NaN; valid == nullptr: all are good.
+__global__ void fill_cache(void* cache, bool fp8, int64_t count, int32_t block_elements,
+                           int32_t head_dim, const int32_t* valid, uint32_t seed) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int32_t token = static_cast<int32_t>(i / head_dim % 16);
+    const bool good = valid == nullptr || token < valid[i / block_elements];
+    const float x = noise(i, seed);
+    if (fp8) {
+      static_cast<uint8_t*>(cache)[i] =
+          good ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3) : 0x7f;
+    } else {
+      static_cast<__nv_bfloat16*>(cache)[i] = __float2bfloat16(good ? x : NAN);
+    }
+  }
+}
+
+__device__ float cache_value(const void* cache, bool fp8, int64_t i) {
+  if (!fp8) return __bfloat162float(static_cast<const __nv_bfloat16*>(cache)[i]);
+  return __half2float(
+      __half(__nv_cvt_fp8_to_halfraw(static_cast<const uint8_t*>(cache)[i], __NV_E4M3)));
+}
+
+// --- the plain kernel: a block a (token, head) ---
+
+struct Plain {
+  AttentionParams p;
+  const void* cache;
+  const int32_t* q_begin;
+  const int32_t* kv_len;
+  const int32_t* table_row;
+  const int32_t* seq_of;  // [T]
+  float* out;             // [T, num_heads * head_dim]
+};
+
+__global__ void plain_attention(const __grid_constant__ Plain a) {
+  extern __shared__ float weights[];
+  __shared__ float scratch[128];
+  const AttentionConfig& c = a.p.config;
+  const bool fp8 = c.kv_type == KvType::kFp8E4m3;
+  const int t = blockIdx.x;
+  const int h = blockIdx.y;
+  const int s = a.seq_of[t];
+  const int hd = c.head_dim;
+  float* out = a.out + (int64_t{t} * c.num_heads + h) * hd;
+  const int kv_len = a.kv_len[s];
+  if (kv_len == 0) {
+    for (int i = threadIdx.x; i < hd; i += blockDim.x) out[i] = 0;
+    return;
+  }
+  const int kv_head = h / (c.num_heads / c.num_kv_heads);
+  const int position = kv_len - (a.q_begin[s + 1] - t);
+  const int first = c.window > 0 ? max(0, position - c.window + 1) : 0;
+  const int32_t* blocks = a.p.block_table + a.table_row[s] * a.p.max_blocks;
+  const auto row = [&](int p, int part) {
+    return (((int64_t{blocks[p / 16]} * 2 + part) * c.num_kv_heads + kv_head) * 16 + p % 16) * hd;
+  };
+  const auto* q = static_cast<const __nv_bfloat16*>(a.p.q) + (int64_t{t} * c.num_heads + h) * hd;
+  const float k_scale = a.p.k_scale != nullptr ? a.p.k_scale[kv_head] : 1.0f;
+  const float v_scale = a.p.v_scale != nullptr ? a.p.v_scale[kv_head] : 1.0f;
+  float top = -INFINITY;
+  for (int p = first + threadIdx.x; p <= position; p += blockDim.x) {
+    const int64_t k = row(p, 0);
+    float dot = 0;
+    for (int i = 0; i < hd; ++i) dot += __bfloat162float(q[i]) * cache_value(a.cache, fp8, k + i);
+    float score = dot * k_scale * a.p.scale;
+    if (a.p.softcap > 0) score = a.p.softcap * tanhf(score / a.p.softcap);
+    weights[p - first] = score;
+    top = fmaxf(top, score);
+  }
+  scratch[threadIdx.x] = top;
+  __syncthreads();
+  for (int i = 0; i < blockDim.x; ++i) top = fmaxf(top, scratch[i]);
+  __syncthreads();
+  float sum = 0;
+  for (int p = first + threadIdx.x; p <= position; p += blockDim.x) {
+    weights[p - first] = expf(weights[p - first] - top);
+    sum += weights[p - first];
+  }
+  scratch[threadIdx.x] = sum;
+  __syncthreads();
+  sum = 0;
+  for (int i = 0; i < blockDim.x; ++i) sum += scratch[i];
+  for (int i = threadIdx.x; i < hd; i += blockDim.x) {
+    float total = 0;
+    for (int p = first; p <= position; ++p) {
+      total += weights[p - first] * cache_value(a.cache, fp8, row(p, 1) + i);
+    }
+    out[i] = total * v_scale / sum;
+  }
+}
+
+// --- a step ---
+
+struct Batch {
+  std::vector<int32_t> q_begin{0};
+  std::vector<int32_t> kv_len;
+  std::vector<int32_t> table_row;
+  int32_t max_q_len = 0;
+
+  void add(int32_t q_len, int32_t kv) {
+    q_begin.push_back(q_begin.back() + q_len);
+    kv_len.push_back(kv);
+    max_q_len = std::max(max_q_len, q_len);
+  }
+  int32_t seqs() const { return static_cast<int32_t>(kv_len.size()); }
+  int32_t tokens() const { return q_begin.back(); }
+};
+
+constexpr int32_t kMaxSeqs = 1024;
+constexpr int32_t kMaxTokens = 32768;
+constexpr int32_t kMaxHeads = 64;
+
+// Device memory that every case uses anew.
+struct Device {
+  int32_t* q_begin = device_array<int32_t>(kMaxSeqs + 1);
+  int32_t* kv_len = device_array<int32_t>(kMaxSeqs);
+  int32_t* table_row = device_array<int32_t>(kMaxSeqs);
+  int32_t* seq_of = device_array<int32_t>(kMaxTokens);
+  float* scales = device_array<float>(2 * kMaxHeads);
+  __nv_bfloat16* q = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 128);
+  __nv_bfloat16* out = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 128);
+  float* expected = device_array<float>(size_t{4096} * 32 * 256);
+  size_t cache_bytes = size_t{6} << 30;
+  uint8_t* cache = device_array<uint8_t>(size_t{6} << 30);
+  int32_t* valid = device_array<int32_t>(1 << 20);
+  int32_t* tables = device_array<int32_t>(1 << 22);
+  void* workspace =
+      device_array<uint8_t>(rudder::cuda::attention_workspace_bytes(kMaxSeqs, kMaxTokens, 256));
+  cudaStream_t stream = nullptr;
+  int32_t sms = 132;
+
+  Device() {
+    must(cudaStreamCreate(&stream), "stream");
+    cudaDeviceProp properties;
+    must(cudaGetDeviceProperties(&properties, 0), "properties");
+    sms = properties.multiProcessorCount;
+    printf("%s, %d SMs\n", properties.name, sms);
+  }
+};
+
+AttentionPlanParams plan_of(const Device& d, const AttentionConfig& config, const Batch& batch) {
+  AttentionPlanParams plan;
+  plan.config = config;
+  plan.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
+  plan.q_begin = d.q_begin;
+  plan.kv_len = d.kv_len;
+  plan.table_row = d.table_row;
+  plan.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
+  return plan;
+}
+
+void upload_batch(const Device& d, const Batch& batch) {
+  upload(d.q_begin, batch.q_begin);
+  upload(d.kv_len, batch.kv_len);
+  upload(d.table_row, batch.table_row);
+  std::vector<int32_t> seq_of;
+  for (int32_t s = 0; s < batch.seqs(); ++s) {
+    for (int32_t i = batch.q_begin[s]; i < batch.q_begin[s + 1]; ++i) seq_of.push_back(s);
+  }
+  upload(d.seq_of, seq_of);
+}
+
+// --- checks ---
+
+std::mt19937 g_random(20250101);
+
+int32_t pick(std::initializer_list<int32_t> from) {
+  return from.begin()[g_random() % from.size()];
+}
+
+enum class Kind { kDecode, kVerify, kPrefill, kMixed };
+const char* name_of(Kind kind) {
+  const char* names[] = {"decode", "verify", "prefill", "mixed"};
+  return names[static_cast<int>(kind)];
+}
+
+void add_sequence(Batch& batch, Kind kind, int32_t room) {
+  if (kind == Kind::kMixed) kind = static_cast<Kind>(g_random() % 3);
+  int32_t q_len = 1;
+  if (kind == Kind::kVerify) q_len = 2 + static_cast<int32_t>(g_random() % 7);
+  if (kind == Kind::kPrefill) q_len = pick({9, 15, 16, 17, 63, 64, 65, 100, 128, 200, 257});
+  q_len = std::min(q_len, room);
+  const int32_t kv =
+      pick({0, 1, 15, 16, 17, 31, 63, 64, 127, 128, 129, 255, 256, 500, 1000, 2047, 3000});
+  if (kv == 0 && kind == Kind::kDecode) {
+    batch.add(1, 0);
+    return;
+  }
+  // Of prefills the draw is the prefix.
+  batch.add(q_len, kind == Kind::kPrefill ? kv + q_len : std::max(kv, q_len));
+}
+
+struct Case {
+  AttentionConfig config;
+  float softcap = 0;
+  float scale = 1;
+  Batch batch;
+  std::string text() const {
+    char line[200];
+    snprintf(
+        line, sizeof line, "hd %d %s heads %d/%d window %d cap %g seqs %d tokens %d whole %d %s",
+        config.head_dim, config.kv_type == KvType::kBf16 ? "bf16" : "fp8", config.num_heads,
+        config.num_kv_heads, config.window, softcap, batch.seqs(), batch.tokens(),
+        config.whole_sequences, config.prefill_kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
+    return line;
+  }
+};
+
+// Blocks of the sequences in a shuffled order; block 0 is all NaN, and every entry that no row sees
+// names it. Fills the cache.
+AttentionParams prepare(const Device& d, Case& c) {
+  const AttentionConfig& config = c.config;
+  Batch& batch = c.batch;
+  const int32_t max_blocks = 256;
+  std::vector<int32_t> tables(static_cast<size_t>(batch.seqs() + 1) * max_blocks, 0);
+  std::vector<int32_t> ids;
+  int32_t blocks = 1;
+  for (int32_t kv : batch.kv_len) blocks += (kv + 15) / 16;
+  for (int32_t b = 1; b < blocks; ++b) ids.push_back(b);
+  std::shuffle(ids.begin(), ids.end(), g_random);
+  std::vector<int32_t> valid(static_cast<size_t>(blocks), 0);
+  batch.table_row.clear();
+  size_t next = 0;
+  for (int32_t s = 0; s < batch.seqs(); ++s) {
+    batch.table_row.push_back(batch.seqs() - s);
+    const int32_t q_len = batch.q_begin[s + 1] - batch.q_begin[s];
+    const int32_t position = batch.kv_len[s] - q_len;
+    const int32_t first = config.window > 0 ? std::max(0, position - config.window + 1) : 0;
+    for (int32_t b = 0; b * 16 < batch.kv_len[s]; ++b) {
+      const int32_t id = ids[next++];
+      if (b < first / 16) continue;
+      tables[static_cast<size_t>(batch.seqs() - s) * max_blocks + b] = id;
+      valid[id] = std::min(16, batch.kv_len[s] - b * 16);
+    }
+  }
+  upload(d.tables, tables);
+  upload(d.valid, valid);
+  upload_batch(d, batch);
+  const int32_t block_elements = 2 * config.num_kv_heads * 16 * config.head_dim;
+  fill_cache<<<1024, 256>>>(d.cache, config.kv_type == KvType::kFp8E4m3,
+                            int64_t{blocks} * block_elements, block_elements, config.head_dim,
+                            d.valid, g_random());
+  const int64_t q_count = int64_t{batch.tokens()} * config.num_heads * config.head_dim;
+  fill_bf16<<<256, 256>>>(d.q, q_count, g_random(), 1.0f);
+  std::vector<float> scales;
+  for (int i = 0; i < 2 * kMaxHeads; ++i) scales.push_back(0.5f + 0.1f * (i % 7));
+  upload(d.scales, scales);
+  AttentionParams p;
+  p.config = config;
+  p.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
+  must(make_kv_tensor_map(d.cache, config.kv_type, blocks, config.num_kv_heads, config.head_dim,
+                          &p.kv),
+       "tensor map");
+  if (config.kv_type == KvType::kFp8E4m3) {
+    p.k_scale = d.scales;
+    p.v_scale = d.scales + kMaxHeads;
+  }
+  p.block_table = d.tables;
+  p.max_blocks = max_blocks;
+  p.scale = c.scale;
+  p.softcap = c.softcap;
+  p.q = d.q;
+  p.out = d.out;
+  p.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
+  return p;
+}
+
+std::vector<uint16_t> run_once(const Device& d, const AttentionParams& p, int64_t count) {
+  must(cudaMemsetAsync(d.out, 0xff, count * 2, d.stream), "memset");
+  must(launch_attention(p, d.stream), "attention");
+  must(cudaStreamSynchronize(d.stream), "attention run");
+  std::vector<uint16_t> out(static_cast<size_t>(count));
+  must(cudaMemcpy(out.data(), d.out, count * 2, cudaMemcpyDeviceToHost), "download");
+  return out;
+}
+
+float widened(uint16_t bits) {
+  const uint32_t word = uint32_t{bits} << 16;
+  float x;
+  memcpy(&x, &word, 4);
+  return x;
+}
+
+struct Verdict {
+  double worst = 0;  // relative error of a row: |out - expected| / |expected|, norms
+  bool same_twice = true;
+  int cases = 0;
+  std::string worst_case;
+};
+
+void check(const Device& d, Case& c, Verdict& verdict) {
+  snprintf(g_now, sizeof g_now, "%s", c.text().c_str());
+  alarm(20);
+  const AttentionParams p = prepare(d, c);
+  const int64_t width = int64_t{c.config.num_heads} * c.config.head_dim;
+  const int64_t count = width * c.batch.tokens();
+  must(launch_attention_plan(plan_of(d, c.config, c.batch), d.stream), "plan");
+  const std::vector<uint16_t> out = run_once(d, p, count);
+  // A second layer under the same plan.
+  verdict.same_twice &= run_once(d, p, count) == out;
+  Plain plain{p, d.cache, d.q_begin, d.kv_len, d.table_row, d.seq_of, d.expected};
+  plain_attention<<<dim3(c.batch.tokens(), c.config.num_heads), 128, 4096 * 4>>>(plain);
+  must(cudaDeviceSynchronize(), "plain");
+  std::vector<float> expected(static_cast<size_t>(count));
+  must(cudaMemcpy(expected.data(), d.expected, count * 4, cudaMemcpyDeviceToHost), "download");
+  double worst = 0;
+  for (int64_t row = 0; row < count / c.config.head_dim; ++row) {
+    double error = 0;
+    double norm = 0;
+    for (int64_t i = row * c.config.head_dim; i < (row + 1) * c.config.head_dim; ++i) {
+      const double delta = widened(out[i]) - expected[i];
+      error += delta * delta;
+      norm += double{expected[i]} * expected[i];
+    }
+    double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+    if (!(relative < 1e9)) relative = 1e9;  // NaN too
+    worst = std::max(worst, relative);
+  }
+  ++verdict.cases;
+  if (worst >= verdict.worst) {
+    verdict.worst = worst;
+    verdict.worst_case = c.text();
+  }
+  alarm(0);
+}
+
+Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, int32_t sms) {
+  Case c;
+  c.config.head_dim = head_dim;
+  c.config.kv_type = type;
+  c.config.prefill_kernel = kernel;
+  c.config.num_sms = sms;
+  const int32_t group = pick({1, 2, 3, 4, 7, 8, 16});
+  c.config.num_kv_heads = group >= 8 ? pick({1, 2}) : pick({1, 2, 4});
+  c.config.num_heads = c.config.num_kv_heads * group;
+  c.config.window = pick({0, 0, 0, 1, 40, 128, 1000});
+  c.config.whole_sequences = g_random() % 4 == 0;
+  c.softcap = pick({0, 0, 30});
+  // With a large scale maxima grow by more than a kernel lets them lag.
+  const float spread = c.softcap > 0 ? 4.0f : g_random() % 2 == 0 ? 1.5f : 8.0f;
+  c.scale = spread / std::sqrt(static_cast<float>(head_dim));
+  const int32_t seqs = pick({1, 2, 5, 13, 40});
+  while (c.batch.seqs() < seqs && c.batch.tokens() < 600) add_sequence(c.batch, kind, 600);
+  return c;
+}
+
+// In whole_sequences mode a sequence gives the same bits alone as in company.
+bool rows_are_independent(const Device& d, int32_t head_dim, KvType type) {
+  Case c = make_case(head_dim, type, Kind::kVerify, PrefillKernel::kMmaSync, d.sms);
+  c.config.window = 0;
+  c.config.whole_sequences = true;
+  c.batch = Batch{};
+  for (int i = 0; i < 20; ++i) add_sequence(c.batch, Kind::kDecode, 600);
+  AttentionParams p = prepare(d, c);
+  const int64_t width = int64_t{c.config.num_heads} * head_dim;
+  must(launch_attention_plan(plan_of(d, c.config, c.batch), d.stream), "plan");
+  const std::vector<uint16_t> all = run_once(d, p, width * c.batch.tokens());
+  bool same = true;
+  for (int32_t s = 0; s < c.batch.seqs(); ++s) {
+    Batch one;
+    one.add(1, c.batch.kv_len[s]);
+    one.table_row.push_back(c.batch.table_row[s]);
+    upload_batch(d, one);
+    AttentionParams alone = p;
+    alone.bounds = {1, 1, 1};
+    alone.q = d.q + s * width;
+    must(launch_attention_plan(plan_of(d, c.config, one), d.stream), "plan");
+    const std::vector<uint16_t> row = run_once(d, alone, width);
+    same &= std::equal(row.begin(), row.end(), all.begin() + s * width);
+  }
+  return same;
+}
+
+bool check_all(const Device& d) {
+  bool good = true;
+  for (const int32_t head_dim : {64, 96, 128, 256}) {
+    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      for (const Kind kind : {Kind::kDecode, Kind::kVerify, Kind::kPrefill, Kind::kMixed}) {
+        for (const PrefillKernel kernel : g_kernels) {
+          const bool tiled = kind == Kind::kPrefill || kind == Kind::kMixed;
+          if (!tiled && kernel == PrefillKernel::kWgmma) continue;
+          Verdict v;
+          for (int i = 0; i < 12; ++i) {
+            Case c = make_case(head_dim, type, kind, kernel, d.sms);
+            check(d, c, v);
+          }
+          const bool pass = v.worst < 1e-2 && v.same_twice;
+          good &= pass;
+          printf("%s hd %3d %-4s %-7s %-5s: worst row error %.2e, %s, %d cases%s%s\n",
+                 pass ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
+                 name_of(kind),
+                 !tiled                            ? "split"
+                 : kernel == PrefillKernel::kWgmma ? "wgmma"
+                                                   : "mma",
+                 v.worst, v.same_twice ? "same twice" : "DIFFERS THE SECOND TIME", v.cases,
+                 pass ? "" : "; worst: ", pass ? "" : v.worst_case.c_str());
+          fflush(stdout);
+        }
+      }
+      const bool independent = rows_are_independent(d, head_dim, type);
+      good &= independent;
+      printf("%s hd %3d %-4s rows independent in whole_sequences mode\n",
+             independent ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8");
+    }
+  }
+  return good;
+}
+
+// --- timing ---
+
+// Median microseconds of one of `launches` that a graph replays.
+double time_graph(const Device& d, int launches, const std::function<void(int)>& launch) {
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  must(cudaStreamBeginCapture(d.stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < launches; ++i) launch(i);
+  must(cudaStreamEndCapture(d.stream, &graph), "end capture");
+  must(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+  cudaEvent_t begin;
+  cudaEvent_t end;
+  must(cudaEventCreate(&begin), "event");
+  must(cudaEventCreate(&end), "event");
+  for (int i = 0; i < 2; ++i) must(cudaGraphLaunch(exec, d.stream), "replay");
+  std::vector<double> times;
+  for (int i = 0; i < 11; ++i) {
+    must(cudaEventRecord(begin, d.stream), "record");
+    must(cudaGraphLaunch(exec, d.stream), "replay");
+    must(cudaEventRecord(end, d.stream), "record");
+    must(cudaEventSynchronize(end), "timed run");
+    float ms = 0;
+    must(cudaEventElapsedTime(&ms, begin, end), "elapsed");
+    times.push_back(ms * 1e3 / launches);
+  }
+  std::sort(times.begin(), times.end());
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return times[times.size() / 2];
+}
+
+struct Shape {
+  int32_t heads;
+  int32_t kv_heads;
+  int32_t head_dim;
+};
+
+// Sequences of equal lengths, whose blocks lie in a shuffled order; `rotation` tables name
+// different blocks, as far as the cache goes.
+struct Timed {
+  AttentionConfig config;
+  Batch batch;
+  AttentionParams p;
+  int64_t table_words = 0;
+  int rotation = 1;
+};
+
+Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t seqs, int32_t q_len,
+                    int32_t kv_len, PrefillKernel kernel) {
+  Timed t;
+  t.config.num_heads = shape.heads;
+  t.config.num_kv_heads = shape.kv_heads;
+  t.config.head_dim = shape.head_dim;
+  t.config.kv_type = type;
+  t.config.prefill_kernel = kernel;
+  t.config.num_sms = d.sms;
+  for (int32_t s = 0; s < seqs; ++s) {
+    t.batch.add(q_len, kv_len);
+    t.batch.table_row.push_back(s);
+  }
+  const int64_t block_bytes =
+      int64_t{2} * shape.kv_heads * 16 * shape.head_dim * (type == KvType::kBf16 ? 2 : 1);
+  const int32_t per_seq = (kv_len + 15) / 16;
+  const int64_t blocks = int64_t{per_seq} * seqs;
+  const int64_t all = static_cast<int64_t>(d.cache_bytes) / block_bytes;
+  t.table_words = blocks;
+  t.rotation =
+      static_cast<int>(std::clamp<int64_t>((int64_t{256} << 20) / (blocks * block_bytes), 1, 20));
+  std::vector<int32_t> ids(static_cast<size_t>(blocks * t.rotation));
+  const int64_t pool = std::min<int64_t>(all, std::max<int64_t>(blocks * t.rotation, 1 << 15));
+  std::vector<int32_t> order(static_cast<size_t>(pool));
+  for (int64_t i = 0; i < pool; ++i) order[i] = static_cast<int32_t>(i);
+  std::shuffle(order.begin(), order.end(), g_random);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = order[i % order.size()];
+  upload(d.tables, ids);
+  upload_batch(d, t.batch);
+  AttentionParams& p = t.p;
+  p.config = t.config;
+  p.bounds = {seqs, t.batch.tokens(), q_len};
+  must(make_kv_tensor_map(d.cache, type, all, shape.kv_heads, shape.head_dim, &p.kv), "map");
+  p.block_table = d.tables;
+  p.max_blocks = per_seq;
+  p.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
+  p.q = d.q;
+  p.out = d.out;
+  p.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
+  return t;
+}
+
+double time_layers(const Device& d, const Timed& t, int launches) {
+  must(launch_attention_plan(plan_of(d, t.config, t.batch), d.stream), "plan");
+  return time_graph(d, launches, [&](int i) {
+    AttentionParams p = t.p;
+    p.block_table = d.tables + i % t.rotation * t.table_words;
+    must(launch_attention(p, d.stream), "attention");
+  });
+}
+
+void bench_decode(const Device& d, std::string& table) {
+  char line[256];
+  table += "decode: microseconds a layer (GB/s of cache read)\n";
+  for (const Shape shape : {Shape{28, 4, 128}, Shape{32, 8, 128}}) {
+    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      struct Point {
+        int32_t seqs;
+        int32_t kv;
+      };
+      std::vector<Point> points;
+      for (const int32_t n : {1, 32, 128, 256, 512}) {
+        for (const int32_t kv : {16, 64, 512, 1024, 2048}) points.push_back({n, kv});
+      }
+      points.push_back({1, 32768});
+      points.push_back({1, 131072});
+      snprintf(line, sizeof line, "  heads %d/%d %s:", shape.heads, shape.kv_heads,
+               type == KvType::kBf16 ? "bf16" : "fp8");
+      table += line;
+      for (const Point& point : points) {
+        snprintf(g_now, sizeof g_now, "decode bench n %d kv %d", point.seqs, point.kv);
+        alarm(30);
+        const Timed t =
+            prepare_timed(d, shape, type, point.seqs, 1, point.kv, PrefillKernel::kMmaSync);
+        const double us = time_layers(d, t, 20);
+        const double bytes = 2.0 * point.seqs * point.kv * shape.kv_heads * shape.head_dim *
+                             (type == KvType::kBf16 ? 2 : 1);
+        snprintf(line, sizeof line, "%s%dx%d %.1f (%.0f)",
+                 &point - points.data() == 0         ? " "
+                 : (&point - points.data()) % 5 == 0 ? "\n    "
+                                                     : "; ",
+                 point.seqs, point.kv, us, bytes / us * 1e-3);
+        table += line;
+        alarm(0);
+      }
+      table += "\n";
+    }
+  }
+  snprintf(g_now, sizeof g_now, "plan bench");
+  for (const int32_t n : {1, 128, 512}) {
+    const Timed t =
+        prepare_timed(d, Shape{28, 4, 128}, KvType::kBf16, n, 1, 512, PrefillKernel::kMmaSync);
+    const double us = time_graph(d, 20, [&](int) {
+      must(launch_attention_plan(plan_of(d, t.config, t.batch), d.stream), "plan");
+    });
+    snprintf(line, sizeof line, "  plan of %d decodes: %.1f us\n", n, us);
+    table += line;
+  }
+}
+
+void bench_prefill(const Device& d, std::string& table) {
+  char line[256];
+  table += "prefill, causal: TFLOP/s (microseconds a layer)\n";
+  struct Point {
+    int32_t seqs;
+    int32_t tokens;
+    int32_t prefix;
+  };
+  for (const Shape shape :
+       {Shape{16, 16, 128}, Shape{28, 4, 128}, Shape{32, 8, 64}, Shape{8, 4, 256}}) {
+    for (const PrefillKernel kernel : g_kernels) {
+      for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+        snprintf(line, sizeof line, "  heads %d/%d hd %d %s %s:", shape.heads, shape.kv_heads,
+                 shape.head_dim, kernel == PrefillKernel::kWgmma ? "wgmma" : "mma",
+                 type == KvType::kBf16 ? "bf16" : "fp8");
+        table += line;
+        for (const Point& point : {Point{16, 1024, 0}, Point{4, 2048, 0}, Point{1, 8192, 0},
+                                   Point{1, 32768, 0}, Point{128, 16, 0}, Point{1, 512, 7680}}) {
+          snprintf(g_now, sizeof g_now, "prefill bench %d x %d", point.seqs, point.tokens);
+          alarm(30);
+          const int32_t kv = point.tokens + point.prefix;
+          const Timed t = prepare_timed(d, shape, type, point.seqs, point.tokens, kv, kernel);
+          const double us = time_layers(d, t, point.tokens > 8192 ? 2 : 10);
+          const double pairs = point.seqs * (double(point.tokens) * point.prefix +
+                                             double(point.tokens) * (point.tokens + 1) / 2);
+          snprintf(line, sizeof line, " %dx%d%s %.0f (%.0f)", point.seqs, point.tokens,
+                   point.prefix > 0 ? "+7680" : "",
+                   4.0 * shape.heads * shape.head_dim * pairs / us * 1e-6, us);
+          table += line;
+          alarm(0);
+        }
+        table += "\n";
+      }
+    }
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  bool checks = true;
+  bool timings = true;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "check") timings = false;
+    if (word == "bench") checks = false;
+    if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
+  }
+  signal(SIGALRM, on_alarm);
+  const Device device;
+  bool good = true;
+  if (checks) good = check_all(device);
+  if (timings) {
+    fill_bf16<<<1024, 256>>>(reinterpret_cast<__nv_bfloat16*>(device.cache),
+                             static_cast<int64_t>(device.cache_bytes / 2), 7, 1.0f);
+    fill_bf16<<<1024, 256>>>(device.q, int64_t{kMaxTokens} * 32 * 128, 9, 1.0f);
+    must(cudaDeviceSynchronize(), "fill");
+    std::string table;
+    bench_decode(device, table);
+    bench_prefill(device, table);
+    fputs(table.c_str(), stdout);
+  }
+  if (checks) printf("checks: %s\n", good ? "ALL PASS" : "SOME FAIL");
+  return good ? 0 : 1;
+}

@@ -1,0 +1,96 @@
+// Which attention kernels a step needs, and the copy engine's view of a cache.
+#include <cuda.h>
+
+#include "rudder/cuda/kernels/attention_work.cuh"
+
+namespace rudder::cuda {
+namespace {
+
+static_assert(sizeof(KvTensorMap) == 2 * sizeof(CUtensorMap));
+static_assert(alignof(KvTensorMap) >= alignof(CUtensorMap));
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// Dimensions from the innermost; strides in bytes of all but that one.
+template <int kRank>
+struct TensorShape {
+  cuuint64_t size[kRank];
+  cuuint64_t stride[kRank - 1];
+  cuuint32_t box[kRank];
+};
+
+template <int kRank>
+bool encode_map(Encode encode, const void* storage, KvType type, const TensorShape<kRank>& shape,
+                uint64_t (&map)[16]) {
+  cuuint32_t steps[kRank];
+  for (cuuint32_t& step : steps) step = 1;
+  return encode(reinterpret_cast<CUtensorMap*>(map),
+                type == KvType::kFp8E4m3 ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                         : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                kRank, const_cast<void*>(storage), shape.size, shape.stride, shape.box, steps,
+                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+                CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+bool served(const AttentionConfig& config) {
+  if (config.num_kv_heads <= 0 || config.num_heads % config.num_kv_heads != 0) return false;
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  return group >= 1 && group <= kMaxGroup;
+}
+
+}  // namespace
+
+size_t attention_workspace_bytes(int32_t max_seqs, int32_t max_tokens, int32_t max_head_dim) {
+  WorkspaceView view;
+  const size_t front = view_workspace(AttentionWorkspace{nullptr, max_seqs, max_tokens}, &view);
+  return front + sizeof(float) * 2 * kMaxWorkers * kRowTile * static_cast<size_t>(max_head_dim);
+}
+
+cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_blocks,
+                               int32_t num_kv_heads, int32_t head_dim, KvTensorMap* map) {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found = {};
+  const cudaError_t error = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function,
+                                                             12000, cudaEnableDefault, &found);
+  if (error != cudaSuccess) return error;
+  if (found != cudaDriverEntryPointSuccess) return cudaErrorNotSupported;
+  const auto encode = reinterpret_cast<Encode>(function);
+  const cuuint64_t element = kv_type == KvType::kFp8E4m3 ? 1 : 2;
+  const auto columns = static_cast<cuuint32_t>(128 / element);  // of a column group
+  const auto head = static_cast<cuuint64_t>(head_dim);
+  const auto heads = static_cast<cuuint64_t>(num_kv_heads);
+  const cuuint64_t parts = static_cast<cuuint64_t>(num_blocks) * 2;  // K, V, K, V
+  const cuuint64_t row = head * element;                             // bytes
+  const cuuint64_t page = row * kAttentionBlockSize;
+  // [rows, head_dim]. Columns past head_dim come as zeros.
+  const TensorShape<2> box{
+      {head, parts * heads * kAttentionBlockSize}, {row}, {columns, kAttentionBlockSize}};
+  // [parts, heads, column groups, 16 rows, columns]: the order in shared memory. Not for a last
+  // column group that is not full, which would run over into the next row.
+  const cuuint64_t groups = (head + columns - 1) / columns;
+  const TensorShape<5> whole{
+      {head < columns ? head : columns, kAttentionBlockSize, groups, heads, parts},
+      {row, 128, page, page * heads},
+      {columns, kAttentionBlockSize, static_cast<cuuint32_t>(groups), 1, 2}};
+  const bool good = encode_map(encode, storage, kv_type, box, map->box) &&
+                    encode_map(encode, storage, kv_type, whole, map->page);
+  return good ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream) {
+  if (!served(params.config)) return cudaErrorInvalidValue;
+  if (params.bounds.num_seqs == 0) return cudaSuccess;
+  // Always: it also writes the zeros of padding.
+  const cudaError_t error = launch_attention_split(params, stream);
+  if (error != cudaSuccess) return error;
+  const int32_t group = params.config.num_heads / params.config.num_kv_heads;
+  if (attention_is_split(params.bounds.max_q_len, group)) return cudaSuccess;
+  AttentionParams resolved = params;
+  resolved.config.prefill_kernel = prefill_kernel_of(params.config, params.bounds);
+  return resolved.config.prefill_kernel == PrefillKernel::kWgmma
+             ? launch_attention_wgmma(resolved, stream)
+             : launch_attention_mma(resolved, stream);
+}
+
+}  // namespace rudder::cuda

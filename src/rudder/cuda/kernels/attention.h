@@ -1,0 +1,113 @@
+// Paged attention on sm_90a. Called by CudaOps on the thread that owns the stream.
+//
+// q and out bf16 [T, num_heads * head_dim]; cache bf16 or fp8 e4m3
+// [num_blocks, 2 (k, v), num_kv_heads, 16, head_dim]; sums and softmax fp32. Formula: cpu/
+// plain_attention.cpp. The q_len new tokens of a sequence are the last of its kv_len tokens, and
+// the one at position p sees (p - window, p].
+//
+// Once a step launch_attention_plan divides the step's work on the device, in a workspace; then
+// launch_attention runs once a layer. One plan serves every layer with an equal AttentionConfig:
+// layers that differ (a window on every other layer) have a plan and a workspace each. Both can be
+// captured: their grids depend on AttentionBounds only, and no length is read by the host.
+//
+// Two kernels share a step. Short rows (attention_is_split(q_len, group)) go to the split one: the
+// tokens of all sequences and KV heads lie on one line that the blocks of the grid cut in equal
+// parts, so that one sequence of 128k tokens and 256 of 500 both fill the device. All q heads of a
+// KV head share each byte of it. All other rows go to the tiled one: 64 or 128 pairs (token, q head
+// of the group) against the whole sequence.
+//
+// Floor: split rows read 2 * kv_len * num_kv_heads * head_dim cache elements of each sequence once;
+// tiled rows do 4 * head_dim flop for each (token, head, visible position).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <cuda_runtime_api.h>
+
+namespace rudder::cuda {
+
+inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
+
+enum class KvType : uint8_t { kBf16, kFp8E4m3 };
+
+// The kernel of tiled rows. kAuto: wgmma, but for short prompts, which would leave most of its
+// tiles of 128 rows empty.
+enum class PrefillKernel : uint8_t { kAuto, kMmaSync, kWgmma };
+
+// What layers have in common that share a plan.
+struct AttentionConfig {
+  int32_t num_heads = 0;  // 1 to 16 for each KV head
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;  // 64, 96, 128 or 256
+  int32_t window = 0;    // 0 = all
+  KvType kv_type = KvType::kBf16;
+  PrefillKernel prefill_kernel = PrefillKernel::kAuto;
+  // Cuts the line of split work between sequences only, and has one kernel for prompts: a row's
+  // bits then do not depend on the other sequences of the step. Slow for few long sequences.
+  bool whole_sequences = false;
+  int32_t num_sms = 132;  // multiprocessors of the device
+};
+
+// What the host knows of a step. A captured step keeps those of its capture.
+struct AttentionBounds {
+  int32_t num_seqs = 0;
+  int32_t num_tokens = 0;  // T
+  int32_t max_q_len = 0;
+};
+
+// Device memory, 256-byte aligned, of attention_workspace_bytes(max_seqs, max_tokens, ...) bytes;
+// need not be initialised. Written by the plan and by each launch_attention.
+struct AttentionWorkspace {
+  void* data = nullptr;
+  int32_t max_seqs = 0;
+  int32_t max_tokens = 0;
+};
+
+size_t attention_workspace_bytes(int32_t max_seqs, int32_t max_tokens, int32_t max_head_dim);
+
+struct AttentionPlanParams {
+  AttentionConfig config;
+  AttentionBounds bounds;
+  const int32_t* q_begin = nullptr;    // [num_seqs + 1] prefix sums of q_len
+  const int32_t* kv_len = nullptr;     // [num_seqs]; 0 = padding, its rows of out become zeros
+  const int32_t* table_row = nullptr;  // [num_seqs] row of block_table
+  AttentionWorkspace workspace;
+};
+
+// The cache of one layer as the copy engine sees it: two CUtensorMaps.
+struct alignas(128) KvTensorMap {
+  uint64_t box[16] = {};   // 128 bytes of the 16 rows of one page of K or V of a head
+  uint64_t page[16] = {};  // all of a page of a head, K and V
+};
+
+// Once a layer at start; `storage` 16-byte aligned device memory. Needs a current context.
+cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_blocks,
+                               int32_t num_kv_heads, int32_t head_dim, KvTensorMap* map);
+
+struct AttentionParams {
+  AttentionConfig config;  // equal to the plan's
+  AttentionBounds bounds;  // equal to the plan's
+  KvTensorMap kv;
+  const float* k_scale = nullptr;        // [num_kv_heads] of an fp8 cache: value = stored * scale;
+  const float* v_scale = nullptr;        // nullptr = 1
+  const int32_t* block_table = nullptr;  // [S + 1, max_blocks] block ids
+  int64_t max_blocks = 0;
+  float scale = 1.0f;       // of q . k
+  float softcap = 0.0f;     // 0 = off
+  const void* q = nullptr;  // [T, num_heads * head_dim] bf16, 16-byte aligned
+  void* out = nullptr;      // [T, num_heads * head_dim] bf16, 16-byte aligned
+  AttentionWorkspace workspace;
+};
+
+// Is a sequence with q_len new tokens a split one? group = num_heads / num_kv_heads.
+__host__ __device__ constexpr bool attention_is_split(int32_t q_len, int32_t group) {
+  return q_len <= 8 && q_len * group <= 64;
+}
+
+// Both return cudaErrorInvalidValue for a config that no kernel serves, and what the launch
+// returned otherwise. Nothing is launched for num_seqs == 0.
+cudaError_t launch_attention_plan(const AttentionPlanParams& params, cudaStream_t stream);
+cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream);
+
+}  // namespace rudder::cuda

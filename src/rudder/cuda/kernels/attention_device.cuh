@@ -1,0 +1,492 @@
+// Instructions and fragments that the attention kernels share. Included by attention*.cu only.
+//
+// A page of K or V of one head lies in shared memory as column groups of 128 bytes (64 bf16 or 128
+// fp8), each [16 tokens][128 bytes], swizzled by the copy engine: the 16-byte chunk c of row r is
+// at chunk c ^ (r & 7). Columns past head_dim are zeros. Fragments of mma.m16n8k16 are written in
+// terms of a lane's g = lane / 4 and t = lane % 4: A holds rows g and g + 8 and k 2t, 2t + 1, 2t +
+// 8, 2t + 9; B the same k of column n = g; C rows g and g + 8 of columns 2t, 2t + 1.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+#include "rudder/cuda/kernels/attention.h"
+
+namespace rudder::cuda {
+
+inline constexpr uint32_t kAllLanes = 0xffffffffu;
+inline constexpr float kLog2E = 1.4426950408889634f;
+inline constexpr int kPageTokens = kAttentionBlockSize;
+
+__device__ inline float minus_infinity() {
+  return __int_as_float(0xff800000);
+}
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// --- mbarriers and the copy engine ---
+
+__device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+}
+// Makes inits visible to the copy engine; a block barrier follows.
+__device__ inline void barrier_init_fence() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+}
+__device__ inline void barrier_arrive(uint32_t barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n"
+      ".reg .pred done;\n"
+      "wait_again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra.uni wait_over;\n"
+      "bra.uni wait_again;\n"
+      "wait_over:\n"
+      "}\n" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+}
+__device__ inline void prefetch_map(const uint64_t* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
+}
+// One box (128 bytes of 16 rows: 2 KB) from column `column`, row `row` of the cache.
+__device__ inline void copy_box(uint32_t to, const KvTensorMap* map, int32_t column, int32_t row,
+                                uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3}], [%4];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map->box)), "r"(column), "r"(row), "r"(barrier)
+      : "memory");
+}
+// K, then V of a page of a head, where the last column group is full.
+__device__ inline void copy_whole_page(uint32_t to, const KvTensorMap* map, int32_t head,
+                                       int32_t block, uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %2, %2, %3, %4}], [%5];" ::"r"(to),
+      "l"(reinterpret_cast<uint64_t>(map->page)), "r"(0), "r"(head), "r"(2 * block), "r"(barrier)
+      : "memory");
+}
+__device__ inline void fence_async_proxy() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// --- numbers ---
+
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// {low, high} rounded to bf16.
+__device__ inline uint32_t pack_bf16(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+
+__device__ inline uint32_t pack_half(float low, float high) {
+  uint32_t packed;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+// Two bf16 as f16; what f16 has no place for becomes its largest number.
+__device__ inline uint32_t half_of_bf16(uint32_t two) {
+  const float low = __uint_as_float(two << 16);
+  const float high = __uint_as_float(two & 0xffff0000u);
+  return pack_half(fminf(fmaxf(low, -65504.0f), 65504.0f), fminf(fmaxf(high, -65504.0f), 65504.0f));
+}
+
+// Two e4m3 as f16, exactly.
+__device__ inline uint32_t widen(uint32_t two) {
+  uint32_t wide;
+  asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(wide) : "h"(static_cast<uint16_t>(two)));
+  return wide;
+}
+
+// A raw product q . k to a base-2 exponent.
+struct ScoreMap {
+  float factor;  // of the raw product: to the exponent, or to the soft-cap's argument
+  float cap;     // 0 = off; else softcap * log2(e)
+
+  // k_scale is that of the KV head.
+  __device__ ScoreMap(float scale, float softcap, float k_scale)
+      : factor(scale * k_scale * (softcap > 0 ? 2.0f * kLog2E / softcap : kLog2E)),
+        cap(softcap * kLog2E) {}
+
+  // tanh(x) = 1 - 2 / (e^2x + 1): exact enough at both ends, where tanh.approx is not.
+  __device__ float capped(float raw) const {
+    return cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast(raw * factor)));
+  }
+};
+
+// --- tensor cores ---
+
+// c += a . b, of bf16 or f16.
+template <bool kHalf>
+__device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  if constexpr (kHalf) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
+}
+
+__device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
+__device__ inline uint4 load_shared(uint32_t address) {
+  uint4 v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+// --- softmax ---
+
+// Of a lane's two rows, g and g + 8.
+struct SoftmaxRows {
+  float max[2] = {minus_infinity(), minus_infinity()};  // of base-2 exponents; in all lanes
+  float sum[2] = {0, 0};                                // of this lane's columns
+};
+
+// s = exponents of the raw products.
+template <int kTiles>
+__device__ inline void map_scores(float (&s)[kTiles][4], const ScoreMap& map) {
+  if (map.cap > 0) {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] = map.capped(s[n][e]);
+    }
+  } else {
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s[n][e] *= map.factor;
+    }
+  }
+}
+
+// Hides tokens that a row does not see: s[n] has tokens begin + 8n + 2t and the next one, rows see
+// [first, last].
+template <int kTiles>
+__device__ inline void mask_scores(float (&s)[kTiles][4], int32_t begin, const int32_t (&first)[2],
+                                   const int32_t (&last)[2], int t) {
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int32_t token = begin + n * 8 + 2 * t + e % 2;
+      if (token < first[e / 2] || token > last[e / 2]) s[n][e] = minus_infinity();
+    }
+  }
+}
+
+// One step of the online softmax: s becomes the weights, sums so far shrink to the new maximum.
+template <int kTiles, int kOutTiles>
+__device__ inline void softmax_step(float (&s)[kTiles][4], SoftmaxRows& rows,
+                                    float (&out)[kOutTiles][4]) {
+  float shrink[2];
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    float top = rows.max[half];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      top = fmaxf(top, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+    }
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+    top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+    // A row that has seen nothing yet: weights exp2(-inf - 0) = 0.
+    const float shift = top == minus_infinity() ? 0.0f : top;
+    shrink[half] = exp2_fast(rows.max[half] - shift);
+    rows.max[half] = top;
+    float sum = 0;
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int e = 2 * half; e < 2 * half + 2; ++e) {
+        s[n][e] = exp2_fast(s[n][e] - shift);
+        sum += s[n][e];
+      }
+    }
+    rows.sum[half] = rows.sum[half] * shrink[half] + sum;
+  }
+  if (!__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) return;
+#pragma unroll
+  for (int i = 0; i < kOutTiles; ++i) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) out[i][e] *= shrink[e / 2];
+  }
+}
+
+// The sum of a row over its four lanes.
+__device__ inline float row_sum(float sum) {
+  sum += __shfl_xor_sync(kAllLanes, sum, 1);
+  return sum + __shfl_xor_sync(kAllLanes, sum, 2);
+}
+
+// --- pages ---
+
+// Shapes of a page in shared memory, and products with it by one warp of 16 query rows.
+template <int kHeadDim, KvType kType>
+struct Page {
+  static constexpr bool kFp8 = kType == KvType::kFp8E4m3;
+  static constexpr int kColumns = kFp8 ? 128 : 64;  // of a column group
+  static constexpr int kGroups = (kHeadDim + kColumns - 1) / kColumns;
+  static constexpr bool kFullGroups = kGroups == 1 || kHeadDim % kColumns == 0;
+  static constexpr int kGroupBytes = kPageTokens * 128;
+  static constexpr int kBytes = kGroups * kGroupBytes;  // K or V
+  static constexpr int kPerChunk = kFp8 ? 16 : 8;       // elements of 16 bytes
+  static constexpr int kChunks = kHeadDim / kPerChunk;
+  static constexpr int kOutTiles = kHeadDim / 8;
+
+  // The order of k inside a product q . k is ours to choose, as long as q and K have the same: a
+  // lane takes whole 16-byte chunks. Of a group of 8 chunks lane t has 2t and 2t + 1 (which the
+  // swizzle puts in different banks for the rows of one access), of half a group chunk t.
+  __host__ __device__ static constexpr int chunks_in(int group) {
+    const int left = kChunks - group * 8;
+    return left > 4 ? 2 : 1;  // a lane's
+  }
+  __host__ __device__ static constexpr int steps_before(
+      int group) {  // mma steps; in front all full
+    return group * 2 * kPerChunk / 4;
+  }
+  static constexpr int kSteps = steps_before(kGroups - 1) + chunks_in(kGroups - 1) * kPerChunk / 4;
+
+  __device__ static int lane_chunk(int group, int i, int t) {
+    return chunks_in(group) == 2 ? 2 * t + i : t;
+  }
+
+  // q fragments of a warp: `low` and `high` are the rows g and g + 8, nullptr = zeros.
+  __device__ static void load_q(uint32_t (&q)[kSteps][4], const __nv_bfloat16* low,
+                                const __nv_bfloat16* high, int t) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+      for (int i = 0; i < chunks_in(group); ++i) {
+        const int chunk = group * 8 + lane_chunk(group, i, t);
+        const int step = steps_before(group) + i * kPerChunk / 4;
+        const bool inside = chunk < kChunks;
+#pragma unroll
+        for (int half = 0; half < kPerChunk / 8; ++half) {
+          const int column = chunk * kPerChunk + half * 8;
+          uint4 a = {};
+          uint4 b = {};
+          if (inside && low != nullptr) a = *reinterpret_cast<const uint4*>(low + column);
+          if (inside && high != nullptr) b = *reinterpret_cast<const uint4*>(high + column);
+          place_q(q[step + half * 2], a.x, a.y, b.x, b.y);
+          place_q(q[step + half * 2 + 1], a.z, a.w, b.z, b.w);
+        }
+      }
+    }
+  }
+
+  // Scores of 16 rows with the page's 16 tokens: s[n] has tokens 8n + 2t, 8n + 2t + 1.
+  __device__ static void scores(float (&s)[2][4], const uint32_t (&q)[kSteps][4], uint32_t page,
+                                int lane) {
+    const int g = lane / 4;
+    const int t = lane % 4;
+    // Two sums of every other step, so that fewer products wait for each other, where there are
+    // registers for them.
+    constexpr int kSums = kHeadDim == 256 ? 1 : 2;
+    float sums[kSums][2][4] = {};
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+#pragma unroll
+      for (int i = 0; i < chunks_in(group); ++i) {
+        const int chunk = lane_chunk(group, i, t);
+        const int step = steps_before(group) + i * kPerChunk / 4;
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+          const uint4 k =
+              load_shared(page + group * kGroupBytes + (n * 8 + g) * 128 + ((chunk ^ g) << 4));
+          if constexpr (kFp8) {
+            mma<true>(sums[0][n], q[step], widen(k.x), widen(k.x >> 16));
+            mma<true>(sums[kSums - 1][n], q[step + 1], widen(k.y), widen(k.y >> 16));
+            mma<true>(sums[0][n], q[step + 2], widen(k.z), widen(k.z >> 16));
+            mma<true>(sums[kSums - 1][n], q[step + 3], widen(k.w), widen(k.w >> 16));
+          } else {
+            mma<false>(sums[0][n], q[step], k.x, k.y);
+            mma<false>(sums[kSums - 1][n], q[step + 1], k.z, k.w);
+          }
+        }
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        s[n][e] = kSums == 1 ? sums[0][n][e] : sums[0][n][e] + sums[kSums - 1][n][e];
+    }
+  }
+
+  // The A fragment of the weights of page i of those that s is of.
+  template <int kTiles>
+  __device__ static void pack_weights(uint32_t (&a)[4], const float (&s)[kTiles][4], int i) {
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+      const float(&tile)[4] = s[2 * i + n];
+      a[2 * n] = kFp8 ? pack_half(tile[0], tile[1]) : pack_bf16(tile[0], tile[1]);
+      a[2 * n + 1] = kFp8 ? pack_half(tile[2], tile[3]) : pack_bf16(tile[2], tile[3]);
+    }
+  }
+
+  // out += weights * V of the page. Tokens from `tokens` on are not the sequence's: whatever is
+  // there counts as zero (a weight of zero does not stop a NaN).
+  template <bool kTail>
+  __device__ static void add_values(float (&out)[kOutTiles][4], const uint32_t (&weights)[4],
+                                    uint32_t page, int tokens, int lane) {
+    uint32_t keep[2] = {~0u, ~0u};
+    if constexpr (kTail) {
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int token = half * 8 + lane % 4 * 2;
+        keep[half] = (token < tokens ? 0xffffu : 0u) | (token + 1 < tokens ? 0xffff0000u : 0u);
+      }
+    }
+    const int row = lane % 16;
+#pragma unroll
+    for (int pair = 0; pair < (kChunks + 1) / 2; ++pair) {
+      const int chunk = pair % 4 * 2 + lane / 16;
+      uint32_t v[4];
+      load_matrices_transposed(
+          v, page + pair / 4 * kGroupBytes + row * 128 + ((chunk ^ (row % 8)) << 4));
+      if constexpr (kTail) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] &= keep[i % 2];
+      }
+      if constexpr (kFp8) {
+        // A word is dims 2g and 2g + 1 of one token, then of the next one.
+#pragma unroll
+        for (int i = 0; i < 4; ++i) v[i] = __byte_perm(v[i], 0, 0x3120);
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          mma<true>(out[4 * pair + 2 * i], weights, widen(v[2 * i]), widen(v[2 * i + 1]));
+          mma<true>(out[4 * pair + 2 * i + 1], weights, widen(v[2 * i] >> 16),
+                    widen(v[2 * i + 1] >> 16));
+        }
+      } else {
+        mma<false>(out[2 * pair], weights, v[0], v[1]);
+        mma<false>(out[2 * pair + 1], weights, v[2], v[3]);
+      }
+    }
+  }
+
+  // Where a lane's sums belong: pieces of kPiece neighbouring columns, of row g (half 0) or g + 8.
+  static constexpr int kPiece = kFp8 ? 4 : 2;
+  static constexpr int kPieces = kHeadDim / 4 / kPiece;
+  __device__ static int piece_column(int piece, int t) {
+    return piece * 4 * kPiece + kPiece * t;
+  }
+  __device__ static void piece(float (&values)[kPiece], const float (&out)[kOutTiles][4], int piece,
+                               int half) {
+    if constexpr (kFp8) {
+      values[0] = out[2 * piece][2 * half];
+      values[1] = out[2 * piece + 1][2 * half];
+      values[2] = out[2 * piece][2 * half + 1];
+      values[3] = out[2 * piece + 1][2 * half + 1];
+    } else {
+      values[0] = out[piece][2 * half];
+      values[1] = out[piece][2 * half + 1];
+    }
+  }
+  // A row of `out` (half 0: g, else g + 8), times `over`.
+  __device__ static void write_row(__nv_bfloat16* to, const float (&out)[kOutTiles][4], int half,
+                                   float over, int t) {
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      float values[kPiece];
+      piece(values, out, i, half);
+      auto* words = reinterpret_cast<uint32_t*>(to + piece_column(i, t));
+#pragma unroll
+      for (int w = 0; w < kPiece / 2; ++w) {
+        words[w] = pack_bf16(values[2 * w] * over, values[2 * w + 1] * over);
+      }
+    }
+  }
+
+ private:
+  // Of 4 dims of two rows.
+  __device__ static void place_q(uint32_t (&a)[4], uint32_t low0, uint32_t low1, uint32_t high0,
+                                 uint32_t high1) {
+    a[0] = kFp8 ? half_of_bf16(low0) : low0;
+    a[1] = kFp8 ? half_of_bf16(high0) : high0;
+    a[2] = kFp8 ? half_of_bf16(low1) : low1;
+    a[3] = kFp8 ? half_of_bf16(high1) : high1;
+  }
+};
+
+// Rows of a sequence's work on one KV head are pairs of token and q head of the group, token after
+// token.
+struct QueryRows {
+  int32_t q_begin;
+  int32_t count;  // q_len * group
+  int32_t group;
+  int32_t prefix;  // kv_len - q_len: the position of the first token
+  int64_t token_stride;
+  int32_t head_begin;  // column of the group's first head
+
+  template <int kHeadDim>
+  __device__ static QueryRows of(const AttentionConfig& config, int32_t q_begin, int32_t q_len,
+                                 int32_t kv_len, int32_t kv_head) {
+    const int32_t group = config.num_heads / config.num_kv_heads;
+    return QueryRows{q_begin,
+                     q_len * group,
+                     group,
+                     kv_len - q_len,
+                     int64_t{config.num_heads} * kHeadDim,
+                     kv_head * group * kHeadDim};
+  }
+  // Where row r begins in q and out.
+  template <int kHeadDim>
+  __device__ int64_t offset(int32_t r) const {
+    return (q_begin + r / group) * token_stride + head_begin + r % group * kHeadDim;
+  }
+  // The last position that row r sees; r may lie past the end.
+  __device__ int32_t position(int32_t r) const {
+    return prefix + (r < count ? r : count - 1) / group;
+  }
+};
+
+// Sends the copies of one page of a KV head, box by box: K to `k`, V to `v`. One lane.
+template <typename P>
+__device__ inline void copy_page(const KvTensorMap* map, int32_t num_kv_heads, int32_t head,
+                                 int32_t block, uint32_t k, uint32_t v, uint32_t barrier) {
+  const int32_t k_row = (block * 2 * num_kv_heads + head) * kPageTokens;
+  const int32_t v_row = k_row + num_kv_heads * kPageTokens;
+#pragma unroll
+  for (int group = 0; group < P::kGroups; ++group) {
+    copy_box(k + group * P::kGroupBytes, map, group * P::kColumns, k_row, barrier);
+  }
+#pragma unroll
+  for (int group = 0; group < P::kGroups; ++group) {
+    copy_box(v + group * P::kGroupBytes, map, group * P::kColumns, v_row, barrier);
+  }
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,293 @@
+// The attention plan: one block reads the lengths of the step's sequences and writes the records of
+// attention_work.cuh. It runs once a step and touches a few KB.
+#include "rudder/cuda/kernels/attention_work.cuh"
+#include "rudder/cuda/kernels/launch.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kThreads = 1024;
+constexpr int kWarps = kThreads / 32;
+constexpr int kBuckets = 64;     // of tile costs
+constexpr int kSlackParts = 16;  // a share, in slacks
+
+// What one sequence adds to each list.
+struct Counts {
+  int32_t units = 0;
+  int32_t split = 0;
+  int32_t tiled = 0;
+  int32_t empty = 0;
+  int32_t tiles = 0;
+
+  __device__ Counts& operator+=(const Counts& other) {
+    units += other.units;
+    split += other.split;
+    tiled += other.tiled;
+    empty += other.empty;
+    tiles += other.tiles;
+    return *this;
+  }
+};
+
+__device__ Counts shuffle_up(const Counts& c, int by) {
+  constexpr uint32_t kAll = 0xffffffffu;
+  return Counts{__shfl_up_sync(kAll, c.units, by), __shfl_up_sync(kAll, c.split, by),
+                __shfl_up_sync(kAll, c.tiled, by), __shfl_up_sync(kAll, c.empty, by),
+                __shfl_up_sync(kAll, c.tiles, by)};
+}
+
+// Inclusive sums over the block in the order of the threads; `scratch` holds one of each warp.
+__device__ Counts block_scan(Counts mine, Counts* scratch) {
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  for (int by = 1; by < 32; by *= 2) {
+    const Counts below = shuffle_up(mine, by);
+    if (lane >= by) mine += below;
+  }
+  __syncthreads();  // the last call's readers are done
+  if (lane == 31) scratch[warp] = mine;
+  __syncthreads();
+  if (warp == 0) {
+    Counts sum = scratch[lane];
+    for (int by = 1; by < kWarps; by *= 2) {
+      const Counts below = shuffle_up(sum, by);
+      if (lane >= by) sum += below;
+    }
+    scratch[lane] = sum;
+  }
+  __syncthreads();
+  if (warp > 0) mine += scratch[warp - 1];
+  return mine;
+}
+
+// The last of [0, count) whose key is <= `at`; keys rise, the first is <= `at`.
+template <typename Key>
+__device__ int32_t last_not_above(int32_t count, int32_t at, const Key& key) {
+  int32_t low = 0;
+  int32_t high = count - 1;
+  while (low < high) {
+    const int32_t middle = (low + high + 1) / 2;
+    if (key(middle) <= at) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+struct Totals {
+  Counts sum;         // of the sequences so far
+  int32_t max_pages;  // of a split sequence
+  int32_t min_pages;
+  int32_t max_cost;  // of a tile
+};
+
+// What the search for a unit reads of a SplitSeq, in shared memory for the first kSpans.
+struct Span {
+  int32_t unit_begin;
+  int32_t num_pages;
+};
+constexpr int kSpans = 2048;
+
+__device__ void list_sequences(const AttentionPlanParams& p, const WorkspaceView& work,
+                               Counts* scratch, Totals* totals, Span* spans) {
+  const int32_t heads = p.config.num_kv_heads;
+  const int32_t group = p.config.num_heads / heads;
+  const int32_t rows = tile_rows(p.config.prefill_kernel);
+  for (int32_t base = 0; base < p.bounds.num_seqs; base += kThreads) {
+    const int32_t s = base + static_cast<int32_t>(threadIdx.x);
+    SplitSeq seq = {};
+    Counts mine;
+    if (s < p.bounds.num_seqs) {
+      seq.q_begin = p.q_begin[s];
+      seq.q_len = p.q_begin[s + 1] - seq.q_begin;
+      seq.kv_len = p.kv_len[s];
+      seq.table_row = p.table_row[s];
+      if (seq.q_len <= 0) {
+        // Nothing to write.
+      } else if (seq.kv_len <= 0) {
+        mine.empty = 1;
+      } else if (attention_is_split(seq.q_len, group)) {
+        const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
+        seq.first_page = first / kAttentionBlockSize;
+        seq.num_pages = ceil_div(seq.kv_len, kAttentionBlockSize) - seq.first_page;
+        seq.row_tiles = ceil_div(seq.q_len * group, kRowTile);
+        mine.split = 1;
+        mine.units = seq.num_pages * heads * seq.row_tiles;
+        atomicMax(&totals->max_pages, seq.num_pages);
+        atomicMin(&totals->min_pages, seq.num_pages);
+      } else {
+        mine.tiled = 1;
+        mine.tiles = ceil_div(seq.q_len * group, rows);
+      }
+    }
+    const Counts upto = block_scan(mine, scratch);
+    const Counts before = totals->sum;
+    if (mine.split > 0) {
+      seq.unit_begin = before.units + upto.units - mine.units;
+      const int32_t entry = before.split + upto.split - 1;
+      work.split[entry] = seq;
+      if (entry < kSpans) spans[entry] = Span{seq.unit_begin, seq.num_pages};
+    } else if (mine.tiled > 0) {
+      TiledSeq tiled = {};
+      tiled.tile_begin = before.tiles + upto.tiles - mine.tiles;
+      tiled.q_begin = seq.q_begin;
+      tiled.q_len = seq.q_len;
+      tiled.kv_len = seq.kv_len;
+      tiled.table_row = seq.table_row;
+      work.tiled[before.tiled + upto.tiled - 1] = tiled;
+    } else if (mine.empty > 0) {
+      work.empty[before.empty + upto.empty - 1] = EmptySeq{seq.q_begin, seq.q_len};
+    }
+    __syncthreads();  // every thread has read totals->sum
+    if (threadIdx.x == kThreads - 1) totals->sum += upto;
+    __syncthreads();
+  }
+}
+
+// Units a worker.
+__device__ int32_t share_of(const Totals& totals, int32_t workers) {
+  const int32_t least = min(totals.max_pages, kMaxShareFloor);
+  const int32_t share = max(max(ceil_div(totals.sum.units, workers), least), 1);
+  // Segments of one length need not be cut when that costs no more than the slack.
+  const int32_t pages = totals.max_pages;
+  const int32_t whole = pages > 0 ? ceil_div(share, pages) * pages : share;
+  const bool uniform = totals.min_pages == pages;
+  return uniform && whole <= share + share / kSlackParts ? whole : share;
+}
+
+// Cuts the line of units.
+__device__ void divide(const AttentionPlanParams& p, const WorkspaceView& work,
+                       const Totals& totals, const Span* spans) {
+  const int32_t units = totals.sum.units;
+  const int32_t workers = split_workers(p.config);
+  const int32_t share = share_of(totals, workers);
+  const int32_t slack = p.config.whole_sequences ? 0 : share / kSlackParts;
+  const auto span_of = [&](int32_t e) {
+    return e < kSpans ? spans[e] : Span{work.split[e].unit_begin, work.split[e].num_pages};
+  };
+  const auto entry_of = [&](int32_t unit) {
+    return last_not_above(totals.sum.split, unit, [&](int32_t e) { return span_of(e).unit_begin; });
+  };
+  // Bounds near a segment's begin or end move there; with whole_sequences all go to the begin.
+  const auto bound = [&](int32_t worker) {
+    // share * workers may pass 2^31 by rounding only when units is near it.
+    const int64_t at = int64_t{share} * worker;
+    if (at >= units) return units;
+    const auto unit = static_cast<int32_t>(at);
+    const Span span = span_of(entry_of(unit));
+    const int32_t into = (unit - span.unit_begin) % span.num_pages;
+    if (into <= slack || p.config.whole_sequences) return unit - into;
+    return into + slack >= span.num_pages ? unit - into + span.num_pages : unit;
+  };
+  for (int32_t w = threadIdx.x; w < workers; w += kThreads) {
+    WorkerRange range = {};
+    range.begin = bound(w);
+    range.end = bound(w + 1);
+    range.share = share;
+    range.slack = slack;
+    range.num_empty = totals.sum.empty;
+    if (range.begin < range.end) {
+      range.entry = work.split + entry_of(range.begin);
+      range.seq = *range.entry;
+      const int32_t into = range.begin - range.seq.unit_begin;
+      const int32_t segment = into / range.seq.num_pages;
+      range.page = into % range.seq.num_pages;
+      range.kv_head = segment / range.seq.row_tiles;
+      range.row_tile = segment % range.seq.row_tiles;
+    }
+    work.workers[w] = range;
+    work.arrivals[w] = 0;
+  }
+  if (threadIdx.x == 0) {
+    PlanHeader header = {};
+    header.num_tiles = totals.sum.tiles;
+    *work.header = header;
+  }
+}
+
+// Steps of 64 tokens that a tile goes through.
+__device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq, int32_t tile) {
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  const int32_t rows = tile_rows(config.prefill_kernel);
+  const int32_t prefix = seq.kv_len - seq.q_len;
+  const int32_t all = seq.q_len * group;
+  const int32_t end = (tile + 1) * rows < all ? (tile + 1) * rows : all;
+  const int32_t last = prefix + (end - 1) / group;
+  const int32_t first = first_visible(prefix + tile * rows / group, config.window);
+  return last / 64 - first / 64 + 1;
+}
+
+// Lists the tiles longest first (to a 64th of the longest), so that the short ones fill the end.
+__device__ void order_tiles(const AttentionPlanParams& p, const WorkspaceView& work, Totals* totals,
+                            int32_t* buckets) {
+  const int32_t count = totals->sum.tiles;
+  const auto item_of = [&](int32_t i) {
+    const int32_t entry =
+        last_not_above(totals->sum.tiled, i, [&](int32_t e) { return work.tiled[e].tile_begin; });
+    return TileItem{entry, i - work.tiled[entry].tile_begin};
+  };
+  const auto cost_of = [&](const TileItem& item) {
+    return tile_cost(p.config, work.tiled[item.entry], item.tile);
+  };
+  const auto bucket_of = [&](int32_t cost) {
+    return kBuckets - 1 - static_cast<int32_t>(int64_t{cost} * (kBuckets - 1) / totals->max_cost);
+  };
+  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
+    atomicMax(&totals->max_cost, cost_of(item_of(i)));
+  }
+  if (threadIdx.x < kBuckets) buckets[threadIdx.x] = 0;
+  __syncthreads();
+  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
+    atomicAdd(&buckets[bucket_of(cost_of(item_of(i)))], 1);
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    int32_t begin = 0;
+    for (int b = 0; b < kBuckets; ++b) {
+      const int32_t in_bucket = buckets[b];
+      buckets[b] = begin;
+      begin += in_bucket;
+    }
+  }
+  __syncthreads();
+  for (int32_t i = threadIdx.x; i < count; i += kThreads) {
+    const TileItem item = item_of(i);
+    work.tiles[atomicAdd(&buckets[bucket_of(cost_of(item))], 1)] = item;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) plan_kernel(const AttentionPlanParams p) {
+  __shared__ Counts scratch[kWarps];
+  __shared__ Totals totals;
+  __shared__ Span spans[kSpans];
+  __shared__ int32_t buckets[kBuckets];
+  dependency_wait();
+  dependency_trigger();
+  if (threadIdx.x == 0) totals = Totals{Counts{}, 0, INT32_MAX, 1};
+  __syncthreads();
+  WorkspaceView work;
+  view_workspace(p.workspace, &work);
+  list_sequences(p, work, scratch, &totals, spans);
+  divide(p, work, totals, spans);
+  order_tiles(p, work, &totals, buckets);
+}
+
+}  // namespace
+
+cudaError_t launch_attention_plan(const AttentionPlanParams& params, cudaStream_t stream) {
+  const AttentionConfig& config = params.config;
+  if (config.num_kv_heads <= 0 || config.num_heads % config.num_kv_heads != 0 ||
+      config.num_heads / config.num_kv_heads > kMaxGroup ||
+      params.bounds.num_seqs > params.workspace.max_seqs ||
+      params.bounds.num_tokens > params.workspace.max_tokens) {
+    return cudaErrorInvalidValue;
+  }
+  if (params.bounds.num_seqs == 0) return cudaSuccess;
+  AttentionPlanParams resolved = params;
+  resolved.config.prefill_kernel = prefill_kernel_of(config, params.bounds);
+  return launch_pdl(plan_kernel, dim3(1), dim3(kThreads), 0, stream, resolved);
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,566 @@
+// Split attention (attention_work.cuh has the division of work): a persistent grid whose blocks
+// read equal shares of the cache. Within a block every warp is a stream of its own: the pages of a
+// part go to the four warps in turn, each warp has a ring of pages that its lane 0 keeps full
+// through the copy engine, running ahead over the ends of parts, and its own softmax. At the end of
+// a part the warps' sums meet in shared memory. Short segments go to one warp each, which waits for
+// nobody.
+//
+// mma.m16n8k16: 16 rows are the q heads of a group (times a few tokens), so each byte of the cache
+// is read once for all of them. fp8 becomes f16 in registers.
+#include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_work.cuh"
+#include "rudder/cuda/kernels/launch.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kMergeRows = 8;  // of a pass
+constexpr int kLeastSoloPages = 1;
+constexpr int kMostSoloPages = 16;
+
+constexpr int stages_of(int head_dim, KvType type) {
+  if (type == KvType::kFp8E4m3) return head_dim == 256 ? 2 : 5;
+  return head_dim == 64 ? 5 : 3;
+}
+
+// The part of a worker's range that lies in one segment.
+struct Part {
+  int32_t segment_begin;  // unit
+  int32_t kv_head;
+  int32_t row_tile;
+  int32_t first;  // pages [first, first + count) of the segment
+  int32_t count;
+  int32_t owner;  // the warp that does all of it, -1 = all warps
+
+  // A warp has the pages first_of(warp), + stride(), ...: pages_of(warp) of them.
+  __device__ int32_t first_of(int32_t warp) const { return first + (owner < 0 ? warp : 0); }
+  __device__ int32_t stride() const { return owner < 0 ? kWarps : 1; }
+  __device__ int32_t pages_of(int32_t warp) const {
+    if (owner >= 0) return owner == warp ? count : 0;
+    return count > warp ? (count - warp + kWarps - 1) / kWarps : 0;
+  }
+};
+
+// Walks a worker's range part after part. In shared memory, where each byte counts.
+class Cursor {
+ public:
+  Cursor() = default;
+  __device__ Cursor(const WorkerRange& range, const AttentionConfig& config)
+      : entry_(range.entry),
+        left_(range.end - range.begin),
+        segment_begin_(range.begin - range.page),
+        seq_(range.seq),
+        first_(range.page),
+        kv_head_(static_cast<int16_t>(range.kv_head)),
+        row_tile_(static_cast<int8_t>(range.row_tile)) {
+    const int32_t pages = max(kLeastSoloPages, min(kMostSoloPages, left_ / kWarps));
+    solo_pages_ = static_cast<int8_t>(config.whole_sequences ? kLeastSoloPages : pages);
+  }
+
+  // False at the end, else the next part; seq() is its sequence then.
+  __device__ bool next(int32_t num_kv_heads, Part& part) {
+    if (left_ == 0) return false;
+    if (kv_head_ == num_kv_heads) {
+      kv_head_ = 0;
+      seq_ = *++entry_;
+    }
+    const int32_t count = min(seq_.num_pages - first_, left_);
+    const bool solo = count == seq_.num_pages && count <= solo_pages_;
+    part = Part{segment_begin_, kv_head_, row_tile_, first_, count, solo ? solos_++ % kWarps : -1};
+    left_ -= count;
+    segment_begin_ += seq_.num_pages;
+    first_ = 0;
+    if (++row_tile_ == seq_.row_tiles) {
+      row_tile_ = 0;
+      ++kv_head_;
+    }
+    return true;
+  }
+
+  __device__ const SplitSeq& seq() const { return seq_; }
+
+ private:
+  const SplitSeq* entry_;
+  int32_t left_;  // units
+  // The next part.
+  int32_t segment_begin_;
+  SplitSeq seq_;
+  int32_t first_;
+  int16_t kv_head_;
+  int8_t row_tile_;
+  // Short segments go to one warp each: those of a page, and others if the range has one for every
+  // warp. Where rows must not depend on their company, by the segment alone.
+  int8_t solo_pages_;
+  int32_t solos_ = 0;
+};
+static_assert(sizeof(Cursor) == 64);
+
+template <int kHeadDim, KvType kType>
+struct SplitShared {
+  using P = Page<kHeadDim, kType>;
+  static constexpr int kStages = stages_of(kHeadDim, kType);
+  alignas(1024) uint8_t ring[kWarps][kStages][2][P::kBytes];
+  float sums[kWarps][kMergeRows][kHeadDim];
+  float2 max_sum[kWarps][kMergeRows];
+  uint64_t full[kWarps][kStages];
+  // Of each warp, here because they take registers in the page loop: where it sends, where it
+  // reads.
+  Cursor ahead[kWarps];
+  Cursor here[kWarps];
+  Part part[kWarps];
+  uint32_t arrived;
+};
+
+template <int kHeadDim, KvType kType>
+class SplitWarp {
+ public:
+  using P = Page<kHeadDim, kType>;
+  using Shared = SplitShared<kHeadDim, kType>;
+
+  __device__ SplitWarp(const AttentionParams& params, const WorkspaceView& work, Shared& shared,
+                       const WorkerRange& range)
+      : p_(params),
+        work_(work),
+        shared_(shared),
+        range_(range),
+        warp_(static_cast<int32_t>(threadIdx.x / 32)),
+        lane_(static_cast<int32_t>(threadIdx.x % 32)) {}
+
+  __device__ void run() {
+    if (lane_ == 0) {
+      shared_.ahead[warp_] = Cursor(range_, p_.config);
+      shared_.here[warp_] = Cursor(range_, p_.config);
+    }
+    __syncwarp();
+    for (int i = 0; i < Shared::kStages; ++i) send(i);
+    Part part;
+    while (step(shared_.here[warp_], part)) {
+      if (lane_ == 0) shared_.part[warp_] = part;
+      __syncwarp();
+      if (part.owner < 0 || part.owner == warp_)
+        attend(shared_.here[warp_].seq(), shared_.part[warp_]);
+    }
+  }
+
+ private:
+  // The next part of a cursor that the warp shares.
+  __device__ bool step(Cursor& cursor, Part& part) {
+    Cursor moved = cursor;
+    const bool found = moved.next(p_.config.num_kv_heads, part);
+    __syncwarp();
+    if (lane_ == 0) cursor = moved;
+    __syncwarp();
+    return found;
+  }
+
+  // Sends the warp's next page, whichever part has it, to a stage that nobody reads any more.
+  __device__ void send(int32_t stage) {
+    while (sent_ == to_send_) {
+      Part part;
+      if (!step(shared_.ahead[warp_], part)) return;
+      const SplitSeq& seq = shared_.ahead[warp_].seq();
+      pages_ =
+          p_.block_table + seq.table_row * p_.max_blocks + seq.first_page + part.first_of(warp_);
+      stride_ = part.stride();
+      to_send_ = part.pages_of(warp_);
+      kv_head_ = part.kv_head;
+      sent_ = 0;
+    }
+    if (sent_ % 32 == 0) {
+      const int32_t mine = sent_ + lane_;
+      ids_ = mine < to_send_ ? pages_[mine * stride_] : 0;
+    }
+    const int32_t block = __shfl_sync(kAllLanes, ids_, sent_ % 32);
+    ++sent_;
+    if (lane_ == 0) {
+      const uint32_t full = shared_address(&shared_.full[warp_][stage]);
+      barrier_expect(full, 2 * P::kBytes);
+      const uint32_t k = shared_address(shared_.ring[warp_][stage][0]);
+      if constexpr (P::kFullGroups) {
+        copy_whole_page(k, &p_.kv, kv_head_, block, full);
+      } else {
+        copy_page<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, k + P::kBytes, full);
+      }
+    }
+  }
+
+  __device__ void attend(const SplitSeq& seq, const Part& part) {
+    const int g = lane_ / 4;
+    const QueryRows rows =
+        QueryRows::of<kHeadDim>(p_.config, seq.q_begin, seq.q_len, seq.kv_len, part.kv_head);
+    const int32_t row = part.row_tile * kRowTile;
+    const int32_t mine = part.pages_of(warp_);
+    float out[P::kOutTiles][4] = {};
+    SoftmaxRows softmax;
+    if (mine > 0) {
+      uint32_t q[P::kSteps][4];
+      const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
+      P::load_q(q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
+                row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
+                lane_ % 4);
+      const int32_t last[2] = {rows.position(row + g), rows.position(row + g + 8)};
+      const int32_t first[2] = {first_visible(last[0], p_.config.window),
+                                first_visible(last[1], p_.config.window)};
+      // Pages that all rows see whole need no mask.
+      const int32_t open_begin = first_visible(seq.kv_len - 1, p_.config.window);
+      const int32_t open_end = rows.prefix + 1;
+      const ScoreMap map(p_.scale, p_.softcap,
+                         p_.k_scale != nullptr ? p_.k_scale[part.kv_head] : 1.0f);
+      const int32_t kv_len = seq.kv_len;
+      const int32_t stride = part.stride() * kPageTokens;
+      int32_t begin = (seq.first_page + part.first_of(warp_)) * kPageTokens;
+      for (int32_t i = 0; i < mine; ++i, begin += stride) {
+        barrier_wait(shared_address(&shared_.full[warp_][stage_]), phase_);
+        float s[2][4];
+        P::scores(s, q, shared_address(shared_.ring[warp_][stage_][0]), lane_);
+        map_scores(s, map);
+        if (begin < open_begin || begin + kPageTokens > open_end) {
+          mask_scores(s, begin, first, last, lane_ % 4);
+        }
+        softmax_step(s, softmax, out);
+        uint32_t weights[4];
+        P::pack_weights(weights, s, 0);
+        P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
+                                     kv_len - begin, lane_);
+        __syncwarp();
+        send(stage_);
+        if (++stage_ == Shared::kStages) {
+          stage_ = 0;
+          phase_ ^= 1;
+        }
+      }
+    }
+    if (part.owner < 0) {
+      finish(seq, part, rows, out, softmax);
+    } else {
+      write_alone(part, rows, out, softmax);
+    }
+  }
+
+  // Swizzled, so that neither the warps' writes nor the block's reads meet in a bank.
+  __device__ static int column_at(int row, int column) {
+    return column ^ (P::kFp8 ? row % 2 * 16 : row % 4 * 8);
+  }
+
+  // The result of a part that this warp had for itself.
+  __device__ void write_alone(const Part& part, const QueryRows& rows,
+                              const float (&out)[P::kOutTiles][4], const SoftmaxRows& softmax) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const float over = scale_of_values(part.kv_head) / row_sum(softmax.sum[half]);
+      const int32_t r = part.row_tile * kRowTile + half * 8 + lane_ / 4;
+      if (r >= rows.count) continue;
+      P::write_row(static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r), out, half, over,
+                   lane_ % 4);
+    }
+  }
+
+  // Adds up the warps' sums, 8 rows a pass, and writes the result or the worker's partial result.
+  __device__ void finish(const SplitSeq& seq, const Part& part, const QueryRows& rows,
+                         const float (&out)[P::kOutTiles][4], const SoftmaxRows& softmax) {
+    const int32_t begin = part.row_tile * kRowTile;
+    const int32_t count = min(kRowTile, rows.count - begin);
+    const int32_t warps = min(kWarps, part.count);
+    const bool whole = part.count == seq.num_pages;
+    const int32_t place =
+        2 * static_cast<int32_t>(blockIdx.x) + (part.segment_begin >= range_.begin ? 1 : 0);
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (half * kMergeRows >= count) break;
+      __syncthreads();  // the buffer's last readers are done
+      if (warp_ < warps) store_sums(out, softmax, half);
+      __syncthreads();
+      const int32_t r = half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16;
+      if (r >= count) continue;
+      float2 total;
+      float factor[kWarps];
+      merge_factors(r % kMergeRows, warps, factor, total);
+      if (whole) {
+        write_row(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
+                  scale_of_values(part.kv_head) / total.y);
+      } else {
+        write_partial(place * kRowTile + r, r % kMergeRows, warps, factor, total);
+      }
+    }
+    if (!whole) arrive(part, part.segment_begin + seq.num_pages, rows, count);
+  }
+
+  __device__ void store_sums(const float (&out)[P::kOutTiles][4], const SoftmaxRows& softmax,
+                             int half) {
+    const int g = lane_ / 4;
+    const int t = lane_ % 4;
+    const float sum = row_sum(softmax.sum[half]);
+    if (t == 0) shared_.max_sum[warp_][g] = make_float2(softmax.max[half], sum);
+#pragma unroll
+    for (int i = 0; i < P::kPieces; ++i) {
+      float values[P::kPiece];
+      P::piece(values, out, i, half);
+      float* to = &shared_.sums[warp_][g][column_at(g, P::piece_column(i, t))];
+      if constexpr (P::kPiece == 4) {
+        *reinterpret_cast<float4*>(to) = make_float4(values[0], values[1], values[2], values[3]);
+      } else {
+        *reinterpret_cast<float2*>(to) = make_float2(values[0], values[1]);
+      }
+    }
+  }
+
+  __device__ void merge_factors(int row, int warps, float (&factor)[kWarps], float2& total) {
+    total = make_float2(minus_infinity(), 0);
+    for (int w = 0; w < warps; ++w) total.x = fmaxf(total.x, shared_.max_sum[w][row].x);
+    const float shift = total.x == minus_infinity() ? 0.0f : total.x;
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      factor[w] = 0;
+      if (w < warps) {
+        const float2 one = shared_.max_sum[w][row];
+        factor[w] = exp2_fast(one.x - shift);
+        total.y += one.y * factor[w];
+      }
+    }
+  }
+
+  // Four columns of a row over all warps.
+  __device__ float4 merged(int row, int column, int warps, const float (&factor)[kWarps]) {
+    float4 sum = {};
+#pragma unroll
+    for (int w = 0; w < kWarps; ++w) {
+      if (w < warps) {
+        const float4 one =
+            *reinterpret_cast<const float4*>(&shared_.sums[w][row][column_at(row, column)]);
+        sum.x += one.x * factor[w];
+        sum.y += one.y * factor[w];
+        sum.z += one.z * factor[w];
+        sum.w += one.w * factor[w];
+      }
+    }
+    return sum;
+  }
+
+  __device__ void write_row(int64_t offset, int row, int warps, const float (&factor)[kWarps],
+                            float over) {
+    for (int column = static_cast<int>(threadIdx.x) % 16 * 4; column < kHeadDim; column += 64) {
+      write_four(offset + column, merged(row, column, warps, factor), over);
+    }
+  }
+
+  __device__ void write_four(int64_t at, const float4& sum, float over) {
+    *reinterpret_cast<uint2*>(static_cast<__nv_bfloat16*>(p_.out) + at) =
+        make_uint2(pack_bf16(sum.x * over, sum.y * over), pack_bf16(sum.z * over, sum.w * over));
+  }
+
+  __device__ void write_partial(int32_t place, int row, int warps, const float (&factor)[kWarps],
+                                const float2& total) {
+    const int lane = static_cast<int>(threadIdx.x) % 16;
+    if (lane == 0) work_.partial_max_sum[place] = total;
+    for (int column = lane * 4; column < kHeadDim; column += 64) {
+      *reinterpret_cast<float4*>(work_.partial_out + int64_t{place} * kHeadDim + column) =
+          merged(row, column, warps, factor);
+    }
+  }
+
+  // Tells that this worker's partial result is in place; the last of a segment adds them up.
+  __device__ void arrive(const Part& part, int32_t end, const QueryRows& rows, int32_t count) {
+    // The workers with a bound inside the segment (WorkerRange: none within `slack` of its ends).
+    const int32_t first = (part.segment_begin + range_.slack) / range_.share;
+    const int32_t last = (end - range_.slack - 1) / range_.share;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence();
+      shared_.arrived = atomicAdd(&work_.arrivals[first], 1u);
+      __threadfence();
+    }
+    __syncthreads();
+    if (shared_.arrived != static_cast<uint32_t>(last - first)) return;
+    if (threadIdx.x == 0) work_.arrivals[first] = 0;
+    const int32_t warps = min(kWarps, last - first + 1);
+    for (int32_t base = 0; base < count; base += kMergeRows) {
+      __syncthreads();
+      if (warp_ < warps) add_partials(first, last, base, count);
+      __syncthreads();
+      const int32_t row = static_cast<int32_t>(threadIdx.x) / 16;
+      if (base + row >= count) continue;
+      float2 total;
+      float factor[kWarps];
+      merge_factors(row, warps, factor, total);
+      write_row(rows.offset<kHeadDim>(part.row_tile * kRowTile + base + row), row, warps, factor,
+                scale_of_values(part.kv_head) / total.y);
+    }
+  }
+
+  // Sums of rows [base, base + 8) over every fourth worker, to where finish() puts those of a warp.
+  __device__ void add_partials(int32_t first, int32_t last, int32_t base, int32_t count) {
+    constexpr int kQuads = (kHeadDim + 127) / 128;  // of four columns, a lane's
+    constexpr int kRows = kMergeRows / kQuads;      // at a time
+    constexpr int kBatch = kQuads == 1 ? 3 : 2;     // workers whose loads are on their way at once
+    for (int begin = 0; begin < kMergeRows && base + begin < count; begin += kRows) {
+      float4 sums[kRows][kQuads] = {};
+      float2 totals[kRows];
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) totals[r] = make_float2(minus_infinity(), 0);
+#pragma unroll 1
+      for (int32_t from = first + warp_; from <= last; from += kBatch * kWarps) {
+        float2 total[kBatch][kRows];
+        float4 values[kBatch][kRows][kQuads];
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+          const int32_t w = from + i * kWarps;
+          // The first worker's part is its range's last one, the others' their first one.
+          const int32_t place = (2 * w + (w == first ? 1 : 0)) * kRowTile + base + begin;
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            load_partial(place + r, w <= last && base + begin + r < count, total[i][r],
+                         values[i][r]);
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < kBatch; ++i) {
+#pragma unroll
+          for (int r = 0; r < kRows; ++r) {
+            add_partial(totals[r], sums[r], total[i][r], values[i][r]);
+          }
+        }
+      }
+#pragma unroll
+      for (int r = 0; r < kRows; ++r) {
+        if (lane_ == 0) shared_.max_sum[warp_][begin + r] = totals[r];
+#pragma unroll
+        for (int i = 0; i < kQuads; ++i) {
+          const int column = i * 128 + lane_ * 4;
+          if (column < kHeadDim) {
+            float* to = &shared_.sums[warp_][begin + r][column_at(begin + r, column)];
+            *reinterpret_cast<float4*>(to) = sums[r][i];
+          }
+        }
+      }
+    }
+  }
+
+  template <int kQuads>
+  __device__ void load_partial(int32_t place, bool valid, float2& total,
+                               float4 (&values)[kQuads]) const {
+    total = make_float2(minus_infinity(), 0);
+    if (valid) total = __ldcg(&work_.partial_max_sum[place]);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      const int column = i * 128 + lane_ * 4;
+      values[i] = float4{};
+      if (valid && column < kHeadDim) {
+        values[i] = __ldcg(reinterpret_cast<const float4*>(work_.partial_out +
+                                                           int64_t{place} * kHeadDim + column));
+      }
+    }
+  }
+
+  template <int kQuads>
+  __device__ static void add_partial(float2& total, float4 (&sum)[kQuads], const float2& other,
+                                     const float4 (&values)[kQuads]) {
+    const float top = fmaxf(total.x, other.x);
+    const float shift = top == minus_infinity() ? 0.0f : top;
+    const float mine = exp2_fast(total.x - shift);
+    const float its = exp2_fast(other.x - shift);
+    total = make_float2(top, total.y * mine + other.y * its);
+#pragma unroll
+    for (int i = 0; i < kQuads; ++i) {
+      sum[i].x = sum[i].x * mine + values[i].x * its;
+      sum[i].y = sum[i].y * mine + values[i].y * its;
+      sum[i].z = sum[i].z * mine + values[i].z * its;
+      sum[i].w = sum[i].w * mine + values[i].w * its;
+    }
+  }
+
+  __device__ float scale_of_values(int32_t kv_head) const {
+    return p_.v_scale != nullptr ? p_.v_scale[kv_head] : 1.0f;
+  }
+
+  const AttentionParams& p_;
+  const WorkspaceView& work_;
+  Shared& shared_;
+  const WorkerRange& range_;
+  const int32_t warp_;
+  const int32_t lane_;
+  // The ring: the stage that is read next, and of its barrier the phase.
+  int32_t stage_ = 0;
+  uint32_t phase_ = 0;
+  // What is sent next.
+  const int32_t* pages_ = nullptr;
+  int32_t stride_ = 1;
+  int32_t sent_ = 0;
+  int32_t to_send_ = 0;
+  int32_t kv_head_ = 0;
+  int32_t ids_ = 0;  // lane i has the block of page sent_ / 32 * 32 + i
+};
+
+// Rows of padding.
+template <int kHeadDim>
+__device__ void write_zeros(const AttentionParams& p, const WorkspaceView& work,
+                            int32_t num_empty) {
+  const int32_t row_chunks = p.config.num_heads * kHeadDim / 8;
+  for (int32_t e = blockIdx.x; e < num_empty; e += gridDim.x) {
+    const EmptySeq seq = work.empty[e];
+    auto* out = static_cast<uint4*>(p.out) + int64_t{seq.q_begin} * row_chunks;
+    for (int64_t i = threadIdx.x; i < int64_t{seq.q_len} * row_chunks; i += kThreads) {
+      out[i] = uint4{};
+    }
+  }
+}
+
+template <int kHeadDim, KvType kType>
+__global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType))
+    split_kernel(const __grid_constant__ AttentionParams p) {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& shared = *reinterpret_cast<SplitShared<kHeadDim, kType>*>(raw);
+  if (threadIdx.x == 0) {
+    prefetch_map(kHeadDim == 96 ? p.kv.box : p.kv.page);
+    for (auto& ring : shared.full) {
+      for (uint64_t& barrier : ring) barrier_init(shared_address(&barrier), 1);
+    }
+    barrier_init_fence();
+  }
+  __syncthreads();
+  dependency_wait();
+  dependency_trigger();
+  WorkspaceView work;
+  view_workspace(p.workspace, &work);
+  const WorkerRange& range = work.workers[blockIdx.x];
+  if (range.begin < range.end) SplitWarp<kHeadDim, kType>(p, work, shared, range).run();
+  write_zeros<kHeadDim>(p, work, range.num_empty);
+}
+
+template <int kHeadDim, KvType kType>
+cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
+  constexpr size_t kShared = sizeof(SplitShared<kHeadDim, kType>);
+  static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
+  const cudaError_t error = cudaFuncSetAttribute(
+      split_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (error != cudaSuccess) return error;
+  return launch_pdl(split_kernel<kHeadDim, kType>,
+                    dim3(static_cast<unsigned>(split_workers(params.config))), dim3(kThreads),
+                    kShared, stream, params);
+}
+
+template <KvType kType>
+cudaError_t launch_of(const AttentionParams& params, cudaStream_t stream) {
+  switch (params.config.head_dim) {
+    case 64:
+      return launch<64, kType>(params, stream);
+    case 96:
+      return launch<96, kType>(params, stream);
+    case 128:
+      return launch<128, kType>(params, stream);
+    case 256:
+      return launch<256, kType>(params, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_attention_split(const AttentionParams& params, cudaStream_t stream) {
+  return params.config.kv_type == KvType::kBf16 ? launch_of<KvType::kBf16>(params, stream)
+                                                : launch_of<KvType::kFp8E4m3>(params, stream);
+}
+
+}  // namespace rudder::cuda

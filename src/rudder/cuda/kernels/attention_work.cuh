@@ -1,0 +1,167 @@
+// What the attention plan writes and the attention kernels read: records in the workspace. Private
+// to attention*.cu.
+//
+// Split work lies on a line of units. A unit is one page (KV block) of one segment; a segment is
+// what one row tile (16 pairs of token and q head) of one KV head of one sequence reads. Sequence
+// after sequence, in each KV head after KV head, in each row tile after row tile, in each page
+// after page. Worker w (a block of the persistent grid) has the units [w * share, (w + 1) * share).
+// A segment that several workers have a part of goes through partial results: the worker that comes
+// last adds them up. Of a worker only the first and the last part can be such, so 2 places a worker
+// are enough.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "rudder/cuda/kernels/attention.h"
+
+namespace rudder::cuda {
+
+inline constexpr int32_t kRowTile = 16;       // rows (token, q head) of a split segment
+inline constexpr int32_t kMaxWorkers = 640;   // blocks of the split kernel: at most 4 on each SM
+inline constexpr int32_t kMaxGroup = 16;      // q heads of a KV head
+inline constexpr int32_t kMinTiledRows = 64;  // rows of a tile: at least
+inline constexpr int32_t kMaxShareFloor = 8;  // a worker's pages: not cut finer than this
+
+struct PlanHeader {
+  int32_t num_tiles;
+  int32_t reserved[3];
+};
+
+struct alignas(16) SplitSeq {
+  int32_t unit_begin;
+  int32_t num_pages;  // visible to some row: pages [first_page, first_page + num_pages)
+  int32_t first_page;
+  int32_t kv_len;
+  int32_t q_begin;
+  int32_t q_len;
+  int32_t table_row;
+  int32_t row_tiles;
+};
+static_assert(sizeof(SplitSeq) == 32);
+
+struct alignas(16) WorkerRange {
+  int32_t begin;  // units
+  int32_t end;
+  const SplitSeq* entry;  // of unit `begin`
+  // Where unit `begin` is.
+  int32_t kv_head;
+  int32_t row_tile;
+  int32_t page;  // of the segment
+  // As for every worker.
+  int32_t share;
+  int32_t slack;
+  int32_t num_empty;
+  int32_t reserved[2];
+  SplitSeq seq;  // a copy of *entry
+};
+static_assert(sizeof(WorkerRange) == 80);
+
+struct alignas(16) TiledSeq {
+  int32_t tile_begin;
+  int32_t q_begin;
+  int32_t q_len;
+  int32_t kv_len;
+  int32_t table_row;
+  int32_t reserved[3];
+};
+static_assert(sizeof(TiledSeq) == 32);
+
+struct TileItem {
+  int32_t entry;  // TiledSeq
+  int32_t tile;   // rows [tile * tile_rows, ...) of its q_len * group
+};
+
+struct EmptySeq {  // padding: its rows of out become zeros
+  int32_t q_begin;
+  int32_t q_len;
+};
+
+struct WorkspaceView {
+  PlanHeader* header;
+  SplitSeq* split;          // [max_seqs]
+  TiledSeq* tiled;          // [max_seqs]
+  EmptySeq* empty;          // [max_seqs]
+  TileItem* tiles;          // longest first
+  WorkerRange* workers;     // [kMaxWorkers]
+  uint32_t* arrivals;       // [kMaxWorkers], by the first worker of a segment; 0 between launches
+  float2* partial_max_sum;  // [2 * kMaxWorkers, kRowTile]: max (of base-2 scores), sum
+  float* partial_out;       // [2 * kMaxWorkers, kRowTile, head_dim], unnormalised
+};
+
+__host__ __device__ inline size_t max_tiles(int32_t max_seqs, int32_t max_tokens) {
+  return static_cast<size_t>(max_tokens) * kMaxGroup / kMinTiledRows +
+         static_cast<size_t>(max_seqs);
+}
+
+// Where the parts of a workspace begin; returns the bytes in front of partial_out.
+__host__ __device__ inline size_t view_workspace(const AttentionWorkspace& workspace,
+                                                 WorkspaceView* view) {
+  char* base = static_cast<char*>(workspace.data);
+  size_t at = 0;
+  const auto take = [&](size_t bytes) {
+    char* part = base + at;
+    at += (bytes + 255) / 256 * 256;
+    return part;
+  };
+  const auto seqs = static_cast<size_t>(workspace.max_seqs);
+  view->header = reinterpret_cast<PlanHeader*>(take(sizeof(PlanHeader)));
+  view->workers = reinterpret_cast<WorkerRange*>(take(sizeof(WorkerRange) * kMaxWorkers));
+  view->arrivals = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t) * kMaxWorkers));
+  view->split = reinterpret_cast<SplitSeq*>(take(sizeof(SplitSeq) * seqs));
+  view->tiled = reinterpret_cast<TiledSeq*>(take(sizeof(TiledSeq) * seqs));
+  view->empty = reinterpret_cast<EmptySeq*>(take(sizeof(EmptySeq) * seqs));
+  view->tiles = reinterpret_cast<TileItem*>(
+      take(sizeof(TileItem) * max_tiles(workspace.max_seqs, workspace.max_tokens)));
+  view->partial_max_sum =
+      reinterpret_cast<float2*>(take(sizeof(float2) * 2 * kMaxWorkers * kRowTile));
+  view->partial_out = reinterpret_cast<float*>(base + at);
+  return at;
+}
+
+__host__ __device__ inline int32_t ceil_div(int32_t a, int32_t b) {
+  return (a + b - 1) / b;
+}
+
+// The first position that a token at `position` sees.
+__host__ __device__ inline int32_t first_visible(int32_t position, int32_t window) {
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
+
+// Blocks of the split kernel on one SM: what its shared memory and registers leave room for.
+__host__ __device__ constexpr int32_t split_blocks_per_sm(int32_t head_dim, KvType kv_type) {
+  return head_dim == 256 && kv_type == KvType::kBf16 ? 1 : 2;
+}
+__host__ __device__ inline int32_t split_workers(const AttentionConfig& config) {
+  const int32_t workers = config.num_sms * split_blocks_per_sm(config.head_dim, config.kv_type);
+  return workers < kMaxWorkers ? workers : kMaxWorkers;
+}
+
+// What kAuto stands for in a step: measured, see docs/adr/0008-attention-kernels.md. Rows that must
+// not depend on their company have one kernel, whatever the longest prompt is.
+inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
+                                       const AttentionBounds& bounds) {
+  if (config.prefill_kernel != PrefillKernel::kAuto) return config.prefill_kernel;
+  constexpr int32_t kMmaRows = 256;
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  const bool is_short = bounds.max_q_len * group <= kMmaRows && !config.whole_sequences;
+  return is_short ? PrefillKernel::kMmaSync : PrefillKernel::kWgmma;
+}
+
+__host__ __device__ constexpr int32_t tile_rows(PrefillKernel kernel) {
+  return kernel == PrefillKernel::kWgmma ? 128 : 64;
+}
+// Tiles times KV heads of the step, at most.
+inline int32_t tile_items_bound(const AttentionConfig& config, const AttentionBounds& bounds) {
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  return (bounds.num_tokens * group / tile_rows(config.prefill_kernel) + bounds.num_seqs) *
+         config.num_kv_heads;
+}
+
+cudaError_t launch_attention_split(const AttentionParams& params, cudaStream_t stream);
+cudaError_t launch_attention_mma(const AttentionParams& params, cudaStream_t stream);
+cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream);
+
+}  // namespace rudder::cuda
