@@ -283,6 +283,28 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
   RUDDER_CHECK(!weights.final_norm.empty() && spec.tied_head == weights.embedding.empty());
 }
 
+// Tells the backend what steps of this model look like.
+Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
+                             std::span<const ops::KvLayer> kv, ops::Ops& ops,
+                             const DecoderLimits& limits) {
+  ops::StepBounds bounds{.max_tokens = limits.max_tokens,
+                         .max_rows = limits.max_logits_rows,
+                         .max_seqs = limits.max_logits_rows,  // one row of each may be wanted
+                         .hidden = spec.hidden,
+                         .max_linear_in = spec.hidden,
+                         .head = &weights.head,
+                         .attention = {}};
+  std::vector<ops::AttentionShape> shapes;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    shapes.push_back({layer.attention.num_heads, layer.attention.window, kv[i]});
+    bounds.max_linear_in =
+        std::max({bounds.max_linear_in, q_width(layer.attention), int64_t{layer.mlp.width}});
+  }
+  bounds.attention = shapes;
+  return ops.prepare(bounds);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weights& weights,
@@ -292,6 +314,7 @@ Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weig
   RUDDER_CHECK(kv.size() == spec.layers.size());
   auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops);
   RUDDER_TRY_VOID(decoder->allocate(limits));
+  RUDDER_TRY_VOID(prepare_backend(spec, weights, kv, ops, limits));
   return decoder;
 }
 

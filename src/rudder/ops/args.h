@@ -143,4 +143,22 @@ struct LogitsArgs {
   View out;              // [R, vocab] f32
 };
 
+// One layer's attention, as Ops::prepare is told of it.
+struct AttentionShape {
+  int32_t num_heads = 0;
+  int32_t window = 0;  // 0 = all
+  KvLayer kv;
+};
+
+// What the steps of a loaded model may ask of a backend.
+struct StepBounds {
+  int32_t max_tokens = 0;     // T
+  int32_t max_rows = 0;       // R
+  int32_t max_seqs = 0;       // of one step
+  int64_t hidden = 0;         // width of the residual stream
+  int64_t max_linear_in = 0;  // the widest row that a product takes
+  const LinearWeight* head = nullptr;
+  std::span<const AttentionShape> attention;  // one a layer
+};
+
 }  // namespace rudder::ops

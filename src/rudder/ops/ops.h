@@ -44,6 +44,11 @@ class Ops {
   // Stacks the parts along `out` and packs them as this backend multiplies them.
   virtual Result<LinearWeight> make_linear(std::span<const LinearPart> parts) = 0;
 
+  // Told once, when a model is loaded and before its first step, so that a backend can settle its
+  // kernels and make room for them. An Error names a shape that it has no kernel for. A backend
+  // that takes every shape has nothing to do.
+  virtual Result<void> prepare(const StepBounds& /*bounds*/) { return {}; }
+
   // Host memory that copy_in and copy_out reach without a wait; zeroed, alive as long as this
   // object.
   virtual Result<View> allocate_staging(int64_t bytes) = 0;  // [bytes] u8
