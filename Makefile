@@ -4,11 +4,12 @@ BUILD := build/release
 JOBS := $(shell nproc)
 ARGS ?=
 
-.PHONY: help setup build serve test check clean
+.PHONY: help setup build serve test test-gpu check clean
 
 help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
 	@echo "make test    set up, check the sources, build, run every CPU test and the end-to-end tests"
+	@echo "make test-gpu  build and run what needs a GPU"
 	@echo "make build   build the rudder binary only"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
 
@@ -24,6 +25,11 @@ serve: build
 test:
 	@tools/setup.sh build test
 	@tools/test.sh
+
+test-gpu:
+	@tools/setup.sh build test
+	@RUDDER_CUDA=ON tools/build.sh release gpu_tests
+	@tools/gpu_tests.py $$(cat $(BUILD)/gpu_tests.txt)
 
 check:
 	@tools/setup.sh build test

@@ -2,6 +2,7 @@ include(${CMAKE_CURRENT_LIST_DIR}/rooms.cmake)
 
 add_custom_target(asan_tests)
 add_custom_target(tsan_tests)
+add_custom_target(gpu_tests)  # every test labelled gpu; gpu_tests.txt in the build folder lists them
 
 # rudder_room(NAME kv SRCS a.cpp ROOMS base DEPS pcre2 TESTS a_test.cpp TEST_ROOMS testing LABELS unit)
 # One static library a room, one test binary a room. ROOMS are rooms below (checked against the
@@ -35,6 +36,8 @@ endfunction()
 #             [SANITIZERS asan tsan])
 # SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
 # under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
+# Tests labelled gpu may run on another machine than they were built on: they find their files from the
+# repository's root, where they are started.
 function(rudder_test)
   if(NOT RUDDER_TESTS)
     return()
@@ -47,9 +50,17 @@ function(rudder_test)
   foreach(dep ${ARG_DEPS})
     target_link_libraries(${ARG_NAME} PRIVATE dep::${dep})
   endforeach()
-  target_compile_definitions(${ARG_NAME} PRIVATE RUDDER_SOURCE_DIR="${CMAKE_SOURCE_DIR}" ${ARG_DEFS})
+  set(source_dir ${CMAKE_SOURCE_DIR})
+  if("gpu" IN_LIST ARG_LABELS)
+    set(source_dir ".")
+    add_dependencies(gpu_tests ${ARG_NAME})
+    set_property(GLOBAL APPEND_STRING PROPERTY RUDDER_GPU_TESTS "$<TARGET_FILE:${ARG_NAME}>\n")
+    set(directory WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    set_target_properties(${ARG_NAME} PROPERTIES BUILD_RPATH "$ORIGIN;${CUDAToolkit_LIBRARY_DIR}")
+  endif()
+  target_compile_definitions(${ARG_NAME} PRIVATE RUDDER_SOURCE_DIR="${source_dir}" ${ARG_DEFS})
   target_link_libraries(${ARG_NAME} PRIVATE GTest::gtest GTest::gtest_main)
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS})
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS} ${directory})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()

@@ -8,20 +8,27 @@ if(RUDDER_LLD AND NOT CMAKE_EXE_LINKER_FLAGS MATCHES "fuse-ld")
   add_link_options(-fuse-ld=lld)
 endif()
 
-add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+# For C and C++ only: nvcc has its own (cuda.cmake).
+function(rudder_compile_options)
+  foreach(option ${ARGN})
+    add_compile_options($<$<COMPILE_LANGUAGE:C,CXX>:${option}>)
+  endforeach()
+endfunction()
+
+rudder_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor)
 # Warnings are errors with the compiler that the checks run with; a newer one warns of more, and so does
 # an instrumented build.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND NOT RUDDER_SANITIZE)
-  add_compile_options(-Werror)
-  add_compile_options(-Wno-restrict)  # false on std::string concatenation in GCC 12 (PR 105651)
+  rudder_compile_options(-Werror)
+  rudder_compile_options(-Wno-restrict)  # false on std::string concatenation in GCC 12 (PR 105651)
 endif()
-add_compile_options(-fstack-protector-strong -fno-plt)
+rudder_compile_options(-fstack-protector-strong -fno-plt)
 add_compile_definitions(_GLIBCXX_ASSERTIONS)
 # GCC 12 splits some functions into a hot part and an empty cold part. The empty part's unwind entry has
 # the address of the next function's cold part and hides that one's, so that an exception which passes
 # there ends the process. Without the split there is no empty part.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-fno-reorder-blocks-and-partition)
+  rudder_compile_options(-fno-reorder-blocks-and-partition)
 endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
 if(RUDDER_SANITIZE)  # a third less to compile than with -O2
@@ -29,9 +36,11 @@ if(RUDDER_SANITIZE)  # a third less to compile than with -O2
 endif()
 
 if(RUDDER_SANITIZE)
-  add_compile_options(-fsanitize=${RUDDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  rudder_compile_options(-fsanitize=${RUDDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${RUDDER_SANITIZE})
 else()
-  add_compile_options($<$<CONFIG:Release>:-U_FORTIFY_SOURCE> $<$<CONFIG:Release>:-D_FORTIFY_SOURCE=2>)
+  if(CMAKE_BUILD_TYPE STREQUAL "Release")
+    rudder_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)
+  endif()
   add_link_options(-Wl,-z,relro,-z,now)
 endif()

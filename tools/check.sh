@@ -6,7 +6,7 @@ cd "$(dirname "$0")/.."
 
 say() { printf '\033[1m==> check: %s\033[0m\n' "$*"; }
 
-mapfile -t sources < <(git ls-files 'src/*.h' 'src/*.cpp' 'apps/*.h' 'apps/*.cpp' 'tests/*.cpp' 'bench/*.cpp')
+mapfile -t sources < <(git ls-files 'src/*.h' 'src/*.cpp' 'src/*.cu' 'src/*.cuh' 'apps/*.h' 'apps/*.cpp' 'tests/*.cpp' 'bench/*.cpp')
 
 say "format (${#sources[@]} files)"
 clang-format-14 --dry-run --Werror "${sources[@]}"

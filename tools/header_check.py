@@ -11,7 +11,9 @@ import compile_commands
 def flags_for(header, commands):
     """Include paths, defines and the standard of a source beside the header (or any of the room)."""
     room = pathlib.PurePosixPath(header).parent
-    beside = [c for c in commands if pathlib.PurePosixPath(c).parent == room]
+    if room.name == "kernels":  # their headers are read by the host files of the folder above
+        room = room.parent
+    beside = [c for c in commands if pathlib.PurePosixPath(c).parent == room and c.endswith(".cpp")]
     arguments = commands[beside[0]] if beside else next(iter(commands.values()))
     flags = []
     words = iter(arguments)
@@ -28,6 +30,8 @@ def main():
     out = subprocess.run(["git", "ls-files", "src/*.h", "apps/*.h"], cwd=compile_commands.ROOT,
                          check=True, capture_output=True)
     headers = out.stdout.decode().split()
+    if not any(source.startswith("src/rudder/cuda/") for source in commands):
+        headers = [h for h in headers if not h.startswith("src/rudder/cuda/")]  # no toolkit here
 
     def check(header):
         command = ["g++", *flags_for(header, commands), "-fsyntax-only", "-x", "c++", "-"]

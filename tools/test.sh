@@ -6,14 +6,14 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 say() { printf '\033[1m==> %s (%d s)\033[0m\n' "$*" "$SECONDS"; }
 
-tools/build.sh release
+RUDDER_CUDA=AUTO tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
 
 say "checks"
 tools/check.sh
 
 say "tests"
-exclude=(-LE slow)
-[ "${RUDDER_TEST:-}" = slow ] && exclude=()
+exclude=(-LE 'slow|gpu')  # make test-gpu runs those
+[ "${RUDDER_TEST:-}" = slow ] && exclude=(-LE gpu)
 ctest --test-dir build/release --output-on-failure --no-tests=error -j "$(nproc)" "${exclude[@]}"
 
 for sanitizer in asan tsan; do

@@ -1,0 +1,42 @@
+# The CUDA backend: built where nvcc is. RUDDER_CUDA = AUTO takes it when it is there, ON demands it,
+# OFF leaves it out. RUDDER_HAS_CUDA says what came of it. Needs the toolkit only: no GPU, no driver.
+set(RUDDER_CUDA AUTO CACHE STRING "The CUDA backend: AUTO (where nvcc is), ON or OFF")
+set_property(CACHE RUDDER_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(RUDDER_HAS_CUDA OFF)
+
+# Sanitizers stop at the driver's door; what they look for is host code that builds without CUDA.
+if(RUDDER_CUDA STREQUAL "OFF" OR (RUDDER_CUDA STREQUAL "AUTO" AND RUDDER_SANITIZE))
+  return()
+endif()
+
+# One architecture, machine code only: kernels use instructions of sm_90a.
+set(CMAKE_CUDA_ARCHITECTURES 90a-real)
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_EXTENSIONS OFF)
+set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -DNDEBUG -lineinfo")
+if(RUDDER_CCACHE)
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${RUDDER_CCACHE})
+endif()
+
+# The toolkit's folder is often not on the PATH.
+find_program(RUDDER_NVCC nvcc PATHS /usr/local/cuda/bin)
+if(RUDDER_NVCC AND NOT CMAKE_CUDA_COMPILER)
+  set(ENV{CUDACXX} ${RUDDER_NVCC})
+endif()
+include(CheckLanguage)
+check_language(CUDA)
+if(CMAKE_CUDA_COMPILER)
+  enable_language(CUDA)
+  find_package(CUDAToolkit)
+endif()
+if(CUDAToolkit_FOUND AND CMAKE_CUDA_COMPILER_VERSION VERSION_GREATER_EQUAL 12.9)
+  set(RUDDER_HAS_CUDA ON)
+  # Warnings that nvcc passes on are the host compiler's; its own are errors.
+  add_compile_options("$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
+  message(STATUS "CUDA backend: nvcc ${CMAKE_CUDA_COMPILER_VERSION}, sm_90a")
+elseif(RUDDER_CUDA STREQUAL "ON")
+  message(FATAL_ERROR "RUDDER_CUDA is ON, and no nvcc of CUDA 12.9 or later that works was found")
+else()
+  message(STATUS "CUDA backend: left out, no nvcc of CUDA 12.9 or later was found")
+endif()

@@ -1,0 +1,118 @@
+#!/usr/bin/env python3
+"""Runs the test binaries of a GPU, each suite in a process of its own, and prints one table last.
+
+A fault of a kernel spoils every later test of its process, so after one what did not pass is run again,
+one test a process. Standard library only; needs a driver and the binaries, no build tree:
+    tools/gpu_tests.py [--filter REGEX] [--timeout SECONDS] BINARY..."""
+
+import argparse
+import collections
+import ctypes
+import pathlib
+import re
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+PASSED = re.compile(r"^\[       OK \] (\S+)", re.M)
+FAULT = re.compile(r"CUDA error|^ended with status|^no end in", re.M)
+SKIPPED = re.compile(r"^\[  SKIPPED \] (\S+)", re.M)
+
+MAX_ALONE = 30  # tests of a suite that are run again
+
+Row = collections.namedtuple("Row", "binary suite tests failed seconds")
+
+
+def gpu_count():
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def list_tests(binary):
+    """{suite: [full names]} as --gtest_list_tests prints them."""
+    out = subprocess.run([binary, "--gtest_list_tests"], capture_output=True, text=True, check=True)
+    suites = collections.OrderedDict()
+    suite = ""
+    for line in out.stdout.splitlines():
+        name = line.split("#")[0].rstrip()
+        if name.endswith(".") and not name.startswith(" "):
+            suite = name
+        elif name.startswith("  "):
+            suites.setdefault(suite[:-1], []).append(suite + name.strip())
+    return suites
+
+
+def run(binary, names, timeout):
+    """(output, names that did not pass, whether a fault may be why)."""
+    command = [binary, "--gtest_brief=0", "--gtest_filter=" + ":".join(names)]
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                              timeout=timeout, text=True, errors="replace")
+        output = done.stdout
+        if done.returncode not in (0, 1):
+            output += f"\nended with status {done.returncode}\n"
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"").decode(errors="replace") + f"\nno end in {timeout} s\n"
+    fine = set(PASSED.findall(output)) | set(SKIPPED.findall(output))
+    failed = [name for name in names if name not in fine]
+    return output, failed, bool(failed) and FAULT.search(output) is not None
+
+
+def without_passes(output, limit=20000):
+    lines = [l for l in output.splitlines()
+             if not l.startswith(("[ RUN ", "[       OK", "[-----", "[=====", "Note: "))]
+    text = "\n".join(lines).strip()
+    return text if len(text) <= limit else text[:limit] + "\n... (cut)"
+
+
+def run_suite(binary, suite, names, timeout):
+    start = time.monotonic()
+    output, failed, fault = run(binary, names, timeout)
+    print(f"--- {pathlib.Path(binary).name} {suite}: {len(names) - len(failed)} of {len(names)} pass")
+    shown = without_passes(output)
+    if shown:
+        print(shown, flush=True)
+    if fault and len(names) > 1:
+        still = failed[MAX_ALONE:]
+        for name in failed[:MAX_ALONE]:
+            output, again, _ = run(binary, [name], timeout)
+            still += again
+            print(f"--- alone: {name}: {'FAILS' if again else 'passes'}")
+            if again:
+                print(without_passes(output, 3000), flush=True)
+        failed = still
+    return Row(pathlib.Path(binary).name, suite, len(names), len(failed), time.monotonic() - start)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--filter", default="", help="only suites that this regular expression finds")
+    parser.add_argument("--timeout", type=float, default=120, help="seconds of one process")
+    parser.add_argument("binaries", nargs="+")
+    arguments = parser.parse_args()
+    if gpu_count() == 0:
+        print("there is no GPU here: the tests labelled gpu were not run")
+        return 1
+    rows = []
+    for binary in arguments.binaries:
+        binary = str(pathlib.Path(binary).resolve())
+        for suite, names in list_tests(binary).items():
+            if re.search(arguments.filter, suite):
+                rows.append(run_suite(binary, suite, names, arguments.timeout))
+    print(f"\n{'binary':<26} {'suite':<44} {'tests':>6} {'failed':>7} {'seconds':>8}")
+    for row in rows:
+        print(f"{row.binary:<26} {row.suite:<44} {row.tests:>6} {row.failed:>7} {row.seconds:>8.1f}")
+    failed = sum(row.failed for row in rows)
+    print(f"{sum(row.tests for row in rows)} tests, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
