@@ -1,0 +1,176 @@
+#include "rudder/cuda/attention_layers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rudder/base/log.h"
+#include "rudder/cuda/device_status.h"
+#include "rudder/cuda/kernels/plain_attention.h"
+
+namespace rudder::cuda {
+
+using tensor::DType;
+
+namespace {
+
+constexpr int32_t kTunedHeadDims[] = {64, 96, 128, 256};
+constexpr int32_t kMaxTunedGroup = 16;
+
+// Steps of a backend that was not told its bounds (tests) have at least this much room.
+constexpr int32_t kLeastSeqs = 64;
+constexpr int32_t kLeastTokens = 1024;
+
+}  // namespace
+
+std::string AttentionLayers::Kind::to_string() const {
+  return fmt::format("{} heads, {} KV heads, head_dim {}, window {}, blocks of {} {}", num_heads,
+                     num_kv_heads, head_dim, window, block_size, kv_is_fp8 ? "F8_E4M3" : "BF16");
+}
+
+std::string AttentionLayers::refusal(const Kind& kind) {
+  if (kind.num_kv_heads < 1 || kind.num_heads % kind.num_kv_heads != 0) {
+    return "heads are no multiple of KV heads";
+  }
+  if (kind.head_dim < 1 || kind.head_dim > kPlainAttentionMaxHeadDim) {
+    return fmt::format("head_dim is not in 1..{}", kPlainAttentionMaxHeadDim);
+  }
+  return {};
+}
+
+bool AttentionLayers::is_tuned(const Kind& kind) {
+  return kind.block_size == kAttentionBlockSize &&
+         kind.num_heads / kind.num_kv_heads <= kMaxTunedGroup &&
+         std::find(std::begin(kTunedHeadDims), std::end(kTunedHeadDims), kind.head_dim) !=
+             std::end(kTunedHeadDims);
+}
+
+AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
+  AttentionConfig config;
+  config.num_heads = kind.num_heads;
+  config.num_kv_heads = kind.num_kv_heads;
+  config.head_dim = kind.head_dim;
+  config.window = kind.window;
+  config.kv_type = kind.kv_is_fp8 ? KvType::kFp8E4m3 : KvType::kBf16;
+  config.num_sms = num_sms_;
+  return config;
+}
+
+Result<void> AttentionLayers::prepare(std::span<const ops::AttentionShape> shapes, int32_t max_seqs,
+                                      int32_t max_tokens) {
+  for (const ops::AttentionShape& shape : shapes) {
+    const Kind kind{shape.num_heads,   shape.kv.num_kv_heads,
+                    shape.kv.head_dim, shape.kv.block_size,
+                    shape.window,      shape.kv.storage.dtype == DType::kF8E4M3};
+    if (const std::string why = refusal(kind); !why.empty()) {
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("no attention kernel takes {}: {}", kind.to_string(), why), "device");
+    }
+    if (!is_tuned(kind)) {
+      if (plans_.try_emplace(kind).second) {
+        log_warn("attention of {} has no tuned kernel and is slow", kind.to_string());
+      }
+      continue;
+    }
+    RUDDER_TRY_VOID(make_room(kind, max_seqs, max_tokens));
+    RUDDER_TRY_VOID(tensor_map(shape.kv, kind));
+  }
+  return {};
+}
+
+Result<void> AttentionLayers::make_room(const Kind& kind, int32_t max_seqs, int32_t max_tokens) {
+  AttentionWorkspace& room = plans_[kind].workspace;
+  if (room.data != nullptr && room.max_seqs >= max_seqs && room.max_tokens >= max_tokens) return {};
+  const int32_t seqs = std::max({max_seqs, room.max_seqs, kLeastSeqs});
+  const int32_t tokens = std::max({max_tokens, room.max_tokens, kLeastTokens});
+  const auto bytes = static_cast<int64_t>(attention_workspace_bytes(seqs, tokens, kind.head_dim));
+  RUDDER_TRY(const ops::View data, memory_.allocate_raw(DType::kU8, {bytes}));
+  room = {data.data, seqs, tokens};
+  return {};
+}
+
+Result<const KvTensorMap*> AttentionLayers::tensor_map(const ops::KvLayer& kv, const Kind& kind) {
+  const auto [place, is_new] = maps_.try_emplace(kv.storage.data);
+  if (is_new) {
+    const cudaError_t error =
+        make_kv_tensor_map(kv.storage.data, config_of(kind).kv_type, kv.storage.shape[0],
+                           kind.num_kv_heads, kind.head_dim, &place->second);
+    if (error != cudaSuccess) {
+      maps_.erase(place);
+      return tl::unexpected(device_error(error, "make_kv_tensor_map", kind.to_string()));
+    }
+  }
+  return &place->second;
+}
+
+void AttentionLayers::begin_step(const ops::AttentionBatch& batch) {
+  batch_ = batch;
+  for (auto& [kind, plan] : plans_) plan.is_current = false;
+}
+
+Result<void> AttentionLayers::attend(const ops::AttentionArgs& args) {
+  const Kind kind{args.num_heads,   args.kv.num_kv_heads,
+                  args.kv.head_dim, args.kv.block_size,
+                  args.window,      args.kv.storage.dtype == DType::kF8E4M3};
+  return is_tuned(kind) ? attend_tuned(args, kind) : attend_plain(args, kind);
+}
+
+Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const Kind& kind) {
+  AttentionBounds bounds;
+  bounds.num_seqs = static_cast<int32_t>(batch_.kv_len.shape[0]);
+  bounds.num_tokens = static_cast<int32_t>(args.q.shape[0]);
+  bounds.max_q_len = batch_.max_q_len;
+  RUDDER_TRY_VOID(make_room(kind, bounds.num_seqs, bounds.num_tokens));
+  RUDDER_TRY(const KvTensorMap* const map, tensor_map(args.kv, kind));
+  Plan& plan = plans_[kind];
+  if (!plan.is_current) {
+    AttentionPlanParams params;
+    params.config = config_of(kind);
+    params.bounds = bounds;
+    params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
+    params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
+    params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
+    params.workspace = plan.workspace;
+    RUDDER_CUDA_TRY(launch_attention_plan(params, stream_), "plan_attention", kind.to_string());
+    plan.is_current = true;
+  }
+  AttentionParams params;
+  params.config = config_of(kind);
+  params.bounds = bounds;
+  params.kv = *map;
+  params.block_table = static_cast<const int32_t*>(batch_.block_table.data);
+  params.max_blocks = batch_.block_table.shape[1];
+  params.scale = args.scale;
+  params.softcap = args.softcap;
+  params.q = args.q.data;
+  params.out = args.out.data;
+  params.workspace = plan.workspace;
+  RUDDER_CUDA_TRY(launch_attention(params, stream_), "attention", kind.to_string());
+  return {};
+}
+
+Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const Kind& kind) {
+  PlainAttentionParams params;
+  params.q = args.q.data;
+  params.kv = args.kv.storage.data;
+  params.kv_is_fp8 = kind.kv_is_fp8;
+  params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
+  params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
+  params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
+  params.block_table = static_cast<const int32_t*>(batch_.block_table.data);
+  params.max_blocks = batch_.block_table.shape[1];
+  params.num_seqs = static_cast<int32_t>(batch_.kv_len.shape[0]);
+  params.num_tokens = static_cast<int32_t>(args.q.shape[0]);
+  params.num_heads = kind.num_heads;
+  params.num_kv_heads = kind.num_kv_heads;
+  params.head_dim = kind.head_dim;
+  params.block_size = kind.block_size;
+  params.window = kind.window;
+  params.scale = args.scale;
+  params.softcap = args.softcap;
+  params.out = args.out.data;
+  RUDDER_CUDA_TRY(launch_plain_attention(params, stream_), "attention", kind.to_string());
+  return {};
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,76 @@
+// AttentionLayers: which attention kernel serves which layer, and what each needs beside its
+// tensors: a plan and a workspace for every kind of layer, a tensor map for every layer's cache.
+// Owned by CudaOps and used by its thread.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <tuple>
+
+#include "rudder/base/result.h"
+#include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/kernels/attention.h"
+#include "rudder/ops/args.h"
+
+namespace rudder::cuda {
+
+class AttentionLayers {
+ public:
+  // `memory` outlives it.
+  AttentionLayers(DeviceMemory& memory, cudaStream_t stream, int32_t num_sms)
+      : memory_(memory), stream_(stream), num_sms_(num_sms) {}
+
+  // Makes room for steps of up to so many sequences and tokens. An Error: a shape that no kernel
+  // takes, or no memory.
+  Result<void> prepare(std::span<const ops::AttentionShape> shapes, int32_t max_seqs,
+                       int32_t max_tokens);
+
+  // The step's batch; plans are made when a layer first asks for them.
+  void begin_step(const ops::AttentionBatch& batch);
+  Result<void> attend(const ops::AttentionArgs& args);
+
+ private:
+  // What layers have in common that share a plan.
+  struct Kind {
+    int32_t num_heads = 0;
+    int32_t num_kv_heads = 0;
+    int32_t head_dim = 0;
+    int32_t block_size = 0;
+    int32_t window = 0;
+    bool kv_is_fp8 = false;
+
+    bool operator<(const Kind& other) const {
+      const auto fields = [](const Kind& k) {
+        return std::tie(k.num_heads, k.num_kv_heads, k.head_dim, k.block_size, k.window,
+                        k.kv_is_fp8);
+      };
+      return fields(*this) < fields(other);
+    }
+    std::string to_string() const;
+  };
+  struct Plan {
+    AttentionWorkspace workspace;
+    bool is_current = false;  // of this step
+  };
+
+  static std::string refusal(const Kind& kind);  // empty: some kernel takes it
+  static bool is_tuned(const Kind& kind);        // the tuned kernels take it
+  AttentionConfig config_of(const Kind& kind) const;
+  Result<void> make_room(const Kind& kind, int32_t max_seqs, int32_t max_tokens);
+  Result<const KvTensorMap*> tensor_map(const ops::KvLayer& kv, const Kind& kind);
+  Result<void> attend_tuned(const ops::AttentionArgs& args, const Kind& kind);
+  Result<void> attend_plain(const ops::AttentionArgs& args, const Kind& kind);
+
+  DeviceMemory& memory_;
+  const cudaStream_t stream_;
+  const int32_t num_sms_;
+  ops::AttentionBatch batch_;
+  std::map<Kind, Plan> plans_;
+  std::map<const void*, KvTensorMap> maps_;  // by the cache's address
+};
+
+}  // namespace rudder::cuda

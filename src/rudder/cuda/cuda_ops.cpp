@@ -1,0 +1,423 @@
+#include "rudder/cuda/cuda_ops.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/check.h"
+#include "rudder/base/log.h"
+#include "rudder/cuda/attention_layers.h"
+#include "rudder/cuda/cublaslt_api.h"
+#include "rudder/cuda/device_info.h"
+#include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/device_status.h"
+#include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/linear_epilogue.h"
+#include "rudder/cuda/kernels/qkv_prep.h"
+#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/kernels/sample.h"
+#include "rudder/cuda/kernels/step.h"
+#include "rudder/cuda/linear.h"
+#include "rudder/cuda/stream.h"
+#include "rudder/cuda/uploader.h"
+
+namespace rudder::cuda {
+namespace {
+
+using ops::LinearWeight;
+using ops::View;
+using tensor::DType;
+
+template <typename T>
+T* pointer(const View& view) {
+  return static_cast<T*>(view.data);
+}
+
+// The sizes of an op's arguments, for the message of a fault.
+std::string shapes(std::initializer_list<const View*> views) {
+  std::string text;
+  for (const View* view : views) {
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", view->shape.to_string(),
+                        tensor::dtype_name(view->dtype));
+  }
+  return text;
+}
+
+// The kernels read rows where the host wrote them.
+#define RUDDER_SAME_PLACE(field) \
+  static_assert(offsetof(SampleRowParams, field) == offsetof(ops::SampleRow, field))
+static_assert(sizeof(SampleRowParams) == sizeof(ops::SampleRow));
+RUDDER_SAME_PLACE(seed);
+RUDDER_SAME_PLACE(position);
+RUDDER_SAME_PLACE(slot);
+RUDDER_SAME_PLACE(temperature);
+RUDDER_SAME_PLACE(top_k);
+RUDDER_SAME_PLACE(top_p);
+RUDDER_SAME_PLACE(min_p);
+RUDDER_SAME_PLACE(repetition_penalty);
+RUDDER_SAME_PLACE(presence_penalty);
+RUDDER_SAME_PLACE(frequency_penalty);
+RUDDER_SAME_PLACE(has_penalties);
+RUDDER_SAME_PLACE(num_logprobs);
+RUDDER_SAME_PLACE(ban_stop_ids);
+RUDDER_SAME_PLACE(stop_begin);
+RUDDER_SAME_PLACE(num_stop_ids);
+RUDDER_SAME_PLACE(bias_begin);
+RUDDER_SAME_PLACE(num_bias);
+RUDDER_SAME_PLACE(max_len);
+#undef RUDDER_SAME_PLACE
+
+SlotStateParams slot_state(const ops::SlotState& state) {
+  SlotStateParams params;
+  params.carry = pointer<int32_t>(state.carry);
+  params.ended = pointer<int32_t>(state.ended);
+  params.block_table = pointer<int32_t>(state.block_table);
+  params.output_count = pointer<int32_t>(state.output_count);
+  params.prompt_seen = pointer<uint8_t>(state.prompt_seen);
+  params.max_blocks = state.block_table.shape[1];
+  params.vocab = state.output_count.shape[1];
+  return params;
+}
+
+class CudaOps final : public ops::Ops {
+ public:
+  static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings);
+  ~CudaOps() override {
+    cudaStreamSynchronize(stream_->handle());  // before the memory goes
+  }
+  CudaOps(const CudaOps&) = delete;
+  CudaOps& operator=(const CudaOps&) = delete;
+
+  std::string name() const override {
+    return fmt::format("cuda-sm{}{}", info_.major * 10 + info_.minor,
+                       settings_.linear_dtype == DType::kF8E4M3 ? "-fp8" : "-bf16");
+  }
+  DType act_dtype() const override { return DType::kBF16; }
+  DType kv_dtype() const override { return settings_.kv_dtype; }
+  DType linear_dtype() const override { return settings_.linear_dtype; }
+
+  int64_t available_memory() const override {
+    size_t free = 0;
+    size_t total = 0;
+    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+  }
+
+  Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    return memory_.allocate(dtype, shape);
+  }
+  Result<View> upload(const View& host, DType dtype) override {
+    RUDDER_TRY(const View view, memory_.allocate_raw(dtype, host.shape));
+    RUDDER_TRY_VOID(upload_cast(uploader_, host, view, stream()));
+    return view;
+  }
+  Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    return linear_->make_weight(parts, uploader_);
+  }
+  Result<View> allocate_staging(int64_t bytes) override { return memory_.allocate_pinned(bytes); }
+  Result<void> prepare(const ops::StepBounds& bounds) override;
+
+  void copy_in(const View& device, const View& staging) override {
+    copy("copy_in", device, staging, cudaMemcpyHostToDevice);
+  }
+  void copy_out(const View& staging, const View& device) override {
+    copy("copy_out", staging, device, cudaMemcpyDeviceToHost);
+  }
+
+  std::unique_ptr<ops::Event> make_event() override { return std::make_unique<CudaEvent>(status_); }
+  void record(ops::Event& event) override { static_cast<CudaEvent&>(event).record(stream()); }
+  Result<void> status() override {
+    if (!status_.failed()) status_.check(cudaPeekAtLastError(), "status");
+    return status_.status();
+  }
+
+  bool has_graphs() const override { return true; }
+  void begin_capture() override {
+    is_capturing_ = true;
+    status_.check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
+                  "begin_capture");
+  }
+  Result<std::unique_ptr<ops::Graph>> end_capture() override {
+    is_capturing_ = false;
+    Result<std::unique_ptr<CudaGraph>> graph = cuda::end_capture(stream());
+    RUDDER_TRY_VOID(status_.status());  // an op in between says more than the capture that it ended
+    if (!graph) return tl::unexpected(graph.error());
+    return std::move(*graph);
+  }
+  void replay(ops::Graph& graph) override {
+    launch("replay", {},
+           [&] { return cudaGraphLaunch(static_cast<CudaGraph&>(graph).handle(), stream()); });
+  }
+
+  void begin_step(const ops::BeginStepArgs& args) override;
+  void embed(const ops::EmbedArgs& args) override;
+  void residual_norm(const ops::ResidualNormArgs& args) override;
+  void linear(const ops::LinearArgs& args) override {
+    status_.note("linear");
+    linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f, "linear");
+    wait_if_synchronous("linear", {&args.x, &args.out});
+  }
+  void qkv_prep(const ops::QkvPrepArgs& args) override;
+  void plan_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
+  void attention(const ops::AttentionArgs& args) override {
+    status_.note("attention");
+    if (args.q.shape[0] == 0 || status_.failed()) return;
+    const Result<void> done = attention_.attend(args);
+    if (!done) status_.keep(done.error());
+    wait_if_synchronous("attention", {&args.q, &args.kv.storage});
+  }
+  void gated_act(const ops::GatedActArgs& args) override;
+  void quantise(const ops::QuantiseArgs& args) override;
+  void gather_rows(const ops::GatherRowsArgs& args) override;
+  void logits(const ops::LogitsArgs& args) override {
+    status_.note("logits");
+    linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, "logits");
+    wait_if_synchronous("logits", {&args.x, &args.out});
+  }
+  void sample(const ops::SampleArgs& args) override;
+
+ private:
+  CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream)
+      : settings_(settings),
+        info_(std::move(info)),
+        stream_(std::move(stream)),
+        status_("0"),
+        memory_(stream_->handle()),
+        uploader_(stream_->handle()),
+        attention_(memory_, stream_->handle(), info_.num_sms) {}
+
+  cudaStream_t stream() const { return stream_->handle(); }
+
+  // Runs `launcher` unless the device has failed; keeps what went wrong with the op and its shapes.
+  template <typename Launcher>
+  void launch(const char* op, std::initializer_list<const View*> views, Launcher&& launcher) {
+    status_.note(op);
+    if (status_.failed()) return;
+    status_.check(launcher(), op, [&] { return shapes(views); });
+    wait_if_synchronous(op, views);
+  }
+  void wait_if_synchronous(const char* op, std::initializer_list<const View*> views) {
+    if (!settings_.synchronous || is_capturing_ || status_.failed()) return;
+    status_.check(cudaStreamSynchronize(stream()), op, [&] { return shapes(views); });
+  }
+  void copy(const char* op, const View& to, const View& from, cudaMemcpyKind kind) {
+    RUDDER_CHECK(to.bytes() == from.bytes(), "{} of {} bytes to {}", op, from.bytes(), to.bytes());
+    if (from.bytes() == 0) return;
+    launch(op, {&from},
+           [&] { return cudaMemcpyAsync(to.data, from.data, from.bytes(), kind, stream()); });
+  }
+
+  const CudaOpsSettings settings_;
+  const DeviceInfo info_;
+  const std::unique_ptr<Stream> stream_;
+  DeviceStatus status_;
+  DeviceMemory memory_;
+  Uploader uploader_;
+  AttentionLayers attention_;
+  std::unique_ptr<Linear> linear_;
+  View kv_scale_;  // ones: an fp8 cache stores values as they are
+  bool is_capturing_ = false;
+};
+
+constexpr int64_t kMaxKvHeads = 1024;
+
+Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings) {
+  for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
+    if (dtype == DType::kBF16 || dtype == DType::kF8E4M3) continue;
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("the CUDA backend stores BF16 or F8_E4M3, not {}", tensor::dtype_name(dtype)),
+        "dtype");
+  }
+  RUDDER_TRY(DeviceInfo info, open_device());
+  RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
+  RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
+  const PolicyIdentity identity{info.name, info.driver, static_cast<int64_t>(api->version()),
+                                kOwnKernelsVersion};
+  log_info("{}, {} multiprocessors, driver {}, cuBLASLt {}", info.name, info.num_sms, info.driver,
+           identity.library);
+  std::unique_ptr<CudaOps> ops(new CudaOps(settings, std::move(info), std::move(stream)));
+  RUDDER_TRY(ops->linear_,
+             Linear::make(*api, {settings.linear_dtype, settings.policy_path, settings.tune},
+                          identity, ops->memory_, ops->stream(), ops->status_));
+  std::vector<float> ones(kMaxKvHeads, 1.0f);
+  RUDDER_TRY(ops->kv_scale_, ops->upload({ones.data(), DType::kF32, {kMaxKvHeads}}, DType::kF32));
+  return ops;
+}
+
+Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
+  uploader_.release();
+  const auto too_large = [](const char* what, int64_t value, int64_t most) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the CUDA backend takes {} up to {}, not {}", what, most, value),
+                "device");
+  };
+  if (bounds.hidden > kMaxNormWidth) return too_large("rows", bounds.hidden, kMaxNormWidth);
+  if (bounds.head->out > kMaxSampleVocab) {
+    return too_large("vocabularies", bounds.head->out, kMaxSampleVocab);
+  }
+  if (linear_dtype() == DType::kF8E4M3 && bounds.max_linear_in > kMaxQuantisedWidth) {
+    return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
+  }
+  for (const ops::AttentionShape& shape : bounds.attention) {
+    if (shape.kv.num_kv_heads > kMaxKvHeads) {
+      return too_large("KV heads", shape.kv.num_kv_heads, kMaxKvHeads);
+    }
+  }
+  RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
+  RUDDER_TRY_VOID(linear_->prepare(*bounds.head, bounds.max_tokens, bounds.max_rows));
+  log_debug("kernels of products:\n{}", linear_->to_table());
+  RUDDER_CUDA_TRY(cudaStreamSynchronize(stream()), "prepare", "");
+  return {};
+}
+
+void CudaOps::begin_step(const ops::BeginStepArgs& args) {
+  BeginStepParams params;
+  params.state = slot_state(args.state);
+  params.opened = pointer<int32_t>(args.opened);
+  params.num_opened = args.opened.empty() ? 0 : args.opened.shape[0];
+  params.history = pointer<int32_t>(args.history);
+  params.num_history = args.history.empty() ? 0 : args.history.shape[0];
+  params.blocks = pointer<int32_t>(args.blocks);
+  params.num_blocks = args.blocks.empty() ? 0 : args.blocks.shape[0];
+  params.ids = pointer<int32_t>(args.ids);
+  params.kv_slot = pointer<int32_t>(args.kv_slot);
+  params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
+  launch("begin_step", {&args.ids, &args.blocks},
+         [&] { return launch_begin_step(params, stream()); });
+}
+
+void CudaOps::embed(const ops::EmbedArgs& args) {
+  const View& table = args.tied != nullptr ? cuda_weight(*args.tied).weight : args.table;
+  if (table.dtype == DType::kF8E4M3) {
+    EmbedFp8Params params;
+    params.table = table.data;
+    params.w_scale = pointer<float>(cuda_weight(*args.tied).scale);
+    params.ids = pointer<int32_t>(args.ids);
+    params.scale = args.scale;
+    params.rows = args.out.shape[0];
+    params.hidden = args.out.shape[1];
+    params.out = args.out.data;
+    launch("embed", {&table, &args.out}, [&] { return launch_embed_fp8(params, stream()); });
+    return;
+  }
+  EmbedParams params;
+  params.table = table.data;
+  params.element = element_of(table.dtype);
+  params.stride = table.shape[1];
+  params.ids = pointer<int32_t>(args.ids);
+  params.scale = args.scale;
+  params.rows = args.out.shape[0];
+  params.hidden = args.out.shape[1];
+  params.out = args.out.data;
+  launch("embed", {&table, &args.out}, [&] { return launch_embed(params, stream()); });
+}
+
+void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
+  ResidualNormParams params;
+  params.x = args.x.data;
+  params.delta = args.delta.data;
+  params.delta_norm = pointer<float>(args.delta_norm.weight);
+  params.delta_eps = args.delta_norm.eps;
+  params.norm = pointer<float>(args.norm.weight);
+  params.eps = args.norm.eps;
+  params.rows = args.x.shape[0];
+  params.hidden = args.x.shape[1];
+  params.out = args.out.data;
+  params.out_scale = pointer<float>(args.out_scale);
+  launch("residual_norm", {&args.x, &args.out},
+         [&] { return launch_residual_norm(params, stream()); });
+}
+
+void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
+  const ops::KvLayer& kv = args.kv;
+  const auto is_wide = [&](const ops::NormSpec& norm) {
+    return !norm.empty() && norm.weight.shape[0] != kv.head_dim;
+  };
+  QkvPrepParams params;
+  params.qkv = args.qkv.data;
+  params.rows = args.qkv.shape[0];
+  params.num_heads = args.num_heads;
+  params.num_kv_heads = kv.num_kv_heads;
+  params.head_dim = kv.head_dim;
+  params.q_norm = pointer<float>(args.q_norm.weight);
+  params.q_eps = args.q_norm.eps;
+  params.k_norm = pointer<float>(args.k_norm.weight);
+  params.k_eps = args.k_norm.eps;
+  params.q_norm_is_wide = is_wide(args.q_norm);
+  params.k_norm_is_wide = is_wide(args.k_norm);
+  params.rope = pointer<float>(args.rope);
+  params.half_rot = args.rope.empty() ? 0 : static_cast<int32_t>(args.rope.shape[2]);
+  params.rope_row = pointer<int32_t>(args.rope_row);
+  params.kv_slot = pointer<int32_t>(args.kv_slot);
+  params.kv_cache = kv.storage.data;
+  params.kv_is_fp8 = kv.storage.dtype == DType::kF8E4M3;
+  params.k_scale = params.kv_is_fp8 ? pointer<float>(kv_scale_) : nullptr;
+  params.v_scale = params.k_scale;
+  params.block_size = kv.block_size;
+  params.q_out = args.q_out.data;
+  launch("qkv_prep", {&args.qkv, &kv.storage}, [&] { return launch_qkv_prep(params, stream()); });
+}
+
+void CudaOps::gated_act(const ops::GatedActArgs& args) {
+  static_assert(static_cast<int>(GatedActivation::kGelu) ==
+                static_cast<int>(ops::Activation::kGelu));
+  GatedActParams params;
+  params.x = args.x.data;
+  params.activation = static_cast<GatedActivation>(args.activation);
+  params.rows = args.out.shape[0];
+  params.width = args.out.shape[1];
+  params.out = args.out.data;
+  params.out_scale = pointer<float>(args.out_scale);
+  launch("gated_act", {&args.x, &args.out}, [&] { return launch_gated_act(params, stream()); });
+}
+
+void CudaOps::quantise(const ops::QuantiseArgs& args) {
+  QuantiseParams params;
+  params.x = args.x.data;
+  params.rows = args.x.shape[0];
+  params.width = args.x.shape[1];
+  params.out = args.out.data;
+  params.out_scale = pointer<float>(args.out_scale);
+  launch("quantise", {&args.x}, [&] { return launch_quantise(params, stream()); });
+}
+
+void CudaOps::gather_rows(const ops::GatherRowsArgs& args) {
+  GatherRowsParams params;
+  params.x = args.x.data;
+  params.from = pointer<int32_t>(args.rows);
+  params.rows = args.out.shape[0];
+  params.width = args.out.shape[1];
+  params.out = args.out.data;
+  launch("gather_rows", {&args.x, &args.out}, [&] { return launch_gather_rows(params, stream()); });
+}
+
+void CudaOps::sample(const ops::SampleArgs& args) {
+  SampleParams params;
+  params.logits = pointer<float>(args.logits);
+  params.rows = pointer<SampleRowParams>(args.rows);
+  params.lists = pointer<int32_t>(args.lists);
+  params.state = slot_state(args.state);
+  params.padding_slot = static_cast<int32_t>(args.state.carry.shape[0] - 1);
+  params.num_rows = args.logits.shape[0];
+  params.vocab = args.logits.shape[1];
+  params.sampled = pointer<int32_t>(args.sampled);
+  params.top = pointer<int32_t>(args.top);
+  params.max_logprobs = args.top.empty() ? 0 : static_cast<int32_t>(args.top.shape[1]);
+  params.all_greedy = args.all_greedy;
+  params.any_logprobs = args.any_logprobs;
+  params.any_changed = args.any_changed;
+  launch("sample", {&args.logits}, [&] { return launch_sample(params, stream()); });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings) {
+  return CudaOps::make(settings);
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,32 @@
+// The CUDA backend: activations bf16, weights bf16 or fp8, one GPU of compute capability 9.0. Made
+// by apps at start; used by one thread. Its memory is freed with it.
+//
+// fp8 weights are quantised when they are loaded, a scale for each channel of the output; what they
+// multiply is quantised a token at a time by the op before (LinearWeight::x_dtype).
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "rudder/base/result.h"
+#include "rudder/ops/ops.h"
+
+namespace rudder::cuda {
+
+struct CudaOpsSettings {
+  tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3
+  tensor::DType kv_dtype = tensor::DType::kBF16;      // or kF8E4M3: stored as it is, scale 1
+  std::string
+      cublaslt_path;        // a file or a folder; empty: cublaslt_api.h says where it is looked for
+  std::string policy_path;  // of what was measured (kernel_policy.h); empty: it is not kept
+  bool tune = true;         // measure the products of a model when it is loaded
+  bool synchronous = false;  // wait after each op, so that a fault names its op; not in a capture
+};
+
+// A device that this build has kernels for: what `--device auto` asks. Needs no driver to be there.
+bool has_cuda_device();
+
+// An Error: no such device, no cuBLASLt, a dtype that is none of the above.
+Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings);
+
+}  // namespace rudder::cuda

@@ -1,0 +1,59 @@
+#include "rudder/cuda/device_info.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include "rudder/cuda/cuda_ops.h"
+#include "rudder/cuda/device_status.h"
+
+namespace rudder::cuda {
+namespace {
+
+// The kernels are machine code of sm_90a, which runs on compute capability 9.0 and nothing else.
+constexpr int kMajor = 9;
+constexpr int kMinor = 0;
+
+}  // namespace
+
+Result<DeviceInfo> open_device() {
+  int count = 0;
+  const cudaError_t found = cudaGetDeviceCount(&count);
+  if (found != cudaSuccess || count == 0) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("there is no CUDA device: {}",
+                            found != cudaSuccess ? cudaGetErrorString(found) : "none is visible"),
+                "device");
+  }
+  cudaDeviceProp properties = {};
+  RUDDER_CUDA_TRY(cudaGetDeviceProperties(&properties, 0), "open_device", "");
+  DeviceInfo info;
+  info.name = properties.name;
+  info.major = properties.major;
+  info.minor = properties.minor;
+  info.num_sms = properties.multiProcessorCount;
+  info.l2_bytes = properties.l2CacheSize;
+  RUDDER_CUDA_TRY(cudaDriverGetVersion(&info.driver), "open_device", "");
+  if (info.major != kMajor || info.minor != kMinor) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("{} has compute capability {}.{}; this build has kernels for {}.{}",
+                            info.name, info.major, info.minor, kMajor, kMinor),
+                "device");
+  }
+  RUDDER_CUDA_TRY(cudaSetDevice(0), "open_device", "");
+  return info;
+}
+
+bool has_cuda_device() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return false;
+  for (int device = 0; device < count; ++device) {
+    int major = 0;
+    int minor = 0;
+    cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+    cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
+    if (device == 0) return major == kMajor && minor == kMinor;
+  }
+  return false;
+}
+
+}  // namespace rudder::cuda

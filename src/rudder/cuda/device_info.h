@@ -1,0 +1,24 @@
+// What GPU this is, and whether this build has kernels for it. Asked once at start; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "rudder/base/result.h"
+
+namespace rudder::cuda {
+
+struct DeviceInfo {
+  std::string name;  // "NVIDIA H100 80GB HBM3"
+  int major = 0;     // compute capability
+  int minor = 0;
+  int32_t num_sms = 0;
+  int driver = 0;  // cudaDriverGetVersion
+  int64_t l2_bytes = 0;
+};
+
+// The first visible device, made current for this thread. An Error says why there is none: no
+// driver, no device, or one that this build has no kernels for.
+Result<DeviceInfo> open_device();
+
+}  // namespace rudder::cuda

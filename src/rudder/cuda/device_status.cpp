@@ -1,0 +1,51 @@
+#include "rudder/cuda/device_status.h"
+
+#include <fmt/format.h>
+
+namespace rudder::cuda {
+
+Error device_error(cudaError_t error, std::string_view op, std::string_view detail) {
+  const ErrorCode code =
+      error == cudaErrorMemoryAllocation ? ErrorCode::kOverloaded : ErrorCode::kInternal;
+  return Error{code,
+               fmt::format("CUDA error {} ({}) in {}{}{}", static_cast<int>(error),
+                           cudaGetErrorString(error), op, detail.empty() ? "" : ": ", detail),
+               "device"};
+}
+
+void DeviceStatus::note(const char* op) {
+  const size_t place = next_.load(std::memory_order_relaxed);
+  recent_[place % recent_.size()].store(op, std::memory_order_relaxed);
+  next_.store(place + 1, std::memory_order_relaxed);
+}
+
+std::string DeviceStatus::recent() const {
+  std::string text;
+  const size_t next = next_.load(std::memory_order_relaxed);
+  for (size_t i = 0; i < recent_.size(); ++i) {
+    const char* op = recent_[(next + i) % recent_.size()].load(std::memory_order_relaxed);
+    if (op != nullptr) text += fmt::format("{}{}", text.empty() ? "" : " ", op);
+  }
+  return text;
+}
+
+void DeviceStatus::keep(cudaError_t error, const char* op, const std::string& shapes) {
+  Error found = device_error(error, op, shapes);
+  found.message += fmt::format("; stream {}, last ops: {}", stream_, recent());
+  keep(std::move(found));
+}
+
+void DeviceStatus::keep(Error error) {
+  const std::lock_guard lock(mutex_);
+  if (failed_.load(std::memory_order_relaxed)) return;
+  error_ = std::move(error);
+  failed_.store(true, std::memory_order_release);
+}
+
+Result<void> DeviceStatus::status() const {
+  if (!failed()) return {};
+  const std::lock_guard lock(mutex_);
+  return tl::unexpected(error_);
+}
+
+}  // namespace rudder::cuda

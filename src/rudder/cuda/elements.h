@@ -1,0 +1,24 @@
+// Element types of tensors as the kernels name them, and casts on the way to the device. Plain
+// functions; the thread of the Ops.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "rudder/base/result.h"
+#include "rudder/cuda/kernels/rows.h"
+#include "rudder/cuda/uploader.h"
+#include "rudder/tensor/view.h"
+
+namespace rudder::cuda {
+
+// f32, f16 or bf16: what may become one of them on the device.
+bool castable(tensor::DType dtype);
+// Of a castable type, or F8E4M3.
+Element element_of(tensor::DType dtype);
+
+// Brings a host tensor to `device`, which has its number of elements, converted to its type. An
+// Error where that is not possible.
+Result<void> upload_cast(Uploader& uploader, const tensor::View& host, const tensor::View& device,
+                         cudaStream_t stream);
+
+}  // namespace rudder::cuda

@@ -1,0 +1,127 @@
+// What of the CUDA backend needs no device: where memory goes, which shapes are taken, what errors
+// say.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rudder/cuda/arena_plan.h"
+#include "rudder/cuda/cublaslt_api.h"
+#include "rudder/cuda/cuda_ops.h"
+#include "rudder/cuda/device_status.h"
+#include "rudder/cuda/kernels/gemv.h"
+#include "rudder/cuda/product.h"
+
+namespace rudder::cuda {
+namespace {
+
+using tensor::DType;
+
+TEST(ArenaPlan, PiecesDoNotOverlapAndStayInside) {
+  std::mt19937_64 random(3);
+  ArenaPlan plan(1 << 20);
+  struct Placed {
+    size_t chunk;
+    int64_t begin, end;
+  };
+  std::vector<int64_t> chunk_bytes;
+  std::vector<Placed> placed;
+  for (int i = 0; i < 2000; ++i) {
+    const auto bytes = static_cast<int64_t>(random() % (i % 7 == 0 ? 3'000'000 : 5'000));
+    const ArenaPlan::Piece piece = plan.place(bytes);
+    if (piece.new_chunk_bytes > 0) {
+      ASSERT_EQ(piece.chunk, chunk_bytes.size());
+      chunk_bytes.push_back(piece.new_chunk_bytes);
+    }
+    ASSERT_LT(piece.chunk, chunk_bytes.size());
+    EXPECT_EQ(piece.offset % ArenaPlan::kAlignment, 0);
+    EXPECT_LE(piece.offset + bytes, chunk_bytes[piece.chunk]);
+    placed.push_back({piece.chunk, piece.offset, piece.offset + std::max<int64_t>(bytes, 1)});
+  }
+  std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+    return std::pair(a.chunk, a.begin) < std::pair(b.chunk, b.begin);
+  });
+  for (size_t i = 1; i < placed.size(); ++i) {
+    if (placed[i].chunk != placed[i - 1].chunk) continue;
+    EXPECT_LE(placed[i - 1].end, placed[i].begin);
+  }
+}
+
+TEST(ArenaPlan, AChunkThatCouldNotBeMadeIsForgotten) {
+  ArenaPlan plan(1 << 20);
+  plan.place(100);
+  const int64_t used = plan.used_bytes();
+  const ArenaPlan::Piece large = plan.place(10 << 20);
+  EXPECT_GT(large.new_chunk_bytes, 0);
+  plan.undo_new_chunk();
+  EXPECT_EQ(plan.used_bytes(), used);
+  const ArenaPlan::Piece next = plan.place(100);
+  EXPECT_EQ(next.chunk, 0U);
+  EXPECT_EQ(next.new_chunk_bytes, 0);
+}
+
+TEST(Product, AlignmentOfRows) {
+  EXPECT_EQ(row_alignment(3584, DType::kBF16), 16);
+  EXPECT_EQ(row_alignment(4, DType::kBF16), 8);
+  EXPECT_EQ(row_alignment(33, DType::kBF16), 2);
+  EXPECT_EQ(row_alignment(33, DType::kF32), 4);
+  EXPECT_EQ(row_alignment(48, DType::kF8E4M3), 16);
+  EXPECT_EQ(row_alignment(40, DType::kF8E4M3), 8);
+}
+
+TEST(Product, Fp8NeedsMultiplesOf16) {
+  EXPECT_EQ(product_refusal({.out = 33, .in = 7}), "");
+  EXPECT_EQ(product_refusal({.out = 32, .in = 48, .dtype = DType::kF8E4M3}), "");
+  const std::string why = product_refusal({.out = 33, .in = 48, .dtype = DType::kF8E4M3});
+  EXPECT_NE(why.find("[48 -> 33] F8_E4M3"), std::string::npos) << why;
+  EXPECT_NE(product_refusal({.out = 0, .in = 48}), "");
+}
+
+TEST(Gemv, TakesWhole16BytePieces) {
+  EXPECT_TRUE(gemv_takes(8, false));
+  EXPECT_FALSE(gemv_takes(4, false));
+  EXPECT_FALSE(gemv_takes(24, true));
+  EXPECT_TRUE(gemv_takes(3584, true));
+}
+
+TEST(DeviceStatus, KeepsTheFirstFaultWithOpShapesAndWhatCameBefore) {
+  DeviceStatus status("7");
+  EXPECT_TRUE(status.status());
+  for (const char* op : {"embed", "linear", "attention"}) status.note(op);
+  status.check(cudaSuccess, "linear", [] { return std::string("not called"); });
+  EXPECT_FALSE(status.failed());
+  status.check(cudaErrorIllegalAddress, "attention", [] { return std::string("[3, 64] BF16"); });
+  status.check(cudaErrorLaunchFailure, "later");
+  ASSERT_TRUE(status.failed());
+  const std::string text = status.status().error().to_string();
+  for (const char* part :
+       {"attention", "[3, 64] BF16", "stream 7", "embed linear attention", "700"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
+  }
+  EXPECT_EQ(text.find("later"), std::string::npos);
+}
+
+TEST(CublasLt, AMissingLibraryIsNamedWithThePlacesTried) {
+  const auto loaded = load_cublaslt("/nowhere/libcublasLt.so");
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(loaded.error().where, "cublaslt-path");
+  EXPECT_NE(loaded.error().message.find("/nowhere/libcublasLt.so"), std::string::npos);
+  EXPECT_EQ(cublaslt_candidates("").front().rfind("libcublasLt.so.", 0), 0U);
+}
+
+TEST(CudaOps, WithoutADeviceThereIsATypedError) {
+  if (has_cuda_device()) GTEST_SKIP() << "there is a device";
+  const auto ops = make_cuda_ops({});
+  ASSERT_FALSE(ops);
+  EXPECT_EQ(ops.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(ops.error().where, "device");
+  CudaOpsSettings settings;
+  settings.linear_dtype = DType::kF32;
+  EXPECT_EQ(make_cuda_ops(settings).error().where, "dtype");
+}
+
+}  // namespace
+}  // namespace rudder::cuda

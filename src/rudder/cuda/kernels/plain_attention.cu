@@ -1,0 +1,146 @@
+#include "rudder/cuda/kernels/plain_attention.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+
+#include "rudder/cuda/kernels/launch.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kPieces = kPlainAttentionMaxHeadDim / 32;  // elements of a head that a lane holds
+
+__device__ __forceinline__ float to_float(__nv_bfloat16 v) {
+  return __bfloat162float(v);
+}
+__device__ __forceinline__ float to_float(__nv_fp8_e4m3 v) {
+  return static_cast<float>(v);
+}
+
+__device__ __forceinline__ float sum_of_warp(float v) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) v += __shfl_xor_sync(0xffffffffu, v, offset);
+  return v;
+}
+
+// The sequence of a token: the last one that begins at or before it; -1 past the last.
+__device__ int find_sequence(const int32_t* q_begin, int num_seqs, int token) {
+  if (num_seqs == 0 || token >= q_begin[num_seqs]) return -1;
+  int low = 0;
+  int high = num_seqs;  // q_begin[low] <= token < q_begin[high]
+  while (high - low > 1) {
+    const int mid = (low + high) / 2;
+    (q_begin[mid] <= token ? low : high) = mid;
+  }
+  return low;
+}
+
+// A softmax under way: the largest score, the sum of exp(score - largest), and the values so
+// weighted.
+struct Running {
+  float largest = -INFINITY;
+  float sum = 0;
+  float value[kPieces] = {};
+};
+
+// The keys at [begin, end) of the sequence that this warp takes.
+template <typename Kv>
+__device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
+                       const int32_t* blocks, int kv_head, int begin, int end, Running& r) {
+  const int lane = threadIdx.x % 32;
+  const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
+  const int64_t value_offset = p.num_kv_heads * head_stride;
+  for (int at = begin + static_cast<int>(threadIdx.x) / 32; at < end; at += kWarps) {
+    const int64_t block = blocks[at / p.block_size];
+    const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
+                    kv_head * head_stride + int64_t{at % p.block_size} * p.head_dim;
+    float dot = 0;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (i * 32 + lane < p.head_dim) dot += q[i] * to_float(key[i * 32 + lane]);
+    }
+    float score = sum_of_warp(dot) * p.scale;
+    if (p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
+    const float largest = fmaxf(r.largest, score);
+    const float shrink = expf(r.largest - largest);  // 0 for the first key
+    const float weight = expf(score - largest);
+    r.largest = largest;
+    r.sum = r.sum * shrink + weight;
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      if (i * 32 + lane < p.head_dim) {
+        r.value[i] = r.value[i] * shrink + weight * to_float(key[value_offset + i * 32 + lane]);
+      }
+    }
+  }
+}
+
+template <typename Kv>
+__global__ void __launch_bounds__(kWarps * 32)
+    plain_attention_kernel(const __grid_constant__ PlainAttentionParams p) {
+  __shared__ float largest_of[kWarps];
+  __shared__ float sum_of[kWarps];
+  __shared__ float value_of[kWarps][kPlainAttentionMaxHeadDim];
+  dependency_wait();
+  dependency_trigger();
+  const int token = blockIdx.x;
+  const int head = blockIdx.y;
+  const int lane = threadIdx.x % 32;
+  const int warp = threadIdx.x / 32;
+  const int64_t at = (int64_t{token} * p.num_heads + head) * p.head_dim;
+
+  const int seq = find_sequence(p.q_begin, p.num_seqs, token);
+  const int kv_len = seq < 0 ? 0 : p.kv_len[seq];
+  Running r;
+  if (kv_len > 0) {
+    float q[kPieces];
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const int d = i * 32 + lane;
+      q[i] = d < p.head_dim ? to_float(static_cast<const __nv_bfloat16*>(p.q)[at + d]) : 0.0f;
+    }
+    const int position = kv_len - p.q_begin[seq + 1] + token;
+    const int begin = p.window > 0 ? max(0, position - p.window + 1) : 0;
+    const int32_t* blocks = p.block_table + p.table_row[seq] * p.max_blocks;
+    attend<Kv>(p, q, blocks, head / (p.num_heads / p.num_kv_heads), begin, position + 1, r);
+  }
+  if (lane == 0) {
+    largest_of[warp] = r.largest;
+    sum_of[warp] = r.sum;
+  }
+#pragma unroll
+  for (int i = 0; i < kPieces; ++i) value_of[warp][i * 32 + lane] = r.value[i];
+  __syncthreads();
+
+  float largest = -INFINITY;
+  for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w]);
+  for (int d = threadIdx.x; d < p.head_dim; d += kWarps * 32) {
+    float sum = 0;
+    float value = 0;
+    for (int w = 0; w < kWarps; ++w) {
+      if (sum_of[w] == 0.0f) continue;  // a warp without keys; a NaN is not skipped
+      const float weight = expf(largest_of[w] - largest);
+      sum += weight * sum_of[w];
+      value += weight * value_of[w][d];
+    }
+    static_cast<__nv_bfloat16*>(p.out)[at + d] =
+        __float2bfloat16_rn(kv_len > 0 ? value / sum : 0.0f);
+  }
+}
+
+}  // namespace
+
+cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStream_t stream) {
+  if (params.num_tokens <= 0) return cudaSuccess;
+  if (params.head_dim > kPlainAttentionMaxHeadDim || params.num_heads > 65535) {
+    return cudaErrorInvalidValue;
+  }
+  const dim3 grid(static_cast<unsigned>(params.num_tokens),
+                  static_cast<unsigned>(params.num_heads));
+  return launch_pdl(params.kv_is_fp8 ? plain_attention_kernel<__nv_fp8_e4m3>
+                                     : plain_attention_kernel<__nv_bfloat16>,
+                    grid, dim3(kWarps * 32), 0, stream, params);
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,252 @@
+#include "rudder/cuda/linear.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "rudder/base/check.h"
+#include "rudder/base/log.h"
+#include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/convert.h"
+#include "rudder/cuda/shape_plan.h"
+#include "rudder/cuda/tuner.h"
+
+namespace rudder::cuda {
+namespace {
+
+using ops::LinearWeight;
+using ops::View;
+using tensor::DType;
+
+constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+
+std::string shapes_text(const View& x, const LinearWeight& weight, const View& y) {
+  return fmt::format("x {} {}, weight [{}, {}], y {} {}", x.shape.to_string(),
+                     tensor::dtype_name(x.dtype), weight.out, weight.in, y.shape.to_string(),
+                     tensor::dtype_name(y.dtype));
+}
+
+}  // namespace
+
+Linear::Linear(const CublasLtApi& api, const LinearSettings& settings,
+               const PolicyIdentity& identity, DeviceMemory& memory, cudaStream_t stream,
+               DeviceStatus& status)
+    : api_(api),
+      settings_(settings),
+      memory_(memory),
+      stream_(stream),
+      status_(status),
+      policy_(read_policy(settings.policy_path, identity)) {}
+
+Linear::~Linear() {
+  plans_.clear();  // before the handle that they use
+  if (handle_ != nullptr) api_.destroy(handle_);
+}
+
+Result<std::unique_ptr<Linear>> Linear::make(const CublasLtApi& api, const LinearSettings& settings,
+                                             const PolicyIdentity& identity, DeviceMemory& memory,
+                                             cudaStream_t stream, DeviceStatus& status) {
+  std::unique_ptr<Linear> linear(new Linear(api, settings, identity, memory, stream, status));
+  const cublasStatus_t made = api.create(&linear->handle_);
+  if (made != CUBLAS_STATUS_SUCCESS) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("cuBLASLt cannot start: {}", api.status_string(made)), "device");
+  }
+  RUDDER_TRY(const View workspace, memory.allocate_raw(DType::kU8, {kWorkspaceBytes}));
+  linear->workspace_ = {workspace.data, workspace.bytes()};
+  return linear;
+}
+
+Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
+                                         Uploader& uploader) {
+  RUDDER_CHECK(!parts.empty());
+  LinearWeight out;
+  out.in = parts[0].weight.shape[1];
+  for (const ops::LinearPart& part : parts) {
+    RUDDER_CHECK(part.weight.shape[1] == out.in && part.bias.empty() == parts[0].bias.empty());
+    out.out += part.weight.shape[0];
+    for (const View* stored : {&part.weight, &part.bias}) {
+      if (stored->empty() || castable(stored->dtype)) continue;
+      return fail(ErrorCode::kUnsupported,
+                  fmt::format("the CUDA backend stores no weights of type {}",
+                              tensor::dtype_name(stored->dtype)));
+    }
+  }
+  const std::string refusal =
+      product_refusal({out.out, out.in, settings_.dtype, DType::kBF16, false, ScaleMode::kUnit});
+  if (!refusal.empty()) return fail(ErrorCode::kUnsupported, refusal, "quantization");
+
+  auto packed = std::make_shared<CudaWeight>();
+  RUDDER_TRY(packed->weight, memory_.allocate_raw(settings_.dtype, {out.out, out.in}));
+  if (settings_.dtype == DType::kF8E4M3) {
+    RUDDER_TRY(packed->scale, memory_.allocate_raw(DType::kF32, {out.out}));
+  }
+  if (!parts[0].bias.empty()) {
+    RUDDER_TRY(packed->bias, memory_.allocate_raw(DType::kBF16, {out.out}));
+  }
+  int64_t row = 0;
+  for (const ops::LinearPart& part : parts) {
+    RUDDER_TRY_VOID(store_part(part, row, *packed, uploader));
+    row += part.weight.shape[0];
+  }
+  out.x_dtype = settings_.dtype;
+  for (const View* view : {&packed->weight, &packed->scale, &packed->bias}) {
+    if (!view->empty()) out.bytes += static_cast<int64_t>(view->bytes());
+  }
+  out.packed = packed;
+  weights_[{out.out, out.in}].push_back(out);
+  is_loading_ = true;
+  return out;
+}
+
+Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, CudaWeight& weight,
+                                Uploader& uploader) {
+  const int64_t rows = part.weight.shape[0];
+  if (!part.bias.empty()) {
+    RUDDER_TRY_VOID(upload_cast(uploader, part.bias, weight.bias.rows(first_row, rows), stream_));
+  }
+  const View to = weight.weight.rows(first_row, rows);
+  if (weight.scale.empty()) return upload_cast(uploader, part.weight, to, stream_);
+  const int64_t in = part.weight.shape[1];
+  const int64_t row_bytes = in * static_cast<int64_t>(tensor::dtype_bytes(part.weight.dtype));
+  return uploader.for_each_piece(part.weight.data, rows * row_bytes, row_bytes,
+                                 [&](const void* piece, int64_t offset, int64_t bytes) {
+                                   const int64_t row = offset / row_bytes;
+                                   QuantiseWeightParams params;
+                                   params.from = piece;
+                                   params.element = element_of(part.weight.dtype);
+                                   params.rows = bytes / row_bytes;
+                                   params.width = in;
+                                   params.to = static_cast<char*>(to.data) + row * in;
+                                   params.scale =
+                                       static_cast<float*>(weight.scale.data) + first_row + row;
+                                   return launch_quantise_weight(params, stream_);
+                                 });
+}
+
+Result<ShapePlan*> Linear::plan_for(const LinearWeight& weight, DType out_dtype) {
+  const PolicyKey key{
+      weight.out, weight.in, settings_.dtype, out_dtype, !cuda_weight(weight).bias.empty(), 0};
+  std::unique_ptr<ShapePlan>& plan = plans_[key];
+  if (plan == nullptr) {
+    Result<std::unique_ptr<ShapePlan>> made =
+        ShapePlan::make({&api_, handle_, stream_, workspace_}, key);
+    if (!made) {
+      plans_.erase(key);
+      return tl::unexpected(made.error());
+    }
+    plan = std::move(*made);
+  }
+  return plan.get();
+}
+
+Result<void> Linear::prepare(const LinearWeight& head, int64_t max_tokens, int64_t max_rows) {
+  finish_loading();
+  struct Job {
+    ShapePlan* plan;
+    int64_t max_tokens;
+    std::vector<LinearWeight> weights;
+  };
+  std::vector<Job> jobs;
+  const auto add = [&](const LinearWeight& weight, DType out_dtype, int64_t most) -> Result<void> {
+    RUDDER_TRY(ShapePlan* const plan, plan_for(weight, out_dtype));
+    auto job = std::find_if(jobs.begin(), jobs.end(), [&](Job& j) { return j.plan == plan; });
+    if (job == jobs.end()) job = jobs.insert(jobs.end(), {plan, most, {}});
+    job->weights.push_back(weight);
+    return {};
+  };
+  for (const auto& [shape, weights] : weights_) {
+    for (const LinearWeight& weight : weights) {
+      const bool is_head = weight.packed == head.packed;
+      RUDDER_TRY_VOID(
+          add(weight, is_head ? DType::kF32 : DType::kBF16, is_head ? max_rows : max_tokens));
+    }
+  }
+  int64_t x_bytes = 0;
+  int64_t y_bytes = 0;
+  for (const Job& job : jobs) {
+    const PolicyKey& key = job.plan->key();
+    const int64_t most = bucket_of(job.max_tokens);
+    const auto width = [](DType dtype) { return static_cast<int64_t>(tensor::dtype_bytes(dtype)); };
+    x_bytes = std::max(x_bytes, most * key.in * width(key.dtype));
+    y_bytes = std::max(y_bytes, most * key.out * width(key.out_dtype));
+  }
+  Result<std::unique_ptr<Tuner>> tuner(nullptr);
+  size_t measured = 0;
+  for (const Job& job : jobs) {
+    for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket *= 2) {
+      PolicyKey key = job.plan->key();
+      key.bucket = bucket;
+      const PolicyEntry* known = policy_.find(key);
+      if (known != nullptr && job.plan->settle(bucket, *known)) continue;
+      if (settings_.tune && tuner && *tuner == nullptr) {
+        tuner = Tuner::make(stream_, x_bytes, y_bytes, bucket_of(std::max(max_tokens, max_rows)));
+        if (!tuner) log_warn("kernels are not measured: {}", tuner.error().message);
+      }
+      if (!settings_.tune || !tuner) {
+        RUDDER_TRY_VOID(job.plan->settle_by_guess(bucket));
+        continue;
+      }
+      RUDDER_TRY(const PolicyEntry best, (*tuner)->fastest(*job.plan, bucket, job.weights));
+      RUDDER_CHECK(job.plan->settle(bucket, best));
+      policy_.set(key, best);
+      ++measured;
+    }
+  }
+  return keep_policy(measured);
+}
+
+Result<void> Linear::keep_policy(size_t measured) const {
+  if (measured == 0) return {};
+  log_info("measured {} products on this GPU", measured);
+  if (settings_.policy_path.empty()) return {};
+  const Result<void> written = write_policy(settings_.policy_path, policy_);
+  // The measurements hold for this run all the same.
+  if (!written) log_warn("{}", written.error().to_string());
+  return {};
+}
+
+void Linear::finish_loading() {
+  is_loading_ = false;
+  status_.check(cudaStreamSynchronize(stream_), "make_linear");
+}
+
+void Linear::multiply(const View& x, const View& x_scale, const LinearWeight& weight, const View& y,
+                      float softcap, const char* op) {
+  if (y.shape[0] == 0 || status_.failed()) return;
+  if (is_loading_) finish_loading();
+  RUDDER_CHECK(x.dtype == weight.x_dtype, "{} of {}", op, shapes_text(x, weight, y));
+  const CudaWeight& stored = cuda_weight(weight);
+  const Result<ShapePlan*> plan = plan_for(weight, y.dtype);
+  Result<void> done = plan ? (*plan)->run({.x = x.data,
+                                           .x_scale = static_cast<const float*>(x_scale.data),
+                                           .weight = stored.weight.data,
+                                           .w_scale = static_cast<const float*>(stored.scale.data),
+                                           .bias = stored.bias.data,
+                                           .y = y.data,
+                                           .tokens = y.shape[0],
+                                           .softcap = softcap})
+                           : Result<void>(tl::unexpected(plan.error()));
+  if (done) return;
+  Error error = done.error();
+  error.message += fmt::format("; {} of {}", op, shapes_text(x, weight, y));
+  status_.keep(std::move(error));
+}
+
+std::string Linear::to_table() const {
+  constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales"};
+  std::string out;
+  for (const auto& [key, plan] : plans_) {
+    for (int64_t bucket = 1; bucket <= int64_t{1} << 20; bucket *= 2) {
+      const PolicyEntry* entry = plan->settled(bucket);
+      if (entry == nullptr) continue;
+      out += fmt::format("{:>6} x {:<6} {:<7} {:>5} tokens  {:<16} {:8.1f} us\n", key.out, key.in,
+                         tensor::dtype_name(key.dtype), bucket,
+                         kNames[static_cast<size_t>(entry->kernel)], entry->microseconds);
+    }
+  }
+  return out;
+}
+
+}  // namespace rudder::cuda

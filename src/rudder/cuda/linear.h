@@ -1,0 +1,90 @@
+// Linear: the weights of one device and their products. Each shape of weight has, for each bucket
+// of tokens, one kernel: our own stream over the weight where tokens are few, else cuBLASLt's, by
+// the algorithm that was fastest when it was measured here (kernel_policy.h). Which one is settled
+// in prepare(), before the first step. Owned by CudaOps and used by its thread.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rudder/cuda/cublaslt_api.h"
+#include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/device_status.h"
+#include "rudder/cuda/kernel_policy.h"
+#include "rudder/cuda/product.h"
+#include "rudder/cuda/uploader.h"
+#include "rudder/ops/args.h"
+
+namespace rudder::cuda {
+
+class ShapePlan;
+
+// Parts stacked along `out`, on the device.
+struct CudaWeight final : ops::PackedWeight {
+  ops::View weight;  // [out, in] bf16 | e4m3
+  ops::View scale;   // [out] f32, of e4m3: value = stored * scale
+  ops::View bias;    // [out] bf16; optional
+};
+inline const CudaWeight& cuda_weight(const ops::LinearWeight& weight) {
+  return static_cast<const CudaWeight&>(*weight.packed);
+}
+
+struct LinearSettings {
+  tensor::DType dtype = tensor::DType::kBF16;  // of weights and of what they multiply; or kF8E4M3
+  std::string policy_path;                     // empty: measurements are not kept
+  bool tune = true;                            // false: the library's first guess
+};
+
+class Linear {
+ public:
+  // The three outlive it. `device` names the GPU.
+  static Result<std::unique_ptr<Linear>> make(const CublasLtApi& api,
+                                              const LinearSettings& settings,
+                                              const PolicyIdentity& identity, DeviceMemory& memory,
+                                              cudaStream_t stream, DeviceStatus& status);
+  ~Linear();
+
+  Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
+
+  // Settles every shape's kernels: for up to `max_tokens`, and of the head, whose products are f32
+  // and of up to `max_rows`. An Error: a shape that no kernel takes.
+  Result<void> prepare(const ops::LinearWeight& head, int64_t max_tokens, int64_t max_rows);
+
+  // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status.
+  void multiply(const ops::View& x, const ops::View& x_scale, const ops::LinearWeight& weight,
+                const ops::View& y, float softcap, const char* op);
+
+  // Kernel and time of every shape and bucket that is settled, for people.
+  std::string to_table() const;
+
+ private:
+  Linear(const CublasLtApi& api, const LinearSettings& settings, const PolicyIdentity& identity,
+         DeviceMemory& memory, cudaStream_t stream, DeviceStatus& status);
+
+  Result<void> store_part(const ops::LinearPart& part, int64_t first_row, CudaWeight& weight,
+                          Uploader& uploader);
+  // Our kernels fetch weights before the kernel in front of them has ended: what fills a weight has
+  // ended long before.
+  void finish_loading();
+  Result<void> keep_policy(size_t measured) const;
+  Result<ShapePlan*> plan_for(const ops::LinearWeight& weight, tensor::DType out_dtype);
+
+  const CublasLtApi& api_;
+  const LinearSettings settings_;
+  DeviceMemory& memory_;
+  const cudaStream_t stream_;
+  DeviceStatus& status_;
+  cublasLtHandle_t handle_ = nullptr;
+  KernelPolicy policy_;
+  Product::Workspace workspace_;
+  bool is_loading_ = false;  // weights were made since the last product
+  std::map<PolicyKey, std::unique_ptr<ShapePlan>> plans_;  // bucket 0
+  // Of every shape of weight, the device's copies: what a measurement rotates through.
+  std::map<std::pair<int64_t, int64_t>, std::vector<ops::LinearWeight>> weights_;
+};
+
+}  // namespace rudder::cuda

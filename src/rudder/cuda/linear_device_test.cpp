@@ -1,0 +1,356 @@
+// Products on a device: every kernel that may multiply a shape against sums in fp64, and rows alone
+// against rows in company.
+#include <algorithm>
+
+#include "rudder/cuda/cublaslt_api.h"
+#include "rudder/cuda/device_info.h"
+#include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/device_test.h"
+#include "rudder/cuda/kernels/gemv.h"
+#include "rudder/cuda/linear.h"
+#include "rudder/cuda/shape_plan.h"
+
+namespace rudder::cuda {
+namespace {
+
+using tensor::DType;
+using tensor::View;
+
+struct Case {
+  int64_t out = 0;
+  int64_t in = 0;
+  DType dtype = DType::kBF16;
+  DType out_dtype = DType::kBF16;
+  bool bias = false;
+  float softcap = 0;
+
+  std::string to_string() const {
+    return fmt::format("[{} -> {}] {} to {}{}{}", in, out, tensor::dtype_name(dtype),
+                       tensor::dtype_name(out_dtype), bias ? ", bias" : "",
+                       softcap != 0 ? ", cap" : "");
+  }
+};
+
+// A weight and tokens on the device, with what they are in fp64.
+struct Operands {
+  ops::LinearWeight weight;
+  View x, x_scale;
+  std::vector<float> w_values, x_values;  // as stored, times their scales
+  std::vector<float> bias;
+};
+
+class LinearDevice : public DeviceTest {
+ protected:
+  void start_with(DType dtype) {
+    CudaOpsSettings settings;
+    settings.linear_dtype = dtype;
+    settings.tune = false;
+    start(settings);
+  }
+
+  Operands make(const Case& c, int64_t tokens) {
+    Operands o;
+    const std::vector<float> w = random(c.out * c.in, 0.05f);
+    if (c.bias) o.bias = random(c.out);
+    ops::LinearPart part;
+    part.weight = {const_cast<float*>(w.data()), DType::kF32, {c.out, c.in}};
+    if (c.bias) part.bias = {o.bias.data(), DType::kF32, {c.out}};
+    o.weight = value_of(ops_->make_linear({&part, 1}));
+    o.w_values = w;
+    o.x_values = random(tokens * c.in);
+    o.x = to_device(o.x_values, {tokens, c.in});
+    if (c.dtype == DType::kF8E4M3) {
+      const View quantised = poisoned({tokens, c.in}, DType::kF8E4M3);
+      o.x_scale = poisoned({tokens}, DType::kF32);
+      ops_->quantise({.x = o.x, .out = quantised, .out_scale = o.x_scale});
+      o.x = quantised;
+      o.x_values = scaled(quantised, o.x_scale, c.in);
+      const CudaWeight& stored = cuda_weight(o.weight);
+      o.w_values = scaled(stored.weight, stored.scale, c.in);
+      expect_quantised(o.w_values, w, c);
+    }
+    return o;
+  }
+
+  std::vector<float> scaled(const View& values, const View& scales, int64_t width) {
+    std::vector<float> out = to_host(values);
+    const std::vector<float> scale = to_host(scales);
+    for (size_t i = 0; i < out.size(); ++i) out[i] *= scale[i / static_cast<size_t>(width)];
+    return out;
+  }
+
+  // Within half a step of the code: 2^-4 of the value, or of the smallest normal number.
+  static void expect_quantised(const std::vector<float>& got, const std::vector<float>& want,
+                               const Case& c) {
+    std::vector<double> exact(want.begin(), want.end());
+    std::vector<double> tolerance;
+    for (size_t row = 0; row < want.size() / static_cast<size_t>(c.in); ++row) {
+      const auto begin = want.begin() + static_cast<int64_t>(row) * c.in;
+      float largest = 0;
+      for (auto v = begin; v != begin + c.in; ++v) largest = std::max(largest, std::abs(*v));
+      for (auto v = begin; v != begin + c.in; ++v) {
+        tolerance.push_back(std::abs(double{*v}) / 15 + double{largest} / 448 / 512);
+      }
+    }
+    expect_near(got, exact, tolerance, c.in, "weights of " + c.to_string());
+  }
+
+  // A row's error, relative to the row: what rounding to the type of y leaves, and fp32 sums in
+  // another order. Fast fp8 sums have fewer bits; unscaled ones are rounded once more.
+  static double row_tolerance(const Case& c) {
+    if (c.dtype == DType::kF8E4M3) return c.out_dtype == DType::kBF16 ? 6e-3 : 1e-3;
+    return c.out_dtype == DType::kBF16 ? 1.1 / 256 : 1e-5;
+  }
+
+  void expect_product(const View& y, const Operands& o, const Case& c, const std::string& what) {
+    std::vector<double> want;
+    std::vector<double> tolerance;
+    std::vector<double>
+        norms;  // of the products: kernels of odd widths round before they add the bias
+    for (int64_t t = 0; t < y.shape[0]; ++t) {
+      double squares = 0;
+      for (int64_t n = 0; n < c.out; ++n) {
+        double sum = 0;
+        for (int64_t k = 0; k < c.in; ++k) {
+          sum += double{o.x_values[static_cast<size_t>(t * c.in + k)]} *
+                 double{o.w_values[static_cast<size_t>(n * c.in + k)]};
+        }
+        squares += sum * sum;
+        if (c.bias) sum += double{o.bias[static_cast<size_t>(n)]};
+        if (c.softcap != 0) sum = double{c.softcap} * std::tanh(sum / double{c.softcap});
+        want.push_back(sum);
+      }
+      norms.push_back(squares);
+      const double typical = std::sqrt(squares / static_cast<double>(c.out));
+      for (int64_t n = 0; n < c.out; ++n) {
+        const double value = want[static_cast<size_t>(t * c.out + n)];
+        tolerance.push_back(8 * row_tolerance(c) * typical + std::abs(value) / 128);
+      }
+    }
+    const std::vector<float> got = to_host(y);
+    expect_near(got, want, tolerance, c.out, what);
+    double worst = 0;
+    for (int64_t t = 0; t < y.shape[0]; ++t) {
+      double difference = 0;
+      double norm = 1e-12;
+      for (auto i = static_cast<size_t>(t * c.out); i < static_cast<size_t>((t + 1) * c.out); ++i) {
+        difference += (double{got[i]} - want[i]) * (double{got[i]} - want[i]);
+        norm += want[i] * want[i];
+      }
+      const double error = std::sqrt(difference / std::max(norm, norms[static_cast<size_t>(t)]));
+      worst = error <= worst ? worst : error;  // a NaN comes through
+    }
+    EXPECT_LE(worst, row_tolerance(c)) << what << ": error of a row";
+  }
+
+  void run_and_compare(const Case& c, int64_t tokens) {
+    const Operands o = make(c, tokens);
+    const View y = poisoned({tokens, c.out}, c.out_dtype);
+    if (c.out_dtype == DType::kF32) {
+      ops_->logits(
+          {.x = o.x, .x_scale = o.x_scale, .head = &o.weight, .softcap = c.softcap, .out = y});
+    } else {
+      ops_->linear({.x = o.x, .x_scale = o.x_scale, .weight = &o.weight, .out = y});
+    }
+    expect_product(y, o, c, fmt::format("{} tokens of {}", tokens, c.to_string()));
+  }
+};
+
+constexpr int64_t kTokens[] = {1, 2, 7, 8, 9, 16, 17, 32, 33, 40, 100, 257};
+
+TEST_F(LinearDevice, Bf16) {
+  start_with(DType::kBF16);
+  for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{{64, 96},
+                                                                        {8, 16},
+                                                                        {24, 5},
+                                                                        {72, 17},
+                                                                        {512, 33},
+                                                                        {1000, 300},
+                                                                        {3584, 64},
+                                                                        {33, 31},
+                                                                        {1, 1},
+                                                                        {301, 127},
+                                                                        {100, 15}}) {
+    for (const int64_t tokens : kTokens) {
+      run_and_compare({out, in, DType::kBF16, DType::kBF16, tokens % 2 == 0}, tokens);
+    }
+  }
+}
+
+TEST_F(LinearDevice, Bf16ToLogits) {
+  start_with(DType::kBF16);
+  for (const auto& [in, out] :
+       std::vector<std::pair<int64_t, int64_t>>{{64, 256}, {96, 307}, {1152, 2560}, {33, 40}}) {
+    for (const int64_t tokens : kTokens) {
+      run_and_compare({out, in, DType::kBF16, DType::kF32, false, tokens % 3 == 0 ? 30.0f : 0.0f},
+                      tokens);
+    }
+  }
+}
+
+TEST_F(LinearDevice, Fp8) {
+  start_with(DType::kF8E4M3);
+  for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{
+           {64, 96}, {16, 16}, {48, 32}, {80, 48}, {512, 1024}, {1008, 304}, {3584, 64}}) {
+    for (const int64_t tokens : kTokens) {
+      run_and_compare({out, in, DType::kF8E4M3, DType::kBF16, tokens % 2 == 0}, tokens);
+    }
+  }
+}
+
+TEST_F(LinearDevice, Fp8ToLogits) {
+  start_with(DType::kF8E4M3);
+  for (const int64_t tokens : kTokens) {
+    run_and_compare({2560, 256, DType::kF8E4M3, DType::kF32, false, tokens % 3 == 0 ? 30.0f : 0.0f},
+                    tokens);
+  }
+}
+
+// Parts are stacked in their order, each of its own stored type.
+TEST_F(LinearDevice, PartsAreStacked) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    start_with(dtype);
+    const std::vector<float> w = random(96 * 64);
+    std::vector<uint16_t> half;
+    for (size_t i = 0; i < size_t{32} * 64; ++i) half.push_back(tensor::to_f16(w[i]).bits);
+    ops::LinearPart parts[2];
+    parts[0].weight = {half.data(), DType::kF16, {32, 64}};
+    parts[1].weight = {const_cast<float*>(w.data()) + 32 * 64, DType::kF32, {64, 64}};
+    const ops::LinearWeight stacked = value_of(ops_->make_linear(parts));
+    EXPECT_EQ(stacked.out, 96);
+    const CudaWeight& stored = cuda_weight(stacked);
+    const Case c{96, 64, dtype};
+    if (dtype == DType::kF8E4M3) {
+      expect_quantised(scaled(stored.weight, stored.scale, 64), w, c);
+    } else {
+      EXPECT_EQ(to_host(stored.weight), w);
+    }
+  }
+}
+
+// The stream over the weight adds a row in the same order whatever shares the call.
+TEST_F(LinearDevice, FewTokensGiveTheSameBitsInAnyCompany) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    start_with(dtype);
+    const Case c{304, 1008, dtype, DType::kBF16, true};
+    const Operands o = make(c, kGemvMaxTokens);
+    const View all = poisoned({kGemvMaxTokens, c.out});
+    ops_->linear({.x = o.x, .x_scale = o.x_scale, .weight = &o.weight, .out = all});
+    const std::vector<uint8_t> want = bytes_of(all);
+    for (int64_t count = 1; count < kGemvMaxTokens; ++count) {
+      const int64_t first = kGemvMaxTokens - count;
+      const View y = poisoned({count, c.out});
+      ops_->linear({.x = o.x.rows(first, count),
+                    .x_scale = o.x_scale.empty() ? View{} : o.x_scale.rows(first, count),
+                    .weight = &o.weight,
+                    .out = y});
+      const std::vector<uint8_t> got = bytes_of(y);
+      EXPECT_TRUE(std::equal(got.begin(), got.end(), want.begin() + first * c.out * 2))
+          << count << " rows of " << c.to_string();
+    }
+  }
+}
+
+// Each algorithm that the library proposes, not only its first.
+TEST_F(LinearDevice, EveryCandidate) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    start_with(dtype);
+    const CublasLtApi* api = value_of(load_cublaslt(""));
+    cublasLtHandle_t handle = nullptr;
+    ASSERT_EQ(api->create(&handle), CUBLAS_STATUS_SUCCESS);
+    cudaStream_t stream = nullptr;
+    ASSERT_EQ(cudaStreamCreate(&stream), cudaSuccess);
+    const View workspace = value_of(ops_->allocate(DType::kU8, {int64_t{32} << 20}));
+    for (const bool logits : {false, true}) {
+      const Case c{512, 768, dtype, logits ? DType::kF32 : DType::kBF16, !logits};
+      auto plan =
+          value_of(ShapePlan::make({api, handle, stream, {workspace.data, workspace.bytes()}},
+                                   {c.out, c.in, c.dtype, c.out_dtype, c.bias, 0}));
+      for (const int64_t tokens : {1, 12, 24, 64, 200}) {
+        const Operands o = make(c, tokens);
+        bytes_of(o.x);  // all of the first stream is done
+        const CudaWeight& stored = cuda_weight(o.weight);
+        const auto found = value_of(plan->candidates(bucket_of(tokens), 8));
+        int outer = 0;
+        for (size_t i = 0; i < found.size(); ++i) {
+          const View y = poisoned({tokens, c.out}, c.out_dtype);
+          bytes_of(y);
+          const Result<void> done =
+              plan->run({.x = o.x.data,
+                         .x_scale = static_cast<const float*>(o.x_scale.data),
+                         .weight = stored.weight.data,
+                         .w_scale = static_cast<const float*>(stored.scale.data),
+                         .bias = stored.bias.data,
+                         .y = y.data,
+                         .tokens = tokens,
+                         .softcap = 0},
+                        found[i]);
+          EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
+          const std::string what =
+              fmt::format("candidate {} (kernel {}) for {} tokens of {}", i,
+                          static_cast<int>(found[i].kernel), tokens, c.to_string());
+          EXPECT_TRUE(done) << what << ": " << done.error().to_string();
+          outer += found[i].kernel == ProductKernel::kOuter ? 1 : 0;
+          expect_product(y, o, c, what);
+        }
+        fmt::print("  {} tokens of {}: {} candidates, {} with the library's scales\n", tokens,
+                   c.to_string(), found.size(), outer);
+      }
+    }
+    api->destroy(handle);
+    cudaStreamDestroy(stream);
+  }
+}
+
+TEST_F(LinearDevice, RefusesWhatItCannotStore) {
+  start_with(DType::kF8E4M3);
+  std::vector<float> values(33 * 48);
+  const ops::LinearPart odd{{values.data(), DType::kF32, {33, 48}}, {}};
+  const auto refused = ops_->make_linear({&odd, 1});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  const ops::LinearPart integers{{values.data(), DType::kI32, {32, 48}}, {}};
+  EXPECT_FALSE(ops_->make_linear({&integers, 1}));
+}
+
+// What is measured is kept, found again, and gives the same results.
+TEST_F(LinearDevice, PreparedFromMeasurementsAndFromTheFile) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const std::string path =
+        fmt::format("{}policy-{}.json", ::testing::TempDir(), tensor::dtype_name(dtype));
+    std::remove(path.c_str());
+    for (const bool again : {false, true}) {
+      CudaOpsSettings settings;
+      settings.linear_dtype = dtype;
+      settings.policy_path = path;
+      start(settings);
+      const Case c{1024, 512, dtype, DType::kBF16, true};
+      const Operands o = make(c, 100);
+      const std::vector<float> head_values = random(256 * 512);
+      const ops::LinearPart part{{const_cast<float*>(head_values.data()), DType::kF32, {256, 512}},
+                                 {}};
+      const ops::LinearWeight head = value_of(ops_->make_linear({&part, 1}));
+      const auto prepared = ops_->prepare({.max_tokens = 300,
+                                           .max_rows = 20,
+                                           .max_seqs = 20,
+                                           .hidden = 512,
+                                           .max_linear_in = 512,
+                                           .head = &head,
+                                           .attention = {}});
+      ASSERT_TRUE(prepared) << prepared.error().to_string() << (again ? " (again)" : "");
+      const View y = poisoned({100, c.out});
+      ops_->linear({.x = o.x, .x_scale = o.x_scale, .weight = &o.weight, .out = y});
+      expect_product(y, o, c, c.to_string() + " as prepared");
+    }
+    const PolicyIdentity here = [] {
+      const DeviceInfo info = value_of(open_device());
+      return PolicyIdentity{info.name, info.driver,
+                            static_cast<int64_t>(value_of(load_cublaslt(""))->version()),
+                            kOwnKernelsVersion};
+    }();
+    EXPECT_EQ(read_policy(path, here).size(), 10U + 6U);  // 1..512 tokens, 1..32 rows
+  }
+}
+
+}  // namespace
+}  // namespace rudder::cuda

@@ -1,0 +1,68 @@
+// Times the macro-ops of the CUDA backend on a model of a given shape with random weights: each op
+// of all layers as one captured graph, so that weights and caches come from memory as they do in a
+// step, and then the whole step as one graph. Called by `rudder bench ops --device cuda`.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/cuda/ceilings.h"
+#include "rudder/cuda/cuda_ops.h"
+
+namespace rudder::cuda {
+
+// A dense decoder; the defaults are Qwen2.5-7B.
+struct BenchShape {
+  int64_t hidden = 3584;
+  int64_t num_heads = 28;
+  int64_t num_kv_heads = 4;
+  int64_t head_dim = 128;
+  int64_t mlp_width = 18944;
+  int64_t vocab = 152064;
+  int64_t num_layers = 28;
+  bool qkv_bias = true;
+  bool qk_norm = false;
+};
+
+// `num_seqs` sequences of `q_len` new tokens each after `context` cached ones; logits for the last
+// token of each.
+struct BenchStep {
+  int64_t num_seqs = 1;
+  int64_t q_len = 1;
+  int64_t context = 512;
+};
+
+struct OpsBenchArgs {
+  BenchShape shape;
+  CudaOpsSettings ops;
+  std::vector<BenchStep> steps = {
+      {1, 1, 512}, {32, 1, 512}, {128, 1, 512}, {512, 1, 512}, {1, 2048, 0}};
+  int repeats = 20;  // of each graph
+};
+
+// One op, or "step", of one kind of step, summed over the layers.
+struct OpsBenchRow {
+  BenchStep step;
+  std::string op;
+  int64_t calls = 0;
+  double seconds = 0;        // of all calls
+  double bytes = 0;          // that must be read or written once
+  double flops = 0;          // of products
+  double floor_seconds = 0;  // the larger of bytes and flops over their ceilings
+};
+
+struct OpsBenchReport {
+  std::string backend;
+  int64_t weight_bytes = 0;
+  Ceilings ceilings;
+  std::vector<OpsBenchRow> rows;
+};
+
+Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args);
+
+// The report as a table for people.
+std::string to_table(const OpsBenchReport& report);
+
+}  // namespace rudder::cuda

@@ -1,0 +1,45 @@
+// The CUDA backend in the conformance suite, with weights and cache in bf16 and in fp8.
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "rudder/cuda/cuda_ops.h"
+#include "rudder/testing/ops_conformance_attention.h"
+
+namespace rudder::testing {
+namespace {
+
+std::vector<Backend> cuda_backends() {
+  std::vector<Backend> backends;
+  for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF8E4M3}) {
+    Backend backend;
+    backend.name = std::string("cuda_") + std::string(dtype_name(dtype));
+    backend.make = [dtype](int /*num_threads*/) {
+      cuda::CudaOpsSettings settings;
+      settings.linear_dtype = dtype;
+      settings.kv_dtype = dtype;
+      settings.tune = false;
+      settings.synchronous = true;  // a fault names its op
+      auto ops = cuda::make_cuda_ops(settings);
+      if (!ops) throw std::runtime_error(ops.error().to_string());
+      return std::move(*ops);
+    };
+    backend.width_unit = 8;  // of odd ones the library rounds a product before it adds the bias
+    backend.writes_f8 = true;
+    backend.rows_are_exact = false;
+    backends.push_back(backend);
+  }
+  return backends;
+}
+
+std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
+  return info.param.name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()), name_of);
+
+}  // namespace
+}  // namespace rudder::testing

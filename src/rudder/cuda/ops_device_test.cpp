@@ -1,0 +1,263 @@
+// What of the backend is not an op: memory, copies, events, graphs, faults.
+#include <thread>
+
+#include "rudder/cuda/device_test.h"
+#include "rudder/cuda/kernels/plain_attention.h"
+
+namespace rudder::cuda {
+namespace {
+
+using tensor::DType;
+using tensor::View;
+
+class OpsDevice : public DeviceTest {
+ protected:
+  void SetUp() override { start({}); }
+};
+
+TEST_F(OpsDevice, MemoryIsZeroedAndAligned) {
+  for (const int64_t count : {0, 1, 63, 100'000, 50'000'000}) {
+    const View view = value_of(ops_->allocate(DType::kI32, {count}));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(view.data) % 256, 0U);
+    const std::vector<uint8_t> bytes = bytes_of(view);
+    EXPECT_EQ(std::count(bytes.begin(), bytes.end(), 0), static_cast<int64_t>(bytes.size()));
+  }
+  EXPECT_GT(ops_->available_memory(), int64_t{1} << 30);
+}
+
+TEST_F(OpsDevice, MoreMemoryThanThereIsIsAnErrorAndNothingElseBreaks) {
+  const auto refused = ops_->allocate(DType::kU8, {int64_t{1} << 42});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kOverloaded);
+  EXPECT_TRUE(ops_->status());
+  EXPECT_EQ(to_host(to_device(std::vector<float>{1, 2, 3}, {3})), (std::vector<float>{1, 2, 3}));
+}
+
+TEST_F(OpsDevice, UploadConverts) {
+  // More than one piece of the upload's buffers, and a tail.
+  for (const int64_t count : {1, 1000, 20'000'003}) {
+    const std::vector<float> values = random(count);
+    std::vector<uint16_t> bf16;
+    std::vector<uint16_t> f16;
+    for (const float v : values) {
+      bf16.push_back(tensor::to_bf16(v).bits);
+      f16.push_back(tensor::to_f16(v).bits);
+    }
+    const auto from = [&](DType dtype) -> View {
+      if (dtype == DType::kF32) return {const_cast<float*>(values.data()), dtype, {count}};
+      return {dtype == DType::kBF16 ? bf16.data() : f16.data(), dtype, {count}};
+    };
+    for (const DType stored : {DType::kF32, DType::kBF16, DType::kF16}) {
+      for (const DType wanted : {DType::kF32, DType::kBF16}) {
+        const View device = value_of(ops_->upload(from(stored), wanted));
+        const std::vector<float> got = to_host(device);
+        size_t wrong = 0;
+        for (size_t i = 0; i < got.size(); ++i) {
+          float want =
+              stored == DType::kF16 ? tensor::to_float(tensor::to_f16(values[i])) : values[i];
+          if (wanted == DType::kBF16) want = tensor::to_float(tensor::to_bf16(want));
+          wrong += got[i] == want ? 0 : 1;
+        }
+        EXPECT_EQ(wrong, 0U) << count << " from " << tensor::dtype_name(stored) << " to "
+                             << tensor::dtype_name(wanted);
+      }
+    }
+  }
+  std::vector<int32_t> integers = {1, -2, 3};
+  EXPECT_FALSE(ops_->upload({integers.data(), DType::kI32, {3}}, DType::kF32));
+}
+
+TEST_F(OpsDevice, CopiesAndEventsFromAnotherThread) {
+  const View staging = value_of(ops_->allocate_staging(4 * 1000));
+  const View back = value_of(ops_->allocate_staging(4 * 1000));
+  const View device = value_of(ops_->allocate(DType::kI32, {1000}));
+  for (int round = 0; round < 10; ++round) {
+    for (int32_t i = 0; i < 1000; ++i) static_cast<int32_t*>(staging.data)[i] = i * round;
+    ops_->copy_in(device, staging);
+    ops_->copy_out(back, device);
+    const auto event = ops_->make_event();
+    ops_->record(*event);
+    Result<void> waited;
+    std::thread other([&] { waited = event->wait(); });
+    other.join();
+    ASSERT_TRUE(waited) << waited.error().to_string();
+    EXPECT_TRUE(event->done());
+    EXPECT_EQ(std::memcmp(staging.data, back.data, staging.bytes()), 0) << round;
+  }
+}
+
+// A replay reads what the device's memory holds then, and gives the bits of the same ops run one by
+// one.
+TEST_F(OpsDevice, AGraphGivesTheBitsOfItsOps) {
+  constexpr int64_t kHidden = 256;
+  for (const int64_t tokens : {1, 5, 48}) {
+    const std::vector<float> w = random(512 * kHidden, 0.05f);
+    const ops::LinearPart part{{const_cast<float*>(w.data()), DType::kF32, {512, kHidden}}, {}};
+    const ops::LinearWeight gate_up = value_of(ops_->make_linear({&part, 1}));
+    const View norm = to_device(random(kHidden), {kHidden}, DType::kF32);
+    const View x = value_of(ops_->allocate(DType::kBF16, {tokens, kHidden}));
+    const View normed = poisoned({tokens, kHidden});
+    const View wide = poisoned({tokens, 512});
+    const View out = poisoned({tokens, kHidden});
+    const auto step = [&] {
+      ops::ResidualNormArgs norm_args;
+      norm_args.x = x;
+      norm_args.norm = {norm, 1e-5f};
+      norm_args.out = normed;
+      ops_->residual_norm(norm_args);
+      ops_->linear({.x = normed, .x_scale = {}, .weight = &gate_up, .out = wide});
+      ops_->gated_act({wide, ops::Activation::kSilu, out, {}});
+    };
+    const auto set_x = [&](const std::vector<float>& values) {
+      const View staging = value_of(ops_->allocate_staging(tokens * kHidden * 2));
+      auto* to = static_cast<uint16_t*>(staging.data);
+      for (const float v : values) *to++ = tensor::to_bf16(v).bits;
+      ops_->copy_in(x, staging);
+    };
+    const std::vector<float> first = random(tokens * kHidden);
+    const std::vector<float> second = random(tokens * kHidden);
+    set_x(first);
+    step();
+    const auto want_first = bytes_of(out);
+    set_x(second);
+    step();
+    const auto want_second = bytes_of(out);
+    EXPECT_NE(want_first, want_second);
+
+    ops_->begin_capture();
+    step();
+    auto graph = ops_->end_capture();
+    ASSERT_TRUE(graph) << graph.error().to_string();
+    set_x(first);
+    ops_->replay(**graph);
+    EXPECT_EQ(bytes_of(out), want_first) << tokens;
+    set_x(second);
+    ops_->replay(**graph);
+    ops_->replay(**graph);
+    EXPECT_EQ(bytes_of(out), want_second) << tokens;
+    EXPECT_TRUE(ops_->status());
+  }
+}
+
+// One step's attention over a cache whose blocks lie scattered; the third sequence is padding.
+struct AttentionCase {
+  int64_t head_dim = 0;
+  int32_t window = 0;
+  int32_t q_len = 0;
+  DType kv_dtype = DType::kBF16;
+
+  std::string to_string() const {
+    return fmt::format("head_dim {}, window {}, q_len {}, {}", head_dim, window, q_len,
+                       tensor::dtype_name(kv_dtype));
+  }
+};
+
+class AttentionDevice : public OpsDevice {
+ protected:
+  static constexpr int64_t kHeads = 8;
+  static constexpr int64_t kKvHeads = 2;
+  static constexpr int64_t kMaxBlocks = 64;
+
+  void make(const AttentionCase& c) {
+    kv_lens_ = {c.q_len, 100, 0, 257, 1000};
+    std::vector<int32_t> q_begin = {0};
+    for (const int32_t kv_len : kv_lens_) {
+      q_begin.push_back(q_begin.back() + std::min(c.q_len, std::max(kv_len, 1)));
+    }
+    tokens_ = q_begin.back();
+    const auto rows = static_cast<int64_t>(kv_lens_.size()) + 1;
+    std::vector<int32_t> table(static_cast<size_t>(rows * kMaxBlocks));
+    for (size_t i = 0; i < table.size(); ++i) {
+      table[i] = static_cast<int32_t>((i * 7) % table.size());  // no factor in common: each once
+    }
+    batch_ = {.q_begin = to_device(q_begin),
+              .kv_len = to_device(kv_lens_),
+              .table_row = to_device(std::vector<int32_t>{0, 1, 2, 3, 4}),
+              .block_table = to_device(table),
+              .max_q_len = c.q_len,
+              .max_kv_len = 1000};
+    batch_.block_table.shape = {rows, kMaxBlocks};
+    const int64_t blocks = rows * kMaxBlocks;
+    kv_ = to_device(random(blocks * 2 * kKvHeads * 16 * c.head_dim),
+                    {blocks, 2, kKvHeads, 16 * c.head_dim});
+    if (c.kv_dtype == DType::kF8E4M3) {
+      // Any byte but NaN's is a value.
+      std::vector<uint8_t> bytes(static_cast<size_t>(kv_.shape.numel()));
+      for (uint8_t& byte : bytes)
+        byte = static_cast<uint8_t>((random_() % 0x48) | (random_() & 0x80));
+      kv_ = value_of(ops_->upload({bytes.data(), c.kv_dtype, kv_.shape}, c.kv_dtype));
+    }
+    q_ = to_device(random(tokens_ * kHeads * c.head_dim), {tokens_, kHeads * c.head_dim});
+  }
+
+  std::vector<float> tuned(const AttentionCase& c) {
+    const View out = poisoned({tokens_, kHeads * c.head_dim});
+    ops_->plan_attention(batch_);
+    ops_->attention({.q = q_,
+                     .kv = {kv_, 16, kKvHeads, static_cast<int32_t>(c.head_dim)},
+                     .num_heads = kHeads,
+                     .scale = scale(c),
+                     .window = c.window,
+                     .softcap = 0,
+                     .out = out});
+    return to_host(out);
+  }
+
+  std::vector<float> plain(const AttentionCase& c) {
+    const View out = poisoned({tokens_, kHeads * c.head_dim});
+    bytes_of(out);  // all that was enqueued is done
+    PlainAttentionParams params;
+    params.q = q_.data;
+    params.kv = kv_.data;
+    params.kv_is_fp8 = c.kv_dtype == DType::kF8E4M3;
+    params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
+    params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
+    params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
+    params.block_table = static_cast<const int32_t*>(batch_.block_table.data);
+    params.max_blocks = kMaxBlocks;
+    params.num_seqs = static_cast<int32_t>(kv_lens_.size());
+    params.num_tokens = static_cast<int32_t>(tokens_);
+    params.num_heads = kHeads;
+    params.num_kv_heads = kKvHeads;
+    params.head_dim = static_cast<int32_t>(c.head_dim);
+    params.block_size = 16;
+    params.window = c.window;
+    params.scale = scale(c);
+    params.out = out.data;
+    EXPECT_EQ(launch_plain_attention(params, nullptr), cudaSuccess);
+    EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    return to_host(out);
+  }
+
+  static float scale(const AttentionCase& c) {
+    return 1 / std::sqrt(static_cast<float>(c.head_dim));
+  }
+
+  std::vector<int32_t> kv_lens_;
+  int64_t tokens_ = 0;
+  ops::AttentionBatch batch_;
+  View kv_;
+  View q_;
+};
+
+TEST_F(AttentionDevice, TheTunedKernelsAgreeWithThePlainOne) {
+  for (const int64_t head_dim : {64, 96, 128, 256}) {
+    for (const int32_t window : {0, 37}) {
+      for (const int32_t q_len : {1, 3, 70}) {
+        for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
+          const AttentionCase c{head_dim, window, q_len, kv_dtype};
+          make(c);
+          const std::vector<float> exact = plain(c);
+          std::vector<double> want(exact.begin(), exact.end());
+          double largest = 0;
+          for (const double v : want) largest = std::max(largest, std::abs(v));
+          expect_near(tuned(c), want, std::vector<double>(want.size(), 0.01 * largest),
+                      kHeads * head_dim, c.to_string());
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rudder::cuda

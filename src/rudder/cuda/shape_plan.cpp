@@ -1,0 +1,156 @@
+#include "rudder/cuda/shape_plan.h"
+
+#include <fmt/format.h>
+
+#include <bit>
+
+#include "rudder/base/check.h"
+#include "rudder/cuda/device_status.h"
+#include "rudder/cuda/kernels/gemv.h"
+#include "rudder/cuda/kernels/linear_epilogue.h"
+
+namespace rudder::cuda {
+
+using tensor::DType;
+
+namespace {
+
+size_t bucket_index(int64_t bucket) {
+  return static_cast<size_t>(std::bit_width(static_cast<uint64_t>(bucket)) - 1);
+}
+
+Result<void> launched(cudaError_t error, const char* kernel) {
+  RUDDER_CUDA_TRY(error, kernel, "");
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ShapePlan>> ShapePlan::make(const Device& device, const PolicyKey& key) {
+  std::unique_ptr<ShapePlan> plan(new ShapePlan(device, key));
+  ProductShape shape{key.out, key.in, key.dtype, key.out_dtype, false, ScaleMode::kUnit};
+  // Into f32 the library has no bias of bf16, and before the scales a bias is not the bias.
+  shape.bias = key.bias && key.out_dtype == DType::kBF16 && !plan->is_fp8();
+  RUDDER_TRY(plan->unit_, Product::make(*device.api, device.handle, shape));
+  if (plan->is_fp8()) {
+    shape.scales = ScaleMode::kOuter;
+    shape.bias = key.bias && key.out_dtype == DType::kBF16;
+    RUDDER_TRY(plan->outer_, Product::make(*device.api, device.handle, shape));
+  }
+  return plan;
+}
+
+Result<void> ShapePlan::add_candidates(Product& product, ProductKernel kernel, int64_t bucket,
+                                       int max_algorithms, std::vector<PolicyEntry>& out) {
+  RUDDER_TRY(const std::vector<Product::Algorithm> found,
+             product.candidates(bucket, device_.workspace.bytes, max_algorithms));
+  for (const Product::Algorithm& algorithm : found) out.push_back({kernel, algorithm.data, 0});
+  return {};
+}
+
+Result<std::vector<PolicyEntry>> ShapePlan::candidates(int64_t bucket, int max_algorithms) {
+  std::vector<PolicyEntry> out;
+  if (bucket <= kGemvMaxTokens && gemv_takes(key_.in, is_fp8())) {
+    for (uint64_t variant = 0; variant < static_cast<uint64_t>(gemv_variants(bucket)); ++variant) {
+      out.push_back({ProductKernel::kGemv, {variant}, 0});
+    }
+    if (max_algorithms <= 1) return out;
+  }
+  RUDDER_TRY_VOID(add_candidates(*unit_, ProductKernel::kUnit, bucket, max_algorithms, out));
+  if (outer_ != nullptr && max_algorithms > 1) {
+    // Not every library has it for every shape: one way less, no fault.
+    (void)add_candidates(*outer_, ProductKernel::kOuter, bucket, max_algorithms, out);
+  }
+  return out;
+}
+
+bool ShapePlan::settle(int64_t bucket, const PolicyEntry& entry) {
+  RUDDER_CHECK(bucket_index(bucket) < kMaxBuckets, "{} tokens", bucket);
+  if (entry.kernel == ProductKernel::kGemv) {
+    if (bucket > kGemvMaxTokens || !gemv_takes(key_.in, is_fp8()) ||
+        entry.algorithm[0] >= static_cast<uint64_t>(gemv_variants(bucket))) {
+      return false;
+    }
+  } else {
+    Product* product = entry.kernel == ProductKernel::kOuter ? outer_.get() : unit_.get();
+    const Product::Algorithm algorithm{entry.algorithm};
+    if (product == nullptr) return false;
+    for (const int64_t tokens : {bucket, bucket / 2 + 1}) {
+      if (!product->accepts(algorithm, tokens, device_.workspace.bytes)) return false;
+    }
+  }
+  buckets_[bucket_index(bucket)] = entry;
+  return true;
+}
+
+Result<void> ShapePlan::settle_by_guess(int64_t bucket) {
+  RUDDER_TRY(const std::vector<PolicyEntry> found, candidates(bucket, 1));
+  RUDDER_CHECK(settle(bucket, found.front()));  // candidates() has asked the same questions
+  return {};
+}
+
+const PolicyEntry* ShapePlan::settled(int64_t bucket) const {
+  const std::optional<PolicyEntry>& entry = buckets_.at(bucket_index(bucket));
+  return entry ? &*entry : nullptr;
+}
+
+Result<void> ShapePlan::run(const Args& args) {
+  const int64_t bucket = bucket_of(args.tokens);
+  const PolicyEntry* entry = settled(bucket);
+  if (entry == nullptr) {
+    RUDDER_TRY_VOID(settle_by_guess(bucket));
+    entry = settled(bucket);
+  }
+  return run(args, *entry);
+}
+
+Result<void> ShapePlan::run(const Args& args, const PolicyEntry& entry) {
+  if (entry.kernel == ProductKernel::kGemv) {
+    return run_gemv(args, static_cast<int32_t>(entry.algorithm[0]));
+  }
+  Product& product = entry.kernel == ProductKernel::kOuter ? *outer_ : *unit_;
+  const Product::Operands operands{.x = args.x,
+                                   .weight = args.weight,
+                                   .bias = args.bias,
+                                   .x_scale = args.x_scale,
+                                   .w_scale = args.w_scale,
+                                   .y = args.y,
+                                   .tokens = args.tokens};
+  RUDDER_TRY_VOID(product.run(operands, {entry.algorithm}, device_.workspace, device_.stream));
+  const bool scale = is_fp8() && entry.kernel == ProductKernel::kUnit;
+  return finish(args, scale, key_.bias && !product.shape().bias);
+}
+
+Result<void> ShapePlan::run_gemv(const Args& args, int32_t variant) {
+  GemvParams params;
+  params.weight = args.weight;
+  params.x = args.x;
+  params.x_scale = args.x_scale;
+  params.w_scale = args.w_scale;
+  params.bias = args.bias;
+  params.y = args.y;
+  params.out = key_.out;
+  params.in = key_.in;
+  params.tokens = static_cast<int32_t>(args.tokens);
+  params.softcap = args.softcap;
+  params.is_fp8 = is_fp8();
+  params.y_is_f32 = key_.out_dtype == DType::kF32;
+  params.variant = variant;
+  return launched(launch_gemv(params, device_.stream), "gemv");
+}
+
+Result<void> ShapePlan::finish(const Args& args, bool scale, bool bias) {
+  if (!scale && !bias && args.softcap == 0.0f) return {};
+  ScaleRowsColsParams params;
+  params.y = args.y;
+  params.y_is_f32 = key_.out_dtype == DType::kF32;
+  params.x_scale = scale ? args.x_scale : nullptr;
+  params.w_scale = scale ? args.w_scale : nullptr;
+  params.bias = bias ? args.bias : nullptr;
+  params.rows = args.tokens;
+  params.cols = key_.out;
+  params.softcap = args.softcap;
+  return launched(launch_scale_rows_cols(params, device_.stream), "scale_rows_cols");
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,73 @@
+// ShapePlan: the kernels that multiply weights of one shape, one for each bucket of tokens, and how
+// each is launched. Made and settled at start, run by the thread of the Ops. Owned by Linear.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "rudder/cuda/kernel_policy.h"
+#include "rudder/cuda/product.h"
+
+namespace rudder::cuda {
+
+class ShapePlan {
+ public:
+  struct Device {
+    const CublasLtApi* api = nullptr;
+    cublasLtHandle_t handle = nullptr;
+    cudaStream_t stream = nullptr;
+    Product::Workspace workspace;
+  };
+  // One product. x_scale and w_scale with fp8 operands; bias where the shape has one.
+  struct Args {
+    const void* x = nullptr;
+    const float* x_scale = nullptr;
+    const void* weight = nullptr;
+    const float* w_scale = nullptr;
+    const void* bias = nullptr;
+    void* y = nullptr;
+    int64_t tokens = 0;
+    float softcap = 0.0f;
+  };
+
+  // `key.bucket` is not used. An Error: no kernel takes this shape.
+  static Result<std::unique_ptr<ShapePlan>> make(const Device& device, const PolicyKey& key);
+
+  const PolicyKey& key() const { return key_; }
+
+  // Every way to compute a bucket that there is here: ours, then the library's, its best guess
+  // first.
+  Result<std::vector<PolicyEntry>> candidates(int64_t bucket, int max_algorithms);
+  // The kernel of a bucket from now on. False: the library does not take that algorithm.
+  bool settle(int64_t bucket, const PolicyEntry& entry);
+  // As settle() with what candidates() puts first.
+  Result<void> settle_by_guess(int64_t bucket);
+  // Null: not settled.
+  const PolicyEntry* settled(int64_t bucket) const;
+
+  // By the bucket's kernel; a bucket that is not settled is settled by guess.
+  Result<void> run(const Args& args);
+  Result<void> run(const Args& args, const PolicyEntry& entry);
+
+ private:
+  static constexpr size_t kMaxBuckets = 24;  // up to 2^23 tokens
+
+  ShapePlan(const Device& device, const PolicyKey& key) : device_(device), key_(key) {}
+
+  bool is_fp8() const { return key_.dtype == tensor::DType::kF8E4M3; }
+  Result<void> run_gemv(const Args& args, int32_t variant);
+  Result<void> finish(const Args& args, bool scale, bool bias);
+  Result<void> add_candidates(Product& product, ProductKernel kernel, int64_t bucket,
+                              int max_algorithms, std::vector<PolicyEntry>& out);
+
+  const Device device_;
+  const PolicyKey key_;
+  std::unique_ptr<Product> unit_;
+  std::unique_ptr<Product> outer_;  // fp8 alone
+  std::array<std::optional<PolicyEntry>, kMaxBuckets> buckets_;
+};
+
+}  // namespace rudder::cuda

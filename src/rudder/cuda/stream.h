@@ -1,0 +1,64 @@
+// The device's stream, its events and its captured graphs: RAII over the CUDA runtime's handles.
+// Made by CudaOps, which outlives them.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <utility>
+
+#include "rudder/base/result.h"
+#include "rudder/cuda/device_status.h"
+#include "rudder/ops/stream.h"
+
+namespace rudder::cuda {
+
+class Stream {
+ public:
+  static Result<std::unique_ptr<Stream>> make();
+  explicit Stream(cudaStream_t handle) : handle_(handle) {}
+  ~Stream() { cudaStreamDestroy(handle_); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  cudaStream_t handle() const { return handle_; }
+
+ private:
+  const cudaStream_t handle_;
+};
+
+// Any thread may wait; a device's fault comes out of every wait after it.
+class CudaEvent final : public ops::Event {
+ public:
+  // `status` outlives the event. A handle that could not be made is reported by wait().
+  explicit CudaEvent(DeviceStatus& status);
+  ~CudaEvent() override;
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+
+  Result<void> wait() override;
+  bool done() override;
+  void record(cudaStream_t stream);
+
+ private:
+  DeviceStatus& status_;
+  cudaEvent_t handle_ = nullptr;
+};
+
+class CudaGraph final : public ops::Graph {
+ public:
+  explicit CudaGraph(cudaGraphExec_t handle) : handle_(handle) {}
+  ~CudaGraph() override { cudaGraphExecDestroy(handle_); }
+  CudaGraph(const CudaGraph&) = delete;
+  CudaGraph& operator=(const CudaGraph&) = delete;
+
+  cudaGraphExec_t handle() const { return handle_; }
+
+ private:
+  const cudaGraphExec_t handle_;
+};
+
+// Ends the capture on `stream`: instantiates what was recorded and puts it on the device.
+Result<std::unique_ptr<CudaGraph>> end_capture(cudaStream_t stream);
+
+}  // namespace rudder::cuda

@@ -1,0 +1,96 @@
+#include "rudder/cuda/tuner.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "rudder/cuda/device_status.h"
+#include "rudder/cuda/kernels/convert.h"
+#include "rudder/cuda/linear.h"
+
+namespace rudder::cuda {
+
+Result<std::unique_ptr<Tuner>> Tuner::make(cudaStream_t stream, int64_t x_bytes, int64_t y_bytes,
+                                           int64_t max_tokens) {
+  std::unique_ptr<Tuner> tuner(new Tuner(stream));
+  const int64_t scale_bytes = max_tokens * static_cast<int64_t>(sizeof(float));
+  const auto make = [&](void*& data, int64_t bytes) {
+    const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(std::max<int64_t>(bytes, 16)));
+    if (error != cudaSuccess) cudaGetLastError();  // not a fault of the stream
+    return error;
+  };
+  RUDDER_CUDA_TRY(make(tuner->x_, x_bytes), "tune", "");
+  RUDDER_CUDA_TRY(make(tuner->y_, y_bytes), "tune", "");
+  RUDDER_CUDA_TRY(make(tuner->x_scale_, scale_bytes), "tune", "");
+  RUDDER_CUDA_TRY(cudaEventCreate(&tuner->begin_), "tune", "");
+  RUDDER_CUDA_TRY(cudaEventCreate(&tuner->end_), "tune", "");
+  // Zeros would be multiplied with less power, and so faster.
+  FillRandomParams fill;
+  fill.to = tuner->x_;
+  fill.element = Element::kBf16;
+  fill.count = x_bytes / 2;
+  RUDDER_CUDA_TRY(launch_fill_random(fill, stream), "tune", "random x");
+  fill.to = tuner->x_scale_;
+  fill.element = Element::kF32;
+  fill.count = max_tokens;
+  fill.mean = 0.01f;
+  fill.deviation = 0.001f;
+  RUDDER_CUDA_TRY(launch_fill_random(fill, stream), "tune", "random scales");
+  return tuner;
+}
+
+Tuner::~Tuner() {
+  cudaStreamSynchronize(stream_);
+  for (void* data : {x_, y_, x_scale_}) cudaFree(data);
+  for (cudaEvent_t event : {begin_, end_}) {
+    if (event != nullptr) cudaEventDestroy(event);
+  }
+}
+
+Result<double> Tuner::microseconds(ShapePlan& plan, const PolicyEntry& entry, int64_t tokens,
+                                   std::span<const ops::LinearWeight> weights, int repeats) {
+  const auto run = [&]() -> Result<void> {
+    const CudaWeight& weight = cuda_weight(weights[next_weight_++ % weights.size()]);
+    const bool is_fp8 = !weight.scale.empty();
+    return plan.run({.x = x_,
+                     .x_scale = is_fp8 ? static_cast<const float*>(x_scale_) : nullptr,
+                     .weight = weight.weight.data,
+                     .w_scale = static_cast<const float*>(weight.scale.data),
+                     .bias = weight.bias.data,
+                     .y = y_,
+                     .tokens = tokens},
+                    entry);
+  };
+  RUDDER_TRY_VOID(run());  // loads the kernel
+  RUDDER_CUDA_TRY(cudaEventRecord(begin_, stream_), "tune", "");
+  for (int i = 0; i < repeats; ++i) RUDDER_TRY_VOID(run());
+  RUDDER_CUDA_TRY(cudaEventRecord(end_, stream_), "tune", "");
+  RUDDER_CUDA_TRY(cudaEventSynchronize(end_), "tune", plan.key().bias ? "with bias" : "");
+  float milliseconds = 0;
+  RUDDER_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin_, end_), "tune", "");
+  return double{milliseconds} * 1000 / repeats;
+}
+
+Result<PolicyEntry> Tuner::fastest(ShapePlan& plan, int64_t bucket,
+                                   std::span<const ops::LinearWeight> weights) {
+  // Large products take long, and their kernels differ less.
+  const int max_algorithms = bucket >= 1024 ? 8 : 16;
+  const int repeats = bucket >= 1024 ? 2 : 6;
+  RUDDER_TRY(const std::vector<PolicyEntry> candidates, plan.candidates(bucket, max_algorithms));
+  std::optional<PolicyEntry> best;
+  std::optional<Error> refusal;
+  for (const PolicyEntry& candidate : candidates) {
+    const Result<double> time = microseconds(plan, candidate, bucket, weights, repeats);
+    if (!time) {
+      refusal = time.error();
+      RUDDER_CUDA_TRY(cudaStreamSynchronize(stream_), "tune", refusal->message);
+      continue;
+    }
+    if (best && best->microseconds <= *time) continue;
+    best = candidate;
+    best->microseconds = *time;
+  }
+  if (!best) return tl::unexpected(std::move(*refusal));
+  return *best;
+}
+
+}  // namespace rudder::cuda
