@@ -43,7 +43,13 @@ OpsConformance::Linear OpsConformance::random_linear(std::span<const int64_t> ou
   for (const int64_t out : outs) {
     ops::LinearPart part;
     part.weight = memory.emplace_back(random_values(out * in), dtype, Shape{out, in}).view();
-    if (bias) part.bias = memory.emplace_back(random_values(out), dtype, Shape{out}).view();
+    if (bias) {
+      // A backend may keep biases as bf16: that is no error of the product.
+      const HostTensor values(random_values(out), DType::kBF16, Shape{out});
+      const Matrix exact = to_matrix(values.view());
+      const std::vector<float> representable(exact.values.begin(), exact.values.end());
+      part.bias = memory.emplace_back(representable, dtype, Shape{out}).view();
+    }
     const Matrix stored = rounded(to_matrix(part.weight), stored_as);
     linear.reference.rows += out;
     linear.reference.values.insert(linear.reference.values.end(), stored.values.begin(),

@@ -30,6 +30,7 @@ double round_to(double x, DType dtype) {
   const auto value = static_cast<float>(x);
   if (dtype == DType::kBF16) return double{tensor::to_float(tensor::to_bf16(value))};
   if (dtype == DType::kF16) return double{tensor::to_float(tensor::to_f16(value))};
+  if (dtype == DType::kF8E4M3) return double{tensor::to_float(tensor::to_f8e4m3(value))};
   return double{value};
 }
 

@@ -1,0 +1,328 @@
+#include "golden_suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "rudder/base/json.h"
+#include "rudder/model/decoder.h"
+#include "rudder/model/loader.h"
+#include "rudder/testing/device_tensors.h"
+#include "rudder/weights/mapped_file.h"
+#include "rudder/weights/safetensors.h"
+
+namespace rudder::golden {
+namespace {
+
+std::string golden_folder() {
+  return std::string(RUDDER_SOURCE_DIR) + "/tests/golden";
+}
+
+template <typename T>
+std::vector<T> values(const weights::Safetensors& file, std::string_view name) {
+  const auto bytes = file.bytes_of(*file.find(name));
+  std::vector<T> out(bytes.size() / sizeof(T));
+  std::memcpy(out.data(), bytes.data(), bytes.size());
+  return out;
+}
+
+float largest_difference(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  float largest = 0;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const float difference = std::abs(a[i] - b[i]);
+    largest = difference <= largest ? largest : difference;  // a NaN comes through
+  }
+  return largest;
+}
+
+// Sequence number `seq` gets `ids` at positions `begin` and on.
+struct Piece {
+  int32_t seq = 0;
+  int32_t begin = 0;
+  std::vector<int32_t> ids;
+};
+
+}  // namespace
+
+// A loaded model with room for a few sequences, whose blocks lie interleaved.
+class Model {
+ public:
+  static constexpr int32_t kNumSeqs = 3;
+  static constexpr int32_t kBlockSize = 16;
+  static constexpr int32_t kMaxTokens = 256;
+
+  Model(const std::string& folder, int32_t max_len, std::unique_ptr<ops::Ops> ops)
+      : max_len_(max_len),
+        max_blocks_((max_len + kBlockSize - 1) / kBlockSize),
+        device_(std::move(ops)) {
+    auto checkpoint = weights::Checkpoint::open_folder(folder);
+    check(checkpoint);
+    auto spec = model::read_spec(**checkpoint);
+    check(spec);
+    spec_ = *spec;
+    auto loaded = model::load_weights(**checkpoint, spec_, device_.ops(), {});
+    check(loaded);
+    weights_ = std::move(*loaded);
+    for (const model::LayerSpec& layer : spec_.layers) {
+      const model::AttentionSpec& a = layer.attention;
+      auto storage = device_.ops().allocate(
+          device_.ops().kv_dtype(),
+          {kNumSeqs * max_blocks_, 2, a.num_kv_heads, int64_t{kBlockSize} * a.head_dim});
+      check(storage);
+      kv_.push_back({*storage, kBlockSize, a.num_kv_heads, a.head_dim});
+    }
+    auto decoder = model::Decoder::make(
+        spec_, weights_, kv_, device_.ops(),
+        {.max_tokens = kMaxTokens, .max_logits_rows = kMaxTokens, .max_seq_len = max_len});
+    check(decoder);
+    decoder_ = std::move(*decoder);
+  }
+
+  const model::ModelSpec& spec() const { return spec_; }
+  const model::Weights& weights() const { return weights_; }
+  tensor::DType linear_dtype() const { return device_.ops().linear_dtype(); }
+
+  // Runs one step; logits of every token, [tokens, vocab].
+  std::vector<float> step(const std::vector<Piece>& pieces) {
+    std::vector<int32_t> ids;
+    std::vector<int32_t> positions;
+    std::vector<int32_t> slots;
+    std::vector<int32_t> rows;
+    std::vector<int32_t> q_begin = {0};
+    std::vector<int32_t> kv_len;
+    std::vector<int32_t> table;
+    std::vector<int32_t> table_row;
+    for (const Piece& piece : pieces) {
+      for (size_t i = 0; i < piece.ids.size(); ++i) {
+        const int32_t position = piece.begin + static_cast<int32_t>(i);
+        rows.push_back(static_cast<int32_t>(ids.size()));
+        ids.push_back(piece.ids[i]);
+        positions.push_back(position);
+        slots.push_back(block(piece.seq, position / kBlockSize) * kBlockSize +
+                        position % kBlockSize);
+      }
+      q_begin.push_back(static_cast<int32_t>(ids.size()));
+      kv_len.push_back(piece.begin + static_cast<int32_t>(piece.ids.size()));
+      table_row.push_back(static_cast<int32_t>(table_row.size()));
+      for (int32_t b = 0; b < max_blocks_; ++b) table.push_back(block(piece.seq, b));
+    }
+    tensor::View block_table = device_.put(table);
+    block_table.shape = {static_cast<int64_t>(pieces.size()), max_blocks_};
+    const ops::View logits = decoder_->forward({.ids = device_.put(ids),
+                                                .positions = device_.put(positions),
+                                                .kv_slot = device_.put(slots),
+                                                .attention = {.q_begin = device_.put(q_begin),
+                                                              .kv_len = device_.put(kv_len),
+                                                              .table_row = device_.put(table_row),
+                                                              .block_table = block_table,
+                                                              .max_q_len = kMaxTokens,
+                                                              .max_kv_len = max_len_},
+                                                .logits_rows = device_.put(rows)});
+    return device_.values<float>(logits);
+  }
+
+ private:
+  template <typename T>
+  static void check(const Result<T>& result) {
+    if (!result) throw std::runtime_error(result.error().to_string());
+  }
+  int32_t block(int32_t seq, int32_t index) const { return index * kNumSeqs + seq; }
+
+  const int32_t max_len_;
+  const int32_t max_blocks_;
+  testing::Device device_;
+  model::ModelSpec spec_;
+  model::Weights weights_;
+  std::vector<ops::KvLayer> kv_;
+  std::unique_ptr<model::Decoder> decoder_;
+};
+
+Golden::Golden() = default;
+Golden::~Golden() = default;
+
+void Golden::SetUp() {
+  const std::string folder = golden_folder() + "/" + name();
+  auto file = weights::MappedFile::open(folder + "/golden.safetensors");
+  ASSERT_TRUE(file) << file.error().to_string();
+  auto parsed = weights::parse_safetensors((*file)->bytes(), "golden.safetensors");
+  ASSERT_TRUE(parsed) << parsed.error().to_string();
+  prompt_ = values<int32_t>(*parsed, "prompt_ids");
+  logits_ = values<float>(*parsed, "logits");
+  greedy_ids_ = values<int32_t>(*parsed, "greedy_ids");
+  greedy_logits_ = values<float>(*parsed, "greedy_logits");
+  auto text = weights::read_text_file(folder + "/meta.json", 1 << 20);
+  ASSERT_TRUE(text);
+  auto meta = parse_json(*text, "meta.json");
+  ASSERT_TRUE(meta);
+  model_ = std::make_unique<Model>(
+      folder, static_cast<int32_t>(meta->as_object().at("max_len").as_int64()), backend().make());
+  vocab_ = static_cast<size_t>(model_->spec().vocab);
+  ASSERT_EQ(logits_.size(), prompt_.size() * vocab_);
+}
+
+Distance distance(std::span<const float> expected, std::span<const float> actual, size_t vocab) {
+  const auto log_sum = [](std::span<const float> logits) {
+    double total = 0;
+    for (const float v : logits) total += std::exp(static_cast<double>(v));
+    return std::log(total);
+  };
+  const auto best = [](std::span<const float> logits) {
+    return std::max_element(logits.begin(), logits.end()) - logits.begin();
+  };
+  const size_t num_rows = expected.size() / vocab;
+  Distance out;
+  for (size_t row = 0; row < num_rows; ++row) {
+    const auto e = expected.subspan(row * vocab, vocab);
+    const auto a = actual.subspan(row * vocab, vocab);
+    const double e_sum = log_sum(e);
+    const double a_sum = log_sum(a);
+    for (size_t i = 0; i < vocab; ++i) {
+      out.mean_kl += std::exp(e[i] - e_sum) * ((e[i] - e_sum) - (a[i] - a_sum));
+    }
+    out.agreement += best(e) == best(a) ? 1 : 0;
+  }
+  out.mean_kl /= static_cast<double>(num_rows);
+  out.agreement /= static_cast<double>(num_rows);
+  return out;
+}
+
+std::vector<float> prompt_logits(const std::string& folder, std::unique_ptr<ops::Ops> ops,
+                                 const std::vector<int32_t>& ids) {
+  Model model(std::string(RUDDER_SOURCE_DIR) + "/" + folder, static_cast<int32_t>(ids.size()),
+              std::move(ops));
+  return model.step({{0, 0, ids}});
+}
+
+void Golden::expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
+                          const char* what) {
+  const float difference = largest_difference(actual, expected);
+  const auto [kl, same] = distance(expected, actual, vocab_);
+  fmt::print("  {} {} {}: largest difference {:.2e}, mean KL {:.2e}, same token {:.1f} %\n", name(),
+             backend().name, what, difference, kl, 100 * same);
+  EXPECT_LE(difference, backend().tolerance);
+  EXPECT_LE(kl, backend().mean_kl);
+  EXPECT_GE(same, backend().agreement);
+}
+
+void Golden::expect_same(std::span<const float> actual, std::span<const float> expected,
+                         const std::string& what) {
+  ASSERT_EQ(actual.size(), expected.size()) << what;
+  if (backend().exact_rows) {
+    EXPECT_TRUE(std::equal(actual.begin(), actual.end(), expected.begin())) << what;
+  } else {
+    EXPECT_LE(distance(expected, actual, vocab_).mean_kl, backend().mean_kl) << what;
+  }
+}
+
+std::vector<float> Golden::run_prompt(size_t chunk, int32_t seq) {
+  std::vector<float> out;
+  for (size_t begin = 0; begin < prompt_.size(); begin += chunk) {
+    const size_t end = std::min(begin + chunk, prompt_.size());
+    const std::vector<float> part =
+        model_->step({{seq,
+                       static_cast<int32_t>(begin),
+                       {prompt_.begin() + static_cast<std::ptrdiff_t>(begin),
+                        prompt_.begin() + static_cast<std::ptrdiff_t>(end)}}});
+    out.insert(out.end(), part.begin(), part.end());
+  }
+  return out;
+}
+
+std::vector<std::string> checkpoint_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(golden_folder())) {
+    if (entry.is_directory()) names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string test_name(const ::testing::TestParamInfo<std::tuple<std::string, Backend>>& info) {
+  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param).name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
+namespace {
+
+TEST_P(Golden, LogitsOfThePrompt) {
+  expect_close(run_prompt(prompt_.size(), 0), logits_, "prompt");
+}
+
+// The reference's tokens are fed, so that the last rows can be compared also where one differs.
+TEST_P(Golden, GreedyTokens) {
+  std::vector<float> row = run_prompt(prompt_.size(), 1);
+  std::vector<float> last_rows;
+  size_t same = 0;
+  const size_t num_rows = greedy_logits_.size() / vocab_;
+  for (size_t i = 0; i < greedy_ids_.size(); ++i) {
+    row.erase(row.begin(), row.end() - static_cast<std::ptrdiff_t>(vocab_));
+    if (i + num_rows >= greedy_ids_.size()) {
+      last_rows.insert(last_rows.end(), row.begin(), row.end());
+    }
+    same += std::max_element(row.begin(), row.end()) - row.begin() == greedy_ids_[i] ? 1 : 0;
+    const auto position = static_cast<int32_t>(prompt_.size() + i);
+    if (i + 1 < greedy_ids_.size()) row = model_->step({{1, position, {greedy_ids_[i]}}});
+  }
+  EXPECT_GE(static_cast<double>(same) / static_cast<double>(greedy_ids_.size()),
+            backend().agreement)
+      << same << " of " << greedy_ids_.size();
+  expect_close(last_rows, greedy_logits_, "last rows");
+}
+
+TEST_P(Golden, ChunksGiveTheSame) {
+  const std::vector<float> whole = run_prompt(prompt_.size(), 0);
+  for (const size_t chunk : {1, 5, 16, 37}) {
+    expect_same(run_prompt(chunk, 1), whole, fmt::format("chunks of {}", chunk));
+  }
+}
+
+TEST_P(Golden, AloneAndAmongOthersGiveTheSame) {
+  const std::vector<float> alone = run_prompt(prompt_.size(), 0);
+  std::mt19937 random(7);
+  std::vector<int32_t> others(40);
+  for (int32_t& id : others) id = static_cast<int32_t>(random() % vocab_);
+  // One neighbour that decodes, one that prefills, and the prompt in two parts between them.
+  model_->step({{2, 0, {others.begin(), others.begin() + 9}}});
+  const size_t half = prompt_.size() / 2;
+  const std::vector<float> first =
+      model_->step({{2, 9, {others[9]}},
+                    {1, 0, {prompt_.begin(), prompt_.begin() + static_cast<std::ptrdiff_t>(half)}},
+                    {0, 0, others}});
+  const std::vector<float> second =
+      model_->step({{0, 40, {others[1], others[2]}},
+                    {2, 10, {others[10]}},
+                    {1,
+                     static_cast<int32_t>(half),
+                     {prompt_.begin() + static_cast<std::ptrdiff_t>(half), prompt_.end()}}});
+  const auto rows = [&](const std::vector<float>& step, size_t begin, size_t count) {
+    return std::span(step).subspan(begin * vocab_, count * vocab_);
+  };
+  expect_same(rows(first, 1, half), rows(alone, 0, half), "the first part");
+  expect_same(rows(second, 3, prompt_.size() - half), rows(alone, half, prompt_.size() - half),
+              "the second part");
+}
+
+TEST_P(Golden, MemoryIsKnownBeforeLoading) {
+  const int64_t planned = model::weight_bytes(model_->spec(), model_->linear_dtype());
+  EXPECT_LE(model_->weights().bytes, planned + planned / 8);  // a backend may pad
+  EXPECT_GE(model_->weights().bytes, planned - planned / 16);
+}
+
+TEST(GoldenSet, IsThere) {
+  EXPECT_GE(checkpoint_names().size(), 20U);
+}
+
+}  // namespace
+}  // namespace rudder::golden
