@@ -1,0 +1,150 @@
+#include "rudder/model/dummy_checkpoint.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/thread_pool.h"
+#include "rudder/model/tensor_plan.h"
+#include "rudder/weights/hf_config.h"
+
+namespace rudder::model {
+namespace {
+
+using tensor::DType;
+using weights::Checkpoint;
+using weights::TensorInfo;
+
+constexpr size_t kRingBytes = size_t{64} << 20;
+constexpr size_t kTensorAlignment = 4096;  // of a tensor's place in the ring
+constexpr int64_t kTaskValues = int64_t{1} << 18;
+
+// A range of addresses behind which the same memory lies again and again.
+class Ring {
+ public:
+  static Result<Ring> make(size_t bytes) {
+    Ring ring;
+    ring.size_ = (bytes + kRingBytes - 1) / kRingBytes * kRingBytes;
+    void* const data = mmap(nullptr, ring.size_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) return fail(ErrorCode::kIo, "no addresses for dummy weights");
+    ring.data_ = static_cast<char*>(data);
+    const int file = memfd_create("rudder-dummy", MFD_CLOEXEC);
+    bool is_mapped = file >= 0 && ftruncate(file, kRingBytes) == 0;
+    for (size_t at = 0; is_mapped && at < ring.size_; at += kRingBytes) {
+      is_mapped = mmap(ring.data_ + at, kRingBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                       file, 0) != MAP_FAILED;
+    }
+    if (file >= 0) close(file);
+    if (!is_mapped) return fail(ErrorCode::kIo, "no memory for dummy weights");
+    return ring;
+  }
+  Ring() = default;
+  Ring(Ring&& other) noexcept { *this = std::move(other); }
+  Ring& operator=(Ring&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Ring() {
+    if (data_ != nullptr) munmap(data_, size_);
+  }
+
+  char* data() const { return data_; }
+
+ private:
+  char* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+tensor::Shape shape_of(const weights::TensorShape& shape) {
+  const auto extent = [&](size_t axis) { return static_cast<int64_t>(shape.dims[axis]); };
+  return shape.rank == 1 ? tensor::Shape{extent(0)} : tensor::Shape{extent(0), extent(1)};
+}
+
+class DummyCheckpoint final : public Checkpoint {
+ public:
+  DummyCheckpoint(std::string name, std::vector<ModelText> texts, Ring ring,
+                  std::vector<tensor::BF16> norms, const TensorPlan& plan)
+      : name_(std::move(name)), ring_(std::move(ring)), norms_(std::move(norms)) {
+    for (ModelText& file : texts) texts_[file.name] = std::move(file.text);
+    for (const PlannedTensor& planned : plan.tensors()) {
+      // Layers differ: each tensor begins elsewhere in the ring.
+      const size_t place = planned.number * 7919 % (kRingBytes / kTensorAlignment);
+      void* const data = planned.is_norm ? static_cast<void*>(norms_.data())
+                                         : ring_.data() + place * kTensorAlignment;
+      tensors_.push_back(
+          {planned.decl.name, {data, DType::kBF16, shape_of(planned.decl.shape)}, "dummy"});
+      bytes_ += static_cast<int64_t>(tensors_.back().view.bytes());
+    }
+    std::sort(tensors_.begin(), tensors_.end(),
+              [](const TensorInfo& a, const TensorInfo& b) { return a.name < b.name; });
+  }
+
+  std::string name() const override { return name_; }
+  Result<std::string> read_text(std::string_view file) const override {
+    const auto found = texts_.find(file);
+    if (found != texts_.end()) return found->second;
+    return fail(ErrorCode::kNotFound, fmt::format("there is no '{}'", file), name_);
+  }
+  bool has_file(std::string_view file) const override { return texts_.contains(file); }
+  const std::vector<TensorInfo>& tensors() const override { return tensors_; }
+  const TensorInfo* find(std::string_view tensor) const override {
+    const auto place = std::lower_bound(
+        tensors_.begin(), tensors_.end(), tensor,
+        [](const TensorInfo& info, std::string_view name) { return info.name < name; });
+    return place != tensors_.end() && place->name == tensor ? &*place : nullptr;
+  }
+  int64_t tensor_bytes() const override { return bytes_; }
+  void prefetch(const TensorInfo& /*tensor*/) const override {}
+  Result<void> check_unchanged() const override { return {}; }
+
+ private:
+  const std::string name_;
+  const Ring ring_;
+  std::vector<tensor::BF16> norms_;
+  std::map<std::string, std::string, std::less<>> texts_;
+  std::vector<TensorInfo> tensors_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::string& name,
+                                                                const std::string& config_text) {
+  RUDDER_TRY(const weights::HfConfig config,
+             weights::HfConfig::parse(config_text, name + "/config.json"));
+  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
+  if (names.empty()) {
+    return fail(ErrorCode::kCorruptFile, "'architectures' names none", name + "/config.json");
+  }
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(names[0]));
+  RUDDER_TRY(const ModelSpec spec, architecture->read_spec(config));
+  const TensorPlan plan(spec, architecture->names);
+
+  int64_t largest = 0;
+  int64_t widest_norm = 0;
+  for (const PlannedTensor& tensor : plan.tensors()) {
+    int64_t& most = tensor.is_norm ? widest_norm : largest;
+    most = std::max(most, tensor.values);
+  }
+  const ValueTables tables(1.0 - static_cast<double>(architecture->names.norm_offset));
+  RUDDER_TRY(Ring ring, Ring::make(static_cast<size_t>(2 * largest) + kRingBytes));
+  auto* const values = reinterpret_cast<tensor::BF16*>(ring.data());
+  constexpr auto kRingValues = static_cast<int64_t>(kRingBytes / sizeof(tensor::BF16));
+  ThreadPool pool;
+  pool.parallel_for(kRingValues / kTaskValues, [&](int64_t task) {
+    const std::span<tensor::BF16> part(values + task * kTaskValues, size_t{kTaskValues});
+    fill_values(part, tables.weight, 0, 0, task * kTaskValues);
+  });
+  std::vector<tensor::BF16> norms(static_cast<size_t>(widest_norm));
+  fill_values(norms, tables.norm, 0, 1, 0);
+  return std::make_shared<DummyCheckpoint>(name, model_texts(config_text, spec.vocab),
+                                           std::move(ring), std::move(norms), plan);
+}
+
+}  // namespace rudder::model

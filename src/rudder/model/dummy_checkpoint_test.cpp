@@ -1,0 +1,72 @@
+#include "rudder/model/dummy_checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "rudder/model/loader.h"
+#include "rudder/model/make_model.h"
+
+namespace rudder::model {
+namespace {
+
+std::shared_ptr<const weights::Checkpoint> dummy(std::string_view like, int32_t layers) {
+  auto checkpoint =
+      make_dummy_checkpoint(std::string(like), make_model_config(like, layers).value());
+  EXPECT_TRUE(checkpoint) << checkpoint.error().to_string();
+  return checkpoint.value_or(nullptr);
+}
+
+TEST(DummyCheckpoint, HasWhatTheConfigAsksFor) {
+  const auto checkpoint = dummy("qwen2.5-7b", 2);
+  ASSERT_NE(checkpoint, nullptr);
+  const auto spec = read_spec(*checkpoint);
+  ASSERT_TRUE(spec) << spec.error().to_string();
+  const weights::TensorInfo* table = checkpoint->find("model.embed_tokens.weight");
+  ASSERT_NE(table, nullptr);
+  EXPECT_EQ(table->view.shape, (tensor::Shape{152064, 3584}));
+  EXPECT_EQ(checkpoint->find("model.layers.2.mlp.up_proj.weight"), nullptr);
+  EXPECT_TRUE(checkpoint->has_file("tokenizer.json"));
+  EXPECT_FALSE(checkpoint->read_text("chat_template.jinja"));
+  EXPECT_EQ(checkpoint->tensor_bytes(),
+            2 * (2 * 152064 * int64_t{3584} + 3584 + 2 * (233'046'016 + int64_t{2} * 3584 + 4608)));
+}
+
+// All of a tensor can be read, its values are spread as weights are, and layers differ.
+TEST(DummyCheckpoint, ValuesAreSpreadAsWeightsAre) {
+  const auto checkpoint = dummy("qwen2.5-0.5b", 2);
+  ASSERT_NE(checkpoint, nullptr);
+  for (const weights::TensorInfo& tensor : checkpoint->tensors()) {
+    const bool is_norm =
+        tensor.view.shape.rank() == 1 && tensor.name.find("norm") != std::string::npos;
+    const auto* values = tensor.view.as<tensor::BF16>();
+    const int64_t count = tensor.view.shape.numel();
+    const int64_t stride = std::max<int64_t>(1, count / 20000);
+    double sum = 0;
+    double squares = 0;
+    int64_t seen = 0;
+    for (int64_t i = count - 1; i >= 0; i -= stride, ++seen) {
+      const double v = tensor::to_float(values[i]);
+      sum += v;
+      squares += v * v;
+    }
+    const double mean = sum / static_cast<double>(seen);
+    const double deviation = std::sqrt(squares / static_cast<double>(seen) - mean * mean);
+    EXPECT_NEAR(mean, is_norm ? 1.0 : 0.0, 0.02) << tensor.name;
+    EXPECT_NEAR(deviation, is_norm ? 0.1 : 0.02, is_norm ? 0.02 : 0.004) << tensor.name;
+  }
+  const auto* first = checkpoint->find("model.layers.0.mlp.up_proj.weight");
+  const auto* second = checkpoint->find("model.layers.1.mlp.up_proj.weight");
+  EXPECT_NE(std::memcmp(first->view.data, second->view.data, first->view.bytes()), 0);
+}
+
+TEST(DummyCheckpoint, UnknownArchitecturesAreNamed) {
+  const auto refused = make_dummy_checkpoint("x", R"({"architectures": ["NoSuchModel"]})");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("NoSuchModel"), std::string::npos);
+  EXPECT_FALSE(make_dummy_checkpoint("x", R"({"architectures": []})"));
+}
+
+}  // namespace
+}  // namespace rudder::model

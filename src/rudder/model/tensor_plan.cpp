@@ -1,0 +1,112 @@
+#include "rudder/model/tensor_plan.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "rudder/base/philox.h"
+#include "rudder/model/archs/modules.h"
+#include "rudder/model/make_model.h"
+
+namespace rudder::model {
+namespace {
+
+using weights::TensorShape;
+
+constexpr double kWeightSpread = 0.02;  // standard deviation
+constexpr double kNormSpread = 0.1;
+
+// Solves erfc(-z / sqrt 2) / 2 = p by bisection: 65536 points, once.
+double normal_quantile(double p) {
+  double low = -6;
+  double high = 6;
+  for (int i = 0; i < 50; ++i) {
+    const double mid = (low + high) / 2;
+    (std::erfc(-mid / std::sqrt(2.0)) / 2 < p ? low : high) = mid;
+  }
+  return (low + high) / 2;
+}
+
+constexpr std::string_view kGenerationConfig =
+    "{\"bos_token_id\": 0, \"do_sample\": false, \"eos_token_id\": 2, \"pad_token_id\": 0}\n";
+constexpr std::string_view kTokenizerConfig =
+    R"({"add_bos_token": false, "add_prefix_space": false, "bos_token": null,
+"chat_template": "{%- for message in messages -%}\n{{- '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' -}}\n{%- endfor -%}\n{%- if add_generation_prompt -%}\n{{- '<|im_start|>assistant\\n' -}}\n{%- endif -%}\n",
+"clean_up_tokenization_spaces": false, "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>",
+"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": null}
+)";
+
+}  // namespace
+
+ValueTables::ValueTables(double norm_centre) {
+  for (size_t i = 0; i < weight.size(); ++i) {
+    const double z = normal_quantile((static_cast<double>(i) + 0.5) / 65536);
+    weight[i] = tensor::to_bf16(static_cast<float>(kWeightSpread * z));
+    norm[i] = tensor::to_bf16(static_cast<float>(norm_centre + kNormSpread * z));
+  }
+}
+
+TensorPlan::TensorPlan(const ModelSpec& spec, const WeightNames& names) {
+  const auto vocab = static_cast<uint64_t>(spec.vocab);
+  const auto hidden = static_cast<uint64_t>(spec.hidden);
+  add(std::string(names.embedding), TensorShape::of({vocab, hidden}), false);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerModules m = layer_modules(spec, names, i);
+    for (const NormModule* norm : m.norms()) {
+      if (norm->name.empty()) continue;
+      add(norm->name, TensorShape::of({static_cast<uint64_t>(norm->width)}), true);
+    }
+    for (const LinearModule* linear : m.linears()) {
+      for (const LinearModule::Part& part : linear->parts) {
+        const auto rows = static_cast<uint64_t>(part.rows);
+        add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear->in)}),
+            false);
+        if (linear->bias) add(part.name + ".bias", TensorShape::of({rows}), false);
+      }
+    }
+  }
+  add(std::string(names.final_norm), TensorShape::of({hidden}), true);
+  if (!spec.tied_head) add(std::string(names.head), TensorShape::of({vocab, hidden}), false);
+}
+
+std::vector<std::pair<size_t, size_t>> TensorPlan::shards(int64_t max_bytes) const {
+  std::vector<std::pair<size_t, size_t>> out;
+  int64_t bytes = max_bytes;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    bytes += 2 * tensors_[i].values;
+    if (out.empty() || bytes > max_bytes) {
+      out.emplace_back(i, i);
+      bytes = 2 * tensors_[i].values;
+    }
+    out.back().second = i + 1;
+  }
+  return out;
+}
+
+void TensorPlan::add(std::string name, const TensorShape& shape, bool is_norm) {
+  uint64_t values = 0;
+  weights::checked_tensor_bytes(shape, 1, values);
+  tensors_.push_back({{std::move(name), tensor::DType::kBF16, shape},
+                      is_norm,
+                      static_cast<int64_t>(values),
+                      tensors_.size()});
+  total_bytes_ += 2 * static_cast<int64_t>(values);
+}
+
+void fill_values(std::span<tensor::BF16> out, const ValueTable& table, uint64_t seed,
+                 uint64_t tensor, int64_t begin) {
+  for (size_t i = 0; i < out.size(); i += 8) {
+    const PhiloxBlock block = philox4x32(seed, (static_cast<uint64_t>(begin) + i) / 8, tensor);
+    for (size_t j = 0; j < std::min<size_t>(8, out.size() - i); ++j) {
+      out[i + j] = table[(block[j / 2] >> (16 * (j % 2))) & 0xFFFF];
+    }
+  }
+}
+
+std::vector<ModelText> model_texts(const std::string& config_text, int32_t vocab) {
+  return {{"tokenizer.json", make_tokenizer_json(vocab)},
+          {"tokenizer_config.json", std::string(kTokenizerConfig)},
+          {"generation_config.json", std::string(kGenerationConfig)},
+          {"config.json", config_text}};
+}
+
+}  // namespace rudder::model

@@ -1,0 +1,66 @@
+// What a random model is made of: its tensors, the distributions of their values, and its small
+// files. Used by make_model.h, which writes them, and dummy_checkpoint.h, which only pretends to.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/spec.h"
+#include "rudder/tensor/dtype.h"
+#include "rudder/weights/safetensors_writer.h"
+
+namespace rudder::model {
+
+struct PlannedTensor {
+  weights::TensorDecl decl;  // bf16
+  bool is_norm = false;
+  int64_t values = 0;
+  uint64_t number = 0;  // in the model: part of the random counter
+};
+
+// Every tensor that the loader will ask for, in the order of the forward pass.
+class TensorPlan {
+ public:
+  TensorPlan(const ModelSpec& spec, const WeightNames& names);
+
+  const std::vector<PlannedTensor>& tensors() const { return tensors_; }
+  int64_t total_bytes() const { return total_bytes_; }
+  // Ranges of tensors whose bytes stay within the limit, one tensor at least.
+  std::vector<std::pair<size_t, size_t>> shards(int64_t max_bytes) const;
+
+ private:
+  void add(std::string name, const weights::TensorShape& shape, bool is_norm);
+
+  std::vector<PlannedTensor> tensors_;
+  int64_t total_bytes_ = 0;
+};
+
+// bf16 values of a normal distribution at 65536 equally likely points: 16 random bits pick one.
+using ValueTable = std::vector<tensor::BF16>;
+
+// Spread as a trained model's are.
+struct ValueTables {
+  ValueTable weight = ValueTable(65536);
+  ValueTable norm = ValueTable(65536);
+
+  explicit ValueTables(double norm_centre);
+};
+
+// The values of a tensor from `begin` on; `begin` is a multiple of 8.
+void fill_values(std::span<tensor::BF16> out, const ValueTable& table, uint64_t seed,
+                 uint64_t tensor, int64_t begin);
+
+// The small files of a model: config, generation config, tokenizer.
+struct ModelText {
+  std::string name;
+  std::string text;
+};
+// config.json last: a folder that has one is whole.
+std::vector<ModelText> model_texts(const std::string& config_text, int32_t vocab);
+
+}  // namespace rudder::model
