@@ -9,10 +9,24 @@
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
 
+#if RUDDER_HAS_CUDA
+#include "rudder/cuda/cuda_ops.h"
+#endif
+
 namespace rudder::apps {
 
-// dtype "auto" is float32 for a checkpoint stored in float32, else bfloat16.
+// The settings with "auto" replaced where the device decides: the device itself, and the share of
+// its memory.
+exec::ExecSettings resolve_device(exec::ExecSettings settings);
+
+// `settings` are resolved. On a CPU dtype "auto" is float32 for a checkpoint stored in float32,
+// else bfloat16; a GPU computes in bfloat16.
 Result<std::unique_ptr<ops::Ops>> make_backend(const exec::ExecSettings& settings,
                                                const weights::Checkpoint& checkpoint);
+
+#if RUDDER_HAS_CUDA
+// The GPU backend's part of the settings. An Error: a dtype that it does not compute in.
+Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings);
+#endif
 
 }  // namespace rudder::apps

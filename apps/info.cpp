@@ -77,7 +77,7 @@ int run_info(int argc, char** argv) {
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
   const std::string model = arguments->positionals.empty() ? "" : arguments->positionals[0];
-  const Result<ModelFiles> files = open_model_files(model);
+  const Result<ModelFiles> files = open_model_files(model, settings.load);
   if (!files) return report_failure(files.error());
   const Result<void> done = print_info(*files, settings);
   return done ? 0 : report_failure(done.error());

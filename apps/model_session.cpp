@@ -9,6 +9,9 @@
 #include "rudder/base/clock.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
+#include "rudder/model/dummy_checkpoint.h"
+#include "rudder/model/make_model.h"
+#include "rudder/weights/mapped_file.h"
 
 namespace rudder::apps {
 namespace {
@@ -41,7 +44,16 @@ void log_plan(const exec::MemoryPlan& plan) {
 
 }  // namespace
 
+void LoadSettings::declare(SettingsTable& table) {
+  table.section("load");
+  table.add_choice("load-format", &load_format, {"auto", "dummy"},
+                   "Where weights come from; dummy takes random ones of true shape, for benches.");
+  table.add("like", &like,
+            "With --load-format dummy: the shape of this model (names: rudder make-model --help).");
+}
+
 void SessionSettings::declare(SettingsTable& table) {
+  load.declare(table);
   exec.declare(table);
   engine.declare(table);
   table.section("log");
@@ -49,9 +61,34 @@ void SessionSettings::declare(SettingsTable& table) {
                    "What is written to standard error.");
 }
 
-Result<ModelFiles> open_model_files(const std::string& model) {
+namespace {
+
+Result<std::shared_ptr<const weights::Checkpoint>> open_dummy(const std::string& model,
+                                                              const std::string& like) {
+  if (model.empty() == like.empty()) {
+    return fail(ErrorCode::kInvalidArgument,
+                "dummy weights take their shape from MODEL or from --like, one of the two", "like");
+  }
+  if (!like.empty()) {
+    RUDDER_TRY(const std::string config, model::make_model_config(like));
+    return model::make_dummy_checkpoint(like, config);
+  }
+  constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+  RUDDER_TRY(const std::string config,
+             weights::read_text_file(model + "/config.json", kMaxConfigBytes));
+  return model::make_dummy_checkpoint(model, config);
+}
+
+}  // namespace
+
+Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load) {
   ModelFiles files;
-  if (model.empty()) {
+  if (load.load_format == "dummy") {
+    RUDDER_TRY(files.checkpoint, open_dummy(model, load.like));
+    files.name = files.checkpoint->name();
+  } else if (!load.like.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "it is for --load-format dummy", "like");
+  } else if (model.empty()) {
     RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_memory(embedded_model()));
     files.name = kDemoName;
   } else {
@@ -82,8 +119,9 @@ std::string model_identity(const ModelFiles& files, const exec::MemoryPlan& plan
 }  // namespace
 
 Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSettings& settings) {
-  RUDDER_TRY(const std::unique_ptr<ops::Ops> ops, make_backend(settings.exec, *files.checkpoint));
-  return exec::plan_model(*files.checkpoint, *ops, settings.exec, step_limits(settings));
+  const exec::ExecSettings resolved = resolve_device(settings.exec);
+  RUDDER_TRY(const std::unique_ptr<ops::Ops> ops, make_backend(resolved, *files.checkpoint));
+  return exec::plan_model(*files.checkpoint, *ops, resolved, step_limits(settings));
 }
 
 Result<ModelSession> open_session(const std::string& model, const SessionSettings& settings) {
@@ -94,8 +132,9 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   const auto clock = std::make_shared<SteadyClock>();
   const int64_t start = clock->now_us();
   ModelSession session;
-  RUDDER_TRY(session.files, open_model_files(model));
-  RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(settings.exec, *session.files.checkpoint));
+  RUDDER_TRY(session.files, open_model_files(model, settings.load));
+  const exec::ExecSettings resolved = resolve_device(settings.exec);
+  RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(resolved, *session.files.checkpoint));
   const std::string backend = ops->name();
   session.dtype = tensor::dtype_name(ops->linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
@@ -107,11 +146,11 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       bar->update(done, total);
     });
   };
-  RUDDER_TRY(exec::LoadedModel loaded,
-             exec::load_model(
-                 *session.files.checkpoint, std::move(ops), settings.exec, step_limits(settings),
-                 {.weights = progress(fmt::format("loading {}", session.files.name), true),
-                  .graphs = progress("capturing graphs", false)}));
+  RUDDER_TRY(
+      exec::LoadedModel loaded,
+      exec::load_model(*session.files.checkpoint, std::move(ops), resolved, step_limits(settings),
+                       {.weights = progress(fmt::format("loading {}", session.files.name), true),
+                        .graphs = progress("capturing graphs", false)}));
   session.plan = loaded.memory;
   log_plan(session.plan);
   RUDDER_TRY(session.engine,

@@ -17,7 +17,16 @@
 
 namespace rudder::apps {
 
+// Where weights come from.
+struct LoadSettings {
+  std::string load_format = "auto";
+  std::string like;  // with "dummy": the shape, when there is no MODEL to take it from
+
+  void declare(SettingsTable& table);
+};
+
 struct SessionSettings {
+  LoadSettings load;
   exec::ExecSettings exec;
   engine::EngineSettings engine;
   std::string log_level = "info";
@@ -41,8 +50,9 @@ struct ModelSession {
   std::unique_ptr<engine::Engine> engine;
 };
 
-// `model` is a folder in the Hugging Face layout; empty is the embedded demo model.
-Result<ModelFiles> open_model_files(const std::string& model);
+// `model` is a folder in the Hugging Face layout; empty is the embedded demo model. With dummy
+// weights only its config.json is read, or nothing at all when a shape is named.
+Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load = {});
 
 // The memory plan alone: nothing is loaded.
 Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSettings& settings);

@@ -136,7 +136,7 @@ int run_serve(int argc, char** argv) {
   if (arguments->help_shown) return 0;
   const std::string model = arguments->positionals.empty() ? "" : arguments->positionals[0];
   if (serve_settings.dry_run) {
-    const Result<ModelFiles> files = open_model_files(model);
+    const Result<ModelFiles> files = open_model_files(model, session_settings.load);
     if (!files) return report_failure(files.error());
     const Result<exec::MemoryPlan> plan = plan_session(*files, session_settings);
     if (!plan) return report_failure(plan.error());

@@ -4,50 +4,113 @@
 
 #include <string>
 
+#include "backend.h"
 #include "bench/bench_commands.h"
 #include "bench/report.h"
 #include "command_line.h"
 #include "report_error.h"
 #include "rudder/cpu/ops_bench.h"
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/make_model.h"
+#include "rudder/weights/hf_config.h"
+#if RUDDER_HAS_CUDA
+#include "rudder/cuda/ops_bench.h"
+#endif
 
 namespace rudder::apps {
 namespace {
 
-// The shape's fields as settings; the defaults are Qwen2.5-0.5B.
-struct ShapeFlags {
-  cpu::OpsBenchArgs args;
-  std::string dtype = "bfloat16";
+struct OpsBenchFlags {
+  exec::ExecSettings exec;
+  std::string like;
+  int32_t layers = 0;
+  int32_t context = 512;
+  int32_t repeats = 5;
 
   void declare(SettingsTable& table) {
     table.section("bench ops");
-    cpu::BenchShape& shape = args.shape;
-    table.add("hidden", &shape.hidden, 16, 1 << 20, "Width of the residual stream.");
-    table.add("heads", &shape.num_heads, 1, 1024, "Query heads.");
-    table.add("kv-heads", &shape.num_kv_heads, 1, 1024, "Key and value heads.");
-    table.add("head-dim", &shape.head_dim, 8, 1024, "Width of a head.");
-    table.add("mlp", &shape.mlp_width, 16, 1 << 20, "Width of the MLP.");
-    table.add("vocab", &shape.vocab, 16, 1 << 24, "Rows of the head.");
-    table.add("layers", &shape.num_layers, 1, 1024, "Layers.");
-    table.add("repeats", &args.repeats, 1, 10000, "Of each step; the fastest counts.");
-    table.add("threads", &args.ops.num_threads, 0, 4096, "0 takes every core.");
-    table.add_choice("dtype", &dtype, {"bfloat16", "float32"}, "Of weights and KV.");
+    table.add("like", &like,
+              "The shape (names: rudder make-model --help); empty is qwen2.5-0.5b on a CPU, "
+              "qwen2.5-7b on a GPU.");
+    table.add("layers", &layers, 0, 1024, "Layers; 0 is as many as the shape has.");
+    table.add("context", &context, 0, 1 << 20, "Tokens that decoding sequences have before them.");
+    table.add("repeats", &repeats, 1, 10000, "Of each step; on a CPU the fastest counts.");
+    exec.declare(table);
   }
 };
+
+Result<model::ModelSpec> spec_of(const std::string& like, int32_t layers) {
+  RUDDER_TRY(const std::string text, model::make_model_config(like, layers));
+  RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(text, like));
+  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
+  RUDDER_TRY(const model::Architecture* const architecture, model::find_architecture(names[0]));
+  return architecture->read_spec(config);
+}
+
+// Every layer as the first one is.
+template <typename Shape>
+Shape shape_of(const model::ModelSpec& spec) {
+  const model::AttentionSpec& attention = spec.layers[0].attention;
+  Shape shape;
+  shape.hidden = spec.hidden;
+  shape.num_heads = attention.num_heads;
+  shape.num_kv_heads = attention.num_kv_heads;
+  shape.head_dim = attention.head_dim;
+  shape.mlp_width = spec.layers[0].mlp.width;
+  shape.vocab = spec.vocab;
+  shape.num_layers = static_cast<int64_t>(spec.layers.size());
+  shape.qkv_bias = attention.qkv_bias;
+  return shape;
+}
+
+Result<std::string> bench_cpu(const OpsBenchFlags& flags) {
+  cpu::OpsBenchArgs args;
+  RUDDER_TRY(const model::ModelSpec spec,
+             spec_of(flags.like.empty() ? "qwen2.5-0.5b" : flags.like, flags.layers));
+  args.shape = shape_of<cpu::BenchShape>(spec);
+  args.ops.num_threads = flags.exec.threads;
+  args.ops.dtype = flags.exec.dtype == "float32" ? tensor::DType::kF32 : tensor::DType::kBF16;
+  args.repeats = flags.repeats;
+  RUDDER_TRY(const cpu::OpsBenchReport report, cpu::bench_ops(args));
+  return cpu::to_table(report);
+}
+
+#if RUDDER_HAS_CUDA
+Result<std::string> bench_cuda(const OpsBenchFlags& flags) {
+  cuda::OpsBenchArgs args;
+  RUDDER_TRY(const model::ModelSpec spec,
+             spec_of(flags.like.empty() ? "qwen2.5-7b" : flags.like, flags.layers));
+  args.shape = shape_of<cuda::BenchShape>(spec);
+  args.shape.qk_norm = spec.layers[0].attention.qk_norm == model::QkNorm::kPerHead;
+  RUDDER_TRY(args.ops, cuda_settings(flags.exec));
+  for (cuda::BenchStep& step : args.steps) {
+    if (step.q_len == 1) step.context = flags.context;
+  }
+  args.repeats = flags.repeats;
+  RUDDER_TRY(const cuda::OpsBenchReport report, cuda::bench_ops(args));
+  return cuda::to_table(report);
+}
+#else
+Result<std::string> bench_cuda(const OpsBenchFlags& /*flags*/) {
+  return fail(ErrorCode::kUnsupported, "this build has no CUDA backend", "device");
+}
+#endif
 
 }  // namespace
 
 int bench_ops(int argc, char** argv) {
-  ShapeFlags flags;
+  OpsBenchFlags flags;
   SettingsTable table;
   flags.declare(table);
   const Result<ParsedArguments> arguments = parse_arguments(
       {"rudder bench ops", "Time each macro-op of a model's shape.", "", 0}, argc, argv, table);
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
-  flags.args.ops.dtype = flags.dtype == "float32" ? tensor::DType::kF32 : tensor::DType::kBF16;
-  const Result<cpu::OpsBenchReport> report = cpu::bench_ops(flags.args);
-  if (!report) return report_failure(report.error());
-  fmt::print("{}", cpu::to_table(*report));
+  flags.exec = resolve_device(flags.exec);
+  const Result<std::string> text =
+      flags.exec.device == "cuda" ? bench_cuda(flags) : bench_cpu(flags);
+  if (!text) return report_failure(text.error());
+  fmt::print("{}", *text);
   return 0;
 }
 

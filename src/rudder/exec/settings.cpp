@@ -4,9 +4,18 @@ namespace rudder::exec {
 
 void ExecSettings::declare(SettingsTable& table) {
   table.section("exec");
-  table.add_choice("device", &device, {"auto", "cpu"}, "What runs the model.");
+  table.add_choice(
+      "device", &device, {"auto", "cpu", "cuda"},
+      "What runs the model; auto takes a GPU that this build has kernels for, else the "
+      "CPU.");
   table.add_choice("dtype", &dtype, {"auto", "float32", "bfloat16"},
                    "Precision of weights and products; auto takes the fastest the device has.");
+  table.add_choice("quantization", &quantization, {"none", "fp8"},
+                   "Weights and what they multiply as fp8 (E4M3), quantised while the model is "
+                   "loaded; on a GPU.");
+  table.add_choice(
+      "kv-cache-dtype", &kv_cache_dtype, {"auto", "fp8"},
+      "Of the KV cache; auto is the dtype of the activations' products. fp8 on a GPU.");
   table.add("threads", &threads, 0, 4096,
             "Threads of the CPU backend; 0 takes every core this process may use.");
   table.add("max-model-len", &max_model_len, 0, INT32_MAX,
@@ -15,9 +24,19 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("block-size", &block_size, 1, 256, "Tokens of a KV-cache block.");
   table.add_bytes("kv-cache-memory-bytes", &kv_cache_memory_bytes,
                   "Memory of the KV cache; 0 takes what --gpu-memory-utilization leaves.");
-  table.add("gpu-memory-utilization", &gpu_memory_utilization, 0.01, 1.0,
+  table.add("gpu-memory-utilization", &gpu_memory_utilization, 0.0, 1.0,
             "Share of the device's available memory (of RAM on a CPU) that weights, workspace and "
-            "KV cache may take together.");
+            "KV cache may take together; 0 takes 0.9 of a GPU's, 0.5 of RAM.");
+  table.add("cublaslt-path", &cublaslt_path,
+            "cuBLASLt's library or its folder; empty looks where the CUDA toolkit and NVIDIA's "
+            "Python packages put it.");
+  table.add("kernel-policy", &kernel_policy,
+            "File that keeps which GPU kernel was fastest for which shape; empty is "
+            "kernel-policy.json in the user's cache folder.");
+  table.add("tune", &tune, "Measure the GPU's kernels for shapes that the policy does not know.");
+  table.add(
+      "synchronous", &synchronous,
+      "Wait for the GPU after every operation, so that a fault names the one it was in. Slow.");
   table.add("enforce-eager", &enforce_eager,
             "Run every step op by op, also on a device that could replay captured ones: starts "
             "sooner, decodes slower.");

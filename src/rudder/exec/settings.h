@@ -13,11 +13,17 @@ namespace rudder::exec {
 struct ExecSettings {
   std::string device = "auto";
   std::string dtype = "auto";
+  std::string quantization = "none";
+  std::string kv_cache_dtype = "auto";
   int32_t threads = 0;
   int32_t max_model_len = 0;
   int32_t block_size = 16;
   int64_t kv_cache_memory_bytes = 0;
-  double gpu_memory_utilization = 0.5;
+  double gpu_memory_utilization = 0;  // 0: apps/ puts the device's own default here
+  std::string cublaslt_path;
+  std::string kernel_policy;
+  bool tune = true;
+  bool synchronous = false;
   bool enforce_eager = false;
 
   void declare(SettingsTable& table);
