@@ -1,8 +1,5 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
-// own, so that it runs on a bare machine with a GPU:
-//   nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -cudart static -Isrc
-//     src/rudder/cuda/attention_bench.cu src/rudder/cuda/kernels/attention*.cu
-//     -o build/attention_bench
+// own, so that it runs on a bare machine with a GPU.
 // attention_bench [check] [bench] [mma]: one of the two only; `mma` leaves the wgmma kernel out.
 // Exit status 1 when a check fails, 3 when a kernel hangs.
 #include <cuda_bf16.h>
