@@ -2,12 +2,12 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <thread>
 #include <utility>
 
 #include "rudder/base/queue.h"
+#include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::testing {
 namespace {
@@ -16,7 +16,7 @@ using ops::View;
 using tensor::DType;
 
 constexpr std::chrono::microseconds kCopyPause(300);
-constexpr size_t kQueuedOps = 1 << 16;
+constexpr size_t kQueuedCalls = 1 << 16;
 
 // How often an event was recorded, and how many of these records the stream has reached.
 class EventState {
@@ -59,12 +59,12 @@ struct AsyncEvent final : ops::Event {
   const std::shared_ptr<std::atomic<bool>> has_fault;
 };
 
-class AsyncOps final : public ops::Ops {
+class AsyncOps final : public ForwardingOps {
  public:
   AsyncOps(std::unique_ptr<ops::Ops> inner, std::shared_ptr<std::atomic<bool>> has_fault)
-      : inner_(std::move(inner)), has_fault_(std::move(has_fault)), queue_(kQueuedOps) {
+      : ForwardingOps(std::move(inner)), has_fault_(std::move(has_fault)), queue_(kQueuedCalls) {
     stream_ = std::thread([this] {
-      while (const auto op = queue_.pop()) (*op)(*inner_);
+      while (const auto call = queue_.pop()) (*call)(*inner_);
     });
   }
   ~AsyncOps() override {
@@ -73,10 +73,6 @@ class AsyncOps final : public ops::Ops {
   }
 
   std::string name() const override { return inner_->name() + "-async"; }
-  DType act_dtype() const override { return inner_->act_dtype(); }
-  DType kv_dtype() const override { return inner_->kv_dtype(); }
-  DType linear_dtype() const override { return inner_->linear_dtype(); }
-  int64_t available_memory() const override { return inner_->available_memory(); }
 
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
     return idle().allocate(dtype, shape);
@@ -88,13 +84,13 @@ class AsyncOps final : public ops::Ops {
   Result<View> allocate_staging(int64_t bytes) override { return idle().allocate_staging(bytes); }
 
   void copy_in(const View& device, const View& staging) override {
-    enqueue([=](ops::Ops& ops) {
+    forward([=](ops::Ops& ops) {
       std::this_thread::sleep_for(kCopyPause);
       ops.copy_in(device, staging);
     });
   }
   void copy_out(const View& staging, const View& device) override {
-    enqueue([=](ops::Ops& ops) {
+    forward([=](ops::Ops& ops) {
       std::this_thread::sleep_for(kCopyPause);
       ops.copy_out(staging, device);
     });
@@ -105,7 +101,7 @@ class AsyncOps final : public ops::Ops {
   void record(ops::Event& event) override {
     const auto state = static_cast<AsyncEvent&>(event).state;
     state->recorded();
-    enqueue([state](ops::Ops&) { state->reached(); });
+    forward([state](ops::Ops&) { state->reached(); });
   }
   Result<void> status() override {
     if (*has_fault_) return fail(ErrorCode::kInternal, "device fault");
@@ -116,47 +112,23 @@ class AsyncOps final : public ops::Ops {
   void begin_capture() override { idle().begin_capture(); }
   Result<std::unique_ptr<ops::Graph>> end_capture() override { return idle().end_capture(); }
   void replay(ops::Graph& graph) override {
-    enqueue([&graph](ops::Ops& ops) { ops.replay(graph); });
+    forward([&graph](ops::Ops& ops) { ops.replay(graph); });
   }
-
-  void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }
-  void embed(const ops::EmbedArgs& args) override { run(&ops::Ops::embed, args); }
-  void residual_norm(const ops::ResidualNormArgs& args) override {
-    run(&ops::Ops::residual_norm, args);
-  }
-  void linear(const ops::LinearArgs& args) override { run(&ops::Ops::linear, args); }
-  void qkv_prep(const ops::QkvPrepArgs& args) override { run(&ops::Ops::qkv_prep, args); }
-  void plan_attention(const ops::AttentionBatch& batch) override {
-    run(&ops::Ops::plan_attention, batch);
-  }
-  void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
-  void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
-  void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
-  void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
-  void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
-  void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
 
  private:
-  using Op = std::function<void(ops::Ops&)>;
-
-  void enqueue(Op op) { queue_.push(std::move(op)); }
-  template <typename Args>
-  void run(void (ops::Ops::*op)(const Args&), const Args& args) {
-    enqueue([op, args](ops::Ops& ops) { (ops.*op)(args); });
-  }
+  void forward(Call call) override { queue_.push(std::move(call)); }
 
   // The inner device, when it has run all that is queued.
   ops::Ops& idle() {
     EventState reached;
     reached.recorded();
-    enqueue([&reached](ops::Ops&) { reached.reached(); });
+    forward([&reached](ops::Ops&) { reached.reached(); });
     reached.wait();
     return *inner_;
   }
 
-  const std::unique_ptr<ops::Ops> inner_;
   const std::shared_ptr<std::atomic<bool>> has_fault_;
-  BoundedQueue<Op> queue_;
+  BoundedQueue<Call> queue_;
   std::thread stream_;
 };
 

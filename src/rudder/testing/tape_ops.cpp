@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::testing {
 namespace {
@@ -16,15 +17,11 @@ struct Tape final : ops::Graph {
   std::vector<std::function<void(ops::Ops&)>> calls;
 };
 
-class TapeOps final : public ops::Ops {
+class TapeOps final : public ForwardingOps {
  public:
-  explicit TapeOps(std::unique_ptr<ops::Ops> inner) : inner_(std::move(inner)) {}
+  explicit TapeOps(std::unique_ptr<ops::Ops> inner) : ForwardingOps(std::move(inner)) {}
 
   std::string name() const override { return inner_->name() + "-tape"; }
-  DType act_dtype() const override { return inner_->act_dtype(); }
-  DType kv_dtype() const override { return inner_->kv_dtype(); }
-  DType linear_dtype() const override { return inner_->linear_dtype(); }
-  int64_t available_memory() const override { return inner_->available_memory(); }
 
   // Nothing of these is captured: memory is not given out, the host waits for nothing.
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
@@ -62,39 +59,20 @@ class TapeOps final : public ops::Ops {
     for (const auto& call : static_cast<Tape&>(graph).calls) call(outside_capture());
   }
 
-  void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }
-  void embed(const ops::EmbedArgs& args) override { run(&ops::Ops::embed, args); }
-  void residual_norm(const ops::ResidualNormArgs& args) override {
-    run(&ops::Ops::residual_norm, args);
-  }
-  void linear(const ops::LinearArgs& args) override { run(&ops::Ops::linear, args); }
-  void qkv_prep(const ops::QkvPrepArgs& args) override { run(&ops::Ops::qkv_prep, args); }
-  void plan_attention(const ops::AttentionBatch& batch) override {
-    run(&ops::Ops::plan_attention, batch);
-  }
-  void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
-  void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }
-  void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
-  void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
-  void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
-  void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
-
  private:
   ops::Ops& outside_capture() {
     RUDDER_CHECK(tape_ == nullptr, "this cannot be captured");
     return *inner_;
   }
 
-  template <typename Args>
-  void run(void (ops::Ops::*op)(const Args&), const Args& args) {
+  void forward(Call call) override {
     if (tape_ == nullptr) {
-      (*inner_.*op)(args);
+      call(*inner_);
     } else {
-      tape_->calls.push_back([op, args](ops::Ops& ops) { (ops.*op)(args); });
+      tape_->calls.push_back(std::move(call));
     }
   }
 
-  const std::unique_ptr<ops::Ops> inner_;
   std::unique_ptr<Tape> tape_;  // while a capture is under way
 };
 

@@ -193,37 +193,22 @@ __global__ void __launch_bounds__(kThreads, kHeadDim == 256 ? 1 : 2)
 }
 
 template <int kHeadDim, KvType kType>
-cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
-  constexpr size_t kShared = sizeof(TiledShared<kHeadDim, kType>);
-  const cudaError_t error = cudaFuncSetAttribute(
-      tiled_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (error != cudaSuccess) return error;
-  const auto blocks = static_cast<unsigned>(tile_items_bound(params.config, params.bounds));
-  return launch_pdl(tiled_kernel<kHeadDim, kType>, dim3(blocks), dim3(kThreads), kShared, stream,
-                    params);
-}
-
-template <KvType kType>
-cudaError_t launch_of(const AttentionParams& params, cudaStream_t stream) {
-  switch (params.config.head_dim) {
-    case 64:
-      return launch<64, kType>(params, stream);
-    case 96:
-      return launch<96, kType>(params, stream);
-    case 128:
-      return launch<128, kType>(params, stream);
-    case 256:
-      return launch<256, kType>(params, stream);
-    default:
-      return cudaErrorInvalidValue;
+struct Launch {
+  static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
+    constexpr size_t kShared = sizeof(TiledShared<kHeadDim, kType>);
+    const cudaError_t error = cudaFuncSetAttribute(
+        tiled_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    if (error != cudaSuccess) return error;
+    const auto blocks = static_cast<unsigned>(tile_items_bound(params.config, params.bounds));
+    return launch_pdl(tiled_kernel<kHeadDim, kType>, dim3(blocks), dim3(kThreads), kShared, stream,
+                      params);
   }
-}
+};
 
 }  // namespace
 
 cudaError_t launch_attention_mma(const AttentionParams& params, cudaStream_t stream) {
-  return params.config.kv_type == KvType::kBf16 ? launch_of<KvType::kBf16>(params, stream)
-                                                : launch_of<KvType::kFp8E4m3>(params, stream);
+  return launch_of_config<Launch>(params, stream);
 }
 
 }  // namespace rudder::cuda

@@ -529,38 +529,23 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
 }
 
 template <int kHeadDim, KvType kType>
-cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
-  constexpr size_t kShared = sizeof(SplitShared<kHeadDim, kType>);
-  static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
-  const cudaError_t error = cudaFuncSetAttribute(
-      split_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (error != cudaSuccess) return error;
-  return launch_pdl(split_kernel<kHeadDim, kType>,
-                    dim3(static_cast<unsigned>(split_workers(params.config))), dim3(kThreads),
-                    kShared, stream, params);
-}
-
-template <KvType kType>
-cudaError_t launch_of(const AttentionParams& params, cudaStream_t stream) {
-  switch (params.config.head_dim) {
-    case 64:
-      return launch<64, kType>(params, stream);
-    case 96:
-      return launch<96, kType>(params, stream);
-    case 128:
-      return launch<128, kType>(params, stream);
-    case 256:
-      return launch<256, kType>(params, stream);
-    default:
-      return cudaErrorInvalidValue;
+struct Launch {
+  static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
+    constexpr size_t kShared = sizeof(SplitShared<kHeadDim, kType>);
+    static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
+    const cudaError_t error = cudaFuncSetAttribute(
+        split_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    if (error != cudaSuccess) return error;
+    return launch_pdl(split_kernel<kHeadDim, kType>,
+                      dim3(static_cast<unsigned>(split_workers(params.config))), dim3(kThreads),
+                      kShared, stream, params);
   }
-}
+};
 
 }  // namespace
 
 cudaError_t launch_attention_split(const AttentionParams& params, cudaStream_t stream) {
-  return params.config.kv_type == KvType::kBf16 ? launch_of<KvType::kBf16>(params, stream)
-                                                : launch_of<KvType::kFp8E4m3>(params, stream);
+  return launch_of_config<Launch>(params, stream);
 }
 
 }  // namespace rudder::cuda

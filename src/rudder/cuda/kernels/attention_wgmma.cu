@@ -661,39 +661,24 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int kHeadDim, KvType kType>
-cudaError_t launch(const AttentionParams& params, cudaStream_t stream) {
-  constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType>);
-  static_assert(kShared <= 227 * 1024);
-  const cudaError_t error = cudaFuncSetAttribute(
-      wgmma_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
-  if (error != cudaSuccess) return error;
-  const int32_t items = tile_items_bound(params.config, params.bounds);
-  const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;
-  return launch_pdl(wgmma_kernel<kHeadDim, kType>, dim3(static_cast<unsigned>(blocks)),
-                    dim3(kThreads), kShared, stream, params);
-}
-
-template <KvType kType>
-cudaError_t launch_of(const AttentionParams& params, cudaStream_t stream) {
-  switch (params.config.head_dim) {
-    case 64:
-      return launch<64, kType>(params, stream);
-    case 96:
-      return launch<96, kType>(params, stream);
-    case 128:
-      return launch<128, kType>(params, stream);
-    case 256:
-      return launch<256, kType>(params, stream);
-    default:
-      return cudaErrorInvalidValue;
+struct Launch {
+  static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
+    constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType>);
+    static_assert(kShared <= 227 * 1024);
+    const cudaError_t error = cudaFuncSetAttribute(
+        wgmma_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    if (error != cudaSuccess) return error;
+    const int32_t items = tile_items_bound(params.config, params.bounds);
+    const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;
+    return launch_pdl(wgmma_kernel<kHeadDim, kType>, dim3(static_cast<unsigned>(blocks)),
+                      dim3(kThreads), kShared, stream, params);
   }
-}
+};
 
 }  // namespace
 
 cudaError_t launch_attention_wgmma(const AttentionParams& params, cudaStream_t stream) {
-  return params.config.kv_type == KvType::kBf16 ? launch_of<KvType::kBf16>(params, stream)
-                                                : launch_of<KvType::kFp8E4m3>(params, stream);
+  return launch_of_config<Launch>(params, stream);
 }
 
 }  // namespace rudder::cuda
