@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "rudder/ops/tap_args.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
@@ -22,14 +23,18 @@ struct NormSpec {
 
 // x += delta_norm(delta); out = norm(x). Each part is optional: without `delta` nothing is added,
 // without `delta_norm` delta is added as it is, without `norm` out = x, without `out` only x
-// changes.
+// changes. Taps work in fp32 on the branch as it is added, on the sum before it is rounded, stored
+// and normed, and on the normed row before it is rounded.
 struct ResidualNormArgs {
-  View x;               // [T, hidden] act, in place: the residual stream
-  View delta;           // [T, hidden] act; may be overwritten, may be `out`
-  NormSpec delta_norm;  // post-norm of the branch (Gemma 2/3, OLMo-2)
-  NormSpec norm;        // pre-norm of the next branch
-  View out;             // [T, hidden] act, or F8E4M3 with out_scale
-  View out_scale;       // [T] f32, only with F8E4M3
+  View x;                // [T, hidden] act, in place: the residual stream
+  View delta;            // [T, hidden] act; may be overwritten, may be `out`
+  NormSpec delta_norm;   // post-norm of the branch (Gemma 2/3, OLMo-2)
+  NormSpec norm;         // pre-norm of the next branch
+  View out;              // [T, hidden] act, or F8E4M3 with out_scale
+  View out_scale;        // [T] f32, only with F8E4M3
+  Taps delta_taps = {};  // attn_out, mlp_out
+  Taps x_taps[2] = {};   // resid_pre, resid_mid; or resid_post and the next layer's resid_pre
+  Taps out_taps = {};    // attn_in, mlp_in, final_norm
 };
 
 // A weight in the backend's own layout, made once by Ops::make_linear.
@@ -119,6 +124,7 @@ struct GatedActArgs {
   Activation activation = Activation::kSilu;
   View out;        // [T, width] act, or F8E4M3 with out_scale
   View out_scale;  // [T] f32, only with F8E4M3
+  Taps taps = {};  // mlp_act, before it is rounded
 };
 
 struct GatherRowsArgs {

@@ -21,7 +21,9 @@ struct Capacity {
   int32_t max_tokens_per_step = 0;  // sum of q_len
   int32_t max_seq_len = 0;          // prompt and output of one sequence
   int32_t vocab_size = 0;
-  int32_t max_in_flight = 2;  // launched and not yet collected
+  int32_t max_in_flight = 2;    // launched and not yet collected
+  tap::Geometry geometry = {};  // empty: the executor has no taps
+  tap::Limits taps = {};
 };
 
 struct Ticket {

@@ -6,10 +6,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "rudder/step/ids.h"
 #include "rudder/step/sampling.h"
+#include "rudder/tap/capture.h"
+#include "rudder/tap/program.h"
 
 namespace rudder::step {
 
@@ -23,6 +26,18 @@ enum class LogitsWanted : uint8_t {
   kLast,  // sample after the last of the q_len positions
 };
 
+// From this token of the row on, until the next span, tokens use the program of `tap_row`.
+struct TapSpan {
+  int32_t q_begin = 0;
+  int32_t tap_row = 0;
+};
+
+// These tokens of the row are captured.
+struct CaptureSpan {
+  int32_t q_begin = 0;
+  int32_t q_len = 0;
+};
+
 struct SeqWork {
   SlotId slot;
   uint32_t generation = 0;  // of the slot; the executor checks it and results carry it
@@ -30,8 +45,12 @@ struct SeqWork {
   int32_t q_len = 0;        // tokens to run now, >= 1
   TokenSource tokens = TokenSource::kHost;
   LogitsWanted logits = LogitsWanted::kNone;
-  int32_t token_begin = 0;             // into StepPlan.tokens, for kHost
-  std::vector<BlockId> append_blocks;  // appended to the slot's block table before the step runs
+  int32_t token_begin = 0;              // into StepPlan.tokens, for kHost
+  std::vector<BlockId> append_blocks;   // appended to the slot's block table before the step runs
+  int32_t tap_row = 0;                  // the program of the first token; 0 = none
+  std::vector<TapSpan> tap_spans = {};  // where it changes, ascending, q_begin > 0
+  int32_t capture_set = -1;             // of the captured tokens
+  std::vector<CaptureSpan> captures = {};  // ascending, disjoint
 };
 
 // Opens a slot, or re-opens it under a new generation: edits are applied, in order, before the step
@@ -41,6 +60,7 @@ struct SlotEdit {
   uint32_t generation = 0;
   SamplingParams sampling;
   std::vector<BlockId> blocks;  // the slot's block table so far (cached prefix), in order
+  int32_t prompt_len = 0;       // the generation begins at this position
   int32_t num_output = 0;       // output tokens already sampled (a resumed sequence)
   int32_t max_len = 0;          // the row ends when prompt and output together reach it
   // Prompt and output so far when sampling.needs_history(), else empty.
@@ -48,11 +68,27 @@ struct SlotEdit {
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt
 };
 
+// A row of the tap table gets a program: edits are applied, in order, before the step runs. Row 0
+// is never edited.
+struct TapEdit {
+  int32_t tap_row = 0;
+  int32_t first_op = 0;     // the program's place among the ops of the table
+  int64_t first_float = 0;  // and that of its vectors; a multiple of tap::kVectorAlign
+  std::shared_ptr<const tap::Program> program = {};  // null: the row is empty again
+};
+
+struct CaptureEdit {
+  int32_t capture_set = 0;
+  std::shared_ptr<const tap::CaptureSet> set = {};  // null: it is empty again
+};
+
 struct StepPlan {
   StepId id = 0;
   std::vector<SlotEdit> slots;
   std::vector<SeqWork> seqs;
   std::vector<int32_t> tokens;
+  std::vector<TapEdit> tap_edits = {};  // a plan of nothing but edits is a step too
+  std::vector<CaptureEdit> capture_edits = {};
 
   int32_t num_tokens() const {
     int32_t total = 0;

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "rudder/step/ids.h"
+#include "rudder/tap/capture.h"
 
 namespace rudder::step {
 
@@ -38,6 +40,7 @@ struct StepResult {
   std::vector<SeqResult> seqs;
   int64_t device_us = 0;    // time the executor spent on this step
   bool from_graph = false;  // replayed from a captured graph, not run op by op
+  std::shared_ptr<const tap::CapturedRows> captured = {};  // null: nothing was asked for
 };
 
 }  // namespace rudder::step

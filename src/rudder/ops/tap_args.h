@@ -1,0 +1,51 @@
+// Taps: what a macro-op is given so that it steers and captures the rows that pass through it. An
+// op without taps is the plain op, bit for bit, and so is a token whose row is 0 and whose capture
+// set is -1. Formulas: tap/program.h. Every View is device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "rudder/tap/program.h"
+#include "rudder/tensor/view.h"
+
+namespace rudder::ops {
+
+// Programs and capture sets, in memory of fixed place: what changes is data. Made once by exec.
+struct TapTable {
+  tensor::View points;   // [num_rows, num_points] i32: first op << 8 | number of ops
+  tensor::View ops;      // [num_ops, sizeof(TapOp) / 4] i32: tap::TapOp
+  tensor::View vectors;  // [num_floats] f32
+  // [num_points] i32: 0 where no row has ops and no set has captures. A program may be looked up
+  // regardless; this saves the look.
+  tensor::View armed;
+  // [S + 1, kNumLatches, 2] i64: sum of the samples times 2^kLatchBits, rounded to nearest, and
+  // their number. Whole numbers, so that the order of the tokens does not matter.
+  tensor::View latches;
+  tensor::View captures;  // [num_sets, num_points, 2] i32: a row's place in its token's record in
+                          // units of kCaptureAlign, before and after the point's ops; -1: none
+  tensor::View ring;      // [capture_elements] act: the records of one step
+};
+inline constexpr int kLatchBits = 24;
+
+// What the tokens of a step have to do with the table. Views of i32 [T]; empty without taps.
+struct TapBatch {
+  tensor::View row;            // of TapTable.points; 0 = identity
+  tensor::View since_prompt;   // n of tap::ScheduleKind: position - length of the prompt
+  tensor::View slot;           // row of TapTable.latches
+  tensor::View capture_set;    // row of TapTable.captures; -1: captured nowhere
+  tensor::View capture_begin;  // of the token's record in the ring, in units of kCaptureAlign
+
+  bool empty() const { return row.empty(); }
+  int64_t num_tokens() const { return row.num_rows(); }
+};
+
+// The taps of one op at one point; those of an op without are empty.
+struct Taps {
+  const TapTable* table = nullptr;
+  const TapBatch* batch = nullptr;  // of the rows that the op works on
+  int32_t point = 0;                // tap::Point::index()
+
+  bool empty() const { return table == nullptr; }
+};
+
+}  // namespace rudder::ops

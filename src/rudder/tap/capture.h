@@ -1,0 +1,62 @@
+// Capture: which rows of activations leave the device, and in what form they reach the host. Plain
+// data, written by steer, carried by step plans and results. Normative text:
+// docs/contracts/taps.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "rudder/tap/site.h"
+#include "rudder/tensor/dtype.h"
+
+namespace rudder::tap {
+
+struct CapturePoint {
+  Point point;
+  bool after = false;  // the row after this point's own ops, not before them
+  bool operator==(const CapturePoint&) const = default;
+};
+
+// The points that are captured of one token, all of them at each of its captured positions. A
+// token's record is its rows side by side in this order, each beginning at a multiple of
+// kCaptureAlign elements. Immutable once shared.
+struct CaptureSet {
+  std::vector<CapturePoint> points;  // by (point, after) ascending, no two alike
+};
+inline constexpr int64_t kCaptureAlign = 64;
+
+// Elements of a token's record; `offsets`, when given, gets each row's place in it.
+int64_t record_elements(const CaptureSet& set, const Geometry& geometry,
+                        std::vector<int64_t>* offsets = nullptr);
+
+// One token's record.
+struct CapturedToken {
+  int32_t seq = 0;       // index into StepPlan.seqs
+  int32_t position = 0;  // of the token in its sequence
+  int32_t set = 0;       // number of the capture set
+  int64_t begin = 0;     // of the record, in elements from CapturedRows.data
+};
+
+// What one step captured. Holds its memory until the last copy of the pointer is gone; give it back
+// soon: the pool behind it is finite. Any thread.
+struct CapturedRows {
+  const void* data = nullptr;
+  tensor::DType dtype = tensor::DType::kBF16;
+  std::vector<CapturedToken> tokens;
+  std::shared_ptr<const void> lease;  // of `data`
+};
+
+// Bounds of the tables and buffers that an executor keeps for taps. All zero: it has none.
+struct Limits {
+  int32_t num_rows = 0;    // of programs, row 0 among them: it is the identity
+  int32_t num_ops = 0;     // of all programs together
+  int64_t num_floats = 0;  // of all vectors together
+  int32_t num_capture_sets = 0;
+  int64_t capture_elements = 0;  // of all records of one step
+
+  bool steering() const { return num_rows > 1; }
+  bool capture() const { return num_capture_sets > 0; }
+};
+
+}  // namespace rudder::tap

@@ -1,0 +1,48 @@
+// What one sequence asks of the taps, by position: plain data that steer makes from a request and
+// its prompt, and that the engine and the scheduler carry out. Immutable once shared.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <vector>
+
+#include "rudder/tap/capture.h"
+#include "rudder/tap/program.h"
+
+namespace rudder::tap {
+
+// Of what a program does, over 128 bits of length-prefixed content: equal keys, equal activations.
+// {0, 0} is no program.
+struct ContentKey {
+  uint64_t low = 0;
+  uint64_t high = 0;
+  bool operator==(const ContentKey&) const = default;
+  bool none() const { return low == 0 && high == 0; }
+};
+
+// Tokens at positions from `begin` to the next segment run `program`; null: none.
+struct TapSegment {
+  int32_t begin = 0;
+  ContentKey content;
+  std::shared_ptr<const Program> program;
+};
+
+struct PositionRange {  // [begin, end)
+  int32_t begin = 0;
+  int32_t end = 0;
+};
+inline constexpr int32_t kNoEnd = std::numeric_limits<int32_t>::max();
+
+struct SequenceTaps {
+  std::vector<TapSegment> segments;  // ascending; the first begins at 0; empty: not steered
+  // A latch needs every token of the prompt: no prefix is reused.
+  bool needs_whole_prompt = false;
+  // An op has a schedule: its strength changes from token to token without a change of program.
+  bool is_scheduled = false;
+
+  std::shared_ptr<const CaptureSet> capture;  // null: nothing is captured
+  std::vector<PositionRange> captured;        // ascending, disjoint
+};
+
+}  // namespace rudder::tap

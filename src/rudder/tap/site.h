@@ -1,0 +1,66 @@
+// Sites: the places of a layer whose activations can be read and steered, by tensor identity and
+// with the names of TransformerLens. A point is a site of one layer; points are numbered so that
+// tables on the device can be indexed by them. Plain values; any thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/tensor/dtype.h"
+
+namespace rudder::tap {
+
+enum class Site : uint8_t {
+  kResidPre,   // the block's input
+  kAttnIn,     // normed, with gain
+  kAttnOut,    // the attention branch as it is added to the residual, after a post-norm
+  kResidMid,   // the residual between the branches
+  kMlpIn,      // normed, with gain
+  kMlpAct,     // neurons: act(gate) * up
+  kMlpOut,     // the MLP branch as it is added
+  kResidPost,  // the block's output
+  kFinalNorm,  // of the last layer: what the output head takes
+};
+inline constexpr int32_t kNumSites = 9;
+
+// "resid_pre", "attn_in", ...
+std::string_view site_name(Site site);
+
+struct Point {
+  int32_t layer = 0;
+  Site site = Site::kResidPost;
+  bool operator==(const Point&) const = default;
+  // Points of a lower index are reached first by a token.
+  int32_t index() const { return layer * kNumSites + static_cast<int32_t>(site); }
+};
+
+// A site as a client writes it. Takes the canonical names, the names of the article that the
+// request fields come from (pre_attn, post_attn, post_mlp, post_block), and forms that carry a
+// layer: "blocks.10.hook_resid_post", "resid_post.10".
+struct SiteRef {
+  Site site = Site::kResidPost;
+  int32_t layer = -1;  // -1: the text names none
+};
+Result<SiteRef> parse_site(std::string_view text);  // kInvalidArgument, lists the names it takes
+
+// What of a model the taps need to know.
+struct Geometry {
+  int32_t num_layers = 0;
+  int32_t hidden = 0;
+  std::vector<int32_t> mlp_width;              // [num_layers]
+  std::vector<uint16_t> sites;                 // [num_layers] bit 1 << Site: the layer has it
+  tensor::DType dtype = tensor::DType::kBF16;  // of activations: what is captured
+
+  bool empty() const { return num_layers == 0; }
+  int32_t num_points() const { return num_layers * kNumSites; }
+  bool has(Point point) const;
+  int32_t width(Point point) const;  // elements of the row at a point that the model has
+  // An Error names the layer or the site that the model does not have.
+  Result<void> check(Point point) const;
+};
+
+}  // namespace rudder::tap

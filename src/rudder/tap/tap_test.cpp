@@ -1,0 +1,74 @@
+#include <gtest/gtest.h>
+
+#include "rudder/tap/capture.h"
+#include "rudder/tap/site.h"
+
+namespace rudder::tap {
+namespace {
+
+Geometry two_layers() {
+  Geometry geometry;
+  geometry.num_layers = 2;
+  geometry.hidden = 96;
+  geometry.mlp_width = {200, 256};
+  geometry.sites = {0xff & ~(1 << 3), 0x1ff};
+  return geometry;
+}
+
+TEST(Site, EveryNameReadsBackAsItself) {
+  for (int32_t i = 0; i < kNumSites; ++i) {
+    const auto site = static_cast<Site>(i);
+    const Result<SiteRef> plain = parse_site(site_name(site));
+    ASSERT_TRUE(plain.has_value());
+    EXPECT_EQ(plain->site, site);
+    EXPECT_EQ(plain->layer, -1);
+    const Result<SiteRef> dotted = parse_site(std::string(site_name(site)) + ".10");
+    ASSERT_TRUE(dotted.has_value());
+    EXPECT_EQ(dotted->site, site);
+    EXPECT_EQ(dotted->layer, 10);
+    const Result<SiteRef> hook = parse_site("blocks.7.hook_" + std::string(site_name(site)));
+    ASSERT_TRUE(hook.has_value());
+    EXPECT_EQ(hook->site, site);
+    EXPECT_EQ(hook->layer, 7);
+  }
+}
+
+TEST(Site, ArticleNamesAreAliases) {
+  EXPECT_EQ(parse_site("pre_attn")->site, Site::kResidPre);
+  EXPECT_EQ(parse_site("post_attn")->site, Site::kResidMid);
+  EXPECT_EQ(parse_site("post_mlp")->site, Site::kResidPost);
+  EXPECT_EQ(parse_site("post_block")->site, Site::kResidPost);
+}
+
+TEST(Site, WhatIsNoSiteIsRefusedByName) {
+  for (const char* text : {"", ".", "resid", "resid_post.", "resid_post.-1", "resid_post.01",
+                           "resid_post.99999999999", "blocks..hook_resid_post", "blocks.1",
+                           "blocks.x.hook_resid_post", "blocks.1.hook_", "RESID_POST"}) {
+    const Result<SiteRef> site = parse_site(text);
+    ASSERT_FALSE(site.has_value()) << text;
+    EXPECT_EQ(site.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(site.error().message.find("resid_post"), std::string::npos);
+  }
+}
+
+TEST(Geometry, RefusesWhatTheModelDoesNotHave) {
+  const Geometry geometry = two_layers();
+  EXPECT_TRUE(geometry.check({0, Site::kResidPost}).has_value());
+  EXPECT_TRUE(geometry.check({1, Site::kFinalNorm}).has_value());
+  EXPECT_NE(geometry.check({0, Site::kResidMid}).error().message.find("resid_mid"),
+            std::string::npos);
+  EXPECT_FALSE(geometry.check({0, Site::kFinalNorm}).has_value());
+  EXPECT_FALSE(geometry.check({2, Site::kResidPost}).has_value());
+  EXPECT_FALSE(geometry.check({-1, Site::kResidPost}).has_value());
+}
+
+TEST(Capture, RowsOfARecordBeginAtAlignedPlaces) {
+  const CaptureSet set{
+      {{{0, Site::kMlpAct}, false}, {{0, Site::kResidPost}, false}, {{0, Site::kResidPost}, true}}};
+  std::vector<int64_t> offsets;
+  EXPECT_EQ(record_elements(set, two_layers(), &offsets), 256 + 128 + 128);
+  EXPECT_EQ(offsets, (std::vector<int64_t>{0, 256, 384}));
+}
+
+}  // namespace
+}  // namespace rudder::tap
