@@ -1,0 +1,87 @@
+// Dispatcher: takes captured rows from the engine and hands them to consumers, without ever making
+// the engine wait for one (but by the operator's policy `block`). Normative text: docs/capture.md.
+//
+//   server thread   spec()                          the request's field, checked
+//   engine thread   begin(), push(), lose(), end()  as the sequence runs
+//   dispatch thread copies rows out of the executor's memory, fans them out by mask
+//   one thread a consumer, with a queue of its own: a consumer that stalls or fails loses its own
+//   rows, and its own results say so
+//
+// Rows of a request reach a consumer in the order of their positions, each position once, whatever
+// the scheduler repeated.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rudder/base/ids.h"
+#include "rudder/base/result.h"
+#include "rudder/steer/capture/result.h"
+#include "rudder/steer/capture/settings.h"
+#include "rudder/steer/capture/spec.h"
+#include "rudder/steer/capture/stats.h"
+#include "rudder/tap/capture.h"
+#include "rudder/tap/site.h"
+
+namespace rudder::steer::capture {
+
+using CaptureId = StrongId<struct CaptureTag, uint64_t>;  // 0: nothing is captured
+
+// One choice of a request. The callbacks run on threads of the dispatcher, must not block and must
+// not call it; none runs after the dispatcher is gone.
+struct CaptureRequest {
+  std::shared_ptr<const CaptureSpec> spec;
+  std::string request_id;  // as the answer names it
+  int32_t choice = 0;
+  int32_t prompt_len = 0;
+  bool stream = false;  // the client takes events
+  bool wait = true;     // false: what is not ready at end() is reported as pending
+  std::function<void(CaptureResults&&)> on_results;  // exactly once, after end() or cancel()
+  std::function<void(CaptureEvent&&)> on_event;      // before on_results; may be empty
+};
+
+class Consumer;
+
+class Dispatcher {
+ public:
+  struct Parts {
+    tap::Geometry geometry;
+    tap::Limits limits;
+    VectorLookup lookup;  // of named probes; may be empty
+    // Beside those that the settings name; for tests and for embedding.
+    std::vector<std::shared_ptr<Consumer>> consumers;
+  };
+
+  // Opens consumers and plugins, compiles the operator's own capture, starts the threads.
+  static Result<std::unique_ptr<Dispatcher>> create(Parts parts, const CaptureSettings& settings);
+  // Cancels what is open. Threads that a plugin never gives back are left behind.
+  virtual ~Dispatcher() = default;
+
+  // Any thread. `field` is the request's "capture", null when it has none; the answer is null when
+  // nothing is captured of the request. Errors carry the JSON path.
+  virtual Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field) = 0;
+  // Sets SequenceTaps.capture and .captured of a prompt of this length.
+  static Result<void> apply(const CaptureSpec& spec, int32_t prompt_len, tap::SequenceTaps& taps);
+
+  // The engine thread's. spec->asks must be valid for prompt_len (apply() said so).
+  virtual CaptureId begin(CaptureRequest request) = 0;
+  // `by_seq[i]` is the capture of StepPlan.seqs[i]: 0 for a sequence without one, and for one whose
+  // row was masked in this step. Gives the rows' memory back as soon as they are copied.
+  virtual void push(std::shared_ptr<const tap::CapturedRows> rows,
+                    std::span<const CaptureId> by_seq) = 0;
+  // The executor had no room for the rows of this many tokens of the sequence.
+  virtual void lose(CaptureId id, int64_t num_tokens) = 0;
+  // No more rows come: consumers finish, then on_results is called.
+  virtual void end(CaptureId id) = 0;
+  // The same, but nothing is published: every result is an error.
+  virtual void cancel(CaptureId id) = 0;
+
+  virtual CaptureStats stats() const = 0;  // any thread
+};
+
+}  // namespace rudder::steer::capture

@@ -1,0 +1,95 @@
+// The request field `capture`, checked: which rows of which tokens go to which consumer. All
+// consumers of a request share one tap::CaptureSet, so that a row is gathered once however many
+// want it; each has a mask of it. Made on a server thread, then immutable; any thread.
+//
+//   {"filesystem": {"sites": {"resid_post": [10, 12] | "all" | {"ranges": [[8, 12]]}},
+//                   "positions": "last_prompt" | "all_prompt" | "all_generated" | "all" | [0, -1],
+//                   "point": "pre" | "post", <options of the consumer>}}
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/tap/capture.h"
+#include "rudder/tap/sequence_taps.h"
+
+namespace rudder::steer::capture {
+
+enum class Positions : uint8_t { kLastPrompt, kAllPrompt, kAllGenerated, kAll, kListed };
+
+inline constexpr size_t kMaxListedPositions = 65536;
+
+// What a consumer made of its own fields of a request.
+class ConsumerOptions {
+ public:
+  virtual ~ConsumerOptions() = default;
+};
+
+// What one consumer gets of a request.
+struct Ask {
+  int32_t consumer = 0;         // its number in the dispatcher
+  std::vector<int32_t> points;  // into the spec's set, ascending
+  Positions positions = Positions::kLastPrompt;
+  std::vector<int32_t> listed;  // for kListed; below 0: from the end of the prompt
+  std::string path;             // of the field, for errors that need the prompt's length
+  std::shared_ptr<const ConsumerOptions> options;
+  bool by_operator = false;  // not of the request: a capture of every request
+};
+
+struct CaptureSpec {
+  std::shared_ptr<const tap::CaptureSet> set;  // requests with equal points share it
+  std::vector<int64_t> offsets;                // of the set's rows in a record, in elements
+  std::vector<Ask> asks;
+};
+
+// Positions of one consumer, ascending and disjoint, for a prompt of this length. kInvalidArgument
+// when a listed position lies before the prompt.
+Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t prompt_len);
+// Those of all consumers together: SequenceTaps.captured.
+Result<std::vector<tap::PositionRange>> captured_ranges(const CaptureSpec& spec,
+                                                        int32_t prompt_len);
+bool contains(const std::vector<tap::PositionRange>& ranges, int32_t position);
+
+// The row of a vector that the operator or a client registered by name, at a point.
+using VectorLookup =
+    std::function<Result<std::vector<float>>(std::string_view name, tap::Point point)>;
+
+// A consumer as the parser needs it.
+class OptionsParser {
+ public:
+  virtual ~OptionsParser() = default;
+  virtual std::string_view name() const = 0;
+  // Of the fields that are not `sites`, `positions` and `point`; refuses those it does not know.
+  // `points` are the consumer's own. Error.where is a path below `path`. Any thread.
+  virtual Result<std::shared_ptr<const ConsumerOptions>> parse_options(
+      const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
+      const std::string& path) const = 0;
+};
+
+struct SpecContext {
+  tap::Geometry geometry;
+  tap::Limits limits;
+  std::vector<const OptionsParser*> consumers;  // by number
+};
+
+// An ask with its points by name: it has no set yet.
+struct ParsedAsk {
+  Ask ask;
+  std::vector<tap::CapturePoint> points;  // ascending, no two alike
+};
+
+// `field` is the value of "capture" at `path`. Errors name the field by its JSON path:
+// "capture.filesystem.sites.resid_post[1]".
+Result<std::vector<ParsedAsk>> parse_asks(const boost::json::value& field, const std::string& path,
+                                          const SpecContext& context);
+// One set for all of them. kInvalidArgument when a token's record has no room in the executor's
+// buffer.
+Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& context);
+
+}  // namespace rudder::steer::capture
