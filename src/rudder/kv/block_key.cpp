@@ -4,7 +4,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/mutants.h"
-#include "rudder/kv/siphash.h"
+#include "rudder/base/siphash.h"
 
 namespace rudder::kv {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <span>
 
-namespace rudder::kv {
+namespace rudder {
 
 class SipHash128 {
  public:
@@ -27,4 +27,4 @@ class SipHash128 {
   uint64_t length_ = 0;
 };
 
-}  // namespace rudder::kv
+}  // namespace rudder

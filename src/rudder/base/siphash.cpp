@@ -1,9 +1,9 @@
-#include "rudder/kv/siphash.h"
+#include "rudder/base/siphash.h"
 
 #include <bit>
 #include <cstring>
 
-namespace rudder::kv {
+namespace rudder {
 
 static_assert(std::endian::native == std::endian::little);
 
@@ -62,4 +62,4 @@ std::array<uint64_t, 2> SipHash128::finish() {
   return {low, v0_ ^ v1_ ^ v2_ ^ v3_};
 }
 
-}  // namespace rudder::kv
+}  // namespace rudder

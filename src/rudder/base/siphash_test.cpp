@@ -1,11 +1,11 @@
-#include "rudder/kv/siphash.h"
+#include "rudder/base/siphash.h"
 
 #include <gtest/gtest.h>
 
 #include <cstring>
 #include <vector>
 
-namespace rudder::kv {
+namespace rudder {
 namespace {
 
 std::array<uint64_t, 2> hash_of(const std::vector<std::byte>& message, size_t cut) {
@@ -50,4 +50,4 @@ TEST(SipHashTest, CutsDoNotMatter) {
 }
 
 }  // namespace
-}  // namespace rudder::kv
+}  // namespace rudder
