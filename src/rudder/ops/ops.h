@@ -56,6 +56,14 @@ class Ops {
   virtual void copy_in(const View& device, const View& staging) = 0;  // equal bytes
   virtual void copy_out(const View& staging, const View& device) = 0;
 
+  // copy_out behind everything enqueued so far, `done` recorded behind the copy. A device that can
+  // copies on a stream of its own, so that later ops need not wait: until `done`, they must leave
+  // `device` alone. Not to be captured.
+  virtual void copy_out_aside(const View& staging, const View& device, Event& done) {
+    copy_out(staging, device);
+    record(done);
+  }
+
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event) = 0;
   virtual Result<void> status() = 0;

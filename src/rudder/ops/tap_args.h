@@ -23,7 +23,7 @@ struct TapTable {
   tensor::View latches;
   tensor::View captures;  // [num_sets, num_points, 2] i32: a row's place in its token's record in
                           // units of kCaptureAlign, before and after the point's ops; -1: none
-  tensor::View ring;      // [capture_elements] act: the records of one step
+  tensor::View ring;      // [.] act: records; a step in flight has a part of its own
 };
 inline constexpr int kLatchBits = 24;
 

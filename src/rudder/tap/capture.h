@@ -41,6 +41,7 @@ struct CapturedToken {
 // What one step captured. Holds its memory until the last copy of the pointer is gone; give it back
 // soon: the pool behind it is finite. Any thread.
 struct CapturedRows {
+  // Null: no buffer was free, so that the rows of `tokens` are lost.
   const void* data = nullptr;
   tensor::DType dtype = tensor::DType::kBF16;
   std::vector<CapturedToken> tokens;

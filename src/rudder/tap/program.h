@@ -21,17 +21,19 @@ enum class OpKind : int32_t {
                // orthonormal, a = cos, b = sin; with lo > 0 only where p > 0
   kAdd,        // h + s v1
   kAddNorm,    // h + s |h| v1, v1 a unit vector
-  kAddRenorm,  // (h + s v1) |h| / |h + s v1|; h itself where the denominator is 0
+  kAddRenorm,  // (h + s v1) |h| / |h + s v1|; h itself where the denominator is 0; with lo > 0 only
+               // where the denominator is greater than |h|, else h + s v1
   kScore,      // h; the slot's latch `latch` takes p as one more sample
 };
 
-// With a gate the row becomes h + g (op(h) - h).
+// With a gate the row becomes h + g (op(h) - h). With g = 0, and with s = 0 after its schedule, the
+// row keeps its bits. kScore has neither gate nor schedule.
 enum class GateKind : int32_t {
   kNone,       // g = 1
   kHard,       // g = [h . vg - threshold > 0]
   kSoft,       // g = 1 / (1 + exp(-sharpness (h . vg - threshold)))
   kScoreHard,  // as kHard and kSoft, with the mean of the samples of the slot's latch instead of
-  kScoreSoft,  // h . vg; g = 0 while there is none
+  kScoreSoft,  // h . vg; g = 0 while there is none, and before the last token of the prompt
 };
 
 // A factor on s by n, the number of tokens since the generation began: the first generated token
