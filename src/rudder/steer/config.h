@@ -1,0 +1,86 @@
+// Config: the steering of a request, a module or the server, resolved: ops in the order in which
+// they run, lowered to the device's forms, with every constant made. Built on the server's threads;
+// immutable; any thread reads. Programs are made when first asked for and kept.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/steer/op_spec.h"
+#include "rudder/steer/selector.h"
+#include "rudder/tap/capture.h"
+#include "rudder/tap/sequence_taps.h"
+#include "rudder/tap/site.h"
+
+namespace rudder::steer {
+
+// What steering needs to know of the model that is served.
+struct Model {
+  tap::Geometry geometry;
+  tap::Limits limits;
+  // Of content keys: who lacks it cannot make two programs with one key. Random, one a process.
+  std::array<uint64_t, 2> hash_secret = {};
+};
+
+struct KeyedProgram {
+  tap::ContentKey key;                          // {0, 0} when there is no program
+  std::shared_ptr<const tap::Program> program;  // null: none
+};
+
+class Config {
+ public:
+  // `specs` in order: global before named before inline. Plain adds of one point that run one after
+  // another are summed in fp64 and rounded once, so that tiers cost one add. What changes nothing
+  // (a zero vector, scale 0) is left out.
+  // kInvalidArgument with the spec's `where`: a vector without direction, too many ops at a point,
+  // too many different selectors, more latches than a slot has, a gate that the op cannot take.
+  static Result<std::shared_ptr<const Config>> build(std::shared_ptr<const Model> model,
+                                                     std::vector<OpSpec> specs);
+
+  const Model& model() const { return *model_; }
+  const std::vector<OpSpec>& specs() const { return specs_; }
+  bool empty() const { return ops_.empty(); }
+  bool needs_whole_prompt() const { return needs_whole_prompt_; }
+
+  // Ops are chosen by selector: bit i of `active` stands for selectors()[i].
+  const std::vector<Selector>& selectors() const { return selectors_; }
+  static constexpr size_t kMaxSelectors = 64;
+  KeyedProgram program(uint64_t active) const;
+  // Some op of that choice changes its strength from token to token.
+  bool is_scheduled(uint64_t active) const { return (active & scheduled_) != 0; }
+
+ private:
+  friend class ConfigBuilder;
+  // An op lowered to the device's form; its vectors are rows here, offsets in a program.
+  struct Op {
+    tap::Point point;
+    Group group = Group::kAdd;
+    int32_t selector = 0;
+    tap::TapOp op;
+    double scale = 1;    // s of an op that folds, in full precision
+    bool folds = false;  // a plain add: no gate, no schedule
+    Row v1;
+    Row v2;
+    Row gate;
+  };
+
+  explicit Config(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
+  KeyedProgram make_program(uint64_t active) const;
+
+  const std::shared_ptr<const Model> model_;
+  std::vector<OpSpec> specs_;
+  std::vector<Op> ops_;  // by point, group, order of the specs
+  std::vector<Selector> selectors_;
+  uint64_t scheduled_ = 0;
+  bool needs_whole_prompt_ = false;
+
+  mutable std::mutex mutex_;
+  mutable std::vector<std::pair<uint64_t, KeyedProgram>> programs_;  // made so far
+};
+
+}  // namespace rudder::steer

@@ -1,0 +1,98 @@
+// One steering op as somebody asked for it: checked against the model, not yet lowered to the
+// device's op forms. Written by the parser and the loaders, read by Config. Plain values; buffers
+// are shared and immutable.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/steer/selector.h"
+#include "rudder/tap/program.h"
+
+namespace rudder::steer {
+
+// A vector inside a buffer that many may share.
+struct Row {
+  std::shared_ptr<const float[]> buffer;
+  int64_t begin = 0;
+  int32_t width = 0;
+
+  bool empty() const { return width == 0; }
+  std::span<const float> values() const {
+    return {buffer.get() + begin, static_cast<size_t>(width)};
+  }
+};
+
+// Formulas: docs/steering.md. The order of the groups is the order in which ops of one point run;
+// within a group they run in the order of the request.
+enum class OpName : uint8_t {
+  kPatch,
+  kAblate,
+  kMeanAblate,
+  kOrthogonal,
+  kSwap,
+  kRotate,
+  kAdd,
+  kAddNorm,
+  kAddRenorm,
+  kClamp,
+  kCap,
+  kSet,
+};
+inline constexpr int32_t kNumOps = 12;
+std::string_view op_name(OpName op);
+std::optional<OpName> find_op(std::string_view name);
+
+enum class Group : uint8_t { kScore, kPatch, kProjectAway, kAdd, kClamp };
+Group group_of(OpName op);
+
+// g of the op. A probe looks at the row that the op is about to change. A score is the mean of
+// h . vector over the prompt's tokens at a point of its own: known only when the whole prompt has
+// been computed, so what it gates works on generated tokens.
+struct Gate {
+  enum class Kind : uint8_t { kNone, kProbe, kPromptScore };
+  Kind kind = Kind::kNone;
+  Row vector;
+  tap::Point point;  // of a score
+  double threshold = 0;
+  std::optional<double> sharpness;  // none: 0 or 1 at the threshold
+};
+
+// Over n, the number of generated tokens before this one; a prompt has the value of n = 0.
+struct Schedule {
+  tap::ScheduleKind kind = tap::ScheduleKind::kConstant;
+  int32_t begin = 0;
+  int32_t end = 0;
+  double from = 0;
+  double to = 0;
+};
+
+struct OpSpec {
+  OpName op = OpName::kAdd;
+  tap::Point point;
+  Row vector;
+  std::vector<Row> more_axes;  // of an ablation, besides `vector`
+  Row second;                  // target of swap, other axis of rotate, mean of mean_ablate
+  double scale = 1;            // s
+  // coefficient of orthogonal, mean projection of mean_ablate without `second`, degrees of rotate
+  double parameter = 0;
+  double lo = -std::numeric_limits<double>::infinity();  // clamp, cap and set
+  double hi = std::numeric_limits<double>::infinity();
+  bool adaptive = false;  // rotate: only where the row points along `vector`
+  bool offset = false;    // rotate: by the angle, not to it
+  Gate gate;
+  Schedule schedule;
+  Selector select;
+  std::string where;  // JSON path or tensor, for errors
+};
+
+// No element, scale or parameter is larger: squares and products of them stay finite in f32.
+inline constexpr double kMaxMagnitude = 1e12;
+
+}  // namespace rudder::steer

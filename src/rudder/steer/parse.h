@@ -1,0 +1,53 @@
+// From JSON to ops: the steering fields of a request, of a module and of the server-wide steering.
+// Called on the server's threads after the body was parsed; pure. Every Error is
+// kInvalidArgument with the JSON path of the field as `where` ("steering[1].vector[3]"), or
+// kNotFound for a name that is not registered. The schema, with examples: schema.h.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/steer/config.h"
+#include "rudder/steer/op_spec.h"
+
+namespace rudder::steer {
+
+// Where names lead. Implemented by Library over a snapshot of its modules.
+class Names {
+ public:
+  virtual ~Names() = default;
+  virtual std::shared_ptr<const Config> find(std::string_view name) const = 0;  // null: unknown
+};
+
+struct NamedRef {
+  std::string name;
+  double scale = 1;
+  std::shared_ptr<const Config> config;
+};
+
+struct ParsedSteering {
+  std::vector<NamedRef> named;  // steering_name, then the named elements of `steering`
+  std::vector<OpSpec> ops;      // the three tiers, then the elements of `steering`
+
+  bool empty() const { return named.empty() && ops.empty(); }
+};
+
+// The fields that belong to steering: steering, steering_name, steering_vectors,
+// prefill_steering_vectors, decode_steering_vectors.
+std::span<const std::string_view> steering_fields();
+bool has_steering_fields(const boost::json::object& body);  // one that is not null
+
+// Reads those fields of `body` and ignores the others. A field that is null is absent.
+Result<ParsedSteering> parse_steering(const boost::json::object& body, const Model& model,
+                                      const Names& names);
+
+// Ops of a module under another scale: it multiplies the scales of add, add_norm and add_renorm;
+// what projects away, patches or clamps is as the module says.
+void append_scaled(const Config& module, double scale, std::vector<OpSpec>& ops);
+
+}  // namespace rudder::steer

@@ -1,0 +1,25 @@
+// From a Config and the shape of a prompt to what the engine carries: segments of positions with
+// one program each. Called once a request on the server's threads; pure functions.
+#pragma once
+
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/steer/config.h"
+#include "rudder/steer/selector.h"
+#include "rudder/tap/sequence_taps.h"
+
+namespace rudder::steer {
+
+// The steering half of a sequence's taps: `segments`, `needs_whole_prompt`, `is_scheduled`.
+// Neighbouring segments differ; equal ones share their program. Segments are empty when no token of
+// this sequence is steered. The key of a segment whose ops have a schedule covers the prompt's
+// length too, since the same program then does different things to the same tokens.
+// kInvalidArgument (`where` = "steering") when a selector needs roles and the shape has none.
+Result<tap::SequenceTaps> make_taps(const Config& config, const PromptShape& shape);
+
+// The programs that a request with this config runs whatever its prompt looks like: those of long
+// prompts and long generations without roles. What is worth being on the device beforehand.
+std::vector<KeyedProgram> usual_programs(const Config& config);
+
+}  // namespace rudder::steer

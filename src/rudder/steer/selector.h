@@ -1,0 +1,56 @@
+// Selectors: which tokens of a sequence an op works on, by phase, by windows and by the role that
+// wrote them. Written by the parser, evaluated once a request against its prompt. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/tap/sequence_taps.h"
+
+namespace rudder::steer {
+
+// Tokens of the prompt are prefilled, generated tokens are decoded, whichever step computes them: a
+// sequence that is preempted and resumed keeps the phases of its tokens.
+enum class Phase : uint8_t { kAll, kPrefill, kDecode };
+
+enum class Role : uint8_t { kSystem, kUser, kAssistant, kReasoning };
+inline constexpr int32_t kNumRoles = 4;
+std::string_view role_name(Role role);
+
+// Tokens [begin, end). In a window of the prompt a negative number counts from the prompt's end:
+// {-1, kNoEnd} is its last token.
+struct Window {
+  int32_t begin = 0;
+  int32_t end = tap::kNoEnd;
+  bool operator==(const Window&) const = default;
+};
+
+struct Selector {
+  Phase phase = Phase::kAll;
+  // Where either is given, only tokens inside a window are selected: with prompt windows alone no
+  // generated token is, and the other way round.
+  std::vector<Window> prompt;
+  std::vector<Window> generation;
+  uint8_t roles = 0;  // bits 1 << Role; 0: any. Generated tokens are the assistant's.
+  bool operator==(const Selector&) const = default;
+};
+
+struct RoleSpan {
+  Role role = Role::kUser;
+  tap::PositionRange tokens;
+};
+
+// What of a request's prompt the selectors look at.
+struct PromptShape {
+  int32_t prompt_len = 0;
+  bool has_roles = false;       // the spans say who wrote the prompt: it came from a chat template
+  std::vector<RoleSpan> roles;  // ascending, disjoint; tokens of the template itself have no role
+};
+
+// The selected positions, ascending, disjoint and not adjacent; the last may end at kNoEnd.
+// kInvalidArgument when the selector asks for roles that the shape does not know.
+Result<std::vector<tap::PositionRange>> select(const Selector& selector, const PromptShape& shape);
+
+}  // namespace rudder::steer
