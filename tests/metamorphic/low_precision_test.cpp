@@ -55,7 +55,7 @@ std::vector<std::map<int32_t, float>> next_tokens(step::Executor& executor) {
 class LowPrecision : public ::testing::TestWithParam<testing::TinyArch> {};
 
 TEST_P(LowPrecision, IsTheExactModelButForRounding) {
-  const Backend low = {"low", testing::make_low_precision_ops};
+  const Backend low = {"low", [] { return testing::make_low_precision_ops(); }};
   const auto exact = next_tokens(*tiny_executor(backends().front(), GetParam(), kCapacity));
   const auto rounded = next_tokens(*tiny_executor(low, GetParam(), kCapacity));
   double sum = 0;
@@ -74,7 +74,7 @@ TEST_P(LowPrecision, IsTheExactModelButForRounding) {
 }
 
 TEST_P(LowPrecision, TogetherAsAloneAndInChunks) {
-  const Backend low = {"low", testing::make_low_precision_ops};
+  const Backend low = {"low", [] { return testing::make_low_precision_ops(); }};
   const std::vector<Ask> asks = random_asks(6, 21, 20);
   sched::SchedSettings settings;
   settings.max_num_seqs = 1;

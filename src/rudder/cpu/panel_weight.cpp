@@ -39,9 +39,15 @@ void pack_columns(const ops::LinearPart& part, int64_t row, int64_t count, Panel
   for (int64_t c = 0; c < count; ++c) {
     const std::byte* from =
         static_cast<const std::byte*>(part.weight.data) + static_cast<size_t>(row + c) * row_bytes;
-    const auto converted =
-        convert_values(from, part.weight.dtype, words.data(), dtype_of(weight.element), weight.in);
-    RUDDER_CHECK(converted.has_value());
+    if (part.scale.empty()) {
+      const auto converted = convert_values(from, part.weight.dtype, words.data(),
+                                            dtype_of(weight.element), weight.in);
+      RUDDER_CHECK(converted.has_value());
+    } else {
+      convert_fp8_row(reinterpret_cast<const tensor::F8E4M3*>(from),
+                      part.scale.as<float>()[row + c], words.data(), dtype_of(weight.element),
+                      weight.in);
+    }
     for (int64_t s = 0; s < weight.steps; ++s) {
       std::memcpy(to + s * kStepBytes + (column + c) * 4, words.data() + s * 4, 4);
     }
@@ -152,6 +158,7 @@ Result<ops::LinearWeight> pack_linear(std::span<const ops::LinearPart> parts, El
   for (const ops::LinearPart& part : parts) {
     RUDDER_CHECK(part.weight.shape[1] == weight->in);
     weight->out += part.weight.shape[0];
+    if (!part.scale.empty()) continue;
     RUDDER_TRY_VOID(convert_values(nullptr, part.weight.dtype, nullptr, dtype_of(element), 0));
   }
   weight->steps = round_up(weight->in * element_bytes(element), kStepBytes) / 4;

@@ -27,7 +27,8 @@ struct PanelWeight final : ops::PackedWeight {
   void read_row(int64_t index, float* to) const;
 };
 
-// Stacks the parts along `out`; values are rounded to `element`.
+// Stacks the parts along `out`; values, those of F8E4M3 parts times their scales, are rounded to
+// `element`.
 Result<ops::LinearWeight> pack_linear(std::span<const ops::LinearPart> parts, Element element,
                                       ThreadPool& pool);
 

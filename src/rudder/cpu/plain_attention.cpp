@@ -11,29 +11,49 @@ namespace {
 
 using tensor::BF16;
 using tensor::DType;
+using tensor::F8E4M3;
 
 // One head's k or v vector of one cached token.
 class KvRows {
  public:
   explicit KvRows(const ops::KvLayer& kv) : kv_(kv) {
-    RUDDER_CHECK(kv.storage.dtype == DType::kF32 || kv.storage.dtype == DType::kBF16);
+    const DType dtype = kv.storage.dtype;
+    RUDDER_CHECK(dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF8E4M3);
+    RUDDER_CHECK(dtype == DType::kF8E4M3 || (kv.k_scale.empty() && kv.v_scale.empty()));
   }
 
   void write(int64_t slot, int part, int head, const float* from) const {
     const int64_t at = offset(slot, part, head);
+    const float scale = scale_of(part, head);
     for (int64_t i = 0; i < kv_.head_dim; ++i) {
-      if (kv_.storage.dtype == DType::kF32) {
-        kv_.storage.as<float>()[at + i] = from[i];
-      } else {
-        kv_.storage.as<BF16>()[at + i] = tensor::to_bf16(from[i]);
+      switch (kv_.storage.dtype) {
+        case DType::kF32:
+          kv_.storage.as<float>()[at + i] = from[i];
+          break;
+        case DType::kBF16:
+          kv_.storage.as<BF16>()[at + i] = tensor::to_bf16(from[i]);
+          break;
+        default:
+          kv_.storage.as<F8E4M3>()[at + i] = tensor::to_f8e4m3(from[i] / scale);
       }
     }
   }
 
+  // As it is stored: a cache of F8E4M3 without the head's scale.
   float at(int64_t row_offset, int64_t i) const {
-    return kv_.storage.dtype == DType::kF32
-               ? kv_.storage.as<float>()[row_offset + i]
-               : tensor::to_float(kv_.storage.as<BF16>()[row_offset + i]);
+    switch (kv_.storage.dtype) {
+      case DType::kF32:
+        return kv_.storage.as<float>()[row_offset + i];
+      case DType::kBF16:
+        return tensor::to_float(kv_.storage.as<BF16>()[row_offset + i]);
+      default:
+        return tensor::to_float(kv_.storage.as<F8E4M3>()[row_offset + i]);
+    }
+  }
+
+  float scale_of(int part, int head) const {
+    const ops::View& scale = part == 0 ? kv_.k_scale : kv_.v_scale;
+    return scale.empty() ? 1.0f : scale.as<float>()[head];
   }
 
   int64_t offset(int64_t slot, int part, int head) const {
@@ -129,13 +149,14 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     const int64_t slot = row.blocks[position / block_size] * block_size + position % block_size;
     return cache.offset(slot, part, row.kv_head);
   };
+  const float score_scale = args.scale * cache.scale_of(0, row.kv_head);
   weights.resize(static_cast<size_t>(row.last + 1));
   float highest = -INFINITY;
   for (int64_t p = row.first; p <= row.last; ++p) {
     const int64_t k = offset(p, 0);
     double dot = 0;
     for (int64_t i = 0; i < head_dim; ++i) dot += double{row.q[i]} * cache.at(k, i);
-    const float score = soft_cap(static_cast<float>(dot) * args.scale, args.softcap);
+    const float score = soft_cap(static_cast<float>(dot) * score_scale, args.softcap);
     weights[static_cast<size_t>(p)] = score;
     highest = std::max(highest, score);
   }
@@ -151,8 +172,9 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     const double weight = weights[static_cast<size_t>(p)];
     for (int64_t i = 0; i < head_dim; ++i) sum[static_cast<size_t>(i)] += weight * cache.at(v, i);
   }
+  const float v_scale = cache.scale_of(1, row.kv_head);
   for (int64_t i = 0; i < head_dim; ++i) {
-    row.out[i] = static_cast<float>(sum[static_cast<size_t>(i)] / total);
+    row.out[i] = static_cast<float>(sum[static_cast<size_t>(i)] / total) * v_scale;
   }
 }
 

@@ -75,8 +75,16 @@ class ReferenceOps final : public HostOps {
     for (const ops::LinearPart& part : parts) {
       RUDDER_CHECK(part.weight.shape[1] == linear.in && part.bias.empty() != biased);
       float* rows = static_cast<float*>(packed->weight.data()) + first * linear.in;
-      RUDDER_TRY_VOID(convert_values(part.weight.data, part.weight.dtype, rows, DType::kF32,
-                                     part.weight.shape.numel()));
+      if (part.scale.empty()) {
+        RUDDER_TRY_VOID(convert_values(part.weight.data, part.weight.dtype, rows, DType::kF32,
+                                       part.weight.shape.numel()));
+      } else {
+        for (int64_t row = 0; row < part.weight.shape[0]; ++row) {
+          convert_fp8_row(part.weight.rows(row, 1).as<tensor::F8E4M3>(),
+                          part.scale.as<float>()[row], rows + row * linear.in, DType::kF32,
+                          linear.in);
+        }
+      }
       if (biased) {
         RUDDER_TRY_VOID(convert_values(part.bias.data, part.bias.dtype,
                                        static_cast<float*>(packed->bias.data()) + first,

@@ -138,6 +138,8 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.config = config_of(kind);
   params.bounds = bounds;
   params.kv = *map;
+  params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
+  params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
   params.block_table = static_cast<const int32_t*>(batch_.block_table.data);
   params.max_blocks = batch_.block_table.shape[1];
   params.scale = args.scale;
@@ -154,6 +156,8 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.q = args.q.data;
   params.kv = args.kv.storage.data;
   params.kv_is_fp8 = kind.kv_is_fp8;
+  params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
+  params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
   params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
   params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);

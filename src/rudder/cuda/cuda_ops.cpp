@@ -100,6 +100,7 @@ class CudaOps final : public ops::Ops {
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return settings_.kv_dtype; }
   DType linear_dtype() const override { return settings_.linear_dtype; }
+  bool keeps_fp8() const override { return true; }
 
   int64_t available_memory() const override {
     size_t free = 0;
@@ -219,11 +220,8 @@ class CudaOps final : public ops::Ops {
   Uploader uploader_;
   AttentionLayers attention_;
   std::unique_ptr<Linear> linear_;
-  View kv_scale_;  // ones: an fp8 cache stores values as they are
   bool is_capturing_ = false;
 };
-
-constexpr int64_t kMaxKvHeads = 1024;
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings) {
   for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
@@ -244,8 +242,6 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
   RUDDER_TRY(ops->linear_,
              Linear::make(*api, {settings.linear_dtype, settings.policy_path, settings.tune},
                           identity, ops->memory_, ops->stream(), ops->status_));
-  std::vector<float> ones(kMaxKvHeads, 1.0f);
-  RUDDER_TRY(ops->kv_scale_, ops->upload({ones.data(), DType::kF32, {kMaxKvHeads}}, DType::kF32));
   return ops;
 }
 
@@ -260,13 +256,8 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   if (bounds.head->out > kMaxSampleVocab) {
     return too_large("vocabularies", bounds.head->out, kMaxSampleVocab);
   }
-  if (linear_dtype() == DType::kF8E4M3 && bounds.max_linear_in > kMaxQuantisedWidth) {
+  if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
     return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
-  }
-  for (const ops::AttentionShape& shape : bounds.attention) {
-    if (shape.kv.num_kv_heads > kMaxKvHeads) {
-      return too_large("KV heads", shape.kv.num_kv_heads, kMaxKvHeads);
-    }
   }
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(linear_->prepare(*bounds.head, bounds.max_tokens, bounds.max_rows));
@@ -356,8 +347,8 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.kv_cache = kv.storage.data;
   params.kv_is_fp8 = kv.storage.dtype == DType::kF8E4M3;
-  params.k_scale = params.kv_is_fp8 ? pointer<float>(kv_scale_) : nullptr;
-  params.v_scale = params.k_scale;
+  params.k_scale = pointer<float>(kv.k_scale);
+  params.v_scale = pointer<float>(kv.v_scale);
   params.block_size = kv.block_size;
   params.q_out = args.q_out.data;
   launch("qkv_prep", {&args.qkv, &kv.storage}, [&] { return launch_qkv_prep(params, stream()); });

@@ -1,8 +1,9 @@
 // The CUDA backend: activations bf16, weights bf16 or fp8, one GPU of compute capability 9.0. Made
 // by apps at start; used by one thread. Its memory is freed with it.
 //
-// fp8 weights are quantised when they are loaded, a scale for each channel of the output; what they
-// multiply is quantised a token at a time by the op before (LinearWeight::x_dtype).
+// Weights that become fp8 are quantised when they are loaded, a scale for each channel of the
+// output; those that a checkpoint has as fp8 keep their bytes and scales, whatever linear_dtype is.
+// What they multiply is quantised a token at a time by the op before (LinearWeight::x_dtype).
 #pragma once
 
 #include <memory>
@@ -14,8 +15,8 @@
 namespace rudder::cuda {
 
 struct CudaOpsSettings {
-  tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3
-  tensor::DType kv_dtype = tensor::DType::kBF16;      // or kF8E4M3: stored as it is, scale 1
+  tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3: quantised as they are loaded
+  tensor::DType kv_dtype = tensor::DType::kBF16;      // or kF8E4M3
   std::string
       cublaslt_path;        // a file or a folder; empty: cublaslt_api.h says where it is looked for
   std::string policy_path;  // of what was measured (kernel_policy.h); empty: it is not kept

@@ -63,23 +63,30 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
   RUDDER_CHECK(!parts.empty());
   LinearWeight out;
   out.in = parts[0].weight.shape[1];
+  const bool is_stored_fp8 = !parts[0].scale.empty();
   for (const ops::LinearPart& part : parts) {
     RUDDER_CHECK(part.weight.shape[1] == out.in && part.bias.empty() == parts[0].bias.empty());
+    RUDDER_CHECK(!part.scale.empty() == is_stored_fp8);
+    RUDDER_CHECK(!is_stored_fp8 || (part.weight.dtype == DType::kF8E4M3 &&
+                                    part.scale.shape[0] == part.weight.shape[0]));
     out.out += part.weight.shape[0];
     for (const View* stored : {&part.weight, &part.bias}) {
       if (stored->empty() || castable(stored->dtype)) continue;
+      if (stored == &part.weight && is_stored_fp8) continue;
       return fail(ErrorCode::kUnsupported,
                   fmt::format("the CUDA backend stores no weights of type {}",
                               tensor::dtype_name(stored->dtype)));
     }
   }
+  const DType dtype = is_stored_fp8 ? DType::kF8E4M3 : settings_.dtype;
   const std::string refusal =
-      product_refusal({out.out, out.in, settings_.dtype, DType::kBF16, false, ScaleMode::kUnit});
+      product_refusal({out.out, out.in, dtype, DType::kBF16, false, ScaleMode::kUnit});
   if (!refusal.empty()) return fail(ErrorCode::kUnsupported, refusal, "quantization");
 
   auto packed = std::make_shared<CudaWeight>();
-  RUDDER_TRY(packed->weight, memory_.allocate_raw(settings_.dtype, {out.out, out.in}));
-  if (settings_.dtype == DType::kF8E4M3) {
+  RUDDER_TRY(packed->weight, memory_.allocate_raw(dtype, {out.out, out.in}));
+  if (dtype == DType::kF8E4M3) {
+    multiplies_fp8_ = true;
     RUDDER_TRY(packed->scale, memory_.allocate_raw(DType::kF32, {out.out}));
   }
   if (!parts[0].bias.empty()) {
@@ -90,7 +97,7 @@ Result<LinearWeight> Linear::make_weight(std::span<const ops::LinearPart> parts,
     RUDDER_TRY_VOID(store_part(part, row, *packed, uploader));
     row += part.weight.shape[0];
   }
-  out.x_dtype = settings_.dtype;
+  out.x_dtype = dtype;
   for (const View* view : {&packed->weight, &packed->scale, &packed->bias}) {
     if (!view->empty()) out.bytes += static_cast<int64_t>(view->bytes());
   }
@@ -107,6 +114,12 @@ Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, 
     RUDDER_TRY_VOID(upload_cast(uploader, part.bias, weight.bias.rows(first_row, rows), stream_));
   }
   const View to = weight.weight.rows(first_row, rows);
+  if (!part.scale.empty()) {
+    const View scale = weight.scale.rows(first_row, rows);
+    RUDDER_TRY_VOID(
+        uploader.copy(part.scale.data, scale.data, static_cast<int64_t>(scale.bytes())));
+    return uploader.copy(part.weight.data, to.data, static_cast<int64_t>(to.bytes()));
+  }
   if (weight.scale.empty()) return upload_cast(uploader, part.weight, to, stream_);
   const int64_t in = part.weight.shape[1];
   const int64_t row_bytes = in * static_cast<int64_t>(tensor::dtype_bytes(part.weight.dtype));
@@ -127,7 +140,7 @@ Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, 
 
 Result<ShapePlan*> Linear::plan_for(const LinearWeight& weight, DType out_dtype) {
   const PolicyKey key{
-      weight.out, weight.in, settings_.dtype, out_dtype, !cuda_weight(weight).bias.empty(), 0};
+      weight.out, weight.in, weight.x_dtype, out_dtype, !cuda_weight(weight).bias.empty(), 0};
   std::unique_ptr<ShapePlan>& plan = plans_[key];
   if (plan == nullptr) {
     Result<std::unique_ptr<ShapePlan>> made =

@@ -34,9 +34,11 @@ inline const CudaWeight& cuda_weight(const ops::LinearWeight& weight) {
 }
 
 struct LinearSettings {
-  tensor::DType dtype = tensor::DType::kBF16;  // of weights and of what they multiply; or kF8E4M3
-  std::string policy_path;                     // empty: measurements are not kept
-  bool tune = true;                            // false: the library's first guess
+  // Of weights and of what they multiply; or kF8E4M3, into which they are quantised. Parts that are
+  // F8E4M3 in the checkpoint stay so, byte for byte.
+  tensor::DType dtype = tensor::DType::kBF16;
+  std::string policy_path;  // empty: measurements are not kept
+  bool tune = true;         // false: the library's first guess
 };
 
 class Linear {
@@ -49,6 +51,8 @@ class Linear {
   ~Linear();
 
   Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
+
+  bool multiplies_fp8() const { return multiplies_fp8_; }  // some weight of those that were made
 
   // Settles every shape's kernels: for up to `max_tokens`, and of the head, whose products are f32
   // and of up to `max_rows`. An Error: a shape that no kernel takes.
@@ -82,6 +86,7 @@ class Linear {
   KernelPolicy policy_;
   Product::Workspace workspace_;
   bool is_loading_ = false;  // weights were made since the last product
+  bool multiplies_fp8_ = false;
   std::map<PolicyKey, std::unique_ptr<ShapePlan>> plans_;  // bucket 0
   // Of every shape of weight, the device's copies: what a measurement rotates through.
   std::map<std::pair<int64_t, int64_t>, std::vector<ops::LinearWeight>> weights_;

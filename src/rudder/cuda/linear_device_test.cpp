@@ -228,6 +228,27 @@ TEST_F(LinearDevice, PartsAreStacked) {
   }
 }
 
+// What a checkpoint has as fp8 is not quantised again, whatever else is.
+TEST_F(LinearDevice, StoredFp8KeepsItsBytes) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    start_with(dtype);
+    std::vector<uint8_t> bytes(size_t{96} * 64);
+    for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(i * 37 % 0x7f);
+    std::vector<float> scales(96);
+    for (size_t i = 0; i < scales.size(); ++i) scales[i] = 0.001f * static_cast<float>(i + 1);
+    ops::LinearPart parts[2];
+    parts[0] = {{bytes.data(), DType::kF8E4M3, {32, 64}}, {}, {scales.data(), DType::kF32, {32}}};
+    parts[1] = {{bytes.data() + 32 * 64, DType::kF8E4M3, {64, 64}},
+                {},
+                {scales.data() + 32, DType::kF32, {64}}};
+    const ops::LinearWeight stacked = value_of(ops_->make_linear(parts));
+    EXPECT_EQ(stacked.x_dtype, DType::kF8E4M3);
+    EXPECT_EQ(stacked.bytes, 96 * 64 + 96 * 4);
+    EXPECT_EQ(bytes_of(cuda_weight(stacked).weight), bytes);
+    EXPECT_EQ(to_host(cuda_weight(stacked).scale), scales);
+  }
+}
+
 // The stream over the weight adds a row in the same order whatever shares the call.
 TEST_F(LinearDevice, FewTokensGiveTheSameBitsInAnyCompany) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {

@@ -187,6 +187,14 @@ class AttentionDevice : public OpsDevice {
         byte = static_cast<uint8_t>((random_() % 0x48) | (random_() & 0x80));
       kv_ = value_of(ops_->upload({bytes.data(), c.kv_dtype, kv_.shape}, c.kv_dtype));
     }
+    layer_ = {kv_, 16, kKvHeads, static_cast<int32_t>(c.head_dim)};
+    if (c.kv_dtype == DType::kF8E4M3) {
+      const std::vector<float> scales = {0.3f, 1.7f, 2.5f, 0.06f};
+      layer_.k_scale = value_of(
+          ops_->upload({const_cast<float*>(scales.data()), DType::kF32, {2}}, DType::kF32));
+      layer_.v_scale = value_of(
+          ops_->upload({const_cast<float*>(scales.data()) + 2, DType::kF32, {2}}, DType::kF32));
+    }
     q_ = to_device(random(tokens_ * kHeads * c.head_dim), {tokens_, kHeads * c.head_dim});
   }
 
@@ -194,7 +202,7 @@ class AttentionDevice : public OpsDevice {
     const View out = poisoned({tokens_, kHeads * c.head_dim});
     ops_->plan_attention(batch_);
     ops_->attention({.q = q_,
-                     .kv = {kv_, 16, kKvHeads, static_cast<int32_t>(c.head_dim)},
+                     .kv = layer_,
                      .num_heads = kHeads,
                      .scale = scale(c),
                      .window = c.window,
@@ -210,6 +218,8 @@ class AttentionDevice : public OpsDevice {
     params.q = q_.data;
     params.kv = kv_.data;
     params.kv_is_fp8 = c.kv_dtype == DType::kF8E4M3;
+    params.k_scale = static_cast<const float*>(layer_.k_scale.data);
+    params.v_scale = static_cast<const float*>(layer_.v_scale.data);
     params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
     params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
     params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
@@ -237,6 +247,7 @@ class AttentionDevice : public OpsDevice {
   int64_t tokens_ = 0;
   ops::AttentionBatch batch_;
   View kv_;
+  ops::KvLayer layer_;
   View q_;
 };
 

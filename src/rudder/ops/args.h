@@ -53,8 +53,9 @@ struct LinearWeight {
 
 // One part of a weight on the host; parts are stacked along `out` (q, k, v; gate, up).
 struct LinearPart {
-  View weight;  // [out_i, in] f32 | f16 | bf16, host
-  View bias;    // [out_i], host; optional, for all parts or for none
+  View weight;      // [out_i, in] f32 | f16 | bf16, host; or F8E4M3 with `scale`, then all parts
+  View bias;        // [out_i], host; optional, for all parts or for none
+  View scale = {};  // [out_i] f32, host: the value is the stored one times this
 };
 
 // Rows of the embedding table. A tied table is the output head's own packed weight, so that a large
@@ -74,12 +75,16 @@ struct LinearArgs {
   View out;  // [T, out] act
 };
 
-// KV cache of one layer; the layout inside is the backend's.
+// KV cache of one layer; the layout inside is the backend's. An F8E4M3 cache stores value / scale,
+// to nearest even and no further than 448; the value that attention reads is the stored one times
+// its head's scale.
 struct KvLayer {
-  View storage;  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16
+  View storage;  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3
   int32_t block_size = 16;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  View k_scale = {};  // [num_kv_heads] f32, > 0; only with F8E4M3, empty: 1
+  View v_scale = {};
 };
 
 // Splits qkv, normalises q and k, rotates them, writes k and v to the cache.

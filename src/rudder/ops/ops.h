@@ -32,7 +32,10 @@ class Ops {
   virtual std::string name() const = 0;  // "cpu-reference", "cpu-amx", ...
   virtual tensor::DType act_dtype() const = 0;
   virtual tensor::DType kv_dtype() const = 0;
-  virtual tensor::DType linear_dtype() const = 0;  // of what make_linear stores: memory planning
+  // Of what make_linear stores, for memory planning; but F8E4M3 parts stay F8E4M3 where the backend
+  // multiplies them as they are.
+  virtual tensor::DType linear_dtype() const = 0;
+  virtual bool keeps_fp8() const { return false; }
 
   // Bytes that may still be allocated, of the device and of this process.
   virtual int64_t available_memory() const = 0;

@@ -65,10 +65,13 @@ class Out {
 
 class LowPrecisionOps final : public ops::Ops {
  public:
+  explicit LowPrecisionOps(const LowPrecision& precision) : precision_(precision) {}
+
   std::string name() const override { return "low-precision"; }
   DType act_dtype() const override { return DType::kBF16; }
-  DType kv_dtype() const override { return DType::kBF16; }  // the reference takes either
-  DType linear_dtype() const override { return DType::kF8E4M3; }
+  DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
+  DType linear_dtype() const override { return precision_.linear; }
+  bool keeps_fp8() const override { return true; }
   int64_t available_memory() const override { return inner_->available_memory(); }
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
     return inner_->allocate(dtype, shape);
@@ -96,18 +99,24 @@ class LowPrecisionOps final : public ops::Ops {
   void sample(const ops::SampleArgs& args) override { inner_->sample(args); }
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    const bool is_stored = !parts.front().scale.empty();
+    const bool is_f8 = is_stored || precision_.linear == DType::kF8E4M3;
     std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
     for (ops::LinearPart& part : rounded) {
-      if (part.weight.shape[0] % 16 != 0 || part.weight.shape[1] % 16 != 0) {
+      if (is_f8 && (part.weight.shape[0] % 16 != 0 || part.weight.shape[1] % 16 != 0)) {
         return fail(ErrorCode::kUnsupported, "no product of " + part.weight.shape.to_string());
       }
-      RUDDER_TRY(part.weight, inner_->upload(part.weight, DType::kF32));
-      for (int64_t row = 0; row < part.weight.shape[0]; ++row) {
+      if (!part.bias.empty()) {
+        RUDDER_TRY(part.bias, inner_->upload(part.bias, DType::kBF16));
+      }
+      if (is_stored) continue;
+      RUDDER_TRY(part.weight, inner_->upload(part.weight, is_f8 ? DType::kF32 : DType::kBF16));
+      for (int64_t row = 0; is_f8 && row < part.weight.shape[0]; ++row) {
         round_row(part.weight.rows(row, 1));
       }
     }
     RUDDER_TRY(ops::LinearWeight weight, inner_->make_linear(rounded));
-    weight.x_dtype = DType::kF8E4M3;
+    weight.x_dtype = is_f8 ? DType::kF8E4M3 : DType::kBF16;
     return weight;
   }
 
@@ -124,7 +133,7 @@ class LowPrecisionOps final : public ops::Ops {
   }
 
   void linear(const ops::LinearArgs& args) override {
-    Wide x(args.x, args.x_scale);
+    Wide x = operand(args.x, args.x_scale);
     run(&ops::Ops::linear, ops::LinearArgs{x.view(), {}, args.weight, {}}, args.out);
   }
 
@@ -158,11 +167,16 @@ class LowPrecisionOps final : public ops::Ops {
   }
 
   void logits(const ops::LogitsArgs& args) override {
-    Wide x(args.x, args.x_scale);
+    Wide x = operand(args.x, args.x_scale);
     inner_->logits({x.view(), {}, args.head, args.softcap, args.out});
   }
 
  private:
+  // What a product takes: F8E4M3 with a scale a row, or bf16.
+  static Wide operand(const View& x, const View& scale) {
+    return scale.empty() ? Wide(x) : Wide(x, scale);
+  }
+
   // Calls the reference with its output in place of `out`.
   template <typename Args>
   void run(void (ops::Ops::*op)(const Args&), Args wide, const View& narrow) {
@@ -183,13 +197,14 @@ class LowPrecisionOps final : public ops::Ops {
     }
   }
 
+  const LowPrecision precision_;
   const std::unique_ptr<ops::Ops> inner_ = cpu::make_reference_ops();
 };
 
 }  // namespace
 
-std::unique_ptr<ops::Ops> make_low_precision_ops() {
-  return std::make_unique<LowPrecisionOps>();
+std::unique_ptr<ops::Ops> make_low_precision_ops(const LowPrecision& precision) {
+  return std::make_unique<LowPrecisionOps>(precision);
 }
 
 }  // namespace rudder::testing

@@ -1,7 +1,9 @@
-// LowPrecisionOps: a backend as a GPU's may be, on the CPU: activations and KV are bf16, linears
-// multiply F8E4M3 by F8E4M3, and shapes that are no multiple of 16 are refused. Every op is the
-// reference's between roundings. Takes the paths that the CPU's own backends do not: quantised
-// operands in the decoder, tolerances in the conformance suite. Tests only.
+// LowPrecisionOps: a backend as a GPU's may be, on the CPU: activations are bf16, linears multiply
+// bf16 by bf16 or F8E4M3 by F8E4M3, whose shapes are multiples of 16 or refused, and the KV cache
+// is either. Every op is the reference's between roundings, and rounds where the CUDA backend does:
+// what a GPU computes is held to this, not to the exact model. Takes the paths that the CPU's own
+// backends do not: quantised operands in the decoder, tolerances in the conformance suite. Tests
+// only.
 #pragma once
 
 #include <memory>
@@ -10,6 +12,10 @@
 
 namespace rudder::testing {
 
-std::unique_ptr<ops::Ops> make_low_precision_ops();
+struct LowPrecision {
+  tensor::DType linear = tensor::DType::kF8E4M3;  // or kBF16; F8E4M3 parts stay what they are
+  tensor::DType kv = tensor::DType::kBF16;        // or kF8E4M3
+};
+std::unique_ptr<ops::Ops> make_low_precision_ops(const LowPrecision& precision = {});
 
 }  // namespace rudder::testing

@@ -202,6 +202,58 @@ TEST_P(OpsConformance, Linear) {
   }
 }
 
+// Weights that a checkpoint has as F8E4M3: each part's channels have scales of their own, and
+// nothing is quantised again.
+TEST_P(OpsConformance, LinearOfStoredFp8) {
+  for (const int64_t rows : {1, 5, 33, 70}) {
+    const int64_t outs[] = {64, 32};
+    constexpr int64_t kIn = 192;
+    std::vector<HostTensor> memory;
+    memory.reserve(4);
+    std::vector<ops::LinearPart> parts;
+    Matrix reference(0, kIn);
+    for (const int64_t out : outs) {
+      HostTensor& weight = memory.emplace_back(DType::kF8E4M3, Shape{out, kIn});
+      for (auto& value : weight.values<tensor::F8E4M3>()) {
+        value.bits = static_cast<uint8_t>(between(0, 0x7e) | (between(0, 1) << 7));  // no NaN
+      }
+      std::vector<float> scales(static_cast<size_t>(out));
+      for (float& scale : scales) scale = std::ldexp(static_cast<float>(between(64, 127)), -14);
+      const HostTensor& scale = memory.emplace_back(scales, DType::kF32, Shape{out});
+      parts.push_back({weight.view(), {}, scale.view()});
+      const Matrix stored = to_matrix(weight.view());
+      for (int64_t r = 0; r < out; ++r) {
+        for (int64_t c = 0; c < kIn; ++c) {
+          reference.values.push_back(stored.at(r, c) * scales[static_cast<size_t>(r)]);
+        }
+      }
+      reference.rows += out;
+    }
+    if (!ops_.keeps_fp8()) reference = rounded(reference, ops_.linear_dtype());
+    const ops::LinearWeight weight = ops_.make_linear(parts).value();
+    EXPECT_EQ(weight.x_dtype, ops_.keeps_fp8() ? DType::kF8E4M3 : act_);
+    const Operand x = operand_of(random({rows, kIn}), weight);
+    const View out = poisoned({rows, weight.out});
+    ops_.linear({x.x, x.scale, &weight, out});
+
+    const Matrix expected = reference_linear(x.exact, reference, {});
+    const Matrix got = read(out);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t n = 0; n < got.cols; ++n) {
+        double magnitude = 0;
+        for (int64_t k = 0; k < kIn; ++k) {
+          magnitude += std::abs(x.exact.at(r, k) * reference.at(n, k));
+        }
+        // A GPU's fp8 sums keep 14 bits, and are rounded before and after they are scaled.
+        ASSERT_NEAR(got.at(r, n), expected.at(r, n),
+                    std::ldexp(magnitude, ops_.keeps_fp8() ? -12 : -18) +
+                        2 * unit_of(act_) * std::abs(expected.at(r, n)))
+            << rows << " rows, at " << r << ", " << n;
+      }
+    }
+  }
+}
+
 // The shapes of a small model, more rows than a tile has: large sums, where an error that is not
 // rounding shows in the norm of the difference.
 TEST_P(OpsConformance, LinearOfAModelsShape) {

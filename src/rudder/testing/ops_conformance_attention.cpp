@@ -45,6 +45,12 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
   layer.kv.block_size = static_cast<int32_t>(shape.block_size);
   layer.kv.num_kv_heads = static_cast<int32_t>(shape.kv_heads);
   layer.kv.head_dim = static_cast<int32_t>(shape.head_dim);
+  if (ops_.kv_dtype() == DType::kF8E4M3 && between(0, 2) > 0) {
+    layer.k_scales = random_scales(shape.kv_heads);
+    layer.v_scales = random_scales(shape.kv_heads);
+    layer.kv.k_scale = device_.put(HostTensor(layer.k_scales, DType::kF32, {shape.kv_heads}));
+    layer.kv.v_scale = device_.put(HostTensor(layer.v_scales, DType::kF32, {shape.kv_heads}));
+  }
   if (shape.q_norm_width > 0) layer.q_norm = random_norm(shape.q_norm_width);
   if (shape.k_norm_width > 0) layer.k_norm = random_norm(shape.k_norm_width);
   if (shape.rotary > 0) {
@@ -57,6 +63,32 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
   std::iota(layer.free_blocks.begin(), layer.free_blocks.end(), 0);
   std::shuffle(layer.free_blocks.begin(), layer.free_blocks.end(), random_);
   return layer;
+}
+
+std::vector<float> OpsAttention::random_scales(int64_t heads) {
+  std::vector<float> scales;
+  for (int64_t h = 0; h < heads; ++h) {
+    const auto mantissa = static_cast<float>(between(64, 127)) / 64;
+    scales.push_back(std::ldexp(mantissa, static_cast<int>(between(-6, 1))));
+  }
+  return scales;
+}
+
+Matrix OpsAttention::cached(const Matrix& x, const AttentionShape& shape,
+                            std::span<const float> scales) const {
+  if (scales.empty()) return rounded(x, ops_.kv_dtype());
+  Matrix out = x;
+  const auto scale_of = [&](int64_t column) {
+    return double{scales[static_cast<size_t>(column / shape.head_dim)]};
+  };
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) = x.at(r, c) / scale_of(c);
+  }
+  out = rounded(out, ops_.kv_dtype());
+  for (int64_t r = 0; r < x.rows; ++r) {
+    for (int64_t c = 0; c < x.cols; ++c) out.at(r, c) *= scale_of(c);
+  }
+  return out;
 }
 
 OpsAttention::Sequence OpsAttention::make_sequence(Layer& layer, int64_t length) {
@@ -161,8 +193,8 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
   Matrix v = qkv.slice(0, length, q_width + kv_width, kv_width);
   // What an fp8 cache holds is far from what was written to it: there the formulas start from it.
   if (low_precision || ops_.kv_dtype() == DType::kF8E4M3) {
-    k = rounded(k, ops_.kv_dtype());
-    v = rounded(v, ops_.kv_dtype());
+    k = cached(k, shape, layer.k_scales);
+    v = cached(v, shape, layer.v_scales);
   }
   if (low_precision) q = rounded(q, act_);
   const ReferenceAttention spec{.num_heads = shape.heads,

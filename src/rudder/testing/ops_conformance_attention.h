@@ -33,7 +33,9 @@ class OpsAttention : public OpsConformance {
     ops::NormSpec k_norm;
     tensor::View rope;
     HostTensor host_rope{tensor::DType::kF32, {0}};  // as the device has it
-    std::vector<int32_t> free_blocks;                // in random order
+    std::vector<float> k_scales;                     // as the device has them; empty: none
+    std::vector<float> v_scales;
+    std::vector<int32_t> free_blocks;  // in random order
   };
   struct Sequence {
     HostTensor qkv{tensor::DType::kF32, {0, 0}};  // of every token, act
@@ -49,6 +51,10 @@ class OpsAttention : public OpsConformance {
     return ops_.kv_dtype() == tensor::DType::kBF16 || act_ == tensor::DType::kBF16;
   }
   AttentionShape fuzzed_shape();
+  // Scales of a cache of F8E4M3, a wide range of them.
+  std::vector<float> random_scales(int64_t heads);
+  // k or v of every head as the cache holds it.
+  Matrix cached(const Matrix& x, const AttentionShape& shape, std::span<const float> scales) const;
   Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
   Sequence make_sequence(Layer& layer, int64_t length);
   // The next q_lens[i] tokens of each sequence, then `padding` rows of padding:

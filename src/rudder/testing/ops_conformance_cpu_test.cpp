@@ -20,13 +20,16 @@ std::vector<Backend> cpu_backends() {
   backends[0].name = "reference";
   backends[0].make = [](int) { return cpu::make_reference_ops(); };
   backends[0].writes_f8 = true;
-  Backend low;
-  low.name = "low_precision";
-  low.make = [](int) { return make_low_precision_ops(); };
-  low.width_unit = 8;
-  low.head_dims = {64, 96, 128, 256};
-  low.block_sizes = {16};
-  backends.push_back(low);
+  for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF8E4M3}) {
+    Backend low;
+    low.name = "low_precision_" + std::string(dtype_name(dtype));
+    low.make = [dtype](int) { return make_low_precision_ops({.linear = dtype, .kv = dtype}); };
+    low.width_unit = 8;
+    low.head_dims = {64, 96, 128, 256};
+    low.block_sizes = {16};
+    low.writes_f8 = true;
+    backends.push_back(low);
+  }
   for (const cpu::Isa isa : cpu::available_isas()) {
     for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF32}) {
       Backend backend;

@@ -51,6 +51,7 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
   const int lane = threadIdx.x % 32;
   const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
   const int64_t value_offset = p.num_kv_heads * head_stride;
+  const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f);
   for (int at = begin + static_cast<int>(threadIdx.x) / 32; at < end; at += kWarps) {
     const int64_t block = blocks[at / p.block_size];
     const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
@@ -60,7 +61,7 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
     for (int i = 0; i < kPieces; ++i) {
       if (i * 32 + lane < p.head_dim) dot += q[i] * to_float(key[i * 32 + lane]);
     }
-    float score = sum_of_warp(dot) * p.scale;
+    float score = sum_of_warp(dot) * scale;
     if (p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
     const float largest = fmaxf(r.largest, score);
     const float shrink = expf(r.largest - largest);  // 0 for the first key
@@ -93,6 +94,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   const int seq = find_sequence(p.q_begin, p.num_seqs, token);
   const int kv_len = seq < 0 ? 0 : p.kv_len[seq];
   Running r;
+  const int kv_head = head / (p.num_heads / p.num_kv_heads);
   if (kv_len > 0) {
     float q[kPieces];
 #pragma unroll
@@ -103,7 +105,7 @@ __global__ void __launch_bounds__(kWarps * 32)
     const int position = kv_len - p.q_begin[seq + 1] + token;
     const int begin = p.window > 0 ? max(0, position - p.window + 1) : 0;
     const int32_t* blocks = p.block_table + p.table_row[seq] * p.max_blocks;
-    attend<Kv>(p, q, blocks, head / (p.num_heads / p.num_kv_heads), begin, position + 1, r);
+    attend<Kv>(p, q, blocks, kv_head, begin, position + 1, r);
   }
   if (lane == 0) {
     largest_of[warp] = r.largest;
@@ -113,6 +115,7 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int i = 0; i < kPieces; ++i) value_of[warp][i * 32 + lane] = r.value[i];
   __syncthreads();
 
+  const float v_scale = p.v_scale != nullptr ? p.v_scale[kv_head] : 1.0f;
   float largest = -INFINITY;
   for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w]);
   for (int d = threadIdx.x; d < p.head_dim; d += kWarps * 32) {
@@ -125,7 +128,7 @@ __global__ void __launch_bounds__(kWarps * 32)
       value += weight * value_of[w][d];
     }
     static_cast<__nv_bfloat16*>(p.out)[at + d] =
-        __float2bfloat16_rn(kv_len > 0 ? value / sum : 0.0f);
+        __float2bfloat16_rn(kv_len > 0 ? value / sum * v_scale : 0.0f);
   }
 }
 

@@ -84,7 +84,8 @@ __device__ int64_t out_offset(const QkvPrepParams& p, int64_t t, int64_t slot, H
 }
 
 __device__ float kv_scale(const QkvPrepParams& p, Head head) {
-  return (head.part == Part::kK ? p.k_scale : p.v_scale)[head.index];
+  const float* scale = head.part == Part::kK ? p.k_scale : p.v_scale;
+  return scale == nullptr ? 1.0f : scale[head.index];
 }
 
 __device__ void scale_by(Floats& x, float factor, const Floats& weight) {

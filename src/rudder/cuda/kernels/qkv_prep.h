@@ -34,9 +34,9 @@ struct QkvPrepParams {
   int32_t half_rot = 0;               // rot / 2 <= head_dim / 2: element i turns with i + half_rot
   const int32_t* rope_row = nullptr;  // [T]
   const int32_t* kv_slot = nullptr;   // [T] block * block_size + offset; -1: k and v go nowhere
-  void* kv_cache = nullptr;           // bf16, or fp8 with the two scales
+  void* kv_cache = nullptr;           // bf16 or fp8
   bool kv_is_fp8 = false;
-  const float* k_scale = nullptr;  // [num_kv_heads], > 0; only with fp8
+  const float* k_scale = nullptr;  // [num_kv_heads], > 0; only with fp8; null: 1
   const float* v_scale = nullptr;
   int32_t block_size = 16;
   void* q_out = nullptr;  // [T, num_heads * head_dim] bf16
