@@ -15,6 +15,7 @@
 #include "rudder/cpu/panel_weight.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/sample.h"
+#include "rudder/cpu/tap_program.h"
 
 namespace rudder::cpu {
 namespace {
@@ -71,14 +72,17 @@ class FastOps final : public HostOps {
       if (!args.delta.empty()) {
         float* delta = args.delta.as<float>() + t * hidden;
         if (!args.delta_norm.empty()) norm(delta, args.delta_norm, hidden, delta);
+        run_taps(args.delta_taps, t, delta, hidden);
         kernels_.add(x, delta, hidden);
       }
+      for (const ops::Taps& taps : args.x_taps) run_taps(taps, t, x, hidden);
       if (out == nullptr) return;
       if (args.norm.empty()) {
         std::copy_n(x, hidden, out);
       } else {
         norm(x, args.norm, hidden, out);
       }
+      run_taps(args.out_taps, t, out, hidden);
     });
   }
 
@@ -112,8 +116,9 @@ class FastOps final : public HostOps {
     const int64_t width = args.out.shape[1];
     for_rows(args.out.shape[0], width, [&](int64_t t) {
       const float* gate = args.x.as<float>() + t * 2 * width;
-      kernels_.gated_act(gate, gate + width, width, args.activation,
-                         args.out.as<float>() + t * width);
+      float* out = args.out.as<float>() + t * width;
+      kernels_.gated_act(gate, gate + width, width, args.activation, out);
+      run_taps(args.taps, t, out, width);
     });
   }
 

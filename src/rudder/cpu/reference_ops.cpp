@@ -12,6 +12,7 @@
 #include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/sample.h"
+#include "rudder/cpu/tap_program.h"
 
 namespace rudder::cpu {
 namespace {
@@ -127,8 +128,10 @@ class ReferenceOps final : public HostOps {
         } else {
           norm_row(delta, args.delta_norm, hidden, branch.data());
         }
+        run_taps(args.delta_taps, t, branch.data(), hidden);
         for (int64_t i = 0; i < hidden; ++i) x[i] += branch[static_cast<size_t>(i)];
       }
+      for (const ops::Taps& taps : args.x_taps) run_taps(taps, t, x, hidden);
       if (args.out.empty()) continue;
       write_normed(args, t, normed);
     }
@@ -150,6 +153,7 @@ class ReferenceOps final : public HostOps {
       for (int64_t i = 0; i < width; ++i) {
         row[static_cast<size_t>(i)] = activate(gate[i], args.activation) * gate[width + i];
       }
+      run_taps(args.taps, t, row.data(), width);
       write_row(row, t, args.out, args.out_scale);
     }
   }
@@ -172,6 +176,7 @@ class ReferenceOps final : public HostOps {
     } else {
       norm_row(x, args.norm, hidden, normed.data());
     }
+    run_taps(args.out_taps, t, normed.data(), hidden);
     write_row(normed, t, args.out, args.out_scale);
   }
 

@@ -7,6 +7,7 @@
 
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/testing/ops_conformance_attention.h"
+#include "rudder/testing/ops_conformance_taps.h"
 
 namespace rudder::testing {
 namespace {
@@ -40,6 +41,7 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsTaps, ::testing::ValuesIn(cuda_backends()), name_of);
 
 }  // namespace
 }  // namespace rudder::testing

@@ -3,6 +3,7 @@
 // set is -1. Formulas: tap/program.h. Every View is device memory.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "rudder/tap/program.h"
@@ -26,6 +27,14 @@ struct TapTable {
   tensor::View ring;      // [.] act: records; a step in flight has a part of its own
 };
 inline constexpr int kLatchBits = 24;
+// A score as a latch takes it: beyond +-2^18 it is clipped, so that no prompt overflows a sum; NaN
+// is 0.
+inline int64_t latch_sample(float score) {
+  constexpr float kMost = 262144.0f;
+  if (std::isnan(score)) return 0;
+  const float clipped = score < -kMost ? -kMost : score > kMost ? kMost : score;
+  return std::llrint(std::ldexp(double{clipped}, kLatchBits));
+}
 
 // What the tokens of a step have to do with the table. Views of i32 [T]; empty without taps.
 struct TapBatch {

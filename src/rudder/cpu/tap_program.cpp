@@ -1,0 +1,204 @@
+#include "rudder/cpu/tap_program.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "rudder/base/check.h"
+#include "rudder/tap/capture.h"
+
+namespace rudder::cpu {
+namespace {
+
+using ops::TapTable;
+using tap::GateKind;
+using tap::OpKind;
+using tap::TapOp;
+using tensor::DType;
+
+// Several sums at once, in an order that depends on the width alone.
+double dot(const float* a, const float* b, int64_t count) {
+  constexpr int64_t kSums = 8;
+  double sums[kSums] = {};
+  int64_t i = 0;
+  for (; i + kSums <= count; i += kSums) {
+    for (int64_t j = 0; j < kSums; ++j) sums[j] += double{a[i + j]} * double{b[i + j]};
+  }
+  for (; i < count; ++i) sums[i % kSums] += double{a[i]} * double{b[i]};
+  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+}
+
+// h becomes k h + c1 v1 + c2 v2.
+struct Change {
+  double k = 1;
+  double c1 = 0;
+  double c2 = 0;
+};
+
+class TokenProgram {
+ public:
+  TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* h, int64_t width)
+      : table_(table), slot_(slot), since_prompt_(since_prompt), h_(h), width_(width) {}
+
+  void run(const TapOp& op) {
+    if (op.kind == OpKind::kScore) return sample(op);
+    const double strength = double{op.strength} * schedule(op);
+    if (strength == 0) return;
+    const double open = gate(op);
+    if (open == 0) return;
+    if (const std::optional<Change> change = change_of(op, strength)) apply(op, *change, open);
+  }
+
+ private:
+  const float* vector(int32_t offset) const { return table_.vectors.as<float>() + offset; }
+  double along(int32_t offset) const { return dot(h_, vector(offset), width_); }
+  double squared_norm() const { return dot(h_, h_, width_); }
+
+  // The sum of a slot's samples, or their number behind it.
+  std::atomic_ref<int64_t> latch(const TapOp& op, int64_t part) const {
+    const int64_t at = (int64_t{slot_} * tap::kNumLatches + op.latch) * 2 + part;
+    return std::atomic_ref<int64_t>(table_.latches.as<int64_t>()[at]);
+  }
+
+  void sample(const TapOp& op) {
+    if (since_prompt_ >= 0) return;
+    latch(op, 0).fetch_add(ops::latch_sample(static_cast<float>(along(op.v1))),
+                           std::memory_order_relaxed);
+    latch(op, 1).fetch_add(1, std::memory_order_relaxed);
+  }
+
+  double schedule(const TapOp& op) const {
+    const double n = since_prompt_;
+    switch (op.schedule) {
+      case tap::ScheduleKind::kConstant:
+        return 1;
+      case tap::ScheduleKind::kRamp: {
+        if (n >= op.end) return op.to;
+        if (n <= op.begin) return op.from;
+        return op.from +
+               (double{op.to} - op.from) * (n - op.begin) / (double{1.0} * op.end - op.begin);
+      }
+      case tap::ScheduleKind::kWindow:
+        return n >= op.begin && n < op.end ? 1 : 0;
+    }
+    RUDDER_CHECK(false, "schedule {}", static_cast<int32_t>(op.schedule));
+  }
+
+  double gate(const TapOp& op) const {
+    if (op.gate == GateKind::kNone) return 1;
+    double score = 0;
+    if (op.gate == GateKind::kHard || op.gate == GateKind::kSoft) {
+      score = along(op.gate_vector);
+    } else {
+      const int64_t count = latch(op, 1).load(std::memory_order_relaxed);
+      if (count == 0 || since_prompt_ < -1) return 0;
+      const auto sum = static_cast<double>(latch(op, 0).load(std::memory_order_relaxed));
+      score = std::ldexp(sum, -ops::kLatchBits) / static_cast<double>(count);
+    }
+    const double over = score - op.threshold;
+    if (op.gate == GateKind::kHard || op.gate == GateKind::kScoreHard) return over > 0 ? 1 : 0;
+    return 1 / (1 + std::exp(-op.sharpness * over));
+  }
+
+  // Nothing where the op leaves the row as it is.
+  std::optional<Change> change_of(const TapOp& op, double s) const {
+    switch (op.kind) {
+      case OpKind::kPatch:
+        return Change{1 - s, s, 0};
+      case OpKind::kAxis: {
+        const double p = along(op.v1);
+        const double wanted = std::min(std::max(op.a * p + op.b, double{op.lo}), double{op.hi});
+        return Change{1, s * (wanted - p), 0};
+      }
+      case OpKind::kSwap: {
+        const double p = along(op.v1);
+        return Change{1, -s * p, s * p};
+      }
+      case OpKind::kRotate: {
+        const double p1 = along(op.v1);
+        const double p2 = along(op.v2);
+        if (op.lo > 0 && p1 <= 0) return std::nullopt;
+        const double r = std::sqrt(p1 * p1 + p2 * p2);
+        return Change{1, s * (r * op.a - p1), s * (r * op.b - p2)};
+      }
+      case OpKind::kAdd:
+        return Change{1, s, 0};
+      case OpKind::kAddNorm:
+        return Change{1, s * std::sqrt(squared_norm()), 0};
+      case OpKind::kAddRenorm:
+        return renormed(op, s);
+      case OpKind::kScore:
+        break;
+    }
+    RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
+  }
+
+  std::optional<Change> renormed(const TapOp& op, double s) const {
+    const double before = squared_norm();
+    const double after = before + 2 * s * along(op.v1) + s * s * op.norm_squared;
+    if (op.lo > 0 && after <= before) return Change{1, s, 0};
+    if (after <= 0) return std::nullopt;
+    const double k = std::sqrt(before / after);
+    return Change{k, k * s, 0};
+  }
+
+  void apply(const TapOp& op, const Change& change, double open) {
+    const auto k = static_cast<float>(1 + open * (change.k - 1));
+    const auto c1 = static_cast<float>(open * change.c1);
+    const float* v1 = vector(op.v1);
+    if (op.kind != OpKind::kSwap && op.kind != OpKind::kRotate) {
+      for (int64_t i = 0; i < width_; ++i) h_[i] = k * h_[i] + c1 * v1[i];
+      return;
+    }
+    const auto c2 = static_cast<float>(open * change.c2);
+    const float* v2 = vector(op.v2);
+    for (int64_t i = 0; i < width_; ++i) h_[i] = h_[i] + c1 * v1[i] + c2 * v2[i];
+  }
+
+  const TapTable& table_;
+  const int32_t slot_;
+  const int32_t since_prompt_;
+  float* const h_;
+  const int64_t width_;
+};
+
+// `place` as TapTable.captures has it.
+void capture(const TapTable& table, int32_t begin, int32_t place, const float* h, int64_t width) {
+  if (place < 0) return;
+  const int64_t at = (int64_t{begin} + place) * tap::kCaptureAlign;
+  RUDDER_CHECK(at >= 0 && at + width <= table.ring.shape.numel(), "a captured row at {}", at);
+  if (table.ring.dtype == DType::kF32) {
+    std::copy_n(h, width, table.ring.as<float>() + at);
+    return;
+  }
+  auto* to = table.ring.as<tensor::BF16>() + at;
+  for (int64_t i = 0; i < width; ++i) to[i] = tensor::to_bf16(h[i]);
+}
+
+}  // namespace
+
+void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
+  if (taps.empty() || taps.table->armed.as<int32_t>()[taps.point] == 0) return;
+  const TapTable& table = *taps.table;
+  const ops::TapBatch& batch = *taps.batch;
+  const auto of_token = [&](const tensor::View& view) { return view.as<int32_t>()[token]; };
+  const int64_t num_points = table.armed.shape[0];
+  const int32_t set = of_token(batch.capture_set);
+  const int32_t* places =
+      set < 0 ? nullptr : table.captures.as<int32_t>() + (set * num_points + taps.point) * 2;
+  const int32_t begin = set < 0 ? 0 : of_token(batch.capture_begin);
+  if (places != nullptr) capture(table, begin, places[0], h, width);
+  const int32_t row = of_token(batch.row);
+  if (row != 0) {
+    const auto entry =
+        static_cast<uint32_t>(table.points.as<int32_t>()[row * num_points + taps.point]);
+    const auto* first = static_cast<const TapOp*>(table.ops.data) + (entry >> 8);
+    TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), h, width);
+    for (uint32_t i = 0; i < (entry & 0xffU); ++i) program.run(first[i]);
+  }
+  if (places != nullptr) capture(table, begin, places[1], h, width);
+}
+
+}  // namespace rudder::cpu

@@ -1,0 +1,112 @@
+#include "rudder/testing/reference_taps.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "rudder/base/check.h"
+
+namespace rudder::testing {
+namespace {
+
+using Row = std::vector<double>;
+
+double inner(const Row& a, const Row& b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+double norm(const Row& a) {
+  return std::sqrt(inner(a, a));
+}
+// a + c b
+Row plus(const Row& a, double c, const Row& b) {
+  Row out = a;
+  for (size_t i = 0; i < out.size(); ++i) out[i] += c * b[i];
+  return out;
+}
+
+double schedule(const tap::TapOp& op, int32_t n) {
+  switch (op.schedule) {
+    case tap::ScheduleKind::kConstant:
+      return 1;
+    case tap::ScheduleKind::kRamp:
+      return op.from + (double{op.to} - op.from) * std::clamp((double{1.0} * n - op.begin) /
+                                                                  (double{1.0} * op.end - op.begin),
+                                                              0.0, 1.0);
+    case tap::ScheduleKind::kWindow:
+      return op.begin <= n && n < op.end ? 1 : 0;
+  }
+  RUDDER_CHECK(false, "schedule {}", static_cast<int32_t>(op.schedule));
+}
+
+Row run(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2) {
+  const double p = inner(h, v1);
+  switch (op.kind) {
+    case tap::OpKind::kPatch:
+      return plus(h, s, plus(v1, -1, h));
+    case tap::OpKind::kAxis:
+      return plus(h, s * (std::min(std::max(op.a * p + op.b, double{op.lo}), double{op.hi}) - p),
+                  v1);
+    case tap::OpKind::kSwap:
+      return plus(h, s * p, plus(v2, -1, v1));
+    case tap::OpKind::kRotate: {
+      if (op.lo > 0 && p <= 0) return h;
+      const double p2 = inner(h, v2);
+      const double r = std::hypot(p, p2);
+      return plus(plus(h, s * (r * op.a - p), v1), s * (r * op.b - p2), v2);
+    }
+    case tap::OpKind::kAdd:
+      return plus(h, s, v1);
+    case tap::OpKind::kAddNorm:
+      return plus(h, s * norm(h), v1);
+    case tap::OpKind::kAddRenorm: {
+      const Row moved = plus(h, s, v1);
+      if (norm(moved) == 0) return h;
+      if (op.lo > 0 && norm(moved) <= norm(h)) return moved;
+      return plus(Row(h.size()), norm(h) / norm(moved), moved);
+    }
+    case tap::OpKind::kScore:
+      return h;
+  }
+  RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
+}
+
+}  // namespace
+
+Row reference_op(const tap::TapOp& op, std::span<const float> vectors, Row h, int32_t n,
+                 ReferenceLatches& latches) {
+  const auto vector = [&](int32_t offset) {
+    if (offset == tap::kNoVector) return Row(h.size());
+    const auto values = vectors.subspan(static_cast<size_t>(offset), h.size());
+    return Row(values.begin(), values.end());
+  };
+  const Row v1 = vector(op.v1);
+  Row& samples = latches[static_cast<size_t>(op.latch)];
+  if (op.kind == tap::OpKind::kScore) {
+    if (n < 0) samples.push_back(inner(h, v1));
+    return h;
+  }
+  const double s = op.strength * schedule(op, n);
+  double gate = 1;
+  if (op.gate != tap::GateKind::kNone) {
+    const bool is_latched =
+        op.gate == tap::GateKind::kScoreHard || op.gate == tap::GateKind::kScoreSoft;
+    if (is_latched && (samples.empty() || n < -1)) return h;
+    const double score = is_latched ? std::accumulate(samples.begin(), samples.end(), 0.0) /
+                                          static_cast<double>(samples.size())
+                                    : inner(h, vector(op.gate_vector));
+    const bool is_hard = op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kScoreHard;
+    gate = is_hard ? (score - op.threshold > 0 ? 1 : 0)
+                   : 1 / (1 + std::exp(-op.sharpness * (score - op.threshold)));
+  }
+  return plus(h, gate, plus(run(op, s, h, v1, vector(op.v2)), -1, h));
+}
+
+Row reference_program(const tap::Program& program, tap::Point point, Row h, int32_t n,
+                      ReferenceLatches& latches) {
+  for (const tap::ProgramOp& op : program.ops) {
+    if (op.point == point) h = reference_op(op.op, program.vectors, std::move(h), n, latches);
+  }
+  return h;
+}
+
+}  // namespace rudder::testing

@@ -1,0 +1,25 @@
+// Tap programs in double precision, naively: what the backends' taps and the registry's programs
+// are held to. Formulas: tap/program.h. Tests only; plain values.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rudder/tap/program.h"
+
+namespace rudder::testing {
+
+// Of one slot: the samples of each latch.
+using ReferenceLatches = std::array<std::vector<double>, tap::kNumLatches>;
+
+// h after one op whose vectors begin at their offsets in `vectors`. n: tap::ScheduleKind.
+std::vector<double> reference_op(const tap::TapOp& op, std::span<const float> vectors,
+                                 std::vector<double> h, int32_t n, ReferenceLatches& latches);
+
+// h after a program's ops at one point.
+std::vector<double> reference_program(const tap::Program& program, tap::Point point,
+                                      std::vector<double> h, int32_t n, ReferenceLatches& latches);
+
+}  // namespace rudder::testing

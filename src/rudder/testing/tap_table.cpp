@@ -1,0 +1,89 @@
+#include "rudder/testing/tap_table.h"
+
+#include <algorithm>
+
+namespace rudder::testing {
+
+using tensor::DType;
+
+namespace {
+
+int32_t moved(int32_t offset, int64_t base) {
+  return offset == tap::kNoVector ? offset : offset + static_cast<int32_t>(base);
+}
+
+tap::TapOp moved(tap::TapOp op, int64_t base) {
+  op.v1 = moved(op.v1, base);
+  op.v2 = moved(op.v2, base);
+  op.gate_vector = moved(op.gate_vector, base);
+  return op;
+}
+
+}  // namespace
+
+ops::TapBatch put_tap_batch(Device& device, std::span<const TapToken> tokens) {
+  const auto column = [&](int32_t TapToken::*member) {
+    std::vector<int32_t> values;
+    for (const TapToken& token : tokens) values.push_back(token.*member);
+    return device.put(values);
+  };
+  return {column(&TapToken::row), column(&TapToken::since_prompt), column(&TapToken::slot),
+          column(&TapToken::capture_set), column(&TapToken::capture_begin)};
+}
+
+ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
+                            std::span<const tap::Program> programs,
+                            std::span<const tap::CaptureSet> sets, int64_t num_slots,
+                            int64_t ring_elements) {
+  const auto num_points = static_cast<size_t>(geometry.num_points());
+  std::vector<int32_t> points((programs.size() + 1) * num_points);
+  std::vector<tap::TapOp> ops;
+  std::vector<float> vectors;
+  std::vector<int32_t> armed(num_points);
+  for (size_t i = 0; i < programs.size(); ++i) {
+    for (const tap::ProgramOp& op : programs[i].ops) {
+      const auto point = static_cast<size_t>(op.point.index());
+      int32_t& entry = points[(i + 1) * num_points + point];
+      if (entry == 0) entry = static_cast<int32_t>(ops.size()) << 8;
+      ++entry;
+      armed[point] = 1;
+      ops.push_back(moved(op.op, static_cast<int64_t>(vectors.size())));
+    }
+    vectors.insert(vectors.end(), programs[i].vectors.begin(), programs[i].vectors.end());
+    vectors.resize((vectors.size() + 15) / 16 * 16);
+  }
+  std::vector<int32_t> captures(std::max<size_t>(sets.size(), 1) * num_points * 2, -1);
+  for (size_t i = 0; i < sets.size(); ++i) {
+    std::vector<int64_t> offsets;
+    record_elements(sets[i], geometry, &offsets);
+    for (size_t k = 0; k < sets[i].points.size(); ++k) {
+      const tap::CapturePoint& at = sets[i].points[k];
+      const auto point = static_cast<size_t>(at.point.index());
+      captures[(i * num_points + point) * 2 + (at.after ? 1 : 0)] =
+          static_cast<int32_t>(offsets[k] / tap::kCaptureAlign);
+      armed[point] = 1;
+    }
+  }
+  if (ops.empty()) ops.resize(1);
+  vectors.resize(std::max<size_t>(vectors.size(), 16));
+
+  const auto rows = static_cast<int64_t>(programs.size()) + 1;
+  const auto width = static_cast<int64_t>(num_points);
+  ops::TapTable table;
+  table.points = device.put_as<int32_t>(points, DType::kI32, {rows, width});
+  table.ops = device.put_as<tap::TapOp>(
+      ops, DType::kI32,
+      {static_cast<int64_t>(ops.size()), int64_t{sizeof(tap::TapOp) / sizeof(int32_t)}});
+  table.vectors =
+      device.put_as<float>(vectors, DType::kF32, {static_cast<int64_t>(vectors.size())});
+  table.armed = device.put_as<int32_t>(armed, DType::kI32, {width});
+  table.captures = device.put_as<int32_t>(
+      captures, DType::kI32, {static_cast<int64_t>(captures.size()) / (2 * width), width, 2});
+  table.latches = device.ops().allocate(DType::kI64, {num_slots + 1, tap::kNumLatches, 2}).value();
+  HostTensor ring(device.ops().act_dtype(), {std::max<int64_t>(ring_elements, 1)});
+  std::ranges::fill(ring.values<uint8_t>(), uint8_t{0xff});
+  table.ring = device.put(ring);
+  return table;
+}
+
+}  // namespace rudder::testing
