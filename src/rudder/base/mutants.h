@@ -12,6 +12,7 @@
   X(kMissedDecrefOnPreempt, "preemption forgets one block")                                \
   X(kHashWithoutSalt, "tenants share prefix blocks")                                       \
   X(kHashWithoutParent, "equal tokens after different prefixes share a block")             \
+  X(kHashWithoutContent, "steered and unsteered tokens share a block")                     \
   X(kHashWithoutCompare, "a key collision is taken for a hit")                             \
   X(kBlockEdgeOffByOne, "no block is added for the first token past a full block")         \
   X(kPublishBeforeCompute, "a block is shared while the step that writes it is in flight") \
@@ -24,6 +25,12 @@
   X(kPlanPastMaxLen, "a row that must end in flight is planned again")                     \
   X(kStarvation, "admission takes the newest first")                                       \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                 \
+  X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                \
+  X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")               \
+  X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")        \
+  X(kCapturedTwice, "a resumed sequence captures again what it has captured")              \
+  X(kCaptureOverflow, "a step captures more than its buffer takes")                        \
+  X(kTableEditsLost, "edits of the tables do not reach the executor")                      \
   X(kStopStringRace, "tokens behind a stop string are handed out")                         \
   X(kHeldTextDropped, "text held back for a stop string is lost at the end")               \
   X(kStopBeforeMinTokens, "a stop string counts before min_tokens")                        \

@@ -19,17 +19,36 @@ BlockCache::BlockCache(const CacheOptions& options)
   erased_.reserve(static_cast<size_t>(options.num_blocks));
 }
 
-Chain BlockCache::make_chain(std::string salt) const {
+Chain BlockCache::make_chain(std::string salt, std::vector<ContentRun> runs) const {
   Chain chain;
+  for (ContentRun& run : runs) {
+    if (run.begin >= run.end) continue;
+    ContentRun* last = chain.runs.empty() ? nullptr : &chain.runs.back();
+    RUDDER_CHECK(last == nullptr || last->end <= run.begin, "runs overlap at {}", run.begin);
+    if (last != nullptr && last->end == run.begin && last->content == run.content) {
+      last->end = run.end;
+    } else {
+      chain.runs.push_back(run);
+    }
+  }
   chain.root = hasher_.root(salt);
   chain.salt = std::make_shared<const std::string>(std::move(salt));
   return chain;
 }
 
-std::span<const int32_t> BlockCache::block_tokens(std::span<const int32_t> tokens,
-                                                  int32_t i) const {
-  const auto size = static_cast<size_t>(options_.block_size);
-  return tokens.subspan(static_cast<size_t>(i) * size, size);
+BlockContent BlockCache::content(const Chain& chain, std::span<const int32_t> tokens,
+                                 int32_t i) const {
+  const int32_t size = options_.block_size;
+  const int32_t begin = i * size;
+  runs_.clear();
+  auto run = std::ranges::upper_bound(chain.runs, begin, {}, &ContentRun::end);
+  for (; run != chain.runs.end() && run->begin < begin + size; ++run) {
+    if (RUDDER_MUTANT(kHashWithoutContent)) break;
+    runs_.push_back({.begin = std::max(run->begin - begin, 0),
+                     .end = std::min(run->end - begin, size),
+                     .content = run->content});
+  }
+  return {tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)), runs_};
 }
 
 const BlockKey& BlockCache::key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const {
@@ -37,15 +56,16 @@ const BlockKey& BlockCache::key(Chain& chain, std::span<const int32_t> tokens, i
     const auto next = static_cast<int32_t>(chain.keys.size());
     const bool at_root = next == 0 || RUDDER_MUTANT(kHashWithoutParent);
     const BlockKey& parent = at_root ? chain.root : chain.keys.back();
-    chain.keys.push_back(hasher_.child(parent, block_tokens(tokens, next)));
+    chain.keys.push_back(hasher_.child(parent, content(chain, tokens, next)));
   }
   return chain.keys[static_cast<size_t>(i)];
 }
 
 BlockId BlockCache::find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
                          const NodeRef& parent) const {
-  return index_.find(key(chain, tokens, i), RUDDER_MUTANT(kHashWithoutParent) ? NodeRef{} : parent,
-                     *chain.salt, block_tokens(tokens, i));
+  const BlockKey wanted = key(chain, tokens, i);
+  return index_.find(wanted, RUDDER_MUTANT(kHashWithoutParent) ? NodeRef{} : parent, *chain.salt,
+                     content(chain, tokens, i));
 }
 
 void BlockCache::match(Chain& chain, std::span<const int32_t> tokens, int32_t max_blocks,
@@ -109,9 +129,10 @@ void BlockCache::publish(Chain& chain, std::span<const int32_t> tokens,
     if (shared == kNoBlock) {
       shared = blocks[static_cast<size_t>(i)];
       if (distrusted_[static_cast<size_t>(shared)]) return;
-      index_.insert(shared, key(chain, tokens, i),
+      const BlockKey added = key(chain, tokens, i);
+      index_.insert(shared, added,
                     RUDDER_MUTANT(kHashWithoutParent) ? NodeRef{} : chain.last_shared, chain.salt,
-                    block_tokens(tokens, i));
+                    content(chain, tokens, i));
     }
     chain.last_shared = index_.ref(shared);
     ++chain.num_shared;
@@ -164,7 +185,7 @@ Result<void> BlockCache::check_chain(const Chain& chain, std::span<const int32_t
   for (size_t i = 0; i < blocks.size(); ++i) {
     const BlockId block = blocks[i];
     const bool full = (i + 1) * size <= tokens.size();
-    if (full) key = hasher_.child(key, tokens.subspan(i * size, size));
+    if (full) key = hasher_.child(key, content(chain, tokens, static_cast<int32_t>(i)));
     if (!index_.contains(block)) continue;
     if (!full) {
       return fail(ErrorCode::kInternal, fmt::format("block {} is shared but not full", block));

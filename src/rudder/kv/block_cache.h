@@ -32,9 +32,10 @@ struct CacheOptions {
 struct Chain {
   std::shared_ptr<const std::string> salt;
   BlockKey root;
-  std::vector<BlockKey> keys;  // of its full blocks, as far as they were asked for
-  int32_t num_shared = 0;      // its first blocks known to be in the index
-  NodeRef last_shared;         // the node of the last of them
+  std::vector<ContentRun> runs;  // by position in the sequence, as in BlockContent
+  std::vector<BlockKey> keys;    // of its full blocks, as far as they were asked for
+  int32_t num_shared = 0;        // its first blocks known to be in the index
+  NodeRef last_shared;           // the node of the last of them
 };
 
 class BlockCache {
@@ -50,7 +51,9 @@ class BlockCache {
   // A holder of an equal prefix may use the block without writing it.
   bool is_shared(BlockId block) const { return index_.contains(block); }
 
-  Chain make_chain(std::string salt) const;
+  // `runs`: what the sequence's tokens are computed under, those to come among them; ascending,
+  // disjoint, of any length.
+  Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
 
   // The longest chain of cached full blocks that `tokens` begin with, at most `max_blocks`. Takes
   // no reference: the caller does (hold) or asks again.
@@ -87,7 +90,8 @@ class BlockCache {
                            std::span<const BlockId> blocks) const;
 
  private:
-  std::span<const int32_t> block_tokens(std::span<const int32_t> tokens, int32_t i) const;
+  // Full block `i`; its runs are in runs_ until the next call.
+  BlockContent content(const Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
   BlockId find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
                const NodeRef& parent) const;
   void forget(BlockId block);
@@ -96,8 +100,9 @@ class BlockCache {
   KeyHasher hasher_;
   BlockPool pool_;
   PrefixIndex index_;
-  std::vector<uint8_t> distrusted_;  // by block, until it is given out again
-  std::vector<BlockId> erased_;      // scratch
+  std::vector<uint8_t> distrusted_;       // by block, until it is given out again
+  std::vector<BlockId> erased_;           // scratch
+  mutable std::vector<ContentRun> runs_;  // scratch of content()
   uint64_t evictions_ = 0;
 };
 

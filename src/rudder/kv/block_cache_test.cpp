@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+#include <limits>
+#include <random>
 #include <stdexcept>
 
 #include "rudder/base/check.h"
@@ -10,6 +13,7 @@ namespace rudder::kv {
 namespace {
 
 constexpr int32_t kSize = 4;
+constexpr int32_t kForEver = std::numeric_limits<int32_t>::max();
 using Tokens = std::vector<int32_t>;
 
 CacheOptions options(int32_t num_blocks, int32_t hash_bits = 128) {
@@ -34,8 +38,9 @@ struct Holder {
   Chain chain;
   std::vector<BlockId> blocks;
 
-  Holder(BlockCache* in, Tokens with, const std::string& salt = "")
-      : cache(in), tokens(std::move(with)), chain(in->make_chain(salt)) {}
+  Holder(BlockCache* in, Tokens with, const std::string& salt = "",
+         std::vector<ContentRun> runs = {})
+      : cache(in), tokens(std::move(with)), chain(in->make_chain(salt, std::move(runs))) {}
 
   size_t match() {
     const auto max_blocks = static_cast<int32_t>((tokens.size() - 1) / kSize);
@@ -146,6 +151,75 @@ TEST(BlockCacheTest, SaltsAreApart) {
     EXPECT_EQ(Holder(&cache, count_up(0, 13), "tenant b").match(), 0u);
     EXPECT_EQ(Holder(&cache, count_up(0, 13), "").match(), 0u);
     EXPECT_EQ(Holder(&cache, count_up(0, 13), "tenant a").match(), 3u);
+  }
+}
+
+TEST(BlockCacheTest, OnlyBlocksThatARunTouchesAreApart) {
+  constexpr std::array<uint64_t, 3> kA = {1, 2, 0}, kB = {1, 3, 0};
+  for (const int32_t bits : {1, 128}) {
+    BlockCache cache(options(64, bits));
+    Holder plain(&cache, count_up(0, 16));
+    plain.fill();
+    plain.publish();
+    struct Case {
+      std::vector<ContentRun> runs;
+      size_t matched;  // of plain's four blocks
+    };
+    const Case cases[] = {{{}, 4},
+                          {{{16, kForEver, kA}}, 4},  // behind all of them
+                          {{{15, kForEver, kA}}, 3},
+                          {{{6, 7, kA}}, 1},
+                          {{{6, 6, kA}}, 4},  // no token at all
+                          {{{0, 1, kA}}, 0}};
+    for (const Case& c : cases) {
+      Holder probe(&cache, count_up(0, 17), "", c.runs);
+      EXPECT_EQ(probe.match(), c.matched) << bits;
+      probe.release();
+    }
+    // The same tokens under A, and under A cut in two, are one prefix; under B they are another.
+    Holder under_a(&cache, count_up(0, 16), "", {{4, 16, kA}});
+    EXPECT_EQ(under_a.fill(), 1u);
+    under_a.publish();
+    EXPECT_EQ(Holder(&cache, count_up(0, 17), "", {{4, 9, kA}, {9, 40, kA}}).match(), 4u);
+    EXPECT_EQ(Holder(&cache, count_up(0, 17), "", {{4, 9, kA}, {9, 40, kB}}).match(), 2u);
+    EXPECT_EQ(Holder(&cache, count_up(0, 17), "", {{4, 16, kB}}).match(), 1u);
+    EXPECT_EQ(Holder(&cache, count_up(0, 17)).match(), 4u);
+    EXPECT_TRUE(cache.check_chain(under_a.chain, under_a.tokens, under_a.blocks));
+  }
+}
+
+// Against the definition: two sequences share block i when their first (i + 1) blocks agree in
+// tokens and in what each token was computed under.
+TEST(BlockCacheTest, SharingIsEqualityTokenByToken) {
+  std::mt19937 random(7);
+  const auto pick = [&](int32_t low, int32_t high) {
+    return std::uniform_int_distribution<int32_t>(low, high)(random);
+  };
+  for (int round = 0; round < 300; ++round) {
+    BlockCache cache(options(64, round % 2 == 0 ? 1 : 128));
+    std::vector<Holder> holders;
+    std::vector<std::vector<uint64_t>> under;  // by holder, by position
+    for (int h = 0; h < 4; ++h) {
+      std::vector<ContentRun> runs;
+      std::vector<uint64_t>& mine = under.emplace_back(17, 0);
+      for (int32_t at = pick(0, 8); at < 17 && pick(0, 2) != 0;) {
+        const int32_t end = std::min(17, at + pick(0, 6));
+        const auto content = static_cast<uint64_t>(pick(1, 2));
+        runs.push_back({at, end == 17 ? kForEver : end, {content, 0, 0}});
+        for (int32_t i = at; i < end; ++i) mine[static_cast<size_t>(i)] = content;
+        at = end == 17 ? 17 : end + pick(0, 2);
+      }
+      Holder& holder = holders.emplace_back(&cache, count_up(0, 17), "", runs);
+      size_t expected = 0;
+      for (int other = 0; other < h; ++other) {
+        size_t agree = 0;
+        while (agree < 16 && mine[agree] == under[static_cast<size_t>(other)][agree]) ++agree;
+        expected = std::max(expected, agree / kSize);
+      }
+      EXPECT_EQ(holder.fill(), expected);
+      holder.publish();
+      EXPECT_TRUE(cache.check_chain(holder.chain, holder.tokens, holder.blocks));
+    }
   }
 }
 

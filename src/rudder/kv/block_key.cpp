@@ -36,12 +36,18 @@ BlockKey KeyHasher::root(std::string_view salt) const {
   return truncate(hash.finish());
 }
 
-BlockKey KeyHasher::child(const BlockKey& parent, std::span<const int32_t> tokens) const {
+BlockKey KeyHasher::child(const BlockKey& parent, const BlockContent& block) const {
   SipHash128 hash(secret_);
   hash.update(kBlockMessage);
   hash.update(parent.low);
   hash.update(parent.high);
-  update_with_length(hash, std::as_bytes(tokens));
+  update_with_length(hash, std::as_bytes(block.tokens));
+  if (!block.runs.empty()) hash.update(uint64_t{block.runs.size()});
+  for (const ContentRun& run : block.runs) {
+    hash.update(static_cast<uint64_t>(run.begin));
+    hash.update(static_cast<uint64_t>(run.end));
+    for (const uint64_t word : run.content) hash.update(word);
+  }
   return truncate(hash.finish());
 }
 

@@ -1,6 +1,7 @@
 // Keys of prefix blocks: 128-bit keyed hashes, chained. The key of a prompt's first block hangs on
-// a root key of {model identity, tenant salt}; each further key covers its parent key and the token
-// ids of its own block. Every field is preceded by its length. Any thread; plain values.
+// a root key of {model identity, tenant salt}; each further key covers its parent key, the token
+// ids of its own block and what else was done to them. Every field is preceded by its length. Any
+// thread; plain values.
 #pragma once
 
 #include <array>
@@ -17,13 +18,29 @@ struct BlockKey {
   bool operator==(const BlockKey&) const = default;
 };
 
+// Tokens [begin, end) were computed under `content`, which names whatever made their KV beside the
+// model and the tokens before (a steering program). Where no run is, nothing did.
+struct ContentRun {
+  int32_t begin = 0;
+  int32_t end = 0;
+  std::array<uint64_t, 3> content = {};
+  bool operator==(const ContentRun&) const = default;
+};
+
+// What a full block holds. Runs are ascending and disjoint, neighbours of equal content are one,
+// and positions count from the block's first token: equal blocks, equal runs.
+struct BlockContent {
+  std::span<const int32_t> tokens;
+  std::span<const ContentRun> runs;
+};
+
 class KeyHasher {
  public:
   // Keeps `bits` (1 to 128) of each hash: tests force collisions with few.
   KeyHasher(std::array<uint64_t, 2> secret, std::string model_identity, int32_t bits);
 
   BlockKey root(std::string_view salt) const;
-  BlockKey child(const BlockKey& parent, std::span<const int32_t> tokens) const;
+  BlockKey child(const BlockKey& parent, const BlockContent& block) const;
 
  private:
   BlockKey truncate(const std::array<uint64_t, 2>& hash) const;

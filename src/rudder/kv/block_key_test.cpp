@@ -8,19 +8,45 @@ namespace rudder::kv {
 namespace {
 
 using Tokens = std::vector<int32_t>;
+using Runs = std::vector<ContentRun>;
+
+BlockKey child(const KeyHasher& hasher, const BlockKey& parent, const Tokens& tokens,
+               const Runs& runs = {}) {
+  return hasher.child(parent, {tokens, runs});
+}
 
 TEST(BlockKeyTest, CoversEverything) {
   const KeyHasher hasher({1, 2}, "model", 128);
-  const BlockKey key = hasher.child(hasher.root("salt"), Tokens{1, 2, 3});
-  EXPECT_EQ(key, hasher.child(hasher.root("salt"), Tokens{1, 2, 3}));
-  EXPECT_NE(key, hasher.child(hasher.root("salt2"), Tokens{1, 2, 3}));
-  EXPECT_NE(key, hasher.child(hasher.root("salt"), Tokens{1, 2, 4}));
-  EXPECT_NE(key, hasher.child(hasher.root("salt"), Tokens{1, 2}));
-  EXPECT_NE(key, hasher.child(key, Tokens{1, 2, 3}));
+  const BlockKey key = child(hasher, hasher.root("salt"), Tokens{1, 2, 3});
+  EXPECT_EQ(key, child(hasher, hasher.root("salt"), Tokens{1, 2, 3}));
+  EXPECT_NE(key, child(hasher, hasher.root("salt2"), Tokens{1, 2, 3}));
+  EXPECT_NE(key, child(hasher, hasher.root("salt"), Tokens{1, 2, 4}));
+  EXPECT_NE(key, child(hasher, hasher.root("salt"), Tokens{1, 2}));
+  EXPECT_NE(key, child(hasher, key, Tokens{1, 2, 3}));
   const KeyHasher other_model({1, 2}, "model2", 128);
-  EXPECT_NE(key, other_model.child(other_model.root("salt"), Tokens{1, 2, 3}));
+  EXPECT_NE(key, child(other_model, other_model.root("salt"), Tokens{1, 2, 3}));
   const KeyHasher other_secret({1, 3}, "model", 128);
-  EXPECT_NE(key, other_secret.child(other_secret.root("salt"), Tokens{1, 2, 3}));
+  EXPECT_NE(key, child(other_secret, other_secret.root("salt"), Tokens{1, 2, 3}));
+}
+
+TEST(BlockKeyTest, CoversWhatTheTokensWereComputedUnder) {
+  const KeyHasher hasher({1, 2}, "model", 128);
+  const BlockKey root = hasher.root("salt");
+  const Tokens tokens = {1, 2, 3, 4};
+  const std::vector<Runs> all = {{},
+                                 {{0, 4, {1, 2, 0}}},
+                                 {{0, 4, {2, 1, 0}}},
+                                 {{0, 4, {1, 2, 7}}},
+                                 {{0, 2, {1, 2, 0}}},
+                                 {{2, 4, {1, 2, 0}}},
+                                 {{0, 2, {1, 2, 0}}, {2, 4, {1, 3, 0}}},
+                                 {{0, 1, {1, 2, 0}}, {2, 4, {1, 3, 0}}}};
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(child(hasher, root, tokens, all[i]), child(hasher, root, tokens, Runs(all[i])));
+    for (size_t j = 0; j < i; ++j) {
+      EXPECT_NE(child(hasher, root, tokens, all[i]), child(hasher, root, tokens, all[j]));
+    }
+  }
 }
 
 TEST(BlockKeyTest, FieldsDoNotRunTogether) {

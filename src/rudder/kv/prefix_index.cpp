@@ -31,7 +31,7 @@ std::span<const int32_t> PrefixIndex::tokens(BlockId block) const {
 }
 
 BlockId PrefixIndex::find(const BlockKey& key, const NodeRef& parent, const std::string& salt,
-                          std::span<const int32_t> wanted) const {
+                          const BlockContent& wanted) const {
   for (BlockId block = bucket(key); block != kNoBlock; block = node(block).next_in_bucket) {
     const Node& found = node(block);
     if (found.key != key) continue;
@@ -40,14 +40,17 @@ BlockId PrefixIndex::find(const BlockKey& key, const NodeRef& parent, const std:
     if (parent.block == kNoBlock && *found.salt != salt && !RUDDER_MUTANT(kHashWithoutSalt)) {
       continue;
     }
-    if (std::ranges::equal(tokens(block), wanted)) return block;
+    if (std::ranges::equal(tokens(block), wanted.tokens) &&
+        std::ranges::equal(found.runs, wanted.runs)) {
+      return block;
+    }
   }
   return kNoBlock;
 }
 
 void PrefixIndex::insert(BlockId block, const BlockKey& key, const NodeRef& parent,
                          const std::shared_ptr<const std::string>& salt,
-                         std::span<const int32_t> tokens) {
+                         const BlockContent& content) {
   Node& added = node(block);
   RUDDER_CHECK(!added.live, "block {} already holds a prefix", block);
   RUDDER_CHECK(parent.block == kNoBlock || contains(parent), "block {} has no parent", block);
@@ -56,7 +59,8 @@ void PrefixIndex::insert(BlockId block, const BlockKey& key, const NodeRef& pare
            .serial = next_serial_++,
            .parent = parent,
            .next_in_bucket = bucket(key),
-           .salt = parent.block == kNoBlock ? salt : nullptr};
+           .salt = parent.block == kNoBlock ? salt : nullptr,
+           .runs = {content.runs.begin(), content.runs.end()}};
   bucket(key) = block;
   if (parent.block != kNoBlock) {
     BlockId& first = node(parent.block).first_child;
@@ -64,7 +68,7 @@ void PrefixIndex::insert(BlockId block, const BlockKey& key, const NodeRef& pare
     if (first != kNoBlock) node(first).prev_sibling = block;
     first = block;
   }
-  std::ranges::copy(tokens, tokens_.begin() + ptrdiff_t{block} * block_size_);
+  std::ranges::copy(content.tokens, tokens_.begin() + ptrdiff_t{block} * block_size_);
   ++size_;
 }
 
@@ -111,7 +115,7 @@ Result<void> PrefixIndex::check() const {
     }
     const std::string no_salt;
     const std::string& salt = checked.salt ? *checked.salt : no_salt;
-    if (find(checked.key, checked.parent, salt, tokens(block)) != block) {
+    if (find(checked.key, checked.parent, salt, {tokens(block), checked.runs}) != block) {
       return fail(ErrorCode::kInternal, fmt::format("block {} cannot be found", block));
     }
   }

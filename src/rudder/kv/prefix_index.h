@@ -1,7 +1,7 @@
 // PrefixIndex: which block holds which prefix. A forest: a node is one full block of tokens, its
 // parent the block before it, its root a tenant's salt. Found by key, then compared by content
-// (salt or parent node, and tokens), so that a key collision is harmless. One thread; no allocation
-// after construction but for salts.
+// (salt or parent node, tokens and runs), so that a key collision is harmless. One thread; no
+// allocation after construction but for salts and runs.
 #pragma once
 
 #include <cstdint>
@@ -35,14 +35,14 @@ class PrefixIndex {
   // Of a node without parent, else null.
   const std::string* salt(BlockId block) const { return node(block).salt.get(); }
 
-  // The block that holds `tokens` after `parent`; kNoBlock when none does. `salt` is compared where
+  // The block that holds `wanted` after `parent`; kNoBlock when none does. `salt` is compared where
   // there is no parent.
   BlockId find(const BlockKey& key, const NodeRef& parent, const std::string& salt,
-               std::span<const int32_t> tokens) const;
-  // `block` holds `tokens` after `parent`, which is in the index (or none), and find() does not
-  // find them yet.
+               const BlockContent& wanted) const;
+  // `block` holds `content` after `parent`, which is in the index (or none), and find() does not
+  // find it yet.
   void insert(BlockId block, const BlockKey& key, const NodeRef& parent,
-              const std::shared_ptr<const std::string>& salt, std::span<const int32_t> tokens);
+              const std::shared_ptr<const std::string>& salt, const BlockContent& content);
   // Forgets the block and everything that hangs on it; appends the forgotten blocks.
   void erase(BlockId block, std::vector<BlockId>* erased);
 
@@ -60,6 +60,7 @@ class PrefixIndex {
     BlockId next_sibling = kNoBlock;
     BlockId next_in_bucket = kNoBlock;
     std::shared_ptr<const std::string> salt;  // where there is no parent
+    std::vector<ContentRun> runs;
   };
 
   Node& node(BlockId block) { return nodes_[static_cast<size_t>(block)]; }

@@ -31,7 +31,7 @@ TEST_P(MutantTest, IsFound) {
 INSTANTIATE_TEST_SUITE_P(KvAndSched, MutantTest,
                          ::testing::ValuesIn(std::begin(kAllMutants) + 1,
                                              std::begin(kAllMutants) + 1 +
-                                                 static_cast<int>(Mutant::kCounterUnderflow)),
+                                                 static_cast<int>(Mutant::kTableEditsLost)),
                          [](const auto& mutant) { return std::string(mutant.param.name); });
 
 }  // namespace

@@ -20,10 +20,11 @@ constexpr step::StepId kStarvationScanSteps = 64;
 
 }  // namespace
 
-std::shared_ptr<const step::StepPlan> Scheduler::plan() {
+std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   first_planned_.clear();
   if (steps_in_flight() >= settings_.max_in_flight) return nullptr;
-  if (running_.empty() && waiting_.empty()) return nullptr;
+  const bool has_edits = edits != nullptr && !edits->empty();
+  if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
   promote_starved();
 
   auto plan = std::make_shared<step::StepPlan>();
@@ -31,15 +32,22 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan() {
   plan->id = record.id;
   plan->seqs.reserve(running_.size());
   record.rows.reserve(running_.size());
-  Draft draft{
-      .plan = plan.get(), .rows = &record.rows, .tokens_left = settings_.max_num_batched_tokens};
+  Draft draft{.plan = plan.get(),
+              .rows = &record.rows,
+              .tokens_left = settings_.max_num_batched_tokens,
+              .elements_left = capacity_.taps.capture_elements};
   plan_decodes(draft);
   plan_chunks(draft);
   plan_admissions(draft);
   if (plan->seqs.empty()) {
     RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
-    return nullptr;
+    if (!has_edits) return nullptr;
   }
+  if (has_edits && !RUDDER_MUTANT(kTableEditsLost)) {
+    plan->tap_edits = std::move(edits->taps);
+    plan->capture_edits = std::move(edits->captures);
+  }
+  if (has_edits) *edits = {};
   last_step_ = record.id;
   ++counters_.steps;
   counters_.planned_tokens +=
@@ -55,6 +63,7 @@ void Scheduler::plan_decodes(Draft& draft) {
     Sequence& sequence = *running_[i];
     if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) continue;
     if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) continue;
+    if (max_chunk(draft, sequence, sequence.planned_len) == 0) continue;
     const size_t old_blocks = sequence.blocks.size();
     if (grow(draft, sequence, 1) == 1) add_row(draft, sequence, 1, old_blocks);
   }
@@ -64,10 +73,18 @@ void Scheduler::plan_chunks(Draft& draft) {
   for (size_t i = 0; i < running_.size() && draft.tokens_left > 0; ++i) {
     Sequence& sequence = *running_[i];
     if (sequence.state != SequenceState::kRunning || sequence.uncomputed() <= 1) continue;
+    const int32_t most = max_chunk(draft, sequence, sequence.planned_len);
+    if (most == 0) continue;
     const size_t old_blocks = sequence.blocks.size();
-    const int32_t chunk = grow(draft, sequence, std::min(sequence.uncomputed(), draft.tokens_left));
+    const int32_t chunk = grow(draft, sequence, most);
     if (chunk > 0) add_row(draft, sequence, chunk, old_blocks);
   }
+}
+
+// Tokens from `from` on that the step may run: within its budget and its capture buffer.
+int32_t Scheduler::max_chunk(const Draft& draft, const Sequence& sequence, int32_t from) const {
+  const int32_t most = std::min(sequence.future_len() - from, draft.tokens_left);
+  return sequence.taps.fit(from, most, draft.elements_left);
 }
 
 // By rank. Who finds no room stops all behind it, so that a large sequence is not overtaken for
@@ -79,6 +96,7 @@ void Scheduler::plan_admissions(Draft& draft) {
     if (sequence->state != SequenceState::kRunning) continue;
     draft.blocks_promised += std::max(0, blocks_for(std::ssize(sequence->tokens)) -
                                              static_cast<int32_t>(std::ssize(sequence->blocks)));
+    draft.elements_kept += sequence->taps.record_elements();
   }
   int32_t num_held = 0;
   auto next = waiting_.begin();
@@ -94,12 +112,16 @@ void Scheduler::plan_admissions(Draft& draft) {
 Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
   const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
   // At least one token is left to compute: it gives the logits.
-  const int32_t max_match = (num_tokens - 1) / capacity_.block_size;
+  const int32_t max_match =
+      std::min(num_tokens - 1, sequence.taps.max_reused()) / capacity_.block_size;
   cache_.match(sequence.chain, sequence.tokens, max_match, &matched_);
   const auto num_matched = static_cast<int32_t>(matched_.size());
   if (num_matched < max_match && sequence.held_steps < kMaxHeldSteps &&
       is_being_computed(sequence, num_matched)) {
     ++sequence.held_steps;
+    return Admission::kHeld;
+  }
+  if (!has_capture_room(draft, sequence, num_matched * capacity_.block_size)) {
     return Admission::kHeld;
   }
   if (!running_.empty()) {
@@ -125,11 +147,24 @@ Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
     first_planned_.push_back(sequence.id);
   }
   open_slot(draft, sequence);
-  const int32_t chunk = grow(draft, sequence, std::min(sequence.uncomputed(), draft.tokens_left));
+  const int32_t chunk = grow(draft, sequence, max_chunk(draft, sequence, sequence.planned_len));
   RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
   add_row(draft, sequence, chunk, static_cast<size_t>(num_matched));
   draft.blocks_promised += blocks_for(num_tokens) - std::ssize(sequence.blocks);
+  draft.elements_kept += sequence.taps.record_elements();
   return Admission::kAdmitted;
+}
+
+// Each running sequence that captures must find room for one record in every step: so one more is
+// admitted only when its record fits beside theirs. Those that capture keep their order; others go
+// past them.
+bool Scheduler::has_capture_room(Draft& draft, const Sequence& sequence, int32_t from) const {
+  const int64_t elements = sequence.taps.record_elements();
+  if (elements == 0) return true;
+  draft.elements_short = draft.elements_short ||
+                         draft.elements_kept + elements > capacity_.taps.capture_elements ||
+                         max_chunk(draft, sequence, from) == 0;
+  return !draft.elements_short;
 }
 
 // Blocks that an admission leaves to those that run: half of them take a new block within
@@ -165,6 +200,7 @@ void Scheduler::open_slot(Draft& draft, Sequence& sequence) {
   edit.generation = generation;
   edit.sampling = sequence.sampling;
   edit.blocks = sequence.blocks;
+  edit.prompt_len = sequence.prompt_len;
   edit.num_output = static_cast<int32_t>(sequence.tokens.size()) - sequence.prompt_len;
   edit.max_len = sequence.max_len;
   if (sequence.sampling.needs_history()) {
@@ -180,6 +216,7 @@ void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t 
   work.generation = sequence.generation;
   work.kv_len = sequence.planned_len;
   work.q_len = q_len;
+  draft.elements_left -= sequence.taps.write(work);
   work.append_blocks.assign(sequence.blocks.begin() + static_cast<ptrdiff_t>(old_blocks),
                             sequence.blocks.end());
   if (sequence.has_carry) {

@@ -75,6 +75,16 @@ Result<void> Scheduler::add(NewSequence added) {
                             added.max_len),
                 "max_tokens");
   }
+  int64_t record_elements = 0;
+  if (added.taps != nullptr && added.taps->capture != nullptr) {
+    record_elements = tap::record_elements(*added.taps->capture, capacity_.geometry);
+    if (record_elements > capacity_.taps.capture_elements) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("a token's captured rows are {} elements, a step has room for {}",
+                              record_elements, capacity_.taps.capture_elements),
+                  "capture");
+    }
+  }
   auto sequence = std::make_unique<Sequence>();
   sequence->id = added.id;
   sequence->prompt_len = static_cast<int32_t>(prompt_len);
@@ -83,7 +93,9 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->sampling = std::move(added.sampling);
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
-  sequence->chain = cache_.make_chain(std::move(added.cache_salt));
+  sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
+                           record_elements);
+  sequence->chain = cache_.make_chain(std::move(added.cache_salt), sequence->taps.content_runs());
   enqueue(*sequence);
   const bool is_new = sequences_.emplace(added.id, std::move(sequence)).second;
   RUDDER_CHECK(is_new, "sequence {} is added twice", added.id.value);
@@ -111,7 +123,13 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const std::vector<step::SeqWork>& works = record.plan->seqs;
   RUDDER_CHECK(result.seqs.size() == works.size(), "step {}: {} results for {} rows", result.id,
                result.seqs.size(), works.size());
+  captured_rows_.clear();
   for (size_t i = 0; i < works.size(); ++i) {
+    const Sequence& sequence = *record.rows[i];
+    const bool late = sequence.state == SequenceState::kRetiring;
+    if (!works[i].captures.empty() && !late && !result.seqs[i].masked) {
+      captured_rows_.push_back({.row = static_cast<int32_t>(i), .id = sequence.id});
+    }
     commit_row(works[i], result.seqs[i], *record.rows[i], out);
   }
 }
@@ -141,6 +159,7 @@ void Scheduler::commit_row(const step::SeqWork& work, const step::SeqResult& row
     sequence.computed_len =
         std::min(work.kv_len + work.q_len, static_cast<int32_t>(sequence.tokens.size()));
     cache_.publish(sequence.chain, sequence.tokens, sequence.blocks, sequence.computed_len);
+    sequence.taps.note_computed(sequence.computed_len);
   }
   const bool ended = row.end != step::RowEnd::kNone;
   if (takes_tokens && (ended || !row.tokens.empty())) {

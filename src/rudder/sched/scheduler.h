@@ -37,24 +37,30 @@ class Scheduler {
   // The largest max_len that add() takes: a lone sequence of it fits the pool.
   int32_t max_len_limit() const { return max_len_limit_; }
 
-  // Queues a sequence; it can be part of the next plan(). kInvalidArgument for an empty prompt, or
-  // a max_len that is not above the prompt's length or is above max_len_limit(). Ids are never
-  // reused: a known id is a broken invariant.
+  // Queues a sequence; it can be part of the next plan(). kInvalidArgument for an empty prompt, a
+  // max_len that is not above the prompt's length or is above max_len_limit(), or a capture whose
+  // record of one token no step has room for. Ids are never reused: a known id is a broken
+  // invariant.
   Result<void> add(NewSequence sequence);
 
   // Ends a sequence from the host: a cancel, a stop string. It gets no further output; tokens in
   // flight are dropped. What it computed stays in the prefix cache. An unknown id does nothing.
   void finish(SequenceId id);
 
-  // The next step, now in flight until its commit(). Null when nothing can run before a commit or
-  // an add: then either a step is in flight or no sequence is left.
-  std::shared_ptr<const step::StepPlan> plan();
+  // The next step, now in flight until its commit(). Takes along what is in `edits`, if anything:
+  // edits alone make a step too. Null when nothing can run before a commit or an add: then either a
+  // step is in flight or no sequence is left.
+  std::shared_ptr<const step::StepPlan> plan(TableEdits* edits = nullptr);
 
   // Sequences that the last plan() ran for the first time.
   const std::vector<SequenceId>& first_planned() const { return first_planned_; }
 
   // Takes the result of the oldest step in flight and appends to `out` what sequences got.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
+
+  // Rows of the last committed step whose captured tokens count: not those of a row that was late
+  // or masked.
+  const std::vector<CapturedRow>& captured_rows() const { return captured_rows_; }
 
   // Some sequence has neither ended nor been finished.
   bool has_work() const { return num_waiting() + num_running_ > 0; }
@@ -81,6 +87,8 @@ class Scheduler {
   void plan_chunks(Draft& draft);
   void plan_admissions(Draft& draft);
   Admission admit(Draft& draft, Sequence& sequence);
+  int32_t max_chunk(const Draft& draft, const Sequence& sequence, int32_t from) const;
+  bool has_capture_room(Draft& draft, const Sequence& sequence, int32_t from) const;
   int32_t headroom() const;
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   void open_slot(Draft& draft, Sequence& sequence);
@@ -126,6 +134,7 @@ class Scheduler {
   std::deque<StepRecord> in_flight_;
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
+  std::vector<CapturedRow> captured_rows_;
   SchedStats counters_;               // its gauges are unused
   std::vector<kv::BlockId> matched_;  // scratch of admit()
   std::vector<Sequence*> starved_;    // scratch of promote_starved()

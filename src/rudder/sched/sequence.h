@@ -2,12 +2,16 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "rudder/base/ids.h"
+#include "rudder/sched/tap_work.h"
+#include "rudder/step/plan.h"
 #include "rudder/step/result.h"
 #include "rudder/step/sampling.h"
+#include "rudder/tap/sequence_taps.h"
 
 namespace rudder::sched {
 
@@ -21,6 +25,23 @@ struct NewSequence {
   int32_t max_len = 0;     // prompt and output together, > prompt.size()
   int32_t priority = 0;    // lower runs first
   std::string cache_salt;  // sequences of different salts share no KV block
+  // Null: neither steered nor captured. The lease is the caller's until the sequence has ended.
+  std::shared_ptr<const tap::SequenceTaps> taps;
+  TapLease tap_lease;
+};
+
+// Edits of the executor's tables, for the next step to carry.
+struct TableEdits {
+  std::vector<step::TapEdit> taps;
+  std::vector<step::CaptureEdit> captures;
+
+  bool empty() const { return taps.empty() && captures.empty(); }
+};
+
+// A row of a committed step that captured something, and whose it is.
+struct CapturedRow {
+  int32_t row = 0;  // index into StepPlan.seqs
+  SequenceId id;
 };
 
 // What one committed step gave one sequence. A step that gave it neither token nor end has no

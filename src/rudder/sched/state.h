@@ -9,6 +9,7 @@
 
 #include "rudder/kv/block_cache.h"
 #include "rudder/sched/sequence.h"
+#include "rudder/sched/tap_work.h"
 #include "rudder/step/ids.h"
 #include "rudder/step/plan.h"
 
@@ -46,6 +47,7 @@ struct Sequence {
 
   std::vector<kv::BlockId> blocks;  // its block table
   kv::Chain chain;                  // its tokens as prefix blocks
+  TapWork taps;
 
   // Tokens once every step in flight has run: position of the next token to be sampled.
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
@@ -76,6 +78,9 @@ struct Draft {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* rows = nullptr;
   int32_t tokens_left = 0;
+  int64_t elements_left = 0;    // of the capture buffer
+  int64_t elements_kept = 0;    // of it, a record for each running sequence that captures
+  bool elements_short = false;  // a sequence that captures waits for such a record
   int64_t blocks_promised = 0;  // that running prompts will still take
   int32_t blocks_short = 0;     // rows of this step that found no block
   int32_t blocks_coming = 0;    // that sequences about to go will give back

@@ -18,6 +18,8 @@ TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   EXPECT_GT(totals.late_rows, 1'000u);
   EXPECT_GT(totals.numerical, 100u);
   EXPECT_GT(totals.finished_by_host, 1'000u);
+  EXPECT_GT(totals.steered, 1'000u);
+  EXPECT_GT(totals.captured, 10'000u);
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ FakeExecutor::FakeExecutor(FakeOptions options)
               static_cast<size_t>(options_.capacity.block_size)),
       slots_(static_cast<size_t>(options_.capacity.num_slots)),
       launched_(slots_.size()),
-      block_uses_(static_cast<size_t>(options_.capacity.num_blocks)) {}
+      block_uses_(static_cast<size_t>(options_.capacity.num_blocks)),
+      taps_(options_.capacity) {}
 
 void FakeExecutor::violation(std::string text) {
   if (violations_.size() < kMaxViolations) violations_.push_back(std::move(text));
@@ -101,11 +102,15 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   if (std::ssize(in_flight_) >= capacity.max_in_flight) {
     violation(fmt::format("step {}: {} steps are in flight already", plan.id, in_flight_.size()));
   }
-  if (plan.seqs.empty() || plan.num_tokens() > capacity.max_tokens_per_step) {
+  const bool is_empty = plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty();
+  if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
     violation(fmt::format("step {} has {} tokens", plan.id, plan.num_tokens()));
   }
   for (const step::SlotEdit& edit : plan.slots) check_edit(plan, edit);
   for (const step::SeqWork& work : plan.seqs) check_work(plan, work);
+  std::vector<std::string> wrong;
+  taps_.check(plan, &wrong);
+  for (const std::string& text : wrong) violation(fmt::format("step {}: {}", plan.id, text));
   return violations_.size() == known;
 }
 
@@ -188,14 +193,19 @@ void FakeExecutor::run(InFlight& step) {
   step.ran = true;
   const step::StepPlan& plan = *step.plan;
   for (const step::SlotEdit& edit : plan.slots) open_slot(edit);
+  taps_.apply(plan);
   step.result.seqs.reserve(plan.seqs.size());
-  for (const step::SeqWork& work : plan.seqs) step.result.seqs.push_back(run_row(plan, work));
+  for (int32_t i = 0; i < std::ssize(plan.seqs); ++i) {
+    step.result.seqs.push_back(run_row(plan, i));
+  }
+  step.result.captured = taps_.take_captured();
 }
 
 void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   Slot& slot = slots_[static_cast<size_t>(edit.slot.value)];
   slot = Slot{};
   slot.kv_len = static_cast<int32_t>(std::ssize(edit.blocks)) * options_.capacity.block_size;
+  slot.prompt_len = edit.prompt_len;
   slot.num_output = edit.num_output;
   slot.max_len = edit.max_len;
   slot.sampling = edit.sampling;
@@ -204,7 +214,8 @@ void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   slot.history_prompt_len = edit.history_prompt_len;
 }
 
-step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, const step::SeqWork& work) {
+step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index) {
+  const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
   step::SeqResult result;
   result.slot = work.slot;
   result.generation = work.generation;
@@ -212,6 +223,9 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, const step::Se
   if (slot.ended) {
     result.masked = true;
     ++masked_rows_;
+    for (int32_t q = 0; q < work.q_len; ++q) {
+      if (FakeTaps::is_captured(work, q)) taps_.capture(plan, index, q, 0);
+    }
     return result;
   }
   slot.blocks.insert(slot.blocks.end(), work.append_blocks.begin(), work.append_blocks.end());
@@ -222,19 +236,33 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, const step::Se
   if (work.tokens == step::TokenSource::kCarry && !slot.carry) {
     violation(fmt::format("step {}: slot {} has no token to carry", plan.id, work.slot.value));
   }
-  uint64_t prefix_hash = read_context(plan, work, slot);
-  for (int32_t i = 0; i < work.q_len; ++i) {
-    const int32_t token = work.tokens == step::TokenSource::kCarry
-                              ? slot.carry.value_or(0)
-                              : plan.tokens[static_cast<size_t>(work.token_begin + i)];
-    prefix_hash = extend_hash(prefix_hash, token);
-    cell(slot, work.kv_len + i) = {
-        .token = token, .position = work.kv_len + i, .prefix_hash = prefix_hash};
-  }
+  const uint64_t hash = run_tokens(plan, index, slot, read_context(plan, work, slot));
   computed_tokens_ += static_cast<uint64_t>(work.q_len);
   slot.kv_len = work.kv_len + work.q_len;
-  if (work.logits == step::LogitsWanted::kLast) sample_row(slot, work, prefix_hash, &result);
+  if (work.logits == step::LogitsWanted::kLast) sample_row(slot, work, hash, &result);
   return result;
+}
+
+// Returns the hash with the last of the row's tokens.
+uint64_t FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot,
+                                  uint64_t prefix_hash) {
+  const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
+  for (int32_t q = 0; q < work.q_len; ++q) {
+    const int32_t position = work.kv_len + q;
+    const int32_t token = work.tokens == step::TokenSource::kCarry
+                              ? slot.carry.value_or(0)
+                              : plan.tokens[static_cast<size_t>(work.token_begin + q)];
+    const FakeProgram& program = taps_.program(FakeTaps::tap_row(work, q));
+    if (program.writes_latch && position < slot.prompt_len) {
+      slot.latch += latch_sample(prefix_hash, token);
+    }
+    const uint64_t effect = program.effect(position - slot.prompt_len, slot.latch);
+    prefix_hash = extend_hash(prefix_hash, token, effect);
+    cell(slot, position) = {
+        .token = token, .position = position, .effect = effect, .prefix_hash = prefix_hash};
+    if (FakeTaps::is_captured(work, q)) taps_.capture(plan, index, q, prefix_hash);
+  }
+  return prefix_hash;
 }
 
 FakeExecutor::Cell& FakeExecutor::cell(const Slot& slot, int32_t position) {
@@ -250,7 +278,7 @@ uint64_t FakeExecutor::read_context(const step::StepPlan& plan, const step::SeqW
   bool good = true;
   for (int32_t position = 0; position < work.kv_len; ++position) {
     const Cell& found = cell(slot, position);
-    hash = extend_hash(hash, found.token);
+    hash = extend_hash(hash, found.token, found.effect);
     const bool fits = found.position == position && found.prefix_hash == hash && !found.poisoned;
     if (good && !fits) {
       violation(fmt::format(

@@ -1,8 +1,8 @@
 // FakeExecutor: an Executor without a model, for tests of the serving side. It keeps a fake KV
-// memory (which token is at which offset of which block, after which prefix) and chooses each next
-// token from a hash of every token that it finds there through the slot's block table. So a block
-// that is shared, freed or overwritten wrongly changes tokens, and each breach of the step contract
-// that it sees is also recorded in words. Called by one thread.
+// memory (which token is at which offset of which block, after which prefix, under which steering
+// program) and chooses each next token from a hash of every token that it finds there through the
+// slot's block table. So a block that is shared, freed or overwritten wrongly changes tokens, and
+// each breach of the step contract that it sees is also recorded in words. Called by one thread.
 //
 // Steps run in launch order, each at some moment between its launch and its collect that is drawn
 // from the options' seed. A plan that breaks the contract in itself is not run: the executor dies.
@@ -17,6 +17,7 @@
 
 #include "rudder/step/executor.h"
 #include "rudder/testing/fake_model.h"
+#include "rudder/testing/fake_taps.h"
 #include "rudder/testing/virtual_clock.h"
 
 namespace rudder::testing {
@@ -61,6 +62,7 @@ class FakeExecutor final : public step::Executor {
   struct Cell {
     int32_t token = -1;
     int32_t position = -1;
+    uint64_t effect = 0;       // of the program that the token ran
     uint64_t prefix_hash = 0;  // of all tokens up to and with this one
     bool poisoned = false;     // written by a row that ended kNumerical
   };
@@ -69,8 +71,10 @@ class FakeExecutor final : public step::Executor {
     bool ended = false;
     std::optional<int32_t> carry;
     int32_t kv_len = 0;
+    int32_t prompt_len = 0;
     int32_t num_output = 0;
     int32_t max_len = 0;
+    uint64_t latch = 0;
     step::SamplingParams sampling;
     std::vector<step::BlockId> blocks;
     std::vector<int32_t> history;
@@ -101,7 +105,8 @@ class FakeExecutor final : public step::Executor {
   void run_some();
   void run(InFlight& step);
   void open_slot(const step::SlotEdit& edit);
-  step::SeqResult run_row(const step::StepPlan& plan, const step::SeqWork& work);
+  step::SeqResult run_row(const step::StepPlan& plan, int32_t index);
+  uint64_t run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash);
   // Hash of the tokens found through the slot's table before work.kv_len.
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   void sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,
@@ -115,6 +120,7 @@ class FakeExecutor final : public step::Executor {
   std::vector<LaunchedSlot> launched_;  // by slot
   std::vector<BlockUse> block_uses_;
   std::deque<InFlight> in_flight_;
+  FakeTaps taps_;
   step::StepId last_launched_ = 0;
   step::StepId last_collected_ = 0;
   int64_t busy_until_us_ = 0;

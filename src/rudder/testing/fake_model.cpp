@@ -1,8 +1,10 @@
 #include "rudder/testing/fake_model.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rudder/base/philox.h"
+#include "rudder/testing/fake_taps.h"
 
 namespace rudder::testing {
 
@@ -16,6 +18,41 @@ uint64_t mix(uint64_t key, uint64_t low, uint64_t high = 0) {
   const PhiloxBlock block = philox4x32(key, low, high);
   return uint64_t{block[0]} << 32 | block[1];
 }
+
+// Every token of one sequence, in order.
+class ExpectedHashes {
+ public:
+  ExpectedHashes(const tap::SequenceTaps* taps, int32_t prompt_len)
+      : taps_(taps), prompt_len_(prompt_len) {
+    if (taps == nullptr) return;
+    for (const tap::TapSegment& segment : taps->segments) {
+      programs_.emplace_back(segment.program.get());
+    }
+  }
+
+  void push(int32_t token) {
+    const auto position = static_cast<int32_t>(hashes_.size());
+    FakeProgram program;
+    for (size_t i = 0; i < programs_.size(); ++i) {
+      if (taps_->segments[i].begin <= position) program = programs_[i];
+    }
+    const int32_t since_prompt = position - prompt_len_;
+    if (program.writes_latch && since_prompt < 0) latch_ += latch_sample(hash_, token);
+    hash_ = extend_hash(hash_, token, program.effect(since_prompt, latch_));
+    hashes_.push_back(hash_);
+  }
+
+  uint64_t last() const { return hash_; }
+  std::vector<uint64_t>& all() { return hashes_; }
+
+ private:
+  const tap::SequenceTaps* taps_;
+  const int32_t prompt_len_;
+  std::vector<FakeProgram> programs_;
+  std::vector<uint64_t> hashes_;
+  uint64_t hash_ = kEmptyPrefixHash;
+  uint64_t latch_ = 0;
+};
 
 step::TokenLogprobs fake_logprobs(int32_t token, uint64_t hash, int32_t count, int32_t vocab_size) {
   step::TokenLogprobs logprobs;
@@ -31,8 +68,8 @@ step::TokenLogprobs fake_logprobs(int32_t token, uint64_t hash, int32_t count, i
 }  // namespace
 
 // One multiplication and two shifts: the fake memory is read whole for every token.
-uint64_t extend_hash(uint64_t prefix_hash, int32_t token) {
-  uint64_t hash = prefix_hash ^ (static_cast<uint64_t>(static_cast<uint32_t>(token)) + 1);
+uint64_t extend_hash(uint64_t prefix_hash, int32_t token, uint64_t effect) {
+  uint64_t hash = prefix_hash ^ (static_cast<uint64_t>(static_cast<uint32_t>(token)) + 1) ^ effect;
   hash *= 0x9E3779B97F4A7C15ULL;
   return hash ^ hash >> 29 ^ hash << 17;
 }
@@ -69,11 +106,12 @@ SampledToken sample_token(const SampleContext& context) {
 }
 
 ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::SamplingParams& sampling,
-                         int32_t max_len, int32_t vocab_size, const NumericalFault& numerical) {
+                         int32_t max_len, int32_t vocab_size, const NumericalFault& numerical,
+                         const tap::SequenceTaps* taps) {
   ExpectedRun run;
   std::vector<int32_t> tokens = prompt;
-  uint64_t hash = kEmptyPrefixHash;
-  for (const int32_t token : prompt) hash = extend_hash(hash, token);
+  ExpectedHashes hashes(taps, static_cast<int32_t>(prompt.size()));
+  for (const int32_t token : prompt) hashes.push(token);
   while (run.end == step::RowEnd::kNone) {
     const auto position = static_cast<int32_t>(tokens.size());
     if (numerical && numerical(sampling.seed, position)) {
@@ -81,7 +119,7 @@ ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::Samplin
       break;
     }
     const SampledToken sampled =
-        sample_token({.prefix_hash = hash,
+        sample_token({.prefix_hash = hashes.last(),
                       .position = position,
                       .num_output = static_cast<int32_t>(run.tokens.size()),
                       .max_len = max_len,
@@ -92,8 +130,9 @@ ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::Samplin
     tokens.push_back(sampled.token);
     run.tokens.push_back(sampled.token);
     run.end = sampled.end;
-    hash = extend_hash(hash, sampled.token);
+    hashes.push(sampled.token);
   }
+  run.hashes = std::move(hashes.all());
   return run;
 }
 

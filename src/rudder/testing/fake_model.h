@@ -10,6 +10,7 @@
 
 #include "rudder/step/result.h"
 #include "rudder/step/sampling.h"
+#include "rudder/tap/sequence_taps.h"
 
 namespace rudder::testing {
 
@@ -17,8 +18,8 @@ namespace rudder::testing {
 using NumericalFault = std::function<bool(uint64_t seed, int32_t position)>;
 
 inline constexpr uint64_t kEmptyPrefixHash = 0x5275646465720001ULL;
-// Hash of a prefix and one more token.
-uint64_t extend_hash(uint64_t prefix_hash, int32_t token);
+// Hash of a prefix and one more token, under a program of this effect (fake_taps.h).
+uint64_t extend_hash(uint64_t prefix_hash, int32_t token, uint64_t effect = 0);
 
 struct SampleContext {
   uint64_t prefix_hash = 0;  // of all tokens before `position`
@@ -42,9 +43,12 @@ SampledToken sample_token(const SampleContext& context);
 struct ExpectedRun {
   std::vector<int32_t> tokens;
   step::RowEnd end = step::RowEnd::kNone;
+  std::vector<uint64_t> hashes;  // by position: of all tokens up to and with this one
 };
 
+// `taps` may be null.
 ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::SamplingParams& sampling,
-                         int32_t max_len, int32_t vocab_size, const NumericalFault& numerical = {});
+                         int32_t max_len, int32_t vocab_size, const NumericalFault& numerical = {},
+                         const tap::SequenceTaps* taps = nullptr);
 
 }  // namespace rudder::testing

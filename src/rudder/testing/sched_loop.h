@@ -22,6 +22,7 @@ class SchedLoop {
   struct Record {
     sched::NewSequence asked;
     std::vector<int32_t> tokens;
+    std::map<int32_t, std::vector<uint64_t>> captured;  // by position; the words of its record
     step::RowEnd end = step::RowEnd::kNone;
     int32_t cached_tokens = 0;
     bool finished = false;  // from the host
@@ -33,6 +34,8 @@ class SchedLoop {
   SchedLoop(const FakeOptions& fake, const sched::SchedSettings& settings)
       : options_(fake), executor_(fake), scheduler_(fake.capacity, settings) {}
 
+  // For the next plan to carry.
+  sched::TableEdits& edits() { return edits_; }
   sched::Scheduler& scheduler() { return scheduler_; }
   FakeExecutor& executor() { return executor_; }
   std::map<sched::SequenceId, Record>& records() { return records_; }
@@ -55,7 +58,7 @@ class SchedLoop {
 
   // Plans and launches one step; false when there is none.
   bool launch() {
-    auto plan = scheduler_.plan();
+    auto plan = scheduler_.plan(&edits_);
     note(scheduler_.check_integrity());
     if (plan == nullptr) return false;
     for (const sched::SequenceId id : scheduler_.first_planned()) {
@@ -80,6 +83,7 @@ class SchedLoop {
     std::vector<sched::SequenceOutput> outputs;
     scheduler_.commit(*result, &outputs);
     note(scheduler_.check_integrity());
+    for (const sched::CapturedRow& row : scheduler_.captured_rows()) take_captured(*result, row);
     for (const sched::SequenceOutput& output : outputs) take(result->id, output);
     if (!executor_.violations().empty()) note_text("the executor objects");
   }
@@ -111,7 +115,8 @@ class SchedLoop {
     for (const auto& [id, record] : records_) {
       const ExpectedRun expected =
           expected_run(record.asked.prompt, record.asked.sampling, record.asked.max_len,
-                       options_.capacity.vocab_size, options_.numerical);
+                       options_.capacity.vocab_size, options_.numerical, record.asked.taps.get());
+      if (record.asked.taps != nullptr) check_captured(id, record, expected);
       const bool as_expected =
           record.finished
               ? record.tokens.size() <= expected.tokens.size() &&
@@ -127,6 +132,53 @@ class SchedLoop {
   const std::vector<sched::SequenceId>& first_planned() const { return first_planned_; }
 
  private:
+  void take_captured(const step::StepResult& result, const sched::CapturedRow& row) {
+    Record& record = records_.at(row.id);
+    if (record.finished || record.end != step::RowEnd::kNone) {
+      note_text(fmt::format("sequence {} captures after its end", row.id.value));
+    }
+    const tap::CaptureSet& set = *record.asked.taps->capture;
+    for (const tap::CapturedToken& token : result.captured->tokens) {
+      if (token.seq != row.row) continue;
+      const bool is_new = record.captured
+                              .emplace(token.position, captured_words(*result.captured, token, set,
+                                                                      options_.capacity.geometry))
+                              .second;
+      if (!is_new)
+        note_text(fmt::format("sequence {} captures {} twice", row.id.value, token.position));
+    }
+  }
+
+  // Every captured position that the sequence ran, and no other.
+  void check_captured(sched::SequenceId id, const Record& record, const ExpectedRun& expected) {
+    const tap::SequenceTaps& taps = *record.asked.taps;
+    const bool ran_out = !record.finished && record.end != step::RowEnd::kNumerical;
+    const auto num_run =
+        static_cast<int32_t>(record.asked.prompt.size() + record.tokens.size()) - (ran_out ? 1 : 0);
+    size_t num_wanted = 0;
+    for (const tap::PositionRange& range : taps.captured) {
+      for (int32_t at = range.begin; at < std::min(range.end, num_run); ++at) {
+        ++num_wanted;
+        const auto found = record.captured.find(at);
+        if (found == record.captured.end()) {
+          // A cancel may have come before.
+          if (ran_out) note_text(fmt::format("sequence {} misses its capture of {}", id.value, at));
+          continue;
+        }
+        for (size_t i = 0; i < found->second.size(); ++i) {
+          if (found->second[i] !=
+              captured_word(expected.hashes[static_cast<size_t>(at)], taps.capture->points[i])) {
+            note_text(fmt::format("sequence {} captures another row at {}", id.value, at));
+          }
+        }
+      }
+    }
+    if (record.captured.size() > num_wanted) {
+      note_text(fmt::format("sequence {} captures {} tokens, {} were asked for", id.value,
+                            record.captured.size(), num_wanted));
+    }
+  }
+
   void take(step::StepId step, const sched::SequenceOutput& output) {
     Record& record = records_.at(output.id);
     if (record.finished || record.end != step::RowEnd::kNone) {
@@ -152,6 +204,7 @@ class SchedLoop {
   const FakeOptions options_;
   FakeExecutor executor_;
   sched::Scheduler scheduler_;
+  sched::TableEdits edits_;
   std::map<sched::SequenceId, Record> records_;
   std::deque<step::Ticket> tickets_;
   std::vector<std::shared_ptr<const step::StepPlan>> plans_;

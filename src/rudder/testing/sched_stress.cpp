@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <stdexcept>
+#include <utility>
 
 #include "rudder/base/check.h"
 #include "rudder/testing/sched_loop.h"
@@ -15,6 +16,12 @@ namespace rudder::testing {
 namespace {
 
 constexpr int32_t kAlphabet = 4;
+constexpr int32_t kPlainPrograms = 3;  // rows 1, 2, 3 of the tap table
+constexpr int32_t kScheduledRow = 4;
+constexpr int32_t kWritesLatchRow = 5;
+constexpr int32_t kUsesLatchRow = 6;
+constexpr int32_t kNumRows = 7;
+constexpr int32_t kCaptureSets = 2;
 
 class Stress {
  public:
@@ -24,6 +31,7 @@ class Stress {
         settings_(draw_settings()),
         loop_(fake_, settings_) {
     for (auto& prompt : prompts_) prompt = draw_tokens(pick(1, fake_.capacity.max_seq_len - 1));
+    fill_tables();
   }
 
   std::string run(StressTotals* totals) {
@@ -62,6 +70,18 @@ class Stress {
     capacity.max_seq_len = pick(2, std::min(64, capacity.num_blocks * capacity.block_size));
     capacity.vocab_size = chance(50) ? 16 : 1000;
     capacity.max_in_flight = pick(1, 4);
+    if (chance(60)) {
+      capacity.geometry = {.num_layers = 2,
+                           .hidden = 8,
+                           .mlp_width = {16, 16},
+                           .sites = {0x1FF, 0x1FF},
+                           .dtype = tensor::DType::kBF16};
+      capacity.taps = {.num_rows = kNumRows,
+                       .num_ops = 2 * kNumRows,
+                       .num_floats = kNumRows * tap::kVectorAlign,
+                       .num_capture_sets = kCaptureSets,
+                       .capture_elements = pick(2, 12) * tap::kCaptureAlign};
+    }
     if (chance(30)) {
       fake.numerical = [](uint64_t sampling_seed, int32_t position) {
         return (sampling_seed * 31 + static_cast<uint64_t>(position) * 17) % 101 == 0;
@@ -81,6 +101,70 @@ class Stress {
     settings.hash_bits = chance(40) ? 1 : 128;
     settings.max_wait_steps = chance(20) ? 50 : 10'000;
     return settings;
+  }
+
+  // One program a row and two capture sets, carried by the first plan.
+  void fill_tables() {
+    if (!fake_.capacity.taps.steering()) return;
+    programs_.push_back(nullptr);
+    for (int32_t row = 1; row < kNumRows; ++row) {
+      FakeProgramKind kind = FakeProgramKind::kPlain;
+      if (row == kScheduledRow) kind = FakeProgramKind::kScheduled;
+      if (row == kWritesLatchRow) kind = FakeProgramKind::kWritesLatch;
+      if (row == kUsesLatchRow) kind = FakeProgramKind::kUsesLatch;
+      programs_.push_back(fake_program(static_cast<uint64_t>(row), kind));
+      loop_.edits().taps.push_back({.tap_row = row,
+                                    .first_op = 2 * row,
+                                    .first_float = row * tap::kVectorAlign,
+                                    .program = programs_.back()});
+    }
+    for (int32_t i = 0; i < kCaptureSets; ++i) {
+      auto set = std::make_shared<tap::CaptureSet>();
+      for (int32_t layer = 0; layer <= i; ++layer) {
+        set->points.push_back({.point = {layer, tap::Site::kResidPost}, .after = layer == 1});
+      }
+      capture_sets_[i] = set;
+      loop_.edits().captures.push_back({.capture_set = i, .set = set});
+    }
+  }
+
+  void add_segment(sched::NewSequence& sequence, tap::SequenceTaps& taps, int32_t begin,
+                   int32_t row) {
+    taps.segments.push_back({.begin = begin,
+                             .content = {static_cast<uint64_t>(row), 0},
+                             .program = programs_[static_cast<size_t>(row)]});
+    sequence.tap_lease.rows.push_back(row);
+    taps.is_scheduled = taps.is_scheduled || row == kScheduledRow;
+  }
+
+  void draw_taps(sched::NewSequence& sequence) {
+    auto taps = std::make_shared<tap::SequenceTaps>();
+    const auto prompt_len = static_cast<int32_t>(sequence.prompt.size());
+    if (chance(20)) {
+      taps->needs_whole_prompt = true;
+      const bool writes_first = prompt_len > 1 && chance(50);
+      if (writes_first) add_segment(sequence, *taps, 0, kWritesLatchRow);
+      add_segment(sequence, *taps, writes_first ? prompt_len - 1 : 0, kUsesLatchRow);
+    } else if (chance(60)) {
+      int32_t begin = 0;
+      for (int32_t i = pick(1, 4); i > 0; --i) {
+        add_segment(sequence, *taps, begin, chance(20) ? kScheduledRow : pick(0, kPlainPrograms));
+        begin = chance(30) ? std::max(begin + 1, prompt_len) : begin + pick(1, 20);
+      }
+    }
+    if (chance(40)) {
+      // A record of either set fits the smallest buffer.
+      sequence.tap_lease.capture_set = pick(0, kCaptureSets - 1);
+      taps->capture = capture_sets_[sequence.tap_lease.capture_set];
+      int32_t begin = chance(30) ? prompt_len - 1 : pick(0, prompt_len);
+      for (int32_t i = pick(1, 3); i > 0; --i) {
+        const int32_t end = chance(20) ? tap::kNoEnd : begin + pick(1, 8);
+        taps->captured.push_back({begin, end});
+        if (end == tap::kNoEnd) break;
+        begin = end + pick(0, 5);
+      }
+    }
+    sequence.taps = std::move(taps);
   }
 
   std::vector<int32_t> draw_tokens(int32_t count) {
@@ -126,15 +210,19 @@ class Stress {
     if (chance(30)) sampling.min_tokens = pick(0, 5);
     if (chance(20)) sampling.frequency_penalty = 0.5f;
     if (chance(20)) sampling.num_logprobs = pick(0, 3);
+    if (fake_.capacity.taps.steering() && chance(60)) draw_taps(sequence);
     return sequence;
   }
 
-  // Without held admissions the queue is first come, first served within a priority.
+  // Without held admissions the queue is first come, first served within a priority; but others go
+  // past those that wait for room to capture.
   std::string check_order() {
     if (settings_.enable_prefix_caching) return "";
-    std::map<int32_t, sched::SequenceId> last;
+    std::map<std::pair<int32_t, bool>, sched::SequenceId> last;
     for (const sched::SequenceId id : loop_.first_planned()) {
-      sched::SequenceId& before = last[loop_.record(id.value).asked.priority];
+      const sched::NewSequence& asked = loop_.record(id.value).asked;
+      const bool captures = asked.taps != nullptr && asked.taps->capture != nullptr;
+      sched::SequenceId& before = last[{asked.priority, captures}];
       if (id < before)
         return fmt::format("sequence {} was overtaken by {}", id.value, before.value);
       before = id;
@@ -153,6 +241,10 @@ class Stress {
     for (const auto& [id, record] : loop_.records()) {
       totals->numerical += record.end == step::RowEnd::kNumerical;
       totals->finished_by_host += record.finished;
+      if (record.asked.taps != nullptr) {
+        totals->steered += !record.asked.taps->segments.empty();
+        totals->captured += record.captured.size();
+      }
     }
   }
 
@@ -161,6 +253,8 @@ class Stress {
   const sched::SchedSettings settings_;
   SchedLoop loop_;
   std::vector<int32_t> prompts_[3];
+  std::vector<std::shared_ptr<const tap::Program>> programs_;  // by row
+  std::shared_ptr<const tap::CaptureSet> capture_sets_[kCaptureSets];
 };
 
 void throw_failed_check(const std::string& message) {

@@ -16,6 +16,8 @@ struct StressTotals {
   uint64_t late_rows = 0;
   uint64_t numerical = 0;
   uint64_t finished_by_host = 0;
+  uint64_t steered = 0;   // sequences
+  uint64_t captured = 0;  // tokens
 };
 
 // The first thing that went wrong, in words, a failed RUDDER_CHECK included; empty when all is
