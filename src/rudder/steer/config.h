@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/steer/lower.h"
 #include "rudder/steer/op_spec.h"
 #include "rudder/steer/selector.h"
 #include "rudder/tap/capture.h"
@@ -44,40 +45,22 @@ class Config {
 
   const Model& model() const { return *model_; }
   const std::vector<OpSpec>& specs() const { return specs_; }
-  bool empty() const { return ops_.empty(); }
-  bool needs_whole_prompt() const { return needs_whole_prompt_; }
+  bool empty() const { return lowered_.ops.empty(); }
+  bool needs_whole_prompt() const { return lowered_.needs_whole_prompt; }
 
   // Ops are chosen by selector: bit i of `active` stands for selectors()[i].
-  const std::vector<Selector>& selectors() const { return selectors_; }
-  static constexpr size_t kMaxSelectors = 64;
+  const std::vector<Selector>& selectors() const { return lowered_.selectors; }
   KeyedProgram program(uint64_t active) const;
   // Some op of that choice changes its strength from token to token.
-  bool is_scheduled(uint64_t active) const { return (active & scheduled_) != 0; }
+  bool is_scheduled(uint64_t active) const { return (active & lowered_.scheduled) != 0; }
 
  private:
-  friend class ConfigBuilder;
-  // An op lowered to the device's form; its vectors are rows here, offsets in a program.
-  struct Op {
-    tap::Point point;
-    Group group = Group::kAdd;
-    int32_t selector = 0;
-    tap::TapOp op;
-    double scale = 1;    // s of an op that folds, in full precision
-    bool folds = false;  // a plain add: no gate, no schedule
-    Row v1;
-    Row v2;
-    Row gate;
-  };
-
-  explicit Config(std::shared_ptr<const Model> model) : model_(std::move(model)) {}
-  KeyedProgram make_program(uint64_t active) const;
+  Config(std::shared_ptr<const Model> model, std::vector<OpSpec> specs, Lowered lowered)
+      : model_(std::move(model)), specs_(std::move(specs)), lowered_(std::move(lowered)) {}
 
   const std::shared_ptr<const Model> model_;
-  std::vector<OpSpec> specs_;
-  std::vector<Op> ops_;  // by point, group, order of the specs
-  std::vector<Selector> selectors_;
-  uint64_t scheduled_ = 0;
-  bool needs_whole_prompt_ = false;
+  const std::vector<OpSpec> specs_;
+  const Lowered lowered_;
 
   mutable std::mutex mutex_;
   mutable std::vector<std::pair<uint64_t, KeyedProgram>> programs_;  // made so far

@@ -78,28 +78,29 @@ class RowTable {
     int64_t first_float = 0;
     uint64_t last_use = 0;
   };
-  struct Pin {
-    int32_t count = 0;
-    std::shared_ptr<const tap::Program> program;
-  };
 
   int32_t find(const tap::ContentKey& key) const;  // 0: not on the device
   bool is_pinned(const tap::ContentKey& key) const { return pins_.contains(key); }
+  bool try_lease(std::span<const tap::TapSegment> segments, std::vector<int32_t>& rows);
+  void hold(int32_t row);
+  // A row with that program, which nobody holds yet; 0: there is no room.
   int32_t place(const tap::ContentKey& key, const std::shared_ptr<const tap::Program>& program,
-                bool evict_pinned);
-  bool evict_one(bool evict_pinned);
+                bool may_evict_pinned);
+  bool evict_one(bool may_evict_pinned);
   void evict(int32_t row);
 
   tap::Limits limits_;
   std::vector<Entry> rows_;         // [num_rows]
   std::vector<int32_t> free_rows_;  // ascending use from the back
   std::unordered_map<tap::ContentKey, int32_t, KeyHash> by_key_;
-  std::unordered_map<tap::ContentKey, Pin, KeyHash> pins_;
+  std::unordered_map<tap::ContentKey, int32_t, KeyHash> pins_;  // how often
   RangePool ops_;
   RangePool floats_;
   std::vector<step::TapEdit> edits_;
   uint64_t clock_ = 0;
-  int32_t held_ = 0;  // rows with users
+  int32_t held_ = 0;  // rows with users, and what they take
+  int64_t held_ops_ = 0;
+  int64_t held_floats_ = 0;
   Stats counts_;
 };
 

@@ -1,0 +1,409 @@
+#include "rudder/steer/lower.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numbers>
+#include <tuple>
+#include <utility>
+
+#include "rudder/base/check.h"
+
+namespace rudder::steer {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+// An axis that keeps less than this part of its length beside the ones before it is in their span.
+constexpr double kDependent = 1e-6;
+
+double dot(std::span<const double> a, std::span<const double> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+Row to_row(std::span<const double> values) {
+  auto buffer = std::make_shared_for_overwrite<float[]>(values.size());
+  std::ranges::transform(values, buffer.get(), [](double x) { return static_cast<float>(x); });
+  return {std::move(buffer), 0, static_cast<int32_t>(values.size())};
+}
+
+double norm_squared(const Row& row) {
+  double sum = 0;
+  for (const float value : row.values()) sum += double{value} * double{value};
+  return sum;
+}
+
+double projection(const Row& row, const Row& onto) {
+  double sum = 0;
+  for (size_t i = 0; i < row.values().size(); ++i) {
+    sum += double{row.values()[i]} * double{onto.values()[i]};
+  }
+  return sum;
+}
+
+// Orthonormal axes that span `rows` in their order, by Gram-Schmidt done twice. Fewer than there
+// are rows when some lie in the span of others or have no direction.
+std::vector<Row> orthonormal(const std::vector<Row>& rows) {
+  std::vector<std::vector<double>> axes;
+  for (const Row& row : rows) {
+    std::vector<double> axis(row.values().begin(), row.values().end());
+    const double length = std::sqrt(dot(axis, axis));
+    for (int pass = 0; pass < 2; ++pass) {
+      for (const auto& other : axes) {
+        const double along = dot(axis, other);
+        for (size_t i = 0; i < axis.size(); ++i) axis[i] -= along * other[i];
+      }
+    }
+    const double rest = std::sqrt(dot(axis, axis));
+    if (rest <= kDependent * length) continue;
+    for (double& value : axis) value /= rest;
+    axes.push_back(std::move(axis));
+  }
+  std::vector<Row> result;
+  for (const auto& axis : axes) result.push_back(to_row(axis));
+  return result;
+}
+
+tap::TapOp axis_form(double a, double b, double lo, double hi) {
+  tap::TapOp op;
+  op.kind = tap::OpKind::kAxis;
+  op.a = static_cast<float>(a);
+  op.b = static_cast<float>(b);
+  op.lo = static_cast<float>(lo);
+  op.hi = static_cast<float>(hi);
+  return op;
+}
+
+class Lowering {
+ public:
+  explicit Lowering(const tap::Geometry& geometry) : geometry_(geometry) {}
+
+  Result<void> add(const OpSpec& spec);
+  Result<Lowered> finish();
+
+ private:
+  using Forms = std::vector<LoweredOp>;
+
+  Result<Forms> forms_of(const OpSpec& spec);
+  Result<Forms> project_away(const OpSpec& spec);
+  Result<Forms> rotate(const OpSpec& spec);
+  // Of `rows`, made once however many layers they are used at.
+  Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
+  Result<void> add_gate(const OpSpec& spec, Forms& forms);
+  Result<int32_t> latch_of(const OpSpec& spec);
+  Result<void> place(const OpSpec& spec, Selector selector, Forms forms);
+  Result<int32_t> selector_index(const OpSpec& spec, Selector selector);
+
+  // The rows that axes were made of, by place in their buffer: two are enough to tell lists apart,
+  // since rows of one list lie in one buffer.
+  using AxesKey = std::tuple<const float*, const float*, size_t>;
+
+  const tap::Geometry& geometry_;
+  Lowered lowered_;
+  std::map<AxesKey, std::vector<Row>> axes_;
+  std::vector<std::pair<tap::Point, Row>> scores_;  // of the latches
+};
+
+Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
+                                           bool all_needed) {
+  const AxesKey key = {rows.front().values().data(), rows.back().values().data(), rows.size()};
+  const auto [found, is_new] = axes_.try_emplace(key);
+  if (is_new) found->second = orthonormal(rows);
+  const std::vector<Row>& axes = found->second;
+  if (axes.empty() || (all_needed && axes.size() < rows.size())) {
+    return fail(ErrorCode::kInvalidArgument,
+                axes.empty() ? "a vector of norm 0 has no direction"
+                             : "the two vectors have the same direction, or one of them none",
+                spec.where);
+  }
+  return axes;
+}
+
+Result<Lowering::Forms> Lowering::project_away(const OpSpec& spec) {
+  Forms forms;
+  if (spec.op == OpName::kSwap) {
+    RUDDER_TRY(const std::vector<Row> from, axes_of(spec, {spec.vector}, true));
+    RUDDER_TRY(const std::vector<Row> to, axes_of(spec, {spec.second}, true));
+    LoweredOp& form = forms.emplace_back();
+    form.op.kind = tap::OpKind::kSwap;
+    form.v1 = from[0];
+    form.v2 = to[0];
+    return forms;
+  }
+  std::vector<Row> rows = {spec.vector};
+  rows.insert(rows.end(), spec.more_axes.begin(), spec.more_axes.end());
+  RUDDER_TRY(const std::vector<Row> axes, axes_of(spec, std::move(rows), false));
+  for (const Row& axis : axes) {
+    double a = 0;
+    double b = 0;
+    if (spec.op == OpName::kOrthogonal) a = spec.parameter;
+    if (spec.op == OpName::kMeanAblate) {
+      b = spec.second.empty() ? spec.parameter : projection(spec.second, axis);
+    }
+    LoweredOp& form = forms.emplace_back();
+    form.op = axis_form(a, b, -kInfinity, kInfinity);
+    form.v1 = axis;
+  }
+  return forms;
+}
+
+Result<Lowering::Forms> Lowering::rotate(const OpSpec& spec) {
+  RUDDER_TRY(const std::vector<Row> axes, axes_of(spec, {spec.vector, spec.second}, true));
+  const double angle = spec.parameter * std::numbers::pi / 180;
+  Forms forms;
+  if (!spec.offset) {
+    LoweredOp& form = forms.emplace_back();
+    form.op.kind = tap::OpKind::kRotate;
+    form.op.a = static_cast<float>(std::cos(angle));
+    form.op.b = static_cast<float>(std::sin(angle));
+    form.op.lo = spec.adaptive ? 1.0f : 0.0f;
+    form.v1 = axes[0];
+    form.v2 = axes[1];
+    return forms;
+  }
+  // Reflections across two lines of the plane at half the angle to one another.
+  std::vector<double> half(axes[0].values().size());
+  for (size_t i = 0; i < half.size(); ++i) {
+    half[i] = std::cos(angle / 2) * double{axes[0].values()[i]} +
+              std::sin(angle / 2) * double{axes[1].values()[i]};
+  }
+  for (const Row& line : {axes[0], to_row(half)}) {
+    LoweredOp& form = forms.emplace_back();
+    form.op = axis_form(-1, 0, -kInfinity, kInfinity);
+    form.v1 = line;
+  }
+  return forms;
+}
+
+// The device's forms of the op, without gate and schedule.
+Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
+  Forms forms(1);
+  LoweredOp& form = forms[0];
+  form.v1 = spec.vector;
+  switch (spec.op) {
+    case OpName::kPatch:
+      form.op.kind = tap::OpKind::kPatch;
+      return forms;
+    case OpName::kAblate:
+    case OpName::kMeanAblate:
+    case OpName::kOrthogonal:
+    case OpName::kSwap:
+      return project_away(spec);
+    case OpName::kRotate:
+      return rotate(spec);
+    case OpName::kAdd:
+      form.op.kind = tap::OpKind::kAdd;
+      return forms;
+    case OpName::kAddNorm: {
+      RUDDER_TRY(const std::vector<Row> axis, axes_of(spec, {spec.vector}, true));
+      form.op.kind = tap::OpKind::kAddNorm;
+      form.v1 = axis[0];
+      return forms;
+    }
+    case OpName::kAddRenorm:
+      form.op.kind = tap::OpKind::kAddRenorm;
+      form.op.norm_squared = static_cast<float>(norm_squared(spec.vector));
+      return forms;
+    case OpName::kClamp:
+    case OpName::kCap:
+    case OpName::kSet: {
+      RUDDER_TRY(const std::vector<Row> axis, axes_of(spec, {spec.vector}, true));
+      form.op = axis_form(1, 0, spec.lo, spec.hi);
+      form.v1 = axis[0];
+      return forms;
+    }
+  }
+  RUDDER_CHECK(false, "op {}", static_cast<int>(spec.op));
+}
+
+Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
+  const auto same = [&](const std::pair<tap::Point, Row>& score) {
+    return score.first == spec.gate.point &&
+           std::ranges::equal(score.second.values(), spec.gate.vector.values());
+  };
+  const auto found = std::ranges::find_if(scores_, same);
+  const auto latch = static_cast<int32_t>(found - scores_.begin());
+  if (found != scores_.end()) return latch;
+  if (latch == tap::kNumLatches) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("more than {} different prompt scores", tap::kNumLatches), spec.where);
+  }
+  scores_.emplace_back(spec.gate.point, spec.gate.vector);
+  LoweredOp score;
+  score.point = spec.gate.point;
+  score.group = Group::kScore;
+  score.op.kind = tap::OpKind::kScore;
+  score.op.latch = latch;
+  score.v1 = spec.gate.vector;
+  Selector prompt;
+  prompt.phase = Phase::kPrefill;
+  RUDDER_TRY(score.selector, selector_index(spec, prompt));
+  lowered_.ops.push_back(std::move(score));
+  lowered_.needs_whole_prompt = true;
+  return latch;
+}
+
+Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
+  const Gate& gate = spec.gate;
+  if (gate.kind == Gate::Kind::kNone) return {};
+  const bool probe = gate.kind == Gate::Kind::kProbe;
+  if (forms.size() > 1 && (probe || spec.offset)) {
+    // The second form would be gated by what the first one made of the row.
+    return fail(ErrorCode::kInvalidArgument,
+                "an op of several axes, or a rotation by an angle, takes no such gate", spec.where);
+  }
+  int32_t latch = 0;
+  if (!probe) {
+    RUDDER_TRY(latch, latch_of(spec));
+  }
+  for (LoweredOp& form : forms) {
+    if (probe) {
+      form.op.gate = gate.sharpness ? tap::GateKind::kSoft : tap::GateKind::kHard;
+      form.gate = gate.vector;
+    } else {
+      form.op.gate = gate.sharpness ? tap::GateKind::kScoreSoft : tap::GateKind::kScoreHard;
+      form.op.latch = latch;
+    }
+    form.op.threshold = static_cast<float>(gate.threshold);
+    if (gate.sharpness) form.op.sharpness = static_cast<float>(*gate.sharpness);
+  }
+  return {};
+}
+
+Result<int32_t> Lowering::selector_index(const OpSpec& spec, Selector selector) {
+  const auto found = std::ranges::find(lowered_.selectors, selector);
+  const auto index = static_cast<int32_t>(found - lowered_.selectors.begin());
+  if (found != lowered_.selectors.end()) return index;
+  if (lowered_.selectors.size() == kMaxSelectors) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("more than {} different selections of tokens", kMaxSelectors),
+                spec.where);
+  }
+  lowered_.selectors.push_back(std::move(selector));
+  return index;
+}
+
+// True when the form leaves every row as it is.
+bool is_identity(const LoweredOp& form) {
+  const tap::TapOp& op = form.op;
+  if (op.kind == tap::OpKind::kScore) return false;
+  return form.scale == 0 || (op.kind == tap::OpKind::kAxis && op.a == 1 && op.b == 0 &&
+                             op.lo == -kInfinity && op.hi == kInfinity);
+}
+
+Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms) {
+  RUDDER_TRY(const int32_t index, selector_index(spec, std::move(selector)));
+  for (LoweredOp& form : forms) {
+    form.point = spec.point;
+    form.group = group_of(spec.op);
+    form.selector = index;
+    form.folds = form.op.kind == tap::OpKind::kAdd && form.op.gate == tap::GateKind::kNone &&
+                 form.op.schedule == tap::ScheduleKind::kConstant;
+    form.op.strength = static_cast<float>(form.scale);
+    if (form.op.schedule != tap::ScheduleKind::kConstant) {
+      lowered_.scheduled |= uint64_t{1} << static_cast<unsigned>(index);
+    }
+    if (!is_identity(form)) lowered_.ops.push_back(std::move(form));
+  }
+  return {};
+}
+
+// The part of `selector` among generated tokens [begin, end); false when there is none.
+bool within_generation(Selector& selector, int32_t begin, int32_t end) {
+  if (selector.phase == Phase::kPrefill) return false;
+  if (!selector.prompt.empty() && selector.generation.empty()) return false;
+  if (selector.generation.empty()) selector.generation = {{}};
+  for (Window& window : selector.generation) {
+    window = {std::max(window.begin, begin), std::min(window.end, end)};
+  }
+  std::erase_if(selector.generation, [](const Window& w) { return w.begin >= w.end; });
+  selector.prompt.clear();
+  selector.phase = Phase::kDecode;
+  return !selector.generation.empty();
+}
+
+Result<void> Lowering::add(const OpSpec& spec) {
+  RUDDER_CHECK(spec.vector.width == geometry_.width(spec.point), "{}: a vector of {} elements",
+               spec.where, spec.vector.width);
+  RUDDER_TRY(Forms forms, forms_of(spec));
+  for (LoweredOp& form : forms) form.scale = spec.scale;
+  RUDDER_TRY_VOID(add_gate(spec, forms));
+
+  Selector selector = spec.select;
+  if (spec.gate.kind == Gate::Kind::kPromptScore) {
+    if (selector.phase == Phase::kPrefill) {
+      return fail(ErrorCode::kInvalidArgument,
+                  "a prompt's score is known when the prompt has been computed: it gates generated "
+                  "tokens only",
+                  spec.where);
+    }
+    selector.phase = Phase::kDecode;
+  }
+  const Schedule& schedule = spec.schedule;
+  switch (schedule.kind) {
+    case tap::ScheduleKind::kConstant:
+      return place(spec, std::move(selector), std::move(forms));
+    case tap::ScheduleKind::kWindow:
+      if (!within_generation(selector, schedule.begin, schedule.end)) return {};
+      return place(spec, std::move(selector), std::move(forms));
+    case tap::ScheduleKind::kRamp:
+      break;
+  }
+  if (forms.size() > 1 && spec.offset) {
+    return fail(ErrorCode::kInvalidArgument, "a rotation by an angle takes no ramp", spec.where);
+  }
+  if (selector.phase != Phase::kDecode) {
+    Forms of_prompt = forms;
+    for (LoweredOp& form : of_prompt) form.scale *= schedule.from;
+    Selector prompt = selector;
+    prompt.phase = Phase::kPrefill;
+    RUDDER_TRY_VOID(place(spec, std::move(prompt), std::move(of_prompt)));
+  }
+  if (!within_generation(selector, 0, tap::kNoEnd)) return {};
+  for (LoweredOp& form : forms) {
+    form.op.schedule = tap::ScheduleKind::kRamp;
+    form.op.begin = schedule.begin;
+    form.op.end = schedule.end;
+    form.op.from = static_cast<float>(schedule.from);
+    form.op.to = static_cast<float>(schedule.to);
+  }
+  return place(spec, std::move(selector), std::move(forms));
+}
+
+Result<Lowered> Lowering::finish() {
+  std::vector<LoweredOp>& ops = lowered_.ops;
+  std::ranges::stable_sort(ops, {}, [](const LoweredOp& op) {
+    return std::pair(op.point.index(), static_cast<int32_t>(op.group));
+  });
+  int64_t floats = 0;
+  for (size_t i = 0, at_point = 0; i < ops.size(); ++i) {
+    at_point = i > 0 && ops[i].point == ops[i - 1].point ? at_point + 1 : 1;
+    if (at_point > tap::kMaxOpsPerPoint) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("more than {} ops at {} of layer {}", tap::kMaxOpsPerPoint,
+                              tap::site_name(ops[i].point.site), ops[i].point.layer),
+                  "steering");
+    }
+    floats += int64_t{3} * (geometry_.width(ops[i].point) + tap::kVectorAlign);
+  }
+  if (floats > std::numeric_limits<int32_t>::max()) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("steering with {} numbers in its vectors", floats), "steering");
+  }
+  return std::move(lowered_);
+}
+
+}  // namespace
+
+Result<Lowered> lower(const tap::Geometry& geometry, const std::vector<OpSpec>& specs) {
+  Lowering lowering(geometry);
+  for (const OpSpec& spec : specs) RUDDER_TRY_VOID(lowering.add(spec));
+  return lowering.finish();
+}
+
+}  // namespace rudder::steer

@@ -1,0 +1,52 @@
+// Lowering: from ops as they were asked for to the few forms that the device has, with every
+// constant made in fp64. Called by Config when it is built; pure.
+//
+//   patch              kPatch
+//   ablate, K axes     K kAxis, a = 0, b = 0, axes orthonormalised
+//   mean_ablate        kAxis, a = 0, b = mean . v
+//   orthogonal         kAxis, a = c
+//   clamp, cap, set    kAxis, a = 1, lo, hi
+//   swap               kSwap
+//   rotate to          kRotate, a = cos, b = sin
+//   rotate by          two kAxis with a = -1: the reflections whose product the rotation is
+//   add*               kAdd, kAddNorm, kAddRenorm
+//
+// with v normalised wherever the form says so. A window of a schedule becomes one of the selector;
+// a ramp is constant over the prompt and splits there. A gate on a prompt's score adds one kScore
+// for each different score.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/steer/op_spec.h"
+#include "rudder/tap/site.h"
+
+namespace rudder::steer {
+
+// Its vectors are rows here and offsets in a program.
+struct LoweredOp {
+  tap::Point point;
+  Group group = Group::kAdd;
+  int32_t selector = 0;  // into Lowered.selectors
+  tap::TapOp op;
+  double scale = 1;    // s, in full precision
+  bool folds = false;  // a plain add, without gate and schedule: neighbours can be summed
+  Row v1;
+  Row v2;
+  Row gate;
+};
+
+struct Lowered {
+  std::vector<LoweredOp> ops;  // by point, group, order of the specs
+  std::vector<Selector> selectors;
+  uint64_t scheduled = 0;  // bit i: an op of selectors[i] changes from token to token
+  bool needs_whole_prompt = false;
+};
+inline constexpr size_t kMaxSelectors = 64;
+
+// Errors: see Config::build.
+Result<Lowered> lower(const tap::Geometry& geometry, const std::vector<OpSpec>& specs);
+
+}  // namespace rudder::steer

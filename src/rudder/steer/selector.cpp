@@ -1,0 +1,102 @@
+#include "rudder/steer/selector.h"
+
+#include <algorithm>
+#include <array>
+
+namespace rudder::steer {
+namespace {
+
+using Ranges = std::vector<tap::PositionRange>;
+
+// Sorted, overlapping and adjacent ranges joined, empty ones dropped.
+Ranges normalised(Ranges ranges) {
+  std::erase_if(ranges, [](const tap::PositionRange& range) { return range.begin >= range.end; });
+  std::ranges::sort(ranges, {}, &tap::PositionRange::begin);
+  Ranges joined;
+  for (const tap::PositionRange& range : ranges) {
+    if (!joined.empty() && range.begin <= joined.back().end) {
+      joined.back().end = std::max(joined.back().end, range.end);
+    } else {
+      joined.push_back(range);
+    }
+  }
+  return joined;
+}
+
+// Both normalised.
+Ranges intersection(const Ranges& a, const Ranges& b) {
+  Ranges common;
+  for (size_t i = 0, j = 0; i < a.size() && j < b.size();) {
+    const int32_t begin = std::max(a[i].begin, b[j].begin);
+    const int32_t end = std::min(a[i].end, b[j].end);
+    if (begin < end) common.push_back({begin, end});
+    if (a[i].end < b[j].end) {
+      ++i;
+    } else {
+      ++j;
+    }
+  }
+  return common;
+}
+
+// A window's border as a position in the prompt.
+int32_t prompt_position(int32_t border, int32_t prompt_len) {
+  const int64_t position = border < 0 ? int64_t{prompt_len} + border : int64_t{border};
+  return static_cast<int32_t>(std::clamp<int64_t>(position, 0, prompt_len));
+}
+
+int32_t generation_position(int32_t border, int32_t prompt_len) {
+  if (border == tap::kNoEnd) return tap::kNoEnd;
+  return static_cast<int32_t>(std::min<int64_t>(int64_t{prompt_len} + border, tap::kNoEnd));
+}
+
+Ranges of_windows(const Selector& selector, int32_t prompt_len) {
+  if (selector.prompt.empty() && selector.generation.empty()) return {{0, tap::kNoEnd}};
+  Ranges ranges;
+  for (const Window& window : selector.prompt) {
+    ranges.push_back(
+        {prompt_position(window.begin, prompt_len),
+         window.end == tap::kNoEnd ? prompt_len : prompt_position(window.end, prompt_len)});
+  }
+  for (const Window& window : selector.generation) {
+    ranges.push_back({generation_position(window.begin, prompt_len),
+                      generation_position(window.end, prompt_len)});
+  }
+  return normalised(std::move(ranges));
+}
+
+Ranges of_roles(uint8_t roles, const PromptShape& shape) {
+  const auto wanted = [&](Role role) { return (roles >> static_cast<unsigned>(role) & 1U) != 0; };
+  Ranges ranges;
+  for (const RoleSpan& span : shape.roles) {
+    if (wanted(span.role)) ranges.push_back(span.tokens);
+  }
+  if (wanted(Role::kAssistant)) ranges.push_back({shape.prompt_len, tap::kNoEnd});
+  return normalised(std::move(ranges));
+}
+
+}  // namespace
+
+std::string_view role_name(Role role) {
+  static constexpr std::array<std::string_view, kNumRoles> kNames = {"system", "user", "assistant",
+                                                                     "reasoning"};
+  return kNames[static_cast<size_t>(role)];
+}
+
+Result<std::vector<tap::PositionRange>> select(const Selector& selector, const PromptShape& shape) {
+  if (selector.roles != 0 && !shape.has_roles) {
+    return fail(ErrorCode::kInvalidArgument,
+                "steering by role needs a chat whose template tells which tokens are whose",
+                "steering");
+  }
+  Ranges selected = of_windows(selector, shape.prompt_len);
+  if (selector.phase == Phase::kPrefill) {
+    selected = intersection(selected, normalised({{0, shape.prompt_len}}));
+  } else if (selector.phase == Phase::kDecode) {
+    selected = intersection(selected, {{shape.prompt_len, tap::kNoEnd}});
+  }
+  if (selector.roles != 0) selected = intersection(selected, of_roles(selector.roles, shape));
+  return selected;
+}
+
+}  // namespace rudder::steer
