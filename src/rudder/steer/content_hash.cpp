@@ -116,15 +116,19 @@ Digest VectorHash::digest(std::span<const float> values) const {
   const std::span<const std::byte> bytes = std::as_bytes(values);
   const size_t whole = bytes.size() / kBlockBytes;
   kCompress(state, bytes.data(), whole);
-  // The tail is padded with zeros; the length follows in every lane, and tells it from zeros.
-  std::array<std::byte, 2 * kBlockBytes> last = {};
+  // Three blocks end every lane: the tail padded with zeros, the length, which tells it from zeros,
+  // and the last word of SipHash, the length of the lane's own message in its highest byte.
+  constexpr size_t kLast = 3;
+  std::array<std::byte, kLast* kBlockBytes> last = {};
   const size_t tail = bytes.size() - whole * kBlockBytes;
   if (tail > 0) std::memcpy(last.data(), bytes.data() + whole * kBlockBytes, tail);
   for (size_t lane = 0; lane < kLanes; ++lane) {
-    const uint64_t length = bytes.size();
-    std::memcpy(last.data() + kBlockBytes + lane * sizeof(length), &length, sizeof(length));
+    const std::array<uint64_t, 2> words = {bytes.size(), (whole + 2) * sizeof(uint64_t) << 56};
+    std::memcpy(last.data() + kBlockBytes + lane * sizeof(uint64_t), &words[0], sizeof(uint64_t));
+    std::memcpy(last.data() + 2 * kBlockBytes + lane * sizeof(uint64_t), &words[1],
+                sizeof(uint64_t));
   }
-  kCompress(state, last.data(), 2);
+  kCompress(state, last.data(), kLast);
 
   state.v2 ^= 0xee;
   rounds(state, 4);

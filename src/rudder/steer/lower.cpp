@@ -208,6 +208,7 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
     case OpName::kAddRenorm:
       form.op.kind = tap::OpKind::kAddRenorm;
       form.op.norm_squared = static_cast<float>(norm_squared(spec.vector));
+      form.op.lo = spec.only_if_grew ? 1.0f : 0.0f;
       return forms;
     case OpName::kClamp:
     case OpName::kCap:
@@ -313,6 +314,27 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
   return {};
 }
 
+// Points of one stage are tapped inside one op, where the tokens of a step have no order: a block's
+// output together with the next one's input and their norm, and so on (tap.T10).
+int32_t stage_of(tap::Point point) {
+  switch (point.site) {
+    case tap::Site::kResidPre:
+    case tap::Site::kAttnIn:
+      return 3 * point.layer;
+    case tap::Site::kAttnOut:
+    case tap::Site::kResidMid:
+    case tap::Site::kMlpIn:
+      return 3 * point.layer + 1;
+    case tap::Site::kMlpAct:
+      return 3 * point.layer + 2;
+    case tap::Site::kMlpOut:
+    case tap::Site::kResidPost:
+    case tap::Site::kFinalNorm:
+      return 3 * point.layer + 3;
+  }
+  RUDDER_CHECK(false, "site {}", static_cast<int>(point.site));
+}
+
 // The part of `selector` among generated tokens [begin, end); false when there is none.
 bool within_generation(Selector& selector, int32_t begin, int32_t end) {
   if (selector.phase == Phase::kPrefill) return false;
@@ -324,6 +346,7 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
   std::erase_if(selector.generation, [](const Window& w) { return w.begin >= w.end; });
   selector.prompt.clear();
   selector.phase = Phase::kDecode;
+  selector.from_last_prompt = false;
   return !selector.generation.empty();
 }
 
@@ -336,13 +359,17 @@ Result<void> Lowering::add(const OpSpec& spec) {
 
   Selector selector = spec.select;
   if (spec.gate.kind == Gate::Kind::kPromptScore) {
-    if (selector.phase == Phase::kPrefill) {
-      return fail(ErrorCode::kInvalidArgument,
-                  "a prompt's score is known when the prompt has been computed: it gates generated "
-                  "tokens only",
-                  spec.where);
+    selector.from_last_prompt = true;
+    if (stage_of(spec.point) <= stage_of(spec.gate.point)) {
+      if (selector.phase == Phase::kPrefill) {
+        return fail(ErrorCode::kInvalidArgument,
+                    "a prompt's score is known after its own point at the prompt's last token: it "
+                    "gates no earlier point of the prompt",
+                    spec.where);
+      }
+      selector.phase = Phase::kDecode;
+      selector.from_last_prompt = false;  // says nothing more
     }
-    selector.phase = Phase::kDecode;
   }
   const Schedule& schedule = spec.schedule;
   switch (schedule.kind) {

@@ -53,8 +53,8 @@ enum class Group : uint8_t { kScore, kPatch, kProjectAway, kAdd, kClamp };
 Group group_of(OpName op);
 
 // g of the op. A probe looks at the row that the op is about to change. A score is the mean of
-// h . vector over the prompt's tokens at a point of its own: known only when the whole prompt has
-// been computed, so what it gates works on generated tokens.
+// h . vector over the prompt's tokens at a point of its own. It is known at the last of them, at
+// the points that a step reaches later; what it gates works from there on.
 struct Gate {
   enum class Kind : uint8_t { kNone, kProbe, kPromptScore };
   Kind kind = Kind::kNone;
@@ -84,8 +84,9 @@ struct OpSpec {
   double parameter = 0;
   double lo = -std::numeric_limits<double>::infinity();  // clamp, cap and set
   double hi = std::numeric_limits<double>::infinity();
-  bool adaptive = false;  // rotate: only where the row points along `vector`
-  bool offset = false;    // rotate: by the angle, not to it
+  bool adaptive = false;      // rotate: only where the row points along `vector`
+  bool offset = false;        // rotate: by the angle, not to it
+  bool only_if_grew = false;  // add_renorm: keeps the norm of what became shorter
   Gate gate;
   Schedule schedule;
   Selector select;

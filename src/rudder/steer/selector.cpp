@@ -95,6 +95,9 @@ Result<std::vector<tap::PositionRange>> select(const Selector& selector, const P
   } else if (selector.phase == Phase::kDecode) {
     selected = intersection(selected, {{shape.prompt_len, tap::kNoEnd}});
   }
+  if (selector.from_last_prompt) {
+    selected = intersection(selected, {{std::max(shape.prompt_len - 1, 0), tap::kNoEnd}});
+  }
   if (selector.roles != 0) selected = intersection(selected, of_roles(selector.roles, shape));
   return selected;
 }

@@ -33,7 +33,8 @@ struct Selector {
   // generated token is, and the other way round.
   std::vector<Window> prompt;
   std::vector<Window> generation;
-  uint8_t roles = 0;  // bits 1 << Role; 0: any. Generated tokens are the assistant's.
+  uint8_t roles = 0;              // bits 1 << Role; 0: any. Generated tokens are the assistant's.
+  bool from_last_prompt = false;  // no token before the last of the prompt
   bool operator==(const Selector&) const = default;
 };
 
