@@ -382,7 +382,7 @@ void CudaOps::gather_rows(const ops::GatherRowsArgs& args) {
   params.x = args.x.data;
   params.from = pointer<int32_t>(args.rows);
   params.rows = args.out.shape[0];
-  params.width = args.out.shape[1];
+  params.width = args.out.shape[1] * static_cast<int64_t>(tensor::dtype_bytes(args.out.dtype)) / 2;
   params.out = args.out.data;
   launch("gather_rows", {&args.x, &args.out}, [&] { return launch_gather_rows(params, stream()); });
 }

@@ -81,7 +81,9 @@ class LayerwiseDecoder final : public Decoder {
 
  private:
   View attend(size_t layer, const Operand& in, const ForwardBatch& batch);
-  View feed_forward(size_t layer, const Operand& in);
+  View feed_forward(size_t layer, const Operand& in, const ops::Taps& taps);
+  Operand add_and_norm(const ops::ResidualNormArgs& args, const ops::LinearWeight& next);
+  Operand sampled(const Operand& in, const View& rows);
   View project(const ops::LinearWeight& weight, const Operand& in, const View& buffer);
   View gather(const View& in, const View& rows, const View& buffer);
   Operand place_for(const ops::LinearWeight& weight, int64_t rows, const View& buffer) const;
@@ -190,7 +192,7 @@ View LayerwiseDecoder::attend(size_t layer, const Operand& in, const ForwardBatc
 }
 
 // [T, hidden].
-View LayerwiseDecoder::feed_forward(size_t layer, const Operand& in) {
+View LayerwiseDecoder::feed_forward(size_t layer, const Operand& in, const ops::Taps& taps) {
   const MlpSpec& spec = spec_.layers[layer].mlp;
   const LayerWeights& weights = weights_.layers[layer];
   const View gate_up = project(weights.gate_up, in, gate_up_);
@@ -198,55 +200,110 @@ View LayerwiseDecoder::feed_forward(size_t layer, const Operand& in) {
   ops_.gated_act({.x = gate_up,
                   .activation = spec.activation,
                   .out = activated.x,
-                  .out_scale = activated.scale});
+                  .out_scale = activated.scale,
+                  .taps = taps});
   return project(weights.down, activated, delta_);
 }
 
+// Runs the op, if it does anything, with an output in the form that `next` takes; what `next`
+// takes: the normed row, or x itself where there is no norm.
+Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
+                                       const ops::LinearWeight& next) {
+  ops::ResidualNormArgs placed = args;
+  Operand normed;
+  if (!args.norm.empty()) {
+    normed = place_for(next, args.x.shape[0], normed_);
+    placed.out = normed.x;
+    placed.out_scale = normed.scale;
+  } else {
+    placed.out_taps = {};
+  }
+  const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
+  if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
+  return args.norm.empty() ? operand_of(next, args.x, normed_) : normed;
+}
+
+// The rows of the head's operand whose logits are wanted, of all rows. By now the branch and the
+// sampled rows' residual are free.
+Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
+  Operand out{.x = shaped(delta_, rows.num_rows(), in.x.shape[1]), .scale = {}};
+  out.x.dtype = in.x.dtype;
+  ops_.gather_rows({.x = in.x, .rows = rows, .out = out.x});
+  if (in.scale.empty()) return out;
+  const auto column = [](View view, int64_t length) {
+    view.dtype = DType::kF32;
+    view.shape = {length, 1};
+    return view;
+  };
+  out.scale = column(rows_residual_, rows.num_rows());
+  ops_.gather_rows({.x = column(in.scale, in.rows()), .rows = rows, .out = out.scale});
+  out.scale.shape = {rows.num_rows()};
+  return out;
+}
+
 View LayerwiseDecoder::forward(const ForwardBatch& batch) {
+  using tap::Site;
   const View& rows = batch.logits_rows;
   View x = shaped(residual_, batch.ids.num_rows(), spec_.hidden);
+  const ops::TapBatch* tapped = &batch.taps;  // of the rows of x
+  const auto taps = [&](size_t layer, Site site) -> ops::Taps {
+    if (batch.tap_table == nullptr) return {};
+    return {batch.tap_table, tapped, tap::Point{static_cast<int32_t>(layer), site}.index()};
+  };
   ops_.plan_attention(batch.attention);
   ops_.embed({.table = weights_.embedding,
               .tied = spec_.tied_head ? &weights_.head : nullptr,
               .ids = batch.ids,
               .scale = spec_.embed_scale,
               .out = x});
-  // Adds `delta` to x; what `next` takes: x, normed when a norm is given.
-  const auto add_and_norm = [&](const View& delta, const ops::NormSpec& delta_norm,
-                                const ops::NormSpec& norm, const ops::LinearWeight& next) {
-    const Operand normed = norm.empty() ? Operand{} : place_for(next, x.shape[0], normed_);
-    if (!delta.empty() || !norm.empty()) {
-      ops_.residual_norm({.x = x,
-                          .delta = delta,
-                          .delta_norm = delta_norm,
-                          .norm = norm,
-                          .out = normed.x,
-                          .out_scale = normed.scale});
-    }
-    return norm.empty() ? operand_of(next, x, normed_) : normed;
-  };
-  Operand in = add_and_norm({}, {}, weights_.layers[0].attn_pre_norm, weights_.layers[0].qkv);
+  Operand in = add_and_norm({.x = x,
+                             .norm = weights_.layers[0].attn_pre_norm,
+                             .x_taps = {taps(0, Site::kResidPre)},
+                             .out_taps = taps(0, Site::kAttnIn)},
+                            weights_.layers[0].qkv);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     const bool is_last = i + 1 == spec_.layers.size();
     const LayerWeights& weights = weights_.layers[i];
 
     View attended = attend(i, in, batch);
     View free = q_;  // attention has used its queries
-    if (is_last && rows.num_rows() < batch.ids.num_rows()) {
+    if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};
       attended = gather(attended, rows, q_);
       free = attended_;
       x = gather(x, rows, rows_residual_);
+      tapped = &batch.rows_taps;
     }
     const View attention_out =
         project(weights.attn_out, operand_of(weights.attn_out, attended, free), delta_);
-    in = add_and_norm(attention_out, weights.attn_post_norm, weights.mlp_pre_norm, weights.gate_up);
-    const View mlp_out = feed_forward(i, in);
-    in = is_last ? add_and_norm(mlp_out, weights.mlp_post_norm, weights_.final_norm, weights_.head)
-                 : add_and_norm(mlp_out, weights.mlp_post_norm,
-                                weights_.layers[i + 1].attn_pre_norm, weights_.layers[i + 1].qkv);
+    in = add_and_norm({.x = x,
+                       .delta = attention_out,
+                       .delta_norm = weights.attn_post_norm,
+                       .norm = weights.mlp_pre_norm,
+                       .delta_taps = taps(i, Site::kAttnOut),
+                       .x_taps = {taps(i, Site::kResidMid)},
+                       .out_taps = taps(i, Site::kMlpIn)},
+                      weights.gate_up);
+    const View mlp_out = feed_forward(i, in, taps(i, Site::kMlpAct));
+    ops::ResidualNormArgs last{.x = x,
+                               .delta = mlp_out,
+                               .delta_norm = weights.mlp_post_norm,
+                               .delta_taps = taps(i, Site::kMlpOut),
+                               .x_taps = {taps(i, Site::kResidPost)}};
+    if (is_last) {
+      last.norm = weights_.final_norm;
+      last.out_taps = taps(i, Site::kFinalNorm);
+      in = add_and_norm(last, weights_.head);
+    } else {
+      last.norm = weights_.layers[i + 1].attn_pre_norm;
+      last.x_taps[1] = taps(i + 1, Site::kResidPre);
+      last.out_taps = taps(i + 1, Site::kAttnIn);
+      in = add_and_norm(last, weights_.layers[i + 1].qkv);
+    }
   }
+  if (rows.num_rows() == 0) return {};
+  if (in.rows() > rows.num_rows()) in = sampled(in, rows);
   const View logits = shaped(logits_, in.rows(), spec_.vocab);
   ops_.logits({.x = in.x,
                .x_scale = in.scale,

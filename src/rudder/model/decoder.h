@@ -23,6 +23,14 @@ struct ForwardBatch {
   ops::View kv_slot;    // [T] block * block_size + offset, -1 = write nothing
   ops::AttentionBatch attention;
   ops::View logits_rows;  // [R] tokens whose logits are wanted, ascending; [0] for none
+
+  // Taps of the tokens and of the rows of logits; without a table the plain ops run. They outlive
+  // the step, and a graph that is captured of it.
+  const ops::TapTable* tap_table = nullptr;
+  ops::TapBatch taps = {};       // [T]
+  ops::TapBatch rows_taps = {};  // [R]
+  // Taps behind the last attention want all tokens, not only those whose logits are wanted.
+  bool keep_all_rows = false;
 };
 
 struct DecoderLimits {

@@ -26,15 +26,15 @@ struct NormSpec {
 // changes. Taps work in fp32 on the branch as it is added, on the sum before it is rounded, stored
 // and normed, and on the normed row before it is rounded.
 struct ResidualNormArgs {
-  View x;                // [T, hidden] act, in place: the residual stream
-  View delta;            // [T, hidden] act; may be overwritten, may be `out`
-  NormSpec delta_norm;   // post-norm of the branch (Gemma 2/3, OLMo-2)
-  NormSpec norm;         // pre-norm of the next branch
-  View out;              // [T, hidden] act, or F8E4M3 with out_scale
-  View out_scale;        // [T] f32, only with F8E4M3
-  Taps delta_taps = {};  // attn_out, mlp_out
-  Taps x_taps[2] = {};   // resid_pre, resid_mid; or resid_post and the next layer's resid_pre
-  Taps out_taps = {};    // attn_in, mlp_in, final_norm
+  View x;                    // [T, hidden] act, in place: the residual stream
+  View delta = {};           // [T, hidden] act; may be overwritten, may be `out`
+  NormSpec delta_norm = {};  // post-norm of the branch (Gemma 2/3, OLMo-2)
+  NormSpec norm = {};        // pre-norm of the next branch
+  View out = {};             // [T, hidden] act, or F8E4M3 with out_scale
+  View out_scale = {};       // [T] f32, only with F8E4M3
+  Taps delta_taps = {};      // attn_out, mlp_out
+  Taps x_taps[2] = {};       // resid_pre, resid_mid; or resid_post and the next layer's resid_pre
+  Taps out_taps = {};        // attn_in, mlp_in, final_norm
 };
 
 // A weight in the backend's own layout, made once by Ops::make_linear.
@@ -133,9 +133,9 @@ struct GatedActArgs {
 };
 
 struct GatherRowsArgs {
-  View x;     // [T, width] act
+  View x;     // [T, width] of any dtype, an even number of bytes a row
   View rows;  // [R] i32 row numbers
-  View out;   // [R, width] act
+  View out;   // [R, width] likewise
 };
 
 // Quantises a row at a time: scale = max |x| / 448, out = x / scale, to nearest even; NaN stays

@@ -1,0 +1,33 @@
+#include "rudder/model/tap_geometry.h"
+
+namespace rudder::model {
+namespace {
+
+uint16_t bit(tap::Site site) {
+  return static_cast<uint16_t>(1U << static_cast<unsigned>(site));
+}
+
+}  // namespace
+
+tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act) {
+  using tap::Site;
+  tap::Geometry geometry;
+  geometry.num_layers = static_cast<int32_t>(spec.layers.size());
+  geometry.hidden = spec.hidden;
+  geometry.dtype = act;
+  for (const LayerSpec& layer : spec.layers) {
+    auto sites =
+        static_cast<uint16_t>(bit(Site::kResidPre) | bit(Site::kAttnOut) | bit(Site::kResidMid) |
+                              bit(Site::kMlpAct) | bit(Site::kMlpOut) | bit(Site::kResidPost));
+    // Without a norm before it, a branch reads the residual itself.
+    if (layer.pre_norm) {
+      sites = static_cast<uint16_t>(sites | bit(Site::kAttnIn) | bit(Site::kMlpIn));
+    }
+    geometry.sites.push_back(sites);
+    geometry.mlp_width.push_back(layer.mlp.width);
+  }
+  geometry.sites.back() = static_cast<uint16_t>(geometry.sites.back() | bit(Site::kFinalNorm));
+  return geometry;
+}
+
+}  // namespace rudder::model

@@ -1,0 +1,245 @@
+// What the decoder asks of a backend: without taps exactly the plain ops, with taps every point of
+// the model once, in the order in which a token reaches them.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "rudder/cpu/reference_ops.h"
+#include "rudder/model/decoder.h"
+#include "rudder/model/tap_geometry.h"
+#include "rudder/testing/forwarding_ops.h"
+#include "rudder/testing/low_precision_ops.h"
+#include "rudder/testing/tap_table.h"
+#include "rudder/testing/tiny_model.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+using ops::View;
+using tensor::DType;
+using testing::TinyArch;
+
+struct Tapped {
+  int32_t point = 0;
+  int64_t num_rows = 0;  // of the op
+  int64_t num_tokens = 0;
+};
+
+// Writes down what it passes on.
+class RecordingOps final : public testing::ForwardingOps {
+ public:
+  explicit RecordingOps(std::unique_ptr<ops::Ops> inner) : ForwardingOps(std::move(inner)) {}
+
+  std::vector<std::string> calls;
+  std::vector<Tapped> taps;
+
+  std::string name() const override { return "recording"; }
+  Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    return inner_->allocate(dtype, shape);
+  }
+  Result<View> upload(const View& host, DType dtype) override {
+    return inner_->upload(host, dtype);
+  }
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    return inner_->make_linear(parts);
+  }
+  Result<View> allocate_staging(int64_t bytes) override { return inner_->allocate_staging(bytes); }
+  void copy_in(const View& device, const View& staging) override {
+    inner_->copy_in(device, staging);
+  }
+  void copy_out(const View& staging, const View& device) override {
+    inner_->copy_out(staging, device);
+  }
+  std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
+  void record(ops::Event& event) override { inner_->record(event); }
+  Result<void> status() override { return inner_->status(); }
+  bool has_graphs() const override { return false; }
+  void begin_capture() override {}
+  Result<std::unique_ptr<ops::Graph>> end_capture() override { return nullptr; }
+  void replay(ops::Graph&) override {}
+
+  void embed(const ops::EmbedArgs& args) override {
+    calls.emplace_back("embed");
+    inner_->embed(args);
+  }
+  void linear(const ops::LinearArgs& args) override {
+    calls.emplace_back("linear");
+    inner_->linear(args);
+  }
+  void attention(const ops::AttentionArgs& args) override {
+    calls.emplace_back("attention");
+    inner_->attention(args);
+  }
+  void quantise(const ops::QuantiseArgs& args) override {
+    calls.emplace_back("quantise");
+    inner_->quantise(args);
+  }
+  void gather_rows(const ops::GatherRowsArgs& args) override {
+    calls.emplace_back("gather");
+    inner_->gather_rows(args);
+  }
+  void residual_norm(const ops::ResidualNormArgs& args) override {
+    calls.emplace_back("norm");
+    for (const ops::Taps& at : {args.delta_taps, args.x_taps[0], args.x_taps[1], args.out_taps}) {
+      note(at, args.x.shape[0]);
+    }
+    inner_->residual_norm(args);
+  }
+  void gated_act(const ops::GatedActArgs& args) override {
+    calls.emplace_back("act");
+    note(args.taps, args.x.shape[0]);
+    inner_->gated_act(args);
+  }
+  void logits(const ops::LogitsArgs& args) override {
+    calls.emplace_back("logits");
+    inner_->logits(args);
+  }
+
+ private:
+  void forward(Call call) override { call(*inner_); }
+  void note(const ops::Taps& at, int64_t rows) {
+    if (!at.empty()) taps.push_back({at.point, rows, at.batch->num_tokens()});
+  }
+};
+
+constexpr int64_t kTokens = 5;
+
+// A tiny model, a prompt of one sequence, and a table with nothing in it.
+class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
+ protected:
+  void make(std::unique_ptr<ops::Ops> backend) {
+    auto recording = std::make_unique<RecordingOps>(std::move(backend));
+    ops_ = recording.get();
+    device_ = std::make_unique<testing::Device>(std::move(recording));
+    spec_ = testing::tiny_spec(GetParam());
+    weights_ = testing::random_weights(spec_, *ops_, 7).value();
+    for (const model::LayerSpec& layer : spec_.layers) {
+      const model::AttentionSpec& a = layer.attention;
+      kv_.push_back(
+          {ops_->allocate(ops_->kv_dtype(), {2, 2, a.num_kv_heads, 16 * a.head_dim}).value(), 16,
+           a.num_kv_heads, a.head_dim});
+    }
+    decoder_ = model::Decoder::make(spec_, weights_, kv_, *ops_,
+                                    {.max_tokens = 8, .max_logits_rows = 8, .max_seq_len = 32})
+                   .value();
+    geometry_ = model::tap_geometry(spec_, ops_->act_dtype());
+    table_ = testing::put_tap_table(*device_, geometry_, {}, {}, 1, 64);
+  }
+
+  model::ForwardBatch batch(const std::vector<int32_t>& rows, bool has_taps) {
+    const auto ints = [&](std::vector<int32_t> values) { return device_->put(values); };
+    model::ForwardBatch batch{.ids = ints({3, 1, 4, 1, 5}),
+                              .positions = ints({0, 1, 2, 3, 4}),
+                              .kv_slot = ints({16, 17, 18, 19, 20}),
+                              .attention = {.q_begin = ints({0, kTokens}),
+                                            .kv_len = ints({kTokens}),
+                                            .table_row = ints({0}),
+                                            .block_table = device_->put_as<int32_t>(
+                                                std::vector<int32_t>{1, 0}, DType::kI32, {1, 2}),
+                                            .max_q_len = kTokens,
+                                            .max_kv_len = kTokens},
+                              .logits_rows = ints(rows)};
+    if (has_taps) {
+      batch.tap_table = &table_;
+      batch.taps = testing::put_tap_batch(*device_, std::vector<testing::TapToken>(kTokens));
+      batch.rows_taps =
+          testing::put_tap_batch(*device_, std::vector<testing::TapToken>(rows.size()));
+    }
+    return batch;
+  }
+  std::vector<std::byte> run(const model::ForwardBatch& step) {
+    ops_->calls.clear();
+    ops_->taps.clear();
+    const View logits = decoder_->forward(step);
+    if (logits.empty()) return {};
+    const testing::HostTensor host = device_->get(logits);
+    return {host.bytes().begin(), host.bytes().end()};
+  }
+
+  std::vector<int32_t> all_points() const {
+    std::vector<int32_t> points;
+    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      for (int32_t site = 0; site < tap::kNumSites; ++site) {
+        const tap::Point point{layer, static_cast<tap::Site>(site)};
+        if (geometry_.has(point)) points.push_back(point.index());
+      }
+    }
+    return points;
+  }
+  std::vector<int32_t> tapped_points() const {
+    std::vector<int32_t> points;
+    for (const Tapped& tapped : ops_->taps) points.push_back(tapped.point);
+    return points;
+  }
+
+  RecordingOps* ops_ = nullptr;
+  std::unique_ptr<testing::Device> device_;
+  model::ModelSpec spec_;
+  model::Weights weights_;
+  std::vector<ops::KvLayer> kv_;
+  std::unique_ptr<model::Decoder> decoder_;
+  tap::Geometry geometry_;
+  ops::TapTable table_;
+};
+
+TEST_P(DecoderTaps, WithoutThemTheCallsArePlain) {
+  make(cpu::make_reference_ops());
+  run(batch({4}, false));
+  std::vector<std::string> expected = {"embed"};
+  if (spec_.layers[0].pre_norm) expected.emplace_back("norm");
+  for (size_t i = 0; i < spec_.layers.size(); ++i) {
+    expected.insert(expected.end(), {"linear", "attention"});
+    if (i + 1 == spec_.layers.size()) expected.insert(expected.end(), {"gather", "gather"});
+    expected.insert(expected.end(), {"linear", "norm", "linear", "act", "linear", "norm"});
+  }
+  expected.emplace_back("logits");
+  EXPECT_EQ(ops_->calls, expected);
+  EXPECT_TRUE(ops_->taps.empty());
+}
+
+TEST_P(DecoderTaps, EveryPointIsNamedOnceInOrder) {
+  make(cpu::make_reference_ops());
+  for (const bool keep_all_rows : {false, true}) {
+    model::ForwardBatch step = batch({1, 4}, true);
+    step.keep_all_rows = keep_all_rows;
+    run(step);
+    EXPECT_EQ(tapped_points(), all_points());
+    const tap::Point behind{geometry_.num_layers - 1, tap::Site::kAttnOut};
+    for (const Tapped& tapped : ops_->taps) {
+      EXPECT_EQ(tapped.num_rows, tapped.num_tokens) << tapped.point;
+      const bool all = keep_all_rows || tapped.point < behind.index();
+      EXPECT_EQ(tapped.num_rows, all ? kTokens : 2) << tapped.point;
+    }
+  }
+}
+
+TEST_P(DecoderTaps, NothingInTheTableChangesNothing) {
+  for (const bool is_low : {false, true}) {
+    make(is_low ? testing::make_low_precision_ops() : cpu::make_reference_ops());
+    for (const std::vector<int32_t>& rows :
+         {std::vector<int32_t>{4}, {0, 3}, {0, 1, 2, 3, 4}, {}}) {
+      const auto plain = run(batch(rows, false));
+      EXPECT_EQ(plain.empty(), rows.empty());
+      for (const bool keep_all_rows : {false, true}) {
+        model::ForwardBatch step = batch(rows, true);
+        step.keep_all_rows = keep_all_rows;
+        EXPECT_EQ(run(step), plain) << rows.size() << " rows, all kept: " << keep_all_rows;
+        EXPECT_EQ(tapped_points().size(),
+                  rows.empty() && !keep_all_rows
+                      ? all_points().size() - (geometry_.has({2, tap::Site::kMlpIn}) ? 7 : 6)
+                      : all_points().size());
+      }
+    }
+    kv_.clear();
+  }
+}
+
+std::string name_of(const ::testing::TestParamInfo<TinyArch>& arch) {
+  return std::string(testing::tiny_arch_name(arch.param));
+}
+INSTANTIATE_TEST_SUITE_P(Archs, DecoderTaps, ::testing::ValuesIn(testing::kTinyArchs), name_of);
+
+}  // namespace
+}  // namespace rudder::metamorphic
