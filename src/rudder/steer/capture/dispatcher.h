@@ -2,7 +2,7 @@
 // the engine wait for one (but by the operator's policy `block`). Normative text: docs/capture.md.
 //
 //   server thread   spec()                          the request's field, checked
-//   engine thread   begin(), push(), lose(), end()  as the sequence runs
+//   engine thread   begin(), push(), end()  as the sequence runs
 //   dispatch thread copies rows out of the executor's memory, fans them out by mask
 //   one thread a consumer, with a queue of its own: a consumer that stalls or fails loses its own
 //   rows, and its own results say so
@@ -71,11 +71,10 @@ class Dispatcher {
   // The engine thread's. spec->asks must be valid for prompt_len (apply() said so).
   virtual CaptureId begin(CaptureRequest request) = 0;
   // `by_seq[i]` is the capture of StepPlan.seqs[i]: 0 for a sequence without one, and for one whose
-  // row was masked in this step. Gives the rows' memory back as soon as they are copied.
+  // row was masked in this step. Gives the rows' memory back as soon as they are copied. Rows
+  // without data are counted as lost: the results of their requests say so.
   virtual void push(std::shared_ptr<const tap::CapturedRows> rows,
                     std::span<const CaptureId> by_seq) = 0;
-  // The executor had no room for the rows of this many tokens of the sequence.
-  virtual void lose(CaptureId id, int64_t num_tokens) = 0;
   // No more rows come: consumers finish, then on_results is called.
   virtual void end(CaptureId id) = 0;
   // The same, but nothing is published: every result is an error.

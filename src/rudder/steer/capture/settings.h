@@ -11,7 +11,7 @@ namespace rudder::steer::capture {
 
 struct CaptureSettings {
   std::vector<std::string> consumers;  // "filesystem:root=DIR,fsync=false", "logging"
-  std::vector<std::string> plugins;    // "name=path/to/plugin.so[,key=value...]"
+  std::vector<std::string> plugins;    // "NAME:file=PATH[,key=value...]"
   std::string global;                  // JSON of a capture field: of every request
   std::string overload_policy = "spill";
   int64_t queue_bytes = int64_t{256} << 20;

@@ -1,0 +1,12 @@
+// Base64 with padding (RFC 4648, section 4), as the packed form of vectors has it.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+namespace rudder::steer::capture {
+
+void append_base64(std::string& out, std::span<const std::byte> bytes);
+
+}  // namespace rudder::steer::capture

@@ -1,0 +1,225 @@
+#include "rudder/steer/capture/capture_fixture.h"
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <iterator>
+
+#include "rudder/base/json.h"
+
+namespace rudder::steer::capture {
+
+namespace json = boost::json;
+
+tap::Geometry small_geometry() {
+  tap::Geometry geometry;
+  geometry.num_layers = 4;
+  geometry.hidden = 24;
+  geometry.mlp_width = {48, 48, 40, 48};
+  const auto bit = [](tap::Site site) {
+    return static_cast<uint16_t>(1u << static_cast<unsigned>(site));
+  };
+  const auto all = static_cast<uint16_t>((1u << tap::kNumSites) - 1);
+  const auto inner = static_cast<uint16_t>(all & ~bit(tap::Site::kFinalNorm));
+  geometry.sites = {inner, inner, inner, static_cast<uint16_t>(all & ~bit(tap::Site::kResidMid))};
+  geometry.dtype = tensor::DType::kBF16;
+  return geometry;
+}
+
+tap::Limits small_limits() {
+  return {.num_rows = 0,
+          .num_ops = 0,
+          .num_floats = 0,
+          .num_capture_sets = 8,
+          .capture_elements = 1 << 16};
+}
+
+uint16_t row_value(uint64_t sequence, int32_t position, const tap::CapturePoint& point, int32_t i) {
+  uint64_t x = sequence * 0x9e3779b97f4a7c15ULL +
+               static_cast<uint64_t>(position) * 0xbf58476d1ce4e5b9ULL +
+               static_cast<uint64_t>(point.point.index() * 2 + (point.after ? 1 : 0)) *
+                   0x94d049bb133111ebULL +
+               static_cast<uint64_t>(i);
+  x ^= x >> 31;
+  x *= 0xd6e8feb86659fd93ULL;
+  x ^= x >> 32;
+  // A bf16 of magnitude 2^-2 to 2^2: never NaN.
+  return static_cast<uint16_t>((x & 0x8000u) | ((125 + x % 5) << 7) | ((x >> 16) & 0x7fu));
+}
+
+FakeStep& FakeStep::add(CaptureId id, uint64_t sequence, const CaptureSpec& spec, int32_t begin,
+                        int32_t end) {
+  const auto seq = static_cast<int32_t>(by_seq_.size());
+  by_seq_.push_back(id);
+  const auto record = static_cast<size_t>(tap::record_elements(*spec.set, geometry_));
+  for (int32_t position = begin; position < end; ++position) {
+    tokens_.push_back({seq, position, 0, static_cast<int64_t>(data_.size())});
+    const size_t at = data_.size();
+    data_.resize(at + record, 0xffff);
+    for (size_t p = 0; p < spec.set->points.size(); ++p) {
+      const tap::CapturePoint& point = spec.set->points[p];
+      for (int32_t i = 0; i < geometry_.width(point.point); ++i) {
+        data_[at + static_cast<size_t>(spec.offsets[p] + i)] =
+            row_value(sequence, position, point, i);
+      }
+    }
+  }
+  return *this;
+}
+
+std::shared_ptr<bool> FakeStep::watch_lease() {
+  is_given_back_ = std::make_shared<bool>(false);
+  return is_given_back_;
+}
+
+std::shared_ptr<tap::CapturedRows> FakeStep::rows() {
+  auto rows = std::make_shared<tap::CapturedRows>();
+  auto data = std::make_shared<std::vector<uint16_t>>(std::move(data_));
+  rows->data = data->data();
+  rows->dtype = tensor::DType::kBF16;
+  rows->tokens = std::move(tokens_);
+  rows->lease =
+      std::shared_ptr<const void>(data->data(), [data, flag = is_given_back_](const void*) {
+        if (flag != nullptr) *flag = true;
+      });
+  return rows;
+}
+
+void FakeStep::push_to(Dispatcher& dispatcher) {
+  dispatcher.push(rows(), by_seq_);
+}
+
+void FakeStep::push_lost_to(Dispatcher& dispatcher) {
+  const std::shared_ptr<tap::CapturedRows> lost = rows();
+  lost->data = nullptr;
+  lost->lease.reset();
+  dispatcher.push(lost, by_seq_);
+}
+
+std::function<void(CaptureResults&&)> Inbound::results() {
+  return [this](CaptureResults&& results) {
+    std::lock_guard lock(mutex_);
+    results_.push_back(std::move(results));
+    changed_.notify_all();
+  };
+}
+
+std::function<void(CaptureEvent&&)> Inbound::events() {
+  return [this](CaptureEvent&& event) {
+    std::lock_guard lock(mutex_);
+    events_.push_back(std::move(event));
+  };
+}
+
+CaptureResults Inbound::wait() {
+  std::unique_lock lock(mutex_);
+  if (!changed_.wait_for(lock, std::chrono::seconds(20), [&] { return !results_.empty(); })) {
+    ADD_FAILURE() << "no results came";
+    return {};
+  }
+  CaptureResults first = std::move(results_.front());
+  results_.erase(results_.begin());
+  return first;
+}
+
+bool Inbound::is_empty() {
+  std::lock_guard lock(mutex_);
+  return results_.empty();
+}
+
+std::vector<CaptureEvent> Inbound::take_events() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(events_, {});
+}
+
+std::shared_ptr<const CaptureSpec> make_spec(Dispatcher& dispatcher, const std::string& text) {
+  const Result<json::value> field = parse_json(text, "test");
+  EXPECT_TRUE(field.has_value());
+  Result<std::shared_ptr<const CaptureSpec>> spec = dispatcher.spec(&*field);
+  EXPECT_TRUE(spec.has_value()) << spec.error().to_string();
+  return spec ? *spec : nullptr;
+}
+
+class TestSession final : public Session {
+ public:
+  TestSession(SessionInfo info, TestConsumer& consumer)
+      : info_(std::move(info)), consumer_(consumer) {}
+  Result<void> take(RowBatch batch) override {
+    if (consumer_.on_take) RUDDER_TRY_VOID(consumer_.on_take(info_));
+    std::lock_guard lock(consumer_.mutex_);
+    for (const Record& record : batch.records) {
+      for (const RowPlace& place : info_.rows) {
+        const auto row = batch.row(record, place);
+        consumer_.rows_.push_back(
+            {info_.request_id, record.position, place.point, {row.begin(), row.end()}});
+      }
+    }
+    return {};
+  }
+  void finish(bool, SessionDone done) override { done({}); }
+
+ private:
+  const SessionInfo info_;
+  TestConsumer& consumer_;
+};
+
+Result<std::shared_ptr<const ConsumerOptions>> TestConsumer::parse_options(
+    const json::object&, const std::vector<tap::CapturePoint>&, const std::string&) const {
+  return std::make_shared<ConsumerOptions>();
+}
+
+Result<std::shared_ptr<Session>> TestConsumer::open(SessionInfo info) {
+  return std::make_shared<TestSession>(std::move(info), *this);
+}
+
+std::vector<TestConsumer::Row> TestConsumer::rows() {
+  std::lock_guard lock(mutex_);
+  return rows_;
+}
+
+size_t TestConsumer::num_rows() {
+  std::lock_guard lock(mutex_);
+  return rows_.size();
+}
+
+TempFolder::TempFolder() {
+  std::string name = (std::filesystem::temp_directory_path() / "rudder-capture-XXXXXX").string();
+  EXPECT_NE(::mkdtemp(name.data()), nullptr);
+  path_ = name;
+}
+
+TempFolder::~TempFolder() {
+  std::error_code ignored;
+  std::filesystem::remove_all(path_, ignored);
+}
+
+std::string TempFolder::read(const std::string& name) const {
+  std::ifstream file(path_ / name, std::ios::binary);
+  EXPECT_TRUE(file.good()) << name;
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+std::vector<std::string> TempFolder::files() const {
+  std::vector<std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path_)) {
+    const std::string name = std::filesystem::relative(entry.path(), path_).string();
+    if (entry.is_regular_file() && !name.starts_with(".partial")) files.push_back(name);
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+void Gate::wait() {
+  std::unique_lock lock(mutex_);
+  opened_.wait(lock, [&] { return is_open_; });
+}
+
+void Gate::open() {
+  std::lock_guard lock(mutex_);
+  is_open_ = true;
+  opened_.notify_all();
+}
+
+}  // namespace rudder::steer::capture

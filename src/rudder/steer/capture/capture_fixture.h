@@ -1,0 +1,129 @@
+// What the tests of capture share: a small model's geometry, rows of an executor that exists only
+// here, a consumer that remembers, a folder that goes away.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <boost/json/fwd.hpp>
+#include <condition_variable>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/dispatcher.h"
+
+namespace rudder::steer::capture {
+
+// Four layers, 24 wide; mlp_act is 48 wide, 40 in layer 2; no resid_mid in layer 3.
+tap::Geometry small_geometry();
+tap::Limits small_limits();
+
+// The value at each place of each row is a function of where it is, so that any row can be checked
+// wherever it turns up.
+uint16_t row_value(uint64_t sequence, int32_t position, const tap::CapturePoint& point, int32_t i);
+
+// Tokens of sequences as an executor would give them, in one step.
+class FakeStep {
+ public:
+  explicit FakeStep(const tap::Geometry& geometry) : geometry_(geometry) {}
+  // Rows of sequence `sequence` at [begin, end).
+  FakeStep& add(CaptureId id, uint64_t sequence, const CaptureSpec& spec, int32_t begin,
+                int32_t end);
+  void push_to(Dispatcher& dispatcher);
+  // As push_to, but the executor had no buffer.
+  void push_lost_to(Dispatcher& dispatcher);
+  // Set when the rows' memory is given back.
+  std::shared_ptr<bool> watch_lease();
+
+ private:
+  std::shared_ptr<tap::CapturedRows> rows();
+
+  const tap::Geometry& geometry_;
+  std::vector<CaptureId> by_seq_;
+  std::vector<tap::CapturedToken> tokens_;
+  std::vector<uint16_t> data_;
+  std::shared_ptr<bool> is_given_back_;
+};
+
+// Results of requests, as they come.
+class Inbound {
+ public:
+  std::function<void(CaptureResults&&)> results();
+  std::function<void(CaptureEvent&&)> events();
+  // Waits for the next results; fails the test after 20 s.
+  CaptureResults wait();
+  bool is_empty();
+  std::vector<CaptureEvent> take_events();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<CaptureResults> results_;
+  std::vector<CaptureEvent> events_;
+};
+
+std::shared_ptr<const CaptureSpec> make_spec(Dispatcher& dispatcher, const std::string& json);
+
+// Remembers what it got, does what its hook says.
+class TestConsumer : public Consumer {
+ public:
+  struct Row {
+    std::string request;
+    int32_t position = 0;
+    tap::CapturePoint point;
+    std::vector<std::byte> bytes;
+  };
+
+  explicit TestConsumer(std::string name) : name_(std::move(name)) {}
+  std::string_view name() const override { return name_; }
+  Result<std::shared_ptr<const ConsumerOptions>> parse_options(
+      const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
+      const std::string& path) const override;
+  Result<std::shared_ptr<Session>> open(SessionInfo info) override;
+
+  std::vector<Row> rows();
+  size_t num_rows();
+
+  std::function<Result<void>(const SessionInfo&)> on_take;  // before the rows are remembered
+
+ private:
+  friend class TestSession;
+  const std::string name_;
+  std::mutex mutex_;
+  std::vector<Row> rows_;
+};
+
+class TempFolder {
+ public:
+  TempFolder();
+  ~TempFolder();
+  std::string path() const { return path_.string(); }
+  std::string read(const std::string& name) const;  // fails the test when there is none
+  // Files below it, without .partial, sorted.
+  std::vector<std::string> files() const;
+
+ private:
+  std::filesystem::path path_;
+};
+
+// A gate that threads wait at until it is opened.
+class Gate {
+ public:
+  void wait();
+  void open();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable opened_;
+  bool is_open_ = false;
+};
+
+}  // namespace rudder::steer::capture

@@ -1,0 +1,93 @@
+// Consumer: where captured rows go. A session is one choice of one request at one consumer. Called
+// by the dispatcher: options on any thread, all else on the consumer's own thread, so that a
+// consumer may be slow; it must not throw.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/steer/capture/result.h"
+#include "rudder/steer/capture/spec.h"
+#include "rudder/tap/capture.h"
+#include "rudder/tensor/dtype.h"
+
+namespace rudder::steer::capture {
+
+// One token's captured rows in a chunk.
+struct Record {
+  int32_t position = 0;
+  size_t begin = 0;  // bytes, in Chunk.data
+};
+
+// Records of one request, in the order of their positions, copied out of the executor's memory.
+// Immutable once shared: all consumers of the request read the same.
+struct Chunk {
+  std::vector<Record> records;
+  std::unique_ptr<std::byte[]> data;
+  size_t bytes = 0;
+};
+
+// A row of every record of a session.
+struct RowPlace {
+  tap::CapturePoint point;
+  size_t offset = 0;  // bytes, from the record's begin
+  size_t bytes = 0;
+  int32_t width = 0;  // elements
+};
+
+struct SessionInfo {
+  std::string request_id;
+  int32_t choice = 0;
+  int32_t prompt_len = 0;
+  bool stream = false;
+  bool by_operator = false;
+  tensor::DType dtype = tensor::DType::kBF16;  // of the rows
+  std::vector<RowPlace> rows;                  // by (layer, site)
+  std::shared_ptr<const ConsumerOptions> options;
+  // Sends an event of this position to the client; payload: JSON text of an object.
+  std::function<void(int32_t position, std::string payload)> emit;
+};
+
+// A session's part of a chunk.
+struct RowBatch {
+  std::shared_ptr<const Chunk> chunk;
+  std::vector<Record> records;
+
+  std::span<const std::byte> row(const Record& record, const RowPlace& place) const {
+    return {chunk->data.get() + record.begin + place.offset, place.bytes};
+  }
+};
+
+// The consumer's name is filled in by the dispatcher.
+using SessionDone = std::function<void(ConsumerResult)>;
+
+class Session {
+ public:
+  virtual ~Session() = default;
+  // May keep the batch: its memory counts against the consumer's queue until it is given back. An
+  // Error ends the session: its result is that error, and finish(cancelled) follows.
+  virtual Result<void> take(RowBatch batch) = 0;
+  // No more rows come. Calls `done` once, at once or later, on any thread. Cancelled: what is not
+  // yet published is dropped, and the result is of no interest. The dispatcher lets go of the
+  // session after this call: one that calls `done` later keeps itself alive.
+  virtual void finish(bool cancelled, SessionDone done) = 0;
+};
+
+class Consumer : public OptionsParser {
+ public:
+  virtual Result<std::shared_ptr<Session>> open(SessionInfo info) = 0;
+};
+
+// "bfloat16", "float16", "float32": as numpy and the packed form of vectors spell them.
+std::string_view dtype_spelling(tensor::DType dtype);
+
+// A row as floats: `out` has the row's width.
+void decode_row(std::span<const std::byte> row, tensor::DType dtype, std::span<float> out);
+
+}  // namespace rudder::steer::capture

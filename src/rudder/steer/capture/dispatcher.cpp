@@ -1,0 +1,473 @@
+#include "rudder/steer/capture/dispatcher.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <boost/json.hpp>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/base/json.h"
+#include "rudder/base/log.h"
+#include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/consumers.h"
+#include "rudder/steer/capture/inbox.h"
+#include "rudder/steer/capture/lane.h"
+
+namespace rudder::steer::capture {
+namespace {
+
+namespace json = boost::json;
+
+constexpr int64_t kMaxStopUs = 5'000'000;
+constexpr int64_t kIdleUs = 60'000'000;
+
+class ThreadedDispatcher final : public Dispatcher {
+ public:
+  ThreadedDispatcher(Parts parts, const CaptureSettings& settings)
+      : policy_(settings.overload_policy == "block"  ? OverloadPolicy::kBlock
+                : settings.overload_policy == "drop" ? OverloadPolicy::kDrop
+                                                     : OverloadPolicy::kSpill),
+        block_timeout_us_(static_cast<int64_t>(settings.block_timeout_seconds * 1e6)),
+        result_timeout_us_(static_cast<int64_t>(settings.result_timeout_seconds * 1e6)) {
+    context_.geometry = std::move(parts.geometry);
+    context_.limits = parts.limits;
+  }
+  ~ThreadedDispatcher() override { stop(); }
+
+  Result<void> open(std::vector<std::shared_ptr<Consumer>> consumers,
+                    const CaptureSettings& settings);
+
+  Result<std::shared_ptr<const CaptureSpec>> spec(const json::value* field) override;
+  CaptureId begin(CaptureRequest request) override;
+  void push(std::shared_ptr<const tap::CapturedRows> rows,
+            std::span<const CaptureId> by_seq) override;
+  void end(CaptureId id) override {
+    if (id.value != 0) inbox_->post(EndMessage{id, false});
+  }
+  void cancel(CaptureId id) override {
+    if (id.value != 0) inbox_->post(EndMessage{id, true});
+  }
+  CaptureStats stats() const override;
+
+ private:
+  void run();
+  bool handle(Message& message);  // false: stop
+  void hand_out(const RowsMessage& message);
+  void hand_out(OpenRequest& request, const tap::CapturedRows& rows,
+                std::span<const tap::CapturedToken> tokens);
+  void end(OpenRequest& request, bool cancelled);
+  void settle(CaptureId id);
+  void close_late(int64_t now);
+  ConsumerResult outcome(const OpenRequest& request, size_t ask);
+  void answer(OpenRequest& request);
+  void close(OpenRequest& request);
+  void stop();
+  std::shared_ptr<Seat> make_seat(const std::shared_ptr<OpenRequest>& request, size_t ask);
+  OpenRequest* find(CaptureId id);
+  Lane& lane_of(const OpenRequest& request, size_t ask) {
+    return *lanes_[static_cast<size_t>(request.asked.spec->asks[ask].consumer)];
+  }
+
+  const OverloadPolicy policy_;
+  const int64_t block_timeout_us_;
+  const int64_t result_timeout_us_;
+  SpecContext context_;
+  std::vector<ParsedAsk> operator_asks_;
+  std::vector<std::shared_ptr<Lane>> lanes_;  // by consumer
+  const std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
+  std::thread thread_;
+  std::atomic<uint64_t> next_id_{1};
+
+  std::mutex sets_mutex_;
+  std::vector<std::weak_ptr<const tap::CaptureSet>> sets_;
+
+  std::atomic<uint64_t> batches_{0};
+  std::atomic<uint64_t> tokens_{0};
+  std::atomic<uint64_t> lost_tokens_{0};
+  std::atomic<int64_t> open_requests_{0};
+  std::atomic<uint64_t> block_us_{0};
+
+  // The dispatch thread's.
+  std::unordered_map<CaptureId, std::shared_ptr<OpenRequest>> requests_;
+  std::deque<std::pair<int64_t, CaptureId>> deadlines_;  // ascending
+};
+
+Result<void> ThreadedDispatcher::open(std::vector<std::shared_ptr<Consumer>> consumers,
+                                      const CaptureSettings& settings) {
+  for (const std::shared_ptr<Consumer>& consumer : consumers) {
+    const auto same = [&](const OptionsParser* other) { return other->name() == consumer->name(); };
+    if (std::ranges::any_of(context_.consumers, same)) {
+      return fail(ErrorCode::kInvalidArgument, "two capture consumers have this name",
+                  std::string(consumer->name()));
+    }
+    context_.consumers.push_back(consumer.get());
+  }
+  if (!settings.global.empty()) {
+    if (!context_.limits.capture()) {
+      return fail(ErrorCode::kInvalidArgument, "capture is off", "capture-global");
+    }
+    RUDDER_TRY(const json::value field, parse_json(settings.global, "capture-global"));
+    RUDDER_TRY(operator_asks_, parse_asks(field, "capture-global", context_));
+    for (ParsedAsk& ask : operator_asks_) ask.ask.by_operator = true;
+    RUDDER_TRY_VOID(combine(operator_asks_, context_));
+  }
+  for (std::shared_ptr<Consumer>& consumer : consumers) {
+    lanes_.push_back(Lane::start(std::move(consumer), {.policy = policy_,
+                                                       .max_bytes = settings.queue_bytes,
+                                                       .spill_dir = settings.spill_dir,
+                                                       .spill_bytes = settings.spill_bytes}));
+  }
+  thread_ = std::thread([this] { run(); });
+  return {};
+}
+
+Result<std::shared_ptr<const CaptureSpec>> ThreadedDispatcher::spec(const json::value* field) {
+  const bool is_asked = field != nullptr && !field->is_null();
+  if (!is_asked && operator_asks_.empty()) return std::shared_ptr<const CaptureSpec>();
+  if (!context_.limits.capture()) {
+    return fail(ErrorCode::kInvalidArgument, "this server was started without capture", "capture");
+  }
+  std::vector<ParsedAsk> asks = operator_asks_;
+  if (is_asked) {
+    RUDDER_TRY(std::vector<ParsedAsk> asked, parse_asks(*field, "capture", context_));
+    std::ranges::move(asked, std::back_inserter(asks));
+  }
+  if (asks.empty()) return std::shared_ptr<const CaptureSpec>();
+  RUDDER_TRY(CaptureSpec made, combine(std::move(asks), context_));
+  std::lock_guard lock(sets_mutex_);
+  std::erase_if(sets_, [](const auto& set) { return set.expired(); });
+  for (const std::weak_ptr<const tap::CaptureSet>& known : sets_) {
+    const std::shared_ptr<const tap::CaptureSet> set = known.lock();
+    if (set != nullptr && set->points == made.set->points) {
+      made.set = set;
+      return std::make_shared<const CaptureSpec>(std::move(made));
+    }
+  }
+  sets_.push_back(made.set);
+  return std::make_shared<const CaptureSpec>(std::move(made));
+}
+
+std::shared_ptr<Seat> ThreadedDispatcher::make_seat(const std::shared_ptr<OpenRequest>& request,
+                                                    size_t ask_number) {
+  const CaptureRequest& asked = request->asked;
+  const Ask& ask = asked.spec->asks[ask_number];
+  auto seat = std::make_shared<Seat>();
+  Result<std::vector<tap::PositionRange>> ranges = asked_ranges(ask, asked.prompt_len);
+  RUDDER_CHECK(ranges.has_value(), "begin() of a capture that apply() refused");
+  seat->ranges = std::move(*ranges);
+  const size_t item_bytes = tensor::dtype_bytes(context_.geometry.dtype);
+  for (const int32_t number : ask.points) {
+    const tap::CapturePoint& point = asked.spec->set->points[static_cast<size_t>(number)];
+    const auto offset = static_cast<size_t>(asked.spec->offsets[static_cast<size_t>(number)]);
+    const int32_t width = context_.geometry.width(point.point);
+    seat->info.rows.push_back(
+        {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
+  }
+  seat->info.request_id = asked.request_id;
+  seat->info.choice = asked.choice;
+  seat->info.prompt_len = asked.prompt_len;
+  seat->info.stream = asked.stream;
+  seat->info.by_operator = ask.by_operator;
+  seat->info.dtype = context_.geometry.dtype;
+  seat->info.options = ask.options;
+  const std::weak_ptr<OpenRequest> weak = request;
+  if (asked.on_event && !ask.by_operator) {
+    seat->info.emit = [weak, name = std::string(lane_of(*request, ask_number).consumer().name())](
+                          int32_t position, std::string payload) {
+      const std::shared_ptr<OpenRequest> open = weak.lock();
+      if (open == nullptr) return;
+      std::lock_guard lock(open->mutex);
+      if (open->is_reported) return;
+      open->asked.on_event({name, open->asked.choice, position, std::move(payload)});
+    };
+  }
+  seat->deliver = [weak, ask_number, inbox = inbox_](ConsumerResult result) {
+    const std::shared_ptr<OpenRequest> open = weak.lock();
+    if (open == nullptr) return;
+    {
+      std::lock_guard lock(open->mutex);
+      std::optional<ConsumerResult>& slot = open->results[ask_number];
+      if (slot) return;
+      slot = std::move(result);
+    }
+    inbox->post(ResultMessage{open->id});
+  };
+  return seat;
+}
+
+CaptureId ThreadedDispatcher::begin(CaptureRequest asked) {
+  auto request = std::make_shared<OpenRequest>();
+  request->id = CaptureId(next_id_.fetch_add(1));
+  request->asked = std::move(asked);
+  const CaptureSpec& spec = *request->asked.spec;
+  Result<std::vector<tap::PositionRange>> captured =
+      captured_ranges(spec, request->asked.prompt_len);
+  RUDDER_CHECK(captured.has_value(), "begin() of a capture that apply() refused");
+  request->captured = std::move(*captured);
+  request->record_elements = tap::record_elements(*spec.set, context_.geometry);
+  request->results.resize(spec.asks.size());
+  for (size_t ask = 0; ask < spec.asks.size(); ++ask) {
+    request->seats.push_back(make_seat(request, ask));
+  }
+  const CaptureId id = request->id;
+  inbox_->post(BeginMessage{std::move(request)});
+  return id;
+}
+
+void ThreadedDispatcher::push(std::shared_ptr<const tap::CapturedRows> rows,
+                              std::span<const CaptureId> by_seq) {
+  if (rows == nullptr || rows->tokens.empty()) return;
+  inbox_->post(RowsMessage{std::move(rows), {by_seq.begin(), by_seq.end()}});
+  if (policy_ != OverloadPolicy::kBlock) return;
+  const int64_t before = now_us();
+  for (const std::shared_ptr<Lane>& lane : lanes_) lane->backlog().wait_for_room(block_timeout_us_);
+  block_us_ += static_cast<uint64_t>(now_us() - before);
+}
+
+CaptureStats ThreadedDispatcher::stats() const {
+  CaptureStats stats{.consumers = {},
+                     .batches = batches_,
+                     .tokens = tokens_,
+                     .lost_tokens = lost_tokens_,
+                     .open_requests = open_requests_,
+                     .block_us = block_us_};
+  for (const std::shared_ptr<Lane>& lane : lanes_) stats.consumers.push_back(lane->stats());
+  return stats;
+}
+
+OpenRequest* ThreadedDispatcher::find(CaptureId id) {
+  const auto found = requests_.find(id);
+  return found == requests_.end() ? nullptr : found->second.get();
+}
+
+void ThreadedDispatcher::run() {
+  std::deque<Message> messages;
+  while (true) {
+    inbox_->take(messages, deadlines_.empty() ? now_us() + kIdleUs : deadlines_.front().first);
+    for (; !messages.empty(); messages.pop_front()) {
+      if (!handle(messages.front())) return;
+    }
+    close_late(now_us());
+  }
+}
+
+bool ThreadedDispatcher::handle(Message& message) {
+  if (auto* begun = std::get_if<BeginMessage>(&message)) {
+    OpenRequest& request = *begun->request;
+    for (size_t ask = 0; ask < request.seats.size(); ++ask) {
+      lane_of(request, ask).open(request.seats[ask]);
+    }
+    requests_.emplace(request.id, std::move(begun->request));
+    open_requests_ = static_cast<int64_t>(requests_.size());
+  } else if (auto* rows = std::get_if<RowsMessage>(&message)) {
+    hand_out(*rows);
+  } else if (auto* ended = std::get_if<EndMessage>(&message)) {
+    if (OpenRequest* request = find(ended->id)) end(*request, ended->cancelled);
+  } else if (auto* result = std::get_if<ResultMessage>(&message)) {
+    settle(result->id);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+void ThreadedDispatcher::hand_out(const RowsMessage& message) {
+  RUDDER_CHECK(message.rows->dtype == context_.geometry.dtype);
+  const std::vector<tap::CapturedToken>& tokens = message.rows->tokens;
+  ++batches_;
+  tokens_ += tokens.size();
+  for (size_t begin = 0; begin < tokens.size();) {
+    size_t end = begin + 1;
+    while (end < tokens.size() && tokens[end].seq == tokens[begin].seq) ++end;
+    const auto seq = static_cast<size_t>(tokens[begin].seq);
+    RUDDER_CHECK(seq < message.by_seq.size());
+    OpenRequest* request = find(message.by_seq[seq]);
+    if (request != nullptr && request->deadline_us == 0) {
+      hand_out(*request, *message.rows, std::span(tokens).subspan(begin, end - begin));
+    }
+    begin = end;
+  }
+}
+
+void ThreadedDispatcher::hand_out(OpenRequest& request, const tap::CapturedRows& rows,
+                                  std::span<const tap::CapturedToken> tokens) {
+  if (rows.data == nullptr) {
+    request.num_lost += static_cast<int64_t>(tokens.size());
+    lost_tokens_ += tokens.size();
+    return;
+  }
+  const size_t item_bytes = tensor::dtype_bytes(rows.dtype);
+  const size_t record_bytes = static_cast<size_t>(request.record_elements) * item_bytes;
+  auto chunk = std::make_shared<Chunk>();
+  chunk->data = std::make_unique_for_overwrite<std::byte[]>(tokens.size() * record_bytes);
+  for (const tap::CapturedToken& token : tokens) {
+    if (token.position < request.next_position) continue;  // run again after a preemption
+    if (!contains(request.captured, token.position)) continue;
+    request.next_position = token.position + 1;
+    std::memcpy(
+        chunk->data.get() + chunk->bytes,
+        static_cast<const std::byte*>(rows.data) + static_cast<size_t>(token.begin) * item_bytes,
+        record_bytes);
+    chunk->records.push_back({token.position, chunk->bytes});
+    chunk->bytes += record_bytes;
+  }
+  if (chunk->records.empty()) return;
+  const std::shared_ptr<const Chunk> shared = std::move(chunk);
+  for (size_t ask = 0; ask < request.seats.size(); ++ask) {
+    lane_of(request, ask).rows(request.seats[ask], shared);
+  }
+}
+
+void ThreadedDispatcher::end(OpenRequest& request, bool cancelled) {
+  if (request.deadline_us != 0) return;
+  request.deadline_us = now_us() + result_timeout_us_;
+  deadlines_.emplace_back(request.deadline_us, request.id);
+  for (size_t ask = 0; ask < request.seats.size(); ++ask) {
+    Lane& lane = lane_of(request, ask);
+    lane.end(request.seats[ask], cancelled);
+    if (!lane.is_stuck(result_timeout_us_)) continue;
+    std::lock_guard lock(request.mutex);
+    request.results[ask] = {.consumer = {},
+                            .status = Status::kError,
+                            .error = "the consumer is stuck in an earlier request",
+                            .payload = {}};
+  }
+  if (!request.asked.wait) answer(request);
+  settle(request.id);
+}
+
+void ThreadedDispatcher::settle(CaptureId id) {
+  OpenRequest* request = find(id);
+  if (request == nullptr || request->deadline_us == 0) return;
+  {
+    std::lock_guard lock(request->mutex);
+    if (!std::ranges::all_of(request->results, [](const auto& r) { return r.has_value(); })) return;
+  }
+  close(*request);
+}
+
+void ThreadedDispatcher::close_late(int64_t now) {
+  while (!deadlines_.empty() && deadlines_.front().first <= now) {
+    OpenRequest* request = find(deadlines_.front().second);
+    deadlines_.pop_front();
+    if (request != nullptr) close(*request);
+  }
+}
+
+// The result of one consumer, as it is now. Called with the request's mutex held.
+ConsumerResult ThreadedDispatcher::outcome(const OpenRequest& request, size_t ask) {
+  const int64_t num_dropped = request.seats[ask]->num_dropped;
+  ConsumerResult result;
+  if (request.results[ask]) {
+    result = *request.results[ask];
+  } else if (request.asked.wait) {
+    result.status = Status::kError;
+    result.error = "the consumer did not finish in time";
+  } else {
+    result.status = Status::kPending;
+  }
+  if (result.status == Status::kOk && (num_dropped > 0 || request.num_lost > 0)) {
+    result.status = Status::kPartialError;
+    result.error = fmt::format(
+        "{} rows were dropped because the consumer fell behind, {} tokens because the capture "
+        "buffer was full",
+        num_dropped, request.num_lost);
+  }
+  result.consumer = lane_of(request, ask).consumer().name();
+  return result;
+}
+
+void ThreadedDispatcher::answer(OpenRequest& request) {
+  const std::vector<Ask>& asks = request.asked.spec->asks;
+  CaptureResults results;
+  {
+    std::lock_guard lock(request.mutex);
+    if (request.is_reported) return;
+    request.is_reported = true;
+    for (size_t i = 0; i < asks.size(); ++i) {
+      if (!asks[i].by_operator) results.push_back(outcome(request, i));
+    }
+    for (size_t i = 0; i < asks.size(); ++i) {
+      const std::string name(lane_of(request, i).consumer().name());
+      if (std::ranges::find(results, name, &ConsumerResult::consumer) == results.end()) {
+        results.push_back({name, Status::kNotRequested, {}, {}});
+      }
+    }
+  }
+  if (request.asked.on_results) request.asked.on_results(std::move(results));
+}
+
+void ThreadedDispatcher::close(OpenRequest& request) {
+  answer(request);
+  {
+    std::lock_guard lock(request.mutex);
+    for (size_t i = 0; i < request.seats.size(); ++i) {
+      ConsumerResult result = outcome(request, i);
+      if (result.status == Status::kPending) result.status = Status::kError;  // it never came
+      lane_of(request, i).count_result(result.status);
+      if (!request.asked.spec->asks[i].by_operator || result.error.empty()) continue;
+      log_warn("capture {} of {}: {}", result.consumer, request.asked.request_id, result.error);
+    }
+  }
+  requests_.erase(request.id);
+  open_requests_ = static_cast<int64_t>(requests_.size());
+}
+
+void ThreadedDispatcher::stop() {
+  if (!thread_.joinable()) return;
+  inbox_->post(StopMessage{});
+  thread_.join();
+  // From here on this thread is the dispatch thread. What had ended gets the time to be published.
+  const int64_t until = now_us() + std::min(result_timeout_us_, kMaxStopUs);
+  std::vector<CaptureId> open;
+  for (const auto& [id, request] : requests_) {
+    if (request->deadline_us == 0) open.push_back(id);
+  }
+  for (const CaptureId id : open) {
+    if (OpenRequest* request = find(id)) end(*request, true);
+  }
+  for (const std::shared_ptr<Lane>& lane : lanes_) lane->close();
+  for (const std::shared_ptr<Lane>& lane : lanes_) {
+    if (lane->join(std::max<int64_t>(until - now_us(), 0))) continue;
+    log_warn("capture: consumer {} does not come back, its thread is left behind",
+             lane->consumer().name());
+  }
+  std::vector<CaptureId> left;
+  for (const auto& [id, request] : requests_) left.push_back(id);
+  for (const CaptureId id : left) settle(id);
+  std::deque<Message> messages;
+  while (!requests_.empty() && now_us() < until) {
+    inbox_->take(messages, until);
+    for (; !messages.empty(); messages.pop_front()) handle(messages.front());
+  }
+  while (!requests_.empty()) close(*requests_.begin()->second);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Dispatcher>> Dispatcher::create(Parts parts,
+                                                       const CaptureSettings& settings) {
+  RUDDER_TRY(std::vector<std::shared_ptr<Consumer>> consumers,
+             make_consumers(settings, parts.geometry, parts.lookup));
+  std::ranges::move(parts.consumers, std::back_inserter(consumers));
+  parts.consumers.clear();
+  auto dispatcher = std::make_unique<ThreadedDispatcher>(std::move(parts), settings);
+  RUDDER_TRY_VOID(dispatcher->open(std::move(consumers), settings));
+  return dispatcher;
+}
+
+Result<void> Dispatcher::apply(const CaptureSpec& spec, int32_t prompt_len,
+                               tap::SequenceTaps& taps) {
+  RUDDER_TRY(taps.captured, captured_ranges(spec, prompt_len));
+  taps.capture = spec.set;
+  return {};
+}
+
+}  // namespace rudder::steer::capture

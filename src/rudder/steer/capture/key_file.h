@@ -1,0 +1,45 @@
+// KeyFile: the rows of one (request, layer, site) in a file of their own, raw and in order, with a
+// JSON file beside it that says what they are. The thread of one writer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/sha256.h"
+#include "rudder/steer/capture/store.h"
+#include "rudder/steer/capture/writer_pool.h"
+
+namespace rudder::steer::capture {
+
+class KeyFile {
+ public:
+  KeyFile(std::shared_ptr<Store> store, RowPlace place, tensor::DType dtype)
+      : store_(std::move(store)), place_(place), dtype_(dtype) {}
+
+  // An Error ends the key: nothing of it is published.
+  Result<void> append(Writer& writer, int32_t position, std::span<const std::byte> row);
+  // "LAYER_SITE.bin", then "LAYER_SITE.json": who finds the second finds the first whole. `about`
+  // is put into the JSON: `"key":value,...` of the request. Empty when there are no rows.
+  Result<std::vector<std::string>> publish(Writer& writer, const Folder& folder,
+                                           const std::string& about);
+  void discard(Writer& writer);
+
+ private:
+  Result<void> flush(Writer& writer);
+  std::string sidecar(const std::string& about);
+
+  const std::shared_ptr<Store> store_;
+  const RowPlace place_;
+  const tensor::DType dtype_;
+  std::unique_ptr<PartialFile> file_;  // null before the first row
+  std::vector<std::byte> buffer_;
+  std::vector<int32_t> positions_;
+  Sha256 hash_;
+};
+
+}  // namespace rudder::steer::capture

@@ -1,0 +1,22 @@
+// The consumer `response`: values in the answer to the client, or as an event a token when the
+// answer streams. Request options:
+//   "values": any of ["rows", "norms", "probes"]; default: probes when there are some, else rows
+//   "dtype":  of rows: that of the activations (default) or "float32"
+//   "probes": {name: [floats] | "name of a registered vector"}
+//   "measure": of probes: "dot" h.v (default), "projection" h.v/|v|, "cosine" h.v/(|h||v|)
+// The form of the payload: docs/capture.md.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "rudder/steer/capture/consumer.h"
+#include "rudder/tap/site.h"
+
+namespace rudder::steer::capture {
+
+// `max_bytes` bounds what all open answers together hold.
+std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
+                                                 int64_t max_bytes);
+
+}  // namespace rudder::steer::capture

@@ -1,0 +1,171 @@
+#include "rudder/steer/capture/response_options.h"
+
+#include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+
+#include "rudder/steer/capture/row_numbers.h"
+
+namespace rudder::steer::capture {
+namespace {
+
+namespace json = boost::json;
+
+constexpr size_t kMaxProbes = 256;
+
+tl::unexpected<Error> bad(std::string message, const std::string& path) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message), path);
+}
+
+class ResponseOptionsReader {
+ public:
+  ResponseOptionsReader(const std::vector<tap::CapturePoint>& points, std::string path,
+                        const tap::Geometry& geometry, const VectorLookup& lookup)
+      : points_(points), path_(std::move(path)), geometry_(geometry), lookup_(lookup) {}
+
+  Result<std::shared_ptr<const ResponseOptions>> read(const json::object& fields) {
+    bool has_values = false;
+    for (const auto& [key, value] : fields) {
+      const std::string at = fmt::format("{}.{}", path_, std::string_view(key));
+      if (key == "values") {
+        has_values = true;
+        RUDDER_TRY_VOID(read_values(value, at));
+      } else if (key == "dtype") {
+        RUDDER_TRY_VOID(read_dtype(value, at));
+      } else if (key == "probes") {
+        RUDDER_TRY_VOID(read_probes(value, at));
+      } else if (key == "measure") {
+        RUDDER_TRY_VOID(read_measure(value, at));
+      } else {
+        return bad("unknown field: values, dtype, probes and measure are known", at);
+      }
+    }
+    if (!has_values) options_->rows = options_->probes.empty();
+    if (wants_probes_ && options_->probes.empty()) return bad("is required", path_ + ".probes");
+    return std::shared_ptr<const ResponseOptions>(options_);
+  }
+
+ private:
+  Result<void> read_values(const json::value& value, const std::string& path) {
+    const json::array* list = value.if_array();
+    if (list == nullptr || list->empty()) {
+      return bad(R"(must be a list of "rows", "norms" and "probes")", path);
+    }
+    for (size_t i = 0; i < list->size(); ++i) {
+      const json::value& entry = (*list)[i];
+      if (entry == "rows") {
+        options_->rows = true;
+      } else if (entry == "norms") {
+        options_->norms = true;
+      } else if (entry == "probes") {
+        wants_probes_ = true;
+      } else {
+        return bad("must be rows, norms or probes", fmt::format("{}[{}]", path, i));
+      }
+    }
+    return {};
+  }
+
+  Result<void> read_dtype(const json::value& value, const std::string& path) {
+    const std::string_view own = dtype_spelling(geometry_.dtype);
+    options_->as_float32 = value == "float32";
+    if (options_->as_float32 || value == json::string(own)) return {};
+    return bad(fmt::format("must be {}float32", own == "float32" ? "" : fmt::format("{} or ", own)),
+               path);
+  }
+
+  Result<void> read_measure(const json::value& value, const std::string& path) {
+    if (value == "dot") {
+      options_->measure = Measure::kDot;
+    } else if (value == "projection") {
+      options_->measure = Measure::kProjection;
+    } else if (value == "cosine") {
+      options_->measure = Measure::kCosine;
+    } else {
+      return bad("must be dot, projection or cosine", path);
+    }
+    return {};
+  }
+
+  Result<void> read_probes(const json::value& value, const std::string& path) {
+    const json::object* object = value.if_object();
+    if (object == nullptr || object->empty()) {
+      return bad("must be an object of at least one probe: {\"name\": [numbers]}", path);
+    }
+    if (object->size() > kMaxProbes) {
+      return bad(fmt::format("{} probes, the limit is {}", object->size(), kMaxProbes), path);
+    }
+    for (const auto& [name, vector] : *object) {
+      const std::string at = fmt::format("{}.{}", path, std::string_view(name));
+      Probe probe{.name = std::string(name), .vectors = {}, .norms = {}};
+      for (const tap::CapturePoint& point : points_) {
+        RUDDER_TRY(std::vector<float> values, read_vector(vector, point.point, at));
+        const double norm = std::sqrt(dot(values, values));
+        if (norm == 0) return bad("the vector is zero", at);
+        probe.norms.push_back(norm);
+        probe.vectors.push_back(std::move(values));
+      }
+      options_->probes.push_back(std::move(probe));
+    }
+    return {};
+  }
+
+  Result<std::vector<float>> read_vector(const json::value& value, tap::Point point,
+                                         const std::string& path) {
+    const auto width = static_cast<size_t>(geometry_.width(point));
+    if (value.is_string() && lookup_) {
+      RUDDER_TRY(std::vector<float> named, lookup_(std::string_view(value.get_string()), point));
+      if (named.size() == width) return named;
+      return bad(fmt::format("has {} numbers, a row of {}.{} {}", named.size(),
+                             tap::site_name(point.site), point.layer, width),
+                 path);
+    }
+    const json::array* list = value.if_array();
+    if (list == nullptr) return bad("must be a list of numbers or a registered name", path);
+    if (list->size() != width) {
+      return bad(fmt::format("has {} numbers, a row of {}.{} {}", list->size(),
+                             tap::site_name(point.site), point.layer, width),
+                 path);
+    }
+    std::vector<float> values(width);
+    for (size_t i = 0; i < width; ++i) {
+      const Result<double> number = read_number((*list)[i]);
+      if (!number) return bad(number.error().message, fmt::format("{}[{}]", path, i));
+      values[i] = static_cast<float>(*number);
+    }
+    return values;
+  }
+
+  static Result<double> read_number(const json::value& value) {
+    double number = 0;
+    if (value.is_double()) {
+      number = value.get_double();
+    } else if (value.is_int64()) {
+      number = static_cast<double>(value.get_int64());
+    } else {
+      return fail(ErrorCode::kInvalidArgument, "must be a number");
+    }
+    if (!std::isfinite(static_cast<float>(number))) {
+      return fail(ErrorCode::kInvalidArgument, "does not fit float32");
+    }
+    return number;
+  }
+
+  const std::vector<tap::CapturePoint>& points_;
+  const std::string path_;
+  const tap::Geometry& geometry_;
+  const VectorLookup& lookup_;
+  bool wants_probes_ = false;
+  std::shared_ptr<ResponseOptions> options_ = std::make_shared<ResponseOptions>();
+};
+
+}  // namespace
+
+Result<std::shared_ptr<const ResponseOptions>> parse_response_options(
+    const json::object& fields, const std::vector<tap::CapturePoint>& points,
+    const std::string& path, const tap::Geometry& geometry, const VectorLookup& lookup) {
+  return ResponseOptionsReader(points, path, geometry, lookup).read(fields);
+}
+
+}  // namespace rudder::steer::capture

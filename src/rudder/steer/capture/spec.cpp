@@ -1,0 +1,328 @@
+#include "rudder/steer/capture/spec.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+
+#include "rudder/base/check.h"
+
+namespace rudder::steer::capture {
+namespace {
+
+namespace json = boost::json;
+
+tl::unexpected<Error> bad(std::string message, const std::string& path) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message), path);
+}
+
+std::string_view to_view(const json::string& text) {
+  return {text.data(), text.size()};
+}
+
+// A whole number in [low, high]; 10.0 counts as one.
+Result<int32_t> read_int(const json::value& value, int64_t low, int64_t high,
+                         const std::string& path) {
+  double number = 0;
+  if (const int64_t* whole = value.if_int64()) {
+    if (*whole >= low && *whole <= high) return static_cast<int32_t>(*whole);
+  } else if (value.is_double()) {
+    number = value.get_double();
+    if (number == std::floor(number) && number >= static_cast<double>(low) &&
+        number <= static_cast<double>(high)) {
+      return static_cast<int32_t>(number);
+    }
+  }
+  return bad(fmt::format("must be a whole number from {} to {}", low, high), path);
+}
+
+class SiteParser {
+ public:
+  SiteParser(const tap::Geometry& geometry, bool after) : geometry_(geometry), after_(after) {}
+
+  Result<void> add_sites(const json::value& sites, const std::string& path) {
+    const json::object* object = sites.if_object();
+    if (object == nullptr || object->empty()) {
+      return bad("must be an object of at least one site: {\"resid_post\": [10]}", path);
+    }
+    for (const auto& [key, layers] : *object) {
+      const std::string at = fmt::format("{}.{}", path, std::string_view(key));
+      Result<tap::SiteRef> site = tap::parse_site(std::string_view(key));
+      if (!site) return bad(site.error().message, at);
+      if (site->layer >= 0) {
+        RUDDER_TRY_VOID(one_layer(*site, layers, at));
+      } else {
+        RUDDER_TRY_VOID(add_layers(site->site, layers, at));
+      }
+    }
+    return {};
+  }
+
+  Result<std::vector<tap::CapturePoint>> take(const std::string& path) {
+    std::ranges::sort(points_, {}, [](const tap::CapturePoint& p) { return p.point.index(); });
+    const auto twice = std::ranges::adjacent_find(points_);
+    if (twice != points_.end()) {
+      return bad(fmt::format("names layer {} of {} twice", twice->point.layer,
+                             tap::site_name(twice->point.site)),
+                 path);
+    }
+    return std::move(points_);
+  }
+
+ private:
+  // "resid_post.10": the layer is in the name, the value can only say yes.
+  Result<void> one_layer(const tap::SiteRef& site, const json::value& value,
+                         const std::string& path) {
+    const bool yes = (value.is_bool() && value.get_bool()) ||
+                     (value.is_string() && to_view(value.get_string()) == "all");
+    if (!yes) return bad("the name has a layer: its value must be true", path);
+    return add({site.layer, site.site}, path);
+  }
+
+  Result<void> add_layers(tap::Site site, const json::value& layers, const std::string& path) {
+    if (layers.is_string() && to_view(layers.get_string()) == "all") {
+      const size_t before = points_.size();
+      for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+        if (geometry_.has({layer, site})) points_.push_back({{layer, site}, after_});
+      }
+      if (points_.size() == before) return bad("no layer of this model has this site", path);
+      return {};
+    }
+    if (const json::array* list = layers.if_array()) return add_list(site, *list, path);
+    const json::object* object = layers.if_object();
+    if (object == nullptr || object->empty()) {
+      return bad(R"(must be a list of layers, "all" or {"ranges": [[first, last]]})", path);
+    }
+    for (const auto& [key, value] : *object) {
+      const std::string at = fmt::format("{}.{}", path, std::string_view(key));
+      const json::array* list = value.if_array();
+      if (list == nullptr) return bad("must be a list", at);
+      if (key == "layers") {
+        RUDDER_TRY_VOID(add_list(site, *list, at));
+      } else if (key == "ranges") {
+        RUDDER_TRY_VOID(add_ranges(site, *list, at));
+      } else {
+        return bad("unknown field: layers and ranges are known", at);
+      }
+    }
+    return {};
+  }
+
+  Result<void> add_list(tap::Site site, const json::array& list, const std::string& path) {
+    if (list.empty()) return bad("names no layer", path);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string at = fmt::format("{}[{}]", path, i);
+      RUDDER_TRY(const int32_t layer, read_int(list[i], 0, geometry_.num_layers - 1, at));
+      RUDDER_TRY_VOID(add({layer, site}, at));
+    }
+    return {};
+  }
+
+  Result<void> add_ranges(tap::Site site, const json::array& list, const std::string& path) {
+    if (list.empty()) return bad("names no layer", path);
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string at = fmt::format("{}[{}]", path, i);
+      const json::array* pair = list[i].if_array();
+      if (pair == nullptr || pair->size() != 2) return bad("must be [first, last]", at);
+      RUDDER_TRY(const int32_t first, read_int((*pair)[0], 0, geometry_.num_layers - 1, at));
+      RUDDER_TRY(const int32_t last, read_int((*pair)[1], first, geometry_.num_layers - 1, at));
+      for (int32_t layer = first; layer <= last; ++layer) {
+        RUDDER_TRY_VOID(add({layer, site}, at));
+      }
+    }
+    return {};
+  }
+
+  Result<void> add(tap::Point point, const std::string& path) {
+    const Result<void> known = geometry_.check(point);
+    if (!known) return bad(known.error().message, path);
+    if (points_.size() >= static_cast<size_t>(geometry_.num_points())) {
+      return bad("names more points than the model has", path);
+    }
+    points_.push_back({point, after_});
+    return {};
+  }
+
+  const tap::Geometry& geometry_;
+  bool after_;
+  std::vector<tap::CapturePoint> points_;
+};
+
+Result<void> parse_positions(const json::value& value, const std::string& path, Ask& ask) {
+  if (const json::array* list = value.if_array()) {
+    if (list->empty()) return bad("names no position", path);
+    if (list->size() > kMaxListedPositions) {
+      return bad(fmt::format("{} positions, the limit is {}", list->size(), kMaxListedPositions),
+                 path);
+    }
+    ask.positions = Positions::kListed;
+    for (size_t i = 0; i < list->size(); ++i) {
+      RUDDER_TRY(const int32_t position, read_int((*list)[i], -tap::kNoEnd, tap::kNoEnd - 1,
+                                                  fmt::format("{}[{}]", path, i)));
+      ask.listed.push_back(position);
+    }
+    return {};
+  }
+  static constexpr std::pair<std::string_view, Positions> kNames[] = {
+      {"last_prompt", Positions::kLastPrompt},
+      {"all_prompt", Positions::kAllPrompt},
+      {"all_generated", Positions::kAllGenerated},
+      {"all", Positions::kAll}};
+  for (const auto& [name, positions] : kNames) {
+    if (value.is_string() && to_view(value.get_string()) == name) {
+      ask.positions = positions;
+      return {};
+    }
+  }
+  return bad("must be last_prompt, all_prompt, all_generated, all or a list of positions", path);
+}
+
+Result<bool> parse_point(const json::value& value, const std::string& path) {
+  const std::string_view text =
+      value.is_string() ? to_view(value.get_string()) : std::string_view();
+  if (text == "pre") return false;
+  if (text == "post") return true;
+  return bad(R"(must be "pre" (before this site's own ops) or "post" (after them))", path);
+}
+
+Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const std::string& path,
+                            const SpecContext& context) {
+  ParsedAsk parsed;
+  parsed.ask.consumer = consumer;
+  parsed.ask.path = path;
+  bool after = false;
+  if (const json::value* point = object.if_contains("point")) {
+    RUDDER_TRY(after, parse_point(*point, path + ".point"));
+  }
+  const json::value* sites = object.if_contains("sites");
+  if (sites == nullptr) return bad("is required", path + ".sites");
+  SiteParser site_parser(context.geometry, after);
+  RUDDER_TRY_VOID(site_parser.add_sites(*sites, path + ".sites"));
+  RUDDER_TRY(parsed.points, site_parser.take(path + ".sites"));
+  if (const json::value* positions = object.if_contains("positions")) {
+    RUDDER_TRY_VOID(parse_positions(*positions, path + ".positions", parsed.ask));
+  }
+  json::object options(object);
+  for (const char* known : {"sites", "positions", "point"}) options.erase(known);
+  RUDDER_TRY(parsed.ask.options, context.consumers[static_cast<size_t>(consumer)]->parse_options(
+                                     options, parsed.points, path));
+  return parsed;
+}
+
+bool before(const tap::CapturePoint& a, const tap::CapturePoint& b) {
+  const int32_t left = a.point.index();
+  const int32_t right = b.point.index();
+  return left != right ? left < right : a.after < b.after;
+}
+
+std::vector<tap::PositionRange> merge(std::vector<tap::PositionRange> ranges) {
+  std::ranges::sort(ranges, {}, &tap::PositionRange::begin);
+  std::vector<tap::PositionRange> merged;
+  for (const tap::PositionRange& range : ranges) {
+    if (range.begin >= range.end) continue;
+    if (!merged.empty() && range.begin <= merged.back().end) {
+      merged.back().end = std::max(merged.back().end, range.end);
+    } else {
+      merged.push_back(range);
+    }
+  }
+  return merged;
+}
+
+}  // namespace
+
+Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t prompt_len) {
+  switch (ask.positions) {
+    case Positions::kLastPrompt:
+      return std::vector<tap::PositionRange>{{prompt_len - 1, prompt_len}};
+    case Positions::kAllPrompt:
+      return std::vector<tap::PositionRange>{{0, prompt_len}};
+    case Positions::kAllGenerated:
+      return std::vector<tap::PositionRange>{{prompt_len, tap::kNoEnd}};
+    case Positions::kAll:
+      return std::vector<tap::PositionRange>{{0, tap::kNoEnd}};
+    case Positions::kListed:
+      break;
+  }
+  std::vector<tap::PositionRange> ranges;
+  ranges.reserve(ask.listed.size());
+  for (size_t i = 0; i < ask.listed.size(); ++i) {
+    const int32_t listed = ask.listed[i];
+    const int32_t position = listed < 0 ? prompt_len + listed : listed;
+    if (position < 0) {
+      return bad(fmt::format("{} of a prompt of {} tokens", listed, prompt_len),
+                 fmt::format("{}.positions[{}]", ask.path, i));
+    }
+    ranges.push_back({position, position + 1});
+  }
+  return merge(std::move(ranges));
+}
+
+Result<std::vector<tap::PositionRange>> captured_ranges(const CaptureSpec& spec,
+                                                        int32_t prompt_len) {
+  std::vector<tap::PositionRange> all;
+  for (const Ask& ask : spec.asks) {
+    RUDDER_TRY(const std::vector<tap::PositionRange> ranges, asked_ranges(ask, prompt_len));
+    all.insert(all.end(), ranges.begin(), ranges.end());
+  }
+  return merge(std::move(all));
+}
+
+bool contains(const std::vector<tap::PositionRange>& ranges, int32_t position) {
+  const auto after = std::ranges::upper_bound(ranges, position, {}, &tap::PositionRange::begin);
+  return after != ranges.begin() && position < std::prev(after)->end;
+}
+
+Result<std::vector<ParsedAsk>> parse_asks(const json::value& field, const std::string& path,
+                                          const SpecContext& context) {
+  const json::object* object = field.if_object();
+  if (object == nullptr) return bad("must be an object: {consumer: {\"sites\": ...}}", path);
+  std::vector<ParsedAsk> asks;
+  for (const auto& [name, value] : *object) {
+    const std::string at = fmt::format("{}.{}", path, std::string_view(name));
+    const auto found =
+        std::ranges::find(context.consumers, std::string_view(name), &OptionsParser::name);
+    if (found == context.consumers.end()) {
+      std::vector<std::string_view> known;
+      for (const OptionsParser* consumer : context.consumers) known.push_back(consumer->name());
+      return bad(fmt::format("unknown consumer: this server has {}", fmt::join(known, ", ")), at);
+    }
+    const json::object* fields = value.if_object();
+    if (fields == nullptr) return bad("must be an object", at);
+    const auto number = static_cast<int32_t>(found - context.consumers.begin());
+    RUDDER_TRY(ParsedAsk ask, parse_ask(*fields, number, at, context));
+    asks.push_back(std::move(ask));
+  }
+  return asks;
+}
+
+Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& context) {
+  auto set = std::make_shared<tap::CaptureSet>();
+  for (const ParsedAsk& ask : asks) {
+    set->points.insert(set->points.end(), ask.points.begin(), ask.points.end());
+  }
+  std::ranges::sort(set->points, before);
+  const auto rest = std::ranges::unique(set->points);
+  set->points.erase(rest.begin(), rest.end());
+
+  CaptureSpec spec;
+  const int64_t elements = tap::record_elements(*set, context.geometry, &spec.offsets);
+  if (elements > context.limits.capture_elements) {
+    return bad(fmt::format("the rows of one token have {} elements, this server's buffer {}",
+                           elements, context.limits.capture_elements),
+               asks.empty() ? std::string() : asks.back().ask.path + ".sites");
+  }
+  for (ParsedAsk& ask : asks) {
+    for (const tap::CapturePoint& point : ask.points) {
+      const auto at = std::ranges::lower_bound(set->points, point, before);
+      ask.ask.points.push_back(static_cast<int32_t>(at - set->points.begin()));
+    }
+    spec.asks.push_back(std::move(ask.ask));
+  }
+  spec.set = std::move(set);
+  return spec;
+}
+
+}  // namespace rudder::steer::capture

@@ -1,0 +1,152 @@
+#include "rudder/steer/capture/spec.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <set>
+
+#include "rudder/base/json.h"
+#include "rudder/steer/capture/capture_fixture.h"
+
+namespace rudder::steer::capture {
+namespace {
+
+class SpecTest : public testing::Test {
+ protected:
+  SpecTest() : a_("a"), b_("b") {
+    context_.geometry = small_geometry();
+    context_.limits = small_limits();
+    context_.consumers = {&a_, &b_};
+  }
+
+  Result<CaptureSpec> parse(const std::string& text) {
+    RUDDER_TRY(const boost::json::value field, parse_json(text, "test"));
+    RUDDER_TRY(std::vector<ParsedAsk> asks, parse_asks(field, "capture", context_));
+    return combine(std::move(asks), context_);
+  }
+
+  void expect_refused(const std::string& text, const std::string& where) {
+    const Result<CaptureSpec> spec = parse(text);
+    ASSERT_FALSE(spec.has_value()) << text;
+    EXPECT_EQ(spec.error().code, ErrorCode::kInvalidArgument) << text;
+    EXPECT_EQ(spec.error().where, where) << text << ": " << spec.error().message;
+  }
+
+  TestConsumer a_;
+  TestConsumer b_;
+  SpecContext context_;
+};
+
+TEST_F(SpecTest, SitesAreListsAllOrRanges) {
+  const Result<CaptureSpec> spec =
+      parse(R"({"a": {"sites": {"resid_post": [2, 0], "post_attn": "all",
+                                "blocks.1.hook_mlp_out": true,
+                                "mlp_act": {"ranges": [[1, 2]], "layers": [3]}}}})");
+  ASSERT_TRUE(spec.has_value()) << spec.error().to_string();
+  std::vector<std::pair<int32_t, tap::Site>> points;
+  for (const tap::CapturePoint& point : spec->set->points) {
+    EXPECT_FALSE(point.after);
+    points.emplace_back(point.point.layer, point.point.site);
+  }
+  using tap::Site;
+  const std::vector<std::pair<int32_t, Site>> expected = {
+      {0, Site::kResidMid}, {0, Site::kResidPost}, {1, Site::kResidMid},
+      {1, Site::kMlpAct},   {1, Site::kMlpOut},    {2, Site::kResidMid},
+      {2, Site::kMlpAct},   {2, Site::kResidPost}, {3, Site::kMlpAct}};
+  EXPECT_EQ(points, expected);
+}
+
+TEST_F(SpecTest, ConsumersShareOneSetAndHaveAMaskEach) {
+  const Result<CaptureSpec> spec =
+      parse(R"({"a": {"sites": {"resid_post": [1, 3]}, "positions": "all"},
+                "b": {"sites": {"resid_post": [3], "resid_pre": [1]}, "point": "post"}})");
+  ASSERT_TRUE(spec.has_value());
+  ASSERT_EQ(spec->set->points.size(), 4u);  // resid_post.3 before and after are two rows
+  ASSERT_EQ(spec->asks.size(), 2u);
+  for (const Ask& ask : spec->asks) {
+    for (const int32_t point : ask.points) {
+      EXPECT_EQ(spec->set->points[static_cast<size_t>(point)].after, ask.consumer == 1);
+    }
+  }
+  const Result<CaptureSpec> same = parse(R"({"a": {"sites": {"resid_post": [1]}},
+                                            "b": {"sites": {"post_block": [1]}}})");
+  ASSERT_TRUE(same.has_value());
+  EXPECT_EQ(same->set->points.size(), 1u);
+  EXPECT_EQ(same->asks[0].points, same->asks[1].points);
+}
+
+TEST_F(SpecTest, ErrorsNameTheField) {
+  expect_refused(R"([])", "capture");
+  expect_refused(R"({"nobody": {}})", "capture.nobody");
+  expect_refused(R"({"a": []})", "capture.a");
+  expect_refused(R"({"a": {}})", "capture.a.sites");
+  expect_refused(R"({"a": {"sites": {}}})", "capture.a.sites");
+  expect_refused(R"({"a": {"sites": {"resid_past": [1]}}})", "capture.a.sites.resid_past");
+  expect_refused(R"({"a": {"sites": {"resid_post": []}}})", "capture.a.sites.resid_post");
+  expect_refused(R"({"a": {"sites": {"resid_post": [0, 4]}}})", "capture.a.sites.resid_post[1]");
+  expect_refused(R"({"a": {"sites": {"resid_post": [-1]}}})", "capture.a.sites.resid_post[0]");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1.5]}}})", "capture.a.sites.resid_post[0]");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1e300]}}})", "capture.a.sites.resid_post[0]");
+  expect_refused(R"({"a": {"sites": {"resid_post": "some"}}})", "capture.a.sites.resid_post");
+  expect_refused(R"({"a": {"sites": {"resid_mid": [3]}}})", "capture.a.sites.resid_mid[0]");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1, 1]}}})", "capture.a.sites");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1], "post_block": [1]}}})", "capture.a.sites");
+  expect_refused(R"({"a": {"sites": {"resid_post.1": [1]}}})", "capture.a.sites.resid_post.1");
+  expect_refused(R"({"a": {"sites": {"resid_post.9": true}}})", "capture.a.sites.resid_post.9");
+  expect_refused(R"({"a": {"sites": {"resid_post": {"ranges": [[2, 1]]}}}})",
+                 "capture.a.sites.resid_post.ranges[0]");
+  expect_refused(R"({"a": {"sites": {"resid_post": {"ranges": [[2]]}}}})",
+                 "capture.a.sites.resid_post.ranges[0]");
+  expect_refused(R"({"a": {"sites": {"resid_post": {"rows": [[2]]}}}})",
+                 "capture.a.sites.resid_post.rows");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1]}, "positions": "some"}})",
+                 "capture.a.positions");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1]}, "positions": []}})",
+                 "capture.a.positions");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1]}, "positions": [0, "x"]}})",
+                 "capture.a.positions[1]");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1]}, "point": "during"}})", "capture.a.point");
+}
+
+TEST_F(SpecTest, ARecordThatTheExecutorHasNoRoomForIsRefused) {
+  context_.limits.capture_elements = 127;
+  EXPECT_TRUE(parse(R"({"a": {"sites": {"resid_post": [1]}}})").has_value());
+  expect_refused(R"({"a": {"sites": {"resid_post": [1, 2]}}})", "capture.a.sites");
+}
+
+TEST_F(SpecTest, RangesAreThoseOfTheWords) {
+  constexpr int32_t kPrompt = 7;
+  const auto positions = [&](const std::string& words) {
+    const Result<CaptureSpec> spec =
+        parse(R"({"a": {"sites": {"resid_post": [1]}, "positions": )" + words + "}}");
+    EXPECT_TRUE(spec.has_value());
+    const auto ranges = captured_ranges(*spec, kPrompt);
+    EXPECT_TRUE(ranges.has_value());
+    std::set<int32_t> covered;
+    for (int32_t p = 0; p < 12; ++p) {
+      if (contains(*ranges, p)) covered.insert(p);
+    }
+    return covered;
+  };
+  EXPECT_EQ(positions(R"("last_prompt")"), (std::set<int32_t>{6}));
+  EXPECT_EQ(positions(R"("all_prompt")"), (std::set<int32_t>{0, 1, 2, 3, 4, 5, 6}));
+  EXPECT_EQ(positions(R"("all_generated")"), (std::set<int32_t>{7, 8, 9, 10, 11}));
+  EXPECT_EQ(positions(R"("all")").size(), 12u);
+  EXPECT_EQ(positions("[0, -1, 9, 0, -7, 3, 2]"), (std::set<int32_t>{0, 2, 3, 6, 9}));
+}
+
+TEST_F(SpecTest, APositionBeforeThePromptIsRefusedWhenItsLengthIsKnown) {
+  const Result<CaptureSpec> spec =
+      parse(R"({"a": {"sites": {"resid_post": [1]}, "positions": [1, -8]}})");
+  ASSERT_TRUE(spec.has_value());
+  tap::SequenceTaps taps;
+  EXPECT_TRUE(Dispatcher::apply(*spec, 8, taps).has_value());
+  EXPECT_EQ(taps.capture, spec->set);
+  const Result<void> refused = Dispatcher::apply(*spec, 7, taps);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().where, "capture.a.positions[1]");
+}
+
+}  // namespace
+}  // namespace rudder::steer::capture
