@@ -161,16 +161,25 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_directory(
   return load(tokens, config, jinja);
 }
 
-Result<std::string> ChatPrompt::render(const json::array& messages, const json::array* tools,
-                                       const json::object* kwargs,
-                                       const ChatOptions& options) const {
+// What a template is given, but for the messages.
+struct ChatPrompt::Prepared {
+  const ChatTemplate* chosen = nullptr;
+  json::object context;
+  json::array messages;
+};
+
+Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
+                                                 const json::array* tools,
+                                                 const json::object* kwargs,
+                                                 const ChatOptions& options) const {
   if (options.continue_final_message && options.add_generation_prompt) {
     return fail(ErrorCode::kInvalidArgument, "excludes add_generation_prompt",
                 "continue_final_message");
   }
   const bool has_tools = tools != nullptr && !tools->empty();
-  const ChatTemplate& chosen = has_tools && impl_->with_tools ? *impl_->with_tools : *impl_->plain;
-  json::object context = impl_->tokens;
+  Prepared prepared{has_tools && impl_->with_tools ? &*impl_->with_tools : &*impl_->plain,
+                    impl_->tokens, messages};
+  json::object& context = prepared.context;
   if (kwargs != nullptr) {
     for (const auto& [key, value] : *kwargs) {
       if (key == "messages" || key == "tools") {
@@ -180,29 +189,49 @@ Result<std::string> ChatPrompt::render(const json::array& messages, const json::
       context[key] = value;
     }
   }
-  json::array prepared = messages;
-  for (size_t i = 0; i < prepared.size(); ++i) {
+  for (size_t i = 0; i < prepared.messages.size(); ++i) {
     const std::string path = fmt::format("messages[{}]", i);
-    json::object* message = prepared[i].if_object();
+    json::object* message = prepared.messages[i].if_object();
     if (message == nullptr) return fail(ErrorCode::kInvalidArgument, "must be an object", path);
     const json::value* role = message->if_contains("role");
     if (role == nullptr || !role->is_string()) {
       return fail(ErrorCode::kInvalidArgument, "must be a string", path + ".role");
     }
-    RUDDER_TRY_VOID(prepare_content(*message, chosen.wants_content_parts(), path + ".content"));
+    RUDDER_TRY_VOID(
+        prepare_content(*message, prepared.chosen->wants_content_parts(), path + ".content"));
   }
-  if (options.continue_final_message && prepared.empty()) {
+  if (options.continue_final_message && messages.empty()) {
     return fail(ErrorCode::kInvalidArgument, "must not be empty", "messages");
   }
-  context["messages"] = prepared;
   context["tools"] = has_tools ? json::value(*tools) : json::value(nullptr);
   if (!context.contains("documents")) context["documents"] = nullptr;
   context["add_generation_prompt"] = options.add_generation_prompt;
-  RUDDER_TRY(std::string prompt, chosen.render(context, options.limits));
+  return prepared;
+}
+
+Result<std::string> ChatPrompt::render(const json::array& messages, const json::array* tools,
+                                       const json::object* kwargs,
+                                       const ChatOptions& options) const {
+  RUDDER_TRY(Prepared prepared, prepare(messages, tools, kwargs, options));
+  prepared.context["messages"] = prepared.messages;
+  RUDDER_TRY(std::string prompt, prepared.chosen->render(prepared.context, options.limits));
   if (options.continue_final_message) {
-    RUDDER_TRY_VOID(cut_after_content(prepared.back().get_object(), prompt));
+    RUDDER_TRY_VOID(cut_after_content(prepared.messages.back().get_object(), prompt));
   }
   return prompt;
+}
+
+Result<std::vector<MessageSpan>> ChatPrompt::find_messages(std::string_view prompt,
+                                                           const json::array& messages,
+                                                           const json::array* tools,
+                                                           const json::object* kwargs,
+                                                           const ChatOptions& options) const {
+  RUDDER_TRY(Prepared prepared, prepare(messages, tools, kwargs, options));
+  MessageMarks marks;
+  RUDDER_TRY_VOID(marks.add(prepared.messages));
+  prepared.context["messages"] = std::move(prepared.messages);
+  RUDDER_TRY(const std::string marked, prepared.chosen->render(prepared.context, options.limits));
+  return marks.find(marked, prompt);
 }
 
 }  // namespace rudder::text

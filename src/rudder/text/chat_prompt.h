@@ -9,9 +9,11 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/text/chat_template.h"
+#include "rudder/text/message_marks.h"
 
 namespace rudder::text {
 
@@ -44,8 +46,20 @@ class ChatPrompt {
                              const boost::json::object* kwargs,
                              const ChatOptions& options = {}) const;
 
+  // Where `prompt`, rendered from the same arguments, shows which message; text of the template
+  // itself belongs to none, and a message that it leaves out has no span. kUnsupported where that
+  // cannot be told for sure.
+  Result<std::vector<MessageSpan>> find_messages(std::string_view prompt,
+                                                 const boost::json::array& messages,
+                                                 const boost::json::array* tools,
+                                                 const boost::json::object* kwargs,
+                                                 const ChatOptions& options = {}) const;
+
  private:
   struct Impl;
+  struct Prepared;
+  Result<Prepared> prepare(const boost::json::array& messages, const boost::json::array* tools,
+                           const boost::json::object* kwargs, const ChatOptions& options) const;
   static Result<std::shared_ptr<const ChatPrompt>> load(const boost::json::object& tokens_config,
                                                         const boost::json::object& config,
                                                         std::string_view jinja);
