@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rudder/server/chat_messages.h"
+#include "rudder/server/prompt_roles.h"
 
 namespace rudder::server {
 
@@ -26,14 +27,14 @@ Result<PromptText> encode_text(const text::Tokenizer& tokenizer, std::string_vie
     error.where = std::move(path);
     return tl::unexpected<Error>(std::move(error));
   }
-  return PromptText{std::move(*ids), std::string(text), std::move(path)};
+  return PromptText{std::move(*ids), std::string(text), std::move(path), {}};
 }
 
 Result<PromptText> take_ids(const text::Tokenizer& tokenizer, const json::array& list,
                             std::string path) {
   RUDDER_TRY(std::vector<int32_t> ids, parse_token_ids(list, path));
   std::string text = tokenizer.decode(ids, false);
-  return PromptText{std::move(ids), std::move(text), std::move(path)};
+  return PromptText{std::move(ids), std::move(text), std::move(path), {}};
 }
 
 Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value& value,
@@ -122,7 +123,7 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
   return prompts;
 }
 
-Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model) {
+Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model, bool with_roles) {
   if (!model.chat) {
     return fail(ErrorCode::kUnsupported,
                 "this model has no chat template; use /v1/completions or give one at start",
@@ -144,7 +145,16 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model) {
     if (error.where.empty()) error.where = "messages";
     return tl::unexpected<Error>(std::move(error));
   }
-  return encode_text(*model.tokenizer, *text, "messages", add_special_tokens);
+  RUDDER_TRY(PromptText prompt,
+             encode_text(*model.tokenizer, *text, "messages", add_special_tokens));
+  if (with_roles) {
+    RUDDER_TRY(const std::vector<text::MessageSpan> spans,
+               model.chat->find_messages(prompt.text, messages, fields.tools, fields.kwargs,
+                                         fields.options));
+    RUDDER_TRY(prompt.roles,
+               prompt_roles(spans, messages, *model.tokenizer, prompt.ids, prompt.text));
+  }
+  return prompt;
 }
 
 }  // namespace rudder::server

@@ -10,6 +10,7 @@
 #include "rudder/base/result.h"
 #include "rudder/server/field_reader.h"
 #include "rudder/server/model.h"
+#include "rudder/steer/selector.h"
 
 namespace rudder::server {
 
@@ -17,6 +18,7 @@ struct PromptText {
   std::vector<int32_t> ids;
   std::string text;  // as given or rendered; decoded where ids were given
   std::string path;  // of the field it came from: "messages", "prompt", "prompt[3]"
+  std::vector<steer::RoleSpan> roles = {};  // of a chat whose roles were asked for
 };
 
 // `prompt`: a string, a list of strings, a list of token ids or a list of such lists.
@@ -25,7 +27,9 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
                                                         int32_t max_prompts);
 
 // `messages` with add_generation_prompt, continue_final_message, chat_template_kwargs and tools.
-// Errors of fields stay in `reader` or come back, whichever is found first.
-Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model);
+// Errors of fields stay in `reader` or come back, whichever is found first. `with_roles`: also who
+// wrote which tokens; kUnsupported where the template hides it.
+Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
+                               bool with_roles = false);
 
 }  // namespace rudder::server
