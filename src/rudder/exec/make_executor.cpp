@@ -8,11 +8,14 @@
 namespace rudder::exec {
 namespace {
 
-Result<MemoryPlan> plan_spec(const model::ModelSpec& spec, const ops::Ops& ops,
-                             const ExecSettings& settings, const StepLimits& limits) {
+Result<MemoryPlan> plan_spec(const weights::Checkpoint& checkpoint, const model::ModelSpec& spec,
+                             const ops::Ops& ops, const ExecSettings& settings,
+                             const StepLimits& limits) {
+  const model::WeightPlan weights = model::plan_weights(checkpoint, spec, ops);
   return plan_memory(spec,
-                     {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = ops.linear_dtype()},
-                     {.available_bytes = ops.available_memory(),
+                     {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
+                     {.weight_bytes = weights.bytes,
+                      .available_bytes = ops.available_memory(),
                       .utilization = settings.gpu_memory_utilization,
                       .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
                       .max_model_len = settings.max_model_len,
@@ -26,7 +29,7 @@ Result<MemoryPlan> plan_spec(const model::ModelSpec& spec, const ops::Ops& ops,
 Result<MemoryPlan> plan_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
                               const ExecSettings& settings, const StepLimits& limits) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
-  return plan_spec(spec, ops, settings, limits);
+  return plan_spec(checkpoint, spec, ops, settings, limits);
 }
 
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
@@ -34,7 +37,7 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
                                const LoadProgress& progress) {
   LoadedModel loaded;
   RUDDER_TRY(loaded.spec, model::read_spec(checkpoint));
-  RUDDER_TRY(loaded.memory, plan_spec(loaded.spec, *ops, settings, limits));
+  RUDDER_TRY(loaded.memory, plan_spec(checkpoint, loaded.spec, *ops, settings, limits));
   RUDDER_TRY(model::Weights weights,
              model::load_weights(checkpoint, loaded.spec, *ops, progress.weights));
   loaded.memory.weight_bytes = weights.bytes;  // as packed

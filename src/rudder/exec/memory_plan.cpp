@@ -87,7 +87,8 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
   plan.max_num_seqs = ask.max_num_seqs;
   plan.max_num_batched_tokens = ask.max_num_batched_tokens;
   plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
-  plan.weight_bytes = model::weight_bytes(spec, dtypes.linear);
+  plan.weight_bytes =
+      ask.weight_bytes > 0 ? ask.weight_bytes : model::weight_bytes(spec, dtypes.linear);
   plan.kv_block_bytes = block_bytes(spec, dtypes.kv, ask.block_size);
   const auto workspace = [&] {
     return model::Decoder::workspace_bytes(spec,

@@ -20,6 +20,7 @@ struct StorageDTypes {
 };
 
 struct MemoryAsk {
+  int64_t weight_bytes = 0;           // 0 = those of the spec, products as dtypes.linear
   int64_t available_bytes = 0;        // of the device, before the model is loaded
   double utilization = 0.5;           // the share of it that may be taken
   int64_t kv_cache_memory_bytes = 0;  // 0 = what the share leaves

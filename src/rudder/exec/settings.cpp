@@ -12,10 +12,11 @@ void ExecSettings::declare(SettingsTable& table) {
                    "Precision of weights and products; auto takes the fastest the device has.");
   table.add_choice("quantization", &quantization, {"none", "fp8"},
                    "Weights and what they multiply as fp8 (E4M3), quantised while the model is "
-                   "loaded; on a GPU.");
-  table.add_choice(
-      "kv-cache-dtype", &kv_cache_dtype, {"auto", "fp8"},
-      "Of the KV cache; auto is the dtype of the activations' products. fp8 on a GPU.");
+                   "loaded; on a GPU. What a checkpoint has as fp8 stays as it is either way.");
+  table.add_choice("kv-cache-dtype", &kv_cache_dtype, {"auto", "fp8"},
+                   "Of the KV cache; auto is the dtype of the activations' products. fp8 on a GPU, "
+                   "by the checkpoint's "
+                   "scales of each layer and head, or as it is where there are none.");
   table.add("threads", &threads, 0, 4096,
             "Threads of the CPU backend; 0 takes every core this process may use.");
   table.add("max-model-len", &max_model_len, 0, INT32_MAX,

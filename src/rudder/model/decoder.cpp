@@ -74,7 +74,13 @@ class LayerwiseDecoder final : public Decoder {
  public:
   LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
                    ops::Ops& ops)
-      : spec_(spec), weights_(weights), kv_(kv.begin(), kv.end()), ops_(ops) {}
+      : spec_(spec), weights_(weights), kv_(kv.begin(), kv.end()), ops_(ops) {
+    for (size_t i = 0; i < kv_.size(); ++i) {
+      if (kv_[i].storage.dtype != DType::kF8E4M3) continue;
+      kv_[i].k_scale = weights_.layers[i].k_scale;
+      kv_[i].v_scale = weights_.layers[i].v_scale;
+    }
+  }
 
   Result<void> allocate(const DecoderLimits& limits);
   View forward(const ForwardBatch& batch) override;
@@ -91,7 +97,7 @@ class LayerwiseDecoder final : public Decoder {
 
   const ModelSpec spec_;
   const Weights& weights_;
-  const std::vector<ops::KvLayer> kv_;
+  std::vector<ops::KvLayer> kv_;
   ops::Ops& ops_;
   std::vector<View> ropes_;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
   // Flat buffers, shaped to the step at hand.

@@ -122,6 +122,11 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
   if (names.empty()) {
     return fail(ErrorCode::kCorruptFile, "'architectures' names none", name + "/config.json");
   }
+  if (config.has("quantization_config")) {
+    return fail(ErrorCode::kUnsupported,
+                "dummy weights are bf16; --quantization fp8 makes them fp8",
+                config.where("quantization_config"));
+  }
   RUDDER_TRY(const Architecture* const architecture, find_architecture(names[0]));
   RUDDER_TRY(const ModelSpec spec, architecture->read_spec(config));
   const TensorPlan plan(spec, architecture->names);

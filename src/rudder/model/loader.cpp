@@ -3,12 +3,14 @@
 #include <fmt/format.h>
 
 #include <cstring>
-#include <set>
 #include <string>
 #include <vector>
 
+#include "rudder/base/log.h"
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/archs/modules.h"
+#include "rudder/model/binder.h"
+#include "rudder/model/quantisation.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
@@ -18,102 +20,26 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::View;
 using weights::Checkpoint;
-using weights::TensorInfo;
-
-// Tensors that some exporters write and that hold nothing the config does not say.
-constexpr std::string_view kIgnoredSuffixes[] = {".rotary_emb.inv_freq"};
-
-std::string where(const TensorInfo& tensor) {
-  return fmt::format("{}: tensor '{}'", tensor.file, tensor.name);
-}
-
-bool is_float(DType dtype) {
-  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
-}
 
 // The embedding table is as precise as the products are, but never below bf16.
 DType table_dtype(DType linear_dtype) {
   return linear_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
 }
 
-// Finds tensors of a checkpoint by name, checks their shape and type, and knows what is left.
-class Binder {
- public:
-  explicit Binder(const Checkpoint& checkpoint) : checkpoint_(checkpoint) {}
-
-  Result<View> take(const std::string& name, const Shape& shape) {
-    const TensorInfo* tensor = checkpoint_.find(name);
-    if (tensor == nullptr) {
-      return fail(ErrorCode::kCorruptFile, fmt::format("the tensor '{}' is missing", name),
-                  checkpoint_.name());
-    }
-    if (!is_float(tensor->view.dtype)) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("weights of type {} are not supported",
-                              tensor::dtype_name(tensor->view.dtype)),
-                  where(*tensor));
-    }
-    if (tensor->view.shape != shape) {
-      return fail(ErrorCode::kCorruptFile,
-                  fmt::format("its shape is {}, the config asks for {}",
-                              tensor->view.shape.to_string(), shape.to_string()),
-                  where(*tensor));
-    }
-    taken_.insert(name);
-    return tensor->view;
-  }
-
-  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
-
-  void prefetch(const std::string& name) const {
-    if (const TensorInfo* tensor = checkpoint_.find(name)) checkpoint_.prefetch(*tensor);
-  }
-
-  // Every tensor was taken or is known to mean nothing.
-  Result<void> check_all_taken(const WeightNames& names) const {
-    std::string left;
-    std::string file;
-    int count = 0;
-    for (const TensorInfo& tensor : checkpoint_.tensors()) {
-      if (taken_.contains(tensor.name) || is_ignored(tensor.name, names)) continue;
-      if (file.empty()) file = tensor.file;
-      if (++count <= 5) left += fmt::format("{}'{}'", left.empty() ? "" : ", ", tensor.name);
-    }
-    if (count == 0) return {};
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("{} tensors have no place in this architecture: {}{}", count, left,
-                            count > 5 ? ", ..." : ""),
-                file);
-  }
-
- private:
-  static bool is_ignored(std::string_view name, const WeightNames& names) {
-    for (const std::string_view suffix : kIgnoredSuffixes) {
-      if (name.ends_with(suffix)) return true;
-    }
-    for (const std::string_view prefix : names.ignored_prefixes) {
-      if (name.starts_with(prefix)) return true;
-    }
-    return false;
-  }
-
-  const Checkpoint& checkpoint_;
-  std::set<std::string, std::less<>> taken_;
-};
-
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, const ModelSpec& spec, const WeightNames& names,
-         ops::Ops& ops, const ProgressFn& progress)
+  Loader(const Checkpoint& checkpoint, const Quantisation& quantisation, const ModelSpec& spec,
+         const WeightNames& names, ops::Ops& ops, const ProgressFn& progress)
       : checkpoint_(checkpoint),
         spec_(spec),
         names_(names),
         ops_(ops),
         progress_(progress),
-        binder_(checkpoint) {}
+        binder_(checkpoint, quantisation) {}
 
   Result<Weights> load() {
     RUDDER_TRY_VOID(check_tensors());
+    binder_.log_differences();
     RUDDER_TRY_VOID(load_embedding_and_head());
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       prefetch_layer(i + 1);
@@ -125,6 +51,7 @@ class Loader {
     RUDDER_TRY_VOID(checkpoint_.check_unchanged());
     done_ = checkpoint_.tensor_bytes();  // with what is not read
     report();
+    log_what_was_chosen();
     return std::move(out_);
   }
 
@@ -140,24 +67,30 @@ class Loader {
       for (const NormModule* norm : modules.norms()) {
         if (!norm->name.empty()) RUDDER_TRY_VOID(take_norm(*norm));
       }
-      for (const LinearModule* linear : modules.linears()) RUDDER_TRY_VOID(take_linear(*linear));
+      for (const LinearModule* linear : modules.linears()) {
+        RUDDER_TRY_VOID(binder_.take_linear(*linear));
+      }
+      RUDDER_TRY_VOID(binder_.take_kv_scales(modules, spec_.layers[i].attention.num_kv_heads));
     }
     return binder_.check_all_taken(names_);
   }
 
   struct Tables {
     View embedding;
-    View head;
+    BoundLinear head;
   };
   Result<Tables> take_tables() {
     const Shape shape{spec_.vocab, spec_.hidden};
-    const std::string head_name(names_.head);
+    const LinearModule head = head_module(spec_, names_);
+    const std::string head_name = head.parts.front().name + ".weight";
     Tables out;
     RUDDER_TRY(out.embedding, binder_.take(std::string(names_.embedding), shape));
-    out.head = out.embedding;
     if (!spec_.tied_head) {
-      RUDDER_TRY(out.head, binder_.take(head_name, shape));
-    } else if (binder_.has(head_name)) {
+      RUDDER_TRY(out.head, binder_.take_linear(head));
+      return out;
+    }
+    out.head.parts.push_back({out.embedding, {}, {}});
+    if (binder_.has(head_name)) {
       // Older exporters write the tied head too; a different one contradicts the config.
       RUDDER_TRY(const View copy, binder_.take(head_name, shape));
       if (copy.dtype != out.embedding.dtype ||
@@ -172,19 +105,6 @@ class Loader {
 
   Result<View> take_norm(const NormModule& module) {
     return binder_.take(module.name, Shape{module.width});
-  }
-
-  Result<std::vector<ops::LinearPart>> take_linear(const LinearModule& module) {
-    std::vector<ops::LinearPart> parts;
-    for (const LinearModule::Part& stored : module.parts) {
-      ops::LinearPart part;
-      RUDDER_TRY(part.weight, binder_.take(stored.name + ".weight", Shape{stored.rows, module.in}));
-      if (module.bias) {
-        RUDDER_TRY(part.bias, binder_.take(stored.name + ".bias", Shape{stored.rows}));
-      }
-      parts.push_back(part);
-    }
-    return parts;
   }
 
   void prefetch_layer(size_t layer) const {
@@ -202,7 +122,7 @@ class Loader {
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
       done_ += static_cast<int64_t>(tables.embedding.bytes());
     }
-    RUDDER_TRY(out_.head, add_linear({{tables.head, {}}}));
+    RUDDER_TRY(out_.head, add_linear(tables.head));
     report();
     return {};
   }
@@ -220,6 +140,10 @@ class Loader {
     RUDDER_TRY(out.attn_out, load_linear(modules.attn_out));
     RUDDER_TRY(out.gate_up, load_linear(modules.gate_up));
     RUDDER_TRY(out.down, load_linear(modules.down));
+    RUDDER_TRY(const KvScales scales,
+               binder_.take_kv_scales(modules, spec_.layers[index].attention.num_kv_heads));
+    RUDDER_TRY(out.k_scale, upload_scales(scales.k));
+    RUDDER_TRY(out.v_scale, upload_scales(scales.v));
     return out;
   }
 
@@ -248,16 +172,45 @@ class Loader {
     return norm;
   }
 
-  Result<ops::LinearWeight> load_linear(const LinearModule& module) {
-    RUDDER_TRY(const std::vector<ops::LinearPart> parts, take_linear(module));
-    return add_linear(parts);
+  Result<View> upload_scales(const std::vector<float>& scales) {
+    if (scales.empty()) return View{};
+    const View host{
+        const_cast<float*>(scales.data()), DType::kF32, {static_cast<int64_t>(scales.size())}};
+    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
+    out_.bytes += static_cast<int64_t>(device.bytes());
+    return device;
   }
 
-  Result<ops::LinearWeight> add_linear(const std::vector<ops::LinearPart>& parts) {
-    RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(parts));
+  Result<ops::LinearWeight> load_linear(const LinearModule& module) {
+    RUDDER_TRY(const BoundLinear bound, binder_.take_linear(module));
+    auto weight = add_linear(bound);
+    if (weight) return weight;
+    Error error = weight.error();
+    if (error.where.empty()) {
+      error.where = fmt::format("{}: module '{}'", checkpoint_.name(), module.parts.front().name);
+    }
+    return tl::unexpected(std::move(error));
+  }
+
+  Result<ops::LinearWeight> add_linear(const BoundLinear& bound) {
+    RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(bound.parts));
+    narrows_inputs_ = narrows_inputs_ || (bound.wide_inputs && weight.x_dtype == DType::kF8E4M3);
     out_.bytes += weight.bytes;
-    for (const ops::LinearPart& part : parts) done_ += static_cast<int64_t>(part.weight.bytes());
+    for (const ops::LinearPart& part : bound.parts) {
+      done_ += static_cast<int64_t>(part.weight.bytes());
+    }
     return weight;
+  }
+
+  void log_what_was_chosen() const {
+    if (narrows_inputs_) {
+      log_warn("{}: it quantises its weights alone; this backend quantises what they multiply too",
+               checkpoint_.name());
+    }
+    if (ops_.kv_dtype() != DType::kF8E4M3) return;
+    const bool has_scales = !out_.layers.front().k_scale.empty();
+    log_info("{}: the fp8 KV cache has {}", checkpoint_.name(),
+             has_scales ? "the checkpoint's scales" : "no scales: values are stored as they are");
   }
 
   void report() const {
@@ -271,6 +224,7 @@ class Loader {
   const ProgressFn& progress_;
   Binder binder_;
   int64_t done_ = 0;  // bytes of checkpoint
+  bool narrows_inputs_ = false;
   Weights out_;
 };
 
@@ -292,6 +246,7 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
     error.where = config.where("architectures");
     return tl::unexpected(std::move(error));
   }
+  RUDDER_TRY_VOID(read_quantisation(checkpoint));  // refused before anything else is asked
   RUDDER_TRY(ModelSpec spec, (*architecture)->read_spec(config));
   spec.architecture = names[0];
   return spec;
@@ -300,7 +255,8 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec, ops::Ops& ops,
                              const ProgressFn& progress) {
   RUDDER_TRY(const Architecture* architecture, find_architecture(spec.architecture));
-  return Loader(checkpoint, spec, architecture->names, ops, progress).load();
+  RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
+  return Loader(checkpoint, quantisation, spec, architecture->names, ops, progress).load();
 }
 
 int64_t weight_bytes(const ModelSpec& spec, DType linear_dtype) {
@@ -325,6 +281,30 @@ int64_t weight_bytes(const ModelSpec& spec, DType linear_dtype) {
          table_rows * hidden *
              static_cast<int64_t>(tensor::dtype_bytes(table_dtype(linear_dtype))) +
          plain * static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
+}
+
+WeightPlan plan_weights(const Checkpoint& checkpoint, const ModelSpec& spec, const ops::Ops& ops) {
+  WeightPlan plan{weight_bytes(spec, ops.linear_dtype()), ops.linear_dtype()};
+  const auto architecture = find_architecture(spec.architecture);
+  if (!architecture || !ops.keeps_fp8()) return plan;
+  int64_t stored_fp8 = 0;
+  const auto count = [&](const LinearModule& module) {
+    for (const LinearModule::Part& part : module.parts) {
+      const weights::TensorInfo* const tensor = checkpoint.find(part.name + ".weight");
+      if (tensor == nullptr || tensor->view.dtype != DType::kF8E4M3) continue;
+      stored_fp8 += part.rows * module.in;
+    }
+  };
+  if (!spec.tied_head) count(head_module(spec, (*architecture)->names));
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerModules modules = layer_modules(spec, (*architecture)->names, i);
+    for (const LinearModule* linear : modules.linears()) count(*linear);
+  }
+  if (stored_fp8 == 0) return plan;
+  plan.bytes -= stored_fp8 * static_cast<int64_t>(tensor::dtype_bytes(plan.linear_dtype) -
+                                                  tensor::dtype_bytes(DType::kF8E4M3));
+  plan.linear_dtype = DType::kF8E4M3;
+  return plan;
 }
 
 }  // namespace rudder::model

@@ -65,7 +65,9 @@ TensorPlan::TensorPlan(const ModelSpec& spec, const WeightNames& names) {
     }
   }
   add(std::string(names.final_norm), TensorShape::of({hidden}), true);
-  if (!spec.tied_head) add(std::string(names.head), TensorShape::of({vocab, hidden}), false);
+  if (!spec.tied_head) {
+    add(std::string(names.head) + ".weight", TensorShape::of({vocab, hidden}), false);
+  }
 }
 
 std::vector<std::pair<size_t, size_t>> TensorPlan::shards(int64_t max_bytes) const {

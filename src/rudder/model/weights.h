@@ -20,6 +20,8 @@ struct LayerWeights {
   ops::LinearWeight attn_out;
   ops::LinearWeight gate_up;  // gate, up stacked
   ops::LinearWeight down;
+  ops::View k_scale;  // [num_kv_heads] f32, of an fp8 KV cache; empty: 1
+  ops::View v_scale;
 };
 
 struct Weights {

@@ -79,6 +79,12 @@ bool HfConfig::has(std::string_view key) const {
   return find(key) != nullptr;
 }
 
+std::vector<std::string> HfConfig::keys() const {
+  std::vector<std::string> out;
+  for (const auto& member : *object_) out.emplace_back(member.key());
+  return out;
+}
+
 Result<const json::value*> HfConfig::require(std::string_view key) const {
   const json::value* value = find(key);
   if (value == nullptr) {

@@ -25,7 +25,8 @@ class HfConfig {
   // This object with the keys of `defaults`, a JSON object, where it has none.
   HfConfig with_defaults(std::string_view defaults) const;
 
-  bool has(std::string_view key) const;  // present and not null
+  bool has(std::string_view key) const;   // present and not null
+  std::vector<std::string> keys() const;  // in the order of the file
 
   Result<int64_t> integer(std::string_view key, int64_t low, int64_t high = kNoLimit) const;
   Result<double> number(std::string_view key) const;  // finite

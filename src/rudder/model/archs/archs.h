@@ -20,7 +20,7 @@ struct WeightNames {
   std::string_view prefix = "model.";
   std::string_view embedding = "model.embed_tokens.weight";
   std::string_view final_norm = "model.norm.weight";
-  std::string_view head = "lm_head.weight";
+  std::string_view head = "lm_head";  // of the module
   std::string_view attn_pre_norm = "input_layernorm";
   std::string_view attn_post_norm = "";
   std::string_view mlp_pre_norm = "post_attention_layernorm";

@@ -150,7 +150,6 @@ TEST(Archs, ErrorsNameTheKey) {
   expect_refused(llama, R"("rms_norm_eps": 0)", "config.json: rms_norm_eps");
   expect_refused(llama, R"("rms_norm_eps": null)", "config.json: rms_norm_eps");
   expect_refused(llama, R"("num_hidden_layers": "4")", "config.json: num_hidden_layers");
-  expect_refused(llama, R"("quantization_config": {})", "config.json: quantization_config");
   expect_refused(llama, R"("rope_scaling": [])", "config.json: rope_scaling");
   expect_refused(llama, R"("rope_scaling": {"type": "mrope"})", "config.json: rope_scaling.type");
   expect_refused(llama, R"("rope_scaling": {"type": "linear"})",

@@ -74,7 +74,7 @@ Architecture gemma3_multimodal() {
   names.prefix = "language_model.model.";
   names.embedding = "language_model.model.embed_tokens.weight";
   names.final_norm = "language_model.model.norm.weight";
-  names.head = "language_model.lm_head.weight";
+  names.head = "language_model.lm_head";
   names.ignored_prefixes = {"vision_tower.", "multi_modal_projector."};
   return {"Gemma3ForConditionalGeneration", read_multimodal, names};
 }

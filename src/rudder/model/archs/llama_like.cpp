@@ -217,10 +217,6 @@ Result<RopeSpec> read_rope(const HfConfig& config, int32_t head_dim, double defa
 
 Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaults) {
   ModelSpec spec;
-  if (config.has("quantization_config")) {
-    return fail(ErrorCode::kUnsupported, "quantised checkpoints are not supported",
-                config.where("quantization_config"));
-  }
   RUDDER_TRY(spec.hidden, dim(config, "hidden_size"));
   RUDDER_TRY(spec.vocab, dim(config, "vocab_size", kMaxVocab));
   RUDDER_TRY(spec.max_positions, dim(config, "max_position_embeddings", kMaxPositions));

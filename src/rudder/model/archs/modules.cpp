@@ -24,6 +24,10 @@ LinearModule linear(const std::string& prefix, const std::vector<std::string_vie
 
 }  // namespace
 
+LinearModule head_module(const ModelSpec& spec, const WeightNames& names) {
+  return {{{std::string(names.head), spec.vocab}}, spec.hidden, false};
+}
+
 LayerModules layer_modules(const ModelSpec& spec, const WeightNames& names, size_t layer) {
   const AttentionSpec& attention = spec.layers[layer].attention;
   const MlpSpec& mlp = spec.layers[layer].mlp;

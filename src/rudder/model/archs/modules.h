@@ -45,6 +45,7 @@ struct LayerModules {
   std::array<const LinearModule*, 4> linears() const { return {&qkv, &attn_out, &gate_up, &down}; }
 };
 
+LinearModule head_module(const ModelSpec& spec, const WeightNames& names);
 LayerModules layer_modules(const ModelSpec& spec, const WeightNames& names, size_t layer);
 
 }  // namespace rudder::model

@@ -1,0 +1,242 @@
+#include "rudder/model/binder.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+
+#include "rudder/base/log.h"
+
+namespace rudder::model {
+namespace {
+
+using tensor::DType;
+using tensor::Shape;
+using tensor::View;
+using weights::TensorInfo;
+
+// Tensors that some exporters write and that hold nothing the config does not say; and the scales
+// of what attention multiplies, which is not quantised here.
+constexpr std::string_view kIgnoredSuffixes[] = {".rotary_emb.inv_freq", ".self_attn.q_scale",
+                                                 ".self_attn.prob_scale"};
+
+std::string where(const TensorInfo& tensor) {
+  return fmt::format("{}: tensor '{}'", tensor.file, tensor.name);
+}
+
+bool is_wide(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kF16 || dtype == DType::kBF16;
+}
+
+tl::unexpected<Error> wrong_shape(const TensorInfo& tensor, const std::string& wanted) {
+  return fail(
+      ErrorCode::kCorruptFile,
+      fmt::format("its shape is {}, the config asks for {}", tensor.view.shape.to_string(), wanted),
+      where(tensor));
+}
+
+float value_at(const View& view, int64_t i) {
+  switch (view.dtype) {
+    case DType::kBF16:
+      return tensor::to_float(view.as<tensor::BF16>()[i]);
+    case DType::kF16:
+      return tensor::to_float(view.as<tensor::F16>()[i]);
+    default:
+      return view.as<float>()[i];
+  }
+}
+
+// [], [1], [1, 1], ...: one number.
+bool is_single(const Shape& shape) {
+  return shape.numel() == 1;
+}
+
+// [count], [count, 1], ...
+bool is_column(const Shape& shape, int64_t count) {
+  return shape.rank() > 0 && shape[0] == count && shape.numel() == count;
+}
+
+bool is_ignored(std::string_view name, const WeightNames& names) {
+  for (const std::string_view suffix : kIgnoredSuffixes) {
+    if (name.ends_with(suffix)) return true;
+  }
+  for (const std::string_view prefix : names.ignored_prefixes) {
+    if (name.starts_with(prefix)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<const TensorInfo*> Binder::take_any(const std::string& name) {
+  const TensorInfo* tensor = checkpoint_.find(name);
+  if (tensor == nullptr) {
+    return fail(ErrorCode::kCorruptFile, fmt::format("the tensor '{}' is missing", name),
+                checkpoint_.name());
+  }
+  taken_.insert(name);
+  return tensor;
+}
+
+Result<View> Binder::take(const std::string& name, const Shape& shape) {
+  RUDDER_TRY(const TensorInfo* const tensor, take_any(name));
+  if (!is_wide(tensor->view.dtype)) {
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("weights of type {} are not supported", tensor::dtype_name(tensor->view.dtype)),
+        where(*tensor));
+  }
+  if (tensor->view.shape != shape) return wrong_shape(*tensor, shape.to_string());
+  return tensor->view;
+}
+
+Result<std::vector<float>> Binder::take_scales(const std::string& name, int64_t count,
+                                               float least) {
+  if (!has(name)) return std::vector<float>();
+  RUDDER_TRY(const TensorInfo* const tensor, take_any(name));
+  const View& view = tensor->view;
+  if (!is_wide(view.dtype)) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("scales of type {} are not supported", tensor::dtype_name(view.dtype)),
+                where(*tensor));
+  }
+  if (!is_single(view.shape) && !is_column(view.shape, count)) {
+    return wrong_shape(*tensor, count == 1 ? "[1]" : fmt::format("[1] or [{}]", count));
+  }
+  std::vector<float> values(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = value_at(view, is_single(view.shape) ? 0 : i);
+    if (!std::isfinite(value) || value < least) {
+      return fail(ErrorCode::kCorruptFile, fmt::format("{} is no scale", value), where(*tensor));
+    }
+    values[static_cast<size_t>(i)] = value;
+  }
+  return values;
+}
+
+Result<void> Binder::take_weight_scale(const std::string& module, int64_t rows, WeightScales scales,
+                                       std::vector<float>& out) {
+  const std::string name = module + ".weight_scale";
+  RUDDER_TRY(out, take_scales(name, rows, 0));  // a channel of zeros may have a scale of zero
+  RUDDER_TRY(const TensorInfo* const tensor, take_any(name));  // it is missing
+  const Shape& shape = tensor->view.shape;
+  if (scales == WeightScales::kTensor && !is_single(shape)) return wrong_shape(*tensor, "[1]");
+  if (scales == WeightScales::kChannel && !is_column(shape, rows)) {
+    return wrong_shape(*tensor, Shape{rows, 1}.to_string());
+  }
+  // Of a scheme with static scales; what products take here is scaled a token at a time.
+  const std::string input_name = module + ".input_scale";
+  RUDDER_TRY(const std::vector<float> input,
+             take_scales(input_name, 1, std::numeric_limits<float>::min()));
+  if (!input.empty()) input_scales_.insert(input_name);
+  return {};
+}
+
+Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
+                                          const LinearModule& module, BoundLinear& out) {
+  const std::string name = stored.name + ".weight";
+  const Shape shape{stored.rows, module.in};
+  RUDDER_TRY(const Quantisation::Group* const group, quantisation_.group_of(stored.name));
+  ops::LinearPart part;
+  const TensorInfo* const tensor = checkpoint_.find(name);
+  if (tensor == nullptr || tensor->view.dtype != DType::kF8E4M3) {
+    RUDDER_TRY(part.weight, take(name, shape));
+    if (group != nullptr) unexpectedly_wide_.insert(stored.name);
+  } else if (group == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                quantisation_.groups.empty()
+                    ? "it is F8_E4M3, and no quantization_config says how"
+                    : "it is F8_E4M3, and the quantization_config excludes its module",
+                where(*tensor));
+  } else {
+    if (tensor->view.shape != shape) return wrong_shape(*tensor, shape.to_string());
+    taken_.insert(name);
+    part.weight = tensor->view;
+    std::vector<float>& scale = out.scales.emplace_back();
+    RUDDER_TRY_VOID(take_weight_scale(stored.name, stored.rows, group->scales, scale));
+    part.scale = {scale.data(), DType::kF32, {stored.rows}};
+    out.wide_inputs = out.wide_inputs || group->wide_inputs;
+  }
+  if (module.bias) {
+    RUDDER_TRY(part.bias, take(stored.name + ".bias", Shape{stored.rows}));
+  }
+  return part;
+}
+
+Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
+  BoundLinear out;
+  for (const LinearModule::Part& stored : module.parts) {
+    RUDDER_TRY(const ops::LinearPart part, take_part(stored, module, out));
+    out.parts.push_back(part);
+  }
+  if (out.scales.empty() || out.scales.size() == out.parts.size()) return out;
+  for (size_t i = 0; i < out.parts.size(); ++i) {
+    if (!out.parts[i].scale.empty()) continue;
+    return fail(ErrorCode::kUnsupported,
+                "it is not quantised, and others that are multiplied with it in one product are",
+                fmt::format("{}: module '{}'", checkpoint_.name(), module.parts[i].name));
+  }
+  return out;
+}
+
+Result<KvScales> Binder::take_kv_scales(const LayerModules& modules, int64_t num_kv_heads) {
+  const std::string& out_name = modules.attn_out.parts.front().name;
+  const std::string attention = out_name.substr(0, out_name.rfind('.'));
+  const std::vector<LinearModule::Part>& qkv = modules.qkv.parts;
+  // The last that is there counts; no exporter writes two.
+  const auto take_one = [&](std::vector<float>& out,
+                            std::initializer_list<std::string> names) -> Result<void> {
+    for (const std::string& name : names) {
+      RUDDER_TRY(std::vector<float> scales,
+                 take_scales(name, num_kv_heads, std::numeric_limits<float>::min()));
+      if (!scales.empty()) out = std::move(scales);
+    }
+    return {};
+  };
+  const std::string& k = qkv[qkv.size() > 1 ? 1 : 0].name;
+  const std::string& v = qkv.back().name;
+  const std::string both = attention + ".kv_scale";
+  KvScales out;
+  RUDDER_TRY_VOID(
+      take_one(out.k, {both, attention + ".k_scale", k + ".k_scale", k + ".output_scale"}));
+  RUDDER_TRY_VOID(
+      take_one(out.v, {both, attention + ".v_scale", v + ".v_scale", v + ".output_scale"}));
+  return out;
+}
+
+void Binder::prefetch(const std::string& name) const {
+  if (const TensorInfo* tensor = checkpoint_.find(name)) checkpoint_.prefetch(*tensor);
+}
+
+Result<void> Binder::check_all_taken(const WeightNames& names) const {
+  std::string left;
+  std::string file;
+  int count = 0;
+  for (const TensorInfo& tensor : checkpoint_.tensors()) {
+    if (taken_.contains(tensor.name) || is_ignored(tensor.name, names)) continue;
+    if (file.empty()) file = tensor.file;
+    if (++count <= 5) left += fmt::format("{}'{}'", left.empty() ? "" : ", ", tensor.name);
+  }
+  if (count == 0) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("{} tensors have no place in this architecture: {}{}", count, left,
+                          count > 5 ? ", ..." : ""),
+              file);
+}
+
+void Binder::log_differences() const {
+  if (!unexpectedly_wide_.empty()) {
+    log_warn(
+        "{}: {} modules are not quantised although its quantization_config means them, '{}' "
+        "is the first; they are served as they are",
+        checkpoint_.name(), unexpectedly_wide_.size(), *unexpectedly_wide_.begin());
+  }
+  if (!input_scales_.empty()) {
+    log_info(
+        "{}: its {} static input scales are not used: what an fp8 product takes is scaled a "
+        "token at a time",
+        checkpoint_.name(), input_scales_.size());
+  }
+}
+
+}  // namespace rudder::model

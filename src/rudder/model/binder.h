@@ -1,0 +1,65 @@
+// Binder: finds the tensors of a checkpoint by name, checks their shape and type, and knows what is
+// left over. A linear module comes as its backend takes it: the weight, and for fp8 the scale of
+// each of its rows, whichever way the file has it. Used by the loader; one thread.
+#pragma once
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "rudder/model/archs/modules.h"
+#include "rudder/model/quantisation.h"
+#include "rudder/ops/args.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::model {
+
+// The views of `parts` point into the checkpoint and into `scales`.
+struct BoundLinear {
+  std::vector<ops::LinearPart> parts;
+  std::vector<std::vector<float>> scales;  // of the parts; empty unless they are F8E4M3
+  bool wide_inputs = false;                // the checkpoint quantises the weight alone
+};
+
+// One a KV head; empty: the checkpoint has none.
+struct KvScales {
+  std::vector<float> k;
+  std::vector<float> v;
+};
+
+class Binder {
+ public:
+  // Both outlive it.
+  Binder(const weights::Checkpoint& checkpoint, const Quantisation& quantisation)
+      : checkpoint_(checkpoint), quantisation_(quantisation) {}
+
+  // A tensor of f32, f16 or bf16.
+  Result<tensor::View> take(const std::string& name, const tensor::Shape& shape);
+  Result<BoundLinear> take_linear(const LinearModule& module);
+  Result<KvScales> take_kv_scales(const LayerModules& modules, int64_t num_kv_heads);
+
+  bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+  void prefetch(const std::string& name) const;
+
+  // Every tensor was taken or is known to mean nothing.
+  Result<void> check_all_taken(const WeightNames& names) const;
+  // Says once what the checkpoint has and this engine does not do as it says.
+  void log_differences() const;
+
+ private:
+  Result<const weights::TensorInfo*> take_any(const std::string& name);
+  Result<ops::LinearPart> take_part(const LinearModule::Part& part, const LinearModule& module,
+                                    BoundLinear& out);
+  Result<void> take_weight_scale(const std::string& module, int64_t rows, WeightScales scales,
+                                 std::vector<float>& out);
+  // The values of a tensor of one or `count` numbers, `count` of them; none when it is not there.
+  Result<std::vector<float>> take_scales(const std::string& name, int64_t count, float least);
+
+  const weights::Checkpoint& checkpoint_;
+  const Quantisation& quantisation_;
+  std::set<std::string, std::less<>> taken_;
+  std::set<std::string, std::less<>> unexpectedly_wide_;  // modules
+  std::set<std::string, std::less<>> input_scales_;       // tensors
+};
+
+}  // namespace rudder::model

@@ -1,0 +1,40 @@
+// Quantisation: what a checkpoint says of weights that it holds as fp8 (E4M3): config.json's
+// "quantization_config" in the formats of compressed-tensors, ModelOpt and the fp8 method of
+// AutoFP8, or ModelOpt's hf_quant_config.json. Read by the loader, which binds weights and scales
+// by it. What none of the kernels here can multiply (int8, int4, scales of blocks, other methods)
+// is refused, and the field that asks for it is named. Load time, one thread.
+//
+// docs/contracts/checkpoints.md says what is read and what it is turned into.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/model/name_pattern.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::model {
+
+// Of a weight [out, in]: one scale, one a channel of the output, or as the file has it.
+enum class WeightScales : uint8_t { kTensor, kChannel, kAny };
+
+struct Quantisation {
+  struct Group {
+    std::vector<NamePattern> targets;  // none: every linear module
+    WeightScales scales = WeightScales::kAny;
+    bool wide_inputs = false;  // the weight alone is quantised
+  };
+
+  std::vector<Group> groups;  // none: nothing is quantised
+  std::vector<NamePattern> excluded;
+
+  // The first group that a linear module is in; null: it is stored wide.
+  Result<const Group*> group_of(std::string_view module) const;
+};
+
+// Errors name the file and the key.
+Result<Quantisation> read_quantisation(const weights::Checkpoint& checkpoint);
+
+}  // namespace rudder::model

@@ -1,0 +1,203 @@
+// What a loader makes of an fp8 checkpoint, and which damages it names.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "rudder/model/tiny_checkpoint.h"
+
+namespace rudder::model {
+namespace {
+
+using tensor::DType;
+
+const std::string kAttention = "model.layers.0.self_attn.";
+const std::string kMlp = "model.layers.0.mlp.";
+
+// Every product but the head's is fp8, with a scale a tensor.
+struct QuantisedModel : TinyModel {
+  QuantisedModel() {
+    describe(R"({"quant_method": "fp8", "activation_scheme": "static",
+                 "ignored_layers": ["lm_head"]})");
+    float scale = 1;
+    for (const std::string& module : modules()) {
+      weight_of(module).dtype = DType::kF8E4M3;
+      add(module + ".weight_scale", {1});
+      values[module + ".weight_scale"] = scale++;
+    }
+  }
+
+  static std::vector<std::string> modules() {
+    return {kAttention + "q_proj", kAttention + "k_proj", kAttention + "v_proj",
+            kAttention + "o_proj", kMlp + "gate_proj",    kMlp + "up_proj",
+            kMlp + "down_proj"};
+  }
+  weights::TensorDecl& weight_of(const std::string& module) { return decls[module + ".weight"]; }
+  void describe(const std::string& description) {
+    const size_t begin = config.find(", \"quantization_config\"");
+    if (begin != std::string::npos) config.erase(begin, config.rfind('}') - begin);
+    config.insert(config.rfind('}'), ", \"quantization_config\": " + description);
+  }
+};
+
+TEST(QuantisedLoader, PartsKeepTheirOwnScales) {
+  QuantisedModel tiny;
+  KeepingOps ops;
+  const auto weights = tiny.load(ops);
+  ASSERT_TRUE(weights) << weights.error().to_string();
+  const std::vector<std::vector<float>> expected = {{},  // the head
+                                                    std::vector<float>(8, 1),
+                                                    std::vector<float>(4, 2),
+                                                    std::vector<float>(4, 3),
+                                                    std::vector<float>(8, 4),
+                                                    std::vector<float>(6, 5),
+                                                    std::vector<float>(6, 6),
+                                                    std::vector<float>(8, 7)};
+  EXPECT_EQ(ops.scales, expected);
+}
+
+TEST(QuantisedLoader, ScalesAreOneNumberOrAColumn) {
+  const std::string name = kMlp + "down_proj.weight_scale";
+  for (const std::initializer_list<uint64_t> shape :
+       {std::initializer_list<uint64_t>{}, {1}, {1, 1}, {8}, {8, 1}}) {
+    QuantisedModel tiny;
+    tiny.add(name, shape);
+    KeepingOps ops;
+    const auto weights = tiny.load(ops);
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    EXPECT_EQ(ops.scales.back(), std::vector<float>(8, 7));
+  }
+  QuantisedModel tiny;
+  tiny.add(name, {6});
+  tiny.expect_refused(ErrorCode::kCorruptFile, "its shape is [6], the config asks for [1] or [8]");
+  tiny.add(name, {1, 8});
+  tiny.expect_refused(ErrorCode::kCorruptFile, name);
+}
+
+TEST(QuantisedLoader, TheStrategyDecidesTheShape) {
+  const std::string description =
+      R"({"quant_method": "compressed-tensors", "format": "float-quantized", "ignore": ["lm_head"],
+          "config_groups": {"g": {"targets": ["Linear"], "input_activations": null,
+            "weights": {"num_bits": 8, "type": "float", "strategy": "STRATEGY"}}}})";
+  const auto with = [&](std::string_view strategy) {
+    std::string text = description;
+    return text.replace(text.find("STRATEGY"), 8, strategy);
+  };
+  QuantisedModel tiny;
+  tiny.describe(with("tensor"));
+  KeepingOps ops;
+  EXPECT_TRUE(tiny.load(ops));
+  tiny.describe(with("channel"));
+  tiny.expect_refused(ErrorCode::kCorruptFile, "its shape is [1], the config asks for [8, 1]");
+  for (const std::string& module : QuantisedModel::modules()) {
+    tiny.add(module + ".weight_scale", {tiny.weight_of(module).shape.dims[0], 1});
+  }
+  EXPECT_TRUE(tiny.load(ops));
+  tiny.describe(with("tensor"));
+  tiny.expect_refused(ErrorCode::kCorruptFile, "its shape is [8, 1], the config asks for [1]");
+}
+
+TEST(QuantisedLoader, NamesWhatIsDamaged) {
+  const std::string scale = kMlp + "up_proj.weight_scale";
+  QuantisedModel missing;
+  missing.decls.erase(scale);
+  missing.expect_refused(ErrorCode::kCorruptFile, "the tensor '" + scale + "' is missing");
+  for (const float value : {NAN, INFINITY, -1.0f}) {
+    QuantisedModel tiny;
+    tiny.values[scale] = value;
+    tiny.expect_refused(ErrorCode::kCorruptFile, "tensor '" + scale + "'");
+  }
+  QuantisedModel type;
+  type.add(scale, {1}, DType::kI32);
+  type.expect_refused(ErrorCode::kUnsupported, "scales of type I32");
+  QuantisedModel weight;
+  weight.weight_of(kMlp + "up_proj").dtype = DType::kI8;
+  weight.expect_refused(ErrorCode::kUnsupported, "weights of type I8");
+  QuantisedModel shape;
+  shape.add(kMlp + "up_proj.weight", {8, 6}, DType::kF8E4M3);
+  shape.expect_refused(ErrorCode::kCorruptFile, "its shape is [8, 6], the config asks for [6, 8]");
+  QuantisedModel zero_point;
+  zero_point.add(kMlp + "up_proj.weight_zero_point", {1}, DType::kI8);
+  zero_point.expect_refused(ErrorCode::kUnsupported, "up_proj.weight_zero_point");
+  QuantisedModel input;
+  input.add(kMlp + "up_proj.input_scale", {6});
+  input.expect_refused(ErrorCode::kCorruptFile, "up_proj.input_scale");
+}
+
+TEST(QuantisedLoader, TheConfigAndTheTensorsAgree) {
+  QuantisedModel excluded;
+  excluded.describe(R"({"quant_method": "fp8", "activation_scheme": "static",
+                        "ignored_layers": ["lm_head", "model.layers.0.mlp.up_proj"]})");
+  excluded.expect_refused(ErrorCode::kUnsupported, "excludes its module");
+  QuantisedModel undescribed;
+  undescribed.describe("null");
+  undescribed.expect_refused(ErrorCode::kUnsupported, "no quantization_config says how");
+  // One product has operands of one type.
+  QuantisedModel mixed;
+  mixed.weight_of(kMlp + "up_proj").dtype = DType::kF32;
+  mixed.decls.erase(kMlp + "up_proj.weight_scale");
+  mixed.expect_refused(ErrorCode::kUnsupported, "module 'model.layers.0.mlp.up_proj'");
+  // What is stored wide can be multiplied as it is, whatever the config says of it.
+  QuantisedModel wide;
+  wide.weight_of(kMlp + "down_proj").dtype = DType::kF32;
+  wide.decls.erase(kMlp + "down_proj.weight_scale");
+  KeepingOps ops;
+  EXPECT_TRUE(wide.load(ops));
+  EXPECT_TRUE(ops.scales.back().empty());
+}
+
+TEST(QuantisedLoader, AHeadMayBeQuantised) {
+  QuantisedModel tiny;
+  tiny.describe(R"({"quant_method": "fp8", "activation_scheme": "dynamic"})");
+  tiny.weight_of("lm_head").dtype = DType::kF8E4M3;
+  tiny.expect_refused(ErrorCode::kCorruptFile, "'lm_head.weight_scale' is missing");
+  tiny.add("lm_head.weight_scale", {1});
+  KeepingOps ops;
+  ASSERT_TRUE(tiny.load(ops));
+  EXPECT_EQ(ops.scales.front(), std::vector<float>(5, 0.25f));
+}
+
+TEST(QuantisedLoader, KvScalesHaveSeveralNames) {
+  for (const auto& [k, v] :
+       {std::pair("k_scale", "v_scale"), std::pair("k_proj.k_scale", "v_proj.v_scale"),
+        std::pair("k_proj.output_scale", "v_proj.output_scale")}) {
+    TinyModel tiny;
+    tiny.add(kAttention + k, {1});
+    tiny.add(kAttention + v, {1, 1, 1});
+    tiny.values[kAttention + k] = 0.5f;
+    KeepingOps ops;
+    const auto weights = tiny.load(ops);
+    ASSERT_TRUE(weights) << weights.error().to_string();
+    EXPECT_EQ(weights->layers[0].k_scale.as<float>()[0], 0.5f) << k;
+    EXPECT_EQ(weights->layers[0].v_scale.as<float>()[0], 0.25f) << v;
+  }
+  TinyModel none;
+  KeepingOps ops;
+  EXPECT_TRUE(none.load(ops)->layers[0].k_scale.empty());
+}
+
+TEST(QuantisedLoader, KvScalesAreOneALayerOrOneAHead) {
+  TinyModel tiny;
+  tiny.replace_in_config("\"num_key_value_heads\": 1", "\"num_key_value_heads\": 2");
+  tiny.add(kAttention + "k_proj.weight", {8, 8});
+  tiny.add(kAttention + "v_proj.weight", {8, 8});
+  tiny.add(kAttention + "k_scale", {2, 1, 1});
+  tiny.add(kAttention + "v_scale", {1});
+  KeepingOps ops;
+  const auto weights = tiny.load(ops);
+  ASSERT_TRUE(weights) << weights.error().to_string();
+  EXPECT_EQ(weights->layers[0].k_scale.shape, tensor::Shape{2});
+  EXPECT_EQ(weights->layers[0].v_scale.shape, tensor::Shape{2});
+  EXPECT_EQ(weights->layers[0].v_scale.as<float>()[1], 0.25f);
+  tiny.add(kAttention + "k_scale", {3});
+  tiny.expect_refused(ErrorCode::kCorruptFile, "the config asks for [1] or [2]");
+  tiny.add(kAttention + "k_scale", {2});
+  for (const float value : {0.0f, -1.0f, NAN}) {
+    tiny.values[kAttention + "k_scale"] = value;
+    tiny.expect_refused(ErrorCode::kCorruptFile, "is no scale");
+  }
+}
+
+}  // namespace
+}  // namespace rudder::model
