@@ -15,7 +15,8 @@ function(rudder_compile_options)
   endforeach()
 endfunction()
 
-rudder_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+rudder_compile_options(-Wall -Wextra -Wshadow)
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
 # Warnings are errors with the compiler that the checks run with; a newer one warns of more, and so does
 # an instrumented build.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND NOT RUDDER_SANITIZE)

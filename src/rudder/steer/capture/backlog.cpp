@@ -57,6 +57,7 @@ Backlog::Pushed Backlog::push_rows(const std::shared_ptr<Seat>& seat,
         bounds_.policy == OverloadPolicy::kBlock && stalled_at_ != std::optional(num_given_back_);
     if (!is_full() || waited_for) {
       held_ += static_cast<int64_t>(chunk->bytes);
+      queued_ += static_cast<int64_t>(chunk->bytes);
       item.batch = {charge(chunk), std::move(records)};
       items_.push_back(std::move(item));
       changed_.notify_all();
@@ -77,13 +78,19 @@ Backlog::Pushed Backlog::push_rows(const std::shared_ptr<Seat>& seat,
 std::optional<BacklogItem> Backlog::pop() {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] {
-    // Spilled rows may be read back into an empty house, however small it is.
-    return items_.empty() ? closed_ : !items_.front().spilled || !is_full() || held_ == 0;
+    if (items_.empty()) return closed_;
+    // What is queued behind spilled rows cannot go before they do: only what is taken counts. They
+    // may come back into an empty house, however small it is.
+    const int64_t taken = held_ - queued_;
+    return !items_.front().spilled || taken == 0 || taken < bounds_.max_bytes;
   });
   if (items_.empty()) return std::nullopt;
   BacklogItem item = std::move(items_.front());
   items_.pop_front();
-  if (!item.spilled) return item;
+  if (!item.spilled) {
+    if (item.batch.chunk != nullptr) queued_ -= static_cast<int64_t>(item.batch.chunk->bytes);
+    return item;
+  }
   held_ += static_cast<int64_t>(item.batch.chunk->bytes);
   lock.unlock();
   read_back(item);

@@ -1,6 +1,7 @@
 // Backlog: what waits for one consumer, in order. Bounded by the bytes of rows that the consumer
-// holds, queued or taken; what is beyond goes by the operator's policy. The dispatch thread pushes,
-// the consumer's thread pops, the engine thread may wait for room.
+// holds in memory, queued or taken; what is beyond goes by the operator's policy. Rows that come
+// back from the disk may make it twice the bound: as much again as is queued behind them. The
+// dispatch thread pushes, the consumer's thread pops, the engine thread may wait for room.
 #pragma once
 
 #include <atomic>
@@ -71,7 +72,8 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<BacklogItem> items_;
-  int64_t held_ = 0;
+  int64_t held_ = 0;    // bytes of rows in memory, queued or taken
+  int64_t queued_ = 0;  // those of them that are queued
   uint64_t num_given_back_ = 0;
   std::optional<uint64_t> stalled_at_;  // num_given_back_ when it was given up on
   bool closed_ = false;

@@ -82,6 +82,8 @@ class Session {
 class Consumer : public OptionsParser {
  public:
   virtual Result<std::shared_ptr<Session>> open(SessionInfo info) = 0;
+  // No more calls come: sessions that have finished deliver now what they hold back.
+  virtual void drain() {}
 };
 
 // "bfloat16", "float16", "float32": as numpy and the packed form of vectors spell them.

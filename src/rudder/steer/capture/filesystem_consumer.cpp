@@ -328,6 +328,12 @@ class FilesystemConsumer final : public Consumer {
                                           writers_);
   }
 
+  void drain() override {
+    for (const std::unique_ptr<Writer>& writer : writers_) {
+      writer->post([](Writer& self) { self.shards().publish_all(); });
+    }
+  }
+
  private:
   const FilesystemSettings settings_;
   const std::shared_ptr<Store> store_;

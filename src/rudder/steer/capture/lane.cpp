@@ -76,6 +76,7 @@ void Lane::run() {
     item.reset();  // gives its rows back
     call_began_us_ = 0;
   }
+  consumer_->drain();
   std::lock_guard lock(mutex_);
   is_done_ = true;
   done_.notify_all();

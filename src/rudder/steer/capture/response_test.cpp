@@ -1,0 +1,252 @@
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <cmath>
+#include <cstring>
+
+#include "rudder/base/json.h"
+#include "rudder/steer/capture/base64.h"
+#include "rudder/steer/capture/capture_fixture.h"
+#include "rudder/steer/capture/logging_consumer.h"
+#include "rudder/tensor/dtype.h"
+
+namespace rudder::steer::capture {
+namespace {
+
+namespace json = boost::json;
+
+std::string base64(std::string_view text) {
+  std::string out;
+  append_base64(out, std::as_bytes(std::span(text)));
+  return out;
+}
+
+TEST(Base64, IsThatOfTheStandard) {
+  EXPECT_EQ(base64(""), "");
+  EXPECT_EQ(base64("f"), "Zg==");
+  EXPECT_EQ(base64("fo"), "Zm8=");
+  EXPECT_EQ(base64("foo"), "Zm9v");
+  EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
+  EXPECT_EQ(base64("\xff\xfe\xfd"), "//79");
+}
+
+class ResponseTest : public testing::Test {
+ protected:
+  void start(int64_t max_bytes = 1 << 20) {
+    CaptureSettings settings;
+    settings.max_response_bytes = max_bytes;
+    const VectorLookup lookup = [](std::string_view name,
+                                   tap::Point) -> Result<std::vector<float>> {
+      if (name != "known") return fail(ErrorCode::kNotFound, "no such vector", std::string(name));
+      return std::vector<float>(24, 0.5f);
+    };
+    const auto log = make_logging_consumer([this](std::string_view line) {
+      std::lock_guard lock(mutex_);
+      lines_.emplace_back(line);
+    });
+    auto made = Dispatcher::create({geometry_, small_limits(), lookup, {log}}, settings);
+    ASSERT_TRUE(made.has_value()) << made.error().to_string();
+    dispatcher_ = std::move(*made);
+  }
+
+  ConsumerResult capture(const std::string& field, bool stream = false) {
+    const auto spec = make_spec(*dispatcher_, field);
+    const CaptureId id = dispatcher_->begin({.spec = spec,
+                                             .request_id = "r",
+                                             .choice = 0,
+                                             .prompt_len = 4,
+                                             .stream = stream,
+                                             .wait = true,
+                                             .on_results = inbound_.results(),
+                                             .on_event = inbound_.events()});
+    FakeStep(geometry_).add(id, 9, *spec, 0, 4).push_to(*dispatcher_);
+    for (int32_t p = 4; p < 7; ++p) {
+      FakeStep(geometry_).add(id, 9, *spec, p, p + 1).push_to(*dispatcher_);
+    }
+    dispatcher_->end(id);
+    const CaptureResults results = inbound_.wait();
+    return results.empty() ? ConsumerResult{} : results[0];
+  }
+
+  std::vector<float> row(int32_t position, tap::Site site, int32_t layer) {
+    const tap::CapturePoint point{{layer, site}, false};
+    std::vector<float> values;
+    for (int32_t i = 0; i < geometry_.width(point.point); ++i) {
+      values.push_back(tensor::to_float(tensor::BF16{row_value(9, position, point, i)}));
+    }
+    return values;
+  }
+
+  std::string packed(const std::vector<std::vector<float>>& rows, bool as_float32) {
+    std::string bytes;
+    for (const std::vector<float>& values : rows) {
+      for (const float value : values) {
+        const uint16_t half = tensor::to_bf16(value).bits;
+        if (as_float32) bytes.append(reinterpret_cast<const char*>(&value), 4);
+        if (!as_float32) bytes.append(reinterpret_cast<const char*>(&half), 2);
+      }
+    }
+    return base64(bytes);
+  }
+
+  const tap::Geometry geometry_ = small_geometry();
+  std::mutex mutex_;
+  std::vector<std::string> lines_;
+  Inbound inbound_;
+  std::unique_ptr<Dispatcher> dispatcher_;
+};
+
+TEST_F(ResponseTest, RowsComeInThePackedFormOfSteeringVectors) {
+  start();
+  const ConsumerResult result =
+      capture(R"({"response": {"sites": {"resid_post": [1, 3]}, "positions": "last_prompt"}})");
+  ASSERT_EQ(result.status, Status::kOk) << result.error;
+  const json::value payload = *parse_json(result.payload, "payload");
+  EXPECT_EQ(payload.at("positions"), json::array{3});
+  const json::value& pack = payload.at("rows").at("resid_post");
+  EXPECT_EQ(pack.at("dtype"), "bfloat16");
+  EXPECT_EQ(pack.at("shape"), (json::array{2, 24}));
+  EXPECT_EQ(pack.at("layer_indices"), (json::array{1, 3}));
+  EXPECT_EQ(pack.at("data"),
+            json::string(packed(
+                {row(3, tap::Site::kResidPost, 1), row(3, tap::Site::kResidPost, 3)}, false)));
+}
+
+TEST_F(ResponseTest, RowsOfSeveralTokensFollowEachOtherAndWidthsArePackedApart) {
+  start();
+  const ConsumerResult result = capture(
+      R"({"response": {"sites": {"mlp_act": [1, 2]}, "positions": [1, 5], "dtype": "float32"}})");
+  const json::value payload = *parse_json(result.payload, "payload");
+  EXPECT_EQ(payload.at("positions"), (json::array{1, 5}));
+  const json::value& narrow = payload.at("rows").at("mlp_act.2");
+  EXPECT_EQ(narrow.at("shape"), (json::array{2, 40}));
+  EXPECT_EQ(narrow.at("layer_indices"), (json::array{2, 2}));
+  EXPECT_EQ(
+      narrow.at("data"),
+      json::string(packed({row(1, tap::Site::kMlpAct, 2), row(5, tap::Site::kMlpAct, 2)}, true)));
+  EXPECT_EQ(payload.at("rows").at("mlp_act.1").at("shape"), (json::array{2, 48}));
+}
+
+TEST_F(ResponseTest, ProbesAndNormsAreNumbers) {
+  start();
+  std::string probe;
+  std::vector<float> vector;
+  for (int i = 0; i < 24; ++i) {
+    vector.push_back(static_cast<float>(i - 11));
+    probe += (i > 0 ? "," : "") + std::to_string(i - 11);
+  }
+  for (const char* measure : {"dot", "projection", "cosine"}) {
+    const ConsumerResult result = capture(
+        R"({"response": {"sites": {"resid_pre": [2]}, "positions": "all_generated",
+                    "values": ["norms", "probes"], "measure": ")" +
+        std::string(measure) + R"(", "probes": {"mine": [)" + probe + R"(], "theirs": "known"}}})");
+    ASSERT_EQ(result.status, Status::kOk) << result.error;
+    const json::value payload = *parse_json(result.payload, "payload");
+    EXPECT_EQ(payload.as_object().if_contains("rows"), nullptr);
+    for (int32_t i = 0; i < 3; ++i) {
+      const std::vector<float> h = row(4 + i, tap::Site::kResidPre, 2);
+      double dot = 0;
+      double squares = 0;
+      double vector_squares = 0;
+      for (size_t k = 0; k < 24; ++k) {
+        dot += double{h[k]} * vector[k];
+        squares += double{h[k]} * h[k];
+        vector_squares += double{vector[k]} * vector[k];
+      }
+      double expected = dot;
+      if (std::string(measure) != "dot") expected /= std::sqrt(vector_squares);
+      if (std::string(measure) == "cosine") expected /= std::sqrt(squares);
+      const auto at = static_cast<size_t>(i);
+      EXPECT_NEAR(
+          payload.at("probes").at("mine").at("resid_pre.2").as_array()[at].to_number<double>(),
+          expected, 1e-5 * (1 + std::abs(expected)));
+      EXPECT_NEAR(payload.at("norms").at("resid_pre.2").as_array()[at].to_number<double>(),
+                  std::sqrt(squares), 1e-5 * std::sqrt(squares));
+    }
+  }
+}
+
+TEST_F(ResponseTest, AStreamGetsAnEventAToken) {
+  start();
+  const ConsumerResult result =
+      capture(R"({"response": {"sites": {"resid_post": [0]}, "positions": "all_generated",
+                  "values": ["rows", "norms"]}})",
+              true);
+  EXPECT_EQ(result.payload, R"({"events":3})");
+  const std::vector<CaptureEvent> events = inbound_.take_events();
+  ASSERT_EQ(events.size(), 3u);
+  for (int32_t i = 0; i < 3; ++i) {
+    const CaptureEvent& event = events[static_cast<size_t>(i)];
+    EXPECT_EQ(event.consumer, "response");
+    EXPECT_EQ(event.position, 4 + i);
+    const json::value payload = *parse_json(event.payload, "event");
+    EXPECT_EQ(payload.at("position"), 4 + i);
+    EXPECT_EQ(payload.at("rows").at("resid_post").at("data"),
+              json::string(packed({row(4 + i, tap::Site::kResidPost, 0)}, false)));
+    EXPECT_TRUE(payload.at("norms").at("resid_post.0").is_number());
+  }
+}
+
+TEST_F(ResponseTest, AnAnswerThatIsTooLongIsAnErrorAndItsRoomIsGivenBack) {
+  start(3000);  // 7 rows of 24 bf16 numbers and their text are about 800 bytes
+  const std::string small = R"({"response": {"sites": {"resid_post": [0]}, "positions": "all"}})";
+  const std::string large =
+      R"({"response": {"sites": {"resid_post": "all", "mlp_act": "all"}, "positions": "all"}})";
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(capture(small).status, Status::kOk);
+    const ConsumerResult refused = capture(large);
+    EXPECT_EQ(refused.status, Status::kError);
+    EXPECT_NE(refused.error.find("capture-max-response-bytes"), std::string::npos);
+    EXPECT_EQ(capture(large, true).status, Status::kOk);  // events hold nothing
+  }
+}
+
+TEST_F(ResponseTest, OptionsThatAreWrongAreRefusedByPath) {
+  start();
+  const auto refused = [&](const std::string& fields) {
+    const json::value value =
+        *parse_json(R"({"response": {"sites": {"resid_post": [0]}, )" + fields + "}}", "test");
+    const auto spec = dispatcher_->spec(&value);
+    EXPECT_FALSE(spec.has_value()) << fields;
+    return spec ? std::string() : spec.error().where;
+  };
+  EXPECT_EQ(refused(R"("colour": 1)"), "capture.response.colour");
+  EXPECT_EQ(refused(R"("values": [])"), "capture.response.values");
+  EXPECT_EQ(refused(R"("values": ["rows", "all"])"), "capture.response.values[1]");
+  EXPECT_EQ(refused(R"("values": ["probes"])"), "capture.response.probes");
+  EXPECT_EQ(refused(R"("dtype": "float64")"), "capture.response.dtype");
+  EXPECT_EQ(refused(R"("measure": "angle")"), "capture.response.measure");
+  EXPECT_EQ(refused(R"("probes": {})"), "capture.response.probes");
+  EXPECT_EQ(refused(R"("probes": {"p": [1, 2]})"), "capture.response.probes.p");
+  EXPECT_EQ(refused(R"("probes": {"p": "unknown"})"), "unknown");
+  std::string list = "[1e39";
+  for (int i = 1; i < 24; ++i) list += ",1";
+  EXPECT_EQ(refused(R"("probes": {"p": )" + list + "]}"), "capture.response.probes.p[0]");
+  std::string zeros = "[0";
+  for (int i = 1; i < 24; ++i) zeros += ",0";
+  EXPECT_EQ(refused(R"("probes": {"p": )" + zeros + "]}"), "capture.response.probes.p");
+}
+
+TEST_F(ResponseTest, LogLinesSayWhatTheRowsWere) {
+  start();
+  const ConsumerResult rows = capture(
+      R"({"logging": {"sites": {"resid_post": [1]}, "positions": "all", "lines": "rows"}})");
+  EXPECT_EQ(rows.payload, R"({"rows":7,"nonfinite":0})");
+  std::lock_guard lock(mutex_);
+  ASSERT_EQ(lines_.size(), 8u);  // a row each, and the summary
+  EXPECT_NE(lines_[2].find("request=r choice=0 position=2 resid_post.1 norm="), std::string::npos)
+      << lines_[2];
+  EXPECT_NE(lines_[7].find("rows=7 norm mean="), std::string::npos) << lines_[7];
+}
+
+TEST(Results, AreOneObjectByConsumer) {
+  EXPECT_EQ(results_json({{"a", Status::kOk, "", R"({"x":1})"},
+                          {"b\"", Status::kPartialError, "lost \"2\"", ""},
+                          {"c", Status::kNotRequested, "", ""}}),
+            R"({"a":{"status":"ok","error":null,"payload":{"x":1}},)"
+            R"("b\"":{"status":"partial_error","error":"lost \"2\"","payload":null},)"
+            R"("c":{"status":"not_requested","error":null,"payload":null}})");
+}
+
+}  // namespace
+}  // namespace rudder::steer::capture
