@@ -107,7 +107,8 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 namespace {
 
 exec::StepLimits step_limits(const SessionSettings& settings) {
-  return {settings.engine.max_num_seqs, settings.engine.max_num_batched_tokens};
+  return {settings.engine.max_num_seqs, settings.engine.max_num_batched_tokens,
+          settings.engine.multi_step};
 }
 
 // What KV computed by this process depends on, besides tokens.

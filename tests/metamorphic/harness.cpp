@@ -93,7 +93,11 @@ Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
   sched::Scheduler scheduler(executor.capacity(), settings);
   Outcome result;
   result.got.resize(asks.size());
-  std::deque<step::Ticket> in_flight;
+  struct Launched {
+    step::Ticket ticket;
+    int32_t left = 1;  // iterations
+  };
+  std::deque<Launched> in_flight;
   std::vector<sched::SequenceOutput> outputs;
   size_t num_added = 0;
   for (int32_t round = 0; num_added < asks.size() || !scheduler.idle(); ++round) {
@@ -109,14 +113,13 @@ Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
                                         .cache_salt = ""});
       if (!added) throw std::runtime_error(added.error().to_string());
     }
-    while (static_cast<int32_t>(in_flight.size()) < settings.max_in_flight) {
-      auto plan = scheduler.plan();
-      if (plan == nullptr) break;
-      in_flight.push_back(value_of(executor.launch(std::move(plan))));
+    while (auto plan = scheduler.plan()) {
+      const int32_t repeat = plan->repeat;
+      in_flight.push_back({value_of(executor.launch(std::move(plan))), repeat});
     }
     if (in_flight.empty()) continue;
-    const step::StepResult step = value_of(executor.collect(in_flight.front()));
-    in_flight.pop_front();
+    const step::StepResult step = value_of(executor.collect(in_flight.front().ticket));
+    if (--in_flight.front().left == 0) in_flight.pop_front();
     ++result.steps;
     result.graph_steps += step.from_graph ? 1 : 0;
     for (const step::SeqResult& row : step.seqs) result.masked_rows += row.masked ? 1 : 0;

@@ -33,7 +33,7 @@ struct Ask {
   std::vector<int32_t> prompt;
   step::SamplingParams sampling;
   int32_t max_len = 0;
-  int32_t arrival = 0;  // rounds of launch and collect before it is added
+  int32_t arrival = 0;  // rounds of launches and one collect before it is added
 };
 
 // Sequences of every kind; every third begins with one of two common prefixes. All of a
@@ -51,8 +51,8 @@ struct Outcome {
   std::vector<Got> got;  // one per Ask
   sched::SchedStats stats;
   int64_t masked_rows = 0;
-  int64_t steps = 0;
-  int64_t graph_steps = 0;
+  int64_t steps = 0;        // iterations
+  int64_t graph_steps = 0;  // of them
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks);

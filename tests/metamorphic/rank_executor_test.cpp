@@ -18,7 +18,8 @@ constexpr step::Capacity kCapacity = {.num_slots = 4,
                                       .max_tokens_per_step = 128,
                                       .max_seq_len = 128,
                                       .vocab_size = 160,
-                                      .max_in_flight = 2};
+                                      .max_in_flight = 2,
+                                      .max_repeat = 4};
 
 step::SlotEdit open_slot(int32_t slot, std::vector<step::BlockId> blocks) {
   step::SlotEdit edit;
@@ -93,6 +94,50 @@ TEST(RankExecutor, ReadyOnceTheStepIsDone) {
   while (!executor->ready({4})) std::this_thread::yield();
   EXPECT_FALSE(executor->ready({5}));
   EXPECT_TRUE(executor->collect({4}));
+}
+
+// step.I9: an iteration is collected by itself, before the last has run.
+TEST(RankExecutor, ARepeatedStepIsCollectedIterationByIteration) {
+  const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
+  std::vector<int32_t> single;
+  ASSERT_TRUE(executor->launch(plan_of(1, {open_slot(0, {0})}, {prompt_of(0, 0, 3)}, {5, 6, 7})));
+  single.push_back(executor->collect({1})->seqs[0].tokens[0]);
+  for (step::StepId id = 2; id <= 9; ++id) {
+    const auto kv_len = static_cast<int32_t>(id) + 1;
+    ASSERT_TRUE(executor->launch(plan_of(id, {}, {decode_of(0, kv_len)}, {})));
+    single.push_back(executor->collect({id})->seqs[0].tokens[0]);
+  }
+
+  const auto repeated = [&](step::StepId id, int32_t kv_len) {
+    step::StepPlan plan{id, {}, {decode_of(1, kv_len)}, {}};
+    plan.repeat = 4;
+    return std::make_shared<const step::StepPlan>(std::move(plan));
+  };
+  ASSERT_TRUE(executor->launch(plan_of(10, {open_slot(1, {1})}, {prompt_of(1, 0, 3)}, {5, 6, 7})));
+  ASSERT_TRUE(executor->launch(repeated(11, 3)));
+  std::vector<int32_t> tokens = executor->collect({10})->seqs[0].tokens;
+  ASSERT_TRUE(executor->launch(repeated(12, 7)));
+  for (const step::StepId id : {11u, 12u}) {
+    for (int32_t i = 0; i < 4; ++i) {
+      while (!executor->ready({id})) std::this_thread::yield();
+      const auto result = executor->collect({id});
+      ASSERT_TRUE(result);
+      EXPECT_EQ(result->id, id);
+      EXPECT_EQ(result->iteration, i);
+      ASSERT_EQ(result->seqs[0].tokens.size(), 1u);
+      tokens.push_back(result->seqs[0].tokens[0]);
+    }
+    EXPECT_TRUE(executor->ready({id}));
+  }
+  EXPECT_EQ(tokens, single);
+}
+
+TEST(RankExecutor, StopsWithARepeatedStepInFlight) {
+  const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
+  step::StepPlan plan{1, {open_slot(1, {0})}, {prompt_of(1, 0, 1)}, {9}};
+  plan.repeat = 4;
+  ASSERT_TRUE(executor->launch(std::make_shared<const step::StepPlan>(std::move(plan))));
+  ASSERT_TRUE(executor->collect({1}));
 }
 
 TEST(RankExecutor, StopsWithStepsInFlight) {

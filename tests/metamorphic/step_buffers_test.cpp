@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/testing/async_ops.h"
 
@@ -14,7 +16,8 @@ constexpr step::Capacity kCapacity = {.num_slots = 3,
                                       .max_tokens_per_step = 8,
                                       .max_seq_len = 16,
                                       .vocab_size = 50,
-                                      .max_in_flight = 2};
+                                      .max_in_flight = 2,
+                                      .max_repeat = 4};
 
 // On a device that lags behind; its memory is a CPU's, which is read through its views.
 class StepBuffersTest : public ::testing::Test {
@@ -98,6 +101,35 @@ TEST_F(StepBuffersTest, CarriedTokensAreTheDevices) {
   const DeviceStep second = begin({.slots = {}, .seqs = decodes, .tokens = {}}, 1);
   EXPECT_EQ(ints(second.forward.ids), (Ints{41, 42}));
   EXPECT_EQ(ints(second.forward.kv_slot), (Ints{13, -1}));  // slot 1 has ended
+}
+
+TEST_F(StepBuffersTest, TheNextIterationIsMadeOnTheDevice) {
+  step::SlotEdit open = edit(0, 1);
+  open.sampling.min_tokens = 3;
+  DeviceStep step = begin({.slots = {open, edit(1, 1)},
+                           .seqs = {row(0, 1, 0, 1, {3, 5}), row(1, 1, 0, 1, {4})},
+                           .tokens = {5}});
+  const ops::SlotState& state = step.sample.state;
+  const auto advance = [&](int32_t token) {
+    state.carry.as<int32_t>()[0] = token;
+    buffers_->advance(step);
+    const auto done = ops_->make_event();
+    ops_->record(*done);
+    EXPECT_TRUE(done->wait());
+  };
+  state.ended.as<int32_t>()[1] = 1;
+  for (int32_t i = 1; i <= 4; ++i) {
+    advance(40 + i);
+    EXPECT_EQ(ints(step.forward.ids)[0], 40 + i);
+    EXPECT_EQ(ints(step.forward.positions), (Ints{i, 0}));
+    EXPECT_EQ(ints(step.forward.kv_slot), (Ints{i < 4 ? 12 + i : 20, -1}));  // slot 1 has ended
+    EXPECT_EQ(ints(step.forward.attention.kv_len), (Ints{i + 1, 1}));
+    EXPECT_EQ(step.forward.attention.max_kv_len, i + 1);
+    const auto* rows = static_cast<const ops::SampleRow*>(step.sample.rows.data);
+    EXPECT_EQ(rows[0].position, i + 1);
+    EXPECT_EQ(rows[0].ban_stop_ids, std::max(0, 3 - i));
+    EXPECT_EQ(rows[1].position, 1);
+  }
 }
 
 // Three slots are opened with as much history and as many blocks as there may be: more than one

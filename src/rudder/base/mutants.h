@@ -24,6 +24,8 @@
   X(kLateTokenKept, "a token in flight at finish() is handed out")                         \
   X(kPlanPastMaxLen, "a row that must end in flight is planned again")                     \
   X(kStarvation, "admission takes the newest first")                                       \
+  X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")     \
+  X(kRepeatFreesInFlight, "a row that ends within a repeated step is released before it")  \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                 \
   X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                \
   X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")               \
@@ -43,7 +45,8 @@
   X(kPlaceReleasedTwice, "a place in the bounded queue is given back twice")               \
   X(kPlaceTakenOnReject, "a refused request leaves a trace in the bounded queue")          \
   X(kDrainAdmits, "a request is accepted while draining")                                  \
-  X(kSleepsWithWork, "the loop goes idle while a step is in flight")
+  X(kSleepsWithWork, "the loop goes idle while a step is in flight")                       \
+  X(kRepeatStranded, "of a repeated step the first iteration alone is collected")
 
 namespace rudder {
 

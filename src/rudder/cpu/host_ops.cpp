@@ -122,6 +122,28 @@ void HostOps::begin_step(const ops::BeginStepArgs& args) {
   place_carried(args);
 }
 
+void HostOps::advance_step(const ops::AdvanceStepArgs& args) {
+  const int64_t max_blocks = args.state.block_table.shape[1];
+  const auto num_slots = static_cast<int32_t>(args.state.ended.shape[0] - 1);
+  auto* sample_rows = static_cast<ops::SampleRow*>(args.sample_rows.data);
+  for (int64_t r = 0; r < args.ids.num_rows(); ++r) {
+    ops::SampleRow& row = sample_rows[r];
+    if (row.slot >= num_slots || args.state.ended.as<int32_t>()[row.slot] != 0) {
+      args.kv_slot.as<int32_t>()[r] = -1;
+      continue;
+    }
+    const int32_t position = ++args.positions.as<int32_t>()[r];
+    const int64_t at = row.slot * max_blocks + position / args.block_size;
+    args.ids.as<int32_t>()[r] = std::max(0, args.state.carry.as<int32_t>()[row.slot]);
+    args.kv_slot.as<int32_t>()[r] =
+        args.state.block_table.as<int32_t>()[at] * args.block_size + position % args.block_size;
+    ++args.kv_len.as<int32_t>()[r];
+    if (!args.since_prompt.empty()) ++args.since_prompt.as<int32_t>()[r];
+    ++row.position;
+    row.ban_stop_ids = std::max(0, row.ban_stop_ids - 1);
+  }
+}
+
 void HostOps::quantise(const ops::QuantiseArgs& args) {
   const int64_t width = args.x.shape[1];
   for (int64_t t = 0; t < args.x.shape[0]; ++t) {

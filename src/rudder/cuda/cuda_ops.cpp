@@ -155,6 +155,7 @@ class CudaOps final : public ops::Ops {
   }
 
   void begin_step(const ops::BeginStepArgs& args) override;
+  void advance_step(const ops::AdvanceStepArgs& args) override;
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
@@ -280,6 +281,22 @@ void CudaOps::begin_step(const ops::BeginStepArgs& args) {
   params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
   launch("begin_step", {&args.ids, &args.blocks},
          [&] { return launch_begin_step(params, stream()); });
+}
+
+void CudaOps::advance_step(const ops::AdvanceStepArgs& args) {
+  AdvanceStepParams params;
+  params.state = slot_state(args.state);
+  params.num_slots = static_cast<int32_t>(args.state.ended.shape[0] - 1);
+  params.ids = pointer<int32_t>(args.ids);
+  params.positions = pointer<int32_t>(args.positions);
+  params.kv_slot = pointer<int32_t>(args.kv_slot);
+  params.kv_len = pointer<int32_t>(args.kv_len);
+  params.sample_rows = static_cast<SampleRowParams*>(args.sample_rows.data);
+  params.since_prompt = pointer<int32_t>(args.since_prompt);
+  params.rows = args.ids.shape[0];
+  params.block_size = args.block_size;
+  launch("advance_step", {&args.ids, &args.sample_rows},
+         [&] { return launch_advance_step(params, stream()); });
 }
 
 void CudaOps::embed(const ops::EmbedArgs& args) {

@@ -18,12 +18,13 @@ namespace {
 constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
 
 sched::SchedSettings sched_settings(const EngineSettings& settings, const std::string& identity,
-                                    const Entropy& entropy, size_t depth) {
+                                    const Entropy& entropy, int32_t depth) {
   sched::SchedSettings out;
   out.max_num_seqs = settings.max_num_seqs;
   out.max_num_batched_tokens = settings.max_num_batched_tokens;
   out.max_wait_steps = settings.max_wait_steps;
-  out.max_in_flight = static_cast<int32_t>(depth);
+  out.max_in_flight = depth;
+  out.multi_step = settings.multi_step;
   out.enable_prefix_caching = settings.enable_prefix_caching;
   out.model_identity = identity;
   out.hash_key = entropy.hash_key;
@@ -97,8 +98,7 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       clock_(std::move(parts.clock)),
       settings_(settings),
       entropy_(entropy),
-      depth_(settings.async_scheduling ? static_cast<size_t>(std::max(1, capacity.max_in_flight))
-                                       : 1),
+      depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_)),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids))),
@@ -143,7 +143,8 @@ bool EngineCore::step() {
   show_life(true);
   take_commands();
   const bool launched = !dead_ && launch_next();
-  if (!in_flight_.empty() && (!launched || in_flight_.size() >= depth_)) collect_oldest();
+  const bool is_full = scheduler_.iterations_in_flight() >= depth_;
+  if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
   publish_stats();
   bool more = launched || !in_flight_.empty() || scheduler_.has_work();
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
@@ -207,27 +208,28 @@ void EngineCore::admit(Submission submission) {
 }
 
 bool EngineCore::launch_next() {
-  if (in_flight_.size() >= depth_) return false;
   const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan();
   if (!plan) return false;
   const int32_t num_tokens = plan->num_tokens();
+  const int32_t repeat = plan->repeat;
   auto ticket = executor_->launch(plan);
   if (!ticket) {
     die(ticket.error());
     return false;
   }
-  in_flight_.push_back(*ticket);
-  live_.iteration_tokens.observe(num_tokens);
+  in_flight_.push_back({*ticket, repeat});
+  live_.iteration_tokens.observe(num_tokens, static_cast<uint64_t>(repeat));
   if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
   return true;
 }
 
 void EngineCore::collect_oldest() {
   show_life(true);
-  auto result = executor_->collect(in_flight_.front());
+  Launched& oldest = in_flight_.front();
+  auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
-  in_flight_.pop_front();
-  live_.graph_steps += result->from_graph ? 1 : 0;
+  if (result->iteration == 0) live_.graph_steps += result->from_graph ? 1 : 0;
+  if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.pop_front();
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
   const int64_t now_us = clock_->now_us();
@@ -289,6 +291,7 @@ void EngineCore::publish_stats() {
   live_.blocks_cached = sched.blocks_cached;
   live_.blocks_free = sched.blocks_free;
   live_.steps = sched.steps;
+  live_.iterations = sched.iterations;
   live_.preemptions = sched.preemptions;
   live_.prefix_queries = sched.prefix_queries;
   live_.prefix_hits = sched.prefix_hits;

@@ -1,6 +1,7 @@
 // EngineCore: the engine without its thread. Owns the scheduler, the executor, the table of open
 // requests and the metrics; step() is one turn of the loop: take commands, launch the next step,
-// collect the oldest when the pipeline is full, hand out what it gave. Engine runs it on a thread;
+// collect the oldest iteration in flight when the pipeline is full, hand out what it gave. Engine
+// runs it on a thread;
 // the simulator and the tests call it directly. Normative text: docs/contracts/engine.md.
 //
 // step(), end_all() and scheduler() belong to one thread, the engine thread. Everything else may be
@@ -129,7 +130,7 @@ class EngineCore {
   const std::shared_ptr<const Clock> clock_;
   const EngineSettings settings_;
   const Entropy entropy_;
-  const size_t depth_;  // steps in flight at most
+  const int32_t depth_;  // iterations in flight that fill the pipeline
 
   // Any thread.
   Admission admission_;  // before everything that may hold a place in it
@@ -145,7 +146,11 @@ class EngineCore {
   // Engine thread.
   sched::Scheduler scheduler_;
   const RequestLimits limits_;  // set before the first call, then read by any thread
-  std::deque<step::Ticket> in_flight_;
+  struct Launched {
+    step::Ticket ticket;
+    int32_t left = 1;  // iterations to collect
+  };
+  std::deque<Launched> in_flight_;
   std::unordered_map<RequestId, std::unique_ptr<Open>> requests_;
   std::unordered_map<sched::SequenceId, Target> targets_;  // of open choices
   uint64_t next_sequence_ = 1;

@@ -165,6 +165,68 @@ TEST_F(EngineCoreTest, AStopStringAcrossTokensCutsTheTextAndTheTokens) {
   }
 }
 
+// step.I9 at the engine's edge.
+TEST_F(EngineCoreTest, ARepeatedStepStreamsEachTokenAtItsOwnIteration) {
+  step::Capacity capacity = ScriptedExecutor::default_capacity();
+  capacity.max_repeat = 16;
+  EngineSettings settings;
+  settings.multi_step = 8;
+  start({kA, kB, kC, kD}, settings, capacity);
+  const RequestId id = submit(draft(30));
+  int turns = 0;
+  for (int seen = 0; core_->step(); ++turns) {
+    EXPECT_LE(got(id).num_events, seen + 1);
+    seen = got(id).num_events;
+  }
+  EXPECT_EQ(got(id).num_events, 30);
+  EXPECT_EQ(executor_->num_launched(), 5u);  // the prompt, then 8 + 8 + 8 + 5
+  const EngineStats stats = core_->stats();
+  EXPECT_EQ(stats.steps, 5u);
+  EXPECT_EQ(stats.iterations, 30u);
+  EXPECT_EQ(stats.iteration_tokens.count, 30u);
+  run();
+}
+
+TEST_F(EngineCoreTest, ARequestOrACancelWithinARepeatedStep) {
+  step::Capacity capacity = ScriptedExecutor::default_capacity();
+  capacity.max_repeat = 16;
+  EngineSettings settings;
+  settings.multi_step = 8;
+  for (int before = 0; before < 20; ++before) {
+    start({kA, kB, kC, kD}, settings, capacity);
+    const RequestId first = submit(draft(60));
+    for (int i = 0; i < before; ++i) core_->step();
+    const RequestId second = submit(draft(3));
+    int waited = 0;
+    for (; got(second).num_events == 0; ++waited) core_->step();
+    // The rest of a step and one ahead of it, then its own.
+    EXPECT_LE(waited, 8 + 2) << before;
+    const int had = got(first).num_events;
+    core_->cancel(first);
+    core_->step();
+    EXPECT_EQ(got(first).last.finish, FinishReason::kCancelled);
+    EXPECT_EQ(std::ssize(got(first).tokens), had);
+    run();
+    EXPECT_EQ(got(second).tokens.size(), 3u);
+  }
+}
+
+// Two stop within a step; nothing is left in flight and a later request finds the engine as new.
+TEST_F(EngineCoreTest, ARepeatedStepThatAllHaveLeftIsCollected) {
+  step::Capacity capacity = ScriptedExecutor::default_capacity();
+  capacity.max_repeat = 16;
+  EngineSettings settings;
+  settings.multi_step = 16;
+  start({kA, kB, kEos, kD}, settings, capacity);
+  const RequestId first = submit(draft(60));
+  const RequestId second = submit(draft(60));
+  run();
+  EXPECT_EQ(got(first).tokens, (std::vector<int32_t>{kA, kB, kEos}));
+  EXPECT_EQ(got(second).tokens, (std::vector<int32_t>{kA, kB, kEos}));
+  EXPECT_GT(core_->stats().late_rows, 0u);
+  EXPECT_EQ(run_one(draft(2)).tokens.size(), 2u);
+}
+
 TEST_F(EngineCoreTest, TextHeldForAStopStringComesAtTheEnd) {
   start({kA, kB});
   RequestDraft d = draft(2);

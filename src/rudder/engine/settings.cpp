@@ -1,6 +1,12 @@
 #include "rudder/engine/settings.h"
 
 namespace rudder::engine {
+namespace {
+
+// Further the host has nothing left to save, and a new request waits long.
+constexpr int32_t kMaxMultiStep = 64;
+
+}  // namespace
 
 void EngineSettings::declare(SettingsTable& table) {
   table.section("engine");
@@ -11,6 +17,9 @@ void EngineSettings::declare(SettingsTable& table) {
             "Reuse the KV blocks of a prompt's beginning that an earlier request computed.");
   table.add("async-scheduling", &async_scheduling,
             "Launch the next step before the results of the last one are read.");
+  table.add("multi-step", &multi_step, 1, kMaxMultiStep,
+            "Tokens that a step may give each sequence while nothing else waits to run: fewer "
+            "launches, and up to so many tokens before a new request starts.");
   table.add("max-num-queued-reqs", &max_num_queued_reqs, 1, 1 << 24,
             "Requests that may wait; past it a request is answered 503.");
   table.add("max-num-queued-tokens", &max_num_queued_tokens, 1, int64_t{1} << 40,

@@ -30,6 +30,7 @@ struct EngineStats {
   int32_t block_size = 0;
   // Counters.
   uint64_t steps = 0;
+  uint64_t iterations = 0;   // of them: one each, but for steps that are repeated
   uint64_t graph_steps = 0;  // collected ones that were replayed from a captured graph
   uint64_t preemptions = 0;
   uint64_t prompt_tokens = 0;

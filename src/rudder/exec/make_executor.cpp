@@ -49,7 +49,8 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
                   .block_size = loaded.memory.block_size,
                   .max_tokens_per_step = limits.max_num_batched_tokens,
                   .max_seq_len = loaded.memory.max_seq_len,
-                  .vocab_size = loaded.spec.vocab},
+                  .vocab_size = loaded.spec.vocab,
+                  .max_repeat = limits.max_repeat},
                  {.enforce_eager = settings.enforce_eager, .capture_progress = progress.graphs}));
   return loaded;
 }

@@ -20,6 +20,7 @@ namespace rudder::exec {
 struct StepLimits {
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
+  int32_t max_repeat = 1;
 };
 
 struct LoadedModel {

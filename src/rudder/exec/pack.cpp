@@ -9,6 +9,7 @@ namespace {
 
 void clear(PackedStep& packed) {
   packed.edits.clear();
+  packed.repeat = 1;
   packed.ids.clear();
   packed.positions.clear();
   packed.kv_slot.clear();
@@ -42,8 +43,8 @@ void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t 
   }
 }
 
-void pack_sample_row(size_t seq, step::SlotId slot, SlotTable& slots, PackedStep& packed) {
-  const ops::SampleRow row = slots.sample_row(slot, packed.lists);
+void pack_sample_row(size_t seq, const step::SeqWork& work, SlotTable& slots, PackedStep& packed) {
+  const ops::SampleRow row = slots.sample_row(work, packed.repeat, packed.lists);
   packed.logits_rows.push_back(packed.q_begin.back() - 1);
   packed.sampled_seq.push_back(static_cast<int32_t>(seq));
   packed.sample_rows.push_back(row);
@@ -59,22 +60,26 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
                PackedStep& packed) {
   const int32_t block_size = capacity.block_size;
   clear(packed);
+  RUDDER_CHECK(plan.repeat >= 1 && plan.repeat <= capacity.max_repeat, "{} iterations",
+               plan.repeat);
+  packed.repeat = plan.repeat;
   for (const step::SlotEdit& edit : plan.slots) slots.apply(edit, plan.id, packed.edits);
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     const step::SeqWork& work = plan.seqs[i];
-    const Slot& slot = slots.begin_row(work, plan.id, packed.edits);
+    const Slot& slot = slots.begin_row(work, plan, packed.edits);
+    const int32_t kv_len = work.kv_len + work.q_len;
     pack_tokens(plan, work, capacity.vocab_size, packed);
-    for (int32_t position = work.kv_len; position < slot.kv_len; ++position) {
+    for (int32_t position = work.kv_len; position < kv_len; ++position) {
       const step::BlockId block = slot.blocks[static_cast<size_t>(position / block_size)];
       packed.positions.push_back(position);
       packed.kv_slot.push_back(block * block_size + position % block_size);
     }
     packed.q_begin.push_back(static_cast<int32_t>(packed.ids.size()));
-    packed.kv_len.push_back(slot.kv_len);
+    packed.kv_len.push_back(kv_len);
     packed.table_row.push_back(work.slot.value);
     packed.max_q_len = std::max(packed.max_q_len, work.q_len);
-    packed.max_kv_len = std::max(packed.max_kv_len, slot.kv_len);
-    if (work.logits == step::LogitsWanted::kLast) pack_sample_row(i, work.slot, slots, packed);
+    packed.max_kv_len = std::max(packed.max_kv_len, kv_len);
+    if (work.logits == step::LogitsWanted::kLast) pack_sample_row(i, work, slots, packed);
   }
   RUDDER_CHECK(packed.num_tokens() <= capacity.max_tokens_per_step,
                "{} tokens in a step of at most {}", packed.num_tokens(),

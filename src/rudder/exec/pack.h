@@ -13,6 +13,7 @@ namespace rudder::exec {
 
 struct PackedStep {
   SlotEdits edits;
+  int32_t repeat = 1;
 
   std::vector<int32_t> ids;  // a token, or -1 - slot where the device has it
   std::vector<int32_t> positions;

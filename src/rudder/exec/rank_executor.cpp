@@ -12,7 +12,7 @@ Result<std::unique_ptr<RankExecutor>> RankExecutor::start(Model model,
                                                           const Options& options) {
   RUDDER_CHECK(capacity.num_slots > 0 && capacity.num_blocks > 0 && capacity.block_size > 0 &&
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
-               capacity.max_in_flight > 0);
+               capacity.max_in_flight > 0 && capacity.max_repeat > 0);
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   std::unique_ptr<RankExecutor> executor(new RankExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
@@ -26,8 +26,7 @@ RankExecutor::RankExecutor(Model model, const step::Capacity& capacity)
       slots_(capacity),
       places_(static_cast<size_t>(capacity.max_in_flight)),
       launched_(places_.size()),
-      enqueued_(places_.size()),
-      launched_ids_(places_.size()) {}
+      enqueued_(places_.size() * static_cast<size_t>(capacity.max_repeat)) {}
 
 RankExecutor::~RankExecutor() {
   stopping_ = true;
@@ -55,7 +54,10 @@ Result<void> RankExecutor::prepare(const Options& options) {
                                              .max_logits_rows = capacity_.num_slots,
                                              .max_seq_len = capacity_.max_seq_len}));
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_));
-  for (Place& place : places_) place.done = model_.ops->make_event();
+  for (Place& place : places_) {
+    place.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
+    for (Iteration& iteration : place.iterations) iteration.done = model_.ops->make_event();
+  }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
                                           options.capture_progress));
@@ -64,62 +66,74 @@ Result<void> RankExecutor::prepare(const Options& options) {
 
 Result<step::Ticket> RankExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
   RUDDER_CHECK(plan != nullptr && plan->id > last_launched_);
-  RUDDER_CHECK(in_flight_ < capacity_.max_in_flight, "{} steps in flight", in_flight_);
+  RUDDER_CHECK(in_flight_.size() < places_.size(), "{} steps in flight", in_flight_.size());
   if (fault_) return tl::unexpected<Error>(*fault_);
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
-  launched_ids_[num_launched_++ % places_.size()] = plan->id;
-  ++in_flight_;
+  ++num_launched_;
+  in_flight_.push_back({plan->id, plan->repeat});
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
   return ticket;
 }
 
 Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
-  RUDDER_CHECK(in_flight_ > 0, "nothing is in flight");
-  const std::optional<size_t> index = enqueued_.pop();
-  RUDDER_CHECK(index && places_[*index].result.id == ticket.id,
+  RUDDER_CHECK(!in_flight_.empty() && in_flight_.front().id == ticket.id,
                "step {} is not the oldest in flight", ticket.id);
-  --in_flight_;
-  Place& place = places_[*index];
-  const bool was_done = place.done->done();
-  Result<void> ran = place.enqueued;
-  if (ran) ran = place.done->wait();
+  const std::optional<Enqueued> next = enqueued_.pop();
+  RUDDER_CHECK(next && next->iteration == iteration_, "step {} lost an iteration", ticket.id);
+  ++num_collected_;
+  if (++iteration_ == in_flight_.front().repeat) {
+    in_flight_.pop_front();
+    iteration_ = 0;
+  }
+  const Place& place = places_[next->place];
+  const Iteration& iteration = place.iterations[static_cast<size_t>(next->iteration)];
+  const bool was_done = iteration.done->done();
+  Result<void> ran = iteration.enqueued;
+  if (ran) ran = iteration.done->wait();
   if (!ran) {
     fault_ = ran.error();
     return tl::unexpected<Error>(ran.error());
   }
-  step::StepResult result = std::move(place.result);
-  read_sampled(*index, result);
-  // A step begins when the one before it ends; when it ended is not known if it was before now.
-  const int64_t end_us = was_done ? place.enqueued_us : clock_.now_us();
-  result.device_us = end_us - std::max(place.start_us, last_end_us_);
+  step::StepResult result = place.result;
+  result.iteration = next->iteration;
+  read_sampled(*next, result);
+  // An iteration begins when the one before it ends; when it ended is not known if it was before
+  // now.
+  const int64_t end_us = was_done ? iteration.enqueued_us : clock_.now_us();
+  result.device_us = end_us - std::max(iteration.start_us, last_end_us_);
   last_end_us_ = end_us;
   return result;
 }
 
 bool RankExecutor::ready(step::Ticket ticket) {
-  if (last_enqueued_.load() < ticket.id) return false;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    if (launched_ids_[i] == ticket.id) return places_[i].done->done();
+  uint64_t before = num_collected_;
+  for (size_t i = 0; i < in_flight_.size(); ++i) {
+    const Launched& step = in_flight_[i];
+    const int32_t next = i == 0 ? iteration_ : 0;
+    if (step.id == ticket.id) {
+      if (num_enqueued_.load() <= before) return false;
+      const size_t place = (num_launched_ - in_flight_.size() + i) % places_.size();
+      return places_[place].iterations[static_cast<size_t>(next)].done->done();
+    }
+    before += static_cast<uint64_t>(step.repeat - next);
   }
-  return true;  // collected
+  return ticket.id <= last_launched_;  // collected, or not launched
 }
 
 void RankExecutor::work() {
   for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % places_.size()) {
     if (stopping_) return;
-    enqueue(**plan, index);
-    const step::StepId id = (*plan)->id;
+    pack(**plan, places_[index]);
     plan->reset();  // the plan's memory is the engine's again before it sees the result
-    if (!enqueued_.push(index)) return;
-    last_enqueued_ = id;
+    if (!enqueue(index)) return;
   }
 }
 
-void RankExecutor::enqueue(const step::StepPlan& plan, size_t index) {
-  Place& place = places_[index];
-  place.start_us = clock_.now_us();
+void RankExecutor::pack(const step::StepPlan& plan, Place& place) {
+  place.iterations[0].start_us = clock_.now_us();
   pack_step(plan, capacity_, slots_, packed_);
+  place.repeat = plan.repeat;
   place.result.id = plan.id;
   place.result.seqs.assign(plan.seqs.size(), {});
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
@@ -131,24 +145,45 @@ void RankExecutor::enqueue(const step::StepPlan& plan, size_t index) {
   for (const ops::SampleRow& row : packed_.sample_rows) {
     place.num_logprobs.push_back(row.num_logprobs);
   }
-  place.enqueued = enqueue_ops(index);
-  place.enqueued_us = clock_.now_us();
+  place.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
 }
 
-Result<void> RankExecutor::enqueue_ops(size_t index) {
+// Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,
+// also where an op runs while it is enqueued.
+bool RankExecutor::enqueue(size_t index) {
+  Place& place = places_[index];
+  Result<DeviceStep> step = buffers_->begin(packed_, index);
+  for (int32_t i = 0; i < place.repeat; ++i) {
+    if (stopping_) return false;
+    Iteration& iteration = place.iterations[static_cast<size_t>(i)];
+    if (i > 0) iteration.start_us = clock_.now_us();
+    iteration.enqueued = {};
+    if (step) {
+      if (i > 0) buffers_->advance(*step);
+      enqueue_iteration(index, i, *step);
+    } else {
+      iteration.enqueued = tl::unexpected(step.error());
+    }
+    iteration.enqueued_us = clock_.now_us();
+    if (!enqueued_.push({index, i})) return false;
+    ++num_enqueued_;
+  }
+  return true;
+}
+
+void RankExecutor::enqueue_iteration(size_t index, int32_t iteration, DeviceStep& step) {
   const int64_t num_sampled = packed_.num_sampled();
-  const bool is_captured = graphs_ != nullptr && graphs_->pad(packed_);
-  places_[index].result.from_graph = is_captured;
-  RUDDER_TRY(DeviceStep step, buffers_->begin(packed_, index));
-  if (is_captured) {
+  Place& place = places_[index];
+  if (place.result.from_graph) {
     graphs_->replay(packed_, step);
   } else if (packed_.num_tokens() > 0) {
     step.sample.logits = decoder_->forward(step.forward);
     if (num_sampled > 0) model_.ops->sample(step.sample);
   }
-  if (num_sampled > 0) buffers_->fetch(num_sampled, packed_.any_logprobs, index);
-  model_.ops->record(*places_[index].done);
-  return {};
+  if (num_sampled > 0) {
+    buffers_->fetch(num_sampled, packed_.any_logprobs, index, iteration);
+  }
+  model_.ops->record(*place.iterations[static_cast<size_t>(iteration)].done);
 }
 
 namespace {
@@ -170,10 +205,10 @@ step::RowEnd row_end(ops::SampleEnd end) {
 
 }  // namespace
 
-void RankExecutor::read_sampled(size_t index, step::StepResult& result) const {
-  const Place& place = places_[index];
-  const ops::SampledToken* sampled = buffers_->sampled(index);
-  const ops::TopLogprob* top = buffers_->top(index);
+void RankExecutor::read_sampled(const Enqueued& from, step::StepResult& result) const {
+  const Place& place = places_[from.place];
+  const ops::SampledToken* sampled = buffers_->sampled(from.place, from.iteration);
+  const ops::TopLogprob* top = buffers_->top(from.place, from.iteration);
   for (size_t i = 0; i < place.sampled_seq.size(); ++i) {
     const ops::SampledToken& row = sampled[i];
     step::SeqResult& seq = result.seqs[static_cast<size_t>(place.sampled_seq[i])];

@@ -1,10 +1,11 @@
 // RankExecutor: step::Executor over one device. A worker thread packs each plan and enqueues all of
 // its work on the device, sampling included, without waiting for it; collect() waits for the event
-// that follows a step and reads its tokens. The engine thread calls the public functions; the
-// worker alone touches the model and the slots, and enqueues on the device.
+// that follows each iteration of a step and reads its tokens. The engine thread calls the public
+// functions; the worker alone touches the model and the slots, and enqueues on the device.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -52,24 +53,35 @@ class RankExecutor final : public step::Executor {
   bool ready(step::Ticket ticket) override;
 
  private:
-  // One step in flight: the worker fills it, then it is the engine thread's until collected.
-  struct Place {
+  // The worker fills it, then it is the engine thread's until collected.
+  struct Iteration {
     std::unique_ptr<ops::Event> done;
-    step::StepResult result;  // all but what was sampled
-    std::vector<int32_t> sampled_seq;
-    std::vector<int32_t> num_logprobs;  // of each sampled row
     Result<void> enqueued;
     int64_t start_us = 0;
     int64_t enqueued_us = 0;
+  };
+  // One step in flight. The worker is done with all but the later iterations when it hands over the
+  // first.
+  struct Place {
+    step::StepResult result;  // all but what an iteration sampled
+    int32_t repeat = 1;
+    std::vector<int32_t> sampled_seq;
+    std::vector<int32_t> num_logprobs;  // of each sampled row
+    std::vector<Iteration> iterations;  // as many as there may be
+  };
+  struct Enqueued {
+    size_t place = 0;
+    int32_t iteration = 0;
   };
 
   RankExecutor(Model model, const step::Capacity& capacity);
 
   Result<void> prepare(const Options& options);
   void work();
-  void enqueue(const step::StepPlan& plan, size_t index);
-  Result<void> enqueue_ops(size_t index);
-  void read_sampled(size_t index, step::StepResult& result) const;
+  void pack(const step::StepPlan& plan, Place& place);
+  bool enqueue(size_t index);  // false once it is stopping
+  void enqueue_iteration(size_t index, int32_t iteration, DeviceStep& step);
+  void read_sampled(const Enqueued& from, step::StepResult& result) const;
 
   const step::Capacity capacity_;
   Model model_;
@@ -85,15 +97,20 @@ class RankExecutor final : public step::Executor {
   // Between the threads. Step i of the launched ones has place i modulo their number.
   std::vector<Place> places_;
   BoundedQueue<std::shared_ptr<const step::StepPlan>> launched_;
-  BoundedQueue<size_t> enqueued_;  // places
-  std::atomic<step::StepId> last_enqueued_ = 0;
+  BoundedQueue<Enqueued> enqueued_;
+  std::atomic<uint64_t> num_enqueued_ = 0;  // iterations
   std::atomic<bool> stopping_ = false;
 
   // The engine thread's.
-  std::vector<step::StepId> launched_ids_;  // by place
-  uint64_t num_launched_ = 0;
+  struct Launched {
+    step::StepId id = 0;
+    int32_t repeat = 1;
+  };
+  std::deque<Launched> in_flight_;  // of the first, `iteration_` have been collected
+  int32_t iteration_ = 0;
+  uint64_t num_launched_ = 0;   // steps
+  uint64_t num_collected_ = 0;  // iterations
   step::StepId last_launched_ = 0;
-  int32_t in_flight_ = 0;
   int64_t last_end_us_ = 0;
   std::optional<Error> fault_;  // of the device: nothing runs after it
 

@@ -1,5 +1,6 @@
 #include "rudder/exec/slot_table.h"
 
+#include <algorithm>
 #include <bit>
 
 #include "rudder/base/check.h"
@@ -84,23 +85,27 @@ void SlotTable::append_blocks(int32_t index, const std::vector<step::BlockId>& b
   }
 }
 
-Slot& SlotTable::begin_row(const step::SeqWork& work, step::StepId step, SlotEdits& edits) {
+Slot& SlotTable::begin_row(const step::SeqWork& work, const step::StepPlan& plan,
+                           SlotEdits& edits) {
   const int32_t index = work.slot.value;
   RUDDER_CHECK(index >= 0 && index < capacity_.num_slots, "slot {}", index);
   Slot& slot = slots_[static_cast<size_t>(index)];
   RUDDER_CHECK(slot.is_open && slot.generation == work.generation,
                "slot {}: row of generation {}, slot of {}", index, work.generation,
                slot.generation);
-  RUDDER_CHECK(slot.last_step != step, "slot {} has two rows in step {}", index, step);
-  slot.last_step = step;
+  RUDDER_CHECK(slot.last_step != plan.id, "slot {} has two rows in step {}", index, plan.id);
+  slot.last_step = plan.id;
 
   append_blocks(index, work.append_blocks, edits);
   RUDDER_CHECK(work.q_len >= 1 && work.kv_len >= 0, "slot {}: q_len {}, kv_len {}", index,
                work.q_len, work.kv_len);
   RUDDER_CHECK(slot.kv_len < 0 || slot.kv_len == work.kv_len, "slot {}: kv_len {}, {} are in KV",
                index, work.kv_len, slot.kv_len);
-  const int64_t end = int64_t{work.kv_len} + work.q_len;
+  RUDDER_CHECK(plan.repeat == 1 || (work.q_len == 1 && work.logits == step::LogitsWanted::kLast),
+               "slot {}: a row of {} tokens cannot be repeated", index, work.q_len);
+  int64_t end = int64_t{work.kv_len} + work.q_len;
   RUDDER_CHECK(end < slot.max_len, "slot {}: {} tokens, max_len {}", index, end, slot.max_len);
+  end += step::row_iterations(work, plan.repeat, slot.max_len) - 1;
   RUDDER_CHECK(end <= static_cast<int64_t>(slot.blocks.size()) * capacity_.block_size,
                "slot {}: {} tokens, {} blocks", index, end, slot.blocks.size());
   if (work.tokens == step::TokenSource::kCarry) {
@@ -110,13 +115,14 @@ Slot& SlotTable::begin_row(const step::SeqWork& work, step::StepId step, SlotEdi
   return slot;
 }
 
-ops::SampleRow SlotTable::sample_row(step::SlotId id, std::vector<int32_t>& lists) {
-  Slot& slot = slots_[static_cast<size_t>(id.value)];
+ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, int32_t repeat,
+                                     std::vector<int32_t>& lists) {
+  Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
   const step::SamplingParams& sampling = slot.sampling;
   ops::SampleRow row;
   row.seed = sampling.seed;
-  row.position = slot.kv_len;
-  row.slot = id.value;
+  row.position = work.kv_len + work.q_len;
+  row.slot = work.slot.value;
   row.temperature = sampling.temperature;
   row.top_k = sampling.top_k;
   row.top_p = sampling.top_p;
@@ -126,7 +132,7 @@ ops::SampleRow SlotTable::sample_row(step::SlotId id, std::vector<int32_t>& list
   row.frequency_penalty = sampling.frequency_penalty;
   row.has_penalties = sampling.needs_history() ? 1 : 0;
   row.num_logprobs = sampling.num_logprobs;
-  row.ban_stop_ids = slot.num_output < sampling.min_tokens ? 1 : 0;
+  row.ban_stop_ids = std::max(0, sampling.min_tokens - slot.num_output);
   row.stop_begin = static_cast<int32_t>(lists.size());
   row.num_stop_ids = static_cast<int32_t>(sampling.stop_ids.size());
   lists.insert(lists.end(), sampling.stop_ids.begin(), sampling.stop_ids.end());
@@ -138,7 +144,7 @@ ops::SampleRow SlotTable::sample_row(step::SlotId id, std::vector<int32_t>& list
   }
   row.max_len = slot.max_len;
   slot.has_carry = true;
-  ++slot.num_output;
+  slot.num_output += step::row_iterations(work, repeat, slot.max_len);
   return row;
 }
 

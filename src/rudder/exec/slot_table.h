@@ -20,7 +20,7 @@ struct Slot {
   bool has_carry = false;  // a token was sampled for it, or will be by a step already enqueued
   step::SamplingParams sampling;
   std::vector<step::BlockId> blocks;
-  int32_t kv_len = -1;  // tokens in KV after the last row; -1 before the first
+  int32_t kv_len = -1;  // tokens in KV after the last row's iterations; -1 before the first
   // Counts on where the sequence has ended without the host knowing: its rows are masked anyway.
   int32_t num_output = 0;
   int32_t max_len = 0;
@@ -45,11 +45,11 @@ class SlotTable {
   void apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& edits);
 
   // The slot of a row about to run, its blocks appended.
-  Slot& begin_row(const step::SeqWork& work, step::StepId step, SlotEdits& edits);
+  Slot& begin_row(const step::SeqWork& work, const step::StepPlan& plan, SlotEdits& edits);
 
-  // The parameters of the slot's next token, which is now on its way; its stop ids and biases go to
-  // the end of `lists`.
-  ops::SampleRow sample_row(step::SlotId id, std::vector<int32_t>& lists);
+  // The parameters of the slot's next token, which is now on its way with those of the iterations
+  // that follow; its stop ids and biases go to the end of `lists`.
+  ops::SampleRow sample_row(const step::SeqWork& work, int32_t repeat, std::vector<int32_t>& lists);
 
  private:
   void add_history(const step::SlotEdit& edit, SlotEdits& edits) const;

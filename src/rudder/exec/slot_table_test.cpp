@@ -18,7 +18,8 @@ constexpr step::Capacity kCapacity = {.num_slots = 4,
                                       .max_tokens_per_step = 16,
                                       .max_seq_len = 24,
                                       .vocab_size = 50,
-                                      .max_in_flight = 2};
+                                      .max_in_flight = 2,
+                                      .max_repeat = 8};
 
 // A failed check throws, so that tests see it.
 class SlotTableTest : public ::testing::Test {
@@ -160,7 +161,7 @@ TEST_F(SlotTableTest, CountsHistoryForPenalties) {
   EXPECT_EQ(triples(packed_.edits.history),
             (std::vector<Triple>{{0, 4, 1}, {0, 4, 1}, {0, 9, 1}, {0, 6, 0}, {0, 6, 0}}));
   EXPECT_EQ(packed_.sample_rows[0].has_penalties, 1);
-  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 1);
+  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 2);
   pack({.slots = {}, .seqs = {decode(0, 1, 1)}, .tokens = {}});
   EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 1);
   pack({.slots = {}, .seqs = {decode(0, 1, 2)}, .tokens = {}});
@@ -170,6 +171,29 @@ TEST_F(SlotTableTest, CountsHistoryForPenalties) {
   EXPECT_EQ(packed_.edits.opened[0].has_counts, 0);
   EXPECT_TRUE(packed_.edits.history.empty());
   EXPECT_EQ(packed_.sample_rows[0].has_penalties, 0);
+}
+
+// The rows of the first iteration, and the state of the slots behind the last.
+TEST_F(SlotTableTest, ARepeatedStepMovesItsSlotsByAllIterations) {
+  step::SlotEdit first = edit(0, 1);
+  first.sampling.stop_ids = {1};
+  first.sampling.min_tokens = 6;
+  pack({.slots = {first, edit(1, 1, 5)},
+        .seqs = {prompt(0, 1, 0, 2, {0}), prompt(1, 1, 0, 2, {1})},
+        .tokens = {1, 2}});
+  step::StepPlan plan;
+  plan.seqs = {decode(0, 1, 2, {2}), decode(1, 1, 2)};  // slot 1 ends on its length
+  plan.repeat = 4;
+  pack(plan);
+  EXPECT_EQ(packed_.repeat, 4);
+  EXPECT_EQ(packed_.positions, (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{3, 3}));
+  EXPECT_EQ(packed_.sample_rows[0].position, 3);
+  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 5);
+  pack({.slots = {}, .seqs = {decode(0, 1, 6)}, .tokens = {}});
+  EXPECT_EQ(packed_.repeat, 1);
+  EXPECT_EQ(packed_.sample_rows[0].position, 7);
+  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 1);
 }
 
 TEST_F(SlotTableTest, PaddingBelongsToNobody) {
@@ -207,6 +231,16 @@ TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   refused({.slots = {edit(1, 5)}, .seqs = {prompt(1, 5, 2, 3, {1})}, .tokens = {}});   // tokens
   refused({.slots = {edit(1, 6, 4)}, .seqs = {prompt(1, 6, 0, 4, {1})}, .tokens = {}});
   refused({.slots = {edit(1, 8), edit(1, 9)}, .seqs = {}, .tokens = {}});  // twice in a step
+  const auto repeated = [&](step::SeqWork work, int32_t repeat) {
+    step::StepPlan plan;
+    plan.slots = {edit(1, work.generation)};
+    plan.seqs = {std::move(work)};
+    plan.repeat = repeat;
+    refused(std::move(plan));
+  };
+  repeated(prompt(1, 20, 0, 1, {1}), 9);  // more iterations than there may be
+  repeated(prompt(1, 21, 0, 2, {1}), 2);  // not a single token
+  repeated(prompt(1, 22, 0, 1, {1}), 5);  // blocks for four
   step::SlotEdit greedy_for_stops = edit(1, 10);
   greedy_for_stops.sampling.stop_ids.resize(step::kMaxStopIds + 1);
   refused({.slots = {greedy_for_stops}, .seqs = {}, .tokens = {}});

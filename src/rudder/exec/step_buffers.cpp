@@ -139,8 +139,10 @@ Result<void> StepBuffers::allocate() {
   for (int32_t i = 0; i < capacity_.max_in_flight; ++i) {
     Staging staging;
     RUDDER_TRY(staging.step, ops_.allocate_staging(bytes));
-    RUDDER_TRY(staging.sampled, ops_.allocate_staging(static_cast<int64_t>(sampled_.bytes())));
-    RUDDER_TRY(staging.top, ops_.allocate_staging(static_cast<int64_t>(top_.bytes())));
+    const int64_t repeat = capacity_.max_repeat;
+    RUDDER_TRY(staging.sampled,
+               ops_.allocate_staging(repeat * static_cast<int64_t>(sampled_.bytes())));
+    RUDDER_TRY(staging.top, ops_.allocate_staging(repeat * static_cast<int64_t>(top_.bytes())));
     staging_.push_back(staging);
   }
   part_sent_ = ops_.make_event();
@@ -236,21 +238,37 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
   }
 }
 
-void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t place) {
+void StepBuffers::advance(DeviceStep& step) {
+  ops_.advance_step({.state = state_,
+                     .ids = step.forward.ids,
+                     .positions = step.forward.positions,
+                     .kv_slot = step.forward.kv_slot,
+                     .kv_len = step.forward.attention.kv_len,
+                     .sample_rows = step.sample.rows,
+                     .since_prompt = {},
+                     .block_size = capacity_.block_size});
+  int32_t& max_kv_len = step.forward.attention.max_kv_len;
+  max_kv_len = std::min(max_kv_len + 1, capacity_.max_seq_len);
+}
+
+void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t place, int32_t iteration) {
   const auto copy = [&](const View& staging, const View& device) {
     const View rows = device.rows(0, num_rows);
-    ops_.copy_out(range(staging, 0, static_cast<int64_t>(rows.bytes())), rows);
+    const int64_t begin = iteration * static_cast<int64_t>(device.bytes());
+    ops_.copy_out(range(staging, begin, begin + static_cast<int64_t>(rows.bytes())), rows);
   };
   copy(staging_[place].sampled, sampled_);
   if (with_top) copy(staging_[place].top, top_);
 }
 
-const ops::SampledToken* StepBuffers::sampled(size_t place) const {
-  return static_cast<const ops::SampledToken*>(staging_[place].sampled.data);
+const ops::SampledToken* StepBuffers::sampled(size_t place, int32_t iteration) const {
+  const auto* all = static_cast<const ops::SampledToken*>(staging_[place].sampled.data);
+  return all + iteration * sampled_.shape[0];
 }
 
-const ops::TopLogprob* StepBuffers::top(size_t place) const {
-  return static_cast<const ops::TopLogprob*>(staging_[place].top.data);
+const ops::TopLogprob* StepBuffers::top(size_t place, int32_t iteration) const {
+  const auto* all = static_cast<const ops::TopLogprob*>(staging_[place].top.data);
+  return all + iteration * top_.shape[0] * step::kMaxLogprobs;
 }
 
 }  // namespace rudder::exec

@@ -1,9 +1,9 @@
 // StepBuffers: how a step reaches the device and how its tokens come back. A packed step is written
 // to one staging buffer and copied to one device buffer, whose parts are the views that the ops
-// read; sampled tokens come back to staging memory of their own. Staging memory is a ring of one
-// place a step in flight, and a place is used again only when its step has been collected; device
-// memory needs no ring, because the device works in order. What sequences keep between steps
-// (ops::SlotState) lives here too.
+// read; sampled tokens come back to staging memory of their own, a part an iteration. Staging
+// memory is a ring of one place a step in flight, and a place is used again only when its step has
+// been collected; device memory needs no ring, because the device works in order. What sequences
+// keep between steps (ops::SlotState) lives here too.
 //
 // Used by the executor's worker thread; sampled() and top() by whoever collects a finished step.
 #pragma once
@@ -39,12 +39,16 @@ class StepBuffers {
   // the step's lists are longer than a part of them that the buffer holds (kept_history and
   // kept_blocks in step_buffers.cpp): they then go in several parts. An Error is the device's.
   Result<DeviceStep> begin(const PackedStep& packed, size_t place);
+  // Enqueues what makes the step its next iteration, where each row is a single token that was
+  // sampled. The host sends nothing.
+  void advance(DeviceStep& step);
   // Enqueues the copy of the first `num_rows` sampled tokens to the host.
-  void fetch(int64_t num_rows, bool with_top, size_t place);
+  void fetch(int64_t num_rows, bool with_top, size_t place, int32_t iteration);
 
-  // Of a step that fetch() was called for and that is done. [num_rows]; [num_rows, kMaxLogprobs]
-  const ops::SampledToken* sampled(size_t place) const;
-  const ops::TopLogprob* top(size_t place) const;
+  // Of an iteration that fetch() was called for and that is done. [num_rows]; [num_rows,
+  // kMaxLogprobs]
+  const ops::SampledToken* sampled(size_t place, int32_t iteration) const;
+  const ops::TopLogprob* top(size_t place, int32_t iteration) const;
 
  private:
   StepBuffers(ops::Ops& ops, const step::Capacity& capacity) : ops_(ops), capacity_(capacity) {}
@@ -62,8 +66,8 @@ class StepBuffers {
   ops::View top_;      // [num_slots, kMaxLogprobs, 2] i32
   struct Staging {
     ops::View step;
-    ops::View sampled;
-    ops::View top;
+    ops::View sampled;  // [max_repeat * bytes of sampled_] u8
+    ops::View top;      // [max_repeat * bytes of top_] u8
   };
   std::vector<Staging> staging_;  // one a place
   std::unique_ptr<ops::Event> part_sent_;

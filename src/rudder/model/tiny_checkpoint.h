@@ -61,6 +61,7 @@ class KeepingOps final : public ops::Ops {
   Result<std::unique_ptr<ops::Graph>> end_capture() override { return nullptr; }
   void replay(ops::Graph&) override {}
   void begin_step(const ops::BeginStepArgs&) override {}
+  void advance_step(const ops::AdvanceStepArgs&) override {}
   void embed(const ops::EmbedArgs&) override {}
   void residual_norm(const ops::ResidualNormArgs&) override {}
   void linear(const ops::LinearArgs&) override {}

@@ -78,6 +78,7 @@ class Ops {
   virtual void replay(Graph& graph) = 0;
 
   virtual void begin_step(const BeginStepArgs& args) = 0;
+  virtual void advance_step(const AdvanceStepArgs& args) = 0;
   virtual void embed(const EmbedArgs& args) = 0;
   virtual void residual_norm(const ResidualNormArgs& args) = 0;
   virtual void linear(const LinearArgs& args) = 0;

@@ -22,7 +22,7 @@ struct SampleRow {
   float frequency_penalty = 0.0f;
   int32_t has_penalties = 0;  // 1: SlotState's counts are read and kept
   int32_t num_logprobs = -1;  // -1 = none
-  int32_t ban_stop_ids = 0;   // 1: min_tokens is not reached
+  int32_t ban_stop_ids = 0;   // above 0: min_tokens is so many tokens away
   int32_t stop_begin = 0;     // stop ids, one word each
   int32_t num_stop_ids = 0;
   int32_t bias_begin = 0;  // pairs of words: token, then the bits of the float added to its logit

@@ -1,4 +1,5 @@
-// What the device keeps of every sequence between steps, and the macro-op that opens a step on it.
+// What the device keeps of every sequence between steps, and the macro-ops that open a step on it
+// and go on to its next iteration.
 // Sampled tokens and stop checks live here, so that a step can be enqueued before the tokens of the
 // one before it have reached the host. Allocated once by exec.
 #pragma once
@@ -48,6 +49,20 @@ struct BeginStepArgs {
   // nothing was ever sampled.
   tensor::View ids;
   tensor::View kv_slot;  // [T] i32, in place: -1 where ids named a slot that has ended
+};
+
+// Between two iterations of a step of single tokens: each row goes on to the token that its slot
+// has just sampled, one position further. Row r is a token, a sequence and a sampled row at once. A
+// row of a slot that has ended, or of padding, gets kv_slot -1 and is else left as it is.
+struct AdvanceStepArgs {
+  SlotState state;
+  tensor::View ids;           // [R] i32 in place; the carry
+  tensor::View positions;     // [R] i32 in place; + 1
+  tensor::View kv_slot;       // [R] i32 in place; where block_table has the position
+  tensor::View kv_len;        // [R] i32 in place; + 1
+  tensor::View sample_rows;   // [R, sizeof(SampleRow)] u8 in place; position + 1, ban_stop_ids - 1
+  tensor::View since_prompt;  // [R] i32 in place; + 1; optional: TapBatch.since_prompt
+  int32_t block_size = 16;
 };
 
 }  // namespace rudder::ops

@@ -30,7 +30,11 @@ Result<void> Scheduler::check_integrity() const {
     for (size_t i = 0; i < record.rows.size(); ++i) {
       Named& counts = named[record.rows[i]];
       ++counts.inflight;
-      counts.samples += record.plan->seqs[i].logits == step::LogitsWanted::kLast;
+      const step::SeqWork& work = record.plan->seqs[i];
+      if (work.logits == step::LogitsWanted::kNone) continue;
+      const int32_t iterations =
+          step::row_iterations(work, record.plan->repeat, record.rows[i]->max_len);
+      counts.samples += std::max(0, iterations - record.committed);
     }
   }
   std::vector<std::span<const kv::BlockId>> tables;

@@ -22,7 +22,7 @@ constexpr step::StepId kStarvationScanSteps = 64;
 
 std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   first_planned_.clear();
-  if (steps_in_flight() >= settings_.max_in_flight) return nullptr;
+  if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
   promote_starved();
@@ -30,6 +30,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   auto plan = std::make_shared<step::StepPlan>();
   StepRecord record{.id = last_step_ + 1, .plan = plan, .rows = {}};
   plan->id = record.id;
+  plan->repeat = choose_repeat();
   plan->seqs.reserve(running_.size());
   record.rows.reserve(running_.size());
   Draft draft{.plan = plan.get(),
@@ -50,10 +51,41 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (has_edits) *edits = {};
   last_step_ = record.id;
   ++counters_.steps;
-  counters_.planned_tokens +=
-      static_cast<uint64_t>(settings_.max_num_batched_tokens - draft.tokens_left);
+  counters_.iterations += static_cast<uint64_t>(plan->repeat);
+  counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
   in_flight_.push_back(std::move(record));
   return plan;
+}
+
+// A step is repeated only when nothing but decodes can run: what waits, or has a prompt to finish,
+// would wait longer. Not beyond the last token of every row, nor past a change of what steers or
+// captures one, and only as far as there are blocks for all of them now: a repeat is never what
+// preempts.
+int32_t Scheduler::choose_repeat() const {
+  if (settings_.multi_step == 1 || !waiting_.empty()) return 1;
+  int32_t longest = 0;
+  int32_t uniform = settings_.multi_step;
+  for (const Sequence* sequence : running_) {
+    if (sequence->state == SequenceState::kPreempting) return 1;  // it will wait
+    if (sequence->state != SequenceState::kRunning) continue;
+    if (sequence->will_end()) continue;
+    if (sequence->uncomputed() > 1) return 1;
+    longest = std::max(longest, sequence->max_len - sequence->future_len());
+    uniform = sequence->taps.uniform_len(sequence->planned_len, uniform);
+  }
+  const auto blocks_wanted = [&](int32_t repeat) {
+    int64_t wanted = 0;
+    for (const Sequence* sequence : running_) {
+      if (sequence->state != SequenceState::kRunning) continue;
+      const int32_t left = std::min(repeat, sequence->max_len - sequence->future_len());
+      wanted += std::max<int64_t>(
+          0, blocks_for(int64_t{sequence->planned_len} + left) - std::ssize(sequence->blocks));
+    }
+    return wanted;
+  };
+  int32_t repeat = std::max(1, std::min(uniform, longest));
+  while (repeat > 1 && blocks_wanted(repeat) > cache_.num_available()) repeat /= 2;
+  return repeat;
 }
 
 // Victims rank behind the row that needs their blocks, so that a loop over running_ by index
@@ -65,7 +97,10 @@ void Scheduler::plan_decodes(Draft& draft) {
     if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) continue;
     if (max_chunk(draft, sequence, sequence.planned_len) == 0) continue;
     const size_t old_blocks = sequence.blocks.size();
-    if (grow(draft, sequence, 1) == 1) add_row(draft, sequence, 1, old_blocks);
+    const int32_t left = std::max(1, sequence.max_len - sequence.future_len());
+    const int32_t wanted =
+        RUDDER_MUTANT(kRepeatWithoutBlocks) ? 1 : std::min(draft.plan->repeat, left);
+    if (grow(draft, sequence, wanted) == wanted) add_row(draft, sequence, 1, old_blocks);
   }
 }
 
@@ -211,6 +246,7 @@ void Scheduler::open_slot(Draft& draft, Sequence& sequence) {
 
 void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t old_blocks) {
   step::StepPlan& plan = *draft.plan;
+  const int32_t uncomputed = sequence.uncomputed();
   step::SeqWork& work = plan.seqs.emplace_back();
   work.slot = sequence.slot;
   work.generation = sequence.generation;
@@ -226,12 +262,14 @@ void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t 
     const auto begin = sequence.tokens.begin() + sequence.planned_len;
     plan.tokens.insert(plan.tokens.end(), begin, begin + q_len);
   }
-  if (q_len == sequence.uncomputed()) {
+  sequence.planned_len += q_len;
+  if (q_len == uncomputed) {
+    const int32_t iterations = step::row_iterations(work, plan.repeat, sequence.max_len);
     work.logits = step::LogitsWanted::kLast;
     sequence.has_carry = true;
-    ++sequence.samples_pending;
+    sequence.samples_pending += iterations;
+    sequence.planned_len += iterations - 1;
   }
-  sequence.planned_len += q_len;
   ++sequence.inflight;
   draft.tokens_left -= q_len;
   draft.rows->push_back(&sequence);

@@ -29,6 +29,7 @@ SchedSettings fit(SchedSettings settings, const step::Capacity& capacity) {
   settings.max_num_seqs =
       std::min({settings.max_num_seqs, capacity.num_slots, settings.max_num_batched_tokens});
   settings.max_in_flight = std::min(settings.max_in_flight, capacity.max_in_flight);
+  settings.multi_step = std::min(settings.multi_step, capacity.max_repeat);
   return settings;
 }
 
@@ -39,7 +40,7 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
       settings_(fit(settings, capacity)),
       cache_(cache_options(capacity, settings)) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
-                   capacity.num_blocks > 0 && capacity.block_size > 0,
+                   settings_.multi_step > 0 && capacity.num_blocks > 0 && capacity.block_size > 0,
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
                settings_.max_num_seqs, settings_.max_in_flight, capacity.num_blocks,
                capacity.block_size);
@@ -115,35 +116,52 @@ void Scheduler::finish(SequenceId id) {
   }
 }
 
-void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
-  RUDDER_CHECK(!in_flight_.empty() && result.id == in_flight_.front().id,
-               "step {} is committed out of order", result.id);
-  const StepRecord record = std::move(in_flight_.front());
-  in_flight_.pop_front();
-  const std::vector<step::SeqWork>& works = record.plan->seqs;
-  RUDDER_CHECK(result.seqs.size() == works.size(), "step {}: {} results for {} rows", result.id,
-               result.seqs.size(), works.size());
-  captured_rows_.clear();
-  for (size_t i = 0; i < works.size(); ++i) {
-    const Sequence& sequence = *record.rows[i];
-    const bool late = sequence.state == SequenceState::kRetiring;
-    if (!works[i].captures.empty() && !late && !result.seqs[i].masked) {
-      captured_rows_.push_back({.row = static_cast<int32_t>(i), .id = sequence.id});
-    }
-    commit_row(works[i], result.seqs[i], *record.rows[i], out);
-  }
+int32_t Scheduler::iterations_in_flight() const {
+  int32_t total = 0;
+  for (const StepRecord& record : in_flight_) total += record.plan->repeat - record.committed;
+  return total;
 }
 
-void Scheduler::commit_row(const step::SeqWork& work, const step::SeqResult& row,
-                           Sequence& sequence, std::vector<SequenceOutput>* out) {
+void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutput>* out) {
+  RUDDER_CHECK(!in_flight_.empty() && result.id == in_flight_.front().id &&
+                   result.iteration == in_flight_.front().committed,
+               "iteration {} of step {} is committed out of order", result.iteration, result.id);
+  StepRecord& record = in_flight_.front();
+  const size_t num_rows = record.rows.size();
+  RUDDER_CHECK(result.seqs.size() == num_rows, "step {}: {} results for {} rows", result.id,
+               result.seqs.size(), num_rows);
+  ++record.committed;
+  captured_rows_.clear();
+  for (size_t i = 0; i < num_rows; ++i) {
+    const Sequence& sequence = *record.rows[i];
+    const bool late = sequence.state == SequenceState::kRetiring;
+    if (!record.plan->seqs[i].captures.empty() && !late && !result.seqs[i].masked) {
+      captured_rows_.push_back({.row = static_cast<int32_t>(i), .id = sequence.id});
+    }
+    commit_row(record, i, result.seqs[i], out);
+  }
+  if (record.committed == record.plan->repeat) in_flight_.pop_front();
+}
+
+// Of the iteration that record.committed counts last.
+void Scheduler::commit_row(const StepRecord& record, size_t index, const step::SeqResult& row,
+                           std::vector<SequenceOutput>* out) {
+  const step::SeqWork& work = record.plan->seqs[index];
+  Sequence& sequence = *record.rows[index];
   RUDDER_CHECK(row.slot == work.slot && row.generation == work.generation,
                "a result of slot {} generation {} for slot {} generation {}", row.slot.value,
                row.generation, work.slot.value, work.generation);
   const bool late = sequence.state == SequenceState::kRetiring;
   RUDDER_CHECK(late || !row.masked, "sequence {} ended on the device alone", sequence.id.value);
   const bool numerical = row.end == step::RowEnd::kNumerical;
-  --sequence.inflight;
-  if (work.logits == step::LogitsWanted::kLast) --sequence.samples_pending;
+  const int32_t repeat = record.plan->repeat;
+  const bool is_last = record.committed == repeat ||
+                       (RUDDER_MUTANT(kRepeatFreesInFlight) && row.end != step::RowEnd::kNone);
+  if (is_last) --sequence.inflight;
+  if (work.logits == step::LogitsWanted::kLast &&
+      record.committed <= step::row_iterations(work, repeat, sequence.max_len)) {
+    --sequence.samples_pending;
+  }
   if (late) ++counters_.late_rows;
 
   const bool takes_tokens = !late || RUDDER_MUTANT(kLateTokenKept);
@@ -156,8 +174,8 @@ void Scheduler::commit_row(const step::SeqWork& work, const step::SeqResult& row
     cache_.distrust(sequence.blocks);
   } else if (!row.masked) {
     // The KV of a late row is good, but the host may have dropped the token it is of.
-    sequence.computed_len =
-        std::min(work.kv_len + work.q_len, static_cast<int32_t>(sequence.tokens.size()));
+    sequence.computed_len = std::min(work.kv_len + work.q_len + record.committed - 1,
+                                     static_cast<int32_t>(sequence.tokens.size()));
     cache_.publish(sequence.chain, sequence.tokens, sequence.blocks, sequence.computed_len);
     sequence.taps.note_computed(sequence.computed_len);
   }

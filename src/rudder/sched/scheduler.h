@@ -3,8 +3,9 @@
 // budget. Owns the KV bookkeeping and the slots. Called by the engine thread alone; never blocks,
 // never sees an executor. Normative text: docs/contracts/step.md and docs/contracts/kv.md.
 //
-// The loop: while steps are in flight < max_in_flight and plan() gives one, launch it; then collect
-// the oldest and commit it. A sequence ends in commit() (the output's `end`) or by finish().
+// The loop: while iterations_in_flight() < max_in_flight and plan() gives a step, launch it; then
+// collect the oldest iteration and commit it. A sequence ends in commit() (the output's `end`) or
+// by finish().
 #pragma once
 
 #include <cstdint>
@@ -55,7 +56,7 @@ class Scheduler {
   // Sequences that the last plan() ran for the first time.
   const std::vector<SequenceId>& first_planned() const { return first_planned_; }
 
-  // Takes the result of the oldest step in flight and appends to `out` what sequences got.
+  // Takes the result of the oldest iteration in flight and appends to `out` what sequences got.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
 
   // Rows of the last committed step whose captured tokens count: not those of a row that was late
@@ -67,6 +68,7 @@ class Scheduler {
   // No sequence, no step in flight: every block is free or cached.
   bool idle() const { return sequences_.empty() && in_flight_.empty(); }
   int32_t steps_in_flight() const { return static_cast<int32_t>(in_flight_.size()); }
+  int32_t iterations_in_flight() const;
 
   // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
   void drop_all();
@@ -83,6 +85,7 @@ class Scheduler {
   enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom };
 
   // plan.cpp
+  int32_t choose_repeat() const;
   void plan_decodes(Draft& draft);
   void plan_chunks(Draft& draft);
   void plan_admissions(Draft& draft);
@@ -102,7 +105,7 @@ class Scheduler {
   // scheduler.cpp
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t blocks_for(int64_t tokens) const;
-  void commit_row(const step::SeqWork& work, const step::SeqResult& row, Sequence& sequence,
+  void commit_row(const StepRecord& record, size_t index, const step::SeqResult& row,
                   std::vector<SequenceOutput>* out);
   void preempt(Sequence& sequence);
   void retire(Sequence& sequence);

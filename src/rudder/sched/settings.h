@@ -10,7 +10,9 @@ namespace rudder::sched {
 struct SchedSettings {
   int32_t max_num_seqs = 256;             // sequences running at once
   int32_t max_num_batched_tokens = 2048;  // tokens of one step
-  int32_t max_in_flight = 2;              // steps planned and not committed; 1 = no run-ahead
+  // No step is planned while so many iterations are planned and not committed; 1 = no run-ahead.
+  int32_t max_in_flight = 2;
+  int32_t multi_step = 1;  // iterations of a step at most
   bool enable_prefix_caching = true;
   std::string model_identity;             // part of every prefix-block key
   std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process

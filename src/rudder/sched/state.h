@@ -41,7 +41,7 @@ struct Sequence {
   uint32_t generation = 0;
   bool has_carry = false;       // the slot has sampled, or will have, under this generation
   int32_t inflight = 0;         // steps in flight that name it
-  int32_t samples_pending = 0;  // of them, those that sample
+  int32_t samples_pending = 0;  // iterations of them that sample a token for it if it does not end
   int32_t planned_len = 0;      // tokens whose KV is written once every step in flight has run
   int32_t computed_len = 0;     // tokens whose KV is written for sure
 
@@ -71,6 +71,7 @@ struct StepRecord {
   step::StepId id = 0;
   std::shared_ptr<const step::StepPlan> plan;
   std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
+  int32_t committed = 0;        // iterations
 };
 
 // A step being built.

@@ -12,6 +12,7 @@ TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   }
   // The workloads reach what they are for.
   EXPECT_GT(totals.steps, 100'000u);
+  EXPECT_GT(totals.repeats, 5'000u);
   EXPECT_GT(totals.preemptions, 1'000u);
   EXPECT_GT(totals.prefix_hits, 10'000u);
   EXPECT_GT(totals.evictions, 10'000u);

@@ -72,6 +72,22 @@ int32_t TapWork::row_at(int32_t position) const {
   return lease_.rows[static_cast<size_t>(next) - 1];
 }
 
+int32_t TapWork::uniform_len(int32_t begin, int32_t most) const {
+  if (taps_ == nullptr) return most;
+  int32_t end = begin + most;
+  const int32_t row = row_at(begin);
+  for (const tap::TapSegment& segment : taps_->segments) {
+    if (segment.begin > begin && segment.begin < end && row_at(segment.begin) != row) {
+      end = segment.begin;
+    }
+  }
+  for (const tap::PositionRange& range : taps_->captured) {
+    const int32_t first = std::max({range.begin, begin, captured_len_});
+    if (taps_->capture != nullptr && first < range.end) end = std::min(end, first);
+  }
+  return end - begin;
+}
+
 int64_t TapWork::write(step::SeqWork& work) const {
   if (taps_ == nullptr) return 0;
   const int32_t begin = work.kv_len;

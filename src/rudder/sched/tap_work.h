@@ -36,6 +36,8 @@ class TapWork {
   // Of the `q_len` tokens from `begin` on, how many one step may run that has room for `elements`
   // captured elements.
   int32_t fit(int32_t begin, int32_t q_len, int64_t elements) const;
+  // Of the `most` tokens from `begin` on, how many run one program and are not captured.
+  int32_t uniform_len(int32_t begin, int32_t most) const;
   // Fills in the taps of `work`, whose kv_len and q_len are set; returns its captured elements.
   int64_t write(step::SeqWork& work) const;
   // Tokens below `len` are computed and their records are at the host: they are not captured again.

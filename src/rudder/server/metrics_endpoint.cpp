@@ -33,6 +33,8 @@ void write_counters(Exposition& out, const engine::EngineStats& stats) {
     out.counter(name, help, static_cast<double>(value));
   };
   counter("engine_steps_total", "Steps the engine has run.", stats.steps);
+  counter("engine_iterations_total", "Iterations of the steps that the engine has run.",
+          stats.iterations);
   counter("engine_graph_steps_total",
           "Steps replayed from a captured graph; the others ran op by op.", stats.graph_steps);
   counter("num_preemptions_total", "Sequences put back to make room.", stats.preemptions);

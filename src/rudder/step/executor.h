@@ -22,6 +22,7 @@ struct Capacity {
   int32_t max_seq_len = 0;          // prompt and output of one sequence
   int32_t vocab_size = 0;
   int32_t max_in_flight = 2;    // launched and not yet collected
+  int32_t max_repeat = 1;       // of a plan
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
 };
@@ -40,8 +41,8 @@ class Executor {
   // plan ran and that the executor is dead (device fault): no further launch will succeed.
   virtual Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) = 0;
 
-  // Waits for the step. Tickets are collected in launch order. An Error means the step's results
-  // are lost and the executor is dead.
+  // Waits for the next iteration of the step: a plan of repeat m is collected m times. Steps are
+  // collected in launch order. An Error means the step's results are lost and the executor is dead.
   virtual Result<StepResult> collect(Ticket ticket) = 0;
 
   // True when collect(ticket) would not wait.

@@ -5,6 +5,7 @@
 // those positions it wants logits. There is no prefill and no decode in the types.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -89,6 +90,11 @@ struct StepPlan {
   std::vector<int32_t> tokens;
   std::vector<TapEdit> tap_edits = {};  // a plan of nothing but edits is a step too
   std::vector<CaptureEdit> capture_edits = {};
+  // Iterations of the step. After the first, each row runs again on the token that it has just
+  // sampled, one position further, until it ends. Above 1 only where every row is a single token
+  // that wants logits and is not captured; its append_blocks then reach as far as row_iterations()
+  // goes, and its tap row is that of every iteration.
+  int32_t repeat = 1;
 
   int32_t num_tokens() const {
     int32_t total = 0;
@@ -96,5 +102,10 @@ struct StepPlan {
     return total;
   }
 };
+
+// The iterations of `repeat` in which a row can run; in the others it has ended on its length.
+inline int32_t row_iterations(const SeqWork& work, int32_t repeat, int32_t max_len) {
+  return std::min(repeat, max_len - work.kv_len - work.q_len);
+}
 
 }  // namespace rudder::step

@@ -1,4 +1,5 @@
-// StepResult: what one step gave, row by row in the order of StepPlan.seqs. Plain values.
+// StepResult: what one iteration of a step gave, row by row in the order of StepPlan.seqs. Plain
+// values. Most steps have one iteration.
 #pragma once
 
 #include <cstdint>
@@ -28,8 +29,8 @@ struct SeqResult {
   SlotId slot;
   uint32_t generation = 0;
   RowEnd end = RowEnd::kNone;
-  // True when the row had ended in an earlier step, before this one ran: it wrote no KV, and
-  // `tokens` is empty. The host launched it before it knew.
+  // True when the row had ended in an earlier step or iteration, before this one ran: it wrote no
+  // KV, and `tokens` is empty. The host launched it before it knew.
   bool masked = false;
   std::vector<int32_t> tokens;          // none for LogitsWanted::kNone, else the sampled one
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
@@ -37,8 +38,9 @@ struct SeqResult {
 
 struct StepResult {
   StepId id = 0;
+  int32_t iteration = 0;  // of StepPlan.repeat, from 0
   std::vector<SeqResult> seqs;
-  int64_t device_us = 0;    // time the executor spent on this step
+  int64_t device_us = 0;    // time the executor spent on it
   bool from_graph = false;  // replayed from a captured graph, not run op by op
   std::shared_ptr<const tap::CapturedRows> captured = {};  // null: nothing was asked for
 };

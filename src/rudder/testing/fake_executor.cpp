@@ -44,13 +44,13 @@ Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> 
   }
   const int64_t now = options_.clock != nullptr ? options_.clock->now_us() : 0;
   const int64_t device_us = options_.step_us + options_.token_us * plan->num_tokens();
-  busy_until_us_ = std::max(now, busy_until_us_) + device_us;
   last_launched_ = id;
   InFlight& step = in_flight_.emplace_back();
+  step.begins_at_us = std::max(now, busy_until_us_);
+  step.device_us = device_us;
+  busy_until_us_ = step.begins_at_us + plan->repeat * device_us;
+  step.results.reserve(static_cast<size_t>(plan->repeat));
   step.plan = std::move(plan);
-  step.ends_at_us = busy_until_us_;
-  step.result.id = id;
-  step.result.device_us = device_us;
   run_some();
   return step::Ticket{id};
 }
@@ -64,16 +64,19 @@ Result<step::StepResult> FakeExecutor::collect(step::Ticket ticket) {
     return fail(ErrorCode::kInternal, fmt::format("step {} is collected out of order", ticket.id));
   }
   run_some();
-  InFlight step = std::move(in_flight_.front());
-  if (!step.ran) run(step);
-  in_flight_.pop_front();
-  last_collected_ = ticket.id;
+  InFlight& step = in_flight_.front();
+  if (std::ssize(step.results) == step.collected) run(step);
   if (options_.clock != nullptr) {
-    options_.clock->advance_to(step.ends_at_us);
+    options_.clock->advance_to(step.ends_at_us());
   } else if (options_.sleep_us > 0) {
     std::this_thread::sleep_for(std::chrono::microseconds(options_.sleep_us));
   }
-  return std::move(step.result);
+  step::StepResult result = std::move(step.results[static_cast<size_t>(step.collected)]);
+  if (++step.collected == step.plan->repeat) {
+    in_flight_.pop_front();
+    last_collected_ = ticket.id;
+  }
+  return result;
 }
 
 bool FakeExecutor::ready(step::Ticket ticket) {
@@ -82,14 +85,15 @@ bool FakeExecutor::ready(step::Ticket ticket) {
   if (options_.clock == nullptr) return options_.sleep_us == 0;
   const auto step = std::ranges::find_if(
       in_flight_, [&](const InFlight& other) { return other.plan->id == ticket.id; });
-  return step != in_flight_.end() && step->ends_at_us <= options_.clock->now_us();
+  return step != in_flight_.end() && step->ends_at_us() <= options_.clock->now_us();
 }
 
 void FakeExecutor::run_some() {
   for (InFlight& step : in_flight_) {
-    if (step.ran) continue;
-    if (!draw()) return;
-    run(step);
+    while (std::ssize(step.results) < step.plan->repeat) {
+      if (!draw()) return;
+      run(step);
+    }
   }
 }
 
@@ -105,6 +109,9 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   const bool is_empty = plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty();
   if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
     violation(fmt::format("step {} has {} tokens", plan.id, plan.num_tokens()));
+  }
+  if (plan.repeat < 1 || plan.repeat > capacity.max_repeat) {
+    violation(fmt::format("step {} has {} iterations", plan.id, plan.repeat));
   }
   for (const step::SlotEdit& edit : plan.slots) check_edit(plan, edit);
   for (const step::SeqWork& work : plan.seqs) check_work(plan, work);
@@ -135,13 +142,19 @@ void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& 
       violation(fmt::format("step {}: block {} does not exist", plan.id, block));
       continue;
     }
-    const step::StepId writer = block_uses_[static_cast<size_t>(block)].last_write;
-    if (writer > last_collected_) {
+    const BlockUse& use = block_uses_[static_cast<size_t>(block)];
+    if (is_writing(use)) {
       violation(fmt::format("step {}: slot {} shares block {}, which step {} is writing", plan.id,
-                            index, block, writer));
+                            index, block, use.last_write));
     }
     slot.blocks.push_back(block);
   }
+}
+
+bool FakeExecutor::is_writing(const BlockUse& use) const {
+  if (use.last_write <= last_collected_) return false;
+  const InFlight& oldest = in_flight_.front();
+  return use.last_write != oldest.plan->id || use.last_write_iteration >= oldest.collected;
 }
 
 void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& work) {
@@ -169,8 +182,15 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
     }
     slot.blocks.push_back(block);
   }
+  const bool is_repeatable =
+      work.q_len == 1 && work.logits == step::LogitsWanted::kLast && work.captures.empty();
+  if (plan.repeat > 1 && !is_repeatable) {
+    violation(
+        fmt::format("step {}: slot {} repeats {} tokens or a capture", plan.id, index, work.q_len));
+  }
   const int64_t size = options_.capacity.block_size;
-  const int64_t end = int64_t{work.kv_len} + work.q_len;
+  const int64_t end =
+      int64_t{work.kv_len} + work.q_len + step::row_iterations(work, plan.repeat, slot.max_len) - 1;
   if (end > std::ssize(slot.blocks) * size || end >= slot.max_len) {
     violation(fmt::format("step {}: slot {} runs to {} with {} blocks and max_len {}", plan.id,
                           index, end, slot.blocks.size(), slot.max_len));
@@ -179,7 +199,11 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
   for (int64_t i = 0; i < std::ssize(slot.blocks); ++i) {
     BlockUse& use = block_uses_[static_cast<size_t>(slot.blocks[static_cast<size_t>(i)])];
     use.last_use = plan.id;
-    if ((i + 1) * size > work.kv_len && i * size < end) use.last_write = plan.id;
+    if ((i + 1) * size <= work.kv_len || i * size >= end) continue;
+    use.last_write = plan.id;
+    const int64_t last = std::min((i + 1) * size, end) - 1;
+    use.last_write_iteration =
+        static_cast<int32_t>(std::max<int64_t>(0, last - work.kv_len - work.q_len + 1));
   }
   const auto num_tokens = std::ssize(plan.tokens);
   const bool carries = work.tokens == step::TokenSource::kCarry;
@@ -190,15 +214,33 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
 }
 
 void FakeExecutor::run(InFlight& step) {
-  step.ran = true;
-  const step::StepPlan& plan = *step.plan;
-  for (const step::SlotEdit& edit : plan.slots) open_slot(edit);
-  taps_.apply(plan);
-  step.result.seqs.reserve(plan.seqs.size());
-  for (int32_t i = 0; i < std::ssize(plan.seqs); ++i) {
-    step.result.seqs.push_back(run_row(plan, i));
+  // What its rows run: after the first iteration, the token that each has sampled.
+  const step::StepPlan* plan = step.plan.get();
+  const auto iteration = static_cast<int32_t>(step.results.size());
+  step::StepPlan later;
+  if (iteration == 0) {
+    for (const step::SlotEdit& edit : plan->slots) open_slot(edit);
+    taps_.apply(*plan);
+  } else {
+    later.id = plan->id;
+    later.seqs = plan->seqs;
+    for (step::SeqWork& work : later.seqs) {
+      work.tokens = step::TokenSource::kCarry;
+      work.kv_len += iteration;
+      work.append_blocks.clear();
+    }
+    plan = &later;
   }
-  step.result.captured = taps_.take_captured();
+  step::StepResult result;
+  result.id = plan->id;
+  result.iteration = iteration;
+  result.device_us = step.device_us;
+  result.seqs.reserve(plan->seqs.size());
+  for (int32_t i = 0; i < std::ssize(plan->seqs); ++i) {
+    result.seqs.push_back(run_row(*plan, i));
+  }
+  result.captured = taps_.take_captured();
+  step.results.push_back(std::move(result));
 }
 
 void FakeExecutor::open_slot(const step::SlotEdit& edit) {

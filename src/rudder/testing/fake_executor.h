@@ -4,8 +4,9 @@
 // slot's block table. So a block that is shared, freed or overwritten wrongly changes tokens, and
 // each breach of the step contract that it sees is also recorded in words. Called by one thread.
 //
-// Steps run in launch order, each at some moment between its launch and its collect that is drawn
-// from the options' seed. A plan that breaks the contract in itself is not run: the executor dies.
+// Iterations of steps run in launch order, each at some moment between its step's launch and its
+// collect that is drawn from the options' seed. A plan that breaks the contract in itself is not
+// run: the executor dies.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ struct FakeOptions {
                              .max_in_flight = 2};
   uint64_t seed = 1;  // of the moments at which steps run
 
-  // Duration of a step. With a clock, ready() is true once the step's end has passed and collect()
+  // Duration of an iteration. With a clock, ready() is true once its end has passed and collect()
   // moves the clock there. Without one, collect() sleeps sleep_us.
   VirtualClock* clock = nullptr;
   int64_t step_us = 1000;
@@ -90,20 +91,25 @@ class FakeExecutor final : public step::Executor {
   struct BlockUse {
     step::StepId last_use = 0;  // the last launched step with a row whose table names the block
     step::StepId last_write = 0;
+    int32_t last_write_iteration = 0;
   };
   struct InFlight {
     std::shared_ptr<const step::StepPlan> plan;
-    bool ran = false;
-    int64_t ends_at_us = 0;
-    step::StepResult result;
+    int64_t begins_at_us = 0;
+    int64_t device_us = 0;                  // of an iteration
+    int32_t collected = 0;                  // iterations
+    std::vector<step::StepResult> results;  // of the iterations that have run
+
+    int64_t ends_at_us() const { return begins_at_us + (collected + 1) * device_us; }
   };
 
   void violation(std::string text);
   bool check_launch(const step::StepPlan& plan);
   void check_edit(const step::StepPlan& plan, const step::SlotEdit& edit);
+  bool is_writing(const BlockUse& use) const;  // some iteration that is not collected
   void check_work(const step::StepPlan& plan, const step::SeqWork& work);
   void run_some();
-  void run(InFlight& step);
+  void run(InFlight& step);  // its next iteration
   void open_slot(const step::SlotEdit& edit);
   step::SeqResult run_row(const step::StepPlan& plan, int32_t index);
   uint64_t run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash);

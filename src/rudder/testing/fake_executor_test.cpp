@@ -169,6 +169,39 @@ TEST(FakeExecutorTest, TheClockMovesWithTheSteps) {
   EXPECT_EQ(clock.now_us(), 207);
 }
 
+TEST(FakeExecutorTest, ARepeatedStepIsCollectedIterationByIteration) {
+  VirtualClock clock;
+  FakeOptions fake = options();
+  fake.capacity.max_repeat = 4;
+  fake.clock = &clock;
+  fake.step_us = 100;
+  fake.token_us = 1;
+  FakeExecutor executor(fake);
+  ASSERT_TRUE(executor.launch(plan(1, {open(0, 1)}, {prefill(0, 1, {0, 1})})));
+  auto repeated = plan(2, {}, {decode(0, 1, 6, {2})});
+  repeated->repeat = 4;
+  ASSERT_TRUE(executor.launch(repeated));
+  std::vector<int32_t> tokens = executor.collect({1})->seqs[0].tokens;
+  for (int32_t i = 0; i < 4; ++i) {
+    EXPECT_FALSE(executor.ready({2}));
+    const auto result = executor.collect({2});
+    ASSERT_TRUE(result);
+    EXPECT_EQ(result->iteration, i);
+    EXPECT_EQ(clock.now_us(), 106 + (i + 1) * 101);
+    tokens.push_back(result->seqs[0].tokens.at(0));
+  }
+  EXPECT_TRUE(executor.ready({2}));
+  auto expected = expected_run(kPrompt, {}, kMaxLen, 100).tokens;
+  expected.resize(5);
+  EXPECT_EQ(tokens, expected);
+  EXPECT_TRUE(executor.violations().empty());
+
+  auto too_long = plan(3, {}, {decode(0, 1, 10)});  // blocks for two more tokens
+  too_long->repeat = 3;
+  EXPECT_FALSE(executor.launch(too_long));
+  EXPECT_EQ(executor.violations().size(), 1u);
+}
+
 TEST(FakeExecutorTest, AFaultIsForGood) {
   FakeOptions fake = options();
   fake.fail_collect_at = 1;

@@ -19,6 +19,9 @@ class ForwardingOps : public ops::Ops {
   int64_t available_memory() const override { return inner_->available_memory(); }
 
   void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }
+  void advance_step(const ops::AdvanceStepArgs& args) override {
+    run(&ops::Ops::advance_step, args);
+  }
   void embed(const ops::EmbedArgs& args) override { run(&ops::Ops::embed, args); }
   void residual_norm(const ops::ResidualNormArgs& args) override {
     run(&ops::Ops::residual_norm, args);

@@ -94,6 +94,7 @@ class LowPrecisionOps final : public ops::Ops {
   Result<std::unique_ptr<ops::Graph>> end_capture() override { return inner_->end_capture(); }
   void replay(ops::Graph& graph) override { inner_->replay(graph); }
   void begin_step(const ops::BeginStepArgs& args) override { inner_->begin_step(args); }
+  void advance_step(const ops::AdvanceStepArgs& args) override { inner_->advance_step(args); }
   void plan_attention(const ops::AttentionBatch& batch) override { inner_->plan_attention(batch); }
   void gather_rows(const ops::GatherRowsArgs& args) override { inner_->gather_rows(args); }
   void sample(const ops::SampleArgs& args) override { inner_->sample(args); }

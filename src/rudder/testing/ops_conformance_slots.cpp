@@ -1,9 +1,11 @@
-// begin_step against a few lines on the host: steps of random edits, ends and carried tokens.
+// begin_step and advance_step against a few lines on the host: steps of random edits, ends and
+// carried tokens; rows that go on, have ended or are of padding.
 #include <algorithm>
 #include <numeric>
 #include <string>
 #include <vector>
 
+#include "rudder/ops/sample_args.h"
 #include "rudder/testing/ops_conformance.h"
 
 namespace rudder::testing {
@@ -164,6 +166,90 @@ TEST_P(OpsConformance, BeginStep) {
       EXPECT_EQ(device_.values<int32_t>(state.block_table), slots.block_table) << what;
       EXPECT_EQ(device_.values<int32_t>(state.output_count), slots.output_count) << what;
       EXPECT_EQ(device_.values<uint8_t>(state.prompt_seen), slots.prompt_seen) << what;
+    }
+  }
+}
+
+// The rows of a step of single tokens, as advance_step finds and leaves them.
+struct Rows {
+  std::vector<int32_t> ids, positions, kv_slot, kv_len, since_prompt;
+  std::vector<ops::SampleRow> sample;
+
+  void advance(const HostSlots& slots, int32_t block_size) {
+    for (size_t r = 0; r < ids.size(); ++r) {
+      const auto slot = static_cast<size_t>(sample[r].slot);
+      if (sample[r].slot == slots.num_slots || slots.ended[slot] != 0) {
+        kv_slot[r] = -1;
+        continue;
+      }
+      ids[r] = slots.carry[slot];
+      const int32_t position = ++positions[r];
+      const size_t at =
+          slot * static_cast<size_t>(slots.max_blocks) + static_cast<size_t>(position / block_size);
+      kv_slot[r] = slots.block_table[at] * block_size + position % block_size;
+      ++kv_len[r];
+      ++since_prompt[r];
+      ++sample[r].position;
+      if (sample[r].ban_stop_ids > 0) --sample[r].ban_stop_ids;
+    }
+  }
+};
+
+TEST_P(OpsConformance, AdvanceStep) {
+  for (const int32_t num_slots : {1, 7, 64, 300}) {
+    constexpr int64_t kMaxBlocks = 9;
+    HostSlots slots(num_slots, kMaxBlocks, 50);
+    Fuzz fuzz(random_, slots);
+    for (int32_t& block : slots.block_table) block = fuzz.below(1 << 20);
+    const int32_t block_size = 1 + fuzz.below(16);
+    Rows rows;
+    const int32_t num_rows = num_slots + (num_slots > 1 ? fuzz.below(9) : 0);
+    for (int32_t r = 0; r < num_rows; ++r) {
+      ops::SampleRow& row = rows.sample.emplace_back();
+      row.seed = random_();
+      row.slot = std::min(r, num_slots);  // of padding behind the last
+      row.temperature = 0.5f;
+      row.position = fuzz.below(kMaxBlocks * block_size - 3);
+      row.ban_stop_ids = fuzz.below(4);
+      row.max_len = 1000;
+      const bool is_padding = row.slot == num_slots;
+      rows.ids.push_back(fuzz.below(50));
+      rows.positions.push_back(row.position - (is_padding ? 0 : 1));
+      rows.kv_slot.push_back(is_padding ? -1 : fuzz.below(1000));
+      rows.kv_len.push_back(is_padding ? 0 : row.position);
+      rows.since_prompt.push_back(fuzz.below(7));
+    }
+    const ops::SlotState state = slots.put(device_);
+    const tensor::Shape sample_shape = {num_rows, sizeof(ops::SampleRow)};
+    const ops::AdvanceStepArgs args{
+        .state = state,
+        .ids = device_.put(rows.ids),
+        .positions = device_.put(rows.positions),
+        .kv_slot = device_.put(rows.kv_slot),
+        .kv_len = device_.put(rows.kv_len),
+        .sample_rows =
+            device_.put_as(std::span<const ops::SampleRow>(rows.sample), DType::kU8, sample_shape),
+        .since_prompt = device_.put(rows.since_prompt),
+        .block_size = block_size};
+    for (int round = 0; round < 3; ++round) {
+      for (int32_t slot = 0; slot < num_slots; ++slot) {
+        slots.carry[static_cast<size_t>(slot)] = fuzz.below(50);
+        if (fuzz.below(4) == 0) slots.ended[static_cast<size_t>(slot)] = 1;
+      }
+      device_.write(state.carry, std::as_bytes(std::span(slots.carry)));
+      device_.write(state.ended, std::as_bytes(std::span(slots.ended)));
+      ops_.advance_step(args);
+      rows.advance(slots, block_size);
+      const std::string what = std::to_string(num_slots) + " slots, round " + std::to_string(round);
+      EXPECT_EQ(device_.values<int32_t>(args.ids), rows.ids) << what;
+      EXPECT_EQ(device_.values<int32_t>(args.positions), rows.positions) << what;
+      EXPECT_EQ(device_.values<int32_t>(args.kv_slot), rows.kv_slot) << what;
+      EXPECT_EQ(device_.values<int32_t>(args.kv_len), rows.kv_len) << what;
+      EXPECT_EQ(device_.values<int32_t>(args.since_prompt), rows.since_prompt) << what;
+      const auto* raw = reinterpret_cast<const uint8_t*>(rows.sample.data());
+      EXPECT_EQ(device_.values<uint8_t>(args.sample_rows),
+                std::vector<uint8_t>(raw, raw + sample_shape.numel()))
+          << what;
     }
   }
 }

@@ -68,14 +68,15 @@ class SchedLoop {
     plans_.push_back(plan);
     const auto ticket = executor_.launch(plan);
     if (!ticket) return note(tl::unexpected(ticket.error()));
-    tickets_.push_back(*ticket);
+    tickets_.push_back({*ticket, plan->repeat});
     return true;
   }
 
-  // Collects and commits the oldest step.
+  // Collects and commits the oldest iteration.
   void collect() {
-    const auto result = executor_.collect(tickets_.front());
-    tickets_.pop_front();
+    const auto result = executor_.collect(tickets_.front().ticket);
+    ++num_collected_;
+    if (--tickets_.front().left == 0) tickets_.pop_front();
     if (!result) {
       note(tl::unexpected(result.error()));
       return;
@@ -88,7 +89,8 @@ class SchedLoop {
     if (!executor_.violations().empty()) note_text("the executor objects");
   }
 
-  // As the engine does: launches while it may, then commits one step. False when nothing is left.
+  // As the engine does: launches while it may, then commits one iteration. False when nothing is
+  // left.
   bool turn() {
     while (error_.empty() && launch()) {
     }
@@ -129,6 +131,7 @@ class SchedLoop {
     }
   }
 
+  int64_t num_collected() const { return num_collected_; }  // iterations
   const std::vector<sched::SequenceId>& first_planned() const { return first_planned_; }
 
  private:
@@ -206,7 +209,12 @@ class SchedLoop {
   sched::Scheduler scheduler_;
   sched::TableEdits edits_;
   std::map<sched::SequenceId, Record> records_;
-  std::deque<step::Ticket> tickets_;
+  struct Launched {
+    step::Ticket ticket;
+    int32_t left = 1;  // iterations
+  };
+  std::deque<Launched> tickets_;
+  int64_t num_collected_ = 0;
   std::vector<std::shared_ptr<const step::StepPlan>> plans_;
   std::vector<sched::SequenceId> first_planned_;
   std::string error_;

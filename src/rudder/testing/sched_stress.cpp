@@ -70,6 +70,7 @@ class Stress {
     capacity.max_seq_len = pick(2, std::min(64, capacity.num_blocks * capacity.block_size));
     capacity.vocab_size = chance(50) ? 16 : 1000;
     capacity.max_in_flight = pick(1, 4);
+    capacity.max_repeat = chance(50) ? 1 : pick(2, 9);
     if (chance(60)) {
       capacity.geometry = {.num_layers = 2,
                            .hidden = 8,
@@ -95,6 +96,7 @@ class Stress {
     settings.max_num_seqs = pick(1, 10);
     settings.max_num_batched_tokens = pick(1, 40);
     settings.max_in_flight = pick(1, 4);
+    settings.multi_step = pick(1, 9);
     settings.enable_prefix_caching = chance(80);
     settings.model_identity = "model";
     settings.hash_key = {random_(), random_()};
@@ -234,6 +236,7 @@ class Stress {
     if (totals == nullptr) return;
     const sched::SchedStats stats = loop_.scheduler().stats();
     totals->steps += stats.steps;
+    totals->repeats += stats.iterations - stats.steps;
     totals->preemptions += stats.preemptions;
     totals->prefix_hits += stats.prefix_hits;
     totals->evictions += stats.evictions;

@@ -10,6 +10,7 @@ namespace rudder::testing {
 
 struct StressTotals {
   uint64_t steps = 0;
+  uint64_t repeats = 0;  // iterations behind a step's first
   uint64_t preemptions = 0;
   uint64_t prefix_hits = 0;
   uint64_t evictions = 0;

@@ -41,15 +41,18 @@ Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPl
                                                     .sampling = edit.sampling};
     seeds_.push_back(edit.sampling.seed);
   }
-  step::StepResult result;
-  result.id = plan->id;
-  result.seqs.reserve(plan->seqs.size());
-  for (const step::SeqWork& work : plan->seqs) result.seqs.push_back(run_row(work));
-  in_flight_.push_back(std::move(result));
+  for (int32_t i = 0; i < plan->repeat; ++i) {
+    step::StepResult result;
+    result.id = plan->id;
+    result.iteration = i;
+    result.seqs.reserve(plan->seqs.size());
+    for (const step::SeqWork& work : plan->seqs) result.seqs.push_back(run_row(work, i));
+    in_flight_.push_back(std::move(result));
+  }
   return step::Ticket{plan->id};
 }
 
-step::SeqResult ScriptedExecutor::run_row(const step::SeqWork& work) {
+step::SeqResult ScriptedExecutor::run_row(const step::SeqWork& work, int32_t iteration) {
   Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
   step::SeqResult row;
   row.slot = work.slot;
@@ -74,7 +77,7 @@ step::SeqResult ScriptedExecutor::run_row(const step::SeqWork& work) {
   const auto& stops = slot.sampling.stop_ids;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
     row.end = step::RowEnd::kStopId;
-  } else if (work.kv_len + work.q_len + 1 >= slot.max_len) {
+  } else if (work.kv_len + iteration + work.q_len + 1 >= slot.max_len) {
     row.end = step::RowEnd::kLength;
   }
   slot.ended = row.end != step::RowEnd::kNone;

@@ -46,12 +46,12 @@ class ScriptedExecutor final : public step::Executor {
     step::SamplingParams sampling;
   };
 
-  step::SeqResult run_row(const step::SeqWork& work);
+  step::SeqResult run_row(const step::SeqWork& work, int32_t iteration);
 
   const std::vector<int32_t> script_;
   const step::Capacity capacity_;
   std::vector<Slot> slots_;
-  std::deque<step::StepResult> in_flight_;
+  std::deque<step::StepResult> in_flight_;  // each iteration's
 
   mutable std::mutex mutex_;  // of what follows
   std::condition_variable released_;

@@ -30,6 +30,7 @@ struct SimCoverage {
   uint64_t stop_ids = 0;
   uint64_t numerical = 0;
   uint64_t late_rows = 0;
+  uint64_t repeats = 0;  // iterations of steps behind their first
   uint64_t executor_deaths = 0;
   uint64_t most_overtaken = 0;   // how often one request was passed over by later ones
   uint64_t longest_silence = 0;  // steps between two signs of progress of a request

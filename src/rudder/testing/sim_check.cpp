@@ -30,6 +30,7 @@ void SimEpisode::on_event(Client& client, engine::Event&& event) {
   }
   choice.text += event.text;
   client.last_progress = step_;
+  require(event.tokens.size() <= 1, "each token is handed out at its own iteration");
   check_tokens(client, event);
 
   coverage_->tokens += event.tokens.size();
@@ -131,7 +132,9 @@ void SimEpisode::check_step(bool more) {
   if (!clients_.empty() || core_->scheduler().idle()) {
     idle_lag_ = 0;
   } else {
-    require(++idle_lag_ <= config_.fake.capacity.max_in_flight, "ended requests free their blocks");
+    const step::Capacity& capacity = config_.fake.capacity;
+    require(++idle_lag_ < capacity.max_in_flight + capacity.max_repeat,
+            "ended requests free their blocks");
   }
 }
 

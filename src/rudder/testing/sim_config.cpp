@@ -45,6 +45,7 @@ SimConfig draw_config(SimRandom& random) {
   capacity.max_seq_len = random.one_in(4) ? random.in(16, 160) : random.in(8, 64);
   capacity.vocab_size = kTinyAsciiVocab;
   capacity.max_in_flight = random.in(1, 3);
+  capacity.max_repeat = random.pick({1, 4, 16});
   config.fake.seed = random.next();
 
   engine::EngineSettings& settings = config.settings;
@@ -52,6 +53,7 @@ SimConfig draw_config(SimRandom& random) {
   settings.max_num_batched_tokens = random.in(1, 64);
   settings.enable_prefix_caching = !random.one_in(8);
   settings.async_scheduling = !random.one_in(8);
+  settings.multi_step = random.one_in(2) ? 1 : random.in(2, 9);
   settings.max_num_queued_reqs = random.in(1, 8);
   settings.max_num_queued_tokens = random.in(100, 1000);
   settings.max_wait_steps = 200;

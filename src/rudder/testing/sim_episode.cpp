@@ -47,6 +47,7 @@ void SimEpisode::run() {
   coverage_->preemptions += stats.preemptions;
   coverage_->evictions += stats.evictions;
   coverage_->late_rows += stats.late_rows;
+  coverage_->repeats += stats.iterations - stats.steps;
 }
 
 void SimEpisode::turn() {

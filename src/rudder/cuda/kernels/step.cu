@@ -1,6 +1,7 @@
 #include "rudder/cuda/kernels/step.h"
 
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/sample.h"
 
 namespace rudder::cuda {
 namespace {
@@ -79,7 +80,35 @@ __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepPar
   if (i < p.num_history) count_token(p.state, p.history + i * 3);
 }
 
+__global__ void __launch_bounds__(kThreads) advance_step_kernel(const AdvanceStepParams p) {
+  dependency_wait();
+  dependency_trigger();
+  const int64_t r = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (r >= p.rows) return;
+  SampleRowParams& row = p.sample_rows[r];
+  const int64_t slot = row.slot;
+  if (slot >= p.num_slots || p.state.ended[slot] != 0) {
+    p.kv_slot[r] = -1;
+    return;
+  }
+  const int32_t position = p.positions[r] + 1;
+  const int32_t block = p.state.block_table[slot * p.state.max_blocks + position / p.block_size];
+  p.ids[r] = max(p.state.carry[slot], 0);
+  p.positions[r] = position;
+  p.kv_slot[r] = block * p.block_size + position % p.block_size;
+  p.kv_len[r] += 1;
+  if (p.since_prompt != nullptr) p.since_prompt[r] += 1;
+  row.position += 1;
+  row.ban_stop_ids = max(row.ban_stop_ids - 1, 0);
+}
+
 }  // namespace
+
+cudaError_t launch_advance_step(const AdvanceStepParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  const dim3 grid(static_cast<unsigned>((p.rows + kThreads - 1) / kThreads));
+  return launch_pdl(advance_step_kernel, grid, dim3(kThreads), 0, stream, p);
+}
 
 cudaError_t launch_begin_step(const BeginStepParams& p, cudaStream_t stream) {
   if (p.num_opened > 0) {

@@ -1,5 +1,6 @@
-// Opens a step on the device's state of the slots: ops/slot_args.h says what and in which order.
-// Launched by the host class of this room, first of a step.
+// Opens a step on the device's state of the slots, and goes on to its next iteration:
+// ops/slot_args.h says what and in which order. Launched by the host class of this room, first of a
+// step and between its iterations.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,6 +8,8 @@
 #include <cstdint>
 
 namespace rudder::cuda {
+
+struct SampleRowParams;  // sample.h
 
 // SlotState as raw pointers; S + 1 rows each, row S is of padding.
 struct SlotStateParams {
@@ -36,5 +39,20 @@ struct BeginStepParams {
   int64_t rows = 0;            // T
 };
 cudaError_t launch_begin_step(const BeginStepParams& params, cudaStream_t stream);
+
+// One launch, a thread a row: about 150 bytes a row. Reference: cpu/host_ops.cpp.
+struct AdvanceStepParams {
+  SlotStateParams state;
+  int32_t num_slots = 0;                   // S; a row of slot S is of padding
+  int32_t* ids = nullptr;                  // [R] in place, as all that follow
+  int32_t* positions = nullptr;            // [R]
+  int32_t* kv_slot = nullptr;              // [R]
+  int32_t* kv_len = nullptr;               // [R]
+  SampleRowParams* sample_rows = nullptr;  // [R]
+  int32_t* since_prompt = nullptr;         // [R] or null
+  int64_t rows = 0;                        // R
+  int32_t block_size = 1;
+};
+cudaError_t launch_advance_step(const AdvanceStepParams& params, cudaStream_t stream);
 
 }  // namespace rudder::cuda
