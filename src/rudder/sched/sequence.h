@@ -26,8 +26,8 @@ struct NewSequence {
   int32_t priority = 0;    // lower runs first
   std::string cache_salt;  // sequences of different salts share no KV block
   // Null: neither steered nor captured. The lease is the caller's until the sequence has ended.
-  std::shared_ptr<const tap::SequenceTaps> taps;
-  TapLease tap_lease;
+  std::shared_ptr<const tap::SequenceTaps> taps = {};
+  TapLease tap_lease = {};
 };
 
 // Edits of the executor's tables, for the next step to carry.
