@@ -11,9 +11,10 @@
  *
  * Strings are UTF-8 and end with a NUL; what the server passes is valid during the call only.
  * Functions return 0, or anything else for an error, whose text they give to `out`. An error ends
- * that request's capture to this plugin and nothing else. No exception may leave a function; one
- * that does (C++ objects built with the server's runtime library) is caught and taken as an error,
- * and the session is given up without a further call. */
+ * that request's capture to this plugin and nothing else. No exception may leave a function: one
+ * that does is caught and taken as an error where plugin and server were built by the same compiler,
+ * and may end the process elsewhere. After on_rows threw, the session is given up without a further
+ * call. */
 #ifndef RUDDER_CAPTURE_PLUGIN_H
 #define RUDDER_CAPTURE_PLUGIN_H
 

@@ -59,16 +59,19 @@ class ResponseSession final : public Session {
       keys_.push_back(
           fmt::format("{}.{}", tap::site_name(place.point.point.site), place.point.point.layer));
     }
+    sums_.resize(info_.rows.size());
     reset_values();
   }
   ~ResponseSession() override { budget_->give_back(held_); }
 
   Result<void> take(RowBatch batch) override {
     const bool streams = info_.stream && info_.emit;
+    const bool has_events = options_->rows || options_->norms || !options_->probes.empty();
+    if (options_->means && num_tokens_ == 0) RUDDER_TRY_VOID(reserve(means_bytes()));
     for (const Record& record : batch.records) {
-      if (!streams) RUDDER_TRY_VOID(reserve());
+      if (!streams) RUDDER_TRY_VOID(reserve(token_bytes()));
       read(batch, record);
-      if (!streams) continue;
+      if (!streams || !has_events) continue;
       info_.emit(record.position, to_json(true));
       ++num_events_;
       reset_values();
@@ -78,23 +81,34 @@ class ResponseSession final : public Session {
 
   void finish(bool cancelled, SessionDone done) override {
     ConsumerResult result;
-    if (!cancelled) {
-      result.payload = info_.stream && info_.emit ? fmt::format(R"({{"events":{}}})", num_events_)
-                                                  : to_json(false);
+    if (!cancelled && info_.stream && info_.emit) {
+      result.payload = fmt::format(R"({{"events":{}{}}})", num_events_, means_json());
+    } else if (!cancelled) {
+      result.payload = to_json(false);
     }
     done(std::move(result));
   }
 
  private:
-  Result<void> reserve() {
-    int64_t bytes = static_cast<int64_t>(sizeof(int32_t));
+  // The values of one token, and their text at the end.
+  int64_t token_bytes() const {
+    size_t bytes = sizeof(int32_t);
     const size_t numbers = (options_->norms ? 1 : 0) + options_->probes.size();
     for (const RowPlace& place : info_.rows) {
-      const auto row =
+      const size_t row =
           options_->as_float32 ? static_cast<size_t>(place.width) * sizeof(float) : place.bytes;
-      bytes += static_cast<int64_t>((options_->rows ? row : 0) + numbers * sizeof(float));
+      bytes += (options_->rows ? row : 0) + numbers * sizeof(float);
     }
-    bytes = bytes * 7 / 3;  // the values, and their text at the end
+    return static_cast<int64_t>(bytes * 7 / 3);
+  }
+
+  int64_t means_bytes() const {
+    int64_t elements = 0;
+    for (const RowPlace& place : info_.rows) elements += place.width;
+    return elements * static_cast<int64_t>(sizeof(double) + 3 * sizeof(float));
+  }
+
+  Result<void> reserve(int64_t bytes) {
     if (!budget_->take(bytes)) {
       return fail(ErrorCode::kTooLarge,
                   "the answer's rows are more than this server's capture-max-response-bytes has "
@@ -109,18 +123,23 @@ class ResponseSession final : public Session {
     values_.norms.resize(options_->norms ? info_.rows.size() : 0);
     values_.probes.assign(options_->probes.size(),
                           std::vector<std::vector<float>>(info_.rows.size()));
-    if (!options_->rows) return;
+    if (options_->rows) values_.packs = make_packs();
+  }
+
+  std::vector<Pack> make_packs() const {
+    std::vector<Pack> packs;
     for (size_t i = 0; i < info_.rows.size(); ++i) {
       const RowPlace& place = info_.rows[i];
       std::string site(tap::site_name(place.point.point.site));
       if (place.point.point.site == tap::Site::kMlpAct && !same_widths()) site = keys_[i];
-      auto pack = std::ranges::find(values_.packs, site, &Pack::key);
-      if (pack == values_.packs.end()) {
-        values_.packs.push_back({.key = site, .width = place.width, .points = {}, .data = {}});
-        pack = std::prev(values_.packs.end());
+      auto pack = std::ranges::find(packs, site, &Pack::key);
+      if (pack == packs.end()) {
+        packs.push_back({.key = site, .width = place.width, .points = {}, .data = {}});
+        pack = std::prev(packs.end());
       }
       pack->points.push_back(i);
     }
+    return packs;
   }
 
   bool same_widths() const {
@@ -138,10 +157,15 @@ class ResponseSession final : public Session {
     for (Pack& pack : values_.packs) {
       for (const size_t point : pack.points) append_row(pack, batch.row(record, info_.rows[point]));
     }
-    if (!options_->norms && options_->probes.empty()) return;
+    ++num_tokens_;
+    if (!options_->means && !options_->norms && options_->probes.empty()) return;
     for (size_t point = 0; point < info_.rows.size(); ++point) {
       row_.resize(static_cast<size_t>(info_.rows[point].width));
       decode_row(batch.row(record, info_.rows[point]), info_.dtype, row_);
+      if (options_->means) {
+        sums_[point].resize(row_.size());
+        for (size_t i = 0; i < row_.size(); ++i) sums_[point][i] += double{row_[i]};
+      }
       const double norm = std::sqrt(dot(row_, row_));
       if (options_->norms) values_.norms[point].push_back(static_cast<float>(norm));
       for (size_t i = 0; i < options_->probes.size(); ++i) {
@@ -173,9 +197,13 @@ class ResponseSession final : public Session {
                           : fmt::format(R"({{"positions":[{}])", fmt::join(values_.positions, ","));
     if (options_->rows) {
       out += R"(,"rows":{)";
-      for (const Pack& pack : values_.packs) append_pack(out, pack);
+      for (const Pack& pack : values_.packs) {
+        append_pack(out, pack, options_->as_float32 ? tensor::DType::kF32 : info_.dtype,
+                    values_.positions.size());
+      }
       out += '}';
     }
+    if (!one_token) out += means_json();
     if (options_->norms) {
       out += R"(,"norms":)";
       append_points(out, values_.norms, one_token);
@@ -194,13 +222,31 @@ class ResponseSession final : public Session {
     return out;
   }
 
-  void append_pack(std::string& out, const Pack& pack) const {
+  // `,"means":{...}`: rows of one position in the packed form; empty when nobody asked.
+  std::string means_json() const {
+    if (!options_->means || num_tokens_ == 0) return {};
+    std::string out = R"(,"means":{)";
+    for (Pack& pack : make_packs()) {
+      for (const size_t point : pack.points) {
+        std::vector<float> mean;
+        for (const double sum : sums_[point]) {
+          mean.push_back(static_cast<float>(sum / static_cast<double>(num_tokens_)));
+        }
+        const auto bytes = std::as_bytes(std::span(mean));
+        pack.data.insert(pack.data.end(), bytes.begin(), bytes.end());
+      }
+      append_pack(out, pack, tensor::DType::kF32, 1);
+    }
+    return out + '}';
+  }
+
+  void append_pack(std::string& out, const Pack& pack, tensor::DType dtype,
+                   size_t num_tokens) const {
     if (out.back() != '{') out += ',';
-    const size_t num_rows = pack.points.size() * values_.positions.size();
+    const size_t num_rows = pack.points.size() * num_tokens;
     fmt::format_to(std::back_inserter(out),
                    R"("{}":{{"dtype":"{}","shape":[{},{}],"layer_indices":[)", pack.key,
-                   dtype_spelling(options_->as_float32 ? tensor::DType::kF32 : info_.dtype),
-                   num_rows, pack.width);
+                   dtype_spelling(dtype), num_rows, pack.width);
     for (size_t i = 0; i < num_rows; ++i) {
       if (i > 0) out += ',';
       const RowPlace& place = info_.rows[pack.points[i % pack.points.size()]];
@@ -232,6 +278,8 @@ class ResponseSession final : public Session {
   const std::shared_ptr<Budget> budget_;
   std::vector<std::string> keys_;  // of points: "resid_post.10"
   Values values_;
+  std::vector<std::vector<double>> sums_;  // by point: of all rows, for the means
+  int64_t num_tokens_ = 0;
   int64_t num_events_ = 0;
   int64_t held_ = 0;        // of the budget
   std::vector<float> row_;  // scratch

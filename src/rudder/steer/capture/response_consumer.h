@@ -1,6 +1,8 @@
 // The consumer `response`: values in the answer to the client, or as an event a token when the
 // answer streams. Request options:
-//   "values": any of ["rows", "norms", "probes"]; default: probes when there are some, else rows
+//   "values": any of ["rows", "means", "norms", "probes"]; default: probes when there are some,
+//   else
+//             rows. Means are over the captured positions, f32, and come at the end.
 //   "dtype":  of rows: that of the activations (default) or "float32"
 //   "probes": {name: [floats] | "name of a registered vector"}
 //   "measure": of probes: "dot" h.v (default), "projection" h.v/|v|, "cosine" h.v/(|h||v|)

@@ -50,18 +50,20 @@ class ResponseOptionsReader {
   Result<void> read_values(const json::value& value, const std::string& path) {
     const json::array* list = value.if_array();
     if (list == nullptr || list->empty()) {
-      return bad(R"(must be a list of "rows", "norms" and "probes")", path);
+      return bad(R"(must be a list of "rows", "means", "norms" and "probes")", path);
     }
     for (size_t i = 0; i < list->size(); ++i) {
       const json::value& entry = (*list)[i];
       if (entry == "rows") {
         options_->rows = true;
+      } else if (entry == "means") {
+        options_->means = true;
       } else if (entry == "norms") {
         options_->norms = true;
       } else if (entry == "probes") {
         wants_probes_ = true;
       } else {
-        return bad("must be rows, norms or probes", fmt::format("{}[{}]", path, i));
+        return bad("must be rows, means, norms or probes", fmt::format("{}[{}]", path, i));
       }
     }
     return {};

@@ -20,6 +20,7 @@ struct Probe {
 class ResponseOptions final : public ConsumerOptions {
  public:
   bool rows = false;
+  bool means = false;
   bool norms = false;
   bool as_float32 = false;
   Measure measure = Measure::kDot;

@@ -166,6 +166,33 @@ TEST_F(ResponseTest, ProbesAndNormsAreNumbers) {
   }
 }
 
+TEST_F(ResponseTest, MeansAreOverTheCapturedPositions) {
+  start();
+  for (const bool stream : {false, true}) {
+    const ConsumerResult result =
+        capture(R"({"response": {"sites": {"resid_post": [1, 2]}, "positions": "all_prompt",
+                    "values": ["means"]}})",
+                stream);
+    ASSERT_EQ(result.status, Status::kOk) << result.error;
+    std::vector<std::vector<float>> means;
+    for (const int32_t layer : {1, 2}) {
+      std::vector<double> sums(24);
+      for (int32_t p = 0; p < 4; ++p) {
+        const std::vector<float> h = row(p, tap::Site::kResidPost, layer);
+        for (size_t i = 0; i < 24; ++i) sums[i] += double{h[i]};
+      }
+      means.emplace_back();
+      for (const double sum : sums) means.back().push_back(static_cast<float>(sum / 4));
+    }
+    EXPECT_TRUE(inbound_.take_events().empty());  // a token has no mean
+    const json::value payload = *parse_json(result.payload, "payload");
+    const json::value& pack = payload.at("means").at("resid_post");
+    EXPECT_EQ(pack.at("shape"), (json::array{2, 24}));
+    EXPECT_EQ(pack.at("layer_indices"), (json::array{1, 2}));
+    EXPECT_EQ(pack.at("data"), json::string(packed(means, true)));
+  }
+}
+
 TEST_F(ResponseTest, AStreamGetsAnEventAToken) {
   start();
   const ConsumerResult result =
