@@ -37,7 +37,8 @@ def gpu_count():
 
 def list_tests(binary):
     """{suite: [full names]} as --gtest_list_tests prints them."""
-    out = subprocess.run([binary, "--gtest_list_tests"], capture_output=True, text=True, check=True)
+    out = subprocess.run([binary, "--gtest_list_tests"], cwd=ROOT, capture_output=True, text=True,
+                         check=True)
     suites = collections.OrderedDict()
     suite = ""
     for line in out.stdout.splitlines():

@@ -130,7 +130,10 @@ class CudaOps final : public ops::Ops {
   }
 
   std::unique_ptr<ops::Event> make_event() override { return std::make_unique<CudaEvent>(status_); }
-  void record(ops::Event& event) override { static_cast<CudaEvent&>(event).record(stream()); }
+  void record(ops::Event& event) override {
+    scale_product();
+    static_cast<CudaEvent&>(event).record(stream());
+  }
   Result<void> status() override {
     if (!status_.failed()) status_.check(cudaPeekAtLastError(), "status");
     return status_.status();
@@ -138,11 +141,13 @@ class CudaOps final : public ops::Ops {
 
   bool has_graphs() const override { return true; }
   void begin_capture() override {
+    scale_product();
     is_capturing_ = true;
     status_.check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
                   "begin_capture");
   }
   Result<std::unique_ptr<ops::Graph>> end_capture() override {
+    scale_product();
     is_capturing_ = false;
     Result<std::unique_ptr<CudaGraph>> graph = cuda::end_capture(stream());
     RUDDER_TRY_VOID(status_.status());  // an op in between says more than the capture that it ended
@@ -159,13 +164,18 @@ class CudaOps final : public ops::Ops {
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
+    if (is_unscaled(args.out) && args.x.data != args.out.data)
+      unscaled_ = {};  // nobody has read it
+    scale_product();
     status_.note("linear");
-    linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f, "linear");
+    unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
+                                             true, "linear")};
     wait_if_synchronous("linear", {&args.x, &args.out});
   }
   void qkv_prep(const ops::QkvPrepArgs& args) override;
   void plan_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
   void attention(const ops::AttentionArgs& args) override {
+    scale_product();
     status_.note("attention");
     if (args.q.shape[0] == 0 || status_.failed()) return;
     const Result<void> done = attention_.attend(args);
@@ -176,8 +186,9 @@ class CudaOps final : public ops::Ops {
   void quantise(const ops::QuantiseArgs& args) override;
   void gather_rows(const ops::GatherRowsArgs& args) override;
   void logits(const ops::LogitsArgs& args) override {
+    scale_product();
     status_.note("logits");
-    linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, "logits");
+    linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, false, "logits");
     wait_if_synchronous("logits", {&args.x, &args.out});
   }
   void sample(const ops::SampleArgs& args) override;
@@ -197,6 +208,7 @@ class CudaOps final : public ops::Ops {
   // Runs `launcher` unless the device has failed; keeps what went wrong with the op and its shapes.
   template <typename Launcher>
   void launch(const char* op, std::initializer_list<const View*> views, Launcher&& launcher) {
+    scale_product();
     status_.note(op);
     if (status_.failed()) return;
     status_.check(launcher(), op, [&] { return shapes(views); });
@@ -206,6 +218,30 @@ class CudaOps final : public ops::Ops {
     if (!settings_.synchronous || is_capturing_ || status_.failed()) return;
     status_.check(cudaStreamSynchronize(stream()), op, [&] { return shapes(views); });
   }
+
+  // `y` is the last product, and without its scales.
+  bool is_unscaled(const View& y) const {
+    return unscaled_.scales.row != nullptr && y.data == unscaled_.y.data &&
+           y.shape == unscaled_.y.shape;
+  }
+  // The scales that the op at hand, which reads `y`, is to apply.
+  ProductScales take_scales(const View& y) {
+    return is_unscaled(y) ? std::exchange(unscaled_, {}).scales : ProductScales{};
+  }
+  // Applies the scales that the last product has left and the op at hand does not take.
+  void scale_product() {
+    const UnscaledProduct product = std::exchange(unscaled_, {});
+    if (product.scales.row == nullptr) return;
+    ScaleRowsColsParams params;
+    params.y = product.y.data;
+    params.x_scale = product.scales.row;
+    params.w_scale = product.scales.column;
+    params.bias = product.scales.bias;
+    params.rows = product.y.shape[0];
+    params.cols = product.y.shape[1];
+    launch("linear", {&product.y}, [&] { return launch_scale_rows_cols(params, stream()); });
+  }
+
   void copy(const char* op, const View& to, const View& from, cudaMemcpyKind kind) {
     RUDDER_CHECK(to.bytes() == from.bytes(), "{} of {} bytes to {}", op, from.bytes(), to.bytes());
     if (from.bytes() == 0) return;
@@ -221,6 +257,13 @@ class CudaOps final : public ops::Ops {
   Uploader uploader_;
   AttentionLayers attention_;
   std::unique_ptr<Linear> linear_;
+  // The last product, if it was enqueued without its scales: the next op takes them, or has them
+  // applied before it.
+  struct UnscaledProduct {
+    View y;
+    ProductScales scales;
+  };
+  UnscaledProduct unscaled_;
   bool is_capturing_ = false;
 };
 
@@ -329,6 +372,7 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   ResidualNormParams params;
   params.x = args.x.data;
   params.delta = args.delta.data;
+  if (!args.out_scale.empty()) params.delta_scales = take_scales(args.delta);
   params.delta_norm = pointer<float>(args.delta_norm.weight);
   params.delta_eps = args.delta_norm.eps;
   params.norm = pointer<float>(args.norm.weight);
@@ -348,6 +392,7 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
   };
   QkvPrepParams params;
   params.qkv = args.qkv.data;
+  params.qkv_scales = take_scales(args.qkv);
   params.rows = args.qkv.shape[0];
   params.num_heads = args.num_heads;
   params.num_kv_heads = kv.num_kv_heads;
@@ -381,6 +426,9 @@ void CudaOps::gated_act(const ops::GatedActArgs& args) {
   params.width = args.out.shape[1];
   params.out = args.out.data;
   params.out_scale = pointer<float>(args.out_scale);
+  if (unscaled_.scales.bias == nullptr && takes_scales(params)) {
+    params.x_scales = take_scales(args.x);
+  }
   launch("gated_act", {&args.x, &args.out}, [&] { return launch_gated_act(params, stream()); });
 }
 

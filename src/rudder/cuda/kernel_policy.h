@@ -26,7 +26,7 @@ struct PolicyIdentity {
   bool operator==(const PolicyIdentity&) const = default;
 };
 // Raised when our own kernels of products change.
-constexpr int kOwnKernelsVersion = 2;
+constexpr int kOwnKernelsVersion = 3;
 
 struct PolicyKey {
   int64_t out = 0;

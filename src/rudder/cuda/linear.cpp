@@ -225,26 +225,30 @@ void Linear::finish_loading() {
   status_.check(cudaStreamSynchronize(stream_), "make_linear");
 }
 
-void Linear::multiply(const View& x, const View& x_scale, const LinearWeight& weight, const View& y,
-                      float softcap, const char* op) {
-  if (y.shape[0] == 0 || status_.failed()) return;
+ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearWeight& weight,
+                               const View& y, float softcap, bool reader_scales, const char* op) {
+  if (y.shape[0] == 0 || status_.failed()) return {};
   if (is_loading_) finish_loading();
   RUDDER_CHECK(x.dtype == weight.x_dtype, "{} of {}", op, shapes_text(x, weight, y));
   const CudaWeight& stored = cuda_weight(weight);
+  const auto* x_scales = static_cast<const float*>(x_scale.data);
+  const auto* w_scales = static_cast<const float*>(stored.scale.data);
   const Result<ShapePlan*> plan = plan_for(weight, y.dtype);
-  Result<void> done = plan ? (*plan)->run({.x = x.data,
-                                           .x_scale = static_cast<const float*>(x_scale.data),
-                                           .weight = stored.weight.data,
-                                           .w_scale = static_cast<const float*>(stored.scale.data),
-                                           .bias = stored.bias.data,
-                                           .y = y.data,
-                                           .tokens = y.shape[0],
-                                           .softcap = softcap})
-                           : Result<void>(tl::unexpected(plan.error()));
-  if (done) return;
-  Error error = done.error();
+  const Result<bool> left = plan ? (*plan)->run({.x = x.data,
+                                                 .x_scale = x_scales,
+                                                 .weight = stored.weight.data,
+                                                 .w_scale = w_scales,
+                                                 .bias = stored.bias.data,
+                                                 .y = y.data,
+                                                 .tokens = y.shape[0],
+                                                 .softcap = softcap,
+                                                 .reader_scales = reader_scales})
+                                 : Result<bool>(tl::unexpected(plan.error()));
+  if (left) return *left ? ProductScales{x_scales, w_scales, stored.bias.data} : ProductScales{};
+  Error error = left.error();
   error.message += fmt::format("; {} of {}", op, shapes_text(x, weight, y));
   status_.keep(std::move(error));
+  return {};
 }
 
 std::string Linear::to_table() const {

@@ -15,6 +15,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernel_policy.h"
+#include "rudder/cuda/kernels/product_scales.h"
 #include "rudder/cuda/product.h"
 #include "rudder/cuda/uploader.h"
 #include "rudder/ops/args.h"
@@ -58,9 +59,11 @@ class Linear {
   // and of up to `max_rows`. An Error: a shape that no kernel takes.
   Result<void> prepare(const ops::LinearWeight& head, int64_t max_tokens, int64_t max_rows);
 
-  // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status.
-  void multiply(const ops::View& x, const ops::View& x_scale, const ops::LinearWeight& weight,
-                const ops::View& y, float softcap, const char* op);
+  // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status. What is
+  // returned is left to do for the reader of y, nothing unless `reader_scales`.
+  ProductScales multiply(const ops::View& x, const ops::View& x_scale,
+                         const ops::LinearWeight& weight, const ops::View& y, float softcap,
+                         bool reader_scales, const char* op);
 
   // Kernel and time of every shape and bucket that is settled, for people.
   std::string to_table() const;

@@ -296,7 +296,7 @@ TEST_F(LinearDevice, EveryCandidate) {
         for (size_t i = 0; i < found.size(); ++i) {
           const View y = poisoned({tokens, c.out}, c.out_dtype);
           bytes_of(y);
-          const Result<void> done =
+          const Result<bool> done =
               plan->run({.x = o.x.data,
                          .x_scale = static_cast<const float*>(o.x_scale.data),
                          .weight = stored.weight.data,

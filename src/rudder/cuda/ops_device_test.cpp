@@ -86,6 +86,129 @@ TEST_F(OpsDevice, CopiesAndEventsFromAnotherThread) {
   }
 }
 
+class Fp8OpsDevice : public DeviceTest {
+ protected:
+  static constexpr int64_t kIn = 256;
+
+  void SetUp() override {
+    CudaOpsSettings settings;
+    settings.linear_dtype = DType::kF8E4M3;
+    settings.tune = false;
+    start(settings);
+  }
+
+  struct Fp8Rows {
+    View values;
+    View scale;
+  };
+  Fp8Rows fp8_rows(int64_t tokens, int64_t width) {
+    return {poisoned({tokens, width}, DType::kF8E4M3), poisoned({tokens}, DType::kF32)};
+  }
+  std::vector<float> numbers(const Fp8Rows& rows) {
+    std::vector<float> out = to_host(rows.values);
+    const std::vector<float> scale = to_host(rows.scale);
+    const size_t width = out.size() / scale.size();
+    for (size_t i = 0; i < out.size(); ++i) out[i] *= scale[i / width];
+    return out;
+  }
+  ops::LinearWeight weight(int64_t out, bool bias) {
+    const std::vector<float> w = random(out * kIn, 0.05f);
+    const std::vector<float> b = random(out);
+    ops::LinearPart part;
+    part.weight = {const_cast<float*>(w.data()), DType::kF32, {out, kIn}};
+    if (bias) part.bias = {const_cast<float*>(b.data()), DType::kF32, {out}};
+    return value_of(ops_->make_linear({&part, 1}));
+  }
+  // The product in `y`; `read_first`: the host reads it before any other op does, so that its
+  // scales are applied in memory.
+  void multiply(const Fp8Rows& x, const ops::LinearWeight& weight, const View& y, bool read_first) {
+    ops_->linear({.x = x.values, .x_scale = x.scale, .weight = &weight, .out = y});
+    if (read_first) bytes_of(y);
+  }
+  static void expect_close(const std::vector<float>& got, const std::vector<float>& want,
+                           double tolerance, const std::string& what) {
+    double difference = 0;
+    double norm = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      difference += std::pow(double{got[i]} - double{want[i]}, 2);
+      norm += std::pow(double{want[i]}, 2);
+    }
+    EXPECT_GT(norm, 0) << what;
+    EXPECT_LE(std::sqrt(difference / norm), tolerance) << what;  // a NaN fails
+  }
+};
+
+// What reads a product right after it, and what reads it from memory, see the same numbers, but for
+// one rounding to bf16.
+TEST_F(Fp8OpsDevice, AProductsReaderAppliesItsScales) {
+  constexpr int32_t kHeads = 4;
+  constexpr int32_t kHeadDim = 64;
+  constexpr int64_t kQkv = (kHeads + 2) * kHeadDim;
+  const ops::LinearWeight qkv_weight = weight(kQkv, true);
+  const ops::LinearWeight gate_up = weight(2 * 1152, false);
+  const ops::LinearWeight down = weight(512, true);
+  const View rope = to_device(random(200 * kHeadDim), {200, 2, kHeadDim / 2}, DType::kF32);
+  const View wide_norm = to_device(random(kHeads * kHeadDim), {kHeads * kHeadDim}, DType::kF32);
+  const View norm = to_device(random(512), {512}, DType::kF32);
+  for (const int64_t tokens : {40, 200}) {
+    const View x = to_device(random(tokens * kIn), {tokens, kIn});
+    const Fp8Rows in = fp8_rows(tokens, kIn);
+    ops_->quantise({.x = x, .out = in.values, .out_scale = in.scale});
+    std::vector<int32_t> positions;
+    for (int32_t t = 0; t < tokens; ++t) positions.push_back(t);
+    const View rows = to_device(positions);
+    const std::vector<float> residual = random(tokens * 512);
+    std::vector<float> q[2], cache[2], acted[2], normed[2], sums[2];
+    for (const bool read_first : {false, true}) {
+      const View qkv = poisoned({tokens, kQkv});
+      const View q_out = poisoned({tokens, kHeads * kHeadDim});
+      const ops::KvLayer kv{value_of(ops_->allocate(DType::kBF16, {16, 2, 1, 16 * kHeadDim})), 16,
+                            1, kHeadDim};
+      multiply(in, qkv_weight, qkv, read_first);
+      ops_->qkv_prep({.qkv = qkv,
+                      .num_heads = kHeads,
+                      .q_norm = {wide_norm, 1e-5f},
+                      .k_norm = {},
+                      .rope = rope,
+                      .rope_row = rows,
+                      .kv_slot = rows,
+                      .kv = kv,
+                      .q_out = q_out});
+      q[read_first] = to_host(q_out);
+      cache[read_first] = to_host(kv.storage);
+
+      // The scale of the result is where that of the operand was, as in a model.
+      const Fp8Rows operand = fp8_rows(tokens, kIn);
+      ops_->quantise({.x = x, .out = operand.values, .out_scale = operand.scale});
+      const View both = poisoned({tokens, 2 * 1152});
+      const Fp8Rows out{poisoned({tokens, 1152}, DType::kF8E4M3), operand.scale};
+      multiply(operand, gate_up, both, read_first);
+      ops_->gated_act({both, ops::Activation::kSilu, out.values, out.scale});
+      acted[read_first] = numbers(out);
+
+      ops_->quantise({.x = x, .out = operand.values, .out_scale = operand.scale});
+      const View delta = poisoned({tokens, 512});
+      const View sum = to_device(residual, {tokens, 512});
+      const Fp8Rows normed_out{poisoned({tokens, 512}, DType::kF8E4M3), operand.scale};
+      multiply(operand, down, delta, read_first);
+      ops_->residual_norm({.x = sum,
+                           .delta = delta,
+                           .delta_norm = {},
+                           .norm = {norm, 1e-5f},
+                           .out = normed_out.values,
+                           .out_scale = normed_out.scale});
+      normed[read_first] = numbers(normed_out);
+      sums[read_first] = to_host(sum);
+    }
+    const std::string what = fmt::format("{} tokens", tokens);
+    expect_close(q[0], q[1], 6e-3, "q, " + what);
+    expect_close(cache[0], cache[1], 6e-3, "k and v, " + what);
+    expect_close(acted[0], acted[1], 2e-2, "acted, " + what);
+    expect_close(sums[0], sums[1], 6e-3, "sums, " + what);
+    expect_close(normed[0], normed[1], 2e-2, "normed, " + what);
+  }
+}
+
 // A replay reads what the device's memory holds then, and gives the bits of the same ops run one by
 // one.
 TEST_F(OpsDevice, AGraphGivesTheBitsOfItsOps) {

@@ -94,7 +94,7 @@ const PolicyEntry* ShapePlan::settled(int64_t bucket) const {
   return entry ? &*entry : nullptr;
 }
 
-Result<void> ShapePlan::run(const Args& args) {
+Result<bool> ShapePlan::run(const Args& args) {
   const int64_t bucket = bucket_of(args.tokens);
   const PolicyEntry* entry = settled(bucket);
   if (entry == nullptr) {
@@ -104,9 +104,10 @@ Result<void> ShapePlan::run(const Args& args) {
   return run(args, *entry);
 }
 
-Result<void> ShapePlan::run(const Args& args, const PolicyEntry& entry) {
+Result<bool> ShapePlan::run(const Args& args, const PolicyEntry& entry) {
   if (entry.kernel == ProductKernel::kGemv) {
-    return run_gemv(args, static_cast<int32_t>(entry.algorithm[0]));
+    RUDDER_TRY_VOID(run_gemv(args, static_cast<int32_t>(entry.algorithm[0])));
+    return false;
   }
   Product& product = entry.kernel == ProductKernel::kOuter ? *outer_ : *unit_;
   const Product::Operands operands{.x = args.x,
@@ -118,7 +119,9 @@ Result<void> ShapePlan::run(const Args& args, const PolicyEntry& entry) {
                                    .tokens = args.tokens};
   RUDDER_TRY_VOID(product.run(operands, {entry.algorithm}, device_.workspace, device_.stream));
   const bool scale = is_fp8() && entry.kernel == ProductKernel::kUnit;
-  return finish(args, scale, key_.bias && !product.shape().bias);
+  if (scale && args.reader_scales) return true;
+  RUDDER_TRY_VOID(finish(args, scale, key_.bias && !product.shape().bias));
+  return false;
 }
 
 Result<void> ShapePlan::run_gemv(const Args& args, int32_t variant) {

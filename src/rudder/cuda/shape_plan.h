@@ -31,6 +31,8 @@ class ShapePlan {
     void* y = nullptr;
     int64_t tokens = 0;
     float softcap = 0.0f;
+    // The reader of y applies fp8 scales and bias, if the kernel does not.
+    bool reader_scales = false;
   };
 
   // `key.bucket` is not used. An Error: no kernel takes this shape.
@@ -48,9 +50,10 @@ class ShapePlan {
   // Null: not settled.
   const PolicyEntry* settled(int64_t bucket) const;
 
-  // By the bucket's kernel; a bucket that is not settled is settled by guess.
-  Result<void> run(const Args& args);
-  Result<void> run(const Args& args, const PolicyEntry& entry);
+  // By the bucket's kernel; a bucket that is not settled is settled by guess. The value: scales and
+  // bias were left to the reader.
+  Result<bool> run(const Args& args);
+  Result<bool> run(const Args& args, const PolicyEntry& entry);
 
  private:
   static constexpr size_t kMaxBuckets = 24;  // up to 2^23 tokens

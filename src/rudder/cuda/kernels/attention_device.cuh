@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/attention.h"
+#include "rudder/cuda/kernels/device_barrier.cuh"
 
 namespace rudder::cuda {
 
@@ -23,40 +24,8 @@ __device__ inline float minus_infinity() {
   return __int_as_float(0xff800000);
 }
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
+// --- the copy engine ---
 
-// --- mbarriers and the copy engine ---
-
-__device__ inline void barrier_init(uint32_t barrier, uint32_t arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
-}
-// Makes inits visible to the copy engine; a block barrier follows.
-__device__ inline void barrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
-__device__ inline void barrier_expect(uint32_t barrier, uint32_t bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-}
-__device__ inline void barrier_arrive(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-__device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "wait_again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra.uni wait_over;\n"
-      "bra.uni wait_again;\n"
-      "wait_over:\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
 __device__ inline void prefetch_map(const uint64_t* map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(reinterpret_cast<uint64_t>(map)) : "memory");
 }

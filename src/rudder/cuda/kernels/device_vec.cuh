@@ -34,6 +34,10 @@ __device__ inline Floats unpack(const Packed& packed) {
   return out;
 }
 
+__device__ inline const Floats& unpack(const Floats& floats) {
+  return floats;
+}
+
 __device__ inline Packed pack(const Floats& floats) {
   Packed out;
 #pragma unroll
@@ -155,6 +159,56 @@ __device__ inline float block_max(float v, float* scratch) {
 // Scale 0: of zeros, and of what is not a number.
 __device__ inline float scaled_for_fp8(float x, float scale) {
   return scale > 0.0f ? __fdiv_rn(x, scale) : x;
+}
+
+// The scale of a row whose largest magnitude is `highest`, and the row's numbers over it. Quotients
+// are those of a division, at a fraction of its instructions: the reciprocal is taken once, and a
+// product's error is put right by one step (Markstein).
+class Fp8RowScale {
+ public:
+  __device__ explicit Fp8RowScale(float highest) {
+    value_ = __fdiv_rn(highest, kFp8Max);
+    // The step needs a divisor whose reciprocal and remainders are normal numbers: very small and
+    // very large rows are first multiplied by a power of two.
+    factor_ = value_ < 0x1p-60f ? 0x1p80f : value_ > 0x1p60f ? 0x1p-80f : 1.0f;
+    divisor_ = value_ * factor_;
+    inverse_ = __frcp_rn(divisor_);
+    if (!(value_ > 0.0f)) {  // of zeros, and of what is not a number
+      factor_ = divisor_ = inverse_ = 1.0f;
+    } else if (inverse_ == 0.0f) {  // infinite: what is finite becomes zero
+      divisor_ = 0.0f;
+    }
+  }
+
+  __device__ float value() const { return value_; }
+  __device__ Floats stored(const Floats& x) const {
+    Floats out;
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) {
+      const float number = x.v[j] * factor_;
+      const float quotient = number * inverse_;
+      out.v[j] = fmaf(fmaf(-quotient, divisor_, number), inverse_, quotient);
+    }
+    return out;
+  }
+
+ private:
+  float value_;
+  float factor_;
+  float divisor_;
+  float inverse_;
+};
+
+// Kernels that need no sum over a row: rows along x, which has the larger limit; runs along y.
+inline constexpr int kFlatThreads = 256;
+inline constexpr int64_t kFlatWidth = kFlatThreads * kRun;
+
+inline dim3 flat_grid(int64_t rows, int64_t width) {
+  return dim3(static_cast<unsigned>(rows),
+              static_cast<unsigned>((width + kFlatWidth - 1) / kFlatWidth));
+}
+__device__ inline int flat_column() {
+  return static_cast<int>((blockIdx.y * kFlatThreads + threadIdx.x) * kRun);
 }
 
 inline bool is_aligned(const void* pointer, uintptr_t bytes = 16) {

@@ -2,6 +2,7 @@
 
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/product_scales.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -42,11 +43,17 @@ __device__ HeadNorm norm_of(const QkvPrepParams& p, Head head) {
           is_wide};
 }
 
-// Sum of squares of `count` numbers, to every thread of the block.
-__device__ float squares_of_block(const Bf16* x, int count, float* scratch) {
+// A number of token t, whose row begins at `token`.
+__device__ float number(const QkvPrepParams& p, int64_t t, const Bf16* token, int column) {
+  return scaled(p.qkv_scales, t, column, __bfloat162float(token[column]));
+}
+
+// Sum of squares of columns [begin, begin + count), to every thread of the block.
+__device__ float squares_of_block(const QkvPrepParams& p, int64_t t, const Bf16* token, int begin,
+                                  int count, float* scratch) {
   float sum = 0.0f;
   for (int i = static_cast<int>(threadIdx.x); i < count; i += kThreads) {
-    const float v = __bfloat162float(x[i]);
+    const float v = number(p, t, token, begin + i);
     sum = fmaf(v, v, sum);
   }
   return block_sum(sum, scratch);
@@ -58,16 +65,16 @@ struct WideSquares {
   float q = 0.0f;
   float k = 0.0f;
 };
-__device__ WideSquares wide_squares(const QkvPrepParams& p, const Bf16* token, int begin, int end,
-                                    float (*scratch)[32]) {
+__device__ WideSquares wide_squares(const QkvPrepParams& p, int64_t t, const Bf16* token, int begin,
+                                    int end, float (*scratch)[32]) {
   WideSquares out;
   const int q_width = p.num_heads * p.head_dim;
   if (p.q_norm != nullptr && p.q_norm_is_wide && begin < p.num_heads) {
-    out.q = squares_of_block(token, q_width, scratch[0]);
+    out.q = squares_of_block(p, t, token, 0, q_width, scratch[0]);
   }
   if (p.k_norm != nullptr && p.k_norm_is_wide && begin < p.num_heads + p.num_kv_heads &&
       end > p.num_heads) {
-    out.k = squares_of_block(token + q_width, p.num_kv_heads * p.head_dim, scratch[1]);
+    out.k = squares_of_block(p, t, token, q_width, p.num_kv_heads * p.head_dim, scratch[1]);
   }
   return out;
 }
@@ -117,7 +124,7 @@ __device__ void store(const QkvPrepParams& p, Head head, int64_t at, int left, F
 
 // kLanes lanes of a warp work on a head: a power of two, at least head_dim / 16. A token's heads
 // are spread over blocks along y, so that few tokens are many blocks.
-template <int kLanes>
+template <int kLanes, bool kScaled>
 __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams p) {
   __shared__ float scratch[2][32];
   constexpr int kHeads = kThreads / kLanes;
@@ -147,10 +154,20 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
       is_rotated ? p.rope + int64_t{p.rope_row[t]} * 2 * p.half_rot + at.low : nullptr;
   const Floats cosine = load_floats<true>(table, is_rotated ? kRun : 0);
   const Floats sine = load_floats<true>(table + p.half_rot, is_rotated ? kRun : 0);
-  const Bf16* from = token + int64_t{head_number} * dim;
-  Floats low = unpack(load_run<true>(from + at.low, exists ? dim - at.low : 0));
-  Floats high = unpack(load_run<true>(from + at.high, exists ? dim - at.high : 0));
-  const WideSquares wide = wide_squares(p, token, first_head, first_head + kHeads, scratch);
+  const int column = head_number * dim;
+  const int low_left = exists ? dim - at.low : 0;
+  const int high_left = exists ? dim - at.high : 0;
+  const Packed low_stored = load_run<true>(token + column + at.low, low_left);
+  const Packed high_stored = load_run<true>(token + column + at.high, high_left);
+  Floats low = unpack(low_stored);
+  Floats high = unpack(high_stored);
+  if constexpr (kScaled) {
+    const RunScales low_scales = load_scales<true>(p.qkv_scales, t, column + at.low, low_left);
+    const RunScales high_scales = load_scales<true>(p.qkv_scales, t, column + at.high, high_left);
+    low = low_scales.applied_to(low);
+    high = high_scales.applied_to(high);
+  }
+  const WideSquares wide = wide_squares(p, t, token, first_head, first_head + kHeads, scratch);
 
   float squares = 0.0f;
 #pragma unroll
@@ -189,19 +206,19 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   const int64_t slot = p.kv_slot[t];
   if (head.part != Part::kQ && slot < 0) return;
   const Bf16* token = token_of(p, t);
-  const Bf16* from = token + int64_t{head_number} * dim;
+  const int column = head_number * dim;
   const HeadNorm norm = norm_of(p, head);
-  const WideSquares wide = wide_squares(p, token, head_number, head_number + 1, scratch);
+  const WideSquares wide = wide_squares(p, t, token, head_number, head_number + 1, scratch);
   float inverse = 1.0f;
   if (norm.weight != nullptr) {
     const bool is_q = head.part == Part::kQ;
     const int width = norm.is_wide ? (is_q ? p.num_heads : p.num_kv_heads) * dim : dim;
-    const float sum =
-        norm.is_wide ? (is_q ? wide.q : wide.k) : squares_of_block(from, dim, scratch[2]);
+    const float sum = norm.is_wide ? (is_q ? wide.q : wide.k)
+                                   : squares_of_block(p, t, token, column, dim, scratch[2]);
     inverse = inverse_rms(sum, width, norm.eps);
   }
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
-    x[i] = __bfloat162float(from[i]);
+    x[i] = number(p, t, token, column + i);
     if (norm.weight != nullptr) x[i] = x[i] * inverse * norm.weight[i];
   }
   __syncthreads();
@@ -230,7 +247,9 @@ cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream)
   constexpr int kHeads = kThreads / kLanes;
   const dim3 grid(static_cast<unsigned>(p.rows),
                   static_cast<unsigned>((heads + kHeads - 1) / kHeads));
-  return launch_pdl(qkv_prep_kernel<kLanes>, grid, dim3(kThreads), 0, stream, p);
+  const auto kernel =
+      p.qkv_scales.row != nullptr ? qkv_prep_kernel<kLanes, true> : qkv_prep_kernel<kLanes, false>;
+  return launch_pdl(kernel, grid, dim3(kThreads), 0, stream, p);
 }
 
 }  // namespace
@@ -240,7 +259,8 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
   const int heads = p.num_heads + 2 * p.num_kv_heads;
   const int half = p.rope == nullptr ? 0 : p.half_rot;
   const bool aligned = is_aligned(p.qkv) && is_aligned(p.q_out) && is_aligned(p.kv_cache) &&
-                       is_aligned(p.q_norm) && is_aligned(p.k_norm) && is_aligned(p.rope);
+                       is_aligned(p.q_norm) && is_aligned(p.k_norm) && is_aligned(p.rope) &&
+                       is_aligned(p.qkv_scales.column) && is_aligned(p.qkv_scales.bias);
   switch (aligned ? lanes_of_head(p.head_dim, half) : 0) {
     case 4:
       return launch_lanes<4>(p, heads, stream);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 
+#include "rudder/cuda/kernels/product_scales.h"
 #include "rudder/cuda/kernels/qkv_layout.h"
 
 namespace rudder::cuda {
@@ -20,6 +21,7 @@ namespace rudder::cuda {
 // A block works on one token; all in fp32 from the load to one rounding at the store.
 struct QkvPrepParams {
   const void* qkv = nullptr;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] bf16
+  ProductScales qkv_scales;   // of qkv
   int64_t rows = 0;           // T
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;

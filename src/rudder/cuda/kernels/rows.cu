@@ -2,22 +2,10 @@
 
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/product_scales.cuh"
 
 namespace rudder::cuda {
 namespace {
-
-constexpr int kFlatThreads = 256;  // of the kernels that need no sum over a row
-constexpr int64_t kFlatWidth = kFlatThreads * kRun;
-
-// Rows along x, which has the larger limit; runs of a row along y.
-dim3 flat_grid(int64_t rows, int64_t width) {
-  return dim3(static_cast<unsigned>(rows),
-              static_cast<unsigned>((width + kFlatWidth - 1) / kFlatWidth));
-}
-
-__device__ int flat_column() {
-  return static_cast<int>((blockIdx.y * kFlatThreads + threadIdx.x) * kRun);
-}
 
 template <bool kAligned, typename T>
 __global__ void __launch_bounds__(kFlatThreads) embed_kernel(const EmbedParams p) {
@@ -52,46 +40,6 @@ __global__ void __launch_bounds__(kFlatThreads) gather_rows_kernel(const GatherR
                       load_run<kAligned>(from, left));
 }
 
-__device__ float activate(float x, GatedActivation activation) {
-  switch (activation) {
-    case GatedActivation::kSilu:
-      return __fdividef(x, 1.0f + __expf(-x));
-    case GatedActivation::kGeluTanh: {
-      // 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
-      const float u = x * fmaf(x * x, 0.044715f, 1.0f);
-      return __fdividef(x, 1.0f + __expf(-1.5957691216f * u));
-    }
-    case GatedActivation::kGelu:
-      return 0.5f * x * erfcf(-0.70710678f * x);
-  }
-  return x;
-}
-
-// Elements [i, i + 8) of a row's result, zero past its end.
-template <bool kAligned>
-__device__ Floats gated_run(const GatedActParams& p, int64_t row, int i) {
-  const Bf16* from = static_cast<const Bf16*>(p.x) + row * 2 * p.width + i;
-  const int left = static_cast<int>(p.width) - i;
-  const Floats gate = unpack(load_run<kAligned>(from, left));
-  const Floats up = unpack(load_run<kAligned>(from + p.width, left));
-  Floats out;
-#pragma unroll
-  for (int j = 0; j < kRun; ++j) out.v[j] = activate(gate.v[j], p.activation) * up.v[j];
-  return out;
-}
-
-template <bool kAligned>
-__global__ void __launch_bounds__(kFlatThreads) gated_act_kernel(const GatedActParams p) {
-  dependency_wait();
-  dependency_trigger();
-  const int64_t row = blockIdx.x;
-  const int i = flat_column();
-  const int left = static_cast<int>(p.width) - i;
-  if (left <= 0) return;
-  store_run<kAligned>(static_cast<Bf16*>(p.out) + row * p.width + i, left,
-                      pack(gated_run<kAligned>(p, row, i)));
-}
-
 // One block a row; thread t has the runs t, t + threads, ... of it.
 __device__ int row_column(int run) {
   return (run * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kRun;
@@ -109,28 +57,14 @@ __device__ void store_row_fp8(const Floats (&x)[kRuns], int64_t row, int width, 
     for (const float v : run.v) highest = fmaxf(highest, fabsf(v));
   }
   highest = block_max(highest, scratch);
-  const float scale = __fdiv_rn(highest, kFp8Max);
-  if (threadIdx.x == 0) out_scale[row] = scale;
+  const Fp8RowScale scale(highest);
+  if (threadIdx.x == 0) out_scale[row] = scale.value();
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
-    Floats scaled;
-#pragma unroll
-    for (int j = 0; j < kRun; ++j) scaled.v[j] = scaled_for_fp8(x[r].v[j], scale);
     const int i = row_column(r);
-    store_run_fp8<kAligned>(static_cast<uint8_t*>(out) + row * width + i, width - i, scaled);
+    store_run_fp8<kAligned>(static_cast<uint8_t*>(out) + row * width + i, width - i,
+                            scale.stored(x[r]));
   }
-}
-
-template <int kRuns, bool kAligned>
-__global__ void __launch_bounds__(kMaxRowThreads) gated_act_fp8_kernel(const GatedActParams p) {
-  __shared__ float scratch[32];
-  dependency_wait();
-  dependency_trigger();
-  Floats x[kRuns];
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) x[r] = gated_run<kAligned>(p, blockIdx.x, row_column(r));
-  store_row_fp8<kRuns, kAligned>(x, blockIdx.x, static_cast<int>(p.width), p.out, p.out_scale,
-                                 scratch);
 }
 
 template <int kRuns, bool kAligned>
@@ -150,11 +84,11 @@ __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const Quantise
 }
 
 // 1 / sqrt(mean(x^2) + eps) of a row in registers.
-template <int kRuns>
-__device__ float inverse_rms(const Packed (&x)[kRuns], int width, float eps, float* scratch) {
+template <int kRuns, typename Run>
+__device__ float inverse_rms(const Run (&x)[kRuns], int width, float eps, float* scratch) {
   float squares = 0.0f;
 #pragma unroll
-  for (const Packed& run : x) {
+  for (const Run& run : x) {
     const Floats f = unpack(run);
 #pragma unroll
     for (const float v : f.v) squares = fmaf(v, v, squares);
@@ -163,16 +97,36 @@ __device__ float inverse_rms(const Packed (&x)[kRuns], int width, float eps, flo
   return 1.0f / sqrtf(mean + eps);
 }
 
+// What the kernel that writes fp8 has of delta: a product of fp8 values may come without its
+// scales.
+template <bool kFp8>
+struct DeltaRun {
+  using Type = Packed;
+  template <bool kAligned>
+  __device__ static Type load(const ResidualNormParams& p, int64_t row, int i, int left) {
+    return load_run<kAligned>(static_cast<const Bf16*>(p.delta) + row * p.hidden + i, left);
+  }
+};
+template <>
+struct DeltaRun<true> {
+  using Type = Floats;
+  template <bool kAligned>
+  __device__ static Type load(const ResidualNormParams& p, int64_t row, int i, int left) {
+    const Packed stored = DeltaRun<false>::load<kAligned>(p, row, i, left);
+    return load_scales<kAligned>(p.delta_scales, row, i, left).applied_to(unpack(stored));
+  }
+};
+
 // x as it is to be normed: with delta added, stored and rounded.
-template <int kRuns, bool kAligned>
+template <int kRuns, bool kAligned, bool kFp8>
 __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float* scratch) {
   const int hidden = static_cast<int>(p.hidden);
   const int64_t row = int64_t{blockIdx.x} * hidden;
-  Packed delta[kRuns];
+  typename DeltaRun<kFp8>::Type delta[kRuns];
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
-    delta[r] = load_run<kAligned>(static_cast<const Bf16*>(p.delta) + row + i, hidden - i);
+    delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, blockIdx.x, i, hidden - i);
   }
   const float inverse =
       p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
@@ -216,7 +170,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     const int i = row_column(r);
     x[r] = load_run<kAligned>(static_cast<const Bf16*>(p.x) + row + i, hidden - i);
   }
-  if (p.delta != nullptr) add_delta<kRuns, kAligned>(p, x, scratch[0]);
+  if (p.delta != nullptr) add_delta<kRuns, kAligned, kFp8>(p, x, scratch[0]);
   if (p.out == nullptr) return;
   const float inverse = p.norm == nullptr ? 1.0f : inverse_rms(x, hidden, p.eps, scratch[1]);
   Floats y[kFp8 ? kRuns : 1];
@@ -299,19 +253,6 @@ cudaError_t launch_gather_rows(const GatherRowsParams& p, cudaStream_t stream) {
   return launch_pdl(kernel, flat_grid(p.rows, p.width), dim3(kFlatThreads), 0, stream, p);
 }
 
-cudaError_t launch_gated_act(const GatedActParams& p, cudaStream_t stream) {
-  if (p.rows == 0 || p.width == 0) return cudaSuccess;
-  const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out);
-  if (p.out_scale == nullptr) {
-    const auto kernel = aligned ? gated_act_kernel<true> : gated_act_kernel<false>;
-    return launch_pdl(kernel, flat_grid(p.rows, p.width), dim3(kFlatThreads), 0, stream, p);
-  }
-  return for_row_shape<4>(p.width, aligned, [&](auto shape, unsigned threads) {
-    return launch_pdl(gated_act_fp8_kernel<shape.kRuns, shape.kAligned>,
-                      dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p);
-  });
-}
-
 cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.width == 0) return cudaSuccess;
   const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out);
@@ -324,7 +265,9 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
   const bool aligned = p.hidden % kRun == 0 && is_aligned(p.x) && is_aligned(p.delta) &&
-                       is_aligned(p.delta_norm) && is_aligned(p.norm) && is_aligned(p.out);
+                       is_aligned(p.delta_norm) && is_aligned(p.norm) && is_aligned(p.out) &&
+                       is_aligned(p.delta_scales.column) && is_aligned(p.delta_scales.bias);
+  if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
   return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
     const auto kernel = p.out_scale != nullptr
                             ? residual_norm_kernel<shape.kRuns, shape.kAligned, true>

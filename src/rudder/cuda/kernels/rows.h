@@ -12,6 +12,8 @@
 
 #include <cstdint>
 
+#include "rudder/cuda/kernels/product_scales.h"
+
 namespace rudder::cuda {
 
 // Of the kernels that keep a row in the registers of one block; half of it for rows that are not a
@@ -41,6 +43,7 @@ cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 struct ResidualNormParams {
   void* x = nullptr;                  // [T, hidden] bf16, in place
   const void* delta = nullptr;        // [T, hidden] bf16, optional; may be `out`
+  ProductScales delta_scales;         // of delta; only with an out of fp8
   const float* delta_norm = nullptr;  // [hidden], optional
   float delta_eps = 1e-5f;
   const float* norm = nullptr;  // [hidden], optional
@@ -53,15 +56,21 @@ struct ResidualNormParams {
 cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t stream);
 
 // out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= kMaxQuantisedWidth.
+// Kernels: gated_act.cu.
 enum class GatedActivation : uint8_t { kSilu, kGeluTanh, kGelu };
 struct GatedActParams {
   const void* x = nullptr;  // [T, 2 * width] bf16: gate, up
+  ProductScales x_scales;   // of x, if takes_scales(); `row` may be out_scale
   GatedActivation activation = GatedActivation::kSilu;
   int64_t rows = 0;
   int64_t width = 0;
   void* out = nullptr;         // [T, width] bf16 or fp8
   float* out_scale = nullptr;  // [T]: then `out` is fp8
 };
+inline bool takes_scales(const GatedActParams& params) {
+  return params.out_scale != nullptr && params.x_scales.bias == nullptr &&
+         params.activation != GatedActivation::kGelu;
+}
 cudaError_t launch_gated_act(const GatedActParams& params, cudaStream_t stream);
 
 // Moves T * width * (2 + 1) bytes. width <= kMaxQuantisedWidth.
