@@ -28,37 +28,12 @@ struct Tapped {
 };
 
 // Writes down what it passes on.
-class RecordingOps final : public testing::ForwardingOps {
+class RecordingOps final : public testing::PassingOps {
  public:
-  explicit RecordingOps(std::unique_ptr<ops::Ops> inner) : ForwardingOps(std::move(inner)) {}
+  explicit RecordingOps(std::unique_ptr<ops::Ops> inner) : PassingOps(std::move(inner)) {}
 
   std::vector<std::string> calls;
   std::vector<Tapped> taps;
-
-  std::string name() const override { return "recording"; }
-  Result<View> allocate(DType dtype, tensor::Shape shape) override {
-    return inner_->allocate(dtype, shape);
-  }
-  Result<View> upload(const View& host, DType dtype) override {
-    return inner_->upload(host, dtype);
-  }
-  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    return inner_->make_linear(parts);
-  }
-  Result<View> allocate_staging(int64_t bytes) override { return inner_->allocate_staging(bytes); }
-  void copy_in(const View& device, const View& staging) override {
-    inner_->copy_in(device, staging);
-  }
-  void copy_out(const View& staging, const View& device) override {
-    inner_->copy_out(staging, device);
-  }
-  std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
-  void record(ops::Event& event) override { inner_->record(event); }
-  Result<void> status() override { return inner_->status(); }
-  bool has_graphs() const override { return false; }
-  void begin_capture() override {}
-  Result<std::unique_ptr<ops::Graph>> end_capture() override { return nullptr; }
-  void replay(ops::Graph&) override {}
 
   void embed(const ops::EmbedArgs& args) override {
     calls.emplace_back("embed");
@@ -98,7 +73,6 @@ class RecordingOps final : public testing::ForwardingOps {
   }
 
  private:
-  void forward(Call call) override { call(*inner_); }
   void note(const ops::Taps& at, int64_t rows) {
     if (!at.empty()) taps.push_back({at.point, rows, at.batch->num_tokens()});
   }

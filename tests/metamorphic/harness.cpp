@@ -88,6 +88,83 @@ std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output) {
   return asks;
 }
 
+namespace {
+
+// Rows and capture sets for sequences, one for each content, held for good.
+class Tables {
+ public:
+  sched::TapLease lease(const std::shared_ptr<const tap::SequenceTaps>& taps,
+                        sched::TableEdits& edits) {
+    sched::TapLease lease;
+    if (taps == nullptr) return lease;
+    for (const tap::TapSegment& segment : taps->segments) {
+      lease.rows.push_back(segment.program == nullptr ? 0 : row_of(segment, edits));
+    }
+    if (taps->capture == nullptr) return lease;
+    const auto [set, is_new] =
+        sets_.try_emplace(taps->capture.get(), static_cast<int32_t>(sets_.size()));
+    if (is_new) edits.captures.push_back({set->second, taps->capture});
+    lease.capture_set = set->second;
+    return lease;
+  }
+
+ private:
+  int32_t row_of(const tap::TapSegment& segment, sched::TableEdits& edits) {
+    const auto [row, is_new] = rows_.try_emplace({segment.content.low, segment.content.high},
+                                                 static_cast<int32_t>(rows_.size()) + 1);
+    if (is_new) {
+      edits.taps.push_back({row->second, num_ops_, num_floats_, segment.program});
+      num_ops_ += static_cast<int32_t>(segment.program->ops.size());
+      num_floats_ +=
+          (static_cast<int64_t>(segment.program->vectors.size()) + tap::kVectorAlign - 1) /
+          tap::kVectorAlign * tap::kVectorAlign;
+    }
+    return row->second;
+  }
+
+  std::map<std::pair<uint64_t, uint64_t>, int32_t> rows_;
+  std::map<const tap::CaptureSet*, int32_t> sets_;
+  int32_t num_ops_ = 0;
+  int64_t num_floats_ = 0;
+};
+
+// The rows of a record, side by side without what lies between them.
+std::vector<float> record_of(const tap::CapturedRows& rows, const tap::CapturedToken& token,
+                             const tap::CaptureSet& set, const tap::Geometry& geometry) {
+  std::vector<int64_t> offsets;
+  tap::record_elements(set, geometry, &offsets);
+  std::vector<float> record;
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    for (int64_t k = 0; k < geometry.width(set.points[i].point); ++k) {
+      const int64_t at = token.begin + offsets[i] + k;
+      record.push_back(rows.dtype == tensor::DType::kF32
+                           ? static_cast<const float*>(rows.data)[at]
+                           : tensor::to_float(static_cast<const tensor::BF16*>(rows.data)[at]));
+    }
+  }
+  return record;
+}
+
+// The captured tokens of a step's rows that count.
+void keep_captured(const step::StepResult& step, const std::vector<sched::CapturedRow>& rows,
+                   const std::vector<Ask>& asks, const tap::Geometry& geometry, Outcome& result) {
+  if (step.captured == nullptr) return;
+  for (const tap::CapturedToken& token : step.captured->tokens) {
+    for (const sched::CapturedRow& row : rows) {
+      if (row.row != token.seq) continue;
+      if (step.captured->data == nullptr) {
+        ++result.lost_tokens;
+        continue;
+      }
+      const tap::CaptureSet& set = *asks[row.id.value].taps->capture;
+      result.got[row.id.value].captured[token.position] =
+          record_of(*step.captured, token, set, geometry);
+    }
+  }
+}
+
+}  // namespace
+
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks) {
   sched::Scheduler scheduler(executor.capacity(), settings);
@@ -100,6 +177,8 @@ Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
   std::deque<Launched> in_flight;
   std::vector<sched::SequenceOutput> outputs;
   size_t num_added = 0;
+  Tables tables;
+  sched::TableEdits edits;
   for (int32_t round = 0; num_added < asks.size() || !scheduler.idle(); ++round) {
     for (size_t i = 0; i < asks.size(); ++i) {
       const Ask& ask = asks[i];
@@ -110,10 +189,12 @@ Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
                                         .sampling = ask.sampling,
                                         .max_len = ask.max_len,
                                         .priority = 0,
-                                        .cache_salt = ""});
+                                        .cache_salt = "",
+                                        .taps = ask.taps,
+                                        .tap_lease = tables.lease(ask.taps, edits)});
       if (!added) throw std::runtime_error(added.error().to_string());
     }
-    while (auto plan = scheduler.plan()) {
+    while (auto plan = scheduler.plan(&edits)) {
       const int32_t repeat = plan->repeat;
       in_flight.push_back({value_of(executor.launch(std::move(plan))), repeat});
     }
@@ -125,6 +206,7 @@ Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
     for (const step::SeqResult& row : step.seqs) result.masked_rows += row.masked ? 1 : 0;
     outputs.clear();
     scheduler.commit(step, &outputs);
+    keep_captured(step, scheduler.captured_rows(), asks, executor.capacity().geometry, result);
     for (const sched::SequenceOutput& output : outputs) {
       Got& got = result.got[output.id.value];
       got.tokens.insert(got.tokens.end(), output.tokens.begin(), output.tokens.end());

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "rudder/ops/ops.h"
 #include "rudder/sched/scheduler.h"
 #include "rudder/step/executor.h"
+#include "rudder/tap/sequence_taps.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::metamorphic {
@@ -34,6 +36,7 @@ struct Ask {
   step::SamplingParams sampling;
   int32_t max_len = 0;
   int32_t arrival = 0;  // rounds of launches and one collect before it is added
+  std::shared_ptr<const tap::SequenceTaps> taps = {};
 };
 
 // Sequences of every kind; every third begins with one of two common prefixes. All of a
@@ -45,6 +48,7 @@ struct Got {
   std::vector<float> logprobs;
   step::RowEnd end = step::RowEnd::kNone;
   int32_t cached_tokens = 0;
+  std::map<int32_t, std::vector<float>> captured = {};  // a token's rows, by position
 };
 
 struct Outcome {
@@ -53,6 +57,7 @@ struct Outcome {
   int64_t masked_rows = 0;
   int64_t steps = 0;        // iterations
   int64_t graph_steps = 0;  // of them
+  int64_t lost_tokens = 0;  // captured, but no buffer was free
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks);

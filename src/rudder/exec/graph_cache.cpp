@@ -42,23 +42,29 @@ Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
        graph_buckets(std::min({capacity.num_slots, capacity.max_tokens_per_step, kMostRows}))) {
     cache->buckets_.emplace_back().rows = rows;
   }
-  const auto total = static_cast<int64_t>(cache->buckets_.size());
+  const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
+  const auto total = static_cast<int64_t>(cache->buckets_.size()) * (has_taps ? 2 : 1);
   int64_t done = 0;
   for (auto bucket = cache->buckets_.rbegin(); bucket != cache->buckets_.rend(); ++bucket) {
     if (progress) progress(done++, total);
-    RUDDER_TRY_VOID(cache->capture_bucket(*bucket));
+    RUDDER_TRY_VOID(cache->capture_step(bucket->rows, false, bucket->plain));
+    if (!has_taps) continue;
+    if (progress) progress(done++, total);
+    RUDDER_TRY_VOID(cache->capture_step(bucket->rows, true, bucket->tapped));
   }
   if (progress) progress(total, total);
   return cache;
 }
 
-Result<void> GraphCache::capture_bucket(Bucket& bucket) {
+Result<void> GraphCache::capture_step(int32_t rows, bool has_taps, Captured& captured) {
   PackedStep packed;
-  pad_step(bucket.rows, capacity_, packed);
+  packed.taps.is_used = has_taps;
+  pad_step(rows, capacity_, packed);
   packed.max_q_len = 1;
   packed.max_kv_len = capacity_.max_seq_len;
-  RUDDER_TRY(DeviceStep step, parts_.buffers.begin(packed, 0));
-  bucket.inputs = step.forward.ids.data;
+  RUDDER_TRY(const DeviceStep begun, parts_.buffers.begin(packed, 0));
+  captured.step = std::make_unique<DeviceStep>(begun);
+  DeviceStep& step = *captured.step;
   for (const Sampling sampling : {kPlainGreedy, kGeneral}) {
     step.sample.all_greedy = sampling == kPlainGreedy;
     step.sample.any_logprobs = sampling == kGeneral;
@@ -67,9 +73,9 @@ Result<void> GraphCache::capture_bucket(Bucket& bucket) {
     run(parts_.decoder, parts_.ops, step);
     parts_.ops.begin_capture();
     run(parts_.decoder, parts_.ops, step);
-    RUDDER_TRY(bucket.graphs[sampling], parts_.ops.end_capture());
+    RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
   }
-  // The next bucket's step is written to the same staging memory.
+  // The next capture's step is written to the same staging memory.
   const std::unique_ptr<ops::Event> done = parts_.ops.make_event();
   parts_.ops.record(*done);
   return done->wait();
@@ -95,9 +101,11 @@ void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
   const auto bucket = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& candidate) {
     return candidate.rows == packed.num_seqs();
   });
-  RUDDER_CHECK(bucket != buckets_.end() && bucket->inputs == step.forward.ids.data,
-               "no graph of {} rows", packed.num_seqs());
-  parts_.ops.replay(*bucket->graphs[sampling_of(packed)]);
+  RUDDER_CHECK(bucket != buckets_.end(), "no graph of {} rows", packed.num_seqs());
+  const Captured& captured = packed.taps.is_used ? bucket->tapped : bucket->plain;
+  RUDDER_CHECK(captured.step != nullptr && captured.step->forward.ids.data == step.forward.ids.data,
+               "no graph of {} rows with these taps", packed.num_seqs());
+  parts_.ops.replay(*captured.graphs[sampling_of(packed)]);
 }
 
 }  // namespace rudder::exec

@@ -1,6 +1,7 @@
 // GraphCache: decode steps as captured graphs, one launch each instead of one an op. The only file
 // that says capture. A step whose rows are all single tokens that want logits is padded to the next
-// captured number of rows and replayed; every other step runs op by op.
+// captured number of rows and replayed; every other step runs op by op. Where there are taps, every
+// graph is there twice: steps without replay those of an executor that has none.
 //
 // Captured at start, before the first step; used by the executor's worker thread.
 #pragma once
@@ -47,16 +48,21 @@ class GraphCache {
  private:
   // Sampling has kernels that are much cheaper when nobody asks for more than the largest logit.
   enum Sampling { kPlainGreedy, kGeneral, kNumSamplings };
+  struct Captured {
+    // Where it lies; graphs read taps through it.
+    std::unique_ptr<DeviceStep> step;
+    std::array<std::unique_ptr<ops::Graph>, kNumSamplings> graphs;
+  };
   struct Bucket {
     int32_t rows = 0;
-    std::array<std::unique_ptr<ops::Graph>, kNumSamplings> graphs;
-    const void* inputs = nullptr;  // where the captured step lies
+    Captured plain;
+    Captured tapped;  // nothing where there are no taps
   };
 
   GraphCache(const Parts& parts, const step::Capacity& capacity)
       : parts_(parts), capacity_(capacity) {}
 
-  Result<void> capture_bucket(Bucket& bucket);
+  Result<void> capture_step(int32_t rows, bool has_taps, Captured& captured);
   static Sampling sampling_of(const PackedStep& packed);
 
   const Parts parts_;

@@ -21,7 +21,13 @@ Result<MemoryPlan> plan_spec(const weights::Checkpoint& checkpoint, const model:
                       .max_model_len = settings.max_model_len,
                       .block_size = settings.block_size,
                       .max_num_seqs = limits.max_num_seqs,
-                      .max_num_batched_tokens = limits.max_num_batched_tokens});
+                      .max_num_batched_tokens = limits.max_num_batched_tokens,
+                      .taps = {.enable_steering = settings.enable_steering,
+                               .max_steering_rows = settings.max_steering_rows,
+                               .steering_bytes = settings.steering_memory_mb << 20,
+                               .capture_bytes = settings.capture_memory_mb << 20,
+                               .max_num_seqs = limits.max_num_seqs,
+                               .max_in_flight = step::Capacity{}.max_in_flight}});
 }
 
 }  // namespace
@@ -50,7 +56,9 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
                   .max_tokens_per_step = limits.max_num_batched_tokens,
                   .max_seq_len = loaded.memory.max_seq_len,
                   .vocab_size = loaded.spec.vocab,
-                  .max_repeat = limits.max_repeat},
+                  .max_repeat = limits.max_repeat,
+                  .geometry = loaded.memory.geometry,
+                  .taps = loaded.memory.taps},
                  {.enforce_eager = settings.enforce_eager, .capture_progress = progress.graphs}));
   return loaded;
 }

@@ -8,8 +8,10 @@
 
 #include "rudder/base/check.h"
 #include "rudder/exec/step_buffers.h"
+#include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/loader.h"
+#include "rudder/model/tap_geometry.h"
 
 namespace rudder::exec {
 namespace {
@@ -69,6 +71,20 @@ Result<int64_t> kv_budget(const MemoryPlan& plan, const MemoryAsk& ask) {
   return share - fixed;
 }
 
+std::string taps_text(const MemoryPlan& plan) {
+  std::string text;
+  if (plan.taps.steering()) {
+    text += fmt::format("{} steering programs, {} of vectors", plan.taps.num_rows - 1,
+                        bytes_text(plan.taps.num_floats * int64_t{sizeof(float)}));
+  }
+  if (plan.taps.capture()) {
+    const auto width = static_cast<int64_t>(tensor::dtype_bytes(plan.geometry.dtype));
+    text += fmt::format("{}{} of captures a step", text.empty() ? "" : ", ",
+                        bytes_text(plan.taps.capture_elements * width));
+  }
+  return text;
+}
+
 }  // namespace
 
 Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
@@ -97,16 +113,22 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
                                             .max_seq_len = plan.max_seq_len},
                                            dtypes.act);
   };
-  const auto step_buffers = [&] {
-    return StepBuffers::device_bytes({.num_slots = ask.max_num_seqs,
-                                      .num_blocks = 0,
-                                      .block_size = ask.block_size,
-                                      .max_tokens_per_step = ask.max_num_batched_tokens,
-                                      .max_seq_len = plan.max_seq_len,
-                                      .vocab_size = static_cast<int32_t>(spec.vocab)});
+  const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act);
+  RUDDER_TRY(plan.taps, tap_limits(ask.taps, geometry));
+  if (plan.taps.steering() || plan.taps.capture()) plan.geometry = geometry;
+  const auto capacity = [&] {
+    return step::Capacity{.num_slots = ask.max_num_seqs,
+                          .num_blocks = 0,
+                          .block_size = ask.block_size,
+                          .max_tokens_per_step = ask.max_num_batched_tokens,
+                          .max_seq_len = plan.max_seq_len,
+                          .vocab_size = static_cast<int32_t>(spec.vocab),
+                          .geometry = plan.geometry,
+                          .taps = plan.taps};
   };
   plan.workspace_bytes = workspace();
-  plan.sequence_bytes = step_buffers();
+  plan.sequence_bytes = StepBuffers::device_bytes(capacity());
+  plan.tap_bytes = TapState::device_bytes(capacity());
 
   RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));
   int64_t blocks = std::min(budget / plan.kv_block_bytes, kMaxKvTokens / ask.block_size);
@@ -126,7 +148,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
     }
     plan.max_seq_len = static_cast<int32_t>(blocks * ask.block_size);
     plan.workspace_bytes = workspace();
-    plan.sequence_bytes = step_buffers();
+    plan.sequence_bytes = StepBuffers::device_bytes(capacity());
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
   return plan;
@@ -144,6 +166,7 @@ std::string MemoryPlan::to_table() const {
   table +=
       line("sequences", sequence_bytes,
            fmt::format("penalty counts, block tables, inputs of a step, for {}", max_num_seqs));
+  if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));
   table += line("KV cache", kv_bytes(),
                 fmt::format("{} tokens in {} blocks of {}, {}", int64_t{num_blocks} * block_size,
                             num_blocks, block_size, tensor::dtype_name(dtypes.kv)));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/tap_limits.h"
 #include "rudder/model/spec.h"
 #include "rudder/step/executor.h"
 #include "rudder/tensor/dtype.h"
@@ -28,6 +29,7 @@ struct MemoryAsk {
   int32_t block_size = 16;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
+  TapAsk taps = {};
 };
 
 struct MemoryPlan {
@@ -36,16 +38,19 @@ struct MemoryPlan {
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
+  int64_t tap_bytes = 0;        // the tap table and the capture ring
   int64_t kv_block_bytes = 0;   // one block, all layers
   int32_t num_blocks = 0;
   int32_t block_size = 0;
   int32_t max_seq_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
+  tap::Geometry geometry;  // empty without taps
+  tap::Limits taps;
 
   int64_t kv_bytes() const { return kv_block_bytes * num_blocks; }
   int64_t total_bytes() const {
-    return weight_bytes + workspace_bytes + sequence_bytes + kv_bytes();
+    return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + kv_bytes();
   }
   std::string to_table() const;  // lines for people, each ended by a newline
 };

@@ -88,6 +88,31 @@ TEST(MemoryPlan, AGivenCacheSizeIsTaken) {
   EXPECT_EQ(plan.error().where, "kv-cache-memory-bytes");
 }
 
+TEST(MemoryPlan, TapsAreCountedAndPrinted) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  MemoryAsk ask = tiny_ask();
+  const auto without = plan_memory(spec, {}, ask);
+  ASSERT_TRUE(without);
+  EXPECT_EQ(without->tap_bytes, 0);
+  EXPECT_TRUE(without->geometry.empty());
+  EXPECT_EQ(without->to_table().find("taps"), std::string::npos);
+  ask.taps = {.enable_steering = true,
+              .max_steering_rows = 7,
+              .steering_bytes = kMiB,
+              .capture_bytes = 2 * kMiB,
+              .max_num_seqs = 4,
+              .max_in_flight = 2};
+  const auto plan = plan_memory(spec, {}, ask);
+  ASSERT_TRUE(plan) << plan.error().to_string();
+  EXPECT_GT(plan->tap_bytes, 3 * kMiB);
+  EXPECT_LT(plan->tap_bytes, 4 * kMiB);
+  EXPECT_GT(plan->sequence_bytes, without->sequence_bytes);  // taps of a step's tokens
+  EXPECT_EQ(plan->geometry.num_layers, 3);
+  EXPECT_NE(plan->to_table().find("7 steering programs, 1.0 MiB of vectors, 1.0 MiB of captures"),
+            std::string::npos)
+      << plan->to_table();
+}
+
 TEST(MemoryPlan, OnlyADynamicRopeGoesPastTheModelsLength) {
   model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();

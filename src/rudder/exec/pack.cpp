@@ -100,6 +100,7 @@ void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& pack
     packed.table_row.push_back(capacity.num_slots);
     packed.sample_rows.push_back(nobody);
   }
+  pad_taps(packed.num_tokens(), capacity.num_slots, packed.taps);
 }
 
 }  // namespace rudder::exec

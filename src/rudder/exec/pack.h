@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "rudder/exec/pack_taps.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/step/plan.h"
 
@@ -32,12 +33,14 @@ struct PackedStep {
   bool any_logprobs = false;
   bool any_changed = false;
 
+  PackedTaps taps;
+
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(kv_len.size()); }
   int64_t num_sampled() const { return static_cast<int64_t>(sample_rows.size()); }
 };
 
-// Applies the plan's slot edits, then packs its rows.
+// Applies the plan's slot edits, then packs its rows; without their taps (pack_taps.h).
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed);
 

@@ -6,6 +6,12 @@
 #include "rudder/base/check.h"
 
 namespace rudder::exec {
+namespace {
+
+// Host memory for captured rows, in rings: readers may be this far behind the device.
+constexpr int64_t kPoolRings = 4;
+
+}  // namespace
 
 Result<std::unique_ptr<RankExecutor>> RankExecutor::start(Model model,
                                                           const step::Capacity& capacity,
@@ -37,6 +43,9 @@ RankExecutor::~RankExecutor() {
   const std::unique_ptr<ops::Event> done = model_.ops->make_event();
   model_.ops->record(*done);
   static_cast<void>(done->wait());
+  for (Place& place : places_) {
+    if (place.captured != nullptr) static_cast<void>(place.captured_out->wait());
+  }
 }
 
 Result<void> RankExecutor::prepare(const Options& options) {
@@ -53,14 +62,26 @@ Result<void> RankExecutor::prepare(const Options& options) {
                                             {.max_tokens = capacity_.max_tokens_per_step,
                                              .max_logits_rows = capacity_.num_slots,
                                              .max_seq_len = capacity_.max_seq_len}));
-  RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_));
+  RUDDER_TRY_VOID(prepare_taps());
+  RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
+                                         taps_ == nullptr ? nullptr : &taps_->table()));
   for (Place& place : places_) {
     place.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
     for (Iteration& iteration : place.iterations) iteration.done = model_.ops->make_event();
+    place.captured_out = model_.ops->make_event();
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
                                           options.capture_progress));
+  return {};
+}
+
+Result<void> RankExecutor::prepare_taps() {
+  if (!capacity_.taps.steering() && !capacity_.taps.capture()) return {};
+  RUDDER_TRY(taps_, TapState::make(*model_.ops, capacity_));
+  if (!capacity_.taps.capture()) return {};
+  const auto ring_bytes = static_cast<int64_t>(taps_->table().ring.bytes());
+  RUDDER_TRY(pool_, CapturePool::make(*model_.ops, kPoolRings * ring_bytes));
   return {};
 }
 
@@ -86,7 +107,7 @@ Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
     in_flight_.pop_front();
     iteration_ = 0;
   }
-  const Place& place = places_[next->place];
+  Place& place = places_[next->place];
   const Iteration& iteration = place.iterations[static_cast<size_t>(next->iteration)];
   const bool was_done = iteration.done->done();
   Result<void> ran = iteration.enqueued;
@@ -98,6 +119,10 @@ Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
   step::StepResult result = place.result;
   result.iteration = next->iteration;
   read_sampled(*next, result);
+  if (const Result<void> copied = finish_captured(place, result); !copied) {
+    fault_ = copied.error();
+    return tl::unexpected<Error>(copied.error());
+  }
   // An iteration begins when the one before it ends; when it ended is not known if it was before
   // now.
   const int64_t end_us = was_done ? iteration.enqueued_us : clock_.now_us();
@@ -113,8 +138,9 @@ bool RankExecutor::ready(step::Ticket ticket) {
     const int32_t next = i == 0 ? iteration_ : 0;
     if (step.id == ticket.id) {
       if (num_enqueued_.load() <= before) return false;
-      const size_t place = (num_launched_ - in_flight_.size() + i) % places_.size();
-      return places_[place].iterations[static_cast<size_t>(next)].done->done();
+      const Place& place = places_[(num_launched_ - in_flight_.size() + i) % places_.size()];
+      return place.iterations[static_cast<size_t>(next)].done->done() &&
+             (place.captured == nullptr || place.captured_out->done());
     }
     before += static_cast<uint64_t>(step.repeat - next);
   }
@@ -124,15 +150,18 @@ bool RankExecutor::ready(step::Ticket ticket) {
 void RankExecutor::work() {
   for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % places_.size()) {
     if (stopping_) return;
-    pack(**plan, places_[index]);
+    pack(**plan, index);
     plan->reset();  // the plan's memory is the engine's again before it sees the result
     if (!enqueue(index)) return;
   }
 }
 
-void RankExecutor::pack(const step::StepPlan& plan, Place& place) {
+void RankExecutor::pack(const step::StepPlan& plan, size_t index) {
+  Place& place = places_[index];
   place.iterations[0].start_us = clock_.now_us();
   pack_step(plan, capacity_, slots_, packed_);
+  place.edited = edit_taps(plan);
+  pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
   place.repeat = plan.repeat;
   place.result.id = plan.id;
   place.result.seqs.assign(plan.seqs.size(), {});
@@ -148,21 +177,33 @@ void RankExecutor::pack(const step::StepPlan& plan, Place& place) {
   place.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
 }
 
+Result<void> RankExecutor::edit_taps(const step::StepPlan& plan) {
+  if (taps_ != nullptr) return taps_->apply(plan);
+  RUDDER_CHECK(plan.tap_edits.empty() && plan.capture_edits.empty(),
+               "step {} edits taps, the executor has none", plan.id);
+  return {};
+}
+
+Result<void> RankExecutor::begin(size_t index) {
+  Place& place = places_[index];
+  RUDDER_TRY_VOID(place.edited);
+  RUDDER_TRY(place.step, buffers_->begin(packed_, index));
+  return {};
+}
+
 // Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,
 // also where an op runs while it is enqueued.
 bool RankExecutor::enqueue(size_t index) {
   Place& place = places_[index];
-  Result<DeviceStep> step = buffers_->begin(packed_, index);
+  const Result<void> begun = begin(index);
   for (int32_t i = 0; i < place.repeat; ++i) {
     if (stopping_) return false;
     Iteration& iteration = place.iterations[static_cast<size_t>(i)];
     if (i > 0) iteration.start_us = clock_.now_us();
-    iteration.enqueued = {};
-    if (step) {
-      if (i > 0) buffers_->advance(*step);
-      enqueue_iteration(index, i, *step);
-    } else {
-      iteration.enqueued = tl::unexpected(step.error());
+    iteration.enqueued = begun;
+    if (begun) {
+      if (i > 0) buffers_->advance(place.step);
+      enqueue_iteration(index, i);
     }
     iteration.enqueued_us = clock_.now_us();
     if (!enqueued_.push({index, i})) return false;
@@ -171,19 +212,52 @@ bool RankExecutor::enqueue(size_t index) {
   return true;
 }
 
-void RankExecutor::enqueue_iteration(size_t index, int32_t iteration, DeviceStep& step) {
+void RankExecutor::enqueue_iteration(size_t index, int32_t iteration) {
   const int64_t num_sampled = packed_.num_sampled();
   Place& place = places_[index];
   if (place.result.from_graph) {
-    graphs_->replay(packed_, step);
+    graphs_->replay(packed_, place.step);
   } else if (packed_.num_tokens() > 0) {
-    step.sample.logits = decoder_->forward(step.forward);
-    if (num_sampled > 0) model_.ops->sample(step.sample);
+    ops::SampleArgs sample = place.step.sample;
+    sample.logits = decoder_->forward(place.step.forward);
+    if (num_sampled > 0) model_.ops->sample(sample);
   }
   if (num_sampled > 0) {
     buffers_->fetch(num_sampled, packed_.any_logprobs, index, iteration);
   }
   model_.ops->record(*place.iterations[static_cast<size_t>(iteration)].done);
+  if (iteration == 0) fetch_captured(index);
+}
+
+// Behind `done`, so that tokens do not wait for captured rows. A step that captures has one
+// iteration.
+void RankExecutor::fetch_captured(size_t index) {
+  Place& place = places_[index];
+  place.captured = nullptr;
+  if (packed_.taps.captured.empty()) return;
+  place.captured = std::make_shared<tap::CapturedRows>();
+  place.captured->tokens = packed_.taps.captured;
+  const ops::View rows = taps_->ring_part(index, packed_.taps.capture_elements);
+  place.captured->dtype = rows.dtype;
+  CapturePool::Lease lease = pool_->take(static_cast<int64_t>(rows.bytes()));
+  if (lease.lease == nullptr) {
+    model_.ops->record(*place.captured_out);
+    return;
+  }
+  place.captured->data = lease.memory.data;
+  place.captured->lease = std::move(lease.lease);
+  model_.ops->copy_out_aside(lease.memory, rows, *place.captured_out);
+}
+
+// Rows of sequences that had ended are nobody's.
+Result<void> RankExecutor::finish_captured(Place& place, step::StepResult& result) {
+  if (place.captured == nullptr) return {};
+  RUDDER_TRY_VOID(place.captured_out->wait());
+  std::erase_if(place.captured->tokens, [&](const tap::CapturedToken& token) {
+    return result.seqs[static_cast<size_t>(token.seq)].masked;
+  });
+  result.captured = std::move(place.captured);
+  return {};
 }
 
 namespace {

@@ -2,6 +2,10 @@
 // its work on the device, sampling included, without waiting for it; collect() waits for the event
 // that follows each iteration of a step and reads its tokens. The engine thread calls the public
 // functions; the worker alone touches the model and the slots, and enqueues on the device.
+//
+// Captured rows leave the device behind the step's tokens, aside of the steps that follow, for host
+// memory that whoever gets them leases. When none is free they are lost and reported so: no step
+// waits for a reader.
 #pragma once
 
 #include <atomic>
@@ -15,10 +19,12 @@
 #include "rudder/base/progress.h"
 #include "rudder/base/queue.h"
 #include "rudder/base/result.h"
+#include "rudder/exec/capture_pool.h"
 #include "rudder/exec/graph_cache.h"
 #include "rudder/exec/pack.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/step_buffers.h"
+#include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
@@ -66,8 +72,12 @@ class RankExecutor final : public step::Executor {
     step::StepResult result;  // all but what an iteration sampled
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
-    std::vector<int32_t> num_logprobs;  // of each sampled row
-    std::vector<Iteration> iterations;  // as many as there may be
+    std::vector<int32_t> num_logprobs;            // of each sampled row
+    std::vector<Iteration> iterations;            // as many as there may be
+    Result<void> edited;                          // its edits of the tap table
+    DeviceStep step;                              // taps of ops that are enqueued point into it
+    std::shared_ptr<tap::CapturedRows> captured;  // on its way
+    std::unique_ptr<ops::Event> captured_out;
   };
   struct Enqueued {
     size_t place = 0;
@@ -78,14 +88,21 @@ class RankExecutor final : public step::Executor {
 
   Result<void> prepare(const Options& options);
   void work();
-  void pack(const step::StepPlan& plan, Place& place);
+  Result<void> prepare_taps();
+  void pack(const step::StepPlan& plan, size_t index);
+  Result<void> edit_taps(const step::StepPlan& plan);
   bool enqueue(size_t index);  // false once it is stopping
-  void enqueue_iteration(size_t index, int32_t iteration, DeviceStep& step);
+  Result<void> begin(size_t index);
+  void enqueue_iteration(size_t index, int32_t iteration);
+  void fetch_captured(size_t index);
+  Result<void> finish_captured(Place& place, step::StepResult& result);
   void read_sampled(const Enqueued& from, step::StepResult& result) const;
 
   const step::Capacity capacity_;
   Model model_;
   std::unique_ptr<model::Decoder> decoder_;  // points into model_
+  std::unique_ptr<TapState> taps_;           // likewise; none where the capacity has no taps
+  std::unique_ptr<CapturePool> pool_;        // likewise; none without capture
   std::unique_ptr<StepBuffers> buffers_;     // likewise
   std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
   const SteadyClock clock_;

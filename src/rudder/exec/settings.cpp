@@ -41,6 +41,18 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("enforce-eager", &enforce_eager,
             "Run every step op by op, also on a device that could replay captured ones: starts "
             "sooner, decodes slower.");
+  table.add("enable-steering", &enable_steering,
+            "Keep a table of steering programs on the device; without it requests that ask for "
+            "steering are refused.");
+  table.add("max-steering-rows", &max_steering_rows, 1, 65535,
+            "Different steering programs that can be on the device at once; requests with the same "
+            "share one.");
+  table.add("steering-memory-mb", &steering_memory_mb, 0, 1 << 20,
+            "MiB on the device for the vectors of these programs; 0 takes room for two vectors a "
+            "layer and program, at most 256.");
+  table.add("capture-memory-mb", &capture_memory_mb, 0, 1 << 20,
+            "MiB on the device for the activations that steps in flight capture; 0: nothing is "
+            "captured. Four times as much is kept on the host.");
 }
 
 }  // namespace rudder::exec

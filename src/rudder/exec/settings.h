@@ -25,6 +25,10 @@ struct ExecSettings {
   bool tune = true;
   bool synchronous = false;
   bool enforce_eager = false;
+  bool enable_steering = false;
+  int32_t max_steering_rows = 256;
+  int64_t steering_memory_mb = 0;
+  int64_t capture_memory_mb = 0;
 
   void declare(SettingsTable& table);
 };

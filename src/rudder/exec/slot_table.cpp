@@ -50,6 +50,7 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   slot.kv_len = -1;
   slot.num_output = edit.num_output;
   slot.max_len = edit.max_len;
+  slot.prompt_len = edit.prompt_len;
   slot.opened_step = step;
   slot.blocks.clear();
   append_blocks(index, edit.blocks, edits);

@@ -24,6 +24,7 @@ struct Slot {
   // Counts on where the sequence has ended without the host knowing: its rows are masked anyway.
   int32_t num_output = 0;
   int32_t max_len = 0;
+  int32_t prompt_len = 0;
   step::StepId opened_step = 0;
   step::StepId last_step = 0;  // the last step with a row of this slot
 };
@@ -43,6 +44,8 @@ class SlotTable {
   explicit SlotTable(const step::Capacity& capacity);
 
   void apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& edits);
+
+  const Slot& slot(step::SlotId id) const { return slots_[static_cast<size_t>(id.value)]; }
 
   // The slot of a row about to run, its blocks appended.
   Slot& begin_row(const step::SeqWork& work, const step::StepPlan& plan, SlotEdits& edits);

@@ -33,11 +33,16 @@ struct Layout {
   int64_t ids = 0;
   int64_t positions = 0;
   int64_t kv_slot = 0;
+  int64_t taps = 0;
+  int64_t rows_taps = 0;
   int64_t sample_rows = 0;
   int64_t lists = 0;
 };
 
-Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled) {
+// Arrays of ops::TapBatch, one behind another.
+constexpr int64_t kTapArrays = 5;
+
+Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, bool has_taps) {
   Layout layout;
   layout.kv_len = layout.q_begin + bytes_of<int32_t>(num_seqs + 1);
   layout.table_row = layout.kv_len + bytes_of<int32_t>(num_seqs);
@@ -45,13 +50,17 @@ Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled) {
   layout.ids = layout.logits_rows + bytes_of<int32_t>(num_sampled);
   layout.positions = layout.ids + bytes_of<int32_t>(num_tokens);
   layout.kv_slot = layout.positions + bytes_of<int32_t>(num_tokens);
-  layout.sample_rows = layout.kv_slot + bytes_of<int32_t>(num_tokens);
+  layout.taps = layout.kv_slot + bytes_of<int32_t>(num_tokens);
+  const int64_t arrays = has_taps ? kTapArrays : 0;
+  layout.rows_taps = layout.taps + arrays * bytes_of<int32_t>(num_tokens);
+  layout.sample_rows = layout.rows_taps + arrays * bytes_of<int32_t>(num_sampled);
   layout.lists = layout.sample_rows + bytes_of<ops::SampleRow>(num_sampled);
   return layout;
 }
 
 Layout layout_of(const PackedStep& packed) {
-  return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled());
+  return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled(),
+                   packed.taps.is_used);
 }
 
 // Words of stop ids and biases when every row has as many as it may.
@@ -69,7 +78,9 @@ int64_t kept_blocks(const step::Capacity& capacity) {
 }
 
 int64_t step_bytes(const step::Capacity& capacity) {
-  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, capacity.num_slots).lists +
+  const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
+  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, capacity.num_slots, has_taps)
+             .lists +
          bytes_of<int32_t>(max_list_words(capacity)) +
          bytes_of<ops::OpenedSlot>(capacity.num_slots) +
          bytes_of<ops::HistoryToken>(kept_history(capacity)) +
@@ -109,8 +120,9 @@ void put(const View& staging, int64_t offset, const std::vector<T>& values) {
 }  // namespace
 
 Result<std::unique_ptr<StepBuffers>> StepBuffers::make(ops::Ops& ops,
-                                                       const step::Capacity& capacity) {
-  std::unique_ptr<StepBuffers> buffers(new StepBuffers(ops, capacity));
+                                                       const step::Capacity& capacity,
+                                                       const ops::TapTable* table) {
+  std::unique_ptr<StepBuffers> buffers(new StepBuffers(ops, capacity, table));
   RUDDER_TRY_VOID(buffers->allocate());
   return buffers;
 }
@@ -171,6 +183,18 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                                 .max_q_len = packed.max_q_len,
                                 .max_kv_len = packed.max_kv_len},
                   .logits_rows = part(layout.logits_rows, DType::kI32, {sampled})};
+  if (packed.taps.is_used) {
+    const auto arrays = [&](int64_t begin, int64_t count) {
+      const auto array = [&](int64_t i) {
+        return part(begin + i * bytes_of<int32_t>(count), DType::kI32, {count});
+      };
+      return ops::TapBatch{array(0), array(1), array(2), array(3), array(4)};
+    };
+    step.forward.tap_table = table_;
+    step.forward.taps = arrays(layout.taps, packed.num_tokens());
+    step.forward.rows_taps = arrays(layout.rows_taps, sampled);
+    step.forward.keep_all_rows = packed.taps.keep_all_rows;
+  }
   step.sample = {.logits = {},
                  .rows = part(layout.sample_rows, DType::kU8, {sampled, sizeof(ops::SampleRow)}),
                  .lists = part(layout.lists, DType::kI32, {max_list_words(capacity_)}),
@@ -195,10 +219,30 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t place) {
   put(staging, layout.ids, packed.ids);
   put(staging, layout.positions, packed.positions);
   put(staging, layout.kv_slot, packed.kv_slot);
+  put_taps(packed, staging);
   put(staging, layout.sample_rows, packed.sample_rows);
   put(staging, layout.lists, packed.lists);
   RUDDER_TRY_VOID(send(packed, step, place));
   return step;
+}
+
+// In the order of ops::TapBatch; those of the sampled rows are picked from those of the tokens.
+void StepBuffers::put_taps(const PackedStep& packed, const View& staging) const {
+  const PackedTaps& taps = packed.taps;
+  if (!taps.is_used) return;
+  RUDDER_CHECK(table_ != nullptr && static_cast<int64_t>(taps.row.size()) == packed.num_tokens());
+  const Layout layout = layout_of(packed);
+  const std::vector<int32_t>* const arrays[kTapArrays] = {&taps.row, &taps.since_prompt, &taps.slot,
+                                                          &taps.capture_set, &taps.capture_begin};
+  int64_t of_tokens = layout.taps;
+  int64_t of_rows = layout.rows_taps;
+  for (const std::vector<int32_t>* array : arrays) {
+    put(staging, of_tokens, *array);
+    auto* picked = reinterpret_cast<int32_t*>(staging.as<std::byte>() + of_rows);
+    for (const int32_t row : packed.logits_rows) *picked++ = (*array)[static_cast<size_t>(row)];
+    of_tokens += bytes_of<int32_t>(packed.num_tokens());
+    of_rows += bytes_of<int32_t>(packed.num_sampled());
+  }
 }
 
 // The lists that begin_step reads go behind the rest, in as many parts as they need; the rest goes
@@ -245,7 +289,7 @@ void StepBuffers::advance(DeviceStep& step) {
                      .kv_slot = step.forward.kv_slot,
                      .kv_len = step.forward.attention.kv_len,
                      .sample_rows = step.sample.rows,
-                     .since_prompt = {},
+                     .since_prompt = step.forward.taps.since_prompt,
                      .block_size = capacity_.block_size});
   int32_t& max_kv_len = step.forward.attention.max_kv_len;
   max_kv_len = std::min(max_kv_len + 1, capacity_.max_seq_len);

@@ -22,7 +22,7 @@
 namespace rudder::exec {
 
 // A step on the device. Where its parts lie depends on the numbers of tokens, sequences and sampled
-// rows alone.
+// rows and on whether it has taps.
 struct DeviceStep {
   model::ForwardBatch forward;
   ops::SampleArgs sample;  // all but the logits
@@ -30,8 +30,9 @@ struct DeviceStep {
 
 class StepBuffers {
  public:
-  // `ops` outlives the buffers.
-  static Result<std::unique_ptr<StepBuffers>> make(ops::Ops& ops, const step::Capacity& capacity);
+  // `ops` and the table, where there is one, outlive the buffers.
+  static Result<std::unique_ptr<StepBuffers>> make(ops::Ops& ops, const step::Capacity& capacity,
+                                                   const ops::TapTable* table = nullptr);
   // Device bytes that make() allocates.
   static int64_t device_bytes(const step::Capacity& capacity);
 
@@ -51,15 +52,18 @@ class StepBuffers {
   const ops::TopLogprob* top(size_t place, int32_t iteration) const;
 
  private:
-  StepBuffers(ops::Ops& ops, const step::Capacity& capacity) : ops_(ops), capacity_(capacity) {}
+  StepBuffers(ops::Ops& ops, const step::Capacity& capacity, const ops::TapTable* table)
+      : ops_(ops), capacity_(capacity), table_(table) {}
 
   Result<void> allocate();
   DeviceStep views(const PackedStep& packed) const;
+  void put_taps(const PackedStep& packed, const ops::View& staging) const;
   Result<void> send(const PackedStep& packed, const DeviceStep& step, size_t place);
   ops::View part(int64_t offset, tensor::DType dtype, tensor::Shape shape) const;
 
   ops::Ops& ops_;
   const step::Capacity capacity_;
+  const ops::TapTable* const table_;
   ops::SlotState state_;
   ops::View device_;   // [bytes] u8
   ops::View sampled_;  // [num_slots, 4] i32

@@ -62,14 +62,22 @@ struct AsyncEvent final : ops::Event {
 class AsyncOps final : public ForwardingOps {
  public:
   AsyncOps(std::unique_ptr<ops::Ops> inner, std::shared_ptr<std::atomic<bool>> has_fault)
-      : ForwardingOps(std::move(inner)), has_fault_(std::move(has_fault)), queue_(kQueuedCalls) {
+      : ForwardingOps(std::move(inner)),
+        has_fault_(std::move(has_fault)),
+        queue_(kQueuedCalls),
+        aside_queue_(kQueuedCalls) {
     stream_ = std::thread([this] {
       while (const auto call = queue_.pop()) (*call)(*inner_);
+    });
+    aside_ = std::thread([this] {
+      while (const auto call = aside_queue_.pop()) (*call)(*inner_);
     });
   }
   ~AsyncOps() override {
     queue_.close();
     stream_.join();
+    aside_queue_.close();
+    aside_.join();
   }
 
   std::string name() const override { return inner_->name() + "-async"; }
@@ -94,6 +102,17 @@ class AsyncOps final : public ForwardingOps {
       std::this_thread::sleep_for(kCopyPause);
       ops.copy_out(staging, device);
     });
+  }
+  // Later than the main stream would have been, which goes on meanwhile.
+  void copy_out_aside(const View& staging, const View& device, ops::Event& done) override {
+    const auto state = static_cast<AsyncEvent&>(done).state;
+    state->recorded();
+    const Call copy = [=](ops::Ops& ops) {
+      std::this_thread::sleep_for(3 * kCopyPause);
+      ops.copy_out(staging, device);
+      state->reached();
+    };
+    forward([this, copy](ops::Ops&) { aside_queue_.push(copy); });
   }
   std::unique_ptr<ops::Event> make_event() override {
     return std::make_unique<AsyncEvent>(has_fault_);
@@ -129,7 +148,9 @@ class AsyncOps final : public ForwardingOps {
 
   const std::shared_ptr<std::atomic<bool>> has_fault_;
   BoundedQueue<Call> queue_;
+  BoundedQueue<Call> aside_queue_;
   std::thread stream_;
+  std::thread aside_;
 };
 
 }  // namespace

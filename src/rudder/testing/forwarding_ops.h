@@ -53,4 +53,41 @@ class ForwardingOps : public ops::Ops {
   }
 };
 
+// Passes every call on at once: for devices that change or note single ones.
+class PassingOps : public ForwardingOps {
+ public:
+  std::string name() const override { return inner_->name(); }
+  Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) override {
+    return inner_->allocate(dtype, shape);
+  }
+  Result<ops::View> upload(const ops::View& host, tensor::DType dtype) override {
+    return inner_->upload(host, dtype);
+  }
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    return inner_->make_linear(parts);
+  }
+  Result<ops::View> allocate_staging(int64_t bytes) override {
+    return inner_->allocate_staging(bytes);
+  }
+  void copy_in(const ops::View& device, const ops::View& staging) override {
+    inner_->copy_in(device, staging);
+  }
+  void copy_out(const ops::View& staging, const ops::View& device) override {
+    inner_->copy_out(staging, device);
+  }
+  std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
+  void record(ops::Event& event) override { inner_->record(event); }
+  Result<void> status() override { return inner_->status(); }
+  bool has_graphs() const override { return inner_->has_graphs(); }
+  void begin_capture() override { inner_->begin_capture(); }
+  Result<std::unique_ptr<ops::Graph>> end_capture() override { return inner_->end_capture(); }
+  void replay(ops::Graph& graph) override { inner_->replay(graph); }
+
+ protected:
+  using ForwardingOps::ForwardingOps;
+
+ private:
+  void forward(Call call) override { call(*inner_); }
+};
+
 }  // namespace rudder::testing

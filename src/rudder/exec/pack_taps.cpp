@@ -1,0 +1,105 @@
+#include "rudder/exec/pack_taps.h"
+
+#include <algorithm>
+
+#include "rudder/base/check.h"
+
+namespace rudder::exec {
+namespace {
+
+void clear(PackedTaps& packed) {
+  packed.is_used = false;
+  packed.row.clear();
+  packed.since_prompt.clear();
+  packed.slot.clear();
+  packed.capture_set.clear();
+  packed.capture_begin.clear();
+  packed.keep_all_rows = false;
+  packed.capture_elements = 0;
+  packed.captured.clear();
+}
+
+bool is_tapped(const step::SeqWork& work) {
+  return work.tap_row != 0 || !work.tap_spans.empty() || !work.captures.empty();
+}
+
+void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, PackedTaps& packed) {
+  auto span = work.tap_spans.begin();
+  int32_t row = work.tap_row;
+  for (int32_t i = 0; i < work.q_len; ++i) {
+    if (span != work.tap_spans.end() && span->q_begin == i) row = (span++)->tap_row;
+    RUDDER_CHECK(state.has_row(row), "slot {}: tap row {}", work.slot.value, row);
+    state.use(work.slot.value, row);
+    packed.row.push_back(row);
+    packed.since_prompt.push_back(work.kv_len + i - prompt_len);
+    packed.slot.push_back(work.slot.value);
+    packed.capture_set.push_back(-1);
+    packed.capture_begin.push_back(0);
+    const bool has_logits = work.logits == step::LogitsWanted::kLast && i + 1 == work.q_len;
+    if (!has_logits && state.scores_behind_attention(row)) packed.keep_all_rows = true;
+  }
+  RUDDER_CHECK(span == work.tap_spans.end(), "slot {}: tap spans behind the row's {} tokens",
+               work.slot.value, work.q_len);
+}
+
+// `first` is the row's first token among those of the step.
+void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t ring_begin,
+                   const TapState& state, PackedTaps& packed) {
+  if (work.captures.empty()) return;
+  RUDDER_CHECK(state.has_set(work.capture_set), "slot {}: capture set {}", work.slot.value,
+               work.capture_set);
+  const int64_t elements = state.record_elements(work.capture_set);
+  const bool is_behind = state.captures_behind_attention(work.capture_set);
+  int32_t next = 0;
+  for (const step::CaptureSpan& span : work.captures) {
+    RUDDER_CHECK(span.q_begin >= next && span.q_len > 0 && span.q_begin + span.q_len <= work.q_len,
+                 "slot {}: captures {} + {} of {} tokens", work.slot.value, span.q_begin,
+                 span.q_len, work.q_len);
+    next = span.q_begin + span.q_len;
+    for (int32_t i = span.q_begin; i < next; ++i) {
+      const size_t token = first + static_cast<size_t>(i);
+      packed.capture_set[token] = work.capture_set;
+      packed.capture_begin[token] =
+          static_cast<int32_t>((ring_begin + packed.capture_elements) / tap::kCaptureAlign);
+      packed.captured.push_back({.seq = seq,
+                                 .position = work.kv_len + i,
+                                 .set = work.capture_set,
+                                 .begin = packed.capture_elements});
+      packed.capture_elements += elements;
+      const bool has_logits = work.logits == step::LogitsWanted::kLast && i + 1 == work.q_len;
+      if (!has_logits && is_behind) packed.keep_all_rows = true;
+    }
+  }
+}
+
+}  // namespace
+
+void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t place, TapState* state,
+               PackedTaps& packed) {
+  clear(packed);
+  packed.is_used = std::ranges::any_of(plan.seqs, is_tapped);
+  if (!packed.is_used) return;
+  RUDDER_CHECK(state != nullptr, "step {} has taps, the executor has none", plan.id);
+  for (size_t i = 0; i < plan.seqs.size(); ++i) {
+    const step::SeqWork& work = plan.seqs[i];
+    const size_t first = packed.row.size();
+    pack_rows(work, slots.slot(work.slot).prompt_len, *state, packed);
+    pack_captures(work, static_cast<int32_t>(i), first, state->ring_begin(place), *state, packed);
+  }
+  RUDDER_CHECK(plan.repeat == 1 || packed.captured.empty(),
+               "step {} captures and has {} iterations", plan.id, plan.repeat);
+  RUDDER_CHECK(packed.capture_elements <= state->ring_elements(), "{} captured elements of {}",
+               packed.capture_elements, state->ring_elements());
+}
+
+void pad_taps(int64_t num_tokens, int32_t num_slots, PackedTaps& packed) {
+  if (!packed.is_used) return;
+  const auto count = static_cast<size_t>(num_tokens);
+  packed.row.resize(count, 0);
+  packed.since_prompt.resize(count, 0);
+  packed.slot.resize(count, num_slots);
+  packed.capture_set.resize(count, -1);
+  packed.capture_begin.resize(count, 0);
+}
+
+}  // namespace rudder::exec

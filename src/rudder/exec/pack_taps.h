@@ -1,0 +1,37 @@
+// Packing of taps: which program and which place in the capture ring each token of a step has, as
+// flat arrays on the host. Part of packing a step (pack.h), by the executor's worker thread.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "rudder/exec/slot_table.h"
+#include "rudder/exec/tap_state.h"
+#include "rudder/step/plan.h"
+
+namespace rudder::exec {
+
+struct PackedTaps {
+  // Some token has a program or is captured; if none, the arrays are empty and the plain ops run.
+  bool is_used = false;
+  // One a token; see ops::TapBatch.
+  std::vector<int32_t> row;
+  std::vector<int32_t> since_prompt;
+  std::vector<int32_t> slot;
+  std::vector<int32_t> capture_set;
+  std::vector<int32_t> capture_begin;
+  bool keep_all_rows = false;  // see model::ForwardBatch
+
+  int64_t capture_elements = 0;              // of the step's records
+  std::vector<tap::CapturedToken> captured;  // in the order of their records
+};
+
+// The taps of a step whose slots have been edited and whose rows have begun. `place` is the step's
+// among those in flight: it has a part of the ring of its own. Without `state` a plan has no taps.
+void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t place, TapState* state,
+               PackedTaps& packed);
+
+// Appends tokens of padding until there are `num_tokens`: they belong to the slot behind the last.
+void pad_taps(int64_t num_tokens, int32_t num_slots, PackedTaps& packed);
+
+}  // namespace rudder::exec

@@ -1,0 +1,25 @@
+// How large the tables and buffers of the taps are, from what was asked for. Called once at start.
+#pragma once
+
+#include <cstdint>
+
+#include "rudder/base/result.h"
+#include "rudder/tap/capture.h"
+#include "rudder/tap/site.h"
+
+namespace rudder::exec {
+
+// From the settings; all off: no byte is spent on taps.
+struct TapAsk {
+  bool enable_steering = false;
+  int32_t max_steering_rows = 0;
+  int64_t steering_bytes = 0;  // of vectors on the device; 0 = what the rows are likely to need
+  int64_t capture_bytes = 0;   // of captured rows on the device; 0 = no capture
+  int32_t max_num_seqs = 0;
+  int32_t max_in_flight = 0;
+};
+
+// An Error names the setting to change and what it must be at least.
+Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry);
+
+}  // namespace rudder::exec

@@ -1,0 +1,223 @@
+#include "rudder/exec/tap_state.h"
+
+#include <algorithm>
+
+#include "rudder/base/check.h"
+
+namespace rudder::exec {
+namespace {
+
+using ops::View;
+using tensor::DType;
+using tensor::Shape;
+
+constexpr int64_t kMostUploadBytes = int64_t{16} << 20;
+constexpr int64_t kLeastUploadBytes = int64_t{64} << 10;
+constexpr int64_t kWords = sizeof(tap::TapOp) / sizeof(int32_t);
+
+// Shapes of the table. A table without steering has an empty row, one without capture no set.
+struct Shapes {
+  Shape points;
+  Shape ops;
+  Shape vectors;
+  Shape armed;
+  Shape latches;
+  Shape captures;
+  Shape ring;
+};
+
+Shapes shapes_of(const step::Capacity& capacity) {
+  const tap::Limits& taps = capacity.taps;
+  const int64_t points = capacity.geometry.num_points();
+  return {.points = {std::max(taps.num_rows, 1), points},
+          .ops = {std::max(taps.num_ops, 1), kWords},
+          .vectors = {std::max<int64_t>(taps.num_floats, tap::kVectorAlign)},
+          .armed = {points},
+          .latches = {int64_t{capacity.num_slots} + 1, tap::kNumLatches, 2},
+          .captures = {std::max(taps.num_capture_sets, 1), points, 2},
+          .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)}};
+}
+
+int64_t bytes_of(DType dtype, const Shape& shape) {
+  return static_cast<int64_t>(View{nullptr, dtype, shape}.bytes());
+}
+
+int32_t moved(int32_t offset, int64_t by) {
+  return offset == tap::kNoVector ? offset : static_cast<int32_t>(offset + by);
+}
+
+}  // namespace
+
+TapState::TapState(ops::Ops& ops, const step::Capacity& capacity)
+    : ops_(ops),
+      capacity_(capacity),
+      rows_(static_cast<size_t>(std::max(capacity.taps.num_rows, 1))),
+      sets_(static_cast<size_t>(std::max(capacity.taps.num_capture_sets, 1))),
+      armed_(static_cast<size_t>(capacity.geometry.num_points())),
+      has_samples_(static_cast<size_t>(capacity.num_slots)) {}
+
+Result<std::unique_ptr<TapState>> TapState::make(ops::Ops& ops, const step::Capacity& capacity) {
+  std::unique_ptr<TapState> state(new TapState(ops, capacity));
+  RUDDER_TRY_VOID(state->allocate());
+  return state;
+}
+
+int64_t TapState::device_bytes(const step::Capacity& capacity) {
+  if (!capacity.taps.steering() && !capacity.taps.capture()) return 0;
+  const Shapes shapes = shapes_of(capacity);
+  return bytes_of(DType::kI32, shapes.points) + bytes_of(DType::kI32, shapes.ops) +
+         bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI32, shapes.armed) +
+         bytes_of(DType::kI64, shapes.latches) + bytes_of(DType::kI32, shapes.captures) +
+         bytes_of(capacity.geometry.dtype, shapes.ring);
+}
+
+Result<void> TapState::allocate() {
+  const Shapes shapes = shapes_of(capacity_);
+  RUDDER_TRY(table_.points, ops_.allocate(DType::kI32, shapes.points));
+  RUDDER_TRY(table_.ops, ops_.allocate(DType::kI32, shapes.ops));
+  RUDDER_TRY(table_.vectors, ops_.allocate(DType::kF32, shapes.vectors));
+  RUDDER_TRY(table_.armed, ops_.allocate(DType::kI32, shapes.armed));
+  RUDDER_TRY(table_.latches, ops_.allocate(DType::kI64, shapes.latches));
+  RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
+  RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
+  const int64_t vectors = bytes_of(DType::kF32, shapes.vectors);
+  RUDDER_TRY(uploads_,
+             UploadRing::make(ops_, std::clamp(vectors, kLeastUploadBytes, kMostUploadBytes)));
+  return {};
+}
+
+int64_t TapState::ring_begin(size_t place) const {
+  return static_cast<int64_t>(place) * capacity_.taps.capture_elements;
+}
+
+View TapState::ring_part(size_t place, int64_t elements) const {
+  return table_.ring.rows(ring_begin(place), elements);
+}
+
+bool TapState::has_row(int32_t row) const {
+  return row == 0 || (row > 0 && row < capacity_.taps.num_rows);
+}
+
+bool TapState::has_set(int32_t set) const {
+  return set >= 0 && set < capacity_.taps.num_capture_sets && sets_[at(set)].elements > 0;
+}
+
+bool TapState::is_behind_attention(const tap::Point& point) const {
+  return point.layer == capacity_.geometry.num_layers - 1 && point.site >= tap::Site::kAttnOut;
+}
+
+Result<void> TapState::apply(const step::StepPlan& plan) {
+  for (const step::SlotEdit& slot : plan.slots) RUDDER_TRY_VOID(open_slot(slot.slot.value));
+  if (plan.tap_edits.empty() && plan.capture_edits.empty()) return {};
+  for (const step::TapEdit& row : plan.tap_edits) RUDDER_TRY_VOID(edit(row));
+  for (const step::CaptureEdit& set : plan.capture_edits) RUDDER_TRY_VOID(edit(set));
+  return uploads_->copy(table_.armed, armed_.data());
+}
+
+// tap.T8
+Result<void> TapState::open_slot(int32_t slot) {
+  if (has_samples_[at(slot)] == 0) return {};
+  has_samples_[at(slot)] = 0;
+  constexpr int64_t kNone[tap::kNumLatches][2] = {};
+  return uploads_->copy(table_.latches.rows(slot, 1), kNone);
+}
+
+void TapState::rearm(std::vector<int32_t>& points, int32_t by) {
+  for (const int32_t point : points) armed_[at(point)] += by;
+}
+
+void TapState::check_program(const step::TapEdit& edit) const {
+  const tap::Program& program = *edit.program;
+  const tap::Limits& limits = capacity_.taps;
+  const auto num_floats = static_cast<int64_t>(program.vectors.size());
+  RUDDER_CHECK(edit.first_op >= 0 &&
+                   edit.first_op + static_cast<int64_t>(program.ops.size()) <= limits.num_ops,
+               "ops {} + {} of {}", edit.first_op, program.ops.size(), limits.num_ops);
+  RUDDER_CHECK(edit.first_float >= 0 && edit.first_float % tap::kVectorAlign == 0 &&
+                   edit.first_float + num_floats <= limits.num_floats,
+               "floats {} + {} of {}", edit.first_float, num_floats, limits.num_floats);
+  int32_t last = 0;
+  for (const tap::ProgramOp& op : program.ops) {
+    RUDDER_CHECK(capacity_.geometry.has(op.point) && op.point.index() >= last, "point {} of row {}",
+                 op.point.index(), edit.tap_row);
+    last = op.point.index();
+    const int64_t width = capacity_.geometry.width(op.point);
+    for (const int32_t vector : {op.op.v1, op.op.v2, op.op.gate_vector}) {
+      RUDDER_CHECK(vector == tap::kNoVector || (vector >= 0 && vector % tap::kVectorAlign == 0 &&
+                                                vector + width <= num_floats),
+                   "a vector at {} of {} floats, row {}", vector, num_floats, edit.tap_row);
+    }
+    RUDDER_CHECK(op.op.latch >= 0 && op.op.latch < tap::kNumLatches, "latch {}", op.op.latch);
+  }
+}
+
+// The program's ops as the device reads them, and where those of each point begin.
+void TapState::place_ops(const step::TapEdit& edit, Row& row) {
+  moved_.clear();
+  for (const tap::ProgramOp& op : edit.program->ops) {
+    int32_t& entry = entries_[at(op.point.index())];
+    if (entry == 0) {
+      entry = static_cast<int32_t>(edit.first_op + static_cast<int64_t>(moved_.size())) << 8;
+      row.points.push_back(op.point.index());
+    }
+    RUDDER_CHECK((entry & 0xff) < tap::kMaxOpsPerPoint, "row {}: too many ops at point {}",
+                 edit.tap_row, op.point.index());
+    ++entry;
+    tap::TapOp& placed = moved_.emplace_back(op.op);
+    placed.v1 = moved(placed.v1, edit.first_float);
+    placed.v2 = moved(placed.v2, edit.first_float);
+    placed.gate_vector = moved(placed.gate_vector, edit.first_float);
+    const bool is_score = placed.kind == tap::OpKind::kScore;
+    row.has_scores = row.has_scores || is_score;
+    row.scores_behind = row.scores_behind || (is_score && is_behind_attention(op.point));
+  }
+}
+
+Result<void> TapState::edit(const step::TapEdit& edit) {
+  RUDDER_CHECK(edit.tap_row > 0 && edit.tap_row < capacity_.taps.num_rows, "tap row {}",
+               edit.tap_row);
+  Row& row = rows_[at(edit.tap_row)];
+  rearm(row.points, -1);
+  row.points.clear();
+  row.has_scores = false;
+  row.scores_behind = false;
+  entries_.assign(armed_.size(), 0);
+  if (edit.program != nullptr && !edit.program->empty()) {
+    check_program(edit);
+    place_ops(edit, row);
+    rearm(row.points, 1);
+    const auto num_ops = static_cast<int64_t>(moved_.size());
+    const auto num_floats = static_cast<int64_t>(edit.program->vectors.size());
+    RUDDER_TRY_VOID(uploads_->copy(table_.ops.rows(edit.first_op, num_ops), moved_.data()));
+    RUDDER_TRY_VOID(uploads_->copy(table_.vectors.rows(edit.first_float, num_floats),
+                                   edit.program->vectors.data()));
+  }
+  return uploads_->copy(table_.points.rows(edit.tap_row, 1), entries_.data());
+}
+
+Result<void> TapState::edit(const step::CaptureEdit& edit) {
+  RUDDER_CHECK(edit.capture_set >= 0 && edit.capture_set < capacity_.taps.num_capture_sets,
+               "capture set {}", edit.capture_set);
+  Set& set = sets_[at(edit.capture_set)];
+  rearm(set.points, -1);
+  set = {};
+  entries_.assign(2 * armed_.size(), -1);
+  if (edit.set != nullptr) {
+    for (const tap::CapturePoint& captured : edit.set->points) {
+      RUDDER_CHECK(capacity_.geometry.has(captured.point), "point {} of capture set {}",
+                   captured.point.index(), edit.capture_set);
+    }
+    set.elements = tap::record_elements(*edit.set, capacity_.geometry, &offsets_);
+    for (size_t i = 0; i < offsets_.size(); ++i) {
+      const tap::CapturePoint& captured = edit.set->points[i];
+      entries_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
+          static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
+      set.points.push_back(captured.point.index());
+      set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
+    }
+    rearm(set.points, 1);
+  }
+  return uploads_->copy(table_.captures.rows(edit.capture_set, 1), entries_.data());
+}
+
+}  // namespace rudder::exec

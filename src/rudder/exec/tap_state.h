@@ -1,0 +1,89 @@
+// TapState: the tap table on the device, and what the host knows of its rows. Edits of a plan are
+// copied behind the steps before it, so that those still see the rows as they were. Used by the
+// executor's worker thread. What a plan says is checked: it comes from our own scheduler, so a
+// wrong one is a bug.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/exec/upload_ring.h"
+#include "rudder/ops/ops.h"
+#include "rudder/step/executor.h"
+
+namespace rudder::exec {
+
+class TapState {
+ public:
+  // The capacity has taps. `ops` outlives the state.
+  static Result<std::unique_ptr<TapState>> make(ops::Ops& ops, const step::Capacity& capacity);
+  // Device bytes that make() allocates; 0 where the capacity has no taps.
+  static int64_t device_bytes(const step::Capacity& capacity);
+
+  // Enqueues the edits of the table, and empties the latches of the slots that are opened. An Error
+  // is the device's.
+  Result<void> apply(const step::StepPlan& plan);
+
+  const ops::TapTable& table() const { return table_; }
+  // The part of the ring that is the step's at `place`: its first element, a multiple of
+  // kCaptureAlign, and their number.
+  int64_t ring_begin(size_t place) const;
+  int64_t ring_elements() const { return capacity_.taps.capture_elements; }
+  // The first `elements` of that part.
+  ops::View ring_part(size_t place, int64_t elements) const;
+
+  bool has_row(int32_t row) const;
+  bool has_set(int32_t set) const;
+  // Scores, or captures, at points behind the last layer's attention: these want every token there.
+  bool scores_behind_attention(int32_t row) const { return rows_[at(row)].scores_behind; }
+  bool captures_behind_attention(int32_t set) const { return sets_[at(set)].captures_behind; }
+  // Elements of a token's record.
+  int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
+  // A token of the slot is about to run the row.
+  void use(int32_t slot, int32_t row) {
+    if (rows_[at(row)].has_scores) has_samples_[at(slot)] = 1;
+  }
+
+ private:
+  TapState(ops::Ops& ops, const step::Capacity& capacity);
+
+  struct Row {
+    std::vector<int32_t> points;  // that have ops
+    bool has_scores = false;
+    bool scores_behind = false;
+  };
+  struct Set {
+    std::vector<int32_t> points;
+    int64_t elements = 0;  // 0: no set
+    bool captures_behind = false;
+  };
+
+  static size_t at(int32_t index) { return static_cast<size_t>(index); }
+  Result<void> allocate();
+  Result<void> open_slot(int32_t slot);
+  Result<void> edit(const step::TapEdit& edit);
+  Result<void> edit(const step::CaptureEdit& edit);
+  void check_program(const step::TapEdit& edit) const;
+  void place_ops(const step::TapEdit& edit, Row& row);
+  void rearm(std::vector<int32_t>& points, int32_t by);
+  bool is_behind_attention(const tap::Point& point) const;
+
+  ops::Ops& ops_;
+  const step::Capacity capacity_;
+  ops::TapTable table_;
+  std::unique_ptr<UploadRing> uploads_;
+
+  std::vector<Row> rows_;
+  std::vector<Set> sets_;
+  std::vector<int32_t> armed_;        // how many rows and sets are at a point
+  std::vector<uint8_t> has_samples_;  // [S] a latch of the slot may have some
+
+  // Of the edit at hand.
+  std::vector<int32_t> entries_;
+  std::vector<tap::TapOp> moved_;
+  std::vector<int64_t> offsets_;
+};
+
+}  // namespace rudder::exec

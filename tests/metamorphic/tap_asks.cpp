@@ -1,0 +1,173 @@
+#include "metamorphic/tap_asks.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "rudder/model/tap_geometry.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+using tap::OpKind;
+using tap::Point;
+using tap::Site;
+
+class TapMaker {
+ public:
+  TapMaker(const tap::Geometry& geometry, uint32_t seed) : geometry_(geometry), engine_(seed) {}
+
+  int32_t below(int32_t n) { return static_cast<int32_t>(engine_() % static_cast<unsigned>(n)); }
+
+  Point random_point() {
+    for (;;) {
+      const Point point{below(geometry_.num_layers), static_cast<Site>(below(tap::kNumSites))};
+      if (geometry_.has(point)) return point;
+    }
+  }
+
+  // Some ops, points ascending.
+  tap::Program program(bool has_latch) {
+    std::vector<Point> points(static_cast<size_t>(2 + below(5)));
+    for (Point& point : points) point = random_point();
+    std::ranges::sort(points, {}, &Point::index);
+    tap::Program made;
+    if (has_latch) {
+      tap::TapOp score;
+      score.kind = OpKind::kScore;
+      score.latch = 1;
+      add_op(made, geometry_, {0, Site::kResidPre}, score, 1, engine_);
+    }
+    for (const Point point : points) {
+      tap::TapOp op = random_op();
+      if (has_latch && point.index() > 0) {
+        op.gate = tap::GateKind::kScoreSoft;
+        op.latch = 1;
+        op.sharpness = 3;
+      }
+      add_op(made, geometry_, point, op, op.kind == OpKind::kAdd ? 3 : 1, engine_);
+    }
+    return made;
+  }
+
+  std::shared_ptr<const tap::CaptureSet> capture_set() {
+    auto set = std::make_shared<tap::CaptureSet>();
+    for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
+      for (int32_t site = 0; site < tap::kNumSites; ++site) {
+        const Point point{layer, static_cast<Site>(site)};
+        if (!geometry_.has(point) || below(3) != 0) continue;
+        set->points.push_back({point, below(2) == 0});
+      }
+    }
+    set->points.push_back({{geometry_.num_layers - 1, Site::kFinalNorm}, true});
+    return set;
+  }
+
+ private:
+  tap::TapOp random_op() {
+    constexpr OpKind kKinds[] = {OpKind::kAdd,    OpKind::kAxis,    OpKind::kSwap,
+                                 OpKind::kRotate, OpKind::kAddNorm, OpKind::kAddRenorm};
+    tap::TapOp op;
+    op.kind = kKinds[below(6)];
+    op.strength = 0.5f + 0.25f * static_cast<float>(below(4));
+    op.a = op.kind == OpKind::kRotate ? 0.6f : 0.0f;
+    op.b = op.kind == OpKind::kRotate ? 0.8f : 0.0f;
+    op.lo = op.kind == OpKind::kAxis ? -std::numeric_limits<float>::infinity() : 0.0f;
+    op.hi = std::numeric_limits<float>::infinity();
+    if (op.kind == OpKind::kAddNorm) op.strength *= 0.3f;
+    if (below(3) == 0) op.gate = tap::GateKind::kSoft;
+    if (below(3) == 0) {
+      op.schedule = below(2) == 0 ? tap::ScheduleKind::kRamp : tap::ScheduleKind::kWindow;
+      op.begin = below(6) - 3;
+      op.end = op.begin + 1 + below(8);
+      op.from = 0;
+      op.to = 1.5f;
+    }
+    return op;
+  }
+
+  const tap::Geometry& geometry_;
+  std::mt19937 engine_;
+};
+
+}  // namespace
+
+step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch) {
+  capacity.geometry = model::tap_geometry(testing::tiny_spec(arch), tensor::DType::kF32);
+  capacity.taps = {.num_rows = 64,
+                   .num_ops = 2048,
+                   .num_floats = 1 << 19,
+                   .num_capture_sets = 32,
+                   .capture_elements = 1 << 18};
+  return capacity;
+}
+
+void add_op(tap::Program& program, const tap::Geometry& geometry, Point point, tap::TapOp op,
+            double length, std::mt19937& engine) {
+  std::normal_distribution<double> normal;
+  const auto vector = [&](double wanted) {
+    std::vector<double> values(static_cast<size_t>(geometry.width(point)));
+    double squares = 0;
+    for (double& value : values) {
+      value = normal(engine);
+      squares += value * value;
+    }
+    const auto begin = static_cast<int32_t>(program.vectors.size());
+    for (const double value : values) {
+      program.vectors.push_back(static_cast<float>(value * wanted / std::sqrt(squares)));
+    }
+    program.vectors.resize((program.vectors.size() + 15) / 16 * 16);
+    return begin;
+  };
+  op.v1 = vector(length);
+  op.norm_squared = static_cast<float>(length * length);
+  if (op.kind == OpKind::kSwap || op.kind == OpKind::kRotate) op.v2 = vector(1);
+  if (op.gate == tap::GateKind::kSoft || op.gate == tap::GateKind::kHard) {
+    op.gate_vector = vector(1);
+  }
+  program.ops.push_back({point, op});
+}
+
+std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64_t content) {
+  auto taps = std::make_shared<tap::SequenceTaps>();
+  taps->segments = {{0, {content, 1}, std::make_shared<const tap::Program>(std::move(program))}};
+  return taps;
+}
+
+void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed) {
+  TapMaker maker(geometry, seed);
+  std::vector<std::shared_ptr<const tap::CaptureSet>> sets = {maker.capture_set(),
+                                                              maker.capture_set()};
+  uint64_t content = 0;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    const auto prompt_len = static_cast<int32_t>(asks[i].prompt.size());
+    auto taps = std::make_shared<tap::SequenceTaps>();
+    const auto add_segment = [&](int32_t begin, bool has_latch) {
+      tap::TapSegment segment{begin, {++content, 7}, nullptr};
+      segment.program = std::make_shared<const tap::Program>(maker.program(has_latch));
+      taps->segments.push_back(segment);
+    };
+    if (i % 3 != 0) {
+      taps->needs_whole_prompt = i % 4 == 1;
+      taps->is_scheduled = true;
+      add_segment(0, taps->needs_whole_prompt);
+      // Latches are filled by the whole prompt; other programs change where they like.
+      if (!taps->needs_whole_prompt && i % 2 == 0) {
+        if (prompt_len > 2) add_segment(1 + maker.below(prompt_len - 1), false);
+        add_segment(prompt_len, false);
+        if (maker.below(2) == 0) taps->segments.push_back({prompt_len + 3, {}, nullptr});
+      }
+    }
+    if (i % 4 == 2 || i % 6 == 0) {
+      taps->capture = sets[i % 2];
+      if (i % 4 == 2) {
+        taps->captured = {{0, tap::kNoEnd}};
+      } else {
+        taps->captured = {{prompt_len / 2, prompt_len}, {prompt_len + 2, prompt_len + 5}};
+      }
+    }
+    if (!taps->segments.empty() || taps->capture != nullptr) asks[i].taps = taps;
+  }
+}
+
+}  // namespace rudder::metamorphic

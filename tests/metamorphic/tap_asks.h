@@ -1,0 +1,30 @@
+// Random steering and capture for sequences that run through the executor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "metamorphic/harness.h"
+#include "rudder/tap/program.h"
+#include "rudder/tap/sequence_taps.h"
+
+namespace rudder::metamorphic {
+
+// The capacity with room for taps of a tiny model.
+step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch);
+
+// An op with a vector of random direction and the given length; v2 and gate vectors likewise.
+void add_op(tap::Program& program, const tap::Geometry& geometry, tap::Point point, tap::TapOp op,
+            double length, std::mt19937& engine);
+
+// Sequences of the given program throughout.
+std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64_t content);
+
+// Adds steering to two of three sequences and capture to some, of every kind: programs that change
+// at the end of the prompt, or inside it, with gates, schedules and latches.
+void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed);
+
+}  // namespace rudder::metamorphic

@@ -1,0 +1,305 @@
+// Steering and capture through the real scheduler and executor: what a sequence gets depends on it
+// alone, whatever runs beside it, however its prompt is cut, ahead of the host or not, from graphs
+// or op by op (tap.T1 to T8).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "metamorphic/harness.h"
+#include "metamorphic/tap_asks.h"
+#include "rudder/testing/async_ops.h"
+#include "rudder/testing/tape_ops.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+using tap::Point;
+using tap::Site;
+using testing::TinyArch;
+
+constexpr step::Capacity kRoomy = {.num_slots = 16,
+                                   .num_blocks = 512,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 512,
+                                   .max_seq_len = 256,
+                                   .vocab_size = 160,
+                                   .max_in_flight = 3};
+
+sched::SchedSettings settings_of(int32_t max_seqs, int32_t budget, int32_t in_flight) {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = max_seqs;
+  settings.max_num_batched_tokens = budget;
+  settings.max_in_flight = in_flight;
+  return settings;
+}
+
+using Param = std::tuple<size_t, TinyArch>;  // index into backends()
+
+class TapServing : public ::testing::TestWithParam<Param> {
+ protected:
+  static TinyArch arch() { return std::get<1>(GetParam()); }
+  static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
+  static std::unique_ptr<exec::RankExecutor> executor(
+      const step::Capacity& capacity, const Backend& device = backend(),
+      const exec::RankExecutor::Options& options = {}) {
+    return tiny_executor(device, arch(), with_taps(capacity, arch()), options);
+  }
+  static Backend taped() {
+    return {"tape", [] { return testing::make_tape_ops(backend().make()); }};
+  }
+  static Backend async_taped() {
+    return {"async_tape",
+            [] { return testing::make_async_ops(testing::make_tape_ops(backend().make())); }};
+  }
+  static tap::Geometry geometry() { return with_taps(kRoomy, arch()).geometry; }
+
+  // One at a time, whole prompts, no cache, each step collected before the next.
+  static std::vector<Got> run_alone(std::vector<Ask> asks) {
+    for (Ask& ask : asks) ask.arrival = 0;
+    sched::SchedSettings settings = settings_of(1, 512, 1);
+    settings.enable_prefix_caching = false;
+    return run(*executor(kRoomy), settings, asks).got;
+  }
+  static void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
+                          const std::string& what) {
+    ASSERT_EQ(expected.size(), got.size());
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_FALSE(expected[i].tokens.empty());
+      EXPECT_EQ(expected[i].tokens, got[i].tokens) << what << ", sequence " << i;
+      EXPECT_EQ(expected[i].logprobs, got[i].logprobs) << what << ", sequence " << i;
+      EXPECT_EQ(expected[i].end, got[i].end) << what << ", sequence " << i;
+      EXPECT_TRUE(expected[i].captured == got[i].captured) << what << ", sequence " << i;
+    }
+  }
+};
+
+TEST_P(TapServing, EverythingAtOnceAsAlone) {
+  std::vector<Ask> asks = random_asks(20, 5, 100);
+  add_random_taps(asks, geometry(), 9);
+  const std::vector<Got> alone = run_alone(asks);
+  EXPECT_TRUE(std::ranges::any_of(alone, [](const Got& got) { return got.captured.size() > 20; }));
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 5 * 9);
+  step::Capacity tight = kRoomy;
+  tight.num_blocks = 18;
+  struct Way {
+    Backend device;
+    int32_t budget;
+  };
+  for (const Way& way : {Way{backend(), 17}, Way{taped(), 60}, Way{async_taped(), 40}}) {
+    const Outcome outcome = run(*executor(tight, way.device), settings_of(16, way.budget, 3), asks);
+    const std::string& what = way.device.name;
+    EXPECT_GT(outcome.stats.preemptions, 0u) << what;
+    EXPECT_EQ(outcome.lost_tokens, 0) << what;
+    EXPECT_EQ(outcome.graph_steps > 0, what != backend().name) << what;
+    expect_same(alone, outcome.got, what);
+  }
+}
+
+// tap.T5: one prompt under one program, another, the first again, and none, each twice.
+TEST_P(TapServing, CachedAsComputed) {
+  std::mt19937 engine(8);
+  std::vector<std::shared_ptr<const tap::SequenceTaps>> taps(3);
+  for (uint64_t content = 0; content < 2; ++content) {
+    tap::Program program;
+    tap::TapOp op;
+    add_op(program, geometry(), {1, Site::kResidMid}, op, 4, engine);
+    taps[content] = steered_by(std::move(program), content + 1);
+  }
+  std::vector<Ask> asks;
+  const Ask whole = random_asks(1, 12).front();
+  for (const size_t i : {0, 1, 0, 2, 1, 2, 0}) {
+    asks.push_back(whole);
+    asks.back().taps = taps[i];
+    asks.back().arrival = static_cast<int32_t>(asks.size()) * 60;
+  }
+  const Outcome cached = run(*executor(kRoomy, taped()), settings_of(16, 128, 2), asks);
+  int num_cached = 0;
+  for (const Got& got : cached.got) num_cached += got.cached_tokens > 0 ? 1 : 0;
+  EXPECT_EQ(num_cached, 4);  // all but the first of each
+  EXPECT_NE(cached.got[0].logprobs, cached.got[1].logprobs);
+  EXPECT_NE(cached.got[0].logprobs, cached.got[3].logprobs);
+  expect_same(run_alone(asks), cached.got, "cached");
+}
+
+TEST_P(TapServing, GraphedAsEager) {
+  std::vector<Ask> asks = random_asks(20, 6);
+  add_random_taps(asks, geometry(), 10);
+  const Outcome eager =
+      run(*executor(kRoomy, taped(), {.enforce_eager = true}), settings_of(16, 256, 1), asks);
+  EXPECT_EQ(eager.graph_steps, 0);
+  const Outcome graphed = run(*executor(kRoomy, taped()), settings_of(16, 256, 1), asks);
+  EXPECT_GT(graphed.graph_steps, graphed.steps / 2);
+  expect_same(eager.got, graphed.got, "graphs");
+}
+
+// Programs that go on through the iterations of a step; schedules and latches move with them.
+TEST_P(TapServing, RepeatedAsSingle) {
+  std::vector<Ask> asks = random_asks(10, 13, 60);
+  add_random_taps(asks, geometry(), 14);
+  for (Ask& ask : asks) {
+    if (ask.taps == nullptr || ask.taps->capture == nullptr) continue;
+    auto steered = std::make_shared<tap::SequenceTaps>(*ask.taps);
+    steered->capture = nullptr;  // a step that captures is not repeated
+    steered->captured.clear();
+    ask.taps = steered;
+  }
+  step::Capacity capacity = kRoomy;
+  capacity.max_repeat = 4;
+  for (const Backend& device : {backend(), async_taped()}) {
+    sched::SchedSettings settings = settings_of(16, 128, 2);
+    settings.multi_step = 4;
+    const Outcome repeated = run(*executor(capacity, device), settings, asks);
+    EXPECT_GT(repeated.stats.iterations, repeated.stats.steps) << device.name;
+    expect_same(run_alone(asks), repeated.got, device.name);
+  }
+}
+
+// tap.T1: what is not steered is served as by an executor that cannot steer.
+TEST_P(TapServing, OthersAsWithoutTaps) {
+  std::vector<Ask> asks = random_asks(18, 7);
+  const Outcome plain =
+      run(*tiny_executor(backend(), arch(), kRoomy), settings_of(16, 128, 2), asks);
+  const Outcome idle = run(*executor(kRoomy, taped()), settings_of(16, 128, 2), asks);
+  expect_same(plain.got, idle.got, "nobody is steered");
+  EXPECT_GT(idle.graph_steps, 0);
+  add_random_taps(asks, geometry(), 11);
+  const Outcome mixed = run(*executor(kRoomy, taped()), settings_of(16, 128, 2), asks);
+  std::vector<Got> expected;
+  std::vector<Got> got;
+  int num_steered = 0;
+  int num_moved = 0;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    if (asks[i].taps == nullptr || asks[i].taps->segments.empty()) {
+      expected.push_back(plain.got[i]);
+      got.push_back(mixed.got[i]);
+      got.back().captured.clear();
+    } else {
+      ++num_steered;
+      num_moved += mixed.got[i].logprobs != plain.got[i].logprobs ? 1 : 0;
+    }
+  }
+  EXPECT_GE(num_moved, num_steered / 2);
+  expect_same(expected, got, "beside steered ones");
+}
+
+TEST_P(TapServing, ZeroVectorsAsNone) {
+  std::vector<Ask> asks = random_asks(9, 8);
+  const Outcome plain =
+      run(*tiny_executor(backend(), arch(), kRoomy), settings_of(16, 128, 2), asks);
+  std::mt19937 engine(3);
+  uint64_t content = 0;
+  for (Ask& ask : asks) {
+    tap::Program program;
+    for (int32_t layer = 0; layer < geometry().num_layers; ++layer) {
+      for (const Site site : {Site::kResidPre, Site::kAttnOut, Site::kMlpAct, Site::kResidPost}) {
+        tap::TapOp op;
+        op.strength = content % 2 == 0 ? 2.0f : 0.0f;
+        add_op(program, geometry(), {layer, site}, op, content % 2 == 0 ? 0 : 5, engine);
+      }
+    }
+    ask.taps = steered_by(std::move(program), ++content);
+  }
+  const Outcome steered = run(*executor(kRoomy, taped()), settings_of(16, 128, 2), asks);
+  expect_same(plain.got, steered.got, "zero");
+}
+
+// A captured row after an op is what the op made of the one before it; what follows reads it.
+TEST_P(TapServing, CapturesTellBeforeFromAfter) {
+  std::mt19937 engine(4);
+  tap::Program program;
+  tap::TapOp op;
+  op.strength = 1.5f;
+  const Point point{1, Site::kResidPost};
+  add_op(program, geometry(), point, op, 4, engine);
+  const std::vector<float> vector(program.vectors.begin(), program.vectors.begin() + 64);
+  auto taps = std::make_shared<tap::SequenceTaps>(*steered_by(program, 1));
+  auto set = std::make_shared<tap::CaptureSet>();
+  set->points = {{point, false}, {point, true}, {{2, Site::kResidPre}, false}};
+  taps->capture = set;
+  taps->captured = {{0, tap::kNoEnd}};
+  Ask ask;
+  ask.prompt = {5, 9, 100, 42, 7};
+  ask.sampling.temperature = 0;
+  ask.max_len = 16;
+  ask.taps = taps;
+  const Outcome outcome = run(*executor(kRoomy, taped()), settings_of(4, 128, 2), {ask});
+  ASSERT_EQ(outcome.got[0].tokens.size(), 11u);
+  ASSERT_EQ(outcome.got[0].captured.size(), 15u);  // the last token is never an input
+  for (const auto& [position, rows] : outcome.got[0].captured) {
+    for (size_t i = 0; i < 64; ++i) {
+      ASSERT_EQ(rows[64 + i], rows[i] + 1.5f * vector[i]) << position;
+      ASSERT_EQ(rows[128 + i], rows[64 + i]) << position;
+    }
+  }
+}
+
+// A pool that nobody empties: what does not fit is reported as lost, and nothing waits.
+TEST_P(TapServing, CapturesAreLostWhenNobodyReadsThem) {
+  auto taps = std::make_shared<tap::SequenceTaps>();
+  auto set = std::make_shared<tap::CaptureSet>();
+  for (int32_t layer = 0; layer < 3; ++layer) set->points.push_back({{layer, Site::kResidPost}});
+  taps->capture = set;
+  taps->captured = {{0, tap::kNoEnd}};
+  step::Capacity capacity = with_taps(kRoomy, arch());
+  capacity.taps.capture_elements = 64 * 3 * 8;
+  const auto tight = tiny_executor(async_taped(), arch(), capacity);
+  step::StepPlan plan;
+  step::SlotEdit edit;
+  edit.slot = step::SlotId(0);
+  edit.generation = 1;
+  edit.sampling.temperature = 0;
+  edit.blocks = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+  edit.prompt_len = 8;
+  edit.max_len = 180;
+  plan.slots = {edit};
+  plan.capture_edits = {{3, set}};
+  step::SeqWork work;
+  work.slot = edit.slot;
+  work.generation = 1;
+  work.q_len = 8;
+  work.logits = step::LogitsWanted::kLast;
+  work.capture_set = 3;
+  work.captures = {{0, 8}};
+  plan.seqs = {work};
+  plan.tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+  std::vector<std::shared_ptr<const tap::CapturedRows>> held;
+  int num_lost = 0;
+  for (step::StepId id = 1; id <= 120; ++id) {
+    plan.id = id;
+    ASSERT_TRUE(tight->launch(std::make_shared<const step::StepPlan>(plan)));
+    const auto result = tight->collect({id});
+    ASSERT_TRUE(result);
+    ASSERT_NE(result->captured, nullptr);
+    EXPECT_EQ(result->captured->tokens.size(), static_cast<size_t>(work.q_len));
+    EXPECT_EQ(result->seqs[0].tokens.size(), 1u);
+    num_lost += result->captured->data == nullptr ? 1 : 0;
+    held.push_back(result->captured);
+    if (id == 110) {
+      EXPECT_GT(num_lost, 0);
+      held.clear();
+      num_lost = 0;
+    }
+    work.kv_len += work.q_len;
+    work.q_len = 1;
+    work.tokens = step::TokenSource::kCarry;
+    work.captures = {{0, 1}};
+    plan.slots.clear();
+    plan.capture_edits.clear();
+    plan.seqs = {work};
+    plan.tokens.clear();
+  }
+  EXPECT_EQ(num_lost, 0);  // since the leases are back
+}
+
+std::string param_name(const ::testing::TestParamInfo<Param>& info) {
+  return backends()[std::get<0>(info.param)].name + "_" +
+         std::string(testing::tiny_arch_name(std::get<1>(info.param)));
+}
+INSTANTIATE_TEST_SUITE_P(Tiny, TapServing,
+                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
+                         param_name);
+
+}  // namespace
+}  // namespace rudder::metamorphic
