@@ -46,7 +46,12 @@
   X(kPlaceTakenOnReject, "a refused request leaves a trace in the bounded queue")          \
   X(kDrainAdmits, "a request is accepted while draining")                                  \
   X(kSleepsWithWork, "the loop goes idle while a step is in flight")                       \
-  X(kRepeatStranded, "of a repeated step the first iteration alone is collected")
+  X(kRepeatStranded, "of a repeated step the first iteration alone is collected")          \
+  X(kRunsUnsteered, "a request that finds no row of the tap table runs without")           \
+  X(kRowReleasedEarly, "rows are given on when the first choice of a request ends")        \
+  X(kLeaseLeaked, "a request that ends keeps its rows")                                    \
+  X(kCaptureToNeighbour, "captured rows go to the sequence of the row before")             \
+  X(kLastEventUnheld, "a choice ends before the results of its captures are there")
 
 namespace rudder {
 

@@ -37,6 +37,11 @@ class ThreadedEngine final : public Engine {
   EngineStats stats() const override { return core_->stats(); }
   Result<void> health() const override { return core_->health(); }
   void reset_prefix_cache() override { core_->reset_prefix_cache(); }
+  Result<void> pin(std::vector<steer::KeyedProgram> programs) override {
+    return core_->pin(std::move(programs));
+  }
+  void unpin(std::vector<tap::ContentKey> programs) override { core_->unpin(std::move(programs)); }
+  steer::capture::Dispatcher* captures() override { return core_->captures(); }
 
   bool drain(int64_t timeout_us) override {
     using std::chrono::steady_clock;

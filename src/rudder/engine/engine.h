@@ -13,6 +13,8 @@
 #include "rudder/engine/request.h"
 #include "rudder/engine/settings.h"
 #include "rudder/engine/stats.h"
+#include "rudder/steer/capture/dispatcher.h"
+#include "rudder/steer/config.h"
 #include "rudder/step/executor.h"
 #include "rudder/text/tokenizer.h"
 
@@ -26,6 +28,8 @@ class Engine {
     std::shared_ptr<const Clock> clock;
     std::string model_identity;    // part of every prefix-block key
     std::vector<int32_t> eos_ids;  // the model's end-of-sequence ids, all of them
+    // Null: requests that capture are refused.
+    std::unique_ptr<steer::capture::Dispatcher> captures = {};
   };
 
   // Starts the engine thread.
@@ -48,6 +52,13 @@ class Engine {
   // Refuses new requests, finishes what runs; true when idle before the timeout.
   virtual bool drain(int64_t timeout_us) = 0;
   virtual void reset_prefix_cache() = 0;
+
+  // Keeps programs on the device from the next step on, so that a request's first use of them
+  // uploads nothing. kInvalidArgument when they could never be there together. Pins are counted.
+  virtual Result<void> pin(std::vector<steer::KeyedProgram> programs) = 0;
+  virtual void unpin(std::vector<tap::ContentKey> programs) = 0;
+  // Where captures go; null: nowhere. Lives as long as the engine.
+  virtual steer::capture::Dispatcher* captures() = 0;
 };
 
 }  // namespace rudder::engine

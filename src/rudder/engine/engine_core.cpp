@@ -33,12 +33,16 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
 }
 
 RequestLimits request_limits(const step::Capacity& capacity, const sched::Scheduler& scheduler,
-                             const EngineSettings& settings, std::vector<int32_t> eos_ids) {
+                             const EngineSettings& settings, std::vector<int32_t> eos_ids,
+                             bool has_captures) {
   RequestLimits limits;
   limits.max_seq_len = scheduler.max_len_limit();
   limits.vocab_size = capacity.vocab_size;
   limits.max_queued_tokens = settings.max_num_queued_tokens;
   limits.eos_ids = std::move(eos_ids);
+  limits.geometry = capacity.geometry;
+  limits.taps = capacity.taps;
+  if (!has_captures) limits.taps.num_capture_sets = 0;
   return limits;
 }
 
@@ -101,8 +105,11 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_)),
-      limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids))),
-      live_(make_engine_stats(limits_.max_seq_len)) {
+      limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
+                             parts.captures != nullptr)),
+      tables_(capacity.taps),
+      live_(make_engine_stats(limits_.max_seq_len)),
+      captures_(std::move(parts.captures)) {
   live_.block_size = capacity.block_size;
   show_life(false);
   publish_stats();
@@ -146,7 +153,8 @@ bool EngineCore::step() {
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
   publish_stats();
-  bool more = launched || !in_flight_.empty() || scheduler_.has_work();
+  bool more =
+      launched || !in_flight_.empty() || scheduler_.has_work() || !waiting_for_taps_.empty();
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
   if (!more) show_life(false);
   return more;
@@ -154,12 +162,19 @@ bool EngineCore::step() {
 
 void EngineCore::take_commands() {
   mailbox_.take(commands_);
+  for (const steer::KeyedProgram& program : commands_.pins) tables_.pin(program);
+  for (const tap::ContentKey& key : commands_.unpins) tables_.unpin(key);
   for (Submission& submission : commands_.submissions) admit(std::move(submission));
+  for (CaptureNews& news : commands_.captures) take_capture_news(std::move(news));
   for (const RequestId id : commands_.cancels) {
     end_request(id, FinishReason::kCancelled, std::nullopt);
   }
+  schedule_waiting();
   if (commands_.reset_prefix_cache) scheduler_.reset_prefix_cache();
+  commands_.pins.clear();
+  commands_.unpins.clear();
   commands_.submissions.clear();
+  commands_.captures.clear();
   commands_.cancels.clear();
   commands_.reset_prefix_cache = false;
 }
@@ -173,13 +188,16 @@ void EngineCore::admit(Submission submission) {
   request.sink = std::move(submission.sink);
   request.place = std::move(submission.place);
   request.num_open = draft.n;
+  request.num_sequences = draft.n;
   request.prompt_tokens = prompt_tokens;
   request.max_tokens = submission.request.max_len() - prompt_tokens;
   request.ignore_eos = draft.ignore_eos;
+  request.priority = draft.priority;
+  request.waiting_since = live_.steps;
   request.arrival_us = submission.arrival_us;
   requests_.emplace(request.id, std::move(owned));
 
-  const uint64_t seed = draft.seed.value_or(drawn_seed(entropy_.seed_key, submission.id));
+  request.seed = draft.seed.value_or(drawn_seed(entropy_.seed_key, submission.id));
   for (int32_t i = 0; i < draft.n; ++i) {
     const sched::SequenceId sequence(next_sequence_++);
     request.sequences.push_back(sequence);
@@ -190,25 +208,42 @@ void EngineCore::admit(Submission submission) {
   live_.request_prompt_tokens.observe(prompt_tokens);
   live_.request_max_tokens.observe(request.max_tokens);
 
+  const bool has_taps = draft.taps != nullptr;
+  request.unscheduled = std::move(submission.request);
+  if (dead_) {  // the mailbox knows the reason
+    end_request(request.id, FinishReason::kError, mailbox_.open().error());
+  } else if (has_taps) {
+    waiting_for_taps_.insert(&request);
+  } else {
+    schedule(request);
+  }
+}
+
+void EngineCore::schedule(Open& request) {
+  const Request accepted = std::move(*request.unscheduled);
+  request.unscheduled.reset();
+  const RequestDraft& draft = accepted.draft();
   Result<void> added;
-  if (dead_) added = mailbox_.open();  // the reason of its death
   for (int32_t i = 0; added && i < draft.n; ++i) {
     sched::NewSequence sequence;
     sequence.id = request.sequences[static_cast<size_t>(i)];
     sequence.prompt = draft.prompt;
     sequence.sampling = draft.sampling;
-    sequence.sampling.seed =
-        RUDDER_MUTANT(kOneSeedForAllChoices) ? seed : seed + static_cast<uint64_t>(i);
-    sequence.max_len = submission.request.max_len();
-    sequence.priority = draft.priority;
+    sequence.sampling.seed = RUDDER_MUTANT(kOneSeedForAllChoices)
+                                 ? request.seed
+                                 : request.seed + static_cast<uint64_t>(i);
+    sequence.max_len = accepted.max_len();
+    sequence.priority = request.priority;
     sequence.cache_salt = draft.cache_salt;
+    sequence.taps = draft.taps;
+    if (request.lease) sequence.tap_lease = *request.lease;
     added = scheduler_.add(std::move(sequence));
   }
-  if (!added) end_request(submission.id, FinishReason::kError, added.error());
+  if (!added) return end_request(request.id, FinishReason::kError, added.error());
 }
 
 bool EngineCore::launch_next() {
-  const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan();
+  const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&tables_.edits());
   if (!plan) return false;
   const int32_t num_tokens = plan->num_tokens();
   const int32_t repeat = plan->repeat;
@@ -232,6 +267,7 @@ void EngineCore::collect_oldest() {
   if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.pop_front();
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
+  if (result->captured != nullptr) hand_out_captures(*result);
   const int64_t now_us = clock_->now_us();
   for (const sched::SequenceOutput& output : outputs_) deliver(output, now_us);
 }
@@ -296,6 +332,8 @@ void EngineCore::publish_stats() {
   live_.prefix_queries = sched.prefix_queries;
   live_.prefix_hits = sched.prefix_hits;
   live_.late_rows = sched.late_rows;
+  live_.waiting_for_taps = static_cast<int32_t>(waiting_for_taps_.size());
+  live_.tap_rows = tables_.rows().stats();
   std::lock_guard lock(stats_mutex_);
   published_ = live_;  // same sizes: no allocation after the first
 }

@@ -15,6 +15,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "rudder/engine/choice_output.h"
 #include "rudder/engine/engine.h"
 #include "rudder/engine/mailbox.h"
+#include "rudder/engine/tap_tables.h"
 #include "rudder/sched/scheduler.h"
 
 namespace rudder::engine {
@@ -48,6 +50,9 @@ class EngineCore {
   Result<void> would_accept(int64_t prompt_tokens) const;
   void cancel(RequestId id) { mailbox_.cancel(id); }
   void reset_prefix_cache() { mailbox_.reset_prefix_cache(); }
+  Result<void> pin(std::vector<steer::KeyedProgram> programs);
+  void unpin(std::vector<tap::ContentKey> programs) { mailbox_.unpin(std::move(programs)); }
+  steer::capture::Dispatcher* captures() { return captures_.get(); }
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
   Result<void> health() const;
@@ -70,6 +75,8 @@ class EngineCore {
   void end_all();
 
   const sched::Scheduler& scheduler() const { return scheduler_; }
+  const TapTables& tap_tables() const { return tables_; }
+  size_t num_waiting_for_taps() const { return waiting_for_taps_.size(); }
 
  private:
   struct Choice {
@@ -77,6 +84,9 @@ class EngineCore {
 
     ChoiceOutput output;
     bool open = true;
+    bool has_sequence = true;           // its sequence has not ended
+    steer::capture::CaptureId capture;  // value 0: none
+    std::optional<Event> last_event;    // held back until the capture's results are there
     int32_t cached_tokens = 0;
     std::optional<int64_t> first_token_us;
     int64_t last_token_us = 0;
@@ -88,11 +98,24 @@ class EngineCore {
     std::vector<sched::SequenceId> sequences;  // by choice
     std::vector<Choice> choices;
     int32_t num_open = 0;
+    int32_t num_sequences = 0;  // not ended
     int32_t prompt_tokens = 0;
     int32_t max_tokens = 0;
     bool ignore_eos = false;
     int64_t arrival_us = 0;
     std::optional<int64_t> first_planned_us;  // absent: waits
+
+    std::optional<Request> unscheduled;  // until the scheduler has its sequences
+    int32_t priority = 0;
+    uint64_t waiting_since = 0;  // steps launched before it came
+    uint64_t seed = 0;
+    std::optional<sched::TapLease> lease;  // while sequences with taps run
+  };
+  // Who waits for rows of the tap table or for a capture set: by priority, then by arrival.
+  struct ByUrgency {
+    bool operator()(const Open* a, const Open* b) const {
+      return a->priority != b->priority ? a->priority < b->priority : a->id < b->id;
+    }
   };
   struct Target {
     Open* request = nullptr;
@@ -105,11 +128,21 @@ class EngineCore {
   // engine_core.cpp: the loop.
   void take_commands();
   void admit(Submission submission);
+  void schedule(Open& request);
   bool launch_next();
   void collect_oldest();
   void die(const Error& cause);
   void show_life(bool busy);
   void publish_stats();
+
+  // engine_taps.cpp: steering and capture.
+  void schedule_waiting();
+  void promote_starved();
+  void end_sequence(Open& request, Choice& choice);
+  void begin_captures(Open& request);
+  void hand_out_captures(const step::StepResult& result);
+  void hold_last_event(const Open& request, Choice& choice, Event event);
+  void take_capture_news(CaptureNews news);
 
   // engine_output.cpp: from outputs to events.
   void deliver(const sched::SequenceOutput& output, int64_t now_us);
@@ -117,6 +150,7 @@ class EngineCore {
   bool push_tokens(const sched::SequenceOutput& output, Choice& choice, Event& event);
   void finish_choice(Open& request, int32_t index, Event event, FinishReason reason,
                      int64_t now_us);
+  void send_last_event(Open& request, Choice& choice, Event event);
   void end_request(RequestId id, FinishReason reason, const std::optional<Error>& error);
   void end_every_request(FinishReason reason, const std::optional<Error>& error);
   void forget_if_finished(const Open& request);
@@ -154,9 +188,14 @@ class EngineCore {
   std::unordered_map<RequestId, std::unique_ptr<Open>> requests_;
   std::unordered_map<sched::SequenceId, Target> targets_;  // of open choices
   uint64_t next_sequence_ = 1;
-  Commands commands_;                           // scratch
-  std::vector<sched::SequenceOutput> outputs_;  // scratch
+  TapTables tables_;
+  std::set<Open*, ByUrgency> waiting_for_taps_;
+  std::vector<steer::capture::CaptureId> captures_by_row_;  // scratch
+  Commands commands_;                                       // scratch
+  std::vector<sched::SequenceOutput> outputs_;              // scratch
   EngineStats live_;
+
+  std::unique_ptr<steer::capture::Dispatcher> captures_;  // first to go: it posts to the mailbox
 };
 
 }  // namespace rudder::engine

@@ -94,14 +94,27 @@ void EngineCore::finish_choice(Open& request, int32_t index, Event event, Finish
     reason = FinishReason::kStop;
     event.stop_token.reset();
   }
-  choice.open = false;
-  request.num_open -= 1;
   targets_.erase(request.sequences[static_cast<size_t>(index)]);
   event.id = request.id;
   event.choice = index;
   event.finish = reason;
   event.usage = usage(request, choice);
   note_finish(request, choice, reason, now_us);
+  end_sequence(request, choice);
+  if (choice.capture.value == 0 || RUDDER_MUTANT(kLastEventUnheld)) {
+    send_last_event(request, choice, std::move(event));
+  } else if (reason == FinishReason::kCancelled || dead_) {
+    captures_->cancel(choice.capture);
+    send_last_event(request, choice, std::move(event));
+  } else {
+    captures_->end(choice.capture);
+    hold_last_event(request, choice, std::move(event));
+  }
+}
+
+void EngineCore::send_last_event(Open& request, Choice& choice, Event event) {
+  choice.open = false;
+  request.num_open -= 1;
   if (RUDDER_MUTANT(kDoubleFinish)) request.sink(Event(event));
   request.sink(std::move(event));
 }
@@ -112,8 +125,13 @@ void EngineCore::end_request(RequestId id, FinishReason reason, const std::optio
   Open& request = *found->second;
   const int64_t now_us = clock_->now_us();
   for (size_t i = 0; i < request.choices.size(); ++i) {
-    if (!request.choices[i].open) continue;
+    Choice& choice = request.choices[i];
+    if (!choice.open) continue;
     if (RUDDER_MUTANT(kPartialCancel) && i > 0) break;
+    if (choice.last_event) {  // nobody waits for what became of its captures
+      send_last_event(request, choice, std::move(*choice.last_event));
+      continue;
+    }
     if (!RUDDER_MUTANT(kCancelKeepsSequence)) scheduler_.finish(request.sequences[i]);
     Event event;
     event.error = error;

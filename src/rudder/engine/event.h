@@ -12,6 +12,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/engine/request.h"
+#include "rudder/steer/capture/result.h"
 
 namespace rudder::engine {
 
@@ -46,6 +47,10 @@ struct Event {
   std::optional<int32_t> stop_token;  // the stop id that ended it, when not end-of-sequence
   std::optional<Error> error;         // with kError: numerical_error, overloaded, ...
   Usage usage;                        // so far
+  // What consumers of captured rows say while the request runs, when it asked for that.
+  std::vector<steer::capture::CaptureEvent> captures;
+  // With `finish`, when the request captures: what became of it. Absent after a cancel.
+  std::optional<steer::capture::CaptureResults> capture_results;
 };
 
 // Called on the engine thread: must not block; moves the event to where it is wanted.

@@ -1,6 +1,8 @@
 #include "rudder/engine/mailbox.h"
 
+#include <algorithm>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -25,6 +27,24 @@ void Mailbox::cancel(RequestId id) {
 void Mailbox::reset_prefix_cache() {
   std::lock_guard lock(mutex_);
   commands_.reset_prefix_cache = true;
+  posted_.notify_one();
+}
+
+void Mailbox::pin(std::vector<steer::KeyedProgram> programs) {
+  std::lock_guard lock(mutex_);
+  std::ranges::move(programs, std::back_inserter(commands_.pins));
+  posted_.notify_one();
+}
+
+void Mailbox::unpin(std::vector<tap::ContentKey> programs) {
+  std::lock_guard lock(mutex_);
+  std::ranges::copy(programs, std::back_inserter(commands_.unpins));
+  posted_.notify_one();
+}
+
+void Mailbox::capture_news(CaptureNews news) {
+  std::lock_guard lock(mutex_);
+  commands_.captures.push_back(std::move(news));
   posted_.notify_one();
 }
 

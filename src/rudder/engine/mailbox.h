@@ -14,6 +14,8 @@
 #include "rudder/engine/admission.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
+#include "rudder/steer/capture/result.h"
+#include "rudder/steer/config.h"
 #include "rudder/text/stop_strings.h"
 
 namespace rudder::engine {
@@ -27,14 +29,28 @@ struct Submission {
   int64_t arrival_us = 0;
 };
 
+// What the capture dispatcher says of a choice.
+struct CaptureNews {
+  RequestId id;
+  int32_t choice = 0;
+  std::optional<steer::capture::CaptureEvent> event;
+  std::optional<steer::capture::CaptureResults> results;  // the last news of the choice
+};
+
 // In the order of posting, except that cancels come after submissions: an id is known to others
 // only after its submission was posted.
 struct Commands {
+  std::vector<steer::KeyedProgram> pins;
+  std::vector<tap::ContentKey> unpins;
   std::vector<Submission> submissions;
+  std::vector<CaptureNews> captures;
   std::vector<RequestId> cancels;
   bool reset_prefix_cache = false;
 
-  bool empty() const { return submissions.empty() && cancels.empty() && !reset_prefix_cache; }
+  bool empty() const {
+    return pins.empty() && unpins.empty() && submissions.empty() && captures.empty() &&
+           cancels.empty() && !reset_prefix_cache;
+  }
 };
 
 class Mailbox {
@@ -43,6 +59,9 @@ class Mailbox {
   Result<void> submit(Submission submission);
   void cancel(RequestId id);
   void reset_prefix_cache();
+  void pin(std::vector<steer::KeyedProgram> programs);
+  void unpin(std::vector<tap::ContentKey> programs);
+  void capture_news(CaptureNews news);
 
   // Refuses submissions from now on; the first reason stays.
   void close(Error reason);

@@ -4,13 +4,18 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/spec.h"
 #include "rudder/step/sampling.h"
+#include "rudder/tap/capture.h"
+#include "rudder/tap/sequence_taps.h"
+#include "rudder/tap/site.h"
 
 namespace rudder::engine {
 
@@ -31,6 +36,12 @@ struct RequestDraft {
   int32_t priority = 0;    // lower runs first
   std::string cache_salt;  // keeps the prefix cache of tenants apart
   bool echo_prompt_text = false;
+  // Steering and capture, made for this prompt by steer::make_taps and capture::Dispatcher::apply;
+  // null: neither. `capture` says who gets what taps->capture gathers.
+  std::shared_ptr<const tap::SequenceTaps> taps;
+  std::shared_ptr<const steer::capture::CaptureSpec> capture;
+  bool capture_events = false;  // events of consumers are sent while the request runs
+  bool capture_wait = true;     // the last event of a choice waits for its capture results
 };
 
 // What validation may assume about the model and the operator's limits.
@@ -48,6 +59,9 @@ struct RequestLimits {
   int64_t max_queued_tokens = 4 << 20;  // a request of more (n * prompt) could never be queued
   // End-of-sequence ids of the model: with max_stop_ids no more than step::kMaxStopIds.
   std::vector<int32_t> eos_ids;
+  // What the executor can steer and capture.
+  tap::Geometry geometry;
+  tap::Limits taps;
 };
 
 // A request whose every field is in range; made by validate_request alone.

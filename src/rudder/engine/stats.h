@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "rudder/steer/row_table.h"
+
 namespace rudder::engine {
 
 // Cumulative histogram with fixed upper bounds; the last bucket is +Inf.
@@ -28,6 +30,8 @@ struct EngineStats {
   int32_t blocks_cached = 0;  // free to evict, holding a reusable prefix
   int32_t blocks_free = 0;
   int32_t block_size = 0;
+  int32_t waiting_for_taps = 0;     // requests, for rows of the tap table or a capture set
+  steer::RowTable::Stats tap_rows;  // gauges and counters of its own
   // Counters.
   uint64_t steps = 0;
   uint64_t iterations = 0;   // of them: one each, but for steps that are repeated

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rudder/engine/request.h"
+#include "rudder/steer/row_table.h"
 
 namespace rudder::engine {
 namespace {
@@ -191,6 +192,30 @@ Result<int32_t> check_lengths(const RequestDraft& draft, const RequestLimits& li
   return static_cast<int32_t>(prompt_len + max_tokens);
 }
 
+// Behind this check a request that waits for rows or for room to capture gets them in the end.
+Result<void> check_taps(const RequestDraft& draft, const RequestLimits& limits) {
+  if (draft.taps == nullptr) {
+    if (draft.capture == nullptr) return {};
+    return bad("capture", "capture names no tokens of the prompt");
+  }
+  const tap::SequenceTaps& taps = *draft.taps;
+  if (!taps.segments.empty()) {
+    if (!limits.taps.steering()) return bad("steering", "this server runs without steering");
+    RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits.taps, taps.segments));
+  }
+  if (taps.capture == nullptr) return {};
+  if (draft.capture == nullptr || !limits.taps.capture()) {
+    return bad("capture", "this server runs without capture");
+  }
+  const int64_t elements = tap::record_elements(*taps.capture, limits.geometry);
+  if (elements > limits.taps.capture_elements) {
+    return bad("capture", fmt::format("the captured rows of a token are {} elements, the server's "
+                                      "capture buffer takes {}",
+                                      elements, limits.taps.capture_elements));
+  }
+  return {};
+}
+
 void normalise(RequestDraft& draft, const RequestLimits& limits) {
   step::SamplingParams& sampling = draft.sampling;
   if (sampling.temperature < kGreedyTemperature) {
@@ -219,6 +244,7 @@ Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits
   RUDDER_TRY_VOID(check_logit_bias(draft.sampling, limits));
   RUDDER_TRY_VOID(check_stop_strings(draft, limits));
   RUDDER_TRY(const int32_t max_len, check_lengths(draft, limits));
+  RUDDER_TRY_VOID(check_taps(draft, limits));
   normalise(draft, limits);
   // Before min_tokens every stop id is banned: something must be left to sample.
   if (draft.sampling.min_tokens > 0 &&

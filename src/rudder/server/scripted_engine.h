@@ -43,6 +43,9 @@ class ScriptedEngine final : public engine::Engine {
   Result<void> health() const override;
   bool drain(int64_t) override { return true; }
   void reset_prefix_cache() override {}
+  Result<void> pin(std::vector<steer::KeyedProgram>) override { return {}; }
+  void unpin(std::vector<tap::ContentKey>) override {}
+  steer::capture::Dispatcher* captures() override { return nullptr; }
 
   void release();  // held scripts go on
   void set_full(bool full) { full_ = full; }

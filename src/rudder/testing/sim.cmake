@@ -1,6 +1,7 @@
 # The simulator twice: `sim` over the rooms as everyone gets them, `sim_mutants` over a second build
 # of them in which one seeded bug at a time can be switched on (base/mutants.h).
-set(sim_sources sim.cpp sim_check.cpp sim_config.cpp sim_episode.cpp sim_main.cpp sim_reference.cpp)
+set(sim_sources sim.cpp sim_check.cpp sim_config.cpp sim_episode.cpp sim_main.cpp sim_reference.cpp
+    sim_taps.cpp)
 set(sim_steps 5000000)
 set(mutant_steps 200000)
 if(RUDDER_SANITIZE)
@@ -25,7 +26,7 @@ foreach(room kv sched engine testing)
 endforeach()
 add_executable(sim_mutants ${mutant_sources})
 target_compile_definitions(sim_mutants PRIVATE RUDDER_MUTANTS=1)
-target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_text dep::cli11 dep::fmt)
+target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_steer rudder_text dep::cli11 dep::fmt)
 add_test(NAME sim_mutants COMMAND sim_mutants --steps ${mutant_steps})
 set_tests_properties(sim_mutants PROPERTIES LABELS sim TIMEOUT 300)
 

@@ -55,6 +55,9 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
   require(cached == 0 || config_.settings.enable_prefix_caching, "nothing is cached when off");
   require(cached == 0 || !client.fresh_salt || client.draft.n > 1,
           "nothing is cached under a salt never used before");
+  require(cached == 0 || client.draft.taps == nullptr || !client.draft.taps->needs_whole_prompt,
+          "a latch needs every token of the prompt");
+  require(event.captures.empty() || client.draft.capture_events, "events come when asked for");
   const int32_t wanted = client.draft.sampling.num_logprobs;
   for (const engine::OutputToken& token : event.tokens) {
     require(token.has_logprobs == (wanted >= 0), "logprobs come when asked for");
@@ -91,11 +94,55 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
       dead_ = true;
     }
   }
+  check_captures(client, event, expected);
   if (ran_out) {
     require(choice.text == expected.text, "the text is that of a lone request");
   } else {
     require(expected.text.starts_with(choice.text), "the text so far is that of a lone request");
   }
+}
+
+// A choice that ran to its end has captured every token that it asked for and ran, and no other.
+void SimEpisode::check_captures(const Client& client, const engine::Event& event,
+                                const SimExpected& expected) {
+  const bool ran = *event.finish != FinishReason::kCancelled && !dead_;
+  if (ran && client.draft.taps && !client.draft.taps->segments.empty()) coverage_->steered += 1;
+  if (client.draft.capture == nullptr) {
+    require(!event.capture_results, "results of captures come when asked for");
+    return;
+  }
+  const FakeCaptures::Records records = captures_->take(client.draft.client_id, event.choice);
+  require(captures_->violations().empty(),
+          captures_->violations().empty() ? "" : captures_->violations().front().c_str());
+  if (!ran) return;
+  if (!event.capture_results) {
+    require(client.cancelled || closing_ || config_.ending == SimEnding::kExecutorDies,
+            "the last event brings the results of its captures");
+  }
+  const auto num_prompt = static_cast<int32_t>(client.draft.prompt.size());
+  const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
+  // The last token of a choice is sampled, not run; that of a NaN is not even sampled.
+  const bool numerical = *event.finish == FinishReason::kError;
+  const int32_t num_run =
+      num_prompt + static_cast<int32_t>(choice.tokens.size()) - (numerical ? 0 : 1);
+  size_t wanted = 0;
+  for (const tap::PositionRange& range : client.draft.taps->captured) {
+    for (int32_t at = range.begin; at < std::min(range.end, num_run); ++at, ++wanted) {
+      const auto found = records.find(at);
+      require(found != records.end(), "every token that was asked for is captured");
+      for (size_t i = 0; i < found->second.size(); ++i) {
+        require(found->second[i] == captured_word(expected.hashes[static_cast<size_t>(at)],
+                                                  client.draft.capture->set->points[i]),
+                "captured rows are those of the choice's own tokens");
+      }
+    }
+  }
+  require(records.size() == wanted, "no other token is captured");
+  coverage_->captured += wanted;
+}
+
+bool SimEpisode::waits_for_captures() const {
+  return std::ranges::any_of(clients_, [](const auto& c) { return c->draft.capture != nullptr; });
 }
 
 void SimEpisode::note_started() {
@@ -114,6 +161,8 @@ void SimEpisode::note_overtaken(const Client& started) {
   for (const auto& client : clients_) {
     if (client->started || client->id.value > started.id.value) continue;
     if (client->draft.priority > started.draft.priority) continue;
+    // Who waits for rows of the tap table, or for room to capture, does not keep others waiting.
+    if (client->draft.taps != nullptr && started.draft.taps == nullptr) continue;
     client->times_overtaken += 1;
     coverage_->most_overtaken = std::max(coverage_->most_overtaken, client->times_overtaken);
     require(client->times_overtaken <= kMaxOvertaken, "the first to come is the first to run");
@@ -126,9 +175,14 @@ void SimEpisode::check_step(bool more) {
   if (auto ok = core_->scheduler().check_integrity(); !ok) throw SimViolation{ok.error().message};
   note_started();
   const sched::SchedStats sched = core_->scheduler().stats();
+  if (auto ok = core_->tap_tables().rows().check_integrity(); !ok) {
+    throw SimViolation{ok.error().message};
+  }
+  coverage_->waited_for_taps += core_->num_waiting_for_taps() > 0 ? 1 : 0;
   check_clients();
   check_gauges(sched);
-  require(more || clients_.empty(), "a loop that goes to sleep leaves no request behind");
+  require(more || clients_.empty() || (sched.num_running == 0 && waits_for_captures()),
+          "a loop that goes to sleep leaves no request behind");
   if (!clients_.empty() || core_->scheduler().idle()) {
     idle_lag_ = 0;
   } else {
@@ -139,9 +193,11 @@ void SimEpisode::check_step(bool more) {
 }
 
 void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
-  int64_t choices = 0, queued = 0, queued_tokens = 0;
+  int64_t choices = 0, scheduled = 0, queued = 0, queued_tokens = 0;
   for (const auto& client : clients_) {
     choices += client->num_open;
+    // Others may wait for rows, or for what became of their captures.
+    if (client->draft.taps == nullptr) scheduled += client->num_open;
     if (client->started) continue;
     queued += 1;
     queued_tokens += client->draft.n * std::ssize(client->draft.prompt);
@@ -154,7 +210,7 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
   require(load.tokens <= config_.settings.max_num_queued_tokens, "the queue is bounded in tokens");
 
   const int64_t live = int64_t{sched.num_running} + sched.num_waiting;
-  require(live <= choices && choices <= live + sched.num_retiring, "gauge: running and waiting");
+  require(live <= choices && scheduled <= live + sched.num_retiring, "gauge: running and waiting");
   require(sched.num_retiring == 0 || sched.steps_in_flight > 0, "only a step in flight holds back");
   require(sched.num_running <= config_.settings.max_num_seqs, "max_num_seqs holds");
   require(sched.blocks_in_use + sched.blocks_cached + sched.blocks_free == sched.num_blocks,
@@ -190,6 +246,8 @@ void SimEpisode::check_refused_when_closed() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
   drawn.draft.n = 1;
   drawn.draft.prompt.resize(1);
+  drawn.draft.taps = nullptr;
+  drawn.draft.capture = nullptr;
   auto request = engine::validate_request(std::move(drawn.draft), core_->limits());
   require(request.has_value(), "a prompt of one token is valid");
   const auto id = core_->submit(std::move(*request), [](engine::Event&&) {});
@@ -205,6 +263,8 @@ void SimEpisode::check_all_freed() {
           "the queue is empty at the end");
   require(core_->scheduler().idle(), "the scheduler is idle at the end");
   require(core_->scheduler().stats().blocks_in_use == 0, "no block is held at the end");
+  require(!core_->tap_tables().any_held(), "no row of the tap table is held at the end");
+  require(captures_->num_open() == 0, "every capture is ended at the end");
   if (dead_) coverage_->executor_deaths += 1;
 }
 

@@ -47,6 +47,7 @@ SimConfig draw_config(SimRandom& random) {
   capacity.max_in_flight = random.in(1, 3);
   capacity.max_repeat = random.pick({1, 4, 16});
   config.fake.seed = random.next();
+  config.taps = draw_sim_taps(capacity, random);
 
   engine::EngineSettings& settings = config.settings;
   settings.max_num_seqs = random.in(1, 10);
@@ -110,6 +111,8 @@ SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t s
   draft.n = random.one_in(4) ? random.in(2, 3) : 1;
   draft.priority = random.one_in(4) ? random.in(-1, 1) : 0;
   draft.echo_prompt_text = random.one_in(8);
+  draft.client_id = "request-" + std::to_string(serial);
+  draw_request_taps(config.taps, draft, random);
   request.fresh_salt = random.one_in(8);
   if (request.fresh_salt) {
     draft.cache_salt = "fresh-" + std::to_string(serial);

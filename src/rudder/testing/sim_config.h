@@ -10,6 +10,7 @@
 #include "rudder/engine/settings.h"
 #include "rudder/testing/fake_executor.h"
 #include "rudder/testing/sim_random.h"
+#include "rudder/testing/sim_taps.h"
 
 namespace rudder::testing {
 
@@ -29,6 +30,7 @@ struct SimConfig {
   int32_t arrival_one_in = 2;
   int32_t cancel_one_in = 100;
   int32_t max_output = 32;
+  SimTaps taps;
   std::vector<std::vector<int32_t>> families;  // prompts begin with a part of one of them
 };
 

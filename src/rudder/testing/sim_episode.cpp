@@ -23,11 +23,14 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
   fake_.clock = clock_.get();
   auto executor = std::make_unique<FakeExecutor>(fake_);
   executor_ = executor.get();
+  auto captures = std::make_unique<FakeCaptures>(fake_.capacity.geometry);
+  captures_ = captures.get();
   auto core = engine::EngineCore::create({.executor = std::move(executor),
                                           .tokenizer = tiny_tokenizer(),
                                           .clock = clock_,
                                           .model_identity = "simulated",
-                                          .eos_ids = {kTinyEos}},
+                                          .eos_ids = {kTinyEos},
+                                          .captures = std::move(captures)},
                                          config_.settings, config_.entropy);
   if (!core) throw SimViolation{core.error().to_string()};
   core_ = std::move(*core);
@@ -48,6 +51,7 @@ void SimEpisode::run() {
   coverage_->evictions += stats.evictions;
   coverage_->late_rows += stats.late_rows;
   coverage_->repeats += stats.iterations - stats.steps;
+  coverage_->tap_evictions += static_cast<uint64_t>(core_->tap_tables().rows().stats().evictions);
 }
 
 void SimEpisode::turn() {
@@ -60,14 +64,16 @@ void SimEpisode::turn() {
     note(NoteKind::kReset, {}, 0, 0);
     core_->reset_prefix_cache();
   }
+  if (config_.taps.enabled && random_.one_in(100)) pin_some();
   advance();
 }
 
 void SimEpisode::arrive() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
   auto request = engine::validate_request(std::move(drawn.draft), core_->limits());
-  if (!request) {  // more prompt tokens than the queue can ever hold
-    require(request.error().where == "n", "a drawn request is valid");
+  if (!request) {  // more than the queue, the tap table or the capture buffer can ever hold
+    const std::string& where = request.error().where;
+    require(where == "n" || where == "steering" || where == "capture", "a drawn request is valid");
     return;
   }
   auto client = std::make_unique<Client>();
@@ -108,8 +114,19 @@ void SimEpisode::cancel_one() {
   coverage_->cancels += 1;
 }
 
+void SimEpisode::pin_some() {
+  if (!pinned_.empty() && random_.one_in(2)) {
+    core_->unpin(std::exchange(pinned_, {}));
+    return;
+  }
+  const auto& programs = config_.taps.programs;
+  const steer::KeyedProgram& program = programs[random_.next() % programs.size()];
+  if (core_->pin({program})) pinned_.push_back(program.key);
+}
+
 bool SimEpisode::advance() {
   step_ += 1;
+  if (random_.one_in(2)) captures_->answer_one();
   if (random_.one_in(4)) clock_->advance(random_.in(1, 3000));
   const bool more = core_->step();
   check_step(more);
@@ -120,7 +137,7 @@ void SimEpisode::end_by_drain() {
   closing_ = true;
   core_->close({ErrorCode::kUnavailable, "draining", ""});
   const uint64_t limit = step_ + kMaxEndingSteps;
-  while (advance()) require(step_ < limit, "a drain comes to its end");
+  while (advance() || waits_for_captures()) require(step_ < limit, "a drain comes to its end");
 }
 
 void SimEpisode::end_by_stop() {

@@ -9,8 +9,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/testing/fake_captures.h"
 #include "rudder/testing/sim.h"
 #include "rudder/testing/sim_config.h"
+#include "rudder/testing/sim_reference.h"
 #include "rudder/testing/virtual_clock.h"
 
 namespace rudder::testing {
@@ -64,6 +66,7 @@ class SimEpisode {
   void arrive();
   void cancel_one();
   bool advance();
+  void pin_some();
   void end_by_drain();
   void end_by_stop();
   void note(NoteKind kind, engine::RequestId id, int64_t a, int64_t b);
@@ -71,6 +74,9 @@ class SimEpisode {
   // sim_check.cpp: what must hold.
   void on_event(Client& client, engine::Event&& event);
   void check_finish(const Client& client, const engine::Event& event);
+  void check_captures(const Client& client, const engine::Event& event,
+                      const SimExpected& expected);
+  bool waits_for_captures() const;
   void check_tokens(const Client& client, const engine::Event& event) const;
   void note_started();
   void note_overtaken(const Client& started);
@@ -87,6 +93,8 @@ class SimEpisode {
   std::shared_ptr<VirtualClock> clock_ = std::make_shared<VirtualClock>();
   FakeOptions fake_;  // with the clock
   FakeExecutor* executor_ = nullptr;
+  FakeCaptures* captures_ = nullptr;
+  std::vector<tap::ContentKey> pinned_;
   std::unique_ptr<engine::EngineCore> core_;
 
   std::vector<std::unique_ptr<Client>> clients_;  // open, any order

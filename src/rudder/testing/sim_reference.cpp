@@ -34,10 +34,12 @@ SimExpected expected_output(const engine::RequestDraft& validated, int32_t max_l
                             const FakeOptions& options) {
   step::SamplingParams sampling = validated.sampling;
   sampling.seed = *validated.seed + static_cast<uint64_t>(choice);
-  const ExpectedRun run = expected_run(validated.prompt, sampling, max_len,
-                                       options.capacity.vocab_size, options.numerical);
+  const ExpectedRun run =
+      expected_run(validated.prompt, sampling, max_len, options.capacity.vocab_size,
+                   options.numerical, validated.taps.get());
 
   SimExpected expected;
+  expected.hashes = run.hashes;
   if (validated.echo_prompt_text) {
     for (const int32_t token : validated.prompt) {
       expected.text += visible_text(token, validated.skip_special_tokens);

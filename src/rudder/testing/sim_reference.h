@@ -17,6 +17,7 @@ struct SimExpected {
   std::string text;
   engine::FinishReason reason = engine::FinishReason::kLength;
   std::string stop_reason;
+  std::vector<uint64_t> hashes;  // by position (fake_model.h)
 };
 
 SimExpected expected_output(const engine::RequestDraft& validated, int32_t max_len, int32_t choice,

@@ -1,0 +1,240 @@
+// Steering and capture through EngineCore: who waits for rows, what is pinned, when the last event
+// of a choice comes. Over the fake executor, whose tokens depend on the programs that ran.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "rudder/engine/engine_core.h"
+#include "rudder/testing/fake_captures.h"
+#include "rudder/testing/fake_executor.h"
+#include "rudder/testing/tiny_tokenizer.h"
+#include "rudder/testing/virtual_clock.h"
+
+namespace rudder::engine {
+namespace {
+
+using testing::FakeProgramKind;
+
+steer::KeyedProgram program(uint64_t number) {
+  return {.key = {number, 1}, .program = testing::fake_program(number, FakeProgramKind::kPlain)};
+}
+
+class EngineTapsTest : public ::testing::Test {
+ protected:
+  void start(int32_t num_rows, bool has_captures = true) {
+    options_.capacity.vocab_size = testing::kTinyVocab;
+    options_.capacity.geometry = {.num_layers = 2,
+                                  .hidden = 8,
+                                  .mlp_width = {16, 16},
+                                  .sites = {0x1FF, 0x1FF},
+                                  .dtype = tensor::DType::kBF16};
+    options_.capacity.taps = {.num_rows = num_rows,
+                              .num_ops = num_rows,
+                              .num_floats = num_rows * tap::kVectorAlign,
+                              .num_capture_sets = 1,
+                              .capture_elements = 64 * tap::kCaptureAlign};
+    auto executor = std::make_unique<testing::FakeExecutor>(options_);
+    executor_ = executor.get();
+    std::unique_ptr<testing::FakeCaptures> captures;
+    if (has_captures) {
+      captures = std::make_unique<testing::FakeCaptures>(options_.capacity.geometry);
+    }
+    captures_ = captures.get();
+    auto core = EngineCore::create({.executor = std::move(executor),
+                                    .tokenizer = testing::tiny_tokenizer(),
+                                    .clock = std::make_shared<testing::VirtualClock>(),
+                                    .model_identity = "test",
+                                    .eos_ids = {},
+                                    .captures = std::move(captures)},
+                                   {}, {});
+    ASSERT_TRUE(core);
+    core_ = std::move(*core);
+  }
+
+  static RequestDraft draft(const std::vector<uint64_t>& programs, int32_t max_tokens = 8) {
+    RequestDraft draft;
+    draft.prompt = {2, 3, 4, 5, 6, 7};
+    draft.max_tokens = max_tokens;
+    draft.seed = 7;
+    auto taps = std::make_shared<tap::SequenceTaps>();
+    int32_t begin = 0;
+    for (const uint64_t number : programs) {
+      taps->segments.push_back({begin++, program(number).key, program(number).program});
+    }
+    draft.taps = taps;
+    return draft;
+  }
+  static RequestDraft capturing(int32_t max_tokens = 4) {
+    RequestDraft draft = EngineTapsTest::draft({}, max_tokens);
+    auto set = std::make_shared<tap::CaptureSet>();
+    set->points = {{.point = {1, tap::Site::kResidPost}}};
+    auto spec = std::make_shared<steer::capture::CaptureSpec>();
+    spec->set = set;
+    auto taps = std::make_shared<tap::SequenceTaps>();
+    taps->capture = set;
+    taps->captured = {{5, tap::kNoEnd}};
+    draft.taps = taps;
+    draft.capture = spec;
+    draft.client_id = "r";
+    return draft;
+  }
+
+  RequestId submit(const RequestDraft& draft) {
+    auto request = validate_request(draft, core_->limits());
+    EXPECT_TRUE(request) << request.error().to_string();
+    auto id = core_->submit(std::move(*request), [this](Event&& event) {
+      auto& tokens = tokens_[event.id];
+      if (tokens.empty() && !event.tokens.empty()) started_.push_back(event.id);
+      for (const OutputToken& token : event.tokens) tokens.push_back(token.token);
+      num_capture_events_ += event.captures.size();
+      if (event.finish) last_[event.id] = std::move(event);
+    });
+    EXPECT_TRUE(id);
+    return *id;
+  }
+  void run() {
+    for (int turn = 0; core_->step(); ++turn) ASSERT_LT(turn, 1000);
+    EXPECT_TRUE(executor_->violations().empty());
+  }
+  std::vector<int32_t> expected(RequestDraft draft) {
+    draft.sampling.seed = *draft.seed;
+    return testing::expected_run(draft.prompt, draft.sampling,
+                                 static_cast<int32_t>(draft.prompt.size()) + *draft.max_tokens,
+                                 testing::kTinyVocab, {}, draft.taps.get())
+        .tokens;
+  }
+
+  testing::FakeOptions options_;
+  testing::FakeExecutor* executor_ = nullptr;
+  testing::FakeCaptures* captures_ = nullptr;
+  std::map<RequestId, std::vector<int32_t>> tokens_;
+  std::map<RequestId, Event> last_;
+  std::vector<RequestId> started_;
+  size_t num_capture_events_ = 0;
+  std::unique_ptr<EngineCore> core_;
+};
+
+// tap.T3: two rows, and nobody runs without those it asked for.
+TEST_F(EngineTapsTest, WhoFindsNoRowWaitsInOrderAndOthersGoOn) {
+  start(3);
+  const std::vector<RequestDraft> drafts = {draft({1}, 20), draft({2, 3}, 4), draft({1}, 4),
+                                            draft({4}, 4)};
+  std::vector<RequestId> ids;
+  for (const RequestDraft& one : drafts) ids.push_back(submit(one));
+  RequestDraft plain = draft({}, 4);
+  plain.taps = nullptr;
+  const RequestId unsteered = submit(plain);
+  ASSERT_TRUE(core_->step());
+  EXPECT_EQ(core_->num_waiting_for_taps(), 3u);  // the third too, though its row is there
+  run();
+  EXPECT_EQ(started_, (std::vector<RequestId>{unsteered, ids[0], ids[1], ids[2], ids[3]}));
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(tokens_[ids[i]], expected(drafts[i])) << i;
+  EXPECT_EQ(tokens_[unsteered], expected(plain));
+  EXPECT_NE(tokens_[ids[2]], tokens_[unsteered]);
+  EXPECT_FALSE(core_->tap_tables().any_held());
+  const EngineStats stats = core_->stats();
+  EXPECT_EQ(stats.waiting_for_taps, 0);
+  EXPECT_EQ(stats.tap_rows.held, 0);
+  EXPECT_EQ(stats.tap_rows.uploads, 5);  // the first program twice: it had to make room
+}
+
+TEST_F(EngineTapsTest, ARequestThatWaitsForRowsCanBeCancelled) {
+  start(2);
+  const RequestId first = submit(draft({1}, 20));
+  const RequestId second = submit(draft({2}));
+  const RequestId third = submit(draft({1}, 4));
+  core_->step();
+  core_->cancel(second);
+  core_->step();
+  EXPECT_EQ(last_[second].finish, FinishReason::kCancelled);
+  EXPECT_EQ(core_->num_waiting_for_taps(), 0u);  // the third shares the first one's row
+  run();
+  EXPECT_EQ(tokens_[third], expected(draft({1}, 4)));
+  EXPECT_EQ(last_[first].finish, FinishReason::kLength);
+  EXPECT_EQ(core_->queue_load().requests, 0);
+}
+
+TEST_F(EngineTapsTest, WhatCouldNeverRunIsRefused) {
+  start(3);
+  const auto refused = [&](const RequestDraft& draft) {
+    const auto request = validate_request(draft, core_->limits());
+    return request ? "" : request.error().where;
+  };
+  EXPECT_EQ(refused(draft({1, 2, 1})), "");
+  EXPECT_EQ(refused(draft({1, 2, 3})), "steering");
+  EXPECT_EQ(refused(capturing()), "");
+  start(3, false);
+  EXPECT_EQ(refused(capturing()), "capture");
+  start(0);
+  EXPECT_EQ(refused(draft({1})), "steering");
+}
+
+TEST_F(EngineTapsTest, PinnedProgramsAreUploadedByAnIdleEngine) {
+  start(4);
+  ASSERT_TRUE(core_->pin({program(1), program(2)}));
+  run();
+  EngineStats stats = core_->stats();
+  EXPECT_EQ(stats.steps, 1u);
+  EXPECT_EQ(stats.tap_rows.pinned_resident, 2);
+  const RequestId id = submit(draft({1}));
+  run();
+  EXPECT_EQ(tokens_[id], expected(draft({1})));
+  stats = core_->stats();
+  EXPECT_EQ(stats.tap_rows.uploads, 2);
+  EXPECT_EQ(stats.tap_rows.hits, 1);
+  core_->unpin({program(1).key, program(2).key});
+  core_->step();
+  EXPECT_EQ(core_->stats().tap_rows.pinned, 0);
+  EXPECT_EQ(core_->pin({program(1), program(2), program(3), program(4)}).error().where, "steering");
+}
+
+TEST_F(EngineTapsTest, TheLastEventBringsTheResultsOfTheCaptures) {
+  start(2);
+  RequestDraft asked = capturing();
+  asked.capture_events = true;
+  const RequestId id = submit(asked);
+  run();
+  EXPECT_EQ(tokens_[id], expected(asked));  // all of them are sent
+  EXPECT_FALSE(last_.contains(id));
+  EXPECT_EQ(core_->num_open(), 1);
+  EXPECT_FALSE(core_->tap_tables().any_held());
+  ASSERT_TRUE(captures_->answer_one());
+  core_->step();
+  ASSERT_TRUE(last_.contains(id));
+  EXPECT_EQ(last_[id].finish, FinishReason::kLength);
+  EXPECT_TRUE(last_[id].tokens.empty());
+  EXPECT_EQ(last_[id].usage.completion_tokens, 4);
+  ASSERT_TRUE(last_[id].capture_results);
+  EXPECT_EQ(last_[id].capture_results->at(0).consumer, "fake");
+  EXPECT_EQ(num_capture_events_, 4u);  // the prompt's last token and three that were run
+  EXPECT_EQ(captures_->take("r", 0).size(), 4u);
+  EXPECT_EQ(core_->num_open(), 0);
+}
+
+TEST_F(EngineTapsTest, ACancelDoesNotWaitForCaptures) {
+  start(2);
+  const RequestId running = submit(capturing(40));
+  for (int i = 0; i < 4; ++i) core_->step();
+  core_->cancel(running);
+  core_->step();
+  EXPECT_EQ(last_[running].finish, FinishReason::kCancelled);
+  EXPECT_FALSE(last_[running].capture_results);
+  EXPECT_EQ(captures_->num_open(), 0u);
+  run();
+
+  const RequestId ended = submit(capturing());
+  run();
+  core_->cancel(ended);
+  core_->step();
+  EXPECT_EQ(last_[ended].finish, FinishReason::kLength);
+  EXPECT_EQ(core_->num_open(), 0);
+  while (captures_->answer_one()) {
+  }
+  run();  // the answers find nobody
+}
+
+}  // namespace
+}  // namespace rudder::engine

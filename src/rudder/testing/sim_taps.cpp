@@ -1,0 +1,96 @@
+#include "rudder/testing/sim_taps.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "rudder/testing/fake_taps.h"
+
+namespace rudder::testing {
+namespace {
+
+constexpr int32_t kPrograms = 8;
+
+steer::KeyedProgram make_program(uint64_t number, FakeProgramKind kind) {
+  return {.key = {number, 1}, .program = fake_program(number, kind)};
+}
+
+void add_segment(tap::SequenceTaps& taps, int32_t begin, const steer::KeyedProgram& keyed) {
+  taps.segments.push_back({.begin = begin, .content = keyed.key, .program = keyed.program});
+}
+
+void draw_segments(const SimTaps& taps, int32_t prompt_len, SimRandom& random,
+                   tap::SequenceTaps& out) {
+  if (random.one_in(6)) {
+    out.needs_whole_prompt = true;
+    const bool writes_first = prompt_len > 1 && random.one_in(2);
+    if (writes_first) add_segment(out, 0, taps.writes_latch);
+    add_segment(out, writes_first ? prompt_len - 1 : 0, taps.uses_latch);
+    return;
+  }
+  int32_t begin = 0;
+  for (int32_t i = random.in(1, 4); i > 0; --i) {
+    const bool none = random.one_in(4);
+    out.is_scheduled = out.is_scheduled || (!none && random.one_in(8));
+    const auto& program =
+        out.is_scheduled ? taps.scheduled : taps.programs[random.next() % taps.programs.size()];
+    add_segment(out, begin, none ? steer::KeyedProgram{} : program);
+    begin = random.one_in(3) ? std::max(begin + 1, prompt_len) : begin + random.in(1, 16);
+  }
+}
+
+}  // namespace
+
+SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
+  SimTaps taps;
+  taps.enabled = random.one_in(2);
+  if (!taps.enabled) return taps;
+  capacity.geometry = {.num_layers = 2,
+                       .hidden = 8,
+                       .mlp_width = {16, 16},
+                       .sites = {0x1FF, 0x1FF},
+                       .dtype = tensor::DType::kBF16};
+  capacity.taps = {.num_rows = random.pick({2, 3, 5, 16}),
+                   .num_ops = random.in(4, 16),
+                   .num_floats = random.in(2, 16) * tap::kVectorAlign,
+                   .num_capture_sets = random.in(1, 3),
+                   .capture_elements = random.in(2, 16) * tap::kCaptureAlign};
+  for (uint64_t number = 1; number <= kPrograms; ++number) {
+    taps.programs.push_back(make_program(number, FakeProgramKind::kPlain));
+  }
+  taps.scheduled = make_program(kPrograms + 1, FakeProgramKind::kScheduled);
+  taps.writes_latch = make_program(kPrograms + 2, FakeProgramKind::kWritesLatch);
+  taps.uses_latch = make_program(kPrograms + 3, FakeProgramKind::kUsesLatch);
+  for (int32_t points = 1; points <= 4; ++points) {
+    auto set = std::make_shared<tap::CaptureSet>();
+    for (int32_t i = 0; i < points; ++i) {
+      set->points.push_back({.point = {i % 2, tap::Site::kResidPost}, .after = i >= 2});
+    }
+    auto spec = std::make_shared<steer::capture::CaptureSpec>();
+    spec->set = set;
+    taps.captures.push_back(spec);
+  }
+  return taps;
+}
+
+void draw_request_taps(const SimTaps& taps, engine::RequestDraft& draft, SimRandom& random) {
+  if (!taps.enabled || random.one_in(3)) return;
+  auto drawn = std::make_shared<tap::SequenceTaps>();
+  const auto prompt_len = static_cast<int32_t>(draft.prompt.size());
+  const bool captures = random.one_in(3);
+  if (!captures || random.one_in(2)) draw_segments(taps, prompt_len, random, *drawn);
+  if (captures) {
+    draft.capture = taps.captures[random.next() % taps.captures.size()];
+    draft.capture_events = random.one_in(2);
+    drawn->capture = draft.capture->set;
+    int32_t begin = random.one_in(3) ? prompt_len - 1 : random.in(0, prompt_len);
+    for (int32_t i = random.in(1, 3); i > 0; --i) {
+      const int32_t end = random.one_in(5) ? tap::kNoEnd : begin + random.in(1, 8);
+      drawn->captured.push_back({begin, end});
+      if (end == tap::kNoEnd) break;
+      begin = end + random.in(0, 5);
+    }
+  }
+  draft.taps = std::move(drawn);
+}
+
+}  // namespace rudder::testing

@@ -1,0 +1,32 @@
+// Steering and capture in the simulator: a small table, a few programs that many requests share,
+// and what a request asks of them. Everything is drawn from the episode's seed.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "rudder/engine/request.h"
+#include "rudder/steer/config.h"
+#include "rudder/step/executor.h"
+#include "rudder/testing/sim_random.h"
+
+namespace rudder::testing {
+
+struct SimTaps {
+  bool enabled = false;
+  std::vector<steer::KeyedProgram> programs;  // plain ones, then those below
+  steer::KeyedProgram scheduled;
+  steer::KeyedProgram writes_latch;
+  steer::KeyedProgram uses_latch;
+  std::vector<std::shared_ptr<const steer::capture::CaptureSpec>> captures;
+};
+
+// Gives the machine a table and a buffer, now and then so small that requests wait for them.
+SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random);
+
+// Sets taps and capture of a request whose prompt is drawn. Some can never fit the table:
+// validation refuses those.
+void draw_request_taps(const SimTaps& taps, engine::RequestDraft& draft, SimRandom& random);
+
+}  // namespace rudder::testing
