@@ -44,6 +44,7 @@ class Config {
                                                      std::vector<OpSpec> specs);
 
   const Model& model() const { return *model_; }
+  const std::shared_ptr<const Model>& shared_model() const { return model_; }
   const std::vector<OpSpec>& specs() const { return specs_; }
   bool empty() const { return lowered_.ops.empty(); }
   bool needs_whole_prompt() const { return lowered_.needs_whole_prompt; }

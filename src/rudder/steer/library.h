@@ -5,7 +5,6 @@
 
 #include <boost/json/fwd.hpp>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,8 +22,8 @@ struct Module {
   std::shared_ptr<const Config> config;
 };
 
-// Whoever keeps programs on the device: told what to hold there for whole registrations. Called on
-// the thread that registers, one call at a time, outside the library's locks.
+// Whoever keeps programs on the device: told what to hold there for as long as a module is
+// registered. Called on the thread that registers, one call at a time.
 class Residency {
  public:
   virtual ~Residency() = default;
@@ -35,44 +34,43 @@ class Residency {
 
 class Library {
  public:
-  // `residency` may be null, and outlives the library.
+  // `residency` may be null, and outlives the library's use.
   Library(Model model, Residency* residency);
   ~Library();
 
-  // Names are 1 to 128 of [A-Za-z0-9._-]. A name that is taken is refused (kInvalidArgument, where
-  // = "name") unless `replace`, or unless the content is the same, which changes nothing. Files:
-  // .safetensors, .npz, .gguf, .json, see loaders.h.
+  // Names are 1 to 128 of [A-Za-z0-9._-]. A name that is taken is refused (kInvalidArgument,
+  // `where` = "name") unless it is to be replaced. Requests that run keep what they resolved.
+  // Files: .safetensors, .npz, .gguf, .json; see loaders.h.
   Result<std::shared_ptr<const Module>> add_file(std::string_view name, const std::string& path,
                                                  bool replace = false);
-  // {"name": …, "replace"?: …, and the steering fields of a request}.
+  // {"name", "replace"?: bool, and the steering fields of a request or vectors, prefill_vectors,
+  // decode_vectors}.
   Result<std::shared_ptr<const Module>> add_json(const boost::json::object& body);
   Result<void> remove(std::string_view name);  // kNotFound
 
   std::vector<std::shared_ptr<const Module>> modules() const;       // by name
   std::shared_ptr<const Module> find(std::string_view name) const;  // null: there is none
 
-  // The steering of every request, before its own. Body: the steering fields of a request, or
-  // {"vectors", "prefill_vectors", "decode_vectors", "replace"}; without "replace": true it adds to
-  // what is set.
+  // The steering of every request, before its own: {"replace"?: bool, and fields as in add_json}.
+  // Adds to what is set unless it is to be replaced. Modules named here are copied.
   Result<void> set_global(const boost::json::object& body);
-  void clear_global();
+  Result<void> clear_global();                   // an Error: as of Residency::pin
   std::shared_ptr<const Config> global() const;  // null: none
 
-  // The steering of a request: global, then named, then inline. Null: none at all. Errors carry the
-  // JSON path of the field as `where`; kNotFound for a name that is not registered.
+  // The steering of a request: global, then named, then inline. Null: none at all. Errors: those of
+  // parse_steering and Config::build.
   Result<std::shared_ptr<const Config>> resolve(const boost::json::object& body) const;
 
   const Model& model() const;
 
  private:
-  struct State;
-  struct Impl;
+  class Impl;
   std::unique_ptr<Impl> impl_;
 };
 
-// For GET /v1/steering and /v1/steering/modules: name, source, and for each point its ops with the
-// norms of their vectors.
-boost::json::object describe(const Module& module);
+// For listings: [{"site", "layer", "op", "scale", "norm", "phase"}, …], a vector's norm without the
+// scale.
 boost::json::array describe(const Config& config);
+boost::json::object describe(const Module& module);  // {"name", "source", "model_hint"?, "ops"}
 
 }  // namespace rudder::steer

@@ -93,7 +93,8 @@ struct OpSpec {
   std::string where;  // JSON path or tensor, for errors
 };
 
-// No element, scale or parameter is larger: squares and products of them stay finite in f32.
-inline constexpr double kMaxMagnitude = 1e12;
+// No element of a vector, scale or parameter is larger, no threshold than its square: what the
+// device makes of them in f32, sums of squares of their products among it, stays finite.
+inline constexpr double kMaxMagnitude = 1e6;
 
 }  // namespace rudder::steer

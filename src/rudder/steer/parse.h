@@ -5,6 +5,7 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -28,6 +29,7 @@ struct NamedRef {
   std::string name;
   double scale = 1;
   std::shared_ptr<const Config> config;
+  std::string where;
 };
 
 struct ParsedSteering {
@@ -46,8 +48,14 @@ bool has_steering_fields(const boost::json::object& body);  // one that is not n
 Result<ParsedSteering> parse_steering(const boost::json::object& body, const Model& model,
                                       const Names& names);
 
-// Ops of a module under another scale: it multiplies the scales of add, add_norm and add_renorm;
-// what projects away, patches or clamps is as the module says.
-void append_scaled(const Config& module, double scale, std::vector<OpSpec>& ops);
+// The same of a module or of server-wide steering, where the tiers may also be called vectors,
+// prefill_vectors and decode_vectors. Fields that are neither these nor in `others` are refused.
+Result<ParsedSteering> parse_admin_steering(const boost::json::object& body,
+                                            std::span<const std::string_view> others,
+                                            const Model& model, const Names& names);
+
+// Appends the ops of a named module under its scale, which multiplies the scales of add, add_norm
+// and add_renorm; what projects away, patches or clamps stays as the module says.
+Result<void> append_scaled(const NamedRef& ref, std::vector<OpSpec>& ops);
 
 }  // namespace rudder::steer

@@ -1,0 +1,196 @@
+#include "rudder/steer/parse_common.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <charconv>
+
+namespace rudder::steer {
+namespace {
+
+namespace json = boost::json;
+
+std::string_view view_of(const json::string& text) {
+  return {text.data(), text.size()};
+}
+
+// The vector that a module adds, whatever the phase, at `point`; else its only vector.
+Result<Row> named_row(const Config& config, std::string_view name, tap::Point point, bool exact,
+                      const Model& model, const std::string& where) {
+  const OpSpec* only = nullptr;
+  size_t vectors = 0;
+  for (const OpSpec& op : config.specs()) {
+    if (op.op != OpName::kAdd) continue;
+    if (op.point == point) return op.vector;
+    only = &op;
+    ++vectors;
+  }
+  if (vectors == 1 && !exact && only->vector.width == model.geometry.width(point)) {
+    return only->vector;
+  }
+  return invalid_field(
+      fmt::format("'{}' adds no vector at {} of layer {}, and names it with \"site\" and \"layer\" "
+                  "where it has several",
+                  name, tap::site_name(point.site), point.layer),
+      where);
+}
+
+Result<std::vector<Row>> named_rows(std::string_view name, const tap::Point* from,
+                                    std::span<const tap::Point> points, const ParseContext& context,
+                                    const std::string& where) {
+  const auto config = context.names.find(name);
+  if (config == nullptr) {
+    return fail(ErrorCode::kNotFound, fmt::format("no steering module is named '{}'", name), where);
+  }
+  std::vector<Row> rows;
+  for (const tap::Point& point : points) {
+    RUDDER_TRY(Row row, named_row(*config, name, from == nullptr ? point : *from, from != nullptr,
+                                  context.model, where));
+    RUDDER_TRY_VOID(check_width(context.model, point, row.width, where));
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+// {"name", "site"?, "layer"?}: both or neither.
+Result<std::vector<Row>> named_rows(const json::object& object, std::span<const tap::Point> points,
+                                    const ParseContext& context, const std::string& path) {
+  static constexpr std::array<std::string_view, 3> kKeys = {"name", "site", "layer"};
+  RUDDER_TRY_VOID(check_keys(object, kKeys, "a vector by name", path));
+  const json::string* name = object.at("name").if_string();
+  if (name == nullptr) return invalid_field("a name is needed", path + ".name");
+  const json::value* site = member(object, "site");
+  const json::value* layer = member(object, "layer");
+  if (site == nullptr && layer == nullptr) {
+    return named_rows(view_of(*name), nullptr, points, context, path + ".name");
+  }
+  if (site == nullptr || !site->is_string()) {
+    return invalid_field("the name of a site is needed", path + ".site");
+  }
+  if (layer == nullptr) return invalid_field("a layer is needed", path + ".layer");
+  Result<tap::SiteRef> ref = tap::parse_site(view_of(site->get_string()));
+  if (!ref) return invalid_field(ref.error().message, path + ".site");
+  RUDDER_TRY(const int32_t number, read_int(*layer, path + ".layer"));
+  const tap::Point from = {number, ref->site};
+  RUDDER_TRY_VOID(check_point(context.model, from, path + ".layer"));
+  return named_rows(view_of(*name), &from, points, context, path + ".name");
+}
+
+}  // namespace
+
+tl::unexpected<Error> invalid_field(std::string message, std::string where) {
+  return fail(ErrorCode::kInvalidArgument, std::move(message), std::move(where));
+}
+
+const json::value* member(const json::object& object, std::string_view key) {
+  const json::value* value = object.if_contains(json::string_view(key.data(), key.size()));
+  return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+std::string join_path(const std::string& path, std::string_view key) {
+  return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
+}
+
+Result<void> check_keys(const json::object& object, std::span<const std::string_view> known,
+                        std::string_view what, const std::string& where) {
+  for (const auto& [key, value] : object) {
+    const std::string_view name(key.data(), key.size());
+    if (std::ranges::find(known, name) == known.end()) {
+      return invalid_field(fmt::format("{} has no such field: {}", what, fmt::join(known, ", ")),
+                           join_path(where, name));
+    }
+  }
+  return {};
+}
+
+Result<void> check_point(const Model& model, tap::Point point, const std::string& where) {
+  Result<void> checked = model.geometry.check(point);
+  if (!checked) return invalid_field(checked.error().message, where);
+  return {};
+}
+
+Result<void> check_width(const Model& model, tap::Point point, int32_t width,
+                         const std::string& where) {
+  const int32_t needed = model.geometry.width(point);
+  if (width == needed) return {};
+  return invalid_field(fmt::format("a vector of {} elements; {} of layer {} has {}", width,
+                                   tap::site_name(point.site), point.layer, needed),
+                       where);
+}
+
+Result<int32_t> read_layer_key(std::string_view text, const Model& model,
+                               const std::string& where) {
+  int32_t layer = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layer);
+  const bool plain = text.size() == 1 || !text.starts_with('0');
+  if (error != std::errc{} || end != text.data() + text.size() || !plain || layer < 0) {
+    return invalid_field("the number of a layer is needed", where);
+  }
+  if (layer >= model.geometry.num_layers) {
+    return invalid_field(
+        fmt::format("layer {} of a model with {} layers", layer, model.geometry.num_layers), where);
+  }
+  return layer;
+}
+
+Result<VectorsAtPoints> read_vectors(const json::value& value, std::span<const tap::Point> points,
+                                     bool rows_are_axes, const ParseContext& context,
+                                     const std::string& path) {
+  static constexpr std::array<std::string_view, 3> kPacked = {"dtype", "shape", "data"};
+  VectorsAtPoints vectors;
+  if (const json::string* name = value.if_string()) {
+    RUDDER_TRY(vectors.named, named_rows(view_of(*name), nullptr, points, context, path));
+    return vectors;
+  }
+  if (const json::object* object = value.if_object()) {
+    if (object->contains("name")) {
+      RUDDER_TRY(vectors.named, named_rows(*object, points, context, path));
+      return vectors;
+    }
+    RUDDER_TRY_VOID(check_keys(*object, kPacked, "a packed vector", path));
+    RUDDER_TRY(vectors.rows, read_packed(*object, path));
+  } else if (const json::array* lists = value.if_array()) {
+    RUDDER_TRY(vectors.rows, read_lists(*lists, path));
+  } else {
+    return invalid_field("a list of numbers, a packed vector or a name is needed", path);
+  }
+  const auto count = static_cast<size_t>(vectors.rows.count);
+  vectors.by_point = !rows_are_axes && !vectors.rows.is_list && count > 1;
+  if (vectors.by_point && count != points.size()) {
+    return invalid_field(fmt::format("{} vectors for {} layers", count, points.size()), path);
+  }
+  for (const tap::Point& point : points) {
+    RUDDER_TRY_VOID(check_width(context.model, point, vectors.rows.width, path));
+  }
+  return vectors;
+}
+
+Result<NamedRef> parse_named(const json::value& value, const ParseContext& context,
+                             const std::string& path) {
+  static constexpr std::array<std::string_view, 2> kKeys = {"name", "scale"};
+  NamedRef ref;
+  ref.where = path;
+  const json::string* name = value.if_string();
+  if (const json::object* object = value.if_object()) {
+    RUDDER_TRY_VOID(check_keys(*object, kKeys, "a module by name", path));
+    const json::value* named = member(*object, "name");
+    name = named == nullptr ? nullptr : named->if_string();
+    ref.where = join_path(path, "name");
+    if (const json::value* scale = member(*object, "scale")) {
+      RUDDER_TRY(ref.scale, read_number(*scale, join_path(path, "scale")));
+    }
+  }
+  if (name == nullptr || name->empty()) {
+    return invalid_field("the name of a steering module is needed", ref.where);
+  }
+  ref.name = view_of(*name);
+  ref.config = context.names.find(ref.name);
+  if (ref.config == nullptr) {
+    return fail(ErrorCode::kNotFound, fmt::format("no steering module is named '{}'", ref.name),
+                ref.where);
+  }
+  return ref;
+}
+
+}  // namespace rudder::steer

@@ -1,0 +1,70 @@
+// What the parsers of tiers and of elements share. Inside this room.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/steer/parse.h"
+#include "rudder/steer/vectors.h"
+
+namespace rudder::steer {
+
+struct ParseContext {
+  const Model& model;
+  const Names& names;
+};
+
+tl::unexpected<Error> invalid_field(std::string message, std::string where);
+
+// A member of `object` that is there and not null.
+const boost::json::value* member(const boost::json::object& object, std::string_view key);
+
+// Refuses keys that are not in `known`, and says which are; `what` names the object.
+Result<void> check_keys(const boost::json::object& object, std::span<const std::string_view> known,
+                        std::string_view what, const std::string& where);
+
+// "12" as a layer of the model.
+Result<int32_t> read_layer_key(std::string_view text, const Model& model, const std::string& where);
+
+// The point exists in the model; else an Error at `where`.
+Result<void> check_point(const Model& model, tap::Point point, const std::string& where);
+// Rows are as wide as the model at `point`.
+Result<void> check_width(const Model& model, tap::Point point, int32_t width,
+                         const std::string& where);
+
+std::string join_path(const std::string& path, std::string_view key);  // "path.key", "key"
+
+// The vectors at "path": a list, lists, packed, or a name (which gives one row for each of
+// `points`). One row is for all points; else there are as many rows as points, or as the caller
+// says with `rows_are_axes`.
+struct VectorsAtPoints {
+  Rows rows;               // of what is written out
+  std::vector<Row> named;  // of a name: by point
+  bool by_point = false;   // rows.row(i) is of point i
+
+  Row at(size_t point) const {
+    if (!named.empty()) return named[point];
+    return rows.row(by_point ? static_cast<int64_t>(point) : 0);
+  }
+};
+Result<VectorsAtPoints> read_vectors(const boost::json::value& value,
+                                     std::span<const tap::Point> points, bool rows_are_axes,
+                                     const ParseContext& context, const std::string& path);
+
+// One tier: {site: {layer: entry}} or {site: packed}, as adds in `ops`.
+Result<void> parse_tier(const boost::json::value& value, Phase phase, const ParseContext& context,
+                        const std::string& path, std::vector<OpSpec>& ops);
+
+// One element of `steering` that has an "op".
+Result<void> parse_op_element(const boost::json::object& element, const ParseContext& context,
+                              const std::string& path, std::vector<OpSpec>& ops);
+Result<NamedRef> parse_named(const boost::json::value& value, const ParseContext& context,
+                             const std::string& path);
+
+Result<Selector> parse_selector(const boost::json::value& value, const std::string& path);
+
+}  // namespace rudder::steer

@@ -1,0 +1,385 @@
+// An element of `steering` with an "op": its points, vectors, parameters and gate.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <vector>
+
+#include "rudder/steer/parse_common.h"
+
+namespace rudder::steer {
+namespace {
+
+namespace json = boost::json;
+
+constexpr double kMaxThreshold = kMaxMagnitude * kMaxMagnitude;
+
+// The fields of an element besides those that every op has.
+struct OpFields {
+  OpName op;
+  std::array<std::string_view, 4> names;  // the first `required` of them are
+  size_t required;
+};
+constexpr std::array<OpFields, kNumOps> kFields = {{
+    {OpName::kPatch, {}, 0},
+    {OpName::kAblate, {}, 0},
+    {OpName::kMeanAblate, {"mean"}, 1},
+    {OpName::kOrthogonal, {"coefficient"}, 1},
+    {OpName::kSwap, {"target"}, 1},
+    {OpName::kRotate, {"target", "angle", "mode", "adaptive"}, 2},
+    {OpName::kAdd, {}, 0},
+    {OpName::kAddNorm, {}, 0},
+    {OpName::kAddRenorm, {"only_if_grew"}, 0},
+    {OpName::kClamp, {"lo", "hi"}, 0},
+    {OpName::kCap, {"hi"}, 1},
+    {OpName::kSet, {"value"}, 1},
+}};
+constexpr std::array<std::string_view, 7> kCommonFields = {"op",    "site",   "layers", "vector",
+                                                           "scale", "select", "gate"};
+
+Result<std::string_view> read_text(const json::object& object, std::string_view key,
+                                   const std::string& path) {
+  const json::value* value = member(object, key);
+  const json::string* text = value == nullptr ? nullptr : value->if_string();
+  if (text == nullptr) return invalid_field("a string is needed", join_path(path, key));
+  return std::string_view(text->data(), text->size());
+}
+
+Result<bool> read_bool(const json::object& object, std::string_view key, const std::string& path) {
+  const json::value* value = member(object, key);
+  if (value == nullptr) return false;
+  if (!value->is_bool()) return invalid_field("true or false is needed", join_path(path, key));
+  return value->get_bool();
+}
+
+Result<double> read_required(const json::object& object, std::string_view key,
+                             const std::string& path, double max_magnitude = kMaxMagnitude) {
+  const json::value* value = member(object, key);
+  if (value == nullptr) return invalid_field("a number is needed", join_path(path, key));
+  return read_number(*value, join_path(path, key), max_magnitude);
+}
+
+Result<double> read_optional(const json::object& object, std::string_view key, double absent,
+                             const std::string& path) {
+  return member(object, key) == nullptr ? Result<double>(absent) : read_required(object, key, path);
+}
+
+Result<tap::SiteRef> read_site(const json::object& object, const std::string& path) {
+  RUDDER_TRY(const std::string_view text, read_text(object, "site", path));
+  Result<tap::SiteRef> ref = tap::parse_site(text);
+  if (!ref) return invalid_field(ref.error().message, join_path(path, "site"));
+  return ref;
+}
+
+// "site" and "layers": a number, a list of different ones, or "all" that have the site.
+Result<std::vector<tap::Point>> read_points(const json::object& element,
+                                            const ParseContext& context, const std::string& path) {
+  RUDDER_TRY(const tap::SiteRef ref, read_site(element, path));
+  const std::string where = join_path(path, "layers");
+  const json::value* layers = member(element, "layers");
+  std::vector<tap::Point> points;
+  const auto add = [&](const json::value& value, const std::string& at) -> Result<void> {
+    RUDDER_TRY(const int32_t layer, read_int(value, at));
+    const tap::Point point = {layer, ref.site};
+    RUDDER_TRY_VOID(check_point(context.model, point, at));
+    if (std::ranges::find(points, point) != points.end()) {
+      return invalid_field(fmt::format("layer {} is given twice", layer), at);
+    }
+    points.push_back(point);
+    return {};
+  };
+  if (ref.layer >= 0) {
+    if (layers != nullptr) return invalid_field("the site names its layer already", where);
+    RUDDER_TRY_VOID(add(json::value(ref.layer), join_path(path, "site")));
+    return points;
+  }
+  if (layers == nullptr) return invalid_field("layers are needed: [i, ...] or \"all\"", where);
+  if (layers->is_string() && layers->get_string() == "all") {
+    for (int32_t layer = 0; layer < context.model.geometry.num_layers; ++layer) {
+      if (context.model.geometry.has({layer, ref.site})) points.push_back({layer, ref.site});
+    }
+    if (points.empty()) return invalid_field("no layer of this model has this site", where);
+    return points;
+  }
+  const json::array* list = layers->if_array();
+  if (list == nullptr) {
+    RUDDER_TRY_VOID(add(*layers, where));
+    return points;
+  }
+  if (list->empty()) return invalid_field("the list of layers is empty", where);
+  for (size_t i = 0; i < list->size(); ++i) {
+    RUDDER_TRY_VOID(add((*list)[i], fmt::format("{}[{}]", where, i)));
+  }
+  return points;
+}
+
+Result<Schedule> read_schedule(const json::value& value, const std::string& path) {
+  static constexpr std::array<std::string_view, 5> kRamp = {"kind", "begin", "end", "from", "to"};
+  const json::object* object = value.if_object();
+  if (object == nullptr) return invalid_field("an object is needed", path);
+  RUDDER_TRY(const std::string_view kind, read_text(*object, "kind", path));
+  if (kind != "ramp" && kind != "window") {
+    return invalid_field("one of \"ramp\", \"window\" is needed", join_path(path, "kind"));
+  }
+  const bool ramp = kind == "ramp";
+  RUDDER_TRY_VOID(check_keys(*object, std::span(kRamp).first(ramp ? 5 : 3),
+                             ramp ? "a ramp" : "a window", path));
+  Schedule schedule;
+  schedule.kind = ramp ? tap::ScheduleKind::kRamp : tap::ScheduleKind::kWindow;
+  schedule.end = tap::kNoEnd;
+  for (const auto& [key, border] :
+       {std::pair("begin", &schedule.begin), std::pair("end", &schedule.end)}) {
+    if (const json::value* number = member(*object, key)) {
+      RUDDER_TRY(*border, read_int(*number, join_path(path, key)));
+    }
+  }
+  if (schedule.begin < 0) {
+    return invalid_field("schedules count generated tokens from 0", join_path(path, "begin"));
+  }
+  if (schedule.end <= schedule.begin || (ramp && schedule.end == tap::kNoEnd)) {
+    return invalid_field("an end after the begin is needed", join_path(path, "end"));
+  }
+  if (ramp) {
+    RUDDER_TRY(schedule.from, read_required(*object, "from", path));
+    RUDDER_TRY(schedule.to, read_required(*object, "to", path));
+  }
+  return schedule;
+}
+
+class OpParser {
+ public:
+  OpParser(const json::object& element, const ParseContext& context, const std::string& path)
+      : element_(element), context_(context), path_(path) {}
+
+  Result<void> parse(std::vector<OpSpec>& ops) {
+    RUDDER_TRY_VOID(read_op());
+    RUDDER_TRY(points_, read_points(element_, context_, path_));
+    RUDDER_TRY_VOID(read_parameters());
+    RUDDER_TRY(spec_.scale, read_optional(element_, "scale", 1, path_));
+    if (const json::value* select = member(element_, "select")) {
+      RUDDER_TRY(spec_.select, parse_selector(*select, at("select")));
+    }
+    if (const json::value* gate = member(element_, "gate")) {
+      RUDDER_TRY_VOID(read_gate(*gate, at("gate")));
+    }
+    spec_.where = path_;
+    return place(ops);
+  }
+
+ private:
+  std::string at(std::string_view key) const { return join_path(path_, key); }
+
+  Result<void> read_op() {
+    RUDDER_TRY(const std::string_view name, read_text(element_, "op", path_));
+    const std::optional<OpName> op = find_op(name);
+    if (!op) {
+      std::vector<std::string_view> known;
+      for (const OpFields& fields : kFields) known.push_back(op_name(fields.op));
+      return invalid_field(fmt::format("unknown op '{}': one of {}", name, fmt::join(known, ", ")),
+                           at("op"));
+    }
+    spec_.op = *op;
+    const OpFields& fields = kFields[static_cast<size_t>(*op)];
+    std::vector<std::string_view> known(kCommonFields.begin(), kCommonFields.end());
+    for (const std::string_view field : fields.names) {
+      if (!field.empty()) known.push_back(field);
+    }
+    RUDDER_TRY_VOID(check_keys(element_, known, fmt::format("the op '{}'", name), path_));
+    for (size_t i = 0; i < fields.required; ++i) {
+      if (member(element_, fields.names[i]) == nullptr) {
+        return invalid_field(fmt::format("the op '{}' needs this field", name),
+                             at(fields.names[i]));
+      }
+    }
+    if (member(element_, "vector") == nullptr) {
+      return invalid_field(fmt::format("the op '{}' needs a vector", name), at("vector"));
+    }
+    return {};
+  }
+
+  Result<void> read_parameters() {
+    switch (spec_.op) {
+      case OpName::kMeanAblate:
+        if (!element_.at("mean").is_number()) return read_second("mean");
+        return read_into(spec_.parameter, "mean", kMaxThreshold);
+      case OpName::kOrthogonal:
+        return read_into(spec_.parameter, "coefficient");
+      case OpName::kSwap:
+        return read_second("target");
+      case OpName::kRotate:
+        RUDDER_TRY_VOID(read_into(spec_.parameter, "angle"));
+        RUDDER_TRY_VOID(read_into(spec_.adaptive, "adaptive"));
+        RUDDER_TRY_VOID(read_rotation_mode());
+        return read_second("target");
+      case OpName::kAddRenorm:
+        return read_into(spec_.only_if_grew, "only_if_grew");
+      case OpName::kClamp:
+      case OpName::kCap:
+        return read_bounds();
+      case OpName::kSet:
+        RUDDER_TRY_VOID(read_into(spec_.lo, "value", kMaxThreshold));
+        spec_.hi = spec_.lo;
+        return {};
+      case OpName::kPatch:
+      case OpName::kAblate:
+      case OpName::kAdd:
+      case OpName::kAddNorm:
+        return {};
+    }
+    return {};
+  }
+
+  Result<void> read_into(double& number, std::string_view key,
+                         double max_magnitude = kMaxMagnitude) {
+    RUDDER_TRY(number, read_required(element_, key, path_, max_magnitude));
+    return {};
+  }
+  Result<void> read_into(bool& flag, std::string_view key) {
+    RUDDER_TRY(flag, read_bool(element_, key, path_));
+    return {};
+  }
+
+  Result<void> read_second(std::string_view key) {
+    const auto name = json::string_view(key.data(), key.size());
+    RUDDER_TRY(second_, read_vectors(element_.at(name), points_, false, context_, at(key)));
+    has_second_ = true;
+    return {};
+  }
+
+  Result<void> read_rotation_mode() {
+    if (member(element_, "mode") == nullptr) return {};
+    RUDDER_TRY(const std::string_view mode, read_text(element_, "mode", path_));
+    if (mode != "to" && mode != "by") {
+      return invalid_field("one of \"to\", \"by\" is needed", at("mode"));
+    }
+    spec_.offset = mode == "by";
+    if (spec_.offset && spec_.adaptive) {
+      return invalid_field("a rotation by an angle is not adaptive", at("adaptive"));
+    }
+    if (spec_.offset && member(element_, "scale") != nullptr) {
+      return invalid_field("a rotation by an angle has no scale", at("scale"));
+    }
+    return {};
+  }
+
+  Result<void> read_bounds() {
+    for (const auto& [key, bound] : {std::pair("lo", &spec_.lo), std::pair("hi", &spec_.hi)}) {
+      if (const json::value* value = member(element_, key)) {
+        RUDDER_TRY(*bound, read_number(*value, at(key), kMaxThreshold));
+      }
+    }
+    if (member(element_, "lo") == nullptr && member(element_, "hi") == nullptr) {
+      return invalid_field("a clamp needs \"lo\", \"hi\" or both", at("lo"));
+    }
+    if (spec_.lo > spec_.hi) return invalid_field("lo is greater than hi", at("lo"));
+    return {};
+  }
+
+  Result<void> read_gate(const json::value& value, const std::string& path) {
+    static constexpr std::array<std::string_view, 3> kKeys = {"probe", "prompt_score", "schedule"};
+    const json::object* object = value.if_object();
+    if (object == nullptr || object->empty()) {
+      return invalid_field("an object with \"probe\", \"prompt_score\" or \"schedule\" is needed",
+                           path);
+    }
+    RUDDER_TRY_VOID(check_keys(*object, kKeys, "a gate", path));
+    const json::value* probe = member(*object, "probe");
+    const json::value* score = member(*object, "prompt_score");
+    if (probe != nullptr && score != nullptr) {
+      return invalid_field("a probe or a prompt's score, not both", path);
+    }
+    if (const json::value* schedule = member(*object, "schedule")) {
+      RUDDER_TRY(spec_.schedule, read_schedule(*schedule, join_path(path, "schedule")));
+    }
+    if (probe != nullptr) return read_probe(*probe, join_path(path, "probe"));
+    if (score != nullptr) return read_score(*score, join_path(path, "prompt_score"));
+    return {};
+  }
+
+  Result<void> read_probe(const json::value& value, const std::string& path) {
+    static constexpr std::array<std::string_view, 3> kKeys = {"vector", "threshold", "sharpness"};
+    RUDDER_TRY(probe_, read_gate_parts(value, points_, kKeys, path));
+    spec_.gate.kind = Gate::Kind::kProbe;
+    return {};
+  }
+
+  Result<void> read_score(const json::value& value, const std::string& path) {
+    static constexpr std::array<std::string_view, 5> kKeys = {"vector", "threshold", "sharpness",
+                                                              "site", "layer"};
+    const json::object* object = value.if_object();
+    if (object == nullptr) return invalid_field("an object is needed", path);
+    RUDDER_TRY(const tap::SiteRef ref, read_site(*object, path));
+    tap::Point& point = spec_.gate.point;
+    point = {ref.layer, ref.site};
+    if (const json::value* layer = member(*object, "layer")) {
+      if (ref.layer >= 0) {
+        return invalid_field("the site names its layer already", join_path(path, "layer"));
+      }
+      RUDDER_TRY(point.layer, read_int(*layer, join_path(path, "layer")));
+    } else if (ref.layer < 0) {
+      return invalid_field("a layer is needed", join_path(path, "layer"));
+    }
+    RUDDER_TRY_VOID(check_point(context_.model, point, join_path(path, "layer")));
+    RUDDER_TRY(const VectorsAtPoints vectors,
+               read_gate_parts(value, std::span(&point, 1), kKeys, path));
+    spec_.gate.vector = vectors.at(0);
+    spec_.gate.kind = Gate::Kind::kPromptScore;
+    return {};
+  }
+
+  Result<VectorsAtPoints> read_gate_parts(const json::value& value,
+                                          std::span<const tap::Point> points,
+                                          std::span<const std::string_view> keys,
+                                          const std::string& path) {
+    const json::object* object = value.if_object();
+    if (object == nullptr) return invalid_field("an object is needed", path);
+    RUDDER_TRY_VOID(check_keys(*object, keys, "a gate", path));
+    RUDDER_TRY(spec_.gate.threshold, read_required(*object, "threshold", path, kMaxThreshold));
+    if (member(*object, "sharpness") != nullptr) {
+      RUDDER_TRY(const double sharpness, read_required(*object, "sharpness", path));
+      spec_.gate.sharpness = sharpness;
+    }
+    const json::value* vector = member(*object, "vector");
+    if (vector == nullptr) return invalid_field("a vector is needed", join_path(path, "vector"));
+    return read_vectors(*vector, points, false, context_, join_path(path, "vector"));
+  }
+
+  // One op for each point.
+  Result<void> place(std::vector<OpSpec>& ops) {
+    const bool axes = spec_.op == OpName::kAblate;
+    RUDDER_TRY(const VectorsAtPoints vectors,
+               read_vectors(element_.at("vector"), points_, axes, context_, at("vector")));
+    if (axes) {
+      for (int64_t i = 1; i < vectors.rows.count; ++i) {
+        spec_.more_axes.push_back(vectors.rows.row(i));
+      }
+    }
+    for (size_t i = 0; i < points_.size(); ++i) {
+      OpSpec& spec = ops.emplace_back(spec_);
+      spec.point = points_[i];
+      spec.vector = vectors.at(i);
+      if (has_second_) spec.second = second_.at(i);
+      if (spec.gate.kind == Gate::Kind::kProbe) spec.gate.vector = probe_.at(i);
+    }
+    return {};
+  }
+
+  const json::object& element_;
+  const ParseContext& context_;
+  const std::string& path_;
+  OpSpec spec_;
+  std::vector<tap::Point> points_;
+  VectorsAtPoints second_;
+  VectorsAtPoints probe_;
+  bool has_second_ = false;
+};
+
+}  // namespace
+
+Result<void> parse_op_element(const json::object& element, const ParseContext& context,
+                              const std::string& path, std::vector<OpSpec>& ops) {
+  return OpParser(element, context, path).parse(ops);
+}
+
+}  // namespace rudder::steer

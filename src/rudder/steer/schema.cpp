@@ -1,0 +1,185 @@
+#include "rudder/steer/schema.h"
+
+namespace rudder::steer {
+namespace {
+
+constexpr std::string_view kSchema = R"json({
+"properties": {
+  "steering": {
+    "description": "Steering of this request: one element or a list of them.",
+    "oneOf": [
+      {"$ref": "#/components/schemas/SteeringElement"},
+      {"type": "array", "items": {"$ref": "#/components/schemas/SteeringElement"}}
+    ]
+  },
+  "steering_name": {
+    "description": "A registered steering module, by name or with a scale.",
+    "oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/SteeringModuleRef"}]
+  },
+  "steering_vectors": {
+    "description": "Vectors added at every token: {site: {layer: vector}} or {site: packed}.",
+    "$ref": "#/components/schemas/SteeringTier"
+  },
+  "prefill_steering_vectors": {
+    "description": "Vectors added at the tokens of the prompt, besides steering_vectors.",
+    "$ref": "#/components/schemas/SteeringTier"
+  },
+  "decode_steering_vectors": {
+    "description": "Vectors added at generated tokens, besides steering_vectors.",
+    "$ref": "#/components/schemas/SteeringTier"
+  }
+},
+"schemas": {
+  "SteeringElement": {
+    "oneOf": [
+      {"$ref": "#/components/schemas/SteeringModuleRef"},
+      {"$ref": "#/components/schemas/SteeringOp"}
+    ]
+  },
+  "SteeringModuleRef": {
+    "type": "object",
+    "required": ["name"],
+    "additionalProperties": false,
+    "properties": {
+      "name": {"type": "string"},
+      "scale": {"type": "number", "default": 1,
+                "description": "Multiplies the scales of the module's adds."}
+    }
+  },
+  "SteeringOp": {
+    "type": "object",
+    "required": ["op", "site", "vector"],
+    "additionalProperties": false,
+    "properties": {
+      "op": {"type": "string",
+             "enum": ["patch", "ablate", "mean_ablate", "orthogonal", "swap", "rotate", "add",
+                      "add_norm", "add_renorm", "clamp", "cap", "set"]},
+      "site": {"type": "string", "description": "resid_pre, attn_in, attn_out, resid_mid, mlp_in, mlp_act, mlp_out, resid_post or final_norm; also blocks.L.hook_<site> and <site>.L, which name the layer."},
+      "layers": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}},
+                           {"type": "string", "enum": ["all"]}]},
+      "vector": {"$ref": "#/components/schemas/SteeringVector"},
+      "scale": {"type": "number", "default": 1, "description": "s of the op's formula."},
+      "target": {"$ref": "#/components/schemas/SteeringVector"},
+      "mean": {"oneOf": [{"type": "number"}, {"$ref": "#/components/schemas/SteeringVector"}]},
+      "coefficient": {"type": "number"},
+      "angle": {"type": "number", "description": "Degrees."},
+      "mode": {"type": "string", "enum": ["to", "by"], "default": "to"},
+      "adaptive": {"type": "boolean", "default": false},
+      "only_if_grew": {"type": "boolean", "default": false},
+      "lo": {"type": "number"},
+      "hi": {"type": "number"},
+      "value": {"type": "number"},
+      "select": {"$ref": "#/components/schemas/SteeringSelector"},
+      "gate": {"$ref": "#/components/schemas/SteeringGate"}
+    }
+  },
+  "SteeringVector": {
+    "oneOf": [
+      {"type": "array", "items": {"type": "number"}},
+      {"type": "array", "items": {"type": "array", "items": {"type": "number"}},
+       "description": "A vector a layer; the axes of an ablation."},
+      {"type": "object", "required": ["dtype", "shape", "data"], "additionalProperties": false,
+       "properties": {
+         "dtype": {"type": "string", "enum": ["float32", "float16", "bfloat16"]},
+         "shape": {"type": "array", "items": {"type": "integer"}, "minItems": 1, "maxItems": 2},
+         "data": {"type": "string", "contentEncoding": "base64"}}},
+      {"type": "string", "description": "A module's vector at the same site and layer, or its only one."},
+      {"type": "object", "required": ["name"], "additionalProperties": false,
+       "properties": {"name": {"type": "string"}, "site": {"type": "string"},
+                      "layer": {"type": "integer"}}}
+    ]
+  },
+  "SteeringTier": {
+    "type": "object",
+    "additionalProperties": {
+      "oneOf": [
+        {"type": "object", "description": "By layer.",
+         "additionalProperties": {
+           "oneOf": [
+             {"$ref": "#/components/schemas/SteeringVector"},
+             {"type": "object", "required": ["vector"], "additionalProperties": false,
+              "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
+                             "scale": {"type": "number", "default": 1}}}]}},
+        {"type": "object", "required": ["dtype", "shape", "layer_indices", "data"],
+         "additionalProperties": false,
+         "properties": {
+           "dtype": {"type": "string", "enum": ["float32", "float16", "bfloat16"]},
+           "shape": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2},
+           "layer_indices": {"type": "array", "items": {"type": "integer"}},
+           "data": {"type": "string", "contentEncoding": "base64"},
+           "scales": {"type": "array", "items": {"type": "number"}}}}
+      ]
+    }
+  },
+  "SteeringWindow": {
+    "description": "[begin, end) or a list of such; null leaves a side open. In a prompt a negative number counts from its end.",
+    "type": "array"
+  },
+  "SteeringSelector": {
+    "type": "object",
+    "additionalProperties": false,
+    "properties": {
+      "phase": {"type": "string", "enum": ["all", "prefill", "decode"], "default": "all"},
+      "prompt": {"$ref": "#/components/schemas/SteeringWindow"},
+      "generation": {"$ref": "#/components/schemas/SteeringWindow"},
+      "roles": {"type": "array", "items": {"type": "string",
+                "enum": ["system", "user", "assistant", "reasoning"]}}
+    }
+  },
+  "SteeringGate": {
+    "type": "object",
+    "additionalProperties": false,
+    "properties": {
+      "probe": {"type": "object", "required": ["vector", "threshold"],
+                "additionalProperties": false,
+                "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
+                               "threshold": {"type": "number"},
+                               "sharpness": {"type": "number"}}},
+      "prompt_score": {"type": "object", "required": ["vector", "site", "threshold"],
+                       "additionalProperties": false,
+                       "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
+                                      "site": {"type": "string"}, "layer": {"type": "integer"},
+                                      "threshold": {"type": "number"},
+                                      "sharpness": {"type": "number"}}},
+      "schedule": {"oneOf": [
+        {"type": "object", "required": ["kind", "end", "from", "to"], "additionalProperties": false,
+         "properties": {"kind": {"type": "string", "enum": ["ramp"]},
+                        "begin": {"type": "integer", "default": 0}, "end": {"type": "integer"},
+                        "from": {"type": "number"}, "to": {"type": "number"}}},
+        {"type": "object", "required": ["kind"], "additionalProperties": false,
+         "properties": {"kind": {"type": "string", "enum": ["window"]},
+                        "begin": {"type": "integer", "default": 0}, "end": {"type": "integer"}}}]}
+    }
+  }
+},
+"examples": {
+  "patch": {"steering": {"op": "patch", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"prompt": [-1, null]}}},
+  "ablate": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [0.5, -1, 0.25, 2]}},
+  "ablate_subspace": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [[0.5, -1, 0.25, 2], [1, 0, 0, 1]]}},
+  "mean_ablate": {"steering": {"op": "mean_ablate", "site": "resid_post", "layers": [8, 9], "vector": [0.5, -1, 0.25, 2], "mean": 0.75}},
+  "orthogonal": {"steering": {"op": "orthogonal", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "coefficient": 1.75}},
+  "swap": {"steering": {"op": "swap", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "target": [1, 0, 0, 1]}},
+  "rotate": {"steering": {"op": "rotate", "site": "resid_mid", "layers": "all", "vector": [0.5, -1, 0.25, 2], "target": [1, 0, 0, 1], "angle": 200, "adaptive": true}},
+  "add": {"steering": {"op": "add", "site": "resid_post", "layers": [10, 11], "vector": [0.5, -1, 0.25, 2], "scale": 4}},
+  "add_norm": {"steering": {"op": "add_norm", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "scale": 0.1}},
+  "add_renorm": {"steering": {"op": "add_renorm", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "scale": 4}},
+  "clamp": {"steering": {"op": "clamp", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "lo": -1, "hi": 1}},
+  "cap": {"steering": {"op": "cap", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "hi": 3}},
+  "set": {"steering": {"op": "set", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "value": 6}},
+  "probe_gate": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "gate": {"probe": {"vector": [1, 0, 0, 1], "threshold": 0.3, "sharpness": 4}}}},
+  "prompt_score_gate": {"steering": {"op": "add", "site": "resid_post", "layers": 12, "vector": [0.5, -1, 0.25, 2], "gate": {"prompt_score": {"vector": [1, 0, 0, 1], "site": "resid_post", "layer": 6, "threshold": 0.3}}}},
+  "ramp": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"phase": "decode"}, "gate": {"schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}}},
+  "windows": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"prompt": [[0, 4], [-1, null]], "generation": [0, 16]}}},
+  "roles": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"roles": ["user", "assistant"]}}},
+  "tiers": {"steering_vectors": {"resid_post": {"10": [0.5, -1, 0.25, 2]}}, "decode_steering_vectors": {"resid_mid": {"11": {"vector": [1, 0, 0, 1], "scale": -2}}}},
+  "packed": {"steering_vectors": {"resid_post": {"dtype": "float32", "shape": [2, 4], "layer_indices": [10, 11], "data": "AAAAPwAAgL8AAIA+AAAAQAAAgD8AAAAAAAAAAAAAgD8=", "scales": [1, 0.5]}}}
+}
+})json";
+
+}  // namespace
+
+std::string_view steering_schema() {
+  return kSchema;
+}
+
+}  // namespace rudder::steer
