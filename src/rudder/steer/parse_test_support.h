@@ -1,0 +1,62 @@
+// A model of hidden size 4, and the way from a body's text to its config. Tests only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "rudder/base/json.h"
+#include "rudder/steer/parse.h"
+#include "rudder/steer/test_support.h"
+
+namespace rudder::steer {
+
+inline constexpr std::string_view kV = "[0.5, -1, 0.25, 2]";
+
+// Hidden 4, 16 layers, mlp width 6; the last layer alone has final_norm.
+inline Model small_model() {
+  Model model = test_model();
+  model.geometry.num_layers = 16;
+  model.geometry.hidden = 4;
+  model.geometry.mlp_width.assign(16, 6);
+  model.geometry.sites.assign(16, 0xff);
+  model.geometry.sites.back() = 0x1ff;
+  return model;
+}
+
+class OneName final : public Names {
+ public:
+  void set(std::string name, std::shared_ptr<const Config> config) {
+    configs_[std::move(name)] = std::move(config);
+  }
+  std::shared_ptr<const Config> find(std::string_view name) const override {
+    const auto found = configs_.find(std::string(name));
+    return found == configs_.end() ? nullptr : found->second;
+  }
+
+ private:
+  std::map<std::string, std::shared_ptr<const Config>> configs_;
+};
+
+inline boost::json::object object_of(std::string_view text) {
+  auto value = parse_json(text, "test");
+  EXPECT_TRUE(value.has_value()) << text;
+  return value->as_object();
+}
+
+inline Result<ParsedSteering> parse(std::string_view body, const Names& names = OneName()) {
+  return parse_steering(object_of(body), small_model(), names);
+}
+
+inline Result<std::shared_ptr<const Config>> config_of(std::string_view body) {
+  auto parsed = parse(body);
+  if (!parsed) return tl::unexpected<Error>(parsed.error());
+  return Config::build(std::make_shared<const Model>(small_model()), parsed->ops);
+}
+
+}  // namespace rudder::steer
