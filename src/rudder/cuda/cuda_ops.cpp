@@ -24,6 +24,7 @@
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/stream.h"
+#include "rudder/cuda/tap_params.h"
 #include "rudder/cuda/uploader.h"
 
 namespace rudder::cuda {
@@ -89,6 +90,7 @@ class CudaOps final : public ops::Ops {
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings);
   ~CudaOps() override {
     cudaStreamSynchronize(stream_->handle());  // before the memory goes
+    cudaStreamSynchronize(aside_->handle());
   }
   CudaOps(const CudaOps&) = delete;
   CudaOps& operator=(const CudaOps&) = delete;
@@ -128,6 +130,7 @@ class CudaOps final : public ops::Ops {
   void copy_out(const View& staging, const View& device) override {
     copy("copy_out", staging, device, cudaMemcpyDeviceToHost);
   }
+  void copy_out_aside(const View& staging, const View& device, ops::Event& done) override;
 
   std::unique_ptr<ops::Event> make_event() override { return std::make_unique<CudaEvent>(status_); }
   void record(ops::Event& event) override {
@@ -194,11 +197,14 @@ class CudaOps final : public ops::Ops {
   void sample(const ops::SampleArgs& args) override;
 
  private:
-  CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream)
+  CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream,
+          std::unique_ptr<Stream> aside)
       : settings_(settings),
         info_(std::move(info)),
         stream_(std::move(stream)),
+        aside_(std::move(aside)),
         status_("0"),
+        here_(status_),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
         attention_(memory_, stream_->handle(), info_.num_sms) {}
@@ -252,7 +258,9 @@ class CudaOps final : public ops::Ops {
   const CudaOpsSettings settings_;
   const DeviceInfo info_;
   const std::unique_ptr<Stream> stream_;
+  const std::unique_ptr<Stream> aside_;  // of copies that nothing on stream_ waits for
   DeviceStatus status_;
+  CudaEvent here_;  // where stream_ is when such a copy is asked for
   DeviceMemory memory_;
   Uploader uploader_;
   AttentionLayers attention_;
@@ -278,11 +286,13 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
   RUDDER_TRY(DeviceInfo info, open_device());
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
+  RUDDER_TRY(std::unique_ptr<Stream> aside, Stream::make());
   const PolicyIdentity identity{info.name, info.driver, static_cast<int64_t>(api->version()),
                                 kOwnKernelsVersion};
   log_info("{}, {} multiprocessors, driver {}, cuBLASLt {}", info.name, info.num_sms, info.driver,
            identity.library);
-  std::unique_ptr<CudaOps> ops(new CudaOps(settings, std::move(info), std::move(stream)));
+  std::unique_ptr<CudaOps> ops(
+      new CudaOps(settings, std::move(info), std::move(stream), std::move(aside)));
   RUDDER_TRY(ops->linear_,
              Linear::make(*api, {settings.linear_dtype, settings.policy_path, settings.tune},
                           identity, ops->memory_, ops->stream(), ops->status_));
@@ -342,6 +352,22 @@ void CudaOps::advance_step(const ops::AdvanceStepArgs& args) {
          [&] { return launch_advance_step(params, stream()); });
 }
 
+// here_ is recorded anew while an earlier copy may still wait for it: a wait is for the record that
+// it found.
+void CudaOps::copy_out_aside(const View& staging, const View& device, ops::Event& done) {
+  RUDDER_CHECK(!is_capturing_, "copy_out_aside in a capture");
+  RUDDER_CHECK(staging.bytes() == device.bytes(), "copy_out_aside of {} bytes to {}",
+               device.bytes(), staging.bytes());
+  record(here_);
+  launch("copy_out_aside", {&device}, [&] {
+    const cudaError_t error = here_.hold(aside_->handle());
+    if (error != cudaSuccess || device.bytes() == 0) return error;
+    return cudaMemcpyAsync(staging.data, device.data, device.bytes(), cudaMemcpyDeviceToHost,
+                           aside_->handle());
+  });
+  static_cast<CudaEvent&>(done).record(aside_->handle());
+}
+
 void CudaOps::embed(const ops::EmbedArgs& args) {
   const View& table = args.tied != nullptr ? cuda_weight(*args.tied).weight : args.table;
   if (table.dtype == DType::kF8E4M3) {
@@ -381,8 +407,10 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   params.hidden = args.x.shape[1];
   params.out = args.out.data;
   params.out_scale = pointer<float>(args.out_scale);
-  launch("residual_norm", {&args.x, &args.out},
-         [&] { return launch_residual_norm(params, stream()); });
+  launch("residual_norm", {&args.x, &args.out}, [&] {
+    if (!is_tapped(args)) return launch_residual_norm(params, stream());
+    return launch_tapped_residual_norm(params, tap_params(args), stream());
+  });
 }
 
 void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
@@ -429,7 +457,10 @@ void CudaOps::gated_act(const ops::GatedActArgs& args) {
   if (unscaled_.scales.bias == nullptr && takes_scales(params)) {
     params.x_scales = take_scales(args.x);
   }
-  launch("gated_act", {&args.x, &args.out}, [&] { return launch_gated_act(params, stream()); });
+  launch("gated_act", {&args.x, &args.out}, [&] {
+    if (!is_tapped(args)) return launch_gated_act(params, stream());
+    return launch_tapped_gated_act(params, tap_params(args), stream());
+  });
 }
 
 void CudaOps::quantise(const ops::QuantiseArgs& args) {

@@ -33,6 +33,10 @@ void CudaEvent::record(cudaStream_t stream) {
   if (handle_ != nullptr) status_.check(cudaEventRecord(handle_, stream), "record");
 }
 
+cudaError_t CudaEvent::hold(cudaStream_t stream) {
+  return cudaStreamWaitEvent(stream, handle_, 0);
+}
+
 Result<std::unique_ptr<CudaGraph>> end_capture(cudaStream_t stream) {
   cudaGraph_t graph = nullptr;
   RUDDER_CUDA_TRY(cudaStreamEndCapture(stream, &graph), "end_capture", "");

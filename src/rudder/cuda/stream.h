@@ -39,6 +39,8 @@ class CudaEvent final : public ops::Event {
   Result<void> wait() override;
   bool done() override;
   void record(cudaStream_t stream);
+  // What is enqueued on `stream` from now on waits for what was recorded last.
+  cudaError_t hold(cudaStream_t stream);
 
  private:
   DeviceStatus& status_;

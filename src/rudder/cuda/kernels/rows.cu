@@ -2,7 +2,7 @@
 
 #include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
-#include "rudder/cuda/kernels/product_scales.cuh"
+#include "rudder/cuda/kernels/row_block.cuh"
 
 namespace rudder::cuda {
 namespace {
@@ -40,33 +40,6 @@ __global__ void __launch_bounds__(kFlatThreads) gather_rows_kernel(const GatherR
                       load_run<kAligned>(from, left));
 }
 
-// One block a row; thread t has the runs t, t + threads, ... of it.
-__device__ int row_column(int run) {
-  return (run * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * kRun;
-}
-constexpr int kMaxRowThreads = 1024;
-
-// Quantises a row that the block's registers hold; values past the end are zero.
-template <int kRuns, bool kAligned>
-__device__ void store_row_fp8(const Floats (&x)[kRuns], int64_t row, int width, void* out,
-                              float* out_scale, float* scratch) {
-  float highest = 0.0f;
-#pragma unroll
-  for (const Floats& run : x) {
-#pragma unroll
-    for (const float v : run.v) highest = fmaxf(highest, fabsf(v));
-  }
-  highest = block_max(highest, scratch);
-  const Fp8RowScale scale(highest);
-  if (threadIdx.x == 0) out_scale[row] = scale.value();
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    const int i = row_column(r);
-    store_run_fp8<kAligned>(static_cast<uint8_t*>(out) + row * width + i, width - i,
-                            scale.stored(x[r]));
-  }
-}
-
 template <int kRuns, bool kAligned>
 __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const QuantiseParams p) {
   __shared__ float scratch[32];
@@ -82,40 +55,6 @@ __global__ void __launch_bounds__(kMaxRowThreads) quantise_kernel(const Quantise
   store_row_fp8<kRuns, kAligned>(x, blockIdx.x, static_cast<int>(p.width), p.out, p.out_scale,
                                  scratch);
 }
-
-// 1 / sqrt(mean(x^2) + eps) of a row in registers.
-template <int kRuns, typename Run>
-__device__ float inverse_rms(const Run (&x)[kRuns], int width, float eps, float* scratch) {
-  float squares = 0.0f;
-#pragma unroll
-  for (const Run& run : x) {
-    const Floats f = unpack(run);
-#pragma unroll
-    for (const float v : f.v) squares = fmaf(v, v, squares);
-  }
-  const float mean = block_sum(squares, scratch) / static_cast<float>(width);
-  return 1.0f / sqrtf(mean + eps);
-}
-
-// What the kernel that writes fp8 has of delta: a product of fp8 values may come without its
-// scales.
-template <bool kFp8>
-struct DeltaRun {
-  using Type = Packed;
-  template <bool kAligned>
-  __device__ static Type load(const ResidualNormParams& p, int64_t row, int i, int left) {
-    return load_run<kAligned>(static_cast<const Bf16*>(p.delta) + row * p.hidden + i, left);
-  }
-};
-template <>
-struct DeltaRun<true> {
-  using Type = Floats;
-  template <bool kAligned>
-  __device__ static Type load(const ResidualNormParams& p, int64_t row, int i, int left) {
-    const Packed stored = DeltaRun<false>::load<kAligned>(p, row, i, left);
-    return load_scales<kAligned>(p.delta_scales, row, i, left).applied_to(unpack(stored));
-  }
-};
 
 // x as it is to be normed: with delta added, stored and rounded.
 template <int kRuns, bool kAligned, bool kFp8>
@@ -135,14 +74,9 @@ __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float
     const int i = row_column(r);
     Floats branch = unpack(delta[r]);
     if (p.delta_norm != nullptr) {
-      const Floats weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) branch.v[j] = branch.v[j] * inverse * weight.v[j];
+      branch = normed_run(branch, inverse, load_floats<kAligned>(p.delta_norm + i, hidden - i));
     }
-    Floats sum = unpack(x[r]);
-#pragma unroll
-    for (int j = 0; j < kRun; ++j) sum.v[j] += branch.v[j];
-    x[r] = pack(sum);
+    x[r] = pack(sum_run(unpack(x[r]), branch));
     store_run<kAligned>(static_cast<Bf16*>(p.x) + row + i, hidden - i, x[r]);
   }
 }
@@ -178,10 +112,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
     Floats run = unpack(x[r]);
-    if (p.norm != nullptr) {
-#pragma unroll
-      for (int j = 0; j < kRun; ++j) run.v[j] = run.v[j] * inverse * weight[r].v[j];
-    }
+    if (p.norm != nullptr) run = normed_run(run, inverse, weight[r]);
     if constexpr (kFp8) {
       y[r] = run;
     } else {
@@ -191,29 +122,6 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
   if constexpr (kFp8) {
     store_row_fp8<kRuns, kAligned>(y, blockIdx.x, hidden, p.out, p.out_scale, scratch[2]);
   }
-}
-
-template <int kRunsOfThis, bool kAlignedOfThis>
-struct RowShape {
-  static constexpr int kRuns = kRunsOfThis;
-  static constexpr bool kAligned = kAlignedOfThis;
-};
-
-// Calls launch(RowShape, threads) for the fewest runs a thread, of at most kMaxRuns, that a block
-// of a row can have. One shape serves the rows that are not aligned.
-template <int kMaxRuns, typename Launch>
-cudaError_t for_row_shape(int64_t width, bool aligned, Launch launch) {
-  constexpr int kOddRuns = kMaxRuns / 2;
-  const int64_t runs = (width + kRun - 1) / kRun;
-  const int64_t max_runs = int64_t{aligned ? kMaxRuns : kOddRuns} * kMaxRowThreads;
-  if (runs > max_runs) return cudaErrorInvalidValue;
-  const auto threads = [runs](int per_thread) {
-    return static_cast<unsigned>((runs + per_thread * 32 - 1) / (per_thread * 32) * 32);
-  };
-  if (!aligned) return launch(RowShape<kOddRuns, false>{}, threads(kOddRuns));
-  if (runs <= 512) return launch(RowShape<1, true>{}, threads(1));
-  if (runs <= 2 * kMaxRowThreads) return launch(RowShape<2, true>{}, threads(2));
-  return launch(RowShape<kMaxRuns, true>{}, threads(kMaxRuns));
 }
 
 __global__ void __launch_bounds__(kFlatThreads)
@@ -264,9 +172,7 @@ cudaError_t launch_quantise(const QuantiseParams& p, cudaStream_t stream) {
 
 cudaError_t launch_residual_norm(const ResidualNormParams& p, cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
-  const bool aligned = p.hidden % kRun == 0 && is_aligned(p.x) && is_aligned(p.delta) &&
-                       is_aligned(p.delta_norm) && is_aligned(p.norm) && is_aligned(p.out) &&
-                       is_aligned(p.delta_scales.column) && is_aligned(p.delta_scales.bias);
+  const bool aligned = is_aligned_residual(p);
   if (p.delta_scales.row != nullptr && p.out_scale == nullptr) return cudaErrorInvalidValue;
   return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
     const auto kernel = p.out_scale != nullptr

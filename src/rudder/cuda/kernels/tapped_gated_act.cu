@@ -1,0 +1,173 @@
+// The gated activation with taps (tapped_rows.h). A cluster has a row in its registers, a run a
+// thread, as gated_act.cu has for fp8: a program's sums are over the cluster, and a row without one
+// needs no exchange that its way out does not need. Rows of bf16 are spread over the same blocks.
+#include "rudder/cuda/kernels/gated_act.cuh"
+#include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/tapped_rows.h"
+#include "rudder/cuda/kernels/taps.cuh"
+
+namespace rudder::cuda {
+namespace {
+
+// A row is one cluster's: thread t of block b has the run b * threads + t of it.
+class ClusterTeam {
+ public:
+  // As HighestShared: what the blocks tell each other, for two sums in turn.
+  struct Shared {
+    TapSums of_warp[32];
+    float of_block[2][kMaxCluster][4];  // zeros past the cluster's size
+    uint64_t told[2];
+  };
+  static_assert(sizeof(TapSums) == 4 * sizeof(float));
+
+  __device__ explicit ClusterTeam(Shared& shared) : shared_(shared) {}
+
+  // Before cluster_arrive().
+  __device__ void init() {
+    for (unsigned i = threadIdx.x; i < 2 * kMaxCluster * 4; i += blockDim.x) {
+      (&shared_.of_block[0][0][0])[i] = 0.0f;
+    }
+    if (threadIdx.x == 0) {
+      for (uint64_t& barrier : shared_.told) barrier_init(shared_address(&barrier), 1);
+      barrier_init_fence();
+    }
+    __syncthreads();
+  }
+
+  __device__ int first_column() const {
+    return static_cast<int>(cluster_rank() * blockDim.x + threadIdx.x) * kRun;
+  }
+  __device__ int column_stride() const { return 0; }
+  __device__ bool is_leader() const { return cluster_rank() == 0 && threadIdx.x == 0; }
+
+  // Over all threads of the cluster, to every thread, in an order that their number alone decides.
+  __device__ TapSums sum(TapSums sums, const WantedTapSums& wanted) {
+    const unsigned n = n_++;
+    const unsigned lane = threadIdx.x % 32;
+    sums = wanted.warp_sums(sums);
+    if (lane == 0) shared_.of_warp[threadIdx.x / 32] = sums;
+    __syncthreads();
+    const uint32_t told = shared_address(&shared_.told[n % 2]);
+    if (threadIdx.x < 32) {
+      const uint32_t ranks = cluster_size();
+      if (lane == 0) barrier_expect(told, ranks * static_cast<uint32_t>(sizeof(TapSums)));
+      sums = wanted.warp_sums(lane < blockDim.x / 32 ? shared_.of_warp[lane] : TapSums{});
+      // Four lanes a block, one sum each.
+      const uint32_t rank = lane / 4;
+      const uint32_t part = lane % 4;
+      const float value = part == 0   ? sums.p
+                          : part == 1 ? sums.p2
+                          : part == 2 ? sums.gate
+                                      : sums.squares;
+      const uint32_t place = shared_address(&shared_.of_block[n % 2][cluster_rank()][part]);
+      if (rank < ranks) {
+        store_to_rank(shared_of_rank(place, rank), value, shared_of_rank(told, rank));
+      }
+    }
+    barrier_wait(told, n / 2 % 2);
+    TapSums all = {};
+#pragma unroll
+    for (int rank = 0; rank < kMaxCluster; ++rank) {
+      const auto& of_block = shared_.of_block[n % 2][rank];
+      all.p += of_block[0];
+      all.p2 += of_block[1];
+      all.gate += of_block[2];
+      all.squares += of_block[3];
+    }
+    return all;
+  }
+
+ private:
+  Shared& shared_;
+  unsigned n_ = 0;
+};
+static_assert(kMaxCluster * 4 == 32);
+
+// Into bf16 rows may be wider: blocks of more threads.
+template <bool kFp8>
+constexpr int kMaxThreads = kFp8 ? kMaxGatedThreads : 1024;
+static_assert(int64_t{kMaxCluster} * kMaxThreads<false> * kRun >= kMaxTappedWidth);
+
+template <bool kAligned, bool kFp8, bool kScaled>
+__global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
+    tapped_gated_act_kernel(const __grid_constant__ GatedActParams p,
+                            const __grid_constant__ TapParams<1> tap_params) {
+  using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned>;
+  extern __shared__ float4 fetched[];
+  __shared__ alignas(16) HighestShared highest;
+  __shared__ alignas(16) ClusterTeam::Shared team_shared;
+  __shared__ typename Taps::Shared taps_shared;
+  const unsigned ranks = cluster_size();
+  const auto rows = static_cast<unsigned>(p.rows);
+  const unsigned stride = gridDim.x / ranks;
+  unsigned row = blockIdx.x / ranks;
+  ClusterTeam team(team_shared);
+  Taps taps(tap_params, team, taps_shared, fetched, p.width);
+  taps.load(row);
+  const int i = team.first_column();
+  const int left = static_cast<int>(p.width) - i;
+  GatedScales scales = {};
+  if constexpr (kScaled) {
+    scales.gate = load_floats<kAligned>(p.x_scales.column + i, left);
+    scales.up = load_floats<kAligned>(p.x_scales.column + p.width + i, left);
+  }
+  if constexpr (kFp8) init_highest(highest);
+  team.init();
+  cluster_arrive();
+  taps.look_up(row);
+  dependency_wait();
+  dependency_trigger();
+  GatedRun run = load_gated<kAligned>(p, row, i);
+  cluster_wait();
+  for (unsigned n = 0; row < rows; ++n) {
+    const unsigned next = row + stride;
+    Floats y[1] = {gated<kScaled>(run, scales, p.activation)};
+    if (next < rows) run = load_gated<kAligned>(p, next, i);
+    taps.at(0, y);
+    if (next < rows) taps.load(next);
+    if constexpr (kFp8) {
+      tell_highest(y[0], n, highest);
+      const Fp8RowScale scale(hear_highest(n, highest));
+      if (i == 0) p.out_scale[row] = scale.value();
+      store_run_fp8<kAligned>(static_cast<uint8_t*>(p.out) + int64_t{row} * p.width + i, left,
+                              scale.stored(y[0]));
+    } else {
+      store_run<kAligned>(static_cast<Bf16*>(p.out) + int64_t{row} * p.width + i, left, pack(y[0]));
+    }
+    row = next;
+    if (row < rows) taps.look_up(row);
+  }
+}
+
+template <bool kFp8, bool kScaled>
+cudaError_t launch_kind(const GatedActParams& p, const TapParams<1>& taps, bool aligned,
+                        cudaStream_t stream) {
+  const auto kernel = aligned ? tapped_gated_act_kernel<true, kFp8, kScaled>
+                              : tapped_gated_act_kernel<false, kFp8, kScaled>;
+  const GatedGrid grid = gated_grid(p);
+  const size_t bytes = tap_vector_bytes(1, grid.threads);
+  const cudaError_t error = allow_shared(kernel, bytes);
+  if (error != cudaSuccess) return error;
+  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), bytes,
+                            grid.cluster, stream, p, taps);
+}
+
+}  // namespace
+
+cudaError_t launch_tapped_gated_act(const GatedActParams& p, const TapParams<1>& taps,
+                                    cudaStream_t stream) {
+  if (p.rows == 0 || p.width == 0) return cudaSuccess;
+  const bool is_fp8 = p.out_scale != nullptr;
+  const bool is_scaled = p.x_scales.row != nullptr;
+  if (p.width > (is_fp8 ? kMaxQuantisedWidth : kMaxTappedWidth) ||
+      (is_scaled && !takes_scales(p)) || !are_tables_aligned(taps.table)) {
+    return cudaErrorInvalidValue;
+  }
+  const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out) &&
+                       is_aligned(p.x_scales.column) && are_rows_aligned(taps.table);
+  if (!is_fp8) return launch_kind<false, false>(p, taps, aligned, stream);
+  return is_scaled ? launch_kind<true, true>(p, taps, aligned, stream)
+                   : launch_kind<true, false>(p, taps, aligned, stream);
+}
+
+}  // namespace rudder::cuda

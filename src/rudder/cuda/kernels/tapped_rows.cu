@@ -1,0 +1,159 @@
+// The residual norm with taps (tapped_rows.h): a block has a row, as in rows.cu, and in fp32
+// between its sum and its rounding.
+#include "rudder/cuda/kernels/tapped_rows.h"
+
+#include "rudder/cuda/kernels/launch.h"
+#include "rudder/cuda/kernels/row_block.cuh"
+#include "rudder/cuda/kernels/taps.cuh"
+
+namespace rudder::cuda {
+namespace {
+
+// Up to this many rows, all blocks are on the device at once and begin before the kernel ahead of
+// them ends: programs are looked up meanwhile. Of more rows, most blocks begin late: their rows are
+// fetched first.
+constexpr int64_t kEarlyRows = 264;
+constexpr int kSmallBlock = 512;
+
+template <int kRuns, bool kAligned>
+__device__ void load_row(const void* from, int64_t row, int width, Packed (&to)[kRuns]) {
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    to[r] = load_run<kAligned>(static_cast<const Bf16*>(from) + row * width + i, width - i);
+  }
+}
+template <int kRuns, bool kAligned>
+__device__ void store_row(void* to, int64_t row, int width, const Packed (&from)[kRuns]) {
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    store_run<kAligned>(static_cast<Bf16*>(to) + row * width + i, width - i, from[r]);
+  }
+}
+
+// The branch as it is added, before taps.
+template <int kRuns, bool kAligned, bool kFp8>
+__device__ void load_branch(const ResidualNormParams& p, int64_t row, Floats (&to)[kRuns],
+                            float* scratch) {
+  const int hidden = static_cast<int>(p.hidden);
+  typename DeltaRun<kFp8>::Type delta[kRuns];
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
+  }
+  const float inverse =
+      p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    to[r] = unpack(delta[r]);
+    if (p.delta_norm == nullptr) continue;
+    to[r] = normed_run(to[r], inverse, load_floats<kAligned>(p.delta_norm + i, hidden - i));
+  }
+}
+
+template <int kRuns, bool kAligned>
+__device__ void load_norm(const ResidualNormParams& p, Floats (&to)[kRuns]) {
+  if (p.norm == nullptr) return;
+  const int hidden = static_cast<int>(p.hidden);
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    const int i = row_column(r);
+    to[r] = load_floats<kAligned>(p.norm + i, hidden - i);
+  }
+}
+
+// A thread reads and writes the same elements, so that delta may be out.
+template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads>
+__global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 1)
+    tapped_residual_norm_kernel(const __grid_constant__ ResidualNormParams p,
+                                const __grid_constant__ TapParams<kResidualPoints> tap_params,
+                                const bool is_early) {
+  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned>;
+  extern __shared__ float4 fetched[];
+  __shared__ float scratch[3][32];
+  __shared__ BlockTeam::Shared team_shared;
+  __shared__ typename Taps::Shared taps_shared;
+  const int hidden = static_cast<int>(p.hidden);
+  const auto row = static_cast<int>(blockIdx.x);
+  BlockTeam team(team_shared);
+  Taps taps(tap_params, team, taps_shared, fetched, hidden);
+  taps.load(row);
+  // A large block has no registers for the weights of the norm while programs run, nor for rows
+  // while they are looked up.
+  constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
+  Floats norm[kRuns] = {};
+  if constexpr (kIsSmall) load_norm<kRuns, kAligned>(p, norm);
+  if (!kIsSmall || is_early) taps.look_up(row);
+  dependency_wait();
+  dependency_trigger();
+  Packed x[kRuns];
+  load_row<kRuns, kAligned>(p.x, row, hidden, x);
+  Floats h[kRuns] = {};
+  if (p.delta != nullptr) load_branch<kRuns, kAligned, kFp8>(p, row, h, scratch[0]);
+  if (kIsSmall && !is_early) taps.look_up(row);
+  if (p.delta != nullptr) {
+    taps.at(kDeltaPoint, h);
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) h[r] = sum_run(unpack(x[r]), h[r]);
+  } else {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) h[r] = unpack(x[r]);
+  }
+  taps.at_both(kFirstXPoint, h);
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) x[r] = pack(h[r]);
+  if (p.delta != nullptr || taps.is_active()) store_row<kRuns, kAligned>(p.x, row, hidden, x);
+  if (p.out == nullptr) return;
+  if constexpr (!kIsSmall) load_norm<kRuns, kAligned>(p, norm);
+  const float inverse = p.norm == nullptr ? 1.0f : inverse_rms(x, hidden, p.eps, scratch[1]);
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    h[r] = unpack(x[r]);
+    if (p.norm != nullptr) h[r] = normed_run(h[r], inverse, norm[r]);
+  }
+  taps.at(kOutPoint, h);
+  if constexpr (kFp8) {
+    store_row_fp8<kRuns, kAligned>(h, blockIdx.x, static_cast<int>(p.hidden), p.out, p.out_scale,
+                                   scratch[2]);
+  } else {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) x[r] = pack(h[r]);
+    store_row<kRuns, kAligned>(p.out, row, hidden, x);
+  }
+}
+
+template <int kRuns, bool kAligned, int kMaxThreads>
+cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualPoints>& taps,
+                         unsigned threads, cudaStream_t stream) {
+  const auto kernel = p.out_scale != nullptr
+                          ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads>
+                          : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads>;
+  const size_t bytes = tap_vector_bytes(kRuns, threads);
+  const cudaError_t error = allow_shared(kernel, bytes);
+  if (error != cudaSuccess) return error;
+  return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, stream, p,
+                    taps, p.rows <= kEarlyRows);
+}
+
+}  // namespace
+
+cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
+                                        const TapParams<kResidualPoints>& taps,
+                                        cudaStream_t stream) {
+  if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
+  if (!are_tables_aligned(taps.table) ||
+      (p.delta_scales.row != nullptr && p.out_scale == nullptr)) {
+    return cudaErrorInvalidValue;
+  }
+  const bool aligned = is_aligned_residual(p) && are_rows_aligned(taps.table);
+  return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
+    using Shape = decltype(shape);
+    constexpr int kMaxThreads = Shape::kAligned && Shape::kRuns == 1 ? kSmallBlock : kMaxRowThreads;
+    return launch_shape<Shape::kRuns, Shape::kAligned, kMaxThreads>(p, taps, threads, stream);
+  });
+}
+
+}  // namespace rudder::cuda

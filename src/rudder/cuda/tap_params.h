@@ -1,0 +1,16 @@
+// The taps of an op as its kernel takes them: pointers instead of views. Called by CudaOps.
+#pragma once
+
+#include "rudder/cuda/kernels/tapped_rows.h"
+#include "rudder/ops/args.h"
+
+namespace rudder::cuda {
+
+// Whether any of an op's points is tapped; if not, it runs the plain kernel.
+bool is_tapped(const ops::ResidualNormArgs& args);
+TapParams<kResidualPoints> tap_params(const ops::ResidualNormArgs& args);
+
+bool is_tapped(const ops::GatedActArgs& args);
+TapParams<1> tap_params(const ops::GatedActArgs& args);
+
+}  // namespace rudder::cuda
