@@ -1,0 +1,318 @@
+// Times residual_norm and gated_act with taps against the plain ones on a device. A program of its
+// own, so that it runs on a bare machine with a GPU. Each figure is of a captured graph of kCalls
+// calls at as many points, whose vectors the L2 cache does not hold when it begins; the modes take
+// turns, and a figure is the median of all rounds.
+// taps_bench [rounds]
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rudder/cuda/kernels/tapped_rows.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kCalls = 64;
+constexpr int64_t kMaxTokens = 2048;
+constexpr int64_t kMaxWidth = 18944;
+constexpr int64_t kFlushBytes = int64_t{256} << 20;
+constexpr double kReadBytesPerSecond = 3.11e12;  // one H100, as read_memory measures it
+
+void must(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+template <typename T>
+class Buffer {
+ public:
+  explicit Buffer(int64_t count, int byte = 0) : count_(count) {
+    must(cudaMalloc(&data_, bytes()), "malloc");
+    must(cudaMemset(data_, byte, bytes()), "memset");
+  }
+  explicit Buffer(const std::vector<T>& values) : Buffer(static_cast<int64_t>(values.size())) {
+    must(cudaMemcpy(data_, values.data(), bytes(), cudaMemcpyHostToDevice), "copy");
+  }
+  ~Buffer() { cudaFree(data_); }
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+
+  T* data() const { return static_cast<T*>(data_); }
+  size_t bytes() const { return static_cast<size_t>(count_) * sizeof(T); }
+
+ private:
+  const int64_t count_;
+  void* data_ = nullptr;
+};
+
+// What the tokens of a step ask for at every point.
+struct Mode {
+  const char* name;
+  bool is_tapped;
+  bool is_steered;
+  bool is_distinct;  // a program a token; else one for all
+  int num_ops;
+  TapKind kind;
+  bool is_captured;
+};
+constexpr Mode kModes[] = {
+    {"plain", false, false, false, 0, TapKind::kAdd, false},
+    {"idle", true, false, false, 0, TapKind::kAdd, false},
+    {"shared add", true, true, false, 1, TapKind::kAdd, false},
+    {"shared axis", true, true, false, 1, TapKind::kAxis, false},
+    {"distinct add", true, true, true, 1, TapKind::kAdd, false},
+    {"distinct axis", true, true, true, 1, TapKind::kAxis, false},
+    {"shared 4 axis", true, true, false, 4, TapKind::kAxis, false},
+    {"captured", true, false, false, 0, TapKind::kAdd, true},
+};
+
+// The table of a mode: every token's programs at all kCalls points.
+class Table {
+ public:
+  Table(const Mode& mode, int64_t tokens, int64_t width)
+      : points_(points_of(mode, tokens)),
+        ops_(ops_of(mode, tokens, width)),
+        vectors_(std::max<int64_t>(num_vectors(mode, tokens) * width, 16), 0x3c),
+        armed_(std::vector<int32_t>(kCalls, mode.is_steered || mode.is_captured ? 1 : 0)),
+        latches_(2 * kTapLatches),
+        captures_(captures_of(mode, width)),
+        ring_(mode.is_captured ? tokens * kCalls * aligned(width) : 64),
+        row_(row_of(mode, tokens)),
+        zeros_(tokens),
+        capture_set_(std::vector<int32_t>(static_cast<size_t>(tokens), mode.is_captured ? 0 : -1)),
+        capture_begin_(begin_of(mode, tokens, width)) {}
+
+  template <int kPoints>
+  TapParams<kPoints> params(int call, int at) const {
+    TapParams<kPoints> params;
+    params.table = {points_.data(),  ops_.data(),      vectors_.data(), armed_.data(),
+                    latches_.data(), captures_.data(), ring_.data(),    kCalls};
+    params.batch = {row_.data(), zeros_.data(), zeros_.data(), capture_set_.data(),
+                    capture_begin_.data()};
+    for (int i = 0; i < kPoints; ++i) params.point[i] = i == at ? call : -1;
+    return params;
+  }
+
+ private:
+  static int64_t aligned(int64_t width) {
+    return (width + kTapCaptureUnit - 1) / kTapCaptureUnit * kTapCaptureUnit;
+  }
+  static int64_t num_programs(const Mode& mode, int64_t tokens) {
+    return mode.is_steered ? (mode.is_distinct ? tokens : 1) : 0;
+  }
+  static int64_t num_vectors(const Mode& mode, int64_t tokens) {
+    return num_programs(mode, tokens) * kCalls * mode.num_ops;
+  }
+  static std::vector<int32_t> points_of(const Mode& mode, int64_t tokens) {
+    std::vector<int32_t> points(kCalls);  // row 0
+    for (int64_t i = 0; i < num_programs(mode, tokens) * kCalls; ++i) {
+      points.push_back(static_cast<int32_t>(i * mode.num_ops << 8 | mode.num_ops));
+    }
+    return points;
+  }
+  static std::vector<TapOpParams> ops_of(const Mode& mode, int64_t tokens, int64_t width) {
+    std::vector<TapOpParams> ops(1);
+    ops.resize(static_cast<size_t>(std::max<int64_t>(num_vectors(mode, tokens), 1)));
+    for (size_t i = 0; i < ops.size(); ++i) {
+      ops[i].kind = mode.kind;
+      ops[i].v1 = static_cast<int32_t>(static_cast<int64_t>(i) * width);
+      ops[i].v2 = ops[i].gate_vector = -1;
+      ops[i].strength = 1e-3f;
+      ops[i].a = 0.5f;
+      ops[i].lo = -1.0f;
+      ops[i].hi = 1.0f;
+    }
+    return ops;
+  }
+  static std::vector<int32_t> captures_of(const Mode& /*mode*/, int64_t width) {
+    std::vector<int32_t> places;
+    for (int call = 0; call < kCalls; ++call) {
+      places.push_back(static_cast<int32_t>(call * aligned(width) / kTapCaptureUnit));
+      places.push_back(-1);
+    }
+    return places;
+  }
+  static std::vector<int32_t> row_of(const Mode& mode, int64_t tokens) {
+    std::vector<int32_t> rows;
+    for (int64_t t = 0; t < tokens; ++t) {
+      rows.push_back(mode.is_steered ? (mode.is_distinct ? static_cast<int32_t>(t) + 1 : 1) : 0);
+    }
+    return rows;
+  }
+  static std::vector<int32_t> begin_of(const Mode& mode, int64_t tokens, int64_t width) {
+    std::vector<int32_t> begins;
+    for (int64_t t = 0; t < tokens; ++t) {
+      const int64_t begin = mode.is_captured ? t * kCalls * aligned(width) / kTapCaptureUnit : 0;
+      begins.push_back(static_cast<int32_t>(begin));
+    }
+    return begins;
+  }
+
+  Buffer<int32_t> points_;
+  Buffer<TapOpParams> ops_;
+  Buffer<float> vectors_;
+  Buffer<int32_t> armed_;
+  Buffer<unsigned long long> latches_;
+  Buffer<int32_t> captures_;
+  Buffer<uint16_t> ring_;
+  Buffer<int32_t> row_, zeros_, capture_set_, capture_begin_;
+};
+
+// The operands of both ops.
+struct Operands {
+  Buffer<uint16_t> x{2 * kMaxTokens * kMaxWidth, 0x3c};
+  Buffer<uint16_t> delta{kMaxTokens * kMaxWidth, 0x3c};
+  Buffer<uint16_t> out{kMaxTokens * kMaxWidth};
+  Buffer<float> norm{kMaxWidth, 0x3c};
+  Buffer<float> scale{kMaxTokens};
+};
+
+struct Op {
+  const char* name;
+  bool is_norm;
+  bool is_fp8;
+  int64_t width;
+  double bytes_per_element;  // of the plain op
+};
+
+cudaError_t enqueue(const Op& op, const Mode& mode, const Table& table, const Operands& operands,
+                    int64_t tokens, int call, cudaStream_t stream) {
+  if (op.is_norm) {
+    ResidualNormParams p;
+    p.x = operands.x.data();
+    p.delta = operands.delta.data();
+    p.norm = operands.norm.data();
+    p.rows = tokens;
+    p.hidden = op.width;
+    p.out = operands.out.data();
+    if (op.is_fp8) p.out_scale = operands.scale.data();
+    if (!mode.is_tapped) return launch_residual_norm(p, stream);
+    return launch_tapped_residual_norm(p, table.params<kResidualPoints>(call, kFirstXPoint),
+                                       stream);
+  }
+  GatedActParams p;
+  p.x = operands.x.data();
+  p.rows = tokens;
+  p.width = op.width;
+  p.out = operands.out.data();
+  if (op.is_fp8) p.out_scale = operands.scale.data();
+  if (!mode.is_tapped) return launch_gated_act(p, stream);
+  return launch_tapped_gated_act(p, table.params<1>(call, 0), stream);
+}
+
+class Graph {
+ public:
+  Graph(cudaStream_t stream, const std::function<void()>& enqueue_calls) {
+    must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+    enqueue_calls();
+    cudaGraph_t graph = nullptr;
+    must(cudaStreamEndCapture(stream, &graph), "end of capture");
+    must(cudaGraphInstantiate(&handle_, graph, 0), "graph");
+    cudaGraphDestroy(graph);
+  }
+  ~Graph() { cudaGraphExecDestroy(handle_); }
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+
+  void launch(cudaStream_t stream) const { must(cudaGraphLaunch(handle_, stream), "replay"); }
+
+ private:
+  cudaGraphExec_t handle_ = nullptr;
+};
+
+// Microseconds a call of each mode, of which mode i runs graphs[i].
+std::vector<double> time_modes(const std::vector<std::unique_ptr<Graph>>& graphs, int rounds,
+                               const Buffer<uint8_t>& flush, cudaStream_t stream) {
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  must(cudaEventCreate(&begin), "event");
+  must(cudaEventCreate(&end), "event");
+  std::vector<std::vector<double>> times(graphs.size());
+  for (int round = -2; round < rounds; ++round) {
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      must(cudaMemsetAsync(flush.data(), round & 0xff, flush.bytes(), stream), "flush");
+      must(cudaEventRecord(begin, stream), "record");
+      graphs[i]->launch(stream);
+      must(cudaEventRecord(end, stream), "record");
+      must(cudaEventSynchronize(end), "wait");
+      float ms = 0;
+      must(cudaEventElapsedTime(&ms, begin, end), "time");
+      if (round >= 0) times[i].push_back(1e3 * static_cast<double>(ms) / kCalls);
+    }
+  }
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  std::vector<double> medians;
+  for (std::vector<double>& of_mode : times) {
+    std::ranges::nth_element(of_mode, of_mode.begin() + of_mode.size() / 2);
+    medians.push_back(of_mode[of_mode.size() / 2]);
+  }
+  return medians;
+}
+
+void bench(const Op& op, int64_t tokens, int rounds, const Operands& operands,
+           const Buffer<uint8_t>& flush, cudaStream_t stream) {
+  std::vector<std::unique_ptr<Table>> tables;
+  std::vector<std::unique_ptr<Graph>> graphs;
+  std::vector<const Mode*> modes;
+  for (const Mode& mode : kModes) {
+    // As much as the offsets of vectors can name, and half of that.
+    const double floats = static_cast<double>(mode.is_distinct ? tokens : 1) * kCalls *
+                          static_cast<double>(op.width) * mode.num_ops;
+    if (floats > 1e9) continue;
+    modes.push_back(&mode);
+    tables.push_back(std::make_unique<Table>(mode, tokens, op.width));
+    graphs.push_back(std::make_unique<Graph>(stream, [&] {
+      for (int call = 0; call < kCalls; ++call) {
+        must(enqueue(op, mode, *tables.back(), operands, tokens, call, stream), mode.name);
+      }
+    }));
+  }
+  const std::vector<double> us = time_modes(graphs, rounds, flush, stream);
+  for (size_t i = 0; i < modes.size(); ++i) {
+    const Mode& mode = *modes[i];
+    const double elements = static_cast<double>(tokens * op.width);
+    const double vectors =
+        static_cast<double>((mode.is_distinct ? tokens : 1) * op.width) * 4 * mode.num_ops;
+    const double bytes = elements * (op.bytes_per_element + (mode.is_captured ? 2 : 0)) + vectors;
+    std::printf("%-20s%7lld%7lld  %-15s%9.2f%+9.2f%9.2f\n", op.name,
+                static_cast<long long>(op.width), static_cast<long long>(tokens), mode.name, us[i],
+                us[i] - us[0], 1e6 * bytes / kReadBytesPerSecond);
+  }
+}
+
+int run(int rounds) {
+  constexpr Op kOps[] = {
+      {"residual_norm bf16", true, false, 2560, 8}, {"residual_norm bf16", true, false, 4096, 8},
+      {"residual_norm bf16", true, false, 5376, 8}, {"residual_norm fp8", true, true, 3584, 7},
+      {"gated_act bf16", false, false, 10240, 6},   {"gated_act fp8", false, true, 18944, 5},
+  };
+  cudaStream_t stream = nullptr;
+  must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  const Operands operands;
+  const Buffer<uint8_t> flush(kFlushBytes);
+  std::printf("%-20s%7s%7s  %-15s%9s%9s%9s\n", "op", "width", "tokens", "mode", "us/call",
+              "- plain", "floor us");
+  for (const Op& op : kOps) {
+    for (const int64_t tokens : {1, 16, 128, 2048}) {
+      bench(op, tokens, rounds, operands, flush, stream);
+    }
+  }
+  cudaStreamDestroy(stream);
+  return 0;
+}
+
+}  // namespace
+}  // namespace rudder::cuda
+
+int main(int argc, char** argv) {
+  return rudder::cuda::run(argc > 1 ? std::atoi(argv[1]) : 15);
+}
