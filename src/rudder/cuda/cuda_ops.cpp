@@ -130,7 +130,13 @@ class CudaOps final : public ops::Ops {
   void copy_out(const View& staging, const View& device) override {
     copy("copy_out", staging, device, cudaMemcpyDeviceToHost);
   }
-  void copy_out_aside(const View& staging, const View& device, ops::Event& done) override;
+  void copy_out_aside(const View& staging, const View& device, ops::Event& done) override {
+    RUDDER_CHECK(!is_capturing_ && staging.bytes() == device.bytes(), "copy_out_aside of {} bytes",
+                 device.bytes());
+    launch("copy_out_aside", {&device},
+           [&] { return aside_->copy_out(staging.data, device.data, device.bytes(), stream()); });
+    static_cast<CudaEvent&>(done).record(aside_->handle());
+  }
 
   std::unique_ptr<ops::Event> make_event() override { return std::make_unique<CudaEvent>(status_); }
   void record(ops::Event& event) override {
@@ -198,13 +204,12 @@ class CudaOps final : public ops::Ops {
 
  private:
   CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream,
-          std::unique_ptr<Stream> aside)
+          std::unique_ptr<SideStream> aside)
       : settings_(settings),
         info_(std::move(info)),
         stream_(std::move(stream)),
         aside_(std::move(aside)),
         status_("0"),
-        here_(status_),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
         attention_(memory_, stream_->handle(), info_.num_sms) {}
@@ -258,9 +263,8 @@ class CudaOps final : public ops::Ops {
   const CudaOpsSettings settings_;
   const DeviceInfo info_;
   const std::unique_ptr<Stream> stream_;
-  const std::unique_ptr<Stream> aside_;  // of copies that nothing on stream_ waits for
+  const std::unique_ptr<SideStream> aside_;
   DeviceStatus status_;
-  CudaEvent here_;  // where stream_ is when such a copy is asked for
   DeviceMemory memory_;
   Uploader uploader_;
   AttentionLayers attention_;
@@ -286,7 +290,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
   RUDDER_TRY(DeviceInfo info, open_device());
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
-  RUDDER_TRY(std::unique_ptr<Stream> aside, Stream::make());
+  RUDDER_TRY(std::unique_ptr<SideStream> aside, SideStream::make());
   const PolicyIdentity identity{info.name, info.driver, static_cast<int64_t>(api->version()),
                                 kOwnKernelsVersion};
   log_info("{}, {} multiprocessors, driver {}, cuBLASLt {}", info.name, info.num_sms, info.driver,
@@ -350,22 +354,6 @@ void CudaOps::advance_step(const ops::AdvanceStepArgs& args) {
   params.block_size = args.block_size;
   launch("advance_step", {&args.ids, &args.sample_rows},
          [&] { return launch_advance_step(params, stream()); });
-}
-
-// here_ is recorded anew while an earlier copy may still wait for it: a wait is for the record that
-// it found.
-void CudaOps::copy_out_aside(const View& staging, const View& device, ops::Event& done) {
-  RUDDER_CHECK(!is_capturing_, "copy_out_aside in a capture");
-  RUDDER_CHECK(staging.bytes() == device.bytes(), "copy_out_aside of {} bytes to {}",
-               device.bytes(), staging.bytes());
-  record(here_);
-  launch("copy_out_aside", {&device}, [&] {
-    const cudaError_t error = here_.hold(aside_->handle());
-    if (error != cudaSuccess || device.bytes() == 0) return error;
-    return cudaMemcpyAsync(staging.data, device.data, device.bytes(), cudaMemcpyDeviceToHost,
-                           aside_->handle());
-  });
-  static_cast<CudaEvent&>(done).record(aside_->handle());
 }
 
 void CudaOps::embed(const ops::EmbedArgs& args) {

@@ -8,6 +8,20 @@ Result<std::unique_ptr<Stream>> Stream::make() {
   return std::make_unique<Stream>(handle);
 }
 
+Result<std::unique_ptr<SideStream>> SideStream::make() {
+  RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
+  cudaEvent_t fork = nullptr;
+  RUDDER_CUDA_TRY(cudaEventCreateWithFlags(&fork, cudaEventDisableTiming), "stream", "");
+  return std::make_unique<SideStream>(std::move(stream), fork);
+}
+
+cudaError_t SideStream::copy_out(void* to, const void* from, size_t bytes, cudaStream_t after) {
+  cudaError_t error = cudaEventRecord(fork_, after);
+  if (error == cudaSuccess) error = cudaStreamWaitEvent(handle(), fork_, 0);
+  if (error != cudaSuccess || bytes == 0) return error;
+  return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, handle());
+}
+
 CudaEvent::CudaEvent(DeviceStatus& status) : status_(status) {
   status_.check(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "make_event");
 }
@@ -31,10 +45,6 @@ bool CudaEvent::done() {
 
 void CudaEvent::record(cudaStream_t stream) {
   if (handle_ != nullptr) status_.check(cudaEventRecord(handle_, stream), "record");
-}
-
-cudaError_t CudaEvent::hold(cudaStream_t stream) {
-  return cudaStreamWaitEvent(stream, handle_, 0);
 }
 
 Result<std::unique_ptr<CudaGraph>> end_capture(cudaStream_t stream) {

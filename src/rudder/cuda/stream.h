@@ -27,6 +27,26 @@ class Stream {
   const cudaStream_t handle_;
 };
 
+// A stream of copies that no op waits for.
+class SideStream {
+ public:
+  static Result<std::unique_ptr<SideStream>> make();
+  SideStream(std::unique_ptr<Stream> stream, cudaEvent_t fork)
+      : stream_(std::move(stream)), fork_(fork) {}
+  ~SideStream() { cudaEventDestroy(fork_); }
+  SideStream(const SideStream&) = delete;
+  SideStream& operator=(const SideStream&) = delete;
+
+  cudaStream_t handle() const { return stream_->handle(); }
+  // To pinned memory, once `after` has come to where it is now.
+  cudaError_t copy_out(void* to, const void* from, size_t bytes, cudaStream_t after);
+
+ private:
+  const std::unique_ptr<Stream> stream_;
+  // Recorded anew while an earlier copy may still wait: a wait is for the record that it found.
+  const cudaEvent_t fork_;
+};
+
 // Any thread may wait; a device's fault comes out of every wait after it.
 class CudaEvent final : public ops::Event {
  public:
@@ -39,8 +59,6 @@ class CudaEvent final : public ops::Event {
   Result<void> wait() override;
   bool done() override;
   void record(cudaStream_t stream);
-  // What is enqueued on `stream` from now on waits for what was recorded last.
-  cudaError_t hold(cudaStream_t stream);
 
  private:
   DeviceStatus& status_;

@@ -191,9 +191,9 @@ class TokenTaps {
     alignas(16) TapOpParams ops[kStagedTapOps];
     TapPoint points[kPoints];
     int32_t first_number[kPoints];  // of a point's ops, counted over all points
+    int64_t token;
     int32_t num_ops;
     int32_t record;  // of the token, in the ring
-    int32_t since_prompt;
     int32_t slot;
   };
 
@@ -224,7 +224,7 @@ class TokenTaps {
     __syncthreads();  // what a token before this one had here is done with
     look_up_point();
     if (threadIdx.x == 0) {
-      shared_.since_prompt = __ldcg(p_.batch.since_prompt + token);
+      shared_.token = token;
       shared_.slot = __ldcg(p_.batch.slot + token);
       shared_.record = set_ >= 0 ? __ldcg(p_.batch.capture_begin + token) : 0;
     }
@@ -402,7 +402,7 @@ class TokenTaps {
     const TapOpParams& op = shared_.ops[staged];
     const bool is_score = op.kind == TapKind::kScore;
     const float s = is_score ? 0.0f : op.strength * scheduled(op);
-    if (is_score ? shared_.since_prompt >= 0 : s == 0.0f) return;
+    if (is_score ? since_prompt() >= 0 : s == 0.0f) return;
     const WantedTapSums wanted(op);
     TapSums sums = {};
     if (wanted.any()) {
@@ -430,10 +430,15 @@ class TokenTaps {
     }
   }
 
+  // Not looked up before the op that asks: a kernel of the step may have written it.
+  __device__ int since_prompt() const {
+    return __ldcg(p_.batch.since_prompt + shared_.token);
+  }
+
   // The schedule's factor.
   __device__ float scheduled(const TapOpParams& op) const {
     if (op.schedule == TapSchedule::kConstant) return 1.0f;
-    const int n = shared_.since_prompt;
+    const int n = since_prompt();
     if (op.schedule == TapSchedule::kWindow) return n >= op.begin && n < op.end ? 1.0f : 0.0f;
     if (n >= op.end) return op.to;
     if (n <= op.begin) return op.from;
@@ -453,7 +458,7 @@ class TokenTaps {
         break;
       case TapGate::kScoreHard:
       case TapGate::kScoreSoft: {
-        if (shared_.since_prompt < -1) return 0.0f;
+        if (since_prompt() < -1) return 0.0f;
         const ulonglong2 latch = __ldcg(reinterpret_cast<const ulonglong2*>(latch_of(op)));
         if (latch.y == 0) return 0.0f;
         const float sum = __ll2float_rn(static_cast<long long>(latch.x));
