@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <string>
 #include <utility>
@@ -25,6 +26,7 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_wait_steps = settings.max_wait_steps;
   out.max_in_flight = depth;
   out.multi_step = settings.multi_step;
+  out.max_itl_us = std::llround(settings.max_itl_ms * 1000);
   out.enable_prefix_caching = settings.enable_prefix_caching;
   out.model_identity = identity;
   out.hash_key = entropy.hash_key;

@@ -119,16 +119,27 @@ Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
   step::StepResult result = place.result;
   result.iteration = next->iteration;
   read_sampled(*next, result);
+  result.device_us = device_time(iteration, was_done);
   if (const Result<void> copied = finish_captured(place, result); !copied) {
     fault_ = copied.error();
     return tl::unexpected<Error>(copied.error());
   }
-  // An iteration begins when the one before it ends; when it ended is not known if it was before
-  // now.
-  const int64_t end_us = was_done ? iteration.enqueued_us : clock_.now_us();
-  result.device_us = end_us - std::max(iteration.start_us, last_end_us_);
-  last_end_us_ = end_us;
   return result;
+}
+
+// Of an iteration that is over, seen from the host: it began when the one before it ended, or when
+// its enqueueing did; it ended before now if it was not waited for, and after it was enqueued.
+int64_t RankExecutor::device_time(const Iteration& iteration, bool was_done) {
+  const int64_t now_us = clock_.now_us();
+  const int64_t start_us = std::max(iteration.start_us, last_end_us_);
+  const bool began_behind = last_end_us_ >= iteration.start_us;
+  const int64_t end_us = was_done ? iteration.enqueued_us : now_us;
+  const int64_t device_us = end_us - start_us;
+  const bool end_known = now_us - end_us <= device_us / 8;
+  const bool is_known = end_known && (last_end_known_ || !began_behind);
+  last_end_us_ = end_us;
+  last_end_known_ = end_known;
+  return is_known ? std::max<int64_t>(device_us, 0) : 0;
 }
 
 bool RankExecutor::ready(step::Ticket ticket) {

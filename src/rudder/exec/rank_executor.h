@@ -96,6 +96,7 @@ class RankExecutor final : public step::Executor {
   void enqueue_iteration(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
   Result<void> finish_captured(Place& place, step::StepResult& result);
+  int64_t device_time(const Iteration& iteration, bool was_done);
   void read_sampled(const Enqueued& from, step::StepResult& result) const;
 
   const step::Capacity capacity_;
@@ -129,6 +130,7 @@ class RankExecutor final : public step::Executor {
   uint64_t num_collected_ = 0;  // iterations
   step::StepId last_launched_ = 0;
   int64_t last_end_us_ = 0;
+  bool last_end_known_ = true;
   std::optional<Error> fault_;  // of the device: nothing runs after it
 
   std::thread worker_;  // last: started when all else is ready

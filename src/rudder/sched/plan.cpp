@@ -15,6 +15,9 @@ namespace {
 constexpr int32_t kMaxHeldSteps = 256;
 // Sequences that one plan looks at and passes over so: the bound on what a plan costs.
 constexpr int32_t kMaxHeldPerPlan = 64;
+// Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
+// alone take longer than max_itl_us.
+constexpr int32_t kMinPromptTokens = 16;
 // Steps between two looks at who has waited too long.
 constexpr step::StepId kStarvationScanSteps = 64;
 
@@ -50,6 +53,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   }
   if (has_edits) *edits = {};
   last_step_ = record.id;
+  record.shape = draft.shape;
   ++counters_.steps;
   counters_.iterations += static_cast<uint64_t>(plan->repeat);
   counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
@@ -95,7 +99,7 @@ void Scheduler::plan_decodes(Draft& draft) {
     Sequence& sequence = *running_[i];
     if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) continue;
     if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) continue;
-    if (max_chunk(draft, sequence, sequence.planned_len) == 0) continue;
+    if (sequence.taps.fit(sequence.planned_len, 1, draft.elements_left) == 0) continue;
     const size_t old_blocks = sequence.blocks.size();
     const int32_t left = std::max(1, sequence.max_len - sequence.future_len());
     const int32_t wanted =
@@ -116,10 +120,21 @@ void Scheduler::plan_chunks(Draft& draft) {
   }
 }
 
-// Tokens from `from` on that the step may run: within its budget and its capture buffer.
+// Of the `most` prompt tokens of a sequence from `from` on, those that do not keep the rows that
+// stream in this step from their next token for longer than is allowed.
+int32_t Scheduler::within_pace(const Draft& draft, int32_t from, int32_t most) const {
+  if (settings_.max_itl_us == 0 || draft.shape.decode_rows == 0) return most;
+  const int32_t always = kMinPromptTokens - static_cast<int32_t>(draft.shape.prompt_tokens);
+  const int32_t paced =
+      cost_.tokens_within(draft.shape, from, most, static_cast<double>(settings_.max_itl_us));
+  return std::min(most, std::max(always, paced));
+}
+
+// Prompt tokens from `from` on that the step may run: within its budget, its time and its capture
+// buffer.
 int32_t Scheduler::max_chunk(const Draft& draft, const Sequence& sequence, int32_t from) const {
-  const int32_t most = std::min(sequence.future_len() - from, draft.tokens_left);
-  return sequence.taps.fit(from, most, draft.elements_left);
+  const int32_t wanted = std::min(sequence.future_len() - from, draft.tokens_left);
+  return sequence.taps.fit(from, within_pace(draft, from, wanted), draft.elements_left);
 }
 
 // By rank. Who finds no room stops all behind it, so that a large sequence is not overtaken for
@@ -164,6 +179,9 @@ Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
         matched_, [&](kv::BlockId block) { return cache_.pool().refs(block) == 0; });
     const int64_t room = cache_.num_available() - matched_idle - draft.blocks_promised;
     if (blocks_for(num_tokens) - num_matched + headroom() > room) return Admission::kNoRoom;
+  }
+  if (max_chunk(draft, sequence, num_matched * capacity_.block_size) == 0) {
+    return Admission::kNoRoom;  // the step takes as long as it may
   }
 
   dequeue(sequence);
@@ -271,6 +289,7 @@ void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t 
     sequence.planned_len += iterations - 1;
   }
   ++sequence.inflight;
+  draft.shape.add(work);
   draft.tokens_left -= q_len;
   draft.rows->push_back(&sequence);
   if (RUDDER_MUTANT(kPublishBeforeCompute)) {

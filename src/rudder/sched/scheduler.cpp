@@ -130,6 +130,11 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const size_t num_rows = record.rows.size();
   RUDDER_CHECK(result.seqs.size() == num_rows, "step {}: {} results for {} rows", result.id,
                result.seqs.size(), num_rows);
+  if (settings_.max_itl_us > 0) {
+    StepShape shape = record.shape;
+    shape.decode_keys += shape.decode_rows * record.committed;
+    cost_.observe(shape, result.device_us);
+  }
   ++record.committed;
   captured_rows_.clear();
   for (size_t i = 0; i < num_rows; ++i) {

@@ -90,6 +90,7 @@ class Scheduler {
   void plan_chunks(Draft& draft);
   void plan_admissions(Draft& draft);
   Admission admit(Draft& draft, Sequence& sequence);
+  int32_t within_pace(const Draft& draft, int32_t from, int32_t most) const;
   int32_t max_chunk(const Draft& draft, const Sequence& sequence, int32_t from) const;
   bool has_capture_room(Draft& draft, const Sequence& sequence, int32_t from) const;
   int32_t headroom() const;
@@ -130,6 +131,8 @@ class Scheduler {
   int32_t num_running_ = 0;         // of running_, in state kRunning
   int64_t waiting_tokens_ = 0;
   uint64_t next_arrival_ = 1;
+
+  StepCost cost_;  // learnt only where max_itl_us is set
 
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;

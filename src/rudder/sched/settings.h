@@ -13,6 +13,9 @@ struct SchedSettings {
   // No step is planned while so many iterations are planned and not committed; 1 = no run-ahead.
   int32_t max_in_flight = 2;
   int32_t multi_step = 1;  // iterations of a step at most
+  // Prompt tokens are added to a step in which sequences stream only while it is expected to take
+  // at most this long; 0: as many as fit max_num_batched_tokens.
+  int64_t max_itl_us = 0;
   bool enable_prefix_caching = true;
   std::string model_identity;             // part of every prefix-block key
   std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process

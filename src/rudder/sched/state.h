@@ -9,6 +9,7 @@
 
 #include "rudder/kv/block_cache.h"
 #include "rudder/sched/sequence.h"
+#include "rudder/sched/step_cost.h"
 #include "rudder/sched/tap_work.h"
 #include "rudder/step/ids.h"
 #include "rudder/step/plan.h"
@@ -72,6 +73,7 @@ struct StepRecord {
   std::shared_ptr<const step::StepPlan> plan;
   std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
   int32_t committed = 0;        // iterations
+  StepShape shape = {};         // of the first
 };
 
 // A step being built.
@@ -79,6 +81,7 @@ struct Draft {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* rows = nullptr;
   int32_t tokens_left = 0;
+  StepShape shape = {};         // of its rows so far
   int64_t elements_left = 0;    // of the capture buffer
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures
   bool elements_short = false;  // a sequence that captures waits for such a record

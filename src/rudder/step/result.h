@@ -40,7 +40,7 @@ struct StepResult {
   StepId id = 0;
   int32_t iteration = 0;  // of StepPlan.repeat, from 0
   std::vector<SeqResult> seqs;
-  int64_t device_us = 0;    // time the executor spent on it
+  int64_t device_us = 0;    // time the device spent on it; 0 where it is not known well
   bool from_graph = false;  // replayed from a captured graph, not run op by op
   std::shared_ptr<const tap::CapturedRows> captured = {};  // null: nothing was asked for
 };

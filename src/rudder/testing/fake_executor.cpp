@@ -43,7 +43,9 @@ Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> 
     return fail(ErrorCode::kInternal, fmt::format("step {} breaks the step contract", id));
   }
   const int64_t now = options_.clock != nullptr ? options_.clock->now_us() : 0;
-  const int64_t device_us = options_.step_us + options_.token_us * plan->num_tokens();
+  const int64_t device_us = options_.duration_us
+                                ? options_.duration_us(*plan)
+                                : options_.step_us + options_.token_us * plan->num_tokens();
   last_launched_ = id;
   InFlight& step = in_flight_.emplace_back();
   step.begins_at_us = std::max(now, busy_until_us_);

@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,6 +40,7 @@ struct FakeOptions {
   int64_t step_us = 1000;
   int64_t token_us = 10;
   int64_t sleep_us = 0;
+  std::function<int64_t(const step::StepPlan&)> duration_us;  // instead of the two above, if set
 
   NumericalFault numerical;
   step::StepId fail_launch_at = 0;   // 0 = never; from this step on the executor is dead

@@ -22,6 +22,7 @@ class SchedLoop {
   struct Record {
     sched::NewSequence asked;
     std::vector<int32_t> tokens;
+    std::vector<int64_t> token_us;  // when each came, by the options' clock
     std::map<int32_t, std::vector<uint64_t>> captured;  // by position; the words of its record
     step::RowEnd end = step::RowEnd::kNone;
     int32_t cached_tokens = 0;
@@ -188,6 +189,9 @@ class SchedLoop {
       note_text(fmt::format("sequence {} gets output after its end", output.id.value));
     }
     record.tokens.insert(record.tokens.end(), output.tokens.begin(), output.tokens.end());
+    if (options_.clock != nullptr) {
+      record.token_us.resize(record.tokens.size(), options_.clock->now_us());
+    }
     record.end = output.end;
     record.cached_tokens = output.cached_tokens;
     record.last_step = step;

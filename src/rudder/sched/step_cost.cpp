@@ -1,0 +1,118 @@
+#include "rudder/sched/step_cost.h"
+
+#include <algorithm>
+
+namespace rudder::sched {
+
+namespace {
+
+// A step counts half after 45 others of its kind.
+constexpr double kDecay = 0.985;
+constexpr double kExcessRate = 1.0 / 16;
+// A time so many times off what was expected is taken for so much: one hiccup is not a law.
+constexpr double kMostSurprise = 3;
+constexpr int64_t kWarmUp = 8;
+// What may be tried before anything of the kind was seen.
+constexpr int64_t kFirstTokens = 32;
+constexpr int64_t kFirstPairs = int64_t{1} << 16;
+// The terms of a large step are all about 1.
+constexpr double kTokenScale = 1e-3, kKeyScale = 1e-5, kPairScale = 1e-6;
+constexpr int kSweeps = 8;
+
+}  // namespace
+
+void StepShape::add_prompt(int64_t kv_len, int64_t q_len) {
+  prompt_tokens += q_len;
+  prompt_pairs += q_len * kv_len + q_len * (q_len + 1) / 2;
+}
+
+void StepShape::add(const step::SeqWork& work) {
+  if (work.q_len == 1 && work.logits == step::LogitsWanted::kLast) {
+    ++decode_rows;
+    decode_keys += work.kv_len + 1;
+  } else {
+    add_prompt(work.kv_len, work.q_len);
+  }
+}
+
+StepCost::Terms StepCost::terms(const StepShape& shape) {
+  const auto tokens = static_cast<double>(shape.decode_rows + shape.prompt_tokens);
+  return {1, shape.prompt_tokens > 0 ? 1.0 : 0.0, tokens * kTokenScale,
+          static_cast<double>(shape.decode_keys) * kKeyScale,
+          static_cast<double>(shape.prompt_pairs) * kPairScale};
+}
+
+double StepCost::mean_us(const Terms& x) const {
+  double us = 0;
+  for (size_t i = 0; i < kTerms; ++i) us += coefficients_[i] * x[i];
+  return us;
+}
+
+// Of the relative error: both sides are divided by y.
+void StepCost::Sums::add(const Terms& x, double y) {
+  for (size_t i = 0; i < kTerms; ++i) {
+    for (size_t j = 0; j < kTerms; ++j) {
+      products[i][j] = kDecay * products[i][j] + x[i] * x[j] / (y * y);
+    }
+    targets[i] = kDecay * targets[i] + x[i] / y;
+  }
+}
+
+void StepCost::observe(const StepShape& shape, int64_t us) {
+  if (us <= 0) return;
+  const Terms x = terms(shape);
+  const bool has_prompt = shape.prompt_tokens > 0;
+  const double expected = mean_us(x);
+  auto y = static_cast<double>(us);
+  if (num_observed_ >= kWarmUp && expected > 0) {
+    y = std::clamp(y, expected / kMostSurprise, expected * kMostSurprise);
+    const double excess = std::max(0.0, y / expected - 1);
+    if (has_prompt) excess_ += kExcessRate * (std::min(excess, 1.0) - excess_);
+  }
+  ++num_observed_;
+  most_prompt_tokens_ = std::max(most_prompt_tokens_, shape.prompt_tokens);
+  most_prompt_pairs_ = std::max(most_prompt_pairs_, shape.prompt_pairs);
+  sums_[has_prompt ? 1 : 0].add(x, y);
+  solve();
+}
+
+// Coordinate descent from where it stands: the steps before gave nearly the same equations.
+void StepCost::solve() {
+  for (int sweep = 0; sweep < kSweeps; ++sweep) {
+    for (size_t i = 0; i < kTerms; ++i) {
+      double square = 0;
+      double rest = 0;
+      for (const Sums& sums : sums_) {
+        square += sums.products[i][i];
+        rest += sums.targets[i];
+        for (size_t j = 0; j < kTerms; ++j) {
+          if (j != i) rest -= sums.products[i][j] * coefficients_[j];
+        }
+      }
+      if (square > 0) coefficients_[i] = std::max(0.0, rest / square);
+    }
+  }
+}
+
+double StepCost::predict_us(const StepShape& shape) const {
+  return mean_us(terms(shape)) * (1 + 2 * excess_);
+}
+
+int32_t StepCost::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most,
+                                double limit_us) const {
+  const int64_t trusted_tokens = std::max(kFirstTokens, 2 * most_prompt_tokens_);
+  const int64_t trusted_pairs = std::max(kFirstPairs, 4 * most_prompt_pairs_);
+  int32_t fits = 0;
+  int32_t too_many = most + 1;
+  while (too_many - fits > 1) {
+    const int32_t tokens = fits + (too_many - fits) / 2;
+    StepShape with = shape;
+    with.add_prompt(kv_len, tokens);
+    const bool is_trusted =
+        with.prompt_tokens <= trusted_tokens && with.prompt_pairs <= trusted_pairs;
+    (is_trusted && predict_us(with) <= limit_us ? fits : too_many) = tokens;
+  }
+  return fits;
+}
+
+}  // namespace rudder::sched

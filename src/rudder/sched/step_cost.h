@@ -1,0 +1,68 @@
+// StepCost: how long a step takes on the device, learnt from the steps that ran. It bounds what
+// prompts may add to a step in which sequences stream (SchedSettings::max_itl_us). Internal to the
+// room; the engine thread's.
+//
+// The law is linear, with no coefficient below 0:
+//   us = c0 + c1 [has prompt tokens] + c2 tokens + c3 keys of decodes + c4 pairs of prompts
+// c1 is what a step pays for not being a replayed graph, c3 the reading of KV, c4 the products of
+// attention. Fitted by least squares of the relative error, with exponential forgetting; steps with
+// and without prompt tokens forget each at its own pace, so that an hour of decodes does not wash
+// out what a prompt costs. A law that bends (flat, then linear) is overestimated between what was
+// seen, and never extrapolated to more than twice the prompt tokens, or four times the pairs.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "rudder/step/plan.h"
+
+namespace rudder::sched {
+
+// What a step's time depends on.
+struct StepShape {
+  int64_t decode_rows = 0;    // rows of single tokens that want logits
+  int64_t decode_keys = 0;    // that they attend to
+  int64_t prompt_tokens = 0;  // of all other rows
+  int64_t prompt_pairs = 0;   // of their queries and keys
+
+  void add(const step::SeqWork& work);
+  void add_prompt(int64_t kv_len, int64_t q_len);
+};
+
+class StepCost {
+ public:
+  // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
+  void observe(const StepShape& shape, int64_t us);
+
+  // What a step is expected to take at most: the mean and twice the usual excess over it.
+  double predict_us(const StepShape& shape) const;
+
+  // The most prompt tokens, at most `most`, that a step of `shape` can take of a sequence with
+  // `kv_len` in KV and still end within `limit_us`. 0 when it takes longer without them.
+  int32_t tokens_within(const StepShape& shape, int32_t kv_len, int32_t most,
+                        double limit_us) const;
+
+ private:
+  static constexpr size_t kTerms = 5;
+  using Terms = std::array<double, kTerms>;
+  // Normal equations, decayed.
+  struct Sums {
+    std::array<Terms, kTerms> products = {};
+    Terms targets = {};
+
+    void add(const Terms& x, double y);
+  };
+
+  static Terms terms(const StepShape& shape);
+  double mean_us(const Terms& x) const;
+  void solve();
+
+  std::array<Sums, 2> sums_;  // of steps without prompt tokens, and with
+  Terms coefficients_ = {};
+  int64_t num_observed_ = 0;
+  double excess_ = 0.5;  // of a step with prompt tokens over its mean, as a share of it: usual
+  int64_t most_prompt_tokens_ = 0;  // seen in one step
+  int64_t most_prompt_pairs_ = 0;
+};
+
+}  // namespace rudder::sched
