@@ -1,18 +1,19 @@
 // The CUDA backend in the golden suite: bf16, and fp8 weights with an fp8 KV cache.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <stdexcept>
 #include <tuple>
 
 #include "golden_suite.h"
-#include "rudder/cpu/fast_ops.h"
 #include "rudder/cuda/cuda_ops.h"
+#include "rudder/testing/low_precision_ops.h"
 
 namespace rudder::golden {
 namespace {
 
-std::function<std::unique_ptr<ops::Ops>()> cuda_ops(tensor::DType dtype) {
+using tensor::DType;
+
+MakeOps cuda_ops(DType dtype) {
   return [dtype] {
     cuda::CudaOpsSettings settings;
     settings.linear_dtype = dtype;
@@ -26,42 +27,38 @@ std::function<std::unique_ptr<ops::Ops>()> cuda_ops(tensor::DType dtype) {
 }
 
 std::vector<Backend> cuda_backends() {
-  // Random weights of width 64 spread the logits little: rounding turns more of them than it would
-  // those of a trained model. These limits find a broken kernel; what precision costs is held to
-  // below, on the trained model.
-  return {{"cuda_bf16", cuda_ops(tensor::DType::kBF16), 0.6f, 4e-3, 0.8, false},
-          {"cuda_fp8", cuda_ops(tensor::DType::kF8E4M3), 8.0f, 0.6, 0.4, false}};
+  return {{"cuda_bf16", cuda_ops(DType::kBF16), kBf16Limits, kFp8Limits, false},
+          {"cuda_fp8", cuda_ops(DType::kF8E4M3), kFp8Limits, kFp8Limits, false}};
 }
 
 GOLDEN_BACKENDS(Cuda, cuda_backends());
 
-// The embedded model is trained: its predictions have the spread that real ones have. It continues
-// its own greedy text, which the CPU writes in f32.
-TEST(DemoModel, PredictsWhatTheCpuPredicts) {
-  constexpr size_t kVocab = 2560;
-  constexpr size_t kTokens = 96;
-  const auto cpu = [](const std::vector<int32_t>& ids) {
-    auto ops = cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 0, .isa = {}});
-    return prompt_logits("models/demo", std::move(*ops), ids);
-  };
-  std::vector<int32_t> ids = {0};
-  std::vector<float> expected;
-  while (ids.size() < kTokens) {
-    expected = cpu(ids);
-    const auto last = expected.end() - kVocab;
-    ids.push_back(static_cast<int32_t>(std::max_element(last, expected.end()) - last));
+// The same precision on the CPU.
+std::vector<Twins> cuda_twins() {
+  std::vector<Twins> out;
+  for (const auto& [name, dtype, limits] : {std::tuple("cuda_bf16", DType::kBF16, kBf16Limits),
+                                            std::tuple("cuda_fp8", DType::kF8E4M3, kFp8Limits)}) {
+    out.push_back({name, cuda_ops(dtype),
+                   [dtype = dtype] {
+                     return testing::make_low_precision_ops({.linear = dtype, .kv = dtype});
+                   },
+                   limits});
   }
-  expected = cpu(ids);
-  const std::tuple<tensor::DType, double, double> promises[] = {
-      {tensor::DType::kBF16, 1e-3, 0.99}, {tensor::DType::kF8E4M3, 1e-2, 0.96}};
-  for (const auto& [dtype, mean_kl, agreement] : promises) {
-    const std::vector<float> actual = prompt_logits("models/demo", cuda_ops(dtype)(), ids);
-    ASSERT_EQ(actual.size(), expected.size());
-    const Distance found = distance(expected, actual, kVocab);
+  return out;
+}
+
+GOLDEN_TWINS(Cuda, cuda_twins());
+
+TEST(DemoModel, PredictsWhatTheCpuPredicts) {
+  const DemoText& text = demo_text();
+  for (const auto& [dtype, limits] :
+       {std::pair(DType::kBF16, kBf16Limits), std::pair(DType::kF8E4M3, kFp8Limits)}) {
+    const std::vector<float> actual = prompt_logits(DemoText::kFolder, cuda_ops(dtype)(), text.ids);
+    const Distance found = distance(text.logits, actual, DemoText::kVocab);
     fmt::print("  demo model, {}: mean KL {:.2e}, same token {:.1f} %\n", tensor::dtype_name(dtype),
                found.mean_kl, 100 * found.agreement);
-    EXPECT_LE(found.mean_kl, mean_kl);
-    EXPECT_GE(found.agreement, agreement);
+    EXPECT_LE(found.mean_kl, limits.mean_kl);
+    EXPECT_GE(found.agreement, limits.agreement);
   }
 }
 

@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "rudder/base/json.h"
+#include "rudder/cpu/fast_ops.h"
+#include "rudder/cpu/reference_ops.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/loader.h"
 #include "rudder/testing/device_tensors.h"
@@ -62,7 +64,8 @@ class Model {
   static constexpr int32_t kBlockSize = 16;
   static constexpr int32_t kMaxTokens = 256;
 
-  Model(const std::string& folder, int32_t max_len, std::unique_ptr<ops::Ops> ops)
+  Model(const std::string& folder, int32_t max_len, std::unique_ptr<ops::Ops> ops,
+        const KvScaleTable* scales = nullptr)
       : max_len_(max_len),
         max_blocks_((max_len + kBlockSize - 1) / kBlockSize),
         device_(std::move(ops)) {
@@ -71,9 +74,14 @@ class Model {
     auto spec = model::read_spec(**checkpoint);
     check(spec);
     spec_ = *spec;
+    planned_bytes_ = model::plan_weights(**checkpoint, spec_, device_.ops()).bytes;
     auto loaded = model::load_weights(**checkpoint, spec_, device_.ops(), {});
     check(loaded);
     weights_ = std::move(*loaded);
+    for (size_t i = 0; scales != nullptr && i < weights_.layers.size(); ++i) {
+      weights_.layers[i].k_scale = upload(scales->k[i]);
+      weights_.layers[i].v_scale = upload(scales->v[i]);
+    }
     for (const model::LayerSpec& layer : spec_.layers) {
       const model::AttentionSpec& a = layer.attention;
       auto storage = device_.ops().allocate(
@@ -91,7 +99,28 @@ class Model {
 
   const model::ModelSpec& spec() const { return spec_; }
   const model::Weights& weights() const { return weights_; }
-  tensor::DType linear_dtype() const { return device_.ops().linear_dtype(); }
+  int64_t planned_bytes() const { return planned_bytes_; }
+  bool multiplies_fp8() const {
+    return weights_.layers[0].attn_out.x_dtype == tensor::DType::kF8E4M3;
+  }
+
+  // The largest key (part 0) or value (part 1) of each head that a layer's cache of f32 holds.
+  std::vector<float> largest_of_heads(size_t layer, int64_t part) {
+    const ops::KvLayer& kv = kv_[layer];
+    const std::vector<float> stored = device_.values<float>(kv.storage);
+    const int64_t head_size = kv.storage.shape[3];
+    std::vector<float> largest(static_cast<size_t>(kv.num_kv_heads));
+    for (int64_t block = 0; block < kv.storage.shape[0]; ++block) {
+      for (int64_t head = 0; head < kv.num_kv_heads; ++head) {
+        const int64_t begin = ((block * 2 + part) * kv.num_kv_heads + head) * head_size;
+        float& most = largest[static_cast<size_t>(head)];
+        for (int64_t i = begin; i < begin + head_size; ++i) {
+          most = std::max(most, std::abs(stored[static_cast<size_t>(i)]));
+        }
+      }
+    }
+    return largest;
+  }
 
   // Runs one step; logits of every token, [tokens, vocab].
   std::vector<float> step(const std::vector<Piece>& pieces) {
@@ -137,6 +166,10 @@ class Model {
   static void check(const Result<T>& result) {
     if (!result) throw std::runtime_error(result.error().to_string());
   }
+  ops::View upload(const std::vector<float>& numbers) {
+    return device_.put_as(std::span(numbers), tensor::DType::kF32,
+                          {static_cast<int64_t>(numbers.size())});
+  }
   int32_t block(int32_t seq, int32_t index) const { return index * kNumSeqs + seq; }
 
   const int32_t max_len_;
@@ -144,6 +177,7 @@ class Model {
   testing::Device device_;
   model::ModelSpec spec_;
   model::Weights weights_;
+  int64_t planned_bytes_ = 0;
   std::vector<ops::KvLayer> kv_;
   std::unique_ptr<model::Decoder> decoder_;
 };
@@ -151,24 +185,29 @@ class Model {
 Golden::Golden() = default;
 Golden::~Golden() = default;
 
+Answers read_answers(const std::string& name) {
+  const std::string folder = golden_folder() + "/" + name;
+  const auto file = weights::MappedFile::open(folder + "/golden.safetensors").value();
+  const auto parsed = weights::parse_safetensors(file->bytes(), "golden.safetensors").value();
+  const auto text = weights::read_text_file(folder + "/meta.json", 1 << 20).value();
+  const auto meta = parse_json(text, "meta.json").value();
+  return {.prompt = values<int32_t>(parsed, "prompt_ids"),
+          .logits = values<float>(parsed, "logits"),
+          .greedy_ids = values<int32_t>(parsed, "greedy_ids"),
+          .greedy_logits = values<float>(parsed, "greedy_logits"),
+          .max_len = static_cast<int32_t>(meta.as_object().at("max_len").as_int64())};
+}
+
 void Golden::SetUp() {
-  const std::string folder = golden_folder() + "/" + name();
-  auto file = weights::MappedFile::open(folder + "/golden.safetensors");
-  ASSERT_TRUE(file) << file.error().to_string();
-  auto parsed = weights::parse_safetensors((*file)->bytes(), "golden.safetensors");
-  ASSERT_TRUE(parsed) << parsed.error().to_string();
-  prompt_ = values<int32_t>(*parsed, "prompt_ids");
-  logits_ = values<float>(*parsed, "logits");
-  greedy_ids_ = values<int32_t>(*parsed, "greedy_ids");
-  greedy_logits_ = values<float>(*parsed, "greedy_logits");
-  auto text = weights::read_text_file(folder + "/meta.json", 1 << 20);
-  ASSERT_TRUE(text);
-  auto meta = parse_json(*text, "meta.json");
-  ASSERT_TRUE(meta);
-  model_ = std::make_unique<Model>(
-      folder, static_cast<int32_t>(meta->as_object().at("max_len").as_int64()), backend().make());
+  answers_ = read_answers(name());
+  model_ =
+      std::make_unique<Model>(golden_folder() + "/" + name(), answers_.max_len, backend().make());
   vocab_ = static_cast<size_t>(model_->spec().vocab);
-  ASSERT_EQ(logits_.size(), prompt_.size() * vocab_);
+  ASSERT_EQ(answers_.logits.size(), answers_.prompt.size() * vocab_);
+}
+
+const Limits& Golden::limits() const {
+  return model_->multiplies_fp8() ? backend().fp8 : backend().wide;
 }
 
 Distance distance(std::span<const float> expected, std::span<const float> actual, size_t vocab) {
@@ -197,11 +236,52 @@ Distance distance(std::span<const float> expected, std::span<const float> actual
   return out;
 }
 
+namespace {
+
+std::string in_repository(const std::string& folder) {
+  return std::string(RUDDER_SOURCE_DIR) + "/" + folder;
+}
+
+}  // namespace
+
 std::vector<float> prompt_logits(const std::string& folder, std::unique_ptr<ops::Ops> ops,
-                                 const std::vector<int32_t>& ids) {
-  Model model(std::string(RUDDER_SOURCE_DIR) + "/" + folder, static_cast<int32_t>(ids.size()),
-              std::move(ops));
+                                 const std::vector<int32_t>& ids, const KvScaleTable* scales) {
+  Model model(in_repository(folder), static_cast<int32_t>(ids.size()), std::move(ops), scales);
   return model.step({{0, 0, ids}});
+}
+
+KvScaleTable calibrated_kv_scales(const std::string& folder, const std::vector<int32_t>& ids) {
+  Model model(in_repository(folder), static_cast<int32_t>(ids.size()), cpu::make_reference_ops());
+  model.step({{0, 0, ids}});
+  KvScaleTable table;
+  for (size_t layer = 0; layer < model.spec().layers.size(); ++layer) {
+    table.k.push_back(model.largest_of_heads(layer, 0));
+    table.v.push_back(model.largest_of_heads(layer, 1));
+    for (std::vector<float>* heads : {&table.k.back(), &table.v.back()}) {
+      for (float& scale : *heads) scale /= tensor::kMaxF8E4M3;
+    }
+  }
+  return table;
+}
+
+const DemoText& demo_text() {
+  static const DemoText text = [] {
+    constexpr size_t kTokens = 96;
+    const auto logits_of = [](const std::vector<int32_t>& ids) {
+      auto ops = cpu::make_cpu_ops({.dtype = tensor::DType::kF32, .num_threads = 0, .isa = {}});
+      return prompt_logits(DemoText::kFolder, std::move(ops.value()), ids);
+    };
+    DemoText out;
+    out.ids = {0};
+    while (out.ids.size() < kTokens) {
+      out.logits = logits_of(out.ids);
+      const auto last = out.logits.end() - static_cast<std::ptrdiff_t>(DemoText::kVocab);
+      out.ids.push_back(static_cast<int32_t>(std::max_element(last, out.logits.end()) - last));
+    }
+    out.logits = logits_of(out.ids);
+    return out;
+  }();
+  return text;
 }
 
 void Golden::expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
@@ -210,9 +290,9 @@ void Golden::expect_close(const std::vector<float>& actual, const std::vector<fl
   const auto [kl, same] = distance(expected, actual, vocab_);
   fmt::print("  {} {} {}: largest difference {:.2e}, mean KL {:.2e}, same token {:.1f} %\n", name(),
              backend().name, what, difference, kl, 100 * same);
-  EXPECT_LE(difference, backend().tolerance);
-  EXPECT_LE(kl, backend().mean_kl);
-  EXPECT_GE(same, backend().agreement);
+  EXPECT_LE(difference, limits().tolerance);
+  EXPECT_LE(kl, limits().mean_kl);
+  EXPECT_GE(same, limits().agreement);
 }
 
 void Golden::expect_same(std::span<const float> actual, std::span<const float> expected,
@@ -221,19 +301,19 @@ void Golden::expect_same(std::span<const float> actual, std::span<const float> e
   if (backend().exact_rows) {
     EXPECT_TRUE(std::equal(actual.begin(), actual.end(), expected.begin())) << what;
   } else {
-    EXPECT_LE(distance(expected, actual, vocab_).mean_kl, backend().mean_kl) << what;
+    EXPECT_LE(distance(expected, actual, vocab_).mean_kl, limits().mean_kl) << what;
   }
 }
 
 std::vector<float> Golden::run_prompt(size_t chunk, int32_t seq) {
   std::vector<float> out;
-  for (size_t begin = 0; begin < prompt_.size(); begin += chunk) {
-    const size_t end = std::min(begin + chunk, prompt_.size());
+  for (size_t begin = 0; begin < answers_.prompt.size(); begin += chunk) {
+    const size_t end = std::min(begin + chunk, answers_.prompt.size());
     const std::vector<float> part =
         model_->step({{seq,
                        static_cast<int32_t>(begin),
-                       {prompt_.begin() + static_cast<std::ptrdiff_t>(begin),
-                        prompt_.begin() + static_cast<std::ptrdiff_t>(end)}}});
+                       {answers_.prompt.begin() + static_cast<std::ptrdiff_t>(begin),
+                        answers_.prompt.begin() + static_cast<std::ptrdiff_t>(end)}}});
     out.insert(out.end(), part.begin(), part.end());
   }
   return out;
@@ -248,8 +328,8 @@ std::vector<std::string> checkpoint_names() {
   return names;
 }
 
-std::string test_name(const ::testing::TestParamInfo<std::tuple<std::string, Backend>>& info) {
-  std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param).name;
+std::string test_name(const std::string& checkpoint, const std::string& backend) {
+  std::string name = checkpoint + "_" + backend;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;
 }
@@ -257,71 +337,93 @@ std::string test_name(const ::testing::TestParamInfo<std::tuple<std::string, Bac
 namespace {
 
 TEST_P(Golden, LogitsOfThePrompt) {
-  expect_close(run_prompt(prompt_.size(), 0), logits_, "prompt");
+  expect_close(run_prompt(answers_.prompt.size(), 0), answers_.logits, "prompt");
 }
 
 // The reference's tokens are fed, so that the last rows can be compared also where one differs.
 TEST_P(Golden, GreedyTokens) {
-  std::vector<float> row = run_prompt(prompt_.size(), 1);
+  std::vector<float> row = run_prompt(answers_.prompt.size(), 1);
   std::vector<float> last_rows;
   size_t same = 0;
-  const size_t num_rows = greedy_logits_.size() / vocab_;
-  for (size_t i = 0; i < greedy_ids_.size(); ++i) {
+  const size_t num_rows = answers_.greedy_logits.size() / vocab_;
+  for (size_t i = 0; i < answers_.greedy_ids.size(); ++i) {
     row.erase(row.begin(), row.end() - static_cast<std::ptrdiff_t>(vocab_));
-    if (i + num_rows >= greedy_ids_.size()) {
+    if (i + num_rows >= answers_.greedy_ids.size()) {
       last_rows.insert(last_rows.end(), row.begin(), row.end());
     }
-    same += std::max_element(row.begin(), row.end()) - row.begin() == greedy_ids_[i] ? 1 : 0;
-    const auto position = static_cast<int32_t>(prompt_.size() + i);
-    if (i + 1 < greedy_ids_.size()) row = model_->step({{1, position, {greedy_ids_[i]}}});
+    same +=
+        std::max_element(row.begin(), row.end()) - row.begin() == answers_.greedy_ids[i] ? 1 : 0;
+    const auto position = static_cast<int32_t>(answers_.prompt.size() + i);
+    if (i + 1 < answers_.greedy_ids.size())
+      row = model_->step({{1, position, {answers_.greedy_ids[i]}}});
   }
-  EXPECT_GE(static_cast<double>(same) / static_cast<double>(greedy_ids_.size()),
-            backend().agreement)
-      << same << " of " << greedy_ids_.size();
-  expect_close(last_rows, greedy_logits_, "last rows");
+  EXPECT_GE(static_cast<double>(same) / static_cast<double>(answers_.greedy_ids.size()),
+            limits().agreement)
+      << same << " of " << answers_.greedy_ids.size();
+  expect_close(last_rows, answers_.greedy_logits, "last rows");
 }
 
 TEST_P(Golden, ChunksGiveTheSame) {
-  const std::vector<float> whole = run_prompt(prompt_.size(), 0);
+  const std::vector<float> whole = run_prompt(answers_.prompt.size(), 0);
   for (const size_t chunk : {1, 5, 16, 37}) {
     expect_same(run_prompt(chunk, 1), whole, fmt::format("chunks of {}", chunk));
   }
 }
 
 TEST_P(Golden, AloneAndAmongOthersGiveTheSame) {
-  const std::vector<float> alone = run_prompt(prompt_.size(), 0);
+  const std::vector<float> alone = run_prompt(answers_.prompt.size(), 0);
   std::mt19937 random(7);
   std::vector<int32_t> others(40);
   for (int32_t& id : others) id = static_cast<int32_t>(random() % vocab_);
   // One neighbour that decodes, one that prefills, and the prompt in two parts between them.
   model_->step({{2, 0, {others.begin(), others.begin() + 9}}});
-  const size_t half = prompt_.size() / 2;
-  const std::vector<float> first =
-      model_->step({{2, 9, {others[9]}},
-                    {1, 0, {prompt_.begin(), prompt_.begin() + static_cast<std::ptrdiff_t>(half)}},
-                    {0, 0, others}});
-  const std::vector<float> second =
-      model_->step({{0, 40, {others[1], others[2]}},
-                    {2, 10, {others[10]}},
-                    {1,
-                     static_cast<int32_t>(half),
-                     {prompt_.begin() + static_cast<std::ptrdiff_t>(half), prompt_.end()}}});
+  const size_t half = answers_.prompt.size() / 2;
+  const std::vector<float> first = model_->step(
+      {{2, 9, {others[9]}},
+       {1,
+        0,
+        {answers_.prompt.begin(), answers_.prompt.begin() + static_cast<std::ptrdiff_t>(half)}},
+       {0, 0, others}});
+  const std::vector<float> second = model_->step(
+      {{0, 40, {others[1], others[2]}},
+       {2, 10, {others[10]}},
+       {1,
+        static_cast<int32_t>(half),
+        {answers_.prompt.begin() + static_cast<std::ptrdiff_t>(half), answers_.prompt.end()}}});
   const auto rows = [&](const std::vector<float>& step, size_t begin, size_t count) {
     return std::span(step).subspan(begin * vocab_, count * vocab_);
   };
   expect_same(rows(first, 1, half), rows(alone, 0, half), "the first part");
-  expect_same(rows(second, 3, prompt_.size() - half), rows(alone, half, prompt_.size() - half),
-              "the second part");
+  expect_same(rows(second, 3, answers_.prompt.size() - half),
+              rows(alone, half, answers_.prompt.size() - half), "the second part");
 }
 
 TEST_P(Golden, MemoryIsKnownBeforeLoading) {
-  const int64_t planned = model::weight_bytes(model_->spec(), model_->linear_dtype());
+  const int64_t planned = model_->planned_bytes();
   EXPECT_LE(model_->weights().bytes, planned + planned / 8);  // a backend may pad
   EXPECT_GE(model_->weights().bytes, planned - planned / 16);
 }
 
+// The stored tokens are fed to both, prompt and continuation as one sequence.
+TEST_P(GoldenTwins, AgreeOnEveryToken) {
+  const auto& [name, twins] = GetParam();
+  const Answers answers = read_answers(name);
+  std::vector<int32_t> ids = answers.prompt;
+  ids.insert(ids.end(), answers.greedy_ids.begin(), answers.greedy_ids.end());
+  const std::string folder = "tests/golden/" + name;
+  const std::vector<float> got = prompt_logits(folder, twins.make(), ids);
+  const std::vector<float> want = prompt_logits(folder, twins.other(), ids);
+  const float difference = largest_difference(got, want);
+  const auto [kl, same] = distance(want, got, want.size() / ids.size());
+  fmt::print("  {} {}: largest difference {:.2e}, mean KL {:.2e}, same token {:.1f} %\n", name,
+             twins.name, difference, kl, 100 * same);
+  EXPECT_LE(difference, twins.limits.tolerance);
+  EXPECT_LE(kl, twins.limits.mean_kl);
+  EXPECT_GE(same, twins.limits.agreement);
+}
+
 TEST(GoldenSet, IsThere) {
-  EXPECT_GE(checkpoint_names().size(), 20U);
+  EXPECT_GE(checkpoint_names().size(), 25U);
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 // from it (tools/golden). One model, one loader, one forward pass: every mechanism of every
 // architecture is compared with an implementation that is not ours. Then the same sequence cut into
 // chunks, and among other sequences, must give the same. A backend joins by GOLDEN_BACKENDS in a
-// test file of its own.
+// test file of its own, and beside its twin, on the CPU, by GOLDEN_TWINS.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,25 +21,68 @@
 
 namespace rudder::golden {
 
-// What a backend promises, where logits have a standard deviation of 2.
+using MakeOps = std::function<std::unique_ptr<ops::Ops>()>;
+
+// How far rows of logits may be from others; their standard deviation is about 3.
+struct Limits {
+  float tolerance = 0;   // of a logit
+  double mean_kl = 0;    // of the predicted distributions
+  double agreement = 1;  // share of the tokens whose most likely next one is the same
+};
+
+// f32 in another order, and what lower precision is held to (docs/contracts/checkpoints.md).
+inline constexpr Limits kF32Limits = {1e-4f, 1e-9, 1};
+inline constexpr Limits kBf16Limits = {0.3f, 1e-3, 0.99};
+inline constexpr Limits kFp8Limits = {3.0f, 1e-2, 0.96};
+
 struct Backend {
   std::string name;
-  std::function<std::unique_ptr<ops::Ops>()> make;
-  float tolerance = 0;     // of a logit
-  double mean_kl = 0;      // of the predicted distributions
-  double agreement = 1;    // share of the tokens whose most likely next one is the same
+  MakeOps make;
+  Limits wide;             // of checkpoints whose weights are wide
+  Limits fp8;              // of those that are fp8
   bool exact_rows = true;  // a row is the same bits in any company; else `mean_kl` holds there too
 };
 inline void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
 }
 
+// A backend and another that rounds where it does: nearer to each other than to the exact model,
+// by checkpoints of any precision.
+struct Twins {
+  std::string name;
+  MakeOps make;
+  MakeOps other;
+  Limits limits;
+};
+inline void PrintTo(const Twins& twins, std::ostream* out) {
+  *out << twins.name;
+}
+
 std::vector<std::string> checkpoint_names();
+
+// Scales of an fp8 KV cache: of each layer, of each head.
+struct KvScaleTable {
+  std::vector<std::vector<float>> k;
+  std::vector<std::vector<float>> v;
+};
 
 // Logits of each token of `ids` as one prompt, [tokens, vocab], by the checkpoint in a folder of
 // the repository. For models whose answers are not stored: one backend is held to another.
 std::vector<float> prompt_logits(const std::string& folder, std::unique_ptr<ops::Ops> ops,
-                                 const std::vector<int32_t>& ids);
+                                 const std::vector<int32_t>& ids,
+                                 const KvScaleTable* scales = nullptr);
+// The scales by which the largest key and value of each head that `ids` make are stored as 448.
+KvScaleTable calibrated_kv_scales(const std::string& folder, const std::vector<int32_t>& ids);
+
+// The embedded model is trained: its predictions have the spread that real ones have. It continues
+// its own greedy text, which the CPU writes in f32; `logits` are of each token.
+struct DemoText {
+  static constexpr const char* kFolder = "models/demo";
+  static constexpr size_t kVocab = 2560;
+  std::vector<int32_t> ids;
+  std::vector<float> logits;
+};
+const DemoText& demo_text();
 
 // How far the rows of `actual` are from those of `expected`.
 struct Distance {
@@ -47,6 +90,15 @@ struct Distance {
   double agreement = 0;  // share of rows with the largest logit at the same token
 };
 Distance distance(std::span<const float> expected, std::span<const float> actual, size_t vocab);
+
+// What was stored of a checkpoint.
+struct Answers {
+  std::vector<int32_t> prompt;
+  std::vector<float> logits;
+  std::vector<int32_t> greedy_ids;
+  std::vector<float> greedy_logits;
+  int32_t max_len = 0;
+};
 
 class Model;
 
@@ -59,6 +111,8 @@ class Golden : public ::testing::TestWithParam<std::tuple<std::string, Backend>>
   static const std::string& name() { return std::get<0>(GetParam()); }
   static const Backend& backend() { return std::get<1>(GetParam()); }
 
+  const Limits& limits() const;
+
   // Rows of logits are near what was stored, in every way that the backend promises.
   void expect_close(const std::vector<float>& actual, const std::vector<float>& expected,
                     const char* what);
@@ -68,21 +122,25 @@ class Golden : public ::testing::TestWithParam<std::tuple<std::string, Backend>>
   // The prompt in chunks; logits of all its tokens.
   std::vector<float> run_prompt(size_t chunk, int32_t seq);
 
-  std::vector<int32_t> prompt_;
-  std::vector<float> logits_;
-  std::vector<int32_t> greedy_ids_;
-  std::vector<float> greedy_logits_;
+  Answers answers_;
   std::unique_ptr<Model> model_;
   size_t vocab_ = 0;
 };
 
-std::string test_name(const ::testing::TestParamInfo<std::tuple<std::string, Backend>>& info);
+class GoldenTwins : public ::testing::TestWithParam<std::tuple<std::string, Twins>> {};
 
-// `backends` is called when the tests are listed.
-#define GOLDEN_BACKENDS(suite, backends)                                                          \
-  INSTANTIATE_TEST_SUITE_P(                                                                       \
-      suite, Golden,                                                                              \
-      ::testing::Combine(::testing::ValuesIn(checkpoint_names()), ::testing::ValuesIn(backends)), \
-      test_name)
+// "llama3_cuda_fp8".
+std::string test_name(const std::string& checkpoint, const std::string& backend);
+
+// Both lists are made when the tests are listed.
+#define GOLDEN_TESTS(suite, base, list)                                                       \
+  INSTANTIATE_TEST_SUITE_P(                                                                   \
+      suite, base,                                                                            \
+      ::testing::Combine(::testing::ValuesIn(checkpoint_names()), ::testing::ValuesIn(list)), \
+      [](const auto& test) {                                                                  \
+        return test_name(std::get<0>(test.param), std::get<1>(test.param).name);              \
+      })
+#define GOLDEN_BACKENDS(suite, backends) GOLDEN_TESTS(suite, Golden, backends)
+#define GOLDEN_TWINS(suite, twins) GOLDEN_TESTS(suite, GoldenTwins, twins)
 
 }  // namespace rudder::golden

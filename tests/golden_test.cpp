@@ -1,14 +1,20 @@
-// The CPU's backends in the golden suite.
+// The CPU's backends in the golden suite, and those with a GPU's precision: what they are held to
+// is what a GPU is held to (golden_cuda_test.cpp).
+#include <fmt/format.h>
+
 #include <stdexcept>
 
 #include "golden_suite.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/testing/low_precision_ops.h"
 
 namespace rudder::golden {
 namespace {
 
-std::function<std::unique_ptr<ops::Ops>()> fast(tensor::DType dtype) {
+using tensor::DType;
+
+MakeOps fast(DType dtype) {
   return [dtype] {
     auto ops = cpu::make_cpu_ops({.dtype = dtype, .num_threads = 2, .isa = {}});
     if (!ops) throw std::runtime_error(ops.error().to_string());
@@ -16,14 +22,68 @@ std::function<std::unique_ptr<ops::Ops>()> fast(tensor::DType dtype) {
   };
 }
 
+MakeOps low(DType linear, DType kv) {
+  return [=] { return testing::make_low_precision_ops({.linear = linear, .kv = kv}); };
+}
+
 std::vector<Backend> cpu_backends() {
-  // In f32 the greedy tokens are the same too; bf16 products may turn one that is close.
-  return {{"reference", cpu::make_reference_ops, 1e-4f, 1e-9, 1, true},
-          {"fast_f32", fast(tensor::DType::kF32), 1e-4f, 1e-9, 1, true},
-          {"fast_bf16", fast(tensor::DType::kBF16), 0.6f, 4e-3, 0.8, true}};
+  return {{"reference", cpu::make_reference_ops, kF32Limits, kF32Limits, true},
+          {"fast_f32", fast(DType::kF32), kF32Limits, kF32Limits, true},
+          {"fast_bf16", fast(DType::kBF16), kBf16Limits, kBf16Limits, true},
+          {"low_bf16", low(DType::kBF16, DType::kBF16), kBf16Limits, kFp8Limits, true},
+          {"low_fp8", low(DType::kF8E4M3, DType::kF8E4M3), kFp8Limits, kFp8Limits, true}};
 }
 
 GOLDEN_BACKENDS(Cpu, cpu_backends());
+
+// bf16 products of two implementations, with activations rounded between them or not.
+std::vector<Twins> cpu_twins() {
+  return {{"fast_bf16", fast(DType::kBF16),
+           [] {
+             return testing::make_low_precision_ops(
+                 {.linear = DType::kBF16, .kv = DType::kBF16, .keeps_fp8 = false});
+           },
+           kBf16Limits}};
+}
+
+GOLDEN_TWINS(Cpu, cpu_twins());
+
+// What precision costs on a trained model, part by part: KV alone, then everything.
+TEST(DemoModel, LowPrecisionPredictsWhatTheExactModelDoes) {
+  const DemoText& text = demo_text();
+  const KvScaleTable calibrated = calibrated_kv_scales(DemoText::kFolder, text.ids);
+  KvScaleTable clipping = calibrated;  // at an eighth of the largest
+  for (auto* part : {&clipping.k, &clipping.v}) {
+    for (std::vector<float>& heads : *part) {
+      for (float& scale : heads) scale /= 8;
+    }
+  }
+  const auto kl_of = [&](DType linear, DType kv, const KvScaleTable* scales, const char* what) {
+    const std::vector<float> got =
+        prompt_logits(DemoText::kFolder, low(linear, kv)(), text.ids, scales);
+    const Distance found = distance(text.logits, got, DemoText::kVocab);
+    fmt::print("  demo model, {}: mean KL {:.2e}, same token {:.1f} %\n", what, found.mean_kl,
+               100 * found.agreement);
+    return found;
+  };
+  const auto expect_within = [](const Distance& found, const Limits& limits) {
+    EXPECT_LE(found.mean_kl, limits.mean_kl);
+    EXPECT_GE(found.agreement, limits.agreement);
+  };
+  const DType bf16 = DType::kBF16;
+  const DType fp8 = DType::kF8E4M3;
+  const Distance exact_kv = kl_of(bf16, bf16, nullptr, "bf16");
+  expect_within(exact_kv, kBf16Limits);
+  const Distance plain_kv = kl_of(bf16, fp8, nullptr, "bf16, fp8 KV as it is");
+  expect_within(plain_kv, kBf16Limits);
+  const Distance scaled_kv = kl_of(bf16, fp8, &calibrated, "bf16, fp8 KV by calibrated scales");
+  expect_within(scaled_kv, kBf16Limits);
+  expect_within(kl_of(fp8, fp8, nullptr, "fp8, fp8 KV as it is"), kFp8Limits);
+  expect_within(kl_of(fp8, fp8, &calibrated, "fp8, fp8 KV by calibrated scales"), kFp8Limits);
+  // The scales are used: those that do not fit cost what they must.
+  const Distance clipped_kv = kl_of(bf16, fp8, &clipping, "bf16, fp8 KV by scales that clip");
+  EXPECT_GT(clipped_kv.mean_kl, 10 * scaled_kv.mean_kl);
+}
 
 }  // namespace
 }  // namespace rudder::golden

@@ -20,6 +20,7 @@ class Case:
     max_len: int | None = None
     # Forces the rope of a sequence of `max_len` tokens from the first forward on (see README.md).
     rope_of_max_len: bool = False
+    noise: float = 0.06  # of each weight, in each step of training; more where an error of a tied head weighs more
     ablate: dict = field(default_factory=dict)  # name -> config overrides that must change the logits
 
 
@@ -84,6 +85,7 @@ CASES = [
             "vocab_size": 320,
             "rope_parameters": LLAMA3_ROPE,
         },
+        noise=0.1,
         old_style=True,
         ablate={"llama3_rope": {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}}},
     ),
@@ -160,6 +162,7 @@ CASES = [
         "qwen2",
         "qwen2",
         {**BASE, "tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}},
+        noise=0.1,
         ablate={"rope_base": {"rope_parameters": DEFAULT_ROPE}},
     ),
     Case(
@@ -183,6 +186,7 @@ CASES = [
                 "original_max_position_embeddings": 128,
             },
         },
+        noise=0.1,
         ablate={"yarn_rope": {"rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"}}},
     ),
     Case(
@@ -196,6 +200,7 @@ CASES = [
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
         },
+        noise=0.1,
     ),
     Case(
         "gemma2",

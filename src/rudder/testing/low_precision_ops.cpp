@@ -71,7 +71,7 @@ class LowPrecisionOps final : public ops::Ops {
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
   DType linear_dtype() const override { return precision_.linear; }
-  bool keeps_fp8() const override { return true; }
+  bool keeps_fp8() const override { return precision_.keeps_fp8; }
   int64_t available_memory() const override { return inner_->available_memory(); }
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
     return inner_->allocate(dtype, shape);
@@ -101,7 +101,7 @@ class LowPrecisionOps final : public ops::Ops {
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     const bool is_stored = !parts.front().scale.empty();
-    const bool is_f8 = is_stored || precision_.linear == DType::kF8E4M3;
+    const bool is_f8 = (is_stored && precision_.keeps_fp8) || precision_.linear == DType::kF8E4M3;
     std::vector<ops::LinearPart> rounded(parts.begin(), parts.end());
     for (ops::LinearPart& part : rounded) {
       if (is_f8 && (part.weight.shape[0] % 16 != 0 || part.weight.shape[1] % 16 != 0)) {
@@ -118,6 +118,9 @@ class LowPrecisionOps final : public ops::Ops {
     }
     RUDDER_TRY(ops::LinearWeight weight, inner_->make_linear(rounded));
     weight.x_dtype = is_f8 ? DType::kF8E4M3 : DType::kBF16;
+    weight.bytes = weight.out * weight.in * static_cast<int64_t>(dtype_bytes(weight.x_dtype));
+    if (is_f8) weight.bytes += weight.out * static_cast<int64_t>(sizeof(float));
+    if (!parts.front().bias.empty()) weight.bytes += weight.out * int64_t{sizeof(BF16)};
     return weight;
   }
 

@@ -1,0 +1,221 @@
+#!/usr/bin/env python3
+"""Makes fp8 checkpoints from golden ones, each in a format that is in use (torch and transformers are needed).
+
+    quantise_golden.py GOLDEN_DIR [CASE ...]
+
+GOLDEN_DIR/<source> becomes GOLDEN_DIR/<name>: weights as F8_E4M3 with scales, config.json as the tool that writes the
+format writes it. Logits are those of transformers with the weights multiplied out in float32; activations and the KV
+cache stay exact there, so what is stored is the meaning of the file, not one way to compute with it.
+"""
+
+import json
+import pathlib
+import shutil
+import sys
+from dataclasses import dataclass
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from make_golden import forward, gaps_of, greedy, load, store, versions
+
+MAX_FP8 = 448.0
+LINEAR = ("_proj.weight", "lm_head.weight")
+
+
+@dataclass
+class Case:
+    name: str
+    source: str
+    excluded: tuple  # prefixes of modules that stay as they are
+    config: dict  # quantization_config
+    channel: bool = False  # a scale for each row of a weight, else one
+    scale_shape: tuple = (1,)  # of a single scale
+    scale_dtype: torch.dtype = torch.float32
+    static: bool = False  # input_scale beside each weight
+    kv: tuple | None = None  # names of the scales of k and v in a layer
+    kv_per_head: bool = False
+    beside: str | None = None  # the file that holds the config instead of config.json
+
+
+def activations(strategy, dynamic):
+    return {"num_bits": 8, "type": "float", "strategy": strategy, "dynamic": dynamic, "symmetric": True}
+
+
+def compressed_tensors(form, strategy, inputs, ignore, kv=None):
+    group = {
+        "targets": ["Linear"],
+        "weights": {**activations(strategy, False), "observer": "minmax", "group_size": None, "actorder": None},
+        "input_activations": inputs,
+        "output_activations": None,
+    }
+    return {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "quantization_status": "compressed",
+        "config_groups": {"group_0": group},
+        "ignore": ignore,
+        "kv_cache_scheme": kv,
+        "sparsity_config": {},
+        "transform_config": {},
+    }
+
+
+CASES = [
+    Case(
+        "llama-fp8-channel",
+        "llama-yarn",
+        ("lm_head",),
+        compressed_tensors("float-quantized", "channel", activations("token", True), ["lm_head"]),
+        channel=True,
+        scale_dtype=torch.bfloat16,
+    ),
+    Case(
+        "mistral-fp8-static",
+        "mistral",
+        ("lm_head", "model.layers.0.mlp.down_proj"),
+        compressed_tensors(
+            "naive-quantized",
+            "tensor",
+            activations("tensor", False),
+            [r"re:.*lm_head$", r"re:model\.layers\.0\.mlp\.down"],
+            kv=activations("tensor", False),
+        ),
+        static=True,
+        kv=("self_attn.k_scale", "self_attn.v_scale"),
+    ),
+    Case(
+        "qwen2-fp8-head",
+        "qwen2-window",
+        (),
+        compressed_tensors(
+            "float-quantized", "channel", activations("token", True), [], kv=activations("attn_head", False)
+        ),
+        channel=True,
+        kv=("self_attn.k_scale", "self_attn.v_scale"),
+        kv_per_head=True,
+    ),
+    Case(
+        "qwen3-modelopt",
+        "qwen3",
+        ("lm_head", "model.layers.1.mlp"),
+        {
+            "producer": {"name": "modelopt", "version": "0.33.0"},
+            "quantization": {
+                "quant_algo": "FP8",
+                "kv_cache_quant_algo": "FP8",
+                "exclude_modules": ["lm_head", "model.layers.1.mlp*"],
+            },
+        },
+        scale_shape=(),
+        static=True,
+        kv=("self_attn.k_proj.k_scale", "self_attn.v_proj.v_scale"),
+        beside="hf_quant_config.json",
+    ),
+    Case(
+        "phi3-fp8",
+        "phi3",
+        ("lm_head",),
+        {"quant_method": "fp8", "activation_scheme": "static", "ignored_layers": ["lm_head"]},
+        static=True,
+    ),
+]
+
+
+def largest_inputs(model, prompt):
+    """The largest absolute input of each linear module over the prompt."""
+    found, hooks = {}, []
+    for name, module in model.named_modules():
+        if isinstance(module, torch.nn.Linear):
+            hook = lambda _, args, name=name: found.__setitem__(name, args[0].abs().max())
+            hooks.append(module.register_forward_pre_hook(hook))
+    with torch.no_grad():
+        forward(model, prompt)
+    for hook in hooks:
+        hook.remove()
+    return found
+
+
+def kv_scales(model, prompt, case):
+    """(k, v) of each layer: what the largest cached value is stored as 448 by."""
+    with torch.no_grad():
+        cache = model(torch.tensor([prompt]), use_cache=True).past_key_values
+    out = []
+    for layer in cache.layers:
+        pair = []
+        for values in (layer.keys, layer.values):  # [1, heads, tokens, head_dim]
+            largest = values.abs().amax(dim=(0, 2, 3)) / MAX_FP8
+            pair.append(largest[:, None, None] if case.kv_per_head else largest.max().reshape(case.scale_shape))
+        out.append(pair)
+    return out
+
+
+def quantise(weight, case):
+    """The stored weight and its scale; the same as float32."""
+    wide = weight.float()
+    largest = wide.abs().amax(dim=1, keepdim=True) if case.channel else wide.abs().max().reshape(case.scale_shape)
+    scale = (largest / MAX_FP8).to(case.scale_dtype)
+    stored = (wide / scale.float()).clamp(-MAX_FP8, MAX_FP8).to(torch.float8_e4m3fn)
+    return stored, scale, stored.float() * scale.float()
+
+
+def write_config(case, source, folder):
+    config = json.loads((source / "config.json").read_text())
+    if case.beside is None:
+        config["quantization_config"] = case.config
+    else:
+        (folder / case.beside).write_text(json.dumps(case.config, indent=2) + "\n")
+    (folder / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def make(case, out):
+    source, folder = out / case.source, out / case.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    model = load(source)
+    prompt = load_file(source / "golden.safetensors")["prompt_ids"].tolist()
+    inputs = largest_inputs(model, prompt)
+    tensors, exact = {}, {}
+    for name, weight in load_file(source / "model.safetensors").items():
+        module = name.removesuffix(".weight")
+        if not name.endswith(LINEAR) or module.startswith(case.excluded or ("-",)):
+            tensors[name] = weight
+            continue
+        tensors[name], tensors[f"{module}.weight_scale"], exact[name] = quantise(weight, case)
+        if case.static:
+            tensors[f"{module}.input_scale"] = (inputs[module] / MAX_FP8).reshape(case.scale_shape)
+    missing = model.load_state_dict(exact, strict=False)
+    assert exact and not missing.unexpected_keys, missing
+    if case.kv is not None:
+        for i, pair in enumerate(kv_scales(model, prompt, case)):
+            for name, scale in zip(case.kv, pair):
+                tensors[f"model.layers.{i}.{name}"] = scale.contiguous()
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    write_config(case, source, folder)
+
+    logits = forward(model, prompt)
+    ids, rows = greedy(model, prompt)
+    store(folder, prompt, logits, ids, rows)
+    meta = {
+        **versions(),
+        "source": case.source,
+        "max_len": json.loads((source / "meta.json").read_text())["max_len"],
+        "min_prompt_gap": gaps_of(logits).min().item(),
+        "min_gap": gaps_of(rows).min().item(),
+    }
+    (folder / "meta.json").write_text(json.dumps(meta, indent=2) + "\n")
+    return meta
+
+
+def main():
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    torch.use_deterministic_algorithms(True)
+    out = pathlib.Path(sys.argv[1])
+    for case in CASES:
+        if not sys.argv[2:] or case.name in sys.argv[2:]:
+            print(case.name, json.dumps(make(case, out)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
