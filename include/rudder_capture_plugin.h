@@ -13,8 +13,7 @@
  * Functions return 0, or anything else for an error, whose text they give to `out`. An error ends
  * that request's capture to this plugin and nothing else. No exception may leave a function: one
  * that does is caught and taken as an error where plugin and server were built by the same compiler,
- * and may end the process elsewhere. After on_rows threw, the session is given up without a further
- * call. */
+ * and may end the process elsewhere. */
 #ifndef RUDDER_CAPTURE_PLUGIN_H
 #define RUDDER_CAPTURE_PLUGIN_H
 
@@ -88,7 +87,7 @@ typedef struct rudder_capture_plugin {
   int (*open)(void* plugin, const rudder_capture_request* request, void** session,
               rudder_capture_out* out);
   int (*on_rows)(void* session, const rudder_capture_rows* rows, rudder_capture_out* out);
-  /* The request has ended, or on_rows failed: frees the session. Unless `cancelled`, what is given
+  /* The request has ended, or on_rows failed or threw: frees the session. Unless `cancelled`, what is given
    * to `out` is the payload of the result, as JSON text; none is null. */
   int (*finalize)(void* session, int cancelled, rudder_capture_out* out);
   void (*destroy)(void* plugin);

@@ -28,8 +28,7 @@ struct TextOut {
 
 // Calls into the plugin; whatever it throws ends here.
 template <typename Call>
-Result<std::string> guarded(const std::string& name, const char* function, Call&& call,
-                            bool* has_thrown = nullptr) {
+Result<std::string> guarded(const std::string& name, const char* function, Call&& call) {
   TextOut text;
   std::string what;
   try {
@@ -41,7 +40,6 @@ Result<std::string> guarded(const std::string& name, const char* function, Call&
   } catch (...) {
     what = "of unknown type";
   }
-  if (has_thrown != nullptr) *has_thrown = true;
   return fail(ErrorCode::kInternal, fmt::format("{} threw an exception: {}", function, what), name);
 }
 
@@ -110,17 +108,14 @@ class PluginSession final : public Session {
                                     .num_tokens = static_cast<int32_t>(positions.size()),
                                     .positions = positions.data(),
                                     .rows = rows.data()};
-    const auto taken = guarded(
-        plugin_->name(), "on_rows",
-        [&](rudder_capture_out* out) { return plugin_->table().on_rows(session_, &given, out); },
-        &has_thrown_);
+    const auto taken = guarded(plugin_->name(), "on_rows", [&](rudder_capture_out* out) {
+      return plugin_->table().on_rows(session_, &given, out);
+    });
     if (!taken) return tl::unexpected<Error>(taken.error());
     return {};
   }
 
   void finish(bool cancelled, SessionDone done) override {
-    if (has_thrown_)
-      return done({.consumer = {}, .status = Status::kError, .error = "", .payload = ""});
     Result<std::string> payload =
         guarded(plugin_->name(), "finalize", [&](rudder_capture_out* out) {
           return plugin_->table().finalize(session_, cancelled ? 1 : 0, out);
@@ -143,7 +138,6 @@ class PluginSession final : public Session {
   const std::shared_ptr<const Plugin> plugin_;
   const SessionInfo info_;
   void* const session_;
-  bool has_thrown_ = false;
 };
 
 class PluginConsumer final : public Consumer {
