@@ -40,7 +40,7 @@ class TapMaker {
     }
     for (const Point point : points) {
       tap::TapOp op = random_op();
-      if (has_latch && point.index() > 0) {
+      if (has_latch && point.index() > Point{0, Site::kAttnIn}.index()) {  // tap.T10
         op.gate = tap::GateKind::kScoreSoft;
         op.latch = 1;
         op.sharpness = 3;

@@ -53,6 +53,29 @@ class TapServing : public ::testing::TestWithParam<Param> {
     return {"async_tape",
             [] { return testing::make_async_ops(testing::make_tape_ops(backend().make())); }};
   }
+  // A prompt in slot 0 that runs a row of the table.
+  static step::StepPlan prompt_plan(step::StepId id, int32_t tap_row) {
+    step::StepPlan plan;
+    plan.id = id;
+    step::SlotEdit edit;
+    edit.slot = step::SlotId(0);
+    edit.generation = 1;
+    edit.sampling.temperature = 0;
+    edit.sampling.num_logprobs = 0;
+    edit.blocks = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    edit.prompt_len = 8;
+    edit.max_len = 180;
+    plan.slots = {edit};
+    step::SeqWork work;
+    work.slot = edit.slot;
+    work.generation = 1;
+    work.q_len = 8;
+    work.logits = step::LogitsWanted::kLast;
+    work.tap_row = tap_row;
+    plan.seqs = {work};
+    plan.tokens = {1, 2, 3, 4, 5, 6, 7, 8};
+    return plan;
+  }
   static tap::Geometry geometry() { return with_taps(kRoomy, arch()).geometry; }
 
   // One at a time, whole prompts, no cache, each step collected before the next.
@@ -208,7 +231,7 @@ TEST_P(TapServing, ZeroVectorsAsNone) {
 // A backend with a GPU's dtypes: operands are quantised behind the taps, rows captured as bf16.
 TEST_P(TapServing, LowPrecisionAsAlone) {
   if (std::get<0>(GetParam()) != 0) GTEST_SKIP() << "one backend";
-  const Backend low = {"low", testing::make_low_precision_ops};
+  const Backend low = {"low", [] { return testing::make_low_precision_ops(); }};
   const Backend async_low = {
       "async_low", [] {
         return testing::make_async_ops(testing::make_tape_ops(testing::make_low_precision_ops()));
@@ -256,6 +279,37 @@ TEST_P(TapServing, CapturesTellBeforeFromAfter) {
   }
 }
 
+TEST_P(TapServing, EditsAloneAreAStep) {
+  std::mt19937 engine(9);
+  tap::Program program;
+  add_op(program, geometry(), {0, Site::kMlpOut}, {}, 5, engine);
+  step::StepPlan edits;
+  edits.id = 1;
+  edits.tap_edits = {{7, 100, 64, std::make_shared<const tap::Program>(program)}};
+  const step::StepPlan steered = prompt_plan(2, 7);
+  const auto first = executor(kRoomy, async_taped());
+  ASSERT_TRUE(first->launch(std::make_shared<const step::StepPlan>(edits)));
+  ASSERT_TRUE(first->launch(std::make_shared<const step::StepPlan>(steered)));
+  const auto alone = first->collect({1});
+  ASSERT_TRUE(alone);
+  EXPECT_TRUE(alone->seqs.empty());
+  const auto after = first->collect({2});
+  ASSERT_TRUE(after);
+  // As with the edit in the step that needs it; and not as without.
+  step::StepPlan together = steered;
+  together.tap_edits = edits.tap_edits;
+  const auto second = executor(kRoomy, async_taped());
+  ASSERT_TRUE(second->launch(std::make_shared<const step::StepPlan>(together)));
+  const auto once = second->collect({2});
+  ASSERT_TRUE(once);
+  EXPECT_EQ(after->seqs[0].logprobs[0].logprob, once->seqs[0].logprobs[0].logprob);
+  const auto third = executor(kRoomy, async_taped());
+  ASSERT_TRUE(third->launch(std::make_shared<const step::StepPlan>(prompt_plan(2, 0))));
+  const auto plain = third->collect({2});
+  ASSERT_TRUE(plain);
+  EXPECT_NE(plain->seqs[0].logprobs[0].logprob, once->seqs[0].logprobs[0].logprob);
+}
+
 // A pool that nobody empties: what does not fit is reported as lost, and nothing waits.
 TEST_P(TapServing, CapturesAreLostWhenNobodyReadsThem) {
   auto taps = std::make_shared<tap::SequenceTaps>();
@@ -266,25 +320,12 @@ TEST_P(TapServing, CapturesAreLostWhenNobodyReadsThem) {
   step::Capacity capacity = with_taps(kRoomy, arch());
   capacity.taps.capture_elements = 64 * 3 * 8;
   const auto tight = tiny_executor(async_taped(), arch(), capacity);
-  step::StepPlan plan;
-  step::SlotEdit edit;
-  edit.slot = step::SlotId(0);
-  edit.generation = 1;
-  edit.sampling.temperature = 0;
-  edit.blocks = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
-  edit.prompt_len = 8;
-  edit.max_len = 180;
-  plan.slots = {edit};
+  step::StepPlan plan = prompt_plan(1, 0);
   plan.capture_edits = {{3, set}};
-  step::SeqWork work;
-  work.slot = edit.slot;
-  work.generation = 1;
-  work.q_len = 8;
-  work.logits = step::LogitsWanted::kLast;
+  step::SeqWork work = plan.seqs[0];
   work.capture_set = 3;
   work.captures = {{0, 8}};
   plan.seqs = {work};
-  plan.tokens = {1, 2, 3, 4, 5, 6, 7, 8};
   std::vector<std::shared_ptr<const tap::CapturedRows>> held;
   int num_lost = 0;
   for (step::StepId id = 1; id <= 120; ++id) {

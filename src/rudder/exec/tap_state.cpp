@@ -11,7 +11,9 @@ using ops::View;
 using tensor::DType;
 using tensor::Shape;
 
-constexpr int64_t kMostUploadBytes = int64_t{16} << 20;
+// Of staging memory: the programs of a burst of requests, so that they need not wait for the
+// device.
+constexpr int64_t kMostUploadBytes = int64_t{64} << 20;
 constexpr int64_t kLeastUploadBytes = int64_t{64} << 10;
 constexpr int64_t kWords = sizeof(tap::TapOp) / sizeof(int32_t);
 
