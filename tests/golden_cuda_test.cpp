@@ -35,16 +35,13 @@ GOLDEN_BACKENDS(Cuda, cuda_backends());
 
 // The same precision on the CPU.
 std::vector<Twins> cuda_twins() {
-  std::vector<Twins> out;
-  for (const auto& [name, dtype, limits] : {std::tuple("cuda_bf16", DType::kBF16, kBf16Limits),
-                                            std::tuple("cuda_fp8", DType::kF8E4M3, kFp8Limits)}) {
-    out.push_back({name, cuda_ops(dtype),
-                   [dtype = dtype] {
-                     return testing::make_low_precision_ops({.linear = dtype, .kv = dtype});
-                   },
-                   limits});
-  }
-  return out;
+  const auto low = [](DType dtype) -> MakeOps {
+    return [dtype] { return testing::make_low_precision_ops({.linear = dtype, .kv = dtype}); };
+  };
+  const DType bf16 = DType::kBF16;
+  const DType fp8 = DType::kF8E4M3;
+  return {{"cuda_bf16", cuda_ops(bf16), low(bf16), kBf16Limits, kFp8Limits},
+          {"cuda_fp8", cuda_ops(fp8), low(fp8), kFp8Limits, kFp8Limits}};
 }
 
 GOLDEN_TWINS(Cuda, cuda_twins());

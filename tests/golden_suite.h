@@ -46,13 +46,13 @@ inline void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;
 }
 
-// A backend and another that rounds where it does: nearer to each other than to the exact model,
-// by checkpoints of any precision.
+// A backend and another that rounds where it does. Limits as of Backend.
 struct Twins {
   std::string name;
   MakeOps make;
   MakeOps other;
-  Limits limits;
+  Limits wide;
+  Limits fp8;
 };
 inline void PrintTo(const Twins& twins, std::ostream* out) {
   *out << twins.name;

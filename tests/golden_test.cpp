@@ -38,12 +38,11 @@ GOLDEN_BACKENDS(Cpu, cpu_backends());
 
 // bf16 products of two implementations, with activations rounded between them or not.
 std::vector<Twins> cpu_twins() {
-  return {{"fast_bf16", fast(DType::kBF16),
-           [] {
-             return testing::make_low_precision_ops(
-                 {.linear = DType::kBF16, .kv = DType::kBF16, .keeps_fp8 = false});
-           },
-           kBf16Limits}};
+  const MakeOps low_bf16 = [] {
+    return testing::make_low_precision_ops(
+        {.linear = DType::kBF16, .kv = DType::kBF16, .keeps_fp8 = false});
+  };
+  return {{"fast_bf16", fast(DType::kBF16), low_bf16, kBf16Limits, kBf16Limits}};
 }
 
 GOLDEN_TWINS(Cpu, cpu_twins());
