@@ -31,6 +31,9 @@ TEST(MemoryPlan, EveryPartIsCounted) {
   EXPECT_EQ(plan->max_seq_len, 512);
   EXPECT_EQ(plan->kv_block_bytes, 3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
   EXPECT_EQ(plan->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
+  MemoryAsk quantised = tiny_ask();
+  quantised.weight_bytes = plan->weight_bytes / 2;
+  EXPECT_EQ(plan_memory(spec, dtypes, quantised)->weight_bytes, quantised.weight_bytes);
   EXPECT_EQ(plan->workspace_bytes,
             model::Decoder::workspace_bytes(spec, {64, 4, 512}, tensor::DType::kF32));
   EXPECT_EQ(plan->sequence_bytes, StepBuffers::device_bytes({.num_slots = 4,

@@ -158,6 +158,22 @@ TEST(QuantisedLoader, AHeadMayBeQuantised) {
   EXPECT_EQ(ops.scales.front(), std::vector<float>(5, 0.25f));
 }
 
+// What is fp8 in the file takes a byte where it stays so; the rest is planned as ever.
+TEST(QuantisedLoader, MemoryIsPlannedAsItWillBeKept) {
+  QuantisedModel tiny;
+  const auto checkpoint = tiny.open();
+  ASSERT_TRUE(checkpoint);
+  const ModelSpec spec = read_spec(**checkpoint).value();
+  KeepingOps ops;
+  const WeightPlan wide = plan_weights(**checkpoint, spec, ops);
+  EXPECT_EQ(wide.bytes, weight_bytes(spec, DType::kF32));
+  EXPECT_EQ(wide.linear_dtype, DType::kF32);
+  ops.keeps = true;
+  const WeightPlan kept = plan_weights(**checkpoint, spec, ops);
+  EXPECT_EQ(kept.linear_dtype, DType::kF8E4M3);
+  EXPECT_EQ(wide.bytes - kept.bytes, 3 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 6 * 8));
+}
+
 TEST(QuantisedLoader, KvScalesHaveSeveralNames) {
   for (const auto& [k, v] :
        {std::pair("k_scale", "v_scale"), std::pair("k_proj.k_scale", "v_proj.v_scale"),

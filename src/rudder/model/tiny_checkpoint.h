@@ -22,6 +22,7 @@ class KeepingOps final : public ops::Ops {
   tensor::DType act_dtype() const override { return tensor::DType::kF32; }
   tensor::DType kv_dtype() const override { return tensor::DType::kF32; }
   tensor::DType linear_dtype() const override { return tensor::DType::kF32; }
+  bool keeps_fp8() const override { return keeps; }
   int64_t available_memory() const override { return 0; }
   Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) override {
     memory_.emplace_back(static_cast<size_t>(shape.numel()) * tensor::dtype_bytes(dtype));
@@ -74,6 +75,7 @@ class KeepingOps final : public ops::Ops {
   void logits(const ops::LogitsArgs&) override {}
   void sample(const ops::SampleArgs&) override {}
 
+  bool keeps = false;
   int num_parts = 0;
   int num_biases = 0;
   std::vector<std::vector<float>> scales;  // of each part in turn; empty of a wide one
@@ -120,7 +122,7 @@ struct TinyModel {
     config.replace(at, from.size(), to);
   }
 
-  Result<Weights> load(KeepingOps& ops, const ProgressFn& progress = {}) {
+  Result<std::shared_ptr<const weights::Checkpoint>> open() {
     std::vector<weights::TensorDecl> list;
     for (const auto& [name, decl] : decls) list.push_back(decl);
     const auto header = weights::make_safetensors_header(list, {});
@@ -139,7 +141,11 @@ struct TinyModel {
     if (!quant_file.empty()) {
       files.push_back({"hf_quant_config.json", std::as_bytes(std::span(quant_file))});
     }
-    RUDDER_TRY(const auto checkpoint, weights::Checkpoint::open_memory(std::move(files)));
+    return weights::Checkpoint::open_memory(std::move(files));
+  }
+
+  Result<Weights> load(KeepingOps& ops, const ProgressFn& progress = {}) {
+    RUDDER_TRY(const auto checkpoint, open());
     RUDDER_TRY(const ModelSpec spec, read_spec(*checkpoint));
     return load_weights(*checkpoint, spec, ops, progress);
   }
