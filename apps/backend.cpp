@@ -91,6 +91,7 @@ Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) 
   cuda.policy_path =
       settings.kernel_policy.empty() ? default_policy_path() : settings.kernel_policy;
   cuda.tune = settings.tune;
+  cuda.batch_invariant = settings.batch_invariant;
   cuda.synchronous = settings.synchronous;
   return cuda;
 }

@@ -13,12 +13,13 @@ namespace {
 
 using tensor::DType;
 
-MakeOps cuda_ops(DType dtype) {
-  return [dtype] {
+MakeOps cuda_ops(DType dtype, bool batch_invariant = false) {
+  return [dtype, batch_invariant] {
     cuda::CudaOpsSettings settings;
     settings.linear_dtype = dtype;
     settings.kv_dtype = dtype;
     settings.tune = false;
+    settings.batch_invariant = batch_invariant;
     settings.synchronous = true;  // a fault names its op
     auto ops = cuda::make_cuda_ops(settings);
     if (!ops) throw std::runtime_error(ops.error().to_string());
@@ -28,7 +29,9 @@ MakeOps cuda_ops(DType dtype) {
 
 std::vector<Backend> cuda_backends() {
   return {{"cuda_bf16", cuda_ops(DType::kBF16), kBf16Limits, kFp8Limits, false},
-          {"cuda_fp8", cuda_ops(DType::kF8E4M3), kFp8Limits, kFp8Limits, false}};
+          {"cuda_fp8", cuda_ops(DType::kF8E4M3), kFp8Limits, kFp8Limits, false},
+          {"cuda_bf16_invariant", cuda_ops(DType::kBF16, true), kBf16Limits, kFp8Limits, true},
+          {"cuda_fp8_invariant", cuda_ops(DType::kF8E4M3, true), kFp8Limits, kFp8Limits, true}};
 }
 
 GOLDEN_BACKENDS(Cuda, cuda_backends());
@@ -56,6 +59,29 @@ TEST(DemoModel, PredictsWhatTheCpuPredicts) {
                found.mean_kl, 100 * found.agreement);
     EXPECT_LE(found.mean_kl, limits.mean_kl);
     EXPECT_GE(found.agreement, limits.agreement);
+  }
+}
+
+// A prompt in company against the prompt alone: the same bits where that is promised, else nearly
+// the same predictions.
+TEST(DemoModel, CompanyHardlyChangesAPrompt) {
+  const std::vector<int32_t>& text = demo_text().ids;
+  const std::vector<int32_t> ids(text.begin(), text.begin() + 60);
+  const std::vector<int32_t> behind(text.rbegin(), text.rend());
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    for (const bool batch_invariant : {false, true}) {
+      const MakeOps make = cuda_ops(dtype, batch_invariant);
+      const std::vector<float> alone = prompt_logits(DemoText::kFolder, make(), ids);
+      const std::vector<float> together =
+          logits_in_company(DemoText::kFolder, make(), ids, text, behind);
+      ASSERT_EQ(alone.size(), together.size());
+      const Distance found = distance(alone, together, DemoText::kVocab);
+      fmt::print("  demo model, {}{}: mean KL {:.2e}, same token {:.1f} %\n",
+                 tensor::dtype_name(dtype), batch_invariant ? ", batch-invariant" : "",
+                 found.mean_kl, 100 * found.agreement);
+      EXPECT_LE(found.mean_kl, 1e-4);
+      EXPECT_TRUE(!batch_invariant || alone == together);
+    }
   }
 }
 

@@ -250,6 +250,18 @@ std::vector<float> prompt_logits(const std::string& folder, std::unique_ptr<ops:
   return model.step({{0, 0, ids}});
 }
 
+std::vector<float> logits_in_company(const std::string& folder, std::unique_ptr<ops::Ops> ops,
+                                     const std::vector<int32_t>& ids,
+                                     const std::vector<int32_t>& before,
+                                     const std::vector<int32_t>& behind) {
+  const size_t longest = std::max({ids.size(), before.size(), behind.size()});
+  Model model(in_repository(folder), static_cast<int32_t>(longest), std::move(ops));
+  const std::vector<float> all = model.step({{1, 0, before}, {0, 0, ids}, {2, 0, behind}});
+  const auto vocab = static_cast<size_t>(model.spec().vocab);
+  const auto first = all.begin() + static_cast<std::ptrdiff_t>(before.size() * vocab);
+  return {first, first + static_cast<std::ptrdiff_t>(ids.size() * vocab)};
+}
+
 KvScaleTable calibrated_kv_scales(const std::string& folder, const std::vector<int32_t>& ids) {
   Model model(in_repository(folder), static_cast<int32_t>(ids.size()), cpu::make_reference_ops());
   model.step({{0, 0, ids}});

@@ -71,6 +71,11 @@ struct KvScaleTable {
 std::vector<float> prompt_logits(const std::string& folder, std::unique_ptr<ops::Ops> ops,
                                  const std::vector<int32_t>& ids,
                                  const KvScaleTable* scales = nullptr);
+// The same in a step with two other prompts; at most 256 tokens in all.
+std::vector<float> logits_in_company(const std::string& folder, std::unique_ptr<ops::Ops> ops,
+                                     const std::vector<int32_t>& ids,
+                                     const std::vector<int32_t>& before,
+                                     const std::vector<int32_t>& behind);
 // The scales by which the largest key and value of each head that `ids` make are stored as 448.
 KvScaleTable calibrated_kv_scales(const std::string& folder, const std::vector<int32_t>& ids);
 

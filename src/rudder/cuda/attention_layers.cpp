@@ -52,6 +52,7 @@ AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
   config.head_dim = kind.head_dim;
   config.window = kind.window;
   config.kv_type = kind.kv_is_fp8 ? KvType::kFp8E4m3 : KvType::kBf16;
+  config.whole_sequences = batch_invariant_;
   config.num_sms = num_sms_;
   return config;
 }

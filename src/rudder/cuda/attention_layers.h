@@ -20,9 +20,10 @@ namespace rudder::cuda {
 
 class AttentionLayers {
  public:
-  // `memory` outlives it.
-  AttentionLayers(DeviceMemory& memory, cudaStream_t stream, int32_t num_sms)
-      : memory_(memory), stream_(stream), num_sms_(num_sms) {}
+  // `memory` outlives it. batch_invariant: AttentionConfig::whole_sequences; the plain kernel is so
+  // anyway, a block a token and head that takes the keys in their order.
+  AttentionLayers(DeviceMemory& memory, cudaStream_t stream, int32_t num_sms, bool batch_invariant)
+      : memory_(memory), stream_(stream), num_sms_(num_sms), batch_invariant_(batch_invariant) {}
 
   // Makes room for steps of up to so many sequences and tokens. An Error: a shape that no kernel
   // takes, or no memory.
@@ -68,6 +69,7 @@ class AttentionLayers {
   DeviceMemory& memory_;
   const cudaStream_t stream_;
   const int32_t num_sms_;
+  const bool batch_invariant_;
   ops::AttentionBatch batch_;
   std::map<Kind, Plan> plans_;
   std::map<const void*, KvTensorMap> maps_;  // by the cache's address

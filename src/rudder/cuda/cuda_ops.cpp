@@ -212,7 +212,7 @@ class CudaOps final : public ops::Ops {
         status_("0"),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
-        attention_(memory_, stream_->handle(), info_.num_sms) {}
+        attention_(memory_, stream_->handle(), info_.num_sms, settings.batch_invariant) {}
 
   cudaStream_t stream() const { return stream_->handle(); }
 
@@ -297,9 +297,10 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
            identity.library);
   std::unique_ptr<CudaOps> ops(
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside)));
-  RUDDER_TRY(ops->linear_,
-             Linear::make(*api, {settings.linear_dtype, settings.policy_path, settings.tune},
-                          identity, ops->memory_, ops->stream(), ops->status_));
+  RUDDER_TRY(ops->linear_, Linear::make(*api,
+                                        {settings.linear_dtype, settings.policy_path, settings.tune,
+                                         settings.batch_invariant},
+                                        identity, ops->memory_, ops->stream(), ops->status_));
   return ops;
 }
 

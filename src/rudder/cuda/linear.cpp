@@ -145,6 +145,14 @@ Result<ShapePlan*> Linear::plan_for(const LinearWeight& weight, DType out_dtype)
   if (plan == nullptr) {
     Result<std::unique_ptr<ShapePlan>> made =
         ShapePlan::make({&api_, handle_, stream_, workspace_}, key);
+    if (made && settings_.batch_invariant) {
+      const Result<std::vector<PolicyEntry>> candidates = (*made)->candidates_for_all(1);
+      if (candidates) {
+        (*made)->settle_for_all(candidates->front());
+      } else {
+        made = tl::unexpected(candidates.error());
+      }
+    }
     if (!made) {
       plans_.erase(key);
       return tl::unexpected(made.error());
@@ -154,37 +162,70 @@ Result<ShapePlan*> Linear::plan_for(const LinearWeight& weight, DType out_dtype)
   return plan.get();
 }
 
-Result<void> Linear::prepare(const LinearWeight& head, int64_t max_tokens, int64_t max_rows) {
-  finish_loading();
-  struct Job {
-    ShapePlan* plan;
-    int64_t max_tokens;
-    std::vector<LinearWeight> weights;
-  };
+Result<std::vector<Linear::Job>> Linear::jobs(const LinearWeight& head, int64_t max_tokens,
+                                              int64_t max_rows) {
   std::vector<Job> jobs;
-  const auto add = [&](const LinearWeight& weight, DType out_dtype, int64_t most) -> Result<void> {
-    RUDDER_TRY(ShapePlan* const plan, plan_for(weight, out_dtype));
-    auto job = std::find_if(jobs.begin(), jobs.end(), [&](Job& j) { return j.plan == plan; });
-    if (job == jobs.end()) job = jobs.insert(jobs.end(), {plan, most, {}});
-    job->weights.push_back(weight);
-    return {};
-  };
   for (const auto& [shape, weights] : weights_) {
     for (const LinearWeight& weight : weights) {
       const bool is_head = weight.packed == head.packed;
-      RUDDER_TRY_VOID(
-          add(weight, is_head ? DType::kF32 : DType::kBF16, is_head ? max_rows : max_tokens));
+      RUDDER_TRY(ShapePlan* const plan, plan_for(weight, is_head ? DType::kF32 : DType::kBF16));
+      auto job = std::find_if(jobs.begin(), jobs.end(), [&](Job& j) { return j.plan == plan; });
+      if (job == jobs.end()) {
+        job = jobs.insert(jobs.end(), {plan, is_head ? max_rows : max_tokens, {}});
+      }
+      job->weights.push_back(weight);
     }
   }
+  return jobs;
+}
+
+Result<std::unique_ptr<Tuner>> Linear::make_tuner(std::span<const Job> jobs) const {
   int64_t x_bytes = 0;
   int64_t y_bytes = 0;
+  int64_t tokens = 1;
+  const auto width = [](DType dtype) { return static_cast<int64_t>(tensor::dtype_bytes(dtype)); };
   for (const Job& job : jobs) {
     const PolicyKey& key = job.plan->key();
     const int64_t most = bucket_of(job.max_tokens);
-    const auto width = [](DType dtype) { return static_cast<int64_t>(tensor::dtype_bytes(dtype)); };
     x_bytes = std::max(x_bytes, most * key.in * width(key.dtype));
     y_bytes = std::max(y_bytes, most * key.out * width(key.out_dtype));
+    tokens = std::max(tokens, most);
   }
+  return Tuner::make(stream_, x_bytes, y_bytes, tokens);
+}
+
+Result<void> Linear::prepare(const LinearWeight& head, int64_t max_tokens, int64_t max_rows) {
+  finish_loading();
+  RUDDER_TRY(const std::vector<Job> all, jobs(head, max_tokens, max_rows));
+  return settings_.batch_invariant ? settle_invariant(all) : measure(all);
+}
+
+// A kernel that ought to be batch-invariant is held to it, on the weights that it will multiply.
+Result<void> Linear::settle_invariant(std::span<const Job> jobs) {
+  constexpr int kMaxAlgorithms = 8;
+  RUDDER_TRY(const std::unique_ptr<Tuner> tuner, make_tuner(jobs));
+  for (const Job& job : jobs) {
+    RUDDER_TRY(const std::vector<PolicyEntry> candidates,
+               job.plan->candidates_for_all(kMaxAlgorithms));
+    bool is_settled = false;
+    for (size_t i = 0; i < candidates.size() && !is_settled; ++i) {
+      RUDDER_TRY(is_settled, tuner->rows_are_independent(*job.plan, candidates[i], job.max_tokens,
+                                                         job.weights.front()));
+      if (is_settled) job.plan->settle_for_all(candidates[i]);
+    }
+    if (is_settled) continue;
+    const PolicyKey& key = job.plan->key();
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("none of the library's {} kernels for weights [{}, {}] of {} gives a row "
+                    "the same bits in every batch",
+                    candidates.size(), key.out, key.in, tensor::dtype_name(key.dtype)),
+        "batch-invariant");
+  }
+  return {};
+}
+
+Result<void> Linear::measure(std::span<const Job> jobs) {
   Result<std::unique_ptr<Tuner>> tuner(nullptr);
   size_t measured = 0;
   for (const Job& job : jobs) {
@@ -194,7 +235,7 @@ Result<void> Linear::prepare(const LinearWeight& head, int64_t max_tokens, int64
       const PolicyEntry* known = policy_.find(key);
       if (known != nullptr && job.plan->settle(bucket, *known)) continue;
       if (settings_.tune && tuner && *tuner == nullptr) {
-        tuner = Tuner::make(stream_, x_bytes, y_bytes, bucket_of(std::max(max_tokens, max_rows)));
+        tuner = make_tuner(jobs);
         if (!tuner) log_warn("kernels are not measured: {}", tuner.error().message);
       }
       if (!settings_.tune || !tuner) {
@@ -255,6 +296,11 @@ std::string Linear::to_table() const {
   constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales"};
   std::string out;
   for (const auto& [key, plan] : plans_) {
+    if (plan->settled_for_all()) {
+      out += fmt::format("{:>6} x {:<6} {:<7} any tokens, one kernel\n", key.out, key.in,
+                         tensor::dtype_name(key.dtype));
+      continue;
+    }
     for (int64_t bucket = 1; bucket <= int64_t{1} << 20; bucket *= 2) {
       const PolicyEntry* entry = plan->settled(bucket);
       if (entry == nullptr) continue;

@@ -1,7 +1,8 @@
 // Linear: the weights of one device and their products. Each shape of weight has, for each bucket
 // of tokens, one kernel: our own stream over the weight where tokens are few, else cuBLASLt's, by
 // the algorithm that was fastest when it was measured here (kernel_policy.h). Which one is settled
-// in prepare(), before the first step. Owned by CudaOps and used by its thread.
+// in prepare(), before the first step. Batch-invariant, a shape has one kernel for any number of
+// tokens. Owned by CudaOps and used by its thread.
 #pragma once
 
 #include <map>
@@ -23,6 +24,7 @@
 namespace rudder::cuda {
 
 class ShapePlan;
+class Tuner;
 
 // Parts stacked along `out`, on the device.
 struct CudaWeight final : ops::PackedWeight {
@@ -38,8 +40,9 @@ struct LinearSettings {
   // Of weights and of what they multiply; or kF8E4M3, into which they are quantised. Parts that are
   // F8E4M3 in the checkpoint stay so, byte for byte.
   tensor::DType dtype = tensor::DType::kBF16;
-  std::string policy_path;  // empty: measurements are not kept
-  bool tune = true;         // false: the library's first guess
+  std::string policy_path;       // empty: measurements are not kept
+  bool tune = true;              // false: the library's first guess
+  bool batch_invariant = false;  // one kernel a shape, whatever the tokens; nothing is measured
 };
 
 class Linear {
@@ -77,6 +80,17 @@ class Linear {
   // Our kernels fetch weights before the kernel in front of them has ended: what fills a weight has
   // ended long before.
   void finish_loading();
+  // A shape of weight, and what prepare() is to settle for it.
+  struct Job {
+    ShapePlan* plan = nullptr;
+    int64_t max_tokens = 0;
+    std::vector<ops::LinearWeight> weights;
+  };
+  Result<std::vector<Job>> jobs(const ops::LinearWeight& head, int64_t max_tokens,
+                                int64_t max_rows);
+  Result<std::unique_ptr<Tuner>> make_tuner(std::span<const Job> jobs) const;
+  Result<void> measure(std::span<const Job> jobs);
+  Result<void> settle_invariant(std::span<const Job> jobs);
   Result<void> keep_policy(size_t measured) const;
   Result<ShapePlan*> plan_for(const ops::LinearWeight& weight, tensor::DType out_dtype);
 

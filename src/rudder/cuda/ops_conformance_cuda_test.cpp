@@ -3,6 +3,7 @@
 
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "rudder/cuda/cuda_ops.h"
@@ -14,14 +15,18 @@ namespace {
 
 std::vector<Backend> cuda_backends() {
   std::vector<Backend> backends;
-  for (const auto dtype : {tensor::DType::kBF16, tensor::DType::kF8E4M3}) {
+  for (const auto& [dtype, batch_invariant] :
+       {std::pair{tensor::DType::kBF16, false}, std::pair{tensor::DType::kF8E4M3, false},
+        std::pair{tensor::DType::kBF16, true}, std::pair{tensor::DType::kF8E4M3, true}}) {
     Backend backend;
-    backend.name = std::string("cuda_") + std::string(dtype_name(dtype));
-    backend.make = [dtype](int /*num_threads*/) {
+    backend.name = std::string("cuda_") + std::string(dtype_name(dtype)) +
+                   (batch_invariant ? "_invariant" : "");
+    backend.make = [dtype = dtype, batch_invariant = batch_invariant](int /*num_threads*/) {
       cuda::CudaOpsSettings settings;
       settings.linear_dtype = dtype;
       settings.kv_dtype = dtype;
       settings.tune = false;
+      settings.batch_invariant = batch_invariant;
       settings.synchronous = true;  // a fault names its op
       auto ops = cuda::make_cuda_ops(settings);
       if (!ops) throw std::runtime_error(ops.error().to_string());
@@ -29,7 +34,7 @@ std::vector<Backend> cuda_backends() {
     };
     backend.width_unit = 8;  // of odd ones the library rounds a product before it adds the bias
     backend.writes_f8 = true;
-    backend.rows_are_exact = false;
+    backend.rows_are_exact = batch_invariant;
     backends.push_back(backend);
   }
   return backends;

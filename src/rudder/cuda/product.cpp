@@ -152,13 +152,14 @@ cublasStatus_t Product::set_pointers(const Operands& operands) {
 }
 
 Result<std::vector<Product::Algorithm>> Product::candidates(int64_t tokens, size_t workspace_bytes,
-                                                            int max_count) {
+                                                            int max_count, bool whole_sums) {
   Preference preference(api_);
   const auto prepare = [&] {
     RUDDER_LT_RETURN(preference.make());
     RUDDER_LT_RETURN(preference.set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes));
     // Parts of a sum are added as fp32 too, not as they are stored in y.
-    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const uint32_t reduction =
+        whole_sums ? CUBLASLT_REDUCTION_SCHEME_NONE : CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     RUDDER_LT_RETURN(preference.set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reduction));
     const auto x = static_cast<uint32_t>(row_alignment(shape_.in, shape_.dtype));
     const auto y = static_cast<uint32_t>(row_alignment(shape_.out, shape_.out_dtype));

@@ -68,7 +68,9 @@ class Product {
   Product& operator=(const Product&) = delete;
 
   // What the library proposes for `tokens`, best guess first; only what also runs for fewer tokens.
-  Result<std::vector<Algorithm>> candidates(int64_t tokens, size_t workspace_bytes, int max_count);
+  // whole_sums: none that adds a sum of parts.
+  Result<std::vector<Algorithm>> candidates(int64_t tokens, size_t workspace_bytes, int max_count,
+                                            bool whole_sums = false);
   // The library accepts the algorithm for this many tokens (one from a file may be anything).
   bool accepts(const Algorithm& algorithm, int64_t tokens, size_t workspace_bytes);
 

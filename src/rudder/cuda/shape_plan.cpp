@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <bit>
 
 #include "rudder/base/check.h"
@@ -14,6 +15,11 @@ namespace rudder::cuda {
 using tensor::DType;
 
 namespace {
+
+// Of batch-invariant kernels: what they must take, and what they are asked for, since a kernel that
+// is good for one is fair for the others.
+constexpr int64_t kMostTokensForAll = int64_t{1} << 15;
+constexpr int64_t kTokensToAskFor[] = {256, 64, 1024, 16, kMostTokensForAll};
 
 size_t bucket_index(int64_t bucket) {
   return static_cast<size_t>(std::bit_width(static_cast<uint64_t>(bucket)) - 1);
@@ -64,6 +70,34 @@ Result<std::vector<PolicyEntry>> ShapePlan::candidates(int64_t bucket, int max_a
   return out;
 }
 
+Result<std::vector<PolicyEntry>> ShapePlan::candidates_for_all(int max_algorithms) {
+  const auto takes_all = [&](const Product::Algorithm& algorithm) {
+    for (int64_t bucket = 1; bucket <= kMostTokensForAll; bucket *= 2) {
+      for (const int64_t tokens : {bucket, bucket / 2 + 1}) {
+        if (!unit_->accepts(algorithm, tokens, device_.workspace.bytes)) return false;
+      }
+    }
+    return true;
+  };
+  std::vector<PolicyEntry> out;
+  for (const int64_t tokens : kTokensToAskFor) {
+    const Result<std::vector<Product::Algorithm>> found =
+        unit_->candidates(tokens, device_.workspace.bytes, max_algorithms, true);
+    if (!found) continue;  // others may have some
+    for (const Product::Algorithm& algorithm : *found) {
+      const bool is_known = std::ranges::any_of(
+          out, [&](const PolicyEntry& entry) { return entry.algorithm == algorithm.data; });
+      if (!is_known && takes_all(algorithm)) {
+        out.push_back({ProductKernel::kUnit, algorithm.data, 0});
+      }
+    }
+  }
+  if (!out.empty()) return out;
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("no batch-invariant kernel multiplies {}", unit_->shape().to_string()),
+              "batch-invariant");
+}
+
 bool ShapePlan::settle(int64_t bucket, const PolicyEntry& entry) {
   RUDDER_CHECK(bucket_index(bucket) < kMaxBuckets, "{} tokens", bucket);
   if (entry.kernel == ProductKernel::kGemv) {
@@ -95,6 +129,7 @@ const PolicyEntry* ShapePlan::settled(int64_t bucket) const {
 }
 
 Result<bool> ShapePlan::run(const Args& args) {
+  if (for_all_) return run(args, *for_all_);
   const int64_t bucket = bucket_of(args.tokens);
   const PolicyEntry* entry = settled(bucket);
   if (entry == nullptr) {

@@ -47,6 +47,12 @@ class ShapePlan {
   bool settle(int64_t bucket, const PolicyEntry& entry);
   // As settle() with what candidates() puts first.
   Result<void> settle_by_guess(int64_t bucket);
+  // Batch-invariant: kernels of the library that take any number of tokens and add no sum of parts,
+  // best guess first. An Error: there is none.
+  Result<std::vector<PolicyEntry>> candidates_for_all(int max_algorithms);
+  // The kernel of every number of tokens from now on; one of candidates_for_all().
+  void settle_for_all(const PolicyEntry& entry) { for_all_ = entry; }
+  const std::optional<PolicyEntry>& settled_for_all() const { return for_all_; }
   // Null: not settled.
   const PolicyEntry* settled(int64_t bucket) const;
 
@@ -71,6 +77,7 @@ class ShapePlan {
   std::unique_ptr<Product> unit_;
   std::unique_ptr<Product> outer_;  // fp8 alone
   std::array<std::optional<PolicyEntry>, kMaxBuckets> buckets_;
+  std::optional<PolicyEntry> for_all_;  // instead of the buckets'
 };
 
 }  // namespace rudder::cuda

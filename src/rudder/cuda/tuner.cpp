@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <random>
 
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/convert.h"
@@ -103,6 +104,62 @@ Result<PolicyEntry> Tuner::fastest(ShapePlan& plan, int64_t bucket,
   }
   if (!best) return tl::unexpected(std::move(*refusal));
   return *best;
+}
+
+// x as e4m3 below 1: what it was filled with holds bytes that are NaN, and one NaN hides a row.
+Result<void> Tuner::fill_fp8(int64_t bytes) {
+  std::vector<uint8_t> values(static_cast<size_t>(bytes));
+  std::minstd_rand random(1);
+  for (uint8_t& value : values) value = static_cast<uint8_t>(random() >> 8) & 0xBF;
+  RUDDER_CUDA_TRY(
+      cudaMemcpyAsync(x_, values.data(), values.size(), cudaMemcpyHostToDevice, stream_),
+      "check rows", "");
+  RUDDER_CUDA_TRY(cudaStreamSynchronize(stream_), "check rows", "");
+  return {};
+}
+
+Result<std::vector<char>> Tuner::row_of(ShapePlan& plan, const PolicyEntry& entry,
+                                        const ops::LinearWeight& weight, int64_t first,
+                                        int64_t tokens, int64_t row) {
+  const PolicyKey& key = plan.key();
+  const CudaWeight& stored = cuda_weight(weight);
+  const int64_t x_offset = first * key.in * static_cast<int64_t>(tensor::dtype_bytes(key.dtype));
+  const float* scales = stored.scale.empty() ? nullptr : static_cast<const float*>(x_scale_);
+  RUDDER_TRY_VOID(plan.run({.x = static_cast<const char*>(x_) + x_offset,
+                            .x_scale = scales == nullptr ? nullptr : scales + first,
+                            .weight = stored.weight.data,
+                            .w_scale = static_cast<const float*>(stored.scale.data),
+                            .bias = stored.bias.data,
+                            .y = y_,
+                            .tokens = tokens},
+                           entry));
+  const auto bytes = static_cast<size_t>(key.out) * tensor::dtype_bytes(key.out_dtype);
+  std::vector<char> out(bytes);
+  const char* from = static_cast<const char*>(y_) + static_cast<size_t>(row - first) * bytes;
+  RUDDER_CUDA_TRY(cudaMemcpyAsync(out.data(), from, bytes, cudaMemcpyDeviceToHost, stream_),
+                  "check rows", "");
+  RUDDER_CUDA_TRY(cudaStreamSynchronize(stream_), "check rows", "");
+  return out;
+}
+
+Result<bool> Tuner::rows_are_independent(ShapePlan& plan, const PolicyEntry& entry,
+                                         int64_t max_tokens, const ops::LinearWeight& weight) {
+  if (plan.key().dtype == tensor::DType::kF8E4M3) {
+    RUDDER_TRY_VOID(fill_fp8(max_tokens * plan.key().in));
+  }
+  for (const int64_t wanted : {int64_t{0}, int64_t{7}, int64_t{130}, max_tokens / 2, max_tokens}) {
+    const int64_t row = std::min(wanted, max_tokens - 1);
+    RUDDER_TRY(const std::vector<char> alone, row_of(plan, entry, weight, row, 1, row));
+    for (const int64_t tokens : {2, 9, 17, 33, 70, 129, 300, 1000, 3000}) {
+      const int64_t batch = std::min<int64_t>(tokens, max_tokens);
+      const int64_t first = std::clamp<int64_t>(row - batch / 3, 0, max_tokens - batch);
+      RUDDER_TRY(const std::vector<char> together, row_of(plan, entry, weight, first, batch, row));
+      if (alone != together) return false;
+    }
+    RUDDER_TRY(const std::vector<char> among_all, row_of(plan, entry, weight, 0, max_tokens, row));
+    if (alone != among_all) return false;
+  }
+  return true;
 }
 
 }  // namespace rudder::cuda

@@ -1,11 +1,13 @@
 // Measures the kernels of a ShapePlan on the device, on the weights of the model: layer after
-// layer, so that a weight comes from memory as it does in a step. Used while a model is prepared.
+// layer, so that a weight comes from memory as it does in a step. Also checks that a kernel is
+// batch-invariant. Used while a model is prepared.
 #pragma once
 
 #include <cuda_runtime_api.h>
 
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "rudder/cuda/shape_plan.h"
 #include "rudder/ops/args.h"
@@ -28,10 +30,21 @@ class Tuner {
   Result<PolicyEntry> fastest(ShapePlan& plan, int64_t bucket,
                               std::span<const ops::LinearWeight> weights);
 
+  // Multiplies some rows in batches of many sizes up to `max_tokens`, at many places: true when
+  // each row gave the same bits in all.
+  Result<bool> rows_are_independent(ShapePlan& plan, const PolicyEntry& entry, int64_t max_tokens,
+                                    const ops::LinearWeight& weight);
+
  private:
   explicit Tuner(cudaStream_t stream) : stream_(stream) {}
+  Result<void> fill_fp8(int64_t bytes);
   Result<double> microseconds(ShapePlan& plan, const PolicyEntry& entry, int64_t tokens,
                               std::span<const ops::LinearWeight> weights, int repeats);
+
+  // The bits of row `row` of the product of the `tokens` rows of x from `first` on.
+  Result<std::vector<char>> row_of(ShapePlan& plan, const PolicyEntry& entry,
+                                   const ops::LinearWeight& weight, int64_t first, int64_t tokens,
+                                   int64_t row);
 
   const cudaStream_t stream_;
   void* x_ = nullptr;

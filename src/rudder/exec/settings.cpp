@@ -35,6 +35,9 @@ void ExecSettings::declare(SettingsTable& table) {
             "File that keeps which GPU kernel was fastest for which shape; empty is "
             "kernel-policy.json in the user's cache folder.");
   table.add("tune", &tune, "Measure the GPU's kernels for shapes that the policy does not know.");
+  table.add("batch-invariant", &batch_invariant,
+            "On a GPU: a request gets the same tokens, bit for bit, whatever runs beside it and "
+            "however its prompt is cut. Slower; a CPU always does.");
   table.add(
       "synchronous", &synchronous,
       "Wait for the GPU after every operation, so that a fault names the one it was in. Slow.");

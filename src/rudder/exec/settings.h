@@ -23,6 +23,7 @@ struct ExecSettings {
   std::string cublaslt_path;
   std::string kernel_policy;
   bool tune = true;
+  bool batch_invariant = false;
   bool synchronous = false;
   bool enforce_eager = false;
   bool enable_steering = false;

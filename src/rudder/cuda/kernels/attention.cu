@@ -84,8 +84,7 @@ cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream)
   // Always: it also writes the zeros of padding.
   const cudaError_t error = launch_attention_split(params, stream);
   if (error != cudaSuccess) return error;
-  const int32_t group = params.config.num_heads / params.config.num_kv_heads;
-  if (attention_is_split(params.bounds.max_q_len, group)) return cudaSuccess;
+  if (attention_is_split(params.config, params.bounds.max_q_len)) return cudaSuccess;
   AttentionParams resolved = params;
   resolved.config.prefill_kernel = prefill_kernel_of(params.config, params.bounds);
   return resolved.config.prefill_kernel == PrefillKernel::kWgmma

@@ -10,11 +10,11 @@
 // layers that differ (a window on every other layer) have a plan and a workspace each. Both can be
 // captured: their grids depend on AttentionBounds only, and no length is read by the host.
 //
-// Two kernels share a step. Short rows (attention_is_split(q_len, group)) go to the split one: the
-// tokens of all sequences and KV heads lie on one line that the blocks of the grid cut in equal
-// parts, so that one sequence of 128k tokens and 256 of 500 both fill the device. All q heads of a
-// KV head share each byte of it. All other rows go to the tiled one: 64 or 128 pairs (token, q head
-// of the group) against the whole sequence.
+// Two kernels share a step. Short rows (attention_is_split) go to the split one: the tokens of all
+// sequences and KV heads lie on one line that the blocks of the grid cut in equal parts, so that
+// one sequence of 128k tokens and 256 of 500 both fill the device. All q heads of a KV head share
+// each byte of it. All other rows go to the tiled one: 64 or 128 pairs (token, q head of the group)
+// against the whole sequence.
 //
 // Floor: split rows read 2 * kv_len * num_kv_heads * head_dim cache elements of each sequence once;
 // tiled rows do 4 * head_dim flop for each (token, head, visible position).
@@ -43,8 +43,10 @@ struct AttentionConfig {
   int32_t window = 0;    // 0 = all
   KvType kv_type = KvType::kBf16;
   PrefillKernel prefill_kernel = PrefillKernel::kAuto;
-  // Cuts the line of split work between sequences only, and has one kernel for prompts: a row's
-  // bits then do not depend on the other sequences of the step. Slow for few long sequences.
+  // One kernel for every row, the tiled one of wgmma unless prefill_kernel says another, and its
+  // tiles of keys begin at multiples of their size: a row's bits then depend neither on the other
+  // sequences of the step nor on how its own tokens are cut into steps. Slow for few long
+  // sequences, and a decode fills a tile of 128 rows with one token.
   bool whole_sequences = false;
   int32_t num_sms = 132;  // multiprocessors of the device
 };
@@ -100,9 +102,11 @@ struct AttentionParams {
   AttentionWorkspace workspace;
 };
 
-// Is a sequence with q_len new tokens a split one? group = num_heads / num_kv_heads.
-__host__ __device__ constexpr bool attention_is_split(int32_t q_len, int32_t group) {
-  return q_len <= 8 && q_len * group <= 64;
+// Is a sequence with q_len new tokens a split one?
+__host__ __device__ constexpr bool attention_is_split(const AttentionConfig& config,
+                                                      int32_t q_len) {
+  const int32_t group = config.num_heads / config.num_kv_heads;
+  return !config.whole_sequences && q_len <= 8 && q_len * group <= 64;
 }
 
 // Both return cudaErrorInvalidValue for a config that no kernel serves, and what the launch

@@ -35,7 +35,7 @@ struct TileWork {
   int32_t num_pages;
 };
 
-template <int kHeadDim>
+template <int kHeadDim, KvType kType>
 __device__ TileWork tile_work(const AttentionParams& p, const WorkspaceView& work, int32_t item) {
   const TileItem tile = work.tiles[item / p.config.num_kv_heads];
   const TiledSeq seq = work.tiled[tile.entry];
@@ -44,7 +44,8 @@ __device__ TileWork tile_work(const AttentionParams& p, const WorkspaceView& wor
   t.rows = QueryRows::of<kHeadDim>(p.config, seq.q_begin, seq.q_len, seq.kv_len, t.kv_head);
   t.row_begin = tile.tile * kRows;
   t.kv_len = seq.kv_len;
-  t.first_page = first_visible(t.rows.position(t.row_begin), p.config.window) / kPageTokens;
+  t.first_page =
+      first_page_of(p.config, t.rows.position(t.row_begin), TiledShared<kHeadDim, kType>::kPages);
   t.num_pages = t.rows.position(t.row_begin + kRows - 1) / kPageTokens + 1 - t.first_page;
   t.pages = p.block_table + seq.table_row * p.max_blocks + t.first_page;
   return t;
@@ -188,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim == 256 ? 1 : 2)
   view_workspace(p.workspace, &work);
   const auto item = static_cast<int32_t>(blockIdx.x);
   if (item >= work.header->num_tiles * p.config.num_kv_heads) return;
-  const TileWork tile = tile_work<kHeadDim>(p, work, item);
+  const TileWork tile = tile_work<kHeadDim, kType>(p, work, item);
   TiledBlock<kHeadDim, kType>(p, shared, tile).run();
 }
 

@@ -108,7 +108,7 @@ __device__ void list_sequences(const AttentionPlanParams& p, const WorkspaceView
         // Nothing to write.
       } else if (seq.kv_len <= 0) {
         mine.empty = 1;
-      } else if (attention_is_split(seq.q_len, group)) {
+      } else if (attention_is_split(p.config, seq.q_len)) {
         const int32_t first = first_visible(seq.kv_len - seq.q_len, p.config.window);
         seq.first_page = first / kAttentionBlockSize;
         seq.num_pages = ceil_div(seq.kv_len, kAttentionBlockSize) - seq.first_page;
@@ -163,14 +163,14 @@ __device__ void divide(const AttentionPlanParams& p, const WorkspaceView& work,
   const int32_t units = totals.sum.units;
   const int32_t workers = split_workers(p.config);
   const int32_t share = share_of(totals, workers);
-  const int32_t slack = p.config.whole_sequences ? 0 : share / kSlackParts;
+  const int32_t slack = share / kSlackParts;
   const auto span_of = [&](int32_t e) {
     return e < kSpans ? spans[e] : Span{work.split[e].unit_begin, work.split[e].num_pages};
   };
   const auto entry_of = [&](int32_t unit) {
     return last_not_above(totals.sum.split, unit, [&](int32_t e) { return span_of(e).unit_begin; });
   };
-  // Bounds near a segment's begin or end move there; with whole_sequences all go to the begin.
+  // Bounds near a segment's begin or end move there.
   const auto bound = [&](int32_t worker) {
     // share * workers may pass 2^31 by rounding only when units is near it.
     const int64_t at = int64_t{share} * worker;
@@ -178,7 +178,7 @@ __device__ void divide(const AttentionPlanParams& p, const WorkspaceView& work,
     const auto unit = static_cast<int32_t>(at);
     const Span span = span_of(entry_of(unit));
     const int32_t into = (unit - span.unit_begin) % span.num_pages;
-    if (into <= slack || p.config.whole_sequences) return unit - into;
+    if (into <= slack) return unit - into;
     return into + slack >= span.num_pages ? unit - into + span.num_pages : unit;
   };
   for (int32_t w = threadIdx.x; w < workers; w += kThreads) {

@@ -122,7 +122,7 @@ __device__ PlannedTile planned_tile(const WorkspaceView& work, int32_t item, int
   return planned;
 }
 
-template <int kHeadDim>
+template <int kHeadDim, KvType kType>
 __device__ TileWork tile_work(const AttentionParams& p, const PlannedTile& planned) {
   const TiledSeq& seq = planned.seq;
   TileWork t;
@@ -131,7 +131,8 @@ __device__ TileWork tile_work(const AttentionParams& p, const PlannedTile& plann
   t.row_begin = planned.tile.tile * kConsumers * kConsumerRows;
   t.kv_len = seq.kv_len;
   t.table_row = seq.table_row;
-  t.first_page = first_visible(t.rows.position(t.row_begin), p.config.window) / kPageTokens;
+  t.first_page =
+      first_page_of(p.config, t.rows.position(t.row_begin), Shape<kHeadDim, kType>::kPages);
   t.num_pages = t.rows.position(t.row_begin + kConsumers * kConsumerRows - 1) / kPageTokens + 1 -
                 t.first_page;
   return t;
@@ -169,7 +170,7 @@ class Producer {
   __device__ void run(const WorkspaceView& work, ItemWalk walk) {
     int32_t item;
     while (walk.next(item)) {
-      tile_ = tile_work<kHeadDim>(p_, planned_tile(work, item, p_.config.num_kv_heads));
+      tile_ = tile_work<kHeadDim, kType>(p_, planned_tile(work, item, p_.config.num_kv_heads));
       pages_ = p_.block_table + tile_.table_row * p_.max_blocks + tile_.first_page;
       const int32_t tiles = ceil_div(tile_.num_pages, S::kPages);
       if constexpr (S::kFp8) {
@@ -366,7 +367,7 @@ class Consumer {
 
   // The tile of the next finish_q(), and sends for its q.
   __device__ void plan_tile(const PlannedTile& planned, int32_t slot) const {
-    const TileWork next = tile_work<kHeadDim>(p_, planned);
+    const TileWork next = tile_work<kHeadDim, kType>(p_, planned);
     if (thread_ == 0) shared_.tile[index_][slot] = next;
     fetch_q(next, S::kQStages == 2 ? slot : 0);
   }

@@ -130,6 +130,14 @@ __host__ __device__ inline int32_t first_visible(int32_t position, int32_t windo
   return window > 0 && position >= window ? position - window + 1 : 0;
 }
 
+// The first page that a tile of rows reads, whose first row is at `position` and whose keys come in
+// tiles of `pages`.
+__host__ __device__ inline int32_t first_page_of(const AttentionConfig& config, int32_t position,
+                                                 int32_t pages) {
+  const int32_t page = first_visible(position, config.window) / kAttentionBlockSize;
+  return config.whole_sequences ? page - page % pages : page;
+}
+
 // Blocks of the split kernel on one SM: what its shared memory and registers leave room for.
 __host__ __device__ constexpr int32_t split_blocks_per_sm(int32_t head_dim, KvType kv_type) {
   return head_dim == 256 && kv_type == KvType::kBf16 ? 1 : 2;

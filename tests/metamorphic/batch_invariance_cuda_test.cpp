@@ -1,0 +1,113 @@
+// --batch-invariant on a GPU, through the real scheduler and executor: the same sequences alone,
+// together, in chunks, preempted, ahead and repeated get the same tokens and logprobs, bit for bit.
+// Tiny models of a head_dim that the tuned attention kernels take; with graphs.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <stdexcept>
+
+#include "metamorphic/harness.h"
+#include "rudder/cuda/cuda_ops.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+constexpr step::Capacity kRoomy = {.num_slots = 16,
+                                   .num_blocks = 512,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 512,
+                                   .max_seq_len = 256,
+                                   .vocab_size = 160,
+                                   .max_in_flight = 3,
+                                   .max_repeat = 8};
+
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().to_string());
+  return std::move(*result);
+}
+
+using Param = std::tuple<tensor::DType, testing::TinyArch>;
+
+class BatchInvariant : public ::testing::TestWithParam<Param> {
+ protected:
+  static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity) {
+    const auto& [dtype, arch] = GetParam();
+    cuda::CudaOpsSettings settings;
+    settings.linear_dtype = dtype;
+    settings.kv_dtype = dtype;
+    settings.batch_invariant = true;
+    exec::RankExecutor::Model model;
+    model.ops = value_of(cuda::make_cuda_ops(settings));
+    model.spec = testing::tiny_spec(arch);
+    for (model::LayerSpec& layer : model.spec.layers) {
+      layer.attention.head_dim = 64;
+      layer.attention.scale = 0.125f;
+    }
+    for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
+    model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
+    return value_of(exec::RankExecutor::start(std::move(model), capacity, {}));
+  }
+
+  static sched::SchedSettings settings() {
+    sched::SchedSettings settings;
+    settings.max_num_seqs = 16;
+    settings.max_num_batched_tokens = 512;
+    settings.max_in_flight = 1;
+    settings.enable_prefix_caching = false;
+    return settings;
+  }
+
+  static void expect_as_alone(std::vector<Ask> asks, const Outcome& other) {
+    for (Ask& ask : asks) ask.arrival = 0;
+    sched::SchedSettings one = settings();
+    one.max_num_seqs = 1;
+    const std::vector<Got> alone = run(*executor(kRoomy), one, asks).got;
+    for (size_t i = 0; i < asks.size(); ++i) {
+      EXPECT_FALSE(alone[i].tokens.empty());
+      EXPECT_EQ(alone[i].tokens, other.got[i].tokens) << "sequence " << i;
+      EXPECT_EQ(alone[i].logprobs, other.got[i].logprobs) << "sequence " << i;
+      EXPECT_EQ(alone[i].end, other.got[i].end) << "sequence " << i;
+    }
+  }
+};
+
+TEST_P(BatchInvariant, TogetherAsAlone) {
+  const std::vector<Ask> asks = random_asks(16, 1);
+  expect_as_alone(asks, run(*executor(kRoomy), settings(), asks));
+}
+
+TEST_P(BatchInvariant, ChunkedAsWhole) {
+  const std::vector<Ask> asks = random_asks(8, 2);
+  for (const int32_t budget : {9, 33}) {
+    sched::SchedSettings chunked = settings();
+    chunked.max_num_batched_tokens = budget;
+    expect_as_alone(asks, run(*executor(kRoomy), chunked, asks));
+  }
+}
+
+TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
+  const std::vector<Ask> asks = random_asks(24, 4, 100);
+  step::Capacity tight = kRoomy;
+  tight.num_blocks = 24;
+  sched::SchedSettings all = settings();
+  all.max_in_flight = 3;
+  all.multi_step = 8;
+  all.enable_prefix_caching = true;
+  const Outcome outcome = run(*executor(tight), all, asks);
+  EXPECT_GT(outcome.stats.preemptions, 0u);
+  EXPECT_GT(outcome.stats.iterations, outcome.stats.steps);
+  expect_as_alone(asks, outcome);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, BatchInvariant,
+                         ::testing::Combine(::testing::Values(tensor::DType::kBF16,
+                                                              tensor::DType::kF8E4M3),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
+                         [](const auto& test) {
+                           return std::string(tensor::dtype_name(std::get<0>(test.param))) + "_" +
+                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
+                         });
+
+}  // namespace
+}  // namespace rudder::metamorphic
