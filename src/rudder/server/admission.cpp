@@ -32,7 +32,10 @@ std::optional<HttpResponse> judge_header(const ServerContext& context, Exchange&
   }
   // Deny by default: a path that is not known to be public is guarded, whether it exists or not.
   if (match.route == nullptr || match.route->access != Access::kPublic) {
-    const std::optional<int> tenant = context.keys.tenant_of(request.field("authorization"));
+    const bool is_admin = match.route != nullptr && match.route->access == Access::kAdmin;
+    const ApiKeys& keys =
+        is_admin && context.admin_keys.required() ? context.admin_keys : context.keys;
+    const std::optional<int> tenant = keys.tenant_of(request.field("authorization"));
     if (!tenant) return error_response(http_error(401, "a valid API key is required"));
     exchange.tenant = *tenant;
   }

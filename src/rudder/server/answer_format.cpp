@@ -58,6 +58,22 @@ void AnswerFormat::append_usage_event(std::string& out, const engine::Usage& tot
   out += "}\n\n";
 }
 
+void AnswerFormat::append_capture_event(std::string& out, int32_t choice,
+                                        const steer::capture::CaptureEvent& event) const {
+  out += event_start_;
+  out += ",\"choices\":[],\"capture\":{\"consumer\":";
+  append_json_string(out, event.consumer);
+  fmt::format_to(std::back_inserter(out), ",\"choice\":{},\"position\":{},\"values\":{}", choice,
+                 event.position, event.payload.empty() ? "null" : event.payload);
+  out += "}}\n\n";
+}
+
+void AnswerFormat::append_capture_results(std::string& out, const ChoicePiece& piece) const {
+  if (piece.capture_results.empty()) return;
+  out += ",\"capture_results\":";
+  out += piece.capture_results;
+}
+
 void AnswerFormat::append_error_event(std::string& out, const ApiError& error) {
   out += "data: ";
   out += error_body(error);
@@ -78,6 +94,7 @@ std::string AnswerFormat::document(std::span<const ChoicePiece> choices,
   }
   out += "],\"usage\":";
   append_usage(out, total);
+  if (options_.num_choices == 1 && !choices.empty()) append_capture_results(out, choices.front());
   append_document_fields(out, choices);
   out.push_back('}');
   return out;
@@ -100,6 +117,7 @@ void AnswerFormat::append_ending(std::string& out, const ChoicePiece& piece) con
       out += "null";
     }
   }
+  if (options_.num_choices > 1) append_capture_results(out, piece);
   if (options_.return_token_ids) {
     std::vector<int32_t> ids;
     ids.reserve(piece.tokens.size());
@@ -111,6 +129,7 @@ void AnswerFormat::append_ending(std::string& out, const ChoicePiece& piece) con
 
 void AnswerFormat::append_event_end(std::string& out, const ChoicePiece& piece) const {
   out += "}]";
+  if (options_.num_choices == 1) append_capture_results(out, piece);
   if (options_.continuous_usage) {
     out += ",\"usage\":";
     append_usage(out, piece.usage);

@@ -13,6 +13,7 @@
 
 #include "rudder/engine/event.h"
 #include "rudder/server/generation_request.h"
+#include "rudder/steer/capture/result.h"
 #include "rudder/text/tokenizer.h"
 
 namespace rudder::server {
@@ -28,7 +29,8 @@ struct ChoicePiece {
   std::optional<engine::FinishReason> finish;
   std::string_view stop_reason;
   std::optional<int32_t> stop_token;
-  engine::Usage usage;  // of the choice, for continuous usage
+  std::string_view capture_results;  // JSON, with the end of a choice that captures
+  engine::Usage usage;               // of the choice, for continuous usage
 };
 
 class AnswerFormat {
@@ -43,6 +45,9 @@ class AnswerFormat {
   virtual void append_events(std::string& out, const ChoicePiece& piece) const = 0;
   // The event after the last choice's end, where usage was asked for; no choices in it.
   void append_usage_event(std::string& out, const engine::Usage& total) const;
+  // The event of one captured token's values; no choices in it.
+  void append_capture_event(std::string& out, int32_t choice,
+                            const steer::capture::CaptureEvent& event) const;
   static void append_error_event(std::string& out, const ApiError& error);
   static void append_done(std::string& out);
 
@@ -61,6 +66,8 @@ class AnswerFormat {
 
   // "finish_reason":...,"stop_reason":... and the token ids where asked for.
   void append_ending(std::string& out, const ChoicePiece& piece) const;
+  // `capture_results` beside the choices, where there is one choice; in it, where there are more.
+  void append_capture_results(std::string& out, const ChoicePiece& piece) const;
   // From after the last choice to the end of the event.
   void append_event_end(std::string& out, const ChoicePiece& piece) const;
   std::string token_text(int32_t token) const;

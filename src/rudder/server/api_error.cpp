@@ -17,6 +17,8 @@ std::string_view http_error_code(int status) {
       return "method_not_allowed";
     case 408:
       return "timeout";
+    case 409:
+      return "conflict";
     case 413:
       return "request_too_large";
     case 415:

@@ -48,11 +48,15 @@ class ActivityMark {
 
 struct ServerContext {
   ServerContext(ServerParts server_parts, const ServerSettings& server_settings)
-      : parts(std::move(server_parts)), settings(server_settings), keys(settings.api_key) {}
+      : parts(std::move(server_parts)),
+        settings(server_settings),
+        keys(settings.api_key),
+        admin_keys(settings.steering_api_key) {}
 
   const ServerParts parts;
   const ServerSettings settings;
   const ApiKeys keys;
+  const ApiKeys admin_keys;  // of routes that change steering
   const SteadyClock clock;
   HttpCounters counters;
   std::atomic<bool> draining{false};   // no new generation requests

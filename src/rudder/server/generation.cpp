@@ -64,6 +64,9 @@ void Generation::on_event(uint32_t source, engine::Event&& event) {
     choice.finish = event.finish;
     choice.stop_reason = event.stop_reason;
     choice.stop_token = event.stop_token;
+    if (event.capture_results) {
+      choice.capture_results = steer::capture::results_json(*event.capture_results);
+    }
     --num_open_;
   }
   if (format_->options().stream) {
@@ -94,6 +97,11 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
     streaming_ = true;
     exchange_->begin_stream(head());
   }
+  for (const steer::capture::CaptureEvent& captured : event.captures) {
+    format_->append_capture_event(exchange_->output(), index, captured);
+    dirty_ = true;
+  }
+  if (!event.captures.empty() && event.tokens.empty() && !event.finish) return;
   ChoicePiece piece;
   piece.index = index;
   piece.first = !choice.begun;
@@ -111,6 +119,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   piece.finish = event.finish;
   piece.stop_reason = event.stop_reason;
   piece.stop_token = event.stop_token;
+  piece.capture_results = choice.capture_results;
   piece.usage = event.usage;
   format_->append_events(exchange_->output(), piece);
   choice.begun = true;
@@ -145,6 +154,7 @@ ChoicePiece Generation::whole_piece(size_t index) const {
   piece.finish = choice.finish;
   piece.stop_reason = choice.stop_reason;
   piece.stop_token = choice.stop_token;
+  piece.capture_results = choice.capture_results;
   return piece;
 }
 

@@ -37,6 +37,7 @@ class Generation final : public EventReceiver,
     std::optional<engine::FinishReason> finish;
     std::string stop_reason;
     std::optional<int32_t> stop_token;
+    std::string capture_results;
     engine::Usage usage;
     int64_t text_offset = 0;
     bool begun = false;

@@ -22,13 +22,15 @@ Parsed parse(const ServerContext& context, Dialect dialect, const std::string& b
              const std::string& request_id) {
   const engine::RequestLimits limits = context.engine().limits();
   try {
-    return parse_generation(dialect, body,
-                            {.model = context.model(),
-                             .limits = limits,
-                             .keys = context.keys,
-                             .tenant = tenant,
-                             .max_prompts = context.settings.max_prompts,
-                             .request_id = request_id});
+    return parse_generation(
+        dialect, body,
+        {.model = context.model(),
+         .limits = limits,
+         .keys = context.keys,
+         .tenant = tenant,
+         .max_prompts = context.settings.max_prompts,
+         .request_id = request_id,
+         .taps = {.steering = context.parts.steering, .captures = context.engine().captures()}});
   } catch (const std::exception& exception) {  // out of memory: this request's misfortune alone
     log_error("request {}: {}", request_id, exception.what());
     return tl::unexpected(to_api_error(Error{ErrorCode::kInternal, "", ""}));

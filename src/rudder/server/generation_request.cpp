@@ -67,11 +67,11 @@ ApiError translate(const Error& error, Dialect dialect, const json::object& body
 }
 
 Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Dialect dialect,
-                                             const GenerationScope& scope) {
+                                             const GenerationScope& scope, bool with_roles) {
   if (dialect == Dialect::kCompletions) {
     return read_completion_prompts(reader, *scope.model.tokenizer, scope.max_prompts);
   }
-  RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model));
+  RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, with_roles));
   std::vector<PromptText> prompts;
   prompts.push_back(std::move(prompt));
   return prompts;
@@ -134,12 +134,19 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std:
   refuse_unsupported_fields(reader, dialect, draft.n);
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
+  const Result<TapFields> taps = TapFields::read(reader, *object, scope.taps);
+  if (!taps) return tl::unexpected(to_api_error(taps.error()));
+  if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
+
   // The cheap checks are behind; now the text.
-  auto prompts = read_prompts(reader, dialect, scope);
+  const bool with_roles = chat && taps->needs_roles();
+  auto prompts = read_prompts(reader, dialect, scope, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   answer.n = draft.n;
-  draft.client_id = scope.request_id;
+  answer.num_choices = draft.n * static_cast<int32_t>(prompts->size());
+  draft.client_id = answer.id;
+  draft.capture_events = answer.stream;
   draft.cache_salt = scope.keys.cache_salt(scope.tenant, draft.cache_salt);
   for (PromptText& prompt : *prompts) {
     const auto length = static_cast<int64_t>(prompt.ids.size());
@@ -154,6 +161,10 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std:
     if (answer.return_token_ids) told_ids = prompt.ids;
     engine::RequestDraft one = draft;
     one.prompt = std::move(prompt.ids);
+    if (prompts->size() > 1) one.client_id += fmt::format("-{}", parsed.prompts.size());
+    if (const Result<void> applied = taps->apply(prompt, with_roles, &one); !applied) {
+      return tl::unexpected(to_api_error(applied.error()));
+    }
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
     if (!request) {
       return tl::unexpected(translate(request.error(), dialect, *object, prompt.path));

@@ -15,6 +15,7 @@
 #include "rudder/server/auth.h"
 #include "rudder/server/field_reader.h"
 #include "rudder/server/model.h"
+#include "rudder/server/tap_fields.h"
 
 namespace rudder::server {
 
@@ -32,7 +33,8 @@ struct AnswerOptions {
   bool logprobs = false;
   int32_t top_logprobs = 0;
   bool return_token_ids = false;
-  int32_t n = 1;  // choices a prompt
+  int32_t n = 1;            // choices a prompt
+  int32_t num_choices = 1;  // of all prompts
 };
 
 struct Prompt {
@@ -54,6 +56,7 @@ struct GenerationScope {
   int tenant = 0;
   int32_t max_prompts = 1024;
   std::string request_id;
+  TapServices taps = {};
 };
 
 // The body as an object; its errors have the code "invalid_json".

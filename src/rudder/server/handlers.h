@@ -18,6 +18,13 @@ void handle_livez(ServerContext& context, const std::shared_ptr<Exchange>& excha
 void handle_readyz(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_version(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_steering(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_steering_modules(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_steering_register(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_steering_unregister(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_steering_remove(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_steering_set(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_steering_clear(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace rudder::server

@@ -79,6 +79,58 @@ void write_histograms(Exposition& out, const engine::EngineStats& stats) {
   out.histogram("request_params_n", "Choices of a request.", stats.request_n);
 }
 
+void write_steering(Exposition& out, const engine::EngineStats& stats) {
+  const steer::RowTable::Stats& rows = stats.tap_rows;
+  out.begin("steering_rows", "gauge",
+            "Rows of the steering table by state; pinned ones that no "
+            "request uses are cached.");
+  out.sample(label("state", "in_use"), rows.held);
+  out.sample(label("state", "cached"), rows.cached);
+  out.sample(label("state", "free"), rows.rows - rows.held - rows.cached);
+  out.gauge("steering_pinned_programs", "Programs of registered modules and global steering.",
+            rows.pinned);
+  out.gauge("steering_pinned_resident", "Of those, on the device.", rows.pinned_resident);
+  out.gauge("steering_vector_bytes", "Bytes of the vectors on the device.",
+            static_cast<double>(rows.floats_used) * sizeof(float));
+  out.gauge("steering_requests_waiting", "Requests that wait for rows or for a capture set.",
+            stats.waiting_for_taps);
+  const auto counter = [&](std::string_view name, std::string_view help, int64_t value) {
+    out.counter(name, help, static_cast<double>(value));
+  };
+  counter("steering_hits_total", "Programs that a request found on the device.", rows.hits);
+  counter("steering_uploads_total", "Programs uploaded.", rows.uploads);
+  counter("steering_upload_bytes_total", "Bytes of those.", rows.upload_bytes);
+  counter("steering_evictions_total", "Programs that made room for others.", rows.evictions);
+}
+
+void write_captures(Exposition& out, const steer::capture::CaptureStats& stats) {
+  out.counter("capture_tokens_total", "Tokens captured.", static_cast<double>(stats.tokens));
+  out.counter("capture_lost_tokens_total", "Tokens whose captured rows found no buffer.",
+              static_cast<double>(stats.lost_tokens));
+  out.gauge("capture_requests_open", "Choices that capture.",
+            static_cast<double>(stats.open_requests));
+  out.counter("capture_block_seconds_total", "Time that steps waited for slow consumers.",
+              static_cast<double>(stats.block_us) * 1e-6);
+  using Consumer = steer::capture::ConsumerStats;
+  const auto by_consumer = [&](std::string_view name, std::string_view type, std::string_view help,
+                               const auto& value) {
+    out.begin(name, type, help);
+    for (const Consumer& consumer : stats.consumers) {
+      out.sample(label("consumer", consumer.name), static_cast<double>(value(consumer)));
+    }
+  };
+  by_consumer("capture_rows_total", "counter", "Rows handed to a consumer.",
+              [](const Consumer& c) { return c.rows; });
+  by_consumer("capture_bytes_total", "counter", "Bytes of those.",
+              [](const Consumer& c) { return c.bytes; });
+  by_consumer("capture_dropped_rows_total", "counter", "Rows that a consumer was too slow for.",
+              [](const Consumer& c) { return c.dropped_rows; });
+  by_consumer("capture_spilled_bytes_total", "counter", "Bytes that went over the disk.",
+              [](const Consumer& c) { return c.spilled_bytes; });
+  by_consumer("capture_queued_bytes", "gauge", "Bytes that wait for a consumer.",
+              [](const Consumer& c) { return c.queued_bytes; });
+}
+
 void write_http(Exposition& out, const ServerContext& context) {
   const HttpCounters& http = context.counters;
   out.begin("http_requests_total", "counter", "Answered HTTP requests by route and status class.");
@@ -137,6 +189,8 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
                  label("num_gpu_blocks", std::to_string(stats.num_blocks)) + "," +
                  label("cache_dtype", context.model().dtype),
              1);
+  if (context.parts.steering != nullptr) write_steering(out, stats);
+  if (auto* captures = context.engine().captures()) write_captures(out, captures->stats());
   write_http(out, context);
   write_process(out);
   HttpResponse response;

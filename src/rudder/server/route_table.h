@@ -12,7 +12,8 @@ namespace rudder::server {
 class Exchange;
 struct ServerContext;
 
-enum class Access { kPublic, kKey };
+// kAdmin: the admin key, where one is set, else as kKey.
+enum class Access { kPublic, kKey, kAdmin };
 
 // Runs on the connection's I/O thread: answers the exchange, at once or later.
 using Handler = void (*)(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

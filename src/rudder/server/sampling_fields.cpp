@@ -185,7 +185,7 @@ void refuse_unsupported_fields(FieldReader& reader, Dialect dialect, int32_t n) 
   for (const char* name : {"prompt_logprobs", "prompt_embeds", "bad_words", "allowed_token_ids",
                            "logits_processors", "repetition_detection", "truncate_prompt_tokens",
                            "thinking_token_budget", "return_tokens_as_token_ids", "length_penalty",
-                           "kv_transfer_params", "mm_processor_kwargs", "steering"}) {
+                           "kv_transfer_params", "mm_processor_kwargs"}) {
     reader.refuse(name, "is not supported yet");
   }
   reader.refuse("use_beam_search", "is not supported");

@@ -43,6 +43,9 @@ Result<void> check(const ServerParts& parts, const ServerSettings& settings) {
   for (const std::string& key : settings.api_key) {
     if (key.empty()) return wrong("--api-key: an empty key", "api-key");
   }
+  for (const std::string& key : settings.steering_api_key) {
+    if (key.empty()) return wrong("--steering-api-key: an empty key", "steering-api-key");
+  }
   for (const std::string& name : settings.served_model_name) {
     if (name.empty()) return wrong("--served-model-name: an empty name", "served-model-name");
   }

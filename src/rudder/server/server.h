@@ -17,12 +17,14 @@
 #include "rudder/engine/engine.h"
 #include "rudder/server/model.h"
 #include "rudder/server/settings.h"
+#include "rudder/steer/library.h"
 
 namespace rudder::server {
 
 struct ServerParts {
   engine::Engine* engine = nullptr;  // outlives the server
   ServerModel model;
+  steer::Library* steering = nullptr;  // outlives the server; null: it runs without steering
   const SettingsTable* all_settings =
       nullptr;                      // for /server_info; may be null; outlives the server
   std::string version = "unknown";  // for /version

@@ -9,6 +9,9 @@ void ServerSettings::declare(SettingsTable& table) {
   table.add("port", &port, 0, 65535, "TCP port to listen on; 0 takes a free one.");
   table.add("uds", &uds, "Path of a Unix socket to listen on instead of host and port.");
   table.add("api-key", &api_key, "Key that clients must send as a bearer token; repeatable.");
+  table.add("steering-api-key", &steering_api_key,
+            "Key for requests that register modules or set global steering; repeatable, without it "
+            "--api-key opens them.");
   table.add("allowed-origins", &allowed_origins,
             "Origin that browsers may call from (CORS), * for all; repeatable, off by default.");
   table.add("served-model-name", &served_model_name,

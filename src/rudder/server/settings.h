@@ -17,6 +17,7 @@ struct ServerSettings {
 
   // Who may ask, and for what.
   std::vector<std::string> api_key;  // any of them opens every guarded route; none: no check
+  std::vector<std::string> steering_api_key;   // likewise, of routes that change steering
   std::vector<std::string> allowed_origins;    // CORS, off when empty; "*" is every origin
   std::vector<std::string> served_model_name;  // replaces ServerModel::ids when not empty
 

@@ -2,18 +2,14 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
-#include <exception>
 #include <memory>
 
 #include "rudder/base/json.h"
-#include "rudder/base/log.h"
 #include "rudder/server/answer_format.h"
-#include "rudder/server/context.h"
-#include "rudder/server/exchange.h"
 #include "rudder/server/field_reader.h"
 #include "rudder/server/generation_request.h"
 #include "rudder/server/handlers.h"
-#include "rudder/server/io_thread.h"
+#include "rudder/server/pool_answer.h"
 #include "rudder/server/text_prompts.h"
 
 namespace rudder::server {
@@ -82,33 +78,18 @@ HttpResponse run(const ServerModel& model, Work work, const std::string& body) {
   return response;
 }
 
-void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Work work) {
-  auto body = std::make_shared<HeldBody>(std::move(exchange->body));
-  const bool queued = context.pool->run([&context, exchange, body, work] {
-    auto response = std::make_shared<HttpResponse>();
-    try {
-      *response = run(context.model(), work, body->text);
-    } catch (const std::exception& exception) {
-      log_error("request dropped: {}", exception.what());
-      *response = error_response(Error{ErrorCode::kInternal, "", ""});
-    }
-    *body = HeldBody();
-    exchange->io->post([exchange, response] { exchange->respond(std::move(*response)); });
-  });
-  if (!queued) {
-    exchange->respond(error_response(
-        Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""}));
-  }
-}
-
 }  // namespace
 
 void handle_tokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  answer_on_pool(context, exchange, tokenize);
+  answer_on_pool(context, exchange, [&context](const std::string& body) {
+    return run(context.model(), tokenize, body);
+  });
 }
 
 void handle_detokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  answer_on_pool(context, exchange, detokenize);
+  answer_on_pool(context, exchange, [&context](const std::string& body) {
+    return run(context.model(), detokenize, body);
+  });
 }
 
 }  // namespace rudder::server
