@@ -56,6 +56,7 @@ void SessionSettings::declare(SettingsTable& table) {
   load.declare(table);
   exec.declare(table);
   engine.declare(table);
+  steering.declare(table);
   table.section("log");
   table.add_choice("log-level", &log_level, {"debug", "info", "warn", "error"},
                    "What is written to standard error.");
@@ -154,13 +155,17 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                         .graphs = progress("capturing graphs", false)}));
   session.plan = loaded.memory;
   log_plan(session.plan);
+  const auto library = std::make_shared<LateLibrary>(nullptr);
+  RUDDER_TRY(auto captures, make_captures(loaded.executor->capacity(), settings.steering, library));
   RUDDER_TRY(session.engine,
              engine::Engine::start({.executor = std::move(loaded.executor),
                                     .tokenizer = session.files.tokenizer,
                                     .clock = clock,
                                     .model_identity = model_identity(session.files, session.plan),
-                                    .eos_ids = session.files.generation.eos_ids},
+                                    .eos_ids = session.files.generation.eos_ids,
+                                    .captures = std::move(captures)},
                                    settings.engine));
+  RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);
   return session;

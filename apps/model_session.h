@@ -14,6 +14,7 @@
 #include "rudder/text/chat_prompt.h"
 #include "rudder/text/tokenizer.h"
 #include "rudder/weights/checkpoint.h"
+#include "steering.h"
 
 namespace rudder::apps {
 
@@ -29,6 +30,7 @@ struct SessionSettings {
   LoadSettings load;
   exec::ExecSettings exec;
   engine::EngineSettings engine;
+  SteeringSettings steering;
   std::string log_level = "info";
 
   void declare(SettingsTable& table);
@@ -48,6 +50,7 @@ struct ModelSession {
   exec::MemoryPlan plan;
   std::string dtype;  // of the weights in memory
   std::unique_ptr<engine::Engine> engine;
+  std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
 };
 
 // `model` is a folder in the Hugging Face layout; empty is the embedded demo model. With dummy

@@ -97,6 +97,7 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
       const std::unique_ptr<server::Server> server,
       server::Server::start({.engine = session.engine.get(),
                              .model = describe(session, session.engine->limits().max_seq_len),
+                             .steering = session.steering ? &session.steering->library() : nullptr,
                              .all_settings = &table,
                              .version = kVersion},
                             server_settings));

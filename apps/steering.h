@@ -1,0 +1,64 @@
+// Steering and capture of a session: what stands between the engine that runs programs and the
+// library that names them. Made on the main thread.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/base/settings.h"
+#include "rudder/engine/engine.h"
+#include "rudder/steer/capture/dispatcher.h"
+#include "rudder/steer/capture/settings.h"
+#include "rudder/steer/library.h"
+#include "rudder/step/executor.h"
+
+namespace rudder::apps {
+
+struct SteeringSettings {
+  std::vector<std::string> modules;  // "name=path"
+  steer::capture::CaptureSettings capture;
+
+  void declare(SettingsTable& table);
+};
+
+// The dispatcher is made before the library that its probes' names lead to.
+using LateLibrary = std::atomic<const steer::Library*>;
+
+// Null when the executor captures nothing; an Error when the settings ask for capture all the same.
+Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
+    const step::Capacity& capacity, const SteeringSettings& settings,
+    const std::shared_ptr<LateLibrary>& library);
+
+class Steering {
+ public:
+  // Registers the modules of the settings. Null when the executor does not steer; an Error when
+  // there are modules all the same. The engine outlives it.
+  static Result<std::unique_ptr<Steering>> create(engine::Engine& engine,
+                                                  const SteeringSettings& settings,
+                                                  std::shared_ptr<LateLibrary> late);
+  ~Steering();
+
+  steer::Library& library() { return library_; }
+
+ private:
+  class EngineResidency final : public steer::Residency {
+   public:
+    explicit EngineResidency(engine::Engine& engine) : engine_(engine) {}
+    Result<void> pin(const std::vector<steer::KeyedProgram>& programs) override;
+    void unpin(const std::vector<steer::KeyedProgram>& programs) override;
+
+   private:
+    engine::Engine& engine_;
+  };
+
+  Steering(engine::Engine& engine, steer::Model model, std::shared_ptr<LateLibrary> late);
+
+  EngineResidency residency_;
+  steer::Library library_;
+  std::shared_ptr<LateLibrary> late_;
+};
+
+}  // namespace rudder::apps
