@@ -200,7 +200,7 @@ CASES = [
             "tie_word_embeddings": True,
             "rope_parameters": {"rope_theta": 1000000.0, "rope_type": "default"},
         },
-        noise=0.1,
+        noise=0.14,
     ),
     Case(
         "gemma2",
