@@ -4,15 +4,13 @@
 
 #include <boost/json.hpp>
 #include <cstdio>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <mutex>
 
 #include "command_line.h"
 #include "commands.h"
 #include "local_client.h"
 #include "model_session.h"
+#include "prompt_file.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
@@ -40,78 +38,6 @@ struct GenerateSettings {
   }
 };
 
-struct Job {
-  json::object row;  // as read; the answer is added to it
-  std::vector<int32_t> prompt;
-};
-
-Result<std::vector<int32_t>> encode_chat(const ModelFiles& files, const json::array& messages) {
-  if (files.chat == nullptr) {
-    return fail(ErrorCode::kUnsupported, "this model has no chat template", "messages");
-  }
-  RUDDER_TRY(const std::string text, files.chat->render(messages, nullptr, nullptr));
-  return files.tokenizer->encode(text, {.add_special_tokens = false});
-}
-
-Result<std::vector<int32_t>> encode_text(const ModelFiles& files, const std::string& text,
-                                         bool chat) {
-  if (!chat) return files.tokenizer->encode(text);
-  const json::array messages = {json::object{{"role", "user"}, {"content", text}}};
-  return encode_chat(files, messages);
-}
-
-Result<std::vector<int32_t>> encode_row(const ModelFiles& files, const json::object& row) {
-  if (const json::value* ids = row.if_contains("prompt_ids")) {
-    std::vector<int32_t> prompt;
-    if (!ids->is_array()) return fail(ErrorCode::kInvalidArgument, "is not a list", "prompt_ids");
-    for (const json::value& id : ids->get_array()) {
-      if (!id.is_int64())
-        return fail(ErrorCode::kInvalidArgument, "is not a list of ids", "prompt_ids");
-      prompt.push_back(static_cast<int32_t>(id.get_int64()));
-    }
-    return prompt;
-  }
-  if (const json::value* messages = row.if_contains("messages")) {
-    if (!messages->is_array())
-      return fail(ErrorCode::kInvalidArgument, "is not a list", "messages");
-    return encode_chat(files, messages->get_array());
-  }
-  const json::value* prompt = row.if_contains("prompt");
-  if (prompt == nullptr || !prompt->is_string()) {
-    return fail(ErrorCode::kInvalidArgument, "needs prompt, prompt_ids or messages");
-  }
-  return encode_text(files, std::string(prompt->get_string()), false);
-}
-
-Result<std::vector<Job>> read_jobs(const ModelFiles& files, const GenerateSettings& settings) {
-  std::ifstream file;
-  if (settings.input != "-") {
-    file.open(settings.input);
-    if (!file) return fail(ErrorCode::kIo, "cannot be read", settings.input);
-  }
-  std::istream& in = settings.input == "-" ? std::cin : file;
-  std::vector<Job> jobs;
-  std::string line;
-  for (int number = 1; std::getline(in, line); ++number) {
-    if (line.empty()) continue;
-    const std::string where = fmt::format("{}:{}", settings.input, number);
-    Job job;
-    Result<std::vector<int32_t>> prompt;
-    if (line[0] == '{') {
-      RUDDER_TRY(json::value row, parse_json(line, where));
-      job.row = std::move(row.as_object());
-      prompt = encode_row(files, job.row);
-    } else {
-      job.row["prompt"] = line;
-      prompt = encode_text(files, line, settings.chat);
-    }
-    if (!prompt) return fail(prompt.error().code, prompt.error().message, where);
-    job.prompt = std::move(*prompt);
-    jobs.push_back(std::move(job));
-  }
-  return jobs;
-}
-
 std::string_view finish_name(const LocalAnswer& answer) {
   switch (answer.finish) {
     case engine::FinishReason::kStop:
@@ -136,11 +62,11 @@ void add_answer(json::object& row, const LocalAnswer& answer) {
   if (answer.error) row["error"] = answer.error->to_string();
 }
 
-Result<void> write_rows(const std::vector<Job>& jobs, const std::string& path) {
+Result<void> write_rows(const std::vector<PromptRow>& jobs, const std::string& path) {
   std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
   if (file == nullptr) return fail(ErrorCode::kIo, "cannot be written", path);
-  for (const Job& job : jobs) {
-    const std::string line = to_json_text(job.row) + "\n";
+  for (const PromptRow& job : jobs) {
+    const std::string line = to_json_text(*job.row) + "\n";
     std::fwrite(line.data(), 1, line.size(), file);
   }
   const bool written = std::fflush(file) == 0 && std::ferror(file) == 0;
@@ -151,22 +77,23 @@ Result<void> write_rows(const std::vector<Job>& jobs, const std::string& path) {
 
 Result<void> generate_file(ModelSession& session, const GenerateSettings& settings,
                            const SamplingFlags& sampling) {
-  RUDDER_TRY(std::vector<Job> jobs, read_jobs(session.files, settings));
+  RUDDER_TRY(std::vector<PromptRow> jobs,
+             read_prompts(session.files, settings.input, settings.chat));
   Progress progress("generate", false);
   std::mutex mutex;
   int64_t done = 0;
   {
     LocalClient client(*session.engine);
-    for (Job& job : jobs) {
+    for (PromptRow& job : jobs) {
       const auto finish = [&](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
-        add_answer(job.row, answer);
+        add_answer(*job.row, answer);
         progress.update(++done, static_cast<int64_t>(jobs.size()));
       };
       const Result<engine::RequestId> id = client.submit(sampling.draft(job.prompt), finish);
       if (id) continue;
       std::lock_guard lock(mutex);
-      job.row["error"] = id.error().to_string();
+      (*job.row)["error"] = id.error().to_string();
       progress.update(++done, static_cast<int64_t>(jobs.size()));
     }
   }
@@ -176,7 +103,7 @@ Result<void> generate_file(ModelSession& session, const GenerateSettings& settin
 Result<void> generate_one(ModelSession& session, const GenerateSettings& settings,
                           const SamplingFlags& sampling) {
   RUDDER_TRY(std::vector<int32_t> prompt,
-             encode_text(session.files, settings.prompt, settings.chat));
+             encode_prompt(session.files, settings.prompt, settings.chat));
   LocalClient client(*session.engine);
   RUDDER_TRY(const LocalAnswer answer,
              client.ask(sampling.draft(std::move(prompt)), [](const std::string& text) {

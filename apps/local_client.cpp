@@ -60,6 +60,7 @@ Result<engine::RequestId> LocalClient::submit(engine::RequestDraft draft,
     for (const engine::OutputToken& token : event.tokens) {
       answer->tokens.push_back(token.token);
       answer->token_us.push_back(now);
+      if (token.has_logprobs) answer->logprobs.push_back(token.logprob);
     }
     if (on_text && !event.text.empty()) on_text(event.text);
     answer->text += event.text;
@@ -67,6 +68,7 @@ Result<engine::RequestId> LocalClient::submit(engine::RequestDraft draft,
     if (!event.finish) return;
     answer->finish = *event.finish;
     answer->error = std::move(event.error);
+    if (event.capture_results) answer->captures = std::move(*event.capture_results);
     done(std::move(*answer));
     state->end();
   };

@@ -18,6 +18,8 @@ struct LocalAnswer {
   std::vector<int32_t> tokens;
   engine::FinishReason finish = engine::FinishReason::kStop;
   engine::Usage usage;
+  std::vector<float> logprobs;              // as tokens, when they were asked for
+  steer::capture::CaptureResults captures;  // when the draft captures
   int64_t submit_us = 0;
   std::vector<int64_t> token_us;  // when each token's event arrived
   std::optional<Error> error;

@@ -22,6 +22,7 @@ constexpr Command kCommands[] = {
     {"tokenize", "text to token ids and back", run_tokenize},
     {"info", "what a checkpoint holds and what memory it would take", run_info},
     {"make-model", "write a random checkpoint of true shape, for benches", run_make_model},
+    {"vectors", "learn steering vectors, and see what they do: train, eval", run_vectors},
     {"bench", "measure: latency, throughput, serve, ops", run_bench},
 };
 

@@ -41,14 +41,12 @@ bool make_unit(std::vector<double>& vector) {
   return true;
 }
 
-// Rows positive_i - negative_i - their mean.
-std::vector<std::vector<double>> centred_differences(const RowSet& positive, const RowSet& negative,
-                                                     const std::vector<double>& mean) {
+std::vector<std::vector<double>> differences_of(const RowSet& positive, const RowSet& negative) {
   std::vector<std::vector<double>> differences(positive.count());
   for (size_t i = 0; i < differences.size(); ++i) {
-    differences[i].resize(mean.size());
-    for (size_t k = 0; k < mean.size(); ++k) {
-      differences[i][k] = double{positive.row(i)[k]} - double{negative.row(i)[k]} - mean[k];
+    differences[i].resize(static_cast<size_t>(positive.width));
+    for (size_t k = 0; k < differences[i].size(); ++k) {
+      differences[i][k] = double{positive.row(i)[k]} - double{negative.row(i)[k]};
     }
   }
   return differences;
@@ -56,12 +54,12 @@ std::vector<std::vector<double>> centred_differences(const RowSet& positive, con
 
 // The unit vector u of the largest sum of (row . u)^2, by power iteration on the rows as they are:
 // no matrix of width squared. Starts at the longest row, which is not orthogonal to u but by
-// accident. Empty when all rows are zero.
+// accident, and is not zero.
 std::vector<double> principal_axis(const std::vector<std::vector<double>>& rows) {
   const auto longest = std::ranges::max_element(
       rows, {}, [](const std::vector<double>& row) { return dot(row, row); });
   std::vector<double> axis = *longest;
-  if (!make_unit(axis)) return {};
+  make_unit(axis);
   for (int i = 0; i < kMaxIterations; ++i) {
     std::vector<double> next(axis.size());
     for (const std::vector<double>& row : rows) {
@@ -108,23 +106,20 @@ Result<Direction> find_direction(Method method, const RowSet& positive, const Ro
   }
   Direction direction;
   if (method == Method::kPca) {
-    const auto rows = centred_differences(positive, negative, difference);
+    const auto rows = differences_of(positive, negative);
     const std::vector<double> axis = principal_axis(rows);
-    double variance = 0;
+    double squares = 0;
     double along_axis = 0;
+    int64_t votes = 0;  // pairs whose positive row lies further along the axis
     for (const std::vector<double>& row : rows) {
-      variance += dot(row, row);
-      if (!axis.empty()) along_axis += dot(row, axis) * dot(row, axis);
+      const double along = dot(row, axis);
+      squares += dot(row, row);
+      along_axis += along * along;
+      votes += along > 0 ? 1 : -1;
     }
-    // Differences that are all alike leave nothing about their mean: the direction is the mean.
-    if (!axis.empty()) {
-      direction.explained = along_axis / variance;
-      double length = dot(difference, axis);
-      int64_t votes = 0;  // pairs whose positive row lies further along the axis
-      for (const std::vector<double>& row : rows) votes += dot(row, axis) + length > 0 ? 1 : -1;
-      length = std::abs(length) * (votes >= 0 ? 1 : -1);
-      for (size_t k = 0; k < difference.size(); ++k) difference[k] = length * axis[k];
-    }
+    direction.explained = along_axis / squares;
+    const double length = std::abs(dot(difference, axis)) * (votes >= 0 ? 1 : -1);
+    for (size_t k = 0; k < difference.size(); ++k) difference[k] = length * axis[k];
   }
   direction.values.assign(difference.begin(), difference.end());
   if (!(norm(direction.values) > 0)) {

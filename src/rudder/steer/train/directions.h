@@ -1,9 +1,11 @@
 // Directions from two sets of rows: what tells "positive" from "negative" at one point. Pure
 // functions over rows in memory, sums in double; used by `rudder vectors train`. Formulas:
 //   mean-diff  mean(positive) - mean(negative)
-//   pca        the first principal component of the differences positive_i - negative_i about their
-//              mean, as repeng's pca_diff has it; its sign by which side most pairs lie on, its
-//              length that of the mean difference along it
+//   pca        the first principal component of the rows of each pair about the pair's middle
+//   (repeng's
+//              pca_center): of the differences positive_i - negative_i about zero, so that what
+//              they have in common counts; its sign by which side most pairs lie on, its length
+//              that of the mean difference along it
 // so that with either, scale 1 moves the mean of the negative rows onto that of the positive ones,
 // along the direction.
 #pragma once
@@ -34,7 +36,7 @@ std::string_view method_name(Method method);  // "mean-diff", "pca"
 
 struct Direction {
   std::vector<float> values;
-  double explained = 0;  // pca: share of the variance of the differences
+  double explained = 0;  // pca: share of the differences' squares
 };
 
 // kInvalidArgument when a set is empty, when the rows do not tell the sets apart (a difference of

@@ -1,0 +1,101 @@
+"""rudder vectors: a mood is learnt from two sets of prompts, and steers stories that nobody asked a mood of."""
+
+import json
+import struct
+
+import pytest
+import score
+from conftest import run_rudder, serving
+from tasks import story
+
+TRAINED, HELD_OUT = story.TOPICS[::2], story.TOPICS[1::2]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("vectors")
+    for mood in ("happy", "sad"):
+        lines = [f"Tell me a {mood} story about a {topic}.\n" for topic in TRAINED]
+        (path / f"{mood}.txt").write_text("".join(lines))
+    (path / "free.txt").write_text("".join(f"Tell me a story about a {topic}.\n" for topic in HELD_OUT))
+    return path
+
+
+def train(folder, name, *flags):
+    done = run_rudder("vectors", "train", "--positive", folder / "happy.txt", "--negative", folder / "sad.txt", "--chat",
+                      "--name", name, "--output", folder, *flags)
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / f"{name}.json").read_text())
+
+
+def evaluate(folder, name, *flags):
+    done = run_rudder("vectors", "eval", "--vectors", folder / f"{name}.safetensors", "--prompts", folder / "free.txt",
+                      "--chat", "--max-tokens", "64", "--output", folder / "report.json", "--plot", folder / "plot.svg",
+                      *flags)
+    assert done.returncode == 0, done.stderr
+    assert (folder / "plot.svg").read_text().startswith("<svg")
+    return {point["scale"]: point for point in json.loads((folder / "report.json").read_text())["points"]}, done.stdout
+
+
+def share(point, mood):
+    moods = [score.mood_of(text) for text in point["texts"]]
+    return moods.count(mood) / len(moods)
+
+
+@pytest.mark.parametrize("method,tokens,layer,scale", [("mean-diff", "last", 5, 1), ("pca", "last", 6, 1)])
+def test_a_mood_is_learnt_and_steers(folder, method, tokens, layer, scale):
+    card = train(folder, method, "--method", method, "--tokens", tokens, "--gguf")
+    vector = card["vectors"][layer]
+    assert vector["layer"] == layer and vector["held_out_accuracy"] >= 0.9
+    points, table = evaluate(folder, method, "--layers", layer, f"--scales={-scale},0,{scale}")
+    assert "perplexity" in table
+    plain = points[0]
+    assert min(share(plain, "happy"), share(plain, "sad")) < 0.5
+    for sign, mood in ((1, "happy"), (-1, "sad")):
+        steered = points[sign * scale]
+        assert share(steered, mood) >= 0.9, steered["texts"]
+        assert steered["perplexity"] <= 1.2 * plain["perplexity"]
+    assert points[-scale]["effect"] < plain["effect"] < points[scale]["effect"]
+
+
+def test_the_files_are_those_of_their_formats(folder):
+    card = train(folder, "files", "--layers", "2,4-5", "--tokens", "mean", "--gguf", "--holdout", "0")
+    assert [vector["layer"] for vector in card["vectors"]] == [2, 4, 5] and card["num_held_out"] == 0
+    tensors = (folder / "files.safetensors").read_bytes()
+    header = json.loads(tensors[8:8 + struct.unpack("<Q", tensors[:8])[0]])
+    assert header["resid_post.4"]["dtype"] == "F32" and header["resid_post.4"]["shape"] == [256]
+    assert (folder / "files.gguf").read_bytes()[:8] == b"GGUF\x03\0\0\0"
+    assert "| 4 |" in (folder / "files.md").read_text()
+
+
+@pytest.mark.parametrize("flags,named", [
+    (["--site", "resid_past"], "resid_past"),
+    (["--layers", "8"], "layer 8"),
+    (["--layers", "3-x"], "layers"),
+    (["--positive", "nowhere.txt"], "nowhere.txt"),
+    (["--capture-memory-mb", "0"], "capture-memory-mb"),
+])
+def test_what_is_wrong_is_named(folder, flags, named):
+    sets = ["--positive", folder / "happy.txt", "--negative", folder / "sad.txt"]
+    done = run_rudder("vectors", "train", *sets, "--output", folder, "--name", "never", *flags)
+    assert done.returncode == 1 and named in done.stderr, done.stderr
+    assert not (folder / "never.safetensors").exists()
+
+
+def test_a_server_steers_by_the_file(folder):
+    train(folder, "served")
+    with serving("--enable-steering", "--steering-module", f"mood={folder / 'served.safetensors'}") as server:
+        client = server.client()
+        model = client.models.list().data[0].id
+
+        def tell(topic, scale):
+            # All layers together are too much for one scale: each adds to what the ones before it did.
+            answer = client.chat.completions.create(
+                model=model, temperature=0, max_tokens=64,
+                messages=[{"role": "user", "content": f"Tell me a story about a {topic}."}],
+                extra_body={"steering": [{"name": "mood", "scale": scale}]})
+            return score.mood_of(answer.choices[0].message.content)
+
+        for scale, mood in ((0.4, "happy"), (-0.4, "sad")):
+            told = [tell(topic, scale) for topic in HELD_OUT[:10]]
+            assert told.count(mood) >= 9, told
