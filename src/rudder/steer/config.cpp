@@ -99,11 +99,14 @@ class ProgramBuilder {
 tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry, uint64_t active) {
   ProgramBuilder builder(geometry);
   std::vector<const LoweredOp*> chosen;
-  size_t floats = 0;
+  size_t floats = 0;  // of the sums, which are most of most programs
   for (const LoweredOp& op : lowered.ops) {
     if ((active >> static_cast<unsigned>(op.selector) & 1U) == 0) continue;
+    const bool joins = !chosen.empty() && chosen.back()->folds && chosen.back()->point == op.point;
+    if (op.folds && !joins) {
+      floats += static_cast<size_t>(geometry.width(op.point) + tap::kVectorAlign);
+    }
     chosen.push_back(&op);
-    if (op.folds) floats += static_cast<size_t>(geometry.width(op.point) + tap::kVectorAlign);
   }
   builder.reserve(floats);
   for (size_t begin = 0; begin < chosen.size();) {

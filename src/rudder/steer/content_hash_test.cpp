@@ -17,7 +17,7 @@ constexpr HashSecret kSecret = {1, 2};
 // The definition, one word at a time: lane i is a SipHash of words i, i + 8, ... and of the length.
 Digest digest_by_definition(const HashSecret& secret, const std::vector<float>& values) {
   std::vector<std::byte> bytes(values.size() * sizeof(float));
-  std::memcpy(bytes.data(), values.data(), bytes.size());
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
   const uint64_t length = bytes.size();
   bytes.resize((bytes.size() + 63) / 64 * 64 + (bytes.size() % 64 == 0 ? 64 : 0));
   std::array<Digest, VectorHash::kLanes> lanes;

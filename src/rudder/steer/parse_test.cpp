@@ -24,22 +24,6 @@ tap::ContentKey key_of(std::string_view body) {
   return (*config)->program(1).key;
 }
 
-std::string base64_of(std::span<const std::byte> bytes) {
-  constexpr std::string_view kAlphabet =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? static_cast<uint32_t>(bytes[i + j]) : 0U);
-    }
-    for (size_t j = 0; j < 4; ++j) {
-      text += i + j <= bytes.size() ? kAlphabet[group >> (18 - 6 * j) & 63] : '=';
-    }
-  }
-  return text;
-}
-
 template <typename T>
 std::string packed_of(std::string_view dtype, const std::vector<T>& values, std::string_view shape,
                       std::string_view rest) {

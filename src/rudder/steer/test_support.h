@@ -1,9 +1,13 @@
-// What the tests of this room share: a small model, vectors, random numbers.
+// What the tests and the bench of this room share: a small model, vectors, random numbers.
 #pragma once
 
 #include <algorithm>
+#include <cstddef>
 #include <memory>
 #include <random>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "rudder/steer/config.h"
@@ -33,6 +37,22 @@ inline Row test_row(const std::vector<float>& values) {
   auto buffer = std::make_shared<float[]>(values.size());
   std::ranges::copy(values, buffer.get());
   return {std::move(buffer), 0, static_cast<int32_t>(values.size())};
+}
+
+inline std::string base64_of(std::span<const std::byte> bytes) {
+  constexpr std::string_view kAlphabet =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    uint32_t group = 0;
+    for (size_t j = 0; j < 3; ++j) {
+      group = group << 8 | (i + j < bytes.size() ? static_cast<uint32_t>(bytes[i + j]) : 0U);
+    }
+    for (size_t j = 0; j < 4; ++j) {
+      text += i + j <= bytes.size() ? kAlphabet[group >> (18 - 6 * j) & 63] : '=';
+    }
+  }
+  return text;
 }
 
 class Random {

@@ -1,0 +1,226 @@
+// What steering costs on the host, for the shapes of the article that its request fields come from:
+// decoding, parsing, summing, hashing, registration, rows. Prints one table; not a test.
+#include <fmt/format.h>
+#include <time.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "rudder/base/json.h"
+#include "rudder/steer/base64.h"
+#include "rudder/steer/content_hash.h"
+#include "rudder/steer/library.h"
+#include "rudder/steer/plan.h"
+#include "rudder/steer/row_table.h"
+#include "rudder/steer/test_support.h"
+
+namespace rudder::steer {
+namespace {
+
+namespace json = boost::json;
+
+struct Shape {
+  std::string name;
+  int32_t layers;
+  int32_t hidden;
+  int32_t sites;
+};
+
+constexpr std::array<std::string_view, 3> kSites = {"resid_pre", "resid_mid", "resid_post"};
+constexpr double kLeastSeconds = 0.2;  // of a measurement
+
+double cpu_seconds() {
+  timespec now = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
+// Median CPU time of a call, in microseconds: others on the machine do not count.
+double time_us(const std::function<void()>& call) {
+  std::vector<double> times;
+  const double begin = cpu_seconds();
+  while (times.size() < 5 || cpu_seconds() - begin < kLeastSeconds) {
+    const double start = cpu_seconds();
+    call();
+    times.push_back(1e6 * (cpu_seconds() - start));
+  }
+  std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
+  return times[times.size() / 2];
+}
+
+class Bench {
+ public:
+  explicit Bench(Shape shape) : shape_(std::move(shape)), random_(1) {
+    model_.geometry.num_layers = shape_.layers;
+    model_.geometry.hidden = shape_.hidden;
+    model_.geometry.mlp_width.assign(static_cast<size_t>(shape_.layers), 4 * shape_.hidden);
+    model_.geometry.sites.assign(static_cast<size_t>(shape_.layers), 0xff);
+    const int32_t vectors = shape_.layers * shape_.sites;
+    model_.limits = {64, 64 * vectors, int64_t{64} * vectors * shape_.hidden, 0, 0};
+  }
+
+  void run() {
+    const int32_t vectors = shape_.layers * shape_.sites;
+    const double mb = 4e-6 * vectors * shape_.hidden;
+    fmt::print("\n{}: {} vectors of {}, {:.2f} MB as f32\n", shape_.name, vectors, shape_.hidden,
+               mb);
+    const json::object packed = body("steering_vectors", "float32");
+    const json::object bf16 = body("steering_vectors", "bfloat16");
+    json::object phased = packed;
+    phased["decode_steering_vectors"] = body("x", "float32").at("x");
+    Library library(model_, nullptr);
+    print("base64 into f32", time_base64(), mb);
+    const std::string text = to_json_text(packed);
+    print("JSON text of the packed form", time_us([&] { (void)parse_json(text, "body"); }), mb);
+    const auto resolve = [&](const json::object& one) {
+      return time_us([&] { (void)library.resolve(one); });
+    };
+    print("resolve packed f32", resolve(packed), mb);
+    print("resolve packed bf16", resolve(bf16), mb);
+    print("resolve packed f32, base and decode", resolve(phased), 2 * mb);
+    print("resolve lists of numbers", resolve(lists()), mb);
+    print("resolve and plan packed f32", time_request(library, packed), mb);
+    print("resolve and plan packed f32, two phases", time_request(library, phased), 2 * mb);
+    time_programs(library, packed, phased, mb);
+    time_names(library, packed);
+    time_rows(library, packed, mb);
+  }
+
+ private:
+  static void print(std::string_view what, double us, double mb = 0) {
+    fmt::print("  {:<44} {:>12.3f} us{}\n", what, us,
+               mb > 0 ? fmt::format("  {:>7.2f} GB/s", mb / us * 1e3) : "");
+  }
+
+  json::object body(std::string_view field, std::string_view dtype) {
+    json::object tier;
+    for (int32_t site = 0; site < shape_.sites; ++site) {
+      const auto values = random_.vector(shape_.layers * shape_.hidden);
+      std::vector<uint16_t> narrow;
+      for (const float value : values) narrow.push_back(tensor::to_bf16(value).bits);
+      json::array layers;
+      for (int32_t layer = 0; layer < shape_.layers; ++layer) layers.emplace_back(layer);
+      tier[kSites[static_cast<size_t>(site)]] = {
+          {"dtype", dtype},
+          {"shape", {shape_.layers, shape_.hidden}},
+          {"layer_indices", std::move(layers)},
+          {"data", base64_of(dtype == "float32" ? std::as_bytes(std::span(values))
+                                                : std::as_bytes(std::span(narrow)))}};
+    }
+    return {{json::string_view(field), std::move(tier)}};
+  }
+
+  json::object lists() {
+    json::object tier;
+    for (int32_t site = 0; site < shape_.sites; ++site) {
+      json::object layers;
+      for (int32_t layer = 0; layer < shape_.layers; ++layer) {
+        json::array list;
+        for (const float value : random_.vector(shape_.hidden)) list.emplace_back(double{value});
+        layers[std::to_string(layer)] = std::move(list);
+      }
+      tier[kSites[static_cast<size_t>(site)]] = std::move(layers);
+    }
+    return {{"steering_vectors", std::move(tier)}};
+  }
+
+  double time_base64() {
+    const auto values = random_.vector(shape_.layers * shape_.sites * shape_.hidden);
+    const std::string text = base64_of(std::as_bytes(std::span(values)));
+    std::vector<std::byte> out(*base64_bytes(text));
+    return time_us([&] { (void)decode_base64(text, out); });
+  }
+
+  static double time_request(const Library& library, const json::object& body) {
+    PromptShape shape;
+    shape.prompt_len = 256;
+    return time_us([&] { (void)make_taps(**library.resolve(body), shape); });
+  }
+
+  void time_programs(const Library& library, const json::object& packed, const json::object& phased,
+                     double mb) {
+    const auto specs = (*library.resolve(packed))->specs();
+    const auto two = (*library.resolve(phased))->specs();
+    const auto model = std::make_shared<const Model>(model_);
+    const auto make = [&](const std::vector<OpSpec>& ops, uint64_t active) {
+      return time_us([&] { (void)(*Config::build(model, ops))->program(active); });
+    };
+    print("config, program and key: one tier", make(specs, 1), mb);
+    print("config, program and key: base + decode", make(two, 3), mb);
+    const auto program = (*Config::build(model, specs))->program(1).program;
+    print("key of a program",
+          time_us([&] { (void)content_key(model_.hash_secret, *program, model_.geometry); }), mb);
+  }
+
+  void time_names(Library& library, const json::object& packed) {
+    json::object module = packed;
+    module["name"] = "module";
+    module["replace"] = true;
+    print("register a module", time_us([&] { (void)library.add_json(module); }));
+    const json::object named = {{"steering_name", "module"}};
+    const json::object scaled = {{"steering", {{"name", "module"}, {"scale", 0.5}}}};
+    PromptShape shape;
+    shape.prompt_len = 256;
+    constexpr int kCalls = 100;
+    const auto each = [&](const json::object& body) {
+      return time_us([&] {
+               for (int i = 0; i < kCalls; ++i) (void)make_taps(**library.resolve(body), shape);
+             }) /
+             kCalls;
+    };
+    print("resolve and plan by name", each(named));
+    print("resolve and plan by name and scale", each(scaled));
+  }
+
+  void time_rows(const Library& library, const json::object& packed, double mb) {
+    PromptShape shape;
+    shape.prompt_len = 256;
+    const auto taps = *make_taps(**library.resolve(packed), shape);
+    RowTable table(model_.limits);
+    std::vector<int32_t> rows;
+    std::vector<step::TapEdit> edits;
+    constexpr int kCalls = 1000;
+    (void)table.lease(taps.segments, rows);
+    table.release(rows);
+    print("lease and release a row that is there", time_us([&] {
+                                                     for (int i = 0; i < kCalls; ++i) {
+                                                       (void)table.lease(taps.segments, rows);
+                                                       table.release(rows);
+                                                     }
+                                                   }) / kCalls);
+    auto segments = taps.segments;
+    print("lease a new row, evict one, take edits", time_us([&] {
+                                                      for (int i = 0; i < kCalls; ++i) {
+                                                        ++segments[0].content.low;
+                                                        (void)table.lease(segments, rows);
+                                                        table.release(rows);
+                                                        edits.clear();
+                                                        table.take_edits(edits);
+                                                      }
+                                                    }) / kCalls);
+    std::vector<float> staging(taps.segments[0].program->vectors.size());
+    print("copy of its vectors to staging memory",
+          time_us([&] { std::ranges::copy(taps.segments[0].program->vectors, staging.begin()); }),
+          mb);
+  }
+
+  Shape shape_;
+  Model model_;
+  Random random_;
+};
+
+}  // namespace
+}  // namespace rudder::steer
+
+int main() {
+  for (const auto& shape : {rudder::steer::Shape{"26 layers, 1 site", 26, 2304, 1},
+                            rudder::steer::Shape{"34 layers, 1 site", 34, 2560, 1},
+                            rudder::steer::Shape{"34 layers, 3 sites", 34, 2560, 3},
+                            rudder::steer::Shape{"42 layers, 3 sites", 42, 3584, 3}}) {
+    rudder::steer::Bench(shape).run();
+  }
+  return 0;
+}
