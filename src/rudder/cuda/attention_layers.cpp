@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "rudder/base/log.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/plain_attention.h"
 
@@ -28,14 +27,21 @@ std::string AttentionLayers::Kind::to_string() const {
                      num_kv_heads, head_dim, window, block_size, kv_is_fp8 ? "F8_E4M3" : "BF16");
 }
 
-std::string AttentionLayers::refusal(const Kind& kind) {
+Result<void> AttentionLayers::check(const Kind& kind) const {
+  const auto refused = [&](const std::string& why) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("no attention kernel takes {}: {}", kind.to_string(), why), "device");
+  };
   if (kind.num_kv_heads < 1 || kind.num_heads % kind.num_kv_heads != 0) {
-    return "heads are no multiple of KV heads";
+    return refused("heads are no multiple of KV heads");
   }
-  if (kind.head_dim < 1 || kind.head_dim > kPlainAttentionMaxHeadDim) {
-    return fmt::format("head_dim is not in 1..{}", kPlainAttentionMaxHeadDim);
+  if (settings_.plain && kind.head_dim >= 1 && kind.head_dim <= kPlainAttentionMaxHeadDim) {
+    return {};
   }
-  return {};
+  if (is_tuned(kind)) return {};
+  return refused(
+      fmt::format("it is head_dim {}, blocks of {} tokens and at most {} heads a KV head",
+                  fmt::join(kTunedHeadDims, " or "), kAttentionBlockSize, kMaxTunedGroup));
 }
 
 bool AttentionLayers::is_tuned(const Kind& kind) {
@@ -52,7 +58,7 @@ AttentionConfig AttentionLayers::config_of(const Kind& kind) const {
   config.head_dim = kind.head_dim;
   config.window = kind.window;
   config.kv_type = kind.kv_is_fp8 ? KvType::kFp8E4m3 : KvType::kBf16;
-  config.whole_sequences = batch_invariant_;
+  config.whole_sequences = settings_.batch_invariant;
   config.num_sms = num_sms_;
   return config;
 }
@@ -63,16 +69,8 @@ Result<void> AttentionLayers::prepare(std::span<const ops::AttentionShape> shape
     const Kind kind{shape.num_heads,   shape.kv.num_kv_heads,
                     shape.kv.head_dim, shape.kv.block_size,
                     shape.window,      shape.kv.storage.dtype == DType::kF8E4M3};
-    if (const std::string why = refusal(kind); !why.empty()) {
-      return fail(ErrorCode::kUnsupported,
-                  fmt::format("no attention kernel takes {}: {}", kind.to_string(), why), "device");
-    }
-    if (!is_tuned(kind)) {
-      if (plans_.try_emplace(kind).second) {
-        log_warn("attention of {} has no tuned kernel and is slow", kind.to_string());
-      }
-      continue;
-    }
+    RUDDER_TRY_VOID(check(kind));
+    if (!is_tuned(kind)) continue;
     RUDDER_TRY_VOID(make_room(kind, max_seqs, max_tokens));
     RUDDER_TRY_VOID(tensor_map(shape.kv, kind));
   }
@@ -113,7 +111,9 @@ Result<void> AttentionLayers::attend(const ops::AttentionArgs& args) {
   const Kind kind{args.num_heads,   args.kv.num_kv_heads,
                   args.kv.head_dim, args.kv.block_size,
                   args.window,      args.kv.storage.dtype == DType::kF8E4M3};
-  return is_tuned(kind) ? attend_tuned(args, kind) : attend_plain(args, kind);
+  if (is_tuned(kind)) return attend_tuned(args, kind);
+  RUDDER_TRY_VOID(check(kind));
+  return attend_plain(args, kind);
 }
 
 Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const Kind& kind) {

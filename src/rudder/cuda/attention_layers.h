@@ -1,5 +1,6 @@
 // AttentionLayers: which attention kernel serves which layer, and what each needs beside its
-// tensors: a plan and a workspace for every kind of layer, a tensor map for every layer's cache.
+// tensors: a plan and a workspace for every kind of layer, a tensor map for every layer's cache. A
+// shape that no tuned kernel takes is refused, unless tests ask for the plain one.
 // Owned by CudaOps and used by its thread.
 #pragma once
 
@@ -20,10 +21,15 @@ namespace rudder::cuda {
 
 class AttentionLayers {
  public:
-  // `memory` outlives it. batch_invariant: AttentionConfig::whole_sequences; the plain kernel is so
-  // anyway, a block a token and head that takes the keys in their order.
-  AttentionLayers(DeviceMemory& memory, cudaStream_t stream, int32_t num_sms, bool batch_invariant)
-      : memory_(memory), stream_(stream), num_sms_(num_sms), batch_invariant_(batch_invariant) {}
+  struct Settings {
+    // AttentionConfig::whole_sequences; the plain kernel is so anyway, a block a token and head
+    // that takes the keys in their order.
+    bool batch_invariant = false;
+    bool plain = false;  // for shapes that no tuned kernel takes
+  };
+  // `memory` outlives it.
+  AttentionLayers(DeviceMemory& memory, cudaStream_t stream, int32_t num_sms, Settings settings)
+      : memory_(memory), stream_(stream), num_sms_(num_sms), settings_(settings) {}
 
   // Makes room for steps of up to so many sequences and tokens. An Error: a shape that no kernel
   // takes, or no memory.
@@ -58,8 +64,8 @@ class AttentionLayers {
     bool is_current = false;  // of this step
   };
 
-  static std::string refusal(const Kind& kind);  // empty: some kernel takes it
-  static bool is_tuned(const Kind& kind);        // the tuned kernels take it
+  Result<void> check(const Kind& kind) const;  // an Error: no kernel takes it
+  static bool is_tuned(const Kind& kind);      // the tuned kernels take it
   AttentionConfig config_of(const Kind& kind) const;
   Result<void> make_room(const Kind& kind, int32_t max_seqs, int32_t max_tokens);
   Result<const KvTensorMap*> tensor_map(const ops::KvLayer& kv, const Kind& kind);
@@ -69,7 +75,7 @@ class AttentionLayers {
   DeviceMemory& memory_;
   const cudaStream_t stream_;
   const int32_t num_sms_;
-  const bool batch_invariant_;
+  const Settings settings_;
   ops::AttentionBatch batch_;
   std::map<Kind, Plan> plans_;
   std::map<const void*, KvTensorMap> maps_;  // by the cache's address

@@ -76,6 +76,13 @@ std::vector<std::string> cublaslt_candidates(const std::string& path) {
   return candidates;
 }
 
+std::string cublaslt_refusal(size_t version) {
+  constexpr size_t kMajor = 10'000;
+  if (version / kMajor == CUBLAS_VER_MAJOR) return {};
+  return fmt::format("it is of version {}, this build needs {}", version / kMajor,
+                     CUBLAS_VER_MAJOR);
+}
+
 Result<const CublasLtApi*> load_cublaslt(const std::string& path) {
   static CublasLtApi api;
   static bool loaded = false;
@@ -89,11 +96,13 @@ Result<const CublasLtApi*> load_cublaslt(const std::string& path) {
       continue;
     }
     const std::string missing = bind(library, api);
-    if (missing.empty()) {
+    const std::string refusal =
+        missing.empty() ? cublaslt_refusal(api.version()) : fmt::format("it has no {}", missing);
+    if (refusal.empty()) {
       loaded = true;
       return &api;
     }
-    tried += fmt::format("\n  {}: it has no {}", candidate, missing);
+    tried += fmt::format("\n  {}: {}", candidate, refusal);
     dlclose(library);
   }
   return fail(

@@ -6,6 +6,7 @@
 
 #include <cublasLt.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -37,7 +38,12 @@ struct CublasLtApi {
 // folders, then NVIDIA's Python packages.
 std::vector<std::string> cublaslt_candidates(const std::string& path);
 
-// Never unloaded. An Error names the library and every place that was tried.
+// Empty when a library of this version (cublasLtGetVersion) has the ABI of the headers that this
+// build was made with, else why not.
+std::string cublaslt_refusal(size_t version);
+
+// Never unloaded. An Error names the library and every place that was tried, with what is wrong
+// there: not to be opened, a function that is missing, another major version.
 Result<const CublasLtApi*> load_cublaslt(const std::string& path);
 
 }  // namespace rudder::cuda

@@ -34,6 +34,9 @@ struct CudaOpsSettings {
   std::string policy_path;  // of what was measured (kernel_policy.h); empty: it is not kept
   bool tune = true;         // measure the products of a model when it is loaded
   bool batch_invariant = false;  // see above
+  // Tests of tiny models: attention of shapes that no tuned kernel takes runs on a plain, slow one
+  // instead of being refused.
+  bool plain_attention = false;
   bool synchronous = false;  // wait after each op, so that a fault names its op; not in a capture
 };
 

@@ -17,28 +17,30 @@ void DeviceStatus::note(const char* op) {
   const size_t place = next_.load(std::memory_order_relaxed);
   recent_[place % recent_.size()].store(op, std::memory_order_relaxed);
   next_.store(place + 1, std::memory_order_relaxed);
+  if (op == std::string_view("embed")) attentions_.store(0, std::memory_order_relaxed);
+  if (op == std::string_view("attention")) attentions_.fetch_add(1, std::memory_order_relaxed);
 }
 
-std::string DeviceStatus::recent() const {
+std::string DeviceStatus::place() const {
   std::string text;
   const size_t next = next_.load(std::memory_order_relaxed);
   for (size_t i = 0; i < recent_.size(); ++i) {
     const char* op = recent_[(next + i) % recent_.size()].load(std::memory_order_relaxed);
     if (op != nullptr) text += fmt::format("{}{}", text.empty() ? "" : " ", op);
   }
-  return text;
+  return fmt::format("; stream {}, after the attention of {} layers, last ops: {}", stream_,
+                     attentions_.load(std::memory_order_relaxed), text);
 }
 
 void DeviceStatus::keep(cudaError_t error, const char* op, const std::string& shapes) {
-  Error found = device_error(error, op, shapes);
-  found.message += fmt::format("; stream {}, last ops: {}", stream_, recent());
-  keep(std::move(found));
+  keep(device_error(error, op, shapes));
 }
 
 void DeviceStatus::keep(Error error) {
   const std::lock_guard lock(mutex_);
   if (failed_.load(std::memory_order_relaxed)) return;
   error_ = std::move(error);
+  error_.message += place();
   failed_.store(true, std::memory_order_release);
 }
 

@@ -1,6 +1,7 @@
 // DeviceStatus: the first fault of a device, kept for good. A fault of a kernel surfaces at some
-// later call, so the message says where it was found and which ops were enqueued before. note() and
-// check() are called by the thread of the Ops; status() by any.
+// later call, so the message says where it was found, in which layer, on which stream, and which
+// ops were enqueued before. note() and check() are called by the thread of the Ops; status() by
+// any.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,7 +33,8 @@ class DeviceStatus {
  public:
   explicit DeviceStatus(std::string stream) : stream_(std::move(stream)) {}
 
-  // The op that is being enqueued. `op` is a literal.
+  // The op that is being enqueued. `op` is a literal. Layers are counted by their "attention", from
+  // the step's "embed" on.
   void note(const char* op);
   // Keeps the first failure. `shapes` is called for that one only and returns text.
   template <typename Shapes>
@@ -51,11 +53,12 @@ class DeviceStatus {
 
  private:
   void keep(cudaError_t error, const char* op, const std::string& shapes);
-  std::string recent() const;
+  std::string place() const;
 
   const std::string stream_;
   std::array<std::atomic<const char*>, 8> recent_ = {};  // the last ops, a ring
   std::atomic<size_t> next_ = 0;
+  std::atomic<int> attentions_ = 0;  // of the forward pass that is being enqueued
   std::atomic<bool> failed_ = false;
   mutable std::mutex mutex_;  // of error_
   Error error_;

@@ -1,15 +1,21 @@
 // What of the CUDA backend needs no device: where memory goes, which shapes are taken, what errors
 // say.
+#include <cublas_api.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "rudder/cuda/arena_plan.h"
+#include "rudder/cuda/attention_layers.h"
 #include "rudder/cuda/cublaslt_api.h"
 #include "rudder/cuda/cuda_ops.h"
+#include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/kernels/gemv.h"
 #include "rudder/cuda/product.h"
@@ -89,15 +95,15 @@ TEST(Gemv, TakesWhole16BytePieces) {
 TEST(DeviceStatus, KeepsTheFirstFaultWithOpShapesAndWhatCameBefore) {
   DeviceStatus status("7");
   EXPECT_TRUE(status.status());
-  for (const char* op : {"embed", "linear", "attention"}) status.note(op);
+  for (const char* op : {"attention", "embed", "linear", "attention"}) status.note(op);
   status.check(cudaSuccess, "linear", [] { return std::string("not called"); });
   EXPECT_FALSE(status.failed());
   status.check(cudaErrorIllegalAddress, "attention", [] { return std::string("[3, 64] BF16"); });
   status.check(cudaErrorLaunchFailure, "later");
   ASSERT_TRUE(status.failed());
   const std::string text = status.status().error().to_string();
-  for (const char* part :
-       {"attention", "[3, 64] BF16", "stream 7", "embed linear attention", "700"}) {
+  for (const char* part : {"attention", "[3, 64] BF16", "stream 7", "the attention of 1 layers",
+                           "embed linear attention", "700"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in " << text;
   }
   EXPECT_EQ(text.find("later"), std::string::npos);
@@ -110,6 +116,47 @@ TEST(CublasLt, AMissingLibraryIsNamedWithThePlacesTried) {
   EXPECT_EQ(loaded.error().where, "cublaslt-path");
   EXPECT_NE(loaded.error().message.find("/nowhere/libcublasLt.so"), std::string::npos);
   EXPECT_EQ(cublaslt_candidates("").front().rfind("libcublasLt.so.", 0), 0U);
+}
+
+TEST(CublasLt, AnotherLibraryOrVersionIsRefused) {
+  EXPECT_EQ(cublaslt_refusal(CUBLAS_VERSION), "");
+  EXPECT_EQ(cublaslt_refusal(CUBLAS_VERSION + 1), "");  // a later patch
+  const std::string older = cublaslt_refusal(CUBLAS_VERSION - 10'000);
+  EXPECT_NE(older.find("version"), std::string::npos) << older;
+  EXPECT_NE(cublaslt_refusal(0), "");
+  const auto loaded = load_cublaslt("libm.so.6");
+  ASSERT_FALSE(loaded);
+  EXPECT_EQ(loaded.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(loaded.error().message.find("it has no cublasLtCreate"), std::string::npos)
+      << loaded.error().message;
+}
+
+// A slow kernel is no fallback of a tuned one: the shape is refused by name, before any step.
+TEST(AttentionLayers, AShapeWithoutATunedKernelIsRefused) {
+  DeviceMemory memory(nullptr);
+  AttentionLayers layers(memory, nullptr, 132, {});
+  const auto prepare = [&](AttentionLayers& of, int32_t heads, int32_t kv_heads, int32_t head_dim,
+                           int32_t block_size) {
+    ops::AttentionShape shape;
+    shape.num_heads = heads;
+    shape.kv.num_kv_heads = kv_heads;
+    shape.kv.head_dim = head_dim;
+    shape.kv.block_size = block_size;
+    return of.prepare(std::span(&shape, 1), 4, 64);
+  };
+  for (const auto& [heads, kv_heads, head_dim, block_size] :
+       {std::array{32, 8, 80, 16}, std::array{32, 8, 160, 16}, std::array{32, 8, 128, 32},
+        std::array{64, 2, 128, 16}, std::array{7, 2, 128, 16}, std::array{8, 8, 520, 16}}) {
+    const Result<void> prepared = prepare(layers, heads, kv_heads, head_dim, block_size);
+    ASSERT_FALSE(prepared) << head_dim;
+    EXPECT_EQ(prepared.error().code, ErrorCode::kUnsupported);
+    EXPECT_NE(prepared.error().message.find(fmt::format("head_dim {}", head_dim)),
+              std::string::npos)
+        << prepared.error().message;
+  }
+  AttentionLayers plain(memory, nullptr, 132, {.plain = true});
+  EXPECT_TRUE(prepare(plain, 32, 8, 80, 16));
+  EXPECT_FALSE(prepare(plain, 8, 8, 520, 16));
 }
 
 TEST(CudaOps, WithoutADeviceThereIsATypedError) {

@@ -26,6 +26,7 @@ std::vector<Backend> cuda_backends() {
       settings.linear_dtype = dtype;
       settings.kv_dtype = dtype;
       settings.tune = false;
+      settings.plain_attention = true;  // head_dims of tiny models
       settings.batch_invariant = batch_invariant;
       settings.synchronous = true;  // a fault names its op
       auto ops = cuda::make_cuda_ops(settings);

@@ -1,0 +1,245 @@
+// What must not go wrong between host and device, seen at the device's door (docs/invariants.md):
+// nothing is done another way when it cannot be done as asked, a step is one copy to the device,
+// block tables there are those of the scheduler, operands meet the weights that they were made for.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "metamorphic/harness.h"
+#include "rudder/cpu/reference_ops.h"
+#include "rudder/testing/forwarding_ops.h"
+#include "rudder/testing/low_precision_ops.h"
+#include "rudder/testing/tape_ops.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+using tensor::DType;
+using tensor::View;
+
+// What passed a device's door, and what it is to refuse.
+struct Seen {
+  std::atomic<int64_t> copies_in = 0;
+  std::atomic<int64_t> fp8_products = 0;
+  std::atomic<int64_t> other_products = 0;
+  std::atomic<int64_t> unpaired = 0;
+  View block_table;  // of the slots; a CPU's memory
+  bool refuses_shapes = false;
+  bool refuses_capture = false;
+};
+
+class WatchingOps final : public testing::ForwardingOps {
+ public:
+  WatchingOps(std::unique_ptr<ops::Ops> inner, std::shared_ptr<Seen> seen)
+      : ForwardingOps(std::move(inner)), seen_(std::move(seen)) {}
+
+  std::string name() const override { return inner_->name() + "-watched"; }
+  Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    return inner_->allocate(dtype, shape);
+  }
+  Result<View> upload(const View& host, DType dtype) override {
+    return inner_->upload(host, dtype);
+  }
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    return inner_->make_linear(parts);
+  }
+  Result<void> prepare(const ops::StepBounds& bounds) override {
+    if (seen_->refuses_shapes) {
+      return fail(ErrorCode::kUnsupported, "no attention kernel takes head_dim 16", "device");
+    }
+    return inner_->prepare(bounds);
+  }
+  Result<View> allocate_staging(int64_t bytes) override { return inner_->allocate_staging(bytes); }
+  void copy_in(const View& device, const View& staging) override {
+    ++seen_->copies_in;
+    inner_->copy_in(device, staging);
+  }
+  void copy_out(const View& staging, const View& device) override {
+    inner_->copy_out(staging, device);
+  }
+  std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
+  void record(ops::Event& event) override { inner_->record(event); }
+  Result<void> status() override { return inner_->status(); }
+  bool has_graphs() const override { return inner_->has_graphs(); }
+  void begin_capture() override { inner_->begin_capture(); }
+  Result<std::unique_ptr<ops::Graph>> end_capture() override {
+    auto graph = inner_->end_capture();
+    if (seen_->refuses_capture) return fail(ErrorCode::kInternal, "nothing was captured", "device");
+    return graph;
+  }
+  void replay(ops::Graph& graph) override { inner_->replay(graph); }
+
+  void begin_step(const ops::BeginStepArgs& args) override {
+    seen_->block_table = args.state.block_table;
+    ForwardingOps::begin_step(args);
+  }
+  void linear(const ops::LinearArgs& args) override {
+    note_product(args.x, args.x_scale, *args.weight);
+    ForwardingOps::linear(args);
+  }
+  void logits(const ops::LogitsArgs& args) override {
+    note_product(args.x, args.x_scale, *args.head);
+    ForwardingOps::logits(args);
+  }
+
+ private:
+  void forward(Call call) override { call(*inner_); }
+
+  void note_product(const View& x, const View& scale, const ops::LinearWeight& weight) {
+    const bool is_fp8 = x.dtype == DType::kF8E4M3;
+    ++(is_fp8 ? seen_->fp8_products : seen_->other_products);
+    const bool has_scale = is_fp8 ? scale.num_rows() == x.num_rows() : scale.empty();
+    if (x.dtype != weight.x_dtype || x.shape[1] != weight.in || !has_scale) ++seen_->unpaired;
+  }
+
+  const std::shared_ptr<Seen> seen_;
+};
+
+constexpr step::Capacity kCapacity = {.num_slots = 16,
+                                      .num_blocks = 60,
+                                      .block_size = 16,
+                                      .max_tokens_per_step = 2048,
+                                      .max_seq_len = 256,
+                                      .vocab_size = 160,
+                                      .max_in_flight = 2,
+                                      .max_repeat = 4};
+
+sched::SchedSettings settings(int32_t in_flight) {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 16;
+  settings.max_num_batched_tokens = 256;
+  settings.max_in_flight = in_flight;
+  settings.multi_step = 4;
+  return settings;
+}
+
+Backend watched(const std::shared_ptr<Seen>& seen, bool taped,
+                std::function<std::unique_ptr<ops::Ops>()> make = cpu::make_reference_ops) {
+  return {"watched", [=]() -> std::unique_ptr<ops::Ops> {
+            auto inner = make();
+            if (taped) inner = testing::make_tape_ops(std::move(inner));
+            return std::make_unique<WatchingOps>(std::move(inner), seen);
+          }};
+}
+
+Result<std::unique_ptr<exec::RankExecutor>> start(const Backend& backend) {
+  exec::RankExecutor::Model model;
+  model.ops = backend.make();
+  model.spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
+  model.weights = testing::random_weights(model.spec, *model.ops, 7).value();
+  return exec::RankExecutor::start(std::move(model), kCapacity, {});
+}
+
+// A shape without a kernel, a graph that cannot be captured: no start, and the reason in words.
+// Nothing else is tried in their place.
+TEST(NoFallbacks, WhatIsRefusedDoesNotStart) {
+  const auto seen = std::make_shared<Seen>();
+  EXPECT_TRUE(start(watched(seen, true)));
+  seen->refuses_shapes = true;
+  const auto shapes = start(watched(seen, true));
+  ASSERT_FALSE(shapes);
+  EXPECT_EQ(shapes.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(shapes.error().message, "no attention kernel takes head_dim 16");
+  seen->refuses_shapes = false;
+  seen->refuses_capture = true;
+  const auto capture = start(watched(seen, true));
+  ASSERT_FALSE(capture);
+  EXPECT_EQ(capture.error().message, "nothing was captured");
+}
+
+// Ids, positions, tables, sampling parameters, lists: one buffer, one copy, whatever the step is;
+// and none for the further iterations of a repeated one.
+TEST(OneUpload, AStepIsOneCopyToTheDevice) {
+  for (const bool taped : {false, true}) {
+    const auto seen = std::make_shared<Seen>();
+    const auto executor = start(watched(seen, taped)).value();
+    const int64_t before = seen->copies_in;
+    const Outcome outcome = run(*executor, settings(2), random_asks(40, 51, 100));
+    EXPECT_GT(outcome.stats.preemptions, 0u);
+    EXPECT_GT(outcome.stats.iterations, outcome.stats.steps);
+    EXPECT_EQ(outcome.graph_steps > 0, taped);
+    EXPECT_EQ(seen->copies_in - before, static_cast<int64_t>(outcome.stats.steps));
+  }
+}
+
+// Keeps the tables that the plans describe and compares the device's with them after each step.
+class TableCheck final : public step::Executor {
+ public:
+  TableCheck(std::unique_ptr<step::Executor> below, std::shared_ptr<Seen> seen)
+      : below_(std::move(below)), seen_(std::move(seen)), tables_(kCapacity.num_slots) {}
+
+  step::Capacity capacity() const override { return below_->capacity(); }
+  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
+    for (const step::SlotEdit& edit : plan->slots) table(edit.slot) = edit.blocks;
+    for (const step::SeqWork& work : plan->seqs) {
+      auto& blocks = table(work.slot);
+      blocks.insert(blocks.end(), work.append_blocks.begin(), work.append_blocks.end());
+      if (work.tokens == step::TokenSource::kCarry) num_grown += std::ssize(work.append_blocks);
+    }
+    repeat_ = plan->repeat;
+    return below_->launch(std::move(plan));
+  }
+  Result<step::StepResult> collect(step::Ticket ticket) override {
+    auto result = below_->collect(ticket);
+    if (result && result->iteration + 1 == repeat_) compare();
+    return result;
+  }
+  bool ready(step::Ticket ticket) override { return below_->ready(ticket); }
+
+  int64_t num_grown = 0;  // blocks appended while a sequence was decoded
+  int64_t num_compared = 0;
+  int64_t num_wrong = 0;
+
+ private:
+  std::vector<step::BlockId>& table(step::SlotId slot) {
+    return tables_[static_cast<size_t>(slot.value)];
+  }
+  void compare() {
+    for (size_t slot = 0; slot < tables_.size(); ++slot) {
+      const View row = seen_->block_table.rows(static_cast<int64_t>(slot), 1);
+      ++num_compared;
+      if (!std::equal(tables_[slot].begin(), tables_[slot].end(), row.as<int32_t>())) ++num_wrong;
+    }
+  }
+
+  const std::unique_ptr<step::Executor> below_;
+  const std::shared_ptr<Seen> seen_;
+  std::vector<std::vector<step::BlockId>> tables_;  // by slot
+  int32_t repeat_ = 1;
+};
+
+// Growth too, where nothing else of a row has changed: there is no detection of changes that could
+// miss one.
+TEST(BlockTables, TheDevicesAreThoseOfTheScheduler) {
+  for (const bool taped : {false, true}) {
+    const auto seen = std::make_shared<Seen>();
+    TableCheck executor(start(watched(seen, taped)).value(), seen);
+    const Outcome outcome = run(executor, settings(1), random_asks(40, 52, 100));
+    EXPECT_GT(outcome.stats.preemptions, 0u);
+    EXPECT_GT(outcome.stats.prefix_hits, 0u);
+    EXPECT_GT(executor.num_grown, 50);
+    EXPECT_GT(executor.num_compared, 1000);
+    EXPECT_EQ(executor.num_wrong, 0);
+  }
+}
+
+// An operand is made for its product: quantised with a scale a row where the weight wants that, and
+// nowhere else.
+TEST(Pairings, OperandsMeetTheWeightsTheyWereMadeFor) {
+  for (const DType dtype : {DType::kF8E4M3, DType::kBF16}) {
+    const auto seen = std::make_shared<Seen>();
+    const auto executor = start(watched(seen, true, [dtype] {
+                            return testing::make_low_precision_ops({.linear = dtype});
+                          })).value();
+    run(*executor, settings(1), random_asks(8, 53, 10));
+    EXPECT_EQ(seen->unpaired, 0);
+    EXPECT_EQ(seen->fp8_products > 0, dtype == DType::kF8E4M3);
+    EXPECT_EQ(seen->other_products > 0, dtype == DType::kBF16);
+  }
+}
+
+}  // namespace
+}  // namespace rudder::metamorphic
