@@ -20,6 +20,7 @@ constexpr Bench kBenches[] = {
     {"throughput", "many requests at once, in this process", bench_throughput},
     {"serve", "load on a running server: open or closed loop", bench_serve},
     {"ops", "each macro-op: time, bytes, share of the machine's ceiling", bench_ops},
+    {"steering", "what steering and capture cost, mode by mode", bench_steering},
 };
 
 }  // namespace

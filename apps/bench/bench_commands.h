@@ -7,5 +7,6 @@ int bench_latency(int argc, char** argv);
 int bench_throughput(int argc, char** argv);
 int bench_serve(int argc, char** argv);
 int bench_ops(int argc, char** argv);
+int bench_steering(int argc, char** argv);
 
 }  // namespace rudder::apps

@@ -1,0 +1,76 @@
+#include "bench/steering_modes.h"
+
+#include <fmt/format.h>
+
+#include <random>
+#include <span>
+
+#include "rudder/steer/capture/base64.h"
+
+namespace rudder::apps {
+namespace {
+
+// {"resid_post": {"dtype": …, "shape": …, "layer_indices": …, "data": …}}
+std::string packed_vectors(const tap::Geometry& geometry, int32_t config) {
+  constexpr float kSpread = 0.02f;  // small beside a row of any model
+  std::mt19937 random(static_cast<uint32_t>(config));
+  std::normal_distribution<float> normal(0, kSpread);
+  std::vector<float> values(static_cast<size_t>(geometry.num_layers) *
+                            static_cast<size_t>(geometry.hidden));
+  for (float& value : values) value = normal(random);
+  std::string layers;
+  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    layers += fmt::format("{}{}", layer == 0 ? "" : ",", layer);
+  }
+  std::string text = fmt::format(
+      R"({{"resid_post":{{"dtype":"float32","shape":[{},{}],"layer_indices":[{}],"data":")",
+      geometry.num_layers, geometry.hidden, layers);
+  steer::capture::append_base64(text, std::as_bytes(std::span(values)));
+  return text + "\"}}";
+}
+
+const std::string kNoSteering = "{}";
+const std::string kNamed = fmt::format(R"({{"steering_name":"{}"}})", kBenchModule);
+
+}  // namespace
+
+const std::vector<SteeringMode>& steering_modes() {
+  static const std::vector<SteeringMode> modes = {
+      {.name = "disabled", .has_steering_off = true},
+      {.name = "enabled_idle"},
+      {.name = "named_shared", .is_named = true},
+      {.name = "all_steered_shared", .num_configs = 1},
+      {.name = "per_request_n4", .num_configs = 4},
+      {.name = "per_request_n16", .num_configs = 16},
+      {.name = "per_request_n256", .num_configs = 256},
+      {.name = "capture_one_site", .num_captured = 1},
+      {.name = "capture_all_layers", .num_captured = -1},
+  };
+  return modes;
+}
+
+std::string packed_steering(const tap::Geometry& geometry, int32_t config) {
+  return fmt::format(R"({{"steering_vectors":{}}})", packed_vectors(geometry, config));
+}
+
+std::string bench_module(const tap::Geometry& geometry) {
+  return fmt::format(R"({{"name":"{}","vectors":{}}})", kBenchModule, packed_vectors(geometry, 0));
+}
+
+const std::string& steering_body(const SteeringMode& mode, const std::vector<std::string>& configs,
+                                 int64_t index) {
+  if (mode.is_named) return kNamed;
+  if (mode.num_configs == 0) return kNoSteering;
+  return configs[static_cast<size_t>(index % mode.num_configs)];
+}
+
+std::string capture_field(const SteeringMode& mode, const tap::Geometry& geometry) {
+  if (mode.num_captured == 0) return "";
+  const std::string layers =
+      mode.num_captured < 0 ? "\"all\"" : fmt::format("[{}]", geometry.num_layers / 2);
+  return fmt::format(
+      R"({{"filesystem":{{"sites":{{"resid_post":{}}},"positions":"all","point":"post"}}}})",
+      layers);
+}
+
+}  // namespace rudder::apps

@@ -1,0 +1,39 @@
+// The modes of `rudder bench steering`: what each of its requests asks of steering and capture, as
+// bodies that a client would send. Plain values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/tap/site.h"
+
+namespace rudder::apps {
+
+struct SteeringMode {
+  std::string_view name;
+  bool has_steering_off = false;  // runs on a server that has no steering at all
+  int32_t num_configs = 0;        // different inline configs, taken in turn
+  bool is_named = false;          // one config, by its name
+  int32_t num_captured = 0;       // layers whose resid_post is captured; -1: all
+};
+
+inline constexpr std::string_view kBenchModule = "bench";
+
+// "disabled" is the first.
+const std::vector<SteeringMode>& steering_modes();
+
+// A vector for resid_post of every layer, packed; config i has vectors of its own. The fields of a
+// request that steer with it.
+std::string packed_steering(const tap::Geometry& geometry, int32_t config);
+// The body that registers config 0 as kBenchModule.
+std::string bench_module(const tap::Geometry& geometry);
+
+// The body of request `index` of a mode. `configs`: packed_steering of each.
+const std::string& steering_body(const SteeringMode& mode, const std::vector<std::string>& configs,
+                                 int64_t index);
+// The field `capture`; empty: none.
+std::string capture_field(const SteeringMode& mode, const tap::Geometry& geometry);
+
+}  // namespace rudder::apps

@@ -1,0 +1,146 @@
+#include "bench/steering_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <iterator>
+
+#include "bench/statistics.h"
+
+namespace rudder::apps {
+namespace {
+
+constexpr std::string_view kBaseline = "disabled";
+
+// Two-sided 95 % point of Student's t.
+double student_t(size_t degrees) {
+  constexpr double kTable[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306,
+                               2.262,  2.228, 2.201, 2.179, 2.160, 2.145, 2.131};
+  if (degrees == 0) return 0;
+  if (degrees <= std::size(kTable)) return kTable[degrees - 1];
+  return 1.96 + 2.5 / static_cast<double>(degrees);  // within 0.5 % of the table from there on
+}
+
+SteeringCase baseline_of(SteeringCase which) {
+  which.mode = kBaseline;
+  return which;
+}
+
+std::string percent(const Estimate& difference, double base) {
+  if (base == 0) return "";
+  return fmt::format("{:+.2f} ± {:.2f}", 100 * difference.mean / base,
+                     100 * difference.half_width / base);
+}
+
+}  // namespace
+
+Estimate estimate(const std::vector<double>& samples) {
+  if (samples.empty()) return {};
+  const Summary summary = summarize(samples, {});
+  const auto count = static_cast<double>(samples.size());
+  if (samples.size() < 2) return {summary.mean, 0};
+  const double error = summary.deviation / std::sqrt(count - 1);  // of the mean
+  return {summary.mean, student_t(samples.size() - 1) * error};
+}
+
+void SteeringReport::add(const SteeringCase& which, const SteeringTrial& trial) {
+  std::vector<SteeringTrial>& trials = trials_[which];
+  if (trials.empty()) order_.push_back(which);
+  trials.push_back(trial);
+}
+
+Estimate SteeringReport::value(const SteeringCase& which, double SteeringTrial::*member) const {
+  std::vector<double> samples;
+  for (const SteeringTrial& trial : trials_.at(which)) samples.push_back(trial.*member);
+  return estimate(samples);
+}
+
+Estimate SteeringReport::difference(const SteeringCase& which,
+                                    double SteeringTrial::*member) const {
+  const auto baseline = trials_.find(baseline_of(which));
+  if (baseline == trials_.end()) return {};
+  const std::vector<SteeringTrial>& of_mode = trials_.at(which);
+  std::vector<double> samples;
+  for (size_t i = 0; i < std::min(of_mode.size(), baseline->second.size()); ++i) {
+    samples.push_back(of_mode[i].*member - baseline->second[i].*member);
+  }
+  return estimate(samples);
+}
+
+std::string SteeringReport::to_table() const {
+  std::vector<SteeringCase> rows = order_;
+  std::ranges::stable_sort(rows, [](const SteeringCase& a, const SteeringCase& b) {
+    return std::pair(a.concurrency, a.output_len) < std::pair(b.concurrency, b.output_len);
+  });
+  std::string out;
+  const SteeringCase* last = nullptr;
+  for (const SteeringCase& row : rows) {
+    if (last == nullptr || last->concurrency != row.concurrency ||
+        last->output_len != row.output_len) {
+      out += fmt::format(
+          "\nconcurrency {}, {} output tokens; differences from disabled with 95 % intervals over "
+          "{} rounds\n{:<20}{:>9}{:>9}{:>10}{:>10} {:>16} {:>16} {:>16} {:>16}\n",
+          row.concurrency, row.output_len, trials_.at(row).size(), "mode", "TTFT ms", "TPOT ms",
+          "E2EL ms", "tok/s", "ΔTTFT ms", "ΔTPOT %", "ΔE2EL %", "Δtok/s %");
+    }
+    last = &row;
+    out +=
+        fmt::format("{:<20}{:>9.2f}{:>9.3f}{:>10.1f}{:>10.1f}", row.mode,
+                    value(row, &SteeringTrial::ttft).mean, value(row, &SteeringTrial::tpot).mean,
+                    value(row, &SteeringTrial::e2el).mean, value(row, &SteeringTrial::rate).mean);
+    if (row.mode != kBaseline && trials_.contains(baseline_of(row))) {
+      const SteeringCase base = baseline_of(row);
+      const auto relative = [&](double SteeringTrial::*member) {
+        return percent(difference(row, member), value(base, member).mean);
+      };
+      const Estimate ttft = difference(row, &SteeringTrial::ttft);
+      out += fmt::format(" {:>16} {:>16} {:>16} {:>16}",
+                         fmt::format("{:+.2f} ± {:.2f}", ttft.mean, ttft.half_width),
+                         relative(&SteeringTrial::tpot), relative(&SteeringTrial::e2el),
+                         relative(&SteeringTrial::rate));
+    }
+    out += "\n";
+  }
+  return out;
+}
+
+void SteeringLedger::declare(SettingsTable& table) {
+  table.add("ledger", &path, "Append the figures to this file, as rows of bench/ledger.csv.");
+  table.add("ledger-date", &date, "The rows' date.");
+  table.add("ledger-device", &device, "The rows' device.");
+  table.add("ledger-commit", &commit, "The rows' commit.");
+  table.add("ledger-command", &command, "The rows' command.");
+  table.add("ledger-weights", &weights, "The rows' dtype of weights.");
+  table.add("ledger-kv", &kv, "The rows' dtype of the KV cache.");
+}
+
+Result<void> SteeringLedger::append(const SteeringReport& report, const std::string& inside) const {
+  if (path.empty()) return {};
+  std::ofstream file(path, std::ios::app);
+  const auto row = [&](const SteeringCase& which, const char* what, const Estimate& figure,
+                       const char* unit) {
+    file << fmt::format("{},{},{},\"{}: {}, 95 % ± {:.3g}\",\"{}\",{},,{},{},{},\"{}\",{:.4g},{}\n",
+                        date, device, commit, which.mode, what, figure.half_width, command,
+                        which.concurrency, which.output_len, weights, kv, inside, figure.mean,
+                        unit);
+  };
+  for (const SteeringCase& which : report.cases()) {
+    if (which.mode == kBaseline) {
+      row(which, "TTFT", report.value(which, &SteeringTrial::ttft), "ms");
+      row(which, "TPOT", report.value(which, &SteeringTrial::tpot), "ms");
+      row(which, "E2EL", report.value(which, &SteeringTrial::e2el), "ms");
+      row(which, "output", report.value(which, &SteeringTrial::rate), "tok/s");
+      continue;
+    }
+    row(which, "TTFT over disabled", report.difference(which, &SteeringTrial::ttft), "ms");
+    row(which, "TPOT over disabled", report.difference(which, &SteeringTrial::tpot), "ms");
+    row(which, "E2EL over disabled", report.difference(which, &SteeringTrial::e2el), "ms");
+    row(which, "output over disabled", report.difference(which, &SteeringTrial::rate), "tok/s");
+  }
+  if (!file.good()) return fail(ErrorCode::kInternal, "cannot be written", path);
+  return {};
+}
+
+}  // namespace rudder::apps

@@ -1,0 +1,67 @@
+// The report of `rudder bench steering`: trials by mode and load, their differences from the mode
+// "disabled" of the same rounds with confidence intervals, as a table and as rows of the ledger.
+#pragma once
+
+#include <compare>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/base/settings.h"
+
+namespace rudder::apps {
+
+// One turn of a mode: medians over its requests, in milliseconds, and output tokens a second.
+struct SteeringTrial {
+  double ttft = 0;
+  double tpot = 0;
+  double e2el = 0;
+  double rate = 0;
+};
+
+struct SteeringCase {
+  std::string mode;
+  int32_t concurrency = 0;
+  int32_t output_len = 0;
+  auto operator<=>(const SteeringCase&) const = default;
+};
+
+// A mean with the half width of its 95 % interval (Student's t over the trials).
+struct Estimate {
+  double mean = 0;
+  double half_width = 0;
+};
+Estimate estimate(const std::vector<double>& samples);
+
+class SteeringReport {
+ public:
+  // Trials of a case in the order of the rounds.
+  void add(const SteeringCase& which, const SteeringTrial& trial);
+
+  // Of a member of the trials: the mean, and the differences from "disabled" round by round.
+  Estimate value(const SteeringCase& which, double SteeringTrial::*member) const;
+  Estimate difference(const SteeringCase& which, double SteeringTrial::*member) const;
+
+  // By load, in the order in which they were added; then by mode.
+  const std::vector<SteeringCase>& cases() const { return order_; }
+  std::string to_table() const;
+
+ private:
+  std::map<SteeringCase, std::vector<SteeringTrial>> trials_;
+  std::vector<SteeringCase> order_;
+};
+
+// Where the figures are kept: rows for bench/ledger.csv.
+struct SteeringLedger {
+  std::string path;
+  std::string date, device, commit, command;
+  std::string weights, kv;
+
+  void declare(SettingsTable& table);
+  // `inside`: what the timed region had. Nothing without a path.
+  Result<void> append(const SteeringReport& report, const std::string& inside) const;
+};
+
+}  // namespace rudder::apps
