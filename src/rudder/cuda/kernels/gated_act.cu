@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kMaxGatedThreads, 2)
 cudaError_t launch_gated_act_fp8(const GatedActParams& p, bool aligned, cudaStream_t stream) {
   const bool scaled = p.x_scales.row != nullptr;
   if (p.width > kMaxQuantisedWidth || (scaled && !takes_scales(p))) return cudaErrorInvalidValue;
-  const GatedGrid grid = gated_grid(p);
+  const GatedGrid grid = gated_grid(p, [](int64_t /*threads*/) { return 3; });
   const auto kernel =
       aligned ? (scaled ? gated_act_fp8_kernel<true, true> : gated_act_fp8_kernel<true, false>)
               : (scaled ? gated_act_fp8_kernel<false, true> : gated_act_fp8_kernel<false, false>);

@@ -18,16 +18,17 @@ struct GatedGrid {
   unsigned threads;   // of a block
   unsigned clusters;  // rows at a time
 };
-inline GatedGrid gated_grid(const GatedActParams& p) {
+// blocks_per_sm(threads of a block): how many are on a multiprocessor at once.
+template <typename BlocksPerSm>
+GatedGrid gated_grid(const GatedActParams& p, BlocksPerSm blocks_per_sm) {
   constexpr int kWishedThreads = 256;
-  // What is on the device at once: three blocks of kWishedThreads on each multiprocessor.
-  constexpr int64_t kMaxBlocks = 3 * 132;
   const int64_t runs = (p.width + kRun - 1) / kRun;
   int64_t cluster = 2;  // at least: a launch without clusters has no st.async
   while (cluster < kMaxCluster && cluster * kWishedThreads < runs) cluster *= 2;
   const int64_t threads = (runs + cluster * 32 - 1) / (cluster * 32) * 32;
   // As many rows for each cluster, as far as that goes.
-  const int64_t most = kMaxBlocks / cluster;
+  constexpr int64_t kSms = 132;
+  const int64_t most = kSms * blocks_per_sm(threads) / cluster;
   const int64_t rows_each = (p.rows + most - 1) / most;
   const int64_t clusters = (p.rows + rows_each - 1) / rows_each;
   return {static_cast<unsigned>(cluster), static_cast<unsigned>(threads),

@@ -92,39 +92,37 @@ template <bool kAligned, bool kFp8, bool kScaled>
 __global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
     tapped_gated_act_kernel(const __grid_constant__ GatedActParams p,
                             const __grid_constant__ TapParams<1> tap_params) {
-  using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned>;
-  extern __shared__ float4 fetched[];
+  using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned, false>;
   __shared__ alignas(16) HighestShared highest;
   __shared__ alignas(16) ClusterTeam::Shared team_shared;
-  __shared__ typename Taps::Shared taps_shared;
   const unsigned ranks = cluster_size();
   const auto rows = static_cast<unsigned>(p.rows);
   const unsigned stride = gridDim.x / ranks;
   unsigned row = blockIdx.x / ranks;
   ClusterTeam team(team_shared);
-  Taps taps(tap_params, team, taps_shared, fetched, p.width);
-  taps.load(row);
+  Taps taps(tap_params, team, p.width);
+  taps.load(static_cast<int>(row));
   const int i = team.first_column();
   const int left = static_cast<int>(p.width) - i;
-  GatedScales scales = {};
-  if constexpr (kScaled) {
-    scales.gate = load_floats<kAligned>(p.x_scales.column + i, left);
-    scales.up = load_floats<kAligned>(p.x_scales.column + p.width + i, left);
-  }
   if constexpr (kFp8) init_highest(highest);
   team.init();
   cluster_arrive();
-  taps.look_up(row);
   dependency_wait();
   dependency_trigger();
   GatedRun run = load_gated<kAligned>(p, row, i);
   cluster_wait();
   for (unsigned n = 0; row < rows; ++n) {
     const unsigned next = row + stride;
+    GatedScales scales = {};
+    if constexpr (kScaled) {
+      scales.gate = load_floats<kAligned>(p.x_scales.column + i, left);
+      scales.up = load_floats<kAligned>(p.x_scales.column + p.width + i, left);
+    }
     Floats y[1] = {gated<kScaled>(run, scales, p.activation)};
     if (next < rows) run = load_gated<kAligned>(p, next, i);
+    taps.look_up();
     taps.at(0, y);
-    if (next < rows) taps.load(next);
+    if (next < rows) taps.load(static_cast<int>(next));
     if constexpr (kFp8) {
       tell_highest(y[0], n, highest);
       const Fp8RowScale scale(hear_highest(n, highest));
@@ -135,7 +133,6 @@ __global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
       store_run<kAligned>(static_cast<Bf16*>(p.out) + int64_t{row} * p.width + i, left, pack(y[0]));
     }
     row = next;
-    if (row < rows) taps.look_up(row);
   }
 }
 
@@ -144,11 +141,12 @@ cudaError_t launch_kind(const GatedActParams& p, const TapParams<1>& taps, bool 
                         cudaStream_t stream) {
   const auto kernel = aligned ? tapped_gated_act_kernel<true, kFp8, kScaled>
                               : tapped_gated_act_kernel<false, kFp8, kScaled>;
-  const GatedGrid grid = gated_grid(p);
-  const size_t bytes = tap_vector_bytes(1, grid.threads);
-  const cudaError_t error = allow_shared(kernel, bytes);
-  if (error != cudaSuccess) return error;
-  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), bytes,
+  constexpr int64_t kRegisters = kFp8 ? 88 : 64;  // of a thread, as it is compiled
+  const GatedGrid grid = gated_grid(p, [](int64_t threads) {
+    const int64_t blocks = 65536 / (kRegisters * threads);
+    return blocks > 1 ? blocks : 1;
+  });
+  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), 0,
                             grid.cluster, stream, p, taps);
 }
 

@@ -9,10 +9,6 @@
 namespace rudder::cuda {
 namespace {
 
-// Up to this many rows, all blocks are on the device at once and begin before the kernel ahead of
-// them ends: programs are looked up meanwhile. Of more rows, most blocks begin late: their rows are
-// fetched first.
-constexpr int64_t kEarlyRows = 264;
 constexpr int kSmallBlock = 512;
 
 template <int kRuns, bool kAligned>
@@ -32,10 +28,10 @@ __device__ void store_row(void* to, int64_t row, int width, const Packed (&from)
   }
 }
 
-// The branch as it is added, before taps.
-template <int kRuns, bool kAligned, bool kFp8>
-__device__ void load_branch(const ResidualNormParams& p, int64_t row, Floats (&to)[kRuns],
-                            float* scratch) {
+// The branch as it is added, before taps, which are looked up while it comes.
+template <int kRuns, bool kAligned, bool kFp8, typename Taps>
+__device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps,
+                            Floats (&to)[kRuns], float* scratch) {
   const int hidden = static_cast<int>(p.hidden);
   typename DeltaRun<kFp8>::Type delta[kRuns];
 #pragma unroll
@@ -43,6 +39,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, Floats (&t
     const int i = row_column(r);
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
   }
+  taps.look_up();
   const float inverse =
       p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
 #pragma unroll
@@ -65,40 +62,50 @@ __device__ void load_norm(const ResidualNormParams& p, Floats (&to)[kRuns]) {
   }
 }
 
+// To L2, whose lines are four threads' runs.
+template <int kRuns>
+__device__ void prefetch_norm(const ResidualNormParams& p) {
+  if (p.norm == nullptr || threadIdx.x % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    if (row_column(r) >= p.hidden) continue;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + row_column(r)));
+  }
+}
+
 // A thread reads and writes the same elements, so that delta may be out.
 template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 1)
     tapped_residual_norm_kernel(const __grid_constant__ ResidualNormParams p,
-                                const __grid_constant__ TapParams<kResidualPoints> tap_params,
-                                const bool is_early) {
-  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned>;
-  extern __shared__ float4 fetched[];
+                                const __grid_constant__ TapParams<kResidualPoints> tap_params) {
+  constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
+  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned, kIsSmall>;
   __shared__ float scratch[3][32];
   __shared__ BlockTeam::Shared team_shared;
-  __shared__ typename Taps::Shared taps_shared;
   const int hidden = static_cast<int>(p.hidden);
   const auto row = static_cast<int>(blockIdx.x);
   BlockTeam team(team_shared);
-  Taps taps(tap_params, team, taps_shared, fetched, hidden);
+  Taps taps(tap_params, team, hidden);
   taps.load(row);
-  // A large block has no registers for the weights of the norm while programs run, nor for rows
-  // while they are looked up.
-  constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
+  // A large block has no registers for the weights of the norm while programs run.
   Floats norm[kRuns] = {};
-  if constexpr (kIsSmall) load_norm<kRuns, kAligned>(p, norm);
-  if (!kIsSmall || is_early) taps.look_up(row);
+  if constexpr (kIsSmall) {
+    load_norm<kRuns, kAligned>(p, norm);
+  } else {
+    prefetch_norm<kRuns>(p);
+  }
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];
   load_row<kRuns, kAligned>(p.x, row, hidden, x);
   Floats h[kRuns] = {};
-  if (p.delta != nullptr) load_branch<kRuns, kAligned, kFp8>(p, row, h, scratch[0]);
-  if (kIsSmall && !is_early) taps.look_up(row);
   if (p.delta != nullptr) {
+    load_branch<kRuns, kAligned, kFp8>(p, row, taps, h, scratch[0]);
     taps.at(kDeltaPoint, h);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = sum_run(unpack(x[r]), h[r]);
   } else {
+    taps.look_up();
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = unpack(x[r]);
   }
@@ -131,11 +138,7 @@ cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualP
   const auto kernel = p.out_scale != nullptr
                           ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads>
                           : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads>;
-  const size_t bytes = tap_vector_bytes(kRuns, threads);
-  const cudaError_t error = allow_shared(kernel, bytes);
-  if (error != cudaSuccess) return error;
-  return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, stream, p,
-                    taps, p.rows <= kEarlyRows);
+  return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p, taps);
 }
 
 }  // namespace

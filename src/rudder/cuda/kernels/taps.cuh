@@ -3,11 +3,10 @@
 // the ring. Included by .cu files only; formulas: tap/program.h; reference: testing/reference_taps.
 //
 // What it costs. A token of row 0 that is not captured: its row number, its capture set and a word
-// of each point, loaded at once beside the row itself, and a branch. A steered token: then its
-// program's place, its ops and their vectors, three loads that need one another; with few tokens
-// they are all made while the kernel ahead still runs (tap.T9 allows it, see look_up()). An op
-// reads its vectors, 4 bytes an element, and has one exchange between the threads for all its sums;
-// kAdd and kPatch have none.
+// of each point, asked for before the row itself, and a branch. A steered token: its program's
+// place, the op and the op's vector, three loads that need one another, beside those of the row; so
+// L2 is asked to keep them from step to step, while the weights go through it. kAdd and kPatch have
+// no sums; all sums of another op are one exchange between the threads.
 #pragma once
 
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -15,8 +14,68 @@
 
 namespace rudder::cuda {
 
-// Ops that are in shared memory at a time, of all points of a kernel together.
-inline constexpr int kStagedTapOps = 16;
+// Vectors below this place in the table, in floats, are to stay in L2: all that a server of few
+// programs has, and no more than a third of the cache.
+inline constexpr int32_t kKeptFloats = 4 << 20;
+
+__device__ inline uint64_t l2_policy(bool is_kept) {
+  uint64_t last;
+  uint64_t normal;
+  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(last));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return is_kept ? last : normal;
+}
+
+// What copies ahead of the step wrote, before dependency_wait() (tap.T9): past L1, which might hold
+// what a step before left there.
+__device__ inline int32_t load_early(const int32_t* from) {
+  int32_t value;
+  asm volatile("ld.global.cg.L2::cache_hint.b32 %0, [%1], %2;"
+               : "=r"(value)
+               : "l"(from), "l"(l2_policy(true)));
+  return value;
+}
+// The same behind it: blocks of one multiprocessor share what L1 has.
+__device__ inline int32_t load_kept(const int32_t* from) {
+  int32_t value;
+  asm volatile("ld.global.L2::cache_hint.b32 %0, [%1], %2;"
+               : "=r"(value)
+               : "l"(from), "l"(l2_policy(true)));
+  return value;
+}
+__device__ inline int4 load_kept(const int4* from) {
+  int4 value;
+  asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "l"(from), "l"(l2_policy(true)));
+  return value;
+}
+__device__ inline float4 load_vector(const float* from, uint64_t policy) {
+  float4 value;
+  asm volatile("ld.global.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
+               : "l"(from), "l"(policy));
+  return value;
+}
+
+// What every op is asked; the rest of TapOpParams only where its kind needs it.
+struct TapOpHead {
+  TapKind kind;
+  TapGate gate;
+  TapSchedule schedule;
+  int32_t v1;
+  float strength;
+
+  __device__ explicit TapOpHead(const TapOpParams& op) {
+    const int4 low = load_kept(reinterpret_cast<const int4*>(&op));
+    const int4 high = load_kept(reinterpret_cast<const int4*>(&op) + 1);
+    kind = static_cast<TapKind>(low.x);
+    gate = static_cast<TapGate>(low.y);
+    schedule = static_cast<TapSchedule>(low.z);
+    v1 = high.x;
+    strength = __int_as_float(high.w);
+  }
+};
 
 // What an op may need to know of a row: p = h . v1, p2 = h . v2, the gate's h . vg, and |h|^2.
 struct TapSums {
@@ -25,7 +84,7 @@ struct TapSums {
 struct WantedTapSums {
   bool p, p2, gate, squares;
 
-  __device__ explicit WantedTapSums(const TapOpParams& op)
+  __device__ explicit WantedTapSums(const TapOpHead& op)
       : p(op.kind == TapKind::kAxis || op.kind == TapKind::kSwap || op.kind == TapKind::kRotate ||
           op.kind == TapKind::kAddRenorm || op.kind == TapKind::kScore),
         p2(op.kind == TapKind::kRotate),
@@ -74,9 +133,10 @@ __device__ inline float fast_sqrt(float x) {
 }
 
 // Of an op at strength s on a row of these sums.
-__device__ inline TapChange change_of(const TapOpParams& op, float s, const TapSums& sums) {
+__device__ inline TapChange change_of(TapKind kind, const TapOpParams& op, float s,
+                                      const TapSums& sums) {
   const float p = sums.p;
-  switch (op.kind) {
+  switch (kind) {
     case TapKind::kPatch:
       return {1.0f - s, s, 0.0f, false};
     case TapKind::kAxis:
@@ -111,16 +171,6 @@ __device__ inline void add_dot(float& sum, const Floats& a, const Floats& b) {
   for (int j = 0; j < kRun; ++j) sum = fmaf(a.v[j], b.v[j], sum);
 }
 
-// Past L1. Both 16-byte aligned.
-__device__ inline void copy_async(float4* shared, const float* from) {
-  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-}
-// For all copies that the thread has started.
-__device__ inline void wait_for_copies() {
-  asm volatile("cp.async.wait_all;" ::: "memory");
-}
-
 // A row is one block's: thread t has the runs t, t + threads, ... of it.
 class BlockTeam {
  public:
@@ -151,110 +201,71 @@ class BlockTeam {
   int turn_ = 0;
 };
 
-// Of dynamic shared memory that the vectors of two ops need.
-inline size_t tap_vector_bytes(int runs_per_thread, unsigned threads) {
-  return size_t{2} * static_cast<size_t>(runs_per_thread) * threads * kRun * sizeof(float);
-}
-
-// A launch of more than 48 KiB, what the kernel declares included, has to be allowed.
-template <typename Kernel>
-cudaError_t allow_shared(Kernel kernel, size_t dynamic_bytes) {
-  constexpr size_t kAlwaysAllowed = 40 * 1024;
-  if (dynamic_bytes <= kAlwaysAllowed) return cudaSuccess;
-  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              static_cast<int>(dynamic_bytes));
-}
-
 // What is read in pieces of 16 bytes, and what is, or is not, as the rows are.
 inline bool are_tables_aligned(const TapTableParams& table) {
-  return is_aligned(table.ops) && is_aligned(table.latches) && is_aligned(table.captures, 8);
+  return is_aligned(table.ops) && is_aligned(table.latches);
 }
 inline bool are_rows_aligned(const TapTableParams& table) {
   return is_aligned(table.vectors) && is_aligned(table.ring);
 }
 
-// What a token has to do at a point.
-struct alignas(16) TapPoint {
-  int32_t first, count;   // of its ops, in the table
-  int32_t before, after;  // places of the row in the token's record; -1: not captured
-};
-
 // The programs of one token at the points of a kernel, and its captures. All threads of the team
 // make the same calls: load(), look_up(), then at() for each point in turn.
 //
-// kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring.
-template <typename Team, int kPoints, int kRuns, bool kAligned>
+// kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring. kHeld:
+// the first vector, of one run, stays in registers from an op's sums to its end; else it is read
+// twice.
+template <typename Team, int kPoints, int kRuns, bool kAligned, bool kHeld>
 class TokenTaps {
  public:
+  static_assert(!kHeld || kRuns == 1);
   using Row = Floats[kRuns];
-  struct Shared {
-    alignas(16) TapOpParams ops[kStagedTapOps];
-    TapPoint points[kPoints];
-    int32_t first_number[kPoints];  // of a point's ops, counted over all points
-    int64_t token;
-    int32_t num_ops;
-    int32_t record;  // of the token, in the ring
-    int32_t slot;
-  };
 
-  // `fetched`: tap_vector_bytes() of dynamic shared memory.
-  __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, Shared& shared,
-                       float4* fetched, int64_t width)
-      : p_(params),
-        team_(team),
-        shared_(shared),
-        width_(static_cast<int>(width)),
-        fetched_(fetched) {}
+  __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, int64_t width)
+      : p_(params), team_(team), width_(static_cast<int>(width)) {}
 
-  // Loads that nothing waits for yet: a token's row and set, and of the first threads each a point.
-  __device__ void load(int64_t token) {
-    row_ = p_.table.points != nullptr ? __ldcg(p_.batch.row + token) : 0;
-    set_ = p_.table.captures != nullptr ? __ldcg(p_.batch.capture_set + token) : -1;
-    const int point = my_point();
-    armed_ = point >= 0 ? __ldcg(p_.table.armed + point) : 0;
+  // Loads that nothing waits for yet: a token's row and set, and of the first lanes each a point.
+  // May stand before dependency_wait(): what they read was written by copies that the step's first
+  // kernel waited for in full, and the blocks of a kernel start after all blocks of the kernel
+  // ahead of it have started, and so on back to that first one.
+  __device__ void load(int token) {
+    token_ = token;
+    row_ = p_.table.points != nullptr ? load_early(p_.batch.row + token) : 0;
+    set_ = p_.table.captures != nullptr ? load_early(p_.batch.capture_set + token) : -1;
+    armed_ = lane_point() >= 0 ? load_early(p_.table.armed + lane_point()) : 0;
   }
 
-  // What the token has to do at each point. May run before dependency_wait(): all that it reads was
-  // written by copies that the step's first kernel waited for in full, and the blocks of a kernel
-  // start after all blocks of the kernel ahead of it have started, and so on back to that first
-  // one. Its reads go past L1, which might hold what a step before this one left there.
-  __device__ void look_up(int64_t token) {
+  // What the token has to do at each point. After dependency_wait(), and behind the loads of the
+  // row, which then need not wait for it.
+  __device__ void look_up() {
     is_active_ = false;
     if (row_ == 0 && set_ < 0) return;
-    __syncthreads();  // what a token before this one had here is done with
-    look_up_point();
-    if (threadIdx.x == 0) {
-      shared_.token = token;
-      shared_.slot = __ldcg(p_.batch.slot + token);
-      shared_.record = set_ >= 0 ? __ldcg(p_.batch.capture_begin + token) : 0;
+    word_ = 0;
+    before_ = -1;
+    after_ = -1;
+    if (armed_ != 0 && row_ != 0) {
+      word_ = load_kept(p_.table.points + int64_t{row_} * p_.table.num_points + lane_point());
     }
-    __syncthreads();
-    int num_ops = 0;
-#pragma unroll
-    for (int i = 0; i < kPoints; ++i) {
-      const TapPoint point = shared_.points[i];
-      if (threadIdx.x == 0) shared_.first_number[i] = num_ops;
-      num_ops += point.count;
-      is_active_ = is_active_ || point.count > 0 || point.before >= 0 || point.after >= 0;
+    if (armed_ != 0 && set_ >= 0) {
+      const int64_t place = int64_t{set_} * p_.table.num_points + lane_point();
+      before_ = load_kept(p_.table.captures + 2 * place);
+      after_ = load_kept(p_.table.captures + 2 * place + 1);
     }
-    if (num_ops == 0) return;
-    if (threadIdx.x == 0) shared_.num_ops = num_ops;
-    stage(0, num_ops);
-    fetch(0);
-    prefetch();
+    is_active_ = __any_sync(kAllLanes, (word_ & 0xff) != 0 || before_ >= 0 || after_ >= 0);
   }
 
-  __device__ bool is_active() const {
-    return is_active_;
-  }
+  __device__ bool is_active() const { return is_active_; }
 
-  // After dependency_wait(): the row at a point is captured, steered and captured.
+  // The row at a point is captured, steered and captured.
   __device__ void at(int number, Row& h) {
     if (!is_active_) return;
-    const TapPoint point = shared_.points[number];
-    if (point.before >= 0) capture(point.before, h);
-    for (int i = 0; i < point.count; ++i) run_op(shared_.first_number[number] + i, h);
-    if (point.after >= 0) capture(point.after, h);
+    const int before = __shfl_sync(kAllLanes, before_, number);
+    if (before >= 0) capture(before, h);
+    const int word = __shfl_sync(kAllLanes, word_, number);
+    const TapOpParams* op = p_.table.ops + (word >> 8);
+    for (int left = word & 0xff; left > 0; --left) run_op(*op++, h);
+    const int after = __shfl_sync(kAllLanes, after_, number);
+    if (after >= 0) capture(after, h);
   }
   // Two points at which the row is the same.
   __device__ void at_both(int first, Row& h) {
@@ -264,124 +275,33 @@ class TokenTaps {
   }
 
  private:
+  static constexpr unsigned kAllLanes = 0xffffffffu;
   __device__ int column(int r) const {
     return team_.first_column() + r * team_.column_stride();
   }
-
-  // The point that this thread looks up, or -1.
-  __device__ int my_point() const {
-    return threadIdx.x < kPoints ? p_.point[threadIdx.x] : -1;
-  }
-  __device__ void look_up_point() const {
-    if (threadIdx.x >= kPoints) return;
-    TapPoint found = {0, 0, -1, -1};
-    if (armed_ != 0 && row_ != 0) {
-      const int32_t word = __ldcg(p_.table.points + table_place(row_));
-      found.first = word >> 8;
-      found.count = word & 0xff;
-    }
-    if (armed_ != 0 && set_ >= 0) {
-      const int2 places =
-          __ldcg(reinterpret_cast<const int2*>(p_.table.captures) + table_place(set_));
-      found.before = places.x;
-      found.after = places.y;
-    }
-    shared_.points[threadIdx.x] = found;
-  }
-  __device__ int64_t table_place(int row) const {
-    return int64_t{row} * p_.table.num_points + my_point();
+  // The point that this lane looks up, or -1; every warp looks up all of them.
+  __device__ int lane_point() const {
+    const unsigned lane = threadIdx.x % 32;
+    return lane < kPoints ? p_.point[lane] : -1;
   }
 
-  // Place in the table of the token's op `number`, counted over all points.
-  __device__ int op_place(int number) const {
-    int place = 0;
-#pragma unroll
-    for (int i = 0; i < kPoints; ++i) {
-      const TapPoint point = shared_.points[i];
-      if (number >= 0 && number < point.count) place = point.first + number;
-      number -= point.count;
-    }
-    return place;
-  }
-
-  // Brings the ops from `begin` on to shared memory; those that were there are done with. Ends with
-  // a barrier of the block.
-  __device__ void stage(int begin, int num_ops) {
-    constexpr int kPieces = sizeof(TapOpParams) / sizeof(int4);
-    const int pieces = min(num_ops - begin, kStagedTapOps) * kPieces;
-    for (int j = static_cast<int>(threadIdx.x); j < pieces; j += static_cast<int>(blockDim.x)) {
-      const TapOpParams* op = p_.table.ops + op_place(begin + j / kPieces);
-      reinterpret_cast<int4*>(shared_.ops)[j] =
-          __ldcg(reinterpret_cast<const int4*>(op) + j % kPieces);
-    }
-    __syncthreads();
-  }
-
-  // Vectors of the staged ops come to L2: a step's weights have driven them out since the last one.
-  // A line is 32 floats, four threads' runs.
-  __device__ void prefetch() const {
-    if (threadIdx.x % 4 != 0) return;
-    const int num_staged = min(shared_.num_ops, kStagedTapOps);
-    for (int i = 0; i < num_staged; ++i) {
-      const TapOpParams& op = shared_.ops[i];
-      prefetch(op.v1);
-      prefetch(op.v2);
-      prefetch(op.gate_vector);
-    }
-  }
-  __device__ void prefetch(int32_t vector) const {
-    if (vector < 0) return;
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      if (column(r) >= width_) continue;
-      asm volatile("prefetch.global.L2 [%0];" ::"l"(p_.table.vectors + vector + column(r)));
-    }
-  }
-
-  // Starts the copy of the first vector of a staged op to the thread's own places in shared memory:
-  // two sets of places in turn, so that an op's vector comes while the op before it runs.
-  __device__ void fetch(int number) const {
-    const int32_t vector = shared_.ops[number % kStagedTapOps].v1;
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      const int i = column(r);
-      if (i >= width_) continue;
-      const float* from = p_.table.vectors + vector + i;
-      if constexpr (kAligned) {
-        copy_async(fetched(number, r, 0), from);
-        copy_async(fetched(number, r, 1), from + 4);
-      } else {
-        Floats run = {};
-#pragma unroll
-        for (int j = 0; j < kRun; ++j) {
-          if (i + j < width_) run.v[j] = __ldcg(from + j);
-        }
-        memcpy(fetched(number, r, 0), &run.v[0], sizeof(float4));
-        memcpy(fetched(number, r, 1), &run.v[4], sizeof(float4));
-      }
-    }
-  }
-  // Threads next to each other have places next to each other.
-  __device__ float4* fetched(int number, int r, int half) const {
-    const int plane = (number % 2 * kRuns + r) * 2 + half;
-    return fetched_ + plane * static_cast<int>(blockDim.x) + threadIdx.x;
-  }
-  // As zeros past the row's end, where nothing was fetched.
-  __device__ Floats fetched_run(int number, int r) const {
-    Floats out = {};
-    if (column(r) >= width_) return out;
-    memcpy(&out.v[0], fetched(number, r, 0), sizeof(float4));
-    memcpy(&out.v[4], fetched(number, r, 1), sizeof(float4));
-    return out;
-  }
   __device__ Floats vector_run(int32_t vector, int r) const {
     const int i = column(r);
-    return load_floats<kAligned>(p_.table.vectors + vector + i, width_ - i);
+    const float* from = p_.table.vectors + vector + i;
+    if constexpr (!kAligned) return load_floats<false>(from, width_ - i);
+    Floats out = {};
+    if (i >= width_) return out;
+    const uint64_t policy = l2_policy(vector < kKeptFloats);
+    const float4 low = load_vector(from, policy);
+    const float4 high = load_vector(from + 4, policy);
+    memcpy(&out.v[0], &low, sizeof(low));
+    memcpy(&out.v[4], &high, sizeof(high));
+    return out;
   }
 
   __device__ void capture(int place, const Row& h) const {
-    Bf16* to =
-        static_cast<Bf16*>(p_.table.ring) + (int64_t{shared_.record} + place) * kTapCaptureUnit;
+    const int64_t record = p_.batch.capture_begin[token_];
+    Bf16* to = static_cast<Bf16*>(p_.table.ring) + (record + place) * kTapCaptureUnit;
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       const int i = column(r);
@@ -389,26 +309,20 @@ class TokenTaps {
     }
   }
 
-  // Ops are run in the order of their numbers.
-  __device__ void run_op(int number, Row& h) {
-    const int staged = number % kStagedTapOps;
-    if (staged == 0 && number > 0) {
-      __syncthreads();
-      stage(number, shared_.num_ops);
-      fetch(number);
-    }
-    wait_for_copies();
-    if (staged + 1 < kStagedTapOps && number + 1 < shared_.num_ops) fetch(number + 1);
-    const TapOpParams& op = shared_.ops[staged];
-    const bool is_score = op.kind == TapKind::kScore;
-    const float s = is_score ? 0.0f : op.strength * scheduled(op);
+  __device__ void run_op(const TapOpParams& op, Row& h) {
+    const TapOpHead head(op);
+    Floats held = {};
+    if constexpr (kHeld) held = vector_run(head.v1, 0);
+    const auto v1 = [&](int r) { return kHeld ? held : vector_run(head.v1, r); };
+    const bool is_score = head.kind == TapKind::kScore;
+    const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op);
     if (is_score ? since_prompt() >= 0 : s == 0.0f) return;
-    const WantedTapSums wanted(op);
+    const WantedTapSums wanted(head);
     TapSums sums = {};
     if (wanted.any()) {
 #pragma unroll
       for (int r = 0; r < kRuns; ++r) {
-        if (wanted.p) add_dot(sums.p, h[r], fetched_run(number, r));
+        if (wanted.p) add_dot(sums.p, h[r], v1(r));
         if (wanted.p2) add_dot(sums.p2, h[r], vector_run(op.v2, r));
         if (wanted.gate) add_dot(sums.gate, h[r], vector_run(op.gate_vector, r));
         if (wanted.squares) add_dot(sums.squares, h[r], h[r]);
@@ -416,30 +330,29 @@ class TokenTaps {
       sums = team_.sum(sums, wanted);
     }
     if (is_score) {
-      if (team_.is_leader()) add_sample(op, sums.p);
+      if (team_.is_leader()) add_sample(op.latch, sums.p);
       return;
     }
-    const float g = opened(op, sums.gate);
+    const float g = opened(head, op, sums.gate);
     if (g == 0.0f) return;
-    TapChange change = change_of(op, s, sums);
+    TapChange change = change_of(head.kind, op, s, sums);
     if (g != 1.0f) change = change.scaled(g);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
-      h[r] = change.applied(h[r], fetched_run(number, r));
+      h[r] = change.applied(h[r], v1(r));
       if (change.has_second) h[r] = change.second_applied(h[r], vector_run(op.v2, r));
     }
   }
 
-  // Not looked up before the op that asks: a kernel of the step may have written it.
   __device__ int since_prompt() const {
-    return __ldcg(p_.batch.since_prompt + shared_.token);
+    return p_.batch.since_prompt[token_];
   }
 
   // The schedule's factor.
-  __device__ float scheduled(const TapOpParams& op) const {
-    if (op.schedule == TapSchedule::kConstant) return 1.0f;
+  __device__ float scheduled(TapSchedule schedule, const TapOpParams& op) const {
+    if (schedule == TapSchedule::kConstant) return 1.0f;
     const int n = since_prompt();
-    if (op.schedule == TapSchedule::kWindow) return n >= op.begin && n < op.end ? 1.0f : 0.0f;
+    if (schedule == TapSchedule::kWindow) return n >= op.begin && n < op.end ? 1.0f : 0.0f;
     if (n >= op.end) return op.to;
     if (n <= op.begin) return op.from;
     const float part = __fdividef(static_cast<float>(int64_t{n} - op.begin),
@@ -448,37 +361,30 @@ class TokenTaps {
   }
 
   // The gate's factor.
-  __device__ float opened(const TapOpParams& op, float dot) const {
+  __device__ float opened(const TapOpHead& head, const TapOpParams& op, float dot) const {
+    if (head.gate == TapGate::kNone) return 1.0f;
     float score = dot;
-    switch (op.gate) {
-      case TapGate::kNone:
-        return 1.0f;
-      case TapGate::kHard:
-      case TapGate::kSoft:
-        break;
-      case TapGate::kScoreHard:
-      case TapGate::kScoreSoft: {
-        if (since_prompt() < -1) return 0.0f;
-        const ulonglong2 latch = __ldcg(reinterpret_cast<const ulonglong2*>(latch_of(op)));
-        if (latch.y == 0) return 0.0f;
-        const float sum = __ll2float_rn(static_cast<long long>(latch.x));
-        score = __fdividef(sum * (1.0f / (1 << kTapLatchBits)), __ull2float_rn(latch.y));
-        break;
-      }
+    if (head.gate == TapGate::kScoreHard || head.gate == TapGate::kScoreSoft) {
+      if (since_prompt() < -1) return 0.0f;
+      const ulonglong2 latch = __ldcg(reinterpret_cast<const ulonglong2*>(latch_of(op.latch)));
+      if (latch.y == 0) return 0.0f;
+      const float sum = __ll2float_rn(static_cast<long long>(latch.x));
+      score = __fdividef(sum * (1.0f / (1 << kTapLatchBits)), __ull2float_rn(latch.y));
     }
     const float above = score - op.threshold;
-    if (op.gate == TapGate::kHard || op.gate == TapGate::kScoreHard) {
+    if (head.gate == TapGate::kHard || head.gate == TapGate::kScoreHard) {
       return above > 0.0f ? 1.0f : 0.0f;
     }
     return __fdividef(1.0f, 1.0f + __expf(-op.sharpness * above));
   }
 
-  __device__ unsigned long long* latch_of(const TapOpParams& op) const {
-    return p_.table.latches + (int64_t{shared_.slot} * kTapLatches + op.latch) * 2;
+  __device__ unsigned long long* latch_of(int32_t number) const {
+    const int64_t slot = p_.batch.slot[token_];
+    return p_.table.latches + (slot * kTapLatches + number) * 2;
   }
   // Sums of whole numbers: the order in which tokens come does not matter.
-  __device__ void add_sample(const TapOpParams& op, float p) const {
-    unsigned long long* const latch = latch_of(op);
+  __device__ void add_sample(int32_t number, float p) const {
+    unsigned long long* const latch = latch_of(number);
     // ops::latch_sample(): the product of a float and a power of two is exact.
     const float clipped = fminf(fmaxf(isnan(p) ? 0.0f : p, -kTapLatchMost), kTapLatchMost);
     const long long sample = __float2ll_rn(clipped * (1 << kTapLatchBits));
@@ -488,13 +394,17 @@ class TokenTaps {
 
   const TapParams<kPoints>& p_;
   Team& team_;
-  Shared& shared_;
   const int width_;
+  int token_ = 0;
   int row_ = 0;
   int set_ = -1;
-  int armed_ = 0;  // of my_point()
   bool is_active_ = false;
-  float4* const fetched_;  // [2][kRuns][2][threads] in shared memory
+  // Of lane_point(): whether it is armed, first op << 8 | number of ops, places in the token's
+  // record before and after them.
+  int armed_ = 0;
+  int word_ = 0;
+  int before_ = -1;
+  int after_ = -1;
 };
 
 }  // namespace rudder::cuda
