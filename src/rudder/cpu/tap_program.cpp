@@ -75,10 +75,10 @@ class TokenProgram {
       case tap::ScheduleKind::kConstant:
         return 1;
       case tap::ScheduleKind::kRamp: {
-        if (n >= op.end) return op.to;
+        if (n >= op.end) return op.to;  // also of a ramp without length
         if (n <= op.begin) return op.from;
-        return op.from +
-               (double{op.to} - op.from) * (n - op.begin) / (double{1.0} * op.end - op.begin);
+        const double done = (n - op.begin) / (static_cast<double>(op.end) - op.begin);
+        return op.from + (double{op.to} - op.from) * done;
       }
       case tap::ScheduleKind::kWindow:
         return n >= op.begin && n < op.end ? 1 : 0;

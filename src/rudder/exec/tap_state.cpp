@@ -124,7 +124,7 @@ Result<void> TapState::open_slot(int32_t slot) {
   return uploads_->copy(table_.latches.rows(slot, 1), kNone);
 }
 
-void TapState::rearm(std::vector<int32_t>& points, int32_t by) {
+void TapState::rearm(const std::vector<int32_t>& points, int32_t by) {
   for (const int32_t point : points) armed_[at(point)] += by;
 }
 
@@ -202,7 +202,9 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
                "capture set {}", edit.capture_set);
   Set& set = sets_[at(edit.capture_set)];
   rearm(set.points, -1);
-  set = {};
+  set.points.clear();
+  set.elements = 0;
+  set.captures_behind = false;
   entries_.assign(2 * armed_.size(), -1);
   if (edit.set != nullptr) {
     for (const tap::CapturePoint& captured : edit.set->points) {

@@ -67,7 +67,7 @@ class TapState {
   Result<void> edit(const step::CaptureEdit& edit);
   void check_program(const step::TapEdit& edit) const;
   void place_ops(const step::TapEdit& edit, Row& row);
-  void rearm(std::vector<int32_t>& points, int32_t by);
+  void rearm(const std::vector<int32_t>& points, int32_t by);
   bool is_behind_attention(const tap::Point& point) const;
 
   ops::Ops& ops_;

@@ -28,10 +28,11 @@ double schedule(const tap::TapOp& op, int32_t n) {
   switch (op.schedule) {
     case tap::ScheduleKind::kConstant:
       return 1;
-    case tap::ScheduleKind::kRamp:
-      return op.from + (double{op.to} - op.from) * std::clamp((double{1.0} * n - op.begin) /
-                                                                  (double{1.0} * op.end - op.begin),
-                                                              0.0, 1.0);
+    case tap::ScheduleKind::kRamp: {
+      const double done =
+          static_cast<double>(n - op.begin) / static_cast<double>(op.end - op.begin);
+      return op.from + (double{op.to} - op.from) * std::clamp(done, 0.0, 1.0);
+    }
     case tap::ScheduleKind::kWindow:
       return op.begin <= n && n < op.end ? 1 : 0;
   }
