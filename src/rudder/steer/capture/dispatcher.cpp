@@ -67,7 +67,7 @@ class ThreadedDispatcher final : public Dispatcher {
   void close_late(int64_t now);
   ConsumerResult outcome(const OpenRequest& request, size_t ask);
   void answer(OpenRequest& request);
-  void close(OpenRequest& request);
+  void close(CaptureId id);
   void stop();
   std::shared_ptr<Seat> make_seat(const std::shared_ptr<OpenRequest>& request, size_t ask);
   OpenRequest* find(CaptureId id);
@@ -350,14 +350,14 @@ void ThreadedDispatcher::settle(CaptureId id) {
     std::lock_guard lock(request->mutex);
     if (!std::ranges::all_of(request->results, [](const auto& r) { return r.has_value(); })) return;
   }
-  close(*request);
+  close(id);
 }
 
 void ThreadedDispatcher::close_late(int64_t now) {
   while (!deadlines_.empty() && deadlines_.front().first <= now) {
-    OpenRequest* request = find(deadlines_.front().second);
+    const CaptureId id = deadlines_.front().second;
     deadlines_.pop_front();
-    if (request != nullptr) close(*request);
+    if (find(id) != nullptr) close(id);
   }
 }
 
@@ -404,8 +404,10 @@ void ThreadedDispatcher::answer(OpenRequest& request) {
   if (request.asked.on_results) request.asked.on_results(std::move(results));
 }
 
-void ThreadedDispatcher::close(OpenRequest& request) {
-  answer(request);
+// Who gets the results finds the request in the stats as one that is over.
+void ThreadedDispatcher::close(CaptureId id) {
+  const auto node = requests_.extract(id);
+  OpenRequest& request = *node.mapped();
   {
     std::lock_guard lock(request.mutex);
     for (size_t i = 0; i < request.seats.size(); ++i) {
@@ -416,8 +418,8 @@ void ThreadedDispatcher::close(OpenRequest& request) {
       log_warn("capture {} of {}: {}", result.consumer, request.asked.request_id, result.error);
     }
   }
-  requests_.erase(request.id);
   open_requests_ = static_cast<int64_t>(requests_.size());
+  answer(request);
 }
 
 void ThreadedDispatcher::stop() {
@@ -447,7 +449,7 @@ void ThreadedDispatcher::stop() {
     inbox_->take(messages, until);
     for (; !messages.empty(); messages.pop_front()) handle(messages.front());
   }
-  while (!requests_.empty()) close(*requests_.begin()->second);
+  while (!requests_.empty()) close(requests_.begin()->first);
 }
 
 }  // namespace
