@@ -196,6 +196,7 @@ BAD = {
     "shape and data differ": ({"steering_vectors": {"resid_post": {**pack(vector(1), 3), "shape": [2, HIDDEN]}}},
                               "steering_vectors"),
     "duplicate layers": ({"steering_vectors": {"resid_post": {"3": vector(1), "03": vector(2)}}}, "steering_vectors"),
+    "roles of no chat": (add(vector(1), select={"roles": ["user"]}), "steering"),
     "no object": ({"steering": 7}, "steering"),
     "unknown consumer": ({"capture": {"nobody": {"sites": {"resid_post": [1]}}}}, "capture"),
     "unknown capture site": ({"capture": {"response": {"sites": {"resid": [1]}}}}, "capture"),

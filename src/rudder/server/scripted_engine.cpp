@@ -74,7 +74,16 @@ engine::RequestLimits ScriptedEngine::limits() const {
   limits.max_seq_len = max_seq_len_;
   limits.vocab_size = 320;
   limits.eos_ids = {257};
+  limits.geometry = geometry_;
+  limits.taps = taps_;
   return limits;
+}
+
+void ScriptedEngine::set_taps(const tap::Geometry& geometry, const tap::Limits& limits,
+                              std::unique_ptr<steer::capture::Dispatcher> captures) {
+  geometry_ = geometry;
+  taps_ = limits;
+  captures_ = std::move(captures);
 }
 
 engine::EngineStats ScriptedEngine::stats() const {

@@ -45,7 +45,10 @@ class ScriptedEngine final : public engine::Engine {
   void reset_prefix_cache() override {}
   Result<void> pin(std::vector<steer::KeyedProgram>) override { return {}; }
   void unpin(std::vector<tap::ContentKey>) override {}
-  steer::capture::Dispatcher* captures() override { return nullptr; }
+  steer::capture::Dispatcher* captures() override { return captures_.get(); }
+  // Before a server is started on it: it steers and captures, for all that a server sees.
+  void set_taps(const tap::Geometry& geometry, const tap::Limits& limits,
+                std::unique_ptr<steer::capture::Dispatcher> captures);
 
   void release();  // held scripts go on
   void set_full(bool full) { full_ = full; }
@@ -72,6 +75,9 @@ class ScriptedEngine final : public engine::Engine {
   // Sends what is due of one request; false when it has ended.
   bool advance(uint64_t id, Running& running);
 
+  tap::Geometry geometry_;
+  tap::Limits taps_;
+  std::unique_ptr<steer::capture::Dispatcher> captures_;
   const Author author_;
   const int32_t max_seq_len_;
   mutable std::mutex mutex_;

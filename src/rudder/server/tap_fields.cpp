@@ -57,6 +57,9 @@ Result<void> TapFields::apply(const PromptText& prompt, bool has_roles,
   draft->taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
   draft->capture = capture_;
   draft->capture_wait = capture_wait_;
+  using steer::capture::Ask;
+  draft->capture_results =
+      capture_ != nullptr && !std::ranges::all_of(capture_->asks, &Ask::by_operator);
   return {};
 }
 
