@@ -194,6 +194,7 @@ void EngineCore::admit(Submission submission) {
   request.prompt_tokens = prompt_tokens;
   request.max_tokens = submission.request.max_len() - prompt_tokens;
   request.ignore_eos = draft.ignore_eos;
+  request.tells_captures = draft.capture_results;
   request.priority = draft.priority;
   request.waiting_since = live_.steps;
   request.arrival_us = submission.arrival_us;

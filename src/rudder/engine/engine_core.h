@@ -102,6 +102,7 @@ class EngineCore {
     int32_t prompt_tokens = 0;
     int32_t max_tokens = 0;
     bool ignore_eos = false;
+    bool tells_captures = false;
     int64_t arrival_us = 0;
     std::optional<int64_t> first_planned_us;  // absent: waits
 

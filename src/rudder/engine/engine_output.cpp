@@ -108,7 +108,8 @@ void EngineCore::finish_choice(Open& request, int32_t index, Event event, Finish
     send_last_event(request, choice, std::move(event));
   } else {
     captures_->end(choice.capture);
-    hold_last_event(request, choice, std::move(event));
+    if (request.tells_captures) return hold_last_event(request, choice, std::move(event));
+    send_last_event(request, choice, std::move(event));
   }
 }
 

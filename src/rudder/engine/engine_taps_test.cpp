@@ -214,6 +214,21 @@ TEST_F(EngineTapsTest, TheLastEventBringsTheResultsOfTheCaptures) {
   EXPECT_EQ(core_->num_open(), 0);
 }
 
+TEST_F(EngineTapsTest, NobodyWaitsForCapturesOfTheOperatorAlone) {
+  start(2);
+  RequestDraft asked = capturing();
+  asked.capture_results = false;
+  const RequestId id = submit(asked);
+  run();
+  EXPECT_EQ(last_[id].finish, FinishReason::kLength);
+  EXPECT_FALSE(last_[id].tokens.empty());
+  EXPECT_FALSE(last_[id].capture_results);
+  EXPECT_EQ(core_->num_open(), 0);
+  EXPECT_TRUE(captures_->answer_one());
+  run();
+  EXPECT_EQ(captures_->take("r", 0).size(), 4u);
+}
+
 TEST_F(EngineTapsTest, ACancelDoesNotWaitForCaptures) {
   start(2);
   const RequestId running = submit(capturing(40));

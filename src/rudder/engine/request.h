@@ -41,7 +41,10 @@ struct RequestDraft {
   std::shared_ptr<const tap::SequenceTaps> taps;
   std::shared_ptr<const steer::capture::CaptureSpec> capture;
   bool capture_events = false;  // events of consumers are sent while the request runs
-  bool capture_wait = true;     // the last event of a choice waits for its capture results
+  bool capture_wait = true;     // for consumers that are not done when a choice ends
+  // The last event of a choice brings the results of its captures; else (captures of the operator
+  // alone) nobody waits for them.
+  bool capture_results = true;
 };
 
 // What validation may assume about the model and the operator's limits.

@@ -115,7 +115,9 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   require(captures_->violations().empty(),
           captures_->violations().empty() ? "" : captures_->violations().front().c_str());
   if (!ran) return;
-  if (!event.capture_results) {
+  require(!event.capture_results || client.draft.capture_results,
+          "results of captures come when asked for");
+  if (!event.capture_results && client.draft.capture_results) {
     require(client.cancelled || closing_ || config_.ending == SimEnding::kExecutorDies,
             "the last event brings the results of its captures");
   }

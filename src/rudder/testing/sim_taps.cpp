@@ -81,6 +81,7 @@ void draw_request_taps(const SimTaps& taps, engine::RequestDraft& draft, SimRand
   if (captures) {
     draft.capture = taps.captures[random.next() % taps.captures.size()];
     draft.capture_events = random.one_in(2);
+    draft.capture_results = !random.one_in(4);
     drawn->capture = draft.capture->set;
     int32_t begin = random.one_in(3) ? prompt_len - 1 : random.in(0, prompt_len);
     for (int32_t i = random.in(1, 3); i > 0; --i) {
