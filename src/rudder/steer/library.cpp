@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <cmath>
 #include <functional>
@@ -20,7 +21,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxNameBytes = 128;
-constexpr size_t kMaxScaled = 256;  // configs of a module under another scale that are kept
+constexpr size_t kMaxScaled = 16;  // configs of a module under another scale that are kept
 
 template <typename Value>
 using ByName = std::map<std::string, Value, std::less<>>;

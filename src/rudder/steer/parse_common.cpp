@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <charconv>
+#include <map>
 
 namespace rudder::steer {
 namespace {
@@ -15,23 +17,36 @@ std::string_view view_of(const json::string& text) {
   return {text.data(), text.size()};
 }
 
-// The vector that a module adds, whatever the phase, at `point`; else its only vector.
-Result<Row> named_row(const Config& config, std::string_view name, tap::Point point, bool exact,
-                      const Model& model, const std::string& where) {
+// What an add of a module adds: its vector under its scale.
+Result<Row> added_row(const OpSpec& add, const std::string& where) {
+  if (add.scale == 1) return add.vector;
+  const auto values = add.vector.values();
+  auto buffer = std::make_shared_for_overwrite<float[]>(values.size());
+  std::ranges::transform(values, buffer.get(), [&](float value) {
+    return static_cast<float>(add.scale * double{value});
+  });
+  if (first_bad({buffer.get(), values.size()})) {
+    return invalid_field(fmt::format("the module's vector has elements above {}", kMaxMagnitude),
+                         where);
+  }
+  return Row{std::move(buffer), 0, add.vector.width};
+}
+
+// What a module adds, whatever the phase, at `point`; else its only add, unless `exact`.
+Result<const OpSpec*> named_add(const Config& config, std::string_view name, tap::Point point,
+                                bool exact, const std::string& where) {
   const OpSpec* only = nullptr;
-  size_t vectors = 0;
+  size_t adds = 0;
   for (const OpSpec& op : config.specs()) {
     if (op.op != OpName::kAdd) continue;
-    if (op.point == point) return op.vector;
+    if (op.point == point) return &op;
     only = &op;
-    ++vectors;
+    ++adds;
   }
-  if (vectors == 1 && !exact && only->vector.width == model.geometry.width(point)) {
-    return only->vector;
-  }
+  if (adds == 1 && !exact) return only;
   return invalid_field(
-      fmt::format("'{}' adds no vector at {} of layer {}, and names it with \"site\" and \"layer\" "
-                  "where it has several",
+      fmt::format("'{}' adds no vector at {} of layer {}: name it with \"site\" and \"layer\" "
+                  "where the module has several",
                   name, tap::site_name(point.site), point.layer),
       where);
 }
@@ -44,11 +59,16 @@ Result<std::vector<Row>> named_rows(std::string_view name, const tap::Point* fro
     return fail(ErrorCode::kNotFound, fmt::format("no steering module is named '{}'", name), where);
   }
   std::vector<Row> rows;
+  std::map<const OpSpec*, Row> made;  // layers that share a vector share its memory
   for (const tap::Point& point : points) {
-    RUDDER_TRY(Row row, named_row(*config, name, from == nullptr ? point : *from, from != nullptr,
-                                  context.model, where));
-    RUDDER_TRY_VOID(check_width(context.model, point, row.width, where));
-    rows.push_back(std::move(row));
+    RUDDER_TRY(const OpSpec* add,
+               named_add(*config, name, from == nullptr ? point : *from, from != nullptr, where));
+    RUDDER_TRY_VOID(check_width(context.model, point, add->vector.width, where));
+    const auto [row, is_new] = made.try_emplace(add);
+    if (is_new) {
+      RUDDER_TRY(row->second, added_row(*add, where));
+    }
+    rows.push_back(row->second);
   }
   return rows;
 }

@@ -162,7 +162,7 @@ TEST(Parse, ANameIsAModuleOrAVectorOfOne) {
   EXPECT_EQ(parsed->named[0].name, "several");
   EXPECT_EQ(parsed->named[1].scale, -2);
   ASSERT_EQ(parsed->ops.size(), 18U);
-  EXPECT_EQ(parsed->ops[0].vector.values()[0], 1.0f);
+  EXPECT_EQ(parsed->ops[0].vector.values()[0], 3.0f);
   EXPECT_EQ(parsed->ops[16].vector.values()[1], 2.0f);
   EXPECT_EQ(parsed->ops[17].vector.values()[1], 2.0f);
   std::vector<OpSpec> ops;
@@ -186,6 +186,23 @@ TEST(Parse, ANameIsAModuleOrAVectorOfOne) {
   EXPECT_EQ(ambiguous.error().code, ErrorCode::kInvalidArgument);
   parsed = with(R"({"steering": {"name": "direction", "scale": 1e6}})");
   EXPECT_EQ(append_scaled(parsed->named[0], ops).error().where, "steering.name");
+}
+
+TEST(Parse, AnAxisOfAllLayersIsInTheProgramOnce) {
+  OneName names;
+  names.set("direction", *config_of(R"({"steering": {"op": "add", "site": "resid_post.6",
+      "vector": [1, 0, 0, 0], "scale": 3}})"));
+  for (const char* vector : {"[1, 2, 3, 4]", R"("direction")"}) {
+    const auto parsed =
+        parse(fmt::format(R"({{"steering": {{"op": "ablate", "site": "resid_pre", "layers": "all",
+                                       "vector": {}}}}})",
+                          vector),
+              names);
+    const auto config = Config::build(std::make_shared<const Model>(small_model()), parsed->ops);
+    const auto program = (*config)->program(1).program;
+    EXPECT_EQ(program->ops.size(), 16U);
+    EXPECT_EQ(program->vectors.size(), static_cast<size_t>(tap::kVectorAlign));
+  }
 }
 
 TEST(Parse, AdminBodiesTakeBothNamesOfATierButNothingUnknown) {

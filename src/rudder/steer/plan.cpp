@@ -25,7 +25,7 @@ std::vector<Choice> choices_of(const std::vector<std::vector<tap::PositionRange>
     }
   }
   std::ranges::sort(borders);
-  borders.erase(std::ranges::unique(borders).begin(), borders.end());
+  borders.erase(std::unique(borders.begin(), borders.end()), borders.end());
 
   std::vector<Choice> choices;
   for (const int32_t border : borders) choices.push_back({border, 0});

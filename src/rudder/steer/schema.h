@@ -1,4 +1,4 @@
-// The JSON schema of the steering fields, as data for /openapi.json. Any thread.
+// The JSON schema of the steering fields, as data for an OpenAPI document. Any thread.
 #pragma once
 
 #include <string_view>

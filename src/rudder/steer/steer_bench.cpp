@@ -99,8 +99,9 @@ class Bench {
     json::object tier;
     for (int32_t site = 0; site < shape_.sites; ++site) {
       const auto values = random_.vector(shape_.layers * shape_.hidden);
-      std::vector<uint16_t> narrow;
-      for (const float value : values) narrow.push_back(tensor::to_bf16(value).bits);
+      std::vector<uint16_t> narrow(values.size());
+      std::ranges::transform(values, narrow.begin(),
+                             [](float value) { return tensor::to_bf16(value).bits; });
       json::array layers;
       for (int32_t layer = 0; layer < shape_.layers; ++layer) layers.emplace_back(layer);
       tier[kSites[static_cast<size_t>(site)]] = {
