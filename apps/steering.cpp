@@ -64,6 +64,7 @@ Result<void> Steering::EngineResidency::pin(const std::vector<steer::KeyedProgra
 
 void Steering::EngineResidency::unpin(const std::vector<steer::KeyedProgram>& programs) {
   std::vector<tap::ContentKey> keys;
+  keys.reserve(programs.size());
   for (const steer::KeyedProgram& keyed : programs) keys.push_back(keyed.key);
   engine_.unpin(std::move(keys));
 }

@@ -25,6 +25,7 @@ void handle_steering_unregister(ServerContext& context, const std::shared_ptr<Ex
 void handle_steering_remove(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_set(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_clear(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace rudder::server

@@ -1,10 +1,11 @@
-// GET /version and /server_info.
+// GET /version, /server_info and /openapi.json.
 #include <fmt/format.h>
 
 #include "rudder/base/json.h"
 #include "rudder/server/context.h"
 #include "rudder/server/exchange.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/openapi.h"
 
 namespace rudder::server {
 
@@ -36,12 +37,18 @@ void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>&
       append_json_string(out, setting.name);
       out.push_back(':');
       // Secrets are told only to whoever brings them.
-      const bool secret = setting.name == "api-key";
+      const bool secret = setting.name.ends_with("api-key");
       const std::string value = setting.get();
       append_json_string(out, secret && !value.empty() ? "(set)" : value);
     }
   }
   out += "}}";
+  exchange->respond(std::move(response));
+}
+
+void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  HttpResponse response;
+  response.body = openapi_document(context.parts.version);
   exchange->respond(std::move(response));
 }
 

@@ -28,6 +28,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/livez", Access::kPublic, handle_livez},
     {"GET", "/readyz", Access::kPublic, handle_readyz},
     {"GET", "/version", Access::kPublic, handle_version},
+    {"GET", "/openapi.json", Access::kPublic, handle_openapi},
     {"GET", "/metrics", Access::kKey, handle_metrics},
     {"GET", "/server_info", Access::kKey, handle_server_info},
 };

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 
 #include "rudder/base/json.h"
+#include "rudder/server/route_table.h"
 #include "rudder/server/test_server.h"
 
 namespace rudder::server {
@@ -287,6 +288,36 @@ TEST_F(SteeringApiTest, AStreamHasAnEventForEachCapturedToken) {
   }
 }
 
+// Every route is in it, and every reference leads somewhere.
+TEST_F(SteeringApiTest, TheOpenApiDocumentIsWhole) {
+  const ClientResponse answer = call("GET", "/openapi.json");
+  const json::value openapi = document(answer);
+  for (const Route& route : routes()) {
+    std::string method(route.method);
+    for (char& ch : method) ch = static_cast<char>(ch | 0x20);
+    EXPECT_TRUE(openapi.at("paths").at(std::string(route.path)).as_object().contains(method));
+  }
+  const json::object& schemas = openapi.at("components").at("schemas").as_object();
+  constexpr std::string_view kStart = R"("$ref":"#/components/schemas/)";
+  size_t num_references = 0;
+  for (size_t at = answer.body.find(kStart); at != std::string::npos;
+       at = answer.body.find(kStart, at + 1), ++num_references) {
+    const size_t begin = at + kStart.size();
+    const std::string name = answer.body.substr(begin, answer.body.find('"', begin) - begin);
+    EXPECT_TRUE(schemas.contains(name)) << name;
+  }
+  EXPECT_GT(num_references, 20u);
+  const json::object& examples = openapi.at("paths")
+                                     .at("/v1/completions")
+                                     .at("post")
+                                     .at("requestBody")
+                                     .at("content")
+                                     .at("application/json")
+                                     .at("examples")
+                                     .as_object();
+  EXPECT_GT(examples.size(), 12u);
+}
+
 TEST_F(SteeringApiTest, MetricsCountRowsAndCaptures) {
   const ClientResponse answer = call("GET", "/metrics");
   for (const char* name : {"rudder:steering_rows{", "rudder:steering_uploads_total{",
@@ -318,6 +349,26 @@ TEST_F(SteeringAdminTest, ChangesWantTheAdminKey) {
   }
   EXPECT_EQ(post(kCompletions, R"({"prompt":"a"})", admin).status, 401);
   EXPECT_EQ(post(kCompletions, R"({"prompt":"a"})", user).status, 200);
+}
+
+// A user's key must not fetch the admin's.
+TEST(SteeringKey, IsNotToldByServerInfo) {
+  ServerSettings settings;
+  settings.api_key = {"user"};
+  settings.steering_api_key = {"s3cret"};
+  settings.port = 0;
+  SettingsTable table;
+  settings.declare(table);
+  ScriptedEngine engine([](const engine::RequestDraft&) { return say({"a"}); });
+  const auto server =
+      Server::start({.engine = &engine, .model = byte_model(), .all_settings = &table}, settings);
+  ASSERT_TRUE(server);
+  TestClient client((*server)->port());
+  client.send("GET /server_info HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer user\r\n\r\n");
+  const ClientResponse answer = client.receive();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_NE(answer.body.find("\"steering-api-key\":\"(set)\""), std::string::npos) << answer.body;
+  EXPECT_EQ(answer.body.find("s3cret"), std::string::npos);
 }
 
 TEST(SteeringOff, FieldsAndRoutesAreRefusedNotIgnored) {
