@@ -249,9 +249,9 @@ TEST_F(DispatcherTest, AStalledConsumerTimesOutAndBlocksNobody) {
 
 TEST_F(DispatcherTest, AConsumerThatNeverComesBackDoesNotHoldUpTheEnd) {
   settings_.result_timeout_seconds = 0.1;
-  static Gate gate;  // its thread outlives the test
-  a_->on_take = [](const SessionInfo&) {
-    gate.wait();
+  const auto gate = std::make_shared<Gate>();
+  a_->on_take = [gate](const SessionInfo&) {
+    gate->wait();
     return Result<void>();
   };
   start();
@@ -263,7 +263,7 @@ TEST_F(DispatcherTest, AConsumerThatNeverComesBackDoesNotHoldUpTheEnd) {
   dispatcher_.reset();
   EXPECT_LT(steady_clock::now() - before, std::chrono::seconds(5));
   EXPECT_EQ(inbound_.wait()[0].status, Status::kError);
-  gate.open();
+  gate->open();
   // The thread that was left behind still has rows to hand to the consumer: let it end.
   while (a_.use_count() > 1) std::this_thread::sleep_for(milliseconds(1));
 }
