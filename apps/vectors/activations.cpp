@@ -58,8 +58,7 @@ Result<std::vector<int32_t>> parse_layers(std::string_view text, tap::Site site,
     }
   }
   std::ranges::sort(layers);
-  const auto rest = std::ranges::unique(layers);
-  layers.erase(rest.begin(), rest.end());
+  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
   if (!layers.empty()) return layers;
   return fail(ErrorCode::kInvalidArgument, "names no layer", "layers");
 }

@@ -81,6 +81,7 @@ class Plugin {
 std::vector<rudder_capture_point> plugin_points(const std::vector<tap::CapturePoint>& points,
                                                 const tap::Geometry& geometry) {
   std::vector<rudder_capture_point> out;
+  out.reserve(points.size());
   for (const tap::CapturePoint& point : points) {
     out.push_back({.site = tap::site_name(point.point.site).data(),
                    .layer = point.point.layer,

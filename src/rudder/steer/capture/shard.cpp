@@ -13,6 +13,8 @@
 namespace rudder::steer::capture {
 namespace {
 
+constexpr int64_t kMaxReserve = int64_t{1} << 30;
+
 // Names of files sort by the start of the process that wrote them.
 std::string file_prefix(int writer) {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
@@ -36,7 +38,11 @@ bool ShardSet::add(const std::string& tag, const std::shared_ptr<ShardClient>& c
     open_.erase(full);
   }
   Shard& shard = open_[tag];
-  if (shard.tensors.empty()) shard.due_us = SteadyClock().now_us() + bounds_.max_age_us;
+  if (shard.tensors.empty()) {
+    shard.due_us = SteadyClock().now_us() + bounds_.max_age_us;
+    // Address space, not memory, until it is written to: growing would copy what is there.
+    shard.data.reserve(static_cast<size_t>(std::min(bounds_.max_bytes, kMaxReserve)));
+  }
   auto named =
       std::ranges::find_if(shard.clients, [&](const auto& c) { return c.second == client; });
   const bool is_new = named == shard.clients.end();

@@ -304,8 +304,7 @@ Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& cont
     set->points.insert(set->points.end(), ask.points.begin(), ask.points.end());
   }
   std::ranges::sort(set->points, before);
-  const auto rest = std::ranges::unique(set->points);
-  set->points.erase(rest.begin(), rest.end());
+  set->points.erase(std::unique(set->points.begin(), set->points.end()), set->points.end());
 
   CaptureSpec spec;
   const int64_t elements = tap::record_elements(*set, context.geometry, &spec.offsets);
