@@ -4,7 +4,7 @@
 //   else
 //             rows. Means are over the captured positions, f32, and come at the end.
 //   "dtype":  of rows: that of the activations (default) or "float32"
-//   "probes": {name: [floats] | "name of a registered vector"}
+//   "probes": {name: [floats] | packed | "name of a registered vector"}
 //   "measure": of probes: "dot" h.v (default), "projection" h.v/|v|, "cosine" h.v/(|h||v|)
 // The form of the payload: docs/capture.md.
 #pragma once

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "rudder/steer/capture/row_numbers.h"
+#include "rudder/steer/vectors.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -101,57 +102,51 @@ class ResponseOptionsReader {
     for (const auto& [name, vector] : *object) {
       const std::string at = fmt::format("{}.{}", path, std::string_view(name));
       Probe probe{.name = std::string(name), .vectors = {}, .norms = {}};
-      for (const tap::CapturePoint& point : points_) {
-        RUDDER_TRY(std::vector<float> values, read_vector(vector, point.point, at));
-        const double norm = std::sqrt(dot(values, values));
-        if (norm == 0) return bad("the vector is zero", at);
-        probe.norms.push_back(norm);
-        probe.vectors.push_back(std::move(values));
+      RUDDER_TRY(probe.vectors, read_vectors(vector, at));
+      for (const std::vector<float>& values : probe.vectors) {
+        probe.norms.push_back(std::sqrt(dot(values, values)));
+        if (probe.norms.back() == 0) return bad("the vector is zero", at);
       }
       options_->probes.push_back(std::move(probe));
     }
     return {};
   }
 
-  Result<std::vector<float>> read_vector(const json::value& value, tap::Point point,
-                                         const std::string& path) {
-    const auto width = static_cast<size_t>(geometry_.width(point));
-    if (value.is_string() && lookup_) {
-      RUDDER_TRY(std::vector<float> named, lookup_(std::string_view(value.get_string()), point));
-      if (named.size() == width) return named;
-      return bad(fmt::format("has {} numbers, a row of {}.{} {}", named.size(),
-                             tap::site_name(point.site), point.layer, width),
-                 path);
+  // By point. What is written out is one vector for all points, or one for each.
+  Result<std::vector<std::vector<float>>> read_vectors(const json::value& value,
+                                                       const std::string& path) {
+    Rows rows;
+    if (const json::array* list = value.if_array()) {
+      RUDDER_TRY(rows, read_lists(*list, path));
+    } else if (const json::object* packed = value.if_object()) {
+      RUDDER_TRY(rows, read_packed(*packed, path));
+    } else if (!value.is_string() || !lookup_) {
+      return bad("must be a list of numbers, a packed vector or a registered name", path);
     }
-    const json::array* list = value.if_array();
-    if (list == nullptr) return bad("must be a list of numbers or a registered name", path);
-    if (list->size() != width) {
-      return bad(fmt::format("has {} numbers, a row of {}.{} {}", list->size(),
-                             tap::site_name(point.site), point.layer, width),
-                 path);
+    const auto num_points = static_cast<int64_t>(points_.size());
+    if (!value.is_string() && rows.count != 1 && rows.count != num_points) {
+      return bad(fmt::format("{} vectors for {} points", rows.count, num_points), path);
     }
-    std::vector<float> values(width);
-    for (size_t i = 0; i < width; ++i) {
-      const Result<double> number = read_number((*list)[i]);
-      if (!number) return bad(number.error().message, fmt::format("{}[{}]", path, i));
-      values[i] = static_cast<float>(*number);
+    std::vector<std::vector<float>> vectors;
+    for (int64_t i = 0; i < num_points; ++i) {
+      const tap::Point point = points_[static_cast<size_t>(i)].point;
+      std::vector<float> values;
+      if (value.is_string()) {
+        auto named = lookup_(std::string_view(value.get_string()), point);
+        if (!named) return fail(named.error().code, named.error().message, path);
+        values = std::move(*named);
+      } else {
+        const Row row = rows.row(rows.count == 1 ? 0 : i);
+        values.assign(row.values().begin(), row.values().end());
+      }
+      if (static_cast<int64_t>(values.size()) != geometry_.width(point)) {
+        return bad(fmt::format("has {} numbers, a row of {}.{} {}", values.size(),
+                               tap::site_name(point.site), point.layer, geometry_.width(point)),
+                   path);
+      }
+      vectors.push_back(std::move(values));
     }
-    return values;
-  }
-
-  static Result<double> read_number(const json::value& value) {
-    double number = 0;
-    if (value.is_double()) {
-      number = value.get_double();
-    } else if (value.is_int64()) {
-      number = static_cast<double>(value.get_int64());
-    } else {
-      return fail(ErrorCode::kInvalidArgument, "must be a number");
-    }
-    if (!std::isfinite(static_cast<float>(number))) {
-      return fail(ErrorCode::kInvalidArgument, "does not fit float32");
-    }
-    return number;
+    return vectors;
   }
 
   const std::vector<tap::CapturePoint>& points_;

@@ -166,6 +166,21 @@ TEST_F(ResponseTest, ProbesAndNormsAreNumbers) {
   }
 }
 
+TEST_F(ResponseTest, RowsOfAnAnswerAreProbesAsTheyAre) {
+  start();
+  const ConsumerResult first =
+      capture(R"({"response": {"sites": {"resid_post": [1, 3]}, "positions": [2]}})");
+  const json::value rows = parse_json(first.payload, "payload")->at("rows").at("resid_post");
+  const ConsumerResult second = capture(
+      R"({"response": {"sites": {"resid_post": [1, 3]}, "positions": [2], "measure": "cosine",
+                       "probes": {"itself": )" +
+      json::serialize(rows) + "}}}");
+  ASSERT_EQ(second.status, Status::kOk) << second.error;
+  const json::value probe = parse_json(second.payload, "payload")->at("probes").at("itself");
+  EXPECT_NEAR(probe.at("resid_post.1").as_array()[0].to_number<double>(), 1, 1e-6);
+  EXPECT_NEAR(probe.at("resid_post.3").as_array()[0].to_number<double>(), 1, 1e-6);
+}
+
 TEST_F(ResponseTest, MeansAreOverTheCapturedPositions) {
   start();
   for (const bool stream : {false, true}) {
@@ -245,7 +260,7 @@ TEST_F(ResponseTest, OptionsThatAreWrongAreRefusedByPath) {
   EXPECT_EQ(refused(R"("measure": "angle")"), "capture.response.measure");
   EXPECT_EQ(refused(R"("probes": {})"), "capture.response.probes");
   EXPECT_EQ(refused(R"("probes": {"p": [1, 2]})"), "capture.response.probes.p");
-  EXPECT_EQ(refused(R"("probes": {"p": "unknown"})"), "unknown");
+  EXPECT_EQ(refused(R"("probes": {"p": "unknown"})"), "capture.response.probes.p");
   std::string list = "[1e39";
   for (int i = 1; i < 24; ++i) list += ",1";
   EXPECT_EQ(refused(R"("probes": {"p": )" + list + "]}"), "capture.response.probes.p[0]");

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <random>
 
+#include "rudder/steer/library.h"
+#include "rudder/steer/test_support.h"
 #include "rudder/steer/train/directions.h"
 #include "rudder/steer/train/vector_files.h"
 
@@ -184,6 +186,29 @@ TEST_F(VectorFiles, SafetensorsKeepTheVectorsAndTheCard) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(read->vectors[i].point, card_.vectors[i].point);
     EXPECT_EQ(read->vectors[i].direction.values, card_.vectors[i].direction.values);
+  }
+}
+
+TEST_F(VectorFiles, SteeringLoadsBothFormats) {
+  for (TrainedVector& vector : card_.vectors) vector.direction.values.resize(kTestHidden, 0.25f);
+  Library library(test_model(), nullptr);
+  for (const char* format : {"safetensors", "gguf"}) {
+    const std::string path = (folder_ / "joy.").string() + format;
+    ASSERT_TRUE((std::string(format) == "gguf" ? write_control_vector(card_, path)
+                                               : write_vectors_safetensors(card_, path))
+                    .has_value());
+    const auto module = library.add_file(format, path);
+    ASSERT_TRUE(module.has_value()) << module.error().to_string();
+    const std::vector<OpSpec>& specs = (*module)->config->specs();
+    const size_t first = std::string(format) == "gguf" ? 1 : 0;  // no place for block 0
+    ASSERT_EQ(specs.size(), 3 - first);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const TrainedVector& vector = card_.vectors[i + first];
+      EXPECT_EQ(specs[i].op, OpName::kAdd);
+      EXPECT_EQ(specs[i].point, vector.point);
+      const auto values = specs[i].vector.values();
+      EXPECT_EQ(std::vector<float>(values.begin(), values.end()), vector.direction.values);
+    }
   }
 }
 
