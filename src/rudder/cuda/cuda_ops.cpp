@@ -212,9 +212,8 @@ class CudaOps final : public ops::Ops {
         status_("0"),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
-        attention_(
-            memory_, stream_->handle(), info_.num_sms,
-            {.batch_invariant = settings.batch_invariant, .plain = settings.plain_attention}) {}
+        attention_(memory_, stream_->handle(), info_.num_sms,
+                   {settings.batch_invariant, settings.plain_attention}) {}
 
   cudaStream_t stream() const { return stream_->handle(); }
 

@@ -293,9 +293,10 @@ uint64_t FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slo
   const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
   for (int32_t q = 0; q < work.q_len; ++q) {
     const int32_t position = work.kv_len + q;
-    const int32_t token = work.tokens == step::TokenSource::kCarry
-                              ? slot.carry.value_or(0)
-                              : plan.tokens[static_cast<size_t>(work.token_begin + q)];
+    const int32_t token =
+        work.tokens == step::TokenSource::kCarry
+            ? slot.carry.value_or(0)
+            : plan.tokens[static_cast<size_t>(work.token_begin) + static_cast<size_t>(q)];
     const FakeProgram& program = taps_.program(FakeTaps::tap_row(work, q));
     if (program.writes_latch && position < slot.prompt_len) {
       slot.latch += latch_sample(prefix_hash, token);

@@ -22,7 +22,7 @@ class SchedLoop {
   struct Record {
     sched::NewSequence asked;
     std::vector<int32_t> tokens;
-    std::vector<int64_t> token_us;  // when each came, by the options' clock
+    std::vector<int64_t> token_us;                      // when each came, by the options' clock
     std::map<int32_t, std::vector<uint64_t>> captured;  // by position; the words of its record
     step::RowEnd end = step::RowEnd::kNone;
     int32_t cached_tokens = 0;
