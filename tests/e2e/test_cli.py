@@ -1,5 +1,6 @@
 """The other commands of the binary, as a person runs them."""
 
+import csv
 import json
 
 from conftest import run_rudder
@@ -62,6 +63,23 @@ def test_bench_serve_against_the_server(server, tmp_path):
     assert measured["total_output_tokens"] == 24 * 16
     assert measured["mean_ttft_ms"] > 0 and measured["p99_itl_ms"] > 0
     assert plot.read_text().startswith("<svg")
+
+
+def test_bench_steering_compares_every_mode_with_none(tmp_path):
+    ledger, captures = tmp_path / "ledger.csv", tmp_path / "captures"
+    bench = run_rudder("bench", "steering", "--device", "cpu", "--rounds", "2", "--concurrency", "2", "--output-lens",
+                       "8", "--input-len", "24", "--requests", "4", "--ledger", ledger, "--capture-dir", captures)
+    assert bench.returncode == 0, bench.stderr
+    modes = ["disabled", "enabled_idle", "named_shared", "all_steered_shared", "per_request_n4", "per_request_n16",
+             "per_request_n256", "capture_one_site", "capture_all_layers"]
+    table = {line.split()[0]: line.split() for line in bench.stdout.splitlines() if line.split()}
+    for mode in modes:
+        assert all(float(value) > 0 for value in table[mode][1:5]), table[mode]
+    rows = list(csv.reader(ledger.open()))
+    assert len(rows) == 4 * len(modes) and all(len(row) == 13 for row in rows)
+    assert not any(captures.iterdir())
+    refused = run_rudder("bench", "steering", "--modes", "enabled_idle,sideways")
+    assert refused.returncode == 1 and "sideways" in refused.stderr
 
 
 def test_missing_model_folder_is_named():
