@@ -77,7 +77,7 @@ def test_bench_steering_compares_every_mode_with_none(tmp_path):
         assert all(float(value) > 0 for value in table[mode][1:5]), table[mode]
     rows = list(csv.reader(ledger.open()))
     assert len(rows) == 4 * len(modes) and all(len(row) == 13 for row in rows)
-    assert not any(captures.iterdir())
+    assert not [path for path in captures.rglob("*") if path.is_file()]
     refused = run_rudder("bench", "steering", "--modes", "enabled_idle,sideways")
     assert refused.returncode == 1 and "sideways" in refused.stderr
 
