@@ -16,6 +16,17 @@ namespace {
 
 namespace json = boost::json;
 
+// GCC's unwinder sizes its registers at the first exception that it raises. The server has an
+// unwinder of its own, linked in; an exception that a plugin raises with the system's passes
+// through the server's handlers, which find those sizes unset and abort unless something was thrown
+// before.
+void prime_unwinder() {
+  try {
+    throw 0;
+  } catch (int) {  // NOLINT(bugprone-empty-catch)
+  }
+}
+
 // What a plugin gives as text.
 struct TextOut {
   rudder_capture_out out{&TextOut::set};
@@ -232,6 +243,7 @@ Result<std::shared_ptr<Consumer>> load_plugin(const std::string& text,
   if (file.empty()) {
     return fail(ErrorCode::kInvalidArgument, "needs the option file=PATH", flag.where());
   }
+  prime_unwinder();
   RUDDER_TRY(const rudder_capture_plugin* const table, load_table(file));
   json::object options;
   for (const auto& [key, value] : flag.options()) options[key] = value;
