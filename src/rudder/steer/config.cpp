@@ -1,7 +1,7 @@
 #include "rudder/steer/config.h"
 
 #include <algorithm>
-#include <bit>
+#include <array>
 #include <map>
 #include <span>
 
@@ -13,45 +13,25 @@ namespace {
 // Programs of one config that are kept; prompts of ever new shapes do not make them grow for ever.
 constexpr size_t kMaxKeptPrograms = 64;
 
-// out = the sum of scale * row over `adds`, in fp64, rounded once. Blocks keep the sums in
-// registers or at least in the first cache.
-void sum_scaled(std::span<const LoweredOp* const> adds, std::span<float> out) {
-  constexpr size_t kBlock = 256;
-  std::array<double, kBlock> sums;
-  for (size_t begin = 0; begin < out.size(); begin += kBlock) {
-    const size_t count = std::min(kBlock, out.size() - begin);
-    sums.fill(0);
-    for (const LoweredOp* add : adds) {
-      const float* row = add->v1.values().data() + begin;
-      for (size_t i = 0; i < count; ++i) sums[i] += add->scale * double{row[i]};
-    }
-    for (size_t i = 0; i < count; ++i) out[begin + i] = static_cast<float>(sums[i]);
-  }
-}
-
 bool all_zero(std::span<const float> values) {
-  uint32_t bits = 0;
-  for (const float value : values) bits |= std::bit_cast<uint32_t>(value) << 1;  // not of the sign
-  return bits == 0;
+  return std::ranges::all_of(values, [](float value) { return value == 0; });
 }
 
 // Puts a program together: ops in order, the vectors of all of them one after another.
 class ProgramBuilder {
  public:
-  explicit ProgramBuilder(const tap::Geometry& geometry) : geometry_(geometry) {}
-
   void reserve(size_t floats) { program_.vectors.reserve(floats); }
 
   void add_sum(std::span<const LoweredOp* const> adds) {
     const LoweredOp& first = *adds[0];
     const size_t begin = program_.vectors.size();
-    const std::span<float> out = new_vector(geometry_.width(first.point));
-    if (adds.size() == 1 && first.scale == 1) {
-      std::ranges::copy(first.v1.values(), out.begin());
+    const bool is_row = adds.size() == 1 && first.scale == 1;
+    if (is_row) {
+      append(first.v1.values());
     } else {
-      sum_scaled(adds, out);
+      append_sum(adds);
     }
-    if (all_zero(out)) {
+    if (all_zero(std::span(program_.vectors).subspan(begin))) {
       program_.vectors.resize(begin);
       return;
     }
@@ -72,12 +52,40 @@ class ProgramBuilder {
   tap::Program take() { return std::move(program_); }
 
  private:
-  std::span<float> new_vector(int32_t width) {
-    const size_t begin = program_.vectors.size();
-    const auto length = static_cast<size_t>(width);
+  void append(std::span<const float> values) {
+    program_.vectors.insert(program_.vectors.end(), values.begin(), values.end());
+    pad();
+  }
+
+  // The sum of scale * row over `adds`, in fp64, rounded once. By blocks: the sums stay in the
+  // first cache, and the loops over a whole block have a length that the compiler knows.
+  void append_sum(std::span<const LoweredOp* const> adds) {
+    constexpr size_t kBlock = 256;
+    std::array<double, kBlock> sums;
+    std::array<float, kBlock> rounded;
+    const size_t width = adds[0]->v1.values().size();
+    for (size_t begin = 0; begin < width; begin += kBlock) {
+      const size_t count = std::min(kBlock, width - begin);
+      sums.fill(0);
+      for (const LoweredOp* add : adds) {
+        const float* row = add->v1.values().data() + begin;
+        const double scale = add->scale;
+        if (count == kBlock) {
+          for (size_t i = 0; i < kBlock; ++i) sums[i] += scale * double{row[i]};
+        } else {
+          for (size_t i = 0; i < count; ++i) sums[i] += scale * double{row[i]};
+        }
+      }
+      for (size_t i = 0; i < kBlock; ++i) rounded[i] = static_cast<float>(sums[i]);
+      program_.vectors.insert(program_.vectors.end(), rounded.begin(),
+                              rounded.begin() + static_cast<std::ptrdiff_t>(count));
+    }
+    pad();
+  }
+
+  void pad() {
     constexpr auto kAlign = static_cast<size_t>(tap::kVectorAlign);
-    program_.vectors.resize(begin + (length + kAlign - 1) / kAlign * kAlign);
-    return std::span(program_.vectors).subspan(begin, length);
+    program_.vectors.resize((program_.vectors.size() + kAlign - 1) / kAlign * kAlign);
   }
 
   // A row that several ops share, an axis for all layers, is in the program once.
@@ -86,18 +94,17 @@ class ProgramBuilder {
     const auto [found, is_new] = placed_.try_emplace(row.values().data());
     if (is_new) {
       found->second = static_cast<int32_t>(program_.vectors.size());
-      std::ranges::copy(row.values(), new_vector(row.width).begin());
+      append(row.values());
     }
     return found->second;
   }
 
-  const tap::Geometry& geometry_;
   tap::Program program_;
   std::map<const float*, int32_t> placed_;
 };
 
 tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry, uint64_t active) {
-  ProgramBuilder builder(geometry);
+  ProgramBuilder builder;
   std::vector<const LoweredOp*> chosen;
   size_t floats = 0;  // of the sums, which are most of most programs
   for (const LoweredOp& op : lowered.ops) {
