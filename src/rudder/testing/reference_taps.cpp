@@ -60,7 +60,7 @@ Row run(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& 
     case tap::OpKind::kAddNorm:
       return plus(h, s * norm(h), v1);
     case tap::OpKind::kAddRenorm: {
-      const Row moved = plus(h, s, v1);
+      Row moved = plus(h, s, v1);
       if (norm(moved) == 0) return h;
       if (op.lo > 0 && norm(moved) <= norm(h)) return moved;
       return plus(Row(h.size()), norm(h) / norm(moved), moved);
