@@ -155,7 +155,7 @@ TEST(BlockCacheTest, SaltsAreApart) {
 }
 
 TEST(BlockCacheTest, OnlyBlocksThatARunTouchesAreApart) {
-  constexpr std::array<uint64_t, 3> kA = {1, 2, 0}, kB = {1, 3, 0};
+  constexpr std::array<uint64_t, 2> kA = {1, 2}, kB = {1, 3};
   for (const int32_t bits : {1, 128}) {
     BlockCache cache(options(64, bits));
     Holder plain(&cache, count_up(0, 16));
@@ -205,7 +205,7 @@ TEST(BlockCacheTest, SharingIsEqualityTokenByToken) {
       for (int32_t at = pick(0, 8); at < 17 && pick(0, 2) != 0;) {
         const int32_t end = std::min(17, at + pick(0, 6));
         const auto content = static_cast<uint64_t>(pick(1, 2));
-        runs.push_back({at, end == 17 ? kForEver : end, {content, 0, 0}});
+        runs.push_back({at, end == 17 ? kForEver : end, {content, 0}});
         for (int32_t i = at; i < end; ++i) mine[static_cast<size_t>(i)] = content;
         at = end == 17 ? 17 : end + pick(0, 2);
       }

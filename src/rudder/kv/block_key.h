@@ -23,7 +23,7 @@ struct BlockKey {
 struct ContentRun {
   int32_t begin = 0;
   int32_t end = 0;
-  std::array<uint64_t, 3> content = {};
+  std::array<uint64_t, 2> content = {};
   bool operator==(const ContentRun&) const = default;
 };
 

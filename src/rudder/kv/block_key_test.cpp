@@ -34,13 +34,13 @@ TEST(BlockKeyTest, CoversWhatTheTokensWereComputedUnder) {
   const BlockKey root = hasher.root("salt");
   const Tokens tokens = {1, 2, 3, 4};
   const std::vector<Runs> all = {{},
-                                 {{0, 4, {1, 2, 0}}},
-                                 {{0, 4, {2, 1, 0}}},
-                                 {{0, 4, {1, 2, 7}}},
-                                 {{0, 2, {1, 2, 0}}},
-                                 {{2, 4, {1, 2, 0}}},
-                                 {{0, 2, {1, 2, 0}}, {2, 4, {1, 3, 0}}},
-                                 {{0, 1, {1, 2, 0}}, {2, 4, {1, 3, 0}}}};
+                                 {{0, 4, {1, 2}}},
+                                 {{0, 4, {2, 1}}},
+                                 {{0, 4, {1, 7}}},
+                                 {{0, 2, {1, 2}}},
+                                 {{2, 4, {1, 2}}},
+                                 {{0, 2, {1, 2}}, {2, 4, {1, 3}}},
+                                 {{0, 1, {1, 2}}, {2, 4, {1, 3}}}};
   for (size_t i = 0; i < all.size(); ++i) {
     EXPECT_EQ(child(hasher, root, tokens, all[i]), child(hasher, root, tokens, Runs(all[i])));
     for (size_t j = 0; j < i; ++j) {

@@ -94,8 +94,7 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->sampling = std::move(added.sampling);
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
-  sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
-                           record_elements);
+  sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), record_elements);
   sequence->chain = cache_.make_chain(std::move(added.cache_salt), sequence->taps.content_runs());
   enqueue(*sequence);
   const bool is_new = sequences_.emplace(added.id, std::move(sequence)).second;

@@ -8,12 +8,9 @@
 
 namespace rudder::sched {
 
-TapWork::TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, int32_t prompt_len,
+TapWork::TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease,
                  int64_t record_elements)
-    : taps_(std::move(taps)),
-      lease_(std::move(lease)),
-      prompt_len_(prompt_len),
-      record_elements_(record_elements) {
+    : taps_(std::move(taps)), lease_(std::move(lease)), record_elements_(record_elements) {
   if (taps_ == nullptr) return;
   RUDDER_CHECK(lease_.rows.size() == taps_->segments.size(), "{} rows for {} segments",
                lease_.rows.size(), taps_->segments.size());
@@ -26,16 +23,12 @@ TapWork::TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, 
 std::vector<kv::ContentRun> TapWork::content_runs() const {
   std::vector<kv::ContentRun> runs;
   if (taps_ == nullptr) return runs;
-  // Schedules count from the end of the prompt, and gates on latches open there: such programs do
-  // equal things only after prompts of equal length.
-  const bool is_anchored = taps_->is_scheduled || taps_->needs_whole_prompt;
-  const uint64_t anchor = is_anchored ? static_cast<uint64_t>(prompt_len_) : 0;
   const auto& segments = taps_->segments;
   for (size_t i = 0; i < segments.size(); ++i) {
     if (segments[i].program == nullptr) continue;
     runs.push_back({.begin = segments[i].begin,
                     .end = i + 1 < segments.size() ? segments[i + 1].begin : tap::kNoEnd,
-                    .content = {segments[i].content.low, segments[i].content.high, anchor}});
+                    .content = {segments[i].content.low, segments[i].content.high}});
   }
   return runs;
 }

@@ -23,8 +23,7 @@ class TapWork {
  public:
   TapWork() = default;
   // `taps` may be null. `record_elements` are those of a token's record, 0 without capture.
-  TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, int32_t prompt_len,
-          int64_t record_elements);
+  TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, int64_t record_elements);
 
   // For the keys of its blocks (tap.T5).
   std::vector<kv::ContentRun> content_runs() const;
@@ -48,7 +47,6 @@ class TapWork {
 
   std::shared_ptr<const tap::SequenceTaps> taps_;
   TapLease lease_;
-  int32_t prompt_len_ = 0;
   int64_t record_elements_ = 0;
   int32_t captured_len_ = 0;
 };

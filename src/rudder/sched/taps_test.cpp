@@ -109,12 +109,6 @@ TEST_F(TapsTest, BlocksBeforeTheSteeringAreShared) {
   EXPECT_EQ(cached(test_sequence(10, test_prompt(kPrompt, 1), 40)), 48);
 }
 
-TEST_F(TapsTest, WhatCountsFromThePromptsEndIsSharedAfterEqualPrompts) {
-  EXPECT_EQ(cached(steered(1, 4, {{0, 3}}, 80)), 0);
-  EXPECT_EQ(cached(steered(2, 4, {{0, 3}}, 80)), 64);
-  EXPECT_EQ(cached(steered(3, 4, {{0, 3}}, 81)), 0);
-}
-
 // tap.T6.
 TEST_F(TapsTest, ReuseStopsBeforeTheFirstCapture) {
   EXPECT_EQ(cached(test_sequence(1, test_prompt(kPrompt, 1), 4)), 0);

@@ -132,8 +132,11 @@ class Stress {
 
   void add_segment(sched::NewSequence& sequence, tap::SequenceTaps& taps, int32_t begin,
                    int32_t row) {
+    // What such programs do depends on where the generation begins: so must their keys.
+    const bool counts = row == kScheduledRow || row == kUsesLatchRow;
+    const uint64_t anchor = counts ? sequence.prompt.size() : 0;
     taps.segments.push_back({.begin = begin,
-                             .content = {static_cast<uint64_t>(row), 0},
+                             .content = {static_cast<uint64_t>(row), anchor},
                              .program = programs_[static_cast<size_t>(row)]});
     sequence.tap_lease.rows.push_back(row);
     taps.is_scheduled = taps.is_scheduled || row == kScheduledRow;

@@ -14,8 +14,13 @@ steer::KeyedProgram make_program(uint64_t number, FakeProgramKind kind) {
   return {.key = {number, 1}, .program = fake_program(number, kind)};
 }
 
-void add_segment(tap::SequenceTaps& taps, int32_t begin, const steer::KeyedProgram& keyed) {
-  taps.segments.push_back({.begin = begin, .content = keyed.key, .program = keyed.program});
+// `anchor`: what a program does may depend on where the generation begins; then so must its key.
+void add_segment(tap::SequenceTaps& taps, int32_t begin, const steer::KeyedProgram& keyed,
+                 int32_t anchor = 0) {
+  taps.segments.push_back(
+      {.begin = begin,
+       .content = {keyed.key.low, keyed.key.high + static_cast<uint64_t>(anchor)},
+       .program = keyed.program});
 }
 
 void draw_segments(const SimTaps& taps, int32_t prompt_len, SimRandom& random,
@@ -24,16 +29,20 @@ void draw_segments(const SimTaps& taps, int32_t prompt_len, SimRandom& random,
     out.needs_whole_prompt = true;
     const bool writes_first = prompt_len > 1 && random.one_in(2);
     if (writes_first) add_segment(out, 0, taps.writes_latch);
-    add_segment(out, writes_first ? prompt_len - 1 : 0, taps.uses_latch);
+    add_segment(out, writes_first ? prompt_len - 1 : 0, taps.uses_latch, prompt_len);
     return;
   }
   int32_t begin = 0;
   for (int32_t i = random.in(1, 4); i > 0; --i) {
     const bool none = random.one_in(4);
-    out.is_scheduled = out.is_scheduled || (!none && random.one_in(8));
-    const auto& program =
-        out.is_scheduled ? taps.scheduled : taps.programs[random.next() % taps.programs.size()];
-    add_segment(out, begin, none ? steer::KeyedProgram{} : program);
+    if (none) {
+      add_segment(out, begin, {});
+    } else if (random.one_in(8)) {
+      out.is_scheduled = true;
+      add_segment(out, begin, taps.scheduled, prompt_len);
+    } else {
+      add_segment(out, begin, taps.programs[random.next() % taps.programs.size()]);
+    }
     begin = random.one_in(3) ? std::max(begin + 1, prompt_len) : begin + random.in(1, 16);
   }
 }
