@@ -19,6 +19,7 @@
 #include "rudder/steer/capture/consumers.h"
 #include "rudder/steer/capture/inbox.h"
 #include "rudder/steer/capture/lane.h"
+#include "rudder/steer/capture/slug.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -298,19 +299,21 @@ void ThreadedDispatcher::hand_out(const RowsMessage& message) {
 
 void ThreadedDispatcher::hand_out(OpenRequest& request, const tap::CapturedRows& rows,
                                   std::span<const tap::CapturedToken> tokens) {
-  if (rows.data == nullptr) {
-    request.num_lost += static_cast<int64_t>(tokens.size());
-    lost_tokens_ += tokens.size();
-    return;
-  }
   const size_t item_bytes = tensor::dtype_bytes(rows.dtype);
   const size_t record_bytes = static_cast<size_t>(request.record_elements) * item_bytes;
   auto chunk = std::make_shared<Chunk>();
-  chunk->data = std::make_unique_for_overwrite<std::byte[]>(tokens.size() * record_bytes);
+  if (rows.data != nullptr) {
+    chunk->data = std::make_unique_for_overwrite<std::byte[]>(tokens.size() * record_bytes);
+  }
   for (const tap::CapturedToken& token : tokens) {
     if (token.position < request.next_position) continue;  // run again after a preemption
     if (!contains(request.captured, token.position)) continue;
     request.next_position = token.position + 1;
+    if (rows.data == nullptr) {
+      ++request.num_lost;
+      ++lost_tokens_;
+      continue;
+    }
     std::memcpy(
         chunk->data.get() + chunk->bytes,
         static_cast<const std::byte*>(rows.data) + static_cast<size_t>(token.begin) * item_bytes,
@@ -328,6 +331,7 @@ void ThreadedDispatcher::hand_out(OpenRequest& request, const tap::CapturedRows&
 void ThreadedDispatcher::end(OpenRequest& request, bool cancelled) {
   if (request.deadline_us != 0) return;
   request.deadline_us = now_us() + result_timeout_us_;
+  request.is_cancelled = cancelled;
   deadlines_.emplace_back(request.deadline_us, request.id);
   for (size_t ask = 0; ask < request.seats.size(); ++ask) {
     Lane& lane = lane_of(request, ask);
@@ -414,8 +418,10 @@ void ThreadedDispatcher::close(CaptureId id) {
       ConsumerResult result = outcome(request, i);
       if (result.status == Status::kPending) result.status = Status::kError;  // it never came
       lane_of(request, i).count_result(result.status);
-      if (!request.asked.spec->asks[i].by_operator || result.error.empty()) continue;
-      log_warn("capture {} of {}: {}", result.consumer, request.asked.request_id, result.error);
+      const bool by_operator = request.asked.spec->asks[i].by_operator;
+      if (!by_operator || request.is_cancelled || result.error.empty()) continue;
+      log_warn("capture {} of {}: {}", result.consumer, make_slug(request.asked.request_id),
+               result.error);
     }
   }
   open_requests_ = static_cast<int64_t>(requests_.size());

@@ -146,6 +146,7 @@ TEST_F(DispatcherTest, RowsThatTheExecutorLostMakeThePartialErrorOfTheirRequestA
   const CaptureId lossy = begin(spec, "r1", 2);
   const CaptureId whole = begin(spec, "r2", 2);
   step().add(lossy, 1, *spec, 0, 2).push_lost_to(*dispatcher_);
+  step().add(lossy, 1, *spec, 0, 2).push_lost_to(*dispatcher_);  // again: no other tokens
   step().add(lossy, 1, *spec, 2, 3).add(whole, 2, *spec, 0, 2).push_to(*dispatcher_);
   dispatcher_->end(lossy);
   const CaptureResults partial = inbound_.wait();

@@ -33,7 +33,8 @@ struct OpenRequest {
   int64_t record_elements = 0;
   int32_t next_position = 0;  // rows before it were handed out
   int64_t num_lost = 0;       // tokens that the executor had no room for
-  int64_t deadline_us = 0;    // of its results; 0: it has not ended
+  bool is_cancelled = false;
+  int64_t deadline_us = 0;  // of its results; 0: it has not ended
 
   std::mutex mutex;
   std::vector<std::optional<ConsumerResult>> results;  // by ask

@@ -26,8 +26,9 @@ void CaptureSettings::declare(SettingsTable& table) {
             "Seconds that the engine waits for a consumer that makes no progress, under `block`.");
   table.add("capture-result-timeout", &result_timeout_seconds, 0.01, 3600,
             "Seconds after its last token that a request waits for a consumer's result.");
-  table.add_bytes("capture-max-response-bytes", &max_response_bytes,
-                  "Rows of one request that the consumer `response` holds at most.");
+  table.add_bytes(
+      "capture-max-response-bytes", &max_response_bytes,
+      "What the consumer `response` holds for all open answers together, their text included.");
 }
 
 }  // namespace rudder::steer::capture

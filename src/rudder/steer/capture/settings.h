@@ -19,7 +19,7 @@ struct CaptureSettings {
   int64_t spill_bytes = int64_t{4} << 30;
   double block_timeout_seconds = 2;
   double result_timeout_seconds = 30;
-  int64_t max_response_bytes = int64_t{64} << 20;
+  int64_t max_response_bytes = int64_t{256} << 20;
 
   void declare(SettingsTable& table);
 };
