@@ -29,13 +29,25 @@ constexpr std::array<Tier, 3> kTiers = {
      {"prefill_steering_vectors", "prefill_vectors", Phase::kPrefill},
      {"decode_steering_vectors", "decode_vectors", Phase::kDecode}}};
 
+Result<void> check_size(const std::vector<OpSpec>& ops, const std::string& where) {
+  if (ops.size() <= kMaxSpecs) return {};
+  return invalid_field(fmt::format("more than {} ops, each layer of each op counted", kMaxSpecs),
+                       where);
+}
+
 Result<void> parse_element(const json::value& value, const ParseContext& context,
                            const std::string& path, ParsedSteering& parsed) {
   const json::object* element = value.if_object();
   if (element == nullptr) return invalid_field("an object is needed", path);
-  if (element->contains("op")) return parse_op_element(*element, context, path, parsed.ops);
+  if (element->contains("op")) {
+    RUDDER_TRY_VOID(parse_op_element(*element, context, path, parsed.ops));
+    return check_size(parsed.ops, path);
+  }
   if (element->contains("name")) {
     RUDDER_TRY(NamedRef ref, parse_named(value, context, path));
+    if (parsed.named.size() == kMaxNamed) {
+      return invalid_field(fmt::format("more than {} modules by name", kMaxNamed), path);
+    }
     parsed.named.push_back(std::move(ref));
     return {};
   }
@@ -114,6 +126,10 @@ Result<ParsedSteering> parse_admin_steering(const json::object& body,
 }
 
 Result<void> append_scaled(const NamedRef& ref, std::vector<OpSpec>& ops) {
+  if (ops.size() + ref.config->specs().size() > kMaxSpecs) {
+    return invalid_field(fmt::format("more than {} ops, those of modules counted", kMaxSpecs),
+                         ref.where);
+  }
   for (const OpSpec& op : ref.config->specs()) {
     OpSpec& scaled = ops.emplace_back(op);
     scaled.where = ref.where;

@@ -5,7 +5,7 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
-#include <cstdint>
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <string>
@@ -17,6 +17,11 @@
 #include "rudder/steer/op_spec.h"
 
 namespace rudder::steer {
+
+// Bounds of one request, so that a short body cannot ask for hours or gigabytes.
+inline constexpr size_t kMaxSpecs = 1 << 16;  // ops at points, those of named modules among them
+inline constexpr size_t kMaxNamed = 64;
+inline constexpr size_t kMaxAxes = 64;  // of one ablation
 
 // Where names lead. Implemented by Library over a snapshot of its modules.
 class Names {

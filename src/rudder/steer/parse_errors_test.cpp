@@ -224,5 +224,25 @@ TEST(Parse, WhatIsWrongIsRefusedWithItsPath) {
   }
 }
 
+TEST(Parse, AShortBodyCannotAskForEverything) {
+  const auto refused = [](std::string_view element, size_t count, std::string_view where) {
+    std::string list;
+    for (size_t i = 0; i < count; ++i) list += fmt::format("{}{}", i == 0 ? "" : ",", element);
+    OneName names;
+    names.set("m", *config_of(tier_with(R"({"resid_post": {"1": [1, 2, 3, 4]}})")));
+    const auto parsed = parse(fmt::format(R"({{"steering": [{}]}})", list), names);
+    ASSERT_FALSE(parsed.has_value());
+    EXPECT_EQ(parsed.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(parsed.error().where, where);
+  };
+  refused(R"({"name": "m"})", kMaxNamed + 1, fmt::format("steering[{}]", kMaxNamed));
+  refused(R"({"op": "add", "site": "resid_pre", "layers": "all", "vector": "m"})",
+          kMaxSpecs / 16 + 1, fmt::format("steering[{}]", kMaxSpecs / 16));
+  std::string axes = "[1, 2, 3, 4]";
+  for (size_t i = 0; i < kMaxAxes; ++i) axes += ", [1, 2, 3, 4]";
+  refused(R"({"op": "ablate", "site": "resid_pre", "layers": 1, "vector": [)" + axes + "]}", 1,
+          "steering[0].vector");
+}
+
 }  // namespace
 }  // namespace rudder::steer

@@ -351,6 +351,10 @@ class OpParser {
     RUDDER_TRY(const VectorsAtPoints vectors,
                read_vectors(element_.at("vector"), points_, axes, context_, at("vector")));
     if (axes) {
+      if (vectors.rows.count > static_cast<int64_t>(kMaxAxes)) {
+        return invalid_field(fmt::format("{} axes: at most {}", vectors.rows.count, kMaxAxes),
+                             at("vector"));
+      }
       for (int64_t i = 1; i < vectors.rows.count; ++i) {
         spec_.more_axes.push_back(vectors.rows.row(i));
       }
