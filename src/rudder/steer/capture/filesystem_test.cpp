@@ -320,6 +320,31 @@ TEST_F(FilesystemTest, ShardsHoldRowsOfManyRequests) {
   EXPECT_EQ(found, kRequests);
 }
 
+TEST_F(FilesystemTest, ManyTagsDoNotKeepManyShardsOpen) {
+  start(",shard_age_ms=60000,writer_threads=1,fsync=false");
+  std::vector<CaptureId> ids;
+  for (int tag = 0; tag < 40; ++tag) {
+    const auto spec =
+        make_spec(*dispatcher_,
+                  R"({"filesystem": {"sites": {"resid_post": [0]}, "layout": "shards", "tag": "t)" +
+                      std::to_string(tag) + R"("}})");
+    ids.push_back(dispatcher_->begin({.spec = spec,
+                                      .request_id = "r",
+                                      .choice = 0,
+                                      .prompt_len = 1,
+                                      .stream = false,
+                                      .wait = true,
+                                      .on_results = inbound_.results(),
+                                      .on_event = {}}));
+    FakeStep(geometry_).add(ids.back(), 1, *spec, 0, 1).push_to(*dispatcher_);
+    dispatcher_->end(ids.back());
+  }
+  for (int tag = 0; tag < 40 - 16; ++tag) EXPECT_EQ(inbound_.wait()[0].status, Status::kOk);
+  EXPECT_EQ(folder_.files().size(), 24u);
+  dispatcher_.reset();
+  EXPECT_EQ(folder_.files().size(), 40u);
+}
+
 TEST_F(FilesystemTest, AShardThatIsOldIsPublished) {
   start(",shard_age_ms=20");
   const ConsumerResult result = capture(

@@ -14,6 +14,8 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxProbes = 256;
+// Of all probes at all points: a name is short, what it stands for is not.
+constexpr int64_t kMaxProbeNumbers = int64_t{1} << 22;
 
 tl::unexpected<Error> bad(std::string message, const std::string& path) {
   return fail(ErrorCode::kInvalidArgument, std::move(message), path);
@@ -98,6 +100,14 @@ class ResponseOptionsReader {
     }
     if (object->size() > kMaxProbes) {
       return bad(fmt::format("{} probes, the limit is {}", object->size(), kMaxProbes), path);
+    }
+    int64_t num_numbers = 0;
+    for (const tap::CapturePoint& point : points_) num_numbers += geometry_.width(point.point);
+    num_numbers *= static_cast<int64_t>(object->size());
+    if (num_numbers > kMaxProbeNumbers) {
+      return bad(fmt::format("{} numbers at all points together, the limit is {}", num_numbers,
+                             kMaxProbeNumbers),
+                 path);
     }
     for (const auto& [name, vector] : *object) {
       const std::string at = fmt::format("{}.{}", path, std::string_view(name));

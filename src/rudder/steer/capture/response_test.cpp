@@ -269,6 +269,29 @@ TEST_F(ResponseTest, OptionsThatAreWrongAreRefusedByPath) {
   EXPECT_EQ(refused(R"("probes": {"p": )" + zeros + "]}"), "capture.response.probes.p");
 }
 
+TEST_F(ResponseTest, AShortBodyDoesNotAskForManyNumbers) {
+  tap::Geometry wide = geometry_;
+  wide.hidden = 16384;
+  auto made = Dispatcher::create(
+      {wide,
+       small_limits(),
+       [](std::string_view, tap::Point) { return std::vector<float>(16384, 1.0f); },
+       {}},
+      {});
+  ASSERT_TRUE(made.has_value());
+  json::object probes;
+  for (int i = 0; i < 256; ++i) probes["p" + std::to_string(i)] = "name";
+  const auto field = [&](json::array layers) {
+    return json::value{{"response", {{"sites", {{"resid_post", layers}}}, {"probes", probes}}}};
+  };
+  const json::value one = field({0});
+  EXPECT_TRUE((*made)->spec(&one).has_value());
+  const json::value two = field({0, 1});
+  const auto refused = (*made)->spec(&two);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().where, "capture.response.probes");
+}
+
 TEST_F(ResponseTest, LogLinesSayWhatTheRowsWere) {
   start();
   const ConsumerResult rows = capture(

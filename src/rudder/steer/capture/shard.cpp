@@ -14,6 +14,7 @@ namespace rudder::steer::capture {
 namespace {
 
 constexpr int64_t kMaxReserve = int64_t{1} << 30;
+constexpr size_t kMaxOpen = 16;  // tags are the clients' choice
 
 // Names of files sort by the start of the process that wrote them.
 std::string file_prefix(int writer) {
@@ -37,6 +38,7 @@ bool ShardSet::add(const std::string& tag, const std::shared_ptr<ShardClient>& c
     publish(tag, full->second);
     open_.erase(full);
   }
+  if (!open_.contains(tag) && open_.size() >= kMaxOpen) publish_oldest();
   Shard& shard = open_[tag];
   if (shard.tensors.empty()) {
     shard.due_us = SteadyClock().now_us() + bounds_.max_age_us;
@@ -64,6 +66,13 @@ bool ShardSet::add(const std::string& tag, const std::shared_ptr<ShardClient>& c
   const auto positions = std::as_bytes(std::span(block.positions));
   shard.data.insert(shard.data.end(), positions.begin(), positions.end());
   return is_new;
+}
+
+void ShardSet::publish_oldest() {
+  const auto oldest =
+      std::ranges::min_element(open_, {}, [](const auto& shard) { return shard.second.due_us; });
+  publish(oldest->first, oldest->second);
+  open_.erase(oldest);
 }
 
 std::optional<int64_t> ShardSet::next_due_us() const {

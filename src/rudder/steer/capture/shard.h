@@ -67,6 +67,7 @@ class ShardSet {
 
   Result<std::string> write(const std::string& tag, Shard& shard);
   void publish(const std::string& tag, Shard& shard);
+  void publish_oldest();
 
   const std::shared_ptr<Store> store_;
   const ShardBounds bounds_;
