@@ -3,11 +3,16 @@
 
 A fault of a kernel spoils every later test of its process, so after one what did not pass is run again,
 one test a process. Standard library only; needs a driver and the binaries, no build tree:
-    tools/gpu_tests.py [--filter REGEX] [--timeout SECONDS] BINARY..."""
+    tools/gpu_tests.py [--filter REGEX] [--timeout SECONDS] BINARY...
+    tools/gpu_tests.py --sanitizer BINARY...
+The second runs the tests of small shapes, which launch every kernel of ours, under each tool of
+compute-sanitizer (memcheck, racecheck, initcheck, synccheck), several at a time."""
 
 import argparse
 import collections
+import concurrent.futures
 import ctypes
+import os
 import pathlib
 import re
 import subprocess
@@ -22,6 +27,20 @@ SKIPPED = re.compile(r"^\[  SKIPPED \] (\S+)", re.M)
 MAX_ALONE = 30  # tests of a suite that are run again
 
 Row = collections.namedtuple("Row", "binary suite tests failed seconds")
+
+# Tests of a binary that are quick enough to be run a hundred times slower.
+SMALL_TESTS = {
+    "ops_conformance_cuda_test": "*",
+    # Without those that want much memory, or more than there is.
+    "cuda_device_test": "OpsDevice.*:Fp8OpsDevice.*:AttentionDevice.*-OpsDevice.M*:OpsDevice.UploadConverts",
+}
+# racecheck gives up where a kernel of the library runs, and does not follow what the blocks of a cluster
+# tell each other.
+RACECHECK_LEAVES_OUT = "*Taps*:*Linear*:*Logits*:*ThreadsDoNot*:OpsDevice.AGraph*:Fp8OpsDevice.*"
+TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
+TOOL_AT_ONCE = 4  # a GPU takes them in turns, the host's part runs side by side
+SUMMARY = re.compile(r"SUMMARY: (\d+) (?:error|hazard)")
+Checked = collections.namedtuple("Checked", "tool binary tests failed findings seconds output")
 
 
 def gpu_count():
@@ -92,18 +111,63 @@ def run_suite(binary, suite, names, timeout):
     return Row(pathlib.Path(binary).name, suite, len(names), len(failed), time.monotonic() - start)
 
 
+def check(tool, binary, timeout):
+    """One binary's small tests under one tool."""
+    start = time.monotonic()
+    tests = SMALL_TESTS[pathlib.Path(binary).name]
+    if tool == "racecheck":
+        tests += (":" if "-" in tests else "-") + RACECHECK_LEAVES_OUT
+    # Not the library's kernels; and one kernel at a time: the tools lose track of those that overlap.
+    command = ["compute-sanitizer", "--tool", tool, "--kernel-name", "kernel_substring=rudder",
+               "--print-limit", "20", binary, "--gtest_brief=0", "--gtest_filter=" + tests]
+    environment = dict(os.environ, CUDA_LAUNCH_BLOCKING="1")
+    try:
+        done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=timeout, text=True, errors="replace")
+        output = done.stdout
+    except subprocess.TimeoutExpired as late:
+        output = (late.stdout or b"").decode(errors="replace") + f"\nno end in {timeout} s\n"
+    started = set(re.findall(r"^\[ RUN      \] (\S+)", output, re.M))
+    fine = set(PASSED.findall(output)) | set(SKIPPED.findall(output))
+    summary = SUMMARY.findall(output)
+    findings = sum(map(int, summary)) if summary else -1
+    return Checked(tool, pathlib.Path(binary).name, len(started), len(started - fine), findings,
+                   time.monotonic() - start, output)
+
+
+def sanitize(binaries, timeout):
+    jobs = [(tool, binary, timeout) for binary in binaries for tool in TOOLS
+            if pathlib.Path(binary).name in SMALL_TESTS]
+    with concurrent.futures.ThreadPoolExecutor(TOOL_AT_ONCE) as pool:
+        rows = list(pool.map(lambda job: check(*job), jobs))
+    for row in rows:
+        if row.findings != 0 or row.failed or not row.tests:
+            print(f"--- {row.tool} {row.binary}")
+            print(without_passes(row.output), flush=True)
+    print(f"\n{'tool':<10} {'binary':<26} {'tests':>6} {'failed':>7} {'findings':>9} {'seconds':>8}")
+    for row in rows:
+        findings = row.findings if row.findings >= 0 else "no end"
+        print(f"{row.tool:<10} {row.binary:<26} {row.tests:>6} {row.failed:>7} {findings:>9} {row.seconds:>8.1f}")
+    good = all(row.findings == 0 and not row.failed and row.tests for row in rows)
+    print("nothing found" if good else "SOMETHING IS FOUND, OR DID NOT END")
+    return 0 if good else 1
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--filter", default="", help="only suites that this regular expression finds")
     parser.add_argument("--timeout", type=float, default=120, help="seconds of one process")
+    parser.add_argument("--sanitizer", action="store_true", help="small tests under compute-sanitizer")
     parser.add_argument("binaries", nargs="+")
     arguments = parser.parse_args()
     if gpu_count() == 0:
         print("there is no GPU here: the tests labelled gpu were not run")
         return 1
     rows = []
-    for binary in arguments.binaries:
-        binary = str(pathlib.Path(binary).resolve())
+    binaries = [str(pathlib.Path(binary).resolve()) for binary in arguments.binaries]
+    if arguments.sanitizer:
+        return sanitize(binaries, max(arguments.timeout, 300))
+    for binary in binaries:
         for suite, names in list_tests(binary).items():
             if re.search(arguments.filter, suite):
                 rows.append(run_suite(binary, suite, names, arguments.timeout))

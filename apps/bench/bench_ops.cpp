@@ -26,6 +26,7 @@ struct OpsBenchFlags {
   int32_t layers = 0;
   int32_t context = 512;
   int32_t repeats = 5;
+  bool markdown = false;
 
   void declare(SettingsTable& table) {
     table.section("bench ops");
@@ -35,6 +36,7 @@ struct OpsBenchFlags {
     table.add("layers", &layers, 0, 1024, "Layers; 0 is as many as the shape has.");
     table.add("context", &context, 0, 1 << 20, "Tokens that decoding sequences have before them.");
     table.add("repeats", &repeats, 1, 10000, "Of each step; on a CPU the fastest counts.");
+    table.add("markdown", &markdown, "A table for documents; of a GPU.");
     exec.declare(table);
   }
 };
@@ -88,7 +90,7 @@ Result<std::string> bench_cuda(const OpsBenchFlags& flags) {
   }
   args.repeats = flags.repeats;
   RUDDER_TRY(const cuda::OpsBenchReport report, cuda::bench_ops(args));
-  return cuda::to_table(report);
+  return flags.markdown ? cuda::to_markdown(report) : cuda::to_table(report);
 }
 #else
 Result<std::string> bench_cuda(const OpsBenchFlags& /*flags*/) {

@@ -1,6 +1,7 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [mma]: one of the two only; `mma` leaves the wgmma kernel out.
+// attention_bench [check] [bench] [decode] [prefill] [mma]: checks or timings only, of timings one
+// kind only; `mma` leaves the wgmma kernel out.
 // Exit status 1 when a check fails, 3 when a kernel hangs.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -308,7 +309,9 @@ AttentionParams prepare(const Device& d, Case& c) {
     batch.table_row.push_back(batch.seqs() - s);
     const int32_t q_len = batch.q_begin[s + 1] - batch.q_begin[s];
     const int32_t position = batch.kv_len[s] - q_len;
-    const int32_t first = config.window > 0 ? std::max(0, position - config.window + 1) : 0;
+    // With whole_sequences tiles of keys begin where they always do, also in front of the window.
+    const bool skips = config.window > 0 && !config.whole_sequences;
+    const int32_t first = skips ? std::max(0, position - config.window + 1) : 0;
     for (int32_t b = 0; b * 16 < batch.kv_len[s]; ++b) {
       const int32_t id = ids[next++];
       if (b < first / 16) continue;
@@ -374,12 +377,13 @@ struct Verdict {
 void check(const Device& d, Case& c, Verdict& verdict) {
   snprintf(g_now, sizeof g_now, "%s", c.text().c_str());
   alarm(20);
-  const AttentionParams p = prepare(d, c);
+  AttentionParams p = prepare(d, c);
   const int64_t width = int64_t{c.config.num_heads} * c.config.head_dim;
   const int64_t count = width * c.batch.tokens();
   must(launch_attention_plan(plan_of(d, c.config, c.batch), d.stream), "plan");
   const std::vector<uint16_t> out = run_once(d, p, count);
   // A second layer under the same plan.
+  p.reads_ahead = true;
   verdict.same_twice &= run_once(d, p, count) == out;
   Plain plain{p, d.cache, d.q_begin, d.kv_len, d.table_row, d.seq_of, d.expected};
   plain_attention<<<dim3(c.batch.tokens(), c.config.num_heads), 128, 4096 * 4>>>(plain);
@@ -585,6 +589,7 @@ double time_layers(const Device& d, const Timed& t, int launches) {
   return time_graph(d, launches, [&](int i) {
     AttentionParams p = t.p;
     p.block_table = d.tables + i % t.rotation * t.table_words;
+    p.reads_ahead = i > 0;
     must(launch_attention(p, d.stream), "attention");
   });
 }
@@ -680,10 +685,14 @@ void bench_prefill(const Device& d, std::string& table) {
 int main(int argc, char** argv) {
   bool checks = true;
   bool timings = true;
+  bool decode = true;
+  bool prefill = true;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "check") timings = false;
     if (word == "bench") checks = false;
+    if (word == "decode") prefill = false;
+    if (word == "prefill") decode = false;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
   }
   signal(SIGALRM, on_alarm);
@@ -696,8 +705,8 @@ int main(int argc, char** argv) {
     fill_bf16<<<1024, 256>>>(device.q, int64_t{kMaxTokens} * 32 * 128, 9, 1.0f);
     must(cudaDeviceSynchronize(), "fill");
     std::string table;
-    bench_decode(device, table);
-    bench_prefill(device, table);
+    if (decode) bench_decode(device, table);
+    if (prefill) bench_prefill(device, table);
     fputs(table.c_str(), stdout);
   }
   if (checks) printf("checks: %s\n", good ? "ALL PASS" : "SOME FAIL");

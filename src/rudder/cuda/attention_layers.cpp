@@ -124,6 +124,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   RUDDER_TRY_VOID(make_room(kind, bounds.num_seqs, bounds.num_tokens));
   RUDDER_TRY(const KvTensorMap* const map, tensor_map(args.kv, kind));
   Plan& plan = plans_[kind];
+  const bool plan_is_older = plan.is_current;  // than the kernel in front
   if (!plan.is_current) {
     AttentionPlanParams params;
     params.config = config_of(kind);
@@ -148,6 +149,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.q = args.q.data;
   params.out = args.out.data;
   params.workspace = plan.workspace;
+  params.reads_ahead = plan_is_older;
   RUDDER_CUDA_TRY(launch_attention(params, stream_), "attention", kind.to_string());
   return {};
 }

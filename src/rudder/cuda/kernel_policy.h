@@ -26,7 +26,7 @@ struct PolicyIdentity {
   bool operator==(const PolicyIdentity&) const = default;
 };
 // Raised when our own kernels of products change.
-constexpr int kOwnKernelsVersion = 3;
+constexpr int kOwnKernelsVersion = 4;
 
 struct PolicyKey {
   int64_t out = 0;
@@ -51,7 +51,7 @@ enum class ProductKernel : uint8_t {
 struct PolicyEntry {
   ProductKernel kernel = ProductKernel::kUnit;
   std::array<uint64_t, 8> algorithm = {};  // the library's; of kGemv its variant, then zeros
-  double microseconds = 0;                 // as measured; 0: not measured
+  double microseconds = 0;                 // with a small kernel after it; 0: not measured
 };
 
 // The smallest bucket that holds so many tokens: a power of two.

@@ -272,6 +272,43 @@ TEST_F(LinearDevice, FewTokensGiveTheSameBitsInAnyCompany) {
   }
 }
 
+// So does every way to stream it.
+TEST_F(LinearDevice, EveryVariantGivesTheSameBits) {
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    start_with(dtype);
+    for (const auto& [in, out] : std::vector<std::pair<int64_t, int64_t>>{
+             {16, 16}, {1008, 304}, {3584, 4608}, {18944, 112}}) {
+      for (const int64_t tokens : {1, 8, 13, 16}) {
+        const Case c{out, in, dtype, DType::kBF16, tokens == 8};
+        const Operands o = make(c, tokens);
+        const CudaWeight& stored = cuda_weight(o.weight);
+        std::vector<uint8_t> want;
+        for (int32_t variant = 0; variant < gemv_variants(tokens); ++variant) {
+          const View y = poisoned({tokens, out});
+          bytes_of(y);
+          GemvParams params;
+          params.weight = stored.weight.data;
+          params.x = o.x.data;
+          params.x_scale = static_cast<const float*>(o.x_scale.data);
+          params.w_scale = static_cast<const float*>(stored.scale.data);
+          params.bias = stored.bias.data;
+          params.y = y.data;
+          params.out = out;
+          params.in = in;
+          params.tokens = static_cast<int32_t>(tokens);
+          params.is_fp8 = dtype == DType::kF8E4M3;
+          params.variant = variant;
+          ASSERT_EQ(launch_gemv(params, nullptr), cudaSuccess);
+          ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+          const std::vector<uint8_t> got = bytes_of(y);
+          if (variant == 0) want = got;
+          EXPECT_EQ(got, want) << variant << " for " << tokens << " tokens of " << c.to_string();
+        }
+      }
+    }
+  }
+}
+
 // Each algorithm that the library proposes, not only its first.
 TEST_F(LinearDevice, EveryCandidate) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {

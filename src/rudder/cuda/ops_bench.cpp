@@ -449,32 +449,4 @@ Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args) {
   return report;
 }
 
-std::string to_table(const OpsBenchReport& report) {
-  std::string out = fmt::format(
-      "{}; weights {:.2f} GB; as measured: read {:.2f} TB/s, copy {:.2f} TB/s, products {:.0f} "
-      "TFLOP/s bf16, {:.0f} fp8\n",
-      report.backend, as_double(report.weight_bytes) * 1e-9,
-      report.ceilings.read_bytes_per_second * 1e-12, report.ceilings.copy_bytes_per_second * 1e-12,
-      report.ceilings.bf16_flops * 1e-12, report.ceilings.fp8_flops * 1e-12);
-  bool is_first = true;
-  for (const OpsBenchRow& row : report.rows) {
-    if (is_first) {
-      out +=
-          fmt::format("\n{} x {} tokens after {}\n{:<16}{:>8}{:>10}{:>10}{:>10}{:>9}{:>9}{:>8}\n",
-                      row.step.num_seqs, row.step.q_len, row.step.context, "op", "calls", "us",
-                      "us/call", "MB", "GB/s", "TFLOP/s", "floor");
-    }
-    is_first = row.op == "step";
-    out += fmt::format("{:<16}{:>8}{:>10.1f}{:>10.2f}{:>10.1f}{:>9.0f}{:>9.1f}{:>7.0f}%\n", row.op,
-                       row.calls, row.seconds * 1e6, row.seconds * 1e6 / as_double(row.calls),
-                       row.bytes * 1e-6, row.bytes / row.seconds * 1e-9,
-                       row.flops / row.seconds * 1e-12, 100 * row.floor_seconds / row.seconds);
-    if (is_first) {
-      out += fmt::format("{:<16}{:>18.0f} tokens/s\n", "",
-                         as_double(row.step.num_seqs * row.step.q_len) / row.seconds);
-    }
-  }
-  return out;
-}
-
 }  // namespace rudder::cuda

@@ -62,7 +62,8 @@ struct OpsBenchReport {
 
 Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args);
 
-// The report as a table for people.
+// The report as a table for people, and as one for documents: an op a row, a kind of step a column.
 std::string to_table(const OpsBenchReport& report);
+std::string to_markdown(const OpsBenchReport& report);
 
 }  // namespace rudder::cuda

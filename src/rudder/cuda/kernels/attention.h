@@ -100,6 +100,10 @@ struct AttentionParams {
   const void* q = nullptr;  // [T, num_heads * head_dim] bf16, 16-byte aligned
   void* out = nullptr;      // [T, num_heads * head_dim] bf16, 16-byte aligned
   AttentionWorkspace workspace;
+  // The kernel in front of this one is none that writes the plan, the block table or KV of tokens
+  // that are not the step's: they may be read before it has ended (launch.h: all kernels in front
+  // of that one have).
+  bool reads_ahead = false;
 };
 
 // Is a sequence with q_len new tokens a split one?

@@ -19,6 +19,7 @@ constexpr int kThreads = kWarps * 32;
 constexpr int kMergeRows = 8;  // of a pass
 constexpr int kLeastSoloPages = 1;
 constexpr int kMostSoloPages = 16;
+constexpr int kSoloWarps = 2;  // with work, so that short segments stay whole
 
 constexpr int stages_of(int head_dim, KvType type) {
   if (type == KvType::kFp8E4m3) return head_dim == 256 ? 2 : 5;
@@ -55,7 +56,7 @@ class Cursor {
         first_(range.page),
         kv_head_(static_cast<int16_t>(range.kv_head)),
         row_tile_(static_cast<int8_t>(range.row_tile)) {
-    const int32_t pages = max(kLeastSoloPages, min(kMostSoloPages, left_ / kWarps));
+    const int32_t pages = max(kLeastSoloPages, min(kMostSoloPages, left_ / kSoloWarps));
     solo_pages_ = static_cast<int8_t>(config.whole_sequences ? kLeastSoloPages : pages);
   }
 
@@ -91,7 +92,7 @@ class Cursor {
   int16_t kv_head_;
   int8_t row_tile_;
   // Short segments go to one warp each: those of a page, and others if the range has one for every
-  // warp. Where rows must not depend on their company, by the segment alone.
+  // second warp. Where rows must not depend on their company, by the segment alone.
   int8_t solo_pages_;
   int32_t solos_ = 0;
 };
@@ -126,15 +127,24 @@ class SplitWarp {
         shared_(shared),
         range_(range),
         warp_(static_cast<int32_t>(threadIdx.x / 32)),
-        lane_(static_cast<int32_t>(threadIdx.x % 32)) {}
-
-  __device__ void run() {
+        lane_(static_cast<int32_t>(threadIdx.x % 32)) {
     if (lane_ == 0) {
       shared_.ahead[warp_] = Cursor(range_, p_.config);
       shared_.here[warp_] = Cursor(range_, p_.config);
     }
     __syncwarp();
-    for (int i = 0; i < Shared::kStages; ++i) send(i);
+  }
+
+  // Sends for the warp's first pages; with `only_old` up to the first that this step writes to.
+  __device__ void start(bool only_old) {
+    for (; started_ < Shared::kStages; ++started_) {
+      if (only_old && (!find_page() || sent_ >= old_)) break;
+      send(started_);
+    }
+  }
+
+  __device__ void run() {
+    start(false);
     Part part;
     while (step(shared_.here[warp_], part)) {
       if (lane_ == 0) shared_.part[warp_] = part;
@@ -155,19 +165,26 @@ class SplitWarp {
     return found;
   }
 
-  // Sends the warp's next page, whichever part has it, to a stage that nobody reads any more.
-  __device__ void send(int32_t stage) {
+  // The part that has the warp's next page. False: there is none.
+  __device__ bool find_page() {
     while (sent_ == to_send_) {
       Part part;
-      if (!step(shared_.ahead[warp_], part)) return;
+      if (!step(shared_.ahead[warp_], part)) return false;
       const SplitSeq& seq = shared_.ahead[warp_].seq();
-      pages_ =
-          p_.block_table + seq.table_row * p_.max_blocks + seq.first_page + part.first_of(warp_);
+      const int32_t first = seq.first_page + part.first_of(warp_);
+      pages_ = p_.block_table + seq.table_row * p_.max_blocks + first;
       stride_ = part.stride();
       to_send_ = part.pages_of(warp_);
       kv_head_ = part.kv_head;
       sent_ = 0;
+      old_ = ceil_div((seq.kv_len - seq.q_len) / kPageTokens - first, stride_);
     }
+    return true;
+  }
+
+  // Sends the warp's next page, whichever part has it, to a stage that nobody reads any more.
+  __device__ void send(int32_t stage) {
+    if (!find_page()) return;
     if (sent_ % 32 == 0) {
       const int32_t mine = sent_ + lane_;
       ids_ = mine < to_send_ ? pages_[mine * stride_] : 0;
@@ -490,6 +507,9 @@ class SplitWarp {
   int32_t to_send_ = 0;
   int32_t kv_head_ = 0;
   int32_t ids_ = 0;  // lane i has the block of page sent_ / 32 * 32 + i
+  // At the start: stages that are sent for; pages of the part that this step does not write to.
+  int32_t started_ = 0;
+  int32_t old_ = 0;
 };
 
 // Rows of padding.
@@ -519,12 +539,18 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
     barrier_init_fence();
   }
   __syncthreads();
-  dependency_wait();
-  dependency_trigger();
+  if (!p.reads_ahead) dependency_wait();
   WorkspaceView work;
   view_workspace(p.workspace, &work);
   const WorkerRange& range = work.workers[blockIdx.x];
-  if (range.begin < range.end) SplitWarp<kHeadDim, kType>(p, work, shared, range).run();
+  const bool has_work = range.begin < range.end;
+  SplitWarp<kHeadDim, kType> warp(p, work, shared, range);
+  if (p.reads_ahead) {
+    if (has_work) warp.start(true);
+    dependency_wait();
+  }
+  dependency_trigger();
+  if (has_work) warp.run();
   write_zeros<kHeadDim>(p, work, range.num_empty);
 }
 
