@@ -1,5 +1,7 @@
 #include "rudder/server/exchange.h"
 
+#include <algorithm>
+
 #include "rudder/base/check.h"
 
 namespace rudder::server {
@@ -23,7 +25,8 @@ void Exchange::begin_stream(HttpResponse head) {
 
 bool Exchange::commit() {
   if (abandoned_) return false;
-  if (output_.size() > pending_limit_) too_slow_ = true;
+  const size_t captured = std::min(captured_, limits_.captured);
+  if (output_.size() > limits_.output + captured) too_slow_ = true;
   wake();
   return !too_slow_;
 }

@@ -45,10 +45,16 @@ struct HeldBody {
   std::unique_ptr<BodyCharge> charge;
 };
 
+// Bytes of a stream that the client may leave unread.
+struct PendingLimits {
+  size_t output = 0;
+  size_t captured = 0;  // captured values among them, on top
+};
+
 class Exchange {
  public:
-  Exchange(HttpRequest http_request, std::shared_ptr<IoThread> thread, size_t pending_limit)
-      : request(std::move(http_request)), io(std::move(thread)), pending_limit_(pending_limit) {}
+  Exchange(HttpRequest http_request, std::shared_ptr<IoThread> thread, const PendingLimits& limits)
+      : request(std::move(http_request)), io(std::move(thread)), limits_(limits) {}
 
   HttpRequest request;  // without its body
   HeldBody body;
@@ -65,6 +71,9 @@ class Exchange {
   // Where the bytes of a stream are appended; commit hands them on. False: the reader is too slow,
   // the request is about to be abandoned.
   std::string& output() { return output_; }
+  // So many of the bytes appended last are captured values: a step may have many of them, which
+  // are bounded apart.
+  void count_captured(size_t bytes) { captured_ += bytes; }
   bool commit();
   void end_stream();
   // Called once if the client goes away before the answer is complete, or reads too slowly.
@@ -78,6 +87,10 @@ class Exchange {
   bool complete() const { return complete_; }
   bool too_slow() const { return too_slow_; }
   HttpResponse& head() { return head_; }
+  void output_taken() {
+    output_.clear();
+    captured_ = 0;
+  }
   void abandon();
 
  private:
@@ -85,7 +98,8 @@ class Exchange {
     if (wake_) wake_();
   }
 
-  const size_t pending_limit_;
+  const PendingLimits limits_;
+  size_t captured_ = 0;  // bytes of `output_`
   HttpResponse head_;
   std::string output_;
   std::function<void()> wake_;

@@ -98,7 +98,9 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
     exchange_->begin_stream(head());
   }
   for (const steer::capture::CaptureEvent& captured : event.captures) {
+    const size_t before = exchange_->output().size();
     format_->append_capture_event(exchange_->output(), index, captured);
+    exchange_->count_captured(exchange_->output().size() - before);
     dirty_ = true;
   }
   if (!event.captures.empty() && event.tokens.empty() && !event.finish) return;

@@ -219,8 +219,10 @@ Task<bool> HttpSession::read_request() {
 
 // The header is complete: decides whether the body is wanted.
 HttpSession::HeaderVerdict HttpSession::on_header() {
-  exchange_ = std::make_shared<Exchange>(std::move(parser_.request()), io_,
-                                         static_cast<size_t>(context_.settings.max_pending_output));
+  exchange_ = std::make_shared<Exchange>(
+      std::move(parser_.request()), io_,
+      PendingLimits{.output = static_cast<size_t>(context_.settings.max_pending_output),
+                    .captured = static_cast<size_t>(context_.settings.max_pending_captures)});
   exchange_->received_us = context_.clock.now_us();
   exchange_->request_id = make_request_id(exchange_->request.field("x-request-id"));
   early_answer_ = judge_header(context_, *exchange_);
@@ -243,7 +245,7 @@ bool HttpSession::charge_body() {
 Task<bool> HttpSession::refuse(HttpResponse response) {
   expired_ = false;
   if (!exchange_) {
-    exchange_ = std::make_shared<Exchange>(std::move(parser_.request()), io_, 0);
+    exchange_ = std::make_shared<Exchange>(std::move(parser_.request()), io_, PendingLimits{});
     exchange_->request_id = make_request_id(exchange_->request.field("x-request-id"));
   }
   exchange_->respond(std::move(response));
@@ -302,7 +304,7 @@ Task<HttpSession::Ended> HttpSession::answer() {
       } else {
         output_ += exchange.output();
       }
-      exchange.output().clear();
+      exchange.output_taken();
     }
     if (head_sent && exchange.complete() && !tail_sent) {
       tail_sent = true;

@@ -25,6 +25,7 @@ struct ServerSettings {
   int64_t max_request_body = int64_t{16} << 20;    // bytes, after transfer decoding: past it 413
   int64_t max_buffered_bodies = int64_t{1} << 30;  // bytes of all bodies held at once: past it 503
   int64_t max_pending_output = int64_t{1} << 20;  // bytes a slow reader may leave unread: cancelled
+  int64_t max_pending_captures = int64_t{64} << 20;  // the same, of captured values, on top
   int32_t max_connections = 16384;
   int32_t max_prompts = 1024;      // prompts of one completions request
   double header_timeout = 20;      // seconds for a whole header to arrive

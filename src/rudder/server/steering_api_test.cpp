@@ -371,6 +371,27 @@ TEST(SteeringKey, IsNotToldByServerInfo) {
   EXPECT_EQ(answer.body.find("s3cret"), std::string::npos);
 }
 
+// Rows of a long prompt come in one step: more at once than a reader may leave unread.
+TEST(SteeringStream, CapturedRowsMayBeMoreThanABufferAtOnce) {
+  constexpr size_t kRow = size_t{256} << 10, kRows = 24;
+  ServerSettings settings;
+  settings.max_pending_output = 1 << 20;
+  TestServer test(
+      [](const engine::RequestDraft&) {
+        Script script = say({"a", "b"});
+        for (size_t i = 0; i < kRows; ++i) {
+          script.events[0].captures.push_back(
+              {"response", 0, static_cast<int32_t>(i), '"' + std::string(kRow, 'r') + '"'});
+        }
+        return script;
+      },
+      settings);
+  const ClientResponse answer = test.post(kCompletions, R"({"prompt":"a","stream":true})");
+  EXPECT_TRUE(answer.complete);
+  EXPECT_GT(answer.body.size(), kRows * kRow);
+  EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
+}
+
 TEST(SteeringOff, FieldsAndRoutesAreRefusedNotIgnored) {
   TestServer test([](const engine::RequestDraft&) { return say({"a"}); });
   for (const char* field : {"steering", "steering_name", "steering_vectors",
