@@ -121,6 +121,20 @@ def test_streamed_values_come_token_by_token(client, name):
     assert results["response"]["status"] == "ok"
 
 
+def test_rows_of_a_long_prompt_in_a_stream(client, name):
+    extra = response({"resid_post": "all"}, "all_prompt")
+    stream = client.completions.create(model=name, prompt=PROMPT * 40, temperature=0, max_tokens=4, stream=True,
+                                       extra_body={"ignore_eos": True, **extra}, stream_options={"include_usage": True})
+    size, positions, usage = 0, [], None
+    for chunk in stream:
+        usage = chunk.usage or usage
+        if getattr(chunk, "capture", None):
+            positions.append(chunk.capture["position"])
+            size += len(chunk.capture["values"]["rows"]["resid_post"]["data"])
+    assert positions == list(range(usage.prompt_tokens))
+    assert size > 2 << 20  # more than a slow reader may leave unread
+
+
 def test_probes_and_several_choices(client, name):
     probe = vector(3, norm=1.0)
     extra = response({"resid_post": [5]}, values=["probes"], probes={"mood": probe})
