@@ -85,14 +85,15 @@ static_assert(kMaxCluster * 4 == 32);
 
 // Into bf16 rows may be wider: blocks of more threads.
 template <bool kFp8>
-constexpr int kMaxThreads = kFp8 ? kMaxGatedThreads : 1024;
+constexpr int kMaxThreads = kFp8 ? kMaxGatedThreads : 896;
 static_assert(int64_t{kMaxCluster} * kMaxThreads<false> * kRun >= kMaxTappedWidth);
 
 template <bool kAligned, bool kFp8, bool kScaled>
 __global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
     tapped_gated_act_kernel(const __grid_constant__ GatedActParams p,
-                            const __grid_constant__ TapParams<1> tap_params) {
-  using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned, false>;
+                            const __grid_constant__ TapParams<1> tap_params, const bool is_early) {
+  using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned>;
+  extern __shared__ float4 fetched[];
   __shared__ alignas(16) HighestShared highest;
   __shared__ alignas(16) ClusterTeam::Shared team_shared;
   const unsigned ranks = cluster_size();
@@ -100,13 +101,14 @@ __global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
   const unsigned stride = gridDim.x / ranks;
   unsigned row = blockIdx.x / ranks;
   ClusterTeam team(team_shared);
-  Taps taps(tap_params, team, p.width);
+  Taps taps(tap_params, team, fetched, p.width);
   taps.load(static_cast<int>(row));
   const int i = team.first_column();
   const int left = static_cast<int>(p.width) - i;
   if constexpr (kFp8) init_highest(highest);
   team.init();
   cluster_arrive();
+  if (is_early) taps.template look_up<true>();
   dependency_wait();
   dependency_trigger();
   GatedRun run = load_gated<kAligned>(p, row, i);
@@ -120,7 +122,7 @@ __global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
     }
     Floats y[1] = {gated<kScaled>(run, scales, p.activation)};
     if (next < rows) run = load_gated<kAligned>(p, next, i);
-    taps.look_up();
+    if (!is_early) taps.template look_up<false>();
     taps.at(0, y);
     if (next < rows) taps.load(static_cast<int>(next));
     if constexpr (kFp8) {
@@ -141,13 +143,17 @@ cudaError_t launch_kind(const GatedActParams& p, const TapParams<1>& taps, bool 
                         cudaStream_t stream) {
   const auto kernel = aligned ? tapped_gated_act_kernel<true, kFp8, kScaled>
                               : tapped_gated_act_kernel<false, kFp8, kScaled>;
-  constexpr int64_t kRegisters = kFp8 ? 88 : 64;  // of a thread, as it is compiled
+  constexpr int64_t kRegisters = kFp8 ? 88 : 72;  // of a thread, as it is compiled
   const GatedGrid grid = gated_grid(p, [](int64_t threads) {
     const int64_t blocks = 65536 / (kRegisters * threads);
     return blocks > 1 ? blocks : 1;
   });
-  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), 0,
-                            grid.cluster, stream, p, taps);
+  const bool is_early = grid.clusters == p.rows;  // one row each
+  const size_t bytes = tap_vector_bytes(1, grid.threads);
+  const cudaError_t error = allow_shared(kernel, bytes);
+  if (error != cudaSuccess) return error;
+  return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), bytes,
+                            grid.cluster, stream, p, taps, is_early);
 }
 
 }  // namespace

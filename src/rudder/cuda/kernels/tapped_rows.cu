@@ -10,6 +10,7 @@ namespace rudder::cuda {
 namespace {
 
 constexpr int kSmallBlock = 512;
+constexpr int kLargeBlock = 896;
 
 template <int kRuns, bool kAligned>
 __device__ void load_row(const void* from, int64_t row, int width, Packed (&to)[kRuns]) {
@@ -28,9 +29,9 @@ __device__ void store_row(void* to, int64_t row, int width, const Packed (&from)
   }
 }
 
-// The branch as it is added, before taps, which are looked up while it comes.
+// The branch as it is added, before taps; they are looked up while it comes if they are to be.
 template <int kRuns, bool kAligned, bool kFp8, typename Taps>
-__device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps,
+__device__ void load_branch(const ResidualNormParams& p, int64_t row, bool looks_up, Taps& taps,
                             Floats (&to)[kRuns], float* scratch) {
   const int hidden = static_cast<int>(p.hidden);
   typename DeltaRun<kFp8>::Type delta[kRuns];
@@ -39,7 +40,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps
     const int i = row_column(r);
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
   }
-  taps.look_up();
+  if (looks_up) taps.template look_up<false>();
   const float inverse =
       p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
 #pragma unroll
@@ -69,7 +70,7 @@ __device__ void prefetch_norm(const ResidualNormParams& p) {
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     if (row_column(r) >= p.hidden) continue;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.norm + row_column(r)));
+    prefetch_to_l2(p.norm + row_column(r));
   }
 }
 
@@ -77,15 +78,17 @@ __device__ void prefetch_norm(const ResidualNormParams& p) {
 template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 1)
     tapped_residual_norm_kernel(const __grid_constant__ ResidualNormParams p,
-                                const __grid_constant__ TapParams<kResidualPoints> tap_params) {
+                                const __grid_constant__ TapParams<kResidualPoints> tap_params,
+                                const bool has_few_rows) {
   constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
-  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned, kIsSmall>;
+  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned>;
+  extern __shared__ float4 fetched[];
   __shared__ float scratch[3][32];
   __shared__ BlockTeam::Shared team_shared;
   const int hidden = static_cast<int>(p.hidden);
   const auto row = static_cast<int>(blockIdx.x);
   BlockTeam team(team_shared);
-  Taps taps(tap_params, team, hidden);
+  Taps taps(tap_params, team, fetched, hidden);
   taps.load(row);
   // A large block has no registers for the weights of the norm while programs run.
   Floats norm[kRuns] = {};
@@ -94,18 +97,22 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   } else {
     prefetch_norm<kRuns>(p);
   }
+  // The largest blocks have room for one look-up alone.
+  constexpr bool kMayBeEarly = kRuns == 1 || kMaxThreads <= kLargeBlock;
+  const bool is_early = kMayBeEarly && has_few_rows;
+  if (is_early) taps.template look_up<true>();
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];
   load_row<kRuns, kAligned>(p.x, row, hidden, x);
   Floats h[kRuns] = {};
   if (p.delta != nullptr) {
-    load_branch<kRuns, kAligned, kFp8>(p, row, taps, h, scratch[0]);
+    load_branch<kRuns, kAligned, kFp8>(p, row, !is_early, taps, h, scratch[0]);
     taps.at(kDeltaPoint, h);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = sum_run(unpack(x[r]), h[r]);
   } else {
-    taps.look_up();
+    if (!is_early) taps.template look_up<false>();
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = unpack(x[r]);
   }
@@ -138,7 +145,12 @@ cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualP
   const auto kernel = p.out_scale != nullptr
                           ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads>
                           : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads>;
-  return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), 0, stream, p, taps);
+  const bool is_early = p.rows <= kEarlyTapRows;
+  const size_t bytes = tap_vector_bytes(kRuns, threads);
+  const cudaError_t error = allow_shared(kernel, bytes);
+  if (error != cudaSuccess) return error;
+  return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, stream, p,
+                    taps, is_early);
 }
 
 }  // namespace
@@ -154,8 +166,16 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
   const bool aligned = is_aligned_residual(p) && are_rows_aligned(taps.table);
   return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
     using Shape = decltype(shape);
-    constexpr int kMaxThreads = Shape::kAligned && Shape::kRuns == 1 ? kSmallBlock : kMaxRowThreads;
-    return launch_shape<Shape::kRuns, Shape::kAligned, kMaxThreads>(p, taps, threads, stream);
+    constexpr int kRuns = Shape::kRuns;
+    if constexpr (!Shape::kAligned) {
+      return launch_shape<kRuns, false, kMaxRowThreads>(p, taps, threads, stream);
+    } else if constexpr (kRuns == 1) {
+      return launch_shape<kRuns, true, kSmallBlock>(p, taps, threads, stream);
+    } else {
+      return threads <= kLargeBlock
+                 ? launch_shape<kRuns, true, kLargeBlock>(p, taps, threads, stream)
+                 : launch_shape<kRuns, true, kMaxRowThreads>(p, taps, threads, stream);
+    }
   });
 }
 

@@ -27,7 +27,7 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& params,
                                         cudaStream_t stream);
 
 // width <= kMaxQuantisedWidth into fp8, kMaxTappedWidth into bf16.
-inline constexpr int64_t kMaxTappedWidth = 65536;
+inline constexpr int64_t kMaxTappedWidth = 57344;
 cudaError_t launch_tapped_gated_act(const GatedActParams& params, const TapParams<1>& taps,
                                     cudaStream_t stream);
 

@@ -4,9 +4,10 @@
 //
 // What it costs. A token of row 0 that is not captured: its row number, its capture set and a word
 // of each point, asked for before the row itself, and a branch. A steered token: its program's
-// place, the op and the op's vector, three loads that need one another, beside those of the row; so
-// L2 is asked to keep them from step to step, while the weights go through it. kAdd and kPatch have
-// no sums; all sums of another op are one exchange between the threads.
+// place, the op and the op's vector, three loads that need one another. With few tokens they are
+// made before the kernel ahead has ended (a product that streams weights leaves room for blocks
+// that wait); with many, beside the loads of other rows. kAdd and kPatch have no sums; all sums of
+// another op are one exchange between the threads.
 #pragma once
 
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -14,48 +15,29 @@
 
 namespace rudder::cuda {
 
-// Vectors below this place in the table, in floats, are to stay in L2: all that a server of few
-// programs has, and no more than a third of the cache.
-inline constexpr int32_t kKeptFloats = 4 << 20;
-
-__device__ inline uint64_t l2_policy(bool is_kept) {
-  uint64_t last;
-  uint64_t normal;
-  asm("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(last));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return is_kept ? last : normal;
+// What copies ahead of the step wrote (tap.T9). Before dependency_wait() it is read past L1, which
+// might hold what a step before left there; behind it, blocks of one multiprocessor share what L1
+// has.
+template <bool kEarly>
+__device__ int32_t load_word(const int32_t* from) {
+  return kEarly ? __ldcg(from) : *from;
 }
-
-// What copies ahead of the step wrote, before dependency_wait() (tap.T9): past L1, which might hold
-// what a step before left there.
-__device__ inline int32_t load_early(const int32_t* from) {
-  int32_t value;
-  asm volatile("ld.global.cg.L2::cache_hint.b32 %0, [%1], %2;"
-               : "=r"(value)
-               : "l"(from), "l"(l2_policy(true)));
-  return value;
+// Likewise, to shared memory. Both 16-byte aligned.
+template <bool kEarly>
+__device__ void copy_async(float4* shared, const float* from) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  if constexpr (kEarly) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
+  }
 }
-// The same behind it: blocks of one multiprocessor share what L1 has.
-__device__ inline int32_t load_kept(const int32_t* from) {
-  int32_t value;
-  asm volatile("ld.global.L2::cache_hint.b32 %0, [%1], %2;"
-               : "=r"(value)
-               : "l"(from), "l"(l2_policy(true)));
-  return value;
+// For all copies that the thread has started.
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_all;" ::: "memory");
 }
-__device__ inline int4 load_kept(const int4* from) {
-  int4 value;
-  asm volatile("ld.global.L2::cache_hint.v4.b32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(from), "l"(l2_policy(true)));
-  return value;
-}
-__device__ inline float4 load_vector(const float* from, uint64_t policy) {
-  float4 value;
-  asm volatile("ld.global.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=f"(value.x), "=f"(value.y), "=f"(value.z), "=f"(value.w)
-               : "l"(from), "l"(policy));
-  return value;
+__device__ inline void prefetch_to_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 // What every op is asked; the rest of TapOpParams only where its kind needs it.
@@ -67,8 +49,8 @@ struct TapOpHead {
   float strength;
 
   __device__ explicit TapOpHead(const TapOpParams& op) {
-    const int4 low = load_kept(reinterpret_cast<const int4*>(&op));
-    const int4 high = load_kept(reinterpret_cast<const int4*>(&op) + 1);
+    const int4 low = *reinterpret_cast<const int4*>(&op);
+    const int4 high = *(reinterpret_cast<const int4*>(&op) + 1);
     kind = static_cast<TapKind>(low.x);
     gate = static_cast<TapGate>(low.y);
     schedule = static_cast<TapSchedule>(low.z);
@@ -201,6 +183,22 @@ class BlockTeam {
   int turn_ = 0;
 };
 
+// Of dynamic shared memory that a vector needs.
+inline size_t tap_vector_bytes(int runs_per_thread, unsigned threads) {
+  return static_cast<size_t>(runs_per_thread) * threads * kRun * sizeof(float);
+}
+// A launch of more than 48 KiB, what the kernel declares included, has to be allowed.
+template <typename Kernel>
+cudaError_t allow_shared(Kernel kernel, size_t dynamic_bytes) {
+  constexpr size_t kAlwaysAllowed = 40 * 1024;
+  if (dynamic_bytes <= kAlwaysAllowed) return cudaSuccess;
+  return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              static_cast<int>(dynamic_bytes));
+}
+// Up to this many rows, all blocks are on the device at once and begin before the kernel ahead of
+// them ends.
+inline constexpr int64_t kEarlyTapRows = 264;
+
 // What is read in pieces of 16 bytes, and what is, or is not, as the rows are.
 inline bool are_tables_aligned(const TapTableParams& table) {
   return is_aligned(table.ops) && is_aligned(table.latches);
@@ -212,17 +210,16 @@ inline bool are_rows_aligned(const TapTableParams& table) {
 // The programs of one token at the points of a kernel, and its captures. All threads of the team
 // make the same calls: load(), look_up(), then at() for each point in turn.
 //
-// kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring. kHeld:
-// the first vector, of one run, stays in registers from an op's sums to its end; else it is read
-// twice.
-template <typename Team, int kPoints, int kRuns, bool kAligned, bool kHeld>
+// kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring; if so,
+// an op's first vector goes through shared memory, where every thread has the runs that it reads.
+template <typename Team, int kPoints, int kRuns, bool kAligned>
 class TokenTaps {
  public:
-  static_assert(!kHeld || kRuns == 1);
   using Row = Floats[kRuns];
 
-  __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, int64_t width)
-      : p_(params), team_(team), width_(static_cast<int>(width)) {}
+  // `fetched`: tap_vector_bytes() of shared memory.
+  __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, float4* fetched, int64_t width)
+      : p_(params), team_(team), fetched_(fetched), width_(static_cast<int>(width)) {}
 
   // Loads that nothing waits for yet: a token's row and set, and of the first lanes each a point.
   // May stand before dependency_wait(): what they read was written by copies that the step's first
@@ -230,28 +227,33 @@ class TokenTaps {
   // ahead of it have started, and so on back to that first one.
   __device__ void load(int token) {
     token_ = token;
-    row_ = p_.table.points != nullptr ? load_early(p_.batch.row + token) : 0;
-    set_ = p_.table.captures != nullptr ? load_early(p_.batch.capture_set + token) : -1;
-    armed_ = lane_point() >= 0 ? load_early(p_.table.armed + lane_point()) : 0;
+    row_ = p_.table.points != nullptr ? load_word<true>(p_.batch.row + token) : 0;
+    set_ = p_.table.captures != nullptr ? load_word<true>(p_.batch.capture_set + token) : -1;
+    armed_ = lane_point() >= 0 ? load_word<true>(p_.table.armed + lane_point()) : 0;
   }
 
-  // What the token has to do at each point. After dependency_wait(), and behind the loads of the
-  // row, which then need not wait for it.
+  // What the token has to do at each point: early, before dependency_wait(), with the first op's
+  // vector; or behind it and behind the loads of the row, which then need not wait for this.
+  template <bool kEarly>
   __device__ void look_up() {
     is_active_ = false;
+    has_early_ = false;
     if (row_ == 0 && set_ < 0) return;
     word_ = 0;
     before_ = -1;
     after_ = -1;
     if (armed_ != 0 && row_ != 0) {
-      word_ = load_kept(p_.table.points + int64_t{row_} * p_.table.num_points + lane_point());
+      const int64_t place = int64_t{row_} * p_.table.num_points + lane_point();
+      word_ = load_word<kEarly>(p_.table.points + place);
     }
     if (armed_ != 0 && set_ >= 0) {
       const int64_t place = int64_t{set_} * p_.table.num_points + lane_point();
-      before_ = load_kept(p_.table.captures + 2 * place);
-      after_ = load_kept(p_.table.captures + 2 * place + 1);
+      before_ = load_word<kEarly>(p_.table.captures + 2 * place);
+      after_ = load_word<kEarly>(p_.table.captures + 2 * place + 1);
     }
-    is_active_ = __any_sync(kAllLanes, (word_ & 0xff) != 0 || before_ >= 0 || after_ >= 0);
+    const unsigned steered = __ballot_sync(kAllLanes, (word_ & 0xff) != 0);
+    is_active_ = steered != 0 || __any_sync(kAllLanes, before_ >= 0 || after_ >= 0);
+    if (kEarly && steered != 0) fetch_early(__shfl_sync(kAllLanes, word_, __ffs(steered) - 1));
   }
 
   __device__ bool is_active() const { return is_active_; }
@@ -285,18 +287,40 @@ class TokenTaps {
     return lane < kPoints ? p_.point[lane] : -1;
   }
 
+  // Of the first op that the token runs: the op to L2, its first vector to shared memory.
+  __device__ void fetch_early(int32_t word) {
+    if constexpr (!kAligned) return;
+    const TapOpParams* op = p_.table.ops + (word >> 8);
+    prefetch_to_l2(op);
+    fetch<true>(load_word<true>(&op->v1));
+    has_early_ = true;
+  }
+  template <bool kEarly>
+  __device__ void fetch(int32_t vector) const {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      const int i = column(r);
+      if (i >= width_) continue;
+      copy_async<kEarly>(fetched(r, 0), p_.table.vectors + vector + i);
+      copy_async<kEarly>(fetched(r, 1), p_.table.vectors + vector + i + 4);
+    }
+  }
+  // Threads next to each other have places next to each other.
+  __device__ float4* fetched(int r, int half) const {
+    return fetched_ + (2 * r + half) * static_cast<int>(blockDim.x) + threadIdx.x;
+  }
+  __device__ Floats fetched_run(int r) const {
+    Floats out = {};
+    if (column(r) >= width_) return out;
+    memcpy(&out.v[0], fetched(r, 0), sizeof(float4));
+    memcpy(&out.v[4], fetched(r, 1), sizeof(float4));
+    return out;
+  }
+
   __device__ Floats vector_run(int32_t vector, int r) const {
     const int i = column(r);
     const float* from = p_.table.vectors + vector + i;
-    if constexpr (!kAligned) return load_floats<false>(from, width_ - i);
-    Floats out = {};
-    if (i >= width_) return out;
-    const uint64_t policy = l2_policy(vector < kKeptFloats);
-    const float4 low = load_vector(from, policy);
-    const float4 high = load_vector(from + 4, policy);
-    memcpy(&out.v[0], &low, sizeof(low));
-    memcpy(&out.v[4], &high, sizeof(high));
-    return out;
+    return load_floats<kAligned>(from, width_ - i);
   }
 
   __device__ void capture(int place, const Row& h) const {
@@ -311,9 +335,18 @@ class TokenTaps {
 
   __device__ void run_op(const TapOpParams& op, Row& h) {
     const TapOpHead head(op);
-    Floats held = {};
-    if constexpr (kHeld) held = vector_run(head.v1, 0);
-    const auto v1 = [&](int r) { return kHeld ? held : vector_run(head.v1, r); };
+    if constexpr (kAligned) {
+      if (!has_early_) fetch<false>(head.v1);
+      has_early_ = false;
+      wait_for_copies();
+    }
+    const auto v1 = [&](int r) {
+      if constexpr (kAligned) {
+        return fetched_run(r);
+      } else {
+        return vector_run(head.v1, r);
+      }
+    };
     const bool is_score = head.kind == TapKind::kScore;
     const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op);
     if (is_score ? since_prompt() >= 0 : s == 0.0f) return;
@@ -394,11 +427,13 @@ class TokenTaps {
 
   const TapParams<kPoints>& p_;
   Team& team_;
+  float4* const fetched_;  // [kRuns][2][threads]
   const int width_;
   int token_ = 0;
   int row_ = 0;
   int set_ = -1;
   bool is_active_ = false;
+  bool has_early_ = false;  // the next op's first vector is there, or on its way
   // Of lane_point(): whether it is armed, first op << 8 | number of ops, places in the token's
   // record before and after them.
   int armed_ = 0;
