@@ -88,8 +88,14 @@ template <bool kFp8>
 constexpr int kMaxThreads = kFp8 ? kMaxGatedThreads : 896;
 static_assert(int64_t{kMaxCluster} * kMaxThreads<false> * kRun >= kMaxTappedWidth);
 
+// Of a thread: two blocks of 320 threads on a multiprocessor, or one of the largest.
+template <bool kFp8>
+constexpr int kRegisters = kFp8 ? 96 : 72;
+static_assert(kMaxThreads<true> * kRegisters<true> <= 65536);
+static_assert(kMaxThreads<false> * kRegisters<false> <= 65536);
+
 template <bool kAligned, bool kFp8, bool kScaled>
-__global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
+__global__ void __maxnreg__(kRegisters<kFp8>)
     tapped_gated_act_kernel(const __grid_constant__ GatedActParams p,
                             const __grid_constant__ TapParams<1> tap_params, const bool is_early) {
   using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned>;
@@ -102,38 +108,56 @@ __global__ void __launch_bounds__(kMaxThreads<kFp8>, 1)
   unsigned row = blockIdx.x / ranks;
   ClusterTeam team(team_shared);
   Taps taps(tap_params, team, fetched, p.width);
-  taps.load(static_cast<int>(row));
+  taps.load_armed();
+  taps.load(row);
   const int i = team.first_column();
   const int left = static_cast<int>(p.width) - i;
   if constexpr (kFp8) init_highest(highest);
   team.init();
   cluster_arrive();
-  if (is_early) taps.template look_up<true>();
+  if (is_early) taps.template look_up<true>(static_cast<int>(row));
   dependency_wait();
   dependency_trigger();
   GatedRun run = load_gated<kAligned>(p, row, i);
   cluster_wait();
-  for (unsigned n = 0; row < rows; ++n) {
-    const unsigned next = row + stride;
+  const bool is_armed = taps.is_armed();
+  // A row as it leaves, and on its way the one after it.
+  const auto work_out = [&](unsigned at, Floats(&y)[1]) {
     GatedScales scales = {};
     if constexpr (kScaled) {
       scales.gate = load_floats<kAligned>(p.x_scales.column + i, left);
       scales.up = load_floats<kAligned>(p.x_scales.column + p.width + i, left);
     }
-    Floats y[1] = {gated<kScaled>(run, scales, p.activation)};
+    y[0] = gated<kScaled>(run, scales, p.activation);
+    const unsigned next = at + stride;
     if (next < rows) run = load_gated<kAligned>(p, next, i);
-    if (!is_early) taps.template look_up<false>();
+    if (!is_armed) return;
+    if (!is_early) taps.template look_up<false>(static_cast<int>(at));
+    if (next < rows) taps.load(next);
     taps.at(0, y);
-    if (next < rows) taps.load(static_cast<int>(next));
-    if constexpr (kFp8) {
-      tell_highest(y[0], n, highest);
-      const Fp8RowScale scale(hear_highest(n, highest));
-      if (i == 0) p.out_scale[row] = scale.value();
-      store_run_fp8<kAligned>(static_cast<uint8_t*>(p.out) + int64_t{row} * p.width + i, left,
-                              scale.stored(y[0]));
-    } else {
+  };
+  if constexpr (!kFp8) {
+    for (; row < rows; row += stride) {
+      Floats y[1];
+      work_out(row, y);
       store_run<kAligned>(static_cast<Bf16*>(p.out) + int64_t{row} * p.width + i, left, pack(y[0]));
     }
+    return;
+  }
+  // As in gated_act.cu, the next row is worked out while the blocks tell each other of this one.
+  Floats y[1];
+  work_out(row, y);
+  tell_highest(y[0], 0, highest);
+  for (unsigned n = 0; row < rows; ++n) {
+    const unsigned next = row + stride;
+    Floats next_y[1] = {};
+    if (next < rows) work_out(next, next_y);
+    const Fp8RowScale scale(hear_highest(n, highest));
+    if (next < rows) tell_highest(next_y[0], n + 1, highest);
+    if (i == 0) p.out_scale[row] = scale.value();
+    store_run_fp8<kAligned>(static_cast<uint8_t*>(p.out) + int64_t{row} * p.width + i, left,
+                            scale.stored(y[0]));
+    y[0] = next_y[0];
     row = next;
   }
 }
@@ -143,9 +167,8 @@ cudaError_t launch_kind(const GatedActParams& p, const TapParams<1>& taps, bool 
                         cudaStream_t stream) {
   const auto kernel = aligned ? tapped_gated_act_kernel<true, kFp8, kScaled>
                               : tapped_gated_act_kernel<false, kFp8, kScaled>;
-  constexpr int64_t kRegisters = kFp8 ? 88 : 72;  // of a thread, as it is compiled
   const GatedGrid grid = gated_grid(p, [](int64_t threads) {
-    const int64_t blocks = 65536 / (kRegisters * threads);
+    const int64_t blocks = 65536 / (kRegisters<kFp8> * threads);
     return blocks > 1 ? blocks : 1;
   });
   const bool is_early = grid.clusters == p.rows;  // one row each

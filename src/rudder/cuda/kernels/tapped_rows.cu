@@ -40,7 +40,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, bool looks
     const int i = row_column(r);
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
   }
-  if (looks_up) taps.template look_up<false>();
+  if (looks_up) taps.template look_up<false>(static_cast<int>(row));
   const float inverse =
       p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
 #pragma unroll
@@ -89,6 +89,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   const auto row = static_cast<int>(blockIdx.x);
   BlockTeam team(team_shared);
   Taps taps(tap_params, team, fetched, hidden);
+  taps.load_armed();
   taps.load(row);
   // A large block has no registers for the weights of the norm while programs run.
   Floats norm[kRuns] = {};
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   // The largest blocks have room for one look-up alone.
   constexpr bool kMayBeEarly = kRuns == 1 || kMaxThreads <= kLargeBlock;
   const bool is_early = kMayBeEarly && has_few_rows;
-  if (is_early) taps.template look_up<true>();
+  if (is_early) taps.template look_up<true>(row);
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];
@@ -112,7 +113,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = sum_run(unpack(x[r]), h[r]);
   } else {
-    if (!is_early) taps.template look_up<false>();
+    if (!is_early) taps.template look_up<false>(row);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = unpack(x[r]);
   }

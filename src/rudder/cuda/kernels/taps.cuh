@@ -208,7 +208,7 @@ inline bool are_rows_aligned(const TapTableParams& table) {
 }
 
 // The programs of one token at the points of a kernel, and its captures. All threads of the team
-// make the same calls: load(), look_up(), then at() for each point in turn.
+// make the same calls: load_armed(), load(), look_up(), then at() for each point in turn.
 //
 // kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring; if so,
 // an op's first vector goes through shared memory, where every thread has the runs that it reads.
@@ -221,21 +221,27 @@ class TokenTaps {
   __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, float4* fetched, int64_t width)
       : p_(params), team_(team), fetched_(fetched), width_(static_cast<int>(width)) {}
 
-  // Loads that nothing waits for yet: a token's row and set, and of the first lanes each a point.
-  // May stand before dependency_wait(): what they read was written by copies that the step's first
-  // kernel waited for in full, and the blocks of a kernel start after all blocks of the kernel
-  // ahead of it have started, and so on back to that first one.
-  __device__ void load(int token) {
-    token_ = token;
-    row_ = p_.table.points != nullptr ? load_word<true>(p_.batch.row + token) : 0;
-    set_ = p_.table.captures != nullptr ? load_word<true>(p_.batch.capture_set + token) : -1;
+  // Loads that nothing waits for yet. They may stand before dependency_wait(): what they read was
+  // written by copies that the step's first kernel waited for in full, and the blocks of a kernel
+  // start after all blocks of the kernel ahead of it have started, and so on back to that first
+  // one. Whether the points are armed, each for one of the first lanes:
+  __device__ void load_armed() {
     armed_ = lane_point() >= 0 ? load_word<true>(p_.table.armed + lane_point()) : 0;
   }
+  // The row and the set of the token that is looked up next:
+  __device__ void load(int64_t token) {
+    row_ = p_.table.points != nullptr ? load_word<true>(p_.batch.row + token) : 0;
+    set_ = p_.table.captures != nullptr ? load_word<true>(p_.batch.capture_set + token) : -1;
+  }
 
-  // What the token has to do at each point: early, before dependency_wait(), with the first op's
-  // vector; or behind it and behind the loads of the row, which then need not wait for this.
+  // Some token has something to do here.
+  __device__ bool is_armed() const { return __any_sync(kAllLanes, armed_ != 0); }
+
+  // What the loaded token has to do at each point: early, before dependency_wait(), with the first
+  // op's vector; or behind it and behind the loads of the row, which then need not wait for this.
   template <bool kEarly>
-  __device__ void look_up() {
+  __device__ void look_up(int token) {
+    token_ = token;
     is_active_ = false;
     has_early_ = false;
     if (row_ == 0 && set_ < 0) return;
