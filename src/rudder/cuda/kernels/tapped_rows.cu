@@ -157,9 +157,12 @@ cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualP
 }  // namespace
 
 cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
-                                        const TapParams<kResidualPoints>& taps,
+                                        const TapParams<kResidualPoints>& asked,
                                         cudaStream_t stream) {
   if (p.rows == 0 || p.hidden == 0) return cudaSuccess;
+  TapParams<kResidualPoints> taps = asked;
+  if (p.delta == nullptr) taps.point[kDeltaPoint] = -1;  // a look-up is of points that are passed
+  if (p.out == nullptr) taps.point[kOutPoint] = -1;
   if (!are_tables_aligned(taps.table) ||
       (p.delta_scales.row != nullptr && p.out_scale == nullptr)) {
     return cudaErrorInvalidValue;

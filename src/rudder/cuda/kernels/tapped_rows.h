@@ -22,6 +22,7 @@ namespace rudder::cuda {
 inline constexpr int kResidualPoints = 4;
 enum ResidualPoint { kDeltaPoint, kFirstXPoint, kSecondXPoint, kOutPoint };
 
+// Taps of a part that the op has not (delta, out) are passed over.
 cudaError_t launch_tapped_residual_norm(const ResidualNormParams& params,
                                         const TapParams<kResidualPoints>& taps,
                                         cudaStream_t stream);

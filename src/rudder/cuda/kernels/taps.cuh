@@ -284,6 +284,7 @@ class TokenTaps {
 
  private:
   static constexpr unsigned kAllLanes = 0xffffffffu;
+
   __device__ int column(int r) const {
     return team_.first_column() + r * team_.column_stride();
   }
