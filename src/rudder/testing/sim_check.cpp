@@ -29,7 +29,7 @@ void SimEpisode::on_event(Client& client, engine::Event&& event) {
     trace_hash_ = mix64(trace_hash_ ^ static_cast<uint64_t>(token.token));
   }
   choice.text += event.text;
-  client.last_progress = step_;
+  client.last_progress = planned_steps();
   require(event.tokens.size() <= 1, "each token is handed out at its own iteration");
   check_tokens(client, event);
 
@@ -152,7 +152,7 @@ void SimEpisode::note_started() {
     Client* client = by_sequence_[id.value - 1];
     if (client == nullptr || client->started) continue;
     client->started = true;
-    client->last_progress = step_;
+    client->last_progress = planned_steps();
     note_overtaken(*client);
   }
 }
@@ -185,7 +185,8 @@ void SimEpisode::check_step(bool more) {
   check_gauges(sched);
   require(more || clients_.empty() || (sched.num_running == 0 && waits_for_captures()),
           "a loop that goes to sleep leaves no request behind");
-  if (!clients_.empty() || core_->scheduler().idle()) {
+  // A step of nothing but edits holds no block.
+  if (!clients_.empty() || (sched.blocks_in_use == 0 && sched.num_retiring == 0)) {
     idle_lag_ = 0;
   } else {
     const step::Capacity& capacity = config_.fake.capacity;
@@ -226,13 +227,15 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
 }
 
 void SimEpisode::check_clients() {
-  // Starved sequences go first, one after another; each may have to wait for room to run.
+  // In planned steps, by which the scheduler counts who has waited too long; a turn of the loop may
+  // plan none. Starved sequences go first, one after another; each may have to wait for room to
+  // run.
   const auto bound = static_cast<uint64_t>(config_.settings.max_wait_steps) +
                      static_cast<uint64_t>(config_.max_open) * 3 *
                          static_cast<uint64_t>(config_.fake.capacity.max_seq_len);
   for (const auto& client : clients_) {
     require(!client->cancelled || client->num_open == 0, "a cancel ends every choice at once");
-    const uint64_t silence = step_ - client->last_progress;
+    const uint64_t silence = planned_steps() - client->last_progress;
     require(silence <= bound, "every request gets on");
     coverage_->longest_silence = std::max(coverage_->longest_silence, silence);
     if (client->num_open > 0) continue;

@@ -82,7 +82,7 @@ void SimEpisode::arrive() {
   client->fresh_salt = drawn.fresh_salt;
   client->num_open = client->draft.n;
   client->choices.resize(static_cast<size_t>(client->draft.n));
-  client->last_progress = step_;
+  client->last_progress = planned_steps();
   client->first_sequence = by_sequence_.size() + 1;
 
   const bool would_accept = core_->would_accept(request->prompt_tokens()).has_value();

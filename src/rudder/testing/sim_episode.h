@@ -30,6 +30,7 @@ class SimEpisode {
   void run();
 
   uint64_t steps() const { return step_; }
+  uint64_t planned_steps() const { return core_->scheduler().stats().steps; }
   uint64_t trace_hash() const { return trace_hash_; }
   std::vector<std::string> last_notes() const;
 
@@ -49,7 +50,7 @@ class SimEpisode {
     uint64_t first_sequence = 0;
     int32_t num_open = 0;
     uint64_t times_overtaken = 0;  // by requests that came later
-    uint64_t last_progress = 0;
+    uint64_t last_progress = 0;    // planned steps then
     std::vector<Choice> choices;
   };
   enum class NoteKind : uint8_t { kSubmit, kRefused, kCancel, kTokens, kFinish, kReset, kEnding };
