@@ -19,8 +19,8 @@ step::Capacity ScriptedExecutor::default_capacity() {
 
 ScriptedExecutor::ScriptedExecutor(std::vector<int32_t> script, step::Capacity capacity)
     : script_(std::move(script)),
-      capacity_(capacity),
-      slots_(static_cast<size_t>(capacity.num_slots)) {
+      capacity_(std::move(capacity)),
+      slots_(static_cast<size_t>(capacity_.num_slots)) {
   RUDDER_CHECK(!script_.empty());
 }
 

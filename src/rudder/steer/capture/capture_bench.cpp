@@ -72,6 +72,7 @@ void run(const std::string& label, const std::string& consumer, const std::strin
     changed.notify_all();
   };
   std::vector<CaptureId> ids;
+  ids.reserve(kSequences);
   for (int32_t i = 0; i < kSequences; ++i) {
     ids.push_back(dispatcher.begin({.spec = *spec,
                                     .request_id = "r" + std::to_string(i),
