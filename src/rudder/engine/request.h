@@ -11,6 +11,7 @@
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
+#include "rudder/constraint/constraint.h"
 #include "rudder/steer/capture/spec.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
@@ -36,6 +37,8 @@ struct RequestDraft {
   int32_t priority = 0;    // lower runs first
   std::string cache_salt;  // keeps the prefix cache of tenants apart
   bool echo_prompt_text = false;
+  // Which tokens may come next; all of them bind. Empty: any may.
+  std::vector<std::shared_ptr<const constraint::Constraint>> constraints;
   // Steering and capture, made for this prompt by steer::make_taps and capture::Dispatcher::apply;
   // null: neither. `capture` says who gets what taps->capture gathers.
   std::shared_ptr<const tap::SequenceTaps> taps;

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/dialect/output_parser.h"
 #include "rudder/engine/event.h"
 #include "rudder/server/generation_request.h"
 #include "rudder/steer/capture/result.h"
@@ -22,7 +23,9 @@ namespace rudder::server {
 struct ChoicePiece {
   int32_t index = 0;  // over all prompts of the request
   bool first = false;
-  std::string_view text;
+  std::string_view text;       // what it says
+  std::string_view reasoning;  // what it thinks, where the dialect tells it apart
+  std::span<const dialect::ToolCallDelta> tool_calls;
   std::span<const engine::OutputToken> tokens;  // as far as the client asked for them
   int64_t text_offset = 0;                      // characters of the choice before this piece
   std::span<const int32_t> prompt_ids;          // where the client wants them

@@ -1,0 +1,37 @@
+// Constraint: which tokens a choice may take next. A grammar, a list of allowed tokens and a list
+// of forbidden words are constraints; the engine knows none of them, only this interface. A
+// Constraint is compiled before its request is submitted (never on the engine thread), immutable,
+// and shared by the request's choices; a Matcher is one choice's place in it, owned by the engine
+// and called on the engine thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace rudder::constraint {
+
+// A mask has a bit for each token of the vocabulary: bit t % 32 of word t / 32, 1 = may come next.
+constexpr size_t mask_words(int32_t vocab_size) {
+  return (static_cast<size_t>(vocab_size) + 31) / 32;
+}
+
+class Matcher {
+ public:
+  virtual ~Matcher() = default;
+
+  // Clears the bits of tokens that may not come next and sets none, so that several matchers
+  // restrict one mask in turn. `words` has mask_words(vocab_size) of them.
+  virtual void restrict(std::span<uint32_t> words) = 0;
+  // Goes on by a token that was sampled under the mask of restrict().
+  virtual void advance(int32_t token) = 0;
+};
+
+class Constraint {
+ public:
+  virtual ~Constraint() = default;
+  virtual std::unique_ptr<Matcher> start() const = 0;
+};
+
+}  // namespace rudder::constraint

@@ -1,0 +1,40 @@
+// OutputParser: a model's text on its way to the client, parted into what it says, what it thinks
+// and the tools it calls, as the model family writes them. One object a choice, on its connection's
+// I/O thread. However the text is cut into pushes, the deltas joined are the same.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace rudder::dialect {
+
+// A piece of one call. The first delta of a call has its id and name; the arguments of all its
+// deltas, joined, are the JSON text of its arguments.
+struct ToolCallDelta {
+  int32_t index = 0;  // of the call in the answer
+  std::string id;
+  std::string name;
+  std::string arguments;
+};
+
+struct Delta {
+  std::string content;
+  std::string reasoning;
+  std::vector<ToolCallDelta> tool_calls;
+
+  bool empty() const { return content.empty() && reasoning.empty() && tool_calls.empty(); }
+};
+
+class OutputParser {
+ public:
+  virtual ~OutputParser() = default;
+
+  // What is certain after this text; what may still be the beginning of a mark is held back.
+  virtual Delta push(std::string_view text) = 0;
+  // The answer is over: what was held back. Malformed calls come out as content, never lost.
+  virtual Delta finish() = 0;
+};
+
+}  // namespace rudder::dialect
