@@ -9,6 +9,7 @@
 #include <atomic>
 #include <boost/json.hpp>
 #include <charconv>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <mutex>
@@ -26,6 +27,7 @@
 #include "report_error.h"
 #include "rudder/base/clock.h"
 #include "rudder/base/json.h"
+#include "rudder/base/progress.h"
 #include "rudder/steer/plan.h"
 
 namespace rudder::apps {
@@ -115,6 +117,7 @@ class SteeringRun {
   SteeringRun(SteeringBench settings, std::vector<SteeringMode> modes)
       : settings_(std::move(settings)), modes_(std::move(modes)) {}
 
+  // Prints the table of a shape of load when its last round is over.
   Result<void> run();
   const SteeringReport& report() const { return report_; }
 
@@ -140,6 +143,8 @@ class SteeringRun {
   std::vector<std::string> configs_;             // bodies of packed vectors
   std::map<std::string_view, int64_t> indices_;  // requests so far, by mode
   SteeringReport report_;
+  Progress progress_{"bench steering", false};
+  int64_t trials_ = 0;  // that count, so far
 };
 
 // The settings of the two sessions: equal but for the taps, with room for what the modes ask.
@@ -299,6 +304,7 @@ Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool stee
     std::filesystem::remove_all(settings_.capture_dir + "/default");
     if (counts) {
       report_.add({std::string(mode.name), shape.concurrency, shape.output_len}, trial);
+      progress_.update(++trials_, std::ssize(shapes_) * settings_.rounds * std::ssize(modes_));
     }
   }
   return {};
@@ -307,6 +313,10 @@ Result<void> SteeringRun::run_round(const Shape& shape, int32_t round, bool stee
 Result<void> SteeringRun::run() {
   RUDDER_TRY_VOID(plan());
   const bool in_turn = settings_.sessions == "in-turn";
+  const auto show = [this](const Shape& shape) {
+    fmt::print("{}", report_.to_table(shape.concurrency, shape.output_len));
+    std::fflush(stdout);
+  };
   // Rounds [begin, end) of one session, after a round that warms it up.
   const auto rounds = [&](bool steers, int32_t begin, int32_t end) -> Result<void> {
     for (const Shape& shape : shapes_) {
@@ -314,6 +324,7 @@ Result<void> SteeringRun::run() {
       for (int32_t round = begin; round < end; ++round) {
         RUDDER_TRY_VOID(run_round(shape, round, steers, true));
       }
+      if (!steers && end == settings_.rounds) show(shape);
     }
     return {};
   };
@@ -331,6 +342,7 @@ Result<void> SteeringRun::run() {
       RUDDER_TRY_VOID(run_round(shape, round, steered_first, true));
       RUDDER_TRY_VOID(run_round(shape, round, !steered_first, true));
     }
+    show(shape);
   }
   return {};
 }
@@ -348,10 +360,7 @@ Result<void> measure(SteeringBench settings) {
   {
     SteeringRun run(std::move(settings), std::move(modes));
     done = run.run();
-    if (done) {
-      fmt::print("{}", run.report().to_table());
-      done = ledger.append(run.report(), session);
-    }
+    if (done) done = ledger.append(run.report(), session);
   }
   if (own_dir) std::filesystem::remove_all(capture_dir);
   return done;

@@ -69,23 +69,17 @@ Estimate SteeringReport::difference(const SteeringCase& which,
   return estimate(samples);
 }
 
-std::string SteeringReport::to_table() const {
-  std::vector<SteeringCase> rows = order_;
-  std::ranges::stable_sort(rows, [](const SteeringCase& a, const SteeringCase& b) {
-    return std::pair(a.concurrency, a.output_len) < std::pair(b.concurrency, b.output_len);
-  });
+std::string SteeringReport::to_table(int32_t concurrency, int32_t output_len) const {
   std::string out;
-  const SteeringCase* last = nullptr;
-  for (const SteeringCase& row : rows) {
-    if (last == nullptr || last->concurrency != row.concurrency ||
-        last->output_len != row.output_len) {
+  for (const SteeringCase& row : order_) {
+    if (row.concurrency != concurrency || row.output_len != output_len) continue;
+    if (out.empty()) {
       out += fmt::format(
           "\nconcurrency {}, {} output tokens; differences from disabled with 95 % intervals over "
           "{} rounds\n{:<20}{:>9}{:>9}{:>10}{:>10} {:>16} {:>16} {:>16} {:>16}\n",
-          row.concurrency, row.output_len, trials_.at(row).size(), "mode", "TTFT ms", "TPOT ms",
-          "E2EL ms", "tok/s", "ΔTTFT ms", "ΔTPOT %", "ΔE2EL %", "Δtok/s %");
+          concurrency, output_len, trials_.at(row).size(), "mode", "TTFT ms", "TPOT ms", "E2EL ms",
+          "tok/s", "ΔTTFT ms", "ΔTPOT %", "ΔE2EL %", "Δtok/s %");
     }
-    last = &row;
     out +=
         fmt::format("{:<20}{:>9.2f}{:>9.3f}{:>10.1f}{:>10.1f}", row.mode,
                     value(row, &SteeringTrial::ttft).mean, value(row, &SteeringTrial::tpot).mean,

@@ -44,9 +44,10 @@ class SteeringReport {
   Estimate value(const SteeringCase& which, double SteeringTrial::*member) const;
   Estimate difference(const SteeringCase& which, double SteeringTrial::*member) const;
 
-  // By load, in the order in which they were added; then by mode.
+  // In the order in which they were added.
   const std::vector<SteeringCase>& cases() const { return order_; }
-  std::string to_table() const;
+  // Of one load, a line a mode.
+  std::string to_table(int32_t concurrency, int32_t output_len) const;
 
  private:
   std::map<SteeringCase, std::vector<SteeringTrial>> trials_;

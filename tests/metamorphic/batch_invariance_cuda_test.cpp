@@ -12,15 +12,6 @@
 namespace rudder::metamorphic {
 namespace {
 
-constexpr step::Capacity kRoomy = {.num_slots = 16,
-                                   .num_blocks = 512,
-                                   .block_size = 16,
-                                   .max_tokens_per_step = 512,
-                                   .max_seq_len = 256,
-                                   .vocab_size = 160,
-                                   .max_in_flight = 3,
-                                   .max_repeat = 8};
-
 template <typename T>
 T value_of(Result<T> result) {
   if (!result) throw std::runtime_error(result.error().to_string());
@@ -49,38 +40,20 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     return value_of(exec::RankExecutor::start(std::move(model), capacity, {}));
   }
 
-  static sched::SchedSettings settings() {
-    sched::SchedSettings settings;
-    settings.max_num_seqs = 16;
-    settings.max_num_batched_tokens = 512;
-    settings.max_in_flight = 1;
-    settings.enable_prefix_caching = false;
-    return settings;
-  }
-
-  static void expect_as_alone(std::vector<Ask> asks, const Outcome& other) {
-    for (Ask& ask : asks) ask.arrival = 0;
-    sched::SchedSettings one = settings();
-    one.max_num_seqs = 1;
-    const std::vector<Got> alone = run(*executor(kRoomy), one, asks).got;
-    for (size_t i = 0; i < asks.size(); ++i) {
-      EXPECT_FALSE(alone[i].tokens.empty());
-      EXPECT_EQ(alone[i].tokens, other.got[i].tokens) << "sequence " << i;
-      EXPECT_EQ(alone[i].logprobs, other.got[i].logprobs) << "sequence " << i;
-      EXPECT_EQ(alone[i].end, other.got[i].end) << "sequence " << i;
-    }
+  static void expect_as_alone(const std::vector<Ask>& asks, const Outcome& other) {
+    expect_same(run_alone(*executor(kRoomy), asks), other.got, "as alone");
   }
 };
 
 TEST_P(BatchInvariant, TogetherAsAlone) {
   const std::vector<Ask> asks = random_asks(16, 1);
-  expect_as_alone(asks, run(*executor(kRoomy), settings(), asks));
+  expect_as_alone(asks, run(*executor(kRoomy), plain_settings(), asks));
 }
 
 TEST_P(BatchInvariant, ChunkedAsWhole) {
   const std::vector<Ask> asks = random_asks(8, 2);
   for (const int32_t budget : {9, 33}) {
-    sched::SchedSettings chunked = settings();
+    sched::SchedSettings chunked = plain_settings();
     chunked.max_num_batched_tokens = budget;
     expect_as_alone(asks, run(*executor(kRoomy), chunked, asks));
   }
@@ -90,7 +63,7 @@ TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
   const std::vector<Ask> asks = random_asks(24, 4, 100);
   step::Capacity tight = kRoomy;
   tight.num_blocks = 24;
-  sched::SchedSettings all = settings();
+  sched::SchedSettings all = plain_settings();
   all.max_in_flight = 3;
   all.multi_step = 8;
   all.enable_prefix_caching = true;

@@ -1,6 +1,7 @@
 #include "metamorphic/harness.h"
 
 #include <fmt/format.h>
+#include <gtest/gtest.h>
 
 #include <algorithm>
 #include <deque>
@@ -223,6 +224,34 @@ Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
   }
   result.stats = scheduler.stats();
   return result;
+}
+
+sched::SchedSettings plain_settings() {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = kRoomy.num_slots;
+  settings.max_num_batched_tokens = kRoomy.max_tokens_per_step;
+  settings.max_in_flight = 1;
+  settings.enable_prefix_caching = false;
+  return settings;
+}
+
+std::vector<Got> run_alone(step::Executor& roomy, std::vector<Ask> asks) {
+  for (Ask& ask : asks) ask.arrival = 0;
+  sched::SchedSettings settings = plain_settings();
+  settings.max_num_seqs = 1;
+  return run(roomy, settings, asks).got;
+}
+
+void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
+                 const std::string& what) {
+  ASSERT_EQ(expected.size(), got.size());
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_FALSE(expected[i].tokens.empty());
+    EXPECT_EQ(expected[i].tokens, got[i].tokens) << what << ", sequence " << i;
+    EXPECT_EQ(expected[i].logprobs, got[i].logprobs) << what << ", sequence " << i;
+    EXPECT_EQ(expected[i].end, got[i].end) << what << ", sequence " << i;
+    EXPECT_TRUE(expected[i].captured == got[i].captured) << what << ", sequence " << i;
+  }
 }
 
 }  // namespace rudder::metamorphic

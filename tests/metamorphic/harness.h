@@ -26,6 +26,18 @@ struct Backend {
 // The reference and the fast backend on the plainest and the best instruction set.
 const std::vector<Backend>& backends();
 
+// Room for every sequence of random_asks(16 or fewer) at once, whole prompts in one step.
+inline constexpr step::Capacity kRoomy = {.num_slots = 16,
+                                          .num_blocks = 512,
+                                          .block_size = 16,
+                                          .max_tokens_per_step = 512,
+                                          .max_seq_len = 256,
+                                          .vocab_size = 160,
+                                          .max_in_flight = 3,
+                                          .max_repeat = 8};
+// All of that room, one step in flight, no block shared.
+sched::SchedSettings plain_settings();
+
 // An executor over a tiny model with random weights.
 std::unique_ptr<exec::RankExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
                                                   const step::Capacity& capacity,
@@ -61,5 +73,12 @@ struct Outcome {
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks);
+
+// One sequence at a time, its prompt in one step, each step collected before the next. `roomy`: a
+// fresh executor of kRoomy.
+std::vector<Got> run_alone(step::Executor& roomy, std::vector<Ask> asks);
+// Everything but cached_tokens is the same, bit for bit.
+void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
+                 const std::string& what);
 
 }  // namespace rudder::metamorphic

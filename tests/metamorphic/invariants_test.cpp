@@ -31,63 +31,42 @@ struct Seen {
   bool refuses_capture = false;
 };
 
-class WatchingOps final : public testing::ForwardingOps {
+class WatchingOps final : public testing::PassingOps {
  public:
   WatchingOps(std::unique_ptr<ops::Ops> inner, std::shared_ptr<Seen> seen)
-      : ForwardingOps(std::move(inner)), seen_(std::move(seen)) {}
+      : PassingOps(std::move(inner)), seen_(std::move(seen)) {}
 
   std::string name() const override { return inner_->name() + "-watched"; }
-  Result<View> allocate(DType dtype, tensor::Shape shape) override {
-    return inner_->allocate(dtype, shape);
-  }
-  Result<View> upload(const View& host, DType dtype) override {
-    return inner_->upload(host, dtype);
-  }
-  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
-    return inner_->make_linear(parts);
-  }
   Result<void> prepare(const ops::StepBounds& bounds) override {
     if (seen_->refuses_shapes) {
       return fail(ErrorCode::kUnsupported, "no attention kernel takes head_dim 16", "device");
     }
     return inner_->prepare(bounds);
   }
-  Result<View> allocate_staging(int64_t bytes) override { return inner_->allocate_staging(bytes); }
   void copy_in(const View& device, const View& staging) override {
     ++seen_->copies_in;
     inner_->copy_in(device, staging);
   }
-  void copy_out(const View& staging, const View& device) override {
-    inner_->copy_out(staging, device);
-  }
-  std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
-  void record(ops::Event& event) override { inner_->record(event); }
-  Result<void> status() override { return inner_->status(); }
-  bool has_graphs() const override { return inner_->has_graphs(); }
-  void begin_capture() override { inner_->begin_capture(); }
   Result<std::unique_ptr<ops::Graph>> end_capture() override {
     auto graph = inner_->end_capture();
     if (seen_->refuses_capture) return fail(ErrorCode::kInternal, "nothing was captured", "device");
     return graph;
   }
-  void replay(ops::Graph& graph) override { inner_->replay(graph); }
 
   void begin_step(const ops::BeginStepArgs& args) override {
     seen_->block_table = args.state.block_table;
-    ForwardingOps::begin_step(args);
+    PassingOps::begin_step(args);
   }
   void linear(const ops::LinearArgs& args) override {
     note_product(args.x, args.x_scale, *args.weight);
-    ForwardingOps::linear(args);
+    PassingOps::linear(args);
   }
   void logits(const ops::LogitsArgs& args) override {
     note_product(args.x, args.x_scale, *args.head);
-    ForwardingOps::logits(args);
+    PassingOps::logits(args);
   }
 
  private:
-  void forward(Call call) override { call(*inner_); }
-
   void note_product(const View& x, const View& scale, const ops::LinearWeight& weight) {
     const bool is_fp8 = x.dtype == DType::kF8E4M3;
     ++(is_fp8 ? seen_->fp8_products : seen_->other_products);

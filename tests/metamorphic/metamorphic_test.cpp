@@ -11,23 +11,6 @@
 namespace rudder::metamorphic {
 namespace {
 
-constexpr step::Capacity kRoomy = {.num_slots = 16,
-                                   .num_blocks = 512,
-                                   .block_size = 16,
-                                   .max_tokens_per_step = 512,
-                                   .max_seq_len = 256,
-                                   .vocab_size = 160,
-                                   .max_in_flight = 2};
-
-sched::SchedSettings plain_settings() {
-  sched::SchedSettings settings;
-  settings.max_num_seqs = 16;
-  settings.max_num_batched_tokens = 512;
-  settings.max_in_flight = 1;
-  settings.enable_prefix_caching = false;
-  return settings;
-}
-
 using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
 
 class Metamorphic : public ::testing::TestWithParam<Param> {
@@ -36,22 +19,8 @@ class Metamorphic : public ::testing::TestWithParam<Param> {
     return tiny_executor(backends()[std::get<0>(GetParam())], std::get<1>(GetParam()), capacity);
   }
 
-  // One sequence at a time, its prompt in one step, each step collected before the next.
-  std::vector<Got> run_alone(std::vector<Ask> asks) {
-    for (Ask& ask : asks) ask.arrival = 0;
-    sched::SchedSettings settings = plain_settings();
-    settings.max_num_seqs = 1;
-    return run(*executor(kRoomy), settings, asks).got;
-  }
-
   void expect_as_alone(const std::vector<Ask>& asks, const Outcome& other) {
-    const std::vector<Got> alone = run_alone(asks);
-    for (size_t i = 0; i < asks.size(); ++i) {
-      EXPECT_FALSE(alone[i].tokens.empty());
-      EXPECT_EQ(alone[i].tokens, other.got[i].tokens) << "sequence " << i;
-      EXPECT_EQ(alone[i].logprobs, other.got[i].logprobs) << "sequence " << i;
-      EXPECT_EQ(alone[i].end, other.got[i].end) << "sequence " << i;
-    }
+    expect_same(run_alone(*executor(kRoomy), asks), other.got, "as alone");
   }
 };
 

@@ -19,14 +19,6 @@ using tap::Point;
 using tap::Site;
 using testing::TinyArch;
 
-constexpr step::Capacity kRoomy = {.num_slots = 16,
-                                   .num_blocks = 512,
-                                   .block_size = 16,
-                                   .max_tokens_per_step = 512,
-                                   .max_seq_len = 256,
-                                   .vocab_size = 160,
-                                   .max_in_flight = 3};
-
 sched::SchedSettings settings_of(int32_t max_seqs, int32_t budget, int32_t in_flight) {
   sched::SchedSettings settings;
   settings.max_num_seqs = max_seqs;
@@ -77,31 +69,12 @@ class TapServing : public ::testing::TestWithParam<Param> {
     return plan;
   }
   static tap::Geometry geometry() { return with_taps(kRoomy, arch()).geometry; }
-
-  // One at a time, whole prompts, no cache, each step collected before the next.
-  static std::vector<Got> run_alone(std::vector<Ask> asks) {
-    for (Ask& ask : asks) ask.arrival = 0;
-    sched::SchedSettings settings = settings_of(1, 512, 1);
-    settings.enable_prefix_caching = false;
-    return run(*executor(kRoomy), settings, asks).got;
-  }
-  static void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
-                          const std::string& what) {
-    ASSERT_EQ(expected.size(), got.size());
-    for (size_t i = 0; i < got.size(); ++i) {
-      EXPECT_FALSE(expected[i].tokens.empty());
-      EXPECT_EQ(expected[i].tokens, got[i].tokens) << what << ", sequence " << i;
-      EXPECT_EQ(expected[i].logprobs, got[i].logprobs) << what << ", sequence " << i;
-      EXPECT_EQ(expected[i].end, got[i].end) << what << ", sequence " << i;
-      EXPECT_TRUE(expected[i].captured == got[i].captured) << what << ", sequence " << i;
-    }
-  }
 };
 
 TEST_P(TapServing, EverythingAtOnceAsAlone) {
   std::vector<Ask> asks = random_asks(15, 5, 100);
   add_random_taps(asks, geometry(), 9);
-  const std::vector<Got> alone = run_alone(asks);
+  const std::vector<Got> alone = run_alone(*executor(kRoomy), asks);
   EXPECT_TRUE(std::ranges::any_of(alone, [](const Got& got) { return got.captured.size() > 20; }));
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 5 * 9);
   step::Capacity tight = kRoomy;
@@ -143,7 +116,7 @@ TEST_P(TapServing, CachedAsComputed) {
   EXPECT_EQ(num_cached, 4);  // all but the first of each
   EXPECT_NE(cached.got[0].logprobs, cached.got[1].logprobs);
   EXPECT_NE(cached.got[0].logprobs, cached.got[3].logprobs);
-  expect_same(run_alone(asks), cached.got, "cached");
+  expect_same(run_alone(*executor(kRoomy), asks), cached.got, "cached");
 }
 
 TEST_P(TapServing, GraphedAsEager) {
@@ -175,7 +148,7 @@ TEST_P(TapServing, RepeatedAsSingle) {
     settings.multi_step = 4;
     const Outcome repeated = run(*executor(capacity, device), settings, asks);
     EXPECT_GT(repeated.stats.iterations, repeated.stats.steps) << device.name;
-    expect_same(run_alone(asks), repeated.got, device.name);
+    expect_same(run_alone(*executor(kRoomy), asks), repeated.got, device.name);
   }
 }
 

@@ -7,6 +7,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/reference_ops.h"
+#include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::testing {
 namespace {
@@ -63,41 +64,16 @@ class Out {
   Wide wide_;
 };
 
-class LowPrecisionOps final : public ops::Ops {
+class LowPrecisionOps final : public PassingOps {
  public:
-  explicit LowPrecisionOps(const LowPrecision& precision) : precision_(precision) {}
+  explicit LowPrecisionOps(const LowPrecision& precision)
+      : PassingOps(cpu::make_reference_ops()), precision_(precision) {}
 
   std::string name() const override { return "low-precision"; }
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
   DType linear_dtype() const override { return precision_.linear; }
   bool keeps_fp8() const override { return precision_.keeps_fp8; }
-  int64_t available_memory() const override { return inner_->available_memory(); }
-  Result<View> allocate(DType dtype, tensor::Shape shape) override {
-    return inner_->allocate(dtype, shape);
-  }
-  Result<View> upload(const View& host, DType dtype) override {
-    return inner_->upload(host, dtype);
-  }
-  Result<View> allocate_staging(int64_t bytes) override { return inner_->allocate_staging(bytes); }
-  void copy_in(const View& device, const View& staging) override {
-    inner_->copy_in(device, staging);
-  }
-  void copy_out(const View& staging, const View& device) override {
-    inner_->copy_out(staging, device);
-  }
-  std::unique_ptr<ops::Event> make_event() override { return inner_->make_event(); }
-  void record(ops::Event& event) override { inner_->record(event); }
-  Result<void> status() override { return inner_->status(); }
-  bool has_graphs() const override { return inner_->has_graphs(); }
-  void begin_capture() override { inner_->begin_capture(); }
-  Result<std::unique_ptr<ops::Graph>> end_capture() override { return inner_->end_capture(); }
-  void replay(ops::Graph& graph) override { inner_->replay(graph); }
-  void begin_step(const ops::BeginStepArgs& args) override { inner_->begin_step(args); }
-  void advance_step(const ops::AdvanceStepArgs& args) override { inner_->advance_step(args); }
-  void plan_attention(const ops::AttentionBatch& batch) override { inner_->plan_attention(batch); }
-  void gather_rows(const ops::GatherRowsArgs& args) override { inner_->gather_rows(args); }
-  void sample(const ops::SampleArgs& args) override { inner_->sample(args); }
 
   Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     const bool is_stored = !parts.front().scale.empty();
@@ -202,7 +178,6 @@ class LowPrecisionOps final : public ops::Ops {
   }
 
   const LowPrecision precision_;
-  const std::unique_ptr<ops::Ops> inner_ = cpu::make_reference_ops();
 };
 
 }  // namespace

@@ -185,6 +185,7 @@ void SimEpisode::check_step(bool more) {
   check_gauges(sched);
   require(more || clients_.empty() || (sched.num_running == 0 && waits_for_captures()),
           "a loop that goes to sleep leaves no request behind");
+  require(more || sched.steps_in_flight == 0, "nor a step");
   // A step of nothing but edits holds no block.
   if (!clients_.empty() || (sched.blocks_in_use == 0 && sched.num_retiring == 0)) {
     idle_lag_ = 0;

@@ -48,7 +48,7 @@ struct Part {
 class Cursor {
  public:
   Cursor() = default;
-  __device__ Cursor(const WorkerRange& range, const AttentionConfig& config)
+  __device__ explicit Cursor(const WorkerRange& range)
       : entry_(range.entry),
         left_(range.end - range.begin),
         segment_begin_(range.begin - range.page),
@@ -57,7 +57,7 @@ class Cursor {
         kv_head_(static_cast<int16_t>(range.kv_head)),
         row_tile_(static_cast<int8_t>(range.row_tile)) {
     const int32_t pages = max(kLeastSoloPages, min(kMostSoloPages, left_ / kSoloWarps));
-    solo_pages_ = static_cast<int8_t>(config.whole_sequences ? kLeastSoloPages : pages);
+    solo_pages_ = static_cast<int8_t>(pages);
   }
 
   // False at the end, else the next part; seq() is its sequence then.
@@ -129,8 +129,8 @@ class SplitWarp {
         warp_(static_cast<int32_t>(threadIdx.x / 32)),
         lane_(static_cast<int32_t>(threadIdx.x % 32)) {
     if (lane_ == 0) {
-      shared_.ahead[warp_] = Cursor(range_, p_.config);
-      shared_.here[warp_] = Cursor(range_, p_.config);
+      shared_.ahead[warp_] = Cursor(range_);
+      shared_.here[warp_] = Cursor(range_);
     }
     __syncwarp();
   }
