@@ -159,9 +159,7 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
   RUDDER_CHECK(late || !row.masked, "sequence {} ended on the device alone", sequence.id.value);
   const bool numerical = row.end == step::RowEnd::kNumerical;
   const int32_t repeat = record.plan->repeat;
-  const bool is_last = record.committed == repeat ||
-                       (RUDDER_MUTANT(kRepeatFreesInFlight) && row.end != step::RowEnd::kNone);
-  if (is_last) --sequence.inflight;
+  if (record.committed == repeat) --sequence.inflight;
   if (work.logits == step::LogitsWanted::kLast &&
       record.committed <= step::row_iterations(work, repeat, sequence.max_len)) {
     --sequence.samples_pending;
@@ -191,7 +189,13 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
                     .end = row.end,
                     .cached_tokens = sequence.cached_prompt_tokens});
   }
-  if (!late && ended) retire(sequence);
+  if (!late && ended) {
+    retire(sequence);
+    if (RUDDER_MUTANT(kRepeatFreesInFlight) && record.committed < repeat) {
+      cache_.release(sequence.chain, sequence.blocks);
+      sequence.blocks.clear();
+    }
+  }
   release_if_idle(sequence);
 }
 
