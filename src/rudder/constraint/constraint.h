@@ -2,13 +2,16 @@
 // of forbidden words are constraints; the engine knows none of them, only this interface. A
 // Constraint is compiled before its request is submitted (never on the engine thread), immutable,
 // and shared by the request's choices; a Matcher is one choice's place in it, owned by the engine
-// and called on the engine thread.
+// and called on the engine thread or a helper of it: never two calls of one matcher at once, but
+// those of different matchers together.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+
+#include "rudder/base/result.h"
 
 namespace rudder::constraint {
 
@@ -17,15 +20,17 @@ constexpr size_t mask_words(int32_t vocab_size) {
   return (static_cast<size_t>(vocab_size) + 31) / 32;
 }
 
+// An Error of either function ends the matcher's choice, and nothing else, with it.
 class Matcher {
  public:
   virtual ~Matcher() = default;
 
   // Clears the bits of tokens that may not come next and sets none, so that several matchers
   // restrict one mask in turn. `words` has mask_words(vocab_size) of them.
-  virtual void restrict(std::span<uint32_t> words) = 0;
-  // Goes on by a token that was sampled under the mask of restrict().
-  virtual void advance(int32_t token) = 0;
+  virtual Result<void> restrict(std::span<uint32_t> words) = 0;
+  // Goes on by a token that was sampled under the mask of restrict(). Not called for the token that
+  // ends the choice, by a stop id or by its length.
+  virtual Result<void> advance(int32_t token) = 0;
 };
 
 class Constraint {
