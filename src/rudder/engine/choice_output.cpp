@@ -16,7 +16,7 @@ constexpr size_t kContextTokens = 8;
 
 ChoiceOutput::ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokenizer,
                            std::shared_ptr<const text::StopSet> stops, const RequestDraft& draft)
-    : decoder_(tokenizer, draft.skip_special_tokens),
+    : decoder_(tokenizer, draft.skip_special_tokens, draft.shown_special_ids),
       matcher_(stops, draft.include_stop),
       stops_(std::move(stops)),
       min_tokens_(draft.sampling.min_tokens),

@@ -35,6 +35,7 @@ struct Usage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;      // of the prompt, found in the prefix cache (choice 0)
   int32_t completion_tokens = 0;  // of this choice
+  int32_t reasoning_tokens = 0;   // of those; counted by who parses the text, not by the engine
 };
 
 struct Event {

@@ -33,6 +33,9 @@ struct RequestDraft {
   std::vector<std::string> stop;      // stop strings
   bool include_stop = false;          // keep the stop string in the text
   bool skip_special_tokens = true;
+  // Special tokens that are text even so: the marks that whoever parses the answer looks for.
+  // Ascending.
+  std::vector<int32_t> shown_special_ids;
   int32_t n = 1;           // choices; choice i uses seed + i
   int32_t priority = 0;    // lower runs first
   std::string cache_salt;  // keeps the prefix cache of tenants apart

@@ -39,7 +39,7 @@ std::string start_of(const AnswerOptions& options, std::string_view object) {
 
 std::unique_ptr<AnswerFormat> AnswerFormat::create(
     AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer) {
-  return options.dialect == Dialect::kChat
+  return options.api == Api::kChat
              ? make_chat_format(std::move(options), std::move(tokenizer))
              : make_completions_format(std::move(options), std::move(tokenizer));
 }

@@ -105,7 +105,7 @@ TEST_F(AnswerFormatTest, ChatDocumentWithLogprobs) {
 
 TEST_F(AnswerFormatTest, CompletionsEventWithLogprobs) {
   AnswerOptions options;
-  options.dialect = Dialect::kCompletions;
+  options.api = Api::kCompletions;
   options.logprobs = true;
   const std::vector<engine::OutputToken> tokens = {token('a', -1, {{'a', -1}, {'b', -2}}),
                                                    token('c', -3, {{'b', -0.25f}})};

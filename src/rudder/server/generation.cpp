@@ -126,7 +126,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   format_->append_events(exchange_->output(), piece);
   choice.begun = true;
   dirty_ = true;
-  if (format_->options().logprobs && format_->options().dialect == Dialect::kCompletions) {
+  if (format_->options().logprobs && format_->options().api == Api::kCompletions) {
     for (const engine::OutputToken& token : event.tokens) {
       choice.text_offset += static_cast<int64_t>(
           count_code_points(to_valid_utf8(context_.model().tokenizer->token_bytes(token.token))));

@@ -18,12 +18,12 @@ constexpr int64_t kMaxBytesPerToken = 16;
 
 using Parsed = tl::expected<GenerationRequest, ApiError>;
 
-Parsed parse(const ServerContext& context, Dialect dialect, const std::string& body, int tenant,
+Parsed parse(const ServerContext& context, Api api, const std::string& body, int tenant,
              const std::string& request_id) {
   const engine::RequestLimits limits = context.engine().limits();
   try {
     return parse_generation(
-        dialect, body,
+        api, body,
         {.model = context.model(),
          .limits = limits,
          .keys = context.keys,
@@ -49,8 +49,7 @@ void start_generation(ServerContext& context, const std::shared_ptr<Exchange>& e
   std::make_shared<Generation>(context, exchange, std::move(*parsed), std::move(mark))->start();
 }
 
-void handle_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
-                       Dialect dialect) {
+void handle_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Api api) {
   if (context.draining) {
     HttpResponse response = error_response(
         Error{ErrorCode::kUnavailable, "the server is draining and takes no new requests", ""});
@@ -63,14 +62,14 @@ void handle_generation(ServerContext& context, const std::shared_ptr<Exchange>& 
   }
   auto mark = std::make_shared<ActivityMark>(context.activity);
   auto body = std::make_shared<HeldBody>(std::move(exchange->body));
-  const bool queued = context.pool->run([&context, exchange, dialect, body, mark,
-                                         tenant = exchange->tenant, id = exchange->request_id] {
-    auto parsed = std::make_shared<Parsed>(parse(context, dialect, body->text, tenant, id));
-    *body = HeldBody();
-    exchange->io->post([&context, exchange, parsed, mark] {
-      start_generation(context, exchange, std::move(*parsed), mark);
-    });
-  });
+  const bool queued = context.pool->run(
+      [&context, exchange, api, body, mark, tenant = exchange->tenant, id = exchange->request_id] {
+        auto parsed = std::make_shared<Parsed>(parse(context, api, body->text, tenant, id));
+        *body = HeldBody();
+        exchange->io->post([&context, exchange, parsed, mark] {
+          start_generation(context, exchange, std::move(*parsed), mark);
+        });
+      });
   if (!queued) {
     exchange->respond(error_response(
         Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""}));
@@ -80,11 +79,11 @@ void handle_generation(ServerContext& context, const std::shared_ptr<Exchange>& 
 }  // namespace
 
 void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  handle_generation(context, exchange, Dialect::kChat);
+  handle_generation(context, exchange, Api::kChat);
 }
 
 void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  handle_generation(context, exchange, Dialect::kCompletions);
+  handle_generation(context, exchange, Api::kCompletions);
 }
 
 }  // namespace rudder::server

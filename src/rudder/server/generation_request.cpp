@@ -53,22 +53,22 @@ void read_completions_logprobs(FieldReader& reader, AnswerOptions* answer,
 }
 
 // The engine's names for fields, as this client spelled them.
-ApiError translate(const Error& error, Dialect dialect, const json::object& body,
+ApiError translate(const Error& error, Api api, const json::object& body,
                    const std::string& prompt_path) {
-  ApiError api = to_api_error(error);
-  if (api.param == "max_tokens" && body.contains("max_completion_tokens")) {
-    api.param = "max_completion_tokens";
-  } else if (api.param == "logprobs" && dialect == Dialect::kChat) {
-    api.param = "top_logprobs";
-  } else if (api.param == "prompt" || api.param.starts_with("prompt[")) {
-    api.param = prompt_path + api.param.substr(6);
+  ApiError told = to_api_error(error);
+  if (told.param == "max_tokens" && body.contains("max_completion_tokens")) {
+    told.param = "max_completion_tokens";
+  } else if (told.param == "logprobs" && api == Api::kChat) {
+    told.param = "top_logprobs";
+  } else if (told.param == "prompt" || told.param.starts_with("prompt[")) {
+    told.param = prompt_path + told.param.substr(6);
   }
-  return api;
+  return told;
 }
 
-Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Dialect dialect,
+Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
                                              const GenerationScope& scope, bool with_roles) {
-  if (dialect == Dialect::kCompletions) {
+  if (api == Api::kCompletions) {
     return read_completion_prompts(reader, *scope.model.tokenizer, scope.max_prompts);
   }
   RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, with_roles));
@@ -104,7 +104,7 @@ tl::expected<json::object, ApiError> parse_body(std::string_view body) {
   return std::move(value->get_object());
 }
 
-tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std::string_view body,
+tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
                                                            const GenerationScope& scope) {
   auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
@@ -113,8 +113,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std:
   AnswerOptions& answer = parsed.answer;
   auto model = read_model(reader, scope.model);
   if (!model) return tl::unexpected(model.error());
-  const bool chat = dialect == Dialect::kChat;
-  answer.dialect = dialect;
+  const bool chat = api == Api::kChat;
+  answer.api = api;
   answer.model = std::move(*model);
   answer.id = (chat ? "chatcmpl-" : "cmpl-") + scope.request_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
@@ -131,7 +131,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std:
   if (echo && answer.logprobs) {
     reader.error(ErrorCode::kUnsupported, "together with logprobs is not supported yet", "echo");
   }
-  refuse_unsupported_fields(reader, dialect, draft.n);
+  refuse_unsupported_fields(reader, api, draft.n);
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
   const Result<TapFields> taps = TapFields::read(reader, *object, scope.taps);
@@ -140,7 +140,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std:
 
   // The cheap checks are behind; now the text.
   const bool with_roles = chat && taps->needs_roles();
-  auto prompts = read_prompts(reader, dialect, scope, with_roles);
+  auto prompts = read_prompts(reader, api, scope, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   answer.n = draft.n;
@@ -167,7 +167,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std:
     }
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
     if (!request) {
-      return tl::unexpected(translate(request.error(), dialect, *object, prompt.path));
+      return tl::unexpected(translate(request.error(), api, *object, prompt.path));
     }
     parsed.prompts.push_back(
         {std::move(*request), echo ? std::move(prompt.text) : std::string(), std::move(told_ids)});

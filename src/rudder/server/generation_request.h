@@ -19,11 +19,11 @@
 
 namespace rudder::server {
 
-enum class Dialect : uint8_t { kChat, kCompletions };
+enum class Api : uint8_t { kChat, kCompletions };
 
 // How the answer is to look.
 struct AnswerOptions {
-  Dialect dialect = Dialect::kChat;
+  Api api = Api::kChat;
   std::string id;     // "chatcmpl-...", "cmpl-..."
   std::string model;  // as the client named it
   int64_t created = 0;
@@ -66,7 +66,7 @@ ApiError model_not_found(std::string_view name);
 // The body's `model`: one that is served, or the first where the field is absent.
 tl::expected<std::string, ApiError> read_model(FieldReader& reader, const ServerModel& model);
 
-tl::expected<GenerationRequest, ApiError> parse_generation(Dialect dialect, std::string_view body,
+tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
                                                            const GenerationScope& scope);
 
 }  // namespace rudder::server

@@ -12,8 +12,8 @@ namespace {
 
 class GenerationRequestTest : public ::testing::Test {
  protected:
-  tl::expected<GenerationRequest, ApiError> parse(Dialect dialect, std::string_view body) {
-    return parse_generation(dialect, body,
+  tl::expected<GenerationRequest, ApiError> parse(Api api, std::string_view body) {
+    return parse_generation(api, body,
                             {.model = model_,
                              .limits = limits_,
                              .keys = keys_,
@@ -23,7 +23,7 @@ class GenerationRequestTest : public ::testing::Test {
   }
   engine::RequestDraft completion(std::string_view fields) {
     auto parsed =
-        parse(Dialect::kCompletions,
+        parse(Api::kCompletions,
               R"({"prompt":"hi")" + (fields.empty() ? "" : "," + std::string(fields)) + "}");
     EXPECT_TRUE(parsed) << parsed.error().message;
     return parsed ? parsed->prompts.at(0).request.draft() : engine::RequestDraft();
@@ -89,16 +89,16 @@ TEST_F(GenerationRequestTest, NumbersOfEitherSpelling) {
 }
 
 TEST_F(GenerationRequestTest, FormsOfPrompts) {
-  auto parsed = parse(Dialect::kCompletions, R"({"prompt":["a","bc"],"echo":true})");
+  auto parsed = parse(Api::kCompletions, R"({"prompt":["a","bc"],"echo":true})");
   ASSERT_TRUE(parsed);
   ASSERT_EQ(parsed->prompts.size(), 2u);
   EXPECT_EQ(parsed->prompts[1].request.draft().prompt, (std::vector<int32_t>{'b', 'c'}));
   EXPECT_EQ(parsed->prompts[1].echo, "bc");
-  parsed = parse(Dialect::kCompletions, R"({"prompt":[72,105.0],"return_token_ids":true})");
+  parsed = parse(Api::kCompletions, R"({"prompt":[72,105.0],"return_token_ids":true})");
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->prompts.at(0).request.draft().prompt, (std::vector<int32_t>{72, 105}));
   EXPECT_EQ(parsed->prompts.at(0).told_ids, (std::vector<int32_t>{72, 105}));
-  parsed = parse(Dialect::kCompletions, R"({"prompt":[[72],[105,33]],"echo":true})");
+  parsed = parse(Api::kCompletions, R"({"prompt":[[72],[105,33]],"echo":true})");
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->prompts.at(1).request.draft().prompt, (std::vector<int32_t>{105, 33}));
   EXPECT_EQ(parsed->prompts.at(1).echo, "i!");
@@ -106,7 +106,7 @@ TEST_F(GenerationRequestTest, FormsOfPrompts) {
 
 TEST_F(GenerationRequestTest, ChatIsRenderedAndEncodedWithItsSpecialTokens) {
   const auto parsed = parse(
-      Dialect::kChat,
+      Api::kChat,
       R"({"model":"org/tiny-alias","messages":[{"role":"developer","content":"s"},)"
       R"({"role":"user","content":[{"type":"text","text":"h"}]}],"logprobs":true,"top_logprobs":2})");
   ASSERT_TRUE(parsed) << parsed.error().message;
@@ -128,21 +128,21 @@ TEST_F(GenerationRequestTest, TenantsSaltTheirCaches) {
 
 TEST_F(GenerationRequestTest, UnknownFieldsAreNamed) {
   const auto parsed = parse(
-      Dialect::kCompletions,
+      Api::kCompletions,
       "{\"prompt\":\"a\",\"tempreture\":1,\"user\":\"u\",\"metadata\":{},\"x\\n,y\":2,\"q\":null}");
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->ignored_fields, (std::vector<std::string>{"tempreture", "x??y", "q"}));
 }
 
 struct BadBody {
-  Dialect dialect;
+  Api api;
   const char* body;
   const char* param;
   const char* code;
 };
 
-constexpr Dialect kC = Dialect::kCompletions;
-constexpr Dialect kM = Dialect::kChat;
+constexpr Api kC = Api::kCompletions;
+constexpr Api kM = Api::kChat;
 #define RUDDER_MESSAGES R"("messages":[{"role":"user","content":"hi"}])"
 
 constexpr BadBody kBadBodies[] = {
@@ -264,7 +264,7 @@ constexpr BadBody kBadBodies[] = {
 
 TEST_F(GenerationRequestTest, EveryWrongBodyIsRefusedByName) {
   for (const BadBody& bad : kBadBodies) {
-    const auto parsed = parse(bad.dialect, bad.body);
+    const auto parsed = parse(bad.api, bad.body);
     ASSERT_FALSE(parsed) << bad.body;
     EXPECT_EQ(parsed.error().param, bad.param) << bad.body << ": " << parsed.error().message;
     EXPECT_EQ(parsed.error().code, bad.code) << bad.body << ": " << parsed.error().message;

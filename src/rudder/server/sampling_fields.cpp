@@ -165,7 +165,7 @@ void read_answer_fields(FieldReader& reader, AnswerOptions* answer) {
   }
 }
 
-void refuse_unsupported_fields(FieldReader& reader, Dialect dialect, int32_t n) {
+void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
   if (const json::value* format = reader.raw("response_format")) {
     const json::object* object = format->if_object();
     const json::value* type = object != nullptr ? object->if_contains("type") : nullptr;
@@ -189,7 +189,7 @@ void refuse_unsupported_fields(FieldReader& reader, Dialect dialect, int32_t n) 
     reader.refuse(name, "is not supported yet");
   }
   reader.refuse("use_beam_search", "is not supported");
-  if (dialect == Dialect::kCompletions) {
+  if (api == Api::kCompletions) {
     reader.refuse("suffix", "is not supported");
     int32_t best_of = n;
     reader.int32("best_of", 1, kInt32Max, &best_of);

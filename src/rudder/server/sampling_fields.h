@@ -16,6 +16,6 @@ void read_answer_fields(FieldReader& reader, AnswerOptions* answer);
 
 // What neither endpoint can do yet is refused by name, never silently ignored; what is without
 // effect on the answer's text is passed over.
-void refuse_unsupported_fields(FieldReader& reader, Dialect dialect, int32_t n);
+void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n);
 
 }  // namespace rudder::server

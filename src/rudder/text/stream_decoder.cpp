@@ -1,9 +1,15 @@
 #include "rudder/text/stream_decoder.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace rudder::text {
 
-StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special)
-    : tokenizer_(std::move(tokenizer)), skip_special_(skip_special) {}
+StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+                             std::vector<int32_t> shown_special)
+    : tokenizer_(std::move(tokenizer)),
+      skip_special_(skip_special),
+      shown_special_(std::move(shown_special)) {}
 
 void StreamDecoder::prime(std::span<const int32_t> ids) {
   for (const int32_t id : ids) push(id);
@@ -12,7 +18,10 @@ void StreamDecoder::prime(std::span<const int32_t> ids) {
 
 std::string_view StreamDecoder::push(int32_t id) {
   delta_.clear();
-  if (skip_special_ && tokenizer_->is_special(id)) return {};
+  if (skip_special_ && tokenizer_->is_special(id) &&
+      !std::binary_search(shown_special_.begin(), shown_special_.end(), id)) {
+    return {};
+  }
   tokenizer_->decode_plan().push(state_, id, delta_);
   return delta_;
 }

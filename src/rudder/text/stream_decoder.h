@@ -8,6 +8,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rudder/text/decode_plan.h"
 #include "rudder/text/tokenizer.h"
@@ -16,7 +17,9 @@ namespace rudder::text {
 
 class StreamDecoder {
  public:
-  StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);
+  // `shown_special`: special tokens that are text even where the others are skipped. Ascending.
+  StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
+                std::vector<int32_t> shown_special = {});
 
   // Context in front of the first push (the end of the prompt): its own text is dropped, but a
   // leading-space rule no longer applies to the text that follows. Call before the first push.
@@ -33,7 +36,8 @@ class StreamDecoder {
  private:
   std::shared_ptr<const Tokenizer> tokenizer_;
   DecodeState state_;
-  bool skip_special_;
+  const bool skip_special_;
+  const std::vector<int32_t> shown_special_;
   std::string delta_;
 };
 

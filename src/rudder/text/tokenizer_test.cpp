@@ -285,6 +285,16 @@ TEST(StreamDecoder, EqualsTheWholeDecodeAndNeverSplitsACharacter) {
   }
 }
 
+TEST(StreamDecoder, ShowsTheSpecialTokensItIsToldTo) {
+  const auto tokenizer = load(byte_level_file());
+  const int32_t end = *tokenizer->token_to_id("<|end|>");
+  ASSERT_TRUE(tokenizer->is_special(end));
+  StreamDecoder showing(tokenizer, true, {end});
+  EXPECT_EQ(showing.push(end), "<|end|>");
+  StreamDecoder other(tokenizer, true, {end - 1, end + 1});
+  EXPECT_EQ(other.push(end), "");
+}
+
 TEST(StreamDecoder, PrimingKeepsTheLeadingSpace) {
   const auto tokenizer = load(fallback_file());
   StreamDecoder fresh(tokenizer, true);
