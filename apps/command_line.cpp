@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <map>
 
+#include "other_servers.h"
+
 namespace rudder::apps {
 namespace {
 
@@ -30,9 +32,12 @@ std::map<std::string, CLI::Option*> declare_options(const SettingsTable& table, 
 }
 
 Error unknown_flag(const std::string& flag, const SettingsTable& table) {
-  std::string name = flag.substr(flag.find_first_not_of('-'));
-  name = name.substr(0, name.find('='));
-  const std::string near = table.nearest(name);
+  const std::string_view typed = std::string_view(flag).substr(0, flag.find('='));
+  if (const std::string_view hint = other_servers_hint(typed); !hint.empty()) {
+    return Error{ErrorCode::kInvalidArgument, fmt::format("unknown flag {}: {}", typed, hint),
+                 flag};
+  }
+  const std::string near = table.nearest(typed.substr(typed.find_first_not_of('-')));
   return Error{ErrorCode::kInvalidArgument,
                near.empty() ? fmt::format("unknown flag {}", flag)
                             : fmt::format("unknown flag {}; did you mean --{}?", flag, near),

@@ -23,10 +23,15 @@ std::string optional_text(const weights::Checkpoint& checkpoint, std::string_vie
   return checkpoint.read_text(file).value_or(std::string());
 }
 
-Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpoint& checkpoint) {
+Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpoint& checkpoint,
+                                                          const std::string& template_file) {
+  constexpr size_t kMaxTemplateBytes = size_t{4} << 20;
+  std::string jinja = optional_text(checkpoint, "chat_template.jinja");
+  if (!template_file.empty()) {
+    RUDDER_TRY(jinja, weights::read_text_file(template_file, kMaxTemplateBytes));
+  }
   Result<std::shared_ptr<const text::ChatPrompt>> chat =
-      text::ChatPrompt::from_json(optional_text(checkpoint, "tokenizer_config.json"),
-                                  optional_text(checkpoint, "chat_template.jinja"));
+      text::ChatPrompt::from_json(optional_text(checkpoint, "tokenizer_config.json"), jinja);
   if (!chat && chat.error().code == ErrorCode::kNotFound) {
     return std::shared_ptr<const text::ChatPrompt>();
   }
@@ -50,6 +55,8 @@ void LoadSettings::declare(SettingsTable& table) {
                    "Where weights come from; dummy takes random ones of true shape, for benches.");
   table.add("like", &like,
             "With --load-format dummy: the shape of this model (names: rudder make-model --help).");
+  table.add("chat-template", &chat_template,
+            "A file with the chat template (Jinja) to use in place of the model's own.");
 }
 
 void SessionSettings::declare(SettingsTable& table) {
@@ -100,7 +107,7 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
   RUDDER_TRY(files.tokenizer,
              text::Tokenizer::from_json(tokenizer_json,
                                         optional_text(*files.checkpoint, "tokenizer_config.json")));
-  RUDDER_TRY(files.chat, read_chat(*files.checkpoint));
+  RUDDER_TRY(files.chat, read_chat(*files.checkpoint, load.chat_template));
   RUDDER_TRY(files.generation, read_generation_config(*files.checkpoint, *files.tokenizer));
   return files;
 }

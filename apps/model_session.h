@@ -21,7 +21,8 @@ namespace rudder::apps {
 // Where weights come from.
 struct LoadSettings {
   std::string load_format = "auto";
-  std::string like;  // with "dummy": the shape, when there is no MODEL to take it from
+  std::string like;           // with "dummy": the shape, when there is no MODEL to take it from
+  std::string chat_template;  // a file in place of the model's own template
 
   void declare(SettingsTable& table);
 };

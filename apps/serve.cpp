@@ -7,6 +7,7 @@
 #include <csignal>
 #include <ctime>
 #include <future>
+#include <limits>
 #include <thread>
 
 #include "command_line.h"
@@ -22,10 +23,32 @@ namespace {
 
 struct ServeSettings {
   bool dry_run = false;
+  std::string model;
+  int64_t seed = -1;
+  // What people have in their command lines and what changes nothing here.
+  int32_t tensor_parallel_size = 1;
+  int32_t pipeline_parallel_size = 1;
+  int32_t data_parallel_size = 1;
+  bool trust_remote_code = false;
+  bool enable_chunked_prefill = true;
 
   void declare(SettingsTable& table) {
     table.section("serve");
     table.add("dry-run", &dry_run, "Print the memory plan and exit; nothing is loaded.");
+    table.add("model", &model, "The model's folder; the same as MODEL.");
+    table.add(
+        "seed", &seed, -1, std::numeric_limits<int64_t>::max(),
+        "Requests that bring no seed draw theirs from this one, in order of arrival; -1 takes "
+        "the system's entropy.");
+    const std::string one_gpu = "1: a server runs on one GPU.";
+    table.add("tensor-parallel-size", &tensor_parallel_size, 1, 1, one_gpu);
+    table.add("pipeline-parallel-size", &pipeline_parallel_size, 1, 1, one_gpu);
+    table.add("data-parallel-size", &data_parallel_size, 1, 1, one_gpu);
+    table.add("trust-remote-code", &trust_remote_code,
+              "Accepted and without effect: no code from a model's folder is ever run.");
+    table.add("enable-chunked-prefill", &enable_chunked_prefill,
+              "Accepted and without effect: prompts are always run in chunks of what a step has "
+              "left.");
   }
 };
 
@@ -135,7 +158,14 @@ int run_serve(int argc, char** argv) {
                       argc, argv, table);
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
-  const std::string model = arguments->positionals.empty() ? "" : arguments->positionals[0];
+  if (!arguments->positionals.empty() && !serve_settings.model.empty()) {
+    return report_bad_arguments({ErrorCode::kInvalidArgument,
+                                 fmt::format("'{}' besides --model {}: one of the two",
+                                             arguments->positionals[0], serve_settings.model),
+                                 "model"});
+  }
+  const std::string model =
+      arguments->positionals.empty() ? serve_settings.model : arguments->positionals[0];
   if (serve_settings.dry_run) {
     const Result<ModelFiles> files = open_model_files(model, session_settings.load);
     if (!files) return report_failure(files.error());
@@ -144,6 +174,7 @@ int run_serve(int argc, char** argv) {
     fmt::print("{}", plan->to_table());
     return 0;
   }
+  session_settings.engine.seed = serve_settings.seed;
   const Result<void> served = serve(model, session_settings, server_settings, table);
   return served ? 0 : report_failure(served.error());
 }

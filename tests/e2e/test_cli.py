@@ -3,7 +3,10 @@
 import csv
 import json
 
-from conftest import run_rudder
+import httpx2
+import pytest
+
+from conftest import DEMO, run_rudder, serving
 
 
 def test_generate_one_prompt():
@@ -86,3 +89,45 @@ def test_missing_model_folder_is_named():
     done = run_rudder("serve", "no/such/folder")
     assert done.returncode == 1
     assert "no/such/folder" in done.stderr
+
+
+@pytest.mark.parametrize("flag, hint", [
+    ("--ctx-size", "use --max-model-len"),
+    ("--mem-fraction-static=0.8", "use --gpu-memory-utilization"),
+    ("--max-num-seq", "did you mean --max-num-seqs?"),
+    ("--enable-lora", "LoRA adapters are not supported"),
+])
+def test_flags_of_other_servers_are_answered_with_ours(flag, hint):
+    done = run_rudder("serve", flag)
+    assert done.returncode == 2
+    assert "unknown flag" in done.stderr and hint in done.stderr
+
+
+def test_flags_that_change_nothing_are_taken():
+    done = run_rudder("serve", "--model", str(DEMO), "--trust-remote-code", "--tensor-parallel-size", "1",
+                      "--enable-chunked-prefill", "--seed", "7", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    refused = run_rudder("serve", "--tensor-parallel-size", "2", "--dry-run")
+    assert refused.returncode == 2 and "tensor-parallel-size" in refused.stderr
+    twice = run_rudder("serve", str(DEMO), "--model", str(DEMO), "--dry-run")
+    assert twice.returncode == 2 and "one of the two" in twice.stderr
+
+
+def test_seed_of_the_server_fixes_what_requests_leave_open():
+    answers = []
+    for _ in range(2):
+        with serving("--seed", "7") as server:
+            answers.append([server.client().completions.create(model="rudder-demo", prompt="Once", max_tokens=12,
+                                                               temperature=1.5).choices[0].text for _ in range(3)])
+    assert answers[0] == answers[1] and len(set(answers[0])) > 1
+
+
+def test_chat_template_of_the_operator(tmp_path):
+    template = tmp_path / "loud.jinja"
+    template.write_text("{% for m in messages %}{{ m.content | upper }}{% endfor %}")
+    with serving("--chat-template", str(template)) as server:
+        tokens = httpx2.post(server.url + "/tokenize", json={"messages": [{"role": "user", "content": "hello"}]})
+        text = httpx2.post(server.url + "/detokenize", json={"tokens": tokens.json()["tokens"]})
+        assert text.json()["prompt"] == "HELLO"
+    missing = run_rudder("serve", "--chat-template", str(tmp_path / "none.jinja"))
+    assert missing.returncode == 1 and "none.jinja" in missing.stderr

@@ -70,7 +70,9 @@ class ThreadedEngine final : public Engine {
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings& settings) {
-  RUDDER_TRY(auto core, EngineCore::create(std::move(parts), settings, Entropy::from_system()));
+  Entropy entropy = Entropy::from_system();
+  if (settings.seed >= 0) entropy.seed_key = static_cast<uint64_t>(settings.seed);
+  RUDDER_TRY(auto core, EngineCore::create(std::move(parts), settings, entropy));
   return std::unique_ptr<Engine>(std::make_unique<ThreadedEngine>(std::move(core)));
 }
 

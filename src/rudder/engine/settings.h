@@ -16,6 +16,7 @@ struct EngineSettings {
   double max_itl_ms = 0;               // bound on what prompts add to running streams; 0 = none
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
   int64_t max_num_queued_tokens = 4 << 20;
+  int64_t seed = -1;  // of requests without one; -1 takes the system's entropy. Declared by apps
   int32_t max_wait_steps = 10'000;    // a sequence that waited this long goes first
   int64_t stuck_step_us = 5'000'000;  // a step older than this makes health() fail
 

@@ -1,0 +1,122 @@
+#include "other_servers.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace rudder::apps {
+namespace {
+
+struct Hint {
+  std::string_view flag;
+  std::string_view text;
+};
+
+constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
+constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
+constexpr std::string_view kNoSpeculation = "speculative decoding is not supported yet";
+constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
+constexpr std::string_view kFolderOnly =
+    "models are not downloaded: give the folder of one in the Hugging Face layout";
+constexpr std::string_view kSafetensorsOnly = "safetensors is the only format of weights";
+constexpr std::string_view kUseRows = "use --max-num-seqs";
+constexpr std::string_view kUseLength = "use --max-model-len";
+constexpr std::string_view kUseDevice = "use --device cuda or --device cpu";
+
+constexpr Hint kHints[] = {
+    // vLLM
+    {"-tp", kOneGpu},
+    {"-pp", kOneGpu},
+    {"-dp", kOneGpu},
+    {"--distributed-executor-backend", kOneGpu},
+    {"--enable-expert-parallel", kOneGpu},
+    {"--enable-lora", kNoAdapters},
+    {"--lora-modules", kNoAdapters},
+    {"--max-lora-rank", kNoAdapters},
+    {"--speculative-config", kNoSpeculation},
+    {"-sc", kNoSpeculation},
+    {"--kv-transfer-config", "prefill and decode are not split over servers yet"},
+    {"--compilation-config", "nothing is compiled at run time"},
+    {"-O", "nothing is compiled at run time"},
+    {"--attention-backend", kPickedByShape},
+    {"--runner", "a server generates, and embeds with what it generates"},
+    {"--task", "a server generates, and embeds with what it generates"},
+    {"--hf-token", kFolderOnly},
+    {"--revision", kFolderOnly},
+    {"--download-dir", kFolderOnly},
+    {"--tokenizer", "the tokenizer is the model folder's"},
+    {"--guided-decoding-backend", "there is one; nothing is to be chosen"},
+    {"--swap-space", "preempted requests are computed again, nothing is swapped"},
+    {"--cpu-offload-gb", "weights stay on the device"},
+    {"--num-scheduler-steps", "use --multi-step"},
+    {"--max-logprobs", "up to 20 log-probabilities a token are always there"},
+    {"--disable-log-requests", "requests are not logged unless --enable-log-requests"},
+    {"--ssl-keyfile", "put a proxy that ends TLS in front"},
+    {"--ssl-certfile", "put a proxy that ends TLS in front"},
+    {"--root-path", "put the path into the proxy in front"},
+    // SGLang
+    {"--model-path", "use --model, or the name alone"},
+    {"--tp", kOneGpu},
+    {"--tp-size", kOneGpu},
+    {"--dp-size", kOneGpu},
+    {"--mem-fraction-static", "use --gpu-memory-utilization"},
+    {"--context-length", kUseLength},
+    {"--max-running-requests", kUseRows},
+    {"--chunked-prefill-size", "use --max-num-batched-tokens"},
+    {"--disable-radix-cache", "use --no-enable-prefix-caching"},
+    {"--disable-cuda-graph", "use --enforce-eager"},
+    {"--cuda-graph-max-bs", "graphs are captured for every batch size up to --max-num-seqs"},
+    {"--disable-overlap-schedule", "use --no-async-scheduling"},
+    {"--random-seed", "use --seed"},
+    {"--enable-metrics", "metrics are always on, at /metrics"},
+    {"--log-requests", "use --enable-log-requests"},
+    {"--watchdog-timeout", "use --stuck-step-us"},
+    {"--max-queued-requests", "use --max-num-queued-reqs"},
+    {"--enable-deterministic-inference", "use --batch-invariant"},
+    {"--sampling-backend", kPickedByShape},
+    {"--tokenizer-path", "the tokenizer is the model folder's"},
+    {"--speculative-algorithm", kNoSpeculation},
+    {"--lora-paths", kNoAdapters},
+    // llama.cpp
+    {"-m", "give the model's folder alone"},
+    {"-hf", kFolderOnly},
+    {"--hf-repo", kFolderOnly},
+    {"-c", kUseLength},
+    {"--ctx-size", kUseLength},
+    {"-np", kUseRows},
+    {"--parallel", kUseRows},
+    {"-ngl", kUseDevice},
+    {"--n-gpu-layers", kUseDevice},
+    {"--gpu-layers", kUseDevice},
+    {"-t", "use --threads"},
+    {"-ub", "use --max-num-batched-tokens"},
+    {"--ubatch-size", "use --max-num-batched-tokens"},
+    {"-b", "use --max-num-batched-tokens"},
+    {"--batch-size", "use --max-num-batched-tokens"},
+    {"-fa", kPickedByShape},
+    {"--flash-attn", kPickedByShape},
+    {"-ctk", "use --kv-cache-dtype"},
+    {"--cache-type-k", "use --kv-cache-dtype"},
+    {"-ctv", "use --kv-cache-dtype"},
+    {"--cache-type-v", "use --kv-cache-dtype"},
+    {"--jinja", "chat templates are always rendered"},
+    {"--chat-template-file", "use --chat-template"},
+    {"--control-vector", "use --enable-steering and --steering-module NAME=FILE.gguf"},
+    {"--control-vector-scaled", "use --steering-module, and a scale in the request"},
+    {"--control-vector-layer-range", "write the layers into the module"},
+    {"-md", kNoSpeculation},
+    {"--model-draft", kNoSpeculation},
+    {"--lora", kNoAdapters},
+    {"--api-key-file", "use --api-key, or RUDDER_API_KEY"},
+    {"--metrics", "metrics are always on, at /metrics"},
+    {"--slots", "see /load and /metrics"},
+    {"--gguf-file", kSafetensorsOnly},
+};
+
+}  // namespace
+
+std::string_view other_servers_hint(std::string_view flag) {
+  const auto* hint = std::ranges::find(kHints, flag, &Hint::flag);
+  return hint == std::end(kHints) ? std::string_view() : hint->text;
+}
+
+}  // namespace rudder::apps
