@@ -7,6 +7,7 @@
 #include "rudder/server/api_error.h"
 #include "rudder/server/cors.h"
 #include "rudder/server/route_table.h"
+#include "rudder/server/unsupported_paths.h"
 
 namespace rudder::server {
 namespace {
@@ -16,6 +17,13 @@ bool is_json(std::string_view content_type) {
   while (!media.empty() && (media.back() == ' ' || media.back() == '\t')) media.pop_back();
   for (char& ch : media) ch = static_cast<char>(ch >= 'A' && ch <= 'Z' ? ch - 'A' + 'a' : ch);
   return media == "application/json";
+}
+
+// A request without a body, from something else than a web page: `curl -X POST`.
+bool is_bare(const HttpRequest& request) {
+  const std::string_view length = request.field("content-length");
+  return (length.empty() || length == "0") && request.field("transfer-encoding").empty() &&
+         request.field("content-type").empty() && request.field("origin").empty();
 }
 
 }  // namespace
@@ -35,11 +43,16 @@ std::optional<HttpResponse> judge_header(const ServerContext& context, Exchange&
     const bool is_admin = match.route != nullptr && match.route->access == Access::kAdmin;
     const ApiKeys& keys =
         is_admin && context.admin_keys.required() ? context.admin_keys : context.keys;
-    const std::optional<int> tenant = keys.tenant_of(request.field("authorization"));
+    const std::optional<int> tenant =
+        keys.tenant_of(request.field("authorization"), request.field("x-api-key"));
     if (!tenant) return error_response(http_error(401, "a valid API key is required"));
     exchange.tenant = *tenant;
   }
   if (match.allow.empty()) {
+    if (const std::string_view feature = unsupported_feature(request.path); !feature.empty()) {
+      return error_response(
+          http_error(501, fmt::format("{} is not supported by this server", feature)));
+    }
     return error_response(http_error(404, "there is nothing under this path"));
   }
   if (match.route == nullptr) {
@@ -49,7 +62,8 @@ std::optional<HttpResponse> judge_header(const ServerContext& context, Exchange&
     return response;
   }
   // Also keeps pages of other origins out: they cannot send this type without a preflight.
-  if (match.route->method == "POST" && !is_json(request.field("content-type"))) {
+  if (match.route->method == "POST" && !is_json(request.field("content-type")) &&
+      !is_bare(request)) {
     return error_response(http_error(415, "content-type must be application/json"));
   }
   return std::nullopt;

@@ -51,11 +51,14 @@ AnswerFormat::AnswerFormat(AnswerOptions options, std::shared_ptr<const text::To
       event_start_("data: " + start_of(options_, event_object)),
       document_start_(start_of(options_, document_object)) {}
 
-void AnswerFormat::append_usage_event(std::string& out, const engine::Usage& total) const {
-  out += event_start_;
-  out += ",\"choices\":[],\"usage\":";
-  append_usage(out, total);
-  out += "}\n\n";
+void AnswerFormat::append_end(std::string& out, const engine::Usage& total) {
+  if (options_.include_usage) {
+    out += event_start_;
+    out += ",\"choices\":[],\"usage\":";
+    append_usage(out, total);
+    out += "}\n\n";
+  }
+  out += "data: [DONE]\n\n";
 }
 
 void AnswerFormat::append_capture_event(std::string& out, int32_t choice,
@@ -74,18 +77,19 @@ void AnswerFormat::append_capture_results(std::string& out, const ChoicePiece& p
   out += piece.capture_results;
 }
 
-void AnswerFormat::append_error_event(std::string& out, const ApiError& error) {
+Result<std::string> AnswerFormat::keep_captures(
+    const steer::capture::CaptureResults& results) const {
+  return steer::capture::results_json(results);
+}
+
+void AnswerFormat::append_error(std::string& out, const ApiError& error) {
   out += "data: ";
   out += error_body(error);
   out += "\n\n";
 }
 
-void AnswerFormat::append_done(std::string& out) {
-  out += "data: [DONE]\n\n";
-}
-
 std::string AnswerFormat::document(std::span<const ChoicePiece> choices,
-                                   const engine::Usage& total) const {
+                                   const engine::Usage& total) {
   std::string out = document_start_;
   out += ",\"choices\":[";
   for (const ChoicePiece& choice : choices) {

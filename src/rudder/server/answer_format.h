@@ -1,6 +1,7 @@
 // AnswerFormat: from what the engine says to the bytes a client expects, as server-sent events or
 // as one JSON document, in the shape of chat completions or of completions. Written by hand: an
-// event is some appends to one string. One object a request, on its connection's I/O thread.
+// event is some appends to one string. One object a request, on its connection's I/O thread; it may
+// remember what it has said of a stream.
 #pragma once
 
 #include <cstdint>
@@ -45,17 +46,20 @@ class AnswerFormat {
   // One event ("data: {...}\n\n") with this piece, also when its tokens have no text yet (half a
   // character, a special token): a client sees every token at its own step. A chat choice's first
   // piece is preceded by the event that names the role.
-  virtual void append_events(std::string& out, const ChoicePiece& piece) const = 0;
-  // The event after the last choice's end, where usage was asked for; no choices in it.
-  void append_usage_event(std::string& out, const engine::Usage& total) const;
+  virtual void append_events(std::string& out, const ChoicePiece& piece) = 0;
+  // What follows the last choice's end: here the event of usage, where it was asked for, with no
+  // choices in it, and the mark of the stream's end.
+  virtual void append_end(std::string& out, const engine::Usage& total);
+  // The stream breaks.
+  virtual void append_error(std::string& out, const ApiError& error);
   // The event of one captured token's values; no choices in it.
   void append_capture_event(std::string& out, int32_t choice,
                             const steer::capture::CaptureEvent& event) const;
-  static void append_error_event(std::string& out, const ApiError& error);
-  static void append_done(std::string& out);
 
   // The whole answer, choices in order of index.
-  std::string document(std::span<const ChoicePiece> choices, const engine::Usage& total) const;
+  virtual std::string document(std::span<const ChoicePiece> choices, const engine::Usage& total);
+  // What ChoicePiece.capture_results is to be; an Error ends the request.
+  virtual Result<std::string> keep_captures(const steer::capture::CaptureResults& results) const;
 
   const AnswerOptions& options() const { return options_; }
 

@@ -71,12 +71,12 @@ TEST_F(AnswerFormatTest, ChatEvents) {
           R"("content":"z"},"logprobs":null,"finish_reason":"stop","stop_reason":9}],"usage":null})" +
           "\n\n");
   std::string usage;
-  format(options)->append_usage_event(usage, {3, 1, 2});
+  format(options)->append_end(usage, {3, 1, 2});
   EXPECT_EQ(usage,
             R"(data: {"id":"id-1","object":"chat.completion.chunk","created":7,"model":"m\"1",)"
             R"("choices":[],"usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,)"
             R"("prompt_tokens_details":{"cached_tokens":1}}})"
-            "\n\n");
+            "\n\ndata: [DONE]\n\n");
 }
 
 TEST_F(AnswerFormatTest, ChatDocumentWithLogprobs) {
@@ -124,8 +124,8 @@ TEST_F(AnswerFormatTest, CompletionsEventWithLogprobs) {
 
 TEST_F(AnswerFormatTest, ErrorsAndTheEnd) {
   std::string out;
-  AnswerFormat::append_error_event(out, to_api_error({ErrorCode::kNumerical, "secret", "x"}));
-  AnswerFormat::append_done(out);
+  format({})->append_error(out, to_api_error({ErrorCode::kNumerical, "secret", "x"}));
+  format({})->append_end(out, {});
   EXPECT_EQ(
       out, R"(data: {"error":{"message":"the model produced a value that is not a number for this )"
            R"(request","type":"server_error","param":null,"code":"numerical_error"}})"

@@ -122,6 +122,7 @@ HttpResponse error_response(const ApiError& error) {
   HttpResponse response;
   response.status = error.status;
   response.body = error_body(error);
+  response.error = std::make_shared<const ApiError>(error);
   if (error.retry_after_s > 0) {
     response.fields.push_back({"retry-after", std::to_string(error.retry_after_s)});
   }

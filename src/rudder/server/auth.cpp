@@ -15,8 +15,10 @@ bool constant_time_equal(std::string_view presented, std::string_view secret) {
   return difference == 0;
 }
 
-std::optional<int> ApiKeys::tenant_of(std::string_view authorization) const {
+std::optional<int> ApiKeys::tenant_of(std::string_view authorization,
+                                      std::string_view api_key) const {
   if (keys_.empty()) return 0;
+  if (authorization.empty()) return tenant_of_key(api_key);
   constexpr std::string_view kScheme = "bearer ";
   if (authorization.size() < kScheme.size()) return std::nullopt;
   const bool is_bearer = std::equal(
@@ -25,6 +27,10 @@ std::optional<int> ApiKeys::tenant_of(std::string_view authorization) const {
   if (!is_bearer) return std::nullopt;
   std::string_view presented = authorization.substr(kScheme.size());
   presented.remove_prefix(std::min(presented.find_first_not_of(' '), presented.size()));
+  return tenant_of_key(presented);
+}
+
+std::optional<int> ApiKeys::tenant_of_key(std::string_view presented) const {
   std::optional<int> tenant;
   for (size_t i = 0; i < keys_.size(); ++i) {  // all of them, whichever matches
     if (constant_time_equal(presented, keys_[i])) tenant = static_cast<int>(i);

@@ -15,7 +15,7 @@ class ChatFormat final : public AnswerFormat {
       : AnswerFormat(std::move(options), std::move(tokenizer), "chat.completion.chunk",
                      "chat.completion") {}
 
-  void append_events(std::string& out, const ChoicePiece& piece) const override;
+  void append_events(std::string& out, const ChoicePiece& piece) override;
 
  private:
   void append_whole_choice(std::string& out, const ChoicePiece& piece) const override;
@@ -33,7 +33,7 @@ void ChatFormat::append_start(std::string& out, int32_t index) const {
   out += ",\"delta\":{";
 }
 
-void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) const {
+void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) {
   if (piece.first) {
     append_start(out, piece.index);
     out += "\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null";

@@ -17,7 +17,7 @@ class CompletionsFormat final : public AnswerFormat {
       : AnswerFormat(std::move(options), std::move(tokenizer), "text_completion",
                      "text_completion") {}
 
-  void append_events(std::string& out, const ChoicePiece& piece) const override;
+  void append_events(std::string& out, const ChoicePiece& piece) override;
 
  private:
   void append_whole_choice(std::string& out, const ChoicePiece& piece) const override;
@@ -45,7 +45,7 @@ void CompletionsFormat::append_choice(std::string& out, const ChoicePiece& piece
   }
 }
 
-void CompletionsFormat::append_events(std::string& out, const ChoicePiece& piece) const {
+void CompletionsFormat::append_events(std::string& out, const ChoicePiece& piece) {
   out += event_start_;
   out += ",\"choices\":[";
   append_choice(out, piece);

@@ -31,7 +31,9 @@ HttpResponse options_response(std::span<const std::string> allowed_origins,
   if (!allowed_origins.empty() && !request.field("access-control-request-method").empty()) {
     response.fields.push_back({"access-control-allow-methods", allow});
     response.fields.push_back(
-        {"access-control-allow-headers", "authorization, content-type, x-request-id"});
+        {"access-control-allow-headers",
+         "authorization, content-type, x-request-id, x-api-key, anthropic-version, "
+         "anthropic-beta"});
     response.fields.push_back({"access-control-max-age", "600"});
   }
   return response;

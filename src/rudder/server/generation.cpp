@@ -65,7 +65,12 @@ void Generation::on_event(uint32_t source, engine::Event&& event) {
     choice.stop_reason = event.stop_reason;
     choice.stop_token = event.stop_token;
     if (event.capture_results) {
-      choice.capture_results = steer::capture::results_json(*event.capture_results);
+      Result<std::string> kept = format_->keep_captures(*event.capture_results);
+      if (!kept) {
+        cancel_all();
+        return fail(to_api_error(kept.error()));
+      }
+      choice.capture_results = std::move(*kept);
     }
     --num_open_;
   }
@@ -174,10 +179,7 @@ engine::Usage Generation::total_usage() const {
 
 void Generation::succeed() {
   if (format_->options().stream) {
-    if (format_->options().include_usage) {
-      format_->append_usage_event(exchange_->output(), total_usage());
-    }
-    AnswerFormat::append_done(exchange_->output());
+    format_->append_end(exchange_->output(), total_usage());
     exchange_->end_stream();
   } else {
     const auto n = static_cast<size_t>(format_->options().n);
@@ -198,7 +200,7 @@ void Generation::succeed() {
 void Generation::fail(const ApiError& error) {
   if (closed_) return;
   if (streaming_) {
-    AnswerFormat::append_error_event(exchange_->output(), error);
+    format_->append_error(exchange_->output(), error);
     exchange_->end_stream();
   } else {
     exchange_->respond(error_response(error));

@@ -7,6 +7,7 @@
 
 #include "rudder/base/log.h"
 #include "rudder/server/generation.h"
+#include "rudder/server/generation_endpoint.h"
 #include "rudder/server/handlers.h"
 
 namespace rudder::server {
@@ -18,19 +19,10 @@ constexpr int64_t kMaxBytesPerToken = 16;
 
 using Parsed = tl::expected<GenerationRequest, ApiError>;
 
-Parsed parse(const ServerContext& context, Api api, const std::string& body, int tenant,
-             const std::string& request_id) {
-  const engine::RequestLimits limits = context.engine().limits();
+Parsed parse(const ServerContext& context, const GenerationParser& parser, const std::string& body,
+             int tenant, const std::string& request_id) {
   try {
-    return parse_generation(
-        api, body,
-        {.model = context.model(),
-         .limits = limits,
-         .keys = context.keys,
-         .tenant = tenant,
-         .max_prompts = context.settings.max_prompts,
-         .request_id = request_id,
-         .taps = {.steering = context.parts.steering, .captures = context.engine().captures()}});
+    return parser(body, generation_scope(context, tenant, request_id));
   } catch (const std::exception& exception) {  // out of memory: this request's misfortune alone
     log_error("request {}: {}", request_id, exception.what());
     return tl::unexpected(to_api_error(Error{ErrorCode::kInternal, "", ""}));
@@ -49,7 +41,26 @@ void start_generation(ServerContext& context, const std::shared_ptr<Exchange>& e
   std::make_shared<Generation>(context, exchange, std::move(*parsed), std::move(mark))->start();
 }
 
-void handle_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Api api) {
+GenerationParser parser_of(Api api) {
+  return [api](const std::string& body, const GenerationScope& scope) {
+    return parse_generation(api, body, scope);
+  };
+}
+
+}  // namespace
+
+GenerationScope generation_scope(const ServerContext& context, int tenant, std::string request_id) {
+  return {.model = context.model(),
+          .limits = context.engine().limits(),
+          .keys = context.keys,
+          .tenant = tenant,
+          .max_prompts = context.settings.max_prompts,
+          .request_id = std::move(request_id),
+          .taps = {.steering = context.parts.steering, .captures = context.engine().captures()}};
+}
+
+void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
+                    GenerationParser parser) {
   if (context.draining) {
     HttpResponse response = error_response(
         Error{ErrorCode::kUnavailable, "the server is draining and takes no new requests", ""});
@@ -62,28 +73,26 @@ void handle_generation(ServerContext& context, const std::shared_ptr<Exchange>& 
   }
   auto mark = std::make_shared<ActivityMark>(context.activity);
   auto body = std::make_shared<HeldBody>(std::move(exchange->body));
-  const bool queued = context.pool->run(
-      [&context, exchange, api, body, mark, tenant = exchange->tenant, id = exchange->request_id] {
-        auto parsed = std::make_shared<Parsed>(parse(context, api, body->text, tenant, id));
-        *body = HeldBody();
-        exchange->io->post([&context, exchange, parsed, mark] {
-          start_generation(context, exchange, std::move(*parsed), mark);
-        });
-      });
+  const bool queued = context.pool->run([&context, exchange, parser = std::move(parser), body, mark,
+                                         tenant = exchange->tenant, id = exchange->request_id] {
+    auto parsed = std::make_shared<Parsed>(parse(context, parser, body->text, tenant, id));
+    *body = HeldBody();
+    exchange->io->post([&context, exchange, parsed, mark] {
+      start_generation(context, exchange, std::move(*parsed), mark);
+    });
+  });
   if (!queued) {
     exchange->respond(error_response(
         Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""}));
   }
 }
 
-}  // namespace
-
 void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  handle_generation(context, exchange, Api::kChat);
+  run_generation(context, exchange, parser_of(Api::kChat));
 }
 
 void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  handle_generation(context, exchange, Api::kCompletions);
+  run_generation(context, exchange, parser_of(Api::kCompletions));
 }
 
 }  // namespace rudder::server

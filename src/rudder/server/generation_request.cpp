@@ -106,9 +106,14 @@ tl::expected<json::object, ApiError> parse_body(std::string_view body) {
 
 tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
                                                            const GenerationScope& scope) {
-  auto object = parse_body(body);
+  const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
-  FieldReader reader(*object, "");
+  return parse_generation(api, *object, scope);
+}
+
+tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::object& body,
+                                                           const GenerationScope& scope) {
+  FieldReader reader(body, "");
   GenerationRequest parsed;
   AnswerOptions& answer = parsed.answer;
   auto model = read_model(reader, scope.model);
@@ -134,7 +139,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_
   refuse_unsupported_fields(reader, api, draft.n);
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
-  const Result<TapFields> taps = TapFields::read(reader, *object, scope.taps);
+  const Result<TapFields> taps = TapFields::read(reader, body, scope.taps);
   if (!taps) return tl::unexpected(to_api_error(taps.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
@@ -167,7 +172,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_
     }
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
     if (!request) {
-      return tl::unexpected(translate(request.error(), api, *object, prompt.path));
+      return tl::unexpected(translate(request.error(), api, body, prompt.path));
     }
     parsed.prompts.push_back(
         {std::move(*request), echo ? std::move(prompt.text) : std::string(), std::move(told_ids)});

@@ -51,7 +51,7 @@ struct GenerationRequest {
 
 struct GenerationScope {
   const ServerModel& model;
-  const engine::RequestLimits& limits;
+  engine::RequestLimits limits;
   const ApiKeys& keys;
   int tenant = 0;
   int32_t max_prompts = 1024;
@@ -67,6 +67,9 @@ ApiError model_not_found(std::string_view name);
 tl::expected<std::string, ApiError> read_model(FieldReader& reader, const ServerModel& model);
 
 tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
+                                                           const GenerationScope& scope);
+// Of a body that is parsed already: other APIs' requests come as chat bodies.
+tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const boost::json::object& body,
                                                            const GenerationScope& scope);
 
 }  // namespace rudder::server

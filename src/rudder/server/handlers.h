@@ -12,6 +12,10 @@ void handle_chat_completions(ServerContext& context, const std::shared_ptr<Excha
 void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_model(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_chat_render(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_completions_render(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_load(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_reset_prefix_cache(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_tokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_detokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_livez(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

@@ -3,12 +3,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 namespace rudder::server {
+
+struct ApiError;
 
 struct HttpField {
   std::string name;  // lower case
@@ -40,6 +43,8 @@ struct HttpResponse {
   std::string body;
   std::vector<HttpField> fields;
   bool close = false;  // the connection may not be used again
+  // What the body says, where it is an error: some APIs word it otherwise.
+  std::shared_ptr<const ApiError> error = nullptr;
 };
 
 }  // namespace rudder::server

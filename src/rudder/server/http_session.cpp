@@ -25,6 +25,7 @@
 #include "rudder/server/exchange.h"
 #include "rudder/server/http_parser.h"
 #include "rudder/server/http_writer.h"
+#include "rudder/server/messages_error.h"
 #include "rudder/server/request_id.h"
 
 namespace rudder::server {
@@ -259,6 +260,9 @@ Task<bool> HttpSession::refuse(HttpResponse response) {
 void HttpSession::append_head(bool keep_alive) {
   HttpResponse& head = exchange_->head();
   const HttpRequest& request = exchange_->request;
+  if (head.error != nullptr && request.path.starts_with(kMessagesPath)) {
+    head.body = messages_error_body(*head.error, exchange_->request_id);
+  }
   head.fields.push_back({"x-request-id", exchange_->request_id});
   add_cors_fields(context_.settings.allowed_origins, request, head);
   BodyFraming framing = BodyFraming::kLength;

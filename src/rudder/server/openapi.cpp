@@ -101,7 +101,7 @@ json::object operation(const Route& route, const json::object& examples) {
     const char* scheme = route.access == Access::kAdmin ? "steeringKey" : "apiKey";
     made["security"] = json::array{json::object{{scheme, json::array()}}};
   }
-  if (route.path.ends_with("{id}")) {
+  if (route.path.find("{id}") != std::string_view::npos) {
     made["parameters"] = json::array{json::object{
         {"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}};
   }

@@ -14,6 +14,8 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/completions", Access::kKey, handle_completions},
     {"GET", "/v1/models", Access::kKey, handle_models},
     {"GET", "/v1/models/{id}", Access::kKey, handle_model},
+    {"POST", "/v1/chat/completions/render", Access::kKey, handle_chat_render},
+    {"POST", "/v1/completions/render", Access::kKey, handle_completions_render},
     {"POST", "/tokenize", Access::kKey, handle_tokenize},
     {"POST", "/detokenize", Access::kKey, handle_detokenize},
     {"GET", "/v1/steering", Access::kKey, handle_steering},
@@ -27,10 +29,14 @@ constexpr Route kRoutes[] = {
     {"GET", "/health", Access::kPublic, handle_readyz},
     {"GET", "/livez", Access::kPublic, handle_livez},
     {"GET", "/readyz", Access::kPublic, handle_readyz},
+    {"GET", "/ping", Access::kPublic, handle_readyz},
+    {"POST", "/ping", Access::kPublic, handle_readyz},
     {"GET", "/version", Access::kPublic, handle_version},
     {"GET", "/openapi.json", Access::kPublic, handle_openapi},
     {"GET", "/metrics", Access::kKey, handle_metrics},
     {"GET", "/server_info", Access::kKey, handle_server_info},
+    {"GET", "/load", Access::kKey, handle_load},
+    {"POST", "/reset_prefix_cache", Access::kAdmin, handle_reset_prefix_cache},
 };
 static_assert(std::size(kRoutes) <= kMaxRoutes);
 
@@ -59,10 +65,16 @@ std::optional<std::string> percent_decode(std::string_view text) {
 }
 
 bool path_matches(const Route& route, std::string_view path, std::string* tail) {
-  if (!route.path.ends_with(kTail)) return route.path == path;
-  const std::string_view stem = route.path.substr(0, route.path.size() - kTail.size());
-  if (path.size() <= stem.size() || !path.starts_with(stem)) return false;
-  std::optional<std::string> decoded = percent_decode(path.substr(stem.size()));
+  const size_t at = route.path.find(kTail);
+  if (at == std::string_view::npos) return route.path == path;
+  const std::string_view stem = route.path.substr(0, at);
+  const std::string_view rest = route.path.substr(at + kTail.size());
+  if (path.size() <= stem.size() + rest.size() || !path.starts_with(stem) ||
+      !path.ends_with(rest)) {
+    return false;
+  }
+  std::optional<std::string> decoded =
+      percent_decode(path.substr(stem.size(), path.size() - stem.size() - rest.size()));
   if (!decoded) return false;
   *tail = std::move(*decoded);
   return true;

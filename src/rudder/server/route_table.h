@@ -20,13 +20,14 @@ using Handler = void (*)(ServerContext& context, const std::shared_ptr<Exchange>
 
 struct Route {
   std::string_view method;
-  std::string_view path;  // "/v1/models/{id}": the last segment stands for the rest of the path
+  // "/v1/models/{id}": what stands for "{id}" may have slashes in it.
+  std::string_view path;
   Access access;
   Handler handler;
 };
 
 std::span<const Route> routes();
-inline constexpr size_t kMaxRoutes = 32;
+inline constexpr size_t kMaxRoutes = 64;
 
 struct RouteMatch {
   const Route* route = nullptr;  // null: no such path (allow is empty) or no such method on it
