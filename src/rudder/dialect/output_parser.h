@@ -35,6 +35,8 @@ class OutputParser {
   virtual Delta push(std::string_view text) = 0;
   // The answer is over: what was held back. Malformed calls come out as content, never lost.
   virtual Delta finish() = 0;
+  // What comes next is, as far as is known, of its thoughts.
+  virtual bool thinking() const = 0;
 };
 
 }  // namespace rudder::dialect

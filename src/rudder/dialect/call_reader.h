@@ -1,0 +1,63 @@
+// CallReader: one form of tool calls, read byte by byte; CallSink: where the calls it finds go.
+// Internal to the room: AnswerParser opens a reader where a mark says that calls begin, and keeps
+// the text that a reader has not taken yet, because it may turn out to be no call.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "rudder/dialect/dialect.h"
+
+namespace rudder::dialect {
+
+class CallSink {
+ public:
+  // Both outlive the sink.
+  CallSink(const ParserSetup& setup, uint64_t seed, Delta* delta)
+      : setup_(setup), seed_(seed), delta_(delta) {}
+
+  // A call, announced: from here on it is one, whatever its arguments turn out to be.
+  void begin(std::string_view name);
+  // More of its arguments' JSON text.
+  void arguments(std::string_view text);
+
+  bool knows(std::string_view name) const;
+  // The value of this argument is text, as far as the tool's schema says.
+  bool takes_text(std::string_view tool, std::string_view argument) const;
+  int32_t num_calls() const { return num_calls_; }
+
+ private:
+  std::string make_id();
+
+  const ParserSetup& setup_;
+  uint64_t seed_;
+  Delta* const delta_;
+  int32_t num_calls_ = 0;
+};
+
+class CallReader {
+ public:
+  enum class Step : uint8_t {
+    kMore,   // not decided yet
+    kTaken,  // the text up to and with this byte is of a call for sure
+    kEnd,    // likewise, and the calls end here
+    kStray,  // what has not been taken, with this byte, is no call
+  };
+
+  virtual ~CallReader() = default;
+  virtual Step push(char byte, CallSink& sink) = 0;
+  // The text is over. True when what has not been taken is text after all, false when it was the
+  // beginning of an end that no longer matters, or has been given to the sink now.
+  virtual bool finish(CallSink& sink) = 0;
+};
+
+// `bare`: no mark said that a call begins here, so that only a tool's name can. `in_name`: the mark
+// was the one before a function's name.
+std::unique_ptr<CallReader> make_json_reader(const ToolDialect& dialect, bool bare);
+std::unique_ptr<CallReader> make_xml_reader(const ToolDialect& dialect, bool in_name);
+std::unique_ptr<CallReader> make_pythonic_reader(const ToolDialect& dialect, bool bare);
+std::unique_ptr<CallReader> make_braced_reader(const ToolDialect& dialect);
+
+}  // namespace rudder::dialect

@@ -1,0 +1,70 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rudder/dialect/call_reader.h"
+
+namespace rudder::dialect {
+namespace {
+
+// SplitMix64 (Steele, Lea, Flood, 2014): ids tell calls apart, they guard nothing.
+uint64_t next_random(uint64_t& state) {
+  state += 0x9E3779B97F4A7C15;
+  uint64_t mixed = state;
+  mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9;
+  mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB;
+  return mixed ^ mixed >> 31;
+}
+
+}  // namespace
+
+std::string CallSink::make_id() {
+  if (setup_.calls->ids == IdStyle::kOpenAi) {
+    const uint64_t high = next_random(seed_);
+    return fmt::format("chatcmpl-tool-{:016x}{:016x}", high, next_random(seed_));
+  }
+  constexpr std::string_view kLetters =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  constexpr size_t kMistralLength = 9;
+  std::string id;
+  uint64_t random = next_random(seed_);
+  while (id.size() < kMistralLength) {
+    id.push_back(kLetters[random % kLetters.size()]);
+    random /= kLetters.size();
+  }
+  return id;
+}
+
+void CallSink::begin(std::string_view name) {
+  if (num_calls_++ >= setup_.max_calls) return;
+  ToolCallDelta call;
+  call.index = num_calls_ - 1;
+  call.id = make_id();
+  call.name = name;
+  delta_->tool_calls.push_back(std::move(call));
+}
+
+void CallSink::arguments(std::string_view text) {
+  if (text.empty() || num_calls_ > setup_.max_calls) return;
+  std::vector<ToolCallDelta>& calls = delta_->tool_calls;
+  if (calls.empty() || calls.back().index != num_calls_ - 1) {
+    calls.emplace_back().index = num_calls_ - 1;
+  }
+  calls.back().arguments += text;
+}
+
+bool CallSink::knows(std::string_view name) const {
+  return std::any_of(setup_.tools.begin(), setup_.tools.end(),
+                     [&](const Tool& tool) { return tool.name == name; });
+}
+
+bool CallSink::takes_text(std::string_view tool, std::string_view argument) const {
+  for (const Tool& known : setup_.tools) {
+    if (known.name != tool) continue;
+    const auto& json = known.json_arguments;
+    return std::find(json.begin(), json.end(), argument) == json.end();
+  }
+  return true;
+}
+
+}  // namespace rudder::dialect

@@ -1,0 +1,87 @@
+// What is known of how model families write their thoughts and their tool calls: data, and how to
+// find the right data for a model. A dialect is a form of calls with its marks; each form has one
+// small parser. Constants; any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/dialect/output_parser.h"
+
+namespace rudder::dialect {
+
+enum class CallForm : uint8_t {
+  kJson,      // {"name": ..., "arguments": {...}}, one, a list, or several after one another
+  kNamed,     // name[ARGS]{...}, or what kJson takes
+  kXml,       // <function=name><parameter=key>value</parameter></function>, or what kJson takes
+  kPythonic,  // [name(key=value), ...]
+  kBraced,    // call:name{key:value,...}
+};
+
+enum class IdStyle : uint8_t {
+  kOpenAi,   // chatcmpl-tool-<32 hexadecimal digits>
+  kMistral,  // 9 letters and digits, as its templates demand
+};
+
+struct ToolDialect {
+  std::string_view name = {};  // as --tool-call-parser has it
+  CallForm form = CallForm::kJson;
+  std::string_view begin = {};       // the mark before calls
+  std::string_view also_begin = {};  // another one, not part of the call's own text either
+  std::string_view end = {};         // the mark after them; may be empty
+  bool bare = false;            // an answer may begin with a call, without a mark
+  bool list = false;            // calls stand in one list, not each between its own marks
+  std::string_view arguments_key = "arguments";  // as the model is to write it
+  std::string_view quote = {};                   // kBraced: the mark on both sides of a string
+  IdStyle ids = IdStyle::kOpenAi;
+};
+
+struct ReasoningDialect {
+  std::string_view name = {};  // as --reasoning-parser has it
+  std::string_view begin = {};
+  std::string_view end = {};
+  bool always = false;  // an answer begins with thoughts, whether it says so or not
+};
+
+std::span<const ToolDialect> tool_dialects();
+std::span<const ReasoningDialect> reasoning_dialects();
+
+// By name or alias. kInvalidArgument with the known names.
+Result<const ToolDialect*> find_tool_dialect(std::string_view name);
+Result<const ReasoningDialect*> find_reasoning_dialect(std::string_view name);
+
+// What a chat template's source shows of the family it is of; null where it shows nothing.
+const ToolDialect* detect_tool_dialect(std::string_view chat_template);
+const ReasoningDialect* detect_reasoning_dialect(std::string_view chat_template);
+
+// The strings that a tokenizer may have as special tokens and that must be in the text for it to be
+// parsed.
+std::vector<std::string_view> marks_of(const ToolDialect* tools, const ReasoningDialect* reasoning);
+
+// True where the model goes on inside its thoughts after this prompt.
+bool prompt_opens_reasoning(const ReasoningDialect& reasoning, std::string_view prompt);
+
+// A tool that the client offers.
+struct Tool {
+  std::string name;
+  std::vector<std::string> json_arguments;  // properties whose values are no strings, for kXml
+};
+
+// How the answers of one request are to be parsed.
+struct ParserSetup {
+  const ToolDialect* calls = nullptr;           // null: calls are text
+  const ReasoningDialect* reasoning = nullptr;  // null: thoughts are text
+  bool in_reasoning = false;                    // the prompt ends inside the thoughts
+  std::vector<Tool> tools;
+  int32_t max_calls = INT32_MAX;  // those after it are passed over
+};
+
+// `seed` makes the ids of the calls; `setup` must outlive the parser.
+std::unique_ptr<OutputParser> make_parser(const ParserSetup& setup, uint64_t seed);
+
+}  // namespace rudder::dialect

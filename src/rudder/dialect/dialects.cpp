@@ -1,0 +1,178 @@
+// The table of dialects. What a family's marks are comes from its chat template and its model card.
+#include <fmt/format.h>
+
+#include <array>
+
+#include "rudder/dialect/dialect.h"
+
+namespace rudder::dialect {
+namespace {
+
+// Some words of a template that no other family's has; the first match of a table wins.
+struct Trace {
+  std::string_view text;
+  std::string_view name;
+};
+
+// In the order in which detection asks for them: the more special ones first.
+constexpr std::array kTools = {
+    ToolDialect{.name = "hermes", .begin = "<tool_call>", .end = "</tool_call>"},
+    ToolDialect{.name = "qwen3_coder",
+                .form = CallForm::kXml,
+                .begin = "<tool_call>",
+                .also_begin = "<function=",
+                .end = "</tool_call>"},
+    ToolDialect{.name = "llama3_json",
+                .begin = "<|python_tag|>",
+                .bare = true,
+                .arguments_key = "parameters"},
+    ToolDialect{.name = "pythonic", .form = CallForm::kPythonic, .bare = true, .list = true},
+    ToolDialect{.name = "mistral",
+                .form = CallForm::kNamed,
+                .begin = "[TOOL_CALLS]",
+                .ids = IdStyle::kMistral},
+    // Mistral's before the eleventh version of its tokenizer, where calls are one list of JSON.
+    ToolDialect{.name = "mistral_list",
+                .form = CallForm::kNamed,
+                .begin = "[TOOL_CALLS]",
+                .list = true,
+                .ids = IdStyle::kMistral},
+    ToolDialect{
+        .name = "gemma", .form = CallForm::kPythonic, .begin = "```tool_code", .end = "```"},
+    ToolDialect{.name = "functiongemma",
+                .form = CallForm::kBraced,
+                .begin = "<start_function_call>",
+                .end = "<end_function_call>",
+                .quote = "<escape>"},
+    ToolDialect{.name = "gemma4",
+                .form = CallForm::kBraced,
+                .begin = "<|tool_call>",
+                .end = "<tool_call|>",
+                .quote = "<|\"|>"},
+    ToolDialect{.name = "phi4_mini_json",
+                .begin = "<|tool_call|>",
+                .also_begin = "functools",
+                .end = "<|/tool_call|>",
+                .list = true},
+    ToolDialect{.name = "olmo3",
+                .form = CallForm::kPythonic,
+                .begin = "<function_calls>",
+                .end = "</function_calls>"},
+};
+
+constexpr std::array kReasoning = {
+    ReasoningDialect{.name = "qwen3", .begin = "<think>", .end = "</think>"},
+    ReasoningDialect{.name = "deepseek_r1", .begin = "<think>", .end = "</think>", .always = true},
+    ReasoningDialect{.name = "mistral", .begin = "[THINK]", .end = "[/THINK]"},
+    ReasoningDialect{.name = "gemma4", .begin = "<|channel>thought", .end = "<channel|>"},
+};
+
+constexpr std::array kToolTraces = {
+    Trace{"<function=", "qwen3_coder"},
+    Trace{"<tool_call>", "hermes"},
+    Trace{"[ARGS]", "mistral"},
+    Trace{"[TOOL_CALLS]", "mistral_list"},
+    Trace{"<start_function_call>", "functiongemma"},
+    Trace{"<|tool_call>", "gemma4"},
+    Trace{"<|tool_call|>", "phi4_mini_json"},
+    Trace{"<function_calls>", "olmo3"},
+    Trace{"\"parameters\":", "llama3_json"},
+    Trace{"<|python_tag|>", "llama3_json"},
+    Trace{"<start_of_turn>", "gemma"},
+};
+
+constexpr std::array kReasoningTraces = {
+    Trace{"</think>", "qwen3"},
+    Trace{"[THINK]", "mistral"},
+    Trace{"<|channel>", "gemma4"},
+};
+
+constexpr std::array kAliases = {
+    Trace{"qwen", "hermes"},
+    Trace{"qwen25", "hermes"},
+    Trace{"qwen3", "hermes"},
+    Trace{"qwen3_xml", "qwen3_coder"},
+    Trace{"llama3", "llama3_json"},
+    Trace{"llama4_json", "llama3_json"},
+    Trace{"llama4_pythonic", "pythonic"},
+    Trace{"functiongemma", "functiongemma"},
+    Trace{"gemma3", "gemma"},
+    Trace{"deepseek-r1", "deepseek_r1"},
+    Trace{"qwen3-thinking", "deepseek_r1"},
+};
+
+template <typename Entry>
+Result<const Entry*> find_by_name(std::span<const Entry> entries, std::string_view name,
+                                  std::string_view flag) {
+  std::string names;
+  for (const Entry& entry : entries) {
+    if (entry.name == name) return &entry;
+    names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
+  }
+  for (const Trace& alias : kAliases) {
+    if (alias.text != name) continue;
+    for (const Entry& entry : entries) {
+      if (entry.name == alias.name) return &entry;
+    }
+  }
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} '{}' is not known; there are {}", flag, name, names),
+              std::string(flag));
+}
+
+template <typename Entry>
+const Entry* detect(std::span<const Entry> entries, std::span<const Trace> traces,
+                    std::string_view chat_template) {
+  for (const Trace& trace : traces) {
+    if (chat_template.find(trace.text) == std::string_view::npos) continue;
+    for (const Entry& entry : entries) {
+      if (entry.name == trace.name) return &entry;
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::span<const ToolDialect> tool_dialects() {
+  return kTools;
+}
+
+std::span<const ReasoningDialect> reasoning_dialects() {
+  return kReasoning;
+}
+
+Result<const ToolDialect*> find_tool_dialect(std::string_view name) {
+  return find_by_name(tool_dialects(), name, "tool-call-parser");
+}
+
+Result<const ReasoningDialect*> find_reasoning_dialect(std::string_view name) {
+  return find_by_name(reasoning_dialects(), name, "reasoning-parser");
+}
+
+const ToolDialect* detect_tool_dialect(std::string_view chat_template) {
+  return detect(tool_dialects(), kToolTraces, chat_template);
+}
+
+const ReasoningDialect* detect_reasoning_dialect(std::string_view chat_template) {
+  return detect(reasoning_dialects(), kReasoningTraces, chat_template);
+}
+
+std::vector<std::string_view> marks_of(const ToolDialect* tools,
+                                       const ReasoningDialect* reasoning) {
+  std::vector<std::string_view> marks;
+  if (tools != nullptr) {
+    marks = {tools->begin, tools->also_begin, tools->end, tools->quote};
+    if (tools->form == CallForm::kNamed) marks.insert(marks.end(), {"[ARGS]", "[CALL_ID]"});
+  }
+  if (reasoning != nullptr) marks.insert(marks.end(), {reasoning->begin, reasoning->end});
+  std::erase(marks, "");
+  return marks;
+}
+
+bool prompt_opens_reasoning(const ReasoningDialect& reasoning, std::string_view prompt) {
+  const size_t end = prompt.find_last_not_of(" \n\t\r");
+  return end != std::string_view::npos && prompt.substr(0, end + 1).ends_with(reasoning.begin);
+}
+
+}  // namespace rudder::dialect

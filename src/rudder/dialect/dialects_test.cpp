@@ -1,0 +1,50 @@
+#include <gtest/gtest.h>
+
+#include "rudder/dialect/dialect.h"
+
+namespace rudder::dialect {
+namespace {
+
+std::string detected(std::string_view chat_template) {
+  const ToolDialect* tools = detect_tool_dialect(chat_template);
+  const ReasoningDialect* reasoning = detect_reasoning_dialect(chat_template);
+  return std::string(tools != nullptr ? tools->name : "-") + " " +
+         std::string(reasoning != nullptr ? reasoning->name : "-");
+}
+
+TEST(Dialects, AreDetectedFromTemplates) {
+  EXPECT_EQ(detected("{{ '<|im_start|>' + message.role }}"), "- -");
+  EXPECT_EQ(detected("within <tool_call></tool_call> XML tags ... '<think>' '</think>'"),
+            "hermes qwen3");
+  EXPECT_EQ(detected("<tool_call>\\n<function=example>"), "qwen3_coder -");
+  EXPECT_EQ(detected("{\"name\": function name, \"parameters\": dictionary} <|python_tag|>"),
+            "llama3_json -");
+  EXPECT_EQ(detected("'[TOOL_CALLS] [' ... '[AVAILABLE_TOOLS]'"), "mistral_list -");
+  EXPECT_EQ(detected("'[TOOL_CALLS]' + name + '[ARGS]' [THINK]"), "mistral mistral");
+  EXPECT_EQ(detected("<start_of_turn>model"), "gemma -");
+  EXPECT_EQ(detected("<start_of_turn>model <start_function_call>"), "functiongemma -");
+}
+
+TEST(Dialects, AreFoundByNameAndAlias) {
+  for (const ToolDialect& one : tool_dialects()) {
+    EXPECT_EQ(find_tool_dialect(one.name).value(), &one);
+  }
+  for (const ReasoningDialect& one : reasoning_dialects()) {
+    EXPECT_EQ(find_reasoning_dialect(one.name).value(), &one);
+  }
+  EXPECT_EQ(find_tool_dialect("qwen25").value()->name, "hermes");
+  const auto unknown = find_tool_dialect("nonesuch");
+  ASSERT_FALSE(unknown);
+  EXPECT_NE(unknown.error().message.find("hermes"), std::string::npos);
+}
+
+TEST(Dialects, ThePromptTellsWhetherThoughtsAreOpen) {
+  const ReasoningDialect& think = **find_reasoning_dialect("qwen3");
+  EXPECT_TRUE(prompt_opens_reasoning(think, "<|im_start|>assistant\n<think>\n"));
+  EXPECT_FALSE(prompt_opens_reasoning(think, "<|im_start|>assistant\n<think>\n\n</think>\n\n"));
+  EXPECT_FALSE(prompt_opens_reasoning(think, "<|im_start|>assistant\n"));
+  EXPECT_FALSE(prompt_opens_reasoning(think, ""));
+}
+
+}  // namespace
+}  // namespace rudder::dialect

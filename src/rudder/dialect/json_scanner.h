@@ -1,0 +1,92 @@
+// JsonScanner and JsonStringReader: JSON read byte by byte as a model writes it, to know where a
+// value ends and whether it is one at all, without keeping it. Internal to the room.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace rudder::dialect {
+
+constexpr bool is_blank(char byte) {
+  return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
+}
+
+// Follows one value, RFC 8259 but for one mercy: control characters may stand raw in strings, where
+// models put line breaks. Who copies the value escapes them (see in_string).
+class JsonScanner {
+ public:
+  enum class Step : uint8_t {
+    kMore,
+    kDone,        // the value ends with this byte
+    kDoneBefore,  // a number ended before this byte, which is not of it
+    kBad,         // no JSON; the scanner is not to be used further
+  };
+
+  Step push(char byte);
+  bool in_string() const { return state_ == State::kString || state_ == State::kEscape; }
+  void reset();
+
+ private:
+  enum class State : uint8_t {
+    kValue,       // a value must come
+    kFirstValue,  // a value or the end of the array
+    kFirstKey,    // a key or the end of the object
+    kKey,
+    kColon,
+    kComma,  // a comma or the end of the innermost array or object
+    kString,
+    kEscape,
+    kHex,
+    kMinus,
+    kZero,
+    kInteger,
+    kDot,
+    kFraction,
+    kExponentSign,
+    kExponentStart,
+    kExponent,
+    kLiteral,
+  };
+
+  Step begin_value(char byte);
+  Step close(char byte);
+  Step in_number(char byte);
+  Step end_value() {
+    state_ = State::kComma;
+    return open_.empty() ? Step::kDone : Step::kMore;
+  }
+
+  State state_ = State::kValue;
+  std::string open_;          // the brackets that are open
+  bool key_ = false;          // the string is a key
+  int hex_left_ = 0;          // digits of \uXXXX to come
+  std::string_view literal_;  // what is left of true, false, null
+};
+
+// Decodes a JSON string, from the byte after its opening quote.
+class JsonStringReader {
+ public:
+  enum class Step : uint8_t { kMore, kDone, kBad };
+
+  // Appends to `out` what the byte made certain.
+  Step push(char byte, std::string* out);
+  void reset();
+
+ private:
+  Step escaped(char byte, std::string* out);
+  Step hex(char byte, std::string* out);
+  void end_surrogate(std::string* out);  // a first half that no second one followed
+
+  enum class State : uint8_t { kPlain, kEscape, kHex };
+  State state_ = State::kPlain;
+  int hex_left_ = 0;
+  uint32_t code_ = 0;
+  uint32_t high_ = 0;  // the first half of a surrogate pair, or 0
+};
+
+// Appends what stands for the byte inside a JSON string: itself, or an escape where it must not
+// stand raw. Quotes and backslashes are left to who knows what they mean.
+void append_string_byte(std::string& out, char byte);
+
+}  // namespace rudder::dialect

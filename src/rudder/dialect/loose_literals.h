@@ -1,0 +1,23 @@
+// Calls whose arguments are no JSON, turned into JSON once they are complete: Python's keyword
+// arguments, and the braces of Gemma. Internal to the room.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace rudder::dialect {
+
+struct LooseCall {
+  std::string name;
+  std::string arguments;  // the JSON text of an object
+};
+
+// "name(key=value, ...)", also inside print(...). Values are Python's or JSON's literals; nullopt
+// for anything else, positional arguments among it.
+std::optional<LooseCall> parse_python_call(std::string_view text);
+
+// "call:name{key:value,...}". Strings stand between two `quote` marks; keys are bare.
+std::optional<LooseCall> parse_braced_call(std::string_view text, std::string_view quote);
+
+}  // namespace rudder::dialect
