@@ -2,11 +2,11 @@
 
 #include <cstddef>
 
-// One pair of symbols a file, made by CMake from the list of files (embedded_model.S).
+// One pair of symbols a file, made by CMake from the list of files (rudder_embed).
 #define RUDDER_EMBEDDED_FILE(name, symbol) \
   extern "C" const std::byte symbol[];     \
   extern "C" const std::byte symbol##_end[];
-#include "embedded_model_files.inc"
+#include "demo_files.inc"
 #undef RUDDER_EMBEDDED_FILE
 
 namespace rudder::apps {
@@ -14,7 +14,7 @@ namespace rudder::apps {
 std::vector<weights::MemoryFile> embedded_model() {
   return {
 #define RUDDER_EMBEDDED_FILE(name, symbol) {name, {symbol, symbol##_end}},
-#include "embedded_model_files.inc"
+#include "demo_files.inc"
 #undef RUDDER_EMBEDDED_FILE
   };
 }

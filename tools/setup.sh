@@ -52,10 +52,26 @@ setup_build() {
   install_packages "${packages[@]}"
 }
 
+setup_browser() {  # drives the page that the server has for browsers
+  local browser
+  for browser in "${RUDDER_BROWSER:-}" chromium chromium-browser google-chrome; do
+    if [ -n "$browser" ] && have "$browser"; then return; fi
+  done
+  if apt-cache show chromium 2>/dev/null | grep -q '^Filename:.*/chromium_'; then
+    say "a browser for the tests of the page: Chromium, some 120 MB to fetch, 400 MB on the disk"
+    install_packages chromium fonts-dejavu-core
+  else
+    # Ubuntu's package of that name only asks snapd for a snap, which containers do not have.
+    say "no Chromium package here: the tests of the page will be skipped. Any Chromium does:" \
+        "'snap install chromium', or RUDDER_BROWSER=/path/to/it"
+  fi
+}
+
 setup_test() {
   local packages=(libgtest-dev libdnnl-dev clang-format-14 clang-tidy-14)
   python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
   install_packages "${packages[@]}"
+  setup_browser
   local stamp=.venv/requirements.sha256
   if [ ! -f "$stamp" ] || ! sha256sum --status -c "$stamp"; then
     say "making the Python environment .venv"

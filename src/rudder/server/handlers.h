@@ -30,6 +30,8 @@ void handle_steering_remove(ServerContext& context, const std::shared_ptr<Exchan
 void handle_steering_set(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_clear(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_page(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_page_file(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 
 }  // namespace rudder::server

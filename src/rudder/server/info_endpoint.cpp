@@ -27,8 +27,8 @@ void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>&
   append_json_string(out, model.ids.front());
   out += ",\"dtype\":";
   append_json_string(out, model.dtype);
-  out += fmt::format(",\"max_model_len\":{},\"draining\":{},\"settings\":{{", model.max_model_len,
-                     context.draining.load());
+  out += fmt::format(",\"max_model_len\":{},\"chat_template\":{},\"draining\":{},\"settings\":{{",
+                     model.max_model_len, model.chat != nullptr, context.draining.load());
   if (context.parts.all_settings != nullptr) {
     bool first = true;
     for (const Setting& setting : context.parts.all_settings->all()) {

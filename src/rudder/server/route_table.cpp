@@ -31,6 +31,8 @@ constexpr Route kRoutes[] = {
     {"GET", "/readyz", Access::kPublic, handle_readyz},
     {"GET", "/ping", Access::kPublic, handle_readyz},
     {"POST", "/ping", Access::kPublic, handle_readyz},
+    {"GET", "/", Access::kPublic, handle_page},
+    {"GET", "/face/{id}", Access::kPublic, handle_page_file},
     {"GET", "/version", Access::kPublic, handle_version},
     {"GET", "/openapi.json", Access::kPublic, handle_openapi},
     {"GET", "/metrics", Access::kKey, handle_metrics},

@@ -1,0 +1,213 @@
+// The conversation: what was said, the answer that is being streamed, and how each is shown.
+import {ApiError, call, events} from "./api.js";
+import {HeatView} from "./heat.js";
+import {element, MarkdownView} from "./markdown.js";
+import {steeringFields} from "./steering.js";
+
+const log = document.getElementById("log");
+const hint = document.getElementById("hint");
+const whole = new Intl.NumberFormat();
+const NEAR_END_PX = 80;
+
+// What the request's fields are from: set by the sampling form.
+//   fields(): the request fields; mode(): "chat" or "completion"; system(): the system prompt;
+//   refuse(param, message): shows which field the server refused.
+let form = null;
+let turns = [];  // {role, content, node}
+let running = null;  // the AbortController of the answer that is streaming
+let onRunning = () => {};
+
+export function setUpChat(sampling, whenRunning) {
+  form = sampling;
+  onRunning = whenRunning;
+}
+
+export const isRunning = () => running !== null;
+export const stop = () => running?.abort();
+
+export function clear() {
+  stop();
+  for (const turn of turns) turn.node.remove();
+  turns = [];
+  hint.hidden = false;
+}
+
+function addTurn(role, content) {
+  const title = element("h2", {class: "unseen"}, role === "user" ? "You" : "Model");
+  const body = element("div", {class: "body"});
+  const node = element("article", {class: `message ${role}`}, title, body);
+  if (role === "user") body.textContent = content;
+  log.append(node);
+  hint.hidden = true;
+  const turn = {role, content, node, body, thinking: ""};
+  turns.push(turn);
+  return turn;
+}
+
+export async function say(text) {
+  if (running) return;
+  addTurn("user", text);
+  await answer();
+}
+
+// Answers the last message of the user anew.
+async function again() {
+  if (running || turns.at(-1)?.role !== "assistant") return;
+  turns.pop().node.remove();
+  await answer();
+}
+
+// Answers that failed are left out, and what was said twice without one is one message: templates
+// may insist on turns that alternate.
+function messages() {
+  const system = form.system();
+  const said = system ? [{role: "system", content: system}] : [];
+  for (const {role, content} of turns) {
+    if (!content) continue;
+    if (said.at(-1)?.role === role) said.at(-1).content += `\n\n${content}`;
+    else said.push({role, content});
+  }
+  return said;
+}
+
+function requestOf(steering) {
+  const common = {...form.fields(), ...steering, stream: true,
+                  stream_options: {include_usage: true, continuous_usage_stats: true}};
+  if (form.mode() === "completion") {
+    // What was written so far goes on: the user's text and the model's, as one.
+    return ["v1/completions", {...common, prompt: turns.map((turn) => turn.content).join("")}];
+  }
+  return ["v1/chat/completions", {...common, messages: messages()}];
+}
+
+// How the answer's text is shown: by token where a probe reads them, as Markdown else.
+class AnswerView {
+  constructor(turn, probed) {
+    this.turn = turn;
+    this.heat = probed ? new HeatView(turn.body, probed) : null;
+    this.markdown = probed ? null : new MarkdownView(turn.body);
+    this.stats = element("span");
+    this.footer = element("footer", {}, this.stats);
+    turn.node.append(this.footer);
+    this.frame = 0;
+  }
+
+  // At most once a frame, however fast tokens come.
+  schedule() {
+    this.frame ||= requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    const follows = log.scrollHeight - log.scrollTop - log.clientHeight < NEAR_END_PX;
+    const {turn} = this;
+    if (turn.thinking) {
+      this.thinking ??= turn.body.insertBefore(
+          element("details", {class: "thinking"}, element("summary", {}, "Thinking"), ""), turn.body.firstChild);
+      this.thinking.lastChild.data = turn.thinking;
+    }
+    if (this.heat) this.heat.update();
+    else this.markdown.update(turn.content);
+    if (follows) log.scrollTop = log.scrollHeight;
+  }
+}
+
+function describe(meter, words, stopped) {
+  const parts = [`${whole.format(meter.tokens)} ${meter.tokens === 1 ? "token" : "tokens"}`];
+  const seconds = (meter.last - meter.first) / 1000;
+  if (meter.tokens > 1 && seconds > 0) parts.push(`${whole.format(Math.round((meter.tokens - 1) / seconds))} tokens/s`);
+  if (meter.first) parts.push(`first after ${Math.max(1, Math.round(meter.first - meter.begin))} ms`);
+  if (meter.cached) parts.push(`${whole.format(meter.cached)} of ${whole.format(meter.prompt)} prompt tokens cached`);
+  if (words) parts.push(words);
+  if (stopped) parts.push("stopped");
+  else if (meter.finish === "length") parts.push("cut off at the most tokens");
+  return parts.join(" · ");
+}
+
+// Takes one event of the stream into the turn.
+function take(event, turn, view, meter) {
+  const before = meter.tokens;
+  if (event.usage) {
+    meter.prompt = event.usage.prompt_tokens;
+    meter.tokens = event.usage.completion_tokens;
+    meter.cached = event.usage.prompt_tokens_details?.cached_tokens ?? 0;
+  }
+  if (meter.tokens > before) {
+    meter.last = performance.now();
+    meter.first ||= meter.last;
+  }
+  if (event.capture && view.heat) {
+    const reading = event.capture.values?.probes?.[view.heat.probed.name]?.[view.heat.probed.point];
+    if (reading !== undefined) view.heat.value(event.capture.position - meter.prompt, reading);
+  }
+  const choice = event.choices?.[0];
+  if (!choice) return;
+  const text = choice.text ?? choice.delta?.content ?? "";
+  turn.content += text;
+  turn.thinking += choice.delta?.reasoning ?? choice.delta?.reasoning_content ?? "";
+  if (text) {
+    // Tokens whose text was held back belong to the piece that brings it.
+    view.heat?.add(text, meter.shown, meter.tokens - meter.shown);
+    meter.shown = meter.tokens;
+  }
+  meter.finish = choice.finish_reason ?? meter.finish;
+}
+
+async function stream(turn, view, meter, words, request, signal) {
+  const [path, body] = request;
+  const response = await call(path, {body, signal});
+  turn.body.classList.remove("waiting");
+  for await (const event of events(response)) {
+    take(event, turn, view, meter);
+    view.stats.textContent = describe(meter, words, false);
+    view.schedule();
+  }
+}
+
+async function answer() {
+  const {fields, words, probed} = steeringFields();
+  const request = requestOf(fields);
+  const turn = addTurn("assistant", "");
+  turn.body.classList.add("waiting");
+  const view = new AnswerView(turn, probed);
+  const meter = {begin: performance.now(), first: 0, last: 0, tokens: 0, prompt: 0, cached: 0, shown: 0, finish: null};
+  running = new AbortController();
+  onRunning(true);
+  log.scrollTop = log.scrollHeight;
+  let stopped = false;
+  try {
+    await stream(turn, view, meter, words, request, running.signal);
+  } catch (error) {
+    stopped = error.name === "AbortError";
+    if (!stopped) showError(turn, error);
+  }
+  turn.body.classList.remove("waiting");
+  view.stats.textContent = describe(meter, words, stopped);
+  view.draw();
+  addActions(turn, view.footer);
+  running = null;
+  onRunning(false);
+}
+
+function showError(turn, error) {
+  if (!(error instanceof ApiError)) console.error(error);
+  const wait = error.retryAfter ? ` Try again in ${error.retryAfter} s.` : "";
+  turn.node.append(element("p", {class: "error", role: "alert"}, error.message + wait));
+  form.refuse(error.param, error.message);
+}
+
+// Only the last answer can be asked for again.
+function addActions(turn, footer) {
+  for (const node of log.querySelectorAll(".again")) node.remove();
+  const repeat = element("button", {type: "button", class: "again"}, "Again");
+  repeat.addEventListener("click", again);
+  footer.append(repeat);
+  if (!turn.content || !navigator.clipboard) return;
+  const copy = element("button", {type: "button"}, "Copy");
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(turn.content);
+    copy.textContent = "Copied";
+  });
+  footer.append(copy);
+}
