@@ -18,6 +18,7 @@ ChoiceOutput::ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokeniz
                            std::shared_ptr<const text::StopSet> stops, const RequestDraft& draft)
     : decoder_(tokenizer, draft.skip_special_tokens, draft.shown_special_ids),
       matcher_(stops, draft.include_stop),
+      repetition_(draft.repetition),
       stops_(std::move(stops)),
       min_tokens_(draft.sampling.min_tokens),
       include_stop_(draft.include_stop) {
@@ -28,15 +29,18 @@ ChoiceOutput::ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokeniz
 
 bool ChoiceOutput::push(int32_t token, bool is_stop_id, Event& event) {
   num_tokens_ += 1;
+  const bool repeats = repetition_.push(token);
   event.text += std::exchange(echo_, {});
   if (is_stop_id && !include_stop_) return false;
   const std::string_view delta = decoder_.push(token);
-  // Stop strings count from the text behind min_tokens on.
+  // Stop strings and repetitions count from the text behind min_tokens on.
   if (num_tokens_ <= min_tokens_ && !RUDDER_MUTANT(kStopBeforeMinTokens)) {
     event.text += delta;
     return false;
   }
-  return match(delta, event);
+  if (match(delta, event)) return true;
+  if (repeats) event.stop_reason = "repetition_detected";
+  return repeats;
 }
 
 bool ChoiceOutput::finish(Event& event) {

@@ -1,5 +1,6 @@
 // ChoiceOutput: from the sampled tokens of one choice to its events' text: streaming detokenizer,
-// then stop strings, across token borders. Owned by the choice, called on the engine thread.
+// then stop strings, across token borders; and repetitions of its tokens. Owned by the choice,
+// called on the engine thread.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +8,7 @@
 #include <string>
 
 #include "rudder/engine/event.h"
+#include "rudder/engine/repetition.h"
 #include "rudder/engine/request.h"
 #include "rudder/text/stop_strings.h"
 #include "rudder/text/stream_decoder.h"
@@ -21,8 +23,9 @@ class ChoiceOutput {
                std::shared_ptr<const text::StopSet> stops, const RequestDraft& draft);
 
   // Counts the token and appends to event.text what it made certain. The text of a stop id is left
-  // out unless the request includes its stops. True when a stop string is complete: the text then
-  // ends where it should, event.stop_reason is set, and nothing may follow.
+  // out unless the request includes its stops. True when a stop string is complete, or the tokens
+  // repeat themselves more than they may: the text then ends where it should, event.stop_reason is
+  // set, and nothing may follow.
   bool push(int32_t token, bool is_stop_id, Event& event);
 
   // The choice ends without a stop string so far: appends what was held back. True when that
@@ -36,6 +39,7 @@ class ChoiceOutput {
 
   text::StreamDecoder decoder_;
   text::StopMatcher matcher_;
+  RepetitionDetector repetition_;
   std::shared_ptr<const text::StopSet> stops_;
   std::string echo_;  // the prompt's text, until the first event takes it
   const int32_t min_tokens_;

@@ -165,6 +165,18 @@ TEST_F(EngineCoreTest, AStopStringAcrossTokensCutsTheTextAndTheTokens) {
   }
 }
 
+TEST_F(EngineCoreTest, ARepetitionEndsTheChoiceBehindMinTokens) {
+  start({kA, kB, kA, kB, kA, kB, kA, kB, kA, kB});
+  RequestDraft d = draft(9);
+  d.repetition = {.max_pattern = 4, .min_pattern = 2, .min_count = 2};
+  Got got = run_one(d);
+  EXPECT_EQ(got.text, "abab");
+  EXPECT_EQ(got.last.finish, FinishReason::kStop);
+  EXPECT_EQ(got.last.stop_reason, "repetition_detected");
+  d.sampling.min_tokens = 6;
+  EXPECT_EQ(run_one(d).tokens.size(), 7u);
+}
+
 // step.I9 at the engine's edge.
 TEST_F(EngineCoreTest, ARepeatedStepStreamsEachTokenAtItsOwnIteration) {
   step::Capacity capacity = ScriptedExecutor::default_capacity();

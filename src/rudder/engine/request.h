@@ -22,6 +22,13 @@ namespace rudder::engine {
 
 using RequestId = StrongId<struct RequestTag, uint64_t>;  // internal; never a client's string
 
+// A choice ends when its last tokens are the same pattern so many times in a row.
+struct RepetitionLimits {
+  int32_t max_pattern = 0;  // tokens of the longest pattern looked for; 0: none is
+  int32_t min_pattern = 0;  // of the shortest; 0 is 1
+  int32_t min_count = 0;    // at least 2 where a pattern is looked for
+};
+
 // As the client wrote it, types right, values unchecked.
 struct RequestDraft {
   std::string client_id;  // echoed in logs and answers ("cmpl-..."): not a key of anything
@@ -32,6 +39,7 @@ struct RequestDraft {
   std::optional<int32_t> max_tokens;  // absent: up to max_seq_len
   std::vector<std::string> stop;      // stop strings
   bool include_stop = false;          // keep the stop string in the text
+  RepetitionLimits repetition;
   bool skip_special_tokens = true;
   // Special tokens that are text even so: the marks that whoever parses the answer looks for.
   // Ascending.
@@ -65,6 +73,7 @@ struct RequestLimits {
   int32_t max_logprobs = step::kMaxLogprobs;
   int32_t max_id_bytes = 512;  // client_id
   int32_t max_cache_salt_bytes = 512;
+  int32_t max_pattern = 1024;           // tokens of a repetition's pattern, and of its count
   int64_t max_queued_tokens = 4 << 20;  // a request of more (n * prompt) could never be queued
   // End-of-sequence ids of the model: with max_stop_ids no more than step::kMaxStopIds.
   std::vector<int32_t> eos_ids;

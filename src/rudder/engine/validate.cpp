@@ -157,6 +157,16 @@ Result<void> check_stop_strings(const RequestDraft& draft, const RequestLimits& 
   return {};
 }
 
+Result<void> check_repetition(const RepetitionLimits& repetition, const RequestLimits& limits) {
+  const int32_t most = limits.max_pattern;
+  RUDDER_TRY_VOID(
+      check_int("repetition_detection.max_pattern_size", repetition.max_pattern, 0, most));
+  RUDDER_TRY_VOID(check_int("repetition_detection.min_pattern_size", repetition.min_pattern, 0,
+                            repetition.max_pattern));
+  return check_int("repetition_detection.min_count", repetition.min_count,
+                   repetition.max_pattern > 0 ? 2 : 0, most);
+}
+
 // Lengths bound one another: prompt, max_tokens and min_tokens share the context, and n prompts
 // share the queue.
 Result<int32_t> check_lengths(const RequestDraft& draft, const RequestLimits& limits) {
@@ -243,6 +253,7 @@ Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits
   RUDDER_TRY_VOID(check_sampling(draft.sampling, limits));
   RUDDER_TRY_VOID(check_logit_bias(draft.sampling, limits));
   RUDDER_TRY_VOID(check_stop_strings(draft, limits));
+  RUDDER_TRY_VOID(check_repetition(draft.repetition, limits));
   RUDDER_TRY(const int32_t max_len, check_lengths(draft, limits));
   RUDDER_TRY_VOID(check_taps(draft, limits));
   normalise(draft, limits);
