@@ -143,6 +143,7 @@ void AnswerFormat::append_event_end(std::string& out, const ChoicePiece& piece) 
 }
 
 std::string AnswerFormat::token_text(int32_t token) const {
+  if (options_.tokens_as_ids) return fmt::format("token_id:{}", token);
   return to_valid_utf8(tokenizer_->token_bytes(token));
 }
 

@@ -30,6 +30,7 @@ struct ChoicePiece {
   std::span<const engine::OutputToken> tokens;  // as far as the client asked for them
   int64_t text_offset = 0;                      // characters of the choice before this piece
   std::span<const int32_t> prompt_ids;          // where the client wants them
+  std::string_view prompt_text;                 // likewise
   std::optional<engine::FinishReason> finish;
   std::string_view stop_reason;
   std::optional<int32_t> stop_token;
@@ -77,7 +78,7 @@ class AnswerFormat {
   void append_capture_results(std::string& out, const ChoicePiece& piece) const;
   // From after the last choice to the end of the event.
   void append_event_end(std::string& out, const ChoicePiece& piece) const;
-  std::string token_text(int32_t token) const;
+  std::string token_text(int32_t token) const;  // as logprobs spell it
 
   const AnswerOptions options_;
   const std::shared_ptr<const text::Tokenizer> tokenizer_;

@@ -21,6 +21,7 @@ class ChatFormat final : public AnswerFormat {
   void append_whole_choice(std::string& out, const ChoicePiece& piece) const override;
   void append_document_fields(std::string& out,
                               std::span<const ChoicePiece> choices) const override;
+  void append_prompt(std::string& out, const ChoicePiece& piece) const;
   void append_start(std::string& out, int32_t index) const;
   void append_logprobs(std::string& out, std::span<const engine::OutputToken> tokens) const;
   void append_token(std::string& out, int32_t token, float logprob) const;
@@ -41,10 +42,7 @@ void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) {
     role.usage.prompt_tokens = piece.usage.prompt_tokens;
     role.usage.cached_tokens = piece.usage.cached_tokens;
     append_event_end(out, role);
-    if (!piece.prompt_ids.empty()) {
-      out += ",\"prompt_token_ids\":";
-      append_ids(out, piece.prompt_ids);
-    }
+    append_prompt(out, piece);
     out += "}\n\n";
   }
   append_start(out, piece.index);
@@ -81,9 +79,19 @@ void ChatFormat::append_whole_choice(std::string& out, const ChoicePiece& piece)
 
 void ChatFormat::append_document_fields(std::string& out,
                                         std::span<const ChoicePiece> choices) const {
-  if (!options_.return_token_ids || choices.empty()) return;
-  out += ",\"prompt_token_ids\":";
-  append_ids(out, choices.front().prompt_ids);
+  if (!choices.empty()) append_prompt(out, choices.front());
+}
+
+// What the client wants to know of the prompt, beside the choices.
+void ChatFormat::append_prompt(std::string& out, const ChoicePiece& piece) const {
+  if (options_.return_token_ids) {
+    out += ",\"prompt_token_ids\":";
+    append_ids(out, piece.prompt_ids);
+  }
+  if (options_.return_prompt_text) {
+    out += ",\"prompt_text\":";
+    append_json_string(out, piece.prompt_text);
+  }
 }
 
 void ChatFormat::append_token(std::string& out, int32_t token, float logprob) const {

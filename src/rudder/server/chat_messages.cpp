@@ -142,4 +142,21 @@ Result<json::array> normalise_messages(const json::array& messages) {
   return normalised;
 }
 
+std::string echoed_message(const json::object& body) {
+  const json::object& last = body.at("messages").as_array().back().as_object();
+  const json::value* prompts = body.if_contains("add_generation_prompt");
+  const bool new_message = prompts == nullptr || !prompts->is_bool() || prompts->get_bool();
+  if (new_message && last.at("role").as_string() != "assistant") return "";
+  const json::value* content = last.if_contains("content");
+  if (content == nullptr) return "";
+  if (content->is_string()) return std::string(content->get_string());
+  std::string text;
+  if (!content->is_array()) return text;
+  for (const json::value& part : content->get_array()) {
+    if (!text.empty()) text += "\n";
+    text += part.at("text").as_string();
+  }
+  return text;
+}
+
 }  // namespace rudder::server

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <string>
 
 #include "rudder/base/result.h"
 
@@ -12,5 +13,9 @@ namespace rudder::server {
 // parts; any other part is refused by its path ("messages[1].content[0].type"). The arguments of
 // earlier tool calls, a string of JSON in the protocol, become the object that templates print.
 Result<boost::json::array> normalise_messages(const boost::json::array& messages);
+
+// What a chat answer that echoes begins with: the text of the last message of this body, which has
+// been rendered, where the answer goes on in its role.
+std::string echoed_message(const boost::json::object& body);
 
 }  // namespace rudder::server

@@ -317,5 +317,67 @@ TEST(Drain, StopAloneIsClean) {
   EXPECT_TRUE(eventually([&] { return test.engine.num_active() == 0; }));
 }
 
+TEST(Connection, ASilentStreamIsPingedBetweenItsEvents) {
+  ServerSettings settings;
+  settings.sse_ping_interval = 0.2;
+  Script script = say({"a", "b", "c"});
+  script.hold = true;
+  script.tick_us = 500'000;
+  TestServer test([&](const engine::RequestDraft&) { return script; }, settings);
+  TestClient client = test.client();
+  client.send(post_bytes(kCompletions, R"({"prompt":"x","stream":true})"));
+  std::string seen = client.receive_some();
+  EXPECT_TRUE(seen.starts_with("HTTP/1.1 200")) << "the head comes with the first comment";
+  while (seen.find(": ping") == std::string::npos) {
+    const std::string more = client.receive_some();
+    ASSERT_FALSE(more.empty());
+    seen += more;
+  }
+  test.engine.release();
+  while (seen.find("[DONE]") == std::string::npos) {
+    const std::string more = client.receive_some();
+    ASSERT_FALSE(more.empty());
+    seen += more;
+  }
+  // Chunks are events or comments, whole ones.
+  int pings = 0;
+  int events = 0;
+  for (size_t at = seen.find("\r\n\r\n") + 4; at < seen.size();) {
+    const size_t size_end = seen.find("\r\n", at);
+    ASSERT_NE(size_end, std::string::npos);
+    const size_t size = std::stoul(seen.substr(at, size_end - at), nullptr, 16);
+    std::string_view chunk = std::string_view(seen).substr(size_end + 2, size);
+    while (!chunk.empty()) {
+      const size_t end = chunk.find("\n\n");
+      ASSERT_NE(end, std::string_view::npos) << "half an event";
+      const std::string_view block = chunk.substr(0, end);
+      EXPECT_TRUE(block == ": ping" || block.starts_with("data: ")) << block;
+      (block == ": ping" ? pings : events) += 1;
+      chunk.remove_prefix(end + 2);
+    }
+    at = size_end + 2 + size + 2;
+  }
+  EXPECT_GE(pings, 3) << "before the first token, and between the slow ones";
+  EXPECT_EQ(events, 4);
+}
+
+TEST(Connection, ARequestSaysHowOftenItsStreamIsPinged) {
+  ServerSettings settings;
+  settings.sse_ping_interval = 0.1;
+  TestServer test(held, settings);
+  TestClient client = test.client();
+  client.send(post_bytes(kCompletions, R"({"prompt":"x","stream":true,"sse_ping_interval":0})"));
+  EXPECT_EQ(client.receive_some(std::chrono::milliseconds(500)), "");
+  test.engine.release();
+  EXPECT_EQ(client.receive().body.find(": ping"), std::string::npos);
+
+  settings.sse_ping_interval = 0;
+  TestServer silent(held, settings);
+  TestClient other = silent.client();
+  other.send(post_bytes(kCompletions, R"({"prompt":"x","stream":true,"sse_ping_interval":1})"));
+  EXPECT_NE(other.receive_some(std::chrono::seconds(5)), "");
+  silent.engine.release();
+}
+
 }  // namespace
 }  // namespace rudder::server

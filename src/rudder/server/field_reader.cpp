@@ -71,6 +71,11 @@ void FieldReader::adopt(const Error& error) {
   if (!error_) error_ = error;
 }
 
+void FieldReader::adopt(const FieldReader& inner) {
+  if (inner.error_) adopt(*inner.error_);
+  for (std::string& name : inner.ignored()) ignored_inside_.push_back(std::move(name));
+}
+
 Result<void> FieldReader::result() const {
   if (error_) return tl::unexpected<Error>(*error_);
   return {};
@@ -213,6 +218,9 @@ std::vector<std::string> FieldReader::ignored() const {
       if (ch <= ' ' || ch >= 0x7f || ch == ',') ch = '?';
     }
     names.push_back(path_.empty() ? shown : fmt::format("{}.{}", path_, shown));
+  }
+  for (const std::string& name : ignored_inside_) {
+    if (names.size() < kMaxNames) names.push_back(name);
   }
   return names;
 }

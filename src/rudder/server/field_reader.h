@@ -36,7 +36,7 @@ class FieldReader {
   const boost::json::object* object(std::string_view name);
   const boost::json::array* array(std::string_view name);
 
-  // Accepted and without effect, by design (`user`): not listed as ignored.
+  // Accepted and without effect, by design: not listed as ignored.
   void skip(std::string_view name) { raw(name); }
   // Present, and something else than null, false, 0, or empty: refused as not supported.
   void refuse(std::string_view name, std::string_view why);
@@ -49,6 +49,9 @@ class FieldReader {
   const Error& error() const { return *error_; }
   Result<void> result() const;
 
+  // An object inside this one has been read: its first error and what it ignored are this one's.
+  void adopt(const FieldReader& inner);
+
   std::string path_of(std::string_view name) const;
   // Names that nobody asked for, with the path in front, at most 16 of them, of visible ASCII.
   std::vector<std::string> ignored() const;
@@ -59,6 +62,7 @@ class FieldReader {
   const boost::json::object& object_;
   const std::string path_;
   std::vector<std::string_view> asked_;
+  std::vector<std::string> ignored_inside_;
   std::optional<Error> error_;
 };
 

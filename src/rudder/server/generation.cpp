@@ -9,6 +9,25 @@
 #include "rudder/server/utf8.h"
 
 namespace rudder::server {
+namespace {
+
+int64_t ping_us(const AnswerOptions& options, const ServerSettings& settings) {
+  if (!options.stream) return 0;
+  if (!options.ping_seconds) return static_cast<int64_t>(settings.sse_ping_interval * 1e6);
+  return std::max<int64_t>(0, *options.ping_seconds) * 1'000'000;
+}
+
+// With max_tokens 0 an answer is the prompt alone: the one token that the engine had to sample is
+// nobody's.
+void forget_output(engine::Event& event) {
+  event.text.clear();
+  event.tokens.clear();
+  event.usage.completion_tokens = 0;
+  event.stop_token.reset();
+  if (event.finish == engine::FinishReason::kStop) event.finish = engine::FinishReason::kLength;
+}
+
+}  // namespace
 
 Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchange,
                        GenerationRequest request, std::shared_ptr<ActivityMark> mark)
@@ -19,7 +38,9 @@ Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchang
       ignored_fields_(std::move(request.ignored_fields)),
       mark_(std::move(mark)),
       choices_(prompts_.size() * static_cast<size_t>(format_->options().n)),
-      num_open_(choices_.size()) {}
+      num_open_(choices_.size()),
+      ping_us_(ping_us(format_->options(), context.settings)),
+      last_sent_us_(context.clock.now_us()) {}
 
 void Generation::start() {
   exchange_->io->add_generation(shared_from_this());
@@ -48,6 +69,7 @@ void Generation::on_event(uint32_t source, engine::Event&& event) {
   const int32_t n = format_->options().n;
   const auto index = static_cast<int32_t>(source) * n + event.choice;
   if (event.choice < 0 || event.choice >= n) return;
+  if (format_->options().prompt_only) forget_output(event);
   Choice& choice = choices_[static_cast<size_t>(index)];
   choice.usage = event.usage;
   if (first_token_us_ == 0 && !event.tokens.empty()) first_token_us_ = context_.clock.now_us();
@@ -96,12 +118,27 @@ HttpResponse Generation::head() const {
   return response;
 }
 
+void Generation::begin_stream() {
+  if (streaming_) return;
+  streaming_ = true;
+  exchange_->begin_stream(head());
+}
+
+// A comment, which clients pass over, keeps proxies and clients from taking silence for a dead
+// connection. Between events always: what is appended to the output is whole. Before the first
+// token it sends the head, so that a failure after it is an event.
+void Generation::check_deadline(int64_t now_us) {
+  if (ping_us_ == 0 || closed_ || now_us - last_sent_us_ < ping_us_) return;
+  last_sent_us_ = now_us;
+  if (!exchange_->output().empty()) return;  // the client does not even take what there is
+  begin_stream();
+  exchange_->output() += ": ping\n\n";
+  exchange_->commit();
+}
+
 void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
                               const engine::Event& event) {
-  if (!streaming_) {
-    streaming_ = true;
-    exchange_->begin_stream(head());
-  }
+  begin_stream();
   for (const steer::capture::CaptureEvent& captured : event.captures) {
     const size_t before = exchange_->output().size();
     format_->append_capture_event(exchange_->output(), index, captured);
@@ -116,6 +153,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   std::string with_echo;
   if (piece.first) {
     piece.prompt_ids = prompts_[prompt].told_ids;
+    piece.prompt_text = prompts_[prompt].told_text;
     if (!prompts_[prompt].echo.empty()) {
       with_echo = prompts_[prompt].echo + event.text;
       piece.text = with_echo;
@@ -147,6 +185,7 @@ void Generation::collect_event(Choice& choice, engine::Event&& event) {
 
 void Generation::on_batch_end() {
   if (!std::exchange(dirty_, false)) return;
+  last_sent_us_ = context_.clock.now_us();
   exchange_->commit();
 }
 
@@ -157,7 +196,9 @@ ChoicePiece Generation::whole_piece(size_t index) const {
   piece.first = true;
   piece.text = choice.text;
   piece.tokens = choice.tokens;
-  piece.prompt_ids = prompts_[index / static_cast<size_t>(format_->options().n)].told_ids;
+  const Prompt& prompt = prompts_[index / static_cast<size_t>(format_->options().n)];
+  piece.prompt_ids = prompt.told_ids;
+  piece.prompt_text = prompt.told_text;
   piece.finish = choice.finish;
   piece.stop_reason = choice.stop_reason;
   piece.stop_token = choice.stop_token;

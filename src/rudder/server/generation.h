@@ -28,7 +28,8 @@ class Generation final : public EventReceiver,
   void start();
   void on_event(uint32_t source, engine::Event&& event) override;
   void on_batch_end() override;
-  void end_now() override;  // the server stops
+  void check_deadline(int64_t now_us) override;  // of a stream's silence
+  void end_now() override;                       // the server stops
 
  private:
   struct Choice {
@@ -47,6 +48,7 @@ class Generation final : public EventReceiver,
     return format_->options().logprobs || format_->options().return_token_ids;
   }
   HttpResponse head() const;
+  void begin_stream();
   void stream_event(uint32_t prompt, Choice& choice, int32_t index, const engine::Event& event);
   void collect_event(Choice& choice, engine::Event&& event);
   ChoicePiece whole_piece(size_t index) const;
@@ -66,6 +68,8 @@ class Generation final : public EventReceiver,
   std::vector<Choice> choices_;         // prompt * n + choice
   size_t num_open_ = 0;
   int64_t first_token_us_ = 0;
+  const int64_t ping_us_;  // of silence after which a stream gets a comment; 0: none
+  int64_t last_sent_us_ = 0;
   bool streaming_ = false;  // the head is out
   bool dirty_ = false;      // output since the last batch end
   bool closed_ = false;

@@ -9,6 +9,7 @@
 #include "rudder/server/generation.h"
 #include "rudder/server/generation_endpoint.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/request_id.h"
 
 namespace rudder::server {
 namespace {
@@ -20,9 +21,11 @@ constexpr int64_t kMaxBytesPerToken = 16;
 using Parsed = tl::expected<GenerationRequest, ApiError>;
 
 Parsed parse(const ServerContext& context, const GenerationParser& parser, const std::string& body,
-             int tenant, const std::string& request_id) {
+             int tenant, const std::string& request_id, bool is_named) {
   try {
-    return parser(body, generation_scope(context, tenant, request_id));
+    GenerationScope scope = generation_scope(context, tenant, request_id);
+    scope.is_named = is_named;
+    return parser(body, scope);
   } catch (const std::exception& exception) {  // out of memory: this request's misfortune alone
     log_error("request {}: {}", request_id, exception.what());
     return tl::unexpected(to_api_error(Error{ErrorCode::kInternal, "", ""}));
@@ -73,14 +76,17 @@ void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exc
   }
   auto mark = std::make_shared<ActivityMark>(context.activity);
   auto body = std::make_shared<HeldBody>(std::move(exchange->body));
-  const bool queued = context.pool->run([&context, exchange, parser = std::move(parser), body, mark,
-                                         tenant = exchange->tenant, id = exchange->request_id] {
-    auto parsed = std::make_shared<Parsed>(parse(context, parser, body->text, tenant, id));
-    *body = HeldBody();
-    exchange->io->post([&context, exchange, parsed, mark] {
-      start_generation(context, exchange, std::move(*parsed), mark);
-    });
-  });
+  const bool is_named = is_request_id(exchange->request.field("x-request-id"));
+  const bool queued =
+      context.pool->run([&context, exchange, parser = std::move(parser), body, mark, is_named,
+                         tenant = exchange->tenant, id = exchange->request_id] {
+        auto parsed =
+            std::make_shared<Parsed>(parse(context, parser, body->text, tenant, id, is_named));
+        *body = HeldBody();
+        exchange->io->post([&context, exchange, parsed, mark] {
+          start_generation(context, exchange, std::move(*parsed), mark);
+        });
+      });
   if (!queued) {
     exchange->respond(error_response(
         Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""}));

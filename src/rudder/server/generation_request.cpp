@@ -9,7 +9,9 @@
 
 #include "rudder/base/json.h"
 #include "rudder/server/chat_messages.h"
+#include "rudder/server/field_ranges.h"
 #include "rudder/server/field_reader.h"
+#include "rudder/server/request_id.h"
 #include "rudder/server/sampling_fields.h"
 #include "rudder/server/text_prompts.h"
 
@@ -33,8 +35,8 @@ void read_chat_logprobs(FieldReader& reader, AnswerOptions* answer,
                         step::SamplingParams* sampling) {
   reader.boolean("logprobs", &answer->logprobs);
   std::optional<int64_t> top;
-  reader.integer("top_logprobs", 0, INT32_MAX, &top);
-  if (top && !answer->logprobs) {
+  read_integer(reader, "top_logprobs", &top);
+  if (top.value_or(0) > 0 && !answer->logprobs) {
     reader.error(ErrorCode::kInvalidArgument, "is only allowed when logprobs is true",
                  "top_logprobs");
   }
@@ -45,11 +47,68 @@ void read_chat_logprobs(FieldReader& reader, AnswerOptions* answer,
 void read_completions_logprobs(FieldReader& reader, AnswerOptions* answer,
                                step::SamplingParams* sampling) {
   std::optional<int64_t> top;
-  reader.integer("logprobs", 0, INT32_MAX, &top);
+  read_integer(reader, "logprobs", &top);
   if (!top) return;
   answer->logprobs = true;
   answer->top_logprobs = static_cast<int32_t>(*top);
   sampling->num_logprobs = answer->top_logprobs;
+}
+
+// A name for logs and for the answer's id, where the header gave none.
+void read_request_id(FieldReader& reader, bool is_named, std::string* id) {
+  std::string name;
+  reader.string("request_id", static_cast<size_t>(sized_field("request_id").max), &name);
+  if (name.empty() || !reader.ok()) return;
+  if (!is_request_id(name)) {
+    reader.error(ErrorCode::kInvalidArgument, "must be visible ASCII without quotes", "request_id");
+  } else if (!is_named) {
+    *id = std::move(name);
+  }
+}
+
+// How many of a prompt's last tokens are kept; absent: all.
+Result<std::optional<int64_t>> read_truncation(FieldReader& reader,
+                                               const engine::RequestDraft& draft,
+                                               const engine::RequestLimits& limits) {
+  const char* const name = "truncate_prompt_tokens";
+  std::optional<int64_t> kept;
+  read_integer(reader, name, &kept);
+  RUDDER_TRY_VOID(reader.result());
+  if (!kept) return kept;
+  const int64_t room = std::max<int64_t>(0, limits.max_seq_len - draft.max_tokens.value_or(1));
+  // Without room max_tokens is at fault, and said to be.
+  if (*kept == -1) return room > 0 ? std::optional<int64_t>(room) : std::nullopt;
+  if (*kept > 0 && *kept <= room) return kept;
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} must be -1 or between 1 and {}, what the context has beside the "
+                          "output",
+                          name, room),
+              name);
+}
+
+// Only the last `kept` tokens stay.
+void truncate(const text::Tokenizer& tokenizer, int64_t kept, PromptText& prompt) {
+  const int64_t cut = std::ssize(prompt.ids) - kept;
+  if (cut <= 0) return;
+  prompt.ids.erase(prompt.ids.begin(), prompt.ids.begin() + cut);
+  prompt.text = tokenizer.decode(prompt.ids, false);
+  std::vector<steer::RoleSpan> roles;
+  for (steer::RoleSpan span : prompt.roles) {
+    span.tokens.begin = static_cast<int32_t>(std::max<int64_t>(0, span.tokens.begin - cut));
+    span.tokens.end = static_cast<int32_t>(span.tokens.end - cut);
+    if (span.tokens.end > span.tokens.begin) roles.push_back(span);
+  }
+  prompt.roles = std::move(roles);
+}
+
+tl::expected<void, ApiError> check_length(const PromptText& prompt,
+                                          const engine::RequestLimits& limits) {
+  if (std::cmp_less(prompt.ids.size(), limits.max_seq_len)) return {};
+  return tl::unexpected(
+      invalid(fmt::format("the prompt has {} tokens; with at least one token of output that is "
+                          "more than the model's context of {} tokens",
+                          prompt.ids.size(), limits.max_seq_len),
+              prompt.path, "context_length_exceeded"));
 }
 
 // The engine's names for fields, as this client spelled them.
@@ -121,23 +180,29 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   const bool chat = api == Api::kChat;
   answer.api = api;
   answer.model = std::move(*model);
-  answer.id = (chat ? "chatcmpl-" : "cmpl-") + scope.request_id;
+  std::string request_id = scope.request_id;
+  read_request_id(reader, scope.is_named, &request_id);
+  answer.id = (chat ? "chatcmpl-" : "cmpl-") + request_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
 
   engine::RequestDraft draft = read_sampling_fields(reader, scope.model.defaults);
   read_answer_fields(reader, &answer);
   bool echo = false;
+  reader.boolean("echo", &echo);
   if (chat) {
+    reader.boolean("return_prompt_text", &answer.return_prompt_text);
     read_chat_logprobs(reader, &answer, &draft.sampling);
   } else {
     read_completions_logprobs(reader, &answer, &draft.sampling);
+    answer.prompt_only = echo && draft.max_tokens == 0;
+    if (answer.prompt_only) draft.max_tokens = 1;
   }
-  reader.boolean("echo", &echo);
   if (echo && answer.logprobs) {
     reader.error(ErrorCode::kUnsupported, "together with logprobs is not supported yet", "echo");
   }
   refuse_unsupported_fields(reader, api, draft.n);
-  if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
+  const auto kept = read_truncation(reader, draft, scope.limits);
+  if (!kept) return tl::unexpected(to_api_error(kept.error()));
 
   const Result<TapFields> taps = TapFields::read(reader, body, scope.taps);
   if (!taps) return tl::unexpected(to_api_error(taps.error()));
@@ -154,13 +219,9 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   draft.capture_events = answer.stream;
   draft.cache_salt = scope.keys.cache_salt(scope.tenant, draft.cache_salt);
   for (PromptText& prompt : *prompts) {
-    const auto length = static_cast<int64_t>(prompt.ids.size());
-    if (length >= scope.limits.max_seq_len) {
-      return tl::unexpected(invalid(
-          fmt::format("the prompt has {} tokens; with at least one token of output that is more "
-                      "than the model's context of {} tokens",
-                      length, scope.limits.max_seq_len),
-          prompt.path, "context_length_exceeded"));
+    if (*kept) truncate(*scope.model.tokenizer, **kept, prompt);
+    if (auto fits = check_length(prompt, scope.limits); !fits) {
+      return tl::unexpected(std::move(fits.error()));
     }
     std::vector<int32_t> told_ids;
     if (answer.return_token_ids) told_ids = prompt.ids;
@@ -174,8 +235,10 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     if (!request) {
       return tl::unexpected(translate(request.error(), api, body, prompt.path));
     }
-    parsed.prompts.push_back(
-        {std::move(*request), echo ? std::move(prompt.text) : std::string(), std::move(told_ids)});
+    std::string echoed;
+    if (echo) echoed = chat ? echoed_message(body) : prompt.text;
+    parsed.prompts.push_back({std::move(*request), std::move(echoed), std::move(told_ids),
+                              answer.return_prompt_text ? std::move(prompt.text) : ""});
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;

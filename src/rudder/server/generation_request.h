@@ -6,6 +6,7 @@
 
 #include <boost/json/fwd.hpp>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,14 +34,19 @@ struct AnswerOptions {
   bool logprobs = false;
   int32_t top_logprobs = 0;
   bool return_token_ids = false;
-  int32_t n = 1;            // choices a prompt
-  int32_t num_choices = 1;  // of all prompts
+  bool return_prompt_text = false;
+  bool tokens_as_ids = false;           // tokens of logprobs are spelled "token_id:5"
+  bool prompt_only = false;             // echo with max_tokens 0: what is generated is not told
+  std::optional<int64_t> ping_seconds;  // of silence in a stream; absent: the server's
+  int32_t n = 1;                        // choices a prompt
+  int32_t num_choices = 1;              // of all prompts
 };
 
 struct Prompt {
   engine::Request request;
   std::string echo;               // put in front of each choice's text
   std::vector<int32_t> told_ids;  // the prompt's ids, where the client wants them back
+  std::string told_text;          // and its text, likewise
 };
 
 struct GenerationRequest {
@@ -56,6 +62,7 @@ struct GenerationScope {
   int tenant = 0;
   int32_t max_prompts = 1024;
   std::string request_id;
+  bool is_named = false;  // the client chose the id, in a header
   TapServices taps = {};
 };
 

@@ -126,12 +126,58 @@ TEST_F(GenerationRequestTest, TenantsSaltTheirCaches) {
   EXPECT_EQ(completion(R"("cache_salt":"0/x")").cache_salt, "1/0/x");
 }
 
+TEST_F(GenerationRequestTest, PromptsAreCutFromTheLeft) {
+  EXPECT_EQ(completion(R"("truncate_prompt_tokens":1)").prompt, std::vector<int32_t>{'i'});
+  EXPECT_EQ(completion(R"("truncate_prompt_tokens":2)").prompt.size(), 2u);
+  const std::string text(5000, 'a');
+  const auto parsed = parse(Api::kCompletions, R"({"prompt":")" + text +
+                                                   R"(","truncate_prompt_tokens":-1,)"
+                                                   R"("max_tokens":96,"echo":true})");
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(parsed->prompts.at(0).request.draft().prompt.size(), 4000u);
+  EXPECT_EQ(parsed->prompts.at(0).echo.size(), 4000u);
+}
+
+TEST_F(GenerationRequestTest, TheAnswersIdIsTheHeadersOrTheBodys) {
+  EXPECT_EQ(completion(R"("request_id":"mine")").client_id, "cmpl-mine");
+  EXPECT_EQ(completion("").client_id, "cmpl-r1");
+  const auto named = parse_generation(Api::kCompletions, R"({"prompt":"a","request_id":"mine"})",
+                                      {.model = model_,
+                                       .limits = limits_,
+                                       .keys = keys_,
+                                       .request_id = "header",
+                                       .is_named = true});
+  ASSERT_TRUE(named);
+  EXPECT_EQ(named->answer.id, "cmpl-header");
+}
+
+TEST_F(GenerationRequestTest, AChatEchoesTheMessageThatItContinues) {
+  const auto echo = [&](const char* role, const char* fields) {
+    const auto parsed =
+        parse(Api::kChat, std::string(R"({"messages":[{"role":")") + role +
+                              R"(","content":"so far"}],"echo":true)" + fields + "}");
+    EXPECT_TRUE(parsed) << parsed.error().message;
+    return parsed ? parsed->prompts.at(0).echo : "";
+  };
+  EXPECT_EQ(echo("user", ""), "");
+  EXPECT_EQ(echo("assistant", ""), "so far");
+  EXPECT_EQ(echo("assistant", R"(,"continue_final_message":true,"add_generation_prompt":false)"),
+            "so far");
+  EXPECT_EQ(echo("user", R"(,"add_generation_prompt":false)"), "so far");
+}
+
 TEST_F(GenerationRequestTest, UnknownFieldsAreNamed) {
   const auto parsed = parse(
       Api::kCompletions,
       "{\"prompt\":\"a\",\"tempreture\":1,\"user\":\"u\",\"metadata\":{},\"x\\n,y\":2,\"q\":null}");
   ASSERT_TRUE(parsed);
   EXPECT_EQ(parsed->ignored_fields, (std::vector<std::string>{"tempreture", "x??y", "q"}));
+  const auto inside =
+      parse(Api::kCompletions, R"({"prompt":"a","stream":true,"stream_options":{"foo":1},"bar":2,)"
+                               R"("repetition_detection":{"baz":3}})");
+  ASSERT_TRUE(inside);
+  EXPECT_EQ(inside->ignored_fields,
+            (std::vector<std::string>{"bar", "repetition_detection.baz", "stream_options.foo"}));
 }
 
 struct BadBody {

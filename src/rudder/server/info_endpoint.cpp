@@ -48,7 +48,7 @@ void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>&
 
 void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
-  response.body = openapi_document(context.parts.version);
+  response.body = openapi_document(context.parts.version, context.engine().limits());
   exchange->respond(std::move(response));
 }
 

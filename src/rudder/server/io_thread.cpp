@@ -93,7 +93,9 @@ void IoThread::drain_mailbox() {
 
 void IoThread::sweep() {
   const int64_t now_us = SteadyClock().now_us();
-  for_each(sessions_, [now_us](Endable& session) { session.check_deadline(now_us); });
+  for (const Members* members : {&sessions_, &generations_}) {
+    for_each(*members, [now_us](Endable& member) { member.check_deadline(now_us); });
+  }
   sweep_timer_->timer.expires_after(kSweepPeriod);
   sweep_timer_->timer.async_wait([this](const boost::system::error_code& ec) {
     if (!ec) sweep();

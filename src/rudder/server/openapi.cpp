@@ -1,9 +1,11 @@
 #include "rudder/server/openapi.h"
 
+#include <algorithm>
 #include <boost/json.hpp>
 
 #include "rudder/base/check.h"
 #include "rudder/base/json.h"
+#include "rudder/server/field_ranges.h"
 #include "rudder/server/route_table.h"
 #include "rudder/steer/schema.h"
 
@@ -13,31 +15,35 @@ namespace json = boost::json;
 
 namespace {
 
-// What a generation request may hold beside steering: the fields that most clients send. Others of
-// the OpenAI protocol and of vLLM are taken as well.
+// What a generation request may hold beside steering. Numbers come from the table of ranges.
 constexpr std::string_view kSchemas = R"json({
   "Generation": {
     "type": "object",
     "properties": {
       "model": {"type": "string"},
-      "max_tokens": {"type": "integer", "minimum": 1},
-      "min_tokens": {"type": "integer", "minimum": 0},
-      "n": {"type": "integer", "minimum": 1, "default": 1},
-      "temperature": {"type": "number", "minimum": 0},
-      "top_p": {"type": "number"},
-      "top_k": {"type": "integer"},
-      "min_p": {"type": "number"},
-      "repetition_penalty": {"type": "number"},
-      "presence_penalty": {"type": "number"},
-      "frequency_penalty": {"type": "number"},
-      "seed": {"type": "integer"},
-      "stop": {"oneOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]},
-      "stop_token_ids": {"type": "array", "items": {"type": "integer"}},
-      "ignore_eos": {"type": "boolean", "default": false},
-      "stream": {"type": "boolean", "default": false},
-      "priority": {"type": "integer", "default": 0},
-      "cache_salt": {"type": "string"},
-      "return_token_ids": {"type": "boolean", "default": false}
+      "logit_bias": {"type": ["object", "null"]},
+      "stop": {"oneOf": [{"type": "string", "minLength": 1}, {"type": "null"},
+                         {"type": "array", "items": {"type": "string", "minLength": 1}}]},
+      "stop_token_ids": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
+      "include_stop_str_in_output": {"type": ["boolean", "null"], "default": false},
+      "skip_special_tokens": {"type": ["boolean", "null"], "default": true},
+      "spaces_between_special_tokens": {"type": ["boolean", "null"]},
+      "ignore_eos": {"type": ["boolean", "null"], "default": false},
+      "repetition_detection": {"type": ["object", "null"], "properties": {}},
+      "stream": {"type": ["boolean", "null"], "default": false},
+      "stream_options": {"type": ["object", "null"], "properties": {
+        "include_usage": {"type": ["boolean", "null"], "default": false},
+        "continuous_usage_stats": {"type": ["boolean", "null"], "default": false}}},
+      "echo": {"type": ["boolean", "null"], "default": false},
+      "add_special_tokens": {"type": ["boolean", "null"]},
+      "cache_salt": {"type": ["string", "null"], "minLength": 1},
+      "request_id": {"type": ["string", "null"]},
+      "return_token_ids": {"type": ["boolean", "null"], "default": false},
+      "return_tokens_as_token_ids": {"type": ["boolean", "null"], "default": false},
+      "user": {"type": ["string", "null"]},
+      "service_tier": {"type": ["string", "null"]},
+      "store": {"type": ["boolean", "null"]},
+      "metadata": {"type": ["object", "null"]}
     }
   },
   "Capture": {
@@ -64,7 +70,14 @@ constexpr std::string_view kSchemas = R"json({
   "ChatCompletionRequest": {"allOf": [
     {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
     {"type": "object", "required": ["messages"],
-     "properties": {"messages": {"type": "array", "items": {"type": "object"}}}}]},
+     "properties": {
+       "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+       "logprobs": {"type": ["boolean", "null"], "default": false},
+       "add_generation_prompt": {"type": ["boolean", "null"], "default": true},
+       "continue_final_message": {"type": ["boolean", "null"], "default": false},
+       "chat_template_kwargs": {"type": ["object", "null"]},
+       "documents": {"type": ["array", "null"], "items": {"type": "object"}},
+       "return_prompt_text": {"type": ["boolean", "null"], "default": false}}}]},
   "CompletionRequest": {"allOf": [
     {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
     {"type": "object", "required": ["prompt"],
@@ -80,6 +93,74 @@ json::value parsed(std::string_view text) {
   const auto value = parse_json(text, "schema");
   RUDDER_CHECK(value.has_value(), "a schema of our own: {}", value.error().message);
   return *value;
+}
+
+bool has_type(const json::object& schema, std::string_view type) {
+  const json::value* types = schema.if_contains("type");
+  if (types == nullptr) return false;
+  if (types->is_string()) return types->get_string() == type;
+  return types->is_array() && std::ranges::any_of(types->get_array(), [&](const json::value& name) {
+           return name.is_string() && name.get_string() == type;
+         });
+}
+
+// Where the table's path leads: a property, of an object inside, or of all of its values.
+json::object& schema_at(json::object& properties, std::string_view path) {
+  const size_t dot = path.find('.');
+  json::value& property = properties[path.substr(0, dot)];
+  if (!property.is_object()) property.emplace_object();
+  if (dot == std::string_view::npos) return property.get_object();
+  const std::string_view inner = path.substr(dot + 1);
+  if (inner == "*") return property.get_object()["additionalProperties"].emplace_object();
+  return schema_at(property.at("properties").as_object(), inner);
+}
+
+void set_size(json::object& schema, int64_t max) {
+  if (has_type(schema, "string")) schema["maxLength"] = max;
+  if (has_type(schema, "array")) schema["maxItems"] = max;
+  if (has_type(schema, "object")) schema["maxProperties"] = max;
+}
+
+// Sets types and bounds of what the table of ranges knows.
+void add_ranges(json::object& schemas, const engine::RequestLimits& limits) {
+  const auto own = [&](std::string_view name) -> json::object& {
+    return schemas[name].at("allOf").as_array().back().at("properties").as_object();
+  };
+  const auto properties = [&](FieldOf of) -> json::object& {
+    if (of == FieldOf::kChat) return own("ChatCompletionRequest");
+    if (of == FieldOf::kCompletions) return own("CompletionRequest");
+    return schemas["Generation"].at("properties").as_object();
+  };
+  for (const IntegerField& field : integer_fields()) {
+    json::object& schema = schema_at(properties(field.of), field.path);
+    schema["type"] = {"integer", "null"};
+    schema["minimum"] = field.min;
+    schema["maximum"] = max_of(field, limits);
+    schema["description"] = field.text;
+  }
+  for (const RealField& field : real_fields()) {
+    json::object& schema = schema_at(properties(field.of), field.path);
+    schema["type"] = "number";
+    if (!field.path.ends_with('*')) schema["type"] = {"number", "null"};
+    schema[field.open_min ? "exclusiveMinimum" : "minimum"] = field.min;
+    schema["maximum"] = field.max;
+    schema["description"] = field.text;
+  }
+  for (const SizedField& field : sized_fields()) {
+    const std::string_view name = field.path.substr(0, field.path.find('['));
+    json::object& schema = schema_at(properties(field.of), name);
+    json::value* forms = schema.if_contains("oneOf");
+    if (forms == nullptr) {
+      set_size(schema, field.max);
+      continue;
+    }
+    const bool of_items = name != field.path;
+    for (json::value& form : forms->as_array()) {
+      if (has_type(form.as_object(), of_items ? "string" : "array")) {
+        set_size(form.as_object(), field.max);
+      }
+    }
+  }
 }
 
 std::string_view body_schema(std::string_view path) {
@@ -130,9 +211,10 @@ json::object operation(const Route& route, const json::object& examples) {
 
 }  // namespace
 
-std::string openapi_document(std::string_view version) {
+std::string openapi_document(std::string_view version, const engine::RequestLimits& limits) {
   const json::value steering = parsed(steer::steering_schema());
   json::object schemas = parsed(kSchemas).as_object();
+  add_ranges(schemas, limits);
   for (const auto& [name, schema] : steering.at("schemas").as_object()) schemas[name] = schema;
   json::object fields = steering.at("properties").as_object();
   json::object global = fields;

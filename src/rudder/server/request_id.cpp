@@ -8,12 +8,15 @@
 
 namespace rudder::server {
 
-std::string make_request_id(std::string_view offered) {
+bool is_request_id(std::string_view offered) {
   constexpr size_t kMaxLength = 128;
-  const bool fit = !offered.empty() && offered.size() <= kMaxLength &&
-                   std::all_of(offered.begin(), offered.end(),
-                               [](char ch) { return ch > ' ' && ch < 0x7f && ch != '"'; });
-  if (fit) return std::string(offered);
+  return !offered.empty() && offered.size() <= kMaxLength &&
+         std::all_of(offered.begin(), offered.end(),
+                     [](char ch) { return ch > ' ' && ch < 0x7f && ch != '"'; });
+}
+
+std::string make_request_id(std::string_view offered) {
+  if (is_request_id(offered)) return std::string(offered);
   // One seeding a thread; the ids tell requests apart, they guard nothing.
   thread_local std::mt19937_64 generator = [] {
     std::random_device device;

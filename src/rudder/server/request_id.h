@@ -6,8 +6,11 @@
 
 namespace rudder::server {
 
-// `offered` when it is 1 to 128 visible ASCII characters, else 32 random hexadecimal digits. Never
-// a key of anything inside: two clients may send the same.
+// 1 to 128 visible ASCII characters, no quote.
+bool is_request_id(std::string_view offered);
+
+// `offered` when it is one, else 32 random hexadecimal digits. Never a key of anything inside: two
+// clients may send the same.
 std::string make_request_id(std::string_view offered);
 
 }  // namespace rudder::server

@@ -1,6 +1,10 @@
 // The fields that chat and completions requests share: sampling, stopping, streaming.
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
 #include "rudder/engine/request.h"
 #include "rudder/server/field_reader.h"
 #include "rudder/server/generation_request.h"
@@ -11,7 +15,12 @@ namespace rudder::server {
 // absent. Errors stay in `reader`.
 engine::RequestDraft read_sampling_fields(FieldReader& reader, const SamplingDefaults& defaults);
 
-// stream, stream_options, return_token_ids, n.
+// Numbers within their ranges (field_ranges.h). Left alone when absent.
+void read_integer(FieldReader& reader, std::string_view name, std::optional<int64_t>* out);
+void read_integer(FieldReader& reader, std::string_view name, int32_t* out);
+void read_real(FieldReader& reader, std::string_view name, float* out);
+
+// stream, stream_options, return_token_ids and how else the answer is to look.
 void read_answer_fields(FieldReader& reader, AnswerOptions* answer);
 
 // What neither endpoint can do yet is refused by name, never silently ignored; what is without

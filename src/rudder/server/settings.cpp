@@ -31,6 +31,8 @@ void ServerSettings::declare(SettingsTable& table) {
             "Seconds an idle connection is kept open.");
   table.add("write-timeout", &write_timeout, 0.1, kDay,
             "Seconds a client may leave a write without progress before its request is cancelled.");
+  table.add("sse-ping-interval", &sse_ping_interval, 0, kDay,
+            "Seconds of silence after which a stream gets a comment (: ping); 0 is never.");
   table.add("shutdown-timeout", &shutdown_timeout, 0, kDay,
             "Seconds that running requests may take to finish after SIGTERM.");
   table.add("http-threads", &http_threads, 1, 64, "Threads that move bytes.");

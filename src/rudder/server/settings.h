@@ -32,7 +32,8 @@ struct ServerSettings {
   double body_timeout = 60;        // seconds for a whole body to arrive
   double timeout_keep_alive = 75;  // seconds an idle connection is kept
   double write_timeout = 60;       // seconds without progress of a write: cancelled
-  double shutdown_timeout = 30;    // seconds that a drain lets running requests finish
+  double sse_ping_interval = 15;  // seconds of silence after which a stream gets a comment; 0: none
+  double shutdown_timeout = 30;   // seconds that a drain lets running requests finish
 
   // Threads: two that move bytes hold thousands of streams; tokenising is done apart from them.
   int32_t http_threads = 2;

@@ -50,13 +50,30 @@ Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value&
 struct ChatFields {
   text::ChatOptions options;
   const json::object* kwargs = nullptr;
+  json::object with_documents;  // what kwargs point to, where there are documents
   const json::array* tools = nullptr;
 };
 
+// Of retrieval: the template's variable of that name.
+void read_documents(FieldReader& reader, ChatFields& fields) {
+  const json::array* documents = reader.array("documents");
+  if (documents == nullptr) return;
+  size_t i = 0;
+  for (const json::value& document : *documents) {
+    if (!document.is_object()) {
+      reader.error(ErrorCode::kInvalidArgument, "must be an object",
+                   fmt::format("documents[{}]", i));
+    }
+    ++i;
+  }
+  if (fields.kwargs != nullptr) fields.with_documents = *fields.kwargs;
+  fields.with_documents["documents"] = *documents;
+  fields.kwargs = &fields.with_documents;
+}
+
 // Tools are given to the template only where the client does not expect calls to be parsed out of
 // the answer, which is not supported yet.
-ChatFields read_chat_fields(FieldReader& reader) {
-  ChatFields fields;
+void read_chat_fields(FieldReader& reader, ChatFields& fields) {
   reader.boolean("add_generation_prompt", &fields.options.add_generation_prompt);
   reader.boolean("continue_final_message", &fields.options.continue_final_message);
   const json::value* add = reader.raw("add_generation_prompt");
@@ -69,7 +86,7 @@ ChatFields read_chat_fields(FieldReader& reader) {
   }
   fields.kwargs = reader.object("chat_template_kwargs");
   reader.refuse("chat_template", "is not accepted from clients");
-  reader.refuse("documents", "is not supported yet");
+  read_documents(reader, fields);
   reader.refuse("functions", "is not supported; use tools");
   reader.refuse("function_call", "is not supported; use tool_choice");
   reader.skip("parallel_tool_calls");
@@ -91,7 +108,6 @@ ChatFields read_chat_fields(FieldReader& reader) {
                    "tools");
     }
   }
-  return fields;
 }
 
 }  // namespace
@@ -129,7 +145,8 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model, bo
                 "this model has no chat template; use /v1/completions or give one at start",
                 "messages");
   }
-  const ChatFields fields = read_chat_fields(reader);
+  ChatFields fields;
+  read_chat_fields(reader, fields);
   bool add_special_tokens = false;  // the template writes them itself
   reader.boolean("add_special_tokens", &add_special_tokens);
   const json::array* given = reader.array("messages");
