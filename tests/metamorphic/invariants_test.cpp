@@ -161,6 +161,9 @@ class TableCheck final : public step::Executor {
     repeat_ = plan->repeat;
     return below_->launch(std::move(plan));
   }
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
+    return below_->supply(ticket, masks);
+  }
   Result<step::StepResult> collect(step::Ticket ticket) override {
     auto result = below_->collect(ticket);
     if (result && result->iteration + 1 == repeat_) compare();

@@ -6,19 +6,16 @@
 // those of different matchers together.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 
 #include "rudder/base/result.h"
+#include "rudder/base/token_mask.h"
 
 namespace rudder::constraint {
 
-// A mask has a bit for each token of the vocabulary: bit t % 32 of word t / 32, 1 = may come next.
-constexpr size_t mask_words(int32_t vocab_size) {
-  return (static_cast<size_t>(vocab_size) + 31) / 32;
-}
+using rudder::mask_words;
 
 // An Error of either function ends the matcher's choice, and nothing else, with it.
 class Matcher {

@@ -52,6 +52,7 @@ struct Row {
   std::span<const int32_t> bias;         // pairs: token, bits of a float
   int32_t* output_count = nullptr;       // [vocab], where there are penalties
   const uint8_t* prompt_seen = nullptr;  // likewise
+  const uint32_t* mask = nullptr;        // where the row has one
 
   bool is_changed() const {
     return !bias.empty() || (params.ban_stop_ids != 0 && !stop_ids.empty()) ||
@@ -68,12 +69,17 @@ Row row_of(const ops::SampleArgs& args, const ops::SampleRow& params) {
     row.output_count = args.state.output_count.rows(params.slot, 1).as<int32_t>();
     row.prompt_seen = args.state.prompt_seen.rows(params.slot, 1).as<uint8_t>();
   }
+  if (params.mask_row >= 0) {
+    RUDDER_CHECK(params.mask_row < args.masks.num_rows(), "mask {}", params.mask_row);
+    row.mask = static_cast<const uint32_t*>(args.masks.rows(params.mask_row, 1).data);
+  }
   return row;
 }
 
-// Bans and logit bias, then penalties.
+// The mask, bans and logit bias, then penalties: nothing lifts a logit off -Inf.
 void change_logits(const Row& row, std::span<float> logits) {
   const auto vocab = static_cast<int64_t>(logits.size());
+  if (row.mask != nullptr) sample_kernels().mask(logits.data(), vocab, row.mask);
   for (size_t i = 0; i < row.bias.size(); i += 2) {
     logits[static_cast<size_t>(row.bias[i])] += std::bit_cast<float>(row.bias[i + 1]);
   }
@@ -297,7 +303,7 @@ int32_t draw_token(const ops::SampleRow& row, std::span<const float> logits, flo
   return draw(candidates, uniform * kept);
 }
 
-// Of the logits as the model gave them: before bias, penalties and temperature.
+// Of the logits as the model gave them: before mask, bias, penalties and temperature.
 void write_logprobs(std::span<const float> raw, float max, const std::vector<float>& block_max,
                     ops::SampledToken& out, std::span<ops::TopLogprob> top, Scratch& scratch) {
   const SampleKernels& kernels = sample_kernels();
@@ -326,7 +332,7 @@ void sample_row(const Row& row, std::span<float> logits, ops::SampledToken& out,
   std::span<const float> raw = logits;
   const std::vector<float>* raw_block_max = &scratch.block_max;
   RowScan row_scan = raw_scan;
-  if (row.is_changed()) {
+  if (row.is_changed() || row.mask != nullptr) {
     if (wants_logprobs) {
       scratch.raw.assign(logits.begin(), logits.end());
       scratch.raw_block_max = scratch.block_max;
@@ -379,6 +385,7 @@ void sample_one(const ops::SampleArgs& args, int64_t r) {
   RUDDER_CHECK(!args.all_greedy || params.temperature == 0.0f);
   RUDDER_CHECK(args.any_logprobs || params.num_logprobs < 0);
   RUDDER_CHECK(args.any_changed || !row.is_changed());
+  RUDDER_CHECK(args.any_masked || row.mask == nullptr);
   std::span<ops::TopLogprob> top;
   if (params.num_logprobs > 0) {
     const int64_t max_logprobs = args.top.shape[1];

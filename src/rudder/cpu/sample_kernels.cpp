@@ -127,6 +127,17 @@ RUDDER_INLINE double exp_row_body(const float* x, int64_t n, float max, float sc
   return total;
 }
 
+RUDDER_INLINE void mask_body(float* x, int64_t n, const uint32_t* words) {
+  constexpr U32x16 kBit = {1,      1 << 1, 1 << 2,  1 << 3,  1 << 4,  1 << 5,  1 << 6,  1 << 7,
+                           1 << 8, 1 << 9, 1 << 10, 1 << 11, 1 << 12, 1 << 13, 1 << 14, 1 << 15};
+  for (int64_t i = 0; i < n; i += kLanes) {
+    const uint32_t bits = words[i / 32] >> (i % 32) & 0xffff;
+    if (bits == 0xffff) continue;
+    const F32x16 v = load(x + i, n - i, F32x16{});
+    store(x + i, n - i, (kBit & bits) != 0 ? v : splat(-kInfinity));
+  }
+}
+
 RUDDER_INLINE void penalize_body(float* x, int64_t n, const int32_t* output_count,
                                  const uint8_t* prompt_seen, const Penalties& penalties) {
   const float repetition = penalties.repetition;
@@ -177,6 +188,9 @@ RUDDER_INLINE int64_t count_before_body(const float* x, int64_t n, int64_t token
                                  double* block_sum) {                                         \
     return exp_row_body(x, n, max, scale, w, block_sum);                                      \
   }                                                                                           \
+  attribute void mask_##isa(float* x, int64_t n, const uint32_t* words) {                     \
+    mask_body(x, n, words);                                                                   \
+  }                                                                                           \
   attribute void penalize_##isa(float* x, int64_t n, const int32_t* output_count,             \
                                 const uint8_t* prompt_seen, const Penalties& penalties) {     \
     penalize_body(x, n, output_count, prompt_seen, penalties);                                \
@@ -184,8 +198,8 @@ RUDDER_INLINE int64_t count_before_body(const float* x, int64_t n, int64_t token
   attribute int64_t count_before_##isa(const float* x, int64_t n, int64_t token) {            \
     return count_before_body(x, n, token);                                                    \
   }                                                                                           \
-  constexpr SampleKernels k_##isa = {#isa, scan_##isa, exp_row_##isa, penalize_##isa,         \
-                                     count_before_##isa}
+  constexpr SampleKernels k_##isa = {#isa,       scan_##isa,     exp_row_##isa,               \
+                                     mask_##isa, penalize_##isa, count_before_##isa}
 
 RUDDER_SAMPLE_KERNELS(portable, );
 RUDDER_SAMPLE_KERNELS(avx2, __attribute__((target("avx2"))));

@@ -32,6 +32,8 @@ struct SampleKernels {
   // w = exp((x - max) * scale), for x <= max and scale > 0; exactly 1 at max, 0 below e^-87.
   // Returns the sum. `block_sum` [num_sample_blocks(n)] or null; w or null.
   double (*exp_row)(const float* x, int64_t n, float max, float scale, float* w, double* block_sum);
+  // In place: -Inf where bit i % 32 of words[i / 32] is 0. [(n + 31) / 32]
+  void (*mask)(float* x, int64_t n, const uint32_t* words);
   // In place, in this order: repetition, frequency, presence. Results stay finite.
   void (*penalize)(float* x, int64_t n, const int32_t* output_count, const uint8_t* prompt_seen,
                    const Penalties& penalties);

@@ -53,6 +53,17 @@ TEST(SampleKernels, EveryInstructionSetGivesTheSameBits) {
       EXPECT_TRUE(same_bits(w_a, w_b));
       EXPECT_TRUE(same_bits(sum_a, sum_b));
 
+      std::vector<uint32_t> words((size + 31) / 32);
+      for (size_t i = 0; i < size; ++i) words[i / 32] |= (i % 5 < 2 ? 1u : 0u) << (i % 32);
+      std::vector<float> masked_a = row;
+      std::vector<float> masked_b = row;
+      first.mask(masked_a.data(), n, words.data());
+      other->mask(masked_b.data(), n, words.data());
+      EXPECT_TRUE(same_bits(masked_a, masked_b));
+      for (size_t i = 0; i < size; ++i) {
+        EXPECT_EQ(masked_a[i], i % 5 < 2 ? row[i] : -kInfinity) << i;
+      }
+
       std::vector<int32_t> count(size);
       std::vector<uint8_t> seen(size);
       for (size_t i = 0; i < size; ++i) count[i] = i % 3 == 0 ? static_cast<int32_t>(i % 5) : 0;

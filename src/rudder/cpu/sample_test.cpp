@@ -24,6 +24,7 @@ struct Ask {
   std::vector<std::pair<int32_t, float>> logit_bias = {};
   std::vector<int32_t> output_count = {};  // [vocab], or none
   std::vector<uint8_t> prompt_seen = {};
+  std::vector<uint8_t> allowed = {};  // [vocab], or none: all are
 };
 
 // The memory of one call: row r is slot r, and row num_rows of the state is of padding.
@@ -55,6 +56,7 @@ class Call {
       output_count.resize((r + 1) * static_cast<size_t>(vocab_));
       prompt_seen_.insert(prompt_seen_.end(), ask.prompt_seen.begin(), ask.prompt_seen.end());
       prompt_seen_.resize((r + 1) * static_cast<size_t>(vocab_));
+      if (!ask.allowed.empty()) row.mask_row = add_mask(ask.allowed);
       rows.push_back(row);
     }
     top.resize(asks.size() * kMaxLogprobs);
@@ -68,6 +70,7 @@ class Call {
     sample_rows({.logits = view(logits_, DType::kF32, {num_rows_, vocab_}),
                  .rows = view(rows, DType::kU8, {num_rows_, sizeof(ops::SampleRow)}),
                  .lists = tensor::host_view(lists_),
+                 .masks = view(masks_, DType::kI32, {num_masks_, (vocab_ + 31) / 32}),
                  .state = {.carry = tensor::host_view(carry),
                            .ended = tensor::host_view(ended),
                            .block_table = {},
@@ -81,11 +84,22 @@ class Call {
   static constexpr int64_t kMaxLogprobs = 20;
 
  private:
+  int32_t add_mask(const std::vector<uint8_t>& allowed) {
+    const size_t begin = masks_.size();
+    masks_.resize(begin + (allowed.size() + 31) / 32);
+    for (size_t i = 0; i < allowed.size(); ++i) {
+      masks_[begin + i / 32] |= uint32_t{allowed[i]} << (i % 32);
+    }
+    return num_masks_++;
+  }
+
   const int64_t num_rows_;
   const int64_t vocab_;
   std::vector<float> logits_;
   std::vector<int32_t> lists_;
   std::vector<uint8_t> prompt_seen_;
+  std::vector<uint32_t> masks_;
+  int32_t num_masks_ = 0;
 
  public:
   std::vector<ops::SampleRow> rows;
@@ -108,6 +122,9 @@ std::vector<double> naive_probabilities(const Ask& ask, std::vector<float> logit
                                         double slack = 0) {
   const ops::SampleRow& row = ask.params;
   const size_t vocab = logits.size();
+  for (size_t i = 0; i < ask.allowed.size(); ++i) {
+    if (ask.allowed[i] == 0) logits[i] = -kInfinity;
+  }
   for (const auto& [token, bias] : ask.logit_bias) logits[static_cast<size_t>(token)] += bias;
   if (row.ban_stop_ids != 0) {
     for (const int32_t token : ask.stop_ids) logits[static_cast<size_t>(token)] = -kInfinity;
@@ -185,6 +202,7 @@ std::vector<float> random_logits(size_t vocab, float deviation, std::mt19937& en
 
 TEST(Sample, DrawsWhatTheDefinitionSays) {
   std::mt19937 engine(1);
+  std::mt19937 masks(2);
   const auto pick = [&](auto... options) {
     const std::array values = {options...};
     return values[engine() % values.size()];
@@ -216,6 +234,12 @@ TEST(Sample, DrawsWhatTheDefinitionSays) {
       row.presence_penalty = pick(-1.0f, 0.0f, 1.0f);
       row.frequency_penalty = pick(-1.0f, 0.0f, 1.0f);
       ask.logit_bias.emplace_back(static_cast<int32_t>(engine() % vocab), pick(-100.0f, 3.0f));
+    }
+    if (i % 3 == 0) {
+      ask.allowed.resize(vocab);
+      const uint32_t one_in = std::array{1u, 2u, 40u}[masks() % 3];
+      for (uint8_t& a : ask.allowed) a = masks() % one_in == 0;
+      ask.allowed[masks() % vocab] = 1;
     }
     expect_as_defined(ask, logits);
   }
@@ -333,6 +357,26 @@ TEST(Sample, BannedStopIdsAreNeverDrawn) {
   for (row.seed = 0; row.seed < 200; ++row.seed) EXPECT_NE(sample_one(ask, logits), 0);
 }
 
+TEST(Sample, OnlyWhatTheMaskAllowsIsDrawn) {
+  Ask ask;
+  ops::SampleRow& row = ask.params;
+  const std::vector<float> logits = {5, 4, 1, 3};
+  ask.allowed = {0, 1, 1, 0};
+  ask.logit_bias = {{0, 100.0f}};  // lifts nothing off the mask
+  for (const float temperature : {0.0f, 2.0f}) {
+    row.temperature = temperature;
+    for (row.seed = 0; row.seed < 100; ++row.seed) {
+      const int32_t token = sample_one(ask, logits);
+      EXPECT_TRUE(token == 1 || (token == 2 && temperature > 0)) << token;
+    }
+  }
+  ask.allowed = {0, 0, 0, 0};
+  Call nothing({ask}, logits);
+  nothing.run();
+  EXPECT_EQ(nothing.sampled[0].token, -1);
+  EXPECT_EQ(nothing.sampled[0].end, ops::SampleEnd::kNumerical);
+}
+
 TEST(Sample, LogprobsAreOfTheRawLogits) {
   std::mt19937 engine(4);
   const std::vector<float> logits = random_logits(3000, 3, engine);
@@ -360,6 +404,16 @@ TEST(Sample, LogprobsAreOfTheRawLogits) {
   }
 
   ask.logit_bias = {};
+  ask.allowed.resize(logits.size());
+  ask.allowed[static_cast<size_t>(unlikely)] = 1;
+  Call masked({ask}, logits);
+  masked.run();
+  EXPECT_EQ(masked.sampled[0].token, unlikely);
+  EXPECT_EQ(masked.sampled[0].rank, 2001);
+  EXPECT_EQ(masked.sampled[0].logprob, call.sampled[0].logprob);
+  EXPECT_EQ(masked.top[0].token, call.top[0].token);
+
+  ask.allowed = {};
   ask.params.num_logprobs = 5;
   Call small({ask}, {1, 2, 3});
   small.run();

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "rudder/base/check.h"
 #include "rudder/base/log.h"
@@ -275,8 +274,7 @@ class CudaOps final : public ops::Ops {
   struct UnscaledProduct {
     View y;
     ProductScales scales;
-  };
-  UnscaledProduct unscaled_;
+  } unscaled_;
   bool is_capturing_ = false;
 };
 
@@ -478,6 +476,7 @@ void CudaOps::sample(const ops::SampleArgs& args) {
   params.logits = pointer<float>(args.logits);
   params.rows = pointer<SampleRowParams>(args.rows);
   params.lists = pointer<int32_t>(args.lists);
+  params.masks = pointer<uint32_t>(args.masks);
   params.state = slot_state(args.state);
   params.padding_slot = static_cast<int32_t>(args.state.carry.shape[0] - 1);
   params.num_rows = args.logits.shape[0];
@@ -488,6 +487,7 @@ void CudaOps::sample(const ops::SampleArgs& args) {
   params.all_greedy = args.all_greedy;
   params.any_logprobs = args.any_logprobs;
   params.any_changed = args.any_changed;
+  params.any_masked = args.any_masked;
   launch("sample", {&args.logits}, [&] { return launch_sample(params, stream()); });
 }
 

@@ -109,6 +109,7 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_)),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
                              parts.captures != nullptr)),
+      mask_maker_(capacity.vocab_size, settings.mask_threads),
       tables_(capacity.taps),
       live_(make_engine_stats(limits_.max_seq_len)),
       captures_(std::move(parts.captures)) {
@@ -152,6 +153,12 @@ bool EngineCore::step() {
   show_life(true);
   take_commands();
   const bool launched = !dead_ && launch_next();
+  if (awaits_masks()) {
+    // Its forward pass runs; what is sampled next depends on the tokens of every step before it.
+    while (in_flight_.size() > 1 && !RUDDER_MUTANT(kMasksBeforeTokens)) collect_oldest();
+    if (awaits_masks()) supply_masks();
+    end_failed();
+  }
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
   publish_stats();
@@ -211,6 +218,7 @@ void EngineCore::admit(Submission submission) {
   live_.request_prompt_tokens.observe(prompt_tokens);
   live_.request_max_tokens.observe(request.max_tokens);
 
+  begin_constraints(request, draft);
   const bool has_taps = draft.taps != nullptr;
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
@@ -235,6 +243,8 @@ void EngineCore::schedule(Open& request) {
     sequence.sampling.seed = RUDDER_MUTANT(kOneSeedForAllChoices)
                                  ? request.seed
                                  : request.seed + static_cast<uint64_t>(i);
+    sequence.constrained = !draft.constraints.empty();
+    if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
     sequence.max_len = accepted.max_len();
     sequence.priority = request.priority;
     sequence.cache_salt = draft.cache_salt;
@@ -256,6 +266,7 @@ bool EngineCore::launch_next() {
     return false;
   }
   in_flight_.push_back({*ticket, repeat});
+  awaits_masks_ = !scheduler_.constrained().empty();
   live_.iteration_tokens.observe(num_tokens, static_cast<uint64_t>(repeat));
   if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
   return true;
@@ -270,9 +281,13 @@ void EngineCore::collect_oldest() {
   if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.pop_front();
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
+  advance_constraints();
+  // The device waits for masks; nobody waits for events that long.
+  if (awaits_masks() && in_flight_.size() == 1) supply_masks();
   if (result->captured != nullptr) hand_out_captures(*result);
   const int64_t now_us = clock_->now_us();
   for (const sched::SequenceOutput& output : outputs_) deliver(output, now_us);
+  end_failed();
 }
 
 void EngineCore::end_all() {

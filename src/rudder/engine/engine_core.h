@@ -25,6 +25,7 @@
 #include "rudder/engine/engine.h"
 #include "rudder/engine/mailbox.h"
 #include "rudder/engine/tap_tables.h"
+#include "rudder/engine/token_masks.h"
 #include "rudder/sched/scheduler.h"
 
 namespace rudder::engine {
@@ -136,6 +137,13 @@ class EngineCore {
   void show_life(bool busy);
   void publish_stats();
 
+  // engine_constraints.cpp: masks.
+  void begin_constraints(const Open& request, const RequestDraft& draft);
+  bool awaits_masks() const { return awaits_masks_ && !dead_; }
+  void supply_masks();
+  void advance_constraints();
+  void end_failed();
+
   // engine_taps.cpp: steering and capture.
   void schedule_waiting();
   void promote_starved();
@@ -189,6 +197,11 @@ class EngineCore {
   std::unordered_map<RequestId, std::unique_ptr<Open>> requests_;
   std::unordered_map<sched::SequenceId, Target> targets_;  // of open choices
   uint64_t next_sequence_ = 1;
+  std::unordered_map<sched::SequenceId, ChoiceConstraint> constraints_;  // of open choices
+  MaskMaker mask_maker_;
+  bool awaits_masks_ = false;                                // the step launched last
+  std::vector<MaskMaker::Row> mask_rows_;                    // scratch
+  std::vector<std::pair<sched::SequenceId, Error>> failed_;  // whose constraint has
   TapTables tables_;
   std::set<Open*, ByUrgency> waiting_for_taps_;
   std::vector<steer::capture::CaptureId> captures_by_row_;  // scratch

@@ -94,7 +94,9 @@ void EngineCore::finish_choice(Open& request, int32_t index, Event event, Finish
     reason = FinishReason::kStop;
     event.stop_token.reset();
   }
-  targets_.erase(request.sequences[static_cast<size_t>(index)]);
+  const sched::SequenceId sequence = request.sequences[static_cast<size_t>(index)];
+  targets_.erase(sequence);
+  constraints_.erase(sequence);
   event.id = request.id;
   event.choice = index;
   event.finish = reason;

@@ -5,6 +5,7 @@ namespace {
 
 // Further the host has nothing left to save, and a new request waits long.
 constexpr int32_t kMaxMultiStep = 64;
+constexpr int32_t kMaxMaskThreads = 64;
 
 }  // namespace
 
@@ -30,6 +31,9 @@ void EngineSettings::declare(SettingsTable& table) {
             "Prompt tokens that may wait; past it a request is answered 503.");
   table.add("max-wait-steps", &max_wait_steps, 1, 1 << 30,
             "Steps after which a waiting sequence goes first, whatever its priority.");
+  table.add("mask-threads", &mask_threads, 0, kMaxMaskThreads,
+            "Threads that work out which tokens constrained sequences may take next, while the "
+            "model runs; 0 takes a quarter of the cores, at most 8.");
   table.add("stuck-step-us", &stuck_step_us, 1000, int64_t{3'600'000'000},
             "Microseconds after which a step in flight makes the health check fail.");
 }

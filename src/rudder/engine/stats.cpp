@@ -48,6 +48,8 @@ EngineStats make_engine_stats(int32_t max_seq_len) {
   stats.queue_time = request_latency;
   stats.prefill_time = request_latency;
   stats.decode_time = request_latency;
+  stats.mask_time = with_bounds({0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025,
+                                 0.005, 0.01, 0.025, 0.05, 0.1});
   stats.iteration_tokens =
       with_bounds({1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384});
   const Histogram length = with_bounds(one_two_five(max_seq_len));

@@ -48,13 +48,16 @@ struct EngineStats {
   uint64_t finished_error = 0;
   uint64_t rejected = 0;
   uint64_t late_rows = 0;  // rows computed for a sequence that had already ended
-  // Seconds, per request or per token.
+  uint64_t constrained_steps = 0;
+  uint64_t constrained_rows = 0;  // of them
+  // Seconds, per request, per token or, of masks, per constrained step.
   Histogram time_to_first_token;
   Histogram inter_token_latency;
   Histogram e2e_latency;
   Histogram queue_time;
   Histogram prefill_time;
   Histogram decode_time;
+  Histogram mask_time;
   // Tokens.
   Histogram iteration_tokens;
   Histogram request_prompt_tokens;

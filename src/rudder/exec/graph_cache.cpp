@@ -75,6 +75,9 @@ Result<void> GraphCache::capture_step(int32_t rows, bool has_taps, Captured& cap
     run(parts_.decoder, parts_.ops, step);
     RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
   }
+  parts_.ops.begin_capture();
+  captured.logits = parts_.decoder.forward(step.forward);
+  RUDDER_TRY(captured.forward, parts_.ops.end_capture());
   // The next capture's step is written to the same staging memory.
   const std::unique_ptr<ops::Event> done = parts_.ops.make_event();
   parts_.ops.record(*done);
@@ -97,7 +100,8 @@ bool GraphCache::pad(PackedStep& packed) const {
   return true;
 }
 
-void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
+const GraphCache::Captured& GraphCache::find(const PackedStep& packed,
+                                             const DeviceStep& step) const {
   const auto bucket = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& candidate) {
     return candidate.rows == packed.num_seqs();
   });
@@ -105,7 +109,17 @@ void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
   const Captured& captured = packed.taps.is_used ? bucket->tapped : bucket->plain;
   RUDDER_CHECK(captured.step != nullptr && captured.step->forward.ids.data == step.forward.ids.data,
                "no graph of {} rows with these taps", packed.num_seqs());
-  parts_.ops.replay(*captured.graphs[sampling_of(packed)]);
+  return captured;
+}
+
+void GraphCache::replay(const PackedStep& packed, const DeviceStep& step) {
+  parts_.ops.replay(*find(packed, step).graphs[sampling_of(packed)]);
+}
+
+ops::View GraphCache::replay_forward(const PackedStep& packed, const DeviceStep& step) {
+  const Captured& captured = find(packed, step);
+  parts_.ops.replay(*captured.forward);
+  return captured.logits;
 }
 
 }  // namespace rudder::exec

@@ -1,7 +1,9 @@
 // GraphCache: decode steps as captured graphs, one launch each instead of one an op. The only file
 // that says capture. A step whose rows are all single tokens that want logits is padded to the next
-// captured number of rows and replayed; every other step runs op by op. Where there are taps, every
-// graph is there twice: steps without replay those of an executor that has none.
+// captured number of rows and replayed; every other step runs op by op. A step that waits for masks
+// replays its forward pass, which is captured alone as well: its rows are sampled by an op of its
+// own. Where there are taps, every graph is there twice: steps without replay those of an executor
+// that has none.
 //
 // Captured at start, before the first step; used by the executor's worker thread.
 #pragma once
@@ -44,6 +46,8 @@ class GraphCache {
   bool pad(PackedStep& packed) const;
   // Runs a padded step, from embedding to sampled tokens.
   void replay(const PackedStep& packed, const DeviceStep& step);
+  // Runs a padded step to its logits, which are returned.
+  ops::View replay_forward(const PackedStep& packed, const DeviceStep& step);
 
  private:
   // Sampling has kernels that are much cheaper when nobody asks for more than the largest logit.
@@ -52,6 +56,8 @@ class GraphCache {
     // Where it lies; graphs read taps through it.
     std::unique_ptr<DeviceStep> step;
     std::array<std::unique_ptr<ops::Graph>, kNumSamplings> graphs;
+    std::unique_ptr<ops::Graph> forward;
+    ops::View logits;  // that `forward` leaves
   };
   struct Bucket {
     int32_t rows = 0;
@@ -63,6 +69,7 @@ class GraphCache {
       : parts_(parts), capacity_(capacity) {}
 
   Result<void> capture_step(int32_t rows, bool has_taps, Captured& captured);
+  const Captured& find(const PackedStep& packed, const DeviceStep& step) const;
   static Sampling sampling_of(const PackedStep& packed);
 
   const Parts parts_;

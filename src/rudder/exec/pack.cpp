@@ -22,6 +22,7 @@ void clear(PackedStep& packed) {
   packed.sample_rows.clear();
   packed.sampled_seq.clear();
   packed.lists.clear();
+  packed.num_masks = 0;
   packed.all_greedy = true;
   packed.any_logprobs = false;
   packed.any_changed = false;
@@ -44,7 +45,8 @@ void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t 
 }
 
 void pack_sample_row(size_t seq, const step::SeqWork& work, SlotTable& slots, PackedStep& packed) {
-  const ops::SampleRow row = slots.sample_row(work, packed.repeat, packed.lists);
+  ops::SampleRow row = slots.sample_row(work, packed.repeat, packed.lists);
+  if (work.constrained) row.mask_row = packed.num_masks++;
   packed.logits_rows.push_back(packed.q_begin.back() - 1);
   packed.sampled_seq.push_back(static_cast<int32_t>(seq));
   packed.sample_rows.push_back(row);
@@ -74,6 +76,9 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
       packed.positions.push_back(position);
       packed.kv_slot.push_back(block * block_size + position % block_size);
     }
+    RUDDER_CHECK(
+        !work.constrained || (work.logits == step::LogitsWanted::kLast && plan.repeat == 1),
+        "step {}: slot {} has a mask for no token, or for several", plan.id, work.slot.value);
     packed.q_begin.push_back(static_cast<int32_t>(packed.ids.size()));
     packed.kv_len.push_back(kv_len);
     packed.table_row.push_back(work.slot.value);

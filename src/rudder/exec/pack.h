@@ -29,6 +29,7 @@ struct PackedStep {
   std::vector<ops::SampleRow> sample_rows;  // one a logits row
   std::vector<int32_t> sampled_seq;         // likewise, but for padding: index into StepPlan.seqs
   std::vector<int32_t> lists;               // of the sample rows
+  int32_t num_masks = 0;                    // of them, in order: the constrained ones
   bool all_greedy = true;
   bool any_logprobs = false;
   bool any_changed = false;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/base/token_mask.h"
 
 namespace rudder::exec {
 namespace {
@@ -32,11 +33,13 @@ RankExecutor::RankExecutor(Model model, const step::Capacity& capacity)
       slots_(capacity),
       places_(static_cast<size_t>(capacity.max_in_flight)),
       launched_(places_.size()),
+      supplied_(places_.size()),
       enqueued_(places_.size() * static_cast<size_t>(capacity.max_repeat)) {}
 
 RankExecutor::~RankExecutor() {
   stopping_ = true;
   launched_.close();
+  supplied_.close();
   enqueued_.close();
   if (worker_.joinable()) worker_.join();
   // What is enqueued still uses the model. After a fault there is nothing to wait for.
@@ -88,18 +91,35 @@ Result<void> RankExecutor::prepare_taps() {
 Result<step::Ticket> RankExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
   RUDDER_CHECK(plan != nullptr && plan->id > last_launched_);
   RUDDER_CHECK(in_flight_.size() < places_.size(), "{} steps in flight", in_flight_.size());
+  RUDDER_CHECK(masks_awaited_ == 0, "step {} waits for its masks", last_launched_);
   if (fault_) return tl::unexpected<Error>(*fault_);
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
   ++num_launched_;
   in_flight_.push_back({plan->id, plan->repeat});
+  masks_awaited_ = plan->num_constrained();
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
   return ticket;
+}
+
+Result<void> RankExecutor::supply(step::Ticket ticket, std::span<const uint32_t> masks) {
+  RUDDER_CHECK(masks_awaited_ > 0 && ticket.id == last_launched_, "step {} waits for no masks",
+               ticket.id);
+  const size_t wanted = static_cast<size_t>(masks_awaited_) * mask_words(capacity_.vocab_size);
+  RUDDER_CHECK(masks.size() == wanted, "{} words of masks, not {}", masks.size(), wanted);
+  if (fault_) return tl::unexpected<Error>(*fault_);
+  masks_awaited_ = 0;
+  const size_t place = (num_launched_ - 1) % places_.size();
+  buffers_->put_masks(masks, place);
+  RUDDER_CHECK(supplied_.try_push(place));
+  return {};
 }
 
 Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
   RUDDER_CHECK(!in_flight_.empty() && in_flight_.front().id == ticket.id,
                "step {} is not the oldest in flight", ticket.id);
+  RUDDER_CHECK(masks_awaited_ == 0 || ticket.id != last_launched_, "step {} waits for its masks",
+               ticket.id);
   const std::optional<Enqueued> next = enqueued_.pop();
   RUDDER_CHECK(next && next->iteration == iteration_, "step {} lost an iteration", ticket.id);
   ++num_collected_;
@@ -212,10 +232,15 @@ bool RankExecutor::enqueue(size_t index) {
     Iteration& iteration = place.iterations[static_cast<size_t>(i)];
     if (i > 0) iteration.start_us = clock_.now_us();
     iteration.enqueued = begun;
-    if (begun) {
-      if (i > 0) buffers_->advance(place.step);
-      enqueue_iteration(index, i);
+    if (begun && i > 0) buffers_->advance(place.step);
+    if (packed_.num_masks == 0) {
+      if (begun) run(index);
+    } else {
+      const ops::View logits = begun ? run_forward(index) : ops::View{};
+      if (!supplied_.pop()) return false;
+      if (begun) run_masked(index, logits);
     }
+    if (begun) fetch(index, i);
     iteration.enqueued_us = clock_.now_us();
     if (!enqueued_.push({index, i})) return false;
     ++num_enqueued_;
@@ -223,18 +248,34 @@ bool RankExecutor::enqueue(size_t index) {
   return true;
 }
 
-void RankExecutor::enqueue_iteration(size_t index, int32_t iteration) {
-  const int64_t num_sampled = packed_.num_sampled();
+// From embedding to sampled tokens.
+void RankExecutor::run(size_t index) {
   Place& place = places_[index];
-  if (place.result.from_graph) {
-    graphs_->replay(packed_, place.step);
-  } else if (packed_.num_tokens() > 0) {
-    ops::SampleArgs sample = place.step.sample;
-    sample.logits = decoder_->forward(place.step.forward);
-    if (num_sampled > 0) model_.ops->sample(sample);
-  }
-  if (num_sampled > 0) {
-    buffers_->fetch(num_sampled, packed_.any_logprobs, index, iteration);
+  if (place.result.from_graph) return graphs_->replay(packed_, place.step);
+  if (packed_.num_tokens() == 0) return;
+  ops::SampleArgs sample = place.step.sample;
+  sample.logits = decoder_->forward(place.step.forward);
+  if (packed_.num_sampled() > 0) model_.ops->sample(sample);
+}
+
+// From embedding to the logits, of which there are some.
+ops::View RankExecutor::run_forward(size_t index) {
+  Place& place = places_[index];
+  if (place.result.from_graph) return graphs_->replay_forward(packed_, place.step);
+  return decoder_->forward(place.step.forward);
+}
+
+void RankExecutor::run_masked(size_t index, const ops::View& logits) {
+  buffers_->send_masks(packed_.num_masks, index);
+  ops::SampleArgs sample = places_[index].step.sample;
+  sample.logits = logits;
+  model_.ops->sample(sample);
+}
+
+void RankExecutor::fetch(size_t index, int32_t iteration) {
+  Place& place = places_[index];
+  if (packed_.num_sampled() > 0) {
+    buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
   }
   model_.ops->record(*place.iterations[static_cast<size_t>(iteration)].done);
   if (iteration == 0) fetch_captured(index);

@@ -1,7 +1,9 @@
 // RankExecutor: step::Executor over one device. A worker thread packs each plan and enqueues all of
 // its work on the device, sampling included, without waiting for it; collect() waits for the event
 // that follows each iteration of a step and reads its tokens. The engine thread calls the public
-// functions; the worker alone touches the model and the slots, and enqueues on the device.
+// functions; the worker alone touches the model and the slots, and enqueues on the device. Of a
+// step with constrained rows it enqueues the forward pass, then waits for supply() and enqueues the
+// rest.
 //
 // Captured rows leave the device behind the step's tokens, aside of the steps that follow, for host
 // memory that whoever gets them leases. When none is free they are lost and reported so: no step
@@ -12,6 +14,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -55,6 +58,7 @@ class RankExecutor final : public step::Executor {
 
   step::Capacity capacity() const override { return capacity_; }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
 
@@ -93,7 +97,10 @@ class RankExecutor final : public step::Executor {
   Result<void> edit_taps(const step::StepPlan& plan);
   bool enqueue(size_t index);  // false once it is stopping
   Result<void> begin(size_t index);
-  void enqueue_iteration(size_t index, int32_t iteration);
+  void run(size_t index);
+  void run_masked(size_t index, const ops::View& logits);
+  ops::View run_forward(size_t index);
+  void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
   Result<void> finish_captured(Place& place, step::StepResult& result);
   int64_t device_time(const Iteration& iteration, bool was_done);
@@ -115,6 +122,7 @@ class RankExecutor final : public step::Executor {
   // Between the threads. Step i of the launched ones has place i modulo their number.
   std::vector<Place> places_;
   BoundedQueue<std::shared_ptr<const step::StepPlan>> launched_;
+  BoundedQueue<size_t> supplied_;  // places whose masks are in their staging memory
   BoundedQueue<Enqueued> enqueued_;
   std::atomic<uint64_t> num_enqueued_ = 0;  // iterations
   std::atomic<bool> stopping_ = false;
@@ -124,6 +132,7 @@ class RankExecutor final : public step::Executor {
     step::StepId id = 0;
     int32_t repeat = 1;
   };
+  int32_t masks_awaited_ = 0;       // of the last launched
   std::deque<Launched> in_flight_;  // of the first, `iteration_` have been collected
   int32_t iteration_ = 0;
   uint64_t num_launched_ = 0;   // steps

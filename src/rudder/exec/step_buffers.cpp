@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "rudder/base/check.h"
+#include "rudder/base/token_mask.h"
 
 namespace rudder::exec {
 namespace {
@@ -87,6 +88,9 @@ int64_t step_bytes(const step::Capacity& capacity) {
          bytes_of<ops::BlockWrite>(kept_blocks(capacity));
 }
 
+Shape masks_shape(const step::Capacity& capacity) {
+  return {capacity.num_slots, static_cast<int64_t>(mask_words(capacity.vocab_size))};
+}
 Shape sampled_shape(const step::Capacity& capacity) {
   return {capacity.num_slots, sizeof(ops::SampledToken) / sizeof(int32_t)};
 }
@@ -131,7 +135,8 @@ int64_t StepBuffers::device_bytes(const step::Capacity& capacity) {
   const int64_t rows = int64_t{capacity.num_slots} + 1;
   const auto word = static_cast<int64_t>(sizeof(int32_t));
   return step_bytes(capacity) +
-         word * (sampled_shape(capacity).numel() + top_shape(capacity).numel()) +
+         word * (masks_shape(capacity).numel() + sampled_shape(capacity).numel() +
+                 top_shape(capacity).numel()) +
          rows * (word * (2 + max_blocks_per_seq(capacity)) +
                  capacity.vocab_size * (word + int64_t{sizeof(uint8_t)}));
 }
@@ -146,11 +151,13 @@ Result<void> StepBuffers::allocate() {
   RUDDER_TRY(state_.output_count, ops_.allocate(DType::kI32, {rows, vocab}));
   RUDDER_TRY(state_.prompt_seen, ops_.allocate(DType::kU8, {rows, vocab}));
   RUDDER_TRY(device_, ops_.allocate(DType::kU8, {bytes}));
+  RUDDER_TRY(masks_, ops_.allocate(DType::kI32, masks_shape(capacity_)));
   RUDDER_TRY(sampled_, ops_.allocate(DType::kI32, sampled_shape(capacity_)));
   RUDDER_TRY(top_, ops_.allocate(DType::kI32, top_shape(capacity_)));
   for (int32_t i = 0; i < capacity_.max_in_flight; ++i) {
     Staging staging;
     RUDDER_TRY(staging.step, ops_.allocate_staging(bytes));
+    RUDDER_TRY(staging.masks, ops_.allocate_staging(static_cast<int64_t>(masks_.bytes())));
     const int64_t repeat = capacity_.max_repeat;
     RUDDER_TRY(staging.sampled,
                ops_.allocate_staging(repeat * static_cast<int64_t>(sampled_.bytes())));
@@ -198,12 +205,14 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
   step.sample = {.logits = {},
                  .rows = part(layout.sample_rows, DType::kU8, {sampled, sizeof(ops::SampleRow)}),
                  .lists = part(layout.lists, DType::kI32, {max_list_words(capacity_)}),
+                 .masks = masks_,
                  .state = state_,
                  .sampled = sampled_.rows(0, sampled),
                  .top = top_.rows(0, sampled),
                  .all_greedy = packed.all_greedy,
                  .any_logprobs = packed.any_logprobs,
-                 .any_changed = packed.any_changed};
+                 .any_changed = packed.any_changed,
+                 .any_masked = packed.num_masks > 0};
   return step;
 }
 
@@ -293,6 +302,15 @@ void StepBuffers::advance(DeviceStep& step) {
                      .block_size = capacity_.block_size});
   int32_t& max_kv_len = step.forward.attention.max_kv_len;
   max_kv_len = std::min(max_kv_len + 1, capacity_.max_seq_len);
+}
+
+void StepBuffers::put_masks(std::span<const uint32_t> masks, size_t place) {
+  put(staging_[place].masks, 0, masks);
+}
+
+void StepBuffers::send_masks(int64_t num_masks, size_t place) {
+  const View rows = masks_.rows(0, num_masks);
+  ops_.copy_in(rows, range(staging_[place].masks, 0, static_cast<int64_t>(rows.bytes())));
 }
 
 void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t place, int32_t iteration) {

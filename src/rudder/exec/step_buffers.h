@@ -3,9 +3,11 @@
 // read; sampled tokens come back to staging memory of their own, a part an iteration. Staging
 // memory is a ring of one place a step in flight, and a place is used again only when its step has
 // been collected; device memory needs no ring, because the device works in order. What sequences
-// keep between steps (ops::SlotState) lives here too.
+// keep between steps (ops::SlotState) lives here too. Masks, which come when the forward pass is
+// under way, have staging memory and a copy of their own.
 //
-// Used by the executor's worker thread; sampled() and top() by whoever collects a finished step.
+// Used by the executor's worker thread; put_masks(), sampled() and top() by whoever launches steps
+// and collects them.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +45,10 @@ class StepBuffers {
   // Enqueues what makes the step its next iteration, where each row is a single token that was
   // sampled. The host sends nothing.
   void advance(DeviceStep& step);
+  // Keeps the masks of the step at `place`, one row behind another.
+  void put_masks(std::span<const uint32_t> masks, size_t place);
+  // Enqueues their copy to the device, where the step's sample finds them.
+  void send_masks(int64_t num_masks, size_t place);
   // Enqueues the copy of the first `num_rows` sampled tokens to the host.
   void fetch(int64_t num_rows, bool with_top, size_t place, int32_t iteration);
 
@@ -66,10 +72,12 @@ class StepBuffers {
   const ops::TapTable* const table_;
   ops::SlotState state_;
   ops::View device_;   // [bytes] u8
+  ops::View masks_;    // [num_slots, mask_words(vocab_size)] i32
   ops::View sampled_;  // [num_slots, 4] i32
   ops::View top_;      // [num_slots, kMaxLogprobs, 2] i32
   struct Staging {
     ops::View step;
+    ops::View masks;    // [bytes of masks_] u8
     ops::View sampled;  // [max_repeat * bytes of sampled_] u8
     ops::View top;      // [max_repeat * bytes of top_] u8
   };

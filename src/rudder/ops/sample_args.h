@@ -27,8 +27,8 @@ struct SampleRow {
   int32_t num_stop_ids = 0;
   int32_t bias_begin = 0;  // pairs of words: token, then the bits of the float added to its logit
   int32_t num_bias = 0;
-  int32_t max_len = 0;  // the sequence ends when position + 1 reaches it
-  int32_t reserved = 0;
+  int32_t max_len = 0;    // the sequence ends when position + 1 reaches it
+  int32_t mask_row = -1;  // of SampleArgs.masks; -1: any token may come
 };
 static_assert(sizeof(SampleRow) == 80);
 
@@ -48,11 +48,13 @@ struct TopLogprob {
 
 // Samples each row, then keeps what the next step needs: carry, ended, output_count. A row of a
 // slot that has ended is kMasked and changes nothing. kNumerical (NaN or +Inf in the row, or
-// nothing above -Inf, also after the bans) ends the sequence without a token.
+// nothing above -Inf, also after mask and bans) ends the sequence without a token.
 struct SampleArgs {
   tensor::View logits;  // [R, vocab] f32; may be overwritten
   tensor::View rows;    // [R, sizeof(SampleRow)] u8
   tensor::View lists;   // [.] i32
+  // [M, ceil(vocab / 32)] i32; optional: bit t % 32 of word t / 32 is 0 where token t gets -Inf.
+  tensor::View masks = {};
   SlotState state;
   tensor::View sampled;  // [R, 4] i32 out: SampledToken
   tensor::View top;      // [R, max_logprobs, 2] i32 out: TopLogprob, num_logprobs of each row
@@ -61,6 +63,7 @@ struct SampleArgs {
   bool all_greedy = false;   // temperature 0 in every row
   bool any_logprobs = true;  // num_logprobs >= 0 in some row
   bool any_changed = true;   // bias, bans or penalties in some row
+  bool any_masked = true;    // mask_row >= 0 in some row
 };
 
 }  // namespace rudder::ops

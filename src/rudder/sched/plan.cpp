@@ -25,6 +25,7 @@ constexpr step::StepId kStarvationScanSteps = 64;
 
 std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   first_planned_.clear();
+  constrained_.clear();
   if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
@@ -62,8 +63,9 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
 }
 
 // A step is repeated only when nothing but decodes can run: what waits, or has a prompt to finish,
-// would wait longer. Not beyond the last token of every row, nor past a change of what steers or
-// captures one, and only as far as there are blocks for all of them now: a repeat is never what
+// would wait longer. Not where a row is constrained: the host knows its next mask when it knows its
+// token. Not beyond the last token of every row, nor past a change of what steers or captures one,
+// and only as far as there are blocks for all of them now: a repeat is never what
 // preempts.
 int32_t Scheduler::choose_repeat() const {
   if (settings_.multi_step == 1 || !waiting_.empty()) return 1;
@@ -74,6 +76,7 @@ int32_t Scheduler::choose_repeat() const {
     if (sequence->state != SequenceState::kRunning) continue;
     if (sequence->will_end()) continue;
     if (sequence->uncomputed() > 1) return 1;
+    if (sequence->constrained && !RUDDER_MUTANT(kConstrainedRepeated)) return 1;
     longest = std::max(longest, sequence->max_len - sequence->future_len());
     uniform = sequence->taps.uniform_len(sequence->planned_len, uniform);
   }
@@ -284,6 +287,8 @@ void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t 
   if (q_len == uncomputed) {
     const int32_t iterations = step::row_iterations(work, plan.repeat, sequence.max_len);
     work.logits = step::LogitsWanted::kLast;
+    work.constrained = sequence.constrained;
+    if (sequence.constrained) constrained_.push_back(sequence.id);
     sequence.has_carry = true;
     sequence.samples_pending += iterations;
     sequence.planned_len += iterations - 1;

@@ -92,6 +92,7 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->tokens = std::move(added.prompt);
   sequence->max_len = added.max_len;
   sequence->sampling = std::move(added.sampling);
+  sequence->constrained = added.constrained;
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
   sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), record_elements);

@@ -56,6 +56,10 @@ class Scheduler {
   // Sequences that the last plan() ran for the first time.
   const std::vector<SequenceId>& first_planned() const { return first_planned_; }
 
+  // Sequences whose rows in the last plan() are constrained, in the order of StepPlan.seqs: whose
+  // masks its step waits for.
+  const std::vector<SequenceId>& constrained() const { return constrained_; }
+
   // Takes the result of the oldest iteration in flight and appends to `out` what sequences got.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
 
@@ -140,6 +144,7 @@ class Scheduler {
   std::deque<StepRecord> in_flight_;
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
+  std::vector<SequenceId> constrained_;
   std::vector<CapturedRow> captured_rows_;
   SchedStats counters_;               // its gauges are unused
   std::vector<kv::BlockId> matched_;  // scratch of admit()

@@ -22,9 +22,10 @@ struct NewSequence {
   SequenceId id;
   std::vector<int32_t> prompt;  // at least one token
   step::SamplingParams sampling;
-  int32_t max_len = 0;     // prompt and output together, > prompt.size()
-  int32_t priority = 0;    // lower runs first
-  std::string cache_salt;  // sequences of different salts share no KV block
+  int32_t max_len = 0;       // prompt and output together, > prompt.size()
+  int32_t priority = 0;      // lower runs first
+  std::string cache_salt;    // sequences of different salts share no KV block
+  bool constrained = false;  // each of its tokens is sampled under a mask
   // Null: neither steered nor captured. The lease is the caller's until the sequence has ended.
   std::shared_ptr<const tap::SequenceTaps> taps = {};
   TapLease tap_lease = {};

@@ -30,6 +30,7 @@ struct Sequence {
   int32_t prompt_len = 0;
   int32_t max_len = 0;
   step::SamplingParams sampling;
+  bool constrained = false;
 
   int32_t priority = 0;
   uint64_t arrival = 0;

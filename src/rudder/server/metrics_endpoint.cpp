@@ -48,6 +48,9 @@ void write_counters(Exposition& out, const engine::EngineStats& stats) {
   counter("requests_rejected_total", "Requests refused because the queue was full.",
           stats.rejected);
   counter("late_rows_total", "Rows computed for a sequence that had ended.", stats.late_rows);
+  counter("constrained_steps_total", "Steps with rows that were sampled under a mask.",
+          stats.constrained_steps);
+  counter("constrained_rows_total", "Rows that were sampled under a mask.", stats.constrained_rows);
   out.begin("request_success_total", "counter", "Finished sequences by reason.");
   const auto finished = [&](std::string_view reason, uint64_t value) {
     out.sample(label("finished_reason", reason), static_cast<double>(value));
@@ -70,6 +73,8 @@ void write_histograms(Exposition& out, const engine::EngineStats& stats) {
                 stats.prefill_time);
   out.histogram("request_decode_time_seconds", "From the first to the last token.",
                 stats.decode_time);
+  out.histogram("mask_seconds", "Writing the masks of a constrained step, as the model runs it.",
+                stats.mask_time);
   out.histogram("iteration_tokens_total", "Tokens of a step.", stats.iteration_tokens);
   out.histogram("request_prompt_tokens", "Prompt tokens of a request.",
                 stats.request_prompt_tokens);

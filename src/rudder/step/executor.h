@@ -2,11 +2,13 @@
 // CUDA) and by testing::FakeExecutor. Called by the engine thread alone.
 //
 // Steps run in launch order. Several may be in flight (run-ahead): a step that uses
-// TokenSource::kCarry is launched before the step that samples the token is collected.
+// TokenSource::kCarry is launched before the step that samples the token is collected. A step with
+// constrained rows is launched as early as any other; it waits for their masks where it samples.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "rudder/base/result.h"
 #include "rudder/step/plan.h"
@@ -40,6 +42,12 @@ class Executor {
   // Enqueues the step and returns; never waits for the device. An Error means that nothing of the
   // plan ran and that the executor is dead (device fault): no further launch will succeed.
   virtual Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) = 0;
+
+  // The masks of a step's constrained rows, in the order of StepPlan.seqs: a mask (token_mask.h) of
+  // mask_words(vocab_size) words each. Called once for each step that has such rows, and for no
+  // other: after its launch, before its collect and before the next launch. `masks` is free when
+  // this returns; an Error is one of launch().
+  virtual Result<void> supply(Ticket ticket, std::span<const uint32_t> masks) = 0;
 
   // Waits for the next iteration of the step: a plan of repeat m is collected m times. Steps are
   // collected in launch order. An Error means the step's results are lost and the executor is dead.

@@ -46,6 +46,9 @@ struct SeqWork {
   int32_t q_len = 0;        // tokens to run now, >= 1
   TokenSource tokens = TokenSource::kHost;
   LogitsWanted logits = LogitsWanted::kNone;
+  // Its token is sampled under a mask, which Executor::supply() brings; only where logits are
+  // wanted.
+  bool constrained = false;
   int32_t token_begin = 0;              // into StepPlan.tokens, for kHost
   std::vector<BlockId> append_blocks;   // appended to the slot's block table before the step runs
   int32_t tap_row = 0;                  // the program of the first token; 0 = none
@@ -92,14 +95,17 @@ struct StepPlan {
   std::vector<CaptureEdit> capture_edits = {};
   // Iterations of the step. After the first, each row runs again on the token that it has just
   // sampled, one position further, until it ends. Above 1 only where every row is a single token
-  // that wants logits and is not captured; its append_blocks then reach as far as row_iterations()
-  // goes, and its tap row is that of every iteration.
+  // that wants logits and is neither captured nor constrained; its append_blocks then reach as far
+  // as row_iterations() goes, and its tap row is that of every iteration.
   int32_t repeat = 1;
 
   int32_t num_tokens() const {
     int32_t total = 0;
     for (const SeqWork& seq : seqs) total += seq.q_len;
     return total;
+  }
+  int32_t num_constrained() const {
+    return static_cast<int32_t>(std::ranges::count(seqs, true, &SeqWork::constrained));
   }
 };
 

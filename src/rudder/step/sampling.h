@@ -1,6 +1,7 @@
 // How one sequence's next token is chosen: plain data, validated by the server before it gets here,
-// applied by the executor. Order: bans (min_tokens) and logit bias, penalties, temperature, then
-// top-k, top-p, min-p on the scaled logits, then one draw keyed by (seed, position).
+// applied by the executor. Order: the row's mask, where it has one, bans (min_tokens) and logit
+// bias, penalties, temperature, then top-k, top-p, min-p on the scaled logits, then one draw keyed
+// by (seed, position).
 #pragma once
 
 #include <cstdint>

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -27,6 +28,10 @@ class TimedExecutor final : public step::Executor {
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
     const Timer timer(ns_);
     return below_->launch(std::move(plan));
+  }
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
+    const Timer timer(ns_);
+    return below_->supply(ticket, masks);
   }
   Result<step::StepResult> collect(step::Ticket ticket) override {
     const Timer timer(ns_);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "rudder/base/philox.h"
+#include "rudder/base/token_mask.h"
 
 namespace rudder::testing {
 
@@ -57,6 +58,26 @@ Result<step::Ticket> FakeExecutor::launch(std::shared_ptr<const step::StepPlan> 
   return step::Ticket{id};
 }
 
+Result<void> FakeExecutor::supply(step::Ticket ticket, std::span<const uint32_t> masks) {
+  if (dead_) return fail(ErrorCode::kInternal, fmt::format("step {} is lost", ticket.id));
+  const bool is_last = !in_flight_.empty() && in_flight_.back().plan->id == ticket.id;
+  if (!is_last || !in_flight_.back().awaits_masks()) {
+    violation(fmt::format("step {} gets masks that it does not wait for", ticket.id));
+    return {};
+  }
+  InFlight& step = in_flight_.back();
+  const size_t wanted =
+      static_cast<size_t>(step.plan->num_constrained()) * mask_words(options_.capacity.vocab_size);
+  if (masks.size() != wanted) {
+    violation(
+        fmt::format("step {} gets {} words of masks, not {}", ticket.id, masks.size(), wanted));
+  }
+  step.masks.assign(masks.begin(), masks.end());
+  step.masks.resize(wanted);
+  run_some();
+  return {};
+}
+
 Result<step::StepResult> FakeExecutor::collect(step::Ticket ticket) {
   if (options_.fail_collect_at != 0 && ticket.id >= options_.fail_collect_at) dead_ = true;
   if (dead_) return fail(ErrorCode::kInternal, fmt::format("step {} is lost", ticket.id));
@@ -64,6 +85,11 @@ Result<step::StepResult> FakeExecutor::collect(step::Ticket ticket) {
     violation(fmt::format("step {} is collected out of order", ticket.id));
     dead_ = true;
     return fail(ErrorCode::kInternal, fmt::format("step {} is collected out of order", ticket.id));
+  }
+  if (in_flight_.front().awaits_masks()) {
+    violation(fmt::format("step {} is collected without its masks", ticket.id));
+    dead_ = true;
+    return fail(ErrorCode::kInternal, fmt::format("step {} waits for its masks", ticket.id));
   }
   run_some();
   InFlight& step = in_flight_.front();
@@ -93,7 +119,7 @@ bool FakeExecutor::ready(step::Ticket ticket) {
 void FakeExecutor::run_some() {
   for (InFlight& step : in_flight_) {
     while (std::ssize(step.results) < step.plan->repeat) {
-      if (!draw()) return;
+      if (step.awaits_masks() || !draw()) return;
       run(step);
     }
   }
@@ -107,6 +133,9 @@ bool FakeExecutor::check_launch(const step::StepPlan& plan) {
   }
   if (std::ssize(in_flight_) >= capacity.max_in_flight) {
     violation(fmt::format("step {}: {} steps are in flight already", plan.id, in_flight_.size()));
+  }
+  if (!in_flight_.empty() && in_flight_.back().awaits_masks()) {
+    violation(fmt::format("step {}: the step before waits for its masks", plan.id));
   }
   const bool is_empty = plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty();
   if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
@@ -184,11 +213,14 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
     }
     slot.blocks.push_back(block);
   }
-  const bool is_repeatable =
-      work.q_len == 1 && work.logits == step::LogitsWanted::kLast && work.captures.empty();
+  const bool is_repeatable = work.q_len == 1 && work.logits == step::LogitsWanted::kLast &&
+                             work.captures.empty() && !work.constrained;
   if (plan.repeat > 1 && !is_repeatable) {
-    violation(
-        fmt::format("step {}: slot {} repeats {} tokens or a capture", plan.id, index, work.q_len));
+    violation(fmt::format("step {}: slot {} repeats {} tokens, a capture or a mask", plan.id, index,
+                          work.q_len));
+  }
+  if (work.constrained && work.logits != step::LogitsWanted::kLast) {
+    violation(fmt::format("step {}: slot {} has a mask for no token", plan.id, index));
   }
   const int64_t size = options_.capacity.block_size;
   const int64_t end =
@@ -238,8 +270,12 @@ void FakeExecutor::run(InFlight& step) {
   result.iteration = iteration;
   result.device_us = step.device_us;
   result.seqs.reserve(plan->seqs.size());
+  std::span<const uint32_t> masks = step.masks;
   for (int32_t i = 0; i < std::ssize(plan->seqs); ++i) {
-    result.seqs.push_back(run_row(*plan, i));
+    const bool is_masked = plan->seqs[static_cast<size_t>(i)].constrained;
+    const auto mask = masks.first(is_masked ? mask_words(options_.capacity.vocab_size) : 0);
+    masks = masks.subspan(mask.size());
+    result.seqs.push_back(run_row(*plan, i, mask));
   }
   result.captured = taps_.take_captured();
   step.results.push_back(std::move(result));
@@ -258,7 +294,8 @@ void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   slot.history_prompt_len = edit.history_prompt_len;
 }
 
-step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index) {
+step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index,
+                                      std::span<const uint32_t> mask) {
   const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
   step::SeqResult result;
   result.slot = work.slot;
@@ -283,7 +320,7 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index)
   const uint64_t hash = run_tokens(plan, index, slot, read_context(plan, work, slot));
   computed_tokens_ += static_cast<uint64_t>(work.q_len);
   slot.kv_len = work.kv_len + work.q_len;
-  if (work.logits == step::LogitsWanted::kLast) sample_row(slot, work, hash, &result);
+  if (work.logits == step::LogitsWanted::kLast) sample_row(slot, work, hash, mask, &result);
   return result;
 }
 
@@ -338,7 +375,7 @@ uint64_t FakeExecutor::read_context(const step::StepPlan& plan, const step::SeqW
 }
 
 void FakeExecutor::sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,
-                              step::SeqResult* result) {
+                              std::span<const uint32_t> mask, step::SeqResult* result) {
   const int32_t position = slot.kv_len;
   if (options_.numerical && options_.numerical(slot.sampling.seed, position)) {
     for (int32_t i = work.kv_len; i < slot.kv_len; ++i) cell(slot, i).poisoned = true;
@@ -353,7 +390,8 @@ void FakeExecutor::sample_row(Slot& slot, const step::SeqWork& work, uint64_t pr
                                              .vocab_size = options_.capacity.vocab_size,
                                              .sampling = slot.sampling,
                                              .history = slot.history,
-                                             .history_prompt_len = slot.history_prompt_len});
+                                             .history_prompt_len = slot.history_prompt_len,
+                                             .mask = mask});
   result->tokens.push_back(sampled.token);
   if (slot.sampling.num_logprobs >= 0) result->logprobs.push_back(sampled.logprobs);
   result->end = sampled.end;

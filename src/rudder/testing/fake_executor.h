@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,7 @@ class FakeExecutor final : public step::Executor {
 
   step::Capacity capacity() const override { return options_.capacity; }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
 
@@ -101,7 +103,9 @@ class FakeExecutor final : public step::Executor {
     int64_t device_us = 0;                  // of an iteration
     int32_t collected = 0;                  // iterations
     std::vector<step::StepResult> results;  // of the iterations that have run
+    std::vector<uint32_t> masks = {};       // of its constrained rows, once supplied
 
+    bool awaits_masks() const { return masks.empty() && plan->num_constrained() > 0; }
     int64_t ends_at_us() const { return begins_at_us + (collected + 1) * device_us; }
   };
 
@@ -113,12 +117,13 @@ class FakeExecutor final : public step::Executor {
   void run_some();
   void run(InFlight& step);  // its next iteration
   void open_slot(const step::SlotEdit& edit);
-  step::SeqResult run_row(const step::StepPlan& plan, int32_t index);
+  step::SeqResult run_row(const step::StepPlan& plan, int32_t index,
+                          std::span<const uint32_t> mask);
   uint64_t run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash);
   // Hash of the tokens found through the slot's table before work.kv_len.
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   void sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,
-                  step::SeqResult* result);
+                  std::span<const uint32_t> mask, step::SeqResult* result);
   Cell& cell(const Slot& slot, int32_t position);
   bool draw();  // a coin of options_.seed
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rudder/base/philox.h"
+#include "rudder/base/token_mask.h"
 #include "rudder/testing/fake_taps.h"
 
 namespace rudder::testing {
@@ -93,6 +94,10 @@ SampledToken sample_token(const SampleContext& context) {
     sampled.token = static_cast<int32_t>(hash % static_cast<uint64_t>(context.vocab_size));
     if (context.num_output >= sampling.min_tokens || !stops(sampled.token)) break;
   }
+  for (int32_t i = 0; !context.mask.empty() && i < context.vocab_size; ++i) {
+    if (is_in_mask(context.mask, sampled.token)) break;
+    sampled.token = (sampled.token + 1) % context.vocab_size;
+  }
   if (context.num_output >= sampling.min_tokens && stops(sampled.token)) {
     sampled.end = step::RowEnd::kStopId;
   } else if (context.position + 1 >= context.max_len) {
@@ -107,26 +112,31 @@ SampledToken sample_token(const SampleContext& context) {
 
 ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::SamplingParams& sampling,
                          int32_t max_len, int32_t vocab_size, const NumericalFault& numerical,
-                         const tap::SequenceTaps* taps) {
+                         const tap::SequenceTaps* taps, const ExpectedMask& mask) {
   ExpectedRun run;
   std::vector<int32_t> tokens = prompt;
   ExpectedHashes hashes(taps, static_cast<int32_t>(prompt.size()));
   for (const int32_t token : prompt) hashes.push(token);
   while (run.end == step::RowEnd::kNone) {
     const auto position = static_cast<int32_t>(tokens.size());
+    std::optional<std::vector<uint32_t>> allowed;
+    if (mask) allowed = mask(run.tokens);
+    run.constraint_failed = mask && !allowed;
+    if (run.constraint_failed) break;
     if (numerical && numerical(sampling.seed, position)) {
       run.end = step::RowEnd::kNumerical;
       break;
     }
-    const SampledToken sampled =
-        sample_token({.prefix_hash = hashes.last(),
-                      .position = position,
-                      .num_output = static_cast<int32_t>(run.tokens.size()),
-                      .max_len = max_len,
-                      .vocab_size = vocab_size,
-                      .sampling = sampling,
-                      .history = tokens,
-                      .history_prompt_len = static_cast<int32_t>(prompt.size())});
+    const SampledToken sampled = sample_token(
+        {.prefix_hash = hashes.last(),
+         .position = position,
+         .num_output = static_cast<int32_t>(run.tokens.size()),
+         .max_len = max_len,
+         .vocab_size = vocab_size,
+         .sampling = sampling,
+         .history = tokens,
+         .history_prompt_len = static_cast<int32_t>(prompt.size()),
+         .mask = allowed ? std::span<const uint32_t>(*allowed) : std::span<const uint32_t>()});
     tokens.push_back(sampled.token);
     run.tokens.push_back(sampled.token);
     run.end = sampled.end;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct SampleContext {
   const step::SamplingParams& sampling;
   std::span<const int32_t> history;  // when sampling.needs_history(): all tokens before `position`
   int32_t history_prompt_len = 0;
+  std::span<const uint32_t> mask = {};  // of a constrained row (base/token_mask.h), else empty
 };
 
 struct SampledToken {
@@ -40,8 +42,13 @@ struct SampledToken {
 
 SampledToken sample_token(const SampleContext& context);
 
+// The mask of the token after `output`, or nothing where the constraint fails: the run ends there.
+using ExpectedMask =
+    std::function<std::optional<std::vector<uint32_t>>(std::span<const int32_t> output)>;
+
 struct ExpectedRun {
   std::vector<int32_t> tokens;
+  bool constraint_failed = false;  // then `end` is kNone
   step::RowEnd end = step::RowEnd::kNone;
   std::vector<uint64_t> hashes;  // by position: of all tokens up to and with this one
 };
@@ -49,6 +56,6 @@ struct ExpectedRun {
 // `taps` may be null.
 ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::SamplingParams& sampling,
                          int32_t max_len, int32_t vocab_size, const NumericalFault& numerical = {},
-                         const tap::SequenceTaps* taps = nullptr);
+                         const tap::SequenceTaps* taps = nullptr, const ExpectedMask& mask = {});
 
 }  // namespace rudder::testing

@@ -26,6 +26,7 @@ struct Batch {
   std::vector<float> logits;
   std::vector<ops::SampleRow> rows;
   std::vector<int32_t> lists;
+  std::vector<int32_t> masks;  // [num_masks, mask_words(vocab)]
   std::vector<int32_t> carry, ended, output_count;
   std::vector<uint8_t> prompt_seen;
   std::vector<ops::SampledToken> sampled;
@@ -33,26 +34,31 @@ struct Batch {
   bool all_greedy = false;
   bool any_logprobs = true;
   bool any_changed = true;
+  bool any_masked = true;
 
   int64_t num_rows() const { return std::ssize(rows); }
+  int64_t mask_words() const { return (vocab + 31) / 32; }
 
   // The call over memory that `place(values, dtype, shape)` gives.
   template <typename Place>
   ops::SampleArgs args(Place place) {
     const int64_t n = num_rows();
-    return {.logits = place(logits, DType::kF32, Shape{n, vocab}),
-            .rows = place(rows, DType::kU8, Shape{n, sizeof(ops::SampleRow)}),
-            .lists = place(lists, DType::kI32, Shape{std::ssize(lists)}),
-            .state = {.carry = place(carry, DType::kI32, Shape{num_slots + 1}),
-                      .ended = place(ended, DType::kI32, Shape{num_slots + 1}),
-                      .block_table = {},
-                      .output_count = place(output_count, DType::kI32, Shape{num_slots + 1, vocab}),
-                      .prompt_seen = place(prompt_seen, DType::kU8, Shape{num_slots + 1, vocab})},
-            .sampled = place(sampled, DType::kI32, Shape{n, 4}),
-            .top = place(top, DType::kI32, Shape{n, kMaxLogprobs, 2}),
-            .all_greedy = all_greedy,
-            .any_logprobs = any_logprobs,
-            .any_changed = any_changed};
+    return {
+        .logits = place(logits, DType::kF32, Shape{n, vocab}),
+        .rows = place(rows, DType::kU8, Shape{n, sizeof(ops::SampleRow)}),
+        .lists = place(lists, DType::kI32, Shape{std::ssize(lists)}),
+        .masks = place(masks, DType::kI32, Shape{std::ssize(masks) / mask_words(), mask_words()}),
+        .state = {.carry = place(carry, DType::kI32, Shape{num_slots + 1}),
+                  .ended = place(ended, DType::kI32, Shape{num_slots + 1}),
+                  .block_table = {},
+                  .output_count = place(output_count, DType::kI32, Shape{num_slots + 1, vocab}),
+                  .prompt_seen = place(prompt_seen, DType::kU8, Shape{num_slots + 1, vocab})},
+        .sampled = place(sampled, DType::kI32, Shape{n, 4}),
+        .top = place(top, DType::kI32, Shape{n, kMaxLogprobs, 2}),
+        .all_greedy = all_greedy,
+        .any_logprobs = any_logprobs,
+        .any_changed = any_changed,
+        .any_masked = any_masked};
   }
 };
 
@@ -62,7 +68,7 @@ class BatchMaker {
  public:
   explicit BatchMaker(std::mt19937_64& random) : random_(random) {}
 
-  Batch make(Kind kind, int64_t num_rows, int64_t vocab) {
+  Batch make(Kind kind, int64_t num_rows, int64_t vocab, bool has_masks = false) {
     Batch batch;
     batch.vocab = vocab;
     batch.num_slots = num_rows + 2;
@@ -79,12 +85,14 @@ class BatchMaker {
     std::shuffle(slots.begin(), slots.end(), random_);
     for (int64_t r = 0; r < num_rows; ++r) {
       batch.rows.push_back(make_row(kind, slots[static_cast<size_t>(r)], batch));
+      if (has_masks && below(3) > 0) batch.rows.back().mask_row = add_mask(batch);
     }
     batch.sampled.resize(batch.rows.size());
     batch.top.resize(batch.rows.size() * kMaxLogprobs);
     batch.all_greedy = kind == Kind::kPlainGreedy;
     batch.any_logprobs = kind == Kind::kEverything;
     batch.any_changed = kind == Kind::kEverything;
+    batch.any_masked = has_masks;
     return batch;
   }
 
@@ -109,6 +117,20 @@ class BatchMaker {
       if (below(40) == 0) spoiled = std::numeric_limits<float>::infinity();
       if (below(10) == 0) spoiled = -std::numeric_limits<float>::infinity();
     }
+  }
+
+  // As sparse as a grammar's in the middle of a keyword, or as dense as a list of forbidden words;
+  // at times with nothing in it. Bits behind the vocabulary are 0.
+  int32_t add_mask(Batch& batch) {
+    const int64_t one_in = pick({1, 2, 8, 500});
+    const bool is_inverted = below(3) == 0;
+    const size_t begin = batch.masks.size();
+    batch.masks.resize(begin + static_cast<size_t>(batch.mask_words()));
+    for (int64_t i = 0; i < batch.vocab; ++i) {
+      if ((below(one_in) == 0) == is_inverted) continue;
+      batch.masks[begin + static_cast<size_t>(i / 32)] |= static_cast<int32_t>(1u << (i % 32));
+    }
+    return static_cast<int32_t>(begin / static_cast<size_t>(batch.mask_words()));
   }
 
   ops::SampleRow make_row(Kind kind, int32_t slot, Batch& batch) {
@@ -154,7 +176,8 @@ std::string describe(const ops::SampleRow& row, int64_t vocab) {
   return "vocabulary " + std::to_string(vocab) + ", temperature " +
          std::to_string(row.temperature) + ", top_k " + std::to_string(row.top_k) + ", top_p " +
          std::to_string(row.top_p) + ", min_p " + std::to_string(row.min_p) + ", penalties " +
-         std::to_string(row.has_penalties) + ", biases " + std::to_string(row.num_bias);
+         std::to_string(row.has_penalties) + ", biases " + std::to_string(row.num_bias) +
+         ", mask " + std::to_string(row.mask_row);
 }
 
 template <typename T>
@@ -251,6 +274,27 @@ TEST_P(OpsConformance, SampleAtFullVocabulary) {
   }
 }
 
+// Vocabularies that end within a word of the mask, rows with and without one side by side, of every
+// kind; greedy ones take a kernel of their own where nothing else is asked.
+TEST_P(OpsConformance, SampleUnderMasks) {
+  BatchMaker maker(random_);
+  int rows = 0;
+  int differing = 0;
+  for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
+    for (const int64_t vocab : {1, 31, 32, 33, 160, 1003, 5000}) {
+      for (const int64_t num_rows : {1, 33, 100}) {
+        differing += compare(device_, maker.make(kind, num_rows, vocab, true));
+        rows += static_cast<int>(num_rows);
+      }
+    }
+  }
+  for (const int64_t vocab : {32003, 151936}) {
+    EXPECT_EQ(compare(device_, maker.make(Kind::kPlainGreedy, 9, vocab, true)), 0);
+    differing += compare(device_, maker.make(Kind::kEverything, 9, vocab, true));
+  }
+  EXPECT_LE(differing, rows / 2000);
+}
+
 // As from a captured step: the flags say that anything may come.
 TEST_P(OpsConformance, SampleFlagsAreNoMoreThanHints) {
   BatchMaker maker(random_);
@@ -259,6 +303,7 @@ TEST_P(OpsConformance, SampleFlagsAreNoMoreThanHints) {
     batch.all_greedy = false;
     batch.any_logprobs = true;
     batch.any_changed = true;
+    batch.any_masked = true;
     EXPECT_LE(compare(device_, batch), 1);
   }
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/base/token_mask.h"
 
 namespace rudder::testing {
 
@@ -33,6 +34,8 @@ Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPl
   std::lock_guard lock(mutex_);
   if (launches_fail_) return fail(ErrorCode::kInternal, "the device is gone");
   num_launched_ += 1;
+  RUDDER_CHECK(masks_awaited_ == 0);
+  masks_awaited_ = plan->num_constrained();
   for (const step::SlotEdit& edit : plan->slots) {
     slots_[static_cast<size_t>(edit.slot.value)] = {.generation = edit.generation,
                                                     .num_output = edit.num_output,
@@ -50,6 +53,17 @@ Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPl
     in_flight_.push_back(std::move(result));
   }
   return step::Ticket{plan->id};
+}
+
+Result<void> ScriptedExecutor::supply(step::Ticket, std::span<const uint32_t> masks) {
+  std::lock_guard lock(mutex_);
+  const size_t words = mask_words(capacity_.vocab_size);
+  RUDDER_CHECK(masks_awaited_ > 0 && masks.size() == static_cast<size_t>(masks_awaited_) * words);
+  masks_awaited_ = 0;
+  for (; !masks.empty(); masks = masks.subspan(words)) {
+    masks_.emplace_back(masks.begin(), masks.begin() + static_cast<ptrdiff_t>(words));
+  }
+  return {};
 }
 
 step::SeqResult ScriptedExecutor::run_row(const step::SeqWork& work, int32_t iteration) {
@@ -123,6 +137,11 @@ void ScriptedExecutor::fail_collects() {
 uint64_t ScriptedExecutor::num_launched() const {
   std::lock_guard lock(mutex_);
   return num_launched_;
+}
+
+std::vector<std::vector<uint32_t>> ScriptedExecutor::masks() const {
+  std::lock_guard lock(mutex_);
+  return masks_;
 }
 
 std::vector<uint64_t> ScriptedExecutor::seeds() const {

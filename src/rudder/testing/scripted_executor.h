@@ -8,6 +8,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "rudder/step/executor.h"
@@ -26,6 +27,7 @@ class ScriptedExecutor final : public step::Executor {
 
   step::Capacity capacity() const override { return capacity_; }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override;
   Result<step::StepResult> collect(step::Ticket ticket) override;
   bool ready(step::Ticket ticket) override;
 
@@ -36,6 +38,8 @@ class ScriptedExecutor final : public step::Executor {
   uint64_t num_launched() const;
   // Of each slot opened so far, in order.
   std::vector<uint64_t> seeds() const;
+  // Of each constrained row so far, in order. The script does not heed them.
+  std::vector<std::vector<uint32_t>> masks() const;
 
  private:
   struct Slot {
@@ -60,6 +64,8 @@ class ScriptedExecutor final : public step::Executor {
   bool collects_fail_ = false;
   uint64_t num_launched_ = 0;
   std::vector<uint64_t> seeds_;
+  int32_t masks_awaited_ = 0;
+  std::vector<std::vector<uint32_t>> masks_;
 };
 
 }  // namespace rudder::testing

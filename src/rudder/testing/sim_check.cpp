@@ -67,22 +67,26 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
 
 void SimEpisode::check_finish(const Client& client, const engine::Event& event) {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  const SimExpected expected =
-      expected_output(client.draft, client.max_len, event.choice, config_.fake);
+  const SimExpected expected = expected_output(client.draft, client.constraint_seeds,
+                                               client.max_len, event.choice, config_.fake);
   const FinishReason reason = *event.finish;
   coverage_->cached_tokens += static_cast<uint64_t>(event.usage.cached_tokens);
   require(event.error.has_value() == (reason == FinishReason::kError), "an error has a cause");
 
   const bool ran_out = reason == FinishReason::kStop || reason == FinishReason::kLength;
-  const bool numerical =
-      reason == FinishReason::kError && event.error->code == ErrorCode::kNumerical;
-  if (ran_out || numerical) {
+  const bool has_own_error =
+      reason == FinishReason::kError && event.error->code != ErrorCode::kInternal;
+  if (ran_out || has_own_error) {
     require(choice.tokens == expected.tokens, "tokens are those of a lone request");
     require(reason == expected.reason, "the finish reason is that of a lone request");
     require(event.stop_reason == expected.stop_reason, "the stop string is the first to end");
     coverage_->stop_strings += event.stop_reason.empty() ? 0 : 1;
     coverage_->stop_ids += reason == FinishReason::kStop && event.stop_reason.empty() ? 1 : 0;
-    coverage_->numerical += numerical ? 1 : 0;
+    require(!has_own_error ||
+                expected.constraint_failed == (event.error->code != ErrorCode::kNumerical),
+            "an error is what went wrong");
+    coverage_->numerical += has_own_error && !expected.constraint_failed ? 1 : 0;
+    coverage_->constraint_failures += expected.constraint_failed ? 1 : 0;
   } else {
     require(reason != FinishReason::kCancelled || client.cancelled || closing_,
             "only a cancel or a stop cancels");
@@ -123,8 +127,9 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   }
   const auto num_prompt = static_cast<int32_t>(client.draft.prompt.size());
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  // The last token of a choice is sampled, not run; that of a NaN is not even sampled.
-  const bool numerical = *event.finish == FinishReason::kError;
+  // The last token of a choice is sampled, not run; that of a NaN is not even sampled. A row that
+  // ran when the constraint failed is late.
+  const bool numerical = *event.finish == FinishReason::kError && !expected.constraint_failed;
   const int32_t num_run =
       num_prompt + static_cast<int32_t>(choice.tokens.size()) - (numerical ? 0 : 1);
   size_t wanted = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
 namespace rudder::testing {
@@ -48,6 +49,7 @@ SimConfig draw_config(SimRandom& random) {
   capacity.max_repeat = random.pick({1, 4, 16});
   config.fake.seed = random.next();
   config.taps = draw_sim_taps(capacity, random);
+  config.has_constraints = random.one_in(2);
 
   engine::EngineSettings& settings = config.settings;
   settings.max_num_seqs = random.in(1, 10);
@@ -59,6 +61,7 @@ SimConfig draw_config(SimRandom& random) {
   settings.max_num_queued_reqs = random.in(1, 8);
   settings.max_num_queued_tokens = random.in(100, 1000);
   settings.max_wait_steps = 200;
+  settings.mask_threads = 1;
 
   config.entropy.hash_key = {random.next(), random.next()};
   config.entropy.seed_key = random.next();
@@ -114,6 +117,12 @@ SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t s
   draft.echo_prompt_text = random.one_in(8);
   draft.client_id = "request-" + std::to_string(serial);
   draw_request_taps(config.taps, draft, random);
+  if (config.has_constraints && random.one_in(2)) {
+    for (int32_t i = random.in(1, 2); i > 0; --i) {
+      request.constraint_seeds.push_back(random.next());
+      draft.constraints.push_back(sim_constraint(request.constraint_seeds.back()));
+    }
+  }
   request.fresh_salt = random.one_in(8);
   if (request.fresh_salt) {
     draft.cache_salt = "fresh-" + std::to_string(serial);

@@ -31,6 +31,7 @@ struct SimConfig {
   int32_t cancel_one_in = 100;
   int32_t max_output = 32;
   SimTaps taps;
+  bool has_constraints = false;                // some requests
   std::vector<std::vector<int32_t>> families;  // prompts begin with a part of one of them
 };
 
@@ -38,7 +39,8 @@ SimConfig draw_config(SimRandom& random);
 
 struct SimRequest {
   engine::RequestDraft draft;
-  bool fresh_salt = false;  // never used before: nothing of it can be cached
+  bool fresh_salt = false;                      // never used before: nothing of it can be cached
+  std::vector<uint64_t> constraint_seeds = {};  // of draft.constraints, which are sim_constraints
 };
 
 // `serial` makes a fresh salt unlike all others.

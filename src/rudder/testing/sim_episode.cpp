@@ -50,6 +50,7 @@ void SimEpisode::run() {
   coverage_->preemptions += stats.preemptions;
   coverage_->evictions += stats.evictions;
   coverage_->late_rows += stats.late_rows;
+  coverage_->constrained_rows += core_->stats().constrained_rows;
   coverage_->repeats += stats.iterations - stats.steps;
   coverage_->tap_evictions += static_cast<uint64_t>(core_->tap_tables().rows().stats().evictions);
 }
@@ -80,6 +81,7 @@ void SimEpisode::arrive() {
   client->draft = request->draft();
   client->max_len = request->max_len();
   client->fresh_salt = drawn.fresh_salt;
+  client->constraint_seeds = std::move(drawn.constraint_seeds);
   client->num_open = client->draft.n;
   client->choices.resize(static_cast<size_t>(client->draft.n));
   client->last_progress = planned_steps();

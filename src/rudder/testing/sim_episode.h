@@ -45,6 +45,7 @@ class SimEpisode {
     engine::RequestDraft draft;  // as validated
     int32_t max_len = 0;
     bool fresh_salt = false;
+    std::vector<uint64_t> constraint_seeds;
     bool started = false;    // a sequence of it has been planned
     bool cancelled = false;  // asked for
     uint64_t first_sequence = 0;

@@ -2,6 +2,7 @@
 
 #include <string_view>
 
+#include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
 namespace rudder::testing {
@@ -30,13 +31,21 @@ const std::string* find_stop(const std::vector<std::string>& stops, std::string_
 
 }  // namespace
 
-SimExpected expected_output(const engine::RequestDraft& validated, int32_t max_len, int32_t choice,
-                            const FakeOptions& options) {
+SimExpected expected_output(const engine::RequestDraft& validated,
+                            const std::vector<uint64_t>& constraint_seeds, int32_t max_len,
+                            int32_t choice, const FakeOptions& options) {
+  const int32_t vocab_size = options.capacity.vocab_size;
   step::SamplingParams sampling = validated.sampling;
   sampling.seed = *validated.seed + static_cast<uint64_t>(choice);
-  const ExpectedRun run =
-      expected_run(validated.prompt, sampling, max_len, options.capacity.vocab_size,
-                   options.numerical, validated.taps.get());
+  ExpectedMask mask;
+  if (!constraint_seeds.empty()) {
+    sampling.min_tokens = 0;  // the masks see to it
+    mask = [&](std::span<const int32_t> output) {
+      return sim_mask(constraint_seeds, validated, vocab_size, output);
+    };
+  }
+  const ExpectedRun run = expected_run(validated.prompt, sampling, max_len, vocab_size,
+                                       options.numerical, validated.taps.get(), mask);
 
   SimExpected expected;
   expected.hashes = run.hashes;
@@ -53,7 +62,7 @@ SimExpected expected_output(const engine::RequestDraft& validated, int32_t max_l
     if (is_stop_id && !validated.include_stop) continue;
     const size_t seen = expected.text.size();
     expected.text += visible_text(token, validated.skip_special_tokens);
-    if (std::cmp_less_equal(i + 1, sampling.min_tokens)) {
+    if (std::cmp_less_equal(i + 1, validated.sampling.min_tokens)) {
       from = expected.text.size();
       continue;
     }
@@ -66,7 +75,9 @@ SimExpected expected_output(const engine::RequestDraft& validated, int32_t max_l
     return expected;
   }
   if (run.end == step::RowEnd::kStopId) expected.reason = engine::FinishReason::kStop;
-  if (run.end == step::RowEnd::kNumerical) expected.reason = engine::FinishReason::kError;
+  expected.constraint_failed = run.constraint_failed;
+  if (run.end == step::RowEnd::kNumerical || run.constraint_failed)
+    expected.reason = engine::FinishReason::kError;
   return expected;
 }
 

@@ -16,11 +16,14 @@ struct SimExpected {
   std::vector<int32_t> tokens;  // up to and with the one that completed a stop
   std::string text;
   engine::FinishReason reason = engine::FinishReason::kLength;
+  bool constraint_failed = false;
   std::string stop_reason;
   std::vector<uint64_t> hashes;  // by position (fake_model.h)
 };
 
-SimExpected expected_output(const engine::RequestDraft& validated, int32_t max_len, int32_t choice,
-                            const FakeOptions& options);
+// `constraint_seeds`: of the draft's constraints.
+SimExpected expected_output(const engine::RequestDraft& validated,
+                            const std::vector<uint64_t>& constraint_seeds, int32_t max_len,
+                            int32_t choice, const FakeOptions& options);
 
 }  // namespace rudder::testing

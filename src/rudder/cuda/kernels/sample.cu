@@ -10,6 +10,7 @@ namespace rudder::cuda {
 namespace {
 
 // Every row greedy, nothing changed, no log-probabilities: one pass over the logits in memory.
+template <bool kMasked>
 __global__ void __launch_bounds__(kSampleThreads)
     greedy_kernel(const SampleParams p, bool aligned) {
   __shared__ uint64_t slots[2][kSampleWarps];
@@ -20,8 +21,11 @@ __global__ void __launch_bounds__(kSampleThreads)
   const SampleRowParams& params = p.rows[row];
   if (is_masked(p, row, params, team.is_leader() && threadIdx.x == 0)) return;
   const Slice slice = slice_of(p.vocab, team.rank(), team.warp());
-  const Place own =
-      scan_memory(p.logits + row * p.vocab, slice, aligned, [](int, const float4&) {});
+  const float* const logits = p.logits + row * p.vocab;
+  const auto keep = [](int, const float4&) {};
+  const Place own = kMasked && has_mask(params)
+                        ? scan_memory(logits, slice, aligned, mask_of(p, params, slice), keep)
+                        : scan_memory(logits, slice, aligned, NoMask{}, keep);
   const Place highest = highest_of(team.exchange(Team::warp_max_of(own)));
   SampledRow sampled;
   if (highest != kNoPlace && highest != kBadPlace) sampled.token = token_of_place(highest);
@@ -55,10 +59,9 @@ class RowSampler {
 
   __device__ SampledRow run(bool aligned) {
     SampledRow out;
-    Place highest =
-        share_highest(scan_memory(logits_, slice_, aligned, [this](int i, const float4& x) {
-          *reinterpret_cast<float4*>(values_ + i) = x;
-        }));
+    Place highest = share_highest(scan_memory(
+        logits_, slice_, aligned, NoMask{},
+        [this](int i, const float4& x) { *reinterpret_cast<float4*>(values_ + i) = x; }));
     if (highest == kBadPlace || highest == kNoPlace) return out;
     if (params_.num_logprobs >= 0) write_top(highest);
     if (is_changed()) {
@@ -102,12 +105,20 @@ class RowSampler {
 
   __device__ bool is_changed() const {
     return params_.num_bias > 0 || (params_.ban_stop_ids != 0 && params_.num_stop_ids > 0) ||
-           params_.has_penalties != 0;
+           params_.has_penalties != 0 || has_mask(params_);
   }
 
-  // Bias and bans, then penalties, as change_logits in src/rudder/cpu/sample.cpp. A token has one
-  // bias at most.
+  // The mask, bias and bans, then penalties, as change_logits in src/rudder/cpu/sample.cpp. A token
+  // has one bias at most.
   __device__ void change() {
+    if (has_mask(params_)) {
+      const SliceMask mask = mask_of(p_, params_, slice_);
+#pragma unroll 4
+      for (int i = static_cast<int>(threadIdx.x); i < slice_.count; i += kSampleThreads) {
+        if ((mask.words[i / 32] >> (i % 32) & 1) == 0) values_[i] = -__builtin_huge_valf();
+      }
+      __syncthreads();
+    }
     const int32_t* bias = p_.lists + params_.bias_begin;
     for (int n = static_cast<int>(threadIdx.x); n < params_.num_bias; n += kSampleThreads) {
       const int i = bias[2 * n] - slice_.begin;
@@ -389,8 +400,8 @@ cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream) {
   const dim3 grid(static_cast<unsigned>(p.num_rows * kCluster));
   const bool aligned = p.vocab % 4 == 0 && is_aligned(p.logits);
   if (p.all_greedy && !p.any_logprobs && !p.any_changed) {
-    return launch_pdl_cluster(greedy_kernel, grid, dim3(kSampleThreads), 0, kCluster, stream, p,
-                              aligned);
+    const auto kernel = p.any_masked ? greedy_kernel<true> : greedy_kernel<false>;
+    return launch_pdl_cluster(kernel, grid, dim3(kSampleThreads), 0, kCluster, stream, p, aligned);
   }
   const size_t bytes = static_cast<size_t>(slice_width(p.vocab)) * sizeof(float);
   const cudaError_t error = cudaFuncSetAttribute(

@@ -4,8 +4,9 @@
 //
 // One cluster of 8 blocks a row. The general kernel keeps the row in the cluster's shared memory,
 // so each logit is read from memory once; where every row is greedy and nothing else is asked the
-// greedy kernel streams it. No workspace; `logits` are only read. Floor: R * vocab * 4 bytes, and
-// 5 bytes a token more for rows with penalties.
+// greedy kernel streams it, masked where a row has a mask. No workspace; `logits` are only read.
+// Floor: R * vocab * 4 bytes, and 5 bytes a token more for rows with penalties, a bit a token for
+// rows with a mask.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -41,7 +42,7 @@ struct SampleRowParams {
   int32_t bias_begin;
   int32_t num_bias;
   int32_t max_len;
-  int32_t reserved;
+  int32_t mask_row;
 };
 static_assert(sizeof(SampleRowParams) == 80, "the layout of ops::SampleRow");
 
@@ -49,6 +50,7 @@ struct SampleParams {
   const float* logits = nullptr;          // [R, vocab]
   const SampleRowParams* rows = nullptr;  // [R]
   const int32_t* lists = nullptr;
+  const uint32_t* masks = nullptr;  // [M, ceil(vocab / 32)]; no row has one where it is null
   SlotStateParams state;
   int32_t padding_slot = 0;    // S: nothing at all is written for its rows
   int64_t num_rows = 0;        // R
@@ -59,6 +61,7 @@ struct SampleParams {
   bool all_greedy = false;     // as in ops::SampleArgs
   bool any_logprobs = true;
   bool any_changed = true;
+  bool any_masked = true;
 };
 cudaError_t launch_sample(const SampleParams& params, cudaStream_t stream);
 

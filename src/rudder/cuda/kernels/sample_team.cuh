@@ -220,10 +220,39 @@ __device__ inline float4 load_four(const float* slice, int i, int count, bool al
   return x;
 }
 
+// Which tokens of a slice may come, by the mask of its row. Slices begin at whole words.
+struct SliceMask {
+  const uint32_t* words;
+  int count;
+
+  // The bits of tokens [i, i + 4), lowest first, i a multiple of 4; more bits above them.
+  __device__ uint32_t four(int i) const { return i < count ? words[i / 32] >> (i % 32) : 15u; }
+};
+struct NoMask {
+  __device__ static uint32_t four(int) { return 15u; }
+};
+
+__device__ inline bool has_mask(const SampleRowParams& params) {
+  return params.mask_row >= 0;
+}
+__device__ inline SliceMask mask_of(const SampleParams& p, const SampleRowParams& params,
+                                    const Slice& slice) {
+  const int64_t words = (p.vocab + 31) / 32;
+  return {p.masks + params.mask_row * words + slice.begin / 32, slice.count};
+}
+
+__device__ inline float4 allowed(const float4& x, uint32_t bits) {
+  constexpr float kBanned = -__builtin_huge_valf();
+  return make_float4((bits & 1) != 0 ? x.x : kBanned, (bits & 2) != 0 ? x.y : kBanned,
+                     (bits & 4) != 0 ? x.z : kBanned, (bits & 8) != 0 ? x.w : kBanned);
+}
+
 // Reads this warp's tokens of a row from memory; keep(i, four) is called for each lane's four, i
-// counted from the slice. Returns the thread's highest place, kBadPlace where a number is none.
-template <typename Keep>
-__device__ Place scan_memory(const float* row, const Slice& slice, bool aligned, Keep keep) {
+// counted from the slice, as they are under the mask. Returns the thread's highest place,
+// kBadPlace where a number is none, also under the mask.
+template <typename Mask, typename Keep>
+__device__ Place scan_memory(const float* row, const Slice& slice, bool aligned, Mask mask,
+                             Keep keep) {
   constexpr int kAhead = 4;  // loads in flight
   const float* const from = row + slice.begin;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -231,20 +260,23 @@ __device__ Place scan_memory(const float* row, const Slice& slice, bool aligned,
   bool bad = false;
   for (int chunk = slice.first_chunk; chunk < slice.end_chunk; chunk += kAhead) {
     float4 x[kAhead];
+    uint32_t bits[kAhead];
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
-      const int i = (chunk + a) * kChunk + lane * 4;
-      x[a] = load_four(from, chunk + a < slice.end_chunk ? i : slice.count, slice.count, aligned);
+      const int i = chunk + a < slice.end_chunk ? (chunk + a) * kChunk + lane * 4 : slice.count;
+      x[a] = load_four(from, i, slice.count, aligned);
+      bits[a] = mask.four(i);
     }
 #pragma unroll
     for (int a = 0; a < kAhead; ++a) {
       if (chunk + a >= slice.end_chunk) break;
       const int i = (chunk + a) * kChunk + lane * 4;
-      keep(i, x[a]);
-      highest.see(x[a], slice.begin + i);
       // The filler is no number either.
       bad |= i + 4 <= slice.count && is_bad(x[a]);
       for (int j = i; i + 4 > slice.count && j < slice.count; ++j) bad |= !(from[j] <= kLargest);
+      const float4 four = allowed(x[a], bits[a]);
+      keep(i, four);
+      highest.see(four, slice.begin + i);
     }
   }
   return bad ? kBadPlace : highest.place();
