@@ -12,9 +12,10 @@ namespace {
 // A row is one cluster's: thread t of block b has the run b * threads + t of it.
 class ClusterTeam {
  public:
-  // As HighestShared: what the blocks tell each other, for two sums in turn.
+  // What the warps and the blocks tell each other, for two sums in turn: who writes a place again
+  // has passed the exchange in between, which all reach after they have read it.
   struct Shared {
-    TapSums of_warp[32];
+    TapSums of_warp[2][32];
     float of_block[2][kMaxCluster][4];  // zeros past the cluster's size
     uint64_t told[2];
   };
@@ -45,13 +46,14 @@ class ClusterTeam {
     const unsigned n = n_++;
     const unsigned lane = threadIdx.x % 32;
     sums = wanted.warp_sums(sums);
-    if (lane == 0) shared_.of_warp[threadIdx.x / 32] = sums;
+    TapSums* const of_warp = shared_.of_warp[n % 2];
+    if (lane == 0) of_warp[threadIdx.x / 32] = sums;
     __syncthreads();
     const uint32_t told = shared_address(&shared_.told[n % 2]);
     if (threadIdx.x < 32) {
       const uint32_t ranks = cluster_size();
       if (lane == 0) barrier_expect(told, ranks * static_cast<uint32_t>(sizeof(TapSums)));
-      sums = wanted.warp_sums(lane < blockDim.x / 32 ? shared_.of_warp[lane] : TapSums{});
+      sums = wanted.warp_sums(lane < blockDim.x / 32 ? of_warp[lane] : TapSums{});
       // Four lanes a block, one sum each.
       const uint32_t rank = lane / 4;
       const uint32_t part = lane % 4;
