@@ -29,6 +29,7 @@ struct ServeSettings {
   int32_t tensor_parallel_size = 1;
   int32_t pipeline_parallel_size = 1;
   int32_t data_parallel_size = 1;
+  bool enable_auto_tool_choice = true;
   bool trust_remote_code = false;
   bool enable_chunked_prefill = true;
 
@@ -44,6 +45,8 @@ struct ServeSettings {
     table.add("tensor-parallel-size", &tensor_parallel_size, 1, 1, one_gpu);
     table.add("pipeline-parallel-size", &pipeline_parallel_size, 1, 1, one_gpu);
     table.add("data-parallel-size", &data_parallel_size, 1, 1, one_gpu);
+    table.add("enable-auto-tool-choice", &enable_auto_tool_choice,
+              "Accepted and without effect: models may always choose to call tools.");
     table.add("trust-remote-code", &trust_remote_code,
               "Accepted and without effect: no code from a model's folder is ever run.");
     table.add("enable-chunked-prefill", &enable_chunked_prefill,

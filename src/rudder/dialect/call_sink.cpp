@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "rudder/dialect/call_reader.h"
 
@@ -17,6 +18,18 @@ uint64_t next_random(uint64_t& state) {
 }
 
 }  // namespace
+
+void Delta::append(Delta&& more) {
+  content += more.content;
+  reasoning += more.reasoning;
+  for (ToolCallDelta& call : more.tool_calls) {
+    if (!tool_calls.empty() && tool_calls.back().index == call.index) {
+      tool_calls.back().arguments += call.arguments;
+    } else {
+      tool_calls.push_back(std::move(call));
+    }
+  }
+}
 
 std::string CallSink::make_id() {
   if (setup_.calls->ids == IdStyle::kOpenAi) {

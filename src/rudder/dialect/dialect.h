@@ -34,8 +34,8 @@ struct ToolDialect {
   std::string_view begin = {};       // the mark before calls
   std::string_view also_begin = {};  // another one, not part of the call's own text either
   std::string_view end = {};         // the mark after them; may be empty
-  bool bare = false;            // an answer may begin with a call, without a mark
-  bool list = false;            // calls stand in one list, not each between its own marks
+  bool bare = false;                 // an answer may begin with a call, without a mark
+  bool list = false;                 // calls stand in one list, not each between its own marks
   std::string_view arguments_key = "arguments";  // as the model is to write it
   std::string_view quote = {};                   // kBraced: the mark on both sides of a string
   IdStyle ids = IdStyle::kOpenAi;
@@ -63,8 +63,10 @@ const ReasoningDialect* detect_reasoning_dialect(std::string_view chat_template)
 // parsed.
 std::vector<std::string_view> marks_of(const ToolDialect* tools, const ReasoningDialect* reasoning);
 
-// True where the model goes on inside its thoughts after this prompt.
-bool prompt_opens_reasoning(const ReasoningDialect& reasoning, std::string_view prompt);
+// How a prompt ends: with the mark that opens thoughts, with the one that closes them, or with
+// other text.
+enum class PromptEnd : uint8_t { kNeither, kOpen, kClosed };
+PromptEnd reasoning_after(const ReasoningDialect& reasoning, std::string_view prompt);
 
 // A tool that the client offers.
 struct Tool {

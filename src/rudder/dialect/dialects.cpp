@@ -170,9 +170,10 @@ std::vector<std::string_view> marks_of(const ToolDialect* tools,
   return marks;
 }
 
-bool prompt_opens_reasoning(const ReasoningDialect& reasoning, std::string_view prompt) {
-  const size_t end = prompt.find_last_not_of(" \n\t\r");
-  return end != std::string_view::npos && prompt.substr(0, end + 1).ends_with(reasoning.begin);
+PromptEnd reasoning_after(const ReasoningDialect& reasoning, std::string_view prompt) {
+  const std::string_view text = prompt.substr(0, prompt.find_last_not_of(" \n\t\r") + 1);
+  if (text.ends_with(reasoning.begin)) return PromptEnd::kOpen;
+  return text.ends_with(reasoning.end) ? PromptEnd::kClosed : PromptEnd::kNeither;
 }
 
 }  // namespace rudder::dialect

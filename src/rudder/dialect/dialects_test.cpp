@@ -40,10 +40,11 @@ TEST(Dialects, AreFoundByNameAndAlias) {
 
 TEST(Dialects, ThePromptTellsWhetherThoughtsAreOpen) {
   const ReasoningDialect& think = **find_reasoning_dialect("qwen3");
-  EXPECT_TRUE(prompt_opens_reasoning(think, "<|im_start|>assistant\n<think>\n"));
-  EXPECT_FALSE(prompt_opens_reasoning(think, "<|im_start|>assistant\n<think>\n\n</think>\n\n"));
-  EXPECT_FALSE(prompt_opens_reasoning(think, "<|im_start|>assistant\n"));
-  EXPECT_FALSE(prompt_opens_reasoning(think, ""));
+  EXPECT_EQ(reasoning_after(think, "<|im_start|>assistant\n<think>\n"), PromptEnd::kOpen);
+  EXPECT_EQ(reasoning_after(think, "<|im_start|>assistant\n<think>\n\n</think>\n\n"),
+            PromptEnd::kClosed);
+  EXPECT_EQ(reasoning_after(think, "<|im_start|>assistant\n"), PromptEnd::kNeither);
+  EXPECT_EQ(reasoning_after(think, " "), PromptEnd::kNeither);
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ struct Delta {
   std::vector<ToolCallDelta> tool_calls;
 
   bool empty() const { return content.empty() && reasoning.empty() && tool_calls.empty(); }
+  // What came after it; pieces of one call become one.
+  void append(Delta&& more);
 };
 
 class OutputParser {

@@ -11,10 +11,10 @@
 namespace rudder::server {
 namespace {
 
-std::string_view finish_name(engine::FinishReason reason) {
+std::string_view finish_name(engine::FinishReason reason, bool called) {
   switch (reason) {
     case engine::FinishReason::kStop:
-      return "\"stop\"";
+      return called ? "\"tool_calls\"" : "\"stop\"";
     case engine::FinishReason::kLength:
       return "\"length\"";
     case engine::FinishReason::kCancelled:
@@ -111,7 +111,7 @@ void AnswerFormat::append_ending(std::string& out, const ChoicePiece& piece) con
   if (!piece.finish) {
     out += "null";
   } else {
-    out += finish_name(*piece.finish);
+    out += finish_name(*piece.finish, piece.called);
     out += ",\"stop_reason\":";
     if (!piece.stop_reason.empty()) {
       append_json_string(out, piece.stop_reason);
@@ -150,10 +150,16 @@ std::string AnswerFormat::token_text(int32_t token) const {
 void append_usage(std::string& out, const engine::Usage& usage) {
   fmt::format_to(std::back_inserter(out),
                  "{{\"prompt_tokens\":{},\"total_tokens\":{},\"completion_tokens\":{},"
-                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}}}",
+                 "\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
                  usage.prompt_tokens,
                  int64_t{usage.prompt_tokens} + int64_t{usage.completion_tokens},
                  usage.completion_tokens, usage.cached_tokens);
+  if (usage.reasoning_tokens > 0) {
+    fmt::format_to(std::back_inserter(out),
+                   ",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}",
+                   usage.reasoning_tokens);
+  }
+  out.push_back('}');
 }
 
 void append_logprob(std::string& out, float logprob) {

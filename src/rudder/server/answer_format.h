@@ -27,6 +27,7 @@ struct ChoicePiece {
   std::string_view text;       // what it says
   std::string_view reasoning;  // what it thinks, where the dialect tells it apart
   std::span<const dialect::ToolCallDelta> tool_calls;
+  bool called = false;                          // the choice, up to here, calls tools
   std::span<const engine::OutputToken> tokens;  // as far as the client asked for them
   int64_t text_offset = 0;                      // characters of the choice before this piece
   std::span<const int32_t> prompt_ids;          // where the client wants them

@@ -23,6 +23,9 @@ class ChatFormat final : public AnswerFormat {
                               std::span<const ChoicePiece> choices) const override;
   void append_prompt(std::string& out, const ChoicePiece& piece) const;
   void append_start(std::string& out, int32_t index) const;
+  void append_said(std::string& out, const ChoicePiece& piece) const;
+  static void append_reasoning(std::string& out, std::string_view reasoning);
+  static void append_call(std::string& out, const dialect::ToolCallDelta& call);
   void append_logprobs(std::string& out, std::span<const engine::OutputToken> tokens) const;
   void append_token(std::string& out, int32_t token, float logprob) const;
 };
@@ -32,6 +35,55 @@ void ChatFormat::append_start(std::string& out, int32_t index) const {
   out += ",\"choices\":[{\"index\":";
   fmt::format_to(std::back_inserter(out), "{}", index);
   out += ",\"delta\":{";
+}
+
+// What the piece adds to the message. One that adds nothing says so with empty content.
+void ChatFormat::append_said(std::string& out, const ChoicePiece& piece) const {
+  const size_t start = out.size();
+  append_reasoning(out, piece.reasoning);
+  const bool silent = piece.reasoning.empty() && piece.tool_calls.empty() && !piece.finish;
+  if (!piece.text.empty() || silent) {
+    if (out.size() > start) out.push_back(',');
+    out += "\"content\":";
+    append_json_string(out, piece.text);
+  }
+  if (piece.tool_calls.empty()) return;
+  if (out.size() > start) out.push_back(',');
+  out += "\"tool_calls\":[";
+  for (const dialect::ToolCallDelta& call : piece.tool_calls) {
+    if (&call != &piece.tool_calls.front()) out.push_back(',');
+    fmt::format_to(std::back_inserter(out), "{{\"index\":{},", call.index);
+    append_call(out, call);
+  }
+  out.push_back(']');
+}
+
+// Under both names that clients know: vLLM's, and DeepSeek's, which was vLLM's.
+void ChatFormat::append_reasoning(std::string& out, std::string_view reasoning) {
+  if (reasoning.empty()) return;
+  out += "\"reasoning\":";
+  append_json_string(out, reasoning);
+  out += ",\"reasoning_content\":";
+  append_json_string(out, reasoning);
+}
+
+// From after the brace, or the index, of a call to its end; a later piece of one has arguments
+// alone.
+void ChatFormat::append_call(std::string& out, const dialect::ToolCallDelta& call) {
+  if (!call.id.empty()) {
+    out += "\"id\":";
+    append_json_string(out, call.id);
+    out += ",\"type\":\"function\",";
+  }
+  out += "\"function\":{";
+  if (!call.id.empty()) {
+    out += "\"name\":";
+    append_json_string(out, call.name);
+    out.push_back(',');
+  }
+  out += "\"arguments\":";
+  append_json_string(out, call.arguments);
+  out += "}}";
 }
 
 void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) {
@@ -46,10 +98,7 @@ void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) {
     out += "}\n\n";
   }
   append_start(out, piece.index);
-  if (!piece.text.empty() || !piece.finish) {
-    out += "\"content\":";
-    append_json_string(out, piece.text);
-  }
+  append_said(out, piece);
   out += "},\"logprobs\":";
   if (options_.logprobs && !piece.tokens.empty()) {
     append_logprobs(out, piece.tokens);
@@ -65,7 +114,23 @@ void ChatFormat::append_events(std::string& out, const ChoicePiece& piece) {
 void ChatFormat::append_whole_choice(std::string& out, const ChoicePiece& piece) const {
   fmt::format_to(std::back_inserter(out), "{{\"index\":{},\"message\":", piece.index);
   out += "{\"role\":\"assistant\",\"content\":";
-  append_json_string(out, piece.text);
+  if (piece.text.empty() && (piece.called || !piece.reasoning.empty())) {
+    out += "null";
+  } else {
+    append_json_string(out, piece.text);
+  }
+  if (!piece.reasoning.empty()) {
+    out.push_back(',');
+    append_reasoning(out, piece.reasoning);
+  }
+  if (piece.called) {
+    out += ",\"tool_calls\":[";
+    for (const dialect::ToolCallDelta& call : piece.tool_calls) {
+      out += &call == &piece.tool_calls.front() ? "{" : ",{";
+      append_call(out, call);
+    }
+    out.push_back(']');
+  }
   out += ",\"refusal\":null},\"logprobs\":";
   if (options_.logprobs) {
     append_logprobs(out, piece.tokens);

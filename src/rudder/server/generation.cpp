@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rudder/base/log.h"
+#include "rudder/server/request_id.h"
 #include "rudder/server/utf8.h"
 
 namespace rudder::server {
@@ -36,11 +37,15 @@ Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchang
       format_(AnswerFormat::create(std::move(request.answer), context.model().tokenizer)),
       prompts_(std::move(request.prompts)),
       ignored_fields_(std::move(request.ignored_fields)),
+      parser_(std::move(request.parser)),
       mark_(std::move(mark)),
       choices_(prompts_.size() * static_cast<size_t>(format_->options().n)),
       num_open_(choices_.size()),
       ping_us_(ping_us(format_->options(), context.settings)),
-      last_sent_us_(context.clock.now_us()) {}
+      last_sent_us_(context.clock.now_us()) {
+  if (!parser_) return;
+  for (Choice& choice : choices_) choice.parser = dialect::make_parser(*parser_, random_bits());
+}
 
 void Generation::start() {
   exchange_->io->add_generation(shared_from_this());
@@ -97,11 +102,28 @@ void Generation::on_event(uint32_t source, engine::Event&& event) {
     --num_open_;
   }
   if (format_->options().stream) {
-    stream_event(source, choice, index, event);
+    stream_event(source, choice, index, std::move(event));
   } else {
     collect_event(choice, std::move(event));
   }
   if (num_open_ == 0) succeed();
+}
+
+dialect::Delta Generation::part(Choice& choice, engine::Event& event) const {
+  dialect::Delta delta;
+  if (choice.parser == nullptr) {
+    delta.content = std::move(event.text);
+    return delta;
+  }
+  if (choice.parser->thinking()) {
+    choice.reasoning_tokens += static_cast<int32_t>(event.tokens.size());
+  }
+  choice.usage.reasoning_tokens = choice.reasoning_tokens;
+  delta = choice.parser->push(event.text);
+  if (event.finish) delta.append(choice.parser->finish());
+  if (!format_->options().include_reasoning) delta.reasoning.clear();
+  choice.called = choice.called || !delta.tool_calls.empty();
+  return delta;
 }
 
 HttpResponse Generation::head() const {
@@ -137,7 +159,7 @@ void Generation::check_deadline(int64_t now_us) {
 }
 
 void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
-                              const engine::Event& event) {
+                              engine::Event&& event) {
   begin_stream();
   for (const steer::capture::CaptureEvent& captured : event.captures) {
     const size_t before = exchange_->output().size();
@@ -149,23 +171,23 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   ChoicePiece piece;
   piece.index = index;
   piece.first = !choice.begun;
-  piece.text = event.text;
-  std::string with_echo;
+  dialect::Delta delta = part(choice, event);
   if (piece.first) {
     piece.prompt_ids = prompts_[prompt].told_ids;
     piece.prompt_text = prompts_[prompt].told_text;
-    if (!prompts_[prompt].echo.empty()) {
-      with_echo = prompts_[prompt].echo + event.text;
-      piece.text = with_echo;
-    }
+    delta.content.insert(0, prompts_[prompt].echo);
   }
+  piece.text = delta.content;
+  piece.reasoning = delta.reasoning;
+  piece.tool_calls = delta.tool_calls;
+  piece.called = choice.called;
   if (tells_tokens()) piece.tokens = event.tokens;
   piece.text_offset = choice.text_offset;
   piece.finish = event.finish;
   piece.stop_reason = event.stop_reason;
   piece.stop_token = event.stop_token;
   piece.capture_results = choice.capture_results;
-  piece.usage = event.usage;
+  piece.usage = choice.usage;
   format_->append_events(exchange_->output(), piece);
   choice.begun = true;
   dirty_ = true;
@@ -178,7 +200,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
 }
 
 void Generation::collect_event(Choice& choice, engine::Event&& event) {
-  choice.text += event.text;
+  choice.said.append(part(choice, event));
   if (!tells_tokens()) return;
   std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
 }
@@ -194,7 +216,10 @@ ChoicePiece Generation::whole_piece(size_t index) const {
   ChoicePiece piece;
   piece.index = static_cast<int32_t>(index);
   piece.first = true;
-  piece.text = choice.text;
+  piece.text = choice.said.content;
+  piece.reasoning = choice.said.reasoning;
+  piece.tool_calls = choice.said.tool_calls;
+  piece.called = choice.called;
   piece.tokens = choice.tokens;
   const Prompt& prompt = prompts_[index / static_cast<size_t>(format_->options().n)];
   piece.prompt_ids = prompt.told_ids;
@@ -211,6 +236,7 @@ engine::Usage Generation::total_usage() const {
   const auto n = static_cast<size_t>(format_->options().n);
   for (size_t i = 0; i < choices_.size(); ++i) {
     total.completion_tokens += choices_[i].usage.completion_tokens;
+    total.reasoning_tokens += choices_[i].usage.reasoning_tokens;
     if (i % n != 0) continue;  // the choices of a prompt share it
     total.prompt_tokens += choices_[i].usage.prompt_tokens;
     total.cached_tokens += choices_[i].usage.cached_tokens;
@@ -227,7 +253,7 @@ void Generation::succeed() {
     std::vector<ChoicePiece> pieces;
     pieces.reserve(choices_.size());
     for (size_t i = 0; i < choices_.size(); ++i) {
-      choices_[i].text.insert(0, prompts_[i / n].echo);
+      choices_[i].said.content.insert(0, prompts_[i / n].echo);
       pieces.push_back(whole_piece(i));
     }
     HttpResponse response = head();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/dialect/output_parser.h"
 #include "rudder/server/answer_format.h"
 #include "rudder/server/context.h"
 #include "rudder/server/exchange.h"
@@ -33,7 +34,10 @@ class Generation final : public EventReceiver,
 
  private:
   struct Choice {
-    std::string text;                         // where the answer is not streamed
+    std::unique_ptr<dialect::OutputParser> parser;  // null: the text is all said
+    dialect::Delta said;                            // where the answer is not streamed
+    bool called = false;                            // a tool
+    int32_t reasoning_tokens = 0;
     std::vector<engine::OutputToken> tokens;  // the same, where the client asked for them
     std::optional<engine::FinishReason> finish;
     std::string stop_reason;
@@ -49,7 +53,9 @@ class Generation final : public EventReceiver,
   }
   HttpResponse head() const;
   void begin_stream();
-  void stream_event(uint32_t prompt, Choice& choice, int32_t index, const engine::Event& event);
+  // What the event adds to what the choice says, thinks and calls.
+  dialect::Delta part(Choice& choice, engine::Event& event) const;
+  void stream_event(uint32_t prompt, Choice& choice, int32_t index, engine::Event&& event);
   void collect_event(Choice& choice, engine::Event&& event);
   ChoicePiece whole_piece(size_t index) const;
   engine::Usage total_usage() const;
@@ -63,6 +69,7 @@ class Generation final : public EventReceiver,
   const std::unique_ptr<AnswerFormat> format_;
   std::vector<Prompt> prompts_;  // their requests are moved away by start
   const std::vector<std::string> ignored_fields_;
+  const std::optional<dialect::ParserSetup> parser_;
   std::shared_ptr<ActivityMark> mark_;
   std::vector<engine::RequestId> ids_;  // by prompt, as far as submitted
   std::vector<Choice> choices_;         // prompt * n + choice

@@ -14,6 +14,7 @@
 #include "rudder/server/request_id.h"
 #include "rudder/server/sampling_fields.h"
 #include "rudder/server/text_prompts.h"
+#include "rudder/server/tool_fields.h"
 
 namespace rudder::server {
 
@@ -126,11 +127,12 @@ ApiError translate(const Error& error, Api api, const json::object& body,
 }
 
 Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
-                                             const GenerationScope& scope, bool with_roles) {
+                                             const GenerationScope& scope, const ToolFields& tools,
+                                             bool with_roles) {
   if (api == Api::kCompletions) {
     return read_completion_prompts(reader, *scope.model.tokenizer, scope.max_prompts);
   }
-  RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, with_roles));
+  RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, tools, with_roles));
   std::vector<PromptText> prompts;
   prompts.push_back(std::move(prompt));
   return prompts;
@@ -200,6 +202,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   if (echo && answer.logprobs) {
     reader.error(ErrorCode::kUnsupported, "together with logprobs is not supported yet", "echo");
   }
+  ToolFields tools;
+  if (chat) tools = read_tool_fields(reader, scope.model.dialect);
   refuse_unsupported_fields(reader, api, draft.n);
   const auto kept = read_truncation(reader, draft, scope.limits);
   if (!kept) return tl::unexpected(to_api_error(kept.error()));
@@ -210,11 +214,14 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
 
   // The cheap checks are behind; now the text.
   const bool with_roles = chat && taps->needs_roles();
-  auto prompts = read_prompts(reader, api, scope, with_roles);
+  auto prompts = read_prompts(reader, api, scope, tools, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   answer.n = draft.n;
   answer.num_choices = draft.n * static_cast<int32_t>(prompts->size());
+  parsed.parser = tools.parser_after(prompts->front().text);
+  answer.include_reasoning = tools.include_reasoning;
+  if (parsed.parser) draft.shown_special_ids = scope.model.dialect.special_marks;
   draft.client_id = answer.id;
   draft.capture_events = answer.stream;
   draft.cache_salt = scope.keys.cache_salt(scope.tenant, draft.cache_salt);

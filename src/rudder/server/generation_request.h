@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/dialect/dialect.h"
 #include "rudder/engine/request.h"
 #include "rudder/server/api_error.h"
 #include "rudder/server/auth.h"
@@ -34,6 +35,7 @@ struct AnswerOptions {
   bool logprobs = false;
   int32_t top_logprobs = 0;
   bool return_token_ids = false;
+  bool include_reasoning = true;
   bool return_prompt_text = false;
   bool tokens_as_ids = false;           // tokens of logprobs are spelled "token_id:5"
   bool prompt_only = false;             // echo with max_tokens 0: what is generated is not told
@@ -53,6 +55,8 @@ struct GenerationRequest {
   AnswerOptions answer;
   std::vector<Prompt> prompts;              // one, or several of a completions request
   std::vector<std::string> ignored_fields;  // of the body: told to the client in a header
+  // How the answers' text is parted into what is said, thought and called; absent: it is all said.
+  std::optional<dialect::ParserSetup> parser;
 };
 
 struct GenerationScope {

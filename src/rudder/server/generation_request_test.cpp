@@ -189,6 +189,7 @@ struct BadBody {
 
 constexpr Api kC = Api::kCompletions;
 constexpr Api kM = Api::kChat;
+#define RUDDER_TOOL R"({"type":"function","function":{"name":"f"}})"
 #define RUDDER_MESSAGES R"("messages":[{"role":"user","content":"hi"}])"
 
 constexpr BadBody kBadBodies[] = {
@@ -291,10 +292,33 @@ constexpr BadBody kBadBodies[] = {
     {kM, "{" RUDDER_MESSAGES R"(,"logprobs":true,"top_logprobs":21})", "top_logprobs",
      "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"logprobs":2})", "logprobs", "invalid_value"},
-    {kM, "{" RUDDER_MESSAGES R"(,"tools":[{"type":"function"}]})", "tools", "unsupported_value"},
-    {kM, "{" RUDDER_MESSAGES R"(,"tool_choice":"required"})", "tool_choice", "unsupported_value"},
-    {kM, "{" RUDDER_MESSAGES R"(,"tool_choice":{"type":"function"}})", "tool_choice",
+    {kM, "{" RUDDER_MESSAGES R"(,"tools":{}})", "tools", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tools":[7]})", "tools[0]", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tools":[{}]})", "tools[0].type", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tools":[{"type":"web_search"}]})", "tools[0].type",
      "unsupported_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tools":[{"type":"function"}]})", "tools[0].function",
+     "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tools":[{"type":"function","function":{"name":"a b"}}]})",
+     "tools[0].function.name", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES
+     R"(,"tools":[{"type":"function","function":{"name":"f","parameters":[]}}]})",
+     "tools[0].function.parameters", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tools":[)" RUDDER_TOOL "," RUDDER_TOOL "]}",
+     "tools[1].function.name", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tool_choice":"required"})", "tool_choice", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tool_choice":"some","tools":[)" RUDDER_TOOL "]}", "tool_choice",
+     "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tool_choice":{"type":"function"},"tools":[)" RUDDER_TOOL "]}",
+     "tool_choice.function", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES
+     R"(,"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[)" RUDDER_TOOL "]}",
+     "tool_choice.function.name", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"reasoning_effort":"some"})", "reasoning_effort",
+     "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"include_reasoning":1})", "include_reasoning", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"response_format":{"type":"json_schema"}})",
      "response_format.type", "unsupported_value"},
@@ -327,7 +351,7 @@ TEST_F(GenerationRequestTest, AFieldThatIsOffIsNotRefused) {
   EXPECT_TRUE(
       parse(kM, "{" RUDDER_MESSAGES R"(,"tools":[],"tool_choice":"auto","modalities":["text"]})"));
   EXPECT_TRUE(
-      parse(kM, "{" RUDDER_MESSAGES R"(,"tools":[{"type":"function"}],"tool_choice":"none"})"));
+      parse(kM, "{" RUDDER_MESSAGES R"(,"tools":[)" RUDDER_TOOL R"(],"tool_choice":"none"})"));
 }
 
 TEST_F(GenerationRequestTest, DeepAndLongBodiesAreBounded) {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/dialect/dialect.h"
 #include "rudder/text/chat_prompt.h"
 #include "rudder/text/tokenizer.h"
 
@@ -23,6 +24,13 @@ struct SamplingDefaults {
   std::optional<int64_t> max_tokens;  // max_new_tokens
 };
 
+// How the model writes its tool calls and its thoughts; made at the server's start.
+struct ModelDialect {
+  const dialect::ToolDialect* calls = dialect::tool_dialects().data();  // never null
+  const dialect::ReasoningDialect* reasoning = nullptr;                 // null: none is known
+  std::vector<int32_t> special_marks;  // marks of both that are special tokens, ascending
+};
+
 struct ServerModel {
   std::vector<std::string> ids;  // names clients may use; the first one is what answers say
   std::string root;              // the folder's or repository's name, for /v1/models
@@ -30,6 +38,7 @@ struct ServerModel {
   int32_t max_model_len = 0;     // prompt and output together
   std::shared_ptr<const text::Tokenizer> tokenizer;
   std::shared_ptr<const text::ChatPrompt> chat;  // null: chat requests are refused
+  ModelDialect dialect;                          // filled by Server::start
   SamplingDefaults defaults;
   std::string dtype;  // for cache_config_info and /server_info
 };

@@ -8,6 +8,15 @@
 
 namespace rudder::server {
 
+uint64_t random_bits() {
+  thread_local std::mt19937_64 generator = [] {  // one seeding a thread
+    std::random_device device;
+    std::seed_seq seed{device(), device(), device(), device()};
+    return std::mt19937_64(seed);
+  }();
+  return generator();
+}
+
 bool is_request_id(std::string_view offered) {
   constexpr size_t kMaxLength = 128;
   return !offered.empty() && offered.size() <= kMaxLength &&
@@ -17,13 +26,8 @@ bool is_request_id(std::string_view offered) {
 
 std::string make_request_id(std::string_view offered) {
   if (is_request_id(offered)) return std::string(offered);
-  // One seeding a thread; the ids tell requests apart, they guard nothing.
-  thread_local std::mt19937_64 generator = [] {
-    std::random_device device;
-    std::seed_seq seed{device(), device(), device(), device()};
-    return std::mt19937_64(seed);
-  }();
-  return fmt::format("{:016x}{:016x}", generator(), generator());
+  const uint64_t high = random_bits();
+  return fmt::format("{:016x}{:016x}", high, random_bits());
 }
 
 }  // namespace rudder::server

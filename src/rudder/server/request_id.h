@@ -1,6 +1,8 @@
 // Request ids: the client's x-request-id where it is fit to be echoed and logged, else one of ours.
+// Any thread.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -12,5 +14,8 @@ bool is_request_id(std::string_view offered);
 // `offered` when it is one, else 32 random hexadecimal digits. Never a key of anything inside: two
 // clients may send the same.
 std::string make_request_id(std::string_view offered);
+
+// For ids: they tell things apart, they guard nothing.
+uint64_t random_bits();
 
 }  // namespace rudder::server

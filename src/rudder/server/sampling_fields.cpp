@@ -260,7 +260,6 @@ void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
     reader.refuse("audio", "is not supported");
     reader.refuse("web_search_options", "is not supported");
     reader.refuse("thinking", "is not supported; use chat_template_kwargs");
-    reader.refuse("reasoning_effort", "is not supported yet; use chat_template_kwargs");
     read_modalities(reader);
   }
   pass_over_known_fields(reader);

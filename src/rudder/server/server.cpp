@@ -17,6 +17,7 @@
 #include "rudder/server/io_thread.h"
 #include "rudder/server/listener.h"
 #include "rudder/server/request_log.h"
+#include "rudder/server/tool_fields.h"
 
 namespace rudder::server {
 namespace {
@@ -53,6 +54,14 @@ Result<void> check(const ServerParts& parts, const ServerSettings& settings) {
     return wrong("the model has no name", "served-model-name");
   }
   return {};
+}
+
+void log_dialect(const ModelDialect& dialect) {
+  log_info("tool calls are read as {} writes them (--tool-call-parser), thoughts {}",
+           dialect.calls->name,
+           dialect.reasoning == nullptr
+               ? std::string("are not told from text (--reasoning-parser)")
+               : fmt::format("as {} does (--reasoning-parser)", dialect.reasoning->name));
 }
 
 }  // namespace
@@ -97,6 +106,9 @@ void Server::Impl::start_stats_timer() {
 Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSettings& settings) {
   RUDDER_TRY_VOID(check(parts, settings));
   if (!settings.served_model_name.empty()) parts.model.ids = settings.served_model_name;
+  RUDDER_TRY(parts.model.dialect,
+             find_dialect(parts.model, settings.tool_call_parser, settings.reasoning_parser));
+  log_dialect(parts.model.dialect);
   auto impl = std::make_unique<Impl>(std::move(parts), settings);
   for (int i = 0; i < settings.http_threads; ++i) {
     impl->threads.push_back(std::make_shared<IoThread>());

@@ -16,6 +16,12 @@ void ServerSettings::declare(SettingsTable& table) {
             "Origin that browsers may call from (CORS), * for all; repeatable, off by default.");
   table.add("served-model-name", &served_model_name,
             "Name under which the model is served; repeatable, the first one is in answers.");
+  table.add("tool-call-parser", &tool_call_parser,
+            "How the model writes tool calls (hermes, llama3_json, mistral, ...); by default what "
+            "its chat template shows.");
+  table.add("reasoning-parser", &reasoning_parser,
+            "How the model marks its thoughts (qwen3, deepseek_r1, mistral, ...); by default what "
+            "its chat template shows.");
   table.add_bytes("max-request-body", &max_request_body, "Largest request body; past it 413.");
   table.add_bytes("max-buffered-bodies", &max_buffered_bodies,
                   "Bytes of all request bodies held at once; past it 503.");

@@ -21,6 +21,10 @@ struct ServerSettings {
   std::vector<std::string> allowed_origins;    // CORS, off when empty; "*" is every origin
   std::vector<std::string> served_model_name;  // replaces ServerModel::ids when not empty
 
+  // How the model's tool calls and thoughts are told from its text; empty: as its template shows.
+  std::string tool_call_parser;
+  std::string reasoning_parser;
+
   // Bounds on what one client may cost.
   int64_t max_request_body = int64_t{16} << 20;    // bytes, after transfer decoding: past it 413
   int64_t max_buffered_bodies = int64_t{1} << 30;  // bytes of all bodies held at once: past it 503

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <utility>
 
@@ -49,13 +51,11 @@ Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value&
 
 struct ChatFields {
   text::ChatOptions options;
-  const json::object* kwargs = nullptr;
-  json::object with_documents;  // what kwargs point to, where there are documents
-  const json::array* tools = nullptr;
+  json::object kwargs;
 };
 
 // Of retrieval: the template's variable of that name.
-void read_documents(FieldReader& reader, ChatFields& fields) {
+void read_documents(FieldReader& reader, json::object& kwargs) {
   const json::array* documents = reader.array("documents");
   if (documents == nullptr) return;
   size_t i = 0;
@@ -66,14 +66,30 @@ void read_documents(FieldReader& reader, ChatFields& fields) {
     }
     ++i;
   }
-  if (fields.kwargs != nullptr) fields.with_documents = *fields.kwargs;
-  fields.with_documents["documents"] = *documents;
-  fields.kwargs = &fields.with_documents;
+  kwargs["documents"] = *documents;
 }
 
-// Tools are given to the template only where the client does not expect calls to be parsed out of
-// the answer, which is not supported yet.
-void read_chat_fields(FieldReader& reader, ChatFields& fields) {
+// How hard to think, as a variable that templates know; "none" also by the names of the switches.
+void read_reasoning_effort(FieldReader& reader, json::object& kwargs) {
+  constexpr std::array<std::string_view, 7> kEfforts = {"none", "minimal", "low", "medium",
+                                                        "high", "xhigh",   "max"};
+  constexpr size_t kMaxBytes = 32;
+  std::string effort;
+  reader.string("reasoning_effort", kMaxBytes, &effort);
+  if (effort.empty()) return;
+  if (std::find(kEfforts.begin(), kEfforts.end(), effort) == kEfforts.end()) {
+    return reader.error(ErrorCode::kInvalidArgument,
+                        fmt::format("must be one of {}", fmt::join(kEfforts, ", ")),
+                        "reasoning_effort");
+  }
+  kwargs.emplace("reasoning_effort", effort);  // what the client set in the kwargs stays
+  if (effort != "none") return;
+  kwargs.emplace("enable_thinking", false);
+  kwargs.emplace("thinking", false);
+}
+
+ChatFields read_chat_fields(FieldReader& reader) {
+  ChatFields fields;
   reader.boolean("add_generation_prompt", &fields.options.add_generation_prompt);
   reader.boolean("continue_final_message", &fields.options.continue_final_message);
   const json::value* add = reader.raw("add_generation_prompt");
@@ -84,30 +100,13 @@ void read_chat_fields(FieldReader& reader, ChatFields& fields) {
     }
     fields.options.add_generation_prompt = false;
   }
-  fields.kwargs = reader.object("chat_template_kwargs");
+  if (const json::object* kwargs = reader.object("chat_template_kwargs")) fields.kwargs = *kwargs;
+  read_reasoning_effort(reader, fields.kwargs);
   reader.refuse("chat_template", "is not accepted from clients");
-  read_documents(reader, fields);
+  read_documents(reader, fields.kwargs);
   reader.refuse("functions", "is not supported; use tools");
   reader.refuse("function_call", "is not supported; use tool_choice");
-  reader.skip("parallel_tool_calls");
-
-  const json::array* tools = reader.array("tools");
-  const json::value* choice = reader.raw("tool_choice");
-  const bool none = choice != nullptr && choice->is_string() && choice->get_string() == "none";
-  const bool automatic =
-      choice == nullptr || (choice->is_string() && choice->get_string() == "auto");
-  if (!none && !automatic) {
-    reader.error(ErrorCode::kUnsupported, "is not supported yet: only 'none' is", "tool_choice");
-  } else if (tools != nullptr && !tools->empty()) {
-    if (none) {
-      fields.tools = tools;
-    } else {
-      reader.error(ErrorCode::kUnsupported,
-                   "are not supported yet: calls would not be told from text; set tool_choice to "
-                   "'none' to show them to the model alone",
-                   "tools");
-    }
-  }
+  return fields;
 }
 
 }  // namespace
@@ -139,14 +138,14 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
   return prompts;
 }
 
-Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model, bool with_roles) {
+Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
+                               const ToolFields& tools, bool with_roles) {
   if (!model.chat) {
     return fail(ErrorCode::kUnsupported,
                 "this model has no chat template; use /v1/completions or give one at start",
                 "messages");
   }
-  ChatFields fields;
-  read_chat_fields(reader, fields);
+  const ChatFields fields = read_chat_fields(reader);
   bool add_special_tokens = false;  // the template writes them itself
   reader.boolean("add_special_tokens", &add_special_tokens);
   const json::array* given = reader.array("messages");
@@ -154,7 +153,7 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model, bo
   if (given == nullptr) return invalid("is required", "messages");
   RUDDER_TRY(const json::array messages, normalise_messages(*given));
   Result<std::string> text =
-      model.chat->render(messages, fields.tools, fields.kwargs, fields.options);
+      model.chat->render(messages, tools.shown, &fields.kwargs, fields.options);
   if (!text) {
     // Whatever a template objects to, the request is what it objects to.
     Error error = text.error();
@@ -166,7 +165,7 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model, bo
              encode_text(*model.tokenizer, *text, "messages", add_special_tokens));
   if (with_roles) {
     RUDDER_TRY(const std::vector<text::MessageSpan> spans,
-               model.chat->find_messages(prompt.text, messages, fields.tools, fields.kwargs,
+               model.chat->find_messages(prompt.text, messages, tools.shown, &fields.kwargs,
                                          fields.options));
     RUDDER_TRY(prompt.roles,
                prompt_roles(spans, messages, *model.tokenizer, prompt.ids, prompt.text));

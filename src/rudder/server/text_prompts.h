@@ -10,6 +10,7 @@
 #include "rudder/base/result.h"
 #include "rudder/server/field_reader.h"
 #include "rudder/server/model.h"
+#include "rudder/server/tool_fields.h"
 #include "rudder/steer/selector.h"
 
 namespace rudder::server {
@@ -26,10 +27,11 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
                                                         const text::Tokenizer& tokenizer,
                                                         int32_t max_prompts);
 
-// `messages` with add_generation_prompt, continue_final_message, chat_template_kwargs and tools.
-// Errors of fields stay in `reader` or come back, whichever is found first. `with_roles`: also who
-// wrote which tokens; kUnsupported where the template hides it.
+// `messages` with add_generation_prompt, continue_final_message, chat_template_kwargs,
+// reasoning_effort and the tools that are shown. Errors of fields stay in `reader` or come back,
+// whichever is found first. `with_roles`: also who wrote which tokens; kUnsupported where the
+// template hides it.
 Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
-                               bool with_roles = false);
+                               const ToolFields& tools, bool with_roles = false);
 
 }  // namespace rudder::server

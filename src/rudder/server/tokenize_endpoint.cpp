@@ -26,7 +26,8 @@ Answer tokenize(const ServerModel& model, FieldReader& reader) {
   const bool chat = reader.raw("messages") != nullptr;
   PromptText prompt;
   if (chat) {
-    Result<PromptText> rendered = render_chat(reader, model);
+    Result<PromptText> rendered =
+        render_chat(reader, model, read_tool_fields(reader, model.dialect));
     if (!rendered) return tl::unexpected(to_api_error(rendered.error()));
     prompt = std::move(*rendered);
   } else {

@@ -105,6 +105,7 @@ struct ChatPrompt::Impl {
   std::optional<ChatTemplate> plain;
   std::optional<ChatTemplate> with_tools;  // used instead of `plain` when there are tools
   json::object tokens;
+  std::string source;
 };
 
 ChatPrompt::ChatPrompt(std::unique_ptr<const Impl> impl) : impl_(std::move(impl)) {}
@@ -116,11 +117,15 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
   auto impl = std::make_unique<Impl>();
   read_tokens(tokens_config, impl->tokens);
   read_tokens(config, impl->tokens);
+  const auto parse = [&](std::string_view text) {
+    impl->source += text;
+    return ChatTemplate::parse(text);
+  };
   const json::value* field = config.if_contains("chat_template");
   if (!jinja.empty()) {
-    RUDDER_TRY(impl->plain, ChatTemplate::parse(jinja));
+    RUDDER_TRY(impl->plain, parse(jinja));
   } else if (field != nullptr && field->is_string()) {
-    RUDDER_TRY(impl->plain, ChatTemplate::parse(field->get_string()));
+    RUDDER_TRY(impl->plain, parse(field->get_string()));
   } else if (field != nullptr && field->is_array()) {
     for (const auto& entry : field->get_array()) {
       const auto* object = entry.if_object();
@@ -130,9 +135,9 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
         return fail(ErrorCode::kCorruptFile, "must be a list of {name, template}", "chat_template");
       }
       if (name->get_string() == "default") {
-        RUDDER_TRY(impl->plain, ChatTemplate::parse(source->get_string()));
+        RUDDER_TRY(impl->plain, parse(source->get_string()));
       } else if (name->get_string() == "tool_use") {
-        RUDDER_TRY(impl->with_tools, ChatTemplate::parse(source->get_string()));
+        RUDDER_TRY(impl->with_tools, parse(source->get_string()));
       }
     }
   }
@@ -207,6 +212,10 @@ Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
   if (!context.contains("documents")) context["documents"] = nullptr;
   context["add_generation_prompt"] = options.add_generation_prompt;
   return prepared;
+}
+
+const std::string& ChatPrompt::source() const {
+  return impl_->source;
 }
 
 Result<std::string> ChatPrompt::render(const json::array& messages, const json::array* tools,

@@ -55,6 +55,9 @@ class ChatPrompt {
                                                  const boost::json::object* kwargs,
                                                  const ChatOptions& options = {}) const;
 
+  // The templates as they were written, one after another: what they show of the model's family.
+  const std::string& source() const;
+
  private:
   struct Impl;
   struct Prepared;

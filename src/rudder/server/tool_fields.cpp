@@ -1,0 +1,224 @@
+#include "rudder/server/tool_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <utility>
+
+namespace rudder::server {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr size_t kMaxTools = 1024;
+constexpr size_t kMaxNameBytes = 256;
+
+// Models write names inside JSON, XML and code: what OpenAI allows, and the dots of namespaces.
+bool is_tool_name(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxNameBytes &&
+         std::all_of(name.begin(), name.end(), [](char byte) {
+           return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
+                  (byte >= '0' && byte <= '9') || byte == '_' || byte == '-' || byte == '.';
+         });
+}
+
+bool names_string(const json::value& type) {
+  if (type.is_string()) return type.get_string() == "string";
+  const json::array* types = type.if_array();
+  return types != nullptr && std::any_of(types->begin(), types->end(), names_string);
+}
+
+// True when a value of this schema may be a string; a schema that does not say is taken to mean
+// one.
+bool allows_text(const json::value& schema) {
+  const json::object* object = schema.if_object();
+  if (object == nullptr) return true;
+  if (const json::value* type = object->if_contains("type")) return names_string(*type);
+  for (const char* name : {"anyOf", "oneOf"}) {
+    const json::value* value = object->if_contains(name);
+    const json::array* any = value != nullptr ? value->if_array() : nullptr;
+    if (any != nullptr) return std::any_of(any->begin(), any->end(), allows_text);
+  }
+  return true;
+}
+
+std::vector<std::string> json_arguments(const json::object* parameters) {
+  std::vector<std::string> names;
+  const json::value* value =
+      parameters != nullptr ? parameters->if_contains("properties") : nullptr;
+  const json::object* properties = value != nullptr ? value->if_object() : nullptr;
+  if (properties == nullptr) return names;
+  for (const auto& [name, schema] : *properties) {
+    if (!allows_text(schema)) names.emplace_back(name);
+  }
+  return names;
+}
+
+void read_tool(FieldReader& reader, const json::value& item, const std::string& path,
+               std::vector<dialect::Tool>* tools) {
+  const auto wrong = [&](std::string_view message, const std::string& where) {
+    reader.error(ErrorCode::kInvalidArgument, message, where);
+  };
+  const json::object* tool = item.if_object();
+  if (tool == nullptr) return wrong("must be an object", path);
+  FieldReader fields(*tool, path);
+  std::string type;
+  fields.string("type", kMaxNameBytes, &type);
+  if (fields.ok() && type != "function") {
+    fields.error(type.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kUnsupported,
+                 "must be 'function'", "type");
+  }
+  const json::object* function = fields.object("function");
+  if (fields.ok() && function == nullptr) {
+    fields.error(ErrorCode::kInvalidArgument, "is required", "function");
+  }
+  if (!fields.ok()) return reader.adopt(fields.error());
+  FieldReader about(*function, path + ".function");
+  std::string name;
+  std::string description;
+  bool strict = false;
+  about.string("name", kMaxNameBytes, &name);
+  about.string("description", SIZE_MAX, &description);
+  about.boolean("strict", &strict);
+  const json::object* parameters = about.object("parameters");
+  if (about.ok() && !is_tool_name(name)) {
+    about.error(ErrorCode::kInvalidArgument,
+                fmt::format("must be 1 to {} letters, digits, '_', '-' or '.'", kMaxNameBytes),
+                "name");
+  }
+  const bool twice = std::any_of(tools->begin(), tools->end(),
+                                 [&](const dialect::Tool& other) { return other.name == name; });
+  if (twice) about.error(ErrorCode::kInvalidArgument, "is another tool's name too", "name");
+  if (!about.ok()) return reader.adopt(about.error());
+  tools->push_back({std::move(name), json_arguments(parameters)});
+}
+
+std::vector<dialect::Tool> read_tools(FieldReader& reader, const json::array& list) {
+  std::vector<dialect::Tool> tools;
+  if (list.size() > kMaxTools) {
+    reader.error(ErrorCode::kInvalidArgument, fmt::format("has more than {} tools", kMaxTools),
+                 "tools");
+    return tools;
+  }
+  for (size_t i = 0; i < list.size() && reader.ok(); ++i) {
+    read_tool(reader, list[i], fmt::format("tools[{}]", i), &tools);
+  }
+  return tools;
+}
+
+void read_named_choice(FieldReader& reader, const json::object& choice, ToolFields* out) {
+  FieldReader fields(choice, "tool_choice");
+  std::string type;
+  fields.string("type", kMaxNameBytes, &type);
+  if (fields.ok() && type != "function") {
+    fields.error(ErrorCode::kInvalidArgument, "must be 'function'", "type");
+  }
+  const json::object* function = fields.object("function");
+  if (fields.ok() && function == nullptr) {
+    fields.error(ErrorCode::kInvalidArgument, "is required", "function");
+  }
+  if (!fields.ok()) return reader.adopt(fields.error());
+  FieldReader about(*function, "tool_choice.function");
+  about.string("name", kMaxNameBytes, &out->named);
+  const auto& tools = out->parser.tools;
+  const bool known = std::any_of(tools.begin(), tools.end(), [&](const dialect::Tool& tool) {
+    return tool.name == out->named;
+  });
+  if (about.ok() && !known) {
+    about.error(ErrorCode::kInvalidArgument, "must be the name of one of the tools", "name");
+  }
+  if (!about.ok()) return reader.adopt(about.error());
+  out->choice = ToolChoice::kNamed;
+}
+
+void read_choice(FieldReader& reader, ToolFields* out) {
+  const bool has_tools = !out->parser.tools.empty();
+  out->choice = has_tools ? ToolChoice::kAuto : ToolChoice::kNone;
+  const json::value* value = reader.raw("tool_choice");
+  if (value == nullptr) return;
+  const json::string* word = value->if_string();
+  if (word != nullptr && *word == "none") {
+    out->choice = ToolChoice::kNone;
+    return;
+  }
+  if (word != nullptr && *word == "auto") return;
+  if (word != nullptr ? *word != "required" : !value->is_object()) {
+    return reader.error(
+        ErrorCode::kInvalidArgument,
+        "must be 'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\"}}",
+        "tool_choice");
+  }
+  if (!has_tools) {
+    return reader.error(ErrorCode::kInvalidArgument, "needs tools", "tool_choice");
+  }
+  if (value->is_object()) return read_named_choice(reader, value->get_object(), out);
+  out->choice = ToolChoice::kRequired;
+}
+
+}  // namespace
+
+std::optional<dialect::ParserSetup> ToolFields::parser_after(std::string_view prompt) const {
+  dialect::ParserSetup setup = parser;
+  if (setup.reasoning != nullptr) {
+    switch (dialect::reasoning_after(*setup.reasoning, prompt)) {
+      case dialect::PromptEnd::kOpen:
+        setup.in_reasoning = true;
+        break;
+      case dialect::PromptEnd::kClosed:
+        setup.reasoning = nullptr;
+        break;
+      case dialect::PromptEnd::kNeither:
+        break;
+    }
+  }
+  if (setup.calls == nullptr && setup.reasoning == nullptr) return std::nullopt;
+  return setup;
+}
+
+ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
+  ToolFields fields;
+  reader.boolean("parallel_tool_calls", &fields.parallel);
+  reader.boolean("include_reasoning", &fields.include_reasoning);
+  bool separate = true;
+  reader.boolean("separate_reasoning", &separate);
+  if (separate) fields.parser.reasoning = dialect.reasoning;
+
+  const json::array* tools = reader.array("tools");
+  if (tools != nullptr) fields.parser.tools = read_tools(reader, *tools);
+  if (reader.ok()) read_choice(reader, &fields);
+  if (fields.choice == ToolChoice::kRequired || fields.choice == ToolChoice::kNamed) {
+    reader.error(ErrorCode::kUnsupported, "can only be 'none' or 'auto' yet", "tool_choice");
+  }
+  if (fields.choice == ToolChoice::kNone) return fields;
+  fields.shown = tools;
+  fields.parser.calls = dialect.calls;
+  if (!fields.parallel || fields.choice == ToolChoice::kNamed) fields.parser.max_calls = 1;
+  return fields;
+}
+
+Result<ModelDialect> find_dialect(const ServerModel& model, std::string_view tool_call_parser,
+                                  std::string_view reasoning_parser) {
+  ModelDialect found;
+  const std::string source = model.chat != nullptr ? model.chat->source() : "";
+  if (!tool_call_parser.empty()) {
+    RUDDER_TRY(found.calls, dialect::find_tool_dialect(tool_call_parser));
+  } else if (const auto* shown = dialect::detect_tool_dialect(source)) {
+    found.calls = shown;
+  }
+  if (!reasoning_parser.empty()) {
+    RUDDER_TRY(found.reasoning, dialect::find_reasoning_dialect(reasoning_parser));
+  } else {
+    found.reasoning = dialect::detect_reasoning_dialect(source);
+  }
+  if (model.tokenizer == nullptr) return found;
+  for (const std::string_view mark : dialect::marks_of(found.calls, found.reasoning)) {
+    const std::optional<int32_t> id = model.tokenizer->token_to_id(mark);
+    if (id && model.tokenizer->is_special(*id)) found.special_marks.push_back(*id);
+  }
+  std::sort(found.special_marks.begin(), found.special_marks.end());
+  return found;
+}
+
+}  // namespace rudder::server

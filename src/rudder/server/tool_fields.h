@@ -1,0 +1,40 @@
+// What a chat request says of tools and of thoughts: `tools`, `tool_choice`, `parallel_tool_calls`,
+// `include_reasoning`, `separate_reasoning`. On the tokenise pool.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/result.h"
+#include "rudder/dialect/dialect.h"
+#include "rudder/server/field_reader.h"
+#include "rudder/server/model.h"
+
+namespace rudder::server {
+
+enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
+
+struct ToolFields {
+  const boost::json::array* shown = nullptr;  // what the template is given; null: no tools
+  ToolChoice choice = ToolChoice::kNone;
+  std::string named;  // the tool that must be called
+  bool parallel = true;
+  bool include_reasoning = true;  // thoughts are told, beside the text
+  dialect::ParserSetup parser;
+
+  // How the answer to this prompt is to be parsed; nothing where it is all text.
+  std::optional<dialect::ParserSetup> parser_after(std::string_view prompt) const;
+};
+
+// Errors stay in `reader`. Tools that may not be called are not shown to the model either.
+ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect);
+
+// What --tool-call-parser and --reasoning-parser name; of what they leave open, what the chat
+// template shows. kInvalidArgument for a name that is not known.
+Result<ModelDialect> find_dialect(const ServerModel& model, std::string_view tool_call_parser,
+                                  std::string_view reasoning_parser);
+
+}  // namespace rudder::server
