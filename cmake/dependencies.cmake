@@ -32,6 +32,7 @@ rudder_static_library(utf8proc libutf8proc.a)
 target_compile_definitions(dep_utf8proc INTERFACE UTF8PROC_STATIC)
 rudder_dependency(zlib zlib.h)
 rudder_static_library(zlib libz.a)
+include(${CMAKE_CURRENT_LIST_DIR}/xgrammar.cmake)
 
 # `make serve` needs no test library; `make test` installs it first, and ctest fails without tests.
 if(RUDDER_TESTS)

@@ -1,0 +1,75 @@
+// GrammarCompiler: from a GrammarSpec to a Constraint, for one vocabulary. Compiles on threads of
+// its own, since a compile cannot be stopped: one that runs past the deadline is answered as too
+// complex and left to end by itself. What was compiled, and what failed, is kept in a cache that is
+// bounded in bytes; requests for what is being compiled share the compile.
+// Made once at start (the server owns it); every member is safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/base/settings.h"
+#include "rudder/constraint/constraint.h"
+#include "rudder/constraint/grammar_spec.h"
+#include "rudder/text/tokenizer.h"
+
+namespace rudder::constraint {
+
+struct GrammarSettings {
+  int64_t grammar_cache = int64_t{256} << 20;  // bytes of compiled grammars kept
+  double grammar_timeout = 10;                 // seconds that a request waits for a compile
+  int32_t grammar_threads = 2;                 // compiles at a time
+  int64_t max_grammar = int64_t{256} << 10;    // bytes of a schema, grammar, expression or list
+
+  void declare(SettingsTable& table);
+};
+
+// Of the time since start.
+struct GrammarStats {
+  uint64_t hits = 0;
+  uint64_t misses = 0;
+  uint64_t failures = 0;  // of compiles, timeouts left out
+  uint64_t timeouts = 0;
+  double compile_seconds = 0;
+  size_t cache_bytes = 0;
+  size_t cache_entries = 0;
+};
+
+// Error.where is a path inside the spec's text, to be put behind the field's name
+// (".properties.age.multipleOf"); empty when the text as a whole is at fault.
+using CompiledGrammar = Result<std::shared_ptr<const Constraint>>;
+
+class GrammarCompiler {
+ public:
+  // `vocab_size` is the model's, masks have as many bits; `stop_ids` end a choice. kUnsupported
+  // when there are none: such a model cannot end where a grammar does.
+  static Result<std::unique_ptr<GrammarCompiler>> create(const text::Tokenizer& tokenizer,
+                                                         int32_t vocab_size,
+                                                         std::vector<int32_t> stop_ids,
+                                                         const GrammarSettings& settings);
+  ~GrammarCompiler();  // calls what still waits, with kCancelled
+  GrammarCompiler(const GrammarCompiler&) = delete;
+  GrammarCompiler& operator=(const GrammarCompiler&) = delete;
+
+  // What the cache has; nothing when the spec must be compiled first.
+  std::optional<CompiledGrammar> find(const GrammarSpec& spec);
+  // Calls `done` once, at the deadline at the latest, on the caller's thread (cached) or on one of
+  // the compiler's, which it must not hold up. kInvalidArgument: the spec is at fault, or too
+  // complex to compile in time. kOverloaded: too many compiles wait.
+  void compile(const GrammarSpec& spec, std::function<void(const CompiledGrammar&)> done);
+  // The same, waiting for it.
+  CompiledGrammar compile(const GrammarSpec& spec);
+
+  GrammarStats stats() const;
+
+ private:
+  struct Impl;
+  explicit GrammarCompiler(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;  // shared with compiles that outlive their deadline
+};
+
+}  // namespace rudder::constraint

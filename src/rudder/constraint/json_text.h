@@ -1,0 +1,53 @@
+// JSON's own texts as nodes: strings, numbers, any value, and the whitespace between tokens. What
+// has no constraint may be spelled in any way; what has (a pattern, a key) in one way alone, that
+// of json.dumps without ASCII escapes, so that two spellings cannot be told apart where it matters.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <string_view>
+
+#include "rudder/constraint/grammar_spec.h"
+#include "rudder/constraint/rule_set.h"
+
+namespace rudder::constraint {
+
+class JsonText {
+ public:
+  using Node = RuleSet::Node;
+
+  JsonText(RuleSet& rules, JsonSpace space);
+
+  // Whitespace: inside brackets, after a comma, after a colon, before a comma or colon.
+  Node inside() const { return inside_; }
+  Node comma() const { return comma_; }  // with what may be around it
+  Node colon() const { return colon_; }
+
+  Node value() { return value_; }    // any JSON value
+  Node object() { return object_; }  // any JSON object
+  Node array() { return array_; }
+  Node string() { return string_; }
+  Node string(int32_t min_length, int32_t max_length);  // in characters
+  Node number() { return number_; }
+  Node integer() { return integer_; }
+  Node boolean();
+  Node null();
+  // This very value; objects in the order of their keys.
+  Node constant(const boost::json::value& value);
+  // The string, quoted, in its one spelling.
+  Node quoted(std::string_view text);
+  // A quoted string that is none of `excluded`, in its one spelling.
+  Node string_other_than(const std::vector<std::string>& excluded);
+
+ private:
+  void define_values();
+
+  RuleSet& rules_;
+  Node inside_, comma_, colon_;
+  Node any_char_ = 0;  // in any spelling
+  Node value_ = 0, object_ = 0, array_ = 0, string_ = 0, number_ = 0, integer_ = 0;
+};
+
+// One character of the set as it stands inside a JSON string, in its one spelling.
+RuleSet::Node json_char(RuleSet& rules, const CharSet& set);
+
+}  // namespace rudder::constraint

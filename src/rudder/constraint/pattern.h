@@ -1,0 +1,31 @@
+// Regular expressions as nodes: the subset of ECMA-262 and Python syntax whose meaning is a regular
+// language and the same in both. What is outside it (look-around, back-references, word boundaries,
+// flags, Unicode properties) is refused by name. \d, \w and \s stand for ASCII characters; \D and
+// \W stay within ASCII, since dialects differ on the rest.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "rudder/base/result.h"
+#include "rudder/constraint/rule_set.h"
+
+namespace rudder::constraint {
+
+// Where the texts that match are to stand.
+enum class PatternUse : uint8_t {
+  kWholeText,   // the output itself; it matches from end to end
+  kJsonString,  // inside the quotes of a JSON string that has a match somewhere: `^` and `$` anchor
+};
+
+struct PatternBounds {
+  int32_t min_length = 0;  // in characters
+  int32_t max_length = RuleSet::kUnbounded;
+};
+
+// kInvalidArgument: not a regular expression, outside the subset, too large, or its lengths cannot
+// be held to `bounds` (which takes an alternative of one repeated part).
+Result<RuleSet::Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse use,
+                                    const PatternBounds& bounds = {});
+
+}  // namespace rudder::constraint

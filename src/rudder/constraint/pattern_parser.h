@@ -1,0 +1,26 @@
+// The parser of regular expressions (pattern.h): text to a tree. The tree says nothing of JSON.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/constraint/char_set.h"
+
+namespace rudder::constraint {
+
+struct PatternTree {
+  enum class Kind : uint8_t { kChars, kSequence, kChoice, kRepeat, kStart, kEnd };
+
+  Kind kind = Kind::kSequence;
+  CharSet set;                     // kChars
+  std::vector<PatternTree> parts;  // kSequence, kChoice, kRepeat (one)
+  int32_t min = 0;                 // kRepeat
+  int32_t max = 0;                 // kRepeat; RuleSet::kUnbounded
+};
+
+// The message names what is wrong and the byte it is at.
+Result<PatternTree> parse_pattern(std::string_view pattern);
+
+}  // namespace rudder::constraint

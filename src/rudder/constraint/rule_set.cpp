@@ -1,0 +1,287 @@
+#include "rudder/constraint/rule_set.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/constraint/utf8_text.h"
+
+namespace rudder::constraint {
+namespace {
+
+constexpr size_t kMaxEbnfBytes = size_t{4} << 20;
+
+// Letters and digits as they are; everything else escaped, so that no context gives it a meaning.
+void print_char(uint32_t c, std::string& out) {
+  const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+  if (plain) {
+    out.push_back(static_cast<char>(c));
+  } else if (c <= 0xFFFF) {
+    fmt::format_to(std::back_inserter(out), "\\u{:04x}", c);
+  } else {
+    fmt::format_to(std::back_inserter(out), "\\U{:08x}", c);
+  }
+}
+
+void print_set(const CharSet& set, std::string& out) {
+  out.push_back('[');
+  for (const CharRange& range : set.ranges()) {
+    print_char(range.first, out);
+    if (range.last > range.first) {
+      out.push_back('-');
+      print_char(range.last, out);
+    }
+  }
+  out.push_back(']');
+}
+
+void print_literal(std::string_view text, std::string& out) {
+  out.push_back('"');
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) {
+      out.push_back(c);  // UTF-8 stays as it is
+    } else {
+      print_char(byte, out);
+    }
+  }
+  out.push_back('"');
+}
+
+}  // namespace
+
+RuleSet::RuleSet() {
+  nodes_.push_back({});
+  nodes_.push_back({.kind = Kind::kNothing});
+}
+
+RuleSet::Node RuleSet::push(Data data) {
+  if (!too_large()) nodes_.push_back(std::move(data));
+  return static_cast<Node>(nodes_.size()) - 1;
+}
+
+RuleSet::Node RuleSet::literal(std::string_view utf8) {
+  if (utf8.empty()) return kEmpty;
+  Data data = {.kind = Kind::kLiteral};
+  data.text = utf8;
+  return push(std::move(data));
+}
+
+RuleSet::Node RuleSet::chars(const CharSet& set) {
+  if (set.empty()) return kNothing;
+  const CharRange& range = set.ranges().front();
+  if (set.ranges().size() == 1 && range.first == range.last) {
+    std::string one;
+    append_utf8(one, range.first);
+    return literal(one);
+  }
+  Data data = {.kind = Kind::kChars};
+  data.set = set;
+  return push(std::move(data));
+}
+
+RuleSet::Node RuleSet::sequence(const std::vector<Node>& parts) {
+  Data data = {.kind = Kind::kSequence};
+  for (const Node part : parts) {
+    if (part == kNothing) return kNothing;
+    if (part == kEmpty) continue;
+    // Adjacent literals are one.
+    if (!data.parts.empty()) {
+      const Data& before = nodes_[static_cast<size_t>(data.parts.back())];
+      const Data& now = nodes_[static_cast<size_t>(part)];
+      if (before.kind == Kind::kLiteral && now.kind == Kind::kLiteral) {
+        data.parts.back() = literal(before.text + now.text);
+        continue;
+      }
+    }
+    data.parts.push_back(part);
+  }
+  if (data.parts.empty()) return kEmpty;
+  if (data.parts.size() == 1) return data.parts[0];
+  return push(std::move(data));
+}
+
+RuleSet::Node RuleSet::choice(const std::vector<Node>& alternatives) {
+  Data data = {.kind = Kind::kChoice};
+  for (const Node part : alternatives) {
+    if (part == kNothing) continue;
+    if (std::find(data.parts.begin(), data.parts.end(), part) != data.parts.end()) continue;
+    data.parts.push_back(part);
+  }
+  if (data.parts.empty()) return kNothing;
+  if (data.parts.size() == 1) return data.parts[0];
+  return push(std::move(data));
+}
+
+RuleSet::Node RuleSet::repeat(Node part, int32_t min, int32_t max) {
+  RUDDER_CHECK(min >= 0 && (max == kUnbounded || max >= min));
+  if (max == 0 || part == kEmpty) return kEmpty;
+  if (part == kNothing) return min == 0 ? kEmpty : kNothing;
+  if (min == 1 && max == 1) return part;
+  Data data = {.kind = Kind::kRepeat};
+  data.parts = {part};
+  data.min = min;
+  data.max = max;
+  return push(std::move(data));
+}
+
+int32_t RuleSet::add_rule() {
+  rules_.push_back(kNothing);
+  return static_cast<int32_t>(rules_.size()) - 1;
+}
+
+void RuleSet::define(int32_t rule, Node body) {
+  rules_[static_cast<size_t>(rule)] = body;
+}
+
+RuleSet::Node RuleSet::rule(int32_t rule) {
+  Data data = {.kind = Kind::kRule};
+  data.rule = rule;
+  return push(std::move(data));
+}
+
+RuleSet::Node RuleSet::share(Node body) {
+  if (body == kEmpty || body == kNothing) return body;
+  const int32_t id = add_rule();
+  define(id, body);
+  return rule(id);
+}
+
+bool RuleSet::matches_empty(Node node) const {
+  const Data& data = nodes_[static_cast<size_t>(node)];
+  const auto empty = [&](Node part) { return matches_empty(part); };
+  switch (data.kind) {
+    case Kind::kEmpty:
+      return true;
+    case Kind::kSequence:
+      return std::all_of(data.parts.begin(), data.parts.end(), empty);
+    case Kind::kChoice:
+      return std::any_of(data.parts.begin(), data.parts.end(), empty);
+    case Kind::kRepeat:
+      return data.min == 0 || matches_empty(data.parts[0]);
+    default:
+      return false;
+  }
+}
+
+std::vector<bool> RuleSet::productive() const {
+  // Parts come before what they are parts of, so one pass settles all but the rules; each further
+  // pass makes at least one more rule productive, or is the last.
+  std::vector<bool> productive(nodes_.size(), false);
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      if (productive[i]) continue;
+      const Data& data = nodes_[i];
+      const auto ok = [&](Node part) { return productive[static_cast<size_t>(part)]; };
+      switch (data.kind) {
+        case Kind::kEmpty:
+        case Kind::kLiteral:
+        case Kind::kChars:
+          productive[i] = true;
+          break;
+        case Kind::kNothing:
+          break;
+        case Kind::kSequence:
+          productive[i] = std::all_of(data.parts.begin(), data.parts.end(), ok);
+          break;
+        case Kind::kChoice:
+          productive[i] = std::any_of(data.parts.begin(), data.parts.end(), ok);
+          break;
+        case Kind::kRepeat:
+          productive[i] = data.min == 0 || ok(data.parts[0]);
+          break;
+        case Kind::kRule:
+          productive[i] = ok(rules_[static_cast<size_t>(data.rule)]);
+          break;
+      }
+      changed = changed || productive[i];
+    }
+  }
+  return productive;
+}
+
+void RuleSet::print(Node node, const std::vector<bool>& productive, std::string& out) const {
+  if (out.size() > kMaxEbnfBytes) return;
+  const Data& data = nodes_[static_cast<size_t>(node)];
+  switch (data.kind) {
+    case Kind::kEmpty:
+    case Kind::kNothing:
+      out += "\"\"";
+      break;
+    case Kind::kLiteral:
+      print_literal(data.text, out);
+      break;
+    case Kind::kChars:
+      print_set(data.set, out);
+      break;
+    case Kind::kSequence:
+      for (size_t i = 0; i < data.parts.size(); ++i) {
+        if (i > 0) out.push_back(' ');
+        print(data.parts[i], productive, out);
+      }
+      break;
+    case Kind::kChoice: {
+      out.push_back('(');
+      const char* separator = "";
+      for (const Node part : data.parts) {
+        if (!productive[static_cast<size_t>(part)]) continue;
+        out += separator;
+        print(part, productive, out);
+        separator = " | ";
+      }
+      out.push_back(')');
+      break;
+    }
+    case Kind::kRepeat: {
+      if (!productive[static_cast<size_t>(data.parts[0])]) {  // none of them then
+        out += "\"\"";
+        break;
+      }
+      const bool group = nodes_[static_cast<size_t>(data.parts[0])].kind == Kind::kSequence;
+      if (group) out.push_back('(');
+      print(data.parts[0], productive, out);
+      if (group) out.push_back(')');
+      if (data.min == 0 && data.max == kUnbounded) {
+        out.push_back('*');
+      } else if (data.min == 1 && data.max == kUnbounded) {
+        out.push_back('+');
+      } else if (data.min == 0 && data.max == 1) {
+        out.push_back('?');
+      } else if (data.max == kUnbounded) {
+        fmt::format_to(std::back_inserter(out), "{{{},}}", data.min);
+      } else {
+        fmt::format_to(std::back_inserter(out), "{{{},{}}}", data.min, data.max);
+      }
+      break;
+    }
+    case Kind::kRule:
+      fmt::format_to(std::back_inserter(out), "r{}", data.rule);
+      break;
+  }
+}
+
+Result<std::string> RuleSet::to_ebnf(Node start) const {
+  const auto large = [] { return fail(ErrorCode::kInvalidArgument, "is too complex"); };
+  if (too_large()) return large();
+  const std::vector<bool> productive = this->productive();
+  if (!productive[static_cast<size_t>(start)]) {
+    return fail(ErrorCode::kInvalidArgument, "can never be satisfied: no output is valid");
+  }
+  std::string out = "root ::= ";
+  print(start, productive, out);
+  out.push_back('\n');
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    if (!productive[static_cast<size_t>(rules_[i])]) continue;
+    fmt::format_to(std::back_inserter(out), "r{} ::= ", i);
+    print(rules_[i], productive, out);
+    out.push_back('\n');
+    if (out.size() > kMaxEbnfBytes) return large();
+  }
+  return out;
+}
+
+}  // namespace rudder::constraint

@@ -1,0 +1,82 @@
+// RuleSet: a context-free grammar while it is put together: nodes that stand for sets of texts, and
+// named rules among them that may be recursive. What can never be completed (a recursion without an
+// end, a class of no characters) is found and left out, so that an output cannot walk into it.
+// One object a translation, one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/constraint/char_set.h"
+
+namespace rudder::constraint {
+
+class RuleSet {
+ public:
+  using Node = int32_t;
+
+  static constexpr int32_t kUnbounded = -1;
+  static constexpr size_t kMaxNodes = 200'000;  // of one grammar; see too_large()
+
+  RuleSet();
+
+  Node empty() const { return kEmpty; }      // the text of no characters
+  Node nothing() const { return kNothing; }  // no text at all
+  Node literal(std::string_view utf8);
+  Node chars(const CharSet& set);  // one character of the set
+  Node sequence(const std::vector<Node>& parts);
+  Node choice(const std::vector<Node>& alternatives);
+  Node repeat(Node part, int32_t min, int32_t max);  // max: kUnbounded or >= min
+  Node optional(Node part) { return repeat(part, 0, 1); }
+
+  // A rule may be referred to before it is defined.
+  int32_t add_rule();
+  void define(int32_t rule, Node body);
+  Node rule(int32_t rule);
+  // The node as a rule of its own, so that large shared parts are written once.
+  Node share(Node body);
+
+  bool matches_empty(Node node) const;  // rules count as not
+  // Nodes past kMaxNodes are not made: whoever builds asks now and then, and fails.
+  bool too_large() const { return nodes_.size() > kMaxNodes; }
+
+  // xgrammar's EBNF, with `start` as the rule `root`. kInvalidArgument when no text is in it, or
+  // when it is too large.
+  Result<std::string> to_ebnf(Node start) const;
+
+ private:
+  enum class Kind : uint8_t {
+    kEmpty,
+    kNothing,
+    kLiteral,
+    kChars,
+    kSequence,
+    kChoice,
+    kRepeat,
+    kRule
+  };
+  struct Data {
+    Kind kind = Kind::kEmpty;
+    std::string text = {};         // kLiteral
+    CharSet set = {};              // kChars
+    std::vector<Node> parts = {};  // kSequence, kChoice, kRepeat
+    int32_t min = 0, max = 0;      // kRepeat
+    int32_t rule = 0;              // kRule
+  };
+  static constexpr Node kEmpty = 0;
+  static constexpr Node kNothing = 1;
+
+  Node push(Data data);
+  // Which nodes stand for at least one text.
+  std::vector<bool> productive() const;
+  void print(Node node, const std::vector<bool>& productive, std::string& out) const;
+
+  std::vector<Data> nodes_;
+  std::vector<Node> rules_;  // bodies
+};
+
+}  // namespace rudder::constraint

@@ -1,0 +1,74 @@
+// SchemaBuilder: the walk over a schema that makes nodes of it (json_schema.h). A file for the
+// combinators and scalars, one for objects and arrays. One translation, one thread.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/constraint/json_text.h"
+#include "rudder/constraint/rule_set.h"
+#include "rudder/constraint/schema_document.h"
+
+namespace rudder::constraint {
+
+class SchemaBuilder {
+ public:
+  using Node = RuleSet::Node;
+
+  SchemaBuilder(RuleSet& rules, JsonSpace space, const SchemaDocument& document)
+      : rules_(rules), text_(rules, space), document_(document) {}
+
+  // `path` is where the schema stands in the document (for merged ones: where they meet).
+  Result<Node> build(const boost::json::value& schema, const std::string& path);
+
+ private:
+  tl::unexpected<Error> bad(std::string message, std::string where) const;
+
+  // Combinators: $ref, allOf, anyOf, oneOf.
+  Result<Node> build_object_schema(const boost::json::object& schema, const std::string& path);
+  Result<Node> build_reference(std::string_view reference, const std::string& path);
+  Result<Node> build_together(const boost::json::object& schema, const std::string& path);
+  Result<Node> build_options(const boost::json::object& schema, std::string_view keyword,
+                             const std::string& path);
+
+  // Values.
+  Result<Node> build_listed(const boost::json::object& schema, const std::string& path);
+  Result<Node> build_types(const boost::json::object& schema, const std::string& path);
+  Result<Node> build_type(std::string_view type, const boost::json::object& schema,
+                          const std::string& path);
+  Result<Node> build_string(const boost::json::object& schema, const std::string& path);
+  Result<Node> build_number(const boost::json::object& schema, const std::string& path,
+                            bool integer);
+
+  // Objects and arrays.
+  struct Property {
+    std::string name;
+    Node node = 0;  // key, colon and value
+    bool required = false;
+  };
+  struct ObjectShape;
+  Result<Node> build_object(const boost::json::object& schema, const std::string& path);
+  Result<std::vector<Property>> build_properties(const boost::json::object& schema,
+                                                 const std::string& path);
+  // Key, colon and value of a property that has no schema of its own; nothing() where there may
+  // be none.
+  Result<Node> build_additional(const boost::json::object& schema,
+                                const std::vector<Property>& properties, const std::string& path);
+  Result<Node> build_key(const boost::json::value& schema, const std::string& path);
+  Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
+                     int64_t max, const std::string& path);
+  Result<Node> build_array(const boost::json::object& schema, const std::string& path);
+
+  RuleSet& rules_;
+  JsonText text_;
+  const SchemaDocument& document_;
+  std::unordered_map<const boost::json::value*, int32_t> references_;  // rules of targets
+  int depth_ = 0;
+  int num_built_ = 0;
+};
+
+}  // namespace rudder::constraint

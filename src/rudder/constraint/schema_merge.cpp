@@ -1,0 +1,359 @@
+#include "rudder/constraint/schema_merge.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "rudder/constraint/schema_keywords.h"
+
+namespace rudder::constraint {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr size_t kMaxProduct = 256;  // alternatives of two lists that bind together
+constexpr int kMaxProofDepth = 8;
+
+json::value all_of(const json::value& a, const json::value& b) {
+  if (a.is_bool()) return a.get_bool() ? b : a;
+  if (b.is_bool()) return b.get_bool() ? a : b;
+  return json::object({{"allOf", json::array({a, b})}});
+}
+
+bool same_value(const json::value& a, const json::value& b) {
+  if (a.is_number() && b.is_number()) return a.to_number<double>() == b.to_number<double>();
+  return a == b;
+}
+
+bool contains(const json::array& list, const json::value& value) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const json::value& item) { return same_value(item, value); });
+}
+
+json::array as_list(const json::value& value) {
+  return value.is_array() ? value.get_array() : json::array({value});
+}
+
+// "integer" is part of "number".
+json::array common_types(const json::value& a, const json::value& b) {
+  json::array common;
+  const json::array left = as_list(a);
+  const json::array right = as_list(b);
+  const auto keep = [&](const json::value& type) {
+    if (!contains(common, type)) common.push_back(type);
+  };
+  for (const json::value& x : left) {
+    for (const json::value& y : right) {
+      const bool numbers = (x == "integer" && y == "number") || (x == "number" && y == "integer");
+      if (x == y) keep(x);
+      if (numbers) keep("integer");
+    }
+  }
+  return common;
+}
+
+// The values that a const or an enum leaves; null when there is neither.
+const json::value* listed(const json::object& schema, json::array* out) {
+  if (const json::value* value = schema.if_contains("const")) {
+    *out = {*value};
+    if (const json::value* list = schema.if_contains("enum")) {
+      if (!contains(list->get_array(), *value)) out->clear();
+    }
+    return value;
+  }
+  const json::value* list = schema.if_contains("enum");
+  if (list != nullptr) *out = list->get_array();
+  return list;
+}
+
+class Merger {
+ public:
+  Merger(const json::object& a, const json::object& b, const std::string& path)
+      : a_(a), b_(b), path_(path) {}
+
+  Result<json::value> merge();
+
+ private:
+  tl::unexpected<Error> bad(std::string_view key, std::string_view why) const {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("meets another {} here, which {}", key, why), path_to(path_, key));
+  }
+  Result<void> both(std::string_view key, const json::value& a, const json::value& b);
+  Result<void> objects();
+  void arrays();
+  void values();
+  bool has_any(const json::object& schema, std::initializer_list<std::string_view> keys) const {
+    return std::any_of(keys.begin(), keys.end(),
+                       [&](std::string_view key) { return schema.contains(key); });
+  }
+
+  const json::object& a_;
+  const json::object& b_;
+  const std::string& path_;
+  json::object out_;
+  bool impossible_ = false;
+};
+
+// Keywords whose two operands make one.
+Result<void> Merger::both(std::string_view key, const json::value& a, const json::value& b) {
+  const auto number = [](const json::value& value) { return value.to_number<double>(); };
+  const KeywordInfo* info = keyword_info(key);
+  if (a == b || info == nullptr || info->annotation) {
+    out_[key] = a;
+  } else if (key.starts_with("min") || key == "exclusiveMinimum") {
+    out_[key] = number(a) > number(b) ? a : b;
+  } else if (key.starts_with("max") || key == "exclusiveMaximum") {
+    out_[key] = number(a) < number(b) ? a : b;
+  } else if (key == "type") {
+    const json::array types = common_types(a, b);
+    impossible_ = impossible_ || types.empty();
+    out_[key] = types;
+  } else if (key == "required") {
+    json::array names = a.get_array();
+    for (const json::value& name : b.get_array()) {
+      if (!contains(names, name)) names.push_back(name);
+    }
+    out_[key] = std::move(names);
+  } else if (key == "allOf") {
+    json::array list = a.get_array();
+    list.insert(list.end(), b.get_array().begin(), b.get_array().end());
+    out_[key] = std::move(list);
+  } else if (key == "anyOf" || key == "oneOf") {
+    json::array product;
+    if (a.get_array().size() * b.get_array().size() > kMaxProduct) {
+      return bad(key, "makes too many alternatives");
+    }
+    for (const json::value& x : a.get_array()) {
+      for (const json::value& y : b.get_array()) product.push_back(all_of(x, y));
+    }
+    out_[key] = std::move(product);
+  } else if (key == "multipleOf") {
+    const double x = number(a);
+    const double y = number(b);
+    constexpr double kMaxWhole = 1e9;
+    if (x != std::floor(x) || y != std::floor(y) || x > kMaxWhole || y > kMaxWhole) {
+      return bad(key, "is not supported");
+    }
+    out_[key] = std::lcm(static_cast<int64_t>(x), static_cast<int64_t>(y));
+  } else {
+    return bad(key, "is not supported");
+  }
+  return {};
+}
+
+Result<void> Merger::objects() {
+  const auto shapes = {"properties", "additionalProperties", "patternProperties", "propertyNames"};
+  const auto patterns = {"patternProperties", "propertyNames"};
+  const auto any = [](const json::object& schema, const auto& keys) {
+    return std::any_of(keys.begin(), keys.end(),
+                       [&](const char* key) { return schema.contains(key); });
+  };
+  if (!any(a_, shapes) || !any(b_, shapes)) {
+    const json::object& one = any(a_, shapes) ? a_ : b_;
+    for (const char* key : shapes) {
+      if (const json::value* value = one.if_contains(key)) out_[key] = *value;
+    }
+    return {};
+  }
+  for (const char* key : patterns) {
+    if (a_.contains(key) || b_.contains(key)) return bad(key, "is not supported");
+  }
+  const json::object none;
+  const auto fields = [&](const json::object& schema) -> const json::object& {
+    const json::value* value = schema.if_contains("properties");
+    return value == nullptr ? none : value->get_object();
+  };
+  // What a schema says of a property: its own schema, or that of additional ones.
+  const auto says = [&](const json::object& schema, std::string_view name) -> json::value {
+    if (const json::value* value = fields(schema).if_contains(name)) return *value;
+    const json::value* more = schema.if_contains("additionalProperties");
+    return more == nullptr ? json::value(true) : *more;
+  };
+  json::object properties;
+  for (const json::object* side : {&a_, &b_}) {
+    for (const auto& field : fields(*side)) {
+      properties[field.key()] = all_of(says(a_, field.key()), says(b_, field.key()));
+    }
+  }
+  if (a_.contains("properties") || b_.contains("properties")) {
+    out_["properties"] = std::move(properties);
+  }
+  const json::value* more_a = a_.if_contains("additionalProperties");
+  const json::value* more_b = b_.if_contains("additionalProperties");
+  if (more_a != nullptr && more_b != nullptr) {
+    out_["additionalProperties"] = all_of(*more_a, *more_b);
+  } else if (more_a != nullptr || more_b != nullptr) {
+    out_["additionalProperties"] = more_a != nullptr ? *more_a : *more_b;
+  }
+  return {};
+}
+
+void Merger::arrays() {
+  const auto prefix = [](const json::object& schema) {
+    const json::value* value = schema.if_contains("prefixItems");
+    return value == nullptr ? json::array() : value->get_array();
+  };
+  const json::array a = prefix(a_);
+  const json::array b = prefix(b_);
+  const json::value* rest_a = a_.if_contains("items");
+  const json::value* rest_b = b_.if_contains("items");
+  const auto item = [](const json::array& list, const json::value* rest, size_t i) -> json::value {
+    if (i < list.size()) return list[i];
+    return rest == nullptr ? json::value(true) : *rest;
+  };
+  json::array joined;
+  for (size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
+    joined.push_back(all_of(item(a, rest_a, i), item(b, rest_b, i)));
+  }
+  if (!joined.empty()) out_["prefixItems"] = std::move(joined);
+  if (rest_a != nullptr && rest_b != nullptr) {
+    out_["items"] = all_of(*rest_a, *rest_b);
+  } else if (rest_a != nullptr || rest_b != nullptr) {
+    out_["items"] = rest_a != nullptr ? *rest_a : *rest_b;
+  }
+}
+
+void Merger::values() {
+  json::array a;
+  json::array b;
+  const bool has_a = listed(a_, &a) != nullptr;
+  const bool has_b = listed(b_, &b) != nullptr;
+  if (!has_a && !has_b) return;
+  json::array common = has_a ? a : b;
+  if (has_a && has_b) {
+    common.clear();
+    for (const json::value& value : a) {
+      if (contains(b, value)) common.push_back(value);
+    }
+  }
+  impossible_ = impossible_ || common.empty();
+  out_["enum"] = std::move(common);
+}
+
+Result<json::value> Merger::merge() {
+  constexpr std::string_view kDoneApart[] = {
+      "const",         "enum",  "properties", "additionalProperties", "patternProperties",
+      "propertyNames", "items", "prefixItems"};
+  const auto apart = [&](std::string_view key) {
+    return std::find(std::begin(kDoneApart), std::end(kDoneApart), key) != std::end(kDoneApart);
+  };
+  for (const json::object* side : {&a_, &b_}) {
+    const json::object& other = side == &a_ ? b_ : a_;
+    for (const auto& field : *side) {
+      const KeywordInfo* info = keyword_info(field.key());
+      if (apart(field.key()) || out_.contains(field.key())) continue;
+      if (info != nullptr && info->annotation) continue;
+      const json::value* second = other.if_contains(field.key());
+      if (second == nullptr) {
+        out_[field.key()] = field.value();
+        continue;
+      }
+      RUDDER_TRY_VOID(both(field.key(), field.value(), *second));
+    }
+  }
+  RUDDER_TRY_VOID(objects());
+  arrays();
+  values();
+  if (impossible_) return json::value(false);
+  return json::value(std::move(out_));
+}
+
+const json::object* resolved(const SchemaDocument& document, const json::value& schema) {
+  const json::value* at = &schema;
+  for (int i = 0; i < kMaxProofDepth && at->is_object(); ++i) {
+    const json::value* reference = at->get_object().if_contains("$ref");
+    if (reference == nullptr) return &at->get_object();
+    const auto target = document.resolve(reference->get_string(), "");
+    if (!target) return nullptr;
+    at = *target;
+  }
+  return nullptr;
+}
+
+bool required_in(const json::object& schema, std::string_view name) {
+  const json::value* required = schema.if_contains("required");
+  return required != nullptr && contains(required->get_array(), json::value(json::string(name)));
+}
+
+bool prove(const SchemaDocument& document, const json::value& left, const json::value& right,
+           int depth) {
+  if (left.is_bool() && !left.get_bool()) return true;
+  if (right.is_bool() && !right.get_bool()) return true;
+  const json::object* a = resolved(document, left);
+  const json::object* b = resolved(document, right);
+  if (a == nullptr || b == nullptr || depth > kMaxProofDepth) return false;
+  for (const auto& [one, other] : {std::pair(a, &right), std::pair(b, &left)}) {
+    for (const char* key : {"anyOf", "oneOf"}) {
+      const json::value* list = one->if_contains(key);
+      if (list == nullptr) continue;
+      if (std::all_of(list->get_array().begin(), list->get_array().end(),
+                      [&, to = other](const json::value& option) {
+                        return prove(document, option, *to, depth + 1);
+                      })) {
+        return true;
+      }
+    }
+    const json::value* parts = one->if_contains("allOf");
+    if (parts != nullptr && std::any_of(parts->get_array().begin(), parts->get_array().end(),
+                                        [&, to = other](const json::value& part) {
+                                          return prove(document, part, *to, depth + 1);
+                                        })) {
+      return true;
+    }
+  }
+  json::array values_a;
+  json::array values_b;
+  if (listed(*a, &values_a) != nullptr && listed(*b, &values_b) != nullptr) {
+    return std::none_of(values_a.begin(), values_a.end(),
+                        [&](const json::value& value) { return contains(values_b, value); });
+  }
+  const json::value* type_a = a->if_contains("type");
+  const json::value* type_b = b->if_contains("type");
+  if (type_a == nullptr || type_b == nullptr) return false;
+  const json::array common = common_types(*type_a, *type_b);
+  if (common.empty()) return true;
+  if (common.size() > 1 || common[0] != "object") return false;
+  // Objects: a property that both must have, and whose values differ, or that one must have and
+  // the other may not.
+  for (const auto& [one, other] : {std::pair(a, b), std::pair(b, a)}) {
+    const json::value* required = one->if_contains("required");
+    if (required == nullptr) continue;
+    for (const json::value& name : required->get_array()) {
+      const std::string_view key = name.get_string();
+      const json::value* mine = one->if_contains("properties");
+      const json::value* theirs = other->if_contains("properties");
+      if (mine != nullptr) mine = mine->get_object().if_contains(key);
+      if (theirs != nullptr) theirs = theirs->get_object().if_contains(key);
+      const json::value* more = other->if_contains("additionalProperties");
+      const bool closed = more != nullptr && more->is_bool() && !more->get_bool() &&
+                          !other->contains("patternProperties");
+      if (theirs == nullptr && closed) return true;
+      if (mine != nullptr && theirs != nullptr && required_in(*other, key) &&
+          prove(document, *mine, *theirs, depth + 1)) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<json::value> merge_schemas(const json::value& a, const json::value& b,
+                                  const std::string& path) {
+  if (a.is_bool() || b.is_bool()) return all_of(a, b);
+  return Merger(a.get_object(), b.get_object(), path).merge();
+}
+
+bool exclude_each_other(const SchemaDocument& document, const json::value& a,
+                        const json::value& b) {
+  return prove(document, a, b, 0);
+}
+
+}  // namespace rudder::constraint

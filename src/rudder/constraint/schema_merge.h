@@ -1,0 +1,22 @@
+// Schemas that bind together (allOf, and what stands beside $ref, anyOf and oneOf) as one schema,
+// and whether two schemas exclude each other (oneOf). On the JSON of schemas; pure.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <string>
+
+#include "rudder/base/result.h"
+#include "rudder/constraint/schema_document.h"
+
+namespace rudder::constraint {
+
+// A schema of the values that both accept. Subschemas that meet are joined by allOf, not looked
+// into. Annotations are dropped. kInvalidArgument where one schema cannot say it (two patterns).
+Result<boost::json::value> merge_schemas(const boost::json::value& a, const boost::json::value& b,
+                                         const std::string& path);
+
+// True when no value can be valid by both; false when that is not clear.
+bool exclude_each_other(const SchemaDocument& document, const boost::json::value& a,
+                        const boost::json::value& b);
+
+}  // namespace rudder::constraint

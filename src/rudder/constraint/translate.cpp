@@ -1,0 +1,64 @@
+#include "rudder/constraint/translate.h"
+
+#include <boost/json.hpp>
+#include <vector>
+
+#include "rudder/base/json.h"
+#include "rudder/constraint/json_schema.h"
+#include "rudder/constraint/json_text.h"
+#include "rudder/constraint/pattern.h"
+#include "rudder/constraint/rule_set.h"
+
+namespace rudder::constraint {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr size_t kMaxChoices = 10'000;
+
+Result<RuleSet::Node> build_choice(RuleSet& rules, const std::string& text) {
+  RUDDER_TRY(const json::value value, parse_json(text, "the list of choices"));
+  const json::array* list = value.if_array();
+  if (list == nullptr || list->empty() || list->size() > kMaxChoices) {
+    return fail(ErrorCode::kInvalidArgument, "must be a list of 1 to 10000 strings");
+  }
+  std::vector<RuleSet::Node> nodes;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const json::string* choice = (*list)[i].if_string();
+    if (choice == nullptr || choice->empty()) {
+      return fail(ErrorCode::kInvalidArgument, "must be a string that is not empty",
+                  "[" + std::to_string(i) + "]");
+    }
+    nodes.push_back(rules.literal(*choice));
+  }
+  return rules.choice(nodes);
+}
+
+Result<RuleSet::Node> build(RuleSet& rules, const GrammarSpec& spec) {
+  switch (spec.kind) {
+    case GrammarKind::kJsonSchema:
+      return build_json_schema(rules, spec.text, spec.space);
+    case GrammarKind::kJsonObject:
+      return JsonText(rules, spec.space).object();
+    case GrammarKind::kRegex:
+      return build_pattern(rules, spec.text, PatternUse::kWholeText);
+    case GrammarKind::kChoice:
+      return build_choice(rules, spec.text);
+    case GrammarKind::kEbnf:
+    case GrammarKind::kStructuralTag:
+      break;
+  }
+  return fail(ErrorCode::kInternal, "not a kind that is translated");
+}
+
+}  // namespace
+
+Result<std::string> to_ebnf(const GrammarSpec& spec) {
+  if (spec.kind == GrammarKind::kEbnf) return spec.text;
+  RuleSet rules;
+  RUDDER_TRY(const RuleSet::Node start, build(rules, spec));
+  return rules.to_ebnf(start);
+}
+
+}  // namespace rudder::constraint

@@ -1,0 +1,168 @@
+#include "rudder/constraint/xgrammar_engine.h"
+
+#include <dlpack/dlpack.h>
+#include <fmt/format.h>
+#include <xgrammar/xgrammar.h>
+
+#include <algorithm>
+#include <exception>
+#include <string_view>
+#include <utility>
+
+#include "rudder/base/log.h"
+
+namespace rudder::constraint {
+namespace {
+
+// The library's own bound is 10,000 frames, more than a thread's stack holds.
+constexpr int kMaxRecursion = 1000;
+
+// "[12:00:00] /path/file.cc:31: EBNF parser error at line 1, column 5: ..." without what is ours.
+std::string reason(const std::exception& exception) {
+  std::string_view text = exception.what();
+  if (const size_t at = text.find(".cc:"); at != std::string_view::npos) {
+    const size_t colon = text.find(": ", at + 4);
+    if (colon != std::string_view::npos) text.remove_prefix(colon + 2);
+  }
+  if (text.starts_with("Check failed: ")) {
+    const size_t at = text.find("is false: ");
+    if (at != std::string_view::npos) text.remove_prefix(at + 10);
+  }
+  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.remove_suffix(1);
+  constexpr size_t kMaxReason = 300;
+  return std::string(text.substr(0, kMaxReason));
+}
+
+class XgrammarMatcher final : public Matcher {
+ public:
+  XgrammarMatcher(const xgrammar::CompiledGrammar& grammar, size_t words,
+                  const std::vector<int32_t>& stop_ids)
+      : matcher_(grammar), stop_ids_(stop_ids), mask_(words) {}
+
+  void restrict(std::span<uint32_t> words) override {
+    if (!fill()) allow_stop_only();
+    const size_t count = std::min(words.size(), mask_.size());
+    for (size_t i = 0; i < count; ++i) words[i] &= static_cast<uint32_t>(mask_[i]);
+    std::fill(words.begin() + static_cast<std::ptrdiff_t>(count), words.end(), 0u);
+  }
+
+  void advance(int32_t token) override {
+    if (ended_) return;
+    try {
+      if (matcher_.AcceptToken(token)) {
+        ended_ = matcher_.IsTerminated();
+        return;
+      }
+      log_error("a grammar refused token {}, which its mask had allowed", token);
+    } catch (const std::exception& exception) {
+      log_error("a grammar failed on token {}: {}", token, reason(exception));
+    }
+    ended_ = true;
+  }
+
+ private:
+  // False when no token may come next: at the end, after a failure, and where a grammar asks for
+  // bytes that no token spells. The choice can only stop then.
+  bool fill() {
+    if (ended_) return false;
+    int64_t shape = static_cast<int64_t>(mask_.size());
+    DLTensor tensor = {.data = mask_.data(),
+                       .device = {kDLCPU, 0},
+                       .ndim = 1,
+                       .dtype = xgrammar::GetBitmaskDLType(),
+                       .shape = &shape,
+                       .strides = nullptr,
+                       .byte_offset = 0};
+    try {
+      if (!matcher_.FillNextTokenBitmask(&tensor)) std::fill(mask_.begin(), mask_.end(), -1);
+    } catch (const std::exception& exception) {
+      log_error("a grammar failed to give its next tokens: {}", reason(exception));
+      ended_ = true;
+      return false;
+    }
+    return std::any_of(mask_.begin(), mask_.end(), [](int32_t word) { return word != 0; });
+  }
+
+  void allow_stop_only() {
+    std::fill(mask_.begin(), mask_.end(), 0);
+    for (const int32_t id : stop_ids_) {
+      mask_[static_cast<size_t>(id) / 32] |= static_cast<int32_t>(1u << (id % 32));
+    }
+  }
+
+  xgrammar::GrammarMatcher matcher_;
+  const std::vector<int32_t> stop_ids_;
+  std::vector<int32_t> mask_;
+  bool ended_ = false;
+};
+
+class XgrammarConstraint final : public Constraint {
+ public:
+  XgrammarConstraint(xgrammar::CompiledGrammar grammar, size_t words)
+      : grammar_(std::move(grammar)),
+        stop_ids_(grammar_.GetTokenizerInfo().GetStopTokenIds()),
+        words_(words) {}
+
+  std::unique_ptr<Matcher> start() const override {
+    return std::make_unique<XgrammarMatcher>(grammar_, words_, stop_ids_);
+  }
+
+ private:
+  const xgrammar::CompiledGrammar grammar_;
+  const std::vector<int32_t> stop_ids_;
+  const size_t words_;
+};
+
+}  // namespace
+
+struct XgrammarEngine::Impl {
+  Impl(const Vocabulary& vocabulary, int64_t rule_cache_bytes)
+      : words(mask_words(vocabulary.size)),
+        tokens(vocabulary.token_bytes, xgrammar::VocabType::RAW, vocabulary.size,
+               vocabulary.stop_ids),
+        compiler(tokens, 1, true, rule_cache_bytes) {}
+
+  template <typename Compile>
+  Result<CompiledConstraint> compile(const Compile& call) {
+    try {
+      xgrammar::CompiledGrammar grammar = call(compiler);
+      const size_t bytes = grammar.MemorySizeBytes();
+      auto constraint = std::make_shared<XgrammarConstraint>(std::move(grammar), words);
+      return CompiledConstraint{.constraint = std::move(constraint), .bytes = bytes};
+    } catch (const std::exception& exception) {
+      return fail(ErrorCode::kInvalidArgument, reason(exception));
+    }
+  }
+
+  const size_t words;
+  const xgrammar::TokenizerInfo tokens;
+  xgrammar::GrammarCompiler compiler;
+};
+
+XgrammarEngine::XgrammarEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+XgrammarEngine::~XgrammarEngine() = default;
+
+Result<std::unique_ptr<XgrammarEngine>> XgrammarEngine::create(const Vocabulary& vocabulary,
+                                                               int64_t rule_cache_bytes) {
+  try {
+    xgrammar::SetMaxRecursionDepth(kMaxRecursion);
+    auto impl = std::make_unique<Impl>(vocabulary, rule_cache_bytes);
+    return std::unique_ptr<XgrammarEngine>(new XgrammarEngine(std::move(impl)));
+  } catch (const std::exception& exception) {
+    return fail(ErrorCode::kInternal,
+                fmt::format("the vocabulary cannot be used for grammars: {}", reason(exception)));
+  }
+}
+
+Result<CompiledConstraint> XgrammarEngine::compile_ebnf(const std::string& grammar) const {
+  return impl_->compile([&](xgrammar::GrammarCompiler& compiler) {
+    return compiler.CompileGrammar(grammar, "root");
+  });
+}
+
+Result<CompiledConstraint> XgrammarEngine::compile_structural_tag(const std::string& tag) const {
+  return impl_->compile(
+      [&](xgrammar::GrammarCompiler& compiler) { return compiler.CompileStructuralTag(tag); });
+}
+
+}  // namespace rudder::constraint
