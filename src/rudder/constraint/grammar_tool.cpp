@@ -3,9 +3,11 @@
 //   {"kind", "text", "compact"?, "seed"?, "walks"?, "documents": [...]}
 //   -> {"error", "where"} or {"accepted": [bool, ...], "generated": [text, ...]}
 // The vocabulary is the bytes and some longer tokens, so that token borders fall anywhere.
+#include <fmt/core.h>
+
 #include <algorithm>
-#include <array>
 #include <boost/json.hpp>
+#include <cstdio>
 #include <iostream>
 #include <map>
 #include <random>
@@ -160,7 +162,8 @@ int run() {
     } else {
       reply = tool.answer(ask->get_object());
     }
-    std::cout << to_json_text(reply) << "\n" << std::flush;
+    fmt::print("{}\n", to_json_text(reply));
+    std::fflush(stdout);
   }
   return 0;
 }

@@ -40,8 +40,8 @@ Result<std::vector<SchemaBuilder::Property>> SchemaBuilder::build_properties(
       return bad(fmt::format("a key has more than {} bytes", kMaxKeyBytes), path);
     }
     RUDDER_TRY(const Node node, build(value, where));
-    properties.push_back({.name = std::string(name),
-                          .node = rules_.sequence({text_.quoted(name), text_.colon(), node})});
+    const Node field = rules_.sequence({text_.quoted(name), text_.colon(), node});
+    properties.push_back({.name = std::string(name), .node = rules_.share(field)});
     return {};
   };
   if (const json::value* fields = schema.if_contains("properties")) {

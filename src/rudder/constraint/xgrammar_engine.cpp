@@ -39,28 +39,6 @@ class XgrammarMatcher final : public Matcher {
                   const std::vector<int32_t>& stop_ids)
       : matcher_(grammar), stop_ids_(stop_ids), mask_(words) {}
 
-  void restrict(std::span<uint32_t> words) override {
-    if (!fill()) allow_stop_only();
-    const size_t count = std::min(words.size(), mask_.size());
-    for (size_t i = 0; i < count; ++i) words[i] &= static_cast<uint32_t>(mask_[i]);
-    std::fill(words.begin() + static_cast<std::ptrdiff_t>(count), words.end(), 0u);
-  }
-
-  void advance(int32_t token) override {
-    if (ended_) return;
-    try {
-      if (matcher_.AcceptToken(token)) {
-        ended_ = matcher_.IsTerminated();
-        return;
-      }
-      log_error("a grammar refused token {}, which its mask had allowed", token);
-    } catch (const std::exception& exception) {
-      log_error("a grammar failed on token {}: {}", token, reason(exception));
-    }
-    ended_ = true;
-  }
-
- private:
   // False when no token may come next: at the end, after a failure, and where a grammar asks for
   // bytes that no token spells. The choice can only stop then.
   bool fill() {
@@ -83,6 +61,28 @@ class XgrammarMatcher final : public Matcher {
     return std::any_of(mask_.begin(), mask_.end(), [](int32_t word) { return word != 0; });
   }
 
+  void restrict(std::span<uint32_t> words) override {
+    if (!fill()) allow_stop_only();
+    const size_t count = std::min(words.size(), mask_.size());
+    for (size_t i = 0; i < count; ++i) words[i] &= static_cast<uint32_t>(mask_[i]);
+    std::fill(words.begin() + static_cast<std::ptrdiff_t>(count), words.end(), 0u);
+  }
+
+  void advance(int32_t token) override {
+    if (ended_) return;
+    try {
+      if (matcher_.AcceptToken(token)) {
+        ended_ = matcher_.IsTerminated();
+        return;
+      }
+      log_error("a grammar refused token {}, which its mask had allowed", token);
+    } catch (const std::exception& exception) {
+      log_error("a grammar failed on token {}: {}", token, reason(exception));
+    }
+    ended_ = true;
+  }
+
+ private:
   void allow_stop_only() {
     std::fill(mask_.begin(), mask_.end(), 0);
     for (const int32_t id : stop_ids_) {
@@ -102,6 +102,9 @@ class XgrammarConstraint final : public Constraint {
       : grammar_(std::move(grammar)),
         stop_ids_(grammar_.GetTokenizerInfo().GetStopTokenIds()),
         words_(words) {}
+
+  // False for a grammar that never ends, and for one that the vocabulary cannot spell.
+  bool can_start() const { return XgrammarMatcher(grammar_, words_, stop_ids_).fill(); }
 
   std::unique_ptr<Matcher> start() const override {
     return std::make_unique<XgrammarMatcher>(grammar_, words_, stop_ids_);
@@ -128,6 +131,10 @@ struct XgrammarEngine::Impl {
       xgrammar::CompiledGrammar grammar = call(compiler);
       const size_t bytes = grammar.MemorySizeBytes();
       auto constraint = std::make_shared<XgrammarConstraint>(std::move(grammar), words);
+      if (!constraint->can_start()) {
+        return fail(ErrorCode::kInvalidArgument,
+                    "can never be satisfied: no token of the model begins a valid output");
+      }
       return CompiledConstraint{.constraint = std::move(constraint), .bytes = bytes};
     } catch (const std::exception& exception) {
       return fail(ErrorCode::kInvalidArgument, reason(exception));
