@@ -100,7 +100,7 @@ class Tool {
 
   std::vector<uint32_t> allowed(Matcher& matcher) const {
     std::vector<uint32_t> words(mask_words(vocabulary_.size), ~0u);
-    matcher.restrict(words);
+    if (!matcher.restrict(words)) std::fill(words.begin(), words.end(), 0u);
     return words;
   }
   static bool has(const std::vector<uint32_t>& words, int32_t token) {
@@ -112,7 +112,7 @@ class Tool {
     for (const char c : text) {
       const auto token = static_cast<int32_t>(static_cast<unsigned char>(c));
       if (!has(tool.allowed(*matcher), token)) return false;
-      matcher->advance(token);
+      if (!matcher->advance(token)) return false;
     }
     return has(tool.allowed(*matcher), kStop);
   }
@@ -142,7 +142,7 @@ class Tool {
       const int32_t token = from[random() % from.size()];
       if (token == kStop) return text;
       text += vocabulary_.token_bytes[static_cast<size_t>(token)];
-      matcher->advance(token);
+      if (!matcher->advance(token)) return "";
     }
     return "";
   }

@@ -9,8 +9,6 @@
 #include <string_view>
 #include <utility>
 
-#include "rudder/base/log.h"
-
 namespace rudder::constraint {
 namespace {
 
@@ -39,10 +37,32 @@ class XgrammarMatcher final : public Matcher {
                   const std::vector<int32_t>& stop_ids)
       : matcher_(grammar), stop_ids_(stop_ids), mask_(words) {}
 
-  // False when no token may come next: at the end, after a failure, and where a grammar asks for
-  // bytes that no token spells. The choice can only stop then.
-  bool fill() {
-    if (ended_) return false;
+  Result<void> restrict(std::span<uint32_t> words) override {
+    RUDDER_TRY(const bool any, fill());
+    // A grammar may ask for bytes that no token spells: the choice can only stop there.
+    if (!any) allow_stop_only();
+    const size_t count = std::min(words.size(), mask_.size());
+    for (size_t i = 0; i < count; ++i) words[i] &= static_cast<uint32_t>(mask_[i]);
+    std::fill(words.begin() + static_cast<std::ptrdiff_t>(count), words.end(), 0u);
+    return {};
+  }
+
+  Result<void> advance(int32_t token) override {
+    try {
+      if (matcher_.AcceptToken(token)) return {};
+      return fail(ErrorCode::kInternal,
+                  fmt::format("a grammar refused token {}, which its mask had allowed", token));
+    } catch (const std::exception& exception) {
+      return fail(ErrorCode::kInternal, reason(exception));
+    }
+  }
+
+  // Writes mask_; false when no token may come next.
+  Result<bool> fill() {
+    if (matcher_.IsTerminated()) {
+      std::fill(mask_.begin(), mask_.end(), 0);
+      return false;
+    }
     int64_t shape = static_cast<int64_t>(mask_.size());
     DLTensor tensor = {.data = mask_.data(),
                        .device = {kDLCPU, 0},
@@ -54,37 +74,13 @@ class XgrammarMatcher final : public Matcher {
     try {
       if (!matcher_.FillNextTokenBitmask(&tensor)) std::fill(mask_.begin(), mask_.end(), -1);
     } catch (const std::exception& exception) {
-      log_error("a grammar failed to give its next tokens: {}", reason(exception));
-      ended_ = true;
-      return false;
+      return fail(ErrorCode::kInternal, reason(exception));
     }
     return std::any_of(mask_.begin(), mask_.end(), [](int32_t word) { return word != 0; });
   }
 
-  void restrict(std::span<uint32_t> words) override {
-    if (!fill()) allow_stop_only();
-    const size_t count = std::min(words.size(), mask_.size());
-    for (size_t i = 0; i < count; ++i) words[i] &= static_cast<uint32_t>(mask_[i]);
-    std::fill(words.begin() + static_cast<std::ptrdiff_t>(count), words.end(), 0u);
-  }
-
-  void advance(int32_t token) override {
-    if (ended_) return;
-    try {
-      if (matcher_.AcceptToken(token)) {
-        ended_ = matcher_.IsTerminated();
-        return;
-      }
-      log_error("a grammar refused token {}, which its mask had allowed", token);
-    } catch (const std::exception& exception) {
-      log_error("a grammar failed on token {}: {}", token, reason(exception));
-    }
-    ended_ = true;
-  }
-
  private:
   void allow_stop_only() {
-    std::fill(mask_.begin(), mask_.end(), 0);
     for (const int32_t id : stop_ids_) {
       mask_[static_cast<size_t>(id) / 32] |= static_cast<int32_t>(1u << (id % 32));
     }
@@ -93,7 +89,6 @@ class XgrammarMatcher final : public Matcher {
   xgrammar::GrammarMatcher matcher_;
   const std::vector<int32_t> stop_ids_;
   std::vector<int32_t> mask_;
-  bool ended_ = false;
 };
 
 class XgrammarConstraint final : public Constraint {
@@ -104,7 +99,7 @@ class XgrammarConstraint final : public Constraint {
         words_(words) {}
 
   // False for a grammar that never ends, and for one that the vocabulary cannot spell.
-  bool can_start() const { return XgrammarMatcher(grammar_, words_, stop_ids_).fill(); }
+  Result<bool> can_start() const { return XgrammarMatcher(grammar_, words_, stop_ids_).fill(); }
 
   std::unique_ptr<Matcher> start() const override {
     return std::make_unique<XgrammarMatcher>(grammar_, words_, stop_ids_);
@@ -131,7 +126,8 @@ struct XgrammarEngine::Impl {
       xgrammar::CompiledGrammar grammar = call(compiler);
       const size_t bytes = grammar.MemorySizeBytes();
       auto constraint = std::make_shared<XgrammarConstraint>(std::move(grammar), words);
-      if (!constraint->can_start()) {
+      RUDDER_TRY(const bool can_start, constraint->can_start());
+      if (!can_start) {
         return fail(ErrorCode::kInvalidArgument,
                     "can never be satisfied: no token of the model begins a valid output");
       }
