@@ -90,6 +90,37 @@ Result<void> open_arguments(json::value& tool_calls, const std::string& path) {
   return {};
 }
 
+// The fields of tool calls and thoughts that templates read.
+Result<void> check_turn(json::object& message, const std::string& role, const std::string& path) {
+  if (const json::value* id = message.if_contains("tool_call_id")) {
+    if (!id->is_string() && !id->is_null()) {
+      return invalid("must be a string", path + ".tool_call_id");
+    }
+  }
+  // An answer's thoughts come back under the name that they were sent by; templates know the older.
+  for (const char* name : {"reasoning", "reasoning_content"}) {
+    const json::value* thoughts = message.if_contains(name);
+    if (thoughts == nullptr) continue;
+    if (thoughts->is_null()) {
+      message.erase(name);
+    } else if (!thoughts->is_string()) {
+      return invalid("must be a string", fmt::format("{}.{}", path, name));
+    } else if (!message.contains("reasoning_content")) {
+      message["reasoning_content"] = json::value(*thoughts);
+    }
+  }
+  json::value* calls = message.if_contains("tool_calls");
+  if (calls == nullptr) return {};
+  if (calls->is_null() || (calls->is_array() && calls->get_array().empty())) {
+    message.erase("tool_calls");
+    return {};
+  }
+  if (role != "assistant") {
+    return invalid("only an assistant's message has tool calls", path + ".tool_calls");
+  }
+  return open_arguments(*calls, path + ".tool_calls");
+}
+
 Result<json::object> normalise_message(const json::value& item, const std::string& path) {
   const json::object* given = item.if_object();
   if (given == nullptr) {
@@ -98,16 +129,7 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
   RUDDER_TRY(std::string role, read_role(*given, path));
   json::object message = *given;
   message["role"] = role;
-  if (json::value* calls = message.if_contains("tool_calls")) {
-    if (calls->is_null() || (calls->is_array() && calls->get_array().empty())) {
-      message.erase("tool_calls");
-    } else {
-      if (role != "assistant") {
-        return invalid("only an assistant's message has tool calls", path + ".tool_calls");
-      }
-      RUDDER_TRY_VOID(open_arguments(*calls, path + ".tool_calls"));
-    }
-  }
+  RUDDER_TRY_VOID(check_turn(message, role, path));
   const std::string content_path = path + ".content";
   json::value* content = message.if_contains("content");
   if (content == nullptr || content->is_null()) {

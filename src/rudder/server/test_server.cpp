@@ -37,7 +37,7 @@ std::string spelled_byte(int byte) {
   return {static_cast<char>(0xC0 | code >> 6), static_cast<char>(0x80 | (code & 0x3F))};
 }
 
-std::string byte_tokenizer_json() {
+std::string byte_tokenizer_json(const std::vector<std::string>& more_special) {
   std::string vocab;
   for (int byte = 0; byte < 256; ++byte) {
     if (byte > 0) vocab.push_back(',');
@@ -46,7 +46,9 @@ std::string byte_tokenizer_json() {
   }
   std::string added;
   int id = 256;
-  for (const char* token : {"<|im_start|>", "<|im_end|>"}) {
+  std::vector<std::string> special = {"<|im_start|>", "<|im_end|>"};
+  special.insert(special.end(), more_special.begin(), more_special.end());
+  for (const std::string& token : special) {
     if (!added.empty()) added.push_back(',');
     added +=
         fmt::format(R"({{"id":{},"content":"{}","single_word":false,"lstrip":false,"rstrip":false,)"
@@ -77,14 +79,14 @@ std::chrono::milliseconds left(std::chrono::steady_clock::time_point deadline) {
 
 }  // namespace
 
-ServerModel byte_model() {
+ServerModel byte_model(const std::vector<std::string>& more_special) {
   ServerModel model;
   model.ids = {"tiny", "org/tiny-alias"};
   model.root = "org/tiny";
   model.created = 1700000000;
   model.max_model_len = 4096;
   model.dtype = "bfloat16";
-  auto tokenizer = text::Tokenizer::from_json(byte_tokenizer_json());
+  auto tokenizer = text::Tokenizer::from_json(byte_tokenizer_json(more_special));
   EXPECT_TRUE(tokenizer) << tokenizer.error().to_string();
   model.tokenizer = std::move(*tokenizer);
   auto chat = text::ChatPrompt::from_json("{}", kChatMl);

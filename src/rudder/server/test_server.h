@@ -16,8 +16,9 @@
 
 namespace rudder::server {
 
-// Ids 0 to 255 are bytes, 256 is <|im_start|>, 257 <|im_end|>; a ChatML template.
-ServerModel byte_model();
+// Ids 0 to 255 are bytes, 256 is <|im_start|>, 257 <|im_end|>, then come `more_special`; a ChatML
+// template.
+ServerModel byte_model(const std::vector<std::string>& more_special = {});
 
 struct ClientResponse {
   int status = 0;  // 0: the connection ended before an answer
