@@ -245,7 +245,8 @@ TEST(ToolApi, MarksThatAreSpecialTokensAreAskedFor) {
   engine::RequestLimits limits;
   limits.max_seq_len = 4096;
   limits.vocab_size = 320;
-  const GenerationScope scope = {.model = model, .limits = limits, .keys = keys};
+  const GenerationScope scope = {
+      .model = model, .limits = limits, .keys = keys, .request_id = "r1"};
   const auto with = parse_generation(Api::kChat, request(""), scope);
   ASSERT_TRUE(with) << with.error().message;
   EXPECT_EQ(with->prompts[0].request.draft().shown_special_ids, found->special_marks);
@@ -274,7 +275,8 @@ TEST(ToolApi, TemplatesGetToolsAndEarlierCalls) {
   engine::RequestLimits limits;
   limits.max_seq_len = 4096;
   limits.vocab_size = 320;
-  const GenerationScope scope = {.model = model, .limits = limits, .keys = keys};
+  const GenerationScope scope = {
+      .model = model, .limits = limits, .keys = keys, .request_id = "r1"};
   const std::string messages =
       R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","reasoning":"hm",)"
       R"("tool_calls":[{"id":"1","type":"function","function":{"name":"get_weather",)"

@@ -1,0 +1,31 @@
+// How a model must write its answer where a tool has to be called: a structural tag (JSON), which
+// the constraint room compiles, in the marks and the form that the model's own calls have. Pure; any
+// thread.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/dialect/dialect.h"
+
+namespace rudder::dialect {
+
+struct CallableTool {
+  std::string name;
+  const boost::json::value* parameters = nullptr;  // a JSON Schema; null: any object
+};
+
+// The id of a mark that is a special token: a grammar names it by id, since it spells no text.
+using FindSpecial = std::function<std::optional<int32_t>(std::string_view mark)>;
+
+// One call, or with `parallel` one or more, each of one of `tools`; before them thoughts, where the
+// setup has them. A form that is no JSON is written as JSON between its marks: its parser reads that
+// too.
+boost::json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
+                                bool parallel, const FindSpecial& find_special);
+
+}  // namespace rudder::dialect
