@@ -18,8 +18,10 @@ constexpr step::Capacity kCapacity = {.num_slots = 16,
                                       .vocab_size = 160,
                                       .max_in_flight = 3};
 
-TEST(Async, RunAheadAsStepByStep) {
-  std::vector<Ask> asks = random_asks(48, 31, 80);
+class AsyncRunAhead : public ::testing::TestWithParam<bool> {};  // under masks
+
+TEST_P(AsyncRunAhead, AsStepByStep) {
+  std::vector<Ask> asks = GetParam() ? random_masked_asks(48, 31, 80) : random_asks(48, 31, 80);
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 12 * 30);
   sched::SchedSettings settings;
   settings.max_num_seqs = 16;
@@ -32,11 +34,13 @@ TEST(Async, RunAheadAsStepByStep) {
   const Backend eager = {"async", [&] { return testing::make_async_ops(plain.make()); }};
   const Backend graphed = {
       "async_tape", [&] { return testing::make_async_ops(testing::make_tape_ops(plain.make())); }};
+  const bool is_masked = GetParam();
   for (const Backend& backend : {eager, graphed}) {
     const Outcome got =
         run(*tiny_executor(backend, testing::TinyArch::kPreNorm, kCapacity), settings, asks);
     EXPECT_GT(got.masked_rows, 0) << backend.name;
-    EXPECT_GT(got.stats.preemptions, 0u) << backend.name;
+    EXPECT_TRUE(is_masked || got.stats.preemptions > 0) << backend.name;
+    EXPECT_EQ(got.constrained_steps > 0, is_masked) << backend.name;
     for (size_t i = 0; i < asks.size(); ++i) {
       EXPECT_EQ(got.got[i].tokens, expected.got[i].tokens) << backend.name << ", sequence " << i;
       EXPECT_EQ(got.got[i].logprobs, expected.got[i].logprobs) << backend.name << ", " << i;
@@ -44,6 +48,8 @@ TEST(Async, RunAheadAsStepByStep) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Async, AsyncRunAhead, ::testing::Bool());
 
 std::shared_ptr<const step::StepPlan> prompt_plan(step::StepId id, int32_t slot) {
   step::StepPlan plan;
@@ -79,6 +85,14 @@ TEST(Async, AFaultComesOutOfCollectAndEndsTheExecutor) {
   ASSERT_FALSE(after);
   EXPECT_EQ(after.error().message, "device fault");
   EXPECT_FALSE(executor->collect({3}));
+}
+
+// Its worker waits for masks that never come.
+TEST(Async, StopsWhileAStepWaitsForMasks) {
+  const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
+  auto plan = std::make_shared<step::StepPlan>(*prompt_plan(1, 0));
+  plan->seqs[0].constrained = true;
+  ASSERT_TRUE(executor->launch(plan));
 }
 
 TEST(Async, StopsWithTheDeviceBehind) {

@@ -97,6 +97,11 @@ TEST_P(Graphs, RunAheadAsEager) {
   expect_same(asks, 3);
 }
 
+// A constrained step replays its forward pass and is sampled outside the graph.
+TEST_P(Graphs, ConstrainedAsEager) {
+  expect_same(random_masked_asks(21, 14, 80), 2);
+}
+
 TEST_P(Graphs, PlainGreedyAsEager) {
   std::vector<Ask> asks = random_asks(21, 13, 60);
   for (Ask& ask : asks) {

@@ -8,6 +8,7 @@
 #include <random>
 #include <stdexcept>
 
+#include "rudder/base/token_mask.h"
 #include "rudder/cpu/fast_ops.h"
 #include "rudder/cpu/isa.h"
 #include "rudder/cpu/reference_ops.h"
@@ -89,6 +90,30 @@ std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output) {
   return asks;
 }
 
+MaskFn hashed_mask(uint64_t seed) {
+  return [seed](const std::vector<int32_t>& output) {
+    uint64_t hash = seed;
+    for (const int32_t token : output) {
+      hash = (hash ^ static_cast<uint64_t>(token)) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 31;
+    }
+    std::mt19937_64 engine(hash);
+    std::vector<uint32_t> mask(mask_words(160));
+    for (int32_t token = 0; token < 160; ++token) {
+      if (engine() % 3 == 0) set_in_mask(mask, token);
+    }
+    return mask;
+  };
+}
+
+std::vector<Ask> random_masked_asks(int count, uint32_t seed, int32_t max_output) {
+  std::vector<Ask> asks = random_asks(count, seed, max_output);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    if (i % 3 != 0) asks[i].mask = hashed_mask(seed + i);
+  }
+  return asks;
+}
+
 namespace {
 
 // Rows and capture sets for sequences, one for each content, held for good.
@@ -164,66 +189,110 @@ void keep_captured(const step::StepResult& step, const std::vector<sched::Captur
   }
 }
 
-}  // namespace
+// What the engine does between a scheduler and an executor.
+class Loop {
+ public:
+  Loop(step::Executor& executor, const sched::SchedSettings& settings, const std::vector<Ask>& asks)
+      : executor_(executor), asks_(asks), scheduler_(executor.capacity(), settings) {
+    result_.got.resize(asks.size());
+  }
 
-Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
-            const std::vector<Ask>& asks) {
-  sched::Scheduler scheduler(executor.capacity(), settings);
-  Outcome result;
-  result.got.resize(asks.size());
+  Outcome run() {
+    size_t num_added = 0;
+    for (int32_t round = 0; num_added < asks_.size() || !scheduler_.idle(); ++round) {
+      for (size_t i = 0; i < asks_.size(); ++i) {
+        if (asks_[i].arrival != round) continue;
+        ++num_added;
+        add(i);
+      }
+      while (launch()) {
+      }
+      if (!in_flight_.empty()) collect();
+    }
+    result_.stats = scheduler_.stats();
+    return std::move(result_);
+  }
+
+ private:
   struct Launched {
     step::Ticket ticket;
     int32_t left = 1;  // iterations
   };
-  std::deque<Launched> in_flight;
-  std::vector<sched::SequenceOutput> outputs;
-  size_t num_added = 0;
-  Tables tables;
-  sched::TableEdits edits;
-  for (int32_t round = 0; num_added < asks.size() || !scheduler.idle(); ++round) {
-    for (size_t i = 0; i < asks.size(); ++i) {
-      const Ask& ask = asks[i];
-      if (ask.arrival != round) continue;
-      ++num_added;
-      const auto added = scheduler.add({.id = sched::SequenceId(i),
-                                        .prompt = ask.prompt,
-                                        .sampling = ask.sampling,
-                                        .max_len = ask.max_len,
-                                        .priority = 0,
-                                        .cache_salt = "",
-                                        .taps = ask.taps,
-                                        .tap_lease = tables.lease(ask.taps, edits)});
-      if (!added) throw std::runtime_error(added.error().to_string());
+
+  void add(size_t i) {
+    const Ask& ask = asks_[i];
+    const auto added = scheduler_.add({.id = sched::SequenceId(i),
+                                       .prompt = ask.prompt,
+                                       .sampling = ask.sampling,
+                                       .max_len = ask.max_len,
+                                       .priority = 0,
+                                       .cache_salt = "",
+                                       .constrained = ask.mask != nullptr,
+                                       .taps = ask.taps,
+                                       .tap_lease = tables_.lease(ask.taps, edits_)});
+    if (!added) throw std::runtime_error(added.error().to_string());
+  }
+
+  bool launch() {
+    auto plan = scheduler_.plan(&edits_);
+    if (plan == nullptr) return false;
+    const int32_t repeat = plan->repeat;
+    in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat});
+    if (scheduler_.constrained().empty()) return true;
+    ++result_.constrained_steps;
+    while (in_flight_.size() > 1) collect();
+    std::vector<uint32_t> masks;
+    for (const sched::SequenceId id : scheduler_.constrained()) {
+      const std::vector<uint32_t> mask = asks_[id.value].mask(result_.got[id.value].tokens);
+      masks.insert(masks.end(), mask.begin(), mask.end());
     }
-    while (auto plan = scheduler.plan(&edits)) {
-      const int32_t repeat = plan->repeat;
-      in_flight.push_back({value_of(executor.launch(std::move(plan))), repeat});
+    if (const auto supplied = executor_.supply(in_flight_.back().ticket, masks); !supplied) {
+      throw std::runtime_error(supplied.error().to_string());
     }
-    if (in_flight.empty()) continue;
-    const step::StepResult step = value_of(executor.collect(in_flight.front().ticket));
-    if (--in_flight.front().left == 0) in_flight.pop_front();
-    ++result.steps;
-    result.graph_steps += step.from_graph ? 1 : 0;
-    for (const step::SeqResult& row : step.seqs) result.masked_rows += row.masked ? 1 : 0;
-    outputs.clear();
-    scheduler.commit(step, &outputs);
-    keep_captured(step, scheduler.captured_rows(), asks, executor.capacity().geometry, result);
-    for (const sched::SequenceOutput& output : outputs) {
-      Got& got = result.got[output.id.value];
-      got.tokens.insert(got.tokens.end(), output.tokens.begin(), output.tokens.end());
-      for (const step::TokenLogprobs& l : output.logprobs) {
-        got.logprobs.push_back(l.logprob);
-        for (const auto& [token, logprob] : l.top) got.logprobs.push_back(logprob);
-      }
-      got.end = output.end;
-      got.cached_tokens = std::max(got.cached_tokens, output.cached_tokens);
-    }
-    if (const auto whole = scheduler.check_integrity(); !whole) {
+    return true;
+  }
+
+  void collect() {
+    const step::StepResult step = value_of(executor_.collect(in_flight_.front().ticket));
+    if (--in_flight_.front().left == 0) in_flight_.pop_front();
+    ++result_.steps;
+    result_.graph_steps += step.from_graph ? 1 : 0;
+    for (const step::SeqResult& row : step.seqs) result_.masked_rows += row.masked ? 1 : 0;
+    outputs_.clear();
+    scheduler_.commit(step, &outputs_);
+    keep_captured(step, scheduler_.captured_rows(), asks_, executor_.capacity().geometry, result_);
+    for (const sched::SequenceOutput& output : outputs_) keep(output);
+    if (const auto whole = scheduler_.check_integrity(); !whole) {
       throw std::runtime_error(whole.error().to_string());
     }
   }
-  result.stats = scheduler.stats();
-  return result;
+
+  void keep(const sched::SequenceOutput& output) {
+    Got& got = result_.got[output.id.value];
+    got.tokens.insert(got.tokens.end(), output.tokens.begin(), output.tokens.end());
+    for (const step::TokenLogprobs& l : output.logprobs) {
+      got.logprobs.push_back(l.logprob);
+      for (const auto& [token, logprob] : l.top) got.logprobs.push_back(logprob);
+    }
+    got.end = output.end;
+    got.cached_tokens = std::max(got.cached_tokens, output.cached_tokens);
+  }
+
+  step::Executor& executor_;
+  const std::vector<Ask>& asks_;
+  sched::Scheduler scheduler_;
+  std::deque<Launched> in_flight_;
+  std::vector<sched::SequenceOutput> outputs_;
+  Tables tables_;
+  sched::TableEdits edits_;
+  Outcome result_;
+};
+
+}  // namespace
+
+Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
+            const std::vector<Ask>& asks) {
+  return Loop(executor, settings, asks).run();
 }
 
 sched::SchedSettings plain_settings() {

@@ -43,17 +43,26 @@ std::unique_ptr<exec::RankExecutor> tiny_executor(const Backend& backend, testin
                                                   const step::Capacity& capacity,
                                                   const exec::RankExecutor::Options& options = {});
 
+// The mask of the token after `output`: nothing but the tokens so far, so that it does not matter
+// when or how they were sampled. Null: any token may come.
+using MaskFn = std::function<std::vector<uint32_t>(const std::vector<int32_t>& output)>;
+// Of a vocabulary of 160: about one token in three, which ones hangs on every token before.
+MaskFn hashed_mask(uint64_t seed);
+
 struct Ask {
   std::vector<int32_t> prompt;
   step::SamplingParams sampling;
   int32_t max_len = 0;
   int32_t arrival = 0;  // rounds of launches and one collect before it is added
   std::shared_ptr<const tap::SequenceTaps> taps = {};
+  MaskFn mask = {};
 };
 
 // Sequences of every kind; every third begins with one of two common prefixes. All of a
 // vocabulary of 160.
 std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output = 40);
+// The same, two of three constrained.
+std::vector<Ask> random_masked_asks(int count, uint32_t seed, int32_t max_output = 40);
 
 struct Got {
   std::vector<int32_t> tokens;
@@ -70,6 +79,7 @@ struct Outcome {
   int64_t steps = 0;        // iterations
   int64_t graph_steps = 0;  // of them
   int64_t lost_tokens = 0;  // captured, but no buffer was free
+  int64_t constrained_steps = 0;
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks);

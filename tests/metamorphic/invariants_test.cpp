@@ -144,6 +144,22 @@ TEST(OneUpload, AStepIsOneCopyToTheDevice) {
   }
 }
 
+// Masks have a copy of their own, in steps that have some.
+TEST(OneUpload, AStepWithMasksIsTwo) {
+  for (const bool taped : {false, true}) {
+    const auto seen = std::make_shared<Seen>();
+    const auto executor = start(watched(seen, taped)).value();
+    const int64_t before = seen->copies_in;
+    std::vector<Ask> asks = random_masked_asks(20, 53, 60);
+    for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(20 * i);
+    const Outcome outcome = run(*executor, settings(2), asks);
+    EXPECT_GT(outcome.constrained_steps, 0);
+    EXPECT_LT(outcome.constrained_steps, static_cast<int64_t>(outcome.stats.steps));
+    EXPECT_EQ(seen->copies_in - before,
+              static_cast<int64_t>(outcome.stats.steps) + outcome.constrained_steps);
+  }
+}
+
 // Keeps the tables that the plans describe and compares the device's with them after each step.
 class TableCheck final : public step::Executor {
  public:

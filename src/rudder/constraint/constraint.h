@@ -33,6 +33,7 @@ class Matcher {
 class Constraint {
  public:
   virtual ~Constraint() = default;
+  // The constraint outlives its matchers.
   virtual std::unique_ptr<Matcher> start() const = 0;
 };
 

@@ -22,9 +22,11 @@ int32_t threads_of_machine() {
 }  // namespace
 
 ChoiceConstraint::ChoiceConstraint(const RequestDraft& draft)
-    : stop_ids_(draft.sampling.stop_ids), min_tokens_(draft.sampling.min_tokens) {
-  matchers_.reserve(draft.constraints.size());
-  for (const auto& constraint : draft.constraints) matchers_.push_back(constraint->start());
+    : constraints_(draft.constraints),
+      stop_ids_(draft.sampling.stop_ids),
+      min_tokens_(draft.sampling.min_tokens) {
+  matchers_.reserve(constraints_.size());
+  for (const auto& constraint : constraints_) matchers_.push_back(constraint->start());
 }
 
 Result<void> ChoiceConstraint::write_mask(int32_t vocab_size, std::span<uint32_t> mask) {

@@ -32,6 +32,7 @@ class ChoiceConstraint {
  private:
   void ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask) const;
 
+  std::vector<std::shared_ptr<const constraint::Constraint>> constraints_;  // outlive matchers
   std::vector<std::unique_ptr<constraint::Matcher>> matchers_;
   std::vector<int32_t> stop_ids_;
   const int32_t min_tokens_;

@@ -1,0 +1,273 @@
+// Constrained choices: their masks, and what the engine makes of what goes wrong with them. That
+// tokens are those of a lone request whatever runs beside it is the simulator's.
+#include "rudder/engine/token_masks.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <map>
+#include <utility>
+
+#include "rudder/base/token_mask.h"
+#include "rudder/engine/engine_core.h"
+#include "rudder/testing/fake_executor.h"
+#include "rudder/testing/scripted_executor.h"
+#include "rudder/testing/tiny_tokenizer.h"
+#include "rudder/testing/virtual_clock.h"
+
+namespace rudder::engine {
+namespace {
+
+using Tokens = std::vector<int32_t>;
+
+constexpr int32_t kVocab = 37;
+
+// Allows `allowed` and the token after the last one; fails when told of `bad`.
+class Followers final : public constraint::Constraint {
+ public:
+  explicit Followers(Tokens allowed, int32_t bad = -1) : allowed_(std::move(allowed)), bad_(bad) {}
+
+  std::unique_ptr<constraint::Matcher> start() const override {
+    return std::make_unique<Matcher>(*this);
+  }
+
+ private:
+  class Matcher final : public constraint::Matcher {
+   public:
+    explicit Matcher(const Followers& of) : of_(of) {}
+    Result<void> restrict(std::span<uint32_t> words) override {
+      std::vector<uint32_t> mask(words.size());
+      for (const int32_t token : of_.allowed_) set_in_mask(mask, token);
+      if (last_ >= 0) set_in_mask(mask, last_ + 1);
+      for (size_t i = 0; i < words.size(); ++i) words[i] &= mask[i];
+      return {};
+    }
+    Result<void> advance(int32_t token) override {
+      if (token == of_.bad_) return fail(ErrorCode::kUnsupported, "not this one");
+      last_ = token;
+      return {};
+    }
+
+   private:
+    const Followers& of_;
+    int32_t last_ = -1;
+  };
+
+  const Tokens allowed_;
+  const int32_t bad_;
+};
+
+std::shared_ptr<const constraint::Constraint> followers(Tokens allowed, int32_t bad = -1) {
+  return std::make_shared<Followers>(std::move(allowed), bad);
+}
+
+RequestDraft draft_with(std::vector<std::shared_ptr<const constraint::Constraint>> constraints) {
+  RequestDraft draft;
+  draft.prompt = {2, 3, 4};
+  draft.seed = 7;
+  draft.max_tokens = 5;
+  draft.constraints = std::move(constraints);
+  return draft;
+}
+
+Tokens in(std::span<const uint32_t> mask) {
+  Tokens tokens;
+  for (int32_t token = 0; std::cmp_less(token, mask.size() * 32); ++token) {
+    if (is_in_mask(mask, token)) tokens.push_back(token);
+  }
+  return tokens;
+}
+
+Tokens mask_of(ChoiceConstraint& choice) {
+  std::vector<uint32_t> mask(mask_words(kVocab));
+  EXPECT_TRUE(choice.write_mask(kVocab, mask));
+  return in(mask);
+}
+
+TEST(ChoiceConstraint, AllConstraintsBindAndFollowTheTokens) {
+  ChoiceConstraint choice(draft_with({followers({3, 8, 36}), followers({8, 5, 36})}));
+  EXPECT_EQ(mask_of(choice), (Tokens{8, 36}));
+  EXPECT_TRUE(choice.advance(8));
+  EXPECT_EQ(mask_of(choice), (Tokens{8, 9, 36}));
+}
+
+TEST(ChoiceConstraint, StopIdsWaitForMinTokensUnlessNothingElseMayCome) {
+  RequestDraft draft = draft_with({followers({0, 1, 6})});
+  draft.sampling.stop_ids = {0, 1, 9999, -1};
+  draft.sampling.min_tokens = 1;
+  ChoiceConstraint choice(draft);
+  EXPECT_EQ(mask_of(choice), (Tokens{6}));
+  EXPECT_TRUE(choice.advance(6));
+  EXPECT_EQ(mask_of(choice), (Tokens{0, 1, 6, 7}));
+
+  draft.constraints = {followers({0, 1})};
+  ChoiceConstraint complete(draft);
+  EXPECT_EQ(mask_of(complete), (Tokens{0, 1}));
+}
+
+TEST(ChoiceConstraint, SaysWhenNothingMayCome) {
+  ChoiceConstraint choice(draft_with({followers({3}), followers({4})}));
+  std::vector<uint32_t> mask(mask_words(kVocab));
+  const auto written = choice.write_mask(kVocab, mask);
+  ASSERT_FALSE(written);
+  EXPECT_EQ(written.error().code, ErrorCode::kInvalidArgument);
+}
+
+// As one thread writes them, rows without a constraint and failed ones between the others.
+TEST(MaskMaker, HelpersWriteTheSameMasks) {
+  std::vector<ChoiceConstraint> choices;
+  for (int32_t i = 0; i < 32; ++i) {
+    choices.emplace_back(draft_with({followers({i % 30, i % 7}), followers({i % 7, i % 3})}));
+  }
+  MaskMaker alone(kVocab, 1);
+  MaskMaker helped(kVocab, 4);
+  for (const size_t num_rows : {1, 3, 4, 17, 32}) {
+    std::vector<MaskMaker::Row> rows(num_rows);
+    for (size_t i = 0; i < num_rows; ++i) {
+      if (i % 5 != 4) rows[i].constraint = &choices[i];
+    }
+    std::vector<MaskMaker::Row> others = rows;
+    const auto expected = alone.make(rows);
+    const auto got = helped.make(others);
+    EXPECT_TRUE(std::ranges::equal(expected, got)) << num_rows;
+    const size_t words = mask_words(kVocab);
+    for (size_t i = 0; i < num_rows; ++i) {
+      EXPECT_EQ(rows[i].written.has_value(), others[i].written.has_value());
+      const bool is_free = rows[i].constraint == nullptr || !rows[i].written;
+      EXPECT_EQ(in(got.subspan(i * words, words)).size() == kVocab, is_free);
+    }
+  }
+}
+
+class ConstrainedEngineTest : public ::testing::Test {
+ protected:
+  struct Got {
+    Tokens tokens;
+    std::optional<Event> last;
+  };
+
+  void start(std::unique_ptr<step::Executor> executor, const EngineSettings& settings = {}) {
+    auto core = EngineCore::create({.executor = std::move(executor),
+                                    .tokenizer = testing::tiny_tokenizer(),
+                                    .clock = std::make_shared<testing::VirtualClock>(),
+                                    .model_identity = "test",
+                                    .eos_ids = {testing::kTinyEos}},
+                                   settings, {});
+    core_ = std::move(*core);
+  }
+  void start_fake(const EngineSettings& settings = {}) {
+    testing::FakeOptions options;
+    options.capacity.vocab_size = kVocab;
+    options.capacity.max_repeat = 4;
+    start(std::make_unique<testing::FakeExecutor>(options), settings);
+  }
+  void submit(RequestDraft draft) {
+    auto request = validate_request(std::move(draft), core_->limits());
+    ASSERT_TRUE(request) << request.error().to_string();
+    const auto id = core_->submit(std::move(*request), [this](Event&& event) {
+      Got& got = got_[{event.id.value, event.choice}];
+      for (const OutputToken& token : event.tokens) got.tokens.push_back(token.token);
+      if (event.finish) got.last = std::move(event);
+    });
+    ASSERT_TRUE(id);
+  }
+  void run() {
+    for (int turn = 0; core_->step(); ++turn) ASSERT_LT(turn, 1000);
+    EXPECT_TRUE(core_->scheduler().idle());
+    EXPECT_EQ(core_->num_open(), 0);
+  }
+
+  std::unique_ptr<EngineCore> core_;
+  std::map<std::pair<uint64_t, int32_t>, Got> got_;
+};
+
+TEST_F(ConstrainedEngineTest, EveryChoiceKeepsToItsOwnPlace) {
+  for (const bool ahead : {false, true}) {
+    EngineSettings settings;
+    settings.async_scheduling = ahead;
+    settings.multi_step = 4;
+    start_fake(settings);
+    got_.clear();
+    RequestDraft draft = draft_with({followers({4, 9, 14})});
+    draft.n = 3;
+    draft.max_tokens = 20;
+    submit(draft);
+    run();
+    ASSERT_EQ(got_.size(), 3u);
+    for (const auto& [id, got] : got_) {
+      EXPECT_EQ(got.tokens.size(), 20u);
+      for (size_t i = 0; i < got.tokens.size(); ++i) {
+        const int32_t token = got.tokens[i];
+        const bool follows = i > 0 && token == got.tokens[i - 1] + 1;
+        EXPECT_TRUE(follows || token == 4 || token == 9 || token == 14) << token;
+      }
+    }
+    EXPECT_EQ(core_->stats().constrained_rows, 60u);
+    EXPECT_EQ(core_->stats().mask_time.count, core_->stats().constrained_steps);
+  }
+}
+
+TEST_F(ConstrainedEngineTest, OthersRunAsTheyWould) {
+  start_fake();
+  submit(draft_with({}));
+  run();
+  EXPECT_EQ(core_->stats().constrained_steps, 0u);
+  const Tokens alone = got_.begin()->second.tokens;
+  got_.clear();
+  submit(draft_with({}));
+  submit(draft_with({followers({4, 9})}));
+  run();
+  EXPECT_EQ(got_.begin()->second.tokens, alone);
+  EXPECT_GT(core_->stats().constrained_steps, 0u);
+}
+
+// With its own error, behind the token that it failed at; the others do not notice.
+TEST_F(ConstrainedEngineTest, AFailedConstraintEndsItsChoiceAlone) {
+  start(std::make_unique<testing::ScriptedExecutor>(Tokens{4, 5, 6, 7, 8, 9}));
+  submit(draft_with({followers({4, 5, 6, 7, 8}, 6)}));
+  submit(draft_with({followers({4, 5, 6, 7, 8})}));
+  run();
+  const auto& [first, second] = std::pair(got_.begin()->second, got_.rbegin()->second);
+  EXPECT_EQ(first.tokens, (Tokens{4, 5, 6}));
+  EXPECT_EQ(first.last->finish, FinishReason::kError);
+  EXPECT_EQ(first.last->error->code, ErrorCode::kUnsupported);
+  EXPECT_EQ(first.last->usage.completion_tokens, 3);
+  EXPECT_EQ(second.tokens, (Tokens{4, 5, 6, 7, 8}));
+  EXPECT_EQ(second.last->finish, FinishReason::kLength);
+}
+
+TEST_F(ConstrainedEngineTest, ConstraintsThatExcludeEachOtherAreTheClientsError) {
+  start_fake();
+  submit(draft_with({followers({4}), followers({5})}));
+  run();
+  const Got& got = got_.begin()->second;
+  EXPECT_TRUE(got.tokens.empty());
+  EXPECT_EQ(got.last->finish, FinishReason::kError);
+  EXPECT_EQ(got.last->error->code, ErrorCode::kInvalidArgument);
+}
+
+// What comes behind a stop string is no part of the text, so its constraint never hears of it.
+TEST_F(ConstrainedEngineTest, LateTokensAreNotMatched) {
+  start(std::make_unique<testing::ScriptedExecutor>(Tokens{2, 3, 4, 5}));
+  RequestDraft draft = draft_with({followers({2, 3, 4, 5}, 4)});
+  draft.stop = {"ab"};
+  submit(draft);
+  run();
+  EXPECT_EQ(got_.begin()->second.last->finish, FinishReason::kStop);
+}
+
+TEST_F(ConstrainedEngineTest, MasksAreThoseOfTheTokensBefore) {
+  auto owned = std::make_unique<testing::ScriptedExecutor>(Tokens{4, 9, 20});
+  const testing::ScriptedExecutor& executor = *owned;
+  start(std::move(owned));
+  RequestDraft draft = draft_with({followers({4, 9})});
+  draft.max_tokens = 3;
+  submit(draft);
+  run();
+  std::vector<Tokens> masks;
+  for (const auto& mask : executor.masks()) masks.push_back(in(mask));
+  EXPECT_EQ(masks, (std::vector<Tokens>{{4, 9}, {4, 5, 9}, {4, 9, 10}}));
+}
+
+}  // namespace
+}  // namespace rudder::engine
