@@ -1,6 +1,9 @@
 #include "rudder/server/api_error.h"
 
+#include <utility>
+
 #include "rudder/base/json.h"
+#include "rudder/server/utf8.h"
 
 namespace rudder::server {
 namespace {
@@ -119,10 +122,14 @@ std::string error_body(const ApiError& error) {
 }
 
 HttpResponse error_response(const ApiError& error) {
+  // What a client wrote may be quoted, and its path may be any bytes.
+  ApiError told = error;
+  told.message = to_valid_utf8(error.message);
+  told.param = to_valid_utf8(error.param);
   HttpResponse response;
   response.status = error.status;
-  response.body = error_body(error);
-  response.error = std::make_shared<const ApiError>(error);
+  response.body = error_body(told);
+  response.error = std::make_shared<const ApiError>(std::move(told));
   if (error.retry_after_s > 0) {
     response.fields.push_back({"retry-after", std::to_string(error.retry_after_s)});
   }

@@ -209,6 +209,13 @@ TEST(Connection, ADisconnectInMidStreamCancels) {
   EXPECT_TRUE(eventually([&] { return test.engine.num_active() == 0; }));
 }
 
+bool counts_a_slow_reader(TestServer& test) {
+  const std::string metrics = test.get("/metrics").body;
+  return metrics.find("http_slow_readers_total{model_name=\"tiny\"} 1\n") != std::string::npos &&
+         metrics.find("http_client_disconnects_total{model_name=\"tiny\"} 0\n") !=
+             std::string::npos;
+}
+
 TEST(Connection, ASlowReaderIsCancelled) {
   ServerSettings settings;
   settings.max_pending_output = 100'000;
@@ -221,6 +228,7 @@ TEST(Connection, ASlowReaderIsCancelled) {
   client.send(post_bytes(kCompletions, R"({"prompt":"a","stream":true})"));
   EXPECT_TRUE(eventually([&] { return test.engine.num_cancelled() == 1; }));
   EXPECT_EQ(test.get("/health").status, 200);
+  EXPECT_TRUE(eventually([&] { return counts_a_slow_reader(test); }));
 }
 
 TEST(Connection, AStalledReaderIsCancelled) {
@@ -239,6 +247,7 @@ TEST(Connection, AStalledReaderIsCancelled) {
   TestClient client(test.server->port(), 4096);
   client.send(post_bytes(kCompletions, R"({"prompt":"a","stream":true})"));
   EXPECT_TRUE(eventually([&] { return test.engine.num_cancelled() == 1; }));
+  EXPECT_TRUE(eventually([&] { return counts_a_slow_reader(test); }));
 }
 
 TEST(Connection, TooManyConnections) {

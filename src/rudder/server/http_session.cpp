@@ -291,11 +291,7 @@ Task<HttpSession::Ended> HttpSession::answer() {
   bool head_sent = false;
   bool tail_sent = false;
   while (true) {
-    if (exchange.too_slow()) {
-      context_.counters.slow_readers.fetch_add(1, std::memory_order_relaxed);
-      break;
-    }
-    if (peer_gone_ || (ended_ && !exchange.complete())) break;
+    if (exchange.too_slow() || peer_gone_ || (ended_ && !exchange.complete())) break;
     if (exchange.head_ready() && !head_sent) {
       keep_alive = keep_alive && !exchange.head().close && !ended_ && !context_.draining &&
                    (chunked || !exchange.streaming());
@@ -325,7 +321,9 @@ Task<HttpSession::Ended> HttpSession::answer() {
     watch();
     co_await signal_.async_wait(kAwait);
   }
-  if (!exchange.too_slow() && !ended_) {
+  if (exchange.too_slow() || expired_) {  // mostly found out in the middle of a write
+    context_.counters.slow_readers.fetch_add(1, std::memory_order_relaxed);
+  } else if (!ended_) {
     context_.counters.client_disconnects.fetch_add(1, std::memory_order_relaxed);
   }
   exchange.abandon();

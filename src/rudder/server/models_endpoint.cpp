@@ -8,7 +8,6 @@
 #include "rudder/server/exchange.h"
 #include "rudder/server/generation_request.h"
 #include "rudder/server/handlers.h"
-#include "rudder/server/utf8.h"
 
 namespace rudder::server {
 namespace {
@@ -38,7 +37,7 @@ void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exch
 void handle_model(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   const std::vector<std::string>& ids = context.model().ids;
   if (std::find(ids.begin(), ids.end(), exchange->path_tail) == ids.end()) {
-    return exchange->respond(error_response(model_not_found(to_valid_utf8(exchange->path_tail))));
+    return exchange->respond(error_response(model_not_found(exchange->path_tail)));
   }
   HttpResponse response;
   append_model(response.body, context.model(), exchange->path_tail);

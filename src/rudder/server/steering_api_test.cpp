@@ -211,6 +211,9 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   EXPECT_EQ(post(kModules, "[]").status, 400);
   EXPECT_EQ(call("DELETE", "/v1/steering/modules/calm").status, 200);
   EXPECT_EQ(call("DELETE", "/v1/steering/modules/calm").status, 404);
+  const ClientResponse quoted = call("DELETE", "/v1/steering/modules/%ff");
+  EXPECT_EQ(quoted.status, 404);
+  EXPECT_NE(quoted.body.find("'\xef\xbf\xbd'"), std::string::npos) << quoted.body;
   EXPECT_EQ(post("/v1/steering/modules/unregister", R"({"name":"calm"})").status, 404);
   answer = post("/v1/steering/modules/unregister", "{}");
   EXPECT_EQ(answer.status, 400);

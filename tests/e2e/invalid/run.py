@@ -1,0 +1,385 @@
+#!/usr/bin/env python3
+"""The invalid-request run: wrong requests at every endpoint of the real binary while a stream runs beside them.
+
+    .venv/bin/python tests/e2e/invalid/run.py --requests 100000
+
+Fails unless: every answer is a success or a typed error that names the field, in time; the stream's tokens are those of
+the same request without the attack; the step counter never stands still; the process neither restarts nor grows; and
+nothing is left behind. The short run is part of `make test` (test_invalid_requests.py).
+"""
+
+import argparse
+import asyncio
+import collections
+import json
+import multiprocessing
+import pathlib
+import re
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+
+from conftest import run_rudder, serving  # noqa: E402
+from invalid.cases import ADMIN, LONG, SEEDS, Cases, dump  # noqa: E402
+from invalid.client import Connection, request_bytes  # noqa: E402
+
+CONNECTIONS = 16
+ANSWER_S = 10.0  # an error, or a short answer, has come by then; the machine may be busy with other things
+PATIENCE_S = 2.0  # for answers that may rightly be long
+STALL_S = 1.0
+GROWTH_BYTES = 128 << 20
+STREAMS = 4  # different streams, one after the other
+POLL_S = 0.1
+SHOWN = 1  # cases of each complaint in the report
+FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
+         "--capture-max-response-bytes", "64M", "--log-level", "error")
+
+
+def stream_bytes(seed):
+    body = {"prompt": "Once upon a time a boat", "max_tokens": 1200, "ignore_eos": True, "seed": seed, "temperature": 1,
+            "stream": True, "return_token_ids": True, "priority": -1}
+    return request_bytes("POST", "/v1/completions", json.dumps(body).encode())
+
+
+class Refused(Exception):
+    """The server does not stream."""
+
+
+async def stream_tokens(connection, seed, on_token=lambda: None):
+    """Token ids of one stream, whole."""
+    await connection.send(stream_bytes(seed))
+    status, fields = await connection.head()
+    if status != 200:
+        raise Refused(await connection.reader.readexactly(int(fields["content-length"])))
+    tokens, text = [], b""
+    while part := await connection.chunk():
+        text += part
+        *events, text = text.split(b"\n\n")
+        for event in events:
+            if not event.startswith(b"data: ") or event == b"data: [DONE]":
+                continue
+            for choice in json.loads(event[6:])["choices"]:
+                tokens += choice["token_ids"]
+                on_token()
+    return tokens
+
+
+async def metrics(connection):
+    answer = await connection.ask(request_bytes("GET", "/metrics"), "GET")
+    values = collections.Counter()
+    for line in answer.body.decode().splitlines():
+        if line and line[0] != "#":
+            name, value = line.rsplit(" ", 1)
+            name = name.split("{")[0].removeprefix("rudder:")
+            values[name] += float(value)
+    return values
+
+
+class Watch:
+    """Beside the attack, in a process of its own: streams, and what /metrics says."""
+
+    def __init__(self, port, expected):
+        self.port = port
+        self.expected = expected  # token ids by seed; None: whatever comes
+        self.streams = self.wrong = 0
+        self.longest_gap = self.longest_stall = 0.0
+        self.resident = []
+
+    async def run_streams(self, ended):
+        connection = Connection(self.port)
+        last = time.monotonic()
+
+        def on_token():
+            nonlocal last
+            now = time.monotonic()
+            self.longest_gap = max(self.longest_gap, now - last)
+            last = now
+
+        while not ended.is_set():
+            seed = self.streams % STREAMS
+            try:
+                tokens = await stream_tokens(connection, seed, on_token)
+            except Refused:
+                if self.expected is not None:
+                    raise
+                continue
+            self.streams += 1
+            self.wrong += self.expected is not None and tokens != self.expected[seed]
+        connection.close()
+
+    async def run_metrics(self, ended):
+        connection = Connection(self.port)
+        steps, moved = -1.0, time.monotonic()
+        while not ended.is_set():
+            now = await metrics(connection)
+            self.resident.append(now["process_resident_memory_bytes"])
+            # No shorter than the true one, and longer by two polls at most.
+            self.longest_stall = max(self.longest_stall, time.monotonic() - moved)
+            if now["engine_steps_total"] != steps:
+                steps, moved = now["engine_steps_total"], time.monotonic()
+            await asyncio.sleep(POLL_S)
+        connection.close()
+
+    async def run(self, ended):
+        await asyncio.gather(self.run_streams(ended), self.run_metrics(ended))
+
+    @staticmethod
+    def process(port, expected, ended, results):
+        watch = Watch(port, expected)
+        try:
+            asyncio.run(watch.run(ended))
+            results.put({"streams": watch.streams, "wrong": watch.wrong, "longest_gap_s": watch.longest_gap,
+                         "longest_stall_s": watch.longest_stall, "resident": watch.resident})
+        except BaseException as error:  # a dead watch must be heard of
+            results.put({"error": repr(error)})
+            raise
+
+
+def error_of(answer):
+    """The error's object in OpenAI's or in Anthropic's form."""
+    error = answer.json()["error"]
+    assert error["message"] and isinstance(error["message"], str) and error["type"], error
+    return error
+
+
+def complaint(case, answer, seconds):
+    """What is wrong with an answer, or None."""
+    if seconds > ANSWER_S:
+        return f"took {seconds:.1f} s"
+    if answer.status >= 500 and answer.status != 501:
+        return f"status {answer.status}"
+    if "x-request-id" not in answer.fields:
+        return "no x-request-id"
+    if answer.status < 400 or case.method == "HEAD":
+        return None
+    try:
+        error = error_of(answer)
+    except (ValueError, KeyError, TypeError, AssertionError) as wrong:
+        return f"an untyped error: {wrong!r} {answer.body[:200]}"
+    if case.kind not in ("single", "delete", "rename", "big") or answer.status != 400 or error.get("code") == "invalid_json":
+        return None
+    if "/v1/messages" in case.path:
+        return None  # Anthropic's form has no place for it
+    if not error.get("param"):
+        return f"names no field: {error}"
+    root = re.split(r"[.\[]", error["param"])[0]
+    # What a field is in conflict with may be named instead of it.
+    right = root in case.roots or case.kind == "delete" or any(each in error["message"] for each in case.roots)
+    return None if right else f"names another field: {error}"
+
+
+class Attack:
+    def __init__(self, port):
+        self.port = port
+        self.kinds = collections.Counter()
+        self.statuses = collections.Counter()
+        self.complaints = collections.Counter()
+        self.examples = []
+        self.shown = {}
+        self.seconds = []
+        self.left_alone = 0  # answers that were rightly long
+
+    def complain(self, case, text):
+        self.complaints[text.split(":")[0][:60]] += 1
+        if self.shown.setdefault(text[:150], 0) < SHOWN:
+            self.shown[text[:150]] += 1
+            self.examples.append(f"{text[:300]} <- {case.describe()[:300]}")
+
+    async def ask(self, connection, case):
+        data = request_bytes(case.method, case.path, case.body, case.fields)
+        begin = time.monotonic()
+        may_be_long = not LONG.isdisjoint(case.roots) or case.kind == "syntax"
+        try:
+            answer = await asyncio.wait_for(connection.ask(data, case.method), PATIENCE_S if may_be_long else 3 * ANSWER_S)
+        except asyncio.TimeoutError:
+            connection.close()
+            if may_be_long:
+                self.left_alone += 1
+            else:
+                self.complain(case, "no answer")
+            return
+        except (ConnectionError, EOFError, ValueError, asyncio.LimitOverrunError) as error:
+            connection.close()
+            self.complain(case, f"no answer: {error!r}")
+            return
+        took = time.monotonic() - begin
+        self.seconds.append(took)
+        self.statuses[answer.status] += 1
+        if text := complaint(case, answer, took):
+            self.complain(case, text)
+
+    async def worker(self, cases):
+        connection = Connection(self.port)
+        for case in cases:
+            self.kinds[case.kind] += 1
+            await self.ask(connection, case)
+        connection.close()
+
+    async def run(self, cases):
+        await asyncio.gather(*(self.worker(cases) for _ in range(CONNECTIONS)))
+
+
+async def clean(port):
+    """Undoes what requests that were right have done to everyone."""
+    connection = Connection(port)
+    await connection.ask(request_bytes("POST", ADMIN + "clear", b"{}"))
+    listed = (await connection.ask(request_bytes("GET", ADMIN + "modules"), "GET")).json()["modules"]
+    for module in listed:
+        if module["name"] != "mood":
+            await connection.ask(request_bytes("DELETE", ADMIN + "modules/" + module["name"]))
+    connection.close()
+
+
+async def left_behind(port):
+    """What is still in use a moment after everyone has gone."""
+    connection = Connection(port)
+    names = ("num_requests_running", "num_requests_waiting", "http_generations_open", "http_body_bytes", "capture_requests_open",
+             "steering_requests_waiting")
+    for _ in range(100):
+        now = await metrics(connection)
+        left = {name: now[name] for name in names if now[name]}
+        if now["http_connections_open"] > 1:
+            left["http_connections_open"] = now["http_connections_open"]
+        if not left:
+            break
+        await asyncio.sleep(0.1)
+    connection.close()
+    return left, now
+
+
+def attack_beside_streams(server, port, cases, expected, admin):
+    """(the attack, what the watch saw). With `admin` cases streams may change, or be refused."""
+    context = multiprocessing.get_context("fork")
+    ended, results = context.Event(), context.Queue()
+    watch = context.Process(target=Watch.process, args=(port, None if admin else expected, ended, results))
+    watch.start()
+    attack = Attack(port)
+    begin = time.monotonic()
+    try:
+        asyncio.run(attack.run(cases))
+    finally:
+        ended.set()
+        seen = results.get(timeout=60)
+        watch.join()
+    seen["seconds"] = time.monotonic() - begin
+    assert server.process.poll() is None, "the server has died"
+    return attack, seen
+
+
+def quantile(values, share):
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else 0.0
+
+
+def summary(name, attack, seen):
+    resident = seen.get("resident") or [0]
+    return {"phase": name, "requests": sum(attack.kinds.values()), "seconds": round(seen["seconds"], 1), "statuses": dict(attack.statuses),
+            "kinds": dict(attack.kinds), "not_waited_for": attack.left_alone,
+            "ms_median_p99_max": [round(1e3 * quantile(attack.seconds, share), 1) for share in (0.5, 0.99, 1)],
+            "streams": seen.get("streams"), "wrong_streams": seen.get("wrong"),
+            "longest_stall_s": round(seen.get("longest_stall_s", -1), 2), "longest_gap_s": round(seen.get("longest_gap_s", -1), 2),
+            "resident_mb": [round(value / 2**20) for value in (resident[0], resident[len(resident) // 3], max(resident))],
+            "complaints": dict(attack.complaints)}
+
+
+def problems_of(report, seen):
+    problems = [f"{count} x {text}" for text, count in report["complaints"].items()]
+    if "error" in seen:
+        return [*problems, f"the watch ended: {seen['error']}"]
+    if report["wrong_streams"]:
+        problems.append(f"{report['wrong_streams']} of {report['streams']} streams changed")
+    if not report["streams"]:
+        problems.append("no stream came to its end")
+    if seen["longest_stall_s"] > STALL_S:
+        problems.append(f"the engine stood still for {seen['longest_stall_s']:.2f} s")
+    resident = seen["resident"]
+    if max(resident) - resident[len(resident) // 3] > GROWTH_BYTES:
+        problems.append(f"memory grew: {report['resident_mb']} MiB")
+    return problems
+
+
+async def streams_alone(port):
+    connection = Connection(port)
+    tokens = [await stream_tokens(connection, seed) for seed in range(STREAMS)]
+    connection.close()
+    return tokens
+
+
+async def document_of(port):
+    connection = Connection(port)
+    answer = await connection.ask(request_bytes("GET", "/openapi.json"), "GET")
+    connection.close()
+    return answer.json()
+
+
+async def accepted_seeds(port):
+    """({endpoint: bodies that the server takes}, [what it does not])."""
+    connection = Connection(port)
+    seeds, refused = {}, []
+    for path, bodies in sorted(SEEDS.items(), key=lambda item: item[0].startswith(ADMIN)):
+        seeds[path] = []
+        for body in bodies:
+            answer = await connection.ask(request_bytes("POST", path, dump(body)))
+            if answer.status == 200:
+                seeds[path].append(body)
+            else:
+                refused.append(f"refused as a seed: {path} {answer.body[:200].decode()}")
+    connection.close()
+    await clean(port)
+    return seeds, refused
+
+
+def train_mood(folder):
+    for mood in ("happy", "sad"):
+        (folder / f"{mood}.txt").write_text("".join(f"Tell me a {mood} story about a {t}.\n" for t in ("hat", "owl", "kite", "farm")))
+    run_rudder("vectors", "train", "--positive", folder / "happy.txt", "--negative", folder / "sad.txt", "--chat", "--layers",
+               "5", "--name", "mood", "--output", folder)
+    return folder / "mood.safetensors"
+
+
+def run(requests, seed=0):
+    """(report, problems) of a whole run."""
+    with tempfile.TemporaryDirectory() as folder:
+        mood = train_mood(pathlib.Path(folder))
+        with serving(*FLAGS, "--steering-module", f"mood={mood}") as server:
+            port = int(server.url.rsplit(":", 1)[1])
+            expected = asyncio.run(streams_alone(port))
+            _, before = asyncio.run(left_behind(port))
+            seeds, refused = asyncio.run(accepted_seeds(port))
+            cases = Cases(asyncio.run(document_of(port)), seeds, seed)
+            phases, problems, examples = [], [], refused
+            for name, share, admin in (("requests", 0.9, False), ("steering of the server", 0.1, True)):
+                possible, wrong = cases.take(int(requests * share), admin)
+                attack, seen = attack_beside_streams(server, port, wrong, expected, admin)
+                phases.append(summary(name, attack, seen) | {"single_changes_in_all": possible})
+                problems += problems_of(phases[-1], seen)
+                examples += attack.examples
+            asyncio.run(clean(port))
+            if asyncio.run(streams_alone(port)) != expected:
+                problems.append("streams differ after the attack")
+            left, after = asyncio.run(left_behind(port))
+            problems += [f"left behind: {name} {value}" for name, value in left.items()]
+            if after["process_start_time_seconds"] != before["process_start_time_seconds"]:
+                problems.append("the process has restarted")
+            if after["process_open_fds"] > before["process_open_fds"] + 4:
+                problems.append(f"descriptors left open: {after['process_open_fds'] - before['process_open_fds']}")
+    return {"phases": phases, "examples": examples}, problems
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=100_000)
+    parser.add_argument("--seed", type=int, default=0)
+    arguments = parser.parse_args()
+    report, problems = run(arguments.requests, arguments.seed)
+    for phase in report["phases"]:
+        print(json.dumps(phase, indent=1))
+    for example in report["examples"]:
+        print("  ", example)
+    print("\n".join(problems) or "nothing went wrong")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
