@@ -211,6 +211,9 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   EXPECT_EQ(post(kModules, "[]").status, 400);
   EXPECT_EQ(call("DELETE", "/v1/steering/modules/calm").status, 200);
   EXPECT_EQ(call("DELETE", "/v1/steering/modules/calm").status, 404);
+  const ClientResponse idle = post(kModules, R"({"name":"a","steering":[]})");
+  EXPECT_EQ(idle.status, 400);
+  EXPECT_NE(idle.body.find(R"("param":"steering")"), std::string::npos) << idle.body;
   const ClientResponse quoted = call("DELETE", "/v1/steering/modules/%ff");
   EXPECT_EQ(quoted.status, 404);
   EXPECT_NE(quoted.body.find("'\xef\xbf\xbd'"), std::string::npos) << quoted.body;

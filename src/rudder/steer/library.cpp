@@ -90,6 +90,12 @@ struct State final : Names {
   }
 };
 
+// A module that does nothing is a mistake, of what `where` names.
+Result<void> check_not_empty(const std::vector<OpSpec>& specs, const std::string& where) {
+  if (!specs.empty()) return {};
+  return fail(ErrorCode::kInvalidArgument, "the module has no vectors and no ops", where);
+}
+
 // All ops of what was parsed, behind `before`: named ones, then inline ones.
 Result<std::vector<OpSpec>> specs_of(ParsedSteering parsed, std::vector<OpSpec> before) {
   for (const NamedRef& ref : parsed.named) RUDDER_TRY_VOID(append_scaled(ref, before));
@@ -115,10 +121,6 @@ class Library::Impl {
   Result<std::shared_ptr<const Module>> add(std::string_view name, bool replace, std::string source,
                                             std::string model_hint, std::vector<OpSpec> specs) {
     RUDDER_TRY_VOID(check_name(name));
-    if (specs.empty()) {
-      return fail(ErrorCode::kInvalidArgument, "the module has no vectors and no ops",
-                  std::move(source));
-    }
     const std::lock_guard writer(writers_);
     auto next = state()->copy();
     if (!replace && next->modules.contains(name)) {
@@ -250,6 +252,7 @@ Result<std::shared_ptr<const Module>> Library::add_file(std::string_view name,
                                                         const std::string& path, bool replace) {
   RUDDER_TRY_VOID(check_name(name));
   RUDDER_TRY(LoadedModule loaded, load_module(path, model(), *impl_->state()));
+  RUDDER_TRY_VOID(check_not_empty(loaded.ops, path));
   return impl_->add(name, replace, path, std::move(loaded.model_hint), std::move(loaded.ops));
 }
 
@@ -263,6 +266,7 @@ Result<std::shared_ptr<const Module>> Library::add_json(const json::object& body
   }
   RUDDER_TRY(const bool replace, read_flag(body, "replace"));
   RUDDER_TRY(std::vector<OpSpec> specs, specs_of(std::move(parsed), {}));
+  RUDDER_TRY_VOID(check_not_empty(specs, "steering"));
   const json::string& text = name->get_string();
   return impl_->add({text.data(), text.size()}, replace, "json", "", std::move(specs));
 }

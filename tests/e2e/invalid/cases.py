@@ -24,10 +24,6 @@ class Raw(bytes):
         return self
 
 
-class Twice(list):
-    """An object as pairs: keys may be doubled."""
-
-
 @dataclasses.dataclass
 class Case:
     kind: str
@@ -45,9 +41,8 @@ class Case:
 def dump(value):
     if isinstance(value, Raw):
         return bytes(value)
-    if isinstance(value, (dict, Twice)):
-        pairs = value.items() if isinstance(value, dict) else value
-        return b"{" + b",".join(dump(k) + b":" + dump(v) for k, v in pairs) + b"}"
+    if isinstance(value, dict):
+        return b"{" + b",".join(dump(k) + b":" + dump(v) for k, v in value.items()) + b"}"
     if isinstance(value, list):
         return b"[" + b",".join(map(dump, value)) + b"]"
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
@@ -66,7 +61,7 @@ HOSTILE = [
     Raw(b'"\xed\xa0\x80"'), Raw(b'"a\nb"'), Raw(b"'a'"),
     [], [[]], [None], [0], [-1], [1.5], [True], [""], ["a"], ["a", 0], [{}], [2**31], [2**63], list(range(300)), ["a"] * 300,
     {}, {"": None}, {"a": 1}, {"type": "x"}, {"type": None}, {"type": []}, {"0": 1e9}, {"-1": 0}, {"name": ""},
-    Twice([("a", 1), ("a", 2)]), nested(40), nested(80), nested(20_000), nested(60, b'{"a":', b"}").replace(b":}", b":1}"),
+    Raw(b'{"a":1,"a":2}'), nested(40), nested(80), nested(20_000), nested(60, b'{"a":', b"}").replace(b":}", b":1}"),
 ]
 HOSTILE = [Raw(value) if type(value) is bytes else value for value in HOSTILE]
 BIG = [Raw(b"[" + b",".join([b"0"] * 50_000) + b"]"), Raw(b'"' + b"a " * 100_000 + b'"'), Raw(b'[' + b'"a",' * 20_000 + b'"a"]'),
