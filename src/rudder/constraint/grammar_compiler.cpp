@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
+#include <algorithm>
 
 #include <chrono>
 #include <condition_variable>
@@ -17,6 +18,7 @@
 #include <utility>
 
 #include "rudder/base/log.h"
+#include "rudder/constraint/structural_tag.h"
 #include "rudder/constraint/translate.h"
 #include "rudder/constraint/xgrammar_engine.h"
 
@@ -159,7 +161,8 @@ CompiledGrammar GrammarCompiler::Impl::build(const GrammarSpec& spec, size_t* by
   try {
     Result<CompiledConstraint> compiled = [&]() -> Result<CompiledConstraint> {
       if (spec.kind == GrammarKind::kStructuralTag) {
-        return engine->compile_structural_tag(spec.text);
+        RUDDER_TRY(const std::string tag, open_structural_tag(spec));
+        return engine->compile_structural_tag(tag);
       }
       RUDDER_TRY(const std::string grammar, to_ebnf(spec));
       return engine->compile_ebnf(grammar);
@@ -266,8 +269,9 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const text::Tok
   const int32_t num_tokens = std::min(vocab_size, tokenizer.vocab_size());
   vocabulary.token_bytes.resize(static_cast<size_t>(vocab_size));
   for (int32_t id = 0; id < num_tokens; ++id) {
-    if (tokenizer.is_special(id)) continue;
-    vocabulary.token_bytes[static_cast<size_t>(id)] = tokenizer.token_bytes(id);
+    if (std::ranges::find(vocabulary.stop_ids, id) != vocabulary.stop_ids.end()) continue;
+    vocabulary.token_bytes[static_cast<size_t>(id)] =
+        tokenizer.is_special(id) ? special_token_bytes(id) : std::string(tokenizer.token_bytes(id));
   }
   RUDDER_TRY(std::unique_ptr<XgrammarEngine> engine,
              XgrammarEngine::create(vocabulary, settings.grammar_cache / 2));

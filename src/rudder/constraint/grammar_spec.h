@@ -25,7 +25,7 @@ enum class JsonSpace : uint8_t {
 struct GrammarSpec {
   GrammarKind kind = GrammarKind::kJsonObject;
   std::string text;
-  JsonSpace space = JsonSpace::kAny;  // of kJsonSchema and kJsonObject
+  JsonSpace space = JsonSpace::kAny;  // of kJsonSchema, kJsonObject and schemas in kStructuralTag
 
   bool operator==(const GrammarSpec&) const = default;
 };

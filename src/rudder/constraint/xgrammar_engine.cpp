@@ -142,6 +142,14 @@ struct XgrammarEngine::Impl {
   xgrammar::GrammarCompiler compiler;
 };
 
+std::string special_token_bytes(int32_t id) {
+  std::string bytes = "\xFF";
+  for (int shift = 24; shift >= 0; shift -= 8) {
+    bytes.push_back(static_cast<char>(static_cast<uint32_t>(id) >> shift));
+  }
+  return bytes;
+}
+
 XgrammarEngine::XgrammarEngine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 XgrammarEngine::~XgrammarEngine() = default;
 

@@ -14,13 +14,16 @@
 
 namespace rudder::constraint {
 
-// What each token spells. A token of no bytes can never come out of a grammar: special ones have
-// none.
+// What each token spells. A token of no bytes can never come out of a grammar.
 struct Vocabulary {
   std::vector<std::string> token_bytes;  // [tokens]
   int32_t size = 0;                      // of the masks; at least the number of tokens
   std::vector<int32_t> stop_ids;         // allowed where a grammar may end; at least one
 };
+
+// What stands for a special token: bytes that are in no text, so that a grammar has it only by its
+// id, in a structural tag.
+std::string special_token_bytes(int32_t id);
 
 struct CompiledConstraint {
   std::shared_ptr<const Constraint> constraint;

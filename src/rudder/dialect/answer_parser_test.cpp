@@ -160,6 +160,8 @@ TEST(AnswerParser, Pythonic) {
       {
           {R"([f(a=1, s='it\'s', t=True, l=[1, 'x', None], d={'k': (1, -2.5)}), get_weather()])",
            R"(||f({"a": 1, "s": "it's", "t": true, "l": [1, "x", null], "d": {"k": [1, -2.5]}})|get_weather({}))"},
+          {R"([{"name": "f", "arguments": {"a": 1}}])", R"(||f({"a": 1}))"},
+          {R"([{"name": "Ann"}])", R"([{"name": "Ann"}]|)"},
           {"[1, 2]", "[1, 2]|"},
           {"[unknown(a=1)]", "[unknown(a=1)]|"},
           {"[f(1)]", "[f(1)]|"},
@@ -186,6 +188,7 @@ TEST(AnswerParser, Gemma) {
                   "<end_function_call>",
                   R"(||f({"a": "x, {y}", "n": -1.5, "l": [true, null]}))"},
                  {"<start_function_call>call:f{}", "||f({})"},
+                 {"<start_function_call>{\"name\": \"f\"}<end_function_call>", "||f({})"},
                  {"<start_function_call>call:f{a:b}<end_function_call>",
                   "<start_function_call>call:f{a:b}<end_function_call>|"},
              });

@@ -1,6 +1,6 @@
 // How a model must write its answer where a tool has to be called: a structural tag (JSON), which
-// the constraint room compiles, in the marks and the form that the model's own calls have. Pure; any
-// thread.
+// the constraint room compiles, in the marks and the form that the model's own calls have. Pure;
+// any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -23,8 +23,8 @@ struct CallableTool {
 using FindSpecial = std::function<std::optional<int32_t>(std::string_view mark)>;
 
 // One call, or with `parallel` one or more, each of one of `tools`; before them thoughts, where the
-// setup has them. A form that is no JSON is written as JSON between its marks: its parser reads that
-// too.
+// setup has them. A form that is no JSON is written as JSON between its marks: its parser reads
+// that too.
 boost::json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                                 bool parallel, const FindSpecial& find_special);
 

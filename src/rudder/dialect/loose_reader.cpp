@@ -132,8 +132,8 @@ CallReader::Step PythonicReader::push(char byte, CallSink& sink) {
       [[fallthrough]];
     case State::kItem:
       if (is_blank(byte)) return Step::kMore;
-      if (byte == '{' && !bare_) {
-        json_ = make_json_reader(dialect_, false);
+      if (byte == '{') {
+        json_ = make_json_reader(dialect_, bare_);
         state_ = State::kJson;
         if (in_list_) json_->push('[', sink);
         return json_->push(byte, sink);
@@ -162,6 +162,11 @@ class BracedReader final : public CallReader {
   explicit BracedReader(const ToolDialect& dialect) : dialect_(dialect), end_({dialect.end}) {}
 
   Step push(char byte, CallSink& sink) override {
+    if (json_) return json_->push(byte, sink);
+    if (byte == '{' && source_.find_first_not_of(" \n") == std::string::npos) {
+      json_ = make_json_reader(dialect_, false);
+      return json_->push(byte, sink);
+    }
     if (end_.push(byte, &source_).empty()) return Step::kMore;
     const std::optional<LooseCall> parsed = parse_braced_call(source_, dialect_.quote);
     if (!parsed) return Step::kStray;
@@ -171,6 +176,7 @@ class BracedReader final : public CallReader {
 
   // The end mark is often the token that ends the answer, whose text is left out.
   bool finish(CallSink& sink) override {
+    if (json_) return json_->finish(sink);
     const std::optional<LooseCall> parsed = parse_braced_call(source_, dialect_.quote);
     if (!parsed) return true;
     tell(*parsed, sink);
@@ -180,6 +186,7 @@ class BracedReader final : public CallReader {
  private:
   const ToolDialect& dialect_;
   MarkFinder end_;
+  std::unique_ptr<CallReader> json_;  // of a call that is written as JSON even so
   std::string source_;
 };
 

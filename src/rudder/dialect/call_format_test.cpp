@@ -1,0 +1,60 @@
+// What a model is made to write is what its parser reads.
+#include "rudder/dialect/call_format.h"
+
+#include <gtest/gtest.h>
+
+#include <boost/json.hpp>
+
+#include "rudder/dialect/test_support.h"
+
+namespace rudder::dialect {
+namespace {
+
+namespace json = boost::json;
+
+// The text that the format allows, where it allows one: of alternatives the first, of repetitions
+// one turn, of schemas an object with one member.
+std::string shortest(const json::value& format) {
+  const json::object& object = format.as_object();
+  const std::string_view type = object.at("type").as_string();
+  std::string text;
+  if (type == "const_string") return std::string(object.at("value").as_string());
+  if (type == "json_schema") return R"({"a": 1})";
+  if (type == "token") return "[TOKEN]";
+  if (type == "or") return shortest(object.at("elements").at(0));
+  if (type == "star" || type == "optional") return shortest(object.at("content"));
+  if (type == "tag") {
+    return std::string(object.at("begin").as_string()) + "Hm." +
+           std::string(object.at("end").as_string());
+  }
+  for (const json::value& part : object.at("elements").as_array()) text += shortest(part);
+  return text;
+}
+
+TEST(CallFormat, IsReadByTheDialectsOwnParser) {
+  const FindSpecial none = [](std::string_view) { return std::optional<int32_t>(); };
+  for (const ToolDialect& dialect : tool_dialects()) {
+    for (const bool parallel : {false, true}) {
+      ParserSetup setup = setup_of(dialect.name, "qwen3");
+      const std::vector<CallableTool> tools = {{"f", nullptr}, {"get_weather", nullptr}};
+      const std::string text = shortest(call_format(setup, tools, parallel, none).at("format"));
+      EXPECT_EQ(parse_line(setup, text),
+                parallel ? R"(|Hm.|f({"a": 1})|f({"a": 1}))" : R"(|Hm.|f({"a": 1}))")
+          << dialect.name << ": " << text;
+      setup.reasoning = nullptr;
+      const std::string unthinking = shortest(call_format(setup, tools, false, none).at("format"));
+      EXPECT_EQ(parse_line(setup, unthinking), R"(||f({"a": 1}))") << dialect.name;
+    }
+  }
+}
+
+TEST(CallFormat, MarksThatAreSpecialTokensAreTokens) {
+  const FindSpecial find = [](std::string_view mark) {
+    return mark == "[TOOL_CALLS]" ? std::optional<int32_t>(5) : std::nullopt;
+  };
+  const json::object format = call_format(setup_of("mistral"), {{"f", nullptr}}, false, find);
+  EXPECT_EQ(shortest(format.at("format")), R"([TOKEN]f[ARGS]{"a": 1})");
+}
+
+}  // namespace
+}  // namespace rudder::dialect
