@@ -166,7 +166,7 @@ def complaint(case, answer, seconds):
         return f"names no field: {error}"
     root = re.split(r"[.\[]", error["param"])[0]
     # What a field is in conflict with may be named instead of it.
-    right = root in case.roots or case.kind == "delete" or any(each in error["message"] for each in case.roots)
+    right = root in case.roots or case.kind in ("delete", "rename") or any(each in error["message"] for each in case.roots)
     return None if right else f"names another field: {error}"
 
 
