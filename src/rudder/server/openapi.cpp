@@ -75,9 +75,34 @@ constexpr std::string_view kSchemas = R"json({
        "logprobs": {"type": ["boolean", "null"], "default": false},
        "add_generation_prompt": {"type": ["boolean", "null"], "default": true},
        "continue_final_message": {"type": ["boolean", "null"], "default": false},
+       "tools": {"type": ["array", "null"], "maxItems": 1024,
+                 "items": {"$ref": "#/components/schemas/Tool"}},
+       "tool_choice": {"oneOf": [
+         {"type": "string", "enum": ["none", "auto", "required"]}, {"type": "null"},
+         {"type": "object", "required": ["type", "function"], "properties": {
+           "type": {"type": "string", "enum": ["function"]},
+           "function": {"type": "object", "required": ["name"],
+                        "properties": {"name": {"type": "string"}}}}}]},
+       "parallel_tool_calls": {"type": ["boolean", "null"], "default": true},
+       "include_reasoning": {"type": ["boolean", "null"], "default": true},
+       "separate_reasoning": {"type": ["boolean", "null"], "default": true},
+       "reasoning_effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max",
+                                     null]},
        "chat_template_kwargs": {"type": ["object", "null"]},
        "documents": {"type": ["array", "null"], "items": {"type": "object"}},
        "return_prompt_text": {"type": ["boolean", "null"], "default": false}}}]},
+  "Tool": {
+    "type": "object", "required": ["type", "function"],
+    "properties": {
+      "type": {"type": "string", "enum": ["function"]},
+      "function": {
+        "type": "object", "required": ["name"],
+        "properties": {
+          "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,256}$"},
+          "description": {"type": ["string", "null"]},
+          "parameters": {"type": ["object", "null"]},
+          "strict": {"type": ["boolean", "null"]}}}}
+  },
   "CompletionRequest": {"allOf": [
     {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
     {"type": "object", "required": ["prompt"],
