@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "bench/bench_commands.h"
+#include "bench/bench_constraint.h"
 #include "bench/report.h"
 #include "bench/statistics.h"
 #include "bench/workload.h"
@@ -24,13 +25,16 @@ namespace {
 
 namespace json = boost::json;
 
-engine::RequestDraft draft_of(const WorkItem& item) {
+using SharedConstraint = std::shared_ptr<const constraint::Constraint>;
+
+engine::RequestDraft draft_of(const WorkItem& item, const SharedConstraint& constraint) {
   engine::RequestDraft draft;
   draft.prompt = item.prompt;
   draft.sampling.temperature = 0;
   draft.seed = 0;
   draft.max_tokens = item.output_len;
   draft.ignore_eos = true;
+  if (constraint != nullptr) draft.constraints.push_back(constraint);
   return draft;
 }
 
@@ -41,6 +45,7 @@ double seconds_between(int64_t from_us, int64_t to_us) {
 // Runs the items at once; the answers in order, and the seconds until the last one.
 Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
                                            const std::vector<WorkItem>& items,
+                                           const SharedConstraint& constraint,
                                            const ProgressFn& progress, double* seconds) {
   const SteadyClock clock;
   std::vector<LocalAnswer> answers(items.size());
@@ -50,7 +55,7 @@ Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
   {
     LocalClient client(*session.engine);
     for (size_t i = 0; i < items.size(); ++i) {
-      RUDDER_TRY_VOID(client.submit(draft_of(items[i]), [&, i](LocalAnswer&& answer) {
+      RUDDER_TRY_VOID(client.submit(draft_of(items[i], constraint), [&, i](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
         answers[i] = std::move(answer);
         progress(++done, static_cast<int64_t>(items.size()));
@@ -67,6 +72,7 @@ Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
 struct OfflineBench {
   SessionSettings session;
   WorkloadSettings workload;
+  BenchConstraintSettings constraint;
   std::string output_json;
   SettingsTable table;
   std::string model;
@@ -74,6 +80,7 @@ struct OfflineBench {
   // The exit status when the command ends here.
   std::optional<int> parse(const CommandLine& line, int argc, char** argv) {
     workload.declare(table);
+    constraint.declare(table);
     session.log_level = "warn";
     session.declare(table);
     table.section("result");
@@ -105,7 +112,7 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
     double seconds = 0;
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
                run_batch(
-                   session, items, [](int64_t, int64_t) {}, &seconds));
+                   session, items, bench.constraint.make(), [](int64_t, int64_t) {}, &seconds));
     progress.update(i + 1, warmups + iterations);
     if (i < warmups) continue;
     latencies.push_back(seconds);
@@ -148,7 +155,7 @@ Result<void> measure_throughput(OfflineBench& bench) {
   Progress progress("bench throughput", false);
   double seconds = 0;
   RUDDER_TRY(const std::vector<LocalAnswer> answers,
-             run_batch(session, items, progress.callback(), &seconds));
+             run_batch(session, items, bench.constraint.make(), progress.callback(), &seconds));
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
   for (const LocalAnswer& answer : answers) {

@@ -14,6 +14,9 @@ constexpr int64_t kInt64Max = std::numeric_limits<int64_t>::max();
 constexpr int64_t kInt64Min = std::numeric_limits<int64_t>::min();
 constexpr int64_t kMaxPingSeconds = 3600;
 constexpr int64_t kMaxPattern = 1024;
+constexpr int64_t kMaxAllowedTokens = 1 << 19;  // more than any vocabulary
+constexpr int64_t kMaxBadWords = 1024;
+constexpr int64_t kMaxBadWordBytes = 256;
 constexpr engine::RequestLimits kDefaultLimits{};
 
 constexpr IntegerField kIntegers[] = {
@@ -66,6 +69,9 @@ constexpr SizedField kSized[] = {
     {"stop[]", FieldOf::kBoth, kDefaultLimits.max_stop_string_bytes, "Bytes."},
     {"stop_token_ids", FieldOf::kBoth, kDefaultLimits.max_stop_ids, "Token ids."},
     {"logit_bias", FieldOf::kBoth, kDefaultLimits.max_logit_bias, "Token ids."},
+    {"allowed_token_ids", FieldOf::kBoth, kMaxAllowedTokens, "Token ids; at least one."},
+    {"bad_words", FieldOf::kBoth, kMaxBadWords, "Strings."},
+    {"bad_words[]", FieldOf::kBoth, kMaxBadWordBytes, "Bytes; at least one token."},
     {"cache_salt", FieldOf::kBoth, 256, "Bytes; at least one."},
     {"request_id", FieldOf::kBoth, 128, "Bytes of visible ASCII."},
     {"user", FieldOf::kBoth, 4096, "Bytes; without effect."},

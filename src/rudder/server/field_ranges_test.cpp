@@ -190,12 +190,15 @@ TEST_F(FieldRangesTest, SizesAreBounded) {
     std::string name(field.path.substr(0, field.path.find('[')));
     const auto value = [&](int64_t size) {
       if (field.path == "stop") return list(size, "\"x\"");
-      if (field.path == "stop[]") return "[" + text(size) + "]";
-      if (field.path == "stop_token_ids") return list(size, "7");
+      if (field.path == "bad_words") return list(size, "\"ab\"");
+      if (field.path == "stop[]" || field.path == "bad_words[]") return "[" + text(size) + "]";
+      if (field.path == "stop_token_ids" || field.path == "allowed_token_ids") {
+        return list(size, "7");
+      }
       return field.path == "logit_bias" ? ids(size) : text(size);
     };
     EXPECT_EQ(verdict_of(Api::kChat, name, value(field.max)), "");
-    const std::string param = field.path == "stop[]" ? "stop[0]" : name;
+    const std::string param = field.path.ends_with("[]") ? name + "[0]" : name;
     EXPECT_EQ(verdict_of(Api::kChat, name, value(field.max + 1)), param);
   }
 }
@@ -241,6 +244,19 @@ TEST_F(FieldRangesTest, PairsThatContradictAreRefusedByName) {
        "repetition_detection.min_pattern_size"},
       {kC, R"("repetition_detection":{})", ""},
       {kC, R"("repetition_detection":[])", "repetition_detection"},
+      {kC, R"("allowed_token_ids":[0,319])", ""},
+      {kC, R"("allowed_token_ids":[0,320])", "allowed_token_ids[1]"},
+      {kC, R"("allowed_token_ids":[])", "allowed_token_ids"},
+      {kC, R"("allowed_token_ids":[-1])", "allowed_token_ids[0]"},
+      {kC, R"("allowed_token_ids":["7"])", "allowed_token_ids[0]"},
+      {kC, R"("allowed_token_ids":{"7":1})", "allowed_token_ids"},
+      {kC, R"("bad_words":[])", ""},
+      {kC, R"("bad_words":null)", ""},
+      {kC, R"("bad_words":["ab","b"])", ""},
+      {kC, R"("bad_words":"ab")", "bad_words"},
+      {kC, R"("bad_words":["a",""])", "bad_words[1]"},
+      {kC, R"("bad_words":["a",7])", "bad_words[1]"},
+      {kC, R"("bad_words":["a"," "])", "bad_words[1]"},
       {kC, R"("request_id":"a b")", "request_id"},
       {kC, R"("user":5)", "user"},
       {kC, R"("metadata":"x")", "metadata"},

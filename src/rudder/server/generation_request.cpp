@@ -14,6 +14,7 @@
 #include "rudder/server/request_id.h"
 #include "rudder/server/sampling_fields.h"
 #include "rudder/server/text_prompts.h"
+#include "rudder/server/token_list_fields.h"
 #include "rudder/server/tool_fields.h"
 
 namespace rudder::server {
@@ -213,6 +214,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
   // The cheap checks are behind; now the text.
+  read_token_lists(reader, *scope.model.tokenizer, scope.limits, &draft.constraints);
   const bool with_roles = chat && taps->needs_roles();
   auto prompts = read_prompts(reader, api, scope, tools, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));

@@ -25,6 +25,9 @@ constexpr std::string_view kSchemas = R"json({
       "stop": {"oneOf": [{"type": "string", "minLength": 1}, {"type": "null"},
                          {"type": "array", "items": {"type": "string", "minLength": 1}}]},
       "stop_token_ids": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
+      "allowed_token_ids": {"type": ["array", "null"], "minItems": 1,
+                            "items": {"type": "integer", "minimum": 0}},
+      "bad_words": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
       "include_stop_str_in_output": {"type": ["boolean", "null"], "default": false},
       "skip_special_tokens": {"type": ["boolean", "null"], "default": true},
       "spaces_between_special_tokens": {"type": ["boolean", "null"]},
@@ -175,11 +178,11 @@ void add_ranges(json::object& schemas, const engine::RequestLimits& limits) {
     const std::string_view name = field.path.substr(0, field.path.find('['));
     json::object& schema = schema_at(properties(field.of), name);
     json::value* forms = schema.if_contains("oneOf");
+    const bool of_items = name != field.path;
     if (forms == nullptr) {
-      set_size(schema, field.max);
+      set_size(of_items ? schema.at("items").as_object() : schema, field.max);
       continue;
     }
-    const bool of_items = name != field.path;
     for (json::value& form : forms->as_array()) {
       if (has_type(form.as_object(), of_items ? "string" : "array")) {
         set_size(form.as_object(), field.max);
