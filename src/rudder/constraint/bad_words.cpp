@@ -70,10 +70,8 @@ Result<Sequences> spellings_of(std::string_view word, const text::Tokenizer& tok
   RUDDER_TRY(std::vector<int32_t> alone, tokenizer.encode(word, plain));
   if (alone.empty()) return fail(ErrorCode::kInvalidArgument, "has no token");
   RUDDER_TRY(std::vector<int32_t> behind_space, tokenizer.encode(" " + std::string(word), plain));
-  const bool is_other =
-      behind_space.size() == alone.size() && behind_space.front() != alone.front();
   Sequences spellings = {std::move(alone)};
-  if (is_other) spellings.push_back(std::move(behind_space));
+  if (behind_space != spellings.front()) spellings.push_back(std::move(behind_space));
   return spellings;
 }
 

@@ -15,8 +15,7 @@
 namespace rudder::constraint {
 
 // The token sequences that stand for a word: alone, as at the beginning of a line, and behind a
-// space, where that begins with another token and is as long (else the space is a token by itself,
-// or the vocabulary does not tell the two apart). kInvalidArgument for a word without a token.
+// space, where the vocabulary tells the two apart. kInvalidArgument for a word without a token.
 Result<std::vector<std::vector<int32_t>>> spellings_of(std::string_view word,
                                                        const text::Tokenizer& tokenizer);
 
