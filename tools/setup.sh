@@ -59,12 +59,14 @@ setup_browser() {  # drives the page that the server has for browsers
   for browser in "${RUDDER_BROWSER:-}" chromium chromium-browser google-chrome; do
     if [ -n "$browser" ] && have "$browser"; then return; fi
   done
-  if apt-cache show chromium 2>/dev/null | grep -q '^Filename:.*/chromium_'; then
+  # shellcheck disable=SC1091
+  . /etc/os-release
+  if [ "$ID" = debian ]; then
     say "a browser for the tests of the page: Chromium, some 120 MB to fetch, 400 MB on the disk"
     install_packages chromium fonts-dejavu-core
   else
     # Ubuntu's package of that name only asks snapd for a snap, which containers do not have.
-    say "no Chromium package here: the tests of the page will be skipped. Any Chromium does:" \
+    say "no Chromium package for $ID: the tests of the page will be skipped. Any Chromium does:" \
         "'snap install chromium', or RUDDER_BROWSER=/path/to/it"
   fi
 }

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import random
 import socket
 import time
 
@@ -11,7 +12,7 @@ from invalid.client import Connection, request_bytes
 from invalid.run import left_behind, metrics, stream_tokens
 
 DEADLINE_S = 1.0  # of the server, for headers, bodies and writes
-FLAGS = ("--header-timeout", "1", "--body-timeout", "1", "--timeout-keep-alive", "3", "--write-timeout", "1",
+FLAGS = ("--header-timeout", "1", "--body-timeout", "1", "--timeout-keep-alive", "1.5", "--write-timeout", "1",
          "--max-pending-output", "64K", "--max-connections", "400", "--disable-access-log", "--log-level", "error")
 SLOW_READERS = 3
 GET = request_bytes("GET", "/version")
@@ -304,6 +305,55 @@ def test_connections_that_go_at_every_moment(port):
     beside_a_stream(port, many)
     left, _ = asyncio.run(left_behind(port))
     assert not left
+
+
+def test_bytes_at_random(port):
+    """Requests with bytes changed, dropped and doubled, cut anywhere into writes: whatever comes back is HTTP, and ends."""
+    whole = [POST + GET, chunked(WHOLE + b"0\r\n\r\n") + GET, GET[:-2] + b"Expect: 100-continue\r\nConnection: close\r\n\r\n",
+             request_bytes("DELETE", "/v1/steering/modules/a%20b"), b"\r\n" + READ["trailers"] + POST]
+
+    def damaged(rng):
+        data = bytearray(rng.choice(whole))
+        for _ in range(rng.randrange(1, 6)):
+            at = rng.randrange(len(data))
+            how = rng.randrange(4)
+            if how == 0:
+                data[at] = rng.choice(b"\0\r\n\t :,;0f\x7f\xff")
+            elif how == 1:
+                del data[at:at + rng.randrange(1, 20)]
+            elif how == 2:
+                data[at:at] = data[at:at + rng.randrange(1, 200)]
+            else:
+                data[at:at] = rng.choice([b"\r\n", b"\r\n\r\n", b"Content-Length: 3\r\n", b"Transfer-Encoding: chunked\r\n"])
+            data = data or bytearray(b"G")
+        return bytes(data)
+
+    async def one(number):
+        rng = random.Random(number)
+        data = damaged(rng)
+        connection = Connection(port)
+        try:
+            while data:
+                size = rng.randrange(1, len(data) + 1)
+                await connection.send(data[:size])
+                data = data[size:]
+                await asyncio.sleep(0)
+            while True:
+                answer = await connection.receive()
+                assert 100 <= answer.status < 500 or answer.status in (501, 505), answer
+                if answer.status >= 400:
+                    assert answer.json()["error"]["message"]
+                if not answer.keeps_alive:
+                    break
+        except (EOFError, ConnectionError):
+            pass  # closed for being idle, or in the middle of what never came
+        connection.close()
+
+    async def many():
+        for begin in range(0, 600, 300):
+            await asyncio.gather(*(asyncio.wait_for(one(number), 20) for number in range(begin, begin + 300)))
+
+    beside_a_stream(port, many)
 
 
 def test_more_connections_than_there_may_be(port):

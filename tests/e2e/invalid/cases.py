@@ -277,6 +277,7 @@ class Cases:
 
     def single(self, how, endpoint, place, value):
         if how == "single":
+            how = "null" if value is None else how  # as if it were left out
             body = with_value(self.seed_with(endpoint, place), place, value)
         else:
             body = changed(value, place, {"delete": delete, "rename": rename}[how])
