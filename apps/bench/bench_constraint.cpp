@@ -2,11 +2,14 @@
 
 #include <chrono>
 
+#include "rudder/constraint/grammar_compiler.h"
+
 namespace rudder::apps {
 namespace {
 
 using Duration = std::chrono::duration<double, std::micro>;
 
+// Allows every token, so that the tokens are those of the run without it.
 class BusyMatcher final : public constraint::Matcher {
  public:
   explicit BusyMatcher(double mask_us) : mask_us_(mask_us) {}
@@ -41,12 +44,23 @@ void BenchConstraintSettings::declare(SettingsTable& table) {
   table.add("constrain", &constrain,
             "Sample every token under a mask that allows all of them: what masks cost.");
   table.add("mask-us", &mask_us, 0.0, 1e6,
-            "Microseconds that working out each mask takes, as a grammar would.");
+            "With --constrain: microseconds that working out each mask takes.");
+  table.add("constrain-regex", &regex,
+            "Keep every output to this expression; outputs have their full length, so it should "
+            "not be matched before (\"[^#]*#\").");
 }
 
-std::shared_ptr<const constraint::Constraint> BenchConstraintSettings::make() const {
+Result<std::shared_ptr<const constraint::Constraint>> BenchConstraintSettings::make(
+    const ModelSession& session) const {
+  if (!regex.empty()) {
+    RUDDER_TRY(const auto compiler,
+               constraint::GrammarCompiler::create(
+                   *session.files.tokenizer, session.engine->limits().vocab_size,
+                   session.files.generation.eos_ids, constraint::GrammarSettings()));
+    return compiler->compile({.kind = constraint::GrammarKind::kRegex, .text = regex});
+  }
   if (!constrain) return nullptr;
-  return std::make_shared<BusyConstraint>(mask_us);
+  return std::make_shared<const BusyConstraint>(mask_us);
 }
 
 }  // namespace rudder::apps

@@ -1,10 +1,12 @@
 // The constraint that `rudder bench latency` and `throughput` put on every request to measure what
-// constraints cost: it allows every token, so that the tokens are those of the run without it.
+// constraints cost.
 #pragma once
 
-#include <cstdint>
 #include <memory>
+#include <string>
 
+#include "model_session.h"
+#include "rudder/base/result.h"
 #include "rudder/base/settings.h"
 #include "rudder/constraint/constraint.h"
 
@@ -13,10 +15,11 @@ namespace rudder::apps {
 struct BenchConstraintSettings {
   bool constrain = false;
   double mask_us = 0;
+  std::string regex;
 
   void declare(SettingsTable& table);
   // Null unless asked for.
-  std::shared_ptr<const constraint::Constraint> make() const;
+  Result<std::shared_ptr<const constraint::Constraint>> make(const ModelSession& session) const;
 };
 
 }  // namespace rudder::apps

@@ -104,6 +104,7 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   const std::vector<WorkItem> items =
       make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
+  RUDDER_TRY(const SharedConstraint constraint, bench.constraint.make(session));
   std::vector<double> latencies;
   std::vector<double> first_token;
   std::vector<double> per_token;
@@ -112,7 +113,7 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
     double seconds = 0;
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
                run_batch(
-                   session, items, bench.constraint.make(), [](int64_t, int64_t) {}, &seconds));
+                   session, items, constraint, [](int64_t, int64_t) {}, &seconds));
     progress.update(i + 1, warmups + iterations);
     if (i < warmups) continue;
     latencies.push_back(seconds);
@@ -152,10 +153,11 @@ Result<void> measure_throughput(OfflineBench& bench) {
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   const std::vector<WorkItem> items =
       make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
+  RUDDER_TRY(const SharedConstraint constraint, bench.constraint.make(session));
   Progress progress("bench throughput", false);
   double seconds = 0;
   RUDDER_TRY(const std::vector<LocalAnswer> answers,
-             run_batch(session, items, bench.constraint.make(), progress.callback(), &seconds));
+             run_batch(session, items, constraint, progress.callback(), &seconds));
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
   for (const LocalAnswer& answer : answers) {
