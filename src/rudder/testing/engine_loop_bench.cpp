@@ -1,5 +1,6 @@
 // What the serving side costs a token: EngineCore, scheduler, KV bookkeeping and detokenizer over
-// an executor that computes nothing. Prints one line; not a test.
+// an executor that computes nothing; and what the masks of a full step cost by threads, each
+// matcher as slow as a grammar's may be. Prints a line each; not a test.
 #include <fmt/format.h>
 
 #include <chrono>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "rudder/engine/engine_core.h"
+#include "rudder/engine/token_masks.h"
 #include "rudder/testing/scripted_executor.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
@@ -101,9 +103,48 @@ int run() {
   return tokens == uint64_t{kRounds} * kSequences * kOutputTokens ? 0 : 1;
 }
 
+class SlowMatcher final : public constraint::Matcher {
+ public:
+  Result<void> restrict(std::span<uint32_t>) override {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+    while (std::chrono::steady_clock::now() < end) {
+    }
+    return {};
+  }
+  Result<void> advance(int32_t) override { return {}; }
+};
+
+class SlowConstraint final : public constraint::Constraint {
+ public:
+  std::unique_ptr<constraint::Matcher> start() const override {
+    return std::make_unique<SlowMatcher>();
+  }
+};
+
+void time_masks(int32_t num_threads, size_t num_rows) {
+  constexpr int32_t kVocab = 151'936;
+  constexpr int kSteps = 20;
+  engine::RequestDraft draft;
+  draft.constraints.push_back(std::make_shared<const SlowConstraint>());
+  std::vector<engine::ChoiceConstraint> choices;
+  for (size_t i = 0; i < num_rows; ++i) choices.emplace_back(draft);
+  std::vector<engine::MaskMaker::Row> rows(num_rows);
+  for (size_t i = 0; i < num_rows; ++i) rows[i].constraint = &choices[i];
+  engine::MaskMaker maker(kVocab, num_threads);
+  maker.make(rows);
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < kSteps; ++i) maker.make(rows);
+  const std::chrono::duration<double, std::milli> total = std::chrono::steady_clock::now() - start;
+  fmt::print("{} masks of {} tokens at 50 us, {} threads: {:.2f} ms\n", num_rows, kVocab,
+             num_threads, total.count() / kSteps);
+}
+
 }  // namespace
 }  // namespace rudder::testing
 
 int main() {
+  for (const int32_t num_threads : {1, 2, 4}) {
+    for (const size_t num_rows : {32, 256}) rudder::testing::time_masks(num_threads, num_rows);
+  }
   return rudder::testing::run();
 }
