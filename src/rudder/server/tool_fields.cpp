@@ -6,6 +6,8 @@
 #include <boost/json.hpp>
 #include <utility>
 
+#include "rudder/constraint/translate.h"
+
 namespace rudder::server {
 
 namespace json = boost::json;
@@ -57,7 +59,7 @@ std::vector<std::string> json_arguments(const json::object* parameters) {
 }
 
 void read_tool(FieldReader& reader, const json::value& item, const std::string& path,
-               std::vector<dialect::Tool>* tools) {
+               std::vector<dialect::Tool>* tools, std::vector<dialect::CallableTool>* callable) {
   const auto wrong = [&](std::string_view message, const std::string& where) {
     reader.error(ErrorCode::kInvalidArgument, message, where);
   };
@@ -92,20 +94,20 @@ void read_tool(FieldReader& reader, const json::value& item, const std::string& 
                                  [&](const dialect::Tool& other) { return other.name == name; });
   if (twice) about.error(ErrorCode::kInvalidArgument, "is another tool's name too", "name");
   if (!about.ok()) return reader.adopt(about.error());
+  callable->push_back({name, function->if_contains("parameters")});
+  if (parameters == nullptr) callable->back().parameters = nullptr;  // null is "absent"
   tools->push_back({std::move(name), json_arguments(parameters)});
 }
 
-std::vector<dialect::Tool> read_tools(FieldReader& reader, const json::array& list) {
-  std::vector<dialect::Tool> tools;
+void read_tools(FieldReader& reader, const json::array& list, ToolFields* out) {
   if (list.size() > kMaxTools) {
     reader.error(ErrorCode::kInvalidArgument, fmt::format("has more than {} tools", kMaxTools),
                  "tools");
-    return tools;
+    return;
   }
   for (size_t i = 0; i < list.size() && reader.ok(); ++i) {
-    read_tool(reader, list[i], fmt::format("tools[{}]", i), &tools);
+    read_tool(reader, list[i], fmt::format("tools[{}]", i), &out->parser.tools, &out->callable);
   }
-  return tools;
 }
 
 void read_named_choice(FieldReader& reader, const json::object& choice, ToolFields* out) {
@@ -177,6 +179,41 @@ std::optional<dialect::ParserSetup> ToolFields::parser_after(std::string_view pr
   return setup;
 }
 
+std::optional<constraint::GrammarSpec> ToolFields::grammar(const dialect::ParserSetup& setup,
+                                                           const text::Tokenizer& tokenizer) const {
+  if (choice != ToolChoice::kRequired && choice != ToolChoice::kNamed) return std::nullopt;
+  std::vector<dialect::CallableTool> tools = callable;
+  if (choice == ToolChoice::kNamed) {
+    std::erase_if(tools, [&](const dialect::CallableTool& tool) { return tool.name != named; });
+  }
+  const dialect::FindSpecial find_special = [&](std::string_view mark) {
+    const std::optional<int32_t> id = tokenizer.token_to_id(mark);
+    return id && tokenizer.is_special(*id) ? id : std::nullopt;
+  };
+  return constraint::GrammarSpec{.kind = constraint::GrammarKind::kStructuralTag,
+                                 .text = json::serialize(dialect::call_format(
+                                     setup, tools, setup.max_calls > 1, find_special)),
+                                 .space = constraint::JsonSpace::kCompact};
+}
+
+Error ToolFields::blame(Error error) const {
+  std::string path = "tool_choice";
+  for (size_t i = 0; i < callable.size(); ++i) {
+    if (callable[i].parameters == nullptr) continue;
+    const Result<std::string> grammar =
+        constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
+                             .text = json::serialize(*callable[i].parameters),
+                             .space = constraint::JsonSpace::kCompact});
+    if (grammar) continue;
+    error = grammar.error();
+    path = fmt::format("tools[{}].function.parameters{}", i, error.where);
+    break;
+  }
+  error.message = fmt::format("{} {}", path, error.message);
+  error.where = std::move(path);
+  return error;
+}
+
 ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   ToolFields fields;
   reader.boolean("parallel_tool_calls", &fields.parallel);
@@ -186,7 +223,7 @@ ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   if (separate) fields.parser.reasoning = dialect.reasoning;
 
   const json::array* tools = reader.array("tools");
-  if (tools != nullptr) fields.parser.tools = read_tools(reader, *tools);
+  if (tools != nullptr) read_tools(reader, *tools, &fields);
   if (reader.ok()) read_choice(reader, &fields);
   if (fields.choice == ToolChoice::kRequired || fields.choice == ToolChoice::kNamed) {
     reader.error(ErrorCode::kUnsupported, "can only be 'none' or 'auto' yet", "tool_choice");

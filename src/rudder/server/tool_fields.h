@@ -7,8 +7,11 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/grammar_spec.h"
+#include "rudder/dialect/call_format.h"
 #include "rudder/dialect/dialect.h"
 #include "rudder/server/field_reader.h"
 #include "rudder/server/model.h"
@@ -24,9 +27,16 @@ struct ToolFields {
   bool parallel = true;
   bool include_reasoning = true;  // thoughts are told, beside the text
   dialect::ParserSetup parser;
+  std::vector<dialect::CallableTool> callable;  // as `tools` has them; points into the body
 
   // How the answer to this prompt is to be parsed; nothing where it is all text.
   std::optional<dialect::ParserSetup> parser_after(std::string_view prompt) const;
+  // What the answer must look like where a tool has to be called; nothing where none has. `setup`
+  // is what parser_after said.
+  std::optional<constraint::GrammarSpec> grammar(const dialect::ParserSetup& setup,
+                                                 const text::Tokenizer& tokenizer) const;
+  // An error of that grammar, with the path of the tool whose schema is at fault.
+  Error blame(Error error) const;
 };
 
 // Errors stay in `reader`. Tools that may not be called are not shown to the model either.
