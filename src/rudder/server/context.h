@@ -10,6 +10,7 @@
 #include <string>
 
 #include "rudder/base/clock.h"
+#include "rudder/constraint/grammar_compiler.h"
 #include "rudder/server/auth.h"
 #include "rudder/server/http_counters.h"
 #include "rudder/server/server.h"
@@ -63,6 +64,7 @@ struct ServerContext {
   std::atomic<bool> stopping{false};   // nor those that are still being tokenised
   std::atomic<int64_t> body_bytes{0};  // see BodyCharge
   std::unique_ptr<WorkPool> pool;
+  std::unique_ptr<constraint::GrammarCompiler> grammars;  // null: no output can have a grammar
 
   const ServerModel& model() const { return parts.model; }
   engine::Engine& engine() const { return *parts.engine; }

@@ -3,7 +3,9 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "rudder/base/log.h"
 #include "rudder/server/generation.h"
@@ -20,28 +22,93 @@ constexpr int64_t kMaxBytesPerToken = 16;
 
 using Parsed = tl::expected<GenerationRequest, ApiError>;
 
-Parsed parse(const ServerContext& context, const GenerationParser& parser, const std::string& body,
-             int tenant, const std::string& request_id, bool is_named) {
+// One body on its way to a Generation. Parsed on the pool; where it needs a grammar that is still
+// to be compiled, it is parsed again behind that: no thread waits.
+class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
+ public:
+  GenerationTask(ServerContext& context, std::shared_ptr<Exchange> exchange,
+                 GenerationParser parser)
+      : context_(context),
+        exchange_(std::move(exchange)),
+        parser_(std::move(parser)),
+        body_(std::move(exchange_->body)),
+        is_named_(is_request_id(exchange_->request.field("x-request-id"))),
+        mark_(std::make_shared<ActivityMark>(context.activity)) {}
+
+  // Any thread. One of them at a time has the task.
+  void queue() {
+    if (context_.pool->run([self = shared_from_this()] { self->run(); })) return;
+    answer(tl::unexpected(
+        to_api_error(Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""})));
+  }
+
+ private:
+  void run();
+  Parsed parse();
+  std::optional<constraint::CompiledGrammar> find_grammar(
+      const constraint::GrammarSpec& spec) const;
+  void answer(Parsed parsed);
+  void start(Parsed parsed);
+
+  ServerContext& context_;
+  const std::shared_ptr<Exchange> exchange_;
+  const GenerationParser parser_;
+  HeldBody body_;
+  const bool is_named_;
+  std::shared_ptr<ActivityMark> mark_;
+  // What was compiled for it, which the compiler's cache may have dropped.
+  std::vector<std::pair<constraint::GrammarSpec, constraint::CompiledGrammar>> compiled_;
+};
+
+std::optional<constraint::CompiledGrammar> GenerationTask::find_grammar(
+    const constraint::GrammarSpec& spec) const {
+  for (const auto& [known, grammar] : compiled_) {
+    if (known == spec) return grammar;
+  }
+  if (context_.grammars != nullptr) return context_.grammars->find(spec);
+  return constraint::CompiledGrammar(tl::unexpected<Error>(
+      Error{ErrorCode::kUnsupported, "needs a model with an end-of-sequence token", ""}));
+}
+
+Parsed GenerationTask::parse() {
+  const std::string& id = exchange_->request_id;
   try {
-    GenerationScope scope = generation_scope(context, tenant, request_id);
-    scope.is_named = is_named;
-    return parser(body, scope);
+    GenerationScope scope = generation_scope(context_, exchange_->tenant, id);
+    scope.is_named = is_named_;
+    scope.find_grammar = [this](const constraint::GrammarSpec& spec) { return find_grammar(spec); };
+    return parser_(body_.text, scope);
   } catch (const std::exception& exception) {  // out of memory: this request's misfortune alone
-    log_error("request {}: {}", request_id, exception.what());
+    log_error("request {}: {}", id, exception.what());
     return tl::unexpected(to_api_error(Error{ErrorCode::kInternal, "", ""}));
   }
 }
 
-void start_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
-                      Parsed parsed, std::shared_ptr<ActivityMark> mark) {
-  if (exchange->abandoned()) return;
-  if (context.stopping) {
-    return exchange->respond(
+void GenerationTask::run() {
+  Parsed parsed = parse();
+  if (!parsed || !parsed->uncompiled) return answer(std::move(parsed));
+  const constraint::GrammarSpec& spec = *parsed->uncompiled;
+  context_.grammars->compile(
+      spec, [self = shared_from_this(), spec](const constraint::CompiledGrammar& compiled) {
+        self->compiled_.emplace_back(spec, compiled);
+        self->queue();
+      });
+}
+
+void GenerationTask::answer(Parsed parsed) {
+  body_ = HeldBody();
+  auto held = std::make_shared<Parsed>(std::move(parsed));
+  exchange_->io->post([self = shared_from_this(), held] { self->start(std::move(*held)); });
+}
+
+void GenerationTask::start(Parsed parsed) {
+  if (exchange_->abandoned()) return;
+  if (context_.stopping) {
+    return exchange_->respond(
         error_response(Error{ErrorCode::kUnavailable, "the server is shutting down", ""}));
   }
-  if (!parsed) return exchange->respond(error_response(parsed.error()));
-  if (context.settings.enable_log_requests) log_request_start(exchange->request_id, *parsed);
-  std::make_shared<Generation>(context, exchange, std::move(*parsed), std::move(mark))->start();
+  if (!parsed) return exchange_->respond(error_response(parsed.error()));
+  if (context_.settings.enable_log_requests) log_request_start(exchange_->request_id, *parsed);
+  std::make_shared<Generation>(context_, exchange_, std::move(*parsed), std::move(mark_))->start();
 }
 
 GenerationParser parser_of(Api api) {
@@ -74,23 +141,7 @@ void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exc
   if (const Result<void> room = context.engine().would_accept(least_tokens); !room) {
     return exchange->respond(error_response(room.error()));
   }
-  auto mark = std::make_shared<ActivityMark>(context.activity);
-  auto body = std::make_shared<HeldBody>(std::move(exchange->body));
-  const bool is_named = is_request_id(exchange->request.field("x-request-id"));
-  const bool queued =
-      context.pool->run([&context, exchange, parser = std::move(parser), body, mark, is_named,
-                         tenant = exchange->tenant, id = exchange->request_id] {
-        auto parsed =
-            std::make_shared<Parsed>(parse(context, parser, body->text, tenant, id, is_named));
-        *body = HeldBody();
-        exchange->io->post([&context, exchange, parsed, mark] {
-          start_generation(context, exchange, std::move(*parsed), mark);
-        });
-      });
-  if (!queued) {
-    exchange->respond(error_response(
-        Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""}));
-  }
+  std::make_shared<GenerationTask>(context, exchange, std::move(parser))->queue();
 }
 
 void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {

@@ -223,7 +223,17 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   answer.num_choices = draft.n * static_cast<int32_t>(prompts->size());
   parsed.parser = tools.parser_after(prompts->front().text);
   answer.include_reasoning = tools.include_reasoning;
-  if (parsed.parser) draft.shown_special_ids = scope.model.dialect.special_marks;
+  if (parsed.parser) {
+    draft.shown_special_ids = scope.model.dialect.special_marks;
+    parsed.uncompiled = tools.grammar(*parsed.parser, *scope.model.tokenizer);
+  }
+  if (parsed.uncompiled && scope.find_grammar) {
+    const auto found = scope.find_grammar(*parsed.uncompiled);
+    if (!found) return parsed;
+    if (!*found) return tl::unexpected(to_api_error(tools.blame(found->error())));
+    draft.constraints.push_back(**found);
+  }
+  parsed.uncompiled.reset();
   draft.client_id = answer.id;
   draft.capture_events = answer.stream;
   draft.cache_salt = scope.keys.cache_salt(scope.tenant, draft.cache_salt);

@@ -6,11 +6,13 @@
 
 #include <boost/json/fwd.hpp>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "rudder/constraint/grammar_compiler.h"
 #include "rudder/dialect/dialect.h"
 #include "rudder/engine/request.h"
 #include "rudder/server/api_error.h"
@@ -57,7 +59,13 @@ struct GenerationRequest {
   std::vector<std::string> ignored_fields;  // of the body: told to the client in a header
   // How the answers' text is parted into what is said, thought and called; absent: it is all said.
   std::optional<dialect::ParserSetup> parser;
+  // A grammar that must be compiled before the request can be parsed; with it nothing else counts.
+  std::optional<constraint::GrammarSpec> uncompiled;
 };
+
+// What a grammar was compiled to; nothing when it has not been yet.
+using FindGrammar =
+    std::function<std::optional<constraint::CompiledGrammar>(const constraint::GrammarSpec&)>;
 
 struct GenerationScope {
   const ServerModel& model;
@@ -68,6 +76,7 @@ struct GenerationScope {
   std::string request_id;
   bool is_named = false;  // the client chose the id, in a header
   TapServices taps = {};
+  FindGrammar find_grammar = {};  // empty: the request will not run, its grammars are passed over
 };
 
 // The body as an object; its errors have the code "invalid_json".

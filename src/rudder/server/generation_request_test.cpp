@@ -316,8 +316,7 @@ constexpr BadBody kBadBodies[] = {
      "{" RUDDER_MESSAGES
      R"(,"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[)" RUDDER_TOOL "]}",
      "tool_choice.function.name", "invalid_value"},
-    {kM, "{" RUDDER_MESSAGES R"(,"reasoning_effort":"some"})", "reasoning_effort",
-     "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"reasoning_effort":"some"})", "reasoning_effort", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"include_reasoning":1})", "include_reasoning", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"response_format":{"type":"json_schema"}})",

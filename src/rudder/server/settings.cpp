@@ -50,6 +50,7 @@ void ServerSettings::declare(SettingsTable& table) {
   table.add("disable-access-log", &disable_access_log, "No line for each finished request.");
   table.add("metrics-prefix", &metrics_prefix,
             "Prefix of metric names; vllm keeps existing dashboards working.");
+  grammars.declare(table);
 }
 
 }  // namespace rudder::server

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rudder/base/settings.h"
+#include "rudder/constraint/grammar_compiler.h"
 
 namespace rudder::server {
 
@@ -48,6 +49,8 @@ struct ServerSettings {
   bool disable_log_stats = false;         // no line every 10 s while busy
   bool disable_access_log = false;        // no line when a request finishes
   std::string metrics_prefix = "rudder";  // "vllm" keeps existing dashboards working
+
+  constraint::GrammarSettings grammars;
 
   void declare(SettingsTable& table);
 };

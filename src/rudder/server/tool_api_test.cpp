@@ -135,6 +135,13 @@ void expect_answer(const Message& message) {
   EXPECT_NE(message.calls.at(1).at("id").as_string(), call.at("id").as_string());
 }
 
+void expect_answer_begins(const Message& message) {
+  EXPECT_EQ(message.finish, "tool_calls");
+  ASSERT_FALSE(message.calls.empty());
+  EXPECT_EQ(std::string_view(message.calls.at(0).at("function").at("arguments").as_string()),
+            kArguments);
+}
+
 TEST(ToolApi, WholeAndStreamSayTheSame) {
   TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
   const Message whole = whole_message(test.post(kChat, request("")));
@@ -208,6 +215,29 @@ TEST(ToolApi, ACallCutOffEndsByLength) {
     ASSERT_EQ(message.calls.size(), 1u);
     EXPECT_EQ(message.calls.at(0).at("function").at("arguments").as_string(), "{\"pla");
   }
+}
+
+TEST(ToolApi, ForcedCallsAreConstrained) {
+  TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
+  const std::string named =
+      R"(,"tool_choice":{"type":"function","function":{"name":"get_weather"}})";
+  for (const std::string& more : {std::string(R"(,"tool_choice":"required")"), named,
+                                  std::string(R"(,"tool_choice":"required")")}) {
+    expect_answer_begins(whole_message(test.post(kChat, request(more))));
+    EXPECT_EQ(test.engine.drafts().back().constraints.size(), 1u);
+  }
+  whole_message(test.post(kChat, request("")));
+  EXPECT_TRUE(test.engine.drafts().back().constraints.empty());
+
+  const ClientResponse refused = test.post(
+      kChat,
+      fmt::format(
+          R"({{{},"tool_choice":"required","tools":[{{"type":"function","function":{{)"
+          R"("name":"f","parameters":{{"type":"object","properties":{{"a":{{"not":{{}}}}}}}}}}}}]}})",
+          kMessages));
+  EXPECT_EQ(refused.status, 400) << refused.body;
+  EXPECT_EQ(parsed(refused.body).at("error").at("param").as_string(),
+            "tools[0].function.parameters.properties.a.not");
 }
 
 // Tokens keep their step and their log-probabilities, also where the parser holds their text back.

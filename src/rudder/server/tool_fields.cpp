@@ -225,9 +225,6 @@ ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   const json::array* tools = reader.array("tools");
   if (tools != nullptr) read_tools(reader, *tools, &fields);
   if (reader.ok()) read_choice(reader, &fields);
-  if (fields.choice == ToolChoice::kRequired || fields.choice == ToolChoice::kNamed) {
-    reader.error(ErrorCode::kUnsupported, "can only be 'none' or 'auto' yet", "tool_choice");
-  }
   if (fields.choice == ToolChoice::kNone) return fields;
   fields.shown = tools;
   fields.parser.calls = dialect.calls;
