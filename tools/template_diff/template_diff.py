@@ -1,96 +1,101 @@
 #!/usr/bin/env python3
 """Compares our chat templates with Python's jinja2 in the environment that Hugging Face gives them:
-every template style over every conversation, and small snippets over one context.
-Both must give the same text, or both must fail.
+every template style over every conversation, small snippets over one context, and random templates.
+Both must give the same text, or both must fail. What we alone refuse must be refused by its name,
+as unsupported or as too large; it is counted.
 
-  template_diff.py --tool build/release/src/rudder/text/tokenizer_tool
+  template_diff.py --tool build/release/src/rudder/text/tokenizer_tool [--templates 20000] [--seed 1]
 """
 import argparse
 import json
+import multiprocessing
 import subprocess
 import sys
-import tempfile
+import time
+import warnings
+from collections import Counter
 from pathlib import Path
-
-import jinja2
-from jinja2.ext import Extension, loopcontrols
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CONTEXT, CONVERSATIONS, SNIPPETS  # noqa: E402
+from families import FAMILIES  # noqa: E402
+from generator import CONTEXT as RANDOM_CONTEXT, Generator  # noqa: E402
+from reference import environment, render  # noqa: E402
 from templates import TEMPLATES  # noqa: E402
 
-
-class Generation(Extension):
-    """{% generation %} marks the assistant's text; it shows as its body."""
-    tags = {"generation"}
-
-    def parse(self, parser):
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(["name:endgeneration"], drop_needle=True)
-        return jinja2.nodes.Scope(body, lineno=line)
+_ENV = environment()
+NAMED_REFUSALS = ("unsupported", "too_large")
 
 
-def environment():
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
-                                        extensions=[Generation, loopcontrols])
-
-    def tojson(x, ensure_ascii=False, indent=None, separators=None, sort_keys=False):
-        return json.dumps(x, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
-                          sort_keys=sort_keys)
-
-    def raise_exception(message):
-        raise jinja2.exceptions.TemplateError(message)
-
-    env.filters["tojson"] = tojson
-    env.globals["raise_exception"] = raise_exception
-    return env
+def theirs(case):
+    warnings.simplefilter("ignore")
+    return render(_ENV, *case)
 
 
-def theirs(env, source, contexts):
-    try:
-        template = env.from_string(source)
-    except jinja2.exceptions.TemplateError as error:
-        return [{"error": str(error)}] * len(contexts)
-    out = []
-    for context in contexts:
-        try:
-            out.append({"text": template.render(**context)})
-        except Exception as error:  # noqa: BLE001: any failure of the reference is a failure
-            out.append({"error": f"{type(error).__name__}: {error}"})
-    return out
-
-
-def ours(tool, source, contexts):
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja", encoding="utf-8", newline="") as file:
-        file.write(source)
-        file.flush()
-        done = subprocess.run([tool, "render", file.name], capture_output=True, text=True,
-                              encoding="utf-8", check=False,
-                              input="".join(json.dumps(c) + "\n" for c in contexts))
+def ours(tool, cases):
+    lines = "".join(json.dumps({"template": s, "contexts": c}) + "\n" for s, c in cases)
+    done = subprocess.run([tool, "render"], input=lines.encode(), capture_output=True, check=False)
     if done.returncode != 0:
-        return [{"error": done.stderr.strip()}] * len(contexts)
-    return [json.loads(line) for line in done.stdout.split("\n") if line]
+        sys.exit(f"the tool failed: {done.returncode} {done.stderr.decode()[-2000:]}")
+    return [json.loads(line) for line in done.stdout.split(b"\n") if line]
+
+
+def verdict(mine, reference):
+    if "error" in reference:
+        return "refused by both" if "error" in mine else "mismatch"
+    if "error" in mine:
+        return "refused by name" if mine["code"] in NAMED_REFUSALS else "mismatch"
+    return "same" if mine["text"] == reference["text"] else "mismatch"
+
+
+def compare(tool, cases, jobs, show):
+    """Counts of the verdicts; prints the first mismatches, and why what is refused by name is."""
+    with multiprocessing.Pool(jobs) as pool:
+        reference = pool.map_async(theirs, cases, chunksize=200)
+        mine = ours(tool, cases)
+        reference = reference.get()
+    counts, reasons = Counter(), Counter()
+    for (source, contexts), left, right in zip(cases, mine, reference, strict=True):
+        for context, a, b in zip(contexts, left, right, strict=True):
+            kind = verdict(a, b)
+            counts[kind] += 1
+            if kind == "refused by name":
+                reasons[a["error"].split(" is not in the")[0].split("(")[0][-60:]] += 1
+            if kind == "mismatch" and counts[kind] <= show:
+                told = "" if context is RANDOM_CONTEXT else f"\n  on     {json.dumps(context)[:300]}"
+                print(f"--- {source}{told}\n  ours   {a!r}\n  theirs {b!r}")
+    return counts, reasons
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tool", required=True)
+    parser.add_argument("--templates", type=int, default=0, help="random ones")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--show", type=int, default=20, help="mismatches to print")
     args = parser.parse_args()
-    env = environment()
-    checks = failed = errors = 0
-    cases = [(name, source, CONVERSATIONS) for name, source in TEMPLATES.items()]
-    cases += [(snippet, snippet, [CONTEXT]) for snippet in SNIPPETS]
-    for name, source, contexts in cases:
-        for context, a, b in zip(contexts, ours(args.tool, source, contexts),
-                                 theirs(env, source, contexts), strict=True):
-            checks += 1
-            errors += "error" in b
-            if ("error" in a) != ("error" in b) or a.get("text") != b.get("text"):
-                failed += 1
-                print(f"{name}: differs on {json.dumps(context)[:300]}\n  ours   {a!r}\n  theirs {b!r}")
-    print(f"{len(TEMPLATES)} templates, {len(CONVERSATIONS)} conversations, {len(SNIPPETS)} snippets: "
-          f"{checks} checks ({errors} refused by both), {failed} mismatches")
+    start = time.monotonic()
+    styles = [(source, CONVERSATIONS) for source in (TEMPLATES | FAMILIES).values()]
+    styles += [(snippet, [CONTEXT]) for snippet in SNIPPETS]
+    random = Generator(args.seed)
+    sets = {
+        f"{len(TEMPLATES | FAMILIES)} styles over {len(CONVERSATIONS)} conversations, "
+        f"{len(SNIPPETS)} snippets": styles,
+        f"{args.templates} random templates (seed {args.seed})":
+            [(random.template(), [RANDOM_CONTEXT]) for _ in range(args.templates)],
+    }
+    failed = 0
+    for name, cases in sets.items():
+        if not cases:
+            continue
+        counts, reasons = compare(args.tool, cases, args.jobs, args.show)
+        failed += counts["mismatch"]
+        print(f"{name}: {counts['same']} same, {counts['refused by both']} refused by both, "
+              f"{counts['refused by name']} refused by us by name, {counts['mismatch']} mismatches")
+        for reason, count in reasons.most_common(12):
+            print(f"    {count:6} {reason}")
+    print(f"{time.monotonic() - start:.1f} s")
     return 1 if failed else 0
 
 

@@ -6,6 +6,7 @@
 
 #include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/parser.h"
+#include "rudder/text/jinja/resolver.h"
 
 namespace rudder::text {
 
@@ -24,6 +25,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source) {
                                                   source.size(), kMaxSourceBytes));
   }
   RUDDER_TRY(jinja::Template parsed, jinja::parse(source));
+  RUDDER_TRY_VOID(jinja::resolve(parsed));
   return ChatTemplate(std::unique_ptr<const Impl>(new Impl{std::move(parsed)}));
 }
 
@@ -32,9 +34,9 @@ Result<std::string> ChatTemplate::render(const boost::json::object& context,
                                          std::chrono::system_clock::time_point now) const {
   jinja::Budget budget{limits.max_steps, limits.max_memory_bytes, limits.max_output_bytes,
                        limits.max_depth};
-  jinja::Interpreter interpreter(budget, now);
+  jinja::Interpreter interpreter(budget, context, now);
   try {
-    return interpreter.render(impl_->parsed.body, context);
+    return interpreter.render(impl_->parsed);
   } catch (jinja::TemplateError& raised) {
     raised.error.where = fmt::format("chat template line {}", interpreter.line());
     return tl::unexpected<Error>(std::move(raised.error));

@@ -2,7 +2,7 @@
 //   encode TOKENIZER   a JSON string a line in; a line out of ids, their decodings and the streams'
 //   decode TOKENIZER   a JSON list of ids a line in; the same decodings out
 //   bench TOKENIZER SECONDS   a JSON string a line in; encode and stream-decode times out
-//   render TEMPLATE    a JSON context a line in; {"text"} or {"error"} out
+//   render              {"template", "contexts"} a line in; a list of {"text"} or {"error", "code"} out
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
@@ -118,25 +118,32 @@ int bench(const TokenizerPtr& tokenizer, double seconds) {
   return 0;
 }
 
-int render_lines(const std::string& path) {
-  auto source = read_text_file(path);
-  if (!source) return report(source.error());
-  auto parsed = ChatTemplate::parse(*source);
-  if (!parsed) return report(parsed.error());
+json::object failure(const Error& error) {
+  return {{"error", error.to_string()}, {"code", error_code_name(error.code)}};
+}
+
+int render_lines() {
   std::string line;
   while (std::getline(std::cin, line)) {
-    auto context = parse_json(line, "line");
-    if (!context) return report(context.error());
-    auto text = parsed->render(context->as_object());
-    const json::object out =
-        text ? json::object{{"text", *text}} : json::object{{"error", text.error().to_string()}};
+    auto job = parse_json(line, "line");
+    if (!job) return report(job.error());
+    const auto parsed = ChatTemplate::parse(job->at("template").as_string());
+    json::array out;
+    for (const auto& context : job->at("contexts").as_array()) {
+      if (!parsed) {
+        out.push_back(failure(parsed.error()));
+        continue;
+      }
+      const auto text = parsed->render(context.as_object());
+      out.push_back(text ? json::object{{"text", *text}} : failure(text.error()));
+    }
     fmt::print("{}\n", to_json_text(out));
   }
   return 0;
 }
 
 int run(const std::vector<std::string>& args) {
-  if (args.size() == 2 && args[0] == "render") return render_lines(args[1]);
+  if (args.size() == 1 && args[0] == "render") return render_lines();
   if (args.size() < 2) {
     fmt::print(stderr, "usage: tokenizer_tool encode|decode|bench|render ...\n");
     return 2;

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 
+#include "rudder/text/jinja/numbers.h"
 #include "rudder/text/jinja/parser.h"
 
 namespace rudder::text::jinja {
@@ -64,42 +64,47 @@ std::unique_ptr<Expr> ExpressionParser::make(Expr::Kind kind) const {
   return expr;
 }
 
-bool ExpressionParser::ends_tuple() const {
-  return now().kind == Kind::kBlockEnd || now().kind == Kind::kOutputEnd || is_op(")") ||
-         is_word("in") || is_word("recursive") || is_op("=");
+bool ExpressionParser::ends_tuple(TupleIn where) const {
+  return now().kind == Kind::kOutputEnd || now().kind == Kind::kBlockEnd || is_op(")") ||
+         (where == TupleIn::kForTarget && is_word("in")) ||
+         (where == TupleIn::kForValues && is_word("recursive"));
 }
 
-Result<ExprPtr> ExpressionParser::tuple_expression(bool ternary) {
-  ExprPtr first;
-  RUDDER_TRY(first, ternary ? expression() : or_expression());
-  if (!is_op(",")) return first;
+Result<ExprPtr> ExpressionParser::tuple_expression(TupleIn where, bool ternary) {
   auto tuple = make(Expr::Kind::kTuple);
-  tuple->operands.push_back(std::move(first));
-  while (take_op(",") && !ends_tuple()) {
+  bool is_tuple = false;
+  while (!ends_tuple(where)) {
     ExprPtr item;
     RUDDER_TRY(item, ternary ? expression() : or_expression());
     tuple->operands.push_back(std::move(item));
+    if (!take_op(",")) break;
+    is_tuple = true;
   }
+  if (is_tuple) return ExprPtr(std::move(tuple));
+  if (!tuple->operands.empty()) return std::move(tuple->operands[0]);
+  if (where != TupleIn::kBrackets) return error("expected an expression");
   return ExprPtr(std::move(tuple));
 }
 
+// a if b else c
 Result<ExprPtr> ExpressionParser::expression() {
   const Nested nested(depth_);
   RUDDER_TRY_VOID(check_depth());
   ExprPtr value;
   RUDDER_TRY(value, or_expression());
-  while (is_word("if")) {
-    auto ternary = make(Expr::Kind::kTernary);
-    ++pos_;
-    ExprPtr condition, otherwise;
+  for (int turn = 0; take_word("if"); ++turn) {
+    if (turn > kMaxParseDepth) return error("too many conditions");
+    auto expr = make(Expr::Kind::kTernary);
+    ExprPtr condition;
     RUDDER_TRY(condition, or_expression());
+    expr->operands.push_back(std::move(condition));
+    expr->operands.push_back(std::move(value));
     if (take_word("else")) {
+      ExprPtr otherwise;
       RUDDER_TRY(otherwise, expression());
+      expr->operands.push_back(std::move(otherwise));
     }
-    ternary->operands.push_back(std::move(condition));
-    ternary->operands.push_back(std::move(value));
-    if (otherwise != nullptr) ternary->operands.push_back(std::move(otherwise));
-    value = std::move(ternary);
+    value = std::move(expr);
   }
   return value;
 }
@@ -181,112 +186,188 @@ Result<ExprPtr> ExpressionParser::filtered_unary() {
 }
 
 Result<ExprPtr> ExpressionParser::unary(bool with_filters) {
+  auto expr = make(Expr::Kind::kPostfix);
   ExprPtr value;
   if (is_op("-") || is_op("+")) {
     const Nested nested(depth_);
     RUDDER_TRY_VOID(check_depth());
-    auto expr = make(is_op("-") ? Expr::Kind::kNegate : Expr::Kind::kPlus);
+    auto sign = make(is_op("-") ? Expr::Kind::kNegate : Expr::Kind::kPlus);
     ++pos_;
     ExprPtr operand;
     RUDDER_TRY(operand, unary(false));
-    expr->operands.push_back(std::move(operand));
-    value = std::move(expr);
+    sign->operands.push_back(std::move(operand));
+    value = std::move(sign);
   } else {
     RUDDER_TRY(value, primary());
   }
-  return postfixes(std::move(value), with_filters);
+  RUDDER_TRY_VOID(postfixes(expr->postfixes));
+  if (with_filters) RUDDER_TRY_VOID(filters_and_tests(expr->postfixes));
+  if (expr->postfixes.empty()) return value;
+  expr->operands.push_back(std::move(value));
+  return ExprPtr(std::move(expr));
 }
 
-Result<ExprPtr> ExpressionParser::postfixes(ExprPtr base, bool with_filters) {
-  auto expr = make(Expr::Kind::kPostfix);
+// .name, [item] and (arguments)
+Result<void> ExpressionParser::postfixes(std::vector<Postfix>& out) {
   for (;;) {
-    Postfix postfix{Postfix::Kind::kCall, {}, false, {}, {}, {}, {}, {}};
+    Postfix postfix;
+    postfix.line = now().line;
     if (take_op(".")) {
       if (now().kind == Kind::kInteger) {
         postfix.kind = Postfix::Kind::kItem;
-        RUDDER_TRY(postfix.item, primary());
+        RUDDER_TRY(postfix.item, number());
       } else {
         postfix.kind = Postfix::Kind::kAttribute;
         RUDDER_TRY(postfix.name, expect_name());
       }
-    } else if (take_op("[")) {
+    } else if (is_op("[")) {
       RUDDER_TRY_VOID(subscript(postfix));
     } else if (is_op("(")) {
       RUDDER_TRY_VOID(arguments(postfix.arguments));
-    } else if (with_filters && is_op("|")) {
-      ++pos_;
-      postfix.kind = Postfix::Kind::kFilter;
-      RUDDER_TRY(postfix.name, expect_name());
-      if (is_op("(")) RUDDER_TRY_VOID(arguments(postfix.arguments));
-    } else if (with_filters && take_word("is")) {
-      RUDDER_TRY_VOID(test(postfix));
     } else {
-      break;
+      return {};
     }
-    expr->postfixes.push_back(std::move(postfix));
+    out.push_back(std::move(postfix));
   }
-  if (expr->postfixes.empty()) return base;
-  expr->operands.push_back(std::move(base));
-  return ExprPtr(std::move(expr));
+}
+
+// |filter, is test, and calls of what these gave
+Result<void> ExpressionParser::filters_and_tests(std::vector<Postfix>& out) {
+  for (;;) {
+    if (take_op("|")) {
+      RUDDER_TRY_VOID(filter(out));
+      continue;
+    }
+    Postfix postfix;
+    postfix.line = now().line;
+    if (take_word("is")) {
+      RUDDER_TRY_VOID(test(postfix));
+    } else if (is_op("(")) {
+      RUDDER_TRY_VOID(arguments(postfix.arguments));
+    } else {
+      return {};
+    }
+    out.push_back(std::move(postfix));
+  }
+}
+
+Result<void> ExpressionParser::dotted_name(Postfix& postfix) {
+  RUDDER_TRY(postfix.name, expect_name());
+  while (take_op(".")) {
+    RUDDER_TRY(const std::string part, expect_name());
+    postfix.name += "." + part;
+  }
+  return {};
+}
+
+Result<void> ExpressionParser::filter(std::vector<Postfix>& out) {
+  Postfix postfix;
+  postfix.kind = Postfix::Kind::kFilter;
+  postfix.line = now().line;
+  RUDDER_TRY_VOID(dotted_name(postfix));
+  if (is_op("(")) RUDDER_TRY_VOID(arguments(postfix.arguments));
+  out.push_back(std::move(postfix));
+  return {};
 }
 
 Result<void> ExpressionParser::test(Postfix& postfix) {
   postfix.kind = Postfix::Kind::kTest;
   postfix.negated = take_word("not");
-  RUDDER_TRY(postfix.name, expect_name());
+  RUDDER_TRY_VOID(dotted_name(postfix));
   if (is_op("(")) return arguments(postfix.arguments);
   const bool value = now().kind == Kind::kString || now().kind == Kind::kInteger ||
                      now().kind == Kind::kFloat || is_op("[") || is_op("{") ||
                      (now().kind == Kind::kName && !is_word("else") && !is_word("or") &&
-                      !is_word("and") && !is_word("if") && !is_word("is") && !is_word("in") &&
-                      !is_word("not") && !is_word("recursive"));
+                      !is_word("and"));
   if (!value) return {};
+  if (is_word("is")) return error("tests cannot be chained with 'is'");
+  auto expr = make(Expr::Kind::kPostfix);
   ExprPtr argument;
-  RUDDER_TRY(argument, unary(false));
+  RUDDER_TRY(argument, primary());
+  RUDDER_TRY_VOID(postfixes(expr->postfixes));
+  if (!expr->postfixes.empty()) {
+    expr->operands.push_back(std::move(argument));
+    argument = std::move(expr);
+  }
   postfix.arguments.positional.push_back(std::move(argument));
   return {};
 }
 
+// [a], [a:b:c], or [a, b]: a tuple
 Result<void> ExpressionParser::subscript(Postfix& postfix) {
+  auto tuple = make(Expr::Kind::kTuple);
+  RUDDER_TRY_VOID(expect_op("["));
+  bool is_slice = false;
+  size_t count = 0;
+  for (; !is_op("]"); ++count) {
+    if (count > 0) RUDDER_TRY_VOID(expect_op(","));
+    RUDDER_TRY_VOID(subscribed(postfix));
+    is_slice |= postfix.kind == Postfix::Kind::kSlice;
+    if (postfix.item != nullptr) tuple->operands.push_back(std::move(postfix.item));
+  }
+  RUDDER_TRY_VOID(expect_op("]"));
+  if (is_slice && count > 1) return error("a slice among other subscripts");
+  if (is_slice) return {};
   postfix.kind = Postfix::Kind::kItem;
+  if (count == 1) {
+    postfix.item = std::move(tuple->operands[0]);
+  } else {
+    postfix.item = std::move(tuple);
+  }
+  return {};
+}
+
+Result<void> ExpressionParser::subscribed(Postfix& postfix) {
   if (!is_op(":")) {
     RUDDER_TRY(postfix.item, expression());
+    if (!is_op(":")) return {};
   }
-  if (take_op("]")) return {};
   postfix.kind = Postfix::Kind::kSlice;
   postfix.begin = std::move(postfix.item);
   RUDDER_TRY_VOID(expect_op(":"));
-  if (!is_op(":") && !is_op("]")) {
+  const auto given = [this] { return !is_op(":") && !is_op("]") && !is_op(","); };
+  if (given()) {
     RUDDER_TRY(postfix.end, expression());
   }
-  if (take_op(":") && !is_op("]")) {
+  if (take_op(":") && given()) {
     RUDDER_TRY(postfix.step, expression());
   }
-  return expect_op("]");
+  return {};
 }
 
 Result<void> ExpressionParser::arguments(Arguments& out) {
   RUDDER_TRY_VOID(expect_op("("));
-  for (bool first = true; !take_op(")"); first = false) {
+  for (bool first = true; !is_op(")"); first = false) {
     if (!first) {
       RUDDER_TRY_VOID(expect_op(","));
-      if (take_op(")")) break;
+      if (is_op(")")) break;
     }
-    if (is_op("*") || is_op("**")) return unsupported("argument unpacking");
-    if (now().kind == Kind::kName && next().kind == Kind::kOperator && next().text == "=") {
+    if (take_op("*")) {
+      if (out.unpacked != nullptr || out.unpacked_named != nullptr) return error("a second '*'");
+      RUDDER_TRY(out.unpacked, expression());
+    } else if (take_op("**")) {
+      if (out.unpacked_named != nullptr) return error("a second '**'");
+      RUDDER_TRY(out.unpacked_named, expression());
+    } else if (now().kind == Kind::kName && next().kind == Kind::kOperator && next().text == "=") {
+      if (out.unpacked_named != nullptr) return error("an argument after '**'");
       std::string name = now().text;
+      const bool repeated = std::any_of(out.named.begin(), out.named.end(),
+                                        [&name](const auto& known) { return known.first == name; });
+      if (repeated) return error(fmt::format("the argument '{}' is given twice", name));
       pos_ += 2;
       ExprPtr value;
       RUDDER_TRY(value, expression());
       out.named.emplace_back(std::move(name), std::move(value));
     } else {
-      if (!out.named.empty()) return error("a positional argument after a named one");
+      if (!out.named.empty() || out.unpacked != nullptr || out.unpacked_named != nullptr) {
+        return error("a positional argument after a named one");
+      }
       ExprPtr value;
       RUDDER_TRY(value, expression());
       out.positional.push_back(std::move(value));
     }
   }
-  return {};
+  return expect_op(")");
 }
 
 Result<ExprPtr> ExpressionParser::primary() {
@@ -297,20 +378,32 @@ Result<ExprPtr> ExpressionParser::primary() {
     while (now().kind == Kind::kString) expr->text += tokens_[pos_++].text;
     return ExprPtr(std::move(expr));
   }
-  if (token.kind == Kind::kInteger || token.kind == Kind::kFloat) {
-    auto expr = make(token.kind == Kind::kInteger ? Expr::Kind::kInteger : Expr::Kind::kFloat);
-    const char* end = token.text.data() + token.text.size();
-    const auto result = token.kind == Kind::kInteger
-                            ? std::from_chars(token.text.data(), end, expr->integer)
-                            : std::from_chars(token.text.data(), end, expr->number);
-    if (result.ec != std::errc()) return error(fmt::format("bad number '{}'", token.text));
-    ++pos_;
-    return ExprPtr(std::move(expr));
+  if (token.kind == Kind::kInteger || token.kind == Kind::kFloat) return number();
+  if (take_op("(")) {
+    ExprPtr value;
+    RUDDER_TRY(value, tuple_expression(TupleIn::kBrackets, true));
+    RUDDER_TRY_VOID(expect_op(")"));
+    return value;
   }
-  if (is_op("(")) return bracketed();
   if (is_op("[")) return list();
   if (is_op("{")) return dict();
   return error(fmt::format("unexpected '{}'", token.text));
+}
+
+Result<ExprPtr> ExpressionParser::number() {
+  const Token& token = now();
+  auto expr = make(token.kind == Kind::kInteger ? Expr::Kind::kInteger : Expr::Kind::kFloat);
+  if (token.kind == Kind::kInteger) {
+    try {
+      expr->integer = parse_int(token.text, 0).value_or(0);
+    } catch (const TemplateError&) {
+      return unsupported("an integer of more than 128 bits");
+    }
+  } else {
+    expr->number = parse_float(token.text).value_or(0);
+  }
+  ++pos_;
+  return ExprPtr(std::move(expr));
 }
 
 Result<ExprPtr> ExpressionParser::name() {
@@ -327,15 +420,6 @@ Result<ExprPtr> ExpressionParser::name() {
   }
   ++pos_;
   return ExprPtr(std::move(expr));
-}
-
-Result<ExprPtr> ExpressionParser::bracketed() {
-  ++pos_;
-  if (take_op(")")) return ExprPtr(make(Expr::Kind::kTuple));
-  ExprPtr value;
-  RUDDER_TRY(value, tuple_expression());
-  RUDDER_TRY_VOID(expect_op(")"));
-  return value;
 }
 
 Result<ExprPtr> ExpressionParser::list() {

@@ -42,11 +42,14 @@ class ExpressionParser {
   };
   Result<void> check_depth() const;
 
-  // a, b: a tuple without brackets. Without `ternary`, "x if y" is left alone (for loops).
-  Result<ExprPtr> tuple_expression(bool ternary = true);
+  // Where a tuple without brackets may end, besides the end of a tag.
+  enum class TupleIn { kTag, kBrackets, kForTarget, kForValues };
+  // a, b: an expression, or a tuple of them. Without `ternary`, "x if y" is left alone.
+  Result<ExprPtr> tuple_expression(TupleIn where, bool ternary);
   Result<ExprPtr> expression();
-  Result<ExprPtr> or_expression();
   Result<void> arguments(Arguments& out);
+  Result<void> filter(std::vector<Postfix>& out);  // name(arguments), after its "|"
+  bool ends_tuple(TupleIn where) const;
 
   std::vector<Token> tokens_;
   size_t pos_ = 0;
@@ -55,7 +58,6 @@ class ExpressionParser {
 
  private:
   std::unique_ptr<Expr> make(Expr::Kind kind) const;
-  bool ends_tuple() const;
   // One level of binary operators of equal strength: operands of `inner` joined by what `take`
   // takes.
   template <typename Take>
@@ -63,6 +65,7 @@ class ExpressionParser {
                         const Take& take);
   std::string take_any(std::initializer_list<std::string_view> ops);
   // From loose to tight.
+  Result<ExprPtr> or_expression();
   Result<ExprPtr> and_expression();
   Result<ExprPtr> not_expression();
   Result<ExprPtr> compare_expression();
@@ -72,12 +75,15 @@ class ExpressionParser {
   Result<ExprPtr> power_expression();
   Result<ExprPtr> filtered_unary();
   Result<ExprPtr> unary(bool with_filters);
-  Result<ExprPtr> postfixes(ExprPtr base, bool with_filters);
+  Result<void> postfixes(std::vector<Postfix>& out);
+  Result<void> filters_and_tests(std::vector<Postfix>& out);
+  Result<void> dotted_name(Postfix& postfix);
   Result<void> test(Postfix& postfix);
   Result<void> subscript(Postfix& postfix);
+  Result<void> subscribed(Postfix& postfix);
   Result<ExprPtr> primary();
+  Result<ExprPtr> number();
   Result<ExprPtr> name();
-  Result<ExprPtr> bracketed();
   Result<ExprPtr> list();
   Result<ExprPtr> dict();
 };

@@ -4,105 +4,102 @@
 
 #include <boost/json/fwd.hpp>
 #include <chrono>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "rudder/text/jinja/ast.h"
+#include "rudder/text/jinja/arguments.h"
+#include "rudder/text/jinja/objects.h"
+#include "rudder/text/jinja/parser.h"
 #include "rudder/text/jinja/value.h"
 
 namespace rudder::text::jinja {
 
-// Evaluated arguments of a call, a filter or a test.
-struct Call {
-  std::vector<Value> positional;
-  std::vector<std::pair<std::string_view, Value>> named;
-  // By position or by name; null if it was not given.
-  const Value* find(size_t position, std::string_view name) const;
-  Value get(size_t position, std::string_view name, const Value& fallback) const;
-};
-
-// What a loop runs over. Holds the values itself, so that a range-for over a temporary is safe.
-struct Items {
-  std::shared_ptr<const ListBox> box;
-  auto begin() const { return box->items.begin(); }
-  auto end() const { return box->items.end(); }
-  bool empty() const { return box->items.empty(); }
-  size_t size() const { return box->items.size(); }
-  const Value& operator[](size_t i) const { return box->items[i]; }
-  const Value& front() const { return box->items.front(); }
-  const Value& back() const { return box->items.back(); }
-  std::vector<Value> copy() const { return box->items; }
-};
-
 class Interpreter {
  public:
-  Interpreter(Budget& budget, std::chrono::system_clock::time_point now)
-      : budget_(budget), now_(now) {}
+  // `context` is the global scope; it outlives the interpreter.
+  Interpreter(Budget& budget, const boost::json::object& context,
+              std::chrono::system_clock::time_point now)
+      : budget_(budget), context_(context), now_(now) {}
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
   Interpreter& operator=(const Interpreter&) = delete;
 
-  std::string render(const Block& body, const boost::json::object& context);
+  std::string render(const Template& source);
 
   Budget& budget() { return budget_; }
   std::chrono::system_clock::time_point now() const { return now_; }
   int line() const { return line_; }  // of the source, for errors
 
-  Value string(std::string text) { return Value::string(budget_, std::move(text)); }
-  Value make_namespace();
-  // List items, dict keys, characters; nothing for undefined. Raises for others.
-  Items iterate(const Value& value);
-  Value attribute(const Value& object, std::string_view name);
-  Value item(const Value& object, const Value& key);
-  bool contains(const Value& container, const Value& value);
+  // For the filters, tests, methods and global functions.
+  Value string(std::string text, bool markup = false) {
+    return Value::string(budget_, std::move(text), markup);
+  }
+  Value list(std::vector<Value> items) { return Value::list(budget_, std::move(items)); }
+  Value tuple(std::vector<Value> items) { return Value::tuple(budget_, std::move(items)); }
+  std::string text(const Value& value) { return to_text(budget_, value); }
+  Value make_namespace(std::vector<std::pair<Value, Value>> fields);
+  Value attribute(const Value& object, std::string_view name);  // object.name
+  Value item(const Value& object, const Value& key);            // object[key]
+  bool contains(const Value& container, const Value& value);    // value in container
   Value binary(std::string_view op, const Value& left, const Value& right);
+  Value call(const Value& callee, Call call);
+  bool changed(const LoopBox& loop, Value value);  // since the last time; loop.changed()
 
  private:
-  struct Scope {
-    Scope* parent = nullptr;
-    std::vector<std::pair<std::string_view, Value>> names;
-    void set(std::string_view name, Value value);
-    const Value* find(std::string_view name) const;
-  };
   enum class Flow { kNext, kBreak, kContinue };
-  struct Frame;  // bounds the recursion
+  class Depth;      // bounds the recursion
+  class Condition;  // the values of a loop that its condition lets through
 
-  Flow execute(const Block& block, Scope& scope);
-  Flow execute(const Node& node, Scope& scope);
-  Flow loop(const Node& node, Scope& scope);
-  void assign(const Target& target, Value value, Scope& scope);
-  std::string capture(const Block& block, Scope& scope);
+  // statements.cpp
+  Flow execute(const Block& block);
+  Flow execute(const Node& node);
+  Flow capture(const Block& block, std::string& text);
+  Flow filtered(const Node& node);
+  Flow loop(const Node& node);
+  Flow run_loop(const Node& node, const Value& values, int depth0,
+                const std::shared_ptr<Activation>& outer);
+  std::string recurse(const Node& node, const Value& values, int depth0,
+                      const std::shared_ptr<Activation>& outer);
+  void call_block(const Node& node);
+  void enter(const Frame& frame);
+  void leave(const Frame& frame);
+  void check_namespaces(const Target& target);
+  void assign(const Target& target, Value value);
   void emit(std::string_view text);
+  void emit_string(const Value& value);
+  void keep(const std::shared_ptr<Activation>& captured);
+  Value make_macro(const MacroNode& node);
+  Value call_macro(const CallableBox& macro, Call call);
+  void bind(const MacroNode& node, Call& call, Activation& variables);
+  Value& variable(SlotRef place);
+  Value resolve(const std::string& name);
 
-  Value evaluate(const Expr& expr, Scope& scope);
-  Value collection(const Expr& expr, Scope& scope);
-  Value name(const Expr& expr, Scope& scope);
-  Value compare_chain(const Expr& expr, Scope& scope);
-  Value postfix_chain(const Expr& expr, Scope& scope);
-  Value apply(const Value& base, const Postfix& postfix, Scope& scope);
-  Value slice(const Value& base, const Postfix& postfix, Scope& scope);
-  Value call(const Value& callee, const Arguments& arguments, Scope& scope);
-  Value call_macro(const MacroNode& macro, const Call& call);
-  Call evaluate(const Arguments& arguments, Scope& scope);
+  // evaluate.cpp
+  Value evaluate(const Expr& expr);
+  Value collection(const Expr& expr);
+  bool compare_chain(const Expr& expr);
+  Value postfix_chain(const Expr& expr);
+  Value apply(const Value& base, const Postfix& postfix);
+  Value slice(const Value& base, const Postfix& postfix);
+  Call evaluate(const Arguments& arguments);
 
   Budget& budget_;
+  const boost::json::object& context_;
   std::chrono::system_clock::time_point now_;
-  Scope root_;
+  std::vector<std::pair<std::string, Value>> globals_;  // that were read
+  std::shared_ptr<Activation> here_;
+  // What may hold itself, directly or through another: taken apart at the end.
   std::vector<std::shared_ptr<NamespaceBox>> namespaces_;
+  std::vector<std::shared_ptr<Activation>> captured_;
+  // The last values of loop.changed(), which may hold their loop.
+  std::vector<std::pair<const LoopBox*, Value>> changed_;
   std::string* out_ = nullptr;
   bool capturing_ = false;
-  int frames_ = 0;
+  int depth_ = 0;
   int line_ = 0;
 };
-
-// filters.cpp, tests.cpp, methods.cpp: raise for an unknown name.
-Value apply_filter(Interpreter& in, std::string_view name, const Value& value, const Call& call);
-bool apply_test(Interpreter& in, std::string_view name, const Value& value, const Call& call);
-bool has_method(const Value& object, std::string_view name);
-Value call_method(Interpreter& in, const Value& object, std::string_view name, const Call& call);
-bool is_global(std::string_view name);
-Value call_global(Interpreter& in, std::string_view name, const Call& call);
 
 }  // namespace rudder::text::jinja

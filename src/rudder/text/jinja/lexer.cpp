@@ -5,24 +5,19 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <utility>
 
+#include "rudder/text/jinja/strings.h"
 #include "rudder/text/unicode.h"
 
 namespace rudder::text::jinja {
 namespace {
 
-bool is_space(char c) {
-  return c == ' ' || (c >= '\t' && c <= '\r');
-}
 bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
-bool is_name_start(char c) {
-  return std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_' ||
-         static_cast<unsigned char>(c) >= 0x80;
-}
-bool is_name(char c) {
-  return is_name_start(c) || is_digit(c);
+bool is_ascii_name(char c) {
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
 // "\r\n" and "\r" become "\n", and one newline at the end goes.
@@ -57,7 +52,7 @@ class Lexer {
       const char sign = tag + 2 < in_.size() ? in_[tag + 2] : '\0';
       const size_t text_lines = pos_;
       if (sign == '-') {
-        while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+        text = strip(text, nullptr, false, true);
       } else if (sign != '+' && kind != '{') {
         text = strip_line_start(text);
       }
@@ -67,7 +62,7 @@ class Lexer {
       line_starting_ = false;
       if (kind == '#') {
         RUDDER_TRY_VOID(comment());
-      } else if (kind == '%' && at_raw()) {
+      } else if (kind == '%' && take_raw_begin()) {
         RUDDER_TRY_VOID(raw());
       } else {
         RUDDER_TRY_VOID(tag_body(kind));
@@ -80,6 +75,11 @@ class Lexer {
  private:
   tl::unexpected<Error> error(std::string_view what) const {
     return fail(ErrorCode::kInvalidArgument, fmt::format("chat template: {}", what),
+                fmt::format("line {}", line_));
+  }
+  tl::unexpected<Error> unsupported(std::string_view what) const {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("chat template: {} is not in the supported subset of Jinja", what),
                 fmt::format("line {}", line_));
   }
   void put(Token::Kind kind, std::string_view text) {
@@ -105,9 +105,13 @@ class Lexer {
     const size_t newline = text.rfind('\n');
     if (newline == std::string_view::npos && !line_starting_) return text;
     const size_t start = newline == std::string_view::npos ? 0 : newline + 1;
-    return std::all_of(text.begin() + static_cast<ptrdiff_t>(start), text.end(), is_space)
-               ? text.substr(0, start)
-               : text;
+    return strip(text.substr(start), nullptr, true, false).empty() ? text.substr(0, start) : text;
+  }
+
+  // The first byte at or after `at` that is no white space.
+  size_t skip_space(size_t at) const {
+    const std::string_view rest = std::string_view(in_).substr(at);
+    return in_.size() - strip(rest, nullptr, true, false).size();
   }
 
   // Takes the end of a tag at pos_ ("%}", "-%}", "+%}") with the whitespace that belongs to it.
@@ -119,7 +123,7 @@ class Lexer {
     if (in_.compare(at, end.size(), end) != 0) return false;
     at += end.size();
     if (minus) {
-      while (at < in_.size() && is_space(in_[at])) ++at;
+      at = skip_space(at);
     } else if (!plus && trims_newline && at < in_.size() && in_[at] == '\n') {
       ++at;
     }
@@ -140,33 +144,45 @@ class Lexer {
     return error("a comment is not closed");
   }
 
-  bool at_raw() const {
-    size_t at = pos_;
-    while (at < in_.size() && is_space(in_[at])) ++at;
-    return in_.compare(at, 3, "raw") == 0 && at + 3 < in_.size() && !is_name(in_[at + 3]);
+  // Takes "raw %}" or "raw -%}" after the start of a tag. The newline after it stays.
+  bool take_raw_begin() {
+    size_t at = skip_space(pos_);
+    if (in_.compare(at, 3, "raw") != 0) return false;
+    at = skip_space(at + 3);
+    const bool minus = in_.compare(at, 3, "-%}") == 0;
+    if (!minus && in_.compare(at, 2, "%}") != 0) return false;
+    at = minus ? skip_space(at + 3) : at + 2;
+    count_lines(pos_, at);
+    line_starting_ = in_[at - 1] == '\n';
+    pos_ = at;
+    return true;
   }
 
   Result<void> raw() {
-    pos_ = in_.find("raw", pos_) + 3;
-    while (pos_ < in_.size() && is_space(in_[pos_])) ++pos_;
-    if (pos_ >= in_.size() || !take_end("%}", true)) return error("a raw tag is not closed");
     for (size_t at = in_.find("{%", pos_); at != std::string::npos; at = in_.find("{%", at + 2)) {
-      size_t name = at + 2;
-      const char sign = name < in_.size() ? in_[name] : '\0';
-      if (sign == '-' || sign == '+') ++name;
-      while (name < in_.size() && is_space(in_[name])) ++name;
+      const char sign = at + 2 < in_.size() ? in_[at + 2] : '\0';
+      const size_t name = skip_space(at + (sign == '-' || sign == '+' ? 3 : 2));
       if (in_.compare(name, 6, "endraw") != 0) continue;
-      std::string_view text = std::string_view(in_).substr(pos_, at - pos_);
+      const size_t start = std::exchange(pos_, skip_space(name + 6));
+      const bool line_starting = line_starting_;
+      const int line = line_;
+      if (pos_ >= in_.size() || !take_end("%}", true)) {
+        pos_ = start;
+        continue;
+      }
+      const size_t end = std::exchange(pos_, start);
+      std::string_view text = std::string_view(in_).substr(start, at - start);
+      line_ = line;
       if (sign == '-') {
-        while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
+        text = strip(text, nullptr, false, true);
       } else if (sign != '+') {
+        const bool after = std::exchange(line_starting_, line_starting);
         text = strip_line_start(text);
+        line_starting_ = after;
       }
       put_text(text);
-      count_lines(pos_, name + 6);
-      pos_ = name + 6;
-      while (pos_ < in_.size() && is_space(in_[pos_])) ++pos_;
-      if (pos_ >= in_.size() || !take_end("%}", true)) break;
+      count_lines(start, end);
+      pos_ = end;
       return {};
     }
     return error("a raw block is not closed");
@@ -183,17 +199,15 @@ class Lexer {
         put(block ? Token::Kind::kBlockEnd : Token::Kind::kOutputEnd, "");
         return {};
       }
-      if (is_space(c)) {
-        if (c == '\n') ++line_;
-        ++pos_;
+      if (const size_t space = skip_space(pos_); space != pos_) {
+        count_lines(pos_, space);
+        pos_ = space;
       } else if (c == '"' || c == '\'') {
         RUDDER_TRY_VOID(string());
       } else if (is_digit(c)) {
-        number();
-      } else if (is_name_start(c)) {
-        const size_t start = pos_;
-        while (pos_ < in_.size() && is_name(in_[pos_])) ++pos_;
-        put(Token::Kind::kName, std::string_view(in_).substr(start, pos_ - start));
+        RUDDER_TRY_VOID(number());
+      } else if (is_ascii_name(c) || static_cast<unsigned char>(c) >= 0x80) {
+        RUDDER_TRY_VOID(name());
       } else {
         RUDDER_TRY_VOID(op(open));
       }
@@ -225,32 +239,72 @@ class Lexer {
     return {};
   }
 
-  void number() {
-    std::string digits;
-    bool is_float = false;
-    const auto take_digits = [&] {
-      while (pos_ < in_.size() && (is_digit(in_[pos_]) || in_[pos_] == '_')) {
-        if (in_[pos_] != '_') digits.push_back(in_[pos_]);
-        ++pos_;
-      }
-    };
-    take_digits();
-    if (pos_ + 1 < in_.size() && in_[pos_] == '.' && is_digit(in_[pos_ + 1])) {
-      is_float = true;
-      digits.push_back(in_[pos_++]);
-      take_digits();
+  Result<void> name() {
+    const size_t start = pos_;
+    while (pos_ < in_.size()) {
+      size_t next = pos_;
+      const char32_t c = next_char(in_, next);
+      if (c < 0x80 ? !is_ascii_name(static_cast<char>(c)) : !is_word_char(c)) break;
+      pos_ = next;
     }
-    if (pos_ < in_.size() && (in_[pos_] | 32) == 'e') {
-      size_t exponent = pos_ + 1;
+    size_t second = start;
+    const char32_t first = next_char(in_, second);
+    const bool starts = first < 0x80 || (char_flags()[first] & kLetter) != 0 ||
+                        category(first) == Category::kNl;
+    if (pos_ == start || !starts) return error("unexpected character");
+    put(Token::Kind::kName, std::string_view(in_).substr(start, pos_ - start));
+    return {};
+  }
+
+  // The end of the digits at `at`, which may have single underscores between them.
+  template <typename IsDigit>
+  size_t digits_end(size_t at, IsDigit is_one) const {
+    while (at < in_.size()) {
+      const size_t next = at + (in_[at] == '_' ? 1 : 0);
+      if (next >= in_.size() || !is_one(in_[next])) break;
+      at = next + 1;
+    }
+    return at;
+  }
+
+  Result<void> number() {
+    const bool after_dot = pos_ > 0 && in_[pos_ - 1] == '.';
+    const size_t whole = digits_end(pos_, is_digit);
+    size_t end = whole;
+    if (!after_dot && end + 1 < in_.size() && in_[end] == '.' && is_digit(in_[end + 1])) {
+      end = digits_end(end + 1, is_digit);
+    }
+    if (!after_dot && end < in_.size() && (in_[end] | 32) == 'e') {
+      size_t exponent = end + 1;
       if (exponent < in_.size() && (in_[exponent] == '+' || in_[exponent] == '-')) ++exponent;
-      if (exponent < in_.size() && is_digit(in_[exponent])) {
-        is_float = true;
-        digits.append(in_, pos_, exponent - pos_);
-        pos_ = exponent;
-        take_digits();
-      }
+      if (exponent < in_.size() && is_digit(in_[exponent])) end = digits_end(exponent, is_digit);
     }
-    put(is_float ? Token::Kind::kFloat : Token::Kind::kInteger, digits);
+    const auto put_number = [this](Token::Kind kind, size_t to) {
+      std::string digits = in_.substr(pos_, to - pos_);
+      std::erase(digits, '_');
+      put(kind, digits);
+      pos_ = to;
+    };
+    if (end > whole) {
+      put_number(Token::Kind::kFloat, end);
+      return {};
+    }
+    const char letter = whole == pos_ + 1 && in_[pos_] == '0' && whole < in_.size()
+                            ? static_cast<char>(in_[whole] | 32)
+                            : '\0';
+    const auto is_based = [letter](char c) {
+      if (letter == 'x') return std::isxdigit(static_cast<unsigned char>(c)) != 0;
+      return c >= '0' && c <= (letter == 'b' ? '1' : '7');
+    };
+    if (letter == 'x' || letter == 'o' || letter == 'b') end = digits_end(whole + 1, is_based);
+    if (end > whole + 1) {
+      put_number(Token::Kind::kInteger, end);
+    } else if (in_[pos_] == '0') {  // zeros only: what follows is another number
+      put_number(Token::Kind::kInteger, digits_end(pos_, [](char c) { return c == '0'; }));
+    } else {
+      put_number(Token::Kind::kInteger, whole);
+    }
+    return {};
   }
 
   // Python's escapes; an unknown one keeps its backslash.
@@ -267,23 +321,44 @@ class Lexer {
         text.push_back(c);
         continue;
       }
-      const char escape = in_[pos_++];
-      static constexpr std::string_view kFrom = "ntrbfav0\\'\"";
-      static constexpr std::string_view kTo("\n\t\r\b\f\a\v\0\\'\"", 11);
-      const size_t simple = kFrom.find(escape);
-      const size_t digits = escape == 'x' ? 2 : escape == 'u' ? 4 : escape == 'U' ? 8 : 0;
-      if (simple != std::string_view::npos) {
-        text.push_back(kTo[simple]);
-      } else if (digits > 0) {
-        RUDDER_TRY(const char32_t code, hex(digits));
-        append_utf8(text, code);
-      } else if (escape == '\n') {
-        ++line_;
-      } else {
-        text += {'\\', escape};
-      }
+      RUDDER_TRY_VOID(escape(text));
     }
     tokens_.push_back({Token::Kind::kString, std::move(text), line});
+    return {};
+  }
+
+  // What follows a backslash.
+  Result<void> escape(std::string& text) {
+    static constexpr std::string_view kFrom = "ntrbfav\\'\"";
+    static constexpr std::string_view kTo = "\n\t\r\b\f\a\v\\'\"";
+    const size_t start = pos_;
+    const char32_t c = next_char(in_, pos_);
+    const char letter = c < 0x80 ? static_cast<char>(c) : '\0';
+    const size_t simple = letter != '\0' ? kFrom.find(letter) : std::string_view::npos;
+    const size_t digits = letter == 'x' ? 2 : letter == 'u' ? 4 : letter == 'U' ? 8 : 0;
+    if (simple != std::string_view::npos) {
+      text.push_back(kTo[simple]);
+    } else if (digits > 0) {
+      RUDDER_TRY(const char32_t code, hex(digits));
+      append_utf8(text, code);
+    } else if (letter >= '0' && letter <= '7') {
+      char32_t code = 0;
+      for (pos_ = start; pos_ < start + 3 && in_[pos_] >= '0' && in_[pos_] <= '7'; ++pos_) {
+        code = code * 8 + static_cast<char32_t>(in_[pos_] - '0');
+      }
+      append_utf8(text, code);
+    } else if (letter == '\n') {
+      ++line_;
+    } else if (letter == 'N') {
+      return unsupported("the string escape \\N");
+    } else if (letter != '\0') {
+      text += {'\\', letter};
+    } else {  // the reference escapes the character first, and then reads that
+      const auto code = static_cast<uint32_t>(c);
+      text += code < 0x100     ? fmt::format("\\x{:02x}", code)
+              : code < 0x10000 ? fmt::format("\\u{:04x}", code)
+                               : fmt::format("\\U{:08x}", code);
+    }
     return {};
   }
 
@@ -294,7 +369,8 @@ class Lexer {
       if (std::isxdigit(static_cast<unsigned char>(c)) == 0) return error("a bad string escape");
       code = code * 16 + static_cast<char32_t>(is_digit(c) ? c - '0' : (c | 32) - 'a' + 10);
     }
-    if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return error("a bad string escape");
+    if (code > 0x10FFFF) return error("a bad string escape");
+    if (code >= 0xD800 && code < 0xE000) return unsupported("a surrogate in a string");
     return code;
   }
 

@@ -1,22 +1,21 @@
-// The interpreter's operators, after Python: iteration, attributes, items, slices, arithmetic.
+// Attributes, items, slices and arithmetic, after Python and the reference's sandbox.
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
 
+#include "rudder/text/jinja/builtins.h"
 #include "rudder/text/jinja/interpreter.h"
+#include "rudder/text/jinja/numbers.h"
+#include "rudder/text/jinja/printf.h"
+#include "rudder/text/jinja/strings.h"
 #include "rudder/text/unicode.h"
 
 namespace rudder::text::jinja {
 namespace {
 
-double number(const Value& value) {
-  return value.is_float() ? std::get<double>(value.data) : static_cast<double>(value.integer());
-}
-
 // Byte offset of the code point number `index`.
-size_t byte_offset(std::string_view text, size_t index) {
+size_t byte_offset(std::string_view text, Int index) {
   size_t pos = 0;
   for (; index > 0 && pos < text.size(); --index) {
     pos += utf8_length(static_cast<unsigned char>(text[pos]));
@@ -24,204 +23,164 @@ size_t byte_offset(std::string_view text, size_t index) {
   return pos;
 }
 
-// Code points from, from + step, ... up to `to`, all within the text.
-Value slice_text(Interpreter& in, std::string_view text, int64_t from, int64_t to, int64_t step) {
-  if (step == 1) {
-    const size_t begin = byte_offset(text, static_cast<size_t>(from));
-    const size_t end = from < to ? byte_offset(text, static_cast<size_t>(to)) : begin;
-    return in.string(std::string(text.substr(begin, end - begin)));
+// The elements from, from + step, ... that a slice takes: all within the value.
+struct Cut {
+  Int from, to, step;
+  Int count() const {
+    const Int span = step > 0 ? to - from : from - to;
+    const Int width = step > 0 ? step : -step;
+    return span <= 0 ? 0 : (span - 1) / width + 1;
   }
-  std::u32string chars;
-  for (size_t pos = 0; pos < text.size();) chars.push_back(next_char(text, pos));
+};
+
+Value slice_text(Interpreter& in, const Value& value, const Cut& cut) {
+  const std::string_view text = value.text();
   std::string out;
-  for (int64_t i = from; step > 0 ? i < to : i > to;) {
-    append_utf8(out, chars[static_cast<size_t>(i)]);
-    if (__builtin_add_overflow(i, step, &i)) break;
-  }
-  return in.string(std::move(out));
-}
-
-Value loop_attribute(Interpreter& in, const LoopBox& loop, std::string_view name) {
-  const auto& items = loop.items->items;
-  const auto index = static_cast<int64_t>(loop.index);
-  const auto count = static_cast<int64_t>(items.size());
-  if (name == "index") return index + 1;
-  if (name == "index0") return index;
-  if (name == "revindex") return count - index;
-  if (name == "revindex0") return count - index - 1;
-  if (name == "first") return index == 0;
-  if (name == "last") return index == count - 1;
-  if (name == "length") return count;
-  if (name == "depth") return int64_t{1};  // of recursive loops, which are refused
-  if (name == "depth0") return int64_t{0};
-  if (name == "previtem") return index > 0 ? items[loop.index - 1] : Value();
-  if (name == "nextitem") return index + 1 < count ? items[loop.index + 1] : Value();
-  in.budget().spend(1);
-  return {};
-}
-
-Value integer_op(std::string_view op, int64_t a, int64_t b) {
-  int64_t result = 0;
-  const auto checked = [&result](bool overflow) -> Value {
-    if (overflow) raise("integer overflow");
-    return result;
-  };
-  if (op == "+") return checked(__builtin_add_overflow(a, b, &result));
-  if (op == "-") return checked(__builtin_sub_overflow(a, b, &result));
-  if (op == "*") return checked(__builtin_mul_overflow(a, b, &result));
-  if (op == "**") {
-    if (b < 0) return std::pow(static_cast<double>(a), static_cast<double>(b));
-    result = 1;
-    bool overflow = false;
-    for (int64_t i = 0; i < b && !overflow && result != 0 && (a > 1 || a < -1); ++i) {
-      overflow = __builtin_mul_overflow(result, a, &result);
+  if (cut.step == 1) {
+    const size_t begin = byte_offset(text, cut.from);
+    const size_t end = cut.from < cut.to ? byte_offset(text, cut.to) : begin;
+    out = text.substr(begin, end - begin);
+  } else {
+    in.budget().check(text.size() * sizeof(char32_t));
+    std::u32string chars;
+    for (size_t pos = 0; pos < text.size();) chars.push_back(next_char(text, pos));
+    for (Int i = 0; i < cut.count(); ++i) {
+      append_utf8(out, chars[static_cast<size_t>(cut.from + i * cut.step)]);
     }
-    if (a == -1 && b % 2 != 0) return int64_t{-1};
-    if (a == 0 && b > 0) return int64_t{0};
-    return checked(overflow);
   }
-  if (b == 0) raise("division by zero");
-  if (op == "/") return static_cast<double>(a) / static_cast<double>(b);
-  if (b == -1) {
-    if (op == "%") return int64_t{0};
-    return checked(__builtin_sub_overflow(int64_t{0}, a, &result));
-  }
-  int64_t quotient = a / b, rest = a % b;
-  if (rest != 0 && (rest < 0) != (b < 0)) {
-    --quotient;
-    rest += b;
-  }
-  return op == "//" ? quotient : rest;
+  return in.string(std::move(out), value.is_markup());
 }
 
-Value float_op(std::string_view op, double a, double b) {
-  if (op == "+") return a + b;
-  if (op == "-") return a - b;
-  if (op == "*") return a * b;
-  if (op == "**") return std::pow(a, b);
-  if (b == 0) raise("division by zero");
-  if (op == "/") return a / b;
-  if (op == "//") return std::floor(a / b);
-  return a - b * std::floor(a / b);
-}
-
-Value repeat(Interpreter& in, const Value& value, int64_t times) {
-  times = std::max<int64_t>(times, 0);
+Value repeat(Interpreter& in, const Value& value, Int times) {
+  times = std::max<Int>(times, 0);
   const size_t unit =
       value.is_string() ? value.text().size() : value.items().size() * sizeof(Value);
-  if (unit > 0 && static_cast<uint64_t>(times) > in.budget().memory / unit) raise_limit("memory");
+  if (unit > 0 && times > static_cast<Int>(in.budget().memory / unit)) raise_limit("memory");
   if (unit == 0) times = 0;
   if (value.is_string()) {
     std::string text;
     text.reserve(unit * static_cast<size_t>(times));
-    for (int64_t i = 0; i < times; ++i) text += value.text();
-    return in.string(std::move(text));
+    for (Int i = 0; i < times; ++i) text += value.text();
+    return in.string(std::move(text), value.is_markup());
   }
   std::vector<Value> items;
-  for (int64_t i = 0; i < times; ++i) {
+  items.reserve(value.items().size() * static_cast<size_t>(times));
+  for (Int i = 0; i < times; ++i) {
     items.insert(items.end(), value.items().begin(), value.items().end());
   }
-  return Value::list(in.budget(), std::move(items), value.get<ListBox>()->tuple);
+  return value.is_list() ? in.list(std::move(items)) : in.tuple(std::move(items));
+}
+
+Value add_text(Interpreter& in, const Value& left, const Value& right) {
+  const bool markup = left.is_markup() || right.is_markup();
+  const auto part = [markup](const Value& side) {
+    const bool escapes = markup && !side.is_markup();
+    return escapes ? escape_html(side.text()) : std::string(side.text());
+  };
+  in.budget().check(left.text().size() + right.text().size());
+  return in.string(part(left) + part(right), markup);
+}
+
+Value add_items(Interpreter& in, const Value& left, const Value& right) {
+  in.budget().check((left.items().size() + right.items().size()) * sizeof(Value));
+  std::vector<Value> items = left.items();
+  items.insert(items.end(), right.items().begin(), right.items().end());
+  return left.is_list() ? in.list(std::move(items)) : in.tuple(std::move(items));
+}
+
+bool range_contains(Interpreter& in, const RangeBox& range, const Value& value) {
+  if (!value.is_number()) return false;
+  if (!value.is_integral()) {
+    const double number = value.number();
+    return number == static_cast<double>(static_cast<Int>(number)) && std::abs(number) < 1e15 &&
+           range_contains(in, range, static_cast<Int>(number));
+  }
+  const Int offset = value.integer() - range.start;
+  return offset % range.step == 0 && offset / range.step >= 0 && offset / range.step < range.count;
 }
 
 }  // namespace
-
-Items Interpreter::iterate(const Value& value) {
-  if (const auto* list = std::get_if<std::shared_ptr<const ListBox>>(&value.data)) return {*list};
-  std::vector<Value> items;
-  if (value.is_dict()) {
-    for (const auto& [key, held] : value.entries()) items.push_back(key);
-  } else if (value.is_string()) {
-    const std::string_view text = value.text();
-    for (size_t pos = 0; pos < text.size();) {
-      const size_t start = pos;
-      next_char(text, pos);
-      items.push_back(string(std::string(text.substr(start, pos - start))));
-    }
-  } else if (!value.is_undefined()) {
-    raise(fmt::format("'{}' object is not iterable", type_name(value)));
-  }
-  return {std::make_shared<const ListBox>(budget_, std::move(items), false)};
-}
 
 Value Interpreter::attribute(const Value& object, std::string_view name) {
   if (const auto* undefined = std::get_if<Undefined>(&object.data)) {
     raise(fmt::format("'{}' is undefined: it has no attribute '{}'", undefined->name, name));
   }
-  if (object.is_dict()) {
-    budget_.spend(object.entries().size() / 8);
-    const Value* found = object.find(name);
-    return found != nullptr ? *found : Value();
+  budget_.spend(1);
+  // The sandbox: what begins with an underscore is undefined, but for the keys of a dict.
+  const bool internal = name.starts_with("__") && name.ends_with("__");
+  if (name.starts_with('_') && (internal || !object.is_dict())) return {};
+  if (const Method* method = find_method(object, name)) {
+    if (method->bound == nullptr && method->free == nullptr) return {};
+    auto box = std::make_shared<CallableBox>(budget_, CallableBox::Kind::kMethod, method->name,
+                                             object);
+    box->method = method;
+    return std::shared_ptr<const CallableBox>(std::move(box));
   }
-  if (const auto* space = object.get<NamespaceBox>()) {
-    for (const auto& [key, value] : space->fields) {
-      if (key == name) return value;
-    }
-  }
-  if (const auto* loop = object.get<LoopBox>()) return loop_attribute(*this, *loop, name);
-  return {};
+  Value value = property(*this, object, name);
+  if (!value.is_missing()) return value;
+  if (!object.is_dict()) return {};
+  budget_.spend(object.entries().size() / 8);
+  const Value* found = object.find(name);
+  return found != nullptr ? *found : Value();
 }
 
 Value Interpreter::item(const Value& object, const Value& key) {
+  if (object.is_undefined()) return attribute(object, key.is_string() ? key.text() : "");
   if (object.is_dict()) {
-    for (const auto& [known, value] : object.entries()) {
-      if (equal(budget_, known, key)) return value;
-    }
-    return {};
+    const bool hashable = !key.is_list() && !key.is_dict();
+    const Value* found = hashable ? find_key(budget_, object.entries(), key) : nullptr;
+    if (found != nullptr) return *found;
   }
   if (key.is_string()) return attribute(object, key.text());
-  if (object.is_undefined()) return attribute(object, to_text(budget_, key));
-  if (!key.is_int() && !key.is_bool()) return {};
-  int64_t index = key.integer();
-  if (object.is_list()) {
-    const auto count = static_cast<int64_t>(object.items().size());
-    if (index < 0) index += count;
-    return index >= 0 && index < count ? object.items()[static_cast<size_t>(index)] : Value();
-  }
-  if (object.is_string()) {
-    const std::string_view text = object.text();
-    budget_.spend(text.size() / 64);
-    const auto count = static_cast<int64_t>(text_length(text));
-    if (index < 0) index += count;
-    if (index < 0 || index >= count) return {};
-    const size_t start = byte_offset(text, static_cast<size_t>(index));
-    const size_t length = utf8_length(static_cast<unsigned char>(text[start]));
-    return string(std::string(text.substr(start, length)));
-  }
-  return {};
+  if (!key.is_integral()) return {};
+  Int index = key.integer();
+  const auto* range = object.get<RangeBox>();
+  if (!object.is_sequence() && !object.is_string() && range == nullptr) return {};
+  const Int count = *length_of(budget_, object);
+  if (index < 0) index += count;
+  if (index < 0 || index >= count) return {};
+  if (range != nullptr) return range->at(index);
+  if (object.is_sequence()) return object.items()[static_cast<size_t>(index)];
+  const std::string_view text = object.text();
+  const size_t start = byte_offset(text, index);
+  const size_t length = utf8_length(static_cast<unsigned char>(text[start]));
+  return string(std::string(text.substr(start, length)), object.is_markup());
 }
 
-Value Interpreter::slice(const Value& base, const Postfix& postfix, Scope& scope) {
-  const auto bound = [&](const ExprPtr& expr) -> std::optional<int64_t> {
+Value Interpreter::slice(const Value& base, const Postfix& postfix) {
+  const auto bound = [&](const ExprPtr& expr) -> std::optional<Int> {
     if (expr == nullptr) return std::nullopt;
-    const Value value = evaluate(*expr, scope);
+    const Value value = evaluate(*expr);
     if (value.is_none()) return std::nullopt;
-    if (!value.is_int() && !value.is_bool()) raise("slice indices must be integers");
-    return value.integer();
+    if (!value.is_integral()) raise("slice indices must be integers or None");
+    return std::clamp<Int>(value.integer(), -(Int{1} << 62), Int{1} << 62);
   };
   const auto begin = bound(postfix.begin), end = bound(postfix.end);
-  const int64_t step = bound(postfix.step).value_or(1);
-  if (step == 0) raise("slice step cannot be zero");
-  if (base.is_undefined() || !(base.is_list() || base.is_string())) {
+  const Int step = bound(postfix.step).value_or(1);
+  const auto* range = base.get<RangeBox>();
+  if (!base.is_sequence() && !base.is_string() && range == nullptr) {
     raise(fmt::format("'{}' object cannot be sliced", type_name(base)));
   }
+  if (step == 0) raise("slice step cannot be zero");
   if (base.is_string()) budget_.spend(1 + base.text().size() / 16);
-  const auto count =
-      static_cast<int64_t>(base.is_string() ? text_length(base.text()) : base.items().size());
-  const int64_t low = step > 0 ? 0 : -1, high = step > 0 ? count : count - 1;
-  const auto place = [&](std::optional<int64_t> given, int64_t fallback) {
+  const Int count = *length_of(budget_, base);
+  const Int low = step > 0 ? 0 : -1, high = step > 0 ? count : count - 1;
+  const auto place = [&](std::optional<Int> given, Int fallback) {
     if (!given) return fallback;
     return std::clamp(*given < 0 ? *given + count : *given, low, high);
   };
-  const int64_t from = place(begin, step > 0 ? 0 : count - 1);
-  const int64_t to = place(end, step > 0 ? count : -1);
-  if (base.is_string()) return slice_text(*this, base.text(), from, to, step);
-  std::vector<Value> items;
-  for (int64_t i = from; step > 0 ? i < to : i > to;) {
-    items.push_back(base.items()[static_cast<size_t>(i)]);
-    if (__builtin_add_overflow(i, step, &i)) break;
+  const Cut cut{place(begin, step > 0 ? 0 : count - 1), place(end, step > 0 ? count : -1), step};
+  if (base.is_string()) return slice_text(*this, base, cut);
+  if (range != nullptr) {
+    return std::make_shared<const RangeBox>(
+        RangeBox{range->at(cut.from), range->step * step, cut.count(), range->at(cut.to)});
   }
-  return Value::list(budget_, std::move(items), base.get<ListBox>()->tuple);
+  std::vector<Value> items;
+  items.reserve(static_cast<size_t>(cut.count()));
+  for (Int i = 0; i < cut.count(); ++i) {
+    items.push_back(base.items()[static_cast<size_t>(cut.from + i * step)]);
+  }
+  return base.is_list() ? list(std::move(items)) : tuple(std::move(items));
 }
 
 bool Interpreter::contains(const Value& container, const Value& value) {
@@ -232,9 +191,20 @@ bool Interpreter::contains(const Value& container, const Value& value) {
     budget_.spend(1 + container.text().size() / 64);
     return container.text().find(value.text()) != std::string_view::npos;
   }
-  const Items items = iterate(container);
-  return std::any_of(items.begin(), items.end(),
-                     [&](const Value& held) { return equal(budget_, held, value); });
+  if (container.is_dict()) {
+    check_hashable(value);
+    return find_key(budget_, container.entries(), value) != nullptr;
+  }
+  if (const auto* range = container.get<RangeBox>()) return range_contains(*this, *range, value);
+  if (const auto* view = container.get<ViewBox>();
+      view != nullptr && view->kind == ViewBox::Kind::kKeys) {
+    check_hashable(value);
+  }
+  const auto items = iterate(budget_, container);
+  for (Value held; items->next(held);) {
+    if (equal(budget_, held, value)) return true;
+  }
+  return false;
 }
 
 Value Interpreter::binary(std::string_view op, const Value& left, const Value& right) {
@@ -243,34 +213,25 @@ Value Interpreter::binary(std::string_view op, const Value& left, const Value& r
     text += to_text(budget_, right);
     return string(std::move(text));
   }
+  if (op == "%" && left.is_string()) return format_percent(*this, left, right);
   for (const Value* side : {&left, &right}) {
     if (const auto* undefined = std::get_if<Undefined>(&side->data)) {
       raise(fmt::format("'{}' is undefined", undefined->name));
     }
   }
-  if (left.is_number() && right.is_number()) {
-    if (left.is_float() || right.is_float()) return float_op(op, number(left), number(right));
-    return integer_op(op, left.integer(), right.integer());
+  if (left.is_number() && right.is_number()) return arithmetic(op, left, right);
+  if (op == "+" && left.is_string() && right.is_string()) return add_text(*this, left, right);
+  if (op == "+" && left.is_sequence() && right.is_sequence() &&
+      left.is_list() == right.is_list()) {
+    return add_items(*this, left, right);
   }
-  if (op == "+" && left.is_string() && right.is_string()) {
-    budget_.check(left.text().size() + right.text().size());
-    std::string text;
-    text.reserve(left.text().size() + right.text().size());
-    text.append(left.text()).append(right.text());
-    return string(std::move(text));
+  if (op == "*" && (left.is_string() || left.is_sequence()) && right.is_integral()) {
+    return repeat(*this, left, right.integer());
   }
-  if (op == "+" && left.is_list() && right.is_list()) {
-    budget_.check((left.items().size() + right.items().size()) * sizeof(Value));
-    std::vector<Value> items = left.items();
-    items.insert(items.end(), right.items().begin(), right.items().end());
-    return Value::list(budget_, std::move(items), left.get<ListBox>()->tuple);
+  if (op == "*" && (right.is_string() || right.is_sequence()) && left.is_integral()) {
+    return repeat(*this, right, left.integer());
   }
-  const bool repeats_left =
-      (left.is_string() || left.is_list()) && (right.is_int() || right.is_bool());
-  const bool repeats_right =
-      (right.is_string() || right.is_list()) && (left.is_int() || left.is_bool());
-  if (op == "*" && repeats_left) return repeat(*this, left, right.integer());
-  if (op == "*" && repeats_right) return repeat(*this, right, left.integer());
+  if (op == "-" && left.get<ViewBox>() != nullptr) raise_unsupported("a set");
   raise(fmt::format("unsupported operand types for {}: '{}' and '{}'", op, type_name(left),
                     type_name(right)));
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "rudder/text/jinja/expression_parser.h"
 #include "rudder/text/jinja/lexer.h"
@@ -31,6 +32,25 @@ class Parser : private ExpressionParser {
     return {};
   }
 
+  // The rest of a tag that opens a block, the block, and the name of the tag that ends it, which
+  // is left as the last token taken.
+  Result<void> body(const std::vector<std::string_view>& ends, Block& out) {
+    take_op(":");
+    RUDDER_TRY_VOID(end_block());
+    RUDDER_TRY_VOID(block(ends, out));
+    ++pos_;
+    return {};
+  }
+  const std::string& last_word() const { return tokens_[pos_ - 1].text; }
+
+  // The body of a function of its own, which no break leaves.
+  Result<void> function_body(std::string_view end, Block& out) {
+    const int loops = std::exchange(loops_, 0);
+    RUDDER_TRY_VOID(body({end}, out));
+    loops_ = loops;
+    return {};
+  }
+
   // Nodes up to a tag whose name is in `ends`; leaves pos_ on that name.
   Result<void> block(const std::vector<std::string_view>& ends, Block& out) {
     const Nested nested(depth_);
@@ -44,9 +64,10 @@ class Parser : private ExpressionParser {
         out.push_back(std::move(node));
       } else if (now().kind == Kind::kOutput) {
         Node node = begin(Node::Kind::kOutput);
-        RUDDER_TRY(node.expr, tuple_expression());
-        if (now().kind != Kind::kOutputEnd)
+        RUDDER_TRY(node.expr, tuple_expression(TupleIn::kTag, true));
+        if (now().kind != Kind::kOutputEnd) {
           return error(fmt::format("unexpected '{}'", now().text));
+        }
         ++pos_;
         out.push_back(std::move(node));
       } else if (now().kind == Kind::kBlock) {
@@ -54,6 +75,7 @@ class Parser : private ExpressionParser {
         if (now().kind != Kind::kName) return error("expected a tag name");
         if (std::find(ends.begin(), ends.end(), now().text) != ends.end()) return {};
         RUDDER_TRY_VOID(statement(out));
+        RUDDER_TRY_VOID(end_block());
       } else if (ends.empty()) {
         return {};
       } else {
@@ -70,22 +92,26 @@ class Parser : private ExpressionParser {
     return node;
   }
 
+  // Up to the end of its last tag.
   Result<void> statement(Block& out) {
     const std::string name = now().text;
     if (name == "if") return if_statement(out);
     if (name == "for") return for_statement(out);
     if (name == "set") return set_statement(out);
     if (name == "macro") return macro_statement(out);
-    if (name == "generation" || name == "with") return scope_statement(name, out);
+    if (name == "call") return call_statement(out);
+    if (name == "generation") return generation_statement(out);
+    if (name == "with") return with_statement(out);
     if (name == "filter") return filter_statement(out);
+    if (name == "print") return print_statement(out);
     if (name == "break" || name == "continue") {
       if (loops_ == 0) return error(fmt::format("'{}' outside a loop", name));
       out.push_back(begin(name == "break" ? Node::Kind::kBreak : Node::Kind::kContinue));
-      return end_block();
+      return {};
     }
-    static constexpr std::array<std::string_view, 13> kKnown = {
-        "extends",    "include", "import", "from",     "block",     "call",     "do",
-        "autoescape", "trans",   "debug",  "endblock", "recursive", "pluralize"};
+    static constexpr std::array<std::string_view, 10> kKnown = {
+        "extends", "include",    "import", "from",  "block",
+        "do",      "autoescape", "trans",  "debug", "pluralize"};
     if (std::find(kKnown.begin(), kKnown.end(), name) != kKnown.end()) {
       return unsupported(fmt::format("tag '{}'", name));
     }
@@ -94,150 +120,189 @@ class Parser : private ExpressionParser {
 
   Result<void> if_statement(Block& out) {
     Node node = begin(Node::Kind::kIf);
-    for (;;) {
+    do {
       ExprPtr condition;
-      RUDDER_TRY(condition, tuple_expression());
-      RUDDER_TRY_VOID(end_block());
+      RUDDER_TRY(condition, tuple_expression(TupleIn::kTag, false));
       node.branches.emplace_back(std::move(condition), Block{});
-      RUDDER_TRY_VOID(block({"endif", "elif", "else"}, node.branches.back().second));
-      if (!take_word("elif")) break;
-    }
-    if (take_word("else")) {
-      RUDDER_TRY_VOID(end_block());
+      RUDDER_TRY_VOID(body({"endif", "elif", "else"}, node.branches.back().second));
+    } while (last_word() == "elif");
+    if (last_word() == "else") {
       node.branches.emplace_back(nullptr, Block{});
-      RUDDER_TRY_VOID(block({"endif"}, node.branches.back().second));
+      RUDDER_TRY_VOID(body({"endif"}, node.branches.back().second));
     }
-    ++pos_;
     out.push_back(std::move(node));
-    return end_block();
+    return {};
   }
 
   Result<void> for_statement(Block& out) {
     Node node = begin(Node::Kind::kFor);
-    RUDDER_TRY(node.target, target(false));
+    RUDDER_TRY(node.target, target(TupleIn::kForTarget, false));
     if (!take_word("in")) return error("expected 'in'");
-    RUDDER_TRY(node.expr, tuple_expression(false));
+    RUDDER_TRY(node.expr, tuple_expression(TupleIn::kForValues, false));
     if (is_content(*node.expr)) out_.loops_over_content = true;
     if (take_word("if")) {
       RUDDER_TRY(node.condition, expression());
     }
-    if (is_word("recursive")) return unsupported("a recursive loop");
-    RUDDER_TRY_VOID(end_block());
+    node.recursive = take_word("recursive");
+    const int outer = loops_;
     ++loops_;
-    RUDDER_TRY_VOID(block({"endfor", "else"}, node.body));
-    --loops_;
-    if (take_word("else")) {
-      RUDDER_TRY_VOID(end_block());
-      RUDDER_TRY_VOID(block({"endfor"}, node.otherwise));
-    }
-    ++pos_;
+    RUDDER_TRY_VOID(body({"endfor", "else"}, node.body));
+    loops_ = node.recursive ? 0 : outer;
+    if (last_word() == "else") RUDDER_TRY_VOID(body({"endfor"}, node.otherwise));
+    loops_ = outer;
     out.push_back(std::move(node));
-    return end_block();
+    return {};
   }
 
   Result<void> set_statement(Block& out) {
     Node node = begin(Node::Kind::kSet);
-    RUDDER_TRY(node.target, target(true));
+    RUDDER_TRY(node.target, target(TupleIn::kTag, true));
     if (take_op("=")) {
-      RUDDER_TRY(node.expr, tuple_expression());
+      RUDDER_TRY(node.expr, tuple_expression(TupleIn::kTag, true));
       if (is_content(*node.expr) && node.target.field.empty()) {
-        content_names_.insert(node.target.names[0]);
+        content_names_.insert(node.target.name);
       }
-      out.push_back(std::move(node));
-      return end_block();
+    } else {
+      node.kind = Node::Kind::kSetBlock;
+      while (take_op("|")) RUDDER_TRY_VOID(filter(node.filters));
+      RUDDER_TRY_VOID(body({"endset"}, node.body));
     }
-    node.kind = Node::Kind::kSetBlock;
-    RUDDER_TRY_VOID(filters(node.filters));
-    RUDDER_TRY_VOID(end_block());
-    RUDDER_TRY_VOID(block({"endset"}, node.body));
-    ++pos_;
     out.push_back(std::move(node));
-    return end_block();
+    return {};
   }
 
-  Result<void> macro_statement(Block& out) {
-    if (loops_ > 0 || in_macro_) return unsupported("a macro inside a loop or a macro");
-    Node node = begin(Node::Kind::kMacro);
-    node.macro = std::make_unique<MacroNode>();
-    RUDDER_TRY(node.macro->name, expect_name());
+  Result<void> signature(MacroNode& macro) {
     RUDDER_TRY_VOID(expect_op("("));
-    while (!take_op(")")) {
-      if (!node.macro->parameters.empty()) RUDDER_TRY_VOID(expect_op(","));
-      RUDDER_TRY(std::string parameter, expect_name());
+    while (!is_op(")")) {
+      if (!macro.parameters.empty()) RUDDER_TRY_VOID(expect_op(","));
+      RUDDER_TRY(std::string name, assignable_name());
+      for (const auto& [known, value] : macro.parameters) {
+        if (known == name) return error(fmt::format("a second parameter '{}'", name));
+      }
       ExprPtr fallback;
       if (take_op("=")) {
         RUDDER_TRY(fallback, expression());
+      } else if (!macro.parameters.empty() && macro.parameters.back().second != nullptr) {
+        return error("a parameter without a default after one with it");
       }
-      node.macro->parameters.emplace_back(std::move(parameter), std::move(fallback));
+      macro.parameters.emplace_back(std::move(name), std::move(fallback));
     }
-    RUDDER_TRY_VOID(end_block());
-    in_macro_ = true;
-    RUDDER_TRY_VOID(block({"endmacro"}, node.macro->body));
-    in_macro_ = false;
-    ++pos_;
-    if (now().kind == Kind::kName) ++pos_;  // {% endmacro name %}
-    out.push_back(std::move(node));
-    return end_block();
+    return expect_op(")");
   }
 
-  Result<void> scope_statement(const std::string& name, Block& out) {
-    Node node = begin(Node::Kind::kScope);
-    while (name == "with" && now().kind != Kind::kBlockEnd) {
+  Node begin_macro(Node::Kind kind) {
+    Node node = begin(kind);
+    node.macro = std::make_unique<MacroNode>();
+    node.macro->line = node.line;
+    return node;
+  }
+
+  Result<void> macro_statement(Block& out) {
+    Node node = begin_macro(Node::Kind::kMacro);
+    RUDDER_TRY(node.macro->name, assignable_name());
+    RUDDER_TRY_VOID(signature(*node.macro));
+    RUDDER_TRY_VOID(function_body("endmacro", node.macro->body));
+    out.push_back(std::move(node));
+    return {};
+  }
+
+  Result<void> call_statement(Block& out) {
+    Node node = begin_macro(Node::Kind::kCallBlock);
+    if (is_op("(")) RUDDER_TRY_VOID(signature(*node.macro));
+    RUDDER_TRY(node.expr, expression());
+    if (node.expr->kind != Expr::Kind::kPostfix ||
+        node.expr->postfixes.back().kind != Postfix::Kind::kCall) {
+      return error("expected a call");
+    }
+    node.arguments = std::move(node.expr->postfixes.back().arguments);
+    node.expr->postfixes.pop_back();
+    for (const auto& [name, value] : node.arguments.named) {
+      if (name == "caller") return error("the argument 'caller' is given twice");
+    }
+    RUDDER_TRY_VOID(function_body("endcall", node.macro->body));
+    out.push_back(std::move(node));
+    return {};
+  }
+
+  // Marks the assistant's text; it shows as its body, which is a call block's.
+  Result<void> generation_statement(Block& out) {
+    Node node = begin_macro(Node::Kind::kCallBlock);
+    RUDDER_TRY_VOID(function_body("endgeneration", node.macro->body));
+    out.push_back(std::move(node));
+    return {};
+  }
+
+  Result<void> with_statement(Block& out) {
+    Node node = begin(Node::Kind::kWith);
+    while (now().kind != Kind::kBlockEnd) {
       if (!node.bindings.empty()) RUDDER_TRY_VOID(expect_op(","));
-      RUDDER_TRY(Target bound, target(false));
+      RUDDER_TRY(Target bound, target(TupleIn::kTag, false));
       RUDDER_TRY_VOID(expect_op("="));
       ExprPtr value;
       RUDDER_TRY(value, expression());
       node.bindings.emplace_back(std::move(bound), std::move(value));
     }
-    RUDDER_TRY_VOID(end_block());
-    const std::string end = "end" + name;
-    RUDDER_TRY_VOID(block({end}, node.body));
-    ++pos_;
+    RUDDER_TRY_VOID(body({"endwith"}, node.body));
     out.push_back(std::move(node));
-    return end_block();
+    return {};
   }
 
   Result<void> filter_statement(Block& out) {
     Node node = begin(Node::Kind::kFilter);
-    Postfix first{Postfix::Kind::kFilter, {}, false, {}, {}, {}, {}, {}};
-    RUDDER_TRY(first.name, expect_name());
-    if (is_op("(")) RUDDER_TRY_VOID(arguments(first.arguments));
-    node.filters.push_back(std::move(first));
-    RUDDER_TRY_VOID(filters(node.filters));
-    RUDDER_TRY_VOID(end_block());
-    RUDDER_TRY_VOID(block({"endfilter"}, node.body));
-    ++pos_;
+    RUDDER_TRY_VOID(filter(node.filters));
+    while (take_op("|")) RUDDER_TRY_VOID(filter(node.filters));
+    RUDDER_TRY_VOID(body({"endfilter"}, node.body));
     out.push_back(std::move(node));
-    return end_block();
+    return {};
   }
 
-  Result<void> filters(std::vector<Postfix>& out) {
-    while (take_op("|")) {
-      Postfix filter{Postfix::Kind::kFilter, {}, false, {}, {}, {}, {}, {}};
-      RUDDER_TRY(filter.name, expect_name());
-      if (is_op("(")) RUDDER_TRY_VOID(arguments(filter.arguments));
-      out.push_back(std::move(filter));
+  Result<void> print_statement(Block& out) {
+    Node node = begin(Node::Kind::kOutput);
+    for (bool first = true; now().kind != Kind::kBlockEnd; first = false) {
+      if (!first) RUDDER_TRY_VOID(expect_op(","));
+      Node item;
+      item.kind = Node::Kind::kOutput;
+      item.line = node.line;
+      RUDDER_TRY(item.expr, expression());
+      out.push_back(std::move(item));
     }
     return {};
   }
 
-  Result<Target> target(bool allows_field) {
-    Target target;
-    const bool bracket = take_op("(");
-    for (;;) {
-      RUDDER_TRY(std::string name, expect_name());
-      target.names.push_back(std::move(name));
-      if (allows_field && target.names.size() == 1 && take_op(".")) {
-        RUDDER_TRY(target.field, expect_name());
-        return target;
+  Result<std::string> assignable_name() {
+    for (const char* constant : {"true", "false", "none", "True", "False", "None"}) {
+      if (is_word(constant)) return error(fmt::format("'{}' cannot be assigned to", constant));
+    }
+    return expect_name();
+  }
+
+  // A name, several with commas, or in brackets again.
+  Result<Target> target(TupleIn where, bool allows_field) {
+    const Nested nested(depth_);
+    RUDDER_TRY_VOID(check_depth());
+    Target tuple;
+    while (!ends_tuple(where)) {
+      if (take_op("(")) {
+        RUDDER_TRY(Target item, target(TupleIn::kBrackets, false));
+        RUDDER_TRY_VOID(expect_op(")"));
+        tuple.items.push_back(std::move(item));
+      } else {
+        Target item;
+        RUDDER_TRY(item.name, assignable_name());
+        if (allows_field && take_op(".")) {
+          RUDDER_TRY(item.field, expect_name());
+          names_.insert(item.name);
+        }
+        tuple.items.push_back(std::move(item));
       }
       if (!take_op(",")) break;
-      target.unpacks = true;
-      if (now().kind != Kind::kName || is_word("in")) break;
+      tuple.is_tuple = true;
     }
-    if (bracket) RUDDER_TRY_VOID(expect_op(")"));
-    return target;
+    if (tuple.is_tuple) return tuple;
+    if (!tuple.items.empty()) return std::move(tuple.items[0]);
+    if (where != TupleIn::kBrackets) return error("expected a name");
+    tuple.is_tuple = true;
+    return tuple;
   }
 
   // Is this a message's content, or a name that was set from one?
@@ -245,15 +310,14 @@ class Parser : private ExpressionParser {
     if (expr.kind == Expr::Kind::kName) {
       return expr.text == "content" || content_names_.contains(expr.text);
     }
-    if (expr.kind != Expr::Kind::kPostfix) return false;
+    if (expr.kind != Expr::Kind::kPostfix || expr.postfixes.empty()) return false;
     const Postfix& last = expr.postfixes.back();
     if (last.kind == Postfix::Kind::kAttribute) return last.name == "content";
     return last.kind == Postfix::Kind::kItem && last.item->kind == Expr::Kind::kString &&
            last.item->text == "content";
   }
 
-  int loops_ = 0;
-  bool in_macro_ = false;
+  int loops_ = 0;  // around here, in the same function
   std::set<std::string, std::less<>> content_names_;
   Template out_;
 };

@@ -17,10 +17,12 @@ struct Template {
   Block body;
   std::set<std::string, std::less<>> names;  // every name that is read
   bool loops_over_content = false;           // some loop runs over a message's content
+  Frame frame;                               // by the resolver, as the next
+  int slots = 0;
 };
 
 // kUnsupported names a construct outside the subset; kInvalidArgument is a syntax error. `where` is
-// the line.
+// the line. The variables, filters and tests of the tree are not resolved yet.
 Result<Template> parse(std::string_view source);
 
 }  // namespace rudder::text::jinja

@@ -1,109 +1,153 @@
 // The tests: value is name(arguments).
 #include <fmt/format.h>
 
+#include <algorithm>
+
+#include "rudder/text/jinja/builtins.h"
 #include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/strings.h"
 
 namespace rudder::text::jinja {
 namespace {
 
-using Test = bool (*)(Interpreter&, const Value&, const Call&);
-
-const Value& required(const Call& call, std::string_view what) {
-  if (call.positional.empty()) raise(fmt::format("{} needs an argument", what));
-  return call.positional[0];
+bool rest_is(Interpreter& in, const Value& value, const Value& divisor, int rest) {
+  return equal(in.budget(), in.binary("%", value, divisor), rest);
 }
 
-std::string text_of(Interpreter& in, const Value& value) {
-  return to_text(in.budget(), value);
+bool string_test(Interpreter& in, const Value& value, std::string_view method) {
+  const Value text = in.string(in.text(value));
+  return truthy(call_method(in, *find_string_method(method), text, {}));
 }
 
-int64_t integer_of(const Value& value) {
-  if (!value.is_number() || value.is_float()) raise("this test needs an integer");
-  return value.integer();
+bool is_callable(const Value& value) {
+  const auto* helper = value.get<HelperBox>();
+  return value.is_undefined() || value.get<CallableBox>() != nullptr ||
+         value.get<LoopBox>() != nullptr ||
+         (helper != nullptr && helper->kind == HelperBox::Kind::kJoiner);
 }
 
-struct NamedTest {
-  std::string_view name;
-  Test test;
-};
-const NamedTest kTests[] = {
-    {"defined", [](Interpreter&, const Value& v, const Call&) { return !v.is_undefined(); }},
-    {"undefined", [](Interpreter&, const Value& v, const Call&) { return v.is_undefined(); }},
-    {"none", [](Interpreter&, const Value& v, const Call&) { return v.is_none(); }},
-    {"string", [](Interpreter&, const Value& v, const Call&) { return v.is_string(); }},
-    {"mapping", [](Interpreter&, const Value& v, const Call&) { return v.is_dict(); }},
-    {"iterable",
-     [](Interpreter&, const Value& v, const Call&) {
-       return v.is_string() || v.is_list() || v.is_dict() || v.is_undefined();
-     }},
-    {"sequence",
-     [](Interpreter&, const Value& v, const Call&) {
-       return v.is_string() || v.is_list() || v.is_dict() || v.is_undefined();
-     }},
-    {"number", [](Interpreter&, const Value& v, const Call&) { return v.is_number(); }},
-    {"integer", [](Interpreter&, const Value& v, const Call&) { return v.is_int(); }},
-    {"float", [](Interpreter&, const Value& v, const Call&) { return v.is_float(); }},
-    {"boolean", [](Interpreter&, const Value& v, const Call&) { return v.is_bool(); }},
-    {"true", [](Interpreter&, const Value& v, const Call&) { return v.is_bool() && truthy(v); }},
-    {"false", [](Interpreter&, const Value& v, const Call&) { return v.is_bool() && !truthy(v); }},
-    {"callable", [](Interpreter&, const Value& v,
-                    const Call&) { return std::holds_alternative<Function>(v.data); }},
-    {"odd", [](Interpreter&, const Value& v, const Call&) { return integer_of(v) % 2 != 0; }},
-    {"even", [](Interpreter&, const Value& v, const Call&) { return integer_of(v) % 2 == 0; }},
-    {"divisibleby",
-     [](Interpreter& in, const Value& v, const Call& c) {
-       return integer_of(in.binary("%", v, required(c, "divisibleby"))) == 0;
-     }},
-    {"lower",
-     [](Interpreter& in, const Value& v, const Call&) {
-       const std::string text = text_of(in, v);
-       return to_lower(text) == text && to_upper(text) != text;
-     }},
-    {"upper",
-     [](Interpreter& in, const Value& v, const Call&) {
-       const std::string text = text_of(in, v);
-       return to_upper(text) == text && to_lower(text) != text;
-     }},
-    {"in", [](Interpreter& in, const Value& v,
-              const Call& c) { return in.contains(required(c, "in"), v); }},
-    {"sameas",
-     [](Interpreter& in, const Value& v, const Call& c) {
-       const Value& other = required(c, "sameas");
-       return v.data.index() == other.data.index() && equal(in.budget(), v, other);
-     }},
+// Python's `is`. Whether two equal strings or numbers are one object is its own affair.
+bool identical(Interpreter& in, const Value& a, const Value& b) {
+  if (a.data.index() != b.data.index()) return false;
+  if (a.is_none()) return true;
+  if (a.is_bool()) return truthy(a) == truthy(b);
+  if (a.is_undefined()) raise_unsupported("'sameas' of what is undefined");
+  const auto same_object = [&](const auto& held) {
+    using Held = std::decay_t<decltype(held)>;
+    if constexpr (requires { held.get(); }) {
+      return held == std::get<Held>(b.data);
+    } else {
+      return false;
+    }
+  };
+  if (std::visit(same_object, a.data)) return true;
+  const bool shared = a.is_number() || a.is_string() || a.is_tuple();
+  if (!shared || !equal(in.budget(), a, b)) return false;
+  constexpr Int kFirst = -5, kLast = 256;  // of the integers that are always one object
+  if (a.is_int() && a.integer() >= kFirst && a.integer() <= kLast) return true;
+  raise_unsupported("'sameas' of equal values");
+}
+
+template <int kRest>
+bool parity(Interpreter& in, const Value& v, const Args&) {
+  return rest_is(in, v, 2, kRest);
+}
+bool divisible(Interpreter& in, const Value& v, const Args& args) {
+  return rest_is(in, v, args[0], 0);
+}
+bool is_filter(Interpreter&, const Value& v, const Args&) {
+  check_hashable(v);
+  return v.is_string() && find_filter(v.text()) != nullptr;
+}
+bool is_test(Interpreter&, const Value& v, const Args&) {
+  check_hashable(v);
+  return v.is_string() && find_test(v.text()) != nullptr;
+}
+bool is_sequence(Interpreter&, const Value& v, const Args&) {
+  return v.is_string() || v.is_sequence() || v.is_dict() || v.is_undefined() ||
+         v.get<RangeBox>() != nullptr;
+}
+bool is_same(Interpreter& in, const Value& v, const Args& args) {
+  return identical(in, v, args[0]);
+}
+bool is_in(Interpreter& in, const Value& v, const Args& args) {
+  return in.contains(args[0], v);
+}
+
+template <bool kEqual>
+bool equality(Interpreter& in, const Value& v, const Args& args) {
+  return equal(in.budget(), v, args[0]) == kEqual;
+}
+template <bool kLess, bool kOrEqual>
+bool order(Interpreter& in, const Value& v, const Args& args) {
+  const auto found = compare(in.budget(), v, args[0]);
+  return (kLess ? found < 0 : found > 0) || (kOrEqual && found == 0);
+}
+
+#define RUDDER_VALUE_TEST(condition) \
+  [](Interpreter&, const Value& v, const Args&) -> bool { return condition; }
+#define RUDDER_TEXT_TEST(method) \
+  [](Interpreter& in, const Value& v, const Args&) { return string_test(in, v, method); }
+
+constexpr Signature kNone{"", 0, false};
+constexpr Signature kOther{"other", 1, false};
+
+constexpr Test kTests[] = {
+    {"defined", kNone, RUDDER_VALUE_TEST(!v.is_undefined())},
+    {"undefined", kNone, RUDDER_VALUE_TEST(v.is_undefined())},
+    {"none", kNone, RUDDER_VALUE_TEST(v.is_none())},
+    {"string", kNone, RUDDER_VALUE_TEST(v.is_string())},
+    {"mapping", kNone, RUDDER_VALUE_TEST(v.is_dict())},
+    {"iterable", kNone, RUDDER_VALUE_TEST(is_iterable(v))},
+    {"sequence", kNone, is_sequence},
+    {"number", kNone, RUDDER_VALUE_TEST(v.is_number())},
+    {"integer", kNone, RUDDER_VALUE_TEST(v.is_int())},
+    {"float", kNone, RUDDER_VALUE_TEST(v.is_float())},
+    {"boolean", kNone, RUDDER_VALUE_TEST(v.is_bool())},
+    {"true", kNone, RUDDER_VALUE_TEST(v.is_bool() && truthy(v))},
+    {"false", kNone, RUDDER_VALUE_TEST(v.is_bool() && !truthy(v))},
+    {"callable", kNone, RUDDER_VALUE_TEST(is_callable(v))},
+    {"escaped", kNone, RUDDER_VALUE_TEST(v.is_markup())},
+    {"odd", kNone, parity<1>},
+    {"even", kNone, parity<0>},
+    {"divisibleby", {"num", 1}, divisible},
+    {"lower", kNone, RUDDER_TEXT_TEST("islower")},
+    {"upper", kNone, RUDDER_TEXT_TEST("isupper")},
+    {"filter", kNone, is_filter},
+    {"test", kNone, is_test},
+    {"sameas", {"other", 1}, is_same},
+    {"in", {"seq", 1}, is_in},
+    {"==", kOther, equality<true>},
+    {"eq", kOther, equality<true>},
+    {"equalto", kOther, equality<true>},
+    {"!=", kOther, equality<false>},
+    {"ne", kOther, equality<false>},
+    {">", kOther, order<false, false>},
+    {"gt", kOther, order<false, false>},
+    {"greaterthan", kOther, order<false, false>},
+    {">=", kOther, order<false, true>},
+    {"ge", kOther, order<false, true>},
+    {"<", kOther, order<true, false>},
+    {"lt", kOther, order<true, false>},
+    {"lessthan", kOther, order<true, false>},
+    {"<=", kOther, order<true, true>},
+    {"le", kOther, order<true, true>},
 };
 
-// Tests that are comparisons, by all their names.
-struct ComparisonName {
-  std::string_view name;
-  std::string_view op;
-};
-constexpr ComparisonName kComparisons[] = {
-    {"equalto", "=="},    {"eq", "=="},      {"==", "=="}, {"ne", "!="},
-    {"!=", "!="},         {"lessthan", "<"}, {"lt", "<"},  {"le", "<="},
-    {"greaterthan", ">"}, {"gt", ">"},       {"ge", ">="},
-};
+#undef RUDDER_VALUE_TEST
+#undef RUDDER_TEXT_TEST
 
 }  // namespace
 
-bool apply_test(Interpreter& in, std::string_view name, const Value& value, const Call& call) {
+const Test* find_test(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kTests), std::end(kTests),
+                                   [name](const Test& test) { return test.name == name; });
+  return found != std::end(kTests) ? found : nullptr;
+}
+
+bool apply_test(Interpreter& in, const Test& test, const Value& value, const Call& call) {
   in.budget().spend(1);
-  for (const NamedTest& known : kTests) {
-    if (known.name == name) return known.test(in, value, call);
-  }
-  for (const ComparisonName& known : kComparisons) {
-    if (known.name != name) continue;
-    const Value& other = required(call, name);
-    if (known.op == "==" || known.op == "!=") {
-      return equal(in.budget(), value, other) == (known.op == "==");
-    }
-    const int order = compare(in.budget(), value, other);
-    if (known.op == "<") return order < 0;
-    if (known.op == ">") return order > 0;
-    return known.op == "<=" ? order <= 0 : order >= 0;
-  }
-  raise(fmt::format("No test named '{}'", name));
+  return test.run(in, value, Args(test.signature, call, test.name));
 }
 
 }  // namespace rudder::text::jinja

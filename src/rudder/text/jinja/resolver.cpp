@@ -1,0 +1,248 @@
+#include "rudder/text/jinja/resolver.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rudder/text/jinja/builtins.h"
+#include "rudder/text/jinja/symbols.h"
+
+namespace rudder::text::jinja {
+namespace {
+
+// Where a node stands: its frame, its function, and whether an unknown filter is only found out
+// when it is used (inside an if).
+struct Place {
+  Symbols& symbols;
+  FunctionScope& function;
+  bool soft = false;
+};
+
+class Resolver {
+ public:
+  Result<void> run(Template& parsed) {
+    if (parsed.names.contains("self") && find_reads(parsed.body, {"self"}).contains("self")) {
+      return fail(ErrorCode::kUnsupported, "chat template: the variable 'self' is not in the "
+                                           "supported subset of Jinja");
+    }
+    Symbols symbols;
+    FunctionScope function;
+    symbols.analyze(parsed.body);
+    parsed.frame = symbols.frame(function);
+    RUDDER_TRY_VOID(block(parsed.body, {symbols, function}));
+    parsed.slots = static_cast<int>(function.slots.size());
+    return {};
+  }
+
+ private:
+  static tl::unexpected<Error> error(std::string_view what, int line) {
+    return fail(ErrorCode::kInvalidArgument, fmt::format("chat template: {}", what),
+                fmt::format("line {}", line));
+  }
+
+  Result<void> block(Block& nodes, const Place& place) {
+    for (Node& node : nodes) RUDDER_TRY_VOID(statement(node, place));
+    return {};
+  }
+
+  Result<void> statement(Node& node, const Place& place) {
+    switch (node.kind) {
+      case Node::Kind::kOutput:
+        return expression(*node.expr, place);
+      case Node::Kind::kIf:
+        for (auto& [condition, body] : node.branches) {
+          const Place inside{place.symbols, place.function, true};
+          if (condition != nullptr) RUDDER_TRY_VOID(expression(*condition, inside));
+          RUDDER_TRY_VOID(block(body, inside));
+        }
+        return {};
+      case Node::Kind::kFor:
+        return loop(node, place);
+      case Node::Kind::kSet:
+        RUDDER_TRY_VOID(target(node.target, place, node.line));
+        return expression(*node.expr, place);
+      case Node::Kind::kSetBlock:
+      case Node::Kind::kFilter: {
+        Symbols inner(&place.symbols);
+        inner.analyze(node.body);
+        if (node.kind == Node::Kind::kFilter) {
+          for (const Postfix& filter : node.filters) inner.analyze(filter.arguments);
+        } else {
+          RUDDER_TRY_VOID(target(node.target, place, node.line));
+        }
+        const Place inside{inner, place.function};
+        node.frame = inner.frame(place.function);
+        RUDDER_TRY_VOID(block(node.body, inside));
+        for (Postfix& filter : node.filters) RUDDER_TRY_VOID(postfix(filter, inside));
+        return {};
+      }
+      case Node::Kind::kMacro:
+        RUDDER_TRY_VOID(macro(*node.macro, place));
+        return variable(node.macro->name, place, node.variable, node.line);
+      case Node::Kind::kCallBlock:
+        RUDDER_TRY_VOID(macro(*node.macro, place));
+        if (node.expr != nullptr) RUDDER_TRY_VOID(expression(*node.expr, place));
+        return arguments(node.arguments, place);
+      case Node::Kind::kWith:
+        return with(node, place);
+      case Node::Kind::kText:
+      case Node::Kind::kBreak:
+      case Node::Kind::kContinue:
+        break;
+    }
+    return {};
+  }
+
+  Result<void> with(Node& node, const Place& place) {
+    Symbols inner(&place.symbols);
+    for (const auto& [bound, value] : node.bindings) inner.analyze(bound, true);
+    inner.analyze(node.body);
+    const Place inside{inner, place.function};
+    node.frame = inner.frame(place.function);
+    for (auto& [bound, value] : node.bindings) {
+      RUDDER_TRY_VOID(target(bound, inside, node.line));
+      RUDDER_TRY_VOID(expression(*value, place));
+    }
+    return block(node.body, inside);
+  }
+
+  Result<void> loop(Node& node, const Place& place) {
+    if (assigns(node.target, "loop") || assigns(node.body, "loop") ||
+        assigns(node.otherwise, "loop")) {
+      return error("'loop' cannot be assigned to in a loop", node.line);
+    }
+    RUDDER_TRY_VOID(expression(*node.expr, place));
+    Symbols body(&place.symbols), otherwise(&place.symbols), test(&place.symbols);
+    FunctionScope own{body.level(), &place.function, {}};
+    FunctionScope condition{body.level(), &place.function, {}};
+    FunctionScope& function = node.recursive ? own : place.function;
+    if (node.recursive || find_reads(node.body, {"loop"}).contains("loop")) {
+      body.declare_parameter("loop");
+      node.loop_slot = function.locate(body.level(), "loop").slot;
+    }
+    body.analyze(node.target, true);
+    body.analyze(node.body);
+    otherwise.analyze(node.otherwise);
+    if (node.condition != nullptr) {
+      test.analyze(node.target, true);
+      test.analyze(*node.condition);
+      node.test_frame = test.frame(condition);
+      node.test_target = copy(node.target);
+      RUDDER_TRY_VOID(target(node.test_target, {test, condition}, node.line));
+      RUDDER_TRY_VOID(expression(*node.condition, {test, condition}));
+      node.test_slots = static_cast<int>(condition.slots.size());
+    }
+    RUDDER_TRY_VOID(target(node.target, {body, function}, node.line));
+    node.frame = body.frame(function);
+    RUDDER_TRY_VOID(block(node.body, {body, function}));
+    node.else_frame = otherwise.frame(function);
+    RUDDER_TRY_VOID(block(node.otherwise, {otherwise, function}));
+    node.function_slots = static_cast<int>(own.slots.size());
+    return {};
+  }
+
+  static Target copy(const Target& from) {
+    Target to;
+    to.name = from.name;
+    to.is_tuple = from.is_tuple;
+    for (const Target& item : from.items) to.items.push_back(copy(item));
+    return to;
+  }
+
+  Result<void> macro(MacroNode& node, const Place& place) {
+    Symbols symbols(&place.symbols);
+    FunctionScope function{symbols.level(), &place.function, {}};
+    const auto slot = [&](const std::string& name) {
+      symbols.declare_parameter(name);
+      return function.locate(symbols.level(), name).slot;
+    };
+    std::set<std::string> special = {"caller", "kwargs", "varargs"};
+    for (const auto& [name, value] : node.parameters) {
+      node.parameter_slots.push_back(slot(name));
+      if (name == "kwargs" || name == "varargs") special.erase(name);
+      if (name != "caller") continue;
+      node.names_caller = true;
+      if (value == nullptr && find_reads(node.body, {"caller"}).contains("caller")) {
+        return error("the parameter 'caller' must be left out or have a default", node.line);
+      }
+    }
+    for (const std::string& name : find_reads(node.body, {"caller", "kwargs", "varargs"})) {
+      if (name == "caller") node.takes_caller = true;
+      if (!special.contains(name) || (name == "caller" && node.names_caller)) continue;
+      (name == "caller"   ? node.caller_slot
+       : name == "kwargs" ? node.kwargs_slot
+                          : node.varargs_slot) = slot(name);
+    }
+    const Place inside{symbols, function};
+    for (const auto& [name, value] : node.parameters) {
+      if (value != nullptr) symbols.analyze(*value);
+    }
+    symbols.analyze(node.body);
+    node.frame = symbols.frame(function);
+    for (auto& [name, value] : node.parameters) {
+      if (value != nullptr) RUDDER_TRY_VOID(expression(*value, inside));
+    }
+    RUDDER_TRY_VOID(block(node.body, inside));
+    node.slots = static_cast<int>(function.slots.size());
+    return {};
+  }
+
+  static Result<void> variable(const std::string& name, const Place& place, SlotRef& out,
+                               int line) {
+    const auto level = place.symbols.find(name);
+    // The filter of a set block is the one place whose names the reference overlooks.
+    if (!level) return error(fmt::format("'{}' is not known here", name), line);
+    out = place.function.locate(*level, name);
+    return {};
+  }
+
+  static Result<void> target(Target& node, const Place& place, int line) {
+    for (Target& item : node.items) RUDDER_TRY_VOID(target(item, place, line));
+    if (node.is_tuple) return {};
+    return variable(node.name, place, node.variable, line);
+  }
+
+  Result<void> arguments(Arguments& node, const Place& place) {
+    for (const ExprPtr& expr : node.positional) RUDDER_TRY_VOID(expression(*expr, place));
+    for (const auto& [name, expr] : node.named) RUDDER_TRY_VOID(expression(*expr, place));
+    for (const ExprPtr* expr : {&node.unpacked, &node.unpacked_named}) {
+      if (*expr != nullptr) RUDDER_TRY_VOID(expression(**expr, place));
+    }
+    return {};
+  }
+
+  Result<void> postfix(Postfix& node, const Place& place) {
+    for (const ExprPtr* expr : {&node.item, &node.begin, &node.end, &node.step}) {
+      if (*expr != nullptr) RUDDER_TRY_VOID(expression(**expr, place));
+    }
+    if (node.kind == Postfix::Kind::kFilter) {
+      node.filter = find_filter(node.name);
+      if (node.filter == nullptr && !place.soft) {
+        return error(fmt::format("No filter named '{}'", node.name), node.line);
+      }
+    } else if (node.kind == Postfix::Kind::kTest) {
+      node.test = find_test(node.name);
+      if (node.test == nullptr && !place.soft) {
+        return error(fmt::format("No test named '{}'", node.name), node.line);
+      }
+    }
+    return arguments(node.arguments, place);
+  }
+
+  Result<void> expression(Expr& expr, const Place& place) {
+    if (expr.kind == Expr::Kind::kName) return variable(expr.text, place, expr.variable, expr.line);
+    const Place inside{place.symbols, place.function,
+                       place.soft || expr.kind == Expr::Kind::kTernary};
+    for (const ExprPtr& operand : expr.operands) RUDDER_TRY_VOID(expression(*operand, inside));
+    for (Postfix& node : expr.postfixes) RUDDER_TRY_VOID(postfix(node, inside));
+    return {};
+  }
+};
+
+}  // namespace
+
+Result<void> resolve(Template& parsed) {
+  return Resolver().run(parsed);
+}
+
+}  // namespace rudder::text::jinja

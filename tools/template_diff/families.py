@@ -1,0 +1,3 @@
+"""Chat templates in the manner of published model families, written for this comparison."""
+
+FAMILIES = {}
