@@ -17,13 +17,26 @@ _TOOL = {"role": "tool", "content": "{\"t\": 21}", "tool_call_id": "abc123def"}
 _THINK = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nSo: 42"}
 _PARTS = {"role": "user", "content": [{"type": "text", "text": "look "}, {"type": "image"}]}
 
+_CALLS = {"role": "assistant", "content": "", "tool_plan": "I look.", "thinking": "Which tools?", "tool_calls": [
+    {"id": "abc123def", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Bern"}}},
+    {"id": "xyz789abc", "type": "function", "function": {"name": "noop", "arguments": {}}}]}
+_TOOL2 = {"role": "tool", "content": "none", "name": "noop", "tool_call_id": "xyz789abc"}
+_REASONED = {"role": "assistant", "content": "42.", "reasoning_content": "Six times seven.\n", "thinking": "6 * 7"}
+_TEXTS = {"role": "user", "content": [{"type": "text", "text": "one "}, {"type": "text", "text": " two"}]}
+_QUIET = {"role": "system", "content": "/no_think Answer in one word."}
+_DOCUMENTS = [{"doc_id": 7, "title": "T", "text": "It is <b>21</b> degrees."}, {"title": "U", "text": "Snow.\n"}]
+
 CONVERSATIONS = []
 for _messages in ([_USER], [_SYSTEM, _USER], [_USER, _REPLY, _USER], [_SYSTEM, _USER, _REPLY, _USER],
                   [_USER, _REPLY], [_USER, _CALL, _TOOL], [_SYSTEM, _USER, _CALL, _TOOL, _REPLY, _USER],
                   [_USER, _USER], [_USER, _THINK, _USER], [_USER, _THINK], [_PARTS], [_USER, _TOOL, _TOOL],
-                  [], [_SYSTEM], [{"role": "user", "content": ""}]):
+                  [], [_SYSTEM], [{"role": "user", "content": ""}], [_USER, _CALLS, _TOOL, _TOOL2, _REPLY, _USER],
+                  [_SYSTEM, _USER, _REASONED, _USER, _REASONED], [_TEXTS], [_QUIET, _USER, _REPLY, _USER],
+                  [{"role": "developer", "content": "Be kind."}, _USER], [_USER, {**_CALL, "content": "Let me see."}, _TOOL2]):
     for _extra in ({"add_generation_prompt": True}, {"add_generation_prompt": False},
-                   {"add_generation_prompt": True, "tools": _TOOLS, "enable_thinking": False}):
+                   {"add_generation_prompt": True, "tools": _TOOLS, "enable_thinking": False},
+                   {"add_generation_prompt": True, "tools": _TOOLS[1:], "documents": _DOCUMENTS, "thinking": True,
+                    "reasoning_effort": "high", "controls": {"citations": True}, "tools_in_user_message": False}):
         CONVERSATIONS.append({**_BASE, "messages": _messages, **_extra})
 
 CONTEXT = {"s": "Hello World", "u": "ünï 😀", "e": "", "n": 7, "f": 2.5, "big": 1e20, "t": True, "nil": None,

@@ -1,4 +1,5 @@
 """Python's jinja2 as Hugging Face's apply_chat_template sets it up, and a template's fate in it."""
+import copy
 import json
 from datetime import datetime, timezone
 
@@ -49,7 +50,9 @@ def render(env, source, contexts):
     out = []
     for context in contexts:
         try:
-            out.append({"text": template.render(**context)})
+            # `list | indent` adds to the list itself, in Python.
+            own = copy.deepcopy(context) if "indent" in source else context
+            out.append({"text": template.render(**own)})
         except Exception as error:  # noqa: BLE001: any failure of the reference is a failure
             out.append({"error": f"{type(error).__name__}: {error}"})
     return out

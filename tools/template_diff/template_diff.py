@@ -19,11 +19,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CONTEXT, CONVERSATIONS, SNIPPETS  # noqa: E402
 from families import FAMILIES  # noqa: E402
-from generator import CONTEXT as RANDOM_CONTEXT, Generator  # noqa: E402
+from generator import CONTEXT as RANDOM_CONTEXT, Generator  # noqa: E402, I001
 from reference import environment, render  # noqa: E402
 from templates import TEMPLATES  # noqa: E402
 
 _ENV = environment()
+RANDOM_CONTEXTS = [RANDOM_CONTEXT]
 NAMED_REFUSALS = ("unsupported", "too_large")
 
 
@@ -33,8 +34,13 @@ def theirs(case):
 
 
 def ours(tool, cases):
-    lines = "".join(json.dumps({"template": s, "contexts": c}) + "\n" for s, c in cases)
-    done = subprocess.run([tool, "render"], input=lines.encode(), capture_output=True, check=False)
+    lines, last = [], None
+    for source, contexts in cases:
+        job = {"template": source} if contexts is last else {"template": source, "contexts": contexts}
+        lines.append(json.dumps(job) + "\n")
+        last = contexts
+    done = subprocess.run([tool, "render"], input="".join(lines).encode(), capture_output=True,
+                          check=False)
     if done.returncode != 0:
         sys.exit(f"the tool failed: {done.returncode} {done.stderr.decode()[-2000:]}")
     return [json.loads(line) for line in done.stdout.split(b"\n") if line]
@@ -83,7 +89,7 @@ def main():
         f"{len(TEMPLATES | FAMILIES)} styles over {len(CONVERSATIONS)} conversations, "
         f"{len(SNIPPETS)} snippets": styles,
         f"{args.templates} random templates (seed {args.seed})":
-            [(random.template(), [RANDOM_CONTEXT]) for _ in range(args.templates)],
+            [(random.template(), RANDOM_CONTEXTS) for _ in range(args.templates)],
     }
     failed = 0
     for name, cases in sets.items():

@@ -1,7 +1,8 @@
-// ChatTemplate: the Jinja2 subset that chat templates use, parsed once at load and rendered for
-// each request, with the environment Hugging Face gives them (trim_blocks, lstrip_blocks, loop
-// controls, raise_exception, strftime_now, tojson, generation blocks). It reaches no host object,
-// file or import. Every render is bounded in steps, depth, memory and output.
+// ChatTemplate: Jinja2 as chat templates use it, parsed once at load and rendered for each request,
+// with the environment Hugging Face gives them (trim_blocks, lstrip_blocks, loop controls,
+// raise_exception, strftime_now, tojson, generation blocks). It reaches no host object, file or
+// import. Every render is bounded in steps, depth, memory and output. docs/contracts/text.md says
+// what is left out.
 // Parsed by the loader, rendered by the tokenise pool. Immutable: safe from any thread.
 #pragma once
 
@@ -35,8 +36,9 @@ class ChatTemplate {
   ~ChatTemplate();
 
   // `context` is the global scope. kInvalidArgument for raise_exception (its message) and for
-  // errors of the template on this input; kTooLarge when a limit is passed, naming it. `now` is
-  // what strftime_now shows, in UTC.
+  // errors of the template on this input; kTooLarge when a limit is passed, naming it;
+  // kUnsupported for what Python would render and we do not. `now` is what strftime_now shows, in
+  // UTC.
   Result<std::string> render(
       const boost::json::object& context, const RenderLimits& limits = {},
       std::chrono::system_clock::time_point now = std::chrono::system_clock::now()) const;

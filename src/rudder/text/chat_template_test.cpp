@@ -67,8 +67,7 @@ TEST(ChatTemplate, StrftimeNowShowsTheGivenTime) {
 
 TEST(ChatTemplate, WhatIsOutsideTheSubsetIsNamed) {
   for (const char* source : {"{% include 'x' %}", "{% import 'x' as y %}", "{% extends 'x' %}",
-                             "{% for x in y recursive %}{% endfor %}", "{% do x %}",
-                             "{% call m() %}{% endcall %}", "{{ f(*a) }}"}) {
+                             "{% do x %}", "{% block a %}{% endblock %}"}) {
     EXPECT_EQ(error(source).code, ErrorCode::kUnsupported) << source;
   }
   EXPECT_EQ(error("{{ x").where, "line 1");
@@ -141,7 +140,43 @@ TEST(ChatTemplate, BombsAreDefused) {
       chain,
       "{{ 'aaaaaaaaaa' | replace('', 'x' * 10000000) }}",
       "{{ ('a' * 1000000) | replace('a', 'b' * 1000) }}",
-      "{{ 2 ** 1000000000 ** 10 }}",
+      "{{ 10 ** 1000000000 ** 10 }}",
+      "{{ 'x' * 10 ** 9 }}",
+      "{{ '%1000000000d' % 1 }}",
+      "{{ '%.1000000000f' % 1 }}",
+      "{{ '%*d' % (10 ** 9, 1) }}",
+      "{{ '{:1000000000}'.format(1) }}",
+      "{{ '{:.1000000000f}'.format(1.0) }}",
+      "{{ '{:>{}}'.format('x', 10 ** 9) }}",
+      "{{ 'x'.center(10 ** 9) }}{{ 'x'.zfill(10 ** 9) }}",
+      "{{ '\t'.expandtabs(10 ** 9) }}",
+      "{{ 'x' | indent(10 ** 9, true) }}",
+      "{{ [1] | tojson(indent=10 ** 9) }}",
+      "{{ [1] | batch(10 ** 9, 'x') | list }}",
+      "{{ [1] | slice(10 ** 9) | list }}",
+      "{{ range(99999) | map('list') | list }}",
+      "{{ (range(99999) | list) * 1000 }}",
+      "{% for x in [[1]] recursive %}{{ loop([x]) }}{% endfor %}",
+      "{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}",
+      "{% macro m() %}{{ caller() }}{% endmacro %}{% macro n() %}{% call m() %}{{ n() }}{% endcall "
+      "%}"
+      "{% endmacro %}{{ n() }}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = [ns.l] %}{% endfor "
+      "%}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(99999) %}{% set ns.l = ns.l | map('list') %}"
+      "{% endfor %}{{ ns.l | list }}",
+      "{% set ns = namespace(l=namespace()) %}{% for i in range(99999) %}"
+      "{% set ns.l = namespace(a=ns.l) %}{% endfor %}{{ ns.l }}",
+      "{% set ns = namespace(l={}) %}{% for i in range(99999) %}{% set ns.l = {1: ns.l} %}{% "
+      "endfor %}",
+      "{% set ns = namespace(a=1) %}{% set ns.b = ns %}{{ ns }}",
+      "{% for i in range(9) %}{% set l = loop %}{{ loop.changed(loop) }}{% endfor %}{{ loop() }}",
+      "{{ range(99999) | unique | list }}",
+      "{{ range(99999) | sort | groupby('x') | tojson }}",
+      "{{ dict(range(9) | map('string') | batch(2)) }}",
+      "{{ ('a ' * 4000000) | wordwrap(1) }}",
+      "{{ ('<' * 8000000) | e | e | e }}",
+      "{{ strftime_now('%0999999d') }}",
       "{{ (['x' * 1000000] * 1000) | join('y' * 1000000) }}",
       "{% set x %}" + repeat("{% for i in range(9999) %}", 3) + "{{ 'x' * 1000 }}" +
           repeat("{% endfor %}", 3) + "{% endset %}",
@@ -161,7 +196,8 @@ TEST(ChatTemplate, BombsAreDefused) {
     EXPECT_LT(seconds, 2.0) << bomb.substr(0, 100);
     if (!result) {
       const ErrorCode code = result.error().code;
-      EXPECT_TRUE(code == ErrorCode::kTooLarge || code == ErrorCode::kInvalidArgument)
+      EXPECT_TRUE(code == ErrorCode::kTooLarge || code == ErrorCode::kInvalidArgument ||
+                  code == ErrorCode::kUnsupported)
           << bomb.substr(0, 100) << result.error().to_string();
     }
   }

@@ -2,7 +2,9 @@
 //   encode TOKENIZER   a JSON string a line in; a line out of ids, their decodings and the streams'
 //   decode TOKENIZER   a JSON list of ids a line in; the same decodings out
 //   bench TOKENIZER SECONDS   a JSON string a line in; encode and stream-decode times out
-//   render              {"template", "contexts"} a line in; a list of {"text"} or {"error", "code"} out
+//   render             {"template", "contexts"} a line in, the latter only where they differ from
+//   the
+//                      line before; a list of {"text"} or {"error", "code"} out
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
@@ -124,12 +126,14 @@ json::object failure(const Error& error) {
 
 int render_lines() {
   std::string line;
+  json::array contexts;
   while (std::getline(std::cin, line)) {
     auto job = parse_json(line, "line");
     if (!job) return report(job.error());
+    if (auto* given = job->as_object().if_contains("contexts")) contexts = given->as_array();
     const auto parsed = ChatTemplate::parse(job->at("template").as_string());
     json::array out;
-    for (const auto& context : job->at("contexts").as_array()) {
+    for (const auto& context : contexts) {
       if (!parsed) {
         out.push_back(failure(parsed.error()));
         continue;

@@ -33,7 +33,9 @@ class Args {
   // Given, and not None.
   bool holds(size_t index) const { return has(index) && !values_[index].is_none(); }
   const Value& operator[](size_t index) const { return values_[index]; }
-  Value get(size_t index, Value fallback) const { return has(index) ? values_[index] : fallback; }
+  Value get(size_t index, const Value& fallback) const {
+    return has(index) ? values_[index] : fallback;
+  }
   bool flag(size_t index) const { return has(index) && truthy(values_[index]); }
   // These raise if it is something else.
   Int integer(size_t index, Int fallback = 0) const;

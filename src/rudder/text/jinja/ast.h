@@ -145,11 +145,11 @@ struct Node {
   std::unique_ptr<MacroNode> macro;
   // By the resolver.
   Frame frame, else_frame, test_frame;
-  SlotRef variable;         // of a macro: where it is kept
-  Target test_target;       // the target as the condition's function sees it
-  int test_slots = 0;       // variables of the condition's function
-  int function_slots = 0;   // variables of a recursive loop's function
-  int loop_slot = -1;       // of the variable `loop`, if anything reads it
+  SlotRef variable;        // of a macro: where it is kept
+  Target test_target;      // the target as the condition's function sees it
+  int test_slots = 0;      // variables of the condition's function
+  int function_slots = 0;  // variables of a recursive loop's function
+  int loop_slot = -1;      // of the variable `loop`, if anything reads it
 };
 
 }  // namespace rudder::text::jinja

@@ -15,8 +15,8 @@ namespace rudder::text::jinja {
 struct TemplateError {
   Error error;
 };
-[[noreturn]] void raise(std::string message);                  // what Python refuses as well
-[[noreturn]] void raise_unsupported(std::string_view what);    // what only we refuse
+[[noreturn]] void raise(std::string message);                // what Python refuses as well
+[[noreturn]] void raise_unsupported(std::string_view what);  // what only we refuse
 [[noreturn]] void raise_limit(std::string_view what);
 
 struct Budget {

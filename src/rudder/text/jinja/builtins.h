@@ -18,6 +18,7 @@ struct Filter {
   Value (*bound)(Interpreter&, const Value&, const Args&);
   // Instead of the above: takes whatever arguments there are.
   Value (*free)(Interpreter&, const Value&, const Call&) = nullptr;
+  bool in_context = false;  // it may call others, so its result is no constant
 };
 
 struct Test {

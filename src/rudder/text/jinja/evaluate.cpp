@@ -26,6 +26,10 @@ Value signed_number(const Value& value, bool negative) {
 
 }  // namespace
 
+void Interpreter::check_running() const {
+  if (here_ == nullptr) raise("not a constant");
+}
+
 Value Interpreter::evaluate(const Expr& expr) {
   const Depth depth(*this);
   switch (expr.kind) {
@@ -40,6 +44,7 @@ Value Interpreter::evaluate(const Expr& expr) {
     case Expr::Kind::kString:
       return string(expr.text);
     case Expr::Kind::kName: {
+      check_running();
       const Value& value = variable(expr.variable);
       return value.is_missing() ? Value(Undefined{expr.text}) : value;
     }
@@ -123,6 +128,7 @@ Value Interpreter::postfix_chain(const Expr& expr) {
     // object.method(...) is one step, so that no bound method has to be made.
     if (postfix.kind == Postfix::Kind::kAttribute && i + 1 < expr.postfixes.size() &&
         expr.postfixes[i + 1].kind == Postfix::Kind::kCall) {
+      check_running();
       const Method* method = find_method(value, postfix.name);
       if (method != nullptr && (method->bound != nullptr || method->free != nullptr)) {
         const Call call = evaluate(expr.postfixes[++i].arguments);
@@ -146,14 +152,15 @@ Value Interpreter::apply(const Value& base, const Postfix& postfix) {
     case Postfix::Kind::kSlice:
       return slice(base, postfix);
     case Postfix::Kind::kCall:
+      check_running();
       return call(base, evaluate(postfix.arguments));
     case Postfix::Kind::kFilter:
       if (postfix.filter == nullptr) raise(fmt::format("No filter named '{}'", postfix.name));
+      if (postfix.filter->in_context) check_running();
       return apply_filter(*this, *postfix.filter, base, evaluate(postfix.arguments));
     case Postfix::Kind::kTest:
       if (postfix.test == nullptr) raise(fmt::format("No test named '{}'", postfix.name));
-      return apply_test(*this, *postfix.test, base, evaluate(postfix.arguments)) !=
-             postfix.negated;
+      return apply_test(*this, *postfix.test, base, evaluate(postfix.arguments)) != postfix.negated;
   }
   return {};
 }

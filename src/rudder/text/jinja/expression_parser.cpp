@@ -275,10 +275,10 @@ Result<void> ExpressionParser::test(Postfix& postfix) {
   postfix.negated = take_word("not");
   RUDDER_TRY_VOID(dotted_name(postfix));
   if (is_op("(")) return arguments(postfix.arguments);
-  const bool value = now().kind == Kind::kString || now().kind == Kind::kInteger ||
-                     now().kind == Kind::kFloat || is_op("[") || is_op("{") ||
-                     (now().kind == Kind::kName && !is_word("else") && !is_word("or") &&
-                      !is_word("and"));
+  const bool value =
+      now().kind == Kind::kString || now().kind == Kind::kInteger || now().kind == Kind::kFloat ||
+      is_op("[") || is_op("{") ||
+      (now().kind == Kind::kName && !is_word("else") && !is_word("or") && !is_word("and"));
   if (!value) return {};
   if (is_word("is")) return error("tests cannot be chained with 'is'");
   auto expr = make(Expr::Kind::kPostfix);

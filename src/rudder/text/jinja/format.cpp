@@ -107,6 +107,9 @@ void put_entries(const std::vector<std::pair<Value, Value>>& entries, Style styl
   };
   out.put("{");
   if (style == Style::kSorted) {
+    const bool texts = std::all_of(entries.begin(), entries.end(),
+                                   [](const auto& entry) { return entry.first.is_string(); });
+    if (!texts && entries.size() > 1) raise_unsupported("pprint of keys that are no strings");
     for (const auto* entry : sorted(out.budget(), entries)) put_entry(*entry);
   } else {
     for (const auto& entry : entries) put_entry(entry);
@@ -319,8 +322,10 @@ std::string to_json(Budget& budget, const Value& value, const JsonStyle& style) 
 
 std::string_view type_name(const Value& value) {
   static constexpr std::array<std::string_view, 16> kNames = {
-      "missing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "dict", "range",
-      "dict view", "Namespace", "LoopContext", "iterator", "function", "Cycler or Joiner"};
+      "missing",     "Undefined", "NoneType",  "bool",
+      "int",         "float",     "str",       "list",
+      "dict",        "range",     "dict view", "Namespace",
+      "LoopContext", "iterator",  "function",  "Cycler or Joiner"};
   if (value.is_tuple()) return "tuple";
   if (const auto* iterator = value.get<Iterator>()) return iterator->type();
   return kNames[value.data.index()];

@@ -28,6 +28,8 @@ class Interpreter {
   Interpreter& operator=(const Interpreter&) = delete;
 
   std::string render(const Template& source);
+  // Outside a render, of what needs no variables: raises if it turns out to.
+  Value constant(const Expr& expr) { return evaluate(expr); }
 
   Budget& budget() { return budget_; }
   std::chrono::system_clock::time_point now() const { return now_; }
@@ -74,6 +76,7 @@ class Interpreter {
   Value make_macro(const MacroNode& node);
   Value call_macro(const CallableBox& macro, Call call);
   void bind(const MacroNode& node, Call& call, Activation& variables);
+  void check_running() const;  // raises while it computes a constant
   Value& variable(SlotRef place);
   Value resolve(const std::string& name);
 

@@ -145,8 +145,8 @@ Value group_by(Interpreter& in, const Value& value, const Args& args) {
     }
     const Value key = case_sensitive ? items[begin].first : path.walk(in, members[0], otherwise);
     std::vector<Value> both{key, in.list(std::move(members))};
-    groups.emplace_back(std::make_shared<const ListBox>(in.budget(), std::move(both),
-                                                        ListBox::Kind::kGroup));
+    groups.emplace_back(
+        std::make_shared<const ListBox>(in.budget(), std::move(both), ListBox::Kind::kGroup));
     begin = end;
   }
   return in.list(std::move(groups));
@@ -160,8 +160,8 @@ Value extreme(Interpreter& in, const Value& value, const Args& args) {
   const auto items = iterate(in.budget(), value);
   for (Value item; items->next(item);) {
     Value key = sort_key(in, path.walk(in, item), args.flag(0));
-    const bool better = !any || (kMost ? less(in.budget(), best_key, key)
-                                       : less(in.budget(), key, best_key));
+    const bool better =
+        !any || (kMost ? less(in.budget(), best_key, key) : less(in.budget(), key, best_key));
     any = true;
     if (!better) continue;
     best = std::move(item);
@@ -201,7 +201,7 @@ constexpr Filter kFilters[] = {
     {"list", kNone, list},
     {"max", kExtreme, extreme<true>},
     {"min", kExtreme, extreme<false>},
-    {"random", kNone, nullptr, random_filter},
+    {"random", kNone, nullptr, random_filter, true},
     {"reverse", kNone, reverse},
     {"sort", {"reverse,case_sensitive,attribute", 0}, sort},
     {"sum", {"attribute,start", 0}, sum},

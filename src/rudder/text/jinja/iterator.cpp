@@ -87,9 +87,8 @@ std::shared_ptr<Iterator> walk(Budget& budget, const Value& value, bool back) {
   }
   if (const auto* view = value.get<ViewBox>()) {
     return indexed(budget, "dict_iterator", value, static_cast<Int>(view->dict->entries.size()),
-                   back, [value, at, &budget](Int i) {
-                     return value.get<ViewBox>()->at(budget, at(i));
-                   });
+                   back,
+                   [value, at, &budget](Int i) { return value.get<ViewBox>()->at(budget, at(i)); });
   }
   if (value.is_string()) return std::make_shared<TextIterator>(budget, value, back);
   if (value.is_undefined()) {

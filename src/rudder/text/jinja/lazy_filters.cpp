@@ -32,8 +32,7 @@ Value generator(Interpreter& in, const Value& value, const Call& call, Next next
   int depth = value.depth();
   for (const Value& argument : call.positional) depth = std::max(depth, argument.depth());
   for (const auto& [name, argument] : call.named) depth = std::max(depth, argument.depth());
-  return std::shared_ptr<Iterator>(
-      std::make_shared<Generator<Next>>(in, depth, std::move(next)));
+  return std::shared_ptr<Iterator>(std::make_shared<Generator<Next>>(in, depth, std::move(next)));
 }
 
 // The items of a value that are only asked for once somebody asks: nothing of what is false.
@@ -110,55 +109,56 @@ Value map(Interpreter& in, const Value& value, const Call& call) {
 // select, reject, selectattr, rejectattr: items that pass a test, or whose attribute does.
 template <bool kAttribute, bool kWanted>
 Value choose(Interpreter& in, const Value& value, const Call& call) {
-  return generator(
-      in, value, call,
-      [source = Source(value), call, path = std::optional<Path>()](Interpreter& inner,
-                                                                   Value& out) mutable {
-        constexpr size_t kSkip = kAttribute ? 1 : 0;
-        if (!source.begin(inner)) return false;
-        if (!path) {
-          if (kAttribute && call.positional.empty()) raise("Missing parameter for attribute name");
-          path.emplace(inner, kAttribute ? call.positional[0] : Value(None{}));
-        }
-        const bool tested = call.positional.size() > kSkip;
-        for (Value item; source.next(item);) {
-          const Value subject = path->walk(inner, item);
-          bool passes = false;
-          if (tested) {
-            const Value& name = call.positional[kSkip];
-            const Test* test = name.is_string() ? find_test(name.text()) : nullptr;
-            if (test == nullptr) raise(fmt::format("No test named '{}'", inner.text(name)));
-            passes = apply_test(inner, *test, subject, without_first(call, kSkip + 1));
-          } else {
-            passes = truthy(subject);
-          }
-          if (passes != kWanted) continue;
-          out = std::move(item);
-          return true;
-        }
-        return false;
-      });
-}
-
-Value unique(Interpreter& in, const Value& value, const Call& call) {
-  const Args args({"case_sensitive,attribute", 0}, call, "unique");
   return generator(in, value, call,
-                   [items = std::shared_ptr<Iterator>(), value, args,
-                    seen = std::vector<std::pair<Value, Value>>()](Interpreter& inner,
-                                                                   Value& out) mutable {
-                     const Path path(inner, args.get(1, None{}));
-                     if (items == nullptr) items = iterate(inner.budget(), value);
-                     for (Value item; items->next(item);) {
-                       Value key = sort_key(inner, path.walk(inner, item), args.flag(0));
-                       check_hashable(key);
-                       if (find_key(inner.budget(), seen, key) != nullptr) continue;
-                       inner.budget().check((seen.size() + 1) * 2 * sizeof(Value));
-                       seen.emplace_back(std::move(key), None{});
+                   [source = Source(value), call, path = std::optional<Path>()](
+                       Interpreter& inner, Value& out) mutable {
+                     constexpr size_t kSkip = kAttribute ? 1 : 0;
+                     if (!source.begin(inner)) return false;
+                     if (!path) {
+                       if (kAttribute && call.positional.empty())
+                         raise("Missing parameter for attribute name");
+                       path.emplace(inner, kAttribute ? call.positional[0] : Value(None{}));
+                     }
+                     const bool tested = call.positional.size() > kSkip;
+                     for (Value item; source.next(item);) {
+                       const Value subject = path->walk(inner, item);
+                       bool passes = false;
+                       if (tested) {
+                         const Value& name = call.positional[kSkip];
+                         const Test* test = name.is_string() ? find_test(name.text()) : nullptr;
+                         if (test == nullptr)
+                           raise(fmt::format("No test named '{}'", inner.text(name)));
+                         passes = apply_test(inner, *test, subject, without_first(call, kSkip + 1));
+                       } else {
+                         passes = truthy(subject);
+                       }
+                       if (passes != kWanted) continue;
                        out = std::move(item);
                        return true;
                      }
                      return false;
                    });
+}
+
+Value unique(Interpreter& in, const Value& value, const Call& call) {
+  const Args args({"case_sensitive,attribute", 0}, call, "unique");
+  return generator(
+      in, value, call,
+      [items = std::shared_ptr<Iterator>(), value, args,
+       seen = std::vector<std::pair<Value, Value>>()](Interpreter& inner, Value& out) mutable {
+        const Path path(inner, args.get(1, None{}));
+        if (items == nullptr) items = iterate(inner.budget(), value);
+        for (Value item; items->next(item);) {
+          Value key = sort_key(inner, path.walk(inner, item), args.flag(0));
+          check_hashable(key);
+          if (find_key(inner.budget(), seen, key) != nullptr) continue;
+          inner.budget().check((seen.size() + 1) * 2 * sizeof(Value));
+          seen.emplace_back(std::move(key), None{});
+          out = std::move(item);
+          return true;
+        }
+        return false;
+      });
 }
 
 Value items(Interpreter& in, const Value& value, const Call& call) {
@@ -176,59 +176,57 @@ Value items(Interpreter& in, const Value& value, const Call& call) {
 
 Value batch(Interpreter& in, const Value& value, const Call& call) {
   const Args args({"linecount,fill_with", 1}, call, "batch");
-  return generator(
-      in, value, call,
-      [items = std::shared_ptr<Iterator>(), value, args, held = std::optional<Value>(),
-       done = false](Interpreter& inner, Value& out) mutable {
-        if (done) return false;
-        if (items == nullptr) items = iterate(inner.budget(), value);
-        if (!args[0].is_integral()) raise_unsupported("batch by what is no integer");
-        const Int count = args[0].integer();
-        std::vector<Value> line;
-        if (held) line.push_back(*std::exchange(held, std::nullopt));
-        for (Value item; items->next(item);) {
-          if (static_cast<Int>(line.size()) == count) {
-            held = std::move(item);
-            out = inner.list(std::move(line));
-            return true;
-          }
-          push(inner.budget(), line, std::move(item));
-        }
-        done = true;
-        if (line.empty()) return false;
-        const Int missing = count - static_cast<Int>(line.size());
-        if (args.holds(1) && missing > 0) {
-          if (missing > static_cast<Int>(inner.budget().memory / sizeof(Value))) {
-            raise_limit("memory");
-          }
-          line.insert(line.end(), static_cast<size_t>(missing), args[1]);
-        }
-        out = inner.list(std::move(line));
-        return true;
-      });
+  return generator(in, value, call,
+                   [items = std::shared_ptr<Iterator>(), value, args, held = std::optional<Value>(),
+                    done = false](Interpreter& inner, Value& out) mutable {
+                     if (done) return false;
+                     if (items == nullptr) items = iterate(inner.budget(), value);
+                     if (!args[0].is_integral()) raise_unsupported("batch by what is no integer");
+                     const Int count = args[0].integer();
+                     std::vector<Value> line;
+                     if (held) line.push_back(*std::exchange(held, std::nullopt));
+                     for (Value item; items->next(item);) {
+                       if (static_cast<Int>(line.size()) == count) {
+                         held = std::move(item);
+                         out = inner.list(std::move(line));
+                         return true;
+                       }
+                       push(inner.budget(), line, std::move(item));
+                     }
+                     done = true;
+                     if (line.empty()) return false;
+                     const Int missing = count - static_cast<Int>(line.size());
+                     if (args.holds(1) && missing > 0) {
+                       if (missing > static_cast<Int>(inner.budget().memory / sizeof(Value))) {
+                         raise_limit("memory");
+                       }
+                       line.insert(line.end(), static_cast<size_t>(missing), args[1]);
+                     }
+                     out = inner.list(std::move(line));
+                     return true;
+                   });
 }
 
 Value slice(Interpreter& in, const Value& value, const Call& call) {
   const Args args({"slices,fill_with", 1}, call, "slice");
-  return generator(
-      in, value, call,
-      [all = std::optional<Value>(), value, args, number = Int{0}](Interpreter& inner,
-                                                                   Value& out) mutable {
-        if (!all) all = inner.list(collect(inner.budget(), value));
-        const Int slices = args.integer(0);
-        if (slices == 0) raise("integer division or modulo by zero");
-        if (number >= slices) return false;
-        const auto length = static_cast<Int>(all->items().size());
-        const Int each = length / slices, longer = length % slices;
-        const Int start = number * each + std::min(number, longer);
-        const Int end = start + each + (number < longer ? 1 : 0);
-        std::vector<Value> part(all->items().begin() + static_cast<ptrdiff_t>(start),
-                                all->items().begin() + static_cast<ptrdiff_t>(end));
-        if (args.holds(1) && number >= longer) part.push_back(args[1]);
-        ++number;
-        out = inner.list(std::move(part));
-        return true;
-      });
+  return generator(in, value, call,
+                   [all = std::optional<Value>(), value, args, number = Int{0}](
+                       Interpreter& inner, Value& out) mutable {
+                     if (!all) all = inner.list(collect(inner.budget(), value));
+                     const Int slices = args.integer(0);
+                     if (slices == 0) raise("integer division or modulo by zero");
+                     if (number >= slices) return false;
+                     const auto length = static_cast<Int>(all->items().size());
+                     const Int each = length / slices, longer = length % slices;
+                     const Int start = number * each + std::min(number, longer);
+                     const Int end = start + each + (number < longer ? 1 : 0);
+                     std::vector<Value> part(all->items().begin() + static_cast<ptrdiff_t>(start),
+                                             all->items().begin() + static_cast<ptrdiff_t>(end));
+                     if (args.holds(1) && number >= longer) part.push_back(args[1]);
+                     ++number;
+                     out = inner.list(std::move(part));
+                     return true;
+                   });
 }
 
 constexpr Signature kFree{"", 0, false};
@@ -236,11 +234,11 @@ constexpr Signature kFree{"", 0, false};
 constexpr Filter kFilters[] = {
     {"batch", kFree, nullptr, batch},
     {"items", kFree, nullptr, items},
-    {"map", kFree, nullptr, map},
-    {"reject", kFree, nullptr, choose<false, false>},
-    {"rejectattr", kFree, nullptr, choose<true, false>},
-    {"select", kFree, nullptr, choose<false, true>},
-    {"selectattr", kFree, nullptr, choose<true, true>},
+    {"map", kFree, nullptr, map, true},
+    {"reject", kFree, nullptr, choose<false, false>, true},
+    {"rejectattr", kFree, nullptr, choose<true, false>, true},
+    {"select", kFree, nullptr, choose<false, true>, true},
+    {"selectattr", kFree, nullptr, choose<true, true>, true},
     {"slice", kFree, nullptr, slice},
     {"unique", kFree, nullptr, unique},
 };

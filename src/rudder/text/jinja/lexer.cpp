@@ -134,6 +134,7 @@ class Lexer {
   }
 
   Result<void> comment() {
+    if (pos_ == in_.size()) return {};  // the reference lets it pass at the very end
     for (; pos_ < in_.size(); ++pos_) {
       const size_t start = pos_;
       if ((in_[pos_] == '#' || in_[pos_] == '-' || in_[pos_] == '+') && take_end("#}", true)) {
@@ -159,6 +160,7 @@ class Lexer {
   }
 
   Result<void> raw() {
+    if (pos_ == in_.size()) return {};  // as of a comment
     for (size_t at = in_.find("{%", pos_); at != std::string::npos; at = in_.find("{%", at + 2)) {
       const char sign = at + 2 < in_.size() ? in_[at + 2] : '\0';
       const size_t name = skip_space(at + (sign == '-' || sign == '+' ? 3 : 2));
@@ -249,8 +251,8 @@ class Lexer {
     }
     size_t second = start;
     const char32_t first = next_char(in_, second);
-    const bool starts = first < 0x80 || (char_flags()[first] & kLetter) != 0 ||
-                        category(first) == Category::kNl;
+    const bool starts =
+        first < 0x80 || (char_flags()[first] & kLetter) != 0 || category(first) == Category::kNl;
     if (pos_ == start || !starts) return error("unexpected character");
     put(Token::Kind::kName, std::string_view(in_).substr(start, pos_ - start));
     return {};

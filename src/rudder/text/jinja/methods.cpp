@@ -108,21 +108,18 @@ constexpr Method kDictMethods[] = {
     {"update", kNone, nullptr},
 };
 constexpr Method kListMethods[] = {
-    {"index", kIndex, index_of},   {"count", kOne, count_items}, {"copy", kNone, itself},
-    {"append", kNone, nullptr},    {"clear", kNone, nullptr},    {"extend", kNone, nullptr},
-    {"insert", kNone, nullptr},    {"pop", kNone, nullptr},      {"remove", kNone, nullptr},
-    {"reverse", kNone, nullptr},   {"sort", kNone, nullptr},
+    {"index", kIndex, index_of}, {"count", kOne, count_items}, {"copy", kNone, itself},
+    {"append", kNone, nullptr},  {"clear", kNone, nullptr},    {"extend", kNone, nullptr},
+    {"insert", kNone, nullptr},  {"pop", kNone, nullptr},      {"remove", kNone, nullptr},
+    {"reverse", kNone, nullptr}, {"sort", kNone, nullptr},
 };
 constexpr Method kTupleMethods[] = {{"index", kIndex, index_of}, {"count", kOne, count_items}};
 constexpr Method kRangeMethods[] = {{"index", kOne, index_of}, {"count", kOne, count_items}};
 constexpr Method kViewMethods[] = {{"isdisjoint", kNone, nullptr, unsupported}};
 constexpr Method kIntMethods[] = {
-    {"bit_length", kNone, bit_length},
-    {"conjugate", kNone, itself},
-    {"bit_count", kNone, nullptr, unsupported},
-    {"as_integer_ratio", kNone, nullptr, unsupported},
-    {"to_bytes", kNone, nullptr, unsupported},
-    {"from_bytes", kNone, nullptr, unsupported},
+    {"bit_length", kNone, bit_length},          {"conjugate", kNone, itself},
+    {"bit_count", kNone, nullptr, unsupported}, {"as_integer_ratio", kNone, nullptr, unsupported},
+    {"to_bytes", kNone, nullptr, unsupported},  {"from_bytes", kNone, nullptr, unsupported},
 };
 constexpr Method kFloatMethods[] = {
     {"is_integer", kNone, is_integer},
@@ -224,8 +221,8 @@ Value property(Interpreter& in, const Value& object, std::string_view name) {
     if (name == "stop") return range->stop;
     return name == "step" ? Value(range->step) : Value(Missing{});
   }
-  if (const auto* list = object.get<ListBox>(); list != nullptr &&
-                                                list->kind == ListBox::Kind::kGroup) {
+  if (const auto* list = object.get<ListBox>();
+      list != nullptr && list->kind == ListBox::Kind::kGroup) {
     if (name == "grouper") return list->items[0];
     if (name == "list") return list->items[1];
   }

@@ -102,17 +102,17 @@ bool range_contains(Interpreter& in, const RangeBox& range, const Value& value) 
 }  // namespace
 
 Value Interpreter::attribute(const Value& object, std::string_view name) {
+  // The sandbox: what begins with an underscore is undefined, but for the keys of a dict.
+  if (name.starts_with("__") && name.ends_with("__")) return {};
   if (const auto* undefined = std::get_if<Undefined>(&object.data)) {
     raise(fmt::format("'{}' is undefined: it has no attribute '{}'", undefined->name, name));
   }
   budget_.spend(1);
-  // The sandbox: what begins with an underscore is undefined, but for the keys of a dict.
-  const bool internal = name.starts_with("__") && name.ends_with("__");
-  if (name.starts_with('_') && (internal || !object.is_dict())) return {};
+  if (name.starts_with('_') && !object.is_dict()) return {};
   if (const Method* method = find_method(object, name)) {
     if (method->bound == nullptr && method->free == nullptr) return {};
-    auto box = std::make_shared<CallableBox>(budget_, CallableBox::Kind::kMethod, method->name,
-                                             object);
+    auto box =
+        std::make_shared<CallableBox>(budget_, CallableBox::Kind::kMethod, method->name, object);
     box->method = method;
     return std::shared_ptr<const CallableBox>(std::move(box));
   }
@@ -221,8 +221,7 @@ Value Interpreter::binary(std::string_view op, const Value& left, const Value& r
   }
   if (left.is_number() && right.is_number()) return arithmetic(op, left, right);
   if (op == "+" && left.is_string() && right.is_string()) return add_text(*this, left, right);
-  if (op == "+" && left.is_sequence() && right.is_sequence() &&
-      left.is_list() == right.is_list()) {
+  if (op == "+" && left.is_sequence() && right.is_sequence() && left.is_list() == right.is_list()) {
     return add_items(*this, left, right);
   }
   if (op == "*" && (left.is_string() || left.is_sequence()) && right.is_integral()) {

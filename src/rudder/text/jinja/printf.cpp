@@ -191,8 +191,8 @@ class Percent {
         if (!given.is_number()) raise("must be real number");
         const double number = given.number();
         if (std::signbit(number) && !std::isnan(number)) sign = "-";
-        digits = float_digits(in_.budget(), number, type, flags.precision.value_or(6),
-                              flags.alternate);
+        digits =
+            float_digits(in_.budget(), number, type, flags.precision.value_or(6), flags.alternate);
         break;
       }
       default:
@@ -277,8 +277,12 @@ std::string float_digits(Budget& budget, double value, char type, Int precision,
   }
   if (precision > kMostWidth) raise_limit("memory");
   budget.check(static_cast<size_t>(precision) + 400);
-  const char format[] = {'%', alternate ? '#' : '.', alternate ? '.' : '*', alternate ? '*' : type,
-                         alternate ? type : '\0', '\0'};
+  const char format[] = {'%',
+                         alternate ? '#' : '.',
+                         alternate ? '.' : '*',
+                         alternate ? '*' : type,
+                         alternate ? type : '\0',
+                         '\0'};
   const auto digits = static_cast<int>(precision);
   const int size = std::snprintf(nullptr, 0, format, digits, std::fabs(value));
   std::string text(static_cast<size_t>(size) + 1, '\0');

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <boost/json.hpp>
+#include <optional>
 
 #include "rudder/text/jinja/builtins.h"
+#include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/symbols.h"
 
 namespace rudder::text::jinja {
@@ -18,12 +21,25 @@ struct Place {
   bool soft = false;
 };
 
+// Of an expression that the reference computes at load.
+std::optional<bool> constant_truth(const Expr& expr) {
+  Budget budget{10'000, size_t{1} << 20, size_t{1} << 20, 0};
+  const boost::json::object nothing;
+  Interpreter in(budget, nothing, {});
+  try {
+    return truthy(in.constant(expr));
+  } catch (const TemplateError&) {
+    return std::nullopt;
+  }
+}
+
 class Resolver {
  public:
   Result<void> run(Template& parsed) {
     if (parsed.names.contains("self") && find_reads(parsed.body, {"self"}).contains("self")) {
-      return fail(ErrorCode::kUnsupported, "chat template: the variable 'self' is not in the "
-                                           "supported subset of Jinja");
+      return fail(ErrorCode::kUnsupported,
+                  "chat template: the variable 'self' is not in the "
+                  "supported subset of Jinja");
     }
     Symbols symbols;
     FunctionScope function;
@@ -231,9 +247,14 @@ class Resolver {
 
   Result<void> expression(Expr& expr, const Place& place) {
     if (expr.kind == Expr::Kind::kName) return variable(expr.text, place, expr.variable, expr.line);
-    const Place inside{place.symbols, place.function,
-                       place.soft || expr.kind == Expr::Kind::kTernary};
-    for (const ExprPtr& operand : expr.operands) RUDDER_TRY_VOID(expression(*operand, inside));
+    Place inside{place.symbols, place.function, place.soft || expr.kind == Expr::Kind::kTernary};
+    for (const ExprPtr& operand : expr.operands) {
+      RUDDER_TRY_VOID(expression(*operand, inside));
+      // The reference computes constants at load, and never looks at what they decide against.
+      const bool decides = expr.kind == Expr::Kind::kOr || expr.kind == Expr::Kind::kAnd;
+      if (!decides || inside.soft) continue;
+      inside.soft = constant_truth(*operand) == (expr.kind == Expr::Kind::kOr);
+    }
     for (Postfix& node : expr.postfixes) RUDDER_TRY_VOID(postfix(node, inside));
     return {};
   }

@@ -193,8 +193,9 @@ Interpreter::Flow Interpreter::filtered(const Node& node) {
 Interpreter::Flow Interpreter::loop(const Node& node) {
   const Value values = evaluate(*node.expr);
   if (!node.recursive) return run_loop(node, values, 0, nullptr);
-  keep(here_);
-  emit(recurse(node, values, 0, here_));
+  const auto outer = here_;
+  keep(outer);
+  emit(recurse(node, values, 0, outer));
   return Flow::kNext;
 }
 
@@ -202,8 +203,8 @@ std::string Interpreter::recurse(const Node& node, const Value& values, int dept
                                  const std::shared_ptr<Activation>& outer) {
   if (budget_.calls == 0) raise_limit("depth");
   --budget_.calls;
-  const auto caller = std::exchange(
-      here_, std::make_shared<Activation>(budget_, node.function_slots, outer));
+  const auto caller =
+      std::exchange(here_, std::make_shared<Activation>(budget_, node.function_slots, outer));
   std::string text;
   std::string* const out = std::exchange(out_, &text);
   const bool was_capturing = std::exchange(capturing_, true);
@@ -248,7 +249,8 @@ Interpreter::Flow Interpreter::run_loop(const Node& node, const Value& values, i
     completed |= flow == Flow::kNext;
   }
   leave(node.frame);
-  if (state != nullptr) std::erase_if(changed_, [&](const auto& c) { return c.first == state.get(); });
+  if (state != nullptr)
+    std::erase_if(changed_, [&](const auto& c) { return c.first == state.get(); });
   if (completed || node.otherwise.empty()) return Flow::kNext;
   enter(node.else_frame);
   const Flow flow = execute(node.otherwise);
@@ -374,7 +376,8 @@ Value Interpreter::call_macro(const CallableBox& macro, Call call) {
   line_ = line;
   ++budget_.calls;
   // What nothing but the list of captured variables keeps is of no use any more.
-  while (!captured_.empty() && captured_.back().use_count() == (captured_.back() == variables ? 2 : 1)) {
+  while (!captured_.empty() &&
+         captured_.back().use_count() == (captured_.back() == variables ? 2 : 1)) {
     captured_.pop_back();
   }
   return string(std::move(text));

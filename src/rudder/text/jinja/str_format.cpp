@@ -156,11 +156,10 @@ std::string format_float(Interpreter& in, double value, const Spec& spec) {
   if (spec.grouping != '\0' && spec.zero) raise_unsupported("grouped digits after zeros");
   const bool negative = std::signbit(value) && !std::isnan(value);
   const bool percent = spec.type == '%';
-  std::string digits =
-      spec.type == '\0'
-          ? short_digits(in.budget(), value, spec)
-          : float_digits(in.budget(), percent ? value * 100 : value, percent ? 'f' : spec.type,
-                         spec.precision.value_or(6), spec.alternate);
+  std::string digits = spec.type == '\0' ? short_digits(in.budget(), value, spec)
+                                         : float_digits(in.budget(), percent ? value * 100 : value,
+                                                        percent ? 'f' : spec.type,
+                                                        spec.precision.value_or(6), spec.alternate);
   if (spec.grouping != '\0') {
     const size_t whole = std::min(digits.find_first_not_of("0123456789"), digits.size());
     digits = grouped(digits.substr(0, whole), spec.grouping, 3) + digits.substr(whole);
@@ -205,7 +204,7 @@ class Braces {
   Braces(Interpreter& in, const Call& call) : in_(in), call_(call) {}
 
   std::string run(std::string_view format, int depth) {
-    if (depth == 0) raise("Max string recursion exceeded");
+    if (depth < 0) raise("Max string recursion exceeded");
     std::string out;
     for (size_t pos = 0; pos < format.size();) {
       const char c = format[pos++];

@@ -43,8 +43,7 @@ void check_parts(Interpreter& in, std::string_view text, const std::string_view*
 
 template <bool kBack>
 Value split_method(Interpreter& in, const Value& self, const Args& args) {
-  const auto limit = static_cast<int64_t>(
-      std::clamp<Int>(args.integer(1, -1), -1, Int{1} << 62));
+  const auto limit = static_cast<int64_t>(std::clamp<Int>(args.integer(1, -1), -1, Int{1} << 62));
   const auto cut = kBack ? split_back : split;
   if (!args.holds(0)) {
     check_parts(in, self.text(), nullptr);
@@ -140,8 +139,7 @@ Value replace_method(Interpreter& in, const Value& self, const Args& args) {
   const std::string_view from = args.text(0);
   args.text(1);
   const std::string to = inserted(self, args[1]);
-  const auto limit = static_cast<int64_t>(
-      std::clamp<Int>(args.integer(2, -1), -1, Int{1} << 62));
+  const auto limit = static_cast<int64_t>(std::clamp<Int>(args.integer(2, -1), -1, Int{1} << 62));
   const size_t most = from.empty() ? self.text().size() + 1 : self.text().size() / from.size();
   if (!to.empty() && most > in.budget().memory / to.size()) raise_limit("memory");
   return like(in, self, replace(self.text(), from, to, limit));
@@ -189,8 +187,7 @@ Value pad_method(Interpreter& in, const Value& self, const Args& args) {
 
 Value zfill(Interpreter& in, const Value& self, const Args& args) {
   const std::string_view text = self.text();
-  const Int missing =
-      std::max<Int>(args.integer(0) - static_cast<Int>(text_length(text)), 0);
+  const Int missing = std::max<Int>(args.integer(0) - static_cast<Int>(text_length(text)), 0);
   if (missing > static_cast<Int>(in.budget().memory)) raise_limit("memory");
   const size_t sign = text.starts_with('+') || text.starts_with('-') ? 1 : 0;
   std::string out(text.substr(0, sign));

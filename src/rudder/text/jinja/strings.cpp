@@ -256,7 +256,7 @@ std::vector<std::string_view> split(std::string_view text, const std::string_vie
     text = strip(text, nullptr, true, false);
     if (text.empty()) return parts;
     if (limit == 0) {
-      parts.push_back(strip(text, nullptr, false, true));
+      parts.push_back(text);
       return parts;
     }
     size_t end = 0;
@@ -292,7 +292,7 @@ std::vector<std::string_view> split_back(std::string_view text, const std::strin
     parts.push_back(text.substr(at + separator->size()));
     text = text.substr(0, at);
   }
-  if (separator == nullptr) text = strip(text, nullptr, true, true);
+  if (separator == nullptr) text = strip(text, nullptr, false, true);
   if (separator != nullptr || !text.empty()) parts.push_back(text);
   std::reverse(parts.begin(), parts.end());
   return parts;

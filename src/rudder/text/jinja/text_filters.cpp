@@ -273,11 +273,13 @@ std::string unescape(std::string_view text) {
     } else if (rest.starts_with('#') && digits != std::string_view::npos && digits > 1 &&
                digits < 5 && rest[digits] == ';') {
       char32_t code = 0;
-      for (const char c : rest.substr(1, digits - 1)) code = code * 10 + static_cast<char32_t>(c - '0');
+      for (const char c : rest.substr(1, digits - 1))
+        code = code * 10 + static_cast<char32_t>(c - '0');
       if (code < 0x20 || (code >= 0x7F && code < 0xA0)) raise_unsupported("this HTML character");
       append_utf8(out, code);
       pos += 2 + digits;
-    } else if (!rest.empty() && (rest[0] == '#' || std::isalpha(static_cast<unsigned char>(rest[0])))) {
+    } else if (!rest.empty() &&
+               (rest[0] == '#' || std::isalpha(static_cast<unsigned char>(rest[0])))) {
       raise_unsupported("this HTML character");
     } else {
       out.push_back(text[pos++]);

@@ -81,10 +81,10 @@ void raise(std::string message) {
 }
 
 void raise_unsupported(std::string_view what) {
-  throw TemplateError{{ErrorCode::kUnsupported,
-                       fmt::format("chat template: {} is not in the supported subset of Jinja",
-                                   what),
-                       {}}};
+  throw TemplateError{
+      {ErrorCode::kUnsupported,
+       fmt::format("chat template: {} is not in the supported subset of Jinja", what),
+       {}}};
 }
 
 void raise_limit(std::string_view what) {

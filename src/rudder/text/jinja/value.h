@@ -59,13 +59,12 @@ constexpr bool is_alternative(const std::variant<Ts...>*) {
 
 class Value {
  public:
-  using Data =
-      std::variant<Missing, Undefined, None, bool, Int, double, std::shared_ptr<const StringBox>,
-                   std::shared_ptr<const ListBox>, std::shared_ptr<const DictBox>,
-                   std::shared_ptr<const RangeBox>, std::shared_ptr<const ViewBox>,
-                   std::shared_ptr<NamespaceBox>, std::shared_ptr<LoopBox>,
-                   std::shared_ptr<Iterator>, std::shared_ptr<const CallableBox>,
-                   std::shared_ptr<HelperBox>>;
+  using Data = std::variant<Missing, Undefined, None, bool, Int, double,
+                            std::shared_ptr<const StringBox>, std::shared_ptr<const ListBox>,
+                            std::shared_ptr<const DictBox>, std::shared_ptr<const RangeBox>,
+                            std::shared_ptr<const ViewBox>, std::shared_ptr<NamespaceBox>,
+                            std::shared_ptr<LoopBox>, std::shared_ptr<Iterator>,
+                            std::shared_ptr<const CallableBox>, std::shared_ptr<HelperBox>>;
   Value() : data(Undefined{}) {}
   template <typename T>
   requires(is_alternative<T>(static_cast<Data*>(nullptr)))
@@ -164,13 +163,13 @@ bool equal(Budget& budget, const Value& a, const Value& b, int depth = 0);
 // Python's ordering of numbers, strings, lists and tuples; raises for others.
 std::partial_ordering compare(Budget& budget, const Value& a, const Value& b, int depth = 0);
 bool less(Budget& budget, const Value& a, const Value& b);
-void check_hashable(const Value& value);                   // raises for lists and dicts
+void check_hashable(const Value& value);  // raises for lists and dicts
 const Value* find_key(Budget& budget, const std::vector<std::pair<Value, Value>>& entries,
-                      const Value& key);                   // or null
-std::string_view type_name(const Value& value);            // Python's: "str", "dict"
-std::string to_text(Budget& budget, const Value& value);   // str(value)
-std::string to_repr(Budget& budget, const Value& value);   // repr(value)
-std::string to_pprint(Budget& budget, const Value& value); // pprint.pformat(value), where one line
+                      const Value& key);                    // or null
+std::string_view type_name(const Value& value);             // Python's: "str", "dict"
+std::string to_text(Budget& budget, const Value& value);    // str(value)
+std::string to_repr(Budget& budget, const Value& value);    // repr(value)
+std::string to_pprint(Budget& budget, const Value& value);  // pprint.pformat(value), where one line
 // How json.dumps is asked to write.
 struct JsonStyle {
   bool pretty = false;  // a line for each item, after `indent` at each level
