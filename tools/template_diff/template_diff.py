@@ -18,10 +18,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 from cases import CONTEXT, CONVERSATIONS, SNIPPETS  # noqa: E402
-from families import FAMILIES  # noqa: E402
 from generator import CONTEXT as RANDOM_CONTEXT, Generator  # noqa: E402, I001
 from reference import environment, render  # noqa: E402
 from templates import TEMPLATES  # noqa: E402
+
+# In the manner of published model families, written for this comparison: what they do (tools, tool
+# results, thinking, documents, dates, recursive schemas), with the parts of the language they use.
+FAMILIES = {path.stem: path.read_text(encoding="utf-8")
+            for path in sorted((Path(__file__).parent / "families").glob("*.jinja"))}
 
 _ENV = environment()
 RANDOM_CONTEXTS = [RANDOM_CONTEXT]
