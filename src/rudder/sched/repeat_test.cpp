@@ -142,6 +142,40 @@ TEST(RepeatTest, NothingIsRepeatedWhileSomethingWaits) {
 
 // Blocks for all iterations are there before the launch, or the step is shorter: it preempts no
 // one.
+// The host writes the next mask when it knows the token.
+TEST(RepeatTest, NothingIsRepeatedBesideAConstrainedRow) {
+  Scheduler scheduler(fake().capacity, settings(8));
+  NewSequence constrained = test_sequence(1, test_prompt(20, 1), 30);
+  constrained.constrained = true;
+  ASSERT_TRUE(scheduler.add(std::move(constrained)));
+  ASSERT_TRUE(scheduler.add(test_sequence(2, test_prompt(20, 2), 30)));
+  for (int i = 0; i < 2; ++i) {  // the prompts, then decodes
+    const auto plan = scheduler.plan();
+    ASSERT_NE(plan, nullptr);
+    EXPECT_EQ(plan->repeat, 1);
+    ASSERT_EQ(plan->seqs.size(), 2u);
+    EXPECT_TRUE(plan->seqs[0].constrained);
+    EXPECT_FALSE(plan->seqs[1].constrained);
+    EXPECT_EQ(scheduler.constrained(), (std::vector<SequenceId>{SequenceId(1)}));
+  }
+  scheduler.drop_all();
+}
+
+// A chunk that is not the last samples nothing, so nothing constrains it.
+TEST(RepeatTest, OnlyRowsThatAreSampledAreConstrained) {
+  SchedSettings chunked = settings(1);
+  chunked.max_num_batched_tokens = 16;
+  Scheduler scheduler(fake().capacity, chunked);
+  NewSequence constrained = test_sequence(1, test_prompt(20, 1), 30);
+  constrained.constrained = true;
+  ASSERT_TRUE(scheduler.add(std::move(constrained)));
+  EXPECT_EQ(scheduler.plan()->num_constrained(), 0);
+  EXPECT_TRUE(scheduler.constrained().empty());
+  EXPECT_EQ(scheduler.plan()->num_constrained(), 1);
+  EXPECT_EQ(scheduler.constrained().size(), 1u);
+  scheduler.drop_all();
+}
+
 TEST(RepeatTest, ARepeatTakesNoMoreBlocksThanThereAre) {
   testing::FakeOptions tight = fake();
   tight.capacity.block_size = 4;

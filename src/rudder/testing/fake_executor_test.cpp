@@ -5,6 +5,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <vector>
+
+#include "rudder/base/token_mask.h"
 
 namespace rudder::testing {
 namespace {
@@ -118,6 +121,22 @@ TEST(FakeExecutorTest, MinTokensBansStopIds) {
   for (size_t i = 0; i < 10; ++i) EXPECT_GE(run.tokens[i], 50);
   EXPECT_EQ(run.end, step::RowEnd::kStopId);
   EXPECT_LT(run.tokens.back(), 50);
+}
+
+TEST(FakeExecutorTest, AConstrainedRowWaitsForItsMaskAndKeepsToIt) {
+  const ExpectedRun free = expected_run(kPrompt, {}, kMaxLen, 100);
+  FakeExecutor executor(options());
+  SeqWork first = prefill(0, 1, {0, 1});
+  SeqWork second = prefill(1, 1, {2, 3});
+  second.constrained = true;
+  ASSERT_TRUE(executor.launch(plan(1, {open(0, 1), open(1, 1)}, {first, second})));
+  std::vector<uint32_t> mask(mask_words(100));
+  set_in_mask(mask, 77);
+  ASSERT_TRUE(executor.supply({1}, mask));
+  const auto result = executor.collect({1});
+  EXPECT_EQ(result->seqs[0].tokens[0], free.tokens[0]);
+  EXPECT_EQ(result->seqs[1].tokens[0], 77);
+  EXPECT_TRUE(executor.violations().empty());
 }
 
 TEST(FakeExecutorTest, SamplingParametersAndContextMatter) {
@@ -286,6 +305,27 @@ TEST_F(BreachTest, PastMaxLen) {
   SlotEdit edit = open(1, 1);
   edit.max_len = static_cast<int32_t>(kPrompt.size());
   expect_breach({edit}, {prefill(1, 1, {2, 3})});
+}
+TEST_F(BreachTest, ConstrainedWithoutLogits) {
+  SeqWork work = prefill(1, 1, {2, 3});
+  work.logits = LogitsWanted::kNone;
+  work.constrained = true;
+  expect_breach({open(1, 1)}, {work});
+}
+TEST_F(BreachTest, CollectedWithoutMasks) {
+  ASSERT_TRUE(executor_.collect({1}));
+  SeqWork work = prefill(1, 1, {2, 3});
+  work.constrained = true;
+  expect_breach({open(1, 1)}, {work});
+}
+TEST_F(BreachTest, MasksForNobodyOrForTooMany) {
+  EXPECT_TRUE(executor_.supply({1}, std::vector<uint32_t>(4)));
+  EXPECT_EQ(executor_.violations().size(), 1u);
+  SeqWork work = prefill(1, 1, {2, 3});
+  work.constrained = true;
+  ASSERT_TRUE(executor_.launch(plan(2, {open(1, 1)}, {work})));
+  EXPECT_TRUE(executor_.supply({2}, std::vector<uint32_t>(8)));
+  EXPECT_EQ(executor_.violations().size(), 2u);
 }
 TEST_F(BreachTest, SharedBlockOfAnotherPrefix) {
   ASSERT_TRUE(executor_.collect({1}));
