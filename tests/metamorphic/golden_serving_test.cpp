@@ -3,7 +3,9 @@
 // tokens are those of Hugging Face transformers (tools/golden).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +19,8 @@
 
 namespace rudder::metamorphic {
 namespace {
+
+constexpr double kTolerance = 2e-3;  // of logits
 
 const std::string kGoldenRoot = std::string(RUDDER_SOURCE_DIR) + "/tests/golden";
 
@@ -36,6 +40,9 @@ class GoldenServing : public ::testing::TestWithParam<std::string> {
     auto tensors = weights::parse_safetensors((*file)->bytes(), "golden.safetensors");
     ASSERT_TRUE(tensors) << tensors.error().to_string();
     prompt_ = ids_of(*tensors, "prompt_ids");
+    const auto logits = tensors->bytes_of(*tensors->find("logits"));
+    logits_.resize(logits.size() / sizeof(float));
+    std::memcpy(logits_.data(), logits.data(), logits.size());
     greedy_ = ids_of(*tensors, "greedy_ids");
     auto text = weights::read_text_file(folder_ + "/meta.json", 1 << 20);
     ASSERT_TRUE(text) << text.error().to_string();
@@ -61,6 +68,7 @@ class GoldenServing : public ::testing::TestWithParam<std::string> {
     ask.max_len = static_cast<int32_t>(prompt_.size() + greedy_.size());
     ASSERT_LE(ask.max_len, max_len_);
     std::vector<Ask> asks(5, ask);
+    asks[1].sampling.num_prompt_logprobs = 1;
     for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(7 * i);
     sched::SchedSettings scheduling;
     scheduling.max_num_seqs = 8;
@@ -71,11 +79,36 @@ class GoldenServing : public ::testing::TestWithParam<std::string> {
       EXPECT_EQ(got.tokens, greedy_);
       EXPECT_EQ(got.end, step::RowEnd::kLength);
     }
+    EXPECT_TRUE(outcome.got[0].scores.empty());
+    compare_scores(outcome.got[1]);
+  }
+
+  // With those that the logits of transformers give.
+  void compare_scores(const Got& got) {
+    const std::vector<int32_t> scored(prompt_.begin() + 1, prompt_.end());
+    EXPECT_EQ(got.scored, scored);
+    ASSERT_EQ(got.scores.size(), scored.size() * 4) << "logprob, rank and one token beside it";
+    const size_t vocab = logits_.size() / prompt_.size();
+    for (size_t i = 0; i < scored.size(); ++i) {
+      const std::span<const float> row(logits_.data() + i * vocab, vocab);
+      double sum = 0;
+      for (const float x : row) sum += std::exp(static_cast<double>(x));
+      const double own = row[static_cast<size_t>(scored[i])];
+      const auto nearly = [&](double at) {
+        return std::ranges::count_if(row, [&](float x) { return x > at; });
+      };
+      const double best = *std::ranges::max_element(row);
+      EXPECT_NEAR(got.scores[4 * i], own - std::log(sum), kTolerance) << "token " << i + 1;
+      EXPECT_GE(got.scores[4 * i + 1], nearly(own + kTolerance) + 1);
+      EXPECT_LE(got.scores[4 * i + 1], nearly(own - kTolerance));
+      EXPECT_NEAR(got.scores[4 * i + 3], best - std::log(sum), kTolerance);
+    }
   }
 
   std::string folder_;
   std::vector<int32_t> prompt_;
   std::vector<int32_t> greedy_;
+  std::vector<float> logits_;  // [prompt, vocab]
   int32_t max_len_ = 0;
 };
 

@@ -74,6 +74,7 @@ std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output) {
     sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
     sampling.seed = engine();
     sampling.num_logprobs = i % 5 == 4 ? -1 : below(4);
+    if (i % 5 == 3) sampling.num_prompt_logprobs = i % 4;
     if (i % 4 == 1) sampling.top_k = 30;
     if (i % 4 == 3) sampling.top_p = 0.9f;
     if (i % 7 == 5) sampling.min_p = 0.02f;
@@ -274,6 +275,15 @@ class Loop {
       got.logprobs.push_back(l.logprob);
       for (const auto& [token, logprob] : l.top) got.logprobs.push_back(logprob);
     }
+    got.scored.insert(got.scored.end(), output.scored.begin(), output.scored.end());
+    for (const step::TokenLogprobs& l : output.scores) {
+      got.scores.push_back(l.logprob);
+      got.scores.push_back(static_cast<float>(l.rank));
+      for (const auto& [token, logprob] : l.top) {
+        got.scores.push_back(static_cast<float>(token));
+        got.scores.push_back(logprob);
+      }
+    }
     got.end = output.end;
     got.cached_tokens = std::max(got.cached_tokens, output.cached_tokens);
   }
@@ -318,6 +328,8 @@ void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
     EXPECT_FALSE(expected[i].tokens.empty());
     EXPECT_EQ(expected[i].tokens, got[i].tokens) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].logprobs, got[i].logprobs) << what << ", sequence " << i;
+    EXPECT_EQ(expected[i].scored, got[i].scored) << what << ", sequence " << i;
+    EXPECT_EQ(expected[i].scores, got[i].scores) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].end, got[i].end) << what << ", sequence " << i;
     EXPECT_TRUE(expected[i].captured == got[i].captured) << what << ", sequence " << i;
   }

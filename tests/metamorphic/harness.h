@@ -67,6 +67,8 @@ std::vector<Ask> random_masked_asks(int count, uint32_t seed, int32_t max_output
 struct Got {
   std::vector<int32_t> tokens;
   std::vector<float> logprobs;
+  std::vector<int32_t> scored;
+  std::vector<float> scores;  // of each scored token: logprob, rank, then the likeliest
   step::RowEnd end = step::RowEnd::kNone;
   int32_t cached_tokens = 0;
   std::map<int32_t, std::vector<float>> captured = {};  // a token's rows, by position

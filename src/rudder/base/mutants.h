@@ -53,6 +53,8 @@
   X(kCaptureToNeighbour, "captured rows go to the sequence of the row before")              \
   X(kLastEventUnheld, "a choice ends before the results of its captures are there")         \
   X(kConstrainedRepeated, "a step with constrained rows is repeated")                       \
+  X(kScoresFromCache, "a prompt whose tokens are to be scored reuses a prefix")             \
+  X(kScoredTwice, "a resumed sequence scores again what it has scored")                     \
   X(kMasksForgotten, "a step that waits for masks gets none")                               \
   X(kMaskOfNeighbour, "a constrained row gets the mask of another")                         \
   X(kMasksBeforeTokens, "masks are written before the tokens of the step before are known") \

@@ -133,6 +133,7 @@ class FastOps final : public HostOps {
   }
 
   void sample(const ops::SampleArgs& args) override { sample_rows(args, &pool_); }
+  void score(const ops::ScoreArgs& args) override { score_rows(args, &pool_); }
 
  private:
   // f(row) for each row, on all threads when the rows are work enough.

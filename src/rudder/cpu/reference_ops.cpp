@@ -165,6 +165,7 @@ class ReferenceOps final : public HostOps {
   }
 
   void sample(const ops::SampleArgs& args) override { sample_rows(args); }
+  void score(const ops::ScoreArgs& args) override { score_rows(args); }
 
  private:
   static void write_normed(const ops::ResidualNormArgs& args, int64_t t,

@@ -398,17 +398,52 @@ void sample_one(const ops::SampleArgs& args, int64_t r) {
   out.end = keep(row, out.token, args.state);
 }
 
+void score_one(const ops::ScoreArgs& args, int64_t r) {
+  thread_local Scratch scratch;
+  const int64_t vocab = args.logits.shape[1];
+  const int64_t max_logprobs = args.top.shape[1];
+  const std::span<const float> logits(args.logits.as<float>() + r * vocab,
+                                      static_cast<size_t>(vocab));
+  auto& out = static_cast<ops::SampledToken*>(args.scored.data)[r];
+  out = {};
+  const RowScan row_scan = scan(logits, scratch.block_max);
+  if (row_scan.has_bad || row_scan.max == -kInfinity) {
+    out.end = ops::SampleEnd::kNumerical;
+    return;
+  }
+  out.token = args.tokens.as<int32_t>()[r];
+  RUDDER_CHECK(out.token >= 0 && out.token < vocab, "token {} is scored", out.token);
+  write_logprobs(logits, row_scan.max, scratch.block_max, out,
+                 {static_cast<ops::TopLogprob*>(args.top.data) + r * max_logprobs,
+                  static_cast<size_t>(args.num_top)},
+                 scratch);
+}
+
+// Runs f(row) for each row, spread over the pool where there is one and something to spread.
+template <typename F>
+void for_each_row(int64_t num_rows, ThreadPool* pool, F f) {
+  if (pool != nullptr && num_rows > 1) {
+    pool->parallel_for(num_rows, f);
+  } else {
+    for (int64_t r = 0; r < num_rows; ++r) f(r);
+  }
+}
+
 }  // namespace
 
 void sample_rows(const ops::SampleArgs& args, ThreadPool* pool) {
   const int64_t num_rows = args.logits.shape[0];
   RUDDER_CHECK(args.rows.shape[0] == num_rows && args.rows.shape[1] == sizeof(ops::SampleRow) &&
                args.sampled.shape[0] == num_rows);
-  if (pool != nullptr && num_rows > 1) {
-    pool->parallel_for(num_rows, [&](int64_t r) { sample_one(args, r); });
-  } else {
-    for (int64_t r = 0; r < num_rows; ++r) sample_one(args, r);
-  }
+  for_each_row(num_rows, pool, [&](int64_t r) { sample_one(args, r); });
+}
+
+void score_rows(const ops::ScoreArgs& args, ThreadPool* pool) {
+  const int64_t num_rows = args.logits.shape[0];
+  RUDDER_CHECK(args.tokens.shape[0] == num_rows && args.scored.shape[0] == num_rows &&
+               args.top.shape[0] == num_rows && args.num_top >= 0 &&
+               args.num_top <= args.top.shape[1]);
+  for_each_row(num_rows, pool, [&](int64_t r) { score_one(args, r); });
 }
 
 }  // namespace rudder::cpu

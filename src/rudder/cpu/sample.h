@@ -6,10 +6,14 @@
 
 #include "rudder/base/thread_pool.h"
 #include "rudder/ops/sample_args.h"
+#include "rudder/ops/score_args.h"
 
 namespace rudder::cpu {
 
 // Rows are spread over `pool` when there is one. Called by one thread at a time per pool.
 void sample_rows(const ops::SampleArgs& args, ThreadPool* pool = nullptr);
+
+// The score macro-op, likewise.
+void score_rows(const ops::ScoreArgs& args, ThreadPool* pool = nullptr);
 
 }  // namespace rudder::cpu

@@ -3,7 +3,6 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
-#include <cstddef>
 #include <memory>
 #include <string>
 #include <utility>
@@ -22,6 +21,7 @@
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/cuda/sample_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/tap_params.h"
 #include "rudder/cuda/uploader.h"
@@ -46,42 +46,6 @@ std::string shapes(std::initializer_list<const View*> views) {
                         tensor::dtype_name(view->dtype));
   }
   return text;
-}
-
-// The kernels read rows where the host wrote them.
-#define RUDDER_SAME_PLACE(field) \
-  static_assert(offsetof(SampleRowParams, field) == offsetof(ops::SampleRow, field))
-static_assert(sizeof(SampleRowParams) == sizeof(ops::SampleRow));
-RUDDER_SAME_PLACE(seed);
-RUDDER_SAME_PLACE(position);
-RUDDER_SAME_PLACE(slot);
-RUDDER_SAME_PLACE(temperature);
-RUDDER_SAME_PLACE(top_k);
-RUDDER_SAME_PLACE(top_p);
-RUDDER_SAME_PLACE(min_p);
-RUDDER_SAME_PLACE(repetition_penalty);
-RUDDER_SAME_PLACE(presence_penalty);
-RUDDER_SAME_PLACE(frequency_penalty);
-RUDDER_SAME_PLACE(has_penalties);
-RUDDER_SAME_PLACE(num_logprobs);
-RUDDER_SAME_PLACE(ban_stop_ids);
-RUDDER_SAME_PLACE(stop_begin);
-RUDDER_SAME_PLACE(num_stop_ids);
-RUDDER_SAME_PLACE(bias_begin);
-RUDDER_SAME_PLACE(num_bias);
-RUDDER_SAME_PLACE(max_len);
-#undef RUDDER_SAME_PLACE
-
-SlotStateParams slot_state(const ops::SlotState& state) {
-  SlotStateParams params;
-  params.carry = pointer<int32_t>(state.carry);
-  params.ended = pointer<int32_t>(state.ended);
-  params.block_table = pointer<int32_t>(state.block_table);
-  params.output_count = pointer<int32_t>(state.output_count);
-  params.prompt_seen = pointer<uint8_t>(state.prompt_seen);
-  params.max_blocks = state.block_table.shape[1];
-  params.vocab = state.output_count.shape[1];
-  return params;
 }
 
 class CudaOps final : public ops::Ops {
@@ -200,6 +164,7 @@ class CudaOps final : public ops::Ops {
     wait_if_synchronous("logits", {&args.x, &args.out});
   }
   void sample(const ops::SampleArgs& args) override;
+  void score(const ops::ScoreArgs& args) override;
 
  private:
   CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream,
@@ -472,23 +437,11 @@ void CudaOps::gather_rows(const ops::GatherRowsArgs& args) {
 }
 
 void CudaOps::sample(const ops::SampleArgs& args) {
-  SampleParams params;
-  params.logits = pointer<float>(args.logits);
-  params.rows = pointer<SampleRowParams>(args.rows);
-  params.lists = pointer<int32_t>(args.lists);
-  params.masks = pointer<uint32_t>(args.masks);
-  params.state = slot_state(args.state);
-  params.padding_slot = static_cast<int32_t>(args.state.carry.shape[0] - 1);
-  params.num_rows = args.logits.shape[0];
-  params.vocab = args.logits.shape[1];
-  params.sampled = pointer<int32_t>(args.sampled);
-  params.top = pointer<int32_t>(args.top);
-  params.max_logprobs = args.top.empty() ? 0 : static_cast<int32_t>(args.top.shape[1]);
-  params.all_greedy = args.all_greedy;
-  params.any_logprobs = args.any_logprobs;
-  params.any_changed = args.any_changed;
-  params.any_masked = args.any_masked;
-  launch("sample", {&args.logits}, [&] { return launch_sample(params, stream()); });
+  launch("sample", {&args.logits}, [&] { return launch_sample(sample_params(args), stream()); });
+}
+
+void CudaOps::score(const ops::ScoreArgs& args) {
+  launch("score", {&args.logits}, [&] { return launch_score(score_params(args), stream()); });
 }
 
 }  // namespace

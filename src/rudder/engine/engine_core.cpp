@@ -245,6 +245,7 @@ void EngineCore::schedule(Open& request) {
                                  : request.seed + static_cast<uint64_t>(i);
     sequence.constrained = !draft.constraints.empty();
     if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
+    if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
     sequence.max_len = accepted.max_len();
     sequence.priority = request.priority;
     sequence.cache_salt = draft.cache_salt;

@@ -39,6 +39,10 @@ void EngineCore::deliver(const sched::SequenceOutput& output, int64_t now_us) {
   Event event;
   event.id = request.id;
   event.choice = index;
+  event.prompt_logprobs.reserve(output.scored.size());
+  for (size_t i = 0; i < output.scored.size(); ++i) {
+    event.prompt_logprobs.push_back(output_token(output.scored[i], &output.scores[i]));
+  }
   const bool stopped = push_tokens(output, choice, event) && !RUDDER_MUTANT(kStopStringRace);
   note_tokens(request, choice, event.tokens.size(), now_us);
   if (stopped) {

@@ -118,6 +118,7 @@ void EngineCore::hold_last_event(const Open& request, Choice& choice, Event even
     now.usage = event.usage;
     now.text = std::exchange(event.text, {});
     now.tokens = std::exchange(event.tokens, {});
+    now.prompt_logprobs = std::exchange(event.prompt_logprobs, {});
     request.sink(std::move(now));
   }
   choice.last_event = std::move(event);

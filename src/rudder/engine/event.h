@@ -43,6 +43,9 @@ struct Event {
   int32_t choice = 0;
   std::string text;                 // new text that can no longer change; may be empty
   std::vector<OutputToken> tokens;  // tokens sampled since the last event
+  // Of the prompt, how likely they were, where the request asks: choice 0 gets each but the first,
+  // in order, before its first sampled token or with it.
+  std::vector<OutputToken> prompt_logprobs;
   std::optional<FinishReason> finish;
   std::string stop_reason;            // the stop string that matched, when one did
   std::optional<int32_t> stop_token;  // the stop id that ended it, when not end-of-sequence

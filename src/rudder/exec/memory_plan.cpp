@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/scorer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
@@ -107,11 +108,12 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
       ask.weight_bytes > 0 ? ask.weight_bytes : model::weight_bytes(spec, dtypes.linear);
   plan.kv_block_bytes = block_bytes(spec, dtypes.kv, ask.block_size);
   const auto workspace = [&] {
-    return model::Decoder::workspace_bytes(spec,
-                                           {.max_tokens = ask.max_num_batched_tokens,
-                                            .max_logits_rows = ask.max_num_seqs,
-                                            .max_seq_len = plan.max_seq_len},
-                                           dtypes.act);
+    return model::Decoder::workspace_bytes(
+        spec,
+        {.max_tokens = ask.max_num_batched_tokens,
+         .max_logits_rows = max_logits_rows(ask.max_num_seqs, ask.max_num_batched_tokens),
+         .max_seq_len = plan.max_seq_len},
+        dtypes.act);
   };
   const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act);
   RUDDER_TRY(plan.taps, tap_limits(ask.taps, geometry));
@@ -127,7 +129,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
                           .taps = plan.taps};
   };
   plan.workspace_bytes = workspace();
-  plan.sequence_bytes = StepBuffers::device_bytes(capacity());
+  plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   plan.tap_bytes = TapState::device_bytes(capacity());
 
   RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));
@@ -148,7 +150,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
     }
     plan.max_seq_len = static_cast<int32_t>(blocks * ask.block_size);
     plan.workspace_bytes = workspace();
-    plan.sequence_bytes = StepBuffers::device_bytes(capacity());
+    plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
   return plan;

@@ -35,13 +35,15 @@ TEST(MemoryPlan, EveryPartIsCounted) {
   quantised.weight_bytes = plan->weight_bytes / 2;
   EXPECT_EQ(plan_memory(spec, dtypes, quantised)->weight_bytes, quantised.weight_bytes);
   EXPECT_EQ(plan->workspace_bytes,
-            model::Decoder::workspace_bytes(spec, {64, 4, 512}, tensor::DType::kF32));
-  EXPECT_EQ(plan->sequence_bytes, StepBuffers::device_bytes({.num_slots = 4,
-                                                             .num_blocks = 0,
-                                                             .block_size = 16,
-                                                             .max_tokens_per_step = 64,
-                                                             .max_seq_len = 512,
-                                                             .vocab_size = 160}));
+            model::Decoder::workspace_bytes(spec, {64, 64, 512}, tensor::DType::kF32));
+  const step::Capacity capacity = {.num_slots = 4,
+                                   .num_blocks = 0,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 64,
+                                   .max_seq_len = 512,
+                                   .vocab_size = 160};
+  EXPECT_EQ(plan->sequence_bytes,
+            StepBuffers::device_bytes(capacity) + Scorer::device_bytes(capacity));
   EXPECT_GT(plan->sequence_bytes, 5 * 160 * 5);  // penalty counts alone
   EXPECT_EQ(plan->num_blocks, 4 * 512 / 16);     // every sequence at its longest, and no more
   EXPECT_LE(plan->total_bytes(), 32 * kMiB);

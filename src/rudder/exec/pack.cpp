@@ -22,6 +22,7 @@ void clear(PackedStep& packed) {
   packed.sample_rows.clear();
   packed.sampled_seq.clear();
   packed.lists.clear();
+  packed.scores.clear();
   packed.num_masks = 0;
   packed.all_greedy = true;
   packed.any_logprobs = false;
@@ -56,6 +57,27 @@ void pack_sample_row(size_t seq, const step::SeqWork& work, SlotTable& slots, Pa
                        (row.ban_stop_ids != 0 && row.num_stop_ids > 0);
 }
 
+// `first` is the row's first token.
+void pack_scores(size_t seq, const step::SeqWork& work, const Slot& slot, int32_t first,
+                 const step::Capacity& capacity, PackedStep& packed) {
+  const auto count = static_cast<int32_t>(work.score_tokens.size());
+  if (count == 0) return;
+  const int32_t num_top = slot.sampling.num_prompt_logprobs;
+  RUDDER_CHECK(packed.repeat == 1 && work.score_begin >= 0 &&
+                   work.score_begin + count <= work.q_len && num_top >= 0 &&
+                   num_top <= step::kMaxLogprobs,
+               "slot {}: {} tokens are scored from {} on, {} beside each", work.slot.value, count,
+               work.score_begin, num_top);
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t token = work.score_tokens[static_cast<size_t>(i)];
+    RUDDER_CHECK(token >= 0 && token < capacity.vocab_size, "token {} is scored", token);
+    packed.scores.rows.push_back(first + work.score_begin + i);
+    packed.scores.tokens.push_back(token);
+    packed.scores.seq.push_back(static_cast<int32_t>(seq));
+    packed.scores.tops.push_back(num_top);
+  }
+}
+
 }  // namespace
 
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
@@ -79,6 +101,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     RUDDER_CHECK(
         !work.constrained || (work.logits == step::LogitsWanted::kLast && plan.repeat == 1),
         "step {}: slot {} has a mask for no token, or for several", plan.id, work.slot.value);
+    pack_scores(i, work, slot, packed.q_begin.back(), capacity, packed);
     packed.q_begin.push_back(static_cast<int32_t>(packed.ids.size()));
     packed.kv_len.push_back(kv_len);
     packed.table_row.push_back(work.slot.value);

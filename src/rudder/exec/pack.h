@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "rudder/exec/pack_taps.h"
+#include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/step/plan.h"
 
@@ -35,6 +36,7 @@ struct PackedStep {
   bool any_changed = false;
 
   PackedTaps taps;
+  PackedScores scores;
 
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(kv_len.size()); }

@@ -61,13 +61,16 @@ Result<void> RankExecutor::prepare(const Options& options) {
                                                       int64_t{capacity_.block_size} * a.head_dim}));
     kv.push_back({storage, capacity_.block_size, a.num_kv_heads, a.head_dim});
   }
-  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,
-                                            {.max_tokens = capacity_.max_tokens_per_step,
-                                             .max_logits_rows = capacity_.num_slots,
-                                             .max_seq_len = capacity_.max_seq_len}));
+  RUDDER_TRY(decoder_,
+             model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,
+                                  {.max_tokens = capacity_.max_tokens_per_step,
+                                   .max_logits_rows = max_logits_rows(
+                                       capacity_.num_slots, capacity_.max_tokens_per_step),
+                                   .max_seq_len = capacity_.max_seq_len}));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
+  RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
   for (Place& place : places_) {
     place.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
     for (Iteration& iteration : place.iterations) iteration.done = model_.ops->make_event();
@@ -139,6 +142,7 @@ Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
   step::StepResult result = place.result;
   result.iteration = next->iteration;
   read_sampled(*next, result);
+  if (next->iteration == 0) scorer_->read(next->place, result);
   result.device_us = device_time(iteration, was_done);
   if (const Result<void> copied = finish_captured(place, result); !copied) {
     fault_ = copied.error();
@@ -219,6 +223,7 @@ Result<void> RankExecutor::begin(size_t index) {
   Place& place = places_[index];
   RUDDER_TRY_VOID(place.edited);
   RUDDER_TRY(place.step, buffers_->begin(packed_, index));
+  if (!packed_.scores.empty()) place.step.forward.keep_all_rows = true;
   return {};
 }
 
@@ -274,6 +279,7 @@ void RankExecutor::run_masked(size_t index, const ops::View& logits) {
 
 void RankExecutor::fetch(size_t index, int32_t iteration) {
   Place& place = places_[index];
+  if (iteration == 0) scorer_->run(packed_.scores, index);
   if (packed_.num_sampled() > 0) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
   }

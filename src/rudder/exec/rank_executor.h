@@ -25,6 +25,7 @@
 #include "rudder/exec/capture_pool.h"
 #include "rudder/exec/graph_cache.h"
 #include "rudder/exec/pack.h"
+#include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
@@ -112,6 +113,7 @@ class RankExecutor final : public step::Executor {
   std::unique_ptr<TapState> taps_;           // likewise; none where the capacity has no taps
   std::unique_ptr<CapturePool> pool_;        // likewise; none without capture
   std::unique_ptr<StepBuffers> buffers_;     // likewise
+  std::unique_ptr<Scorer> scorer_;           // likewise
   std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
   const SteadyClock clock_;
 

@@ -84,12 +84,14 @@ class LayerwiseDecoder final : public Decoder {
 
   Result<void> allocate(const DecoderLimits& limits);
   View forward(const ForwardBatch& batch) override;
+  View more_logits(const View& rows) override { return head(sampled(last_, rows)); }
 
  private:
   View attend(size_t layer, const Operand& in, const ForwardBatch& batch);
   View feed_forward(size_t layer, const Operand& in, const ops::Taps& taps);
   Operand add_and_norm(const ops::ResidualNormArgs& args, const ops::LinearWeight& next);
   Operand sampled(const Operand& in, const View& rows);
+  View head(const Operand& in);
   View project(const ops::LinearWeight& weight, const Operand& in, const View& buffer);
   View gather(const View& in, const View& rows, const View& buffer);
   Operand place_for(const ops::LinearWeight& weight, int64_t rows, const View& buffer) const;
@@ -112,6 +114,7 @@ class LayerwiseDecoder final : public Decoder {
   View activated_;
   View scale_;  // of the operand at hand
   View logits_;
+  Operand last_;  // the head's, of the last forward; more_logits() reads it again
 };
 
 Result<void> LayerwiseDecoder::allocate(const DecoderLimits& limits) {
@@ -247,6 +250,17 @@ Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
   return out;
 }
 
+// [R, vocab].
+View LayerwiseDecoder::head(const Operand& in) {
+  const View logits = shaped(logits_, in.rows(), spec_.vocab);
+  ops_.logits({.x = in.x,
+               .x_scale = in.scale,
+               .head = &weights_.head,
+               .softcap = spec_.final_softcap,
+               .out = logits});
+  return logits;
+}
+
 View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   using tap::Site;
   const View& rows = batch.logits_rows;
@@ -308,15 +322,9 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
       in = add_and_norm(last, weights_.layers[i + 1].qkv);
     }
   }
+  last_ = in;
   if (rows.num_rows() == 0) return {};
-  if (in.rows() > rows.num_rows()) in = sampled(in, rows);
-  const View logits = shaped(logits_, in.rows(), spec_.vocab);
-  ops_.logits({.x = in.x,
-               .x_scale = in.scale,
-               .head = &weights_.head,
-               .softcap = spec_.final_softcap,
-               .out = logits});
-  return logits;
+  return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);
 }
 
 // The loader binds what the spec says; this catches a loader that does not.

@@ -29,7 +29,8 @@ struct ForwardBatch {
   const ops::TapTable* tap_table = nullptr;
   ops::TapBatch taps = {};       // [T]
   ops::TapBatch rows_taps = {};  // [R]
-  // Taps behind the last attention want all tokens, not only those whose logits are wanted.
+  // All tokens go through what comes behind the last attention, not only those whose logits are
+  // wanted: taps there want them, or more_logits() does.
   bool keep_all_rows = false;
 };
 
@@ -50,6 +51,10 @@ class Decoder {
   // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next
   // forward; an empty view when R is 0.
   virtual ops::View forward(const ForwardBatch& batch) = 0;
+
+  // Logits of other tokens of the last forward, which kept all rows: [R, vocab] f32 for `rows`
+  // [R] i32, at most max_logits_rows of them; in the same buffer, instead of what is in it.
+  virtual ops::View more_logits(const ops::View& rows) = 0;
 
   // Device bytes the decoder's buffers take, known before anything is allocated.
   static int64_t workspace_bytes(const ModelSpec& spec, const DecoderLimits& limits,

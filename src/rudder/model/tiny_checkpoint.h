@@ -74,6 +74,7 @@ class KeepingOps final : public ops::Ops {
   void gather_rows(const ops::GatherRowsArgs&) override {}
   void logits(const ops::LogitsArgs&) override {}
   void sample(const ops::SampleArgs&) override {}
+  void score(const ops::ScoreArgs&) override {}
 
   bool keeps = false;
   int num_parts = 0;

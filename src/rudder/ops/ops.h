@@ -20,6 +20,7 @@
 #include "rudder/base/result.h"
 #include "rudder/ops/args.h"
 #include "rudder/ops/sample_args.h"
+#include "rudder/ops/score_args.h"
 #include "rudder/ops/slot_args.h"
 #include "rudder/ops/stream.h"
 
@@ -90,6 +91,7 @@ class Ops {
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
   virtual void logits(const LogitsArgs& args) = 0;
   virtual void sample(const SampleArgs& args) = 0;
+  virtual void score(const ScoreArgs& args) = 0;
 };
 
 }  // namespace rudder::ops

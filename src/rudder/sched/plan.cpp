@@ -166,7 +166,7 @@ Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
   const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
   // At least one token is left to compute: it gives the logits.
   const int32_t max_match =
-      std::min(num_tokens - 1, sequence.taps.max_reused()) / capacity_.block_size;
+      std::min(sequence.max_reused(), sequence.taps.max_reused()) / capacity_.block_size;
   cache_.match(sequence.chain, sequence.tokens, max_match, &matched_);
   const auto num_matched = static_cast<int32_t>(matched_.size());
   if (num_matched < max_match && sequence.held_steps < kMaxHeldSteps &&
@@ -283,6 +283,7 @@ void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t 
     const auto begin = sequence.tokens.begin() + sequence.planned_len;
     plan.tokens.insert(plan.tokens.end(), begin, begin + q_len);
   }
+  if (sequence.sampling.num_prompt_logprobs >= 0) add_scores(sequence, work);
   sequence.planned_len += q_len;
   if (q_len == uncomputed) {
     const int32_t iterations = step::row_iterations(work, plan.repeat, sequence.max_len);
@@ -301,6 +302,19 @@ void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t 
     cache_.publish(sequence.chain, sequence.tokens, sequence.blocks,
                    std::min(sequence.planned_len, static_cast<int32_t>(sequence.tokens.size())));
   }
+}
+
+// The logits of each token of the prompt score the one behind it, once: a preempted sequence does
+// not ask again for what steps in flight bring.
+void Scheduler::add_scores(Sequence& sequence, step::SeqWork& work) {
+  const int32_t scored = RUDDER_MUTANT(kScoredTwice) ? 0 : sequence.scored_len;
+  const int32_t begin = std::max(work.kv_len, scored);
+  const int32_t end = std::min(work.kv_len + work.q_len, sequence.prompt_len - 1);
+  if (begin >= end) return;
+  work.score_begin = begin - work.kv_len;
+  const auto second = sequence.tokens.begin() + 1;
+  work.score_tokens.assign(second + begin, second + end);
+  sequence.scored_len = end;
 }
 
 // Gives the sequence blocks for its next `q_len` tokens, or for as many of them as there are

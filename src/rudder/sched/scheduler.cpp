@@ -183,10 +183,12 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
     sequence.taps.note_computed(sequence.computed_len);
   }
   const bool ended = row.end != step::RowEnd::kNone;
-  if (takes_tokens && (ended || !row.tokens.empty())) {
+  if (takes_tokens && (ended || !row.tokens.empty() || !row.scores.empty())) {
     out->push_back({.id = sequence.id,
                     .tokens = row.tokens,
                     .logprobs = row.logprobs,
+                    .scored = row.scores.empty() ? std::vector<int32_t>() : work.score_tokens,
+                    .scores = row.scores,
                     .end = row.end,
                     .cached_tokens = sequence.cached_prompt_tokens});
   }

@@ -101,6 +101,7 @@ class Scheduler {
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   void open_slot(Draft& draft, Sequence& sequence);
   void add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t old_blocks);
+  static void add_scores(Sequence& sequence, step::SeqWork& work);
   int32_t grow(Draft& draft, Sequence& sequence, int32_t q_len);
   bool make_room(Draft& draft, const Sequence& wants);
   Sequence* pick_victim(const Sequence& wants) const;

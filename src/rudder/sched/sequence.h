@@ -45,12 +45,16 @@ struct CapturedRow {
   SequenceId id;
 };
 
-// What one committed step gave one sequence. A step that gave it neither token nor end has no
-// output for it.
+// What one committed step gave one sequence. A step that gave it neither token nor score nor end
+// has no output for it.
 struct SequenceOutput {
   SequenceId id;
   std::vector<int32_t> tokens;  // sampled in this step, in order
   std::vector<step::TokenLogprobs> logprobs;
+  // Tokens of the prompt and how likely they were, as sampling.num_prompt_logprobs asks: each but
+  // the first is in one output, in order, none behind the first sampled token.
+  std::vector<int32_t> scored;
+  std::vector<step::TokenLogprobs> scores;
   step::RowEnd end = step::RowEnd::kNone;  // else this is the sequence's last output
   int32_t cached_tokens = 0;               // of the prompt, found in the prefix cache
 };

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/base/mutants.h"
 #include "rudder/kv/block_cache.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/step_cost.h"
@@ -46,6 +47,7 @@ struct Sequence {
   int32_t samples_pending = 0;  // iterations of them that sample a token for it if it does not end
   int32_t planned_len = 0;      // tokens whose KV is written once every step in flight has run
   int32_t computed_len = 0;     // tokens whose KV is written for sure
+  int32_t scored_len = 0;       // tokens of the prompt whose logits have been, or are being, scored
 
   std::vector<kv::BlockId> blocks;  // its block table
   kv::Chain chain;                  // its tokens as prefix blocks
@@ -54,6 +56,13 @@ struct Sequence {
   // Tokens once every step in flight has run: position of the next token to be sampled.
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
   int32_t uncomputed() const { return future_len() - planned_len; }
+
+  // Tokens that need not be computed again if their KV is found: those whose logits nobody wants.
+  int32_t max_reused() const {
+    const bool scores = sampling.num_prompt_logprobs >= 0 && scored_len < prompt_len - 1 &&
+                        !RUDDER_MUTANT(kScoresFromCache);
+    return scores ? scored_len : static_cast<int32_t>(tokens.size()) - 1;
+  }
 
   // Its last token is being sampled: nothing is left to plan.
   bool will_end() const { return future_len() >= max_len; }

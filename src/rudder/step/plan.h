@@ -49,7 +49,11 @@ struct SeqWork {
   // Its token is sampled under a mask, which Executor::supply() brings; only where logits are
   // wanted.
   bool constrained = false;
-  int32_t token_begin = 0;              // into StepPlan.tokens, for kHost
+  int32_t token_begin = 0;  // into StepPlan.tokens, for kHost
+  // The tokens of the prompt that follow those of the row from `score_begin` on: how likely they
+  // were is wanted. Not in a plan that is repeated.
+  int32_t score_begin = 0;
+  std::vector<int32_t> score_tokens = {};
   std::vector<BlockId> append_blocks;   // appended to the slot's block table before the step runs
   int32_t tap_row = 0;                  // the program of the first token; 0 = none
   std::vector<TapSpan> tap_spans = {};  // where it changes, ascending, q_begin > 0

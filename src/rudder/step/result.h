@@ -20,9 +20,9 @@ enum class RowEnd : uint8_t {
 };
 
 struct TokenLogprobs {
-  float logprob = 0;                           // of the sampled token, natural logarithm
+  float logprob = 0;                           // of the token, natural logarithm
   int32_t rank = 0;                            // 1 = most likely
-  std::vector<std::pair<int32_t, float>> top;  // the num_logprobs most likely, best first
+  std::vector<std::pair<int32_t, float>> top;  // the most likely, best first; as many as asked for
 };
 
 struct SeqResult {
@@ -34,6 +34,7 @@ struct SeqResult {
   bool masked = false;
   std::vector<int32_t> tokens;          // none for LogitsWanted::kNone, else the sampled one
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
+  std::vector<TokenLogprobs> scores;    // as SeqWork.score_tokens, in the first iteration
 };
 
 struct StepResult {

@@ -239,6 +239,11 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
     use.last_write_iteration =
         static_cast<int32_t>(std::max<int64_t>(0, last - work.kv_len - work.q_len + 1));
   }
+  if (!work.score_tokens.empty() &&
+      (plan.repeat > 1 || work.score_begin < 0 ||
+       work.score_begin + std::ssize(work.score_tokens) > work.q_len)) {
+    violation(fmt::format("step {}: slot {} scores tokens that it does not run", plan.id, index));
+  }
   const auto num_tokens = std::ssize(plan.tokens);
   const bool carries = work.tokens == step::TokenSource::kCarry;
   if (carries ? work.q_len != 1
@@ -317,7 +322,7 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index,
   if (work.tokens == step::TokenSource::kCarry && !slot.carry) {
     violation(fmt::format("step {}: slot {} has no token to carry", plan.id, work.slot.value));
   }
-  const uint64_t hash = run_tokens(plan, index, slot, read_context(plan, work, slot));
+  const uint64_t hash = run_tokens(plan, index, slot, read_context(plan, work, slot), &result);
   computed_tokens_ += static_cast<uint64_t>(work.q_len);
   slot.kv_len = work.kv_len + work.q_len;
   if (work.logits == step::LogitsWanted::kLast) sample_row(slot, work, hash, mask, &result);
@@ -326,7 +331,7 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index,
 
 // Returns the hash with the last of the row's tokens.
 uint64_t FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot,
-                                  uint64_t prefix_hash) {
+                                  uint64_t prefix_hash, step::SeqResult* result) {
   const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
   for (int32_t q = 0; q < work.q_len; ++q) {
     const int32_t position = work.kv_len + q;
@@ -343,6 +348,11 @@ uint64_t FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slo
     cell(slot, position) = {
         .token = token, .position = position, .effect = effect, .prefix_hash = prefix_hash};
     if (FakeTaps::is_captured(work, q)) taps_.capture(plan, index, q, prefix_hash);
+    const int32_t scored = q - work.score_begin;
+    if (scored < 0 || scored >= std::ssize(work.score_tokens)) continue;
+    result->scores.push_back(score_token(work.score_tokens[static_cast<size_t>(scored)],
+                                         prefix_hash, slot.sampling.num_prompt_logprobs,
+                                         options_.capacity.vocab_size));
   }
   return prefix_hash;
 }

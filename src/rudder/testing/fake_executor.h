@@ -119,7 +119,8 @@ class FakeExecutor final : public step::Executor {
   void open_slot(const step::SlotEdit& edit);
   step::SeqResult run_row(const step::StepPlan& plan, int32_t index,
                           std::span<const uint32_t> mask);
-  uint64_t run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash);
+  uint64_t run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash,
+                      step::SeqResult* result);
   // Hash of the tokens found through the slot's table before work.kv_len.
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   void sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,

@@ -75,6 +75,11 @@ uint64_t extend_hash(uint64_t prefix_hash, int32_t token, uint64_t effect) {
   return hash ^ hash >> 29 ^ hash << 17;
 }
 
+step::TokenLogprobs score_token(int32_t token, uint64_t prefix_hash, int32_t num_top,
+                                int32_t vocab_size) {
+  return fake_logprobs(token, prefix_hash, num_top, vocab_size);
+}
+
 SampledToken sample_token(const SampleContext& context) {
   const step::SamplingParams& sampling = context.sampling;
   uint64_t key = context.prefix_hash;

@@ -42,6 +42,10 @@ struct SampledToken {
 
 SampledToken sample_token(const SampleContext& context);
 
+// How likely `token` was behind tokens of that hash.
+step::TokenLogprobs score_token(int32_t token, uint64_t prefix_hash, int32_t num_top,
+                                int32_t vocab_size);
+
 // The mask of the token after `output`, or nothing where the constraint fails: the run ends there.
 using ExpectedMask =
     std::function<std::optional<std::vector<uint32_t>>(std::span<const int32_t> output)>;

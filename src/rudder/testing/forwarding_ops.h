@@ -37,6 +37,7 @@ class ForwardingOps : public ops::Ops {
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
   void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
   void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
+  void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }
 
  protected:
   using Call = std::function<void(ops::Ops&)>;

@@ -73,6 +73,9 @@ step::SeqResult ScriptedExecutor::run_row(const step::SeqWork& work, int32_t ite
   row.generation = work.generation;
   RUDDER_CHECK(slot.generation == work.generation);
   row.masked = slot.ended;
+  if (iteration == 0 && !slot.ended) {
+    row.scores.assign(work.score_tokens.size(), {.logprob = -0.25f, .rank = 2, .top = {}});
+  }
   if (slot.ended || work.logits == step::LogitsWanted::kNone) return row;
 
   const int32_t token = script_[static_cast<size_t>(slot.num_output) % script_.size()];

@@ -36,6 +36,7 @@ struct SimCoverage {
   uint64_t executor_deaths = 0;
   uint64_t steered = 0;          // requests that ran to their end
   uint64_t captured = 0;         // tokens of such requests
+  uint64_t scored = 0;           // tokens of prompts
   uint64_t waited_for_taps = 0;  // steps before which some request did
   uint64_t tap_evictions = 0;    // of programs, for others
   uint64_t most_overtaken = 0;   // how often one request was passed over by later ones

@@ -1,5 +1,6 @@
 // The other half of SimEpisode: what must hold at every event and after every step.
 #include <algorithm>
+#include <iterator>
 #include <string_view>
 #include <utility>
 
@@ -28,6 +29,7 @@ void SimEpisode::on_event(Client& client, engine::Event&& event) {
     choice.tokens.push_back(token.token);
     trace_hash_ = mix64(trace_hash_ ^ static_cast<uint64_t>(token.token));
   }
+  std::ranges::copy(event.prompt_logprobs, std::back_inserter(choice.scores));
   choice.text += event.text;
   client.last_progress = planned_steps();
   require(event.tokens.size() <= 1, "each token is handed out at its own iteration");
@@ -57,6 +59,8 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
           "nothing is cached under a salt never used before");
   require(cached == 0 || client.draft.taps == nullptr || !client.draft.taps->needs_whole_prompt,
           "a latch needs every token of the prompt");
+  require(cached == 0 || client.draft.sampling.num_prompt_logprobs < 0 || event.choice > 0,
+          "a prompt that is scored is computed");
   require(event.captures.empty() || client.draft.capture_events, "events come when asked for");
   const int32_t wanted = client.draft.sampling.num_logprobs;
   for (const engine::OutputToken& token : event.tokens) {
@@ -98,12 +102,36 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
       dead_ = true;
     }
   }
+  check_scores(client, event, expected);
   check_captures(client, event, expected);
   if (ran_out) {
     require(choice.text == expected.text, "the text is that of a lone request");
   } else {
     require(expected.text.starts_with(choice.text), "the text so far is that of a lone request");
   }
+}
+
+// The first choice tells how likely each token of the prompt but the first was, once, before what
+// is sampled.
+void SimEpisode::check_scores(const Client& client, const engine::Event& event,
+                              const SimExpected& expected) const {
+  const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
+  const step::SamplingParams& sampling = client.draft.sampling;
+  const bool wanted = sampling.num_prompt_logprobs >= 0 && event.choice == 0;
+  const size_t num_scored = wanted ? client.draft.prompt.size() - 1 : 0;
+  require(choice.tokens.empty() ? choice.scores.size() <= num_scored
+                                : choice.scores.size() == num_scored,
+          "each token of the prompt is scored before what is sampled");
+  for (size_t i = 0; i < choice.scores.size(); ++i) {
+    const engine::OutputToken& told = choice.scores[i];
+    const step::TokenLogprobs score =
+        score_token(client.draft.prompt[i + 1], expected.hashes[i], sampling.num_prompt_logprobs,
+                    config_.fake.capacity.vocab_size);
+    require(told.token == client.draft.prompt[i + 1] && told.logprob == score.logprob &&
+                told.top.size() == score.top.size(),
+            "scores are those of the prompt's own tokens");
+  }
+  coverage_->scored += choice.scores.size();
 }
 
 // A choice that ran to its end has captured every token that it asked for and ran, and no other.

@@ -31,6 +31,7 @@ void draw_sampling(step::SamplingParams& sampling, SimRandom& random) {
   if (random.one_in(8)) sampling.presence_penalty = 0.5f;
   if (random.one_in(8)) sampling.logit_bias = {{random.in(0, kTinyAsciiVocab - 1), 2.0f}};
   if (random.one_in(4)) sampling.num_logprobs = random.in(0, 3);
+  if (random.one_in(6)) sampling.num_prompt_logprobs = random.in(0, 3);
   if (random.one_in(4)) sampling.stop_ids.push_back(random.in(1, kTinyAsciiVocab - 1));
 }
 

@@ -37,6 +37,7 @@ class SimEpisode {
  private:
   struct Choice {
     std::vector<int32_t> tokens;
+    std::vector<engine::OutputToken> scores;
     std::string text;
     bool finished = false;
   };
@@ -78,6 +79,8 @@ class SimEpisode {
   void check_finish(const Client& client, const engine::Event& event);
   void check_captures(const Client& client, const engine::Event& event,
                       const SimExpected& expected);
+  void check_scores(const Client& client, const engine::Event& event,
+                    const SimExpected& expected) const;
   bool waits_for_captures() const;
   void check_tokens(const Client& client, const engine::Event& event) const;
   void note_started();

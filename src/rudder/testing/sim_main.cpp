@@ -37,11 +37,12 @@ void print_coverage(const SimCoverage& c) {
       "episodes {}, requests {}, tokens {}, cached tokens {}, cancels {}, rejections {}, "
       "preemptions {}, evictions {}, stop strings {}, stop ids {}, numerical {}, late rows {}, "
       "repeats {}, constrained rows {}, failed constraints {}, executor deaths {}, steered {}, "
-      "captured tokens {}, steps waited for taps {}, tap evictions {}, most overtaken {}, longest "
+      "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, most "
+      "overtaken {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.cancels, c.rejections, c.preemptions,
       c.evictions, c.stop_strings, c.stop_ids, c.numerical, c.late_rows, c.repeats,
-      c.constrained_rows, c.constraint_failures, c.executor_deaths, c.steered, c.captured,
+      c.constrained_rows, c.constraint_failures, c.executor_deaths, c.steered, c.captured, c.scored,
       c.waited_for_taps, c.tap_evictions, c.most_overtaken, c.longest_silence);
 }
 
@@ -50,7 +51,7 @@ bool covers_everything(const SimCoverage& c) {
   return c.cached_tokens && c.cancels && c.rejections && c.preemptions && c.evictions &&
          c.stop_strings && c.stop_ids && c.numerical && c.late_rows && c.repeats &&
          c.constrained_rows && c.constraint_failures && c.executor_deaths && c.steered &&
-         c.captured && c.waited_for_taps && c.tap_evictions;
+         c.captured && c.scored && c.waited_for_taps && c.tap_evictions;
 }
 
 int run_plain(const SimOptions& options) {

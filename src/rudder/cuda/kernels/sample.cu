@@ -59,9 +59,7 @@ class RowSampler {
 
   __device__ SampledRow run(bool aligned) {
     SampledRow out;
-    Place highest = share_highest(scan_memory(
-        logits_, slice_, aligned, NoMask{},
-        [this](int i, const float4& x) { *reinterpret_cast<float4*>(values_ + i) = x; }));
+    Place highest = load(aligned);
     if (highest == kBadPlace || highest == kNoPlace) return out;
     if (params_.num_logprobs >= 0) write_top(highest);
     if (is_changed()) {
@@ -70,15 +68,36 @@ class RowSampler {
       if (highest == kNoPlace) return out;
     }
     out.token = params_.temperature == 0.0f ? token_of_place(highest) : draw(highest);
-    if (params_.num_logprobs >= 0) {
-      const float raw = __fadd_rn(logits_[out.token], 0.0f);
-      out.logprob = static_cast<float>(raw - memory_.log_sum);
-      out.rank = 1 + static_cast<int>(team_.sum(tokens_before(raw, out.token)));
-    }
+    if (params_.num_logprobs >= 0) tell(out);
+    return out;
+  }
+
+  // How likely a given token is.
+  __device__ SampledRow score(int token, bool aligned) {
+    SampledRow out;
+    const Place highest = load(aligned);
+    if (highest == kBadPlace || highest == kNoPlace) return out;
+    write_top(highest);
+    out.token = token;
+    tell(out);
     return out;
   }
 
  private:
+  // The row into shared memory; its highest place.
+  __device__ Place load(bool aligned) {
+    return share_highest(scan_memory(
+        logits_, slice_, aligned, NoMask{},
+        [this](int i, const float4& x) { *reinterpret_cast<float4*>(values_ + i) = x; }));
+  }
+
+  // After write_top: what is told of out.token.
+  __device__ void tell(SampledRow& out) {
+    const float raw = __fadd_rn(logits_[out.token], 0.0f);
+    out.logprob = static_cast<float>(raw - memory_.log_sum);
+    out.rank = 1 + static_cast<int>(team_.sum(tokens_before(raw, out.token)));
+  }
+
   // Runs f(i, four) on each lane's tokens of the slice in shared memory; four may be written to.
   template <typename F>
   __device__ void for_each_four(F f) {
@@ -368,15 +387,20 @@ class RowSampler {
   const Slice slice_;
 };
 
+// Empty, as select() wants it and leaves it.
+__device__ void clear(SelectMemory& select) {
+  for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kSampleThreads) {
+    select.histogram[i] = 0;
+  }
+  if (threadIdx.x == 0) select.list_size = 0;
+}
+
 // Two blocks a multiprocessor: one computes while the other reads.
 __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_kernel(const SampleParams p, bool aligned) {
   extern __shared__ float4 slice_memory[];  // [slice_width(vocab) / 4]
   __shared__ Memory memory;
-  for (int i = static_cast<int>(threadIdx.x); i < kBuckets; i += kSampleThreads) {
-    memory.select.histogram[i] = 0;
-  }
-  if (threadIdx.x == 0) memory.select.list_size = 0;
+  clear(memory.select);
   dependency_wait();
   dependency_trigger();
   Team team(memory.slots);
@@ -390,7 +414,51 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   if (team.is_leader() && team.warp() == 0) finish_row(p, row, memory.params, sampled);
 }
 
+__global__ void __launch_bounds__(kSampleThreads, 2)
+    score_kernel(const SampleParams p, const int32_t* tokens, int32_t num_top, bool aligned) {
+  extern __shared__ float4 slice_memory[];  // [slice_width(vocab) / 4]
+  __shared__ Memory memory;
+  clear(memory.select);
+  if (threadIdx.x == 0) {
+    memory.params = SampleRowParams{};
+    memory.params.num_logprobs = num_top;
+  }
+  dependency_wait();
+  dependency_trigger();
+  Team team(memory.slots);
+  const int64_t row = blockIdx.x / kCluster;
+  __syncthreads();
+  RowSampler sampler(p, row, team, memory, reinterpret_cast<float*>(slice_memory));
+  const SampledRow scored = sampler.score(tokens[row], aligned);
+  team.sync();  // nobody leaves while its memory is read
+  if (team.is_leader() && threadIdx.x == 0) {
+    write_sampled(p, row, scored, scored.token < 0 ? RowEnd::kNumerical : RowEnd::kNone);
+  }
+}
+
 }  // namespace
+
+cudaError_t launch_score(const ScoreParams& p, cudaStream_t stream) {
+  if (p.num_rows == 0) return cudaSuccess;
+  if (p.vocab < 1 || p.vocab > kMaxSampleVocab || p.max_logprobs > kMaxSampleLogprobs) {
+    return cudaErrorInvalidValue;
+  }
+  SampleParams rows;
+  rows.logits = p.logits;
+  rows.num_rows = p.num_rows;
+  rows.vocab = p.vocab;
+  rows.sampled = p.scored;
+  rows.top = p.top;
+  rows.max_logprobs = p.max_logprobs;
+  const size_t bytes = static_cast<size_t>(slice_width(p.vocab)) * sizeof(float);
+  const cudaError_t error = cudaFuncSetAttribute(
+      score_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
+  if (error != cudaSuccess) return error;
+  const dim3 grid(static_cast<unsigned>(p.num_rows * kCluster));
+  const bool aligned = p.vocab % 4 == 0 && is_aligned(p.logits);
+  return launch_pdl_cluster(score_kernel, grid, dim3(kSampleThreads), bytes, kCluster, stream, rows,
+                            p.tokens, p.num_top, aligned);
+}
 
 cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream) {
   if (p.num_rows == 0) return cudaSuccess;

@@ -65,4 +65,18 @@ struct SampleParams {
 };
 cudaError_t launch_sample(const SampleParams& params, cudaStream_t stream);
 
+// ops/score_args.h: the general kernel without drawing, on tokens that are given. Floor: R * vocab
+// * 4 bytes, read twice: the rank is counted in memory, as sample does.
+struct ScoreParams {
+  const float* logits = nullptr;    // [R, vocab]
+  const int32_t* tokens = nullptr;  // [R], 0 <= token < vocab
+  int64_t num_rows = 0;             // R
+  int64_t vocab = 0;                // 1 <= vocab <= kMaxSampleVocab
+  int32_t num_top = 0;              // 0 <= num_top <= max_logprobs
+  int32_t* scored = nullptr;        // [R, 4] ops::SampledToken
+  int32_t* top = nullptr;           // [R, max_logprobs, 2] ops::TopLogprob
+  int32_t max_logprobs = 0;
+};
+cudaError_t launch_score(const ScoreParams& params, cudaStream_t stream);
+
 }  // namespace rudder::cuda

@@ -1,0 +1,77 @@
+#include "rudder/cuda/sample_params.h"
+
+#include <cstddef>
+
+namespace rudder::cuda {
+
+// The kernels read rows where the host wrote them.
+#define RUDDER_SAME_PLACE(field) \
+  static_assert(offsetof(SampleRowParams, field) == offsetof(ops::SampleRow, field))
+static_assert(sizeof(SampleRowParams) == sizeof(ops::SampleRow));
+RUDDER_SAME_PLACE(seed);
+RUDDER_SAME_PLACE(position);
+RUDDER_SAME_PLACE(slot);
+RUDDER_SAME_PLACE(temperature);
+RUDDER_SAME_PLACE(top_k);
+RUDDER_SAME_PLACE(top_p);
+RUDDER_SAME_PLACE(min_p);
+RUDDER_SAME_PLACE(repetition_penalty);
+RUDDER_SAME_PLACE(presence_penalty);
+RUDDER_SAME_PLACE(frequency_penalty);
+RUDDER_SAME_PLACE(has_penalties);
+RUDDER_SAME_PLACE(num_logprobs);
+RUDDER_SAME_PLACE(ban_stop_ids);
+RUDDER_SAME_PLACE(stop_begin);
+RUDDER_SAME_PLACE(num_stop_ids);
+RUDDER_SAME_PLACE(bias_begin);
+RUDDER_SAME_PLACE(num_bias);
+RUDDER_SAME_PLACE(max_len);
+RUDDER_SAME_PLACE(mask_row);
+#undef RUDDER_SAME_PLACE
+
+SlotStateParams slot_state(const ops::SlotState& state) {
+  SlotStateParams params;
+  params.carry = static_cast<int32_t*>(state.carry.data);
+  params.ended = static_cast<int32_t*>(state.ended.data);
+  params.block_table = static_cast<int32_t*>(state.block_table.data);
+  params.output_count = static_cast<int32_t*>(state.output_count.data);
+  params.prompt_seen = static_cast<uint8_t*>(state.prompt_seen.data);
+  params.max_blocks = state.block_table.shape[1];
+  params.vocab = state.output_count.shape[1];
+  return params;
+}
+
+SampleParams sample_params(const ops::SampleArgs& args) {
+  SampleParams params;
+  params.logits = static_cast<float*>(args.logits.data);
+  params.rows = static_cast<SampleRowParams*>(args.rows.data);
+  params.lists = static_cast<int32_t*>(args.lists.data);
+  params.masks = static_cast<uint32_t*>(args.masks.data);
+  params.state = slot_state(args.state);
+  params.padding_slot = static_cast<int32_t>(args.state.carry.shape[0] - 1);
+  params.num_rows = args.logits.shape[0];
+  params.vocab = args.logits.shape[1];
+  params.sampled = static_cast<int32_t*>(args.sampled.data);
+  params.top = static_cast<int32_t*>(args.top.data);
+  params.max_logprobs = args.top.empty() ? 0 : static_cast<int32_t>(args.top.shape[1]);
+  params.all_greedy = args.all_greedy;
+  params.any_logprobs = args.any_logprobs;
+  params.any_changed = args.any_changed;
+  params.any_masked = args.any_masked;
+  return params;
+}
+
+ScoreParams score_params(const ops::ScoreArgs& args) {
+  ScoreParams params;
+  params.logits = static_cast<float*>(args.logits.data);
+  params.tokens = static_cast<int32_t*>(args.tokens.data);
+  params.num_rows = args.logits.shape[0];
+  params.vocab = args.logits.shape[1];
+  params.num_top = args.num_top;
+  params.scored = static_cast<int32_t*>(args.scored.data);
+  params.top = static_cast<int32_t*>(args.top.data);
+  params.max_logprobs = static_cast<int32_t>(args.top.shape[1]);
+  return params;
+}
+
+}  // namespace rudder::cuda

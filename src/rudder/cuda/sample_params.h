@@ -1,0 +1,15 @@
+// The arguments of sample and score as their kernels take them: pointers instead of views. Called
+// by CudaOps.
+#pragma once
+
+#include "rudder/cuda/kernels/sample.h"
+#include "rudder/ops/sample_args.h"
+#include "rudder/ops/score_args.h"
+
+namespace rudder::cuda {
+
+SlotStateParams slot_state(const ops::SlotState& state);
+SampleParams sample_params(const ops::SampleArgs& args);
+ScoreParams score_params(const ops::ScoreArgs& args);
+
+}  // namespace rudder::cuda

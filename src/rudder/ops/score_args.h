@@ -1,0 +1,22 @@
+// Parameters of the score macro-op: how likely given tokens were. What is told of a token is what
+// the sample op tells of one that it has sampled (sample_args.h).
+#pragma once
+
+#include <cstdint>
+
+#include "rudder/ops/sample_args.h"
+#include "rudder/tensor/view.h"
+
+namespace rudder::ops {
+
+// Nothing is sampled and no slot is read or written. A row with NaN or +Inf, or nothing above -Inf,
+// is kNumerical and has token -1.
+struct ScoreArgs {
+  tensor::View logits;  // [R, vocab] f32, as the model gave them
+  tensor::View tokens;  // [R] i32, of the vocabulary
+  int32_t num_top = 0;  // the likeliest tokens that every row tells; at most max_logprobs
+  tensor::View scored;  // [R, 4] i32 out: SampledToken
+  tensor::View top;     // [R, max_logprobs, 2] i32 out: TopLogprob, num_top of each row
+};
+
+}  // namespace rudder::ops
