@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 
@@ -142,9 +143,41 @@ void AnswerFormat::append_event_end(std::string& out, const ChoicePiece& piece) 
   }
 }
 
+void AnswerFormat::append_prompt_logprobs(std::string& out, const ChoicePiece& piece) const {
+  out += ",\"prompt_logprobs\":[";
+  const auto append = [&](int32_t token, float logprob, int32_t rank) {
+    fmt::format_to(std::back_inserter(out), "\"{}\":{{\"logprob\":", token);
+    append_logprob(out, logprob);
+    fmt::format_to(std::back_inserter(out), ",\"rank\":{},\"decoded_token\":", rank);
+    append_json_string(out, to_valid_utf8(tokenizer_->token_bytes(token)));
+    out.push_back('}');
+  };
+  for (const engine::OutputToken& token : piece.prompt_tokens) {
+    if (&token != &piece.prompt_tokens.front()) out.push_back(',');
+    if (!token.has_logprobs) {
+      out += "null";
+      continue;
+    }
+    out.push_back('{');
+    append(token.token, token.logprob, token.rank);
+    const size_t wanted = static_cast<size_t>(*options_.prompt_logprobs);
+    for (size_t i = 0; i < std::min(wanted, token.top.size()); ++i) {
+      if (token.top[i].token == token.token) continue;
+      out.push_back(',');
+      append(token.top[i].token, token.top[i].logprob, static_cast<int32_t>(i) + 1);
+    }
+    out.push_back('}');
+  }
+  out.push_back(']');
+}
+
 std::string AnswerFormat::token_text(int32_t token) const {
   if (options_.tokens_as_ids) return fmt::format("token_id:{}", token);
   return to_valid_utf8(tokenizer_->token_bytes(token));
+}
+
+int64_t text_length(const text::Tokenizer& tokenizer, int32_t token) {
+  return static_cast<int64_t>(count_code_points(to_valid_utf8(tokenizer.token_bytes(token))));
 }
 
 void append_usage(std::string& out, const engine::Usage& usage) {

@@ -27,11 +27,12 @@ struct ChoicePiece {
   std::string_view text;       // what it says
   std::string_view reasoning;  // what it thinks, where the dialect tells it apart
   std::span<const dialect::ToolCallDelta> tool_calls;
-  bool called = false;                          // the choice, up to here, calls tools
-  std::span<const engine::OutputToken> tokens;  // as far as the client asked for them
-  int64_t text_offset = 0;                      // characters of the choice before this piece
-  std::span<const int32_t> prompt_ids;          // where the client wants them
-  std::string_view prompt_text;                 // likewise
+  bool called = false;                                 // the choice, up to here, calls tools
+  std::span<const engine::OutputToken> tokens;         // as far as the client asked for them
+  int64_t text_offset = 0;                             // characters of the choice before this piece
+  std::span<const int32_t> prompt_ids;                 // where the client wants them
+  std::string_view prompt_text;                        // likewise
+  std::span<const engine::OutputToken> prompt_tokens;  // likewise, with their log-probabilities
   std::optional<engine::FinishReason> finish;
   std::string_view stop_reason;
   std::optional<int32_t> stop_token;
@@ -80,6 +81,9 @@ class AnswerFormat {
   // From after the last choice to the end of the event.
   void append_event_end(std::string& out, const ChoicePiece& piece) const;
   std::string token_text(int32_t token) const;  // as logprobs spell it
+  // ,"prompt_logprobs": a list with null for the first token, for each other one an object by token
+  // id, its own first.
+  void append_prompt_logprobs(std::string& out, const ChoicePiece& piece) const;
 
   const AnswerOptions options_;
   const std::shared_ptr<const text::Tokenizer> tokenizer_;
@@ -89,6 +93,8 @@ class AnswerFormat {
   std::string document_start_;
 };
 
+// Characters of a token's text.
+int64_t text_length(const text::Tokenizer& tokenizer, int32_t token);
 void append_usage(std::string& out, const engine::Usage& usage);
 void append_logprob(std::string& out, float logprob);
 void append_ids(std::string& out, std::span<const int32_t> ids);

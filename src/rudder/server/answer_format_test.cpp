@@ -107,6 +107,7 @@ TEST_F(AnswerFormatTest, CompletionsEventWithLogprobs) {
   AnswerOptions options;
   options.api = Api::kCompletions;
   options.logprobs = true;
+  options.top_logprobs = 2;
   const std::vector<engine::OutputToken> tokens = {token('a', -1, {{'a', -1}, {'b', -2}}),
                                                    token('c', -3, {{'b', -0.25f}})};
   ChoicePiece piece;
@@ -120,6 +121,58 @@ TEST_F(AnswerFormatTest, CompletionsEventWithLogprobs) {
       R"("tokens":["a","c"],"top_logprobs":[{"a":-1,"b":-2},{"b":-0.25,"c":-3}]},)"
       R"("finish_reason":null}]})"
       "\n\n");
+}
+
+TEST_F(AnswerFormatTest, AnEchoedPromptHasLogprobsButForItsFirstToken) {
+  AnswerOptions options;
+  options.api = Api::kCompletions;
+  options.logprobs = true;
+  options.echo_logprobs = true;
+  options.top_logprobs = 1;
+  engine::OutputToken first;
+  first.token = 'x';
+  const std::vector<engine::OutputToken> prompt = {first, token('y', -2, {{'z', -1}, {'y', -2}})};
+  const std::vector<engine::OutputToken> tokens = {token('a', -0.5f, {{'a', -0.5f}})};
+  ChoicePiece piece;
+  piece.first = true;
+  piece.text = "xya";
+  piece.tokens = tokens;
+  piece.prompt_tokens = prompt;
+  const std::string choice = R"({"index":0,"text":"xya","logprobs":{"text_offset":[0,1,2],)"
+                             R"("token_logprobs":[null,-2,-0.5],"tokens":["x","y","a"],)"
+                             R"("top_logprobs":[null,{"z":-1,"y":-2},{"a":-0.5}]},)"
+                             R"("finish_reason":null})";
+  EXPECT_NE(document(options, piece).find(choice), std::string::npos) << document(options, piece);
+  EXPECT_NE(events(options, piece).find(choice), std::string::npos);
+  piece.first = false;
+  piece.text_offset = 2;
+  EXPECT_NE(events(options, piece).find(R"("text_offset":[2],"token_logprobs":[-0.5])"),
+            std::string::npos);
+  options.tokens_as_ids = true;
+  EXPECT_NE(
+      events(options, piece).find(R"("tokens":["token_id:97"],"top_logprobs":[{"token_id:97")"),
+      std::string::npos);
+}
+
+TEST_F(AnswerFormatTest, PromptLogprobsGoByTokenId) {
+  engine::OutputToken first;
+  first.token = 'x';
+  engine::OutputToken second = token('y', -INFINITY, {{'z', -1}, {'y', -2}, {'w', -3}});
+  second.rank = 2;
+  const std::vector<engine::OutputToken> prompt = {first, second};
+  const std::string expected =
+      R"("prompt_logprobs":[null,{"121":{"logprob":-9999.0,"rank":2,"decoded_token":"y"},)"
+      R"("122":{"logprob":-1,"rank":1,"decoded_token":"z"}}])";
+  ChoicePiece piece;
+  piece.first = true;
+  piece.prompt_tokens = prompt;
+  AnswerOptions options;
+  options.prompt_logprobs = 2;
+  for (const Api api : {Api::kChat, Api::kCompletions}) {
+    options.api = api;
+    EXPECT_NE(document(options, piece).find(expected), std::string::npos)
+        << document(options, piece);
+  }
 }
 
 TEST_F(AnswerFormatTest, ErrorsAndTheEnd) {

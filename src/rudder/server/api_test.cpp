@@ -12,6 +12,9 @@
 #include "rudder/server/test_server.h"
 
 namespace rudder::server {
+
+namespace json = boost::json;
+
 namespace {
 
 constexpr std::string_view kChat = "/v1/chat/completions";
@@ -127,6 +130,92 @@ TEST_F(ApiTest, SeveralPromptsAndChoicesAreIndexed) {
   }
   EXPECT_EQ(json.at("usage").at("prompt_tokens").as_int64(), 3);
   EXPECT_EQ(json.at("usage").at("completion_tokens").as_int64(), 6);
+}
+
+engine::OutputToken scored(int32_t id, float logprob) {
+  engine::OutputToken token;
+  token.token = id;
+  token.has_logprobs = true;
+  token.logprob = logprob;
+  token.rank = 1;
+  token.top = {{id, logprob}};
+  return token;
+}
+
+// Scores of "abc" in two steps, then "d" and "e".
+Script scoring_script(const engine::RequestDraft&) {
+  Script script = say({"d", "e"}, engine::FinishReason::kLength);
+  for (engine::Event& event : script.events) {
+    event.tokens[0] = scored(event.tokens[0].token, -0.5f);
+  }
+  script.events.insert(script.events.begin(), engine::Event());
+  script.events[0].prompt_logprobs = {scored('b', -1)};
+  script.events[1].prompt_logprobs = {scored('c', -2)};
+  return script;
+}
+
+TEST(ApiScores, EchoWithLogprobsWholeAndStreamed) {
+  TestServer test(scoring_script);
+  const std::string body = R"({"prompt":"abc","echo":true,"logprobs":1,"n":2)";
+  const auto whole = parse_json(test.post(kCompletions, body + "}").body, "body").value();
+  for (const auto& choice : whole.at("choices").as_array()) {
+    EXPECT_EQ(choice.at("text").as_string(), "abcde");
+    EXPECT_EQ(json::serialize(choice.at("logprobs").at("token_logprobs")),
+              "[null,-1,-2,-5E-1,-5E-1]");
+    EXPECT_EQ(json::serialize(choice.at("logprobs").at("text_offset")), "[0,1,2,3,4]");
+  }
+  const ClientResponse stream = test.post(kCompletions, body + R"(,"stream":true})");
+  const std::string first =
+      R"("text":"abcd","logprobs":{"text_offset":[0,1,2,3],"token_logprobs":[null,-1,-2,-0.5],)";
+  const std::string second = R"("text":"e","logprobs":{"text_offset":[4],)";
+  EXPECT_NE(stream.body.find(R"({"index":0,)" + first), std::string::npos) << stream.body;
+  EXPECT_NE(stream.body.find(R"({"index":1,)" + first), std::string::npos);
+  EXPECT_NE(stream.body.find(R"({"index":1,)" + second), std::string::npos);
+}
+
+// As evaluation harnesses ask: how likely was this text?
+TEST(ApiScores, MaxTokensZeroTellsThePromptAlone) {
+  TestServer test(scoring_script);
+  for (const char* stream : {"", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
+    const ClientResponse answer = test.post(
+        kCompletions,
+        std::string(R"({"prompt":"abc","echo":true,"logprobs":1,"max_tokens":0)") + stream + "}");
+    EXPECT_NE(answer.body.find(
+                  R"("text":"abc","logprobs":{"text_offset":[0,1,2],"token_logprobs":[null,-1,-2],)"
+                  R"("tokens":["a","b","c"],"top_logprobs":[null,{"b":-1},{"c":-2}]})"),
+              std::string::npos)
+        << answer.body;
+    EXPECT_NE(answer.body.find(R"("finish_reason":"length")"), std::string::npos);
+    EXPECT_NE(answer.body.find(R"("completion_tokens":0)"), std::string::npos);
+  }
+}
+
+TEST(ApiScores, PromptLogprobsBesideAChat) {
+  TestServer test(scoring_script);
+  const auto answer =
+      parse_json(
+          test.post(kChat, R"({"messages":[{"role":"user","content":"x"}],"prompt_logprobs":1})")
+              .body,
+          "body")
+          .value();
+  const auto& told = answer.at("prompt_logprobs").as_array();
+  ASSERT_EQ(told.size(), 3u);
+  EXPECT_TRUE(told[0].is_null());
+  EXPECT_EQ(told[1].at("98").at("decoded_token").as_string(), "b");
+}
+
+TEST(ApiScores, WhatLogprobsTakeIsBoundedBeforeAnythingRuns) {
+  ServerSettings settings;
+  settings.max_logprobs_memory = 1000;
+  TestServer test(scoring_script, settings);
+  ClientResponse answer = test.post(kCompletions, R"({"prompt":"abc","prompt_logprobs":2})");
+  EXPECT_EQ(answer.status, 200) << "3 tokens, 3 of each";
+  answer = test.post(kCompletions, R"({"prompt":"abc","prompt_logprobs":3})");
+  EXPECT_EQ(answer.status, 400);
+  EXPECT_NE(answer.body.find(R"("param":"prompt_logprobs")"), std::string::npos) << answer.body;
+  EXPECT_EQ(test.engine.drafts().size(), 1u);
+  answer = test.post(kCompletions, R"({"prompt":"a","logprobs":9})");
+  EXPECT_EQ(answer.status, 503) << "two tokens of output with ten each";
 }
 
 TEST_F(ApiTest, AFailureBeforeTheFirstTokenIsAStatus) {

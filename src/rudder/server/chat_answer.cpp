@@ -153,6 +153,7 @@ void ChatFormat::append_prompt(std::string& out, const ChoicePiece& piece) const
     out += ",\"prompt_token_ids\":";
     append_ids(out, piece.prompt_ids);
   }
+  if (options_.prompt_logprobs) append_prompt_logprobs(out, piece);
   if (options_.return_prompt_text) {
     out += ",\"prompt_text\":";
     append_json_string(out, piece.prompt_text);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 
 #include "rudder/base/json.h"
 #include "rudder/server/answer_format.h"
@@ -43,6 +44,7 @@ void CompletionsFormat::append_choice(std::string& out, const ChoicePiece& piece
     out += ",\"prompt_token_ids\":";
     append_ids(out, piece.prompt_ids);
   }
+  if (options_.prompt_logprobs) append_prompt_logprobs(out, piece);
 }
 
 void CompletionsFormat::append_events(std::string& out, const ChoicePiece& piece) {
@@ -58,20 +60,30 @@ void CompletionsFormat::append_whole_choice(std::string& out, const ChoicePiece&
   out.push_back('}');
 }
 
+// Of the echoed prompt, where there is one, and of the piece's own tokens.
 void CompletionsFormat::append_logprobs(std::string& out, const ChoicePiece& piece) const {
   std::string tokens, logprobs, tops, offsets;
   int64_t offset = piece.text_offset;
-  for (const engine::OutputToken& token : piece.tokens) {
-    if (!token.has_logprobs) continue;
+  const auto append = [&](const engine::OutputToken& token) {
     for (std::string* list : {&tokens, &logprobs, &tops, &offsets}) {
       if (!list->empty()) list->push_back(',');
     }
-    const std::string text = token_text(token.token);
-    append_json_string(tokens, text);
-    append_logprob(logprobs, token.logprob);
-    append_top(tops, token);
+    append_json_string(tokens, token_text(token.token));
+    if (token.has_logprobs) {
+      append_logprob(logprobs, token.logprob);
+      append_top(tops, token);
+    } else {
+      logprobs += "null";
+      tops += "null";
+    }
     fmt::format_to(std::back_inserter(offsets), "{}", offset);
-    offset += static_cast<int64_t>(count_code_points(text));
+    offset += text_length(*tokenizer_, token.token);
+  };
+  if (options_.echo_logprobs && piece.first) {
+    for (const engine::OutputToken& token : piece.prompt_tokens) append(token);
+  }
+  for (const engine::OutputToken& token : piece.tokens) {
+    if (token.has_logprobs) append(token);
   }
   fmt::format_to(std::back_inserter(out),
                  "{{\"text_offset\":[{}],\"token_logprobs\":[{}],\"tokens\":[{}],"
@@ -93,7 +105,11 @@ void CompletionsFormat::append_top(std::string& out, const engine::OutputToken& 
     written.push_back(std::move(text));
   };
   out.push_back('{');
-  for (const engine::TopLogprob& top : token.top) append(top.token, top.logprob);
+  const auto wanted = static_cast<size_t>(options_.top_logprobs);
+  for (const engine::TopLogprob& top :
+       std::span(token.top).first(std::min(wanted, token.top.size()))) {
+    append(top.token, top.logprob);
+  }
   append(token.token, token.logprob);
   out.push_back('}');
 }

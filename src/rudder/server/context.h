@@ -60,9 +60,11 @@ struct ServerContext {
   const ApiKeys admin_keys;  // of routes that change steering
   const SteadyClock clock;
   HttpCounters counters;
-  std::atomic<bool> draining{false};   // no new generation requests
-  std::atomic<bool> stopping{false};   // nor those that are still being tokenised
-  std::atomic<int64_t> body_bytes{0};  // see BodyCharge
+  std::atomic<bool> draining{false};  // no new generation requests
+  std::atomic<bool> stopping{false};  // nor those that are still being tokenised
+  // See ByteCharge.
+  std::atomic<int64_t> body_bytes{0};
+  std::atomic<int64_t> logprobs_bytes{0};
   std::unique_ptr<WorkPool> pool;
   std::unique_ptr<constraint::GrammarCompiler> grammars;  // null: no output can have a grammar
 

@@ -19,15 +19,15 @@ namespace rudder::server {
 class IoThread;
 struct Route;
 
-// Bytes of a request body counted against the bound on all bodies, until they are let go.
-class BodyCharge {
+// Bytes that one request holds, counted against the bound on those of all until they are let go.
+class ByteCharge {
  public:
-  explicit BodyCharge(std::atomic<int64_t>& total) : total_(total) {}
-  ~BodyCharge() { total_.fetch_sub(bytes_, std::memory_order_relaxed); }
-  BodyCharge(const BodyCharge&) = delete;
-  BodyCharge& operator=(const BodyCharge&) = delete;
+  explicit ByteCharge(std::atomic<int64_t>& total) : total_(total) {}
+  ~ByteCharge() { total_.fetch_sub(bytes_, std::memory_order_relaxed); }
+  ByteCharge(const ByteCharge&) = delete;
+  ByteCharge& operator=(const ByteCharge&) = delete;
 
-  // The body has grown to `bytes`. False when all together are then more than `limit`.
+  // What it holds has grown to `bytes`. False when all together are then more than `limit`.
   bool grow_to(int64_t bytes, int64_t limit) {
     const int64_t more = bytes - bytes_;
     bytes_ = bytes;
@@ -42,7 +42,7 @@ class BodyCharge {
 // A body on its way to whoever parses it.
 struct HeldBody {
   std::string text;
-  std::unique_ptr<BodyCharge> charge;
+  std::unique_ptr<ByteCharge> charge;
 };
 
 // Bytes of a stream that the client may leave unread.
@@ -71,9 +71,9 @@ class Exchange {
   // Where the bytes of a stream are appended; commit hands them on. False: the reader is too slow,
   // the request is about to be abandoned.
   std::string& output() { return output_; }
-  // So many of the bytes appended last are captured values: a step may have many of them, which
-  // are bounded apart.
-  void count_captured(size_t bytes) { captured_ += bytes; }
+  // So many of the bytes appended last are captured values, or the log-probabilities of an echoed
+  // prompt: a step may have many of them, which are bounded apart.
+  void count_apart(size_t bytes) { captured_ += bytes; }
   bool commit();
   void end_stream();
   // Called once if the client goes away before the answer is complete, or reads too slowly.

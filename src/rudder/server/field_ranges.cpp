@@ -39,6 +39,8 @@ constexpr IntegerField kIntegers[] = {
      "Log-probabilities of each token and of so many of the likeliest beside it."},
     {"top_logprobs", FieldOf::kChat, 0, kInt32Max, RangeLimit::kLogprobs,
      "So many of the likeliest tokens beside each; needs logprobs."},
+    {"prompt_logprobs", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kLogprobs,
+     "The same of each token of the prompt but the first; not with stream."},
     {"truncate_prompt_tokens", FieldOf::kBoth, -1, kInt32Max, RangeLimit::kContext,
      "Only the prompt's last tokens are kept, so many at most; -1: as many as fit."},
     {"sse_ping_interval", FieldOf::kBoth, -1, kMaxPingSeconds, RangeLimit::kNone,

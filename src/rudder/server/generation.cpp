@@ -7,7 +7,6 @@
 
 #include "rudder/base/log.h"
 #include "rudder/server/request_id.h"
-#include "rudder/server/utf8.h"
 
 namespace rudder::server {
 namespace {
@@ -28,6 +27,24 @@ void forget_output(engine::Event& event) {
   if (event.finish == engine::FinishReason::kStop) event.finish = engine::FinishReason::kLength;
 }
 
+// Of one token and what is told beside it, in memory and as JSON.
+constexpr int64_t kBytesPerLogprob = 96;
+
+// What the answer will tell of its prompts, however it is spelled.
+int64_t prompt_logprobs_bytes(const AnswerOptions& options, const std::vector<Prompt>& prompts) {
+  int64_t bytes = 0;
+  for (const Prompt& prompt : prompts) {
+    const engine::RequestDraft& draft = prompt.request.draft();
+    bytes += std::ssize(draft.prompt) * (1 + draft.sampling.num_prompt_logprobs);
+  }
+  const bool is_repeated = options.api == Api::kCompletions;  // in every choice
+  return bytes * kBytesPerLogprob * (is_repeated ? options.n : 1);
+}
+
+ApiError too_many_logprobs() {
+  return to_api_error(Error{ErrorCode::kOverloaded, "too many log-probabilities are held", ""});
+}
+
 }  // namespace
 
 Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchange,
@@ -36,6 +53,8 @@ Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchang
       exchange_(std::move(exchange)),
       format_(AnswerFormat::create(std::move(request.answer), context.model().tokenizer)),
       prompts_(std::move(request.prompts)),
+      held_(prompts_.size()),
+      charge_(context.logprobs_bytes),
       ignored_fields_(std::move(request.ignored_fields)),
       parser_(std::move(request.parser)),
       mark_(std::move(mark)),
@@ -55,6 +74,7 @@ void Generation::start() {
     self->cancel_all();
     self->close(499, "client gone");
   });
+  if (!charge_prompts()) return;
   for (uint32_t prompt = 0; prompt < prompts_.size(); ++prompt) {
     auto sink = [self = shared_from_this(), io = exchange_->io, prompt](engine::Event&& event) {
       io->deliver(self, prompt, std::move(event));
@@ -69,8 +89,47 @@ void Generation::start() {
   }
 }
 
+// Before anything is computed: what the prompts' log-probabilities will take.
+bool Generation::charge_prompts() {
+  const int64_t limit = context_.settings.max_logprobs_memory;
+  charged_bytes_ = prompt_logprobs_bytes(format_->options(), prompts_);
+  if (charged_bytes_ == 0 || charge_.grow_to(charged_bytes_, limit)) return true;
+  if (charged_bytes_ <= limit) {
+    fail(too_many_logprobs());
+    return false;
+  }
+  const bool echoes = format_->options().echo_logprobs;
+  fail(to_api_error(
+      Error{ErrorCode::kInvalidArgument,
+            fmt::format("the prompt's log-probabilities take {} bytes, more than the server's {}",
+                        charged_bytes_, limit),
+            echoes ? "logprobs" : "prompt_logprobs"}));
+  return false;
+}
+
+// Keeps what the event tells of its prompt. True when an event has nothing else to say.
+bool Generation::take_scores(uint32_t prompt, engine::Event& event) {
+  std::vector<engine::OutputToken>& scored = prompts_[prompt].scored;
+  std::move(event.prompt_logprobs.begin(), event.prompt_logprobs.end(), std::back_inserter(scored));
+  return event.tokens.empty() && event.text.empty() && event.captures.empty() && !event.finish;
+}
+
 void Generation::on_event(uint32_t source, engine::Event&& event) {
   if (closed_) return;
+  const Prompt& prompt = prompts_[source];
+  if (take_scores(source, event)) return;
+  // A choice that echoes begins with all of its prompt, which the first choice is told.
+  const bool waits = format_->options().stream && format_->options().echo_logprobs &&
+                     event.choice != 0 && !prompt.is_scored() && !event.error;
+  if (waits) return held_[source].push_back(std::move(event));
+  take_event(source, std::move(event));
+  if (held_[source].empty() || !prompt.is_scored()) return;
+  for (engine::Event& held : std::exchange(held_[source], {})) {
+    if (!closed_) take_event(source, std::move(held));
+  }
+}
+
+void Generation::take_event(uint32_t source, engine::Event&& event) {
   const int32_t n = format_->options().n;
   const auto index = static_cast<int32_t>(source) * n + event.choice;
   if (event.choice < 0 || event.choice >= n) return;
@@ -104,7 +163,10 @@ void Generation::on_event(uint32_t source, engine::Event&& event) {
   if (format_->options().stream) {
     stream_event(source, choice, index, std::move(event));
   } else {
-    collect_event(choice, std::move(event));
+    if (!collect_event(choice, std::move(event))) {
+      cancel_all();
+      return fail(too_many_logprobs());
+    }
   }
   if (num_open_ == 0) succeed();
 }
@@ -164,7 +226,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   for (const steer::capture::CaptureEvent& captured : event.captures) {
     const size_t before = exchange_->output().size();
     format_->append_capture_event(exchange_->output(), index, captured);
-    exchange_->count_captured(exchange_->output().size() - before);
+    exchange_->count_apart(exchange_->output().size() - before);
     dirty_ = true;
   }
   if (!event.captures.empty() && event.tokens.empty() && !event.finish) return;
@@ -175,6 +237,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   if (piece.first) {
     piece.prompt_ids = prompts_[prompt].told_ids;
     piece.prompt_text = prompts_[prompt].told_text;
+    piece.prompt_tokens = prompts_[prompt].scored;
     delta.content.insert(0, prompts_[prompt].echo);
   }
   piece.text = delta.content;
@@ -188,21 +251,33 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   piece.stop_token = event.stop_token;
   piece.capture_results = choice.capture_results;
   piece.usage = choice.usage;
+  const size_t before = exchange_->output().size();
   format_->append_events(exchange_->output(), piece);
   choice.begun = true;
   dirty_ = true;
-  if (format_->options().logprobs && format_->options().api == Api::kCompletions) {
-    for (const engine::OutputToken& token : event.tokens) {
-      choice.text_offset += static_cast<int64_t>(
-          count_code_points(to_valid_utf8(context_.model().tokenizer->token_bytes(token.token))));
+  if (!format_->options().logprobs || format_->options().api != Api::kCompletions) return;
+  const text::Tokenizer& tokenizer = *context_.model().tokenizer;
+  if (piece.first && format_->options().echo_logprobs) {
+    exchange_->count_apart(exchange_->output().size() - before);
+    for (const engine::OutputToken& token : piece.prompt_tokens) {
+      choice.text_offset += text_length(tokenizer, token.token);
     }
+  }
+  for (const engine::OutputToken& token : event.tokens) {
+    choice.text_offset += text_length(tokenizer, token.token);
   }
 }
 
-void Generation::collect_event(Choice& choice, engine::Event&& event) {
+bool Generation::collect_event(Choice& choice, engine::Event&& event) {
   choice.said.append(part(choice, event));
-  if (!tells_tokens()) return;
+  if (!tells_tokens()) return true;
+  const AnswerOptions& options = format_->options();
+  if (options.logprobs) {
+    charged_bytes_ += std::ssize(event.tokens) * (1 + options.top_logprobs) * kBytesPerLogprob;
+    if (!charge_.grow_to(charged_bytes_, context_.settings.max_logprobs_memory)) return false;
+  }
   std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
+  return true;
 }
 
 void Generation::on_batch_end() {
@@ -224,6 +299,7 @@ ChoicePiece Generation::whole_piece(size_t index) const {
   const Prompt& prompt = prompts_[index / static_cast<size_t>(format_->options().n)];
   piece.prompt_ids = prompt.told_ids;
   piece.prompt_text = prompt.told_text;
+  piece.prompt_tokens = prompt.scored;
   piece.finish = choice.finish;
   piece.stop_reason = choice.stop_reason;
   piece.stop_token = choice.stop_token;

@@ -51,12 +51,15 @@ class Generation final : public EventReceiver,
   bool tells_tokens() const {
     return format_->options().logprobs || format_->options().return_token_ids;
   }
+  bool charge_prompts();
+  bool take_scores(uint32_t prompt, engine::Event& event);
+  void take_event(uint32_t prompt, engine::Event&& event);
   HttpResponse head() const;
   void begin_stream();
   // What the event adds to what the choice says, thinks and calls.
   dialect::Delta part(Choice& choice, engine::Event& event) const;
   void stream_event(uint32_t prompt, Choice& choice, int32_t index, engine::Event&& event);
-  void collect_event(Choice& choice, engine::Event&& event);
+  bool collect_event(Choice& choice, engine::Event&& event);  // false: too much is held
   ChoicePiece whole_piece(size_t index) const;
   engine::Usage total_usage() const;
   void succeed();
@@ -67,7 +70,10 @@ class Generation final : public EventReceiver,
   ServerContext& context_;
   const std::shared_ptr<Exchange> exchange_;
   const std::unique_ptr<AnswerFormat> format_;
-  std::vector<Prompt> prompts_;  // their requests are moved away by start
+  std::vector<Prompt> prompts_;                   // their requests are moved away by start
+  std::vector<std::vector<engine::Event>> held_;  // by prompt: until all of it is scored
+  ByteCharge charge_;                             // of what is told of tokens
+  int64_t charged_bytes_ = 0;
   const std::vector<std::string> ignored_fields_;
   const std::optional<dialect::ParserSetup> parser_;
   std::shared_ptr<ActivityMark> mark_;

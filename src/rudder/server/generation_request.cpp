@@ -24,6 +24,7 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxNameBytes = 1024;
+constexpr int64_t kMaxChoices = 16'384;  // of all prompts of a request
 
 ApiError invalid(std::string message, std::string param, std::string code = "invalid_value") {
   ApiError error = http_error(400, std::move(message));
@@ -54,6 +55,23 @@ void read_completions_logprobs(FieldReader& reader, AnswerOptions* answer,
   answer->logprobs = true;
   answer->top_logprobs = static_cast<int32_t>(*top);
   sampling->num_logprobs = answer->top_logprobs;
+}
+
+// `prompt_logprobs`, and `logprobs` where the prompt is echoed.
+void read_prompt_logprobs(FieldReader& reader, bool echo, AnswerOptions* answer,
+                          step::SamplingParams* sampling) {
+  std::optional<int64_t> top;
+  read_integer(reader, "prompt_logprobs", &top);
+  if (top.value_or(0) > 0 && answer->stream) {
+    reader.error(ErrorCode::kInvalidArgument, "is not told in a stream", "prompt_logprobs");
+  }
+  if (top && !answer->stream) {
+    answer->prompt_logprobs = static_cast<int32_t>(*top);
+    sampling->num_prompt_logprobs = *answer->prompt_logprobs;
+  }
+  answer->echo_logprobs = echo && answer->logprobs && answer->api == Api::kCompletions;
+  if (!answer->echo_logprobs) return;
+  sampling->num_prompt_logprobs = std::max(sampling->num_prompt_logprobs, answer->top_logprobs);
 }
 
 // A name for logs and for the answer's id, where the header gave none.
@@ -200,9 +218,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     answer.prompt_only = echo && draft.max_tokens == 0;
     if (answer.prompt_only) draft.max_tokens = 1;
   }
-  if (echo && answer.logprobs) {
-    reader.error(ErrorCode::kUnsupported, "together with logprobs is not supported yet", "echo");
-  }
+  read_prompt_logprobs(reader, echo, &answer, &draft.sampling);
   ToolFields tools;
   if (chat) tools = read_tool_fields(reader, scope.model.dialect);
   refuse_unsupported_fields(reader, api, draft.n);
@@ -219,6 +235,12 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   auto prompts = read_prompts(reader, api, scope, tools, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
+  if (std::ssize(*prompts) * draft.n > kMaxChoices) {
+    return tl::unexpected(
+        invalid(fmt::format("{} prompts with {} choices each are more than {} choices",
+                            prompts->size(), draft.n, kMaxChoices),
+                "n"));
+  }
   answer.n = draft.n;
   answer.num_choices = draft.n * static_cast<int32_t>(prompts->size());
   parsed.parser = tools.parser_after(prompts->front().text);
@@ -254,10 +276,16 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     if (!request) {
       return tl::unexpected(translate(request.error(), api, body, prompt.path));
     }
+    const size_t num_tokens = request->draft().prompt.size();
+    std::vector<engine::OutputToken> scored;
+    if (draft.sampling.num_prompt_logprobs >= 0) {
+      scored.push_back({.token = request->draft().prompt.front(), .top = {}});
+    }
     std::string echoed;
     if (echo) echoed = chat ? echoed_message(body) : prompt.text;
     parsed.prompts.push_back({std::move(*request), std::move(echoed), std::move(told_ids),
-                              answer.return_prompt_text ? std::move(prompt.text) : ""});
+                              answer.return_prompt_text ? std::move(prompt.text) : "",
+                              std::move(scored), num_tokens});
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;

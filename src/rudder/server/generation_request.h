@@ -14,6 +14,7 @@
 
 #include "rudder/constraint/grammar_compiler.h"
 #include "rudder/dialect/dialect.h"
+#include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
 #include "rudder/server/api_error.h"
 #include "rudder/server/auth.h"
@@ -36,6 +37,8 @@ struct AnswerOptions {
   bool continuous_usage = false;
   bool logprobs = false;
   int32_t top_logprobs = 0;
+  std::optional<int32_t> prompt_logprobs;  // of each token of the prompt, and so many beside it
+  bool echo_logprobs = false;              // logprobs are of the echoed prompt too
   bool return_token_ids = false;
   bool include_reasoning = true;
   bool return_prompt_text = false;
@@ -51,6 +54,12 @@ struct Prompt {
   std::string echo;               // put in front of each choice's text
   std::vector<int32_t> told_ids;  // the prompt's ids, where the client wants them back
   std::string told_text;          // and its text, likewise
+  // Its tokens with their log-probabilities, where the client wants those: the first, which has
+  // none, and then those that the engine has told.
+  std::vector<engine::OutputToken> scored;
+  size_t num_tokens = 0;
+
+  bool is_scored() const { return scored.empty() || scored.size() == num_tokens; }
 };
 
 struct GenerationRequest {

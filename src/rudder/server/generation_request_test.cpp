@@ -126,6 +126,19 @@ TEST_F(GenerationRequestTest, TenantsSaltTheirCaches) {
   EXPECT_EQ(completion(R"("cache_salt":"0/x")").cache_salt, "1/0/x");
 }
 
+TEST_F(GenerationRequestTest, PromptsAreScoredAsAskedFor) {
+  EXPECT_EQ(completion("").sampling.num_prompt_logprobs, -1);
+  EXPECT_EQ(completion(R"("prompt_logprobs":0)").sampling.num_prompt_logprobs, 0);
+  EXPECT_EQ(completion(R"("logprobs":3)").sampling.num_prompt_logprobs, -1);
+  EXPECT_EQ(completion(R"("logprobs":3,"echo":true)").sampling.num_prompt_logprobs, 3);
+  EXPECT_EQ(
+      completion(R"("logprobs":3,"echo":true,"prompt_logprobs":5)").sampling.num_prompt_logprobs,
+      5);
+  EXPECT_EQ(completion(R"("prompt_logprobs":0,"stream":true)").sampling.num_prompt_logprobs, -1);
+  EXPECT_EQ(completion(R"("logprobs":1,"echo":true,"max_tokens":0)").max_tokens, 1)
+      << "the engine samples one token, which the answer leaves out";
+}
+
 TEST_F(GenerationRequestTest, PromptsAreCutFromTheLeft) {
   EXPECT_EQ(completion(R"("truncate_prompt_tokens":1)").prompt, std::vector<int32_t>{'i'});
   EXPECT_EQ(completion(R"("truncate_prompt_tokens":2)").prompt.size(), 2u);
@@ -250,7 +263,6 @@ constexpr BadBody kBadBodies[] = {
     {kC, R"({"prompt":"a","logit_bias":[1]})", "logit_bias", "invalid_value"},
     {kC, R"({"prompt":"a","logprobs":true})", "logprobs", "invalid_value"},
     {kC, R"({"prompt":"a","logprobs":21})", "logprobs", "invalid_value"},
-    {kC, R"({"prompt":"a","echo":true,"logprobs":1})", "echo", "unsupported_value"},
     {kC, R"({"prompt":"a","echo":"yes"})", "echo", "invalid_value"},
     {kC, R"({"prompt":"a","suffix":"b"})", "suffix", "unsupported_value"},
     {kC, R"({"prompt":"a","stream":"true"})", "stream", "invalid_value"},
@@ -262,7 +274,7 @@ constexpr BadBody kBadBodies[] = {
     {kC, R"({"prompt":"a","cache_salt":5})", "cache_salt", "invalid_value"},
     {kC, R"({"prompt":"a","priority":1e18})", "priority", "invalid_value"},
     {kC, R"({"prompt":"a","use_beam_search":true})", "use_beam_search", "unsupported_value"},
-    {kC, R"({"prompt":"a","prompt_logprobs":1})", "prompt_logprobs", "unsupported_value"},
+    {kC, R"({"prompt":"a","prompt_logprobs":1,"stream":true})", "prompt_logprobs", "invalid_value"},
     {kC, R"({"prompt":"a","guided_json":{"type":"object"}})", "guided_json", "unsupported_value"},
     {kC, R"({"prompt":"a","response_format":{"type":"json_object"}})", "response_format.type",
      "unsupported_value"},

@@ -46,7 +46,7 @@ TEST(RouteTable, PathsMatchExactly) {
   EXPECT_EQ(match_route("POST", "/health").route, nullptr);
   EXPECT_EQ(match_route("POST", "/health").allow, "GET, HEAD, OPTIONS");
   EXPECT_EQ(match_route("get", "/health").route, nullptr);
-  for (const char* bad : {"", "/", "/Health", "/health/", "//health", "/./health", "/%68ealth",
+  for (const char* bad : {"", "/Health", "/health/", "//health", "/./health", "/%68ealth",
                           "/health;x", "/v1/models/", "/v1/models/%", "/v1/models/%zz", "*"}) {
     EXPECT_TRUE(match_route("GET", bad).allow.empty()) << bad;
   }

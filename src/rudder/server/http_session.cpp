@@ -237,7 +237,7 @@ bool HttpSession::charge_body() {
   const auto held = static_cast<int64_t>(parser_.request().body.size());
   if (held == 0) return true;
   if (!exchange_->body.charge) {
-    exchange_->body.charge = std::make_unique<BodyCharge>(context_.body_bytes);
+    exchange_->body.charge = std::make_unique<ByteCharge>(context_.body_bytes);
   }
   return exchange_->body.charge->grow_to(held, context_.settings.max_buffered_bodies);
 }

@@ -127,6 +127,7 @@ bool ScriptedEngine::advance(uint64_t id, Running& running) {
   const auto send = [&](engine::Event event, int32_t choice) {
     event.id = engine::RequestId(id);
     event.choice = choice;
+    if (choice > 0) event.prompt_logprobs.clear();
     event.usage.prompt_tokens = static_cast<int32_t>(running.draft.prompt.size());
     event.usage.cached_tokens = running.script.cached_tokens;
     event.usage.completion_tokens = static_cast<int32_t>(running.next_event + 1);

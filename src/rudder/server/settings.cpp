@@ -29,6 +29,8 @@ void ServerSettings::declare(SettingsTable& table) {
                   "Unread output after which a slow reader's request is cancelled.");
   table.add_bytes("max-pending-captures", &max_pending_captures,
                   "Unread values of captured tokens that a stream may have on top of that.");
+  table.add_bytes("max-logprobs-memory", &max_logprobs_memory,
+                  "Log-probabilities that all answers may hold at once; past it 503.");
   table.add("max-connections", &max_connections, 1, 1'000'000, "Open connections; past it 503.");
   table.add("max-prompts", &max_prompts, 1, 65'536, "Prompts in one completions request.");
   table.add("header-timeout", &header_timeout, 0.1, kDay, "Seconds for a header to arrive.");

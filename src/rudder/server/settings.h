@@ -31,6 +31,7 @@ struct ServerSettings {
   int64_t max_buffered_bodies = int64_t{1} << 30;  // bytes of all bodies held at once: past it 503
   int64_t max_pending_output = int64_t{1} << 20;  // bytes a slow reader may leave unread: cancelled
   int64_t max_pending_captures = int64_t{64} << 20;  // the same, of captured values, on top
+  int64_t max_logprobs_memory = int64_t{1} << 30;    // bytes of log-probabilities of all answers
   int32_t max_connections = 16384;
   int32_t max_prompts = 1024;      // prompts of one completions request
   double header_timeout = 20;      // seconds for a whole header to arrive
