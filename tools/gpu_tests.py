@@ -28,18 +28,19 @@ MAX_ALONE = 30  # tests of a suite that are run again
 
 Row = collections.namedtuple("Row", "binary suite tests failed seconds")
 
-# Tests of a binary that are quick enough to be run a hundred times slower.
-SMALL_TESTS = {
-    "ops_conformance_cuda_test": "*",
-    # Without those that want much memory, or more than there is.
-    "cuda_device_test": "OpsDevice.*:Fp8OpsDevice.*:AttentionDevice.*-OpsDevice.M*:OpsDevice.UploadConverts",
+# Suites of a binary that are quick enough to be run a hundred times slower.
+SMALL_SUITES = {
+    "ops_conformance_cuda_test": ".*",
+    "cuda_device_test": "OpsDevice|Fp8OpsDevice|AttentionDevice",
 }
+# What wants much memory, or more than there is.
+LEFT_OUT = "OpsDevice.M*:OpsDevice.UploadConverts"
 # racecheck gives up where a kernel of the library runs.
 RACECHECK_LEAVES_OUT = "*Linear*:*Logits*:*ThreadsDoNot*:OpsDevice.AGraph*:Fp8OpsDevice.*"
 TOOLS = ["memcheck", "racecheck", "initcheck", "synccheck"]
 TOOL_AT_ONCE = 4  # a GPU takes them in turns, the host's part runs side by side
 SUMMARY = re.compile(r"SUMMARY: (\d+) (?:error|hazard)")
-Checked = collections.namedtuple("Checked", "tool binary tests failed findings seconds output")
+Checked = collections.namedtuple("Checked", "tool binary suite tests failed findings seconds output")
 
 
 def gpu_count():
@@ -110,12 +111,12 @@ def run_suite(binary, suite, names, timeout):
     return Row(pathlib.Path(binary).name, suite, len(names), len(failed), time.monotonic() - start)
 
 
-def check(tool, binary, timeout):
-    """One binary's small tests under one tool."""
+def check(tool, binary, suite, timeout):
+    """The small tests of one suite under one tool."""
     start = time.monotonic()
-    tests = SMALL_TESTS[pathlib.Path(binary).name]
+    tests = f"{suite}.*-{LEFT_OUT}"
     if tool == "racecheck":
-        tests += (":" if "-" in tests else "-") + RACECHECK_LEAVES_OUT
+        tests += ":" + RACECHECK_LEAVES_OUT
     # Not the library's kernels; and one kernel at a time: the tools lose track of those that overlap.
     command = ["compute-sanitizer", "--tool", tool, "--kernel-name", "kernel_substring=rudder",
                "--print-limit", "20", binary, "--gtest_brief=0", "--gtest_filter=" + tests]
@@ -130,24 +131,26 @@ def check(tool, binary, timeout):
     fine = set(PASSED.findall(output)) | set(SKIPPED.findall(output))
     summary = SUMMARY.findall(output)
     findings = sum(map(int, summary)) if summary else -1
-    return Checked(tool, pathlib.Path(binary).name, len(started), len(started - fine), findings,
+    return Checked(tool, pathlib.Path(binary).name, suite, len(started), len(started - fine), findings,
                    time.monotonic() - start, output)
 
 
-def sanitize(binaries, timeout):
-    jobs = [(tool, binary, timeout) for binary in binaries for tool in TOOLS
-            if pathlib.Path(binary).name in SMALL_TESTS]
+def sanitize(binaries, tools, suites, timeout):
+    jobs = [(tool, binary, suite, timeout) for tool in tools for binary in binaries
+            for suite in list_tests(binary)
+            if re.fullmatch(SMALL_SUITES.get(pathlib.Path(binary).name, ""), suite) and re.search(suites, suite)]
+    good = bool(jobs)
+    print(f"{'tool':<10} {'binary':<26} {'suite':<24} {'tests':>6} {'failed':>7} {'findings':>9} {'seconds':>8}")
     with concurrent.futures.ThreadPoolExecutor(TOOL_AT_ONCE) as pool:
-        rows = list(pool.map(lambda job: check(*job), jobs))
-    for row in rows:
-        if row.findings != 0 or row.failed or not row.tests:
-            print(f"--- {row.tool} {row.binary}")
-            print(without_passes(row.output), flush=True)
-    print(f"\n{'tool':<10} {'binary':<26} {'tests':>6} {'failed':>7} {'findings':>9} {'seconds':>8}")
-    for row in rows:
-        findings = row.findings if row.findings >= 0 else "no end"
-        print(f"{row.tool:<10} {row.binary:<26} {row.tests:>6} {row.failed:>7} {findings:>9} {row.seconds:>8.1f}")
-    good = all(row.findings == 0 and not row.failed and row.tests for row in rows)
+        for done in concurrent.futures.as_completed([pool.submit(check, *job) for job in jobs]):
+            row = done.result()
+            findings = row.findings if row.findings >= 0 else "no end"
+            print(f"{row.tool:<10} {row.binary:<26} {row.suite:<24} {row.tests:>6} {row.failed:>7} {findings:>9} "
+                  f"{row.seconds:>8.1f}", flush=True)
+            # Of a suite with no test left the tools print no summary.
+            if (row.findings != 0 or row.failed) and (row.tests or row.findings > 0):
+                good = False
+                print(without_passes(row.output), flush=True)
     print("nothing found" if good else "SOMETHING IS FOUND, OR DID NOT END")
     return 0 if good else 1
 
@@ -157,6 +160,7 @@ def main():
     parser.add_argument("--filter", default="", help="only suites that this regular expression finds")
     parser.add_argument("--timeout", type=float, default=120, help="seconds of one process")
     parser.add_argument("--sanitizer", action="store_true", help="small tests under compute-sanitizer")
+    parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, with commas between")
     parser.add_argument("binaries", nargs="+")
     arguments = parser.parse_args()
     if gpu_count() == 0:
@@ -165,7 +169,7 @@ def main():
     rows = []
     binaries = [str(pathlib.Path(binary).resolve()) for binary in arguments.binaries]
     if arguments.sanitizer:
-        return sanitize(binaries, max(arguments.timeout, 300))
+        return sanitize(binaries, arguments.tools.split(","), arguments.filter, max(arguments.timeout, 300))
     for binary in binaries:
         for suite, names in list_tests(binary).items():
             if re.search(arguments.filter, suite):

@@ -3,10 +3,16 @@
 
     tools/gpu_trace.py [--library FILE] [--out trace.csv] [--steps N] -- build/release/apps/rudder bench ...
     tools/gpu_trace.py --read trace.csv
+    tools/gpu_trace.py --idle-steering -- build/release/apps/rudder bench steering --modes enabled_idle ...
 
 A step is one launch of a graph; of the graph that was launched most often the last N steps count. Prints
 for them: the step's period, how much of it the device was busy (the union of its kernels' times), the idle
 time inside the graph and between one launch's last node and the next one's first; then each kernel's share.
+
+With --idle-steering the command runs a model twice, without steering and with it on but unused, under the
+same load; the check is that steering then launches nothing: no kernel with taps ran at all, and the graphs
+of the two are pairs of the same kernels with the same grids in the same order, launched equally often.
+
 Where kernels overlap (a dependent one begins before the one in front of it has ended) the time goes to the
 earlier. Tracing adds to each node: the percentages are upper bounds of the idle time. Standard library only;
 the library is build/release/src/rudder/cuda/libgpu_trace.so."""
@@ -127,12 +133,42 @@ def report(nodes, count):
     return 0
 
 
+def check_idle(nodes):
+    """Whether the graphs that were launched come in pairs of the same kernels; says what does not."""
+    tapped = sorted({short_name(node.name) for node in nodes if "tapped" in node.name})
+    launches = collections.defaultdict(list)
+    for node in nodes:
+        if node.graph:
+            launches[(node.graph, node.launch)].append(node)
+    lists = collections.defaultdict(collections.Counter)  # kernels: {graph: launches}
+    for (graph, _), step in launches.items():
+        lists[tuple((node.name, node.blocks, node.threads) for node in step)][graph] += 1
+    bad = 0
+    print(f"{'kernels':>8} {'nodes of kinds':>15}  launches of each graph that has just them")
+    for kernels, graphs in sorted(lists.items(), key=lambda item: -sum(item[1].values())):
+        counts = sorted(graphs.values())
+        # A warm-up has steps of its own in each session: how many are not told apart here.
+        good = len(counts) == 2 and counts[1] - counts[0] <= max(4, counts[1] // 20)
+        few = sum(counts) < 16
+        bad += not good and not few
+        print(f"{len(kernels):>8} {len(set(kernels)):>15}  {' and '.join(map(str, counts))}"
+              f"{'' if good else '  (few: passed over)' if few else '  NOT A PAIR'}")
+    for name in tapped:
+        print(f"A KERNEL WITH TAPS RAN: {name}")
+    if bad or tapped or not lists:
+        print("IDLE STEERING IS NOT NOTHING")
+        return 1
+    print("idle steering launches what no steering launches")
+    return 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", type=pathlib.Path, default=LIBRARY)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("gpu_trace.csv"))
     parser.add_argument("--read", type=pathlib.Path, help="a trace that is there; runs nothing")
     parser.add_argument("--steps", type=int, default=64)
+    parser.add_argument("--idle-steering", action="store_true", help="check that idle steering launches nothing")
     parser.add_argument("command", nargs="*")
     arguments = parser.parse_args()
     if arguments.read is None:
@@ -143,7 +179,8 @@ def main():
         status = run_traced(arguments.command, arguments.library.resolve(), arguments.out)
         if status != 0:
             return status
-    return report(read_nodes(arguments.read or arguments.out), arguments.steps)
+    nodes = read_nodes(arguments.read or arguments.out)
+    return check_idle(nodes) if arguments.idle_steering else report(nodes, arguments.steps)
 
 
 if __name__ == "__main__":

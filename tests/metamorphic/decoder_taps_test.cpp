@@ -117,9 +117,10 @@ class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
                               .logits_rows = ints(rows)};
     if (has_taps) {
       batch.tap_table = &table_;
-      batch.taps = testing::put_tap_batch(*device_, std::vector<testing::TapToken>(kTokens));
+      batch.taps =
+          testing::put_tap_batch(*device_, table_, std::vector<testing::TapToken>(kTokens));
       batch.rows_taps =
-          testing::put_tap_batch(*device_, std::vector<testing::TapToken>(rows.size()));
+          testing::put_tap_batch(*device_, table_, std::vector<testing::TapToken>(rows.size()));
     }
     return batch;
   }
@@ -186,6 +187,23 @@ TEST_P(DecoderTaps, EveryPointIsNamedOnceInOrder) {
       const bool all = keep_all_rows || tapped.point < behind.index();
       EXPECT_EQ(tapped.num_rows, all ? kTokens : 2) << tapped.point;
     }
+  }
+}
+
+TEST_P(DecoderTaps, OpsThatPassNothingOfTheStepArePlain) {
+  make(cpu::make_reference_ops());
+  for (const tap::Passages passages :
+       {tap::kLayerEnd, tap::kLayerMiddle, tap::kActivation,
+        static_cast<tap::Passages>(tap::kLayerEnd | tap::kActivation)}) {
+    model::ForwardBatch step = batch({4}, true);
+    step.passages = passages;
+    run(step);
+    std::vector<int32_t> expected = all_points();
+    std::erase_if(expected, [&](int32_t point) {
+      const auto site = static_cast<tap::Site>(point % tap::kNumSites);
+      return (tap::passage(site) & passages) == 0;
+    });
+    EXPECT_EQ(tapped_points(), expected);
   }
 }
 

@@ -161,8 +161,9 @@ class TapStateTest : public ::testing::Test {
     pack_taps(plan, slots_, place, state_.get(), packed_);
     drain(*ops_);
   }
-  std::vector<int32_t> ints(const View& view) const {
-    return {view.as<int32_t>(), view.as<int32_t>() + view.shape.numel()};
+  const ops::TapEntry& entry_of(int32_t row, int32_t point) const {
+    const View& points = state_->table().points;
+    return static_cast<const ops::TapEntry*>(points.data)[row * points.shape[1] + point];
   }
 
   const std::unique_ptr<ops::Ops> ops_ = testing::make_async_ops(cpu::make_reference_ops());
@@ -180,13 +181,16 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
         .tokens = {},
         .tap_edits = {{2, 3, 64, program_at({first, first, second})}}});
   const ops::TapTable& table = state_->table();
-  const std::vector<int32_t> points = ints(table.points.rows(2, 1));
   for (int32_t point = 0; point < 18; ++point) {
     const int32_t expected = point == first.index()    ? (3 << 8 | 2)
                              : point == second.index() ? (5 << 8 | 1)
                                                        : 0;
-    EXPECT_EQ(points[static_cast<size_t>(point)], expected) << point;
-    EXPECT_EQ(table.armed.as<int32_t>()[point] != 0, expected != 0) << point;
+    const ops::TapEntry& entry = entry_of(2, point);
+    EXPECT_EQ(entry.ops, expected) << point;
+    EXPECT_EQ(entry.is_plain_add != 0, expected != 0) << point;
+    if (expected == 0) continue;
+    EXPECT_EQ(entry.vector, point == first.index() ? 64 : 64 + 2 * 48);
+    EXPECT_EQ(entry.strength, 1.0f);
   }
   const auto* ops = static_cast<const tap::TapOp*>(table.ops.data);
   for (int i = 0; i < 3; ++i) {
@@ -197,11 +201,12 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
   EXPECT_FALSE(packed_.is_used);
   // Another program in its place, and none.
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, program_at({second})}}});
-  EXPECT_EQ(ints(table.points.rows(2, 1))[static_cast<size_t>(first.index())], 0);
-  EXPECT_EQ(table.armed.as<int32_t>()[first.index()], 0);
-  EXPECT_EQ(table.armed.as<int32_t>()[second.index()], 1);
+  EXPECT_EQ(entry_of(2, first.index()).ops, 0);
+  EXPECT_EQ(entry_of(2, second.index()).num_ops(), 1);
+  EXPECT_EQ(state_->passages_of_row(2), tap::kActivation);
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, nullptr}}});
-  EXPECT_EQ(table.armed.as<int32_t>()[second.index()], 0);
+  EXPECT_EQ(entry_of(2, second.index()).ops, 0);
+  EXPECT_EQ(state_->passages_of_row(2), 0);
 }
 
 TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {
@@ -220,6 +225,7 @@ TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {
        1);
   using Ints = std::vector<int32_t>;
   EXPECT_TRUE(packed_.is_used);
+  EXPECT_EQ(packed_.passages, tap::kActivation | tap::kLayerEnd);
   EXPECT_EQ(packed_.row, (Ints{1, 1, 0, 0, 3, 0, 0}));
   EXPECT_EQ(packed_.since_prompt, (Ints{-4, -3, -2, -1, 0, -2, -1}));
   EXPECT_EQ(packed_.slot, (Ints{0, 0, 0, 0, 0, 2, 2}));

@@ -180,23 +180,22 @@ void capture(const TapTable& table, int32_t begin, int32_t place, const float* h
 }  // namespace
 
 void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
-  if (taps.empty() || taps.table->armed.as<int32_t>()[taps.point] == 0) return;
+  if (taps.empty()) return;
   const TapTable& table = *taps.table;
   const ops::TapBatch& batch = *taps.batch;
   const auto of_token = [&](const tensor::View& view) { return view.as<int32_t>()[token]; };
-  const int64_t num_points = table.armed.shape[0];
+  const int64_t num_points = table.points.shape[1];
   const int32_t set = of_token(batch.capture_set);
   const int32_t* places =
       set < 0 ? nullptr : table.captures.as<int32_t>() + (set * num_points + taps.point) * 2;
   const int32_t begin = set < 0 ? 0 : of_token(batch.capture_begin);
   if (places != nullptr) capture(table, begin, places[0], h, width);
-  const int32_t row = of_token(batch.row);
-  if (row != 0) {
-    const auto entry =
-        static_cast<uint32_t>(table.points.as<int32_t>()[row * num_points + taps.point]);
-    const auto* first = static_cast<const TapOp*>(table.ops.data) + (entry >> 8);
+  const ops::TapEntry& entry =
+      static_cast<const ops::TapEntry*>(batch.entries.data)[token * num_points + taps.point];
+  if (entry.ops != 0) {
+    const TapOp* const first = static_cast<const TapOp*>(table.ops.data) + (entry.ops >> 8);
     TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), h, width);
-    for (uint32_t i = 0; i < (entry & 0xffU); ++i) program.run(first[i]);
+    for (int32_t i = 0; i < entry.num_ops(); ++i) program.run(first[i]);
   }
   if (places != nullptr) capture(table, begin, places[1], h, width);
 }

@@ -36,6 +36,11 @@ RUDDER_SAME_PLACE(end);
 RUDDER_SAME_PLACE(from);
 RUDDER_SAME_PLACE(to);
 #undef RUDDER_SAME_PLACE
+static_assert(sizeof(TapEntryParams) == sizeof(ops::TapEntry));
+static_assert(offsetof(TapEntryParams, ops) == offsetof(ops::TapEntry, ops));
+static_assert(offsetof(TapEntryParams, vector) == offsetof(ops::TapEntry, vector));
+static_assert(offsetof(TapEntryParams, strength) == offsetof(ops::TapEntry, strength));
+static_assert(offsetof(TapEntryParams, is_plain_add) == offsetof(ops::TapEntry, is_plain_add));
 
 // ... and know them by the same numbers.
 #define RUDDER_SAME_NUMBER(ours, theirs) \
@@ -85,15 +90,13 @@ TapParams<kPoints> params_of(const std::array<const ops::Taps*, kPoints>& all) {
   RUDDER_CHECK(any != nullptr, "an op without taps");
   const ops::TapTable& table = *any->table;
   const ops::TapBatch& batch = *any->batch;
-  params.table.points = pointer<int32_t>(table.points);
   params.table.ops = pointer<TapOpParams>(table.ops);
   params.table.vectors = pointer<float>(table.vectors);
-  params.table.armed = pointer<int32_t>(table.armed);
   params.table.latches = pointer<unsigned long long>(table.latches);
   params.table.captures = pointer<int32_t>(table.captures);
   params.table.ring = table.ring.data;
-  params.table.num_points = static_cast<int32_t>(table.armed.shape[0]);
-  params.batch.row = pointer<int32_t>(batch.row);
+  params.table.num_points = static_cast<int32_t>(table.points.shape[1]);
+  params.batch.entries = pointer<TapEntryParams>(batch.entries);
   params.batch.since_prompt = pointer<int32_t>(batch.since_prompt);
   params.batch.slot = pointer<int32_t>(batch.slot);
   params.batch.capture_set = pointer<int32_t>(batch.capture_set);

@@ -22,6 +22,7 @@ namespace {
 constexpr int kCalls = 64;
 constexpr int64_t kMaxTokens = 2048;
 constexpr int64_t kMaxWidth = 18944;
+constexpr float kStrength = 1e-3f;
 constexpr int64_t kFlushBytes = int64_t{256} << 20;
 constexpr double kReadBytesPerSecond = 3.11e12;  // one H100, as read_memory measures it
 
@@ -78,14 +79,12 @@ constexpr Mode kModes[] = {
 class Table {
  public:
   Table(const Mode& mode, int64_t tokens, int64_t width)
-      : points_(points_of(mode, tokens)),
-        ops_(ops_of(mode, tokens, width)),
+      : ops_(ops_of(mode, tokens, width)),
         vectors_(std::max<int64_t>(num_vectors(mode, tokens) * width, 16), 0x3c),
-        armed_(std::vector<int32_t>(kCalls, mode.is_steered || mode.is_captured ? 1 : 0)),
         latches_(2 * kTapLatches),
         captures_(captures_of(mode, width)),
         ring_(mode.is_captured ? tokens * kCalls * aligned(width) : 64),
-        row_(row_of(mode, tokens)),
+        entries_(entries_of(mode, tokens, width)),
         zeros_(tokens),
         capture_set_(std::vector<int32_t>(static_cast<size_t>(tokens), mode.is_captured ? 0 : -1)),
         capture_begin_(begin_of(mode, tokens, width)) {}
@@ -93,9 +92,9 @@ class Table {
   template <int kPoints>
   TapParams<kPoints> params(int call, int at) const {
     TapParams<kPoints> params;
-    params.table = {points_.data(),  ops_.data(),      vectors_.data(), armed_.data(),
-                    latches_.data(), captures_.data(), ring_.data(),    kCalls};
-    params.batch = {row_.data(), zeros_.data(), zeros_.data(), capture_set_.data(),
+    params.table = {ops_.data(),      vectors_.data(), latches_.data(),
+                    captures_.data(), ring_.data(),    kCalls};
+    params.batch = {entries_.data(), zeros_.data(), zeros_.data(), capture_set_.data(),
                     capture_begin_.data()};
     for (int i = 0; i < kPoints; ++i) params.point[i] = i == at ? call : -1;
     return params;
@@ -111,12 +110,16 @@ class Table {
   static int64_t num_vectors(const Mode& mode, int64_t tokens) {
     return num_programs(mode, tokens) * kCalls * mode.num_ops;
   }
-  static std::vector<int32_t> points_of(const Mode& mode, int64_t tokens) {
-    std::vector<int32_t> points(kCalls);  // row 0
-    for (int64_t i = 0; i < num_programs(mode, tokens) * kCalls; ++i) {
-      points.push_back(static_cast<int32_t>(i * mode.num_ops << 8 | mode.num_ops));
+  static std::vector<TapEntryParams> entries_of(const Mode& mode, int64_t tokens, int64_t width) {
+    std::vector<TapEntryParams> entries(static_cast<size_t>(tokens) * kCalls);  // of no program
+    if (!mode.is_steered) return entries;
+    for (int64_t i = 0; i < tokens * kCalls; ++i) {
+      const int64_t first = (mode.is_distinct ? i : i % kCalls) * mode.num_ops;
+      entries[static_cast<size_t>(i)] = {static_cast<int32_t>(first << 8 | mode.num_ops),
+                                         static_cast<int32_t>(first * width), kStrength,
+                                         mode.kind == TapKind::kAdd};
     }
-    return points;
+    return entries;
   }
   static std::vector<TapOpParams> ops_of(const Mode& mode, int64_t tokens, int64_t width) {
     std::vector<TapOpParams> ops(1);
@@ -125,7 +128,7 @@ class Table {
       ops[i].kind = mode.kind;
       ops[i].v1 = static_cast<int32_t>(static_cast<int64_t>(i) * width);
       ops[i].v2 = ops[i].gate_vector = -1;
-      ops[i].strength = 1e-3f;
+      ops[i].strength = kStrength;
       ops[i].a = 0.5f;
       ops[i].lo = -1.0f;
       ops[i].hi = 1.0f;
@@ -140,13 +143,6 @@ class Table {
     }
     return places;
   }
-  static std::vector<int32_t> row_of(const Mode& mode, int64_t tokens) {
-    std::vector<int32_t> rows;
-    for (int64_t t = 0; t < tokens; ++t) {
-      rows.push_back(mode.is_steered ? (mode.is_distinct ? static_cast<int32_t>(t) + 1 : 1) : 0);
-    }
-    return rows;
-  }
   static std::vector<int32_t> begin_of(const Mode& mode, int64_t tokens, int64_t width) {
     std::vector<int32_t> begins;
     for (int64_t t = 0; t < tokens; ++t) {
@@ -156,14 +152,13 @@ class Table {
     return begins;
   }
 
-  Buffer<int32_t> points_;
   Buffer<TapOpParams> ops_;
   Buffer<float> vectors_;
-  Buffer<int32_t> armed_;
   Buffer<unsigned long long> latches_;
   Buffer<int32_t> captures_;
   Buffer<uint16_t> ring_;
-  Buffer<int32_t> row_, zeros_, capture_set_, capture_begin_;
+  Buffer<TapEntryParams> entries_;
+  Buffer<int32_t> zeros_, capture_set_, capture_begin_;
 };
 
 // The operands of both ops.

@@ -88,7 +88,7 @@ TEST_F(TapsDevice, TokensWithoutAProgramHaveTheBitsOfTheUntappedOp) {
       const ops::TapTable table = put_tap_table(device_, geometry(width), programs, {}, 1, 0);
       std::vector<TapToken> tokens(static_cast<size_t>(rows));
       for (size_t t = 0; t < tokens.size(); t += 2) tokens[t].row = 1;
-      const ops::TapBatch batch = put_tap_batch(device_, tokens);
+      const ops::TapBatch batch = put_tap_batch(device_, table, tokens);
       const auto at = [&](Point point) { return ops::Taps{&table, &batch, point.index()}; };
 
       const View x = random({rows, width});
@@ -154,8 +154,10 @@ TEST_F(TapsDevice, LongPrograms) {
     const auto programs = std::vector{program({kPost, kPre}, OpKind::kAdd, count, kWidth, 0.25f),
                                       program({kNeurons}, OpKind::kAdd, count, kWidth, 0.25f)};
     const ops::TapTable table = put_tap_table(device_, geometry(kWidth), programs, {}, 1, 0);
-    const ops::TapBatch norm_batch = put_tap_batch(device_, std::vector<TapToken>(3, {.row = 1}));
-    const ops::TapBatch act_batch = put_tap_batch(device_, std::vector<TapToken>(3, {.row = 2}));
+    const ops::TapBatch norm_batch =
+        put_tap_batch(device_, table, std::vector<TapToken>(3, {.row = 1}));
+    const ops::TapBatch act_batch =
+        put_tap_batch(device_, table, std::vector<TapToken>(3, {.row = 2}));
     const auto sums = [&](const tap::Program& of) {
       std::vector<double> out(kWidth);
       for (const tap::ProgramOp& op : of.ops) {
@@ -188,20 +190,33 @@ TEST_F(TapsDevice, LongPrograms) {
   }
 }
 
-// A change of program, of a token's row or of what is armed is data.
+// A change of a token's row, or of the row, is data.
 TEST_F(TapsDevice, AGraphReadsTheTableAnew) {
   constexpr int64_t kWidth = 512;
   const auto programs = std::vector{program({kPost}, OpKind::kAdd, 1, kWidth, 1.0f),
                                     program({kPost}, OpKind::kAdd, 1, kWidth, 1.0f)};
   const ops::TapTable table = put_tap_table(device_, geometry(kWidth), programs, {}, 1, 0);
-  const ops::TapBatch batch = put_tap_batch(device_, std::vector<TapToken>(2));
+  const ops::TapBatch batch = put_tap_batch(device_, table, std::vector<TapToken>(2));
   const View x = device_.ops().allocate(DType::kBF16, {2, kWidth}).value();
   ops::ResidualNormArgs args;
   args.x = x;
   args.x_taps[0] = {&table, &batch, kPost.index()};
-  device_.ops().residual_norm(args);  // kernels are loaded
+  ops::ResidualNormArgs between;  // tap.T9
+  between.x = random({2, kWidth});
+  between.delta = random({2, kWidth});
+  const auto flat = [](View view) {
+    view.shape = {view.shape[0], view.shape[1] * view.shape[2]};
+    return view;
+  };
+  const auto run = [&] {
+    device_.ops().gather_rows(
+        {.x = flat(table.points), .rows = batch.row, .out = flat(batch.entries)});
+    device_.ops().residual_norm(between);
+    device_.ops().residual_norm(args);
+  };
+  run();  // kernels are loaded
   device_.ops().begin_capture();
-  device_.ops().residual_norm(args);
+  run();
   const auto graph = device_.ops().end_capture();
   ASSERT_TRUE(graph) << graph.error().to_string();
   const auto replay = [&](int32_t first, int32_t second) {
@@ -226,10 +241,12 @@ TEST_F(TapsDevice, AGraphReadsTheTableAnew) {
     expect(got, 0, &programs[1]);
     expect(got, 1, programs.data());
   }
-  std::vector<int32_t> armed = device_.values<int32_t>(table.armed);
-  armed[static_cast<size_t>(kPost.index())] = 0;
-  device_.write(table.armed, std::as_bytes(std::span(armed)));
-  expect(replay(1, 2), 0, nullptr);
+  std::vector<ops::TapEntry> points = device_.values<ops::TapEntry>(table.points);
+  points[static_cast<size_t>(table.points.shape[1] + kPost.index())] = {};
+  device_.write(table.points, std::as_bytes(std::span(points)));
+  const Matrix got = replay(1, 2);
+  expect(got, 0, nullptr);
+  expect(got, 1, &programs[1]);
 }
 
 TEST_F(TapsDevice, CopiesAside) {

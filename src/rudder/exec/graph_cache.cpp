@@ -43,22 +43,24 @@ Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
     cache->buckets_.emplace_back().rows = rows;
   }
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
-  const auto total = static_cast<int64_t>(cache->buckets_.size()) * (has_taps ? 2 : 1);
+  const int num_sets = has_taps ? kNumTapSets : 1;
+  const auto total = std::ssize(cache->buckets_) * num_sets;
   int64_t done = 0;
   for (auto bucket = cache->buckets_.rbegin(); bucket != cache->buckets_.rend(); ++bucket) {
-    if (progress) progress(done++, total);
-    RUDDER_TRY_VOID(cache->capture_step(bucket->rows, false, bucket->plain));
-    if (!has_taps) continue;
-    if (progress) progress(done++, total);
-    RUDDER_TRY_VOID(cache->capture_step(bucket->rows, true, bucket->tapped));
+    for (int set = 0; set < num_sets; ++set) {
+      if (progress) progress(done++, total);
+      RUDDER_TRY_VOID(cache->capture_step(bucket->rows, static_cast<TapSet>(set),
+                                          bucket->captured[static_cast<size_t>(set)]));
+    }
   }
   if (progress) progress(total, total);
   return cache;
 }
 
-Result<void> GraphCache::capture_step(int32_t rows, bool has_taps, Captured& captured) {
+Result<void> GraphCache::capture_step(int32_t rows, TapSet taps, Captured& captured) {
   PackedStep packed;
-  packed.taps.is_used = has_taps;
+  packed.taps.is_used = taps != kNoTaps;
+  packed.taps.passages = taps == kLayerEndTaps ? tap::kLayerEnd : tap::kAllPassages;
   pad_step(rows, capacity_, packed);
   packed.max_q_len = 1;
   packed.max_kv_len = capacity_.max_seq_len;
@@ -84,6 +86,11 @@ Result<void> GraphCache::capture_step(int32_t rows, bool has_taps, Captured& cap
   return done->wait();
 }
 
+GraphCache::TapSet GraphCache::tap_set_of(const PackedTaps& taps) {
+  if (!taps.is_used) return kNoTaps;
+  return (taps.passages & ~tap::kLayerEnd) == 0 ? kLayerEndTaps : kAllTaps;
+}
+
 GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) {
   const bool is_plain = packed.all_greedy && !packed.any_logprobs && !packed.any_changed;
   return is_plain ? kPlainGreedy : kGeneral;
@@ -106,7 +113,7 @@ const GraphCache::Captured& GraphCache::find(const PackedStep& packed,
     return candidate.rows == packed.num_seqs();
   });
   RUDDER_CHECK(bucket != buckets_.end(), "no graph of {} rows", packed.num_seqs());
-  const Captured& captured = packed.taps.is_used ? bucket->tapped : bucket->plain;
+  const Captured& captured = bucket->captured[tap_set_of(packed.taps)];
   RUDDER_CHECK(captured.step != nullptr && captured.step->forward.ids.data == step.forward.ids.data,
                "no graph of {} rows with these taps", packed.num_seqs());
   return captured;

@@ -2,8 +2,8 @@
 // that says capture. A step whose rows are all single tokens that want logits is padded to the next
 // captured number of rows and replayed; every other step runs op by op. A step that waits for masks
 // replays its forward pass, which is captured alone as well: its rows are sampled by an op of its
-// own. Where there are taps, every graph is there twice: steps without replay those of an executor
-// that has none.
+// own. Where there are taps, every graph is there three times: steps without replay those of an
+// executor that has none, steps with taps at the ends of layers alone leave the other ops plain.
 //
 // Captured at start, before the first step; used by the executor's worker thread.
 #pragma once
@@ -52,6 +52,8 @@ class GraphCache {
  private:
   // Sampling has kernels that are much cheaper when nobody asks for more than the largest logit.
   enum Sampling { kPlainGreedy, kGeneral, kNumSamplings };
+  // What of a step is tapped.
+  enum TapSet { kNoTaps, kLayerEndTaps, kAllTaps, kNumTapSets };
   struct Captured {
     // Where it lies; graphs read taps through it.
     std::unique_ptr<DeviceStep> step;
@@ -61,15 +63,15 @@ class GraphCache {
   };
   struct Bucket {
     int32_t rows = 0;
-    Captured plain;
-    Captured tapped;  // nothing where there are no taps
+    std::array<Captured, kNumTapSets> captured;  // kNoTaps alone where there are no taps
   };
 
   GraphCache(const Parts& parts, const step::Capacity& capacity)
       : parts_(parts), capacity_(capacity) {}
 
-  Result<void> capture_step(int32_t rows, bool has_taps, Captured& captured);
+  Result<void> capture_step(int32_t rows, TapSet taps, Captured& captured);
   const Captured& find(const PackedStep& packed, const DeviceStep& step) const;
+  static TapSet tap_set_of(const PackedTaps& taps);
   static Sampling sampling_of(const PackedStep& packed);
 
   const Parts parts_;

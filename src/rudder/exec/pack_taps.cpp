@@ -9,6 +9,7 @@ namespace {
 
 void clear(PackedTaps& packed) {
   packed.is_used = false;
+  packed.passages = 0;
   packed.row.clear();
   packed.since_prompt.clear();
   packed.slot.clear();
@@ -30,6 +31,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
     if (span != work.tap_spans.end() && span->q_begin == i) row = (span++)->tap_row;
     RUDDER_CHECK(state.has_row(row), "slot {}: tap row {}", work.slot.value, row);
     state.use(work.slot.value, row);
+    packed.passages |= state.passages_of_row(row);
     packed.row.push_back(row);
     packed.since_prompt.push_back(work.kv_len + i - prompt_len);
     packed.slot.push_back(work.slot.value);
@@ -48,6 +50,7 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
   if (work.captures.empty()) return;
   RUDDER_CHECK(state.has_set(work.capture_set), "slot {}: capture set {}", work.slot.value,
                work.capture_set);
+  packed.passages |= state.passages_of_set(work.capture_set);
   const int64_t elements = state.record_elements(work.capture_set);
   const bool is_behind = state.captures_behind_attention(work.capture_set);
   int32_t next = 0;

@@ -91,6 +91,12 @@ int64_t step_bytes(const step::Capacity& capacity) {
 Shape masks_shape(const step::Capacity& capacity) {
   return {capacity.num_slots, static_cast<int64_t>(mask_words(capacity.vocab_size))};
 }
+// Of the tokens, and of the rows of logits behind them.
+Shape tap_entries_shape(const step::Capacity& capacity) {
+  if (!capacity.taps.steering() && !capacity.taps.capture()) return {0, 0, 0};
+  return {int64_t{capacity.max_tokens_per_step} + capacity.num_slots,
+          capacity.geometry.num_points(), ops::kTapEntryWords};
+}
 Shape sampled_shape(const step::Capacity& capacity) {
   return {capacity.num_slots, sizeof(ops::SampledToken) / sizeof(int32_t)};
 }
@@ -136,7 +142,7 @@ int64_t StepBuffers::device_bytes(const step::Capacity& capacity) {
   const auto word = static_cast<int64_t>(sizeof(int32_t));
   return step_bytes(capacity) +
          word * (masks_shape(capacity).numel() + sampled_shape(capacity).numel() +
-                 top_shape(capacity).numel()) +
+                 top_shape(capacity).numel() + tap_entries_shape(capacity).numel()) +
          rows * (word * (2 + max_blocks_per_seq(capacity)) +
                  capacity.vocab_size * (word + int64_t{sizeof(uint8_t)}));
 }
@@ -154,6 +160,9 @@ Result<void> StepBuffers::allocate() {
   RUDDER_TRY(masks_, ops_.allocate(DType::kI32, masks_shape(capacity_)));
   RUDDER_TRY(sampled_, ops_.allocate(DType::kI32, sampled_shape(capacity_)));
   RUDDER_TRY(top_, ops_.allocate(DType::kI32, top_shape(capacity_)));
+  if (table_ != nullptr) {
+    RUDDER_TRY(tap_entries_, ops_.allocate(DType::kI32, tap_entries_shape(capacity_)));
+  }
   for (int32_t i = 0; i < capacity_.max_in_flight; ++i) {
     Staging staging;
     RUDDER_TRY(staging.step, ops_.allocate_staging(bytes));
@@ -191,15 +200,17 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                                 .max_kv_len = packed.max_kv_len},
                   .logits_rows = part(layout.logits_rows, DType::kI32, {sampled})};
   if (packed.taps.is_used) {
-    const auto arrays = [&](int64_t begin, int64_t count) {
+    const auto arrays = [&](int64_t begin, int64_t count, int64_t first_entry) {
       const auto array = [&](int64_t i) {
         return part(begin + i * bytes_of<int32_t>(count), DType::kI32, {count});
       };
-      return ops::TapBatch{array(0), array(1), array(2), array(3), array(4)};
+      return ops::TapBatch{array(0), array(1), array(2),
+                           array(3), array(4), tap_entries_.rows(first_entry, count)};
     };
     step.forward.tap_table = table_;
-    step.forward.taps = arrays(layout.taps, packed.num_tokens());
-    step.forward.rows_taps = arrays(layout.rows_taps, sampled);
+    step.forward.taps = arrays(layout.taps, packed.num_tokens(), 0);
+    step.forward.rows_taps = arrays(layout.rows_taps, sampled, capacity_.max_tokens_per_step);
+    step.forward.passages = packed.taps.passages;
     step.forward.keep_all_rows = packed.taps.keep_all_rows;
   }
   step.sample = {.logits = {},

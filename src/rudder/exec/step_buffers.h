@@ -71,10 +71,11 @@ class StepBuffers {
   const step::Capacity capacity_;
   const ops::TapTable* const table_;
   ops::SlotState state_;
-  ops::View device_;   // [bytes] u8
-  ops::View masks_;    // [num_slots, mask_words(vocab_size)] i32
-  ops::View sampled_;  // [num_slots, 4] i32
-  ops::View top_;      // [num_slots, kMaxLogprobs, 2] i32
+  ops::View device_;       // [bytes] u8
+  ops::View masks_;        // [num_slots, mask_words(vocab_size)] i32
+  ops::View sampled_;      // [num_slots, 4] i32
+  ops::View top_;          // [num_slots, kMaxLogprobs, 2] i32
+  ops::View tap_entries_;  // [max_tokens_per_step + num_slots, ...] i32: of ops::TapBatch
   struct Staging {
     ops::View step;
     ops::View masks;    // [bytes of masks_] u8

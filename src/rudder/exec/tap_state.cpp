@@ -22,7 +22,6 @@ struct Shapes {
   Shape points;
   Shape ops;
   Shape vectors;
-  Shape armed;
   Shape latches;
   Shape captures;
   Shape ring;
@@ -31,10 +30,9 @@ struct Shapes {
 Shapes shapes_of(const step::Capacity& capacity) {
   const tap::Limits& taps = capacity.taps;
   const int64_t points = capacity.geometry.num_points();
-  return {.points = {std::max(taps.num_rows, 1), points},
+  return {.points = {std::max(taps.num_rows, 1), points, ops::kTapEntryWords},
           .ops = {std::max(taps.num_ops, 1), kWords},
           .vectors = {std::max<int64_t>(taps.num_floats, tap::kVectorAlign)},
-          .armed = {points},
           .latches = {int64_t{capacity.num_slots} + 1, tap::kNumLatches, 2},
           .captures = {std::max(taps.num_capture_sets, 1), points, 2},
           .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)}};
@@ -55,7 +53,6 @@ TapState::TapState(ops::Ops& ops, const step::Capacity& capacity)
       capacity_(capacity),
       rows_(static_cast<size_t>(std::max(capacity.taps.num_rows, 1))),
       sets_(static_cast<size_t>(std::max(capacity.taps.num_capture_sets, 1))),
-      armed_(static_cast<size_t>(capacity.geometry.num_points())),
       has_samples_(static_cast<size_t>(capacity.num_slots)) {}
 
 Result<std::unique_ptr<TapState>> TapState::make(ops::Ops& ops, const step::Capacity& capacity) {
@@ -68,9 +65,8 @@ int64_t TapState::device_bytes(const step::Capacity& capacity) {
   if (!capacity.taps.steering() && !capacity.taps.capture()) return 0;
   const Shapes shapes = shapes_of(capacity);
   return bytes_of(DType::kI32, shapes.points) + bytes_of(DType::kI32, shapes.ops) +
-         bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI32, shapes.armed) +
-         bytes_of(DType::kI64, shapes.latches) + bytes_of(DType::kI32, shapes.captures) +
-         bytes_of(capacity.geometry.dtype, shapes.ring);
+         bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI64, shapes.latches) +
+         bytes_of(DType::kI32, shapes.captures) + bytes_of(capacity.geometry.dtype, shapes.ring);
 }
 
 Result<void> TapState::allocate() {
@@ -78,7 +74,6 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(table_.points, ops_.allocate(DType::kI32, shapes.points));
   RUDDER_TRY(table_.ops, ops_.allocate(DType::kI32, shapes.ops));
   RUDDER_TRY(table_.vectors, ops_.allocate(DType::kF32, shapes.vectors));
-  RUDDER_TRY(table_.armed, ops_.allocate(DType::kI32, shapes.armed));
   RUDDER_TRY(table_.latches, ops_.allocate(DType::kI64, shapes.latches));
   RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
   RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
@@ -110,10 +105,9 @@ bool TapState::is_behind_attention(const tap::Point& point) const {
 
 Result<void> TapState::apply(const step::StepPlan& plan) {
   for (const step::SlotEdit& slot : plan.slots) RUDDER_TRY_VOID(open_slot(slot.slot.value));
-  if (plan.tap_edits.empty() && plan.capture_edits.empty()) return {};
   for (const step::TapEdit& row : plan.tap_edits) RUDDER_TRY_VOID(edit(row));
   for (const step::CaptureEdit& set : plan.capture_edits) RUDDER_TRY_VOID(edit(set));
-  return uploads_->copy(table_.armed, armed_.data());
+  return {};
 }
 
 // tap.T8
@@ -122,10 +116,6 @@ Result<void> TapState::open_slot(int32_t slot) {
   has_samples_[at(slot)] = 0;
   constexpr int64_t kNone[tap::kNumLatches][2] = {};
   return uploads_->copy(table_.latches.rows(slot, 1), kNone);
-}
-
-void TapState::rearm(const std::vector<int32_t>& points, int32_t by) {
-  for (const int32_t point : points) armed_[at(point)] += by;
 }
 
 void TapState::check_program(const step::TapEdit& edit) const {
@@ -157,18 +147,15 @@ void TapState::check_program(const step::TapEdit& edit) const {
 void TapState::place_ops(const step::TapEdit& edit, Row& row) {
   moved_.clear();
   for (const tap::ProgramOp& op : edit.program->ops) {
-    int32_t& entry = entries_[at(op.point.index())];
-    if (entry == 0) {
-      entry = static_cast<int32_t>(edit.first_op + static_cast<int64_t>(moved_.size())) << 8;
-      row.points.push_back(op.point.index());
-    }
-    RUDDER_CHECK((entry & 0xff) < tap::kMaxOpsPerPoint, "row {}: too many ops at point {}",
+    ops::TapEntry& entry = entries_[at(op.point.index())];
+    RUDDER_CHECK(entry.num_ops() < tap::kMaxOpsPerPoint, "row {}: too many ops at point {}",
                  edit.tap_row, op.point.index());
-    ++entry;
     tap::TapOp& placed = moved_.emplace_back(op.op);
     placed.v1 = moved(placed.v1, edit.first_float);
     placed.v2 = moved(placed.v2, edit.first_float);
     placed.gate_vector = moved(placed.gate_vector, edit.first_float);
+    entry.add(edit.first_op + std::ssize(moved_) - 1, placed);
+    row.passages |= tap::passage(op.point.site);
     const bool is_score = placed.kind == tap::OpKind::kScore;
     row.has_scores = row.has_scores || is_score;
     row.scores_behind = row.scores_behind || (is_score && is_behind_attention(op.point));
@@ -179,15 +166,11 @@ Result<void> TapState::edit(const step::TapEdit& edit) {
   RUDDER_CHECK(edit.tap_row > 0 && edit.tap_row < capacity_.taps.num_rows, "tap row {}",
                edit.tap_row);
   Row& row = rows_[at(edit.tap_row)];
-  rearm(row.points, -1);
-  row.points.clear();
-  row.has_scores = false;
-  row.scores_behind = false;
-  entries_.assign(armed_.size(), 0);
+  row = {};
+  entries_.assign(at(capacity_.geometry.num_points()), {});
   if (edit.program != nullptr && !edit.program->empty()) {
     check_program(edit);
     place_ops(edit, row);
-    rearm(row.points, 1);
     const auto num_ops = static_cast<int64_t>(moved_.size());
     const auto num_floats = static_cast<int64_t>(edit.program->vectors.size());
     RUDDER_TRY_VOID(uploads_->copy(table_.ops.rows(edit.first_op, num_ops), moved_.data()));
@@ -201,11 +184,8 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
   RUDDER_CHECK(edit.capture_set >= 0 && edit.capture_set < capacity_.taps.num_capture_sets,
                "capture set {}", edit.capture_set);
   Set& set = sets_[at(edit.capture_set)];
-  rearm(set.points, -1);
-  set.points.clear();
-  set.elements = 0;
-  set.captures_behind = false;
-  entries_.assign(2 * armed_.size(), -1);
+  set = {};
+  places_.assign(2 * at(capacity_.geometry.num_points()), -1);
   if (edit.set != nullptr) {
     for (const tap::CapturePoint& captured : edit.set->points) {
       RUDDER_CHECK(capacity_.geometry.has(captured.point), "point {} of capture set {}",
@@ -214,14 +194,13 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
     set.elements = tap::record_elements(*edit.set, capacity_.geometry, &offsets_);
     for (size_t i = 0; i < offsets_.size(); ++i) {
       const tap::CapturePoint& captured = edit.set->points[i];
-      entries_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
+      places_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
           static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
-      set.points.push_back(captured.point.index());
+      set.passages |= tap::passage(captured.point.site);
       set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
     }
-    rearm(set.points, 1);
   }
-  return uploads_->copy(table_.captures.rows(edit.capture_set, 1), entries_.data());
+  return uploads_->copy(table_.captures.rows(edit.capture_set, 1), places_.data());
 }
 
 }  // namespace rudder::exec

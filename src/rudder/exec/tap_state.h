@@ -12,6 +12,7 @@
 #include "rudder/exec/upload_ring.h"
 #include "rudder/ops/ops.h"
 #include "rudder/step/executor.h"
+#include "rudder/tap/passage.h"
 
 namespace rudder::exec {
 
@@ -39,6 +40,9 @@ class TapState {
   // Scores, or captures, at points behind the last layer's attention: these want every token there.
   bool scores_behind_attention(int32_t row) const { return rows_[at(row)].scores_behind; }
   bool captures_behind_attention(int32_t set) const { return sets_[at(set)].captures_behind; }
+  // The ops at which a row or a set has something to do.
+  tap::Passages passages_of_row(int32_t row) const { return rows_[at(row)].passages; }
+  tap::Passages passages_of_set(int32_t set) const { return sets_[at(set)].passages; }
   // Elements of a token's record.
   int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
   // A token of the slot is about to run the row.
@@ -50,12 +54,12 @@ class TapState {
   TapState(ops::Ops& ops, const step::Capacity& capacity);
 
   struct Row {
-    std::vector<int32_t> points;  // that have ops
+    tap::Passages passages = 0;
     bool has_scores = false;
     bool scores_behind = false;
   };
   struct Set {
-    std::vector<int32_t> points;
+    tap::Passages passages = 0;
     int64_t elements = 0;  // 0: no set
     bool captures_behind = false;
   };
@@ -67,7 +71,6 @@ class TapState {
   Result<void> edit(const step::CaptureEdit& edit);
   void check_program(const step::TapEdit& edit) const;
   void place_ops(const step::TapEdit& edit, Row& row);
-  void rearm(const std::vector<int32_t>& points, int32_t by);
   bool is_behind_attention(const tap::Point& point) const;
 
   ops::Ops& ops_;
@@ -77,11 +80,11 @@ class TapState {
 
   std::vector<Row> rows_;
   std::vector<Set> sets_;
-  std::vector<int32_t> armed_;        // how many rows and sets are at a point
   std::vector<uint8_t> has_samples_;  // [S] a latch of the slot may have some
 
   // Of the edit at hand.
-  std::vector<int32_t> entries_;
+  std::vector<ops::TapEntry> entries_;
+  std::vector<int32_t> places_;
   std::vector<tap::TapOp> moved_;
   std::vector<int64_t> offsets_;
 };

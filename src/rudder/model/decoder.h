@@ -12,6 +12,7 @@
 #include "rudder/model/spec.h"
 #include "rudder/model/weights.h"
 #include "rudder/ops/ops.h"
+#include "rudder/tap/passage.h"
 
 namespace rudder::model {
 
@@ -24,9 +25,11 @@ struct ForwardBatch {
   ops::AttentionBatch attention;
   ops::View logits_rows;  // [R] tokens whose logits are wanted, ascending; [0] for none
 
-  // Taps of the tokens and of the rows of logits; without a table the plain ops run. They outlive
-  // the step, and a graph that is captured of it.
+  // Taps of the tokens and of the rows of logits; without a table the plain ops run, and of those
+  // that pass nothing of `passages` anyhow. They outlive the step, and a graph that is captured of
+  // it; their entries are the decoder's to gather.
   const ops::TapTable* tap_table = nullptr;
+  tap::Passages passages = tap::kAllPassages;
   ops::TapBatch taps = {};       // [T]
   ops::TapBatch rows_taps = {};  // [R]
   // All tokens go through what comes behind the last attention, not only those whose logits are

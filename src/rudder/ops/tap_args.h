@@ -11,14 +11,34 @@
 
 namespace rudder::ops {
 
+// What a program does at a point: all zeros for nothing. Its first op is told here as far as most
+// programs go, so that a kernel need not look it up.
+struct TapEntry {
+  int32_t ops = 0;           // first << 8 | number
+  int32_t vector = 0;        // the first's v1, in floats
+  float strength = 0;        // the first's
+  int32_t is_plain_add = 0;  // 1: the first is h + strength v1, always
+
+  // The program's next op at this point, which is the table's op `index`.
+  void add(int64_t index, const tap::TapOp& op) {
+    if (ops == 0) {
+      ops = static_cast<int32_t>(index << 8);
+      vector = op.v1;
+      strength = op.strength;
+      is_plain_add = op.kind == tap::OpKind::kAdd && op.gate == tap::GateKind::kNone &&
+                     op.schedule == tap::ScheduleKind::kConstant;
+    }
+    ++ops;
+  }
+  int32_t num_ops() const { return ops & 0xff; }
+};
+inline constexpr int64_t kTapEntryWords = sizeof(TapEntry) / sizeof(int32_t);
+
 // Programs and capture sets, in memory of fixed place: what changes is data. Made once by exec.
 struct TapTable {
-  tensor::View points;   // [num_rows, num_points] i32: first op << 8 | number of ops
+  tensor::View points;   // [num_rows, num_points, kTapEntryWords] i32: TapEntry
   tensor::View ops;      // [num_ops, sizeof(TapOp) / 4] i32: tap::TapOp
   tensor::View vectors;  // [num_floats] f32
-  // [num_points] i32: 0 where no row has ops and no set has captures. A program may be looked up
-  // regardless; this saves the look.
-  tensor::View armed;
   // [S + 1, kNumLatches, 2] i64: sum of the samples times 2^kLatchBits, rounded to nearest, and
   // their number. Whole numbers, so that the order of the tokens does not matter.
   tensor::View latches;
@@ -43,6 +63,9 @@ struct TapBatch {
   tensor::View slot;           // row of TapTable.latches
   tensor::View capture_set;    // row of TapTable.captures; -1: captured nowhere
   tensor::View capture_begin;  // of the token's record in the ring, in units of kCaptureAlign
+  // [T, num_points, kTapEntryWords] i32: the tokens' rows of TapTable.points, gathered ahead of the
+  // step's first op with taps, and not directly ahead of it (tap.T9).
+  tensor::View entries;
 
   bool empty() const { return row.empty(); }
   int64_t num_tokens() const { return row.num_rows(); }

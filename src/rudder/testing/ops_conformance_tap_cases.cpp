@@ -187,8 +187,8 @@ TEST_P(OpsTaps, LatchesAreExactInAnyOrder) {
     const View x = device_.put(HostTensor(values, act_, {kRows, width}));
     ops::TapBatch parts[2] = {scene.batch, {}};
     if (reversed) {
-      parts[0] = put_tap_batch(device_, std::span(scene.tokens).first(77));
-      parts[1] = put_tap_batch(device_, std::span(scene.tokens).subspan(77));
+      parts[0] = put_tap_batch(device_, scene.table, std::span(scene.tokens).first(77));
+      parts[1] = put_tap_batch(device_, scene.table, std::span(scene.tokens).subspan(77));
     }
     for (int64_t part = 0, begin = 0; part < (reversed ? 2 : 1); ++part) {
       const int64_t count = parts[part].num_tokens();

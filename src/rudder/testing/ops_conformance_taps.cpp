@@ -184,7 +184,7 @@ void OpsTaps::make_scene(Scene& scene, int64_t width, int64_t num_tokens, int64_
 void OpsTaps::put_scene(Scene& scene, int64_t ring_elements) {
   scene.table =
       put_tap_table(device_, scene.geometry, scene.programs, scene.sets, kSlots, ring_elements);
-  scene.batch = put_tap_batch(device_, scene.tokens);
+  scene.batch = put_tap_batch(device_, scene.table, scene.tokens);
 }
 
 OpsTaps::Row OpsTaps::tapped(const Scene& scene, size_t t, Point point, Row h,

@@ -21,33 +21,20 @@ tap::TapOp moved(tap::TapOp op, int64_t base) {
 
 }  // namespace
 
-ops::TapBatch put_tap_batch(Device& device, std::span<const TapToken> tokens) {
-  const auto column = [&](int32_t TapToken::*member) {
-    std::vector<int32_t> values;
-    for (const TapToken& token : tokens) values.push_back(token.*member);
-    return device.put(values);
-  };
-  return {column(&TapToken::row), column(&TapToken::since_prompt), column(&TapToken::slot),
-          column(&TapToken::capture_set), column(&TapToken::capture_begin)};
-}
-
 ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
                             std::span<const tap::Program> programs,
                             std::span<const tap::CaptureSet> sets, int64_t num_slots,
                             int64_t ring_elements) {
   const auto num_points = static_cast<size_t>(geometry.num_points());
-  std::vector<int32_t> points((programs.size() + 1) * num_points);
+  std::vector<ops::TapEntry> points((programs.size() + 1) * num_points);
   std::vector<tap::TapOp> ops;
   std::vector<float> vectors;
-  std::vector<int32_t> armed(num_points);
   for (size_t i = 0; i < programs.size(); ++i) {
     for (const tap::ProgramOp& op : programs[i].ops) {
       const auto point = static_cast<size_t>(op.point.index());
-      int32_t& entry = points[(i + 1) * num_points + point];
-      if (entry == 0) entry = static_cast<int32_t>(ops.size()) << 8;
-      ++entry;
-      armed[point] = 1;
-      ops.push_back(moved(op.op, static_cast<int64_t>(vectors.size())));
+      const tap::TapOp placed = moved(op.op, static_cast<int64_t>(vectors.size()));
+      points[(i + 1) * num_points + point].add(std::ssize(ops), placed);
+      ops.push_back(placed);
     }
     vectors.insert(vectors.end(), programs[i].vectors.begin(), programs[i].vectors.end());
     vectors.resize((vectors.size() + 15) / 16 * 16);
@@ -61,7 +48,6 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
       const auto point = static_cast<size_t>(at.point.index());
       captures[(i * num_points + point) * 2 + (at.after ? 1 : 0)] =
           static_cast<int32_t>(offsets[k] / tap::kCaptureAlign);
-      armed[point] = 1;
     }
   }
   if (ops.empty()) ops.resize(1);
@@ -70,13 +56,13 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
   const auto rows = static_cast<int64_t>(programs.size()) + 1;
   const auto width = static_cast<int64_t>(num_points);
   ops::TapTable table;
-  table.points = device.put_as<int32_t>(points, DType::kI32, {rows, width});
+  table.points =
+      device.put_as<ops::TapEntry>(points, DType::kI32, {rows, width, ops::kTapEntryWords});
   table.ops = device.put_as<tap::TapOp>(
       ops, DType::kI32,
       {static_cast<int64_t>(ops.size()), int64_t{sizeof(tap::TapOp) / sizeof(int32_t)}});
   table.vectors =
       device.put_as<float>(vectors, DType::kF32, {static_cast<int64_t>(vectors.size())});
-  table.armed = device.put_as<int32_t>(armed, DType::kI32, {width});
   table.captures = device.put_as<int32_t>(
       captures, DType::kI32, {static_cast<int64_t>(captures.size()) / (2 * width), width, 2});
   table.latches = device.ops().allocate(DType::kI64, {num_slots + 1, tap::kNumLatches, 2}).value();
@@ -84,6 +70,30 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
   std::ranges::fill(ring.values<uint8_t>(), uint8_t{0xff});
   table.ring = device.put(ring);
   return table;
+}
+
+ops::TapBatch put_tap_batch(Device& device, const ops::TapTable& table,
+                            std::span<const TapToken> tokens) {
+  const auto column = [&](int32_t TapToken::*member) {
+    std::vector<int32_t> values;
+    for (const TapToken& token : tokens) values.push_back(token.*member);
+    return device.put(values);
+  };
+  const std::vector<ops::TapEntry> points = device.values<ops::TapEntry>(table.points);
+  const int64_t num_points = table.points.shape[1];
+  std::vector<ops::TapEntry> entries;
+  for (const TapToken& token : tokens) {
+    const auto row = points.begin() + token.row * num_points;
+    entries.insert(entries.end(), row, row + num_points);
+  }
+  const auto num_tokens = static_cast<int64_t>(tokens.size());
+  return {column(&TapToken::row),
+          column(&TapToken::since_prompt),
+          column(&TapToken::slot),
+          column(&TapToken::capture_set),
+          column(&TapToken::capture_begin),
+          device.put_as<ops::TapEntry>(entries, DType::kI32,
+                                       {num_tokens, num_points, ops::kTapEntryWords})};
 }
 
 }  // namespace rudder::testing

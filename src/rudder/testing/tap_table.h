@@ -20,13 +20,15 @@ struct TapToken {
   int32_t capture_set = -1;
   int32_t capture_begin = 0;
 };
-ops::TapBatch put_tap_batch(Device& device, std::span<const TapToken> tokens);
-
 // Row i + 1 of the table is programs[i]. Latches and the ring are `num_slots` + 1 empty rows and
 // `ring_elements` of NaN.
 ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
                             std::span<const tap::Program> programs,
                             std::span<const tap::CaptureSet> sets, int64_t num_slots,
                             int64_t ring_elements);
+
+// The tokens' entries are of the table as it is now.
+ops::TapBatch put_tap_batch(Device& device, const ops::TapTable& table,
+                            std::span<const TapToken> tokens);
 
 }  // namespace rudder::testing

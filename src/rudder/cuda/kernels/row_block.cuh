@@ -15,6 +15,18 @@ __device__ inline int row_column(int run) {
 }
 inline constexpr int kMaxRowThreads = 1024;
 
+// To L2 what a thread will read of a norm's weights, if there are any: a line is four threads'
+// runs.
+template <int kRuns>
+__device__ void prefetch_weights(const float* weights, int64_t width) {
+  if (weights == nullptr || threadIdx.x % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) {
+    if (row_column(r) >= width) continue;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(weights + row_column(r)));
+  }
+}
+
 // Quantises a row that the block's registers hold; values past the end are zero.
 template <int kRuns, bool kAligned>
 __device__ void store_row_fp8(const Floats (&x)[kRuns], int64_t row, int width, void* out,

@@ -95,6 +95,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
       weight[r] = load_floats<kAligned>(p.norm + i, hidden - i);
     }
   }
+  prefetch_weights<kRuns>(p.delta_norm, hidden);
   dependency_wait();
   dependency_trigger();
   const int64_t row = int64_t{blockIdx.x} * hidden;

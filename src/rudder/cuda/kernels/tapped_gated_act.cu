@@ -99,7 +99,7 @@ static_assert(kMaxThreads<false> * kRegisters<false> <= 65536);
 template <bool kAligned, bool kFp8, bool kScaled>
 __global__ void __maxnreg__(kRegisters<kFp8>)
     tapped_gated_act_kernel(const __grid_constant__ GatedActParams p,
-                            const __grid_constant__ TapParams<1> tap_params, const bool is_early) {
+                            const __grid_constant__ TapParams<1> tap_params) {
   using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned>;
   extern __shared__ float4 fetched[];
   __shared__ alignas(16) HighestShared highest;
@@ -110,19 +110,16 @@ __global__ void __maxnreg__(kRegisters<kFp8>)
   unsigned row = blockIdx.x / ranks;
   ClusterTeam team(team_shared);
   Taps taps(tap_params, team, fetched, p.width);
-  taps.load_armed();
   taps.load(row);
   const int i = team.first_column();
   const int left = static_cast<int>(p.width) - i;
   if constexpr (kFp8) init_highest(highest);
   team.init();
   cluster_arrive();
-  if (is_early) taps.template look_up<true>(static_cast<int>(row));
   dependency_wait();
   dependency_trigger();
   GatedRun run = load_gated<kAligned>(p, row, i);
   cluster_wait();
-  const bool is_armed = taps.is_armed();
   // A row as it leaves, and on its way the one after it.
   const auto work_out = [&](unsigned at, Floats(&y)[1]) {
     GatedScales scales = {};
@@ -133,10 +130,9 @@ __global__ void __maxnreg__(kRegisters<kFp8>)
     y[0] = gated<kScaled>(run, scales, p.activation);
     const unsigned next = at + stride;
     if (next < rows) run = load_gated<kAligned>(p, next, i);
-    if (!is_armed) return;
-    if (!is_early) taps.template look_up<false>(static_cast<int>(at));
-    if (next < rows) taps.load(next);
+    taps.look_up(static_cast<int>(at));
     taps.at(0, y);
+    if (next < rows) taps.load(next);
   };
   if constexpr (!kFp8) {
     for (; row < rows; row += stride) {
@@ -173,12 +169,11 @@ cudaError_t launch_kind(const GatedActParams& p, const TapParams<1>& taps, bool 
     const int64_t blocks = 65536 / (kRegisters<kFp8> * threads);
     return blocks > 1 ? blocks : 1;
   });
-  const bool is_early = grid.clusters == p.rows;  // one row each
   const size_t bytes = tap_vector_bytes(1, grid.threads);
   const cudaError_t error = allow_shared(kernel, bytes);
   if (error != cudaSuccess) return error;
   return launch_pdl_cluster(kernel, dim3(grid.clusters * grid.cluster), dim3(grid.threads), bytes,
-                            grid.cluster, stream, p, taps, is_early);
+                            grid.cluster, stream, p, taps);
 }
 
 }  // namespace
@@ -189,7 +184,7 @@ cudaError_t launch_tapped_gated_act(const GatedActParams& p, const TapParams<1>&
   const bool is_fp8 = p.out_scale != nullptr;
   const bool is_scaled = p.x_scales.row != nullptr;
   if (p.width > (is_fp8 ? kMaxQuantisedWidth : kMaxTappedWidth) ||
-      (is_scaled && !takes_scales(p)) || !are_tables_aligned(taps.table)) {
+      (is_scaled && !takes_scales(p)) || !are_tables_aligned(taps)) {
     return cudaErrorInvalidValue;
   }
   const bool aligned = p.width % kRun == 0 && is_aligned(p.x) && is_aligned(p.out) &&

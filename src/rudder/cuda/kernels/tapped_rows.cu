@@ -29,9 +29,9 @@ __device__ void store_row(void* to, int64_t row, int width, const Packed (&from)
   }
 }
 
-// The branch as it is added, before taps; they are looked up while it comes if they are to be.
+// The branch as it is added, before taps, which are looked up while it comes.
 template <int kRuns, bool kAligned, bool kFp8, typename Taps>
-__device__ void load_branch(const ResidualNormParams& p, int64_t row, bool looks_up, Taps& taps,
+__device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps,
                             Floats (&to)[kRuns], float* scratch) {
   const int hidden = static_cast<int>(p.hidden);
   typename DeltaRun<kFp8>::Type delta[kRuns];
@@ -40,7 +40,7 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, bool looks
     const int i = row_column(r);
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
   }
-  if (looks_up) taps.template look_up<false>(static_cast<int>(row));
+  taps.look_up(row);
   const float inverse =
       p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
 #pragma unroll
@@ -63,23 +63,11 @@ __device__ void load_norm(const ResidualNormParams& p, Floats (&to)[kRuns]) {
   }
 }
 
-// To L2, whose lines are four threads' runs.
-template <int kRuns>
-__device__ void prefetch_norm(const ResidualNormParams& p) {
-  if (p.norm == nullptr || threadIdx.x % 4 != 0) return;
-#pragma unroll
-  for (int r = 0; r < kRuns; ++r) {
-    if (row_column(r) >= p.hidden) continue;
-    prefetch_to_l2(p.norm + row_column(r));
-  }
-}
-
 // A thread reads and writes the same elements, so that delta may be out.
 template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads>
 __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 1)
     tapped_residual_norm_kernel(const __grid_constant__ ResidualNormParams p,
-                                const __grid_constant__ TapParams<kResidualPoints> tap_params,
-                                const bool has_few_rows) {
+                                const __grid_constant__ TapParams<kResidualPoints> tap_params) {
   constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
   using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned>;
   extern __shared__ float4 fetched[];
@@ -89,31 +77,27 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   const auto row = static_cast<int>(blockIdx.x);
   BlockTeam team(team_shared);
   Taps taps(tap_params, team, fetched, hidden);
-  taps.load_armed();
   taps.load(row);
   // A large block has no registers for the weights of the norm while programs run.
   Floats norm[kRuns] = {};
   if constexpr (kIsSmall) {
     load_norm<kRuns, kAligned>(p, norm);
   } else {
-    prefetch_norm<kRuns>(p);
+    prefetch_weights<kRuns>(p.norm, hidden);
   }
-  // The largest blocks have room for one look-up alone.
-  constexpr bool kMayBeEarly = kRuns == 1 || kMaxThreads <= kLargeBlock;
-  const bool is_early = kMayBeEarly && has_few_rows;
-  if (is_early) taps.template look_up<true>(row);
+  prefetch_weights<kRuns>(p.delta_norm, hidden);
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];
   load_row<kRuns, kAligned>(p.x, row, hidden, x);
   Floats h[kRuns] = {};
   if (p.delta != nullptr) {
-    load_branch<kRuns, kAligned, kFp8>(p, row, !is_early, taps, h, scratch[0]);
+    load_branch<kRuns, kAligned, kFp8>(p, row, taps, h, scratch[0]);
     taps.at(kDeltaPoint, h);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = sum_run(unpack(x[r]), h[r]);
   } else {
-    if (!is_early) taps.template look_up<false>(row);
+    taps.look_up(row);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = unpack(x[r]);
   }
@@ -146,12 +130,11 @@ cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualP
   const auto kernel = p.out_scale != nullptr
                           ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads>
                           : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads>;
-  const bool is_early = p.rows <= kEarlyTapRows;
   const size_t bytes = tap_vector_bytes(kRuns, threads);
   const cudaError_t error = allow_shared(kernel, bytes);
   if (error != cudaSuccess) return error;
   return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, stream, p,
-                    taps, is_early);
+                    taps);
 }
 
 }  // namespace
@@ -163,8 +146,7 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
   TapParams<kResidualPoints> taps = asked;
   if (p.delta == nullptr) taps.point[kDeltaPoint] = -1;  // a look-up is of points that are passed
   if (p.out == nullptr) taps.point[kOutPoint] = -1;
-  if (!are_tables_aligned(taps.table) ||
-      (p.delta_scales.row != nullptr && p.out_scale == nullptr)) {
+  if (!are_tables_aligned(taps) || (p.delta_scales.row != nullptr && p.out_scale == nullptr)) {
     return cudaErrorInvalidValue;
   }
   const bool aligned = is_aligned_residual(p) && are_rows_aligned(taps.table);

@@ -2,12 +2,10 @@
 // the programs on a row that the registers of a team of threads hold, and copies captured rows to
 // the ring. Included by .cu files only; formulas: tap/program.h; reference: testing/reference_taps.
 //
-// What it costs. A token of row 0 that is not captured: its row number, its capture set and a word
-// of each point, asked for before the row itself, and a branch. A steered token: its program's
-// place, the op and the op's vector, three loads that need one another. With few tokens they are
-// made before the kernel ahead has ended (a product that streams weights leaves room for blocks
-// that wait); with many, beside the loads of other rows. kAdd and kPatch have no sums; all sums of
-// another op are one exchange between the threads.
+// What it costs. A token without a program and a capture: 16 bytes a point, asked for before the
+// kernel ahead has ended, and a branch. A steered one: then its op's vector, asked for behind the
+// row, so that the two come together. kAdd and kPatch have no sums; all sums of another op are one
+// exchange between the threads.
 #pragma once
 
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -15,29 +13,23 @@
 
 namespace rudder::cuda {
 
-// What copies ahead of the step wrote (tap.T9). Before dependency_wait() it is read past L1, which
-// might hold what a step before left there; behind it, blocks of one multiprocessor share what L1
-// has.
-template <bool kEarly>
-__device__ int32_t load_word(const int32_t* from) {
-  return kEarly ? __ldcg(from) : *from;
+// What may be read before dependency_wait() is read past L1, which might hold what a step before
+// left there.
+__device__ inline int32_t load_early(const int32_t* from) {
+  return __ldcg(from);
 }
-// Likewise, to shared memory. Both 16-byte aligned.
-template <bool kEarly>
-__device__ void copy_async(float4* shared, const float* from) {
+__device__ inline TapEntryParams load_early(const TapEntryParams* from) {
+  const int4 bits = __ldcg(reinterpret_cast<const int4*>(from));
+  return {bits.x, bits.y, __int_as_float(bits.z), bits.w};
+}
+// To shared memory; both 16-byte aligned.
+__device__ inline void copy_async(float4* shared, const float* from) {
   const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
-  if constexpr (kEarly) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
-  }
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 // For all copies that the thread has started.
 __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
-}
-__device__ inline void prefetch_to_l2(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 
 // What every op is asked; the rest of TapOpParams only where its kind needs it.
@@ -48,6 +40,13 @@ struct TapOpHead {
   int32_t v1;
   float strength;
 
+  // Of a plain add.
+  __device__ TapOpHead(int32_t vector, float by)
+      : kind(TapKind::kAdd),
+        gate(TapGate::kNone),
+        schedule(TapSchedule::kConstant),
+        v1(vector),
+        strength(by) {}
   __device__ explicit TapOpHead(const TapOpParams& op) {
     const int4 low = *reinterpret_cast<const int4*>(&op);
     const int4 high = *(reinterpret_cast<const int4*>(&op) + 1);
@@ -195,20 +194,18 @@ cudaError_t allow_shared(Kernel kernel, size_t dynamic_bytes) {
   return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               static_cast<int>(dynamic_bytes));
 }
-// Up to this many rows, all blocks are on the device at once and begin before the kernel ahead of
-// them ends.
-inline constexpr int64_t kEarlyTapRows = 264;
-
 // What is read in pieces of 16 bytes, and what is, or is not, as the rows are.
-inline bool are_tables_aligned(const TapTableParams& table) {
-  return is_aligned(table.ops) && is_aligned(table.latches);
+template <int kPoints>
+bool are_tables_aligned(const TapParams<kPoints>& taps) {
+  return is_aligned(taps.table.ops) && is_aligned(taps.table.latches) &&
+         is_aligned(taps.table.captures) && is_aligned(taps.batch.entries);
 }
 inline bool are_rows_aligned(const TapTableParams& table) {
   return is_aligned(table.vectors) && is_aligned(table.ring);
 }
 
 // The programs of one token at the points of a kernel, and its captures. All threads of the team
-// make the same calls: load_armed(), load(), look_up(), then at() for each point in turn.
+// make the same calls: load(), look_up(), then at() for each point in turn.
 //
 // kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring; if so,
 // an op's first vector goes through shared memory, where every thread has the runs that it reads.
@@ -221,45 +218,33 @@ class TokenTaps {
   __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, float4* fetched, int64_t width)
       : p_(params), team_(team), fetched_(fetched), width_(static_cast<int>(width)) {}
 
-  // Loads that nothing waits for yet. They may stand before dependency_wait(): what they read was
-  // written by copies that the step's first kernel waited for in full, and the blocks of a kernel
-  // start after all blocks of the kernel ahead of it have started, and so on back to that first
-  // one. Whether the points are armed, each for one of the first lanes:
-  __device__ void load_armed() {
-    armed_ = lane_point() >= 0 ? load_word<true>(p_.table.armed + lane_point()) : 0;
-  }
-  // The row and the set of the token that is looked up next:
+  // Of the token that is looked up next, when the last one has passed all points: loads that
+  // nothing waits for yet. They may stand before dependency_wait() (tap.T9).
   __device__ void load(int64_t token) {
-    row_ = p_.table.points != nullptr ? load_word<true>(p_.batch.row + token) : 0;
-    set_ = p_.table.captures != nullptr ? load_word<true>(p_.batch.capture_set + token) : -1;
+    entry_ = {};
+    if (lane_point() >= 0) {
+      entry_ = load_early(p_.batch.entries + token * p_.table.num_points + lane_point());
+    }
+    set_ = p_.table.captures != nullptr ? load_early(p_.batch.capture_set + token) : -1;
   }
 
-  // Some token has something to do here.
-  __device__ bool is_armed() const { return __any_sync(kAllLanes, armed_ != 0); }
-
-  // What the loaded token has to do at each point: early, before dependency_wait(), with the first
-  // op's vector; or behind it and behind the loads of the row, which then need not wait for this.
-  template <bool kEarly>
+  // What the loaded token has to do; behind dependency_wait() and behind the loads of the row,
+  // which then need not wait for the first op's vector.
   __device__ void look_up(int token) {
     token_ = token;
-    is_active_ = false;
-    has_early_ = false;
-    if (row_ == 0 && set_ < 0) return;
-    word_ = 0;
     before_ = -1;
     after_ = -1;
-    if (armed_ != 0 && row_ != 0) {
-      const int64_t place = int64_t{row_} * p_.table.num_points + lane_point();
-      word_ = load_word<kEarly>(p_.table.points + place);
-    }
-    if (armed_ != 0 && set_ >= 0) {
+    if (set_ >= 0 && lane_point() >= 0) {
       const int64_t place = int64_t{set_} * p_.table.num_points + lane_point();
-      before_ = load_word<kEarly>(p_.table.captures + 2 * place);
-      after_ = load_word<kEarly>(p_.table.captures + 2 * place + 1);
+      const int2 places = reinterpret_cast<const int2*>(p_.table.captures)[place];
+      before_ = places.x;
+      after_ = places.y;
     }
-    const unsigned steered = __ballot_sync(kAllLanes, (word_ & 0xff) != 0);
-    is_active_ = steered != 0 || __any_sync(kAllLanes, before_ >= 0 || after_ >= 0);
-    if (kEarly && steered != 0) fetch_early(__shfl_sync(kAllLanes, word_, __ffs(steered) - 1));
+    const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
+    is_active_ = steered != 0 || set_ >= 0;
+    has_fetched_ = steered != 0;
+    if (kAligned && has_fetched_) fetch(__shfl_sync(kAllLanes, entry_.vector, __ffs(steered) - 1));
+    entry_.vector |= entry_.is_plain_add;  // which costs a register less: vectors are aligned
   }
 
   __device__ bool is_active() const { return is_active_; }
@@ -269,9 +254,8 @@ class TokenTaps {
     if (!is_active_) return;
     const int before = __shfl_sync(kAllLanes, before_, number);
     if (before >= 0) capture(before, h);
-    const int word = __shfl_sync(kAllLanes, word_, number);
-    const TapOpParams* op = p_.table.ops + (word >> 8);
-    for (int left = word & 0xff; left > 0; --left) run_op(*op++, h);
+    const int ops = __shfl_sync(kAllLanes, entry_.ops, number);
+    if (ops != 0) run_program(number, ops, h);
     const int after = __shfl_sync(kAllLanes, after_, number);
     if (after >= 0) capture(after, h);
   }
@@ -294,22 +278,13 @@ class TokenTaps {
     return lane < kPoints ? p_.point[lane] : -1;
   }
 
-  // Of the first op that the token runs: the op to L2, its first vector to shared memory.
-  __device__ void fetch_early(int32_t word) {
-    if constexpr (!kAligned) return;
-    const TapOpParams* op = p_.table.ops + (word >> 8);
-    prefetch_to_l2(op);
-    fetch<true>(load_word<true>(&op->v1));
-    has_early_ = true;
-  }
-  template <bool kEarly>
   __device__ void fetch(int32_t vector) const {
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       const int i = column(r);
       if (i >= width_) continue;
-      copy_async<kEarly>(fetched(r, 0), p_.table.vectors + vector + i);
-      copy_async<kEarly>(fetched(r, 1), p_.table.vectors + vector + i + 4);
+      copy_async(fetched(r, 0), p_.table.vectors + vector + i);
+      copy_async(fetched(r, 1), p_.table.vectors + vector + i + 4);
     }
   }
   // Threads next to each other have places next to each other.
@@ -340,20 +315,38 @@ class TokenTaps {
     }
   }
 
-  __device__ void run_op(const TapOpParams& op, Row& h) {
-    const TapOpHead head(op);
+  // Makes an op's first vector ready for first_vector().
+  __device__ void need(int32_t vector) {
     if constexpr (kAligned) {
-      if (!has_early_) fetch<false>(head.v1);
-      has_early_ = false;
+      if (!has_fetched_) fetch(vector);
+      has_fetched_ = false;
       wait_for_copies();
     }
-    const auto v1 = [&](int r) {
-      if constexpr (kAligned) {
-        return fetched_run(r);
-      } else {
-        return vector_run(head.v1, r);
-      }
-    };
+  }
+  __device__ Floats first_vector(int32_t vector, int r) const {
+    if constexpr (kAligned) {
+      return fetched_run(r);
+    } else {
+      return vector_run(vector, r);
+    }
+  }
+
+  __device__ void run_program(int number, int ops, Row& h) {
+    const int32_t vector = __shfl_sync(kAllLanes, entry_.vector, number);
+    const float strength = __shfl_sync(kAllLanes, entry_.strength, number);
+    const TapOpParams* op = p_.table.ops + (ops >> 8);
+    // What most programs are needs no more than the entry says.
+    bool is_told = (vector & 1) != 0;
+#pragma unroll 1
+    for (int left = ops & 0xff; left > 0; --left, ++op) {
+      run_op(is_told ? TapOpHead(vector - 1, strength) : TapOpHead(*op), *op, h);
+      is_told = false;
+    }
+  }
+
+  __device__ void run_op(const TapOpHead& head, const TapOpParams& op, Row& h) {
+    need(head.v1);
+    const auto v1 = [&](int r) { return first_vector(head.v1, r); };
     const bool is_score = head.kind == TapKind::kScore;
     const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op);
     if (is_score ? since_prompt() >= 0 : s == 0.0f) return;
@@ -437,14 +430,11 @@ class TokenTaps {
   float4* const fetched_;  // [kRuns][2][threads]
   const int width_;
   int token_ = 0;
-  int row_ = 0;
-  int set_ = -1;
   bool is_active_ = false;
-  bool has_early_ = false;  // the next op's first vector is there, or on its way
-  // Of lane_point(): whether it is armed, first op << 8 | number of ops, places in the token's
-  // record before and after them.
-  int armed_ = 0;
-  int word_ = 0;
+  bool has_fetched_ = false;  // the next op's first vector is in shared memory, or on its way there
+  int set_ = -1;
+  // Of lane_point(): what is done there, places in the token's record before and after it.
+  TapEntryParams entry_ = {};
   int before_ = -1;
   int after_ = -1;
 };

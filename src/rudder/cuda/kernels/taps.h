@@ -1,6 +1,6 @@
 // What a kernel needs to steer and capture the rows that pass through it: the table of programs and
-// the tokens' places in it, as plain pointers. Meaning: ops/tap_args.h, docs/contracts/taps.md;
-// formulas: tap/program.h, whose TapOp this TapOpParams is, byte by byte.
+// what the tokens have of it, as plain pointers. Meaning: ops/tap_args.h, docs/contracts/taps.md;
+// TapOpParams and TapEntryParams are tap/program.h's TapOp and ops' TapEntry, byte by byte.
 #pragma once
 
 #include <cstdint>
@@ -41,25 +41,32 @@ struct TapOpParams {
 };
 static_assert(sizeof(TapOpParams) == 80);
 
-// Tables are 16-byte aligned. What copies ahead of the step wrote here, the latches aside, may be
-// read before the kernels ahead have ended (tap.T9).
+// What a token does at a point; zeros for nothing.
+struct TapEntryParams {
+  int32_t ops;     // first << 8 | number
+  int32_t vector;  // of the first: its v1 and strength, and whether it is kAdd and no more
+  float strength;
+  int32_t is_plain_add;
+};
+static_assert(sizeof(TapEntryParams) == 16);
+
+// Tables are 16-byte aligned.
 struct TapTableParams {
-  const int32_t* points = nullptr;        // [num_rows, num_points] first op << 8 | number of ops
   const TapOpParams* ops = nullptr;       // [num_ops]
   const float* vectors = nullptr;         // each at a multiple of 16 floats
-  const int32_t* armed = nullptr;         // [num_points] 0: nothing to do for any token
   unsigned long long* latches = nullptr;  // [S + 1, kTapLatches, 2] sum, count: two's complement
   const int32_t* captures = nullptr;      // [num_sets, num_points, 2] places before, after; or -1
   void* ring = nullptr;                   // bf16
   int32_t num_points = 0;
 };
 
+// Entries and capture sets may be read before the kernel ahead has ended (tap.T9).
 struct TapBatchParams {
-  const int32_t* row = nullptr;            // [T] of points; 0: no program
-  const int32_t* since_prompt = nullptr;   // [T]
-  const int32_t* slot = nullptr;           // [T] of latches
-  const int32_t* capture_set = nullptr;    // [T] of captures; -1: none
-  const int32_t* capture_begin = nullptr;  // [T] in the ring, in units of kTapCaptureUnit
+  const TapEntryParams* entries = nullptr;  // [T, num_points]
+  const int32_t* since_prompt = nullptr;    // [T]
+  const int32_t* slot = nullptr;            // [T] of latches
+  const int32_t* capture_set = nullptr;     // [T] of captures; -1: none
+  const int32_t* capture_begin = nullptr;   // [T] in the ring, in units of kTapCaptureUnit
 };
 
 // Of one op, whose kernel passes kPoints points of a token.
