@@ -158,7 +158,7 @@ def sanitize(binaries, tools, suites, timeout):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--filter", default="", help="only suites that this regular expression finds")
-    parser.add_argument("--timeout", type=float, default=120, help="seconds of one process")
+    parser.add_argument("--timeout", type=float, default=300, help="seconds of one process")
     parser.add_argument("--sanitizer", action="store_true", help="small tests under compute-sanitizer")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, with commas between")
     parser.add_argument("binaries", nargs="+")
@@ -169,7 +169,7 @@ def main():
     rows = []
     binaries = [str(pathlib.Path(binary).resolve()) for binary in arguments.binaries]
     if arguments.sanitizer:
-        return sanitize(binaries, arguments.tools.split(","), arguments.filter, max(arguments.timeout, 300))
+        return sanitize(binaries, arguments.tools.split(","), arguments.filter, arguments.timeout)
     for binary in binaries:
         for suite, names in list_tests(binary).items():
             if re.search(arguments.filter, suite):

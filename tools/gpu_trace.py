@@ -10,8 +10,9 @@ for them: the step's period, how much of it the device was busy (the union of it
 time inside the graph and between one launch's last node and the next one's first; then each kernel's share.
 
 With --idle-steering the command runs a model twice, without steering and with it on but unused, under the
-same load; the check is that steering then launches nothing: no kernel with taps ran at all, and the graphs
-of the two are pairs of the same kernels with the same grids in the same order, launched equally often.
+same load; the check is that steering then launches nothing: no kernel with taps runs once both have begun
+(before, while graphs are captured, each is run once), and the graphs of the two are pairs of the same kernels
+with the same grids in the same order, launched equally often.
 
 Where kernels overlap (a dependent one begins before the one in front of it has ended) the time goes to the
 earlier. Tracing adds to each node: the percentages are upper bounds of the idle time. Standard library only;
@@ -135,7 +136,6 @@ def report(nodes, count):
 
 def check_idle(nodes):
     """Whether the graphs that were launched come in pairs of the same kernels; says what does not."""
-    tapped = sorted({short_name(node.name) for node in nodes if "tapped" in node.name})
     launches = collections.defaultdict(list)
     for node in nodes:
         if node.graph:
@@ -143,6 +143,9 @@ def check_idle(nodes):
     lists = collections.defaultdict(collections.Counter)  # kernels: {graph: launches}
     for (graph, _), step in launches.items():
         lists[tuple((node.name, node.blocks, node.threads) for node in step)][graph] += 1
+    most = max(lists.values(), key=lambda graphs: sum(graphs.values()), default={})
+    begin = max((min(step[0].begin for (of, _), step in launches.items() if of == graph) for graph in most), default=0)
+    tapped = sorted({short_name(node.name) for node in nodes if node.begin >= begin and "tapped" in node.name})
     bad = 0
     print(f"{'kernels':>8} {'nodes of kinds':>15}  launches of each graph that has just them")
     for kernels, graphs in sorted(lists.items(), key=lambda item: -sum(item[1].values())):
