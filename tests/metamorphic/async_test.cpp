@@ -11,7 +11,7 @@ namespace {
 
 // A short longest sequence, so that what preempted ones bring back goes in several parts.
 constexpr step::Capacity kCapacity = {.num_slots = 16,
-                                      .num_blocks = 40,
+                                      .num_blocks = 32,
                                       .block_size = 16,
                                       .max_tokens_per_step = 192,
                                       .max_seq_len = 192,

@@ -242,8 +242,8 @@ bool RankExecutor::enqueue(size_t index) {
       if (begun) run(index);
     } else {
       const ops::View logits = begun ? run_forward(index) : ops::View{};
-      if (!supplied_.pop()) return false;
-      if (begun) run_masked(index, logits);
+      if (!supplied_.pop()) return false;  // the device is busy meanwhile
+      if (begun) sample_constrained(index, logits);
     }
     if (begun) fetch(index, i);
     iteration.enqueued_us = clock_.now_us();
@@ -270,7 +270,7 @@ ops::View RankExecutor::run_forward(size_t index) {
   return decoder_->forward(place.step.forward);
 }
 
-void RankExecutor::run_masked(size_t index, const ops::View& logits) {
+void RankExecutor::sample_constrained(size_t index, const ops::View& logits) {
   buffers_->send_masks(packed_.num_masks, index);
   ops::SampleArgs sample = places_[index].step.sample;
   sample.logits = logits;

@@ -99,8 +99,8 @@ class RankExecutor final : public step::Executor {
   bool enqueue(size_t index);  // false once it is stopping
   Result<void> begin(size_t index);
   void run(size_t index);
-  void run_masked(size_t index, const ops::View& logits);
   ops::View run_forward(size_t index);
+  void sample_constrained(size_t index, const ops::View& logits);
   void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
   Result<void> finish_captured(Place& place, step::StepResult& result);
