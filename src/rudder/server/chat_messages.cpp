@@ -136,7 +136,7 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
     if (message.if_contains("tool_calls") == nullptr) {
       return invalid("must be a string or a list of parts", content_path);
     }
-    message["content"] = nullptr;
+    message["content"] = "";  // templates that trim or join it know no null
   } else if (content->is_array()) {
     RUDDER_TRY_VOID(check_parts(content->get_array(), content_path));
   } else if (!content->is_string()) {

@@ -320,9 +320,9 @@ TEST(ToolApi, TemplatesGetToolsAndEarlierCalls) {
     return model.tokenizer->decode(parsed->prompts[0].request.draft().prompt, false);
   };
   EXPECT_EQ(prompt(R"(,"reasoning_effort":"high")"),
-            "get_weather high |user::hi|assistant:hm:OsloNone|tool::rain<think>");
+            "get_weather high |user::hi|assistant:hm:Oslo|tool::rain<think>");
   EXPECT_EQ(prompt(R"(,"reasoning_effort":"none","tool_choice":"none")"),
-            "none none False|user::hi|assistant:hm:OsloNone|tool::rain<think>");
+            "none none False|user::hi|assistant:hm:Oslo|tool::rain<think>");
 }
 
 }  // namespace

@@ -1,0 +1,126 @@
+"""Tools with the official client: calls that are forced, put together from streams, refused where they are wrong."""
+
+import json
+import re
+
+import openai
+import pytest
+
+from conftest import run_rudder
+
+MESSAGES = [{"role": "user", "content": "What is the weather in Oslo?"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather of a place.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "place": {"type": "string", "maxLength": 20},
+                "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]},
+                "days": {"type": "integer", "minimum": 1, "maximum": 9},
+            },
+            "required": ["place", "unit", "days"],
+            "additionalProperties": False,
+        },
+    },
+}
+STOP = {"type": "function", "function": {"name": "stop", "parameters": {"type": "object", "properties": {},
+                                                                      "additionalProperties": False}}}
+NAMED = {"type": "function", "function": {"name": "get_weather"}}
+
+
+def check_call(call):
+    arguments = json.loads(call.function.arguments)
+    if call.function.name == "stop":
+        assert arguments == {}
+        return
+    assert call.function.name == "get_weather"
+    assert set(arguments) == {"place", "unit", "days"}
+    assert len(arguments["place"]) <= 20
+    assert arguments["unit"] in ("celsius", "fahrenheit")
+    assert 1 <= arguments["days"] <= 9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_forced_call_satisfies_its_schema(server, model, seed):
+    answer = server.client().chat.completions.create(model=model, messages=MESSAGES, tools=[WEATHER, STOP],
+                                                     tool_choice=NAMED, temperature=1, seed=seed, max_tokens=300)
+    choice = answer.choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert choice.message.content is None
+    assert len(choice.message.tool_calls) == 1
+    assert choice.message.tool_calls[0].function.name == "get_weather"
+    assert re.fullmatch(r"chatcmpl-tool-[0-9a-f]{32}", choice.message.tool_calls[0].id)
+    check_call(choice.message.tool_calls[0])
+
+
+def test_required_calls_one_or_more(server, model):
+    answer = server.client().chat.completions.create(model=model, messages=MESSAGES, tools=[WEATHER, STOP],
+                                                     tool_choice="required", temperature=1, seed=3, n=8, max_tokens=600)
+    names = set()
+    for choice in answer.choices:
+        assert choice.message.tool_calls
+        calls = choice.message.tool_calls
+        for call in calls if choice.finish_reason == "tool_calls" else calls[:-1]:  # the last may be cut off
+            check_call(call)
+            names.add(call.function.name)
+    assert len({c.id for choice in answer.choices for c in choice.message.tool_calls}) == sum(
+        len(choice.message.tool_calls) for choice in answer.choices)
+    one = server.client().chat.completions.create(model=model, messages=MESSAGES, tools=[WEATHER, STOP],
+                                                  tool_choice="required", parallel_tool_calls=False, temperature=1,
+                                                  seed=3, max_tokens=600)
+    assert len(one.choices[0].message.tool_calls) == 1
+
+
+def test_a_stream_assembles_to_the_whole(server, model):
+    client = server.client()
+    asked = dict(model=model, messages=MESSAGES, tools=[WEATHER], tool_choice="required", parallel_tool_calls=False,
+                 temperature=1, seed=11, max_tokens=300)
+    whole = client.chat.completions.create(**asked)
+    chunks = list(client.chat.completions.create(**asked, stream=True))
+    pieces = [d for c in chunks for d in c.choices[0].delta.tool_calls or []]
+    assert pieces[0].id and pieces[0].type == "function" and pieces[0].function.name == "get_weather"
+    assert all(piece.id is None and piece.function.name is None for piece in pieces[1:])
+    assert len(pieces) > 5, "arguments come as they are written"
+    arguments = "".join(piece.function.arguments or "" for piece in pieces)
+    assert arguments == whole.choices[0].message.tool_calls[0].function.arguments
+    assert chunks[-1].choices[0].finish_reason == whole.choices[0].finish_reason == "tool_calls"
+    with client.chat.completions.stream(**asked) as stream:  # the client's own assembly
+        final = stream.get_final_completion()
+    assert final.choices[0].message.tool_calls[0].function.arguments == arguments
+    assert not final.choices[0].message.content
+
+
+def test_calls_go_back_as_messages(server, model):
+    client = server.client()
+    asked = dict(model=model, tools=[WEATHER], temperature=0, max_tokens=200)
+    first = client.chat.completions.create(messages=MESSAGES, tool_choice=NAMED, **asked).choices[0].message
+    call = first.tool_calls[0]
+    turns = [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call.model_dump()]},
+             {"role": "tool", "tool_call_id": call.id, "content": "Rain."}]
+    answer = client.chat.completions.create(messages=turns, tool_choice="auto", **asked)
+    assert answer.choices[0].finish_reason in ("stop", "length")
+    assert not answer.choices[0].message.tool_calls
+
+
+@pytest.mark.parametrize("fields, param", [
+    ({"tools": [WEATHER, WEATHER]}, "tools[1].function.name"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "g"}}}, "tool_choice.function.name"),
+    ({"tools": [{"type": "function", "function": {"name": "f", "parameters": {
+        "type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}}}], "tool_choice": "required"},
+     "tools[0].function.parameters.properties.a"),
+    ({"reasoning_effort": "a lot"}, "reasoning_effort"),
+])
+def test_what_is_wrong_is_named(server, model, fields, param):
+    with pytest.raises(openai.BadRequestError) as refused:
+        server.client().chat.completions.create(model=model, messages=MESSAGES, extra_body=fields)
+    assert refused.value.param.startswith(param), refused.value
+
+
+def test_an_unknown_parser_is_refused_at_start():
+    result = run_rudder("serve", "--port", "0", "--tool-call-parser", "nonesuch")
+    assert result.returncode != 0
+    assert "hermes" in result.stderr
