@@ -49,18 +49,22 @@ class FormatWriter {
     json::value one = kinds.size() == 1
                           ? kinds.front()
                           : json::value{{"type", "or"}, {"elements", std::move(kinds)}};
-    json::array parts;
-    if (dialect_.list) parts.push_back(sequence(opening(list_opening())));
-    parts.push_back(one);
+    if (!dialect_.list) {
+      if (!parallel) return sequence({std::move(one)});
+      // What stands between calls may stand after the last one too: the parser drops it, and the
+      // calls are there once.
+      json::object end = {{"type", "optional"}, {"content", text(between())}};
+      json::array call = {std::move(one)};
+      if (!between().empty()) call.push_back(std::move(end));
+      return {{"type", "plus"}, {"content", sequence(std::move(call))}};
+    }
+    json::array parts = {sequence(opening(list_opening())), one};
     if (parallel) {
-      json::array more = {text(between())};
-      more.push_back(std::move(one));
-      parts.push_back({{"type", "star"}, {"content", sequence(std::move(more))}});
+      json::object more = sequence({text(", "), std::move(one)});
+      parts.push_back({{"type", "star"}, {"content", std::move(more)}});
     }
-    if (dialect_.list) {
-      parts.push_back(text("]"));
-      if (!dialect_.end.empty()) parts.push_back(mark(dialect_.end));
-    }
+    parts.push_back(text("]"));
+    if (!dialect_.end.empty()) parts.push_back(mark(dialect_.end));
     return sequence(std::move(parts));
   }
 
@@ -69,7 +73,6 @@ class FormatWriter {
     return dialect_.form == CallForm::kNamed ? " [" : "[";  // as these models write it
   }
   std::string_view between() const {
-    if (dialect_.list) return ", ";
     if (dialect_.bare) return "; ";
     return dialect_.form == CallForm::kNamed ? "" : "\n";
   }
@@ -82,8 +85,6 @@ class FormatWriter {
   }
 
   json::object call(const CallableTool& tool) const {
-    static const json::value kAnyObject = {{"type", "object"}};
-    const json::value& schema = tool.parameters != nullptr ? *tool.parameters : kAnyObject;
     json::array parts;
     std::string_view after = "}";
     if (dialect_.form == CallForm::kNamed && !dialect_.list) {
@@ -99,7 +100,7 @@ class FormatWriter {
       parts = dialect_.list ? json::array{text(before)} : opening("\n" + before);
       if (dialect_.bare && !dialect_.list) parts = {text(before)};
     }
-    parts.push_back({{"type", "json_schema"}, {"json_schema", schema}});
+    parts.push_back({{"type", "json_schema"}, {"json_schema", arguments_schema(tool)}});
     if (dialect_.list || dialect_.end.empty()) {
       if (!after.empty()) parts.push_back(text(after));
     } else {
@@ -114,6 +115,14 @@ class FormatWriter {
 };
 
 }  // namespace
+
+json::object arguments_schema(const CallableTool& tool) {
+  const json::object* given = tool.parameters != nullptr ? tool.parameters->if_object() : nullptr;
+  if (given == nullptr) return {{"type", "object"}, {"additionalProperties", false}};
+  json::object schema = *given;
+  schema.emplace("type", "object");
+  return schema;
+}
 
 json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                          bool parallel, const FindSpecial& find_special) {

@@ -16,8 +16,11 @@ namespace rudder::dialect {
 
 struct CallableTool {
   std::string name;
-  const boost::json::value* parameters = nullptr;  // a JSON Schema; null: any object
+  const boost::json::value* parameters = nullptr;  // a JSON Schema, an object; null: it takes none
 };
+
+// The schema of a tool's arguments: `parameters`, which may leave out that they are an object.
+boost::json::object arguments_schema(const CallableTool& tool);
 
 // The id of a mark that is a special token: a grammar names it by id, since it spells no text.
 using FindSpecial = std::function<std::optional<int32_t>(std::string_view mark)>;

@@ -23,6 +23,7 @@ std::string shortest(const json::value& format) {
   if (type == "token") return "[TOKEN]";
   if (type == "or") return shortest(object.at("elements").at(0));
   if (type == "star" || type == "optional") return shortest(object.at("content"));
+  if (type == "plus") return shortest(object.at("content")) + shortest(object.at("content"));
   if (type == "tag") {
     return std::string(object.at("begin").as_string()) + "Hm." +
            std::string(object.at("end").as_string());

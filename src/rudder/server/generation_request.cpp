@@ -249,6 +249,10 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     draft.shown_special_ids = scope.model.dialect.special_marks;
     parsed.uncompiled = tools.grammar(*parsed.parser, *scope.model.tokenizer);
   }
+  if (parsed.uncompiled && draft.ignore_eos) {
+    return tl::unexpected(
+        invalid("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
+  }
   if (parsed.uncompiled && scope.find_grammar) {
     const auto found = scope.find_grammar(*parsed.uncompiled);
     if (!found) return parsed;

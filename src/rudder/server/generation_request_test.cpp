@@ -328,6 +328,15 @@ constexpr BadBody kBadBodies[] = {
      "{" RUDDER_MESSAGES
      R"(,"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[)" RUDDER_TOOL "]}",
      "tool_choice.function.name", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES
+     R"(,"tool_choice":"required","tools":[{"type":"function","function":{"name":"g",)"
+     R"("parameters":{"type":"string"}}}]})",
+     "tools[0].function.parameters.type", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES R"(,"ignore_eos":true,"tool_choice":"required","tools":[)" RUDDER_TOOL
+     "]}",
+     "ignore_eos", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"reasoning_effort":"some"})", "reasoning_effort", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"include_reasoning":1})", "include_reasoning", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_value"},

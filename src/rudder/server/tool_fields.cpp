@@ -159,6 +159,18 @@ void read_choice(FieldReader& reader, ToolFields* out) {
   out->choice = ToolChoice::kRequired;
 }
 
+// Where calls are forced, arguments must be what a schema can force them to be.
+void check_schemas(FieldReader& reader, const ToolFields& fields) {
+  for (size_t i = 0; i < fields.callable.size(); ++i) {
+    const json::value* parameters = fields.callable[i].parameters;
+    const json::value* type =
+        parameters != nullptr ? parameters->get_object().if_contains("type") : nullptr;
+    if (type == nullptr || *type == "object") continue;
+    reader.error(ErrorCode::kInvalidArgument, "must be 'object'",
+                 fmt::format("tools[{}].function.parameters.type", i));
+  }
+}
+
 }  // namespace
 
 std::optional<dialect::ParserSetup> ToolFields::parser_after(std::string_view prompt) const {
@@ -199,10 +211,9 @@ std::optional<constraint::GrammarSpec> ToolFields::grammar(const dialect::Parser
 Error ToolFields::blame(Error error) const {
   std::string path = "tool_choice";
   for (size_t i = 0; i < callable.size(); ++i) {
-    if (callable[i].parameters == nullptr) continue;
     const Result<std::string> grammar =
         constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
-                             .text = json::serialize(*callable[i].parameters),
+                             .text = json::serialize(dialect::arguments_schema(callable[i])),
                              .space = constraint::JsonSpace::kCompact});
     if (grammar) continue;
     error = grammar.error();
@@ -226,6 +237,7 @@ ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   if (tools != nullptr) read_tools(reader, *tools, &fields);
   if (reader.ok()) read_choice(reader, &fields);
   if (fields.choice == ToolChoice::kNone) return fields;
+  if (fields.choice != ToolChoice::kAuto) check_schemas(reader, fields);
   fields.shown = tools;
   fields.parser.calls = dialect.calls;
   if (!fields.parallel || fields.choice == ToolChoice::kNamed) fields.parser.max_calls = 1;
