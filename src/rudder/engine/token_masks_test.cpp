@@ -4,11 +4,12 @@
 
 #include <gtest/gtest.h>
 
-#include <atomic>
+#include <algorithm>
 #include <map>
 #include <utility>
 
 #include "rudder/base/token_mask.h"
+#include "rudder/constraint/grammar_compiler.h"
 #include "rudder/engine/engine_core.h"
 #include "rudder/testing/fake_executor.h"
 #include "rudder/testing/scripted_executor.h"
@@ -135,6 +136,45 @@ TEST(MaskMaker, HelpersWriteTheSameMasks) {
       EXPECT_EQ(rows[i].written.has_value(), others[i].written.has_value());
       const bool is_free = rows[i].constraint == nullptr || !rows[i].written;
       EXPECT_EQ(in(got.subspan(i * words, words)).size() == kVocab, is_free);
+    }
+  }
+}
+
+// Matchers of one grammar share what is compiled of it.
+TEST(MaskMaker, MatchersOfOneGrammarRunSideBySide) {
+  const auto tokenizer = testing::tiny_tokenizer();
+  const auto compiler =
+      constraint::GrammarCompiler::create(*tokenizer, kVocab, {testing::kTinyEos}, {}).value();
+  const auto grammar =
+      compiler->compile({.kind = constraint::GrammarKind::kRegex, .text = "(ab|a|b|cd)*c?[a-d]+"});
+  ASSERT_TRUE(grammar) << grammar.error().to_string();
+  constexpr size_t kRows = 32;
+  std::vector<ChoiceConstraint> choices;
+  std::vector<ChoiceConstraint> others;
+  for (size_t i = 0; i < kRows; ++i) {
+    choices.emplace_back(draft_with({*grammar}));
+    others.emplace_back(draft_with({*grammar}));
+  }
+  MaskMaker alone(kVocab, 1);
+  MaskMaker helped(kVocab, 4);
+  const size_t words = mask_words(kVocab);
+  for (size_t step = 0; step < 40; ++step) {
+    std::vector<MaskMaker::Row> rows(kRows);
+    std::vector<MaskMaker::Row> other_rows(kRows);
+    for (size_t i = 0; i < kRows; ++i) {
+      rows[i].constraint = &choices[i];
+      other_rows[i].constraint = &others[i];
+    }
+    const auto masks = alone.make(rows);
+    ASSERT_TRUE(std::ranges::equal(masks, helped.make(other_rows))) << step;
+    for (size_t i = 0; i < kRows; ++i) {
+      ASSERT_TRUE(rows[i].written);
+      Tokens allowed = in(masks.subspan(i * words, words));
+      std::erase(allowed, testing::kTinyEos);
+      ASSERT_FALSE(allowed.empty());
+      const int32_t token = allowed[(step * 7 + i * 13) % allowed.size()];
+      ASSERT_TRUE(choices[i].advance(token));
+      ASSERT_TRUE(others[i].advance(token));
     }
   }
 }
