@@ -166,7 +166,9 @@ class Generator:
                 return self.pick(["0", "1", "2", "10", "-3", "1_000", "0.5", "1e3", "-2.25", "3.0", "0x10", "0b11", "2.675", "1e-7"])
             return self.name(["n", "z", "neg", "f", "g", "t", "l[0]", "k.n", "big", "huge", "users[0].age"])
         return self.pick([
-            lambda: f"({self.number(depth - 1)} {self.pick(['+', '-', '*', '/', '//', '%', '**'])} {self.number(depth - 1)})",
+            lambda: f"({self.number(depth - 1)} {self.pick(['+', '-', '*', '/', '//', '%'])} {self.number(depth - 1)})",
+            # Small exponents only: Python computes with integers of any size, for as long as it takes.
+            lambda: f"({self.number(0)} ** {self.pick(['2', '0', '-1', '0.5', '3', 'z', 'neg', 't'])})",
             lambda: f"({self.number(depth - 1)} {self.pick(['+', '-', '*', '%'])} {self.number(0)})",
             lambda: f"({self.number(depth - 1)}) | {self.pick(NUMBER_FILTERS)}",
             lambda: f"({self.number(0)}).{self.pick(NUMBER_METHODS)}",
@@ -206,7 +208,7 @@ class Generator:
 
     def any(self, depth):
         if depth <= 0 and self.chance(0.3):
-            return self.name(["nil", "t", "no", "missing", "d.missing", "range", "loop", "users", "1", "'x'", "none", "true", "big"])
+            return self.name(["nil", "t", "no", "missing", "d.missing", "loop", "users", "1", "'x'", "none", "true", "big"])
         choice = self.random.random()
         if self.macros and choice < 0.08:
             return f"{self.pick(self.macros)}({self.any(depth - 1)}{self.pick(['', '', ', 2', ', q=3', ', z=1'])})"

@@ -85,6 +85,7 @@ struct Expr {
   SlotRef variable;               // name
   std::vector<ExprPtr> operands;  // dict: key, value, key, value
   std::vector<std::string> operators;
+  int negative_power = -1;  // of the operators: -(|left| ** right)
   std::vector<Postfix> postfixes;
 };
 

@@ -69,7 +69,10 @@ Value Interpreter::evaluate(const Expr& expr) {
     case Expr::Kind::kChain: {
       Value value = evaluate(*expr.operands[0]);
       for (size_t i = 0; i < expr.operators.size(); ++i) {
+        const bool negative = static_cast<int>(i) == expr.negative_power;
+        if (negative) value = negated(value);
         value = binary(expr.operators[i], value, evaluate(*expr.operands[i + 1]));
+        if (negative) value = negated(value);
       }
       return value;
     }

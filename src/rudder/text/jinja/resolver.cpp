@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cmath>
 #include <optional>
 
 #include "rudder/text/jinja/builtins.h"
@@ -31,6 +32,37 @@ std::optional<bool> constant_truth(const Expr& expr) {
   } catch (const TemplateError&) {
     return std::nullopt;
   }
+}
+
+// The reference writes a constant base without brackets, so that Python, for which a power binds
+// tighter than a sign, gives -(3 ** n) for (-3) ** n where n is no constant. Which power of the
+// chain that is, or -1.
+int power_of_negative(const Expr& chain) {
+  Budget budget{10'000, size_t{1} << 20, size_t{1} << 20, 0};
+  const boost::json::object nothing;
+  Interpreter in(budget, nothing, {});
+  const auto constant = [&in](const Expr& expr) -> std::optional<Value> {
+    try {
+      return in.constant(expr);
+    } catch (const TemplateError&) {
+      return std::nullopt;
+    }
+  };
+  std::optional<Value> base = constant(*chain.operands[0]);
+  for (size_t i = 1; base && i < chain.operands.size(); ++i) {
+    const std::optional<Value> exponent = constant(*chain.operands[i]);
+    if (!exponent) {
+      const bool negative = (base->is_int() && base->integer() < 0) ||
+                            (base->is_float() && std::signbit(base->number()));
+      return negative ? static_cast<int>(i) - 1 : -1;
+    }
+    try {
+      base = in.binary("**", *base, *exponent);
+    } catch (const TemplateError&) {
+      return -1;
+    }
+  }
+  return -1;
 }
 
 class Resolver {
@@ -256,6 +288,9 @@ class Resolver {
       inside.soft = constant_truth(*operand) == (expr.kind == Expr::Kind::kOr);
     }
     for (Postfix& node : expr.postfixes) RUDDER_TRY_VOID(postfix(node, inside));
+    if (expr.kind == Expr::Kind::kChain && expr.operators[0] == "**") {
+      expr.negative_power = power_of_negative(expr);
+    }
     return {};
   }
 };

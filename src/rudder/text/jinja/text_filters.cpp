@@ -161,69 +161,54 @@ Value word_count(Interpreter& in, const Value& value, const Args&) {
   return count;
 }
 
-// How Python's textwrap fills lines, for words without hyphens.
-class Wrapper {
- public:
-  Wrapper(size_t width, bool break_long) : width_(width), break_long_(break_long) {}
+// Words and the blanks between them.
+std::vector<std::string_view> chunks_of(std::string_view line) {
+  const auto is_blank = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
+  std::vector<std::string_view> chunks;
+  for (size_t pos = 0; pos < line.size();) {
+    size_t end = pos;
+    while (end < line.size() && is_blank(line[end]) == is_blank(line[pos])) ++end;
+    chunks.push_back(line.substr(pos, end - pos));
+    pos = end;
+  }
+  return chunks;
+}
 
-  std::vector<std::string> wrap(std::string_view line) {
-    const auto is_blank = [](char c) { return c == ' ' || (c >= '\t' && c <= '\r'); };
-    for (size_t pos = 0; pos < line.size();) {
-      size_t end = pos;
-      while (end < line.size() && is_blank(line[end]) == is_blank(line[pos])) ++end;
-      add(line.substr(pos, end - pos), is_blank(line[pos]));
-      pos = end;
+// How Python's textwrap fills lines with words that have no hyphens, with its one oddity: a word
+// that is broken where a line is full leaves an empty piece behind, and the blank before it.
+std::vector<std::string> wrap(std::string_view text, size_t width, bool break_long) {
+  const auto is_blank = [](std::string_view chunk) {
+    return strip(chunk, nullptr, true, true).empty();
+  };
+  std::vector<std::string_view> chunks = chunks_of(text);
+  std::vector<std::string> lines;
+  for (size_t next = 0; next < chunks.size();) {
+    std::vector<std::string_view> line;
+    size_t length = 0;
+    if (!lines.empty() && is_blank(chunks[next])) ++next;
+    for (; next < chunks.size() && length + text_length(chunks[next]) <= width; ++next) {
+      length += text_length(chunks[next]);
+      line.push_back(chunks[next]);
     }
-    finish();
-    return std::move(lines_);
-  }
-
- private:
-  void add(std::string_view chunk, bool blank) {
-    // Blanks that begin a line go, but for the first.
-    if (blank && line_.empty() && !lines_.empty()) return;
-    size_t length = text_length(chunk);
-    if (length_ + length > width_ && length <= width_) finish();
-    if (blank && line_.empty() && !lines_.empty()) return;
-    while (length > width_) {
-      const size_t space = width_ - length_;
-      if (!break_long_ && !line_.empty()) {
-        finish();
-        continue;
+    if (next < chunks.size() && text_length(chunks[next]) > width) {
+      if (break_long) {
+        size_t cut = 0;
+        for (size_t i = length; i < width; ++i) {
+          cut += utf8_length(static_cast<unsigned char>(chunks[next][cut]));
+        }
+        line.push_back(chunks[next].substr(0, cut));
+        chunks[next].remove_prefix(cut);
+      } else if (line.empty()) {
+        line.push_back(chunks[next++]);
       }
-      if (!break_long_) break;
-      if (space == 0) {
-        finish();
-        continue;
-      }
-      size_t cut = 0;
-      for (size_t i = 0; i < space; ++i) cut += utf8_length(static_cast<unsigned char>(chunk[cut]));
-      put(chunk.substr(0, cut), space, blank);
-      finish();
-      chunk.remove_prefix(cut);
-      length -= space;
     }
-    if (length > 0) put(chunk, length, blank);
+    if (!line.empty() && is_blank(line.back())) line.pop_back();
+    if (line.empty()) continue;
+    lines.emplace_back();
+    for (const std::string_view chunk : line) lines.back() += chunk;
   }
-  void put(std::string_view chunk, size_t length, bool blank) {
-    kept_ = blank ? line_.size() : line_.size() + chunk.size();
-    line_ += chunk;
-    length_ += length;
-  }
-  void finish() {
-    line_.resize(std::min(kept_, line_.size()));  // without the blanks at its end
-    if (!line_.empty()) lines_.push_back(line_);
-    line_.clear();
-    length_ = kept_ = 0;
-  }
-
-  size_t width_;
-  bool break_long_;
-  std::vector<std::string> lines_;
-  std::string line_;
-  size_t length_ = 0;  // of line_, in characters
-  size_t kept_ = 0;    // bytes of it before the last blanks
-};
+  return lines;
+}
 
 Value word_wrap(Interpreter& in, const Value& value, const Args& args) {
   if (!value.is_string()) raise(fmt::format("cannot wrap a '{}'", type_name(value)));
@@ -237,9 +222,9 @@ Value word_wrap(Interpreter& in, const Value& value, const Args& args) {
   std::string out;
   bool first = true;
   for (const std::string_view line : split_lines(value.text(), false)) {
-    Wrapper wrapper(static_cast<size_t>(std::min<Int>(width, Int{1} << 40)),
-                    !args.has(1) || args.flag(1));
-    auto lines = wrapper.wrap(line);
+    in.budget().check(line.size() * sizeof(std::string_view) + line.size() * sizeof(std::string));
+    auto lines = wrap(line, static_cast<size_t>(std::min<Int>(width, Int{1} << 40)),
+                      !args.has(1) || args.flag(1));
     if (lines.empty()) lines.emplace_back();
     for (const std::string& part : lines) {
       if (!first) out += newline;
