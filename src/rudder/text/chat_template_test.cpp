@@ -177,6 +177,9 @@ TEST(ChatTemplate, BombsAreDefused) {
       "{{ ('a ' * 4000000) | wordwrap(1) }}",
       "{{ ('<' * 8000000) | e | e | e }}",
       "{{ strftime_now('%0999999d') }}",
+      "{% set d = dict(range(2000) | batch(2)) %}{% for i in range(99999) %}"
+      "{% set x = namespace(d) %}{% endfor %}",
+      "{{ ('a' * 9000000).rfind('b' + 'a' * 4000000) }}",
       "{{ (['x' * 1000000] * 1000) | join('y' * 1000000) }}",
       "{% set x %}" + repeat("{% for i in range(9999) %}", 3) + "{{ 'x' * 1000 }}" +
           repeat("{% endfor %}", 3) + "{% endset %}",

@@ -90,6 +90,7 @@ void put_items(const std::vector<Value>& items, std::string_view open, std::stri
 std::vector<const std::pair<Value, Value>*> sorted(
     Budget& budget, const std::vector<std::pair<Value, Value>>& entries) {
   std::vector<const std::pair<Value, Value>*> order;
+  order.reserve(entries.size());
   for (const auto& entry : entries) order.push_back(&entry);
   std::stable_sort(order.begin(), order.end(), [&budget](const auto* a, const auto* b) {
     return less(budget, a->first, b->first);
@@ -253,6 +254,7 @@ void put_json_dict(const Value& value, const JsonStyle& style, int depth, Writer
   if (style.sort_keys) {
     entries = sorted(out.budget(), value.entries());
   } else {
+    entries.reserve(value.entries().size());
     for (const auto& entry : value.entries()) entries.push_back(&entry);
   }
   out.put("{");

@@ -38,6 +38,7 @@ std::vector<std::pair<Value, Value>> dict_entries(Interpreter& in, const Call& c
   if (!call.positional.empty()) {
     const Value& source = call.positional[0];
     if (source.is_dict()) {
+      in.budget().check(source.entries().size() * 2 * sizeof(Value));
       entries = source.entries();
     } else {
       const auto pairs = iterate(in.budget(), source);

@@ -92,7 +92,7 @@ bool range_contains(Interpreter& in, const RangeBox& range, const Value& value) 
   if (!value.is_number()) return false;
   if (!value.is_integral()) {
     const double number = value.number();
-    return number == static_cast<double>(static_cast<Int>(number)) && std::abs(number) < 1e15 &&
+    return std::abs(number) < 1e15 && number == static_cast<double>(static_cast<Int>(number)) &&
            range_contains(in, range, static_cast<Int>(number));
   }
   const Int offset = value.integer() - range.start;
@@ -189,7 +189,7 @@ bool Interpreter::contains(const Value& container, const Value& value) {
       raise(fmt::format("'in <string>' requires string, not {}", type_name(value)));
     }
     budget_.spend(1 + container.text().size() / 64);
-    return container.text().find(value.text()) != std::string_view::npos;
+    return find_text(container.text(), value.text()) != std::string_view::npos;
   }
   if (container.is_dict()) {
     check_hashable(value);

@@ -246,8 +246,8 @@ class Percent {
   void put(const std::string& sign, const std::string& digits, const Flags& flags, bool numeric,
            std::string& out) {
     const std::string prefix = std::exchange(prefix_, "");
-    const Int length = static_cast<Int>(sign.size() + prefix.size() + text_length(digits));
-    const auto pad = static_cast<size_t>(std::max<Int>(flags.width - length, 0));
+    const size_t length = sign.size() + prefix.size() + text_length(digits);
+    const auto pad = static_cast<size_t>(std::max<Int>(flags.width - static_cast<Int>(length), 0));
     in_.budget().check(out.size() + pad + digits.size() + 8);
     const bool zeros = flags.zero && numeric && !flags.left;
     if (!flags.left && !zeros) out.append(pad, ' ');
@@ -277,6 +277,7 @@ std::string float_digits(Budget& budget, double value, char type, Int precision,
   }
   if (precision > kMostWidth) raise_limit("memory");
   budget.check(static_cast<size_t>(precision) + 400);
+  budget.spend(1 + static_cast<size_t>(precision) / 16);
   const char format[] = {'%',
                          alternate ? '#' : '.',
                          alternate ? '.' : '*',

@@ -48,8 +48,7 @@ Interpreter::~Interpreter() {
 }
 
 Value Interpreter::make_namespace(std::vector<std::pair<Value, Value>> fields) {
-  namespaces_.push_back(std::make_shared<NamespaceBox>(budget_));
-  namespaces_.back()->fields = std::move(fields);
+  namespaces_.push_back(std::make_shared<NamespaceBox>(budget_, std::move(fields)));
   return namespaces_.back();
 }
 

@@ -80,8 +80,8 @@ Spec parse_spec(std::string_view text) {
 // `body` after `sign`, padded to the width; "=" pads between the two.
 std::string padded(Interpreter& in, const Spec& spec, std::string sign, std::string body,
                    char align) {
-  const Int length = static_cast<Int>(text_length(sign) + text_length(body));
-  const auto pad = static_cast<size_t>(std::max<Int>(spec.width - length, 0));
+  const size_t length = text_length(sign) + text_length(body);
+  const auto pad = static_cast<size_t>(std::max<Int>(spec.width - static_cast<Int>(length), 0));
   in.budget().spend(1 + pad / 64);
   in.budget().check(pad * spec.fill.size() + body.size());
   const auto fill = [&spec](size_t count) {

@@ -52,6 +52,7 @@ Value split_method(Interpreter& in, const Value& self, const Args& args) {
   const std::string_view separator = args.text(0);
   if (separator.empty()) raise("empty separator");
   check_parts(in, self.text(), &separator);
+  if (kBack) in.budget().spend(1 + self.text().size() / 64 * (separator.size() / 64 + 1));
   return parts_of(in, self, cut(self.text(), &separator, limit));
 }
 
@@ -99,15 +100,21 @@ Window window(const Value& self, const Args& args) {
   return {text.substr(begin, offset(end) - begin), start};
 }
 
+// The last place, in a time that may be the product of both lengths.
+size_t find_back(Interpreter& in, std::string_view text, std::string_view part) {
+  in.budget().spend(1 + text.size() / 64 * (part.size() / 64 + 1));
+  return text.rfind(part);
+}
+
 enum class Find { kFind, kBack, kIndex, kBackIndex };
 template <Find kKind>
-Value find_method(Interpreter&, const Value& self, const Args& args) {
+Value find_method(Interpreter& in, const Value& self, const Args& args) {
   const std::string_view needle = args.text(0);
   const Window where = window(self, args);
   const bool back = kKind == Find::kBack || kKind == Find::kBackIndex;
   const size_t at = !where.exists ? std::string_view::npos
-                    : back        ? where.text.rfind(needle)
-                                  : where.text.find(needle);
+                    : back        ? find_back(in, where.text, needle)
+                                  : find_text(where.text, needle);
   if (at != std::string_view::npos) {
     return where.start + static_cast<Int>(text_length(where.text.substr(0, at)));
   }
@@ -221,7 +228,7 @@ template <bool kBack>
 Value partition(Interpreter& in, const Value& self, const Args& args) {
   const std::string_view text = self.text(), mark = args.text(0);
   if (mark.empty()) raise("empty separator");
-  const size_t at = kBack ? text.rfind(mark) : text.find(mark);
+  const size_t at = kBack ? find_back(in, text, mark) : find_text(text, mark);
   if (at == std::string_view::npos) {
     if (kBack) return parts_of(in, self, {"", "", text}, true);
     return parts_of(in, self, {text, "", ""}, true);

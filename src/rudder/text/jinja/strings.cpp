@@ -3,6 +3,7 @@
 #include <utf8proc.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "rudder/text/jinja/special_casing.h"
 #include "rudder/text/unicode.h"
@@ -197,6 +198,13 @@ std::string_view strip(std::string_view text, const std::string_view* chars, boo
   return text.substr(begin, end - begin);
 }
 
+size_t find_text(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const void* found = memmem(text.data() + from, text.size() - from, part.data(), part.size());
+  if (found == nullptr) return std::string_view::npos;
+  return static_cast<size_t>(static_cast<const char*>(found) - text.data());
+}
+
 std::string replace(std::string_view text, std::string_view from, std::string_view to,
                     int64_t limit) {
   std::string out;
@@ -210,7 +218,7 @@ std::string replace(std::string_view text, std::string_view from, std::string_vi
       done = at += length;
       continue;
     }
-    at = text.find(from, at);
+    at = find_text(text, from, at);
     if (at == std::string_view::npos) break;
     out += text.substr(done, at - done);
     out += to;
@@ -230,8 +238,8 @@ size_t count_parts(std::string_view text, const std::string_view* separator) {
       in_part = !space;
     }
   } else {
-    for (size_t at = text.find(*separator); at != std::string_view::npos;
-         at = text.find(*separator, at + separator->size())) {
+    for (size_t at = find_text(text, *separator); at != std::string_view::npos;
+         at = find_text(text, *separator, at + separator->size())) {
       ++count;
     }
   }
@@ -244,7 +252,7 @@ std::vector<std::string_view> split(std::string_view text, const std::string_vie
   if (separator != nullptr) {
     size_t begin = 0;
     for (; limit != 0; --limit) {
-      const size_t at = text.find(*separator, begin);
+      const size_t at = find_text(text, *separator, begin);
       if (at == std::string_view::npos) break;
       parts.push_back(text.substr(begin, at - begin));
       begin = at + separator->size();

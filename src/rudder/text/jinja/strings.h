@@ -21,6 +21,8 @@ bool is_space(char32_t c);
 // &, <, >, " and ' as HTML writes them.
 std::string escape_html(std::string_view text);
 std::string_view strip(std::string_view text, const std::string_view* chars, bool left, bool right);
+// As std::string_view::find, but in linear time whatever the texts are.
+size_t find_text(std::string_view text, std::string_view part, size_t from = 0);
 // At most `limit` replacements where limit >= 0.
 std::string replace(std::string_view text, std::string_view from, std::string_view to,
                     int64_t limit);

@@ -21,7 +21,7 @@ Value soft(Interpreter& in, const Value& value) {
 }
 
 // A method of the value as a string.
-Value through(Interpreter& in, const Value& value, std::string_view method, Call call = {}) {
+Value through(Interpreter& in, const Value& value, std::string_view method, const Call& call = {}) {
   return call_method(in, *find_string_method(method), soft(in, value), call);
 }
 
@@ -70,7 +70,7 @@ Value replace_filter(Interpreter& in, const Value& value, const Args& args) {
   const Value text = in.string(in.text(value));
   Call call{{in.string(in.text(args[0])), in.string(in.text(args[1]))}, {}};
   if (args.holds(2)) call.positional.push_back(args[2]);
-  return through(in, text, "replace", std::move(call));
+  return through(in, text, "replace", call);
 }
 
 Value escape(Interpreter& in, const Value& value, const Args&) {

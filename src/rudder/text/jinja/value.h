@@ -148,7 +148,8 @@ struct ViewBox {
   Value at(Budget& budget, size_t index) const;
 };
 struct NamespaceBox {
-  explicit NamespaceBox(Budget& budget) : charge(budget, 128) {}
+  NamespaceBox(Budget& budget, std::vector<std::pair<Value, Value>> f)
+      : charge(budget, f.capacity() * 2 * sizeof(Value) + 128), fields(std::move(f)) {}
   Charge charge;
   std::vector<std::pair<Value, Value>> fields;
 };
