@@ -37,7 +37,7 @@ class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
 
   // Any thread. One of them at a time has the task.
   void queue() {
-    if (context_.pool->run([self = shared_from_this()] { self->run(); })) return;
+    if (context_.pool->run(body_.text.size(), [self = shared_from_this()] { self->run(); })) return;
     answer(tl::unexpected(
         to_api_error(Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""})));
   }

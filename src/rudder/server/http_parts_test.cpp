@@ -41,6 +41,7 @@ TEST(RequestId, FitIdsAreKept) {
 TEST(RouteTable, PathsMatchExactly) {
   EXPECT_NE(match_route("GET", "/health").route, nullptr);
   EXPECT_NE(match_route("HEAD", "/health").route, nullptr);
+  EXPECT_NE(match_route("GET", "/").route, nullptr);
   EXPECT_EQ(match_route("GET", "/v1/models/org%2Ftiny").tail, "org/tiny");
   EXPECT_EQ(match_route("GET", "/v1/models/org/tiny").tail, "org/tiny");
   EXPECT_EQ(match_route("POST", "/health").route, nullptr);

@@ -12,7 +12,8 @@ namespace rudder::server {
 void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
                     std::function<HttpResponse(const std::string& body)> work) {
   auto body = std::make_shared<HeldBody>(std::move(exchange->body));
-  const bool queued = context.pool->run([exchange, body, work = std::move(work)] {
+  const size_t bytes = body->text.size();
+  const bool queued = context.pool->run(bytes, [exchange, body, work = std::move(work)] {
     auto response = std::make_shared<HttpResponse>();
     try {
       *response = work(body->text);

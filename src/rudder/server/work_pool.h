@@ -1,27 +1,49 @@
 // WorkPool: a few threads for what would hold up an event loop (parsing a long body, rendering a
-// template, tokenising), behind a bounded queue. run is safe from any thread.
+// template, tokenising), behind a bounded queue. Long work leaves one thread to short work, where
+// there are two: a client's megabytes, which may take seconds, do not hold up others' requests.
+// run is safe from any thread.
 #pragma once
 
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <mutex>
 #include <thread>
 #include <vector>
-
-#include "rudder/base/queue.h"
 
 namespace rudder::server {
 
 class WorkPool {
  public:
+  static constexpr size_t kLongBytes = size_t{128} << 10;  // of a body: more is long work
+
   WorkPool(int num_threads, size_t max_queued);
   ~WorkPool();  // drops what is queued, waits for what runs
+  WorkPool(const WorkPool&) = delete;
+  WorkPool& operator=(const WorkPool&) = delete;
 
-  // False when the queue is full: the work is then dropped.
-  bool run(std::function<void()> work);
-  size_t queued() const { return queue_.size(); }
+  // False when the queue is full: the work is then dropped. `body_bytes` tells how long it is.
+  bool run(size_t body_bytes, std::function<void()> work);
   void close();
 
  private:
-  BoundedQueue<std::function<void()>> queue_;
+  struct Job {
+    uint64_t number;  // by arrival
+    std::function<void()> work;
+  };
+
+  void serve();
+  std::deque<Job>* next();
+
+  const size_t max_queued_;
+  const size_t max_long_running_;
+  std::mutex mutex_;  // of all below but the threads
+  std::condition_variable changed_;
+  std::deque<Job> short_jobs_, long_jobs_;
+  uint64_t num_jobs_ = 0;
+  size_t long_running_ = 0;
+  bool closed_ = false;
   std::vector<std::thread> threads_;
 };
 
