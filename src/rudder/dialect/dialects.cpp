@@ -54,6 +54,8 @@ constexpr std::array kTools = {
                 .also_begin = "functools",
                 .end = "<|/tool_call|>",
                 .list = true},
+    ToolDialect{
+        .name = "granite", .begin = "<|tool_call|>", .also_begin = "<tool_call>", .list = true},
     ToolDialect{.name = "olmo3",
                 .form = CallForm::kPythonic,
                 .begin = "<function_calls>",
@@ -76,7 +78,9 @@ constexpr std::array kToolTraces = {
     Trace{"<|tool_call>", "gemma4"},
     Trace{"<|tool_call|>", "phi4_mini_json"},
     Trace{"<function_calls>", "olmo3"},
-    Trace{"\"parameters\":", "llama3_json"},
+    Trace{"<|/tool|>", "phi4_mini_json"},
+    Trace{"<|start_of_role|>", "granite"},
+    Trace{"<|start_header_id|>", "llama3_json"},
     Trace{"<|python_tag|>", "llama3_json"},
     Trace{"<start_of_turn>", "gemma"},
 };
@@ -95,7 +99,6 @@ constexpr std::array kAliases = {
     Trace{"llama3", "llama3_json"},
     Trace{"llama4_json", "llama3_json"},
     Trace{"llama4_pythonic", "pythonic"},
-    Trace{"functiongemma", "functiongemma"},
     Trace{"gemma3", "gemma"},
     Trace{"deepseek-r1", "deepseek_r1"},
     Trace{"qwen3-thinking", "deepseek_r1"},

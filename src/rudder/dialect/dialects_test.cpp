@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "rudder/dialect/dialect.h"
 
 namespace rudder::dialect {
@@ -17,12 +20,31 @@ TEST(Dialects, AreDetectedFromTemplates) {
   EXPECT_EQ(detected("within <tool_call></tool_call> XML tags ... '<think>' '</think>'"),
             "hermes qwen3");
   EXPECT_EQ(detected("<tool_call>\\n<function=example>"), "qwen3_coder -");
-  EXPECT_EQ(detected("{\"name\": function name, \"parameters\": dictionary} <|python_tag|>"),
+  EXPECT_EQ(detected("<|start_header_id|>{\"name\": function name, \"parameters\": dictionary}"),
             "llama3_json -");
   EXPECT_EQ(detected("'[TOOL_CALLS] [' ... '[AVAILABLE_TOOLS]'"), "mistral_list -");
   EXPECT_EQ(detected("'[TOOL_CALLS]' + name + '[ARGS]' [THINK]"), "mistral mistral");
   EXPECT_EQ(detected("<start_of_turn>model"), "gemma -");
   EXPECT_EQ(detected("<start_of_turn>model <start_function_call>"), "functiongemma -");
+}
+
+TEST(Dialects, OfFamilies) {
+  const auto of = [](const std::string& family) {
+    std::ifstream file(RUDDER_SOURCE_DIR "/tools/template_diff/families/" + family + ".jinja");
+    EXPECT_TRUE(file) << family;
+    std::stringstream text;
+    text << file.rdbuf();
+    return detected(text.str());
+  };
+  EXPECT_EQ(of("hermes"), "hermes -");
+  EXPECT_EQ(of("llama32"), "llama3_json -");
+  EXPECT_EQ(of("mistral_v3"), "mistral_list -");
+  EXPECT_EQ(of("tekken"), "mistral -");
+  EXPECT_EQ(of("phi4_mini"), "phi4_mini_json -");
+  EXPECT_EQ(of("qwen3_coder"), "qwen3_coder -");
+  EXPECT_EQ(of("gemma3_tools"), "gemma -");
+  EXPECT_EQ(of("granite"), "granite -");
+  EXPECT_EQ(of("deepseek_r1"), "- qwen3");
 }
 
 TEST(Dialects, AreFoundByNameAndAlias) {
