@@ -6,6 +6,8 @@ import httpx2
 import openai
 import pytest
 
+from conftest import serving
+
 QUESTION = [{"role": "user", "content": "What is 27 + 58?"}]
 TEXT = "Once upon a time there was a small boat on the river."
 
@@ -162,3 +164,14 @@ def test_the_client_sees_typed_errors(server, model):
     with pytest.raises(openai.BadRequestError) as caught:
         server.client().chat.completions.create(model=model, messages=QUESTION, top_logprobs=3)
     assert caught.value.param == "top_logprobs"
+
+
+def test_a_thinking_budget_ends_the_thought(model):
+    with serving("--reasoning-parser", "deepseek_r1") as server:  # an answer begins as a thought, always
+        client = server.client()
+        for budget in (0, 3):
+            answer = client.chat.completions.create(model=model, messages=QUESTION, temperature=0, max_tokens=60,
+                                                    extra_body={"thinking_token_budget": budget})
+            message = answer.choices[0].message
+            assert len(message.content) > 0, "the thought has ended and the answer begun"
+            assert bool(getattr(message, "reasoning", None)) == (budget > 0)

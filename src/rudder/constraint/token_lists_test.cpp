@@ -5,6 +5,7 @@
 
 #include "rudder/constraint/allowed_tokens.h"
 #include "rudder/constraint/bad_words.h"
+#include "rudder/constraint/thinking_budget.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
 namespace rudder::constraint {
@@ -49,6 +50,29 @@ TEST(AllowedTokens, AreTheOnlyOnesAndStaySo) {
   EXPECT_EQ(allowed(*matcher, 41), (Tokens{0, 31, 32, 40}));
   advance(*matcher, {32, 0});
   EXPECT_EQ(allowed(*matcher, 41), (Tokens{0, 31, 32, 40}));
+}
+
+TEST(ThinkingBudget, EndsEachThoughtAndNothingElse) {
+  const Tokens all = {0, 1, 2, 3, 4, 5, 6};
+  const auto matcher = limit_thinking(Tokens{1}, Tokens{2, 3}, 2, false)->start();
+  EXPECT_EQ(allowed(*matcher, 7), all);
+  advance(*matcher, {5, 5, 5, 5});
+  EXPECT_EQ(allowed(*matcher, 7), all) << "outside thoughts nothing is counted";
+  advance(*matcher, {1, 6});
+  EXPECT_EQ(allowed(*matcher, 7), all);
+  advance(*matcher, {6});
+  EXPECT_EQ(allowed(*matcher, 7), Tokens{2});
+  advance(*matcher, {2});
+  EXPECT_EQ(allowed(*matcher, 7), Tokens{3});
+  advance(*matcher, {3});
+  EXPECT_EQ(allowed(*matcher, 7), all);
+  advance(*matcher, {5, 5, 5, 1, 6, 2});
+  EXPECT_EQ(allowed(*matcher, 7), Tokens{3}) << "the mark has begun by itself";
+  advance(*matcher, {3, 1, 2, 3});
+  EXPECT_EQ(allowed(*matcher, 7), all) << "a thought may end early";
+
+  const auto open = limit_thinking(Tokens{1}, Tokens{2}, 0, true)->start();
+  EXPECT_EQ(allowed(*open, 7), Tokens{2}) << "the prompt has opened one";
 }
 
 TEST(AllowedTokens, NarrowWhatAnotherConstraintLeft) {

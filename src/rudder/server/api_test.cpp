@@ -173,6 +173,35 @@ TEST(ApiScores, EchoWithLogprobsWholeAndStreamed) {
   EXPECT_NE(stream.body.find(R"({"index":1,)" + second), std::string::npos);
 }
 
+// Scores come in pieces and are held once: the answer is a few times their size, not of the
+// vocabulary's.
+TEST(ApiScores, AHundredThousandTokens) {
+  constexpr int32_t kTokens = 100'000;
+  const auto script = [](const engine::RequestDraft& draft) {
+    Script made = say({"x"}, engine::FinishReason::kLength);
+    for (size_t begin = 1; begin < draft.prompt.size(); begin += 2048) {
+      engine::Event event;
+      for (size_t i = begin; i < std::min(begin + 2048, draft.prompt.size()); ++i) {
+        event.prompt_logprobs.push_back(scored(draft.prompt[i], -1.5f));
+      }
+      made.events.insert(made.events.end() - 1, std::move(event));
+    }
+    return made;
+  };
+  TestServer test(script, {}, 131'072);
+  const ClientResponse answer = test.post(
+      kCompletions, R"({"prompt":")" + std::string(kTokens, 'a') +
+                        R"(","prompt_logprobs":1,"max_tokens":1,"truncate_prompt_tokens":100000})");
+  ASSERT_EQ(answer.status, 200) << answer.body.substr(0, 300);
+  size_t count = 0;
+  for (size_t at = answer.body.find("\"rank\""); at != std::string::npos;
+       at = answer.body.find("\"rank\"", at + 1)) {
+    ++count;
+  }
+  EXPECT_EQ(count, size_t{kTokens} - 1);
+  EXPECT_LT(answer.body.size(), size_t{kTokens} * 96);
+}
+
 // As evaluation harnesses ask: how likely was this text?
 TEST(ApiScores, MaxTokensZeroTellsThePromptAlone) {
   TestServer test(scoring_script);

@@ -41,6 +41,8 @@ constexpr IntegerField kIntegers[] = {
      "So many of the likeliest tokens beside each; needs logprobs."},
     {"prompt_logprobs", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kLogprobs,
      "The same of each token of the prompt but the first; not with stream."},
+    {"thinking_token_budget", FieldOf::kChat, -1, kInt32Max, RangeLimit::kNone,
+     "Tokens of a thought at most; then the mark that ends it is all that may come. -1: no bound."},
     {"truncate_prompt_tokens", FieldOf::kBoth, -1, kInt32Max, RangeLimit::kContext,
      "Only the prompt's last tokens are kept, so many at most; -1: as many as fit."},
     {"sse_ping_interval", FieldOf::kBoth, -1, kMaxPingSeconds, RangeLimit::kNone,

@@ -38,6 +38,8 @@ json::object companions(std::string_view path, int64_t value) {
 
 class FieldRangesTest : public ::testing::Test {
  protected:
+  FieldRangesTest() { model_.dialect.reasoning = &dialect::reasoning_dialects().front(); }
+
   GenerationScope scope() const {
     return {.model = model_, .limits = limits_, .keys = keys_, .request_id = "r1"};
   }

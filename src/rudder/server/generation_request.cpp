@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/constraint/thinking_budget.h"
 #include "rudder/server/chat_messages.h"
 #include "rudder/server/field_ranges.h"
 #include "rudder/server/field_reader.h"
@@ -84,6 +85,29 @@ void read_request_id(FieldReader& reader, bool is_named, std::string* id) {
   } else if (!is_named) {
     *id = std::move(name);
   }
+}
+
+// `thinking_token_budget`; nothing where it is absent or -1.
+std::optional<int32_t> read_thinking_budget(FieldReader& reader, const ToolFields& tools) {
+  const char* const name = "thinking_token_budget";
+  int32_t budget = -1;
+  read_integer(reader, name, &budget);
+  if (budget < 0) return std::nullopt;
+  if (tools.parser.reasoning == nullptr) {
+    reader.error(ErrorCode::kUnsupported,
+                 "needs a model whose thoughts can be told apart (--reasoning-parser)", name);
+  }
+  return budget;
+}
+
+// The constraint that keeps to the budget.
+Result<std::shared_ptr<const constraint::Constraint>> limit_thoughts(
+    const dialect::ParserSetup& setup, const text::Tokenizer& tokenizer, int32_t budget) {
+  const text::EncodeOptions as_marks = {.add_special_tokens = false, .parse_special = true};
+  RUDDER_TRY(const std::vector<int32_t> begin, tokenizer.encode(setup.reasoning->begin, as_marks));
+  RUDDER_TRY(const std::vector<int32_t> end, tokenizer.encode(setup.reasoning->end, as_marks));
+  return constraint::limit_thinking(begin, end, budget,
+                                    setup.in_reasoning || setup.reasoning->always);
 }
 
 // How many of a prompt's last tokens are kept; absent: all.
@@ -221,6 +245,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   read_prompt_logprobs(reader, echo, &answer, &draft.sampling);
   ToolFields tools;
   if (chat) tools = read_tool_fields(reader, scope.model.dialect);
+  std::optional<int32_t> thinking_budget;
+  if (chat) thinking_budget = read_thinking_budget(reader, tools);
   refuse_unsupported_fields(reader, api, draft.n);
   const auto kept = read_truncation(reader, draft, scope.limits);
   if (!kept) return tl::unexpected(to_api_error(kept.error()));
@@ -252,6 +278,11 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   if (parsed.uncompiled && draft.ignore_eos) {
     return tl::unexpected(
         invalid("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
+  }
+  if (thinking_budget && parsed.parser && parsed.parser->reasoning != nullptr) {
+    auto limit = limit_thoughts(*parsed.parser, *scope.model.tokenizer, *thinking_budget);
+    if (!limit) return tl::unexpected(to_api_error(limit.error()));
+    draft.constraints.push_back(std::move(*limit));
   }
   if (parsed.uncompiled && scope.find_grammar) {
     const auto found = scope.find_grammar(*parsed.uncompiled);

@@ -10,6 +10,8 @@
 namespace rudder::server {
 namespace {
 
+#define RUDDER_MESSAGES R"("messages":[{"role":"user","content":"hi"}])"
+
 class GenerationRequestTest : public ::testing::Test {
  protected:
   tl::expected<GenerationRequest, ApiError> parse(Api api, std::string_view body) {
@@ -139,6 +141,19 @@ TEST_F(GenerationRequestTest, PromptsAreScoredAsAskedFor) {
       << "the engine samples one token, which the answer leaves out";
 }
 
+TEST_F(GenerationRequestTest, ThoughtsMayBeLimitedWhereTheyCanBeToldApart) {
+  const std::string body = "{" RUDDER_MESSAGES R"(,"thinking_token_budget":4})";
+  auto parsed = parse(Api::kChat, body);
+  ASSERT_FALSE(parsed);
+  EXPECT_EQ(parsed.error().param, "thinking_token_budget");
+  EXPECT_EQ(parsed.error().code, "unsupported_value");
+  EXPECT_TRUE(parse(Api::kChat, "{" RUDDER_MESSAGES R"(,"thinking_token_budget":-1})"));
+  model_.dialect.reasoning = &dialect::reasoning_dialects().front();
+  parsed = parse(Api::kChat, body);
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_EQ(parsed->prompts.at(0).request.draft().constraints.size(), 1u);
+}
+
 TEST_F(GenerationRequestTest, PromptsAreCutFromTheLeft) {
   EXPECT_EQ(completion(R"("truncate_prompt_tokens":1)").prompt, std::vector<int32_t>{'i'});
   EXPECT_EQ(completion(R"("truncate_prompt_tokens":2)").prompt.size(), 2u);
@@ -203,7 +218,6 @@ struct BadBody {
 constexpr Api kC = Api::kCompletions;
 constexpr Api kM = Api::kChat;
 #define RUDDER_TOOL R"({"type":"function","function":{"name":"f"}})"
-#define RUDDER_MESSAGES R"("messages":[{"role":"user","content":"hi"}])"
 
 constexpr BadBody kBadBodies[] = {
     {kC, "", "", "invalid_json"},

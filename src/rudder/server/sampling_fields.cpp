@@ -243,13 +243,14 @@ void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
                            "guided_grammar", "guided_decoding_backend", "structural_tag"}) {
     reader.refuse(name, "is not supported yet: output cannot be constrained");
   }
-  for (const char* name : {"prompt_embeds", "logits_processors", "thinking_token_budget",
-                           "kv_transfer_params", "mm_processor_kwargs", "media_io_kwargs"}) {
+  for (const char* name : {"prompt_embeds", "logits_processors", "kv_transfer_params",
+                           "mm_processor_kwargs", "media_io_kwargs"}) {
     reader.refuse(name, "is not supported yet");
   }
   reader.refuse("use_beam_search", "is not supported");
   if (api == Api::kCompletions) {
     reader.refuse("suffix", "is not supported");
+    reader.refuse("thinking_token_budget", "is of chats alone");
     int32_t best_of = n;
     read_integer(reader, "best_of", &best_of);
     if (best_of != n) {

@@ -1,0 +1,19 @@
+// ThinkingBudget: a choice may think so many tokens (thinking_token_budget), then the mark that
+// ends its thoughts is the only thing that may come. The budget is of each thought of the answer.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "rudder/constraint/constraint.h"
+
+namespace rudder::constraint {
+
+// `begin` and `end` are the marks as tokens, neither empty, ids below the vocabulary's size.
+// `open`: the prompt ends in the middle of a thought, or the answer begins as one.
+std::shared_ptr<const Constraint> limit_thinking(std::span<const int32_t> begin,
+                                                 std::span<const int32_t> end, int32_t budget,
+                                                 bool open);
+
+}  // namespace rudder::constraint
