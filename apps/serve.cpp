@@ -25,6 +25,7 @@ struct ServeSettings {
   bool dry_run = false;
   std::string model;
   int64_t seed = -1;
+  int64_t embedding_memory_mb = 4;
   // What people have in their command lines and what changes nothing here.
   int32_t tensor_parallel_size = 1;
   int32_t pipeline_parallel_size = 1;
@@ -41,6 +42,9 @@ struct ServeSettings {
         "seed", &seed, -1, std::numeric_limits<int64_t>::max(),
         "Requests that bring no seed draw theirs from this one, in order of arrival; -1 takes "
         "the system's entropy.");
+    table.add("embedding-memory-mb", &embedding_memory_mb, 0, 1 << 20,
+              "MiB on the device for the hidden states of prompts that /v1/embeddings pools, where "
+              "--capture-memory-mb gives none; 0: no embeddings.");
     const std::string one_gpu = "1: a server runs on one GPU.";
     table.add("tensor-parallel-size", &tensor_parallel_size, 1, 1, one_gpu);
     table.add("pipeline-parallel-size", &pipeline_parallel_size, 1, 1, one_gpu);
@@ -169,6 +173,7 @@ int run_serve(int argc, char** argv) {
   }
   const std::string model =
       arguments->positionals.empty() ? serve_settings.model : arguments->positionals[0];
+  session_settings.exec.embedding_memory_mb = serve_settings.embedding_memory_mb;
   if (serve_settings.dry_run) {
     const Result<ModelFiles> files = open_model_files(model, session_settings.load);
     if (!files) return report_failure(files.error());

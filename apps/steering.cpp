@@ -42,13 +42,15 @@ void SteeringSettings::declare(SettingsTable& table) {
 Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     const step::Capacity& capacity, const SteeringSettings& settings,
     const std::shared_ptr<LateLibrary>& library) {
-  if (!capacity.taps.capture()) {
-    const auto& asked = settings.capture;
-    if (asked.consumers.empty() && asked.plugins.empty() && asked.global.empty()) return nullptr;
+  const bool is_for_clients = capacity.taps.capture() && !capacity.taps.captures_prompts_only;
+  const auto& asked = settings.capture;
+  if (!is_for_clients &&
+      !(asked.consumers.empty() && asked.plugins.empty() && asked.global.empty())) {
     return fail(ErrorCode::kInvalidArgument,
                 "consumers are named, but nothing is captured without --capture-memory-mb",
                 "capture-memory-mb");
   }
+  if (!capacity.taps.capture()) return nullptr;
   steer::capture::Dispatcher::Parts parts;
   parts.geometry = capacity.geometry;
   parts.limits = capacity.taps;

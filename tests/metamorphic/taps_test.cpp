@@ -283,6 +283,41 @@ TEST_P(TapServing, EditsAloneAreAStep) {
   EXPECT_NE(plain->seqs[0].logprobs[0].logprob, once->seqs[0].logprobs[0].logprob);
 }
 
+// An executor that captures prompts alone has no graphs for that: a prompt of one token, which
+// looks like a decode step, runs op by op; steps without captures replay.
+TEST_P(TapServing, PromptsAreCapturedWithoutGraphsOfTheirOwn) {
+  auto set = std::make_shared<tap::CaptureSet>();
+  set->points = {{.point = {2, Site::kFinalNorm}, .after = true}};
+  step::Capacity capacity = with_taps(kRoomy, arch());
+  capacity.taps = {.num_capture_sets = 1, .capture_elements = 1024, .captures_prompts_only = true};
+  const auto embedding = tiny_executor(async_taped(), arch(), capacity);
+  step::StepPlan plan = prompt_plan(1, 0);
+  plan.slots[0].prompt_len = 1;
+  plan.tokens = {1};
+  plan.seqs[0].q_len = 1;
+  plan.seqs[0].capture_set = 0;
+  plan.seqs[0].captures = {{0, 1}};
+  plan.capture_edits = {{0, set}};
+  ASSERT_TRUE(embedding->launch(std::make_shared<const step::StepPlan>(plan)));
+  const auto captured = embedding->collect({1});
+  ASSERT_TRUE(captured);
+  EXPECT_FALSE(captured->from_graph);
+  ASSERT_NE(captured->captured, nullptr);
+  EXPECT_NE(captured->captured->data, nullptr);
+  plan.id = 2;
+  plan.slots.clear();
+  plan.capture_edits.clear();
+  plan.tokens.clear();
+  plan.seqs[0].kv_len = 1;
+  plan.seqs[0].tokens = step::TokenSource::kCarry;
+  plan.seqs[0].capture_set = -1;
+  plan.seqs[0].captures.clear();
+  ASSERT_TRUE(embedding->launch(std::make_shared<const step::StepPlan>(plan)));
+  const auto decoded = embedding->collect({2});
+  ASSERT_TRUE(decoded);
+  EXPECT_TRUE(decoded->from_graph);
+}
+
 // A pool that nobody empties: what does not fit is reported as lost, and nothing waits.
 TEST_P(TapServing, CapturesAreLostWhenNobodyReadsThem) {
   auto taps = std::make_shared<tap::SequenceTaps>();

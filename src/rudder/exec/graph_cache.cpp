@@ -42,7 +42,8 @@ Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
        graph_buckets(std::min({capacity.num_slots, capacity.max_tokens_per_step, kMostRows}))) {
     cache->buckets_.emplace_back().rows = rows;
   }
-  const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
+  const bool has_taps =
+      capacity.taps.steering() || (capacity.taps.capture() && !capacity.taps.captures_prompts_only);
   const int num_sets = has_taps ? kNumTapSets : 1;
   const auto total = std::ssize(cache->buckets_) * num_sets;
   int64_t done = 0;
@@ -103,6 +104,7 @@ bool GraphCache::pad(PackedStep& packed) const {
       buckets_.begin(), buckets_.end(), rows,
       [](const Bucket& candidate, int64_t wanted) { return candidate.rows < wanted; });
   if (bucket == buckets_.end()) return false;
+  if (bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;
   pad_step(bucket->rows, capacity_, packed);
   return true;
 }

@@ -4,6 +4,7 @@
 // replays its forward pass, which is captured alone as well: its rows are sampled by an op of its
 // own. Where there are taps, every graph is there three times: steps without replay those of an
 // executor that has none, steps with taps at the ends of layers alone leave the other ops plain.
+// Where only prompts are captured, the few such steps that look like decode steps run op by op.
 //
 // Captured at start, before the first step; used by the executor's worker thread.
 #pragma once

@@ -26,6 +26,7 @@ Result<MemoryPlan> plan_spec(const weights::Checkpoint& checkpoint, const model:
                                .max_steering_rows = settings.max_steering_rows,
                                .steering_bytes = settings.steering_memory_mb << 20,
                                .capture_bytes = settings.capture_memory_mb << 20,
+                               .embedding_bytes = settings.embedding_memory_mb << 20,
                                .max_num_seqs = limits.max_num_seqs,
                                .max_in_flight = step::Capacity{}.max_in_flight}});
 }

@@ -80,8 +80,9 @@ std::string taps_text(const MemoryPlan& plan) {
   }
   if (plan.taps.capture()) {
     const auto width = static_cast<int64_t>(tensor::dtype_bytes(plan.geometry.dtype));
-    text += fmt::format("{}{} of captures a step", text.empty() ? "" : ", ",
-                        bytes_text(plan.taps.capture_elements * width));
+    text += fmt::format("{}{} of {} a step", text.empty() ? "" : ", ",
+                        bytes_text(plan.taps.capture_elements * width),
+                        plan.taps.captures_prompts_only ? "embeddings" : "captures");
   }
   return text;
 }

@@ -118,6 +118,24 @@ TEST(MemoryPlan, TapsAreCountedAndPrinted) {
       << plan->to_table();
 }
 
+TEST(MemoryPlan, EmbeddingsTakeWhatTheyAreGivenOrOneSmallStep) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  MemoryAsk ask = tiny_ask();
+  ask.taps = {.embedding_bytes = 2 * kMiB, .max_num_seqs = 4, .max_in_flight = 2};
+  const auto plan = plan_memory(spec, {}, ask);
+  ASSERT_TRUE(plan) << plan.error().to_string();
+  EXPECT_TRUE(plan->taps.captures_prompts_only);
+  EXPECT_FALSE(plan->taps.steering());
+  EXPECT_LT(plan->tap_bytes, 3 * kMiB);
+  EXPECT_NE(plan->to_table().find("1.0 MiB of embeddings a step"), std::string::npos);
+  ask.taps.embedding_bytes = 1;
+  const auto least = plan_memory(spec, {}, ask);
+  ASSERT_TRUE(least);
+  EXPECT_GE(least->taps.capture_elements, 16 * spec.hidden);
+  ask.taps.capture_bytes = 2 * kMiB;
+  EXPECT_FALSE(plan_memory(spec, {}, ask)->taps.captures_prompts_only);
+}
+
 TEST(MemoryPlan, OnlyADynamicRopeGoesPastTheModelsLength) {
   model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();

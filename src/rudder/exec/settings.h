@@ -30,6 +30,7 @@ struct ExecSettings {
   int32_t max_steering_rows = 256;
   int64_t steering_memory_mb = 0;
   int64_t capture_memory_mb = 0;
+  int64_t embedding_memory_mb = 0;  // no flag of every command: a server's alone
 
   void declare(SettingsTable& table);
 };

@@ -18,6 +18,7 @@ constexpr int64_t kMostFloats =
     std::numeric_limits<int32_t>::max() / tap::kVectorAlign * tap::kVectorAlign;
 constexpr int64_t kOpsPerLayer = 4;
 constexpr int64_t kLeastOps = 1024;
+constexpr int64_t kLeastEmbedded = 16;  // tokens a step
 
 int64_t widest(const tap::Geometry& geometry) {
   return std::max(int64_t{geometry.hidden}, int64_t{*std::ranges::max_element(geometry.mlp_width)});
@@ -68,6 +69,13 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
                               record * width, ask.max_in_flight),
                   "capture-memory-mb");
     }
+  } else if (ask.embedding_bytes > 0) {
+    const auto width = static_cast<int64_t>(tensor::dtype_bytes(geometry.dtype));
+    const int64_t record = rounded_up(geometry.hidden, tap::kCaptureAlign);
+    limits.captures_prompts_only = true;
+    limits.num_capture_sets = 1;
+    limits.capture_elements =
+        std::max(ask.embedding_bytes / ask.max_in_flight / width / record, kLeastEmbedded) * record;
   }
   return limits;
 }

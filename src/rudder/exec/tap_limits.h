@@ -15,6 +15,8 @@ struct TapAsk {
   int32_t max_steering_rows = 0;
   int64_t steering_bytes = 0;  // of vectors on the device; 0 = what the rows are likely to need
   int64_t capture_bytes = 0;   // of captured rows on the device; 0 = no capture
+  // The same for embeddings alone, where capture is off; what there is of capture does for both.
+  int64_t embedding_bytes = 0;
   int32_t max_num_seqs = 0;
   int32_t max_in_flight = 0;
 };

@@ -55,6 +55,8 @@ struct Limits {
   int64_t num_floats = 0;  // of all vectors together
   int32_t num_capture_sets = 0;
   int64_t capture_elements = 0;  // of all records of one step
+  // For the server's own embeddings: clients may not capture, and no step that only decodes does.
+  bool captures_prompts_only = false;
 
   bool steering() const { return num_rows > 1; }
   bool capture() const { return num_capture_sets > 0; }
