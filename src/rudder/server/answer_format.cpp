@@ -6,6 +6,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "rudder/base/check.h"
 #include "rudder/base/json.h"
 #include "rudder/server/utf8.h"
 
@@ -40,9 +41,19 @@ std::string start_of(const AnswerOptions& options, std::string_view object) {
 
 std::unique_ptr<AnswerFormat> AnswerFormat::create(
     AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer) {
-  return options.api == Api::kChat
-             ? make_chat_format(std::move(options), std::move(tokenizer))
-             : make_completions_format(std::move(options), std::move(tokenizer));
+  switch (options.api) {
+    case Api::kChat:
+      return make_chat_format(std::move(options), std::move(tokenizer));
+    case Api::kCompletions:
+      return make_completions_format(std::move(options), std::move(tokenizer));
+    case Api::kResponses:
+      return make_responses_format(std::move(options), std::move(tokenizer));
+    case Api::kMessages:
+      return make_messages_format(std::move(options), std::move(tokenizer));
+    case Api::kEmbeddings:
+      return make_embeddings_format(std::move(options), std::move(tokenizer));
+  }
+  RUDDER_CHECK(false, "api {}", static_cast<int>(options.api));
 }
 
 AnswerFormat::AnswerFormat(AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer,
@@ -63,13 +74,11 @@ void AnswerFormat::append_end(std::string& out, const engine::Usage& total) {
 }
 
 void AnswerFormat::append_capture_event(std::string& out, int32_t choice,
-                                        const steer::capture::CaptureEvent& event) const {
+                                        const steer::capture::CaptureEvent& event) {
   out += event_start_;
-  out += ",\"choices\":[],\"capture\":{\"consumer\":";
-  append_json_string(out, event.consumer);
-  fmt::format_to(std::back_inserter(out), ",\"choice\":{},\"position\":{},\"values\":{}", choice,
-                 event.position, event.payload.empty() ? "null" : event.payload);
-  out += "}}\n\n";
+  out += ",\"choices\":[],\"capture\":";
+  append_capture(out, choice, event);
+  out += "}\n\n";
 }
 
 void AnswerFormat::append_capture_results(std::string& out, const ChoicePiece& piece) const {
@@ -178,6 +187,45 @@ std::string AnswerFormat::token_text(int32_t token) const {
 
 int64_t text_length(const text::Tokenizer& tokenizer, int32_t token) {
   return static_cast<int64_t>(count_code_points(to_valid_utf8(tokenizer.token_bytes(token))));
+}
+
+void AnswerFormat::append_token(std::string& out, int32_t token, float logprob) const {
+  out += "{\"token\":";
+  append_json_string(out, token_text(token));
+  out += ",\"logprob\":";
+  append_logprob(out, logprob);
+  out += ",\"bytes\":[";
+  const std::string_view bytes = tokenizer_->token_bytes(token);
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    fmt::format_to(std::back_inserter(out), "{}{}", i == 0 ? "" : ",",
+                   static_cast<unsigned char>(bytes[i]));
+  }
+  out.push_back(']');
+}
+
+void AnswerFormat::append_token_logprobs(std::string& out,
+                                         std::span<const engine::OutputToken> tokens) const {
+  bool first = true;
+  for (const engine::OutputToken& token : tokens) {
+    if (!token.has_logprobs) continue;
+    if (!first) out.push_back(',');
+    first = false;
+    append_token(out, token.token, token.logprob);
+    out += ",\"top_logprobs\":[";
+    for (size_t i = 0; i < token.top.size(); ++i) {
+      if (i > 0) out.push_back(',');
+      append_token(out, token.top[i].token, token.top[i].logprob);
+      out.push_back('}');
+    }
+    out += "]}";
+  }
+}
+
+void append_capture(std::string& out, int32_t choice, const steer::capture::CaptureEvent& event) {
+  out += "{\"consumer\":";
+  append_json_string(out, event.consumer);
+  fmt::format_to(std::back_inserter(out), ",\"choice\":{},\"position\":{},\"values\":{}}}", choice,
+                 event.position, event.payload.empty() ? "null" : event.payload);
 }
 
 void append_usage(std::string& out, const engine::Usage& usage) {

@@ -56,8 +56,8 @@ class AnswerFormat {
   // The stream breaks.
   virtual void append_error(std::string& out, const ApiError& error);
   // The event of one captured token's values; no choices in it.
-  void append_capture_event(std::string& out, int32_t choice,
-                            const steer::capture::CaptureEvent& event) const;
+  virtual void append_capture_event(std::string& out, int32_t choice,
+                                    const steer::capture::CaptureEvent& event);
 
   // The whole answer, choices in order of index.
   virtual std::string document(std::span<const ChoicePiece> choices, const engine::Usage& total);
@@ -84,24 +84,36 @@ class AnswerFormat {
   // ,"prompt_logprobs": a list with null for the first token, for each other one an object by token
   // id, its own first.
   void append_prompt_logprobs(std::string& out, const ChoicePiece& piece) const;
+  // Items of a list: each token that has logprobs, with the likeliest ones.
+  void append_token_logprobs(std::string& out, std::span<const engine::OutputToken> tokens) const;
 
   const AnswerOptions options_;
   const std::shared_ptr<const text::Tokenizer> tokenizer_;
   std::string event_start_;  // up to the first choice's index
 
  private:
+  void append_token(std::string& out, int32_t token, float logprob) const;
+
   std::string document_start_;
 };
 
 // Characters of a token's text.
 int64_t text_length(const text::Tokenizer& tokenizer, int32_t token);
 void append_usage(std::string& out, const engine::Usage& usage);
+// One captured token's values, as an object.
+void append_capture(std::string& out, int32_t choice, const steer::capture::CaptureEvent& event);
 void append_logprob(std::string& out, float logprob);
 void append_ids(std::string& out, std::span<const int32_t> ids);
 
 std::unique_ptr<AnswerFormat> make_chat_format(AnswerOptions options,
                                                std::shared_ptr<const text::Tokenizer> tokenizer);
 std::unique_ptr<AnswerFormat> make_completions_format(
+    AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
+std::unique_ptr<AnswerFormat> make_responses_format(
+    AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
+std::unique_ptr<AnswerFormat> make_embeddings_format(
+    AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
+std::unique_ptr<AnswerFormat> make_messages_format(
     AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer);
 
 }  // namespace rudder::server

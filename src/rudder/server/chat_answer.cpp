@@ -27,7 +27,6 @@ class ChatFormat final : public AnswerFormat {
   static void append_reasoning(std::string& out, std::string_view reasoning);
   static void append_call(std::string& out, const dialect::ToolCallDelta& call);
   void append_logprobs(std::string& out, std::span<const engine::OutputToken> tokens) const;
-  void append_token(std::string& out, int32_t token, float logprob) const;
 };
 
 void ChatFormat::append_start(std::string& out, int32_t index) const {
@@ -160,37 +159,10 @@ void ChatFormat::append_prompt(std::string& out, const ChoicePiece& piece) const
   }
 }
 
-void ChatFormat::append_token(std::string& out, int32_t token, float logprob) const {
-  out += "{\"token\":";
-  append_json_string(out, token_text(token));
-  out += ",\"logprob\":";
-  append_logprob(out, logprob);
-  out += ",\"bytes\":[";
-  const std::string_view bytes = tokenizer_->token_bytes(token);
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    fmt::format_to(std::back_inserter(out), "{}{}", i == 0 ? "" : ",",
-                   static_cast<unsigned char>(bytes[i]));
-  }
-  out.push_back(']');
-}
-
 void ChatFormat::append_logprobs(std::string& out,
                                  std::span<const engine::OutputToken> tokens) const {
   out += "{\"content\":[";
-  bool first = true;
-  for (const engine::OutputToken& token : tokens) {
-    if (!token.has_logprobs) continue;
-    if (!first) out.push_back(',');
-    first = false;
-    append_token(out, token.token, token.logprob);
-    out += ",\"top_logprobs\":[";
-    for (size_t i = 0; i < token.top.size(); ++i) {
-      if (i > 0) out.push_back(',');
-      append_token(out, token.top[i].token, token.top[i].logprob);
-      out.push_back('}');
-    }
-    out += "]}";
-  }
+  append_token_logprobs(out, tokens);
   out += "],\"refusal\":null}";
 }
 

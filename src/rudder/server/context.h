@@ -13,6 +13,7 @@
 #include "rudder/constraint/grammar_compiler.h"
 #include "rudder/server/auth.h"
 #include "rudder/server/http_counters.h"
+#include "rudder/server/response_store.h"
 #include "rudder/server/server.h"
 #include "rudder/server/work_pool.h"
 
@@ -67,6 +68,8 @@ struct ServerContext {
   std::atomic<int64_t> logprobs_bytes{0};
   std::unique_ptr<WorkPool> pool;
   std::unique_ptr<constraint::GrammarCompiler> grammars;  // null: no output can have a grammar
+  const std::shared_ptr<ResponseStore> responses =
+      std::make_shared<ResponseStore>(settings.response_store_bytes);
 
   const ServerModel& model() const { return parts.model; }
   engine::Engine& engine() const { return *parts.engine; }

@@ -12,6 +12,7 @@
 #include "rudder/server/generation_endpoint.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/request_id.h"
+#include "rudder/server/responses_background.h"
 
 namespace rudder::server {
 namespace {
@@ -108,7 +109,11 @@ void GenerationTask::start(Parsed parsed) {
   }
   if (!parsed) return exchange_->respond(error_response(parsed.error()));
   if (context_.settings.enable_log_requests) log_request_start(exchange_->request_id, *parsed);
-  std::make_shared<Generation>(context_, exchange_, std::move(*parsed), std::move(mark_))->start();
+  const bool stays = !runs_in_background(parsed->answer);
+  std::make_shared<Generation>(context_,
+                               stays ? exchange_ : leave_connection(exchange_, parsed->answer),
+                               std::move(*parsed), std::move(mark_))
+      ->start();
 }
 
 GenerationParser parser_of(Api api) {
@@ -120,13 +125,16 @@ GenerationParser parser_of(Api api) {
 }  // namespace
 
 GenerationScope generation_scope(const ServerContext& context, int tenant, std::string request_id) {
+  const engine::RequestLimits limits = context.engine().limits();
+  // What captures are kept for embeddings alone is not for clients.
+  auto* captures = limits.taps.captures_prompts_only ? nullptr : context.engine().captures();
   return {.model = context.model(),
-          .limits = context.engine().limits(),
+          .limits = limits,
           .keys = context.keys,
           .tenant = tenant,
           .max_prompts = context.settings.max_prompts,
           .request_id = std::move(request_id),
-          .taps = {.steering = context.parts.steering, .captures = context.engine().captures()}};
+          .taps = {.steering = context.parts.steering, .captures = captures}};
 }
 
 void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,

@@ -228,6 +228,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   std::string request_id = scope.request_id;
   read_request_id(reader, scope.is_named, &request_id);
   answer.id = (chat ? "chatcmpl-" : "cmpl-") + request_id;
+  if (!scope.answer_id.empty()) answer.id = scope.answer_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
 
   engine::RequestDraft draft = read_sampling_fields(reader, scope.model.defaults);

@@ -7,6 +7,7 @@
 #include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -24,7 +25,16 @@
 
 namespace rudder::server {
 
-enum class Api : uint8_t { kChat, kCompletions };
+struct ResponseTurn;
+
+enum class Api : uint8_t { kChat, kCompletions, kResponses, kMessages, kEmbeddings };
+
+// Vectors of embeddings, from the pooled states to what the client gets.
+struct EmbeddingOptions {
+  bool as_base64 = false;  // else a list of numbers
+  bool normalised = true;  // to length 1
+  int32_t dimensions = 0;  // the first so many are kept; 0: all
+};
 
 // How the answer is to look.
 struct AnswerOptions {
@@ -47,6 +57,11 @@ struct AnswerOptions {
   std::optional<int64_t> ping_seconds;  // of silence in a stream; absent: the server's
   int32_t n = 1;                        // choices a prompt
   int32_t num_choices = 1;              // of all prompts
+  // Of responses: members of a JSON object that repeat what was asked, and whether it is
+  // remembered.
+  std::string told_fields;
+  std::shared_ptr<const ResponseTurn> turn;
+  EmbeddingOptions embedding;
 };
 
 struct Prompt {
@@ -83,7 +98,8 @@ struct GenerationScope {
   int tenant = 0;
   int32_t max_prompts = 1024;
   std::string request_id;
-  bool is_named = false;  // the client chose the id, in a header
+  bool is_named = false;       // the client chose the id, in a header
+  std::string answer_id = {};  // of the answer; empty: made of the API and request_id
   TapServices taps = {};
   FindGrammar find_grammar = {};  // empty: the request will not run, its grammars are passed over
 };

@@ -12,6 +12,13 @@ void handle_chat_completions(ServerContext& context, const std::shared_ptr<Excha
 void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_models(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_model(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_embeddings(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_responses(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_response(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_response_delete(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_response_cancel(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_messages(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_count_tokens(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_chat_render(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_completions_render(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_load(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

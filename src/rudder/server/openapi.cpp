@@ -6,6 +6,8 @@
 #include "rudder/base/check.h"
 #include "rudder/base/json.h"
 #include "rudder/server/field_ranges.h"
+#include "rudder/server/messages_error.h"
+#include "rudder/server/openapi_parts.h"
 #include "rudder/server/route_table.h"
 #include "rudder/steer/schema.h"
 
@@ -14,108 +16,6 @@ namespace rudder::server {
 namespace json = boost::json;
 
 namespace {
-
-// What a generation request may hold beside steering. Numbers come from the table of ranges.
-constexpr std::string_view kSchemas = R"json({
-  "Generation": {
-    "type": "object",
-    "properties": {
-      "model": {"type": "string"},
-      "logit_bias": {"type": ["object", "null"]},
-      "stop": {"oneOf": [{"type": "string", "minLength": 1}, {"type": "null"},
-                         {"type": "array", "items": {"type": "string", "minLength": 1}}]},
-      "stop_token_ids": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
-      "allowed_token_ids": {"type": ["array", "null"], "minItems": 1,
-                            "items": {"type": "integer", "minimum": 0}},
-      "bad_words": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
-      "include_stop_str_in_output": {"type": ["boolean", "null"], "default": false},
-      "skip_special_tokens": {"type": ["boolean", "null"], "default": true},
-      "spaces_between_special_tokens": {"type": ["boolean", "null"]},
-      "ignore_eos": {"type": ["boolean", "null"], "default": false},
-      "repetition_detection": {"type": ["object", "null"], "properties": {}},
-      "stream": {"type": ["boolean", "null"], "default": false},
-      "stream_options": {"type": ["object", "null"], "properties": {
-        "include_usage": {"type": ["boolean", "null"], "default": false},
-        "continuous_usage_stats": {"type": ["boolean", "null"], "default": false}}},
-      "echo": {"type": ["boolean", "null"], "default": false},
-      "add_special_tokens": {"type": ["boolean", "null"]},
-      "cache_salt": {"type": ["string", "null"], "minLength": 1},
-      "request_id": {"type": ["string", "null"]},
-      "return_token_ids": {"type": ["boolean", "null"], "default": false},
-      "return_tokens_as_token_ids": {"type": ["boolean", "null"], "default": false},
-      "user": {"type": ["string", "null"]},
-      "service_tier": {"type": ["string", "null"]},
-      "store": {"type": ["boolean", "null"]},
-      "metadata": {"type": ["object", "null"]}
-    }
-  },
-  "Capture": {
-    "type": "object",
-    "description": "By consumer: which rows of which tokens it gets.",
-    "additionalProperties": {"$ref": "#/components/schemas/CaptureAsk"}
-  },
-  "CaptureAsk": {
-    "type": "object",
-    "required": ["sites"],
-    "description": "Other fields are the consumer's own.",
-    "properties": {
-      "sites": {"type": "object", "additionalProperties": {"oneOf": [
-        {"type": "array", "items": {"type": "integer"}},
-        {"type": "string", "enum": ["all"]},
-        {"type": "object", "required": ["ranges"], "properties": {"ranges": {"type": "array"}}},
-        {"type": "boolean", "enum": [true]}]}},
-      "positions": {"oneOf": [
-        {"type": "string", "enum": ["last_prompt", "all_prompt", "all_generated", "all"]},
-        {"type": "array", "items": {"type": "integer"}}], "default": "last_prompt"},
-      "point": {"type": "string", "enum": ["pre", "post"], "default": "pre"}
-    }
-  },
-  "ChatCompletionRequest": {"allOf": [
-    {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
-    {"type": "object", "required": ["messages"],
-     "properties": {
-       "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
-       "logprobs": {"type": ["boolean", "null"], "default": false},
-       "add_generation_prompt": {"type": ["boolean", "null"], "default": true},
-       "continue_final_message": {"type": ["boolean", "null"], "default": false},
-       "tools": {"type": ["array", "null"], "maxItems": 1024,
-                 "items": {"$ref": "#/components/schemas/Tool"}},
-       "tool_choice": {"oneOf": [
-         {"type": "string", "enum": ["none", "auto", "required"]}, {"type": "null"},
-         {"type": "object", "required": ["type", "function"], "properties": {
-           "type": {"type": "string", "enum": ["function"]},
-           "function": {"type": "object", "required": ["name"],
-                        "properties": {"name": {"type": "string"}}}}}]},
-       "parallel_tool_calls": {"type": ["boolean", "null"], "default": true},
-       "include_reasoning": {"type": ["boolean", "null"], "default": true},
-       "separate_reasoning": {"type": ["boolean", "null"], "default": true},
-       "reasoning_effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max",
-                                     null]},
-       "chat_template_kwargs": {"type": ["object", "null"]},
-       "documents": {"type": ["array", "null"], "items": {"type": "object"}},
-       "return_prompt_text": {"type": ["boolean", "null"], "default": false}}}]},
-  "Tool": {
-    "type": "object", "required": ["type", "function"],
-    "properties": {
-      "type": {"type": "string", "enum": ["function"]},
-      "function": {
-        "type": "object", "required": ["name"],
-        "properties": {
-          "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,256}$"},
-          "description": {"type": ["string", "null"]},
-          "parameters": {"type": ["object", "null"]},
-          "strict": {"type": ["boolean", "null"]}}}}
-  },
-  "CompletionRequest": {"allOf": [
-    {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
-    {"type": "object", "required": ["prompt"],
-     "properties": {"prompt": {"oneOf": [{"type": "string"}, {"type": "array"}]}}}]},
-  "SteeringModule": {"allOf": [
-    {"$ref": "#/components/schemas/GlobalSteering"},
-    {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]},
-  "SteeringModuleName": {"type": "object", "required": ["name"],
-                         "properties": {"name": {"type": "string"}}}
-})json";
 
 json::value parsed(std::string_view text) {
   const auto value = parse_json(text, "schema");
@@ -191,21 +91,53 @@ void add_ranges(json::object& schemas, const engine::RequestLimits& limits) {
   }
 }
 
-std::string_view body_schema(std::string_view path) {
-  if (path == "/v1/chat/completions") return "ChatCompletionRequest";
-  if (path == "/v1/completions") return "CompletionRequest";
-  if (path == "/v1/steering/modules" || path == "/v1/steering/modules/register") {
-    return "SteeringModule";
+json::object schema_of(std::string_view name) {
+  if (name.empty()) return {};
+  return {{"$ref", "#/components/schemas/" + std::string(name)}};
+}
+
+json::object content_of(std::string_view type, std::string_view schema) {
+  return {{json::string_view(type), {{"schema", schema_of(schema)}}}};
+}
+
+// Bodies that show what steering can do.
+json::object shown_bodies(std::string_view schema, const json::object& examples) {
+  json::object shown;
+  for (const auto& [name, body] : examples) {
+    json::object whole = body.as_object();
+    if (schema == "CompletionRequest") {
+      whole["prompt"] = "The sea was";
+    } else {
+      whole["messages"] =
+          json::array{json::object{{"role", "user"}, {"content", "Name a colour."}}};
+    }
+    shown[name] = json::object{{"value", std::move(whole)}};
   }
-  if (path == "/v1/steering/modules/unregister") return "SteeringModuleName";
-  if (path == "/v1/steering/set") return "GlobalSteering";
-  return "";
+  return shown;
+}
+
+json::object answers_of(const Operation* known, const Route& route) {
+  const bool is_message = route.path.starts_with(kMessagesPath);
+  json::object whole = {{"description", "the answer"}};
+  if (known != nullptr) {
+    json::object content = known->answer.empty() ? content_of("text/*", "")
+                                                 : content_of("application/json", known->answer);
+    if (!known->event.empty()) {
+      content["text/event-stream"] = {{"schema", schema_of(known->event)}};
+    }
+    whole["content"] = std::move(content);
+  }
+  return {{"200", std::move(whole)},
+          {"default",
+           {{"description", "an error"},
+            {"content", content_of("application/json", is_message ? "MessageError" : "Error")}}}};
 }
 
 json::object operation(const Route& route, const json::object& examples) {
-  json::object made = {{"responses",
-                        {{"200", {{"description", "the answer"}}},
-                         {"default", {{"description", "an error in OpenAI's form"}}}}}};
+  const Operation* known = find_operation(route.method, route.path);
+  json::object made;
+  if (known != nullptr) made["summary"] = json::string_view(known->summary);
+  made["responses"] = answers_of(known, route);
   if (route.access != Access::kPublic) {
     const char* scheme = route.access == Access::kAdmin ? "steeringKey" : "apiKey";
     made["security"] = json::array{json::object{{scheme, json::array()}}};
@@ -214,26 +146,12 @@ json::object operation(const Route& route, const json::object& examples) {
     made["parameters"] = json::array{json::object{
         {"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}};
   }
-  if (route.method != "POST") return made;
-  const std::string_view schema = body_schema(route.path);
-  json::object content = {{"schema", {{"type", "object"}}}};
-  if (!schema.empty()) {
-    content["schema"] = {{"$ref", "#/components/schemas/" + std::string(schema)}};
+  if (known == nullptr || known->request.empty()) return made;
+  json::object content = content_of("application/json", known->request);
+  if (route.path == "/v1/chat/completions" || route.path == "/v1/completions") {
+    content["application/json"].as_object()["examples"] = shown_bodies(known->request, examples);
   }
-  if (schema == "ChatCompletionRequest" || schema == "CompletionRequest") {
-    json::object& shown = content["examples"].emplace_object();
-    for (const auto& [name, body] : examples) {
-      json::object whole = body.as_object();
-      if (schema == "CompletionRequest") {
-        whole["prompt"] = "The sea was";
-      } else {
-        whole["messages"] =
-            json::array{json::object{{"role", "user"}, {"content", "Name a colour."}}};
-      }
-      shown[name] = json::object{{"value", std::move(whole)}};
-    }
-  }
-  made["requestBody"] = {{"content", {{"application/json", std::move(content)}}}};
+  made["requestBody"] = {{"required", true}, {"content", std::move(content)}};
   return made;
 }
 
@@ -241,7 +159,13 @@ json::object operation(const Route& route, const json::object& examples) {
 
 std::string openapi_document(std::string_view version, const engine::RequestLimits& limits) {
   const json::value steering = parsed(steer::steering_schema());
-  json::object schemas = parsed(kSchemas).as_object();
+  json::object schemas;
+  for (const std::string_view part :
+       {generation_schemas(), request_schemas(), chat_answer_schemas(), api_answer_schemas(),
+        service_schemas()}) {
+    const json::value area = parsed(part);
+    for (const auto& [name, schema] : area.as_object()) schemas[name] = schema;
+  }
   add_ranges(schemas, limits);
   for (const auto& [name, schema] : steering.at("schemas").as_object()) schemas[name] = schema;
   json::object fields = steering.at("properties").as_object();

@@ -7,6 +7,7 @@
 #include "rudder/base/json.h"
 #include "rudder/server/generation_endpoint.h"
 #include "rudder/server/handlers.h"
+#include "rudder/server/json_numbers.h"
 #include "rudder/server/pool_answer.h"
 
 namespace rudder::server {
@@ -22,16 +23,18 @@ json::value or_null(const std::optional<uint64_t>& number) {
 json::object sampling_params(const engine::RequestDraft& draft) {
   const step::SamplingParams& sampling = draft.sampling;
   json::object bias;
-  for (const auto& [token, value] : sampling.logit_bias) bias[std::to_string(token)] = value;
+  for (const auto& [token, value] : sampling.logit_bias) {
+    bias[std::to_string(token)] = as_written(value);
+  }
   json::object params = {
       {"n", draft.n},
-      {"temperature", sampling.temperature},
-      {"top_p", sampling.top_p},
+      {"temperature", as_written(sampling.temperature)},
+      {"top_p", as_written(sampling.top_p)},
       {"top_k", sampling.top_k},
-      {"min_p", sampling.min_p},
-      {"presence_penalty", sampling.presence_penalty},
-      {"frequency_penalty", sampling.frequency_penalty},
-      {"repetition_penalty", sampling.repetition_penalty},
+      {"min_p", as_written(sampling.min_p)},
+      {"presence_penalty", as_written(sampling.presence_penalty)},
+      {"frequency_penalty", as_written(sampling.frequency_penalty)},
+      {"repetition_penalty", as_written(sampling.repetition_penalty)},
       {"seed", or_null(draft.seed)},
       {"stop", json::value_from(draft.stop)},
       {"stop_token_ids", json::value_from(sampling.stop_ids)},

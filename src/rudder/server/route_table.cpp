@@ -12,6 +12,13 @@ constexpr std::string_view kTail = "{id}";
 constexpr Route kRoutes[] = {
     {"POST", "/v1/chat/completions", Access::kKey, handle_chat_completions},
     {"POST", "/v1/completions", Access::kKey, handle_completions},
+    {"POST", "/v1/responses", Access::kKey, handle_responses},
+    {"GET", "/v1/responses/{id}", Access::kKey, handle_response},
+    {"DELETE", "/v1/responses/{id}", Access::kKey, handle_response_delete},
+    {"POST", "/v1/responses/{id}/cancel", Access::kKey, handle_response_cancel},
+    {"POST", "/v1/messages", Access::kKey, handle_messages},
+    {"POST", "/v1/messages/count_tokens", Access::kKey, handle_count_tokens},
+    {"POST", "/v1/embeddings", Access::kKey, handle_embeddings},
     {"GET", "/v1/models", Access::kKey, handle_models},
     {"GET", "/v1/models/{id}", Access::kKey, handle_model},
     {"POST", "/v1/chat/completions/render", Access::kKey, handle_chat_render},

@@ -31,6 +31,8 @@ void ServerSettings::declare(SettingsTable& table) {
                   "Unread values of captured tokens that a stream may have on top of that.");
   table.add_bytes("max-logprobs-memory", &max_logprobs_memory,
                   "Log-probabilities that all answers may hold at once; past it 503.");
+  table.add_bytes("response-store-bytes", &response_store_bytes,
+                  "Answers that /v1/responses remembers; the longest unused are forgotten first.");
   table.add("max-connections", &max_connections, 1, 1'000'000, "Open connections; past it 503.");
   table.add("max-prompts", &max_prompts, 1, 65'536, "Prompts in one completions request.");
   table.add("header-timeout", &header_timeout, 0.1, kDay, "Seconds for a header to arrive.");
@@ -50,6 +52,9 @@ void ServerSettings::declare(SettingsTable& table) {
             "Log each generation request with its parameters when it arrives.");
   table.add("disable-log-stats", &disable_log_stats, "No status line every 10 s while busy.");
   table.add("disable-access-log", &disable_access_log, "No line for each finished request.");
+  table.add_choice("pooling", &pooling, {"last", "mean"},
+                   "What /v1/embeddings makes of a prompt's states where the request does not say: "
+                   "the last token's, or their mean.");
   table.add("metrics-prefix", &metrics_prefix,
             "Prefix of metric names; vllm keeps existing dashboards working.");
   grammars.declare(table);

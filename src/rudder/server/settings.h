@@ -32,6 +32,7 @@ struct ServerSettings {
   int64_t max_pending_output = int64_t{1} << 20;  // bytes a slow reader may leave unread: cancelled
   int64_t max_pending_captures = int64_t{64} << 20;  // the same, of captured values, on top
   int64_t max_logprobs_memory = int64_t{1} << 30;    // bytes of log-probabilities of all answers
+  int64_t response_store_bytes = int64_t{64} << 20;  // of answers that /v1/responses remembers
   int32_t max_connections = 16384;
   int32_t max_prompts = 1024;      // prompts of one completions request
   double header_timeout = 20;      // seconds for a whole header to arrive
@@ -50,6 +51,8 @@ struct ServerSettings {
   bool disable_log_stats = false;         // no line every 10 s while busy
   bool disable_access_log = false;        // no line when a request finishes
   std::string metrics_prefix = "rudder";  // "vllm" keeps existing dashboards working
+
+  std::string pooling = "last";  // of embeddings whose request names none
 
   constraint::GrammarSettings grammars;
 

@@ -301,7 +301,10 @@ TEST_F(SteeringApiTest, TheOpenApiDocumentIsWhole) {
   for (const Route& route : routes()) {
     std::string method(route.method);
     for (char& ch : method) ch = static_cast<char>(ch | 0x20);
-    EXPECT_TRUE(openapi.at("paths").at(std::string(route.path)).as_object().contains(method));
+    const json::object& path = openapi.at("paths").at(std::string(route.path)).as_object();
+    ASSERT_TRUE(path.contains(method)) << route.path;
+    EXPECT_TRUE(path.at(method).as_object().contains("summary"))
+        << route.path << " is not described";
   }
   const json::object& schemas = openapi.at("components").at("schemas").as_object();
   constexpr std::string_view kStart = R"("$ref":"#/components/schemas/)";

@@ -1,0 +1,36 @@
+// What the translations of other APIs into chat requests share: messages that remember where they
+// come from, and parts of text. On the tokenise pool.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "rudder/base/result.h"
+#include "rudder/server/field_map.h"
+
+namespace rudder::server {
+
+// Error of a field of the client's body, in the form of FieldReader's.
+tl::unexpected<Error> field_error(ErrorCode code, std::string_view message, std::string path);
+
+// The string at `object`'s `name`; an Error where there is none. `path` is the object's.
+Result<std::string> required_string(const boost::json::object& object, std::string_view name,
+                                    const std::string& path);
+
+// Appends a message whose faults are told as faults of `path`.
+void push_message(boost::json::array& messages, FieldMap& map, boost::json::object message,
+                  std::string path);
+
+// The content of a chat message: one text as a string, several as parts, so that a template which
+// knows strings alone gets one where there is one.
+boost::json::value content_of(boost::json::array parts);
+// A part {"type": "text", "text": ...}.
+boost::json::object text_part(std::string_view text);
+// Appends text to a message's content, which may be absent or null.
+void append_content(boost::json::object& message, std::string_view text);
+// One more call of an assistant's message; `arguments` is JSON text.
+void append_call(boost::json::object& message, std::string_view id, std::string_view name,
+                 std::string_view arguments);
+
+}  // namespace rudder::server

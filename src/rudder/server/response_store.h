@@ -1,0 +1,67 @@
+// ResponseStore: what /v1/responses remembers of its answers, so that they can be asked for again
+// and carried on from (`previous_response_id`). In memory and bounded: the responses that were used
+// longest ago are forgotten first. Any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+namespace rudder::server {
+
+struct StoredResponse {
+  int tenant = 0;            // nobody else is told of it
+  std::string document;      // JSON, as GET tells it
+  std::string conversation;  // JSON: the chat messages up to its own, without instructions
+  // Set while it runs in the background; ends it and gives its document then. Such a response is
+  // not forgotten.
+  std::function<std::string()> cancel = nullptr;
+};
+
+class ResponseStore {
+ public:
+  explicit ResponseStore(int64_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // One that is larger than the bound is forgotten at once.
+  void put(const std::string& id, StoredResponse response);
+  // Instead of the one that runs in the background, unless it has been removed or cancelled.
+  void finish(const std::string& id, StoredResponse response);
+  // Ends one that runs in the background: its document then, or nothing where it does not run.
+  std::optional<std::string> cancel(const std::string& id, int tenant);
+  std::optional<StoredResponse> find(const std::string& id, int tenant);
+  // False when there is none.
+  bool remove(const std::string& id, int tenant);
+
+ private:
+  struct Entry {
+    StoredResponse response;
+    std::list<std::string>::iterator place;
+    int64_t bytes = 0;
+  };
+  using Entries = std::unordered_map<std::string, Entry>;
+
+  void put_locked(const std::string& id, StoredResponse response);
+  void erase_locked(Entries::iterator entry);
+
+  const int64_t max_bytes_;
+  std::mutex mutex_;
+  Entries entries_;
+  std::list<std::string> by_use_;  // the longest unused first
+  int64_t bytes_ = 0;
+};
+
+// A response on its way into the store.
+struct ResponseTurn {
+  std::shared_ptr<ResponseStore> store;
+  int tenant = 0;
+  std::string conversation;    // JSON: the chat messages that it answers, without instructions
+  bool is_background = false;  // its place in the store is taken
+};
+
+}  // namespace rudder::server
