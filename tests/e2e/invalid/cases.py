@@ -86,8 +86,8 @@ GENERATION = [
         "resid_post": {"dtype": "float16", "shape": [1, 256], "data": "AAAA" * 170 + "AAA=", "layer_indices": [1]}}},
     {"capture": {"response": {"sites": {"resid_post": [5], "resid_mid": {"ranges": [[2, 4]]}}, "positions": [0, -1],
                               "point": "post", "values": ["probes", "norms"], "probes": {"p": VECTOR}}}},
-    {"structured_outputs": {"regex": "a+b", "whitespace_pattern": " "}, "allowed_token_ids": [5, 6, 7],
-     "bad_words": ["boat"], "repetition_detection": {"max_pattern_size": 3, "min_count": 2}},
+    {"structured_outputs": {"regex": "a+b"}},
+    {"allowed_token_ids": [5, 6, 7], "bad_words": ["boat"], "repetition_detection": {"max_pattern_size": 3, "min_count": 2}},
 ]
 SEEDS = {
     "/v1/completions": [PROMPT, PROMPT | {"prompt": [1, 2, 3], "echo": True, "logprobs": 2}, PROMPT | {"prompt": ["a", "b"], "n": 2},
