@@ -114,7 +114,10 @@ bool Interpreter::compare_chain(const Expr& expr) {
       holds = contains(right, left) == (op == "in");
     } else {
       const auto order = compare(budget_, defined(left), defined(right));
-      holds = op == "<" ? order < 0 : op == ">" ? order > 0 : op == "<=" ? order <= 0 : order >= 0;
+      holds = op == "<"    ? std::is_lt(order)
+              : op == ">"  ? std::is_gt(order)
+              : op == "<=" ? std::is_lteq(order)
+                           : std::is_gteq(order);
     }
     if (!holds) return false;
     left = std::move(right);

@@ -24,7 +24,7 @@ Value absolute(Interpreter&, const Value& value, const Args&) {
 }
 
 Value to_int(Interpreter&, const Value& value, const Args& args) {
-  const Value otherwise = args.get(0, 0);
+  Value otherwise = args.get(0, 0);
   check_defined(value);
   if (value.is_integral()) return value.integer();
   if (value.is_float()) {

@@ -78,8 +78,8 @@ Spec parse_spec(std::string_view text) {
 }
 
 // `body` after `sign`, padded to the width; "=" pads between the two.
-std::string padded(Interpreter& in, const Spec& spec, std::string sign, std::string body,
-                   char align) {
+std::string padded(Interpreter& in, const Spec& spec, const std::string& sign,
+                   const std::string& body, char align) {
   const size_t length = text_length(sign) + text_length(body);
   const auto pad = static_cast<size_t>(std::max<Int>(spec.width - static_cast<Int>(length), 0));
   in.budget().spend(1 + pad / 64);
@@ -165,7 +165,7 @@ std::string format_float(Interpreter& in, double value, const Spec& spec) {
     digits = grouped(digits.substr(0, whole), spec.grouping, 3) + digits.substr(whole);
   }
   if (percent) digits += "%";
-  return padded(in, spec, sign_of(spec, negative), std::move(digits),
+  return padded(in, spec, sign_of(spec, negative), digits,
                 spec.align != '\0' ? spec.align
                 : spec.zero        ? '='
                                    : '>');
@@ -184,7 +184,7 @@ std::string format_integer(Interpreter& in, Int value, const Spec& spec) {
     if (value >= 0xD800 && value < 0xE000) raise_unsupported("a surrogate in a string");
     std::string text;
     append_utf8(text, static_cast<char32_t>(value));
-    return padded(in, spec, "", std::move(text), align);
+    return padded(in, spec, "", text, align);
   }
   const char type = spec.type == '\0' ? 'd' : spec.type;
   if (std::string_view("bdoxX").find(type) == std::string_view::npos) raise_type(type, "int");
@@ -195,7 +195,7 @@ std::string format_integer(Interpreter& in, Int value, const Spec& spec) {
   if (spec.grouping != '\0') digits = grouped(std::move(digits), spec.grouping, base == 10 ? 3 : 4);
   std::string sign = sign_of(spec, value < 0);
   if (spec.alternate && type != 'd') sign += {'0', type};
-  return padded(in, spec, std::move(sign), std::move(digits), align);
+  return padded(in, spec, sign, digits, align);
 }
 
 // The fields of one text.format(): numbered by hand or by themselves.

@@ -81,7 +81,7 @@ bool equality(Interpreter& in, const Value& v, const Args& args) {
 template <bool kLess, bool kOrEqual>
 bool order(Interpreter& in, const Value& v, const Args& args) {
   const auto found = compare(in.budget(), v, args[0]);
-  return (kLess ? found < 0 : found > 0) || (kOrEqual && found == 0);
+  return (kLess ? std::is_lt(found) : std::is_gt(found)) || (kOrEqual && std::is_eq(found));
 }
 
 #define RUDDER_VALUE_TEST(condition) \

@@ -39,7 +39,12 @@ std::partial_ordering compare_mixed(Int a, double b) {
 
 std::partial_ordering compare_numbers(const Value& a, const Value& b) {
   if (a.is_float() && b.is_float()) return a.number() <=> b.number();
-  if (a.is_float()) return 0 <=> compare_mixed(b.integer(), a.number());
+  if (a.is_float()) {
+    const auto reversed = compare_mixed(b.integer(), a.number());
+    return std::is_lt(reversed)   ? std::partial_ordering::greater
+           : std::is_gt(reversed) ? std::partial_ordering::less
+                                  : reversed;
+  }
   if (b.is_float()) return compare_mixed(a.integer(), b.number());
   const Int left = a.integer(), right = b.integer();
   return left < right   ? std::partial_ordering::less
@@ -253,7 +258,7 @@ bool truthy(const Value& value) {
 bool equal(Budget& budget, const Value& a, const Value& b, int depth) {
   if (depth > kMaxNesting) raise_limit("nesting");
   budget.spend(1);
-  if (a.is_number() && b.is_number()) return compare_numbers(a, b) == 0;
+  if (a.is_number() && b.is_number()) return std::is_eq(compare_numbers(a, b));
   if (a.data.index() != b.data.index()) return false;
   if (a.is_undefined() || a.is_none()) return true;
   if (a.is_string()) {
@@ -300,7 +305,7 @@ std::partial_ordering compare(Budget& budget, const Value& a, const Value& b, in
 }
 
 bool less(Budget& budget, const Value& a, const Value& b) {
-  return compare(budget, a, b) < 0;
+  return std::is_lt(compare(budget, a, b));
 }
 
 void check_hashable(const Value& value) {
