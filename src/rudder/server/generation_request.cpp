@@ -181,6 +181,18 @@ Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
   return prompts;
 }
 
+// What the answer needs of the prompt, beside the request that the engine gets.
+Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOptions& answer,
+                   PromptText text) {
+  Prompt prompt = {std::move(request), std::move(echoed), {}, {}, {}, text.ids.size()};
+  if (prompt.request.draft().sampling.num_prompt_logprobs >= 0) {
+    prompt.scored.push_back({.token = text.ids.front(), .top = {}});
+  }
+  if (answer.return_token_ids) prompt.told_ids = std::move(text.ids);
+  if (answer.return_prompt_text) prompt.told_text = std::move(text.text);
+  return prompt;
+}
+
 }  // namespace
 
 ApiError model_not_found(std::string_view name) {
@@ -300,28 +312,18 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     if (auto fits = check_length(prompt, scope.limits); !fits) {
       return tl::unexpected(std::move(fits.error()));
     }
-    std::vector<int32_t> told_ids;
-    if (answer.return_token_ids) told_ids = prompt.ids;
     engine::RequestDraft one = draft;
-    one.prompt = std::move(prompt.ids);
+    one.prompt = prompt.ids;
     if (prompts->size() > 1) one.client_id += fmt::format("-{}", parsed.prompts.size());
     if (const Result<void> applied = taps->apply(prompt, with_roles, &one); !applied) {
       return tl::unexpected(to_api_error(applied.error()));
     }
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
-    if (!request) {
-      return tl::unexpected(translate(request.error(), api, body, prompt.path));
-    }
-    const size_t num_tokens = request->draft().prompt.size();
-    std::vector<engine::OutputToken> scored;
-    if (draft.sampling.num_prompt_logprobs >= 0) {
-      scored.push_back({.token = request->draft().prompt.front(), .top = {}});
-    }
+    if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
     std::string echoed;
     if (echo) echoed = chat ? echoed_message(body) : prompt.text;
-    parsed.prompts.push_back({std::move(*request), std::move(echoed), std::move(told_ids),
-                              answer.return_prompt_text ? std::move(prompt.text) : "",
-                              std::move(scored), num_tokens});
+    parsed.prompts.push_back(
+        make_prompt(std::move(*request), std::move(echoed), answer, std::move(prompt)));
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;
