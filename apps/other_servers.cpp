@@ -53,6 +53,10 @@ constexpr Hint kHints[] = {
     {"--ssl-keyfile", "put a proxy that ends TLS in front"},
     {"--ssl-certfile", "put a proxy that ends TLS in front"},
     {"--root-path", "put the path into the proxy in front"},
+    {"--exclude-tools-when-tool-choice-none", "tools are never shown where tool_choice is none"},
+    {"--tool-parser-plugin", "parsers are built in: see --tool-call-parser"},
+    {"--reasoning-parser-plugin", "parsers are built in: see --reasoning-parser"},
+    {"--enable-reasoning", "thoughts are told from text wherever the chat template has them"},
     // SGLang
     {"--model-path", "use --model, or the name alone"},
     {"--tp", kOneGpu},
