@@ -110,7 +110,7 @@ class FormatWriter {
     return sequence(std::move(parts));
   }
 
-  const ToolDialect& dialect_;
+  const ToolDialect dialect_;
   const FindSpecial& find_special_;
 };
 
@@ -124,11 +124,11 @@ json::object arguments_schema(const CallableTool& tool) {
   return schema;
 }
 
-json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
-                         bool parallel, const FindSpecial& find_special) {
-  const FormatWriter writer(*setup.calls, find_special);
+json::object format_after_thoughts(const ParserSetup& setup, json::object content,
+                                   const FindSpecial& find_special) {
   json::array parts;
   if (const ReasoningDialect* reasoning = setup.reasoning) {
+    const FormatWriter writer({}, find_special);
     const bool begun = setup.in_reasoning || reasoning->always;
     json::object thoughts = writer.until(begun ? "" : reasoning->begin, reasoning->end);
     thoughts = sequence({std::move(thoughts), text("\n\n")});
@@ -138,8 +138,14 @@ json::object call_format(const ParserSetup& setup, const std::vector<CallableToo
       parts.push_back({{"type", "optional"}, {"content", std::move(thoughts)}});
     }
   }
-  parts.push_back(writer.calls(tools, parallel));
+  parts.push_back(std::move(content));
   return {{"type", "structural_tag"}, {"format", sequence(std::move(parts))}};
+}
+
+json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
+                         bool parallel, const FindSpecial& find_special) {
+  const FormatWriter writer(*setup.calls, find_special);
+  return format_after_thoughts(setup, writer.calls(tools, parallel), find_special);
 }
 
 }  // namespace rudder::dialect

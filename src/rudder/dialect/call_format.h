@@ -25,6 +25,10 @@ boost::json::object arguments_schema(const CallableTool& tool);
 // The id of a mark that is a special token: a grammar names it by id, since it spells no text.
 using FindSpecial = std::function<std::optional<int32_t>(std::string_view mark)>;
 
+// `content` (a format of a structural tag) as the answer, behind thoughts where the setup has them.
+boost::json::object format_after_thoughts(const ParserSetup& setup, boost::json::object content,
+                                          const FindSpecial& find_special);
+
 // One call, or with `parallel` one or more, each of one of `tools`; before them thoughts, where the
 // setup has them. A form that is no JSON is written as JSON between its marks: its parser reads
 // that too.

@@ -14,6 +14,7 @@
 #include "rudder/server/field_reader.h"
 #include "rudder/server/request_id.h"
 #include "rudder/server/sampling_fields.h"
+#include "rudder/server/structured_output.h"
 #include "rudder/server/text_prompts.h"
 #include "rudder/server/token_list_fields.h"
 #include "rudder/server/tool_fields.h"
@@ -193,6 +194,20 @@ Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOpti
   return prompt;
 }
 
+// What an output with a form cannot be asked for beside it.
+void check_structured(FieldReader& reader, const engine::RequestDraft& draft,
+                      const ToolFields& tools) {
+  if (draft.ignore_eos) {
+    reader.error(ErrorCode::kInvalidArgument,
+                 "is not allowed together with a form of the output, which ends it", "ignore_eos");
+  }
+  if (tools.choice != ToolChoice::kNone) {
+    reader.error(ErrorCode::kInvalidArgument,
+                 "must be none where the output's form is given: calls have a form of their own",
+                 "tool_choice");
+  }
+}
+
 }  // namespace
 
 ApiError model_not_found(std::string_view name) {
@@ -260,6 +275,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   if (chat) tools = read_tool_fields(reader, scope.model.dialect);
   std::optional<int32_t> thinking_budget;
   if (chat) thinking_budget = read_thinking_budget(reader, tools);
+  const StructuredOutput structured = read_structured_output(reader);
+  if (structured.spec) check_structured(reader, draft, tools);
   refuse_unsupported_fields(reader, api, draft.n);
   const auto kept = read_truncation(reader, draft, scope.limits);
   if (!kept) return tl::unexpected(to_api_error(kept.error()));
@@ -297,10 +314,20 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     if (!limit) return tl::unexpected(to_api_error(limit.error()));
     draft.constraints.push_back(std::move(*limit));
   }
+  if (structured.spec) {
+    const auto setup = parsed.parser.value_or(dialect::ParserSetup());
+    auto spec = structured.after_thoughts(setup, *scope.model.tokenizer);
+    if (!spec) return tl::unexpected(to_api_error(structured.blame(spec.error())));
+    parsed.uncompiled = std::move(*spec);
+  }
   if (parsed.uncompiled && scope.find_grammar) {
     const auto found = scope.find_grammar(*parsed.uncompiled);
     if (!found) return parsed;
-    if (!*found) return tl::unexpected(to_api_error(tools.blame(found->error())));
+    if (!*found) {
+      const Error& error = found->error();
+      return tl::unexpected(
+          to_api_error(structured.spec ? structured.blame(error) : tools.blame(error)));
+    }
     draft.constraints.push_back(**found);
   }
   parsed.uncompiled.reset();

@@ -16,6 +16,22 @@ std::string_view generation_schemas() {
       "allowed_token_ids": {"type": ["array", "null"], "minItems": 1,
                             "items": {"type": "integer", "minimum": 0}},
       "bad_words": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
+      "response_format": {"type": ["object", "null"], "required": ["type"], "properties": {
+        "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
+        "json_schema": {"type": "object", "required": ["schema"], "properties": {
+          "name": {"type": "string"}, "description": {}, "strict": {"type": ["boolean", "null"]},
+          "schema": {"type": ["object", "boolean", "string"]}}}}},
+      "structured_outputs": {"type": ["object", "null"], "additionalProperties": false,
+        "properties": {
+          "json": {"type": ["object", "boolean", "string", "null"]},
+          "json_object": {"type": ["boolean", "null"]},
+          "regex": {"type": ["string", "null"]},
+          "choice": {"type": ["array", "null"], "minItems": 1, "items": {"type": "string"}},
+          "grammar": {"type": ["string", "null"]},
+          "structural_tag": {"type": ["object", "string", "null"]},
+          "disable_any_whitespace": {"type": ["boolean", "null"], "default": false},
+          "disable_additional_properties": {"type": ["boolean", "null"], "default": true},
+          "disable_fallback": {"type": ["boolean", "null"]}}},
       "include_stop_str_in_output": {"type": ["boolean", "null"], "default": false},
       "skip_special_tokens": {"type": ["boolean", "null"], "default": true},
       "spaces_between_special_tokens": {"type": ["boolean", "null"]},

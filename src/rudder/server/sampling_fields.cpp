@@ -227,22 +227,6 @@ void read_answer_fields(FieldReader& reader, AnswerOptions* answer) {
 }
 
 void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
-  if (const json::value* format = reader.raw("response_format")) {
-    const json::object* object = format->if_object();
-    const json::value* type = object != nullptr ? object->if_contains("type") : nullptr;
-    if (type == nullptr || !type->is_string()) {
-      reader.error(ErrorCode::kInvalidArgument, "must be an object with a type", "response_format");
-    } else if (type->get_string() != "text") {
-      reader.error(ErrorCode::kUnsupported,
-                   fmt::format("'{}' is not supported yet: only 'text' is",
-                               std::string_view(type->get_string()).substr(0, 64)),
-                   "response_format.type");
-    }
-  }
-  for (const char* name : {"structured_outputs", "guided_json", "guided_regex", "guided_choice",
-                           "guided_grammar", "guided_decoding_backend", "structural_tag"}) {
-    reader.refuse(name, "is not supported yet: output cannot be constrained");
-  }
   for (const char* name : {"prompt_embeds", "logits_processors", "kv_transfer_params",
                            "mm_processor_kwargs", "media_io_kwargs"}) {
     reader.refuse(name, "is not supported yet");

@@ -1,0 +1,321 @@
+"""Random JSON Schemas, each with a way to draw documents that it accepts, keys in the order of a
+grammar. `Schemas(random).draw()` gives (schema, sampler)."""
+
+import string
+
+TEXT = string.ascii_letters + string.digits + " _-.,:'{}[]" + '"\\/\n\té€😀\u0001'
+
+
+class Patterns:
+    """Regular expressions, with strings that they match from end to end."""
+
+    def __init__(self, random):
+        self.random = random
+
+    def atom(self, depth):
+        random = self.random
+        kind = random.randrange(7 if depth > 0 else 5)
+        if kind == 0:
+            text = random.choice(["a", "bc", "x", "-", "_", "é", "\\.", "\\{", '"', "/"])
+            return text, lambda: text.replace("\\", "")
+        if kind == 1:
+            return "[a-f0-9]", lambda: random.choice("abcdef0123456789")
+        if kind == 2:
+            return "\\d", lambda: random.choice(string.digits)
+        if kind == 3:
+            return "[^a-z\\\\]", lambda: random.choice('AZ09 _"é\n')
+        if kind == 4:
+            return "\\w", lambda: random.choice(string.ascii_letters + "_0")
+        inner = self.alternatives(depth - 1) if kind == 5 else self.row(depth - 1)
+        return f"({'?:' if random.random() < 0.5 else ''}{inner[0]})", inner[1]
+
+    def row(self, depth):
+        parts = [self.repeated(depth) for _ in range(self.random.randint(1, 3))]
+        return "".join(p[0] for p in parts), lambda: "".join(p[1]() for p in parts)
+
+    def repeated(self, depth):
+        random = self.random
+        text, draw = self.atom(depth)
+        low, high, mark = random.choice(
+            [(1, 1, ""), (1, 1, ""), (0, 4, "*"), (1, 4, "+"), (0, 1, "?"), (2, 3, "{2,3}"), (2, 2, "{2}"), (1, 4, "{1,}")])
+        if mark and len(text) > 1 and not text.startswith(("[", "(", "\\")):
+            text = f"(?:{text})"
+        return text + mark, lambda: "".join(draw() for _ in range(random.randint(low, high)))
+
+    def alternatives(self, depth):
+        rows = [self.row(depth) for _ in range(self.random.randint(2, 3))]
+        return "|".join(r[0] for r in rows), lambda: self.random.choice(rows)[1]()
+
+
+class Schemas:
+    def __init__(self, random):
+        self.random = random
+        self.patterns = Patterns(random)
+        self.definitions = {}
+
+    def draw(self):
+        self.definitions = {}
+        schema, sample = self.any(3)
+        if self.definitions:
+            schema = {**schema, "$defs": {name: body for name, (body, _) in self.definitions.items()}}
+        return schema, sample
+
+    def any(self, depth):
+        leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple]
+        inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
+                 self.reference, self.recursive, self.types, self.pattern_map, self.counted]
+        kinds = leaves if depth == 0 else leaves + inner * 2
+        schema, sample = self.random.choice(kinds)(depth)
+        if self.random.random() < 0.1:
+            schema = {**schema, "title": "A title", "description": "What it is.", "default": None}
+        return schema, sample
+
+    # Scalars.
+
+    def simple(self, _):
+        if self.random.random() < 0.5:
+            return {"type": "boolean"}, lambda: self.random.random() < 0.5
+        return {"type": "null"}, lambda: None
+
+    def listed(self, _):
+        values = self.random.sample(["a", "b c", 'q"', "é\n", 1, 2.5, -3, True, None, [1, "x"], {"k": 1}, ""], 4)
+        if self.random.random() < 0.3:
+            return {"const": values[0]}, lambda: values[0]
+        return {"enum": values}, lambda: self.random.choice(values)
+
+    def bounds(self, whole):
+        random = self.random
+        size = random.choice([1, 10, 100, 5000, 10**6])
+        draw = (lambda: random.randint(-size, size)) if whole else (lambda: round(random.uniform(-size, size), random.randint(0, 3)))
+        low, high = sorted([draw(), draw()])
+        if high - low < 3:
+            high += 3
+        schema = {}
+        if random.random() < 0.7:
+            schema[random.choice(["minimum", "exclusiveMinimum"])] = low
+        if random.random() < 0.7:
+            schema[random.choice(["maximum", "exclusiveMaximum"])] = high
+        return schema, low, high
+
+    def integer(self, _):
+        schema, low, high = self.bounds(self.random.random() < 0.8)
+        return {"type": "integer", **schema}, lambda: self.random.randint(int(low) + 1, int(high) - 1)
+
+    def number(self, _):
+        schema, low, high = self.bounds(self.random.random() < 0.4)
+
+        def sample():
+            value = round(self.random.uniform(low, high), self.random.randint(1, 6))
+            return value if abs(value) >= 1e-4 or value == 0 else 0.0
+        return {"type": "number", **schema}, sample
+
+    def multiple(self, _):
+        divisor = self.random.choice([1, 2, 3, 5, 7, 10, 25])
+        schema = {"type": self.random.choice(["integer", "number"]), "multipleOf": divisor}
+        if self.random.random() < 0.5:
+            schema.update(minimum=-50, maximum=200)
+            return schema, lambda: divisor * self.random.randint(-(50 // divisor), 200 // divisor)
+        return schema, lambda: divisor * self.random.randint(-1000, 1000)
+
+    def characters(self, low, high):
+        return "".join(self.random.choice(TEXT) for _ in range(self.random.randint(low, high)))
+
+    def text(self, _):
+        random = self.random
+        kind = random.randrange(4)
+        if kind == 0:
+            low, high = random.randint(0, 3), random.randint(3, 9)
+            schema = {"type": "string"}
+            if random.random() < 0.7:
+                schema["minLength"] = low
+            if random.random() < 0.7:
+                schema["maxLength"] = high
+            return schema, lambda: self.characters(low, high)
+        if kind == 1:
+            text, draw = random.choice([self.patterns.row, self.patterns.alternatives])(2)
+            if random.random() < 0.6:
+                return {"type": "string", "pattern": f"^(?:{text})$"}, draw
+            return {"type": "string", "pattern": text}, lambda: self.characters(0, 3) + draw() + self.characters(0, 3)
+        if kind == 2:
+            low, high = random.randint(0, 3), random.randint(4, 8)
+            schema = {"type": "string", "pattern": "^[a-z_]+$", "minLength": low, "maxLength": high}
+            return schema, lambda: "".join(random.choice("abz_") for _ in range(random.randint(max(low, 1), high)))
+        samples = {
+            "date": ["2024-02-29", "1999-12-31", "0001-01-01", "2023-04-30"],
+            "time": ["23:59:59Z", "00:00:00.5+01:30"],
+            "date-time": ["2024-02-29T12:00:00Z", "1985-04-12T23:20:50.52-08:00"],
+            "email": ["a@b.io", "first.last+tag@mail.example.com"],
+            "hostname": ["localhost", "a-b.example.org"],
+            "ipv4": ["0.0.0.0", "255.10.9.200"],
+            "ipv6": ["::", "::1", "2001:db8::8a2e:370:7334", "1:2:3:4:5:6:7:8", "fe80::"],
+            "uri": ["https://example.com/a/b?q=1#x", "mailto:a@b.io", "http://a.b:8080"],
+            "uuid": ["123e4567-e89b-12d3-a456-426614174000"],
+            "duration": ["P3Y6M4D", "PT1H", "P2W", "P1DT12H30M5S"],
+            "json-pointer": ["", "/a~1b/0"],
+        }
+        name = random.choice(list(samples))
+        return {"type": "string", "format": name}, lambda: random.choice(samples[name])
+
+    # Combinations.
+
+    def types(self, depth):
+        low = self.random.randint(0, 5)
+        schema = {"type": ["string", "null", "integer"], "minLength": low, "maximum": 50}
+        return schema, lambda: self.random.choice([None, self.random.randint(-9, 50), self.characters(low, low + 4)])
+
+    def options(self, depth):
+        parts = [self.any(depth - 1) for _ in range(self.random.randint(2, 3))]
+        return {"anyOf": [p[0] for p in parts]}, lambda: self.random.choice(parts)[1]()
+
+    def exclusive(self, depth):
+        if self.random.random() < 0.5:
+            parts = [self.integer(0), self.text(0), self.array(depth), ({"type": "null"}, lambda: None)]
+            return {"oneOf": [p[0] for p in parts]}, lambda: self.random.choice(parts)[1]()
+        parts = [self.any(depth - 1) for _ in range(2)]
+        arms = [{"type": "object", "properties": {"kind": {"const": str(i)}, "value": part[0]},
+                 "required": ["kind", "value"]} for i, part in enumerate(parts)]
+
+        def sample():
+            i = self.random.randrange(2)
+            return {"kind": str(i), "value": parts[i][1]()}
+        return {"oneOf": arms}, sample
+
+    def together(self, depth):
+        kind = self.random.randrange(3)
+        if kind == 0:
+            schema = {"allOf": [{"type": "integer", "minimum": -5}, {"type": "number", "maximum": 12}, {"minimum": 2}]}
+            return schema, lambda: self.random.randint(2, 12)
+        left, right = self.any(depth - 1), self.any(depth - 1)
+        a = {"type": "object", "properties": {"left": left[0]}, "required": ["left"]}
+        b = {"type": "object", "properties": {"right": right[0]}, "required": ["right"]}
+        schema = {"allOf": [a, b]} if kind == 1 else {**a, "anyOf": [b]}
+        return schema, lambda: {"left": left[1](), "right": right[1]()}
+
+    # Containers.
+
+    def object(self, depth):
+        random = self.random
+        names = random.sample(["a", "name", "é", "x y", 'q"', "items", "ab", "n\\m", "abc"], random.randint(0, 4))
+        fields = {name: self.any(depth - 1) for name in names}
+        required = [name for name in names if random.random() < 0.5]
+        schema = {"type": "object", "properties": {name: f[0] for name, f in fields.items()}}
+        if required:
+            schema["required"] = random.sample(required, len(required))
+        more = None
+        if random.random() < 0.3:
+            more = self.any(depth - 1)
+            schema["additionalProperties"] = more[0]
+        elif random.random() < 0.5:
+            schema["additionalProperties"] = False
+
+        def sample():
+            value = {name: f[1]() for name, f in fields.items() if name in required or random.random() < 0.6}
+            if more:
+                for _ in range(random.randint(0, 2)):
+                    key = random.choice(["a", "ac", "abcd", "other", "", 'q"x', "zé"])
+                    if key not in names:
+                        value[key] = more[1]()
+            elif not names and "additionalProperties" not in schema and random.random() < 0.5:
+                value["free"] = [1, {"deep": None}]
+            return value
+        return schema, sample
+
+    def counted(self, depth):
+        names = ["a", "b", "c", "d"]
+        low, high = self.random.randint(0, 2), self.random.randint(2, 4)
+        required = self.random.sample(names, self.random.randint(0, high))
+        schema = {"type": "object", "properties": {n: {"type": "integer"} for n in names}, "required": required,
+                  "minProperties": low, "maxProperties": high, "additionalProperties": False}
+
+        def sample():
+            others = [n for n in names if n not in required]
+            count = self.random.randint(max(low, len(required)), high) - len(required)
+            chosen = set(required) | set(self.random.sample(others, count))
+            return {n: self.random.randint(-5, 5) for n in names if n in chosen}
+        return schema, sample
+
+    def map(self, depth):
+        value = self.any(depth - 1)
+        schema = {"type": "object", "additionalProperties": value[0]}
+        keys = ["a", "key two", "é", 'q"', "\n"]
+        if self.random.random() < 0.4:
+            schema["propertyNames"] = {"pattern": "^[a-c]+$", "maxLength": 4}
+            keys = ["a", "bb", "abca", "c"]
+        if self.random.random() < 0.4:
+            schema["maxProperties"] = 3
+        low = 1 if self.random.random() < 0.3 else 0
+        if low:
+            schema["minProperties"] = 1
+        return schema, lambda: {k: value[1]() for k in self.random.sample(keys, self.random.randint(low, 3))}
+
+    def pattern_map(self, depth):
+        value, fixed = self.any(depth - 1), self.any(depth - 1)
+        schema = {"type": "object", "patternProperties": {"^x_[a-z]+$": value[0]}, "additionalProperties": False}
+        if self.random.random() < 0.5:
+            schema["properties"] = {"id": fixed[0]}
+            schema["required"] = ["id"]
+
+        def sample():
+            out = {"id": fixed[1]()} if "properties" in schema else {}
+            out.update({k: value[1]() for k in self.random.sample(["x_a", "x_bc", "x_zz"], self.random.randint(0, 2))})
+            return out
+        return schema, sample
+
+    def array(self, depth):
+        items = self.any(depth - 1)
+        low, high = self.random.randint(0, 2), self.random.randint(2, 4)
+        schema = {"type": "array", "items": items[0]}
+        if self.random.random() < 0.6:
+            schema["minItems"] = low
+        if self.random.random() < 0.6:
+            schema["maxItems"] = high
+        return schema, lambda: [items[1]() for _ in range(self.random.randint(low, high))]
+
+    def prefix(self, depth):
+        first = [self.any(depth - 1) for _ in range(self.random.randint(1, 3))]
+        schema = {"type": "array", "prefixItems": [f[0] for f in first]}
+        low = self.random.randint(0, len(first))
+        if low:
+            schema["minItems"] = low
+        rest = None
+        if self.random.random() < 0.4:
+            rest = self.any(depth - 1)
+            schema["items"] = rest[0]
+
+        def sample():
+            count = self.random.randint(low, len(first))
+            out = [f[1]() for f in first[:count]]
+            if rest and count == len(first):
+                out += [rest[1]() for _ in range(self.random.randint(0, 2))]
+            return out
+        return schema, sample
+
+    # References.
+
+    def reference(self, depth):
+        made = [name for name in self.definitions if not name.startswith("Tree")]
+        if made and self.random.random() < 0.5:
+            name = self.random.choice(made)
+        else:
+            body = self.any(depth - 1)
+            name = f"{self.random.choice(['One', 'a/b', 't~x'])}{len(self.definitions)}"
+            self.definitions[name] = body
+        _, sample = self.definitions[name]
+        return {"$ref": "#/$defs/" + name.replace("~", "~0").replace("/", "~1")}, sample
+
+    def recursive(self, depth):
+        value = self.any(0)
+        name = f"Tree{len(self.definitions)}"
+        here = {"$ref": f"#/$defs/{name}", "description": "A tree below."}
+        body = {"type": "object", "properties": {"value": value[0], "next": {"anyOf": [here, {"type": "null"}]},
+                                                 "more": {"type": "array", "items": here}}, "required": ["value"]}
+
+        def sample(levels=3):
+            out = {"value": value[1]()}
+            if levels and self.random.random() < 0.6:
+                out["next"] = sample(levels - 1) if self.random.random() < 0.7 else None
+            if levels and self.random.random() < 0.3:
+                out["more"] = [sample(levels - 1) for _ in range(self.random.randint(0, 2))]
+            return out
+        self.definitions[name] = (body, sample)
+        return here, sample
