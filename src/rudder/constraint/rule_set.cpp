@@ -241,7 +241,8 @@ void RuleSet::print(Node node, const std::vector<bool>& productive, std::string&
         out += "\"\"";
         break;
       }
-      const bool group = nodes_[static_cast<size_t>(data.parts[0])].kind == Kind::kSequence;
+      const Kind inner = nodes_[static_cast<size_t>(data.parts[0])].kind;
+      const bool group = inner == Kind::kSequence || inner == Kind::kRepeat;
       if (group) out.push_back('(');
       print(data.parts[0], productive, out);
       if (group) out.push_back(')');

@@ -5,6 +5,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <string_view>
 #include <utility>
@@ -14,6 +15,12 @@ namespace {
 
 // The library's own bound is 10,000 frames, more than a thread's stack holds.
 constexpr int kMaxRecursion = 1000;
+
+// An ambiguous grammar ("(x+x+)+y") makes each token dearer than the one before. The engine waits
+// for it, so a choice that takes this long for several tokens is ended.
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kMaxStep{20};
+constexpr int kMaxSlow = 3;
 
 // "[12:00:00] /path/file.cc:31: EBNF parser error at line 1, column 5: ..." without what is ours.
 std::string reason(const std::exception& exception) {
@@ -48,8 +55,11 @@ class XgrammarMatcher final : public Matcher {
   }
 
   Result<void> advance(int32_t token) override {
+    const Clock::time_point start = Clock::now();
     try {
-      if (matcher_.AcceptToken(token)) return {};
+      const bool accepted = matcher_.AcceptToken(token);
+      RUDDER_TRY_VOID(charge(start));
+      if (accepted) return {};
       return fail(ErrorCode::kInternal,
                   fmt::format("a grammar refused token {}, which its mask had allowed", token));
     } catch (const std::exception& exception) {
@@ -71,8 +81,10 @@ class XgrammarMatcher final : public Matcher {
                        .shape = &shape,
                        .strides = nullptr,
                        .byte_offset = 0};
+    const Clock::time_point start = Clock::now();
     try {
       if (!matcher_.FillNextTokenBitmask(&tensor)) std::fill(mask_.begin(), mask_.end(), -1);
+      RUDDER_TRY_VOID(charge(start));
     } catch (const std::exception& exception) {
       return fail(ErrorCode::kInternal, reason(exception));
     }
@@ -80,6 +92,13 @@ class XgrammarMatcher final : public Matcher {
   }
 
  private:
+  // An Error when one call too many has taken too long.
+  Result<void> charge(Clock::time_point start) {
+    if (Clock::now() - start <= kMaxStep || ++num_slow_ < kMaxSlow) return {};
+    return fail(ErrorCode::kInvalidArgument,
+                "the grammar is too ambiguous: the places that the output may be at grow "
+                "without bound");
+  }
   void allow_stop_only() {
     for (const int32_t id : stop_ids_) {
       mask_[static_cast<size_t>(id) / 32] |= static_cast<int32_t>(1u << (id % 32));
@@ -89,6 +108,7 @@ class XgrammarMatcher final : public Matcher {
   xgrammar::GrammarMatcher matcher_;
   const std::vector<int32_t> stop_ids_;
   std::vector<int32_t> mask_;
+  int num_slow_ = 0;
 };
 
 class XgrammarConstraint final : public Constraint {
