@@ -42,10 +42,11 @@ constexpr std::array<std::string_view, 10> kChatFields = {"n",
 
 class MessagesTranslation {
  public:
-  explicit MessagesTranslation(const json::object& body) : body_(body), reader_(body, "") {}
+  MessagesTranslation(const json::object& body, const ServerModel& model)
+      : body_(body), model_(model), reader_(body, "") {}
 
   tl::expected<GenerationRequest, ApiError> parse(const GenerationScope& scope);
-  tl::expected<int64_t, ApiError> count(const ServerModel& model);
+  tl::expected<int64_t, ApiError> count();
 
  private:
   tl::expected<void, ApiError> read();
@@ -60,6 +61,7 @@ class MessagesTranslation {
   json::value& template_field(std::string_view name);
 
   const json::object& body_;
+  const ServerModel& model_;
   FieldReader reader_;
   FieldMap map_;
   json::object chat_;
@@ -180,7 +182,12 @@ void MessagesTranslation::read_thinking() {
     return reader_.error(ErrorCode::kInvalidArgument, "must be below max_tokens",
                          "thinking.budget_tokens");
   }
-  if (budget) unknown_.emplace_back("thinking.budget_tokens");  // thinking ends by itself here
+  if (budget && model_.dialect.reasoning != nullptr) {
+    chat_["thinking_token_budget"] = *budget;
+    map_.add("thinking_token_budget", "thinking.budget_tokens");
+  } else if (budget) {
+    unknown_.emplace_back("thinking.budget_tokens");  // nobody knows where a thought would end
+  }
   json::value& kwargs = chat_["chat_template_kwargs"];
   if (const json::object* given = reader_.object("chat_template_kwargs")) kwargs = *given;
   if (!kwargs.is_object()) kwargs.emplace_object();
@@ -258,11 +265,12 @@ tl::expected<GenerationRequest, ApiError> MessagesTranslation::parse(const Gener
   return parsed;
 }
 
-tl::expected<int64_t, ApiError> MessagesTranslation::count(const ServerModel& model) {
+tl::expected<int64_t, ApiError> MessagesTranslation::count() {
   if (auto understood = read(); !understood) return tl::unexpected(std::move(understood.error()));
   FieldReader chat(chat_, "");
-  if (const auto name = read_model(chat, model); !name) return tl::unexpected(name.error());
-  const Result<PromptText> prompt = render_chat(chat, model, read_tool_fields(chat, model.dialect));
+  if (const auto name = read_model(chat, model_); !name) return tl::unexpected(name.error());
+  const Result<PromptText> prompt =
+      render_chat(chat, model_, read_tool_fields(chat, model_.dialect));
   if (!prompt) return tl::unexpected(map_.told(to_api_error(prompt.error())));
   if (!chat.ok()) return tl::unexpected(map_.told(to_api_error(chat.error())));
   return static_cast<int64_t>(prompt->ids.size());
@@ -274,14 +282,14 @@ tl::expected<GenerationRequest, ApiError> parse_messages(std::string_view body,
                                                          const GenerationScope& scope) {
   const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
-  return MessagesTranslation(*object).parse(scope);
+  return MessagesTranslation(*object, scope.model).parse(scope);
 }
 
 tl::expected<int64_t, ApiError> count_message_tokens(std::string_view body,
                                                      const ServerModel& model) {
   const auto object = parse_body(body);
   if (!object) return tl::unexpected(object.error());
-  return MessagesTranslation(*object).count(model);
+  return MessagesTranslation(*object, model).count();
 }
 
 }  // namespace rudder::server
