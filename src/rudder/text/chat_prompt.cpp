@@ -187,7 +187,7 @@ Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
   json::object& context = prepared.context;
   if (kwargs != nullptr) {
     for (const auto& [key, value] : *kwargs) {
-      if (key == "messages" || key == "tools") {
+      if (key == "messages" || key == "tools" || key == "chat_template") {
         return fail(ErrorCode::kInvalidArgument, "may not be replaced",
                     fmt::format("chat_template_kwargs.{}", std::string_view(key)));
       }

@@ -41,7 +41,7 @@ class ChatPrompt {
   // `messages`: objects with `role` and `content` (string, null, or parts {"type": "text", "text"},
   // which are joined with newlines where the template wants a string). `tools` may be null.
   // `kwargs` (may be null) are further template variables ("enable_thinking"); they may not replace
-  // messages or tools. Errors name the field ("messages[2].content").
+  // messages, tools or the template. Errors name the field ("messages[2].content").
   Result<std::string> render(const boost::json::array& messages, const boost::json::array* tools,
                              const boost::json::object* kwargs,
                              const ChatOptions& options = {}) const;

@@ -75,13 +75,16 @@ TEST(ChatPrompt, BadMessagesAreNamed) {
   EXPECT_EQ(where(user(json::array{{{"type", "image_url"}}})), "messages[0].content[0]");
 }
 
-TEST(ChatPrompt, KwargsAreVariablesButDoNotReplaceMessages) {
+TEST(ChatPrompt, KwargsAreVariablesButReplaceNothing) {
   const auto prompt = load({{"chat_template", kChatMl}});
   const json::object flavour{{"flavour", "sweet"}};
   EXPECT_TRUE(prompt->render(user("x"), nullptr, &flavour)->ends_with("sweet"));
-  const json::object replaces{{"messages", json::array()}};
-  EXPECT_EQ(prompt->render(user("x"), nullptr, &replaces).error().where,
-            "chat_template_kwargs.messages");
+  for (const std::string key : {"messages", "tools", "chat_template"}) {
+    const json::object replaces{{key, "x"}};
+    const auto refused = prompt->render(user("x"), nullptr, &replaces);
+    ASSERT_FALSE(refused.has_value()) << key;
+    EXPECT_EQ(refused.error().where, "chat_template_kwargs." + key);
+  }
 }
 
 TEST(ChatPrompt, ContinuesTheFinalMessage) {
