@@ -15,7 +15,6 @@
 namespace rudder::text::jinja {
 namespace {
 
-constexpr int kMaxNesting = 100;
 constexpr size_t kChunk = 4096;  // of quoted text, charged at a time
 
 // Charges a growing text as it grows, so that a limit stops it early.

@@ -5,7 +5,6 @@
 
 #include "rudder/text/jinja/builtins.h"
 #include "rudder/text/jinja/interpreter.h"
-#include "rudder/text/jinja/numbers.h"
 #include "rudder/text/jinja/paths.h"
 #include "rudder/text/jinja/strings.h"
 #include "rudder/text/unicode.h"
@@ -84,7 +83,7 @@ void sort_keyed(Interpreter& in, Keyed& items, bool descending) {
   });
 }
 
-Value values_of(Interpreter& in, Keyed items) {
+Value values_of(Interpreter& in, Keyed& items) {
   std::vector<Value> out;
   out.reserve(items.size());
   for (auto& [key, item] : items) out.push_back(std::move(item));
@@ -105,13 +104,14 @@ Value sort(Interpreter& in, const Value& value, const Args& args) {
   }
   Keyed items = keyed(in, value, [&](const Value& item) {
     std::vector<Value> key;
+    key.reserve(paths.size());
     for (const Path& path : paths) {
       key.push_back(sort_key(in, path.walk(in, item), case_sensitive));
     }
     return in.list(std::move(key));
   });
   sort_keyed(in, items, args.flag(0));
-  return values_of(in, std::move(items));
+  return values_of(in, items);
 }
 
 Value dictsort(Interpreter& in, const Value& value, const Args& args) {
@@ -125,7 +125,7 @@ Value dictsort(Interpreter& in, const Value& value, const Args& args) {
     items.emplace_back(sort_key(in, by_value ? held : key, args.flag(0)), in.tuple({key, held}));
   }
   sort_keyed(in, items, args.flag(2));
-  return values_of(in, std::move(items));
+  return values_of(in, items);
 }
 
 Value group_by(Interpreter& in, const Value& value, const Args& args) {
@@ -208,31 +208,6 @@ constexpr Filter kFilters[] = {
 };
 
 }  // namespace
-
-Path::Path(Interpreter& in, const Value& attribute) {
-  if (attribute.is_none()) return;
-  if (!attribute.is_string()) {
-    parts_.push_back(attribute);
-    return;
-  }
-  const std::string_view dot = ".";
-  for (const std::string_view part : split(attribute.text(), &dot, -1)) {
-    const bool digits = !part.empty() && part.find_first_not_of("0123456789") == part.npos;
-    parts_.push_back(digits ? Value(*parse_int(part)) : in.string(std::string(part)));
-  }
-}
-
-Value Path::walk(Interpreter& in, Value value, const Value& otherwise) const {
-  for (const Value& part : parts_) {
-    value = in.item(value, part);
-    if (value.is_undefined() && !otherwise.is_none()) value = otherwise;
-  }
-  return value;
-}
-
-Value sort_key(Interpreter& in, const Value& value, bool case_sensitive) {
-  return value.is_string() && !case_sensitive ? in.string(to_lower(value.text())) : value;
-}
 
 std::span<const Filter> item_filters() {
   return kFilters;

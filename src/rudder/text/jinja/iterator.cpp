@@ -99,6 +99,9 @@ std::shared_ptr<Iterator> walk(Budget& budget, const Value& value, bool back) {
 
 }  // namespace
 
+Iterator::Iterator(Budget& budget, std::string_view type, int inner_depth)
+    : charge_(budget, 192), type_(type), depth_(nested(inner_depth)) {}
+
 std::shared_ptr<Iterator> iterate(Budget& budget, const Value& value) {
   if (const auto* held = std::get_if<std::shared_ptr<Iterator>>(&value.data)) return *held;
   if (value.get<LoopBox>() != nullptr) raise_unsupported("iterating over 'loop'");

@@ -51,7 +51,8 @@ Int power(Int base, Int exponent) {
 double divide(Int a, Int b) {
   const auto small = [](Int value) { return value <= kExact && value >= -kExact; };
   if (small(a) && small(b)) return static_cast<double>(a) / static_cast<double>(b);
-  if (a % b == 0) return static_cast<double>(a / b);
+  const Int quotient = a / b;
+  if (quotient * b == a) return static_cast<double>(quotient);
   raise_unsupported("a division of integers beyond 2**53");
 }
 

@@ -2,6 +2,9 @@
 
 namespace rudder::text::jinja {
 
+CallableBox::CallableBox(Budget& budget, Kind k, std::string_view n, Value s)
+    : charge(budget, 160), kind(k), name(n), self(std::move(s)), depth(nested(self.depth())) {}
+
 bool CallableBox::same(const CallableBox& other) const {
   if (kind != other.kind || name != other.name) return false;
   if (kind == Kind::kMethod) raise_unsupported("comparing methods");

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 
 #include "rudder/text/jinja/builtins.h"
@@ -13,6 +14,14 @@
 
 namespace rudder::text::jinja {
 namespace {
+
+// Names that every object of Python has.
+bool is_internal(std::string_view name) {
+  static constexpr std::array<std::string_view, 14> kNames = {
+      "__class__", "__doc__", "__init__",    "__new__",     "__str__",    "__repr__",   "__eq__",
+      "__hash__",  "__len__", "__getattr__", "__getitem__", "__module__", "__reduce__", "__dir__"};
+  return std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+}
 
 // Byte offset of the code point number `index`.
 size_t byte_offset(std::string_view text, Int index) {
@@ -103,7 +112,7 @@ bool range_contains(Interpreter& in, const RangeBox& range, const Value& value) 
 
 Value Interpreter::attribute(const Value& object, std::string_view name) {
   // The sandbox: what begins with an underscore is undefined, but for the keys of a dict.
-  if (name.starts_with("__") && name.ends_with("__")) return {};
+  if (is_internal(name)) return {};
   if (const auto* undefined = std::get_if<Undefined>(&object.data)) {
     raise(fmt::format("'{}' is undefined: it has no attribute '{}'", undefined->name, name));
   }

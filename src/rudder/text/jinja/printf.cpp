@@ -13,8 +13,6 @@
 namespace rudder::text::jinja {
 namespace {
 
-constexpr Int kMostWidth = 1 << 30;
-
 // text % values, conversion by conversion.
 class Percent {
  public:

@@ -12,6 +12,8 @@ namespace rudder::text::jinja {
 
 class Interpreter;
 
+inline constexpr Int kMostWidth = 1 << 30;  // of a field: beyond what memory may hold
+
 Value format_percent(Interpreter& in, const Value& format, const Value& values);
 Value format_braces(Interpreter& in, const Value& format, const Call& call);
 

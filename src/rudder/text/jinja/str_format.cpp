@@ -13,8 +13,6 @@
 namespace rudder::text::jinja {
 namespace {
 
-constexpr Int kMostWidth = 1 << 30;
-
 // [[fill]align][sign][z][#][0][width][grouping][.precision][type]
 struct Spec {
   std::string fill = " ";

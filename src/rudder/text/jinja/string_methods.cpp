@@ -144,7 +144,7 @@ Value affix_method(Interpreter&, const Value& self, const Args& args) {
 
 Value replace_method(Interpreter& in, const Value& self, const Args& args) {
   const std::string_view from = args.text(0);
-  args.text(1);
+  args.text(1);  // raises if it is no string
   const std::string to = inserted(self, args[1]);
   const auto limit = static_cast<int64_t>(std::clamp<Int>(args.integer(2, -1), -1, Int{1} << 62));
   const size_t most = from.empty() ? self.text().size() + 1 : self.text().size() / from.size();
@@ -169,7 +169,8 @@ Value join_method(Interpreter& in, const Value& self, const Args& args) {
 
 // The blanks that are missing to `width`, on both sides.
 Value pad(Interpreter& in, const Value& self, const Args& args, int side) {
-  const std::string fill = args.has(1) ? inserted(self, (args.text(1), args[1])) : " ";
+  if (args.has(1)) args.text(1);  // raises if it is no string
+  const std::string fill = args.has(1) ? inserted(self, args[1]) : " ";
   if (text_length(fill) != 1) raise("The fill character must be exactly one character long");
   const Int length = static_cast<Int>(text_length(self.text()));
   const Int missing = std::max<Int>(args.integer(0) - length, 0);

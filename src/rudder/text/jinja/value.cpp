@@ -12,19 +12,12 @@
 namespace rudder::text::jinja {
 namespace {
 
-constexpr int kMaxNesting = 100;  // of values in values
-
 template <typename... Ts>
 struct Overloaded : Ts... {
   using Ts::operator()...;
 };
 template <typename... Ts>
 Overloaded(Ts...) -> Overloaded<Ts...>;
-
-int nested(int inner) {
-  if (inner >= kMaxNesting) raise_limit("nesting");
-  return inner + 1;
-}
 
 // Exactly, where the integer has more digits than a double holds.
 std::partial_ordering compare_mixed(Int a, double b) {
@@ -103,6 +96,11 @@ Charge::Charge(Budget& budget, size_t bytes) : budget_(budget), bytes_(bytes) {
   budget.memory -= bytes;
 }
 
+int nested(int inner) {
+  if (inner >= kMaxNesting) raise_limit("nesting");
+  return inner + 1;
+}
+
 ListBox::ListBox(Budget& budget, std::vector<Value> i, Kind k)
     : charge(budget, i.capacity() * sizeof(Value) + 64), items(std::move(i)), kind(k), depth(0) {
   for (const Value& item : items) depth = std::max(depth, item.depth());
@@ -116,12 +114,6 @@ DictBox::DictBox(Budget& budget, std::vector<std::pair<Value, Value>> e)
   }
   depth = nested(depth);
 }
-
-Iterator::Iterator(Budget& budget, std::string_view type, int inner_depth)
-    : charge_(budget, 192), type_(type), depth_(nested(inner_depth)) {}
-
-CallableBox::CallableBox(Budget& budget, Kind k, std::string_view n, Value s)
-    : charge(budget, 160), kind(k), name(n), self(std::move(s)), depth(nested(self.depth())) {}
 
 Value ViewBox::at(Budget& budget, size_t index) const {
   const auto& [key, value] = dict->entries[index];

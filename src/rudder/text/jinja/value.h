@@ -115,6 +115,9 @@ class Value {
   Data data;
 };
 
+inline constexpr int kMaxNesting = 100;  // of values in values
+int nested(int inner);                   // one deeper; raises at the limit
+
 struct StringBox {
   StringBox(Budget& budget, std::string t, bool m)
       : charge(budget, t.capacity() + 64), text(std::move(t)), markup(m) {}
