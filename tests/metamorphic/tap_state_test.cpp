@@ -199,11 +199,13 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
     EXPECT_EQ(table.vectors.as<float>()[ops[3 + i].v1], 3.0f);
   }
   EXPECT_FALSE(packed_.is_used);
+  EXPECT_FALSE(state_->only_adds(2));  // two at a point
   // Another program in its place, and none.
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, program_at({second})}}});
   EXPECT_EQ(entry_of(2, first.index()).ops, 0);
   EXPECT_EQ(entry_of(2, second.index()).num_ops(), 1);
   EXPECT_EQ(state_->passages_of_row(2), tap::kActivation);
+  EXPECT_TRUE(state_->only_adds(2));
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, nullptr}}});
   EXPECT_EQ(entry_of(2, second.index()).ops, 0);
   EXPECT_EQ(state_->passages_of_row(2), 0);
@@ -226,6 +228,9 @@ TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {
   using Ints = std::vector<int32_t>;
   EXPECT_TRUE(packed_.is_used);
   EXPECT_EQ(packed_.passages, tap::kActivation | tap::kLayerEnd);
+  EXPECT_FALSE(packed_.only_adds);  // a score, and captures
+  EXPECT_TRUE(state_->only_adds(1));
+  EXPECT_FALSE(state_->only_adds(3));
   EXPECT_EQ(packed_.row, (Ints{1, 1, 0, 0, 3, 0, 0}));
   EXPECT_EQ(packed_.since_prompt, (Ints{-4, -3, -2, -1, 0, -2, -1}));
   EXPECT_EQ(packed_.slot, (Ints{0, 0, 0, 0, 0, 2, 2}));

@@ -101,6 +101,7 @@ TapParams<kPoints> params_of(const std::array<const ops::Taps*, kPoints>& all) {
   params.batch.slot = pointer<int32_t>(batch.slot);
   params.batch.capture_set = pointer<int32_t>(batch.capture_set);
   params.batch.capture_begin = pointer<int32_t>(batch.capture_begin);
+  params.batch.only_adds = batch.only_adds;
   return params;
 }
 

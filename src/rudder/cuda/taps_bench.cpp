@@ -84,6 +84,7 @@ class Table {
         latches_(2 * kTapLatches),
         captures_(captures_of(mode, width)),
         ring_(mode.is_captured ? tokens * kCalls * aligned(width) : 64),
+        only_adds_(!mode.is_captured && mode.num_ops <= 1 && mode.kind == TapKind::kAdd),
         entries_(entries_of(mode, tokens, width)),
         zeros_(tokens),
         capture_set_(std::vector<int32_t>(static_cast<size_t>(tokens), mode.is_captured ? 0 : -1)),
@@ -94,8 +95,8 @@ class Table {
     TapParams<kPoints> params;
     params.table = {ops_.data(),      vectors_.data(), latches_.data(),
                     captures_.data(), ring_.data(),    kCalls};
-    params.batch = {entries_.data(), zeros_.data(), zeros_.data(), capture_set_.data(),
-                    capture_begin_.data()};
+    params.batch = {entries_.data(),     zeros_.data(),         zeros_.data(),
+                    capture_set_.data(), capture_begin_.data(), only_adds_};
     for (int i = 0; i < kPoints; ++i) params.point[i] = i == at ? call : -1;
     return params;
   }
@@ -157,6 +158,7 @@ class Table {
   Buffer<unsigned long long> latches_;
   Buffer<int32_t> captures_;
   Buffer<uint16_t> ring_;
+  const bool only_adds_;
   Buffer<TapEntryParams> entries_;
   Buffer<int32_t> zeros_, capture_set_, capture_begin_;
 };

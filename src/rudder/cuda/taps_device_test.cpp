@@ -80,11 +80,13 @@ class TapsDevice : public ::testing::Test {
 // Tokens of row 0 among steered ones, in every shape that has a kernel of its own.
 TEST_F(TapsDevice, TokensWithoutAProgramHaveTheBitsOfTheUntappedOp) {
   for (const int64_t width : {1, 100, 256, 2560, 4096, 4104, 5376, 8192, 16384}) {
-    for (const int variant : {0, 1, 2, 3}) {
+    for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7}) {
       const bool is_f8 = variant % 2 == 1;
-      const int64_t rows = variant == 0 ? 300 : 5;  // more than begin before the kernel ahead ends
-      const auto programs = std::vector{
-          program({kBranch, kPost, kPre, kNormed, kNeurons}, OpKind::kAxis, 1, width, 0.5f)};
+      const OpKind kind = variant < 4 ? OpKind::kAxis : OpKind::kAdd;  // plain adds have kernels
+      const int64_t rows =
+          variant % 4 == 0 ? 300 : 5;  // more than begin before the kernel ahead ends
+      const auto programs =
+          std::vector{program({kBranch, kPost, kPre, kNormed, kNeurons}, kind, 1, width, 0.5f)};
       const ops::TapTable table = put_tap_table(device_, geometry(width), programs, {}, 1, 0);
       std::vector<TapToken> tokens(static_cast<size_t>(rows));
       for (size_t t = 0; t < tokens.size(); t += 2) tokens[t].row = 1;
@@ -96,7 +98,7 @@ TEST_F(TapsDevice, TokensWithoutAProgramHaveTheBitsOfTheUntappedOp) {
       ops::ResidualNormArgs args;
       args.x = x;
       args.delta = random({rows, width});
-      if (variant >= 2) args.delta_norm = {random({width}, DType::kF32), 1e-6f};
+      if (variant % 4 >= 2) args.delta_norm = {random({width}, DType::kF32), 1e-6f};
       args.norm = {random({width}, DType::kF32), 1e-6f};
       const DType out_dtype = is_f8 ? DType::kF8E4M3 : DType::kBF16;
       args.out = poisoned({rows, width}, out_dtype);

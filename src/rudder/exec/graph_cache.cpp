@@ -61,7 +61,8 @@ Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
 Result<void> GraphCache::capture_step(int32_t rows, TapSet taps, Captured& captured) {
   PackedStep packed;
   packed.taps.is_used = taps != kNoTaps;
-  packed.taps.passages = taps == kLayerEndTaps ? tap::kLayerEnd : tap::kAllPassages;
+  packed.taps.passages = taps == kAllTaps ? tap::kAllPassages : tap::kLayerEnd;
+  packed.taps.only_adds = taps == kLayerEndAdds;
   pad_step(rows, capacity_, packed);
   packed.max_q_len = 1;
   packed.max_kv_len = capacity_.max_seq_len;
@@ -89,7 +90,8 @@ Result<void> GraphCache::capture_step(int32_t rows, TapSet taps, Captured& captu
 
 GraphCache::TapSet GraphCache::tap_set_of(const PackedTaps& taps) {
   if (!taps.is_used) return kNoTaps;
-  return (taps.passages & ~tap::kLayerEnd) == 0 ? kLayerEndTaps : kAllTaps;
+  if ((taps.passages & ~tap::kLayerEnd) != 0) return kAllTaps;
+  return taps.only_adds ? kLayerEndAdds : kLayerEndTaps;
 }
 
 GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) {

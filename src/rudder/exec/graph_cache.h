@@ -2,9 +2,10 @@
 // that says capture. A step whose rows are all single tokens that want logits is padded to the next
 // captured number of rows and replayed; every other step runs op by op. A step that waits for masks
 // replays its forward pass, which is captured alone as well: its rows are sampled by an op of its
-// own. Where there are taps, every graph is there three times: steps without replay those of an
-// executor that has none, steps with taps at the ends of layers alone leave the other ops plain.
-// Where only prompts are captured, the few such steps that look like decode steps run op by op.
+// own. Where there are taps, every graph is there four times: steps without replay those of an
+// executor that has none, steps with taps at the ends of layers alone leave the other ops plain,
+// and have cheaper ops again where all that they do is to add vectors. Where only prompts are
+// captured, the few such steps that look like decode steps run op by op.
 //
 // Captured at start, before the first step; used by the executor's worker thread.
 #pragma once
@@ -54,7 +55,7 @@ class GraphCache {
   // Sampling has kernels that are much cheaper when nobody asks for more than the largest logit.
   enum Sampling { kPlainGreedy, kGeneral, kNumSamplings };
   // What of a step is tapped.
-  enum TapSet { kNoTaps, kLayerEndTaps, kAllTaps, kNumTapSets };
+  enum TapSet { kNoTaps, kLayerEndAdds, kLayerEndTaps, kAllTaps, kNumTapSets };
   struct Captured {
     // Where it lies; graphs read taps through it.
     std::unique_ptr<DeviceStep> step;

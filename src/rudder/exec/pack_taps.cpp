@@ -10,6 +10,7 @@ namespace {
 void clear(PackedTaps& packed) {
   packed.is_used = false;
   packed.passages = 0;
+  packed.only_adds = true;
   packed.row.clear();
   packed.since_prompt.clear();
   packed.slot.clear();
@@ -32,6 +33,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
     RUDDER_CHECK(state.has_row(row), "slot {}: tap row {}", work.slot.value, row);
     state.use(work.slot.value, row);
     packed.passages |= state.passages_of_row(row);
+    packed.only_adds = packed.only_adds && state.only_adds(row);
     packed.row.push_back(row);
     packed.since_prompt.push_back(work.kv_len + i - prompt_len);
     packed.slot.push_back(work.slot.value);
@@ -51,6 +53,7 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
   RUDDER_CHECK(state.has_set(work.capture_set), "slot {}: capture set {}", work.slot.value,
                work.capture_set);
   packed.passages |= state.passages_of_set(work.capture_set);
+  packed.only_adds = false;
   const int64_t elements = state.record_elements(work.capture_set);
   const bool is_behind = state.captures_behind_attention(work.capture_set);
   int32_t next = 0;

@@ -204,8 +204,13 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
       const auto array = [&](int64_t i) {
         return part(begin + i * bytes_of<int32_t>(count), DType::kI32, {count});
       };
-      return ops::TapBatch{array(0), array(1), array(2),
-                           array(3), array(4), tap_entries_.rows(first_entry, count)};
+      return ops::TapBatch{array(0),
+                           array(1),
+                           array(2),
+                           array(3),
+                           array(4),
+                           tap_entries_.rows(first_entry, count),
+                           packed.taps.only_adds};
     };
     step.forward.tap_table = table_;
     step.forward.taps = arrays(layout.taps, packed.num_tokens(), 0);

@@ -156,6 +156,7 @@ void TapState::place_ops(const step::TapEdit& edit, Row& row) {
     placed.gate_vector = moved(placed.gate_vector, edit.first_float);
     entry.add(edit.first_op + std::ssize(moved_) - 1, placed);
     row.passages |= tap::passage(op.point.site);
+    row.only_adds = row.only_adds && entry.adds_at_most();
     const bool is_score = placed.kind == tap::OpKind::kScore;
     row.has_scores = row.has_scores || is_score;
     row.scores_behind = row.scores_behind || (is_score && is_behind_attention(op.point));

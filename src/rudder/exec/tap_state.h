@@ -42,6 +42,7 @@ class TapState {
   bool captures_behind_attention(int32_t set) const { return sets_[at(set)].captures_behind; }
   // The ops at which a row or a set has something to do.
   tap::Passages passages_of_row(int32_t row) const { return rows_[at(row)].passages; }
+  bool only_adds(int32_t row) const { return rows_[at(row)].only_adds; }
   tap::Passages passages_of_set(int32_t set) const { return sets_[at(set)].passages; }
   // Elements of a token's record.
   int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
@@ -55,6 +56,7 @@ class TapState {
 
   struct Row {
     tap::Passages passages = 0;
+    bool only_adds = true;  // ops::TapBatch
     bool has_scores = false;
     bool scores_behind = false;
   };

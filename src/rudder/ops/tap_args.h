@@ -31,6 +31,7 @@ struct TapEntry {
     ++ops;
   }
   int32_t num_ops() const { return ops & 0xff; }
+  bool adds_at_most() const { return ops == 0 || (is_plain_add != 0 && num_ops() == 1); }
 };
 inline constexpr int64_t kTapEntryWords = sizeof(TapEntry) / sizeof(int32_t);
 
@@ -66,6 +67,7 @@ struct TapBatch {
   // [T, num_points, kTapEntryWords] i32: the tokens' rows of TapTable.points, gathered ahead of the
   // step's first op with taps, and not directly ahead of it (tap.T9).
   tensor::View entries;
+  bool only_adds = false;  // all entries add at most, and nothing is captured
 
   bool empty() const { return row.empty(); }
   int64_t num_tokens() const { return row.num_rows(); }

@@ -1,6 +1,7 @@
 #include "rudder/testing/tap_table.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace rudder::testing {
 
@@ -82,9 +83,12 @@ ops::TapBatch put_tap_batch(Device& device, const ops::TapTable& table,
   const std::vector<ops::TapEntry> points = device.values<ops::TapEntry>(table.points);
   const int64_t num_points = table.points.shape[1];
   std::vector<ops::TapEntry> entries;
+  bool only_adds = true;
   for (const TapToken& token : tokens) {
     const auto row = points.begin() + token.row * num_points;
     entries.insert(entries.end(), row, row + num_points);
+    only_adds = only_adds && token.capture_set < 0 &&
+                std::all_of(row, row + num_points, std::mem_fn(&ops::TapEntry::adds_at_most));
   }
   const auto num_tokens = static_cast<int64_t>(tokens.size());
   return {column(&TapToken::row),
@@ -93,7 +97,8 @@ ops::TapBatch put_tap_batch(Device& device, const ops::TapTable& table,
           column(&TapToken::capture_set),
           column(&TapToken::capture_begin),
           device.put_as<ops::TapEntry>(entries, DType::kI32,
-                                       {num_tokens, num_points, ops::kTapEntryWords})};
+                                       {num_tokens, num_points, ops::kTapEntryWords}),
+          only_adds};
 }
 
 }  // namespace rudder::testing

@@ -100,7 +100,7 @@ template <bool kAligned, bool kFp8, bool kScaled>
 __global__ void __maxnreg__(kRegisters<kFp8>)
     tapped_gated_act_kernel(const __grid_constant__ GatedActParams p,
                             const __grid_constant__ TapParams<1> tap_params) {
-  using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned>;
+  using Taps = TokenTaps<ClusterTeam, 1, 1, kAligned, false>;
   extern __shared__ float4 fetched[];
   __shared__ alignas(16) HighestShared highest;
   __shared__ alignas(16) ClusterTeam::Shared team_shared;

@@ -64,12 +64,12 @@ __device__ void load_norm(const ResidualNormParams& p, Floats (&to)[kRuns]) {
 }
 
 // A thread reads and writes the same elements, so that delta may be out.
-template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads>
+template <int kRuns, bool kAligned, bool kFp8, int kMaxThreads, bool kOnlyAdds>
 __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 1)
     tapped_residual_norm_kernel(const __grid_constant__ ResidualNormParams p,
                                 const __grid_constant__ TapParams<kResidualPoints> tap_params) {
   constexpr bool kIsSmall = kMaxThreads <= kSmallBlock;
-  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned>;
+  using Taps = TokenTaps<BlockTeam, kResidualPoints, kRuns, kAligned, kOnlyAdds>;
   extern __shared__ float4 fetched[];
   __shared__ float scratch[3][32];
   __shared__ BlockTeam::Shared team_shared;
@@ -124,17 +124,30 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   }
 }
 
-template <int kRuns, bool kAligned, int kMaxThreads>
+template <int kRuns, bool kAligned, int kMaxThreads, bool kOnlyAdds>
 cudaError_t launch_shape(const ResidualNormParams& p, const TapParams<kResidualPoints>& taps,
                          unsigned threads, cudaStream_t stream) {
-  const auto kernel = p.out_scale != nullptr
-                          ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads>
-                          : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads>;
+  const auto kernel =
+      p.out_scale != nullptr
+          ? tapped_residual_norm_kernel<kRuns, kAligned, true, kMaxThreads, kOnlyAdds>
+          : tapped_residual_norm_kernel<kRuns, kAligned, false, kMaxThreads, kOnlyAdds>;
   const size_t bytes = tap_vector_bytes(kRuns, threads);
   const cudaError_t error = allow_shared(kernel, bytes);
   if (error != cudaSuccess) return error;
   return launch_pdl(kernel, dim3(static_cast<unsigned>(p.rows)), dim3(threads), bytes, stream, p,
                     taps);
+}
+
+template <int kRuns, bool kOnlyAdds>
+cudaError_t launch_aligned(const ResidualNormParams& p, const TapParams<kResidualPoints>& taps,
+                           unsigned threads, cudaStream_t stream) {
+  if constexpr (kRuns == 1) {
+    return launch_shape<kRuns, true, kSmallBlock, kOnlyAdds>(p, taps, threads, stream);
+  } else {
+    return threads <= kLargeBlock
+               ? launch_shape<kRuns, true, kLargeBlock, kOnlyAdds>(p, taps, threads, stream)
+               : launch_shape<kRuns, true, kMaxRowThreads, kOnlyAdds>(p, taps, threads, stream);
+  }
 }
 
 }  // namespace
@@ -154,13 +167,10 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
     using Shape = decltype(shape);
     constexpr int kRuns = Shape::kRuns;
     if constexpr (!Shape::kAligned) {
-      return launch_shape<kRuns, false, kMaxRowThreads>(p, taps, threads, stream);
-    } else if constexpr (kRuns == 1) {
-      return launch_shape<kRuns, true, kSmallBlock>(p, taps, threads, stream);
+      return launch_shape<kRuns, false, kMaxRowThreads, false>(p, taps, threads, stream);
     } else {
-      return threads <= kLargeBlock
-                 ? launch_shape<kRuns, true, kLargeBlock>(p, taps, threads, stream)
-                 : launch_shape<kRuns, true, kMaxRowThreads>(p, taps, threads, stream);
+      return taps.batch.only_adds ? launch_aligned<kRuns, true>(p, taps, threads, stream)
+                                  : launch_aligned<kRuns, false>(p, taps, threads, stream);
     }
   });
 }

@@ -2,10 +2,12 @@
 // the programs on a row that the registers of a team of threads hold, and copies captured rows to
 // the ring. Included by .cu files only; formulas: tap/program.h; reference: testing/reference_taps.
 //
-// What it costs. A token without a program and a capture: 16 bytes a point, asked for before the
-// kernel ahead has ended, and a branch. A steered one: then its op's vector, asked for behind the
-// row, so that the two come together. kAdd and kPatch have no sums; all sums of another op are one
-// exchange between the threads.
+// What it costs. Most steering adds a vector, and a kernel that does no more is a few instructions
+// longer than the plain one: programs beside them are twenty times that, and a row would jump over
+// them four times. So there are kernels for steps of plain adds alone. A token without a program
+// and a capture: 16 bytes a point, asked for before the kernel ahead has ended, and a branch. A
+// steered one: then its op's vector, asked for behind the row, so that the two come together. kAdd
+// and kPatch have no sums; all sums of another op are one exchange between the threads.
 #pragma once
 
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -209,7 +211,8 @@ inline bool are_rows_aligned(const TapTableParams& table) {
 //
 // kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring; if so,
 // an op's first vector goes through shared memory, where every thread has the runs that it reads.
-template <typename Team, int kPoints, int kRuns, bool kAligned>
+// kOnlyAdds: TapBatchParams.only_adds.
+template <typename Team, int kPoints, int kRuns, bool kAligned, bool kOnlyAdds>
 class TokenTaps {
  public:
   using Row = Floats[kRuns];
@@ -225,7 +228,9 @@ class TokenTaps {
     if (lane_point() >= 0) {
       entry_ = load_early(p_.batch.entries + token * p_.table.num_points + lane_point());
     }
-    set_ = p_.table.captures != nullptr ? load_early(p_.batch.capture_set + token) : -1;
+    if constexpr (!kOnlyAdds) {
+      set_ = p_.table.captures != nullptr ? load_early(p_.batch.capture_set + token) : -1;
+    }
   }
 
   // What the loaded token has to do; behind dependency_wait() and behind the loads of the row,
@@ -252,6 +257,10 @@ class TokenTaps {
   // The row at a point is captured, steered and captured.
   __device__ void at(int number, Row& h) {
     if (!is_active_) return;
+    if constexpr (kOnlyAdds) {
+      if (__shfl_sync(kAllLanes, entry_.ops, number) != 0) add_plain(number, h);
+      return;
+    }
     const int before = __shfl_sync(kAllLanes, before_, number);
     if (before >= 0) capture(before, h);
     const int ops = __shfl_sync(kAllLanes, entry_.ops, number);
@@ -328,6 +337,16 @@ class TokenTaps {
       return fetched_run(r);
     } else {
       return vector_run(vector, r);
+    }
+  }
+
+  __device__ void add_plain(int number, Row& h) {
+    const int32_t vector = __shfl_sync(kAllLanes, entry_.vector, number) & ~1;
+    const float strength = __shfl_sync(kAllLanes, entry_.strength, number);
+    need(vector);
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      h[r] = TapChange{1.0f, strength}.applied(h[r], first_vector(vector, r));
     }
   }
 

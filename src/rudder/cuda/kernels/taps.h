@@ -67,6 +67,7 @@ struct TapBatchParams {
   const int32_t* slot = nullptr;            // [T] of latches
   const int32_t* capture_set = nullptr;     // [T] of captures; -1: none
   const int32_t* capture_begin = nullptr;   // [T] in the ring, in units of kTapCaptureUnit
+  bool only_adds = false;  // an entry is empty or one plain add; nothing is captured
 };
 
 // Of one op, whose kernel passes kPoints points of a token.
