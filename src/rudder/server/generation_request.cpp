@@ -76,6 +76,23 @@ void read_prompt_logprobs(FieldReader& reader, bool echo, AnswerOptions* answer,
   sampling->num_prompt_logprobs = std::max(sampling->num_prompt_logprobs, answer->top_logprobs);
 }
 
+// What is told of the prompt and how likely tokens were. True: the prompt is echoed.
+bool read_echo_and_logprobs(FieldReader& reader, AnswerOptions* answer,
+                            engine::RequestDraft* draft) {
+  bool echo = false;
+  reader.boolean("echo", &echo);
+  if (answer->api == Api::kChat) {
+    reader.boolean("return_prompt_text", &answer->return_prompt_text);
+    read_chat_logprobs(reader, answer, &draft->sampling);
+  } else {
+    read_completions_logprobs(reader, answer, &draft->sampling);
+    answer->prompt_only = echo && draft->max_tokens == 0;
+    if (answer->prompt_only) draft->max_tokens = 1;
+  }
+  read_prompt_logprobs(reader, echo, answer, &draft->sampling);
+  return echo;
+}
+
 // A name for logs and for the answer's id, where the header gave none.
 void read_request_id(FieldReader& reader, bool is_named, std::string* id) {
   std::string name;
@@ -144,6 +161,14 @@ void truncate(const text::Tokenizer& tokenizer, int64_t kept, PromptText& prompt
     if (span.tokens.end > span.tokens.begin) roles.push_back(span);
   }
   prompt.roles = std::move(roles);
+}
+
+tl::expected<void, ApiError> check_choices(size_t num_prompts, int32_t n) {
+  if (static_cast<int64_t>(num_prompts) * n <= kMaxChoices) return {};
+  return tl::unexpected(
+      invalid(fmt::format("{} prompts with {} choices each are more than {} choices", num_prompts,
+                          n, kMaxChoices),
+              "n"));
 }
 
 tl::expected<void, ApiError> check_length(const PromptText& prompt,
@@ -260,17 +285,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
 
   engine::RequestDraft draft = read_sampling_fields(reader, scope.model.defaults);
   read_answer_fields(reader, &answer);
-  bool echo = false;
-  reader.boolean("echo", &echo);
-  if (chat) {
-    reader.boolean("return_prompt_text", &answer.return_prompt_text);
-    read_chat_logprobs(reader, &answer, &draft.sampling);
-  } else {
-    read_completions_logprobs(reader, &answer, &draft.sampling);
-    answer.prompt_only = echo && draft.max_tokens == 0;
-    if (answer.prompt_only) draft.max_tokens = 1;
-  }
-  read_prompt_logprobs(reader, echo, &answer, &draft.sampling);
+  const bool echo = read_echo_and_logprobs(reader, &answer, &draft);
   ToolFields tools;
   if (chat) tools = read_tool_fields(reader, scope.model.dialect);
   std::optional<int32_t> thinking_budget;
@@ -291,11 +306,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   auto prompts = read_prompts(reader, api, scope, tools, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
-  if (std::ssize(*prompts) * draft.n > kMaxChoices) {
-    return tl::unexpected(
-        invalid(fmt::format("{} prompts with {} choices each are more than {} choices",
-                            prompts->size(), draft.n, kMaxChoices),
-                "n"));
+  if (auto fits = check_choices(prompts->size(), draft.n); !fits) {
+    return tl::unexpected(std::move(fits.error()));
   }
   answer.n = draft.n;
   answer.num_choices = draft.n * static_cast<int32_t>(prompts->size());
