@@ -34,7 +34,8 @@ STREAMS = 4  # different streams, one after the other
 POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
 MISSING = ("delete", "rename", "null")  # kinds of cases in which another field may be named: one that is needed
-EXCLUDE_EACH_OTHER = ({"tool_choice", "response_format"}, {"tool_choice", "structured_outputs"})
+EXCLUDE_EACH_OTHER = ({"tool_choice", "response_format"}, {"tool_choice", "structured_outputs"},
+                      {"tool_choice", "text"})
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
          "--capture-max-response-bytes", "64M", "--log-level", "error")
 
@@ -168,7 +169,8 @@ def complaint(case, answer, seconds):
         return f"names no field: {error}"
     root = re.split(r"[.\[]", error["param"])[0]
     # What a field is in conflict with may be named instead of it.
-    right = root in case.roots or case.kind in MISSING or any(
+    # Of a prompt that is too long in all, any part.
+    right = root in case.roots or case.kind in MISSING or error.get("code") == "context_length_exceeded" or any(
         each in error["message"] or {root, each} in EXCLUDE_EACH_OTHER for each in case.roots)
     return None if right else f"names another field: {error}"
 
@@ -351,7 +353,7 @@ def run(requests, seed=0):
             _, before = asyncio.run(left_behind(port))
             seeds, refused = asyncio.run(accepted_seeds(port))
             cases = Cases(asyncio.run(document_of(port)), seeds, seed)
-            phases, problems, examples = [], [], refused
+            phases, problems, examples = [], refused, []
             for name, share, admin in (("requests", 0.9, False), ("steering of the server", 0.1, True)):
                 possible, wrong = cases.take(int(requests * share), admin)
                 attack, seen = attack_beside_streams(server, port, wrong, expected, admin)
