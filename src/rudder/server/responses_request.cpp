@@ -262,9 +262,9 @@ void ResponsesTranslation::read_include() {
 
 // What the answer repeats of the request, as members of a JSON object behind others.
 std::string ResponsesTranslation::told_fields(const engine::RequestDraft& draft) const {
-  const auto told = [&](std::string_view name, json::value otherwise) {
+  const auto told = [&](std::string_view name, const json::value& otherwise) {
     const json::value* given = body_.if_contains(name);
-    return given == nullptr || given->is_null() ? std::move(otherwise) : *given;
+    return given == nullptr || given->is_null() ? otherwise : *given;
   };
   const json::object fields = {
       {"background", is_background_},
