@@ -132,7 +132,7 @@ class Schemas:
                 schema["maxLength"] = high
             return schema, lambda: self.characters(low, high)
         if kind == 1:
-            text, draw = random.choice([self.patterns.row, self.patterns.alternatives])(2)
+            text, draw = random.choice([self.patterns.row, self.patterns.alternatives])(1)
             if random.random() < 0.6:
                 return {"type": "string", "pattern": f"^(?:{text})$"}, draw
             return {"type": "string", "pattern": text}, lambda: self.characters(0, 3) + draw() + self.characters(0, 3)

@@ -1,7 +1,8 @@
 // grammar_tool: constraints from outside, for the differential tests (tools/grammar_diff). Reads
 // one JSON object a line and answers with one JSON object a line:
 //   {"kind", "text", "compact"?, "seed"?, "walks"?, "documents": [...]}
-//   -> {"error", "where"} or {"accepted": [bool, ...], "generated": [text, ...]}
+//   -> {"error", "where"} or {"accepted": [bool or null, ...], "generated": [text, ...]}
+// null: the matcher gave up, as it does on ambiguous grammars.
 // The vocabulary is the bytes and some longer tokens, so that token borders fall anywhere.
 #include <fmt/core.h>
 
@@ -107,16 +108,17 @@ class Tool {
     return (words[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
   }
 
-  static bool accepts(const Constraint& constraint, std::string_view text, const Tool& tool) {
+  static json::value accepts(const Constraint& constraint, std::string_view text,
+                             const Tool& tool) {
     const auto matcher = constraint.start();
     for (const char c : text) {
       const auto token = static_cast<int32_t>(static_cast<unsigned char>(c));
       if (!has(tool.allowed(*matcher), token)) return false;
-      if (!matcher->advance(token)) return false;
+      if (!matcher->advance(token)) return nullptr;
     }
     return has(tool.allowed(*matcher), kStop);
   }
-  bool accepts(const Constraint& constraint, std::string_view text) const {
+  json::value accepts(const Constraint& constraint, std::string_view text) const {
     return accepts(constraint, text, *this);
   }
 
