@@ -18,7 +18,7 @@ constexpr int kMaxRecursion = 1000;
 
 // An ambiguous grammar ("(x+x+)+y") makes each token dearer than the one before. The engine waits
 // for it, so a choice that takes this long for several tokens is ended.
-constexpr double kMaxStepSeconds = 0.02;  // of this thread's own time
+constexpr double kMaxStepSeconds = 0.5;  // of this thread's own time
 constexpr int kMaxSlow = 3;
 
 double thread_seconds() {
