@@ -11,14 +11,14 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def load(preset="release"):
-    """Configures the preset if need be; returns {source path relative to the root: [arguments]}."""
+    """Configures the preset if need be; returns {source path relative to the root: [arguments]}, of our own sources."""
     database = ROOT / "build" / preset / "compile_commands.json"
     if not database.exists():
         subprocess.run(["cmake", "--preset", preset], cwd=ROOT, check=True, capture_output=True)
     commands = {}
     for entry in json.loads(database.read_text()):
         path = pathlib.Path(entry["file"])
-        if path.is_relative_to(ROOT):
+        if path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / ".deps"):
             commands.setdefault(str(path.relative_to(ROOT)), shlex.split(entry["command"]))
     return commands
 
