@@ -238,6 +238,8 @@ class Loop {
     auto plan = scheduler_.plan(&edits_);
     if (plan == nullptr) return false;
     const int32_t repeat = plan->repeat;
+    const auto scores = [](const step::SeqWork& work) { return !work.score_tokens.empty(); };
+    if (std::ranges::any_of(plan->seqs, scores)) ++result_.scored_steps;
     in_flight_.push_back({value_of(executor_.launch(std::move(plan))), repeat});
     if (scheduler_.constrained().empty()) return true;
     ++result_.constrained_steps;

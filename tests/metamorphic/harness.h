@@ -82,6 +82,7 @@ struct Outcome {
   int64_t graph_steps = 0;  // of them
   int64_t lost_tokens = 0;  // captured, but no buffer was free
   int64_t constrained_steps = 0;
+  int64_t scored_steps = 0;  // with tokens of prompts to score
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks);

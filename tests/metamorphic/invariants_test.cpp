@@ -130,7 +130,8 @@ TEST(NoFallbacks, WhatIsRefusedDoesNotStart) {
 }
 
 // Ids, positions, tables, sampling parameters, lists: one buffer, one copy, whatever the step is;
-// and none for the further iterations of a repeated one.
+// and none for the further iterations of a repeated one. Tokens of prompts that are scored behind
+// the step have a copy of their own, in steps that have some.
 TEST(OneUpload, AStepIsOneCopyToTheDevice) {
   for (const bool taped : {false, true}) {
     const auto seen = std::make_shared<Seen>();
@@ -140,7 +141,9 @@ TEST(OneUpload, AStepIsOneCopyToTheDevice) {
     EXPECT_GT(outcome.stats.preemptions, 0u);
     EXPECT_GT(outcome.stats.iterations, outcome.stats.steps);
     EXPECT_EQ(outcome.graph_steps > 0, taped);
-    EXPECT_EQ(seen->copies_in - before, static_cast<int64_t>(outcome.stats.steps));
+    EXPECT_GT(outcome.scored_steps, 0);
+    EXPECT_EQ(seen->copies_in - before,
+              static_cast<int64_t>(outcome.stats.steps) + outcome.scored_steps);
   }
 }
 
@@ -155,8 +158,8 @@ TEST(OneUpload, AStepWithMasksIsTwo) {
     const Outcome outcome = run(*executor, settings(2), asks);
     EXPECT_GT(outcome.constrained_steps, 0);
     EXPECT_LT(outcome.constrained_steps, static_cast<int64_t>(outcome.stats.steps));
-    EXPECT_EQ(seen->copies_in - before,
-              static_cast<int64_t>(outcome.stats.steps) + outcome.constrained_steps);
+    EXPECT_EQ(seen->copies_in - before, static_cast<int64_t>(outcome.stats.steps) +
+                                            outcome.scored_steps + outcome.constrained_steps);
   }
 }
 

@@ -295,7 +295,7 @@ Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::
       const double number = value->to_number<double>();
       if (!tightest || number * sign > tightest->value * sign ||
           (number == tightest->value && is_exclusive)) {
-        tightest = NumberBound{.value = number, .exclusive = is_exclusive};
+        tightest = NumberBound{.value = number + 0.0, .exclusive = is_exclusive};  // no -0.0
       }
     }
     return tightest;
