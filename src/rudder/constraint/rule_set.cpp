@@ -12,6 +12,8 @@
 namespace rudder::constraint {
 namespace {
 
+// Repetitions up to it are written out, place by place.
+constexpr int32_t kMaxWrittenOut = 64;
 constexpr size_t kMaxEbnfBytes = size_t{4} << 20;
 
 // Letters and digits as they are; everything else escaped, so that no context gives it a meaning.
@@ -121,6 +123,31 @@ RuleSet::Node RuleSet::repeat(Node part, int32_t min, int32_t max) {
   if (max == 0 || part == kEmpty) return kEmpty;
   if (part == kNothing) return min == 0 ? kEmpty : kNothing;
   if (min == 1 && max == 1) return part;
+  // As recursion on the right, alternative by alternative: xgrammar then knows beforehand which
+  // tokens may come, where a repetition would have it try every token longer than one round.
+  const auto before = [&](Node rest) {
+    const Data& data = nodes_[static_cast<size_t>(part)];
+    if (data.kind != Kind::kChoice) return sequence({part, rest});
+    std::vector<Node> ways;
+    for (const Node way : std::vector<Node>(data.parts)) ways.push_back(sequence({way, rest}));
+    return choice(ways);
+  };
+  if (max == kUnbounded) {
+    const int32_t more = add_rule();
+    define(more, choice({kEmpty, before(rule(more))}));
+    Node all = rule(more);
+    if (min > kMaxWrittenOut) return sequence({repeat(part, min, min), all});
+    for (int32_t i = 0; i < min; ++i) all = before(all);
+    return all;
+  }
+  if (max <= kMaxWrittenOut) {
+    Node all = kEmpty;
+    for (int32_t i = max; i > 0; --i) {
+      const Node one = before(i < max ? share(all) : all);
+      all = i > min ? choice({kEmpty, one}) : one;
+    }
+    return all;
+  }
   Data data = {.kind = Kind::kRepeat};
   data.parts = {part};
   data.min = min;
