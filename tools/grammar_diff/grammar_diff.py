@@ -21,7 +21,7 @@ import uuid
 import jsonschema
 from random_schemas import TEXT, Patterns, Schemas
 
-WAYS = [{}, {"separators": (",", ":")}, {"indent": 2}, {"indent": 4}]
+WAYS = [{}, {"separators": (",", ":")}, {"indent": 1}, {"indent": 2}]  # an indent is at most 32
 
 
 def format_checker():

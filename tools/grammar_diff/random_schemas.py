@@ -86,7 +86,7 @@ class Schemas:
     def bounds(self, whole):
         random = self.random
         size = random.choice([1, 10, 100, 5000, 10**6])
-        draw = (lambda: random.randint(-size, size)) if whole else (lambda: round(random.uniform(-size, size), random.randint(0, 3)))
+        draw = (lambda: random.randint(-size, size)) if whole else (lambda: round(random.uniform(-size, size), random.randint(0, 3)) + 0.0)
         low, high = sorted([draw(), draw()])
         if high - low < 3:
             high += 3
@@ -106,7 +106,7 @@ class Schemas:
 
         def sample():
             value = round(self.random.uniform(low, high), self.random.randint(1, 6))
-            return value if abs(value) >= 1e-4 or value == 0 else 0.0
+            return value if abs(value) >= 1e-4 else 0.0
         return {"type": "number", **schema}, sample
 
     def multiple(self, _):

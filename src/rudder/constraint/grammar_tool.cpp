@@ -26,7 +26,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr int32_t kStop = 256;
-constexpr size_t kMaxWalk = 4000;  // tokens
+constexpr size_t kMaxWalk = 400;  // tokens
 
 Vocabulary make_vocabulary() {
   Vocabulary vocabulary;
@@ -139,7 +139,7 @@ class Tool {
           closing.push_back(token);
       }
       if (tokens.empty()) return "";
-      const bool close = !closing.empty() && random() % 400 < 40 + step * 2;
+      const bool close = !closing.empty() && random() % 400 < 40 + step * 4;
       const std::vector<int32_t>& from = close ? closing : tokens;
       const int32_t token = from[random() % from.size()];
       if (token == kStop) return text;

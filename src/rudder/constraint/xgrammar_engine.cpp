@@ -16,10 +16,11 @@ namespace {
 // The library's own bound is 10,000 frames, more than a thread's stack holds.
 constexpr int kMaxRecursion = 1000;
 
-// An ambiguous grammar ("(x+x+)+y") makes each token dearer than the one before. The engine waits
-// for it, so a choice that takes this long for several tokens is ended.
-constexpr double kMaxStepSeconds = 0.5;  // of this thread's own time
-constexpr int kMaxSlow = 3;
+// An ambiguous grammar ("(x+x+)+y") makes each token dearer than the one before, and the engine
+// waits for it. A choice may take so much of its thread's own time beyond what a token needs, in
+// all.
+constexpr double kQuickSeconds = 0.005;
+constexpr double kMaxSlowSeconds = 2;
 
 double thread_seconds() {
   timespec now = {};
@@ -97,9 +98,10 @@ class XgrammarMatcher final : public Matcher {
   }
 
  private:
-  // An Error when one call too many has taken too long.
+  // An Error when the slow calls have taken too long together.
   Result<void> charge(double start) {
-    if (thread_seconds() - start <= kMaxStepSeconds || ++num_slow_ < kMaxSlow) return {};
+    slow_seconds_ += std::max(0.0, thread_seconds() - start - kQuickSeconds);
+    if (slow_seconds_ <= kMaxSlowSeconds) return {};
     return fail(ErrorCode::kInvalidArgument,
                 "the grammar is too ambiguous: the places that the output may be at grow "
                 "without bound");
@@ -113,7 +115,7 @@ class XgrammarMatcher final : public Matcher {
   xgrammar::GrammarMatcher matcher_;
   const std::vector<int32_t> stop_ids_;
   std::vector<int32_t> mask_;
-  int num_slow_ = 0;
+  double slow_seconds_ = 0;
 };
 
 class XgrammarConstraint final : public Constraint {
