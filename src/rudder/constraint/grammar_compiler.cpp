@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 #include <pthread.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -149,7 +149,7 @@ void GrammarCompiler::Impl::start_thread(void (Impl::*body)(), size_t stack_byte
   };
   pthread_t thread = {};
   if (pthread_create(&thread, &attributes, run, start.get()) == 0) {
-    start.release();
+    static_cast<void>(start.release());  // the thread owns it
     ++num_threads;
   } else {
     log_error("no thread could be started to compile grammars");

@@ -2,9 +2,9 @@
 #include "rudder/server/openapi_parts.h"
 
 namespace rudder::server {
+namespace {
 
-std::string_view request_schemas() {
-  return R"json({
+constexpr std::string_view kSchemas = R"json({
   "ResponseRequest": {
     "type": "object", "required": ["input"],
     "description": "Fields of chat requests that this API does not name otherwise (top_k, seed, cache_salt, steering, capture) are taken as well.",
@@ -120,6 +120,11 @@ std::string_view request_schemas() {
     "properties": {"model": {"type": ["string", "null"]}, "tokens": {"type": "array", "items": {"type": "integer", "minimum": 0}}}
   }
 })json";
+
+}  // namespace
+
+std::string_view request_schemas() {
+  return kSchemas;
 }
 
 }  // namespace rudder::server
