@@ -295,7 +295,8 @@ std::string integer_digits(Int value, int base, bool capitals) {
   if (value < 0) rest = -rest;
   std::string text;
   do {
-    text.push_back((capitals ? "0123456789ABCDEF" : "0123456789abcdef")[rest % base]);
+    const auto digit = static_cast<size_t>(rest % static_cast<unsigned>(base));
+    text.push_back((capitals ? "0123456789ABCDEF" : "0123456789abcdef")[digit]);
     rest /= static_cast<unsigned>(base);
   } while (rest != 0);
   std::reverse(text.begin(), text.end());
