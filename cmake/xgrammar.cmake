@@ -1,6 +1,7 @@
 # dep::xgrammar: the C++ core of xgrammar, static, from the sources in .deps/ (tools/fetch_xgrammar.sh
 # has the version and the hash). Its own CMakeLists.txt builds Python bindings and picks flags, so the
-# files are compiled here. Only src/rudder/constraint/xgrammar_engine.cpp includes it: docs/adr/0014.
+# files are compiled here. Of ours only xgrammar_engine.cpp and terminal_parser of src/rudder/constraint include
+# it, the latter its inner headers as <cpp/...>: docs/adr/0014.
 set(xgrammar_dir ${CMAKE_SOURCE_DIR}/.deps/xgrammar-0.2.8)
 if(NOT EXISTS ${xgrammar_dir}/include/xgrammar/xgrammar.h)
   execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/fetch_xgrammar.sh RESULT_VARIABLE failed)
@@ -13,8 +14,8 @@ list(FILTER xgrammar_sources EXCLUDE REGEX "/cpp/tvm_ffi/")
 add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources})
 set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")
 target_compile_options(xgrammar PRIVATE -w -g0)
-target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include)
-target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/3rdparty/dlpack/include
-                                           PRIVATE ${xgrammar_dir}/3rdparty/picojson)
+target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgrammar_dir}
+                                                  ${xgrammar_dir}/3rdparty/dlpack/include
+                                                  ${xgrammar_dir}/3rdparty/picojson)
 target_compile_definitions(xgrammar PUBLIC XGRAMMAR_ENABLE_CPPTRACE=0 XGRAMMAR_ENABLE_INTERNAL_CHECK=0)
 add_library(dep::xgrammar ALIAS xgrammar)

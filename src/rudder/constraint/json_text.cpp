@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <map>
 #include <string>
 #include <vector>
 
@@ -32,31 +31,34 @@ struct ShortEscape {
 constexpr ShortEscape kShortEscapes[] = {{'"', '"'},  {'\\', '\\'}, {'\b', 'b'}, {'\f', 'f'},
                                          {'\n', 'n'}, {'\r', 'r'},  {'\t', 't'}};
 
+}  // namespace
+
 const CharSet& must_escape() {
   static const CharSet set = {{0, 0x1F}, {'"', '"'}, {'\\', '\\'}};
   return set;
 }
 
-CharSet hex_digits() {
-  return {{'0', '9'}, {'a', 'f'}, {'A', 'F'}};
+char short_escape(uint32_t character) {
+  const auto* const found =
+      std::find_if(std::begin(kShortEscapes), std::end(kShortEscapes),
+                   [&](const ShortEscape& known) { return known.character == character; });
+  return found == std::end(kShortEscapes) ? '\0' : found->letter;
 }
 
-// \u0041, and a pair of surrogates for what is beyond; never half a pair.
-Node unicode_escape(RuleSet& rules) {
-  const Node hex = rules.chars(hex_digits());
-  const Node no_d = rules.chars({{'0', '9'}, {'a', 'c'}, {'A', 'C'}, {'e', 'f'}, {'E', 'F'}});
-  const Node d = rules.chars({{'d', 'd'}, {'D', 'D'}});
-  const Node plain = rules.sequence({no_d, hex, hex, hex});
-  const Node low_d = rules.sequence({d, rules.chars({{'0', '7'}}), hex, hex});
-  const Node high =
-      rules.sequence({d, rules.chars({{'8', '9'}, {'a', 'b'}, {'A', 'B'}}), hex, hex});
-  const Node low = rules.sequence({d, rules.chars({{'c', 'f'}, {'C', 'F'}}), hex, hex});
-  return rules.sequence(
-      {rules.literal("u"),
-       rules.choice({plain, low_d, rules.sequence({high, rules.literal("\\u"), low})})});
+std::string json_spelling(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (const char letter = short_escape(byte); letter != '\0') {
+      out += {'\\', letter};
+    } else if (byte < 0x20) {
+      out += fmt::format("\\u{:04x}", byte);
+    } else {
+      out.push_back(c);
+    }
+  }
+  return out;
 }
-
-}  // namespace
 
 Node json_char(RuleSet& rules, const CharSet& set) {
   std::vector<Node> ways;
@@ -70,9 +72,7 @@ Node json_char(RuleSet& rules, const CharSet& set) {
     }
   }
   for (uint32_t c = 0; c < 0x20; ++c) {
-    const bool is_short = std::any_of(std::begin(kShortEscapes), std::end(kShortEscapes),
-                                      [&](const ShortEscape& s) { return s.character == c; });
-    if (is_short || !set.contains(c)) continue;
+    if (short_escape(c) != '\0' || !set.contains(c)) continue;
     const auto digit = static_cast<uint8_t>("0123456789abcdef"[c % 16]);
     control[c / 16].add(digit, digit);
   }
@@ -98,24 +98,11 @@ JsonText::JsonText(RuleSet& rules, JsonSpace space) : rules_(rules) {
     colon_ = rules.share(
         rules.sequence({rules.optional(rules.literal(" ")), rules.literal(":"), inside_}));
   }
-  const Node escape = rules.choice({rules.chars({{'"', '"'},
-                                                 {'\\', '\\'},
-                                                 {'/', '/'},
-                                                 {'b', 'b'},
-                                                 {'f', 'f'},
-                                                 {'n', 'n'},
-                                                 {'r', 'r'},
-                                                 {'t', 't'}}),
-                                    unicode_escape(rules)});
-  any_char_ = rules.choice(
-      {rules.chars(must_escape().complement()), rules.sequence({rules.literal("\\"), escape})});
   define_values();
 }
 
 void JsonText::define_values() {
-  const int32_t string = rules_.add_rule();
-  string_ = rules_.rule(string);
-  rules_.define(string, this->string(0, RuleSet::kUnbounded));
+  string_ = string(0, RuleSet::kUnbounded);
   const Node digit = rules_.chars({{'0', '9'}});
   const Node whole = rules_.choice(
       {rules_.literal("0"),
@@ -149,8 +136,11 @@ void JsonText::define_values() {
 }
 
 Node JsonText::string(int32_t min_length, int32_t max_length) {
-  const Node quote = rules_.literal("\"");
-  return rules_.sequence({quote, rules_.repeat(any_char_, min_length, max_length), quote});
+  return rules_.terminal({.set = CharSet::all(),
+                          .any_spelling = true,
+                          .min = min_length,
+                          .max = max_length,
+                          .excluded = {}});
 }
 
 Node JsonText::boolean() {
@@ -162,21 +152,7 @@ Node JsonText::null() {
 }
 
 Node JsonText::quoted(std::string_view text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    const auto* const escape =
-        std::find_if(std::begin(kShortEscapes), std::end(kShortEscapes),
-                     [&](const ShortEscape& known) { return known.character == byte; });
-    if (escape != std::end(kShortEscapes)) {
-      out += {'\\', escape->letter};
-    } else if (byte < 0x20) {
-      out += fmt::format("\\u{:04x}", byte);
-    } else {
-      out.push_back(c);
-    }
-  }
-  return rules_.literal(out + "\"");
+  return rules_.literal('"' + json_spelling(text) + '"');
 }
 
 Node JsonText::constant(const json::value& value) {
@@ -210,31 +186,7 @@ Node JsonText::constant(const json::value& value) {
 }
 
 Node JsonText::string_other_than(const std::vector<std::string>& excluded) {
-  struct Trie {
-    std::map<uint32_t, Trie> next;
-    bool end = false;
-  };
-  Trie root;
-  for (const std::string& text : excluded) {
-    Trie* at = &root;
-    for (const uint32_t c : code_points(text)) at = &at->next[c];
-    at->end = true;
-  }
-  const Node quote = rules_.literal("\"");
-  const Node rest = rules_.share(rules_.sequence(
-      {rules_.repeat(json_char(rules_, CharSet::all()), 0, RuleSet::kUnbounded), quote}));
-  const auto build = [&](const auto& self, const Trie& trie) -> Node {
-    std::vector<Node> ways;
-    if (!trie.end) ways.push_back(quote);
-    CharSet taken;
-    for (const auto& [c, child] : trie.next) {
-      taken.add(c, c);
-      ways.push_back(rules_.sequence({json_char(rules_, {{c, c}}), self(self, child)}));
-    }
-    ways.push_back(rules_.sequence({json_char(rules_, taken.complement()), rest}));
-    return rules_.choice(ways);
-  };
-  return rules_.sequence({quote, build(build, root)});
+  return rules_.terminal({.set = CharSet::all(), .excluded = excluded});
 }
 
 }  // namespace rudder::constraint

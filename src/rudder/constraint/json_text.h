@@ -4,7 +4,10 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "rudder/constraint/grammar_spec.h"
 #include "rudder/constraint/rule_set.h"
@@ -43,9 +46,15 @@ class JsonText {
 
   RuleSet& rules_;
   Node inside_, comma_, colon_;
-  Node any_char_ = 0;  // in any spelling
   Node value_ = 0, object_ = 0, array_ = 0, string_ = 0, number_ = 0, integer_ = 0;
 };
+
+// Characters that stand for themselves in no JSON string, and the letter behind the backslash that
+// some have; '\\0': none.
+const CharSet& must_escape();
+char short_escape(uint32_t character);
+// The text as it stands inside a JSON string, in its one spelling.
+std::string json_spelling(std::string_view text);
 
 // One character of the set as it stands inside a JSON string, in its one spelling.
 RuleSet::Node json_char(RuleSet& rules, const CharSet& set);

@@ -85,6 +85,16 @@ RuleSet::Node RuleSet::chars(const CharSet& set) {
   return push(std::move(data));
 }
 
+RuleSet::Node RuleSet::terminal(const Terminal& terminal) {
+  if (terminal.set.empty()) {
+    if (terminal.min > 0) return kNothing;
+    return terminal.quoted ? literal("\"\"") : kEmpty;
+  }
+  Data data = {.kind = Kind::kTerminal};
+  data.text = to_text(terminal);
+  return push(std::move(data));
+}
+
 RuleSet::Node RuleSet::sequence(const std::vector<Node>& parts) {
   Data data = {.kind = Kind::kSequence};
   for (const Node part : parts) {
@@ -208,6 +218,7 @@ std::vector<bool> RuleSet::productive() const {
         case Kind::kEmpty:
         case Kind::kLiteral:
         case Kind::kChars:
+        case Kind::kTerminal:
           productive[i] = true;
           break;
         case Kind::kNothing:
@@ -244,6 +255,9 @@ void RuleSet::print(Node node, const std::vector<bool>& productive, std::string&
       break;
     case Kind::kChars:
       print_set(data.set, out);
+      break;
+    case Kind::kTerminal:
+      out += data.text;
       break;
     case Kind::kSequence:
       for (size_t i = 0; i < data.parts.size(); ++i) {

@@ -12,6 +12,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/char_set.h"
+#include "rudder/constraint/terminal.h"
 
 namespace rudder::constraint {
 
@@ -28,6 +29,7 @@ class RuleSet {
   Node nothing() const { return kNothing; }  // no text at all
   Node literal(std::string_view utf8);
   Node chars(const CharSet& set);  // one character of the set
+  Node terminal(const Terminal& terminal);
   Node sequence(const std::vector<Node>& parts);
   Node choice(const std::vector<Node>& alternatives);
   Node repeat(Node part, int32_t min, int32_t max);  // max: kUnbounded or >= min
@@ -44,8 +46,8 @@ class RuleSet {
   // Nodes past kMaxNodes are not made: whoever builds asks now and then, and fails.
   bool too_large() const { return nodes_.size() > kMaxNodes; }
 
-  // xgrammar's EBNF, with `start` as the rule `root`. kInvalidArgument when no text is in it, or
-  // when it is too large.
+  // xgrammar's EBNF and descriptions of terminals in it, with `start` as the rule `root`.
+  // kInvalidArgument when no text is in it, or when it is too large.
   Result<std::string> to_ebnf(Node start) const;
 
  private:
@@ -54,6 +56,7 @@ class RuleSet {
     kNothing,
     kLiteral,
     kChars,
+    kTerminal,
     kSequence,
     kChoice,
     kRepeat,
@@ -61,7 +64,7 @@ class RuleSet {
   };
   struct Data {
     Kind kind = Kind::kEmpty;
-    std::string text = {};         // kLiteral
+    std::string text = {};         // kLiteral; kTerminal: its description
     CharSet set = {};              // kChars
     std::vector<Node> parts = {};  // kSequence, kChoice, kRepeat
     int32_t min = 0, max = 0;      // kRepeat

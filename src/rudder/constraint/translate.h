@@ -9,7 +9,7 @@
 
 namespace rudder::constraint {
 
-// EBNF with the rule `root`. kInvalidArgument with `where` = the path inside the text. Not for
+// EBNF with the rule `root` and descriptions of terminals (terminal.h), which XgrammarEngine takes. kInvalidArgument with `where` = the path inside the text. Not for
 // kStructuralTag, which xgrammar reads by itself.
 Result<std::string> to_ebnf(const GrammarSpec& spec);
 

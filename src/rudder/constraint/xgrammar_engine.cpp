@@ -7,14 +7,19 @@
 #include <algorithm>
 #include <ctime>
 #include <exception>
+#include <mutex>
 #include <string_view>
 #include <utility>
+
+#include "rudder/constraint/terminal.h"
+#include "rudder/constraint/terminal_parser.h"
 
 namespace rudder::constraint {
 namespace {
 
 // The library's own bound is 10,000 frames, more than a thread's stack holds.
 constexpr int kMaxRecursion = 1000;
+constexpr int32_t kMaxTerminals = 1024;  // of one grammar, different ones
 
 // An ambiguous grammar ("(x+x+)+y") makes each token dearer than the one before, and the engine
 // waits for it. A choice may take so much of its thread's own time beyond what a token needs, in
@@ -44,16 +49,69 @@ std::string reason(const std::exception& exception) {
   return std::string(text.substr(0, kMaxReason));
 }
 
+// A place in a grammar, by the library's parser or by ours. May throw what the library throws.
+class Place {
+ public:
+  virtual ~Place() = default;
+  // Into a mask of no tokens; stop tokens where the grammar may end.
+  virtual void fill(std::vector<int32_t>& mask) = 0;
+  virtual bool accept(int32_t token) = 0;
+};
+
+class LibraryPlace final : public Place {
+ public:
+  explicit LibraryPlace(const xgrammar::CompiledGrammar& grammar) : matcher_(grammar) {}
+
+  void fill(std::vector<int32_t>& mask) override {
+    if (matcher_.IsTerminated()) return;
+    int64_t shape = static_cast<int64_t>(mask.size());
+    DLTensor tensor = {.data = mask.data(),
+                       .device = {kDLCPU, 0},
+                       .ndim = 1,
+                       .dtype = xgrammar::GetBitmaskDLType(),
+                       .shape = &shape,
+                       .strides = nullptr,
+                       .byte_offset = 0};
+    if (!matcher_.FillNextTokenBitmask(&tensor)) std::fill(mask.begin(), mask.end(), -1);
+  }
+  bool accept(int32_t token) override { return matcher_.AcceptToken(token); }
+
+ private:
+  xgrammar::GrammarMatcher matcher_;
+};
+
+void set_bit(std::vector<int32_t>& mask, int32_t id) {
+  mask[static_cast<size_t>(id) / 32] |= static_cast<int32_t>(1u << (id % 32));
+}
+
+class TerminalPlace final : public Place {
+ public:
+  TerminalPlace(const TerminalGrammar& grammar, const std::vector<int32_t>& stop_ids)
+      : parser_(grammar), stop_ids_(stop_ids) {}
+
+  void fill(std::vector<int32_t>& mask) override {
+    parser_.fill({reinterpret_cast<uint32_t*>(mask.data()), mask.size()});
+    if (!parser_.may_end()) return;
+    for (const int32_t id : stop_ids_) set_bit(mask, id);
+  }
+  bool accept(int32_t token) override { return parser_.accept(token); }
+
+ private:
+  TerminalParser parser_;
+  const std::vector<int32_t>& stop_ids_;
+};
+
 class XgrammarMatcher final : public Matcher {
  public:
-  XgrammarMatcher(const xgrammar::CompiledGrammar& grammar, size_t words,
-                  const std::vector<int32_t>& stop_ids)
-      : matcher_(grammar), stop_ids_(stop_ids), mask_(words) {}
+  XgrammarMatcher(std::unique_ptr<Place> place, size_t words, const std::vector<int32_t>& stop_ids)
+      : place_(std::move(place)), stop_ids_(stop_ids), mask_(words) {}
 
   Result<void> restrict(std::span<uint32_t> words) override {
     RUDDER_TRY(const bool any, fill());
     // A grammar may ask for bytes that no token spells: the choice can only stop there.
-    if (!any) allow_stop_only();
+    if (!any) {
+      for (const int32_t id : stop_ids_) set_bit(mask_, id);
+    }
     const size_t count = std::min(words.size(), mask_.size());
     for (size_t i = 0; i < count; ++i) words[i] &= static_cast<uint32_t>(mask_[i]);
     std::fill(words.begin() + static_cast<std::ptrdiff_t>(count), words.end(), 0u);
@@ -63,7 +121,7 @@ class XgrammarMatcher final : public Matcher {
   Result<void> advance(int32_t token) override {
     const double start = thread_seconds();
     try {
-      const bool accepted = matcher_.AcceptToken(token);
+      const bool accepted = place_->accept(token);
       RUDDER_TRY_VOID(charge(start));
       if (accepted) return {};
       return fail(ErrorCode::kInternal,
@@ -75,21 +133,10 @@ class XgrammarMatcher final : public Matcher {
 
   // Writes mask_; false when no token may come next.
   Result<bool> fill() {
-    if (matcher_.IsTerminated()) {
-      std::fill(mask_.begin(), mask_.end(), 0);
-      return false;
-    }
-    int64_t shape = static_cast<int64_t>(mask_.size());
-    DLTensor tensor = {.data = mask_.data(),
-                       .device = {kDLCPU, 0},
-                       .ndim = 1,
-                       .dtype = xgrammar::GetBitmaskDLType(),
-                       .shape = &shape,
-                       .strides = nullptr,
-                       .byte_offset = 0};
+    std::fill(mask_.begin(), mask_.end(), 0);
     const double start = thread_seconds();
     try {
-      if (!matcher_.FillNextTokenBitmask(&tensor)) std::fill(mask_.begin(), mask_.end(), -1);
+      place_->fill(mask_);
       RUDDER_TRY_VOID(charge(start));
     } catch (const std::exception& exception) {
       return fail(ErrorCode::kInternal, reason(exception));
@@ -106,14 +153,9 @@ class XgrammarMatcher final : public Matcher {
                 "the grammar is too ambiguous: the places that the output may be at grow "
                 "without bound");
   }
-  void allow_stop_only() {
-    for (const int32_t id : stop_ids_) {
-      mask_[static_cast<size_t>(id) / 32] |= static_cast<int32_t>(1u << (id % 32));
-    }
-  }
 
-  xgrammar::GrammarMatcher matcher_;
-  const std::vector<int32_t> stop_ids_;
+  const std::unique_ptr<Place> place_;
+  const std::vector<int32_t>& stop_ids_;  // the constraint's
   std::vector<int32_t> mask_;
   double slow_seconds_ = 0;
 };
@@ -124,16 +166,26 @@ class XgrammarConstraint final : public Constraint {
       : grammar_(std::move(grammar)),
         stop_ids_(grammar_.GetTokenizerInfo().GetStopTokenIds()),
         words_(words) {}
+  XgrammarConstraint(std::unique_ptr<const TerminalGrammar> grammar, size_t words)
+      : XgrammarConstraint(grammar->compiled, words) {
+    with_terminals_ = std::move(grammar);
+  }
 
   // False for a grammar that never ends, and for one that the vocabulary cannot spell.
-  Result<bool> can_start() const { return XgrammarMatcher(grammar_, words_, stop_ids_).fill(); }
+  Result<bool> can_start() const { return XgrammarMatcher(place(), words_, stop_ids_).fill(); }
 
   std::unique_ptr<Matcher> start() const override {
-    return std::make_unique<XgrammarMatcher>(grammar_, words_, stop_ids_);
+    return std::make_unique<XgrammarMatcher>(place(), words_, stop_ids_);
   }
 
  private:
+  std::unique_ptr<Place> place() const {
+    if (with_terminals_ == nullptr) return std::make_unique<LibraryPlace>(grammar_);
+    return std::make_unique<TerminalPlace>(*with_terminals_, stop_ids_);
+  }
+
   const xgrammar::CompiledGrammar grammar_;
+  std::unique_ptr<const TerminalGrammar> with_terminals_;  // null: it has none
   const std::vector<int32_t> stop_ids_;
   const size_t words_;
 };
@@ -142,17 +194,47 @@ class XgrammarConstraint final : public Constraint {
 
 struct XgrammarEngine::Impl {
   Impl(const Vocabulary& vocabulary, int64_t rule_cache_bytes)
-      : words(mask_words(vocabulary.size)),
-        tokens(vocabulary.token_bytes, xgrammar::VocabType::RAW, vocabulary.size,
+      : first_terminal(static_cast<int32_t>(mask_words(vocabulary.size)) * 32),
+        words(mask_words(first_terminal + kMaxTerminals)),
+        tokens(vocabulary.token_bytes, xgrammar::VocabType::RAW, first_terminal + kMaxTerminals,
                vocabulary.stop_ids),
-        compiler(tokens, 1, true, rule_cache_bytes) {}
+        compiler(tokens, 1, true, rule_cache_bytes),
+        order(std::make_shared<const TokenOrder>(tokens.GetSortedDecodedVocab())) {
+    // The strings of every schema have it.
+    const std::lock_guard lock(mutex);
+    any_string =
+        tables.get({.set = CharSet::all(), .any_spelling = true, .excluded = {}}, *order, words);
+  }
 
+  // `text` names terminals by their descriptions.
   template <typename Compile>
-  Result<CompiledConstraint> compile(const Compile& call) {
+  Result<CompiledConstraint> compile(const std::string& text, const Compile& call) {
+    std::vector<Terminal> terminals;
+    const std::string grammar_text = take_terminals(text, first_terminal, &terminals);
+    if (std::cmp_greater(terminals.size(), kMaxTerminals)) {
+      return fail(
+          ErrorCode::kInvalidArgument,
+          fmt::format("is too complex: it has more than {} kinds of strings", kMaxTerminals));
+    }
     try {
-      xgrammar::CompiledGrammar grammar = call(compiler);
-      const size_t bytes = grammar.MemorySizeBytes();
-      auto constraint = std::make_shared<XgrammarConstraint>(std::move(grammar), words);
+      xgrammar::CompiledGrammar grammar = call(compiler, grammar_text);
+      size_t bytes = grammar.MemorySizeBytes();
+      std::shared_ptr<XgrammarConstraint> constraint;
+      if (terminals.empty()) {
+        constraint = std::make_shared<XgrammarConstraint>(std::move(grammar), words);
+      } else {
+        const std::lock_guard lock(mutex);
+        auto whole =
+            std::make_unique<TerminalGrammar>(grammar, terminals, first_terminal, order, tables);
+        if (whole->has_budgets) {
+          return fail(ErrorCode::kInvalidArgument,
+                      "has a rule with a budget, which is not supported beside schemas");
+        }
+        for (const TerminalGrammar::Use& use : whole->terminals) {
+          if (use.tables != any_string) bytes += use.tables->bytes();
+        }
+        constraint = std::make_shared<XgrammarConstraint>(std::move(whole), words);
+      }
       RUDDER_TRY(const bool can_start, constraint->can_start());
       if (!can_start) {
         return fail(ErrorCode::kInvalidArgument,
@@ -164,9 +246,14 @@ struct XgrammarEngine::Impl {
     }
   }
 
-  const size_t words;
+  const int32_t first_terminal;  // ids behind the vocabulary's stand for terminals
+  const size_t words;            // of masks, those ids included
   const xgrammar::TokenizerInfo tokens;
   xgrammar::GrammarCompiler compiler;
+  const std::shared_ptr<const TokenOrder> order;
+  std::mutex mutex;
+  TerminalTableCache tables;
+  std::shared_ptr<const TerminalTables> any_string;
 };
 
 std::string special_token_bytes(int32_t id) {
@@ -193,14 +280,15 @@ Result<std::unique_ptr<XgrammarEngine>> XgrammarEngine::create(const Vocabulary&
 }
 
 Result<CompiledConstraint> XgrammarEngine::compile_ebnf(const std::string& grammar) const {
-  return impl_->compile([&](xgrammar::GrammarCompiler& compiler) {
-    return compiler.CompileGrammar(grammar, "root");
+  return impl_->compile(grammar, [](xgrammar::GrammarCompiler& compiler, const std::string& text) {
+    return compiler.CompileGrammar(text, "root");
   });
 }
 
 Result<CompiledConstraint> XgrammarEngine::compile_structural_tag(const std::string& tag) const {
-  return impl_->compile(
-      [&](xgrammar::GrammarCompiler& compiler) { return compiler.CompileStructuralTag(tag); });
+  return impl_->compile(tag, [](xgrammar::GrammarCompiler& compiler, const std::string& text) {
+    return compiler.CompileStructuralTag(text);
+  });
 }
 
 }  // namespace rudder::constraint

@@ -1,0 +1,123 @@
+#include "rudder/constraint/terminal.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <iterator>
+#include <optional>
+
+namespace rudder::constraint {
+namespace {
+
+constexpr std::string_view kOpen = "\xEF\xB7\x90";   // U+FDD0
+constexpr std::string_view kClose = "\xEF\xB7\x91";  // U+FDD1
+
+// Reads what to_text wrote: "q,a,MIN,MAX;first-last,...;hex,...;".
+class Description {
+ public:
+  explicit Description(std::string_view text) : text_(text) {}
+
+  std::optional<Terminal> read() {
+    Terminal terminal;
+    const std::string_view form = take(',');
+    const std::string_view spelling = take(',');
+    if ((form != "q" && form != "p") || (spelling != "a" && spelling != "o")) return std::nullopt;
+    terminal.quoted = form == "q";
+    terminal.any_spelling = spelling == "a";
+    if (!number(take(','), 10, &terminal.min) || !number(take(';'), 10, &terminal.max)) {
+      return std::nullopt;
+    }
+    std::string_view list = take(';');
+    while (!list.empty()) {
+      const std::string_view range = take(',', &list);
+      uint32_t first = 0;
+      uint32_t last = 0;
+      const size_t dash = range.find('-');
+      if (dash == std::string_view::npos || !number(range.substr(0, dash), 16, &first) ||
+          !number(range.substr(dash + 1), 16, &last) || last < first || last > 0x10FFFF) {
+        return std::nullopt;
+      }
+      terminal.set.add(first, last);
+    }
+    list = take(';');
+    while (!list.empty()) {
+      std::string value;
+      const std::string_view hex = take(',', &list);
+      for (size_t i = 0; i + 1 < hex.size(); i += 2) {
+        uint32_t byte = 0;
+        if (!number(hex.substr(i, 2), 16, &byte)) return std::nullopt;
+        value.push_back(static_cast<char>(byte));
+      }
+      terminal.excluded.push_back(std::move(value));
+    }
+    const bool sound = ok_ && text_.empty() && terminal.min >= (terminal.quoted ? 0 : 1) &&
+                       (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
+                       (terminal.excluded.empty() || !terminal.any_spelling);
+    return sound ? std::optional(std::move(terminal)) : std::nullopt;
+  }
+
+ private:
+  static std::string_view take(char end, std::string_view* from) {
+    const size_t at = std::min(from->find(end), from->size());
+    const std::string_view taken = from->substr(0, at);
+    from->remove_prefix(std::min(at + 1, from->size()));
+    return taken;
+  }
+  std::string_view take(char end) {
+    ok_ = ok_ && text_.find(end) != std::string_view::npos;
+    return take(end, &text_);
+  }
+  template <typename Number>
+  static bool number(std::string_view text, int base, Number* out) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), *out, base);
+    return error == std::errc() && end == text.data() + text.size();
+  }
+
+  std::string_view text_;
+  bool ok_ = true;
+};
+
+}  // namespace
+
+std::string to_text(const Terminal& terminal) {
+  std::string out(kOpen);
+  fmt::format_to(std::back_inserter(out), "{},{},{},{};", terminal.quoted ? 'q' : 'p',
+                 terminal.any_spelling ? 'a' : 'o', terminal.min, terminal.max);
+  const char* separator = "";
+  for (const CharRange& range : terminal.set.ranges()) {
+    fmt::format_to(std::back_inserter(out), "{}{:x}-{:x}", separator, range.first, range.last);
+    separator = ",";
+  }
+  out.push_back(';');
+  for (const std::string& value : terminal.excluded) {
+    for (const char c : value) {
+      fmt::format_to(std::back_inserter(out), "{:02x}", static_cast<unsigned char>(c));
+    }
+    out.push_back(',');
+  }
+  out.push_back(';');
+  return out.append(kClose);
+}
+
+std::string take_terminals(std::string_view grammar, int32_t first_id,
+                           std::vector<Terminal>* terminals) {
+  std::string out;
+  for (size_t open = 0; (open = grammar.find(kOpen)) != std::string_view::npos;) {
+    const size_t close = grammar.find(kClose, open);
+    if (close == std::string_view::npos) break;
+    const size_t inside = open + kOpen.size();
+    const std::optional<Terminal> terminal =
+        Description(grammar.substr(inside, close - inside)).read();
+    out.append(grammar.substr(0, terminal ? open : close + kClose.size()));
+    grammar.remove_prefix(close + kClose.size());
+    if (!terminal) continue;
+    const auto known = std::find(terminals->begin(), terminals->end(), *terminal);
+    const auto index = known - terminals->begin();
+    if (known == terminals->end()) terminals->push_back(*terminal);
+    fmt::format_to(std::back_inserter(out), "Token({})", first_id + index);
+  }
+  return out.append(grammar);
+}
+
+}  // namespace rudder::constraint

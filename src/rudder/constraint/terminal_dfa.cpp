@@ -1,0 +1,150 @@
+#include "rudder/constraint/terminal_dfa.h"
+
+#include <algorithm>
+
+#include "rudder/constraint/json_text.h"
+
+namespace rudder::constraint {
+namespace {
+
+using Ranges = std::vector<CharRange>;
+
+constexpr std::string_view kHex = "0123456789abcdefABCDEF";
+
+// What of `ranges` is in [first, first + count), counted from `first`.
+Ranges clip(const Ranges& ranges, uint32_t first, uint32_t count) {
+  Ranges out;
+  for (const CharRange& range : ranges) {
+    const uint32_t from = std::max(range.first, first);
+    const uint32_t to = std::min(range.last, first + count - 1);
+    if (from <= to) out.push_back({from - first, to - first});
+  }
+  return out;
+}
+
+}  // namespace
+
+TerminalDfa::State TerminalDfa::add_state() {
+  Row row;
+  row.fill(kDead);
+  states_.push_back(row);
+  return static_cast<State>(states_.size() - 1);
+}
+
+void TerminalDfa::link(State from, std::string_view characters, State to) {
+  for (const char c : characters) {
+    states_[static_cast<size_t>(from)][static_cast<unsigned char>(c)] = to;
+  }
+}
+
+TerminalDfa::State TerminalDfa::continuation(int bytes, const Ranges& values) {
+  if (values.empty()) return kDead;
+  if (bytes == 0) return kBody;
+  std::vector<uint32_t> flat;
+  for (const CharRange& range : values) flat.insert(flat.end(), {range.first, range.last});
+  const auto [known, is_new] = continuations_.try_emplace({bytes, std::move(flat)}, kDead);
+  if (!is_new) return known->second;
+  const State state = add_state();
+  known->second = state;
+  const uint32_t block = uint32_t{1} << (6 * (bytes - 1));
+  for (uint32_t low = 0; low < 64; ++low) {
+    const State next = continuation(bytes - 1, clip(values, low * block, block));
+    states_[static_cast<size_t>(state)][0x80 + low] = next;
+  }
+  return state;
+}
+
+void TerminalDfa::add_plain(const CharSet& set) {
+  for (uint32_t c = 0; c < 0x80; ++c) {
+    if (set.contains(c)) states_[kBody][c] = kBody;
+  }
+  const auto lead = [&](uint32_t from, uint32_t to, int bytes, uint32_t least, uint32_t most) {
+    // Shorter forms are not UTF-8: `least` is the first character that takes so many bytes.
+    Ranges ranges = clip(set.ranges(), least, most - least + 1);
+    for (CharRange& range : ranges) range = {range.first + least, range.last + least};
+    const uint32_t block = uint32_t{1} << (6 * bytes);
+    for (uint32_t byte = from; byte <= to; ++byte) {
+      const State next = continuation(bytes, clip(ranges, (byte - from) * block, block));
+      states_[kBody][byte] = next;
+    }
+  };
+  lead(0xC0, 0xDF, 1, 0x80, 0x7FF);
+  lead(0xE0, 0xEF, 2, 0x800, 0xFFFF);
+  lead(0xF0, 0xF7, 3, 0x10000, 0x10FFFF);
+}
+
+// As json_char() spells them.
+void TerminalDfa::add_escapes_needed(const CharSet& set) {
+  const State escape = add_state();
+  bool any = false;
+  const State zero = add_state();    // \u
+  const State second = add_state();  // \u0
+  const State high = add_state();    // \u00
+  for (uint32_t c = 0; c < 0x80; ++c) {
+    if (!set.contains(c) || !must_escape().contains(c)) continue;
+    any = true;
+    if (const char letter = short_escape(c); letter != '\0') {
+      link(escape, {&letter, 1}, kBody);
+      continue;
+    }
+    link(escape, "u", zero);
+    link(zero, "0", second);
+    link(second, "0", high);
+    const char digit = c < 0x10 ? '0' : '1';
+    State low = next(high, static_cast<uint8_t>(digit));
+    if (low == kDead) low = add_state();
+    link(high, {&digit, 1}, low);
+    link(low, kHex.substr(c % 16, 1), kBody);
+  }
+  if (any) link(kBody, "\\", escape);
+}
+
+void TerminalDfa::add_escapes_anywhere() {
+  const State escape = add_state();
+  link(kBody, "\\", escape);
+  link(escape, "\"\\/bfnrt", kBody);
+  // `left` hexadecimal digits more, and then `end`.
+  const auto digits = [&](int left, State end) {
+    for (; left > 0; --left) {
+      const State before = add_state();
+      link(before, kHex, end);
+      end = before;
+    }
+    return end;
+  };
+  const State four = digits(4, kBody);
+  link(escape, "u", four);
+  // Half a pair of surrogates, d800 to dbff, and then the other half; dc00 to dfff is none.
+  const State d = add_state();
+  link(four, "dD", d);
+  link(d, "01234567", digits(2, kBody));
+  const State backslash = add_state();
+  link(d, "89abAB", digits(2, backslash));
+  const State u = add_state();
+  const State low_d = add_state();
+  const State low = add_state();
+  link(backslash, "\\", u);
+  link(u, "u", low_d);
+  link(low_d, "dD", low);
+  link(low, "cdefCDEF", digits(2, kBody));
+}
+
+TerminalDfa::TerminalDfa(const Terminal& terminal) {
+  for (int i = 0; i < 3; ++i) add_state();
+  const CharSet scalars = terminal.set.without({{0xD800, 0xDFFF}});
+  if (!terminal.quoted) {
+    start_ = kBody;
+    add_plain(scalars);
+    return;
+  }
+  link(kOpening, "\"", kBody);
+  add_plain(scalars.without(must_escape()));
+  if (terminal.any_spelling) {
+    add_escapes_anywhere();
+  } else {
+    add_escapes_needed(scalars);
+  }
+  link(kBody, "\"", kClosed);
+}
+
+}  // namespace rudder::constraint
