@@ -19,6 +19,7 @@ constexpr Bench kBenches[] = {
     {"latency", "one batch from prompt to last token, repeated", bench_latency},
     {"throughput", "many requests at once, in this process", bench_throughput},
     {"serve", "load on a running server: open or closed loop", bench_serve},
+    {"constraint", "output forms: compile time, and microseconds a token", bench_constraint},
     {"ops", "each macro-op: time, bytes, share of the machine's ceiling", bench_ops},
     {"steering", "what steering and capture cost, mode by mode", bench_steering},
 };

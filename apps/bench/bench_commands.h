@@ -6,6 +6,7 @@ namespace rudder::apps {
 int bench_latency(int argc, char** argv);
 int bench_throughput(int argc, char** argv);
 int bench_serve(int argc, char** argv);
+int bench_constraint(int argc, char** argv);
 int bench_ops(int argc, char** argv);
 int bench_steering(int argc, char** argv);
 
