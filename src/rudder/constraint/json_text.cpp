@@ -137,6 +137,7 @@ void JsonText::define_values() {
 
 Node JsonText::string(int32_t min_length, int32_t max_length) {
   return rules_.terminal({.set = CharSet::all(),
+                          .pattern = "",
                           .any_spelling = true,
                           .min = min_length,
                           .max = max_length,
@@ -186,7 +187,7 @@ Node JsonText::constant(const json::value& value) {
 }
 
 Node JsonText::string_other_than(const std::vector<std::string>& excluded) {
-  return rules_.terminal({.set = CharSet::all(), .excluded = excluded});
+  return rules_.terminal({.set = CharSet::all(), .pattern = "", .excluded = excluded});
 }
 
 }  // namespace rudder::constraint

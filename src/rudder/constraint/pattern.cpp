@@ -1,12 +1,14 @@
 #include "rudder/constraint/pattern.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "rudder/constraint/json_text.h"
-#include "rudder/constraint/pattern_parser.h"
+#include "rudder/constraint/pattern_dfa.h"
+#include "rudder/constraint/terminal_dfa.h"
 
 namespace rudder::constraint {
 namespace {
@@ -111,18 +113,82 @@ Length length_of(const PatternTree& tree) {
   }
 }
 
+PatternTree row_of(std::vector<PatternTree> parts) {
+  PatternTree tree;
+  tree.parts = std::move(parts);
+  return tree;
+}
+
+PatternTree of_chars(const CharSet& set) {
+  PatternTree tree;
+  tree.kind = Kind::kChars;
+  tree.set = set;
+  return tree;
+}
+
+PatternTree repeated(PatternTree part, int64_t min, int64_t max) {
+  PatternTree tree;
+  tree.kind = Kind::kRepeat;
+  tree.min = static_cast<int32_t>(min);
+  tree.max = static_cast<int32_t>(max);
+  tree.parts.push_back(std::move(part));
+  return tree;
+}
+
+// No text at all.
+PatternTree nothing() {
+  return of_chars({});
+}
+
+Result<PatternTree> whole(const Alternative& alternative, PatternUse use,
+                          const PatternBounds& bounds) {
+  std::vector<PatternTree> parts;
+  const PatternTree anything = repeated(of_chars(CharSet::all()), 0, kUnbounded);
+  if (use == PatternUse::kJsonString && !alternative.from_start) parts.push_back(anything);
+  for (const PatternTree* part : alternative.parts) parts.push_back(*part);
+  if (use == PatternUse::kJsonString && !alternative.to_end) parts.push_back(anything);
+  Length length;
+  for (const PatternTree& part : parts) length = plus(length, length_of(part));
+  const bool max_holds = bounds.max_length == kUnbounded ||
+                         (length.max != kUnbounded && length.max <= bounds.max_length);
+  if (length.min >= bounds.min_length && max_holds) return row_of(std::move(parts));
+  if (bounds.max_length != kUnbounded && length.min > bounds.max_length) return nothing();
+  if (length.max != kUnbounded && length.max < bounds.min_length) return nothing();
+  // Lengths can be held where one part alone varies, and in steps of one.
+  PatternTree* varies = nullptr;
+  int64_t fixed = 0;
+  for (PatternTree& part : parts) {
+    const Length one = length_of(part);
+    if (one.min == one.max) {
+      fixed += one.min;
+    } else if (varies == nullptr && part.kind == Kind::kRepeat &&
+               part.parts[0].kind == Kind::kChars) {
+      varies = &part;
+    } else {
+      return bad("cannot be held to minLength and maxLength: say the lengths in the pattern");
+    }
+  }
+  const int64_t min = std::max<int64_t>(varies->min, bounds.min_length - fixed);
+  int64_t max = varies->max;
+  if (bounds.max_length != kUnbounded) {
+    const int64_t most = bounds.max_length - fixed;
+    max = max == kUnbounded ? most : std::min(max, most);
+  }
+  if (max != kUnbounded && max < min) return nothing();
+  varies->min = static_cast<int32_t>(min);
+  varies->max = static_cast<int32_t>(max);
+  return row_of(std::move(parts));
+}
+
 class Builder {
  public:
   Builder(RuleSet& rules, PatternUse use) : rules_(rules), use_(use) {}
 
-  Node chars(const CharSet& set) {
-    return use_ == PatternUse::kJsonString ? json_char(rules_, set) : rules_.chars(set);
-  }
-
   Node build(const PatternTree& tree) {
     switch (tree.kind) {
       case Kind::kChars:
-        return chars(tree.set);
+        return use_ == PatternUse::kJsonString ? json_char(rules_, tree.set)
+                                               : rules_.chars(tree.set);
       case Kind::kChoice: {
         std::vector<Node> parts;
         for (const PatternTree& part : tree.parts) parts.push_back(build(part));
@@ -138,87 +204,66 @@ class Builder {
     }
   }
 
-  Result<Node> build(const Alternative& alternative, const PatternBounds& bounds);
-
  private:
   RuleSet& rules_;
   const PatternUse use_;
 };
 
-Result<Node> Builder::build(const Alternative& alternative, const PatternBounds& bounds) {
-  static const PatternTree kAnything = [] {
-    PatternTree any;
-    any.kind = Kind::kChars;
-    any.set = CharSet::all();
-    PatternTree tree;
-    tree.kind = Kind::kRepeat;
-    tree.max = kUnbounded;
-    tree.parts.push_back(std::move(any));
-    return tree;
-  }();
-  std::vector<const PatternTree*> parts = alternative.parts;
-  if (use_ == PatternUse::kJsonString) {
-    if (!alternative.from_start) parts.insert(parts.begin(), &kAnything);
-    if (!alternative.to_end) parts.push_back(&kAnything);
+// The characters that `tree` repeats, if it does nothing else; null otherwise.
+const PatternTree* repeated_chars(const PatternTree& tree) {
+  const PatternTree* at = &tree;
+  while ((at->kind == Kind::kSequence || at->kind == Kind::kChoice) && at->parts.size() == 1) {
+    at = &at->parts[0];
   }
-  Length whole;
-  for (const PatternTree* part : parts) whole = plus(whole, length_of(*part));
-  const bool max_holds = bounds.max_length == kUnbounded ||
-                         (whole.max != kUnbounded && whole.max <= bounds.max_length);
-  std::vector<Node> nodes;
-  if (whole.min >= bounds.min_length && max_holds) {
-    for (const PatternTree* part : parts) nodes.push_back(build(*part));
-    return rules_.sequence(nodes);
-  }
-  if (bounds.max_length != kUnbounded && whole.min > bounds.max_length) return rules_.nothing();
-  if (whole.max != kUnbounded && whole.max < bounds.min_length) return rules_.nothing();
-  // Lengths can be held where one part alone varies, and in steps of one.
-  const PatternTree* varies = nullptr;
-  int64_t fixed = 0;
-  for (const PatternTree* part : parts) {
-    const Length length = length_of(*part);
-    if (length.min == length.max) {
-      fixed += length.min;
-    } else if (varies == nullptr && part->kind == Kind::kRepeat &&
-               part->parts[0].kind == Kind::kChars) {
-      varies = part;
-    } else {
-      return bad("cannot be held to minLength and maxLength: say the lengths in the pattern");
-    }
-  }
-  for (const PatternTree* part : parts) {
-    if (part != varies) {
-      nodes.push_back(build(*part));
-      continue;
-    }
-    const int64_t min = std::max<int64_t>(part->min, bounds.min_length - fixed);
-    int64_t max = part->max;
-    if (bounds.max_length != kUnbounded) {
-      const int64_t most = bounds.max_length - fixed;
-      max = max == kUnbounded ? most : std::min(max, most);
-    }
-    if (max != kUnbounded && max < min) return rules_.nothing();
-    nodes.push_back(
-        rules_.repeat(build(part->parts[0]), static_cast<int32_t>(min), static_cast<int32_t>(max)));
-  }
-  return rules_.sequence(nodes);
+  const bool chars = at->kind == Kind::kRepeat && at->parts[0].kind == Kind::kChars;
+  return chars ? at : nullptr;
 }
 
 }  // namespace
 
-Result<Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse use,
-                           const PatternBounds& bounds) {
+Result<PatternTree> whole_pattern(std::string_view pattern, PatternUse use,
+                                  const PatternBounds& bounds) {
   RUDDER_TRY(const PatternTree tree, parse_pattern(pattern));
   if (places(tree) > kMaxPlaces) return bad("is too complex: it repeats too much");
   std::vector<Alternative> alternatives;
   RUDDER_TRY_VOID(collect(tree, false, false, alternatives));
-  Builder builder(rules, use);
-  std::vector<Node> nodes;
+  PatternTree all;
+  all.kind = Kind::kChoice;
   for (const Alternative& alternative : alternatives) {
-    RUDDER_TRY(const Node node, builder.build(alternative, bounds));
-    nodes.push_back(node);
+    RUDDER_TRY(PatternTree one, whole(alternative, use, bounds));
+    all.parts.push_back(std::move(one));
   }
-  return rules.choice(nodes);
+  return all;
+}
+
+Result<Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse use,
+                           const PatternBounds& bounds) {
+  RUDDER_TRY(const PatternTree tree, whole_pattern(pattern, use, bounds));
+  const bool quoted = use == PatternUse::kJsonString;
+  // Unquoted terminals have a character at least.
+  const auto terminal = [&](Terminal one, bool may_be_empty) {
+    one.quoted = quoted;
+    const Node node = rules.terminal(one);
+    return may_be_empty && !quoted ? rules.optional(node) : node;
+  };
+  if (const PatternTree* chars = repeated_chars(tree); chars != nullptr && chars->max != 0) {
+    Terminal one;
+    one.set = chars->parts[0].set;
+    one.min = quoted ? chars->min : std::max(1, chars->min);
+    one.max = chars->max;
+    return terminal(std::move(one), chars->min == 0);
+  }
+  if (const std::optional<ByteAutomaton> automaton = pattern_automaton(tree, quoted)) {
+    if (automaton->missing[TerminalDfa::kBody] == ByteAutomaton::kNever) return rules.nothing();
+    Terminal one;
+    one.pattern = pattern.empty() ? "(?:)" : pattern;
+    one.min = bounds.min_length;
+    one.max = bounds.max_length;
+    return terminal(std::move(one), automaton->accepting[TerminalDfa::kBody]);
+  }
+  const Node inner = Builder(rules, use).build(tree);
+  const Node quote = rules.literal("\"");
+  return quoted ? rules.sequence({quote, inner, quote}) : inner;
 }
 
 }  // namespace rudder::constraint

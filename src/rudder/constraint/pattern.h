@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/pattern_parser.h"
 #include "rudder/constraint/rule_set.h"
 
 namespace rudder::constraint {
@@ -15,7 +16,7 @@ namespace rudder::constraint {
 // Where the texts that match are to stand.
 enum class PatternUse : uint8_t {
   kWholeText,   // the output itself; it matches from end to end
-  kJsonString,  // inside the quotes of a JSON string that has a match somewhere: `^` and `$` anchor
+  kJsonString,  // a JSON string that has a match somewhere: `^` and `$` anchor
 };
 
 struct PatternBounds {
@@ -23,8 +24,13 @@ struct PatternBounds {
   int32_t max_length = RuleSet::kUnbounded;
 };
 
-// kInvalidArgument: not a regular expression, outside the subset, too large, or its lengths cannot
-// be held to `bounds` (which takes an alternative of one repeated part).
+// The whole texts as a tree: without anchors, with anything before and behind what is not anchored,
+// and held to `bounds`. kInvalidArgument: not a regular expression, outside the subset, too large,
+// or its lengths cannot be held to the bounds (which takes an alternative of one repeated part).
+Result<PatternTree> whole_pattern(std::string_view pattern, PatternUse use,
+                                  const PatternBounds& bounds);
+
+// The same as a node, quotes included; a terminal unless its automaton would be too large.
 Result<RuleSet::Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse use,
                                     const PatternBounds& bounds = {});
 

@@ -86,7 +86,7 @@ RuleSet::Node RuleSet::chars(const CharSet& set) {
 }
 
 RuleSet::Node RuleSet::terminal(const Terminal& terminal) {
-  if (terminal.set.empty()) {
+  if (terminal.set.empty() && terminal.pattern.empty()) {
     if (terminal.min > 0) return kNothing;
     return terminal.quoted ? literal("\"\"") : kEmpty;
   }

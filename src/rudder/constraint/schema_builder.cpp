@@ -274,14 +274,13 @@ Result<Node> SchemaBuilder::build_string(const json::object& schema, const std::
   } else {
     text = pattern->get_string();
   }
-  auto inner = build_pattern(rules_, text, PatternUse::kJsonString, bounds);
-  if (!inner) {
-    Error error = inner.error();
+  auto node = build_pattern(rules_, text, PatternUse::kJsonString, bounds);
+  if (!node) {
+    Error error = node.error();
     error.where = path_to(path, pattern != nullptr ? "pattern" : "format");
     return tl::unexpected(std::move(error));
   }
-  const Node quote = rules_.literal("\"");
-  return rules_.sequence({quote, *inner, quote});
+  return node;
 }
 
 Result<Node> SchemaBuilder::build_number(const json::object& schema, const std::string& path,

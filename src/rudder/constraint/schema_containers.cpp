@@ -119,9 +119,8 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
                    at);
       }
     }
-    const Node quote = rules_.literal("\"");
     RUDDER_TRY(const Node value, build(field.value(), at));
-    return pair(rules_.sequence({quote, *key, quote}), value);
+    return pair(*key, value);
   }
   // With properties named and nothing said, there are no others.
   const bool open = more != nullptr ? !more->is_bool() || more->get_bool() : properties.empty();

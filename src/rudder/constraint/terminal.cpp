@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kOpen = "\xEF\xB7\x90";   // U+FDD0
 constexpr std::string_view kClose = "\xEF\xB7\x91";  // U+FDD1
 
-// Reads what to_text wrote: "q,a,MIN,MAX;first-last,...;hex,...;".
+// Reads what to_text wrote: "q,a,MIN,MAX;first-last,...;hex,...;hex;".
 class Description {
  public:
   explicit Description(std::string_view text) : text_(text) {}
@@ -41,19 +41,13 @@ class Description {
       terminal.set.add(first, last);
     }
     list = take(';');
-    while (!list.empty()) {
-      std::string value;
-      const std::string_view hex = take(',', &list);
-      for (size_t i = 0; i + 1 < hex.size(); i += 2) {
-        uint32_t byte = 0;
-        if (!number(hex.substr(i, 2), 16, &byte)) return std::nullopt;
-        value.push_back(static_cast<char>(byte));
-      }
-      terminal.excluded.push_back(std::move(value));
-    }
-    const bool sound = ok_ && text_.empty() && terminal.min >= (terminal.quoted ? 0 : 1) &&
+    while (!list.empty()) terminal.excluded.push_back(bytes(take(',', &list)));
+    terminal.pattern = bytes(take(';'));
+    const bool of_set = terminal.pattern.empty();
+    const bool sound = ok_ && text_.empty() && terminal.set.empty() != of_set &&
+                       terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
                        (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
-                       (terminal.excluded.empty() || !terminal.any_spelling);
+                       ((terminal.excluded.empty() && of_set) || !terminal.any_spelling);
     return sound ? std::optional(std::move(terminal)) : std::nullopt;
   }
 
@@ -67,6 +61,15 @@ class Description {
   std::string_view take(char end) {
     ok_ = ok_ && text_.find(end) != std::string_view::npos;
     return take(end, &text_);
+  }
+  std::string bytes(std::string_view hex) {
+    std::string out;
+    for (; hex.size() >= 2; hex.remove_prefix(2)) {
+      uint32_t byte = 0;
+      ok_ = ok_ && number(hex.substr(0, 2), 16, &byte);
+      out.push_back(static_cast<char>(byte));
+    }
+    return out;
   }
   template <typename Number>
   static bool number(std::string_view text, int base, Number* out) {
@@ -82,6 +85,11 @@ class Description {
 
 std::string to_text(const Terminal& terminal) {
   std::string out(kOpen);
+  const auto add_hex = [&](std::string_view bytes) {
+    for (const char c : bytes) {
+      fmt::format_to(std::back_inserter(out), "{:02x}", static_cast<unsigned char>(c));
+    }
+  };
   fmt::format_to(std::back_inserter(out), "{},{},{},{};", terminal.quoted ? 'q' : 'p',
                  terminal.any_spelling ? 'a' : 'o', terminal.min, terminal.max);
   const char* separator = "";
@@ -91,11 +99,11 @@ std::string to_text(const Terminal& terminal) {
   }
   out.push_back(';');
   for (const std::string& value : terminal.excluded) {
-    for (const char c : value) {
-      fmt::format_to(std::back_inserter(out), "{:02x}", static_cast<unsigned char>(c));
-    }
+    add_hex(value);
     out.push_back(',');
   }
+  out.push_back(';');
+  add_hex(terminal.pattern);
   out.push_back(';');
   return out.append(kClose);
 }

@@ -1,7 +1,8 @@
-// Terminal: a run of characters of one set, of bounded length, that grammars have as one symbol. To
-// a grammar of rules each character of such a run is a place of its own, with a mask to compute
-// beforehand or, worse, while the engine waits; a terminal is matched by counting
-// (terminal_tables.h). Every JSON string is one. Plain values.
+// Terminal: a text of a simple form that grammars have as one symbol: characters of one set, of
+// bounded length, or what a regular expression matches. To a grammar of rules each character of it
+// is a place of its own, with a mask to compute beforehand or, worse, while the engine waits; a
+// terminal is matched by an automaton and a count (terminal_tables.h). Every JSON string is one.
+// Plain values.
 #pragma once
 
 #include <cstdint>
@@ -16,13 +17,15 @@ namespace rudder::constraint {
 struct Terminal {
   static constexpr int32_t kUnbounded = -1;
 
-  CharSet set;
+  CharSet set;          // of its characters
+  std::string pattern;  // not empty: what matches it (whole_pattern()), in place of the set
   // A JSON string, quotes included. Otherwise the characters as they are, up to the text's end.
   bool quoted = true;
   // Of a quoted one: escapes may be used anywhere; otherwise where JSON needs them alone, as
   // json.dumps does.
   bool any_spelling = false;
-  int32_t min = 0;  // in characters, of the string's value; at least 1 when not quoted
+  // In characters, of the string's value. One of a set that is not quoted has at least 1.
+  int32_t min = 0;
   int32_t max = kUnbounded;
   std::vector<std::string> excluded;  // values that it has not; not with any_spelling
 

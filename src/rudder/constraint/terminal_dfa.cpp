@@ -1,13 +1,25 @@
 #include "rudder/constraint/terminal_dfa.h"
 
 #include <algorithm>
+#include <array>
+#include <map>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 #include "rudder/constraint/json_text.h"
+#include "rudder/constraint/pattern.h"
 
 namespace rudder::constraint {
 namespace {
 
 using Ranges = std::vector<CharRange>;
+using State = TerminalDfa::State;
+
+constexpr State kDead = TerminalDfa::kDead;
+constexpr State kOpening = TerminalDfa::kOpening;
+constexpr State kBody = TerminalDfa::kBody;
+constexpr State kClosed = TerminalDfa::kClosed;
 
 constexpr std::string_view kHex = "0123456789abcdefABCDEF";
 
@@ -22,22 +34,42 @@ Ranges clip(const Ranges& ranges, uint32_t first, uint32_t count) {
   return out;
 }
 
-}  // namespace
+// The automaton of any number of characters of a set: one state between them.
+class SetAutomaton {
+ public:
+  explicit SetAutomaton(const Terminal& terminal);
+  ByteAutomaton take() const;
 
-TerminalDfa::State TerminalDfa::add_state() {
+ private:
+  using Row = std::array<State, 256>;
+
+  State add_state();
+  // Of what is left of a character: `bytes` more, whose bits are one of `values`.
+  State continuation(int bytes, const Ranges& values);
+  void add_plain(const CharSet& set);
+  void add_escapes_needed(const CharSet& set);
+  void add_escapes_anywhere();
+  // From `from` on by any of the characters.
+  void link(State from, std::string_view characters, State to);
+
+  std::vector<Row> states_;
+  std::map<std::pair<int, std::vector<uint32_t>>, State> continuations_;
+};
+
+State SetAutomaton::add_state() {
   Row row;
   row.fill(kDead);
   states_.push_back(row);
   return static_cast<State>(states_.size() - 1);
 }
 
-void TerminalDfa::link(State from, std::string_view characters, State to) {
+void SetAutomaton::link(State from, std::string_view characters, State to) {
   for (const char c : characters) {
     states_[static_cast<size_t>(from)][static_cast<unsigned char>(c)] = to;
   }
 }
 
-TerminalDfa::State TerminalDfa::continuation(int bytes, const Ranges& values) {
+State SetAutomaton::continuation(int bytes, const Ranges& values) {
   if (values.empty()) return kDead;
   if (bytes == 0) return kBody;
   std::vector<uint32_t> flat;
@@ -54,7 +86,7 @@ TerminalDfa::State TerminalDfa::continuation(int bytes, const Ranges& values) {
   return state;
 }
 
-void TerminalDfa::add_plain(const CharSet& set) {
+void SetAutomaton::add_plain(const CharSet& set) {
   for (uint32_t c = 0; c < 0x80; ++c) {
     if (set.contains(c)) states_[kBody][c] = kBody;
   }
@@ -74,7 +106,7 @@ void TerminalDfa::add_plain(const CharSet& set) {
 }
 
 // As json_char() spells them.
-void TerminalDfa::add_escapes_needed(const CharSet& set) {
+void SetAutomaton::add_escapes_needed(const CharSet& set) {
   const State escape = add_state();
   bool any = false;
   const State zero = add_state();    // \u
@@ -91,7 +123,7 @@ void TerminalDfa::add_escapes_needed(const CharSet& set) {
     link(zero, "0", second);
     link(second, "0", high);
     const char digit = c < 0x10 ? '0' : '1';
-    State low = next(high, static_cast<uint8_t>(digit));
+    State low = states_[static_cast<size_t>(high)][static_cast<unsigned char>(digit)];
     if (low == kDead) low = add_state();
     link(high, {&digit, 1}, low);
     link(low, kHex.substr(c % 16, 1), kBody);
@@ -99,7 +131,7 @@ void TerminalDfa::add_escapes_needed(const CharSet& set) {
   if (any) link(kBody, "\\", escape);
 }
 
-void TerminalDfa::add_escapes_anywhere() {
+void SetAutomaton::add_escapes_anywhere() {
   const State escape = add_state();
   link(kBody, "\\", escape);
   link(escape, "\"\\/bfnrt", kBody);
@@ -129,11 +161,10 @@ void TerminalDfa::add_escapes_anywhere() {
   link(low, "cdefCDEF", digits(2, kBody));
 }
 
-TerminalDfa::TerminalDfa(const Terminal& terminal) {
+SetAutomaton::SetAutomaton(const Terminal& terminal) {
   for (int i = 0; i < 3; ++i) add_state();
   const CharSet scalars = terminal.set.without({{0xD800, 0xDFFF}});
   if (!terminal.quoted) {
-    start_ = kBody;
     add_plain(scalars);
     return;
   }
@@ -145,6 +176,44 @@ TerminalDfa::TerminalDfa(const Terminal& terminal) {
     add_escapes_needed(scalars);
   }
   link(kBody, "\"", kClosed);
+}
+
+ByteAutomaton SetAutomaton::take() const {
+  ByteAutomaton out;
+  std::map<std::vector<State>, uint8_t> classes;  // bytes with the same column are one
+  std::vector<std::vector<State>> columns;
+  for (size_t byte = 0; byte < 256; ++byte) {
+    std::vector<State> column;
+    for (const Row& row : states_) column.push_back(row[byte]);
+    const auto next = static_cast<uint8_t>(classes.size());
+    const auto [known, is_new] = classes.try_emplace(column, next);
+    out.classes[byte] = known->second;
+    if (is_new) columns.push_back(std::move(column));
+  }
+  out.num_classes = static_cast<int32_t>(columns.size());
+  for (size_t state = 0; state < states_.size(); ++state) {
+    for (const std::vector<State>& column : columns) out.next.push_back(column[state]);
+    const auto at = static_cast<State>(state);
+    out.boundary.push_back(at == kBody);
+    out.accepting.push_back(at == kBody);
+    out.missing.push_back(at <= kClosed ? 0 : 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<TerminalDfa> TerminalDfa::make(const Terminal& terminal) {
+  const State start = terminal.quoted ? kOpening : kBody;
+  if (terminal.pattern.empty()) return TerminalDfa(start, SetAutomaton(terminal).take());
+  const PatternUse use = terminal.quoted ? PatternUse::kJsonString : PatternUse::kWholeText;
+  RUDDER_TRY(const PatternTree tree,
+             whole_pattern(terminal.pattern, use,
+                           {.min_length = terminal.min, .max_length = terminal.max}));
+  std::optional<ByteAutomaton> automaton = pattern_automaton(tree, terminal.quoted);
+  if (!automaton)
+    return fail(ErrorCode::kInvalidArgument, "is too complex: a pattern is too large");
+  return TerminalDfa(start, std::move(*automaton));
 }
 
 }  // namespace rudder::constraint

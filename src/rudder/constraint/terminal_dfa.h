@@ -1,53 +1,54 @@
-// TerminalDfa: a terminal's characters byte by byte, without their number: UTF-8, and for JSON
-// strings the quotes and the escapes. Made when a grammar is compiled, immutable, any thread.
+// TerminalDfa: a terminal byte by byte, without the number of its characters: UTF-8, for JSON
+// strings the quotes and the escapes, and the pattern. Made when a grammar is compiled, immutable,
+// any thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <string_view>
 #include <utility>
-#include <vector>
 
+#include "rudder/base/result.h"
+#include "rudder/constraint/pattern_dfa.h"
 #include "rudder/constraint/terminal.h"
 
 namespace rudder::constraint {
 
 class TerminalDfa {
  public:
-  using State = int16_t;
+  using State = int32_t;
 
-  static constexpr State kDead = -1;
+  static constexpr State kDead = ByteAutomaton::kDead;
   static constexpr State kOpening = 0;  // before the first quote; where quoted ones start
-  static constexpr State kBody = 1;     // between characters
+  static constexpr State kBody = 1;     // before the first character
   static constexpr State kClosed = 2;   // behind the second quote
 
-  // Of the terminal's set, form and spelling; counts and excluded values are not its own.
-  explicit TerminalDfa(const Terminal& terminal);
+  // Of the terminal's form alone: the counts (of one of a set) and excluded values are not its own.
+  // kInvalidArgument when the pattern is none, or too large for this.
+  static Result<TerminalDfa> make(const Terminal& terminal);
 
   State start() const { return start_; }
-  State next(State from, uint8_t byte) const { return states_[static_cast<size_t>(from)][byte]; }
+  State next(State from, uint8_t byte) const {
+    return dfa_.next[static_cast<size_t>(from) * static_cast<size_t>(dfa_.num_classes) +
+                     dfa_.classes[byte]];
+  }
   // Whether a character is complete on arriving at `to`.
-  static bool completes(State from, State to) { return to == kBody && from != kOpening; }
-  size_t size() const { return states_.size(); }
+  bool completes(State from, State to) const {
+    return from != kOpening && dfa_.boundary[static_cast<size_t>(to)];
+  }
+  // Not quoted: the terminal may end here.
+  bool may_end(State state) const {
+    return start_ == kBody && dfa_.accepting[static_cast<size_t>(state)];
+  }
+  // Characters that are missing at least until it may.
+  int32_t missing(State state) const { return dfa_.missing[static_cast<size_t>(state)]; }
+  size_t size() const { return dfa_.boundary.size(); }
+  size_t bytes() const { return dfa_.next.size() * sizeof(State); }
 
  private:
-  using Row = std::array<State, 256>;
-  using Ranges = std::vector<CharRange>;
+  TerminalDfa(State start, ByteAutomaton dfa) : start_(start), dfa_(std::move(dfa)) {}
 
-  State add_state();
-  // Of what is left of a character: `bytes` more, whose bits are one of `values`.
-  State continuation(int bytes, const Ranges& values);
-  void add_plain(const CharSet& set);
-  void add_escapes_needed(const CharSet& set);
-  void add_escapes_anywhere();
-  // From `from` on by any of the characters.
-  void link(State from, std::string_view characters, State to);
-
-  State start_ = kOpening;
-  std::vector<Row> states_;
-  std::map<std::pair<int, std::vector<uint32_t>>, State> continuations_;
+  State start_;
+  ByteAutomaton dfa_;
 };
 
 }  // namespace rudder::constraint

@@ -28,20 +28,11 @@ void clear_bit(std::span<uint32_t> mask, int32_t token) {
 
 }  // namespace
 
-TerminalGrammar::TerminalGrammar(const xgrammar::CompiledGrammar& grammar,
-                                 const std::vector<Terminal>& list, int32_t first_id,
-                                 std::shared_ptr<const TokenOrder> token_order,
-                                 TerminalTableCache& cache)
-    : compiled(grammar), order(std::move(token_order)) {
+TerminalGrammar::TerminalGrammar(const xgrammar::CompiledGrammar& grammar, std::vector<Use> uses,
+                                 int32_t first_id, std::shared_ptr<const TokenOrder> token_order)
+    : compiled(grammar), order(std::move(token_order)), terminals(std::move(uses)) {
   const xgrammar::TokenizerInfo info = compiled.GetTokenizerInfo();
   const size_t words = (static_cast<size_t>(info.GetVocabSize()) + 31) / 32;
-  for (const Terminal& terminal : list) {
-    terminals.push_back(
-        {.tables = cache.get(terminal, *order, words),
-         .excluded = ExcludedValues(terminal.excluded),
-         .min = terminal.min,
-         .max = terminal.max == Terminal::kUnbounded ? TerminalTables::kNoLimit : terminal.max});
-  }
   text_tokens.resize(words);
   for (const auto& [id, bytes] : info.GetSortedDecodedVocab()) set_bit(text_tokens, id);
   const xgrammar::Grammar& rules = compiled->grammar;
@@ -160,12 +151,11 @@ void TerminalParser::step(const Active& active, uint8_t byte) {
   } else {
     next.excluded = use.excluded.next(active.excluded, byte);
   }
-  next.chars += TerminalDfa::completes(active.state, next.state);
-  const bool begun = next.state != TerminalDfa::kBody;
-  if (next.chars + begun > use.max) return;
+  const TerminalDfa& dfa = use.tables->dfa();
+  next.chars += dfa.completes(active.state, next.state);
+  if (dfa.missing(next.state) > use.max - next.chars) return;
   next_active_.push_back(next);
-  const bool plain = use.tables->dfa().start() == TerminalDfa::kBody;
-  if (plain && !begun && next.chars >= use.min) take_edges(next);
+  if (dfa.may_end(next.state) && next.chars >= use.min) take_edges(next);
 }
 
 bool TerminalParser::advance(uint8_t byte) {
@@ -310,11 +300,12 @@ void TerminalParser::fill_inside(const Active& active, std::span<uint32_t> mask)
   const auto& use = grammar_with_terminals_.terminals[static_cast<size_t>(active.terminal)];
   const bool limited = use.max != TerminalTables::kNoLimit;
   const int32_t room = limited ? use.max - active.chars : TerminalTables::kNoLimit;
-  use.tables->allow_inside(active.state, room, mask);
+  const auto tokens = use.tables->tokens(active.state);
+  tokens->allow_inside(room, mask);
   const bool may_be_excluded =
       active.excluded != ExcludedValues::kOff || active.state == TerminalDfa::kOpening;
   const std::vector<bool>* allowed = nullptr;
-  for (const TerminalTables::Closing& closing : use.tables->closing(active.state)) {
+  for (const TerminalTables::Closing& closing : tokens->closing()) {
     if (closing.chars > room) break;
     if (active.chars + closing.chars < use.min) continue;
     if (allowed == nullptr) allowed = &continuation(active);

@@ -29,7 +29,7 @@ struct TerminalGrammar {
   struct Use {
     std::shared_ptr<const TerminalTables> tables;
     ExcludedValues excluded;
-    int32_t min = 0;
+    int32_t min = 0;  // that is to be counted: a pattern's bounds are in its tables
     int32_t max = TerminalTables::kNoLimit;
   };
   struct Edge {
@@ -38,9 +38,8 @@ struct TerminalGrammar {
   };
 
   // Tokens from `first_id` on stand for the terminals.
-  TerminalGrammar(const xgrammar::CompiledGrammar& grammar, const std::vector<Terminal>& list,
-                  int32_t first_id, std::shared_ptr<const TokenOrder> token_order,
-                  TerminalTableCache& cache);
+  TerminalGrammar(const xgrammar::CompiledGrammar& grammar, std::vector<Use> uses, int32_t first_id,
+                  std::shared_ptr<const TokenOrder> token_order);
 
   const std::vector<Edge>* edges(const xgrammar::ParserState& state) const {
     const auto found = by_state.find(key(state.rule_id, state.element_id));
@@ -52,7 +51,7 @@ struct TerminalGrammar {
 
   const xgrammar::CompiledGrammar compiled;
   const std::shared_ptr<const TokenOrder> order;
-  std::vector<Use> terminals;
+  const std::vector<Use> terminals;
   std::unordered_map<uint64_t, std::vector<Edge>> by_state;
   std::vector<uint32_t> text_tokens;  // a mask: all but special tokens
   bool has_real_tokens = false;       // edges for tokens that are tokens

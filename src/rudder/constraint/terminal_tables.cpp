@@ -11,6 +11,9 @@ namespace {
 // Room for fewer characters has a mask of its own; few tokens are longer.
 constexpr int32_t kMasks = 17;
 constexpr size_t kFewTokens = 1024;
+// Tokens that are looked at beforehand, in all states together: half a second's work.
+constexpr size_t kMaxLookedAt = 64'000'000;
+constexpr size_t kMaxLate = 1024;  // states kept of those worked out late
 
 void set_bit(std::span<uint32_t> mask, int32_t token) {
   mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
@@ -22,90 +25,130 @@ void add_bits(const std::vector<uint32_t>& bits, std::span<uint32_t> mask) {
 
 }  // namespace
 
-TerminalTables::TerminalTables(const Terminal& terminal, const TokenOrder& order, size_t words)
-    : dfa_(terminal) {
-  for (size_t state = 0; state < dfa_.size(); ++state) {
-    states_.push_back(make(static_cast<State>(state), order, words));
+TerminalTables::TerminalTables(TerminalDfa dfa, bool counted,
+                               std::shared_ptr<const TokenOrder> order, size_t words)
+    : dfa_(std::move(dfa)),
+      counted_(counted),
+      order_(std::move(order)),
+      words_(words),
+      states_(dfa_.size()) {
+  bytes_ = dfa_.bytes();
+  size_t looked_at = 0;
+  size_t late = 0;
+  for (size_t state = 0; state < states_.size(); ++state) {
+    const size_t count = count_tokens(static_cast<State>(state));
+    if (looked_at + count > kMaxLookedAt) {
+      ++late;
+      continue;
+    }
+    looked_at += count;
+    states_[state] = make(static_cast<State>(state));
+    bytes_ += states_[state]->bytes();
   }
+  bytes_ += std::min(late, kMaxLate) * words * sizeof(uint32_t);
 }
 
-TerminalTables::StateTables TerminalTables::make(State state, const TokenOrder& order,
-                                                 size_t words) const {
+size_t TerminalTables::count_tokens(State state) const {
+  size_t count = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (dfa_.next(state, static_cast<uint8_t>(byte)) == TerminalDfa::kDead) continue;
+    const auto [begin, end] = order_->beginning_with(static_cast<uint8_t>(byte));
+    count += end - begin;
+  }
+  return count;
+}
+
+std::shared_ptr<const TerminalTables::Tokens> TerminalTables::tokens(State state) const {
+  const auto at = static_cast<size_t>(state);
+  const std::lock_guard lock(mutex_);
+  if (states_[at] != nullptr) return states_[at];
+  std::shared_ptr<const Tokens> made = make(state);
+  if (num_late_ < kMaxLate) {
+    ++num_late_;
+    states_[at] = made;
+  }
+  return made;
+}
+
+std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state) const {
   struct Place {
     State state = TerminalDfa::kDead;
     int32_t chars = 0;
   };
-  StateTables tables;
-  std::vector<Inside> inside;
-  std::vector<Place> path(1);  // after each byte of the token before, as far as it got
+  auto tokens = std::make_shared<Tokens>();
+  std::vector<Tokens::Inside> inside;
+  std::vector<Place> path;  // after each byte of the token before, as far as it got
   for (int byte = 0; byte < 256; ++byte) {
     if (dfa_.next(state, static_cast<uint8_t>(byte)) == TerminalDfa::kDead) continue;
     path.assign(1, {.state = state, .chars = 0});
-    const auto [begin, end] = order.beginning_with(static_cast<uint8_t>(byte));
+    const auto [begin, end] = order_->beginning_with(static_cast<uint8_t>(byte));
     for (size_t i = begin; i < end; ++i) {
-      const OrderedToken& token = order.tokens()[i];
+      const OrderedToken& token = order_->tokens()[i];
       const size_t common = i == begin ? 0 : token.common;
       if (common < path.size()) path.resize(common + 1);
       while (path.size() <= token.bytes.size()) {
         const Place at = path.back();
         if (at.state == TerminalDfa::kDead || at.state == TerminalDfa::kClosed) break;
         const State to = dfa_.next(at.state, static_cast<uint8_t>(token.bytes[path.size() - 1]));
-        path.push_back({.state = to, .chars = at.chars + TerminalDfa::completes(at.state, to)});
+        const bool completes = to >= 0 && dfa_.completes(at.state, to);
+        path.push_back({.state = to, .chars = at.chars + completes});
       }
       const Place last = path.back();
       if (last.state == TerminalDfa::kDead) continue;
       if (last.state == TerminalDfa::kClosed) {
-        const int32_t after = order.after_quote(token.bytes.substr(path.size() - 1));
-        tables.closing.push_back({.chars = last.chars, .after = after, .token = token.id});
+        const int32_t after = order_->after_quote(token.bytes.substr(path.size() - 1));
+        tokens->closing_.push_back({.chars = last.chars, .after = after, .token = token.id});
       } else {
-        const bool begun = last.state != TerminalDfa::kBody;
-        inside.push_back({.chars = last.chars + begun, .token = token.id});
+        inside.push_back({.chars = last.chars + dfa_.missing(last.state), .token = token.id});
       }
     }
   }
   const auto fewer = [](const auto& a, const auto& b) { return a.chars < b.chars; };
-  std::stable_sort(tables.closing.begin(), tables.closing.end(), fewer);
+  std::stable_sort(tokens->closing_.begin(), tokens->closing_.end(), fewer);
   std::stable_sort(inside.begin(), inside.end(), fewer);
-  tables.most = inside.empty() ? 0 : inside.back().chars;
-  if (inside.size() <= kFewTokens) {
-    tables.listed = std::move(inside);
-    return tables;
-  }
-  tables.all.resize(words);
-  const int32_t masks = std::min(kMasks, tables.most);
-  for (const Inside& one : inside) {
-    while (std::cmp_less(tables.masks.size(), masks) &&
-           std::cmp_less(tables.masks.size(), one.chars)) {
-      tables.masks.push_back(tables.all);
-    }
-    set_bit(tables.all, one.token);
-    if (one.chars >= masks) tables.listed.push_back(one);
-  }
-  return tables;
+  tokens->sort_in(std::move(inside), counted_, words_);
+  return tokens;
 }
 
-void TerminalTables::allow_inside(State state, int32_t room, std::span<uint32_t> mask) const {
-  const StateTables& tables = states_[static_cast<size_t>(state)];
-  if (!tables.all.empty()) {
-    if (room >= tables.most) return add_bits(tables.all, mask);
-    if (std::cmp_less(room, tables.masks.size())) {
-      return add_bits(tables.masks[static_cast<size_t>(room)], mask);
-    }
-    add_bits(tables.masks.back(), mask);
+// From the list by characters.
+void TerminalTables::Tokens::sort_in(std::vector<Inside> inside, bool counted, size_t words) {
+  most_ = inside.empty() ? 0 : inside.back().chars;
+  if (inside.size() <= kFewTokens) {
+    listed_ = std::move(inside);
+    return;
   }
-  for (const Inside& one : tables.listed) {
+  all_.resize(words);
+  const int32_t masks = counted ? std::min(kMasks, most_) : 0;
+  for (const Inside& one : inside) {
+    while (std::cmp_less(masks_.size(), masks) && std::cmp_less(masks_.size(), one.chars)) {
+      masks_.push_back(all_);
+    }
+    set_bit(all_, one.token);
+    if (counted && one.chars >= masks) listed_.push_back(one);
+  }
+}
+
+void TerminalTables::Tokens::allow_inside(int32_t room, std::span<uint32_t> mask) const {
+  if (!all_.empty()) {
+    if (room >= most_) return add_bits(all_, mask);
+    if (std::cmp_less(room, masks_.size())) {
+      return add_bits(masks_[static_cast<size_t>(room)], mask);
+    }
+    add_bits(masks_.back(), mask);
+  }
+  for (const Inside& one : listed_) {
     if (one.chars > room) break;
     set_bit(mask, one.token);
   }
 }
 
+size_t TerminalTables::Tokens::bytes() const {
+  return (masks_.size() + 1) * all_.size() * sizeof(uint32_t) + listed_.size() * sizeof(Inside) +
+         closing_.size() * sizeof(Closing);
+}
+
 size_t TerminalTables::bytes() const {
-  size_t bytes = dfa_.size() * 256 * sizeof(State);
-  for (const StateTables& tables : states_) {
-    bytes += (tables.masks.size() + 1) * tables.all.size() * sizeof(uint32_t) +
-             tables.listed.size() * sizeof(Inside) + tables.closing.size() * sizeof(Closing);
-  }
-  return bytes;
+  return bytes_;
 }
 
 ExcludedValues::ExcludedValues(const std::vector<std::string>& values) : nodes_(1) {
@@ -121,20 +164,23 @@ ExcludedValues::ExcludedValues(const std::vector<std::string>& values) : nodes_(
   }
 }
 
-std::shared_ptr<const TerminalTables> TerminalTableCache::get(const Terminal& terminal,
-                                                              const TokenOrder& order,
-                                                              size_t words) {
+Result<std::shared_ptr<const TerminalTables>> TerminalTableCache::get(
+    const Terminal& terminal, const std::shared_ptr<const TokenOrder>& order, size_t words) {
   Terminal form = terminal;
-  form.min = form.quoted ? 0 : 1;
-  form.max = Terminal::kUnbounded;
-  form.excluded.clear();
-  std::weak_ptr<const TerminalTables>& known = known_[to_text(form)];
-  std::shared_ptr<const TerminalTables> tables = known.lock();
-  if (tables == nullptr) {
-    tables = std::make_shared<const TerminalTables>(form, order, words);
-    known = tables;
-    std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+  const bool of_set = form.pattern.empty();
+  if (of_set) {  // bounds are counted
+    form.min = form.quoted ? 0 : 1;
+    form.max = Terminal::kUnbounded;
   }
+  form.excluded.clear();
+  const std::string key = to_text(form);
+  if (const auto found = known_.find(key); found != known_.end()) {
+    if (auto tables = found->second.lock()) return tables;
+  }
+  RUDDER_TRY(TerminalDfa dfa, TerminalDfa::make(form));
+  auto tables = std::make_shared<const TerminalTables>(std::move(dfa), of_set, order, words);
+  std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
+  known_[key] = tables;
   return tables;
 }
 

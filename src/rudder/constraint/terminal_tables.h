@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -31,36 +32,52 @@ class TerminalTables {
     int32_t token = 0;
   };
 
-  // `words`: of a mask.
-  TerminalTables(const Terminal& terminal, const TokenOrder& order, size_t words);
+  // `counted`: room will be asked for; `words`: of a mask.
+  TerminalTables(TerminalDfa dfa, bool counted, std::shared_ptr<const TokenOrder> order,
+                 size_t words);
 
   const TerminalDfa& dfa() const { return dfa_; }
-  // Sets the bits of the tokens that stay within the terminal and take at most `room` characters,
-  // a last one that is begun included.
-  void allow_inside(State state, int32_t room, std::span<uint32_t> mask) const;
-  // By `chars`.
-  const std::vector<Closing>& closing(State state) const {
-    return states_[static_cast<size_t>(state)].closing;
-  }
-  size_t bytes() const;
+
+  // Of one state.
+  class Tokens {
+   public:
+    // Sets the bits of the tokens that stay within the terminal and leave it at most `room`
+    // characters to take, counted from before the token, until it may end.
+    void allow_inside(int32_t room, std::span<uint32_t> mask) const;
+    const std::vector<Closing>& closing() const { return closing_; }  // by `chars`
+    size_t bytes() const;
+
+   private:
+    friend class TerminalTables;
+    struct Inside {
+      int32_t chars = 0;
+      int32_t token = 0;
+    };
+    void sort_in(std::vector<Inside> inside, bool counted, size_t words);
+
+    std::vector<std::vector<uint32_t>> masks_;  // by room; empty where tokens are few
+    std::vector<uint32_t> all_;                 // empty where tokens are few
+    int32_t most_ = 0;                          // characters of any token
+    std::vector<Inside> listed_;                // by chars: those beyond the masks, or all
+    std::vector<Closing> closing_;
+  };
+  // Of what has very many states, the ones far from the start are worked out when they are asked
+  // for first, which takes a millisecond.
+  std::shared_ptr<const Tokens> tokens(State state) const;
+  size_t bytes() const;  // of all that may ever be kept, about
 
  private:
-  struct Inside {
-    int32_t chars = 0;
-    int32_t token = 0;
-  };
-  struct StateTables {
-    std::vector<std::vector<uint32_t>> masks;  // by room; empty where tokens are few
-    std::vector<uint32_t> all;                 // there if masks are
-    int32_t most = 0;                          // characters of any token
-    std::vector<Inside> listed;                // by chars: those beyond the masks, or all
-    std::vector<Closing> closing;
-  };
-
-  StateTables make(State state, const TokenOrder& order, size_t words) const;
+  std::shared_ptr<const Tokens> make(State state) const;
+  size_t count_tokens(State state) const;  // that make() looks at
 
   const TerminalDfa dfa_;
-  std::vector<StateTables> states_;
+  const bool counted_;
+  const std::shared_ptr<const TokenOrder> order_;
+  const size_t words_;
+  mutable std::mutex mutex_;  // of what changes after the start
+  mutable std::vector<std::shared_ptr<const Tokens>> states_;
+  mutable size_t num_late_ = 0;
+  size_t bytes_ = 0;
 };
 
 // Values that a terminal has not, as a tree of bytes in their one spelling.
@@ -89,12 +106,14 @@ class ExcludedValues {
   std::vector<Node> nodes_;
 };
 
-// The set, form and spelling of terminals to their tables, as long as a grammar has them. Not safe
+// The forms of terminals to their tables, as long as a grammar has them. Not safe
 // from several threads at once.
 class TerminalTableCache {
  public:
-  std::shared_ptr<const TerminalTables> get(const Terminal& terminal, const TokenOrder& order,
-                                            size_t words);
+  // kInvalidArgument: TerminalDfa::make() finds fault with it.
+  Result<std::shared_ptr<const TerminalTables>> get(const Terminal& terminal,
+                                                    const std::shared_ptr<const TokenOrder>& order,
+                                                    size_t words);
 
  private:
   std::unordered_map<std::string, std::weak_ptr<const TerminalTables>> known_;

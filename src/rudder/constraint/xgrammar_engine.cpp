@@ -201,9 +201,29 @@ struct XgrammarEngine::Impl {
         compiler(tokens, 1, true, rule_cache_bytes),
         order(std::make_shared<const TokenOrder>(tokens.GetSortedDecodedVocab())) {
     // The strings of every schema have it.
-    const std::lock_guard lock(mutex);
-    any_string =
-        tables.get({.set = CharSet::all(), .any_spelling = true, .excluded = {}}, *order, words);
+    Terminal any;
+    any.set = CharSet::all();
+    any.any_spelling = true;
+    any_string = *tables.get(any, order, words);
+  }
+
+  // The bytes of what is not shared by all are added to `bytes`.
+  Result<std::vector<TerminalGrammar::Use>> use(const std::vector<Terminal>& terminals,
+                                                size_t* bytes) {
+    std::vector<TerminalGrammar::Use> uses;
+    for (const Terminal& terminal : terminals) {
+      const std::lock_guard lock(mutex);
+      RUDDER_TRY(auto known, tables.get(terminal, order, words));
+      if (known != any_string) *bytes += known->bytes();
+      TerminalGrammar::Use one = {.tables = std::move(known),
+                                  .excluded = ExcludedValues(terminal.excluded)};
+      if (terminal.pattern.empty()) {
+        one.min = terminal.min;
+        if (terminal.max != Terminal::kUnbounded) one.max = terminal.max;
+      }
+      uses.push_back(std::move(one));
+    }
+    return uses;
   }
 
   // `text` names terminals by their descriptions.
@@ -223,15 +243,12 @@ struct XgrammarEngine::Impl {
       if (terminals.empty()) {
         constraint = std::make_shared<XgrammarConstraint>(std::move(grammar), words);
       } else {
-        const std::lock_guard lock(mutex);
+        RUDDER_TRY(std::vector<TerminalGrammar::Use> uses, use(terminals, &bytes));
         auto whole =
-            std::make_unique<TerminalGrammar>(grammar, terminals, first_terminal, order, tables);
+            std::make_unique<TerminalGrammar>(grammar, std::move(uses), first_terminal, order);
         if (whole->has_budgets) {
           return fail(ErrorCode::kInvalidArgument,
                       "has a rule with a budget, which is not supported beside schemas");
-        }
-        for (const TerminalGrammar::Use& use : whole->terminals) {
-          if (use.tables != any_string) bytes += use.tables->bytes();
         }
         constraint = std::make_shared<XgrammarConstraint>(std::move(whole), words);
       }

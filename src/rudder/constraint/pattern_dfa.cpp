@@ -1,0 +1,339 @@
+#include "rudder/constraint/pattern_dfa.h"
+
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "rudder/constraint/json_text.h"
+#include "rudder/constraint/rule_set.h"
+#include "rudder/constraint/utf8_text.h"
+
+namespace rudder::constraint {
+namespace {
+
+using Kind = PatternTree::Kind;
+
+constexpr size_t kMaxPlaces = 200'000;     // of the automaton with choices
+constexpr size_t kMaxStates = 20'000;      // of the one without
+constexpr size_t kMaxMembers = 2'000'000;  // places in all states
+constexpr int32_t kOpening = 0;
+constexpr int32_t kBody = 1;
+constexpr int32_t kClosed = 2;
+constexpr int32_t kNever = ByteAutomaton::kNever;
+
+// The automaton with choices (Thompson's): places, edges by a range of bytes, and free ones.
+class Places {
+ public:
+  explicit Places(bool quoted) : quoted_(quoted) {}
+
+  struct Edge {
+    uint8_t first = 0;
+    uint8_t last = 0;
+    int32_t to = 0;
+  };
+  struct Place {
+    std::vector<Edge> edges;
+    std::vector<int32_t> free;
+    bool boundary = true;
+  };
+
+  int32_t add(bool boundary = true) {
+    places_.emplace_back().boundary = boundary;
+    return static_cast<int32_t>(places_.size()) - 1;
+  }
+  // The place behind what matches `tree` from `from` on.
+  int32_t build(const PatternTree& tree, int32_t from);
+
+  bool too_large() const { return places_.size() > kMaxPlaces; }
+  const Place& at(int32_t place) const { return places_[static_cast<size_t>(place)]; }
+  const std::vector<Place>& all() const { return places_; }
+
+ private:
+  void link(int32_t from, uint8_t first, uint8_t last, int32_t to) {
+    places_[static_cast<size_t>(from)].edges.push_back({.first = first, .last = last, .to = to});
+  }
+  void free_link(int32_t from, int32_t to) {
+    places_[static_cast<size_t>(from)].free.push_back(to);
+  }
+  int32_t build_repeat(const PatternTree& tree, int32_t from);
+  void add_chars(const CharSet& set, int32_t from, int32_t to);
+  void add_range(uint32_t first, uint32_t last, int32_t from, int32_t to);
+  void add_spelled(std::string_view bytes, int32_t from, int32_t to);
+
+  const bool quoted_;
+  std::vector<Place> places_;
+};
+
+int32_t Places::build(const PatternTree& tree, int32_t from) {
+  if (too_large()) return from;
+  switch (tree.kind) {
+    case Kind::kChars: {
+      const int32_t to = add();
+      add_chars(tree.set, from, to);
+      return to;
+    }
+    case Kind::kChoice: {
+      const int32_t end = add();
+      for (const PatternTree& part : tree.parts) {
+        const int32_t begin = add();
+        free_link(from, begin);
+        free_link(build(part, begin), end);
+      }
+      return end;
+    }
+    case Kind::kRepeat:
+      return build_repeat(tree, from);
+    default:
+      for (const PatternTree& part : tree.parts) from = build(part, from);
+      return from;
+  }
+}
+
+int32_t Places::build_repeat(const PatternTree& tree, int32_t from) {
+  const PatternTree& part = tree.parts[0];
+  for (int32_t i = 0; i < tree.min && !too_large(); ++i) from = build(part, from);
+  if (tree.max == RuleSet::kUnbounded) {
+    const int32_t loop = add();
+    free_link(from, loop);
+    free_link(build(part, loop), loop);
+    return loop;
+  }
+  const int32_t end = add();
+  for (int32_t i = tree.min; i < tree.max && !too_large(); ++i) {
+    free_link(from, end);
+    from = build(part, from);
+  }
+  free_link(from, end);
+  return end;
+}
+
+void Places::add_spelled(std::string_view bytes, int32_t from, int32_t to) {
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    const auto byte = static_cast<uint8_t>(bytes[i]);
+    const int32_t next = i + 1 == bytes.size() ? to : add(false);
+    link(from, byte, byte, next);
+    from = next;
+  }
+}
+
+void Places::add_chars(const CharSet& set, int32_t from, int32_t to) {
+  const CharSet scalars = set.without({{0xD800, 0xDFFF}});
+  const CharSet plain = quoted_ ? scalars.without(must_escape()) : scalars;
+  for (const CharRange& range : plain.ranges()) {
+    add_range(range.first, range.last, from, to);
+  }
+  if (!quoted_) return;
+  for (const CharRange& range : must_escape().ranges()) {
+    for (uint32_t c = range.first; c <= range.last; ++c) {
+      std::string one;
+      append_utf8(one, c);
+      if (scalars.contains(c)) add_spelled(json_spelling(one), from, to);
+    }
+  }
+}
+
+// As ranges of bytes, one for each byte of the characters' UTF-8: what is not such a product of
+// ranges is cut until it is.
+void Places::add_range(uint32_t first, uint32_t last, int32_t from, int32_t to) {
+  const auto cut = [&](uint32_t at) {  // behind `at`
+    add_range(first, at, from, to);
+    add_range(at + 1, last, from, to);
+  };
+  for (const uint32_t most : {0x7Fu, 0x7FFu, 0xFFFFu}) {
+    if (first <= most && last > most) return cut(most);
+  }
+  const int bytes = first <= 0x7F ? 1 : first <= 0x7FF ? 2 : first <= 0xFFFF ? 3 : 4;
+  for (int low = 1; low < bytes; ++low) {
+    const uint32_t bits = (uint32_t{1} << (6 * low)) - 1;
+    if ((first & ~bits) == (last & ~bits)) continue;
+    if ((first & bits) != 0) return cut(first | bits);
+    if ((last & bits) != bits) return cut((last & ~bits) - 1);
+  }
+  std::string lowest;
+  std::string highest;
+  append_utf8(lowest, first);
+  append_utf8(highest, last);
+  for (size_t i = 0; i < lowest.size(); ++i) {
+    const int32_t next = i + 1 == lowest.size() ? to : add(false);
+    link(from, static_cast<uint8_t>(lowest[i]), static_cast<uint8_t>(highest[i]), next);
+    from = next;
+  }
+}
+
+// The automaton without choices: each state a set of places.
+class Subsets {
+ public:
+  Subsets(const Places& places, int32_t begin, int32_t end, bool quoted)
+      : places_(places), end_(end), quoted_(quoted), seen_(places.all().size()) {
+    make_classes();
+    for (int i = 0; i < 3; ++i) add_state(i == kBody);
+    sets_[kBody] = closure({begin});
+    ids_.emplace(sets_[kBody], kBody);
+  }
+
+  std::optional<ByteAutomaton> build();
+
+ private:
+  using Set = std::vector<int32_t>;
+
+  void make_classes();
+  void add_state(bool boundary) {
+    sets_.emplace_back();
+    out_.next.resize(out_.next.size() + static_cast<size_t>(out_.num_classes),
+                     ByteAutomaton::kDead);
+    out_.boundary.push_back(boundary);
+    out_.accepting.push_back(false);
+  }
+  Set closure(Set places);
+  int32_t state_of(Set set);
+  int32_t& next(int32_t state, int32_t byte_class) {
+    return out_.next[static_cast<size_t>(state * out_.num_classes + byte_class)];
+  }
+  void count_missing();
+
+  const Places& places_;
+  const int32_t end_;
+  const bool quoted_;
+  std::vector<uint8_t> seen_;  // while a closure is made
+  std::vector<uint8_t> class_byte_;
+  std::vector<Set> sets_;
+  std::map<Set, int32_t> ids_;
+  size_t members_ = 0;
+  ByteAutomaton out_;
+};
+
+// Bytes that no edge tells apart are one class.
+void Subsets::make_classes() {
+  std::array<bool, 257> border = {};
+  border[0] = border['"'] = border['"' + 1] = true;
+  for (const Places::Place& place : places_.all()) {
+    for (const Places::Edge& edge : place.edges) {
+      border[edge.first] = border[edge.last + size_t{1}] = true;
+    }
+  }
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (border[byte]) class_byte_.push_back(static_cast<uint8_t>(byte));
+    out_.classes[byte] = static_cast<uint8_t>(class_byte_.size() - 1);
+  }
+  out_.num_classes = static_cast<int32_t>(class_byte_.size());
+}
+
+Subsets::Set Subsets::closure(Set places) {
+  for (const int32_t place : places) seen_[static_cast<size_t>(place)] = 1;
+  for (size_t i = 0; i < places.size(); ++i) {
+    for (const int32_t to : places_.at(places[i]).free) {
+      if (std::exchange(seen_[static_cast<size_t>(to)], uint8_t{1}) == 0) places.push_back(to);
+    }
+  }
+  for (const int32_t place : places) seen_[static_cast<size_t>(place)] = 0;
+  // Those with free edges alone say nothing more.
+  std::erase_if(places,
+                [&](int32_t place) { return place != end_ && places_.at(place).edges.empty(); });
+  std::sort(places.begin(), places.end());
+  return places;
+}
+
+int32_t Subsets::state_of(Set set) {
+  if (set.empty()) return ByteAutomaton::kDead;
+  const bool boundary = places_.at(set.front()).boundary;
+  const auto [known, is_new] = ids_.try_emplace(std::move(set), static_cast<int32_t>(sets_.size()));
+  if (is_new) {
+    add_state(boundary);
+    sets_.back() = known->first;
+    members_ += known->first.size();
+  }
+  return known->second;
+}
+
+std::optional<ByteAutomaton> Subsets::build() {
+  for (size_t i = kBody; i < sets_.size(); ++i) {
+    if (i == kClosed) continue;
+    if (sets_.size() > kMaxStates || members_ > kMaxMembers) return std::nullopt;
+    const auto state = static_cast<int32_t>(i);
+    for (int32_t byte_class = 0; byte_class < out_.num_classes; ++byte_class) {
+      const uint8_t byte = class_byte_[static_cast<size_t>(byte_class)];
+      Set to;
+      for (const int32_t place : sets_[i]) {
+        for (const Places::Edge& edge : places_.at(place).edges) {
+          const bool has = edge.first <= byte && byte <= edge.last;
+          if (has && std::exchange(seen_[static_cast<size_t>(edge.to)], uint8_t{1}) == 0) {
+            to.push_back(edge.to);
+          }
+        }
+      }
+      for (const int32_t place : to) seen_[static_cast<size_t>(place)] = 0;
+      const int32_t target = to.empty() ? ByteAutomaton::kDead : state_of(closure(std::move(to)));
+      next(state, byte_class) = target;
+    }
+    out_.accepting[i] = std::binary_search(sets_[i].begin(), sets_[i].end(), end_);
+  }
+  if (quoted_) {
+    const int32_t quote = out_.classes['"'];
+    for (size_t i = kBody; i < sets_.size(); ++i) {
+      if (out_.accepting[i]) next(static_cast<int32_t>(i), quote) = kClosed;
+    }
+    next(kOpening, quote) = kBody;
+  }
+  count_missing();
+  return std::move(out_);
+}
+
+// Backwards from where the text may end; what never gets there is cut off.
+void Subsets::count_missing() {
+  struct Before {
+    int32_t from = 0;
+    int32_t chars = 0;
+  };
+  std::vector<std::vector<Before>> before(sets_.size());
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    for (int32_t c = 0; c < out_.num_classes; ++c) {
+      const int32_t to = next(static_cast<int32_t>(i), c);
+      if (to == ByteAutomaton::kDead || to == kClosed) continue;
+      const bool completes = i != kOpening && out_.boundary[static_cast<size_t>(to)];
+      before[static_cast<size_t>(to)].push_back(
+          {.from = static_cast<int32_t>(i), .chars = completes ? 1 : 0});
+    }
+  }
+  out_.missing.assign(sets_.size(), kNever);
+  std::deque<int32_t> open;
+  for (size_t i = 0; i < sets_.size(); ++i) {
+    if (!out_.accepting[i]) continue;
+    out_.missing[i] = 0;
+    open.push_back(static_cast<int32_t>(i));
+  }
+  while (!open.empty()) {
+    const int32_t at = open.front();
+    open.pop_front();
+    for (const Before& one : before[static_cast<size_t>(at)]) {
+      const int32_t missing = out_.missing[static_cast<size_t>(at)] + one.chars;
+      if (missing >= out_.missing[static_cast<size_t>(one.from)]) continue;
+      out_.missing[static_cast<size_t>(one.from)] = missing;
+      if (one.chars == 0) {
+        open.push_front(one.from);
+      } else {
+        open.push_back(one.from);
+      }
+    }
+  }
+  for (int32_t& to : out_.next) {
+    if (to >= 0 && to != kClosed && out_.missing[static_cast<size_t>(to)] == kNever) {
+      to = ByteAutomaton::kDead;
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<ByteAutomaton> pattern_automaton(const PatternTree& tree, bool quoted) {
+  Places places(quoted);
+  const int32_t begin = places.add();
+  // The end is a place of its own, so that it is told from others by its number.
+  const int32_t last = places.build(tree, begin);
+  if (places.too_large()) return std::nullopt;
+  return Subsets(places, begin, last, quoted).build();
+}
+
+}  // namespace rudder::constraint

@@ -1,0 +1,32 @@
+// Regular expressions as automata over bytes, for terminals: without anchors and bounds, which
+// whole_pattern() has put into the tree. Pure; any thread.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "rudder/constraint/pattern_parser.h"
+
+namespace rudder::constraint {
+
+struct ByteAutomaton {
+  static constexpr int32_t kDead = -1;
+  static constexpr int32_t kNever = INT32_MAX;
+
+  // 0 is before the first quote, 1 where the characters start, 2 behind the second quote.
+  std::array<uint8_t, 256> classes = {};
+  int32_t num_classes = 0;
+  std::vector<int32_t> next;     // [state, class]
+  std::vector<bool> boundary;    // [state]: between characters
+  std::vector<bool> accepting;   // [state]: the text may end here
+  std::vector<int32_t> missing;  // [state]: characters that it takes at least until it may; kNever
+};
+
+// Of the texts that match; `quoted`: as JSON strings in their one spelling. From every state there
+// is a way to the end; state 1 is not accepting and leads nowhere when there is no text. Nothing
+// when it would have too many states.
+std::optional<ByteAutomaton> pattern_automaton(const PatternTree& tree, bool quoted);
+
+}  // namespace rudder::constraint
