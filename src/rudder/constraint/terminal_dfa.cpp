@@ -4,7 +4,9 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "rudder/constraint/json_text.h"
@@ -214,6 +216,32 @@ Result<TerminalDfa> TerminalDfa::make(const Terminal& terminal) {
   if (!automaton)
     return fail(ErrorCode::kInvalidArgument, "is too complex: a pattern is too large");
   return TerminalDfa(start, std::move(*automaton));
+}
+
+std::vector<int32_t> TerminalDfa::kinds(size_t steps) const {
+  std::vector<int32_t> kinds(size(), 0);
+  kinds[kClosed] = 1;
+  const auto width = static_cast<size_t>(dfa_.num_classes);
+  size_t num_kinds = 2;
+  for (size_t step = 0; step < steps; ++step) {
+    // What a state is, and what the states are that its bytes lead to, makes the next kind.
+    std::unordered_map<std::u32string, int32_t> known;
+    std::vector<int32_t> next(size());
+    for (size_t state = 0; state < size(); ++state) {
+      std::u32string key(1, static_cast<char32_t>(kinds[state]));
+      for (size_t i = 0; i < width; ++i) {
+        const State to = dfa_.next[state * width + i];
+        const int32_t kind = to == kDead ? -1 : kinds[static_cast<size_t>(to)];
+        key.push_back(static_cast<char32_t>(kind));
+      }
+      const auto number = static_cast<int32_t>(known.size());
+      next[state] = known.try_emplace(std::move(key), number).first->second;
+    }
+    kinds = std::move(next);
+    if (known.size() == num_kinds) break;  // nothing was told apart that was not before
+    num_kinds = known.size();
+  }
+  return kinds;
 }
 
 }  // namespace rudder::constraint

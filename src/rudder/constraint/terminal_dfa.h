@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/pattern_dfa.h"
@@ -41,6 +42,9 @@ class TerminalDfa {
   }
   // Characters that are missing at least until it may.
   int32_t missing(State state) const { return dfa_.missing[static_cast<size_t>(state)]; }
+  // For each state a number, the same for states that `steps` bytes cannot tell apart but by the
+  // count of characters.
+  std::vector<int32_t> kinds(size_t steps) const;
   size_t size() const { return dfa_.boundary.size(); }
   size_t bytes() const { return dfa_.next.size() * sizeof(State); }
 

@@ -229,7 +229,19 @@ void TerminalParser::walk(size_t count, const Bytes& bytes, const Wanted& wanted
     if (!wanted(i)) continue;
     const std::string_view text = bytes(i);
     const uint32_t common = bytes_in_common(before, text);
-    if (common > matched) continue;  // the byte that `before` failed at is in it
+    if (common > matched) {  // the byte that `before` failed at is in it
+      // And in more behind it, maybe very many.
+      size_t step = 1;
+      while (i + step < count && bytes_in_common(before, bytes(i + step)) > matched) {
+        i += step;
+        step *= 2;
+      }
+      while (step > 1) {
+        step /= 2;
+        if (i + step < count && bytes_in_common(before, bytes(i + step)) > matched) i += step;
+      }
+      continue;
+    }
     pop_rows(static_cast<int32_t>(matched - common));
     matched = common;
     before = text;
@@ -300,12 +312,22 @@ void TerminalParser::fill_inside(const Active& active, std::span<uint32_t> mask)
   const auto& use = grammar_with_terminals_.terminals[static_cast<size_t>(active.terminal)];
   const bool limited = use.max != TerminalTables::kNoLimit;
   const int32_t room = limited ? use.max - active.chars : TerminalTables::kNoLimit;
-  const auto tokens = use.tables->tokens(active.state);
-  tokens->allow_inside(room, mask);
+  const TerminalTables::View view = use.tables->tokens(active.state);
+  for (const TerminalTables::Tokens* tokens : {view.near.get(), view.far.get()}) {
+    if (tokens == nullptr) continue;
+    tokens->allow_inside(room, mask);
+    fill_closing(active, room, tokens->closing(), mask);
+  }
+}
+
+void TerminalParser::fill_closing(const Active& active, int32_t room,
+                                  const std::vector<TerminalTables::Closing>& list,
+                                  std::span<uint32_t> mask) {
+  const auto& use = grammar_with_terminals_.terminals[static_cast<size_t>(active.terminal)];
   const bool may_be_excluded =
       active.excluded != ExcludedValues::kOff || active.state == TerminalDfa::kOpening;
   const std::vector<bool>* allowed = nullptr;
-  for (const TerminalTables::Closing& closing : tokens->closing()) {
+  for (const TerminalTables::Closing& closing : list) {
     if (closing.chars > room) break;
     if (active.chars + closing.chars < use.min) continue;
     if (allowed == nullptr) allowed = &continuation(active);

@@ -95,6 +95,8 @@ class TerminalParser final : public xgrammar::EarleyParser {
   void fill_from_states(std::span<uint32_t> mask);
   void fill_uncertain(const xgrammar::ParserState& state, std::span<uint32_t> mask);
   void fill_inside(const Active& active, std::span<uint32_t> mask);
+  void fill_closing(const Active& active, int32_t room,
+                    const std::vector<TerminalTables::Closing>& list, std::span<uint32_t> mask);
   void fill_crossing(std::span<uint32_t> mask);
   const std::vector<bool>& continuation(const Active& active);
   bool closes(const Active& active, std::string_view token) const;

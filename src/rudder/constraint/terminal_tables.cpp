@@ -13,7 +13,7 @@ constexpr int32_t kMasks = 17;
 constexpr size_t kFewTokens = 1024;
 // Tokens that are looked at beforehand, in all states together: half a second's work.
 constexpr size_t kMaxLookedAt = 64'000'000;
-constexpr size_t kMaxLate = 1024;  // states kept of those worked out late
+constexpr size_t kMaxLate = 2048;  // kept of what is worked out late
 
 void set_bit(std::span<uint32_t> mask, int32_t token) {
   mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
@@ -27,50 +27,67 @@ void add_bits(const std::vector<uint32_t>& bits, std::span<uint32_t> mask) {
 
 TerminalTables::TerminalTables(TerminalDfa dfa, bool counted,
                                std::shared_ptr<const TokenOrder> order, size_t words)
-    : dfa_(std::move(dfa)),
-      counted_(counted),
-      order_(std::move(order)),
-      words_(words),
-      states_(dfa_.size()) {
+    : dfa_(std::move(dfa)), counted_(counted), order_(std::move(order)), words_(words) {
   bytes_ = dfa_.bytes();
+  if (counted_) {
+    for (size_t state = 0; state < dfa_.size(); ++state) {
+      kinds_.push_back(static_cast<int32_t>(state));
+      near_.push_back(
+          make(static_cast<State>(state), {&order_->short_tokens(), &order_->long_tokens()}));
+      bytes_ += near_.back()->bytes();
+    }
+    return;
+  }
+  kinds_ = dfa_.kinds(TokenOrder::kShort);
+  far_.resize(dfa_.size());
   size_t looked_at = 0;
   size_t late = 0;
-  for (size_t state = 0; state < states_.size(); ++state) {
-    const size_t count = count_tokens(static_cast<State>(state));
+  for (size_t state = 0; state < kinds_.size(); ++state) {
+    const auto kind = static_cast<size_t>(kinds_[state]);
+    if (kind < near_.size() && near_[kind] != nullptr) continue;
+    near_.resize(std::max(near_.size(), kind + 1));
+    const auto at = static_cast<State>(state);
+    const size_t count = count_tokens(at, order_->short_tokens());
     if (looked_at + count > kMaxLookedAt) {
       ++late;
       continue;
     }
     looked_at += count;
-    states_[state] = make(static_cast<State>(state));
-    bytes_ += states_[state]->bytes();
+    near_[kind] = make(at, {&order_->short_tokens()});
+    bytes_ += near_[kind]->bytes();
   }
   bytes_ += std::min(late, kMaxLate) * words * sizeof(uint32_t);
 }
 
-size_t TerminalTables::count_tokens(State state) const {
+size_t TerminalTables::count_tokens(State state, const List& list) const {
   size_t count = 0;
-  for (int byte = 0; byte < 256; ++byte) {
+  for (size_t byte = 0; byte < 256; ++byte) {
     if (dfa_.next(state, static_cast<uint8_t>(byte)) == TerminalDfa::kDead) continue;
-    const auto [begin, end] = order_->beginning_with(static_cast<uint8_t>(byte));
-    count += end - begin;
+    count += list.first[byte + 1] - list.first[byte];
   }
   return count;
 }
 
-std::shared_ptr<const TerminalTables::Tokens> TerminalTables::tokens(State state) const {
+TerminalTables::View TerminalTables::tokens(State state) const {
   const auto at = static_cast<size_t>(state);
+  const auto kind = static_cast<size_t>(kinds_[at]);
+  if (counted_) return {.near = near_[kind], .far = nullptr};
+  const auto find = [&](std::shared_ptr<const Tokens>& known, const List& list) {
+    if (known != nullptr) return known;
+    std::shared_ptr<const Tokens> made = make(state, {&list});
+    if (num_late_ < kMaxLate) {
+      ++num_late_;
+      known = made;
+    }
+    return made;
+  };
   const std::lock_guard lock(mutex_);
-  if (states_[at] != nullptr) return states_[at];
-  std::shared_ptr<const Tokens> made = make(state);
-  if (num_late_ < kMaxLate) {
-    ++num_late_;
-    states_[at] = made;
-  }
-  return made;
+  return {.near = find(near_[kind], order_->short_tokens()),
+          .far = find(far_[at], order_->long_tokens())};
 }
 
-std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state) const {
+std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(
+    State state, std::initializer_list<const List*> lists) const {
   struct Place {
     State state = TerminalDfa::kDead;
     int32_t chars = 0;
@@ -78,12 +95,11 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state) 
   auto tokens = std::make_shared<Tokens>();
   std::vector<Tokens::Inside> inside;
   std::vector<Place> path;  // after each byte of the token before, as far as it got
-  for (int byte = 0; byte < 256; ++byte) {
-    if (dfa_.next(state, static_cast<uint8_t>(byte)) == TerminalDfa::kDead) continue;
+  const auto look = [&](const List& list, size_t byte) {
     path.assign(1, {.state = state, .chars = 0});
-    const auto [begin, end] = order_->beginning_with(static_cast<uint8_t>(byte));
-    for (size_t i = begin; i < end; ++i) {
-      const OrderedToken& token = order_->tokens()[i];
+    const size_t begin = list.first[byte];
+    for (size_t i = begin; i < list.first[byte + 1]; ++i) {
+      const OrderedToken& token = list.tokens[i];
       const size_t common = i == begin ? 0 : token.common;
       if (common < path.size()) path.resize(common + 1);
       while (path.size() <= token.bytes.size()) {
@@ -102,6 +118,10 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state) 
         inside.push_back({.chars = last.chars + dfa_.missing(last.state), .token = token.id});
       }
     }
+  };
+  for (size_t byte = 0; byte < 256; ++byte) {
+    if (dfa_.next(state, static_cast<uint8_t>(byte)) == TerminalDfa::kDead) continue;
+    for (const List* list : lists) look(*list, byte);
   }
   const auto fewer = [](const auto& a, const auto& b) { return a.chars < b.chars; };
   std::stable_sort(tokens->closing_.begin(), tokens->closing_.end(), fewer);
@@ -145,10 +165,6 @@ void TerminalTables::Tokens::allow_inside(int32_t room, std::span<uint32_t> mask
 size_t TerminalTables::Tokens::bytes() const {
   return (masks_.size() + 1) * all_.size() * sizeof(uint32_t) + listed_.size() * sizeof(Inside) +
          closing_.size() * sizeof(Closing);
-}
-
-size_t TerminalTables::bytes() const {
-  return bytes_;
 }
 
 ExcludedValues::ExcludedValues(const std::vector<std::string>& values) : nodes_(1) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -38,7 +39,7 @@ class TerminalTables {
 
   const TerminalDfa& dfa() const { return dfa_; }
 
-  // Of one state.
+  // Of one state, some or all.
   class Tokens {
    public:
     // Sets the bits of the tokens that stay within the terminal and leave it at most `room`
@@ -61,21 +62,31 @@ class TerminalTables {
     std::vector<Inside> listed_;                // by chars: those beyond the masks, or all
     std::vector<Closing> closing_;
   };
-  // Of what has very many states, the ones far from the start are worked out when they are asked
-  // for first, which takes a millisecond.
-  std::shared_ptr<const Tokens> tokens(State state) const;
-  size_t bytes() const;  // of all that may ever be kept, about
+  struct View {
+    std::shared_ptr<const Tokens> near;
+    std::shared_ptr<const Tokens> far;  // null: all are in `near`
+  };
+  // Where characters are not counted, states that short tokens cannot tell apart share those, and
+  // long ones are worked out when they are asked for first, which takes some microseconds. So are
+  // the short ones of states far from the start, where there are very many: a millisecond.
+  View tokens(State state) const;
+  size_t bytes() const { return bytes_; }  // of all that may ever be kept, about
 
  private:
-  std::shared_ptr<const Tokens> make(State state) const;
-  size_t count_tokens(State state) const;  // that make() looks at
+  using List = TokenOrder::List;
+
+  std::shared_ptr<const Tokens> make(State state, std::initializer_list<const List*> lists) const;
+  // Tokens of the list that make() looks at.
+  size_t count_tokens(State state, const List& list) const;
 
   const TerminalDfa dfa_;
   const bool counted_;
   const std::shared_ptr<const TokenOrder> order_;
   const size_t words_;
-  mutable std::mutex mutex_;  // of what changes after the start
-  mutable std::vector<std::shared_ptr<const Tokens>> states_;
+  std::vector<int32_t> kinds_;  // of states: places in near_
+  mutable std::mutex mutex_;    // of what changes after the start
+  mutable std::vector<std::shared_ptr<const Tokens>> near_;
+  mutable std::vector<std::shared_ptr<const Tokens>> far_;
   mutable size_t num_late_ = 0;
   size_t bytes_ = 0;
 };

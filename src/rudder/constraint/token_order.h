@@ -23,14 +23,18 @@ struct OrderedToken {
 
 class TokenOrder {
  public:
+  static constexpr size_t kShort = 16;  // bytes; few tokens have more
+
+  struct List {
+    std::vector<OrderedToken> tokens;
+    std::array<size_t, 257> first = {};  // by first byte: where its tokens begin
+  };
+
   // Tokens with their ids, in the order of their bytes; they outlive this.
   explicit TokenOrder(const std::vector<std::pair<int32_t, std::string>>& sorted);
 
-  const std::vector<OrderedToken>& tokens() const { return tokens_; }
-  // Those that begin with `byte`.
-  std::pair<size_t, size_t> beginning_with(uint8_t byte) const {
-    return {first_[byte], first_[byte + size_t{1}]};
-  }
+  const List& short_tokens() const { return short_; }
+  const List& long_tokens() const { return long_; }
   // Tokens with a quote that is not their first byte.
   const std::vector<OrderedToken>& quoting() const { return quoting_; }
   // What stands behind the quotes of tokens, each once; `id` is the place. The empty one is first.
@@ -38,8 +42,8 @@ class TokenOrder {
   int32_t after_quote(std::string_view bytes) const { return after_index_.at(bytes); }
 
  private:
-  std::vector<OrderedToken> tokens_;
-  std::array<size_t, 257> first_ = {};
+  List short_;
+  List long_;
   std::vector<OrderedToken> quoting_;
   std::vector<OrderedToken> after_quotes_;
   std::unordered_map<std::string_view, int32_t> after_index_;
