@@ -124,8 +124,10 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(
     for (const List* list : lists) look(*list, byte);
   }
   const auto fewer = [](const auto& a, const auto& b) { return a.chars < b.chars; };
-  std::stable_sort(tokens->closing_.begin(), tokens->closing_.end(), fewer);
-  std::stable_sort(inside.begin(), inside.end(), fewer);
+  if (counted_) {
+    std::stable_sort(tokens->closing_.begin(), tokens->closing_.end(), fewer);
+    std::stable_sort(inside.begin(), inside.end(), fewer);
+  }
   tokens->sort_in(std::move(inside), counted_, words_);
   return tokens;
 }
