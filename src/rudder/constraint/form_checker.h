@@ -2,9 +2,9 @@
 // token and byte by byte. Any thread, one at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -9,8 +9,9 @@
 
 namespace rudder::constraint {
 
-// EBNF with the rule `root` and descriptions of terminals (terminal.h), which XgrammarEngine takes. kInvalidArgument with `where` = the path inside the text. Not for
-// kStructuralTag, which xgrammar reads by itself.
+// EBNF with the rule `root`, and descriptions of terminals in it (terminal.h), which XgrammarEngine
+// takes. kInvalidArgument with `where` = the path inside the text. Not for kStructuralTag, which
+// xgrammar reads by itself.
 Result<std::string> to_ebnf(const GrammarSpec& spec);
 
 }  // namespace rudder::constraint
