@@ -108,10 +108,10 @@ bool Bpe::may_join(char32_t left, char32_t right) const {
   }
 }
 
-void Bpe::encode(std::string_view piece, std::vector<int32_t>& out) const {
+void Bpe::encode(std::string_view piece, std::vector<int32_t>& out, size_t max_ids) const {
   if (piece.empty()) return;
   if (pieces_are_bytes_) {
-    encode_chunk(piece, out);
+    encode_chunk(piece, out, max_ids);
     return;
   }
   if (ignore_merges_) {
@@ -129,18 +129,19 @@ void Bpe::encode(std::string_view piece, std::vector<int32_t>& out) const {
     const bool known = char_id(c, piece.substr(start, pos - start)) >= 0;
     // Unknown characters are never cut from their neighbours: runs of them may fuse.
     if (known && previous_known && !may_join(previous, c)) {
-      encode_chunk(piece.substr(begin, start - begin), out);
+      encode_chunk(piece.substr(begin, start - begin), out, max_ids);
+      if (out.size() >= max_ids) return;
       begin = start;
     }
     previous = c;
     previous_known = known;
   }
-  encode_chunk(piece.substr(begin), out);
+  encode_chunk(piece.substr(begin), out, max_ids);
 }
 
-void Bpe::encode_chunk(std::string_view chunk, std::vector<int32_t>& out) const {
+void Bpe::encode_chunk(std::string_view chunk, std::vector<int32_t>& out, size_t max_ids) const {
   if (chunk.size() > PieceCache::kMaxBytes) {
-    merge_chunk(chunk, out);
+    merge_chunk(chunk, out, max_ids);
     return;
   }
   PieceCache::Slot& slot = piece_cache().slot(serial_, chunk);
@@ -150,7 +151,7 @@ void Bpe::encode_chunk(std::string_view chunk, std::vector<int32_t>& out) const 
     return;
   }
   const size_t before = out.size();
-  merge_chunk(chunk, out);
+  merge_chunk(chunk, out, SIZE_MAX);  // whole, for the cache
   const size_t count = out.size() - before;
   if (count > PieceCache::kMaxIds) return;
   slot.serial = serial_;
@@ -160,7 +161,7 @@ void Bpe::encode_chunk(std::string_view chunk, std::vector<int32_t>& out) const 
   std::copy(out.begin() + static_cast<ptrdiff_t>(before), out.end(), slot.id);
 }
 
-void Bpe::merge_chunk(std::string_view chunk, std::vector<int32_t>& out) const {
+void Bpe::merge_chunk(std::string_view chunk, std::vector<int32_t>& out, size_t max_ids) const {
   if (pieces_are_bytes_ && ignore_merges_) {
     if (const int32_t id = byte_index_.find(chunk); id >= 0) {
       out.push_back(id);
@@ -170,6 +171,10 @@ void Bpe::merge_chunk(std::string_view chunk, std::vector<int32_t>& out) const {
   thread_local std::vector<int32_t> symbols;
   symbols.clear();
   split_symbols(chunk, symbols);
+  // Each symbol is a character of some token: so many of them are more than enough tokens, however
+  // they merge.
+  const size_t room = max_ids - std::min(max_ids, out.size());
+  if (room < symbols.size() / max_token_chars_) symbols.resize((room + 1) * max_token_chars_);
   if (symbols.size() <= kFewSymbols) {
     merge_few(symbols, out);
   } else {

@@ -27,8 +27,9 @@ class Bpe {
   Bpe(Bpe&&) noexcept = default;
   Bpe& operator=(Bpe&&) noexcept = default;
 
-  // Appends the ids of `piece` (valid UTF-8 before any byte mapping).
-  void encode(std::string_view piece, std::vector<int32_t>& out) const;
+  // Appends the ids of `piece` (valid UTF-8 before any byte mapping); past `max_ids` in `out` the
+  // rest of it may be left out.
+  void encode(std::string_view piece, std::vector<int32_t>& out, size_t max_ids = SIZE_MAX) const;
 
   const TokenTable& tokens() const { return tokens_; }
   int32_t find(std::string_view token) const { return index_.find(token); }
@@ -52,8 +53,8 @@ class Bpe {
   // The token of one character, -1 if it has none.
   int32_t char_id(char32_t c, std::string_view spelled) const;
   bool may_join(char32_t left, char32_t right) const;
-  void encode_chunk(std::string_view chunk, std::vector<int32_t>& out) const;
-  void merge_chunk(std::string_view chunk, std::vector<int32_t>& out) const;
+  void encode_chunk(std::string_view chunk, std::vector<int32_t>& out, size_t max_ids) const;
+  void merge_chunk(std::string_view chunk, std::vector<int32_t>& out, size_t max_ids) const;
   void split_symbols(std::string_view chunk, std::vector<int32_t>& symbols) const;
   void merge_few(const std::vector<int32_t>& symbols, std::vector<int32_t>& out) const;
   void merge_many(const std::vector<int32_t>& symbols, std::vector<int32_t>& out) const;
@@ -73,6 +74,7 @@ class Bpe {
   bool fuse_unk_ = false;
   bool ignore_merges_ = false;
   int32_t unk_id_ = -1;
+  size_t max_token_chars_ = 1;  // of the longest token
 };
 
 }  // namespace rudder::text

@@ -1,4 +1,5 @@
 // Reading the "model" of a tokenizer.json into a Bpe.
+#include <algorithm>
 #include <atomic>
 #include <bit>
 #include <boost/json.hpp>
@@ -113,7 +114,14 @@ Result<void> Bpe::parse_vocab(const boost::json::object& model) {
   count_ = static_cast<int32_t>(vocab.size());
   index_.reserve(vocab.size());
   for (int32_t id = 0; id < tokens_.size(); ++id) {
-    if (tokens_.contains(id)) index_.insert(tokens_.get(id), id);
+    if (!tokens_.contains(id)) continue;
+    const std::string_view token = tokens_.get(id);
+    index_.insert(token, id);
+    const auto is_first = [](char byte) {
+      return (static_cast<unsigned char>(byte) & 0xC0) != 0x80;
+    };
+    const auto chars = static_cast<size_t>(std::count_if(token.begin(), token.end(), is_first));
+    max_token_chars_ = std::max(max_token_chars_, chars);
   }
   char_ids_.assign(0x10000, -1);
   for (int32_t id = 0; id < tokens_.size(); ++id) {

@@ -70,6 +70,17 @@ TEST(ChatTemplate, WhatIsOutsideTheSubsetIsNamed) {
                              "{% do x %}", "{% block a %}{% endblock %}"}) {
     EXPECT_EQ(error(source).code, ErrorCode::kUnsupported) << source;
   }
+  for (const auto& [source, named] : {
+           std::pair("{{ 'a' | urlize }}", "urlize"),
+           std::pair("{{ [1, 2] | random }}", "random"),
+           std::pair("{{ ['a' * 50, 'b' * 50] | pprint }}", "pprint"),
+           std::pair("{{ 'well-known' | wordwrap(5) }}", "wordwrap"),
+           std::pair("{{ lipsum() }}", "lipsum"),
+       }) {
+    const Error refused = error(source);
+    EXPECT_EQ(refused.code, ErrorCode::kUnsupported) << source;
+    EXPECT_NE(refused.message.find(named), std::string::npos) << refused.message;
+  }
   EXPECT_EQ(error("{{ x").where, "line 1");
   EXPECT_EQ(error("a\n{% if %}").where, "line 2");
 }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "rudder/text/tokenizer_impl.h"
 #include "rudder/text/unicode.h"
 
@@ -32,11 +34,12 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view utf8,
     return fail(ErrorCode::kInvalidArgument, fmt::format("text is not UTF-8 at byte {}", *bad));
   }
   std::vector<int32_t> ids;
-  ids.reserve(utf8.size() / 4 + 8);
+  ids.reserve(std::min(utf8.size() / 4, options.max_ids) + 8);
   if (options.add_special_tokens) ids = impl_->prefix;
   std::vector<Segment> segments;
   impl_->raw_tokens.split(utf8, options.parse_special, segments);
   for (const Segment& segment : segments) {
+    if (ids.size() >= options.max_ids) return ids;
     if (segment.id >= 0) {
       ids.push_back(segment.id);
     } else {
@@ -72,7 +75,10 @@ Result<void> Tokenizer::Impl::encode_text(std::string_view text, bool at_origin,
     pieces.list.assign(
         1, Piece{0, static_cast<uint32_t>(pieces.text.size()), at_origin && segment.begin == 0});
     RUDDER_TRY_VOID(pre_tokenizer.apply(pieces));
-    for (const Piece& piece : pieces.list) model.encode(pieces.view(piece), out);
+    for (const Piece& piece : pieces.list) {
+      if (out.size() >= options.max_ids) break;
+      model.encode(pieces.view(piece), out, options.max_ids);
+    }
     if (pieces.text.capacity() > kKeptScratch) pieces = Pieces{};
   }
   return {};

@@ -26,6 +26,9 @@ struct EncodeOptions {
   // as ordinary text, which is what untrusted text wants. Added tokens that are not special are
   // recognised either way.
   bool parse_special = true;
+  // Encoding ends where there are so many ids, in the middle of the text if need be: who would
+  // refuse a longer one need not wait for the whole of it. There may be some more than these.
+  size_t max_ids = SIZE_MAX;
 };
 
 class DecodePlan;  // decode_plan.h: the file's decoder, compiled for streaming

@@ -115,6 +115,25 @@ TEST(Tokenizer, ByteLevelMergesAndSpecials) {
   EXPECT_FALSE(tokenizer->is_special(264));
 }
 
+TEST(Tokenizer, EncodingEndsWhereThereAreTooManyIds) {
+  const auto tokenizer = load(byte_level_file());
+  std::string text = "hello";
+  for (int i = 0; i < 1000; ++i) text += i % 10 == 0 ? "<|end|>" : " hello";
+  const Ids all = *tokenizer->encode(text);
+  for (const size_t max_ids : {size_t{1}, size_t{7}, size_t{500}, all.size(), all.size() + 1}) {
+    const Ids some = *tokenizer->encode(text, {.max_ids = max_ids});
+    EXPECT_GE(some.size(), std::min(max_ids, all.size()));
+    EXPECT_LE(some.size(), max_ids + 8);
+    EXPECT_TRUE(std::equal(some.begin(), some.end(), all.begin()));
+  }
+  // One piece of the pre-tokenizer's, without an end.
+  const std::string piece(1'000'000, 'x');
+  EXPECT_EQ(tokenizer->encode(piece)->size(), piece.size());
+  const size_t some = tokenizer->encode(piece, {.max_ids = 100})->size();
+  EXPECT_GE(some, 100u);
+  EXPECT_LT(some, 10'000u);
+}
+
 TEST(Tokenizer, InvalidUtf8IsAnErrorWithItsPlace) {
   const auto tokenizer = load(byte_level_file());
   for (const std::string_view bad : {"ab\xFF", "ab\xC3", "ab\xED\xA0\x80", "ab\xF4\x90\x80\x80"}) {
