@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/dialect/plain_text.h"
 
 namespace rudder::dialect {
 
@@ -21,15 +22,9 @@ json::object text(std::string_view value) {
 
 class FormatWriter {
  public:
-  FormatWriter(const ToolDialect& dialect, const FindSpecial& find_special)
-      : dialect_(dialect), find_special_(find_special) {}
-
-  json::object mark(std::string_view value) const {
-    if (const std::optional<int32_t> id = find_special_(value)) {
-      return {{"type", "token"}, {"token", *id}};
-    }
-    return text(value);
-  }
+  // `forces`: a call must come, and every tool's schema binds.
+  FormatWriter(const ToolDialect& dialect, const FindSpecial& find_special, bool forces)
+      : dialect_(dialect), find_special_(find_special), forces_(forces) {}
 
   // Text up to a mark, and the mark.
   json::object until(std::string_view begin, std::string_view end) const {
@@ -44,21 +39,75 @@ class FormatWriter {
   }
 
   json::object calls(const std::vector<CallableTool>& tools, bool parallel) const {
-    json::array kinds;
-    for (const CallableTool& tool : tools) kinds.push_back(call(tool));
-    json::value one = kinds.size() == 1
-                          ? kinds.front()
-                          : json::value{{"type", "or"}, {"elements", std::move(kinds)}};
-    if (!dialect_.list) {
-      if (!parallel) return sequence({std::move(one)});
-      // What stands between calls may stand after the last one too: the parser drops it, and the
-      // calls are there once.
-      json::object end = {{"type", "optional"}, {"content", text(between())}};
-      json::array call = {std::move(one)};
-      if (!between().empty()) call.push_back(std::move(end));
-      return {{"type", "plus"}, {"content", sequence(std::move(call))}};
+    if (dialect_.list) return list(tools, parallel, true);
+    json::value one = any_call(tools, true);
+    if (!parallel) return sequence({std::move(one)});
+    // What stands between calls may stand after the last one too: the parser drops it, and the
+    // calls are there once.
+    json::object end = {{"type", "optional"}, {"content", text(between())}};
+    json::array call = {std::move(one)};
+    if (!between().empty()) call.push_back(std::move(end));
+    return {{"type", "plus"}, {"content", sequence(std::move(call))}};
+  }
+
+  // Text in which the mark of calls is followed by one.
+  json::object text_with_calls(const std::vector<CallableTool>& tools, bool parallel) const {
+    if (dialect_.bare) {
+      return {{"type", "or"},
+              {"elements", json::array{calls(tools, parallel), text_unlike_call()}}};
     }
-    json::array parts = {sequence(opening(list_opening())), one};
+    json::object rest =
+        dialect_.list ? list(tools, parallel, false) : sequence({any_call(tools, false)});
+    json::object words = {{"type", "grammar"}, {"grammar", text_without(marks_as_text())}};
+    json::array call = {mark(dialect_.begin), std::move(rest)};
+    if (parallel) call.push_back(words);
+    return sequence({std::move(words), json::object{{"type", parallel ? "star" : "optional"},
+                                                    {"content", sequence(std::move(call))}}});
+  }
+
+ private:
+  json::object mark(std::string_view value) const {
+    if (const std::optional<int32_t> id = find_special_(value)) {
+      return {{"type", "token"}, {"token", *id}};
+    }
+    return text(value);
+  }
+
+  // The marks of calls that are written as text; those that are special tokens stand in none.
+  std::vector<std::string> marks_as_text() const {
+    std::vector<std::string> marks;
+    if (!find_special_(dialect_.begin)) marks.emplace_back(dialect_.begin);
+    if (!dialect_.also_begin.empty() && !find_special_(dialect_.also_begin)) {
+      marks.emplace_back(dialect_.also_begin);
+      // A word is a mark only with what must follow it.
+      if (dialect_.also_begin.front() != '<') marks.back() += '[';
+    }
+    return marks;
+  }
+
+  // Where calls have no mark: text whose first byte begins none. (Their other mark is a special
+  // token, which text has not.)
+  static json::object text_unlike_call() {
+    return {{"type", "grammar"}, {"grammar", R"(root ::= "" | [^ \t\r\n{[] [\u0000-\U0010ffff]*)"}};
+  }
+
+  std::string_view between() const {
+    if (dialect_.bare) return "; ";
+    return dialect_.form == CallForm::kNamed ? "" : "\n";
+  }
+  // What stands before a call; `marked`: its mark in front where the dialect has one that must be.
+  json::array opening(std::string_view rest, bool marked) const {
+    json::array parts;
+    if (marked && !dialect_.begin.empty() && !dialect_.bare) parts.push_back(mark(dialect_.begin));
+    parts.push_back(text(rest));
+    return parts;
+  }
+
+  json::object list(const std::vector<CallableTool>& tools, bool parallel, bool marked) const {
+    // The blank is there as these models write it.
+    const std::string_view begin = dialect_.form == CallForm::kNamed ? " [" : "[";
+    json::value one = any_call(tools, false);
+    json::array parts = {sequence(opening(begin, marked)), one};
     if (parallel) {
       json::object more = sequence({text(", "), std::move(one)});
       parts.push_back({{"type", "star"}, {"content", std::move(more)}});
@@ -68,27 +117,18 @@ class FormatWriter {
     return sequence(std::move(parts));
   }
 
- private:
-  std::string_view list_opening() const {
-    return dialect_.form == CallForm::kNamed ? " [" : "[";  // as these models write it
-  }
-  std::string_view between() const {
-    if (dialect_.bare) return "; ";
-    return dialect_.form == CallForm::kNamed ? "" : "\n";
-  }
-  // What stands before a call, its mark in front where the dialect has one that must be.
-  json::array opening(std::string_view rest) const {
-    json::array parts;
-    if (!dialect_.begin.empty() && !dialect_.bare) parts.push_back(mark(dialect_.begin));
-    parts.push_back(text(rest));
-    return parts;
+  json::value any_call(const std::vector<CallableTool>& tools, bool marked) const {
+    json::array kinds;
+    for (const CallableTool& tool : tools) kinds.push_back(call(tool, marked));
+    if (kinds.size() == 1) return kinds.front();
+    return json::object{{"type", "or"}, {"elements", std::move(kinds)}};
   }
 
-  json::object call(const CallableTool& tool) const {
+  json::object call(const CallableTool& tool, bool marked) const {
     json::array parts;
     std::string_view after = "}";
     if (dialect_.form == CallForm::kNamed && !dialect_.list) {
-      parts = opening(tool.name);
+      parts = opening(tool.name, marked);
       parts.push_back(mark("[ARGS]"));
       after = "";
     } else {
@@ -97,10 +137,10 @@ class FormatWriter {
       before += ", ";
       append_json_string(before, dialect_.arguments_key);
       before += ": ";
-      parts = dialect_.list ? json::array{text(before)} : opening("\n" + before);
-      if (dialect_.bare && !dialect_.list) parts = {text(before)};
+      const bool is_alone = dialect_.list || dialect_.bare;
+      parts = is_alone ? json::array{text(before)} : opening("\n" + before, marked);
     }
-    parts.push_back({{"type", "json_schema"}, {"json_schema", arguments_schema(tool)}});
+    parts.push_back({{"type", "json_schema"}, {"json_schema", schema(tool)}});
     if (dialect_.list || dialect_.end.empty()) {
       if (!after.empty()) parts.push_back(text(after));
     } else {
@@ -110,9 +150,34 @@ class FormatWriter {
     return sequence(std::move(parts));
   }
 
+  json::object schema(const CallableTool& tool) const {
+    if (forces_ || tool.is_strict) return arguments_schema(tool);
+    return {{"type", "object"}};
+  }
+
   const ToolDialect dialect_;
   const FindSpecial& find_special_;
+  const bool forces_;
 };
+
+// `content` behind thoughts, with `gap` between the two.
+json::object behind_thoughts(const ParserSetup& setup, json::object content, std::string_view gap,
+                             const FindSpecial& find_special) {
+  json::array parts;
+  if (const ReasoningDialect* reasoning = setup.reasoning) {
+    const FormatWriter writer({}, find_special, false);
+    const bool begun = setup.in_reasoning || reasoning->always;
+    json::object thoughts = writer.until(begun ? "" : reasoning->begin, reasoning->end);
+    if (!gap.empty()) thoughts = sequence({std::move(thoughts), text(gap)});
+    if (begun) {
+      parts.push_back(std::move(thoughts));
+    } else {
+      parts.push_back({{"type", "optional"}, {"content", std::move(thoughts)}});
+    }
+  }
+  parts.push_back(std::move(content));
+  return {{"type", "structural_tag"}, {"format", sequence(std::move(parts))}};
+}
 
 }  // namespace
 
@@ -126,26 +191,29 @@ json::object arguments_schema(const CallableTool& tool) {
 
 json::object format_after_thoughts(const ParserSetup& setup, json::object content,
                                    const FindSpecial& find_special) {
-  json::array parts;
-  if (const ReasoningDialect* reasoning = setup.reasoning) {
-    const FormatWriter writer({}, find_special);
-    const bool begun = setup.in_reasoning || reasoning->always;
-    json::object thoughts = writer.until(begun ? "" : reasoning->begin, reasoning->end);
-    thoughts = sequence({std::move(thoughts), text("\n\n")});
-    if (begun) {
-      parts.push_back(std::move(thoughts));
-    } else {
-      parts.push_back({{"type", "optional"}, {"content", std::move(thoughts)}});
-    }
-  }
-  parts.push_back(std::move(content));
-  return {{"type", "structural_tag"}, {"format", sequence(std::move(parts))}};
+  return behind_thoughts(setup, std::move(content), "\n\n", find_special);
 }
 
 json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                          bool parallel, const FindSpecial& find_special) {
-  const FormatWriter writer(*setup.calls, find_special);
+  const FormatWriter writer(*setup.calls, find_special, true);
   return format_after_thoughts(setup, writer.calls(tools, parallel), find_special);
+}
+
+json::object text_or_calls_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
+                                  bool parallel, const FindSpecial& find_special) {
+  const FormatWriter writer(*setup.calls, find_special, false);
+  // What stands behind the thoughts is text too, whatever it is.
+  return behind_thoughts(setup, writer.text_with_calls(tools, parallel), "", find_special);
+}
+
+json::object content_or_calls_format(const ParserSetup& setup, json::object content,
+                                     const std::vector<CallableTool>& tools, bool parallel,
+                                     const FindSpecial& find_special) {
+  const FormatWriter writer(*setup.calls, find_special, false);
+  json::array either = {std::move(content), writer.calls(tools, parallel)};
+  return format_after_thoughts(setup, {{"type", "or"}, {"elements", std::move(either)}},
+                               find_special);
 }
 
 }  // namespace rudder::dialect

@@ -1,6 +1,6 @@
-// How a model must write its answer where a tool has to be called: a structural tag (JSON), which
-// the constraint room compiles, in the marks and the form that the model's own calls have. Pure;
-// any thread.
+// How a model must write its calls: a structural tag (JSON), which the constraint room compiles, in
+// the marks and the form that the model's own calls have. Where a tool has to be called the answer
+// is calls; where one may be, text or calls. Pure; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -17,6 +17,7 @@ namespace rudder::dialect {
 struct CallableTool {
   std::string name;
   const boost::json::value* parameters = nullptr;  // a JSON Schema, an object; null: it takes none
+  bool is_strict = false;  // its arguments satisfy the schema also where it need not be called
 };
 
 // The schema of a tool's arguments: `parameters`, which may leave out that they are an object.
@@ -25,7 +26,8 @@ boost::json::object arguments_schema(const CallableTool& tool);
 // The id of a mark that is a special token: a grammar names it by id, since it spells no text.
 using FindSpecial = std::function<std::optional<int32_t>(std::string_view mark)>;
 
-// `content` (a format of a structural tag) as the answer, behind thoughts where the setup has them.
+// `content` (a format of a structural tag) as the answer, behind thoughts where the setup has them
+// and what models put between the two.
 boost::json::object format_after_thoughts(const ParserSetup& setup, boost::json::object content,
                                           const FindSpecial& find_special);
 
@@ -34,5 +36,16 @@ boost::json::object format_after_thoughts(const ParserSetup& setup, boost::json:
 // that too.
 boost::json::object call_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                                 bool parallel, const FindSpecial& find_special);
+
+// Any text, and wherever a mark begins a call, a call of one of `tools`; the first one ends the
+// answer unless `parallel`. Arguments of strict tools satisfy their schemas, others' are objects.
+boost::json::object text_or_calls_format(const ParserSetup& setup,
+                                         const std::vector<CallableTool>& tools, bool parallel,
+                                         const FindSpecial& find_special);
+
+// `content`, or calls as above.
+boost::json::object content_or_calls_format(const ParserSetup& setup, boost::json::object content,
+                                            const std::vector<CallableTool>& tools, bool parallel,
+                                            const FindSpecial& find_special);
 
 }  // namespace rudder::dialect
