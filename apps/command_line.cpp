@@ -55,6 +55,12 @@ Result<ParsedArguments> parse_arguments(const CommandLine& line, int argc, char*
   app.add_flag("-h,--help", help);
   app.set_config("--config");
   const std::map<std::string, CLI::Option*> options = declare_options(table, app);
+  for (int i = 1; i < argc; ++i) {  // llama.cpp's -hf is not -h with something behind it
+    const std::string_view typed = argv[i];
+    if (typed.starts_with("-h") && typed.size() > 2) {
+      return tl::unexpected<Error>(unknown_flag(argv[i], table));
+    }
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -92,6 +92,7 @@ def test_missing_model_folder_is_named():
 
 
 @pytest.mark.parametrize("flag, hint", [
+    ("-hf", "models are not downloaded"),
     ("--ctx-size", "use --max-model-len"),
     ("--mem-fraction-static=0.8", "use --gpu-memory-utilization"),
     ("--max-num-seq", "did you mean --max-num-seqs?"),
