@@ -135,6 +135,19 @@ def test_fewer_dimensions_are_normalised_again(server, model):
     assert few == pytest.approx([v / scale for v in whole[:16]], rel=1e-4)
 
 
+def test_long_inputs_are_truncated_where_that_is_asked_for(server, model):
+    client = server.client()
+    ids = httpx2.post(server.url + "/tokenize", json={"prompt": "a boat on the river"}).json()["tokens"]
+    whole = client.embeddings.create(model=model, input=[ids[-3:], ids[:3]]).data
+    for side, like in (("left", whole[0]), ("right", whole[1])):
+        cut = client.embeddings.create(model=model, input=ids, extra_body={"truncate_prompt_tokens": 3, "truncation_side": side,
+                                                                           "cache_salt": side, "request_id": "mine"})
+        assert cut.usage.prompt_tokens == 3
+        assert cut.data[0].embedding == pytest.approx(like.embedding, abs=1e-6)
+    far = client.embeddings.create(model=model, input="word " * 20000, extra_body={"truncate_prompt_tokens": -1})
+    assert far.usage.prompt_tokens > 1000
+
+
 def test_texts_token_ids_and_chats_are_inputs(server, model):
     ids = httpx2.post(server.url + "/tokenize", json={"prompt": "a boat"}).json()["tokens"]
     assert embed(server, ids) == embed(server, "a boat") == embed(server, [ids])

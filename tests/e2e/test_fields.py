@@ -1,6 +1,7 @@
 """Request fields through the official client: OpenAI's own, and vLLM's in extra_body."""
 
 import math
+import time
 
 import httpx2
 import openai
@@ -98,6 +99,29 @@ def test_truncation_keeps_the_end(server, model):
     long = client.completions.create(model=model, prompt="word " * 20000, max_tokens=3,
                                      extra_body={"truncate_prompt_tokens": -1, "ignore_eos": True})
     assert long.usage.completion_tokens == 3
+
+
+def test_a_completion_that_does_not_say_has_sixteen_tokens(server, model):
+    answer = server.client().completions.create(model=model, prompt=TEXT, extra_body={"ignore_eos": True})
+    assert answer.usage.completion_tokens == 16
+    assert answer.system_fingerprint.startswith("rudder-")
+
+
+def test_an_answer_goes_back_as_it_came(server, model):
+    """An answer of thoughts alone has no content, and clients send it back with all its nulls."""
+    spoken = {"role": "assistant", "content": None, "reasoning": "Hm.", "refusal": None, "tool_calls": None,
+              "function_call": None, "audio": None, "annotations": None}
+    parts = {"role": "user", "content": [{"type": "input_text", "text": "Go"}, {"type": "text", "text": "on."}]}
+    answer = server.client().chat.completions.create(model=model, messages=[*QUESTION, spoken, parts], max_tokens=2)
+    assert answer.usage.completion_tokens > 0
+
+
+def test_a_prompt_that_is_far_too_long_is_refused_at_once(server):
+    for text in ("word " * 2_000_000, " " * 10_000_000, "x" * 10_000_000):
+        begun = time.monotonic()
+        answer = httpx2.post(server.url + "/v1/completions", json={"prompt": text}, timeout=60)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert time.monotonic() - begun < 5  # encoding them takes some seconds where nobody else is
 
 
 def test_ids_instead_of_texts(server, model):

@@ -93,12 +93,39 @@ def test_a_stream_assembles_to_the_whole(server, model):
     assert not final.choices[0].message.content
 
 
+def test_an_answer_has_the_form_or_calls(server, model):
+    form = {"type": "json_schema", "json_schema": {"name": "sum", "schema": {
+        "type": "object", "properties": {"sum": {"type": "integer", "minimum": 0, "maximum": 999}}, "required": ["sum"],
+        "additionalProperties": False}}}
+    asked = dict(model=model, messages=MESSAGES, tools=[{**WEATHER, "function": {**WEATHER["function"], "strict": True}}],
+                 response_format=form, temperature=1, seed=2, max_tokens=300)
+    for choice in server.client().chat.completions.create(**asked, n=6).choices:
+        if choice.message.tool_calls:
+            check_call(choice.message.tool_calls[0])
+        else:
+            assert 0 <= json.loads(choice.message.content)["sum"] <= 999
+    forced = server.client().chat.completions.create(**asked, tool_choice="required", parallel_tool_calls=False)
+    check_call(forced.choices[0].message.tool_calls[0])
+
+
+def test_a_strict_tool_leaves_text_free(server, model):
+    asked = dict(model=model, messages=MESSAGES, temperature=0.7, seed=4, max_tokens=60)
+    strict = {**WEATHER, "function": {**WEATHER["function"], "strict": True}}
+    free, held = (server.client().chat.completions.create(**asked, tools=[tool]).choices[0].message.content
+                  for tool in (WEATHER, strict))
+    assert held == free
+    with pytest.raises(openai.BadRequestError) as refused:
+        server.client().chat.completions.create(**asked, tools=[{"type": "function", "function": {
+            "name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"not": {}}}}}}])
+    assert refused.value.param == "tools[0].function.parameters.properties.a.not"
+
+
 def test_calls_go_back_as_messages(server, model):
     client = server.client()
     asked = dict(model=model, tools=[WEATHER], temperature=0, max_tokens=200)
     first = client.chat.completions.create(messages=MESSAGES, tool_choice=NAMED, **asked).choices[0].message
     call = first.tool_calls[0]
-    turns = [*MESSAGES, {"role": "assistant", "content": "", "tool_calls": [call.model_dump()]},
+    turns = [*MESSAGES, first.model_dump(),  # as it came, nulls and all
              {"role": "tool", "tool_call_id": call.id, "content": "Rain."}]
     answer = client.chat.completions.create(messages=turns, tool_choice="auto", **asked)
     assert answer.choices[0].finish_reason in ("stop", "length")

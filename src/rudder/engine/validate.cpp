@@ -30,7 +30,7 @@ struct FloatRange {
 };
 
 constexpr FloatRange kFloatRanges[] = {
-    {"temperature", &step::SamplingParams::temperature, 0, 2, false},
+    {"temperature", &step::SamplingParams::temperature, 0, 100, false},
     {"top_p", &step::SamplingParams::top_p, 0, 1, true},
     {"min_p", &step::SamplingParams::min_p, 0, 1, false},
     {"repetition_penalty", &step::SamplingParams::repetition_penalty, 0, 100, true},

@@ -55,7 +55,7 @@ std::vector<Case> float_cases() {
   };
   const float tiny = std::numeric_limits<float>::denorm_min();
   const Row rows[] = {
-      {"temperature", &S::temperature, {0, tiny, 1, 2}, {-tiny, -1, 2.001f}},
+      {"temperature", &S::temperature, {0, tiny, 1, 100}, {-tiny, -1, 100.1f}},
       {"top_p", &S::top_p, {tiny, 0.5f, 1}, {0, -0.1f, 1.001f}},
       {"min_p", &S::min_p, {0, 0.5f, 1}, {-tiny, 1.001f}},
       {"repetition_penalty", &S::repetition_penalty, {tiny, 1, 2, 100}, {0, -1, 100.1f}},

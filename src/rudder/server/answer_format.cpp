@@ -92,6 +92,10 @@ Result<std::string> AnswerFormat::keep_captures(
   return steer::capture::results_json(results);
 }
 
+void AnswerFormat::append_ping(std::string& out) const {
+  out += ": ping\n\n";  // a comment
+}
+
 void AnswerFormat::append_error(std::string& out, const ApiError& error) {
   out += "data: ";
   out += error_body(error);
@@ -108,6 +112,7 @@ std::string AnswerFormat::document(std::span<const ChoicePiece> choices,
   }
   out += "],\"usage\":";
   append_usage(out, total);
+  append_fingerprint(out);
   if (options_.num_choices == 1 && !choices.empty()) append_capture_results(out, choices.front());
   append_document_fields(out, choices);
   out.push_back('}');
@@ -141,8 +146,15 @@ void AnswerFormat::append_ending(std::string& out, const ChoicePiece& piece) con
   }
 }
 
+void AnswerFormat::append_fingerprint(std::string& out) const {
+  if (options_.fingerprint.empty()) return;
+  out += ",\"system_fingerprint\":";
+  append_json_string(out, options_.fingerprint);
+}
+
 void AnswerFormat::append_event_end(std::string& out, const ChoicePiece& piece) const {
   out += "}]";
+  if (piece.finish) append_fingerprint(out);
   if (options_.num_choices == 1) append_capture_results(out, piece);
   if (options_.continuous_usage) {
     out += ",\"usage\":";

@@ -53,6 +53,8 @@ class AnswerFormat {
   // What follows the last choice's end: here the event of usage, where it was asked for, with no
   // choices in it, and the mark of the stream's end.
   virtual void append_end(std::string& out, const engine::Usage& total);
+  // Something that clients pass over, between two events.
+  virtual void append_ping(std::string& out) const;
   // The stream breaks.
   virtual void append_error(std::string& out, const ApiError& error);
   // The event of one captured token's values; no choices in it.
@@ -93,6 +95,8 @@ class AnswerFormat {
 
  private:
   void append_token(std::string& out, int32_t token, float logprob) const;
+  // Of whole answers, and of a choice's last event.
+  void append_fingerprint(std::string& out) const;
 
   std::string document_start_;
 };

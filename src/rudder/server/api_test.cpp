@@ -56,7 +56,7 @@ TEST_F(ApiTest, CompletionWhole) {
             R"({"id":"cmpl-r1","object":"text_completion","created":0,"model":"tiny","choices":[)"
             R"({"index":0,"text":"hi","logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
             R"("usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,)"
-            R"("prompt_tokens_details":{"cached_tokens":1}}})");
+            R"("prompt_tokens_details":{"cached_tokens":1}},"system_fingerprint":"rudder-1.2.3"})");
 }
 
 TEST_F(ApiTest, CompletionStream) {
@@ -75,7 +75,7 @@ TEST_F(ApiTest, CompletionStream) {
       start + R"({"index":0,"text":"h","logprobs":null,"finish_reason":null}],"usage":null})" +
           "\n\n" + start +
           R"({"index":0,"text":"i","logprobs":null,"finish_reason":"stop","stop_reason":null}],)" +
-          R"("usage":null})" + "\n\n" + start +
+          R"("system_fingerprint":"rudder-1.2.3","usage":null})" + "\n\n" + start +
           R"(],"usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,)"
           R"("prompt_tokens_details":{"cached_tokens":1}}})"
           "\n\ndata: [DONE]\n\n");

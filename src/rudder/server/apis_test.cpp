@@ -256,7 +256,7 @@ TEST_F(ApisTest, WhatIsWrongIsToldInTheApisOwnNames) {
       {kResponses, R"({"input":"x","metadata":{"a":1}})", "metadata"},
       {kResponses, R"({"input":"x","conversation":"c"})", "conversation"},
       {kResponses, R"({"input":"x","truncation":"some"})", "truncation"},
-      {kResponses, R"({"input":"x","include":["file_search_call.results"]})", "include[0]"},
+      {kResponses, R"({"input":"x","include":["no_such_thing"]})", "include[0]"},
       {kResponses, R"({"input":"x","previous_response_id":7})", "previous_response_id"},
       {kMessages, R"({"max_tokens":1})", "messages"},
       {kMessages, R"({"messages":[],"max_tokens":1})", "messages"},

@@ -36,25 +36,42 @@ Result<std::string> read_role(const json::object& message, const std::string& pa
   return std::string(name == "developer" ? "system" : name);
 }
 
-Result<void> check_parts(const json::array& parts, const std::string& path) {
+// Parts of other names that are text all the same, and where it stands in them.
+std::string_view text_field(std::string_view type) {
+  if (type == "refusal") return "refusal";
+  const bool is_text = type == "text" || type == "input_text" || type == "output_text";
+  return is_text ? "text" : "";
+}
+
+// Every part becomes one of type "text".
+Result<void> normalise_parts(json::array& parts, const std::string& path) {
   size_t i = 0;
-  for (const json::value& item : parts) {
+  for (json::value& item : parts) {
     const std::string part_path = fmt::format("{}[{}]", path, i++);
-    const json::object* part = item.if_object();
+    if (item.is_string()) {
+      item = json::object{{"type", "text"}, {"text", std::move(item.get_string())}};
+      continue;
+    }
+    json::object* part = item.if_object();
     if (part == nullptr) return invalid("must be an object", part_path);
     const json::value* type = part->if_contains("type");
     if (type == nullptr || !type->is_string()) {
       return invalid("must be a string", part_path + ".type");
     }
-    if (type->get_string() != "text") {
+    const std::string_view field = text_field(type->get_string());
+    if (field.empty()) {
       return fail(ErrorCode::kUnsupported,
                   fmt::format("{}.type '{}' is not supported: only 'text' is", part_path,
                               std::string_view(type->get_string()).substr(0, 64)),
                   part_path + ".type");
     }
-    const json::value* text = part->if_contains("text");
+    const json::value* text = part->if_contains(field);
     if (text == nullptr || !text->is_string()) {
-      return invalid("must be a string", part_path + ".text");
+      return invalid("must be a string", fmt::format("{}.{}", part_path, field));
+    }
+    if (type->get_string() != "text") {
+      json::value same = *text;
+      *part = {{"type", "text"}, {"text", std::move(same)}};
     }
   }
   return {};
@@ -133,12 +150,11 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
   const std::string content_path = path + ".content";
   json::value* content = message.if_contains("content");
   if (content == nullptr || content->is_null()) {
-    if (message.if_contains("tool_calls") == nullptr) {
-      return invalid("must be a string or a list of parts", content_path);
-    }
+    // An answer of calls or of thoughts alone has none, and comes back as it was sent.
+    if (role != "assistant") return invalid("must be a string or a list of parts", content_path);
     message["content"] = "";  // templates that trim or join it know no null
   } else if (content->is_array()) {
-    RUDDER_TRY_VOID(check_parts(content->get_array(), content_path));
+    RUDDER_TRY_VOID(normalise_parts(content->get_array(), content_path));
   } else if (!content->is_string()) {
     return invalid(
         fmt::format("must be a string or a list of parts, not {}", json_type_name(*content)),
@@ -176,7 +192,9 @@ std::string echoed_message(const json::object& body) {
   if (!content->is_array()) return text;
   for (const json::value& part : content->get_array()) {
     if (!text.empty()) text += "\n";
-    text += part.at("text").as_string();
+    const json::string* whole = part.if_string();
+    text +=
+        whole != nullptr ? *whole : part.at(text_field(part.at("type").as_string())).as_string();
   }
   return text;
 }

@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <fstream>
+#include <sstream>
 #include <thread>
 
 #include "rudder/base/clock.h"
@@ -326,6 +329,37 @@ TEST(Drain, StopAloneIsClean) {
   EXPECT_TRUE(eventually([&] { return test.engine.num_active() == 0; }));
 }
 
+// Bytes that the system holds for the server's side of connections to `port`, and that nobody has
+// acknowledged.
+int64_t unsent_bytes(uint16_t port) {
+  std::ifstream table("/proc/net/tcp");
+  int64_t most = 0;
+  for (std::string line; std::getline(table, line);) {
+    std::istringstream words(line);
+    std::string number, local, remote, state, queues;
+    words >> number >> local >> remote >> state >> queues;
+    if (state != "01" || local.substr(local.find(':') + 1) != fmt::format("{:04X}", port)) continue;
+    most = std::max<int64_t>(most, std::stoll(queues, nullptr, 16));
+  }
+  return most;
+}
+
+TEST(Connection, TheSystemHoldsLittleOfWhatASlowReaderLeaves) {
+  ServerSettings settings;
+  settings.socket_send_buffer = 32 << 10;
+  TestServer test([](const engine::RequestDraft&) { return say({"a"}); }, settings);
+  constexpr int kReceiveBuffer = 4096;
+  TestClient client(test.server->port(), kReceiveBuffer);
+  const std::string prompt(2 << 20, 'a');  // its ids are some MB of JSON
+  client.send(post_bytes("/tokenize", R"({"prompt":")" + prompt + "\"}"));
+  ASSERT_TRUE(eventually([&] { return unsent_bytes(test.server->port()) > 0; }));
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_LE(unsent_bytes(test.server->port()), 256 << 10);
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  EXPECT_EQ(client.receive("POST").status, 200);
+}
+
 TEST(Connection, ASilentStreamIsPingedBetweenItsEvents) {
   ServerSettings settings;
   settings.sse_ping_interval = 0.2;
@@ -368,6 +402,26 @@ TEST(Connection, ASilentStreamIsPingedBetweenItsEvents) {
   }
   EXPECT_GE(pings, 3) << "before the first token, and between the slow ones";
   EXPECT_EQ(events, 4);
+}
+
+TEST(Connection, AMessageIsPingedByAnEventOfItsApi) {
+  ServerSettings settings;
+  settings.sse_ping_interval = 0.1;
+  TestServer test(held, settings);
+  TestClient client = test.client();
+  client.send(
+      post_bytes("/v1/messages",
+                 R"({"max_tokens":3,"stream":true,"messages":[{"role":"user","content":"x"}]})"));
+  std::string seen;
+  while (seen.find("event: ping\ndata: {\"type\":\"ping\"}\n\n") == std::string::npos) {
+    const std::string more = client.receive_some();
+    ASSERT_FALSE(more.empty()) << seen;
+    seen += more;
+  }
+  EXPECT_EQ(seen.find("message_start"), std::string::npos) << "before the first token";
+  test.engine.release();
+  const std::string rest = client.receive().body;
+  EXPECT_EQ(rest.find(": ping\n\n"), std::string::npos);
 }
 
 TEST(Connection, ARequestSaysHowOftenItsStreamIsPinged) {

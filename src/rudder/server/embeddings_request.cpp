@@ -2,13 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <ctime>
-#include <limits>
 #include <utility>
 
 #include "rudder/server/field_map.h"
 #include "rudder/server/field_reader.h"
+#include "rudder/server/prompt_truncation.h"
+#include "rudder/server/sampling_fields.h"
 #include "rudder/server/text_prompts.h"
 #include "rudder/server/tool_fields.h"
 
@@ -22,6 +25,16 @@ constexpr size_t kMaxNameBytes = 256;
 
 using steer::capture::CaptureSpec;
 
+// A field that says what is so anyway.
+void check_only(FieldReader& reader, std::string_view name,
+                std::array<std::string_view, 2> allowed) {
+  std::string value(allowed[0]);
+  reader.string(name, kMaxNameBytes, &value);
+  if (std::ranges::find(allowed, value) != allowed.end()) return;
+  reader.error(ErrorCode::kUnsupported, fmt::format("is not supported other than '{}'", allowed[0]),
+               name);
+}
+
 void read_form(FieldReader& reader, int32_t hidden, EmbeddingOptions* options) {
   std::string encoding = "float";
   reader.string("encoding_format", kMaxNameBytes, &encoding);
@@ -30,8 +43,12 @@ void read_form(FieldReader& reader, int32_t hidden, EmbeddingOptions* options) {
   }
   options->as_base64 = encoding == "base64";
   reader.int32("dimensions", 1, hidden, &options->dimensions);
+  reader.boolean("use_activation", &options->normalised);
   reader.boolean("normalize", &options->normalised);
+  check_only(reader, "embed_dtype", {"float32", "float32"});
+  check_only(reader, "endianness", {"little", "native"});
   reader.skip("user");
+  reader.refuse("mm_processor_kwargs", "is not supported");
   reader.refuse("stream", "is not supported");
 }
 
@@ -60,9 +77,11 @@ Result<std::shared_ptr<const CaptureSpec>> read_pooling(FieldReader& reader,
   return captures->spec(&field);
 }
 
-Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const GenerationScope& scope) {
+Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const GenerationScope& scope,
+                                            const Truncation& truncation) {
+  const size_t max_tokens = truncation.max_tokens(scope.limits.max_seq_len - 1);
   if (reader.raw("messages") != nullptr) {
-    RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, ToolFields()));
+    RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, ToolFields(), max_tokens));
     std::vector<PromptText> prompts;
     prompts.push_back(std::move(prompt));
     return prompts;
@@ -71,7 +90,8 @@ Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const Generatio
   json::object body = {{"prompt", input == nullptr ? json::value() : *input}};
   if (const json::value* add = reader.raw("add_special_tokens")) body["add_special_tokens"] = *add;
   FieldReader prompts(body, "");
-  return read_completion_prompts(prompts, *scope.model.tokenizer, scope.max_prompts);
+  return read_completion_prompts(prompts, *scope.model.tokenizer,
+                                 {.max_prompts = scope.max_prompts, .max_tokens = max_tokens});
 }
 
 Result<engine::Request> make_request(PromptText prompt, const engine::RequestDraft& like,
@@ -81,8 +101,9 @@ Result<engine::Request> make_request(PromptText prompt, const engine::RequestDra
   }
   if (std::cmp_greater_equal(prompt.ids.size(), scope.limits.max_seq_len)) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} has {} tokens, the model's context has room for {}", prompt.path,
-                            prompt.ids.size(), scope.limits.max_seq_len - 1),
+                fmt::format("{} has {}{} tokens, the model's context has room for {}", prompt.path,
+                            prompt.is_cut ? "at least " : "", prompt.ids.size(),
+                            scope.limits.max_seq_len - 1),
                 prompt.path);
   }
   engine::RequestDraft draft = like;
@@ -109,7 +130,9 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   AnswerOptions& answer = parsed.answer;
   answer.api = Api::kEmbeddings;
   answer.model = std::move(*model);
-  answer.id = "embd-" + scope.request_id;
+  std::string request_id = scope.request_id;
+  read_request_id(reader, scope.is_named, &request_id);
+  answer.id = "embd-" + request_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
   read_form(reader, scope.limits.geometry.hidden, &answer.embedding);
 
@@ -117,20 +140,22 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   draft.client_id = answer.id;
   draft.max_tokens = 1;  // sampled where the prompt ends, and nobody's
   draft.sampling.temperature = 0;
-  reader.int32("priority", std::numeric_limits<int32_t>::min(), std::numeric_limits<int32_t>::max(),
-               &draft.priority);
-  draft.cache_salt = scope.keys.cache_salt(scope.tenant, "");
+  read_integer(reader, "priority", &draft.priority);
+  draft.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));
+  const auto truncation = read_truncation(reader, scope.limits.max_seq_len - 1);
+  if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
   auto spec = read_pooling(reader, scope.limits, captures, pooling);
   if (!spec) return tl::unexpected(to_api_error(spec.error()));
   draft.capture = std::move(*spec);
 
   FieldMap map;
   map.add("prompt", "input");
-  auto prompts = read_inputs(reader, scope);
+  auto prompts = read_inputs(reader, scope, *truncation);
   if (!prompts) return tl::unexpected(map.told(to_api_error(prompts.error())));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   answer.num_choices = static_cast<int32_t>(prompts->size());
   for (PromptText& prompt : *prompts) {
+    truncate(*scope.model.tokenizer, *truncation, prompt);
     Result<engine::Request> request = make_request(std::move(prompt), draft, scope);
     if (!request) return tl::unexpected(map.told(to_api_error(request.error())));
     parsed.prompts.push_back({std::move(*request), {}, {}, {}, {}});

@@ -24,8 +24,8 @@ constexpr IntegerField kIntegers[] = {
     {"best_of", FieldOf::kCompletions, 1, kInt32Max, RangeLimit::kChoices,
      "Accepted when equal to n."},
     {"max_tokens", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kOutput,
-     "Tokens of output at most; absent: as many as the context has room for. 0 only for a "
-     "completion with echo: the prompt alone."},
+     "Tokens of output at most; absent: of a chat as many as the context has room for, of a "
+     "completion 16. 0 only for a completion with echo: the prompt alone."},
     {"max_completion_tokens", FieldOf::kBoth, 1, kInt32Max, RangeLimit::kOutput,
      "The same; goes before max_tokens."},
     {"min_tokens", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kOutput,
@@ -41,7 +41,7 @@ constexpr IntegerField kIntegers[] = {
      "So many of the likeliest tokens beside each; needs logprobs."},
     {"prompt_logprobs", FieldOf::kBoth, 0, kInt32Max, RangeLimit::kLogprobs,
      "The same of each token of the prompt but the first; not with stream."},
-    {"thinking_token_budget", FieldOf::kChat, -1, kInt32Max, RangeLimit::kNone,
+    {"thinking_token_budget", FieldOf::kBoth, -1, kInt32Max, RangeLimit::kNone,
      "Tokens of a thought at most; then the mark that ends it is all that may come. -1: no bound."},
     {"truncate_prompt_tokens", FieldOf::kBoth, -1, kInt32Max, RangeLimit::kContext,
      "Only the prompt's last tokens are kept, so many at most; -1: as many as fit."},
@@ -57,7 +57,7 @@ constexpr IntegerField kIntegers[] = {
 };
 
 constexpr RealField kReals[] = {
-    {"temperature", FieldOf::kBoth, 0, 2, false, "0 is greedy."},
+    {"temperature", FieldOf::kBoth, 0, 100, false, "0 is greedy."},
     {"top_p", FieldOf::kBoth, 0, 1, true, "The likeliest tokens of this share are drawn."},
     {"min_p", FieldOf::kBoth, 0, 1, false, "Tokens below this share of the likeliest are not."},
     {"repetition_penalty", FieldOf::kBoth, 0, 100, true,

@@ -208,7 +208,7 @@ void Generation::begin_stream() {
   exchange_->begin_stream(head());
 }
 
-// A comment, which clients pass over, keeps proxies and clients from taking silence for a dead
+// A ping, which clients pass over, keeps proxies and clients from taking silence for a dead
 // connection. Between events always: what is appended to the output is whole. Before the first
 // token it sends the head, so that a failure after it is an event.
 void Generation::check_deadline(int64_t now_us) {
@@ -216,7 +216,7 @@ void Generation::check_deadline(int64_t now_us) {
   last_sent_us_ = now_us;
   if (!exchange_->output().empty()) return;  // the client does not even take what there is
   begin_stream();
-  exchange_->output() += ": ping\n\n";
+  format_->append_ping(exchange_->output());
   exchange_->commit();
 }
 

@@ -134,6 +134,7 @@ GenerationScope generation_scope(const ServerContext& context, int tenant, std::
           .tenant = tenant,
           .max_prompts = context.settings.max_prompts,
           .request_id = std::move(request_id),
+          .version = context.parts.version,
           .taps = {.steering = context.parts.steering, .captures = captures}};
 }
 

@@ -9,9 +9,11 @@
 
 #include "rudder/base/json.h"
 #include "rudder/constraint/thinking_budget.h"
+#include "rudder/server/answer_grammar.h"
 #include "rudder/server/chat_messages.h"
 #include "rudder/server/field_ranges.h"
 #include "rudder/server/field_reader.h"
+#include "rudder/server/prompt_truncation.h"
 #include "rudder/server/request_id.h"
 #include "rudder/server/sampling_fields.h"
 #include "rudder/server/structured_output.h"
@@ -26,7 +28,8 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxNameBytes = 1024;
-constexpr int64_t kMaxChoices = 16'384;  // of all prompts of a request
+constexpr int64_t kMaxChoices = 16'384;    // of all prompts of a request
+constexpr int64_t kCompletionTokens = 16;  // where a completion does not say: OpenAI's number
 
 ApiError invalid(std::string message, std::string param, std::string code = "invalid_value") {
   ApiError error = http_error(400, std::move(message));
@@ -93,74 +96,33 @@ bool read_echo_and_logprobs(FieldReader& reader, AnswerOptions* answer,
   return echo;
 }
 
-// A name for logs and for the answer's id, where the header gave none.
-void read_request_id(FieldReader& reader, bool is_named, std::string* id) {
-  std::string name;
-  reader.string("request_id", static_cast<size_t>(sized_field("request_id").max), &name);
-  if (name.empty() || !reader.ok()) return;
-  if (!is_request_id(name)) {
-    reader.error(ErrorCode::kInvalidArgument, "must be visible ASCII without quotes", "request_id");
-  } else if (!is_named) {
-    *id = std::move(name);
-  }
-}
-
-// `thinking_token_budget`; nothing where it is absent or -1.
-std::optional<int32_t> read_thinking_budget(FieldReader& reader, const ToolFields& tools) {
+// `thinking_token_budget`; nothing where it is absent or -1. `reasoning`: how thoughts are told
+// apart; null: they are not.
+std::optional<int32_t> read_thinking_budget(FieldReader& reader,
+                                            const dialect::ReasoningDialect* reasoning) {
   const char* const name = "thinking_token_budget";
   int32_t budget = -1;
   read_integer(reader, name, &budget);
   if (budget < 0) return std::nullopt;
-  if (tools.parser.reasoning == nullptr) {
+  if (reasoning == nullptr) {
     reader.error(ErrorCode::kUnsupported,
                  "needs a model whose thoughts can be told apart (--reasoning-parser)", name);
   }
   return budget;
 }
 
-// The constraint that keeps to the budget.
-Result<std::shared_ptr<const constraint::Constraint>> limit_thoughts(
-    const dialect::ParserSetup& setup, const text::Tokenizer& tokenizer, int32_t budget) {
+// Holds an answer behind `prompt` to the budget. One behind closed thoughts has none.
+Result<void> limit_thoughts(const dialect::ReasoningDialect& reasoning, std::string_view prompt,
+                            const text::Tokenizer& tokenizer, int32_t budget,
+                            engine::RequestDraft* draft) {
+  const dialect::PromptEnd end_of_prompt = dialect::reasoning_after(reasoning, prompt);
+  if (end_of_prompt == dialect::PromptEnd::kClosed) return {};
   const text::EncodeOptions as_marks = {.add_special_tokens = false, .parse_special = true};
-  RUDDER_TRY(const std::vector<int32_t> begin, tokenizer.encode(setup.reasoning->begin, as_marks));
-  RUDDER_TRY(const std::vector<int32_t> end, tokenizer.encode(setup.reasoning->end, as_marks));
-  return constraint::limit_thinking(begin, end, budget,
-                                    setup.in_reasoning || setup.reasoning->always);
-}
-
-// How many of a prompt's last tokens are kept; absent: all.
-Result<std::optional<int64_t>> read_truncation(FieldReader& reader,
-                                               const engine::RequestDraft& draft,
-                                               const engine::RequestLimits& limits) {
-  const char* const name = "truncate_prompt_tokens";
-  std::optional<int64_t> kept;
-  read_integer(reader, name, &kept);
-  RUDDER_TRY_VOID(reader.result());
-  if (!kept) return kept;
-  const int64_t room = std::max<int64_t>(0, limits.max_seq_len - draft.max_tokens.value_or(1));
-  // Without room max_tokens is at fault, and said to be.
-  if (*kept == -1) return room > 0 ? std::optional<int64_t>(room) : std::nullopt;
-  if (*kept > 0 && *kept <= room) return kept;
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("{} must be -1 or between 1 and {}, what the context has beside the "
-                          "output",
-                          name, room),
-              name);
-}
-
-// Only the last `kept` tokens stay.
-void truncate(const text::Tokenizer& tokenizer, int64_t kept, PromptText& prompt) {
-  const int64_t cut = std::ssize(prompt.ids) - kept;
-  if (cut <= 0) return;
-  prompt.ids.erase(prompt.ids.begin(), prompt.ids.begin() + cut);
-  prompt.text = tokenizer.decode(prompt.ids, false);
-  std::vector<steer::RoleSpan> roles;
-  for (steer::RoleSpan span : prompt.roles) {
-    span.tokens.begin = static_cast<int32_t>(std::max<int64_t>(0, span.tokens.begin - cut));
-    span.tokens.end = static_cast<int32_t>(span.tokens.end - cut);
-    if (span.tokens.end > span.tokens.begin) roles.push_back(span);
-  }
-  prompt.roles = std::move(roles);
+  RUDDER_TRY(const std::vector<int32_t> begin, tokenizer.encode(reasoning.begin, as_marks));
+  RUDDER_TRY(const std::vector<int32_t> end, tokenizer.encode(reasoning.end, as_marks));
+  const bool begun = end_of_prompt == dialect::PromptEnd::kOpen || reasoning.always;
+  draft->constraints.push_back(constraint::limit_thinking(begin, end, budget, begun));
+  return {};
 }
 
 tl::expected<void, ApiError> check_choices(size_t num_prompts, int32_t n) {
@@ -175,9 +137,9 @@ tl::expected<void, ApiError> check_length(const PromptText& prompt,
                                           const engine::RequestLimits& limits) {
   if (std::cmp_less(prompt.ids.size(), limits.max_seq_len)) return {};
   return tl::unexpected(
-      invalid(fmt::format("the prompt has {} tokens; with at least one token of output that is "
+      invalid(fmt::format("the prompt has {}{} tokens; with at least one token of output that is "
                           "more than the model's context of {} tokens",
-                          prompt.ids.size(), limits.max_seq_len),
+                          prompt.is_cut ? "at least " : "", prompt.ids.size(), limits.max_seq_len),
               prompt.path, "context_length_exceeded"));
 }
 
@@ -197,11 +159,13 @@ ApiError translate(const Error& error, Api api, const json::object& body,
 
 Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
                                              const GenerationScope& scope, const ToolFields& tools,
-                                             bool with_roles) {
+                                             const Truncation& truncation, bool with_roles) {
+  const size_t max_tokens = truncation.max_tokens(scope.limits.max_seq_len - 1);
   if (api == Api::kCompletions) {
-    return read_completion_prompts(reader, *scope.model.tokenizer, scope.max_prompts);
+    return read_completion_prompts(reader, *scope.model.tokenizer,
+                                   {.max_prompts = scope.max_prompts, .max_tokens = max_tokens});
   }
-  RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, tools, with_roles));
+  RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, tools, max_tokens, with_roles));
   std::vector<PromptText> prompts;
   prompts.push_back(std::move(prompt));
   return prompts;
@@ -219,21 +183,46 @@ Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOpti
   return prompt;
 }
 
-// What an output with a form cannot be asked for beside it.
-void check_structured(FieldReader& reader, const engine::RequestDraft& draft,
-                      const ToolFields& tools) {
+// Adds to `draft` what holds the answer to its form and its calls; where that must be compiled
+// first it stays in parsed.uncompiled.
+tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured,
+                                              const ToolFields& tools, const GenerationScope& scope,
+                                              GenerationRequest& parsed,
+                                              engine::RequestDraft& draft) {
+  const auto setup = parsed.parser.value_or(dialect::ParserSetup());
+  auto grammar = answer_grammar(structured, tools, setup, *scope.model.tokenizer);
+  if (!grammar) return tl::unexpected(to_api_error(grammar.error()));
+  if (!*grammar) return {};
   if (draft.ignore_eos) {
-    reader.error(ErrorCode::kInvalidArgument,
-                 "is not allowed together with a form of the output, which ends it", "ignore_eos");
+    return tl::unexpected(
+        invalid("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
   }
-  if (tools.choice != ToolChoice::kNone) {
-    reader.error(ErrorCode::kInvalidArgument,
-                 "must be none where the output's form is given: calls have a form of their own",
-                 "tool_choice");
+  if (scope.find_grammar) {
+    const auto found = scope.find_grammar(**grammar);
+    if (!found) {
+      parsed.uncompiled = std::move(*grammar);
+      return {};
+    }
+    if (!*found) {
+      return tl::unexpected(to_api_error(blame_grammar(structured, tools, found->error())));
+    }
+    draft.constraints.push_back(**found);
   }
+  return {};
 }
 
 }  // namespace
+
+void read_request_id(FieldReader& reader, bool is_named, std::string* id) {
+  std::string name;
+  reader.string("request_id", static_cast<size_t>(sized_field("request_id").max), &name);
+  if (name.empty() || !reader.ok()) return;
+  if (!is_request_id(name)) {
+    reader.error(ErrorCode::kInvalidArgument, "must be visible ASCII without quotes", "request_id");
+  } else if (!is_named) {
+    *id = std::move(name);
+  }
+}
 
 ApiError model_not_found(std::string_view name) {
   ApiError error = http_error(404, fmt::format("the model '{}' is not served here", name));
@@ -282,19 +271,22 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   answer.id = (chat ? "chatcmpl-" : "cmpl-") + request_id;
   if (!scope.answer_id.empty()) answer.id = scope.answer_id;
   answer.created = static_cast<int64_t>(std::time(nullptr));
+  answer.fingerprint = fmt::format("rudder-{}", scope.version);
 
   engine::RequestDraft draft = read_sampling_fields(reader, scope.model.defaults);
   read_answer_fields(reader, &answer);
   const bool echo = read_echo_and_logprobs(reader, &answer, &draft);
   ToolFields tools;
   if (chat) tools = read_tool_fields(reader, scope.model.dialect);
-  std::optional<int32_t> thinking_budget;
-  if (chat) thinking_budget = read_thinking_budget(reader, tools);
+  const dialect::ReasoningDialect* const reasoning =
+      chat ? tools.parser.reasoning : scope.model.dialect.reasoning;
+  const std::optional<int32_t> thinking_budget = read_thinking_budget(reader, reasoning);
   const StructuredOutput structured = read_structured_output(reader);
-  if (structured.spec) check_structured(reader, draft, tools);
+  check_form(reader, draft.ignore_eos, tools, structured);
   refuse_unsupported_fields(reader, api, draft.n);
-  const auto kept = read_truncation(reader, draft, scope.limits);
-  if (!kept) return tl::unexpected(to_api_error(kept.error()));
+  const auto truncation =
+      read_truncation(reader, scope.limits.max_seq_len - draft.max_tokens.value_or(1));
+  if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
 
   const Result<TapFields> taps = TapFields::read(reader, body, scope.taps);
   if (!taps) return tl::unexpected(to_api_error(taps.error()));
@@ -303,7 +295,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   // The cheap checks are behind; now the text.
   read_token_lists(reader, *scope.model.tokenizer, scope.limits, &draft.constraints);
   const bool with_roles = chat && taps->needs_roles();
-  auto prompts = read_prompts(reader, api, scope, tools, with_roles);
+  auto prompts = read_prompts(reader, api, scope, tools, *truncation, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   if (auto fits = check_choices(prompts->size(), draft.n); !fits) {
@@ -315,44 +307,31 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   answer.include_reasoning = tools.include_reasoning;
   if (parsed.parser) {
     draft.shown_special_ids = scope.model.dialect.special_marks;
-    parsed.uncompiled = tools.grammar(*parsed.parser, *scope.model.tokenizer);
   }
-  if (parsed.uncompiled && draft.ignore_eos) {
-    return tl::unexpected(
-        invalid("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
+  if (auto done = constrain_answer(structured, tools, scope, parsed, draft); !done) {
+    return tl::unexpected(std::move(done.error()));
   }
-  if (thinking_budget && parsed.parser && parsed.parser->reasoning != nullptr) {
-    auto limit = limit_thoughts(*parsed.parser, *scope.model.tokenizer, *thinking_budget);
-    if (!limit) return tl::unexpected(to_api_error(limit.error()));
-    draft.constraints.push_back(std::move(*limit));
-  }
-  if (structured.spec) {
-    const auto setup = parsed.parser.value_or(dialect::ParserSetup());
-    auto spec = structured.after_thoughts(setup, *scope.model.tokenizer);
-    if (!spec) return tl::unexpected(to_api_error(structured.blame(spec.error())));
-    parsed.uncompiled = std::move(*spec);
-  }
-  if (parsed.uncompiled && scope.find_grammar) {
-    const auto found = scope.find_grammar(*parsed.uncompiled);
-    if (!found) return parsed;
-    if (!*found) {
-      const Error& error = found->error();
-      return tl::unexpected(
-          to_api_error(structured.spec ? structured.blame(error) : tools.blame(error)));
-    }
-    draft.constraints.push_back(**found);
-  }
-  parsed.uncompiled.reset();
+  if (parsed.uncompiled) return parsed;
   draft.client_id = answer.id;
   draft.capture_events = answer.stream;
   draft.cache_salt = scope.keys.cache_salt(scope.tenant, draft.cache_salt);
   for (PromptText& prompt : *prompts) {
-    if (*kept) truncate(*scope.model.tokenizer, **kept, prompt);
+    truncate(*scope.model.tokenizer, *truncation, prompt);
     if (auto fits = check_length(prompt, scope.limits); !fits) {
       return tl::unexpected(std::move(fits.error()));
     }
     engine::RequestDraft one = draft;
     one.prompt = prompt.ids;
+    if (!chat && !one.max_tokens) {
+      const int64_t room = scope.limits.max_seq_len - std::ssize(prompt.ids);
+      const int64_t wanted = std::max<int64_t>(kCompletionTokens, one.sampling.min_tokens);
+      one.max_tokens = static_cast<int32_t>(std::min(wanted, room));
+    }
+    if (thinking_budget) {
+      const Result<void> limited =
+          limit_thoughts(*reasoning, prompt.text, *scope.model.tokenizer, *thinking_budget, &one);
+      if (!limited) return tl::unexpected(to_api_error(limited.error()));
+    }
     if (prompts->size() > 1) one.client_id += fmt::format("-{}", parsed.prompts.size());
     if (const Result<void> applied = taps->apply(prompt, with_roles, &one); !applied) {
       return tl::unexpected(to_api_error(applied.error()));

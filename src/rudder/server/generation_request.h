@@ -39,8 +39,9 @@ struct EmbeddingOptions {
 // How the answer is to look.
 struct AnswerOptions {
   Api api = Api::kChat;
-  std::string id;     // "chatcmpl-...", "cmpl-..."
-  std::string model;  // as the client named it
+  std::string id;                // "chatcmpl-...", "cmpl-..."
+  std::string model;             // as the client named it
+  std::string fingerprint = {};  // of the server: what computed the answer
   int64_t created = 0;
   bool stream = false;
   bool include_usage = false;
@@ -98,11 +99,15 @@ struct GenerationScope {
   int tenant = 0;
   int32_t max_prompts = 1024;
   std::string request_id;
-  bool is_named = false;       // the client chose the id, in a header
-  std::string answer_id = {};  // of the answer; empty: made of the API and request_id
+  bool is_named = false;          // the client chose the id, in a header
+  std::string answer_id = {};     // of the answer; empty: made of the API and request_id
+  std::string_view version = {};  // of the server
   TapServices taps = {};
   FindGrammar find_grammar = {};  // empty: the request will not run, its grammars are passed over
 };
+
+// A name for logs and for the answer's id, where the header gave none (`is_named`).
+void read_request_id(FieldReader& reader, bool is_named, std::string* id);
 
 // The body as an object; its errors have the code "invalid_json".
 tl::expected<boost::json::object, ApiError> parse_body(std::string_view body);

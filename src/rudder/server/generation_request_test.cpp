@@ -152,11 +152,50 @@ TEST_F(GenerationRequestTest, ThoughtsMayBeLimitedWhereTheyCanBeToldApart) {
   parsed = parse(Api::kChat, body);
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_EQ(parsed->prompts.at(0).request.draft().constraints.size(), 1u);
+  // In a completion each prompt says whether thoughts are open behind it.
+  parsed = parse(Api::kCompletions,
+                 R"({"prompt":["a","<think>b","<think>c</think>"],"thinking_token_budget":4})");
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_FALSE(parsed->parser);
+  EXPECT_EQ(parsed->prompts.at(0).request.draft().constraints.size(), 1u);
+  EXPECT_EQ(parsed->prompts.at(1).request.draft().constraints.size(), 1u);
+  EXPECT_EQ(parsed->prompts.at(2).request.draft().constraints.size(), 0u);
+}
+
+TEST_F(GenerationRequestTest, ACompletionThatDoesNotSayHasSixteenTokens) {
+  EXPECT_EQ(completion("").max_tokens, 16);
+  EXPECT_EQ(completion(R"("max_tokens":null)").max_tokens, 16);
+  const auto parsed = parse(Api::kCompletions, R"({"prompt":")" + std::string(4090, 'a') + "\"}");
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  EXPECT_LT(parsed->prompts.at(0).request.draft().max_tokens, 16) << "what the context has left";
+  const auto chat = parse(Api::kChat, "{" RUDDER_MESSAGES "}");
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->prompts.at(0).request.draft().max_tokens, std::nullopt);
+}
+
+TEST_F(GenerationRequestTest, PartsAreTextByAnyOfTheirNames) {
+  const auto parsed =
+      parse(Api::kChat,
+            R"({"messages":[{"role":"user","content":[{"type":"input_text","text":"a"},"b"]},)"
+            R"({"role":"assistant","content":[{"type":"refusal","refusal":"c"}]},)"
+            R"({"role":"user","content":"d"},{"role":"assistant","content":null,"reasoning":"e"}],)"
+            R"("return_prompt_text":true})");
+  ASSERT_TRUE(parsed) << parsed.error().message;
+  const std::string& text = parsed->prompts.at(0).told_text;
+  EXPECT_LT(text.find('a'), text.find("c<|im_end|>")) << text;
+  const auto image = parse(
+      Api::kChat,
+      R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"x"}}]}]})");
+  ASSERT_FALSE(image);
+  EXPECT_EQ(image.error().param, "messages[0].content[0].type");
+  EXPECT_EQ(image.error().code, "unsupported_value");
 }
 
 TEST_F(GenerationRequestTest, PromptsAreCutFromTheLeft) {
   EXPECT_EQ(completion(R"("truncate_prompt_tokens":1)").prompt, std::vector<int32_t>{'i'});
   EXPECT_EQ(completion(R"("truncate_prompt_tokens":2)").prompt.size(), 2u);
+  EXPECT_EQ(completion(R"("truncate_prompt_tokens":1,"truncation_side":"right")").prompt,
+            std::vector<int32_t>{'h'});
   const std::string text(5000, 'a');
   const auto parsed = parse(Api::kCompletions, R"({"prompt":")" + text +
                                                    R"(","truncate_prompt_tokens":-1,)"
@@ -317,7 +356,7 @@ constexpr BadBody kBadBodies[] = {
     {kM, R"({"messages":[{"role":"root","content":"x"}]})", "messages[0].role", "invalid_value"},
     {kM, R"({"messages":[{"role":"user"}]})", "messages[0].content", "invalid_value"},
     {kM, R"({"messages":[{"role":"user","content":5}]})", "messages[0].content", "invalid_value"},
-    {kM, R"({"messages":[{"role":"user","content":["x"]}]})", "messages[0].content[0]",
+    {kM, R"({"messages":[{"role":"user","content":[7]}]})", "messages[0].content[0]",
      "invalid_value"},
     {kM, R"({"messages":[{"role":"user","content":[{"type":"text"}]}]})",
      "messages[0].content[0].text", "invalid_value"},
@@ -367,6 +406,17 @@ constexpr BadBody kBadBodies[] = {
      "{" RUDDER_MESSAGES R"(,"ignore_eos":true,"tool_choice":"required","tools":[)" RUDDER_TOOL
      "]}",
      "ignore_eos", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES R"(,"tools":[{"type":"function","function":{"name":"g","strict":true,)"
+     R"("parameters":{"type":"string"}}}]})",
+     "tools[0].function.parameters.type", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES
+     R"(,"structured_outputs":{"regex":"a"},"tool_choice":"required","tools":[)" RUDDER_TOOL "]}",
+     "tool_choice", "invalid_value"},
+    {kM, R"({"messages":[{"role":"user","content":null}]})", "messages[0].content",
+     "invalid_value"},
+    {kC, R"({"prompt":"a","truncation_side":"up"})", "truncation_side", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"reasoning_effort":"some"})", "reasoning_effort", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"include_reasoning":1})", "include_reasoning", "invalid_value"},
     {kM, "{" RUDDER_MESSAGES R"(,"functions":[{}]})", "functions", "unsupported_value"},

@@ -53,6 +53,16 @@ TEST(RouteTable, PathsMatchExactly) {
   }
 }
 
+TEST(RouteTable, OtherServersNamesAreTheSameRoutes) {
+  EXPECT_EQ(match_route("POST", "/chat/completions").route,
+            match_route("POST", "/v1/chat/completions").route);
+  EXPECT_EQ(match_route("GET", "/v1/health").route, match_route("GET", "/health").route);
+  const Route* reset = match_route("POST", "/flush_cache").route;
+  ASSERT_NE(reset, nullptr);
+  EXPECT_EQ(reset->access, Access::kAdmin) << "guarded as under its own name";
+  EXPECT_TRUE(match_route("POST", "/chat/completions/").allow.empty());
+}
+
 TEST(ApiError, OurOwnFaultsTellNothing) {
   for (const ErrorCode code : {ErrorCode::kInternal, ErrorCode::kIo, ErrorCode::kCorruptFile,
                                ErrorCode::kNumerical, ErrorCode::kCancelled}) {

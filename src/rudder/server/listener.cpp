@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/basic_socket_acceptor.hpp>
@@ -14,6 +15,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
+#include <climits>
 #include <utility>
 
 #include "rudder/base/log.h"
@@ -74,6 +76,11 @@ void Listener::Impl::hand_over(std::shared_ptr<IoThread> thread, SessionSocket s
     return;
   }
   if (port != 0) socket.set_option(asio::ip::tcp::no_delay(true), ec);
+  if (const int64_t bytes = context.settings.socket_send_buffer; bytes > 0) {
+    // Left alone it grows with what a slow reader leaves unread, and nobody counts it.
+    const auto size = static_cast<int>(std::min<int64_t>(bytes, INT_MAX));
+    socket.set_option(asio::socket_base::send_buffer_size(size), ec);
+  }
   // std::function wants copies: the socket travels in a shared pointer.
   auto carried = std::make_shared<SessionSocket>(std::move(socket));
   IoThread& target = *thread;

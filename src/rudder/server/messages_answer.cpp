@@ -28,6 +28,7 @@ class MessagesFormat final : public AnswerFormat {
 
   void append_events(std::string& out, const ChoicePiece& piece) override;
   void append_end(std::string& out, const engine::Usage& total) override;
+  void append_ping(std::string& out) const override;
   void append_error(std::string& out, const ApiError& error) override;
   void append_capture_event(std::string& out, int32_t choice,
                             const steer::capture::CaptureEvent& event) override;
@@ -243,10 +244,14 @@ void MessagesFormat::append_events(std::string& out, const ChoicePiece& piece) {
     out += ",\"message\":";
     append_message(out, begun);
     out += "}\n\n";
-    append_event(out, "ping");
-    out += "}\n\n";
+    append_ping(out);
   }
   take(&out, piece);
+}
+
+void MessagesFormat::append_ping(std::string& out) const {
+  append_event(out, "ping");
+  out += "}\n\n";
 }
 
 void MessagesFormat::append_end(std::string& out, const engine::Usage& total) {

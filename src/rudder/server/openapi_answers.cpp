@@ -61,7 +61,7 @@ std::string_view chat_answer_schemas() {
     "type": "object", "required": ["id", "object", "created", "model", "choices", "usage"],
     "properties": {
       "id": {"type": "string"}, "object": {"type": "string", "enum": ["chat.completion"]}, "created": {"type": "integer"},
-      "model": {"type": "string"},
+      "model": {"type": "string"}, "system_fingerprint": {"type": "string"},
       "choices": {"type": "array", "items": {"type": "object", "required": ["index", "message", "finish_reason"], "properties": {
         "index": {"type": "integer"}, "message": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
@@ -77,7 +77,7 @@ std::string_view chat_answer_schemas() {
     "description": "The data of each event; the last event is [DONE]. An error in the stream is an Error.",
     "properties": {
       "id": {"type": "string"}, "object": {"type": "string", "enum": ["chat.completion.chunk"]}, "created": {"type": "integer"},
-      "model": {"type": "string"},
+      "model": {"type": "string"}, "system_fingerprint": {"type": "string"},
       "choices": {"type": "array", "items": {"type": "object", "required": ["index", "delta", "finish_reason"], "properties": {
         "index": {"type": "integer"}, "delta": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
@@ -111,7 +111,7 @@ std::string_view chat_answer_schemas() {
     "type": "object", "required": ["id", "object", "created", "model", "choices", "usage"],
     "properties": {
       "id": {"type": "string"}, "object": {"type": "string", "enum": ["text_completion"]}, "created": {"type": "integer"},
-      "model": {"type": "string"}, "choices": {"type": "array", "items": {"$ref": "#/components/schemas/CompletionChoice"}},
+      "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "choices": {"type": "array", "items": {"$ref": "#/components/schemas/CompletionChoice"}},
       "usage": {"$ref": "#/components/schemas/Usage"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}
     }
   },
@@ -120,7 +120,7 @@ std::string_view chat_answer_schemas() {
     "description": "The data of each event; the last event is [DONE]. An error in the stream is an Error.",
     "properties": {
       "id": {"type": "string"}, "object": {"type": "string", "enum": ["text_completion"]}, "created": {"type": "integer"},
-      "model": {"type": "string"}, "choices": {"type": "array", "items": {"$ref": "#/components/schemas/CompletionChoice"}},
+      "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "choices": {"type": "array", "items": {"$ref": "#/components/schemas/CompletionChoice"}},
       "usage": {"oneOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]},
       "capture": {"type": "object", "description": "One captured token's values."},
       "capture_results": {"$ref": "#/components/schemas/CaptureResults"}

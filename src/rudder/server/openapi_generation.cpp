@@ -43,6 +43,8 @@ std::string_view generation_schemas() {
         "continuous_usage_stats": {"type": ["boolean", "null"], "default": false}}},
       "echo": {"type": ["boolean", "null"], "default": false},
       "add_special_tokens": {"type": ["boolean", "null"]},
+      "truncation_side": {"type": ["string", "null"], "enum": ["left", "right", null],
+                          "default": "left"},
       "cache_salt": {"type": ["string", "null"], "minLength": 1},
       "request_id": {"type": ["string", "null"]},
       "return_token_ids": {"type": ["boolean", "null"], "default": false},

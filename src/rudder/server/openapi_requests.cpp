@@ -20,7 +20,7 @@ constexpr std::string_view kSchemas = R"json({
       "stream_options": {"type": ["object", "null"], "properties": {"include_obfuscation": {"type": ["boolean", "null"]}}},
       "max_output_tokens": {"type": ["integer", "null"], "minimum": 1},
       "max_tool_calls": {"type": ["integer", "null"], "minimum": 1, "description": "Of built-in tools, of which there are none."},
-      "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
+      "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
       "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
       "top_logprobs": {"type": ["integer", "null"], "minimum": 0, "maximum": 20},
       "truncation": {"type": ["string", "null"], "enum": ["auto", "disabled", null], "default": "disabled"},
@@ -34,7 +34,9 @@ constexpr std::string_view kSchemas = R"json({
       "tool_choice": {"oneOf": [{"type": "string", "enum": ["auto", "none", "required"]}, {"type": "null"},
         {"type": "object", "required": ["type", "name"], "properties": {"type": {"type": "string", "enum": ["function"]}, "name": {"type": "string"}}}]},
       "parallel_tool_calls": {"type": ["boolean", "null"]},
-      "include": {"type": ["array", "null"], "items": {"type": "string", "enum": ["message.output_text.logprobs", "reasoning.encrypted_content"]}},
+      "include": {"type": ["array", "null"], "items": {"type": "string", "enum": ["message.output_text.logprobs", "reasoning.encrypted_content",
+        "file_search_call.results", "web_search_call.results", "web_search_call.action.sources", "message.input_image.image_url",
+        "computer_call_output.output.image_url", "code_interpreter_call.outputs"]}},
       "metadata": {"type": ["object", "null"], "additionalProperties": {"type": "string"}},
       "user": {"type": ["string", "null"]}
     }
@@ -75,7 +77,7 @@ constexpr std::string_view kSchemas = R"json({
       {"type": "object", "required": ["max_tokens"], "properties": {
         "max_tokens": {"type": "integer", "minimum": 1},
         "stop_sequences": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
-        "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 2},
+        "temperature": {"type": ["number", "null"], "minimum": 0, "maximum": 100},
         "top_p": {"type": ["number", "null"], "exclusiveMinimum": 0, "maximum": 1},
         "top_k": {"type": ["integer", "null"]},
         "stream": {"type": ["boolean", "null"], "default": false},
@@ -99,8 +101,15 @@ constexpr std::string_view kSchemas = R"json({
       "encoding_format": {"type": ["string", "null"], "enum": ["float", "base64", null], "default": "float"},
       "dimensions": {"type": ["integer", "null"], "minimum": 1},
       "normalize": {"type": ["boolean", "null"], "default": true},
+      "use_activation": {"type": ["boolean", "null"], "default": true, "description": "normalize, by another name."},
       "pooling": {"type": ["string", "null"], "enum": ["last", "mean", null]},
+      "truncate_prompt_tokens": {"type": ["integer", "null"], "minimum": -1},
+      "truncation_side": {"type": ["string", "null"], "enum": ["left", "right", null], "default": "left"},
+      "embed_dtype": {"type": ["string", "null"], "enum": ["float32", null]},
+      "endianness": {"type": ["string", "null"], "enum": ["native", "little", null]},
       "add_special_tokens": {"type": ["boolean", "null"], "default": true},
+      "cache_salt": {"type": ["string", "null"], "minLength": 1},
+      "request_id": {"type": ["string", "null"]},
       "priority": {"type": ["integer", "null"]},
       "user": {"type": ["string", "null"]}
     }

@@ -47,6 +47,13 @@ constexpr std::array<std::string_view, 11> kChatFields = {"messages",
                                                           "reasoning_effort",
                                                           "continue_final_message"};
 
+// What `include` may ask for of items that no answer has here; thoughts are told in plain text.
+constexpr std::array<std::string_view, 7> kNothingToInclude = {
+    "reasoning.encrypted_content",   "file_search_call.results",
+    "web_search_call.results",       "web_search_call.action.sources",
+    "message.input_image.image_url", "computer_call_output.output.image_url",
+    "code_interpreter_call.outputs"};
+
 class ResponsesTranslation {
  public:
   ResponsesTranslation(const json::object& body, const GenerationScope& scope,
@@ -250,8 +257,8 @@ void ResponsesTranslation::read_include() {
       const std::string_view name(item.get_string());
       if (name == "message.output_text.logprobs") {
         logprobs = true;
-      } else if (name != "reasoning.encrypted_content") {  // what is thought is told in plain text
-        return reader_.error(ErrorCode::kUnsupported, "is not supported", path);
+      } else if (std::ranges::find(kNothingToInclude, name) == kNothingToInclude.end()) {
+        return reader_.error(ErrorCode::kInvalidArgument, "is not known", path);
       }
     }
   }

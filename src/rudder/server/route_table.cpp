@@ -1,5 +1,7 @@
 #include "rudder/server/route_table.h"
 
+#include <algorithm>
+#include <iterator>
 #include <optional>
 
 #include "rudder/server/handlers.h"
@@ -49,6 +51,30 @@ constexpr Route kRoutes[] = {
 };
 static_assert(std::size(kRoutes) <= kMaxRoutes);
 
+// Other servers' names for the same: llama.cpp answers without /v1 in front, SGLang has some paths
+// of its own.
+struct Alias {
+  std::string_view path;
+  std::string_view route;
+};
+constexpr Alias kAliases[] = {
+    {"/chat/completions", "/v1/chat/completions"},
+    {"/completions", "/v1/completions"},
+    {"/embeddings", "/v1/embeddings"},
+    {"/models", "/v1/models"},
+    {"/responses", "/v1/responses"},
+    {"/v1/health", "/health"},
+    {"/v1/tokenize", "/tokenize"},
+    {"/v1/detokenize", "/detokenize"},
+    {"/flush_cache", "/reset_prefix_cache"},
+    {"/get_load", "/load"},
+};
+
+std::string_view canonical(std::string_view path) {
+  const auto* found = std::ranges::find(kAliases, path, &Alias::path);
+  return found == std::end(kAliases) ? path : found->route;
+}
+
 int hex_digit(char ch) {
   if (ch >= '0' && ch <= '9') return ch - '0';
   if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
@@ -97,6 +123,7 @@ std::span<const Route> routes() {
 
 RouteMatch match_route(std::string_view method, std::string_view path) {
   RouteMatch match;
+  path = canonical(path);
   for (const Route& route : kRoutes) {
     std::string tail;
     if (!path_matches(route, path, &tail)) continue;

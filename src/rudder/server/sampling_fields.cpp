@@ -199,14 +199,17 @@ engine::RequestDraft read_sampling_fields(FieldReader& reader, const SamplingDef
   read_repetition(reader, &draft.repetition);
   read_integer(reader, "priority", &draft.priority);
   read_integer(reader, "n", &draft.n);
+  draft.cache_salt = read_cache_salt(reader);
+  return draft;
+}
 
+std::string read_cache_salt(FieldReader& reader) {
   std::optional<std::string> salt;
   reader.string("cache_salt", size_limit("cache_salt"), &salt);
   if (salt && salt->empty()) {
     reader.error(ErrorCode::kInvalidArgument, "must be a string that is not empty", "cache_salt");
   }
-  draft.cache_salt = salt.value_or("");
-  return draft;
+  return salt.value_or("");
 }
 
 void read_answer_fields(FieldReader& reader, AnswerOptions* answer) {
@@ -234,7 +237,6 @@ void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
   reader.refuse("use_beam_search", "is not supported");
   if (api == Api::kCompletions) {
     reader.refuse("suffix", "is not supported");
-    reader.refuse("thinking_token_budget", "is of chats alone");
     int32_t best_of = n;
     read_integer(reader, "best_of", &best_of);
     if (best_of != n) {

@@ -14,6 +14,8 @@ namespace rudder::server {
 // Reads them into a draft that still lacks its prompt, with the model's defaults for what is
 // absent. Errors stay in `reader`.
 engine::RequestDraft read_sampling_fields(FieldReader& reader, const SamplingDefaults& defaults);
+// `cache_salt`, empty where it is absent.
+std::string read_cache_salt(FieldReader& reader);
 
 // Numbers within their ranges (field_ranges.h). Left alone when absent.
 void read_integer(FieldReader& reader, std::string_view name, std::optional<int64_t>* out);

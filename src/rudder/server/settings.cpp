@@ -27,6 +27,9 @@ void ServerSettings::declare(SettingsTable& table) {
                   "Bytes of all request bodies held at once; past it 503.");
   table.add_bytes("max-pending-output", &max_pending_output,
                   "Unread output after which a slow reader's request is cancelled.");
+  table.add_bytes("socket-send-buffer", &socket_send_buffer,
+                  "Unread output that the system holds for a connection, beside what the server "
+                  "holds; 0 leaves it to the system, which takes some MiB.");
   table.add_bytes("max-pending-captures", &max_pending_captures,
                   "Unread values of captured tokens that a stream may have on top of that.");
   table.add_bytes("max-logprobs-memory", &max_logprobs_memory,

@@ -30,6 +30,7 @@ struct ServerSettings {
   int64_t max_request_body = int64_t{16} << 20;    // bytes, after transfer decoding: past it 413
   int64_t max_buffered_bodies = int64_t{1} << 30;  // bytes of all bodies held at once: past it 503
   int64_t max_pending_output = int64_t{1} << 20;  // bytes a slow reader may leave unread: cancelled
+  int64_t socket_send_buffer = int64_t{256} << 10;
   int64_t max_pending_captures = int64_t{64} << 20;  // the same, of captured values, on top
   int64_t max_logprobs_memory = int64_t{1} << 30;    // bytes of log-probabilities of all answers
   int64_t response_store_bytes = int64_t{64} << 20;  // of answers that /v1/responses remembers

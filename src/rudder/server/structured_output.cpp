@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/constraint/structural_tag.h"
 #include "rudder/constraint/translate.h"
 #include "rudder/dialect/call_format.h"
+#include "rudder/server/tool_fields.h"
 
 namespace rudder::server {
 
@@ -205,16 +207,25 @@ Result<constraint::GrammarSpec> StructuredOutput::after_thoughts(
     const dialect::ParserSetup& setup, const text::Tokenizer& tokenizer) const {
   if (setup.reasoning == nullptr) return *spec;
   if (spec->kind == GrammarKind::kStructuralTag) return *spec;
-  RUDDER_TRY(const std::string grammar, constraint::to_ebnf(*spec));
-  const dialect::FindSpecial find_special = [&](std::string_view mark) {
-    const std::optional<int32_t> id = tokenizer.token_to_id(mark);
-    return id && tokenizer.is_special(*id) ? id : std::nullopt;
-  };
-  const json::object content = {{"type", "grammar"}, {"grammar", grammar}};
+  RUDDER_TRY(const json::object format, content());
   return constraint::GrammarSpec{
       .kind = GrammarKind::kStructuralTag,
-      .text = to_json_text(dialect::format_after_thoughts(setup, content, find_special)),
+      .text = to_json_text(dialect::format_after_thoughts(setup, format, special_marks(tokenizer))),
       .space = spec->space};
+}
+
+Result<json::object> StructuredOutput::content() const {
+  if (spec->kind != GrammarKind::kStructuralTag) {
+    RUDDER_TRY(const std::string grammar, constraint::to_ebnf(*spec));
+    return json::object{{"type", "grammar"}, {"grammar", grammar}};
+  }
+  RUDDER_TRY(const std::string opened, constraint::open_structural_tag(*spec));
+  RUDDER_TRY(const json::value tag, parse_json(opened, "the structural tag"));
+  const json::value* format = tag.get_object().if_contains("format");
+  if (format == nullptr || !format->is_object()) {
+    return fail(ErrorCode::kUnsupported, "without a format is not supported beside tools");
+  }
+  return format->get_object();
 }
 
 Error StructuredOutput::blame(Error error) const {

@@ -2,6 +2,7 @@
 // names that other servers have for the same. On the tokenise pool.
 #pragma once
 
+#include <boost/json/fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -21,8 +22,11 @@ struct StructuredOutput {
   // kInvalidArgument for a spec that is at fault by itself.
   Result<constraint::GrammarSpec> after_thoughts(const dialect::ParserSetup& setup,
                                                  const text::Tokenizer& tokenizer) const;
+  // The spec as a format inside a structural tag. An Error is the spec's own.
+  Result<boost::json::object> content() const;
   // An error of the spec, with the field in front of its path.
   Error blame(Error error) const;
+  bool is_response_format() const { return path.starts_with("response_format"); }
 };
 
 // Errors stay in `reader`. At most one field may ask for a form.

@@ -21,15 +21,18 @@ tl::unexpected<Error> invalid(std::string_view message, const std::string& path)
 }
 
 Result<PromptText> encode_text(const text::Tokenizer& tokenizer, std::string_view text,
-                               std::string path, bool add_special_tokens) {
-  Result<std::vector<int32_t>> ids =
-      tokenizer.encode(text, {.add_special_tokens = add_special_tokens, .parse_special = true});
+                               std::string path, bool add_special_tokens, size_t max_tokens) {
+  // One more than fits is enough to know.
+  const size_t max_ids = max_tokens == SIZE_MAX ? SIZE_MAX : max_tokens + 1;
+  Result<std::vector<int32_t>> ids = tokenizer.encode(
+      text, {.add_special_tokens = add_special_tokens, .parse_special = true, .max_ids = max_ids});
   if (!ids) {
     Error error = ids.error();
     error.where = std::move(path);
     return tl::unexpected<Error>(std::move(error));
   }
-  return PromptText{std::move(*ids), std::string(text), std::move(path), {}};
+  const bool is_cut = ids->size() > max_tokens;
+  return PromptText{std::move(*ids), std::string(text), std::move(path), {}, is_cut};
 }
 
 Result<PromptText> take_ids(const text::Tokenizer& tokenizer, const json::array& list,
@@ -40,9 +43,10 @@ Result<PromptText> take_ids(const text::Tokenizer& tokenizer, const json::array&
 }
 
 Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value& value,
-                            std::string path, bool add_special_tokens) {
+                            std::string path, bool add_special_tokens, size_t max_tokens) {
   if (value.is_string()) {
-    return encode_text(tokenizer, value.get_string(), std::move(path), add_special_tokens);
+    return encode_text(tokenizer, value.get_string(), std::move(path), add_special_tokens,
+                       max_tokens);
   }
   if (value.is_array()) return take_ids(tokenizer, value.get_array(), std::move(path));
   return invalid(
@@ -113,7 +117,7 @@ ChatFields read_chat_fields(FieldReader& reader) {
 
 Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
                                                         const text::Tokenizer& tokenizer,
-                                                        int32_t max_prompts) {
+                                                        const PromptLimits& limits) {
   const json::value* prompt = reader.raw("prompt");
   bool add_special_tokens = true;
   reader.boolean("add_special_tokens", &add_special_tokens);
@@ -121,25 +125,26 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
   std::vector<PromptText> prompts;
   const json::array* list = prompt->if_array();
   if (list == nullptr || (!list->empty() && list->front().is_number())) {
-    RUDDER_TRY(PromptText one, read_one(tokenizer, *prompt, "prompt", add_special_tokens));
+    RUDDER_TRY(PromptText one,
+               read_one(tokenizer, *prompt, "prompt", add_special_tokens, limits.max_tokens));
     prompts.push_back(std::move(one));
     return prompts;
   }
   if (list->empty()) return invalid("is an empty list", "prompt");
-  if (std::cmp_greater(list->size(), max_prompts)) {
-    return invalid(fmt::format("has more than {} prompts", max_prompts), "prompt");
+  if (std::cmp_greater(list->size(), limits.max_prompts)) {
+    return invalid(fmt::format("has more than {} prompts", limits.max_prompts), "prompt");
   }
   prompts.reserve(list->size());
   for (const json::value& item : *list) {
     RUDDER_TRY(PromptText one, read_one(tokenizer, item, fmt::format("prompt[{}]", prompts.size()),
-                                        add_special_tokens));
+                                        add_special_tokens, limits.max_tokens));
     prompts.push_back(std::move(one));
   }
   return prompts;
 }
 
 Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
-                               const ToolFields& tools, bool with_roles) {
+                               const ToolFields& tools, size_t max_tokens, bool with_roles) {
   if (!model.chat) {
     return fail(ErrorCode::kUnsupported,
                 "this model has no chat template; use /v1/completions or give one at start",
@@ -158,12 +163,13 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
     // Whatever a template objects to, the request is what it objects to.
     Error error = text.error();
     error.code = ErrorCode::kInvalidArgument;
-    if (error.where.empty()) error.where = "messages";
+    if (!error.where.empty()) error.message = fmt::format("{}: {}", error.where, error.message);
+    error.where = "messages";
     return tl::unexpected<Error>(std::move(error));
   }
   RUDDER_TRY(PromptText prompt,
-             encode_text(*model.tokenizer, *text, "messages", add_special_tokens));
-  if (with_roles) {
+             encode_text(*model.tokenizer, *text, "messages", add_special_tokens, max_tokens));
+  if (with_roles && !prompt.is_cut) {
     RUDDER_TRY(const std::vector<text::MessageSpan> spans,
                model.chat->find_messages(prompt.text, messages, tools.shown, &fields.kwargs,
                                          fields.options));

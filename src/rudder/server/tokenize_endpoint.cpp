@@ -31,7 +31,8 @@ Answer tokenize(const ServerModel& model, FieldReader& reader) {
     if (!rendered) return tl::unexpected(to_api_error(rendered.error()));
     prompt = std::move(*rendered);
   } else {
-    Result<std::vector<PromptText>> prompts = read_completion_prompts(reader, *model.tokenizer, 1);
+    Result<std::vector<PromptText>> prompts =
+        read_completion_prompts(reader, *model.tokenizer, PromptLimits());
     if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
     prompt = std::move(prompts->front());
   }

@@ -94,7 +94,7 @@ void read_tool(FieldReader& reader, const json::value& item, const std::string& 
                                  [&](const dialect::Tool& other) { return other.name == name; });
   if (twice) about.error(ErrorCode::kInvalidArgument, "is another tool's name too", "name");
   if (!about.ok()) return reader.adopt(about.error());
-  callable->push_back({name, function->if_contains("parameters")});
+  callable->push_back({name, function->if_contains("parameters"), strict});
   if (parameters == nullptr) callable->back().parameters = nullptr;  // null is "absent"
   tools->push_back({std::move(name), json_arguments(parameters)});
 }
@@ -159,9 +159,10 @@ void read_choice(FieldReader& reader, ToolFields* out) {
   out->choice = ToolChoice::kRequired;
 }
 
-// Where calls are forced, arguments must be what a schema can force them to be.
+// Where a schema forces arguments, they must be what it can force them to be.
 void check_schemas(FieldReader& reader, const ToolFields& fields) {
   for (size_t i = 0; i < fields.callable.size(); ++i) {
+    if (!fields.is_forced() && !fields.callable[i].is_strict) continue;
     const json::value* parameters = fields.callable[i].parameters;
     const json::value* type =
         parameters != nullptr ? parameters->get_object().if_contains("type") : nullptr;
@@ -169,6 +170,12 @@ void check_schemas(FieldReader& reader, const ToolFields& fields) {
     reader.error(ErrorCode::kInvalidArgument, "must be 'object'",
                  fmt::format("tools[{}].function.parameters.type", i));
   }
+}
+
+constraint::GrammarSpec tag_spec(const json::object& format) {
+  return {.kind = constraint::GrammarKind::kStructuralTag,
+          .text = json::serialize(format),
+          .space = constraint::JsonSpace::kCompact};
 }
 
 }  // namespace
@@ -191,38 +198,48 @@ std::optional<dialect::ParserSetup> ToolFields::parser_after(std::string_view pr
   return setup;
 }
 
+dialect::FindSpecial special_marks(const text::Tokenizer& tokenizer) {
+  return [&tokenizer](std::string_view mark) {
+    const std::optional<int32_t> id = tokenizer.token_to_id(mark);
+    return id && tokenizer.is_special(*id) ? id : std::nullopt;
+  };
+}
+
 std::optional<constraint::GrammarSpec> ToolFields::grammar(const dialect::ParserSetup& setup,
                                                            const text::Tokenizer& tokenizer) const {
-  if (choice != ToolChoice::kRequired && choice != ToolChoice::kNamed) return std::nullopt;
+  const bool any_strict = std::ranges::any_of(callable, &dialect::CallableTool::is_strict);
+  if (!is_forced() && !(choice == ToolChoice::kAuto && any_strict)) return std::nullopt;
   std::vector<dialect::CallableTool> tools = callable;
   if (choice == ToolChoice::kNamed) {
     std::erase_if(tools, [&](const dialect::CallableTool& tool) { return tool.name != named; });
   }
-  const dialect::FindSpecial find_special = [&](std::string_view mark) {
-    const std::optional<int32_t> id = tokenizer.token_to_id(mark);
-    return id && tokenizer.is_special(*id) ? id : std::nullopt;
-  };
-  return constraint::GrammarSpec{.kind = constraint::GrammarKind::kStructuralTag,
-                                 .text = json::serialize(dialect::call_format(
-                                     setup, tools, setup.max_calls > 1, find_special)),
-                                 .space = constraint::JsonSpace::kCompact};
+  const dialect::FindSpecial find_special = special_marks(tokenizer);
+  const bool several = setup.max_calls > 1;
+  return tag_spec(is_forced() ? dialect::call_format(setup, tools, several, find_special)
+                              : dialect::text_or_calls_format(setup, tools, several, find_special));
 }
 
-Error ToolFields::blame(Error error) const {
-  std::string path = "tool_choice";
+constraint::GrammarSpec ToolFields::grammar_beside(const json::object& content,
+                                                   const dialect::ParserSetup& setup,
+                                                   const text::Tokenizer& tokenizer) const {
+  return tag_spec(dialect::content_or_calls_format(setup, content, callable, setup.max_calls > 1,
+                                                   special_marks(tokenizer)));
+}
+
+std::optional<Error> ToolFields::schema_error() const {
   for (size_t i = 0; i < callable.size(); ++i) {
+    if (!is_forced() && !callable[i].is_strict) continue;
     const Result<std::string> grammar =
         constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
                              .text = json::serialize(dialect::arguments_schema(callable[i])),
                              .space = constraint::JsonSpace::kCompact});
     if (grammar) continue;
-    error = grammar.error();
-    path = fmt::format("tools[{}].function.parameters{}", i, error.where);
-    break;
+    Error error = grammar.error();
+    error.where = fmt::format("tools[{}].function.parameters{}", i, error.where);
+    error.message = fmt::format("{} {}", error.where, error.message);
+    return error;
   }
-  error.message = fmt::format("{} {}", path, error.message);
-  error.where = std::move(path);
-  return error;
+  return std::nullopt;
 }
 
 ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
@@ -237,7 +254,7 @@ ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   if (tools != nullptr) read_tools(reader, *tools, &fields);
   if (reader.ok()) read_choice(reader, &fields);
   if (fields.choice == ToolChoice::kNone) return fields;
-  if (fields.choice != ToolChoice::kAuto) check_schemas(reader, fields);
+  check_schemas(reader, fields);
   fields.shown = tools;
   fields.parser.calls = dialect.calls;
   if (!fields.parallel || fields.choice == ToolChoice::kNamed) fields.parser.max_calls = 1;

@@ -31,13 +31,22 @@ struct ToolFields {
 
   // How the answer to this prompt is to be parsed; nothing where it is all text.
   std::optional<dialect::ParserSetup> parser_after(std::string_view prompt) const;
-  // What the answer must look like where a tool has to be called; nothing where none has. `setup`
+  bool is_forced() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
+  // What the answer must look like: calls where one has to come; where one may, any text, and calls
+  // whose arguments are as the tools that are strict want them. Nothing where it is free. `setup`
   // is what parser_after said.
   std::optional<constraint::GrammarSpec> grammar(const dialect::ParserSetup& setup,
                                                  const text::Tokenizer& tokenizer) const;
-  // An error of that grammar, with the path of the tool whose schema is at fault.
-  Error blame(Error error) const;
+  // Calls, or `content` (a format of a structural tag) instead of them.
+  constraint::GrammarSpec grammar_beside(const boost::json::object& content,
+                                         const dialect::ParserSetup& setup,
+                                         const text::Tokenizer& tokenizer) const;
+  // What is wrong with the first tool whose schema no grammar can hold, with its path.
+  std::optional<Error> schema_error() const;
 };
+
+// Marks of a dialect that are special tokens here.
+dialect::FindSpecial special_marks(const text::Tokenizer& tokenizer);
 
 // Errors stay in `reader`. Tools that may not be called are not shown to the model either.
 ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect);

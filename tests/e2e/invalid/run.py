@@ -34,8 +34,7 @@ STREAMS = 4  # different streams, one after the other
 POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
 MISSING = ("delete", "rename", "null")  # kinds of cases in which another field may be named: one that is needed
-EXCLUDE_EACH_OTHER = ({"tool_choice", "response_format"}, {"tool_choice", "structured_outputs"},
-                      {"tool_choice", "text"})
+EXCLUDE_EACH_OTHER = ({"tool_choice", "structured_outputs"},)
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
          "--capture-max-response-bytes", "64M", "--log-level", "error")
 
