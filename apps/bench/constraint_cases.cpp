@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <boost/json.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
+
+#include "rudder/dialect/call_format.h"
 
 namespace rudder::apps {
 namespace {
@@ -34,6 +38,22 @@ ConstraintCase schema(std::string name, std::string text, std::vector<std::strin
 ConstraintCase regex(std::string name, std::string text, std::vector<std::string> outputs) {
   return {
       std::move(name), {.kind = GrammarKind::kRegex, .text = std::move(text)}, std::move(outputs)};
+}
+
+// What a chat with a strict tool is held to, in the dialect of Hermes and Qwen.
+std::string text_or_strict_call() {
+  const boost::json::value parameters = {
+      {"type", "object"},
+      {"properties",
+       {{"city", {{"type", "string"}, {"maxLength", 80}}},
+        {"days", {{"type", "integer"}, {"minimum", 1}, {"maximum", 14}}}}},
+      {"required", {"city", "days"}},
+      {"additionalProperties", false}};
+  dialect::ParserSetup setup;
+  setup.calls = dialect::tool_dialects().data();
+  return boost::json::serialize(
+      dialect::text_or_calls_format(setup, {{"forecast", &parameters, true}}, true,
+                                    [](std::string_view) { return std::nullopt; }));
 }
 
 void add_strings(std::vector<ConstraintCase>& cases) {
@@ -158,6 +178,13 @@ void add_texts(std::vector<ConstraintCase>& cases) {
 "required":["city","days"],"additionalProperties":false}}}]}})",
         .space = constraint::JsonSpace::kCompact},
        {R"(Let me see. <call>{"city": "Reykjavik", "days": 3}</call>)"}});
+  cases.push_back({"text or calls of a strict tool",
+                   {.kind = GrammarKind::kStructuralTag,
+                    .text = text_or_strict_call(),
+                    .space = constraint::JsonSpace::kCompact},
+                   {prose(200),
+                    "Let me see.\n<tool_call>\n{\"name\": \"forecast\", \"arguments\": "
+                    "{\"city\": \"Reykjavik\", \"days\": 3}}\n</tool_call>"}});
 }
 
 }  // namespace

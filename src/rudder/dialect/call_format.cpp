@@ -58,7 +58,20 @@ class FormatWriter {
     }
     json::object rest =
         dialect_.list ? list(tools, parallel, false) : sequence({any_call(tools, false)});
-    json::object words = {{"type", "grammar"}, {"grammar", text_without(marks_as_text())}};
+    const std::vector<std::string> others = other_marks();
+    if (!is_special(dialect_.begin) && !is_special(dialect_.also_begin)) {
+      return {{"type", "dispatch"},
+              {"rules", json::array{json::array{json::string_view(dialect_.begin), rest}}},
+              {"loop", parallel},
+              {"excludes", json::value_from(others)}};
+    }
+    // A dispatch would let special tokens be text, marks among them.
+    json::object words = {{"type", "any_text"}};
+    if (!others.empty() || !is_special(dialect_.begin)) {
+      std::vector<std::string> marks = others;
+      if (!is_special(dialect_.begin)) marks.emplace_back(dialect_.begin);
+      words = {{"type", "grammar"}, {"grammar", text_without(marks)}};
+    }
     json::array call = {mark(dialect_.begin), std::move(rest)};
     if (parallel) call.push_back(words);
     return sequence({std::move(words), json::object{{"type", parallel ? "star" : "optional"},
@@ -73,16 +86,17 @@ class FormatWriter {
     return text(value);
   }
 
-  // The marks of calls that are written as text; those that are special tokens stand in none.
-  std::vector<std::string> marks_as_text() const {
-    std::vector<std::string> marks;
-    if (!find_special_(dialect_.begin)) marks.emplace_back(dialect_.begin);
-    if (!dialect_.also_begin.empty() && !find_special_(dialect_.also_begin)) {
-      marks.emplace_back(dialect_.also_begin);
-      // A word is a mark only with what must follow it.
-      if (dialect_.also_begin.front() != '<') marks.back() += '[';
-    }
-    return marks;
+  bool is_special(std::string_view value) const {
+    return !value.empty() && find_special_(value).has_value();
+  }
+
+  // Marks of calls, written as text, behind which a model is not to write one.
+  std::vector<std::string> other_marks() const {
+    if (dialect_.also_begin.empty() || is_special(dialect_.also_begin)) return {};
+    const std::string mark(dialect_.also_begin);
+    if (mark.front() == '<') return {mark};
+    // A word is a mark only with a list behind it, or blanks and a list.
+    return {mark + '[', mark + ' ', mark + '\n', mark + '\t', mark + '\r'};
   }
 
   // Where calls have no mark: text whose first byte begins none. (Their other mark is a special
