@@ -252,6 +252,14 @@ int compare(Device& device, Batch batch) {
 
 TEST_P(OpsConformance, SampleAgreesWithTheCpu) {
   BatchMaker maker(random_);
+  for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
+    for (const int64_t vocab : {1, 17, 160})
+      EXPECT_EQ(compare(device_, maker.make(kind, 4, vocab)), 0);
+  }
+}
+
+TEST_P(OpsConformance, SampleManyAgreesWithTheCpu) {
+  BatchMaker maker(random_);
   int rows = 0;
   int differing = 0;
   for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
@@ -278,23 +286,19 @@ TEST_P(OpsConformance, SampleAtFullVocabulary) {
 // kind; greedy ones take a kernel of their own where nothing else is asked.
 TEST_P(OpsConformance, SampleUnderMasks) {
   BatchMaker maker(random_);
-  int differing = 0;
   for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
     for (const int64_t vocab : {1, 31, 32, 33, 160}) {
-      for (const int64_t num_rows : {1, 33}) {
-        differing += compare(device_, maker.make(kind, num_rows, vocab, true));
-      }
+      EXPECT_EQ(compare(device_, maker.make(kind, 3, vocab, true)), 0);
     }
   }
-  EXPECT_EQ(differing, 0);
 }
 
-TEST_P(OpsConformance, SampleUnderMasksOfLongVocabularies) {
+TEST_P(OpsConformance, SampleManyUnderMasks) {
   BatchMaker maker(random_);
   int rows = 0;
   int differing = 0;
   for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
-    for (const int64_t vocab : {1003, 5000}) {
+    for (const int64_t vocab : {1, 31, 32, 33, 160, 1003, 5000}) {
       for (const int64_t num_rows : {1, 33, 100, 300}) {
         differing += compare(device_, maker.make(kind, num_rows, vocab, true));
         rows += static_cast<int>(num_rows);
@@ -306,72 +310,6 @@ TEST_P(OpsConformance, SampleUnderMasksOfLongVocabularies) {
     differing += compare(device_, maker.make(Kind::kEverything, 9, vocab, true));
   }
   EXPECT_LE(differing, rows / 2000);
-}
-
-// How likely given tokens are: what sample tells of a token, of any token, and nothing kept.
-TEST_P(OpsConformance, ScoreAgreesWithTheCpu) {
-  for (const int64_t vocab : {1, 17, 160, 1003, 32003, 151936}) {
-    for (const int64_t num_rows : {1, 2, 33}) {
-      if (vocab > 5000 && num_rows > 2) continue;
-      std::vector<float> logits = random_values(num_rows * vocab, 4);
-      for (size_t i = 0; i < logits.size(); i += 3) logits[i] = std::round(logits[i]);  // ties
-      if (num_rows > 20) {
-        logits[static_cast<size_t>(7 * vocab)] = std::numeric_limits<float>::quiet_NaN();
-        logits[static_cast<size_t>(9 * vocab - 1)] = std::numeric_limits<float>::infinity();
-        logits[static_cast<size_t>(11 * vocab)] = -std::numeric_limits<float>::infinity();
-        std::fill_n(logits.begin() + 13 * vocab, vocab, -std::numeric_limits<float>::infinity());
-      }
-      std::vector<int32_t> tokens;
-      for (int64_t r = 0; r < num_rows; ++r) {
-        tokens.push_back(static_cast<int32_t>(between(0, vocab - 1)));
-      }
-      for (const int32_t num_top : {0, 1, 20}) {
-        const auto num = static_cast<size_t>(num_rows);
-        std::vector<ops::SampledToken> expected(num), got(num);
-        std::vector<ops::TopLogprob> top(num * kMaxLogprobs), got_top(top);
-        const auto args = [&](auto place, auto& scored, auto& likeliest) {
-          return ops::ScoreArgs{
-              .logits = place(logits, DType::kF32, Shape{num_rows, vocab}),
-              .tokens = place(tokens, DType::kI32, Shape{num_rows}),
-              .num_top = num_top,
-              .scored = place(scored, DType::kI32, Shape{num_rows, 4}),
-              .top = place(likeliest, DType::kI32, Shape{num_rows, kMaxLogprobs, 2})};
-        };
-        cpu::score_rows(args(
-            [](auto& values, DType dtype, Shape shape) {
-              return View{values.data(), dtype, shape};
-            },
-            expected, top));
-        const ops::ScoreArgs on_device = args(
-            [&](auto& values, DType dtype, Shape shape) {
-              using Value = typename std::decay_t<decltype(values)>::value_type;
-              return device_.put_as(std::span<const Value>(values), dtype, shape);
-            },
-            got, got_top);
-        ops_.score(on_device);
-        fetch(device_, on_device.scored, got);
-        fetch(device_, on_device.top, got_top);
-        for (size_t r = 0; r < num; ++r) {
-          SCOPED_TRACE("vocabulary " + std::to_string(vocab) + ", row " + std::to_string(r));
-          EXPECT_EQ(got[r].token, expected[r].token);
-          EXPECT_EQ(got[r].end, expected[r].end);
-          if (expected[r].token < 0) continue;
-          EXPECT_EQ(got[r].rank, expected[r].rank);
-          if (!std::isinf(expected[r].logprob)) {
-            EXPECT_NEAR(got[r].logprob, expected[r].logprob,
-                        2e-5 * (1 + std::abs(expected[r].logprob)));
-          }
-          for (size_t k = 0; k < static_cast<size_t>(num_top); ++k) {
-            const ops::TopLogprob& a = got_top[r * kMaxLogprobs + k];
-            const ops::TopLogprob& b = top[r * kMaxLogprobs + k];
-            EXPECT_EQ(a.token, b.token) << "place " << k;
-            if (b.token < 0 || std::isinf(b.logprob)) continue;
-            EXPECT_NEAR(a.logprob, b.logprob, 2e-5 * (1 + std::abs(b.logprob)));
-          }
-        }
-      }
-    }
-  }
 }
 
 // As from a captured step: the flags say that anything may come.
