@@ -27,14 +27,21 @@ namespace json = boost::json;
 
 using SharedConstraint = std::shared_ptr<const constraint::Constraint>;
 
-engine::RequestDraft draft_of(const WorkItem& item, const SharedConstraint& constraint) {
+// What every request of a run asks for beside its tokens.
+struct Asked {
+  SharedConstraint constraint;
+  int32_t prompt_logprobs = -1;
+};
+
+engine::RequestDraft draft_of(const WorkItem& item, const Asked& asked) {
   engine::RequestDraft draft;
   draft.prompt = item.prompt;
   draft.sampling.temperature = 0;
   draft.seed = 0;
   draft.max_tokens = item.output_len;
   draft.ignore_eos = true;
-  if (constraint != nullptr) draft.constraints.push_back(constraint);
+  draft.sampling.num_prompt_logprobs = asked.prompt_logprobs;
+  if (asked.constraint != nullptr) draft.constraints.push_back(asked.constraint);
   return draft;
 }
 
@@ -45,7 +52,7 @@ double seconds_between(int64_t from_us, int64_t to_us) {
 // Runs the items at once; the answers in order, and the seconds until the last one.
 Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
                                            const std::vector<WorkItem>& items,
-                                           const SharedConstraint& constraint,
+                                           const Asked& asked,
                                            const ProgressFn& progress, double* seconds) {
   const SteadyClock clock;
   std::vector<LocalAnswer> answers(items.size());
@@ -55,7 +62,7 @@ Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
   {
     LocalClient client(*session.engine);
     for (size_t i = 0; i < items.size(); ++i) {
-      RUDDER_TRY_VOID(client.submit(draft_of(items[i], constraint), [&, i](LocalAnswer&& answer) {
+      RUDDER_TRY_VOID(client.submit(draft_of(items[i], asked), [&, i](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
         answers[i] = std::move(answer);
         progress(++done, static_cast<int64_t>(items.size()));
@@ -73,6 +80,7 @@ struct OfflineBench {
   SessionSettings session;
   WorkloadSettings workload;
   BenchConstraintSettings constraint;
+  int32_t prompt_logprobs = -1;
   std::string output_json;
   SettingsTable table;
   std::string model;
@@ -80,6 +88,9 @@ struct OfflineBench {
   // The exit status when the command ends here.
   std::optional<int> parse(const CommandLine& line, int argc, char** argv) {
     workload.declare(table);
+    table.add("prompt-logprobs", &prompt_logprobs, -1, 20,
+              "Score every prompt, and tell so many likely tokens beside each of its own; -1 does "
+              "not.");
     constraint.declare(table);
     session.log_level = "warn";
     session.declare(table);
@@ -90,6 +101,11 @@ struct OfflineBench {
     if (arguments->help_shown) return 0;
     if (!arguments->positionals.empty()) model = arguments->positionals[0];
     return std::nullopt;
+  }
+
+  Result<Asked> asked(const ModelSession& opened) const {
+    RUDDER_TRY(SharedConstraint made, constraint.make(opened));
+    return Asked{std::move(made), prompt_logprobs};
   }
 
   Result<void> write(const json::object& result) const {
@@ -104,7 +120,7 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   const std::vector<WorkItem> items =
       make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
-  RUDDER_TRY(const SharedConstraint constraint, bench.constraint.make(session));
+  RUDDER_TRY(const Asked asked, bench.asked(session));
   std::vector<double> latencies;
   std::vector<double> first_token;
   std::vector<double> per_token;
@@ -113,7 +129,7 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
     double seconds = 0;
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
                run_batch(
-                   session, items, constraint, [](int64_t, int64_t) {}, &seconds));
+                   session, items, asked, [](int64_t, int64_t) {}, &seconds));
     progress.update(i + 1, warmups + iterations);
     if (i < warmups) continue;
     latencies.push_back(seconds);
@@ -153,11 +169,11 @@ Result<void> measure_throughput(OfflineBench& bench) {
   RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
   const std::vector<WorkItem> items =
       make_workload(bench.workload, *session.files.tokenizer, session.plan.max_seq_len);
-  RUDDER_TRY(const SharedConstraint constraint, bench.constraint.make(session));
+  RUDDER_TRY(const Asked asked, bench.asked(session));
   Progress progress("bench throughput", false);
   double seconds = 0;
   RUDDER_TRY(const std::vector<LocalAnswer> answers,
-             run_batch(session, items, constraint, progress.callback(), &seconds));
+             run_batch(session, items, asked, progress.callback(), &seconds));
   int64_t prompt_tokens = 0;
   int64_t output_tokens = 0;
   for (const LocalAnswer& answer : answers) {
