@@ -29,7 +29,7 @@ test:
 test-gpu:
 	@tools/setup.sh build test
 	@RUDDER_CUDA=ON tools/build.sh release gpu_tests
-	@tools/gpu_tests.py $$(cat $(BUILD)/gpu_tests.txt)
+	@tools/gpu_tests.py --idle-steering $(BUILD)/apps/rudder $$(cat $(BUILD)/gpu_tests.txt)
 
 check:
 	@tools/setup.sh build test

@@ -3,10 +3,12 @@
 
 A fault of a kernel spoils every later test of its process, so after one what did not pass is run again,
 one test a process. Standard library only; needs a driver and the binaries, no build tree:
-    tools/gpu_tests.py [--filter REGEX] [--timeout SECONDS] BINARY...
+    tools/gpu_tests.py [--filter REGEX] [--timeout SECONDS] [--idle-steering RUDDER] BINARY...
     tools/gpu_tests.py --sanitizer BINARY...
-The second runs the tests of small shapes, which launch every kernel of ours, under each tool of
-compute-sanitizer (memcheck, racecheck, initcheck, synccheck), several at a time."""
+With --idle-steering the server's binary runs last, traced: what it launches with steering on but unused
+is what it launches without, kernel by kernel (tools/gpu_trace.py). --sanitizer runs the tests of small
+shapes, which launch every kernel of ours, under each tool of compute-sanitizer (memcheck, racecheck,
+initcheck, synccheck), several at a time."""
 
 import argparse
 import collections
@@ -17,7 +19,10 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
+
+import gpu_trace
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 PASSED = re.compile(r"^\[       OK \] (\S+)", re.M)
@@ -113,6 +118,29 @@ def run_suite(binary, suite, names, timeout):
     return Row(pathlib.Path(binary).name, suite, len(names), len(failed), time.monotonic() - start)
 
 
+def check_idle_steering(rudder, library, timeout):
+    """A row as of a suite with one test."""
+    name = pathlib.Path(rudder).name
+    if not library.exists():
+        return Row(name, "idle steering (not run: no CUPTI)", 0, 0, 0)
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        # Both sessions multiply by the kernels of one policy.
+        bench = [rudder, "bench", "steering", "--device", "cuda", "--load-format", "dummy", "--like", "qwen3-0.6b",
+                 "--kernel-policy", "policy.json", "--modes", "enabled_idle", "--concurrency", "16",
+                 "--output-lens", "64", "--rounds", "2", "--requests", "16"]
+        command = [sys.executable, gpu_trace.__file__, "--library", str(library), "--idle-steering", "--", *bench]
+        try:
+            done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                                  timeout=timeout, text=True, errors="replace")
+            output, failed = done.stdout, done.returncode != 0
+        except subprocess.TimeoutExpired as late:
+            output = (late.stdout or b"").decode(errors="replace") + f"\nno end in {timeout} s\n"
+            failed = True
+    print(f"--- {name} idle steering: {'FAILS' if failed else 'passes'}\n{output.strip()}", flush=True)
+    return Row(name, "idle steering", 1, int(failed), time.monotonic() - start)
+
+
 def check(tool, binary, suite, timeout):
     """The small tests of one suite under one tool."""
     start = time.monotonic()
@@ -161,6 +189,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--filter", default="", help="only suites that this regular expression finds")
     parser.add_argument("--timeout", type=float, default=300, help="seconds of one process")
+    parser.add_argument("--idle-steering", metavar="RUDDER", help="the server's binary; see above")
+    parser.add_argument("--trace-library", type=pathlib.Path, default=gpu_trace.LIBRARY)
     parser.add_argument("--sanitizer", action="store_true", help="small tests under compute-sanitizer")
     parser.add_argument("--tools", default=",".join(TOOLS), help="of compute-sanitizer, with commas between")
     parser.add_argument("binaries", nargs="+")
@@ -176,6 +206,9 @@ def main():
         for suite, names in list_tests(binary).items():
             if re.search(arguments.filter, suite):
                 rows.append(run_suite(binary, suite, names, arguments.timeout))
+    if arguments.idle_steering:
+        rows.append(check_idle_steering(str(pathlib.Path(arguments.idle_steering).resolve()),
+                                        arguments.trace_library.resolve(), arguments.timeout))
     print(f"\n{'binary':<26} {'suite':<44} {'tests':>6} {'failed':>7} {'seconds':>8}")
     for row in rows:
         print(f"{row.binary:<26} {row.suite:<44} {row.tests:>6} {row.failed:>7} {row.seconds:>8.1f}")
