@@ -135,21 +135,32 @@ class FilesSession final : public Session, public std::enable_shared_from_this<F
     }
   }
 
+  // In three jobs, so that the requests that end in one step write all they have before the first
+  // waits for the disk: it then takes them together.
   void close(Writer& writer, const Part& part, bool cancelled) {
     for (const size_t i : part.keys) {
       Key& key = keys_[i];
-      if (cancelled || key.error) {
-        key.file.discard(writer);
-        continue;
+      if (!cancelled && !key.error) {
+        const Result<void> finished = key.file.finish(writer, about_);
+        if (!finished) key.error = finished.error();
       }
-      Result<std::vector<std::string>> paths = key.file.publish(writer, folder_, about_);
+      if (cancelled || key.error) key.file.discard(writer);
+    }
+    writer.post([self = shared_from_this(), &part](Writer& same) { self->publish(same, part); });
+  }
+
+  void publish(Writer& writer, const Part& part) {
+    for (const size_t i : part.keys) {
+      Key& key = keys_[i];
+      Result<std::vector<std::string>> paths = key.file.publish(writer, folder_);
       if (paths) {
         key.paths = std::move(*paths);
       } else {
         key.error = paths.error();
       }
     }
-    if (num_left_.fetch_sub(1) == 1) report();
+    if (num_left_.fetch_sub(1) > 1) return;
+    writer.post([self = shared_from_this()](Writer&) { self->report(); });
   }
 
   void report() {
@@ -160,7 +171,7 @@ class FilesSession final : public Session, public std::enable_shared_from_this<F
       if (key.error && !error) error = key.error;
     }
     if (store_->is_durable() && !paths.empty()) {
-      const Result<void> synced = folder_.sync();
+      const Result<void> synced = store_->sync(folder_);
       if (!synced && !error) error = synced.error();
     }
     const bool is_all_lost = paths.empty();

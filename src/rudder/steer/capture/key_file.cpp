@@ -30,6 +30,9 @@ void KeyFile::discard(Writer& writer) {
   writer.count_keys(-1);
   file_.reset();
   buffer_ = {};
+  if (json_ == nullptr) return;
+  writer.fds().forget(*json_);
+  json_.reset();
 }
 
 std::string KeyFile::sidecar(const std::string& about) {
@@ -42,24 +45,39 @@ std::string KeyFile::sidecar(const std::string& about) {
       hash_.finish_hex(), fmt::join(positions_, ","));
 }
 
-Result<std::vector<std::string>> KeyFile::publish(Writer& writer, const Folder& folder,
-                                                  const std::string& about) {
-  if (file_ == nullptr) return std::vector<std::string>();
-  const Result<void> flushed = flush(writer);
-  const std::unique_ptr<PartialFile> file = std::move(file_);
-  writer.fds().forget(*file);
+Result<void> KeyFile::finish(Writer& writer, const std::string& about) {
+  if (file_ == nullptr) return {};
+  RUDDER_TRY_VOID(flush(writer));
+  file_->start_write_back();
+  json_ = store_->new_file();
+  RUDDER_TRY_VOID(writer.fds().open(*json_));
+  const std::string text = sidecar(about);
+  RUDDER_TRY_VOID(json_->append(std::as_bytes(std::span(text))));
+  json_->start_write_back();
+  return {};
+}
+
+Result<std::vector<std::string>> KeyFile::publish(Writer& writer, const Folder& folder) {
+  std::vector<std::string> paths;
+  if (file_ == nullptr) return paths;
   writer.count_keys(-1);
-  if (!flushed) return tl::unexpected<Error>(flushed.error());
   const std::string stem =
       fmt::format("{}_{}", place_.point.point.layer, tap::site_name(place_.point.point.site));
-  RUDDER_TRY_VOID(file->publish(folder, stem + ".bin"));
-  const std::unique_ptr<PartialFile> json = store_->new_file();
-  RUDDER_TRY_VOID(json->open());
-  const std::string text = sidecar(about);
-  RUDDER_TRY_VOID(json->append(std::as_bytes(std::span(text))));
-  RUDDER_TRY_VOID(json->publish(folder, stem + ".json"));
-  return std::vector<std::string>{fmt::format("{}/{}.bin", folder.path, stem),
-                                  fmt::format("{}/{}.json", folder.path, stem)};
+  const std::unique_ptr<PartialFile> rows = std::move(file_);
+  const std::unique_ptr<PartialFile> json = std::move(json_);
+  const auto name = [&](PartialFile& file, const std::string& as) -> Result<void> {
+    const Result<void> opened = writer.fds().open(file);
+    writer.fds().forget(file);
+    if (!opened) return opened;
+    RUDDER_TRY_VOID(file.publish(folder, as));
+    paths.push_back(fmt::format("{}/{}", folder.path, as));
+    return {};
+  };
+  Result<void> done = name(*rows, stem + ".bin");
+  if (done) done = name(*json, stem + ".json");
+  writer.fds().forget(*json);
+  if (!done) return tl::unexpected<Error>(done.error());
+  return paths;
 }
 
 }  // namespace rudder::steer::capture

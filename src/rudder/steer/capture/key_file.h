@@ -23,10 +23,12 @@ class KeyFile {
 
   // An Error ends the key: nothing of it is published.
   Result<void> append(Writer& writer, int32_t position, std::span<const std::byte> row);
-  // "LAYER_SITE.bin", then "LAYER_SITE.json": who finds the second finds the first whole. `about`
-  // is put into the JSON: `"key":value,...` of the request. Empty when there are no rows.
-  Result<std::vector<std::string>> publish(Writer& writer, const Folder& folder,
-                                           const std::string& about);
+  // No more rows come: both files are written, and on their way to the disk. `about` is put into
+  // the JSON: `"key":value,...` of the request.
+  Result<void> finish(Writer& writer, const std::string& about);
+  // After finish(), as late as there is other work: "LAYER_SITE.bin" gets its name, then
+  // "LAYER_SITE.json": who finds the second finds the first whole. Empty when there are no rows.
+  Result<std::vector<std::string>> publish(Writer& writer, const Folder& folder);
   void discard(Writer& writer);
 
  private:
@@ -37,6 +39,7 @@ class KeyFile {
   const RowPlace place_;
   const tensor::DType dtype_;
   std::unique_ptr<PartialFile> file_;  // null before the first row
+  std::unique_ptr<PartialFile> json_;  // null before finish()
   std::vector<std::byte> buffer_;
   std::vector<int32_t> positions_;
   Sha256 hash_;

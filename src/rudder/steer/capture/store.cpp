@@ -22,6 +22,7 @@ namespace {
 constexpr int kFolderFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
 constexpr const char* kPartial = ".partial";
 constexpr int kMaxSuffix = 10000;
+constexpr size_t kWriteBackBytes = 256 << 10;  // as many as a disk takes in one piece
 
 tl::unexpected<Error> system_error(const char* what, const std::string& path) {
   return fail(ErrorCode::kIo, fmt::format("cannot {}: {}", what, std::strerror(errno)), path);
@@ -87,8 +88,17 @@ Result<void> PartialFile::append(std::span<const std::byte> bytes) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return system_error("write", kPartial);
     bytes = bytes.subspan(static_cast<size_t>(n));
+    not_started_ += static_cast<size_t>(n);
   }
+  if (not_started_ >= kWriteBackBytes) start_write_back();
   return {};
+}
+
+// A file system that cannot does all of it in fsync().
+void PartialFile::start_write_back() {
+  if (!store_->is_durable() || not_started_ == 0) return;
+  not_started_ = 0;
+  static_cast<void>(::sync_file_range(fd_.get(), 0, 0, SYNC_FILE_RANGE_WRITE));
 }
 
 Result<void> PartialFile::publish(const Folder& folder, const std::string& name) {
@@ -140,13 +150,14 @@ Result<Fd> Store::make_folder(const Fd& parent, const std::string& name, const s
   if (is_new != nullptr) *is_new = made;
   Fd folder(::openat(parent.get(), name.c_str(), kFolderFlags));
   if (!folder.is_open()) return system_error("open the folder", path);
-  if (made && durable_ && ::fsync(parent.get()) != 0) return system_error("flush", path);
+  const bool must_sync = made && durable_ && is_new == nullptr;
+  if (must_sync && ::fsync(parent.get()) != 0) return system_error("flush", path);
   return folder;
 }
 
 Result<Folder> Store::tag_folder(const std::string& tag) {
   RUDDER_TRY(Fd fd, make_folder(root_fd_, tag, tag, nullptr));
-  return Folder{std::move(fd), tag};
+  return Folder{std::move(fd), tag, false};
 }
 
 Result<Folder> Store::request_folder(const std::string& tag, const std::string& request,
@@ -157,12 +168,21 @@ Result<Folder> Store::request_folder(const std::string& tag, const std::string& 
     const std::string path = fmt::format("{}/{}", tag, name);
     bool is_new = false;
     RUDDER_TRY(Fd fd, make_folder(parent.fd, name, path, &is_new));
-    if (is_new || on_collision == OnCollision::kOverwrite) return Folder{std::move(fd), path};
+    if (is_new || on_collision == OnCollision::kOverwrite) {
+      return Folder{std::move(fd), path, is_new};
+    }
     if (on_collision == OnCollision::kError) {
       return fail(ErrorCode::kIo, "a capture of this name is there already", path);
     }
   }
   return fail(ErrorCode::kIo, "too many captures of this name", fmt::format("{}/{}", tag, request));
+}
+
+Result<void> Store::sync(const Folder& folder) {
+  RUDDER_TRY_VOID(folder.sync());
+  if (!folder.is_new) return {};
+  RUDDER_TRY(const Folder parent, tag_folder(folder.path.substr(0, folder.path.find('/'))));
+  return parent.sync();
 }
 
 void Store::remove_if_empty(const Folder& folder) {

@@ -36,7 +36,8 @@ class Fd {
 // A folder below the root.
 struct Folder {
   Fd fd;
-  std::string path;  // below the root: "tag/request"
+  std::string path;     // below the root: "tag/request"
+  bool is_new = false;  // its own name is not durable yet
 
   Result<void> sync() const;  // names in it are durable
 };
@@ -57,6 +58,8 @@ class PartialFile {
   Result<void> open();
   void close_fd() { fd_.close(); }
   Result<void> append(std::span<const std::byte> bytes);
+  // Begins to write to the disk what was appended: publish() then waits less. It is open.
+  void start_write_back();
   // Gives it its name in the folder, in place of a file that has it. It is open.
   Result<void> publish(const Folder& folder, const std::string& name);
 
@@ -65,6 +68,7 @@ class PartialFile {
   const std::string name_;  // in the store's own part of .partial
   Fd fd_;
   bool exists_ = false;
+  size_t not_started_ = 0;  // bytes since start_write_back()
 };
 
 enum class OnCollision : uint8_t { kOverwrite, kError, kSuffix };
@@ -80,9 +84,12 @@ class Store : public std::enable_shared_from_this<Store> {
   bool is_durable() const { return durable_; }
   const std::string& root() const { return root_; }
   Result<Folder> tag_folder(const std::string& tag);
-  // root/tag/request, new or as `on_collision` says; kSuffix tries request-2, request-3, ...
+  // root/tag/request, new or as `on_collision` says; kSuffix tries request-2, request-3, ... A new
+  // one's name is durable after sync().
   Result<Folder> request_folder(const std::string& tag, const std::string& request,
                                 OnCollision on_collision);
+  // The names in it are durable, and its own.
+  Result<void> sync(const Folder& folder);
   void remove_if_empty(const Folder& folder);
   std::unique_ptr<PartialFile> new_file();
 
@@ -91,6 +98,7 @@ class Store : public std::enable_shared_from_this<Store> {
   Store(std::string root, bool durable) : root_(std::move(root)), durable_(durable) {}
 
   Result<void> open_partial();
+  // With `is_new` the caller makes a new name durable.
   Result<Fd> make_folder(const Fd& parent, const std::string& name, const std::string& path,
                          bool* is_new);
 
