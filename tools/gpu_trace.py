@@ -134,17 +134,26 @@ def report(nodes, count):
     return 0
 
 
+def lists_of(launches):
+    """{kernels: {graph: launches}}"""
+    lists = collections.defaultdict(collections.Counter)
+    for (graph, _), step in launches:
+        lists[tuple((node.name, node.blocks, node.threads) for node in step)][graph] += 1
+    return lists
+
+
 def check_idle(nodes):
     """Whether the graphs that were launched come in pairs of the same kernels; says what does not."""
     launches = collections.defaultdict(list)
     for node in nodes:
         if node.graph:
             launches[(node.graph, node.launch)].append(node)
-    lists = collections.defaultdict(collections.Counter)  # kernels: {graph: launches}
-    for (graph, _), step in launches.items():
-        lists[tuple((node.name, node.blocks, node.threads) for node in step)][graph] += 1
+    lists = lists_of(launches.items())
     most = max(lists.values(), key=lambda graphs: sum(graphs.values()), default={})
-    begin = max((min(step[0].begin for (of, _), step in launches.items() if of == graph) for graph in most), default=0)
+    first = [min(step[0].begin for (of, _), step in launches.items() if of == graph) for graph in most]
+    begin = max(first, default=0)
+    # Before, there may be graphs of measured products.
+    lists = lists_of((key, step) for key, step in launches.items() if step[0].begin >= min(first))
     tapped = sorted({short_name(node.name) for node in nodes if node.begin >= begin and "tapped" in node.name})
     bad = 0
     print(f"{'kernels':>8} {'nodes of kinds':>15}  launches of each graph that has just them")

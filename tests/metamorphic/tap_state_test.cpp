@@ -187,7 +187,7 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
                                                        : 0;
     const ops::TapEntry& entry = entry_of(2, point);
     EXPECT_EQ(entry.ops, expected) << point;
-    EXPECT_EQ(entry.is_plain_add != 0, expected != 0) << point;
+    EXPECT_EQ(entry.flags, expected != 0 ? ops::TapEntry::kPlainAdd : 0) << point;
     if (expected == 0) continue;
     EXPECT_EQ(entry.vector, point == first.index() ? 64 : 64 + 2 * 48);
     EXPECT_EQ(entry.strength, 1.0f);
@@ -205,6 +205,9 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
   EXPECT_EQ(entry_of(2, first.index()).ops, 0);
   EXPECT_EQ(entry_of(2, second.index()).num_ops(), 1);
   EXPECT_EQ(state_->passages_of_row(2), tap::kActivation);
+  EXPECT_FALSE(state_->only_adds(2));  // not to the residual
+  const Point residual{1, Site::kResidMid};
+  pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, program_at({residual})}}});
   EXPECT_TRUE(state_->only_adds(2));
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, nullptr}}});
   EXPECT_EQ(entry_of(2, second.index()).ops, 0);
@@ -228,8 +231,7 @@ TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {
   using Ints = std::vector<int32_t>;
   EXPECT_TRUE(packed_.is_used);
   EXPECT_EQ(packed_.passages, tap::kActivation | tap::kLayerEnd);
-  EXPECT_FALSE(packed_.only_adds);  // a score, and captures
-  EXPECT_TRUE(state_->only_adds(1));
+  EXPECT_FALSE(packed_.only_adds);  // a score, and other sites
   EXPECT_FALSE(state_->only_adds(3));
   EXPECT_EQ(packed_.row, (Ints{1, 1, 0, 0, 3, 0, 0}));
   EXPECT_EQ(packed_.since_prompt, (Ints{-4, -3, -2, -1, 0, -2, -1}));

@@ -71,6 +71,22 @@ void place_carried(const ops::BeginStepArgs& args) {
   }
 }
 
+void gather_entries(const ops::TapTable& table, const ops::TapBatch& batch) {
+  const int64_t num_points = table.points.shape[1];
+  const auto* points = static_cast<const ops::TapEntry*>(table.points.data);
+  auto* entry = static_cast<ops::TapEntry*>(batch.entries.data);
+  for (int64_t t = 0; t < batch.num_tokens(); ++t) {
+    const int64_t row = batch.row.as<int32_t>()[t];
+    const int64_t set = batch.capture_set.as<int32_t>()[t];
+    for (int64_t point = 0; point < num_points; ++point, ++entry) {
+      *entry = points[row * num_points + point];
+      if (set < 0) continue;
+      const int32_t* places = table.captures.as<int32_t>() + (set * num_points + point) * 2;
+      if (places[0] >= 0 || places[1] >= 0) entry->flags |= ops::TapEntry::kCaptured;
+    }
+  }
+}
+
 }  // namespace
 
 int64_t HostOps::available_memory() const {
@@ -120,6 +136,9 @@ void HostOps::begin_step(const ops::BeginStepArgs& args) {
   count_history(args);
   write_blocks(args);
   place_carried(args);
+  if (args.tap_table == nullptr) return;
+  gather_entries(*args.tap_table, args.taps);
+  gather_entries(*args.tap_table, args.rows_taps);
 }
 
 void HostOps::advance_step(const ops::AdvanceStepArgs& args) {

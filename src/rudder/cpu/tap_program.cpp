@@ -185,13 +185,16 @@ void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
   const ops::TapBatch& batch = *taps.batch;
   const auto of_token = [&](const tensor::View& view) { return view.as<int32_t>()[token]; };
   const int64_t num_points = table.points.shape[1];
-  const int32_t set = of_token(batch.capture_set);
-  const int32_t* places =
-      set < 0 ? nullptr : table.captures.as<int32_t>() + (set * num_points + taps.point) * 2;
-  const int32_t begin = set < 0 ? 0 : of_token(batch.capture_begin);
-  if (places != nullptr) capture(table, begin, places[0], h, width);
   const ops::TapEntry& entry =
       static_cast<const ops::TapEntry*>(batch.entries.data)[token * num_points + taps.point];
+  const int32_t* places = nullptr;
+  int32_t begin = 0;
+  if ((entry.flags & ops::TapEntry::kCaptured) != 0) {
+    const int64_t set = of_token(batch.capture_set);
+    places = table.captures.as<int32_t>() + (set * num_points + taps.point) * 2;
+    begin = of_token(batch.capture_begin);
+  }
+  if (places != nullptr) capture(table, begin, places[0], h, width);
   if (entry.ops != 0) {
     const TapOp* const first = static_cast<const TapOp*>(table.ops.data) + (entry.ops >> 8);
     TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), h, width);

@@ -301,6 +301,10 @@ void CudaOps::begin_step(const ops::BeginStepArgs& args) {
   params.ids = pointer<int32_t>(args.ids);
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
+  if (args.tap_table != nullptr) {
+    params.taps[0] = gather_params(*args.tap_table, args.taps);
+    params.taps[1] = gather_params(*args.tap_table, args.rows_taps);
+  }
   launch("begin_step", {&args.ids, &args.blocks},
          [&] { return launch_begin_step(params, stream()); });
 }

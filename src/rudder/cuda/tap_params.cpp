@@ -40,7 +40,8 @@ static_assert(sizeof(TapEntryParams) == sizeof(ops::TapEntry));
 static_assert(offsetof(TapEntryParams, ops) == offsetof(ops::TapEntry, ops));
 static_assert(offsetof(TapEntryParams, vector) == offsetof(ops::TapEntry, vector));
 static_assert(offsetof(TapEntryParams, strength) == offsetof(ops::TapEntry, strength));
-static_assert(offsetof(TapEntryParams, is_plain_add) == offsetof(ops::TapEntry, is_plain_add));
+static_assert(offsetof(TapEntryParams, flags) == offsetof(ops::TapEntry, flags));
+static_assert(kTapPlainAdd == ops::TapEntry::kPlainAdd && kTapCaptured == ops::TapEntry::kCaptured);
 
 // ... and know them by the same numbers.
 #define RUDDER_SAME_NUMBER(ours, theirs) \
@@ -106,6 +107,18 @@ TapParams<kPoints> params_of(const std::array<const ops::Taps*, kPoints>& all) {
 }
 
 }  // namespace
+
+GatherTapsParams gather_params(const ops::TapTable& table, const ops::TapBatch& batch) {
+  GatherTapsParams params;
+  params.points = pointer<TapEntryParams>(table.points);
+  params.captures = pointer<int32_t>(table.captures);
+  params.row = pointer<int32_t>(batch.row);
+  params.capture_set = pointer<int32_t>(batch.capture_set);
+  params.entries = pointer<TapEntryParams>(batch.entries);
+  params.tokens = batch.num_tokens();
+  params.num_points = static_cast<int32_t>(table.points.shape[1]);
+  return params;
+}
 
 bool is_tapped(const ops::ResidualNormArgs& args) {
   return !(args.delta_taps.empty() && args.x_taps[0].empty() && args.x_taps[1].empty() &&

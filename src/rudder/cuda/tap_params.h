@@ -6,6 +6,8 @@
 
 namespace rudder::cuda {
 
+GatherTapsParams gather_params(const ops::TapTable& table, const ops::TapBatch& batch);
+
 // Whether any of an op's points is tapped; if not, it runs the plain kernel.
 bool is_tapped(const ops::ResidualNormArgs& args);
 TapParams<kResidualPoints> tap_params(const ops::ResidualNormArgs& args);

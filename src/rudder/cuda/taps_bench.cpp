@@ -84,7 +84,7 @@ class Table {
         latches_(2 * kTapLatches),
         captures_(captures_of(mode, width)),
         ring_(mode.is_captured ? tokens * kCalls * aligned(width) : 64),
-        only_adds_(!mode.is_captured && mode.num_ops <= 1 && mode.kind == TapKind::kAdd),
+        only_adds_(mode.num_ops <= 1 && mode.kind == TapKind::kAdd),
         entries_(entries_of(mode, tokens, width)),
         zeros_(tokens),
         capture_set_(std::vector<int32_t>(static_cast<size_t>(tokens), mode.is_captured ? 0 : -1)),
@@ -93,8 +93,8 @@ class Table {
   template <int kPoints>
   TapParams<kPoints> params(int call, int at) const {
     TapParams<kPoints> params;
-    params.table = {ops_.data(),      vectors_.data(), latches_.data(),
-                    captures_.data(), ring_.data(),    kCalls};
+    params.table = {ops_.data(),  latches_.data(), captures_.data(),
+                    ring_.data(), vectors_.data(), kCalls};
     params.batch = {entries_.data(),     zeros_.data(),         zeros_.data(),
                     capture_set_.data(), capture_begin_.data(), only_adds_};
     for (int i = 0; i < kPoints; ++i) params.point[i] = i == at ? call : -1;
@@ -112,13 +112,15 @@ class Table {
     return num_programs(mode, tokens) * kCalls * mode.num_ops;
   }
   static std::vector<TapEntryParams> entries_of(const Mode& mode, int64_t tokens, int64_t width) {
-    std::vector<TapEntryParams> entries(static_cast<size_t>(tokens) * kCalls);  // of no program
+    std::vector<TapEntryParams> entries(
+        static_cast<size_t>(tokens) * kCalls,
+        TapEntryParams{0, 0, 0, mode.is_captured ? kTapCaptured : 0});
     if (!mode.is_steered) return entries;
     for (int64_t i = 0; i < tokens * kCalls; ++i) {
       const int64_t first = (mode.is_distinct ? i : i % kCalls) * mode.num_ops;
       entries[static_cast<size_t>(i)] = {static_cast<int32_t>(first << 8 | mode.num_ops),
                                          static_cast<int32_t>(first * width), kStrength,
-                                         mode.kind == TapKind::kAdd};
+                                         mode.kind == TapKind::kAdd ? kTapPlainAdd : 0};
     }
     return entries;
   }

@@ -53,7 +53,7 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
   RUDDER_CHECK(state.has_set(work.capture_set), "slot {}: capture set {}", work.slot.value,
                work.capture_set);
   packed.passages |= state.passages_of_set(work.capture_set);
-  packed.only_adds = false;
+  packed.only_adds = packed.only_adds && state.captures_residual_alone(work.capture_set);
   const int64_t elements = state.record_elements(work.capture_set);
   const bool is_behind = state.captures_behind_attention(work.capture_set);
   int32_t next = 0;

@@ -297,6 +297,9 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
     if (is_last) {
       args.ids = step.forward.ids;
       args.kv_slot = step.forward.kv_slot;
+      args.tap_table = step.forward.tap_table;
+      args.taps = step.forward.taps;
+      args.rows_taps = step.forward.rows_taps;
     }
     ops_.copy_in(range(device_, begin, end), range(staging, begin, end));
     ops_.begin_step(args);

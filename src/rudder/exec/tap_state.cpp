@@ -156,7 +156,7 @@ void TapState::place_ops(const step::TapEdit& edit, Row& row) {
     placed.gate_vector = moved(placed.gate_vector, edit.first_float);
     entry.add(edit.first_op + std::ssize(moved_) - 1, placed);
     row.passages |= tap::passage(op.point.site);
-    row.only_adds = row.only_adds && entry.adds_at_most();
+    row.only_adds = row.only_adds && entry.adds_at_most() && tap::is_residual(op.point.site);
     const bool is_score = placed.kind == tap::OpKind::kScore;
     row.has_scores = row.has_scores || is_score;
     row.scores_behind = row.scores_behind || (is_score && is_behind_attention(op.point));
@@ -198,6 +198,7 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
       places_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
           static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
       set.passages |= tap::passage(captured.point.site);
+      set.residual_alone = set.residual_alone && tap::is_residual(captured.point.site);
       set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
     }
   }

@@ -42,8 +42,10 @@ class TapState {
   bool captures_behind_attention(int32_t set) const { return sets_[at(set)].captures_behind; }
   // The ops at which a row or a set has something to do.
   tap::Passages passages_of_row(int32_t row) const { return rows_[at(row)].passages; }
-  bool only_adds(int32_t row) const { return rows_[at(row)].only_adds; }
   tap::Passages passages_of_set(int32_t set) const { return sets_[at(set)].passages; }
+  // Whether a step of this and the like is one of ops::TapBatch::only_adds.
+  bool only_adds(int32_t row) const { return rows_[at(row)].only_adds; }
+  bool captures_residual_alone(int32_t set) const { return sets_[at(set)].residual_alone; }
   // Elements of a token's record.
   int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
   // A token of the slot is about to run the row.
@@ -56,13 +58,14 @@ class TapState {
 
   struct Row {
     tap::Passages passages = 0;
-    bool only_adds = true;  // ops::TapBatch
+    bool only_adds = true;
     bool has_scores = false;
     bool scores_behind = false;
   };
   struct Set {
     tap::Passages passages = 0;
     int64_t elements = 0;  // 0: no set
+    bool residual_alone = true;
     bool captures_behind = false;
   };
 

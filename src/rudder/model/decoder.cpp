@@ -89,7 +89,6 @@ class LayerwiseDecoder final : public Decoder {
  private:
   View attend(size_t layer, const Operand& in, const ForwardBatch& batch);
   View feed_forward(size_t layer, const Operand& in, const ops::Taps& taps);
-  void gather_entries(const ops::TapTable& table, const ops::TapBatch& batch);
   Operand add_and_norm(const ops::ResidualNormArgs& args, const ops::LinearWeight& next);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
@@ -215,15 +214,6 @@ View LayerwiseDecoder::feed_forward(size_t layer, const Operand& in, const ops::
   return project(weights.down, activated, delta_);
 }
 
-// What the tokens do at each point. There are ops without taps between this and the next with.
-void LayerwiseDecoder::gather_entries(const ops::TapTable& table, const ops::TapBatch& batch) {
-  const auto flat = [](View view) {
-    view.shape = {view.shape[0], view.shape[1] * view.shape[2]};
-    return view;
-  };
-  ops_.gather_rows({.x = flat(table.points), .rows = batch.row, .out = flat(batch.entries)});
-}
-
 // Runs the op, if it does anything, with an output in the form that `next` takes; what `next`
 // takes: the normed row, or x itself where there is no norm.
 Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
@@ -280,7 +270,6 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
     return {batch.tap_table, tapped, tap::Point{static_cast<int32_t>(layer), site}.index()};
   };
-  if (batch.tap_table != nullptr) gather_entries(*batch.tap_table, batch.taps);
   ops_.plan_attention(batch.attention);
   ops_.embed({.table = weights_.embedding,
               .tied = spec_.tied_head ? &weights_.head : nullptr,
@@ -301,7 +290,6 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};
-      if (batch.tap_table != nullptr) gather_entries(*batch.tap_table, batch.rows_taps);
       attended = gather(attended, rows, q_);
       free = attended_;
       x = gather(x, rows, rows_residual_);

@@ -27,7 +27,7 @@ struct ForwardBatch {
 
   // Taps of the tokens and of the rows of logits; without a table the plain ops run, and of those
   // that pass nothing of `passages` anyhow. They outlive the step, and a graph that is captured of
-  // it; their entries are the decoder's to gather.
+  // it; begin_step has gathered their entries.
   const ops::TapTable* tap_table = nullptr;
   tap::Passages passages = tap::kAllPassages;
   ops::TapBatch taps = {};       // [T]

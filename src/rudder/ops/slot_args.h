@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "rudder/ops/tap_args.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::ops {
@@ -38,7 +39,8 @@ struct HistoryToken {  // of an opened slot with counts
 };
 
 // In this order: slots are opened, their history is counted, blocks are written, carried tokens are
-// put in place. Rows of a slot that has ended read and write no more than padding does.
+// put in place. Rows of a slot that has ended read and write no more than padding does. Beside them
+// the entries of the step's taps are gathered.
 struct BeginStepArgs {
   SlotState state;
   tensor::View opened;   // [.] OpenedSlot as i32 [n, 2]; optional
@@ -49,6 +51,10 @@ struct BeginStepArgs {
   // nothing was ever sampled.
   tensor::View ids;
   tensor::View kv_slot;  // [T] i32, in place: -1 where ids named a slot that has ended
+  // Of both batches `entries` are written, from `row` and `capture_set`. Null: there are no taps.
+  const TapTable* tap_table = nullptr;
+  TapBatch taps = {};
+  TapBatch rows_taps = {};
 };
 
 // Between two iterations of a step of single tokens: each row goes on to the token that its slot

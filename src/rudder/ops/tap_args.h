@@ -14,10 +14,13 @@ namespace rudder::ops {
 // What a program does at a point: all zeros for nothing. Its first op is told here as far as most
 // programs go, so that a kernel need not look it up.
 struct TapEntry {
-  int32_t ops = 0;           // first << 8 | number
-  int32_t vector = 0;        // the first's v1, in floats
-  float strength = 0;        // the first's
-  int32_t is_plain_add = 0;  // 1: the first is h + strength v1, always
+  int32_t ops = 0;     // first << 8 | number
+  int32_t vector = 0;  // the first's v1, in floats
+  float strength = 0;  // the first's
+  int32_t flags = 0;   // of the below
+
+  static constexpr int32_t kPlainAdd = 1;  // the first op is h + strength v1, always
+  static constexpr int32_t kCaptured = 2;  // of a token's entry: its capture set has the point
 
   // The program's next op at this point, which is the table's op `index`.
   void add(int64_t index, const tap::TapOp& op) {
@@ -25,13 +28,15 @@ struct TapEntry {
       ops = static_cast<int32_t>(index << 8);
       vector = op.v1;
       strength = op.strength;
-      is_plain_add = op.kind == tap::OpKind::kAdd && op.gate == tap::GateKind::kNone &&
-                     op.schedule == tap::ScheduleKind::kConstant;
+      const bool is_plain_add = op.kind == tap::OpKind::kAdd && op.gate == tap::GateKind::kNone &&
+                                op.schedule == tap::ScheduleKind::kConstant;
+      flags |= is_plain_add ? kPlainAdd : 0;
     }
     ++ops;
   }
+  bool operator==(const TapEntry&) const = default;
   int32_t num_ops() const { return ops & 0xff; }
-  bool adds_at_most() const { return ops == 0 || (is_plain_add != 0 && num_ops() == 1); }
+  bool adds_at_most() const { return ops == 0 || ((flags & kPlainAdd) != 0 && num_ops() == 1); }
 };
 inline constexpr int64_t kTapEntryWords = sizeof(TapEntry) / sizeof(int32_t);
 
@@ -64,10 +69,11 @@ struct TapBatch {
   tensor::View slot;           // row of TapTable.latches
   tensor::View capture_set;    // row of TapTable.captures; -1: captured nowhere
   tensor::View capture_begin;  // of the token's record in the ring, in units of kCaptureAlign
-  // [T, num_points, kTapEntryWords] i32: the tokens' rows of TapTable.points, gathered ahead of the
-  // step's first op with taps, and not directly ahead of it (tap.T9).
+  // [T, num_points, kTapEntryWords] i32: the tokens' rows of TapTable.points, and what they are
+  // captured at. begin_step gathers them: not directly ahead of an op with taps (tap.T9).
   tensor::View entries;
-  bool only_adds = false;  // all entries add at most, and nothing is captured
+  // There is nothing at other sites than the residual's, and no more than one plain add at each.
+  bool only_adds = false;
 
   bool empty() const { return row.empty(); }
   int64_t num_tokens() const { return row.num_rows(); }

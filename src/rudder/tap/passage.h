@@ -27,4 +27,9 @@ constexpr Passages passage(Site site) {
   }
 }
 
+// Whether what stands there is the residual itself, which most steering adds to.
+constexpr bool is_residual(Site site) {
+  return site == Site::kResidPre || site == Site::kResidMid || site == Site::kResidPost;
+}
+
 }  // namespace rudder::tap

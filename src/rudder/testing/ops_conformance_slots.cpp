@@ -170,6 +170,56 @@ TEST_P(OpsConformance, BeginStep) {
   }
 }
 
+// Of the tokens and of the rows of logits: rows of the table, marked where the token is captured.
+TEST_P(OpsConformance, BeginStepGathersTaps) {
+  for (const auto& [num_rows, num_points, num_sets] :
+       {std::array{1, 1, 1}, std::array{5, 300, 3}, std::array{40, 17, 9}}) {
+    const auto any = [&](int64_t low, int64_t high) {
+      return static_cast<int32_t>(between(low, high));
+    };
+    const auto at = [width = num_points](int32_t row, int32_t point) {
+      return static_cast<size_t>(row * width + point);
+    };
+    std::vector<ops::TapEntry> points(at(num_rows, 0));
+    for (ops::TapEntry& entry : points) {
+      if (between(0, 1) == 0) continue;
+      entry = {any(1, 1 << 20), any(0, 1 << 20), 0.5f, any(0, 1) * ops::TapEntry::kPlainAdd};
+    }
+    std::vector<int32_t> captures(at(num_sets, 0) * 2);
+    for (int32_t& place : captures) place = any(-3, 1) < 0 ? -1 : any(0, 1000);
+    ops::TapTable table;
+    table.points = device_.put_as(std::span<const ops::TapEntry>(points), DType::kI32,
+                                  {num_rows, num_points, ops::kTapEntryWords});
+    table.captures =
+        device_.put_as(std::span<const int32_t>(captures), DType::kI32, {num_sets, num_points, 2});
+    ops::BeginStepArgs args;
+    args.tap_table = &table;
+    std::vector<ops::TapEntry> expected[2];
+    for (const int i : {0, 1}) {
+      const int64_t num_tokens = i == 0 ? 70 : 3;
+      std::vector<int32_t> row, set;
+      for (int64_t t = 0; t < num_tokens; ++t) {
+        row.push_back(any(0, num_rows - 1));
+        set.push_back(any(-1, num_sets - 1));
+        for (int32_t point = 0; point < num_points; ++point) {
+          ops::TapEntry& entry = expected[i].emplace_back(points[at(row.back(), point)]);
+          if (set.back() < 0) continue;
+          const size_t place = at(set.back(), point) * 2;
+          const bool is_captured = captures[place] >= 0 || captures[place + 1] >= 0;
+          if (is_captured) entry.flags |= ops::TapEntry::kCaptured;
+        }
+      }
+      ops::TapBatch& batch = i == 0 ? args.taps : args.rows_taps;
+      batch.row = device_.put(row);
+      batch.capture_set = device_.put(set);
+      batch.entries = poisoned(DType::kI32, {num_tokens, num_points, ops::kTapEntryWords});
+    }
+    ops_.begin_step(args);
+    EXPECT_EQ(device_.values<ops::TapEntry>(args.taps.entries), expected[0]);
+    EXPECT_EQ(device_.values<ops::TapEntry>(args.rows_taps.entries), expected[1]);
+  }
+}
+
 // The rows of a step of single tokens, as advance_step finds and leaves them.
 struct Rows {
   std::vector<int32_t> ids, positions, kv_slot, kv_len, since_prompt;

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "rudder/tap/passage.h"
+
 namespace rudder::testing {
 
 using tap::GateKind;
@@ -17,6 +19,9 @@ using tensor::DType;
 using tensor::View;
 
 namespace {
+
+constexpr int64_t kResidualWidths[] = {1, 2, 17, 31, 64, 127, 257, 1031, 4099, 16384};
+constexpr int kResidualRounds = 2 * static_cast<int>(std::size(kResidualWidths));
 
 constexpr int kNumKinds = static_cast<int>(OpKind::kScore) + 1;
 constexpr int kNumGates = static_cast<int>(GateKind::kScoreSoft) + 1;
@@ -113,9 +118,11 @@ void OpsTaps::set_constants(TapOp& op, Point point) {
 tap::Program OpsTaps::random_program(int64_t width, int64_t most, int& combination) {
   tap::Program program;
   for (const Point point : kPoints) {
-    for (int64_t i = between(0, most); i > 0; --i) {
-      program.ops.push_back(
-          {point, random_op(combination++ % kNumCombinations, width, point, program.vectors)});
+    if (only_adds_ && !tap::is_residual(point.site)) continue;
+    for (int64_t i = between(0, only_adds_ ? 1 : most); i > 0; --i) {
+      const int next =
+          only_adds_ ? static_cast<int>(OpKind::kAdd) : combination++ % kNumCombinations;
+      program.ops.push_back({point, random_op(next, width, point, program.vectors)});
     }
   }
   return program;
@@ -156,6 +163,7 @@ void OpsTaps::make_scene(Scene& scene, int64_t width, int64_t num_tokens, int64_
   tap::CaptureSet before;
   tap::CaptureSet both;
   for (const Point point : kPoints) {
+    if (only_adds_ && !tap::is_residual(point.site)) continue;
     before.points.push_back({point, false});
     both.points.push_back({point, false});
     both.points.push_back({point, true});
@@ -264,69 +272,82 @@ void OpsTaps::expect_latches(const Scene& scene, const std::vector<ReferenceLatc
   }
 }
 
+void OpsTaps::check_residual_norm(int round, int& combination) {
+  const int64_t width = wide(kResidualWidths[static_cast<size_t>(round) / 2]);
+  const int64_t rows = width > 4000 ? 9 : 40;
+  const std::string what = std::to_string(rows) + " x " + std::to_string(width);
+  Scene scene;
+  make_scene(scene, width, rows, width > 4000 ? 3 : 12, combination);
+  ASSERT_TRUE(scene.batch.only_adds || !only_adds_);
+  const bool quantises = writes_f8() && round % 2 == 1;
+  ops::ResidualNormArgs args;
+  args.x = random({rows, width});
+  args.delta = random({rows, width});
+  if (round % 4 < 2) args.delta_norm = random_norm(width);
+  args.norm = random_norm(width);
+  args.out = poisoned(quantises ? DType::kF8E4M3 : act_, {rows, width});
+  if (quantises) args.out_scale = poisoned(DType::kF32, {rows});
+  args.delta_taps = scene.at(kBranch);
+  args.x_taps[0] = scene.at(kPost);
+  args.x_taps[1] = scene.at(kPre);
+  args.out_taps = scene.at(kNormed);
+  const Matrix x = read(args.x);
+  const Matrix branch = reference_rms_norm(read(args.delta), read(args.delta_norm.weight), 1e-5);
+  const Matrix weight = read(args.norm.weight);
+  ops_.residual_norm(args);
+
+  const Matrix got_x = read(args.x);
+  const Matrix got_out = read(args.out);
+  std::vector<ReferenceLatches> latches;
+  for (int64_t t = 0; t < rows; ++t) {
+    const auto token = static_cast<size_t>(t);
+    latches.push_back(latches_of(scene.tokens[token].slot));
+    double tolerance = 2e-6 * (1 + most(row_of(branch, t)));
+    Row h = tapped(scene, token, kBranch, row_of(branch, t), latches.back(), tolerance);
+    for (size_t i = 0; i < h.size(); ++i) h[i] += x.at(t, static_cast<int64_t>(i));
+    tolerance += 1e-6 * most(h);
+    h = tapped(scene, token, kPost, std::move(h), latches.back(), tolerance);
+    h = tapped(scene, token, kPre, std::move(h), latches.back(), tolerance);
+    expect_row(row_of(got_x, t), h, tolerance, what + ", x of " + std::to_string(t));
+    // The norm may read the sum before or after it is rounded to act.
+    double squares = 0;
+    for (const double value : h) squares += value * value;
+    const double root = std::sqrt(squares / static_cast<double>(width) + 1e-5);
+    tolerance = 2 * (tolerance + act_unit() * most(h)) / root * max_abs(weight);
+    for (size_t i = 0; i < h.size(); ++i) h[i] *= weight.at(0, static_cast<int64_t>(i)) / root;
+    h = tapped(scene, token, kNormed, std::move(h), latches.back(), tolerance);
+    if (quantises) {
+      Matrix expected(1, width);
+      expected.values = h;
+      expect_quantised(args.out.rows(t, 1), args.out_scale.rows(t, 1), expected, tolerance, what);
+    } else {
+      expect_row(row_of(got_out, t), h, tolerance, what + ", out of " + std::to_string(t));
+    }
+    if (HasFatalFailure()) return;
+  }
+  expect_captured(scene, what);
+  expect_latches(scene, latches, what);
+}
+
 namespace {
 
 // Every op under every gate and schedule comes several times, at every point.
 TEST_P(OpsTaps, ResidualNorm) {
-  constexpr int64_t kWidths[] = {1, 2, 17, 31, 64, 127, 257, 1031, 4099, 16384};
   int combination = 0;
-  for (int round = 0; round < 20; ++round) {
-    const int64_t width = wide(kWidths[round / 2]);
-    const int64_t rows = width > 4000 ? 9 : 40;
-    const std::string what = std::to_string(rows) + " x " + std::to_string(width);
-    Scene scene;
-    make_scene(scene, width, rows, width > 4000 ? 3 : 12, combination);
-    const bool quantises = writes_f8() && round % 2 == 1;
-    ops::ResidualNormArgs args;
-    args.x = random({rows, width});
-    args.delta = random({rows, width});
-    if (round % 4 < 2) args.delta_norm = random_norm(width);
-    args.norm = random_norm(width);
-    args.out = poisoned(quantises ? DType::kF8E4M3 : act_, {rows, width});
-    if (quantises) args.out_scale = poisoned(DType::kF32, {rows});
-    args.delta_taps = scene.at(kBranch);
-    args.x_taps[0] = scene.at(kPost);
-    args.x_taps[1] = scene.at(kPre);
-    args.out_taps = scene.at(kNormed);
-    const Matrix x = read(args.x);
-    const Matrix branch = reference_rms_norm(read(args.delta), read(args.delta_norm.weight), 1e-5);
-    const Matrix weight = read(args.norm.weight);
-    ops_.residual_norm(args);
-
-    const Matrix got_x = read(args.x);
-    const Matrix got_out = read(args.out);
-    std::vector<ReferenceLatches> latches;
-    for (int64_t t = 0; t < rows; ++t) {
-      const auto token = static_cast<size_t>(t);
-      latches.push_back(latches_of(scene.tokens[token].slot));
-      double tolerance = 2e-6 * (1 + most(row_of(branch, t)));
-      Row h = tapped(scene, token, kBranch, row_of(branch, t), latches.back(), tolerance);
-      for (size_t i = 0; i < h.size(); ++i) h[i] += x.at(t, static_cast<int64_t>(i));
-      tolerance += 1e-6 * most(h);
-      h = tapped(scene, token, kPost, std::move(h), latches.back(), tolerance);
-      h = tapped(scene, token, kPre, std::move(h), latches.back(), tolerance);
-      expect_row(row_of(got_x, t), h, tolerance, what + ", x of " + std::to_string(t));
-      // The norm may read the sum before or after it is rounded to act.
-      double squares = 0;
-      for (const double value : h) squares += value * value;
-      const double root = std::sqrt(squares / static_cast<double>(width) + 1e-5);
-      tolerance = 2 * (tolerance + act_unit() * most(h)) / root * max_abs(weight);
-      for (size_t i = 0; i < h.size(); ++i) h[i] *= weight.at(0, static_cast<int64_t>(i)) / root;
-      h = tapped(scene, token, kNormed, std::move(h), latches.back(), tolerance);
-      if (quantises) {
-        Matrix expected(1, width);
-        expected.values = h;
-        expect_quantised(args.out.rows(t, 1), args.out_scale.rows(t, 1), expected, tolerance, what);
-      } else {
-        expect_row(row_of(got_out, t), h, tolerance, what + ", out of " + std::to_string(t));
-      }
-      if (HasFatalFailure()) return;
-    }
-    expect_captured(scene, what);
-    expect_latches(scene, latches, what);
+  for (int round = 0; round < kResidualRounds; ++round) {
+    check_residual_norm(round, combination);
     if (HasFatalFailure()) return;
   }
   EXPECT_GE(combination, 3 * kNumCombinations);
+}
+
+TEST_P(OpsTaps, ResidualNormOfPlainAdds) {
+  only_adds_ = true;
+  int combination = 0;
+  for (int round = 0; round < kResidualRounds; ++round) {
+    check_residual_norm(round, combination);
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST_P(OpsTaps, GatedAct) {

@@ -40,11 +40,12 @@ class OpsTaps : public OpsConformance {
 
     ops::Taps at(tap::Point point) const { return {&table, &batch, point.index()}; }
   };
-  // Random programs at every point, three capture sets, and tokens that use them in any order;
-  // every fourth token has neither. In place: taps point into the scene. `combination` counts the
-  // ops on.
+  // Random programs at every point (or no more than a plain add at those of the residual), three
+  // capture sets, and tokens that use them in any order; every fourth token has neither. In place:
+  // taps point into the scene. `combination` counts the ops on.
   void make_scene(Scene& scene, int64_t width, int64_t num_tokens, int64_t num_programs,
                   int& combination);
+  bool only_adds_ = false;  // of scenes that are made
   // The scene's programs, sets and tokens as they are, on the device.
   void put_scene(Scene& scene, int64_t ring_elements);
 
@@ -52,6 +53,8 @@ class OpsTaps : public OpsConformance {
   static tap::Geometry geometry_of(int64_t width);
   // Appends a vector to a program's; returns its offset.
   static int32_t add_vector(const Row& row, std::vector<float>& vectors);
+  // A residual norm with taps at all its points, of round's shape, against the reference.
+  void check_residual_norm(int round, int& combination);
   // One op with every field drawn; its discontinuities lie where rounding does not reach.
   tap::TapOp random_op(int combination, int64_t width, tap::Point point,
                        std::vector<float>& vectors);

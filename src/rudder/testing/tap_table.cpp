@@ -1,7 +1,8 @@
 #include "rudder/testing/tap_table.h"
 
 #include <algorithm>
-#include <functional>
+
+#include "rudder/tap/passage.h"
 
 namespace rudder::testing {
 
@@ -80,25 +81,27 @@ ops::TapBatch put_tap_batch(Device& device, const ops::TapTable& table,
     for (const TapToken& token : tokens) values.push_back(token.*member);
     return device.put(values);
   };
-  const std::vector<ops::TapEntry> points = device.values<ops::TapEntry>(table.points);
-  const int64_t num_points = table.points.shape[1];
-  std::vector<ops::TapEntry> entries;
-  bool only_adds = true;
-  for (const TapToken& token : tokens) {
-    const auto row = points.begin() + token.row * num_points;
-    entries.insert(entries.end(), row, row + num_points);
-    only_adds = only_adds && token.capture_set < 0 &&
-                std::all_of(row, row + num_points, std::mem_fn(&ops::TapEntry::adds_at_most));
+  ops::TapBatch batch;
+  batch.row = column(&TapToken::row);
+  batch.since_prompt = column(&TapToken::since_prompt);
+  batch.slot = column(&TapToken::slot);
+  batch.capture_set = column(&TapToken::capture_set);
+  batch.capture_begin = column(&TapToken::capture_begin);
+  batch.entries = device.put(
+      HostTensor(DType::kI32, {std::ssize(tokens), table.points.shape[1], ops::kTapEntryWords}));
+  ops::BeginStepArgs begin;
+  begin.tap_table = &table;
+  begin.taps = batch;
+  device.ops().begin_step(begin);
+  // Waits for them, too: no op that follows reads them early (tap.T9).
+  const std::vector<ops::TapEntry> entries = device.values<ops::TapEntry>(batch.entries);
+  batch.only_adds = true;
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const auto site = static_cast<tap::Site>(i % static_cast<size_t>(tap::kNumSites));
+    batch.only_adds = batch.only_adds && (tap::is_residual(site) ? entries[i].adds_at_most()
+                                                                 : entries[i] == ops::TapEntry{});
   }
-  const auto num_tokens = static_cast<int64_t>(tokens.size());
-  return {column(&TapToken::row),
-          column(&TapToken::since_prompt),
-          column(&TapToken::slot),
-          column(&TapToken::capture_set),
-          column(&TapToken::capture_begin),
-          device.put_as<ops::TapEntry>(entries, DType::kI32,
-                                       {num_tokens, num_points, ops::kTapEntryWords}),
-          only_adds};
+  return batch;
 }
 
 }  // namespace rudder::testing

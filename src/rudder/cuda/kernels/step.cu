@@ -1,5 +1,6 @@
 #include "rudder/cuda/kernels/step.h"
 
+#include "rudder/cuda/kernels/device_vec.cuh"
 #include "rudder/cuda/kernels/launch.h"
 #include "rudder/cuda/kernels/sample.h"
 
@@ -61,11 +62,33 @@ __device__ void resolve_id(const BeginStepParams& p, int64_t t) {
   if (p.state.ended[slot] != 0) p.kv_slot[t] = -1;
 }
 
-// A thread an entry; the three lists touch different memory.
+// A token is a block's.
+__device__ void gather_taps(const GatherTapsParams& p, int64_t token) {
+  const TapEntryParams* from = p.points + int64_t{p.row[token]} * p.num_points;
+  TapEntryParams* to = p.entries + token * p.num_points;
+  const int64_t set = p.capture_set[token];
+  const int2* places = reinterpret_cast<const int2*>(p.captures) + set * p.num_points;
+  for (int i = static_cast<int>(threadIdx.x); i < p.num_points; i += kThreads) {
+    int4 entry = reinterpret_cast<const int4*>(from)[i];
+    if (set >= 0 && (places[i].x >= 0 || places[i].y >= 0)) entry.w |= kTapCaptured;
+    reinterpret_cast<int4*>(to)[i] = entry;
+  }
+}
+
+// The first blocks gather taps. Of the others a thread has an entry; the three lists touch
+// different memory.
 __global__ void __launch_bounds__(kThreads) begin_step_kernel(const BeginStepParams p) {
   dependency_wait();
   dependency_trigger();
-  int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  int64_t block = blockIdx.x;
+  for (const GatherTapsParams& taps : p.taps) {
+    if (block < taps.tokens) {
+      gather_taps(taps, block);
+      return;
+    }
+    block -= taps.tokens;
+  }
+  int64_t i = block * kThreads + threadIdx.x;
   if (i < p.rows) {
     resolve_id(p, i);
     return;
@@ -119,8 +142,15 @@ cudaError_t launch_begin_step(const BeginStepParams& p, cudaStream_t stream) {
     if (error != cudaSuccess) return error;
   }
   const int64_t entries = p.rows + p.num_blocks + p.num_history;
-  if (entries == 0) return cudaSuccess;
-  const dim3 grid(static_cast<unsigned>((entries + kThreads - 1) / kThreads));
+  const int64_t tapped = p.taps[0].tokens + p.taps[1].tokens;
+  if (entries + tapped == 0) return cudaSuccess;
+  for (const GatherTapsParams& taps : p.taps) {
+    if (taps.tokens == 0) continue;
+    if (!is_aligned(taps.points) || !is_aligned(taps.entries) || !is_aligned(taps.captures)) {
+      return cudaErrorInvalidValue;
+    }
+  }
+  const dim3 grid(static_cast<unsigned>(tapped + (entries + kThreads - 1) / kThreads));
   return launch_pdl(begin_step_kernel, grid, dim3(kThreads), 0, stream, p);
 }
 

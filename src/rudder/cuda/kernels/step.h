@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "rudder/cuda/kernels/taps.h"
+
 namespace rudder::cuda {
 
 struct SampleRowParams;  // sample.h
@@ -22,10 +24,10 @@ struct SlotStateParams {
   int64_t vocab = 0;
 };
 
-// Two launches where a slot is opened, one elsewhere. Clearing a
-// slot's counts moves 5 bytes a token of the vocabulary, everything else a few bytes an entry. A
-// (slot, index) is in `blocks` once at most. A token of `history` outside [0, vocab) is passed
-// over: it cannot be sampled.
+// Two launches where a slot is opened, one elsewhere. Clearing a slot's counts moves 5 bytes a
+// token of the vocabulary, gathering taps 32 bytes a token and point, and 8 more of one that is
+// captured; everything else a few bytes an entry. A (slot, index) is in `blocks` once at most. A
+// token of `history` outside [0, vocab) is passed over: it cannot be sampled.
 struct BeginStepParams {
   SlotStateParams state;
   const int32_t* opened = nullptr;  // [num_opened, 2] slot, has_counts
@@ -37,6 +39,7 @@ struct BeginStepParams {
   int32_t* ids = nullptr;      // [T] in place
   int32_t* kv_slot = nullptr;  // [T] in place
   int64_t rows = 0;            // T
+  GatherTapsParams taps[2];    // no tokens: none
 };
 cudaError_t launch_begin_step(const BeginStepParams& params, cudaStream_t stream);
 

@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   Floats h[kRuns] = {};
   if (p.delta != nullptr) {
     load_branch<kRuns, kAligned, kFp8>(p, row, taps, h, scratch[0]);
-    taps.at(kDeltaPoint, h);
+    if constexpr (!kOnlyAdds) taps.at(kDeltaPoint, h);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = sum_run(unpack(x[r]), h[r]);
   } else {
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
     h[r] = unpack(x[r]);
     if (p.norm != nullptr) h[r] = normed_run(h[r], inverse, norm[r]);
   }
-  taps.at(kOutPoint, h);
+  if constexpr (!kOnlyAdds) taps.at(kOutPoint, h);
   if constexpr (kFp8) {
     store_row_fp8<kRuns, kAligned>(h, blockIdx.x, static_cast<int>(p.hidden), p.out, p.out_scale,
                                    scratch[2]);
@@ -162,6 +162,7 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
   if (!are_tables_aligned(taps) || (p.delta_scales.row != nullptr && p.out_scale == nullptr)) {
     return cudaErrorInvalidValue;
   }
+  if (taps.batch.only_adds) taps.point[kDeltaPoint] = taps.point[kOutPoint] = -1;
   const bool aligned = is_aligned_residual(p) && are_rows_aligned(taps.table);
   return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
     using Shape = decltype(shape);

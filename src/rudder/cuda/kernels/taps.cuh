@@ -7,7 +7,8 @@
 // them four times. So there are kernels for steps of plain adds alone. A token without a program
 // and a capture: 16 bytes a point, asked for before the kernel ahead has ended, and a branch. A
 // steered one: then its op's vector, asked for behind the row, so that the two come together. kAdd
-// and kPatch have no sums; all sums of another op are one exchange between the threads.
+// and kPatch have no sums; all sums of another op are one exchange between the threads. A captured
+// one: two reads, one behind the other, of where its row goes.
 #pragma once
 
 #include "rudder/cuda/kernels/device_vec.cuh"
@@ -17,9 +18,6 @@ namespace rudder::cuda {
 
 // What may be read before dependency_wait() is read past L1, which might hold what a step before
 // left there.
-__device__ inline int32_t load_early(const int32_t* from) {
-  return __ldcg(from);
-}
 __device__ inline TapEntryParams load_early(const TapEntryParams* from) {
   const int4 bits = __ldcg(reinterpret_cast<const int4*>(from));
   return {bits.x, bits.y, __int_as_float(bits.z), bits.w};
@@ -211,7 +209,8 @@ inline bool are_rows_aligned(const TapTableParams& table) {
 //
 // kRuns: runs of a row that a thread has. kAligned: as of load_run(), of vectors and ring; if so,
 // an op's first vector goes through shared memory, where every thread has the runs that it reads.
-// kOnlyAdds: TapBatchParams.only_adds.
+// kOnlyAdds: TapBatchParams.only_adds. Its kernel passes the points of the residual alone, and its
+// code is short: little is left of a kernel's code in the caches from one layer to the next.
 template <typename Team, int kPoints, int kRuns, bool kAligned, bool kOnlyAdds>
 class TokenTaps {
  public:
@@ -228,49 +227,40 @@ class TokenTaps {
     if (lane_point() >= 0) {
       entry_ = load_early(p_.batch.entries + token * p_.table.num_points + lane_point());
     }
-    if constexpr (!kOnlyAdds) {
-      set_ = p_.table.captures != nullptr ? load_early(p_.batch.capture_set + token) : -1;
-    }
   }
 
   // What the loaded token has to do; behind dependency_wait() and behind the loads of the row,
   // which then need not wait for the first op's vector.
   __device__ void look_up(int token) {
     token_ = token;
-    before_ = -1;
-    after_ = -1;
-    if (set_ >= 0 && lane_point() >= 0) {
-      const int64_t place = int64_t{set_} * p_.table.num_points + lane_point();
-      const int2 places = reinterpret_cast<const int2*>(p_.table.captures)[place];
-      before_ = places.x;
-      after_ = places.y;
-    }
     const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
-    is_active_ = steered != 0 || set_ >= 0;
     has_fetched_ = steered != 0;
     if (kAligned && has_fetched_) fetch(__shfl_sync(kAllLanes, entry_.vector, __ffs(steered) - 1));
-    entry_.vector |= entry_.is_plain_add;  // which costs a register less: vectors are aligned
+    captured_ = __ballot_sync(kAllLanes, (entry_.flags & kTapCaptured) != 0);
+    active_ = steered | captured_;
+    // In one word, which costs a register less: vectors are aligned.
+    entry_.vector |= entry_.flags & kTapPlainAdd;
   }
 
-  __device__ bool is_active() const { return is_active_; }
+  __device__ bool is_active() const { return active_ != 0; }
 
   // The row at a point is captured, steered and captured.
   __device__ void at(int number, Row& h) {
-    if (!is_active_) return;
-    if constexpr (kOnlyAdds) {
-      if (__shfl_sync(kAllLanes, entry_.ops, number) != 0) add_plain(number, h);
-      return;
-    }
-    const int before = __shfl_sync(kAllLanes, before_, number);
-    if (before >= 0) capture(before, h);
+    if ((active_ >> number & 1) == 0) return;
+    const bool is_captured = (captured_ >> number & 1) != 0;
+    if (__builtin_expect(is_captured, 0)) capture(number, 0, h);
     const int ops = __shfl_sync(kAllLanes, entry_.ops, number);
-    if (ops != 0) run_program(number, ops, h);
-    const int after = __shfl_sync(kAllLanes, after_, number);
-    if (after >= 0) capture(after, h);
+    if (ops != 0) {
+      if constexpr (kOnlyAdds) {
+        add_plain(number, h);
+      } else {
+        run_program(number, ops, h);
+      }
+    }
+    if (__builtin_expect(is_captured, 0)) capture(number, 1, h);
   }
   // Two points at which the row is the same.
   __device__ void at_both(int first, Row& h) {
-    if (!is_active_) return;
 #pragma unroll 1
     for (int i = 0; i < 2; ++i) at(first + i, h);
   }
@@ -314,7 +304,12 @@ class TokenTaps {
     return load_floats<kAligned>(from, width_ - i);
   }
 
-  __device__ void capture(int place, const Row& h) const {
+  // `after`: 0 before the point's ops, 1 after them.
+  __device__ void capture(int number, int after, const Row& h) const {
+    const int64_t set = p_.batch.capture_set[token_];
+    const int64_t point = set * p_.table.num_points + p_.point[number];
+    const int place = p_.table.captures[2 * point + after];
+    if (place < 0) return;
     const int64_t record = p_.batch.capture_begin[token_];
     Bf16* to = static_cast<Bf16*>(p_.table.ring) + (record + place) * kTapCaptureUnit;
 #pragma unroll
@@ -449,13 +444,11 @@ class TokenTaps {
   float4* const fetched_;  // [kRuns][2][threads]
   const int width_;
   int token_ = 0;
-  bool is_active_ = false;
   bool has_fetched_ = false;  // the next op's first vector is in shared memory, or on its way there
-  int set_ = -1;
-  // Of lane_point(): what is done there, places in the token's record before and after it.
-  TapEntryParams entry_ = {};
-  int before_ = -1;
-  int after_ = -1;
+  // A bit for each point: something is done there; its rows are captured.
+  unsigned active_ = 0;
+  unsigned captured_ = 0;
+  TapEntryParams entry_ = {};  // of lane_point()
 };
 
 }  // namespace rudder::cuda
