@@ -51,8 +51,7 @@ double seconds_between(int64_t from_us, int64_t to_us) {
 
 // Runs the items at once; the answers in order, and the seconds until the last one.
 Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
-                                           const std::vector<WorkItem>& items,
-                                           const Asked& asked,
+                                           const std::vector<WorkItem>& items, const Asked& asked,
                                            const ProgressFn& progress, double* seconds) {
   const SteadyClock clock;
   std::vector<LocalAnswer> answers(items.size());
