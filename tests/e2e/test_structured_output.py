@@ -7,6 +7,7 @@ import re
 import jsonschema
 import openai
 import pytest
+from conftest import serving
 
 SCHEMAS = [
     {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 120}},
@@ -77,3 +78,54 @@ def test_bad_forms_are_refused_by_name(server, model, body, param):
     with pytest.raises(openai.BadRequestError) as refused:
         ask(server, model, extra_body=body)
     assert refused.value.body["param"] == param
+
+
+def test_forms_are_counted(server, model):
+    def counts():
+        values = server.metrics()
+        return [next(v for k, v in values.items() if k.startswith(f"rudder:grammar_{name}")) for name in
+                ("cache_queries_total", "cache_hits_total", "compile_seconds_total")]
+    before = counts()
+    for _ in range(2):
+        ask(server, model, extra_body={"structured_outputs": {"regex": "counted-[0-9]{2}"}})
+    after = counts()
+    assert [after[0] - before[0], after[1] - before[1]] == [2, 1]
+    assert after[2] > before[2]
+
+
+def test_long_bounds_hold(server, model):
+    """Lengths that prose reaches, and escapes and characters of several bytes on the way."""
+    schema = {"type": "string", "minLength": 150, "maxLength": 160}
+    for seed in range(3):
+        choice = ask(server, model, seed, max_tokens=1200, response_format=schema_format(schema)).choices[0]
+        assert choice.finish_reason == "stop"
+        assert 150 <= len(json.loads(choice.message.content)) <= 160
+
+
+def test_prompts_in_chunks_change_nothing(server, model):
+    content = "Say more about this list: " + ", ".join(f"item {i} of many" for i in range(60))
+    with serving("--max-num-batched-tokens", "48") as chunked:
+        for i, schema in enumerate(SCHEMAS[:4]):
+            for temperature in (0, 1):
+                fields = {"temperature": temperature, "response_format": schema_format(schema), "logprobs": True}
+                whole, parts = (ask(s, model, i, content, **fields) for s in (server, chunked))
+                assert parts.choices[0].message.content == whole.choices[0].message.content
+                assert [t.token for t in parts.choices[0].logprobs.content] == [t.token for t in whole.choices[0].logprobs.content]
+                assert parts.choices[0].finish_reason == whole.choices[0].finish_reason
+
+
+@pytest.mark.parametrize("stop, text", [("beta", '{"text": "alpha '), ('", ', '{"text": "alpha beta gamma'), ("delta", None)])
+def test_stop_strings_end_forms(server, model, stop, text):
+    """A stop string ends the output inside a string of JSON too; one that does not come changes nothing."""
+    schema = {"type": "object", "properties": {"text": {"const": "alpha beta gamma"}, "more": {"const": 1}}, "required": ["text", "more"]}
+    form = {"structured_outputs": {"json": schema, "disable_any_whitespace": True}}
+    for chunked in (False, True):
+        if chunked:
+            stream = ask(server, model, stream=True, stop=[stop], extra_body=form)
+            chunks = [chunk.choices[0] for chunk in stream if chunk.choices]
+            content, reason = "".join(c.delta.content or "" for c in chunks), chunks[-1].finish_reason
+        else:
+            choice = ask(server, model, stop=[stop], extra_body=form).choices[0]
+            content, reason = choice.message.content, choice.finish_reason
+        assert content == (text or '{"text": "alpha beta gamma", "more": 1}')
+        assert reason == "stop"

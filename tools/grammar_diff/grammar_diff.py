@@ -128,7 +128,7 @@ class Differential:
                 self.mismatch("what the grammar accepts is not valid", schema=schema, document=text, error=str(error)[:300])
 
     def pattern(self):
-        text, draw = self.source.choice([Patterns.row, Patterns.alternatives])(Patterns(self.source), 1)
+        text, draw = self.source.choice([Patterns.row, Patterns.alternatives, Patterns.long])(Patterns(self.source), 1)
         good = [draw() for _ in range(6)]
         bad = [changed(t, self.source) for t in good]
         reply = self.tool.ask(kind="regex", text=text, seed=self.source.randrange(2**32), walks=4, documents=good + bad)

@@ -42,6 +42,16 @@ class Patterns:
             text = f"(?:{text})"
         return text + mark, lambda: "".join(draw() for _ in range(random.randint(low, high)))
 
+    def long(self, _):
+        """Long repetitions, without groups: `re` would try those in all ways."""
+        parts = []
+        for _ in range(self.random.randint(1, 2)):
+            text, letters = self.random.choice([("[a-f0-9]", "abcdef0123456789"), ("[^a-z\\\\]", 'AZ09 _"é\n€'), ("[é-ü]", "éêü")])
+            low, high = self.random.choice([(3, 40), (0, 90), (70, 70), (100, 300)])
+            parts.append((f"{text}{{{low},{high}}}", letters, low, high))
+        draw = lambda: "-".join("".join(self.random.choices(p[1], k=self.random.choice([p[2], p[3], self.random.randint(p[2], p[3])]))) for p in parts)
+        return "-".join(p[0] for p in parts), draw
+
     def alternatives(self, depth):
         rows = [self.row(depth) for _ in range(self.random.randint(2, 3))]
         return "|".join(r[0] for r in rows), lambda: self.random.choice(rows)[1]()
@@ -86,7 +96,7 @@ class Schemas:
     def bounds(self, whole):
         random = self.random
         size = random.choice([1, 10, 100, 5000, 10**6])
-        draw = (lambda: random.randint(-size, size)) if whole else (lambda: round(random.uniform(-size, size), random.randint(0, 3)) + 0.0)
+        draw = (lambda: random.randint(-size, size)) if whole else (lambda: round(random.uniform(-size, size), random.randint(0, 3)))
         low, high = sorted([draw(), draw()])
         if high - low < 3:
             high += 3
@@ -124,7 +134,7 @@ class Schemas:
         random = self.random
         kind = random.randrange(4)
         if kind == 0:
-            low, high = random.randint(0, 3), random.randint(3, 9)
+            low, high = random.choice([(random.randint(0, 3), random.randint(3, 9)), (random.randint(20, 90), random.randint(90, 300))])
             schema = {"type": "string"}
             if random.random() < 0.7:
                 schema["minLength"] = low
@@ -132,12 +142,12 @@ class Schemas:
                 schema["maxLength"] = high
             return schema, lambda: self.characters(low, high)
         if kind == 1:
-            text, draw = random.choice([self.patterns.row, self.patterns.alternatives])(1)
+            text, draw = random.choice([self.patterns.row, self.patterns.alternatives, self.patterns.long])(1)
             if random.random() < 0.6:
                 return {"type": "string", "pattern": f"^(?:{text})$"}, draw
             return {"type": "string", "pattern": text}, lambda: self.characters(0, 3) + draw() + self.characters(0, 3)
         if kind == 2:
-            low, high = random.randint(0, 3), random.randint(4, 8)
+            low, high = random.randint(0, 3), random.choice([random.randint(4, 8), random.randint(65, 200)])
             schema = {"type": "string", "pattern": "^[a-z_]+$", "minLength": low, "maxLength": high}
             return schema, lambda: "".join(random.choice("abz_") for _ in range(random.randint(max(low, 1), high)))
         samples = {

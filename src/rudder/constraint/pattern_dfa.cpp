@@ -17,7 +17,7 @@ namespace {
 using Kind = PatternTree::Kind;
 
 constexpr size_t kMaxPlaces = 200'000;     // of the automaton with choices
-constexpr size_t kMaxStates = 20'000;      // of the one without
+constexpr size_t kMaxStates = 60'000;      // of the one without
 constexpr size_t kMaxMembers = 2'000'000;  // places in all states
 constexpr int32_t kOpening = 0;
 constexpr int32_t kBody = 1;
@@ -38,6 +38,7 @@ class Places {
     std::vector<Edge> edges;
     std::vector<int32_t> free;
     bool boundary = true;
+    bool takes_anything = false;  // and stays
   };
 
   int32_t add(bool boundary = true) {
@@ -99,6 +100,8 @@ int32_t Places::build_repeat(const PatternTree& tree, int32_t from) {
     const int32_t loop = add();
     free_link(from, loop);
     free_link(build(part, loop), loop);
+    const bool anything = part.kind == Kind::kChars && part.set == CharSet::all();
+    places_[static_cast<size_t>(loop)].takes_anything = anything;
     return loop;
   }
   const int32_t end = add();
@@ -170,6 +173,12 @@ class Subsets {
       : places_(places), end_(end), quoted_(quoted), seen_(places.all().size()) {
     make_classes();
     for (int i = 0; i < 3; ++i) add_state(i == kBody);
+    for (size_t i = 0; i < places.all().size(); ++i) {
+      if (!places.all()[i].takes_anything) continue;
+      const auto place = static_cast<int32_t>(i);
+      Set rest = closure({place});
+      if (std::binary_search(rest.begin(), rest.end(), end_)) rests_[place] = std::move(rest);
+    }
     sets_[kBody] = closure({begin});
     ids_.emplace(sets_[kBody], kBody);
   }
@@ -197,7 +206,8 @@ class Subsets {
   const Places& places_;
   const int32_t end_;
   const bool quoted_;
-  std::vector<uint8_t> seen_;  // while a closure is made
+  std::vector<uint8_t> seen_;     // while a closure is made
+  std::map<int32_t, Set> rests_;  // closures of places where anything may come until the end
   std::vector<uint8_t> class_byte_;
   std::vector<Set> sets_;
   std::map<Set, int32_t> ids_;
@@ -229,6 +239,11 @@ Subsets::Set Subsets::closure(Set places) {
     }
   }
   for (const int32_t place : places) seen_[static_cast<size_t>(place)] = 0;
+  // Where anything may come until the end, no other place adds to that.
+  for (const int32_t place : places) {
+    const auto rest = rests_.find(place);
+    if (rest != rests_.end()) return rest->second;
+  }
   // Those with free edges alone say nothing more.
   std::erase_if(places,
                 [&](int32_t place) { return place != end_ && places_.at(place).edges.empty(); });

@@ -123,8 +123,8 @@ TEST(Terminals, ATokenIsAllowedWhereItsBytesAre) {
 
 TEST(Patterns, MatchWhatTheRegularExpressionMatches) {
   for (const char* pattern : {"a", "a|b", "(?:a|ab)(?:c|bcd)", "a*b", "(?:ab)+", "a{2,3}",
-                              "(?:a|b){0,2}c", "a?b?c?", "[^a]b", "(?:a*)*b", "(?:|a)+", "[a-c1]\\d?",
-                              ".a", "é{1,2}", "(?:a{0,2}b){1,2}", "[b-c]{3,}"}) {
+                              "(?:a|b){0,2}c", "a?b?c?", "[^a]b", "(?:a*)*b", "(?:|a)+",
+                              "[a-c1]\\d?", ".a", "é{1,2}", "(?:a{0,2}b){1,2}", "[b-c]{3,}"}) {
     const FormChecker form = regex(pattern);
     const auto arbiter = text::Regex::compile(fmt::format("\\A(?:{})\\z", pattern), "");
     ASSERT_TRUE(arbiter);
@@ -151,6 +151,11 @@ TEST(Patterns, LongRepetitionsEndWhereTheyShould) {
   EXPECT_TRUE(bounded.accepts("\"x" + std::string(199, 'b') + "\""));
   EXPECT_FALSE(bounded.accepts("\"x" + std::string(200, 'b') + "\""));
   EXPECT_FALSE(bounded.accepts("\"xb\""));
+  const FormChecker somewhere =
+      schema(R"({"type":"string","pattern":"[^a-z\\\\]{40,300}!|needle"})");
+  EXPECT_TRUE(somewhere.accepts("\"a" + std::string(40, 'A') + "!b\""));
+  EXPECT_TRUE(somewhere.accepts("\"€needleneedle\""));
+  EXPECT_FALSE(somewhere.accepts("\"a" + std::string(39, 'A') + "!needl\""));
   const auto impossible = FormChecker::make(
       {.kind = GrammarKind::kJsonSchema, .text = R"({"type":"string","pattern":"^[^\\s\\S]$"})"});
   EXPECT_FALSE(impossible);

@@ -136,6 +136,23 @@ void write_captures(Exposition& out, const steer::capture::CaptureStats& stats) 
               [](const Consumer& c) { return c.queued_bytes; });
 }
 
+void write_grammars(Exposition& out, const constraint::GrammarStats& stats) {
+  const auto counter = [&](std::string_view name, std::string_view help, uint64_t value) {
+    out.counter(name, help, static_cast<double>(value));
+  };
+  counter("grammar_cache_queries_total", "Forms of outputs that were asked for.",
+          stats.hits + stats.misses);
+  counter("grammar_cache_hits_total", "Of those, found compiled or being compiled.", stats.hits);
+  counter("grammar_compile_failures_total", "Compiles of forms that are at fault.", stats.failures);
+  counter("grammar_compile_timeouts_total", "Compiles that took longer than a request waits.",
+          stats.timeouts);
+  out.counter("grammar_compile_seconds_total", "Time spent compiling forms.",
+              stats.compile_seconds);
+  out.gauge("grammar_cache_entries", "Forms kept, the refused ones included.",
+            static_cast<double>(stats.cache_entries));
+  out.gauge("grammar_cache_bytes", "Bytes of those.", static_cast<double>(stats.cache_bytes));
+}
+
 void write_http(Exposition& out, const ServerContext& context) {
   const HttpCounters& http = context.counters;
   out.begin("http_requests_total", "counter", "Answered HTTP requests by route and status class.");
@@ -196,6 +213,8 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
              1);
   if (context.parts.steering != nullptr) write_steering(out, stats);
   if (auto* captures = context.engine().captures()) write_captures(out, captures->stats());
+  write_grammars(
+      out, context.grammars != nullptr ? context.grammars->stats() : constraint::GrammarStats());
   write_http(out, context);
   write_process(out);
   HttpResponse response;
