@@ -378,27 +378,6 @@ TEST_F(ApiTest, MetricsAreValidAndClosed) {
       "cache_dtype=\"bfloat16\"}");
 }
 
-TEST_F(ApiTest, CompiledFormsAreCounted) {
-  for (const char* form : {"[a-c]+", "[a-c]+", "(?=a)"}) {
-    test_.post(kCompletions,
-               fmt::format(R"({{"prompt":"hi","structured_outputs":{{"regex":"{}"}}}})", form));
-  }
-  const ExpositionCheck check = check_exposition(test_.get("/metrics").body);
-  EXPECT_EQ(check.problem, "");
-  for (const auto& [name, value] :
-       {std::pair("cache_queries_total", 3), std::pair("cache_hits_total", 1),
-        std::pair("compile_failures_total", 1), std::pair("compile_timeouts_total", 0),
-        std::pair("cache_entries", 2)}) {
-    const auto sample =
-        check.samples.find(fmt::format("rudder:grammar_{}{{model_name=\"tiny\"}}", name));
-    ASSERT_NE(sample, check.samples.end()) << name;
-    EXPECT_EQ(sample->second, value) << name;
-  }
-  for (const char* name : {"compile_seconds_total", "cache_bytes"}) {
-    EXPECT_GT(check.samples.at(fmt::format("rudder:grammar_{}{{model_name=\"tiny\"}}", name)), 0);
-  }
-}
-
 TEST(Api, MetricsUnderAnotherName) {
   ServerSettings settings;
   settings.metrics_prefix = "vllm";
