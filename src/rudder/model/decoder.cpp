@@ -1,59 +1,16 @@
 #include "rudder/model/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "rudder/base/check.h"
-#include "rudder/model/rope.h"
+#include "rudder/model/decoder_buffers.h"
 
 namespace rudder::model {
 namespace {
 
 using ops::View;
 using tensor::DType;
-
-int64_t q_width(const AttentionSpec& a) {
-  return int64_t{a.num_heads} * a.head_dim;
-}
-int64_t qkv_width(const AttentionSpec& a) {
-  return int64_t{a.num_heads + 2 * a.num_kv_heads} * a.head_dim;
-}
-
-// Elements of the step's flat buffers, each large enough for every layer.
-struct BufferSizes {
-  int64_t hidden = 0;
-  int64_t qkv = 0;
-  int64_t q = 0;
-  int64_t mlp = 0;  // one [T, width]
-  int64_t rows = 0;
-  int64_t logits = 0;
-  int64_t scales = 0;
-  int64_t rope = 0;  // all tables
-
-  // Attention's and the MLP's buffers never live at once and share this memory.
-  int64_t branch() const { return std::max(qkv + 2 * q, 3 * mlp); }
-};
-
-// Every part of a shared buffer starts on a 64-byte line, whatever the dtype.
-int64_t aligned(int64_t elements) {
-  return (elements + 63) / 64 * 64;
-}
-
-BufferSizes buffer_sizes(const ModelSpec& spec, const DecoderLimits& limits) {
-  BufferSizes sizes;
-  for (const LayerSpec& layer : spec.layers) {
-    sizes.qkv = std::max(sizes.qkv, aligned(limits.max_tokens * qkv_width(layer.attention)));
-    sizes.q = std::max(sizes.q, aligned(limits.max_tokens * q_width(layer.attention)));
-    sizes.mlp = std::max(sizes.mlp, aligned(int64_t{limits.max_tokens} * layer.mlp.width));
-  }
-  sizes.hidden = int64_t{limits.max_tokens} * spec.hidden;
-  sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
-  sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
-  sizes.scales = limits.max_tokens;
-  for (const RopeSpec& rope : spec.ropes) {
-    sizes.rope += int64_t{limits.max_seq_len} * rope.rotary_dim;
-  }
-  return sizes;
-}
 
 // The start of a flat buffer as [rows, width].
 View shaped(const View& buffer, int64_t rows, int64_t width) {
@@ -73,8 +30,12 @@ struct Operand {
 class LayerwiseDecoder final : public Decoder {
  public:
   LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
-                   ops::Ops& ops)
-      : spec_(spec), weights_(weights), kv_(kv.begin(), kv.end()), ops_(ops) {
+                   ops::Ops& ops, DecoderBuffers buffers)
+      : spec_(spec),
+        weights_(weights),
+        kv_(kv.begin(), kv.end()),
+        ops_(ops),
+        buffers_(std::move(buffers)) {
     for (size_t i = 0; i < kv_.size(); ++i) {
       if (kv_[i].storage.dtype != DType::kF8E4M3) continue;
       kv_[i].k_scale = weights_.layers[i].k_scale;
@@ -82,7 +43,6 @@ class LayerwiseDecoder final : public Decoder {
     }
   }
 
-  Result<void> allocate(const DecoderLimits& limits);
   View forward(const ForwardBatch& batch) override;
   View more_logits(const View& rows) override { return head(sampled(last_, rows)); }
 
@@ -101,45 +61,9 @@ class LayerwiseDecoder final : public Decoder {
   const Weights& weights_;
   std::vector<ops::KvLayer> kv_;
   ops::Ops& ops_;
-  std::vector<View> ropes_;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
-  // Flat buffers, shaped to the step at hand.
-  View residual_;
-  View rows_residual_;
-  View normed_;
-  View delta_;
-  View qkv_;
-  View q_;
-  View attended_;
-  View gate_up_;
-  View activated_;
-  View scale_;  // of the operand at hand
-  View logits_;
-  Operand last_;  // the head's, of the last forward; more_logits() reads it again
+  const DecoderBuffers buffers_;  // shaped to the step at hand
+  Operand last_;                  // the head's, of the last forward; more_logits() reads it again
 };
-
-Result<void> LayerwiseDecoder::allocate(const DecoderLimits& limits) {
-  const BufferSizes sizes = buffer_sizes(spec_, limits);
-  const DType act = ops_.act_dtype();
-  RUDDER_TRY(residual_, ops_.allocate(act, {sizes.hidden}));
-  RUDDER_TRY(rows_residual_, ops_.allocate(act, {sizes.rows}));
-  RUDDER_TRY(normed_, ops_.allocate(act, {sizes.hidden}));
-  RUDDER_TRY(delta_, ops_.allocate(act, {sizes.hidden}));
-  RUDDER_TRY(scale_, ops_.allocate(DType::kF32, {sizes.scales}));
-  RUDDER_TRY(logits_, ops_.allocate(DType::kF32, {sizes.logits}));
-  RUDDER_TRY(const View branch, ops_.allocate(act, {sizes.branch()}));
-  qkv_ = branch.rows(0, sizes.qkv);
-  q_ = branch.rows(sizes.qkv, sizes.q);
-  attended_ = branch.rows(sizes.qkv + sizes.q, sizes.q);
-  gate_up_ = branch.rows(0, 2 * sizes.mlp);
-  activated_ = branch.rows(2 * sizes.mlp, sizes.mlp);
-  for (const RopeSpec& rope : spec_.ropes) {
-    std::vector<float> table = rope_table(rope, limits.max_seq_len);
-    const View host{table.data(), DType::kF32, {limits.max_seq_len, 2, rope.rotary_dim / 2}};
-    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
-    ropes_.push_back(device);
-  }
-  return {};
-}
 
 View LayerwiseDecoder::project(const ops::LinearWeight& weight, const Operand& in,
                                const View& buffer) {
@@ -160,7 +84,7 @@ Operand LayerwiseDecoder::place_for(const ops::LinearWeight& weight, int64_t row
   Operand place{.x = shaped(buffer, rows, weight.in), .scale = {}};
   if (weight.x_dtype == DType::kF8E4M3) {
     place.x.dtype = DType::kF8E4M3;
-    place.scale = scale_.rows(0, rows);
+    place.scale = buffers_.scale.rows(0, rows);
   }
   return place;
 }
@@ -178,18 +102,18 @@ Operand LayerwiseDecoder::operand_of(const ops::LinearWeight& weight, const View
 View LayerwiseDecoder::attend(size_t layer, const Operand& in, const ForwardBatch& batch) {
   const AttentionSpec& spec = spec_.layers[layer].attention;
   const LayerWeights& weights = weights_.layers[layer];
-  const View qkv = project(weights.qkv, in, qkv_);
-  const View q = shaped(q_, in.rows(), q_width(spec));
+  const View qkv = project(weights.qkv, in, buffers_.qkv);
+  const View q = shaped(buffers_.q, in.rows(), spec.q_width());
   ops_.qkv_prep({.qkv = qkv,
                  .num_heads = spec.num_heads,
                  .q_norm = weights.q_norm,
                  .k_norm = weights.k_norm,
-                 .rope = ropes_[static_cast<size_t>(spec.rope)],
+                 .rope = buffers_.ropes[static_cast<size_t>(spec.rope)],
                  .rope_row = batch.positions,
                  .kv_slot = batch.kv_slot,
                  .kv = kv_[layer],
                  .q_out = q});
-  const View out = shaped(attended_, in.rows(), q_width(spec));
+  const View out = shaped(buffers_.attended, in.rows(), spec.q_width());
   ops_.attention({.q = q,
                   .kv = kv_[layer],
                   .num_heads = spec.num_heads,
@@ -204,14 +128,14 @@ View LayerwiseDecoder::attend(size_t layer, const Operand& in, const ForwardBatc
 View LayerwiseDecoder::feed_forward(size_t layer, const Operand& in, const ops::Taps& taps) {
   const MlpSpec& spec = spec_.layers[layer].mlp;
   const LayerWeights& weights = weights_.layers[layer];
-  const View gate_up = project(weights.gate_up, in, gate_up_);
-  const Operand activated = place_for(weights.down, in.rows(), activated_);
+  const View gate_up = project(weights.gate_up, in, buffers_.gate_up);
+  const Operand activated = place_for(weights.down, in.rows(), buffers_.activated);
   ops_.gated_act({.x = gate_up,
                   .activation = spec.activation,
                   .out = activated.x,
                   .out_scale = activated.scale,
                   .taps = taps});
-  return project(weights.down, activated, delta_);
+  return project(weights.down, activated, buffers_.delta);
 }
 
 // Runs the op, if it does anything, with an output in the form that `next` takes; what `next`
@@ -221,7 +145,7 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
   ops::ResidualNormArgs placed = args;
   Operand normed;
   if (!args.norm.empty()) {
-    normed = place_for(next, args.x.shape[0], normed_);
+    normed = place_for(next, args.x.shape[0], buffers_.normed);
     placed.out = normed.x;
     placed.out_scale = normed.scale;
   } else {
@@ -229,13 +153,13 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
   }
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
   if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
-  return args.norm.empty() ? operand_of(next, args.x, normed_) : normed;
+  return args.norm.empty() ? operand_of(next, args.x, buffers_.normed) : normed;
 }
 
 // The rows of the head's operand whose logits are wanted, of all rows. By now the branch and the
 // sampled rows' residual are free.
 Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
-  Operand out{.x = shaped(delta_, rows.num_rows(), in.x.shape[1]), .scale = {}};
+  Operand out{.x = shaped(buffers_.delta, rows.num_rows(), in.x.shape[1]), .scale = {}};
   out.x.dtype = in.x.dtype;
   ops_.gather_rows({.x = in.x, .rows = rows, .out = out.x});
   if (in.scale.empty()) return out;
@@ -244,7 +168,7 @@ Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
     view.shape = {length, 1};
     return view;
   };
-  out.scale = column(rows_residual_, rows.num_rows());
+  out.scale = column(buffers_.rows_residual, rows.num_rows());
   ops_.gather_rows({.x = column(in.scale, in.rows()), .rows = rows, .out = out.scale});
   out.scale.shape = {rows.num_rows()};
   return out;
@@ -252,7 +176,7 @@ Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
 
 // [R, vocab].
 View LayerwiseDecoder::head(const Operand& in) {
-  const View logits = shaped(logits_, in.rows(), spec_.vocab);
+  const View logits = shaped(buffers_.logits, in.rows(), spec_.vocab);
   ops_.logits({.x = in.x,
                .x_scale = in.scale,
                .head = &weights_.head,
@@ -264,7 +188,7 @@ View LayerwiseDecoder::head(const Operand& in) {
 View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   using tap::Site;
   const View& rows = batch.logits_rows;
-  View x = shaped(residual_, batch.ids.num_rows(), spec_.hidden);
+  View x = shaped(buffers_.residual, batch.ids.num_rows(), spec_.hidden);
   const ops::TapBatch* tapped = &batch.taps;  // of the rows of x
   const auto taps = [&](size_t layer, Site site) -> ops::Taps {
     if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
@@ -286,17 +210,17 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     const LayerWeights& weights = weights_.layers[i];
 
     View attended = attend(i, in, batch);
-    View free = q_;  // attention has used its queries
+    View free = buffers_.q;  // attention has used its queries
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};
-      attended = gather(attended, rows, q_);
-      free = attended_;
-      x = gather(x, rows, rows_residual_);
+      attended = gather(attended, rows, buffers_.q);
+      free = buffers_.attended;
+      x = gather(x, rows, buffers_.rows_residual);
       tapped = &batch.rows_taps;
     }
     const View attention_out =
-        project(weights.attn_out, operand_of(weights.attn_out, attended, free), delta_);
+        project(weights.attn_out, operand_of(weights.attn_out, attended, free), buffers_.delta);
     in = add_and_norm({.x = x,
                        .delta = attention_out,
                        .delta_norm = weights.attn_post_norm,
@@ -340,8 +264,9 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
     RUDDER_CHECK(layer.post_norm != w.mlp_post_norm.empty(), "layer {}", i);
     RUDDER_CHECK((layer.attention.qk_norm == QkNorm::kNone) == w.q_norm.empty(), "layer {}", i);
     RUDDER_CHECK((layer.attention.qk_norm == QkNorm::kNone) == w.k_norm.empty(), "layer {}", i);
-    RUDDER_CHECK(w.qkv.in == spec.hidden && w.qkv.out == qkv_width(layer.attention), "layer {}", i);
-    RUDDER_CHECK(w.attn_out.in == q_width(layer.attention) && w.attn_out.out == spec.hidden,
+    RUDDER_CHECK(w.qkv.in == spec.hidden && w.qkv.out == layer.attention.qkv_width(), "layer {}",
+                 i);
+    RUDDER_CHECK(w.attn_out.in == layer.attention.q_width() && w.attn_out.out == spec.hidden,
                  "layer {}", i);
     RUDDER_CHECK(w.gate_up.in == spec.hidden && w.gate_up.out == 2 * layer.mlp.width, "layer {}",
                  i);
@@ -370,7 +295,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
     const LayerSpec& layer = spec.layers[i];
     shapes.push_back({layer.attention.num_heads, layer.attention.window, kv[i]});
     bounds.max_linear_in =
-        std::max({bounds.max_linear_in, q_width(layer.attention), int64_t{layer.mlp.width}});
+        std::max({bounds.max_linear_in, layer.attention.q_width(), int64_t{layer.mlp.width}});
   }
   bounds.attention = shapes;
   return ops.prepare(bounds);
@@ -383,19 +308,15 @@ Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weig
                                                const DecoderLimits& limits) {
   check_weights(spec, weights);
   RUDDER_CHECK(kv.size() == spec.layers.size());
-  auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops);
-  RUDDER_TRY_VOID(decoder->allocate(limits));
+  RUDDER_TRY(DecoderBuffers buffers, DecoderBuffers::allocate(spec, limits, ops));
+  auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops, std::move(buffers));
   RUDDER_TRY_VOID(prepare_backend(spec, weights, kv, ops, limits));
   return decoder;
 }
 
 int64_t Decoder::workspace_bytes(const ModelSpec& spec, const DecoderLimits& limits,
                                  tensor::DType act) {
-  const BufferSizes sizes = buffer_sizes(spec, limits);
-  const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.branch();
-  return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
-         (sizes.logits + sizes.scales + sizes.rope) *
-             static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
+  return DecoderBuffers::bytes(spec, limits, act);
 }
 
 }  // namespace rudder::model

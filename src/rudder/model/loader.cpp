@@ -265,7 +265,7 @@ int64_t weight_bytes(const ModelSpec& spec, DType linear_dtype) {
   int64_t plain = hidden;                         // norms and biases, f32
   for (const LayerSpec& layer : spec.layers) {
     const AttentionSpec& a = layer.attention;
-    const int64_t q = int64_t{a.num_heads} * a.head_dim;
+    const int64_t q = a.q_width();
     const int64_t kv = int64_t{a.num_kv_heads} * a.head_dim;
     const int64_t width = layer.mlp.width;
     linear += hidden * (q + 2 * kv) + q * hidden + 3 * hidden * width;

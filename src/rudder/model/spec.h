@@ -62,6 +62,9 @@ struct AttentionSpec {
   bool qkv_bias = false;
   bool out_bias = false;
   int32_t rope = 0;  // index into ModelSpec.ropes
+
+  int64_t q_width() const { return int64_t{num_heads} * head_dim; }
+  int64_t qkv_width() const { return int64_t{num_heads + 2 * num_kv_heads} * head_dim; }
 };
 
 struct MlpSpec {

@@ -82,7 +82,7 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec,
                                          const model::LayerSpec& layer, WeightMaker& maker) {
   const model::AttentionSpec& a = layer.attention;
   const int64_t hidden = spec.hidden;
-  const int64_t q = int64_t{a.num_heads} * a.head_dim;
+  const int64_t q = a.q_width();
   const int64_t kv = int64_t{a.num_kv_heads} * a.head_dim;
   const int64_t width = layer.mlp.width;
   model::LayerWeights weights;

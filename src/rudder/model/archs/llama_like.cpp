@@ -64,7 +64,7 @@ Result<AttentionSpec> read_attention(const HfConfig& config, int32_t hidden) {
     return fail(ErrorCode::kUnsupported, "an odd head_dim cannot be rotated",
                 config.where("head_dim"));
   }
-  if (int64_t{attention.num_heads} * attention.head_dim > kMaxDim) {
+  if (attention.q_width() > kMaxDim) {
     return fail(ErrorCode::kCorruptFile,
                 fmt::format("{} heads of {} are too wide", attention.num_heads, attention.head_dim),
                 config.where("num_attention_heads"));

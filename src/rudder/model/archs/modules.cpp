@@ -32,7 +32,7 @@ LayerModules layer_modules(const ModelSpec& spec, const WeightNames& names, size
   const AttentionSpec& attention = spec.layers[layer].attention;
   const MlpSpec& mlp = spec.layers[layer].mlp;
   const int64_t hidden = spec.hidden;
-  const int64_t q = int64_t{attention.num_heads} * attention.head_dim;
+  const int64_t q = attention.q_width();
   const int64_t kv = int64_t{attention.num_kv_heads} * attention.head_dim;
   const std::string prefix = fmt::format("{}layers.{}.", names.prefix, layer);
   const auto norm = [&](std::string_view name, int64_t width) {

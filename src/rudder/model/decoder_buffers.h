@@ -1,0 +1,37 @@
+// The decoder's device memory: flat buffers, each large enough for every layer of the largest step,
+// and the rope tables. Allocated once by Decoder::make; decoder.cpp alone reads it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/model/decoder.h"
+#include "rudder/model/spec.h"
+#include "rudder/ops/ops.h"
+
+namespace rudder::model {
+
+struct DecoderBuffers {
+  ops::View residual;       // [max_tokens * hidden] act
+  ops::View rows_residual;  // [max_logits_rows * hidden] act
+  ops::View normed;         // [max_tokens * hidden] act
+  ops::View delta;          // [max_tokens * hidden] act
+  // Attention's and the MLP's never live at once and share memory. [max_tokens * width] act.
+  ops::View qkv;
+  ops::View q;
+  ops::View attended;
+  ops::View gate_up;  // two of the width
+  ops::View activated;
+  ops::View scale;               // [max_tokens] f32, of the operand at hand
+  ops::View logits;              // [max_logits_rows * vocab] f32
+  std::vector<ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
+
+  // Errors are the backend's: kOutOfMemory.
+  static Result<DecoderBuffers> allocate(const ModelSpec& spec, const DecoderLimits& limits,
+                                         ops::Ops& ops);
+  // Device bytes that allocate() takes.
+  static int64_t bytes(const ModelSpec& spec, const DecoderLimits& limits, tensor::DType act);
+};
+
+}  // namespace rudder::model
