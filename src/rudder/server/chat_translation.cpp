@@ -26,6 +26,25 @@ Result<std::string> required_string(const json::object& object, std::string_view
                      fmt::format("must be a string, not {}", json_type_name(*value)), at);
 }
 
+tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view only,
+                                       const std::string& path) {
+  return field_error(ErrorCode::kUnsupported,
+                     fmt::format("'{}' is not supported: only {} is", type.substr(0, 64), only),
+                     path + ".type");
+}
+
+Result<json::array> translate_tools(const json::array& tools, const FunctionOfTool& function_of) {
+  json::array functions;
+  for (const json::value& item : tools) {
+    const std::string path = fmt::format("tools[{}]", functions.size());
+    const json::object* tool = item.if_object();
+    if (tool == nullptr) return field_error(ErrorCode::kInvalidArgument, "must be an object", path);
+    RUDDER_TRY(json::object function, function_of(*tool, path));
+    functions.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
+  }
+  return functions;
+}
+
 void push_message(json::array& messages, FieldMap& map, json::object message, std::string path) {
   map.add(fmt::format("messages[{}]", messages.size()), std::move(path));
   messages.push_back(std::move(message));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -17,6 +18,17 @@ tl::unexpected<Error> field_error(ErrorCode code, std::string_view message, std:
 // The string at `object`'s `name`; an Error where there is none. `path` is the object's.
 Result<std::string> required_string(const boost::json::object& object, std::string_view name,
                                     const std::string& path);
+
+// Error of the "type" of the object at `path`; `only` names what is supported.
+tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view only,
+                                       const std::string& path);
+
+// A chat tool's "function" out of another API's tool at `path`.
+using FunctionOfTool = std::function<Result<boost::json::object>(const boost::json::object& tool,
+                                                                 const std::string& path)>;
+// Chat's `tools` for another API's; the first fault ends it.
+Result<boost::json::array> translate_tools(const boost::json::array& tools,
+                                           const FunctionOfTool& function_of);
 
 // Appends a message whose faults are told as faults of `path`.
 void push_message(boost::json::array& messages, FieldMap& map, boost::json::object message,

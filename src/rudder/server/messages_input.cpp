@@ -17,13 +17,6 @@ namespace json = boost::json;
 
 namespace {
 
-tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view only,
-                                       const std::string& path) {
-  return field_error(ErrorCode::kUnsupported,
-                     fmt::format("'{}' is not supported: only {} is", type.substr(0, 64), only),
-                     path + ".type");
-}
-
 // `read` gets each block with its type and its path.
 template <typename Read>
 Result<void> for_each_block(const json::value& content, const std::string& path, const Read& read) {

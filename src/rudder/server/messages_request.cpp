@@ -53,6 +53,7 @@ class MessagesTranslation {
   Result<void> read_conversation();
   void read_limits();
   void read_stop();
+  Result<json::object> function_of(const json::object& tool, const std::string& path);
   void read_tools();
   void read_tool_choice();
   void read_thinking();
@@ -103,39 +104,39 @@ void MessagesTranslation::read_stop() {
   }
 }
 
+Result<json::object> MessagesTranslation::function_of(const json::object& tool,
+                                                      const std::string& path) {
+  FieldReader fields(tool, path);
+  std::string type = "custom";
+  fields.string("type", kMaxNameBytes, &type);
+  const json::object* schema = fields.object("input_schema");
+  RUDDER_TRY_VOID(fields.result());
+  if (type != "custom") {
+    return field_error(ErrorCode::kUnsupported,
+                       "is not supported: only tools with an input_schema are", path + ".type");
+  }
+  RUDDER_TRY(const std::string name, required_string(tool, "name", path));
+  if (schema == nullptr) {
+    return field_error(ErrorCode::kInvalidArgument, "is required", path + ".input_schema");
+  }
+  json::object function = {{"name", name}, {"parameters", *schema}};
+  for (const char* also : {"description", "strict"}) {
+    if (const json::value* value = tool.if_contains(also)) function[also] = *value;
+  }
+  map_.add(path + ".function", path);
+  map_.add(path + ".function.parameters", path + ".input_schema");
+  return function;
+}
+
 void MessagesTranslation::read_tools() {
   const json::array* tools = reader_.array("tools");
-  if (tools == nullptr) return;
-  json::array functions;
-  for (const json::value& item : *tools) {
-    const std::string path = fmt::format("tools[{}]", functions.size());
-    const json::object* tool = item.if_object();
-    if (tool == nullptr) {
-      return reader_.error(ErrorCode::kInvalidArgument, "must be an object", path);
-    }
-    FieldReader fields(*tool, path);
-    std::string type = "custom";
-    fields.string("type", kMaxNameBytes, &type);
-    const json::object* schema = fields.object("input_schema");
-    if (!fields.ok()) return reader_.adopt(fields.error());
-    if (type != "custom") {
-      return reader_.error(ErrorCode::kUnsupported,
-                           "is not supported: only tools with an input_schema are", path + ".type");
-    }
-    const Result<std::string> name = required_string(*tool, "name", path);
-    if (!name) return reader_.adopt(name.error());
-    if (schema == nullptr) {
-      return reader_.error(ErrorCode::kInvalidArgument, "is required", path + ".input_schema");
-    }
-    json::object function = {{"name", *name}, {"parameters", *schema}};
-    for (const char* also : {"description", "strict"}) {
-      if (const json::value* value = tool->if_contains(also)) function[also] = *value;
-    }
-    map_.add(path + ".function", path);
-    map_.add(path + ".function.parameters", path + ".input_schema");
-    functions.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
-  }
-  if (!functions.empty()) chat_["tools"] = std::move(functions);
+  if (tools == nullptr || tools->empty()) return;
+  Result<json::array> translated =
+      translate_tools(*tools, [this](const json::object& tool, const std::string& path) {
+        return function_of(tool, path);
+      });
+  if (!translated) return reader_.adopt(translated.error());
+  chat_["tools"] = *std::move(translated);
 }
 
 void MessagesTranslation::read_tool_choice() {

@@ -16,13 +16,6 @@ namespace json = boost::json;
 
 namespace {
 
-tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view only,
-                                       const std::string& path) {
-  return field_error(ErrorCode::kUnsupported,
-                     fmt::format("'{}' is not supported: only {} is", type.substr(0, 64), only),
-                     path + ".type");
-}
-
 // A string or a list of parts of text.
 Result<json::array> read_parts(const json::value& content, const std::string& path) {
   if (content.is_string()) return json::array{text_part(content.get_string())};

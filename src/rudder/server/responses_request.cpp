@@ -65,6 +65,7 @@ class ResponsesTranslation {
  private:
   Result<void> read_messages();
   void read_limits();
+  Result<json::object> function_of(const json::object& tool, const std::string& path);
   void read_tools();
   void read_tool_choice();
   void read_text_format();
@@ -162,30 +163,25 @@ void ResponsesTranslation::read_limits() {
   }
 }
 
+Result<json::object> ResponsesTranslation::function_of(const json::object& tool,
+                                                       const std::string& path) {
+  RUDDER_TRY(const std::string type, required_string(tool, "type", path));
+  if (type != "function") return unsupported_type(type, "'function'", path);
+  json::object function(tool);
+  function.erase("type");
+  map_.add(path + ".function", path);
+  return function;
+}
+
 void ResponsesTranslation::read_tools() {
   const json::array* tools = reader_.array("tools");
-  if (tools == nullptr) return;
-  json::array functions;
-  for (const json::value& item : *tools) {
-    const std::string path = fmt::format("tools[{}]", functions.size());
-    const json::object* tool = item.if_object();
-    if (tool == nullptr) {
-      return reader_.error(ErrorCode::kInvalidArgument, "must be an object", path);
-    }
-    const Result<std::string> type = required_string(*tool, "type", path);
-    if (!type) return reader_.adopt(type.error());
-    if (*type != "function") {
-      return reader_.error(ErrorCode::kUnsupported,
-                           fmt::format("'{}' is not supported: only 'function' is",
-                                       std::string_view(*type).substr(0, 64)),
-                           path + ".type");
-    }
-    json::object function(*tool);
-    function.erase("type");
-    map_.add(path + ".function", path);
-    functions.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
-  }
-  if (!functions.empty()) chat_["tools"] = std::move(functions);
+  if (tools == nullptr || tools->empty()) return;
+  Result<json::array> translated =
+      translate_tools(*tools, [this](const json::object& tool, const std::string& path) {
+        return function_of(tool, path);
+      });
+  if (!translated) return reader_.adopt(translated.error());
+  chat_["tools"] = *std::move(translated);
 }
 
 void ResponsesTranslation::read_tool_choice() {
@@ -199,10 +195,7 @@ void ResponsesTranslation::read_tool_choice() {
   const Result<std::string> type = required_string(*object, "type", "tool_choice");
   if (!type) return reader_.adopt(type.error());
   if (*type != "function") {
-    return reader_.error(ErrorCode::kUnsupported,
-                         fmt::format("'{}' is not supported: only 'function' is",
-                                     std::string_view(*type).substr(0, 64)),
-                         "tool_choice.type");
+    return reader_.adopt(unsupported_type(*type, "'function'", "tool_choice").value());
   }
   const Result<std::string> name = required_string(*object, "name", "tool_choice");
   if (!name) return reader_.adopt(name.error());
