@@ -1,7 +1,12 @@
 #!/usr/bin/env python3
-"""Every header compiles alone, with the flags of a source file of its room."""
+"""Every header compiles alone, with the flags of a source file of its room.
+
+The build proves it of a header that its own source (x.cpp of x.h) includes first; the others
+are compiled here.
+"""
 
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -25,6 +30,14 @@ def flags_for(header, commands):
     return flags
 
 
+def is_first_of_its_source(header, commands):
+    source = header.removesuffix(".h") + ".cpp"
+    if source not in commands:
+        return False
+    first = re.search(r'^#include [<"](.*)[>"]', (compile_commands.ROOT / source).read_text(), re.M)
+    return first is not None and header.endswith("/" + first[1])
+
+
 def main():
     commands = compile_commands.load()
     out = subprocess.run(["git", "ls-files", "src/*.h", "apps/*.h"], cwd=compile_commands.ROOT,
@@ -40,9 +53,10 @@ def main():
                               text=True)
         return "" if done.returncode == 0 else f"{header} does not compile alone:\n{done.stderr}"
 
-    errors = compile_commands.run_all(headers, check)
+    alone = [header for header in headers if not is_first_of_its_source(header, commands)]
+    errors = compile_commands.run_all(alone, check)
     print("\n".join(errors), end="\n" if errors else "")
-    print(f"{len(headers)} headers, {len(errors)} errors")
+    print(f"{len(headers)} headers, {len(alone)} of them compiled here, {len(errors)} errors")
     return 1 if errors else 0
 
 
