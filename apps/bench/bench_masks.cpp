@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <ctime>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -17,6 +16,7 @@
 #include "bench/statistics.h"
 #include "command_line.h"
 #include "report_error.h"
+#include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"
 #include "rudder/base/settings.h"
 #include "rudder/constraint/structural_tag.h"
@@ -47,9 +47,7 @@ struct MaskFlags {
 
 // Of this thread's own time, so that what else the machine does is not in the figures.
 double thread_micros() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) * 1e6 + static_cast<double>(now.tv_nsec) * 1e-3;
+  return thread_cpu_seconds() * 1e6;
 }
 
 // The tokens of a vocabulary by what they spell.

@@ -5,12 +5,12 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
-#include <ctime>
 #include <exception>
 #include <mutex>
 #include <string_view>
 #include <utility>
 
+#include "rudder/base/cpu_time.h"
 #include "rudder/constraint/terminal.h"
 #include "rudder/constraint/terminal_parser.h"
 
@@ -26,12 +26,6 @@ constexpr int32_t kMaxTerminals = 1024;  // of one grammar, different ones
 // all.
 constexpr double kQuickSeconds = 0.005;
 constexpr double kMaxSlowSeconds = 2;
-
-double thread_seconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
 
 // "[12:00:00] /path/file.cc:31: EBNF parser error at line 1, column 5: ..." without what is ours.
 std::string reason(const std::exception& exception) {
@@ -119,7 +113,7 @@ class XgrammarMatcher final : public Matcher {
   }
 
   Result<void> advance(int32_t token) override {
-    const double start = thread_seconds();
+    const double start = thread_cpu_seconds();
     try {
       const bool accepted = place_->accept(token);
       RUDDER_TRY_VOID(charge(start));
@@ -134,7 +128,7 @@ class XgrammarMatcher final : public Matcher {
   // Writes mask_; false when no token may come next.
   Result<bool> fill() {
     std::fill(mask_.begin(), mask_.end(), 0);
-    const double start = thread_seconds();
+    const double start = thread_cpu_seconds();
     try {
       place_->fill(mask_);
       RUDDER_TRY_VOID(charge(start));
@@ -147,7 +141,7 @@ class XgrammarMatcher final : public Matcher {
  private:
   // An Error when the slow calls have taken too long together.
   Result<void> charge(double start) {
-    slow_seconds_ += std::max(0.0, thread_seconds() - start - kQuickSeconds);
+    slow_seconds_ += std::max(0.0, thread_cpu_seconds() - start - kQuickSeconds);
     if (slow_seconds_ <= kMaxSlowSeconds) return {};
     return fail(ErrorCode::kInvalidArgument,
                 "the grammar is too ambiguous: the places that the output may be at grow "

@@ -1,7 +1,6 @@
 // What steering costs on the host, for the shapes of the article that its request fields come from:
 // decoding, parsing, summing, hashing, registration, rows. Prints one table; not a test.
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <boost/json.hpp>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/base/cpu_time.h"
 #include "rudder/base/json.h"
 #include "rudder/steer/base64.h"
 #include "rudder/steer/content_hash.h"
@@ -32,20 +32,14 @@ struct Shape {
 constexpr std::array<std::string_view, 3> kSites = {"resid_pre", "resid_mid", "resid_post"};
 constexpr double kLeastSeconds = 0.2;  // of a measurement
 
-double cpu_seconds() {
-  timespec now = {};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
 // Median CPU time of a call, in microseconds: others on the machine do not count.
 double time_us(const std::function<void()>& call) {
   std::vector<double> times;
-  const double begin = cpu_seconds();
-  while (times.size() < 5 || cpu_seconds() - begin < kLeastSeconds) {
-    const double start = cpu_seconds();
+  const double begin = thread_cpu_seconds();
+  while (times.size() < 5 || thread_cpu_seconds() - begin < kLeastSeconds) {
+    const double start = thread_cpu_seconds();
     call();
-    times.push_back(1e6 * (cpu_seconds() - start));
+    times.push_back(1e6 * (thread_cpu_seconds() - start));
   }
   std::ranges::nth_element(times, times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2));
   return times[times.size() / 2];
