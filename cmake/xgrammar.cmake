@@ -12,7 +12,7 @@ endif()
 file(GLOB_RECURSE xgrammar_sources ${xgrammar_dir}/cpp/*.cc)
 list(FILTER xgrammar_sources EXCLUDE REGEX "/cpp/tvm_ffi/")
 add_library(xgrammar STATIC EXCLUDE_FROM_ALL ${xgrammar_sources})
-set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "")
+set_target_properties(xgrammar PROPERTIES CXX_STANDARD 17 CXX_CLANG_TIDY "" UNITY_BUILD OFF)
 target_compile_options(xgrammar PRIVATE -w -g0)
 target_include_directories(xgrammar SYSTEM PUBLIC ${xgrammar_dir}/include ${xgrammar_dir}
                                                   ${xgrammar_dir}/3rdparty/dlpack/include

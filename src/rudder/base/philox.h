@@ -26,11 +26,14 @@ constexpr PhiloxBlock philox4x32(uint64_t key, uint64_t counter_low, uint64_t co
   return c;
 }
 
+constexpr uint64_t philox_u64(uint64_t key, uint64_t counter_low, uint64_t counter_high = 0) {
+  const PhiloxBlock block = philox4x32(key, counter_low, counter_high);
+  return uint64_t{block[0]} << 32 | block[1];
+}
+
 // Uniform in [0, 1) with 53 bits.
 constexpr double philox_uniform(uint64_t key, uint64_t counter_low, uint64_t counter_high = 0) {
-  const PhiloxBlock b = philox4x32(key, counter_low, counter_high);
-  const uint64_t bits = (uint64_t{b[0]} << 32 | b[1]) >> 11;
-  return static_cast<double>(bits) * 0x1.0p-53;
+  return static_cast<double>(philox_u64(key, counter_low, counter_high) >> 11) * 0x1.0p-53;
 }
 
 }  // namespace rudder

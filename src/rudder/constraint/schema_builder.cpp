@@ -22,10 +22,10 @@ namespace {
 
 using Node = RuleSet::Node;
 
-constexpr int kMaxDepth = 200;      // of schemas in schemas, joined and referred ones included
-constexpr int kMaxBuilt = 20'000;   // schemas looked at
-constexpr double kMaxBound = 1e14;  // of numbers, see number_range
-constexpr double kMaxWhole = 1e18;  // of whole numbers
+constexpr int kMaxSchemaDepth = 200;  // of schemas in schemas, joined and referred ones included
+constexpr int kMaxBuilt = 20'000;     // schemas looked at
+constexpr double kMaxBound = 1e14;    // of numbers, see number_range
+constexpr double kMaxWhole = 1e18;    // of whole numbers
 
 bool is_annotation(std::string_view key) {
   const KeywordInfo* info = keyword_info(key);
@@ -87,7 +87,7 @@ std::vector<std::string> types_of(const json::object& schema) {
   return types;
 }
 
-int32_t count_or(const json::object& schema, std::string_view key, int32_t otherwise) {
+int32_t length_or(const json::object& schema, std::string_view key, int32_t otherwise) {
   const json::value* value = schema.if_contains(key);
   return value == nullptr ? otherwise : static_cast<int32_t>(value->to_number<double>());
 }
@@ -101,7 +101,7 @@ tl::unexpected<Error> SchemaBuilder::bad(std::string message, std::string where)
 Result<Node> SchemaBuilder::build(const json::value& schema, const std::string& path) {
   if (schema.is_bool()) return schema.get_bool() ? text_.value() : rules_.nothing();
   if (++num_built_ > kMaxBuilt || rules_.too_large()) return bad("is too complex", "");
-  if (++depth_ > kMaxDepth) {
+  if (++depth_ > kMaxSchemaDepth) {
     return bad("goes round without an end: schemas that bind together refer to themselves", path);
   }
   Result<Node> node = build_object_schema(schema.get_object(), path);
@@ -155,7 +155,7 @@ Result<Node> SchemaBuilder::build_together(const json::object& schema, const std
   for (auto& [part, where] : parts) {
     // What a part refers to is looked up before it is joined; a chain of references ends by depth.
     for (int i = 0; part.is_object() && part.get_object().contains("$ref"); ++i) {
-      if (i == kMaxDepth) return bad("goes round without an end", where);
+      if (i == kMaxSchemaDepth) return bad("goes round without an end", where);
       const json::value reference = part.get_object().at("$ref");
       RUDDER_TRY(const json::value* target, document_.resolve(reference.get_string(), where));
       const json::object rest = without(part.get_object(), "$ref");
@@ -249,8 +249,8 @@ Result<Node> SchemaBuilder::build_type(std::string_view type, const json::object
 }
 
 Result<Node> SchemaBuilder::build_string(const json::object& schema, const std::string& path) {
-  const PatternBounds bounds = {.min_length = count_or(schema, "minLength", 0),
-                                .max_length = count_or(schema, "maxLength", RuleSet::kUnbounded)};
+  const PatternBounds bounds = {.min_length = length_or(schema, "minLength", 0),
+                                .max_length = length_or(schema, "maxLength", RuleSet::kUnbounded)};
   if (bounds.max_length != RuleSet::kUnbounded && bounds.max_length < bounds.min_length) {
     return rules_.nothing();
   }

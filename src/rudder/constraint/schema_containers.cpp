@@ -22,7 +22,7 @@ constexpr size_t kMaxKeyBytes = 512;
 // Places in an object times the counts that they are told apart by.
 constexpr int64_t kMaxChain = 20'000;
 // Arrays' limits above it are beyond what a context holds.
-constexpr int64_t kMaxListed = 100'000;
+constexpr int64_t kMaxItems = 100'000;
 
 int64_t count_or(const json::object& schema, std::string_view key, int64_t otherwise) {
   const json::value* value = schema.if_contains(key);
@@ -230,8 +230,8 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   const json::array& first = prefix == nullptr ? none : prefix->get_array();
   const int64_t min = count_or(schema, "minItems", 0);
   int64_t max = count_or(schema, "maxItems", RuleSet::kUnbounded);
-  if (min > kMaxListed)
-    return bad(fmt::format("must be at most {}", kMaxListed), path_to(path, "minItems"));
+  if (min > kMaxItems)
+    return bad(fmt::format("must be at most {}", kMaxItems), path_to(path, "minItems"));
   // With the first items named and nothing said, there are no others.
   Node rest = rules_.nothing();
   if (items != nullptr) {

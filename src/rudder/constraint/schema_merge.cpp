@@ -136,8 +136,8 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
   } else if (key == "multipleOf") {
     const double x = number(a);
     const double y = number(b);
-    constexpr double kMaxWhole = 1e9;
-    if (x != std::floor(x) || y != std::floor(y) || x > kMaxWhole || y > kMaxWhole) {
+    constexpr double kMaxMultiple = 1e9;
+    if (x != std::floor(x) || y != std::floor(y) || x > kMaxMultiple || y > kMaxMultiple) {
       return bad(key, "is not supported");
     }
     out_[key] = std::lcm(static_cast<int64_t>(x), static_cast<int64_t>(y));

@@ -19,7 +19,7 @@ FormChecker schema(const std::string& text, JsonSpace space = JsonSpace::kAny) {
   return *made;
 }
 
-FormChecker regex(const std::string& text) {
+FormChecker expression(const std::string& text) {
   auto made = FormChecker::make({.kind = GrammarKind::kRegex, .text = text});
   EXPECT_TRUE(made) << text << ": " << made.error().to_string();
   return *made;
@@ -125,7 +125,7 @@ TEST(Patterns, MatchWhatTheRegularExpressionMatches) {
   for (const char* pattern : {"a", "a|b", "(?:a|ab)(?:c|bcd)", "a*b", "(?:ab)+", "a{2,3}",
                               "(?:a|b){0,2}c", "a?b?c?", "[^a]b", "(?:a*)*b", "(?:|a)+",
                               "[a-c1]\\d?", ".a", "é{1,2}", "(?:a{0,2}b){1,2}", "[b-c]{3,}"}) {
-    const FormChecker form = regex(pattern);
+    const FormChecker form = expression(pattern);
     const auto arbiter = text::Regex::compile(fmt::format("\\A(?:{})\\z", pattern), "");
     ASSERT_TRUE(arbiter);
     const std::vector<std::string> letters = {"a", "b", "c", "d", "é", "1"};

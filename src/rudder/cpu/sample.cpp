@@ -46,7 +46,7 @@ struct Scratch {
 };
 
 // A row of SampleArgs with its lists and counts found.
-struct Row {
+struct LogitsRow {
   const ops::SampleRow& params;
   std::span<const int32_t> stop_ids;
   std::span<const int32_t> bias;         // pairs: token, bits of a float
@@ -60,11 +60,11 @@ struct Row {
   }
 };
 
-Row row_of(const ops::SampleArgs& args, const ops::SampleRow& params) {
+LogitsRow row_of(const ops::SampleArgs& args, const ops::SampleRow& params) {
   const int32_t* lists = args.lists.as<int32_t>();
-  Row row{.params = params,
-          .stop_ids = {lists + params.stop_begin, static_cast<size_t>(params.num_stop_ids)},
-          .bias = {lists + params.bias_begin, 2 * static_cast<size_t>(params.num_bias)}};
+  LogitsRow row{.params = params,
+                .stop_ids = {lists + params.stop_begin, static_cast<size_t>(params.num_stop_ids)},
+                .bias = {lists + params.bias_begin, 2 * static_cast<size_t>(params.num_bias)}};
   if (params.has_penalties != 0) {
     row.output_count = args.state.output_count.rows(params.slot, 1).as<int32_t>();
     row.prompt_seen = args.state.prompt_seen.rows(params.slot, 1).as<uint8_t>();
@@ -77,7 +77,7 @@ Row row_of(const ops::SampleArgs& args, const ops::SampleRow& params) {
 }
 
 // The mask, bans and logit bias, then penalties: nothing lifts a logit off -Inf.
-void change_logits(const Row& row, std::span<float> logits) {
+void change_logits(const LogitsRow& row, std::span<float> logits) {
   const auto vocab = static_cast<int64_t>(logits.size());
   if (row.mask != nullptr) sample_kernels().mask(logits.data(), vocab, row.mask);
   for (size_t i = 0; i < row.bias.size(); i += 2) {
@@ -324,7 +324,7 @@ void write_logprobs(std::span<const float> raw, float max, const std::vector<flo
 }
 
 // Fills all of `out` but its end; its token is -1 when the logits are not numbers.
-void sample_row(const Row& row, std::span<float> logits, ops::SampledToken& out,
+void sample_row(const LogitsRow& row, std::span<float> logits, ops::SampledToken& out,
                 std::span<ops::TopLogprob> top, Scratch& scratch) {
   const RowScan raw_scan = scan(logits, scratch.block_max);
   if (raw_scan.has_bad || raw_scan.max == -kInfinity) return;
@@ -350,7 +350,7 @@ void sample_row(const Row& row, std::span<float> logits, ops::SampledToken& out,
 }
 
 // Why the sequence ends with this token, and what its next step needs to know of it.
-ops::SampleEnd keep(const Row& row, int32_t token, const ops::SlotState& state) {
+ops::SampleEnd keep(const LogitsRow& row, int32_t token, const ops::SlotState& state) {
   const int32_t slot = row.params.slot;
   ops::SampleEnd end = ops::SampleEnd::kNone;
   if (token < 0) {
@@ -380,7 +380,7 @@ void sample_one(const ops::SampleArgs& args, int64_t r) {
     out.end = ops::SampleEnd::kMasked;
     return;
   }
-  const Row row = row_of(args, params);
+  const LogitsRow row = row_of(args, params);
   // Nothing here needs the hints, but a wrong one would be another backend's wrong token.
   RUDDER_CHECK(!args.all_greedy || params.temperature == 0.0f);
   RUDDER_CHECK(args.any_logprobs || params.num_logprobs < 0);

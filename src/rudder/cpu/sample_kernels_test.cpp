@@ -11,7 +11,7 @@
 namespace rudder::cpu {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr int64_t kLengths[] = {1, 2, 15, 16, 17, 255, 256, 257, 1000, 4099};
 
 std::vector<float> random_row(int64_t n, uint32_t seed) {
@@ -19,7 +19,7 @@ std::vector<float> random_row(int64_t n, uint32_t seed) {
   std::normal_distribution<float> normal(0, 6);
   std::vector<float> row(static_cast<size_t>(n));
   for (float& x : row) x = normal(engine);
-  if (n > 20) row[7] = -kInfinity;
+  if (n > 20) row[7] = -kInf;
   if (n > 20) row[19] = row[3];
   return row;
 }
@@ -61,7 +61,7 @@ TEST(SampleKernels, EveryInstructionSetGivesTheSameBits) {
       other->mask(masked_b.data(), n, words.data());
       EXPECT_TRUE(same_bits(masked_a, masked_b));
       for (size_t i = 0; i < size; ++i) {
-        EXPECT_EQ(masked_a[i], i % 5 < 2 ? row[i] : -kInfinity) << i;
+        EXPECT_EQ(masked_a[i], i % 5 < 2 ? row[i] : -kInf) << i;
       }
 
       std::vector<int32_t> count(size);
@@ -95,7 +95,7 @@ TEST(SampleKernels, ScanFindsMaximaAndBadValues) {
         const auto end = b + 1 == block_max.size() ? row.end() : begin + kSampleBlock;
         EXPECT_EQ(block_max[b], *std::max_element(begin, end));
       }
-      for (const float bad : {kInfinity, std::numeric_limits<float>::quiet_NaN()}) {
+      for (const float bad : {kInf, std::numeric_limits<float>::quiet_NaN()}) {
         for (const int64_t at : {int64_t{0}, n / 2, n - 1}) {
           std::vector<float> broken = row;
           broken[static_cast<size_t>(at)] = bad;
@@ -116,17 +116,17 @@ TEST(SampleKernels, ExpIsWithinTwoUlp) {
     const double exact = std::exp(double{x[i]});
     EXPECT_NEAR(w[i] / exact, 1, 2.4e-7) << x[i];
   }
-  const float low[] = {-87.5f, -1e30f, -kInfinity};
+  const float low[] = {-87.5f, -1e30f, -kInf};
   sample_kernels().exp_row(low, 3, 0, 1, w.data(), nullptr);
   EXPECT_EQ(w[0] + w[1] + w[2], 0.0f);
 }
 
 TEST(SampleKernels, PenaltiesFollowTheirFormula) {
-  std::vector<float> x = {2, 2, -2, -2, 2, -kInfinity, 2};
+  std::vector<float> x = {2, 2, -2, -2, 2, -kInf, 2};
   const std::vector<int32_t> count = {0, 3, 0, 1, 0, 2, 0};
   const std::vector<uint8_t> seen = {0, 0, 1, 1, 1, 0, 0};
   sample_kernels().penalize(x.data(), 7, count.data(), seen.data(), {2, 0.5f, 0.25f});
-  EXPECT_EQ(x, (std::vector<float>{2, 1 - 0.75f - 0.5f, -4, -4 - 0.25f - 0.5f, 1, -kInfinity, 2}));
+  EXPECT_EQ(x, (std::vector<float>{2, 1 - 0.75f - 0.5f, -4, -4 - 0.25f - 0.5f, 1, -kInf, 2}));
   x[0] = 3e38f;
   const std::vector<uint8_t> all(7, 1);
   sample_kernels().penalize(x.data(), 7, count.data(), all.data(), {1e-6f, 0, 0});

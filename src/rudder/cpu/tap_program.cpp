@@ -19,7 +19,7 @@ using tap::TapOp;
 using tensor::DType;
 
 // Several sums at once, in an order that depends on the width alone.
-double dot(const float* a, const float* b, int64_t count) {
+double dot_f64(const float* a, const float* b, int64_t count) {
   constexpr int64_t kSums = 8;
   double sums[kSums] = {};
   int64_t i = 0;
@@ -53,8 +53,8 @@ class TokenProgram {
 
  private:
   const float* vector(int32_t offset) const { return table_.vectors.as<float>() + offset; }
-  double along(int32_t offset) const { return dot(h_, vector(offset), width_); }
-  double squared_norm() const { return dot(h_, h_, width_); }
+  double along(int32_t offset) const { return dot_f64(h_, vector(offset), width_); }
+  double squared_norm() const { return dot_f64(h_, h_, width_); }
 
   // The sum of a slot's samples, or their number behind it.
   std::atomic_ref<int64_t> latch(const TapOp& op, int64_t part) const {

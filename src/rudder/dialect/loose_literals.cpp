@@ -9,7 +9,7 @@
 namespace rudder::dialect {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxLooseDepth = 64;
 
 bool is_name_byte(char byte) {
   const auto code = static_cast<unsigned char>(byte);
@@ -203,7 +203,7 @@ bool LooseParser::take_items(char close, std::string* out) {
 
 bool LooseParser::take_value(std::string* out) {
   skip_blanks();
-  if (text_.empty() || depth_ == kMaxDepth) return false;
+  if (text_.empty() || depth_ == kMaxLooseDepth) return false;
   const char byte = text_.front();
   if (python() ? byte == '"' || byte == '\'' : text_.starts_with(quote_)) return take_string(out);
   if (byte == '[' || byte == '{' || (python() && byte == '(')) {

@@ -58,11 +58,6 @@ Result<std::shared_ptr<const text::StopSet>> compile_stops(const RequestDraft& d
   return text::StopSet::compile(draft.stop, limits);
 }
 
-uint64_t drawn_seed(uint64_t key, RequestId id) {
-  const PhiloxBlock block = philox4x32(key, id.value);
-  return uint64_t{block[0]} << 32 | block[1];
-}
-
 }  // namespace
 
 Entropy Entropy::from_system() {
@@ -207,7 +202,7 @@ void EngineCore::admit(Submission submission) {
   request.arrival_us = submission.arrival_us;
   requests_.emplace(request.id, std::move(owned));
 
-  request.seed = draft.seed.value_or(drawn_seed(entropy_.seed_key, submission.id));
+  request.seed = draft.seed.value_or(philox_u64(entropy_.seed_key, submission.id.value));
   for (int32_t i = 0; i < draft.n; ++i) {
     const sched::SequenceId sequence(next_sequence_++);
     request.sequences.push_back(sequence);

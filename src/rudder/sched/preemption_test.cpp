@@ -13,14 +13,14 @@ using testing::SchedLoop;
 using testing::test_prompt;
 using testing::test_sequence;
 
-testing::FakeOptions fake(int32_t num_blocks, int32_t depth = 2) {
+testing::FakeOptions preempting_fake(int32_t num_blocks, int32_t depth = 2) {
   testing::FakeOptions options;
   options.capacity.num_blocks = num_blocks;
   options.capacity.max_in_flight = depth;
   return options;
 }
 
-SchedSettings settings(bool caching, int32_t depth = 2) {
+SchedSettings preempting_settings(bool caching, int32_t depth = 2) {
   SchedSettings settings;
   settings.model_identity = "model";
   settings.enable_prefix_caching = caching;
@@ -31,7 +31,7 @@ SchedSettings settings(bool caching, int32_t depth = 2) {
 TEST(PreemptionTest, GivesTheSameTokens) {
   for (const int32_t depth : {1, 2, 3}) {
     for (const bool caching : {false, true}) {
-      SchedLoop loop(fake(12, depth), settings(caching, depth));
+      SchedLoop loop(preempting_fake(12, depth), preempting_settings(caching, depth));
       for (uint64_t id = 1; id <= 6; ++id) {
         NewSequence sequence = test_sequence(id, test_prompt(20, static_cast<int32_t>(id)), 100);
         sequence.sampling.repetition_penalty = id % 2 == 0 ? 1.1f : 1.0f;
@@ -45,7 +45,7 @@ TEST(PreemptionTest, GivesTheSameTokens) {
 
 // Four sequences that outgrow the pool together: the last to arrive gives way, the first never.
 TEST(PreemptionTest, TheLatestGivesWay) {
-  SchedLoop loop(fake(12), settings(false));
+  SchedLoop loop(preempting_fake(12), preempting_settings(false));
   for (uint64_t id = 1; id <= 4; ++id) {
     loop.add(test_sequence(id, test_prompt(30, static_cast<int32_t>(id)), 60));
   }
@@ -67,7 +67,7 @@ TEST(PreemptionTest, TheLatestGivesWay) {
 }
 
 TEST(PreemptionTest, LowerPriorityGivesWayFirst) {
-  SchedLoop loop(fake(8), settings(false));
+  SchedLoop loop(preempting_fake(8), preempting_settings(false));
   NewSequence low = test_sequence(1, test_prompt(30, 1), 60);
   low.priority = 1;
   loop.add(std::move(low));
@@ -89,7 +89,7 @@ TEST(PreemptionTest, LowerPriorityGivesWayFirst) {
 TEST(PreemptionTest, ResumesFromThePrefixCache) {
   uint64_t computed[2] = {};
   for (const bool caching : {false, true}) {
-    SchedLoop loop(fake(12), settings(caching));
+    SchedLoop loop(preempting_fake(12), preempting_settings(caching));
     for (uint64_t id = 1; id <= 3; ++id) {
       loop.add(test_sequence(id, test_prompt(40, static_cast<int32_t>(id)), 60));
     }
@@ -103,8 +103,8 @@ TEST(PreemptionTest, ResumesFromThePrefixCache) {
 // Sequences of one length cross block edges in one step: as many give way as blocks are missing,
 // not one for each.
 TEST(PreemptionTest, DoesNotThrash) {
-  testing::FakeOptions options = fake(100);
-  SchedLoop loop(options, settings(false));
+  testing::FakeOptions options = preempting_fake(100);
+  SchedLoop loop(options, preempting_settings(false));
   for (uint64_t id = 1; id <= 32; ++id) {
     loop.add(test_sequence(id, test_prompt(16, static_cast<int32_t>(id)), 112));
   }
@@ -115,7 +115,7 @@ TEST(PreemptionTest, DoesNotThrash) {
 }
 
 TEST(PreemptionTest, AFinishWhilePreemptedEndsIt) {
-  SchedLoop loop(fake(6), settings(true));
+  SchedLoop loop(preempting_fake(6), preempting_settings(true));
   loop.add(test_sequence(1, test_prompt(30, 1), 60));
   loop.add(test_sequence(2, test_prompt(30, 2), 60));
   while (loop.scheduler().stats().preemptions == 0) ASSERT_TRUE(loop.turn());

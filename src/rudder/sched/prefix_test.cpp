@@ -12,13 +12,13 @@ using testing::SchedLoop;
 using testing::test_prompt;
 using testing::test_sequence;
 
-testing::FakeOptions fake(int32_t num_blocks = 256) {
+testing::FakeOptions prefix_fake(int32_t num_blocks = 256) {
   testing::FakeOptions options;
   options.capacity.num_blocks = num_blocks;
   return options;
 }
 
-SchedSettings settings() {
+SchedSettings prefix_settings() {
   SchedSettings settings;
   settings.model_identity = "model";
   return settings;
@@ -29,7 +29,7 @@ TEST(PrefixTest, CachedTokensAroundABlockEdge) {
   const std::pair<int32_t, int32_t> cases[] = {{1, 0},   {15, 0},  {16, 0},  {17, 16},
                                                {32, 16}, {33, 32}, {64, 48}, {65, 64}};
   for (const auto& [len, cached] : cases) {
-    SchedLoop loop(fake(), settings());
+    SchedLoop loop(prefix_fake(), prefix_settings());
     loop.add(test_sequence(1, test_prompt(64, 1), 3));
     ASSERT_EQ(loop.run(), "");
     loop.add(test_sequence(2, test_prompt(len, 1), 3));
@@ -39,7 +39,7 @@ TEST(PrefixTest, CachedTokensAroundABlockEdge) {
 }
 
 TEST(PrefixTest, ASecondTurnFindsTheFirstOnesOutput) {
-  SchedLoop loop(fake(), settings());
+  SchedLoop loop(prefix_fake(), prefix_settings());
   loop.add(test_sequence(1, test_prompt(20, 1), 30));
   ASSERT_EQ(loop.run(), "");
   std::vector<int32_t> prompt = test_prompt(20, 1);
@@ -54,7 +54,7 @@ TEST(PrefixTest, ASecondTurnFindsTheFirstOnesOutput) {
 TEST(PrefixTest, ChoicesShareThePromptsFullBlocks) {
   constexpr int32_t kChoices = 8;
   constexpr int32_t kPrompt = 100;
-  SchedLoop loop(fake(), settings());
+  SchedLoop loop(prefix_fake(), prefix_settings());
   for (uint64_t id = 1; id <= kChoices; ++id) {
     loop.add(test_sequence(id, test_prompt(kPrompt, 1), 20));
   }
@@ -75,9 +75,9 @@ TEST(PrefixTest, ChoicesShareThePromptsFullBlocks) {
 }
 
 TEST(PrefixTest, WaitersFollowAChunkedPrompt) {
-  SchedSettings small = settings();
+  SchedSettings small = prefix_settings();
   small.max_num_batched_tokens = 40;
-  SchedLoop loop(fake(), small);
+  SchedLoop loop(prefix_fake(), small);
   for (uint64_t id = 1; id <= 3; ++id) loop.add(test_sequence(id, test_prompt(330, 1), 2));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(2).cached_tokens, 320);
@@ -86,7 +86,7 @@ TEST(PrefixTest, WaitersFollowAChunkedPrompt) {
 }
 
 TEST(PrefixTest, OthersPassThoseThatWaitForAPrefix) {
-  SchedLoop loop(fake(), settings());
+  SchedLoop loop(prefix_fake(), prefix_settings());
   loop.add(test_sequence(1, test_prompt(100, 1), 5));
   loop.add(test_sequence(2, test_prompt(100, 1), 5));
   loop.add(test_sequence(3, test_prompt(100, 3), 5));
@@ -98,9 +98,9 @@ TEST(PrefixTest, OthersPassThoseThatWaitForAPrefix) {
 
 // The one that computes the prefix goes away: who waited computes it.
 TEST(PrefixTest, AWaiterIsNotStrandedByACancel) {
-  SchedSettings small = settings();
+  SchedSettings small = prefix_settings();
   small.max_num_batched_tokens = 20;
-  SchedLoop loop(fake(), small);
+  SchedLoop loop(prefix_fake(), small);
   loop.add(test_sequence(1, test_prompt(100, 1), 5));
   loop.add(test_sequence(2, test_prompt(100, 1), 5));
   loop.launch();
@@ -113,9 +113,9 @@ TEST(PrefixTest, AWaiterIsNotStrandedByACancel) {
 
 TEST(PrefixTest, SaltsAreApart) {
   for (const int32_t hash_bits : {1, 128}) {
-    SchedSettings bits = settings();
+    SchedSettings bits = prefix_settings();
     bits.hash_bits = hash_bits;
-    SchedLoop loop(fake(), bits);
+    SchedLoop loop(prefix_fake(), bits);
     for (uint64_t id = 1; id <= 4; ++id) {
       NewSequence sequence = test_sequence(id, test_prompt(64, 1), 5);
       sequence.cache_salt = id % 2 == 0 ? "tenant a" : "tenant b";
@@ -127,9 +127,9 @@ TEST(PrefixTest, SaltsAreApart) {
 }
 
 TEST(PrefixTest, OneBitKeysGiveTheSameTokens) {
-  SchedSettings bits = settings();
+  SchedSettings bits = prefix_settings();
   bits.hash_bits = 1;
-  SchedLoop loop(fake(), bits);
+  SchedLoop loop(prefix_fake(), bits);
   for (uint64_t id = 1; id <= 30; ++id) {
     const auto n = static_cast<int32_t>(id);
     loop.add(test_sequence(id, test_prompt(10 + n * 3, n % 4), 12));
@@ -140,7 +140,7 @@ TEST(PrefixTest, OneBitKeysGiveTheSameTokens) {
 }
 
 TEST(PrefixTest, AFullCacheMakesRoomForAdmissions) {
-  SchedLoop loop(fake(16), settings());
+  SchedLoop loop(prefix_fake(16), prefix_settings());
   for (uint64_t id = 1; id <= 20; ++id) {
     loop.add(test_sequence(id, test_prompt(100, static_cast<int32_t>(id)), 10));
     ASSERT_EQ(loop.run(), "");
@@ -152,9 +152,9 @@ TEST(PrefixTest, AFullCacheMakesRoomForAdmissions) {
 }
 
 TEST(PrefixTest, NumericalBlocksAreNotShared) {
-  testing::FakeOptions options = fake();
+  testing::FakeOptions options = prefix_fake();
   options.numerical = [](uint64_t seed, int32_t position) { return seed == 1 && position == 64; };
-  SchedSettings small = settings();
+  SchedSettings small = prefix_settings();
   small.max_num_batched_tokens = 32;
   SchedLoop loop(options, small);
   loop.add(test_sequence(1, test_prompt(64, 1), 5));
@@ -170,7 +170,7 @@ TEST(PrefixTest, NumericalBlocksAreNotShared) {
 }
 
 TEST(PrefixTest, ResetForgetsButRunsOn) {
-  SchedLoop loop(fake(), settings());
+  SchedLoop loop(prefix_fake(), prefix_settings());
   loop.add(test_sequence(1, test_prompt(64, 1), 20));
   loop.turn();
   loop.turn();
@@ -187,9 +187,9 @@ TEST(PrefixTest, ResetForgetsButRunsOn) {
 }
 
 TEST(PrefixTest, OffMeansOff) {
-  SchedSettings off = settings();
+  SchedSettings off = prefix_settings();
   off.enable_prefix_caching = false;
-  SchedLoop loop(fake(), off);
+  SchedLoop loop(prefix_fake(), off);
   for (uint64_t id = 1; id <= 3; ++id) loop.add(test_sequence(id, test_prompt(64, 1), 5));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.executor().computed_tokens(), 3u * 68);

@@ -13,14 +13,14 @@ using testing::SchedLoop;
 using testing::test_prompt;
 using testing::test_sequence;
 
-testing::FakeOptions fake(int32_t depth = 2) {
+testing::FakeOptions repeating_fake(int32_t depth = 2) {
   testing::FakeOptions options;
   options.capacity.max_in_flight = depth;
   options.capacity.max_repeat = 64;
   return options;
 }
 
-SchedSettings settings(int32_t multi_step, int32_t depth = 2) {
+SchedSettings repeating_settings(int32_t multi_step, int32_t depth = 2) {
   SchedSettings settings;
   settings.multi_step = multi_step;
   settings.max_in_flight = depth;
@@ -35,7 +35,7 @@ std::vector<int32_t> repeats(const SchedLoop& loop) {
 }
 
 TEST(RepeatTest, ALoneSequenceIsDecodedInFewSteps) {
-  SchedLoop loop(fake(), settings(8));
+  SchedLoop loop(repeating_fake(), repeating_settings(8));
   loop.add(test_sequence(1, test_prompt(20, 1), 30));
   ASSERT_EQ(loop.run(), "");
   // The prompt and its first token, then the other 29; never past the last.
@@ -49,7 +49,7 @@ TEST(RepeatTest, ALoneSequenceIsDecodedInFewSteps) {
 TEST(RepeatTest, EveryRepeatAndDepthGivesTheSameTokens) {
   for (const int32_t multi_step : {1, 2, 3, 8, 64}) {
     for (const int32_t depth : {1, 2, 3}) {
-      SchedLoop loop(fake(depth), settings(multi_step, depth));
+      SchedLoop loop(repeating_fake(depth), repeating_settings(multi_step, depth));
       for (uint64_t id = 1; id <= 20; ++id) {
         NewSequence sequence = test_sequence(id, test_prompt(static_cast<int32_t>(id), 3),
                                              3 * static_cast<int32_t>(id));
@@ -72,7 +72,7 @@ TEST(RepeatTest, ARowThatEndsEarlyIsMaskedAndReleasedAfterItsStep) {
   first.sampling.stop_ids = {expected.tokens[3]};  // the third iteration of the second step
   const auto stopped = testing::expected_run(first.prompt, first.sampling, 55, 1000);
   ASSERT_EQ(stopped.tokens.size(), 4u);
-  SchedLoop loop(fake(1), settings(8, 1));
+  SchedLoop loop(repeating_fake(1), repeating_settings(8, 1));
   loop.add(std::move(first));
   loop.turn();
   ASSERT_TRUE(loop.launch());
@@ -97,7 +97,7 @@ TEST(RepeatTest, AnArrivalIsPlannedWithinTheIterationsOfOneStep) {
     for (const int32_t depth : {1, 2, 3}) {
       int64_t longest = 0;
       for (int32_t collected = 0; collected < 40; ++collected) {
-        SchedLoop loop(fake(depth), settings(multi_step, depth));
+        SchedLoop loop(repeating_fake(depth), repeating_settings(multi_step, depth));
         loop.add(test_sequence(1, test_prompt(20, 1), 200));
         for (int32_t i = 0; i < collected; ++i) loop.turn();
         while (loop.launch()) {
@@ -119,10 +119,10 @@ TEST(RepeatTest, AnArrivalIsPlannedWithinTheIterationsOfOneStep) {
 }
 
 TEST(RepeatTest, NothingIsRepeatedWhileSomethingWaits) {
-  SchedSettings two = settings(8);
+  SchedSettings two = repeating_settings(8);
   two.max_num_seqs = 2;
   two.max_num_batched_tokens = 16;
-  SchedLoop loop(fake(), two);
+  SchedLoop loop(repeating_fake(), two);
   for (uint64_t id = 1; id <= 6; ++id) loop.add(test_sequence(id, test_prompt(40, 1), 25));
   bool was_repeated = false;
   for (size_t seen = 0; loop.error().empty();) {
@@ -144,7 +144,7 @@ TEST(RepeatTest, NothingIsRepeatedWhileSomethingWaits) {
 // one.
 // The host writes the next mask when it knows the token.
 TEST(RepeatTest, NothingIsRepeatedBesideAConstrainedRow) {
-  Scheduler scheduler(fake().capacity, settings(8));
+  Scheduler scheduler(repeating_fake().capacity, repeating_settings(8));
   NewSequence constrained = test_sequence(1, test_prompt(20, 1), 30);
   constrained.constrained = true;
   ASSERT_TRUE(scheduler.add(std::move(constrained)));
@@ -163,9 +163,9 @@ TEST(RepeatTest, NothingIsRepeatedBesideAConstrainedRow) {
 
 // A chunk that is not the last samples nothing, so nothing constrains it.
 TEST(RepeatTest, OnlyRowsThatAreSampledAreConstrained) {
-  SchedSettings chunked = settings(1);
+  SchedSettings chunked = repeating_settings(1);
   chunked.max_num_batched_tokens = 16;
-  Scheduler scheduler(fake().capacity, chunked);
+  Scheduler scheduler(repeating_fake().capacity, chunked);
   NewSequence constrained = test_sequence(1, test_prompt(20, 1), 30);
   constrained.constrained = true;
   ASSERT_TRUE(scheduler.add(std::move(constrained)));
@@ -177,11 +177,11 @@ TEST(RepeatTest, OnlyRowsThatAreSampledAreConstrained) {
 }
 
 TEST(RepeatTest, ARepeatTakesNoMoreBlocksThanThereAre) {
-  testing::FakeOptions tight = fake();
+  testing::FakeOptions tight = repeating_fake();
   tight.capacity.block_size = 4;
   tight.capacity.num_blocks = 12;
   tight.capacity.max_seq_len = 48;
-  SchedLoop loop(tight, settings(16));
+  SchedLoop loop(tight, repeating_settings(16));
   loop.add(test_sequence(1, test_prompt(3, 1), 20));
   loop.add(test_sequence(2, test_prompt(3, 2), 20));
   ASSERT_EQ(loop.run(), "");
@@ -189,7 +189,7 @@ TEST(RepeatTest, ARepeatTakesNoMoreBlocksThanThereAre) {
   EXPECT_EQ(repeats(loop)[1], 16);
 
   tight.capacity.num_blocks = 8;
-  SchedLoop tighter(tight, settings(16));
+  SchedLoop tighter(tight, repeating_settings(16));
   tighter.add(test_sequence(1, test_prompt(3, 1), 20));
   tighter.add(test_sequence(2, test_prompt(3, 2), 20));
   ASSERT_EQ(tighter.run(), "");
@@ -197,7 +197,7 @@ TEST(RepeatTest, ARepeatTakesNoMoreBlocksThanThereAre) {
 }
 
 TEST(RepeatTest, ACancelWithinARepeatedStepDropsTheRest) {
-  SchedLoop loop(fake(1), settings(8, 1));
+  SchedLoop loop(repeating_fake(1), repeating_settings(8, 1));
   loop.add(test_sequence(1, test_prompt(20, 1), 50));
   loop.add(test_sequence(2, test_prompt(20, 2), 50));
   loop.turn();

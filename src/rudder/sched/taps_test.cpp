@@ -18,7 +18,7 @@ using testing::test_sequence;
 constexpr int32_t kPrompt = 64;   // four blocks
 constexpr int32_t kRecord = 128;  // elements of a token's record
 
-testing::FakeOptions fake() {
+testing::FakeOptions tapped_fake() {
   testing::FakeOptions options;
   options.capacity.geometry = {.num_layers = 2,
                                .hidden = 128,
@@ -33,7 +33,7 @@ testing::FakeOptions fake() {
   return options;
 }
 
-SchedSettings settings() {
+SchedSettings tapped_settings() {
   SchedSettings settings;
   settings.model_identity = "model";
   return settings;
@@ -42,7 +42,8 @@ SchedSettings settings() {
 // Row i of the table has program i.
 class TapsTest : public ::testing::Test {
  protected:
-  explicit TapsTest(const testing::FakeOptions& options = fake()) : loop_(options, settings()) {
+  explicit TapsTest(const testing::FakeOptions& options = tapped_fake())
+      : loop_(options, tapped_settings()) {
     for (int32_t row = 1; row < 4; ++row) {
       const auto kind = row == 3 ? FakeProgramKind::kScheduled : FakeProgramKind::kPlain;
       programs_[row] = testing::fake_program(static_cast<uint64_t>(row), kind);

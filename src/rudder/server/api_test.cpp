@@ -17,9 +17,6 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr std::string_view kChat = "/v1/chat/completions";
-constexpr std::string_view kCompletions = "/v1/completions";
-
 // Says back the prompt's bytes, one a token; a prompt that begins with "!" breaks after one.
 Script echo_script(const engine::RequestDraft& draft) {
   std::vector<std::string> pieces;

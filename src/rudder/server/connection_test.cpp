@@ -14,7 +14,6 @@
 namespace rudder::server {
 namespace {
 
-constexpr std::string_view kCompletions = "/v1/completions";
 constexpr std::string_view kGetHealth = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
 
 Script quick(const engine::RequestDraft&) {

@@ -18,8 +18,6 @@
 namespace rudder::server {
 namespace {
 
-constexpr std::string_view kCompletions = "/v1/completions";
-
 // CPU time of the threads that move bytes, by their name.
 double http_thread_seconds() {
   double seconds = 0;

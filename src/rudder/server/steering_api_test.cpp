@@ -14,8 +14,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::string_view kChat = "/v1/chat/completions";
-constexpr std::string_view kCompletions = "/v1/completions";
 constexpr std::string_view kModules = "/v1/steering/modules";
 
 tap::Geometry geometry() {

@@ -14,8 +14,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::string_view kChat = "/v1/chat/completions";
-constexpr std::string_view kMessages = R"("messages":[{"role":"user","content":"hi"}])";
+constexpr std::string_view kHiMessages = R"("messages":[{"role":"user","content":"hi"}])";
 constexpr std::string_view kTools =
     R"("tools":[{"type":"function","function":{"name":"get_weather","description":"Of a place",)"
     R"("parameters":{"type":"object","properties":{"place":{"type":"string"}}}}}])";
@@ -117,7 +116,7 @@ Message streamed_message(const ClientResponse& answer) {
 }
 
 std::string request(std::string_view more) {
-  return fmt::format("{{{},{}{}}}", kMessages, kTools, more);
+  return fmt::format("{{{},{}{}}}", kHiMessages, kTools, more);
 }
 
 void expect_answer(const Message& message) {
@@ -170,7 +169,7 @@ TEST(ToolApi, EveryChoiceHasItsOwnParser) {
 TEST(ToolApi, WithoutToolsCallsAreText) {
   TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
   for (const std::string& body :
-       {fmt::format("{{{}}}", kMessages), request(R"(,"tool_choice":"none")")}) {
+       {fmt::format("{{{}}}", kHiMessages), request(R"(,"tool_choice":"none")")}) {
     const Message message = whole_message(test.post(kChat, body));
     EXPECT_TRUE(message.content.starts_with("Let me look.\n<tool_call>")) << message.content;
     EXPECT_EQ(message.reasoning, "Where, I wonder.");
@@ -234,7 +233,7 @@ TEST(ToolApi, ForcedCallsAreConstrained) {
       fmt::format(
           R"({{{},"tool_choice":"required","tools":[{{"type":"function","function":{{)"
           R"("name":"f","parameters":{{"type":"object","properties":{{"a":{{"not":{{}}}}}}}}}}}}]}})",
-          kMessages));
+          kHiMessages));
   EXPECT_EQ(refused.status, 400) << refused.body;
   EXPECT_EQ(parsed(refused.body).at("error").at("param").as_string(),
             "tools[0].function.parameters.properties.a.not");
@@ -281,7 +280,7 @@ TEST(ToolApi, MarksThatAreSpecialTokensAreAskedFor) {
   ASSERT_TRUE(with) << with.error().message;
   EXPECT_EQ(with->prompts[0].request.draft().shown_special_ids, found->special_marks);
   ASSERT_TRUE(with->parser);
-  const auto without = parse_generation(Api::kChat, fmt::format("{{{}}}", kMessages), scope);
+  const auto without = parse_generation(Api::kChat, fmt::format("{{{}}}", kHiMessages), scope);
   ASSERT_TRUE(without) << without.error().message;
   EXPECT_TRUE(without->prompts[0].request.draft().shown_special_ids.empty());
   EXPECT_FALSE(without->parser);

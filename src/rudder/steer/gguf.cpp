@@ -11,7 +11,7 @@ namespace rudder::steer {
 namespace {
 
 constexpr uint64_t kMaxEntries = 1 << 20;
-constexpr uint64_t kMaxNameBytes = 1 << 16;
+constexpr uint64_t kMaxGgufName = 1 << 16;
 constexpr uint32_t kMaxDims = 4;
 constexpr uint32_t kString = 8;
 constexpr uint32_t kArray = 9;
@@ -92,7 +92,7 @@ class GgufReader {
     for (uint64_t i = 0; i < count; ++i) {
       const std::string key(take_string());
       const auto type = cursor_.take<uint32_t>();
-      if (cursor_.failed() || key.size() > kMaxNameBytes) {
+      if (cursor_.failed() || key.size() > kMaxGgufName) {
         return corrupt_file("the metadata is cut off", file_);
       }
       RUDDER_TRY_VOID(read_value(type, key));
@@ -124,7 +124,7 @@ class GgufReader {
       FileTensor tensor;
       tensor.name = take_string();
       const auto rank = cursor_.take<uint32_t>();
-      if (cursor_.failed() || rank == 0 || rank > kMaxDims || tensor.name.size() > kMaxNameBytes) {
+      if (cursor_.failed() || rank == 0 || rank > kMaxDims || tensor.name.size() > kMaxGgufName) {
         return corrupt_file("the table of tensors is cut off or broken", file_, tensor.name);
       }
       // The fastest dimension comes first.

@@ -17,8 +17,6 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr tap::Point kPoint = {1, tap::Site::kResidPost};
-
 json::object object_of(std::string_view text) {
   return parse_json(text, "test")->as_object();
 }
@@ -39,7 +37,7 @@ json::object module_of(std::string_view name, double first, std::string_view res
   return object_of(fmt::format(R"({{"name": "{}", "vectors": {}{}}})", name, tier(first), rest));
 }
 
-// First element of what a config adds at kPoint to tokens of a prompt; 0: nothing.
+// First element of what a config adds at kTestPoint to tokens of a prompt; 0: nothing.
 float added(const std::shared_ptr<const Config>& config) {
   PromptShape shape;
   shape.prompt_len = 4;

@@ -7,8 +7,6 @@
 namespace rudder::steer {
 namespace {
 
-constexpr tap::Point kPoint = {1, tap::Site::kResidPost};
-
 std::shared_ptr<const Config> config_of(std::vector<OpSpec> specs) {
   auto config = Config::build(shared_test_model(), std::move(specs));
   EXPECT_TRUE(config.has_value()) << config.error().to_string();
@@ -129,7 +127,7 @@ TEST(Plan, EqualSegmentsShareTheirProgram) {
   Selector ends;
   ends.prompt = {{0, 2}, {-2, tap::kNoEnd}};
   const auto config =
-      config_of({selected(add_spec(kPoint, test_row(Random(2).vector(kTestHidden))), ends)});
+      config_of({selected(add_spec(kTestPoint, test_row(Random(2).vector(kTestHidden))), ends)});
   const auto taps = make_taps(*config, prompt_of(10));
   ASSERT_EQ(taps->segments.size(), 4U);
   EXPECT_EQ(taps->segments[0].program, taps->segments[2].program);
@@ -147,9 +145,9 @@ TEST(Plan, TiersCostOneAddAPointAndPhase) {
   in_prompt.phase = Phase::kPrefill;
   Selector generated;
   generated.phase = Phase::kDecode;
-  const auto config = config_of({add_spec(kPoint, test_row(base), 0.3),
-                                 selected(add_spec(kPoint, test_row(prefill), -7), in_prompt),
-                                 selected(add_spec(kPoint, test_row(base), -0.3), generated)});
+  const auto config = config_of({add_spec(kTestPoint, test_row(base), 0.3),
+                                 selected(add_spec(kTestPoint, test_row(prefill), -7), in_prompt),
+                                 selected(add_spec(kTestPoint, test_row(base), -0.3), generated)});
   const auto taps = make_taps(*config, prompt_of(5));
   ASSERT_EQ(taps->segments.size(), 2U);
   ASSERT_EQ(taps->segments[0].program->ops.size(), 1U);
@@ -165,9 +163,9 @@ TEST(Plan, TiersCostOneAddAPointAndPhase) {
 TEST(Plan, NothingIsNothing) {
   for (const auto& specs : std::vector<std::vector<OpSpec>>{
            {},
-           {add_spec(kPoint, test_row(std::vector<float>(kTestHidden, 0.0f)))},
-           {add_spec(kPoint, test_row(std::vector<float>(kTestHidden, -0.0f)), 3)},
-           {add_spec(kPoint, test_row(Random(4).vector(kTestHidden)), 0)}}) {
+           {add_spec(kTestPoint, test_row(std::vector<float>(kTestHidden, 0.0f)))},
+           {add_spec(kTestPoint, test_row(std::vector<float>(kTestHidden, -0.0f)), 3)},
+           {add_spec(kTestPoint, test_row(Random(4).vector(kTestHidden)), 0)}}) {
     const auto taps = make_taps(*config_of(specs), prompt_of(7));
     ASSERT_TRUE(taps.has_value());
     EXPECT_TRUE(taps->segments.empty());
@@ -178,7 +176,7 @@ TEST(Plan, RolesAreNeverGuessed) {
   Selector user;
   user.roles = 1 << static_cast<int>(Role::kUser);
   const auto config =
-      config_of({selected(add_spec(kPoint, test_row(Random(5).vector(kTestHidden))), user)});
+      config_of({selected(add_spec(kTestPoint, test_row(Random(5).vector(kTestHidden))), user)});
   const auto taps = make_taps(*config, prompt_of(7));
   ASSERT_FALSE(taps.has_value());
   EXPECT_EQ(taps.error().code, ErrorCode::kInvalidArgument);
@@ -186,7 +184,7 @@ TEST(Plan, RolesAreNeverGuessed) {
 }
 
 TEST(Plan, ARampIsConstantOverThePromptAndKeyedByItsLengthAfterIt) {
-  OpSpec spec = add_spec(kPoint, test_row(Random(6).vector(kTestHidden)), 2);
+  OpSpec spec = add_spec(kTestPoint, test_row(Random(6).vector(kTestHidden)), 2);
   OpSpec constant = spec;
   constant.scale = 1;
   spec.schedule = {tap::ScheduleKind::kRamp, 0, 16, 0.5, 1.5};
@@ -206,7 +204,7 @@ TEST(Plan, ARampIsConstantOverThePromptAndKeyedByItsLengthAfterIt) {
 }
 
 TEST(Plan, AWindowOfTheScheduleIsOneOfTheSelector) {
-  OpSpec spec = add_spec(kPoint, test_row(Random(7).vector(kTestHidden)));
+  OpSpec spec = add_spec(kTestPoint, test_row(Random(7).vector(kTestHidden)));
   spec.schedule.kind = tap::ScheduleKind::kWindow;
   spec.schedule.begin = 3;
   spec.schedule.end = 6;
@@ -244,8 +242,8 @@ TEST(Plan, UsualProgramsAreThoseOfBothPhases) {
   generated.phase = Phase::kDecode;
   Random random(10);
   const auto config =
-      config_of({add_spec(kPoint, test_row(random.vector(kTestHidden))),
-                 selected(add_spec(kPoint, test_row(random.vector(kTestHidden))), generated)});
+      config_of({add_spec(kTestPoint, test_row(random.vector(kTestHidden))),
+                 selected(add_spec(kTestPoint, test_row(random.vector(kTestHidden))), generated)});
   const auto programs = usual_programs(*config);
   const auto taps = make_taps(*config, prompt_of(3));
   ASSERT_EQ(programs.size(), 2U);

@@ -16,6 +16,7 @@ namespace rudder::steer {
 
 inline constexpr int32_t kTestLayers = 4;
 inline constexpr int32_t kTestHidden = 24;
+inline constexpr tap::Point kTestPoint = {1, tap::Site::kResidPost};
 
 inline Model test_model() {
   Model model;

@@ -15,11 +15,6 @@ namespace {
 // it.
 constexpr uint64_t kMaxDraws = 1000;
 
-uint64_t mix(uint64_t key, uint64_t low, uint64_t high = 0) {
-  const PhiloxBlock block = philox4x32(key, low, high);
-  return uint64_t{block[0]} << 32 | block[1];
-}
-
 // Every token of one sequence, in order.
 class ExpectedHashes {
  public:
@@ -83,11 +78,11 @@ step::TokenLogprobs score_token(int32_t token, uint64_t prefix_hash, int32_t num
 SampledToken sample_token(const SampleContext& context) {
   const step::SamplingParams& sampling = context.sampling;
   uint64_t key = context.prefix_hash;
-  if (sampling.temperature > 0) key = mix(key, sampling.seed, 1);
+  if (sampling.temperature > 0) key = philox_u64(key, sampling.seed, 1);
   if (sampling.needs_history()) {
     uint64_t history = kEmptyPrefixHash + static_cast<uint64_t>(context.history_prompt_len);
     for (const int32_t token : context.history) history = extend_hash(history, token);
-    key = mix(key, history, 2);
+    key = philox_u64(key, history, 2);
   }
   const auto stops = [&](int32_t token) {
     return std::ranges::find(sampling.stop_ids, token) != sampling.stop_ids.end();
@@ -95,7 +90,7 @@ SampledToken sample_token(const SampleContext& context) {
   SampledToken sampled;
   uint64_t hash = 0;
   for (uint64_t i = 0; i < kMaxDraws; ++i) {
-    hash = mix(key, static_cast<uint64_t>(context.position), 3 + i);
+    hash = philox_u64(key, static_cast<uint64_t>(context.position), 3 + i);
     sampled.token = static_cast<int32_t>(hash % static_cast<uint64_t>(context.vocab_size));
     if (context.num_output >= sampling.min_tokens || !stops(sampled.token)) break;
   }

@@ -12,18 +12,13 @@ namespace rudder::testing {
 
 namespace {
 
-uint64_t mix(uint64_t key, uint64_t low, uint64_t high = 0) {
-  const PhiloxBlock block = philox4x32(key, low, high);
-  return uint64_t{block[0]} << 32 | block[1];
-}
-
 template <typename T>
 uint64_t mix_bytes(uint64_t hash, const std::vector<T>& values) {
   for (const T& value : values) {
     uint32_t words[sizeof(T) / 4];
     static_assert(sizeof(words) == sizeof(T));
     std::memcpy(words, &value, sizeof(T));
-    for (const uint32_t word : words) hash = mix(hash, word);
+    for (const uint32_t word : words) hash = philox_u64(hash, word);
   }
   return hash;
 }
@@ -38,7 +33,8 @@ FakeProgram::FakeProgram(const tap::Program* program) {
   if (program == nullptr || program->empty()) return;
   content = mix_bytes(1, program->vectors);
   for (const tap::ProgramOp& op : program->ops) {
-    content = mix_bytes(mix(content, static_cast<uint64_t>(op.point.index())), std::vector{op.op});
+    content =
+        mix_bytes(philox_u64(content, static_cast<uint64_t>(op.point.index())), std::vector{op.op});
     scheduled = scheduled || op.op.schedule != tap::ScheduleKind::kConstant;
     reads_latch = reads_latch || op.op.gate == tap::GateKind::kScoreHard ||
                   op.op.gate == tap::GateKind::kScoreSoft;
@@ -51,17 +47,18 @@ uint64_t FakeProgram::effect(int32_t since_prompt, uint64_t latch) const {
   if (content == 0) return 0;
   if (reads_latch && since_prompt < -1) return 0;  // the gate has not opened
   uint64_t effect = content;
-  if (scheduled) effect = mix(effect, static_cast<uint64_t>(int64_t{since_prompt}));
-  if (reads_latch) effect = mix(effect, latch, 1);
+  if (scheduled) effect = philox_u64(effect, static_cast<uint64_t>(int64_t{since_prompt}));
+  if (reads_latch) effect = philox_u64(effect, latch, 1);
   return effect;
 }
 
 uint64_t latch_sample(uint64_t prefix_hash, int32_t token) {
-  return mix(prefix_hash, static_cast<uint64_t>(token), 2);
+  return philox_u64(prefix_hash, static_cast<uint64_t>(token), 2);
 }
 
 uint64_t captured_word(uint64_t token_hash, const tap::CapturePoint& captured) {
-  return mix(token_hash, static_cast<uint64_t>(captured.point.index()), captured.after ? 4 : 3);
+  return philox_u64(token_hash, static_cast<uint64_t>(captured.point.index()),
+                    captured.after ? 4 : 3);
 }
 
 std::shared_ptr<const tap::Program> fake_program(uint64_t number, FakeProgramKind kind) {

@@ -25,6 +25,7 @@ foreach(room kv sched engine testing)
   list(APPEND mutant_sources ${sources})
 endforeach()
 add_executable(sim_mutants ${mutant_sources})
+set_target_properties(sim sim_mutants PROPERTIES UNITY_BUILD ON)  # as rudder_test's
 target_compile_definitions(sim_mutants PRIVATE RUDDER_MUTANTS=1)
 target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_steer rudder_text dep::cli11 dep::fmt)
 add_test(NAME sim_mutants COMMAND sim_mutants --steps ${mutant_steps})

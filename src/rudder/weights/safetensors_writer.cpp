@@ -18,7 +18,7 @@ namespace {
 
 constexpr uint64_t kDataAlignment = 64;
 
-tl::unexpected<Error> system_error(const std::string& path, const char* what) {
+tl::unexpected<Error> io_error(const std::string& path, const char* what) {
   return fail(ErrorCode::kIo, fmt::format("cannot {} it: {}", what, std::strerror(errno)), path);
 }
 
@@ -29,7 +29,7 @@ Result<void> write_all(int fd, uint64_t offset, std::span<const std::byte> bytes
     const ssize_t n =
         ::pwrite(fd, bytes.data() + done, bytes.size() - done, static_cast<off_t>(offset + done));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return system_error(path, "write");
+    if (n < 0) return io_error(path, "write");
     done += static_cast<size_t>(n);
   }
   return {};
@@ -37,21 +37,21 @@ Result<void> write_all(int fd, uint64_t offset, std::span<const std::byte> bytes
 
 Result<int> create_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd < 0) return system_error(path, "create");
+  if (fd < 0) return io_error(path, "create");
   return fd;
 }
 
 Result<void> rename_into_place(int fd, const std::string& from, const std::string& to,
                                bool durable) {
-  if (durable && ::fsync(fd) != 0) return system_error(from, "flush");
-  if (std::rename(from.c_str(), to.c_str()) != 0) return system_error(to, "rename");
+  if (durable && ::fsync(fd) != 0) return io_error(from, "flush");
+  if (std::rename(from.c_str(), to.c_str()) != 0) return io_error(to, "rename");
   if (!durable) return {};
   const std::string folder = (std::filesystem::path(to).parent_path() / ".").string();
   const int folder_fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (folder_fd < 0) return system_error(folder, "open");
+  if (folder_fd < 0) return io_error(folder, "open");
   const bool flushed = ::fsync(folder_fd) == 0;
   ::close(folder_fd);
-  if (!flushed) return system_error(folder, "flush");
+  if (!flushed) return io_error(folder, "flush");
   return {};
 }
 
@@ -114,7 +114,7 @@ Result<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::create(
   }
   RUDDER_TRY(writer->fd_, create_file(writer->temporary_));
   if (::ftruncate(writer->fd_, static_cast<off_t>(offset)) != 0) {
-    return system_error(writer->temporary_, "size");
+    return io_error(writer->temporary_, "size");
   }
   RUDDER_TRY_VOID(write_all(writer->fd_, 0, header, writer->temporary_));
   return writer;

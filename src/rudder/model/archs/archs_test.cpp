@@ -15,7 +15,7 @@ constexpr std::string_view kCommon =
        "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100,
        "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu")";
 
-Result<ModelSpec> read(std::string_view architecture, std::string_view more) {
+Result<ModelSpec> read_arch(std::string_view architecture, std::string_view more) {
   const std::string text = fmt::format("{{{}{}{}}}", kCommon, more.empty() ? "" : ", ", more);
   const auto config = HfConfig::parse(text, "config.json");
   EXPECT_TRUE(config) << config.error().to_string();
@@ -23,13 +23,13 @@ Result<ModelSpec> read(std::string_view architecture, std::string_view more) {
 }
 
 ModelSpec spec(std::string_view architecture, std::string_view more) {
-  auto out = read(architecture, more);
+  auto out = read_arch(architecture, more);
   EXPECT_TRUE(out) << out.error().to_string();
   return out ? *out : ModelSpec{};
 }
 
 void expect_refused(std::string_view architecture, std::string_view more, std::string_view where) {
-  const auto out = read(architecture, more);
+  const auto out = read_arch(architecture, more);
   ASSERT_FALSE(out) << more;
   EXPECT_EQ(out.error().where, where) << out.error().to_string();
 }

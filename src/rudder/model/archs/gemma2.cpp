@@ -7,7 +7,7 @@
 namespace rudder::model {
 namespace {
 
-Result<ModelSpec> read(const weights::HfConfig& config) {
+Result<ModelSpec> read_gemma2(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, gemma_like(config, {.tied_head = true,
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh"}));
@@ -20,7 +20,7 @@ Result<ModelSpec> read(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture gemma2() {
-  return {"Gemma2ForCausalLM", read, gemma_names()};
+  return {"Gemma2ForCausalLM", read_gemma2, gemma_names()};
 }
 
 }  // namespace rudder::model

@@ -1,6 +1,6 @@
 // Gemma 3: as Gemma 2 without soft-caps, with norms of q and k heads, five windowed layers to each
 // global one, and a rope of their own for the windowed layers. Larger sizes come with an image
-// encoder, which is not read.
+// encoder, which is not read_gemma3.
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/archs/gemma_like.h"
 
@@ -32,7 +32,7 @@ Result<std::vector<RopeSpec>> read_ropes(const HfConfig& config, int32_t head_di
   return ropes;
 }
 
-Result<ModelSpec> read(const HfConfig& config) {
+Result<ModelSpec> read_gemma3(const HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, gemma_like(config, {.tied_head = true,
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh",
@@ -60,13 +60,13 @@ constexpr std::string_view kTextDefaults = R"({
 
 Result<ModelSpec> read_multimodal(const HfConfig& config) {
   RUDDER_TRY(const HfConfig text, config.object("text_config"));
-  return read(text.with_defaults(kTextDefaults));
+  return read_gemma3(text.with_defaults(kTextDefaults));
 }
 
 }  // namespace
 
 Architecture gemma3() {
-  return {"Gemma3ForCausalLM", read, gemma_names()};
+  return {"Gemma3ForCausalLM", read_gemma3, gemma_names()};
 }
 
 Architecture gemma3_multimodal() {

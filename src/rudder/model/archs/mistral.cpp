@@ -5,7 +5,7 @@
 namespace rudder::model {
 namespace {
 
-Result<ModelSpec> read(const weights::HfConfig& config) {
+Result<ModelSpec> read_mistral(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, llama_like(config));
   const std::vector<bool> sliding(spec.layers.size(), config.has("sliding_window"));
   RUDDER_TRY_VOID(set_windows(config, sliding, spec));
@@ -15,7 +15,7 @@ Result<ModelSpec> read(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture mistral() {
-  return {"MistralForCausalLM", read, {}};
+  return {"MistralForCausalLM", read_mistral, {}};
 }
 
 }  // namespace rudder::model

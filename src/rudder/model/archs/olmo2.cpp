@@ -5,7 +5,7 @@
 namespace rudder::model {
 namespace {
 
-Result<ModelSpec> read(const weights::HfConfig& config) {
+Result<ModelSpec> read_olmo2(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, llama_like(config));
   for (LayerSpec& layer : spec.layers) {
     layer.pre_norm = false;
@@ -23,7 +23,7 @@ Architecture olmo2() {
   names.attn_post_norm = "post_attention_layernorm";
   names.mlp_pre_norm = "";
   names.mlp_post_norm = "post_feedforward_layernorm";
-  return {"Olmo2ForCausalLM", read, names};
+  return {"Olmo2ForCausalLM", read_olmo2, names};
 }
 
 }  // namespace rudder::model

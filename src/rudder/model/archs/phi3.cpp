@@ -5,7 +5,7 @@
 namespace rudder::model {
 namespace {
 
-Result<ModelSpec> read(const weights::HfConfig& config) {
+Result<ModelSpec> read_phi3(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, llama_like(config));
   const std::vector<bool> sliding(spec.layers.size(), config.has("sliding_window"));
   RUDDER_TRY_VOID(set_windows(config, sliding, spec));
@@ -18,7 +18,7 @@ Architecture phi3() {
   WeightNames names;
   names.qkv = {"self_attn.qkv_proj"};
   names.gate_up = {"mlp.gate_up_proj"};
-  return {"Phi3ForCausalLM", read, names};
+  return {"Phi3ForCausalLM", read_phi3, names};
 }
 
 }  // namespace rudder::model

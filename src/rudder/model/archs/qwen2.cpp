@@ -5,7 +5,7 @@
 namespace rudder::model {
 namespace {
 
-Result<ModelSpec> read(const weights::HfConfig& config) {
+Result<ModelSpec> read_qwen2(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, llama_like(config));
   for (LayerSpec& layer : spec.layers) {
     layer.attention.qkv_bias = true;
@@ -18,7 +18,7 @@ Result<ModelSpec> read(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture qwen2() {
-  return {"Qwen2ForCausalLM", read, {}};
+  return {"Qwen2ForCausalLM", read_qwen2, {}};
 }
 
 }  // namespace rudder::model

@@ -5,7 +5,7 @@
 namespace rudder::model {
 namespace {
 
-Result<ModelSpec> read(const weights::HfConfig& config) {
+Result<ModelSpec> read_qwen3(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, llama_like(config));
   set_qk_norm(spec, QkNorm::kPerHead);
   RUDDER_TRY_VOID(set_windows_above(config, spec));
@@ -15,7 +15,7 @@ Result<ModelSpec> read(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture qwen3() {
-  return {"Qwen3ForCausalLM", read, {}};
+  return {"Qwen3ForCausalLM", read_qwen3, {}};
 }
 
 }  // namespace rudder::model
