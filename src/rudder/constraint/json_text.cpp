@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "rudder/base/json.h"
-#include "rudder/constraint/utf8_text.h"
 
 namespace rudder::constraint {
 

@@ -7,16 +7,16 @@
 #include <string_view>
 #include <utility>
 
+#include "rudder/base/utf8.h"
 #include "rudder/constraint/json_text.h"
 #include "rudder/constraint/rule_set.h"
-#include "rudder/constraint/utf8_text.h"
 
 namespace rudder::constraint {
 namespace {
 
 using Kind = PatternTree::Kind;
 
-constexpr size_t kMaxPlaces = 200'000;     // of the automaton with choices
+constexpr size_t kMaxNfaPlaces = 200'000;  // of the automaton with choices
 constexpr size_t kMaxStates = 60'000;      // of the one without
 constexpr size_t kMaxMembers = 2'000'000;  // places in all states
 constexpr int32_t kOpening = 0;
@@ -48,7 +48,7 @@ class Places {
   // The place behind what matches `tree` from `from` on.
   int32_t build(const PatternTree& tree, int32_t from);
 
-  bool too_large() const { return places_.size() > kMaxPlaces; }
+  bool too_large() const { return places_.size() > kMaxNfaPlaces; }
   const Place& at(int32_t place) const { return places_[static_cast<size_t>(place)]; }
   const std::vector<Place>& all() const { return places_; }
 

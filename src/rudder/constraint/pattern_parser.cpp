@@ -7,8 +7,8 @@
 #include <string>
 #include <utility>
 
+#include "rudder/base/utf8.h"
 #include "rudder/constraint/rule_set.h"
-#include "rudder/constraint/utf8_text.h"
 
 namespace rudder::constraint {
 namespace {
@@ -354,7 +354,8 @@ Result<PatternTree> Parser::repeated(PatternTree part) {
 }  // namespace
 
 Result<PatternTree> parse_pattern(std::string_view pattern) {
-  std::vector<uint32_t> text = code_points(pattern);
+  std::vector<uint32_t> text;
+  for (size_t pos = 0; pos < pattern.size();) text.push_back(next_char(pattern, pos));
   if (text.size() > kMaxPattern) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("has more than {} characters", kMaxPattern));

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
-#include "rudder/constraint/utf8_text.h"
+#include "rudder/base/utf8.h"
 
 namespace rudder::constraint {
 namespace {

@@ -6,6 +6,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include "rudder/base/token_mask.h"
+
 namespace rudder::constraint {
 namespace {
 
@@ -13,18 +15,6 @@ using xgrammar::AdaptiveTokenMask;
 using xgrammar::ParserState;
 
 constexpr size_t kContinuations = 8;
-
-bool has_bit(std::span<const uint32_t> mask, int32_t token) {
-  return (mask[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0;
-}
-
-void set_bit(std::span<uint32_t> mask, int32_t token) {
-  mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
-}
-
-void clear_bit(std::span<uint32_t> mask, int32_t token) {
-  mask[static_cast<size_t>(token) / 32] &= ~(uint32_t{1} << (token % 32));
-}
 
 }  // namespace
 
@@ -34,7 +24,7 @@ TerminalGrammar::TerminalGrammar(const xgrammar::CompiledGrammar& grammar, std::
   const xgrammar::TokenizerInfo info = compiled.GetTokenizerInfo();
   const size_t words = (static_cast<size_t>(info.GetVocabSize()) + 31) / 32;
   text_tokens.resize(words);
-  for (const auto& [id, bytes] : info.GetSortedDecodedVocab()) set_bit(text_tokens, id);
+  for (const auto& [id, bytes] : info.GetSortedDecodedVocab()) set_in_mask(text_tokens, id);
   const xgrammar::Grammar& rules = compiled->grammar;
   for (int32_t rule = 0; rule < rules->NumRules(); ++rule) {
     has_budgets =
@@ -271,7 +261,7 @@ void TerminalParser::fill_from_states(std::span<uint32_t> mask) {
     switch (known.store_type) {
       case AdaptiveTokenMask::StoreType::kAccepted:
         for (const int32_t i : known.accepted_indices) {
-          set_bit(mask, sorted_[static_cast<size_t>(i)].first);
+          set_in_mask(mask, sorted_[static_cast<size_t>(i)].first);
         }
         break;
       case AdaptiveTokenMask::StoreType::kAcceptedBitset: {
@@ -282,7 +272,9 @@ void TerminalParser::fill_from_states(std::span<uint32_t> mask) {
       case AdaptiveTokenMask::StoreType::kRejected:
         scratch_ = grammar_with_terminals_.text_tokens;
         for (const auto* list : {&known.rejected_indices, &known.uncertain_indices}) {
-          for (const int32_t i : *list) clear_bit(scratch_, sorted_[static_cast<size_t>(i)].first);
+          for (const int32_t i : *list) {
+            clear_in_mask(scratch_, sorted_[static_cast<size_t>(i)].first);
+          }
         }
         for (size_t i = 0; i < scratch_.size(); ++i) mask[i] |= scratch_[i];
         break;
@@ -303,8 +295,8 @@ void TerminalParser::fill_uncertain(const ParserState& state, std::span<uint32_t
   active_.PushBack(std::vector<Active>());
   walk(
       open.size(), [&](size_t i) { return std::string_view(entry(i).second); },
-      [&](size_t i) { return !has_bit(mask, entry(i).first); },
-      [&](size_t i) { set_bit(mask, entry(i).first); });
+      [&](size_t i) { return !is_in_mask(mask, entry(i).first); },
+      [&](size_t i) { set_in_mask(mask, entry(i).first); });
   pop_rows(1);
 }
 
@@ -335,7 +327,7 @@ void TerminalParser::fill_closing(const Active& active, int32_t room,
     if (may_be_excluded && !closes(active, token_bytes_[static_cast<size_t>(closing.token)])) {
       continue;
     }
-    set_bit(mask, closing.token);
+    set_in_mask(mask, closing.token);
   }
 }
 
@@ -393,9 +385,10 @@ void TerminalParser::fill_crossing(std::span<uint32_t> mask) {
   walk(
       list.size(), [&](size_t i) { return list[i].bytes; },
       [&](size_t i) {
-        return firsts[static_cast<unsigned char>(list[i].bytes[0])] && !has_bit(mask, list[i].id);
+        return firsts[static_cast<unsigned char>(list[i].bytes[0])] &&
+               !is_in_mask(mask, list[i].id);
       },
-      [&](size_t i) { set_bit(mask, list[i].id); });
+      [&](size_t i) { set_in_mask(mask, list[i].id); });
   pop_rows(1);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rudder/base/token_mask.h"
 #include "rudder/constraint/json_text.h"
 
 namespace rudder::constraint {
@@ -14,10 +15,6 @@ constexpr size_t kFewTokens = 1024;
 // Tokens that are looked at beforehand, in all states together: half a second's work.
 constexpr size_t kMaxLookedAt = 64'000'000;
 constexpr size_t kMaxLate = 2048;  // kept of what is worked out late
-
-void set_bit(std::span<uint32_t> mask, int32_t token) {
-  mask[static_cast<size_t>(token) / 32] |= uint32_t{1} << (token % 32);
-}
 
 void add_bits(const std::vector<uint32_t>& bits, std::span<uint32_t> mask) {
   for (size_t i = 0; i < bits.size(); ++i) mask[i] |= bits[i];
@@ -145,7 +142,7 @@ void TerminalTables::Tokens::sort_in(std::vector<Inside> inside, bool counted, s
     while (std::cmp_less(masks_.size(), masks) && std::cmp_less(masks_.size(), one.chars)) {
       masks_.push_back(all_);
     }
-    set_bit(all_, one.token);
+    set_in_mask(all_, one.token);
     if (counted && one.chars >= masks) listed_.push_back(one);
   }
 }
@@ -160,7 +157,7 @@ void TerminalTables::Tokens::allow_inside(int32_t room, std::span<uint32_t> mask
   }
   for (const Inside& one : listed_) {
     if (one.chars > room) break;
-    set_bit(mask, one.token);
+    set_in_mask(mask, one.token);
   }
 }
 

@@ -4,6 +4,8 @@
 
 #include <iterator>
 
+#include "rudder/base/utf8.h"
+
 namespace rudder::dialect {
 namespace {
 
@@ -18,27 +20,6 @@ constexpr int hex_value(char byte) {
   const char lower = static_cast<char>(byte | 0x20);
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
-
-void append_utf8(std::string& out, uint32_t code) {
-  const auto put = [&](uint32_t byte) { out.push_back(static_cast<char>(byte)); };
-  if (code < 0x80) {
-    put(code);
-  } else if (code < 0x800) {
-    put(0xC0 | code >> 6);
-    put(0x80 | (code & 0x3F));
-  } else if (code < 0x10000) {
-    put(0xE0 | code >> 12);
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  } else {
-    put(0xF0 | code >> 18);
-    put(0x80 | (code >> 12 & 0x3F));
-    put(0x80 | (code >> 6 & 0x3F));
-    put(0x80 | (code & 0x3F));
-  }
-}
-
-constexpr uint32_t kReplacement = 0xFFFD;
 
 }  // namespace
 
@@ -198,7 +179,7 @@ void JsonStringReader::reset() {
 
 void JsonStringReader::end_surrogate(std::string* out) {
   if (high_ == 0) return;
-  append_utf8(*out, kReplacement);
+  append_utf8(*out, kReplacementChar);
   high_ = 0;
 }
 
@@ -234,7 +215,7 @@ JsonStringReader::Step JsonStringReader::hex(char byte, std::string* out) {
   if (code_ >= 0xD800 && code_ < 0xDC00) {
     high_ = code_;
   } else {
-    append_utf8(*out, code_ >= 0xDC00 && code_ < 0xE000 ? kReplacement : code_);
+    append_utf8(*out, code_ >= 0xDC00 && code_ < 0xE000 ? kReplacementChar : code_);
   }
   return Step::kMore;
 }

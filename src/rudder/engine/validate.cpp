@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/base/utf8.h"
 #include "rudder/engine/request.h"
 #include "rudder/steer/row_table.h"
 
@@ -127,33 +128,16 @@ Result<void> check_logit_bias(const step::SamplingParams& sampling, const Reques
   return {};
 }
 
-// Well-formed UTF-8 as Unicode 15, table 3-7 has it: no overlong form, no surrogate. A stop string
-// that is not could match inside a character and cut it.
-bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto byte = [&](size_t k) { return static_cast<uint8_t>(text[k]); };
-    const uint8_t lead = byte(i);
-    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-    if (length == 0 || lead > 0xF4 || i + length > text.size()) return false;
-    for (size_t k = 1; k < length; ++k) {
-      if ((byte(i + k) & 0xC0) != 0x80) return false;
-    }
-    if (lead == 0xE0 && byte(i + 1) < 0xA0) return false;
-    if (lead == 0xED && byte(i + 1) > 0x9F) return false;
-    if (lead == 0xF0 && byte(i + 1) < 0x90) return false;
-    if (lead == 0xF4 && byte(i + 1) > 0x8F) return false;
-    i += length;
-  }
-  return true;
-}
-
+// A stop string that is not UTF-8 could match inside a character and cut it.
 Result<void> check_stop_strings(const RequestDraft& draft, const RequestLimits& limits) {
   RUDDER_TRY_VOID(check_count("stop", draft.stop.size(), limits.max_stop_strings));
   for (size_t i = 0; i < draft.stop.size(); ++i) {
     const std::string where = fmt::format("stop[{}]", i);
     if (draft.stop[i].empty()) return bad(where, fmt::format("{} must not be empty", where));
     RUDDER_TRY_VOID(check_bytes(where.c_str(), draft.stop[i], limits.max_stop_string_bytes));
-    if (!is_utf8(draft.stop[i])) return bad(where, fmt::format("{} must be UTF-8", where));
+    if (find_invalid_utf8(draft.stop[i])) {
+      return bad(where, fmt::format("{} must be UTF-8", where));
+    }
   }
   return {};
 }

@@ -5,19 +5,11 @@
 #include <array>
 
 #include "rudder/base/json.h"
+#include "rudder/base/utf8.h"
 #include "rudder/model/make_model.h"
 
 namespace rudder::model {
 namespace {
-
-void append_utf8(std::string& out, unsigned code) {
-  if (code < 0x80) {
-    out.push_back(static_cast<char>(code));
-  } else {  // the alphabet stays below U+0800
-    out.push_back(static_cast<char>(0xC0 | code >> 6));
-    out.push_back(static_cast<char>(0x80 | (code & 0x3F)));
-  }
-}
 
 // GPT-2's printable stand-in for each byte (github.com/openai/gpt-2, src/encoder.py,
 // bytes_to_unicode).

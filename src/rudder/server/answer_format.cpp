@@ -8,7 +8,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/base/json.h"
-#include "rudder/server/utf8.h"
+#include "rudder/base/utf8.h"
 
 namespace rudder::server {
 namespace {

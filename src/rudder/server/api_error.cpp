@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
-#include "rudder/server/utf8.h"
+#include "rudder/base/utf8.h"
 
 namespace rudder::server {
 namespace {

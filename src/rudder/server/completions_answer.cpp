@@ -7,7 +7,6 @@
 
 #include "rudder/base/json.h"
 #include "rudder/server/answer_format.h"
-#include "rudder/server/utf8.h"
 
 namespace rudder::server {
 namespace {

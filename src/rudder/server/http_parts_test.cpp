@@ -8,7 +8,6 @@
 #include "rudder/server/http_writer.h"
 #include "rudder/server/request_id.h"
 #include "rudder/server/route_table.h"
-#include "rudder/server/utf8.h"
 
 namespace rudder::server {
 namespace {
@@ -92,16 +91,6 @@ TEST(HttpWriter, HeadsAndChunks) {
   append_chunk(out, std::string(255, 'x'));
   append_chunk(out, "");
   EXPECT_EQ(out, "ff\r\n" + std::string(255, 'x') + "\r\n");
-}
-
-TEST(Utf8, BrokenBytesAreReplaced) {
-  EXPECT_EQ(to_valid_utf8("a\xc3\xa9\xf0\x9f\x98\x80"), "a\xc3\xa9\xf0\x9f\x98\x80");
-  const std::string mark = "\xEF\xBF\xBD";
-  EXPECT_EQ(to_valid_utf8("\xc3"), mark);
-  EXPECT_EQ(to_valid_utf8("\xa9z"), mark + "z");
-  EXPECT_EQ(to_valid_utf8("\xed\xa0\x80"), mark + mark + mark);
-  EXPECT_EQ(to_valid_utf8("\xc0\x80"), mark + mark);
-  EXPECT_EQ(count_code_points("a\xc3\xa9\xf0\x9f\x98\x80"), 3u);
 }
 
 }  // namespace

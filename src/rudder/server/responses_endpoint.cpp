@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include "rudder/base/json.h"
+#include "rudder/base/utf8.h"
 #include "rudder/server/generation_endpoint.h"
 #include "rudder/server/handlers.h"
 #include "rudder/server/responses_request.h"
-#include "rudder/server/utf8.h"
 
 namespace rudder::server {
 namespace {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/unicode.h"
 
 namespace rudder::text {

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <functional>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/unicode.h"
 
 namespace rudder::text {

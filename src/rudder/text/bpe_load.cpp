@@ -4,6 +4,7 @@
 #include <bit>
 #include <boost/json.hpp>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/bpe.h"
 #include "rudder/text/json_fields.h"
 #include "rudder/text/unicode.h"

@@ -3,6 +3,7 @@
 #include <boost/json.hpp>
 #include <charconv>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/json_fields.h"
 #include "rudder/text/unicode.h"
 

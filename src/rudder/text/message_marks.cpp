@@ -3,7 +3,7 @@
 #include <boost/json.hpp>
 #include <optional>
 
-#include "rudder/text/unicode.h"
+#include "rudder/base/utf8.h"
 
 namespace rudder::text {
 namespace {

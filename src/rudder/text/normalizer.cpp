@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/json_fields.h"
 #include "rudder/text/regex.h"
 #include "rudder/text/unicode.h"

@@ -1,11 +1,10 @@
 #include "rudder/text/normalizer.h"
+#include "rudder/base/utf8.h"
 
 #include <gtest/gtest.h>
 #include <utf8proc.h>
 
 #include <boost/json.hpp>
-
-#include "rudder/text/unicode.h"
 
 namespace rudder::text {
 namespace {

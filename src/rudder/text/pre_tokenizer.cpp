@@ -4,6 +4,7 @@
 #include <optional>
 #include <utility>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/json_fields.h"
 #include "rudder/text/regex.h"
 #include "rudder/text/splitters.h"
@@ -287,9 +288,10 @@ Result<Behavior> behavior_field(const boost::json::object& node, std::string_vie
   return unsupported_component("split behavior", name, join_path(path, "behavior"));
 }
 
-using Stages = std::vector<std::unique_ptr<const PreTokenizerStage>>;
+using PreTokenizerStages = std::vector<std::unique_ptr<const PreTokenizerStage>>;
 
-Result<void> parse_split(const boost::json::object& object, const std::string& path, Stages& out) {
+Result<void> parse_split(const boost::json::object& object, const std::string& path,
+                         PreTokenizerStages& out) {
   RUDDER_TRY(PatternField pattern, pattern_field(object, path));
   auto stage = std::make_unique<SplitStage>();
   RUDDER_TRY(stage->behavior, behavior_field(object, path, std::nullopt));
@@ -307,7 +309,7 @@ Result<void> parse_split(const boost::json::object& object, const std::string& p
 }
 
 Result<void> parse_metaspace(const boost::json::object& object, const std::string& path,
-                             Stages& out) {
+                             PreTokenizerStages& out) {
   auto stage = std::make_unique<MetaspaceStage>();
   RUDDER_TRY(stage->replacement, string_field(object, "replacement", path));
   if (stage->replacement.empty() ||
@@ -331,8 +333,8 @@ Result<void> parse_metaspace(const boost::json::object& object, const std::strin
   return {};
 }
 
-Result<void> parse_stage(const boost::json::value& node, const std::string& path, int depth,
-                         Stages& out) {
+Result<void> parse_pre_tokenizer_stage(const boost::json::value& node, const std::string& path,
+                                       int depth, PreTokenizerStages& out) {
   RUDDER_TRY(const auto* object, as_object(node, path));
   RUDDER_TRY(const std::string type, string_field(*object, "type", path));
   if (type == "Sequence") {
@@ -342,8 +344,8 @@ Result<void> parse_stage(const boost::json::value& node, const std::string& path
     }
     size_t index = 0;
     for (const auto& item : list->get_array()) {
-      RUDDER_TRY_VOID(
-          parse_stage(item, fmt::format("{}.pretokenizers[{}]", path, index++), depth + 1, out));
+      RUDDER_TRY_VOID(parse_pre_tokenizer_stage(
+          item, fmt::format("{}.pretokenizers[{}]", path, index++), depth + 1, out));
     }
   } else if (type == "Split") {
     return parse_split(*object, path, out);
@@ -384,7 +386,7 @@ Result<void> parse_stage(const boost::json::value& node, const std::string& path
 Result<PreTokenizer> PreTokenizer::parse(const boost::json::value& node) {
   PreTokenizer result;
   if (node.is_null()) return result;
-  RUDDER_TRY_VOID(parse_stage(node, "pre_tokenizer", 0, result.stages_));
+  RUDDER_TRY_VOID(parse_pre_tokenizer_stage(node, "pre_tokenizer", 0, result.stages_));
   if (!result.stages_.empty() &&
       dynamic_cast<const ByteAlphabetStage*>(result.stages_.back().get()) != nullptr) {
     result.stages_.pop_back();

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "rudder/text/unicode.h"
+#include "rudder/base/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>

@@ -1,11 +1,11 @@
 #include "rudder/text/regex.h"
+#include "rudder/base/utf8.h"
 
 #include <gtest/gtest.h>
 
 #include <random>
 
 #include "rudder/text/splitters.h"
-#include "rudder/text/unicode.h"
 
 namespace rudder::text {
 namespace {

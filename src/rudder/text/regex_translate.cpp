@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/regex.h"
 #include "rudder/text/unicode.h"
 

@@ -1,5 +1,6 @@
 #include "rudder/text/splitters.h"
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/unicode.h"
 
 namespace rudder::text {

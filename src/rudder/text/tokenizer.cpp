@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/tokenizer_impl.h"
-#include "rudder/text/unicode.h"
 
 namespace rudder::text {
 namespace {

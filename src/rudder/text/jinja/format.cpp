@@ -6,6 +6,7 @@
 #include <cmath>
 #include <utility>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/numbers.h"
 #include "rudder/text/jinja/objects.h"
 #include "rudder/text/jinja/parser.h"

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/builtins.h"
 #include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/paths.h"
 #include "rudder/text/jinja/strings.h"
-#include "rudder/text/unicode.h"
 
 namespace rudder::text::jinja {
 namespace {
@@ -188,7 +188,7 @@ Value random_filter(Interpreter&, const Value&, const Call&) {
 constexpr Signature kNone{"", 0, false};
 constexpr Signature kExtreme{"case_sensitive,attribute", 0};
 
-constexpr Filter kFilters[] = {
+constexpr Filter kItemFilters[] = {
     {"attr", {"name", 1}, attr},
     {"count", kNone, length},
     {"d", {"default_value,boolean", 0}, fallback},
@@ -210,7 +210,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> item_filters() {
-  return kFilters;
+  return kItemFilters;
 }
 
 }  // namespace rudder::text::jinja

@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/objects.h"
-#include "rudder/text/unicode.h"
 
 namespace rudder::text::jinja {
 namespace {

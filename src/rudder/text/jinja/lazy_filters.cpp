@@ -231,7 +231,7 @@ Value slice(Interpreter& in, const Value& value, const Call& call) {
 
 constexpr Signature kFree{"", 0, false};
 
-constexpr Filter kFilters[] = {
+constexpr Filter kLazyFilters[] = {
     {"batch", kFree, nullptr, batch},
     {"items", kFree, nullptr, items},
     {"map", kFree, nullptr, map, true},
@@ -246,7 +246,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> lazy_filters() {
-  return kFilters;
+  return kLazyFilters;
 }
 
 }  // namespace rudder::text::jinja

@@ -7,6 +7,7 @@
 #include <cctype>
 #include <utility>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/strings.h"
 #include "rudder/text/unicode.h"
 

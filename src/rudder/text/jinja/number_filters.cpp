@@ -92,7 +92,7 @@ Value file_size(Interpreter& in, const Value& value, const Args& args) {
   return file_size_text(in, *number, args.flag(0));
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kNumberFilters[] = {
     {"abs", {"", 0, false}, absolute},
     {"filesizeformat", {"binary", 0}, file_size},
     {"float", {"default", 0}, to_float},
@@ -103,7 +103,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> number_filters() {
-  return kFilters;
+  return kNumberFilters;
 }
 
 const Filter* find_filter(std::string_view name) {

@@ -5,12 +5,12 @@
 #include <array>
 #include <optional>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/builtins.h"
 #include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/numbers.h"
 #include "rudder/text/jinja/printf.h"
 #include "rudder/text/jinja/strings.h"
-#include "rudder/text/unicode.h"
 
 namespace rudder::text::jinja {
 namespace {

@@ -6,9 +6,9 @@
 #include <cmath>
 #include <optional>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/numbers.h"
-#include "rudder/text/unicode.h"
 
 namespace rudder::text::jinja {
 namespace {

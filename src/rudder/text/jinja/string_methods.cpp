@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/builtins.h"
 #include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/printf.h"

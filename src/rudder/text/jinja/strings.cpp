@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/special_casing.h"
 #include "rudder/text/unicode.h"
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <optional>
 
+#include "rudder/base/utf8.h"
 #include "rudder/text/jinja/builtins.h"
 #include "rudder/text/jinja/interpreter.h"
 #include "rudder/text/jinja/paths.h"
@@ -400,7 +401,7 @@ Value urlize(Interpreter&, const Value&, const Call&) {
 
 constexpr Signature kNone{"", 0, false};
 
-constexpr Filter kFilters[] = {
+constexpr Filter kTextFilters[] = {
     {"capitalize", kNone, capitalize_filter},
     {"center", {"width", 0}, center},
     {"e", kNone, escape},
@@ -430,7 +431,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> text_filters() {
-  return kFilters;
+  return kTextFilters;
 }
 
 }  // namespace rudder::text::jinja
