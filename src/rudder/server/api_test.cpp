@@ -44,7 +44,7 @@ const std::string kId = "x-request-id: r1\r\n";
 
 TEST_F(ApiTest, CompletionWhole) {
   const ClientResponse answer =
-      test_.post(kCompletions, R"({"prompt":"hi","max_tokens":5,"frobnicate":1})", kId);
+      test_.post(kCompletionsPath, R"({"prompt":"hi","max_tokens":5,"frobnicate":1})", kId);
   EXPECT_EQ(answer.status, 200);
   EXPECT_EQ(answer.field("content-type"), "application/json");
   EXPECT_EQ(answer.field("x-request-id"), "r1");
@@ -58,7 +58,7 @@ TEST_F(ApiTest, CompletionWhole) {
 
 TEST_F(ApiTest, CompletionStream) {
   const ClientResponse answer = test_.post(
-      kCompletions,
+      kCompletionsPath,
       R"({"prompt":"hi","model":"tiny","stream":true,"stream_options":{"include_usage":true}})",
       kId);
   EXPECT_EQ(answer.status, 200);
@@ -81,7 +81,7 @@ TEST_F(ApiTest, CompletionStream) {
 TEST_F(ApiTest, ChatWholeAndStreamSayTheSame) {
   const std::string body =
       R"({"messages":[{"role":"user","content":"x"}],"chat_template_kwargs":{"a":1})";
-  const ClientResponse whole = test_.post(kChat, body + "}", kId);
+  const ClientResponse whole = test_.post(kChatPath, body + "}", kId);
   ASSERT_EQ(whole.status, 200) << whole.body;
   const std::string said = "user\nx\nassistant\n";
   const auto document = parse_json(whole.body, "body").value();
@@ -89,7 +89,7 @@ TEST_F(ApiTest, ChatWholeAndStreamSayTheSame) {
   EXPECT_EQ(document.at("id").as_string(), "chatcmpl-r1");
   EXPECT_EQ(document.at("choices").at(0).at("message").at("content").as_string(), said);
 
-  const ClientResponse stream = test_.post(kChat, body + R"(,"stream":true})", kId);
+  const ClientResponse stream = test_.post(kChatPath, body + R"(,"stream":true})", kId);
   std::string joined;
   size_t events = 0;
   std::string_view rest = stream.body;
@@ -115,7 +115,7 @@ TEST_F(ApiTest, ChatWholeAndStreamSayTheSame) {
 
 TEST_F(ApiTest, SeveralPromptsAndChoicesAreIndexed) {
   const ClientResponse answer =
-      test_.post(kCompletions, R"({"prompt":["ab","c"],"n":2,"echo":true})");
+      test_.post(kCompletionsPath, R"({"prompt":["ab","c"],"n":2,"echo":true})");
   ASSERT_EQ(answer.status, 200) << answer.body;
   const auto json = parse_json(answer.body, "body").value();
   const char* expected[] = {"abab", "abab", "cc", "cc"};
@@ -154,14 +154,14 @@ Script scoring_script(const engine::RequestDraft&) {
 TEST(ApiScores, EchoWithLogprobsWholeAndStreamed) {
   TestServer test(scoring_script);
   const std::string body = R"({"prompt":"abc","echo":true,"logprobs":1,"n":2)";
-  const auto whole = parse_json(test.post(kCompletions, body + "}").body, "body").value();
+  const auto whole = parse_json(test.post(kCompletionsPath, body + "}").body, "body").value();
   for (const auto& choice : whole.at("choices").as_array()) {
     EXPECT_EQ(choice.at("text").as_string(), "abcde");
     EXPECT_EQ(json::serialize(choice.at("logprobs").at("token_logprobs")),
               "[null,-1,-2,-5E-1,-5E-1]");
     EXPECT_EQ(json::serialize(choice.at("logprobs").at("text_offset")), "[0,1,2,3,4]");
   }
-  const ClientResponse stream = test.post(kCompletions, body + R"(,"stream":true})");
+  const ClientResponse stream = test.post(kCompletionsPath, body + R"(,"stream":true})");
   const std::string first =
       R"("text":"abcd","logprobs":{"text_offset":[0,1,2,3],"token_logprobs":[null,-1,-2,-0.5],)";
   const std::string second = R"("text":"e","logprobs":{"text_offset":[4],)";
@@ -186,9 +186,10 @@ TEST(ApiScores, AHundredThousandTokens) {
     return made;
   };
   TestServer test(script, {}, 131'072);
-  const ClientResponse answer = test.post(
-      kCompletions, R"({"prompt":")" + std::string(kTokens, 'a') +
-                        R"(","prompt_logprobs":1,"max_tokens":1,"truncate_prompt_tokens":100000})");
+  const ClientResponse answer =
+      test.post(kCompletionsPath,
+                R"({"prompt":")" + std::string(kTokens, 'a') +
+                    R"(","prompt_logprobs":1,"max_tokens":1,"truncate_prompt_tokens":100000})");
   ASSERT_EQ(answer.status, 200) << answer.body.substr(0, 300);
   size_t count = 0;
   for (size_t at = answer.body.find("\"rank\""); at != std::string::npos;
@@ -204,7 +205,7 @@ TEST(ApiScores, MaxTokensZeroTellsThePromptAlone) {
   TestServer test(scoring_script);
   for (const char* stream : {"", R"(,"stream":true,"stream_options":{"include_usage":true})"}) {
     const ClientResponse answer = test.post(
-        kCompletions,
+        kCompletionsPath,
         std::string(R"({"prompt":"abc","echo":true,"logprobs":1,"max_tokens":0)") + stream + "}");
     EXPECT_NE(answer.body.find(
                   R"("text":"abc","logprobs":{"text_offset":[0,1,2],"token_logprobs":[null,-1,-2],)"
@@ -219,10 +220,10 @@ TEST(ApiScores, MaxTokensZeroTellsThePromptAlone) {
 TEST(ApiScores, PromptLogprobsBesideAChat) {
   TestServer test(scoring_script);
   const auto answer =
-      parse_json(
-          test.post(kChat, R"({"messages":[{"role":"user","content":"x"}],"prompt_logprobs":1})")
-              .body,
-          "body")
+      parse_json(test.post(kChatPath,
+                           R"({"messages":[{"role":"user","content":"x"}],"prompt_logprobs":1})")
+                     .body,
+                 "body")
           .value();
   const auto& told = answer.at("prompt_logprobs").as_array();
   ASSERT_EQ(told.size(), 3u);
@@ -234,20 +235,20 @@ TEST(ApiScores, WhatLogprobsTakeIsBoundedBeforeAnythingRuns) {
   ServerSettings settings;
   settings.max_logprobs_memory = 1000;
   TestServer test(scoring_script, settings);
-  ClientResponse answer = test.post(kCompletions, R"({"prompt":"abc","prompt_logprobs":2})");
+  ClientResponse answer = test.post(kCompletionsPath, R"({"prompt":"abc","prompt_logprobs":2})");
   EXPECT_EQ(answer.status, 200) << "3 tokens, 3 of each";
-  answer = test.post(kCompletions, R"({"prompt":"abc","prompt_logprobs":3})");
+  answer = test.post(kCompletionsPath, R"({"prompt":"abc","prompt_logprobs":3})");
   EXPECT_EQ(answer.status, 400);
   EXPECT_NE(answer.body.find(R"("param":"prompt_logprobs")"), std::string::npos) << answer.body;
   EXPECT_EQ(test.engine.drafts().size(), 1u);
-  answer = test.post(kCompletions, R"({"prompt":"a","logprobs":9})");
+  answer = test.post(kCompletionsPath, R"({"prompt":"a","logprobs":9})");
   EXPECT_EQ(answer.status, 503) << "two tokens of output with ten each";
 }
 
 TEST_F(ApiTest, AFailureBeforeTheFirstTokenIsAStatus) {
   for (const char* stream : {"false", "true"}) {
     const ClientResponse answer =
-        test_.post(kCompletions, fmt::format(R"({{"prompt":"!!","stream":{}}})", stream));
+        test_.post(kCompletionsPath, fmt::format(R"({{"prompt":"!!","stream":{}}})", stream));
     EXPECT_EQ(answer.status, 500);
     EXPECT_EQ(answer.body,
               R"({"error":{"message":"the model produced a value that is not a number for this )"
@@ -256,7 +257,7 @@ TEST_F(ApiTest, AFailureBeforeTheFirstTokenIsAStatus) {
 }
 
 TEST_F(ApiTest, AFailureInMidStreamIsAnEvent) {
-  const ClientResponse answer = test_.post(kCompletions, R"({"prompt":"!x","stream":true})");
+  const ClientResponse answer = test_.post(kCompletionsPath, R"({"prompt":"!x","stream":true})");
   EXPECT_EQ(answer.status, 200);
   EXPECT_TRUE(answer.complete);
   EXPECT_NE(answer.body.find("data: {\"error\":{"), std::string::npos);
@@ -277,10 +278,10 @@ TEST_F(ApiTest, ErrorsOfEveryKind) {
       {"GET /v1/completions" + get, 405, R"("code":"method_not_allowed")", "allow"},
       {"DELETE /v1/models" + get, 405, R"("code":"method_not_allowed")", "allow"},
       {"GET /v1/models/none" + get, 404, R"("param":"model","code":"model_not_found")", ""},
-      {post_bytes(kCompletions, R"({"prompt":"a","model":"m"})"), 404,
+      {post_bytes(kCompletionsPath, R"({"prompt":"a","model":"m"})"), 404,
        R"("param":"model","code":"model_not_found")", ""},
-      {post_bytes(kCompletions, "{"), 400, R"("code":"invalid_json")", ""},
-      {post_bytes(kCompletions, R"({"prompt":"a","top_p":2})"), 400, R"("param":"top_p")", ""},
+      {post_bytes(kCompletionsPath, "{"), 400, R"("code":"invalid_json")", ""},
+      {post_bytes(kCompletionsPath, R"({"prompt":"a","top_p":2})"), 400, R"("param":"top_p")", ""},
       {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}", 415,
        R"("code":"unsupported_media_type")", ""},
       {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n\r\n", 415,
@@ -305,12 +306,12 @@ TEST_F(ApiTest, ErrorsOfEveryKind) {
 
 TEST_F(ApiTest, OverloadIsToldAtOnce) {
   test_.engine.set_full(true);
-  const ClientResponse answer = test_.post(kCompletions, R"({"prompt":"hi"})");
+  const ClientResponse answer = test_.post(kCompletionsPath, R"({"prompt":"hi"})");
   EXPECT_EQ(answer.status, 503);
   EXPECT_EQ(answer.field("retry-after"), "1");
   EXPECT_NE(answer.body.find(R"("code":"overloaded")"), std::string::npos);
   test_.engine.set_full(false);
-  EXPECT_EQ(test_.post(kCompletions, R"({"prompt":"hi"})").status, 200);
+  EXPECT_EQ(test_.post(kCompletionsPath, R"({"prompt":"hi"})").status, 200);
 }
 
 TEST_F(ApiTest, HealthFollowsTheEngine) {
@@ -347,7 +348,7 @@ TEST_F(ApiTest, TokenizeAndBack) {
 }
 
 TEST_F(ApiTest, MetricsAreValidAndClosed) {
-  test_.post(kCompletions, R"({"prompt":"hi"})");
+  test_.post(kCompletionsPath, R"({"prompt":"hi"})");
   for (int i = 0; i < 50; ++i) test_.get(fmt::format("/nope-{}", i));
   const ClientResponse answer = test_.get("/metrics");
   EXPECT_EQ(answer.field("content-type"), "text/plain; version=0.0.4; charset=utf-8");
@@ -425,8 +426,10 @@ TEST(Api, EveryRouteThatIsNotPublicWantsAKey) {
     EXPECT_EQ(status_of("PUT", path, ""), 401) << path;
   }
   // Tenants' prefixes are kept apart.
-  test.post(kCompletions, R"({"prompt":"a","cache_salt":"s"})", "Authorization: Bearer first\r\n");
-  test.post(kCompletions, R"({"prompt":"a","cache_salt":"s"})", "Authorization: Bearer second\r\n");
+  test.post(kCompletionsPath, R"({"prompt":"a","cache_salt":"s"})",
+            "Authorization: Bearer first\r\n");
+  test.post(kCompletionsPath, R"({"prompt":"a","cache_salt":"s"})",
+            "Authorization: Bearer second\r\n");
   const auto drafts = test.engine.drafts();
   ASSERT_EQ(drafts.size(), 2u);
   EXPECT_NE(drafts[0].cache_salt, drafts[1].cache_salt);

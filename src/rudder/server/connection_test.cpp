@@ -45,7 +45,7 @@ ServerSettings impatient() {
 TEST(Connection, KeepAliveAndPipelining) {
   TestServer test(quick);
   TestClient client = test.client();
-  const std::string post = post_bytes(kCompletions, R"({"prompt":"a"})");
+  const std::string post = post_bytes(kCompletionsPath, R"({"prompt":"a"})");
   client.send(post + std::string(kGetHealth) + post + "GET /nope HTTP/1.1\r\nHost: a\r\n\r\n");
   for (const int status : {200, 200, 200, 404}) EXPECT_EQ(client.receive().status, status);
   client.send(kGetHealth);
@@ -64,7 +64,7 @@ TEST(Connection, CloseAndHttp10) {
   old.send(
       fmt::format("POST {} HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: "
                   "30\r\n\r\n{}",
-                  kCompletions, R"({"prompt":"ab","stream":true })"));
+                  kCompletionsPath, R"({"prompt":"ab","stream":true })"));
   const ClientResponse stream = old.receive();
   EXPECT_EQ(stream.status, 200);
   EXPECT_EQ(stream.field("transfer-encoding"), "");
@@ -87,7 +87,7 @@ TEST(Connection, ExpectContinue) {
   const std::string head = fmt::format(
       "POST {} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nExpect: "
       "100-continue\r\nContent-Length: {}\r\n\r\n",
-      kCompletions, body.size());
+      kCompletionsPath, body.size());
   TestClient client = test.client();
   client.send(head);
   EXPECT_EQ(client.receive().status, 100);
@@ -105,7 +105,7 @@ TEST(Connection, ChunkedBody) {
   client.send(
       fmt::format("POST {} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                   "Transfer-Encoding: chunked\r\n\r\n",
-                  kCompletions));
+                  kCompletionsPath));
   for (const char ch : std::string_view(R"({"prompt":"ab"})")) {
     client.send(fmt::format("1\r\n{}\r\n", ch));
   }
@@ -118,25 +118,25 @@ TEST(Connection, BodiesAreBounded) {
   ServerSettings settings;
   settings.max_request_body = 1000;
   TestServer test(quick, settings);
-  const ClientResponse large = test.post(kCompletions, std::string(1001, ' '));
+  const ClientResponse large = test.post(kCompletionsPath, std::string(1001, ' '));
   EXPECT_EQ(large.status, 413);
   EXPECT_NE(large.body.find(R"("code":"request_too_large")"), std::string::npos);
   EXPECT_EQ(large.field("connection"), "close");
   // A client that sends on regardless still gets to read the answer.
   TestClient stubborn = test.client();
-  stubborn.send(post_bytes(kCompletions, std::string(3'000'000, ' ')));
+  stubborn.send(post_bytes(kCompletionsPath, std::string(3'000'000, ' ')));
   EXPECT_EQ(stubborn.receive().status, 413);
   TestClient reused = test.client();
   reused.send(kGetHealth);
   EXPECT_EQ(reused.receive().status, 200);
-  reused.send(post_bytes(kCompletions, std::string(3'000'000, ' ')));
+  reused.send(post_bytes(kCompletionsPath, std::string(3'000'000, ' ')));
   EXPECT_EQ(reused.receive().status, 413);
 
   settings.max_request_body = 1'000'000;
   settings.max_buffered_bodies = 1000;
   TestServer crowded(quick, settings);
-  EXPECT_EQ(crowded.post(kCompletions, std::string(2000, ' ')).status, 503);
-  EXPECT_EQ(crowded.post(kCompletions, R"({"prompt":"a"})").status, 200) << "given back";
+  EXPECT_EQ(crowded.post(kCompletionsPath, std::string(2000, ' ')).status, 503);
+  EXPECT_EQ(crowded.post(kCompletionsPath, R"({"prompt":"a"})").status, 200) << "given back";
 }
 
 TEST(Connection, Deadlines) {
@@ -148,12 +148,12 @@ TEST(Connection, Deadlines) {
   half_body.send(
       fmt::format("POST {} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                   "Content-Length: 100\r\n\r\n{{",
-                  kCompletions));
+                  kCompletionsPath));
   TestClient invited = test.client();
   invited.send(
       fmt::format("POST {} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
                   "Expect: 100-continue\r\nContent-Length: 100\r\n\r\n",
-                  kCompletions));
+                  kCompletionsPath));
   EXPECT_EQ(invited.receive().status, 100);
   EXPECT_EQ(invited.receive().status, 408);
   EXPECT_EQ(half_header.receive().status, 408);
@@ -175,7 +175,8 @@ TEST(Connection, ADisconnectCancels) {
     for (const bool hard : {false, true}) {
       TestServer test(held);
       TestClient client = test.client();
-      client.send(post_bytes(kCompletions, fmt::format(R"({{"prompt":"a","stream":{}}})", stream)));
+      client.send(
+          post_bytes(kCompletionsPath, fmt::format(R"({{"prompt":"a","stream":{}}})", stream)));
       ASSERT_TRUE(eventually([&] { return test.engine.num_active() == 1; }));
       const int64_t start = SteadyClock().now_us();
       if (hard) {
@@ -194,7 +195,7 @@ TEST(Connection, ADisconnectCancels) {
 TEST(Connection, ADisconnectBehindPipelinedBytesCancels) {
   TestServer test(held);
   TestClient client = test.client();
-  client.send(post_bytes(kCompletions, R"({"prompt":"a"})") + std::string(kGetHealth));
+  client.send(post_bytes(kCompletionsPath, R"({"prompt":"a"})") + std::string(kGetHealth));
   ASSERT_TRUE(eventually([&] { return test.engine.num_active() == 1; }));
   client.close();
   EXPECT_TRUE(eventually([&] { return test.engine.num_active() == 0; }));
@@ -204,7 +205,7 @@ TEST(Connection, ADisconnectInMidStreamCancels) {
   TestServer test(endless);
   for (int i = 0; i < 20; ++i) {
     TestClient client = test.client();
-    client.send(post_bytes(kCompletions, R"({"prompt":"a","stream":true})"));
+    client.send(post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})"));
     EXPECT_NE(client.receive_some(), "");
     client.close();
   }
@@ -227,7 +228,7 @@ TEST(Connection, ASlowReaderIsCancelled) {
       },
       settings);
   TestClient client(test.server->port(), 4096);
-  client.send(post_bytes(kCompletions, R"({"prompt":"a","stream":true})"));
+  client.send(post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})"));
   EXPECT_TRUE(eventually([&] { return test.engine.num_cancelled() == 1; }));
   EXPECT_EQ(test.get("/health").status, 200);
   EXPECT_TRUE(eventually([&] { return counts_a_slow_reader(test); }));
@@ -247,7 +248,7 @@ TEST(Connection, AStalledReaderIsCancelled) {
         return settings;
       }());
   TestClient client(test.server->port(), 4096);
-  client.send(post_bytes(kCompletions, R"({"prompt":"a","stream":true})"));
+  client.send(post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})"));
   EXPECT_TRUE(eventually([&] { return test.engine.num_cancelled() == 1; }));
   EXPECT_TRUE(eventually([&] { return counts_a_slow_reader(test); }));
 }
@@ -271,13 +272,13 @@ TEST(Connection, TooManyConnections) {
 TEST(Drain, WhatRunsFinishes) {
   TestServer test(held);
   TestClient client = test.client();
-  client.send(post_bytes(kCompletions, R"({"prompt":"a","stream":true})"));
+  client.send(post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})"));
   ASSERT_TRUE(eventually([&] { return test.engine.num_active() == 1; }));
   bool clean = false;
   std::thread drain([&] { clean = test.server->drain(20'000'000); });
   EXPECT_TRUE(eventually([&] { return test.get("/readyz").status == 503; }));
   EXPECT_EQ(test.get("/livez").status, 200);
-  EXPECT_EQ(test.post(kCompletions, R"({"prompt":"b"})").status, 503);
+  EXPECT_EQ(test.post(kCompletionsPath, R"({"prompt":"b"})").status, 503);
   test.engine.release();
   drain.join();
   EXPECT_TRUE(clean);
@@ -293,10 +294,10 @@ TEST(Drain, WhatIsLeftIsToldSo) {
     return draft.prompt.at(0) == 'e' ? endless(draft) : held(draft);
   });
   TestClient streaming = test.client();
-  streaming.send(post_bytes(kCompletions, R"({"prompt":"e","stream":true})"));
+  streaming.send(post_bytes(kCompletionsPath, R"({"prompt":"e","stream":true})"));
   EXPECT_NE(streaming.receive_some(), "");
   TestClient waiting = test.client();
-  waiting.send(post_bytes(kCompletions, R"({"prompt":"w"})"));
+  waiting.send(post_bytes(kCompletionsPath, R"({"prompt":"w"})"));
   ASSERT_TRUE(eventually([&] { return test.engine.num_active() == 2; }));
   const int64_t start = SteadyClock().now_us();
   std::thread second_signal([&] {
@@ -320,7 +321,7 @@ TEST(Drain, WhatIsLeftIsToldSo) {
 TEST(Drain, StopAloneIsClean) {
   TestServer test(held);
   TestClient client = test.client();
-  client.send(post_bytes(kCompletions, R"({"prompt":"a"})"));
+  client.send(post_bytes(kCompletionsPath, R"({"prompt":"a"})"));
   ASSERT_TRUE(eventually([&] { return test.engine.num_active() == 1; }));
   test.server->stop();
   EXPECT_EQ(client.receive().status, 503);
@@ -367,7 +368,7 @@ TEST(Connection, ASilentStreamIsPingedBetweenItsEvents) {
   script.tick_us = 500'000;
   TestServer test([&](const engine::RequestDraft&) { return script; }, settings);
   TestClient client = test.client();
-  client.send(post_bytes(kCompletions, R"({"prompt":"x","stream":true})"));
+  client.send(post_bytes(kCompletionsPath, R"({"prompt":"x","stream":true})"));
   std::string seen = client.receive_some();
   EXPECT_TRUE(seen.starts_with("HTTP/1.1 200")) << "the head comes with the first comment";
   while (seen.find(": ping") == std::string::npos) {
@@ -428,7 +429,8 @@ TEST(Connection, ARequestSaysHowOftenItsStreamIsPinged) {
   settings.sse_ping_interval = 0.1;
   TestServer test(held, settings);
   TestClient client = test.client();
-  client.send(post_bytes(kCompletions, R"({"prompt":"x","stream":true,"sse_ping_interval":0})"));
+  client.send(
+      post_bytes(kCompletionsPath, R"({"prompt":"x","stream":true,"sse_ping_interval":0})"));
   EXPECT_EQ(client.receive_some(std::chrono::milliseconds(500)), "");
   test.engine.release();
   EXPECT_EQ(client.receive().body.find(": ping"), std::string::npos);
@@ -436,7 +438,7 @@ TEST(Connection, ARequestSaysHowOftenItsStreamIsPinged) {
   settings.sse_ping_interval = 0;
   TestServer silent(held, settings);
   TestClient other = silent.client();
-  other.send(post_bytes(kCompletions, R"({"prompt":"x","stream":true,"sse_ping_interval":1})"));
+  other.send(post_bytes(kCompletionsPath, R"({"prompt":"x","stream":true,"sse_ping_interval":1})"));
   EXPECT_NE(other.receive_some(std::chrono::seconds(5)), "");
   silent.engine.release();
 }

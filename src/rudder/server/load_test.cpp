@@ -62,7 +62,7 @@ TEST(Load, TwoThousandIdleStreams) {
   const int threads = count_threads();
   const int64_t before = read_process_stats().resident_bytes;
   std::vector<TestClient> clients;
-  const std::string request = post_bytes(kCompletions, R"({"prompt":"a","stream":true})");
+  const std::string request = post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})");
   for (size_t i = 0; i < kStreams; ++i) {
     clients.push_back(test.client());
     ASSERT_TRUE(clients.back().connected());

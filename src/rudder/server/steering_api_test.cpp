@@ -86,7 +86,7 @@ class SteeringApiTest : public ::testing::Test {
   engine::RequestDraft drafted(std::string_view fields) {
     const size_t before = engine_.drafts().size();
     const ClientResponse answer =
-        post(kCompletions, fmt::format(R"({{"prompt":"hi there",{}}})", fields));
+        post(kCompletionsPath, fmt::format(R"({{"prompt":"hi there",{}}})", fields));
     EXPECT_EQ(answer.status, 200) << answer.body;
     const auto drafts = engine_.drafts();
     return drafts.size() > before ? drafts.back() : engine::RequestDraft();
@@ -128,9 +128,9 @@ TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
   const std::string field = R"("steering":{"op":"add","site":"resid_post","layers":[1],)"
                             R"("vector":[1,2,3,4],"select":{"roles":["user"]}})";
   const ClientResponse answer =
-      post(kChat, fmt::format(R"({{"messages":[{{"role":"system","content":"be"}},)"
-                              R"({{"role":"user","content":"hello"}}],{}}})",
-                              field));
+      post(kChatPath, fmt::format(R"({{"messages":[{{"role":"system","content":"be"}},)"
+                                  R"({{"role":"user","content":"hello"}}],{}}})",
+                                  field));
   ASSERT_EQ(answer.status, 200) << answer.body;
   const engine::RequestDraft draft = engine_.drafts().back();
   ASSERT_NE(draft.taps, nullptr);
@@ -144,7 +144,8 @@ TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
   }
   EXPECT_EQ(steered, "hello");
 
-  const ClientResponse refused = post(kCompletions, fmt::format(R"({{"prompt":"a",{}}})", field));
+  const ClientResponse refused =
+      post(kCompletionsPath, fmt::format(R"({{"prompt":"a",{}}})", field));
   EXPECT_EQ(refused.status, 400);
   EXPECT_TRUE(error_of(refused).at("param").as_string().starts_with("steering")) << refused.body;
 }
@@ -175,7 +176,7 @@ TEST_F(SteeringApiTest, BadFieldsAreNamed) {
   };
   for (const Case& c : cases) {
     const ClientResponse answer =
-        post(kCompletions, fmt::format(R"({{"prompt":"hi there",{}}})", c.fields));
+        post(kCompletionsPath, fmt::format(R"({{"prompt":"hi there",{}}})", c.fields));
     EXPECT_EQ(answer.status, c.status) << c.fields << answer.body;
     if (answer.status == 200) continue;
     EXPECT_TRUE(error_of(answer).at("param").as_string().starts_with(c.param)) << answer.body;
@@ -246,11 +247,11 @@ TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
   EXPECT_TRUE(draft.capture_results);
   EXPECT_TRUE(draft.client_id.starts_with("cmpl-"));
 
-  ClientResponse answer = post(kCompletions, R"({"prompt":"a",)" + capture + "}");
+  ClientResponse answer = post(kCompletionsPath, R"({"prompt":"a",)" + capture + "}");
   EXPECT_EQ(json::serialize(document(answer).at("capture_results")), expected);
-  answer = post(kChat, R"({"messages":[{"role":"user","content":"a"}],)" + capture + "}");
+  answer = post(kChatPath, R"({"messages":[{"role":"user","content":"a"}],)" + capture + "}");
   EXPECT_EQ(json::serialize(document(answer).at("capture_results")), expected);
-  answer = post(kCompletions, R"({"prompt":["a","b"],)" + capture + "}");
+  answer = post(kCompletionsPath, R"({"prompt":["a","b"],)" + capture + "}");
   const json::value several = document(answer);
   EXPECT_FALSE(several.as_object().contains("capture_results"));
   for (const json::value& choice : several.at("choices").as_array()) {
@@ -262,8 +263,8 @@ TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
 
 TEST_F(SteeringApiTest, AStreamHasAnEventForEachCapturedToken) {
   for (const auto& [path, prompt] :
-       {std::pair(kCompletions, R"("prompt":"a")"),
-        std::pair(kChat, R"("messages":[{"role":"user","content":"a"}])")}) {
+       {std::pair(kCompletionsPath, R"("prompt":"a")"),
+        std::pair(kChatPath, R"("messages":[{"role":"user","content":"a"}])")}) {
     const ClientResponse answer =
         post(path, fmt::format(R"({{{},"stream":true,"capture":{{"response":{{"sites":)"
                                R"({{"resid_post":[1]}}}}}}}})",
@@ -354,8 +355,8 @@ TEST_F(SteeringAdminTest, ChangesWantTheAdminKey) {
     EXPECT_EQ(post(path, "{}", user).status, 401) << path;
     EXPECT_NE(post(path, "{}", admin).status, 401) << path;
   }
-  EXPECT_EQ(post(kCompletions, R"({"prompt":"a"})", admin).status, 401);
-  EXPECT_EQ(post(kCompletions, R"({"prompt":"a"})", user).status, 200);
+  EXPECT_EQ(post(kCompletionsPath, R"({"prompt":"a"})", admin).status, 401);
+  EXPECT_EQ(post(kCompletionsPath, R"({"prompt":"a"})", user).status, 200);
 }
 
 // A user's key must not fetch the admin's.
@@ -393,7 +394,7 @@ TEST(SteeringStream, CapturedRowsMayBeMoreThanABufferAtOnce) {
         return script;
       },
       settings);
-  const ClientResponse answer = test.post(kCompletions, R"({"prompt":"a","stream":true})");
+  const ClientResponse answer = test.post(kCompletionsPath, R"({"prompt":"a","stream":true})");
   EXPECT_TRUE(answer.complete);
   EXPECT_GT(answer.body.size(), kRows * kRow);
   EXPECT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
@@ -404,13 +405,14 @@ TEST(SteeringOff, FieldsAndRoutesAreRefusedNotIgnored) {
   for (const char* field : {"steering", "steering_name", "steering_vectors",
                             "prefill_steering_vectors", "decode_steering_vectors", "capture"}) {
     const ClientResponse answer =
-        test.post(kCompletions, fmt::format(R"({{"prompt":"a","{}":{{}}}})", field));
+        test.post(kCompletionsPath, fmt::format(R"({{"prompt":"a","{}":{{}}}})", field));
     EXPECT_EQ(answer.status, 400) << field;
     const auto error = parse_json(answer.body, "answer")->at("error").as_object();
     EXPECT_EQ(error.at("param").as_string(), field);
     EXPECT_NE(error.at("message").as_string().find("--"), std::string::npos);
-    EXPECT_EQ(test.post(kCompletions, fmt::format(R"({{"prompt":"a","{}":null}})", field)).status,
-              200);
+    EXPECT_EQ(
+        test.post(kCompletionsPath, fmt::format(R"({{"prompt":"a","{}":null}})", field)).status,
+        200);
   }
   EXPECT_EQ(test.get("/v1/steering").status, 400);
   EXPECT_EQ(test.post("/v1/steering/set", "{}").status, 400);

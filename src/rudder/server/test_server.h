@@ -16,8 +16,8 @@
 
 namespace rudder::server {
 
-inline constexpr std::string_view kChat = "/v1/chat/completions";
-inline constexpr std::string_view kCompletions = "/v1/completions";
+inline constexpr std::string_view kChatPath = "/v1/chat/completions";
+inline constexpr std::string_view kCompletionsPath = "/v1/completions";
 
 // Ids 0 to 255 are bytes, 256 is <|im_start|>, 257 <|im_end|>, then come `more_special`; a ChatML
 // template.

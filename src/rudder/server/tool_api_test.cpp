@@ -143,20 +143,21 @@ void expect_answer_begins(const Message& message) {
 
 TEST(ToolApi, WholeAndStreamSayTheSame) {
   TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
-  const Message whole = whole_message(test.post(kChat, request("")));
+  const Message whole = whole_message(test.post(kChatPath, request("")));
   expect_answer(whole);
   // A token a character: those of the thoughts and of the mark that ends them.
   EXPECT_EQ(whole.usage.at("completion_tokens_details").at("reasoning_tokens").as_int64(),
             static_cast<int64_t>(std::string_view("\nWhere, I wonder.\n</think>").size()));
   const Message streamed = streamed_message(test.post(
-      kChat, request(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true)")));
+      kChatPath,
+      request(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true)")));
   expect_answer(streamed);
   EXPECT_EQ(streamed.usage, whole.usage);
 }
 
 TEST(ToolApi, EveryChoiceHasItsOwnParser) {
   TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
-  const ClientResponse answer = test.post(kChat, request(R"(,"n":2)"));
+  const ClientResponse answer = test.post(kChatPath, request(R"(,"n":2)"));
   const json::value document = parsed(answer.body);
   const auto& choices = document.at("choices").as_array();
   ASSERT_EQ(choices.size(), 2u);
@@ -170,7 +171,7 @@ TEST(ToolApi, WithoutToolsCallsAreText) {
   TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
   for (const std::string& body :
        {fmt::format("{{{}}}", kHiMessages), request(R"(,"tool_choice":"none")")}) {
-    const Message message = whole_message(test.post(kChat, body));
+    const Message message = whole_message(test.post(kChatPath, body));
     EXPECT_TRUE(message.content.starts_with("Let me look.\n<tool_call>")) << message.content;
     EXPECT_EQ(message.reasoning, "Where, I wonder.");
     EXPECT_TRUE(message.calls.empty());
@@ -180,13 +181,16 @@ TEST(ToolApi, WithoutToolsCallsAreText) {
 
 TEST(ToolApi, FieldsChooseWhatIsTold) {
   TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
-  const Message silent = whole_message(test.post(kChat, request(R"(,"include_reasoning":false)")));
+  const Message silent =
+      whole_message(test.post(kChatPath, request(R"(,"include_reasoning":false)")));
   EXPECT_EQ(silent.content, "Let me look.");
   EXPECT_EQ(silent.reasoning, "");
-  const Message mixed = whole_message(test.post(kChat, request(R"(,"separate_reasoning":false)")));
+  const Message mixed =
+      whole_message(test.post(kChatPath, request(R"(,"separate_reasoning":false)")));
   EXPECT_TRUE(mixed.content.starts_with("<think>\nWhere")) << mixed.content;
   EXPECT_EQ(mixed.calls.size(), 2u);
-  const Message one = whole_message(test.post(kChat, request(R"(,"parallel_tool_calls":false)")));
+  const Message one =
+      whole_message(test.post(kChatPath, request(R"(,"parallel_tool_calls":false)")));
   EXPECT_EQ(one.calls.size(), 1u);
 }
 
@@ -196,7 +200,7 @@ TEST(ToolApi, AnAnswerOfCallsAloneHasNoContent) {
         return say(characters("<tool_call>{\"name\": \"get_weather\"}</tool_call>"));
       },
       hermes());
-  const json::value document = parsed(test.post(kChat, request("")).body);
+  const json::value document = parsed(test.post(kChatPath, request("")).body);
   EXPECT_TRUE(document.at("choices").at(0).at("message").at("content").is_null());
 }
 
@@ -208,7 +212,7 @@ TEST(ToolApi, ACallCutOffEndsByLength) {
       },
       hermes());
   for (const char* more : {"", R"(,"stream":true)"}) {
-    const ClientResponse answer = test.post(kChat, request(more));
+    const ClientResponse answer = test.post(kChatPath, request(more));
     const Message message = *more == 0 ? whole_message(answer) : streamed_message(answer);
     EXPECT_EQ(message.finish, "length");
     ASSERT_EQ(message.calls.size(), 1u);
@@ -222,14 +226,14 @@ TEST(ToolApi, ForcedCallsAreConstrained) {
       R"(,"tool_choice":{"type":"function","function":{"name":"get_weather"}})";
   for (const std::string& more : {std::string(R"(,"tool_choice":"required")"), named,
                                   std::string(R"(,"tool_choice":"required")")}) {
-    expect_answer_begins(whole_message(test.post(kChat, request(more))));
+    expect_answer_begins(whole_message(test.post(kChatPath, request(more))));
     EXPECT_EQ(test.engine.drafts().back().constraints.size(), 1u);
   }
-  whole_message(test.post(kChat, request("")));
+  whole_message(test.post(kChatPath, request("")));
   EXPECT_TRUE(test.engine.drafts().back().constraints.empty());
 
   const ClientResponse refused = test.post(
-      kChat,
+      kChatPath,
       fmt::format(
           R"({{{},"tool_choice":"required","tools":[{{"type":"function","function":{{)"
           R"("name":"f","parameters":{{"type":"object","properties":{{"a":{{"not":{{}}}}}}}}}}}}]}})",
@@ -247,7 +251,7 @@ TEST(ToolApi, EveryTokenHasItsEvent) {
       },
       hermes());
   const ClientResponse answer =
-      test.post(kChat, request(R"(,"stream":true,"return_token_ids":true)"));
+      test.post(kChatPath, request(R"(,"stream":true,"return_token_ids":true)"));
   size_t tokens = 0;
   for (size_t at = answer.body.find("\"token_ids\":["); at != std::string::npos;
        at = answer.body.find("\"token_ids\":[", at + 1)) {
