@@ -354,6 +354,7 @@ Result<PatternTree> Parser::repeated(PatternTree part) {
 }  // namespace
 
 Result<PatternTree> parse_pattern(std::string_view pattern) {
+  if (find_invalid_utf8(pattern)) return fail(ErrorCode::kInvalidArgument, "is not UTF-8");
   std::vector<uint32_t> text;
   for (size_t pos = 0; pos < pattern.size();) text.push_back(next_char(pattern, pos));
   if (text.size() > kMaxPattern) {
