@@ -166,8 +166,8 @@ TEST_P(OpsTaps, LatchesAreExactInAnyOrder) {
         score +=
             double{values[static_cast<size_t>(t * width + i)]} * static_cast<double>(i + latch);
       }
-      latches[static_cast<size_t>(2 * latch)] += std::llrint(std::ldexp(score, ops::kLatchBits));
-      ++latches[static_cast<size_t>(2 * latch + 1)];
+      latches[2 * static_cast<size_t>(latch)] += std::llrint(std::ldexp(score, ops::kLatchBits));
+      ++latches[2 * static_cast<size_t>(latch) + 1];
     }
   }
   std::vector<int64_t> flat;
@@ -266,14 +266,9 @@ struct Golden {
   Case expected;
 };
 
-std::vector<Golden> goldens() {
-  const Case axis = unit(kV);
-  Case other = kT;  // orthonormal to the axis
-  for (size_t i = 0; i < other.size(); ++i) other[i] -= inner(kT, axis) * axis[i];
-  other = unit(other);
-  const auto norm_squared = static_cast<float>(inner(kV, kV));
-  const auto axis_op = [&](float s, float a, double b, float lo = -kInfinity,
-                           float hi = kInfinity) {
+// Of the ops along one axis, of length 1.
+std::vector<Golden> axis_goldens(const Case& axis) {
+  const auto axis_op = [](float s, float a, double b, float lo = -kInfinity, float hi = kInfinity) {
     TapOp op;
     op.kind = OpKind::kAxis;
     op.strength = s;
@@ -283,50 +278,7 @@ std::vector<Golden> goldens() {
     op.hi = hi;
     return op;
   };
-  const auto plain = [&](OpKind kind, float s, float lo = 0) {
-    TapOp op;
-    op.kind = kind;
-    op.strength = s;
-    op.lo = lo;
-    op.norm_squared = norm_squared;
-    return op;
-  };
-  const auto rotate = [&](float lo) {
-    TapOp op = plain(OpKind::kRotate, 1, lo);
-    op.a = static_cast<float>(std::cos(200 * std::numbers::pi / 180));
-    op.b = static_cast<float>(std::sin(200 * std::numbers::pi / 180));
-    return op;
-  };
-  TapOp gated = plain(OpKind::kAdd, 2.5f);
-  gated.gate = tap::GateKind::kSoft;
-  gated.threshold = 0.3f;
-  gated.sharpness = 4;
-  Case after_gate = kH;
-  for (size_t i = 0; i < 8; ++i) after_gate[i] += 0.03262262332847586 * 2.5 * kV[i];
   return {
-      {"add",
-       plain(OpKind::kAdd, 2.5f),
-       kV,
-       {},
-       {-2.356, 4.9698, 2.00325, 1.13125, 0.6407, -0.2178, 1.3871, -1.68605}},
-      {"add_norm",
-       plain(OpKind::kAddNorm, 0.1f),
-       axis,
-       {},
-       {-0.71880356, -0.28014975, -0.18951086, -1.11709168, 0.38376059, -0.28166919, -0.03703663,
-        -0.73995718}},
-      {"add_renorm",
-       plain(OpKind::kAddRenorm, 2.5f),
-       kV,
-       {},
-       {-0.61853773, 1.30475757, 0.52592772, 0.29699525, 0.16820761, -0.05718061, 0.3641654,
-        -0.44265091}},
-      {"add_renorm_if_grew",
-       plain(OpKind::kAddRenorm, -0.2f, 1),
-       kV,
-       {},
-       {-0.47358288, -0.73733996, -0.37123564, -1.18592945, 0.31077677, -0.25180144, -0.16601756,
-        -0.55692327}},
       {"ablate",
        axis_op(1, 0, 0),
        axis,
@@ -363,6 +315,60 @@ std::vector<Golden> goldens() {
        {},
        {-0.7327865, -0.23531108, -0.17078298, -1.09788909, 0.38595506, -0.2811237, -0.02487339,
         -0.74803755}},
+  };
+}
+
+std::vector<Golden> goldens() {
+  const Case axis = unit(kV);
+  Case other = kT;  // orthonormal to the axis
+  for (size_t i = 0; i < other.size(); ++i) other[i] -= inner(kT, axis) * axis[i];
+  other = unit(other);
+  const auto norm_squared = static_cast<float>(inner(kV, kV));
+  const auto plain = [&](OpKind kind, float s, float lo = 0) {
+    TapOp op;
+    op.kind = kind;
+    op.strength = s;
+    op.lo = lo;
+    op.norm_squared = norm_squared;
+    return op;
+  };
+  const auto rotate = [&](float lo) {
+    TapOp op = plain(OpKind::kRotate, 1, lo);
+    op.a = static_cast<float>(std::cos(200 * std::numbers::pi / 180));
+    op.b = static_cast<float>(std::sin(200 * std::numbers::pi / 180));
+    return op;
+  };
+  TapOp gated = plain(OpKind::kAdd, 2.5f);
+  gated.gate = tap::GateKind::kSoft;
+  gated.threshold = 0.3f;
+  gated.sharpness = 4;
+  Case after_gate = kH;
+  for (size_t i = 0; i < 8; ++i) after_gate[i] += 0.03262262332847586 * 2.5 * kV[i];
+  std::vector<Golden> all = axis_goldens(axis);
+  const std::vector<Golden> others = {
+      {"add",
+       plain(OpKind::kAdd, 2.5f),
+       kV,
+       {},
+       {-2.356, 4.9698, 2.00325, 1.13125, 0.6407, -0.2178, 1.3871, -1.68605}},
+      {"add_norm",
+       plain(OpKind::kAddNorm, 0.1f),
+       axis,
+       {},
+       {-0.71880356, -0.28014975, -0.18951086, -1.11709168, 0.38376059, -0.28166919, -0.03703663,
+        -0.73995718}},
+      {"add_renorm",
+       plain(OpKind::kAddRenorm, 2.5f),
+       kV,
+       {},
+       {-0.61853773, 1.30475757, 0.52592772, 0.29699525, 0.16820761, -0.05718061, 0.3641654,
+        -0.44265091}},
+      {"add_renorm_if_grew",
+       plain(OpKind::kAddRenorm, -0.2f, 1),
+       kV,
+       {},
+       {-0.47358288, -0.73733996, -0.37123564, -1.18592945, 0.31077677, -0.25180144, -0.16601756,
+        -0.55692327}},
       {"swap",
        plain(OpKind::kSwap, 1),
        axis,
@@ -378,6 +384,8 @@ std::vector<Golden> goldens() {
       {"rotate_adaptive", rotate(1), axis, other, kH},
       {"gate", gated, kV, {}, after_gate},
   };
+  all.insert(all.end(), others.begin(), others.end());
+  return all;
 }
 
 TEST_P(OpsTaps, KnownResults) {
