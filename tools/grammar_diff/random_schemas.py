@@ -45,9 +45,10 @@ class Patterns:
     def long(self, _):
         """Long repetitions, without groups: `re` would try those in all ways."""
         parts = []
-        for _ in range(self.random.randint(1, 2)):
+        count = self.random.randint(1, 2)
+        for _ in range(count):
             text, letters = self.random.choice([("[a-f0-9]", "abcdef0123456789"), ("[^a-z\\\\]", 'AZ09 _"é\n€'), ("[é-ü]", "éêü")])
-            low, high = self.random.choice([(3, 40), (0, 90), (70, 70), (100, 300)])
+            low, high = self.random.choice([(3, 40), (0, 90), (70, 70), (100, 300)][:4 if count == 1 else 3])
             parts.append((f"{text}{{{low},{high}}}", letters, low, high))
         draw = lambda: "-".join("".join(self.random.choices(p[1], k=self.random.choice([p[2], p[3], self.random.randint(p[2], p[3])]))) for p in parts)
         return "-".join(p[0] for p in parts), draw
