@@ -1,66 +1,198 @@
-#include "bench/bench_constraint.h"
+// rudder bench constraint: what forms of outputs cost: the compile, and for each token the mask and
+// the step over it, on one thread and without any model.
+#include <fmt/format.h>
 
-#include <chrono>
+#include <algorithm>
+#include <boost/json.hpp>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
 
-#include "rudder/constraint/grammar_compiler.h"
+#include "bench/bench_commands.h"
+#include "bench/constraint_cases.h"
+#include "bench/report.h"
+#include "bench/sample_vocabulary.h"
+#include "bench/statistics.h"
+#include "command_line.h"
+#include "report_error.h"
+#include "rudder/base/cpu_time.h"
+#include "rudder/base/json.h"
+#include "rudder/base/settings.h"
+#include "rudder/base/token_mask.h"
+#include "rudder/constraint/structural_tag.h"
+#include "rudder/constraint/translate.h"
+#include "rudder/constraint/xgrammar_engine.h"
 
 namespace rudder::apps {
 namespace {
 
-using Duration = std::chrono::duration<double, std::micro>;
+using constraint::GrammarKind;
 
-// Allows every token, so that the tokens are those of the run without it.
-class BusyMatcher final : public constraint::Matcher {
+constexpr int64_t kRuleCacheBytes = int64_t{128} << 20;
+
+struct FormFlags {
+  int32_t vocab_size = 128'000;
+  int32_t repeats = 3;
+  std::string only;
+  std::string output;
+
+  void declare(SettingsTable& table) {
+    table.section("bench constraint");
+    table.add("vocab-size", &vocab_size, 2000, 1 << 20, "Tokens of the vocabulary, made by rule.");
+    table.add("repeats", &repeats, 1, 1000, "Of each output, after one that is not counted.");
+    table.add("only", &only, "Measure forms whose name has this in it.");
+    table.add("output", &output, "Write the figures to this file, as JSON.");
+  }
+};
+
+// Of this thread's own time, so that what else the machine does is not in the figures.
+double thread_micros() {
+  return thread_cpu_seconds() * 1e6;
+}
+
+// The tokens of a vocabulary by what they spell.
+class Speller {
  public:
-  explicit BusyMatcher(double mask_us) : mask_us_(mask_us) {}
-
-  Result<void> restrict(std::span<uint32_t>) override {
-    const auto end = std::chrono::steady_clock::now() + mask_us_;
-    while (std::chrono::steady_clock::now() < end) {
+  explicit Speller(const constraint::Vocabulary& vocabulary) : size_(vocabulary.size) {
+    for (size_t id = 0; id < vocabulary.token_bytes.size(); ++id) {
+      const std::string_view bytes = vocabulary.token_bytes[id];
+      if (bytes.empty()) continue;
+      ids_.emplace(bytes, static_cast<int32_t>(id));
+      longest_ = std::max(longest_, bytes.size());
     }
-    return {};
-  }
-  Result<void> advance(int32_t) override { return {}; }
-
- private:
-  const Duration mask_us_;
-};
-
-class BusyConstraint final : public constraint::Constraint {
- public:
-  explicit BusyConstraint(double mask_us) : mask_us_(mask_us) {}
-  std::unique_ptr<constraint::Matcher> start() const override {
-    return std::make_unique<BusyMatcher>(mask_us_);
   }
 
+  // The longest token that the mask has and `text` begins with; -1: there is none.
+  int32_t next(std::string_view text, const std::vector<uint32_t>& mask, size_t* length) const {
+    for (*length = std::min(longest_, text.size()); *length > 0; --*length) {
+      const auto found = ids_.find(text.substr(0, *length));
+      if (found == ids_.end()) continue;
+      if (is_in_mask(mask, found->second)) return found->second;
+    }
+    return -1;
+  }
+  size_t words() const { return mask_words(size_); }
+
  private:
-  const double mask_us_;
+  const int32_t size_;
+  size_t longest_ = 0;
+  std::unordered_map<std::string_view, int32_t> ids_;
 };
+
+// Adds the microseconds of each token to `micros`.
+Result<void> follow(const constraint::Constraint& form, std::string_view output,
+                    const Speller& speller, std::vector<double>* micros) {
+  const auto matcher = form.start();
+  std::vector<uint32_t> mask(speller.words());
+  while (!output.empty()) {
+    std::fill(mask.begin(), mask.end(), ~uint32_t{0});
+    double start = thread_micros();
+    RUDDER_TRY_VOID(matcher->restrict(mask));
+    double spent = thread_micros() - start;
+    size_t length = 0;
+    const int32_t token = speller.next(output, mask, &length);
+    if (token < 0) {
+      return fail(ErrorCode::kInternal,
+                  fmt::format("the form does not go on with '{}'", output.substr(0, 40)));
+    }
+    start = thread_micros();
+    RUDDER_TRY_VOID(matcher->advance(token));
+    spent += thread_micros() - start;
+    micros->push_back(spent);
+    output.remove_prefix(length);
+  }
+  return {};
+}
+
+struct Row {
+  std::string name;
+  double compile_ms = 0;
+  size_t tokens = 0;
+  double first_max = 0;  // microseconds, of the uncounted round
+  double mean = 0;
+  std::vector<double> percentiles;  // kPercents
+};
+
+const std::vector<double> kPercents = {50, 90, 99, 100};
+
+Result<Row> measure(const ConstraintCase& one, const constraint::XgrammarEngine& engine,
+                    const Speller& speller, int32_t repeats) {
+  Row row;
+  row.name = one.name;
+  const double start = thread_micros();
+  const bool is_tag = one.spec.kind == GrammarKind::kStructuralTag;
+  RUDDER_TRY(const std::string text,
+             is_tag ? open_structural_tag(one.spec) : constraint::to_ebnf(one.spec));
+  RUDDER_TRY(const constraint::CompiledConstraint compiled,
+             is_tag ? engine.compile_structural_tag(text) : engine.compile_ebnf(text));
+  row.compile_ms = (thread_micros() - start) / 1000;
+  std::vector<double> micros;
+  for (const std::string& output : one.outputs) {
+    RUDDER_TRY_VOID(follow(*compiled.constraint, output, speller, &micros));
+  }
+  row.first_max = *std::max_element(micros.begin(), micros.end());
+  micros.clear();
+  for (int32_t i = 0; i < repeats; ++i) {
+    for (const std::string& output : one.outputs) {
+      RUDDER_TRY_VOID(follow(*compiled.constraint, output, speller, &micros));
+    }
+  }
+  row.tokens = micros.size();
+  Summary summary = summarize(std::move(micros), kPercents);
+  row.mean = summary.mean;
+  row.percentiles = std::move(summary.percentiles);
+  return row;
+}
+
+Result<void> run(const FormFlags& flags) {
+  const constraint::Vocabulary vocabulary = sample_vocabulary(flags.vocab_size);
+  const Speller speller(vocabulary);
+  RUDDER_TRY(const auto engine, constraint::XgrammarEngine::create(vocabulary, kRuleCacheBytes));
+  fmt::print("{} tokens; microseconds a token: its mask and the step over it\n\n{:<44}{:>11}{:>8}",
+             vocabulary.size, "form", "compile ms", "tokens");
+  for (const char* column : {"mean", "p50", "p90", "p99", "max", "first"}) {
+    fmt::print("{:>9}", column);
+  }
+  fmt::print("\n");
+  boost::json::array rows;
+  for (const ConstraintCase& one : constraint_cases()) {
+    if (one.name.find(flags.only) == std::string::npos) continue;
+    Result<Row> row = measure(one, *engine, speller, flags.repeats);
+    if (!row) {
+      row.error().message = fmt::format("{}: {}", one.name, row.error().message);
+      return tl::unexpected(row.error());
+    }
+    fmt::print("{:<44}{:>11.1f}{:>8}{:>9.1f}", row->name, row->compile_ms, row->tokens, row->mean);
+    for (const double value : row->percentiles) fmt::print("{:>9.1f}", value);
+    fmt::print("{:>9.1f}\n", row->first_max);
+    rows.push_back({{"form", row->name},
+                    {"compile_ms", row->compile_ms},
+                    {"tokens", row->tokens},
+                    {"mean_us", row->mean},
+                    {"p50_us", row->percentiles[0]},
+                    {"p90_us", row->percentiles[1]},
+                    {"p99_us", row->percentiles[2]},
+                    {"max_us", row->percentiles[3]},
+                    {"first_max_us", row->first_max}});
+  }
+  return flags.output.empty() ? Result<void>() : write_file(flags.output, to_json_text(rows));
+}
 
 }  // namespace
 
-void BenchConstraintSettings::declare(SettingsTable& table) {
-  table.section("constraint");
-  table.add("constrain", &constrain,
-            "Sample every token under a mask that allows all of them: what masks cost.");
-  table.add("mask-us", &mask_us, 0.0, 1e6,
-            "With --constrain: microseconds that working out each mask takes.");
-  table.add("constrain-regex", &regex,
-            "Keep every output to this expression; outputs have their full length, so it should "
-            "not be matched before (\"[^#]*#\").");
-}
-
-Result<std::shared_ptr<const constraint::Constraint>> BenchConstraintSettings::make(
-    const ModelSession& session) const {
-  if (!regex.empty()) {
-    RUDDER_TRY(const auto compiler,
-               constraint::GrammarCompiler::create(
-                   *session.files.tokenizer, session.engine->limits().vocab_size,
-                   session.files.generation.eos_ids, constraint::GrammarSettings()));
-    return compiler->compile({.kind = constraint::GrammarKind::kRegex, .text = regex});
-  }
-  if (!constrain) return nullptr;
-  return std::make_shared<const BusyConstraint>(mask_us);
+int bench_constraint(int argc, char** argv) {
+  FormFlags flags;
+  SettingsTable table;
+  flags.declare(table);
+  const Result<ParsedArguments> arguments =
+      parse_arguments({"rudder bench constraint",
+                       "Time the compiling of output forms and their token masks.", "", 0},
+                      argc, argv, table);
+  if (!arguments) return report_bad_arguments(arguments.error());
+  if (arguments->help_shown) return 0;
+  const Result<void> done = run(flags);
+  return done ? 0 : report_failure(done.error());
 }
 
 }  // namespace rudder::apps

@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "bench/bench_commands.h"
-#include "bench/bench_constraint.h"
+#include "bench/constraint_flags.h"
 #include "bench/report.h"
 #include "bench/statistics.h"
 #include "bench/workload.h"
@@ -78,7 +78,7 @@ Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
 struct OfflineBench {
   SessionSettings session;
   WorkloadSettings workload;
-  BenchConstraintSettings constraint;
+  ConstraintFlags constraint;
   int32_t prompt_logprobs = -1;
   std::string output_json;
   SettingsTable table;

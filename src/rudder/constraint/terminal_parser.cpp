@@ -22,7 +22,7 @@ TerminalGrammar::TerminalGrammar(const xgrammar::CompiledGrammar& grammar, std::
                                  int32_t first_id, std::shared_ptr<const TokenOrder> token_order)
     : compiled(grammar), order(std::move(token_order)), terminals(std::move(uses)) {
   const xgrammar::TokenizerInfo info = compiled.GetTokenizerInfo();
-  const size_t words = (static_cast<size_t>(info.GetVocabSize()) + 31) / 32;
+  const size_t words = mask_words(info.GetVocabSize());
   text_tokens.resize(words);
   for (const auto& [id, bytes] : info.GetSortedDecodedVocab()) set_in_mask(text_tokens, id);
   const xgrammar::Grammar& rules = compiled->grammar;

@@ -5,8 +5,6 @@
 #include <boost/json.hpp>
 #include <utility>
 
-#include "rudder/server/field_reader.h"
-
 namespace rudder::server {
 
 namespace json = boost::json;
@@ -33,16 +31,21 @@ tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view o
                      path + ".type");
 }
 
-Result<json::array> translate_tools(const json::array& tools, const FunctionOfTool& function_of) {
+void translate_tools(FieldReader& reader, const FunctionOfTool& function_of, json::object& chat) {
+  const json::array* tools = reader.array("tools");
+  if (tools == nullptr || tools->empty()) return;
   json::array functions;
-  for (const json::value& item : tools) {
+  for (const json::value& item : *tools) {
     const std::string path = fmt::format("tools[{}]", functions.size());
     const json::object* tool = item.if_object();
-    if (tool == nullptr) return field_error(ErrorCode::kInvalidArgument, "must be an object", path);
-    RUDDER_TRY(json::object function, function_of(*tool, path));
-    functions.push_back(json::object{{"type", "function"}, {"function", std::move(function)}});
+    if (tool == nullptr) {
+      return reader.error(ErrorCode::kInvalidArgument, "must be an object", path);
+    }
+    Result<json::object> function = function_of(*tool, path);
+    if (!function) return reader.adopt(function.error());
+    functions.push_back({{"type", "function"}, {"function", *std::move(function)}});
   }
-  return functions;
+  chat["tools"] = std::move(functions);
 }
 
 void push_message(json::array& messages, FieldMap& map, json::object message, std::string path) {

@@ -9,6 +9,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/server/field_map.h"
+#include "rudder/server/field_reader.h"
 
 namespace rudder::server {
 
@@ -26,9 +27,9 @@ tl::unexpected<Error> unsupported_type(std::string_view type, std::string_view o
 // A chat tool's "function" out of another API's tool at `path`.
 using FunctionOfTool = std::function<Result<boost::json::object>(const boost::json::object& tool,
                                                                  const std::string& path)>;
-// Chat's `tools` for another API's; the first fault ends it.
-Result<boost::json::array> translate_tools(const boost::json::array& tools,
-                                           const FunctionOfTool& function_of);
+// Puts chat's `tools` for those that `reader` has, if any; the first fault is `reader`'s.
+void translate_tools(FieldReader& reader, const FunctionOfTool& function_of,
+                     boost::json::object& chat);
 
 // Appends a message whose faults are told as faults of `path`.
 void push_message(boost::json::array& messages, FieldMap& map, boost::json::object message,

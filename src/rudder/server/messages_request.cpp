@@ -54,7 +54,6 @@ class MessagesTranslation {
   void read_limits();
   void read_stop();
   Result<json::object> function_of(const json::object& tool, const std::string& path);
-  void read_tools();
   void read_tool_choice();
   void read_thinking();
   void read_output_config();
@@ -126,17 +125,6 @@ Result<json::object> MessagesTranslation::function_of(const json::object& tool,
   map_.add(path + ".function", path);
   map_.add(path + ".function.parameters", path + ".input_schema");
   return function;
-}
-
-void MessagesTranslation::read_tools() {
-  const json::array* tools = reader_.array("tools");
-  if (tools == nullptr || tools->empty()) return;
-  Result<json::array> translated =
-      translate_tools(*tools, [this](const json::object& tool, const std::string& path) {
-        return function_of(tool, path);
-      });
-  if (!translated) return reader_.adopt(translated.error());
-  chat_["tools"] = *std::move(translated);
 }
 
 void MessagesTranslation::read_tool_choice() {
@@ -234,7 +222,10 @@ void MessagesTranslation::pass_on() {
 tl::expected<void, ApiError> MessagesTranslation::read() {
   read_limits();
   read_stop();
-  read_tools();
+  translate_tools(
+      reader_,
+      [this](const json::object& tool, const std::string& path) { return function_of(tool, path); },
+      chat_);
   read_tool_choice();
   read_thinking();
   read_output_config();

@@ -66,7 +66,6 @@ class ResponsesTranslation {
   Result<void> read_messages();
   void read_limits();
   Result<json::object> function_of(const json::object& tool, const std::string& path);
-  void read_tools();
   void read_tool_choice();
   void read_text_format();
   void read_reasoning();
@@ -171,17 +170,6 @@ Result<json::object> ResponsesTranslation::function_of(const json::object& tool,
   function.erase("type");
   map_.add(path + ".function", path);
   return function;
-}
-
-void ResponsesTranslation::read_tools() {
-  const json::array* tools = reader_.array("tools");
-  if (tools == nullptr || tools->empty()) return;
-  Result<json::array> translated =
-      translate_tools(*tools, [this](const json::object& tool, const std::string& path) {
-        return function_of(tool, path);
-      });
-  if (!translated) return reader_.adopt(translated.error());
-  chat_["tools"] = *std::move(translated);
 }
 
 void ResponsesTranslation::read_tool_choice() {
@@ -294,7 +282,10 @@ std::string ResponsesTranslation::told_fields(const engine::RequestDraft& draft)
 tl::expected<GenerationRequest, ApiError> ResponsesTranslation::parse() {
   refuse_what_is_missing();
   read_limits();
-  read_tools();
+  translate_tools(
+      reader_,
+      [this](const json::object& tool, const std::string& path) { return function_of(tool, path); },
+      chat_);
   read_tool_choice();
   read_text_format();
   read_reasoning();

@@ -22,6 +22,7 @@ struct Signature {
   size_t required = 0;               // of the first of them
   bool by_name = true;               // may they be given by name?
 };
+inline constexpr Signature kNoArguments{"", 0, false};
 
 // The arguments by parameter; missing where none was given.
 class Args {

@@ -185,24 +185,23 @@ Value random_filter(Interpreter&, const Value&, const Call&) {
   raise_unsupported("the filter 'random'");
 }
 
-constexpr Signature kNone{"", 0, false};
 constexpr Signature kExtreme{"case_sensitive,attribute", 0};
 
 constexpr Filter kItemFilters[] = {
     {"attr", {"name", 1}, attr},
-    {"count", kNone, length},
+    {"count", kNoArguments, length},
     {"d", {"default_value,boolean", 0}, fallback},
     {"default", {"default_value,boolean", 0}, fallback},
     {"dictsort", {"case_sensitive,by,reverse", 0}, dictsort},
-    {"first", kNone, first},
+    {"first", kNoArguments, first},
     {"groupby", {"attribute,default,case_sensitive", 1}, group_by},
-    {"last", kNone, last},
-    {"length", kNone, length},
-    {"list", kNone, list},
+    {"last", kNoArguments, last},
+    {"length", kNoArguments, length},
+    {"list", kNoArguments, list},
     {"max", kExtreme, extreme<true>},
     {"min", kExtreme, extreme<false>},
-    {"random", kNone, nullptr, random_filter, true},
-    {"reverse", kNone, reverse},
+    {"random", kNoArguments, nullptr, random_filter, true},
+    {"reverse", kNoArguments, reverse},
     {"sort", {"reverse,case_sensitive,attribute", 0}, sort},
     {"sum", {"attribute,start", 0}, sum},
 };

@@ -229,18 +229,16 @@ Value slice(Interpreter& in, const Value& value, const Call& call) {
                    });
 }
 
-constexpr Signature kFree{"", 0, false};
-
 constexpr Filter kLazyFilters[] = {
-    {"batch", kFree, nullptr, batch},
-    {"items", kFree, nullptr, items},
-    {"map", kFree, nullptr, map, true},
-    {"reject", kFree, nullptr, choose<false, false>, true},
-    {"rejectattr", kFree, nullptr, choose<true, false>, true},
-    {"select", kFree, nullptr, choose<false, true>, true},
-    {"selectattr", kFree, nullptr, choose<true, true>, true},
-    {"slice", kFree, nullptr, slice},
-    {"unique", kFree, nullptr, unique},
+    {"batch", kNoArguments, nullptr, batch},
+    {"items", kNoArguments, nullptr, items},
+    {"map", kNoArguments, nullptr, map, true},
+    {"reject", kNoArguments, nullptr, choose<false, false>, true},
+    {"rejectattr", kNoArguments, nullptr, choose<true, false>, true},
+    {"select", kNoArguments, nullptr, choose<false, true>, true},
+    {"selectattr", kNoArguments, nullptr, choose<true, true>, true},
+    {"slice", kNoArguments, nullptr, slice},
+    {"unique", kNoArguments, nullptr, unique},
 };
 
 }  // namespace

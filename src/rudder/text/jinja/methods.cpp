@@ -90,50 +90,55 @@ Value cycler_reset(Interpreter&, const Value& self, const Args&) {
   return None{};
 }
 
-constexpr Signature kNone{"", 0, false};
 constexpr Signature kOne{"value", 1, false};
 constexpr Signature kIndex{"value,start,stop", 1, false};
 
 constexpr Method kDictMethods[] = {
-    {"items", kNone, view<ViewBox::Kind::kItems>},
-    {"keys", kNone, view<ViewBox::Kind::kKeys>},
-    {"values", kNone, view<ViewBox::Kind::kValues>},
+    {"items", kNoArguments, view<ViewBox::Kind::kItems>},
+    {"keys", kNoArguments, view<ViewBox::Kind::kKeys>},
+    {"values", kNoArguments, view<ViewBox::Kind::kValues>},
     {"get", {"key,default", 1, false}, dict_get},
-    {"copy", kNone, itself},
-    {"fromkeys", kNone, nullptr, unsupported},
-    {"clear", kNone, nullptr},
-    {"pop", kNone, nullptr},
-    {"popitem", kNone, nullptr},
-    {"setdefault", kNone, nullptr},
-    {"update", kNone, nullptr},
+    {"copy", kNoArguments, itself},
+    {"fromkeys", kNoArguments, nullptr, unsupported},
+    {"clear", kNoArguments, nullptr},
+    {"pop", kNoArguments, nullptr},
+    {"popitem", kNoArguments, nullptr},
+    {"setdefault", kNoArguments, nullptr},
+    {"update", kNoArguments, nullptr},
 };
 constexpr Method kListMethods[] = {
-    {"index", kIndex, index_of}, {"count", kOne, count_items}, {"copy", kNone, itself},
-    {"append", kNone, nullptr},  {"clear", kNone, nullptr},    {"extend", kNone, nullptr},
-    {"insert", kNone, nullptr},  {"pop", kNone, nullptr},      {"remove", kNone, nullptr},
-    {"reverse", kNone, nullptr}, {"sort", kNone, nullptr},
+    {"index", kIndex, index_of},       {"count", kOne, count_items},
+    {"copy", kNoArguments, itself},    {"append", kNoArguments, nullptr},
+    {"clear", kNoArguments, nullptr},  {"extend", kNoArguments, nullptr},
+    {"insert", kNoArguments, nullptr}, {"pop", kNoArguments, nullptr},
+    {"remove", kNoArguments, nullptr}, {"reverse", kNoArguments, nullptr},
+    {"sort", kNoArguments, nullptr},
 };
 constexpr Method kTupleMethods[] = {{"index", kIndex, index_of}, {"count", kOne, count_items}};
 constexpr Method kRangeMethods[] = {{"index", kOne, index_of}, {"count", kOne, count_items}};
-constexpr Method kViewMethods[] = {{"isdisjoint", kNone, nullptr, unsupported}};
+constexpr Method kViewMethods[] = {{"isdisjoint", kNoArguments, nullptr, unsupported}};
 constexpr Method kIntMethods[] = {
-    {"bit_length", kNone, bit_length},          {"conjugate", kNone, itself},
-    {"bit_count", kNone, nullptr, unsupported}, {"as_integer_ratio", kNone, nullptr, unsupported},
-    {"to_bytes", kNone, nullptr, unsupported},  {"from_bytes", kNone, nullptr, unsupported},
+    {"bit_length", kNoArguments, bit_length},
+    {"conjugate", kNoArguments, itself},
+    {"bit_count", kNoArguments, nullptr, unsupported},
+    {"as_integer_ratio", kNoArguments, nullptr, unsupported},
+    {"to_bytes", kNoArguments, nullptr, unsupported},
+    {"from_bytes", kNoArguments, nullptr, unsupported},
 };
 constexpr Method kFloatMethods[] = {
-    {"is_integer", kNone, is_integer},
-    {"conjugate", kNone, itself},
-    {"as_integer_ratio", kNone, nullptr, unsupported},
-    {"hex", kNone, nullptr, unsupported},
-    {"fromhex", kNone, nullptr, unsupported},
+    {"is_integer", kNoArguments, is_integer},
+    {"conjugate", kNoArguments, itself},
+    {"as_integer_ratio", kNoArguments, nullptr, unsupported},
+    {"hex", kNoArguments, nullptr, unsupported},
+    {"fromhex", kNoArguments, nullptr, unsupported},
 };
-constexpr Method kLoopMethods[] = {{"cycle", kNone, nullptr, loop_cycle},
-                                   {"changed", kNone, nullptr, loop_changed}};
-constexpr Method kCyclerMethods[] = {{"next", kNone, cycler_next}, {"reset", kNone, cycler_reset}};
-constexpr Method kIteratorMethods[] = {{"send", kNone, nullptr, unsupported},
-                                       {"throw", kNone, nullptr, unsupported},
-                                       {"close", kNone, nullptr, unsupported}};
+constexpr Method kLoopMethods[] = {{"cycle", kNoArguments, nullptr, loop_cycle},
+                                   {"changed", kNoArguments, nullptr, loop_changed}};
+constexpr Method kCyclerMethods[] = {{"next", kNoArguments, cycler_next},
+                                     {"reset", kNoArguments, cycler_reset}};
+constexpr Method kIteratorMethods[] = {{"send", kNoArguments, nullptr, unsupported},
+                                       {"throw", kNoArguments, nullptr, unsupported},
+                                       {"close", kNoArguments, nullptr, unsupported}};
 
 std::span<const Method> methods_of(const Value& object) {
   if (object.is_dict()) return kDictMethods;

@@ -349,7 +349,6 @@ Value unsupported(Interpreter&, const Value&, const Call&) {
   raise_unsupported("this method of a string");
 }
 
-constexpr Signature kNone{"", 0, false};
 constexpr Signature kChars{"chars", 0, false};
 constexpr Signature kFind{"sub,start,end", 1, false};
 constexpr Signature kPad{"width,fillchar", 1, false};
@@ -357,34 +356,34 @@ constexpr Signature kOne{"text", 1, false};
 constexpr Signature kSplit{"sep,maxsplit", 0, true};
 
 constexpr Method kMethods[] = {
-    {"capitalize", kNone, mapped<capitalize>},
-    {"casefold", kNone, mapped<casefold>},
+    {"capitalize", kNoArguments, mapped<capitalize>},
+    {"casefold", kNoArguments, mapped<casefold>},
     {"center", kPad, pad_method<0>},
     {"count", kFind, count_method},
-    {"encode", kNone, nullptr, unsupported},
+    {"encode", kNoArguments, nullptr, unsupported},
     {"endswith", kFind, affix_method<false>},
     {"expandtabs", {"tabsize", 0, true}, expandtabs},
     {"find", kFind, find_method<Find::kFind>},
-    {"format", kNone, nullptr, format_method},
+    {"format", kNoArguments, nullptr, format_method},
     {"format_map", kOne, format_map},
     {"index", kFind, find_method<Find::kIndex>},
-    {"isalnum", kNone, all_chars<is_alnum_char>},
-    {"isalpha", kNone, all_chars<is_letter_char>},
-    {"isascii", kNone, is_ascii},
-    {"isdecimal", kNone, all_chars<is_decimal_char>},
-    {"isdigit", kNone, all_chars<is_digit_char>},
-    {"isidentifier", kNone, is_identifier},
-    {"islower", kNone, is_case<false>},
-    {"isnumeric", kNone, all_chars<is_number_char>},
-    {"isprintable", kNone, is_printable},
-    {"isspace", kNone, all_chars<is_space>},
-    {"istitle", kNone, is_title},
-    {"isupper", kNone, is_case<true>},
+    {"isalnum", kNoArguments, all_chars<is_alnum_char>},
+    {"isalpha", kNoArguments, all_chars<is_letter_char>},
+    {"isascii", kNoArguments, is_ascii},
+    {"isdecimal", kNoArguments, all_chars<is_decimal_char>},
+    {"isdigit", kNoArguments, all_chars<is_digit_char>},
+    {"isidentifier", kNoArguments, is_identifier},
+    {"islower", kNoArguments, is_case<false>},
+    {"isnumeric", kNoArguments, all_chars<is_number_char>},
+    {"isprintable", kNoArguments, is_printable},
+    {"isspace", kNoArguments, all_chars<is_space>},
+    {"istitle", kNoArguments, is_title},
+    {"isupper", kNoArguments, is_case<true>},
     {"join", kOne, join_method},
     {"ljust", kPad, pad_method<-1>},
-    {"lower", kNone, mapped<to_lower>},
+    {"lower", kNoArguments, mapped<to_lower>},
     {"lstrip", kChars, strip_method<true, false>},
-    {"maketrans", kNone, nullptr, unsupported},
+    {"maketrans", kNoArguments, nullptr, unsupported},
     {"partition", kOne, partition<false>},
     {"removeprefix", kOne, remove_affix<true>},
     {"removesuffix", kOne, remove_affix<false>},
@@ -399,10 +398,10 @@ constexpr Method kMethods[] = {
     {"splitlines", {"keepends", 0, true}, split_lines_method},
     {"startswith", kFind, affix_method<true>},
     {"strip", kChars, strip_method<true, true>},
-    {"swapcase", kNone, mapped<swapcase>},
-    {"title", kNone, mapped<title>},
-    {"translate", kNone, nullptr, unsupported},
-    {"upper", kNone, mapped<to_upper>},
+    {"swapcase", kNoArguments, mapped<swapcase>},
+    {"title", kNoArguments, mapped<title>},
+    {"translate", kNoArguments, nullptr, unsupported},
+    {"upper", kNoArguments, mapped<to_upper>},
     {"zfill", {"width", 1, false}, zfill},
 };
 

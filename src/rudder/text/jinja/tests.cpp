@@ -89,7 +89,6 @@ bool order(Interpreter& in, const Value& v, const Args& args) {
 #define RUDDER_TEXT_TEST(method) \
   [](Interpreter& in, const Value& v, const Args&) { return string_test(in, v, method); }
 
-constexpr Signature kNoArguments{"", 0, false};
 constexpr Signature kOther{"other", 1, false};
 
 constexpr Test kTests[] = {

@@ -12,7 +12,7 @@
 
 namespace rudder::apps {
 
-struct BenchConstraintSettings {
+struct ConstraintFlags {
   bool constrain = false;
   double mask_us = 0;
   std::string regex;
