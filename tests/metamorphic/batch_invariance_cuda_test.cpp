@@ -12,12 +12,6 @@
 namespace rudder::metamorphic {
 namespace {
 
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().to_string());
-  return std::move(*result);
-}
-
 using Param = std::tuple<tensor::DType, testing::TinyArch>;
 
 class BatchInvariant : public ::testing::TestWithParam<Param> {

@@ -14,15 +14,6 @@
 #include "rudder/cpu/reference_ops.h"
 
 namespace rudder::metamorphic {
-namespace {
-
-template <typename T>
-T value_of(Result<T> result) {
-  if (!result) throw std::runtime_error(result.error().to_string());
-  return std::move(*result);
-}
-
-}  // namespace
 
 const std::vector<Backend>& backends() {
   static const std::vector<Backend> all = [] {

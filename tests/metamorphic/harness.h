@@ -6,9 +6,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "rudder/base/result.h"
 #include "rudder/exec/rank_executor.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
@@ -18,6 +21,13 @@
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::metamorphic {
+
+// What was made, which a test cannot go on without.
+template <typename T>
+T value_of(Result<T> result) {
+  if (!result) throw std::runtime_error(result.error().to_string());
+  return std::move(*result);
+}
 
 struct Backend {
   std::string name;

@@ -30,7 +30,7 @@ sched::SchedSettings settings(int32_t multi_step, int32_t in_flight) {
   return settings;
 }
 
-void expect_same(const Outcome& expected, const Outcome& got, const std::string& what) {
+void expect_same_outcome(const Outcome& expected, const Outcome& got, const std::string& what) {
   for (size_t i = 0; i < expected.got.size(); ++i) {
     EXPECT_FALSE(expected.got[i].tokens.empty());
     EXPECT_EQ(got.got[i].tokens, expected.got[i].tokens) << what << ", sequence " << i;
@@ -60,7 +60,7 @@ TEST_P(Repeat, AsSingleSteps) {
         EXPECT_GT(repeated.stats.iterations, 3 * repeated.stats.steps / 2);
         EXPECT_GT(repeated.masked_rows, 0);  // ends within a step
         EXPECT_EQ(repeated.graph_steps > repeated.steps / 2, device.name == "tape");
-        expect_same(
+        expect_same_outcome(
             single, repeated,
             device.name + " " + std::to_string(multi_step) + "x" + std::to_string(in_flight));
       }
@@ -89,7 +89,7 @@ TEST(RepeatOnALaggingDevice, AsSingleSteps) {
     const Outcome got =
         run(*tiny_executor(backend, testing::TinyArch::kPreNorm, kCapacity), settings(8, 3), asks);
     EXPECT_GT(got.stats.iterations, 3 * got.stats.steps / 2);
-    expect_same(expected, got, backend.name);
+    expect_same_outcome(expected, got, backend.name);
   }
 }
 

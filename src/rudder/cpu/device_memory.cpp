@@ -22,26 +22,22 @@ using tensor::View;
 constexpr size_t kAlignment = 64;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-size_t round_up(size_t bytes, size_t unit) {
-  return (bytes + unit - 1) / unit * unit;
-}
-
-float load(float value) {
+float widen(float value) {
   return value;
 }
-float load(BF16 value) {
+float widen(BF16 value) {
   return tensor::to_float(value);
 }
-float load(F16 value) {
+float widen(F16 value) {
   return tensor::to_float(value);
 }
-void store(float value, float& to) {
+void narrow(float value, float& to) {
   to = value;
 }
-void store(float value, BF16& to) {
+void narrow(float value, BF16& to) {
   to = tensor::to_bf16(value);
 }
-void store(float value, F16& to) {
+void narrow(float value, F16& to) {
   to = tensor::to_f16(value);
 }
 
@@ -49,7 +45,7 @@ template <typename From, typename To>
 void convert(const void* from, void* to, int64_t count) {
   const From* in = static_cast<const From*>(from);
   To* out = static_cast<To*>(to);
-  for (int64_t i = 0; i < count; ++i) store(load(in[i]), out[i]);
+  for (int64_t i = 0; i < count; ++i) narrow(widen(in[i]), out[i]);
 }
 
 template <typename From>

@@ -5,12 +5,19 @@
 
 #include <cstddef>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::cpu {
+
+// The least multiple of `unit` that is not less.
+template <typename T>
+constexpr T round_up(T value, std::type_identity_t<T> unit) {
+  return (value + unit - 1) / unit * unit;
+}
 
 struct BufferFree {
   size_t bytes = 0;

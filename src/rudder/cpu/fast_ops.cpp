@@ -21,13 +21,13 @@ namespace rudder::cpu {
 namespace {
 
 using ops::LinearWeight;
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 // Elements of work of a row-by-row op that are worth waking another thread for.
 constexpr int64_t kForkElements = int64_t{1} << 15;
 
-const PanelWeight& weight_of(const LinearWeight& weight) {
+const PanelWeight& panel_weight_of(const LinearWeight& weight) {
   return static_cast<const PanelWeight&>(*weight.packed);
 }
 
@@ -53,7 +53,7 @@ class FastOps final : public HostOps {
       const int64_t id = args.ids.as<int32_t>()[t];
       float* out = args.out.as<float>() + t * hidden;
       if (args.tied != nullptr) {
-        weight_of(*args.tied).read_row(id, out);
+        panel_weight_of(*args.tied).read_row(id, out);
       } else {
         const View row = args.table.rows(id, 1);
         RUDDER_CHECK(convert_values(row.data, row.dtype, out, DType::kF32, hidden).has_value());
@@ -88,7 +88,7 @@ class FastOps final : public HostOps {
 
   void linear(const ops::LinearArgs& args) override {
     multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
-             weight_of(*args.weight), args.out.as<float>());
+             panel_weight_of(*args.weight), args.out.as<float>());
   }
 
   void qkv_prep(const ops::QkvPrepArgs& args) override {
@@ -124,8 +124,8 @@ class FastOps final : public HostOps {
 
   void logits(const ops::LogitsArgs& args) override {
     const int64_t vocab = args.out.shape[1];
-    multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0], weight_of(*args.head),
-             args.out.as<float>());
+    multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
+             panel_weight_of(*args.head), args.out.as<float>());
     if (args.softcap == 0.0f) return;
     for_rows(args.out.shape[0], vocab, [&](int64_t r) {
       kernels_.soft_cap(args.out.as<float>() + r * vocab, vocab, args.softcap);

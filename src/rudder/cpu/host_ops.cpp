@@ -10,9 +10,9 @@
 namespace rudder::cpu {
 namespace {
 
-using ops::View;
 using tensor::DType;
 using tensor::F8E4M3;
+using tensor::View;
 
 // Everything enqueued before it has run.
 struct HostEvent final : ops::Event {

@@ -17,9 +17,9 @@ namespace rudder::cpu {
 namespace {
 
 using ops::LinearWeight;
-using ops::View;
 using tensor::DType;
 using tensor::host_view;
+using tensor::View;
 
 constexpr int32_t kBlockSize = 16;
 

@@ -26,10 +26,10 @@ std::byte* head_block(const ops::KvLayer& kv, int64_t block, int part, int64_t h
          ((block * 2 + part) * kv.num_kv_heads + head) * head_bytes(kv);
 }
 
-void convert(const float* from, int64_t count, float* to) {
+void cast_row(const float* from, int64_t count, float* to) {
   std::copy_n(from, count, to);
 }
-void convert(const float* from, int64_t count, BF16* to) {
+void cast_row(const float* from, int64_t count, BF16* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = tensor::to_bf16(from[i]);
 }
 
@@ -45,12 +45,12 @@ void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float*
   T* values = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 1, head)) + group;
   T row[kMaxHeadDim];
   // k is a column of the group's panel.
-  convert(k, kv.head_dim, row);
+  cast_row(k, kv.head_dim, row);
   for (int64_t i = 0; i < kv.head_dim; i += kPerStep) {
     std::memcpy(keys + i * kPanelWidth + lane * kPerStep, row + i, sizeof(T) * kPerStep);
   }
   // v is a step, or one half of a step, of every panel of dimensions.
-  convert(v, kv.head_dim, row);
+  cast_row(v, kv.head_dim, row);
   T* to = values + lane / kPerStep * kPanelWidth * kPerStep + lane % kPerStep;
   for (int64_t i = 0; i < kv.head_dim; i += kPanelWidth, to += kPanelWidth * kPanelWidth) {
     for (int64_t c = 0; c < kPanelWidth; ++c) to[c * kPerStep] = row[i + c];

@@ -22,10 +22,6 @@ constexpr int64_t kClaimsPerThread = 8;
 constexpr int64_t kForkBytes = int64_t{64} << 10;
 constexpr int64_t kPanelsTogether = 4;  // a kernel walks this many panels at a time
 
-int64_t round_up(int64_t value, int64_t unit) {
-  return (value + unit - 1) / unit * unit;
-}
-
 DType dtype_of(Element element) {
   return element == Element::kBf16 ? DType::kBF16 : DType::kF32;
 }

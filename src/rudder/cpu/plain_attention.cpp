@@ -68,7 +68,7 @@ class KvRows {
 };
 
 // q or k of one token: each head, or all heads as one vector, is normalised when a norm is given.
-void norm_heads(float* x, int64_t num_heads, int64_t head_dim, const ops::NormSpec& norm) {
+void plain_norm_heads(float* x, int64_t num_heads, int64_t head_dim, const ops::NormSpec& norm) {
   if (norm.empty()) return;
   const int64_t width = norm.weight.shape.numel();
   for (int64_t i = 0; i < num_heads * head_dim; i += width) {
@@ -113,8 +113,8 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
     float* q = args.q_out.as<float>() + t * q_width;
     std::copy_n(row, q_width, q);
     std::copy_n(row + q_width, kv_width, k.data());
-    norm_heads(q, args.num_heads, head_dim, args.q_norm);
-    norm_heads(k.data(), kv_heads, head_dim, args.k_norm);
+    plain_norm_heads(q, args.num_heads, head_dim, args.q_norm);
+    plain_norm_heads(k.data(), kv_heads, head_dim, args.k_norm);
     if (half > 0) {
       const float* table =
           args.rope.as<float>() + int64_t{args.rope_row.as<int32_t>()[t]} * 2 * half;

@@ -18,8 +18,8 @@ namespace rudder::cpu {
 namespace {
 
 using ops::LinearWeight;
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 // [out, in] f32 row-major, and the bias [out] or nothing.
 struct ReferenceWeight final : ops::PackedWeight {
@@ -31,7 +31,7 @@ struct ReferenceWeight final : ops::PackedWeight {
   }
 };
 
-const ReferenceWeight& weight_of(const LinearWeight& weight) {
+const ReferenceWeight& reference_weight_of(const LinearWeight& weight) {
   return static_cast<const ReferenceWeight&>(*weight.packed);
 }
 
@@ -105,7 +105,7 @@ class ReferenceOps final : public HostOps {
     for (int64_t t = 0; t < args.out.shape[0]; ++t) {
       const int32_t id = args.ids.as<int32_t>()[t];
       if (args.tied != nullptr) {
-        std::copy_n(weight_of(*args.tied).row(id, hidden), hidden, out);
+        std::copy_n(reference_weight_of(*args.tied).row(id, hidden), hidden, out);
       } else {
         const View row = args.table.rows(id, 1);
         RUDDER_CHECK(convert_values(row.data, row.dtype, out, DType::kF32, hidden).has_value());
@@ -199,7 +199,7 @@ class ReferenceOps final : public HostOps {
 
   static void product(const View& x, const LinearWeight& weight, const View& out) {
     RUDDER_CHECK(x.dtype == DType::kF32);
-    const ReferenceWeight& packed = weight_of(weight);
+    const ReferenceWeight& packed = reference_weight_of(weight);
     const float* bias = static_cast<const float*>(packed.bias.data());
     for (int64_t t = 0; t < x.shape[0]; ++t) {
       const float* row = x.as<float>() + t * weight.in;

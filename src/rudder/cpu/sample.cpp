@@ -15,8 +15,6 @@
 namespace rudder::cpu {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-
 // A token that may be drawn. Candidates are kept in the order of their ids until cut down.
 struct Candidate {
   float weight = 0;  // exp((logit - max) / temperature): 1 for the most likely token

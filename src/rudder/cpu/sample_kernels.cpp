@@ -2,7 +2,6 @@
 
 #include <cfloat>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 // Vectors only pass between functions that are always inlined: no ABI is at stake.
@@ -19,8 +18,6 @@ using F32x16 = float __attribute__((vector_size(64)));
 using I32x16 = int32_t __attribute__((vector_size(64)));
 using U32x16 = uint32_t __attribute__((vector_size(64)));
 using U8x16 = uint8_t __attribute__((vector_size(16)));
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 RUDDER_INLINE F32x16 splat(float x) {
   return F32x16{x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x};

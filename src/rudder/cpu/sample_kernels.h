@@ -4,9 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace rudder::cpu {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // A row is scanned in blocks; the last may be shorter.
 inline constexpr int64_t kSampleBlock = 256;

@@ -11,11 +11,10 @@
 #include <vector>
 
 #include "rudder/base/philox.h"
+#include "rudder/cpu/sample_kernels.h"
 
 namespace rudder::cpu {
 namespace {
-
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // One row to sample with its lists and counts, still on the host.
 struct Ask {
@@ -110,7 +109,7 @@ class Call {
   std::vector<int32_t> output_count;
 };
 
-int32_t sample_one(const Ask& ask, std::vector<float> logits) {
+int32_t sampled_token(const Ask& ask, std::vector<float> logits) {
   Call call({ask}, std::move(logits));
   call.run();
   return call.sampled[0].token;
@@ -180,7 +179,7 @@ int32_t naive_draw(const std::vector<double>& p, double uniform, double shift) {
 // The same token as the definition gives, borders of rounding aside.
 void expect_as_defined(const Ask& ask, const std::vector<float>& logits) {
   const ops::SampleRow& row = ask.params;
-  const int32_t token = sample_one(ask, logits);
+  const int32_t token = sampled_token(ask, logits);
   const double uniform = philox_uniform(row.seed, static_cast<uint64_t>(row.position));
   for (const double slack : {0.0, -1e-5, 1e-5}) {
     const std::vector<double> p = naive_probabilities(ask, logits, slack);
@@ -269,7 +268,7 @@ void expect_distribution(Ask ask, const std::vector<float>& logits) {
   for (int i = 0; i < kDraws; ++i) {
     ask.params.seed = static_cast<uint64_t>(i % 200);
     ask.params.position = i / 200;
-    ++seen[static_cast<size_t>(sample_one(ask, logits))];
+    ++seen[static_cast<size_t>(sampled_token(ask, logits))];
   }
   double chi_square = 0;
   double freedom = -1;
@@ -321,7 +320,7 @@ TEST(Sample, GreedyTakesTheFirstMaximum) {
   ops::SampleRow& row = ask.params;
   row.temperature = 0;
   row.top_k = 5;  // without effect
-  EXPECT_EQ(sample_one(ask, logits), 300);
+  EXPECT_EQ(sampled_token(ask, logits), 300);
 }
 
 TEST(Sample, RowsThatAreNoNumbersGiveNoToken) {
@@ -331,16 +330,16 @@ TEST(Sample, RowsThatAreNoNumbersGiveNoToken) {
     row.temperature = temperature;
     std::vector<float> logits(500, 0.5f);
     logits[499] = std::numeric_limits<float>::quiet_NaN();
-    EXPECT_EQ(sample_one(ask, logits), -1);
+    EXPECT_EQ(sampled_token(ask, logits), -1);
     logits[499] = kInfinity;
-    EXPECT_EQ(sample_one(ask, logits), -1);
+    EXPECT_EQ(sampled_token(ask, logits), -1);
     std::fill(logits.begin(), logits.end(), -kInfinity);
-    EXPECT_EQ(sample_one(ask, logits), -1);
+    EXPECT_EQ(sampled_token(ask, logits), -1);
     logits[77] = -5;
-    EXPECT_EQ(sample_one(ask, logits), 77);
+    EXPECT_EQ(sampled_token(ask, logits), 77);
     ask.stop_ids = {77};
     row.ban_stop_ids = 1;
-    EXPECT_EQ(sample_one(ask, logits), -1);
+    EXPECT_EQ(sampled_token(ask, logits), -1);
     row.ban_stop_ids = 0;
   }
 }
@@ -352,9 +351,9 @@ TEST(Sample, BannedStopIdsAreNeverDrawn) {
   ask.stop_ids = {0, 999999, -3};
   row.ban_stop_ids = 1;
   row.temperature = 0;
-  EXPECT_EQ(sample_one(ask, logits), 1);
+  EXPECT_EQ(sampled_token(ask, logits), 1);
   row.temperature = 2;
-  for (row.seed = 0; row.seed < 200; ++row.seed) EXPECT_NE(sample_one(ask, logits), 0);
+  for (row.seed = 0; row.seed < 200; ++row.seed) EXPECT_NE(sampled_token(ask, logits), 0);
 }
 
 TEST(Sample, OnlyWhatTheMaskAllowsIsDrawn) {
@@ -366,7 +365,7 @@ TEST(Sample, OnlyWhatTheMaskAllowsIsDrawn) {
   for (const float temperature : {0.0f, 2.0f}) {
     row.temperature = temperature;
     for (row.seed = 0; row.seed < 100; ++row.seed) {
-      const int32_t token = sample_one(ask, logits);
+      const int32_t token = sampled_token(ask, logits);
       EXPECT_TRUE(token == 1 || (token == 2 && temperature > 0)) << token;
     }
   }
@@ -483,7 +482,7 @@ TEST(Sample, ARowDependsOnNothingElse) {
     row.top_p = r % 2 == 0 ? 0.9f : 1.0f;
     row.top_k = r % 3 == 0 ? 50 : 0;
     const auto begin = logits.begin() + static_cast<std::ptrdiff_t>(r * kVocab);
-    alone.push_back(sample_one(asks[r], {begin, begin + kVocab}));
+    alone.push_back(sampled_token(asks[r], {begin, begin + kVocab}));
   }
   ThreadPool pool(4);
   Call together(asks, logits);

@@ -24,7 +24,6 @@ using tensor::View;
 constexpr int64_t kBytes = int64_t{2} << 30;  // far more than any cache
 constexpr int64_t kSide = 8192;
 constexpr int kRepeats = 8;
-constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
 
 class Stopwatch {
  public:

@@ -30,13 +30,8 @@ namespace rudder::cuda {
 namespace {
 
 using ops::LinearWeight;
-using ops::View;
 using tensor::DType;
-
-template <typename T>
-T* pointer(const View& view) {
-  return static_cast<T*>(view.data);
-}
+using tensor::View;
 
 // The sizes of an op's arguments, for the message of a fault.
 std::string shapes(std::initializer_list<const View*> views) {

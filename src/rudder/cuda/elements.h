@@ -1,5 +1,5 @@
-// Element types of tensors as the kernels name them, and casts on the way to the device. Plain
-// functions; the thread of the Ops.
+// Tensors and their element types as the kernels take them, and casts on the way to the device.
+// Plain functions; the thread of the Ops.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,6 +10,12 @@
 #include "rudder/tensor/view.h"
 
 namespace rudder::cuda {
+
+// Where the elements are, as the kernel's own type of the same bytes.
+template <typename T>
+T* pointer(const tensor::View& view) {
+  return static_cast<T*>(view.data);
+}
 
 // f32, f16 or bf16: what may become one of them on the device.
 bool castable(tensor::DType dtype);

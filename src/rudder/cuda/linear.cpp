@@ -16,10 +16,8 @@ namespace rudder::cuda {
 namespace {
 
 using ops::LinearWeight;
-using ops::View;
 using tensor::DType;
-
-constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+using tensor::View;
 
 std::string shapes_text(const View& x, const LinearWeight& weight, const View& y) {
   return fmt::format("x {} {}, weight [{}, {}], y {} {}", x.shape.to_string(),

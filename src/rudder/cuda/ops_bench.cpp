@@ -12,8 +12,8 @@ namespace rudder::cuda {
 namespace {
 
 using ops::LinearWeight;
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 constexpr int32_t kBlockSize = 16;
 
@@ -28,10 +28,6 @@ struct Work {
   double bytes = 0;
   double flops = 0;
 };
-
-double as_double(int64_t value) {
-  return static_cast<double>(value);
-}
 
 class BenchModel {
  public:

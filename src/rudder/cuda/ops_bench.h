@@ -60,6 +60,11 @@ struct OpsBenchReport {
   std::vector<OpsBenchRow> rows;
 };
 
+// A count as a figure.
+inline double as_double(int64_t count) {
+  return static_cast<double>(count);
+}
+
 Result<OpsBenchReport> bench_ops(const OpsBenchArgs& args);
 
 // The report as a table for people, and as one for documents: an op a row, a kind of step a column.

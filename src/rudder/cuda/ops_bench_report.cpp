@@ -8,10 +8,6 @@
 namespace rudder::cuda {
 namespace {
 
-double as_double(int64_t value) {
-  return static_cast<double>(value);
-}
-
 double tokens_per_second(const OpsBenchRow& row) {
   return as_double(row.step.num_seqs * row.step.q_len) / row.seconds;
 }

@@ -35,6 +35,9 @@ struct ProductShape {
   std::string to_string() const;  // "[18944 -> 3584] F8_E4M3 to BF16"
 };
 
+// Of device memory that a product may use beside its operands.
+inline constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;
+
 // Alignment in bytes that rows of `width` elements have in a buffer whose start has 16.
 int64_t row_alignment(int64_t width, tensor::DType dtype);
 

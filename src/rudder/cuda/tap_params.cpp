@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "rudder/base/check.h"
+#include "rudder/cuda/elements.h"
 #include "rudder/tap/capture.h"
 #include "rudder/tap/program.h"
 
@@ -69,11 +70,6 @@ static_assert(kTapLatchBits == ops::kLatchBits);
 static_assert(kTapCaptureUnit == tap::kCaptureAlign);
 static_assert(tap::kVectorAlign % 4 == 0, "vectors are read in 16 bytes");
 static_assert(tap::kMaxOpsPerPoint <= 0xff, "the number of ops is the low byte of a word");
-
-template <typename T>
-T* pointer(const tensor::View& view) {
-  return static_cast<T*>(view.data);
-}
 
 // Taps of the points that a kernel passes, in its order.
 template <size_t kPoints>

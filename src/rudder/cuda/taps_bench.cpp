@@ -166,7 +166,7 @@ class Table {
 };
 
 // The operands of both ops.
-struct Operands {
+struct BenchOperands {
   Buffer<uint16_t> x{2 * kMaxTokens * kMaxWidth, 0x3c};
   Buffer<uint16_t> delta{kMaxTokens * kMaxWidth, 0x3c};
   Buffer<uint16_t> out{kMaxTokens * kMaxWidth};
@@ -182,8 +182,8 @@ struct Op {
   double bytes_per_element;  // of the plain op
 };
 
-cudaError_t enqueue(const Op& op, const Mode& mode, const Table& table, const Operands& operands,
-                    int64_t tokens, int call, cudaStream_t stream) {
+cudaError_t enqueue(const Op& op, const Mode& mode, const Table& table,
+                    const BenchOperands& operands, int64_t tokens, int call, cudaStream_t stream) {
   if (op.is_norm) {
     ResidualNormParams p;
     p.x = operands.x.data();
@@ -257,7 +257,7 @@ std::vector<double> time_modes(const std::vector<std::unique_ptr<Graph>>& graphs
   return medians;
 }
 
-void bench(const Op& op, int64_t tokens, int rounds, const Operands& operands,
+void bench(const Op& op, int64_t tokens, int rounds, const BenchOperands& operands,
            const Buffer<uint8_t>& flush, cudaStream_t stream) {
   std::vector<std::unique_ptr<Table>> tables;
   std::vector<std::unique_ptr<Graph>> graphs;
@@ -296,7 +296,7 @@ int run(int rounds) {
   };
   cudaStream_t stream = nullptr;
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  const Operands operands;
+  const BenchOperands operands;
   const Buffer<uint8_t> flush(kFlushBytes);
   std::printf("%-20s%7s%7s  %-15s%9s%9s%9s\n", "op", "width", "tokens", "mode", "us/call",
               "- plain", "floor us");

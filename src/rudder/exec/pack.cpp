@@ -7,28 +7,6 @@
 namespace rudder::exec {
 namespace {
 
-void clear(PackedStep& packed) {
-  packed.edits.clear();
-  packed.repeat = 1;
-  packed.ids.clear();
-  packed.positions.clear();
-  packed.kv_slot.clear();
-  packed.q_begin.assign(1, 0);
-  packed.kv_len.clear();
-  packed.table_row.clear();
-  packed.max_q_len = 0;
-  packed.max_kv_len = 0;
-  packed.logits_rows.clear();
-  packed.sample_rows.clear();
-  packed.sampled_seq.clear();
-  packed.lists.clear();
-  packed.scores.clear();
-  packed.num_masks = 0;
-  packed.all_greedy = true;
-  packed.any_logprobs = false;
-  packed.any_changed = false;
-}
-
 void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t vocab_size,
                  PackedStep& packed) {
   if (work.tokens == step::TokenSource::kCarry) {
@@ -80,10 +58,32 @@ void pack_scores(size_t seq, const step::SeqWork& work, const Slot& slot, int32_
 
 }  // namespace
 
+void PackedStep::clear() {
+  edits.clear();
+  repeat = 1;
+  ids.clear();
+  positions.clear();
+  kv_slot.clear();
+  q_begin.assign(1, 0);
+  kv_len.clear();
+  table_row.clear();
+  max_q_len = 0;
+  max_kv_len = 0;
+  logits_rows.clear();
+  sample_rows.clear();
+  sampled_seq.clear();
+  lists.clear();
+  scores.clear();
+  num_masks = 0;
+  all_greedy = true;
+  any_logprobs = false;
+  any_changed = false;
+}
+
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed) {
   const int32_t block_size = capacity.block_size;
-  clear(packed);
+  packed.clear();
   RUDDER_CHECK(plan.repeat >= 1 && plan.repeat <= capacity.max_repeat, "{} iterations",
                plan.repeat);
   packed.repeat = plan.repeat;

@@ -38,6 +38,8 @@ struct PackedStep {
   PackedTaps taps;
   PackedScores scores;
 
+  void clear();  // all but `taps`
+
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
   int64_t num_seqs() const { return static_cast<int64_t>(kv_len.size()); }
   int64_t num_sampled() const { return static_cast<int64_t>(sample_rows.size()); }

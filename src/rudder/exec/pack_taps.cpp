@@ -7,20 +7,6 @@
 namespace rudder::exec {
 namespace {
 
-void clear(PackedTaps& packed) {
-  packed.is_used = false;
-  packed.passages = 0;
-  packed.only_adds = true;
-  packed.row.clear();
-  packed.since_prompt.clear();
-  packed.slot.clear();
-  packed.capture_set.clear();
-  packed.capture_begin.clear();
-  packed.keep_all_rows = false;
-  packed.capture_elements = 0;
-  packed.captured.clear();
-}
-
 bool is_tapped(const step::SeqWork& work) {
   return work.tap_row != 0 || !work.tap_spans.empty() || !work.captures.empty();
 }
@@ -80,9 +66,23 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
 
 }  // namespace
 
+void PackedTaps::clear() {
+  is_used = false;
+  passages = 0;
+  only_adds = true;
+  row.clear();
+  since_prompt.clear();
+  slot.clear();
+  capture_set.clear();
+  capture_begin.clear();
+  keep_all_rows = false;
+  capture_elements = 0;
+  captured.clear();
+}
+
 void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t place, TapState* state,
                PackedTaps& packed) {
-  clear(packed);
+  packed.clear();
   packed.is_used = std::ranges::any_of(plan.seqs, is_tapped);
   if (!packed.is_used) return;
   RUDDER_CHECK(state != nullptr, "step {} has taps, the executor has none", plan.id);

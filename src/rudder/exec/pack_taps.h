@@ -26,6 +26,8 @@ struct PackedTaps {
 
   int64_t capture_elements = 0;              // of the step's records
   std::vector<tap::CapturedToken> captured;  // in the order of their records
+
+  void clear();
 };
 
 // The taps of a step whose slots have been edited and whose rows have begun. `place` is the step's

@@ -20,7 +20,7 @@ Shape input_shape(const step::Capacity& capacity) {
 Shape scored_shape(const step::Capacity& capacity) {
   return {capacity.max_tokens_per_step, sizeof(ops::SampledToken) / sizeof(int32_t)};
 }
-Shape top_shape(const step::Capacity& capacity) {
+Shape scored_top_shape(const step::Capacity& capacity) {
   return {capacity.max_tokens_per_step, step::kMaxLogprobs,
           sizeof(ops::TopLogprob) / sizeof(int32_t)};
 }
@@ -50,14 +50,15 @@ Result<std::unique_ptr<Scorer>> Scorer::make(ops::Ops& ops, model::Decoder& deco
 }
 
 int64_t Scorer::device_bytes(const step::Capacity& capacity) {
-  return int64_t{sizeof(int32_t)} * (input_shape(capacity).numel() +
-                                     scored_shape(capacity).numel() + top_shape(capacity).numel());
+  return int64_t{sizeof(int32_t)} *
+         (input_shape(capacity).numel() + scored_shape(capacity).numel() +
+          scored_top_shape(capacity).numel());
 }
 
 Result<void> Scorer::allocate() {
   RUDDER_TRY(input_, ops_.allocate(DType::kI32, input_shape(capacity_)));
   RUDDER_TRY(scored_, ops_.allocate(DType::kI32, scored_shape(capacity_)));
-  RUDDER_TRY(top_, ops_.allocate(DType::kI32, top_shape(capacity_)));
+  RUDDER_TRY(top_, ops_.allocate(DType::kI32, scored_top_shape(capacity_)));
   for (int32_t i = 0; i < capacity_.max_in_flight; ++i) {
     Staging staging;
     RUDDER_TRY(staging.input, ops_.allocate_staging(static_cast<int64_t>(input_.bytes())));

@@ -19,7 +19,7 @@ int64_t aligned(int64_t bytes) {
 }
 
 template <typename T>
-int64_t bytes_of(int64_t count) {
+int64_t part_bytes(int64_t count) {
   return aligned(count * static_cast<int64_t>(sizeof(T)));
 }
 
@@ -45,17 +45,17 @@ constexpr int64_t kTapArrays = 5;
 
 Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, bool has_taps) {
   Layout layout;
-  layout.kv_len = layout.q_begin + bytes_of<int32_t>(num_seqs + 1);
-  layout.table_row = layout.kv_len + bytes_of<int32_t>(num_seqs);
-  layout.logits_rows = layout.table_row + bytes_of<int32_t>(num_seqs);
-  layout.ids = layout.logits_rows + bytes_of<int32_t>(num_sampled);
-  layout.positions = layout.ids + bytes_of<int32_t>(num_tokens);
-  layout.kv_slot = layout.positions + bytes_of<int32_t>(num_tokens);
-  layout.taps = layout.kv_slot + bytes_of<int32_t>(num_tokens);
+  layout.kv_len = layout.q_begin + part_bytes<int32_t>(num_seqs + 1);
+  layout.table_row = layout.kv_len + part_bytes<int32_t>(num_seqs);
+  layout.logits_rows = layout.table_row + part_bytes<int32_t>(num_seqs);
+  layout.ids = layout.logits_rows + part_bytes<int32_t>(num_sampled);
+  layout.positions = layout.ids + part_bytes<int32_t>(num_tokens);
+  layout.kv_slot = layout.positions + part_bytes<int32_t>(num_tokens);
+  layout.taps = layout.kv_slot + part_bytes<int32_t>(num_tokens);
   const int64_t arrays = has_taps ? kTapArrays : 0;
-  layout.rows_taps = layout.taps + arrays * bytes_of<int32_t>(num_tokens);
-  layout.sample_rows = layout.rows_taps + arrays * bytes_of<int32_t>(num_sampled);
-  layout.lists = layout.sample_rows + bytes_of<ops::SampleRow>(num_sampled);
+  layout.rows_taps = layout.taps + arrays * part_bytes<int32_t>(num_tokens);
+  layout.sample_rows = layout.rows_taps + arrays * part_bytes<int32_t>(num_sampled);
+  layout.lists = layout.sample_rows + part_bytes<ops::SampleRow>(num_sampled);
   return layout;
 }
 
@@ -82,10 +82,10 @@ int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
   return layout_of(capacity.max_tokens_per_step, capacity.num_slots, capacity.num_slots, has_taps)
              .lists +
-         bytes_of<int32_t>(max_list_words(capacity)) +
-         bytes_of<ops::OpenedSlot>(capacity.num_slots) +
-         bytes_of<ops::HistoryToken>(kept_history(capacity)) +
-         bytes_of<ops::BlockWrite>(kept_blocks(capacity));
+         part_bytes<int32_t>(max_list_words(capacity)) +
+         part_bytes<ops::OpenedSlot>(capacity.num_slots) +
+         part_bytes<ops::HistoryToken>(kept_history(capacity)) +
+         part_bytes<ops::BlockWrite>(kept_blocks(capacity));
 }
 
 Shape masks_shape(const step::Capacity& capacity) {
@@ -202,7 +202,7 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
   if (packed.taps.is_used) {
     const auto arrays = [&](int64_t begin, int64_t count, int64_t first_entry) {
       const auto array = [&](int64_t i) {
-        return part(begin + i * bytes_of<int32_t>(count), DType::kI32, {count});
+        return part(begin + i * part_bytes<int32_t>(count), DType::kI32, {count});
       };
       return ops::TapBatch{array(0),
                            array(1),
@@ -265,8 +265,8 @@ void StepBuffers::put_taps(const PackedStep& packed, const View& staging) const 
     put(staging, of_tokens, *array);
     auto* picked = reinterpret_cast<int32_t*>(staging.as<std::byte>() + of_rows);
     for (const int32_t row : packed.logits_rows) *picked++ = (*array)[static_cast<size_t>(row)];
-    of_tokens += bytes_of<int32_t>(packed.num_tokens());
-    of_rows += bytes_of<int32_t>(packed.num_sampled());
+    of_tokens += part_bytes<int32_t>(packed.num_tokens());
+    of_rows += part_bytes<int32_t>(packed.num_sampled());
   }
 }
 
@@ -278,7 +278,7 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
   std::span<const ops::HistoryToken> history = packed.edits.history;
   std::span<const ops::BlockWrite> blocks = packed.edits.blocks;
   const int64_t lists_end =
-      layout_of(packed).lists + bytes_of<int32_t>(static_cast<int64_t>(packed.lists.size()));
+      layout_of(packed).lists + part_bytes<int32_t>(static_cast<int64_t>(packed.lists.size()));
   for (int64_t begin = 0;; begin = lists_end) {
     ops::BeginStepArgs args;
     args.state = state_;

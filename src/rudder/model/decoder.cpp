@@ -9,8 +9,8 @@
 namespace rudder::model {
 namespace {
 
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 // The start of a flat buffer as [rows, width].
 View shaped(const View& buffer, int64_t rows, int64_t width) {

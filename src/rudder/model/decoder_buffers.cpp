@@ -7,8 +7,8 @@
 namespace rudder::model {
 namespace {
 
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 struct Sizes {  // in elements
   int64_t hidden = 0;

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "rudder/base/json.h"
+#include "rudder/steer/parse_test_support.h"
 #include "rudder/steer/plan.h"
 #include "rudder/steer/test_support.h"
 
@@ -16,10 +17,6 @@ namespace rudder::steer {
 namespace {
 
 namespace json = boost::json;
-
-json::object object_of(std::string_view text) {
-  return parse_json(text, "test")->as_object();
-}
 
 // A vector of the test model whose first element is `first`, the others 0.
 std::string unit(double first) {

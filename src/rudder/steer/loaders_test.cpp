@@ -25,7 +25,7 @@ Result<LoadedModule> load(std::span<const std::byte> bytes, const std::string& n
   return load_module_bytes(bytes, name, small_model(), OneName());
 }
 
-tap::ContentKey key_of(std::vector<OpSpec> ops) {
+tap::ContentKey key_of_ops(std::vector<OpSpec> ops) {
   const auto config = Config::build(std::make_shared<const Model>(small_model()), std::move(ops));
   EXPECT_TRUE(config.has_value()) << config.error().to_string();
   return (*config)->program(1).key;
@@ -33,9 +33,9 @@ tap::ContentKey key_of(std::vector<OpSpec> ops) {
 
 // What all of the files hold.
 tap::ContentKey expected_key() {
-  return key_of(parse(R"({"steering_vectors": {"resid_post": {"3": [3, -1.5, 0.25, 9],
+  return key_of_ops(parse(R"({"steering_vectors": {"resid_post": {"3": [3, -1.5, 0.25, 9],
                                                               "7": [7, -3.5, 0.25, 49]}}})")
-                    ->ops);
+                        ->ops);
 }
 
 TEST(Loaders, FilesOfOtherLibrariesHoldTheSame) {
@@ -43,7 +43,7 @@ TEST(Loaders, FilesOfOtherLibrariesHoldTheSame) {
                            "named.safetensors", "control.gguf"}) {
     const auto loaded = load(bytes_of(name), name);
     ASSERT_TRUE(loaded.has_value()) << name << ": " << loaded.error().to_string();
-    EXPECT_EQ(key_of(loaded->ops), expected_key()) << name;
+    EXPECT_EQ(key_of_ops(loaded->ops), expected_key()) << name;
     const bool has_hint = !std::string_view(name).ends_with(".npz");
     EXPECT_EQ(loaded->model_hint, has_hint ? "tiny" : "") << name;
   }
@@ -55,7 +55,7 @@ TEST(Loaders, JsonIsTheFieldsOfARequest) {
           "steering": {"op": "add", "site": "post_mlp", "layers": 7, "vector": [7, -3.5, 0.25, 49]}})";
   const auto loaded = load(std::as_bytes(std::span(text)), "m.json");
   ASSERT_TRUE(loaded.has_value()) << loaded.error().to_string();
-  EXPECT_EQ(key_of(loaded->ops), expected_key());
+  EXPECT_EQ(key_of_ops(loaded->ops), expected_key());
   const std::string bad = R"({"vectors": {"resid_post.3": [3, -1.5]}})";
   EXPECT_EQ(load(std::as_bytes(std::span(bad)), "m.json").error().where,
             "m.json: vectors.resid_post.3");
@@ -246,7 +246,7 @@ TEST(Loaders, DamagedFilesAreAnswered) {
     for (size_t length = 0; length < whole.size(); ++length) {
       const auto loaded = load(std::span(whole).first(length), name);
       if (loaded) {  // GGUF pads the end of its last tensor
-        ASSERT_EQ(key_of(loaded->ops), expected_key()) << name << " of " << length << " bytes";
+        ASSERT_EQ(key_of_ops(loaded->ops), expected_key()) << name << " of " << length << " bytes";
         ASSERT_LT(whole.size() - length, 32U) << name;
       } else {
         ASSERT_FALSE(loaded.error().where.empty());
@@ -266,7 +266,7 @@ TEST(Loaders, DamagedFilesAreAnswered) {
       } else if (checked && loaded->ops.size() == 2 &&
                  loaded->ops[0].point == tap::Point{3, tap::Site::kResidPost} &&
                  loaded->ops[1].point == tap::Point{7, tap::Site::kResidPost}) {
-        EXPECT_EQ(key_of(loaded->ops), expected_key()) << name;
+        EXPECT_EQ(key_of_ops(loaded->ops), expected_key()) << name;
       }
     }
   }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/steer/dot.h"
 
 namespace rudder::steer {
 namespace {
@@ -20,12 +21,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 // An axis that keeps less than this part of its length beside the ones before it is in their span.
 constexpr double kDependent = 1e-6;
 
-double dot(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
-
 Row to_row(std::span<const double> values) {
   auto buffer = std::make_shared_for_overwrite<float[]>(values.size());
   std::ranges::transform(values, buffer.get(), [](double x) { return static_cast<float>(x); });
@@ -33,17 +28,7 @@ Row to_row(std::span<const double> values) {
 }
 
 double norm_squared(const Row& row) {
-  double sum = 0;
-  for (const float value : row.values()) sum += double{value} * double{value};
-  return sum;
-}
-
-double projection(const Row& row, const Row& onto) {
-  double sum = 0;
-  for (size_t i = 0; i < row.values().size(); ++i) {
-    sum += double{row.values()[i]} * double{onto.values()[i]};
-  }
-  return sum;
+  return dot(row.values(), row.values());
 }
 
 // Orthonormal axes that span `rows` in their order, by Gram-Schmidt done twice. Fewer than there
@@ -143,7 +128,7 @@ Result<Lowering::Forms> Lowering::project_away(const OpSpec& spec) {
     double b = 0;
     if (spec.op == OpName::kOrthogonal) a = spec.parameter;
     if (spec.op == OpName::kMeanAblate) {
-      b = spec.second.empty() ? spec.parameter : projection(spec.second, axis);
+      b = spec.second.empty() ? spec.parameter : dot(spec.second.values(), axis.values());
     }
     LoweredOp& form = forms.emplace_back();
     form.op = axis_form(a, b, -kInfinity, kInfinity);

@@ -99,10 +99,6 @@ Result<std::vector<Row>> named_rows(const json::object& object, std::span<const 
 
 }  // namespace
 
-tl::unexpected<Error> invalid_field(std::string message, std::string where) {
-  return fail(ErrorCode::kInvalidArgument, std::move(message), std::move(where));
-}
-
 const json::value* member(const json::object& object, std::string_view key) {
   const json::value* value = object.if_contains(json::string_view(key.data(), key.size()));
   return value == nullptr || value->is_null() ? nullptr : value;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/steer/invalid_field.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/vectors.h"
 
@@ -17,8 +18,6 @@ struct ParseContext {
   const Model& model;
   const Names& names;
 };
-
-tl::unexpected<Error> invalid_field(std::string message, std::string where);
 
 // A member of `object` that is there and not null.
 const boost::json::value* member(const boost::json::object& object, std::string_view key);

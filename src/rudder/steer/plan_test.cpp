@@ -7,7 +7,7 @@
 namespace rudder::steer {
 namespace {
 
-std::shared_ptr<const Config> config_of(std::vector<OpSpec> specs) {
+std::shared_ptr<const Config> config_of_specs(std::vector<OpSpec> specs) {
   auto config = Config::build(shared_test_model(), std::move(specs));
   EXPECT_TRUE(config.has_value()) << config.error().to_string();
   return *config;
@@ -98,7 +98,7 @@ TEST(Plan, SegmentsAreWhatEachTokenWouldGetAlone) {
       specs.push_back(
           selected(add_spec(point, test_row(random.vector(kTestHidden))), random_selector(random)));
     }
-    const auto config = config_of(specs);
+    const auto config = config_of_specs(specs);
     const PromptShape shape = random_shape(random);
     const auto taps = make_taps(*config, shape);
     ASSERT_TRUE(taps.has_value());
@@ -112,7 +112,7 @@ TEST(Plan, SegmentsAreWhatEachTokenWouldGetAlone) {
       for (const OpSpec& spec : specs) {
         if (is_selected(spec.select, shape, position)) active.push_back(selected(spec, {}));
       }
-      const KeyedProgram alone = config_of(active)->program(1);
+      const KeyedProgram alone = config_of_specs(active)->program(1);
       const tap::TapSegment* segment = segment_at(*taps, position);
       ASSERT_EQ(segment == nullptr ? tap::ContentKey{} : segment->content, alone.key)
           << "position " << position << " of a prompt of " << shape.prompt_len;
@@ -126,8 +126,8 @@ TEST(Plan, SegmentsAreWhatEachTokenWouldGetAlone) {
 TEST(Plan, EqualSegmentsShareTheirProgram) {
   Selector ends;
   ends.prompt = {{0, 2}, {-2, tap::kNoEnd}};
-  const auto config =
-      config_of({selected(add_spec(kTestPoint, test_row(Random(2).vector(kTestHidden))), ends)});
+  const auto config = config_of_specs(
+      {selected(add_spec(kTestPoint, test_row(Random(2).vector(kTestHidden))), ends)});
   const auto taps = make_taps(*config, prompt_of(10));
   ASSERT_EQ(taps->segments.size(), 4U);
   EXPECT_EQ(taps->segments[0].program, taps->segments[2].program);
@@ -145,9 +145,10 @@ TEST(Plan, TiersCostOneAddAPointAndPhase) {
   in_prompt.phase = Phase::kPrefill;
   Selector generated;
   generated.phase = Phase::kDecode;
-  const auto config = config_of({add_spec(kTestPoint, test_row(base), 0.3),
-                                 selected(add_spec(kTestPoint, test_row(prefill), -7), in_prompt),
-                                 selected(add_spec(kTestPoint, test_row(base), -0.3), generated)});
+  const auto config =
+      config_of_specs({add_spec(kTestPoint, test_row(base), 0.3),
+                       selected(add_spec(kTestPoint, test_row(prefill), -7), in_prompt),
+                       selected(add_spec(kTestPoint, test_row(base), -0.3), generated)});
   const auto taps = make_taps(*config, prompt_of(5));
   ASSERT_EQ(taps->segments.size(), 2U);
   ASSERT_EQ(taps->segments[0].program->ops.size(), 1U);
@@ -166,7 +167,7 @@ TEST(Plan, NothingIsNothing) {
            {add_spec(kTestPoint, test_row(std::vector<float>(kTestHidden, 0.0f)))},
            {add_spec(kTestPoint, test_row(std::vector<float>(kTestHidden, -0.0f)), 3)},
            {add_spec(kTestPoint, test_row(Random(4).vector(kTestHidden)), 0)}}) {
-    const auto taps = make_taps(*config_of(specs), prompt_of(7));
+    const auto taps = make_taps(*config_of_specs(specs), prompt_of(7));
     ASSERT_TRUE(taps.has_value());
     EXPECT_TRUE(taps->segments.empty());
   }
@@ -175,8 +176,8 @@ TEST(Plan, NothingIsNothing) {
 TEST(Plan, RolesAreNeverGuessed) {
   Selector user;
   user.roles = 1 << static_cast<int>(Role::kUser);
-  const auto config =
-      config_of({selected(add_spec(kTestPoint, test_row(Random(5).vector(kTestHidden))), user)});
+  const auto config = config_of_specs(
+      {selected(add_spec(kTestPoint, test_row(Random(5).vector(kTestHidden))), user)});
   const auto taps = make_taps(*config, prompt_of(7));
   ASSERT_FALSE(taps.has_value());
   EXPECT_EQ(taps.error().code, ErrorCode::kInvalidArgument);
@@ -188,12 +189,12 @@ TEST(Plan, ARampIsConstantOverThePromptAndKeyedByItsLengthAfterIt) {
   OpSpec constant = spec;
   constant.scale = 1;
   spec.schedule = {tap::ScheduleKind::kRamp, 0, 16, 0.5, 1.5};
-  const auto config = config_of({spec});
+  const auto config = config_of_specs({spec});
   const auto short_taps = make_taps(*config, prompt_of(5));
   const auto long_taps = make_taps(*config, prompt_of(9));
   ASSERT_EQ(short_taps->segments.size(), 2U);
   EXPECT_TRUE(short_taps->is_scheduled);
-  EXPECT_EQ(short_taps->segments[0].content, config_of({constant})->program(1).key);
+  EXPECT_EQ(short_taps->segments[0].content, config_of_specs({constant})->program(1).key);
   EXPECT_EQ(short_taps->segments[0].content, long_taps->segments[0].content);
   EXPECT_FALSE(short_taps->segments[1].content == long_taps->segments[1].content);
   const tap::TapOp& op = short_taps->segments[1].program->ops[0].op;
@@ -208,7 +209,7 @@ TEST(Plan, AWindowOfTheScheduleIsOneOfTheSelector) {
   spec.schedule.kind = tap::ScheduleKind::kWindow;
   spec.schedule.begin = 3;
   spec.schedule.end = 6;
-  const auto taps = make_taps(*config_of({spec}), prompt_of(10));
+  const auto taps = make_taps(*config_of_specs({spec}), prompt_of(10));
   ASSERT_EQ(taps->segments.size(), 3U);
   EXPECT_EQ(taps->segments[1].begin, 13);
   EXPECT_EQ(taps->segments[2].begin, 16);
@@ -220,7 +221,7 @@ TEST(Plan, AScoreIsTakenOfThePromptAndGatesFromItsLastTokenOn) {
   spec.gate.kind = Gate::Kind::kPromptScore;
   spec.gate.vector = test_row(Random(9).vector(kTestHidden));
   spec.gate.point = {1, tap::Site::kResidPost};
-  const auto taps = make_taps(*config_of({spec}), prompt_of(6));
+  const auto taps = make_taps(*config_of_specs({spec}), prompt_of(6));
   EXPECT_TRUE(taps->needs_whole_prompt);
   ASSERT_EQ(taps->segments.size(), 3U);
   EXPECT_EQ(taps->segments[0].program->ops.size(), 1U);
@@ -232,7 +233,7 @@ TEST(Plan, AScoreIsTakenOfThePromptAndGatesFromItsLastTokenOn) {
 
   // The next layer's input is tapped in the same op as this layer's output: too early.
   spec.point = {2, tap::Site::kResidPre};
-  EXPECT_EQ(make_taps(*config_of({spec}), prompt_of(6))->segments.size(), 2U);
+  EXPECT_EQ(make_taps(*config_of_specs({spec}), prompt_of(6))->segments.size(), 2U);
   spec.select.phase = Phase::kPrefill;
   EXPECT_FALSE(Config::build(shared_test_model(), {spec}).has_value());
 }
@@ -241,9 +242,9 @@ TEST(Plan, UsualProgramsAreThoseOfBothPhases) {
   Selector generated;
   generated.phase = Phase::kDecode;
   Random random(10);
-  const auto config =
-      config_of({add_spec(kTestPoint, test_row(random.vector(kTestHidden))),
-                 selected(add_spec(kTestPoint, test_row(random.vector(kTestHidden))), generated)});
+  const auto config = config_of_specs(
+      {add_spec(kTestPoint, test_row(random.vector(kTestHidden))),
+       selected(add_spec(kTestPoint, test_row(random.vector(kTestHidden))), generated)});
   const auto programs = usual_programs(*config);
   const auto taps = make_taps(*config, prompt_of(3));
   ASSERT_EQ(programs.size(), 2U);

@@ -11,6 +11,7 @@
 #include <limits>
 
 #include "rudder/steer/base64.h"
+#include "rudder/steer/invalid_field.h"
 
 namespace rudder::steer {
 namespace {
@@ -19,10 +20,6 @@ namespace json = boost::json;
 
 constexpr int64_t kMaxWidth = 1 << 24;
 constexpr int64_t kMaxElements = int64_t{1} << 30;
-
-tl::unexpected<Error> invalid(std::string message, std::string where) {
-  return fail(ErrorCode::kInvalidArgument, std::move(message), std::move(where));
-}
 
 struct PackedType {
   std::string_view name;
@@ -53,7 +50,7 @@ Result<Rows> read_shape(const json::object& packed, const std::string& path) {
   const json::value* value = packed.if_contains("shape");
   const json::array* dims = value == nullptr ? nullptr : value->if_array();
   if (dims == nullptr || dims->empty() || dims->size() > 2) {
-    return invalid("a list of one or two numbers is needed: [width] or [rows, width]", where);
+    return invalid_field("a list of one or two numbers is needed: [width] or [rows, width]", where);
   }
   Rows rows;
   rows.is_list = dims->size() == 1;
@@ -62,7 +59,7 @@ Result<Rows> read_shape(const json::object& packed, const std::string& path) {
     RUDDER_TRY(const int32_t extent, read_int((*dims)[i], fmt::format("{}[{}]", where, i)));
     const bool is_width = i + 1 == dims->size();
     if (extent < 1 || (is_width && extent > kMaxWidth)) {
-      return invalid(fmt::format("an extent of {}", extent), fmt::format("{}[{}]", where, i));
+      return invalid_field(fmt::format("an extent of {}", extent), fmt::format("{}[{}]", where, i));
     }
     if (is_width) {
       rows.width = extent;
@@ -71,7 +68,7 @@ Result<Rows> read_shape(const json::object& packed, const std::string& path) {
     }
   }
   if (rows.count * rows.width > kMaxElements) {
-    return invalid(fmt::format("{} x {} elements", rows.count, rows.width), where);
+    return invalid_field(fmt::format("{} x {} elements", rows.count, rows.width), where);
   }
   return rows;
 }
@@ -119,11 +116,11 @@ Result<double> read_number(const json::value& value, const std::string& where,
                            double max_magnitude) {
   boost::system::error_code error;
   const auto number = value.is_number() ? value.to_number<double>(error) : 0.0;
-  if (!value.is_number() || error) return invalid("a number is needed", where);
-  if (!std::isfinite(number)) return invalid("the number is not finite", where);
+  if (!value.is_number() || error) return invalid_field("a number is needed", where);
+  if (!std::isfinite(number)) return invalid_field("the number is not finite", where);
   if (std::abs(number) > max_magnitude) {
-    return invalid(fmt::format("{} is too large: at most {} in magnitude", number, max_magnitude),
-                   where);
+    return invalid_field(
+        fmt::format("{} is too large: at most {} in magnitude", number, max_magnitude), where);
   }
   return number;
 }
@@ -131,7 +128,7 @@ Result<double> read_number(const json::value& value, const std::string& where,
 Result<int32_t> read_int(const json::value& value, const std::string& where) {
   if (!value.is_int64() || value.get_int64() < std::numeric_limits<int32_t>::min() ||
       value.get_int64() >= std::numeric_limits<int32_t>::max()) {
-    return invalid("a whole number of 32 bits is needed", where);
+    return invalid_field("a whole number of 32 bits is needed", where);
   }
   return static_cast<int32_t>(value.get_int64());
 }
@@ -166,14 +163,14 @@ std::shared_ptr<const float[]> widen(std::span<const std::byte> bytes, tensor::D
 }
 
 Result<Rows> read_lists(const json::array& lists, const std::string& path) {
-  if (lists.empty()) return invalid("the vector is empty", path);
+  if (lists.empty()) return invalid_field("the vector is empty", path);
   Rows rows;
   rows.is_list = !lists[0].is_array();
   rows.count = rows.is_list ? 1 : static_cast<int64_t>(lists.size());
   const size_t width = rows.is_list ? lists.size() : lists[0].get_array().size();
-  if (width == 0) return invalid("the vector is empty", path + "[0]");
+  if (width == 0) return invalid_field("the vector is empty", path + "[0]");
   if (static_cast<int64_t>(width) > kMaxWidth) {
-    return invalid(fmt::format("a vector of {} elements", width), path);
+    return invalid_field(fmt::format("a vector of {} elements", width), path);
   }
   rows.width = static_cast<int32_t>(width);
   auto buffer = std::make_shared_for_overwrite<float[]>(static_cast<size_t>(rows.count) * width);
@@ -183,10 +180,10 @@ Result<Rows> read_lists(const json::array& lists, const std::string& path) {
     for (size_t i = 0; i < lists.size(); ++i) {
       const std::string where = fmt::format("{}[{}]", path, i);
       const json::array* list = lists[i].if_array();
-      if (list == nullptr) return invalid("a list of numbers is needed", where);
+      if (list == nullptr) return invalid_field("a list of numbers is needed", where);
       if (list->size() != width) {
-        return invalid(fmt::format("{} elements, the first vector has {}", list->size(), width),
-                       where);
+        return invalid_field(
+            fmt::format("{} elements, the first vector has {}", list->size(), width), where);
       }
       RUDDER_TRY_VOID(read_list(*list, {buffer.get() + i * width, width}, where));
     }
@@ -202,33 +199,34 @@ Result<Rows> read_packed(const json::object& packed, const std::string& path) {
       kPackedTypes, dtype_name == nullptr ? std::string_view() : std::string_view(*dtype_name),
       &PackedType::name);
   if (type == kPackedTypes.end()) {
-    return invalid("one of \"float32\", \"float16\", \"bfloat16\" is needed", path + ".dtype");
+    return invalid_field("one of \"float32\", \"float16\", \"bfloat16\" is needed",
+                         path + ".dtype");
   }
   RUDDER_TRY(Rows rows, read_shape(packed, path));
   const std::string where = path + ".data";
   const json::value* value = packed.if_contains("data");
   const json::string* data = value == nullptr ? nullptr : value->if_string();
-  if (data == nullptr) return invalid("a base64 string is needed", where);
+  if (data == nullptr) return invalid_field("a base64 string is needed", where);
   const std::string_view text(data->data(), data->size());
   const auto count = static_cast<size_t>(rows.count * rows.width);
   const size_t needed = count * tensor::dtype_bytes(type->dtype);
   const std::optional<size_t> bytes = base64_bytes(text);
-  if (!bytes) return invalid("base64 has whole groups of four characters", where);
+  if (!bytes) return invalid_field("base64 has whole groups of four characters", where);
   if (*bytes != needed) {
-    return invalid(fmt::format("{} bytes, the shape needs {}", *bytes, needed), where);
+    return invalid_field(fmt::format("{} bytes, the shape needs {}", *bytes, needed), where);
   }
   auto buffer = std::make_shared_for_overwrite<float[]>(count);
   if (!decode_base64(text, raw_place(buffer.get(), count, type->dtype))) {
-    return invalid("this is no base64", where);
+    return invalid_field("this is no base64", where);
   }
   widen_in_place(buffer.get(), count, type->dtype);
   if (const auto bad = first_bad({buffer.get(), count})) {
     const auto width = static_cast<size_t>(rows.width);
-    return invalid(fmt::format("element {} of row {} is {}: finite numbers of at most {} in "
-                               "magnitude are needed",
-                               *bad % width, *bad / width,
-                               buffer[static_cast<std::ptrdiff_t>(*bad)], kMaxMagnitude),
-                   where);
+    return invalid_field(fmt::format("element {} of row {} is {}: finite numbers of at most {} in "
+                                     "magnitude are needed",
+                                     *bad % width, *bad / width,
+                                     buffer[static_cast<std::ptrdiff_t>(*bad)], kMaxMagnitude),
+                         where);
   }
   rows.buffer = std::move(buffer);
   return rows;

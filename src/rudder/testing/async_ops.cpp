@@ -12,8 +12,8 @@
 namespace rudder::testing {
 namespace {
 
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 constexpr std::chrono::microseconds kCopyPause(300);
 constexpr size_t kQueuedCalls = 1 << 16;

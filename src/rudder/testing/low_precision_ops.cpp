@@ -12,10 +12,10 @@
 namespace rudder::testing {
 namespace {
 
-using ops::View;
 using tensor::BF16;
 using tensor::DType;
 using tensor::F8E4M3;
+using tensor::View;
 
 // An f32 copy of a tensor of the backend. An empty view stays empty.
 class Wide {

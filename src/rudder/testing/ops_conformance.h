@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <ostream>
 #include <random>
@@ -22,6 +23,8 @@
 #include "rudder/testing/reference_ops.h"
 
 namespace rudder::testing {
+
+inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 struct Backend {
   std::string name;

@@ -9,6 +9,7 @@
 
 #include "rudder/cpu/sample.h"
 #include "rudder/testing/ops_conformance.h"
+#include "rudder/testing/sampled_tokens.h"
 
 namespace rudder::testing {
 namespace {
@@ -16,8 +17,6 @@ namespace {
 using tensor::DType;
 using tensor::Shape;
 using tensor::View;
-
-constexpr int64_t kMaxLogprobs = 20;
 
 // All that one call reads and writes, on the host.
 struct Batch {
@@ -114,8 +113,8 @@ class BatchMaker {
       }
       float& spoiled = batch.logits[static_cast<size_t>(r * batch.vocab + below(batch.vocab))];
       if (below(40) == 0) spoiled = std::numeric_limits<float>::quiet_NaN();
-      if (below(40) == 0) spoiled = std::numeric_limits<float>::infinity();
-      if (below(10) == 0) spoiled = -std::numeric_limits<float>::infinity();
+      if (below(40) == 0) spoiled = kInfinity;
+      if (below(10) == 0) spoiled = -kInfinity;
     }
   }
 
@@ -180,12 +179,6 @@ std::string describe(const ops::SampleRow& row, int64_t vocab) {
          ", mask " + std::to_string(row.mask_row);
 }
 
-template <typename T>
-void fetch(Device& device, const View& from, std::vector<T>& to) {
-  HostTensor host = device.get(from);
-  std::ranges::copy(host.values<T>(), to.begin());
-}
-
 void copy_row(size_t r, const Batch& from, Batch& to) {
   const auto slot = static_cast<size_t>(from.rows[r].slot);
   to.carry[slot] = from.carry[slot];
@@ -194,28 +187,9 @@ void copy_row(size_t r, const Batch& from, Batch& to) {
   std::copy_n(from.output_count.begin() + begin, from.vocab, to.output_count.begin() + begin);
 }
 
-void compare_row(size_t r, const Batch& got, const Batch& expected) {
-  const ops::SampleRow& row = got.rows[r];
-  const ops::SampledToken& a = got.sampled[r];
-  const ops::SampledToken& b = expected.sampled[r];
-  const std::string what = describe(row, got.vocab);
-  EXPECT_EQ(a.token, b.token) << what;
-  EXPECT_EQ(a.end, b.end) << what;
-  if (row.num_logprobs < 0 || b.token < 0) return;
-  EXPECT_NEAR(a.logprob, b.logprob, 2e-5 * (1 + std::abs(b.logprob))) << what;
-  EXPECT_EQ(a.rank, b.rank) << what;
-  for (int32_t k = 0; k < row.num_logprobs; ++k) {
-    const ops::TopLogprob& x = got.top[r * kMaxLogprobs + static_cast<size_t>(k)];
-    const ops::TopLogprob& y = expected.top[r * kMaxLogprobs + static_cast<size_t>(k)];
-    EXPECT_EQ(x.token, y.token) << what << ", place " << k;
-    if (y.token < 0 || std::isinf(y.logprob)) continue;
-    EXPECT_NEAR(x.logprob, y.logprob, 2e-5 * (1 + std::abs(y.logprob))) << what;
-  }
-}
-
 // Runs the batch on the backend and on the CPU and compares; returns how many rows drew another
 // token than the CPU's.
-int compare(Device& device, Batch batch) {
+int compare_samples(Device& device, Batch batch) {
   Batch expected = batch;
   const auto host = [](auto& values, DType dtype, Shape shape) {
     return View{values.data(), dtype, shape};
@@ -227,11 +201,11 @@ int compare(Device& device, Batch batch) {
   };
   const ops::SampleArgs args = batch.args(on_device);
   device.ops().sample(args);
-  fetch(device, args.sampled, batch.sampled);
-  fetch(device, args.top, batch.top);
-  fetch(device, args.state.carry, batch.carry);
-  fetch(device, args.state.ended, batch.ended);
-  fetch(device, args.state.output_count, batch.output_count);
+  batch.sampled = device.values<ops::SampledToken>(args.sampled);
+  batch.top = device.values<ops::TopLogprob>(args.top);
+  batch.carry = device.values<int32_t>(args.state.carry);
+  batch.ended = device.values<int32_t>(args.state.ended);
+  batch.output_count = device.values<int32_t>(args.state.output_count);
   int differing = 0;
   for (size_t r = 0; r < batch.rows.size(); ++r) {
     const ops::SampleRow& row = batch.rows[r];
@@ -242,7 +216,9 @@ int compare(Device& device, Batch batch) {
       copy_row(r, expected, batch);  // compared no further
       continue;
     }
-    compare_row(r, batch, expected);
+    SCOPED_TRACE(describe(row, batch.vocab));
+    expect_same_token(r, row.num_logprobs, {batch.sampled, batch.top},
+                      {expected.sampled, expected.top});
   }
   EXPECT_EQ(batch.carry, expected.carry);
   EXPECT_EQ(batch.ended, expected.ended);
@@ -254,7 +230,7 @@ TEST_P(OpsConformance, SampleAgreesWithTheCpu) {
   BatchMaker maker(random_);
   for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
     for (const int64_t vocab : {1, 17, 160})
-      EXPECT_EQ(compare(device_, maker.make(kind, 4, vocab)), 0);
+      EXPECT_EQ(compare_samples(device_, maker.make(kind, 4, vocab)), 0);
   }
 }
 
@@ -265,7 +241,7 @@ TEST_P(OpsConformance, SampleManyAgreesWithTheCpu) {
   for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
     for (const int64_t vocab : {1, 17, 160, 1003, 5000}) {
       for (const int64_t num_rows : {1, 2, 33, 100}) {
-        differing += compare(device_, maker.make(kind, num_rows, vocab));
+        differing += compare_samples(device_, maker.make(kind, num_rows, vocab));
         rows += static_cast<int>(num_rows);
       }
     }
@@ -277,8 +253,8 @@ TEST_P(OpsConformance, SampleManyAgreesWithTheCpu) {
 TEST_P(OpsConformance, SampleAtFullVocabulary) {
   BatchMaker maker(random_);
   for (const int64_t vocab : {32003, 151936}) {
-    EXPECT_EQ(compare(device_, maker.make(Kind::kPlainGreedy, 5, vocab)), 0);
-    EXPECT_LE(compare(device_, maker.make(Kind::kEverything, 9, vocab)), 1);
+    EXPECT_EQ(compare_samples(device_, maker.make(Kind::kPlainGreedy, 5, vocab)), 0);
+    EXPECT_LE(compare_samples(device_, maker.make(Kind::kEverything, 9, vocab)), 1);
   }
 }
 
@@ -288,7 +264,7 @@ TEST_P(OpsConformance, SampleUnderMasks) {
   BatchMaker maker(random_);
   for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
     for (const int64_t vocab : {1, 31, 32, 33, 160}) {
-      EXPECT_EQ(compare(device_, maker.make(kind, 3, vocab, true)), 0);
+      EXPECT_EQ(compare_samples(device_, maker.make(kind, 3, vocab, true)), 0);
     }
   }
 }
@@ -300,14 +276,14 @@ TEST_P(OpsConformance, SampleManyUnderMasks) {
   for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
     for (const int64_t vocab : {1, 31, 32, 33, 160, 1003, 5000}) {
       for (const int64_t num_rows : {1, 33, 100, 300}) {
-        differing += compare(device_, maker.make(kind, num_rows, vocab, true));
+        differing += compare_samples(device_, maker.make(kind, num_rows, vocab, true));
         rows += static_cast<int>(num_rows);
       }
     }
   }
   for (const int64_t vocab : {32003, 151936}) {
-    EXPECT_EQ(compare(device_, maker.make(Kind::kPlainGreedy, 9, vocab, true)), 0);
-    differing += compare(device_, maker.make(Kind::kEverything, 9, vocab, true));
+    EXPECT_EQ(compare_samples(device_, maker.make(Kind::kPlainGreedy, 9, vocab, true)), 0);
+    differing += compare_samples(device_, maker.make(Kind::kEverything, 9, vocab, true));
   }
   EXPECT_LE(differing, rows / 2000);
 }
@@ -321,7 +297,7 @@ TEST_P(OpsConformance, SampleFlagsAreNoMoreThanHints) {
     batch.any_logprobs = true;
     batch.any_changed = true;
     batch.any_masked = true;
-    EXPECT_LE(compare(device_, batch), 1);
+    EXPECT_LE(compare_samples(device_, batch), 1);
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "rudder/cpu/sample.h"
 #include "rudder/testing/ops_conformance.h"
+#include "rudder/testing/sampled_tokens.h"
 
 namespace rudder::testing {
 namespace {
@@ -15,9 +16,6 @@ namespace {
 using tensor::DType;
 using tensor::Shape;
 using tensor::View;
-
-constexpr int64_t kMaxLogprobs = 20;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // All that one call reads and writes, on the host.
 struct ScoredRows {
@@ -63,32 +61,7 @@ ScoredRows make_rows(std::mt19937_64& random, int64_t num_rows, int64_t vocab) {
   return rows;
 }
 
-template <typename T>
-void fetch(Device& device, const View& from, std::vector<T>& to) {
-  HostTensor host = device.get(from);
-  std::ranges::copy(host.values<T>(), to.begin());
-}
-
-void compare_row(size_t r, const ScoredRows& got, const ScoredRows& expected) {
-  const ops::SampledToken& a = got.scored[r];
-  const ops::SampledToken& b = expected.scored[r];
-  EXPECT_EQ(a.token, b.token);
-  EXPECT_EQ(a.end, b.end);
-  if (b.token < 0) return;
-  EXPECT_EQ(a.rank, b.rank);
-  if (!std::isinf(b.logprob)) {
-    EXPECT_NEAR(a.logprob, b.logprob, 2e-5 * (1 + std::abs(b.logprob)));
-  }
-  for (size_t k = 0; k < static_cast<size_t>(got.num_top); ++k) {
-    const ops::TopLogprob& x = got.top[r * kMaxLogprobs + k];
-    const ops::TopLogprob& y = expected.top[r * kMaxLogprobs + k];
-    EXPECT_EQ(x.token, y.token) << "place " << k;
-    if (y.token < 0 || std::isinf(y.logprob)) continue;
-    EXPECT_NEAR(x.logprob, y.logprob, 2e-5 * (1 + std::abs(y.logprob)));
-  }
-}
-
-void compare(Device& device, ScoredRows rows, int32_t num_top) {
+void compare_scores(Device& device, ScoredRows rows, int32_t num_top) {
   rows.num_top = num_top;
   rows.scored.resize(rows.tokens.size());
   rows.top.resize(rows.tokens.size() * kMaxLogprobs);
@@ -101,11 +74,11 @@ void compare(Device& device, ScoredRows rows, int32_t num_top) {
     return device.put_as(std::span<const Value>(values), dtype, shape);
   });
   device.ops().score(args);
-  fetch(device, args.scored, rows.scored);
-  fetch(device, args.top, rows.top);
+  rows.scored = device.values<ops::SampledToken>(args.scored);
+  rows.top = device.values<ops::TopLogprob>(args.top);
   for (size_t r = 0; r < rows.tokens.size(); ++r) {
     SCOPED_TRACE("vocabulary " + std::to_string(rows.vocab) + ", row " + std::to_string(r));
-    compare_row(r, rows, expected);
+    expect_same_token(r, num_top, {rows.scored, rows.top}, {expected.scored, expected.top});
   }
 }
 
@@ -113,7 +86,7 @@ void compare(Device& device, ScoredRows rows, int32_t num_top) {
 TEST_P(OpsConformance, ScoreAgreesWithTheCpu) {
   for (const int64_t vocab : {1, 17, 160}) {
     const ScoredRows rows = make_rows(random_, 6, vocab);
-    for (const int32_t num_top : {0, 1, 20}) compare(device_, rows, num_top);
+    for (const int32_t num_top : {0, 1, 20}) compare_scores(device_, rows, num_top);
   }
 }
 
@@ -122,7 +95,7 @@ TEST_P(OpsConformance, ScoreManyAgreesWithTheCpu) {
     for (const int64_t num_rows : {1, 2, 33}) {
       if (vocab > 5000 && num_rows > 2) continue;
       const ScoredRows rows = make_rows(random_, num_rows, vocab);
-      for (const int32_t num_top : {0, 1, 20}) compare(device_, rows, num_top);
+      for (const int32_t num_top : {0, 1, 20}) compare_scores(device_, rows, num_top);
     }
   }
 }

@@ -245,13 +245,7 @@ constexpr std::array<double, 8> kProbe = {-0.24938326, 0.79968998, 0.33400870, 0
                                           0.03913788,  0.00972877, 0.21692928, -0.14411204};
 
 using Case = std::array<double, 8>;
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-double inner(const Case& a, const Case& b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
 Case unit(Case v) {
   const double norm = std::sqrt(inner(v, v));
   for (double& value : v) value /= norm;

@@ -98,7 +98,7 @@ TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vecto
 void OpsTaps::set_constants(TapOp& op, Point point) {
   if (op.kind == OpKind::kAxis) {
     const bool clips = between(0, 1) == 1;
-    const float limit = clips ? 0.5f : std::numeric_limits<float>::infinity();
+    const float limit = clips ? 0.5f : kInfinity;
     op.lo = -limit;
     op.hi = limit;
     op.a = clips ? 1.0f : static_cast<float>(uniform(-1, 2));

@@ -11,9 +11,6 @@ namespace {
 
 using Row = std::vector<double>;
 
-double inner(const Row& a, const Row& b) {
-  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
-}
 double norm(const Row& a) {
   return std::sqrt(inner(a, a));
 }
@@ -39,7 +36,7 @@ double schedule(const tap::TapOp& op, int32_t n) {
   RUDDER_CHECK(false, "schedule {}", static_cast<int32_t>(op.schedule));
 }
 
-Row run(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2) {
+Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2) {
   const double p = inner(h, v1);
   switch (op.kind) {
     case tap::OpKind::kPatch:
@@ -73,6 +70,10 @@ Row run(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& 
 
 }  // namespace
 
+double inner(std::span<const double> a, std::span<const double> b) {
+  return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
+}
+
 Row reference_op(const tap::TapOp& op, std::span<const float> vectors, Row h, int32_t n,
                  ReferenceLatches& latches) {
   const auto vector = [&](int32_t offset) {
@@ -99,7 +100,7 @@ Row reference_op(const tap::TapOp& op, std::span<const float> vectors, Row h, in
     gate = is_hard ? (score - op.threshold > 0 ? 1 : 0)
                    : 1 / (1 + std::exp(-op.sharpness * (score - op.threshold)));
   }
-  return plus(h, gate, plus(run(op, s, h, v1, vector(op.v2)), -1, h));
+  return plus(h, gate, plus(apply_op(op, s, h, v1, vector(op.v2)), -1, h));
 }
 
 Row reference_program(const tap::Program& program, tap::Point point, Row h, int32_t n,

@@ -14,6 +14,8 @@ namespace rudder::testing {
 // Of one slot: the samples of each latch.
 using ReferenceLatches = std::array<std::vector<double>, tap::kNumLatches>;
 
+double inner(std::span<const double> a, std::span<const double> b);
+
 // h after one op whose vectors begin at their offsets in `vectors`. n: tap::ScheduleKind.
 std::vector<double> reference_op(const tap::TapOp& op, std::span<const float> vectors,
                                  std::vector<double> h, int32_t n, ReferenceLatches& latches);

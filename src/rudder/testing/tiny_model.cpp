@@ -10,8 +10,8 @@
 namespace rudder::testing {
 namespace {
 
-using ops::View;
 using tensor::DType;
+using tensor::View;
 
 class WeightMaker {
  public:

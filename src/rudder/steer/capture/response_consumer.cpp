@@ -12,6 +12,7 @@
 #include "rudder/steer/capture/base64.h"
 #include "rudder/steer/capture/response_options.h"
 #include "rudder/steer/capture/row_numbers.h"
+#include "rudder/steer/dot.h"
 
 namespace rudder::steer::capture {
 namespace {

@@ -5,7 +5,8 @@
 #include <boost/json.hpp>
 #include <cmath>
 
-#include "rudder/steer/capture/row_numbers.h"
+#include "rudder/steer/dot.h"
+#include "rudder/steer/invalid_field.h"
 #include "rudder/steer/vectors.h"
 
 namespace rudder::steer::capture {
@@ -16,10 +17,6 @@ namespace json = boost::json;
 constexpr size_t kMaxProbes = 256;
 // Of all probes at all points: a name is short, what it stands for is not.
 constexpr int64_t kMaxProbeNumbers = int64_t{1} << 22;
-
-tl::unexpected<Error> bad(std::string message, const std::string& path) {
-  return fail(ErrorCode::kInvalidArgument, std::move(message), path);
-}
 
 class ResponseOptionsReader {
  public:
@@ -41,11 +38,13 @@ class ResponseOptionsReader {
       } else if (key == "measure") {
         RUDDER_TRY_VOID(read_measure(value, at));
       } else {
-        return bad("unknown field: values, dtype, probes and measure are known", at);
+        return invalid_field("unknown field: values, dtype, probes and measure are known", at);
       }
     }
     if (!has_values) options_->rows = options_->probes.empty();
-    if (wants_probes_ && options_->probes.empty()) return bad("is required", path_ + ".probes");
+    if (wants_probes_ && options_->probes.empty()) {
+      return invalid_field("is required", path_ + ".probes");
+    }
     return std::shared_ptr<const ResponseOptions>(options_);
   }
 
@@ -53,7 +52,7 @@ class ResponseOptionsReader {
   Result<void> read_values(const json::value& value, const std::string& path) {
     const json::array* list = value.if_array();
     if (list == nullptr || list->empty()) {
-      return bad(R"(must be a list of "rows", "means", "norms" and "probes")", path);
+      return invalid_field(R"(must be a list of "rows", "means", "norms" and "probes")", path);
     }
     for (size_t i = 0; i < list->size(); ++i) {
       const json::value& entry = (*list)[i];
@@ -66,7 +65,8 @@ class ResponseOptionsReader {
       } else if (entry == "probes") {
         wants_probes_ = true;
       } else {
-        return bad("must be rows, means, norms or probes", fmt::format("{}[{}]", path, i));
+        return invalid_field("must be rows, means, norms or probes",
+                             fmt::format("{}[{}]", path, i));
       }
     }
     return {};
@@ -76,8 +76,8 @@ class ResponseOptionsReader {
     const std::string_view own = dtype_spelling(geometry_.dtype);
     options_->as_float32 = value == "float32";
     if (options_->as_float32 || value == json::string(own)) return {};
-    return bad(fmt::format("must be {}float32", own == "float32" ? "" : fmt::format("{} or ", own)),
-               path);
+    return invalid_field(
+        fmt::format("must be {}float32", own == "float32" ? "" : fmt::format("{} or ", own)), path);
   }
 
   Result<void> read_measure(const json::value& value, const std::string& path) {
@@ -88,7 +88,7 @@ class ResponseOptionsReader {
     } else if (value == "cosine") {
       options_->measure = Measure::kCosine;
     } else {
-      return bad("must be dot, projection or cosine", path);
+      return invalid_field("must be dot, projection or cosine", path);
     }
     return {};
   }
@@ -96,18 +96,19 @@ class ResponseOptionsReader {
   Result<void> read_probes(const json::value& value, const std::string& path) {
     const json::object* object = value.if_object();
     if (object == nullptr || object->empty()) {
-      return bad("must be an object of at least one probe: {\"name\": [numbers]}", path);
+      return invalid_field("must be an object of at least one probe: {\"name\": [numbers]}", path);
     }
     if (object->size() > kMaxProbes) {
-      return bad(fmt::format("{} probes, the limit is {}", object->size(), kMaxProbes), path);
+      return invalid_field(fmt::format("{} probes, the limit is {}", object->size(), kMaxProbes),
+                           path);
     }
     int64_t num_numbers = 0;
     for (const tap::CapturePoint& point : points_) num_numbers += geometry_.width(point.point);
     num_numbers *= static_cast<int64_t>(object->size());
     if (num_numbers > kMaxProbeNumbers) {
-      return bad(fmt::format("{} numbers at all points together, the limit is {}", num_numbers,
-                             kMaxProbeNumbers),
-                 path);
+      return invalid_field(fmt::format("{} numbers at all points together, the limit is {}",
+                                       num_numbers, kMaxProbeNumbers),
+                           path);
     }
     for (const auto& [name, vector] : *object) {
       const std::string at = fmt::format("{}.{}", path, std::string_view(name));
@@ -115,7 +116,7 @@ class ResponseOptionsReader {
       RUDDER_TRY(probe.vectors, read_vectors(vector, at));
       for (const std::vector<float>& values : probe.vectors) {
         probe.norms.push_back(std::sqrt(dot(values, values)));
-        if (probe.norms.back() == 0) return bad("the vector is zero", at);
+        if (probe.norms.back() == 0) return invalid_field("the vector is zero", at);
       }
       options_->probes.push_back(std::move(probe));
     }
@@ -131,11 +132,11 @@ class ResponseOptionsReader {
     } else if (const json::object* packed = value.if_object()) {
       RUDDER_TRY(rows, read_packed(*packed, path));
     } else if (!value.is_string() || !lookup_) {
-      return bad("must be a list of numbers, a packed vector or a registered name", path);
+      return invalid_field("must be a list of numbers, a packed vector or a registered name", path);
     }
     const auto num_points = static_cast<int64_t>(points_.size());
     if (!value.is_string() && rows.count != 1 && rows.count != num_points) {
-      return bad(fmt::format("{} vectors for {} points", rows.count, num_points), path);
+      return invalid_field(fmt::format("{} vectors for {} points", rows.count, num_points), path);
     }
     std::vector<std::vector<float>> vectors;
     for (int64_t i = 0; i < num_points; ++i) {
@@ -150,9 +151,10 @@ class ResponseOptionsReader {
         values.assign(row.values().begin(), row.values().end());
       }
       if (static_cast<int64_t>(values.size()) != geometry_.width(point)) {
-        return bad(fmt::format("has {} numbers, a row of {}.{} {}", values.size(),
-                               tap::site_name(point.site), point.layer, geometry_.width(point)),
-                   path);
+        return invalid_field(
+            fmt::format("has {} numbers, a row of {}.{} {}", values.size(),
+                        tap::site_name(point.site), point.layer, geometry_.width(point)),
+            path);
       }
       vectors.push_back(std::move(values));
     }

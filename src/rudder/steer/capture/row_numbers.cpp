@@ -31,12 +31,6 @@ RowNumbers describe_row(std::span<const float> row) {
   return numbers;
 }
 
-double dot(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * b[i];
-  return sum;
-}
-
 void append_number(std::string& out, float value) {
   if (std::isfinite(value)) {
     fmt::format_to(std::back_inserter(out), "{}", value);

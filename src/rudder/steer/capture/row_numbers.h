@@ -16,8 +16,6 @@ struct RowNumbers {
 };
 RowNumbers describe_row(std::span<const float> row);
 
-double dot(std::span<const float> a, std::span<const float> b);
-
 // JSON: shortest text that reads back as the same float; null for NaN and Inf.
 void append_number(std::string& out, float value);
 

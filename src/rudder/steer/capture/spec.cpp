@@ -8,15 +8,12 @@
 #include <cmath>
 
 #include "rudder/base/check.h"
+#include "rudder/steer/invalid_field.h"
 
 namespace rudder::steer::capture {
 namespace {
 
 namespace json = boost::json;
-
-tl::unexpected<Error> bad(std::string message, const std::string& path) {
-  return fail(ErrorCode::kInvalidArgument, std::move(message), path);
-}
 
 std::string_view to_view(const json::string& text) {
   return {text.data(), text.size()};
@@ -35,7 +32,7 @@ Result<int32_t> read_int(const json::value& value, int64_t low, int64_t high,
       return static_cast<int32_t>(number);
     }
   }
-  return bad(fmt::format("must be a whole number from {} to {}", low, high), path);
+  return invalid_field(fmt::format("must be a whole number from {} to {}", low, high), path);
 }
 
 class SiteParser {
@@ -45,12 +42,12 @@ class SiteParser {
   Result<void> add_sites(const json::value& sites, const std::string& path) {
     const json::object* object = sites.if_object();
     if (object == nullptr || object->empty()) {
-      return bad("must be an object of at least one site: {\"resid_post\": [10]}", path);
+      return invalid_field("must be an object of at least one site: {\"resid_post\": [10]}", path);
     }
     for (const auto& [key, layers] : *object) {
       const std::string at = fmt::format("{}.{}", path, std::string_view(key));
       Result<tap::SiteRef> site = tap::parse_site(std::string_view(key));
-      if (!site) return bad(site.error().message, at);
+      if (!site) return invalid_field(site.error().message, at);
       if (site->layer >= 0) {
         RUDDER_TRY_VOID(one_layer(*site, layers, at));
       } else {
@@ -64,9 +61,9 @@ class SiteParser {
     std::ranges::sort(points_, {}, [](const tap::CapturePoint& p) { return p.point.index(); });
     const auto twice = std::ranges::adjacent_find(points_);
     if (twice != points_.end()) {
-      return bad(fmt::format("names layer {} of {} twice", twice->point.layer,
-                             tap::site_name(twice->point.site)),
-                 path);
+      return invalid_field(fmt::format("names layer {} of {} twice", twice->point.layer,
+                                       tap::site_name(twice->point.site)),
+                           path);
     }
     return std::move(points_);
   }
@@ -77,7 +74,7 @@ class SiteParser {
                          const std::string& path) {
     const bool yes = (value.is_bool() && value.get_bool()) ||
                      (value.is_string() && to_view(value.get_string()) == "all");
-    if (!yes) return bad("the name has a layer: its value must be true", path);
+    if (!yes) return invalid_field("the name has a layer: its value must be true", path);
     return add({site.layer, site.site}, path);
   }
 
@@ -87,31 +84,34 @@ class SiteParser {
       for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
         if (geometry_.has({layer, site})) points_.push_back({{layer, site}, after_});
       }
-      if (points_.size() == before) return bad("no layer of this model has this site", path);
+      if (points_.size() == before) {
+        return invalid_field("no layer of this model has this site", path);
+      }
       return {};
     }
     if (const json::array* list = layers.if_array()) return add_list(site, *list, path);
     const json::object* object = layers.if_object();
     if (object == nullptr || object->empty()) {
-      return bad(R"(must be a list of layers, "all" or {"ranges": [[first, last]]})", path);
+      return invalid_field(R"(must be a list of layers, "all" or {"ranges": [[first, last]]})",
+                           path);
     }
     for (const auto& [key, value] : *object) {
       const std::string at = fmt::format("{}.{}", path, std::string_view(key));
       const json::array* list = value.if_array();
-      if (list == nullptr) return bad("must be a list", at);
+      if (list == nullptr) return invalid_field("must be a list", at);
       if (key == "layers") {
         RUDDER_TRY_VOID(add_list(site, *list, at));
       } else if (key == "ranges") {
         RUDDER_TRY_VOID(add_ranges(site, *list, at));
       } else {
-        return bad("unknown field: layers and ranges are known", at);
+        return invalid_field("unknown field: layers and ranges are known", at);
       }
     }
     return {};
   }
 
   Result<void> add_list(tap::Site site, const json::array& list, const std::string& path) {
-    if (list.empty()) return bad("names no layer", path);
+    if (list.empty()) return invalid_field("names no layer", path);
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string at = fmt::format("{}[{}]", path, i);
       RUDDER_TRY(const int32_t layer, read_int(list[i], 0, geometry_.num_layers - 1, at));
@@ -121,11 +121,11 @@ class SiteParser {
   }
 
   Result<void> add_ranges(tap::Site site, const json::array& list, const std::string& path) {
-    if (list.empty()) return bad("names no layer", path);
+    if (list.empty()) return invalid_field("names no layer", path);
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string at = fmt::format("{}[{}]", path, i);
       const json::array* pair = list[i].if_array();
-      if (pair == nullptr || pair->size() != 2) return bad("must be [first, last]", at);
+      if (pair == nullptr || pair->size() != 2) return invalid_field("must be [first, last]", at);
       RUDDER_TRY(const int32_t first, read_int((*pair)[0], 0, geometry_.num_layers - 1, at));
       RUDDER_TRY(const int32_t last, read_int((*pair)[1], first, geometry_.num_layers - 1, at));
       for (int32_t layer = first; layer <= last; ++layer) {
@@ -137,9 +137,9 @@ class SiteParser {
 
   Result<void> add(tap::Point point, const std::string& path) {
     const Result<void> known = geometry_.check(point);
-    if (!known) return bad(known.error().message, path);
+    if (!known) return invalid_field(known.error().message, path);
     if (points_.size() >= static_cast<size_t>(geometry_.num_points())) {
-      return bad("names more points than the model has", path);
+      return invalid_field("names more points than the model has", path);
     }
     points_.push_back({point, after_});
     return {};
@@ -152,10 +152,10 @@ class SiteParser {
 
 Result<void> parse_positions(const json::value& value, const std::string& path, Ask& ask) {
   if (const json::array* list = value.if_array()) {
-    if (list->empty()) return bad("names no position", path);
+    if (list->empty()) return invalid_field("names no position", path);
     if (list->size() > kMaxListedPositions) {
-      return bad(fmt::format("{} positions, the limit is {}", list->size(), kMaxListedPositions),
-                 path);
+      return invalid_field(
+          fmt::format("{} positions, the limit is {}", list->size(), kMaxListedPositions), path);
     }
     ask.positions = Positions::kListed;
     for (size_t i = 0; i < list->size(); ++i) {
@@ -176,7 +176,8 @@ Result<void> parse_positions(const json::value& value, const std::string& path, 
       return {};
     }
   }
-  return bad("must be last_prompt, all_prompt, all_generated, all or a list of positions", path);
+  return invalid_field("must be last_prompt, all_prompt, all_generated, all or a list of positions",
+                       path);
 }
 
 Result<bool> parse_point(const json::value& value, const std::string& path) {
@@ -184,7 +185,8 @@ Result<bool> parse_point(const json::value& value, const std::string& path) {
       value.is_string() ? to_view(value.get_string()) : std::string_view();
   if (text == "pre") return false;
   if (text == "post") return true;
-  return bad(R"(must be "pre" (before this site's own ops) or "post" (after them))", path);
+  return invalid_field(R"(must be "pre" (before this site's own ops) or "post" (after them))",
+                       path);
 }
 
 Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const std::string& path,
@@ -197,7 +199,7 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
     RUDDER_TRY(after, parse_point(*point, path + ".point"));
   }
   const json::value* sites = object.if_contains("sites");
-  if (sites == nullptr) return bad("is required", path + ".sites");
+  if (sites == nullptr) return invalid_field("is required", path + ".sites");
   SiteParser site_parser(context.geometry, after);
   RUDDER_TRY_VOID(site_parser.add_sites(*sites, path + ".sites"));
   RUDDER_TRY(parsed.points, site_parser.take(path + ".sites"));
@@ -252,8 +254,8 @@ Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t pro
     const int32_t listed = ask.listed[i];
     const int32_t position = listed < 0 ? prompt_len + listed : listed;
     if (position < 0) {
-      return bad(fmt::format("{} of a prompt of {} tokens", listed, prompt_len),
-                 fmt::format("{}.positions[{}]", ask.path, i));
+      return invalid_field(fmt::format("{} of a prompt of {} tokens", listed, prompt_len),
+                           fmt::format("{}.positions[{}]", ask.path, i));
     }
     ranges.push_back({position, position + 1});
   }
@@ -278,7 +280,8 @@ bool contains(const std::vector<tap::PositionRange>& ranges, int32_t position) {
 Result<std::vector<ParsedAsk>> parse_asks(const json::value& field, const std::string& path,
                                           const SpecContext& context) {
   const json::object* object = field.if_object();
-  if (object == nullptr) return bad("must be an object: {consumer: {\"sites\": ...}}", path);
+  if (object == nullptr)
+    return invalid_field("must be an object: {consumer: {\"sites\": ...}}", path);
   std::vector<ParsedAsk> asks;
   for (const auto& [name, value] : *object) {
     const std::string at = fmt::format("{}.{}", path, std::string_view(name));
@@ -287,10 +290,11 @@ Result<std::vector<ParsedAsk>> parse_asks(const json::value& field, const std::s
     if (found == context.consumers.end()) {
       std::vector<std::string_view> known;
       for (const OptionsParser* consumer : context.consumers) known.push_back(consumer->name());
-      return bad(fmt::format("unknown consumer: this server has {}", fmt::join(known, ", ")), at);
+      return invalid_field(
+          fmt::format("unknown consumer: this server has {}", fmt::join(known, ", ")), at);
     }
     const json::object* fields = value.if_object();
-    if (fields == nullptr) return bad("must be an object", at);
+    if (fields == nullptr) return invalid_field("must be an object", at);
     const auto number = static_cast<int32_t>(found - context.consumers.begin());
     RUDDER_TRY(ParsedAsk ask, parse_ask(*fields, number, at, context));
     asks.push_back(std::move(ask));
@@ -309,9 +313,10 @@ Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& cont
   CaptureSpec spec;
   const int64_t elements = tap::record_elements(*set, context.geometry, &spec.offsets);
   if (elements > context.limits.capture_elements) {
-    return bad(fmt::format("the rows of one token have {} elements, this server's buffer {}",
-                           elements, context.limits.capture_elements),
-               asks.empty() ? std::string() : asks.back().ask.path + ".sites");
+    return invalid_field(
+        fmt::format("the rows of one token have {} elements, this server's buffer {}", elements,
+                    context.limits.capture_elements),
+        asks.empty() ? std::string() : asks.back().ask.path + ".sites");
   }
   for (ParsedAsk& ask : asks) {
     for (const tap::CapturePoint& point : ask.points) {

@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "rudder/steer/dot.h"
+
 namespace rudder::steer {
 namespace {
 
 constexpr int kMaxIterations = 2000;
-constexpr double kTolerance = 1e-9;  // of the component's change in an iteration, squared
+constexpr double kConverged = 1e-9;  // of the component's change in an iteration, squared
 
 std::vector<double> mean_row(const RowSet& rows) {
   std::vector<double> mean(static_cast<size_t>(rows.width));
@@ -19,18 +21,6 @@ std::vector<double> mean_row(const RowSet& rows) {
   }
   for (double& value : mean) value /= static_cast<double>(rows.count());
   return mean;
-}
-
-double dot(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-double dot(std::span<const float> a, std::span<const float> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += double{a[i]} * double{b[i]};
-  return sum;
 }
 
 // False for a vector of zeros.
@@ -69,7 +59,7 @@ std::vector<double> principal_axis(const std::vector<std::vector<double>>& rows)
     if (!make_unit(next)) return axis;
     const double change = 2 - 2 * dot(next, axis);  // |next - axis|^2
     axis = std::move(next);
-    if (change < kTolerance * kTolerance) break;
+    if (change < kConverged * kConverged) break;
   }
   return axis;
 }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int32_t kWidth = 32;
 
-std::vector<double> unit(std::mt19937& random) {
+std::vector<double> random_unit(std::mt19937& random) {
   std::normal_distribution<double> normal;
   std::vector<double> v(kWidth);
   double squares = 0;
@@ -64,7 +64,7 @@ Sets make_sets(const std::vector<double>& truth, size_t count, double apart, dou
 
 TEST(Directions, BothMethodsFindWhatIsThere) {
   std::mt19937 random(3);
-  const std::vector<double> truth = unit(random);
+  const std::vector<double> truth = random_unit(random);
   const Sets sets = make_sets(truth, 400, 6, 0.5, 0.1, random);
   for (const Method method : {Method::kMeanDifference, Method::kPca}) {
     const Result<Direction> found = find_direction(method, sets.positive, sets.negative);

@@ -1,0 +1,25 @@
+// What sample and score tell of tokens, held against what the CPU tells. Part of the conformance
+// suite (ops_conformance.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "rudder/ops/sample_args.h"
+
+namespace rudder::testing {
+
+inline constexpr int64_t kMaxLogprobs = 20;  // places of a row's likeliest tokens
+
+struct SampledTokens {
+  std::span<const ops::SampledToken> tokens;  // [R]
+  std::span<const ops::TopLogprob> top;       // [R, kMaxLogprobs]
+};
+
+// Row `row`: its token and how it ends and, unless `num_top` is -1, its rank, its logprob and those
+// of the `num_top` likeliest. Infinite logprobs are not compared.
+void expect_same_token(size_t row, int32_t num_top, const SampledTokens& got,
+                       const SampledTokens& expected);
+
+}  // namespace rudder::testing
