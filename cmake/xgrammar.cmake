@@ -1,7 +1,7 @@
 # dep::xgrammar: the C++ core of xgrammar, static, from the sources in .deps/ (tools/fetch_xgrammar.sh
 # has the version and the hash). Its own CMakeLists.txt builds Python bindings and picks flags, so the
-# files are compiled here. Of ours only xgrammar_engine.cpp and terminal_parser of src/rudder/constraint include
-# it, the latter its inner headers as <cpp/...>: docs/adr/0014.
+# files are compiled here. Of ours only xgrammar_engine.cpp, terminal_parser and parser_shape of src/rudder/constraint
+# include it, the latter two its inner headers as <cpp/...>: docs/adr/0014.
 set(xgrammar_dir ${CMAKE_SOURCE_DIR}/.deps/xgrammar-0.2.8)
 if(NOT EXISTS ${xgrammar_dir}/include/xgrammar/xgrammar.h)
   execute_process(COMMAND ${CMAKE_SOURCE_DIR}/tools/fetch_xgrammar.sh RESULT_VARIABLE failed)

@@ -75,7 +75,7 @@ class FormChecker {
   }
   static const XgrammarEngine& engine() {
     static const std::unique_ptr<XgrammarEngine> engine =
-        std::move(*XgrammarEngine::create(vocabulary(), int64_t{16} << 20));
+        std::move(*XgrammarEngine::create(vocabulary(), int64_t{16} << 20, 1 << 20));
     return *engine;
   }
   static Result<FormChecker> make(const GrammarSpec& spec) {

@@ -274,7 +274,8 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const text::Tok
         tokenizer.is_special(id) ? special_token_bytes(id) : std::string(tokenizer.token_bytes(id));
   }
   RUDDER_TRY(std::unique_ptr<XgrammarEngine> engine,
-             XgrammarEngine::create(vocabulary, settings.grammar_cache / 2));
+             XgrammarEngine::create(vocabulary, settings.grammar_cache / 8 * 3,
+                                    settings.grammar_cache / 8));
   auto impl = std::make_shared<Impl>(std::move(engine), settings);
   {
     const std::lock_guard lock(impl->mutex);
@@ -345,7 +346,8 @@ GrammarStats GrammarCompiler::stats() const {
 
 void GrammarSettings::declare(SettingsTable& table) {
   table.section("constraint");
-  table.add_bytes("grammar-cache", &grammar_cache, "Memory for compiled grammars and schemas.");
+  table.add_bytes("grammar-cache", &grammar_cache,
+                  "Memory for compiled grammars and schemas, and for their masks.");
   table.add(
       "grammar-timeout", &grammar_timeout, 0.1, 600,
       "Seconds that a request waits for its grammar; past them it is refused as too complex.");

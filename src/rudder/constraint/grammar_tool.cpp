@@ -47,7 +47,7 @@ Vocabulary make_vocabulary() {
 class Tool {
  public:
   Tool() : vocabulary_(make_vocabulary()) {
-    engine_ = std::move(*XgrammarEngine::create(vocabulary_, int64_t{64} << 20));
+    engine_ = std::move(*XgrammarEngine::create(vocabulary_, int64_t{64} << 20, 16 << 20));
   }
 
   json::object answer(const json::object& ask) {

@@ -54,7 +54,7 @@ class StructuralTagTest : public ::testing::Test {
   static std::vector<int32_t> bytes(std::string_view text) { return {text.begin(), text.end()}; }
 
   const std::unique_ptr<XgrammarEngine> engine_ =
-      std::move(*XgrammarEngine::create(byte_vocabulary(), int64_t{16} << 20));
+      std::move(*XgrammarEngine::create(byte_vocabulary(), int64_t{16} << 20, 1 << 20));
 };
 
 TEST_F(StructuralTagTest, SchemasBind) {

@@ -15,12 +15,22 @@ using xgrammar::AdaptiveTokenMask;
 using xgrammar::ParserState;
 
 constexpr size_t kContinuations = 8;
+// What ParserShape's keys ask for: tokens that the states allow; endings that they go on with.
+constexpr int32_t kTokens = 0;
+constexpr int32_t kEndings = 1;
+// A walk over fewer bytes costs no more than finding what it found.
+constexpr uint64_t kWorthKeeping = 32;
 
 }  // namespace
 
 TerminalGrammar::TerminalGrammar(const xgrammar::CompiledGrammar& grammar, std::vector<Use> uses,
-                                 int32_t first_id, std::shared_ptr<const TokenOrder> token_order)
-    : compiled(grammar), order(std::move(token_order)), terminals(std::move(uses)) {
+                                 int32_t first_id, std::shared_ptr<const TokenOrder> token_order,
+                                 std::shared_ptr<MaskMemo> memo, uint64_t number)
+    : compiled(grammar),
+      order(std::move(token_order)),
+      masks(std::move(memo)),
+      form(number),
+      terminals(std::move(uses)) {
   const xgrammar::TokenizerInfo info = compiled.GetTokenizerInfo();
   const size_t words = mask_words(info.GetVocabSize());
   text_tokens.resize(words);
@@ -113,8 +123,8 @@ void TerminalParser::pop_rows(int32_t count) {
   active_.PopBack(count);
 }
 
-// The rule's states that waited for the terminal go on behind it.
-void TerminalParser::take_edges(const Active& active) {
+template <typename Take>
+void TerminalParser::for_each_behind(const Active& active, const Take& take) const {
   for (const ParserState& state : scanable_state_history_[active.row]) {
     const auto* edges = grammar_with_terminals_.edges(state);
     if (edges == nullptr) continue;
@@ -122,9 +132,14 @@ void TerminalParser::take_edges(const Active& active) {
       if (edge.terminal != active.terminal) continue;
       ParserState behind = state;
       behind.element_id = edge.target;
-      Enqueue(behind);
+      take(behind);
     }
   }
+}
+
+// The rule's states that waited for the terminal go on behind it.
+void TerminalParser::take_edges(const Active& active) {
+  for_each_behind(active, [&](const ParserState& behind) { Enqueue(behind); });
 }
 
 void TerminalParser::step(const Active& active, uint8_t byte) {
@@ -236,24 +251,46 @@ void TerminalParser::walk(size_t count, const Bytes& bytes, const Wanted& wanted
     matched = common;
     before = text;
     while (matched < text.size() && advance(static_cast<uint8_t>(text[matched]))) ++matched;
+    bytes_tried_ += matched - common + 1;
     if (matched == text.size()) accepted(i);
   }
   pop_rows(static_cast<int32_t>(matched));
 }
 
+template <typename Work>
+void TerminalParser::remember(std::span<uint32_t> mask, const Work& work) {
+  const std::string_view key = shape_.finish(rule_id_to_completable_states_);
+  if (!key.empty() && grammar_with_terminals_.masks->add_to(mask, key)) return;
+  const uint64_t before = bytes_tried_;
+  work();
+  if (key.empty() || bytes_tried_ - before < kWorthKeeping) return;
+  grammar_with_terminals_.masks->keep(mask, key);
+}
+
 void TerminalParser::fill(std::span<uint32_t> mask) {
-  fill_from_states(mask);
+  fill_rules(mask);
   const auto last = active_[active_.size() - 1];
   const std::vector<Active> active(last.begin(), last.end());
   for (const Active& one : active) fill_inside(one, mask);
-  fill_crossing(mask);
+}
+
+// Tokens that begin with bytes of the rules.
+void TerminalParser::fill_rules(std::span<uint32_t> mask) {
+  const std::vector<ParserState> states = GetLatestScanableStates();
+  if (states.empty()) return;
+  shape_.begin(grammar_with_terminals_.form, kTokens);
+  for (const ParserState& state : states) shape_.add(state);
+  remember(mask, [&] {
+    fill_from_states(states, mask);
+    fill_crossing(states, mask);
+  });
 }
 
 // The tokens of the masks that were computed beforehand, and of those that are left open there the
 // ones that go on from here.
-void TerminalParser::fill_from_states(std::span<uint32_t> mask) {
+void TerminalParser::fill_from_states(const std::vector<ParserState>& states,
+                                      std::span<uint32_t> mask) {
   const auto& masks = grammar_with_terminals_.compiled->adaptive_token_mask_cache;
-  const std::vector<ParserState> states = GetLatestScanableStates();
   for (const ParserState& state : states) {
     const auto found = masks.find(state);
     if (found == masks.end()) continue;
@@ -318,12 +355,12 @@ void TerminalParser::fill_closing(const Active& active, int32_t room,
   const auto& use = grammar_with_terminals_.terminals[static_cast<size_t>(active.terminal)];
   const bool may_be_excluded =
       active.excluded != ExcludedValues::kOff || active.state == TerminalDfa::kOpening;
-  const std::vector<bool>* allowed = nullptr;
+  const std::vector<uint32_t>* allowed = nullptr;
   for (const TerminalTables::Closing& closing : list) {
     if (closing.chars > room) break;
     if (active.chars + closing.chars < use.min) continue;
     if (allowed == nullptr) allowed = &continuation(active);
-    if (!(*allowed)[static_cast<size_t>(closing.after)]) continue;
+    if (!is_in_mask(*allowed, closing.after)) continue;
     if (may_be_excluded && !closes(active, token_bytes_[static_cast<size_t>(closing.token)])) {
       continue;
     }
@@ -347,20 +384,24 @@ bool TerminalParser::closes(const Active& active, std::string_view token) const 
   return false;
 }
 
-const std::vector<bool>& TerminalParser::continuation(const Active& active) {
+const std::vector<uint32_t>& TerminalParser::continuation(const Active& active) {
   for (const Continuation& known : continuations_) {
     if (known.terminal == active.terminal && known.row == active.row) return known.allowed;
   }
   if (continuations_.size() == kContinuations) continuations_.erase(continuations_.begin());
   const std::vector<OrderedToken>& list = grammar_with_terminals_.order->after_quotes();
-  std::vector<bool> allowed(list.size());
-  begin_row();
-  take_edges(active);
-  end_row();
-  walk(
-      list.size(), [&](size_t i) { return list[i].bytes; }, [](size_t) { return true; },
-      [&](size_t i) { allowed[i] = true; });
-  pop_rows(1);
+  std::vector<uint32_t> allowed(mask_words(static_cast<int32_t>(list.size())));
+  shape_.begin(grammar_with_terminals_.form, kEndings);
+  for_each_behind(active, [&](const ParserState& behind) { shape_.add(behind); });
+  remember(allowed, [&] {
+    begin_row();
+    take_edges(active);
+    end_row();
+    walk(
+        list.size(), [&](size_t i) { return list[i].bytes; }, [](size_t) { return true; },
+        [&](size_t i) { set_in_mask(allowed, static_cast<int32_t>(i)); });
+    pop_rows(1);
+  });
   continuations_.push_back(
       {.terminal = active.terminal, .row = active.row, .allowed = std::move(allowed)});
   return continuations_.back().allowed;
@@ -368,8 +409,8 @@ const std::vector<bool>& TerminalParser::continuation(const Active& active) {
 
 // Tokens that begin with bytes of the rules and go on into a terminal, as ` "` does: the masks that
 // the library computed beforehand know nothing of terminals.
-void TerminalParser::fill_crossing(std::span<uint32_t> mask) {
-  const std::vector<ParserState> states = GetLatestScanableStates();
+void TerminalParser::fill_crossing(const std::vector<ParserState>& states,
+                                   std::span<uint32_t> mask) {
   std::bitset<256> firsts;
   for (const ParserState& state : states) {
     const auto& fsm = grammar_->per_rule_fsms[static_cast<size_t>(state.rule_id)];

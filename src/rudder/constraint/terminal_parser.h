@@ -18,13 +18,16 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/constraint/mask_memo.h"
+#include "rudder/constraint/parser_shape.h"
 #include "rudder/constraint/terminal.h"
 #include "rudder/constraint/terminal_tables.h"
 #include "rudder/constraint/token_order.h"
 
 namespace rudder::constraint {
 
-// A compiled grammar and its terminals; immutable, shared by parsers.
+// A compiled grammar and its terminals; immutable but for the memo of all grammars, shared by
+// parsers.
 struct TerminalGrammar {
   struct Use {
     std::shared_ptr<const TerminalTables> tables;
@@ -37,9 +40,10 @@ struct TerminalGrammar {
     int32_t target = 0;  // the state behind it
   };
 
-  // Tokens from `first_id` on stand for the terminals.
+  // Tokens from `first_id` on stand for the terminals. `number`: no other grammar of `memo` has it.
   TerminalGrammar(const xgrammar::CompiledGrammar& grammar, std::vector<Use> uses, int32_t first_id,
-                  std::shared_ptr<const TokenOrder> token_order);
+                  std::shared_ptr<const TokenOrder> token_order, std::shared_ptr<MaskMemo> memo,
+                  uint64_t number);
 
   const std::vector<Edge>* edges(const xgrammar::ParserState& state) const {
     const auto found = by_state.find(key(state.rule_id, state.element_id));
@@ -51,6 +55,8 @@ struct TerminalGrammar {
 
   const xgrammar::CompiledGrammar compiled;
   const std::shared_ptr<const TokenOrder> order;
+  const std::shared_ptr<MaskMemo> masks;
+  const uint64_t form;
   const std::vector<Use> terminals;
   std::unordered_map<uint64_t, std::vector<Edge>> by_state;
   std::vector<uint32_t> text_tokens;  // a mask: all but special tokens
@@ -62,7 +68,7 @@ class TerminalParser final : public xgrammar::EarleyParser {
  public:
   explicit TerminalParser(const TerminalGrammar& grammar);
 
-  // Adds the bits of the tokens that may come next, but for stop tokens.
+  // Sets the bits of the tokens that may come next, but for stop tokens, in a mask without any.
   void fill(std::span<uint32_t> mask);
   bool may_end() const { return IsCompleted(); }
   // False, and no change, when the token may not come next.
@@ -81,7 +87,7 @@ class TerminalParser final : public xgrammar::EarleyParser {
   struct Continuation {
     int32_t terminal = 0;
     int32_t row = 0;
-    std::vector<bool> allowed;  // by place in TokenOrder::after_quotes()
+    std::vector<uint32_t> allowed;  // a mask by place in TokenOrder::after_quotes()
   };
 
   void begin_row();
@@ -89,16 +95,25 @@ class TerminalParser final : public xgrammar::EarleyParser {
   void pop_rows(int32_t count);
   bool advance(uint8_t byte);
   void step(const Active& active, uint8_t byte);
+  // Calls `take` for each state of the rules behind the terminal.
+  template <typename Take>
+  void for_each_behind(const Active& active, const Take& take) const;
   void take_edges(const Active& active);
   bool accept_special(int32_t token, std::string_view bytes);
 
-  void fill_from_states(std::span<uint32_t> mask);
+  // Calls `work` on a mask without bits, or adds what it set at a place of the same shape: that of
+  // shape_, which has all that `work` depends on.
+  template <typename Work>
+  void remember(std::span<uint32_t> mask, const Work& work);
+
+  void fill_rules(std::span<uint32_t> mask);
+  void fill_from_states(const std::vector<xgrammar::ParserState>& states, std::span<uint32_t> mask);
   void fill_uncertain(const xgrammar::ParserState& state, std::span<uint32_t> mask);
   void fill_inside(const Active& active, std::span<uint32_t> mask);
   void fill_closing(const Active& active, int32_t room,
                     const std::vector<TerminalTables::Closing>& list, std::span<uint32_t> mask);
-  void fill_crossing(std::span<uint32_t> mask);
-  const std::vector<bool>& continuation(const Active& active);
+  void fill_crossing(const std::vector<xgrammar::ParserState>& states, std::span<uint32_t> mask);
+  const std::vector<uint32_t>& continuation(const Active& active);
   bool closes(const Active& active, std::string_view token) const;
   // Calls `accepted(i)` for each i below `count` that is wanted(i) and whose bytes(i), in order, go
   // on from the last row.
@@ -112,6 +127,8 @@ class TerminalParser final : public xgrammar::EarleyParser {
   std::vector<Active> next_active_;
   std::vector<Continuation> continuations_;  // of terminals that were active lately
   std::vector<uint32_t> scratch_;
+  ParserShape shape_;
+  uint64_t bytes_tried_ = 0;  // by walk(), ever
 };
 
 }  // namespace rudder::constraint

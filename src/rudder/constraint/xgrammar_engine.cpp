@@ -5,6 +5,7 @@
 #include <xgrammar/xgrammar.h>
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <mutex>
 #include <string_view>
@@ -187,13 +188,14 @@ class XgrammarConstraint final : public Constraint {
 }  // namespace
 
 struct XgrammarEngine::Impl {
-  Impl(const Vocabulary& vocabulary, int64_t rule_cache_bytes)
+  Impl(const Vocabulary& vocabulary, int64_t rule_cache_bytes, int64_t memo_bytes)
       : first_terminal(static_cast<int32_t>(mask_words(vocabulary.size)) * 32),
         words(mask_words(first_terminal + kMaxTerminals)),
         tokens(vocabulary.token_bytes, xgrammar::VocabType::RAW, first_terminal + kMaxTerminals,
                vocabulary.stop_ids),
         compiler(tokens, 1, true, rule_cache_bytes),
-        order(std::make_shared<const TokenOrder>(tokens.GetSortedDecodedVocab())) {
+        order(std::make_shared<const TokenOrder>(tokens.GetSortedDecodedVocab())),
+        memo(std::make_shared<MaskMemo>(static_cast<size_t>(memo_bytes))) {
     // The strings of every schema have it.
     Terminal any;
     any.set = CharSet::all();
@@ -238,8 +240,8 @@ struct XgrammarEngine::Impl {
         constraint = std::make_shared<XgrammarConstraint>(std::move(grammar), words);
       } else {
         RUDDER_TRY(std::vector<TerminalGrammar::Use> uses, use(terminals, &bytes));
-        auto whole =
-            std::make_unique<TerminalGrammar>(grammar, std::move(uses), first_terminal, order);
+        auto whole = std::make_unique<TerminalGrammar>(grammar, std::move(uses), first_terminal,
+                                                       order, memo, num_forms++);
         if (whole->has_budgets) {
           return fail(ErrorCode::kInvalidArgument,
                       "has a rule with a budget, which is not supported beside schemas");
@@ -262,6 +264,8 @@ struct XgrammarEngine::Impl {
   const xgrammar::TokenizerInfo tokens;
   xgrammar::GrammarCompiler compiler;
   const std::shared_ptr<const TokenOrder> order;
+  const std::shared_ptr<MaskMemo> memo;
+  std::atomic<uint64_t> num_forms = 0;
   std::mutex mutex;
   TerminalTableCache tables;
   std::shared_ptr<const TerminalTables> any_string;
@@ -279,10 +283,11 @@ XgrammarEngine::XgrammarEngine(std::unique_ptr<Impl> impl) : impl_(std::move(imp
 XgrammarEngine::~XgrammarEngine() = default;
 
 Result<std::unique_ptr<XgrammarEngine>> XgrammarEngine::create(const Vocabulary& vocabulary,
-                                                               int64_t rule_cache_bytes) {
+                                                               int64_t rule_cache_bytes,
+                                                               int64_t memo_bytes) {
   try {
     xgrammar::SetMaxRecursionDepth(kMaxRecursion);
-    auto impl = std::make_unique<Impl>(vocabulary, rule_cache_bytes);
+    auto impl = std::make_unique<Impl>(vocabulary, rule_cache_bytes, memo_bytes);
     return std::unique_ptr<XgrammarEngine>(new XgrammarEngine(std::move(impl)));
   } catch (const std::exception& exception) {
     return fail(ErrorCode::kInternal,
@@ -300,6 +305,10 @@ Result<CompiledConstraint> XgrammarEngine::compile_structural_tag(const std::str
   return impl_->compile(tag, [](xgrammar::GrammarCompiler& compiler, const std::string& text) {
     return compiler.CompileStructuralTag(text);
   });
+}
+
+MaskMemo::Stats XgrammarEngine::memo_stats() const {
+  return impl_->memo->stats();
 }
 
 }  // namespace rudder::constraint

@@ -11,6 +11,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/constraint.h"
+#include "rudder/constraint/mask_memo.h"
 
 namespace rudder::constraint {
 
@@ -32,9 +33,11 @@ struct CompiledConstraint {
 
 class XgrammarEngine {
  public:
-  // `rule_cache_bytes` bounds what compiles share of rules that they have in common.
+  // `rule_cache_bytes` bounds what compiles share of rules that they have in common, `memo_bytes`
+  // the masks that matchers share.
   static Result<std::unique_ptr<XgrammarEngine>> create(const Vocabulary& vocabulary,
-                                                        int64_t rule_cache_bytes);
+                                                        int64_t rule_cache_bytes,
+                                                        int64_t memo_bytes);
   ~XgrammarEngine();
   XgrammarEngine(const XgrammarEngine&) = delete;
   XgrammarEngine& operator=(const XgrammarEngine&) = delete;
@@ -43,6 +46,9 @@ class XgrammarEngine {
   // milliseconds to minutes, with the number of places in the grammar and of tokens.
   Result<CompiledConstraint> compile_ebnf(const std::string& grammar) const;
   Result<CompiledConstraint> compile_structural_tag(const std::string& tag) const;
+
+  // Any thread.
+  MaskMemo::Stats memo_stats() const;
 
  private:
   struct Impl;

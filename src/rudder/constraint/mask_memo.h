@@ -1,0 +1,55 @@
+// MaskMemo: masks that took long to work out, under keys that say all that they depend on
+// (parser_shape.h). Places repeat: in one output, and in all outputs of a form. One for all forms
+// of a vocabulary, bounded in bytes, least recently used first out. Any thread: matchers of several
+// threads share it, and none waits for more than a lookup.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace rudder::constraint {
+
+class MaskMemo {
+ public:
+  struct Stats {
+    uint64_t lookups = 0;
+    uint64_t hits = 0;
+    size_t bytes = 0;
+  };
+
+  explicit MaskMemo(size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // Adds the bits that are kept under `key`; false, and no change, when there are none.
+  bool add_to(std::span<uint32_t> mask, std::string_view key);
+  void keep(std::span<const uint32_t> mask, std::string_view key);
+
+  Stats stats() const;
+
+ private:
+  struct Word {
+    uint32_t at = 0;
+    uint32_t bits = 0;
+  };
+  using Words = std::vector<Word>;  // those of a mask that are not 0: few where many are kept
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const Words> words;
+    size_t bytes() const;
+  };
+
+  const size_t max_bytes_;
+  mutable std::mutex mutex_;
+  std::list<Entry> entries_;  // the one used last is first
+  std::unordered_map<std::string_view, std::list<Entry>::iterator> index_;
+  Stats stats_;
+};
+
+}  // namespace rudder::constraint
