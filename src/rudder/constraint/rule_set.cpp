@@ -12,7 +12,7 @@
 namespace rudder::constraint {
 namespace {
 
-// Repetitions up to it are written out, place by place.
+// Repetitions up to it are written out, place by place; of longer ones, chunks of so many.
 constexpr int32_t kMaxWrittenOut = 64;
 constexpr size_t kMaxEbnfBytes = size_t{4} << 20;
 
@@ -158,11 +158,23 @@ RuleSet::Node RuleSet::repeat(Node part, int32_t min, int32_t max) {
     }
     return all;
   }
-  Data data = {.kind = Kind::kRepeat};
-  data.parts = {part};
-  data.min = min;
-  data.max = max;
-  return push(std::move(data));
+  return repeat_in_chunks(share(part), min, max);
+}
+
+// Chunks, and fewer behind the last one. A parser is then in two places at a time: in a chunk, and
+// in what may be the end in its stead. xgrammar's own counts have it in as many as there are
+// rounds.
+RuleSet::Node RuleSet::repeat_in_chunks(Node part, int32_t min, int32_t max) {
+  const Node chunk = share(sequence(std::vector<Node>(kMaxWrittenOut, part)));
+  const Node fewer = share(repeat(part, 1, kMaxWrittenOut - 1));
+  Node rest = repeat(part, 0, (max - min) % kMaxWrittenOut);
+  for (int32_t i = 0; i < (max - min) / kMaxWrittenOut; ++i) {
+    rest = choice({kEmpty, fewer, sequence({chunk, share(rest)})});
+  }
+  std::vector<Node> all(static_cast<size_t>(min / kMaxWrittenOut), chunk);
+  all.insert(all.end(), static_cast<size_t>(min % kMaxWrittenOut), part);
+  all.push_back(rest);
+  return sequence(all);
 }
 
 int32_t RuleSet::add_rule() {
@@ -185,23 +197,6 @@ RuleSet::Node RuleSet::share(Node body) {
   const int32_t id = add_rule();
   define(id, body);
   return rule(id);
-}
-
-bool RuleSet::matches_empty(Node node) const {
-  const Data& data = nodes_[static_cast<size_t>(node)];
-  const auto empty = [&](Node part) { return matches_empty(part); };
-  switch (data.kind) {
-    case Kind::kEmpty:
-      return true;
-    case Kind::kSequence:
-      return std::all_of(data.parts.begin(), data.parts.end(), empty);
-    case Kind::kChoice:
-      return std::any_of(data.parts.begin(), data.parts.end(), empty);
-    case Kind::kRepeat:
-      return data.min == 0 || matches_empty(data.parts[0]);
-    default:
-      return false;
-  }
 }
 
 std::vector<bool> RuleSet::productive() const {
@@ -228,9 +223,6 @@ std::vector<bool> RuleSet::productive() const {
           break;
         case Kind::kChoice:
           productive[i] = std::any_of(data.parts.begin(), data.parts.end(), ok);
-          break;
-        case Kind::kRepeat:
-          productive[i] = data.min == 0 || ok(data.parts[0]);
           break;
         case Kind::kRule:
           productive[i] = ok(rules_[static_cast<size_t>(data.rule)]);
@@ -275,29 +267,6 @@ void RuleSet::print(Node node, const std::vector<bool>& productive, std::string&
         separator = " | ";
       }
       out.push_back(')');
-      break;
-    }
-    case Kind::kRepeat: {
-      if (!productive[static_cast<size_t>(data.parts[0])]) {  // none of them then
-        out += "\"\"";
-        break;
-      }
-      const Kind inner = nodes_[static_cast<size_t>(data.parts[0])].kind;
-      const bool group = inner == Kind::kSequence || inner == Kind::kRepeat;
-      if (group) out.push_back('(');
-      print(data.parts[0], productive, out);
-      if (group) out.push_back(')');
-      if (data.min == 0 && data.max == kUnbounded) {
-        out.push_back('*');
-      } else if (data.min == 1 && data.max == kUnbounded) {
-        out.push_back('+');
-      } else if (data.min == 0 && data.max == 1) {
-        out.push_back('?');
-      } else if (data.max == kUnbounded) {
-        fmt::format_to(std::back_inserter(out), "{{{},}}", data.min);
-      } else {
-        fmt::format_to(std::back_inserter(out), "{{{},{}}}", data.min, data.max);
-      }
       break;
     }
     case Kind::kRule:

@@ -42,7 +42,6 @@ class RuleSet {
   // The node as a rule of its own, so that large shared parts are written once.
   Node share(Node body);
 
-  bool matches_empty(Node node) const;  // rules count as not
   // Nodes past kMaxNodes are not made: whoever builds asks now and then, and fails.
   bool too_large() const { return nodes_.size() > kMaxNodes; }
 
@@ -59,21 +58,20 @@ class RuleSet {
     kTerminal,
     kSequence,
     kChoice,
-    kRepeat,
     kRule
   };
   struct Data {
     Kind kind = Kind::kEmpty;
     std::string text = {};         // kLiteral; kTerminal: its description
     CharSet set = {};              // kChars
-    std::vector<Node> parts = {};  // kSequence, kChoice, kRepeat
-    int32_t min = 0, max = 0;      // kRepeat
+    std::vector<Node> parts = {};  // kSequence, kChoice
     int32_t rule = 0;              // kRule
   };
   static constexpr Node kEmpty = 0;
   static constexpr Node kNothing = 1;
 
   Node push(Data data);
+  Node repeat_in_chunks(Node part, int32_t min, int32_t max);
   // Which nodes stand for at least one text.
   std::vector<bool> productive() const;
   void print(Node node, const std::vector<bool>& productive, std::string& out) const;

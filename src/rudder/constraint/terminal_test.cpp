@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <random>
 
 #include "rudder/constraint/form_checker.h"
@@ -188,6 +189,29 @@ TEST(Numbers, BoundsHoldFractions) {
   }
   for (const char* outside : {"2.501", "-1.25", "-1.250", "-1.3", "3", "25", "-2", "2.", ".5"}) {
     EXPECT_FALSE(form.accepts(outside)) << outside;
+  }
+}
+
+TEST(Arrays, HoldAsManyItemsAsTheyMay) {
+  for (const auto& [min, max] : {std::pair(0, 70), std::pair(3, 64), std::pair(65, 130),
+                                 std::pair(127, 193), std::pair(129, 129), std::pair(66, 1000)}) {
+    const FormChecker form = schema(fmt::format(
+        R"({{"type":"array","items":{{"const":1}},"minItems":{},"maxItems":{}}})", min, max));
+    // Whether it ends behind so many items, and goes on.
+    const auto matcher = form.start();
+    ASSERT_TRUE(matcher->advance('['));
+    for (int count = 0; count <= max; ++count) {
+      if (count > 1) {
+        ASSERT_TRUE(matcher->advance(',')) << count << " of " << max;
+      }
+      if (count > 0) {
+        ASSERT_TRUE(matcher->advance('1')) << count << " of " << max;
+      }
+      if (count % 16 != 0 && std::abs(count - min) > 1 && max - count > 1) continue;
+      const auto words = FormChecker::allowed(*matcher);
+      EXPECT_EQ(FormChecker::has(words, ']'), count >= min) << count << " of " << max;
+      EXPECT_EQ(FormChecker::has(words, count == 0 ? '1' : ','), count < max) << count;
+    }
   }
 }
 
