@@ -102,12 +102,17 @@ void add_numbers(std::vector<ConstraintCase>& cases) {
 }
 
 void add_containers(std::vector<ConstraintCase>& cases) {
-  std::string numbers = "[1";
-  for (int i = 2; i <= 40; ++i) numbers += fmt::format(", {}", i * 37);
-  numbers += "]";
+  const auto numbers = [](int count) {
+    std::string list = "[1";
+    for (int i = 2; i <= count; ++i) list += fmt::format(", {}", i * 37);
+    return list + "]";
+  };
   cases.push_back(schema(
       "array of 5 to 50 integers",
-      R"({"type":"array","items":{"type":"integer"},"minItems":5,"maxItems":50})", {numbers}));
+      R"({"type":"array","items":{"type":"integer"},"minItems":5,"maxItems":50})", {numbers(40)}));
+  cases.push_back(schema("array of at most 500 integers",
+                         R"({"type":"array","items":{"type":"integer"},"maxItems":500})",
+                         {numbers(150)}));
   cases.push_back(
       schema("array of at most 10 strings of at most 60",
              R"({"type":"array","items":{"type":"string","maxLength":60},"maxItems":10})",
