@@ -341,6 +341,7 @@ GrammarStats GrammarCompiler::stats() const {
   GrammarStats stats = impl_->stats;
   stats.cache_bytes = impl_->cache.bytes();
   stats.cache_entries = impl_->cache.entries();
+  stats.masks = impl_->engine->memo_stats();
   return stats;
 }
 

@@ -15,6 +15,7 @@
 #include "rudder/base/settings.h"
 #include "rudder/constraint/constraint.h"
 #include "rudder/constraint/grammar_spec.h"
+#include "rudder/constraint/mask_memo.h"
 #include "rudder/text/tokenizer.h"
 
 namespace rudder::constraint {
@@ -37,6 +38,7 @@ struct GrammarStats {
   double compile_seconds = 0;
   size_t cache_bytes = 0;
   size_t cache_entries = 0;
+  MaskMemo::Stats masks;
 };
 
 // Error.where is a path inside the spec's text, to be put behind the field's name

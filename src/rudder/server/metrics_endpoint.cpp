@@ -151,6 +151,12 @@ void write_grammars(Exposition& out, const constraint::GrammarStats& stats) {
   out.gauge("grammar_cache_entries", "Forms kept, the refused ones included.",
             static_cast<double>(stats.cache_entries));
   out.gauge("grammar_cache_bytes", "Bytes of those.", static_cast<double>(stats.cache_bytes));
+  counter("grammar_mask_lookups_total", "Places of outputs that masks were looked up for.",
+          stats.masks.lookups);
+  counter("grammar_mask_hits_total", "Of those, where the mask of an equal place was known.",
+          stats.masks.hits);
+  out.gauge("grammar_mask_bytes", "Bytes of the masks that are kept.",
+            static_cast<double>(stats.masks.bytes));
 }
 
 void write_http(Exposition& out, const ServerContext& context) {
