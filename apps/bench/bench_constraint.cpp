@@ -119,8 +119,8 @@ struct Row {
 
 const std::vector<double> kPercents = {50, 90, 99, 100};
 
-Result<Row> measure(const ConstraintCase& one, const constraint::XgrammarEngine& engine,
-                    const Speller& speller, int32_t repeats) {
+Result<Row> measure_case(const ConstraintCase& one, const constraint::XgrammarEngine& engine,
+                         const Speller& speller, int32_t repeats) {
   Row row;
   row.name = one.name;
   const double start = thread_micros();
@@ -164,7 +164,7 @@ Result<void> run(const FormFlags& flags) {
   boost::json::array rows;
   for (const ConstraintCase& one : constraint_cases()) {
     if (one.name.find(flags.only) == std::string::npos) continue;
-    Result<Row> row = measure(one, *engine, speller, flags.repeats);
+    Result<Row> row = measure_case(one, *engine, speller, flags.repeats);
     if (!row) {
       row.error().message = fmt::format("{}: {}", one.name, row.error().message);
       return tl::unexpected(row.error());

@@ -62,8 +62,9 @@ std::vector<std::string> make_bodies(const LoadTarget& target, const std::vector
   return bodies;
 }
 
-Result<ServeReport> measure(const BenchServeSettings& settings, const WorkloadSettings& workload,
-                            const std::string& tokenizer_model) {
+Result<ServeReport> measure_server(const BenchServeSettings& settings,
+                                   const WorkloadSettings& workload,
+                                   const std::string& tokenizer_model) {
   LoadTarget target;
   RUDDER_TRY_VOID(parse_base_url(settings.base_url, &target));
   target.api_key = settings.api_key;
@@ -121,7 +122,7 @@ int bench_serve(int argc, char** argv) {
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
   const std::string model = arguments->positionals.empty() ? "" : arguments->positionals[0];
-  const Result<ServeReport> report = measure(settings, workload, model);
+  const Result<ServeReport> report = measure_server(settings, workload, model);
   if (!report) return report_failure(report.error());
   const Result<void> delivered = deliver(*report, settings);
   return delivered ? 0 : report_failure(delivered.error());

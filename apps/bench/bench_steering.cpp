@@ -347,7 +347,7 @@ Result<void> SteeringRun::run() {
   return {};
 }
 
-Result<void> measure(SteeringBench settings) {
+Result<void> measure_steering(SteeringBench settings) {
   RUDDER_TRY(std::vector<SteeringMode> modes, chosen_modes(settings.modes));
   const bool own_dir = settings.capture_dir.empty();
   if (own_dir) settings.capture_dir = fmt::format("/tmp/rudder_bench_steering_{}", ::getpid());
@@ -379,7 +379,7 @@ int bench_steering(int argc, char** argv) {
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
   if (!arguments->positionals.empty()) settings.model = arguments->positionals[0];
-  const Result<void> done = measure(std::move(settings));
+  const Result<void> done = measure_steering(std::move(settings));
   return done ? 0 : report_failure(done.error());
 }
 

@@ -25,7 +25,7 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr int32_t kStop = 256;
+constexpr int32_t kStopToken = 256;
 constexpr size_t kMaxWalk = 400;  // tokens
 
 Vocabulary make_vocabulary() {
@@ -40,7 +40,7 @@ Vocabulary make_vocabulary() {
     vocabulary.token_bytes.emplace_back(longer);
   }
   vocabulary.size = static_cast<int32_t>(vocabulary.token_bytes.size());
-  vocabulary.stop_ids = {kStop};
+  vocabulary.stop_ids = {kStopToken};
   return vocabulary;
 }
 
@@ -116,7 +116,7 @@ class Tool {
       if (!has(tool.allowed(*matcher), token)) return false;
       if (!matcher->advance(token)) return nullptr;
     }
-    return has(tool.allowed(*matcher), kStop);
+    return has(tool.allowed(*matcher), kStopToken);
   }
   json::value accepts(const Constraint& constraint, std::string_view text) const {
     return accepts(constraint, text, *this);
@@ -135,14 +135,14 @@ class Tool {
         if (!has(words, token)) continue;
         tokens.push_back(token);
         const std::string& bytes = vocabulary_.token_bytes[static_cast<size_t>(token)];
-        if (token == kStop || bytes == "\"" || bytes == "}" || bytes == "]")
+        if (token == kStopToken || bytes == "\"" || bytes == "}" || bytes == "]")
           closing.push_back(token);
       }
       if (tokens.empty()) return "";
       const bool close = !closing.empty() && random() % 400 < 40 + step * 4;
       const std::vector<int32_t>& from = close ? closing : tokens;
       const int32_t token = from[random() % from.size()];
-      if (token == kStop) return text;
+      if (token == kStopToken) return text;
       text += vocabulary_.token_bytes[static_cast<size_t>(token)];
       if (!matcher->advance(token)) return "";
     }

@@ -119,13 +119,6 @@ PatternTree row_of(std::vector<PatternTree> parts) {
   return tree;
 }
 
-PatternTree of_chars(const CharSet& set) {
-  PatternTree tree;
-  tree.kind = Kind::kChars;
-  tree.set = set;
-  return tree;
-}
-
 PatternTree repeated(PatternTree part, int64_t min, int64_t max) {
   PatternTree tree;
   tree.kind = Kind::kRepeat;

@@ -19,10 +19,6 @@ using Kind = PatternTree::Kind;
 constexpr size_t kMaxNfaPlaces = 200'000;  // of the automaton with choices
 constexpr size_t kMaxStates = 60'000;      // of the one without
 constexpr size_t kMaxMembers = 2'000'000;  // places in all states
-constexpr int32_t kOpening = 0;
-constexpr int32_t kBody = 1;
-constexpr int32_t kClosed = 2;
-constexpr int32_t kNever = ByteAutomaton::kNever;
 
 // The automaton with choices (Thompson's): places, edges by a range of bytes, and free ones.
 class Places {
@@ -172,15 +168,15 @@ class Subsets {
   Subsets(const Places& places, int32_t begin, int32_t end, bool quoted)
       : places_(places), end_(end), quoted_(quoted), seen_(places.all().size()) {
     make_classes();
-    for (int i = 0; i < 3; ++i) add_state(i == kBody);
+    for (int i = 0; i < 3; ++i) add_state(i == ByteAutomaton::kBody);
     for (size_t i = 0; i < places.all().size(); ++i) {
       if (!places.all()[i].takes_anything) continue;
       const auto place = static_cast<int32_t>(i);
       Set rest = closure({place});
       if (std::binary_search(rest.begin(), rest.end(), end_)) rests_[place] = std::move(rest);
     }
-    sets_[kBody] = closure({begin});
-    ids_.emplace(sets_[kBody], kBody);
+    sets_[ByteAutomaton::kBody] = closure({begin});
+    ids_.emplace(sets_[ByteAutomaton::kBody], ByteAutomaton::kBody);
   }
 
   std::optional<ByteAutomaton> build();
@@ -264,8 +260,8 @@ int32_t Subsets::state_of(Set set) {
 }
 
 std::optional<ByteAutomaton> Subsets::build() {
-  for (size_t i = kBody; i < sets_.size(); ++i) {
-    if (i == kClosed) continue;
+  for (size_t i = ByteAutomaton::kBody; i < sets_.size(); ++i) {
+    if (i == ByteAutomaton::kClosed) continue;
     if (sets_.size() > kMaxStates || members_ > kMaxMembers) return std::nullopt;
     const auto state = static_cast<int32_t>(i);
     for (int32_t byte_class = 0; byte_class < out_.num_classes; ++byte_class) {
@@ -287,10 +283,10 @@ std::optional<ByteAutomaton> Subsets::build() {
   }
   if (quoted_) {
     const int32_t quote = out_.classes['"'];
-    for (size_t i = kBody; i < sets_.size(); ++i) {
-      if (out_.accepting[i]) next(static_cast<int32_t>(i), quote) = kClosed;
+    for (size_t i = ByteAutomaton::kBody; i < sets_.size(); ++i) {
+      if (out_.accepting[i]) next(static_cast<int32_t>(i), quote) = ByteAutomaton::kClosed;
     }
-    next(kOpening, quote) = kBody;
+    next(ByteAutomaton::kOpening, quote) = ByteAutomaton::kBody;
   }
   count_missing();
   return std::move(out_);
@@ -306,13 +302,13 @@ void Subsets::count_missing() {
   for (size_t i = 0; i < sets_.size(); ++i) {
     for (int32_t c = 0; c < out_.num_classes; ++c) {
       const int32_t to = next(static_cast<int32_t>(i), c);
-      if (to == ByteAutomaton::kDead || to == kClosed) continue;
-      const bool completes = i != kOpening && out_.boundary[static_cast<size_t>(to)];
+      if (to == ByteAutomaton::kDead || to == ByteAutomaton::kClosed) continue;
+      const bool completes = i != ByteAutomaton::kOpening && out_.boundary[static_cast<size_t>(to)];
       before[static_cast<size_t>(to)].push_back(
           {.from = static_cast<int32_t>(i), .chars = completes ? 1 : 0});
     }
   }
-  out_.missing.assign(sets_.size(), kNever);
+  out_.missing.assign(sets_.size(), ByteAutomaton::kNever);
   std::deque<int32_t> open;
   for (size_t i = 0; i < sets_.size(); ++i) {
     if (!out_.accepting[i]) continue;
@@ -334,7 +330,8 @@ void Subsets::count_missing() {
     }
   }
   for (int32_t& to : out_.next) {
-    if (to >= 0 && to != kClosed && out_.missing[static_cast<size_t>(to)] == kNever) {
+    if (to >= 0 && to != ByteAutomaton::kClosed &&
+        out_.missing[static_cast<size_t>(to)] == ByteAutomaton::kNever) {
       to = ByteAutomaton::kDead;
     }
   }

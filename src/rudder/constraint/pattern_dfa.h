@@ -12,10 +12,12 @@
 namespace rudder::constraint {
 
 struct ByteAutomaton {
-  static constexpr int32_t kDead = -1;
   static constexpr int32_t kNever = INT32_MAX;
+  static constexpr int32_t kDead = -1;
+  static constexpr int32_t kOpening = 0;  // before the first quote; where quoted ones start
+  static constexpr int32_t kBody = 1;     // before the first character
+  static constexpr int32_t kClosed = 2;   // behind the second quote
 
-  // 0 is before the first quote, 1 where the characters start, 2 behind the second quote.
   std::array<uint8_t, 256> classes = {};
   int32_t num_classes = 0;
   std::vector<int32_t> next;     // [state, class]
@@ -25,7 +27,7 @@ struct ByteAutomaton {
 };
 
 // Of the texts that match; `quoted`: as JSON strings in their one spelling. From every state there
-// is a way to the end; state 1 is not accepting and leads nowhere when there is no text. Nothing
+// is a way to the end; kBody is not accepting and leads nowhere when there is no text. Nothing
 // when it would have too many states.
 std::optional<ByteAutomaton> pattern_automaton(const PatternTree& tree, bool quoted);
 

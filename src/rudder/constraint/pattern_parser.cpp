@@ -95,13 +95,6 @@ class Parser {
   size_t at_ = 0;
 };
 
-PatternTree of_chars(CharSet set) {
-  PatternTree tree;
-  tree.kind = Kind::kChars;
-  tree.set = std::move(set);
-  return tree;
-}
-
 Result<PatternTree> Parser::choice(int depth) {
   if (depth > kMaxNesting) return bad("groups are nested too deeply");
   PatternTree tree;
@@ -352,6 +345,13 @@ Result<PatternTree> Parser::repeated(PatternTree part) {
 }
 
 }  // namespace
+
+PatternTree of_chars(CharSet set) {
+  PatternTree tree;
+  tree.kind = Kind::kChars;
+  tree.set = std::move(set);
+  return tree;
+}
 
 Result<PatternTree> parse_pattern(std::string_view pattern) {
   if (find_invalid_utf8(pattern)) return fail(ErrorCode::kInvalidArgument, "is not UTF-8");

@@ -20,6 +20,8 @@ struct PatternTree {
   int32_t max = 0;                 // kRepeat; RuleSet::kUnbounded
 };
 
+PatternTree of_chars(CharSet set);  // one character of it
+
 // The message names what is wrong and the byte it is at.
 Result<PatternTree> parse_pattern(std::string_view pattern);
 

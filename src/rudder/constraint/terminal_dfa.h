@@ -19,9 +19,9 @@ class TerminalDfa {
   using State = int32_t;
 
   static constexpr State kDead = ByteAutomaton::kDead;
-  static constexpr State kOpening = 0;  // before the first quote; where quoted ones start
-  static constexpr State kBody = 1;     // before the first character
-  static constexpr State kClosed = 2;   // behind the second quote
+  static constexpr State kOpening = ByteAutomaton::kOpening;
+  static constexpr State kBody = ByteAutomaton::kBody;
+  static constexpr State kClosed = ByteAutomaton::kClosed;
 
   // Of the terminal's form alone: the counts (of one of a set) and excluded values are not its own.
   // kInvalidArgument when the pattern is none, or too large for this.

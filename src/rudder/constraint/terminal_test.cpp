@@ -26,7 +26,7 @@ FormChecker expression(const std::string& text) {
   return *made;
 }
 
-std::string repeated(std::string_view part, int count) {
+std::string copies(std::string_view part, int count) {
   std::string out = "\"";
   for (int i = 0; i < count; ++i) out += part;
   return out + '"';
@@ -39,10 +39,10 @@ TEST(Terminals, LengthsAreCharactersInWhateverSpelling) {
         schema(fmt::format(R"({{"type":"string","minLength":{},"maxLength":{}}})", min, max));
     for (const char* one :
          {"a", "é", "€", "😀", "\\n", "\\\"", "\\u0041", "\\ud83d\\ude00", "\\uD83D\\uDE00"}) {
-      EXPECT_TRUE(form.accepts(repeated(one, min))) << one << min;
-      EXPECT_TRUE(form.accepts(repeated(one, max))) << one << max;
-      EXPECT_FALSE(form.accepts(repeated(one, max + 1))) << one << max;
-      EXPECT_EQ(form.accepts(repeated(one, std::max(0, min - 1))), min == 0) << one << min;
+      EXPECT_TRUE(form.accepts(copies(one, min))) << one << min;
+      EXPECT_TRUE(form.accepts(copies(one, max))) << one << max;
+      EXPECT_FALSE(form.accepts(copies(one, max + 1))) << one << max;
+      EXPECT_EQ(form.accepts(copies(one, std::max(0, min - 1))), min == 0) << one << min;
     }
   }
 }

@@ -14,7 +14,7 @@ namespace {
 using Tokens = std::vector<int32_t>;
 
 // What a matcher leaves of a vocabulary.
-Tokens allowed(Matcher& matcher, int32_t vocab_size) {
+Tokens allowed_tokens(Matcher& matcher, int32_t vocab_size) {
   std::vector<uint32_t> mask(mask_words(vocab_size));
   fill_mask(mask, vocab_size);
   EXPECT_TRUE(matcher.restrict(mask));
@@ -47,32 +47,32 @@ TEST(TokenMask, EndsWithTheVocabulary) {
 TEST(AllowedTokens, AreTheOnlyOnesAndStaySo) {
   const auto constraint = allow_tokens(Tokens{0, 31, 32, 40, 32}, 41);
   const auto matcher = constraint->start();
-  EXPECT_EQ(allowed(*matcher, 41), (Tokens{0, 31, 32, 40}));
+  EXPECT_EQ(allowed_tokens(*matcher, 41), (Tokens{0, 31, 32, 40}));
   advance(*matcher, {32, 0});
-  EXPECT_EQ(allowed(*matcher, 41), (Tokens{0, 31, 32, 40}));
+  EXPECT_EQ(allowed_tokens(*matcher, 41), (Tokens{0, 31, 32, 40}));
 }
 
 TEST(ThinkingBudget, EndsEachThoughtAndNothingElse) {
   const Tokens all = {0, 1, 2, 3, 4, 5, 6};
   const auto matcher = limit_thinking(Tokens{1}, Tokens{2, 3}, 2, false)->start();
-  EXPECT_EQ(allowed(*matcher, 7), all);
+  EXPECT_EQ(allowed_tokens(*matcher, 7), all);
   advance(*matcher, {5, 5, 5, 5});
-  EXPECT_EQ(allowed(*matcher, 7), all) << "outside thoughts nothing is counted";
+  EXPECT_EQ(allowed_tokens(*matcher, 7), all) << "outside thoughts nothing is counted";
   advance(*matcher, {1, 6});
-  EXPECT_EQ(allowed(*matcher, 7), all);
+  EXPECT_EQ(allowed_tokens(*matcher, 7), all);
   advance(*matcher, {6});
-  EXPECT_EQ(allowed(*matcher, 7), Tokens{2});
+  EXPECT_EQ(allowed_tokens(*matcher, 7), Tokens{2});
   advance(*matcher, {2});
-  EXPECT_EQ(allowed(*matcher, 7), Tokens{3});
+  EXPECT_EQ(allowed_tokens(*matcher, 7), Tokens{3});
   advance(*matcher, {3});
-  EXPECT_EQ(allowed(*matcher, 7), all);
+  EXPECT_EQ(allowed_tokens(*matcher, 7), all);
   advance(*matcher, {5, 5, 5, 1, 6, 2});
-  EXPECT_EQ(allowed(*matcher, 7), Tokens{3}) << "the mark has begun by itself";
+  EXPECT_EQ(allowed_tokens(*matcher, 7), Tokens{3}) << "the mark has begun by itself";
   advance(*matcher, {3, 1, 2, 3});
-  EXPECT_EQ(allowed(*matcher, 7), all) << "a thought may end early";
+  EXPECT_EQ(allowed_tokens(*matcher, 7), all) << "a thought may end early";
 
   const auto open = limit_thinking(Tokens{1}, Tokens{2}, 0, true)->start();
-  EXPECT_EQ(allowed(*open, 7), Tokens{2}) << "the prompt has opened one";
+  EXPECT_EQ(allowed_tokens(*open, 7), Tokens{2}) << "the prompt has opened one";
 }
 
 TEST(AllowedTokens, NarrowWhatAnotherConstraintLeft) {
@@ -86,15 +86,15 @@ TEST(AllowedTokens, NarrowWhatAnotherConstraintLeft) {
 
 TEST(BadWords, OnlyTheLastTokenOfASequenceIsForbidden) {
   const auto matcher = forbid_words({{3}, {1, 2, 4}, {1, 5}})->start();
-  EXPECT_EQ(allowed(*matcher, 6), (Tokens{0, 1, 2, 4, 5}));
+  EXPECT_EQ(allowed_tokens(*matcher, 6), (Tokens{0, 1, 2, 4, 5}));
   advance(*matcher, {1});
-  EXPECT_EQ(allowed(*matcher, 6), (Tokens{0, 1, 2, 4}));
+  EXPECT_EQ(allowed_tokens(*matcher, 6), (Tokens{0, 1, 2, 4}));
   advance(*matcher, {2});
-  EXPECT_EQ(allowed(*matcher, 6), (Tokens{0, 1, 2, 5}));
+  EXPECT_EQ(allowed_tokens(*matcher, 6), (Tokens{0, 1, 2, 5}));
   advance(*matcher, {2});
-  EXPECT_EQ(allowed(*matcher, 6), (Tokens{0, 1, 2, 4, 5}));
+  EXPECT_EQ(allowed_tokens(*matcher, 6), (Tokens{0, 1, 2, 4, 5}));
   advance(*matcher, {1, 2});
-  EXPECT_EQ(allowed(*matcher, 6), (Tokens{0, 1, 2, 5}));
+  EXPECT_EQ(allowed_tokens(*matcher, 6), (Tokens{0, 1, 2, 5}));
 }
 
 // However long the output, and whatever it repeats.
@@ -103,7 +103,7 @@ TEST(BadWords, LooksAsFarBackAsItsLongestSequence) {
   int32_t ones = 0;
   for (int32_t i = 0; i < 200; ++i) {
     const Tokens expected = ones >= 3 ? Tokens{0, 1} : Tokens{0, 1, 2};
-    EXPECT_EQ(allowed(*matcher, 3), expected) << i;
+    EXPECT_EQ(allowed_tokens(*matcher, 3), expected) << i;
     const int32_t token = i % 7 < 5 ? 1 : 0;
     ones = token == 1 ? ones + 1 : 0;
     advance(*matcher, {token});
@@ -115,8 +115,8 @@ TEST(BadWords, EachChoiceHasItsOwnOutput) {
   const auto first = constraint->start();
   const auto second = constraint->start();
   advance(*first, {1});
-  EXPECT_EQ(allowed(*first, 3), (Tokens{0, 1}));
-  EXPECT_EQ(allowed(*second, 3), (Tokens{0, 1, 2}));
+  EXPECT_EQ(allowed_tokens(*first, 3), (Tokens{0, 1}));
+  EXPECT_EQ(allowed_tokens(*second, 3), (Tokens{0, 1, 2}));
 }
 
 TEST(BadWords, AWordIsSpelledAloneAndBehindASpace) {

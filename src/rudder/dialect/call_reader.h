@@ -3,6 +3,7 @@
 // the text that a reader has not taken yet, because it may turn out to be no call.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +12,8 @@
 #include "rudder/dialect/dialect.h"
 
 namespace rudder::dialect {
+
+inline constexpr size_t kMaxNameBytes = 256;  // a longer one is no tool's, and no argument's
 
 class CallSink {
  public:

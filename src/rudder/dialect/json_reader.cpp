@@ -11,8 +11,6 @@
 namespace rudder::dialect {
 namespace {
 
-constexpr size_t kMaxNameBytes = 256;
-
 // One object that is a call, from the byte after its brace. Its arguments go out as they come, once
 // the name is known.
 class CallObject {

@@ -19,7 +19,6 @@ constexpr std::string_view kFunctionOpen = "<function=";
 constexpr std::string_view kParameterOpen = "<parameter=";
 constexpr std::string_view kParameterClose = "</parameter>";
 constexpr std::string_view kFunctionClose = "</function>";
-constexpr size_t kMaxNameBytes = 256;
 
 std::string_view trimmed(std::string_view text) {
   while (!text.empty() && is_blank(text.front())) text.remove_prefix(1);

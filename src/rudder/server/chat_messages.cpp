@@ -19,19 +19,16 @@ namespace {
 
 constexpr size_t kMaxMessages = 65'536;
 
-tl::unexpected<Error> invalid(std::string_view message, std::string path) {
-  std::string text = fmt::format("{} {}", path, message);
-  return fail(ErrorCode::kInvalidArgument, std::move(text), std::move(path));
-}
-
 Result<std::string> read_role(const json::object& message, const std::string& path) {
   constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                       "tool"};
   const json::value* role = message.if_contains("role");
-  if (role == nullptr || !role->is_string()) return invalid("must be a string", path + ".role");
+  if (role == nullptr || !role->is_string())
+    return invalid_field("must be a string", path + ".role");
   const std::string_view name(role->get_string());
   if (std::find(kRoles.begin(), kRoles.end(), name) == kRoles.end()) {
-    return invalid("must be one of system, developer, user, assistant and tool", path + ".role");
+    return invalid_field("must be one of system, developer, user, assistant and tool",
+                         path + ".role");
   }
   return std::string(name == "developer" ? "system" : name);
 }
@@ -53,10 +50,10 @@ Result<void> normalise_parts(json::array& parts, const std::string& path) {
       continue;
     }
     json::object* part = item.if_object();
-    if (part == nullptr) return invalid("must be an object", part_path);
+    if (part == nullptr) return invalid_field("must be an object", part_path);
     const json::value* type = part->if_contains("type");
     if (type == nullptr || !type->is_string()) {
-      return invalid("must be a string", part_path + ".type");
+      return invalid_field("must be a string", part_path + ".type");
     }
     const std::string_view field = text_field(type->get_string());
     if (field.empty()) {
@@ -67,7 +64,7 @@ Result<void> normalise_parts(json::array& parts, const std::string& path) {
     }
     const json::value* text = part->if_contains(field);
     if (text == nullptr || !text->is_string()) {
-      return invalid("must be a string", fmt::format("{}.{}", part_path, field));
+      return invalid_field("must be a string", fmt::format("{}.{}", part_path, field));
     }
     if (type->get_string() != "text") {
       json::value same = *text;
@@ -80,16 +77,16 @@ Result<void> normalise_parts(json::array& parts, const std::string& path) {
 // Each call's function.arguments: the string of JSON is replaced by what it says.
 Result<void> open_arguments(json::value& tool_calls, const std::string& path) {
   json::array* calls = tool_calls.if_array();
-  if (calls == nullptr) return invalid("must be a list", path);
+  if (calls == nullptr) return invalid_field("must be a list", path);
   for (size_t i = 0; i < calls->size(); ++i) {
     const std::string call_path = fmt::format("{}[{}].function", path, i);
     json::object* call = (*calls)[i].if_object();
     json::value* function_value = call != nullptr ? call->if_contains("function") : nullptr;
     json::object* function = function_value != nullptr ? function_value->if_object() : nullptr;
-    if (function == nullptr) return invalid("must be an object", call_path);
+    if (function == nullptr) return invalid_field("must be an object", call_path);
     const json::value* name = function->if_contains("name");
     if (name == nullptr || !name->is_string()) {
-      return invalid("must be a string", call_path + ".name");
+      return invalid_field("must be a string", call_path + ".name");
     }
     json::value* arguments = function->if_contains("arguments");
     if (arguments == nullptr || !arguments->is_string()) continue;
@@ -100,7 +97,7 @@ Result<void> open_arguments(json::value& tool_calls, const std::string& path) {
     }
     Result<json::value> parsed = parse_json(text, "arguments");
     if (!parsed || !parsed->is_object()) {
-      return invalid("must be a JSON object", call_path + ".arguments");
+      return invalid_field("must be a JSON object", call_path + ".arguments");
     }
     *arguments = std::move(*parsed);
   }
@@ -111,7 +108,7 @@ Result<void> open_arguments(json::value& tool_calls, const std::string& path) {
 Result<void> check_turn(json::object& message, const std::string& role, const std::string& path) {
   if (const json::value* id = message.if_contains("tool_call_id")) {
     if (!id->is_string() && !id->is_null()) {
-      return invalid("must be a string", path + ".tool_call_id");
+      return invalid_field("must be a string", path + ".tool_call_id");
     }
   }
   // An answer's thoughts come back under the name that they were sent by; templates know the older.
@@ -121,7 +118,7 @@ Result<void> check_turn(json::object& message, const std::string& role, const st
     if (thoughts->is_null()) {
       message.erase(name);
     } else if (!thoughts->is_string()) {
-      return invalid("must be a string", fmt::format("{}.{}", path, name));
+      return invalid_field("must be a string", fmt::format("{}.{}", path, name));
     } else if (!message.contains("reasoning_content")) {
       message["reasoning_content"] = json::value(*thoughts);
     }
@@ -133,7 +130,7 @@ Result<void> check_turn(json::object& message, const std::string& role, const st
     return {};
   }
   if (role != "assistant") {
-    return invalid("only an assistant's message has tool calls", path + ".tool_calls");
+    return invalid_field("only an assistant's message has tool calls", path + ".tool_calls");
   }
   return open_arguments(*calls, path + ".tool_calls");
 }
@@ -141,7 +138,7 @@ Result<void> check_turn(json::object& message, const std::string& role, const st
 Result<json::object> normalise_message(const json::value& item, const std::string& path) {
   const json::object* given = item.if_object();
   if (given == nullptr) {
-    return invalid(fmt::format("must be an object, not {}", json_type_name(item)), path);
+    return invalid_field(fmt::format("must be an object, not {}", json_type_name(item)), path);
   }
   RUDDER_TRY(std::string role, read_role(*given, path));
   json::object message = *given;
@@ -151,12 +148,14 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
   json::value* content = message.if_contains("content");
   if (content == nullptr || content->is_null()) {
     // An answer of calls or of thoughts alone has none, and comes back as it was sent.
-    if (role != "assistant") return invalid("must be a string or a list of parts", content_path);
+    if (role != "assistant") {
+      return invalid_field("must be a string or a list of parts", content_path);
+    }
     message["content"] = "";  // templates that trim or join it know no null
   } else if (content->is_array()) {
     RUDDER_TRY_VOID(normalise_parts(content->get_array(), content_path));
   } else if (!content->is_string()) {
-    return invalid(
+    return invalid_field(
         fmt::format("must be a string or a list of parts, not {}", json_type_name(*content)),
         content_path);
   }
@@ -166,9 +165,9 @@ Result<json::object> normalise_message(const json::value& item, const std::strin
 }  // namespace
 
 Result<json::array> normalise_messages(const json::array& messages) {
-  if (messages.empty()) return invalid("must hold at least one message", "messages");
+  if (messages.empty()) return invalid_field("must hold at least one message", "messages");
   if (messages.size() > kMaxMessages) {
-    return invalid(fmt::format("has more than {} messages", kMaxMessages), "messages");
+    return invalid_field(fmt::format("has more than {} messages", kMaxMessages), "messages");
   }
   json::array normalised;
   normalised.reserve(messages.size());

@@ -9,11 +9,6 @@ namespace rudder::server {
 
 namespace json = boost::json;
 
-tl::unexpected<Error> field_error(ErrorCode code, std::string_view message, std::string path) {
-  std::string text = fmt::format("{} {}", path, message);
-  return fail(code, std::move(text), std::move(path));
-}
-
 Result<std::string> required_string(const json::object& object, std::string_view name,
                                     const std::string& path) {
   const json::value* value = object.if_contains(name);

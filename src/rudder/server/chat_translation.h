@@ -13,9 +13,6 @@
 
 namespace rudder::server {
 
-// Error of a field of the client's body, in the form of FieldReader's.
-tl::unexpected<Error> field_error(ErrorCode code, std::string_view message, std::string path);
-
 // The string at `object`'s `name`; an Error where there is none. `path` is the object's.
 Result<std::string> required_string(const boost::json::object& object, std::string_view name,
                                     const std::string& path);

@@ -21,7 +21,7 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxChoiceBytes = 256;  // of a field that is one of a few words
 
 using steer::capture::CaptureSpec;
 
@@ -29,7 +29,7 @@ using steer::capture::CaptureSpec;
 void check_only(FieldReader& reader, std::string_view name,
                 std::array<std::string_view, 2> allowed) {
   std::string value(allowed[0]);
-  reader.string(name, kMaxNameBytes, &value);
+  reader.string(name, kMaxChoiceBytes, &value);
   if (std::ranges::find(allowed, value) != allowed.end()) return;
   reader.error(ErrorCode::kUnsupported, fmt::format("is not supported other than '{}'", allowed[0]),
                name);
@@ -37,7 +37,7 @@ void check_only(FieldReader& reader, std::string_view name,
 
 void read_form(FieldReader& reader, int32_t hidden, EmbeddingOptions* options) {
   std::string encoding = "float";
-  reader.string("encoding_format", kMaxNameBytes, &encoding);
+  reader.string("encoding_format", kMaxChoiceBytes, &encoding);
   if (encoding != "float" && encoding != "base64") {
     reader.error(ErrorCode::kInvalidArgument, "must be 'float' or 'base64'", "encoding_format");
   }
@@ -58,7 +58,7 @@ Result<std::shared_ptr<const CaptureSpec>> read_pooling(FieldReader& reader,
                                                         steer::capture::Dispatcher* captures,
                                                         std::string_view otherwise) {
   std::string pooling(otherwise);
-  reader.string("pooling", kMaxNameBytes, &pooling);
+  reader.string("pooling", kMaxChoiceBytes, &pooling);
   if (pooling != "last" && pooling != "mean") {
     reader.error(ErrorCode::kInvalidArgument, "must be 'last' or 'mean'", "pooling");
   }

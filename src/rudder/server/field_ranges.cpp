@@ -106,8 +106,8 @@ const IntegerField& integer_field(std::string_view path) {
 const RealField& real_field(std::string_view path) {
   return find(real_fields(), path);
 }
-const SizedField& sized_field(std::string_view path) {
-  return find(sized_fields(), path);
+size_t size_limit(std::string_view path) {
+  return static_cast<size_t>(find(sized_fields(), path).max);
 }
 
 int64_t max_of(const IntegerField& field, const engine::RequestLimits& limits) {

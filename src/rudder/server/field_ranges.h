@@ -3,6 +3,7 @@
 // engine/validate.cpp. Immutable, any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
@@ -60,7 +61,7 @@ std::span<const SizedField> sized_fields();
 // The field of that path, which is in the table.
 const IntegerField& integer_field(std::string_view path);
 const RealField& real_field(std::string_view path);
-const SizedField& sized_field(std::string_view path);
+size_t size_limit(std::string_view path);  // of a sized field
 
 // The largest value that this server takes.
 int64_t max_of(const IntegerField& field, const engine::RequestLimits& limits);

@@ -63,8 +63,7 @@ std::string FieldReader::path_of(std::string_view name) const {
 }
 
 void FieldReader::error(ErrorCode code, std::string_view message, std::string_view name) {
-  std::string path = path_of(name);
-  adopt({code, fmt::format("{} {}", path, message), path});
+  adopt(field_error(code, message, path_of(name)).value());
 }
 
 void FieldReader::adopt(const Error& error) {
@@ -223,6 +222,15 @@ std::vector<std::string> FieldReader::ignored() const {
     if (names.size() < kMaxNames) names.push_back(name);
   }
   return names;
+}
+
+tl::unexpected<Error> field_error(ErrorCode code, std::string_view message, std::string path) {
+  std::string text = fmt::format("{} {}", path, message);
+  return fail(code, std::move(text), std::move(path));
+}
+
+tl::unexpected<Error> invalid_field(std::string_view message, std::string path) {
+  return field_error(ErrorCode::kInvalidArgument, message, std::move(path));
 }
 
 }  // namespace rudder::server

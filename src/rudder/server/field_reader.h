@@ -14,6 +14,9 @@
 
 namespace rudder::server {
 
+// Of a name, or of a choice among a few, as FieldReader::string() bounds it.
+inline constexpr size_t kMaxNameBytes = 1024;
+
 class FieldReader {
  public:
   // `path` is put in front of names: "" for the body, "stream_options" for an object inside it.
@@ -65,6 +68,10 @@ class FieldReader {
   std::vector<std::string> ignored_inside_;
   std::optional<Error> error_;
 };
+
+// For readers of their own: errors in the same form.
+tl::unexpected<Error> field_error(ErrorCode code, std::string_view message, std::string path);
+tl::unexpected<Error> invalid_field(std::string_view message, std::string path);
 
 // A whole number out of a JSON number of any kind, when it is one.
 std::optional<int64_t> whole_number(const boost::json::value& value);

@@ -27,11 +27,10 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr size_t kMaxNameBytes = 1024;
 constexpr int64_t kMaxChoices = 16'384;    // of all prompts of a request
 constexpr int64_t kCompletionTokens = 16;  // where a completion does not say: OpenAI's number
 
-ApiError invalid(std::string message, std::string param, std::string code = "invalid_value") {
+ApiError bad_request(std::string message, std::string param, std::string code = "invalid_value") {
   ApiError error = http_error(400, std::move(message));
   error.param = std::move(param);
   error.code = std::move(code);
@@ -128,19 +127,19 @@ Result<void> limit_thoughts(const dialect::ReasoningDialect& reasoning, std::str
 tl::expected<void, ApiError> check_choices(size_t num_prompts, int32_t n) {
   if (static_cast<int64_t>(num_prompts) * n <= kMaxChoices) return {};
   return tl::unexpected(
-      invalid(fmt::format("{} prompts with {} choices each are more than {} choices", num_prompts,
-                          n, kMaxChoices),
-              "n"));
+      bad_request(fmt::format("{} prompts with {} choices each are more than {} choices",
+                              num_prompts, n, kMaxChoices),
+                  "n"));
 }
 
 tl::expected<void, ApiError> check_length(const PromptText& prompt,
                                           const engine::RequestLimits& limits) {
   if (std::cmp_less(prompt.ids.size(), limits.max_seq_len)) return {};
-  return tl::unexpected(
-      invalid(fmt::format("the prompt has {}{} tokens; with at least one token of output that is "
-                          "more than the model's context of {} tokens",
-                          prompt.is_cut ? "at least " : "", prompt.ids.size(), limits.max_seq_len),
-              prompt.path, "context_length_exceeded"));
+  return tl::unexpected(bad_request(
+      fmt::format("the prompt has {}{} tokens; with at least one token of output that is "
+                  "more than the model's context of {} tokens",
+                  prompt.is_cut ? "at least " : "", prompt.ids.size(), limits.max_seq_len),
+      prompt.path, "context_length_exceeded"));
 }
 
 // The engine's names for fields, as this client spelled them.
@@ -195,7 +194,7 @@ tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured
   if (!*grammar) return {};
   if (draft.ignore_eos) {
     return tl::unexpected(
-        invalid("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
+        bad_request("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
   }
   if (scope.find_grammar) {
     const auto found = scope.find_grammar(**grammar);
@@ -215,7 +214,7 @@ tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured
 
 void read_request_id(FieldReader& reader, bool is_named, std::string* id) {
   std::string name;
-  reader.string("request_id", static_cast<size_t>(sized_field("request_id").max), &name);
+  reader.string("request_id", size_limit("request_id"), &name);
   if (name.empty() || !reader.ok()) return;
   if (!is_request_id(name)) {
     reader.error(ErrorCode::kInvalidArgument, "must be visible ASCII without quotes", "request_id");
@@ -242,9 +241,10 @@ tl::expected<std::string, ApiError> read_model(FieldReader& reader, const Server
 
 tl::expected<json::object, ApiError> parse_body(std::string_view body) {
   Result<json::value> value = parse_json(body, "the request body");
-  if (!value) return tl::unexpected(invalid(value.error().message, "", "invalid_json"));
+  if (!value) return tl::unexpected(bad_request(value.error().message, "", "invalid_json"));
   if (!value->is_object()) {
-    return tl::unexpected(invalid("the request body must be a JSON object", "", "invalid_json"));
+    return tl::unexpected(
+        bad_request("the request body must be a JSON object", "", "invalid_json"));
   }
   return std::move(value->get_object());
 }

@@ -20,25 +20,22 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr size_t kMaxNameBytes = 1024;
-constexpr int64_t kMaxInt32 = INT32_MAX;
-
 // Fields of this API alone; what they mean to a chat request is written by hand.
-constexpr std::array<std::string_view, 15> kOwnFields = {
+constexpr std::array<std::string_view, 15> kMessagesFields = {
     "messages",      "system",        "max_tokens", "stop_sequences", "tools",
     "tool_choice",   "thinking",      "metadata",   "container",      "mcp_servers",
     "output_config", "cache_control", "speed",      "inference_geo",  "context_management"};
 // Fields of chat requests that this API has not, or by another name: unknown here.
-constexpr std::array<std::string_view, 10> kChatFields = {"n",
-                                                          "max_completion_tokens",
-                                                          "response_format",
-                                                          "logprobs",
-                                                          "top_logprobs",
-                                                          "functions",
-                                                          "reasoning_effort",
-                                                          "echo",
-                                                          "stream_options",
-                                                          "stop"};
+constexpr std::array<std::string_view, 10> kNotOfMessages = {"n",
+                                                             "max_completion_tokens",
+                                                             "response_format",
+                                                             "logprobs",
+                                                             "top_logprobs",
+                                                             "functions",
+                                                             "reasoning_effort",
+                                                             "echo",
+                                                             "stream_options",
+                                                             "stop"};
 
 class MessagesTranslation {
  public:
@@ -90,7 +87,7 @@ Result<void> MessagesTranslation::read_conversation() {
 }
 
 void MessagesTranslation::read_limits() {
-  reader_.integer("max_tokens", 1, kMaxInt32, &max_tokens_);
+  reader_.integer("max_tokens", 1, INT32_MAX, &max_tokens_);
   map_.add("max_completion_tokens", "max_tokens");
   if (max_tokens_) chat_["max_completion_tokens"] = *max_tokens_;
 }
@@ -165,7 +162,7 @@ void MessagesTranslation::read_thinking() {
   }
   FieldReader fields(*thinking, "thinking");
   std::optional<int64_t> budget;
-  fields.integer("budget_tokens", 1, kMaxInt32, &budget);
+  fields.integer("budget_tokens", 1, INT32_MAX, &budget);
   if (!fields.ok()) return reader_.adopt(fields.error());
   if (budget && max_tokens_ && *budget >= *max_tokens_) {
     return reader_.error(ErrorCode::kInvalidArgument, "must be below max_tokens",
@@ -210,8 +207,9 @@ void MessagesTranslation::read_output_config() {
 void MessagesTranslation::pass_on() {
   for (const auto& [key, value] : body_) {
     const std::string_view name(key);
-    if (std::ranges::find(kOwnFields, name) != kOwnFields.end() || chat_.contains(key)) continue;
-    if (std::ranges::find(kChatFields, name) != kChatFields.end()) {
+    if (std::ranges::find(kMessagesFields, name) != kMessagesFields.end()) continue;
+    if (chat_.contains(key)) continue;
+    if (std::ranges::find(kNotOfMessages, name) != kNotOfMessages.end()) {
       unknown_.emplace_back(name);
     } else {
       chat_[key] = value;

@@ -17,7 +17,7 @@ namespace json = boost::json;
 
 namespace {
 
-json::value parsed(std::string_view text) {
+json::value parsed_schema(std::string_view text) {
   const auto value = parse_json(text, "schema");
   RUDDER_CHECK(value.has_value(), "a schema of our own: {}", value.error().message);
   return *value;
@@ -96,7 +96,7 @@ json::object schema_of(std::string_view name) {
   return {{"$ref", "#/components/schemas/" + std::string(name)}};
 }
 
-json::object content_of(std::string_view type, std::string_view schema) {
+json::object content_as(std::string_view type, std::string_view schema) {
   return {{json::string_view(type), {{"schema", schema_of(schema)}}}};
 }
 
@@ -120,8 +120,8 @@ json::object answers_of(const Operation* known, const Route& route) {
   const bool is_message = route.path.starts_with(kMessagesPath);
   json::object whole = {{"description", "the answer"}};
   if (known != nullptr) {
-    json::object content = known->answer.empty() ? content_of("text/*", "")
-                                                 : content_of("application/json", known->answer);
+    json::object content = known->answer.empty() ? content_as("text/*", "")
+                                                 : content_as("application/json", known->answer);
     if (!known->event.empty()) {
       content["text/event-stream"] = {{"schema", schema_of(known->event)}};
     }
@@ -130,7 +130,7 @@ json::object answers_of(const Operation* known, const Route& route) {
   return {{"200", std::move(whole)},
           {"default",
            {{"description", "an error"},
-            {"content", content_of("application/json", is_message ? "MessageError" : "Error")}}}};
+            {"content", content_as("application/json", is_message ? "MessageError" : "Error")}}}};
 }
 
 json::object operation(const Route& route, const json::object& examples) {
@@ -147,7 +147,7 @@ json::object operation(const Route& route, const json::object& examples) {
         {"name", "id"}, {"in", "path"}, {"required", true}, {"schema", {{"type", "string"}}}}};
   }
   if (known == nullptr || known->request.empty()) return made;
-  json::object content = content_of("application/json", known->request);
+  json::object content = content_as("application/json", known->request);
   if (route.path == "/v1/chat/completions" || route.path == "/v1/completions") {
     content["application/json"].as_object()["examples"] = shown_bodies(known->request, examples);
   }
@@ -158,12 +158,12 @@ json::object operation(const Route& route, const json::object& examples) {
 }  // namespace
 
 std::string openapi_document(std::string_view version, const engine::RequestLimits& limits) {
-  const json::value steering = parsed(steer::steering_schema());
+  const json::value steering = parsed_schema(steer::steering_schema());
   json::object schemas;
   for (const std::string_view part :
        {generation_schemas(), request_schemas(), chat_answer_schemas(), api_answer_schemas(),
         service_schemas()}) {
-    const json::value area = parsed(part);
+    const json::value area = parsed_schema(part);
     for (const auto& [name, schema] : area.as_object()) schemas[name] = schema;
   }
   add_ranges(schemas, limits);

@@ -22,11 +22,9 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxText = size_t{256} << 20;
-constexpr size_t kMaxNameBytes = 1024;
-constexpr int64_t kMaxInt32 = INT32_MAX;
 
 // Fields of this API alone; what they mean to a chat request is written by hand.
-constexpr std::array<std::string_view, 21> kOwnFields = {
+constexpr std::array<std::string_view, 21> kResponsesFields = {
     "input",          "instructions", "max_output_tokens",
     "max_tool_calls", "text",         "reasoning",
     "tools",          "tool_choice",  "previous_response_id",
@@ -35,17 +33,17 @@ constexpr std::array<std::string_view, 21> kOwnFields = {
     "metadata",       "top_logprobs", "context_management",
     "moderation",     "user",         "stream_options"};
 // Fields of chat requests that this API has not, or by another name: unknown here.
-constexpr std::array<std::string_view, 11> kChatFields = {"messages",
-                                                          "n",
-                                                          "max_tokens",
-                                                          "max_completion_tokens",
-                                                          "response_format",
-                                                          "logprobs",
-                                                          "echo",
-                                                          "functions",
-                                                          "function_call",
-                                                          "reasoning_effort",
-                                                          "continue_final_message"};
+constexpr std::array<std::string_view, 11> kNotOfResponses = {"messages",
+                                                              "n",
+                                                              "max_tokens",
+                                                              "max_completion_tokens",
+                                                              "response_format",
+                                                              "logprobs",
+                                                              "echo",
+                                                              "functions",
+                                                              "function_call",
+                                                              "reasoning_effort",
+                                                              "continue_final_message"};
 
 // What `include` may ask for of items that no answer has here; thoughts are told in plain text.
 constexpr std::array<std::string_view, 7> kNothingToInclude = {
@@ -98,7 +96,7 @@ void ResponsesTranslation::refuse_what_is_missing() {
     }
   }
   std::optional<int64_t> calls;
-  reader_.integer("max_tool_calls", 1, kMaxInt32, &calls);  // of built-in tools: there are none
+  reader_.integer("max_tool_calls", 1, INT32_MAX, &calls);  // of built-in tools: there are none
 }
 
 Result<void> ResponsesTranslation::read_messages() {
@@ -133,7 +131,7 @@ Result<void> ResponsesTranslation::read_messages() {
 
 void ResponsesTranslation::read_limits() {
   std::optional<int64_t> limit;
-  reader_.integer("max_output_tokens", 1, kMaxInt32, &limit);
+  reader_.integer("max_output_tokens", 1, INT32_MAX, &limit);
   map_.add("max_completion_tokens", "max_output_tokens");
   map_.add("max_tokens", "max_output_tokens");
   if (limit) chat_["max_completion_tokens"] = *limit;
@@ -226,7 +224,7 @@ void ResponsesTranslation::read_reasoning() {
 
 void ResponsesTranslation::read_include() {
   std::optional<int64_t> top;
-  reader_.integer("top_logprobs", 0, kMaxInt32, &top);
+  reader_.integer("top_logprobs", 0, INT32_MAX, &top);
   bool logprobs = top.has_value() && *top > 0;
   if (const json::array* include = reader_.array("include")) {
     size_t number = 0;
@@ -302,8 +300,8 @@ tl::expected<GenerationRequest, ApiError> ResponsesTranslation::parse() {
   std::vector<std::string> unknown;
   for (const auto& [key, value] : body_) {
     const std::string_view name(key);
-    if (std::ranges::find(kOwnFields, name) != kOwnFields.end()) continue;
-    if (std::ranges::find(kChatFields, name) != kChatFields.end()) {
+    if (std::ranges::find(kResponsesFields, name) != kResponsesFields.end()) continue;
+    if (std::ranges::find(kNotOfResponses, name) != kNotOfResponses.end()) {
       unknown.emplace_back(name);
       continue;
     }

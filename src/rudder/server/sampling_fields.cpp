@@ -14,10 +14,6 @@ namespace json = boost::json;
 
 namespace {
 
-size_t size_limit(std::string_view path) {
-  return static_cast<size_t>(sized_field(path).max);
-}
-
 void read_stop(FieldReader& reader, std::vector<std::string>* stop) {
   const json::value* value = reader.raw("stop");
   if (value == nullptr) return;

@@ -16,10 +16,6 @@ namespace json = boost::json;
 
 namespace {
 
-tl::unexpected<Error> invalid(std::string_view message, const std::string& path) {
-  return fail(ErrorCode::kInvalidArgument, fmt::format("{} {}", path, message), path);
-}
-
 Result<PromptText> encode_text(const text::Tokenizer& tokenizer, std::string_view text,
                                std::string path, bool add_special_tokens, size_t max_tokens) {
   // One more than fits is enough to know.
@@ -49,7 +45,7 @@ Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value&
                        max_tokens);
   }
   if (value.is_array()) return take_ids(tokenizer, value.get_array(), std::move(path));
-  return invalid(
+  return invalid_field(
       fmt::format("must be a string or a list of token ids, not {}", json_type_name(value)), path);
 }
 
@@ -121,7 +117,7 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
   const json::value* prompt = reader.raw("prompt");
   bool add_special_tokens = true;
   reader.boolean("add_special_tokens", &add_special_tokens);
-  if (prompt == nullptr) return invalid("is required", "prompt");
+  if (prompt == nullptr) return invalid_field("is required", "prompt");
   std::vector<PromptText> prompts;
   const json::array* list = prompt->if_array();
   if (list == nullptr || (!list->empty() && list->front().is_number())) {
@@ -130,9 +126,9 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
     prompts.push_back(std::move(one));
     return prompts;
   }
-  if (list->empty()) return invalid("is an empty list", "prompt");
+  if (list->empty()) return invalid_field("is an empty list", "prompt");
   if (std::cmp_greater(list->size(), limits.max_prompts)) {
-    return invalid(fmt::format("has more than {} prompts", limits.max_prompts), "prompt");
+    return invalid_field(fmt::format("has more than {} prompts", limits.max_prompts), "prompt");
   }
   prompts.reserve(list->size());
   for (const json::value& item : *list) {
@@ -155,7 +151,7 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
   reader.boolean("add_special_tokens", &add_special_tokens);
   const json::array* given = reader.array("messages");
   RUDDER_TRY_VOID(reader.result());
-  if (given == nullptr) return invalid("is required", "messages");
+  if (given == nullptr) return invalid_field("is required", "messages");
   RUDDER_TRY(const json::array messages, normalise_messages(*given));
   Result<std::string> text =
       model.chat->render(messages, tools.shown, &fields.kwargs, fields.options);

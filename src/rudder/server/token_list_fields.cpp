@@ -18,10 +18,6 @@ namespace {
 
 using Constraints = std::vector<std::shared_ptr<const constraint::Constraint>>;
 
-size_t size_limit(std::string_view path) {
-  return static_cast<size_t>(sized_field(path).max);
-}
-
 void read_allowed_tokens(FieldReader& reader, int32_t vocab_size, Constraints* constraints) {
   constexpr std::string_view kName = "allowed_token_ids";
   if (reader.raw(kName) == nullptr) return;

@@ -15,11 +15,11 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxTools = 1024;
-constexpr size_t kMaxNameBytes = 256;
+constexpr size_t kMaxToolNameBytes = 256;
 
 // Models write names inside JSON, XML and code: what OpenAI allows, and the dots of namespaces.
 bool is_tool_name(std::string_view name) {
-  return !name.empty() && name.size() <= kMaxNameBytes &&
+  return !name.empty() && name.size() <= kMaxToolNameBytes &&
          std::all_of(name.begin(), name.end(), [](char byte) {
            return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
                   (byte >= '0' && byte <= '9') || byte == '_' || byte == '-' || byte == '.';
@@ -67,7 +67,7 @@ void read_tool(FieldReader& reader, const json::value& item, const std::string& 
   if (tool == nullptr) return wrong("must be an object", path);
   FieldReader fields(*tool, path);
   std::string type;
-  fields.string("type", kMaxNameBytes, &type);
+  fields.string("type", kMaxToolNameBytes, &type);
   if (fields.ok() && type != "function") {
     fields.error(type.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kUnsupported,
                  "must be 'function'", "type");
@@ -81,13 +81,13 @@ void read_tool(FieldReader& reader, const json::value& item, const std::string& 
   std::string name;
   std::string description;
   bool strict = false;
-  about.string("name", kMaxNameBytes, &name);
+  about.string("name", kMaxToolNameBytes, &name);
   about.string("description", SIZE_MAX, &description);
   about.boolean("strict", &strict);
   const json::object* parameters = about.object("parameters");
   if (about.ok() && !is_tool_name(name)) {
     about.error(ErrorCode::kInvalidArgument,
-                fmt::format("must be 1 to {} letters, digits, '_', '-' or '.'", kMaxNameBytes),
+                fmt::format("must be 1 to {} letters, digits, '_', '-' or '.'", kMaxToolNameBytes),
                 "name");
   }
   const bool twice = std::any_of(tools->begin(), tools->end(),
@@ -113,7 +113,7 @@ void read_tools(FieldReader& reader, const json::array& list, ToolFields* out) {
 void read_named_choice(FieldReader& reader, const json::object& choice, ToolFields* out) {
   FieldReader fields(choice, "tool_choice");
   std::string type;
-  fields.string("type", kMaxNameBytes, &type);
+  fields.string("type", kMaxToolNameBytes, &type);
   if (fields.ok() && type != "function") {
     fields.error(ErrorCode::kInvalidArgument, "must be 'function'", "type");
   }
@@ -123,7 +123,7 @@ void read_named_choice(FieldReader& reader, const json::object& choice, ToolFiel
   }
   if (!fields.ok()) return reader.adopt(fields.error());
   FieldReader about(*function, "tool_choice.function");
-  about.string("name", kMaxNameBytes, &out->named);
+  about.string("name", kMaxToolNameBytes, &out->named);
   const auto& tools = out->parser.tools;
   const bool known = std::any_of(tools.begin(), tools.end(), [&](const dialect::Tool& tool) {
     return tool.name == out->named;

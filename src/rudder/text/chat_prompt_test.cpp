@@ -14,7 +14,8 @@ constexpr std::string_view kChatMl =
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
     "{% if tools %}{{ tools | length }}{% endif %}{{ flavour }}";
 
-std::shared_ptr<const ChatPrompt> load(const json::object& config, std::string_view jinja = {}) {
+std::shared_ptr<const ChatPrompt> load_prompt(const json::object& config,
+                                              std::string_view jinja = {}) {
   auto prompt = ChatPrompt::from_json(json::serialize(config), jinja);
   EXPECT_TRUE(prompt.has_value()) << prompt.error().to_string();
   return prompt ? *prompt : nullptr;
@@ -26,9 +27,9 @@ json::array user(json::value content) {
 
 TEST(ChatPrompt, TemplateFromConfigOrFile) {
   const json::object config{{"chat_template", kChatMl}, {"bos_token", {{"content", "<s>"}}}};
-  EXPECT_EQ(*load(config)->render(user("Hi"), nullptr, nullptr),
+  EXPECT_EQ(*load_prompt(config)->render(user("Hi"), nullptr, nullptr),
             "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n");
-  EXPECT_EQ(*load(config, "{{ bos_token }}{{ messages[0].content }}")
+  EXPECT_EQ(*load_prompt(config, "{{ bos_token }}{{ messages[0].content }}")
                  ->render(user("Hi"), nullptr, nullptr),
             "<s>Hi");
 }
@@ -39,7 +40,7 @@ TEST(ChatPrompt, NamedTemplates) {
        {{{"name", "default"}, {"template", "plain"}},
         {{"name", "tool_use"}, {"template", "tools {{ tools | length }}"}},
         {{"name", "rag"}, {"template", "{% include 'unused, so never parsed' %}"}}}}};
-  const auto prompt = load(config);
+  const auto prompt = load_prompt(config);
   const json::array tools{json::object{{"type", "function"}}};
   EXPECT_EQ(*prompt->render(user("x"), nullptr, nullptr), "plain");
   EXPECT_EQ(*prompt->render(user("x"), &tools, nullptr), "tools 1");
@@ -54,16 +55,16 @@ TEST(ChatPrompt, MissingOrBrokenTemplates) {
 }
 
 TEST(ChatPrompt, PartsAreJoinedWhereAStringIsWanted) {
-  const auto prompt = load({{"chat_template", "{{ messages[0].content }}"}});
+  const auto prompt = load_prompt({{"chat_template", "{{ messages[0].content }}"}});
   const json::array parts{{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
   EXPECT_EQ(*prompt->render(user(parts), nullptr, nullptr), "a\nb");
-  const auto looping =
-      load({{"chat_template", "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}"}});
+  const auto looping = load_prompt(
+      {{"chat_template", "{% for p in messages[0].content %}[{{ p.text }}]{% endfor %}"}});
   EXPECT_EQ(*looping->render(user(parts), nullptr, nullptr), "[a][b]");
 }
 
 TEST(ChatPrompt, BadMessagesAreNamed) {
-  const auto prompt = load({{"chat_template", kChatMl}});
+  const auto prompt = load_prompt({{"chat_template", kChatMl}});
   const auto where = [&](const json::array& messages) {
     const auto result = prompt->render(messages, nullptr, nullptr);
     EXPECT_FALSE(result.has_value());
@@ -76,7 +77,7 @@ TEST(ChatPrompt, BadMessagesAreNamed) {
 }
 
 TEST(ChatPrompt, KwargsAreVariablesButReplaceNothing) {
-  const auto prompt = load({{"chat_template", kChatMl}});
+  const auto prompt = load_prompt({{"chat_template", kChatMl}});
   const json::object flavour{{"flavour", "sweet"}};
   EXPECT_TRUE(prompt->render(user("x"), nullptr, &flavour)->ends_with("sweet"));
   for (const std::string key : {"messages", "tools", "chat_template"}) {
@@ -88,7 +89,7 @@ TEST(ChatPrompt, KwargsAreVariablesButReplaceNothing) {
 }
 
 TEST(ChatPrompt, ContinuesTheFinalMessage) {
-  const auto prompt = load({{"chat_template", kChatMl}});
+  const auto prompt = load_prompt({{"chat_template", kChatMl}});
   json::array messages = user("Hi");
   messages.push_back({{"role", "assistant"}, {"content", "Well, "}});
   const ChatOptions options{.add_generation_prompt = false, .continue_final_message = true};

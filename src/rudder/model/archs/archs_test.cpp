@@ -28,7 +28,8 @@ ModelSpec spec(std::string_view architecture, std::string_view more) {
   return out ? *out : ModelSpec{};
 }
 
-void expect_refused(std::string_view architecture, std::string_view more, std::string_view where) {
+void expect_spec_refused(std::string_view architecture, std::string_view more,
+                         std::string_view where) {
   const auto out = read_arch(architecture, more);
   ASSERT_FALSE(out) << more;
   EXPECT_EQ(out.error().where, where) << out.error().to_string();
@@ -142,43 +143,46 @@ TEST(Archs, LongRopeOfPhi3) {
 
 TEST(Archs, ErrorsNameTheKey) {
   const char* llama = "LlamaForCausalLM";
-  expect_refused(llama, R"("hidden_act": "relu2")", "config.json: hidden_act");
-  expect_refused(llama, R"("num_key_value_heads": 3)", "config.json: num_key_value_heads");
-  expect_refused(llama, R"("head_dim": 15)", "config.json: head_dim");
-  expect_refused(llama, R"("hidden_size": -64)", "config.json: hidden_size");
-  expect_refused(llama, R"("vocab_size": 1e12)", "config.json: vocab_size");
-  expect_refused(llama, R"("rms_norm_eps": 0)", "config.json: rms_norm_eps");
-  expect_refused(llama, R"("rms_norm_eps": null)", "config.json: rms_norm_eps");
-  expect_refused(llama, R"("num_hidden_layers": "4")", "config.json: num_hidden_layers");
-  expect_refused(llama, R"("rope_scaling": [])", "config.json: rope_scaling");
-  expect_refused(llama, R"("rope_scaling": {"type": "mrope"})", "config.json: rope_scaling.type");
-  expect_refused(llama, R"("rope_scaling": {"type": "linear"})",
-                 "config.json: rope_scaling.factor");
-  expect_refused(llama, R"("rope_scaling": {"type": "linear", "factor": 0})",
-                 "config.json: rope_scaling.factor");
-  expect_refused(llama, R"("rope_scaling": {"rope_type": "llama3", "factor": 8})",
-                 "config.json: rope_scaling.low_freq_factor");
-  expect_refused(llama, R"("rope_theta": -1)", "config.json: rope_theta");
-  expect_refused(llama, R"("partial_rotary_factor": 1.5)", "config.json: partial_rotary_factor");
-  expect_refused("Phi3ForCausalLM",
-                 R"("rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]})",
-                 "config.json: rope_scaling.short_factor");
-  expect_refused("Qwen2ForCausalLM", R"("use_sliding_window": true, "sliding_window": 9)",
-                 "config.json: max_window_layers");
-  expect_refused("Gemma2ForCausalLM", R"("sliding_window": 9)",
-                 "config.json: query_pre_attn_scalar");
-  expect_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16)",
-                 "config.json: sliding_window");
-  expect_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
+  expect_spec_refused(llama, R"("hidden_act": "relu2")", "config.json: hidden_act");
+  expect_spec_refused(llama, R"("num_key_value_heads": 3)", "config.json: num_key_value_heads");
+  expect_spec_refused(llama, R"("head_dim": 15)", "config.json: head_dim");
+  expect_spec_refused(llama, R"("hidden_size": -64)", "config.json: hidden_size");
+  expect_spec_refused(llama, R"("vocab_size": 1e12)", "config.json: vocab_size");
+  expect_spec_refused(llama, R"("rms_norm_eps": 0)", "config.json: rms_norm_eps");
+  expect_spec_refused(llama, R"("rms_norm_eps": null)", "config.json: rms_norm_eps");
+  expect_spec_refused(llama, R"("num_hidden_layers": "4")", "config.json: num_hidden_layers");
+  expect_spec_refused(llama, R"("rope_scaling": [])", "config.json: rope_scaling");
+  expect_spec_refused(llama, R"("rope_scaling": {"type": "mrope"})",
+                      "config.json: rope_scaling.type");
+  expect_spec_refused(llama, R"("rope_scaling": {"type": "linear"})",
+                      "config.json: rope_scaling.factor");
+  expect_spec_refused(llama, R"("rope_scaling": {"type": "linear", "factor": 0})",
+                      "config.json: rope_scaling.factor");
+  expect_spec_refused(llama, R"("rope_scaling": {"rope_type": "llama3", "factor": 8})",
+                      "config.json: rope_scaling.low_freq_factor");
+  expect_spec_refused(llama, R"("rope_theta": -1)", "config.json: rope_theta");
+  expect_spec_refused(llama, R"("partial_rotary_factor": 1.5)",
+                      "config.json: partial_rotary_factor");
+  expect_spec_refused(
+      "Phi3ForCausalLM",
+      R"("rope_scaling": {"type": "longrope", "short_factor": [1], "long_factor": [1]})",
+      "config.json: rope_scaling.short_factor");
+  expect_spec_refused("Qwen2ForCausalLM", R"("use_sliding_window": true, "sliding_window": 9)",
+                      "config.json: max_window_layers");
+  expect_spec_refused("Gemma2ForCausalLM", R"("sliding_window": 9)",
+                      "config.json: query_pre_attn_scalar");
+  expect_spec_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16)",
+                      "config.json: sliding_window");
+  expect_spec_refused("Gemma2ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
                                          "layer_types": ["full_attention"])",
-                 "config.json: layer_types");
-  expect_refused("Gemma3ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
+                      "config.json: layer_types");
+  expect_spec_refused("Gemma3ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
                                          "use_bidirectional_attention": true)",
-                 "config.json: use_bidirectional_attention");
-  expect_refused("Gemma3ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
+                      "config.json: use_bidirectional_attention");
+  expect_spec_refused("Gemma3ForCausalLM", R"("query_pre_attn_scalar": 16, "sliding_window": 9,
                                          "rope_parameters": {"full_attention": {}})",
-                 "config.json: rope_parameters.sliding_attention");
-  expect_refused("Gemma3ForConditionalGeneration", "", "config.json: text_config");
+                      "config.json: rope_parameters.sliding_attention");
+  expect_spec_refused("Gemma3ForConditionalGeneration", "", "config.json: text_config");
 }
 
 }  // namespace

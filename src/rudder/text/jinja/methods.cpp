@@ -90,7 +90,7 @@ Value cycler_reset(Interpreter&, const Value& self, const Args&) {
   return None{};
 }
 
-constexpr Signature kOne{"value", 1, false};
+constexpr Signature kOneValue{"value", 1, false};
 constexpr Signature kIndex{"value,start,stop", 1, false};
 
 constexpr Method kDictMethods[] = {
@@ -107,15 +107,16 @@ constexpr Method kDictMethods[] = {
     {"update", kNoArguments, nullptr},
 };
 constexpr Method kListMethods[] = {
-    {"index", kIndex, index_of},       {"count", kOne, count_items},
+    {"index", kIndex, index_of},       {"count", kOneValue, count_items},
     {"copy", kNoArguments, itself},    {"append", kNoArguments, nullptr},
     {"clear", kNoArguments, nullptr},  {"extend", kNoArguments, nullptr},
     {"insert", kNoArguments, nullptr}, {"pop", kNoArguments, nullptr},
     {"remove", kNoArguments, nullptr}, {"reverse", kNoArguments, nullptr},
     {"sort", kNoArguments, nullptr},
 };
-constexpr Method kTupleMethods[] = {{"index", kIndex, index_of}, {"count", kOne, count_items}};
-constexpr Method kRangeMethods[] = {{"index", kOne, index_of}, {"count", kOne, count_items}};
+constexpr Method kTupleMethods[] = {{"index", kIndex, index_of}, {"count", kOneValue, count_items}};
+constexpr Method kRangeMethods[] = {{"index", kOneValue, index_of},
+                                    {"count", kOneValue, count_items}};
 constexpr Method kViewMethods[] = {{"isdisjoint", kNoArguments, nullptr, unsupported}};
 constexpr Method kIntMethods[] = {
     {"bit_length", kNoArguments, bit_length},

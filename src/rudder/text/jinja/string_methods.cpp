@@ -109,7 +109,7 @@ size_t find_back(Interpreter& in, std::string_view text, std::string_view part) 
 
 enum class Find { kFind, kBack, kIndex, kBackIndex };
 template <Find kKind>
-Value find_method(Interpreter& in, const Value& self, const Args& args) {
+Value search_method(Interpreter& in, const Value& self, const Args& args) {
   const std::string_view needle = args.text(0);
   const Window where = window(self, args);
   const bool back = kKind == Find::kBack || kKind == Find::kBackIndex;
@@ -345,14 +345,14 @@ Value format_map(Interpreter& in, const Value& self, const Args& args) {
   return format_braces(in, self, call);
 }
 
-Value unsupported(Interpreter&, const Value&, const Call&) {
+Value unsupported_string_method(Interpreter&, const Value&, const Call&) {
   raise_unsupported("this method of a string");
 }
 
 constexpr Signature kChars{"chars", 0, false};
 constexpr Signature kFind{"sub,start,end", 1, false};
 constexpr Signature kPad{"width,fillchar", 1, false};
-constexpr Signature kOne{"text", 1, false};
+constexpr Signature kOneText{"text", 1, false};
 constexpr Signature kSplit{"sep,maxsplit", 0, true};
 
 constexpr Method kMethods[] = {
@@ -360,13 +360,13 @@ constexpr Method kMethods[] = {
     {"casefold", kNoArguments, mapped<casefold>},
     {"center", kPad, pad_method<0>},
     {"count", kFind, count_method},
-    {"encode", kNoArguments, nullptr, unsupported},
+    {"encode", kNoArguments, nullptr, unsupported_string_method},
     {"endswith", kFind, affix_method<false>},
     {"expandtabs", {"tabsize", 0, true}, expandtabs},
-    {"find", kFind, find_method<Find::kFind>},
+    {"find", kFind, search_method<Find::kFind>},
     {"format", kNoArguments, nullptr, format_method},
-    {"format_map", kOne, format_map},
-    {"index", kFind, find_method<Find::kIndex>},
+    {"format_map", kOneText, format_map},
+    {"index", kFind, search_method<Find::kIndex>},
     {"isalnum", kNoArguments, all_chars<is_alnum_char>},
     {"isalpha", kNoArguments, all_chars<is_letter_char>},
     {"isascii", kNoArguments, is_ascii},
@@ -379,19 +379,19 @@ constexpr Method kMethods[] = {
     {"isspace", kNoArguments, all_chars<is_space>},
     {"istitle", kNoArguments, is_title},
     {"isupper", kNoArguments, is_case<true>},
-    {"join", kOne, join_method},
+    {"join", kOneText, join_method},
     {"ljust", kPad, pad_method<-1>},
     {"lower", kNoArguments, mapped<to_lower>},
     {"lstrip", kChars, strip_method<true, false>},
-    {"maketrans", kNoArguments, nullptr, unsupported},
-    {"partition", kOne, partition<false>},
-    {"removeprefix", kOne, remove_affix<true>},
-    {"removesuffix", kOne, remove_affix<false>},
+    {"maketrans", kNoArguments, nullptr, unsupported_string_method},
+    {"partition", kOneText, partition<false>},
+    {"removeprefix", kOneText, remove_affix<true>},
+    {"removesuffix", kOneText, remove_affix<false>},
     {"replace", {"old,new,count", 2, false}, replace_method},
-    {"rfind", kFind, find_method<Find::kBack>},
-    {"rindex", kFind, find_method<Find::kBackIndex>},
+    {"rfind", kFind, search_method<Find::kBack>},
+    {"rindex", kFind, search_method<Find::kBackIndex>},
     {"rjust", kPad, pad_method<1>},
-    {"rpartition", kOne, partition<true>},
+    {"rpartition", kOneText, partition<true>},
     {"rsplit", kSplit, split_method<true>},
     {"rstrip", kChars, strip_method<false, true>},
     {"split", kSplit, split_method<false>},
@@ -400,7 +400,7 @@ constexpr Method kMethods[] = {
     {"strip", kChars, strip_method<true, true>},
     {"swapcase", kNoArguments, mapped<swapcase>},
     {"title", kNoArguments, mapped<title>},
-    {"translate", kNoArguments, nullptr, unsupported},
+    {"translate", kNoArguments, nullptr, unsupported_string_method},
     {"upper", kNoArguments, mapped<to_upper>},
     {"zfill", {"width", 1, false}, zfill},
 };
