@@ -37,7 +37,7 @@ endfunction()
 # SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
 # under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
 # A test's sources are compiled together, which halves the time that tests take to build: names in their
-# unnamed namespaces are unique within a binary.
+# unnamed namespaces are unique within a room (tools/unit_names.py).
 # Tests labelled gpu may run on another machine than they were built on: they find their files from the
 # repository's root, where they are started.
 function(rudder_test)

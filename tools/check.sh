@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The only definition of "clean": format, room table, budgets, banned calls, headers that stand
-# alone, clang-tidy. `make test` and continuous integration run exactly this.
+# The only definition of "clean": format, room table, budgets, banned calls, names that clash, headers
+# that stand alone, clang-tidy. `make test` and continuous integration run exactly this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,8 +11,9 @@ mapfile -t sources < <(git ls-files 'src/*.h' 'src/*.cpp' 'src/*.cu' 'src/*.cuh'
 say "format (${#sources[@]} files)"
 clang-format-14 --dry-run --Werror "${sources[@]}"
 
-say "rooms, budgets, banned calls"
+say "rooms, budgets, banned calls, names"
 python3 tools/room_lint.py
+python3 tools/test_unit_names.py 2>/dev/null || { echo "tools/test_unit_names.py fails"; exit 1; }
 
 say "headers stand alone"
 python3 tools/header_check.py

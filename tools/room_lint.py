@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Fails on an include outside the room table (cmake/rooms.cmake), a file over its budget that is not
-in the committed baseline, or a banned call. Standard library only."""
+in the committed baseline, a banned call, or a name that two sources of a room have. Standard library
+only."""
 
 import pathlib
 import re
 import subprocess
 import sys
+
+import unit_names
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BASELINE = ROOT / "tools" / "budget_baseline.txt"
@@ -79,13 +82,14 @@ def main():
     baseline = read_baseline()
     errors = []
     files = tracked("src/*.h", "src/*.cpp", "src/*.cu", "src/*.cuh", "apps/*.h", "apps/*.cpp",
-                    "tests/*.cpp", "tests/*.py", "bench/*.cpp", "tools/*.py")
-    for path in files:
-        text = (ROOT / path).read_text()
+                    "tests/*.h", "tests/*.cpp", "tests/*.py", "bench/*.cpp", "tools/*.py")
+    texts = {path: (ROOT / path).read_text() for path in files}
+    for path, text in texts.items():
         if path.suffix != ".py":
             errors += room_errors(path, text, table)
             errors += banned_errors(path, text)
         errors += budget_errors(path, text, baseline)
+    errors += unit_names.errors((path, text) for path, text in texts.items() if path.suffix in (".h", ".cpp"))
     for line in errors:
         print(line)
     print(f"{len(files)} files, {len(table)} rooms, {len(errors)} errors")
