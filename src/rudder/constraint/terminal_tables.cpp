@@ -70,15 +70,19 @@ TerminalTables::View TerminalTables::tokens(State state) const {
   const auto kind = static_cast<size_t>(kinds_[at]);
   if (counted_) return {.near = near_[kind], .far = nullptr};
   const auto find = [&](std::shared_ptr<const Tokens>& known, const List& list) {
-    if (known != nullptr) return known;
+    {
+      const std::lock_guard lock(mutex_);
+      if (known != nullptr) return known;
+    }
+    // Without the lock: other threads go on meanwhile, or make the same.
     std::shared_ptr<const Tokens> made = make(state, {&list});
-    if (num_late_ < kMaxLate) {
+    const std::lock_guard lock(mutex_);
+    if (known == nullptr && num_late_ < kMaxLate) {
       ++num_late_;
       known = made;
     }
     return made;
   };
-  const std::lock_guard lock(mutex_);
   return {.near = find(near_[kind], order_->short_tokens()),
           .far = find(far_[at], order_->long_tokens())};
 }
