@@ -51,10 +51,10 @@ TEST(MakeModel, ShapesHaveThePublishedSizes) {
   }
 }
 
-class MakeModelFolder : public testing::Test {
+class MakeModelFolder : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fmt::format("{}/make_model_{}", testing::TempDir(), ::getpid());
+    folder_ = fmt::format("{}/make_model_{}", ::testing::TempDir(), ::getpid());
     std::filesystem::remove_all(folder_);
   }
   void TearDown() override { std::filesystem::remove_all(folder_); }

@@ -14,11 +14,11 @@ namespace rudder::weights {
 namespace {
 
 // A fresh folder of this test.
-class CheckpointTest : public testing::Test {
+class CheckpointTest : public ::testing::Test {
  protected:
   void SetUp() override {
     const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    folder_ = fmt::format("{}/{}_{}", testing::TempDir(), info->name(), ::getpid());
+    folder_ = fmt::format("{}/{}_{}", ::testing::TempDir(), info->name(), ::getpid());
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }

@@ -103,7 +103,7 @@ int check_all(const TempFolder& folder) {
   return count;
 }
 
-class CrashTest : public testing::TestWithParam<const char*> {};
+class CrashTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(CrashTest, KillDuringPublishLeavesNoTornFile) {
   TempFolder folder;
@@ -134,7 +134,7 @@ TEST_P(CrashTest, AFullDiskIsTheRequestsError) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path() + "/.partial"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Layouts, CrashTest, testing::Values("files", "shards"),
+INSTANTIATE_TEST_SUITE_P(Layouts, CrashTest, ::testing::Values("files", "shards"),
                          [](const auto& layout) { return std::string(layout.param); });
 
 }  // namespace

@@ -16,7 +16,7 @@ using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
 // Two consumers in one dispatcher.
-class DispatcherTest : public testing::Test {
+class DispatcherTest : public ::testing::Test {
  protected:
   DispatcherTest() {
     settings_.result_timeout_seconds = 10;

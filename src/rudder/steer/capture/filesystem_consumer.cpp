@@ -30,7 +30,7 @@ class FilesystemOptions final : public ConsumerOptions {
   bool use_shards = false;
 };
 
-std::string quoted(std::string_view text) {
+std::string json_string(std::string_view text) {
   std::string out;
   append_json_string(out, text);
   return out;
@@ -39,7 +39,7 @@ std::string quoted(std::string_view text) {
 // What every file says of the request: `"key":value,...`.
 std::string about(const SessionInfo& info, const std::string& tag) {
   return fmt::format(R"("request_id":{},"choice":{},"tag":{},"prompt_len":{})",
-                     quoted(info.request_id), info.choice, quoted(tag), info.prompt_len);
+                     json_string(info.request_id), info.choice, json_string(tag), info.prompt_len);
 }
 
 std::string request_slug(const SessionInfo& info, const FilesystemOptions& options) {

@@ -65,7 +65,7 @@ TEST(Slug, NothingLeavesItsFolder) {
   EXPECT_FALSE(is_slug(std::string_view("a\0b", 3)));
 }
 
-class FilesystemTest : public testing::Test {
+class FilesystemTest : public ::testing::Test {
  protected:
   void start(const std::string& options = "") {
     CaptureSettings settings;

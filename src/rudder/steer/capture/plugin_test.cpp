@@ -13,7 +13,7 @@
 namespace rudder::steer::capture {
 namespace {
 
-class PluginTest : public testing::Test {
+class PluginTest : public ::testing::Test {
  protected:
   Result<std::unique_ptr<Dispatcher>> create(const std::string& plugin) {
     set_log_level(LogLevel::kWarn);

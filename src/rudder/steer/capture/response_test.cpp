@@ -30,7 +30,7 @@ TEST(Base64, IsThatOfTheStandard) {
   EXPECT_EQ(base64("\xff\xfe\xfd"), "//79");
 }
 
-class ResponseTest : public testing::Test {
+class ResponseTest : public ::testing::Test {
  protected:
   void start(int64_t max_bytes = 1 << 20) {
     CaptureSettings settings;

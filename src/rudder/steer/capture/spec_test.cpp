@@ -12,7 +12,7 @@
 namespace rudder::steer::capture {
 namespace {
 
-class SpecTest : public testing::Test {
+class SpecTest : public ::testing::Test {
  protected:
   SpecTest() : a_("a"), b_("b") {
     context_.geometry = small_geometry();

@@ -134,7 +134,7 @@ TEST(Directions, PairsThatDifferAlikeGiveTheirDifference) {
   EXPECT_NEAR(found->explained, 1, 1e-9);
 }
 
-class VectorFiles : public testing::Test {
+class VectorFiles : public ::testing::Test {
  protected:
   VectorFiles() {
     std::string name = (std::filesystem::temp_directory_path() / "rudder-vectors-XXXXXX").string();
