@@ -50,6 +50,7 @@ std::vector<Row> orthonormal(const std::vector<Row>& rows) {
     axes.push_back(std::move(axis));
   }
   std::vector<Row> result;
+  result.reserve(axes.size());
   for (const auto& axis : axes) result.push_back(to_row(axis));
   return result;
 }
