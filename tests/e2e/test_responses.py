@@ -118,6 +118,11 @@ def test_tools(server, model):
     assert kinds.index("response.function_call_arguments.done") < kinds.index("response.completed")
     assert final.output[-1].arguments == call.arguments
 
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "weather"}]}
+    same = client.responses.create(**{**arguments, "tool_choice": allowed, "parallel_tool_calls": False})
+    assert (same.output[-1].name, same.output[-1].arguments) == ("weather", call.arguments)
+    assert same.tool_choice.to_dict() == allowed
+
     after = client.responses.create(model=model, temperature=0, max_output_tokens=40, tools=[WEATHER], input=[
         {"role": "user", "content": "How is the weather at sea?"}, call.to_dict(),
         {"type": "function_call_output", "call_id": call.call_id, "output": "calm"}])

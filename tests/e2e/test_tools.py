@@ -120,6 +120,14 @@ def test_a_strict_tool_leaves_text_free(server, model):
     assert refused.value.param == "tools[0].function.parameters.properties.a.not"
 
 
+def test_allowed_tools_narrow_what_can_be_called(server, model):
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+        {"type": "function", "function": {"name": "stop"}}]}}
+    answer = server.client().chat.completions.create(model=model, messages=MESSAGES, tools=[WEATHER, STOP], n=4, temperature=1,
+                                                     tool_choice=allowed, parallel_tool_calls=False, max_tokens=100)
+    assert [choice.message.tool_calls[0].function.name for choice in answer.choices] == ["stop"] * 4
+
+
 def test_calls_go_back_as_messages(server, model):
     client = server.client()
     asked = dict(model=model, tools=[WEATHER], temperature=0, max_tokens=200)

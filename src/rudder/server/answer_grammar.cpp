@@ -30,7 +30,7 @@ Result<std::optional<constraint::GrammarSpec>> answer_grammar(const StructuredOu
                                                               const dialect::ParserSetup& setup,
                                                               const text::Tokenizer& tokenizer) {
   if (!structured.spec || tools.is_forced()) return tools.grammar(setup, tokenizer);
-  if (tools.choice == ToolChoice::kNone) {
+  if (tools.choice.mode == ToolChoice::Mode::kNone) {
     Result<constraint::GrammarSpec> spec = structured.after_thoughts(setup, tokenizer);
     if (!spec) return tl::unexpected<Error>(structured.blame(spec.error()));
     return std::optional(std::move(*spec));

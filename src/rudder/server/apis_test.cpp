@@ -253,6 +253,18 @@ TEST_F(ApisTest, WhatIsWrongIsToldInTheApisOwnNames) {
       {kResponses, R"({"input":"x","top_p":7})", "top_p"},
       {kResponses, R"({"input":"x","tools":[{"type":"web_search"}]})", "tools[0].type"},
       {kResponses, R"({"input":"x","tool_choice":{"type":"mcp"}})", "tool_choice.type"},
+      {kResponses,
+       R"({"input":"x","tools":[{"type":"function","name":"f"}],"tool_choice":{)"
+       R"("type":"allowed_tools","mode":"auto","tools":[{"type":"function","name":"g"}]}})",
+       "tool_choice.tools[0].name"},
+      {kResponses,
+       R"({"input":"x","tools":[{"type":"function","name":"f"}],"tool_choice":{)"
+       R"("type":"allowed_tools","mode":"auto","tools":[{"type":"mcp"}]}})",
+       "tool_choice.tools[0].type"},
+      {kResponses,
+       R"({"input":"x","tools":[{"type":"function","name":"f"}],"tool_choice":{)"
+       R"("type":"allowed_tools","mode":"any","tools":[{"type":"function","name":"f"}]}})",
+       "tool_choice.mode"},
       {kResponses, R"({"input":"x","metadata":{"a":1}})", "metadata"},
       {kResponses, R"({"input":"x","conversation":"c"})", "conversation"},
       {kResponses, R"({"input":"x","truncation":"some"})", "truncation"},

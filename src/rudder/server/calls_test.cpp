@@ -217,6 +217,32 @@ TEST_F(CallsTest, OneAtMostEndsTheAnswer) {
   }
 }
 
+// Of the tools that are shown, those that are allowed alone can be called.
+TEST_F(CallsTest, OnlyAllowedToolsAreCalled) {
+  constexpr std::string_view kOnly =
+      R"("tool_choice":{{"type":"allowed_tools","allowed_tools":{{"mode":"{}","tools":[)"
+      R"({{"type":"function","function":{{"name":"stop-1"}}}}]}}}},)";
+  std::mt19937 rng(11);
+  for (const dialect::ToolDialect& calls : dialect::tool_dialects()) {
+    const std::vector<std::string> tokens = special_tokens(calls);
+    for (const char* mode : {"auto", "required"}) {
+      const bool is_free = std::string_view(mode) == "auto";
+      ASSERT_NO_FATAL_FAILURE(use(calls, tokens, fmt::format(kOnly, mode))) << calls.name;
+      EXPECT_EQ(allows(tokens_of("Well."), *matcher()), is_free) << calls.name;
+      if (is_free && calls.bare) continue;  // a mark that does not come begins no call
+      const std::vector<int32_t> begun =
+          is_free ? tokens_of(fmt::format("Well.\n{}", calls.begin)) : std::vector<int32_t>();
+      for (int i = 0; i < kWalks / 4; ++i) {
+        const std::string text = walk(rng, begun);
+        const dialect::Delta said = parse(text);
+        EXPECT_FALSE(said.tool_calls.empty()) << calls.name << ": " << text;
+        for (const dialect::ToolCallDelta& call : said.tool_calls) EXPECT_EQ(call.name, "stop-1");
+        if (HasFailure()) return;
+      }
+    }
+  }
+}
+
 // A form beside tools is that of the answer's text: it is one or the other.
 TEST_F(CallsTest, OrAFormOfText) {
   constexpr std::string_view kForm =

@@ -31,12 +31,12 @@ void translate_tools(FieldReader& reader, const FunctionOfTool& function_of, jso
   if (tools == nullptr || tools->empty()) return;
   json::array functions;
   for (const json::value& item : *tools) {
-    const std::string path = fmt::format("tools[{}]", functions.size());
+    const std::string name = fmt::format("tools[{}]", functions.size());
     const json::object* tool = item.if_object();
     if (tool == nullptr) {
-      return reader.error(ErrorCode::kInvalidArgument, "must be an object", path);
+      return reader.error(ErrorCode::kInvalidArgument, "must be an object", name);
     }
-    Result<json::object> function = function_of(*tool, path);
+    Result<json::object> function = function_of(*tool, reader.path_of(name));
     if (!function) return reader.adopt(function.error());
     functions.push_back({{"type", "function"}, {"function", *std::move(function)}});
   }

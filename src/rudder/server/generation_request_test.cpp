@@ -397,6 +397,23 @@ constexpr BadBody kBadBodies[] = {
      "{" RUDDER_MESSAGES
      R"(,"tool_choice":{"type":"function","function":{"name":"g"}},"tools":[)" RUDDER_TOOL "]}",
      "tool_choice.function.name", "invalid_value"},
+    {kM, "{" RUDDER_MESSAGES R"(,"tool_choice":{"type":"custom"},"tools":[)" RUDDER_TOOL "]}",
+     "tool_choice.type", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES
+     R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"any","tools":[]}},"tools":[)" RUDDER_TOOL
+     "]}",
+     "tool_choice.allowed_tools.mode", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES
+     R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[]}},"tools":[)" RUDDER_TOOL
+     "]}",
+     "tool_choice.allowed_tools.tools", "invalid_value"},
+    {kM,
+     "{" RUDDER_MESSAGES
+     R"(,"tool_choice":{"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[)"
+     R"({"type":"function","function":{"name":"g"}}]}},"tools":[)" RUDDER_TOOL "]}",
+     "tool_choice.allowed_tools.tools[0].function.name", "invalid_value"},
     {kM,
      "{" RUDDER_MESSAGES
      R"(,"tool_choice":"required","tools":[{"type":"function","function":{"name":"g",)"

@@ -91,7 +91,12 @@ std::string_view generation_schemas() {
          {"type": "object", "required": ["type", "function"], "properties": {
            "type": {"type": "string", "enum": ["function"]},
            "function": {"type": "object", "required": ["name"],
-                        "properties": {"name": {"type": "string"}}}}}]},
+                        "properties": {"name": {"type": "string"}}}}},
+         {"type": "object", "required": ["type", "allowed_tools"], "properties": {
+           "type": {"type": "string", "enum": ["allowed_tools"]},
+           "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {
+             "mode": {"type": "string", "enum": ["auto", "required"]},
+             "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}}}}}]},
        "parallel_tool_calls": {"type": ["boolean", "null"], "default": true},
        "include_reasoning": {"type": ["boolean", "null"], "default": true},
        "separate_reasoning": {"type": ["boolean", "null"], "default": true},

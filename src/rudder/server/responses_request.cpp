@@ -63,8 +63,11 @@ class ResponsesTranslation {
  private:
   Result<void> read_messages();
   void read_limits();
-  Result<json::object> function_of(const json::object& tool, const std::string& path);
+  // What chat has as the function of the tool at `chat_path`.
+  Result<json::object> function_of(const json::object& tool, const std::string& path,
+                                   const std::string& chat_path);
   void read_tool_choice();
+  void read_allowed_tools(const json::object& choice);
   void read_text_format();
   void read_reasoning();
   void read_include();
@@ -161,12 +164,13 @@ void ResponsesTranslation::read_limits() {
 }
 
 Result<json::object> ResponsesTranslation::function_of(const json::object& tool,
-                                                       const std::string& path) {
+                                                       const std::string& path,
+                                                       const std::string& chat_path) {
   RUDDER_TRY(const std::string type, required_string(tool, "type", path));
   if (type != "function") return unsupported_type(type, "'function'", path);
   json::object function(tool);
   function.erase("type");
-  map_.add(path + ".function", path);
+  map_.add(chat_path + ".function", path);
   return function;
 }
 
@@ -180,13 +184,31 @@ void ResponsesTranslation::read_tool_choice() {
   }
   const Result<std::string> type = required_string(*object, "type", "tool_choice");
   if (!type) return reader_.adopt(type.error());
+  if (*type == "allowed_tools") return read_allowed_tools(*object);
   if (*type != "function") {
-    return reader_.adopt(unsupported_type(*type, "'function'", "tool_choice").value());
+    return reader_.adopt(
+        unsupported_type(*type, "'function' or 'allowed_tools'", "tool_choice").value());
   }
   const Result<std::string> name = required_string(*object, "name", "tool_choice");
   if (!name) return reader_.adopt(name.error());
   chat_["tool_choice"] = {{"type", "function"}, {"function", {{"name", *name}}}};
   map_.add("tool_choice.function", "tool_choice");
+}
+
+// Chat has the same one object further in, and each tool's name in its `function`.
+void ResponsesTranslation::read_allowed_tools(const json::object& choice) {
+  const std::string client = "tool_choice";
+  const std::string chat = "tool_choice.allowed_tools";
+  map_.add(chat, client);
+  json::object allowed(choice);
+  FieldReader fields(choice, client);
+  const auto function = [&](const json::object& tool, const std::string& path) {
+    return function_of(tool, path, chat + path.substr(client.size()));
+  };
+  translate_tools(fields, function, allowed);
+  if (!fields.ok()) return reader_.adopt(fields.error());
+  allowed.erase("type");
+  chat_["tool_choice"] = {{"type", "allowed_tools"}, {"allowed_tools", std::move(allowed)}};
 }
 
 void ResponsesTranslation::read_text_format() {
@@ -282,7 +304,9 @@ tl::expected<GenerationRequest, ApiError> ResponsesTranslation::parse() {
   read_limits();
   translate_tools(
       reader_,
-      [this](const json::object& tool, const std::string& path) { return function_of(tool, path); },
+      [this](const json::object& tool, const std::string& path) {
+        return function_of(tool, path, path);
+      },
       chat_);
   read_tool_choice();
   read_text_format();

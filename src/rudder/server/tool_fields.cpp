@@ -110,59 +110,10 @@ void read_tools(FieldReader& reader, const json::array& list, ToolFields* out) {
   }
 }
 
-void read_named_choice(FieldReader& reader, const json::object& choice, ToolFields* out) {
-  FieldReader fields(choice, "tool_choice");
-  std::string type;
-  fields.string("type", kMaxToolNameBytes, &type);
-  if (fields.ok() && type != "function") {
-    fields.error(ErrorCode::kInvalidArgument, "must be 'function'", "type");
-  }
-  const json::object* function = fields.object("function");
-  if (fields.ok() && function == nullptr) {
-    fields.error(ErrorCode::kInvalidArgument, "is required", "function");
-  }
-  if (!fields.ok()) return reader.adopt(fields.error());
-  FieldReader about(*function, "tool_choice.function");
-  about.string("name", kMaxToolNameBytes, &out->named);
-  const auto& tools = out->parser.tools;
-  const bool known = std::any_of(tools.begin(), tools.end(), [&](const dialect::Tool& tool) {
-    return tool.name == out->named;
-  });
-  if (about.ok() && !known) {
-    about.error(ErrorCode::kInvalidArgument, "must be the name of one of the tools", "name");
-  }
-  if (!about.ok()) return reader.adopt(about.error());
-  out->choice = ToolChoice::kNamed;
-}
-
-void read_choice(FieldReader& reader, ToolFields* out) {
-  const bool has_tools = !out->parser.tools.empty();
-  out->choice = has_tools ? ToolChoice::kAuto : ToolChoice::kNone;
-  const json::value* value = reader.raw("tool_choice");
-  if (value == nullptr) return;
-  const json::string* word = value->if_string();
-  if (word != nullptr && *word == "none") {
-    out->choice = ToolChoice::kNone;
-    return;
-  }
-  if (word != nullptr && *word == "auto") return;
-  if (word != nullptr ? *word != "required" : !value->is_object()) {
-    return reader.error(
-        ErrorCode::kInvalidArgument,
-        "must be 'none', 'auto', 'required' or {\"type\": \"function\", \"function\": {\"name\"}}",
-        "tool_choice");
-  }
-  if (!has_tools) {
-    return reader.error(ErrorCode::kInvalidArgument, "needs tools", "tool_choice");
-  }
-  if (value->is_object()) return read_named_choice(reader, value->get_object(), out);
-  out->choice = ToolChoice::kRequired;
-}
-
 // Where a schema forces arguments, they must be what it can force them to be.
 void check_schemas(FieldReader& reader, const ToolFields& fields) {
   for (size_t i = 0; i < fields.callable.size(); ++i) {
-    if (!fields.is_forced() && !fields.callable[i].is_strict) continue;
+    if (!fields.has_schema_enforced(fields.callable[i])) continue;
     const json::value* parameters = fields.callable[i].parameters;
     const json::value* type =
         parameters != nullptr ? parameters->get_object().if_contains("type") : nullptr;
@@ -205,14 +156,23 @@ dialect::FindSpecial special_marks(const text::Tokenizer& tokenizer) {
   };
 }
 
+bool ToolFields::has_schema_enforced(const dialect::CallableTool& tool) const {
+  return choice.may_call(tool.name) && (is_forced() || tool.is_strict);
+}
+
+std::vector<dialect::CallableTool> ToolFields::allowed() const {
+  std::vector<dialect::CallableTool> tools = callable;
+  std::erase_if(tools, [&](const auto& tool) { return !choice.may_call(tool.name); });
+  return tools;
+}
+
 std::optional<constraint::GrammarSpec> ToolFields::grammar(const dialect::ParserSetup& setup,
                                                            const text::Tokenizer& tokenizer) const {
-  const bool any_strict = std::ranges::any_of(callable, &dialect::CallableTool::is_strict);
-  if (!is_forced() && !(choice == ToolChoice::kAuto && any_strict)) return std::nullopt;
-  std::vector<dialect::CallableTool> tools = callable;
-  if (choice == ToolChoice::kNamed) {
-    std::erase_if(tools, [&](const dialect::CallableTool& tool) { return tool.name != named; });
-  }
+  if (choice.mode == ToolChoice::Mode::kNone) return std::nullopt;
+  const std::vector<dialect::CallableTool> tools = allowed();
+  const bool is_free = tools.size() == callable.size() &&
+                       std::ranges::none_of(tools, &dialect::CallableTool::is_strict);
+  if (!is_forced() && is_free) return std::nullopt;
   const dialect::FindSpecial find_special = special_marks(tokenizer);
   const bool several = setup.max_calls > 1;
   return tag_spec(is_forced() ? dialect::call_format(setup, tools, several, find_special)
@@ -222,13 +182,13 @@ std::optional<constraint::GrammarSpec> ToolFields::grammar(const dialect::Parser
 constraint::GrammarSpec ToolFields::grammar_beside(const json::object& content,
                                                    const dialect::ParserSetup& setup,
                                                    const text::Tokenizer& tokenizer) const {
-  return tag_spec(dialect::content_or_calls_format(setup, content, callable, setup.max_calls > 1,
+  return tag_spec(dialect::content_or_calls_format(setup, content, allowed(), setup.max_calls > 1,
                                                    special_marks(tokenizer)));
 }
 
 std::optional<Error> ToolFields::schema_error() const {
   for (size_t i = 0; i < callable.size(); ++i) {
-    if (!is_forced() && !callable[i].is_strict) continue;
+    if (!has_schema_enforced(callable[i])) continue;
     const Result<std::string> grammar =
         constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
                              .text = json::serialize(dialect::arguments_schema(callable[i])),
@@ -252,12 +212,12 @@ ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
 
   const json::array* tools = reader.array("tools");
   if (tools != nullptr) read_tools(reader, *tools, &fields);
-  if (reader.ok()) read_choice(reader, &fields);
-  if (fields.choice == ToolChoice::kNone) return fields;
+  if (reader.ok()) fields.choice = read_tool_choice(reader, fields.parser.tools);
+  if (fields.choice.mode == ToolChoice::Mode::kNone) return fields;
   check_schemas(reader, fields);
   fields.shown = tools;
   fields.parser.calls = dialect.calls;
-  if (!fields.parallel || fields.choice == ToolChoice::kNamed) fields.parser.max_calls = 1;
+  if (!fields.parallel || fields.choice.is_single) fields.parser.max_calls = 1;
   return fields;
 }
 

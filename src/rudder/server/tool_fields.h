@@ -3,7 +3,6 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -15,15 +14,13 @@
 #include "rudder/dialect/dialect.h"
 #include "rudder/server/field_reader.h"
 #include "rudder/server/model.h"
+#include "rudder/server/tool_choice.h"
 
 namespace rudder::server {
 
-enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
-
 struct ToolFields {
   const boost::json::array* shown = nullptr;  // what the template is given; null: no tools
-  ToolChoice choice = ToolChoice::kNone;
-  std::string named;  // the tool that must be called
+  ToolChoice choice;
   bool parallel = true;
   bool include_reasoning = true;  // thoughts are told, beside the text
   dialect::ParserSetup parser;
@@ -31,10 +28,12 @@ struct ToolFields {
 
   // How the answer to this prompt is to be parsed; nothing where it is all text.
   std::optional<dialect::ParserSetup> parser_after(std::string_view prompt) const;
-  bool is_forced() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
+  bool is_forced() const { return choice.mode == ToolChoice::Mode::kRequired; }
+  // Calls of this tool have the arguments that its schema wants.
+  bool has_schema_enforced(const dialect::CallableTool& tool) const;
   // What the answer must look like: calls where one has to come; where one may, any text, and calls
-  // whose arguments are as the tools that are strict want them. Nothing where it is free. `setup`
-  // is what parser_after said.
+  // of the allowed tools, with arguments as those of them that are strict want them. Nothing where
+  // it is free. `setup` is what parser_after said.
   std::optional<constraint::GrammarSpec> grammar(const dialect::ParserSetup& setup,
                                                  const text::Tokenizer& tokenizer) const;
   // Calls, or `content` (a format of a structural tag) instead of them.
@@ -43,6 +42,9 @@ struct ToolFields {
                                          const text::Tokenizer& tokenizer) const;
   // What is wrong with the first tool whose schema no grammar can hold, with its path.
   std::optional<Error> schema_error() const;
+
+ private:
+  std::vector<dialect::CallableTool> allowed() const;
 };
 
 // Marks of a dialect that are special tokens here.
