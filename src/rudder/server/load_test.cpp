@@ -1,5 +1,5 @@
-// Many streams on few threads: what an idle one holds and what a token costs. Figures are printed;
-// the bounds asserted are wide enough for a busy machine and for sanitizers.
+// Many streams on few threads: what an idle one holds and what a token costs. Figures are printed.
+// Costs are asserted of what is shipped, with room for a busy machine; a sanitizer's are its own.
 #include <dirent.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -17,6 +17,12 @@
 
 namespace rudder::server {
 namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kIsSanitized = true;
+#else
+constexpr bool kIsSanitized = false;
+#endif
 
 // CPU time of the threads that move bytes, by their name.
 double http_thread_seconds() {
@@ -88,7 +94,9 @@ TEST(Load, TwoThousandIdleStreams) {
       kStreams, static_cast<double>(after) / (1 << 20),
       static_cast<double>(after - before) / kStreams / 1024, threads,
       static_cast<double>(slowest_us) / 1e3, idle_cpu * 1e3);
-  EXPECT_LT(idle_cpu, 0.1);
+  if (!kIsSanitized) {
+    EXPECT_LT(idle_cpu, 0.05);
+  }
   test.engine.release();
   for (TestClient& client : clients) {
     const ClientResponse answer = client.receive("POST", std::chrono::seconds(60));
@@ -130,7 +138,9 @@ TEST(Load, CostOfAStreamedToken) {
       "[ figures  ] {} streams, {} tokens: {:.2f} us of HTTP threads and {:.2f} us of the engine "
       "thread a token, {:.0f} bytes a token\n",
       kStreams, tokens, us, sink_us, static_cast<double>(bytes) / tokens);
-  EXPECT_LT(us, 200);
+  if (!kIsSanitized) {
+    EXPECT_LT(us, 100);
+  }
 }
 
 }  // namespace
