@@ -20,6 +20,7 @@
 #include "rudder/base/json.h"
 #include "rudder/base/settings.h"
 #include "rudder/base/token_mask.h"
+#include "rudder/constraint/grammar_compiler.h"
 #include "rudder/constraint/structural_tag.h"
 #include "rudder/constraint/translate.h"
 #include "rudder/constraint/xgrammar_engine.h"
@@ -28,10 +29,6 @@ namespace rudder::apps {
 namespace {
 
 using constraint::GrammarKind;
-
-// What the server has of a --grammar-cache by default.
-constexpr int64_t kRuleCacheBytes = int64_t{96} << 20;
-constexpr int64_t kMemoBytes = int64_t{32} << 20;
 
 struct FormFlags {
   int32_t vocab_size = 128'000;
@@ -153,8 +150,9 @@ Result<Row> measure_case(const ConstraintCase& one, const constraint::XgrammarEn
 Result<void> run(const FormFlags& flags) {
   const constraint::Vocabulary vocabulary = sample_vocabulary(flags.vocab_size);
   const Speller speller(vocabulary);
-  RUDDER_TRY(const auto engine,
-             constraint::XgrammarEngine::create(vocabulary, kRuleCacheBytes, kMemoBytes));
+  const constraint::GrammarSettings caches;  // as a server has them
+  RUDDER_TRY(const auto engine, constraint::XgrammarEngine::create(
+                                    vocabulary, caches.rule_cache_bytes(), caches.memo_bytes()));
   fmt::print("{} tokens; microseconds a token: its mask and the step over it\n\n{:<44}{:>11}{:>8}",
              vocabulary.size, "form", "compile ms", "tokens");
   for (const char* column : {"mean", "p50", "p90", "p99", "max", "1st mean", "1st max"}) {

@@ -273,9 +273,9 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const text::Tok
     vocabulary.token_bytes[static_cast<size_t>(id)] =
         tokenizer.is_special(id) ? special_token_bytes(id) : std::string(tokenizer.token_bytes(id));
   }
-  RUDDER_TRY(std::unique_ptr<XgrammarEngine> engine,
-             XgrammarEngine::create(vocabulary, settings.grammar_cache / 8 * 3,
-                                    settings.grammar_cache / 8));
+  RUDDER_TRY(
+      std::unique_ptr<XgrammarEngine> engine,
+      XgrammarEngine::create(vocabulary, settings.rule_cache_bytes(), settings.memo_bytes()));
   auto impl = std::make_shared<Impl>(std::move(engine), settings);
   {
     const std::lock_guard lock(impl->mutex);

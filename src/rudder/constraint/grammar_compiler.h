@@ -27,6 +27,9 @@ struct GrammarSettings {
   int64_t max_grammar = int64_t{256} << 10;    // bytes of a schema, grammar, expression or list
 
   void declare(SettingsTable& table);
+  // Of grammar_cache: what compiles share of rules, and the masks that matchers share.
+  int64_t rule_cache_bytes() const { return grammar_cache / 8 * 3; }
+  int64_t memo_bytes() const { return grammar_cache / 8; }
 };
 
 // Of the time since start.

@@ -11,8 +11,6 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr size_t kMaxToolChoiceBytes = 256;  // of a type, a mode or a tool's name
-
 bool has_tool(const std::vector<dialect::Tool>& tools, std::string_view name) {
   return std::ranges::find(tools, name, &dialect::Tool::name) != tools.end();
 }
@@ -26,7 +24,7 @@ std::string read_function_name(FieldReader& fields, const std::vector<dialect::T
   }
   FieldReader about(*function, fields.path_of("function"));
   std::string name;
-  about.string("name", kMaxToolChoiceBytes, &name);
+  about.string("name", kMaxToolNameBytes, &name);
   if (about.ok() && !has_tool(tools, name)) {
     about.error(ErrorCode::kInvalidArgument, "must be the name of one of the tools", "name");
   }
@@ -44,7 +42,7 @@ std::string read_allowed_tool(FieldReader& reader, const json::value& item, cons
   }
   FieldReader fields(*tool, reader.path_of(name));
   std::string type;
-  fields.string("type", kMaxToolChoiceBytes, &type);
+  fields.string("type", kMaxToolNameBytes, &type);
   if (fields.ok() && type != "function") {
     fields.error(ErrorCode::kInvalidArgument, "must be 'function'", "type");
   }
@@ -60,7 +58,7 @@ void read_allowed(FieldReader& fields, const std::vector<dialect::Tool>& tools, 
   }
   FieldReader about(*allowed, fields.path_of("allowed_tools"));
   std::string mode;
-  about.string("mode", kMaxToolChoiceBytes, &mode);
+  about.string("mode", kMaxToolNameBytes, &mode);
   if (about.ok() && mode != "auto" && mode != "required") {
     about.error(ErrorCode::kInvalidArgument, "must be 'auto' or 'required'", "mode");
   }
@@ -107,7 +105,7 @@ ToolChoice read_tool_choice(FieldReader& reader, const std::vector<dialect::Tool
   if (word != nullptr) return choice;
   FieldReader fields(value->get_object(), "tool_choice");
   std::string type;
-  fields.string("type", kMaxToolChoiceBytes, &type);
+  fields.string("type", kMaxToolNameBytes, &type);
   if (type == "allowed_tools") {
     read_allowed(fields, tools, &choice);
   } else if (type == "function") {

@@ -2,6 +2,7 @@
 // tools. On the tokenise pool.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,6 +12,8 @@
 #include "rudder/server/field_reader.h"
 
 namespace rudder::server {
+
+inline constexpr size_t kMaxToolNameBytes = 256;
 
 struct ToolChoice {
   enum class Mode : uint8_t { kNone, kAuto, kRequired };

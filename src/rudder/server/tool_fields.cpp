@@ -15,7 +15,6 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxTools = 1024;
-constexpr size_t kMaxToolNameBytes = 256;
 
 // Models write names inside JSON, XML and code: what OpenAI allows, and the dots of namespaces.
 bool is_tool_name(std::string_view name) {
