@@ -217,6 +217,9 @@ int compare_samples(Device& device, Batch batch) {
       continue;
     }
     SCOPED_TRACE(describe(row, batch.vocab));
+    if (row.num_logprobs >= 0 && expected.sampled[r].token >= 0) {
+      EXPECT_TRUE(std::isfinite(expected.sampled[r].logprob)) << "of a token that was drawn";
+    }
     expect_same_token(r, row.num_logprobs, {batch.sampled, batch.top},
                       {expected.sampled, expected.top});
   }
