@@ -26,11 +26,8 @@ Script held(const engine::RequestDraft&) {
   return script;
 }
 
-// Speaks once, then not before it is released.
 Script endless(const engine::RequestDraft&) {
-  Script script = say(std::vector<std::string>(100'000, "word "));
-  script.tick_us = 1000;
-  return script;
+  return say_endlessly("word ", 1000);
 }
 
 ServerSettings impatient() {
@@ -223,9 +220,7 @@ TEST(Connection, ASlowReaderIsCancelled) {
   ServerSettings settings;
   settings.max_pending_output = 100'000;
   TestServer test(
-      [](const engine::RequestDraft&) {
-        return say(std::vector<std::string>(5000, std::string(4096, 'x')));
-      },
+      [](const engine::RequestDraft&) { return say_endlessly(std::string(4096, 'x'), 1000); },
       settings);
   TestClient client(test.server->port(), 4096);
   client.send(post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})"));
@@ -237,14 +232,11 @@ TEST(Connection, ASlowReaderIsCancelled) {
 TEST(Connection, AStalledReaderIsCancelled) {
   // Less than the bound is pending, but nothing of it is taken.
   TestServer test(
-      [](const engine::RequestDraft&) {
-        Script script = say(std::vector<std::string>(4000, std::string(4096, 'x')));
-        script.tick_us = 300;
-        return script;
-      },
+      [](const engine::RequestDraft&) { return say_endlessly(std::string(4096, 'x'), 5000); },
       [] {
         ServerSettings settings = impatient();
         settings.max_pending_output = 1 << 30;
+        settings.socket_send_buffer = 32 << 10;
         return settings;
       }());
   TestClient client(test.server->port(), 4096);
@@ -319,7 +311,11 @@ TEST(Drain, WhatIsLeftIsToldSo) {
 }
 
 TEST(Drain, StopAloneIsClean) {
-  TestServer test(held);
+  TestServer test([](const engine::RequestDraft& draft) {
+    Script script = held(draft);
+    script.keep_sink = true;
+    return script;
+  });
   TestClient client = test.client();
   client.send(post_bytes(kCompletionsPath, R"({"prompt":"a"})"));
   ASSERT_TRUE(eventually([&] { return test.engine.num_active() == 1; }));
@@ -350,7 +346,7 @@ TEST(Connection, TheSystemHoldsLittleOfWhatASlowReaderLeaves) {
   TestServer test([](const engine::RequestDraft&) { return say({"a"}); }, settings);
   constexpr int kReceiveBuffer = 4096;
   TestClient client(test.server->port(), kReceiveBuffer);
-  const std::string prompt(2 << 20, 'a');  // its ids are some MB of JSON
+  const std::string prompt(256 << 10, 'a');  // its ids are three times as much JSON
   client.send(post_bytes("/tokenize", R"({"prompt":")" + prompt + "\"}"));
   ASSERT_TRUE(eventually([&] { return unsent_bytes(test.server->port()) > 0; }));
   for (int i = 0; i < 20; ++i) {
@@ -420,8 +416,12 @@ TEST(Connection, AMessageIsPingedByAnEventOfItsApi) {
   }
   EXPECT_EQ(seen.find("message_start"), std::string::npos) << "before the first token";
   test.engine.release();
-  const std::string rest = client.receive().body;
-  EXPECT_EQ(rest.find(": ping\n\n"), std::string::npos);
+  while (seen.find("event: message_stop") == std::string::npos) {
+    const std::string more = client.receive_some();
+    ASSERT_FALSE(more.empty()) << seen;
+    seen += more;
+  }
+  EXPECT_EQ(seen.find(": ping\n\n"), std::string::npos) << "no comments, an event";
 }
 
 TEST(Connection, ARequestSaysHowOftenItsStreamIsPinged) {
@@ -433,7 +433,9 @@ TEST(Connection, ARequestSaysHowOftenItsStreamIsPinged) {
       post_bytes(kCompletionsPath, R"({"prompt":"x","stream":true,"sse_ping_interval":0})"));
   EXPECT_EQ(client.receive_some(std::chrono::milliseconds(500)), "");
   test.engine.release();
-  EXPECT_EQ(client.receive().body.find(": ping"), std::string::npos);
+  const std::string body = client.receive().body;
+  EXPECT_TRUE(body.ends_with("data: [DONE]\n\n"));
+  EXPECT_EQ(body.find(": ping"), std::string::npos);
 
   settings.sse_ping_interval = 0;
   TestServer silent(held, settings);

@@ -12,6 +12,7 @@
 #include "rudder/base/clock.h"
 #include "rudder/constraint/grammar_compiler.h"
 #include "rudder/server/auth.h"
+#include "rudder/server/exchange.h"
 #include "rudder/server/http_counters.h"
 #include "rudder/server/response_store.h"
 #include "rudder/server/server.h"
@@ -63,9 +64,8 @@ struct ServerContext {
   HttpCounters counters;
   std::atomic<bool> draining{false};  // no new generation requests
   std::atomic<bool> stopping{false};  // nor those that are still being tokenised
-  // See ByteCharge.
-  std::atomic<int64_t> body_bytes{0};
-  std::atomic<int64_t> logprobs_bytes{0};
+  const ByteTotal body_bytes = std::make_shared<std::atomic<int64_t>>(0);
+  const ByteTotal logprobs_bytes = std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<WorkPool> pool;
   std::unique_ptr<constraint::GrammarCompiler> grammars;  // null: no output can have a grammar
   const std::shared_ptr<ResponseStore> responses =

@@ -19,11 +19,15 @@ namespace rudder::server {
 class IoThread;
 struct Route;
 
+// Bytes that all requests hold together. Shared: an engine's sinks may let go of a request after
+// the server has been destroyed.
+using ByteTotal = std::shared_ptr<std::atomic<int64_t>>;
+
 // Bytes that one request holds, counted against the bound on those of all until they are let go.
 class ByteCharge {
  public:
-  explicit ByteCharge(std::atomic<int64_t>& total) : total_(total) {}
-  ~ByteCharge() { total_.fetch_sub(bytes_, std::memory_order_relaxed); }
+  explicit ByteCharge(ByteTotal total) : total_(std::move(total)) {}
+  ~ByteCharge() { total_->fetch_sub(bytes_, std::memory_order_relaxed); }
   ByteCharge(const ByteCharge&) = delete;
   ByteCharge& operator=(const ByteCharge&) = delete;
 
@@ -31,11 +35,11 @@ class ByteCharge {
   bool grow_to(int64_t bytes, int64_t limit) {
     const int64_t more = bytes - bytes_;
     bytes_ = bytes;
-    return total_.fetch_add(more, std::memory_order_relaxed) + more <= limit;
+    return total_->fetch_add(more, std::memory_order_relaxed) + more <= limit;
   }
 
  private:
-  std::atomic<int64_t>& total_;
+  const ByteTotal total_;
   int64_t bytes_ = 0;
 };
 

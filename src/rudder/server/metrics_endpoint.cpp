@@ -182,7 +182,7 @@ void write_http(Exposition& out, const ServerContext& context) {
   out.gauge("http_connections_open", "Open connections.", load(http.connections_open));
   out.gauge("http_generations_open", "Generation requests in progress.",
             static_cast<double>(context.activity.count()));
-  out.gauge("http_body_bytes", "Bytes of request bodies held.", load(context.body_bytes));
+  out.gauge("http_body_bytes", "Bytes of request bodies held.", load(*context.body_bytes));
   out.counter("http_client_disconnects_total",
               "Clients that went before their answer was complete.", load(http.client_disconnects));
   out.counter("http_slow_readers_total", "Requests cancelled because the client did not read.",

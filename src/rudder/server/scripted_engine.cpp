@@ -28,6 +28,14 @@ Script say(std::vector<std::string> pieces, engine::FinishReason finish) {
   return script;
 }
 
+Script say_endlessly(std::string piece, int64_t tick_us) {
+  Script script = say({std::move(piece)});
+  script.events[0].finish.reset();
+  script.tick_us = tick_us;
+  script.endless = true;
+  return script;
+}
+
 ScriptedEngine::ScriptedEngine(Author author, int32_t max_seq_len)
     : author_(std::move(author)), max_seq_len_(max_seq_len), thread_([this] { loop(); }) {}
 
@@ -35,22 +43,22 @@ ScriptedEngine::~ScriptedEngine() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
+    stir();
   }
-  changed_.notify_all();
   thread_.join();
 }
 
 Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine::EventSink sink) {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
+  Script script = author_(request.draft());
   std::lock_guard lock(mutex_);
   const uint64_t id = next_id_++;
   drafts_.push_back(request.draft());
-  Script script = author_(request.draft());
   Running running{std::move(sink), std::move(script), request.draft(), 0, 0, false};
   // The sink alone is interesting of what a long-running stream holds.
   running.draft.prompt.shrink_to_fit();
   running_.emplace(id, std::move(running));
-  changed_.notify_all();
+  stir();
   return engine::RequestId(id);
 }
 
@@ -66,7 +74,7 @@ void ScriptedEngine::cancel(engine::RequestId id) {
   it->second.cancelled = true;
   num_cancelled_ += 1;
   last_cancel_us_ = SteadyClock().now_us();
-  changed_.notify_all();
+  stir();
 }
 
 engine::RequestLimits ScriptedEngine::limits() const {
@@ -110,7 +118,7 @@ Result<void> ScriptedEngine::health() const {
 void ScriptedEngine::release() {
   std::lock_guard lock(mutex_);
   for (auto& [id, running] : running_) running.script.hold = false;
-  changed_.notify_all();
+  stir();
 }
 
 size_t ScriptedEngine::num_active() const {
@@ -123,41 +131,52 @@ std::vector<engine::RequestDraft> ScriptedEngine::drafts() const {
   return drafts_;
 }
 
-bool ScriptedEngine::advance(uint64_t id, Running& running) {
-  const auto send = [&](engine::Event event, int32_t choice) {
-    event.id = engine::RequestId(id);
-    event.choice = choice;
-    if (choice > 0) event.prompt_logprobs.clear();
-    event.usage.prompt_tokens = static_cast<int32_t>(running.draft.prompt.size());
-    event.usage.cached_tokens = running.script.cached_tokens;
-    event.usage.completion_tokens = static_cast<int32_t>(running.next_event + 1);
-    const int64_t start = now_ns();
-    running.sink(std::move(event));
-    sink_ns_ += now_ns() - start;
-    events_sent_ += 1;
-  };
-  if (running.cancelled) {
-    engine::Event event;
-    event.finish = engine::FinishReason::kCancelled;
-    for (int32_t choice = 0; choice < running.draft.n; ++choice) send(event, choice);
-    return false;
-  }
+void ScriptedEngine::send(uint64_t id, Running& running, int32_t choice, engine::Event event) {
+  event.id = engine::RequestId(id);
+  event.choice = choice;
+  if (choice > 0) event.prompt_logprobs.clear();
+  event.usage.prompt_tokens = static_cast<int32_t>(running.draft.prompt.size());
+  event.usage.cached_tokens = running.script.cached_tokens;
+  event.usage.completion_tokens = static_cast<int32_t>(running.num_said + 1);
+  const int64_t start = now_ns();
+  running.sink(std::move(event));
+  sink_ns_ += now_ns() - start;
+  events_sent_ += 1;
+}
+
+bool ScriptedEngine::advance(std::unique_lock<std::mutex>& lock, uint64_t id, Running& running) {
   const int64_t now = SteadyClock().now_us();
-  if (running.script.hold || now < running.due_us) return true;
-  for (int32_t choice = 0; choice < running.draft.n; ++choice) {
-    send(running.script.events[running.next_event], choice);
+  const bool cancelled = running.cancelled;
+  if (!cancelled && (running.script.hold || now < running.due_us)) return true;
+  lock.unlock();
+  const auto num_events = static_cast<int64_t>(running.script.events.size());
+  engine::Event event;
+  if (cancelled) {
+    event.finish = engine::FinishReason::kCancelled;
+  } else {
+    event = running.script.events[static_cast<size_t>(running.num_said % num_events)];
   }
+  for (int32_t choice = 0; choice < running.draft.n; ++choice) send(id, running, choice, event);
   running.due_us = now + running.script.tick_us;
-  return ++running.next_event < running.script.events.size();
+  running.num_said += 1;
+  lock.lock();
+  return !cancelled && (running.script.endless || running.num_said < num_events);
+}
+
+void ScriptedEngine::stir() {
+  stirred_ = true;
+  changed_.notify_all();
 }
 
 void ScriptedEngine::loop() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
+    stirred_ = false;
     bool all_wait = true;
     int64_t next_due = INT64_MAX;
     for (auto it = running_.begin(); it != running_.end();) {
-      if (!advance(it->first, it->second)) {
+      if (!advance(lock, it->first, it->second)) {
+        if (it->second.script.keep_sink) kept_.push_back(std::move(it->second.sink));
         it = running_.erase(it);
         continue;
       }
@@ -167,16 +186,17 @@ void ScriptedEngine::loop() {
       }
       ++it;
     }
+    const auto stirred = [this] { return stirred_; };
     if (all_wait) {
-      changed_.wait(lock);
+      changed_.wait(lock, stirred);
     } else {
       const int64_t wait_us = std::max<int64_t>(0, next_due - SteadyClock().now_us());
-      changed_.wait_for(lock, std::chrono::microseconds(wait_us));
+      changed_.wait_for(lock, std::chrono::microseconds(wait_us), stirred);
     }
   }
   for (auto& [id, running] : running_) {
     running.cancelled = true;
-    advance(id, running);
+    advance(lock, id, running);
   }
 }
 

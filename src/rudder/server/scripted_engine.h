@@ -21,12 +21,17 @@ struct Script {
   std::vector<engine::Event> events;  // of each choice; id, choice and usage are filled in
   int64_t tick_us = 0;                // between events
   bool hold = false;                  // says nothing until release()
+  bool endless = false;               // begins again after its last event
+  bool keep_sink = false;             // until the engine is destroyed
   int32_t cached_tokens = 0;
 };
 
 // Events that say `pieces`, one token each, and end with `finish`.
 Script say(std::vector<std::string> pieces,
            engine::FinishReason finish = engine::FinishReason::kStop);
+
+// Says `piece` every `tick_us`, and never ends by itself.
+Script say_endlessly(std::string piece, int64_t tick_us);
 
 class ScriptedEngine final : public engine::Engine {
  public:
@@ -66,14 +71,17 @@ class ScriptedEngine final : public engine::Engine {
     engine::EventSink sink;
     Script script;
     engine::RequestDraft draft;
-    size_t next_event = 0;
+    int64_t num_said = 0;
     int64_t due_us = 0;
     bool cancelled = false;
   };
 
+  void stir();  // with the lock held
   void loop();
-  // Sends what is due of one request; false when it has ended.
-  bool advance(uint64_t id, Running& running);
+  // Sends what is due of one request; false when it has ended. The lock is not held in sinks:
+  // whoever cancels does not wait for a request that always has something to say.
+  bool advance(std::unique_lock<std::mutex>& lock, uint64_t id, Running& running);
+  void send(uint64_t id, Running& running, int32_t choice, engine::Event event);
 
   tap::Geometry geometry_;
   tap::Limits taps_;
@@ -83,8 +91,10 @@ class ScriptedEngine final : public engine::Engine {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::map<uint64_t, Running> running_;
+  std::vector<engine::EventSink> kept_;
   std::vector<engine::RequestDraft> drafts_;
   uint64_t next_id_ = 1;
+  bool stirred_ = false;  // something was asked for since the loop looked
   bool stopping_ = false;
   std::atomic<bool> full_{false};
   std::atomic<bool> stuck_{false};
