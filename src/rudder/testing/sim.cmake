@@ -13,7 +13,7 @@ add_executable(sim ${sim_sources})
 target_link_libraries(sim PRIVATE rudder_testing rudder_engine dep::cli11 dep::fmt)
 foreach(seed 1 2)
   add_test(NAME sim_seed_${seed} COMMAND sim --seed ${seed} --steps ${sim_steps})
-  set_tests_properties(sim_seed_${seed} PROPERTIES LABELS "sim;asan")
+  set_tests_properties(sim_seed_${seed} PROPERTIES LABELS "sim;asan" TIMEOUT 600)
 endforeach()
 add_dependencies(asan_tests sim)
 
@@ -29,7 +29,7 @@ set_target_properties(sim sim_mutants PROPERTIES UNITY_BUILD ON)  # as rudder_te
 target_compile_definitions(sim_mutants PRIVATE RUDDER_MUTANTS=1)
 target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_steer rudder_text dep::cli11 dep::fmt)
 add_test(NAME sim_mutants COMMAND sim_mutants --steps ${mutant_steps})
-set_tests_properties(sim_mutants PROPERTIES LABELS sim)
+set_tests_properties(sim_mutants PROPERTIES LABELS sim TIMEOUT 300)
 
 add_executable(engine_loop_bench engine_loop_bench.cpp)
 target_link_libraries(engine_loop_bench PRIVATE rudder_testing rudder_engine dep::fmt)
