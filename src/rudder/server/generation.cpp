@@ -211,8 +211,12 @@ void Generation::begin_stream() {
 // A ping, which clients pass over, keeps proxies and clients from taking silence for a dead
 // connection. Between events always: what is appended to the output is whole. Before the first
 // token it sends the head, so that a failure after it is an event.
-void Generation::check_deadline(int64_t now_us) {
-  if (ping_us_ == 0 || closed_ || now_us - last_sent_us_ < ping_us_) return;
+bool Generation::is_due(int64_t now_us) const {
+  return ping_us_ != 0 && !closed_ && now_us - last_sent_us_ >= ping_us_;
+}
+
+void Generation::on_due(int64_t now_us) {
+  if (closed_) return;  // since
   last_sent_us_ = now_us;
   if (!exchange_->output().empty()) return;  // the client does not even take what there is
   begin_stream();

@@ -29,8 +29,9 @@ class Generation final : public EventReceiver,
   void start();
   void on_event(uint32_t source, engine::Event&& event) override;
   void on_batch_end() override;
-  void check_deadline(int64_t now_us) override;  // of a stream's silence
-  void end_now() override;                       // the server stops
+  bool is_due(int64_t now_us) const override;  // a stream has been silent
+  void on_due(int64_t now_us) override;
+  void end_now() override;  // the server stops
 
  private:
   struct Choice {

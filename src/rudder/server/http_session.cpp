@@ -69,8 +69,8 @@ class HttpSession final : public Endable, public std::enable_shared_from_this<Ht
 
   Task<void> run();
 
-  void check_deadline(int64_t now_us) override {
-    if (deadline_us_ == 0 || now_us < deadline_us_) return;
+  bool is_due(int64_t now_us) const override { return deadline_us_ != 0 && now_us >= deadline_us_; }
+  void on_due(int64_t /*now_us*/) override {
     deadline_us_ = 0;
     expired_ = true;
     interrupt();

@@ -93,9 +93,14 @@ void IoThread::drain_mailbox() {
 
 void IoThread::sweep() {
   const int64_t now_us = SteadyClock().now_us();
+  // Nearly all are not due: those are not copied.
+  Members due;
   for (const Members* members : {&sessions_, &generations_}) {
-    for_each(*members, [now_us](Endable& member) { member.check_deadline(now_us); });
+    for (const auto& [key, member] : *members) {
+      if (!member.expired() && key->is_due(now_us)) due.emplace(key, member);
+    }
   }
+  for_each(due, [now_us](Endable& member) { member.on_due(now_us); });
   sweep_timer_->timer.expires_after(kSweepPeriod);
   sweep_timer_->timer.async_wait([this](const boost::system::error_code& ec) {
     if (!ec) sweep();

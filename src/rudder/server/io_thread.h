@@ -34,7 +34,8 @@ class EventReceiver {
 class Endable {
  public:
   virtual ~Endable() = default;
-  virtual void check_deadline(int64_t /*now_us*/) {}
+  virtual bool is_due(int64_t now_us) const = 0;
+  virtual void on_due(int64_t now_us) = 0;  // some time after it has become due
   virtual void end_now() = 0;
 };
 
@@ -53,7 +54,8 @@ class IoThread {
   // Nothing more is taken; the loop stops, the thread is joined, what is left is destroyed.
   void close();
 
-  // The I/O thread's own; sets are walked by copies of shared pointers, so members may leave.
+  // The I/O thread's own. Members may leave while one of them is acted on; each leaves before it is
+  // destroyed.
   void add_session(const std::shared_ptr<Endable>& session);
   void remove_session(Endable* session);
   void add_generation(const std::shared_ptr<Endable>& generation);

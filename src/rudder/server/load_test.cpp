@@ -1,5 +1,5 @@
-// Many streams on few threads: what an idle one holds and what a token costs. Figures are printed.
-// Costs are asserted of what is shipped, with room for a busy machine; a sanitizer's are its own.
+// Many streams on few threads: what an idle one holds and what a token costs. Figures are printed;
+// the bounds asserted have room for a busy machine, and twice that under a sanitizer.
 #include <dirent.h>
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -19,9 +19,9 @@ namespace rudder::server {
 namespace {
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSanitized = true;
+constexpr double kSlowdown = 2;
 #else
-constexpr bool kIsSanitized = false;
+constexpr double kSlowdown = 1;
 #endif
 
 // CPU time of the threads that move bytes, by their name.
@@ -94,9 +94,7 @@ TEST(Load, TwoThousandIdleStreams) {
       kStreams, static_cast<double>(after) / (1 << 20),
       static_cast<double>(after - before) / kStreams / 1024, threads,
       static_cast<double>(slowest_us) / 1e3, idle_cpu * 1e3);
-  if (!kIsSanitized) {
-    EXPECT_LT(idle_cpu, 0.05);
-  }
+  EXPECT_LT(idle_cpu, 0.05 * kSlowdown);
   test.engine.release();
   for (TestClient& client : clients) {
     const ClientResponse answer = client.receive("POST", std::chrono::seconds(60));
@@ -138,9 +136,7 @@ TEST(Load, CostOfAStreamedToken) {
       "[ figures  ] {} streams, {} tokens: {:.2f} us of HTTP threads and {:.2f} us of the engine "
       "thread a token, {:.0f} bytes a token\n",
       kStreams, tokens, us, sink_us, static_cast<double>(bytes) / tokens);
-  if (!kIsSanitized) {
-    EXPECT_LT(us, 100);
-  }
+  EXPECT_LT(us, 100 * kSlowdown);
 }
 
 }  // namespace
