@@ -38,8 +38,8 @@ endfunction()
 # under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
 # A test's sources are compiled together, which halves the time that tests take to build: names in their
 # unnamed namespaces are unique within a room (tools/unit_names.py).
-# Tests labelled gpu may run on another machine than they were built on: they find their files from the
-# repository's root, where they are started.
+# Tests find their files from the repository's root, where they are started: those labelled gpu may run on
+# another machine than they were built on, and no object depends on where the checkout lies.
 function(rudder_test)
   if(NOT RUDDER_TESTS)
     return()
@@ -53,17 +53,15 @@ function(rudder_test)
   foreach(dep ${ARG_DEPS})
     target_link_libraries(${ARG_NAME} PRIVATE dep::${dep})
   endforeach()
-  set(source_dir ${CMAKE_SOURCE_DIR})
   if("gpu" IN_LIST ARG_LABELS)
-    set(source_dir ".")
     add_dependencies(gpu_tests ${ARG_NAME})
     set_property(GLOBAL APPEND_STRING PROPERTY RUDDER_GPU_TESTS "$<TARGET_FILE:${ARG_NAME}>\n")
-    set(directory WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
     set_target_properties(${ARG_NAME} PROPERTIES BUILD_RPATH "$ORIGIN;${CUDAToolkit_LIBRARY_DIR}")
   endif()
-  target_compile_definitions(${ARG_NAME} PRIVATE RUDDER_SOURCE_DIR="${source_dir}" ${ARG_DEFS})
+  target_compile_definitions(${ARG_NAME} PRIVATE RUDDER_SOURCE_DIR="." ${ARG_DEFS})
   target_link_libraries(${ARG_NAME} PRIVATE GTest::gtest GTest::gtest_main)
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS} ${directory})
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS}
+           WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()

@@ -1,7 +1,12 @@
 # Flags, compiler cache and linker that every target shares.
+# Objects do not depend on where the checkout lies: paths in them are relative to its root. So a cache of
+# compilers' outputs serves every checkout on the machine.
 find_program(RUDDER_CCACHE ccache)
 if(RUDDER_CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${RUDDER_CCACHE})
+  set(RUDDER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      ${RUDDER_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${RUDDER_LAUNCHER})
 endif()
 find_program(RUDDER_LLD ld.lld)
 if(RUDDER_LLD AND NOT CMAKE_EXE_LINKER_FLAGS MATCHES "fuse-ld")
@@ -16,6 +21,7 @@ function(rudder_compile_options)
 endfunction()
 
 rudder_compile_options(-Wall -Wextra -Wshadow)
+rudder_compile_options(-ffile-prefix-map=${CMAKE_SOURCE_DIR}/=)
 add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wnon-virtual-dtor>)
 # Warnings are errors with the compiler that the checks run with; a newer one warns of more, and so does
 # an instrumented build.
@@ -31,17 +37,22 @@ add_compile_definitions(_GLIBCXX_ASSERTIONS)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   rudder_compile_options(-fno-reorder-blocks-and-partition)
 endif()
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1 -DNDEBUG")
+set(RUDDER_OPTIMISE -O2)
 if(RUDDER_SANITIZE)  # a third less to compile than with -O2
-  set(CMAKE_CXX_FLAGS_RELEASE "-O1 -g1 -DNDEBUG")
+  set(RUDDER_OPTIMISE -O1)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-DNDEBUG")
+if(CMAKE_BUILD_TYPE STREQUAL "Release")
+  rudder_compile_options(${RUDDER_OPTIMISE} -g1)
 endif()
 
+if(CMAKE_UNITY_BUILD)  # several sources of a target are one unit, which reads their headers once
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)  # a source that a unit includes is no header
+endif()
 if(RUDDER_SANITIZE)
   rudder_compile_options(-fsanitize=${RUDDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${RUDDER_SANITIZE})
-  if(CMAKE_UNITY_BUILD)
-    rudder_compile_options(-Wno-subobject-linkage)  # a source that another includes is no header
-  endif()
 else()
   if(CMAKE_BUILD_TYPE STREQUAL "Release")
     rudder_compile_options(-U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=2)

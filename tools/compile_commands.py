@@ -10,11 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
-def load(preset="release"):
-    """Configures the preset if need be; returns {source path relative to the root: [arguments]}, of our own sources."""
+def load(preset="lint"):
+    """Configures the preset; returns {source path relative to the root: [arguments]}, of our own sources."""
     database = ROOT / "build" / preset / "compile_commands.json"
-    if not database.exists():
-        subprocess.run(["cmake", "--preset", preset], cwd=ROOT, check=True, capture_output=True)
+    subprocess.run(["cmake", "--preset", preset], cwd=ROOT, check=True, capture_output=True)
     commands = {}
     for entry in json.loads(database.read_text()):
         path = pathlib.Path(entry["file"])

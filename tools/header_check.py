@@ -1,16 +1,13 @@
 #!/usr/bin/env python3
-"""Every header compiles alone, with the flags of a source file of its room.
-
-The build proves it of a header that its own source (x.cpp of x.h) includes first; the others
-are compiled here.
-"""
+"""Every header compiles alone, with the flags of a source file of its room. One that did is not
+compiled again before it or a header that it includes changes (tools/clean_cache.py)."""
 
 import pathlib
-import re
 import subprocess
 import sys
 
 import compile_commands
+from clean_cache import CleanCache
 
 
 def flags_for(header, commands):
@@ -30,14 +27,6 @@ def flags_for(header, commands):
     return flags
 
 
-def is_first_of_its_source(header, commands):
-    source = header.removesuffix(".h") + ".cpp"
-    if source not in commands:
-        return False
-    first = re.search(r'^#include [<"](.*)[>"]', (compile_commands.ROOT / source).read_text(), re.M)
-    return first is not None and header.endswith("/" + first[1])
-
-
 def main():
     commands = compile_commands.load()
     out = subprocess.run(["git", "ls-files", "src/*.h", "apps/*.h"], cwd=compile_commands.ROOT,
@@ -46,17 +35,26 @@ def main():
     if not any(source.startswith("src/rudder/cuda/") for source in commands):
         headers = [h for h in headers if not h.startswith("src/rudder/cuda/")]  # no toolkit here
 
+    version = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True).stdout
+    cache = CleanCache("headers", version)
+    flags = {header: flags_for(header, commands) for header in headers}
+    digests = {header: cache.digest(header, flags[header]) for header in headers}
+
     def check(header):
-        command = ["g++", *flags_for(header, commands), "-fsyntax-only", "-x", "c++", "-"]
+        command = ["g++", *flags[header], "-fsyntax-only", "-x", "c++", "-"]
         text = f'#include "{compile_commands.ROOT / header}"\n'
         done = subprocess.run(command, cwd=compile_commands.ROOT, input=text, capture_output=True,
                               text=True)
-        return "" if done.returncode == 0 else f"{header} does not compile alone:\n{done.stderr}"
+        if done.returncode == 0:
+            cache.add([digests[header]])
+            return ""
+        return f"{header} does not compile alone:\n{done.stderr}"
 
-    alone = [header for header in headers if not is_first_of_its_source(header, commands)]
-    errors = compile_commands.run_all(alone, check)
+    unknown = [header for header in headers if not cache.is_clean(digests[header])]
+    errors = compile_commands.run_all(unknown, check)
+    cache.save()
     print("\n".join(errors), end="\n" if errors else "")
-    print(f"{len(headers)} headers, {len(alone)} of them compiled here, {len(errors)} errors")
+    print(f"{len(headers)} headers, {len(unknown)} of them compiled, {len(errors)} errors")
     return 1 if errors else 0
 
 

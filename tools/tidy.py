@@ -2,7 +2,8 @@
 """clang-tidy (allowlist in .clang-tidy, warnings are errors) over every source that is not a test.
 
 Most of its time goes into the headers, so sources of one folder with the same flags are linted as
-one translation unit; one whose names clash with another's is linted alone.
+one translation unit; one whose names clash with another's is linted alone. A source that was found
+clean is not linted again before it, a header or the settings change (tools/clean_cache.py).
 """
 
 import collections
@@ -13,6 +14,7 @@ import sys
 import tempfile
 
 import compile_commands
+from clean_cache import CleanCache
 
 TIDY = "clang-tidy-14"
 GROUP_SIZE = 10
@@ -28,11 +30,10 @@ def flags(command):
 
 
 def groups(commands):
-    """Lists of sources that may be one translation unit."""
+    """Lists of sources that may be one translation unit, of `commands` by source."""
     alike = collections.defaultdict(list)
     for source, command in commands.items():
-        if source.endswith(".cpp") and not source.endswith("_test.cpp"):
-            alike[pathlib.Path(source).parent, tuple(flags(command))].append(source)
+        alike[pathlib.Path(source).parent, tuple(flags(command))].append(source)
     for sources in alike.values():
         count = -(-len(sources) // GROUP_SIZE)
         for i in range(count):
@@ -62,11 +63,23 @@ def lint(sources, commands):
 
 
 def main():
-    commands = compile_commands.load()
-    units = list(groups(commands))
-    errors = compile_commands.run_all(units, lambda sources: lint(sources, commands))
+    commands = {source: command for source, command in compile_commands.load().items()
+                if source.endswith(".cpp") and not source.endswith("_test.cpp")}
+    version = subprocess.run([TIDY, "--version"], check=True, capture_output=True, text=True).stdout
+    cache = CleanCache("tidy", version + (compile_commands.ROOT / ".clang-tidy").read_text())
+    digests = {source: cache.digest(source, flags(command)) for source, command in commands.items()}
+    units = list(groups({s: c for s, c in commands.items() if not cache.is_clean(digests[s])}))
+
+    def check(sources):
+        found = lint(sources, commands)
+        if not found:
+            cache.add(digests[source] for source in sources)
+        return found
+
+    errors = compile_commands.run_all(units, check)
+    cache.save()
     print("\n".join(errors), end="\n" if errors else "")
-    print(f"{sum(map(len, units))} sources in {len(units)} units, {len(errors)} with errors")
+    print(f"{len(commands)} sources, {sum(map(len, units))} of them linted in {len(units)} units, {len(errors)} with errors")
     return 1 if errors else 0
 
 
