@@ -40,7 +40,7 @@ class Conversation {
     RUDDER_TRY(std::vector<int32_t> ids,
                session_.files.tokenizer->encode(prompt, {.add_special_tokens = false}));
     RUDDER_TRY(const LocalAnswer answer,
-               client_.ask(sampling_.draft(std::move(ids)), [](const std::string& piece) {
+               client_.ask(sampling_.params(std::move(ids)), [](const std::string& piece) {
                  fmt::print("{}", piece);
                  std::fflush(stdout);
                }));

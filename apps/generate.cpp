@@ -90,7 +90,7 @@ Result<void> generate_file(ModelSession& session, const GenerateSettings& settin
         add_answer(*job.row, answer);
         progress.update(++done, static_cast<int64_t>(jobs.size()));
       };
-      const Result<engine::RequestId> id = client.submit(sampling.draft(job.prompt), finish);
+      const Result<engine::RequestId> id = client.submit(sampling.params(job.prompt), finish);
       if (id) continue;
       std::lock_guard lock(mutex);
       (*job.row)["error"] = id.error().to_string();
@@ -106,7 +106,7 @@ Result<void> generate_one(ModelSession& session, const GenerateSettings& setting
              encode_prompt(session.files, settings.prompt, settings.chat));
   LocalClient client(*session.engine);
   RUDDER_TRY(const LocalAnswer answer,
-             client.ask(sampling.draft(std::move(prompt)), [](const std::string& text) {
+             client.ask(sampling.params(std::move(prompt)), [](const std::string& text) {
                fmt::print("{}", text);
                std::fflush(stdout);
              }));

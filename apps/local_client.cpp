@@ -47,11 +47,11 @@ void LocalClient::wait_all() {
   state_->idle.wait(lock, [&] { return state_->open == 0; });
 }
 
-Result<engine::RequestId> LocalClient::submit(engine::RequestDraft draft,
+Result<engine::RequestId> LocalClient::submit(engine::RequestParams params,
                                               std::function<void(LocalAnswer&&)> done,
                                               std::function<void(const std::string&)> on_text) {
   RUDDER_TRY(const engine::Request request,
-             engine::validate_request(std::move(draft), engine_.limits()));
+             engine::validate_request(std::move(params), engine_.limits()));
   auto answer = std::make_shared<LocalAnswer>();
   answer->submit_us = now_us();
   auto sink = [answer, state = state_, done = std::move(done),
@@ -82,11 +82,11 @@ Result<engine::RequestId> LocalClient::submit(engine::RequestDraft draft,
   }
 }
 
-Result<LocalAnswer> LocalClient::ask(engine::RequestDraft draft,
+Result<LocalAnswer> LocalClient::ask(engine::RequestParams params,
                                      std::function<void(const std::string&)> on_text) {
   std::promise<LocalAnswer> promise;
   RUDDER_TRY_VOID(submit(
-      std::move(draft), [&](LocalAnswer&& answer) { promise.set_value(std::move(answer)); },
+      std::move(params), [&](LocalAnswer&& answer) { promise.set_value(std::move(answer)); },
       std::move(on_text)));
   return promise.get_future().get();
 }

@@ -19,7 +19,7 @@ struct LocalAnswer {
   engine::FinishReason finish = engine::FinishReason::kStop;
   engine::Usage usage;
   std::vector<float> logprobs;              // as tokens, when they were asked for
-  steer::capture::CaptureResults captures;  // when the draft captures
+  steer::capture::CaptureResults captures;  // when the request captures
   int64_t submit_us = 0;
   std::vector<int64_t> token_us;  // when each token's event arrived
   std::optional<Error> error;
@@ -34,11 +34,11 @@ class LocalClient {
 
   // Waits while the engine's queue is full. `done` runs on the engine thread, once; `on_text`, when
   // given, for each piece of text.
-  Result<engine::RequestId> submit(engine::RequestDraft draft,
+  Result<engine::RequestId> submit(engine::RequestParams params,
                                    std::function<void(LocalAnswer&&)> done,
                                    std::function<void(const std::string&)> on_text = {});
   // One request from start to end.
-  Result<LocalAnswer> ask(engine::RequestDraft draft,
+  Result<LocalAnswer> ask(engine::RequestParams params,
                           std::function<void(const std::string&)> on_text = {});
   void wait_all();
 

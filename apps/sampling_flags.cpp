@@ -31,22 +31,22 @@ void SamplingFlags::take_defaults(const server::SamplingDefaults& defaults,
   }
 }
 
-engine::RequestDraft SamplingFlags::draft(std::vector<int32_t> prompt) const {
-  engine::RequestDraft draft;
-  draft.prompt = std::move(prompt);
-  draft.sampling.temperature = static_cast<float>(temperature);
-  draft.sampling.top_p = static_cast<float>(top_p);
-  draft.sampling.min_p = static_cast<float>(min_p);
-  draft.sampling.top_k = top_k;
-  draft.sampling.repetition_penalty = static_cast<float>(repetition_penalty);
-  draft.sampling.presence_penalty = static_cast<float>(presence_penalty);
-  draft.sampling.frequency_penalty = static_cast<float>(frequency_penalty);
-  draft.sampling.min_tokens = min_tokens;
-  draft.seed = static_cast<uint64_t>(seed);
-  draft.max_tokens = max_tokens;
-  draft.ignore_eos = ignore_eos;
-  draft.stop = stop;
-  return draft;
+engine::RequestParams SamplingFlags::params(std::vector<int32_t> prompt) const {
+  engine::RequestParams params;
+  params.prompt = std::move(prompt);
+  params.sampling.temperature = static_cast<float>(temperature);
+  params.sampling.top_p = static_cast<float>(top_p);
+  params.sampling.min_p = static_cast<float>(min_p);
+  params.sampling.top_k = top_k;
+  params.sampling.repetition_penalty = static_cast<float>(repetition_penalty);
+  params.sampling.presence_penalty = static_cast<float>(presence_penalty);
+  params.sampling.frequency_penalty = static_cast<float>(frequency_penalty);
+  params.sampling.min_tokens = min_tokens;
+  params.seed = static_cast<uint64_t>(seed);
+  params.max_tokens = max_tokens;
+  params.ignore_eos = ignore_eos;
+  params.stop = stop;
+  return params;
 }
 
 }  // namespace rudder::apps

@@ -28,7 +28,7 @@ struct SamplingFlags {
   void declare(SettingsTable& table);
   // The model's own defaults (generation_config.json) for what `table` was not told otherwise.
   void take_defaults(const server::SamplingDefaults& defaults, const SettingsTable& table);
-  engine::RequestDraft draft(std::vector<int32_t> prompt) const;
+  engine::RequestParams params(std::vector<int32_t> prompt) const;
 };
 
 }  // namespace rudder::apps

@@ -33,16 +33,16 @@ struct Asked {
   int32_t prompt_logprobs = -1;
 };
 
-engine::RequestDraft draft_of(const WorkItem& item, const Asked& asked) {
-  engine::RequestDraft draft;
-  draft.prompt = item.prompt;
-  draft.sampling.temperature = 0;
-  draft.seed = 0;
-  draft.max_tokens = item.output_len;
-  draft.ignore_eos = true;
-  draft.sampling.num_prompt_logprobs = asked.prompt_logprobs;
-  if (asked.constraint != nullptr) draft.constraints.push_back(asked.constraint);
-  return draft;
+engine::RequestParams params_of(const WorkItem& item, const Asked& asked) {
+  engine::RequestParams params;
+  params.prompt = item.prompt;
+  params.sampling.temperature = 0;
+  params.seed = 0;
+  params.max_tokens = item.output_len;
+  params.ignore_eos = true;
+  params.sampling.num_prompt_logprobs = asked.prompt_logprobs;
+  if (asked.constraint != nullptr) params.constraints.push_back(asked.constraint);
+  return params;
 }
 
 double seconds_between(int64_t from_us, int64_t to_us) {
@@ -61,7 +61,7 @@ Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
   {
     LocalClient client(*session.engine);
     for (size_t i = 0; i < items.size(); ++i) {
-      RUDDER_TRY_VOID(client.submit(draft_of(items[i], asked), [&, i](LocalAnswer&& answer) {
+      RUDDER_TRY_VOID(client.submit(params_of(items[i], asked), [&, i](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
         answers[i] = std::move(answer);
         progress(++done, static_cast<int64_t>(items.size()));

@@ -132,7 +132,7 @@ class SteeringRun {
   Result<ModelSession*> session(bool steers);
   Result<void> run_round(const Shape& shape, int32_t round, bool steers, bool counts);
   Result<SteeringTrial> run_trial(ModelSession& session, const Load& load);
-  Result<engine::RequestDraft> draft_of(ModelSession& session, const Load& load, size_t i) const;
+  Result<engine::RequestParams> params_of(ModelSession& session, const Load& load, size_t i) const;
 
   const SteeringBench settings_;
   const std::vector<SteeringMode> modes_;
@@ -212,20 +212,20 @@ Result<ModelSession*> SteeringRun::session(bool steers) {
 }
 
 // As the server does it, from the text of the body.
-Result<engine::RequestDraft> SteeringRun::draft_of(ModelSession& session, const Load& load,
-                                                   size_t i) const {
-  engine::RequestDraft draft;
-  draft.prompt = load.items[i].prompt;
-  draft.sampling.temperature = 0;
-  draft.seed = 0;
-  draft.max_tokens = load.items[i].output_len;
-  draft.ignore_eos = true;
-  if (session.steering == nullptr) return draft;
+Result<engine::RequestParams> SteeringRun::params_of(ModelSession& session, const Load& load,
+                                                     size_t i) const {
+  engine::RequestParams params;
+  params.prompt = load.items[i].prompt;
+  params.sampling.temperature = 0;
+  params.seed = 0;
+  params.max_tokens = load.items[i].output_len;
+  params.ignore_eos = true;
+  if (session.steering == nullptr) return params;
   const auto index = load.first_index + static_cast<int64_t>(i);
   RUDDER_TRY(const json::value body,
              parse_json(steering_body(*load.mode, configs_, index), "request body"));
   RUDDER_TRY(const auto config, session.steering->library().resolve(body.as_object()));
-  const auto prompt_len = static_cast<int32_t>(draft.prompt.size());
+  const auto prompt_len = static_cast<int32_t>(params.prompt.size());
   tap::SequenceTaps taps;
   if (config != nullptr) {
     steer::PromptShape shape;
@@ -234,13 +234,13 @@ Result<engine::RequestDraft> SteeringRun::draft_of(ModelSession& session, const 
   }
   if (const std::string field = capture_field(*load.mode, geometry_); !field.empty()) {
     RUDDER_TRY(const json::value value, parse_json(field, "capture"));
-    RUDDER_TRY(draft.capture, session.engine->captures()->spec(&value));
-    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*draft.capture, prompt_len, taps));
-    draft.client_id = fmt::format("{}-{}", load.mode->name, index);
+    RUDDER_TRY(params.capture, session.engine->captures()->spec(&value));
+    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*params.capture, prompt_len, taps));
+    params.client_id = fmt::format("{}-{}", load.mode->name, index);
   }
-  if (taps.segments.empty() && taps.capture == nullptr) return draft;
-  draft.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  return draft;
+  if (taps.segments.empty() && taps.capture == nullptr) return params;
+  params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  return params;
 }
 
 Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& load) {
@@ -253,9 +253,9 @@ Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& 
   const auto work = [&] {
     for (size_t i = next++; i < load.items.size(); i = next++) {
       const int64_t start = clock.now_us();
-      Result<engine::RequestDraft> draft = draft_of(session, load, i);
+      Result<engine::RequestParams> params = params_of(session, load, i);
       Result<LocalAnswer> answer =
-          draft ? client.ask(std::move(*draft)) : tl::unexpected<Error>(draft.error());
+          params ? client.ask(std::move(*params)) : tl::unexpected<Error>(params.error());
       std::lock_guard lock(mutex);
       if (answer && answer->error) answer = tl::unexpected<Error>(*answer->error);
       if (!answer) {

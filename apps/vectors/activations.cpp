@@ -76,13 +76,13 @@ Result<std::shared_ptr<const steer::capture::CaptureSpec>> mean_spec(
 }
 
 Result<void> add_capture(const std::shared_ptr<const steer::capture::CaptureSpec>& spec,
-                         engine::RequestDraft& draft) {
+                         engine::RequestParams& params) {
   tap::SequenceTaps taps;
-  if (draft.taps != nullptr) taps = *draft.taps;
+  if (params.taps != nullptr) taps = *params.taps;
   RUDDER_TRY_VOID(
-      steer::capture::Dispatcher::apply(*spec, static_cast<int32_t>(draft.prompt.size()), taps));
-  draft.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  draft.capture = spec;
+      steer::capture::Dispatcher::apply(*spec, static_cast<int32_t>(params.prompt.size()), taps));
+  params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  params.capture = spec;
   return {};
 }
 
@@ -123,17 +123,17 @@ Result<std::vector<steer::RowSet>> rows_of_prompts(ModelSession& session,
   {
     LocalClient client(*session.engine);
     for (size_t i = 0; i < prompts.size(); ++i) {
-      engine::RequestDraft draft;
-      draft.prompt = prompts[i];
-      draft.max_tokens = 1;
-      RUDDER_TRY_VOID(add_capture(spec, draft));
+      engine::RequestParams params;
+      params.prompt = prompts[i];
+      params.max_tokens = 1;
+      RUDDER_TRY_VOID(add_capture(spec, params));
       const auto finish = [&, i](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
         results[i] = std::move(answer.captures);
         if (answer.error) error = answer.error;
         progress.update(++done, static_cast<int64_t>(prompts.size()));
       };
-      RUDDER_TRY_VOID(client.submit(std::move(draft), finish));
+      RUDDER_TRY_VOID(client.submit(std::move(params), finish));
     }
   }
   if (error) return tl::unexpected<Error>(*error);

@@ -28,9 +28,9 @@ Result<std::shared_ptr<const steer::capture::CaptureSpec>> mean_spec(
     const ModelSession& session, tap::Site site, const std::vector<int32_t>& layers,
     std::string_view positions, std::string_view point = "pre");
 
-// Makes the draft capture by that spec, beside the steering that it has.
+// Makes the request capture by that spec, beside the steering that it has.
 Result<void> add_capture(const std::shared_ptr<const steer::capture::CaptureSpec>& spec,
-                         engine::RequestDraft& draft);
+                         engine::RequestParams& params);
 
 // The mean rows that a capture gave, by layer: `layers` many. Empty rows when nothing was captured.
 Result<std::vector<std::vector<float>>> mean_rows(const steer::capture::CaptureResults& results,

@@ -198,21 +198,21 @@ Result<std::vector<Answer>> Evaluation::generate(const steer::Config& config,
   {
     LocalClient client(*session_.engine);
     for (size_t i = 0; i < prompts.size(); ++i) {
-      engine::RequestDraft draft;
-      draft.prompt = prompts[i].prompt;
-      draft.max_tokens = max_tokens;
-      draft.sampling.temperature = 0;
+      engine::RequestParams params;
+      params.prompt = prompts[i].prompt;
+      params.max_tokens = max_tokens;
+      params.sampling.temperature = 0;
       steer::PromptShape shape;
-      shape.prompt_len = static_cast<int32_t>(draft.prompt.size());
+      shape.prompt_len = static_cast<int32_t>(params.prompt.size());
       RUDDER_TRY(tap::SequenceTaps taps, steer::make_taps(config, shape));
-      draft.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-      RUDDER_TRY_VOID(add_capture(spec, draft));
+      params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+      RUDDER_TRY_VOID(add_capture(spec, params));
       const auto finish = [&, i](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
         raw[i] = std::move(answer);
         progress.update(++done, static_cast<int64_t>(prompts.size()));
       };
-      RUDDER_TRY_VOID(client.submit(std::move(draft), finish));
+      RUDDER_TRY_VOID(client.submit(std::move(params), finish));
     }
   }
   std::vector<Answer> answers;
@@ -240,19 +240,19 @@ Result<void> Evaluation::score(const std::vector<PromptRow>& prompts, std::vecto
     for (size_t i = 0; i < prompts.size(); ++i) {
       std::vector<int32_t> before = prompts[i].prompt;
       for (const int32_t token : answers[i].tokens) {
-        engine::RequestDraft draft;
-        draft.prompt = before;
-        draft.max_tokens = 1;
-        draft.sampling.temperature = 0;
-        draft.sampling.num_logprobs = 0;
-        draft.sampling.logit_bias = {{token, kForced}};
+        engine::RequestParams params;
+        params.prompt = before;
+        params.max_tokens = 1;
+        params.sampling.temperature = 0;
+        params.sampling.num_logprobs = 0;
+        params.sampling.logit_bias = {{token, kForced}};
         const auto finish = [&, i](LocalAnswer&& answer) {
           std::lock_guard lock(mutex);
           if (answer.error) error = answer.error;
           if (!answer.logprobs.empty()) answers[i].logprob += double{answer.logprobs[0]};
           progress.update(++done, total);
         };
-        RUDDER_TRY_VOID(client.submit(std::move(draft), finish));
+        RUDDER_TRY_VOID(client.submit(std::move(params), finish));
         before.push_back(token);
       }
     }

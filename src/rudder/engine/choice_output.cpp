@@ -15,16 +15,16 @@ constexpr size_t kContextTokens = 8;
 }  // namespace
 
 ChoiceOutput::ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokenizer,
-                           std::shared_ptr<const text::StopSet> stops, const RequestDraft& draft)
-    : decoder_(tokenizer, draft.skip_special_tokens, draft.shown_special_ids),
-      matcher_(stops, draft.include_stop),
-      repetition_(draft.repetition),
+                           std::shared_ptr<const text::StopSet> stops, const RequestParams& params)
+    : decoder_(tokenizer, params.skip_special_tokens, params.shown_special_ids),
+      matcher_(stops, params.include_stop),
+      repetition_(params.repetition),
       stops_(std::move(stops)),
-      min_tokens_(draft.sampling.min_tokens),
-      include_stop_(draft.include_stop) {
-  const std::span<const int32_t> prompt(draft.prompt);
+      min_tokens_(params.sampling.min_tokens),
+      include_stop_(params.include_stop) {
+  const std::span<const int32_t> prompt(params.prompt);
   decoder_.prime(prompt.last(std::min(prompt.size(), kContextTokens)));
-  if (draft.echo_prompt_text) echo_ = tokenizer->decode(prompt, draft.skip_special_tokens);
+  if (params.echo_prompt_text) echo_ = tokenizer->decode(prompt, params.skip_special_tokens);
 }
 
 bool ChoiceOutput::push(int32_t token, bool is_stop_id, Event& event) {

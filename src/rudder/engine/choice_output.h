@@ -18,9 +18,9 @@ namespace rudder::engine {
 
 class ChoiceOutput {
  public:
-  // `stops` is compiled from draft.stop, null when there is none.
+  // `stops` is compiled from params.stop, null when there is none.
   ChoiceOutput(const std::shared_ptr<const text::Tokenizer>& tokenizer,
-               std::shared_ptr<const text::StopSet> stops, const RequestDraft& draft);
+               std::shared_ptr<const text::StopSet> stops, const RequestParams& params);
 
   // Counts the token and appends to event.text what it made certain. The text of a stop id is left
   // out unless the request includes its stops. True when a stop string is complete, or the tokens

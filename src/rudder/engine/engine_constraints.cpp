@@ -7,10 +7,10 @@
 
 namespace rudder::engine {
 
-void EngineCore::begin_constraints(const Open& request, const RequestDraft& draft) {
-  if (draft.constraints.empty()) return;
+void EngineCore::begin_constraints(const Open& request, const RequestParams& params) {
+  if (params.constraints.empty()) return;
   for (const sched::SequenceId sequence : request.sequences) {
-    constraints_.try_emplace(sequence, draft);
+    constraints_.try_emplace(sequence, params);
   }
 }
 

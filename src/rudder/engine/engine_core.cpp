@@ -48,14 +48,14 @@ RequestLimits request_limits(const step::Capacity& capacity, const sched::Schedu
   return limits;
 }
 
-Result<std::shared_ptr<const text::StopSet>> compile_stops(const RequestDraft& draft) {
-  if (draft.stop.empty()) return std::shared_ptr<const text::StopSet>();
+Result<std::shared_ptr<const text::StopSet>> compile_stops(const RequestParams& params) {
+  if (params.stop.empty()) return std::shared_ptr<const text::StopSet>();
   // Validation has bounded the strings one by one; the automaton's own limits are not narrower.
   text::StopLimits limits;
-  limits.max_strings = draft.stop.size();
+  limits.max_strings = params.stop.size();
   limits.max_bytes = 0;
-  for (const std::string& stop : draft.stop) limits.max_bytes += stop.size();
-  return text::StopSet::compile(draft.stop, limits);
+  for (const std::string& stop : params.stop) limits.max_bytes += stop.size();
+  return text::StopSet::compile(params.stop, limits);
 }
 
 }  // namespace
@@ -119,7 +119,7 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
     return tl::unexpected(std::move(error));
   };
   if (auto open = mailbox_.open(); !open) return refuse(std::move(open.error()));
-  RUDDER_TRY(auto stops, compile_stops(request.draft()));
+  RUDDER_TRY(auto stops, compile_stops(request.params()));
   auto place = admission_.take(request.prompt_tokens());
   if (!place) return refuse(std::move(place.error()));
 
@@ -184,37 +184,37 @@ void EngineCore::take_commands() {
 }
 
 void EngineCore::admit(Submission submission) {
-  const RequestDraft& draft = submission.request.draft();
-  const auto prompt_tokens = static_cast<int32_t>(draft.prompt.size());
+  const RequestParams& params = submission.request.params();
+  const auto prompt_tokens = static_cast<int32_t>(params.prompt.size());
   auto owned = std::make_unique<Open>();
   Open& request = *owned;
   request.id = submission.id;
   request.sink = std::move(submission.sink);
   request.place = std::move(submission.place);
-  request.num_open = draft.n;
-  request.num_sequences = draft.n;
+  request.num_open = params.n;
+  request.num_sequences = params.n;
   request.prompt_tokens = prompt_tokens;
   request.max_tokens = submission.request.max_len() - prompt_tokens;
-  request.ignore_eos = draft.ignore_eos;
-  request.tells_captures = draft.capture_results;
-  request.priority = draft.priority;
+  request.ignore_eos = params.ignore_eos;
+  request.tells_captures = params.capture_results;
+  request.priority = params.priority;
   request.waiting_since = live_.steps;
   request.arrival_us = submission.arrival_us;
   requests_.emplace(request.id, std::move(owned));
 
-  request.seed = draft.seed.value_or(philox_u64(entropy_.seed_key, submission.id.value));
-  for (int32_t i = 0; i < draft.n; ++i) {
+  request.seed = params.seed.value_or(philox_u64(entropy_.seed_key, submission.id.value));
+  for (int32_t i = 0; i < params.n; ++i) {
     const sched::SequenceId sequence(next_sequence_++);
     request.sequences.push_back(sequence);
-    request.choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, draft));
+    request.choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, params));
     targets_.emplace(sequence, Target{&request, i});
   }
-  live_.request_n.observe(draft.n);
+  live_.request_n.observe(params.n);
   live_.request_prompt_tokens.observe(prompt_tokens);
   live_.request_max_tokens.observe(request.max_tokens);
 
-  begin_constraints(request, draft);
-  const bool has_taps = draft.taps != nullptr;
+  begin_constraints(request, params);
+  const bool has_taps = params.taps != nullptr;
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
     end_request(request.id, FinishReason::kError, mailbox_.open().error());
@@ -228,23 +228,23 @@ void EngineCore::admit(Submission submission) {
 void EngineCore::schedule(Open& request) {
   const Request accepted = std::move(*request.unscheduled);
   request.unscheduled.reset();
-  const RequestDraft& draft = accepted.draft();
+  const RequestParams& params = accepted.params();
   Result<void> added;
-  for (int32_t i = 0; added && i < draft.n; ++i) {
+  for (int32_t i = 0; added && i < params.n; ++i) {
     sched::NewSequence sequence;
     sequence.id = request.sequences[static_cast<size_t>(i)];
-    sequence.prompt = draft.prompt;
-    sequence.sampling = draft.sampling;
+    sequence.prompt = params.prompt;
+    sequence.sampling = params.sampling;
     sequence.sampling.seed = RUDDER_MUTANT(kOneSeedForAllChoices)
                                  ? request.seed
                                  : request.seed + static_cast<uint64_t>(i);
-    sequence.constrained = !draft.constraints.empty();
+    sequence.constrained = !params.constraints.empty();
     if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
     if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
     sequence.max_len = accepted.max_len();
     sequence.priority = request.priority;
-    sequence.cache_salt = draft.cache_salt;
-    sequence.taps = draft.taps;
+    sequence.cache_salt = params.cache_salt;
+    sequence.taps = params.taps;
     if (request.lease) sequence.tap_lease = *request.lease;
     added = scheduler_.add(std::move(sequence));
   }

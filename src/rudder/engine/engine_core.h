@@ -138,7 +138,7 @@ class EngineCore {
   void publish_stats();
 
   // engine_constraints.cpp: masks.
-  void begin_constraints(const Open& request, const RequestDraft& draft);
+  void begin_constraints(const Open& request, const RequestParams& params);
   bool awaits_masks() const { return awaits_masks_ && !dead_; }
   void supply_masks();
   void advance_constraints();

@@ -47,16 +47,16 @@ class EngineCoreTest : public ::testing::Test {
     got_.clear();
   }
 
-  static RequestDraft draft(int32_t max_tokens = 4) {
-    RequestDraft draft;
-    draft.prompt = {kA, kB, kC, kD, kA};
-    draft.max_tokens = max_tokens;
-    draft.seed = 7;
-    return draft;
+  static RequestParams params(int32_t max_tokens = 4) {
+    RequestParams params;
+    params.prompt = {kA, kB, kC, kD, kA};
+    params.max_tokens = max_tokens;
+    params.seed = 7;
+    return params;
   }
 
-  Result<RequestId> try_submit(RequestDraft draft) {
-    auto request = validate_request(std::move(draft), core_->limits());
+  Result<RequestId> try_submit(RequestParams params) {
+    auto request = validate_request(std::move(params), core_->limits());
     if (!request) return tl::unexpected(request.error());
     return core_->submit(std::move(*request), [this](Event&& event) {
       Got& got = got_[{event.id, event.choice}];
@@ -68,8 +68,8 @@ class EngineCoreTest : public ::testing::Test {
       got.last = std::move(event);
     });
   }
-  RequestId submit(RequestDraft draft) {
-    auto id = try_submit(std::move(draft));
+  RequestId submit(RequestParams params) {
+    auto id = try_submit(std::move(params));
     EXPECT_TRUE(id) << id.error().to_string();
     return id.value_or(RequestId());
   }
@@ -82,8 +82,8 @@ class EngineCoreTest : public ::testing::Test {
     EXPECT_EQ(core_->queue_load().requests, 0);
     EXPECT_EQ(core_->queue_load().tokens, 0);
   }
-  Got run_one(RequestDraft draft) {
-    const RequestId id = submit(std::move(draft));
+  Got run_one(RequestParams params) {
+    const RequestId id = submit(std::move(params));
     run();
     EXPECT_EQ(got(id).num_finishes, 1);
     return got(id);
@@ -97,7 +97,7 @@ class EngineCoreTest : public ::testing::Test {
 
 TEST_F(EngineCoreTest, EachTokenIsAnEventUntilTheLength) {
   start({kA, kB, kCd});
-  const Got got = run_one(draft(3));
+  const Got got = run_one(params(3));
   EXPECT_EQ(got.text, "abcd");
   EXPECT_EQ(got.tokens, (std::vector<int32_t>{kA, kB, kCd}));
   EXPECT_EQ(got.num_events, 3);
@@ -109,7 +109,7 @@ TEST_F(EngineCoreTest, EachTokenIsAnEventUntilTheLength) {
 
 TEST_F(EngineCoreTest, EosStopsWithoutNamingItself) {
   start({kA, kEos});
-  const Got got = run_one(draft(9));
+  const Got got = run_one(params(9));
   EXPECT_EQ(got.last.finish, FinishReason::kStop);
   EXPECT_EQ(got.last.stop_token, std::nullopt);
   EXPECT_EQ(got.last.usage.completion_tokens, 2);
@@ -118,7 +118,7 @@ TEST_F(EngineCoreTest, EosStopsWithoutNamingItself) {
 
 TEST_F(EngineCoreTest, AnIgnoredEosIsAStopIdLikeAnyOther) {
   start({kA, kEos});
-  RequestDraft d = draft(9);
+  RequestParams d = params(9);
   d.ignore_eos = true;
   EXPECT_EQ(run_one(d).last.finish, FinishReason::kLength);
   d.sampling.stop_ids = {kEos};
@@ -127,7 +127,7 @@ TEST_F(EngineCoreTest, AnIgnoredEosIsAStopIdLikeAnyOther) {
 
 TEST_F(EngineCoreTest, AStopIdIsNamedAndItsTextLeftOut) {
   start({kA, kB});
-  RequestDraft d = draft(9);
+  RequestParams d = params(9);
   d.sampling.stop_ids = {kB};
   const Got without = run_one(d);
   EXPECT_EQ(without.last.finish, FinishReason::kStop);
@@ -140,7 +140,7 @@ TEST_F(EngineCoreTest, AStopIdIsNamedAndItsTextLeftOut) {
 
 TEST_F(EngineCoreTest, SpecialTokensShowWhenAsked) {
   start({kA, kOtherStop, kB});
-  RequestDraft d = draft(3);
+  RequestParams d = params(3);
   EXPECT_EQ(run_one(d).text, "ab");
   d.skip_special_tokens = false;
   EXPECT_EQ(run_one(d).text, "a<stop>b");
@@ -151,7 +151,7 @@ TEST_F(EngineCoreTest, AStopStringAcrossTokensCutsTheTextAndTheTokens) {
     EngineSettings settings;
     settings.async_scheduling = async;
     start({kA, kB, kCd, kA, kA, kA}, settings);
-    RequestDraft d = draft(20);
+    RequestParams d = params(20);
     d.stop = {"zz", "bc"};
     const Got got = run_one(d);
     EXPECT_EQ(got.text, "a");
@@ -167,7 +167,7 @@ TEST_F(EngineCoreTest, AStopStringAcrossTokensCutsTheTextAndTheTokens) {
 
 TEST_F(EngineCoreTest, ARepetitionEndsTheChoiceBehindMinTokens) {
   start({kA, kB, kA, kB, kA, kB, kA, kB, kA, kB});
-  RequestDraft d = draft(9);
+  RequestParams d = params(9);
   d.repetition = {.max_pattern = 4, .min_pattern = 2, .min_count = 2};
   Got got = run_one(d);
   EXPECT_EQ(got.text, "abab");
@@ -184,7 +184,7 @@ TEST_F(EngineCoreTest, ARepeatedStepStreamsEachTokenAtItsOwnIteration) {
   EngineSettings settings;
   settings.multi_step = 8;
   start({kA, kB, kC, kD}, settings, capacity);
-  const RequestId id = submit(draft(30));
+  const RequestId id = submit(params(30));
   int turns = 0;
   for (int seen = 0; core_->step(); ++turns) {
     EXPECT_LE(got(id).num_events, seen + 1);
@@ -206,9 +206,9 @@ TEST_F(EngineCoreTest, ARequestOrACancelWithinARepeatedStep) {
   settings.multi_step = 8;
   for (int before = 0; before < 20; ++before) {
     start({kA, kB, kC, kD}, settings, capacity);
-    const RequestId first = submit(draft(60));
+    const RequestId first = submit(params(60));
     for (int i = 0; i < before; ++i) core_->step();
-    const RequestId second = submit(draft(3));
+    const RequestId second = submit(params(3));
     int waited = 0;
     for (; got(second).num_events == 0; ++waited) core_->step();
     // The rest of a step and one ahead of it, then its own.
@@ -230,18 +230,18 @@ TEST_F(EngineCoreTest, ARepeatedStepThatAllHaveLeftIsCollected) {
   EngineSettings settings;
   settings.multi_step = 16;
   start({kA, kB, kEos, kD}, settings, capacity);
-  const RequestId first = submit(draft(60));
-  const RequestId second = submit(draft(60));
+  const RequestId first = submit(params(60));
+  const RequestId second = submit(params(60));
   run();
   EXPECT_EQ(got(first).tokens, (std::vector<int32_t>{kA, kB, kEos}));
   EXPECT_EQ(got(second).tokens, (std::vector<int32_t>{kA, kB, kEos}));
   EXPECT_GT(core_->stats().late_rows, 0u);
-  EXPECT_EQ(run_one(draft(2)).tokens.size(), 2u);
+  EXPECT_EQ(run_one(params(2)).tokens.size(), 2u);
 }
 
 TEST_F(EngineCoreTest, TextHeldForAStopStringComesAtTheEnd) {
   start({kA, kB});
-  RequestDraft d = draft(2);
+  RequestParams d = params(2);
   d.stop = {"abc"};
   const Got got = run_one(d);
   EXPECT_EQ(got.text, "ab");
@@ -251,14 +251,14 @@ TEST_F(EngineCoreTest, TextHeldForAStopStringComesAtTheEnd) {
 
 TEST_F(EngineCoreTest, AStopStringOnTheLastTokenIsAStop) {
   start({kA, kB});
-  RequestDraft d = draft(2);
+  RequestParams d = params(2);
   d.stop = {"ab"};
   EXPECT_EQ(run_one(d).last.finish, FinishReason::kStop);
 }
 
 TEST_F(EngineCoreTest, StopStringsCountBehindMinTokens) {
   start({kA, kB, kA, kB});
-  RequestDraft d = draft(4);
+  RequestParams d = params(4);
   d.stop = {"b"};
   d.sampling.min_tokens = 2;
   const Got got = run_one(d);
@@ -268,7 +268,7 @@ TEST_F(EngineCoreTest, StopStringsCountBehindMinTokens) {
 
 TEST_F(EngineCoreTest, ACharacterOfTwoTokensComesWhole) {
   start({kA, kByteC3, kByteA9, kB});
-  const RequestId id = submit(draft(4));
+  const RequestId id = submit(params(4));
   std::vector<std::string> seen;
   while (core_->step()) {
     if (seen.empty() || seen.back() != got(id).text) seen.push_back(got(id).text);
@@ -281,12 +281,12 @@ TEST_F(EngineCoreTest, ACharacterOfTwoTokensComesWhole) {
 
 TEST_F(EngineCoreTest, ACutCharacterAtTheEndIsReplaced) {
   start({kA, kByteC3});
-  EXPECT_EQ(run_one(draft(2)).text, "a\xEF\xBF\xBD");
+  EXPECT_EQ(run_one(params(2)).text, "a\xEF\xBF\xBD");
 }
 
 TEST_F(EngineCoreTest, EchoPutsThePromptFirst) {
   start({kB});
-  RequestDraft d = draft(2);
+  RequestParams d = params(2);
   d.echo_prompt_text = true;
   d.stop = {"ab"};  // in the prompt: does not count
   const Got got = run_one(d);
@@ -296,7 +296,7 @@ TEST_F(EngineCoreTest, EchoPutsThePromptFirst) {
 
 TEST_F(EngineCoreTest, ChoicesHaveTheirOwnSeedsAndEvents) {
   start({kA, kB});
-  RequestDraft d = draft(2);
+  RequestParams d = params(2);
   d.n = 3;
   const RequestId id = submit(d);
   run();
@@ -310,7 +310,7 @@ TEST_F(EngineCoreTest, ChoicesHaveTheirOwnSeedsAndEvents) {
 
 TEST_F(EngineCoreTest, RequestsWithoutASeedDrawDifferentOnes) {
   start({kA});
-  RequestDraft d = draft(1);
+  RequestParams d = params(1);
   d.seed.reset();
   submit(d);
   submit(d);
@@ -320,7 +320,7 @@ TEST_F(EngineCoreTest, RequestsWithoutASeedDrawDifferentOnes) {
 
 TEST_F(EngineCoreTest, LogprobsComeWithTheirTokens) {
   start({kA});
-  RequestDraft d = draft(2);
+  RequestParams d = params(2);
   d.sampling.num_logprobs = 2;
   const Got got = run_one(d);
   ASSERT_EQ(got.last.tokens.size(), 1u);
@@ -336,7 +336,7 @@ TEST_F(EngineCoreTest, CancelAtEveryMomentEndsOnceAndFreesEverything) {
   for (int turns = 0; turns < 9; ++turns) {
     for (const int32_t n : {1, 3}) {
       start({kA, kB, kCd}, settings);
-      RequestDraft d = draft(6);
+      RequestParams d = params(6);
       d.n = n;
       const RequestId id = submit(d);
       for (int i = 0; i < turns; ++i) core_->step();
@@ -357,8 +357,8 @@ TEST_F(EngineCoreTest, CancelAtEveryMomentEndsOnceAndFreesEverything) {
 
 TEST_F(EngineCoreTest, CancelOfOneLeavesTheOther) {
   start({kA, kB});
-  const RequestId first = submit(draft(8));
-  const RequestId second = submit(draft(8));
+  const RequestId first = submit(params(8));
+  const RequestId second = submit(params(8));
   core_->step();
   core_->cancel(first);
   core_->cancel(RequestId(999));
@@ -369,8 +369,8 @@ TEST_F(EngineCoreTest, CancelOfOneLeavesTheOther) {
 
 TEST_F(EngineCoreTest, NanEndsItsOwnRequestAlone) {
   start({kA, testing::kScriptNan, kB});
-  const RequestId one = submit(draft(1));  // ends before it
-  const RequestId two = submit(draft(4));
+  const RequestId one = submit(params(1));  // ends before it
+  const RequestId two = submit(params(4));
   run();
   EXPECT_EQ(got(one).last.finish, FinishReason::kLength);
   EXPECT_EQ(got(two).last.finish, FinishReason::kError);
@@ -382,11 +382,11 @@ TEST_F(EngineCoreTest, NanEndsItsOwnRequestAlone) {
 TEST_F(EngineCoreTest, ADeadExecutorEndsAllWithATypedError) {
   for (const bool at_launch : {true, false}) {
     start({kA});
-    RequestDraft d = draft(8);
+    RequestParams d = params(8);
     d.n = 2;
     const RequestId running = submit(d);
     for (int i = 0; i < 3; ++i) core_->step();
-    const RequestId fresh = submit(draft(8));
+    const RequestId fresh = submit(params(8));
     at_launch ? executor_->fail_launches() : executor_->fail_collects();
     while (core_->step()) {
     }
@@ -399,7 +399,7 @@ TEST_F(EngineCoreTest, ADeadExecutorEndsAllWithATypedError) {
     }
     ASSERT_FALSE(core_->health());
     EXPECT_EQ(core_->health().error().code, ErrorCode::kUnavailable);
-    EXPECT_EQ(try_submit(draft()).error().code, ErrorCode::kUnavailable);
+    EXPECT_EQ(try_submit(params()).error().code, ErrorCode::kUnavailable);
     EXPECT_FALSE(core_->would_accept(1));
     EXPECT_EQ(core_->num_open(), 0);
     EXPECT_EQ(core_->queue_load().requests, 0);
@@ -413,27 +413,27 @@ TEST_F(EngineCoreTest, TheQueueIsBoundedInRequestsAndTokens) {
   settings.max_num_queued_reqs = 2;
   settings.max_num_queued_tokens = 12;
   start({kA}, settings);
-  submit(draft());
-  submit(draft());
+  submit(params());
+  submit(params());
   EXPECT_EQ(core_->would_accept(1).error().code, ErrorCode::kOverloaded);
-  EXPECT_EQ(try_submit(draft()).error().code, ErrorCode::kOverloaded);
+  EXPECT_EQ(try_submit(params()).error().code, ErrorCode::kOverloaded);
   core_->step();  // the first one runs: its place is free again
   EXPECT_EQ(core_->queue_load().requests, 1);
   EXPECT_EQ(core_->stats().queued_tokens, 5);
   EXPECT_TRUE(core_->would_accept(7));
-  RequestDraft two = draft();  // 5 waiting and 2 * 5 more are above 12
+  RequestParams two = params();  // 5 waiting and 2 * 5 more are above 12
   two.n = 2;
   EXPECT_EQ(try_submit(two).error().code, ErrorCode::kOverloaded);
-  submit(draft());
+  submit(params());
   EXPECT_EQ(core_->stats().rejected, 2u);
   run();
 }
 
 TEST_F(EngineCoreTest, AClosedEngineFinishesWhatItHas) {
   start({kA, kB});
-  const RequestId id = submit(draft(4));
+  const RequestId id = submit(params(4));
   core_->close({ErrorCode::kUnavailable, "draining", ""});
-  EXPECT_EQ(try_submit(draft()).error().message, "draining");
+  EXPECT_EQ(try_submit(params()).error().message, "draining");
   EXPECT_EQ(core_->would_accept(1).error().code, ErrorCode::kUnavailable);
   run();
   EXPECT_EQ(got(id).text, "abab");
@@ -441,9 +441,9 @@ TEST_F(EngineCoreTest, AClosedEngineFinishesWhatItHas) {
 
 TEST_F(EngineCoreTest, EndAllCancelsWhatRunsAndWhatWaits) {
   start({kA});
-  const RequestId running = submit(draft(50));
+  const RequestId running = submit(params(50));
   core_->step();
-  const RequestId posted = submit(draft(50));
+  const RequestId posted = submit(params(50));
   core_->end_all();
   EXPECT_EQ(got(running).last.finish, FinishReason::kCancelled);
   EXPECT_EQ(got(posted).last.finish, FinishReason::kCancelled);
@@ -452,20 +452,20 @@ TEST_F(EngineCoreTest, EndAllCancelsWhatRunsAndWhatWaits) {
 
 TEST_F(EngineCoreTest, ThePrefixCacheServesAndForgets) {
   start({kA});
-  EXPECT_EQ(run_one(draft()).last.usage.cached_tokens, 0);
-  EXPECT_EQ(run_one(draft()).last.usage.cached_tokens, 4);
-  RequestDraft salted = draft();
+  EXPECT_EQ(run_one(params()).last.usage.cached_tokens, 0);
+  EXPECT_EQ(run_one(params()).last.usage.cached_tokens, 4);
+  RequestParams salted = params();
   salted.cache_salt = "other tenant";
   EXPECT_EQ(run_one(salted).last.usage.cached_tokens, 0);
   core_->reset_prefix_cache();
-  EXPECT_EQ(run_one(draft()).last.usage.cached_tokens, 0);
+  EXPECT_EQ(run_one(params()).last.usage.cached_tokens, 0);
   EXPECT_EQ(core_->stats().prompt_tokens_cached, 4u);
 }
 
 TEST_F(EngineCoreTest, StatsCountWhatHappened) {
   start({kA, kB, kEos});
-  submit(draft(2));
-  submit(draft(9));
+  submit(params(2));
+  submit(params(9));
   clock_->advance(100'000);
   run();
   const EngineStats stats = core_->stats();

@@ -44,7 +44,7 @@ void EngineCore::schedule_waiting() {
   for (auto next = waiting_for_taps_.begin(); next != waiting_for_taps_.end();) {
     Open& request = **next;
     sched::TapLease lease;
-    if (!tables_.lease(*request.unscheduled->draft().taps, &lease)) {
+    if (!tables_.lease(*request.unscheduled->params().taps, &lease)) {
       RUDDER_CHECK(tables_.any_held(), "request {} fits into an empty table and does not get in",
                    request.id.value);
       return;
@@ -60,7 +60,7 @@ void EngineCore::schedule_waiting() {
 void EngineCore::end_sequence(Open& request, Choice& choice) {
   RUDDER_CHECK(choice.has_sequence, "a sequence of request {} ends twice", request.id.value);
   choice.has_sequence = false;
-  if (request.unscheduled && request.unscheduled->draft().taps != nullptr) {
+  if (request.unscheduled && request.unscheduled->params().taps != nullptr) {
     waiting_for_taps_.erase(&request);
   }
   const bool is_last = --request.num_sequences == 0;
@@ -71,21 +71,21 @@ void EngineCore::end_sequence(Open& request, Choice& choice) {
 }
 
 void EngineCore::begin_captures(Open& request) {
-  const RequestDraft& draft = request.unscheduled->draft();
-  if (draft.taps->capture == nullptr) return;
-  for (int32_t i = 0; i < draft.n; ++i) {
+  const RequestParams& params = request.unscheduled->params();
+  if (params.taps->capture == nullptr) return;
+  for (int32_t i = 0; i < params.n; ++i) {
     steer::capture::CaptureRequest asked;
-    asked.spec = draft.capture;
-    asked.request_id = draft.client_id;
+    asked.spec = params.capture;
+    asked.request_id = params.client_id;
     asked.choice = i;
     asked.prompt_len = request.prompt_tokens;
-    asked.stream = draft.capture_events;
-    asked.wait = draft.capture_wait;
+    asked.stream = params.capture_events;
+    asked.wait = params.capture_wait;
     asked.on_results = [this, id = request.id, i](steer::capture::CaptureResults&& results) {
       mailbox_.capture_news(
           {.id = id, .choice = i, .event = std::nullopt, .results = std::move(results)});
     };
-    if (draft.capture_events) {
+    if (params.capture_events) {
       asked.on_event = [this, id = request.id, i](steer::capture::CaptureEvent&& event) {
         mailbox_.capture_news(
             {.id = id, .choice = i, .event = std::move(event), .results = std::nullopt});

@@ -54,21 +54,21 @@ class EngineTapsTest : public ::testing::Test {
     core_ = std::move(*core);
   }
 
-  static RequestDraft draft(const std::vector<uint64_t>& programs, int32_t max_tokens = 8) {
-    RequestDraft draft;
-    draft.prompt = {2, 3, 4, 5, 6, 7};
-    draft.max_tokens = max_tokens;
-    draft.seed = 7;
+  static RequestParams params(const std::vector<uint64_t>& programs, int32_t max_tokens = 8) {
+    RequestParams params;
+    params.prompt = {2, 3, 4, 5, 6, 7};
+    params.max_tokens = max_tokens;
+    params.seed = 7;
     auto taps = std::make_shared<tap::SequenceTaps>();
     int32_t begin = 0;
     for (const uint64_t number : programs) {
       taps->segments.push_back({begin++, program(number).key, program(number).program});
     }
-    draft.taps = taps;
-    return draft;
+    params.taps = taps;
+    return params;
   }
-  static RequestDraft capturing(int32_t max_tokens = 4) {
-    RequestDraft draft = EngineTapsTest::draft({}, max_tokens);
+  static RequestParams capturing(int32_t max_tokens = 4) {
+    RequestParams params = EngineTapsTest::params({}, max_tokens);
     auto set = std::make_shared<tap::CaptureSet>();
     set->points = {{.point = {1, tap::Site::kResidPost}}};
     auto spec = std::make_shared<steer::capture::CaptureSpec>();
@@ -76,14 +76,14 @@ class EngineTapsTest : public ::testing::Test {
     auto taps = std::make_shared<tap::SequenceTaps>();
     taps->capture = set;
     taps->captured = {{5, tap::kNoEnd}};
-    draft.taps = taps;
-    draft.capture = spec;
-    draft.client_id = "r";
-    return draft;
+    params.taps = taps;
+    params.capture = spec;
+    params.client_id = "r";
+    return params;
   }
 
-  RequestId submit(const RequestDraft& draft) {
-    auto request = validate_request(draft, core_->limits());
+  RequestId submit(const RequestParams& params) {
+    auto request = validate_request(params, core_->limits());
     EXPECT_TRUE(request) << request.error().to_string();
     auto id = core_->submit(std::move(*request), [this](Event&& event) {
       auto& tokens = tokens_[event.id];
@@ -99,11 +99,11 @@ class EngineTapsTest : public ::testing::Test {
     for (int turn = 0; core_->step(); ++turn) ASSERT_LT(turn, 1000);
     EXPECT_TRUE(executor_->violations().empty());
   }
-  std::vector<int32_t> expected(RequestDraft draft) {
-    draft.sampling.seed = *draft.seed;
-    return testing::expected_run(draft.prompt, draft.sampling,
-                                 static_cast<int32_t>(draft.prompt.size()) + *draft.max_tokens,
-                                 testing::kTinyVocab, {}, draft.taps.get())
+  std::vector<int32_t> expected(RequestParams params) {
+    params.sampling.seed = *params.seed;
+    return testing::expected_run(params.prompt, params.sampling,
+                                 static_cast<int32_t>(params.prompt.size()) + *params.max_tokens,
+                                 testing::kTinyVocab, {}, params.taps.get())
         .tokens;
   }
 
@@ -120,18 +120,18 @@ class EngineTapsTest : public ::testing::Test {
 // tap.T3: two rows, and nobody runs without those it asked for.
 TEST_F(EngineTapsTest, WhoFindsNoRowWaitsInOrderAndOthersGoOn) {
   start(3);
-  const std::vector<RequestDraft> drafts = {draft({1}, 20), draft({2, 3}, 4), draft({1}, 4),
-                                            draft({4}, 4)};
+  const std::vector<RequestParams> asked = {params({1}, 20), params({2, 3}, 4), params({1}, 4),
+                                            params({4}, 4)};
   std::vector<RequestId> ids;
-  for (const RequestDraft& one : drafts) ids.push_back(submit(one));
-  RequestDraft plain = draft({}, 4);
+  for (const RequestParams& one : asked) ids.push_back(submit(one));
+  RequestParams plain = params({}, 4);
   plain.taps = nullptr;
   const RequestId unsteered = submit(plain);
   ASSERT_TRUE(core_->step());
   EXPECT_EQ(core_->num_waiting_for_taps(), 3u);  // the third too, though its row is there
   run();
   EXPECT_EQ(started_, (std::vector<RequestId>{unsteered, ids[0], ids[1], ids[2], ids[3]}));
-  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(tokens_[ids[i]], expected(drafts[i])) << i;
+  for (size_t i = 0; i < ids.size(); ++i) EXPECT_EQ(tokens_[ids[i]], expected(asked[i])) << i;
   EXPECT_EQ(tokens_[unsteered], expected(plain));
   EXPECT_NE(tokens_[ids[2]], tokens_[unsteered]);
   EXPECT_FALSE(core_->tap_tables().any_held());
@@ -143,33 +143,33 @@ TEST_F(EngineTapsTest, WhoFindsNoRowWaitsInOrderAndOthersGoOn) {
 
 TEST_F(EngineTapsTest, ARequestThatWaitsForRowsCanBeCancelled) {
   start(2);
-  const RequestId first = submit(draft({1}, 20));
-  const RequestId second = submit(draft({2}));
-  const RequestId third = submit(draft({1}, 4));
+  const RequestId first = submit(params({1}, 20));
+  const RequestId second = submit(params({2}));
+  const RequestId third = submit(params({1}, 4));
   core_->step();
   core_->cancel(second);
   core_->step();
   EXPECT_EQ(last_[second].finish, FinishReason::kCancelled);
   EXPECT_EQ(core_->num_waiting_for_taps(), 0u);  // the third shares the first one's row
   run();
-  EXPECT_EQ(tokens_[third], expected(draft({1}, 4)));
+  EXPECT_EQ(tokens_[third], expected(params({1}, 4)));
   EXPECT_EQ(last_[first].finish, FinishReason::kLength);
   EXPECT_EQ(core_->queue_load().requests, 0);
 }
 
 TEST_F(EngineTapsTest, WhatCouldNeverRunIsRefused) {
   start(3);
-  const auto refused = [&](const RequestDraft& draft) {
-    const auto request = validate_request(draft, core_->limits());
+  const auto refused = [&](const RequestParams& params) {
+    const auto request = validate_request(params, core_->limits());
     return request ? "" : request.error().where;
   };
-  EXPECT_EQ(refused(draft({1, 2, 1})), "");
-  EXPECT_EQ(refused(draft({1, 2, 3})), "steering");
+  EXPECT_EQ(refused(params({1, 2, 1})), "");
+  EXPECT_EQ(refused(params({1, 2, 3})), "steering");
   EXPECT_EQ(refused(capturing()), "");
   start(3, false);
   EXPECT_EQ(refused(capturing()), "capture");
   start(0);
-  EXPECT_EQ(refused(draft({1})), "steering");
+  EXPECT_EQ(refused(params({1})), "steering");
 }
 
 TEST_F(EngineTapsTest, PinnedProgramsAreUploadedByAnIdleEngine) {
@@ -179,9 +179,9 @@ TEST_F(EngineTapsTest, PinnedProgramsAreUploadedByAnIdleEngine) {
   EngineStats stats = core_->stats();
   EXPECT_EQ(stats.steps, 1u);
   EXPECT_EQ(stats.tap_rows.pinned_resident, 2);
-  const RequestId id = submit(draft({1}));
+  const RequestId id = submit(params({1}));
   run();
-  EXPECT_EQ(tokens_[id], expected(draft({1})));
+  EXPECT_EQ(tokens_[id], expected(params({1})));
   stats = core_->stats();
   EXPECT_EQ(stats.tap_rows.uploads, 2);
   EXPECT_EQ(stats.tap_rows.hits, 1);
@@ -193,7 +193,7 @@ TEST_F(EngineTapsTest, PinnedProgramsAreUploadedByAnIdleEngine) {
 
 TEST_F(EngineTapsTest, TheLastEventBringsTheResultsOfTheCaptures) {
   start(2);
-  RequestDraft asked = capturing();
+  RequestParams asked = capturing();
   asked.capture_events = true;
   const RequestId id = submit(asked);
   run();
@@ -216,7 +216,7 @@ TEST_F(EngineTapsTest, TheLastEventBringsTheResultsOfTheCaptures) {
 
 TEST_F(EngineTapsTest, NobodyWaitsForCapturesOfTheOperatorAlone) {
   start(2);
-  RequestDraft asked = capturing();
+  RequestParams asked = capturing();
   asked.capture_results = false;
   const RequestId id = submit(asked);
   run();

@@ -66,10 +66,10 @@ class EngineTest : public ::testing::Test {
     engine_ = std::move(*engine);
   }
   Request request(int32_t max_tokens = 8) {
-    RequestDraft draft;
-    draft.prompt = {2, 3, 4};
-    draft.max_tokens = max_tokens;
-    auto made = validate_request(std::move(draft), engine_->limits());
+    RequestParams params;
+    params.prompt = {2, 3, 4};
+    params.max_tokens = max_tokens;
+    auto made = validate_request(std::move(params), engine_->limits());
     EXPECT_TRUE(made);
     return std::move(*made);
   }

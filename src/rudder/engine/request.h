@@ -30,7 +30,7 @@ struct RepetitionLimits {
 };
 
 // As the client wrote it, types right, values unchecked.
-struct RequestDraft {
+struct RequestParams {
   std::string client_id;  // echoed in logs and answers ("cmpl-..."): not a key of anything
   std::vector<int32_t> prompt;
   step::SamplingParams sampling;  // stop_ids: stop_token_ids only, eos is added by validation
@@ -85,23 +85,23 @@ struct RequestLimits {
 // A request whose every field is in range; made by validate_request alone.
 class Request {
  public:
-  const RequestDraft& draft() const { return draft_; }
+  const RequestParams& params() const { return params_; }
   int32_t max_len() const { return max_len_; }  // prompt and output together
   // Blocks, tokens and choices it can cost at most, charged before it is queued.
-  int64_t cost_tokens() const { return int64_t{draft_.n} * max_len_; }
+  int64_t cost_tokens() const { return int64_t{params_.n} * max_len_; }
   int64_t prompt_tokens() const {
-    return int64_t{draft_.n} * static_cast<int64_t>(draft_.prompt.size());
+    return int64_t{params_.n} * static_cast<int64_t>(params_.prompt.size());
   }
 
  private:
-  friend Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits);
+  friend Result<Request> validate_request(RequestParams params, const RequestLimits& limits);
   Request() = default;
 
-  RequestDraft draft_;
+  RequestParams params_;
   int32_t max_len_ = 0;
 };
 
 // Error.where is the field's name as OpenAI or vLLM spells it ("top_p", "max_tokens", "stop[2]").
-Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits);
+Result<Request> validate_request(RequestParams params, const RequestLimits& limits);
 
 }  // namespace rudder::engine

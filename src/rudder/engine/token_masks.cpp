@@ -21,10 +21,10 @@ int32_t threads_of_machine() {
 
 }  // namespace
 
-ChoiceConstraint::ChoiceConstraint(const RequestDraft& draft)
-    : constraints_(draft.constraints),
-      stop_ids_(draft.sampling.stop_ids),
-      min_tokens_(draft.sampling.min_tokens) {
+ChoiceConstraint::ChoiceConstraint(const RequestParams& params)
+    : constraints_(params.constraints),
+      stop_ids_(params.sampling.stop_ids),
+      min_tokens_(params.sampling.min_tokens) {
   matchers_.reserve(constraints_.size());
   for (const auto& constraint : constraints_) matchers_.push_back(constraint->start());
 }

@@ -19,8 +19,8 @@ namespace rudder::engine {
 
 class ChoiceConstraint {
  public:
-  // A validated draft that has constraints.
-  explicit ChoiceConstraint(const RequestDraft& draft);
+  // Parameters, validated, that have constraints.
+  explicit ChoiceConstraint(const RequestParams& params);
 
   // The mask of the next token: what every constraint allows, without the stop ids before
   // min_tokens. Where the constraints allow nothing but stop ids they may come all the same: the

@@ -62,13 +62,13 @@ std::shared_ptr<const constraint::Constraint> followers(Tokens allowed, int32_t 
   return std::make_shared<Followers>(std::move(allowed), bad);
 }
 
-RequestDraft draft_with(std::vector<std::shared_ptr<const constraint::Constraint>> constraints) {
-  RequestDraft draft;
-  draft.prompt = {2, 3, 4};
-  draft.seed = 7;
-  draft.max_tokens = 5;
-  draft.constraints = std::move(constraints);
-  return draft;
+RequestParams params_with(std::vector<std::shared_ptr<const constraint::Constraint>> constraints) {
+  RequestParams params;
+  params.prompt = {2, 3, 4};
+  params.seed = 7;
+  params.max_tokens = 5;
+  params.constraints = std::move(constraints);
+  return params;
 }
 
 Tokens in(std::span<const uint32_t> mask) {
@@ -86,28 +86,28 @@ Tokens mask_of(ChoiceConstraint& choice) {
 }
 
 TEST(ChoiceConstraint, AllConstraintsBindAndFollowTheTokens) {
-  ChoiceConstraint choice(draft_with({followers({3, 8, 36}), followers({8, 5, 36})}));
+  ChoiceConstraint choice(params_with({followers({3, 8, 36}), followers({8, 5, 36})}));
   EXPECT_EQ(mask_of(choice), (Tokens{8, 36}));
   EXPECT_TRUE(choice.advance(8));
   EXPECT_EQ(mask_of(choice), (Tokens{8, 9, 36}));
 }
 
 TEST(ChoiceConstraint, StopIdsWaitForMinTokensUnlessNothingElseMayCome) {
-  RequestDraft draft = draft_with({followers({0, 1, 6})});
-  draft.sampling.stop_ids = {0, 1, 9999, -1};
-  draft.sampling.min_tokens = 1;
-  ChoiceConstraint choice(draft);
+  RequestParams params = params_with({followers({0, 1, 6})});
+  params.sampling.stop_ids = {0, 1, 9999, -1};
+  params.sampling.min_tokens = 1;
+  ChoiceConstraint choice(params);
   EXPECT_EQ(mask_of(choice), (Tokens{6}));
   EXPECT_TRUE(choice.advance(6));
   EXPECT_EQ(mask_of(choice), (Tokens{0, 1, 6, 7}));
 
-  draft.constraints = {followers({0, 1})};
-  ChoiceConstraint complete(draft);
+  params.constraints = {followers({0, 1})};
+  ChoiceConstraint complete(params);
   EXPECT_EQ(mask_of(complete), (Tokens{0, 1}));
 }
 
 TEST(ChoiceConstraint, SaysWhenNothingMayCome) {
-  ChoiceConstraint choice(draft_with({followers({3}), followers({4})}));
+  ChoiceConstraint choice(params_with({followers({3}), followers({4})}));
   std::vector<uint32_t> mask(mask_words(kVocab));
   const auto written = choice.write_mask(kVocab, mask);
   ASSERT_FALSE(written);
@@ -118,7 +118,7 @@ TEST(ChoiceConstraint, SaysWhenNothingMayCome) {
 TEST(MaskMaker, HelpersWriteTheSameMasks) {
   std::vector<ChoiceConstraint> choices;
   for (int32_t i = 0; i < 32; ++i) {
-    choices.emplace_back(draft_with({followers({i % 30, i % 7}), followers({i % 7, i % 3})}));
+    choices.emplace_back(params_with({followers({i % 30, i % 7}), followers({i % 7, i % 3})}));
   }
   MaskMaker alone(kVocab, 1);
   MaskMaker helped(kVocab, 4);
@@ -152,8 +152,8 @@ TEST(MaskMaker, MatchersOfOneGrammarRunSideBySide) {
   std::vector<ChoiceConstraint> choices;
   std::vector<ChoiceConstraint> others;
   for (size_t i = 0; i < kRows; ++i) {
-    choices.emplace_back(draft_with({*grammar}));
-    others.emplace_back(draft_with({*grammar}));
+    choices.emplace_back(params_with({*grammar}));
+    others.emplace_back(params_with({*grammar}));
   }
   MaskMaker alone(kVocab, 1);
   MaskMaker helped(kVocab, 4);
@@ -201,8 +201,8 @@ class ConstrainedEngineTest : public ::testing::Test {
     options.capacity.max_repeat = 4;
     start(std::make_unique<testing::FakeExecutor>(options), settings);
   }
-  void submit(RequestDraft draft) {
-    auto request = validate_request(std::move(draft), core_->limits());
+  void submit(RequestParams params) {
+    auto request = validate_request(std::move(params), core_->limits());
     ASSERT_TRUE(request) << request.error().to_string();
     const auto id = core_->submit(std::move(*request), [this](Event&& event) {
       Got& got = got_[{event.id.value, event.choice}];
@@ -228,10 +228,10 @@ TEST_F(ConstrainedEngineTest, EveryChoiceKeepsToItsOwnPlace) {
     settings.multi_step = 4;
     start_fake(settings);
     got_.clear();
-    RequestDraft draft = draft_with({followers({4, 9, 14})});
-    draft.n = 3;
-    draft.max_tokens = 20;
-    submit(draft);
+    RequestParams params = params_with({followers({4, 9, 14})});
+    params.n = 3;
+    params.max_tokens = 20;
+    submit(params);
     run();
     ASSERT_EQ(got_.size(), 3u);
     for (const auto& [id, got] : got_) {
@@ -249,13 +249,13 @@ TEST_F(ConstrainedEngineTest, EveryChoiceKeepsToItsOwnPlace) {
 
 TEST_F(ConstrainedEngineTest, OthersRunAsTheyWould) {
   start_fake();
-  submit(draft_with({}));
+  submit(params_with({}));
   run();
   EXPECT_EQ(core_->stats().constrained_steps, 0u);
   const Tokens alone = got_.begin()->second.tokens;
   got_.clear();
-  submit(draft_with({}));
-  submit(draft_with({followers({4, 9})}));
+  submit(params_with({}));
+  submit(params_with({followers({4, 9})}));
   run();
   EXPECT_EQ(got_.begin()->second.tokens, alone);
   EXPECT_GT(core_->stats().constrained_steps, 0u);
@@ -264,8 +264,8 @@ TEST_F(ConstrainedEngineTest, OthersRunAsTheyWould) {
 // With its own error, behind the token that it failed at; the others do not notice.
 TEST_F(ConstrainedEngineTest, AFailedConstraintEndsItsChoiceAlone) {
   start(std::make_unique<testing::ScriptedExecutor>(Tokens{4, 5, 6, 7, 8, 9}));
-  submit(draft_with({followers({4, 5, 6, 7, 8}, 6)}));
-  submit(draft_with({followers({4, 5, 6, 7, 8})}));
+  submit(params_with({followers({4, 5, 6, 7, 8}, 6)}));
+  submit(params_with({followers({4, 5, 6, 7, 8})}));
   run();
   const auto& [first, second] = std::pair(got_.begin()->second, got_.rbegin()->second);
   EXPECT_EQ(first.tokens, (Tokens{4, 5, 6}));
@@ -278,7 +278,7 @@ TEST_F(ConstrainedEngineTest, AFailedConstraintEndsItsChoiceAlone) {
 
 TEST_F(ConstrainedEngineTest, ConstraintsThatExcludeEachOtherAreTheClientsError) {
   start_fake();
-  submit(draft_with({followers({4}), followers({5})}));
+  submit(params_with({followers({4}), followers({5})}));
   run();
   const Got& got = got_.begin()->second;
   EXPECT_TRUE(got.tokens.empty());
@@ -289,9 +289,9 @@ TEST_F(ConstrainedEngineTest, ConstraintsThatExcludeEachOtherAreTheClientsError)
 // What comes behind a stop string is no part of the text, so its constraint never hears of it.
 TEST_F(ConstrainedEngineTest, LateTokensAreNotMatched) {
   start(std::make_unique<testing::ScriptedExecutor>(Tokens{2, 3, 4, 5}));
-  RequestDraft draft = draft_with({followers({2, 3, 4, 5}, 4)});
-  draft.stop = {"ab"};
-  submit(draft);
+  RequestParams params = params_with({followers({2, 3, 4, 5}, 4)});
+  params.stop = {"ab"};
+  submit(params);
   run();
   EXPECT_EQ(got_.begin()->second.last->finish, FinishReason::kStop);
 }
@@ -300,9 +300,9 @@ TEST_F(ConstrainedEngineTest, MasksAreThoseOfTheTokensBefore) {
   auto owned = std::make_unique<testing::ScriptedExecutor>(Tokens{4, 9, 20});
   const testing::ScriptedExecutor& executor = *owned;
   start(std::move(owned));
-  RequestDraft draft = draft_with({followers({4, 9})});
-  draft.max_tokens = 3;
-  submit(draft);
+  RequestParams params = params_with({followers({4, 9})});
+  params.max_tokens = 3;
+  submit(params);
   run();
   std::vector<Tokens> masks;
   for (const auto& mask : executor.masks()) masks.push_back(in(mask));

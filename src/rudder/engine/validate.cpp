@@ -129,13 +129,13 @@ Result<void> check_logit_bias(const step::SamplingParams& sampling, const Reques
 }
 
 // A stop string that is not UTF-8 could match inside a character and cut it.
-Result<void> check_stop_strings(const RequestDraft& draft, const RequestLimits& limits) {
-  RUDDER_TRY_VOID(check_count("stop", draft.stop.size(), limits.max_stop_strings));
-  for (size_t i = 0; i < draft.stop.size(); ++i) {
+Result<void> check_stop_strings(const RequestParams& params, const RequestLimits& limits) {
+  RUDDER_TRY_VOID(check_count("stop", params.stop.size(), limits.max_stop_strings));
+  for (size_t i = 0; i < params.stop.size(); ++i) {
     const std::string where = fmt::format("stop[{}]", i);
-    if (draft.stop[i].empty()) return bad(where, fmt::format("{} must not be empty", where));
-    RUDDER_TRY_VOID(check_bytes(where.c_str(), draft.stop[i], limits.max_stop_string_bytes));
-    if (find_invalid_utf8(draft.stop[i])) {
+    if (params.stop[i].empty()) return bad(where, fmt::format("{} must not be empty", where));
+    RUDDER_TRY_VOID(check_bytes(where.c_str(), params.stop[i], limits.max_stop_string_bytes));
+    if (find_invalid_utf8(params.stop[i])) {
       return bad(where, fmt::format("{} must be UTF-8", where));
     }
   }
@@ -154,17 +154,17 @@ Result<void> check_repetition(const RepetitionLimits& repetition, const RequestL
 
 // Lengths bound one another: prompt, max_tokens and min_tokens share the context, and n prompts
 // share the queue.
-Result<int32_t> check_lengths(const RequestDraft& draft, const RequestLimits& limits) {
-  if (draft.prompt.empty()) return bad("prompt", "prompt must hold at least one token");
-  const auto prompt_len = static_cast<int64_t>(draft.prompt.size());
+Result<int32_t> check_lengths(const RequestParams& params, const RequestLimits& limits) {
+  if (params.prompt.empty()) return bad("prompt", "prompt must hold at least one token");
+  const auto prompt_len = static_cast<int64_t>(params.prompt.size());
   if (prompt_len >= limits.max_seq_len) {
     return bad("prompt", fmt::format("the prompt holds {} tokens, which leaves no room for output: "
                                      "the maximum context length is {} tokens",
                                      prompt_len, limits.max_seq_len));
   }
-  RUDDER_TRY_VOID(check_tokens("prompt", draft.prompt, limits.vocab_size));
+  RUDDER_TRY_VOID(check_tokens("prompt", params.prompt, limits.vocab_size));
   const int64_t room = limits.max_seq_len - prompt_len;
-  const int64_t max_tokens = draft.max_tokens.value_or(static_cast<int32_t>(room));
+  const int64_t max_tokens = params.max_tokens.value_or(static_cast<int32_t>(room));
   if (max_tokens < 1) {
     return bad("max_tokens", fmt::format("max_tokens must be at least 1, got {}", max_tokens));
   }
@@ -175,31 +175,31 @@ Result<int32_t> check_lengths(const RequestDraft& draft, const RequestLimits& li
                     "maximum context length of {} tokens",
                     max_tokens, prompt_len, limits.max_seq_len));
   }
-  if (draft.sampling.min_tokens > max_tokens) {
+  if (params.sampling.min_tokens > max_tokens) {
     return bad("min_tokens", fmt::format("min_tokens must be at most max_tokens ({}), got {}",
-                                         max_tokens, draft.sampling.min_tokens));
+                                         max_tokens, params.sampling.min_tokens));
   }
-  if (draft.n * prompt_len > limits.max_queued_tokens) {
+  if (params.n * prompt_len > limits.max_queued_tokens) {
     return bad("n", fmt::format("n is {} and the prompt holds {} tokens, together more than the {} "
                                 "tokens that may be queued",
-                                draft.n, prompt_len, limits.max_queued_tokens));
+                                params.n, prompt_len, limits.max_queued_tokens));
   }
   return static_cast<int32_t>(prompt_len + max_tokens);
 }
 
 // Behind this check a request that waits for rows or for room to capture gets them in the end.
-Result<void> check_taps(const RequestDraft& draft, const RequestLimits& limits) {
-  if (draft.taps == nullptr) {
-    if (draft.capture == nullptr) return {};
+Result<void> check_taps(const RequestParams& params, const RequestLimits& limits) {
+  if (params.taps == nullptr) {
+    if (params.capture == nullptr) return {};
     return bad("capture", "capture names no tokens of the prompt");
   }
-  const tap::SequenceTaps& taps = *draft.taps;
+  const tap::SequenceTaps& taps = *params.taps;
   if (!taps.segments.empty()) {
     if (!limits.taps.steering()) return bad("steering", "this server runs without steering");
     RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits.taps, taps.segments));
   }
   if (taps.capture == nullptr) return {};
-  if (draft.capture == nullptr || !limits.taps.capture()) {
+  if (params.capture == nullptr || !limits.taps.capture()) {
     return bad("capture", "this server runs without capture");
   }
   const int64_t elements = tap::record_elements(*taps.capture, limits.geometry);
@@ -211,8 +211,8 @@ Result<void> check_taps(const RequestDraft& draft, const RequestLimits& limits) 
   return {};
 }
 
-void normalise(RequestDraft& draft, const RequestLimits& limits) {
-  step::SamplingParams& sampling = draft.sampling;
+void normalise(RequestParams& params, const RequestLimits& limits) {
+  step::SamplingParams& sampling = params.sampling;
   if (sampling.temperature < kGreedyTemperature) {
     sampling.temperature = 0;
     sampling.top_k = 0;
@@ -224,31 +224,31 @@ void normalise(RequestDraft& draft, const RequestLimits& limits) {
   if (sampling.top_k >= limits.vocab_size) sampling.top_k = 0;
 
   auto& ids = sampling.stop_ids;
-  if (!draft.ignore_eos) ids.insert(ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
+  if (!params.ignore_eos) ids.insert(ids.end(), limits.eos_ids.begin(), limits.eos_ids.end());
   std::sort(ids.begin(), ids.end());
   ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
 }
 
 }  // namespace
 
-Result<Request> validate_request(RequestDraft draft, const RequestLimits& limits) {
-  RUDDER_TRY_VOID(check_bytes("request_id", draft.client_id, limits.max_id_bytes));
-  RUDDER_TRY_VOID(check_bytes("cache_salt", draft.cache_salt, limits.max_cache_salt_bytes));
-  RUDDER_TRY_VOID(check_int("n", draft.n, 1, limits.max_choices));
-  RUDDER_TRY_VOID(check_sampling(draft.sampling, limits));
-  RUDDER_TRY_VOID(check_logit_bias(draft.sampling, limits));
-  RUDDER_TRY_VOID(check_stop_strings(draft, limits));
-  RUDDER_TRY_VOID(check_repetition(draft.repetition, limits));
-  RUDDER_TRY(const int32_t max_len, check_lengths(draft, limits));
-  RUDDER_TRY_VOID(check_taps(draft, limits));
-  normalise(draft, limits);
+Result<Request> validate_request(RequestParams params, const RequestLimits& limits) {
+  RUDDER_TRY_VOID(check_bytes("request_id", params.client_id, limits.max_id_bytes));
+  RUDDER_TRY_VOID(check_bytes("cache_salt", params.cache_salt, limits.max_cache_salt_bytes));
+  RUDDER_TRY_VOID(check_int("n", params.n, 1, limits.max_choices));
+  RUDDER_TRY_VOID(check_sampling(params.sampling, limits));
+  RUDDER_TRY_VOID(check_logit_bias(params.sampling, limits));
+  RUDDER_TRY_VOID(check_stop_strings(params, limits));
+  RUDDER_TRY_VOID(check_repetition(params.repetition, limits));
+  RUDDER_TRY(const int32_t max_len, check_lengths(params, limits));
+  RUDDER_TRY_VOID(check_taps(params, limits));
+  normalise(params, limits);
   // Before min_tokens every stop id is banned: something must be left to sample.
-  if (draft.sampling.min_tokens > 0 &&
-      std::cmp_greater_equal(draft.sampling.stop_ids.size(), limits.vocab_size)) {
+  if (params.sampling.min_tokens > 0 &&
+      std::cmp_greater_equal(params.sampling.stop_ids.size(), limits.vocab_size)) {
     return bad("stop_token_ids", "stop_token_ids must leave a token to sample before min_tokens");
   }
   Request request;
-  request.draft_ = std::move(draft);
+  request.params_ = std::move(params);
   request.max_len_ = max_len;
   return request;
 }

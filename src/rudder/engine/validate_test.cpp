@@ -23,13 +23,13 @@ RequestLimits limits() {
   return limits;
 }
 
-RequestDraft draft() {
-  RequestDraft draft;
-  draft.prompt = {5, 6, 7};
-  return draft;
+RequestParams params() {
+  RequestParams params;
+  params.prompt = {5, 6, 7};
+  return params;
 }
 
-using Edit = std::function<void(RequestDraft&)>;
+using Edit = std::function<void(RequestParams&)>;
 struct Case {
   std::string name;  // the edit, for messages
   Edit edit;
@@ -38,12 +38,12 @@ struct Case {
 
 Case number(const char* field, float step::SamplingParams::*member, float value, bool ok) {
   return {std::string(field) + "=" + std::to_string(value),
-          [=](RequestDraft& d) { d.sampling.*member = value; }, ok ? "" : field};
+          [=](RequestParams& d) { d.sampling.*member = value; }, ok ? "" : field};
 }
 
 Case integer(const char* field, int32_t step::SamplingParams::*member, int32_t value, bool ok) {
   return {std::string(field) + "=" + std::to_string(value),
-          [=](RequestDraft& d) { d.sampling.*member = value; }, ok ? "" : field};
+          [=](RequestParams& d) { d.sampling.*member = value; }, ok ? "" : field};
 }
 
 std::vector<Case> float_cases() {
@@ -92,35 +92,35 @@ std::vector<Case> integer_cases() {
     cases.push_back(integer("logprobs", &S::num_logprobs, v, false));
   }
   for (const int32_t v : {1, 128}) {
-    cases.push_back({"n", [=](RequestDraft& d) { d.n = v; }, ""});
+    cases.push_back({"n", [=](RequestParams& d) { d.n = v; }, ""});
   }
   for (const int32_t v : {0, -1, 129, kMin, kMax}) {
-    cases.push_back({"n", [=](RequestDraft& d) { d.n = v; }, "n"});
+    cases.push_back({"n", [=](RequestParams& d) { d.n = v; }, "n"});
   }
   for (const int32_t v : {1, 97}) {
-    cases.push_back({"max_tokens", [=](RequestDraft& d) { d.max_tokens = v; }, ""});
+    cases.push_back({"max_tokens", [=](RequestParams& d) { d.max_tokens = v; }, ""});
   }
   for (const int32_t v : {0, -1, 98, kMin, kMax}) {
-    cases.push_back({"max_tokens", [=](RequestDraft& d) { d.max_tokens = v; }, "max_tokens"});
+    cases.push_back({"max_tokens", [=](RequestParams& d) { d.max_tokens = v; }, "max_tokens"});
   }
   for (const int32_t v : {0, kMin, kMax}) {
-    cases.push_back({"priority", [=](RequestDraft& d) { d.priority = v; }, ""});
+    cases.push_back({"priority", [=](RequestParams& d) { d.priority = v; }, ""});
   }
   return cases;
 }
 
 std::vector<Case> list_cases() {
   const auto prompt = [](std::vector<int32_t> ids) {
-    return [ids](RequestDraft& d) { d.prompt = ids; };
+    return [ids](RequestParams& d) { d.prompt = ids; };
   };
   const auto stop = [](std::vector<std::string> strings) {
-    return [strings](RequestDraft& d) { d.stop = strings; };
+    return [strings](RequestParams& d) { d.stop = strings; };
   };
   const auto stop_ids = [](std::vector<int32_t> ids) {
-    return [ids](RequestDraft& d) { d.sampling.stop_ids = ids; };
+    return [ids](RequestParams& d) { d.sampling.stop_ids = ids; };
   };
   const auto bias = [](std::vector<std::pair<int32_t, float>> pairs) {
-    return [pairs](RequestDraft& d) { d.sampling.logit_bias = pairs; };
+    return [pairs](RequestParams& d) { d.sampling.logit_bias = pairs; };
   };
   std::vector<std::pair<int32_t, float>> biases;
   for (int32_t i = 0; i < 1025; ++i) biases.emplace_back(i % 1000, 0.0f);
@@ -154,15 +154,15 @@ std::vector<Case> list_cases() {
       {"bias negative id", bias({{-1, 0.0f}}), "logit_bias.-1"},
       {"bias twice", bias({{7, 1.0f}, {8, 1.0f}, {7, 2.0f}}), "logit_bias.7"},
       {"bias many", bias(biases), "logit_bias"},
-      {"salt", [](RequestDraft& d) { d.cache_salt.assign(512, 's'); }, ""},
-      {"salt long", [](RequestDraft& d) { d.cache_salt.assign(513, 's'); }, "cache_salt"},
-      {"id", [](RequestDraft& d) { d.client_id.assign(512, 's'); }, ""},
-      {"id long", [](RequestDraft& d) { d.client_id.assign(513, 's'); }, "request_id"},
+      {"salt", [](RequestParams& d) { d.cache_salt.assign(512, 's'); }, ""},
+      {"salt long", [](RequestParams& d) { d.cache_salt.assign(513, 's'); }, "cache_salt"},
+      {"id", [](RequestParams& d) { d.client_id.assign(512, 's'); }, ""},
+      {"id long", [](RequestParams& d) { d.client_id.assign(513, 's'); }, "request_id"},
   };
 }
 
 void expect_verdict(const Case& c) {
-  RequestDraft d = draft();
+  RequestParams d = params();
   c.edit(d);
   const auto request = validate_request(d, limits());
   if (c.where.empty()) {
@@ -194,7 +194,7 @@ TEST(ValidateRequest, EveryPairOfEdits) {
   for (const Case& a : all) {
     for (const Case& b : all) {
       if (is_length(a) || is_length(b)) continue;
-      RequestDraft d = draft();
+      RequestParams d = params();
       a.edit(d);
       b.edit(d);  // of the same field: replaces a
       const bool ok = validate_request(d, limits()).has_value();
@@ -213,7 +213,7 @@ TEST(ValidateRequest, LengthsBoundOneAnother) {
   for (int32_t prompt = 1; prompt <= 101; ++prompt) {
     for (const int32_t max_tokens : {1, 2, 50, 98, 99, 100}) {
       for (const int32_t min_tokens : {0, 1, 2, 50, 99}) {
-        RequestDraft d = draft();
+        RequestParams d = params();
         d.prompt.assign(static_cast<size_t>(prompt), 1);
         d.max_tokens = max_tokens;
         d.sampling.min_tokens = min_tokens;
@@ -233,11 +233,11 @@ TEST(ValidateRequest, LengthsBoundOneAnother) {
 }
 
 TEST(ValidateRequest, MaxTokensDefaultsToTheRestOfTheContext) {
-  EXPECT_EQ(validate_request(draft(), limits())->max_len(), 100);
+  EXPECT_EQ(validate_request(params(), limits())->max_len(), 100);
 }
 
 TEST(ValidateRequest, ChoicesTimesPromptMustFitTheQueue) {
-  RequestDraft d = draft();
+  RequestParams d = params();
   d.prompt.assign(50, 1);
   d.n = 10;
   ASSERT_TRUE(validate_request(d, limits()));
@@ -248,7 +248,7 @@ TEST(ValidateRequest, ChoicesTimesPromptMustFitTheQueue) {
 TEST(ValidateRequest, MinTokensNeedsATokenThatIsNotBanned) {
   RequestLimits small = limits();
   small.vocab_size = 4;
-  RequestDraft d;
+  RequestParams d;
   d.prompt = {0};
   d.sampling.stop_ids = {0, 1};  // with eos 2 and 3: the whole vocabulary
   ASSERT_TRUE(validate_request(d, small));
@@ -259,7 +259,7 @@ TEST(ValidateRequest, MinTokensNeedsATokenThatIsNotBanned) {
 }
 
 TEST(ValidateRequest, GreedyHasOneSpelling) {
-  RequestDraft d = draft();
+  RequestParams d = params();
   d.sampling.temperature = 1e-6f;
   d.sampling.top_k = 5;
   d.sampling.top_p = 0.3f;
@@ -267,7 +267,7 @@ TEST(ValidateRequest, GreedyHasOneSpelling) {
   d.n = 4;  // allowed: four equal choices
   const auto request = validate_request(d, limits());
   ASSERT_TRUE(request);
-  const step::SamplingParams& sampling = request->draft().sampling;
+  const step::SamplingParams& sampling = request->params().sampling;
   EXPECT_EQ(sampling.temperature, 0);
   EXPECT_EQ(sampling.top_k, 0);
   EXPECT_EQ(sampling.top_p, 1);
@@ -275,22 +275,23 @@ TEST(ValidateRequest, GreedyHasOneSpelling) {
 }
 
 TEST(ValidateRequest, ATinyTemperatureIsRaised) {
-  RequestDraft d = draft();
+  RequestParams d = params();
   d.sampling.temperature = 0.001f;
-  EXPECT_EQ(validate_request(d, limits())->draft().sampling.temperature, 0.01f);
+  EXPECT_EQ(validate_request(d, limits())->params().sampling.temperature, 0.01f);
 }
 
 TEST(ValidateRequest, EosIsAddedUnlessIgnored) {
-  RequestDraft d = draft();
+  RequestParams d = params();
   d.sampling.stop_ids = {9, 3, 9};
-  EXPECT_EQ(validate_request(d, limits())->draft().sampling.stop_ids,
+  EXPECT_EQ(validate_request(d, limits())->params().sampling.stop_ids,
             (std::vector<int32_t>{2, 3, 9}));
   d.ignore_eos = true;
-  EXPECT_EQ(validate_request(d, limits())->draft().sampling.stop_ids, (std::vector<int32_t>{3, 9}));
+  EXPECT_EQ(validate_request(d, limits())->params().sampling.stop_ids,
+            (std::vector<int32_t>{3, 9}));
 }
 
 TEST(ValidateRequest, CostCountsEveryChoice) {
-  RequestDraft d = draft();
+  RequestParams d = params();
   d.n = 5;
   d.max_tokens = 7;
   const auto request = validate_request(d, limits());

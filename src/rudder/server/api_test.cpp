@@ -18,9 +18,9 @@ namespace json = boost::json;
 namespace {
 
 // Says back the prompt's bytes, one a token; a prompt that begins with "!" breaks after one.
-Script echo_script(const engine::RequestDraft& draft) {
+Script echo_script(const engine::RequestParams& params) {
   std::vector<std::string> pieces;
-  for (const int32_t id : draft.prompt) {
+  for (const int32_t id : params.prompt) {
     if (id < 256) pieces.emplace_back(1, static_cast<char>(id));
   }
   Script script = say(pieces);
@@ -140,7 +140,7 @@ engine::OutputToken scored(int32_t id, float logprob) {
 }
 
 // Scores of "abc" in two steps, then "d" and "e".
-Script scoring_script(const engine::RequestDraft&) {
+Script scoring_script(const engine::RequestParams&) {
   Script script = say({"d", "e"}, engine::FinishReason::kLength);
   for (engine::Event& event : script.events) {
     event.tokens[0] = scored(event.tokens[0].token, -0.5f);
@@ -174,12 +174,12 @@ TEST(ApiScores, EchoWithLogprobsWholeAndStreamed) {
 // vocabulary's.
 TEST(ApiScores, AHundredThousandTokens) {
   constexpr int32_t kTokens = 100'000;
-  const auto script = [](const engine::RequestDraft& draft) {
+  const auto script = [](const engine::RequestParams& params) {
     Script made = say({"x"}, engine::FinishReason::kLength);
-    for (size_t begin = 1; begin < draft.prompt.size(); begin += 2048) {
+    for (size_t begin = 1; begin < params.prompt.size(); begin += 2048) {
       engine::Event event;
-      for (size_t i = begin; i < std::min(begin + 2048, draft.prompt.size()); ++i) {
-        event.prompt_logprobs.push_back(scored(draft.prompt[i], -1.5f));
+      for (size_t i = begin; i < std::min(begin + 2048, params.prompt.size()); ++i) {
+        event.prompt_logprobs.push_back(scored(params.prompt[i], -1.5f));
       }
       made.events.insert(made.events.end() - 1, std::move(event));
     }
@@ -240,7 +240,7 @@ TEST(ApiScores, WhatLogprobsTakeIsBoundedBeforeAnythingRuns) {
   answer = test.post(kCompletionsPath, R"({"prompt":"abc","prompt_logprobs":3})");
   EXPECT_EQ(answer.status, 400);
   EXPECT_NE(answer.body.find(R"("param":"prompt_logprobs")"), std::string::npos) << answer.body;
-  EXPECT_EQ(test.engine.drafts().size(), 1u);
+  EXPECT_EQ(test.engine.submitted().size(), 1u);
   answer = test.post(kCompletionsPath, R"({"prompt":"a","logprobs":9})");
   EXPECT_EQ(answer.status, 503) << "two tokens of output with ten each";
 }
@@ -430,9 +430,9 @@ TEST(Api, EveryRouteThatIsNotPublicWantsAKey) {
             "Authorization: Bearer first\r\n");
   test.post(kCompletionsPath, R"({"prompt":"a","cache_salt":"s"})",
             "Authorization: Bearer second\r\n");
-  const auto drafts = test.engine.drafts();
-  ASSERT_EQ(drafts.size(), 2u);
-  EXPECT_NE(drafts[0].cache_salt, drafts[1].cache_salt);
+  const auto submitted = test.engine.submitted();
+  ASSERT_EQ(submitted.size(), 2u);
+  EXPECT_NE(submitted[0].cache_salt, submitted[1].cache_salt);
 }
 
 TEST(Api, CorsIsOffUntilOriginsAreNamed) {

@@ -19,13 +19,13 @@ constexpr std::string_view kResponses = "/v1/responses";
 constexpr std::string_view kMessages = "/v1/messages";
 
 // Says "hi", one letter a token; a prompt that ends its last message with "!" breaks after one.
-Script say_hi(const engine::RequestDraft& draft) {
+Script say_hi(const engine::RequestParams& params) {
   std::string prompt;
-  for (const int32_t id : draft.prompt) {
+  for (const int32_t id : params.prompt) {
     if (id < 256) prompt.push_back(static_cast<char>(id));
   }
-  Script script = say({"h", "i"}, draft.max_tokens == 2 ? engine::FinishReason::kLength
-                                                        : engine::FinishReason::kStop);
+  Script script = say({"h", "i"}, params.max_tokens == 2 ? engine::FinishReason::kLength
+                                                         : engine::FinishReason::kStop);
   script.cached_tokens = 1;
   if (prompt.find("stop here") != std::string::npos) script.events[1].stop_reason = "END";
   if (prompt.find("break") != std::string::npos) {
@@ -46,8 +46,8 @@ class ApisTest : public ::testing::Test {
   // The prompt of the last request, as text.
   std::string prompt() const {
     std::string text;
-    const std::vector<engine::RequestDraft> drafts = test_.engine.drafts();
-    for (const int32_t id : drafts.back().prompt) {
+    const std::vector<engine::RequestParams> submitted = test_.engine.submitted();
+    for (const int32_t id : submitted.back().prompt) {
       text += id < 256 ? std::string(1, static_cast<char>(id)) : id == 256 ? "<" : ">";
     }
     return text;
@@ -92,7 +92,7 @@ TEST_F(ApisTest, AResponseIsAChatAnswer) {
       post(kResponses,
            R"({"input":"x","instructions":"be brief","metadata":{"a":"b"},"seed":3,"top_p":0.8})");
   EXPECT_EQ(prompt(), "<system\nbe brief>\n<user\nx>\n<assistant\n");
-  EXPECT_EQ(test_.engine.drafts().back().seed, 3u);
+  EXPECT_EQ(test_.engine.submitted().back().seed, 3u);
   EXPECT_EQ(answer.at("object").as_string(), "response");
   EXPECT_EQ(answer.at("status").as_string(), "completed");
   EXPECT_EQ(answer.at("instructions").as_string(), "be brief");
@@ -189,8 +189,8 @@ TEST_F(ApisTest, ResponsesRunInTheBackground) {
 }
 
 TEST(Apis, ResponsesInTheBackgroundAreCancelled) {
-  TestServer test([](const engine::RequestDraft& draft) {
-    Script script = say_hi(draft);
+  TestServer test([](const engine::RequestParams& params) {
+    Script script = say_hi(params);
     script.hold = true;
     return script;
   });
@@ -310,7 +310,7 @@ TEST_F(ApisTest, AMessageIsAChatAnswer) {
                                      {"type":"text","text":"a"}]},
       {"role":"user","content":"again"}]})");
   EXPECT_EQ(prompt(), "<system\ns>\n<user\nq>\n<assistant\na>\n<user\nagain>\n<assistant\n");
-  EXPECT_EQ(test_.engine.drafts().back().sampling.top_k, 5);
+  EXPECT_EQ(test_.engine.submitted().back().sampling.top_k, 5);
   EXPECT_EQ(answer.at("type").as_string(), "message");
   EXPECT_EQ(answer.at("content").at(0).at("text").as_string(), "hi");
   EXPECT_EQ(answer.at("stop_reason").as_string(), "end_turn");
@@ -354,7 +354,7 @@ TEST_F(ApisTest, CountedTokensAreThePrompts) {
   const json::value counted = post("/v1/messages/count_tokens", "{" + request);
   post(kMessages, R"({"max_tokens":9,)" + request);
   EXPECT_EQ(counted.at("input_tokens").as_int64(),
-            static_cast<int64_t>(test_.engine.drafts().back().prompt.size()));
+            static_cast<int64_t>(test_.engine.submitted().back().prompt.size()));
 }
 
 TEST_F(ApisTest, ErrorsAreWordedAsThePathsApiWordsThem) {

@@ -75,7 +75,7 @@ class CallsTest : public ::testing::Test {
   }
 
   std::unique_ptr<constraint::Matcher> matcher() const {
-    return request_->prompts[0].request.draft().constraints.at(0)->start();
+    return request_->prompts[0].request.params().constraints.at(0)->start();
   }
 
   // True where the answer may be these tokens, and end or go on behind them.

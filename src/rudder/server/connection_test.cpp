@@ -16,17 +16,17 @@ namespace {
 
 constexpr std::string_view kGetHealth = "GET /health HTTP/1.1\r\nHost: a\r\n\r\n";
 
-Script quick(const engine::RequestDraft&) {
+Script quick(const engine::RequestParams&) {
   return say({"a", "b"});
 }
 
-Script held(const engine::RequestDraft&) {
+Script held(const engine::RequestParams&) {
   Script script = say({"a", "b"});
   script.hold = true;
   return script;
 }
 
-Script endless(const engine::RequestDraft&) {
+Script endless(const engine::RequestParams&) {
   return say_endlessly("word ", 1000);
 }
 
@@ -220,7 +220,7 @@ TEST(Connection, ASlowReaderIsCancelled) {
   ServerSettings settings;
   settings.max_pending_output = 100'000;
   TestServer test(
-      [](const engine::RequestDraft&) { return say_endlessly(std::string(4096, 'x'), 1000); },
+      [](const engine::RequestParams&) { return say_endlessly(std::string(4096, 'x'), 1000); },
       settings);
   TestClient client(test.server->port(), 4096);
   client.send(post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})"));
@@ -232,7 +232,7 @@ TEST(Connection, ASlowReaderIsCancelled) {
 TEST(Connection, AStalledReaderIsCancelled) {
   // Less than the bound is pending, but nothing of it is taken.
   TestServer test(
-      [](const engine::RequestDraft&) { return say_endlessly(std::string(4096, 'x'), 5000); },
+      [](const engine::RequestParams&) { return say_endlessly(std::string(4096, 'x'), 5000); },
       [] {
         ServerSettings settings = impatient();
         settings.max_pending_output = 1 << 30;
@@ -282,8 +282,8 @@ TEST(Drain, WhatRunsFinishes) {
 }
 
 TEST(Drain, WhatIsLeftIsToldSo) {
-  TestServer test([](const engine::RequestDraft& draft) {
-    return draft.prompt.at(0) == 'e' ? endless(draft) : held(draft);
+  TestServer test([](const engine::RequestParams& params) {
+    return params.prompt.at(0) == 'e' ? endless(params) : held(params);
   });
   TestClient streaming = test.client();
   streaming.send(post_bytes(kCompletionsPath, R"({"prompt":"e","stream":true})"));
@@ -311,8 +311,8 @@ TEST(Drain, WhatIsLeftIsToldSo) {
 }
 
 TEST(Drain, StopAloneIsClean) {
-  TestServer test([](const engine::RequestDraft& draft) {
-    Script script = held(draft);
+  TestServer test([](const engine::RequestParams& params) {
+    Script script = held(params);
     script.keep_sink = true;
     return script;
   });
@@ -343,7 +343,7 @@ int64_t unsent_bytes(uint16_t port) {
 TEST(Connection, TheSystemHoldsLittleOfWhatASlowReaderLeaves) {
   ServerSettings settings;
   settings.socket_send_buffer = 32 << 10;
-  TestServer test([](const engine::RequestDraft&) { return say({"a"}); }, settings);
+  TestServer test([](const engine::RequestParams&) { return say({"a"}); }, settings);
   constexpr int kReceiveBuffer = 4096;
   TestClient client(test.server->port(), kReceiveBuffer);
   const std::string prompt(256 << 10, 'a');  // its ids are three times as much JSON
@@ -362,7 +362,7 @@ TEST(Connection, ASilentStreamIsPingedBetweenItsEvents) {
   Script script = say({"a", "b", "c"});
   script.hold = true;
   script.tick_us = 500'000;
-  TestServer test([&](const engine::RequestDraft&) { return script; }, settings);
+  TestServer test([&](const engine::RequestParams&) { return script; }, settings);
   TestClient client = test.client();
   client.send(post_bytes(kCompletionsPath, R"({"prompt":"x","stream":true})"));
   std::string seen = client.receive_some();

@@ -94,7 +94,7 @@ Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const Generatio
                                  {.max_prompts = scope.max_prompts, .max_tokens = max_tokens});
 }
 
-Result<engine::Request> make_request(PromptText prompt, const engine::RequestDraft& like,
+Result<engine::Request> make_request(PromptText prompt, const engine::RequestParams& like,
                                      const GenerationScope& scope) {
   if (prompt.ids.empty()) {
     return fail(ErrorCode::kInvalidArgument, prompt.path + " has no tokens", prompt.path);
@@ -106,13 +106,13 @@ Result<engine::Request> make_request(PromptText prompt, const engine::RequestDra
                             scope.limits.max_seq_len - 1),
                 prompt.path);
   }
-  engine::RequestDraft draft = like;
-  draft.prompt = std::move(prompt.ids);
+  engine::RequestParams params = like;
+  params.prompt = std::move(prompt.ids);
   tap::SequenceTaps taps;
   RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(
-      *draft.capture, static_cast<int32_t>(draft.prompt.size()), taps));
-  draft.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  return engine::validate_request(std::move(draft), scope.limits);
+      *params.capture, static_cast<int32_t>(params.prompt.size()), taps));
+  params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  return engine::validate_request(std::move(params), scope.limits);
 }
 
 }  // namespace
@@ -136,17 +136,17 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   answer.created = static_cast<int64_t>(std::time(nullptr));
   read_form(reader, scope.limits.geometry.hidden, &answer.embedding);
 
-  engine::RequestDraft draft;
-  draft.client_id = answer.id;
-  draft.max_tokens = 1;  // sampled where the prompt ends, and nobody's
-  draft.sampling.temperature = 0;
-  read_integer(reader, "priority", &draft.priority);
-  draft.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));
+  engine::RequestParams params;
+  params.client_id = answer.id;
+  params.max_tokens = 1;  // sampled where the prompt ends, and nobody's
+  params.sampling.temperature = 0;
+  read_integer(reader, "priority", &params.priority);
+  params.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));
   const auto truncation = read_truncation(reader, scope.limits.max_seq_len - 1);
   if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
   auto spec = read_pooling(reader, scope.limits, captures, pooling);
   if (!spec) return tl::unexpected(to_api_error(spec.error()));
-  draft.capture = std::move(*spec);
+  params.capture = std::move(*spec);
 
   FieldMap map;
   map.add("prompt", "input");
@@ -156,7 +156,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   answer.num_choices = static_cast<int32_t>(prompts->size());
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
-    Result<engine::Request> request = make_request(std::move(prompt), draft, scope);
+    Result<engine::Request> request = make_request(std::move(prompt), params, scope);
     if (!request) return tl::unexpected(map.told(to_api_error(request.error())));
     parsed.prompts.push_back({std::move(*request), {}, {}, {}, {}});
   }

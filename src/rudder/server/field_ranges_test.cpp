@@ -122,9 +122,9 @@ TEST_F(FieldRangesTest, EveryIntegerIsTakenWithinItsRangeAndNowhereElse) {
       if (api == Api::kChat && field.limit == RangeLimit::kOutput) {
         const auto parsed = parse_generation(api, body_with(api, "n", "1", {}), scope());
         ASSERT_TRUE(parsed);
-        const auto& draft = parsed->prompts.at(0).request.draft();
+        const auto& params = parsed->prompts.at(0).request.params();
         EXPECT_EQ(taken(max), field.path) << "no room beside the prompt";
-        max = limits_.max_seq_len - std::ssize(draft.prompt);
+        max = limits_.max_seq_len - std::ssize(params.prompt);
       }
       const bool chat_scores = api == Api::kChat && field.path == "max_tokens";
       const int64_t min = chat_scores ? 1 : field.min;

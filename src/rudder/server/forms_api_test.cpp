@@ -11,7 +11,7 @@ namespace rudder::server {
 namespace {
 
 TEST(FormsApi, CompiledFormsAreCounted) {
-  TestServer test([](const engine::RequestDraft&) { return say({"ab"}); });
+  TestServer test([](const engine::RequestParams&) { return say({"ab"}); });
   for (const char* form : {"[a-c]+", "[a-c]+", "(?=a)"}) {
     test.post("/v1/completions",
               fmt::format(R"({{"prompt":"hi","structured_outputs":{{"regex":"{}"}}}})", form));

@@ -34,8 +34,8 @@ constexpr int64_t kBytesPerLogprob = 96;
 int64_t prompt_logprobs_bytes(const AnswerOptions& options, const std::vector<Prompt>& prompts) {
   int64_t bytes = 0;
   for (const Prompt& prompt : prompts) {
-    const engine::RequestDraft& draft = prompt.request.draft();
-    bytes += std::ssize(draft.prompt) * (1 + draft.sampling.num_prompt_logprobs);
+    const engine::RequestParams& params = prompt.request.params();
+    bytes += std::ssize(params.prompt) * (1 + params.sampling.num_prompt_logprobs);
   }
   const bool is_repeated = options.api == Api::kCompletions;  // in every choice
   return bytes * kBytesPerLogprob * (is_repeated ? options.n : 1);

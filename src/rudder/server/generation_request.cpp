@@ -80,18 +80,18 @@ void read_prompt_logprobs(FieldReader& reader, bool echo, AnswerOptions* answer,
 
 // What is told of the prompt and how likely tokens were. True: the prompt is echoed.
 bool read_echo_and_logprobs(FieldReader& reader, AnswerOptions* answer,
-                            engine::RequestDraft* draft) {
+                            engine::RequestParams* params) {
   bool echo = false;
   reader.boolean("echo", &echo);
   if (answer->api == Api::kChat) {
     reader.boolean("return_prompt_text", &answer->return_prompt_text);
-    read_chat_logprobs(reader, answer, &draft->sampling);
+    read_chat_logprobs(reader, answer, &params->sampling);
   } else {
-    read_completions_logprobs(reader, answer, &draft->sampling);
-    answer->prompt_only = echo && draft->max_tokens == 0;
-    if (answer->prompt_only) draft->max_tokens = 1;
+    read_completions_logprobs(reader, answer, &params->sampling);
+    answer->prompt_only = echo && params->max_tokens == 0;
+    if (answer->prompt_only) params->max_tokens = 1;
   }
-  read_prompt_logprobs(reader, echo, answer, &draft->sampling);
+  read_prompt_logprobs(reader, echo, answer, &params->sampling);
   return echo;
 }
 
@@ -113,14 +113,14 @@ std::optional<int32_t> read_thinking_budget(FieldReader& reader,
 // Holds an answer behind `prompt` to the budget. One behind closed thoughts has none.
 Result<void> limit_thoughts(const dialect::ReasoningDialect& reasoning, std::string_view prompt,
                             const text::Tokenizer& tokenizer, int32_t budget,
-                            engine::RequestDraft* draft) {
+                            engine::RequestParams* params) {
   const dialect::PromptEnd end_of_prompt = dialect::reasoning_after(reasoning, prompt);
   if (end_of_prompt == dialect::PromptEnd::kClosed) return {};
   const text::EncodeOptions as_marks = {.add_special_tokens = false, .parse_special = true};
   RUDDER_TRY(const std::vector<int32_t> begin, tokenizer.encode(reasoning.begin, as_marks));
   RUDDER_TRY(const std::vector<int32_t> end, tokenizer.encode(reasoning.end, as_marks));
   const bool begun = end_of_prompt == dialect::PromptEnd::kOpen || reasoning.always;
-  draft->constraints.push_back(constraint::limit_thinking(begin, end, budget, begun));
+  params->constraints.push_back(constraint::limit_thinking(begin, end, budget, begun));
   return {};
 }
 
@@ -174,7 +174,7 @@ Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
 Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOptions& answer,
                    PromptText text) {
   Prompt prompt = {std::move(request), std::move(echoed), {}, {}, {}, text.ids.size()};
-  if (prompt.request.draft().sampling.num_prompt_logprobs >= 0) {
+  if (prompt.request.params().sampling.num_prompt_logprobs >= 0) {
     prompt.scored.push_back({.token = text.ids.front(), .top = {}});
   }
   if (answer.return_token_ids) prompt.told_ids = std::move(text.ids);
@@ -182,17 +182,17 @@ Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOpti
   return prompt;
 }
 
-// Adds to `draft` what holds the answer to its form and its calls; where that must be compiled
+// Adds to `params` what holds the answer to its form and its calls; where that must be compiled
 // first it stays in parsed.uncompiled.
 tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured,
                                               const ToolFields& tools, const GenerationScope& scope,
                                               GenerationRequest& parsed,
-                                              engine::RequestDraft& draft) {
+                                              engine::RequestParams& params) {
   const auto setup = parsed.parser.value_or(dialect::ParserSetup());
   auto grammar = answer_grammar(structured, tools, setup, *scope.model.tokenizer);
   if (!grammar) return tl::unexpected(to_api_error(grammar.error()));
   if (!*grammar) return {};
-  if (draft.ignore_eos) {
+  if (params.ignore_eos) {
     return tl::unexpected(
         bad_request("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
   }
@@ -205,7 +205,7 @@ tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured
     if (!*found) {
       return tl::unexpected(to_api_error(blame_grammar(structured, tools, found->error())));
     }
-    draft.constraints.push_back(**found);
+    params.constraints.push_back(**found);
   }
   return {};
 }
@@ -273,19 +273,19 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   answer.created = static_cast<int64_t>(std::time(nullptr));
   answer.fingerprint = fmt::format("rudder-{}", scope.version);
 
-  engine::RequestDraft draft = read_sampling_fields(reader, scope.model.defaults);
+  engine::RequestParams params = read_sampling_fields(reader, scope.model.defaults);
   read_answer_fields(reader, &answer);
-  const bool echo = read_echo_and_logprobs(reader, &answer, &draft);
+  const bool echo = read_echo_and_logprobs(reader, &answer, &params);
   ToolFields tools;
   if (chat) tools = read_tool_fields(reader, scope.model.dialect);
   const dialect::ReasoningDialect* const reasoning =
       chat ? tools.parser.reasoning : scope.model.dialect.reasoning;
   const std::optional<int32_t> thinking_budget = read_thinking_budget(reader, reasoning);
   const StructuredOutput structured = read_structured_output(reader);
-  check_form(reader, draft.ignore_eos, tools, structured);
-  refuse_unsupported_fields(reader, api, draft.n);
+  check_form(reader, params.ignore_eos, tools, structured);
+  refuse_unsupported_fields(reader, api, params.n);
   const auto truncation =
-      read_truncation(reader, scope.limits.max_seq_len - draft.max_tokens.value_or(1));
+      read_truncation(reader, scope.limits.max_seq_len - params.max_tokens.value_or(1));
   if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
 
   const Result<TapFields> taps = TapFields::read(reader, body, scope.taps);
@@ -293,34 +293,34 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
   // The cheap checks are behind; now the text.
-  read_token_lists(reader, *scope.model.tokenizer, scope.limits, &draft.constraints);
+  read_token_lists(reader, *scope.model.tokenizer, scope.limits, &params.constraints);
   const bool with_roles = chat && taps->needs_roles();
   auto prompts = read_prompts(reader, api, scope, tools, *truncation, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
-  if (auto fits = check_choices(prompts->size(), draft.n); !fits) {
+  if (auto fits = check_choices(prompts->size(), params.n); !fits) {
     return tl::unexpected(std::move(fits.error()));
   }
-  answer.n = draft.n;
-  answer.num_choices = draft.n * static_cast<int32_t>(prompts->size());
+  answer.n = params.n;
+  answer.num_choices = params.n * static_cast<int32_t>(prompts->size());
   parsed.parser = tools.parser_after(prompts->front().text);
   answer.include_reasoning = tools.include_reasoning;
   if (parsed.parser) {
-    draft.shown_special_ids = scope.model.dialect.special_marks;
+    params.shown_special_ids = scope.model.dialect.special_marks;
   }
-  if (auto done = constrain_answer(structured, tools, scope, parsed, draft); !done) {
+  if (auto done = constrain_answer(structured, tools, scope, parsed, params); !done) {
     return tl::unexpected(std::move(done.error()));
   }
   if (parsed.uncompiled) return parsed;
-  draft.client_id = answer.id;
-  draft.capture_events = answer.stream;
-  draft.cache_salt = scope.keys.cache_salt(scope.tenant, draft.cache_salt);
+  params.client_id = answer.id;
+  params.capture_events = answer.stream;
+  params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
     if (auto fits = check_length(prompt, scope.limits); !fits) {
       return tl::unexpected(std::move(fits.error()));
     }
-    engine::RequestDraft one = draft;
+    engine::RequestParams one = params;
     one.prompt = prompt.ids;
     if (!chat && !one.max_tokens) {
       const int64_t room = scope.limits.max_seq_len - std::ssize(prompt.ids);

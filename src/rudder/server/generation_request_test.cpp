@@ -23,12 +23,12 @@ class GenerationRequestTest : public ::testing::Test {
                              .max_prompts = 4,
                              .request_id = "r1"});
   }
-  engine::RequestDraft completion(std::string_view fields) {
+  engine::RequestParams completion(std::string_view fields) {
     auto parsed =
         parse(Api::kCompletions,
               R"({"prompt":"hi")" + (fields.empty() ? "" : "," + std::string(fields)) + "}");
     EXPECT_TRUE(parsed) << parsed.error().message;
-    return parsed ? parsed->prompts.at(0).request.draft() : engine::RequestDraft();
+    return parsed ? parsed->prompts.at(0).request.params() : engine::RequestParams();
   }
 
   ServerModel model_ = byte_model();
@@ -37,34 +37,34 @@ class GenerationRequestTest : public ::testing::Test {
 };
 
 TEST_F(GenerationRequestTest, EveryFieldReachesTheEngine) {
-  const engine::RequestDraft draft = completion(
+  const engine::RequestParams params = completion(
       R"("temperature":0.5,"top_p":0.9,"min_p":0.1,"top_k":7,"repetition_penalty":1.1,)"
       R"("presence_penalty":-0.5,"frequency_penalty":0.25,"min_tokens":2,"max_tokens":9,)"
       R"("stop_token_ids":[1,2],"stop":["a","b"],"seed":-3,"ignore_eos":true,"n":2,"priority":-4,)"
       R"("include_stop_str_in_output":true,"skip_special_tokens":false,"cache_salt":"s",)"
       R"("logit_bias":{"65":-100,"66":2.5},"logprobs":3)");
-  EXPECT_EQ(draft.prompt, (std::vector<int32_t>{'h', 'i'}));
-  EXPECT_FLOAT_EQ(draft.sampling.temperature, 0.5f);
-  EXPECT_FLOAT_EQ(draft.sampling.top_p, 0.9f);
-  EXPECT_FLOAT_EQ(draft.sampling.min_p, 0.1f);
-  EXPECT_EQ(draft.sampling.top_k, 7);
-  EXPECT_FLOAT_EQ(draft.sampling.repetition_penalty, 1.1f);
-  EXPECT_FLOAT_EQ(draft.sampling.presence_penalty, -0.5f);
-  EXPECT_FLOAT_EQ(draft.sampling.frequency_penalty, 0.25f);
-  EXPECT_EQ(draft.sampling.min_tokens, 2);
-  EXPECT_EQ(draft.max_tokens, 9);
-  EXPECT_EQ(draft.sampling.stop_ids, (std::vector<int32_t>{1, 2}));
-  EXPECT_EQ(draft.stop, (std::vector<std::string>{"a", "b"}));
-  EXPECT_EQ(draft.seed, static_cast<uint64_t>(-3));
-  EXPECT_TRUE(draft.ignore_eos);
-  EXPECT_EQ(draft.n, 2);
-  EXPECT_EQ(draft.priority, -4);
-  EXPECT_TRUE(draft.include_stop);
-  EXPECT_FALSE(draft.skip_special_tokens);
-  EXPECT_EQ(draft.cache_salt, "s");
-  EXPECT_EQ(draft.sampling.num_logprobs, 3);
+  EXPECT_EQ(params.prompt, (std::vector<int32_t>{'h', 'i'}));
+  EXPECT_FLOAT_EQ(params.sampling.temperature, 0.5f);
+  EXPECT_FLOAT_EQ(params.sampling.top_p, 0.9f);
+  EXPECT_FLOAT_EQ(params.sampling.min_p, 0.1f);
+  EXPECT_EQ(params.sampling.top_k, 7);
+  EXPECT_FLOAT_EQ(params.sampling.repetition_penalty, 1.1f);
+  EXPECT_FLOAT_EQ(params.sampling.presence_penalty, -0.5f);
+  EXPECT_FLOAT_EQ(params.sampling.frequency_penalty, 0.25f);
+  EXPECT_EQ(params.sampling.min_tokens, 2);
+  EXPECT_EQ(params.max_tokens, 9);
+  EXPECT_EQ(params.sampling.stop_ids, (std::vector<int32_t>{1, 2}));
+  EXPECT_EQ(params.stop, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(params.seed, static_cast<uint64_t>(-3));
+  EXPECT_TRUE(params.ignore_eos);
+  EXPECT_EQ(params.n, 2);
+  EXPECT_EQ(params.priority, -4);
+  EXPECT_TRUE(params.include_stop);
+  EXPECT_FALSE(params.skip_special_tokens);
+  EXPECT_EQ(params.cache_salt, "s");
+  EXPECT_EQ(params.sampling.num_logprobs, 3);
   const std::vector<std::pair<int32_t, float>> bias = {{65, -100.0f}, {66, 2.5f}};
-  EXPECT_EQ(draft.sampling.logit_bias, bias);
+  EXPECT_EQ(params.sampling.logit_bias, bias);
 }
 
 TEST_F(GenerationRequestTest, DefaultsComeFromTheModelAndYieldToTheRequest) {
@@ -74,12 +74,12 @@ TEST_F(GenerationRequestTest, DefaultsComeFromTheModelAndYieldToTheRequest) {
   model_.defaults.top_k = 20;
   model_.defaults.repetition_penalty = 1.05;
   model_.defaults.max_tokens = 33;
-  const engine::RequestDraft draft = completion(R"("top_k":-1)");
-  EXPECT_FLOAT_EQ(draft.sampling.temperature, 0.6f);
-  EXPECT_FLOAT_EQ(draft.sampling.top_p, 0.95f);
-  EXPECT_EQ(draft.sampling.top_k, 0);
-  EXPECT_FLOAT_EQ(draft.sampling.repetition_penalty, 1.05f);
-  EXPECT_EQ(draft.max_tokens, 33);
+  const engine::RequestParams params = completion(R"("top_k":-1)");
+  EXPECT_FLOAT_EQ(params.sampling.temperature, 0.6f);
+  EXPECT_FLOAT_EQ(params.sampling.top_p, 0.95f);
+  EXPECT_EQ(params.sampling.top_k, 0);
+  EXPECT_FLOAT_EQ(params.sampling.repetition_penalty, 1.05f);
+  EXPECT_EQ(params.max_tokens, 33);
   EXPECT_EQ(completion(R"("max_tokens":5,"max_completion_tokens":6)").max_tokens, 6);
 }
 
@@ -94,15 +94,15 @@ TEST_F(GenerationRequestTest, FormsOfPrompts) {
   auto parsed = parse(Api::kCompletions, R"({"prompt":["a","bc"],"echo":true})");
   ASSERT_TRUE(parsed);
   ASSERT_EQ(parsed->prompts.size(), 2u);
-  EXPECT_EQ(parsed->prompts[1].request.draft().prompt, (std::vector<int32_t>{'b', 'c'}));
+  EXPECT_EQ(parsed->prompts[1].request.params().prompt, (std::vector<int32_t>{'b', 'c'}));
   EXPECT_EQ(parsed->prompts[1].echo, "bc");
   parsed = parse(Api::kCompletions, R"({"prompt":[72,105.0],"return_token_ids":true})");
   ASSERT_TRUE(parsed);
-  EXPECT_EQ(parsed->prompts.at(0).request.draft().prompt, (std::vector<int32_t>{72, 105}));
+  EXPECT_EQ(parsed->prompts.at(0).request.params().prompt, (std::vector<int32_t>{72, 105}));
   EXPECT_EQ(parsed->prompts.at(0).told_ids, (std::vector<int32_t>{72, 105}));
   parsed = parse(Api::kCompletions, R"({"prompt":[[72],[105,33]],"echo":true})");
   ASSERT_TRUE(parsed);
-  EXPECT_EQ(parsed->prompts.at(1).request.draft().prompt, (std::vector<int32_t>{105, 33}));
+  EXPECT_EQ(parsed->prompts.at(1).request.params().prompt, (std::vector<int32_t>{105, 33}));
   EXPECT_EQ(parsed->prompts.at(1).echo, "i!");
 }
 
@@ -112,12 +112,12 @@ TEST_F(GenerationRequestTest, ChatIsRenderedAndEncodedWithItsSpecialTokens) {
       R"({"model":"org/tiny-alias","messages":[{"role":"developer","content":"s"},)"
       R"({"role":"user","content":[{"type":"text","text":"h"}]}],"logprobs":true,"top_logprobs":2})");
   ASSERT_TRUE(parsed) << parsed.error().message;
-  const engine::RequestDraft& draft = parsed->prompts.at(0).request.draft();
-  EXPECT_EQ(model_.tokenizer->decode(draft.prompt, false),
+  const engine::RequestParams& params = parsed->prompts.at(0).request.params();
+  EXPECT_EQ(model_.tokenizer->decode(params.prompt, false),
             "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nh<|im_end|>\n"
             "<|im_start|>assistant\n");
-  EXPECT_EQ(draft.prompt.at(0), 256);
-  EXPECT_EQ(draft.sampling.num_logprobs, 2);
+  EXPECT_EQ(params.prompt.at(0), 256);
+  EXPECT_EQ(params.sampling.num_logprobs, 2);
   EXPECT_EQ(parsed->answer.model, "org/tiny-alias");
   EXPECT_EQ(parsed->answer.id, "chatcmpl-r1");
 }
@@ -151,15 +151,15 @@ TEST_F(GenerationRequestTest, ThoughtsMayBeLimitedWhereTheyCanBeToldApart) {
   model_.dialect.reasoning = &dialect::reasoning_dialects().front();
   parsed = parse(Api::kChat, body);
   ASSERT_TRUE(parsed) << parsed.error().message;
-  EXPECT_EQ(parsed->prompts.at(0).request.draft().constraints.size(), 1u);
+  EXPECT_EQ(parsed->prompts.at(0).request.params().constraints.size(), 1u);
   // In a completion each prompt says whether thoughts are open behind it.
   parsed = parse(Api::kCompletions,
                  R"({"prompt":["a","<think>b","<think>c</think>"],"thinking_token_budget":4})");
   ASSERT_TRUE(parsed) << parsed.error().message;
   EXPECT_FALSE(parsed->parser);
-  EXPECT_EQ(parsed->prompts.at(0).request.draft().constraints.size(), 1u);
-  EXPECT_EQ(parsed->prompts.at(1).request.draft().constraints.size(), 1u);
-  EXPECT_EQ(parsed->prompts.at(2).request.draft().constraints.size(), 0u);
+  EXPECT_EQ(parsed->prompts.at(0).request.params().constraints.size(), 1u);
+  EXPECT_EQ(parsed->prompts.at(1).request.params().constraints.size(), 1u);
+  EXPECT_EQ(parsed->prompts.at(2).request.params().constraints.size(), 0u);
 }
 
 TEST_F(GenerationRequestTest, ACompletionThatDoesNotSayHasSixteenTokens) {
@@ -167,10 +167,10 @@ TEST_F(GenerationRequestTest, ACompletionThatDoesNotSayHasSixteenTokens) {
   EXPECT_EQ(completion(R"("max_tokens":null)").max_tokens, 16);
   const auto parsed = parse(Api::kCompletions, R"({"prompt":")" + std::string(4090, 'a') + "\"}");
   ASSERT_TRUE(parsed) << parsed.error().message;
-  EXPECT_LT(parsed->prompts.at(0).request.draft().max_tokens, 16) << "what the context has left";
+  EXPECT_LT(parsed->prompts.at(0).request.params().max_tokens, 16) << "what the context has left";
   const auto chat = parse(Api::kChat, "{" RUDDER_MESSAGES "}");
   ASSERT_TRUE(chat);
-  EXPECT_EQ(chat->prompts.at(0).request.draft().max_tokens, std::nullopt);
+  EXPECT_EQ(chat->prompts.at(0).request.params().max_tokens, std::nullopt);
 }
 
 TEST_F(GenerationRequestTest, PartsAreTextByAnyOfTheirNames) {
@@ -201,7 +201,7 @@ TEST_F(GenerationRequestTest, PromptsAreCutFromTheLeft) {
                                                    R"(","truncate_prompt_tokens":-1,)"
                                                    R"("max_tokens":96,"echo":true})");
   ASSERT_TRUE(parsed) << parsed.error().message;
-  EXPECT_EQ(parsed->prompts.at(0).request.draft().prompt.size(), 4000u);
+  EXPECT_EQ(parsed->prompts.at(0).request.params().prompt.size(), 4000u);
   EXPECT_EQ(parsed->prompts.at(0).echo.size(), 4000u);
 }
 

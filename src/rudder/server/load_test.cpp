@@ -59,7 +59,7 @@ TEST(Load, TwoThousandIdleStreams) {
   constexpr size_t kStreams = 2000;
   if (!raise_descriptors(2 * kStreams + 200)) GTEST_SKIP() << "too few file descriptors";
   // Each says nothing until it is released.
-  TestServer test([](const engine::RequestDraft&) {
+  TestServer test([](const engine::RequestParams&) {
     Script script = say({"a", "b"});
     script.hold = true;
     return script;
@@ -106,7 +106,7 @@ TEST(Load, TwoThousandIdleStreams) {
 TEST(Load, CostOfAStreamedToken) {
   constexpr size_t kStreams = 64;
   constexpr size_t kTokens = 500;
-  TestServer test([](const engine::RequestDraft&) {
+  TestServer test([](const engine::RequestParams&) {
     Script script = say(std::vector<std::string>(kTokens, " token"));
     script.tick_us = 10'000;
     return script;

@@ -20,14 +20,14 @@ json::value or_null(const std::optional<uint64_t>& number) {
   return number ? json::value(static_cast<int64_t>(*number)) : json::value(nullptr);
 }
 
-json::object sampling_params(const engine::RequestDraft& draft) {
-  const step::SamplingParams& sampling = draft.sampling;
+json::object sampling_params(const engine::RequestParams& params) {
+  const step::SamplingParams& sampling = params.sampling;
   json::object bias;
   for (const auto& [token, value] : sampling.logit_bias) {
     bias[std::to_string(token)] = as_written(value);
   }
-  json::object params = {
-      {"n", draft.n},
+  json::object shown = {
+      {"n", params.n},
       {"temperature", as_written(sampling.temperature)},
       {"top_p", as_written(sampling.top_p)},
       {"top_k", sampling.top_k},
@@ -35,33 +35,33 @@ json::object sampling_params(const engine::RequestDraft& draft) {
       {"presence_penalty", as_written(sampling.presence_penalty)},
       {"frequency_penalty", as_written(sampling.frequency_penalty)},
       {"repetition_penalty", as_written(sampling.repetition_penalty)},
-      {"seed", or_null(draft.seed)},
-      {"stop", json::value_from(draft.stop)},
+      {"seed", or_null(params.seed)},
+      {"stop", json::value_from(params.stop)},
       {"stop_token_ids", json::value_from(sampling.stop_ids)},
-      {"ignore_eos", draft.ignore_eos},
+      {"ignore_eos", params.ignore_eos},
       {"max_tokens", nullptr},
       {"min_tokens", sampling.min_tokens},
       {"logprobs", nullptr},
       {"logit_bias", std::move(bias)},
-      {"skip_special_tokens", draft.skip_special_tokens},
-      {"include_stop_str_in_output", draft.include_stop},
+      {"skip_special_tokens", params.skip_special_tokens},
+      {"include_stop_str_in_output", params.include_stop},
   };
-  if (draft.max_tokens) params["max_tokens"] = *draft.max_tokens;
-  if (sampling.num_logprobs >= 0) params["logprobs"] = sampling.num_logprobs;
-  return params;
+  if (params.max_tokens) shown["max_tokens"] = *params.max_tokens;
+  if (sampling.num_logprobs >= 0) shown["logprobs"] = sampling.num_logprobs;
+  return shown;
 }
 
 json::object describe(const GenerationRequest& parsed, const Prompt& prompt,
                       const text::Tokenizer& tokenizer) {
-  const engine::RequestDraft& draft = prompt.request.draft();
-  return {{"request_id", draft.client_id},
+  const engine::RequestParams& params = prompt.request.params();
+  return {{"request_id", params.client_id},
           {"model", parsed.answer.model},
-          {"prompt", tokenizer.decode(draft.prompt, false)},
-          {"token_ids", json::value_from(draft.prompt)},
+          {"prompt", tokenizer.decode(params.prompt, false)},
+          {"token_ids", json::value_from(params.prompt)},
           {"features", nullptr},
-          {"sampling_params", sampling_params(draft)},
+          {"sampling_params", sampling_params(params)},
           {"stream", parsed.answer.stream},
-          {"priority", draft.priority},
+          {"priority", params.priority},
           {"kv_transfer_params", nullptr}};
 }
 

@@ -18,15 +18,15 @@ void log_request_end(const RequestEnd& end) {
 
 void log_request_start(std::string_view request_id, const GenerationRequest& request) {
   for (const Prompt& prompt : request.prompts) {
-    const engine::RequestDraft& draft = prompt.request.draft();
-    const step::SamplingParams& sampling = draft.sampling;
+    const engine::RequestParams& params = prompt.request.params();
+    const step::SamplingParams& sampling = params.sampling;
     log_info(
         "request {} accepted: prompt {} tokens, at most {} more, n {}, stream {}, temperature {}, "
         "top_p {}, top_k {}, min_p {}, stops {}, priority {}",
-        request_id, draft.prompt.size(),
-        prompt.request.max_len() - static_cast<int64_t>(draft.prompt.size()), draft.n,
+        request_id, params.prompt.size(),
+        prompt.request.max_len() - static_cast<int64_t>(params.prompt.size()), params.n,
         request.answer.stream, sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p,
-        draft.stop.size(), draft.priority);
+        params.stop.size(), params.priority);
   }
 }
 

@@ -72,7 +72,7 @@ class ResponsesTranslation {
   void read_reasoning();
   void read_include();
   void refuse_what_is_missing();
-  std::string told_fields(const engine::RequestDraft& draft) const;
+  std::string told_fields(const engine::RequestParams& params) const;
 
   const json::object& body_;
   const GenerationScope& scope_;
@@ -269,7 +269,7 @@ void ResponsesTranslation::read_include() {
 }
 
 // What the answer repeats of the request, as members of a JSON object behind others.
-std::string ResponsesTranslation::told_fields(const engine::RequestDraft& draft) const {
+std::string ResponsesTranslation::told_fields(const engine::RequestParams& params) const {
   const auto told = [&](std::string_view name, const json::value& otherwise) {
     const json::value* given = body_.if_contains(name);
     return given == nullptr || given->is_null() ? otherwise : *given;
@@ -287,12 +287,12 @@ std::string ResponsesTranslation::told_fields(const engine::RequestDraft& draft)
       {"safety_identifier", told("safety_identifier", nullptr)},
       {"service_tier", "default"},
       {"store", is_stored_},
-      {"temperature", as_written(draft.sampling.temperature)},
+      {"temperature", as_written(params.sampling.temperature)},
       {"text", told("text", {{"format", {{"type", "text"}}}})},
       {"tool_choice", told("tool_choice", "auto")},
       {"tools", told("tools", json::array())},
-      {"top_logprobs", std::max(draft.sampling.num_logprobs, 0)},
-      {"top_p", as_written(draft.sampling.top_p)},
+      {"top_logprobs", std::max(params.sampling.num_logprobs, 0)},
+      {"top_p", as_written(params.sampling.top_p)},
       {"truncation", told("truncation", "disabled")},
       {"user", told("user", nullptr)}};
   std::string text = to_json_text(fields);
@@ -339,7 +339,7 @@ tl::expected<GenerationRequest, ApiError> ResponsesTranslation::parse() {
   if (!parsed) return tl::unexpected(map_.told(std::move(parsed.error())));
   if (parsed->uncompiled) return parsed;  // it comes again
   parsed->answer.api = Api::kResponses;
-  parsed->answer.told_fields = told_fields(parsed->prompts.front().request.draft());
+  parsed->answer.told_fields = told_fields(parsed->prompts.front().request.params());
   std::ranges::move(unknown, std::back_inserter(parsed->ignored_fields));
   if (is_stored_ && store_ != nullptr) {
     parsed->answer.turn = std::make_shared<const ResponseTurn>(

@@ -162,9 +162,9 @@ void read_real(FieldReader& reader, std::string_view name, float* out) {
   *out = number;
 }
 
-engine::RequestDraft read_sampling_fields(FieldReader& reader, const SamplingDefaults& defaults) {
-  engine::RequestDraft draft;
-  step::SamplingParams& sampling = draft.sampling;
+engine::RequestParams read_sampling_fields(FieldReader& reader, const SamplingDefaults& defaults) {
+  engine::RequestParams params;
+  step::SamplingParams& sampling = params.sampling;
   sampling.temperature = static_cast<float>(defaults.temperature.value_or(1.0));
   sampling.top_p = static_cast<float>(defaults.top_p.value_or(1.0));
   sampling.min_p = static_cast<float>(defaults.min_p.value_or(0.0));
@@ -186,17 +186,17 @@ engine::RequestDraft read_sampling_fields(FieldReader& reader, const SamplingDef
 
   std::optional<int64_t> seed;
   read_integer(reader, "seed", &seed);
-  if (seed) draft.seed = static_cast<uint64_t>(*seed);
-  reader.boolean("ignore_eos", &draft.ignore_eos);
-  read_max_tokens(reader, defaults, &draft.max_tokens);
-  read_stop(reader, &draft.stop);
-  reader.boolean("include_stop_str_in_output", &draft.include_stop);
-  reader.boolean("skip_special_tokens", &draft.skip_special_tokens);
-  read_repetition(reader, &draft.repetition);
-  read_integer(reader, "priority", &draft.priority);
-  read_integer(reader, "n", &draft.n);
-  draft.cache_salt = read_cache_salt(reader);
-  return draft;
+  if (seed) params.seed = static_cast<uint64_t>(*seed);
+  reader.boolean("ignore_eos", &params.ignore_eos);
+  read_max_tokens(reader, defaults, &params.max_tokens);
+  read_stop(reader, &params.stop);
+  reader.boolean("include_stop_str_in_output", &params.include_stop);
+  reader.boolean("skip_special_tokens", &params.skip_special_tokens);
+  read_repetition(reader, &params.repetition);
+  read_integer(reader, "priority", &params.priority);
+  read_integer(reader, "n", &params.n);
+  params.cache_salt = read_cache_salt(reader);
+  return params;
 }
 
 std::string read_cache_salt(FieldReader& reader) {

@@ -11,9 +11,9 @@
 
 namespace rudder::server {
 
-// Reads them into a draft that still lacks its prompt, with the model's defaults for what is
+// Reads them into parameters that still lack their prompt, with the model's defaults for what is
 // absent. Errors stay in `reader`.
-engine::RequestDraft read_sampling_fields(FieldReader& reader, const SamplingDefaults& defaults);
+engine::RequestParams read_sampling_fields(FieldReader& reader, const SamplingDefaults& defaults);
 // `cache_salt`, empty where it is absent.
 std::string read_cache_salt(FieldReader& reader);
 

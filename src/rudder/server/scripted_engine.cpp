@@ -50,13 +50,13 @@ ScriptedEngine::~ScriptedEngine() {
 
 Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine::EventSink sink) {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
-  Script script = author_(request.draft());
+  Script script = author_(request.params());
   std::lock_guard lock(mutex_);
   const uint64_t id = next_id_++;
-  drafts_.push_back(request.draft());
-  Running running{std::move(sink), std::move(script), request.draft(), 0, 0, false};
+  submitted_.push_back(request.params());
+  Running running{std::move(sink), std::move(script), request.params(), 0, 0, false};
   // The sink alone is interesting of what a long-running stream holds.
-  running.draft.prompt.shrink_to_fit();
+  running.params.prompt.shrink_to_fit();
   running_.emplace(id, std::move(running));
   stir();
   return engine::RequestId(id);
@@ -126,16 +126,16 @@ size_t ScriptedEngine::num_active() const {
   return running_.size();
 }
 
-std::vector<engine::RequestDraft> ScriptedEngine::drafts() const {
+std::vector<engine::RequestParams> ScriptedEngine::submitted() const {
   std::lock_guard lock(mutex_);
-  return drafts_;
+  return submitted_;
 }
 
 void ScriptedEngine::send(uint64_t id, Running& running, int32_t choice, engine::Event event) {
   event.id = engine::RequestId(id);
   event.choice = choice;
   if (choice > 0) event.prompt_logprobs.clear();
-  event.usage.prompt_tokens = static_cast<int32_t>(running.draft.prompt.size());
+  event.usage.prompt_tokens = static_cast<int32_t>(running.params.prompt.size());
   event.usage.cached_tokens = running.script.cached_tokens;
   event.usage.completion_tokens = static_cast<int32_t>(running.num_said + 1);
   const int64_t start = now_ns();
@@ -156,7 +156,7 @@ bool ScriptedEngine::advance(std::unique_lock<std::mutex>& lock, uint64_t id, Ru
   } else {
     event = running.script.events[static_cast<size_t>(running.num_said % num_events)];
   }
-  for (int32_t choice = 0; choice < running.draft.n; ++choice) send(id, running, choice, event);
+  for (int32_t choice = 0; choice < running.params.n; ++choice) send(id, running, choice, event);
   running.due_us = now + running.script.tick_us;
   running.num_said += 1;
   lock.lock();

@@ -35,7 +35,7 @@ Script say_endlessly(std::string piece, int64_t tick_us);
 
 class ScriptedEngine final : public engine::Engine {
  public:
-  using Author = std::function<Script(const engine::RequestDraft& draft)>;
+  using Author = std::function<Script(const engine::RequestParams& params)>;
 
   explicit ScriptedEngine(Author author, int32_t max_seq_len = 4096);
   ~ScriptedEngine() override;
@@ -62,7 +62,7 @@ class ScriptedEngine final : public engine::Engine {
   size_t num_active() const;
   size_t num_cancelled() const { return num_cancelled_; }
   int64_t last_cancel_us() const { return last_cancel_us_; }
-  std::vector<engine::RequestDraft> drafts() const;  // all submitted, in order
+  std::vector<engine::RequestParams> submitted() const;  // all submitted, in order
   uint64_t events_sent() const { return events_sent_; }
   int64_t sink_ns() const { return sink_ns_; }  // spent in sinks
 
@@ -70,7 +70,7 @@ class ScriptedEngine final : public engine::Engine {
   struct Running {
     engine::EventSink sink;
     Script script;
-    engine::RequestDraft draft;
+    engine::RequestParams params;
     int64_t num_said = 0;
     int64_t due_us = 0;
     bool cancelled = false;
@@ -92,7 +92,7 @@ class ScriptedEngine final : public engine::Engine {
   std::condition_variable changed_;
   std::map<uint64_t, Running> running_;
   std::vector<engine::EventSink> kept_;
-  std::vector<engine::RequestDraft> drafts_;
+  std::vector<engine::RequestParams> submitted_;
   uint64_t next_id_ = 1;
   bool stirred_ = false;  // something was asked for since the loop looked
   bool stopping_ = false;

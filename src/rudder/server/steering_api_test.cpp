@@ -41,9 +41,9 @@ steer::Model steer_model() {
 }
 
 // Three tokens, the last of them with what the script says of captures.
-Script captured_script(const engine::RequestDraft& draft) {
+Script captured_script(const engine::RequestParams& params) {
   Script script = say({"a", "b", "c"}, engine::FinishReason::kLength);
-  if (draft.capture == nullptr) return script;
+  if (params.capture == nullptr) return script;
   engine::Event values;
   values.captures.push_back({"response", 0, 7, R"({"norms":{"resid_post.1":2.5}})"});
   script.events.insert(script.events.begin() + 1, values);
@@ -82,14 +82,14 @@ class SteeringApiTest : public ::testing::Test {
   ClientResponse call(std::string_view method, std::string_view path) {
     return send(fmt::format("{} {} HTTP/1.1\r\nHost: a\r\n\r\n", method, path), method);
   }
-  // The engine's draft for a completion of "hi there" with these fields.
-  engine::RequestDraft drafted(std::string_view fields) {
-    const size_t before = engine_.drafts().size();
+  // The engine's parameters for a completion of "hi there" with these fields.
+  engine::RequestParams submitted_with(std::string_view fields) {
+    const size_t before = engine_.submitted().size();
     const ClientResponse answer =
         post(kCompletionsPath, fmt::format(R"({{"prompt":"hi there",{}}})", fields));
     EXPECT_EQ(answer.status, 200) << answer.body;
-    const auto drafts = engine_.drafts();
-    return drafts.size() > before ? drafts.back() : engine::RequestDraft();
+    const auto submitted = engine_.submitted();
+    return submitted.size() > before ? submitted.back() : engine::RequestParams();
   }
   static json::object error_of(const ClientResponse& answer) {
     return parse_json(answer.body, "answer")->at("error").as_object();
@@ -107,17 +107,18 @@ constexpr std::string_view kAdd =
     R"({"op":"add","site":"resid_post","layers":[1],"vector":[1,2,3,4]})";
 
 TEST_F(SteeringApiTest, FieldsBecomeTheEnginesTaps) {
-  EXPECT_EQ(drafted(R"("max_tokens":3)").taps, nullptr);
-  EXPECT_EQ(drafted(R"("steering":[],"steering_vectors":null)").taps, nullptr);
-  const auto general = drafted(fmt::format(R"("steering":{})", kAdd)).taps;
-  const auto tiers = drafted(R"("steering_vectors":{"resid_post":{"1":[1,2,3,4]}})").taps;
+  EXPECT_EQ(submitted_with(R"("max_tokens":3)").taps, nullptr);
+  EXPECT_EQ(submitted_with(R"("steering":[],"steering_vectors":null)").taps, nullptr);
+  const auto general = submitted_with(fmt::format(R"("steering":{})", kAdd)).taps;
+  const auto tiers = submitted_with(R"("steering_vectors":{"resid_post":{"1":[1,2,3,4]}})").taps;
   ASSERT_TRUE(general && tiers);
   ASSERT_EQ(general->segments.size(), 1u);
   ASSERT_NE(general->segments[0].program, nullptr);
   EXPECT_EQ(general->segments[0].program->ops.size(), 1u);
   EXPECT_EQ(general->segments[0].content, tiers->segments[0].content);
 
-  const auto decode = drafted(R"("decode_steering_vectors":{"resid_post":{"1":[1,2,3,4]}})").taps;
+  const auto decode =
+      submitted_with(R"("decode_steering_vectors":{"resid_post":{"1":[1,2,3,4]}})").taps;
   ASSERT_EQ(decode->segments.size(), 2u);
   EXPECT_EQ(decode->segments[0].program, nullptr);
   EXPECT_EQ(decode->segments[1].begin, 8);
@@ -132,15 +133,15 @@ TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
                                   R"({{"role":"user","content":"hello"}}],{}}})",
                                   field));
   ASSERT_EQ(answer.status, 200) << answer.body;
-  const engine::RequestDraft draft = engine_.drafts().back();
-  ASSERT_NE(draft.taps, nullptr);
+  const engine::RequestParams params = engine_.submitted().back();
+  ASSERT_NE(params.taps, nullptr);
   std::string steered;
-  for (size_t i = 0; i < draft.prompt.size(); ++i) {
+  for (size_t i = 0; i < params.prompt.size(); ++i) {
     const tap::TapSegment* at = nullptr;
-    for (const auto& segment : draft.taps->segments) {
+    for (const auto& segment : params.taps->segments) {
       if (std::cmp_less_equal(segment.begin, i)) at = &segment;
     }
-    if (at->program != nullptr) steered.push_back(static_cast<char>(draft.prompt[i]));
+    if (at->program != nullptr) steered.push_back(static_cast<char>(params.prompt[i]));
   }
   EXPECT_EQ(steered, "hello");
 
@@ -181,7 +182,7 @@ TEST_F(SteeringApiTest, BadFieldsAreNamed) {
     if (answer.status == 200) continue;
     EXPECT_TRUE(error_of(answer).at("param").as_string().starts_with(c.param)) << answer.body;
   }
-  EXPECT_TRUE(engine_.drafts().empty());
+  EXPECT_TRUE(engine_.submitted().empty());
 }
 
 TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
@@ -190,9 +191,9 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   ClientResponse answer = post(kModules, module);
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(document(answer).at("name").as_string(), "calm");
-  const auto named = drafted(R"("steering":{"name":"calm"})").taps;
+  const auto named = submitted_with(R"("steering":{"name":"calm"})").taps;
   EXPECT_EQ(named->segments.at(0).content,
-            drafted(fmt::format(R"("steering":{})", kAdd)).taps->segments.at(0).content);
+            submitted_with(fmt::format(R"("steering":{})", kAdd)).taps->segments.at(0).content);
 
   answer = post(kModules, other);
   EXPECT_EQ(answer.status, 409) << answer.body;
@@ -200,7 +201,7 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   answer = post("/v1/steering/modules/register",
                 other.substr(0, other.size() - 1) + R"(,"replace":true})");
   EXPECT_EQ(answer.status, 200) << answer.body;
-  EXPECT_NE(drafted(R"("steering_name":"calm")").taps->segments.at(0).content,
+  EXPECT_NE(submitted_with(R"("steering_name":"calm")").taps->segments.at(0).content,
             named->segments.at(0).content);
 
   answer = call("GET", kModules);
@@ -227,25 +228,25 @@ TEST_F(SteeringApiTest, GlobalSteeringIsOfEveryRequest) {
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(json::serialize(document(answer)),
             R"({"status":"ok","hook_points":["resid_post"],"layers_updated":[1]})");
-  EXPECT_NE(drafted(R"("max_tokens":3)").taps, nullptr);
+  EXPECT_NE(submitted_with(R"("max_tokens":3)").taps, nullptr);
   answer = call("GET", "/v1/steering");
   EXPECT_FALSE(document(answer).at("global").as_array().empty());
   EXPECT_TRUE(document(answer).at("rows").is_object());
   EXPECT_EQ(post("/v1/steering/set", R"({"vectors":{"resid_post":{"7":[1,2,3,4]}}})").status, 400);
   EXPECT_EQ(post("/v1/steering/clear", "{}").status, 200);
-  EXPECT_EQ(drafted(R"("max_tokens":3)").taps, nullptr);
+  EXPECT_EQ(submitted_with(R"("max_tokens":3)").taps, nullptr);
 }
 
 TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
   const std::string capture = R"("capture":{"response":{"sites":{"resid_post":[1]}}})";
   const std::string expected =
       R"({"response":{"status":"ok","error":null,"payload":{"positions":[7]}}})";
-  const engine::RequestDraft draft = drafted(capture);
-  ASSERT_NE(draft.capture, nullptr);
-  EXPECT_EQ(draft.taps->capture, draft.capture->set);
-  EXPECT_FALSE(draft.capture_events);
-  EXPECT_TRUE(draft.capture_results);
-  EXPECT_TRUE(draft.client_id.starts_with("cmpl-"));
+  const engine::RequestParams params = submitted_with(capture);
+  ASSERT_NE(params.capture, nullptr);
+  EXPECT_EQ(params.taps->capture, params.capture->set);
+  EXPECT_FALSE(params.capture_events);
+  EXPECT_TRUE(params.capture_results);
+  EXPECT_TRUE(params.client_id.starts_with("cmpl-"));
 
   ClientResponse answer = post(kCompletionsPath, R"({"prompt":"a",)" + capture + "}");
   EXPECT_EQ(json::serialize(document(answer).at("capture_results")), expected);
@@ -257,8 +258,8 @@ TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
   for (const json::value& choice : several.at("choices").as_array()) {
     EXPECT_EQ(json::serialize(choice.at("capture_results")), expected);
   }
-  const auto drafts = engine_.drafts();
-  EXPECT_NE(drafts[drafts.size() - 1].client_id, drafts[drafts.size() - 2].client_id);
+  const auto submitted = engine_.submitted();
+  EXPECT_NE(submitted[submitted.size() - 1].client_id, submitted[submitted.size() - 2].client_id);
 }
 
 TEST_F(SteeringApiTest, AStreamHasAnEventForEachCapturedToken) {
@@ -270,7 +271,7 @@ TEST_F(SteeringApiTest, AStreamHasAnEventForEachCapturedToken) {
                                R"({{"resid_post":[1]}}}}}}}})",
                                prompt));
     ASSERT_EQ(answer.status, 200) << answer.body;
-    EXPECT_TRUE(engine_.drafts().back().capture_events);
+    EXPECT_TRUE(engine_.submitted().back().capture_events);
     size_t num_captures = 0, num_results = 0;
     for (size_t at = answer.body.find("data: {"); at != std::string::npos;
          at = answer.body.find("data: {", at + 1)) {
@@ -367,7 +368,7 @@ TEST(SteeringKey, IsNotToldByServerInfo) {
   settings.port = 0;
   SettingsTable table;
   settings.declare(table);
-  ScriptedEngine engine([](const engine::RequestDraft&) { return say({"a"}); });
+  ScriptedEngine engine([](const engine::RequestParams&) { return say({"a"}); });
   const auto server =
       Server::start({.engine = &engine, .model = byte_model(), .all_settings = &table}, settings);
   ASSERT_TRUE(server);
@@ -385,7 +386,7 @@ TEST(SteeringStream, CapturedRowsMayBeMoreThanABufferAtOnce) {
   ServerSettings settings;
   settings.max_pending_output = 1 << 20;
   TestServer test(
-      [](const engine::RequestDraft&) {
+      [](const engine::RequestParams&) {
         Script script = say({"a", "b"});
         for (size_t i = 0; i < kRows; ++i) {
           script.events[0].captures.push_back(
@@ -401,7 +402,7 @@ TEST(SteeringStream, CapturedRowsMayBeMoreThanABufferAtOnce) {
 }
 
 TEST(SteeringOff, FieldsAndRoutesAreRefusedNotIgnored) {
-  TestServer test([](const engine::RequestDraft&) { return say({"a"}); });
+  TestServer test([](const engine::RequestParams&) { return say({"a"}); });
   for (const char* field : {"steering", "steering_name", "steering_vectors",
                             "prefill_steering_vectors", "decode_steering_vectors", "capture"}) {
     const ClientResponse answer =

@@ -42,8 +42,8 @@ bool TapFields::needs_roles() const {
 }
 
 Result<void> TapFields::apply(const PromptText& prompt, bool has_roles,
-                              engine::RequestDraft* draft) const {
-  const auto prompt_len = static_cast<int32_t>(draft->prompt.size());
+                              engine::RequestParams* params) const {
+  const auto prompt_len = static_cast<int32_t>(params->prompt.size());
   tap::SequenceTaps taps;
   if (steering_ != nullptr) {
     RUDDER_TRY(taps, steer::make_taps(*steering_, {.prompt_len = prompt_len,
@@ -54,11 +54,11 @@ Result<void> TapFields::apply(const PromptText& prompt, bool has_roles,
     RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture_, prompt_len, taps));
   }
   if (taps.segments.empty() && taps.capture == nullptr) return {};
-  draft->taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  draft->capture = capture_;
-  draft->capture_wait = capture_wait_;
+  params->taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  params->capture = capture_;
+  params->capture_wait = capture_wait_;
   using steer::capture::Ask;
-  draft->capture_results =
+  params->capture_results =
       capture_ != nullptr && !std::ranges::all_of(capture_->asks, &Ask::by_operator);
   return {};
 }

@@ -29,9 +29,9 @@ class TapFields {
 
   // Selectors ask who wrote which tokens of the prompt.
   bool needs_roles() const;
-  // Sets taps and capture of `draft`, whose prompt is set. `has_roles`: prompt.roles were looked
+  // Sets taps and capture of `params`, whose prompt is set. `has_roles`: prompt.roles were looked
   // for.
-  Result<void> apply(const PromptText& prompt, bool has_roles, engine::RequestDraft* draft) const;
+  Result<void> apply(const PromptText& prompt, bool has_roles, engine::RequestParams* params) const;
 
  private:
   std::shared_ptr<const steer::Config> steering_;  // null: none

@@ -142,7 +142,7 @@ void expect_answer_begins(const Message& message) {
 }
 
 TEST(ToolApi, WholeAndStreamSayTheSame) {
-  TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
+  TestServer test([](const engine::RequestParams&) { return say(characters(kAnswer)); }, hermes());
   const Message whole = whole_message(test.post(kChatPath, request("")));
   expect_answer(whole);
   // A token a character: those of the thoughts and of the mark that ends them.
@@ -156,7 +156,7 @@ TEST(ToolApi, WholeAndStreamSayTheSame) {
 }
 
 TEST(ToolApi, EveryChoiceHasItsOwnParser) {
-  TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
+  TestServer test([](const engine::RequestParams&) { return say(characters(kAnswer)); }, hermes());
   const ClientResponse answer = test.post(kChatPath, request(R"(,"n":2)"));
   const json::value document = parsed(answer.body);
   const auto& choices = document.at("choices").as_array();
@@ -168,7 +168,7 @@ TEST(ToolApi, EveryChoiceHasItsOwnParser) {
 }
 
 TEST(ToolApi, WithoutToolsCallsAreText) {
-  TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
+  TestServer test([](const engine::RequestParams&) { return say(characters(kAnswer)); }, hermes());
   for (const std::string& body :
        {fmt::format("{{{}}}", kHiMessages), request(R"(,"tool_choice":"none")")}) {
     const Message message = whole_message(test.post(kChatPath, body));
@@ -180,7 +180,7 @@ TEST(ToolApi, WithoutToolsCallsAreText) {
 }
 
 TEST(ToolApi, FieldsChooseWhatIsTold) {
-  TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
+  TestServer test([](const engine::RequestParams&) { return say(characters(kAnswer)); }, hermes());
   const Message silent =
       whole_message(test.post(kChatPath, request(R"(,"include_reasoning":false)")));
   EXPECT_EQ(silent.content, "Let me look.");
@@ -196,7 +196,7 @@ TEST(ToolApi, FieldsChooseWhatIsTold) {
 
 TEST(ToolApi, AnAnswerOfCallsAloneHasNoContent) {
   TestServer test(
-      [](const engine::RequestDraft&) {
+      [](const engine::RequestParams&) {
         return say(characters("<tool_call>{\"name\": \"get_weather\"}</tool_call>"));
       },
       hermes());
@@ -206,7 +206,7 @@ TEST(ToolApi, AnAnswerOfCallsAloneHasNoContent) {
 
 TEST(ToolApi, ACallCutOffEndsByLength) {
   TestServer test(
-      [](const engine::RequestDraft&) {
+      [](const engine::RequestParams&) {
         return say(characters("<tool_call>{\"name\": \"get_weather\", \"arguments\": {\"pla"),
                    engine::FinishReason::kLength);
       },
@@ -221,16 +221,16 @@ TEST(ToolApi, ACallCutOffEndsByLength) {
 }
 
 TEST(ToolApi, ForcedCallsAreConstrained) {
-  TestServer test([](const engine::RequestDraft&) { return say(characters(kAnswer)); }, hermes());
+  TestServer test([](const engine::RequestParams&) { return say(characters(kAnswer)); }, hermes());
   const std::string named =
       R"(,"tool_choice":{"type":"function","function":{"name":"get_weather"}})";
   for (const std::string& more : {std::string(R"(,"tool_choice":"required")"), named,
                                   std::string(R"(,"tool_choice":"required")")}) {
     expect_answer_begins(whole_message(test.post(kChatPath, request(more))));
-    EXPECT_EQ(test.engine.drafts().back().constraints.size(), 1u);
+    EXPECT_EQ(test.engine.submitted().back().constraints.size(), 1u);
   }
   whole_message(test.post(kChatPath, request("")));
-  EXPECT_TRUE(test.engine.drafts().back().constraints.empty());
+  EXPECT_TRUE(test.engine.submitted().back().constraints.empty());
 
   const ClientResponse refused = test.post(
       kChatPath,
@@ -246,7 +246,7 @@ TEST(ToolApi, ForcedCallsAreConstrained) {
 // Tokens keep their step and their log-probabilities, also where the parser holds their text back.
 TEST(ToolApi, EveryTokenHasItsEvent) {
   TestServer test(
-      [](const engine::RequestDraft&) {
+      [](const engine::RequestParams&) {
         return say({"<tool", "_call>", "{\"name\": \"get_", "weather\"}", "</tool_call>"});
       },
       hermes());
@@ -282,11 +282,11 @@ TEST(ToolApi, MarksThatAreSpecialTokensAreAskedFor) {
       .model = model, .limits = limits, .keys = keys, .request_id = "r1"};
   const auto with = parse_generation(Api::kChat, request(""), scope);
   ASSERT_TRUE(with) << with.error().message;
-  EXPECT_EQ(with->prompts[0].request.draft().shown_special_ids, found->special_marks);
+  EXPECT_EQ(with->prompts[0].request.params().shown_special_ids, found->special_marks);
   ASSERT_TRUE(with->parser);
   const auto without = parse_generation(Api::kChat, fmt::format("{{{}}}", kHiMessages), scope);
   ASSERT_TRUE(without) << without.error().message;
-  EXPECT_TRUE(without->prompts[0].request.draft().shown_special_ids.empty());
+  EXPECT_TRUE(without->prompts[0].request.params().shown_special_ids.empty());
   EXPECT_FALSE(without->parser);
 }
 
@@ -320,7 +320,7 @@ TEST(ToolApi, TemplatesGetToolsAndEarlierCalls) {
         parse_generation(Api::kChat, fmt::format("{{{},{}{}}}", messages, kTools, more), scope);
     if (!parsed) return parsed.error().message;
     EXPECT_TRUE(parsed->parser && parsed->parser->in_reasoning);
-    return model.tokenizer->decode(parsed->prompts[0].request.draft().prompt, false);
+    return model.tokenizer->decode(parsed->prompts[0].request.params().prompt, false);
   };
   EXPECT_EQ(prompt(R"(,"reasoning_effort":"high")"),
             "get_weather high |user::hi|assistant:hm:Oslo|tool::rain<think>");

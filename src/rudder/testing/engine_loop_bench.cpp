@@ -79,11 +79,11 @@ int run() {
   const auto start = std::chrono::steady_clock::now();
   for (int32_t round = 0; round < kRounds; ++round) {
     for (int32_t i = 0; i < kSequences; ++i) {
-      engine::RequestDraft draft;
-      draft.prompt.assign(kPromptTokens, 2 + i % 20);
-      draft.max_tokens = kOutputTokens;
-      draft.stop = {"never"};
-      auto request = engine::validate_request(std::move(draft), (*core)->limits());
+      engine::RequestParams params;
+      params.prompt.assign(kPromptTokens, 2 + i % 20);
+      params.max_tokens = kOutputTokens;
+      params.stop = {"never"};
+      auto request = engine::validate_request(std::move(params), (*core)->limits());
       if (!request) return 1;
       (void)(*core)->submit(std::move(*request), [&](engine::Event&& event) {
         tokens += event.tokens.size();
@@ -124,10 +124,10 @@ class SlowConstraint final : public constraint::Constraint {
 void time_masks(int32_t num_threads, size_t num_rows) {
   constexpr int32_t kVocab = 151'936;
   constexpr int kSteps = 20;
-  engine::RequestDraft draft;
-  draft.constraints.push_back(std::make_shared<const SlowConstraint>());
+  engine::RequestParams params;
+  params.constraints.push_back(std::make_shared<const SlowConstraint>());
   std::vector<engine::ChoiceConstraint> choices;
-  for (size_t i = 0; i < num_rows; ++i) choices.emplace_back(draft);
+  for (size_t i = 0; i < num_rows; ++i) choices.emplace_back(params);
   std::vector<engine::MaskMaker::Row> rows(num_rows);
   for (size_t i = 0; i < num_rows; ++i) rows[i].constraint = &choices[i];
   engine::MaskMaker maker(kVocab, num_threads);

@@ -22,7 +22,7 @@ void SimEpisode::require(bool holds, const char* what) const {
 
 void SimEpisode::on_event(Client& client, engine::Event&& event) {
   require(event.id == client.id, "an event goes to its own request");
-  require(event.choice >= 0 && event.choice < client.draft.n, "an event names a choice");
+  require(event.choice >= 0 && event.choice < client.params.n, "an event names a choice");
   Choice& choice = client.choices[static_cast<size_t>(event.choice)];
   require(!choice.finished, "nothing follows a choice's last event");
   for (const engine::OutputToken& token : event.tokens) {
@@ -49,20 +49,20 @@ void SimEpisode::on_event(Client& client, engine::Event&& event) {
 
 void SimEpisode::check_tokens(const Client& client, const engine::Event& event) const {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  require(event.usage.prompt_tokens == std::ssize(client.draft.prompt), "usage: prompt tokens");
+  require(event.usage.prompt_tokens == std::ssize(client.params.prompt), "usage: prompt tokens");
   require(event.usage.completion_tokens == std::ssize(choice.tokens), "usage: completion tokens");
   const int32_t cached = event.usage.cached_tokens;
   require(cached >= 0 && cached < event.usage.prompt_tokens, "usage: cached tokens");
   require(cached % config_.fake.capacity.block_size == 0, "whole blocks are cached");
   require(cached == 0 || config_.settings.enable_prefix_caching, "nothing is cached when off");
-  require(cached == 0 || !client.fresh_salt || client.draft.n > 1,
+  require(cached == 0 || !client.fresh_salt || client.params.n > 1,
           "nothing is cached under a salt never used before");
-  require(cached == 0 || client.draft.taps == nullptr || !client.draft.taps->needs_whole_prompt,
+  require(cached == 0 || client.params.taps == nullptr || !client.params.taps->needs_whole_prompt,
           "a latch needs every token of the prompt");
-  require(cached == 0 || client.draft.sampling.num_prompt_logprobs < 0 || event.choice > 0,
+  require(cached == 0 || client.params.sampling.num_prompt_logprobs < 0 || event.choice > 0,
           "a prompt that is scored is computed");
-  require(event.captures.empty() || client.draft.capture_events, "events come when asked for");
-  const int32_t wanted = client.draft.sampling.num_logprobs;
+  require(event.captures.empty() || client.params.capture_events, "events come when asked for");
+  const int32_t wanted = client.params.sampling.num_logprobs;
   for (const engine::OutputToken& token : event.tokens) {
     require(token.has_logprobs == (wanted >= 0), "logprobs come when asked for");
     require(!token.has_logprobs || std::ssize(token.top) == wanted, "as many logprobs as asked");
@@ -71,7 +71,7 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
 
 void SimEpisode::check_finish(const Client& client, const engine::Event& event) {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  const SimExpected expected = expected_output(client.draft, client.constraint_seeds,
+  const SimExpected expected = expected_output(client.params, client.constraint_seeds,
                                                client.max_len, event.choice, config_.fake);
   const FinishReason reason = *event.finish;
   coverage_->cached_tokens += static_cast<uint64_t>(event.usage.cached_tokens);
@@ -116,18 +116,18 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
 void SimEpisode::check_scores(const Client& client, const engine::Event& event,
                               const SimExpected& expected) const {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  const step::SamplingParams& sampling = client.draft.sampling;
+  const step::SamplingParams& sampling = client.params.sampling;
   const bool wanted = sampling.num_prompt_logprobs >= 0 && event.choice == 0;
-  const size_t num_scored = wanted ? client.draft.prompt.size() - 1 : 0;
+  const size_t num_scored = wanted ? client.params.prompt.size() - 1 : 0;
   require(choice.tokens.empty() ? choice.scores.size() <= num_scored
                                 : choice.scores.size() == num_scored,
           "each token of the prompt is scored before what is sampled");
   for (size_t i = 0; i < choice.scores.size(); ++i) {
     const engine::OutputToken& told = choice.scores[i];
     const step::TokenLogprobs score =
-        score_token(client.draft.prompt[i + 1], expected.hashes[i], sampling.num_prompt_logprobs,
+        score_token(client.params.prompt[i + 1], expected.hashes[i], sampling.num_prompt_logprobs,
                     config_.fake.capacity.vocab_size);
-    require(told.token == client.draft.prompt[i + 1] && told.logprob == score.logprob &&
+    require(told.token == client.params.prompt[i + 1] && told.logprob == score.logprob &&
                 told.top.size() == score.top.size(),
             "scores are those of the prompt's own tokens");
   }
@@ -138,22 +138,22 @@ void SimEpisode::check_scores(const Client& client, const engine::Event& event,
 void SimEpisode::check_captures(const Client& client, const engine::Event& event,
                                 const SimExpected& expected) {
   const bool ran = *event.finish != FinishReason::kCancelled && !dead_;
-  if (ran && client.draft.taps && !client.draft.taps->segments.empty()) coverage_->steered += 1;
-  if (client.draft.capture == nullptr) {
+  if (ran && client.params.taps && !client.params.taps->segments.empty()) coverage_->steered += 1;
+  if (client.params.capture == nullptr) {
     require(!event.capture_results, "results of captures come when asked for");
     return;
   }
-  const FakeCaptures::Records records = captures_->take(client.draft.client_id, event.choice);
+  const FakeCaptures::Records records = captures_->take(client.params.client_id, event.choice);
   require(captures_->violations().empty(),
           captures_->violations().empty() ? "" : captures_->violations().front().c_str());
   if (!ran) return;
-  require(!event.capture_results || client.draft.capture_results,
+  require(!event.capture_results || client.params.capture_results,
           "results of captures come when asked for");
-  if (!event.capture_results && client.draft.capture_results) {
+  if (!event.capture_results && client.params.capture_results) {
     require(client.cancelled || closing_ || config_.ending == SimEnding::kExecutorDies,
             "the last event brings the results of its captures");
   }
-  const auto num_prompt = static_cast<int32_t>(client.draft.prompt.size());
+  const auto num_prompt = static_cast<int32_t>(client.params.prompt.size());
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
   // The last token of a choice is sampled, not run; that of a NaN is not even sampled. A row that
   // ran when the constraint failed is late.
@@ -161,13 +161,13 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   const int32_t num_run =
       num_prompt + static_cast<int32_t>(choice.tokens.size()) - (numerical ? 0 : 1);
   size_t wanted = 0;
-  for (const tap::PositionRange& range : client.draft.taps->captured) {
+  for (const tap::PositionRange& range : client.params.taps->captured) {
     for (int32_t at = range.begin; at < std::min(range.end, num_run); ++at, ++wanted) {
       const auto found = records.find(at);
       require(found != records.end(), "every token that was asked for is captured");
       for (size_t i = 0; i < found->second.size(); ++i) {
         require(found->second[i] == captured_word(expected.hashes[static_cast<size_t>(at)],
-                                                  client.draft.capture->set->points[i]),
+                                                  client.params.capture->set->points[i]),
                 "captured rows are those of the choice's own tokens");
       }
     }
@@ -177,7 +177,7 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
 }
 
 bool SimEpisode::waits_for_captures() const {
-  return std::ranges::any_of(clients_, [](const auto& c) { return c->draft.capture != nullptr; });
+  return std::ranges::any_of(clients_, [](const auto& c) { return c->params.capture != nullptr; });
 }
 
 void SimEpisode::note_started() {
@@ -195,9 +195,9 @@ void SimEpisode::note_started() {
 void SimEpisode::note_overtaken(const Client& started) {
   for (const auto& client : clients_) {
     if (client->started || client->id.value > started.id.value) continue;
-    if (client->draft.priority > started.draft.priority) continue;
+    if (client->params.priority > started.params.priority) continue;
     // Who waits for rows of the tap table, or for room to capture, does not keep others waiting.
-    if (client->draft.taps != nullptr && started.draft.taps == nullptr) continue;
+    if (client->params.taps != nullptr && started.params.taps == nullptr) continue;
     client->times_overtaken += 1;
     coverage_->most_overtaken = std::max(coverage_->most_overtaken, client->times_overtaken);
     require(client->times_overtaken <= kMaxOvertaken, "the first to come is the first to run");
@@ -234,10 +234,10 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
   for (const auto& client : clients_) {
     choices += client->num_open;
     // Others may wait for rows, or for what became of their captures.
-    if (client->draft.taps == nullptr) scheduled += client->num_open;
+    if (client->params.taps == nullptr) scheduled += client->num_open;
     if (client->started) continue;
     queued += 1;
-    queued_tokens += client->draft.n * std::ssize(client->draft.prompt);
+    queued_tokens += client->params.n * std::ssize(client->params.prompt);
   }
   require(core_->num_open() == std::ssize(clients_), "gauge: open requests");
   const engine::Admission::Load load = core_->queue_load();
@@ -283,11 +283,11 @@ void SimEpisode::check_clients() {
 
 void SimEpisode::check_refused_when_closed() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
-  drawn.draft.n = 1;
-  drawn.draft.prompt.resize(1);
-  drawn.draft.taps = nullptr;
-  drawn.draft.capture = nullptr;
-  auto request = engine::validate_request(std::move(drawn.draft), core_->limits());
+  drawn.params.n = 1;
+  drawn.params.prompt.resize(1);
+  drawn.params.taps = nullptr;
+  drawn.params.capture = nullptr;
+  auto request = engine::validate_request(std::move(drawn.params), core_->limits());
   require(request.has_value(), "a prompt of one token is valid");
   const auto id = core_->submit(std::move(*request), [](engine::Event&&) {});
   require(!id && id.error().code == ErrorCode::kUnavailable, "a closed engine refuses");

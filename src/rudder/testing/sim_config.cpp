@@ -94,41 +94,41 @@ SimConfig draw_config(SimRandom& random) {
 SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t serial,
                         SimRandom& random) {
   SimRequest request;
-  engine::RequestDraft& draft = request.draft;
+  engine::RequestParams& params = request.params;
   const auto& family = config.families[static_cast<size_t>(random.in(0, kNumFamilies - 1))];
   const int32_t prompt_len = random.in(1, std::max(1, max_seq_len - 1));
   const int32_t own = std::min(prompt_len, random.in(0, 6));
-  draft.prompt.assign(family.begin(), family.begin() + (prompt_len - own));
+  params.prompt.assign(family.begin(), family.begin() + (prompt_len - own));
   const auto tail = draw_tokens(own, random);
-  draft.prompt.insert(draft.prompt.end(), tail.begin(), tail.end());
+  params.prompt.insert(params.prompt.end(), tail.begin(), tail.end());
 
   const int32_t room = max_seq_len - prompt_len;
-  if (!random.one_in(16)) draft.max_tokens = random.in(1, std::min(room, config.max_output));
-  draw_sampling(draft.sampling, random);
-  if (random.one_in(4)) draft.sampling.min_tokens = random.in(0, draft.max_tokens.value_or(room));
-  draft.seed = random.next();
-  draft.ignore_eos = random.one_in(2);
+  if (!random.one_in(16)) params.max_tokens = random.in(1, std::min(room, config.max_output));
+  draw_sampling(params.sampling, random);
+  if (random.one_in(4)) params.sampling.min_tokens = random.in(0, params.max_tokens.value_or(room));
+  params.seed = random.next();
+  params.ignore_eos = random.one_in(2);
   if (random.one_in(3)) {
-    for (int32_t i = random.in(1, 3); i > 0; --i) draft.stop.push_back(draw_stop_string(random));
+    for (int32_t i = random.in(1, 3); i > 0; --i) params.stop.push_back(draw_stop_string(random));
   }
-  draft.include_stop = random.one_in(3);
-  draft.skip_special_tokens = !random.one_in(4);
-  draft.n = random.one_in(4) ? random.in(2, 3) : 1;
-  draft.priority = random.one_in(4) ? random.in(-1, 1) : 0;
-  draft.echo_prompt_text = random.one_in(8);
-  draft.client_id = "request-" + std::to_string(serial);
-  draw_request_taps(config.taps, draft, random);
+  params.include_stop = random.one_in(3);
+  params.skip_special_tokens = !random.one_in(4);
+  params.n = random.one_in(4) ? random.in(2, 3) : 1;
+  params.priority = random.one_in(4) ? random.in(-1, 1) : 0;
+  params.echo_prompt_text = random.one_in(8);
+  params.client_id = "request-" + std::to_string(serial);
+  draw_request_taps(config.taps, params, random);
   if (config.has_constraints && random.one_in(2)) {
     for (int32_t i = random.in(1, 2); i > 0; --i) {
       request.constraint_seeds.push_back(random.next());
-      draft.constraints.push_back(sim_constraint(request.constraint_seeds.back()));
+      params.constraints.push_back(sim_constraint(request.constraint_seeds.back()));
     }
   }
   request.fresh_salt = random.one_in(8);
   if (request.fresh_salt) {
-    draft.cache_salt = "fresh-" + std::to_string(serial);
+    params.cache_salt = "fresh-" + std::to_string(serial);
   } else {
-    draft.cache_salt = random.pick({"", "", "red", "blue"});
+    params.cache_salt = random.pick({"", "", "red", "blue"});
   }
   return request;
 }

@@ -38,9 +38,9 @@ struct SimConfig {
 SimConfig draw_config(SimRandom& random);
 
 struct SimRequest {
-  engine::RequestDraft draft;
+  engine::RequestParams params;
   bool fresh_salt = false;                      // never used before: nothing of it can be cached
-  std::vector<uint64_t> constraint_seeds = {};  // of draft.constraints, which are sim_constraints
+  std::vector<uint64_t> constraint_seeds = {};  // of params.constraints, which are sim_constraints
 };
 
 // `serial` makes a fresh salt unlike all others.

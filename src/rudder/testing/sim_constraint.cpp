@@ -89,7 +89,7 @@ std::shared_ptr<const constraint::Constraint> sim_constraint(uint64_t seed) {
 }
 
 std::optional<std::vector<uint32_t>> sim_mask(std::span<const uint64_t> seeds,
-                                              const engine::RequestDraft& validated,
+                                              const engine::RequestParams& validated,
                                               int32_t vocab_size, std::span<const int32_t> output) {
   std::vector<uint64_t> hashes(seeds.begin(), seeds.end());
   for (uint64_t& hash : hashes) {

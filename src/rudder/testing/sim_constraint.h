@@ -19,7 +19,7 @@ std::shared_ptr<const constraint::Constraint> sim_constraint(uint64_t seed);
 // The mask after `output` of a request under sim_constraints of these seeds, worked out from the
 // first token; nothing where it ends with an error.
 std::optional<std::vector<uint32_t>> sim_mask(std::span<const uint64_t> seeds,
-                                              const engine::RequestDraft& validated,
+                                              const engine::RequestParams& validated,
                                               int32_t vocab_size, std::span<const int32_t> output);
 
 }  // namespace rudder::testing

@@ -71,19 +71,19 @@ void SimEpisode::turn() {
 
 void SimEpisode::arrive() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
-  auto request = engine::validate_request(std::move(drawn.draft), core_->limits());
+  auto request = engine::validate_request(std::move(drawn.params), core_->limits());
   if (!request) {  // more than the queue, the tap table or the capture buffer can ever hold
     const std::string& where = request.error().where;
     require(where == "n" || where == "steering" || where == "capture", "a drawn request is valid");
     return;
   }
   auto client = std::make_unique<Client>();
-  client->draft = request->draft();
+  client->params = request->params();
   client->max_len = request->max_len();
   client->fresh_salt = drawn.fresh_salt;
   client->constraint_seeds = std::move(drawn.constraint_seeds);
-  client->num_open = client->draft.n;
-  client->choices.resize(static_cast<size_t>(client->draft.n));
+  client->num_open = client->params.n;
+  client->choices.resize(static_cast<size_t>(client->params.n));
   client->last_progress = planned_steps();
   client->first_sequence = by_sequence_.size() + 1;
 
@@ -99,7 +99,8 @@ void SimEpisode::arrive() {
     return;
   }
   client->id = *id;
-  note(NoteKind::kSubmit, *id, client->draft.n, static_cast<int64_t>(client->draft.prompt.size()));
+  note(NoteKind::kSubmit, *id, client->params.n,
+       static_cast<int64_t>(client->params.prompt.size()));
   coverage_->requests += 1;
   by_sequence_.insert(by_sequence_.end(), client->choices.size(), client.get());
   clients_.push_back(std::move(client));

@@ -43,7 +43,7 @@ class SimEpisode {
   };
   struct Client {
     engine::RequestId id;
-    engine::RequestDraft draft;  // as validated
+    engine::RequestParams params;  // as validated
     int32_t max_len = 0;
     bool fresh_salt = false;
     std::vector<uint64_t> constraint_seeds;

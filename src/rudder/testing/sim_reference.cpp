@@ -31,7 +31,7 @@ const std::string* find_stop(const std::vector<std::string>& stops, std::string_
 
 }  // namespace
 
-SimExpected expected_output(const engine::RequestDraft& validated,
+SimExpected expected_output(const engine::RequestParams& validated,
                             const std::vector<uint64_t>& constraint_seeds, int32_t max_len,
                             int32_t choice, const FakeOptions& options) {
   const int32_t vocab_size = options.capacity.vocab_size;

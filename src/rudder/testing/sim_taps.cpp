@@ -81,17 +81,17 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
   return taps;
 }
 
-void draw_request_taps(const SimTaps& taps, engine::RequestDraft& draft, SimRandom& random) {
+void draw_request_taps(const SimTaps& taps, engine::RequestParams& params, SimRandom& random) {
   if (!taps.enabled || random.one_in(3)) return;
   auto drawn = std::make_shared<tap::SequenceTaps>();
-  const auto prompt_len = static_cast<int32_t>(draft.prompt.size());
+  const auto prompt_len = static_cast<int32_t>(params.prompt.size());
   const bool captures = random.one_in(3);
   if (!captures || random.one_in(2)) draw_segments(taps, prompt_len, random, *drawn);
   if (captures) {
-    draft.capture = taps.captures[random.next() % taps.captures.size()];
-    draft.capture_events = random.one_in(2);
-    draft.capture_results = !random.one_in(4);
-    drawn->capture = draft.capture->set;
+    params.capture = taps.captures[random.next() % taps.captures.size()];
+    params.capture_events = random.one_in(2);
+    params.capture_results = !random.one_in(4);
+    drawn->capture = params.capture->set;
     int32_t begin = random.one_in(3) ? prompt_len - 1 : random.in(0, prompt_len);
     for (int32_t i = random.in(1, 3); i > 0; --i) {
       const int32_t end = random.one_in(5) ? tap::kNoEnd : begin + random.in(1, 8);
@@ -100,7 +100,7 @@ void draw_request_taps(const SimTaps& taps, engine::RequestDraft& draft, SimRand
       begin = end + random.in(0, 5);
     }
   }
-  draft.taps = std::move(drawn);
+  params.taps = std::move(drawn);
 }
 
 }  // namespace rudder::testing

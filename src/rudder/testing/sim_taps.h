@@ -27,6 +27,6 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random);
 
 // Sets taps and capture of a request whose prompt is drawn. Some can never fit the table:
 // validation refuses those.
-void draw_request_taps(const SimTaps& taps, engine::RequestDraft& draft, SimRandom& random);
+void draw_request_taps(const SimTaps& taps, engine::RequestParams& params, SimRandom& random);
 
 }  // namespace rudder::testing
