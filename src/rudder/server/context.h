@@ -11,12 +11,12 @@
 
 #include "rudder/base/clock.h"
 #include "rudder/constraint/grammar_compiler.h"
-#include "rudder/server/auth.h"
-#include "rudder/server/exchange.h"
-#include "rudder/server/http_counters.h"
-#include "rudder/server/response_store.h"
+#include "rudder/server/http/auth.h"
+#include "rudder/server/http/exchange.h"
+#include "rudder/server/http/http_counters.h"
+#include "rudder/server/http/work_pool.h"
+#include "rudder/server/openai/response_store.h"
 #include "rudder/server/server.h"
-#include "rudder/server/work_pool.h"
 
 namespace rudder::server {
 

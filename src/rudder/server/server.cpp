@@ -14,10 +14,10 @@
 
 #include "rudder/base/log.h"
 #include "rudder/server/context.h"
-#include "rudder/server/io_thread.h"
-#include "rudder/server/listener.h"
-#include "rudder/server/request_log.h"
-#include "rudder/server/tool_fields.h"
+#include "rudder/server/generation/request_log.h"
+#include "rudder/server/http/io_thread.h"
+#include "rudder/server/http/listener.h"
+#include "rudder/server/request/tool_fields.h"
 
 namespace rudder::server {
 namespace {

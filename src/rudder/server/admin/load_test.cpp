@@ -1,0 +1,143 @@
+// Many streams on few threads: what an idle one holds and what a token costs. Figures are printed;
+// the bounds asserted have room for a busy machine, and twice that under a sanitizer.
+#include <dirent.h>
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "rudder/base/clock.h"
+#include "rudder/server/admin/process_stats.h"
+#include "rudder/server/testing/test_server.h"
+
+namespace rudder::server {
+namespace {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr double kSlowdown = 2;
+#else
+constexpr double kSlowdown = 1;
+#endif
+
+// CPU time of the threads that move bytes, by their name.
+double http_thread_seconds() {
+  double seconds = 0;
+  DIR* tasks = ::opendir("/proc/self/task");
+  while (const dirent* task = ::readdir(tasks)) {
+    const std::string folder = fmt::format("/proc/self/task/{}/", task->d_name);
+    std::string name;
+    std::ifstream(folder + "comm") >> name;
+    double ns = 0;
+    if (name == "rudder-http" && std::ifstream(folder + "schedstat") >> ns) seconds += ns * 1e-9;
+  }
+  ::closedir(tasks);
+  return seconds;
+}
+
+int count_threads() {
+  int count = 0;
+  DIR* tasks = ::opendir("/proc/self/task");
+  while (const dirent* task = ::readdir(tasks)) count += task->d_name[0] != '.';
+  ::closedir(tasks);
+  return count;
+}
+
+bool raise_descriptors(rlim_t wanted) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  limit.rlim_cur = std::min(std::max(limit.rlim_cur, wanted), limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  return limit.rlim_cur >= wanted;
+}
+
+TEST(Load, TwoThousandIdleStreams) {
+  constexpr size_t kStreams = 2000;
+  if (!raise_descriptors(2 * kStreams + 200)) GTEST_SKIP() << "too few file descriptors";
+  // Each says nothing until it is released.
+  TestServer test([](const engine::RequestParams&) {
+    Script script = say({"a", "b"});
+    script.hold = true;
+    return script;
+  });
+  test.get("/health");
+  const int threads = count_threads();
+  const int64_t before = read_process_stats().resident_bytes;
+  std::vector<TestClient> clients;
+  const std::string request = post_bytes(kCompletionsPath, R"({"prompt":"a","stream":true})");
+  for (size_t i = 0; i < kStreams; ++i) {
+    clients.push_back(test.client());
+    ASSERT_TRUE(clients.back().connected());
+    clients.back().send(request);
+  }
+  ASSERT_TRUE(
+      eventually([&] { return test.engine.num_active() == kStreams; }, std::chrono::seconds(120)));
+  const int64_t after = read_process_stats().resident_bytes;
+  EXPECT_EQ(count_threads(), threads) << "no thread for a stream";
+  // Health and metrics answer as if nothing were open.
+  int64_t slowest_us = 0;
+  for (int i = 0; i < 20; ++i) {
+    const int64_t start = SteadyClock().now_us();
+    EXPECT_EQ(test.get(i % 2 == 0 ? "/metrics" : "/health").status, 200);
+    slowest_us = std::max(slowest_us, SteadyClock().now_us() - start);
+  }
+  const double idle_start = http_thread_seconds();
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  const double idle_cpu = http_thread_seconds() - idle_start;
+  fmt::print(
+      "[ figures  ] {} streams: {:.1f} MiB resident, {:.1f} KiB a stream (client and script "
+      "included), {} threads, slowest /metrics or /health {:.1f} ms, idle CPU {:.1f} ms a second\n",
+      kStreams, static_cast<double>(after) / (1 << 20),
+      static_cast<double>(after - before) / kStreams / 1024, threads,
+      static_cast<double>(slowest_us) / 1e3, idle_cpu * 1e3);
+  EXPECT_LT(idle_cpu, 0.05 * kSlowdown);
+  test.engine.release();
+  for (TestClient& client : clients) {
+    const ClientResponse answer = client.receive("POST", std::chrono::seconds(60));
+    ASSERT_TRUE(answer.complete);
+    ASSERT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
+  }
+}
+
+TEST(Load, CostOfAStreamedToken) {
+  constexpr size_t kStreams = 64;
+  constexpr size_t kTokens = 500;
+  TestServer test([](const engine::RequestParams&) {
+    Script script = say(std::vector<std::string>(kTokens, " token"));
+    script.tick_us = 10'000;
+    return script;
+  });
+  std::vector<TestClient> clients;
+  for (size_t i = 0; i < kStreams; ++i) {
+    clients.push_back(test.client());
+    clients.back().send(post_bytes(
+        "/v1/chat/completions", R"({"messages":[{"role":"user","content":"a"}],"stream":true})"));
+  }
+  ASSERT_TRUE(eventually([&] { return test.engine.num_active() == kStreams; }));
+  const double cpu_before = http_thread_seconds();
+  const int64_t sink_before = test.engine.sink_ns();
+  const uint64_t sent_before = test.engine.events_sent();
+  ASSERT_TRUE(eventually([&] { return test.engine.num_active() == 0; }, std::chrono::seconds(120)));
+  size_t bytes = 0;
+  for (TestClient& client : clients) {
+    const ClientResponse answer = client.receive("POST", std::chrono::seconds(60));
+    ASSERT_TRUE(answer.body.ends_with("data: [DONE]\n\n"));
+    bytes += answer.body.size();
+  }
+  const double cpu = http_thread_seconds() - cpu_before;
+  const auto tokens = static_cast<double>(test.engine.events_sent() - sent_before);
+  const double us = cpu * 1e6 / tokens;
+  const double sink_us = static_cast<double>(test.engine.sink_ns() - sink_before) / 1e3 / tokens;
+  fmt::print(
+      "[ figures  ] {} streams, {} tokens: {:.2f} us of HTTP threads and {:.2f} us of the engine "
+      "thread a token, {:.0f} bytes a token\n",
+      kStreams, tokens, us, sink_us, static_cast<double>(bytes) / tokens);
+  EXPECT_LT(us, 100 * kSlowdown);
+}
+
+}  // namespace
+}  // namespace rudder::server

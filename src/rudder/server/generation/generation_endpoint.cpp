@@ -1,0 +1,164 @@
+// POST /v1/chat/completions and /v1/completions: from the connection to the pool that parses and
+// tokenises, back to the connection, and into the engine.
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/log.h"
+#include "rudder/server/generation/generation.h"
+#include "rudder/server/generation/generation_endpoint.h"
+#include "rudder/server/handlers.h"
+#include "rudder/server/http/request_id.h"
+#include "rudder/server/openai/responses_background.h"
+
+namespace rudder::server {
+namespace {
+
+// No tokenizer in use spells more bytes a token on average over a whole body: a floor of what the
+// prompt will cost, known before anything is spent on it.
+constexpr int64_t kMaxBytesPerToken = 16;
+
+using Parsed = tl::expected<GenerationRequest, ApiError>;
+
+// One body on its way to a Generation. Parsed on the pool; where it needs a grammar that is still
+// to be compiled, it is parsed again behind that: no thread waits.
+class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
+ public:
+  GenerationTask(ServerContext& context, std::shared_ptr<Exchange> exchange,
+                 GenerationParser parser)
+      : context_(context),
+        exchange_(std::move(exchange)),
+        parser_(std::move(parser)),
+        body_(std::move(exchange_->body)),
+        is_named_(is_request_id(exchange_->request.field("x-request-id"))),
+        mark_(std::make_shared<ActivityMark>(context.activity)) {}
+
+  // Any thread. One of them at a time has the task.
+  void queue() {
+    if (context_.pool->run(body_.text.size(), [self = shared_from_this()] { self->run(); })) return;
+    answer(tl::unexpected(
+        to_api_error(Error{ErrorCode::kOverloaded, "too many requests wait to be tokenised", ""})));
+  }
+
+ private:
+  void run();
+  Parsed parse();
+  std::optional<constraint::CompiledGrammar> find_grammar(
+      const constraint::GrammarSpec& spec) const;
+  void answer(Parsed parsed);
+  void start(Parsed parsed);
+
+  ServerContext& context_;
+  const std::shared_ptr<Exchange> exchange_;
+  const GenerationParser parser_;
+  HeldBody body_;
+  const bool is_named_;
+  std::shared_ptr<ActivityMark> mark_;
+  // What was compiled for it, which the compiler's cache may have dropped.
+  std::vector<std::pair<constraint::GrammarSpec, constraint::CompiledGrammar>> compiled_;
+};
+
+std::optional<constraint::CompiledGrammar> GenerationTask::find_grammar(
+    const constraint::GrammarSpec& spec) const {
+  for (const auto& [known, grammar] : compiled_) {
+    if (known == spec) return grammar;
+  }
+  if (context_.grammars != nullptr) return context_.grammars->find(spec);
+  return constraint::CompiledGrammar(tl::unexpected<Error>(
+      Error{ErrorCode::kUnsupported, "needs a model with an end-of-sequence token", ""}));
+}
+
+Parsed GenerationTask::parse() {
+  const std::string& id = exchange_->request_id;
+  try {
+    GenerationScope scope = generation_scope(context_, exchange_->tenant, id);
+    scope.is_named = is_named_;
+    scope.find_grammar = [this](const constraint::GrammarSpec& spec) { return find_grammar(spec); };
+    return parser_(body_.text, scope);
+  } catch (const std::exception& exception) {  // out of memory: this request's misfortune alone
+    log_error("request {}: {}", id, exception.what());
+    return tl::unexpected(to_api_error(Error{ErrorCode::kInternal, "", ""}));
+  }
+}
+
+void GenerationTask::run() {
+  Parsed parsed = parse();
+  if (!parsed || !parsed->uncompiled) return answer(std::move(parsed));
+  const constraint::GrammarSpec& spec = *parsed->uncompiled;
+  context_.grammars->compile(
+      spec, [self = shared_from_this(), spec](const constraint::CompiledGrammar& compiled) {
+        self->compiled_.emplace_back(spec, compiled);
+        self->queue();
+      });
+}
+
+void GenerationTask::answer(Parsed parsed) {
+  body_ = HeldBody();
+  auto held = std::make_shared<Parsed>(std::move(parsed));
+  exchange_->io->post([self = shared_from_this(), held] { self->start(std::move(*held)); });
+}
+
+void GenerationTask::start(Parsed parsed) {
+  if (exchange_->abandoned()) return;
+  if (context_.stopping) {
+    return exchange_->respond(
+        error_response(Error{ErrorCode::kUnavailable, "the server is shutting down", ""}));
+  }
+  if (!parsed) return exchange_->respond(error_response(parsed.error()));
+  if (context_.settings.enable_log_requests) log_request_start(exchange_->request_id, *parsed);
+  const bool stays = !runs_in_background(parsed->answer);
+  std::make_shared<Generation>(context_,
+                               stays ? exchange_ : leave_connection(exchange_, parsed->answer),
+                               std::move(*parsed), std::move(mark_))
+      ->start();
+}
+
+GenerationParser parser_of(Api api) {
+  return [api](const std::string& body, const GenerationScope& scope) {
+    return parse_generation(api, body, scope);
+  };
+}
+
+}  // namespace
+
+GenerationScope generation_scope(const ServerContext& context, int tenant, std::string request_id) {
+  const engine::RequestLimits limits = context.engine().limits();
+  // What captures are kept for embeddings alone is not for clients.
+  auto* captures = limits.taps.captures_prompts_only ? nullptr : context.engine().captures();
+  return {.model = context.model(),
+          .limits = limits,
+          .keys = context.keys,
+          .tenant = tenant,
+          .max_prompts = context.settings.max_prompts,
+          .request_id = std::move(request_id),
+          .version = context.parts.version,
+          .taps = {.steering = context.parts.steering, .captures = captures}};
+}
+
+void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
+                    GenerationParser parser) {
+  if (context.draining) {
+    HttpResponse response = error_response(
+        Error{ErrorCode::kUnavailable, "the server is draining and takes no new requests", ""});
+    response.close = true;
+    return exchange->respond(std::move(response));
+  }
+  const auto least_tokens = static_cast<int64_t>(exchange->body.text.size()) / kMaxBytesPerToken;
+  if (const Result<void> room = context.engine().would_accept(least_tokens); !room) {
+    return exchange->respond(error_response(room.error()));
+  }
+  std::make_shared<GenerationTask>(context, exchange, std::move(parser))->queue();
+}
+
+void handle_chat_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  run_generation(context, exchange, parser_of(Api::kChat));
+}
+
+void handle_completions(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  run_generation(context, exchange, parser_of(Api::kCompletions));
+}
+
+}  // namespace rudder::server

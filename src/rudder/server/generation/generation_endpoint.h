@@ -1,0 +1,25 @@
+// What the endpoints that generate share: from a connection to the pool that parses and tokenises,
+// back to the connection, and into the engine.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rudder/server/context.h"
+#include "rudder/server/http/exchange.h"
+#include "rudder/server/request/generation_request.h"
+
+namespace rudder::server {
+
+using GenerationParser = std::function<tl::expected<GenerationRequest, ApiError>(
+    const std::string& body, const GenerationScope& scope)>;
+
+GenerationScope generation_scope(const ServerContext& context, int tenant, std::string request_id);
+
+// Answers the exchange with what `parser` makes of its body; `parser` runs on the tokenise pool. On
+// the connection's I/O thread.
+void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
+                    GenerationParser parser);
+
+}  // namespace rudder::server

@@ -1,0 +1,97 @@
+// The small parts of the HTTP side: keys, ids, routes, errors, text.
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "rudder/server/http/api_error.h"
+#include "rudder/server/http/auth.h"
+#include "rudder/server/http/http_writer.h"
+#include "rudder/server/http/request_id.h"
+#include "rudder/server/http/route_table.h"
+
+namespace rudder::server {
+namespace {
+
+TEST(ApiKeys, OnlyTheWholeKeyOpens) {
+  const ApiKeys keys({"alpha", "beta-key"});
+  EXPECT_EQ(keys.tenant_of("Bearer alpha"), 0);
+  EXPECT_EQ(keys.tenant_of("bearer  beta-key"), 1);
+  for (const char* bad : {"", "Bearer", "Bearer ", "alpha", "Basic alpha", "Bearer alph",
+                          "Bearer alphaa", "Bearer alpha ", "Bearer alphaalpha", "Bearer ALPHA"}) {
+    EXPECT_EQ(keys.tenant_of(bad), std::nullopt) << bad;
+  }
+  EXPECT_EQ(ApiKeys({}).tenant_of(""), 0);
+  EXPECT_NE(keys.cache_salt(0, "x"), keys.cache_salt(1, "x"));
+}
+
+TEST(RequestId, FitIdsAreKept) {
+  EXPECT_EQ(make_request_id("trace-1:a/b"), "trace-1:a/b");
+  EXPECT_EQ(make_request_id(std::string(128, 'x')).size(), 128u);
+  std::set<std::string> made;
+  for (const std::string& bad :
+       {std::string(), std::string(129, 'x'), std::string("a b"), std::string("a\"b"),
+        std::string("\x7f"), std::string("\xc3\xa9")}) {
+    const std::string id = make_request_id(bad);
+    EXPECT_EQ(id.size(), 32u) << bad;
+    EXPECT_TRUE(made.insert(id).second);
+  }
+}
+
+TEST(RouteTable, PathsMatchExactly) {
+  EXPECT_NE(match_route("GET", "/health").route, nullptr);
+  EXPECT_NE(match_route("HEAD", "/health").route, nullptr);
+  EXPECT_NE(match_route("GET", "/").route, nullptr);
+  EXPECT_EQ(match_route("GET", "/v1/models/org%2Ftiny").tail, "org/tiny");
+  EXPECT_EQ(match_route("GET", "/v1/models/org/tiny").tail, "org/tiny");
+  EXPECT_EQ(match_route("POST", "/health").route, nullptr);
+  EXPECT_EQ(match_route("POST", "/health").allow, "GET, HEAD, OPTIONS");
+  EXPECT_EQ(match_route("get", "/health").route, nullptr);
+  for (const char* bad : {"", "/Health", "/health/", "//health", "/./health", "/%68ealth",
+                          "/health;x", "/v1/models/", "/v1/models/%", "/v1/models/%zz", "*"}) {
+    EXPECT_TRUE(match_route("GET", bad).allow.empty()) << bad;
+  }
+}
+
+TEST(RouteTable, OtherServersNamesAreTheSameRoutes) {
+  EXPECT_EQ(match_route("POST", "/chat/completions").route,
+            match_route("POST", "/v1/chat/completions").route);
+  EXPECT_EQ(match_route("GET", "/v1/health").route, match_route("GET", "/health").route);
+  const Route* reset = match_route("POST", "/flush_cache").route;
+  ASSERT_NE(reset, nullptr);
+  EXPECT_EQ(reset->access, Access::kAdmin) << "guarded as under its own name";
+  EXPECT_TRUE(match_route("POST", "/chat/completions/").allow.empty());
+}
+
+TEST(ApiError, OurOwnFaultsTellNothing) {
+  for (const ErrorCode code : {ErrorCode::kInternal, ErrorCode::kIo, ErrorCode::kCorruptFile,
+                               ErrorCode::kNumerical, ErrorCode::kCancelled}) {
+    const std::string body =
+        error_body(to_api_error({code, "/secret/path 0x7ffdeadbeef", "where"}));
+    EXPECT_EQ(body.find("secret"), std::string::npos) << body;
+    EXPECT_EQ(body.find("where"), std::string::npos) << body;
+  }
+  const HttpResponse full = error_response(Error{ErrorCode::kOverloaded, "full", ""});
+  EXPECT_EQ(full.status, 503);
+  EXPECT_EQ(full.fields.at(0).name, "retry-after");
+  EXPECT_EQ(
+      full.body,
+      R"({"error":{"message":"full","type":"server_error","param":null,"code":"overloaded"}})");
+}
+
+TEST(HttpWriter, HeadsAndChunks) {
+  std::string out;
+  HttpResponse response;
+  response.body = "{}";
+  response.fields.push_back({"x-a", "b"});
+  append_response_head(out, response, BodyFraming::kLength, true);
+  EXPECT_EQ(out,
+            "HTTP/1.1 200 OK\r\nserver: rudder\r\ncontent-type: application/json\r\nx-a: b\r\n"
+            "content-length: 2\r\nconnection: keep-alive\r\n\r\n");
+  out.clear();
+  append_chunk(out, std::string(255, 'x'));
+  append_chunk(out, "");
+  EXPECT_EQ(out, "ff\r\n" + std::string(255, 'x') + "\r\n");
+}
+
+}  // namespace
+}  // namespace rudder::server

@@ -1,0 +1,25 @@
+// The bytes of responses: status line and fields, and the framing of chunks. The values of fields
+// come from us or are checked before they get here (request_id.h, cors.h).
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "rudder/server/http/http_message.h"
+
+namespace rudder::server {
+
+enum class BodyFraming {
+  kLength,   // Content-Length of response.body
+  kChunked,  // HTTP/1.1, length unknown
+  kClose,    // HTTP/1.0, length unknown: the end of the connection ends the body
+  kNone,     // 204 and 304
+};
+
+// Appends the header; `response.body` is not appended.
+void append_response_head(std::string& out, const HttpResponse& response, BodyFraming framing,
+                          bool keep_alive);
+void append_chunk(std::string& out, std::string_view bytes);
+inline constexpr std::string_view kLastChunk = "0\r\n\r\n";
+
+}  // namespace rudder::server

@@ -1,0 +1,191 @@
+#include "rudder/server/http/listener.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/basic_socket_acceptor.hpp>
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/detached.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <chrono>
+#include <climits>
+#include <utility>
+
+#include "rudder/base/log.h"
+#include "rudder/server/http/api_error.h"
+#include "rudder/server/http/http_session.h"
+#include "rudder/server/http/http_writer.h"
+
+namespace rudder::server {
+
+namespace asio = boost::asio;
+using boost::system::error_code;
+using Protocol = asio::generic::stream_protocol;
+using Acceptor = asio::basic_socket_acceptor<Protocol, SessionExecutor>;
+
+struct Listener::Impl {
+  Impl(ServerContext& server_context, std::vector<std::shared_ptr<IoThread>> io_threads)
+      : context(server_context),
+        threads(std::move(io_threads)),
+        acceptor(threads[0]->context().get_executor()) {}
+
+  Result<void> listen(const Protocol::endpoint& endpoint, bool is_tcp, std::string_view setting);
+  asio::awaitable<void, SessionExecutor> accept_loop();
+  void hand_over(std::shared_ptr<IoThread> thread, SessionSocket socket);
+
+  ServerContext& context;
+  const std::vector<std::shared_ptr<IoThread>> threads;
+  Acceptor acceptor;
+  std::string address;
+  std::string unix_path;
+  uint16_t port = 0;
+  bool loopback = true;
+};
+
+Result<void> Listener::Impl::listen(const Protocol::endpoint& endpoint, bool is_tcp,
+                                    std::string_view setting) {
+  error_code ec;
+  acceptor.open(endpoint.protocol(), ec);
+  if (!ec && is_tcp) acceptor.set_option(asio::socket_base::reuse_address(true), ec);
+  if (!ec) acceptor.bind(endpoint, ec);
+  if (!ec) acceptor.listen(asio::socket_base::max_listen_connections, ec);
+  if (ec) {
+    return fail(ErrorCode::kIo, fmt::format("cannot listen on {}: {}", address, ec.message()),
+                std::string(setting));
+  }
+  return {};
+}
+
+void Listener::Impl::hand_over(std::shared_ptr<IoThread> thread, SessionSocket socket) {
+  context.counters.connections_accepted.fetch_add(1, std::memory_order_relaxed);
+  error_code ec;
+  if (context.counters.connections_open.load(std::memory_order_relaxed) >=
+      context.settings.max_connections) {
+    HttpResponse response = error_response(http_error(503, "too many connections"));
+    std::string bytes;
+    append_response_head(bytes, response, BodyFraming::kLength, false);
+    bytes += response.body;
+    socket.write_some(asio::buffer(bytes), ec);
+    return;
+  }
+  if (port != 0) socket.set_option(asio::ip::tcp::no_delay(true), ec);
+  if (const int64_t bytes = context.settings.socket_send_buffer; bytes > 0) {
+    // Left alone it grows with what a slow reader leaves unread, and nobody counts it.
+    const auto size = static_cast<int>(std::min<int64_t>(bytes, INT_MAX));
+    socket.set_option(asio::socket_base::send_buffer_size(size), ec);
+  }
+  // std::function wants copies: the socket travels in a shared pointer.
+  auto carried = std::make_shared<SessionSocket>(std::move(socket));
+  IoThread& target = *thread;
+  target.post([this, thread = std::move(thread), carried] {
+    start_http_session(context, thread, std::move(*carried));
+  });
+}
+
+asio::awaitable<void, SessionExecutor> Listener::Impl::accept_loop() {
+  constexpr asio::as_tuple_t<asio::use_awaitable_t<SessionExecutor>> await;
+  size_t next = 0;
+  while (acceptor.is_open()) {
+    const std::shared_ptr<IoThread>& thread = threads[next++ % threads.size()];
+    SessionSocket socket(thread->context().get_executor());
+    const auto [ec] = co_await acceptor.async_accept(socket, await);
+    if (ec == asio::error::operation_aborted || !acceptor.is_open()) break;
+    if (!ec) {
+      error_code mode_ec;
+      socket.non_blocking(true, mode_ec);
+      if (!mode_ec) hand_over(thread, std::move(socket));
+      continue;
+    }
+    // Out of descriptors or memory: wait for some to come back.
+    log_warn("cannot accept a connection: {}", ec.message());
+    asio::steady_timer pause(threads[0]->context(), std::chrono::milliseconds(100));
+    co_await pause.async_wait(await);
+  }
+}
+
+Result<std::unique_ptr<Listener>> Listener::open(ServerContext& context,
+                                                 std::vector<std::shared_ptr<IoThread>> threads) {
+  const ServerSettings& settings = context.settings;
+  auto impl = std::make_unique<Impl>(context, std::move(threads));
+  error_code ec;
+  if (!settings.uds.empty()) {
+    using Local = asio::local::stream_protocol;
+    constexpr size_t kMaxPath = sizeof(sockaddr_un::sun_path) - 1;
+    if (settings.uds.size() > kMaxPath) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("the socket's path has more than {} bytes", kMaxPath), "uds");
+    }
+    // A socket that a dead server left behind is in the way; anything else there is not ours.
+    struct stat info {};
+    if (::lstat(settings.uds.c_str(), &info) == 0 && S_ISSOCK(info.st_mode)) {
+      ::unlink(settings.uds.c_str());
+    }
+    impl->address = "unix:" + settings.uds;
+    RUDDER_TRY_VOID(impl->listen(Local::endpoint(settings.uds), false, "uds"));
+    impl->unix_path = settings.uds;
+  } else {
+    using asio::ip::tcp;
+    tcp::resolver resolver(impl->threads[0]->context());
+    const auto found =
+        resolver.resolve(settings.host, std::to_string(settings.port), tcp::resolver::passive, ec);
+    if (ec || found.empty()) {
+      return fail(ErrorCode::kIo,
+                  fmt::format("cannot resolve '{}': {}", settings.host, ec.message()), "host");
+    }
+    const tcp::endpoint endpoint = *found.begin();
+    const bool v6 = endpoint.address().is_v6();
+    const std::string shown = endpoint.address().to_string();
+    impl->address =
+        fmt::format("http://{}{}{}:{}", v6 ? "[" : "", shown, v6 ? "]" : "", settings.port);
+    RUDDER_TRY_VOID(impl->listen(endpoint, true, "port"));
+    const Protocol::endpoint bound = impl->acceptor.local_endpoint(ec);
+    tcp::endpoint bound_tcp = endpoint;
+    if (!ec) {
+      std::memcpy(bound_tcp.data(), bound.data(), std::min(bound.size(), bound_tcp.capacity()));
+    }
+    impl->port = bound_tcp.port();
+    impl->address =
+        fmt::format("http://{}{}{}:{}", v6 ? "[" : "", shown, v6 ? "]" : "", impl->port);
+    impl->loopback = endpoint.address().is_loopback();
+  }
+  return std::unique_ptr<Listener>(new Listener(std::move(impl)));
+}
+
+Listener::Listener(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Listener::~Listener() {
+  close();
+}
+
+uint16_t Listener::port() const {
+  return impl_->port;
+}
+
+std::string Listener::address() const {
+  return impl_->address;
+}
+
+bool Listener::is_loopback() const {
+  return impl_->loopback;
+}
+
+void Listener::start() {
+  asio::co_spawn(
+      impl_->acceptor.get_executor(), [impl = impl_.get()] { return impl->accept_loop(); },
+      asio::detached);
+}
+
+void Listener::close() {
+  error_code ignored;
+  impl_->acceptor.close(ignored);
+  if (!impl_->unix_path.empty()) ::unlink(std::exchange(impl_->unix_path, {}).c_str());
+}
+
+}  // namespace rudder::server

@@ -1,0 +1,33 @@
+#include "rudder/server/http/pool_answer.h"
+
+#include <exception>
+#include <utility>
+
+#include "rudder/base/log.h"
+#include "rudder/server/http/api_error.h"
+#include "rudder/server/http/io_thread.h"
+
+namespace rudder::server {
+
+void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
+                    std::function<HttpResponse(const std::string& body)> work) {
+  auto body = std::make_shared<HeldBody>(std::move(exchange->body));
+  const size_t bytes = body->text.size();
+  const bool queued = context.pool->run(bytes, [exchange, body, work = std::move(work)] {
+    auto response = std::make_shared<HttpResponse>();
+    try {
+      *response = work(body->text);
+    } catch (const std::exception& exception) {
+      log_error("request dropped: {}", exception.what());
+      *response = error_response(Error{ErrorCode::kInternal, "", ""});
+    }
+    *body = HeldBody();
+    exchange->io->post([exchange, response] { exchange->respond(std::move(*response)); });
+  });
+  if (!queued) {
+    exchange->respond(
+        error_response(Error{ErrorCode::kOverloaded, "too many requests wait to be parsed", ""}));
+  }
+}
+
+}  // namespace rudder::server

@@ -1,0 +1,18 @@
+// Requests whose answer is made from their body on the tokenise pool and sent whole.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "rudder/server/context.h"
+#include "rudder/server/http/exchange.h"
+#include "rudder/server/http/http_message.h"
+
+namespace rudder::server {
+
+// `work` runs on the pool; what it throws (out of memory) is this request's misfortune alone.
+void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
+                    std::function<HttpResponse(const std::string& body)> work);
+
+}  // namespace rudder::server

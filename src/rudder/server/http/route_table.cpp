@@ -1,0 +1,141 @@
+#include "rudder/server/http/route_table.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
+#include "rudder/server/handlers.h"
+
+namespace rudder::server {
+namespace {
+
+constexpr std::string_view kTail = "{id}";
+
+constexpr Route kRoutes[] = {
+    {"POST", "/v1/chat/completions", Access::kKey, handle_chat_completions},
+    {"POST", "/v1/completions", Access::kKey, handle_completions},
+    {"POST", "/v1/responses", Access::kKey, handle_responses},
+    {"GET", "/v1/responses/{id}", Access::kKey, handle_response},
+    {"DELETE", "/v1/responses/{id}", Access::kKey, handle_response_delete},
+    {"POST", "/v1/responses/{id}/cancel", Access::kKey, handle_response_cancel},
+    {"POST", "/v1/messages", Access::kKey, handle_messages},
+    {"POST", "/v1/messages/count_tokens", Access::kKey, handle_count_tokens},
+    {"POST", "/v1/embeddings", Access::kKey, handle_embeddings},
+    {"GET", "/v1/models", Access::kKey, handle_models},
+    {"GET", "/v1/models/{id}", Access::kKey, handle_model},
+    {"POST", "/v1/chat/completions/render", Access::kKey, handle_chat_render},
+    {"POST", "/v1/completions/render", Access::kKey, handle_completions_render},
+    {"POST", "/tokenize", Access::kKey, handle_tokenize},
+    {"POST", "/detokenize", Access::kKey, handle_detokenize},
+    {"GET", "/v1/steering", Access::kKey, handle_steering},
+    {"POST", "/v1/steering/set", Access::kAdmin, handle_steering_set},
+    {"POST", "/v1/steering/clear", Access::kAdmin, handle_steering_clear},
+    {"GET", "/v1/steering/modules", Access::kKey, handle_steering_modules},
+    {"POST", "/v1/steering/modules", Access::kAdmin, handle_steering_register},
+    {"POST", "/v1/steering/modules/register", Access::kAdmin, handle_steering_register},
+    {"POST", "/v1/steering/modules/unregister", Access::kAdmin, handle_steering_unregister},
+    {"DELETE", "/v1/steering/modules/{id}", Access::kAdmin, handle_steering_remove},
+    {"GET", "/health", Access::kPublic, handle_readyz},
+    {"GET", "/livez", Access::kPublic, handle_livez},
+    {"GET", "/readyz", Access::kPublic, handle_readyz},
+    {"GET", "/ping", Access::kPublic, handle_readyz},
+    {"POST", "/ping", Access::kPublic, handle_readyz},
+    {"GET", "/", Access::kPublic, handle_page},
+    {"GET", "/face/{id}", Access::kPublic, handle_page_file},
+    {"GET", "/version", Access::kPublic, handle_version},
+    {"GET", "/openapi.json", Access::kPublic, handle_openapi},
+    {"GET", "/metrics", Access::kKey, handle_metrics},
+    {"GET", "/server_info", Access::kKey, handle_server_info},
+    {"GET", "/load", Access::kKey, handle_load},
+    {"POST", "/reset_prefix_cache", Access::kAdmin, handle_reset_prefix_cache},
+};
+static_assert(std::size(kRoutes) <= kMaxRoutes);
+
+// Other servers' names for the same: llama.cpp answers without /v1 in front, SGLang has some paths
+// of its own.
+struct Alias {
+  std::string_view path;
+  std::string_view route;
+};
+constexpr Alias kAliases[] = {
+    {"/chat/completions", "/v1/chat/completions"},
+    {"/completions", "/v1/completions"},
+    {"/embeddings", "/v1/embeddings"},
+    {"/models", "/v1/models"},
+    {"/responses", "/v1/responses"},
+    {"/v1/health", "/health"},
+    {"/v1/tokenize", "/tokenize"},
+    {"/v1/detokenize", "/detokenize"},
+    {"/flush_cache", "/reset_prefix_cache"},
+    {"/get_load", "/load"},
+};
+
+std::string_view canonical(std::string_view path) {
+  const auto* found = std::ranges::find(kAliases, path, &Alias::path);
+  return found == std::end(kAliases) ? path : found->route;
+}
+
+int hex_digit(char ch) {
+  if (ch >= '0' && ch <= '9') return ch - '0';
+  if (ch >= 'a' && ch <= 'f') return ch - 'a' + 10;
+  if (ch >= 'A' && ch <= 'F') return ch - 'A' + 10;
+  return -1;
+}
+
+std::optional<std::string> percent_decode(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] != '%') {
+      out.push_back(text[i]);
+      continue;
+    }
+    if (i + 2 >= text.size()) return std::nullopt;
+    const int high = hex_digit(text[i + 1]);
+    const int low = hex_digit(text[i + 2]);
+    if (high < 0 || low < 0) return std::nullopt;
+    out.push_back(static_cast<char>(high << 4 | low));
+    i += 2;
+  }
+  return out;
+}
+
+bool path_matches(const Route& route, std::string_view path, std::string* tail) {
+  const size_t at = route.path.find(kTail);
+  if (at == std::string_view::npos) return route.path == path;
+  const std::string_view stem = route.path.substr(0, at);
+  const std::string_view rest = route.path.substr(at + kTail.size());
+  if (path.size() <= stem.size() + rest.size() || !path.starts_with(stem) ||
+      !path.ends_with(rest)) {
+    return false;
+  }
+  std::optional<std::string> decoded =
+      percent_decode(path.substr(stem.size(), path.size() - stem.size() - rest.size()));
+  if (!decoded) return false;
+  *tail = std::move(*decoded);
+  return true;
+}
+
+}  // namespace
+
+std::span<const Route> routes() {
+  return kRoutes;
+}
+
+RouteMatch match_route(std::string_view method, std::string_view path) {
+  RouteMatch match;
+  path = canonical(path);
+  for (const Route& route : kRoutes) {
+    std::string tail;
+    if (!path_matches(route, path, &tail)) continue;
+    const bool is_get = route.method == "GET";
+    if (route.method == method || (is_get && method == "HEAD")) {
+      match.route = &route;
+      match.tail = std::move(tail);
+    }
+    match.allow += match.allow.empty() ? "" : ", ";
+    match.allow += is_get ? "GET, HEAD, OPTIONS" : std::string(route.method) + ", OPTIONS";
+  }
+  return match;
+}
+
+}  // namespace rudder::server

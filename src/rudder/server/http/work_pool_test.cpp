@@ -1,0 +1,69 @@
+#include "rudder/server/http/work_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <future>
+#include <memory>
+#include <vector>
+
+namespace rudder::server {
+namespace {
+
+constexpr size_t kShort = 100;
+constexpr size_t kLong = WorkPool::kLongBytes + 1;
+
+// Work that runs until it is let go.
+struct Gate {
+  std::promise<void> open;
+  std::shared_future<void> opened = open.get_future().share();
+  std::function<void()> wait() const {
+    return [future = opened] { future.wait(); };
+  }
+};
+
+TEST(WorkPool, LongWorkLeavesAThreadToShortWork) {
+  Gate gate;
+  WorkPool pool(2, 100);
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(pool.run(kLong, gate.wait()));
+  std::promise<void> ran;
+  ASSERT_TRUE(pool.run(kShort, [&] { ran.set_value(); }));
+  ran.get_future().wait();  // while all the long work is still there
+  gate.open.set_value();
+}
+
+TEST(WorkPool, OneThreadRunsAllInOrder) {
+  WorkPool pool(1, 100);
+  std::vector<int> order;
+  std::promise<void> done;
+  for (int i = 0; i < 6; ++i) {
+    ASSERT_TRUE(pool.run(i % 2 == 0 ? kLong : kShort, [&order, &done, i] {
+      order.push_back(i);
+      if (i == 5) done.set_value();
+    }));
+  }
+  done.get_future().wait();
+  EXPECT_EQ(order, (std::vector<int>{0, 1, 2, 3, 4, 5}));
+}
+
+TEST(WorkPool, AFullOrClosedPoolRefusesAndWhatIsQueuedIsDropped) {
+  Gate gate;
+  auto held = std::make_shared<int>(0);
+  WorkPool pool(1, 2);
+  std::promise<void> begun;
+  ASSERT_TRUE(pool.run(kShort, [&begun, wait = gate.wait()] {
+    begun.set_value();
+    wait();
+  }));
+  begun.get_future().wait();
+  EXPECT_TRUE(pool.run(kShort, [held] {}));
+  EXPECT_TRUE(pool.run(kLong, [held] {}));
+  EXPECT_FALSE(pool.run(kShort, [held] {}));
+  gate.open.set_value();
+  pool.close();
+  EXPECT_EQ(held.use_count(), 1);
+  EXPECT_FALSE(pool.run(kShort, [] {}));
+}
+
+}  // namespace
+}  // namespace rudder::server

@@ -1,0 +1,119 @@
+// The shape of /v1/embeddings: a vector an input, out of what the capture consumer `response`
+// pooled.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <iterator>
+#include <vector>
+
+#include "rudder/base/json.h"
+#include "rudder/server/generation/answer_format.h"
+#include "rudder/steer/base64.h"
+#include "rudder/steer/capture/base64.h"
+
+namespace rudder::server {
+
+namespace json = boost::json;
+
+namespace {
+
+// The one row of the means: [hidden] f32.
+Result<std::vector<float>> pooled(const steer::capture::ConsumerResult& result) {
+  const auto unreadable = [](std::string_view what) {
+    return fail(ErrorCode::kInternal, fmt::format("the pooled states are not {}", what));
+  };
+  RUDDER_TRY(const json::value payload, parse_json(result.payload, "captures"));
+  const json::value* means =
+      payload.is_object() ? payload.get_object().if_contains("means") : nullptr;
+  const json::object* sites = means == nullptr ? nullptr : means->if_object();
+  if (sites == nullptr || sites->size() != 1) return unreadable("there");
+  const json::string& data = sites->begin()->value().at("data").as_string();
+  const auto bytes = steer::base64_bytes(data);
+  if (!bytes || *bytes % sizeof(float) != 0) return unreadable("floats");
+  std::vector<float> row(*bytes / sizeof(float));
+  if (!steer::decode_base64(data, std::as_writable_bytes(std::span(row)))) {
+    return unreadable("base64");
+  }
+  return row;
+}
+
+void normalise(std::vector<float>& row) {
+  double squares = 0;
+  for (const float value : row) squares += double{value} * double{value};
+  const double scale = squares > 0 ? 1 / std::sqrt(squares) : 1;
+  for (float& value : row) value = static_cast<float>(double{value} * scale);
+}
+
+class EmbeddingsFormat final : public AnswerFormat {
+ public:
+  EmbeddingsFormat(AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer)
+      : AnswerFormat(std::move(options), std::move(tokenizer), "list", "list") {}
+
+  void append_events(std::string&, const ChoicePiece&) override {}  // never streamed
+  std::string document(std::span<const ChoicePiece> choices, const engine::Usage& total) override;
+  // The embedding as it stands in the answer.
+  Result<std::string> keep_captures(const steer::capture::CaptureResults& results) const override;
+
+ private:
+  void append_whole_choice(std::string& out, const ChoicePiece& piece) const override;
+};
+
+Result<std::string> EmbeddingsFormat::keep_captures(
+    const steer::capture::CaptureResults& results) const {
+  const auto result =
+      std::ranges::find(results, "response", &steer::capture::ConsumerResult::consumer);
+  if (result == results.end() || result->status != steer::capture::Status::kOk) {
+    return fail(ErrorCode::kOverloaded, fmt::format("the states of the input were lost: {}",
+                                                    result == results.end() ? "" : result->error));
+  }
+  RUDDER_TRY(std::vector<float> row, pooled(*result));
+  if (!std::ranges::all_of(row, [](float value) { return std::isfinite(value); })) {
+    return fail(ErrorCode::kNumerical, "the pooled states have a value that is not a number");
+  }
+  const EmbeddingOptions& wanted = options_.embedding;
+  if (wanted.dimensions > 0) row.resize(static_cast<size_t>(wanted.dimensions));
+  if (wanted.normalised) normalise(row);
+  std::string out;
+  if (wanted.as_base64) {
+    out.push_back('"');
+    steer::capture::append_base64(out, std::as_bytes(std::span(row)));
+    out.push_back('"');
+  } else {
+    fmt::format_to(std::back_inserter(out), "[{}]", fmt::join(row, ","));
+  }
+  return out;
+}
+
+void EmbeddingsFormat::append_whole_choice(std::string& out, const ChoicePiece& piece) const {
+  fmt::format_to(std::back_inserter(out),
+                 "{{\"object\":\"embedding\",\"index\":{},\"embedding\":{}}}", piece.index,
+                 piece.capture_results);
+}
+
+std::string EmbeddingsFormat::document(std::span<const ChoicePiece> choices,
+                                       const engine::Usage& total) {
+  std::string out = "{\"object\":\"list\",\"id\":";
+  append_json_string(out, options_.id);
+  out += ",\"model\":";
+  append_json_string(out, options_.model);
+  out += ",\"data\":[";
+  for (const ChoicePiece& choice : choices) {
+    if (&choice != &choices.front()) out.push_back(',');
+    append_whole_choice(out, choice);
+  }
+  fmt::format_to(std::back_inserter(out),
+                 "],\"usage\":{{\"prompt_tokens\":{0},\"total_tokens\":{0}}}}}",
+                 total.prompt_tokens);
+  return out;
+}
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> make_embeddings_format(
+    AnswerOptions options, std::shared_ptr<const text::Tokenizer> tokenizer) {
+  return std::make_unique<EmbeddingsFormat>(std::move(options), std::move(tokenizer));
+}
+
+}  // namespace rudder::server

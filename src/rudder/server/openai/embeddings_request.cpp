@@ -1,0 +1,167 @@
+#include "rudder/server/openai/embeddings_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/json.hpp>
+#include <ctime>
+#include <utility>
+
+#include "rudder/server/request/field_map.h"
+#include "rudder/server/request/field_reader.h"
+#include "rudder/server/request/prompt_truncation.h"
+#include "rudder/server/request/sampling_fields.h"
+#include "rudder/server/request/text_prompts.h"
+#include "rudder/server/request/tool_fields.h"
+
+namespace rudder::server {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr size_t kMaxChoiceBytes = 256;  // of a field that is one of a few words
+
+using steer::capture::CaptureSpec;
+
+// A field that says what is so anyway.
+void check_only(FieldReader& reader, std::string_view name,
+                std::array<std::string_view, 2> allowed) {
+  std::string value(allowed[0]);
+  reader.string(name, kMaxChoiceBytes, &value);
+  if (std::ranges::find(allowed, value) != allowed.end()) return;
+  reader.error(ErrorCode::kUnsupported, fmt::format("is not supported other than '{}'", allowed[0]),
+               name);
+}
+
+void read_form(FieldReader& reader, int32_t hidden, EmbeddingOptions* options) {
+  std::string encoding = "float";
+  reader.string("encoding_format", kMaxChoiceBytes, &encoding);
+  if (encoding != "float" && encoding != "base64") {
+    reader.error(ErrorCode::kInvalidArgument, "must be 'float' or 'base64'", "encoding_format");
+  }
+  options->as_base64 = encoding == "base64";
+  reader.int32("dimensions", 1, hidden, &options->dimensions);
+  reader.boolean("use_activation", &options->normalised);
+  reader.boolean("normalize", &options->normalised);
+  check_only(reader, "embed_dtype", {"float32", "float32"});
+  check_only(reader, "endianness", {"little", "native"});
+  reader.skip("user");
+  reader.refuse("mm_processor_kwargs", "is not supported");
+  reader.refuse("stream", "is not supported");
+}
+
+// The mean over the positions that count; of the last token that is its own row.
+Result<std::shared_ptr<const CaptureSpec>> read_pooling(FieldReader& reader,
+                                                        const engine::RequestLimits& limits,
+                                                        steer::capture::Dispatcher* captures,
+                                                        std::string_view otherwise) {
+  std::string pooling(otherwise);
+  reader.string("pooling", kMaxChoiceBytes, &pooling);
+  if (pooling != "last" && pooling != "mean") {
+    reader.error(ErrorCode::kInvalidArgument, "must be 'last' or 'mean'", "pooling");
+  }
+  RUDDER_TRY_VOID(reader.result());
+  if (captures == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "embeddings need a server that was started with --embedding-memory-mb above 0",
+                "input");
+  }
+  const json::value field = {
+      {"response",
+       {{"sites", {{"final_norm", json::array{limits.geometry.num_layers - 1}}}},
+        {"positions", pooling == "last" ? "last_prompt" : "all_prompt"},
+        {"point", "post"},
+        {"values", json::array{"means"}}}}};
+  return captures->spec(&field);
+}
+
+Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const GenerationScope& scope,
+                                            const Truncation& truncation) {
+  const size_t max_tokens = truncation.max_tokens(scope.limits.max_seq_len - 1);
+  if (reader.raw("messages") != nullptr) {
+    RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, ToolFields(), max_tokens));
+    std::vector<PromptText> prompts;
+    prompts.push_back(std::move(prompt));
+    return prompts;
+  }
+  const json::value* input = reader.raw("input");
+  json::object body = {{"prompt", input == nullptr ? json::value() : *input}};
+  if (const json::value* add = reader.raw("add_special_tokens")) body["add_special_tokens"] = *add;
+  FieldReader prompts(body, "");
+  return read_completion_prompts(prompts, *scope.model.tokenizer,
+                                 {.max_prompts = scope.max_prompts, .max_tokens = max_tokens});
+}
+
+Result<engine::Request> make_request(PromptText prompt, const engine::RequestParams& like,
+                                     const GenerationScope& scope) {
+  if (prompt.ids.empty()) {
+    return fail(ErrorCode::kInvalidArgument, prompt.path + " has no tokens", prompt.path);
+  }
+  if (std::cmp_greater_equal(prompt.ids.size(), scope.limits.max_seq_len)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} has {}{} tokens, the model's context has room for {}", prompt.path,
+                            prompt.is_cut ? "at least " : "", prompt.ids.size(),
+                            scope.limits.max_seq_len - 1),
+                prompt.path);
+  }
+  engine::RequestParams params = like;
+  params.prompt = std::move(prompt.ids);
+  tap::SequenceTaps taps;
+  RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(
+      *params.capture, static_cast<int32_t>(params.prompt.size()), taps));
+  params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  return engine::validate_request(std::move(params), scope.limits);
+}
+
+}  // namespace
+
+tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body,
+                                                           const GenerationScope& scope,
+                                                           steer::capture::Dispatcher* captures,
+                                                           std::string_view pooling) {
+  const auto object = parse_body(body);
+  if (!object) return tl::unexpected(object.error());
+  FieldReader reader(*object, "");
+  auto model = read_model(reader, scope.model);
+  if (!model) return tl::unexpected(model.error());
+  GenerationRequest parsed;
+  AnswerOptions& answer = parsed.answer;
+  answer.api = Api::kEmbeddings;
+  answer.model = std::move(*model);
+  std::string request_id = scope.request_id;
+  read_request_id(reader, scope.is_named, &request_id);
+  answer.id = "embd-" + request_id;
+  answer.created = static_cast<int64_t>(std::time(nullptr));
+  read_form(reader, scope.limits.geometry.hidden, &answer.embedding);
+
+  engine::RequestParams params;
+  params.client_id = answer.id;
+  params.max_tokens = 1;  // sampled where the prompt ends, and nobody's
+  params.sampling.temperature = 0;
+  read_integer(reader, "priority", &params.priority);
+  params.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));
+  const auto truncation = read_truncation(reader, scope.limits.max_seq_len - 1);
+  if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
+  auto spec = read_pooling(reader, scope.limits, captures, pooling);
+  if (!spec) return tl::unexpected(to_api_error(spec.error()));
+  params.capture = std::move(*spec);
+
+  FieldMap map;
+  map.add("prompt", "input");
+  auto prompts = read_inputs(reader, scope, *truncation);
+  if (!prompts) return tl::unexpected(map.told(to_api_error(prompts.error())));
+  if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
+  answer.num_choices = static_cast<int32_t>(prompts->size());
+  for (PromptText& prompt : *prompts) {
+    truncate(*scope.model.tokenizer, *truncation, prompt);
+    Result<engine::Request> request = make_request(std::move(prompt), params, scope);
+    if (!request) return tl::unexpected(map.told(to_api_error(request.error())));
+    parsed.prompts.push_back({std::move(*request), {}, {}, {}, {}});
+  }
+  parsed.ignored_fields = reader.ignored();
+  return parsed;
+}
+
+}  // namespace rudder::server

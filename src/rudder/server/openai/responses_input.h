@@ -1,0 +1,16 @@
+// Items of `input` of POST /v1/responses as chat messages. On the tokenise pool.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+
+#include "rudder/base/result.h"
+#include "rudder/server/request/field_map.h"
+
+namespace rudder::server {
+
+// `input` is a string or a list of items. What the assistant thought, said and called in items that
+// follow one another becomes one message. Errors carry the item's path.
+Result<void> read_input_items(const boost::json::value& input, boost::json::array& messages,
+                              FieldMap& map);
+
+}  // namespace rudder::server

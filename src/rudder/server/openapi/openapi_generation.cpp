@@ -1,0 +1,132 @@
+// What a generation request may hold beside steering. Numbers come from the table of ranges.
+#include "rudder/server/openapi/openapi_parts.h"
+
+namespace rudder::server {
+
+std::string_view generation_schemas() {
+  return R"json({
+  "Generation": {
+    "type": "object",
+    "properties": {
+      "model": {"type": "string"},
+      "logit_bias": {"type": ["object", "null"]},
+      "stop": {"oneOf": [{"type": "string", "minLength": 1}, {"type": "null"},
+                         {"type": "array", "items": {"type": "string", "minLength": 1}}]},
+      "stop_token_ids": {"type": ["array", "null"], "items": {"type": "integer", "minimum": 0}},
+      "allowed_token_ids": {"type": ["array", "null"], "minItems": 1,
+                            "items": {"type": "integer", "minimum": 0}},
+      "bad_words": {"type": ["array", "null"], "items": {"type": "string", "minLength": 1}},
+      "response_format": {"type": ["object", "null"], "required": ["type"], "properties": {
+        "type": {"enum": ["text", "json_object", "json_schema", "structural_tag"]},
+        "json_schema": {"type": "object", "required": ["schema"], "properties": {
+          "name": {"type": "string"}, "description": {}, "strict": {"type": ["boolean", "null"]},
+          "schema": {"type": ["object", "boolean", "string"]}}}}},
+      "structured_outputs": {"type": ["object", "null"], "additionalProperties": false,
+        "properties": {
+          "json": {"type": ["object", "boolean", "string", "null"]},
+          "json_object": {"type": ["boolean", "null"]},
+          "regex": {"type": ["string", "null"]},
+          "choice": {"type": ["array", "null"], "minItems": 1, "items": {"type": "string"}},
+          "grammar": {"type": ["string", "null"]},
+          "structural_tag": {"type": ["object", "string", "null"]},
+          "disable_any_whitespace": {"type": ["boolean", "null"], "default": false},
+          "disable_additional_properties": {"type": ["boolean", "null"], "default": true},
+          "disable_fallback": {"type": ["boolean", "null"]}}},
+      "include_stop_str_in_output": {"type": ["boolean", "null"], "default": false},
+      "skip_special_tokens": {"type": ["boolean", "null"], "default": true},
+      "spaces_between_special_tokens": {"type": ["boolean", "null"]},
+      "ignore_eos": {"type": ["boolean", "null"], "default": false},
+      "repetition_detection": {"type": ["object", "null"], "properties": {}},
+      "stream": {"type": ["boolean", "null"], "default": false},
+      "stream_options": {"type": ["object", "null"], "properties": {
+        "include_usage": {"type": ["boolean", "null"], "default": false},
+        "continuous_usage_stats": {"type": ["boolean", "null"], "default": false}}},
+      "echo": {"type": ["boolean", "null"], "default": false},
+      "add_special_tokens": {"type": ["boolean", "null"]},
+      "truncation_side": {"type": ["string", "null"], "enum": ["left", "right", null],
+                          "default": "left"},
+      "cache_salt": {"type": ["string", "null"], "minLength": 1},
+      "request_id": {"type": ["string", "null"]},
+      "return_token_ids": {"type": ["boolean", "null"], "default": false},
+      "return_tokens_as_token_ids": {"type": ["boolean", "null"], "default": false},
+      "user": {"type": ["string", "null"]},
+      "service_tier": {"type": ["string", "null"]},
+      "store": {"type": ["boolean", "null"]},
+      "metadata": {"type": ["object", "null"]}
+    }
+  },
+  "Capture": {
+    "type": "object",
+    "description": "By consumer: which rows of which tokens it gets.",
+    "additionalProperties": {"$ref": "#/components/schemas/CaptureAsk"}
+  },
+  "CaptureAsk": {
+    "type": "object",
+    "required": ["sites"],
+    "description": "Other fields are the consumer's own.",
+    "properties": {
+      "sites": {"type": "object", "additionalProperties": {"oneOf": [
+        {"type": "array", "items": {"type": "integer"}},
+        {"type": "string", "enum": ["all"]},
+        {"type": "object", "required": ["ranges"], "properties": {"ranges": {"type": "array"}}},
+        {"type": "boolean", "enum": [true]}]}},
+      "positions": {"oneOf": [
+        {"type": "string", "enum": ["last_prompt", "all_prompt", "all_generated", "all"]},
+        {"type": "array", "items": {"type": "integer"}}], "default": "last_prompt"},
+      "point": {"type": "string", "enum": ["pre", "post"], "default": "pre"}
+    }
+  },
+  "ChatCompletionRequest": {"allOf": [
+    {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
+    {"type": "object", "required": ["messages"],
+     "properties": {
+       "messages": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+       "logprobs": {"type": ["boolean", "null"], "default": false},
+       "add_generation_prompt": {"type": ["boolean", "null"], "default": true},
+       "continue_final_message": {"type": ["boolean", "null"], "default": false},
+       "tools": {"type": ["array", "null"], "maxItems": 1024,
+                 "items": {"$ref": "#/components/schemas/Tool"}},
+       "tool_choice": {"oneOf": [
+         {"type": "string", "enum": ["none", "auto", "required"]}, {"type": "null"},
+         {"type": "object", "required": ["type", "function"], "properties": {
+           "type": {"type": "string", "enum": ["function"]},
+           "function": {"type": "object", "required": ["name"],
+                        "properties": {"name": {"type": "string"}}}}},
+         {"type": "object", "required": ["type", "allowed_tools"], "properties": {
+           "type": {"type": "string", "enum": ["allowed_tools"]},
+           "allowed_tools": {"type": "object", "required": ["mode", "tools"], "properties": {
+             "mode": {"type": "string", "enum": ["auto", "required"]},
+             "tools": {"type": "array", "minItems": 1, "items": {"type": "object"}}}}}}]},
+       "parallel_tool_calls": {"type": ["boolean", "null"], "default": true},
+       "include_reasoning": {"type": ["boolean", "null"], "default": true},
+       "separate_reasoning": {"type": ["boolean", "null"], "default": true},
+       "reasoning_effort": {"enum": ["none", "minimal", "low", "medium", "high", "xhigh", "max",
+                                     null]},
+       "chat_template_kwargs": {"type": ["object", "null"]},
+       "documents": {"type": ["array", "null"], "items": {"type": "object"}},
+       "return_prompt_text": {"type": ["boolean", "null"], "default": false}}}]},
+  "Tool": {
+    "type": "object", "required": ["type", "function"],
+    "properties": {
+      "type": {"type": "string", "enum": ["function"]},
+      "function": {
+        "type": "object", "required": ["name"],
+        "properties": {
+          "name": {"type": "string", "pattern": "^[A-Za-z0-9_.-]{1,256}$"},
+          "description": {"type": ["string", "null"]},
+          "parameters": {"type": ["object", "null"]},
+          "strict": {"type": ["boolean", "null"]}}}}
+  },
+  "CompletionRequest": {"allOf": [
+    {"$ref": "#/components/schemas/Generation"}, {"$ref": "#/components/schemas/Taps"},
+    {"type": "object", "required": ["prompt"],
+     "properties": {"prompt": {"oneOf": [{"type": "string"}, {"type": "array"}]}}}]},
+  "SteeringModule": {"allOf": [
+    {"$ref": "#/components/schemas/GlobalSteering"},
+    {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]},
+  "SteeringModuleName": {"type": "object", "required": ["name"],
+                         "properties": {"name": {"type": "string"}}}
+})json";
+}
+
+}  // namespace rudder::server

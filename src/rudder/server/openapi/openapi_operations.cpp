@@ -1,0 +1,67 @@
+#include <algorithm>
+#include <iterator>
+
+#include "rudder/server/openapi/openapi_parts.h"
+
+namespace rudder::server {
+namespace {
+
+constexpr Operation kOperations[] = {
+    {"POST", "/v1/chat/completions", "An answer to a chat.", "ChatCompletionRequest",
+     "ChatCompletion", "ChatCompletionChunk"},
+    {"POST", "/v1/completions", "How texts go on.", "CompletionRequest", "Completion",
+     "CompletionChunk"},
+    {"POST", "/v1/responses", "An answer as items, which can be carried on.", "ResponseRequest",
+     "Response", "ResponseEvent"},
+    {"GET", "/v1/responses/{id}", "A response that is remembered.", "", "Response"},
+    {"DELETE", "/v1/responses/{id}", "Forgets a response.", "", "ResponseDeleted"},
+    {"POST", "/v1/responses/{id}/cancel", "Ends a response that runs in the background.", "",
+     "Response"},
+    {"POST", "/v1/messages", "An answer to a chat, as Anthropic's API has it.", "MessageRequest",
+     "Message", "MessageEvent"},
+    {"POST", "/v1/messages/count_tokens", "How long the prompt of a message would be.",
+     "MessageCountRequest", "MessageCount"},
+    {"POST", "/v1/embeddings", "Pooled states of the model.", "EmbeddingRequest", "EmbeddingList"},
+    {"POST", "/v1/chat/completions/render", "What the engine would be asked; nothing is generated.",
+     "ChatCompletionRequest", "Rendered"},
+    {"POST", "/v1/completions/render", "What the engine would be asked; nothing is generated.",
+     "CompletionRequest", "RenderedList"},
+    {"GET", "/v1/models", "The names of the model.", "", "ModelList"},
+    {"GET", "/v1/models/{id}", "One name of the model.", "", "Model"},
+    {"POST", "/tokenize", "Token ids of a text or a chat.", "TokenizeRequest", "Tokenized"},
+    {"POST", "/detokenize", "The text of token ids.", "DetokenizeRequest", "Detokenized"},
+    {"GET", "/", "A page to talk to the model.", "", ""},
+    {"GET", "/face/{id}", "A file of that page.", "", ""},
+    {"GET", "/v1/steering", "What steers requests.", "", "Object"},
+    {"POST", "/v1/steering/set", "Steers every request.", "GlobalSteering", "Object"},
+    {"POST", "/v1/steering/clear", "Ends the steering of every request.", "", "Object"},
+    {"GET", "/v1/steering/modules", "Named modules.", "", "Object"},
+    {"POST", "/v1/steering/modules", "Names a module.", "SteeringModule", "Object"},
+    {"POST", "/v1/steering/modules/register", "Names a module.", "SteeringModule", "Object"},
+    {"POST", "/v1/steering/modules/unregister", "Forgets a module.", "SteeringModuleName",
+     "Object"},
+    {"DELETE", "/v1/steering/modules/{id}", "Forgets a module.", "", "Object"},
+    {"GET", "/health", "Whether the server takes requests and the engine makes progress.", "",
+     "Status"},
+    {"GET", "/livez", "Whether the process answers.", "", "Status"},
+    {"GET", "/readyz", "As /health.", "", "Status"},
+    {"GET", "/ping", "As /health.", "", "Status"},
+    {"POST", "/ping", "As /health.", "", "Status"},
+    {"GET", "/version", "The server's version.", "", "Version"},
+    {"GET", "/openapi.json", "This document.", "", "Object"},
+    {"GET", "/metrics", "Metrics in Prometheus' text format.", "", ""},
+    {"GET", "/server_info", "The model and every setting.", "", "ServerInfo"},
+    {"GET", "/load", "How many requests are in progress.", "", "Load"},
+    {"POST", "/reset_prefix_cache", "Forgets every cached prefix that nobody uses.", "", "Status"},
+};
+
+}  // namespace
+
+const Operation* find_operation(std::string_view method, std::string_view path) {
+  const auto* found = std::find_if(
+      std::begin(kOperations), std::end(kOperations),
+      [&](const Operation& each) { return each.method == method && each.path == path; });
+  return found == std::end(kOperations) ? nullptr : found;
+}
+
+}  // namespace rudder::server

@@ -1,0 +1,125 @@
+// GenerationRequest: a body of /v1/chat/completions or /v1/completions, understood: what the engine
+// is asked, and in which shape the answer goes back. parse_generation is the one way from bytes to
+// it: types of fields are checked here, their values by engine::validate_request.
+// Runs on the tokenise pool.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/constraint/grammar_compiler.h"
+#include "rudder/dialect/dialect.h"
+#include "rudder/engine/event.h"
+#include "rudder/engine/request.h"
+#include "rudder/server/http/api_error.h"
+#include "rudder/server/http/auth.h"
+#include "rudder/server/model.h"
+#include "rudder/server/request/field_reader.h"
+#include "rudder/server/steering/tap_fields.h"
+
+namespace rudder::server {
+
+struct ResponseTurn;
+
+enum class Api : uint8_t { kChat, kCompletions, kResponses, kMessages, kEmbeddings };
+
+// Vectors of embeddings, from the pooled states to what the client gets.
+struct EmbeddingOptions {
+  bool as_base64 = false;  // else a list of numbers
+  bool normalised = true;  // to length 1
+  int32_t dimensions = 0;  // the first so many are kept; 0: all
+};
+
+// How the answer is to look.
+struct AnswerOptions {
+  Api api = Api::kChat;
+  std::string id;                // "chatcmpl-...", "cmpl-..."
+  std::string model;             // as the client named it
+  std::string fingerprint = {};  // of the server: what computed the answer
+  int64_t created = 0;
+  bool stream = false;
+  bool include_usage = false;
+  bool continuous_usage = false;
+  bool logprobs = false;
+  int32_t top_logprobs = 0;
+  std::optional<int32_t> prompt_logprobs;  // of each token of the prompt, and so many beside it
+  bool echo_logprobs = false;              // logprobs are of the echoed prompt too
+  bool return_token_ids = false;
+  bool include_reasoning = true;
+  bool return_prompt_text = false;
+  bool tokens_as_ids = false;           // tokens of logprobs are spelled "token_id:5"
+  bool prompt_only = false;             // echo with max_tokens 0: what is generated is not told
+  std::optional<int64_t> ping_seconds;  // of silence in a stream; absent: the server's
+  int32_t n = 1;                        // choices a prompt
+  int32_t num_choices = 1;              // of all prompts
+  // Of responses: members of a JSON object that repeat what was asked, and whether it is
+  // remembered.
+  std::string told_fields;
+  std::shared_ptr<const ResponseTurn> turn;
+  EmbeddingOptions embedding;
+};
+
+struct Prompt {
+  engine::Request request;
+  std::string echo;               // put in front of each choice's text
+  std::vector<int32_t> told_ids;  // the prompt's ids, where the client wants them back
+  std::string told_text;          // and its text, likewise
+  // Its tokens with their log-probabilities, where the client wants those: the first, which has
+  // none, and then those that the engine has told.
+  std::vector<engine::OutputToken> scored;
+  size_t num_tokens = 0;
+
+  bool is_scored() const { return scored.empty() || scored.size() == num_tokens; }
+};
+
+struct GenerationRequest {
+  AnswerOptions answer;
+  std::vector<Prompt> prompts;              // one, or several of a completions request
+  std::vector<std::string> ignored_fields;  // of the body: told to the client in a header
+  // How the answers' text is parted into what is said, thought and called; absent: it is all said.
+  std::optional<dialect::ParserSetup> parser;
+  // A grammar that must be compiled before the request can be parsed; with it nothing else counts.
+  std::optional<constraint::GrammarSpec> uncompiled;
+};
+
+// What a grammar was compiled to; nothing when it has not been yet.
+using FindGrammar =
+    std::function<std::optional<constraint::CompiledGrammar>(const constraint::GrammarSpec&)>;
+
+struct GenerationScope {
+  const ServerModel& model;
+  engine::RequestLimits limits;
+  const ApiKeys& keys;
+  int tenant = 0;
+  int32_t max_prompts = 1024;
+  std::string request_id;
+  bool is_named = false;          // the client chose the id, in a header
+  std::string answer_id = {};     // of the answer; empty: made of the API and request_id
+  std::string_view version = {};  // of the server
+  TapServices taps = {};
+  FindGrammar find_grammar = {};  // empty: the request will not run, its grammars are passed over
+};
+
+// A name for logs and for the answer's id, where the header gave none (`is_named`).
+void read_request_id(FieldReader& reader, bool is_named, std::string* id);
+
+// The body as an object; its errors have the code "invalid_json".
+tl::expected<boost::json::object, ApiError> parse_body(std::string_view body);
+
+ApiError model_not_found(std::string_view name);
+// The body's `model`: one that is served, or the first where the field is absent.
+tl::expected<std::string, ApiError> read_model(FieldReader& reader, const ServerModel& model);
+
+tl::expected<GenerationRequest, ApiError> parse_generation(Api api, std::string_view body,
+                                                           const GenerationScope& scope);
+// Of a body that is parsed already: other APIs' requests come as chat bodies.
+tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const boost::json::object& body,
+                                                           const GenerationScope& scope);
+
+}  // namespace rudder::server

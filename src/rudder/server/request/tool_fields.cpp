@@ -1,0 +1,246 @@
+#include "rudder/server/request/tool_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <utility>
+
+#include "rudder/constraint/translate.h"
+
+namespace rudder::server {
+
+namespace json = boost::json;
+
+namespace {
+
+constexpr size_t kMaxTools = 1024;
+
+// Models write names inside JSON, XML and code: what OpenAI allows, and the dots of namespaces.
+bool is_tool_name(std::string_view name) {
+  return !name.empty() && name.size() <= kMaxToolNameBytes &&
+         std::all_of(name.begin(), name.end(), [](char byte) {
+           return (byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z') ||
+                  (byte >= '0' && byte <= '9') || byte == '_' || byte == '-' || byte == '.';
+         });
+}
+
+bool names_string(const json::value& type) {
+  if (type.is_string()) return type.get_string() == "string";
+  const json::array* types = type.if_array();
+  return types != nullptr && std::any_of(types->begin(), types->end(), names_string);
+}
+
+// True when a value of this schema may be a string; a schema that does not say is taken to mean
+// one.
+bool allows_text(const json::value& schema) {
+  const json::object* object = schema.if_object();
+  if (object == nullptr) return true;
+  if (const json::value* type = object->if_contains("type")) return names_string(*type);
+  for (const char* name : {"anyOf", "oneOf"}) {
+    const json::value* value = object->if_contains(name);
+    const json::array* any = value != nullptr ? value->if_array() : nullptr;
+    if (any != nullptr) return std::any_of(any->begin(), any->end(), allows_text);
+  }
+  return true;
+}
+
+std::vector<std::string> json_arguments(const json::object* parameters) {
+  std::vector<std::string> names;
+  const json::value* value =
+      parameters != nullptr ? parameters->if_contains("properties") : nullptr;
+  const json::object* properties = value != nullptr ? value->if_object() : nullptr;
+  if (properties == nullptr) return names;
+  for (const auto& [name, schema] : *properties) {
+    if (!allows_text(schema)) names.emplace_back(name);
+  }
+  return names;
+}
+
+void read_tool(FieldReader& reader, const json::value& item, const std::string& path,
+               std::vector<dialect::Tool>* tools, std::vector<dialect::CallableTool>* callable) {
+  const auto wrong = [&](std::string_view message, const std::string& where) {
+    reader.error(ErrorCode::kInvalidArgument, message, where);
+  };
+  const json::object* tool = item.if_object();
+  if (tool == nullptr) return wrong("must be an object", path);
+  FieldReader fields(*tool, path);
+  std::string type;
+  fields.string("type", kMaxToolNameBytes, &type);
+  if (fields.ok() && type != "function") {
+    fields.error(type.empty() ? ErrorCode::kInvalidArgument : ErrorCode::kUnsupported,
+                 "must be 'function'", "type");
+  }
+  const json::object* function = fields.object("function");
+  if (fields.ok() && function == nullptr) {
+    fields.error(ErrorCode::kInvalidArgument, "is required", "function");
+  }
+  if (!fields.ok()) return reader.adopt(fields.error());
+  FieldReader about(*function, path + ".function");
+  std::string name;
+  std::string description;
+  bool strict = false;
+  about.string("name", kMaxToolNameBytes, &name);
+  about.string("description", SIZE_MAX, &description);
+  about.boolean("strict", &strict);
+  const json::object* parameters = about.object("parameters");
+  if (about.ok() && !is_tool_name(name)) {
+    about.error(ErrorCode::kInvalidArgument,
+                fmt::format("must be 1 to {} letters, digits, '_', '-' or '.'", kMaxToolNameBytes),
+                "name");
+  }
+  const bool twice = std::any_of(tools->begin(), tools->end(),
+                                 [&](const dialect::Tool& other) { return other.name == name; });
+  if (twice) about.error(ErrorCode::kInvalidArgument, "is another tool's name too", "name");
+  if (!about.ok()) return reader.adopt(about.error());
+  callable->push_back({name, function->if_contains("parameters"), strict});
+  if (parameters == nullptr) callable->back().parameters = nullptr;  // null is "absent"
+  tools->push_back({std::move(name), json_arguments(parameters)});
+}
+
+void read_tools(FieldReader& reader, const json::array& list, ToolFields* out) {
+  if (list.size() > kMaxTools) {
+    reader.error(ErrorCode::kInvalidArgument, fmt::format("has more than {} tools", kMaxTools),
+                 "tools");
+    return;
+  }
+  for (size_t i = 0; i < list.size() && reader.ok(); ++i) {
+    read_tool(reader, list[i], fmt::format("tools[{}]", i), &out->parser.tools, &out->callable);
+  }
+}
+
+// Where a schema forces arguments, they must be what it can force them to be.
+void check_schemas(FieldReader& reader, const ToolFields& fields) {
+  for (size_t i = 0; i < fields.callable.size(); ++i) {
+    if (!fields.has_schema_enforced(fields.callable[i])) continue;
+    const json::value* parameters = fields.callable[i].parameters;
+    const json::value* type =
+        parameters != nullptr ? parameters->get_object().if_contains("type") : nullptr;
+    if (type == nullptr || *type == "object") continue;
+    reader.error(ErrorCode::kInvalidArgument, "must be 'object'",
+                 fmt::format("tools[{}].function.parameters.type", i));
+  }
+}
+
+constraint::GrammarSpec tag_spec(const json::object& format) {
+  return {.kind = constraint::GrammarKind::kStructuralTag,
+          .text = json::serialize(format),
+          .space = constraint::JsonSpace::kCompact};
+}
+
+}  // namespace
+
+std::optional<dialect::ParserSetup> ToolFields::parser_after(std::string_view prompt) const {
+  dialect::ParserSetup setup = parser;
+  if (setup.reasoning != nullptr) {
+    switch (dialect::reasoning_after(*setup.reasoning, prompt)) {
+      case dialect::PromptEnd::kOpen:
+        setup.in_reasoning = true;
+        break;
+      case dialect::PromptEnd::kClosed:
+        setup.reasoning = nullptr;
+        break;
+      case dialect::PromptEnd::kNeither:
+        break;
+    }
+  }
+  if (setup.calls == nullptr && setup.reasoning == nullptr) return std::nullopt;
+  return setup;
+}
+
+dialect::FindSpecial special_marks(const text::Tokenizer& tokenizer) {
+  return [&tokenizer](std::string_view mark) {
+    const std::optional<int32_t> id = tokenizer.token_to_id(mark);
+    return id && tokenizer.is_special(*id) ? id : std::nullopt;
+  };
+}
+
+bool ToolFields::has_schema_enforced(const dialect::CallableTool& tool) const {
+  return choice.may_call(tool.name) && (is_forced() || tool.is_strict);
+}
+
+std::vector<dialect::CallableTool> ToolFields::allowed() const {
+  std::vector<dialect::CallableTool> tools = callable;
+  std::erase_if(tools, [&](const auto& tool) { return !choice.may_call(tool.name); });
+  return tools;
+}
+
+std::optional<constraint::GrammarSpec> ToolFields::grammar(const dialect::ParserSetup& setup,
+                                                           const text::Tokenizer& tokenizer) const {
+  if (choice.mode == ToolChoice::Mode::kNone) return std::nullopt;
+  const std::vector<dialect::CallableTool> tools = allowed();
+  const bool is_free = tools.size() == callable.size() &&
+                       std::ranges::none_of(tools, &dialect::CallableTool::is_strict);
+  if (!is_forced() && is_free) return std::nullopt;
+  const dialect::FindSpecial find_special = special_marks(tokenizer);
+  const bool several = setup.max_calls > 1;
+  return tag_spec(is_forced() ? dialect::call_format(setup, tools, several, find_special)
+                              : dialect::text_or_calls_format(setup, tools, several, find_special));
+}
+
+constraint::GrammarSpec ToolFields::grammar_beside(const json::object& content,
+                                                   const dialect::ParserSetup& setup,
+                                                   const text::Tokenizer& tokenizer) const {
+  return tag_spec(dialect::content_or_calls_format(setup, content, allowed(), setup.max_calls > 1,
+                                                   special_marks(tokenizer)));
+}
+
+std::optional<Error> ToolFields::schema_error() const {
+  for (size_t i = 0; i < callable.size(); ++i) {
+    if (!has_schema_enforced(callable[i])) continue;
+    const Result<std::string> grammar =
+        constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
+                             .text = json::serialize(dialect::arguments_schema(callable[i])),
+                             .space = constraint::JsonSpace::kCompact});
+    if (grammar) continue;
+    Error error = grammar.error();
+    error.where = fmt::format("tools[{}].function.parameters{}", i, error.where);
+    error.message = fmt::format("{} {}", error.where, error.message);
+    return error;
+  }
+  return std::nullopt;
+}
+
+ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
+  ToolFields fields;
+  reader.boolean("parallel_tool_calls", &fields.parallel);
+  reader.boolean("include_reasoning", &fields.include_reasoning);
+  bool separate = true;
+  reader.boolean("separate_reasoning", &separate);
+  if (separate) fields.parser.reasoning = dialect.reasoning;
+
+  const json::array* tools = reader.array("tools");
+  if (tools != nullptr) read_tools(reader, *tools, &fields);
+  if (reader.ok()) fields.choice = read_tool_choice(reader, fields.parser.tools);
+  if (fields.choice.mode == ToolChoice::Mode::kNone) return fields;
+  check_schemas(reader, fields);
+  fields.shown = tools;
+  fields.parser.calls = dialect.calls;
+  if (!fields.parallel || fields.choice.is_single) fields.parser.max_calls = 1;
+  return fields;
+}
+
+Result<ModelDialect> find_dialect(const ServerModel& model, std::string_view tool_call_parser,
+                                  std::string_view reasoning_parser) {
+  ModelDialect found;
+  const std::string source = model.chat != nullptr ? model.chat->source() : "";
+  if (!tool_call_parser.empty()) {
+    RUDDER_TRY(found.calls, dialect::find_tool_dialect(tool_call_parser));
+  } else if (const auto* shown = dialect::detect_tool_dialect(source)) {
+    found.calls = shown;
+  }
+  if (!reasoning_parser.empty()) {
+    RUDDER_TRY(found.reasoning, dialect::find_reasoning_dialect(reasoning_parser));
+  } else {
+    found.reasoning = dialect::detect_reasoning_dialect(source);
+  }
+  if (model.tokenizer == nullptr) return found;
+  for (const std::string_view mark : dialect::marks_of(found.calls, found.reasoning)) {
+    const std::optional<int32_t> id = model.tokenizer->token_to_id(mark);
+    if (id && model.tokenizer->is_special(*id)) found.special_marks.push_back(*id);
+  }
+  std::sort(found.special_marks.begin(), found.special_marks.end());
+  return found;
+}
+
+}  // namespace rudder::server

@@ -1,0 +1,61 @@
+// What a chat request says of tools and of thoughts: `tools`, `tool_choice`, `parallel_tool_calls`,
+// `include_reasoning`, `separate_reasoning`. On the tokenise pool.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/constraint/grammar_spec.h"
+#include "rudder/dialect/call_format.h"
+#include "rudder/dialect/dialect.h"
+#include "rudder/server/model.h"
+#include "rudder/server/request/field_reader.h"
+#include "rudder/server/request/tool_choice.h"
+
+namespace rudder::server {
+
+struct ToolFields {
+  const boost::json::array* shown = nullptr;  // what the template is given; null: no tools
+  ToolChoice choice;
+  bool parallel = true;
+  bool include_reasoning = true;  // thoughts are told, beside the text
+  dialect::ParserSetup parser;
+  std::vector<dialect::CallableTool> callable;  // as `tools` has them; points into the body
+
+  // How the answer to this prompt is to be parsed; nothing where it is all text.
+  std::optional<dialect::ParserSetup> parser_after(std::string_view prompt) const;
+  bool is_forced() const { return choice.mode == ToolChoice::Mode::kRequired; }
+  // Calls of this tool have the arguments that its schema wants.
+  bool has_schema_enforced(const dialect::CallableTool& tool) const;
+  // What the answer must look like: calls where one has to come; where one may, any text, and calls
+  // of the allowed tools, with arguments as those of them that are strict want them. Nothing where
+  // it is free. `setup` is what parser_after said.
+  std::optional<constraint::GrammarSpec> grammar(const dialect::ParserSetup& setup,
+                                                 const text::Tokenizer& tokenizer) const;
+  // Calls, or `content` (a format of a structural tag) instead of them.
+  constraint::GrammarSpec grammar_beside(const boost::json::object& content,
+                                         const dialect::ParserSetup& setup,
+                                         const text::Tokenizer& tokenizer) const;
+  // What is wrong with the first tool whose schema no grammar can hold, with its path.
+  std::optional<Error> schema_error() const;
+
+ private:
+  std::vector<dialect::CallableTool> allowed() const;
+};
+
+// Marks of a dialect that are special tokens here.
+dialect::FindSpecial special_marks(const text::Tokenizer& tokenizer);
+
+// Errors stay in `reader`. Tools that may not be called are not shown to the model either.
+ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect);
+
+// What --tool-call-parser and --reasoning-parser name; of what they leave open, what the chat
+// template shows. kInvalidArgument for a name that is not known.
+Result<ModelDialect> find_dialect(const ServerModel& model, std::string_view tool_call_parser,
+                                  std::string_view reasoning_parser);
+
+}  // namespace rudder::server

@@ -1,0 +1,42 @@
+// TapFields: what a generation request asks of steering and capture, from its body to what the
+// engine carries. On the tokenise pool.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <memory>
+
+#include "rudder/base/result.h"
+#include "rudder/engine/request.h"
+#include "rudder/server/request/field_reader.h"
+#include "rudder/server/request/text_prompts.h"
+#include "rudder/steer/capture/dispatcher.h"
+#include "rudder/steer/library.h"
+
+namespace rudder::server {
+
+// Null: the server runs without it, and fields that ask for it are refused.
+struct TapServices {
+  const steer::Library* steering = nullptr;
+  steer::capture::Dispatcher* captures = nullptr;
+};
+
+class TapFields {
+ public:
+  // Global steering and captures of the operator count too. Errors carry the JSON path.
+  static Result<TapFields> read(FieldReader& reader, const boost::json::object& body,
+                                const TapServices& services);
+
+  // Selectors ask who wrote which tokens of the prompt.
+  bool needs_roles() const;
+  // Sets taps and capture of `params`, whose prompt is set. `has_roles`: prompt.roles were looked
+  // for.
+  Result<void> apply(const PromptText& prompt, bool has_roles, engine::RequestParams* params) const;
+
+ private:
+  std::shared_ptr<const steer::Config> steering_;  // null: none
+  std::shared_ptr<const steer::capture::CaptureSpec> capture_;
+  bool capture_wait_ = true;
+};
+
+}  // namespace rudder::server
