@@ -22,7 +22,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     settings.linear_dtype = dtype;
     settings.kv_dtype = dtype;
     settings.batch_invariant = true;
-    exec::RankExecutor::Model model;
+    exec::DeviceExecutor::Model model;
     model.ops = value_of(cuda::make_cuda_ops(settings));
     model.spec = testing::tiny_spec(arch);
     for (model::LayerSpec& layer : model.spec.layers) {
@@ -31,7 +31,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     }
     for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
-    return value_of(exec::RankExecutor::start(std::move(model), capacity, {}));
+    return value_of(exec::DeviceExecutor::start(std::move(model), capacity, {}));
   }
 
   static void expect_as_alone(const std::vector<Ask>& asks, const Outcome& other) {

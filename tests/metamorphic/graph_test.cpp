@@ -57,7 +57,7 @@ using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
 
 class Graphs : public ::testing::TestWithParam<Param> {
  protected:
-  static std::unique_ptr<exec::RankExecutor> executor(bool enforce_eager) {
+  static std::unique_ptr<exec::DeviceExecutor> executor(bool enforce_eager) {
     Backend taped = backends()[std::get<0>(GetParam())];
     taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
     return tiny_executor(taped, std::get<1>(GetParam()), kCapacity,

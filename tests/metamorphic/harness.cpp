@@ -37,14 +37,14 @@ const std::vector<Backend>& backends() {
   return all;
 }
 
-std::unique_ptr<exec::RankExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
-                                                  const step::Capacity& capacity,
-                                                  const exec::RankExecutor::Options& options) {
-  exec::RankExecutor::Model model;
+std::unique_ptr<exec::DeviceExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
+                                                    const step::Capacity& capacity,
+                                                    const exec::DeviceExecutor::Options& options) {
+  exec::DeviceExecutor::Model model;
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
-  return value_of(exec::RankExecutor::start(std::move(model), capacity, options));
+  return value_of(exec::DeviceExecutor::start(std::move(model), capacity, options));
 }
 
 std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output) {

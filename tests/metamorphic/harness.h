@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
-#include "rudder/exec/rank_executor.h"
+#include "rudder/exec/device_executor.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
 #include "rudder/sched/scheduler.h"
@@ -49,9 +49,9 @@ inline constexpr step::Capacity kRoomy = {.num_slots = 16,
 sched::SchedSettings plain_settings();
 
 // An executor over a tiny model with random weights.
-std::unique_ptr<exec::RankExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
-                                                  const step::Capacity& capacity,
-                                                  const exec::RankExecutor::Options& options = {});
+std::unique_ptr<exec::DeviceExecutor> tiny_executor(
+    const Backend& backend, testing::TinyArch arch, const step::Capacity& capacity,
+    const exec::DeviceExecutor::Options& options = {});
 
 // The mask of the token after `output`: nothing but the tokens so far, so that it does not matter
 // when or how they were sampled. Null: any token may come.

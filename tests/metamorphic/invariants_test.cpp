@@ -104,12 +104,12 @@ Backend watched(const std::shared_ptr<Seen>& seen, bool taped,
           }};
 }
 
-Result<std::unique_ptr<exec::RankExecutor>> start(const Backend& backend) {
-  exec::RankExecutor::Model model;
+Result<std::unique_ptr<exec::DeviceExecutor>> start(const Backend& backend) {
+  exec::DeviceExecutor::Model model;
   model.ops = backend.make();
   model.spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
   model.weights = testing::random_weights(model.spec, *model.ops, 7).value();
-  return exec::RankExecutor::start(std::move(model), kCapacity, {});
+  return exec::DeviceExecutor::start(std::move(model), kCapacity, {});
 }
 
 // A shape without a kernel, a graph that cannot be captured: no start, and the reason in words.

@@ -33,9 +33,9 @@ class TapServing : public ::testing::TestWithParam<Param> {
  protected:
   static TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
-  static std::unique_ptr<exec::RankExecutor> executor(
+  static std::unique_ptr<exec::DeviceExecutor> executor(
       const step::Capacity& capacity, const Backend& device = backend(),
-      const exec::RankExecutor::Options& options = {}) {
+      const exec::DeviceExecutor::Options& options = {}) {
     return tiny_executor(device, arch(), with_taps(capacity, arch()), options);
   }
   static Backend taped() {

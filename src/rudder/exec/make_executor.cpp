@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "rudder/exec/rank_executor.h"
+#include "rudder/exec/device_executor.h"
 #include "rudder/model/loader.h"
 
 namespace rudder::exec {
@@ -49,7 +49,7 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
              model::load_weights(checkpoint, loaded.spec, *ops, progress.weights));
   loaded.memory.weight_bytes = weights.bytes;  // as packed
   RUDDER_TRY(loaded.executor,
-             RankExecutor::start(
+             DeviceExecutor::start(
                  {std::move(ops), loaded.spec, std::move(weights)},
                  {.num_slots = limits.max_num_seqs,
                   .num_blocks = loaded.memory.num_blocks,

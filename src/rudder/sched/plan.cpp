@@ -37,13 +37,13 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   plan->repeat = choose_repeat();
   plan->seqs.reserve(running_.size());
   record.rows.reserve(running_.size());
-  Draft draft{.plan = plan.get(),
-              .rows = &record.rows,
-              .tokens_left = settings_.max_num_batched_tokens,
-              .elements_left = capacity_.taps.capture_elements};
-  plan_decodes(draft);
-  plan_chunks(draft);
-  plan_admissions(draft);
+  StepBuilder builder{.plan = plan.get(),
+                      .rows = &record.rows,
+                      .tokens_left = settings_.max_num_batched_tokens,
+                      .elements_left = capacity_.taps.capture_elements};
+  plan_decodes(builder);
+  plan_chunks(builder);
+  plan_admissions(builder);
   if (plan->seqs.empty()) {
     RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
     if (!has_edits) return nullptr;
@@ -54,7 +54,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   }
   if (has_edits) *edits = {};
   last_step_ = record.id;
-  record.shape = draft.shape;
+  record.shape = builder.shape;
   ++counters_.steps;
   counters_.iterations += static_cast<uint64_t>(plan->repeat);
   counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
@@ -97,72 +97,73 @@ int32_t Scheduler::choose_repeat() const {
 
 // Victims rank behind the row that needs their blocks, so that a loop over running_ by index
 // survives their removal.
-void Scheduler::plan_decodes(Draft& draft) {
-  for (size_t i = 0; i < running_.size() && draft.tokens_left > 0; ++i) {
+void Scheduler::plan_decodes(StepBuilder& builder) {
+  for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
     Sequence& sequence = *running_[i];
     if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) continue;
     if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) continue;
-    if (sequence.taps.fit(sequence.planned_len, 1, draft.elements_left) == 0) continue;
+    if (sequence.taps.fit(sequence.planned_len, 1, builder.elements_left) == 0) continue;
     const size_t old_blocks = sequence.blocks.size();
     const int32_t left = std::max(1, sequence.max_len - sequence.future_len());
     const int32_t wanted =
-        RUDDER_MUTANT(kRepeatWithoutBlocks) ? 1 : std::min(draft.plan->repeat, left);
-    if (grow(draft, sequence, wanted) == wanted) add_row(draft, sequence, 1, old_blocks);
+        RUDDER_MUTANT(kRepeatWithoutBlocks) ? 1 : std::min(builder.plan->repeat, left);
+    if (grow(builder, sequence, wanted) == wanted) add_row(builder, sequence, 1, old_blocks);
   }
 }
 
-void Scheduler::plan_chunks(Draft& draft) {
-  for (size_t i = 0; i < running_.size() && draft.tokens_left > 0; ++i) {
+void Scheduler::plan_chunks(StepBuilder& builder) {
+  for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
     Sequence& sequence = *running_[i];
     if (sequence.state != SequenceState::kRunning || sequence.uncomputed() <= 1) continue;
-    const int32_t most = max_chunk(draft, sequence, sequence.planned_len);
+    const int32_t most = max_chunk(builder, sequence, sequence.planned_len);
     if (most == 0) continue;
     const size_t old_blocks = sequence.blocks.size();
-    const int32_t chunk = grow(draft, sequence, most);
-    if (chunk > 0) add_row(draft, sequence, chunk, old_blocks);
+    const int32_t chunk = grow(builder, sequence, most);
+    if (chunk > 0) add_row(builder, sequence, chunk, old_blocks);
   }
 }
 
 // Of the `most` prompt tokens of a sequence from `from` on, those that do not keep the rows that
 // stream in this step from their next token for longer than is allowed.
-int32_t Scheduler::within_pace(const Draft& draft, int32_t from, int32_t most) const {
-  if (settings_.max_itl_us == 0 || draft.shape.decode_rows == 0) return most;
-  const int32_t always = kMinPromptTokens - static_cast<int32_t>(draft.shape.prompt_tokens);
+int32_t Scheduler::within_pace(const StepBuilder& builder, int32_t from, int32_t most) const {
+  if (settings_.max_itl_us == 0 || builder.shape.decode_rows == 0) return most;
+  const int32_t always = kMinPromptTokens - static_cast<int32_t>(builder.shape.prompt_tokens);
   const int32_t paced =
-      cost_.tokens_within(draft.shape, from, most, static_cast<double>(settings_.max_itl_us));
+      cost_.tokens_within(builder.shape, from, most, static_cast<double>(settings_.max_itl_us));
   return std::min(most, std::max(always, paced));
 }
 
 // Prompt tokens from `from` on that the step may run: within its budget, its time and its capture
 // buffer.
-int32_t Scheduler::max_chunk(const Draft& draft, const Sequence& sequence, int32_t from) const {
-  const int32_t wanted = std::min(sequence.future_len() - from, draft.tokens_left);
-  return sequence.taps.fit(from, within_pace(draft, from, wanted), draft.elements_left);
+int32_t Scheduler::max_chunk(const StepBuilder& builder, const Sequence& sequence,
+                             int32_t from) const {
+  const int32_t wanted = std::min(sequence.future_len() - from, builder.tokens_left);
+  return sequence.taps.fit(from, within_pace(builder, from, wanted), builder.elements_left);
 }
 
 // By rank. Who finds no room stops all behind it, so that a large sequence is not overtaken for
 // ever; who waits for a prefix being computed does not.
-void Scheduler::plan_admissions(Draft& draft) {
-  if (waiting_.empty() || draft.blocks_short > 0) return;
+void Scheduler::plan_admissions(StepBuilder& builder) {
+  if (waiting_.empty() || builder.blocks_short > 0) return;
   for (const Sequence* sequence : running_) {
     if (sequence->state == SequenceState::kPreempting) return;  // it comes back first
     if (sequence->state != SequenceState::kRunning) continue;
-    draft.blocks_promised += std::max(0, blocks_for(std::ssize(sequence->tokens)) -
-                                             static_cast<int32_t>(std::ssize(sequence->blocks)));
-    draft.elements_kept += sequence->taps.record_elements();
+    builder.blocks_promised += std::max(0, blocks_for(std::ssize(sequence->tokens)) -
+                                               static_cast<int32_t>(std::ssize(sequence->blocks)));
+    builder.elements_kept += sequence->taps.record_elements();
   }
   int32_t num_held = 0;
   auto next = waiting_.begin();
-  while (next != waiting_.end() && draft.tokens_left > 0 && !free_slots_.empty() &&
+  while (next != waiting_.end() && builder.tokens_left > 0 && !free_slots_.empty() &&
          num_running_ < settings_.max_num_seqs && num_held < kMaxHeldPerPlan) {
     Sequence& sequence = **next++;
-    const Admission admission = admit(draft, sequence);
+    const Admission admission = admit(builder, sequence);
     if (admission == Admission::kNoRoom) return;
     if (admission == Admission::kHeld) ++num_held;
   }
 }
 
-Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
+Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) {
   const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
   // At least one token is left to compute: it gives the logits.
   const int32_t max_match =
@@ -174,16 +175,16 @@ Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
     ++sequence.held_steps;
     return Admission::kHeld;
   }
-  if (!has_capture_room(draft, sequence, num_matched * capacity_.block_size)) {
+  if (!has_capture_room(builder, sequence, num_matched * capacity_.block_size)) {
     return Admission::kHeld;
   }
   if (!running_.empty()) {
     const auto matched_idle = std::ranges::count_if(
         matched_, [&](kv::BlockId block) { return cache_.pool().refs(block) == 0; });
-    const int64_t room = cache_.num_available() - matched_idle - draft.blocks_promised;
+    const int64_t room = cache_.num_available() - matched_idle - builder.blocks_promised;
     if (blocks_for(num_tokens) - num_matched + headroom() > room) return Admission::kNoRoom;
   }
-  if (max_chunk(draft, sequence, num_matched * capacity_.block_size) == 0) {
+  if (max_chunk(builder, sequence, num_matched * capacity_.block_size) == 0) {
     return Admission::kNoRoom;  // the step takes as long as it may
   }
 
@@ -202,25 +203,26 @@ Scheduler::Admission Scheduler::admit(Draft& draft, Sequence& sequence) {
     counters_.prefix_hits += static_cast<uint64_t>(sequence.planned_len);
     first_planned_.push_back(sequence.id);
   }
-  open_slot(draft, sequence);
-  const int32_t chunk = grow(draft, sequence, max_chunk(draft, sequence, sequence.planned_len));
+  open_slot(builder, sequence);
+  const int32_t chunk = grow(builder, sequence, max_chunk(builder, sequence, sequence.planned_len));
   RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
-  add_row(draft, sequence, chunk, static_cast<size_t>(num_matched));
-  draft.blocks_promised += blocks_for(num_tokens) - std::ssize(sequence.blocks);
-  draft.elements_kept += sequence.taps.record_elements();
+  add_row(builder, sequence, chunk, static_cast<size_t>(num_matched));
+  builder.blocks_promised += blocks_for(num_tokens) - std::ssize(sequence.blocks);
+  builder.elements_kept += sequence.taps.record_elements();
   return Admission::kAdmitted;
 }
 
 // Each running sequence that captures must find room for one record in every step: so one more is
 // admitted only when its record fits beside theirs. Those that capture keep their order; others go
 // past them.
-bool Scheduler::has_capture_room(Draft& draft, const Sequence& sequence, int32_t from) const {
+bool Scheduler::has_capture_room(StepBuilder& builder, const Sequence& sequence,
+                                 int32_t from) const {
   const int64_t elements = sequence.taps.record_elements();
   if (elements == 0) return true;
-  draft.elements_short = draft.elements_short ||
-                         draft.elements_kept + elements > capacity_.taps.capture_elements ||
-                         max_chunk(draft, sequence, from) == 0;
-  return !draft.elements_short;
+  builder.elements_short = builder.elements_short ||
+                           builder.elements_kept + elements > capacity_.taps.capture_elements ||
+                           max_chunk(builder, sequence, from) == 0;
+  return !builder.elements_short;
 }
 
 // Blocks that an admission leaves to those that run: half of them take a new block within
@@ -245,13 +247,13 @@ bool Scheduler::is_being_computed(Sequence& sequence, int32_t num_matched) const
   });
 }
 
-void Scheduler::open_slot(Draft& draft, Sequence& sequence) {
+void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
   sequence.slot = step::SlotId(free_slots_.back());
   free_slots_.pop_back();
   uint32_t& generation = slot_generations_[static_cast<size_t>(sequence.slot.value)];
   if (generation == 0 || !RUDDER_MUTANT(kSlotReuseWithoutGeneration)) ++generation;
   sequence.generation = generation;
-  step::SlotEdit& edit = draft.plan->slots.emplace_back();
+  step::SlotEdit& edit = builder.plan->slots.emplace_back();
   edit.slot = sequence.slot;
   edit.generation = generation;
   edit.sampling = sequence.sampling;
@@ -265,15 +267,16 @@ void Scheduler::open_slot(Draft& draft, Sequence& sequence) {
   }
 }
 
-void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t old_blocks) {
-  step::StepPlan& plan = *draft.plan;
+void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
+                        size_t old_blocks) {
+  step::StepPlan& plan = *builder.plan;
   const int32_t uncomputed = sequence.uncomputed();
   step::SeqWork& work = plan.seqs.emplace_back();
   work.slot = sequence.slot;
   work.generation = sequence.generation;
   work.kv_len = sequence.planned_len;
   work.q_len = q_len;
-  draft.elements_left -= sequence.taps.write(work);
+  builder.elements_left -= sequence.taps.write(work);
   work.append_blocks.assign(sequence.blocks.begin() + static_cast<ptrdiff_t>(old_blocks),
                             sequence.blocks.end());
   if (sequence.has_carry) {
@@ -295,9 +298,9 @@ void Scheduler::add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t 
     sequence.planned_len += iterations - 1;
   }
   ++sequence.inflight;
-  draft.shape.add(work);
-  draft.tokens_left -= q_len;
-  draft.rows->push_back(&sequence);
+  builder.shape.add(work);
+  builder.tokens_left -= q_len;
+  builder.rows->push_back(&sequence);
   if (RUDDER_MUTANT(kPublishBeforeCompute)) {
     cache_.publish(sequence.chain, sequence.tokens, sequence.blocks,
                    std::min(sequence.planned_len, static_cast<int32_t>(sequence.tokens.size())));
@@ -319,7 +322,7 @@ void Scheduler::add_scores(Sequence& sequence, step::SeqWork& work) {
 
 // Gives the sequence blocks for its next `q_len` tokens, or for as many of them as there are
 // blocks; makes room only when it could not go on at all. Returns how many tokens it has room for.
-int32_t Scheduler::grow(Draft& draft, Sequence& sequence, int32_t q_len) {
+int32_t Scheduler::grow(StepBuilder& builder, Sequence& sequence, int32_t q_len) {
   const auto wanted = static_cast<size_t>(blocks_for(int64_t{sequence.planned_len} + q_len));
   const auto room = [&] {
     const int64_t held = std::ssize(sequence.blocks) * capacity_.block_size;
@@ -329,7 +332,7 @@ int32_t Scheduler::grow(Draft& draft, Sequence& sequence, int32_t q_len) {
     const kv::BlockId block = cache_.take();
     if (block != kv::kNoBlock) {
       sequence.blocks.push_back(block);
-    } else if (room() > 0 || !make_room(draft, sequence)) {
+    } else if (room() > 0 || !make_room(builder, sequence)) {
       break;
     }
   }
@@ -338,22 +341,22 @@ int32_t Scheduler::grow(Draft& draft, Sequence& sequence, int32_t q_len) {
 
 // Preempts sequences that rank behind `wants` until a block is available now, or as many are
 // coming back at commits as this step's rows miss. True when one is available now.
-bool Scheduler::make_room(Draft& draft, const Sequence& wants) {
-  if (draft.blocks_short++ == 0) {
+bool Scheduler::make_room(StepBuilder& builder, const Sequence& wants) {
+  if (builder.blocks_short++ == 0) {
     for (const Sequence* sequence : running_) {
       if (sequence->state != SequenceState::kRunning || sequence->will_end()) {
-        draft.blocks_coming += blocks_held_alone(*sequence);
+        builder.blocks_coming += blocks_held_alone(*sequence);
       }
     }
   }
   while (cache_.num_available() == 0) {
-    if (draft.blocks_coming >= draft.blocks_short) return false;
+    if (builder.blocks_coming >= builder.blocks_short) return false;
     Sequence* victim = pick_victim(wants);
     if (victim == nullptr) return false;
-    if (victim->inflight > 0) draft.blocks_coming += blocks_held_alone(*victim);
+    if (victim->inflight > 0) builder.blocks_coming += blocks_held_alone(*victim);
     preempt(*victim);
   }
-  --draft.blocks_short;
+  --builder.blocks_short;
   return true;
 }
 

@@ -90,20 +90,20 @@ class Scheduler {
 
   // plan.cpp
   int32_t choose_repeat() const;
-  void plan_decodes(Draft& draft);
-  void plan_chunks(Draft& draft);
-  void plan_admissions(Draft& draft);
-  Admission admit(Draft& draft, Sequence& sequence);
-  int32_t within_pace(const Draft& draft, int32_t from, int32_t most) const;
-  int32_t max_chunk(const Draft& draft, const Sequence& sequence, int32_t from) const;
-  bool has_capture_room(Draft& draft, const Sequence& sequence, int32_t from) const;
+  void plan_decodes(StepBuilder& builder);
+  void plan_chunks(StepBuilder& builder);
+  void plan_admissions(StepBuilder& builder);
+  Admission admit(StepBuilder& builder, Sequence& sequence);
+  int32_t within_pace(const StepBuilder& builder, int32_t from, int32_t most) const;
+  int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
   int32_t headroom() const;
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
-  void open_slot(Draft& draft, Sequence& sequence);
-  void add_row(Draft& draft, Sequence& sequence, int32_t q_len, size_t old_blocks);
+  void open_slot(StepBuilder& builder, Sequence& sequence);
+  void add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, size_t old_blocks);
   static void add_scores(Sequence& sequence, step::SeqWork& work);
-  int32_t grow(Draft& draft, Sequence& sequence, int32_t q_len);
-  bool make_room(Draft& draft, const Sequence& wants);
+  int32_t grow(StepBuilder& builder, Sequence& sequence, int32_t q_len);
+  bool make_room(StepBuilder& builder, const Sequence& wants);
   Sequence* pick_victim(const Sequence& wants) const;
   int32_t blocks_held_alone(const Sequence& sequence) const;
   void promote_starved();

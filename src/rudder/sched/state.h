@@ -86,8 +86,8 @@ struct StepRecord {
   StepShape shape = {};         // of the first
 };
 
-// A step being built.
-struct Draft {
+// A step being built: its plan so far, and what is left to give to further rows.
+struct StepBuilder {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* rows = nullptr;
   int32_t tokens_left = 0;

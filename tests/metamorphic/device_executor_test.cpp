@@ -1,6 +1,6 @@
 // The executor's own promises, seen through plans written by hand: launch does not wait, results
 // come in order, late rows are masked (exec.X5), a broken row ends alone (exec.X3).
-#include "rudder/exec/rank_executor.h"
+#include "rudder/exec/device_executor.h"
 
 #include <gtest/gtest.h>
 
@@ -55,7 +55,7 @@ std::shared_ptr<const step::StepPlan> plan_of(step::StepId id, std::vector<step:
       step::StepPlan{id, std::move(slots), std::move(seqs), std::move(tokens)});
 }
 
-TEST(RankExecutor, LateRowsAreMasked) {
+TEST(DeviceExecutor, LateRowsAreMasked) {
   const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
   // What greedy gives, to be made a stop id of.
   ASSERT_TRUE(
@@ -87,7 +87,7 @@ TEST(RankExecutor, LateRowsAreMasked) {
   EXPECT_EQ(after->seqs[1].tokens, first->seqs[0].tokens);
 }
 
-TEST(RankExecutor, ReadyOnceTheStepIsDone) {
+TEST(DeviceExecutor, ReadyOnceTheStepIsDone) {
   const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
   ASSERT_TRUE(executor->launch(plan_of(4, {open_slot(0, {0, 1, 2, 3})}, {prompt_of(0, 0, 60)},
                                        std::vector<int32_t>(60, 9))));
@@ -97,7 +97,7 @@ TEST(RankExecutor, ReadyOnceTheStepIsDone) {
 }
 
 // step.I9: an iteration is collected by itself, before the last has run.
-TEST(RankExecutor, ARepeatedStepIsCollectedIterationByIteration) {
+TEST(DeviceExecutor, ARepeatedStepIsCollectedIterationByIteration) {
   const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
   std::vector<int32_t> single;
   ASSERT_TRUE(executor->launch(plan_of(1, {open_slot(0, {0})}, {prompt_of(0, 0, 3)}, {5, 6, 7})));
@@ -132,7 +132,7 @@ TEST(RankExecutor, ARepeatedStepIsCollectedIterationByIteration) {
   EXPECT_EQ(tokens, single);
 }
 
-TEST(RankExecutor, StopsWithARepeatedStepInFlight) {
+TEST(DeviceExecutor, StopsWithARepeatedStepInFlight) {
   const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
   step::StepPlan plan{1, {open_slot(1, {0})}, {prompt_of(1, 0, 1)}, {9}};
   plan.repeat = 4;
@@ -140,7 +140,7 @@ TEST(RankExecutor, StopsWithARepeatedStepInFlight) {
   ASSERT_TRUE(executor->collect({1}));
 }
 
-TEST(RankExecutor, StopsWithStepsInFlight) {
+TEST(DeviceExecutor, StopsWithStepsInFlight) {
   const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
   for (step::StepId id = 1; id <= 2; ++id) {
     ASSERT_TRUE(executor->launch(plan_of(id, {open_slot(static_cast<int32_t>(id), {0, 1, 2, 3})},
@@ -149,8 +149,8 @@ TEST(RankExecutor, StopsWithStepsInFlight) {
   }
 }
 
-TEST(RankExecutor, NaNEndsItsRowAlone) {
-  exec::RankExecutor::Model model;
+TEST(DeviceExecutor, NaNEndsItsRowAlone) {
+  exec::DeviceExecutor::Model model;
   model.ops = backends().front().make();
   model.spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
   auto weights = testing::random_weights(model.spec, *model.ops, 7);
@@ -158,7 +158,7 @@ TEST(RankExecutor, NaNEndsItsRowAlone) {
   model.weights = std::move(*weights);
   constexpr int32_t kPoison = 33;
   model.weights.embedding.rows(kPoison, 1).as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  auto executor = exec::RankExecutor::start(std::move(model), kCapacity, {});
+  auto executor = exec::DeviceExecutor::start(std::move(model), kCapacity, {});
   ASSERT_TRUE(executor);
   ASSERT_TRUE(
       (*executor)->launch(plan_of(1, {open_slot(0, {0}), open_slot(1, {1})},

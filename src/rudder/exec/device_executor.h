@@ -1,9 +1,9 @@
-// RankExecutor: step::Executor over one device. A worker thread packs each plan and enqueues all of
-// its work on the device, sampling included, without waiting for it; collect() waits for the event
-// that follows each iteration of a step and reads its tokens. The engine thread calls the public
-// functions; the worker alone touches the model and the slots, and enqueues on the device. Of a
-// step with constrained rows it enqueues the forward pass, then waits for supply() and enqueues the
-// rest.
+// DeviceExecutor: step::Executor over one device. A worker thread packs each plan and enqueues all
+// of its work on the device, sampling included, without waiting for it; collect() waits for the
+// event that follows each iteration of a step and reads its tokens. The engine thread calls the
+// public functions; the worker alone touches the model and the slots, and enqueues on the device.
+// Of a step with constrained rows it enqueues the forward pass, then waits for supply() and
+// enqueues the rest.
 //
 // Captured rows leave the device behind the step's tokens, aside of the steps that follow, for host
 // memory that whoever gets them leases. When none is free they are lost and reported so: no step
@@ -37,7 +37,7 @@
 
 namespace rudder::exec {
 
-class RankExecutor final : public step::Executor {
+class DeviceExecutor final : public step::Executor {
  public:
   // A loaded model and the device it lives on.
   struct Model {
@@ -52,10 +52,10 @@ class RankExecutor final : public step::Executor {
   };
   // Allocates the KV cache and every buffer of a step, captures graphs, then starts the worker. An
   // Error is the device's: out of memory.
-  static Result<std::unique_ptr<RankExecutor>> start(Model model, const step::Capacity& capacity,
-                                                     const Options& options);
+  static Result<std::unique_ptr<DeviceExecutor>> start(Model model, const step::Capacity& capacity,
+                                                       const Options& options);
   // Steps that have not been enqueued are dropped, the others waited for.
-  ~RankExecutor() override;
+  ~DeviceExecutor() override;
 
   step::Capacity capacity() const override { return capacity_; }
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override;
@@ -89,7 +89,7 @@ class RankExecutor final : public step::Executor {
     int32_t iteration = 0;
   };
 
-  RankExecutor(Model model, const step::Capacity& capacity);
+  DeviceExecutor(Model model, const step::Capacity& capacity);
 
   Result<void> prepare(const Options& options);
   void work();

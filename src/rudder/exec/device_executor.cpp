@@ -1,4 +1,4 @@
-#include "rudder/exec/rank_executor.h"
+#include "rudder/exec/device_executor.h"
 
 #include <algorithm>
 #include <utility>
@@ -14,20 +14,20 @@ constexpr int64_t kPoolRings = 4;
 
 }  // namespace
 
-Result<std::unique_ptr<RankExecutor>> RankExecutor::start(Model model,
-                                                          const step::Capacity& capacity,
-                                                          const Options& options) {
+Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
+                                                              const step::Capacity& capacity,
+                                                              const Options& options) {
   RUDDER_CHECK(capacity.num_slots > 0 && capacity.num_blocks > 0 && capacity.block_size > 0 &&
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
                capacity.max_in_flight > 0 && capacity.max_repeat > 0);
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
-  std::unique_ptr<RankExecutor> executor(new RankExecutor(std::move(model), capacity));
+  std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
   executor->worker_ = std::thread([raw = executor.get()] { raw->work(); });
   return executor;
 }
 
-RankExecutor::RankExecutor(Model model, const step::Capacity& capacity)
+DeviceExecutor::DeviceExecutor(Model model, const step::Capacity& capacity)
     : capacity_(capacity),
       model_(std::move(model)),
       slots_(capacity),
@@ -36,7 +36,7 @@ RankExecutor::RankExecutor(Model model, const step::Capacity& capacity)
       supplied_(places_.size()),
       enqueued_(places_.size() * static_cast<size_t>(capacity.max_repeat)) {}
 
-RankExecutor::~RankExecutor() {
+DeviceExecutor::~DeviceExecutor() {
   stopping_ = true;
   launched_.close();
   supplied_.close();
@@ -51,7 +51,7 @@ RankExecutor::~RankExecutor() {
   }
 }
 
-Result<void> RankExecutor::prepare(const Options& options) {
+Result<void> DeviceExecutor::prepare(const Options& options) {
   std::vector<ops::KvLayer> kv;
   for (const model::LayerSpec& layer : model_.spec.layers) {
     const model::AttentionSpec& a = layer.attention;
@@ -82,7 +82,7 @@ Result<void> RankExecutor::prepare(const Options& options) {
   return {};
 }
 
-Result<void> RankExecutor::prepare_taps() {
+Result<void> DeviceExecutor::prepare_taps() {
   if (!capacity_.taps.steering() && !capacity_.taps.capture()) return {};
   RUDDER_TRY(taps_, TapState::make(*model_.ops, capacity_));
   if (!capacity_.taps.capture()) return {};
@@ -91,7 +91,7 @@ Result<void> RankExecutor::prepare_taps() {
   return {};
 }
 
-Result<step::Ticket> RankExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
+Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
   RUDDER_CHECK(plan != nullptr && plan->id > last_launched_);
   RUDDER_CHECK(in_flight_.size() < places_.size(), "{} steps in flight", in_flight_.size());
   RUDDER_CHECK(masks_awaited_ == 0, "step {} waits for its masks", last_launched_);
@@ -105,7 +105,7 @@ Result<step::Ticket> RankExecutor::launch(std::shared_ptr<const step::StepPlan> 
   return ticket;
 }
 
-Result<void> RankExecutor::supply(step::Ticket ticket, std::span<const uint32_t> masks) {
+Result<void> DeviceExecutor::supply(step::Ticket ticket, std::span<const uint32_t> masks) {
   RUDDER_CHECK(masks_awaited_ > 0 && ticket.id == last_launched_, "step {} waits for no masks",
                ticket.id);
   const size_t wanted = static_cast<size_t>(masks_awaited_) * mask_words(capacity_.vocab_size);
@@ -118,7 +118,7 @@ Result<void> RankExecutor::supply(step::Ticket ticket, std::span<const uint32_t>
   return {};
 }
 
-Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
+Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   RUDDER_CHECK(!in_flight_.empty() && in_flight_.front().id == ticket.id,
                "step {} is not the oldest in flight", ticket.id);
   RUDDER_CHECK(masks_awaited_ == 0 || ticket.id != last_launched_, "step {} waits for its masks",
@@ -153,7 +153,7 @@ Result<step::StepResult> RankExecutor::collect(step::Ticket ticket) {
 
 // Of an iteration that is over, seen from the host: it began when the one before it ended, or when
 // its enqueueing did; it ended before now if it was not waited for, and after it was enqueued.
-int64_t RankExecutor::device_time(const Iteration& iteration, bool was_done) {
+int64_t DeviceExecutor::device_time(const Iteration& iteration, bool was_done) {
   const int64_t now_us = clock_.now_us();
   const int64_t start_us = std::max(iteration.start_us, last_end_us_);
   const bool began_behind = last_end_us_ >= iteration.start_us;
@@ -166,7 +166,7 @@ int64_t RankExecutor::device_time(const Iteration& iteration, bool was_done) {
   return is_known ? std::max<int64_t>(device_us, 0) : 0;
 }
 
-bool RankExecutor::ready(step::Ticket ticket) {
+bool DeviceExecutor::ready(step::Ticket ticket) {
   uint64_t before = num_collected_;
   for (size_t i = 0; i < in_flight_.size(); ++i) {
     const Launched& step = in_flight_[i];
@@ -182,7 +182,7 @@ bool RankExecutor::ready(step::Ticket ticket) {
   return ticket.id <= last_launched_;  // collected, or not launched
 }
 
-void RankExecutor::work() {
+void DeviceExecutor::work() {
   for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % places_.size()) {
     if (stopping_) return;
     pack(**plan, index);
@@ -191,7 +191,7 @@ void RankExecutor::work() {
   }
 }
 
-void RankExecutor::pack(const step::StepPlan& plan, size_t index) {
+void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   Place& place = places_[index];
   place.iterations[0].start_us = clock_.now_us();
   pack_step(plan, capacity_, slots_, packed_);
@@ -212,14 +212,14 @@ void RankExecutor::pack(const step::StepPlan& plan, size_t index) {
   place.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
 }
 
-Result<void> RankExecutor::edit_taps(const step::StepPlan& plan) {
+Result<void> DeviceExecutor::edit_taps(const step::StepPlan& plan) {
   if (taps_ != nullptr) return taps_->apply(plan);
   RUDDER_CHECK(plan.tap_edits.empty() && plan.capture_edits.empty(),
                "step {} edits taps, the executor has none", plan.id);
   return {};
 }
 
-Result<void> RankExecutor::begin(size_t index) {
+Result<void> DeviceExecutor::begin(size_t index) {
   Place& place = places_[index];
   RUDDER_TRY_VOID(place.edited);
   RUDDER_TRY(place.step, buffers_->begin(packed_, index));
@@ -229,7 +229,7 @@ Result<void> RankExecutor::begin(size_t index) {
 
 // Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,
 // also where an op runs while it is enqueued.
-bool RankExecutor::enqueue(size_t index) {
+bool DeviceExecutor::enqueue(size_t index) {
   Place& place = places_[index];
   const Result<void> begun = begin(index);
   for (int32_t i = 0; i < place.repeat; ++i) {
@@ -254,7 +254,7 @@ bool RankExecutor::enqueue(size_t index) {
 }
 
 // From embedding to sampled tokens.
-void RankExecutor::run(size_t index) {
+void DeviceExecutor::run(size_t index) {
   Place& place = places_[index];
   if (place.result.from_graph) return graphs_->replay(packed_, place.step);
   if (packed_.num_tokens() == 0) return;
@@ -264,20 +264,20 @@ void RankExecutor::run(size_t index) {
 }
 
 // From embedding to the logits, of which there are some.
-ops::View RankExecutor::run_forward(size_t index) {
+ops::View DeviceExecutor::run_forward(size_t index) {
   Place& place = places_[index];
   if (place.result.from_graph) return graphs_->replay_forward(packed_, place.step);
   return decoder_->forward(place.step.forward);
 }
 
-void RankExecutor::sample_constrained(size_t index, const ops::View& logits) {
+void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
   buffers_->send_masks(packed_.num_masks, index);
   ops::SampleArgs sample = places_[index].step.sample;
   sample.logits = logits;
   model_.ops->sample(sample);
 }
 
-void RankExecutor::fetch(size_t index, int32_t iteration) {
+void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   Place& place = places_[index];
   if (iteration == 0) scorer_->run(packed_.scores, index);
   if (packed_.num_sampled() > 0) {
@@ -289,7 +289,7 @@ void RankExecutor::fetch(size_t index, int32_t iteration) {
 
 // Behind `done`, so that tokens do not wait for captured rows. A step that captures has one
 // iteration.
-void RankExecutor::fetch_captured(size_t index) {
+void DeviceExecutor::fetch_captured(size_t index) {
   Place& place = places_[index];
   place.captured = nullptr;
   if (packed_.taps.captured.empty()) return;
@@ -308,7 +308,7 @@ void RankExecutor::fetch_captured(size_t index) {
 }
 
 // Rows of sequences that had ended are nobody's.
-Result<void> RankExecutor::finish_captured(Place& place, step::StepResult& result) {
+Result<void> DeviceExecutor::finish_captured(Place& place, step::StepResult& result) {
   if (place.captured == nullptr) return {};
   RUDDER_TRY_VOID(place.captured_out->wait());
   std::erase_if(place.captured->tokens, [&](const tap::CapturedToken& token) {
@@ -337,7 +337,7 @@ step::RowEnd row_end(ops::SampleEnd end) {
 
 }  // namespace
 
-void RankExecutor::read_sampled(const Enqueued& from, step::StepResult& result) const {
+void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result) const {
   const Place& place = places_[from.place];
   const ops::SampledToken* sampled = buffers_->sampled(from.place, from.iteration);
   const ops::TopLogprob* top = buffers_->top(from.place, from.iteration);
