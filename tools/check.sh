@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The only definition of "clean": format, room table, budgets, banned calls, names that clash, headers
-# that stand alone, clang-tidy. `make test` and continuous integration run exactly this.
+# The only definition of "clean": format, room table, budgets, banned calls, names that clash, rows of
+# the ledger, headers that stand alone, clang-tidy. `make test` and continuous integration run exactly this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,6 +14,10 @@ clang-format-14 --dry-run --Werror "${sources[@]}"
 say "rooms, budgets, banned calls, names"
 python3 tools/room_lint.py
 python3 tools/test_unit_names.py 2>/dev/null || { echo "tools/test_unit_names.py fails"; exit 1; }
+
+say "ledger"
+python3 tools/ledger_check.py
+python3 tools/test_ledger_check.py 2>/dev/null || { echo "tools/test_ledger_check.py fails"; exit 1; }
 
 say "headers stand alone"
 python3 tools/header_check.py

@@ -101,7 +101,8 @@ std::string SteeringReport::to_table(int32_t concurrency, int32_t output_len) co
 }
 
 void SteeringLedger::declare(SettingsTable& table) {
-  table.add("ledger", &path, "Append the figures to this file, as rows of bench/ledger.csv.");
+  table.add("ledger", &path,
+            "Append the figures to this file, as rows of bench/ledger/steering.csv.");
   table.add("ledger-date", &date, "The rows' date.");
   table.add("ledger-device", &device, "The rows' device.");
   table.add("ledger-commit", &commit, "The rows' commit.");

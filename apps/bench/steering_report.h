@@ -54,7 +54,7 @@ class SteeringReport {
   std::vector<SteeringCase> order_;
 };
 
-// Where the figures are kept: rows for bench/ledger.csv.
+// Where the figures are kept: rows for bench/ledger/steering.csv.
 struct SteeringLedger {
   std::string path;
   std::string date, device, commit, command;
