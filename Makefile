@@ -4,11 +4,12 @@ BUILD := build/release
 JOBS := $(shell nproc)
 ARGS ?=
 
-.PHONY: help setup build serve test test-gpu check clean
+.PHONY: help setup build serve test test-full test-gpu check clean
 
 help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
 	@echo "make test    set up, check the sources, build, run every CPU test and the end-to-end tests"
+	@echo "make test-full  the same at full counts: slow tests, every test under every sanitizer"
 	@echo "make test-gpu  build and run what needs a GPU"
 	@echo "make build   build the rudder binary only"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
@@ -25,6 +26,10 @@ serve: build
 test:
 	@tools/setup.sh build test
 	@tools/test.sh
+
+test-full:
+	@tools/setup.sh build test
+	@tools/test.sh full
 
 test-gpu:
 	@tools/setup.sh build test

@@ -1,13 +1,14 @@
 # Flags, compiler cache and linker that every target shares.
 # Objects do not depend on where the checkout lies: paths in them are relative to its root. So a cache of
-# compilers' outputs serves every checkout on the machine.
+# compilers' outputs serves every checkout on the machine. What each compile costs is written down for
+# tools/build_budget.py.
+set(RUDDER_LAUNCHER ${CMAKE_SOURCE_DIR}/tools/timed_compile.sh ${CMAKE_BINARY_DIR}/compile_times.log)
 find_program(RUDDER_CCACHE ccache)
 if(RUDDER_CCACHE)
-  set(RUDDER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true
-      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
-      ${RUDDER_CCACHE})
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${RUDDER_LAUNCHER})
+  list(APPEND RUDDER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_BASEDIR=${CMAKE_SOURCE_DIR} CCACHE_NOHASHDIR=true
+       CCACHE_SLOPPINESS=time_macros,include_file_mtime,include_file_ctime ${RUDDER_CCACHE})
 endif()
+set(CMAKE_CXX_COMPILER_LAUNCHER ${RUDDER_LAUNCHER})
 find_program(RUDDER_LLD ld.lld)
 if(RUDDER_LLD AND NOT CMAKE_EXE_LINKER_FLAGS MATCHES "fuse-ld")
   add_link_options(-fuse-ld=lld)
@@ -46,12 +47,19 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release")
   rudder_compile_options(${RUDDER_OPTIMISE} -g1)
 endif()
 
-if(CMAKE_UNITY_BUILD)  # several sources of a target are one unit, which reads their headers once
+# Several sources of a target are one unit, which reads their headers once. What clashes only there is no
+# fault: a local name that another source has at its top, a type of an unnamed namespace in a class. The
+# checks read each source alone.
+if(CMAKE_UNITY_BUILD)
   set(CMAKE_UNITY_BUILD_BATCH_SIZE 16)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)  # a source that a unit includes is no header
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-shadow>
+                      $<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()
 if(RUDDER_SANITIZE)
   rudder_compile_options(-fsanitize=${RUDDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  if(RUDDER_SANITIZE_LESS)
+    rudder_compile_options(-fno-sanitize=${RUDDER_SANITIZE_LESS})
+  endif()
   add_link_options(-fsanitize=${RUDDER_SANITIZE})
 else()
   if(CMAKE_BUILD_TYPE STREQUAL "Release")

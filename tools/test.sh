@@ -1,27 +1,80 @@
 #!/usr/bin/env bash
-# Everything that must hold: checks, all CPU tests, end-to-end tests, and the serving side again
-# under sanitizers. Run by `make test`, which sets the machine up first.
-#   RUDDER_TEST=slow tools/test.sh   also runs the tests labelled slow
+# Everything that must hold. Run by `make test`, which sets the machine up first.
+#   tools/test.sh        checks, all CPU tests, what parses or has threads again under sanitizers, end to end
+#   tools/test.sh full   the same at full counts: slow tests, every room under every sanitizer with all of
+#                        UBSan's groups, the end-to-end tests against an instrumented server
+# Ends with a table of what each stage took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-say() { printf '\033[1m==> %s (%d s)\033[0m\n' "$*" "$SECONDS"; }
+full=${1:-}
+results=build/test-results
+mkdir -p "$results"
 
-RUDDER_CUDA=AUTO tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
+names=() seconds=()
+stage() {  # stage NAME COMMAND...: runs it, notes its time
+  local name=$1 start=$SECONDS
+  shift
+  printf '\033[1m==> %s (%d s)\033[0m\n' "$name" "$SECONDS"
+  "$@"
+  names+=("$name") seconds+=($((SECONDS - start)))
+}
 
-say "checks"
-tools/check.sh
+table() {
+  printf '\n| stage | seconds |\n|---|---|\n'
+  for i in "${!names[@]}"; do printf '| %s | %d |\n' "${names[$i]}" "${seconds[$i]}"; done
+  printf '| all | %d |\n\n' "$SECONDS"
+}
 
-say "tests"
-exclude=(-LE 'slow|gpu')  # make test-gpu runs those
-[ "${RUDDER_TEST:-}" = slow ] && exclude=(-LE gpu)
-ctest --test-dir build/release --output-on-failure --no-tests=error -j "$(nproc)" "${exclude[@]}"
+run_ctest() {  # run_ctest PRESET ARGS...
+  ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(nproc)" "${@:2}"
+}
 
-for sanitizer in asan tsan; do
-  tools/build.sh "$sanitizer" "${sanitizer}_tests"
-  say "tests under $sanitizer"
-  ctest --test-dir "build/$sanitizer" --output-on-failure --no-tests=error -L "$sanitizer"
-done
+end_to_end() {
+  .venv/bin/python -m pytest tests/e2e -q "$@"
+}
 
-say "end to end"
-.venv/bin/python -m pytest tests/e2e -q
-say "all green"
+build_budget() {
+  local preset
+  for preset in release "$asan" "$tsan"; do tools/build_budget.py "$preset"; done
+}
+
+# Tests that wait more than they work, side by side; the output of each stands together.
+side_by_side() {  # side_by_side NAME=COMMAND...
+  local job pid failed=0
+  declare -A jobs=()
+  for job in "$@"; do
+    ${job#*=} >"$results/${job%%=*}.log" 2>&1 &
+    jobs[$!]=${job%%=*}
+  done
+  for pid in "${!jobs[@]}"; do
+    wait "$pid" || { failed=1 && echo "${jobs[$pid]} FAILED"; }
+    echo "--- ${jobs[$pid]}" && cat "$results/${jobs[$pid]}.log"
+  done
+  return $failed
+}
+
+asan=asan tsan=tsan exclude='slow|gpu' label_asan=(-L asan) label_tsan=(-L tsan)
+asan_targets=(asan_tests) tsan_targets=(tsan_tests)
+if [ "$full" = full ]; then
+  asan=asan-full exclude=gpu label_asan=(-LE gpu) label_tsan=(-LE gpu)
+  asan_targets=() tsan_targets=()
+fi
+
+RUDDER_CUDA=AUTO stage "build" tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
+stage "checks" tools/check.sh
+stage "build under asan" tools/build.sh "$asan" "${asan_targets[@]}"
+stage "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
+stage "build budget" build_budget
+stage "tests" run_ctest release -LE "$exclude"
+if [ "$full" = full ]; then
+  stage "tests under asan" run_ctest "$asan" "${label_asan[@]}"
+  stage "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
+  stage "end to end" end_to_end -m "slow or not slow"
+  RUDDER_BINARY=build/$asan/apps/rudder stage "end to end under asan" end_to_end
+else
+  asan_ctest() { run_ctest "$asan" "${label_asan[@]}"; }
+  tsan_ctest() { run_ctest "$tsan" "${label_tsan[@]}"; }
+  stage "sanitizers and end to end" side_by_side asan=asan_ctest tsan=tsan_ctest end_to_end=end_to_end
+fi
+table
+echo "all green"

@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""What a build cost, in seconds of processor time by room, beside a committed baseline.
+
+tools/build_budget.py PRESET          prints the table; fails where a room costs more than its budget
+tools/build_budget.py PRESET --write  makes what this build cost the baseline
+
+The launcher of every compiler (tools/timed_compile.sh) writes build/PRESET/compile_times.log. Machines
+differ, so all seconds are divided by those of a reference compile, made now and with the baseline. A room
+may cost a quarter more than its baseline, and never less than 5 seconds more: a heavy header in a place
+that many read goes past that. Objects that came out of a compiler cache cost nothing and break no budget.
+"""
+
+import collections
+import csv
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BASELINE = ROOT / "tools" / "build_baseline.csv"
+GROWTH, SLACK_SECONDS = 1.25, 5.0
+REFERENCE = "#include <algorithm>\n#include <functional>\n#include <map>\n#include <boost/json.hpp>\n"
+
+
+def reference_seconds():
+    """Processor time of the reference compile, the best of three."""
+    def once():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(["g++", "-std=c++20", "-fsyntax-only", "-x", "c++", "-"], input=REFERENCE, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return min(once() for _ in range(3))
+
+
+def room_of(obj):
+    """The row of the table that an object belongs to: a room, a room's tests, a folder, or a library."""
+    target = re.search(r"CMakeFiles/([^/]+)\.dir/", obj)
+    target = target[1] if target else "?"
+    room = re.match(r"src/rudder/(\w+)/", obj)
+    folder = room[1] if room else re.match(r"(\w+)/", obj)[1] if re.match(r"(apps|tests)/", obj) else target
+    is_test = room and not target.startswith("rudder_" + folder)
+    return f"{folder} tests" if is_test else folder
+
+
+def seconds_by_room(lines):
+    """The last compile of each object counts: a log outlives many builds."""
+    last = {}
+    for line in lines:
+        user, system, obj = line.split(maxsplit=2)
+        last[obj.strip()] = float(user) + float(system)
+    rooms = collections.Counter()
+    for obj, seconds in last.items():
+        rooms[room_of(obj)] += seconds
+    return rooms
+
+
+def read_baseline(preset, path=None):
+    """{room: seconds}, and the seconds of the reference compile when they were written."""
+    path = path or BASELINE
+    rows = [row for row in csv.DictReader(path.open()) if row["preset"] == preset] if path.exists() else []
+    seconds = {row["room"]: float(row["seconds"]) for row in rows}
+    return seconds, seconds.pop("reference compile", None)
+
+
+def over_budget(now, baseline, speed):
+    """Lines about rooms past their budgets. `speed`: this machine's reference seconds over the baseline's."""
+    for room, seconds in sorted(now.items()):
+        budget = baseline.get(room, 0.0) * GROWTH + SLACK_SECONDS
+        if seconds / speed > budget:
+            yield (f"{room}: {seconds / speed:.0f} s on the baseline's machine, the budget is {budget:.0f} s. Find the header that "
+                   "costs it, or, if the room grew for a reason, write a new baseline (--write)")
+
+
+def write(preset, now, reference):
+    rows = [row for row in csv.DictReader(BASELINE.open()) if row["preset"] != preset] if BASELINE.exists() else []
+    rows += [{"preset": preset, "room": room, "seconds": f"{seconds:.1f}"} for room, seconds in sorted(now.items())]
+    rows.append({"preset": preset, "room": "reference compile", "seconds": f"{reference:.2f}"})
+    with BASELINE.open("w", newline="") as file:
+        table = csv.DictWriter(file, ["preset", "room", "seconds"], lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+
+
+def main():
+    preset = sys.argv[1]
+    now = seconds_by_room((ROOT / "build" / preset / "compile_times.log").read_text().splitlines())
+    reference = reference_seconds()
+    if "--write" in sys.argv[2:]:
+        write(preset, now, reference)
+        return 0
+    baseline, before = read_baseline(preset)
+    if before is None:
+        print(f"build_budget: {BASELINE.name} has no rows of preset {preset}; --write makes them")
+        return 1
+    speed = reference / before
+    print(f"{preset}: {sum(now.values()):.0f} s of processor time; this machine takes {speed:.2f} x the baseline's time")
+    for room, seconds in now.most_common():
+        print(f"  {seconds:7.1f} s  {room} (baseline {baseline.get(room, 0.0):.0f})")
+    errors = list(over_budget(now, baseline, speed))
+    print("\n".join(errors), end="\n" if errors else "")
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
