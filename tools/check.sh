@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The only definition of "clean": format, room table, budgets, banned calls, names that clash, rows of
-# the ledger, headers that stand alone, clang-tidy. `make test` and continuous integration run exactly this.
+# the ledger, recipes of CONTRIBUTING.md, headers that stand alone, clang-tidy. `make test` and
+# continuous integration run exactly this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,6 +19,10 @@ python3 tools/test_unit_names.py 2>/dev/null || { echo "tools/test_unit_names.py
 say "ledger"
 python3 tools/ledger_check.py
 python3 tools/test_ledger_check.py 2>/dev/null || { echo "tools/test_ledger_check.py fails"; exit 1; }
+
+say "recipes"
+python3 tools/recipe_check.py
+python3 tools/test_recipe_check.py 2>/dev/null || { echo "tools/test_recipe_check.py fails"; exit 1; }
 
 say "headers stand alone"
 python3 tools/header_check.py

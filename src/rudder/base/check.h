@@ -1,5 +1,6 @@
-// RUDDER_CHECK: a broken invariant of ours. Logs the place and the message, then aborts.
-// Never on data that comes from a request or a file: that is a Result (result.h).
+// RUDDER_CHECK: asserts an invariant of our own code. A failed check logs the source line and the
+// message, then aborts. Never use it on data that comes from a request or a file; such code returns
+// a Result (result.h). Any thread.
 #pragma once
 
 #include <fmt/core.h>

@@ -1,4 +1,5 @@
-// Time as an interface, so that the simulator can own it. Microseconds of a monotonic clock.
+// Clock: monotonic time in microseconds behind an interface, so that the simulator can run on
+// virtual time. Engine, scheduler and executor get a Clock from whoever makes them.
 #pragma once
 
 #include <chrono>

@@ -1,4 +1,5 @@
-// The time that a thread has computed, which other work on the machine does not lengthen.
+// CPU time of a thread: unlike wall time it does not grow while other processes run. Used by tests
+// and benches that bound the cost of a piece of code.
 #pragma once
 
 #include <ctime>

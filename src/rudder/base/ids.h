@@ -1,4 +1,5 @@
-// Strong integer ids: a SlotId cannot be passed where a BlockId is wanted.
+// Strong integer ids: the compiler refuses a SlotId where a function takes a BlockId. Plain values;
+// any thread.
 #pragma once
 
 #include <compare>

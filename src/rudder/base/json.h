@@ -1,5 +1,6 @@
-// The one way text becomes JSON: Boost.JSON with depth and size limits, and an Error that says
-// where. Objects keep their key order. Include <boost/json.hpp> in .cpp files only.
+// Parses and writes JSON for the whole program: Boost.JSON with limits on depth and size, and an
+// Error that names the position. Objects keep the order of their keys. Only .cpp files include
+// <boost/json.hpp>. Pure functions; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

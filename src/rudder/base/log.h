@@ -1,5 +1,4 @@
-// The log front: leveled lines on standard error. Any thread. The library behind it (spdlog) is
-// seen by log.cpp alone.
+// Leveled log lines on standard error. Any thread. Only log.cpp includes the library (spdlog).
 #pragma once
 
 #include <fmt/core.h>

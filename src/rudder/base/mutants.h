@@ -1,6 +1,7 @@
-// Seeded bugs: each names one fault that the simulator has to find. RUDDER_MUTANT(kX) is false at
-// compile time in every normal build; in the mutation test's own build (RUDDER_MUTANTS=1) it is
-// true while kX is the mutant chosen at start. A mutant is one condition at the place of the fault.
+// Seeded bugs: each names one fault that the simulator has to find. In every normal build
+// RUDDER_MUTANT(kX) is false at compile time. In the build of the mutation test (RUDDER_MUTANTS=1)
+// it is true when kX is the mutant that the process was started with. A mutant is one condition in
+// the code that it breaks.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Progress of long work on standard error: a bar that redraws on a terminal, a line every few
-// seconds otherwise. One thread at a time per object.
+// Shows the progress of long work on standard error: a bar that redraws on a terminal, else a line
+// every few seconds. One thread at a time may use an object.
 #pragma once
 
 #include <cstdint>

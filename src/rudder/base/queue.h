@@ -1,5 +1,5 @@
 // A bounded blocking queue between threads: many producers, many consumers. push waits for room,
-// try_push refuses instead; close wakes every waiter, and pop still drains what is queued.
+// try_push returns false instead. close wakes every waiter; pop still returns the queued items.
 #pragma once
 
 #include <condition_variable>

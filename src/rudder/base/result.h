@@ -1,6 +1,6 @@
-// Result and Error: how every room reports what the world or the client did wrong.
-// Our own bugs are RUDDER_CHECK (check.h); device faults are turned into an Error by exec.
-// No exception crosses a room. Any thread; plain values.
+// Result and Error: every room reports errors of the client, of files and of the operating system
+// with them. For bugs of our own there is RUDDER_CHECK (check.h). The backends turn device faults
+// into an Error. No exception crosses a room. Plain values; any thread.
 #pragma once
 
 #include <string>
@@ -23,12 +23,12 @@ enum class ErrorCode {
   kUnsupported,       // well formed, but this build or model cannot do it: HTTP 501
   kNumerical,         // NaN or Inf in this request's logits: HTTP 500
   kCorruptFile,       // a model file breaks its format
-  kIo,                // the operating system said no
+  kIo,                // the operating system refused
   kInternal,          // HTTP 500
 };
 
-// `message` is for people and names the shape, tensor or field. `where` is the machine-readable
-// place: a JSON path for requests ("messages[0].role"), a file or tensor name for model files.
+// `message` is for people and names the shape, tensor or field. `where` is for programs: a JSON
+// path for requests ("messages[0].role"), a file or tensor name for model files.
 struct Error {
   ErrorCode code = ErrorCode::kInternal;
   std::string message;

@@ -1,6 +1,7 @@
-// SipHash-2-4 with 128-bit output, a keyed hash for short messages: who lacks the key can neither
-// compute nor collide it. Source: Aumasson, Bernstein, "SipHash: a fast short-input PRF",
-// INDOCRYPT 2012, and the authors' reference for the 128-bit variant. Any thread; plain values.
+// SipHash-2-4 with 128-bit output: a keyed hash for short messages. Without the key nobody can
+// compute a hash or find a collision. Source: Aumasson, Bernstein, "SipHash: a fast short-input
+// PRF", INDOCRYPT 2012, and the authors' reference for the 128-bit variant. Plain values; any
+// thread.
 #pragma once
 
 #include <array>

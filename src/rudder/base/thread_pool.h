@@ -1,6 +1,7 @@
-// A fixed pool for data-parallel loops on the CPU (kernels, weight transforms). parallel_for is
-// called by one thread at a time, which works too; workers spin briefly, then sleep. A loop ends
-// when its items are done, whether or not every worker got a core to join it.
+// A fixed pool of threads for data-parallel loops on the CPU (kernels, weight transforms). One
+// thread at a time calls parallel_for and works along; idle workers spin briefly, then sleep. A
+// loop ends when its items are done; it does not wait for workers that the kernel has not
+// scheduled.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Token masks: a bit for each token of a vocabulary, bit t % 32 of word t / 32, 1 = the token may
-// come next. Bits behind the vocabulary are 0. What constraints restrict, plans carry to the
-// device and sampling reads. Pure functions, any thread.
+// Token masks: one bit for each token of a vocabulary. Bit t % 32 of word t / 32 is 1 where token t
+// may come next; bits beyond the vocabulary are 0. Matchers of constraints clear bits on the engine
+// thread and its helpers, the executor copies masks to the device, sampling reads them. Pure
+// functions; any thread.
 #pragma once
 
 #include <algorithm>

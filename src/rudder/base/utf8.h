@@ -1,5 +1,5 @@
-// UTF-8: checked, decoded, written. What is well formed is what Unicode 15, table 3-7 says: no
-// overlong form, no surrogate. Pure functions: safe from any thread.
+// Checks, decodes and writes UTF-8. Well formed means Unicode 15, table 3-7: no overlong form, no
+// surrogate. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>

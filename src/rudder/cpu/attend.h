@@ -1,10 +1,11 @@
 // Attention of up to 16 query rows over one KV head (AttentionTile in kernels.h): online softmax
-// over key positions in steps of 64 that begin at multiples of 64, whatever the rows are.
-// Included by kernels_<isa>.cpp through simd.h.
+// over key positions in steps of 64 that begin at multiples of 64, for any rows. Source:
+// FlashAttention-2's recurrence, Dao 2023, algorithm 1. Included by kernels_<isa>.cpp through
+// simd.h.
 //
-// A position that a row does not see gets weight exp(-inf) = 0 and adds exactly nothing, so a row's
-// bits are those of the row alone: it does not matter which rows share its tile, nor into which
-// chunks the prompt was cut. (FlashAttention-2's recurrence, Dao 2023, algorithm 1.)
+// A position that a row does not see gets weight exp(-inf) = 0 and adds exactly nothing. So a row's
+// result has the same bits alone and beside other rows of its tile, and for every way to cut the
+// prompt into chunks.
 #pragma once
 
 #include "rudder/cpu/kernels.h"
@@ -38,7 +39,7 @@ class TileAttention {
     store(highest_, set(kMinusInfinity));
     std::memset(out_, 0, sizeof(float) * static_cast<size_t>(tile_.rows * head_dim_));
     for (int32_t begin = first / kSpan * kSpan; begin <= last; begin += kSpan) {
-      // Groups no row sees are not read: the table may not name their blocks.
+      // Groups that no row sees are not read: the block table may have no blocks for them.
       lo_ = first > begin ? (first - begin) / kGroup : 0;
       hi_ = last - begin < kSpan ? (last - begin) / kGroup + 1 : kGroups;
       step(begin);
@@ -165,8 +166,8 @@ class TileAttention {
     return true;
   }
 
-  // The values of a group of which only `count` positions have been written: what else the block
-  // holds is another sequence's, and could be NaN, which a weight of 0 does not stop.
+  // The values of a group of which only `count` positions have been written. The rest of the block
+  // may hold NaN from another sequence, and NaN times a weight of 0 is NaN.
   const std::byte* written_part(const std::byte* value, int32_t count) {
     std::memcpy(tail_, value, static_cast<size_t>(kGroup * head_dim_ * kBytes));
     constexpr int64_t kRowBytes = kPanelWidth * 4;  // of kPerStep positions

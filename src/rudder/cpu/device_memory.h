@@ -1,6 +1,7 @@
 // DeviceMemory: the host memory of one CPU backend: zeroed, 64-byte aligned, freed with the
-// backend. Large pieces are mapped on their own and ask for huge pages, which a stream over weights
-// needs. Owned by an Ops; allocate() is called by one thread at a time, the memory is used by any.
+// backend. Large pieces are mapped separately with huge pages, which reading weights at full
+// bandwidth needs. An Ops owns it. One thread at a time calls allocate(); any thread uses the
+// memory.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace rudder::cpu {
 
-// The least multiple of `unit` that is not less.
+// Rounds up to a multiple of `unit`.
 template <typename T>
 constexpr T round_up(T value, std::type_identity_t<T> unit) {
   return (value + unit - 1) / unit * unit;
@@ -40,15 +41,15 @@ class Buffer {
 class DeviceMemory {
  public:
   Result<tensor::View> allocate(tensor::DType dtype, tensor::Shape shape);
-  // A copy of `host`, converted: any of f32, f16, bf16 to any of them; other types only as they
-  // are.
+  // A copy of `host`, converted: any of f32, f16, bf16 to any of these; other types only to
+  // themselves.
   Result<tensor::View> upload(const tensor::View& host, tensor::DType dtype);
 
  private:
   std::vector<Buffer> buffers_;
 };
 
-// Converts `count` values; what may become what is as for DeviceMemory::upload.
+// Converts `count` values; the same types as DeviceMemory::upload.
 Result<void> convert_values(const void* from, tensor::DType from_dtype, void* to,
                             tensor::DType to_dtype, int64_t count);
 

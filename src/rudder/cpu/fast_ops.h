@@ -1,10 +1,11 @@
-// The fast CPU backend: weights packed once into panels of bf16 (or f32) and streamed once a
-// product for all rows, kernels of the best instruction set that the machine has, every core.
-// Made by apps at start; used by one thread, which the backend's own threads help.
+// The fast CPU backend: packs weights once into panels of bf16 (or f32), reads them once for all
+// rows of a product, uses the kernels of the best instruction set that the machine has, and every
+// core. apps makes it at start; one thread calls it, and the backend's own threads help that
+// thread.
 //
-// A row's result is the same, bit for bit, whatever shares its step, however its prompt was cut
-// into chunks, and on any number of threads. Between instruction sets results differ by the
-// rounding of fp32 sums only: bf16 products round x to bf16 on all of them.
+// The result of a row has the same bits whatever other rows are in its step, however its prompt was
+// cut into chunks, and on any number of threads. Between instruction sets, results differ only by
+// the rounding of fp32 sums: bf16 products round x to bf16 on all of them.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ struct CpuOpsSettings {
   std::optional<Isa> isa;                      // the best available unless named
 };
 
-// Fails on a dtype other than those two and on an instruction set this machine does not have.
+// An Error for another dtype, or for an instruction set that this machine does not have.
 Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const CpuOpsSettings& settings);
 
 }  // namespace rudder::cpu

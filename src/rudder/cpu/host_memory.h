@@ -1,5 +1,5 @@
-// How much memory this process may still take: the machine's and its control groups' limits,
-// whichever is less. Asked once at start.
+// How much memory this process may still allocate: the least of the machine's free memory and the
+// limits of its control groups. Called once at start.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// HostOps: what every CPU backend shares: memory, copies, events, and the macro-ops that copy or
-// count more than they compute. Here the device is the host: ops run before they return, so events
-// are done when they are recorded, and there is nothing to capture.
+// HostOps: the base of every CPU backend: memory, copies, events, and the macro-ops that copy or
+// count rather than compute. The device is the host: an op runs before its call returns, so an
+// event is done when it is recorded, and there are no graphs.
 #pragma once
 
 #include <memory>

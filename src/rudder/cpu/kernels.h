@@ -1,13 +1,13 @@
-// Kernels: what one instruction set does for the fast backend, as a table of functions. Each table
-// comes from one kernels_<isa>.cpp, compiled with that instruction set's flags; kernels_for() is
-// the only way in. Called from the backend's threads; nothing here allocates or keeps state.
+// Kernels: the functions of the fast backend for one instruction set, as a table. Each table comes
+// from one kernels_<isa>.cpp, compiled with that instruction set's flags; callers get it from
+// kernels_for(). The backend's threads call the functions; they allocate nothing and keep no state.
 //
-// Two layouts carry every product, of weights and of the KV cache alike. A *step* is one k of f32
-// or two of bf16: 4 bytes of a row.
+// All products, of weights and of the KV cache, use two layouts. A *step* is one k of f32 or two of
+// bf16: 4 bytes of a row.
 //   row tile  [steps / 16][16 rows][16 steps]         1 KiB a tile: the left side, T rows of x
 //   panel     [steps][16 columns] of 4-byte steps     the right side, 16 columns of a matrix
-// A product walks the steps in order with one fp32 accumulator per output, so a row's bits depend
-// neither on its place in a tile nor on how many rows or panels a call has.
+// A product adds the steps in order into one fp32 accumulator for each output. So the bits of a row
+// depend neither on its index in a tile nor on how many rows or panels a call has.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ inline constexpr int kPanelWidth = 16;
 inline constexpr int64_t kStepBytes = kPanelWidth * 4;          // of a panel
 inline constexpr int64_t kTileBytes = kTileSteps * kStepBytes;  // of a row tile and a panel tile
 
-// What products multiply; sums are fp32 always.
+// The element type of the operands of a product; sums are always fp32.
 enum class Element : uint8_t { kBf16, kF32 };
 inline constexpr int kNumElements = 2;
 inline constexpr int64_t element_bytes(Element element) {
@@ -42,7 +42,7 @@ struct PanelProduct {
   int64_t ld = 0;
 };
 
-// One head's part of the KV cache: of each block of the table, k at `cache + block * block_stride`
+// One head's part of the KV cache. For each block of the table: k at `cache + block * block_stride`
 // and v `value_offset` behind it, all in bytes. Positions come in groups of 16:
 //   k  [block_size / 16] panels of 16 positions, head_dim deep
 //   v  [block_size / 16][head_dim / 16] panels of 16 dimensions, 16 positions deep

@@ -1,5 +1,5 @@
-// The machine's ceilings as measured: what a figure of the backend is a share of.
-// Called by benches and once at start; takes a fraction of a second.
+// Measures the machine's ceilings, of which benches print their figures as a share. Called by
+// benches and once at start; takes a fraction of a second.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
 // Times the macro-ops of the fast CPU backend inside whole steps of a model of a given shape with
-// random weights, and sets each against the machine's measured ceilings. Called by
-// `rudder bench ops`; allocates the whole model, which is what keeps the figures out of the caches.
+// random weights, and compares each with the machine's measured ceilings. Called by `rudder bench
+// ops`. It allocates the whole model, so that weights come from memory and not from a cache.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // qkv_prep and attention over a KV cache in panels (layout: HeadCache in kernels.h), for head sizes
-// and block sizes that fill them; others use plain_attention.h. Called by the fast backend.
+// and block sizes that fill whole panels; plain_attention.h has the others. Called by the fast
+// backend.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The readable CPU backend: every macro-op as its formula, fp32 storage, one thread, sums in double
-// and in a fixed order. Golden tests and the model's author read this one; users run fast_ops.h.
+// The readable CPU backend: every macro-op as its formula, with fp32 storage, one thread, and sums
+// in double in a fixed order. Golden tests run on it, and authors of models read it; users run
+// fast_ops.h.
 #pragma once
 
 #include <memory>

@@ -28,7 +28,7 @@ inline void store_run(float* to, Vec x, int64_t count) {
   }
 }
 
-// One row into its place in a row tile; `to` is the tile's first byte plus row * kStepBytes.
+// Copies one row into a row tile; `to` is the tile's first byte plus row * kStepBytes.
 template <Element kElement>
 void pack_row(const float* x, int64_t width, int64_t steps, std::byte* to) {
   constexpr int64_t kTileElements = kStepBytes / element_bytes(kElement);

@@ -1,5 +1,5 @@
-// The passes of sampling that touch a whole row of logits, in vectors, for each instruction set.
-// Called by sample.cpp on any thread; no state. Every variant gives the same bits: no fused
+// The passes of sampling over a whole row of logits, vectorised, one variant for each instruction
+// set. Called by sample.cpp on any thread; no state. Every variant gives the same bits: no fused
 // multiply-add, sums in a fixed order of 16 lanes.
 #pragma once
 

@@ -1,10 +1,11 @@
-// Sixteen fp32 lanes in the instruction set that the including file is compiled for, each operation
-// one IEEE operation a lane, so that a lane's result does not depend on its neighbours. Included
-// only by kernels_<isa>.cpp, each of which names its own namespace in RUDDER_CPU_ISA: the same
-// function compiled twice must be two functions, or the linker may keep the one that traps.
-// For the same reason no standard container or algorithm is used below this header.
+// Sixteen fp32 lanes in the instruction set that the including file is compiled for. Each operation
+// is one IEEE operation in each lane, so a lane's result does not depend on its neighbours. Only
+// kernels_<isa>.cpp include this file, and each names its own namespace in RUDDER_CPU_ISA: a
+// function that is compiled for two instruction sets must be two functions, or the linker may keep
+// the one that traps. For the same reason code below this header uses no standard container or
+// algorithm.
 //
-// Written by hand rather than with Highway: the whole of what the kernels need is this page, and
+// It is written by hand instead of with Highway: the kernels need only what is on this page, and
 // its sums have one order on every machine, which scalable vectors would not give.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Functions of sixteen lanes: exp and what attention and the activations build from it. Included by
-// kernels_<isa>.cpp through simd.h. NaN stays NaN in all of them.
+// Functions on sixteen lanes: exp, and the functions of attention and of the activations that are
+// built from it. Included by kernels_<isa>.cpp through simd.h. Each returns NaN for NaN.
 #pragma once
 
 #include "rudder/cpu/simd.h"

@@ -1,6 +1,7 @@
-// Parameter structs of the macro-ops: plain data, shapes in the comments. T = tokens of the step,
-// R = rows of logits, S = slots; optional parts are empty views. "act" is the backend's activation
-// dtype (Ops::act_dtype). Every View is memory of the device, unless it says host.
+// Parameter structs of the macro-ops: plain data, with shapes in the comments. T = tokens of the
+// step, R = rows of logits, S = slots; an optional part is absent when its view is empty. "act" is
+// the backend's activation dtype (Ops::act_dtype). Every View is device memory unless the comment
+// says host.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +23,9 @@ struct NormSpec {
 };
 
 // x += delta_norm(delta); out = norm(x). Each part is optional: without `delta` nothing is added,
-// without `delta_norm` delta is added as it is, without `norm` out = x, without `out` only x
-// changes. Taps work in fp32 on the branch as it is added, on the sum before it is rounded, stored
-// and normed, and on the normed row before it is rounded.
+// without `delta_norm` delta is added unchanged, without `norm` out = x, without `out` only x
+// changes. Taps work in fp32: delta_taps on the branch after its norm, x_taps on the sum before it
+// is rounded and stored, out_taps on the normed row before it is rounded.
 struct ResidualNormArgs {
   View x;                    // [T, hidden] act, in place: the residual stream
   View delta = {};           // [T, hidden] act; may be overwritten, may be `out`
@@ -47,7 +48,7 @@ struct LinearWeight {
   int64_t in = 0;
   int64_t out = 0;
   int64_t bytes = 0;  // of device memory that one product reads
-  // Of the x that it is multiplied with: act, or F8E4M3 with a scale a token.
+  // Of the input of the product: act, or F8E4M3 with one scale for each token.
   tensor::DType x_dtype = tensor::DType::kF32;
 };
 
@@ -55,11 +56,11 @@ struct LinearWeight {
 struct LinearPart {
   View weight;      // [out_i, in] f32 | f16 | bf16, host; or F8E4M3 with `scale`, then all parts
   View bias;        // [out_i], host; optional, for all parts or for none
-  View scale = {};  // [out_i] f32, host: the value is the stored one times this
+  View scale = {};  // [out_i] f32, host: value = stored value * scale
 };
 
-// Rows of the embedding table. A tied table is the output head's own packed weight, so that a large
-// vocabulary is in memory once.
+// Copies rows of the embedding table. A tied table is the packed weight of the output head, so a
+// large vocabulary is in memory once.
 struct EmbedArgs {
   View table;                          // [vocab, hidden] f32 | bf16; empty when `tied` is set
   const LinearWeight* tied = nullptr;  // out = vocab, in = hidden
@@ -75,8 +76,8 @@ struct LinearArgs {
   View out;  // [T, out] act
 };
 
-// KV cache of one layer; the layout inside is the backend's. An F8E4M3 cache stores value / scale,
-// to nearest even and no further than 448; the value that attention reads is the stored one times
+// KV cache of one layer; the backend chooses the layout inside. An F8E4M3 cache stores
+// value / scale, rounded to nearest even and clipped at 448; attention reads the stored value times
 // its head's scale.
 struct KvLayer {
   View storage;  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3
@@ -100,7 +101,7 @@ struct QkvPrepArgs {
   View q_out;  // [T, num_heads * head_dim] act
 };
 
-// What attention needs to know of the step; the views live until the step's last attention().
+// The sequences of a step, for attention; the views live until the step's last attention().
 struct AttentionBatch {
   View q_begin;      // [num_seqs + 1] i32 prefix sums of q_len
   View kv_len;       // [num_seqs] i32 tokens in KV after this step's writes; 0 = a row of padding
@@ -138,8 +139,8 @@ struct GatherRowsArgs {
   View out;   // [R, width] likewise
 };
 
-// Quantises a row at a time: scale = max |x| / 448, out = x / scale, to nearest even; NaN stays
-// NaN. A row of zeros gives zeros. So do the ops that write F8E4M3 themselves.
+// Quantises row by row: scale = max |x| / 448, out = x / scale, rounded to nearest even; NaN stays
+// NaN; a row of zeros gives zeros. Ops that write F8E4M3 themselves use the same formula.
 struct QuantiseArgs {
   View x;          // [T, width] act
   View out;        // [T, width] F8E4M3
@@ -154,14 +155,14 @@ struct LogitsArgs {
   View out;              // [R, vocab] f32
 };
 
-// One layer's attention, as Ops::prepare is told of it.
+// One layer's attention, for Ops::prepare.
 struct AttentionShape {
   int32_t num_heads = 0;
   int32_t window = 0;  // 0 = all
   KvLayer kv;
 };
 
-// What the steps of a loaded model may ask of a backend.
+// Bounds of every step of a loaded model.
 struct StepBounds {
   int32_t max_tokens = 0;     // T
   int32_t max_rows = 0;       // R

@@ -1,15 +1,16 @@
-// Ops: the macro-op interface, the seam between a model and a backend. One object a device, used by
-// one thread. Implementations: cpu/ (reference and fast), cuda/. Formulas: args.h; a fp64 reference
-// and one conformance suite for every backend: testing/.
+// Ops: the macro-op interface between a model and a backend. There is one object for a device. One
+// thread at a time uses it: the one that loads the model, then the executor's worker.
+// Implementations: cpu/ (reference and fast), cuda/. Formulas: args.h. testing/ has an fp64
+// reference and one conformance suite for every backend.
 //
-// Arguments are valid when they get here (make_* and the decoder check shapes once): a backend
-// CHECKs, it does not return errors for shapes. Rows are independent: a row's result depends on
-// neither the number of rows in the call nor its place among them, bit for bit (the CPU always, the
+// make_* and the decoder check shapes once, so arguments are valid here: a backend CHECKs them and
+// returns no errors for shapes. Rows are independent: the result of a row depends on neither the
+// number of rows in the call nor the row's index among them, bit for bit (on the CPU always, on a
 // GPU in its batch-invariant mode).
 //
-// Ops are enqueued in order on the device's one stream and nothing here waits for them, but
-// Event::wait. A device fault is kept and comes out of status() and of every later Event::wait,
-// with the op, its shapes and the stream. A CPU runs each op before it returns.
+// A backend enqueues ops in order on the device's one stream. Only Event::wait waits for them. A
+// backend keeps a device fault and returns it from status() and from every later Event::wait, with
+// the op, its shapes and the stream. A CPU runs each op before the call returns.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +34,8 @@ class Ops {
   virtual std::string name() const = 0;  // "cpu-reference", "cpu-amx", ...
   virtual tensor::DType act_dtype() const = 0;
   virtual tensor::DType kv_dtype() const = 0;
-  // Of what make_linear stores, for memory planning; but F8E4M3 parts stay F8E4M3 where the backend
-  // multiplies them as they are.
+  // The dtype that make_linear stores, for the memory budget. A backend that keeps_fp8() stores
+  // F8E4M3 parts as F8E4M3.
   virtual tensor::DType linear_dtype() const = 0;
   virtual bool keeps_fp8() const { return false; }
 
@@ -48,21 +49,20 @@ class Ops {
   // Stacks the parts along `out` and packs them as this backend multiplies them.
   virtual Result<LinearWeight> make_linear(std::span<const LinearPart> parts) = 0;
 
-  // Told once, when a model is loaded and before its first step, so that a backend can settle its
-  // kernels and make room for them. An Error names a shape that it has no kernel for. A backend
-  // that takes every shape has nothing to do.
+  // Called once, after a model is loaded and before its first step: the backend chooses its kernels
+  // and allocates their workspaces. An Error names a shape that the backend has no kernel for.
   virtual Result<void> prepare(const StepBounds& /*bounds*/) { return {}; }
 
-  // Host memory that copy_in and copy_out reach without a wait; zeroed, alive as long as this
-  // object.
+  // Host memory from and to which copy_in and copy_out do not wait (pinned on a GPU); zeroed, alive
+  // as long as this object.
   virtual Result<View> allocate_staging(int64_t bytes) = 0;  // [bytes] u8
 
   virtual void copy_in(const View& device, const View& staging) = 0;  // equal bytes
   virtual void copy_out(const View& staging, const View& device) = 0;
 
-  // copy_out behind everything enqueued so far, `done` recorded behind the copy. A device that can
-  // copies on a stream of its own, so that later ops need not wait: until `done`, they must leave
-  // `device` alone. Not to be captured.
+  // Enqueues copy_out after everything enqueued so far, and records `done` after the copy. A device
+  // that can uses a second stream for the copy, so later ops do not wait for it; they must not
+  // write `device` before `done`. Must not be captured into a graph.
   virtual void copy_out_aside(const View& staging, const View& device, Event& done) {
     copy_out(staging, device);
     record(done);
@@ -72,7 +72,8 @@ class Ops {
   virtual void record(Event& event) = 0;
   virtual Result<void> status() = 0;
 
-  // Graphs: ops between the two are recorded, not run. False where a device has none.
+  // Ops between begin_capture and end_capture are recorded into a graph and not run. has_graphs is
+  // false for a device without graphs.
   virtual bool has_graphs() const = 0;
   virtual void begin_capture() = 0;
   virtual Result<std::unique_ptr<Graph>> end_capture() = 0;

@@ -8,7 +8,8 @@
 
 namespace rudder::ops {
 
-// One row to sample, as it lies in device memory. Lists are ranges of SampleArgs.lists.
+// The parameters of one row of logits to sample, as device memory holds them. Lists are ranges of
+// SampleArgs.lists.
 struct SampleRow {
   uint64_t seed = 0;
   int32_t position = 0;  // of the token to be sampled: with `seed`, the RNG's counter
@@ -28,7 +29,7 @@ struct SampleRow {
   int32_t bias_begin = 0;  // pairs of words: token, then the bits of the float added to its logit
   int32_t num_bias = 0;
   int32_t max_len = 0;    // the sequence ends when position + 1 reaches it
-  int32_t mask_row = -1;  // of SampleArgs.masks; -1: any token may come
+  int32_t mask_row = -1;  // row of SampleArgs.masks; -1: no mask
 };
 static_assert(sizeof(SampleRow) == 80);
 
@@ -58,8 +59,8 @@ struct SampleArgs {
   SlotState state;
   tensor::View sampled;  // [R, 4] i32 out: SampledToken
   tensor::View top;      // [R, max_logprobs, 2] i32 out: TopLogprob, num_logprobs of each row
-  // What the host knows of the rows, so that a backend can pick its kernels; a captured step keeps
-  // those of its capture.
+  // Facts about the rows, from which a backend chooses its kernels; a captured step keeps those of
+  // its capture.
   bool all_greedy = false;   // temperature 0 in every row
   bool any_logprobs = true;  // num_logprobs >= 0 in some row
   bool any_changed = true;   // bias, bans or penalties in some row

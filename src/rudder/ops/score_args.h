@@ -1,5 +1,5 @@
-// Parameters of the score macro-op: how likely given tokens were. What is told of a token is what
-// the sample op tells of one that it has sampled (sample_args.h).
+// Parameters of the score macro-op: how likely given tokens were. Its results have the form and the
+// meaning of those of the sample op (sample_args.h).
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace rudder::ops {
 struct ScoreArgs {
   tensor::View logits;  // [R, vocab] f32, as the model gave them
   tensor::View tokens;  // [R] i32, of the vocabulary
-  int32_t num_top = 0;  // the likeliest tokens that every row tells; at most max_logprobs
+  int32_t num_top = 0;  // how many of the likeliest tokens each row gives; at most max_logprobs
   tensor::View scored;  // [R, 4] i32 out: SampledToken
   tensor::View top;     // [R, max_logprobs, 2] i32 out: TopLogprob, num_top of each row
 };

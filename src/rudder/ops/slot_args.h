@@ -1,7 +1,7 @@
-// What the device keeps of every sequence between steps, and the macro-ops that open a step on it
-// and go on to its next iteration.
-// Sampled tokens and stop checks live here, so that a step can be enqueued before the tokens of the
-// one before it have reached the host. Allocated once by exec.
+// The state that the device keeps for every sequence between steps, and the macro-ops that begin a
+// step and advance it to its next iteration. Sampled tokens and stop checks are part of this state,
+// so a step can be enqueued before the tokens of the step in front of it have reached the host.
+// exec allocates it once.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace rudder::ops {
 
-// One row a slot; row S is of padding and never read by anyone.
+// One row for each slot; row S belongs to padding, nothing reads it.
 struct SlotState {
   tensor::View carry;         // [S + 1] i32 the last sampled token; -1 before the first
   tensor::View ended;         // [S + 1] i32 1 = the sequence has ended: its later rows are masked
@@ -38,28 +38,29 @@ struct HistoryToken {  // of an opened slot with counts
   int32_t is_prompt = 0;  // 1: into prompt_seen, 0: into output_count
 };
 
-// In this order: slots are opened, their history is counted, blocks are written, carried tokens are
-// put in place. Rows of a slot that has ended read and write no more than padding does. Beside them
-// the entries of the step's taps are gathered.
+// Order: open slots, count their history, write blocks, replace the ids of carried tokens by the
+// tokens. Tokens of a slot that has ended get kv_slot -1, as padding has. The op also writes the
+// entries of the step's taps.
 struct BeginStepArgs {
   SlotState state;
   tensor::View opened;   // [.] OpenedSlot as i32 [n, 2]; optional
   tensor::View history;  // [.] HistoryToken as i32 [n, 3]; optional
   tensor::View blocks;   // [.] BlockWrite as i32 [n, 3]; optional
-  // [T] i32, in place; optional, with kv_slot: lists that are long come in several calls, and only
-  // the last has them. In: a token, or -1 - slot for the slot's carry. Out: the token, 0 where
-  // nothing was ever sampled.
+  // [T] i32, in place; optional, together with kv_slot: long lists come in several calls, of which
+  // only the last has ids and kv_slot. In: a token, or -1 - slot for the slot's carry. Out: the
+  // token, or 0 where the slot has sampled nothing yet.
   tensor::View ids;
   tensor::View kv_slot;  // [T] i32, in place: -1 where ids named a slot that has ended
-  // Of both batches `entries` are written, from `row` and `capture_set`. Null: there are no taps.
+  // The op writes `entries` of both batches from their `row` and `capture_set`. Null: no taps.
   const TapTable* tap_table = nullptr;
   TapBatch taps = {};
   TapBatch rows_taps = {};
 };
 
-// Between two iterations of a step of single tokens: each row goes on to the token that its slot
-// has just sampled, one position further. Row r is a token, a sequence and a sampled row at once. A
-// row of a slot that has ended, or of padding, gets kv_slot -1 and is else left as it is.
+// Runs between two iterations of a step of single tokens: each row takes the token that its slot
+// has just sampled, one position further. Row r stands for a token, a sequence and a row of logits
+// at once. A row of a slot that has ended, or of padding, gets kv_slot -1; its other values do not
+// change.
 struct AdvanceStepArgs {
   SlotState state;
   tensor::View ids;           // [R] i32 in place; the carry

@@ -1,5 +1,5 @@
-// What of a device's stream exec sees: completion events and captured graphs. Made by Ops, which
-// outlives them; used by the threads that the functions name.
+// Completion events and captured graphs: the parts of a device's stream that exec uses. Ops makes
+// them and outlives them. Each function names the threads that may call it.
 #pragma once
 
 #include "rudder/base/result.h"

@@ -1,6 +1,6 @@
-// Taps: what a macro-op is given so that it steers and captures the rows that pass through it. An
-// op without taps is the plain op, bit for bit, and so is a token whose row is 0 and whose capture
-// set is -1. Formulas: tap/program.h. Every View is device memory.
+// Taps: the argument by which a macro-op steers and captures the rows that it computes. An op
+// without taps is the plain op, bit for bit; so is the result of a token with row 0 and capture set
+// -1. Formulas: tap/program.h. Every View is device memory.
 #pragma once
 
 #include <cmath>
@@ -11,8 +11,8 @@
 
 namespace rudder::ops {
 
-// What a program does at a point: all zeros for nothing. Its first op is told here as far as most
-// programs go, so that a kernel need not look it up.
+// The ops of a program at one point; all zeros: none. It repeats the fields of the first op that
+// most programs need, so a kernel rarely has to read the op itself.
 struct TapEntry {
   int32_t ops = 0;     // first << 8 | number
   int32_t vector = 0;  // the first's v1, in floats
@@ -40,7 +40,8 @@ struct TapEntry {
 };
 inline constexpr int64_t kTapEntryWords = sizeof(TapEntry) / sizeof(int32_t);
 
-// Programs and capture sets, in memory of fixed place: what changes is data. Made once by exec.
+// Programs and capture sets, at fixed addresses: a change of them is a change of data, and captured
+// graphs stay valid. exec allocates it once.
 struct TapTable {
   tensor::View points;   // [num_rows, num_points, kTapEntryWords] i32: TapEntry
   tensor::View ops;      // [num_ops, sizeof(TapOp) / 4] i32: tap::TapOp
@@ -53,8 +54,8 @@ struct TapTable {
   tensor::View ring;      // [.] act: records; a step in flight has a part of its own
 };
 inline constexpr int kLatchBits = 24;
-// A score as a latch takes it: beyond +-2^18 it is clipped, so that no prompt overflows a sum; NaN
-// is 0.
+// The fixed-point form of a score that latches add up: clipped at +-2^18, so that no prompt
+// overflows a sum; NaN gives 0.
 inline int64_t latch_sample(float score) {
   constexpr float kMost = 262144.0f;
   if (std::isnan(score)) return 0;
@@ -62,17 +63,18 @@ inline int64_t latch_sample(float score) {
   return std::llrint(std::ldexp(double{clipped}, kLatchBits));
 }
 
-// What the tokens of a step have to do with the table. Views of i32 [T]; empty without taps.
+// Which rows of the table the tokens of a step use. Views of i32 [T]; empty without taps.
 struct TapBatch {
   tensor::View row;            // of TapTable.points; 0 = identity
   tensor::View since_prompt;   // n of tap::ScheduleKind: position - length of the prompt
   tensor::View slot;           // row of TapTable.latches
   tensor::View capture_set;    // row of TapTable.captures; -1: captured nowhere
   tensor::View capture_begin;  // of the token's record in the ring, in units of kCaptureAlign
-  // [T, num_points, kTapEntryWords] i32: the tokens' rows of TapTable.points, and what they are
-  // captured at. begin_step gathers them: not directly ahead of an op with taps (tap.T9).
+  // [T, num_points, kTapEntryWords] i32: for each token its row of TapTable.points, with kCaptured
+  // set where it is captured. begin_step writes them; it may not directly precede an op with taps
+  // (tap.T9).
   tensor::View entries;
-  // There is nothing at other sites than the residual's, and no more than one plain add at each.
+  // The programs do nothing but add one vector at points of the residual stream.
   bool only_adds = false;
 
   bool empty() const { return row.empty(); }

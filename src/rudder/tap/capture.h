@@ -1,6 +1,6 @@
-// Capture: which rows of activations leave the device, and in what form they reach the host. Plain
-// data, written by steer, carried by step plans and results. Normative text:
-// docs/contracts/taps.md.
+// Capture: which activations leave the device, and the form in which they reach the host. Plain
+// data: steer makes capture sets, plans carry them to the executor, results carry the captured rows
+// back. Normative text: docs/contracts/taps.md.
 #pragma once
 
 #include <cstdint>
@@ -18,15 +18,15 @@ struct CapturePoint {
   bool operator==(const CapturePoint&) const = default;
 };
 
-// The points that are captured of one token, all of them at each of its captured positions. A
-// token's record is its rows side by side in this order, each beginning at a multiple of
-// kCaptureAlign elements. Immutable once shared.
+// The points at which a sequence's captured tokens are captured. The record of one token holds its
+// rows at these points, in this order; each row begins at a multiple of kCaptureAlign elements.
+// Immutable once shared.
 struct CaptureSet {
   std::vector<CapturePoint> points;  // by (point, after) ascending, no two alike
 };
 inline constexpr int64_t kCaptureAlign = 64;
 
-// Elements of a token's record; `offsets`, when given, gets each row's place in it.
+// Elements of a token's record; `offsets`, when given, gets the offset of each row in it.
 int64_t record_elements(const CaptureSet& set, const Geometry& geometry,
                         std::vector<int64_t>* offsets = nullptr);
 
@@ -38,10 +38,10 @@ struct CapturedToken {
   int64_t begin = 0;     // of the record, in elements from CapturedRows.data
 };
 
-// What one step captured. Holds its memory until the last copy of the pointer is gone; give it back
-// soon: the pool behind it is finite. Any thread.
+// The rows that one step captured. The object holds host memory of a bounded pool until its last
+// pointer is dropped, so drop it soon. Any thread.
 struct CapturedRows {
-  // Null: no buffer was free, so that the rows of `tokens` are lost.
+  // Null: no buffer was free, and the rows of `tokens` are lost.
   const void* data = nullptr;
   tensor::DType dtype = tensor::DType::kBF16;
   std::vector<CapturedToken> tokens;
@@ -50,12 +50,12 @@ struct CapturedRows {
 
 // Bounds of the tables and buffers that an executor keeps for taps. All zero: it has none.
 struct Limits {
-  int32_t num_rows = 0;    // of programs, row 0 among them: it is the identity
+  int32_t num_rows = 0;    // of programs, with row 0, the empty program
   int32_t num_ops = 0;     // of all programs together
   int64_t num_floats = 0;  // of all vectors together
   int32_t num_capture_sets = 0;
   int64_t capture_elements = 0;  // of all records of one step
-  // For the server's own embeddings: clients may not capture, and no step that only decodes does.
+  // Only the server's own embeddings capture: clients may not, and steps that only decode do not.
   bool captures_prompts_only = false;
 
   bool steering() const { return num_rows > 1; }

@@ -1,5 +1,6 @@
-// Which op of a layer passes a site (docs/contracts/taps.md), as a bit: a step taps the ops that
-// its tokens have something to do at, and leaves the others plain. Plain values; any thread.
+// Which of a layer's three tappable macro-ops passes a site, as a bit. A step gives taps only to
+// the macro-ops whose points its programs and captures use (docs/contracts/taps.md). Plain values;
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +28,7 @@ constexpr Passages passage(Site site) {
   }
 }
 
-// Whether what stands there is the residual itself, which most steering adds to.
+// Whether the site is the residual stream itself; most steering adds to it.
 constexpr bool is_residual(Site site) {
   return site == Site::kResidPre || site == Site::kResidMid || site == Site::kResidPost;
 }

@@ -1,7 +1,7 @@
-// A steering program: what is done to one token's activations, point by point. Written by steer,
-// carried by a step plan, run by the ops of a backend. Plain data; normative text:
-// docs/contracts/taps.md. Formulas: h is the row at the point, in fp32, rounded once at the end;
-// v1 and v2 are vectors of the row's width; all sums are over the row.
+// Program: what steering does to one token's activations, point by point. steer writes programs, a
+// plan carries them to the executor, the macro-ops of a backend run them. Plain data; normative
+// text: docs/contracts/taps.md. Formulas: h is the token's row at the point, in fp32, rounded once
+// at the end; v1 and v2 are vectors of the row's width; all sums run over the row.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace rudder::tap {
 
-// p = h . v1. The order of the groups within a point is the order of this list: patch, axis forms
-// that project away, add forms, axis forms that clamp; whoever writes a program keeps it.
+// p = h . v1. A program lists the ops of a point in the order of these groups: patch, axis forms
+// that project away, add forms, axis forms that clamp.
 enum class OpKind : int32_t {
   kPatch,      // h + s (v1 - h)
   kAxis,       // h + s (clip(a p + b, lo, hi) - p) v1, v1 a unit vector
@@ -33,7 +33,7 @@ enum class GateKind : int32_t {
   kHard,       // g = [h . vg - threshold > 0]
   kSoft,       // g = 1 / (1 + exp(-sharpness (h . vg - threshold)))
   kScoreHard,  // as kHard and kSoft, with the mean of the samples of the slot's latch instead of
-  kScoreSoft,  // h . vg; g = 0 while there is none, and before the last token of the prompt
+  kScoreSoft,  // h . vg; g = 0 without samples, and before the last token of the prompt
 };
 
 // A factor on s by n, the number of tokens since the generation began: the first generated token
@@ -81,7 +81,7 @@ struct ProgramOp {
   TapOp op;
 };
 
-// Of one row of the table. Immutable once shared.
+// What one row of the tap table holds. Immutable once shared.
 struct Program {
   std::vector<ProgramOp> ops;  // by point ascending, in the order they run within a point
   std::vector<float> vectors;

@@ -1,5 +1,6 @@
-// What one sequence asks of the taps, by position: plain data that steer makes from a request and
-// its prompt, and that the engine and the scheduler carry out. Immutable once shared.
+// SequenceTaps: the steering and capture of one sequence, by position. steer makes it from a
+// request and its prompt; the engine leases table rows for it, the scheduler puts it into plans.
+// Plain data, immutable once shared.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +13,8 @@
 
 namespace rudder::tap {
 
-// Of what a program does, over 128 bits of length-prefixed content: equal keys, equal activations.
-// {0, 0} is no program.
+// A 128-bit hash of what a program does: programs with equal keys give equal activations. {0, 0}:
+// no program.
 struct ContentKey {
   uint64_t low = 0;
   uint64_t high = 0;

@@ -1,6 +1,6 @@
-// Sites: the places of a layer whose activations can be read and steered, by tensor identity and
-// with the names of TransformerLens. A point is a site of one layer; points are numbered so that
-// tables on the device can be indexed by them. Plain values; any thread.
+// Sites: the tensors of a layer that can be read and steered, with the names of TransformerLens. A
+// point is a site of one layer; points are numbered, so that tables on the device can be indexed by
+// them. Plain values; any thread.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ enum class Site : uint8_t {
   kMlpAct,     // neurons: act(gate) * up
   kMlpOut,     // the MLP branch as it is added
   kResidPost,  // the block's output
-  kFinalNorm,  // of the last layer: what the output head takes
+  kFinalNorm,  // of the last layer: the input of the output head
 };
 inline constexpr int32_t kNumSites = 9;
 
@@ -38,16 +38,15 @@ struct Point {
   int32_t index() const { return layer * kNumSites + static_cast<int32_t>(site); }
 };
 
-// A site as a client writes it. Takes the canonical names, the names of the article that the
-// request fields come from (pre_attn, post_attn, post_mlp, post_block), and forms that carry a
-// layer: "blocks.10.hook_resid_post", "resid_post.10".
+// A site as a client writes it: the canonical names, the aliases pre_attn, post_attn, post_mlp and
+// post_block, and forms that carry a layer: "blocks.10.hook_resid_post", "resid_post.10".
 struct SiteRef {
   Site site = Site::kResidPost;
   int32_t layer = -1;  // -1: the text names none
 };
 Result<SiteRef> parse_site(std::string_view text);  // kInvalidArgument, lists the names it takes
 
-// What of a model the taps need to know.
+// The facts about a model that taps depend on.
 struct Geometry {
   int32_t num_layers = 0;
   int32_t hidden = 0;

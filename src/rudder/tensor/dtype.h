@@ -1,4 +1,5 @@
-// Element types and the host codecs of the small floats. Plain values; any thread.
+// Element types of tensors, and conversions of the small float types on the host. Plain values; any
+// thread.
 #pragma once
 
 #include <bit>

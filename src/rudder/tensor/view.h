@@ -1,5 +1,6 @@
-// Shape and View: a tensor is a pointer, a dtype and row-major dimensions; it owns nothing.
-// Host or device memory alike: only the room that made a view may read through it.
+// Shape and View: a View is a pointer, a dtype and row-major dimensions; it owns nothing. Its
+// memory is on the host or on a device. Only the room that made a view of device memory may read
+// through it.
 #pragma once
 
 #include <array>
@@ -52,7 +53,7 @@ struct View {
   int64_t num_rows() const { return empty() || shape.rank() == 0 ? 0 : shape[0]; }
 };
 
-// Host values as a tensor of rank 1, to be read only.
+// A view of rank 1 of host values; the callee only reads it.
 inline View host_view(std::span<const int32_t> values) {
   return {const_cast<int32_t*>(values.data()), DType::kI32, {static_cast<int64_t>(values.size())}};
 }

@@ -1,9 +1,10 @@
 // Checkpoint: a model in the Hugging Face layout, as named files and named tensors. Files come from
-// a folder (mapped) or from memory (a model embedded in the binary). Immutable after open; tensors
-// point into it. Any thread may read.
+// a folder (mapped) or from memory (the model embedded in the binary). Immutable after open;
+// tensors point into its memory, so it must outlive them. Any thread may read.
 //
-// The index is not trusted: it may name only files of the same folder, and it must list exactly the
-// tensors that each file holds. A tensor that lies unaligned in its file is copied at open.
+// The index is checked, not trusted: it may name only files of the same folder, and it must list
+// exactly the tensors that each file holds. A tensor whose data is not aligned in its file is
+// copied at open.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// A Hugging Face config.json as typed fields. Called by model/archs (load time, one thread); values
-// are copied out, a view keeps the document alive. A key that is missing, ill-typed or out of range
-// is an Error whose `where` is the file and the key's path; JSON null counts as absent.
+// HfConfig: a Hugging Face config.json as typed fields. model/archs reads it at load time, on one
+// thread. Values are copied out; a view of a nested object keeps the document alive. A key that is
+// missing, ill-typed or out of range gives an Error whose `where` is the file and the path of the
+// key. JSON null counts as absent.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,10 +1,10 @@
-// A regular file mapped for reading, and small text files read whole. Used by Checkpoint.
-// Immutable; any thread may read.
+// MappedFile: a regular file mapped for reading; also reads small text files whole. Used by
+// Checkpoint. Immutable; any thread may read.
 //
-// A file that another process truncates while it is mapped ends this process with SIGBUS at the
-// next touch; no reader can prevent that. What can be done is done: the size is compared again
-// after mapping, and the loader calls check_unchanged at its end, so that a replaced or rewritten
-// file is an Error and not a model of two halves.
+// When another process truncates a mapped file, the next access to the lost pages ends this process
+// with SIGBUS; no reader can prevent that. As far as possible a change is detected instead: the
+// size is compared again after mapping, and the loader calls check_unchanged at its end, so a
+// replaced or rewritten file is an Error and does not load as a mixture of two models.
 #pragma once
 
 #include <sys/stat.h>

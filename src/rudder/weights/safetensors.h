@@ -1,10 +1,10 @@
-// Reads a safetensors file that lies in memory: its header is checked whole before any of it is
-// believed. Called by Checkpoint and by loaders of vectors; pure functions, any thread, views into
-// the caller's bytes.
+// Reads a safetensors file from memory: checks the whole header before it uses any part of it.
+// Called by Checkpoint and by the loaders of steering vectors. Pure functions, any thread; results
+// are views into the caller's bytes.
 //
 // The format (https://huggingface.co/docs/safetensors, "Format"): 8 bytes little-endian N, N bytes
 // of JSON {"name": {"dtype", "shape", "data_offsets": [begin, end]}, …, "__metadata__": {…}}, then
-// the data. What is refused here beyond a short or ill-formed file: N above 100 MB, a header that
+// the data. Besides short and ill-formed files it refuses: N above 100 MB, a header that
 // does not begin with '{' or is padded with anything but spaces, names given twice, unknown dtypes
 // and fields, a size that overflows or does not equal its offsets, and data that the tensors do not
 // cover exactly, in order, without holes, overlaps or trailing bytes.

@@ -1,7 +1,7 @@
-// Writes a safetensors file: all tensors are declared first, then their bytes are written in any
-// order and from any thread. Used by make_model and by capture sinks. The file appears under its
-// name only in finish(), whole; until then it is a temporary file beside it, which the destructor
-// removes.
+// Writes a safetensors file: the caller declares all tensors first, then writes their bytes in any
+// order and from any thread. Used by make_model and by capture consumers. The file gets its name
+// only in finish(), when it is complete; until then it is a temporary file in the same folder,
+// which the destructor removes.
 #pragma once
 
 #include <cstdint>
