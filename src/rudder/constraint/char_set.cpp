@@ -1,8 +1,47 @@
 #include "rudder/constraint/char_set.h"
 
 #include <algorithm>
+#include <string>
+
+#include "rudder/base/utf8.h"
 
 namespace rudder::constraint {
+namespace {
+
+// What is not a product of ranges of bytes is cut until it is.
+void add_utf8_range(uint32_t first, uint32_t last,
+                    const std::function<void(const Utf8Range&)>& take) {
+  const auto cut = [&](uint32_t at) {  // behind `at`
+    add_utf8_range(first, at, take);
+    add_utf8_range(at + 1, last, take);
+  };
+  for (const uint32_t most : {0x7Fu, 0x7FFu, 0xFFFFu}) {
+    if (first <= most && last > most) return cut(most);
+  }
+  const int bytes = first <= 0x7F ? 1 : first <= 0x7FF ? 2 : first <= 0xFFFF ? 3 : 4;
+  for (int low = 1; low < bytes; ++low) {
+    const uint32_t bits = (uint32_t{1} << (6 * low)) - 1;
+    if ((first & ~bits) == (last & ~bits)) continue;
+    if ((first & bits) != 0) return cut(first | bits);
+    if ((last & bits) != bits) return cut((last & ~bits) - 1);
+  }
+  std::string lowest;
+  std::string highest;
+  append_utf8(lowest, first);
+  append_utf8(highest, last);
+  Utf8Range range = {.size = lowest.size()};
+  std::copy(lowest.begin(), lowest.end(), range.first.begin());
+  std::copy(highest.begin(), highest.end(), range.last.begin());
+  take(range);
+}
+
+}  // namespace
+
+void for_each_utf8_range(const CharSet& set, const std::function<void(const Utf8Range&)>& take) {
+  for (const CharRange& range : set.without({{0xD800, 0xDFFF}}).ranges()) {
+    add_utf8_range(range.first, range.last, take);
+  }
+}
 
 CharSet::CharSet(std::initializer_list<CharRange> ranges) {
   for (const CharRange& range : ranges) add(range.first, range.last);

@@ -2,7 +2,10 @@
 // ranges. Plain values.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <vector>
 
@@ -32,5 +35,14 @@ class CharSet {
  private:
   std::vector<CharRange> ranges_;
 };
+
+// Characters whose UTF-8 is a product of ranges of bytes, one for each place.
+struct Utf8Range {
+  size_t size = 0;
+  std::array<uint8_t, 4> first = {};
+  std::array<uint8_t, 4> last = {};
+};
+// Calls `take` for ranges that together are the set.
+void for_each_utf8_range(const CharSet& set, const std::function<void(const Utf8Range&)>& take);
 
 }  // namespace rudder::constraint

@@ -246,7 +246,8 @@ Result<Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse 
     one.max = chars->max;
     return terminal(std::move(one), chars->min == 0);
   }
-  if (const std::optional<ByteAutomaton> automaton = pattern_automaton(tree, quoted)) {
+  if (const std::optional<ByteAutomaton> automaton =
+          pattern_automaton(rules.fuel(), tree, quoted)) {
     if (automaton->missing[TerminalDfa::kBody] == ByteAutomaton::kNever) return rules.nothing();
     Terminal one;
     one.pattern = pattern.empty() ? "(?:)" : pattern;
@@ -254,6 +255,7 @@ Result<Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse 
     one.max = bounds.max_length;
     return terminal(std::move(one), automaton->accepting[TerminalDfa::kBody]);
   }
+  if (rules.fuel().out()) return tl::unexpected(rules.fuel().error());
   const Node inner = Builder(rules, use).build(tree);
   const Node quote = rules.literal("\"");
   return quoted ? rules.sequence({quote, inner, quote}) : inner;

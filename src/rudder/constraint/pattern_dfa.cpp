@@ -23,7 +23,7 @@ constexpr size_t kMaxMembers = 2'000'000;  // places in all states
 // The automaton with choices (Thompson's): places, edges by a range of bytes, and free ones.
 class Places {
  public:
-  explicit Places(bool quoted) : quoted_(quoted) {}
+  Places(Fuel& fuel, bool quoted) : fuel_(fuel), quoted_(quoted) {}
 
   struct Edge {
     uint8_t first = 0;
@@ -38,13 +38,14 @@ class Places {
   };
 
   int32_t add(bool boundary = true) {
+    fuel_.burn(20);
     places_.emplace_back().boundary = boundary;
     return static_cast<int32_t>(places_.size()) - 1;
   }
   // The place behind what matches `tree` from `from` on.
   int32_t build(const PatternTree& tree, int32_t from);
 
-  bool too_large() const { return places_.size() > kMaxNfaPlaces; }
+  bool too_large() const { return places_.size() > kMaxNfaPlaces || fuel_.out(); }
   const Place& at(int32_t place) const { return places_[static_cast<size_t>(place)]; }
   const std::vector<Place>& all() const { return places_; }
 
@@ -57,9 +58,9 @@ class Places {
   }
   int32_t build_repeat(const PatternTree& tree, int32_t from);
   void add_chars(const CharSet& set, int32_t from, int32_t to);
-  void add_range(uint32_t first, uint32_t last, int32_t from, int32_t to);
   void add_spelled(std::string_view bytes, int32_t from, int32_t to);
 
+  Fuel& fuel_;
   const bool quoted_;
   std::vector<Place> places_;
 };
@@ -121,9 +122,14 @@ void Places::add_spelled(std::string_view bytes, int32_t from, int32_t to) {
 void Places::add_chars(const CharSet& set, int32_t from, int32_t to) {
   const CharSet scalars = set.without({{0xD800, 0xDFFF}});
   const CharSet plain = quoted_ ? scalars.without(must_escape()) : scalars;
-  for (const CharRange& range : plain.ranges()) {
-    add_range(range.first, range.last, from, to);
-  }
+  for_each_utf8_range(plain, [&](const Utf8Range& range) {
+    int32_t at = from;
+    for (size_t i = 0; i < range.size; ++i) {
+      const int32_t next = i + 1 == range.size ? to : add(false);
+      link(at, range.first[i], range.last[i], next);
+      at = next;
+    }
+  });
   if (!quoted_) return;
   for (const CharRange& range : must_escape().ranges()) {
     for (uint32_t c = range.first; c <= range.last; ++c) {
@@ -134,39 +140,11 @@ void Places::add_chars(const CharSet& set, int32_t from, int32_t to) {
   }
 }
 
-// As ranges of bytes, one for each byte of the characters' UTF-8: what is not such a product of
-// ranges is cut until it is.
-void Places::add_range(uint32_t first, uint32_t last, int32_t from, int32_t to) {
-  const auto cut = [&](uint32_t at) {  // behind `at`
-    add_range(first, at, from, to);
-    add_range(at + 1, last, from, to);
-  };
-  for (const uint32_t most : {0x7Fu, 0x7FFu, 0xFFFFu}) {
-    if (first <= most && last > most) return cut(most);
-  }
-  const int bytes = first <= 0x7F ? 1 : first <= 0x7FF ? 2 : first <= 0xFFFF ? 3 : 4;
-  for (int low = 1; low < bytes; ++low) {
-    const uint32_t bits = (uint32_t{1} << (6 * low)) - 1;
-    if ((first & ~bits) == (last & ~bits)) continue;
-    if ((first & bits) != 0) return cut(first | bits);
-    if ((last & bits) != bits) return cut((last & ~bits) - 1);
-  }
-  std::string lowest;
-  std::string highest;
-  append_utf8(lowest, first);
-  append_utf8(highest, last);
-  for (size_t i = 0; i < lowest.size(); ++i) {
-    const int32_t next = i + 1 == lowest.size() ? to : add(false);
-    link(from, static_cast<uint8_t>(lowest[i]), static_cast<uint8_t>(highest[i]), next);
-    from = next;
-  }
-}
-
 // The automaton without choices: each state a set of places.
 class Subsets {
  public:
-  Subsets(const Places& places, int32_t begin, int32_t end, bool quoted)
-      : places_(places), end_(end), quoted_(quoted), seen_(places.all().size()) {
+  Subsets(Fuel& fuel, const Places& places, int32_t begin, int32_t end, bool quoted)
+      : fuel_(fuel), places_(places), end_(end), quoted_(quoted), seen_(places.all().size()) {
     make_classes();
     for (int i = 0; i < 3; ++i) add_state(i == ByteAutomaton::kBody);
     for (size_t i = 0; i < places.all().size(); ++i) {
@@ -199,6 +177,7 @@ class Subsets {
   }
   void count_missing();
 
+  Fuel& fuel_;
   const Places& places_;
   const int32_t end_;
   const bool quoted_;
@@ -264,9 +243,13 @@ std::optional<ByteAutomaton> Subsets::build() {
     if (i == ByteAutomaton::kClosed) continue;
     if (sets_.size() > kMaxStates || members_ > kMaxMembers) return std::nullopt;
     const auto state = static_cast<int32_t>(i);
+    if (!fuel_.hold(static_cast<int64_t>((sets_[i].size() + out_.num_classes) * sizeof(int32_t)))) {
+      return std::nullopt;
+    }
     for (int32_t byte_class = 0; byte_class < out_.num_classes; ++byte_class) {
       const uint8_t byte = class_byte_[static_cast<size_t>(byte_class)];
       Set to;
+      if (!fuel_.burn(2 * static_cast<int64_t>(sets_[i].size()) + 5)) return std::nullopt;
       for (const int32_t place : sets_[i]) {
         for (const Places::Edge& edge : places_.at(place).edges) {
           const bool has = edge.first <= byte && byte <= edge.last;
@@ -339,13 +322,13 @@ void Subsets::count_missing() {
 
 }  // namespace
 
-std::optional<ByteAutomaton> pattern_automaton(const PatternTree& tree, bool quoted) {
-  Places places(quoted);
+std::optional<ByteAutomaton> pattern_automaton(Fuel& fuel, const PatternTree& tree, bool quoted) {
+  Places places(fuel, quoted);
   const int32_t begin = places.add();
   // The end is a place of its own, so that it is told from others by its number.
   const int32_t last = places.build(tree, begin);
   if (places.too_large()) return std::nullopt;
-  return Subsets(places, begin, last, quoted).build();
+  return Subsets(fuel, places, begin, last, quoted).build();
 }
 
 }  // namespace rudder::constraint

@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "rudder/constraint/fuel.h"
 #include "rudder/constraint/pattern_parser.h"
 
 namespace rudder::constraint {
@@ -28,7 +29,7 @@ struct ByteAutomaton {
 
 // Of the texts that match; `quoted`: as JSON strings in their one spelling. From every state there
 // is a way to the end; kBody is not accepting and leads nowhere when there is no text. Nothing
-// when it would have too many states.
-std::optional<ByteAutomaton> pattern_automaton(const PatternTree& tree, bool quoted);
+// when it would have too many states, or the fuel is out.
+std::optional<ByteAutomaton> pattern_automaton(Fuel& fuel, const PatternTree& tree, bool quoted);
 
 }  // namespace rudder::constraint

@@ -55,13 +55,17 @@ void print_literal(std::string_view text, std::string& out) {
 
 }  // namespace
 
-RuleSet::RuleSet() {
+RuleSet::RuleSet(Fuel& fuel) : fuel_(fuel) {
   nodes_.push_back({});
   nodes_.push_back({.kind = Kind::kNothing});
 }
 
 RuleSet::Node RuleSet::push(Data data) {
-  if (!too_large()) nodes_.push_back(std::move(data));
+  const size_t bytes = sizeof(Data) + data.text.size() + data.parts.size() * sizeof(Node) +
+                       data.set.ranges().size() * sizeof(CharRange);
+  if (fuel_.hold(static_cast<int64_t>(bytes)) && fuel_.burn(static_cast<int64_t>(bytes) / 8)) {
+    nodes_.push_back(std::move(data));
+  }
   return static_cast<Node>(nodes_.size()) - 1;
 }
 
@@ -276,8 +280,7 @@ void RuleSet::print(Node node, const std::vector<bool>& productive, std::string&
 }
 
 Result<std::string> RuleSet::to_ebnf(Node start) const {
-  const auto large = [] { return fail(ErrorCode::kInvalidArgument, "is too complex"); };
-  if (too_large()) return large();
+  if (fuel_.out()) return tl::unexpected(fuel_.error());
   const std::vector<bool> productive = this->productive();
   if (!productive[static_cast<size_t>(start)]) {
     return fail(ErrorCode::kInvalidArgument, "can never be satisfied: no output is valid");
@@ -290,7 +293,9 @@ Result<std::string> RuleSet::to_ebnf(Node start) const {
     fmt::format_to(std::back_inserter(out), "r{} ::= ", i);
     print(rules_[i], productive, out);
     out.push_back('\n');
-    if (out.size() > kMaxEbnfBytes) return large();
+    if (out.size() > kMaxEbnfBytes) {
+      return fail(ErrorCode::kInvalidArgument, "is too complex");
+    }
   }
   return out;
 }

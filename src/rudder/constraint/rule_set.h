@@ -12,6 +12,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/char_set.h"
+#include "rudder/constraint/fuel.h"
 #include "rudder/constraint/terminal.h"
 
 namespace rudder::constraint {
@@ -21,9 +22,12 @@ class RuleSet {
   using Node = int32_t;
 
   static constexpr int32_t kUnbounded = -1;
-  static constexpr size_t kMaxNodes = 200'000;  // of one grammar; see too_large()
 
-  RuleSet();
+  // Nodes burn and hold fuel; once it is out, no more are made: who builds asks now and then, and
+  // fails. It outlives this.
+  explicit RuleSet(Fuel& fuel);
+
+  Fuel& fuel() { return fuel_; }
 
   Node empty() const { return kEmpty; }      // the text of no characters
   Node nothing() const { return kNothing; }  // no text at all
@@ -41,9 +45,6 @@ class RuleSet {
   Node rule(int32_t rule);
   // The node as a rule of its own, so that large shared parts are written once.
   Node share(Node body);
-
-  // Nodes past kMaxNodes are not made: whoever builds asks now and then, and fails.
-  bool too_large() const { return nodes_.size() > kMaxNodes; }
 
   // xgrammar's EBNF and descriptions of terminals in it, with `start` as the rule `root`.
   // kInvalidArgument when no text is in it, or when it is too large.
@@ -76,6 +77,7 @@ class RuleSet {
   std::vector<bool> productive() const;
   void print(Node node, const std::vector<bool>& productive, std::string& out) const;
 
+  Fuel& fuel_;
   std::vector<Data> nodes_;
   std::vector<Node> rules_;  // bodies
 };

@@ -23,7 +23,6 @@ namespace {
 using Node = RuleSet::Node;
 
 constexpr int kMaxSchemaDepth = 200;  // of schemas in schemas, joined and referred ones included
-constexpr int kMaxBuilt = 20'000;     // schemas looked at
 constexpr double kMaxBound = 1e14;    // of numbers, see number_range
 constexpr double kMaxWhole = 1e18;    // of whole numbers
 
@@ -100,7 +99,8 @@ tl::unexpected<Error> SchemaBuilder::bad(std::string message, std::string where)
 
 Result<Node> SchemaBuilder::build(const json::value& schema, const std::string& path) {
   if (schema.is_bool()) return schema.get_bool() ? text_.value() : rules_.nothing();
-  if (++num_built_ > kMaxBuilt || rules_.too_large()) return bad("is too complex", "");
+  constexpr int64_t kWorkOfSchema = 100;
+  if (!rules_.fuel().burn(kWorkOfSchema)) return tl::unexpected(rules_.fuel().error());
   if (++depth_ > kMaxSchemaDepth) {
     return bad("goes round without an end: schemas that bind together refer to themselves", path);
   }
@@ -159,11 +159,15 @@ Result<Node> SchemaBuilder::build_together(const json::object& schema, const std
       const json::value reference = part.get_object().at("$ref");
       RUDDER_TRY(const json::value* target, document_.resolve(reference.get_string(), where));
       const json::object rest = without(part.get_object(), "$ref");
-      RUDDER_TRY(part, merge_schemas(*target, rest, where));
+      RUDDER_TRY(part, merge_schemas(rules_.fuel(), *target, rest, where));
     }
-    RUDDER_TRY(whole, merge_schemas(whole, part, where));
+    RUDDER_TRY(whole, merge_schemas(rules_.fuel(), whole, part, where));
   }
-  return build(whole, path);
+  const int64_t bytes = json_bytes(whole);
+  if (!rules_.fuel().hold(bytes)) return tl::unexpected(rules_.fuel().error());
+  Result<Node> node = build(whole, path);
+  rules_.fuel().release(bytes);
+  return node;
 }
 
 Result<Node> SchemaBuilder::build_options(const json::object& schema, std::string_view keyword,
@@ -175,7 +179,8 @@ Result<Node> SchemaBuilder::build_options(const json::object& schema, std::strin
   if (keyword == "oneOf") {
     for (size_t i = 0; i < options.size(); ++i) {
       for (size_t k = 0; k < i; ++k) {
-        if (exclude_each_other(document_, options[k], options[i])) continue;
+        if (exclude_each_other(rules_.fuel(), document_, options[k], options[i])) continue;
+        if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
         return bad(fmt::format("may hold for the same value as option {}, which a grammar cannot "
                                "tell: use anyOf, or give each its own `const` of a required "
                                "property",

@@ -68,7 +68,6 @@ class SchemaBuilder {
   const SchemaDocument& document_;
   std::unordered_map<const boost::json::value*, int32_t> references_;  // rules of targets
   int depth_ = 0;
-  int num_built_ = 0;
 };
 
 }  // namespace rudder::constraint

@@ -218,15 +218,8 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   const json::array none;
   const json::value* items = schema.if_contains("items");
   const json::value* prefix = schema.if_contains("prefixItems");
-  std::string prefix_path = path_to(path, "prefixItems");
-  std::string items_path = path_to(path, "items");
-  if (items != nullptr && items->is_array()) {  // drafts before 2020-12
-    if (prefix != nullptr) return bad("is a list, and so is prefixItems", items_path);
-    prefix = items;
-    prefix_path = items_path;
-    items = schema.if_contains("additionalItems");
-    items_path = path_to(path, "additionalItems");
-  }
+  const std::string prefix_path = path_to(path, "prefixItems");
+  const std::string items_path = path_to(path, "items");
   const json::array& first = prefix == nullptr ? none : prefix->get_array();
   const int64_t min = count_or(schema, "minItems", 0);
   int64_t max = count_or(schema, "maxItems", RuleSet::kUnbounded);

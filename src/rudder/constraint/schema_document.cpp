@@ -18,6 +18,44 @@ namespace {
 
 constexpr size_t kMaxDepth = 64;  // of brackets, as in any request
 
+// The list of drafts before 2020-12 in `items`. Whether there was one.
+Result<bool> normalise_items(json::object& schema, const std::string& path) {
+  const json::value* items = schema.if_contains("items");
+  if (items == nullptr || !items->is_array()) {
+    // Without such a list, it says nothing.
+    schema.erase("additionalItems");
+    return false;
+  }
+  if (schema.contains("prefixItems")) {
+    return fail(ErrorCode::kInvalidArgument, "is a list, and so is prefixItems",
+                path_to(path, "items"));
+  }
+  json::value first = std::move(schema.at("items"));
+  json::value* more = schema.if_contains("additionalItems");
+  if (more != nullptr) {
+    json::value rest = std::move(*more);
+    schema.erase("additionalItems");
+    schema["items"] = std::move(rest);
+  } else {
+    schema.erase("items");
+  }
+  if (!first.get_array().empty()) schema["prefixItems"] = std::move(first);
+  return true;
+}
+
+// Draft 4's boolean beside an inclusive bound.
+void normalise_bound(json::object& schema, std::string_view exclusive, std::string_view inclusive) {
+  const json::value* flag = schema.if_contains(exclusive);
+  if (flag == nullptr || !flag->is_bool()) return;
+  const bool applies = flag->get_bool();
+  schema.erase(exclusive);
+  const json::value* bound = schema.if_contains(inclusive);
+  if (!applies || bound == nullptr) return;
+  json::value number = *bound;
+  schema.erase(inclusive);
+  schema[exclusive] = std::move(number);
+}
+
 }  // namespace
 
 struct SchemaDocument::Data {
@@ -32,11 +70,11 @@ Result<SchemaDocument> SchemaDocument::parse(std::string_view text) {
   RUDDER_TRY(json::value root, parse_json(text, "the schema", {.max_depth = kMaxDepth}));
   SchemaDocument document;
   document.data_->root = std::move(root);
-  const json::value& schema = document.data_->root;
+  json::value& schema = document.data_->root;
   if (!schema.is_object() && !schema.is_bool()) {
     return fail(ErrorCode::kInvalidArgument, "must be a schema (an object or a boolean)");
   }
-  RUDDER_TRY_VOID(document.check(schema, ""));
+  RUDDER_TRY_VOID(document.normalise(schema, ""));
   return document;
 }
 
@@ -44,27 +82,34 @@ const json::value& SchemaDocument::root() const {
   return data_->root;
 }
 
-Result<void> SchemaDocument::check(const json::value& schema, const std::string& path) {
+Result<void> SchemaDocument::normalise(json::value& schema, const std::string& path) {
   schemas_.insert(&schema);
-  const json::object* object = schema.if_object();
+  json::object* object = schema.if_object();
   if (object == nullptr) return {};
   RUDDER_TRY_VOID(check_keywords(*object, path));
-  for (const char* key : {"additionalItems", "additionalProperties", "items", "propertyNames"}) {
-    const json::value* one = object->if_contains(key);
-    if (one != nullptr && !one->is_array()) RUDDER_TRY_VOID(check(*one, path_to(path, key)));
+  RUDDER_TRY(const bool moved, normalise_items(*object, path));
+  if (moved) had_item_list_.insert(&schema);
+  normalise_bound(*object, "exclusiveMinimum", "minimum");
+  normalise_bound(*object, "exclusiveMaximum", "maximum");
+  // Nothing is added to the object from here on: the addresses of what is in it stay.
+  for (const char* key : {"additionalProperties", "items", "propertyNames"}) {
+    json::value* one = object->if_contains(key);
+    const char* written = moved && key == std::string_view("items") ? "additionalItems" : key;
+    if (one != nullptr) RUDDER_TRY_VOID(normalise(*one, path_to(path, written)));
   }
-  for (const char* key : {"allOf", "anyOf", "items", "oneOf", "prefixItems"}) {
-    const json::value* list = object->if_contains(key);
-    if (list == nullptr || !list->is_array()) continue;
+  for (const char* key : {"allOf", "anyOf", "oneOf", "prefixItems"}) {
+    json::value* list = object->if_contains(key);
+    if (list == nullptr) continue;
+    const char* written = moved && key == std::string_view("prefixItems") ? "items" : key;
     for (size_t i = 0; i < list->get_array().size(); ++i) {
-      RUDDER_TRY_VOID(check(list->get_array()[i], path_to(path_to(path, key), i)));
+      RUDDER_TRY_VOID(normalise(list->get_array()[i], path_to(path_to(path, written), i)));
     }
   }
   for (const char* key : {"$defs", "definitions", "patternProperties", "properties"}) {
-    const json::value* map = object->if_contains(key);
+    json::value* map = object->if_contains(key);
     if (map == nullptr) continue;
-    for (const auto& field : map->get_object()) {
-      RUDDER_TRY_VOID(check(field.value(), path_to(path_to(path, key), field.key())));
+    for (auto& field : map->get_object()) {
+      RUDDER_TRY_VOID(normalise(field.value(), path_to(path_to(path, key), field.key())));
     }
   }
   return {};
@@ -99,6 +144,10 @@ Result<const json::value*> SchemaDocument::resolve(std::string_view reference,
       }
     }
     if (const json::object* object = at->if_object()) {
+      if (had_item_list_.contains(at)) {
+        if (key == "items") key = "prefixItems";
+        if (key == "additionalItems") key = "items";
+      }
       at = object->if_contains(key);
     } else if (const json::array* list = at->if_array()) {
       size_t index = list->size();

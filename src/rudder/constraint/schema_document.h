@@ -1,6 +1,9 @@
-// SchemaDocument: a JSON Schema as a client sent it, whose every subschema has been looked at: its
-// keywords are known and their operands have the right types, so that who reads it need not ask
-// again. Immutable after parse; one translation, one thread.
+// SchemaDocument: a JSON Schema in one normal form. Every subschema has been looked at: its
+// keywords are known and their operands have the right types, so that a reader need not ask again.
+// What drafts spell in several ways is spelled in one: a list in `items` is `prefixItems` and
+// `additionalItems` is then `items`; `exclusiveMinimum: true` beside a `minimum` is a number;
+// `definitions` stay where they are, for references point there. Immutable after parse; one
+// translation, one thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -22,17 +25,21 @@ class SchemaDocument {
   ~SchemaDocument();
 
   const boost::json::value& root() const;
-  // The target of a `$ref`: "#" or "#/...", of this document. `path` is where the reference is.
+  // The target of a `$ref`: "#" or "#/...", of this document as the client sent it. `path` is where
+  // the reference is.
   Result<const boost::json::value*> resolve(std::string_view reference,
                                             const std::string& path) const;
 
  private:
   struct Data;
   SchemaDocument();
-  Result<void> check(const boost::json::value& schema, const std::string& path);
+  // Checks a schema, brings it into normal form, and does the same to those in it.
+  Result<void> normalise(boost::json::value& schema, const std::string& path);
 
-  std::unique_ptr<Data> data_;  // does not move: schemas_ points into it
+  std::unique_ptr<Data> data_;  // does not move: the sets point into it
   std::unordered_set<const boost::json::value*> schemas_;
+  // Those that had a list in `items`: a reference through it finds the items elsewhere now.
+  std::unordered_set<const boost::json::value*> had_item_list_;
 };
 
 }  // namespace rudder::constraint

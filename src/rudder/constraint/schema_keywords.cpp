@@ -25,6 +25,7 @@ enum class Operand : uint8_t {
   kString,
   kBoolean,
   kNumber,
+  kBound,  // a number, or draft 4's boolean
   kPositive,
   kCount,  // a whole number, 0 or more
 };
@@ -63,10 +64,11 @@ constexpr Keyword kKeywords[] = {
     {"enum", Operand::kList, kCore},
     {"example", Operand::kAny, kAnnotation},
     {"examples", Operand::kAny, kAnnotation},
-    {"exclusiveMaximum", Operand::kNumber, kOfNumber},
-    {"exclusiveMinimum", Operand::kNumber, kOfNumber},
+    {"exclusiveMaximum", Operand::kBound, kOfNumber},
+    {"exclusiveMinimum", Operand::kBound, kOfNumber},
     {"externalDocs", Operand::kAny, kAnnotation},
     {"format", Operand::kString, kOfString},
+    {"id", Operand::kString, kAnnotation},
     {"items", Operand::kItems, kOfArray},
     {"maxItems", Operand::kCount, kOfArray},
     {"maxLength", Operand::kCount, kOfString},
@@ -149,6 +151,8 @@ std::string_view expected(Operand operand, const json::value& value) {
       return want(value.is_bool(), "a boolean");
     case Operand::kNumber:
       return want(std::isfinite(number), "a number");
+    case Operand::kBound:
+      return want(std::isfinite(number) || value.is_bool(), "a number");
     case Operand::kPositive:
       return want(std::isfinite(number) && number > 0, "a number above 0");
     case Operand::kCount:

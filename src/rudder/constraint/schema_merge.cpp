@@ -74,8 +74,8 @@ const json::value* listed(const json::object& schema, json::array* out) {
 
 class Merger {
  public:
-  Merger(const json::object& a, const json::object& b, const std::string& path)
-      : a_(a), b_(b), path_(path) {}
+  Merger(Fuel& fuel, const json::object& a, const json::object& b, const std::string& path)
+      : fuel_(fuel), a_(a), b_(b), path_(path) {}
 
   Result<json::value> merge();
 
@@ -93,6 +93,7 @@ class Merger {
                        [&](std::string_view key) { return schema.contains(key); });
   }
 
+  Fuel& fuel_;
   const json::object& a_;
   const json::object& b_;
   const std::string& path_;
@@ -129,6 +130,9 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
     if (a.get_array().size() * b.get_array().size() > kMaxProduct) {
       return bad(key, "makes too many alternatives");
     }
+    const auto sizes = static_cast<int64_t>(b.get_array().size()) * json_bytes(a) +
+                       static_cast<int64_t>(a.get_array().size()) * json_bytes(b);
+    if (!fuel_.can_hold(sizes)) return tl::unexpected(fuel_.error());
     for (const json::value& x : a.get_array()) {
       for (const json::value& y : b.get_array()) product.push_back(all_of(x, y));
     }
@@ -281,8 +285,10 @@ bool required_in(const json::object& schema, std::string_view name) {
   return required != nullptr && contains(required->get_array(), json::value(json::string(name)));
 }
 
-bool prove(const SchemaDocument& document, const json::value& left, const json::value& right,
-           int depth) {
+bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
+           const json::value& right, int depth) {
+  constexpr int64_t kWorkOfProof = 50;
+  if (!fuel.burn(kWorkOfProof)) return false;
   if (left.is_bool() && !left.get_bool()) return true;
   if (right.is_bool() && !right.get_bool()) return true;
   const json::object* a = resolved(document, left);
@@ -294,7 +300,7 @@ bool prove(const SchemaDocument& document, const json::value& left, const json::
       if (list == nullptr) continue;
       if (std::all_of(list->get_array().begin(), list->get_array().end(),
                       [&, to = other](const json::value& option) {
-                        return prove(document, option, *to, depth + 1);
+                        return prove(fuel, document, option, *to, depth + 1);
                       })) {
         return true;
       }
@@ -302,7 +308,7 @@ bool prove(const SchemaDocument& document, const json::value& left, const json::
     const json::value* parts = one->if_contains("allOf");
     if (parts != nullptr && std::any_of(parts->get_array().begin(), parts->get_array().end(),
                                         [&, to = other](const json::value& part) {
-                                          return prove(document, part, *to, depth + 1);
+                                          return prove(fuel, document, part, *to, depth + 1);
                                         })) {
       return true;
     }
@@ -335,7 +341,7 @@ bool prove(const SchemaDocument& document, const json::value& left, const json::
                           !other->contains("patternProperties");
       if (theirs == nullptr && closed) return true;
       if (mine != nullptr && theirs != nullptr && required_in(*other, key) &&
-          prove(document, *mine, *theirs, depth + 1)) {
+          prove(fuel, document, *mine, *theirs, depth + 1)) {
         return true;
       }
     }
@@ -345,15 +351,29 @@ bool prove(const SchemaDocument& document, const json::value& left, const json::
 
 }  // namespace
 
-Result<json::value> merge_schemas(const json::value& a, const json::value& b,
-                                  const std::string& path) {
-  if (a.is_bool() || b.is_bool()) return all_of(a, b);
-  return Merger(a.get_object(), b.get_object(), path).merge();
+int64_t json_bytes(const json::value& value) {
+  constexpr int64_t kValue = 64;  // with its share of what it is in
+  int64_t bytes = kValue;
+  if (const json::string* text = value.if_string()) return bytes + std::ssize(*text);
+  if (const json::array* list = value.if_array()) {
+    for (const json::value& item : *list) bytes += json_bytes(item);
+  } else if (const json::object* object = value.if_object()) {
+    for (const auto& field : *object) bytes += std::ssize(field.key()) + json_bytes(field.value());
+  }
+  return bytes;
 }
 
-bool exclude_each_other(const SchemaDocument& document, const json::value& a,
+Result<json::value> merge_schemas(Fuel& fuel, const json::value& a, const json::value& b,
+                                  const std::string& path) {
+  const int64_t bytes = json_bytes(a) + json_bytes(b);
+  if (!fuel.burn(bytes / 8) || !fuel.can_hold(bytes)) return tl::unexpected(fuel.error());
+  if (a.is_bool() || b.is_bool()) return all_of(a, b);
+  return Merger(fuel, a.get_object(), b.get_object(), path).merge();
+}
+
+bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const json::value& a,
                         const json::value& b) {
-  return prove(document, a, b, 0);
+  return prove(fuel, document, a, b, 0);
 }
 
 }  // namespace rudder::constraint

@@ -6,17 +6,22 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/fuel.h"
 #include "rudder/constraint/schema_document.h"
 
 namespace rudder::constraint {
 
 // A schema of the values that both accept. Subschemas that meet are joined by allOf, not looked
-// into. Annotations are dropped. kInvalidArgument where one schema cannot say it (two patterns).
-Result<boost::json::value> merge_schemas(const boost::json::value& a, const boost::json::value& b,
-                                         const std::string& path);
+// into. Annotations are dropped. kInvalidArgument where one schema cannot say it (two patterns), or
+// the fuel is out.
+Result<boost::json::value> merge_schemas(Fuel& fuel, const boost::json::value& a,
+                                         const boost::json::value& b, const std::string& path);
+
+// Memory that the value takes, about.
+int64_t json_bytes(const boost::json::value& value);
 
 // True when no value can be valid by both; false when that is not clear.
-bool exclude_each_other(const SchemaDocument& document, const boost::json::value& a,
+bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const boost::json::value& a,
                         const boost::json::value& b);
 
 }  // namespace rudder::constraint

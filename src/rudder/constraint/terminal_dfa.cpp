@@ -205,14 +205,14 @@ ByteAutomaton SetAutomaton::take() const {
 
 }  // namespace
 
-Result<TerminalDfa> TerminalDfa::make(const Terminal& terminal) {
+Result<TerminalDfa> TerminalDfa::make(Fuel& fuel, const Terminal& terminal) {
   const State start = terminal.quoted ? kOpening : kBody;
   if (terminal.pattern.empty()) return TerminalDfa(start, SetAutomaton(terminal).take());
   const PatternUse use = terminal.quoted ? PatternUse::kJsonString : PatternUse::kWholeText;
   RUDDER_TRY(const PatternTree tree,
              whole_pattern(terminal.pattern, use,
                            {.min_length = terminal.min, .max_length = terminal.max}));
-  std::optional<ByteAutomaton> automaton = pattern_automaton(tree, terminal.quoted);
+  std::optional<ByteAutomaton> automaton = pattern_automaton(fuel, tree, terminal.quoted);
   if (!automaton)
     return fail(ErrorCode::kInvalidArgument, "is too complex: a pattern is too large");
   return TerminalDfa(start, std::move(*automaton));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/fuel.h"
 #include "rudder/constraint/pattern_dfa.h"
 #include "rudder/constraint/terminal.h"
 
@@ -25,7 +26,7 @@ class TerminalDfa {
 
   // Of the terminal's form alone: the counts (of one of a set) and excluded values are not its own.
   // kInvalidArgument when the pattern is none, or too large for this.
-  static Result<TerminalDfa> make(const Terminal& terminal);
+  static Result<TerminalDfa> make(Fuel& fuel, const Terminal& terminal);
 
   State start() const { return start_; }
   State next(State from, uint8_t byte) const {

@@ -184,7 +184,8 @@ ExcludedValues::ExcludedValues(const std::vector<std::string>& values) : nodes_(
 }
 
 Result<std::shared_ptr<const TerminalTables>> TerminalTableCache::get(
-    const Terminal& terminal, const std::shared_ptr<const TokenOrder>& order, size_t words) {
+    Fuel& fuel, const Terminal& terminal, const std::shared_ptr<const TokenOrder>& order,
+    size_t words) {
   Terminal form = terminal;
   const bool of_set = form.pattern.empty();
   if (of_set) {  // bounds are counted
@@ -196,7 +197,7 @@ Result<std::shared_ptr<const TerminalTables>> TerminalTableCache::get(
   if (const auto found = known_.find(key); found != known_.end()) {
     if (auto tables = found->second.lock()) return tables;
   }
-  RUDDER_TRY(TerminalDfa dfa, TerminalDfa::make(form));
+  RUDDER_TRY(TerminalDfa dfa, TerminalDfa::make(fuel, form));
   auto tables = std::make_shared<const TerminalTables>(std::move(dfa), of_set, order, words);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
   known_[key] = tables;

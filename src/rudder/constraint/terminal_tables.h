@@ -122,7 +122,7 @@ class ExcludedValues {
 class TerminalTableCache {
  public:
   // kInvalidArgument: TerminalDfa::make() finds fault with it.
-  Result<std::shared_ptr<const TerminalTables>> get(const Terminal& terminal,
+  Result<std::shared_ptr<const TerminalTables>> get(Fuel& fuel, const Terminal& terminal,
                                                     const std::shared_ptr<const TokenOrder>& order,
                                                     size_t words);
 

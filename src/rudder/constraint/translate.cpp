@@ -55,8 +55,13 @@ Result<RuleSet::Node> build(RuleSet& rules, const GrammarSpec& spec) {
 }  // namespace
 
 Result<std::string> to_ebnf(const GrammarSpec& spec) {
+  Fuel fuel;
+  return to_ebnf(fuel, spec);
+}
+
+Result<std::string> to_ebnf(Fuel& fuel, const GrammarSpec& spec) {
   if (spec.kind == GrammarKind::kEbnf) return spec.text;
-  RuleSet rules;
+  RuleSet rules(fuel);
   RUDDER_TRY(const RuleSet::Node start, build(rules, spec));
   return rules.to_ebnf(start);
 }

@@ -200,16 +200,18 @@ struct XgrammarEngine::Impl {
     Terminal any;
     any.set = CharSet::all();
     any.any_spelling = true;
-    any_string = *tables.get(any, order, words);
+    Fuel fuel;
+    any_string = *tables.get(fuel, any, order, words);
   }
 
   // The bytes of what is not shared by all are added to `bytes`.
   Result<std::vector<TerminalGrammar::Use>> use(const std::vector<Terminal>& terminals,
                                                 size_t* bytes) {
     std::vector<TerminalGrammar::Use> uses;
+    Fuel fuel;
     for (const Terminal& terminal : terminals) {
       const std::lock_guard lock(mutex);
-      RUDDER_TRY(auto known, tables.get(terminal, order, words));
+      RUDDER_TRY(auto known, tables.get(fuel, terminal, order, words));
       if (known != any_string) *bytes += known->bytes();
       TerminalGrammar::Use one = {.tables = std::move(known),
                                   .excluded = ExcludedValues(terminal.excluded)};

@@ -1,0 +1,73 @@
+// Fuel: what one compile of a form may still use, in work and in bytes of memory, and whether
+// anybody still waits for it. Every loop of translation and compilation whose length a client
+// decides burns some. Once it is out it stays out: functions then return early with whatever they
+// have, and whoever began the compile reports error(). One object a compile; one thread, but for
+// `cancelled`, which any thread may set.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "rudder/base/result.h"
+
+namespace rudder::constraint {
+
+class Fuel {
+ public:
+  // A unit of work is some 10 ns: a copied node, a step of an automaton over a byte.
+  static constexpr int64_t kWork = 100'000'000;
+  static constexpr int64_t kBytes = int64_t{64} << 20;
+
+  explicit Fuel(int64_t work = kWork, int64_t bytes = kBytes,
+                const std::atomic<bool>* cancelled = nullptr)
+      : work_(work), bytes_(bytes), cancelled_(cancelled) {}
+  Fuel(const Fuel&) = delete;
+  Fuel& operator=(const Fuel&) = delete;
+
+  // False when it is out.
+  bool burn(int64_t work) {
+    work_ -= work;
+    return !out();
+  }
+  // Counts memory that the compiled form, or an intermediate step, holds.
+  bool hold(int64_t bytes) {
+    bytes_ -= bytes;
+    held_ += bytes;
+    return !out();
+  }
+  // Memory of an intermediate step that is free again.
+  void release(int64_t bytes) {
+    if (bytes_ >= 0) bytes_ += bytes;
+    held_ -= bytes;
+  }
+  // Whether so much more memory may be held; it is out when not.
+  bool can_hold(int64_t bytes) {
+    const bool fits = hold(bytes);
+    release(bytes);
+    return fits;
+  }
+  bool out() const {
+    return work_ < 0 || bytes_ < 0 ||
+           (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed));
+  }
+  int64_t held() const { return held_; }
+
+  // Why it is out. kCancelled when nobody waits; otherwise the form is at fault.
+  Error error() const {
+    if (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed)) {
+      return {ErrorCode::kCancelled, "nobody waits for the form any longer", ""};
+    }
+    return {ErrorCode::kInvalidArgument,
+            bytes_ < 0 ? "is too complex: it takes too much memory to compile"
+                       : "is too complex: it takes too long to compile",
+            ""};
+  }
+
+ private:
+  int64_t work_;
+  int64_t bytes_;
+  int64_t held_ = 0;
+  const std::atomic<bool>* const cancelled_;
+};
+
+}  // namespace rudder::constraint

@@ -1,0 +1,93 @@
+// Schemas on their way to a grammar: the forms that drafts spell differently are one, and whatever
+// a schema asks for, its translation ends within its fuel.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+
+#include "rudder/constraint/translate.h"
+
+namespace rudder::constraint {
+namespace {
+
+Result<std::string> translated(const std::string& schema) {
+  return to_ebnf({.kind = GrammarKind::kJsonSchema, .text = schema, .space = JsonSpace::kCompact});
+}
+
+// What both schemas are translated to is the same.
+void expect_same(const std::string& one, const std::string& other) {
+  const auto a = translated(one);
+  const auto b = translated(other);
+  ASSERT_TRUE(a) << one << ": " << a.error().to_string();
+  ASSERT_TRUE(b) << other << ": " << b.error().to_string();
+  EXPECT_EQ(*a, *b) << one << " and " << other;
+}
+
+TEST(SchemaDocument, DraftsAreOneForm) {
+  expect_same(R"({"items":[{"type":"integer"},{"type":"null"}],"additionalItems":{"const":1}})",
+              R"({"prefixItems":[{"type":"integer"},{"type":"null"}],"items":{"const":1}})");
+  expect_same(R"({"items":[{"type":"integer"}]})", R"({"prefixItems":[{"type":"integer"}]})");
+  expect_same(R"({"type":"array","items":[],"additionalItems":{"const":1}})",
+              R"({"type":"array","items":{"const":1}})");
+  expect_same(R"({"type":"array","additionalItems":{"const":1}})", R"({"type":"array"})");
+  expect_same(R"({"type":"integer","minimum":3,"exclusiveMinimum":true})",
+              R"({"type":"integer","exclusiveMinimum":3})");
+  expect_same(R"({"type":"number","maximum":3,"exclusiveMaximum":false,"id":"http://x"})",
+              R"({"type":"number","maximum":3})");
+}
+
+TEST(SchemaDocument, ReferencesFollowThePathThatWasSent) {
+  expect_same(
+      R"({"items":[{"type":"null"},{"$ref":"#/items/0"}],"additionalItems":{"$ref":"#/items/1"}})",
+      R"({"prefixItems":[{"type":"null"},{"$ref":"#/prefixItems/0"}],"items":{"$ref":"#/prefixItems/1"}})");
+  expect_same(R"({"items":[{"type":"null"}],"additionalItems":{"type":"null"},
+                  "properties":{"a":{"$ref":"#/additionalItems"}}})",
+              R"({"prefixItems":[{"type":"null"}],"items":{"type":"null"},
+                  "properties":{"a":{"$ref":"#/items"}}})");
+}
+
+TEST(SchemaMerge, TakesListsOfItemsFromEitherSide) {
+  expect_same(R"({"allOf":[{"items":[{"type":"integer"}]}],"items":[{"type":"integer"}]})",
+              R"({"prefixItems":[{"allOf":[{"type":"integer"},{"type":"integer"}]}]})");
+  expect_same(R"({"allOf":[{"items":{"type":"integer"}}],"items":[{"minimum":3}]})",
+              R"({"prefixItems":[{"type":"integer","minimum":3}],"items":{"type":"integer"}})");
+}
+
+void expect_refused_soon(const std::string& schema) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto refused = translated(schema);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  ASSERT_FALSE(refused) << schema.substr(0, 100);
+  EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  EXPECT_LT(took.count(), 20) << schema.substr(0, 100);  // two seconds, but for slow machines
+}
+
+TEST(SchemaFuel, EndsWhatGoesRound) {
+  expect_refused_soon(R"({"allOf":[{"allOf":[{"$ref":"#"}]},{"$ref":"#"}]})");
+  expect_refused_soon(R"({"allOf":[{"$ref":"#"},{"$ref":"#"},{"$ref":"#"}]})");
+  expect_refused_soon(
+      R"({"anyOf":[{"anyOf":[{"$ref":"#"},{"$ref":"#"}]}],"allOf":[{"$ref":"#"}]})");
+}
+
+TEST(SchemaFuel, EndsWhatIsTooMuch) {
+  std::string properties;
+  for (int i = 0; i < 300; ++i) {
+    properties += fmt::format(
+        R"({}"p{}":{{"type":"string","pattern":"^([a-z]{{1,40}}[0-9a-f]*x{}){{1,30}}(a|b|c{}){{0,200}}$"}})",
+        i == 0 ? "" : ",", i, i, i);
+  }
+  expect_refused_soon(R"({"type":"object","properties":{)" + properties + "}}");
+}
+
+TEST(SchemaFuel, StopsWhenNobodyWaits) {
+  const std::atomic<bool> cancelled = true;
+  Fuel fuel(Fuel::kWork, Fuel::kBytes, &cancelled);
+  const auto stopped =
+      to_ebnf(fuel, {.kind = GrammarKind::kJsonSchema, .text = R"({"type":"integer"})"});
+  ASSERT_FALSE(stopped);
+  EXPECT_EQ(stopped.error().code, ErrorCode::kCancelled);
+}
+
+}  // namespace
+}  // namespace rudder::constraint
