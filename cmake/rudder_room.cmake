@@ -2,7 +2,9 @@ include(${CMAKE_CURRENT_LIST_DIR}/rooms.cmake)
 
 add_custom_target(asan_tests)
 add_custom_target(tsan_tests)
-add_custom_target(gpu_tests)  # every test labelled gpu; gpu_tests.txt in the build folder lists them
+# Every test labelled gpu; gpu_tests.txt in the build folder lists them. Built by this target alone: only a
+# machine with a GPU runs them.
+add_custom_target(gpu_tests)
 
 # rudder_room(NAME kv SRCS a.cpp ROOMS base DEPS pcre2 TESTS a_test.cpp TEST_ROOMS testing LABELS unit)
 # One static library a room, one test binary a room. ROOMS are rooms below (checked against the
@@ -56,7 +58,7 @@ function(rudder_test)
   if("gpu" IN_LIST ARG_LABELS)
     add_dependencies(gpu_tests ${ARG_NAME})
     set_property(GLOBAL APPEND_STRING PROPERTY RUDDER_GPU_TESTS "$<TARGET_FILE:${ARG_NAME}>\n")
-    set_target_properties(${ARG_NAME} PROPERTIES BUILD_RPATH "$ORIGIN;${CUDAToolkit_LIBRARY_DIR}")
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON BUILD_RPATH "$ORIGIN;${CUDAToolkit_LIBRARY_DIR}")
   endif()
   target_compile_definitions(${ARG_NAME} PRIVATE RUDDER_SOURCE_DIR="." ${ARG_DEFS})
   target_link_libraries(${ARG_NAME} PRIVATE GTest::gtest GTest::gtest_main)

@@ -38,7 +38,8 @@ void add_utf8_range(uint32_t first, uint32_t last,
 }  // namespace
 
 void for_each_utf8_range(const CharSet& set, const std::function<void(const Utf8Range&)>& take) {
-  for (const CharRange& range : set.without({{0xD800, 0xDFFF}}).ranges()) {
+  const CharSet encodable = set.without({{0xD800, 0xDFFF}});  // surrogates have no UTF-8 form
+  for (const CharRange& range : encodable.ranges()) {
     add_utf8_range(range.first, range.last, take);
   }
 }

@@ -31,5 +31,5 @@ target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_steer r
 add_test(NAME sim_mutants COMMAND sim_mutants --steps ${mutant_steps})
 set_tests_properties(sim_mutants PROPERTIES LABELS sim TIMEOUT 300)
 
-add_executable(engine_loop_bench engine_loop_bench.cpp)
+add_executable(engine_loop_bench EXCLUDE_FROM_ALL engine_loop_bench.cpp)
 target_link_libraries(engine_loop_bench PRIVATE rudder_testing rudder_engine dep::fmt)

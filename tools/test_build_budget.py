@@ -1,0 +1,47 @@
+#!/usr/bin/env python3
+"""Tests of tools/build_budget.py: `python3 tools/test_build_budget.py`."""
+
+import pathlib
+import tempfile
+import unittest
+
+import build_budget
+
+OBJECT = "src/rudder/kv/CMakeFiles/rudder_kv.dir/Unity/unity_0_cxx.cxx.o"
+
+
+class BuildBudget(unittest.TestCase):
+    def test_objects_belong_to_rooms(self):
+        self.assertEqual(build_budget.room_of(OBJECT), "kv")
+        self.assertEqual(build_budget.room_of("src/rudder/kv/CMakeFiles/kv_test.dir/a.cpp.o"), "kv tests")
+        self.assertEqual(build_budget.room_of("src/rudder/steer/train/CMakeFiles/rudder_steer_train.dir/a.o"), "steer")
+        self.assertEqual(build_budget.room_of("apps/CMakeFiles/rudder.dir/main.cpp.o"), "apps")
+        self.assertEqual(build_budget.room_of("tests/metamorphic/CMakeFiles/graph_test.dir/a.o"), "tests")
+        self.assertEqual(build_budget.room_of("CMakeFiles/somelib.dir/a.cc.o"), "somelib")
+
+    def test_the_last_compile_of_an_object_counts(self):
+        rooms = build_budget.seconds_by_room([f"9.0 1.0 {OBJECT}\n", f"2.0 0.5 {OBJECT}\n"])
+        self.assertEqual(rooms, {"kv": 2.5})
+
+    def test_growth_past_the_budget_fails(self):
+        baseline = {"kv": 40.0}  # may take 55 s
+        self.assertEqual(list(build_budget.over_budget({"kv": 54.0}, baseline, 1.0)), [])
+        self.assertEqual(len(list(build_budget.over_budget({"kv": 56.0}, baseline, 1.0))), 1)
+
+    def test_a_slow_machine_is_not_growth(self):
+        self.assertEqual(list(build_budget.over_budget({"kv": 80.0}, {"kv": 40.0}, 2.0)), [])
+        self.assertEqual(len(list(build_budget.over_budget({"kv": 54.0}, {"kv": 40.0}, 0.5))), 1)
+
+    def test_a_new_room_needs_a_row(self):
+        self.assertEqual(list(build_budget.over_budget({"moe": 4.0}, {}, 1.0)), [])
+        self.assertEqual(len(list(build_budget.over_budget({"moe": 6.0}, {}, 1.0))), 1)
+
+    def test_the_reference_is_no_room(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = pathlib.Path(folder) / "baseline.csv"
+            path.write_text("preset,room,seconds\nrelease,kv,4.5\nrelease,reference compile,2.50\nasan,kv,9.0\n")
+            self.assertEqual(build_budget.read_baseline("release", path), ({"kv": 4.5}, 2.5))
+
+
+if __name__ == "__main__":
+    unittest.main()
