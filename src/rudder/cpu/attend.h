@@ -63,11 +63,11 @@ class TileAttention {
     const std::byte* values[kGroups * (kMaxHeadDim / kPanelWidth)];
     for (int g = lo_; g < hi_; ++g) {
       const int32_t position = begin + g * kGroup;
-      const int32_t place = position % tile_.kv.block_size;
+      const int32_t in_block = position % tile_.kv.block_size;
       const std::byte* block =
           tile_.kv.cache +
           int64_t{tile_.kv.blocks[position / tile_.kv.block_size]} * tile_.kv.block_stride;
-      const int64_t group_bytes = place * head_dim_ * kBytes;
+      const int64_t group_bytes = in_block * head_dim_ * kBytes;
       keys[g] = block + group_bytes;
       const std::byte* value = block + tile_.kv.value_offset + group_bytes;
       if (position + kGroup > tile_.kv.kv_len)

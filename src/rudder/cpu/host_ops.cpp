@@ -81,8 +81,8 @@ void gather_entries(const ops::TapTable& table, const ops::TapBatch& batch) {
     for (int64_t point = 0; point < num_points; ++point, ++entry) {
       *entry = points[row * num_points + point];
       if (set < 0) continue;
-      const int32_t* places = table.captures.as<int32_t>() + (set * num_points + point) * 2;
-      if (places[0] >= 0 || places[1] >= 0) entry->flags |= ops::TapEntry::kCaptured;
+      const int32_t* offsets = table.captures.as<int32_t>() + (set * num_points + point) * 2;
+      if (offsets[0] >= 0 || offsets[1] >= 0) entry->flags |= ops::TapEntry::kCaptured;
     }
   }
 }

@@ -64,15 +64,15 @@ class OneDnnLinear {
     const Memory::desc source({tokens, in}, Memory::data_type::bf16, Tag::ab);
     const Memory::desc any({in, out}, Memory::data_type::bf16, Tag::any);
     const Memory::desc target({tokens, out}, Memory::data_type::f32, Tag::ab);
-    const dnnl::matmul::primitive_desc plan(dnnl::matmul::desc(source, any, target), engine_);
-    implementation_ = plan.impl_info_str();
+    const dnnl::matmul::primitive_desc product(dnnl::matmul::desc(source, any, target), engine_);
+    implementation_ = product.impl_info_str();
     Memory plain({{in, out}, Memory::data_type::bf16, Tag::ba}, engine_, weight);
-    Memory packed(plan.weights_desc(), engine_);
+    Memory packed(product.weights_desc(), engine_);
     dnnl::reorder(plain, packed).execute(stream_, plain, packed);
     arguments_ = {{DNNL_ARG_SRC, Memory(source, engine_, x)},
                   {DNNL_ARG_WEIGHTS, packed},
                   {DNNL_ARG_DST, Memory(target, engine_, y)}};
-    matmul_ = dnnl::matmul(plan);
+    matmul_ = dnnl::matmul(product);
   }
 
   void run() {

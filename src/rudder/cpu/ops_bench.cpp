@@ -93,7 +93,7 @@ class BenchModel {
   std::array<double, kKinds> run(const BenchStep& step) {
     seconds_ = {};
     const int64_t tokens = step.num_seqs * step.q_len;
-    plan(step);
+    set_inputs(step);
     const View x = x_.rows(0, tokens);
     const View branch = branch_.rows(0, tokens);
     time(kEmbed, [&] { ops_->embed({{}, &head_, host_view(ids_), 1.0f, x}); });
@@ -161,8 +161,8 @@ class BenchModel {
     return ops_->make_linear({&part, 1});
   }
 
-  // Token ids, positions and KV places of the step.
-  void plan(const BenchStep& step) {
+  // Token ids, positions and KV slots of the step.
+  void set_inputs(const BenchStep& step) {
     ids_.clear();
     positions_.clear();
     slots_.clear();

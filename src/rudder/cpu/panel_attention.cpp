@@ -38,9 +38,9 @@ template <typename T>
 void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float* k,
                 const float* v) {
   constexpr int64_t kPerStep = 4 / int64_t{sizeof(T)};
-  const int64_t place = slot % kv.block_size;
-  const int64_t lane = place % kPanelWidth;
-  const int64_t group = place / kPanelWidth * kPanelWidth * kv.head_dim;
+  const int64_t in_block = slot % kv.block_size;
+  const int64_t lane = in_block % kPanelWidth;
+  const int64_t group = in_block / kPanelWidth * kPanelWidth * kv.head_dim;
   T* keys = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 0, head)) + group;
   T* values = reinterpret_cast<T*>(head_block(kv, slot / kv.block_size, 1, head)) + group;
   T row[kMaxHeadDim];

@@ -58,9 +58,9 @@ class KvRows {
 
   int64_t offset(int64_t slot, int part, int head) const {
     const int64_t block = slot / kv_.block_size;
-    const int64_t place = slot % kv_.block_size;
+    const int64_t in_block = slot % kv_.block_size;
     const int64_t heads = (block * 2 + part) * kv_.num_kv_heads + head;
-    return (heads * kv_.block_size + place) * kv_.head_dim;
+    return (heads * kv_.block_size + in_block) * kv_.head_dim;
   }
 
  private:

@@ -132,7 +132,7 @@ float kth_largest(std::vector<float>& values, size_t k, std::vector<uint32_t>& b
 }
 
 // Tokens whose logit is at least the k-th largest, in the order of their ids; weight = logit. Ties
-// at the k-th place all stay.
+// with the k-th largest all stay.
 void select_top_k(std::span<const float> logits, size_t k, const std::vector<float>& block_max,
                   Scratch& scratch) {
   std::vector<float>& values = scratch.values;

@@ -164,10 +164,10 @@ class TokenProgram {
   const int64_t width_;
 };
 
-// `place` as TapTable.captures has it.
-void capture(const TapTable& table, int32_t begin, int32_t place, const float* h, int64_t width) {
-  if (place < 0) return;
-  const int64_t at = (int64_t{begin} + place) * tap::kCaptureAlign;
+// `offset` is one of TapTable.captures.
+void capture(const TapTable& table, int32_t begin, int32_t offset, const float* h, int64_t width) {
+  if (offset < 0) return;
+  const int64_t at = (int64_t{begin} + offset) * tap::kCaptureAlign;
   RUDDER_CHECK(at >= 0 && at + width <= table.ring.shape.numel(), "a captured row at {}", at);
   if (table.ring.dtype == DType::kF32) {
     std::copy_n(h, width, table.ring.as<float>() + at);
@@ -187,20 +187,20 @@ void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
   const int64_t num_points = table.points.shape[1];
   const ops::TapEntry& entry =
       static_cast<const ops::TapEntry*>(batch.entries.data)[token * num_points + taps.point];
-  const int32_t* places = nullptr;
+  const int32_t* offsets = nullptr;
   int32_t begin = 0;
   if ((entry.flags & ops::TapEntry::kCaptured) != 0) {
     const int64_t set = of_token(batch.capture_set);
-    places = table.captures.as<int32_t>() + (set * num_points + taps.point) * 2;
+    offsets = table.captures.as<int32_t>() + (set * num_points + taps.point) * 2;
     begin = of_token(batch.capture_begin);
   }
-  if (places != nullptr) capture(table, begin, places[0], h, width);
+  if (offsets != nullptr) capture(table, begin, offsets[0], h, width);
   if (entry.ops != 0) {
     const TapOp* const first = static_cast<const TapOp*>(table.ops.data) + (entry.ops >> 8);
     TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), h, width);
     for (int32_t i = 0; i < entry.num_ops(); ++i) program.run(first[i]);
   }
-  if (places != nullptr) capture(table, begin, places[1], h, width);
+  if (offsets != nullptr) capture(table, begin, offsets[1], h, width);
 }
 
 }  // namespace rudder::cpu

@@ -49,7 +49,7 @@ struct TapTable {
   // [S + 1, kNumLatches, 2] i64: sum of the samples times 2^kLatchBits, rounded to nearest, and
   // their number. Whole numbers, so that the order of the tokens does not matter.
   tensor::View latches;
-  tensor::View captures;  // [num_sets, num_points, 2] i32: a row's place in its token's record in
+  tensor::View captures;  // [num_sets, num_points, 2] i32: a row's offset in its token's record in
                           // units of kCaptureAlign, before and after the point's ops; -1: none
   tensor::View ring;      // [.] act: records; a step in flight has a part of its own
 };

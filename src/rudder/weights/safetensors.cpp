@@ -34,28 +34,28 @@ class HeaderHandler {
   bool on_document_end(ec_t&) { return true; }
 
   bool on_object_begin(ec_t& ec) {
-    if (place_ == Place::kStart) return enter(Place::kTop);
-    if (place_ == Place::kTop)
-      return enter(key_ == kMetadataKey ? Place::kMetadata : begin_tensor());
+    if (state_ == State::kStart) return enter(State::kTop);
+    if (state_ == State::kTop)
+      return enter(key_ == kMetadataKey ? State::kMetadata : begin_tensor());
     return stop(ec, "an object stands where none belongs");
   }
 
   bool on_object_end(size_t, ec_t& ec) {
-    if (place_ == Place::kTensor && !end_tensor(ec)) return false;
-    return enter(place_ == Place::kTop ? Place::kStart : Place::kTop);
+    if (state_ == State::kTensor && !end_tensor(ec)) return false;
+    return enter(state_ == State::kTop ? State::kStart : State::kTop);
   }
 
   bool on_array_begin(ec_t& ec) {
-    if (place_ == Place::kTensor && field_ == Field::kShape) return enter(Place::kShape);
-    if (place_ == Place::kTensor && field_ == Field::kOffsets) return enter(Place::kOffsets);
+    if (state_ == State::kTensor && field_ == Field::kShape) return enter(State::kShape);
+    if (state_ == State::kTensor && field_ == Field::kOffsets) return enter(State::kOffsets);
     return stop(ec, "a list stands where none belongs");
   }
 
   bool on_array_end(size_t, ec_t& ec) {
-    if (place_ == Place::kOffsets && num_offsets_ != 2) {
+    if (state_ == State::kOffsets && num_offsets_ != 2) {
       return stop(ec, "data_offsets does not hold two numbers");
     }
-    return enter(Place::kTensor);
+    return enter(State::kTensor);
   }
 
   bool on_key_part(text_t part, size_t, ec_t& ec) { return append(text_, part, ec); }
@@ -63,7 +63,7 @@ class HeaderHandler {
     if (!append(text_, part, ec)) return false;
     std::string key;
     key.swap(text_);
-    if (place_ == Place::kTop) {
+    if (state_ == State::kTop) {
       if (key == kMetadataKey && std::exchange(has_metadata_, true)) {
         return stop(ec, "__metadata__ is given twice");
       }
@@ -71,7 +71,7 @@ class HeaderHandler {
       key_ = std::move(key);
       return true;
     }
-    if (place_ == Place::kMetadata) {
+    if (state_ == State::kMetadata) {
       metadata.emplace_back(std::move(key), "");
       return true;
     }
@@ -83,11 +83,11 @@ class HeaderHandler {
     if (!append(text_, part, ec)) return false;
     std::string value;
     value.swap(text_);
-    if (place_ == Place::kMetadata) {
+    if (state_ == State::kMetadata) {
       metadata.back().second = std::move(value);
       return true;
     }
-    if (place_ != Place::kTensor || field_ != Field::kType) {
+    if (state_ != State::kTensor || field_ != Field::kType) {
       return stop(ec, "a string stands where none belongs");
     }
     const Result<tensor::DType> dtype = tensor::parse_dtype(value);
@@ -118,35 +118,35 @@ class HeaderHandler {
   bool on_comment(text_t, ec_t& ec) { return stop(ec, "a comment stands in it"); }
 
  private:
-  enum class Place { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
+  enum class State { kStart, kTop, kMetadata, kTensor, kShape, kOffsets };
   enum class Field { kType, kShape, kOffsets };
 
-  bool enter(Place place) {
-    place_ = place;
+  bool enter(State state) {
+    state_ = state;
     return true;
   }
 
   bool stop(ec_t& ec, std::string why) {
     problem = std::move(why);
-    if (place_ >= Place::kTensor) culprit = tensors.back().name;
+    if (state_ >= State::kTensor) culprit = tensors.back().name;
     ec = boost::json::error::exception;
     return false;
   }
 
   bool append(std::string& text, text_t part, ec_t& ec) {
-    if (place_ != Place::kMetadata && text.size() + part.size() > kMaxNameBytes) {
+    if (state_ != State::kMetadata && text.size() + part.size() > kMaxNameBytes) {
       return stop(ec, fmt::format("a name is longer than {} bytes", kMaxNameBytes));
     }
     text.append(part.data(), part.size());
     return true;
   }
 
-  Place begin_tensor() {
+  State begin_tensor() {
     tensors.emplace_back().name = std::move(key_);
     key_.clear();
     fields_seen_ = 0;
     num_offsets_ = 0;
-    return Place::kTensor;
+    return State::kTensor;
   }
 
   bool begin_field(const std::string& key, ec_t& ec) {
@@ -176,7 +176,7 @@ class HeaderHandler {
   }
 
   bool on_count(uint64_t value, ec_t& ec) {
-    if (place_ == Place::kShape) {
+    if (state_ == State::kShape) {
       TensorShape& shape = tensors.back().shape;
       if (shape.rank == kMaxRank) {
         return stop(ec, fmt::format("the shape has more than {} dimensions", kMaxRank));
@@ -184,7 +184,7 @@ class HeaderHandler {
       shape.dims[shape.rank++] = value;
       return true;
     }
-    if (place_ == Place::kOffsets) {
+    if (state_ == State::kOffsets) {
       if (num_offsets_ == 2) return stop(ec, "data_offsets does not hold two numbers");
       (num_offsets_++ == 0 ? tensors.back().begin : tensors.back().end) = value;
       return true;
@@ -192,7 +192,7 @@ class HeaderHandler {
     return stop(ec, "a number stands where none belongs");
   }
 
-  Place place_ = Place::kStart;
+  State state_ = State::kStart;
   Field field_ = Field::kType;
   unsigned fields_seen_ = 0;
   int num_offsets_ = 0;
