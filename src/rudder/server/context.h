@@ -1,5 +1,5 @@
-// ServerContext: what every handler may use, owned by Server and outliving every connection.
-// Immutable after start but for the atomics; safe from any thread.
+// ServerContext: the objects that every handler may use. Server owns it; it outlives every
+// connection. Immutable after start except for the atomics; any thread.
 #pragma once
 
 #include <atomic>

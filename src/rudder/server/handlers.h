@@ -1,4 +1,5 @@
-// What the route table points at. Each handler stands in the file of its endpoint.
+// Declares the handlers that the route table names. Each handler is defined in the file of its
+// endpoint.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// ServerModel: what the HTTP side knows of the model it serves, gathered by apps/ from the model
-// folder. Immutable once the server has started; read on any thread.
+// ServerModel: the facts about the served model that the HTTP side needs. apps/ reads them from the
+// model folder. Immutable once the server has started; any thread may read.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Server: the OpenAI-compatible HTTP/1.1 front of one engine. A few threads run an event loop that
-// holds thousands of streams; a small pool parses bodies, renders templates and tokenises.
-// Made, drained and stopped by apps/, which installs the signal handlers; every member is safe
-// from any thread (not from inside a signal handler).
+// Server: the HTTP/1.1 front of one engine, with OpenAI's API. A few threads run an event loop that
+// holds thousands of streams; a small pool parses bodies, renders templates and tokenises. apps/
+// makes, drains and stops it, and installs the signal handlers. Any thread may call its members,
+// but no signal handler may.
 //
 //   auto server = Server::start({.engine = engine.get(), .model = ...}, settings);
 //   first SIGTERM:  server->drain(grace_us), on the main thread; then server->stop()

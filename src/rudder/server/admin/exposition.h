@@ -1,5 +1,6 @@
-// Exposition: Prometheus' text format 0.0.4, one metric family after the other. Labels are written
-// as given: their values come from closed sets and from the operator. One object a scrape.
+// Exposition: writes Prometheus' text format 0.0.4, one metric family after the other. It does not
+// escape labels: their values come from closed sets and from the operator. One object for each
+// scrape.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,5 @@
-// What the operating system says about this process: memory, time, descriptors. Any thread.
+// Memory, CPU time and open descriptors of this process, read from the operating system. Any
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Errors as Anthropic's Messages API words them, on its paths. Any thread.
+// Writes errors in the form of Anthropic's Messages API, on its paths. Any thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// Messages of POST /v1/messages as chat messages. On the tokenise pool.
+// Translates the messages of POST /v1/messages into chat messages. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>

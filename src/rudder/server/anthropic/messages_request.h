@@ -1,6 +1,5 @@
-// A body of POST /v1/messages or /v1/messages/count_tokens (Anthropic's API), understood: made into
-// a chat request, which goes the way of all chat requests; what is wrong in it is told in the
-// client's field names. On the tokenise pool.
+// Parses a body of POST /v1/messages or /v1/messages/count_tokens (Anthropic's API) by translating
+// it into a chat request; errors name the client's own fields. Runs on the tokenise pool.
 #pragma once
 
 #include <cstdint>

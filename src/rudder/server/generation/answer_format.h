@@ -1,7 +1,7 @@
-// AnswerFormat: from what the engine says to the bytes a client expects, as server-sent events or
-// as one JSON document, in the shape of chat completions or of completions. Written by hand: an
-// event is some appends to one string. One object a request, on its connection's I/O thread; it may
-// remember what it has said of a stream.
+// AnswerFormat: turns the engine's events into the bytes that a client expects, as server-sent
+// events or as one JSON document, in the shape of its API. It appends to strings and builds no JSON
+// tree. Each request owns one, on its connection's I/O thread; it may keep state about what it has
+// already sent of a stream.
 #pragma once
 
 #include <cstdint>

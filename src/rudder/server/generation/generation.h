@@ -1,6 +1,6 @@
-// Generation: one generation request on its way through the engine: submits the prompts, turns
-// events into the answer, cancels when the client goes, tells the client when the engine fails.
-// Lives on its connection's I/O thread; the engine's sinks keep it alive until the last event.
+// Generation: carries one generation request through the engine: submits the prompts, turns events
+// into the answer, cancels when the client disconnects, reports an engine failure to the client. It
+// lives on its connection's I/O thread; the engine's sinks keep it alive until the last event.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What the endpoints that generate share: from a connection to the pool that parses and tokenises,
-// back to the connection, and into the engine.
+// The steps that all generating endpoints share: from the connection to the pool, which parses and
+// tokenises, back to the connection, and into the engine.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,6 @@
-// The log's view of requests: a line when one ends, on wish one when it arrives, and every ten
-// seconds while there is work the line with rates and occupancy that users of vLLM know.
+// Log lines about requests: one when a request ends, one when it arrives (if enabled), and every
+// ten seconds while there is work a line with rates and occupancy, in the form that users of vLLM
+// know.
 #pragma once
 
 #include <cstdint>

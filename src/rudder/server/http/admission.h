@@ -1,5 +1,5 @@
-// What is decided from a request's header alone, before its body is read: the route, access, the
-// kind of body. Refusals are whole answers.
+// Decides from a request's header alone, before its body is read: the route, access, and the kind
+// of body. A refusal is a whole answer.
 #pragma once
 
 #include <optional>

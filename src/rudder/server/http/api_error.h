@@ -1,6 +1,6 @@
-// ApiError: what a client is told, in OpenAI's shape, and how the project's Error becomes one. The
-// text of errors that are our own fault or the machine's comes from a closed catalogue: detail goes
-// to the log under the request's id. Any thread; plain values.
+// ApiError: an error as the client gets it, in OpenAI's shape, and the conversion of the project's
+// Error into it. For errors that are not the client's fault the text comes from a closed catalogue;
+// the details go to the log under the request's id. Any thread; plain values.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// ApiKeys: who a request is from. Keys are compared in constant time; the tenant that a key stands
-// for keeps its prefix cache apart from that of every other key. Immutable: any thread.
+// ApiKeys: finds the tenant of a request by its key. Keys are compared in constant time. Each
+// tenant has a prefix cache of its own. Immutable; any thread.
 #pragma once
 
 #include <optional>

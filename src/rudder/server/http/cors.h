@@ -1,4 +1,4 @@
-// CORS: which browser pages may read answers. Off unless the operator names origins.
+// CORS: says which browser pages may read answers. Off unless the operator names origins.
 #pragma once
 
 #include <span>

@@ -1,8 +1,7 @@
-// Exchange: one request and the answer to it, between the connection (HttpSession) that reads the
-// one and writes the other, and the handler that makes the answer: whole (respond) or as a stream
-// (begin_stream, output, commit, end_stream).
-// Every member is for the connection's I/O thread alone. Shared by the
-// session and the handler; whichever lets go last destroys it.
+// Exchange: one request and its answer, shared by the connection (HttpSession), which reads the
+// request and writes the answer, and the handler, which makes the answer: whole (respond) or as a
+// stream (begin_stream, output, commit, end_stream). Only the connection's I/O thread may call its
+// members. Session and handler share ownership; the last one to release it destroys it.
 #pragma once
 
 #include <atomic>

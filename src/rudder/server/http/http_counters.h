@@ -1,5 +1,5 @@
-// HttpCounters: what the HTTP side counts, for /metrics. Labels come from closed sets alone (the
-// route table, classes of status), so that no client can make the exposition grow. Any thread.
+// HttpCounters: the counters of the HTTP side, for /metrics. Labels come from closed sets (the
+// route table, classes of status), so no client can make the exposition grow. Any thread.
 #pragma once
 
 #include <array>

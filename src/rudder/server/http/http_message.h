@@ -1,5 +1,5 @@
-// One HTTP request as parsed and one response as it will be written: plain values without a word of
-// Beast or Asio, so that everything but the parser and the session compiles without them.
+// A parsed HTTP request and a response to be written: plain values without types of Beast or Asio,
+// so that only the parser and the session compile with those.
 #pragma once
 
 #include <cstdint>

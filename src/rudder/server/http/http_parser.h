@@ -1,8 +1,8 @@
-// HttpParser: bytes of a connection in, requests out. Beast's parser does the grammar; what it
-// leaves open is closed here, because every difference between two readers of the same bytes is a
-// way to smuggle a request: bare line feeds, folded fields, repeated Content-Length, any
-// Transfer-Encoding but "chunked", a missing or second Host, trailers, long chunk extensions.
-// One object a connection, on the connection's I/O thread.
+// HttpParser: turns the bytes of a connection into requests. Beast's parser implements the grammar.
+// This class refuses what that grammar leaves open, because two parsers that read the same bytes
+// differently allow request smuggling: bare line feeds, folded fields, repeated Content-Length, any
+// Transfer-Encoding but "chunked", a missing or second Host, trailers, long chunk extensions. One
+// object for each connection, on the connection's I/O thread.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// The bytes of responses: status line and fields, and the framing of chunks. The values of fields
-// come from us or are checked before they get here (request_id.h, cors.h).
+// Writes the bytes of responses: status line, fields and the framing of chunks. The values of
+// fields are our own or were checked before (request_id.h, cors.h).
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// Listener: binds the address the settings name and hands accepted connections to the I/O threads
-// in turn. Its coroutine runs on the first of them.
+// Listener: binds the address of the settings and hands accepted connections to the I/O threads in
+// turn. Its coroutine runs on the first of them.
 #pragma once
 
 #include <atomic>

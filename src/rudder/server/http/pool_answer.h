@@ -1,4 +1,5 @@
-// Requests whose answer is made from their body on the tokenise pool and sent whole.
+// For endpoints whose answer is computed from the request's body on the tokenise pool and sent as a
+// whole.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Request ids: the client's x-request-id where it is fit to be echoed and logged, else one of ours.
-// Any thread.
+// Request ids: the client's x-request-id if it is fit to be echoed and logged, else a new one. Any
+// thread.
 #pragma once
 
 #include <cstdint>

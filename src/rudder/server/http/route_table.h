@@ -1,5 +1,5 @@
-// The route table: every path the server answers, with its method, who may ask and what handles it.
-// The one list that dispatch, 404 and 405, metric labels and the tests of access are made from.
+// The route table: every path of the server with its method, access level and handler. Dispatch,
+// 404 and 405, metric labels and the tests of access all use this one list.
 #pragma once
 
 #include <memory>

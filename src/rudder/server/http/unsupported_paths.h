@@ -1,5 +1,5 @@
-// Paths of other servers and APIs that clients may ask for and that this server does not have: they
-// are refused by what they are for, not as if they were a typing error. Any thread.
+// Paths of other servers and APIs that this server does not have. Requests to them get an answer
+// that says what is not supported, instead of a plain 404. Any thread.
 #pragma once
 
 #include <string_view>

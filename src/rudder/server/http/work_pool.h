@@ -1,7 +1,7 @@
-// WorkPool: a few threads for what would hold up an event loop (parsing a long body, rendering a
-// template, tokenising), behind a bounded queue. Long work leaves one thread to short work, where
-// there are two: a client's megabytes, which may take seconds, do not hold up others' requests.
-// run is safe from any thread.
+// WorkPool: a few threads, behind a bounded queue, for work that would block an event loop (parsing
+// a long body, rendering a template, tokenising). With two threads or more, one of them takes only
+// short work, so a client's megabytes, which may take seconds, do not delay other requests. Any
+// thread may call run.
 #pragma once
 
 #include <condition_variable>

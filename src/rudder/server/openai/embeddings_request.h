@@ -1,6 +1,6 @@
-// A body of POST /v1/embeddings, understood: each input is a prompt that generates nothing worth
-// keeping and whose states behind the final norm are pooled by the capture consumer `response`. On
-// the tokenise pool.
+// Parses a body of POST /v1/embeddings. Each input becomes a prompt that generates one token, which
+// is dropped; the capture consumer `response` pools its states behind the final norm. Runs on the
+// tokenise pool.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,6 @@
-// ResponseStore: what /v1/responses remembers of its answers, so that they can be asked for again
-// and carried on from (`previous_response_id`). In memory and bounded: the responses that were used
-// longest ago are forgotten first. Any thread.
+// ResponseStore: keeps the answers of /v1/responses, so that clients can fetch them and continue
+// from them (`previous_response_id`). It is in memory and bounded: it forgets the response that was
+// used longest ago first. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A response of /v1/responses that has no items, as GET tells it. Any thread.
+// Writes a response of /v1/responses without items, for GET. Any thread.
 #pragma once
 
 #include <string>

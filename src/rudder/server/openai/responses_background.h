@@ -1,5 +1,5 @@
-// Responses that run in the background: their connection is answered at once, and what comes of
-// them goes into the store. On the connection's I/O thread.
+// Responses that run in the background: the connection is answered at once, and the result of the
+// generation goes into the store. Runs on the connection's I/O thread.
 #pragma once
 
 #include <memory>

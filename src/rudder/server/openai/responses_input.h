@@ -1,4 +1,5 @@
-// Items of `input` of POST /v1/responses as chat messages. On the tokenise pool.
+// Translates the items of `input` of POST /v1/responses into chat messages. Runs on the tokenise
+// pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,5 +1,5 @@
-// The OpenAPI document of this server: its routes, and schemas of the bodies that they take. Made
-// from the route table, the table of ranges and the schema of the steering fields. Any thread.
+// The OpenAPI document of this server: its routes and the schemas of their bodies. Built from the
+// route table, the table of ranges and the schema of the steering fields. Any thread.
 #pragma once
 
 #include <string>

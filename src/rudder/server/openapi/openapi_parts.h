@@ -1,5 +1,5 @@
-// The parts that /openapi.json is put together from: schemas as JSON text, by area, and which
-// operation takes and gives what. Data alone; any thread.
+// The parts of /openapi.json: schemas as JSON text, by area, and the request and answer of each
+// operation. Constant data; any thread.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// The grammar that a request holds its answer to: the form of its text, the form of its calls, or
-// either of them. On the tokenise pool.
+// Builds the grammar that constrains the answer of a request: the form of its text, the form of its
+// calls, or an alternative of both. Runs on the tokenise pool.
 #pragma once
 
 #include <optional>

@@ -1,5 +1,5 @@
-// What the translations of other APIs into chat requests share: messages that remember where they
-// come from, and parts of text. On the tokenise pool.
+// Shared parts of the translations from other APIs into chat requests: messages that remember which
+// field they come from, and parts of text. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,5 +1,6 @@
-// FieldMap: the way back from a chat request that was made of another API's request: what is wrong
-// in the one is told in the field names of the other. One object a request, on the tokenise pool.
+// FieldMap: maps the fields of a chat request back to the fields of the other API's request that it
+// was translated from, so that errors name the client's own fields. One object for each request, on
+// the tokenise pool.
 #pragma once
 
 #include <string>

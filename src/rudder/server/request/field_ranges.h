@@ -1,6 +1,6 @@
-// The ranges of generation requests' fields, in one table: the parser reads them, /openapi.json and
-// docs/api.md tell them, and a test walks every line. Values, not pairs of fields: those are in
-// engine/validate.cpp. Immutable, any thread.
+// The ranges of the fields of generation requests, in one table: the parser applies them,
+// /openapi.json and docs/api.md print them, and a test checks every line. It covers single values;
+// engine/validate.cpp checks pairs of fields. Immutable; any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
-// FieldReader: takes typed fields out of a JSON object. The first error is kept, with the field's
-// JSON path, and later reads do nothing, so that a parser reads straight down and asks once. null
-// is "absent". Fields nobody asked for can be listed. One object a request, on one thread.
+// FieldReader: reads typed fields out of a JSON object. It keeps the first error, with the field's
+// JSON path, and ignores later reads; so a parser reads all fields in a row and checks for an error
+// once. null counts as absent. It can list the fields that nobody read. One object for each
+// request, on one thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

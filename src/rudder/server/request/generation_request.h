@@ -1,7 +1,6 @@
-// GenerationRequest: a body of /v1/chat/completions or /v1/completions, understood: what the engine
-// is asked, and in which shape the answer goes back. parse_generation is the one way from bytes to
-// it: types of fields are checked here, their values by engine::validate_request.
-// Runs on the tokenise pool.
+// GenerationRequest: a parsed body of /v1/chat/completions or /v1/completions: the request to the
+// engine and the form of the answer. parse_generation is the only way from bytes to it: it checks
+// the types of fields; engine::validate_request checks their values. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,4 +1,4 @@
-// Numbers as JSON tells them. Any thread.
+// Reads numbers out of JSON values. Any thread.
 #pragma once
 
 namespace rudder::server {

@@ -1,5 +1,5 @@
-// `truncate_prompt_tokens` and `truncation_side`: how much of a prompt that is too long is kept. On
-// the tokenise pool.
+// `truncate_prompt_tokens` and `truncation_side`: cuts a prompt that is too long. Runs on the
+// tokenise pool.
 #pragma once
 
 #include <cstdint>

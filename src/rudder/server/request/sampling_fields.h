@@ -1,4 +1,4 @@
-// The fields that chat and completions requests share: sampling, stopping, streaming.
+// Reads the fields that chat and completions requests share: sampling, stopping, streaming.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// What a request says of the form of its output: `response_format`, `structured_outputs`, and the
-// names that other servers have for the same. On the tokenise pool.
+// Reads the fields of a request about the form of its output: `response_format`,
+// `structured_outputs`, and other servers' names for them. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,5 +1,5 @@
-// From the text in a request to prompt tokens: chat messages through the model's template, and the
-// four forms a completions prompt may have. Shared by generation and /tokenize; on the tokenise
+// Turns the text of a request into prompt tokens: chat messages through the model's template, and
+// the four forms of a completions prompt. Generation and /tokenize share it; runs on the tokenise
 // pool.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What a chat request's `tool_choice` says: whether a call may come, may not or must, and of which
-// tools. On the tokenise pool.
+// Reads a chat request's `tool_choice`: whether the model may, must or must not call a tool, and
+// which tools it may call. Runs on the tokenise pool.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What a chat request says of tools and of thoughts: `tools`, `tool_choice`, `parallel_tool_calls`,
-// `include_reasoning`, `separate_reasoning`. On the tokenise pool.
+// Reads the fields of a chat request about tools and thoughts: `tools`, `tool_choice`,
+// `parallel_tool_calls`, `include_reasoning`, `separate_reasoning`. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>

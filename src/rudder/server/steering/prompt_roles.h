@@ -1,5 +1,5 @@
-// Who wrote which tokens of a chat prompt: what steering's selectors by role look at. On the
-// tokenise pool, only for requests that have such selectors.
+// Finds out which tokens of a chat prompt belong to which role, for steering's selectors by role.
+// Runs on the tokenise pool, only for requests with such selectors.
 #pragma once
 
 #include <boost/json/fwd.hpp>

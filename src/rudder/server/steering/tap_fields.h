@@ -1,5 +1,5 @@
-// TapFields: what a generation request asks of steering and capture, from its body to what the
-// engine carries. On the tokenise pool.
+// TapFields: turns the steering and capture fields of a generation request into the taps that the
+// engine carries. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,4 +1,5 @@
-// A strict reader of Prometheus' text format for tests: says what is wrong, or gives the samples.
+// A strict reader of Prometheus' text format, for tests: it returns the samples, or says what is
+// wrong.
 #pragma once
 
 #include <map>

@@ -1,5 +1,5 @@
-// ScriptedEngine: an engine::Engine for the tests of this room: says what a script tells it to, one
-// token a tick, from a thread of its own. No model, no scheduler.
+// ScriptedEngine: an engine::Engine for the tests of this room. It sends what a script says, one
+// token a tick, from a thread of its own. It has no model and no scheduler.
 #pragma once
 
 #include <atomic>

@@ -1,5 +1,5 @@
-// What the tests with sockets share: a model of bytes (token id = byte), a server over a scripted
-// engine on a free port, and a client that writes raw bytes and reads what comes.
+// Shared by the tests with sockets: a model of bytes (token id = byte), a server over a scripted
+// engine on a free port, and a client that writes raw bytes and reads the answers.
 #pragma once
 
 #include <chrono>
