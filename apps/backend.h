@@ -1,5 +1,5 @@
-// Which backend runs a model: the one place that names them. A backend that is asked for and not
-// there is an Error, never another backend.
+// Chooses the backend that runs a model; only this file names the backends. A backend that is asked
+// for and not available is an Error; no other backend takes its turn.
 #pragma once
 
 #include <memory>

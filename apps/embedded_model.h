@@ -1,4 +1,4 @@
-// The demo model, inside the binary: what every command uses when it is given no MODEL.
+// The demo model inside the binary; commands use it when no MODEL is given.
 #pragma once
 
 #include <vector>

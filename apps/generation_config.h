@@ -1,5 +1,5 @@
-// generation_config.json and the end-of-sequence ids, which checkpoints spread over three files.
-// Read once at start.
+// Reads generation_config.json and the end-of-sequence ids, which checkpoints spread over three
+// files. Called once at start.
 #pragma once
 
 #include <cstdint>

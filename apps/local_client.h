@@ -1,5 +1,5 @@
-// LocalClient: requests to an engine in this process, answers whole. For the commands that generate
-// without HTTP. One thread calls; events arrive on the engine thread.
+// LocalClient: sends requests to an engine in this process and returns whole answers, for the
+// commands that generate without HTTP. One thread calls it; events arrive on the engine thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// ModelSession: a model opened for use. Wires checkpoint, tokenizer, backend, executor and engine
-// together; every command that runs a model starts with one. Made on the main thread.
+// ModelSession: a model opened for use. It connects checkpoint, tokenizer, backend, executor and
+// engine; every command that runs a model begins with one. Made on the main thread.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// What users of vLLM, SGLang and llama.cpp type, and what it is called here: data for the command
-// line's answer to a flag that it does not know. docs/migration.md has the same table for people.
+// The flags of vLLM, SGLang and llama.cpp with their names here. The command line uses this table
+// to answer an unknown flag; docs/migration.md has it for people.
 #pragma once
 
 #include <string_view>

@@ -1,5 +1,5 @@
-// Prompts as a person writes them: a text, or a file with one a line. For the commands that run
-// prompts without HTTP; main thread.
+// Reads prompts that a person writes: a text, or a file with one prompt on each line. For the
+// commands that run prompts without HTTP; main thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,4 +1,4 @@
-// How a command tells a person that it failed, and the exit status that goes with it.
+// Prints the error of a command for a person, and gives the exit status for it.
 #pragma once
 
 #include "rudder/base/result.h"

@@ -1,4 +1,4 @@
-// Sampling as command-line settings, for the commands that generate without HTTP.
+// Sampling options as command-line flags, for the commands that generate without HTTP.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Steering and capture of a session: what stands between the engine that runs programs and the
-// library that names them. Made on the main thread.
+// The steering and capture objects of a session: they connect the library of modules with the
+// engine that runs programs. Made on the main thread.
 #pragma once
 
 #include <atomic>

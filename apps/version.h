@@ -1,4 +1,4 @@
-// The version of the program, as /version and --version say it.
+// The version of the program, printed by /version and --version.
 #pragma once
 
 namespace rudder::apps {

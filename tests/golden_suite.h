@@ -1,8 +1,9 @@
-// The golden suite: each checkpoint of tests/golden against what Hugging Face transformers computed
-// from it (tools/golden). One model, one loader, one forward pass: every mechanism of every
-// architecture is compared with an implementation that is not ours. Then the same sequence cut into
-// chunks, and among other sequences, must give the same. A backend joins by GOLDEN_BACKENDS in a
-// test file of its own, and beside its twin, on the CPU, by GOLDEN_TWINS.
+// The golden suite: compares each checkpoint of tests/golden with the answers that Hugging Face
+// transformers computed from it (tools/golden). There is one loader and one forward pass, so this
+// compares every mechanism of every architecture with an implementation that is not ours. Then it
+// runs the same sequence in chunks, and among other sequences, and expects the same. A backend
+// joins with GOLDEN_BACKENDS in a test file of its own; GOLDEN_TWINS adds the comparison with its
+// twin on the CPU.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The measurements behind `rudder bench NAME`; each like a command (commands.h).
+// The measurements of `rudder bench NAME`; each has the form of a command (commands.h).
 #pragma once
 
 namespace rudder::apps {

@@ -1,5 +1,5 @@
-// What `rudder bench constraint` measures: a fixed set of forms in common use, each with outputs
-// that have it.
+// The cases of `rudder bench constraint`: a fixed set of forms in common use, each with outputs
+// that satisfy it.
 #pragma once
 
 #include <string>

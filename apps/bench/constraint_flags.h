@@ -1,5 +1,5 @@
-// The constraint that `rudder bench latency` and `throughput` put on every request to measure what
-// constraints cost.
+// The constraint that `rudder bench latency` and `throughput` put on every request, to measure the
+// cost of constraints.
 #pragma once
 
 #include <memory>

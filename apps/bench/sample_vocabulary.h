@@ -1,5 +1,5 @@
-// A vocabulary to measure grammars with: made by rule, so that figures can be repeated without any
-// model's files, with the make-up of a byte-level BPE of 128,000 tokens.
+// A generated vocabulary for measuring grammars: like a byte-level BPE of 128,000 tokens, made by
+// rule, so that figures can be repeated without a model's files.
 #pragma once
 
 #include <cstdint>

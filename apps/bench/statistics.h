@@ -1,4 +1,4 @@
-// Mean, deviation and percentiles of a list of samples, as numpy's defaults give them.
+// Mean, deviation and percentiles of a list of samples, with numpy's default definitions.
 #pragma once
 
 #include <string>

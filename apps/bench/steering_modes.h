@@ -1,5 +1,5 @@
-// The modes of `rudder bench steering`: what each of its requests asks of steering and capture, as
-// bodies that a client would send. Plain values.
+// The modes of `rudder bench steering`: the steering and capture fields of each of its requests, as
+// a client would send them. Plain values.
 #pragma once
 
 #include <cstdint>

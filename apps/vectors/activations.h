@@ -1,5 +1,5 @@
-// Rows of a model for prompts, by the capture path of the engine: what `rudder vectors` learns from
-// and reads. Main thread; the session captures.
+// Captures a model's activations for prompts, through the engine's capture path; `rudder vectors`
+// learns and evaluates with them. Main thread. The session must capture.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The commands below `rudder vectors`. Each parses its own flags and returns the exit status.
+// The commands of `rudder vectors`. Each parses its own flags and returns the exit status.
 #pragma once
 
 namespace rudder::apps {

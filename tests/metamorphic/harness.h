@@ -1,5 +1,5 @@
-// Runs sequences through the real scheduler and the real executor, as the engine does, and hands
-// back what each got. For tests that compare two ways of running the same sequences.
+// Runs sequences through the real scheduler and the real executor, as the engine does, and returns
+// the tokens of each. For tests that compare two ways of running the same sequences.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Admission: the bound on what waits, in requests and in prompt tokens. A request takes its place
-// before it is queued and gives it back once, when its first choice starts to run or it ends.
-// Any thread. Owned by EngineCore, outlives every Place.
+// Admission: the bounded queue, as a count of requests and of prompt tokens. A request takes a
+// place before it is posted and gives it back once, when its first choice starts to run or when it
+// ends waiting. Any thread. EngineCore owns it; it outlives every Place.
 #pragma once
 
 #include <cstdint>

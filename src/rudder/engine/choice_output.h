@@ -1,6 +1,6 @@
-// ChoiceOutput: from the sampled tokens of one choice to its events' text: streaming detokenizer,
-// then stop strings, across token borders; and repetitions of its tokens. Owned by the choice,
-// called on the engine thread.
+// ChoiceOutput: turns the sampled tokens of one choice into the text of its events: streaming
+// detokenizer, then stop strings across token borders; also detects repetitions of its tokens. The
+// choice owns it; the engine thread calls it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Engine: requests in, events out. Owns the engine thread, which alone touches the scheduler, the
-// KV bookkeeping and the executor; submit, cancel, stats and drain may be called from any thread.
+// Engine: takes requests, gives events. It owns the engine thread, which alone uses the scheduler,
+// the KV bookkeeping and the executor. Any thread may call submit, cancel, stats and drain.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// What comes out of the engine, a stream of events per request: plain values, sent from the engine
-// thread to the sink the request came with. Exactly one event per choice has `finish` set; after
-// the last of them nothing more is sent.
+// Event: what the engine sends for a request. Plain values, sent on the engine thread to the sink
+// that came with the request. Exactly one event of each choice has `finish` set; after the last of
+// them nothing more is sent.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Mailbox: what other threads ask of the engine thread. They post, it takes everything at once at
-// the next step boundary. Closed with a reason when the engine drains, dies or stops: from then on
-// a submission is refused, and none that was accepted is lost.
+// Mailbox: the commands of other threads to the engine thread. They post; the engine thread takes
+// all commands at the next step boundary. When the engine drains, dies or stops it closes the
+// mailbox with a reason: from then on submissions are refused, and none that was accepted is lost.
 #pragma once
 
 #include <condition_variable>

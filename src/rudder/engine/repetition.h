@@ -1,7 +1,7 @@
-// RepetitionDetector: notices that the last tokens of a choice are one pattern over and over. For
-// each length p of a pattern it counts the tokens in a row that equal the one p before them: the
-// pattern has come c times when that count reaches p * (c - 1). So a token costs max_pattern
-// comparisons, whatever the text. Owned by the choice, on the engine thread.
+// RepetitionDetector: detects that the last tokens of a choice repeat one pattern. For each pattern
+// length p it counts how many tokens in a row equal the token p before them: the pattern has come c
+// times when that count reaches p * (c - 1). So a token costs max_pattern comparisons, for any
+// text. The choice owns it; engine thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// What goes into the engine: plain values, checked before they get here. The server (or the CLI)
-// turns bytes into a Request through validate_request, which is the only way in: it checks every
-// field and every pair of fields. Any thread; the engine takes it by value.
+// Request: what the engine takes. Plain values, checked by validate_request, which is the only way
+// to make one: it checks every field and every pair of fields. Any thread; the engine takes it by
+// value.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,5 @@
-// TapTables: what of the executor's tables is held for whom: rows of the tap table by
-// steer::RowTable, capture sets here. Sequences of equal content share. Belongs to the engine
-// thread.
+// TapTables: counts who holds which entries of the executor's tables: rows of the tap table
+// (steer::RowTable) and capture sets. Sequences of equal content share an entry. Engine thread.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
-// Which tokens constrained choices may take next. A ChoiceConstraint holds one choice's place in
-// its request's constraints; MaskMaker writes the masks of a step's constrained rows. Owned by
-// EngineCore and called on the engine thread, while the device runs the forward pass of the step
-// that the masks are for.
+// The masks of constrained choices. ChoiceConstraint holds one choice's matchers; MaskMaker writes
+// the masks of a step's constrained sequences. EngineCore owns both; the engine thread calls them
+// while the device runs the forward pass of the step that the masks are for.
 #pragma once
 
 #include <cstdint>

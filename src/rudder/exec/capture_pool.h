@@ -1,9 +1,9 @@
-// CapturePool: host memory that captured rows wait in, from the step that captured them until
-// whoever got them gives them back. Ranges of any length are leased from one piece and come back in
-// any order. take() is called by the executor's worker thread, leases are dropped by any thread.
+// CapturePool: host memory that holds captured rows from the step that captured them until their
+// receiver releases them. It leases ranges of any length out of one piece; they come back in any
+// order. The executor's worker thread calls take(); any thread drops leases.
 //
-// The memory is the device's (Ops::allocate_staging): leases may outlive the pool, what they lease
-// does not outlive the executor.
+// The memory belongs to the device (Ops::allocate_staging). A lease may outlive the pool object,
+// but its memory does not outlive the executor.
 #pragma once
 
 #include <cstdint>

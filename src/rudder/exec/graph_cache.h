@@ -1,13 +1,16 @@
-// GraphCache: decode steps as captured graphs, one launch each instead of one an op. The only file
-// that says capture. A step whose rows are all single tokens that want logits is padded to the next
-// captured number of rows and replayed; every other step runs op by op. A step that waits for masks
-// replays its forward pass, which is captured alone as well: its rows are sampled by an op of its
-// own. Where there are taps, every graph is there four times: steps without replay those of an
-// executor that has none, steps with taps at the ends of layers alone leave the other ops plain,
-// and have cheaper ops again where all that they do is to add vectors. Where only prompts are
-// captured, the few such steps that look like decode steps run op by op.
+// GraphCache: captures decode steps as graphs at start, and replays them: one launch instead of one
+// for each op. Only this file captures. A step in which every sequence gives one token and wants
+// logits is padded to the next captured number of sequences and replayed; every other step runs op
+// by op. A step that waits for masks replays a graph of the forward pass alone, and samples with an
+// op of its own.
 //
-// Captured at start, before the first step; used by the executor's worker thread.
+// Where the executor has taps, there are four tap sets of every graph: without taps, for steps that
+// neither steer nor capture; for steps whose programs only add vectors at layer ends; for steps
+// with any taps at layer ends; and for all others (docs/contracts/exec.md). Where only prompts are
+// captured there is one set, and the few steps with captures that look like decode steps run op by
+// op.
+//
+// Made before the first step; used by the executor's worker thread.
 #pragma once
 
 #include <array>

@@ -1,5 +1,6 @@
-// From a checkpoint to an executor that is ready for its first step: plans the memory, loads the
-// weights, allocates the KV cache. Called once at start by apps/, which picks the backend.
+// Makes an executor that is ready for its first step from a checkpoint: computes the memory budget,
+// loads the weights, allocates the KV cache. apps/, which picks the backend, calls it once at
+// start.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// MemoryPlan: where every byte goes, worked out before anything is allocated. Made once at start by
-// make_executor.h; printed by apps/ (also alone, as --dry-run).
+// MemoryPlan: how many bytes of the device each part takes, computed before anything is allocated.
+// make_executor.h makes it once at start; apps/ prints it (also alone, for --dry-run).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// Packing: a StepPlan and the slots it names become the flat arrays that one forward pass and one
-// sample call read, still on the host. Used by the executor's worker thread; the buffers are kept
-// from step to step.
+// Packing: turns a StepPlan and the slots that it names into the flat arrays that one forward pass
+// and one sample call read, still on the host. The executor's worker thread calls it; the buffers
+// are reused from step to step.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
-// Packing of taps: which program and which place in the capture ring each token of a step has, as
-// flat arrays on the host. Part of packing a step (pack.h), by the executor's worker thread.
+// Packing of taps: for each token of a step its row of the tap table and its offset in the capture
+// ring, as flat arrays on the host. Part of packing a step (pack.h), on the executor's worker
+// thread.
 #pragma once
 
 #include <cstdint>

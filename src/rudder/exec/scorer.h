@@ -1,10 +1,11 @@
-// Scorer: how likely the tokens of prompts were (prompt_logprobs). A step that scores brings all
-// its rows to the head; their logits are made in pieces of at most max_logits_rows(), in the
-// decoder's one buffer, and each piece is scored before the next takes its place. So memory depends
-// neither on the prompt nor on the step.
+// Scorer: computes how likely the tokens of prompts were (prompt_logprobs). A step that scores
+// computes all its tokens to the output head. The decoder makes their logits in pieces of at most
+// max_logits_rows() in its one buffer, and each piece is scored before the next one overwrites it.
+// So the memory depends neither on the prompt nor on the step.
 //
-// run() is the executor's worker's; read() is for whoever collects a finished step. What a step
-// tells comes back to staging memory of its place, which is free again when it is collected.
+// The executor's worker calls run(); the thread that collects a finished step calls read(). The
+// scores of a step return to the staging memory of its entry among the steps in flight, which is
+// reused when the step is collected.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,6 @@
-// Settings of the executor: what runs the model, in which precision, in how much memory. Names are
-// vLLM's where they exist. Read by apps/ (device, dtype, threads: they pick the backend) and by
-// make_executor.h (the rest).
+// Settings of the executor: the backend, its precision and its memory. Names are vLLM's where they
+// exist. Read by apps/ (device, dtype, threads: they pick the backend) and by make_executor.h (the
+// rest).
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// SlotTable: what the host knows of every sequence on the executor's side: sampling parameters,
-// blocks, lengths. Sampled tokens, ends and penalty counts are the device's (ops/slot_args.h).
-// Used by the executor's worker thread alone. What a plan says about slots is checked here: a plan
-// comes from our scheduler, so a wrong one is a bug.
+// SlotTable: the host's record of every slot: sampling parameters, blocks, lengths. The device has
+// the sampled tokens, ends and penalty counts (ops/slot_args.h). Only the executor's worker thread
+// uses it. It checks what a plan says about slots; plans come from our own scheduler, so a wrong
+// one is a bug (RUDDER_CHECK).
 #pragma once
 
 #include <cstdint>

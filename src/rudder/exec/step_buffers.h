@@ -1,13 +1,13 @@
-// StepBuffers: how a step reaches the device and how its tokens come back. A packed step is written
-// to one staging buffer and copied to one device buffer, whose parts are the views that the ops
-// read; sampled tokens come back to staging memory of their own, a part an iteration. Staging
-// memory is a ring of one place a step in flight, and a place is used again only when its step has
-// been collected; device memory needs no ring, because the device works in order. What sequences
-// keep between steps (ops::SlotState) lives here too. Masks, which come when the forward pass is
-// under way, have staging memory and a copy of their own.
+// StepBuffers: brings a step to the device and its tokens back. A packed step is written to one
+// staging buffer and copied to one device buffer, whose parts are the views that the ops read.
+// Sampled tokens return to staging memory of their own, one part for each iteration. Staging memory
+// is a ring with one entry for each step in flight; an entry is reused only when its step has been
+// collected. Device memory needs no ring, because the device works in order. The class also owns
+// the state of slots (ops::SlotState). Masks, which come while the forward pass runs, have staging
+// memory and a copy of their own.
 //
-// Used by the executor's worker thread; put_masks(), sampled() and top() by whoever launches steps
-// and collects them.
+// The executor's worker thread uses it; put_masks(), sampled() and top() belong to the thread that
+// launches and collects steps.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How large the tables and buffers of the taps are, from what was asked for. Called once at start.
+// Computes the sizes of the tables and buffers of the taps from the settings. Called once at start.
 #pragma once
 
 #include <cstdint>

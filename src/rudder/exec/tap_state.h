@@ -1,7 +1,7 @@
-// TapState: the tap table on the device, and what the host knows of its rows. Edits of a plan are
-// copied behind the steps before it, so that those still see the rows as they were. Used by the
-// executor's worker thread. What a plan says is checked: it comes from our own scheduler, so a
-// wrong one is a bug.
+// TapState: the tap table on the device, and the host's record of its rows. The edits of a plan are
+// copied after the steps in front of it, so those steps still read the old rows. The executor's
+// worker thread uses it. It checks the edits; plans come from our own scheduler, so a wrong one is
+// a bug (RUDDER_CHECK).
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// UploadRing: copies to the device that are not a step's own, through staging memory that is used
-// again and again: no allocation, and a wait only when the device is a whole ring behind. Used by
-// the executor's worker thread.
+// UploadRing: copies data to the device that is not part of a step's one copy, through a ring of
+// staging memory. It allocates nothing, and waits only when the device is a whole ring behind. Used
+// by the executor's worker thread.
 #pragma once
 
 #include <array>

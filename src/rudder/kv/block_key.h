@@ -1,7 +1,7 @@
-// Keys of prefix blocks: 128-bit keyed hashes, chained. The key of a prompt's first block hangs on
-// a root key of {model identity, tenant salt}; each further key covers its parent key, the token
-// ids of its own block and what else was done to them. Every field is preceded by its length. Any
-// thread; plain values.
+// Keys of prefix blocks: chained 128-bit keyed hashes. Each key covers its parent key, the token
+// ids of its own block, and the steering programs that ran on them; the parent key of a prompt's
+// first block is a root key of {model identity, tenant salt}. Every field is preceded by its
+// length. Plain values; any thread.
 #pragma once
 
 #include <array>

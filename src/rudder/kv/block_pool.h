@@ -1,6 +1,6 @@
-// BlockPool: who holds which KV block. A block is in use (referenced), cached (unreferenced, but it
-// holds a prefix worth keeping: on the eviction list, oldest first) or free. Knows nothing of
-// tokens. One thread; no allocation after construction.
+// BlockPool: the state of every KV block: in use (referenced), cached (unreferenced, but holding a
+// prefix; on the eviction list, oldest first) or free. It knows nothing about tokens. One thread;
+// no allocation after construction.
 #pragma once
 
 #include <cstdint>

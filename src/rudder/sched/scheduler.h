@@ -1,11 +1,11 @@
-// Scheduler: sequences in, step plans out, step results in, tokens out. Continuous batching: each
-// step carries the decodes, then chunks of running prompts, then admissions, under one token
-// budget. Owns the KV bookkeeping and the slots. Called by the engine thread alone; never blocks,
-// never sees an executor. Normative text: docs/contracts/step.md and docs/contracts/kv.md.
+// Scheduler: takes sequences and step results, gives plans and tokens. Continuous batching: each
+// step has the decodes, then chunks of running prompts, then admissions, under one token budget. It
+// owns the KV bookkeeping and the slots. Only the engine thread calls it; it never blocks and never
+// sees an executor. Normative text: docs/contracts/step.md and docs/contracts/kv.md.
 //
-// The loop: while iterations_in_flight() < max_in_flight and plan() gives a step, launch it; then
-// collect the oldest iteration and commit it. A sequence ends in commit() (the output's `end`) or
-// by finish().
+// The caller's loop: while iterations_in_flight() < max_in_flight and plan() gives a step, launch
+// it; then collect the oldest iteration and commit it. A sequence ends in commit() (the output's
+// `end`) or by finish().
 #pragma once
 
 #include <cstdint>

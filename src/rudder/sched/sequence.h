@@ -1,4 +1,4 @@
-// What goes into the scheduler and what comes out of it: plain values.
+// The scheduler's input and output: a sequence to run, and what a commit gave for it. Plain values.
 #pragma once
 
 #include <cstdint>

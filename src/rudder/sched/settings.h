@@ -1,4 +1,4 @@
-// What the scheduler is told at start. The engine fills it from its own settings table.
+// The scheduler's settings. The engine fills them at start from its own settings table.
 #pragma once
 
 #include <array>

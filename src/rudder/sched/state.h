@@ -1,5 +1,5 @@
-// The scheduler's own records: a sequence, a step in flight, a step being built. Internal to the
-// room.
+// The scheduler's own records: a sequence, a step in flight, the step that it builds. Internal to
+// the room.
 #pragma once
 
 #include <cstdint>

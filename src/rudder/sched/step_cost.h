@@ -1,14 +1,15 @@
-// StepCost: how long a step takes on the device, learnt from the steps that ran. It bounds what
-// prompts may add to a step in which sequences stream (SchedSettings::max_itl_us). Internal to the
-// room; the engine thread's.
+// StepCost: estimates how long a step takes on the device, from the steps that ran. The scheduler
+// uses it to bound the prompt tokens of a step in which sequences stream
+// (SchedSettings::max_itl_us). Internal to the room; engine thread.
 //
-// The law is linear, with no coefficient below 0:
+// The model is linear, with no coefficient below 0:
 //   us = c0 + c1 [has prompt tokens] + c2 tokens + c3 keys of decodes + c4 pairs of prompts
-// c1 is what a step pays for not being a replayed graph, c3 the reading of KV, c4 the products of
-// attention. Fitted by least squares of the relative error, with exponential forgetting; steps with
-// and without prompt tokens forget each at its own pace, so that an hour of decodes does not wash
-// out what a prompt costs. A law that bends (flat, then linear) is overestimated between what was
-// seen, and never extrapolated to more than twice the prompt tokens, or four times the pairs.
+// c1 is the cost of not replaying a graph, c3 that of reading KV, c4 that of the products of
+// attention. The coefficients are fitted by least squares of the relative error, with exponential
+// forgetting; steps with and without prompt tokens forget separately, so that an hour of decodes
+// does not erase the cost of prompts. Where the true cost is not linear (flat, then linear), the
+// fit overestimates between the points that it has seen. It is never extrapolated to more than
+// twice the prompt tokens, or four times the pairs, that it has seen.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// TapWork: what one sequence asks of the taps, cut into steps: which row of the tap table each
-// token of a step uses and which tokens are captured. Depends on positions alone (tap.T4). Internal
-// to the room.
+// TapWork: the taps of one sequence, cut into steps: which row of the tap table each token of a
+// step uses, and which tokens are captured. Depends on positions alone (tap.T4). Internal to the
+// room.
 #pragma once
 
 #include <cstdint>

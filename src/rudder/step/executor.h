@@ -1,9 +1,10 @@
-// Executor: the one door between the serving side and whatever computes. Implemented by exec (CPU,
-// CUDA) and by testing::FakeExecutor. Called by the engine thread alone.
+// Executor: the interface between the serving side and the code that computes. Implemented by exec
+// (for CPU and CUDA) and by testing::FakeExecutor. Only the engine thread calls it.
 //
 // Steps run in launch order. Several may be in flight (run-ahead): a step that uses
 // TokenSource::kCarry is launched before the step that samples the token is collected. A step with
-// constrained rows is launched as early as any other; it waits for their masks where it samples.
+// constrained sequences is launched as early as any other; it waits for their masks before it
+// samples.
 #pragma once
 
 #include <cstdint>

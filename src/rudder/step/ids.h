@@ -1,4 +1,4 @@
-// Ids that cross the step contract.
+// The ids that plans and results carry.
 #pragma once
 
 #include <cstdint>

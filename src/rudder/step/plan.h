@@ -1,8 +1,8 @@
-// StepPlan: what one step runs. Built by the scheduler, read by executors, immutable once launched;
-// normative text in docs/contracts/step.md.
+// StepPlan: everything that the scheduler tells the executor about one step. Immutable once
+// launched. Normative text: docs/contracts/step.md.
 //
-// A step is a list of sequences; each gives q_len tokens starting at kv_len and says at which of
-// those positions it wants logits. There is no prefill and no decode in the types.
+// A step is a list of sequences; each runs q_len tokens starting at position kv_len and says at
+// which of them it wants logits. The types know no prefill and no decode.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// StepResult: what one iteration of a step gave, row by row in the order of StepPlan.seqs. Plain
-// values. Most steps have one iteration.
+// StepResult: what one iteration of a step gave, one entry for each of StepPlan.seqs, in their
+// order. Plain values. Most steps have one iteration.
 #pragma once
 
 #include <cstdint>

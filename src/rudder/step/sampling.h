@@ -1,7 +1,7 @@
-// How one sequence's next token is chosen: plain data, validated by the server before it gets here,
-// applied by the executor. Order: the row's mask, where it has one, bans (min_tokens) and logit
-// bias, penalties, temperature, then top-k, top-p, min-p on the scaled logits, then one draw keyed
-// by (seed, position).
+// SamplingParams: how one sequence's next token is chosen. Plain data: the server and the engine
+// validate it, the executor applies it. Order: the mask of a constrained sequence, bans
+// (min_tokens) and logit bias, penalties, temperature, then top-k, top-p, min-p on the scaled
+// logits, then one draw keyed by (seed, position).
 #pragma once
 
 #include <cstdint>
