@@ -1,5 +1,6 @@
-// ArenaPlan: where each piece of device memory goes: bump allocation in big chunks, no memory
-// itself. Plain arithmetic, so that it is tested without a device. Used by DeviceMemory.
+// ArenaPlan: computes the address of each piece of device memory by bump allocation in big chunks.
+// It is plain arithmetic and owns no memory, so it is tested without a device. Used by
+// DeviceMemory.
 #pragma once
 
 #include <cstddef>

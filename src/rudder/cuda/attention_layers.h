@@ -1,7 +1,7 @@
-// AttentionLayers: which attention kernel serves which layer, and what each needs beside its
-// tensors: a plan and a workspace for every kind of layer, a tensor map for every layer's cache. A
-// shape that no tuned kernel takes is refused, unless tests ask for the plain one.
-// Owned by CudaOps and used by its thread.
+// AttentionLayers: chooses the attention kernel of each layer, and keeps what each kernel needs
+// beside its tensors: a work list and a workspace for every kind of layer, a tensor map for every
+// layer's cache. A shape that no tuned kernel takes is an Error, unless a test asks for the plain
+// kernel. CudaOps owns it; its thread uses it.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// What this device can do at most, as measured: what bench ops sets its figures against. Allocates
-// and frees its own memory; takes about a second.
+// Measures the highest rates of this device; bench ops prints its figures as a share of them. It
+// allocates and frees its own memory and takes about a second.
 #pragma once
 
 #include <string>

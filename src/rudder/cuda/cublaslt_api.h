@@ -1,7 +1,7 @@
-// The functions of cuBLASLt that Rudder calls, found in its shared library at start. The library is
-// half a gigabyte and only a machine with a GPU has it, so the binary is not linked against it. One
-// table a process, loaded once by the thread that makes the backend; any thread may call through
-// it.
+// The functions of cuBLASLt that Rudder calls, looked up in its shared library at start. The
+// library is half a gigabyte and only machines with a GPU have it, so the binary is not linked
+// against it. There is one table in the process, loaded once by the thread that makes the backend;
+// any thread may call through it.
 #pragma once
 
 #include <cublasLt.h>

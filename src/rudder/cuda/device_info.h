@@ -1,4 +1,5 @@
-// What GPU this is, and whether this build has kernels for it. Asked once at start; any thread.
+// Reads which GPU this is, and whether this build has kernels for it. Called once at start; any
+// thread.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// DeviceStatus: the first fault of a device, kept for good. A fault of a kernel surfaces at some
+// DeviceStatus: keeps the first fault of a device for good. A fault of a kernel surfaces at some
 // later call, so the message says where it was found, in which layer, on which stream, and which
-// ops were enqueued before. note() and check() are called by the thread of the Ops; status() by
-// any.
+// ops were enqueued before. The thread of the Ops calls note() and check(); any thread calls
+// status().
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,5 +1,5 @@
-// What the tests on a device share: one backend a test, tensors to and from the host, and a
-// comparison that says where and by how much. Tests only.
+// Shared by the tests on a device: one backend for each test, copies of tensors to and from the
+// host, and a comparison that prints where values differ and by how much. Tests only.
 #pragma once
 
 #include <fmt/format.h>

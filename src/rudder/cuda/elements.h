@@ -1,4 +1,4 @@
-// Tensors and their element types as the kernels take them, and casts on the way to the device.
+// Tensors and element types in the form that kernels take, and casts of values for the device.
 // Plain functions; the thread of the Ops.
 #pragma once
 

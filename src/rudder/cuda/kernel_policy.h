@@ -1,6 +1,6 @@
-// KernelPolicy: which kernel multiplies which shape of weight, as measured on this machine. Kept in
-// a file between starts, so that only the first start measures. Plain data; used while a model is
-// loaded, by the thread that loads it.
+// KernelPolicy: which kernel multiplies which shape of weight, as measured on this machine. A file
+// keeps it between starts, so that only the first start measures. Plain data; the thread that loads
+// the model uses it.
 #pragma once
 
 #include <array>

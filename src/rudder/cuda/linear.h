@@ -1,8 +1,8 @@
-// Linear: the weights of one device and their products. Each shape of weight has, for each bucket
-// of tokens, one kernel: our own stream over the weight where tokens are few, else cuBLASLt's, by
-// the algorithm that was fastest when it was measured here (kernel_policy.h). Which one is settled
-// in prepare(), before the first step. Batch-invariant, a shape has one kernel for any number of
-// tokens. Owned by CudaOps and used by its thread.
+// Linear: the weights of one device and their products. For each shape of weight and each bucket of
+// tokens it uses one kernel: our own streaming kernel for few tokens, else cuBLASLt with the
+// algorithm that was fastest when it was measured here (kernel_policy.h). prepare() makes this
+// choice before the first step. In batch-invariant mode a shape has one kernel for any number of
+// tokens. CudaOps owns it; its thread uses it.
 #pragma once
 
 #include <map>

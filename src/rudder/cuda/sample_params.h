@@ -1,5 +1,5 @@
-// The arguments of sample and score as their kernels take them: pointers instead of views. Called
-// by CudaOps.
+// Converts the arguments of sample and score into the structs of their kernels: pointers instead of
+// views. Called by CudaOps.
 #pragma once
 
 #include "rudder/cuda/kernels/sample.h"

@@ -1,5 +1,5 @@
 // ShapePlan: the kernels that multiply weights of one shape, one for each bucket of tokens, and how
-// each is launched. Made and settled at start, run by the thread of the Ops. Owned by Linear.
+// to launch each. Chosen at start; the thread of the Ops runs them. Owned by Linear.
 #pragma once
 
 #include <array>

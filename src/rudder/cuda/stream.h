@@ -1,5 +1,5 @@
-// The device's stream, its events and its captured graphs: RAII over the CUDA runtime's handles.
-// Made by CudaOps, which outlives them.
+// The device's stream, its events and its captured graphs, as RAII objects over the CUDA runtime's
+// handles. CudaOps makes them and outlives them.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,5 @@
-// The taps of an op as its kernel takes them: pointers instead of views. Called by CudaOps.
+// Converts the taps of an op into the struct of its kernel: pointers instead of views. Called by
+// CudaOps.
 #pragma once
 
 #include "rudder/cuda/kernels/tapped_rows.h"

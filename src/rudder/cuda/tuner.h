@@ -1,6 +1,6 @@
-// Measures the kernels of a ShapePlan on the device, on the weights of the model: layer after
-// layer, so that a weight comes from memory as it does in a step. Also checks that a kernel is
-// batch-invariant. Used while a model is prepared.
+// Tuner: measures the kernels of a ShapePlan on the device with the weights of the model, layer
+// after layer, so that a weight comes from memory as it does in a step. It also checks that a
+// kernel is batch-invariant. Used while a model is prepared.
 #pragma once
 
 #include <cuda_runtime_api.h>

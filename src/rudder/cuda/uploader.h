@@ -1,6 +1,6 @@
-// Uploader: brings weights from host memory to the device while a model is loaded: through pinned
-// buffers, filled by several threads, so that a mapped file is read at the speed of memory and the
-// device works on one piece while the next is on its way. Owned by CudaOps and used by its thread.
+// Uploader: copies weights from host memory to the device while a model is loaded, through pinned
+// buffers that several threads fill. So a mapped file is read at the speed of memory, and the
+// device works on one piece while the next one is copied. CudaOps owns it; its thread uses it.
 #pragma once
 
 #include <cuda_runtime_api.h>

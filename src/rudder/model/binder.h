@@ -1,6 +1,7 @@
-// Binder: finds the tensors of a checkpoint by name, checks their shape and type, and knows what is
-// left over. A linear module comes as its backend takes it: the weight, and for fp8 the scale of
-// each of its rows, whichever way the file has it. Used by the loader; one thread.
+// Binder: finds the tensors of a checkpoint by name, checks their shape and type, and keeps track
+// of those that nobody has asked for. It returns a linear module in the form that a backend takes:
+// the weight, and for fp8 one scale for each of its rows, for every spelling of scales in files.
+// The loader uses it; one thread.
 #pragma once
 
 #include <set>

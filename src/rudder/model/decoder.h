@@ -1,6 +1,6 @@
-// Decoder: the only forward pass. Calls macro-ops layer by layer for whatever ModelSpec says; sees
-// no backend. Built once by exec, used by its worker thread; all buffers are allocated at
-// construction for the largest step, none later.
+// Decoder: the only forward pass. It calls macro-ops layer by layer as ModelSpec says, and sees no
+// backend. exec makes it once; the executor's worker thread uses it. It allocates all buffers at
+// construction, for the largest step.
 #pragma once
 
 #include <cstdint>

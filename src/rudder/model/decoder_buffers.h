@@ -1,5 +1,5 @@
 // The decoder's device memory: flat buffers, each large enough for every layer of the largest step,
-// and the rope tables. Allocated once by Decoder::make; decoder.cpp alone reads it.
+// and the rope tables. Decoder::make allocates it once; only decoder.cpp reads it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// A checkpoint without files: the tensors of an architecture, of true shape, with random values
-// that cost nothing to have. For benches of what no disk has to hold (--load-format dummy). Loaded
-// as any other; read by the thread that loads.
+// A checkpoint without files: the tensors of an architecture in true shape, with random values that
+// cost no time to make. For benches (--load-format dummy). Loaded like any other checkpoint, by the
+// thread that loads.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
-// NamePattern: which modules a quantisation config means. Three spellings are in use: a name, which
-// covers the modules below it too; a glob with '*' and '?'; and "re:" with a Python regular
-// expression that has to match from the name's first letter on. Load time, one thread.
+// NamePattern: matches the module names in a quantisation config. There are three spellings: a
+// name, which covers the modules below it too; a glob with '*' and '?'; and "re:" with a Python
+// regular expression that must match from the start of the name. Load time, one thread.
 #pragma once
 
 #include <memory>

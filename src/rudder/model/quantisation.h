@@ -1,10 +1,10 @@
-// Quantisation: what a checkpoint says of weights that it holds as fp8 (E4M3): config.json's
+// Quantisation: reads a checkpoint's description of its fp8 (E4M3) weights: config.json's
 // "quantization_config" in the formats of compressed-tensors, ModelOpt and the fp8 method of
-// AutoFP8, or ModelOpt's hf_quant_config.json. Read by the loader, which binds weights and scales
-// by it. What none of the kernels here can multiply (int8, int4, scales of blocks, other methods)
-// is refused, and the field that asks for it is named. Load time, one thread.
+// AutoFP8, or ModelOpt's hf_quant_config.json. The loader binds weights and scales by it. Formats
+// that no kernel here multiplies (int8, int4, scales of blocks, other methods) are an Error that
+// names the field. Load time, one thread.
 //
-// docs/contracts/checkpoints.md says what is read and what it is turned into.
+// docs/contracts/checkpoints.md says which formats are read and what each backend stores.
 #pragma once
 
 #include <cstdint>

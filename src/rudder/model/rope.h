@@ -1,10 +1,10 @@
-// Rope tables: cos and sin of every position, computed once at start in fp64 and stored as f32.
-// Called by the decoder at construction. Formulas: Hugging Face transformers 5.x,
-// modeling_rope_utils.py, function by function (named at each formula in rope.cpp).
+// Rope tables: cos and sin of every position, computed once at start in fp64 and stored as f32. The
+// decoder calls it at construction. Formulas: Hugging Face transformers 5.x,
+// modeling_rope_utils.py; rope.cpp names the function at each formula.
 //
-// Two scalings depend on the length of a sequence there (dynamic, longrope), and change the
-// rotation of keys that are already cached. A paged cache shared between sequences needs one
-// rotation a position, so the choice is made here, once, from the longest sequence served.
+// Two scalings there (dynamic, longrope) depend on the length of a sequence and so change the
+// rotation of keys that are already cached. A paged cache that sequences share needs one rotation
+// for each position. So the choice is made here, once, from the longest sequence served.
 #pragma once
 
 #include <cstdint>

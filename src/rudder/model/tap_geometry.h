@@ -1,5 +1,5 @@
-// What the taps need to know of a model: which sites each layer has, and how wide they are. Called
-// once by exec; a plain value.
+// Tells the taps which sites each layer of a model has, and how wide they are. exec calls it once;
+// the result is a plain value.
 #pragma once
 
 #include "rudder/model/spec.h"

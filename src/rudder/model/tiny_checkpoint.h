@@ -1,5 +1,5 @@
-// A model of one layer in memory, and a backend that only keeps what a loader hands over: for tests
-// of the loader, which damage the one and look into the other.
+// A model of one layer in memory, and a backend that records what a loader passes to it. Tests of
+// the loader damage the first and inspect the second.
 #pragma once
 
 #include <gtest/gtest.h>

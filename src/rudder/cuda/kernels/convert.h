@@ -1,5 +1,5 @@
-// Conversions of weights on the device: run while a model is loaded, and to fill one that has no
-// checkpoint. Launched by the host class of this room. A launch with nothing to do does nothing.
+// Kernels that convert weights on the device while a model is loaded, or fill them where there is
+// no checkpoint. Launched by the host classes of this room. A launch without elements does nothing.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -4,10 +4,10 @@
 //
 // The rule that makes this safe: a kernel calls dependency_wait() before it touches anything that
 // an earlier kernel reads or writes, its own outputs included; weights that nothing writes may be
-// loaded before. dependency_trigger() comes after the wait, and only lets the next kernel's blocks
-// take the places that are free. So whoever runs before its wait runs beside one kernel: all in
-// front of that one have ended, and what they have written may be read too. Without the attribute
-// both do nothing.
+// loaded before. dependency_trigger() comes after the wait; it only lets the next kernel's blocks
+// start on multiprocessors that have room. So code before the wait runs beside exactly one earlier
+// kernel: all kernels in front of that one have ended, and their results may be read as well.
+// Without the attribute both calls do nothing.
 #pragma once
 
 #ifdef __CUDACC__

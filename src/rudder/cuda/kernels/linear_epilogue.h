@@ -1,5 +1,5 @@
-// What follows a product of unscaled fp8 values, and rows of an fp8 table. Launched by linear.cpp
-// and cuda_ops.cpp. A row's bits depend on nothing but the row.
+// Kernels that run after a product of unscaled fp8 values, and the gather of rows from an fp8
+// table. Launched by linear.cpp and cuda_ops.cpp. The bits of a row depend only on the row.
 #pragma once
 
 #include <cuda_runtime_api.h>

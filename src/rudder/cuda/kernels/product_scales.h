@@ -1,6 +1,6 @@
-// ProductScales: what a product of stored fp8 values is still to be multiplied by, where the kernel
-// that reads it does that: element [t, o] is y[t, o] * row[t] * column[o] + bias[o]. Saves a pass
-// over y (linear_epilogue.h), and y is rounded once less.
+// ProductScales: scales and bias that the kernel which reads a product of stored fp8 values still
+// has to apply: element [t, o] is y[t, o] * row[t] * column[o] + bias[o]. This saves a pass over y
+// (linear_epilogue.h) and one rounding of y.
 #pragma once
 
 namespace rudder::cuda {

@@ -1,5 +1,5 @@
-// Index maps of the paged cache and of qkv_prep's lanes: what the kernels and the host agree on.
-// Plain arithmetic; any thread, host and device.
+// Index maps of the paged cache and of qkv_prep's lanes, shared by the kernels and the host. Plain
+// arithmetic; any thread, host and device.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// Reads memory as fast as the device does: the ceiling that bench ops sets other kernels against.
+// Reads memory at the highest rate of the device; bench ops compares other kernels with it.
 #pragma once
 
 #include <cuda_runtime_api.h>

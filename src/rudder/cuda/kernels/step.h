@@ -1,5 +1,5 @@
-// Opens a step on the device's state of the slots, and goes on to its next iteration:
-// ops/slot_args.h says what and in which order. Launched by the host class of this room, first of a
+// Kernels that begin a step on the device's state of the slots, and advance it to its next
+// iteration; ops/slot_args.h defines them. Launched by the host classes of this room, first in a
 // step and between its iterations.
 #pragma once
 
