@@ -11,6 +11,7 @@ int run_chat(int argc, char** argv);
 int run_tokenize(int argc, char** argv);
 int run_info(int argc, char** argv);
 int run_make_model(int argc, char** argv);
+int run_replay(int argc, char** argv);
 int run_vectors(int argc, char** argv);
 int run_bench(int argc, char** argv);
 

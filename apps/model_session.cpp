@@ -11,6 +11,7 @@
 #include "rudder/base/progress.h"
 #include "rudder/model/dummy_checkpoint.h"
 #include "rudder/model/make_model.h"
+#include "rudder/step/flight_recorder.h"
 #include "rudder/weights/mapped_file.h"
 
 namespace rudder::apps {
@@ -59,11 +60,21 @@ void LoadSettings::declare(SettingsTable& table) {
             "A file with the chat template (Jinja) to use in place of the model's own.");
 }
 
+void RecordSettings::declare(SettingsTable& table) {
+  table.section("record");
+  table.add("record", &folder,
+            "A folder for a recording of every step from the first on, which `rudder replay` runs "
+            "again; it holds what clients sent. Empty: nothing is recorded.");
+  table.add("record-max-mb", &max_mb, 1, 1 << 20,
+            "MiB after which a recording ends; the server goes on.");
+}
+
 void SessionSettings::declare(SettingsTable& table) {
   load.declare(table);
   exec.declare(table);
   engine.declare(table);
   steering.declare(table);
+  record.declare(table);
   table.section("log");
   table.add_choice("log-level", &log_level, {"debug", "info", "warn", "error"},
                    "What is written to standard error.");
@@ -125,6 +136,16 @@ std::string model_identity(const ModelFiles& files, const exec::MemoryPlan& plan
                      tensor::dtype_name(plan.dtypes.kv));
 }
 
+Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor> executor,
+                                                 const RecordSettings& settings,
+                                                 const std::string& model) {
+  if (settings.folder.empty()) return executor;
+  RUDDER_TRY(auto recorder, step::FlightRecorder::create(std::move(executor), settings.folder,
+                                                         model, settings.max_mb << 20));
+  log_info("steps are recorded to {}", recorder->path());
+  return std::unique_ptr<step::Executor>(std::move(recorder));
+}
+
 }  // namespace
 
 Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSettings& settings) {
@@ -162,10 +183,12 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                         .graphs = progress("capturing graphs", false)}));
   session.plan = loaded.memory;
   log_plan(session.plan);
+  RUDDER_TRY(std::unique_ptr<step::Executor> executor,
+             recorded(std::move(loaded.executor), settings.record, session.files.name));
   const auto library = std::make_shared<LateLibrary>(nullptr);
-  RUDDER_TRY(auto captures, make_captures(loaded.executor->capacity(), settings.steering, library));
+  RUDDER_TRY(auto captures, make_captures(executor->capacity(), settings.steering, library));
   RUDDER_TRY(session.engine,
-             engine::Engine::start({.executor = std::move(loaded.executor),
+             engine::Engine::start({.executor = std::move(executor),
                                     .tokenizer = session.files.tokenizer,
                                     .clock = clock,
                                     .model_identity = model_identity(session.files, session.plan),

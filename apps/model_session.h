@@ -27,11 +27,20 @@ struct LoadSettings {
   void declare(SettingsTable& table);
 };
 
+// The flight recorder (docs/contracts/step.md, "Recordings").
+struct RecordSettings {
+  std::string folder;  // empty: nothing is recorded
+  int64_t max_mb = 1024;
+
+  void declare(SettingsTable& table);
+};
+
 struct SessionSettings {
   LoadSettings load;
   exec::ExecSettings exec;
   engine::EngineSettings engine;
   SteeringSettings steering;
+  RecordSettings record;
   std::string log_level = "info";
 
   void declare(SettingsTable& table);

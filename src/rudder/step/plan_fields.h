@@ -1,0 +1,182 @@
+// The members of everything that passes between an engine and an executor, as archives see them:
+// what a recording has of a plan, of its masks and of its results. A member that is added to one of
+// these structs and not to its fields() does not compile.
+#pragma once
+
+#include <type_traits>
+
+#include "rudder/step/archive.h"
+#include "rudder/step/executor.h"
+#include "rudder/step/plan.h"
+#include "rudder/step/recording.h"
+#include "rudder/step/result.h"
+
+namespace rudder::step {
+
+// `value` is a T, const for a writer.
+template <typename Value, typename T>
+concept Archived = std::is_same_v<std::remove_const_t<Value>, T>;
+
+template <>
+inline constexpr TokenSource kLastOf<TokenSource> = TokenSource::kCarry;
+template <>
+inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kLast;
+template <>
+inline constexpr RowEnd kLastOf<RowEnd> = RowEnd::kNumerical;
+template <>
+inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kScore;
+template <>
+inline constexpr tap::GateKind kLastOf<tap::GateKind> = tap::GateKind::kScoreSoft;
+template <>
+inline constexpr tap::ScheduleKind kLastOf<tap::ScheduleKind> = tap::ScheduleKind::kWindow;
+template <>
+inline constexpr tap::Site kLastOf<tap::Site> = tap::Site::kFinalNorm;
+template <>
+inline constexpr decltype(tap::Geometry::dtype) kLastOf<decltype(tap::Geometry::dtype)> =
+    decltype(tap::Geometry::dtype)::kBool;
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
+  auto& [num_layers, hidden, mlp_width, sites, dtype] = value;
+  archive(num_layers, hidden, mlp_width, sites, dtype);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::Limits> auto& value) {
+  auto& [num_rows, num_ops, num_floats, num_sets, elements, prompts_only] = value;
+  archive(num_rows, num_ops, num_floats, num_sets, elements, prompts_only);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<Capacity> auto& value) {
+  auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
+         max_repeat, geometry, taps] = value;
+  archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
+          max_repeat, geometry, taps);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::Point> auto& value) {
+  auto& [layer, site] = value;
+  archive(layer, site);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::TapOp> auto& value) {
+  auto& [kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, norm_squared,
+         threshold, sharpness, begin, end, from, to, unused] = value;
+  archive(kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, norm_squared,
+          threshold, sharpness, begin, end, from, to, unused);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::ProgramOp> auto& value) {
+  auto& [point, op] = value;
+  archive(point, op);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::Program> auto& value) {
+  auto& [ops, vectors] = value;
+  archive(ops, vectors);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::CapturePoint> auto& value) {
+  auto& [point, after] = value;
+  archive(point, after);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::CaptureSet> auto& value) {
+  auto& [points] = value;
+  archive(points);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<SamplingParams> auto& value) {
+  auto& [temperature, top_k, top_p, min_p, repetition, presence, frequency, seed, min_tokens,
+         stop_ids, logit_bias, num_logprobs, num_prompt_logprobs] = value;
+  archive(temperature, top_k, top_p, min_p, repetition, presence, frequency, seed, min_tokens,
+          stop_ids, logit_bias, num_logprobs, num_prompt_logprobs);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<TapSpan> auto& value) {
+  auto& [q_begin, tap_row] = value;
+  archive(q_begin, tap_row);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<CaptureSpan> auto& value) {
+  auto& [q_begin, q_len] = value;
+  archive(q_begin, q_len);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<SeqWork> auto& value) {
+  auto& [slot, generation, kv_len, q_len, tokens, logits, constrained, token_begin, score_begin,
+         score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures] = value;
+  archive(slot, generation, kv_len, q_len, tokens, logits, constrained, token_begin, score_begin,
+          score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<SlotEdit> auto& value) {
+  auto& [slot, generation, sampling, blocks, prompt_len, num_output, max_len, history,
+         history_prompt_len] = value;
+  archive(slot, generation, sampling, blocks, prompt_len, num_output, max_len, history,
+          history_prompt_len);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<TapEdit> auto& value) {
+  auto& [tap_row, first_op, first_float, program] = value;
+  archive(tap_row, first_op, first_float, program);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<CaptureEdit> auto& value) {
+  auto& [capture_set, set] = value;
+  archive(capture_set, set);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<StepPlan> auto& value) {
+  auto& [id, slots, seqs, tokens, tap_edits, capture_edits, repeat] = value;
+  archive(id, slots, seqs, tokens, tap_edits, capture_edits, repeat);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<TokenLogprobs> auto& value) {
+  auto& [logprob, rank, top] = value;
+  archive(logprob, rank, top);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<SeqResult> auto& value) {
+  auto& [slot, generation, end, masked, tokens, logprobs, scores] = value;
+  archive(slot, generation, end, masked, tokens, logprobs, scores);
+}
+
+// Without what it captured: activations are for their consumers.
+template <typename Archive>
+void fields(Archive& archive, Archived<StepResult> auto& value) {
+  auto& [id, iteration, seqs, device_us, from_graph, captured] = value;
+  static_cast<void>(captured);
+  archive(id, iteration, seqs, device_us, from_graph);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<RecordingHeader> auto& value) {
+  auto& [version, model, capacity] = value;
+  archive(version, model, capacity);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<SuppliedMasks> auto& value) {
+  auto& [step, masks] = value;
+  archive(step, masks);
+}
+
+}  // namespace rudder::step

@@ -1,0 +1,115 @@
+// The demo model, recorded under pressure and replayed: the same tokens from plans and masks alone
+// (step.I7).
+#include "rudder/step/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "metamorphic/harness.h"
+#include "rudder/base/token_mask.h"
+#include "rudder/exec/make_executor.h"
+#include "rudder/step/flight_recorder.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+namespace fs = std::filesystem;
+
+class DemoReplay : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::path(::testing::TempDir()) / "demo_replay";
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // Few blocks: not all sequences fit at once.
+  static std::unique_ptr<step::Executor> demo_executor(const Backend& backend) {
+    const auto checkpoint =
+        value_of(weights::Checkpoint::open_folder(RUDDER_SOURCE_DIR "/models/demo"));
+    exec::ExecSettings settings;
+    settings.max_model_len = 256;
+    settings.kv_cache_memory_bytes = 2 << 20;
+    auto loaded = value_of(
+        exec::load_model(*checkpoint, backend.make(), settings,
+                         {.max_num_seqs = 12, .max_num_batched_tokens = 64, .max_repeat = 4}, {}));
+    return std::move(loaded.executor);
+  }
+
+  std::string record(const Backend& backend) {
+    auto recorder = value_of(step::FlightRecorder::create(demo_executor(backend), folder_.string(),
+                                                          "demo", int64_t{1} << 30));
+    sched::SchedSettings settings;
+    settings.multi_step = 4;
+    settings.max_num_seqs = 12;
+    auto asks = random_masked_asks(24, 11, 120);
+    for (Ask& ask : asks) {
+      if (ask.mask == nullptr) continue;
+      // Of the demo model's vocabulary: the first 160 tokens are as in the mask, no other may come.
+      ask.mask = [mask = ask.mask, words = mask_words(recorder->capacity().vocab_size)](
+                     const std::vector<int32_t>& output) {
+        std::vector<uint32_t> wide = mask(output);
+        wide.resize(words);
+        return wide;
+      };
+    }
+    outcome_ = run(*recorder, settings, asks);
+    return recorder->path();
+  }
+
+  fs::path folder_;
+  Outcome outcome_;
+};
+
+TEST_F(DemoReplay, GivesTheSameTokens) {
+  const Backend& backend = backends().back();
+  const std::string file = record(backend);
+  EXPECT_GT(outcome_.stats.preemptions, 0u);
+  EXPECT_GT(outcome_.constrained_steps, 0);
+  int64_t num_tokens = 0;
+  for (const Got& got : outcome_.got) num_tokens += std::ssize(got.tokens);
+
+  const auto recording = value_of(step::RecordingReader::open(file));
+  const auto executor = demo_executor(backend);
+  step::ReplayReport report;
+  const auto done = step::replay(*recording, *executor, &report);
+  ASSERT_TRUE(done) << done.error().to_string();
+  EXPECT_EQ(report.num_different, 0) << report.first->what;
+  EXPECT_GE(report.num_tokens, num_tokens);
+  EXPECT_EQ(report.num_iterations, outcome_.steps);
+}
+
+TEST_F(DemoReplay, FindsAChangedToken) {
+  const Backend& backend = backends().back();
+  const std::string file = record(backend);
+  const auto recording = value_of(step::RecordingReader::open(file));
+  const std::string changed = file + ".changed";
+  step::StepId step = 0;
+  {
+    const auto writer =
+        value_of(step::RecordingWriter::create(changed, recording->header(), int64_t{1} << 30));
+    for (int num_results = 0; auto record = value_of(recording->next());) {
+      if (auto* result = std::get_if<step::StepResult>(&*record);
+          result != nullptr && step == 0 && ++num_results > 20 && result->seqs.size() > 1 &&
+          !result->seqs[1].tokens.empty()) {
+        step = result->id;
+        result->seqs[1].tokens[0] ^= 1;
+      }
+      ASSERT_TRUE(std::visit([&](const auto& value) { return writer->write(value); }, *record));
+    }
+  }
+  ASSERT_GT(step, 0u);
+  const auto executor = demo_executor(backend);
+  step::ReplayReport report;
+  ASSERT_TRUE(step::replay(*value_of(step::RecordingReader::open(changed)), *executor, &report));
+  EXPECT_EQ(report.num_different, 1);
+  ASSERT_TRUE(report.first);
+  EXPECT_EQ(report.first->step, step);
+  EXPECT_EQ(report.first->row, 1);
+}
+
+}  // namespace
+}  // namespace rudder::metamorphic
