@@ -16,11 +16,16 @@ namespace {
 
 std::string layers_text(const model::ModelSpec& spec) {
   std::set<int32_t> windows;
-  for (const model::LayerSpec& layer : spec.layers) windows.insert(layer.attention.window);
-  const model::AttentionSpec& first = spec.layers.front().attention;
-  std::string text = fmt::format("{} x (hidden {}, {} heads, {} KV heads, head_dim {}, MLP {})",
-                                 spec.layers.size(), spec.hidden, first.num_heads,
-                                 first.num_kv_heads, first.head_dim, spec.layers.front().mlp.width);
+  for (const model::LayerSpec& layer : spec.layers) windows.insert(kv_geometry(layer).window);
+  std::string text = fmt::format("{} x (hidden {}", spec.layers.size(), spec.hidden);
+  if (const auto* const attention = attention_of(spec.layers.front())) {
+    text += fmt::format(", {} heads, {} KV heads, head_dim {}", attention->num_heads,
+                        attention->num_kv_heads, attention->head_dim);
+  }
+  if (const auto* const mlp = gated_mlp_of(spec.layers.front())) {
+    text += fmt::format(", MLP {}", mlp->width);
+  }
+  text += ")";
   windows.erase(0);
   for (const int32_t window : windows) text += fmt::format(", window {}", window);
   return text;

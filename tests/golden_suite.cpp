@@ -79,11 +79,12 @@ class Model {
     check(loaded);
     weights_ = std::move(*loaded);
     for (size_t i = 0; scales != nullptr && i < weights_.layers.size(); ++i) {
-      weights_.layers[i].k_scale = upload(scales->k[i]);
-      weights_.layers[i].v_scale = upload(scales->v[i]);
+      auto& attention = std::get<model::SoftmaxAttention::Weights>(weights_.layers[i].mixer);
+      attention.k_scale = upload(scales->k[i]);
+      attention.v_scale = upload(scales->v[i]);
     }
     for (const model::LayerSpec& layer : spec_.layers) {
-      const model::AttentionSpec& a = layer.attention;
+      const model::KvGeometry a = model::kv_geometry(layer);
       auto storage = device_.ops().allocate(
           device_.ops().kv_dtype(),
           {kNumSeqs * max_blocks_, 2, a.num_kv_heads, int64_t{kBlockSize} * a.head_dim});
@@ -101,7 +102,8 @@ class Model {
   const model::Weights& weights() const { return weights_; }
   int64_t planned_bytes() const { return planned_bytes_; }
   bool multiplies_fp8() const {
-    return weights_.layers[0].attn_out.x_dtype == tensor::DType::kF8E4M3;
+    const auto& mlp = std::get<model::GatedMlp::Weights>(weights_.layers[0].mlp);
+    return mlp.down.x_dtype == tensor::DType::kF8E4M3;
   }
 
   // The largest key (part 0) or value (part 1) of each head that a layer's cache of f32 holds.

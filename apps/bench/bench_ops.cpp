@@ -52,13 +52,13 @@ Result<model::ModelSpec> spec_of(const std::string& like, int32_t layers) {
 // Every layer as the first one is.
 template <typename Shape>
 Shape shape_of(const model::ModelSpec& spec) {
-  const model::AttentionSpec& attention = spec.layers[0].attention;
+  const model::SoftmaxAttention& attention = *attention_of(spec.layers[0]);
   Shape shape;
   shape.hidden = spec.hidden;
   shape.num_heads = attention.num_heads;
   shape.num_kv_heads = attention.num_kv_heads;
   shape.head_dim = attention.head_dim;
-  shape.mlp_width = spec.layers[0].mlp.width;
+  shape.mlp_width = gated_mlp_of(spec.layers[0])->width;
   shape.vocab = spec.vocab;
   shape.num_layers = static_cast<int64_t>(spec.layers.size());
   shape.qkv_bias = attention.qkv_bias;
@@ -83,7 +83,7 @@ Result<std::string> bench_cuda(const OpsBenchFlags& flags) {
   RUDDER_TRY(const model::ModelSpec spec,
              spec_of(flags.like.empty() ? "qwen2.5-7b" : flags.like, flags.layers));
   args.shape = shape_of<cuda::BenchShape>(spec);
-  args.shape.qk_norm = spec.layers[0].attention.qk_norm == model::QkNorm::kPerHead;
+  args.shape.qk_norm = attention_of(spec.layers[0])->qk_norm == model::QkNorm::kPerHead;
   RUDDER_TRY(args.ops, cuda_settings(flags.exec));
   for (cuda::BenchStep& step : args.steps) {
     if (step.q_len == 1) step.context = flags.context;

@@ -26,8 +26,8 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     model.ops = value_of(cuda::make_cuda_ops(settings));
     model.spec = testing::tiny_spec(arch);
     for (model::LayerSpec& layer : model.spec.layers) {
-      layer.attention.head_dim = 64;
-      layer.attention.scale = 0.125f;
+      model::attention_of(layer)->head_dim = 64;
+      model::attention_of(layer)->scale = 0.125f;
     }
     for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));

@@ -90,7 +90,7 @@ class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
     spec_ = testing::tiny_spec(GetParam());
     weights_ = testing::random_weights(spec_, *ops_, 7).value();
     for (const model::LayerSpec& layer : spec_.layers) {
-      const model::AttentionSpec& a = layer.attention;
+      const model::KvGeometry a = model::kv_geometry(layer);
       kv_.push_back(
           {ops_->allocate(ops_->kv_dtype(), {2, 2, a.num_kv_heads, 16 * a.head_dim}).value(), 16,
            a.num_kv_heads, a.head_dim});
@@ -163,7 +163,7 @@ TEST_P(DecoderTaps, WithoutThemTheCallsArePlain) {
   make(cpu::make_reference_ops());
   run(batch({4}, false));
   std::vector<std::string> expected = {"embed"};
-  if (spec_.layers[0].pre_norm) expected.emplace_back("norm");
+  if (spec_.layers[0].norms.pre) expected.emplace_back("norm");
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     expected.insert(expected.end(), {"linear", "attention"});
     if (i + 1 == spec_.layers.size()) expected.insert(expected.end(), {"gather", "gather"});

@@ -312,7 +312,7 @@ void CudaOps::advance_step(const ops::AdvanceStepArgs& args) {
   params.positions = pointer<int32_t>(args.positions);
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.kv_len = pointer<int32_t>(args.kv_len);
-  params.sample_rows = static_cast<SampleRowParams*>(args.sample_rows.data);
+  params.sample_rows = static_cast<ops::SampleRow*>(args.sample_rows.data);
   params.since_prompt = pointer<int32_t>(args.since_prompt);
   params.rows = args.ids.shape[0];
   params.block_size = args.block_size;
@@ -397,11 +397,9 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
 }
 
 void CudaOps::gated_act(const ops::GatedActArgs& args) {
-  static_assert(static_cast<int>(GatedActivation::kGelu) ==
-                static_cast<int>(ops::Activation::kGelu));
   GatedActParams params;
   params.x = args.x.data;
-  params.activation = static_cast<GatedActivation>(args.activation);
+  params.activation = args.activation;
   params.rows = args.out.shape[0];
   params.width = args.out.shape[1];
   params.out = args.out.data;

@@ -1,33 +1,6 @@
 #include "rudder/cuda/sample_params.h"
 
-#include <cstddef>
-
 namespace rudder::cuda {
-
-// The kernels read rows where the host wrote them.
-#define RUDDER_SAME_PLACE(field) \
-  static_assert(offsetof(SampleRowParams, field) == offsetof(ops::SampleRow, field))
-static_assert(sizeof(SampleRowParams) == sizeof(ops::SampleRow));
-RUDDER_SAME_PLACE(seed);
-RUDDER_SAME_PLACE(position);
-RUDDER_SAME_PLACE(slot);
-RUDDER_SAME_PLACE(temperature);
-RUDDER_SAME_PLACE(top_k);
-RUDDER_SAME_PLACE(top_p);
-RUDDER_SAME_PLACE(min_p);
-RUDDER_SAME_PLACE(repetition_penalty);
-RUDDER_SAME_PLACE(presence_penalty);
-RUDDER_SAME_PLACE(frequency_penalty);
-RUDDER_SAME_PLACE(has_penalties);
-RUDDER_SAME_PLACE(num_logprobs);
-RUDDER_SAME_PLACE(ban_stop_ids);
-RUDDER_SAME_PLACE(stop_begin);
-RUDDER_SAME_PLACE(num_stop_ids);
-RUDDER_SAME_PLACE(bias_begin);
-RUDDER_SAME_PLACE(num_bias);
-RUDDER_SAME_PLACE(max_len);
-RUDDER_SAME_PLACE(mask_row);
-#undef RUDDER_SAME_PLACE
 
 SlotStateParams slot_state(const ops::SlotState& state) {
   SlotStateParams params;
@@ -44,7 +17,7 @@ SlotStateParams slot_state(const ops::SlotState& state) {
 SampleParams sample_params(const ops::SampleArgs& args) {
   SampleParams params;
   params.logits = static_cast<float*>(args.logits.data);
-  params.rows = static_cast<SampleRowParams*>(args.rows.data);
+  params.rows = static_cast<ops::SampleRow*>(args.rows.data);
   params.lists = static_cast<int32_t*>(args.lists.data);
   params.masks = static_cast<uint32_t*>(args.masks.data);
   params.state = slot_state(args.state);

@@ -61,18 +61,18 @@ struct Mode {
   bool is_steered;
   bool is_distinct;  // a program a token; else one for all
   int num_ops;
-  TapKind kind;
+  tap::OpKind kind;
   bool is_captured;
 };
 constexpr Mode kModes[] = {
-    {"plain", false, false, false, 0, TapKind::kAdd, false},
-    {"idle", true, false, false, 0, TapKind::kAdd, false},
-    {"shared add", true, true, false, 1, TapKind::kAdd, false},
-    {"shared axis", true, true, false, 1, TapKind::kAxis, false},
-    {"distinct add", true, true, true, 1, TapKind::kAdd, false},
-    {"distinct axis", true, true, true, 1, TapKind::kAxis, false},
-    {"shared 4 axis", true, true, false, 4, TapKind::kAxis, false},
-    {"captured", true, false, false, 0, TapKind::kAdd, true},
+    {"plain", false, false, false, 0, tap::OpKind::kAdd, false},
+    {"idle", true, false, false, 0, tap::OpKind::kAdd, false},
+    {"shared add", true, true, false, 1, tap::OpKind::kAdd, false},
+    {"shared axis", true, true, false, 1, tap::OpKind::kAxis, false},
+    {"distinct add", true, true, true, 1, tap::OpKind::kAdd, false},
+    {"distinct axis", true, true, true, 1, tap::OpKind::kAxis, false},
+    {"shared 4 axis", true, true, false, 4, tap::OpKind::kAxis, false},
+    {"captured", true, false, false, 0, tap::OpKind::kAdd, true},
 };
 
 // The table of a mode: every token's programs at all kCalls points.
@@ -81,10 +81,10 @@ class Table {
   Table(const Mode& mode, int64_t tokens, int64_t width)
       : ops_(ops_of(mode, tokens, width)),
         vectors_(std::max<int64_t>(num_vectors(mode, tokens) * width, 16), 0x3c),
-        latches_(2 * kTapLatches),
+        latches_(2 * tap::kNumLatches),
         captures_(captures_of(mode, width)),
         ring_(mode.is_captured ? tokens * kCalls * aligned(width) : 64),
-        only_adds_(mode.num_ops <= 1 && mode.kind == TapKind::kAdd),
+        only_adds_(mode.num_ops <= 1 && mode.kind == tap::OpKind::kAdd),
         entries_(entries_of(mode, tokens, width)),
         zeros_(tokens),
         capture_set_(std::vector<int32_t>(static_cast<size_t>(tokens), mode.is_captured ? 0 : -1)),
@@ -103,7 +103,7 @@ class Table {
 
  private:
   static int64_t aligned(int64_t width) {
-    return (width + kTapCaptureUnit - 1) / kTapCaptureUnit * kTapCaptureUnit;
+    return (width + tap::kCaptureAlign - 1) / tap::kCaptureAlign * tap::kCaptureAlign;
   }
   static int64_t num_programs(const Mode& mode, int64_t tokens) {
     return mode.is_steered ? (mode.is_distinct ? tokens : 1) : 0;
@@ -111,21 +111,21 @@ class Table {
   static int64_t num_vectors(const Mode& mode, int64_t tokens) {
     return num_programs(mode, tokens) * kCalls * mode.num_ops;
   }
-  static std::vector<TapEntryParams> entries_of(const Mode& mode, int64_t tokens, int64_t width) {
-    std::vector<TapEntryParams> entries(
+  static std::vector<ops::TapEntry> entries_of(const Mode& mode, int64_t tokens, int64_t width) {
+    std::vector<ops::TapEntry> entries(
         static_cast<size_t>(tokens) * kCalls,
-        TapEntryParams{0, 0, 0, mode.is_captured ? kTapCaptured : 0});
+        ops::TapEntry{0, 0, 0, mode.is_captured ? ops::TapEntry::kCaptured : 0});
     if (!mode.is_steered) return entries;
     for (int64_t i = 0; i < tokens * kCalls; ++i) {
       const int64_t first = (mode.is_distinct ? i : i % kCalls) * mode.num_ops;
-      entries[static_cast<size_t>(i)] = {static_cast<int32_t>(first << 8 | mode.num_ops),
-                                         static_cast<int32_t>(first * width), kStrength,
-                                         mode.kind == TapKind::kAdd ? kTapPlainAdd : 0};
+      entries[static_cast<size_t>(i)] = {
+          static_cast<int32_t>(first << 8 | mode.num_ops), static_cast<int32_t>(first * width),
+          kStrength, mode.kind == tap::OpKind::kAdd ? ops::TapEntry::kPlainAdd : 0};
     }
     return entries;
   }
-  static std::vector<TapOpParams> ops_of(const Mode& mode, int64_t tokens, int64_t width) {
-    std::vector<TapOpParams> ops(1);
+  static std::vector<tap::TapOp> ops_of(const Mode& mode, int64_t tokens, int64_t width) {
+    std::vector<tap::TapOp> ops(1);
     ops.resize(static_cast<size_t>(std::max<int64_t>(num_vectors(mode, tokens), 1)));
     for (size_t i = 0; i < ops.size(); ++i) {
       ops[i].kind = mode.kind;
@@ -141,7 +141,7 @@ class Table {
   static std::vector<int32_t> captures_of(const Mode& /*mode*/, int64_t width) {
     std::vector<int32_t> places;
     for (int call = 0; call < kCalls; ++call) {
-      places.push_back(static_cast<int32_t>(call * aligned(width) / kTapCaptureUnit));
+      places.push_back(static_cast<int32_t>(call * aligned(width) / tap::kCaptureAlign));
       places.push_back(-1);
     }
     return places;
@@ -149,19 +149,19 @@ class Table {
   static std::vector<int32_t> begin_of(const Mode& mode, int64_t tokens, int64_t width) {
     std::vector<int32_t> begins;
     for (int64_t t = 0; t < tokens; ++t) {
-      const int64_t begin = mode.is_captured ? t * kCalls * aligned(width) / kTapCaptureUnit : 0;
+      const int64_t begin = mode.is_captured ? t * kCalls * aligned(width) / tap::kCaptureAlign : 0;
       begins.push_back(static_cast<int32_t>(begin));
     }
     return begins;
   }
 
-  Buffer<TapOpParams> ops_;
+  Buffer<tap::TapOp> ops_;
   Buffer<float> vectors_;
   Buffer<unsigned long long> latches_;
   Buffer<int32_t> captures_;
   Buffer<uint16_t> ring_;
   const bool only_adds_;
-  Buffer<TapEntryParams> entries_;
+  Buffer<ops::TapEntry> entries_;
   Buffer<int32_t> zeros_, capture_set_, capture_begin_;
 };
 

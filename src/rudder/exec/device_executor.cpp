@@ -54,7 +54,7 @@ DeviceExecutor::~DeviceExecutor() {
 Result<void> DeviceExecutor::prepare(const Options& options) {
   std::vector<ops::KvLayer> kv;
   for (const model::LayerSpec& layer : model_.spec.layers) {
-    const model::AttentionSpec& a = layer.attention;
+    const model::KvGeometry a = model::kv_geometry(layer);
     RUDDER_TRY(
         const ops::View storage,
         model_.ops->allocate(model_.ops->kv_dtype(), {capacity_.num_blocks, 2, a.num_kv_heads,

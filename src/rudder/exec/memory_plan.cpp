@@ -11,8 +11,8 @@
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
-#include "rudder/model/loader.h"
 #include "rudder/model/tap_geometry.h"
+#include "rudder/model/tensors.h"
 
 namespace rudder::exec {
 namespace {
@@ -26,12 +26,13 @@ std::string bytes_text(int64_t bytes) {
   return mib < 1024 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.2f} GiB", mib / 1024);
 }
 
-int64_t block_bytes(const model::ModelSpec& spec, tensor::DType kv, int32_t block_size) {
+int64_t block_bytes(const model::ModelSpec& spec, tensor::DType kv_dtype, int32_t block_size) {
   int64_t elements = 0;
   for (const model::LayerSpec& layer : spec.layers) {
-    elements += int64_t{2} * layer.attention.num_kv_heads * layer.attention.head_dim;
+    const model::KvGeometry kv = model::kv_geometry(layer);
+    elements += int64_t{2} * kv.num_kv_heads * kv.head_dim;
   }
-  return elements * block_size * static_cast<int64_t>(tensor::dtype_bytes(kv));
+  return elements * block_size * static_cast<int64_t>(tensor::dtype_bytes(kv_dtype));
 }
 
 // Lengths past max_positions make sense only for a rope that adapts to them.

@@ -4,7 +4,7 @@
 
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
-#include "rudder/model/loader.h"
+#include "rudder/model/tensors.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::exec {

@@ -179,28 +179,13 @@ Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
   return out;
 }
 
-Result<KvScales> Binder::take_kv_scales(const LayerModules& modules, int64_t num_kv_heads) {
-  const std::string& out_name = modules.attn_out.parts.front().name;
-  const std::string attention = out_name.substr(0, out_name.rfind('.'));
-  const std::vector<LinearModule::Part>& qkv = modules.qkv.parts;
-  // The last that is there counts; no exporter writes two.
-  const auto take_one = [&](std::vector<float>& out,
-                            std::initializer_list<std::string> names) -> Result<void> {
-    for (const std::string& name : names) {
-      RUDDER_TRY(std::vector<float> scales,
-                 take_scales(name, num_kv_heads, std::numeric_limits<float>::min()));
-      if (!scales.empty()) out = std::move(scales);
-    }
-    return {};
-  };
-  const std::string& k = qkv[qkv.size() > 1 ? 1 : 0].name;
-  const std::string& v = qkv.back().name;
-  const std::string both = attention + ".kv_scale";
-  KvScales out;
-  RUDDER_TRY_VOID(
-      take_one(out.k, {both, attention + ".k_scale", k + ".k_scale", k + ".output_scale"}));
-  RUDDER_TRY_VOID(
-      take_one(out.v, {both, attention + ".v_scale", v + ".v_scale", v + ".output_scale"}));
+Result<std::vector<float>> Binder::take_scale(const ScaleTensor& tensor) {
+  std::vector<float> out;
+  for (const std::string& name : tensor.names) {
+    RUDDER_TRY(std::vector<float> scales,
+               take_scales(name, tensor.count, std::numeric_limits<float>::min()));
+    if (!scales.empty()) out = std::move(scales);
+  }
   return out;
 }
 

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "rudder/model/archs/modules.h"
 #include "rudder/model/quantisation.h"
+#include "rudder/model/tensors.h"
 #include "rudder/ops/args.h"
 #include "rudder/weights/checkpoint.h"
 
@@ -22,12 +22,6 @@ struct BoundLinear {
   bool wide_inputs = false;                // the checkpoint quantises the weight alone
 };
 
-// One a KV head; empty: the checkpoint has none.
-struct KvScales {
-  std::vector<float> k;
-  std::vector<float> v;
-};
-
 class Binder {
  public:
   // Both outlive it.
@@ -37,7 +31,8 @@ class Binder {
   // A tensor of f32, f16 or bf16.
   Result<tensor::View> take(const std::string& name, const tensor::Shape& shape);
   Result<BoundLinear> take_linear(const LinearModule& module);
-  Result<KvScales> take_kv_scales(const LayerModules& modules, int64_t num_kv_heads);
+  // [count], each above 0; empty: the checkpoint has none.
+  Result<std::vector<float>> take_scale(const ScaleTensor& tensor);
 
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
   void prefetch(const std::string& name) const;

@@ -4,7 +4,9 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/model/block.h"
 #include "rudder/model/decoder_buffers.h"
+#include "rudder/model/tensors.h"
 
 namespace rudder::model {
 namespace {
@@ -12,65 +14,49 @@ namespace {
 using tensor::DType;
 using tensor::View;
 
-// The start of a flat buffer as [rows, width].
-View shaped(const View& buffer, int64_t rows, int64_t width) {
-  View view = buffer.rows(0, rows * width);
-  view.shape = {rows, width};
-  return view;
+// The weights that a block's input is first multiplied with, and a mixer's output.
+template <typename BlockWeights>
+const ops::LinearWeight& input_of(const BlockWeights& weights) {
+  return std::visit([](const auto& block) -> const ops::LinearWeight& { return block.input(); },
+                    weights);
 }
-
-// What a product takes: act, or F8E4M3 with a scale a row, as its weight wants it.
-struct Operand {
-  View x;
-  View scale;
-
-  int64_t rows() const { return x.shape[0]; }
-};
+template <typename MixerWeights>
+const ops::LinearWeight& output_of(const MixerWeights& weights) {
+  return std::visit([](const auto& mixer) -> const ops::LinearWeight& { return mixer.output(); },
+                    weights);
+}
 
 class LayerwiseDecoder final : public Decoder {
  public:
   LayerwiseDecoder(const ModelSpec& spec, const Weights& weights, std::span<const ops::KvLayer> kv,
-                   ops::Ops& ops, DecoderBuffers buffers)
+                   ops::Ops& ops, int32_t max_tokens, DecoderBuffers buffers)
       : spec_(spec),
         weights_(weights),
         kv_(kv.begin(), kv.end()),
         ops_(ops),
-        buffers_(std::move(buffers)) {
-    for (size_t i = 0; i < kv_.size(); ++i) {
-      if (kv_[i].storage.dtype != DType::kF8E4M3) continue;
-      kv_[i].k_scale = weights_.layers[i].k_scale;
-      kv_[i].v_scale = weights_.layers[i].v_scale;
-    }
-  }
+        max_tokens_(max_tokens),
+        buffers_(std::move(buffers)),
+        products_(ops, buffers_.scale) {}
 
   View forward(const ForwardBatch& batch) override;
   View more_logits(const View& rows) override { return head(sampled(last_, rows)); }
 
  private:
-  View attend(size_t layer, const Operand& in, const ForwardBatch& batch);
-  View feed_forward(size_t layer, const Operand& in, const ops::Taps& taps);
+  LayerStep layer_step(size_t layer, const ForwardBatch& batch) const;
   Operand add_and_norm(const ops::ResidualNormArgs& args, const ops::LinearWeight& next);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
-  View project(const ops::LinearWeight& weight, const Operand& in, const View& buffer);
   View gather(const View& in, const View& rows, const View& buffer);
-  Operand place_for(const ops::LinearWeight& weight, int64_t rows, const View& buffer) const;
-  Operand operand_of(const ops::LinearWeight& weight, const View& x, const View& buffer);
 
   const ModelSpec spec_;
   const Weights& weights_;
-  std::vector<ops::KvLayer> kv_;
+  const std::vector<ops::KvLayer> kv_;
   ops::Ops& ops_;
+  const int32_t max_tokens_;
   const DecoderBuffers buffers_;  // shaped to the step at hand
-  Operand last_;                  // the head's, of the last forward; more_logits() reads it again
+  const Products products_;
+  Operand last_;  // the head's, of the last forward; more_logits() reads it again
 };
-
-View LayerwiseDecoder::project(const ops::LinearWeight& weight, const Operand& in,
-                               const View& buffer) {
-  const View out = shaped(buffer, in.rows(), weight.out);
-  ops_.linear({.x = in.x, .x_scale = in.scale, .weight = &weight, .out = out});
-  return out;
-}
 
 View LayerwiseDecoder::gather(const View& in, const View& rows, const View& buffer) {
   const View out = shaped(buffer, rows.num_rows(), in.shape[1]);
@@ -78,64 +64,14 @@ View LayerwiseDecoder::gather(const View& in, const View& rows, const View& buff
   return out;
 }
 
-// Where an op writes what `weight` will take. An operand is used before the next one is written.
-Operand LayerwiseDecoder::place_for(const ops::LinearWeight& weight, int64_t rows,
-                                    const View& buffer) const {
-  Operand place{.x = shaped(buffer, rows, weight.in), .scale = {}};
-  if (weight.x_dtype == DType::kF8E4M3) {
-    place.x.dtype = DType::kF8E4M3;
-    place.scale = buffers_.scale.rows(0, rows);
-  }
-  return place;
-}
-
-// x itself, or x quantised into `buffer`.
-Operand LayerwiseDecoder::operand_of(const ops::LinearWeight& weight, const View& x,
-                                     const View& buffer) {
-  if (weight.x_dtype != DType::kF8E4M3) return {.x = x, .scale = {}};
-  const Operand place = place_for(weight, x.shape[0], buffer);
-  ops_.quantise({.x = x, .out = place.x, .out_scale = place.scale});
-  return place;
-}
-
-// [T, num_heads * head_dim], before the output projection.
-View LayerwiseDecoder::attend(size_t layer, const Operand& in, const ForwardBatch& batch) {
-  const AttentionSpec& spec = spec_.layers[layer].attention;
-  const LayerWeights& weights = weights_.layers[layer];
-  const View qkv = project(weights.qkv, in, buffers_.qkv);
-  const View q = shaped(buffers_.q, in.rows(), spec.q_width());
-  ops_.qkv_prep({.qkv = qkv,
-                 .num_heads = spec.num_heads,
-                 .q_norm = weights.q_norm,
-                 .k_norm = weights.k_norm,
-                 .rope = buffers_.ropes[static_cast<size_t>(spec.rope)],
-                 .rope_row = batch.positions,
-                 .kv_slot = batch.kv_slot,
-                 .kv = kv_[layer],
-                 .q_out = q});
-  const View out = shaped(buffers_.attended, in.rows(), spec.q_width());
-  ops_.attention({.q = q,
-                  .kv = kv_[layer],
-                  .num_heads = spec.num_heads,
-                  .scale = spec.scale,
-                  .window = spec.window,
-                  .softcap = spec.softcap,
-                  .out = out});
-  return out;
-}
-
-// [T, hidden].
-View LayerwiseDecoder::feed_forward(size_t layer, const Operand& in, const ops::Taps& taps) {
-  const MlpSpec& spec = spec_.layers[layer].mlp;
-  const LayerWeights& weights = weights_.layers[layer];
-  const View gate_up = project(weights.gate_up, in, buffers_.gate_up);
-  const Operand activated = place_for(weights.down, in.rows(), buffers_.activated);
-  ops_.gated_act({.x = gate_up,
-                  .activation = spec.activation,
-                  .out = activated.x,
-                  .out_scale = activated.scale,
-                  .taps = taps});
-  return project(weights.down, activated, buffers_.delta);
+LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) const {
+  return {.ops = ops_,
+          .products = products_,
+          .scratch = buffers_.scratch,
+          .max_tokens = max_tokens_,
+          .batch = batch,
+          .kv = kv_[layer],
+          .ropes = buffers_.ropes};
 }
 
 // Runs the op, if it does anything, with an output in the form that `next` takes; what `next`
@@ -145,7 +81,7 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
   ops::ResidualNormArgs placed = args;
   Operand normed;
   if (!args.norm.empty()) {
-    normed = place_for(next, args.x.shape[0], buffers_.normed);
+    normed = products_.place_for(next, args.x.shape[0], buffers_.normed);
     placed.out = normed.x;
     placed.out_scale = normed.scale;
   } else {
@@ -153,7 +89,7 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
   }
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
   if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
-  return args.norm.empty() ? operand_of(next, args.x, buffers_.normed) : normed;
+  return args.norm.empty() ? products_.operand_of(next, args.x, buffers_.normed) : normed;
 }
 
 // The rows of the head's operand whose logits are wanted, of all rows. By now the branch and the
@@ -201,35 +137,42 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
               .scale = spec_.embed_scale,
               .out = x});
   Operand in = add_and_norm({.x = x,
-                             .norm = weights_.layers[0].attn_pre_norm,
+                             .norm = weights_.layers[0].mixer_pre_norm,
                              .x_taps = {taps(0, Site::kResidPre)},
                              .out_taps = taps(0, Site::kAttnIn)},
-                            weights_.layers[0].qkv);
+                            input_of(weights_.layers[0].mixer));
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     const bool is_last = i + 1 == spec_.layers.size();
     const LayerWeights& weights = weights_.layers[i];
 
-    View attended = attend(i, in, batch);
-    View free = buffers_.q;  // attention has used its queries
+    const LayerStep step = layer_step(i, batch);
+    Mixed mixed = visit_block(spec_.layers[i].mixer, weights.mixer,
+                              [&](const auto& mixer, const auto& mixer_weights) {
+                                return mix(mixer, mixer_weights, in, step);
+                              });
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};
-      attended = gather(attended, rows, buffers_.q);
-      free = buffers_.attended;
+      mixed.out = gather(mixed.out, rows, mixed.free);
+      std::swap(mixed.place, mixed.free);
       x = gather(x, rows, buffers_.rows_residual);
       tapped = &batch.rows_taps;
     }
-    const View attention_out =
-        project(weights.attn_out, operand_of(weights.attn_out, attended, free), buffers_.delta);
+    const ops::LinearWeight& output = output_of(weights.mixer);
+    const View mixer_out = products_.project(
+        output, products_.operand_of(output, mixed.out, mixed.free), buffers_.delta);
     in = add_and_norm({.x = x,
-                       .delta = attention_out,
-                       .delta_norm = weights.attn_post_norm,
+                       .delta = mixer_out,
+                       .delta_norm = weights.mixer_post_norm,
                        .norm = weights.mlp_pre_norm,
                        .delta_taps = taps(i, Site::kAttnOut),
                        .x_taps = {taps(i, Site::kResidMid)},
                        .out_taps = taps(i, Site::kMlpIn)},
-                      weights.gate_up);
-    const View mlp_out = feed_forward(i, in, taps(i, Site::kMlpAct));
+                      input_of(weights.mlp));
+    const View mlp_out = visit_block(
+        spec_.layers[i].mlp, weights.mlp, [&](const auto& mlp, const auto& mlp_weights) {
+          return feed_forward(mlp, mlp_weights, in, taps(i, Site::kMlpAct), step, buffers_.delta);
+        });
     ops::ResidualNormArgs last{.x = x,
                                .delta = mlp_out,
                                .delta_norm = weights.mlp_post_norm,
@@ -240,10 +183,10 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
       last.out_taps = taps(i, Site::kFinalNorm);
       in = add_and_norm(last, weights_.head);
     } else {
-      last.norm = weights_.layers[i + 1].attn_pre_norm;
+      last.norm = weights_.layers[i + 1].mixer_pre_norm;
       last.x_taps[1] = taps(i + 1, Site::kResidPre);
       last.out_taps = taps(i + 1, Site::kAttnIn);
-      in = add_and_norm(last, weights_.layers[i + 1].qkv);
+      in = add_and_norm(last, input_of(weights_.layers[i + 1].mixer));
     }
   }
   last_ = in;
@@ -251,28 +194,24 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   return head(in.rows() > rows.num_rows() ? sampled(in, rows) : in);
 }
 
-// The loader binds what the spec says; this catches a loader that does not.
+// The loader loads what the spec says; this catches weights of another spec.
 void check_weights(const ModelSpec& spec, const Weights& weights) {
   RUDDER_CHECK(!spec.layers.empty() && weights.layers.size() == spec.layers.size(),
                "{} layers of weights for {} layers", weights.layers.size(), spec.layers.size());
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerSpec& layer = spec.layers[i];
-    const LayerWeights& w = weights.layers[i];
-    RUDDER_CHECK(layer.pre_norm != w.attn_pre_norm.empty(), "layer {}", i);
-    RUDDER_CHECK(layer.pre_norm != w.mlp_pre_norm.empty(), "layer {}", i);
-    RUDDER_CHECK(layer.post_norm != w.attn_post_norm.empty(), "layer {}", i);
-    RUDDER_CHECK(layer.post_norm != w.mlp_post_norm.empty(), "layer {}", i);
-    RUDDER_CHECK((layer.attention.qk_norm == QkNorm::kNone) == w.q_norm.empty(), "layer {}", i);
-    RUDDER_CHECK((layer.attention.qk_norm == QkNorm::kNone) == w.k_norm.empty(), "layer {}", i);
-    RUDDER_CHECK(w.qkv.in == spec.hidden && w.qkv.out == layer.attention.qkv_width(), "layer {}",
-                 i);
-    RUDDER_CHECK(w.attn_out.in == layer.attention.q_width() && w.attn_out.out == spec.hidden,
-                 "layer {}", i);
-    RUDDER_CHECK(w.gate_up.in == spec.hidden && w.gate_up.out == 2 * layer.mlp.width, "layer {}",
-                 i);
-    RUDDER_CHECK(w.down.in == layer.mlp.width && w.down.out == spec.hidden, "layer {}", i);
+    LayerWeights layer = weights.layers[i];
+    const LayerTensors tensors = layer_tensors(spec, {}, i, &layer);
+    for (const NormTensor& norm : tensors.norms) {
+      RUDDER_CHECK(norm.place->weight.num_rows() == norm.width, "'{}'", norm.name);
+    }
+    for (const LinearModule& linear : tensors.linears) {
+      RUDDER_CHECK(linear.place->in == linear.in && linear.place->out == linear.rows(), "'{}'",
+                   linear.parts.front().name);
+    }
+    const SoftmaxAttention* const attention = attention_of(spec.layers[i]);
     RUDDER_CHECK(
-        layer.attention.rope >= 0 && layer.attention.rope < static_cast<int32_t>(spec.ropes.size()),
+        attention == nullptr ||
+            (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
         "layer {}", i);
   }
   RUDDER_CHECK(weights.head.in == spec.hidden && weights.head.out == spec.vocab);
@@ -292,10 +231,12 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .attention = {}};
   std::vector<ops::AttentionShape> shapes;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerSpec& layer = spec.layers[i];
-    shapes.push_back({layer.attention.num_heads, layer.attention.window, kv[i]});
-    bounds.max_linear_in =
-        std::max({bounds.max_linear_in, layer.attention.q_width(), int64_t{layer.mlp.width}});
+    if (const SoftmaxAttention* const attention = attention_of(spec.layers[i])) {
+      shapes.push_back({attention->num_heads, attention->window, kv[i]});
+    }
+    for (const LinearModule& linear : layer_tensors(spec, {}, i).linears) {
+      bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in);
+    }
   }
   bounds.attention = shapes;
   return ops.prepare(bounds);
@@ -309,7 +250,8 @@ Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weig
   check_weights(spec, weights);
   RUDDER_CHECK(kv.size() == spec.layers.size());
   RUDDER_TRY(DecoderBuffers buffers, DecoderBuffers::allocate(spec, limits, ops));
-  auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops, std::move(buffers));
+  auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops, limits.max_tokens,
+                                                    std::move(buffers));
   RUDDER_TRY_VOID(prepare_backend(spec, weights, kv, ops, limits));
   return decoder;
 }

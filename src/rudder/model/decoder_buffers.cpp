@@ -1,7 +1,9 @@
 #include "rudder/model/decoder_buffers.h"
 
 #include <algorithm>
+#include <variant>
 
+#include "rudder/model/block.h"
 #include "rudder/model/rope.h"
 
 namespace rudder::model {
@@ -12,28 +14,25 @@ using tensor::View;
 
 struct Sizes {  // in elements
   int64_t hidden = 0;
-  int64_t qkv = 0;
-  int64_t q = 0;
-  int64_t mlp = 0;  // one [T, width]
+  int64_t scratch = 0;  // of the block that needs most
   int64_t rows = 0;
   int64_t logits = 0;
   int64_t scales = 0;
   int64_t rope = 0;  // all tables
-
-  int64_t branch() const { return std::max(qkv + 2 * q, 3 * mlp); }
 };
-
-// Every part of a shared buffer starts on a 64-byte line, whatever the dtype.
-int64_t aligned(int64_t elements) {
-  return (elements + 63) / 64 * 64;
-}
 
 Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits) {
   Sizes sizes;
   for (const LayerSpec& layer : spec.layers) {
-    sizes.qkv = std::max(sizes.qkv, aligned(limits.max_tokens * layer.attention.qkv_width()));
-    sizes.q = std::max(sizes.q, aligned(limits.max_tokens * layer.attention.q_width()));
-    sizes.mlp = std::max(sizes.mlp, aligned(int64_t{limits.max_tokens} * layer.mlp.width));
+    const auto add = [&](const auto& block) {
+      int64_t elements = 0;
+      for (const int64_t width : scratch_widths(block)) {
+        elements += piece_elements(limits.max_tokens, width);
+      }
+      sizes.scratch = std::max(sizes.scratch, elements);
+    };
+    std::visit(add, layer.mixer);
+    std::visit(add, layer.mlp);
   }
   sizes.hidden = int64_t{limits.max_tokens} * spec.hidden;
   sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
@@ -58,12 +57,7 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
   RUDDER_TRY(buffers.delta, ops.allocate(act, {sizes.hidden}));
   RUDDER_TRY(buffers.scale, ops.allocate(DType::kF32, {sizes.scales}));
   RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
-  RUDDER_TRY(const View branch, ops.allocate(act, {sizes.branch()}));
-  buffers.qkv = branch.rows(0, sizes.qkv);
-  buffers.q = branch.rows(sizes.qkv, sizes.q);
-  buffers.attended = branch.rows(sizes.qkv + sizes.q, sizes.q);
-  buffers.gate_up = branch.rows(0, 2 * sizes.mlp);
-  buffers.activated = branch.rows(2 * sizes.mlp, sizes.mlp);
+  RUDDER_TRY(buffers.scratch, ops.allocate(act, {sizes.scratch}));
   for (const RopeSpec& rope : spec.ropes) {
     std::vector<float> table = rope_table(rope, limits.max_seq_len);
     const View host{table.data(), DType::kF32, {limits.max_seq_len, 2, rope.rotary_dim / 2}};
@@ -75,7 +69,7 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
 
 int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits, DType act) {
   const Sizes sizes = sizes_of(spec, limits);
-  const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.branch();
+  const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.scratch;
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
          (sizes.logits + sizes.scales + sizes.rope) *
              static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));

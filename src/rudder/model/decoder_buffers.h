@@ -13,16 +13,11 @@
 namespace rudder::model {
 
 struct DecoderBuffers {
-  ops::View residual;       // [max_tokens * hidden] act
-  ops::View rows_residual;  // [max_logits_rows * hidden] act
-  ops::View normed;         // [max_tokens * hidden] act
-  ops::View delta;          // [max_tokens * hidden] act
-  // Attention's and the MLP's never live at once and share memory. [max_tokens * width] act.
-  ops::View qkv;
-  ops::View q;
-  ops::View attended;
-  ops::View gate_up;  // two of the width
-  ops::View activated;
+  ops::View residual;            // [max_tokens * hidden] act
+  ops::View rows_residual;       // [max_logits_rows * hidden] act
+  ops::View normed;              // [max_tokens * hidden] act
+  ops::View delta;               // [max_tokens * hidden] act
+  ops::View scratch;             // act; of the block at hand (block.h): no two live at once
   ops::View scale;               // [max_tokens] f32, of the operand at hand
   ops::View logits;              // [max_logits_rows * vocab] f32
   std::vector<ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes

@@ -8,9 +8,9 @@
 
 #include "rudder/base/log.h"
 #include "rudder/model/archs/archs.h"
-#include "rudder/model/archs/modules.h"
 #include "rudder/model/binder.h"
 #include "rudder/model/quantisation.h"
+#include "rudder/model/tensors.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
@@ -20,11 +20,6 @@ using tensor::DType;
 using tensor::Shape;
 using tensor::View;
 using weights::Checkpoint;
-
-// The embedding table is as precise as the products are, but never below bf16.
-DType table_dtype(DType linear_dtype) {
-  return linear_dtype == DType::kF32 ? DType::kF32 : DType::kBF16;
-}
 
 class Loader {
  public:
@@ -56,21 +51,19 @@ class Loader {
   }
 
  private:
-  NormModule final_norm() const { return {std::string(names_.final_norm), spec_.hidden}; }
+  NormTensor final_norm() const { return {std::string(names_.final_norm), spec_.hidden, nullptr}; }
 
   // Everything fits, and nothing is left over: before the first byte of it is read.
   Result<void> check_tensors() {
     RUDDER_TRY_VOID(take_tables());
     RUDDER_TRY_VOID(take_norm(final_norm()));
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      const LayerModules modules = layer_modules(spec_, names_, i);
-      for (const NormModule* norm : modules.norms()) {
-        if (!norm->name.empty()) RUDDER_TRY_VOID(take_norm(*norm));
+      const LayerTensors tensors = layer_tensors(spec_, names_, i);
+      for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
+      for (const LinearModule& linear : tensors.linears) {
+        RUDDER_TRY_VOID(binder_.take_linear(linear));
       }
-      for (const LinearModule* linear : modules.linears()) {
-        RUDDER_TRY_VOID(binder_.take_linear(*linear));
-      }
-      RUDDER_TRY_VOID(binder_.take_kv_scales(modules, spec_.layers[i].attention.num_kv_heads));
+      for (const ScaleTensor& scale : tensors.scales) RUDDER_TRY_VOID(binder_.take_scale(scale));
     }
     return binder_.check_all_taken(names_);
   }
@@ -103,15 +96,14 @@ class Loader {
     return out;
   }
 
-  Result<View> take_norm(const NormModule& module) {
-    return binder_.take(module.name, Shape{module.width});
+  Result<View> take_norm(const NormTensor& tensor) {
+    return binder_.take(tensor.name, Shape{tensor.width});
   }
 
   void prefetch_layer(size_t layer) const {
     if (layer >= spec_.layers.size()) return;
-    const LayerModules modules = layer_modules(spec_, names_, layer);
-    for (const LinearModule* linear : modules.linears()) {
-      for (const LinearModule::Part& part : linear->parts) binder_.prefetch(part.name + ".weight");
+    for (const LinearModule& linear : layer_tensors(spec_, names_, layer).linears) {
+      for (const LinearModule::Part& part : linear.parts) binder_.prefetch(part.name + ".weight");
     }
   }
 
@@ -128,29 +120,24 @@ class Loader {
   }
 
   Result<LayerWeights> load_layer(size_t index) {
-    const LayerModules modules = layer_modules(spec_, names_, index);
-    LayerWeights out;
-    RUDDER_TRY(out.attn_pre_norm, load_norm(modules.attn_pre_norm));
-    RUDDER_TRY(out.attn_post_norm, load_norm(modules.attn_post_norm));
-    RUDDER_TRY(out.mlp_pre_norm, load_norm(modules.mlp_pre_norm));
-    RUDDER_TRY(out.mlp_post_norm, load_norm(modules.mlp_post_norm));
-    RUDDER_TRY(out.q_norm, load_norm(modules.q_norm));
-    RUDDER_TRY(out.k_norm, load_norm(modules.k_norm));
-    RUDDER_TRY(out.qkv, load_linear(modules.qkv));
-    RUDDER_TRY(out.attn_out, load_linear(modules.attn_out));
-    RUDDER_TRY(out.gate_up, load_linear(modules.gate_up));
-    RUDDER_TRY(out.down, load_linear(modules.down));
-    RUDDER_TRY(const KvScales scales,
-               binder_.take_kv_scales(modules, spec_.layers[index].attention.num_kv_heads));
-    RUDDER_TRY(out.k_scale, upload_scales(scales.k));
-    RUDDER_TRY(out.v_scale, upload_scales(scales.v));
+    LayerWeights out = empty_weights(spec_.layers[index]);
+    const LayerTensors tensors = layer_tensors(spec_, names_, index, &out);
+    for (const NormTensor& norm : tensors.norms) {
+      RUDDER_TRY(*norm.place, load_norm(norm));
+    }
+    for (const LinearModule& linear : tensors.linears) {
+      RUDDER_TRY(*linear.place, load_linear(linear));
+    }
+    for (const ScaleTensor& scale : tensors.scales) {
+      RUDDER_TRY(const std::vector<float> values, binder_.take_scale(scale));
+      RUDDER_TRY(*scale.place, upload_scales(values));
+    }
     return out;
   }
 
-  Result<ops::NormSpec> load_norm(const NormModule& module) {
-    if (module.name.empty()) return ops::NormSpec{};
-    RUDDER_TRY(const View stored, take_norm(module));
-    std::vector<float> values(static_cast<size_t>(module.width));
+  Result<ops::NormSpec> load_norm(const NormTensor& tensor) {
+    RUDDER_TRY(const View stored, take_norm(tensor));
+    std::vector<float> values(static_cast<size_t>(tensor.width));
     for (size_t i = 0; i < values.size(); ++i) {
       float value = 0;
       switch (stored.dtype) {
@@ -178,6 +165,7 @@ class Loader {
         const_cast<float*>(scales.data()), DType::kF32, {static_cast<int64_t>(scales.size())}};
     RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
     out_.bytes += static_cast<int64_t>(device.bytes());
+    has_kv_scales_ = true;
     return device;
   }
 
@@ -208,9 +196,9 @@ class Loader {
                checkpoint_.name());
     }
     if (ops_.kv_dtype() != DType::kF8E4M3) return;
-    const bool has_scales = !out_.layers.front().k_scale.empty();
-    log_info("{}: the fp8 KV cache has {}", checkpoint_.name(),
-             has_scales ? "the checkpoint's scales" : "no scales: values are stored as they are");
+    log_info(
+        "{}: the fp8 KV cache has {}", checkpoint_.name(),
+        has_kv_scales_ ? "the checkpoint's scales" : "no scales: values are stored as they are");
   }
 
   void report() const {
@@ -225,6 +213,7 @@ class Loader {
   Binder binder_;
   int64_t done_ = 0;  // bytes of checkpoint
   bool narrows_inputs_ = false;
+  bool has_kv_scales_ = false;
   Weights out_;
 };
 
@@ -259,30 +248,6 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec
   return Loader(checkpoint, quantisation, spec, architecture->names, ops, progress).load();
 }
 
-int64_t weight_bytes(const ModelSpec& spec, DType linear_dtype) {
-  const int64_t hidden = spec.hidden;
-  int64_t linear = int64_t{spec.vocab} * hidden;  // the head
-  int64_t plain = hidden;                         // norms and biases, f32
-  for (const LayerSpec& layer : spec.layers) {
-    const AttentionSpec& a = layer.attention;
-    const int64_t q = a.q_width();
-    const int64_t kv = int64_t{a.num_kv_heads} * a.head_dim;
-    const int64_t width = layer.mlp.width;
-    linear += hidden * (q + 2 * kv) + q * hidden + 3 * hidden * width;
-    plain += 2 * hidden * (int{layer.pre_norm} + int{layer.post_norm});
-    if (a.qk_norm == QkNorm::kPerHead) plain += 2 * a.head_dim;
-    if (a.qk_norm == QkNorm::kAllHeads) plain += q + kv;
-    if (a.qkv_bias) plain += q + 2 * kv;
-    if (a.out_bias) plain += hidden;
-    if (layer.mlp.bias) plain += 2 * width + hidden;
-  }
-  const int64_t table_rows = spec.tied_head ? 0 : spec.vocab;
-  return linear * static_cast<int64_t>(tensor::dtype_bytes(linear_dtype)) +
-         table_rows * hidden *
-             static_cast<int64_t>(tensor::dtype_bytes(table_dtype(linear_dtype))) +
-         plain * static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
-}
-
 WeightPlan plan_weights(const Checkpoint& checkpoint, const ModelSpec& spec, const ops::Ops& ops) {
   WeightPlan plan{weight_bytes(spec, ops.linear_dtype()), ops.linear_dtype()};
   const auto architecture = find_architecture(spec.architecture);
@@ -297,8 +262,8 @@ WeightPlan plan_weights(const Checkpoint& checkpoint, const ModelSpec& spec, con
   };
   if (!spec.tied_head) count(head_module(spec, (*architecture)->names));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerModules modules = layer_modules(spec, (*architecture)->names, i);
-    for (const LinearModule* linear : modules.linears()) count(*linear);
+    const LayerTensors tensors = layer_tensors(spec, (*architecture)->names, i);
+    for (const LinearModule& linear : tensors.linears) count(linear);
   }
   if (stored_fp8 == 0) return plan;
   plan.bytes -= stored_fp8 * static_cast<int64_t>(tensor::dtype_bytes(plan.linear_dtype) -

@@ -19,10 +19,8 @@ Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
 Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
                              ops::Ops& ops, const ProgressFn& progress);
 
-// Device bytes of the weights before they are loaded, all products stored as `linear_dtype`.
-int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype);
-
-// The same of a checkpoint on a backend: fp8 in the file stays fp8 where the backend keeps it.
+// weight_bytes (tensors.h) of a checkpoint on a backend: fp8 in the file stays fp8 where the
+// backend keeps it.
 struct WeightPlan {
   int64_t bytes = 0;
   tensor::DType linear_dtype = tensor::DType::kF32;  // of the layers' products

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/model/tensors.h"
 #include "rudder/model/tiny_checkpoint.h"
 
 namespace rudder::model {
@@ -22,10 +23,11 @@ TEST(Loader, BindsEveryTensor) {
   ASSERT_TRUE(weights) << weights.error().to_string();
   EXPECT_EQ(done, total);
   ASSERT_EQ(weights->layers.size(), 1U);
-  EXPECT_EQ(weights->layers[0].qkv.out, 16);
-  EXPECT_EQ(weights->layers[0].gate_up.out, 12);
-  EXPECT_EQ(weights->layers[0].down.in, 6);
-  EXPECT_TRUE(weights->layers[0].attn_post_norm.empty());
+  EXPECT_EQ(std::get<SoftmaxAttention::Weights>(weights->layers[0].mixer).qkv.out, 16);
+  const auto& mlp = std::get<GatedMlp::Weights>(weights->layers[0].mlp);
+  EXPECT_EQ(mlp.gate_up.out, 12);
+  EXPECT_EQ(mlp.down.in, 6);
+  EXPECT_TRUE(weights->layers[0].mixer_post_norm.empty());
   EXPECT_EQ(weights->final_norm.weight.as<float>()[0], 0.25f);
   EXPECT_EQ(weights->final_norm.eps, 1e-5f);
   EXPECT_EQ(ops.num_parts, 3 + 1 + 2 + 1 + 1);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "rudder/model/tensors.h"
 #include "rudder/model/tiny_checkpoint.h"
 
 namespace rudder::model {
@@ -14,6 +15,10 @@ using tensor::DType;
 
 const std::string kAttention = "model.layers.0.self_attn.";
 const std::string kMlp = "model.layers.0.mlp.";
+
+const SoftmaxAttention::Weights& attention_weights(const Weights& weights) {
+  return std::get<SoftmaxAttention::Weights>(weights.layers[0].mixer);
+}
 
 // Every product but the head's is fp8, with a scale a tensor.
 struct QuantisedModel : TinyModel {
@@ -185,12 +190,14 @@ TEST(QuantisedLoader, KvScalesHaveSeveralNames) {
     KeepingOps ops;
     const auto weights = tiny.load(ops);
     ASSERT_TRUE(weights) << weights.error().to_string();
-    EXPECT_EQ(weights->layers[0].k_scale.as<float>()[0], 0.5f) << k;
-    EXPECT_EQ(weights->layers[0].v_scale.as<float>()[0], 0.25f) << v;
+    EXPECT_EQ(attention_weights(*weights).k_scale.as<float>()[0], 0.5f) << k;
+    EXPECT_EQ(attention_weights(*weights).v_scale.as<float>()[0], 0.25f) << v;
   }
   TinyModel none;
   KeepingOps ops;
-  EXPECT_TRUE(none.load(ops)->layers[0].k_scale.empty());
+  const auto loaded = none.load(ops);
+  ASSERT_TRUE(loaded) << loaded.error().to_string();
+  EXPECT_TRUE(attention_weights(*loaded).k_scale.empty());
 }
 
 TEST(QuantisedLoader, KvScalesAreOneALayerOrOneAHead) {
@@ -203,9 +210,9 @@ TEST(QuantisedLoader, KvScalesAreOneALayerOrOneAHead) {
   KeepingOps ops;
   const auto weights = tiny.load(ops);
   ASSERT_TRUE(weights) << weights.error().to_string();
-  EXPECT_EQ(weights->layers[0].k_scale.shape, tensor::Shape{2});
-  EXPECT_EQ(weights->layers[0].v_scale.shape, tensor::Shape{2});
-  EXPECT_EQ(weights->layers[0].v_scale.as<float>()[1], 0.25f);
+  EXPECT_EQ(attention_weights(*weights).k_scale.shape, tensor::Shape{2});
+  EXPECT_EQ(attention_weights(*weights).v_scale.shape, tensor::Shape{2});
+  EXPECT_EQ(attention_weights(*weights).v_scale.as<float>()[1], 0.25f);
   tiny.add(kAttention + "k_scale", {3});
   tiny.expect_refused(ErrorCode::kCorruptFile, "the config asks for [1] or [2]");
   tiny.add(kAttention + "k_scale", {2});

@@ -7,7 +7,8 @@
 #include <variant>
 #include <vector>
 
-#include "rudder/ops/args.h"
+#include "rudder/model/gated_mlp.h"
+#include "rudder/model/softmax_attention.h"
 
 namespace rudder::model {
 
@@ -49,37 +50,48 @@ struct RopeSpec {
   RopeScaling scaling;
 };
 
-enum class QkNorm : uint8_t { kNone, kPerHead, kAllHeads };
-
-struct AttentionSpec {
-  int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  float scale = 1;
-  int32_t window = 0;  // 0 = all
-  float softcap = 0;   // 0 = off
-  QkNorm qk_norm = QkNorm::kNone;
-  bool qkv_bias = false;
-  bool out_bias = false;
-  int32_t rope = 0;  // index into ModelSpec.ropes
-
-  int64_t q_width() const { return int64_t{num_heads} * head_dim; }
-  int64_t qkv_width() const { return int64_t{num_heads + 2 * num_kv_heads} * head_dim; }
-};
-
-struct MlpSpec {
-  int32_t width = 0;
-  ops::Activation activation = ops::Activation::kSilu;
-  bool bias = false;
-};
+// The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
+// A further kind of block is a further alternative, and a file like those of these.
+using Mixer = std::variant<SoftmaxAttention>;
+using Mlp = std::variant<GatedMlp>;
 
 // Where a layer normalises: before each branch, after it, or both.
-struct LayerSpec {
-  AttentionSpec attention;
-  MlpSpec mlp;
-  bool pre_norm = true;    // of the branch's input
-  bool post_norm = false;  // of the branch's output, before it is added
+struct LayerNorms {
+  bool pre = true;    // of the branch's input
+  bool post = false;  // of the branch's output, before it is added
 };
+
+struct LayerSpec {
+  Mixer mixer;
+  Mlp mlp;
+  LayerNorms norms;
+};
+
+// The layer's mixer or MLP if it is of this kind, else null.
+inline const SoftmaxAttention* attention_of(const LayerSpec& layer) {
+  return std::get_if<SoftmaxAttention>(&layer.mixer);
+}
+inline SoftmaxAttention* attention_of(LayerSpec& layer) {
+  return std::get_if<SoftmaxAttention>(&layer.mixer);
+}
+inline const GatedMlp* gated_mlp_of(const LayerSpec& layer) {
+  return std::get_if<GatedMlp>(&layer.mlp);
+}
+inline GatedMlp* gated_mlp_of(LayerSpec& layer) {
+  return std::get_if<GatedMlp>(&layer.mlp);
+}
+
+// What a layer keeps of a token in the KV cache: keys and values of so many heads of so many
+// elements, read by the `window` tokens from it on (0: by all). Zeros: it keeps nothing.
+struct KvGeometry {
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  int32_t window = 0;
+};
+inline KvGeometry kv_geometry(const LayerSpec& layer) {
+  const SoftmaxAttention* const a = attention_of(layer);
+  return a == nullptr ? KvGeometry{} : KvGeometry{a->num_kv_heads, a->head_dim, a->window};
+}
 
 struct ModelSpec {
   std::string architecture;  // "LlamaForCausalLM"

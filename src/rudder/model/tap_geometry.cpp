@@ -18,13 +18,15 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act) {
   for (const LayerSpec& layer : spec.layers) {
     auto sites =
         static_cast<uint16_t>(bit(Site::kResidPre) | bit(Site::kAttnOut) | bit(Site::kResidMid) |
-                              bit(Site::kMlpAct) | bit(Site::kMlpOut) | bit(Site::kResidPost));
+                              bit(Site::kMlpOut) | bit(Site::kResidPost));
+    const GatedMlp* const mlp = gated_mlp_of(layer);
+    if (mlp != nullptr) sites = static_cast<uint16_t>(sites | bit(Site::kMlpAct));
     // Without a norm before it, a branch reads the residual itself.
-    if (layer.pre_norm) {
+    if (layer.norms.pre) {
       sites = static_cast<uint16_t>(sites | bit(Site::kAttnIn) | bit(Site::kMlpIn));
     }
     geometry.sites.push_back(sites);
-    geometry.mlp_width.push_back(layer.mlp.width);
+    geometry.mlp_width.push_back(mlp == nullptr ? 0 : mlp->width);
   }
   geometry.sites.back() = static_cast<uint16_t>(geometry.sites.back() | bit(Site::kFinalNorm));
   return geometry;

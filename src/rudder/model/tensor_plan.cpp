@@ -4,8 +4,8 @@
 #include <cmath>
 
 #include "rudder/base/philox.h"
-#include "rudder/model/archs/modules.h"
 #include "rudder/model/make_model.h"
+#include "rudder/model/tensors.h"
 
 namespace rudder::model {
 namespace {
@@ -50,17 +50,16 @@ TensorPlan::TensorPlan(const ModelSpec& spec, const WeightNames& names) {
   const auto hidden = static_cast<uint64_t>(spec.hidden);
   add(std::string(names.embedding), TensorShape::of({vocab, hidden}), false);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerModules m = layer_modules(spec, names, i);
-    for (const NormModule* norm : m.norms()) {
-      if (norm->name.empty()) continue;
-      add(norm->name, TensorShape::of({static_cast<uint64_t>(norm->width)}), true);
+    const LayerTensors layer = layer_tensors(spec, names, i);
+    for (const NormTensor& norm : layer.norms) {
+      add(norm.name, TensorShape::of({static_cast<uint64_t>(norm.width)}), true);
     }
-    for (const LinearModule* linear : m.linears()) {
-      for (const LinearModule::Part& part : linear->parts) {
+    for (const LinearModule& linear : layer.linears) {
+      for (const LinearModule::Part& part : linear.parts) {
         const auto rows = static_cast<uint64_t>(part.rows);
-        add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear->in)}),
+        add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in)}),
             false);
-        if (linear->bias) add(part.name + ".bias", TensorShape::of({rows}), false);
+        if (linear.bias) add(part.name + ".bias", TensorShape::of({rows}), false);
       }
     }
   }

@@ -1,27 +1,32 @@
 // Weights: the tensors of one model on one device, in the backend's formats. Filled by loader.h,
-// read by the decoder.
+// read by the decoder. Which of them a model has, and their shapes: tensors.h.
 #pragma once
 
 #include <cstdint>
+#include <variant>
 #include <vector>
 
+#include "rudder/model/spec.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::model {
 
+// variant<A, B> to variant<A::Weights, B::Weights>.
+template <typename Blocks>
+struct WeightsOf;
+template <typename... Block>
+struct WeightsOf<std::variant<Block...>> {
+  using Type = std::variant<typename Block::Weights...>;
+};
+
 struct LayerWeights {
-  ops::NormSpec attn_pre_norm;  // empty parts are not in this model
-  ops::NormSpec attn_post_norm;
+  ops::NormSpec mixer_pre_norm;  // empty norms are not in this model
+  ops::NormSpec mixer_post_norm;
   ops::NormSpec mlp_pre_norm;
   ops::NormSpec mlp_post_norm;
-  ops::NormSpec q_norm;
-  ops::NormSpec k_norm;
-  ops::LinearWeight qkv;  // q, k, v stacked
-  ops::LinearWeight attn_out;
-  ops::LinearWeight gate_up;  // gate, up stacked
-  ops::LinearWeight down;
-  ops::View k_scale;  // [num_kv_heads] f32, of an fp8 KV cache; empty: 1
-  ops::View v_scale;
+  // Of the kinds of blocks that the layer's spec has.
+  WeightsOf<Mixer>::Type mixer;
+  WeightsOf<Mlp>::Type mlp;
 };
 
 struct Weights {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "rudder/ops/activation.h"
 #include "rudder/ops/tap_args.h"
 #include "rudder/tensor/view.h"
 
@@ -121,8 +122,6 @@ struct AttentionArgs {
   float softcap = 0.0f;  // 0 = off; else s = softcap * tanh(s / softcap)
   View out;              // [T, num_heads * head_dim] act
 };
-
-enum class Activation : uint8_t { kSilu, kGeluTanh, kGelu };
 
 // out = act(gate) * up, gate and up side by side.
 struct GatedActArgs {

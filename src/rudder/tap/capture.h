@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "rudder/tap/site.h"
+#include "rudder/tap/tap_op.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::tap {
@@ -24,7 +25,6 @@ struct CapturePoint {
 struct CaptureSet {
   std::vector<CapturePoint> points;  // by (point, after) ascending, no two alike
 };
-inline constexpr int64_t kCaptureAlign = 64;
 
 // Elements of a token's record; `offsets`, when given, gets the offset of each row in it.
 int64_t record_elements(const CaptureSet& set, const Geometry& geometry,

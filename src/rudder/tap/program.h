@@ -1,80 +1,14 @@
 // Program: what steering does to one token's activations, point by point. steer writes programs, a
 // plan carries them to the executor, the macro-ops of a backend run them. Plain data; normative
-// text: docs/contracts/taps.md. Formulas: h is the token's row at the point, in fp32, rounded once
-// at the end; v1 and v2 are vectors of the row's width; all sums run over the row.
+// text: docs/contracts/taps.md. One op of it, and the formulas: tap_op.h.
 #pragma once
 
-#include <cstdint>
 #include <vector>
 
 #include "rudder/tap/site.h"
+#include "rudder/tap/tap_op.h"
 
 namespace rudder::tap {
-
-// p = h . v1. A program lists the ops of a point in the order of these groups: patch, axis forms
-// that project away, add forms, axis forms that clamp.
-enum class OpKind : int32_t {
-  kPatch,      // h + s (v1 - h)
-  kAxis,       // h + s (clip(a p + b, lo, hi) - p) v1, v1 a unit vector
-  kSwap,       // h + s p (v2 - v1), unit vectors
-  kRotate,     // p2 = h . v2, r = sqrt(p^2 + p2^2): h + s ((r a - p) v1 + (r b - p2) v2); v1 and v2
-               // orthonormal, a = cos, b = sin; with lo > 0 only where p > 0
-  kAdd,        // h + s v1
-  kAddNorm,    // h + s |h| v1, v1 a unit vector
-  kAddRenorm,  // (h + s v1) |h| / |h + s v1|; h itself where the denominator is 0; with lo > 0 only
-               // where the denominator is greater than |h|, else h + s v1
-  kScore,      // h; the slot's latch `latch` takes p as one more sample
-};
-
-// With a gate the row becomes h + g (op(h) - h). With g = 0, and with s = 0 after its schedule, the
-// row keeps its bits. kScore has neither gate nor schedule.
-enum class GateKind : int32_t {
-  kNone,       // g = 1
-  kHard,       // g = [h . vg - threshold > 0]
-  kSoft,       // g = 1 / (1 + exp(-sharpness (h . vg - threshold)))
-  kScoreHard,  // as kHard and kSoft, with the mean of the samples of the slot's latch instead of
-  kScoreSoft,  // h . vg; g = 0 without samples, and before the last token of the prompt
-};
-
-// A factor on s by n, the number of tokens since the generation began: the first generated token
-// has n = 0, the last of the prompt -1.
-enum class ScheduleKind : int32_t {
-  kConstant,  // 1
-  kRamp,      // from + (to - from) clip((n - begin) / (end - begin), 0, 1)
-  kWindow,    // [begin <= n < end]
-};
-
-inline constexpr int32_t kNoVector = -1;
-inline constexpr int32_t kNumLatches = 4;  // of a slot
-inline constexpr int32_t kMaxOpsPerPoint = 255;
-// Vectors begin at multiples of this many floats.
-inline constexpr int64_t kVectorAlign = 16;
-
-// One op, as the device reads it. v1, v2 and gate_vector are offsets in floats: within
-// Program.vectors here, within the table's pool on the device.
-struct TapOp {
-  OpKind kind = OpKind::kAdd;
-  GateKind gate = GateKind::kNone;
-  ScheduleKind schedule = ScheduleKind::kConstant;
-  int32_t latch = 0;
-  int32_t v1 = kNoVector;
-  int32_t v2 = kNoVector;
-  int32_t gate_vector = kNoVector;
-  float strength = 1.0f;  // s
-  float a = 0.0f;
-  float b = 0.0f;
-  float lo = 0.0f;
-  float hi = 0.0f;
-  float norm_squared = 0.0f;  // |v1|^2, for kAddRenorm
-  float threshold = 0.0f;
-  float sharpness = 1.0f;
-  int32_t begin = 0;
-  int32_t end = 0;
-  float from = 0.0f;
-  float to = 0.0f;
-  int32_t unused = 0;
-};
-static_assert(sizeof(TapOp) == 80);
 
 struct ProgramOp {
   Point point;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rudder/base/philox.h"
+#include "rudder/model/tensors.h"
 
 namespace rudder::testing {
 namespace {
@@ -28,7 +29,7 @@ class WeightMaker {
   }
 
   // Parts of `rows` outputs each, stacked.
-  Result<ops::LinearWeight> linear(std::initializer_list<int64_t> rows, int64_t in, bool bias,
+  Result<ops::LinearWeight> linear(const std::vector<int64_t>& rows, int64_t in, bool bias,
                                    double gain) {
     std::vector<std::vector<float>> memory;
     std::vector<ops::LinearPart> parts;
@@ -78,31 +79,20 @@ class WeightMaker {
   int64_t bytes_ = 0;
 };
 
-Result<model::LayerWeights> random_layer(const model::ModelSpec& spec,
-                                         const model::LayerSpec& layer, WeightMaker& maker) {
-  const model::AttentionSpec& a = layer.attention;
-  const int64_t hidden = spec.hidden;
-  const int64_t q = a.q_width();
-  const int64_t kv = int64_t{a.num_kv_heads} * a.head_dim;
-  const int64_t width = layer.mlp.width;
-  model::LayerWeights weights;
-  if (layer.pre_norm) {
-    RUDDER_TRY(weights.attn_pre_norm, maker.norm(hidden, spec.norm_eps));
-    RUDDER_TRY(weights.mlp_pre_norm, maker.norm(hidden, spec.norm_eps));
+Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t index,
+                                         WeightMaker& maker) {
+  model::LayerWeights weights = model::empty_weights(spec.layers[index]);
+  const model::LayerTensors tensors = model::layer_tensors(spec, {}, index, &weights);
+  for (const model::NormTensor& norm : tensors.norms) {
+    RUDDER_TRY(*norm.place, maker.norm(norm.width, spec.norm_eps));
   }
-  if (layer.post_norm) {
-    RUDDER_TRY(weights.attn_post_norm, maker.norm(hidden, spec.norm_eps));
-    RUDDER_TRY(weights.mlp_post_norm, maker.norm(hidden, spec.norm_eps));
+  for (const model::LinearModule& linear : tensors.linears) {
+    std::vector<int64_t> rows;
+    for (const auto& part : linear.parts) rows.push_back(part.rows);
+    // The product that scores come from is larger: they tell keys apart.
+    const bool is_first = &linear == &tensors.linears.front();
+    RUDDER_TRY(*linear.place, maker.linear(rows, linear.in, linear.bias, is_first ? 1.5 : 1));
   }
-  if (a.qk_norm != model::QkNorm::kNone) {
-    const bool per_head = a.qk_norm == model::QkNorm::kPerHead;
-    RUDDER_TRY(weights.q_norm, maker.norm(per_head ? a.head_dim : q, spec.norm_eps));
-    RUDDER_TRY(weights.k_norm, maker.norm(per_head ? a.head_dim : kv, spec.norm_eps));
-  }
-  RUDDER_TRY(weights.qkv, maker.linear({q, kv, kv}, hidden, a.qkv_bias, 1.5));
-  RUDDER_TRY(weights.attn_out, maker.linear({hidden}, q, a.out_bias, 1));
-  RUDDER_TRY(weights.gate_up, maker.linear({width, width}, hidden, layer.mlp.bias, 1));
-  RUDDER_TRY(weights.down, maker.linear({hidden}, width, layer.mlp.bias, 1));
   return weights;
 }
 
@@ -129,45 +119,45 @@ model::ModelSpec tiny_spec(TinyArch arch) {
   spec.vocab = 160;
   spec.max_positions = 512;
 
-  model::LayerSpec layer;
-  layer.attention.num_heads = 4;
-  layer.attention.num_kv_heads = 2;
-  layer.attention.head_dim = 16;
-  layer.mlp.width = 96;
+  model::SoftmaxAttention attention;
+  attention.num_heads = 4;
+  attention.num_kv_heads = 2;
+  attention.head_dim = 16;
+  model::GatedMlp mlp;
+  mlp.width = 96;
+  model::LayerNorms norms;
   switch (arch) {
     case TinyArch::kPreNorm:
-      layer.attention.qkv_bias = true;
-      layer.mlp.bias = true;
+      attention.qkv_bias = true;
+      mlp.bias = true;
       break;
     case TinyArch::kSandwich:
-      layer.post_norm = true;
-      layer.attention.softcap = 20;
-      layer.mlp.activation = ops::Activation::kGeluTanh;
+      norms.post = true;
+      attention.softcap = 20;
+      mlp.activation = ops::Activation::kGeluTanh;
       spec.embed_scale = 8;
       spec.final_softcap = 30;
       spec.tied_head = true;
       break;
     case TinyArch::kPostNorm:
-      layer.pre_norm = false;
-      layer.post_norm = true;
-      layer.attention.qk_norm = model::QkNorm::kAllHeads;
+      norms = {.pre = false, .post = true};
+      attention.qk_norm = model::QkNorm::kAllHeads;
       break;
     case TinyArch::kHeadNorm:
-      layer.attention.qk_norm = model::QkNorm::kPerHead;
-      layer.attention.head_dim = 32;
-      layer.attention.num_kv_heads = 1;
+      attention.qk_norm = model::QkNorm::kPerHead;
+      attention.head_dim = 32;
+      attention.num_kv_heads = 1;
       break;
   }
-  layer.attention.scale = 1.0f / std::sqrt(static_cast<float>(layer.attention.head_dim));
-  spec.layers.assign(3, layer);
-  spec.ropes.push_back({.theta = 10000, .rotary_dim = layer.attention.head_dim, .scaling = {}});
+  attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
+  spec.layers.assign(3, {attention, mlp, norms});
+  spec.ropes.push_back({.theta = 10000, .rotary_dim = attention.head_dim, .scaling = {}});
   if (arch == TinyArch::kSandwich) {
-    spec.ropes.push_back({.theta = 1000000,
-                          .rotary_dim = layer.attention.head_dim,
-                          .scaling = model::RopeLinear{4}});
-    spec.layers[0].attention.window = 24;
-    spec.layers[1].attention.window = 24;
-    spec.layers[2].attention.rope = 1;
+    spec.ropes.push_back(
+        {.theta = 1000000, .rotary_dim = attention.head_dim, .scaling = model::RopeLinear{4}});
+    attention_of(spec.layers[0])->window = 24;
+    attention_of(spec.layers[1])->window = 24;
+    attention_of(spec.layers[2])->rope = 1;
   }
   return spec;
 }
@@ -178,8 +168,8 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
   if (!spec.tied_head) {
     RUDDER_TRY(weights.embedding, maker.table(spec.vocab, spec.hidden));
   }
-  for (const model::LayerSpec& layer : spec.layers) {
-    RUDDER_TRY(model::LayerWeights made, random_layer(spec, layer, maker));
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    RUDDER_TRY(model::LayerWeights made, random_layer(spec, i, maker));
     weights.layers.push_back(std::move(made));
   }
   RUDDER_TRY(weights.final_norm, maker.norm(spec.hidden, spec.norm_eps));

@@ -37,16 +37,16 @@ GatedGrid gated_grid(const GatedActParams& p, BlocksPerSm blocks_per_sm) {
 
 // kErf: also kGelu, which takes more registers than the rest together.
 template <bool kErf>
-__device__ float activate(float x, GatedActivation activation) {
+__device__ float activate(float x, ops::Activation activation) {
   switch (activation) {
-    case GatedActivation::kSilu:
+    case ops::Activation::kSilu:
       return __fdividef(x, 1.0f + __expf(-x));
-    case GatedActivation::kGeluTanh: {
+    case ops::Activation::kGeluTanh: {
       // 0.5 x (1 + tanh(u)) = x / (1 + e^-2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
       const float u = x * fmaf(x * x, 0.044715f, 1.0f);
       return __fdividef(x, 1.0f + __expf(-1.5957691216f * u));
     }
-    case GatedActivation::kGelu:
+    case ops::Activation::kGelu:
       if constexpr (kErf) return 0.5f * x * erfcf(-0.70710678f * x);
   }
   return x;
@@ -78,7 +78,7 @@ struct GatedScales {
 
 template <bool kScaled>
 __device__ Floats gated(const GatedRun& run, const GatedScales& scales,
-                        GatedActivation activation) {
+                        ops::Activation activation) {
   Floats gate = unpack(run.gate);
   Floats up = unpack(run.up);
   Floats out;

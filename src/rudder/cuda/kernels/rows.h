@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/product_scales.h"
+#include "rudder/ops/activation.h"
 
 namespace rudder::cuda {
 
@@ -57,11 +58,10 @@ cudaError_t launch_residual_norm(const ResidualNormParams& params, cudaStream_t 
 
 // out = act(gate) * up. Moves T * width * (4 + 2 | 1) bytes. fp8: width <= kMaxQuantisedWidth.
 // Kernels: gated_act.cu.
-enum class GatedActivation : uint8_t { kSilu, kGeluTanh, kGelu };
 struct GatedActParams {
   const void* x = nullptr;  // [T, 2 * width] bf16: gate, up
   ProductScales x_scales;   // of x, if takes_scales(); `row` may be out_scale
-  GatedActivation activation = GatedActivation::kSilu;
+  ops::Activation activation = ops::Activation::kSilu;
   int64_t rows = 0;
   int64_t width = 0;
   void* out = nullptr;         // [T, width] bf16 or fp8
@@ -69,7 +69,7 @@ struct GatedActParams {
 };
 inline bool takes_scales(const GatedActParams& params) {
   return params.out_scale != nullptr && params.x_scales.bias == nullptr &&
-         params.activation != GatedActivation::kGelu;
+         params.activation != ops::Activation::kGelu;
 }
 cudaError_t launch_gated_act(const GatedActParams& params, cudaStream_t stream);
 

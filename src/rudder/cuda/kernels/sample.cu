@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(kSampleThreads)
   dependency_trigger();
   Team team(slots);
   const int64_t row = blockIdx.x / kCluster;
-  const SampleRowParams& params = p.rows[row];
+  const ops::SampleRow& params = p.rows[row];
   if (is_masked(p, row, params, team.is_leader() && threadIdx.x == 0)) return;
   const Slice slice = slice_of(p.vocab, team.rank(), team.warp());
   const float* const logits = p.logits + row * p.vocab;
@@ -33,8 +33,9 @@ __global__ void __launch_bounds__(kSampleThreads)
   if (team.is_leader() && team.warp() == 0) finish_row(p, row, params, sampled);
 }
 
+// Shared memory of a block, written before it is read.
 struct Memory {
-  SampleRowParams params;
+  ops::SampleRow params;
   double log_sum;  // of the model's own distribution
   uint64_t slots[2][kSampleWarps];
   Place of_warps[kTeamWarps];  // the highest of each warp
@@ -378,7 +379,7 @@ class RowSampler {
   }
 
   const SampleParams& p_;
-  const SampleRowParams& params_;
+  const ops::SampleRow& params_;
   const int64_t row_;
   const float* const logits_;
   Team& team_;
@@ -399,7 +400,8 @@ __device__ void clear(SelectMemory& select) {
 __global__ void __launch_bounds__(kSampleThreads, 2)
     sample_kernel(const SampleParams p, bool aligned) {
   extern __shared__ float4 slice_memory[];  // [slice_width(vocab) / 4]
-  __shared__ Memory memory;
+  __shared__ alignas(Memory) unsigned char raw_memory[sizeof(Memory)];
+  Memory& memory = *reinterpret_cast<Memory*>(raw_memory);
   clear(memory.select);
   dependency_wait();
   dependency_trigger();
@@ -417,10 +419,11 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
 __global__ void __launch_bounds__(kSampleThreads, 2)
     score_kernel(const SampleParams p, const int32_t* tokens, int32_t num_top, bool aligned) {
   extern __shared__ float4 slice_memory[];  // [slice_width(vocab) / 4]
-  __shared__ Memory memory;
+  __shared__ alignas(Memory) unsigned char raw_memory[sizeof(Memory)];
+  Memory& memory = *reinterpret_cast<Memory*>(raw_memory);
   clear(memory.select);
   if (threadIdx.x == 0) {
-    memory.params = SampleRowParams{};
+    memory.params = ops::SampleRow{};
     memory.params.num_logprobs = num_top;
   }
   dependency_wait();
@@ -432,7 +435,8 @@ __global__ void __launch_bounds__(kSampleThreads, 2)
   const SampledRow scored = sampler.score(tokens[row], aligned);
   team.sync();  // nobody leaves while its memory is read
   if (team.is_leader() && threadIdx.x == 0) {
-    write_sampled(p, row, scored, scored.token < 0 ? RowEnd::kNumerical : RowEnd::kNone);
+    write_sampled(p, row, scored,
+                  scored.token < 0 ? ops::SampleEnd::kNumerical : ops::SampleEnd::kNone);
   }
 }
 

@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/step.h"
+#include "rudder/ops/sample_row.h"
 
 namespace rudder::cuda {
 
@@ -22,33 +23,9 @@ inline constexpr int64_t kMaxSampleVocab = 393216;
 // num_logprobs of a row.
 inline constexpr int32_t kMaxSampleLogprobs = 1024;
 
-// As ops::SampleRow lies in device memory, field by field; the host class asserts the offsets.
-struct SampleRowParams {
-  uint64_t seed;
-  int32_t position;
-  int32_t slot;
-  float temperature;
-  int32_t top_k;
-  float top_p;
-  float min_p;
-  float repetition_penalty;
-  float presence_penalty;
-  float frequency_penalty;
-  int32_t has_penalties;
-  int32_t num_logprobs;
-  int32_t ban_stop_ids;
-  int32_t stop_begin;
-  int32_t num_stop_ids;
-  int32_t bias_begin;
-  int32_t num_bias;
-  int32_t max_len;
-  int32_t mask_row;
-};
-static_assert(sizeof(SampleRowParams) == 80, "the layout of ops::SampleRow");
-
 struct SampleParams {
-  const float* logits = nullptr;          // [R, vocab]
-  const SampleRowParams* rows = nullptr;  // [R]
+  const float* logits = nullptr;         // [R, vocab]
+  const ops::SampleRow* rows = nullptr;  // [R]
   const int32_t* lists = nullptr;
   const uint32_t* masks = nullptr;  // [M, ceil(vocab / 32)]; no row has one where it is null
   SlotStateParams state;

@@ -232,10 +232,10 @@ struct NoMask {
   __device__ static uint32_t four(int) { return 15u; }
 };
 
-__device__ inline bool has_mask(const SampleRowParams& params) {
+__device__ inline bool has_mask(const ops::SampleRow& params) {
   return params.mask_row >= 0;
 }
-__device__ inline SliceMask mask_of(const SampleParams& p, const SampleRowParams& params,
+__device__ inline SliceMask mask_of(const SampleParams& p, const ops::SampleRow& params,
                                     const Slice& slice) {
   const int64_t words = (p.vocab + 31) / 32;
   return {p.masks + params.mask_row * words + slice.begin / 32, slice.count};
@@ -296,26 +296,23 @@ struct SampledRow {
   int rank = 0;
 };
 
-// ops::SampleEnd.
-enum class RowEnd : int32_t { kNone, kStopId, kLength, kNumerical, kMasked };
-
 __device__ inline void write_sampled(const SampleParams& p, int64_t row, const SampledRow& sampled,
-                                     RowEnd end) {
+                                     ops::SampleEnd end) {
   reinterpret_cast<int4*>(p.sampled)[row] = make_int4(
       sampled.token, static_cast<int>(end), __float_as_int(sampled.logprob), sampled.rank);
 }
 
 // True when the row is not to be sampled; what is to be said of it has been written then.
-__device__ inline bool is_masked(const SampleParams& p, int64_t row, const SampleRowParams& params,
+__device__ inline bool is_masked(const SampleParams& p, int64_t row, const ops::SampleRow& params,
                                  bool is_writer) {
   if (params.slot == p.padding_slot) return true;
   if (p.state.ended[params.slot] == 0) return false;
-  if (is_writer) write_sampled(p, row, SampledRow{}, RowEnd::kMasked);
+  if (is_writer) write_sampled(p, row, SampledRow{}, ops::SampleEnd::kMasked);
   return true;
 }
 
 // Called by one warp: the result, and what the next step needs of it.
-__device__ inline void finish_row(const SampleParams& p, int64_t row, const SampleRowParams& params,
+__device__ inline void finish_row(const SampleParams& p, int64_t row, const ops::SampleRow& params,
                                   const SampledRow& sampled) {
   bool is_stop = false;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -324,21 +321,21 @@ __device__ inline void finish_row(const SampleParams& p, int64_t row, const Samp
   }
   is_stop = __any_sync(0xffffffffu, is_stop);
   if (lane != 0) return;
-  RowEnd end = RowEnd::kNone;
+  ops::SampleEnd end = ops::SampleEnd::kNone;
   if (sampled.token < 0) {
-    end = RowEnd::kNumerical;
+    end = ops::SampleEnd::kNumerical;
   } else {
     p.state.carry[params.slot] = sampled.token;
     if (params.has_penalties != 0) {
       ++p.state.output_count[params.slot * p.state.vocab + sampled.token];
     }
     if (is_stop) {
-      end = RowEnd::kStopId;
+      end = ops::SampleEnd::kStopId;
     } else if (params.position + 1 >= params.max_len) {
-      end = RowEnd::kLength;
+      end = ops::SampleEnd::kLength;
     }
   }
-  if (end != RowEnd::kNone) p.state.ended[params.slot] = 1;
+  if (end != ops::SampleEnd::kNone) p.state.ended[params.slot] = 1;
   write_sampled(p, row, sampled, end);
 }
 

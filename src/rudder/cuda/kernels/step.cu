@@ -64,13 +64,13 @@ __device__ void resolve_id(const BeginStepParams& p, int64_t t) {
 
 // A token is a block's.
 __device__ void gather_taps(const GatherTapsParams& p, int64_t token) {
-  const TapEntryParams* from = p.points + int64_t{p.row[token]} * p.num_points;
-  TapEntryParams* to = p.entries + token * p.num_points;
+  const ops::TapEntry* from = p.points + int64_t{p.row[token]} * p.num_points;
+  ops::TapEntry* to = p.entries + token * p.num_points;
   const int64_t set = p.capture_set[token];
   const int2* places = reinterpret_cast<const int2*>(p.captures) + set * p.num_points;
   for (int i = static_cast<int>(threadIdx.x); i < p.num_points; i += kThreads) {
     int4 entry = reinterpret_cast<const int4*>(from)[i];
-    if (set >= 0 && (places[i].x >= 0 || places[i].y >= 0)) entry.w |= kTapCaptured;
+    if (set >= 0 && (places[i].x >= 0 || places[i].y >= 0)) entry.w |= ops::TapEntry::kCaptured;
     reinterpret_cast<int4*>(to)[i] = entry;
   }
 }
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kThreads) advance_step_kernel(const AdvanceSte
   dependency_trigger();
   const int64_t r = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (r >= p.rows) return;
-  SampleRowParams& row = p.sample_rows[r];
+  ops::SampleRow& row = p.sample_rows[r];
   const int64_t slot = row.slot;
   if (slot >= p.num_slots || p.state.ended[slot] != 0) {
     p.kv_slot[r] = -1;

@@ -8,10 +8,9 @@
 #include <cstdint>
 
 #include "rudder/cuda/kernels/taps.h"
+#include "rudder/ops/sample_row.h"
 
 namespace rudder::cuda {
-
-struct SampleRowParams;  // sample.h
 
 // SlotState as raw pointers; S + 1 rows each, row S is of padding.
 struct SlotStateParams {
@@ -46,14 +45,14 @@ cudaError_t launch_begin_step(const BeginStepParams& params, cudaStream_t stream
 // One launch, a thread a row: about 150 bytes a row. Reference: cpu/host_ops.cpp.
 struct AdvanceStepParams {
   SlotStateParams state;
-  int32_t num_slots = 0;                   // S; a row of slot S is of padding
-  int32_t* ids = nullptr;                  // [R] in place, as all that follow
-  int32_t* positions = nullptr;            // [R]
-  int32_t* kv_slot = nullptr;              // [R]
-  int32_t* kv_len = nullptr;               // [R]
-  SampleRowParams* sample_rows = nullptr;  // [R]
-  int32_t* since_prompt = nullptr;         // [R] or null
-  int64_t rows = 0;                        // R
+  int32_t num_slots = 0;                  // S; a row of slot S is of padding
+  int32_t* ids = nullptr;                 // [R] in place, as all that follow
+  int32_t* positions = nullptr;           // [R]
+  int32_t* kv_slot = nullptr;             // [R]
+  int32_t* kv_len = nullptr;              // [R]
+  ops::SampleRow* sample_rows = nullptr;  // [R]
+  int32_t* since_prompt = nullptr;        // [R] or null
+  int64_t rows = 0;                       // R
   int32_t block_size = 1;
 };
 cudaError_t launch_advance_step(const AdvanceStepParams& params, cudaStream_t stream);

@@ -18,7 +18,7 @@ namespace rudder::cuda {
 
 // What may be read before dependency_wait() is read past L1, which might hold what a step before
 // left there.
-__device__ inline TapEntryParams load_early(const TapEntryParams* from) {
+__device__ inline ops::TapEntry load_early(const ops::TapEntry* from) {
   const int4 bits = __ldcg(reinterpret_cast<const int4*>(from));
   return {bits.x, bits.y, __int_as_float(bits.z), bits.w};
 }
@@ -32,27 +32,27 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// What every op is asked; the rest of TapOpParams only where its kind needs it.
+// What every op is asked; the rest of tap::TapOp only where its kind needs it.
 struct TapOpHead {
-  TapKind kind;
-  TapGate gate;
-  TapSchedule schedule;
+  tap::OpKind kind;
+  tap::GateKind gate;
+  tap::ScheduleKind schedule;
   int32_t v1;
   float strength;
 
   // Of a plain add.
   __device__ TapOpHead(int32_t vector, float by)
-      : kind(TapKind::kAdd),
-        gate(TapGate::kNone),
-        schedule(TapSchedule::kConstant),
+      : kind(tap::OpKind::kAdd),
+        gate(tap::GateKind::kNone),
+        schedule(tap::ScheduleKind::kConstant),
         v1(vector),
         strength(by) {}
-  __device__ explicit TapOpHead(const TapOpParams& op) {
+  __device__ explicit TapOpHead(const tap::TapOp& op) {
     const int4 low = *reinterpret_cast<const int4*>(&op);
     const int4 high = *(reinterpret_cast<const int4*>(&op) + 1);
-    kind = static_cast<TapKind>(low.x);
-    gate = static_cast<TapGate>(low.y);
-    schedule = static_cast<TapSchedule>(low.z);
+    kind = static_cast<tap::OpKind>(low.x);
+    gate = static_cast<tap::GateKind>(low.y);
+    schedule = static_cast<tap::ScheduleKind>(low.z);
     v1 = high.x;
     strength = __int_as_float(high.w);
   }
@@ -66,11 +66,12 @@ struct WantedTapSums {
   bool p, p2, gate, squares;
 
   __device__ explicit WantedTapSums(const TapOpHead& op)
-      : p(op.kind == TapKind::kAxis || op.kind == TapKind::kSwap || op.kind == TapKind::kRotate ||
-          op.kind == TapKind::kAddRenorm || op.kind == TapKind::kScore),
-        p2(op.kind == TapKind::kRotate),
-        gate(op.gate == TapGate::kHard || op.gate == TapGate::kSoft),
-        squares(op.kind == TapKind::kAddNorm || op.kind == TapKind::kAddRenorm) {}
+      : p(op.kind == tap::OpKind::kAxis || op.kind == tap::OpKind::kSwap ||
+          op.kind == tap::OpKind::kRotate || op.kind == tap::OpKind::kAddRenorm ||
+          op.kind == tap::OpKind::kScore),
+        p2(op.kind == tap::OpKind::kRotate),
+        gate(op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kSoft),
+        squares(op.kind == tap::OpKind::kAddNorm || op.kind == tap::OpKind::kAddRenorm) {}
 
   __device__ bool any() const { return p || p2 || gate || squares; }
   __device__ TapSums warp_sums(TapSums sums) const {
@@ -114,26 +115,26 @@ __device__ inline float fast_sqrt(float x) {
 }
 
 // Of an op at strength s on a row of these sums.
-__device__ inline TapChange change_of(TapKind kind, const TapOpParams& op, float s,
+__device__ inline TapChange change_of(tap::OpKind kind, const tap::TapOp& op, float s,
                                       const TapSums& sums) {
   const float p = sums.p;
   switch (kind) {
-    case TapKind::kPatch:
+    case tap::OpKind::kPatch:
       return {1.0f - s, s, 0.0f, false};
-    case TapKind::kAxis:
+    case tap::OpKind::kAxis:
       return {1.0f, s * (fminf(fmaxf(fmaf(op.a, p, op.b), op.lo), op.hi) - p), 0.0f, false};
-    case TapKind::kSwap:
+    case tap::OpKind::kSwap:
       return {1.0f, -s * p, s * p, true};
-    case TapKind::kRotate: {
+    case tap::OpKind::kRotate: {
       if (op.lo > 0.0f && p <= 0.0f) return {};
       const float r = fast_sqrt(fmaf(p, p, sums.p2 * sums.p2));
       return {1.0f, s * fmaf(r, op.a, -p), s * fmaf(r, op.b, -sums.p2), true};
     }
-    case TapKind::kAdd:
+    case tap::OpKind::kAdd:
       return {1.0f, s, 0.0f, false};
-    case TapKind::kAddNorm:
+    case tap::OpKind::kAddNorm:
       return {1.0f, s * fast_sqrt(sums.squares), 0.0f, false};
-    case TapKind::kAddRenorm: {
+    case tap::OpKind::kAddRenorm: {
       // |h + s v1|^2
       const float squares = fmaf(s * s, op.norm_squared, fmaf(2.0f * s, p, sums.squares));
       if (op.lo > 0.0f && squares <= sums.squares) return {1.0f, s, 0.0f, false};
@@ -141,7 +142,7 @@ __device__ inline TapChange change_of(TapKind kind, const TapOpParams& op, float
       const float keep = fast_sqrt(__fdividef(sums.squares, squares));
       return {keep, keep * s, 0.0f, false};
     }
-    case TapKind::kScore:
+    case tap::OpKind::kScore:
       break;
   }
   return {};
@@ -236,10 +237,10 @@ class TokenTaps {
     const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
     has_fetched_ = steered != 0;
     if (kAligned && has_fetched_) fetch(__shfl_sync(kAllLanes, entry_.vector, __ffs(steered) - 1));
-    captured_ = __ballot_sync(kAllLanes, (entry_.flags & kTapCaptured) != 0);
+    captured_ = __ballot_sync(kAllLanes, (entry_.flags & ops::TapEntry::kCaptured) != 0);
     active_ = steered | captured_;
     // In one word, which costs a register less: vectors are aligned.
-    entry_.vector |= entry_.flags & kTapPlainAdd;
+    entry_.vector |= entry_.flags & ops::TapEntry::kPlainAdd;
   }
 
   __device__ bool is_active() const { return active_ != 0; }
@@ -311,7 +312,7 @@ class TokenTaps {
     const int place = p_.table.captures[2 * point + after];
     if (place < 0) return;
     const int64_t record = p_.batch.capture_begin[token_];
-    Bf16* to = static_cast<Bf16*>(p_.table.ring) + (record + place) * kTapCaptureUnit;
+    Bf16* to = static_cast<Bf16*>(p_.table.ring) + (record + place) * tap::kCaptureAlign;
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       const int i = column(r);
@@ -348,7 +349,7 @@ class TokenTaps {
   __device__ void run_program(int number, int ops, Row& h) {
     const int32_t vector = __shfl_sync(kAllLanes, entry_.vector, number);
     const float strength = __shfl_sync(kAllLanes, entry_.strength, number);
-    const TapOpParams* op = p_.table.ops + (ops >> 8);
+    const tap::TapOp* op = p_.table.ops + (ops >> 8);
     // What most programs are needs no more than the entry says.
     bool is_told = (vector & 1) != 0;
 #pragma unroll 1
@@ -358,10 +359,10 @@ class TokenTaps {
     }
   }
 
-  __device__ void run_op(const TapOpHead& head, const TapOpParams& op, Row& h) {
+  __device__ void run_op(const TapOpHead& head, const tap::TapOp& op, Row& h) {
     need(head.v1);
     const auto v1 = [&](int r) { return first_vector(head.v1, r); };
-    const bool is_score = head.kind == TapKind::kScore;
+    const bool is_score = head.kind == tap::OpKind::kScore;
     const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op);
     if (is_score ? since_prompt() >= 0 : s == 0.0f) return;
     const WantedTapSums wanted(head);
@@ -396,10 +397,10 @@ class TokenTaps {
   }
 
   // The schedule's factor.
-  __device__ float scheduled(TapSchedule schedule, const TapOpParams& op) const {
-    if (schedule == TapSchedule::kConstant) return 1.0f;
+  __device__ float scheduled(tap::ScheduleKind schedule, const tap::TapOp& op) const {
+    if (schedule == tap::ScheduleKind::kConstant) return 1.0f;
     const int n = since_prompt();
-    if (schedule == TapSchedule::kWindow) return n >= op.begin && n < op.end ? 1.0f : 0.0f;
+    if (schedule == tap::ScheduleKind::kWindow) return n >= op.begin && n < op.end ? 1.0f : 0.0f;
     if (n >= op.end) return op.to;
     if (n <= op.begin) return op.from;
     const float part = __fdividef(static_cast<float>(int64_t{n} - op.begin),
@@ -408,18 +409,18 @@ class TokenTaps {
   }
 
   // The gate's factor.
-  __device__ float opened(const TapOpHead& head, const TapOpParams& op, float dot) const {
-    if (head.gate == TapGate::kNone) return 1.0f;
+  __device__ float opened(const TapOpHead& head, const tap::TapOp& op, float dot) const {
+    if (head.gate == tap::GateKind::kNone) return 1.0f;
     float score = dot;
-    if (head.gate == TapGate::kScoreHard || head.gate == TapGate::kScoreSoft) {
+    if (head.gate == tap::GateKind::kScoreHard || head.gate == tap::GateKind::kScoreSoft) {
       if (since_prompt() < -1) return 0.0f;
       const ulonglong2 latch = __ldcg(reinterpret_cast<const ulonglong2*>(latch_of(op.latch)));
       if (latch.y == 0) return 0.0f;
       const float sum = __ll2float_rn(static_cast<long long>(latch.x));
-      score = __fdividef(sum * (1.0f / (1 << kTapLatchBits)), __ull2float_rn(latch.y));
+      score = __fdividef(sum * (1.0f / (1 << ops::kLatchBits)), __ull2float_rn(latch.y));
     }
     const float above = score - op.threshold;
-    if (head.gate == TapGate::kHard || head.gate == TapGate::kScoreHard) {
+    if (head.gate == tap::GateKind::kHard || head.gate == tap::GateKind::kScoreHard) {
       return above > 0.0f ? 1.0f : 0.0f;
     }
     return __fdividef(1.0f, 1.0f + __expf(-op.sharpness * above));
@@ -427,14 +428,14 @@ class TokenTaps {
 
   __device__ unsigned long long* latch_of(int32_t number) const {
     const int64_t slot = p_.batch.slot[token_];
-    return p_.table.latches + (slot * kTapLatches + number) * 2;
+    return p_.table.latches + (slot * tap::kNumLatches + number) * 2;
   }
   // Sums of whole numbers: the order in which tokens come does not matter.
   __device__ void add_sample(int32_t number, float p) const {
     unsigned long long* const latch = latch_of(number);
     // ops::latch_sample(): the product of a float and a power of two is exact.
-    const float clipped = fminf(fmaxf(isnan(p) ? 0.0f : p, -kTapLatchMost), kTapLatchMost);
-    const long long sample = __float2ll_rn(clipped * (1 << kTapLatchBits));
+    const float clipped = fminf(fmaxf(isnan(p) ? 0.0f : p, -ops::kLatchMost), ops::kLatchMost);
+    const long long sample = __float2ll_rn(clipped * (1 << ops::kLatchBits));
     atomicAdd(latch, static_cast<unsigned long long>(sample));
     atomicAdd(latch + 1, 1ull);
   }
@@ -448,7 +449,7 @@ class TokenTaps {
   // A bit for each point: something is done there; its rows are captured.
   unsigned active_ = 0;
   unsigned captured_ = 0;
-  TapEntryParams entry_ = {};  // of lane_point()
+  ops::TapEntry entry_ = {};  // of lane_point()
 };
 
 }  // namespace rudder::cuda

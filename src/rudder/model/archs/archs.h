@@ -6,6 +6,8 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <tuple>
+#include <variant>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -14,27 +16,39 @@
 
 namespace rudder::model {
 
-// Names of one layer's modules, after "<prefix>layers.<i>."; ".weight" and ".bias" follow. An empty
-// name: the architecture has no such tensor. A list is stacked along the output rows.
+// variant<A, B>, variant<C> to tuple<A::Names, B::Names, C::Names>.
+template <typename Mixers, typename Mlps>
+struct NamesOf;
+template <typename... AMixer, typename... AnMlp>
+struct NamesOf<std::variant<AMixer...>, std::variant<AnMlp...>> {
+  using Type = std::tuple<typename AMixer::Names..., typename AnMlp::Names...>;
+};
+
+// Names of a model's tensors. Those of a layer stand behind "<prefix>layers.<i>."; ".weight" and
+// ".bias" follow those of modules. Which of them are there, the spec says.
 struct WeightNames {
   std::string_view prefix = "model.";
   std::string_view embedding = "model.embed_tokens.weight";
   std::string_view final_norm = "model.norm.weight";
   std::string_view head = "lm_head";  // of the module
-  std::string_view attn_pre_norm = "input_layernorm";
-  std::string_view attn_post_norm = "";
+  std::string_view mixer_pre_norm = "input_layernorm";
+  std::string_view mixer_post_norm = "";
   std::string_view mlp_pre_norm = "post_attention_layernorm";
   std::string_view mlp_post_norm = "";
-  std::string_view q_norm = "self_attn.q_norm";
-  std::string_view k_norm = "self_attn.k_norm";
-  std::vector<std::string_view> qkv = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"};
-  std::string_view attn_out = "self_attn.o_proj";
-  std::vector<std::string_view> gate_up = {"mlp.gate_proj", "mlp.up_proj"};
-  std::string_view down = "mlp.down_proj";
+  NamesOf<Mixer, Mlp>::Type blocks;  // by of<SoftmaxAttention>(), of<GatedMlp>(), ...
   // Added to every norm weight at load: checkpoints that store w and multiply by 1 + w.
   float norm_offset = 0;
   // Tensors with these prefixes belong to another modality and are not read.
   std::vector<std::string_view> ignored_prefixes = {};
+
+  template <typename Block>
+  typename Block::Names& of() {
+    return std::get<typename Block::Names>(blocks);
+  }
+  template <typename Block>
+  const typename Block::Names& of() const {
+    return std::get<typename Block::Names>(blocks);
+  }
 };
 
 struct Architecture {

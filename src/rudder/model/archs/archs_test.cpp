@@ -46,9 +46,9 @@ TEST(Archs, LlamaDefaults) {
   const ModelSpec s = spec("LlamaForCausalLM", "");
   EXPECT_EQ(s.layers.size(), 4U);
   EXPECT_FALSE(s.tied_head);
-  EXPECT_EQ(s.layers[0].attention.head_dim, 16);
-  EXPECT_EQ(s.layers[0].attention.scale, 0.25f);
-  EXPECT_EQ(s.layers[0].attention.window, 0);
+  EXPECT_EQ(attention_of(s.layers[0])->head_dim, 16);
+  EXPECT_EQ(attention_of(s.layers[0])->scale, 0.25f);
+  EXPECT_EQ(attention_of(s.layers[0])->window, 0);
   ASSERT_EQ(s.ropes.size(), 1U);
   EXPECT_EQ(s.ropes[0].theta, 10000);
   EXPECT_EQ(s.ropes[0].rotary_dim, 16);
@@ -70,11 +70,13 @@ TEST(Archs, BothLayoutsOfRopeKeysMeanTheSame) {
 }
 
 TEST(Archs, WindowsByLayer) {
-  EXPECT_EQ(spec("MistralForCausalLM", R"("sliding_window": 24)").layers[3].attention.window, 24);
-  EXPECT_EQ(spec("MistralForCausalLM", R"("sliding_window": null)").layers[0].attention.window, 0);
+  EXPECT_EQ(attention_of(spec("MistralForCausalLM", R"("sliding_window": 24)").layers[3])->window,
+            24);
+  EXPECT_EQ(attention_of(spec("MistralForCausalLM", R"("sliding_window": null)").layers[0])->window,
+            0);
   const auto windows = [](const ModelSpec& s) {
     std::vector<int32_t> out;
-    for (const LayerSpec& layer : s.layers) out.push_back(layer.attention.window);
+    for (const LayerSpec& layer : s.layers) out.push_back(attention_of(layer)->window);
     return out;
   };
   using Windows = std::vector<int32_t>;
@@ -103,15 +105,15 @@ TEST(Archs, Gemma3HasTwoRopes) {
                               "rope_local_base_freq": 1e4, "sliding_window_pattern": 2,
                               "rope_scaling": {"rope_type": "linear", "factor": 8.0})");
   ASSERT_EQ(s.ropes.size(), 2U);
-  const RopeSpec& local = s.ropes[static_cast<size_t>(s.layers[0].attention.rope)];
-  const RopeSpec& global = s.ropes[static_cast<size_t>(s.layers[1].attention.rope)];
+  const RopeSpec& local = s.ropes[static_cast<size_t>(attention_of(s.layers[0])->rope)];
+  const RopeSpec& global = s.ropes[static_cast<size_t>(attention_of(s.layers[1])->rope)];
   EXPECT_EQ(local.theta, 1e4);
   EXPECT_TRUE(std::holds_alternative<RopeDefault>(local.scaling));
   EXPECT_EQ(global.theta, 1e6);
   EXPECT_EQ(std::get<RopeLinear>(global.scaling).factor, 8);
   EXPECT_TRUE(s.tied_head);
   EXPECT_EQ(s.embed_scale, 8.0f);
-  EXPECT_EQ(s.layers[0].mlp.activation, ops::Activation::kGeluTanh);
+  EXPECT_EQ(gated_mlp_of(s.layers[0])->activation, ops::Activation::kGeluTanh);
 }
 
 // As published for the multimodal sizes: what equals the class's defaults is left out.
@@ -124,10 +126,10 @@ TEST(Archs, Gemma3MultimodalFillsDefaults) {
   const auto s = (*find_architecture("Gemma3ForConditionalGeneration"))->read_spec(*config);
   ASSERT_TRUE(s) << s.error().to_string();
   EXPECT_EQ(s->vocab, 262208);
-  EXPECT_EQ(s->layers[0].attention.head_dim, 256);
-  EXPECT_EQ(s->layers[0].attention.num_kv_heads, 4);
-  EXPECT_EQ(s->layers[4].attention.window, 1024);
-  EXPECT_EQ(s->layers[5].attention.window, 0);
+  EXPECT_EQ(attention_of(s->layers[0])->head_dim, 256);
+  EXPECT_EQ(attention_of(s->layers[0])->num_kv_heads, 4);
+  EXPECT_EQ(attention_of(s->layers[4])->window, 1024);
+  EXPECT_EQ(attention_of(s->layers[5])->window, 0);
 }
 
 TEST(Archs, LongRopeOfPhi3) {

@@ -37,7 +37,7 @@ Result<ModelSpec> read_gemma3(const HfConfig& config) {
                                                  .activation_key = "hidden_activation",
                                                  .activation = "gelu_pytorch_tanh",
                                                  .one_rope = false}));
-  RUDDER_TRY(spec.ropes, read_ropes(config, spec.layers[0].attention.head_dim));
+  RUDDER_TRY(spec.ropes, read_ropes(config, attention_of(spec.layers[0])->head_dim));
   RUDDER_TRY(const int64_t pattern, config.integer_or("sliding_window_pattern", 6, 1));
   const auto all_but_each_nth = [](size_t layer, int64_t n) {
     return (layer + 1) % static_cast<size_t>(n) != 0;
@@ -46,7 +46,7 @@ Result<ModelSpec> read_gemma3(const HfConfig& config) {
              sliding_layers(config, spec.layers.size(), all_but_each_nth, pattern));
   RUDDER_TRY_VOID(set_windows(config, sliding, spec));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    spec.layers[i].attention.rope = sliding[i] ? kLocalRope : kGlobalRope;
+    attention_of(spec.layers[i])->rope = sliding[i] ? kLocalRope : kGlobalRope;
   }
   set_qk_norm(spec, QkNorm::kPerHead);
   return spec;

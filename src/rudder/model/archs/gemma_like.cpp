@@ -37,16 +37,17 @@ Result<ModelSpec> gemma_like(const HfConfig& config, const LlamaDefaults& defaul
                 config.where("query_pre_attn_scalar"));
   }
   for (LayerSpec& layer : spec.layers) {
-    layer.attention.softcap = attention_cap;
-    layer.attention.scale = static_cast<float>(1 / std::sqrt(query_scalar));
-    layer.post_norm = true;
+    SoftmaxAttention& attention = *attention_of(layer);
+    attention.softcap = attention_cap;
+    attention.scale = static_cast<float>(1 / std::sqrt(query_scalar));
+    layer.norms.post = true;
   }
   return spec;
 }
 
 WeightNames gemma_names() {
   WeightNames names;
-  names.attn_post_norm = "post_attention_layernorm";
+  names.mixer_post_norm = "post_attention_layernorm";
   names.mlp_pre_norm = "pre_feedforward_layernorm";
   names.mlp_post_norm = "post_feedforward_layernorm";
   names.norm_offset = 1;

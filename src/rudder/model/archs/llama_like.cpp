@@ -41,8 +41,8 @@ Result<ops::Activation> read_activation(const HfConfig& config, const LlamaDefau
               config.where(key));
 }
 
-Result<AttentionSpec> read_attention(const HfConfig& config, int32_t hidden) {
-  AttentionSpec attention;
+Result<SoftmaxAttention> read_attention(const HfConfig& config, int32_t hidden) {
+  SoftmaxAttention attention;
   RUDDER_TRY(attention.num_heads, dim(config, "num_attention_heads"));
   RUDDER_TRY(attention.num_kv_heads, dim_or(config, "num_key_value_heads", attention.num_heads));
   if (attention.num_heads % attention.num_kv_heads != 0) {
@@ -224,16 +224,16 @@ Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaul
   spec.norm_eps = static_cast<float>(eps);
   RUDDER_TRY(spec.tied_head, config.boolean_or("tie_word_embeddings", defaults.tied_head));
 
-  LayerSpec layer;
-  RUDDER_TRY(layer.attention, read_attention(config, spec.hidden));
-  RUDDER_TRY(layer.mlp.width, dim(config, "intermediate_size"));
-  RUDDER_TRY(layer.mlp.activation, read_activation(config, defaults));
-  RUDDER_TRY(layer.mlp.bias, config.boolean_or("mlp_bias", false));
+  RUDDER_TRY(const SoftmaxAttention attention, read_attention(config, spec.hidden));
+  GatedMlp mlp;
+  RUDDER_TRY(mlp.width, dim(config, "intermediate_size"));
+  RUDDER_TRY(mlp.activation, read_activation(config, defaults));
+  RUDDER_TRY(mlp.bias, config.boolean_or("mlp_bias", false));
   RUDDER_TRY(const int32_t num_layers, dim(config, "num_hidden_layers", kMaxLayers));
-  spec.layers.assign(static_cast<size_t>(num_layers), layer);
+  spec.layers.assign(static_cast<size_t>(num_layers), {attention, mlp, LayerNorms{}});
 
   if (defaults.one_rope) {
-    RUDDER_TRY(RopeSpec rope, read_rope(config, layer.attention.head_dim, defaults.rope_theta));
+    RUDDER_TRY(RopeSpec rope, read_rope(config, attention.head_dim, defaults.rope_theta));
     spec.ropes.push_back(std::move(rope));
   }
   return spec;
@@ -268,7 +268,7 @@ Result<void> set_windows(const HfConfig& config, const std::vector<bool>& slidin
   if (std::find(sliding.begin(), sliding.end(), true) == sliding.end()) return {};
   RUDDER_TRY(const int32_t window, dim(config, "sliding_window", kMaxPositions));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (sliding[i]) spec.layers[i].attention.window = window;
+    if (sliding[i]) attention_of(spec.layers[i])->window = window;
   }
   return {};
 }
@@ -288,7 +288,7 @@ Result<void> set_windows_above(const HfConfig& config, ModelSpec& spec) {
 }
 
 void set_qk_norm(ModelSpec& spec, QkNorm qk_norm) {
-  for (LayerSpec& layer : spec.layers) layer.attention.qk_norm = qk_norm;
+  for (LayerSpec& layer : spec.layers) attention_of(layer)->qk_norm = qk_norm;
 }
 
 }  // namespace rudder::model

@@ -8,8 +8,7 @@ namespace {
 Result<ModelSpec> read_olmo2(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, llama_like(config));
   for (LayerSpec& layer : spec.layers) {
-    layer.pre_norm = false;
-    layer.post_norm = true;
+    layer.norms = {.pre = false, .post = true};
   }
   set_qk_norm(spec, QkNorm::kAllHeads);
   return spec;
@@ -19,9 +18,7 @@ Result<ModelSpec> read_olmo2(const weights::HfConfig& config) {
 
 Architecture olmo2() {
   WeightNames names;
-  names.attn_pre_norm = "";
-  names.attn_post_norm = "post_attention_layernorm";
-  names.mlp_pre_norm = "";
+  names.mixer_post_norm = "post_attention_layernorm";
   names.mlp_post_norm = "post_feedforward_layernorm";
   return {"Olmo2ForCausalLM", read_olmo2, names};
 }

@@ -16,8 +16,8 @@ Result<ModelSpec> read_phi3(const weights::HfConfig& config) {
 
 Architecture phi3() {
   WeightNames names;
-  names.qkv = {"self_attn.qkv_proj"};
-  names.gate_up = {"mlp.gate_up_proj"};
+  names.of<SoftmaxAttention>().qkv = {"self_attn.qkv_proj"};
+  names.of<GatedMlp>().gate_up = {"mlp.gate_up_proj"};
   return {"Phi3ForCausalLM", read_phi3, names};
 }
 

@@ -8,8 +8,8 @@ namespace {
 Result<ModelSpec> read_qwen2(const weights::HfConfig& config) {
   RUDDER_TRY(ModelSpec spec, llama_like(config));
   for (LayerSpec& layer : spec.layers) {
-    layer.attention.qkv_bias = true;
-    layer.attention.out_bias = false;
+    attention_of(layer)->qkv_bias = true;
+    attention_of(layer)->out_bias = false;
   }
   RUDDER_TRY_VOID(set_windows_above(config, spec));
   return spec;

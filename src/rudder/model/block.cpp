@@ -1,0 +1,35 @@
+#include "rudder/model/block.h"
+
+namespace rudder::model {
+ops::View shaped(const ops::View& buffer, int64_t rows, int64_t width) {
+  ops::View view = buffer.rows(0, rows * width);
+  view.shape = {rows, width};
+  return view;
+}
+
+ops::View Products::project(const ops::LinearWeight& weight, const Operand& in,
+                            const ops::View& buffer) const {
+  const ops::View out = shaped(buffer, in.rows(), weight.out);
+  ops_.linear({.x = in.x, .x_scale = in.scale, .weight = &weight, .out = out});
+  return out;
+}
+
+Operand Products::place_for(const ops::LinearWeight& weight, int64_t rows,
+                            const ops::View& buffer) const {
+  Operand place{.x = shaped(buffer, rows, weight.in), .scale = {}};
+  if (weight.x_dtype == tensor::DType::kF8E4M3) {
+    place.x.dtype = tensor::DType::kF8E4M3;
+    place.scale = scales_.rows(0, rows);
+  }
+  return place;
+}
+
+Operand Products::operand_of(const ops::LinearWeight& weight, const ops::View& x,
+                             const ops::View& buffer) const {
+  if (weight.x_dtype != tensor::DType::kF8E4M3) return {.x = x, .scale = {}};
+  const Operand place = place_for(weight, x.shape[0], buffer);
+  ops_.quantise({.x = x, .out = place.x, .out_scale = place.scale});
+  return place;
+}
+
+}  // namespace rudder::model

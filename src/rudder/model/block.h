@@ -1,0 +1,110 @@
+// What the passes of blocks (a mixer or an MLP of a layer: softmax_attention.h, gated_mlp.h) share:
+// operands in the form that a weight takes, scratch memory, and the layer and step they run in.
+// Used by decoder.cpp and the blocks, on the executor's worker thread.
+//
+// A kind of block is a struct that is an alternative of Mixer or Mlp (spec.h), with nested Names
+// and Weights, and these functions beside it: list_tensors, scratch_widths, and mix (of a mixer) or
+// feed_forward (of an MLP).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#include <utility>
+#include <variant>
+
+#include "rudder/model/decoder.h"
+#include "rudder/ops/ops.h"
+
+namespace rudder::model {
+
+// The start of a flat buffer as [rows, width].
+ops::View shaped(const ops::View& buffer, int64_t rows, int64_t width);
+
+// What a product takes: act, or F8E4M3 with a scale a row, as its weight wants it.
+struct Operand {
+  ops::View x;
+  ops::View scale;
+
+  int64_t rows() const { return x.shape[0]; }
+};
+
+// Makes operands and multiplies them. An operand is used before the next one is written: there is
+// one buffer of scales.
+class Products {
+ public:
+  // `scales`: [max_tokens] f32. Both outlive it.
+  Products(ops::Ops& ops, ops::View scales) : ops_(ops), scales_(scales) {}
+
+  // in times weight, in `buffer`.
+  ops::View project(const ops::LinearWeight& weight, const Operand& in,
+                    const ops::View& buffer) const;
+  // Where an op writes what `weight` will take.
+  Operand place_for(const ops::LinearWeight& weight, int64_t rows, const ops::View& buffer) const;
+  // x itself, or x quantised into `buffer`.
+  Operand operand_of(const ops::LinearWeight& weight, const ops::View& x,
+                     const ops::View& buffer) const;
+
+ private:
+  ops::Ops& ops_;
+  const ops::View scales_;
+};
+
+// Elements of a piece of the scratch buffer that holds [max_tokens, width]: every piece starts on a
+// 64-byte line, whatever the dtype.
+inline int64_t piece_elements(int32_t max_tokens, int64_t width) {
+  return (max_tokens * width + 63) / 64 * 64;
+}
+
+// The scratch buffer that all blocks of a model share, as the block at hand cuts it: piece i holds
+// [max_tokens, widths[i]].
+template <size_t N>
+class Scratch {
+ public:
+  Scratch(const ops::View& buffer, int32_t max_tokens, const std::array<int64_t, N>& widths) {
+    int64_t begin = 0;
+    for (size_t i = 0; i < N; ++i) {
+      const int64_t elements = piece_elements(max_tokens, widths[i]);
+      pieces_[i] = buffer.rows(begin, elements);
+      begin += elements;
+    }
+  }
+  const ops::View& operator[](size_t i) const { return pieces_[i]; }
+
+ private:
+  std::array<ops::View, N> pieces_;
+};
+
+// One layer of one step.
+struct LayerStep {
+  ops::Ops& ops;
+  const Products& products;
+  const ops::View& scratch;  // flat, act
+  int32_t max_tokens = 0;    // that scratch has room for
+  const ForwardBatch& batch;
+  const ops::KvLayer& kv;            // of the layer
+  std::span<const ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2], one per ModelSpec.ropes
+};
+
+// What a mixer gives: [T, width], before its output projection, in the buffer `place`; `free` is
+// another buffer of that size, whose contents nobody needs any more.
+struct Mixed {
+  ops::View out;
+  ops::View place;
+  ops::View free;
+};
+
+// Calls run(block, weights) with the alternative that `spec` holds and with its weights.
+template <typename Spec, typename Weights, typename Run>
+decltype(auto) visit_block(const Spec& spec, const Weights& weights, Run&& run) {
+  return std::visit(
+      [&](const auto& block) -> decltype(auto) {
+        using Block = std::decay_t<decltype(block)>;
+        return std::forward<Run>(run)(block, std::get<typename Block::Weights>(weights));
+      },
+      spec);
+}
+
+}  // namespace rudder::model

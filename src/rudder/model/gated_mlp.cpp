@@ -1,0 +1,33 @@
+#include "rudder/model/gated_mlp.h"
+
+#include "rudder/model/block.h"
+#include "rudder/model/tensors.h"
+
+namespace rudder::model {
+
+void list_tensors(const GatedMlp& mlp, int64_t hidden, const GatedMlp::Names& names,
+                  GatedMlp::Weights* weights, LayerTensors& out) {
+  using Weights = GatedMlp::Weights;
+  out.add_linear(names.gate_up, {mlp.width, mlp.width}, hidden, mlp.bias,
+                 place_in(weights, &Weights::gate_up));
+  out.add_linear({names.down}, {hidden}, mlp.width, mlp.bias, place_in(weights, &Weights::down));
+}
+
+std::array<int64_t, 2> scratch_widths(const GatedMlp& mlp) {
+  return {int64_t{2} * mlp.width, mlp.width};
+}
+
+ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, const Operand& in,
+                       const ops::Taps& taps, const LayerStep& step, const ops::View& out) {
+  const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
+  const ops::View gate_up = step.products.project(weights.gate_up, in, scratch[0]);
+  const Operand activated = step.products.place_for(weights.down, in.rows(), scratch[1]);
+  step.ops.gated_act({.x = gate_up,
+                      .activation = mlp.activation,
+                      .out = activated.x,
+                      .out_scale = activated.scale,
+                      .taps = taps});
+  return step.products.project(weights.down, activated, out);
+}
+
+}  // namespace rudder::model

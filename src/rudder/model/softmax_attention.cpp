@@ -1,0 +1,86 @@
+#include "rudder/model/softmax_attention.h"
+
+#include <string>
+
+#include "rudder/model/block.h"
+#include "rudder/model/tensors.h"
+
+namespace rudder::model {
+namespace {
+
+using tensor::DType;
+using tensor::View;
+
+// The scales of an fp8 KV cache, by the names that exporters give them.
+void list_kv_scales(const SoftmaxAttention& attention, const SoftmaxAttention::Names& names,
+                    SoftmaxAttention::Weights* weights, LayerTensors& out) {
+  const std::string module = out.prefix + std::string(names.out.substr(0, names.out.rfind('.')));
+  const auto add = [&](std::string_view letter, size_t part, View* place) {
+    const std::string stored = out.prefix + std::string(names.qkv[part]);
+    const std::string scale = "." + std::string(letter) + "_scale";
+    out.scales.push_back(
+        {{module + ".kv_scale", module + scale, stored + scale, stored + ".output_scale"},
+         attention.num_kv_heads,
+         place});
+  };
+  const size_t parts = names.qkv.size();
+  add("k", parts > 1 ? 1 : 0, place_in(weights, &SoftmaxAttention::Weights::k_scale));
+  add("v", parts - 1, place_in(weights, &SoftmaxAttention::Weights::v_scale));
+}
+
+}  // namespace
+
+void list_tensors(const SoftmaxAttention& attention, int64_t hidden,
+                  const SoftmaxAttention::Names& names, SoftmaxAttention::Weights* weights,
+                  LayerTensors& out) {
+  using Weights = SoftmaxAttention::Weights;
+  const int64_t q = attention.q_width();
+  const int64_t kv = attention.kv_width();
+  if (attention.qk_norm != QkNorm::kNone) {
+    const bool per_head = attention.qk_norm == QkNorm::kPerHead;
+    out.add_norm(names.q_norm, per_head ? attention.head_dim : q,
+                 place_in(weights, &Weights::q_norm));
+    out.add_norm(names.k_norm, per_head ? attention.head_dim : kv,
+                 place_in(weights, &Weights::k_norm));
+  }
+  out.add_linear(names.qkv, {q, kv, kv}, hidden, attention.qkv_bias,
+                 place_in(weights, &Weights::qkv));
+  out.add_linear({names.out}, {hidden}, q, attention.out_bias, place_in(weights, &Weights::out));
+  list_kv_scales(attention, names, weights, out);
+}
+
+std::array<int64_t, 3> scratch_widths(const SoftmaxAttention& attention) {
+  return {attention.qkv_width(), attention.q_width(), attention.q_width()};
+}
+
+Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& weights,
+          const Operand& in, const LayerStep& step) {
+  const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(attention));
+  ops::KvLayer kv = step.kv;
+  if (kv.storage.dtype == DType::kF8E4M3) {
+    kv.k_scale = weights.k_scale;
+    kv.v_scale = weights.v_scale;
+  }
+  const View qkv = step.products.project(weights.qkv, in, scratch[0]);
+  const View q = shaped(scratch[1], in.rows(), attention.q_width());
+  step.ops.qkv_prep({.qkv = qkv,
+                     .num_heads = attention.num_heads,
+                     .q_norm = weights.q_norm,
+                     .k_norm = weights.k_norm,
+                     .rope = step.ropes[static_cast<size_t>(attention.rope)],
+                     .rope_row = step.batch.positions,
+                     .kv_slot = step.batch.kv_slot,
+                     .kv = kv,
+                     .q_out = q});
+  const View out = shaped(scratch[2], in.rows(), attention.q_width());
+  step.ops.attention({.q = q,
+                      .kv = kv,
+                      .num_heads = attention.num_heads,
+                      .scale = attention.scale,
+                      .window = attention.window,
+                      .softcap = attention.softcap,
+                      .out = out});
+  return {.out = out, .place = scratch[2], .free = scratch[1]};
+}
+
+}  // namespace rudder::model

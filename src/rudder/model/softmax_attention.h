@@ -1,0 +1,73 @@
+// Softmax attention over a paged KV cache: several query heads share the keys and values of a KV
+// head. One of the mixers that a layer may have (spec.h). This file and its .cpp hold all that is
+// particular to this kind of block: its numbers, its tensors, its scratch memory and its pass.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "rudder/ops/args.h"
+
+namespace rudder::model {
+
+struct LayerTensors;  // tensors.h
+struct LayerStep;     // block.h
+struct Mixed;
+struct Operand;
+
+enum class QkNorm : uint8_t { kNone, kPerHead, kAllHeads };
+
+struct SoftmaxAttention {
+  int32_t num_heads = 0;
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  float scale = 1;     // of q . k
+  int32_t window = 0;  // 0 = all
+  float softcap = 0;   // of the scores; 0 = off
+  QkNorm qk_norm = QkNorm::kNone;
+  bool qkv_bias = false;
+  bool out_bias = false;
+  int32_t rope = 0;  // index into ModelSpec.ropes
+
+  int64_t q_width() const { return int64_t{num_heads} * head_dim; }
+  int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }
+  int64_t qkv_width() const { return q_width() + 2 * kv_width(); }
+
+  // Of its tensors in a checkpoint, behind the layer's prefix. A list is stacked along the output
+  // rows; one name instead of three: the checkpoint stores them stacked.
+  struct Names {
+    std::string_view q_norm = "self_attn.q_norm";
+    std::string_view k_norm = "self_attn.k_norm";
+    std::vector<std::string_view> qkv = {"self_attn.q_proj", "self_attn.k_proj",
+                                         "self_attn.v_proj"};
+    std::string_view out = "self_attn.o_proj";
+  };
+
+  struct Weights {
+    ops::NormSpec q_norm;  // empty parts are not in this model
+    ops::NormSpec k_norm;
+    ops::LinearWeight qkv;  // q, k, v stacked
+    ops::LinearWeight out;
+    ops::View k_scale;  // [num_kv_heads] f32, of an fp8 KV cache; empty: 1
+    ops::View v_scale;
+
+    const ops::LinearWeight& input() const { return qkv; }
+    const ops::LinearWeight& output() const { return out; }
+  };
+};
+
+// Appends its tensors; `weights` is where they are loaded to, null for their description alone.
+void list_tensors(const SoftmaxAttention& attention, int64_t hidden,
+                  const SoftmaxAttention::Names& names, SoftmaxAttention::Weights* weights,
+                  LayerTensors& out);
+
+// Of mix(), in elements a token: qkv, q, attended.
+std::array<int64_t, 3> scratch_widths(const SoftmaxAttention& attention);
+
+// Projects `in` [T, hidden] to q, k and v, writes the KV cache, attends.
+Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& weights,
+          const Operand& in, const LayerStep& step);
+
+}  // namespace rudder::model

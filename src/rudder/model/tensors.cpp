@@ -1,0 +1,109 @@
+#include "rudder/model/tensors.h"
+
+#include <fmt/format.h>
+
+#include <numeric>
+#include <type_traits>
+
+#include "rudder/base/check.h"
+
+namespace rudder::model {
+
+int64_t LinearModule::rows() const {
+  return std::accumulate(parts.begin(), parts.end(), int64_t{0},
+                         [](int64_t sum, const Part& part) { return sum + part.rows; });
+}
+
+void LayerTensors::add_norm(std::string_view name, int64_t width, ops::NormSpec* place) {
+  norms.push_back({fmt::format("{}{}.weight", prefix, name), width, place});
+}
+
+void LayerTensors::add_linear(const std::vector<std::string_view>& names,
+                              const std::vector<int64_t>& rows, int64_t in, bool bias,
+                              ops::LinearWeight* place) {
+  LinearModule& module = linears.emplace_back();
+  module.in = in;
+  module.bias = bias;
+  module.place = place;
+  if (names.size() == 1) {
+    const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+    module.parts.push_back({fmt::format("{}{}", prefix, names[0]), all});
+    return;
+  }
+  RUDDER_CHECK(names.size() == rows.size(), "{} names of {} parts", names.size(), rows.size());
+  for (size_t i = 0; i < names.size(); ++i) {
+    module.parts.push_back({fmt::format("{}{}", prefix, names[i]), rows[i]});
+  }
+}
+
+LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
+                           LayerWeights* weights) {
+  const LayerSpec& l = spec.layers[layer];
+  LayerTensors out;
+  out.prefix = fmt::format("{}layers.{}.", names.prefix, layer);
+  const auto add_norm = [&](bool exists, std::string_view name,
+                            ops::NormSpec LayerWeights::*member) {
+    if (exists) out.add_norm(name, spec.hidden, place_in(weights, member));
+  };
+  add_norm(l.norms.pre, names.mixer_pre_norm, &LayerWeights::mixer_pre_norm);
+  add_norm(l.norms.post, names.mixer_post_norm, &LayerWeights::mixer_post_norm);
+  add_norm(l.norms.pre, names.mlp_pre_norm, &LayerWeights::mlp_pre_norm);
+  add_norm(l.norms.post, names.mlp_post_norm, &LayerWeights::mlp_post_norm);
+
+  const auto add_block = [&](const auto& block, auto* variant) {
+    using Block = std::decay_t<decltype(block)>;
+    typename Block::Weights* const place =
+        variant == nullptr ? nullptr : &std::get<typename Block::Weights>(*variant);
+    list_tensors(block, spec.hidden, names.of<Block>(), place, out);
+  };
+  std::visit([&](const auto& mixer) { add_block(mixer, place_in(weights, &LayerWeights::mixer)); },
+             l.mixer);
+  std::visit([&](const auto& mlp) { add_block(mlp, place_in(weights, &LayerWeights::mlp)); },
+             l.mlp);
+  return out;
+}
+
+LinearModule head_module(const ModelSpec& spec, const WeightNames& names) {
+  return {.parts = {{std::string(names.head), spec.vocab}},
+          .in = spec.hidden,
+          .bias = false,
+          .place = nullptr};
+}
+
+LayerWeights empty_weights(const LayerSpec& layer) {
+  LayerWeights out;
+  std::visit(
+      [&](const auto& mixer) { out.mixer = typename std::decay_t<decltype(mixer)>::Weights{}; },
+      layer.mixer);
+  std::visit([&](const auto& mlp) { out.mlp = typename std::decay_t<decltype(mlp)>::Weights{}; },
+             layer.mlp);
+  return out;
+}
+
+tensor::DType table_dtype(tensor::DType linear_dtype) {
+  return linear_dtype == tensor::DType::kF32 ? tensor::DType::kF32 : tensor::DType::kBF16;
+}
+
+int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
+  const WeightNames names;      // sizes do not depend on them
+  int64_t linear = 0;           // elements of products
+  int64_t plain = spec.hidden;  // norms and biases, f32; the final norm
+  const auto add = [&](const LinearModule& module) {
+    linear += module.rows() * module.in;
+    if (module.bias) plain += module.rows();
+  };
+  add(head_module(spec, names));
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerTensors tensors = layer_tensors(spec, names, i);
+    for (const NormTensor& norm : tensors.norms) plain += norm.width;
+    for (const LinearModule& module : tensors.linears) add(module);
+  }
+  const int64_t table = spec.tied_head ? 0 : int64_t{spec.vocab} * spec.hidden;
+  const auto bytes = [](int64_t elements, tensor::DType dtype) {
+    return elements * static_cast<int64_t>(tensor::dtype_bytes(dtype));
+  };
+  return bytes(linear, linear_dtype) + bytes(table, table_dtype(linear_dtype)) +
+         bytes(plain, tensor::DType::kF32);
+}
+
+}  // namespace rudder::model

@@ -1,0 +1,76 @@
+// The tensors of a model: what a spec and an architecture's names ask for, their shapes, and where
+// the loaded weights go. The only place that says so: the loader binds and loads by these lists,
+// weight_bytes adds them up, the decoder checks weights against them, make_model and tests invent
+// weights for them. Pure functions; any thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/model/archs/archs.h"
+#include "rudder/model/weights.h"
+
+namespace rudder::model {
+
+struct NormTensor {
+  std::string name;
+  int64_t width = 0;
+  ops::NormSpec* place = nullptr;
+};
+
+// One product: parts stacked along the output rows.
+struct LinearModule {
+  struct Part {
+    std::string name;  // ".weight" and ".bias" follow
+    int64_t rows = 0;
+  };
+  std::vector<Part> parts;
+  int64_t in = 0;
+  bool bias = false;
+  ops::LinearWeight* place = nullptr;
+
+  int64_t rows() const;  // of all parts
+};
+
+// Optional numbers, one or `count`, f32 when loaded. The last of the names that is there counts; no
+// exporter writes two.
+struct ScaleTensor {
+  std::vector<std::string> names;
+  int64_t count = 0;
+  ops::View* place = nullptr;
+};
+
+// The tensors of one layer. Places are null where only a description was asked for.
+struct LayerTensors {
+  std::string prefix;  // of the layer's names: "model.layers.0."
+  std::vector<NormTensor> norms;
+  std::vector<LinearModule> linears;
+  std::vector<ScaleTensor> scales;
+
+  void add_norm(std::string_view name, int64_t width, ops::NormSpec* place);
+  // `rows` of the parts by name; their sum where there is one name for all.
+  void add_linear(const std::vector<std::string_view>& names, const std::vector<int64_t>& rows,
+                  int64_t in, bool bias, ops::LinearWeight* place);
+};
+
+// &(weights->*member), or null without weights.
+template <typename Weights, typename Member>
+Member* place_in(Weights* weights, Member Weights::*member) {
+  return weights == nullptr ? nullptr : &(weights->*member);
+}
+
+LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
+                           LayerWeights* weights = nullptr);
+LinearModule head_module(const ModelSpec& spec, const WeightNames& names);
+
+// Weights of the kinds of blocks that the layer has, with nothing in them.
+LayerWeights empty_weights(const LayerSpec& layer);
+
+// Device bytes of the weights before they are loaded, all products stored as `linear_dtype`.
+int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype);
+// The embedding table is as precise as the products are, but never below bf16.
+tensor::DType table_dtype(tensor::DType linear_dtype);
+
+}  // namespace rudder::model

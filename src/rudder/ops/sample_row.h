@@ -1,0 +1,47 @@
+// A row to sample and what comes of it, as they lie in device memory. Plain data that kernels read
+// and write as it is: this header is C++17, because nvcc reads it too.
+#pragma once
+
+#include <cstdint>
+
+namespace rudder::ops {
+
+// One row to sample, as it lies in device memory. Lists are ranges of SampleArgs.lists.
+struct SampleRow {
+  uint64_t seed = 0;
+  int32_t position = 0;  // of the token to be sampled: with `seed`, the RNG's counter
+  int32_t slot = 0;      // S: a row of padding, nothing is written for it
+  float temperature = 1.0f;
+  int32_t top_k = 0;
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  float repetition_penalty = 1.0f;
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  int32_t has_penalties = 0;  // 1: SlotState's counts are read and kept
+  int32_t num_logprobs = -1;  // -1 = none
+  int32_t ban_stop_ids = 0;   // above 0: min_tokens is so many tokens away
+  int32_t stop_begin = 0;     // stop ids, one word each
+  int32_t num_stop_ids = 0;
+  int32_t bias_begin = 0;  // pairs of words: token, then the bits of the float added to its logit
+  int32_t num_bias = 0;
+  int32_t max_len = 0;    // the sequence ends when position + 1 reaches it
+  int32_t mask_row = -1;  // of SampleArgs.masks; -1: any token may come
+};
+static_assert(sizeof(SampleRow) == 80);
+
+enum class SampleEnd : int32_t { kNone, kStopId, kLength, kNumerical, kMasked };
+
+struct SampledToken {
+  int32_t token = -1;  // -1 when kNumerical or kMasked
+  SampleEnd end = SampleEnd::kNone;
+  float logprob = 0;  // both only where num_logprobs >= 0
+  int32_t rank = 0;
+};
+
+struct TopLogprob {
+  int32_t token = -1;  // -1 past the end of a small vocabulary
+  float logprob = 0;
+};
+
+}  // namespace rudder::ops

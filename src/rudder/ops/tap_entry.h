@@ -1,0 +1,55 @@
+// The entry of the tap table that a token has at a point, and the fixed-point sample of a latch. Host
+// and kernels both read and write them. Plain data; this header is C++17, because nvcc reads it too.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "rudder/tap/tap_op.h"
+
+namespace rudder::ops {
+
+// The ops of a program at one point; all zeros: none. It repeats the fields of the first op that
+// most programs need, so a kernel rarely has to read the op itself.
+struct TapEntry {
+  int32_t ops = 0;     // first << 8 | number
+  int32_t vector = 0;  // the first's v1, in floats
+  float strength = 0;  // the first's
+  int32_t flags = 0;   // of the below
+
+  static constexpr int32_t kPlainAdd = 1;  // the first op is h + strength v1, always
+  static constexpr int32_t kCaptured = 2;  // of a token's entry: its capture set has the point
+
+  // The program's next op at this point, which is the table's op `index`.
+  void add(int64_t index, const tap::TapOp& op) {
+    if (ops == 0) {
+      ops = static_cast<int32_t>(index << 8);
+      vector = op.v1;
+      strength = op.strength;
+      const bool is_plain_add = op.kind == tap::OpKind::kAdd && op.gate == tap::GateKind::kNone &&
+                                op.schedule == tap::ScheduleKind::kConstant;
+      flags |= is_plain_add ? kPlainAdd : 0;
+    }
+    ++ops;
+  }
+  bool operator==(const TapEntry& other) const {
+    return ops == other.ops && vector == other.vector && strength == other.strength &&
+           flags == other.flags;
+  }
+  int32_t num_ops() const { return ops & 0xff; }
+  bool adds_at_most() const { return ops == 0 || ((flags & kPlainAdd) != 0 && num_ops() == 1); }
+};
+static_assert(sizeof(TapEntry) == 16);
+static_assert(tap::kMaxOpsPerPoint <= 0xff, "the number of ops is the low byte of a word");
+inline constexpr int64_t kTapEntryWords = sizeof(TapEntry) / sizeof(int32_t);
+
+inline constexpr int kLatchBits = 24;           // of a sample's fraction
+inline constexpr float kLatchMost = 262144.0f;  // 2^18: samples beyond it are clipped
+// A score as a latch takes it: clipped, so that no prompt overflows a sum; NaN is 0.
+inline int64_t latch_sample(float score) {
+  if (std::isnan(score)) return 0;
+  const float clipped = score < -kLatchMost ? -kLatchMost : score > kLatchMost ? kLatchMost : score;
+  return std::llrint(std::ldexp(double{clipped}, kLatchBits));
+}
+
+}  // namespace rudder::ops
