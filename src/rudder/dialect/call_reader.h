@@ -1,6 +1,6 @@
-// CallReader: one form of tool calls, read byte by byte; CallSink: where the calls it finds go.
-// Internal to the room: AnswerParser opens a reader where a mark says that calls begin, and keeps
-// the text that a reader has not taken yet, because it may turn out to be no call.
+// CallReader: reads one form of tool calls byte by byte; CallSink receives the calls that it finds.
+// Internal to the room: AnswerParser opens a reader after a mark that begins calls, and keeps the
+// text that the reader has not accepted yet, because it may turn out not to be a call.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// JsonScanner and JsonStringReader: JSON read byte by byte as a model writes it, to know where a
-// value ends and whether it is one at all, without keeping it. Internal to the room.
+// JsonScanner and JsonStringReader: read JSON byte by byte as a model writes it, to find where a
+// value ends and whether it is valid, without storing it. Internal to the room.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// Library: the steering that a server knows by name, and the steering of every request. Modules are
-// registered from files or JSON, at start or while requests run; a request that resolved a module
-// keeps it, whatever happens to the name. Owned by the server, outlives its requests. Any thread.
+// Library: the named steering modules of a server, and the steering that applies to every request.
+// Modules are registered from files or JSON, at start or while requests run. A request keeps the
+// module that it resolved, even when the name is replaced or removed. The server owns the library;
+// it outlives all requests. Any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,4 +1,4 @@
-// What the parsers of tiers and of elements share. Inside this room.
+// Shared by the parsers of tiers and of elements. Internal to the room.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,5 +1,5 @@
-// The part of the conformance suite that steers and captures: scenes of random programs and capture
-// sets, and what they make of a token. See ops_conformance.h.
+// The part of the conformance suite that steers and captures: it makes random programs and capture
+// sets, and computes their effect on a token. See ops_conformance.h.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// ScriptedExecutor: an Executor that computes nothing; every sequence samples the same script of
-// tokens. For tests that need given tokens, or a device that hangs or fails at a given moment.
-// launch and collect are called by one thread, the rest by any.
+// ScriptedExecutor: an Executor that computes nothing: every sequence samples the same script of
+// tokens. For tests that need given tokens, or a device that hangs or fails at a given moment. One
+// thread calls launch and collect; any thread calls the rest.
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,6 @@
-// Dispatcher: takes captured rows from the engine and hands them to consumers, without ever making
-// the engine wait for one (but by the operator's policy `block`). Normative text: docs/capture.md.
+// Dispatcher: takes captured rows from the engine and passes them to consumers. The engine never
+// waits for a consumer, except under the operator's policy `block`. Normative text:
+// docs/capture.md.
 //
 //   server thread   spec()                          the request's field, checked
 //   engine thread   begin(), push(), end()  as the sequence runs
