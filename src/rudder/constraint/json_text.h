@@ -54,10 +54,10 @@ class JsonText {
 // some have; '\\0': none.
 const CharSet& must_escape();
 char short_escape(uint32_t character);
-// The text as it stands inside a JSON string, in its one spelling.
+// The text as written inside a JSON string, in its one spelling.
 std::string json_spelling(std::string_view text);
 
-// One character of the set as it stands inside a JSON string, in its one spelling.
+// One character of the set as written inside a JSON string, in its one spelling.
 RuleSet::Node json_char(RuleSet& rules, const CharSet& set);
 
 }  // namespace rudder::constraint

@@ -12,8 +12,8 @@ constexpr bool is_blank(char byte) {
   return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
 }
 
-// Follows one value, RFC 8259 but for one mercy: control characters may stand raw in strings, where
-// models put line breaks. Who copies the value escapes them (see in_string).
+// Follows one value by RFC 8259, with one exception: strings may contain raw control characters,
+// where models put line breaks. Who copies the value escapes them (see in_string).
 class JsonScanner {
  public:
   enum class Step : uint8_t {

@@ -31,10 +31,10 @@ struct LoadedModule {
   std::string model_hint;
 };
 
-// The format is told by the file's name.
+// The extension of the file's name decides the format.
 Result<LoadedModule> load_module(const std::string& path, const Model& model, const Names& names);
 
-// The same from bytes, for tests: `file` is its name in errors and tells the format.
+// The same from bytes, for tests: `file` is its name in errors and decides the format.
 Result<LoadedModule> load_module_bytes(std::span<const std::byte> bytes, const std::string& file,
                                        const Model& model, const Names& names);
 

@@ -83,7 +83,7 @@ class RowTable {
   bool is_pinned(const tap::ContentKey& key) const { return pins_.contains(key); }
   bool try_lease(std::span<const tap::TapSegment> segments, std::vector<int32_t>& rows);
   void hold(int32_t row);
-  // A row with that program, which nobody holds yet; 0: there is no room.
+  // A row with that program, not held yet; 0: there is no room.
   int32_t place(const tap::ContentKey& key, const std::shared_ptr<const tap::Program>& program,
                 bool may_evict_pinned);
   bool evict_one(bool may_evict_pinned);

@@ -15,7 +15,7 @@
 
 namespace rudder::testing {
 
-// What the fake model makes of a program.
+// The effect of a program on the fake model.
 struct FakeProgram {
   FakeProgram() = default;
   explicit FakeProgram(const tap::Program* program);

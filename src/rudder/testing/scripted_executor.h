@@ -57,7 +57,7 @@ class ScriptedExecutor final : public step::Executor {
   std::vector<Slot> slots_;
   std::deque<step::StepResult> in_flight_;  // each iteration's
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable released_;
   bool held_ = false;
   bool launches_fail_ = false;

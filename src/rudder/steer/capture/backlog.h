@@ -49,7 +49,7 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   Pushed push_rows(const std::shared_ptr<Seat>& seat, const std::shared_ptr<const Chunk>& chunk,
                    std::vector<Record> records);
   // Empty when it is closed and drained. Rows that were spilled are read back first, when the
-  // consumer has given back enough of what it holds.
+  // consumer has released enough of its rows.
   std::optional<BacklogItem> pop();
   void close();
 

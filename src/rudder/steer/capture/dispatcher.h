@@ -60,7 +60,7 @@ class Dispatcher {
 
   // Opens consumers and plugins, compiles the operator's own capture, starts the threads.
   static Result<std::unique_ptr<Dispatcher>> create(Parts parts, const CaptureSettings& settings);
-  // Cancels what is open. Threads that a plugin never gives back are left behind.
+  // Cancels open sessions. Abandons threads that a plugin does not return from.
   virtual ~Dispatcher() = default;
 
   // Any thread. `field` is the request's "capture", null when it has none; the answer is null when
