@@ -46,7 +46,7 @@ struct SessionSettings {
   void declare(SettingsTable& table);
 };
 
-// The parts of a model that need no memory plan and no weights: what `tokenize` and `info` want.
+// The parts of a model that need no memory budget and no weights, for `tokenize` and `info`.
 struct ModelFiles {
   std::shared_ptr<const weights::Checkpoint> checkpoint;
   std::string name;  // for people and for /v1/models

@@ -26,7 +26,7 @@ struct SamplingFlags {
   std::vector<std::string> stop;
 
   void declare(SettingsTable& table);
-  // The model's own defaults (generation_config.json) for what `table` was not told otherwise.
+  // Applies the model's own defaults (generation_config.json) to flags that `table` has not set.
   void take_defaults(const server::SamplingDefaults& defaults, const SettingsTable& table);
   engine::RequestParams params(std::vector<int32_t> prompt) const;
 };

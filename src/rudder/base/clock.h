@@ -1,5 +1,5 @@
 // Clock: monotonic time in microseconds behind an interface, so that the simulator can run on
-// virtual time. Engine, scheduler and executor get a Clock from whoever makes them.
+// virtual time. Engine, scheduler and executor get a Clock from their makers.
 #pragma once
 
 #include <chrono>

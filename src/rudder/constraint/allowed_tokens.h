@@ -1,5 +1,5 @@
-// AllowedTokens: a choice is made of these tokens and no others, in any order (allowed_token_ids).
-// An end-of-sequence id that is not among them never comes: the choice then runs to its length.
+// AllowedTokens: the output consists of these tokens only, in any order (allowed_token_ids). If no
+// end-of-sequence id is among them, the choice runs to its length limit.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // BadWords: sequences of tokens that the output must not contain (bad_words). The last token of a
-// sequence is forbidden where the output ends with the others; it may come elsewhere. The prompt is
-// not looked at.
+// sequence is forbidden where the output ends with the others; elsewhere it may come. The prompt
+// does not count.
 #pragma once
 
 #include <cstdint>

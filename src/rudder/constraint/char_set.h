@@ -1,4 +1,4 @@
-// CharSet: a set of Unicode scalar values (code points but for surrogates) as ordered, disjoint
+// CharSet: a set of Unicode scalar values (code points except surrogates) as ordered, disjoint
 // ranges. Plain values.
 #pragma once
 

@@ -1,9 +1,9 @@
-// Constraint: which tokens a choice may take next. A grammar, a list of allowed tokens and a list
-// of forbidden words are constraints; the engine knows none of them, only this interface. A
-// Constraint is compiled before its request is submitted (never on the engine thread), immutable,
-// and shared by the request's choices; a Matcher is one choice's place in it, owned by the engine
-// and called on the engine thread or a helper of it: never two calls of one matcher at once, but
-// those of different matchers together.
+// Constraint: says which tokens may come next in an output. A grammar, a list of allowed tokens and
+// a list of forbidden words are constraints; the engine knows only this interface. A Constraint is
+// compiled before its request is submitted (never on the engine thread); it is immutable, and the
+// request's choices share it. A Matcher is the state of one choice in it. The engine owns matchers
+// and calls them on the engine thread or a helper thread: never two calls of one matcher at once,
+// but different matchers at the same time.
 #pragma once
 
 #include <cstdint>

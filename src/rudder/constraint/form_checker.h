@@ -1,5 +1,5 @@
-// For this room's tests: forms over a vocabulary of bytes and some longer tokens, matched token by
-// token and byte by byte. Any thread, one at a time.
+// For this room's tests: compiles forms over a vocabulary of bytes and some longer tokens, and
+// matches outputs token by token and byte by byte. Any thread, one at a time.
 #pragma once
 
 #include <algorithm>

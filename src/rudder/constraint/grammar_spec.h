@@ -1,5 +1,5 @@
-// GrammarSpec: what a request asks of its output's shape, as text; the key of the cache of compiled
-// grammars. Plain values, any thread.
+// GrammarSpec: the form of output that a request asks for, as text; also the key of the cache of
+// compiled grammars. Plain values; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// JSON Schema to a grammar: the outputs are exactly JSON that the schema accepts, in one order of
-// keys (that of `properties`, then what is additional). What a grammar cannot hold is refused by
-// its path, never ignored: docs/adr/0014 has the rules, and what is narrower than the standard.
+// Translates JSON Schema into a grammar whose outputs are exactly the JSON texts that the schema
+// accepts, with keys in one order (that of `properties`, then additional ones). A keyword that a
+// grammar cannot enforce is an error with its path; none is ignored. docs/adr/0014 has the rules,
+// and where this is narrower than the standard.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,7 @@
-// JSON's own texts as nodes: strings, numbers, any value, and the whitespace between tokens. What
-// has no constraint may be spelled in any way; what has (a pattern, a key) in one way alone, that
-// of json.dumps without ASCII escapes, so that two spellings cannot be told apart where it matters.
+// The texts of JSON values as grammar nodes: strings, numbers, any value, and the whitespace
+// between tokens. A value without constraint may be spelled in any way. A constrained one (a
+// pattern, a key) has one spelling, that of json.dumps without ASCII escapes, so that two spellings
+// of a value cannot differ in validity.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -53,10 +54,10 @@ class JsonText {
 // some have; '\\0': none.
 const CharSet& must_escape();
 char short_escape(uint32_t character);
-// The text as it stands inside a JSON string, in its one spelling.
+// The text as written inside a JSON string, in its one spelling.
 std::string json_spelling(std::string_view text);
 
-// One character of the set as it stands inside a JSON string, in its one spelling.
+// One character of the set as written inside a JSON string, in its one spelling.
 RuleSet::Node json_char(RuleSet& rules, const CharSet& set);
 
 }  // namespace rudder::constraint

@@ -1,7 +1,7 @@
-// MaskMemo: masks that took long to work out, under keys that say all that they depend on
-// (parser_shape.h). Places repeat: in one output, and in all outputs of a form. One for all forms
-// of a vocabulary, bounded in bytes, least recently used first out. Any thread: matchers of several
-// threads share it, and none waits for more than a lookup.
+// MaskMemo: keeps masks that took long to compute, under keys that cover everything that a mask
+// depends on (parser_shape.h). Equal parser states recur within an output and in all outputs of a
+// form. One memo serves all forms of a vocabulary; it is bounded in bytes and drops the least
+// recently used first. Matchers on several threads share it; a thread waits for a lookup at most.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// JSON numbers between bounds, as nodes. Digits are compared as text, so bounds and numbers are
-// decimal and exact.
+// JSON numbers between bounds, as grammar nodes. Digits are compared as text, so bounds and numbers
+// are decimal and exact.
 #pragma once
 
 #include <cstdint>

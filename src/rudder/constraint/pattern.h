@@ -1,7 +1,7 @@
-// Regular expressions as nodes: the subset of ECMA-262 and Python syntax whose meaning is a regular
-// language and the same in both. What is outside it (look-around, back-references, word boundaries,
-// flags, Unicode properties) is refused by name. \d, \w and \s stand for ASCII characters; \D and
-// \W stay within ASCII, since dialects differ on the rest.
+// Regular expressions as grammar nodes: the subset of ECMA-262 and Python syntax that is a regular
+// language and means the same in both. Constructs outside it (look-around, back-references, word
+// boundaries, flags, Unicode properties) are an error that names them. \d, \w and \s stand for
+// ASCII characters; \D and \W stay within ASCII, since dialects differ on the rest.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Regular expressions as automata over bytes, for terminals: without anchors and bounds, which
-// whole_pattern() has put into the tree. Pure; any thread.
+// Regular expressions as automata over bytes, for terminals. whole_pattern() has already put
+// anchors and bounds into the tree. Pure functions; any thread.
 #pragma once
 
 #include <array>

@@ -1,4 +1,5 @@
-// The parser of regular expressions (pattern.h): text to a tree. The tree says nothing of JSON.
+// The parser of regular expressions (pattern.h): from text to a tree. The tree does not depend on
+// JSON.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// RuleSet: a context-free grammar while it is put together: nodes that stand for sets of texts, and
-// named rules among them that may be recursive. What can never be completed (a recursion without an
-// end, a class of no characters) is found and left out, so that an output cannot walk into it.
-// One object a translation, one thread.
+// RuleSet: a context-free grammar under construction: nodes that stand for sets of texts, and named
+// rules, which may be recursive. It finds nodes that no text can complete (a recursion without an
+// end, a class without characters) and leaves them out, so that an output cannot run into them. One
+// object for each translation, one thread.
 #pragma once
 
 #include <cstdint>

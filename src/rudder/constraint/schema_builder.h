@@ -1,5 +1,6 @@
-// SchemaBuilder: the walk over a schema that makes nodes of it (json_schema.h). A file for the
-// combinators and scalars, one for objects and arrays. One translation, one thread.
+// SchemaBuilder: walks over a schema and makes grammar nodes (json_schema.h). One source file has
+// the combinators and scalars, one the objects and arrays. One object for each translation, one
+// thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

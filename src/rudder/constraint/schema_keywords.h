@@ -1,5 +1,5 @@
-// The keywords of JSON Schema as this server knows them: each is enforced, says nothing of validity
-// (an annotation), or is refused by its name. A keyword that is not in the table is refused too.
+// The table of JSON Schema keywords: each is enforced, an annotation without effect on validity, or
+// refused by its name. A keyword that is not in the table is refused as well.
 #pragma once
 
 #include <boost/json/fwd.hpp>

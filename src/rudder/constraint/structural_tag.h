@@ -1,5 +1,5 @@
-// The schemas inside a structural tag, replaced by grammars: xgrammar would pass over keywords that
-// it does not know, the translation of this room refuses them. Pure; any thread.
+// Replaces the schemas inside a structural tag by grammars of this room's translation, because
+// xgrammar would ignore keywords that it does not know. Pure functions; any thread.
 #pragma once
 
 #include <string>

@@ -1,8 +1,8 @@
-// Terminal: a text of a simple form that grammars have as one symbol: characters of one set, of
-// bounded length, or what a regular expression matches. To a grammar of rules each character of it
-// is a place of its own, with a mask to compute beforehand or, worse, while the engine waits; a
-// terminal is matched by an automaton and a count (terminal_tables.h). Every JSON string is one.
-// Plain values.
+// Terminal: a text of simple form that a grammar has as one symbol: characters of one set with
+// bounded length, or the matches of a regular expression. As rules, each of its characters would be
+// a parser state with a mask of its own, computed beforehand or while the engine waits. A terminal
+// is matched by an automaton and a count instead (terminal_tables.h). Every JSON string is a
+// terminal. Plain values.
 #pragma once
 
 #include <cstdint>

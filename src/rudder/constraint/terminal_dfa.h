@@ -1,5 +1,5 @@
-// TerminalDfa: a terminal byte by byte, without the number of its characters: UTF-8, for JSON
-// strings the quotes and the escapes, and the pattern. Made when a grammar is compiled, immutable,
+// TerminalDfa: the automaton of a terminal over bytes, without the count of characters: UTF-8, for
+// JSON strings the quotes and escapes, and the pattern. Made when a grammar is compiled; immutable,
 // any thread.
 #pragma once
 

@@ -1,7 +1,7 @@
-// TerminalTables: what each token of a vocabulary is to a terminal, worked out beforehand: how many
-// characters it takes, and what it leaves behind the closing quote. The tokens that fit into the
-// room that is left are then a mask that is there already, whatever the bound. Made when a grammar
-// is compiled, immutable, shared by all grammars with such a terminal; any thread.
+// TerminalTables: the effect of each token of a vocabulary on a terminal, computed beforehand: how
+// many characters it takes, and which bytes it has behind the closing quote. So the tokens that fit
+// into the remaining length are a precomputed mask, for any bound. Made when a grammar is compiled;
+// immutable, shared by all grammars with such a terminal; any thread.
 #pragma once
 
 #include <cstddef>

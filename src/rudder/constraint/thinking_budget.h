@@ -1,5 +1,5 @@
-// ThinkingBudget: a choice may think so many tokens (thinking_token_budget), then the mark that
-// ends its thoughts is the only thing that may come. The budget is of each thought of the answer.
+// ThinkingBudget: bounds the tokens of each thought of an answer (thinking_token_budget); at the
+// bound only the mark that ends the thought may come.
 #pragma once
 
 #include <cstdint>

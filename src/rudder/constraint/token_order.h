@@ -1,5 +1,5 @@
-// TokenOrder: a vocabulary's tokens in the order of their bytes, so that a walk over them does the
-// work of common beginnings once. Made once at start, immutable, any thread.
+// TokenOrder: the tokens of a vocabulary in the order of their bytes, so that a walk over them
+// processes a common prefix once. Made once at start; immutable, any thread.
 #pragma once
 
 #include <algorithm>

@@ -24,7 +24,7 @@ using ops::LinearWeight;
 using tensor::DType;
 using tensor::View;
 
-// Elements of work of a row-by-row op that are worth waking another thread for.
+// A row-by-row op wakes another thread only for this many elements of work.
 constexpr int64_t kForkElements = int64_t{1} << 15;
 
 const PanelWeight& panel_weight_of(const LinearWeight& weight) {
@@ -136,7 +136,7 @@ class FastOps final : public HostOps {
   void score(const ops::ScoreArgs& args) override { score_rows(args, &pool_); }
 
  private:
-  // f(row) for each row, on all threads when the rows are work enough.
+  // Calls f(row) for each row, on all threads when there is enough work.
   template <typename F>
   void for_rows(int64_t rows, int64_t width, F f) {
     if (rows * width < kForkElements) {

@@ -46,7 +46,7 @@ std::optional<int64_t> field(const std::string& text, std::string_view name) {
   return std::nullopt;
 }
 
-// What a control group leaves: its limit less what is in use, page cache that can be dropped aside.
+// The memory that a control group leaves: its limit minus its usage, without droppable page cache.
 int64_t group_available(const std::string& folder, const char* limit_file, const char* usage_file,
                         std::string_view inactive_field) {
   const int64_t limit = read_number(folder + limit_file);
@@ -70,7 +70,7 @@ int64_t hierarchy_available(const std::string& mount, std::string path, const ch
 }
 
 // /proc/self/cgroup: "0::/path" (v2) and "9:memory:/path" (v1). A container often sees its own
-// group at the mount's root, whatever the path says: the parents cover that.
+// group at the root of the mount, in spite of the path: the parents cover that case.
 int64_t control_group_available(const std::string& root) {
   int64_t least = kUnlimited;
   std::istringstream lines(read_file(root + "/proc/self/cgroup").value_or(""));

@@ -14,7 +14,7 @@ using tensor::DType;
 using tensor::F8E4M3;
 using tensor::View;
 
-// Everything enqueued before it has run.
+// An op runs before its call returns, so the event is complete when it is recorded.
 struct HostEvent final : ops::Event {
   Result<void> wait() override { return {}; }
   bool done() override { return true; }

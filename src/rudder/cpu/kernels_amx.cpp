@@ -23,7 +23,7 @@ inline void settle_memory() {
   asm volatile("" ::: "memory");
 }
 
-// Tiles are this thread's while one lives.
+// Configures the tiles of this thread for its lifetime.
 class TileScope {
  public:
   explicit TileScope(const TileConfig& config) {

@@ -1,5 +1,5 @@
 // onednn_bench: the linears of a prefill step, ours and oneDNN's bf16 matmul in turn, on weights
-// that both have packed as they like best. Built only where oneDNN is installed; nothing else links
+// that each has packed in its own layout. Built only where oneDNN is installed; nothing else links
 // it. Usage: OMP_NUM_THREADS=n OMP_WAIT_POLICY=passive onednn_bench [tokens [n]]; without "passive"
 // oneDNN's idle threads spin through our turns. Times are of the fastest of several passes: wall,
 // and CPU time of the process, which is what compares on a machine that others use too.

@@ -9,7 +9,7 @@ namespace {
 using tensor::BF16;
 using tensor::DType;
 
-// Below this many products of a query with a key another thread would come too late.
+// With fewer products of a query with a key, a second thread would start too late to help.
 constexpr int64_t kForkScores = 4096;
 
 Element element_of(const ops::KvLayer& kv) {
@@ -33,7 +33,7 @@ void cast_row(const float* from, int64_t count, BF16* to) {
   for (int64_t i = 0; i < count; ++i) to[i] = tensor::to_bf16(from[i]);
 }
 
-// One token's k and v of one head. T is the cache's element type.
+// Writes one token's k and v of one head. T is the cache's element type.
 template <typename T>
 void write_head(const ops::KvLayer& kv, int64_t slot, int64_t head, const float* k,
                 const float* v) {

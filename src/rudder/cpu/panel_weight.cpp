@@ -13,12 +13,12 @@ namespace {
 
 using tensor::DType;
 
-// Rows of x that stay in a core's second-level cache while the weight passes by.
+// Rows of x that stay in a core's second-level cache while the weight streams through.
 constexpr int64_t kRowTileBytes = int64_t{768} << 10;
-// Of weight in one claim of a thread: small enough to share out evenly, large enough to stream.
+// Bytes of weight that a thread claims at once: small enough to balance, large enough to stream.
 constexpr int64_t kClaimBytes = int64_t{512} << 10;
 constexpr int64_t kClaimsPerThread = 8;
-// Products smaller than this are done before another thread has woken up.
+// A smaller product ends before another thread has woken up.
 constexpr int64_t kForkBytes = int64_t{64} << 10;
 constexpr int64_t kPanelsTogether = 4;  // a kernel walks this many panels at a time
 

@@ -26,7 +26,7 @@ bool is_before(const Candidate& a, const Candidate& b) {
   return (a.weight > b.weight) | ((a.weight == b.weight) & (a.token < b.token));
 }
 
-// Comes after every token.
+// Sorts after every token.
 constexpr Candidate kLast = {0, std::numeric_limits<int32_t>::max()};
 
 // Memory of one row's sampling, kept by its thread from row to row.
@@ -347,7 +347,7 @@ void sample_row(const LogitsRow& row, std::span<float> logits, ops::SampledToken
   if (wants_logprobs) write_logprobs(raw, raw_scan.max, *raw_block_max, out, top, scratch);
 }
 
-// Why the sequence ends with this token, and what its next step needs to know of it.
+// Returns why the sequence ends with this token, and updates its slot for the next step.
 ops::SampleEnd keep(const LogitsRow& row, int32_t token, const ops::SlotState& state) {
   const int32_t slot = row.params.slot;
   ops::SampleEnd end = ops::SampleEnd::kNone;
@@ -379,7 +379,8 @@ void sample_one(const ops::SampleArgs& args, int64_t r) {
     return;
   }
   const LogitsRow row = row_of(args, params);
-  // Nothing here needs the hints, but a wrong one would be another backend's wrong token.
+  // This backend does not use the hints; it checks them, since a wrong one gives other backends a
+  // wrong token.
   RUDDER_CHECK(!args.all_greedy || params.temperature == 0.0f);
   RUDDER_CHECK(args.any_logprobs || params.num_logprobs < 0);
   RUDDER_CHECK(args.any_changed || !row.is_changed());
@@ -417,7 +418,7 @@ void score_one(const ops::ScoreArgs& args, int64_t r) {
                  scratch);
 }
 
-// Runs f(row) for each row, spread over the pool where there is one and something to spread.
+// Runs f(row) for each row, on the pool if there is one and more than one row.
 template <typename F>
 void for_each_row(int64_t num_rows, ThreadPool* pool, F f) {
   if (pool != nullptr && num_rows > 1) {

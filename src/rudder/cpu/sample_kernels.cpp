@@ -4,7 +4,7 @@
 #include <cstring>
 #include <vector>
 
-// Vectors only pass between functions that are always inlined: no ABI is at stake.
+// Vectors are passed only between functions that are always inlined, so no ABI applies.
 #pragma GCC diagnostic ignored "-Wpsabi"
 
 #define RUDDER_INLINE inline __attribute__((always_inline))
@@ -145,7 +145,7 @@ RUDDER_INLINE void penalize_body(float* x, int64_t n, const int32_t* output_coun
     const U8x16 prompt_bytes = load(prompt_seen + i, n - i, U8x16{});
     uint64_t prompt_words[2];
     std::memcpy(prompt_words, &prompt_bytes, sizeof(prompt_words));
-    // Few tokens of a vocabulary are in a text.
+    // Most tokens of a vocabulary are not in the text.
     if ((prompt_words[0] | prompt_words[1]) == 0 && reduce(count, Or{}) == 0) continue;
     F32x16 v = load(x + i, n - i, F32x16{});
     const I32x16 prompt = __builtin_convertvector(prompt_bytes, I32x16);

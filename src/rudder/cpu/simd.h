@@ -137,7 +137,7 @@ inline __m256 where_less(__m256 a, __m256 b, __m256 x, __m256 y) {
 inline Vec where_less(Vec a, Vec b, Vec x, Vec y) {
   return {where_less(a.lo, b.lo, x.lo, y.lo), where_less(a.hi, b.hi, x.hi, y.hi)};
 }
-// In two factors, so that results that are subnormal or overflow come out right.
+// In two factors, so that subnormal and overflowing results are correct.
 inline __m256 times_power_of_two(__m256 x, __m256 n) {
   const __m256i whole = _mm256_cvtps_epi32(n);
   const __m256i half = _mm256_srai_epi32(whole, 1);

@@ -21,7 +21,7 @@ class DeviceMemory {
 
   // Zeroed in the order of the stream.
   Result<tensor::View> allocate(tensor::DType dtype, const tensor::Shape& shape);
-  // Not zeroed: for what is written whole before it is read.
+  // Not zeroed: for memory that is fully written before it is read.
   Result<tensor::View> allocate_raw(tensor::DType dtype, const tensor::Shape& shape);
   Result<tensor::View> allocate_pinned(int64_t bytes);  // [bytes] u8, zeroed
 

@@ -388,7 +388,7 @@ Result<void> wait(ops::Ops& ops) {
   return event->wait();
 }
 
-// Seconds of one replay of what `enqueue` puts on the stream, of several in a row.
+// Seconds of one replay of the work that `enqueue` puts on the stream; the mean of several.
 Result<double> seconds_of(ops::Ops& ops, const std::function<void()>& enqueue, int repeats) {
   enqueue();  // once outside a capture: kernels are loaded, room is made
   RUDDER_TRY_VOID(wait(ops));

@@ -47,7 +47,7 @@ class SideStream {
   const cudaEvent_t fork_;
 };
 
-// Any thread may wait; a device's fault comes out of every wait after it.
+// Any thread may wait; every wait after a device fault returns that fault.
 class CudaEvent final : public ops::Event {
  public:
   // `status` outlives the event. A handle that could not be made is reported by wait().

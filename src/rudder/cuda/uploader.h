@@ -30,7 +30,7 @@ class Uploader {
   using Use = std::function<cudaError_t(const void* device, int64_t offset, int64_t bytes)>;
   Result<void> for_each_piece(const void* host, int64_t bytes, int64_t unit, const Use& use);
 
-  // Frees the buffers, which are made when first needed; waits for what is under way.
+  // Frees the buffers, which are made at their first use; waits for copies in progress.
   void release();
 
  private:

@@ -42,7 +42,7 @@ class FormatWriter {
     if (dialect_.list) return list(tools, parallel, true);
     json::value one = any_call(tools, true);
     if (!parallel) return sequence({std::move(one)});
-    // What stands between calls may stand after the last one too: the parser drops it, and the
+    // The separator of calls may also follow the last one: the parser drops it, and the
     // calls are there once.
     json::object end = {{"type", "optional"}, {"content", text(between())}};
     json::array call = {std::move(one)};

@@ -1,6 +1,6 @@
-// How a model must write its calls: a structural tag (JSON), which the constraint room compiles, in
-// the marks and the form that the model's own calls have. Where a tool has to be called the answer
-// is calls; where one may be, text or calls. Pure; any thread.
+// Makes the structural tag (JSON) that constrains a model's calls to the marks and form of its
+// dialect; the constraint room compiles it. When a tool must be called, the answer consists of
+// calls; when one may be called, of text or calls. Pure functions; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,6 +1,6 @@
-// CallReader: one form of tool calls, read byte by byte; CallSink: where the calls it finds go.
-// Internal to the room: AnswerParser opens a reader where a mark says that calls begin, and keeps
-// the text that a reader has not taken yet, because it may turn out to be no call.
+// CallReader: reads one form of tool calls byte by byte; CallSink receives the calls that it finds.
+// Internal to the room: AnswerParser opens a reader after a mark that begins calls, and keeps the
+// text that the reader has not accepted yet, because it may turn out not to be a call.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ class CallSink {
   CallSink(const ParserSetup& setup, uint64_t seed, Delta* delta)
       : setup_(setup), seed_(seed), delta_(delta) {}
 
-  // A call, announced: from here on it is one, whatever its arguments turn out to be.
+  // Announces a call: from here on it counts as one, even if its arguments are broken.
   void begin(std::string_view name);
   // More of its arguments' JSON text.
   void arguments(std::string_view text);
@@ -45,7 +45,7 @@ class CallReader {
   enum class Step : uint8_t {
     kMore,   // not decided yet
     kTaken,  // the text up to and with this byte is of a call for sure
-    kEnd,    // likewise, and the calls end here
+    kEnd,    // as kTaken, and the calls end here
     kStray,  // what has not been taken, with this byte, is no call
   };
 

@@ -1,5 +1,5 @@
-// What is known of how model families write their thoughts and their tool calls: data, and how to
-// find the right data for a model. A dialect is a form of calls with its marks; each form has one
+// Tables of how model families write thoughts and tool calls, and functions that find the entry for
+// a model. A dialect is a form of calls with its marks; each form has one
 // small parser. Constants; any thread.
 #pragma once
 

@@ -1,5 +1,5 @@
-// JsonScanner and JsonStringReader: JSON read byte by byte as a model writes it, to know where a
-// value ends and whether it is one at all, without keeping it. Internal to the room.
+// JsonScanner and JsonStringReader: read JSON byte by byte as a model writes it, to find where a
+// value ends and whether it is valid, without storing it. Internal to the room.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ constexpr bool is_blank(char byte) {
   return byte == ' ' || byte == '\n' || byte == '\t' || byte == '\r';
 }
 
-// Follows one value, RFC 8259 but for one mercy: control characters may stand raw in strings, where
-// models put line breaks. Who copies the value escapes them (see in_string).
+// Follows one value by RFC 8259, with one exception: strings may contain raw control characters,
+// where models put line breaks. Who copies the value escapes them (see in_string).
 class JsonScanner {
  public:
   enum class Step : uint8_t {

@@ -1,5 +1,5 @@
-// Calls whose arguments are no JSON, turned into JSON once they are complete: Python's keyword
-// arguments, and the braces of Gemma. Internal to the room.
+// Converts calls whose arguments are not JSON into JSON once they are complete: Python's keyword
+// arguments, and Gemma's braces. Internal to the room.
 #pragma once
 
 #include <optional>

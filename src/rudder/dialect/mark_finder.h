@@ -1,5 +1,5 @@
-// MarkFinder: finds marks in a text that comes byte by byte, and holds back what may be the
-// beginning of one. Internal to the room.
+// MarkFinder: finds marks in a text that comes byte by byte, and holds back bytes that may begin a
+// mark. Internal to the room.
 #pragma once
 
 #include <algorithm>

@@ -1,6 +1,6 @@
-// OutputParser: a model's text on its way to the client, parted into what it says, what it thinks
-// and the tools it calls, as the model family writes them. One object a choice, on its connection's
-// I/O thread. However the text is cut into pushes, the deltas joined are the same.
+// OutputParser: separates a model's text into content, reasoning and tool calls, as its dialect
+// writes them. Each choice has one, on its connection's I/O thread. The joined deltas are the same
+// for every way to cut the text into pushes.
 #pragma once
 
 #include <cstdint>

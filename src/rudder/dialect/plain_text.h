@@ -1,5 +1,5 @@
-// Text in which some marks do not stand, as a grammar: what a model may say where a mark would
-// begin a call. Pure; any thread.
+// A grammar for text that does not contain given marks: the text that a model may write where a
+// mark would begin a call. Pure functions; any thread.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// What the tests of this room share: an answer parsed, its deltas joined.
+// Shared by the tests of this room: parses an answer and joins its deltas.
 #pragma once
 
 #include <string>

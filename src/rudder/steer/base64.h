@@ -1,5 +1,5 @@
-// Base64 (RFC 4648, the standard alphabet with padding), decoded in one pass into where the bytes
-// belong. Pure functions; any thread.
+// Decodes base64 (RFC 4648, the standard alphabet with padding) in one pass into the caller's
+// memory. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,6 +1,7 @@
-// Config: the steering of a request, a module or the server, resolved: ops in the order in which
-// they run, lowered to the device's forms, with every constant made. Built on the server's threads;
-// immutable; any thread reads. Programs are made when first asked for and kept.
+// Config: the resolved steering of a request, a module or the server: ops in the order in which
+// they run, lowered to the device's forms, with all constants computed. The server's threads build
+// it; it is immutable, and any thread reads it. It makes programs at their first use and keeps
+// them.
 #pragma once
 
 #include <array>

@@ -83,7 +83,7 @@ void append(SipHash128& hash, const Digest& digest) {
   hash.update(digest[1]);
 }
 
-// The parameters of an op: what is left of it when its vectors' places are not looked at.
+// The parameters of an op, without the offsets of its vectors.
 void append_parameters(SipHash128& hash, const tap::ProgramOp& op) {
   tap::TapOp bare = op.op;
   bare.v1 = bare.v2 = bare.gate_vector = tap::kNoVector;

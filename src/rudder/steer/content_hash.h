@@ -1,9 +1,10 @@
-// Content keys: 128 bits over what a program does. Equal content gives equal keys, whether it came
-// as lists, packed or by name. Any thread.
+// Content keys: 128-bit hashes of what a program does. Equal content gives equal keys, whether the
+// vectors came as lists, packed or by name. Any thread.
 //
-// The structure (points, op forms, parameters as bytes, lengths) goes through SipHash-2-4-128.
-// Vectors, which are nearly all of the bytes, go through eight interleaved SipHash-2-4-128 with
-// keys of their own, whose digests enter it: as strong, and several times as fast.
+// SipHash-2-4-128 hashes the structure (points, op forms, parameters as bytes, lengths). The
+// vectors, which are nearly all of the bytes, go through eight interleaved SipHash-2-4-128 with
+// keys of their own, whose digests enter the first hash: this is as strong, and several times as
+// fast.
 #pragma once
 
 #include <array>

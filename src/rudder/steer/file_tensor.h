@@ -1,5 +1,5 @@
-// A tensor of a module's file, whatever the format, and the cursor that the binary readers share.
-// Inside this room.
+// A tensor of a module's file, for every format, and the cursor that the readers of binary formats
+// share. Internal to the room.
 #pragma once
 
 #include <cstddef>

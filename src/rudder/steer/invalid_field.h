@@ -1,4 +1,4 @@
-// What a reader of requests and files answers where a field is wrong. Inside this room; any thread.
+// The Error for a wrong field of a request or a file. Internal to the room; any thread.
 #pragma once
 
 #include <string>

@@ -90,13 +90,13 @@ struct State final : Names {
   }
 };
 
-// A module that does nothing is a mistake, of what `where` names.
+// A module without effect is an error at `where`.
 Result<void> check_not_empty(const std::vector<OpSpec>& specs, const std::string& where) {
   if (!specs.empty()) return {};
   return fail(ErrorCode::kInvalidArgument, "the module has no vectors and no ops", where);
 }
 
-// All ops of what was parsed, behind `before`: named ones, then inline ones.
+// Appends the parsed ops to `before`: named ones, then inline ones.
 Result<std::vector<OpSpec>> specs_of(ParsedSteering parsed, std::vector<OpSpec> before) {
   for (const NamedRef& ref : parsed.named) RUDDER_TRY_VOID(append_scaled(ref, before));
   std::ranges::move(parsed.ops, std::back_inserter(before));

@@ -1,6 +1,7 @@
-// Library: the steering that a server knows by name, and the steering of every request. Modules are
-// registered from files or JSON, at start or while requests run; a request that resolved a module
-// keeps it, whatever happens to the name. Owned by the server, outlives its requests. Any thread.
+// Library: the named steering modules of a server, and the steering that applies to every request.
+// Modules are registered from files or JSON, at start or while requests run. A request keeps the
+// module that it resolved, even when the name is replaced or removed. The server owns the library;
+// it outlives all requests. Any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -22,8 +23,8 @@ struct Module {
   std::shared_ptr<const Config> config;
 };
 
-// Whoever keeps programs on the device: told what to hold there for as long as a module is
-// registered. Called on the thread that registers, one call at a time.
+// Keeps the programs of registered modules on the device. The Library calls it on the thread that
+// registers, one call at a time.
 class Residency {
  public:
   virtual ~Residency() = default;
@@ -52,7 +53,7 @@ class Library {
   std::shared_ptr<const Module> find(std::string_view name) const;  // null: there is none
 
   // The steering of every request, before its own: {"replace"?: bool, and fields as in add_json}.
-  // Adds to what is set unless it is to be replaced. Modules named here are copied.
+  // Adds to the present steering, or replaces it. Modules named here are copied.
   Result<void> set_global(const boost::json::object& body);
   Result<void> clear_global();                   // an Error: as of Residency::pin
   std::shared_ptr<const Config> global() const;  // null: none

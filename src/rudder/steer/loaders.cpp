@@ -192,7 +192,7 @@ class ModuleReader {
   std::vector<OpSpec> ops_;
 };
 
-// llama.cpp has no direction of block 0, and what is no direction is none of its tensors.
+// llama.cpp has no direction of block 0, and its files have no tensors but directions.
 Result<void> check_directions(const FileTensors& tensors, const std::string& file) {
   for (const FileTensor& tensor : tensors.tensors) {
     if (!tensor.name.starts_with("direction.") || tensor.name == "direction.0") {

@@ -1,6 +1,6 @@
-// Loaders: steering modules from files. Nothing in a file is executed and no pickle is opened; what
-// breaks its format is kCorruptFile, what does not fit the model kInvalidArgument, both with the
-// file and the tensor as `where`. Called by Library; any thread.
+// Loaders: read steering modules from files. They execute nothing from a file and open no pickle. A
+// file that breaks its format is kCorruptFile, one that does not fit the model kInvalidArgument,
+// both with the file and the tensor as `where`. Called by Library; any thread.
 //
 //   .safetensors, .npz   tensors "[prefill.|decode.]<site>.<layer>" with one row, or
 //                        "[prefill.|decode.]<site>" with a row a layer and, where these are not all
@@ -31,10 +31,10 @@ struct LoadedModule {
   std::string model_hint;
 };
 
-// The format is told by the file's name.
+// The extension of the file's name decides the format.
 Result<LoadedModule> load_module(const std::string& path, const Model& model, const Names& names);
 
-// The same from bytes, for tests: `file` is its name in errors and tells the format.
+// The same from bytes, for tests: `file` is its name in errors and decides the format.
 Result<LoadedModule> load_module_bytes(std::span<const std::byte> bytes, const std::string& file,
                                        const Model& model, const Names& names);
 

@@ -1,5 +1,5 @@
-// Lowering: from ops as they were asked for to the few forms that the device has, with every
-// constant made in fp64. Called by Config when it is built; pure.
+// Lowering: converts the ops of requests and modules into the few forms that the device has, with
+// all constants computed in fp64. Config calls it when it is built; pure functions.
 //
 //   patch              kPatch
 //   ablate, K axes     K kAxis, a = 0, b = 0, axes orthonormalised
@@ -11,9 +11,9 @@
 //   rotate by          two kAxis with a = -1: the reflections whose product the rotation is
 //   add*               kAdd, kAddNorm, kAddRenorm
 //
-// with v normalised wherever the form says so. A window of a schedule becomes one of the selector;
-// a ramp is constant over the prompt and splits there. A gate on a prompt's score adds one kScore
-// for each different score.
+// v is normalised where the form says so. A window of a schedule becomes a window of the selector;
+// a ramp is constant over the prompt, so the op is split at the prompt's end. A gate on a prompt's
+// score adds one kScore for each different score.
 #pragma once
 
 #include <cstdint>

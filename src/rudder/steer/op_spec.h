@@ -1,6 +1,6 @@
-// One steering op as somebody asked for it: checked against the model, not yet lowered to the
-// device's op forms. Written by the parser and the loaders, read by Config. Plain values; buffers
-// are shared and immutable.
+// OpSpec: one steering op of a request or module: checked against the model, not yet lowered to the
+// device's forms. The parser and the loaders make it, Config reads it. Plain values; buffers are
+// shared and immutable.
 #pragma once
 
 #include <cstdint>

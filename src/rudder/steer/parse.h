@@ -1,7 +1,7 @@
-// From JSON to ops: the steering fields of a request, of a module and of the server-wide steering.
-// Called on the server's threads after the body was parsed; pure. Every Error is
+// Parses the steering fields of a request, of a module and of the server-wide steering into ops.
+// The server's threads call it after they have parsed the body; pure functions. Every Error is
 // kInvalidArgument with the JSON path of the field as `where` ("steering[1].vector[3]"), or
-// kNotFound for a name that is not registered. The schema, with examples: schema.h.
+// kNotFound for a name that is not registered. schema.h has the schema, with examples.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -32,7 +32,7 @@ Result<Row> added_row(const OpSpec& add, const std::string& where) {
   return Row{std::move(buffer), 0, add.vector.width};
 }
 
-// What a module adds, whatever the phase, at `point`; else its only add, unless `exact`.
+// The vector that a module adds at `point` in any phase; else its only add, unless `exact`.
 Result<const OpSpec*> named_add(const Config& config, std::string_view name, tap::Point point,
                                 bool exact, const std::string& where) {
   const OpSpec* only = nullptr;

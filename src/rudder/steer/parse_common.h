@@ -1,4 +1,4 @@
-// What the parsers of tiers and of elements share. Inside this room.
+// Shared by the parsers of tiers and of elements. Internal to the room.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -41,7 +41,7 @@ std::string join_path(const std::string& path, std::string_view key);  // "path.
 // `points`). One row is for all points; else there are as many rows as points, or as the caller
 // says with `rows_are_axes`.
 struct VectorsAtPoints {
-  Rows rows;               // of what is written out
+  Rows rows;               // of vectors given as numbers
   std::vector<Row> named;  // of a name: by point
   bool by_point = false;   // rows.row(i) is of point i
 

@@ -1,4 +1,4 @@
-// A model of hidden size 4, and the way from a body's text to its config. Tests only.
+// A model of hidden size 4, and the steps from a body's text to its config. Tests only.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
-// From a Config and the shape of a prompt to what the engine carries: segments of positions with
-// one program each. Called once a request on the server's threads; pure functions.
+// Makes the segments of a sequence, with one program each, from a Config and the shape of the
+// prompt. Called once for each request on the server's threads; pure functions.
 #pragma once
 
 #include <vector>
@@ -14,12 +14,12 @@ namespace rudder::steer {
 // The steering half of a sequence's taps: `segments`, `needs_whole_prompt`, `is_scheduled`.
 // Neighbouring segments differ; equal ones share their program. Segments are empty when no token of
 // this sequence is steered. The key of a segment whose ops have a schedule covers the prompt's
-// length too, since the same program then does different things to the same tokens.
+// length too, since the same program then changes the same tokens differently.
 // kInvalidArgument (`where` = "steering") when a selector needs roles and the shape has none.
 Result<tap::SequenceTaps> make_taps(const Config& config, const PromptShape& shape);
 
-// The programs that a request with this config runs whatever its prompt looks like: those of long
-// prompts and long generations without roles. What is worth being on the device beforehand.
+// The programs that a request with this config runs for most prompts: those of long prompts and
+// long generations without roles. The server puts them on the device when it registers a module.
 std::vector<KeyedProgram> usual_programs(const Config& config);
 
 }  // namespace rudder::steer

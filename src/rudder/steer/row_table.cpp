@@ -81,7 +81,7 @@ bool RowTable::lease(std::span<const tap::TapSegment> segments, std::vector<int3
 
 bool RowTable::try_lease(std::span<const tap::TapSegment> segments, std::vector<int32_t>& rows) {
   rows.assign(segments.size(), 0);
-  // What is there already is held first, so that making room for the rest does not evict it.
+  // Rows that are present are held first, so that making room for the rest does not evict them.
   for (size_t i = 0; i < segments.size(); ++i) {
     if (segments[i].program == nullptr) continue;
     rows[i] = find(segments[i].content);

@@ -1,9 +1,9 @@
-// RowTable: which row of the device's tap table holds which program. Rows are shared by equal
-// content, counted, and kept after their last user until their space is needed. Owned and called by
-// the engine thread, save where a function says otherwise.
+// RowTable: assigns programs to rows of the device's tap table. Sequences of equal content share a
+// row; the table counts its holders and keeps the program after the last one until its space is
+// needed. The engine thread owns and calls it, except where a function says otherwise.
 //
-// A row is written again only while no sequence holds it (tap.T2). Edits take effect in plan order,
-// so that a row may be given on as soon as no later plan uses it.
+// A row is written again only while no sequence holds it (tap.T2). Edits take effect in the order
+// of plans, so a row may be reused as soon as no later plan uses it.
 #pragma once
 
 #include <cstdint>
@@ -83,7 +83,7 @@ class RowTable {
   bool is_pinned(const tap::ContentKey& key) const { return pins_.contains(key); }
   bool try_lease(std::span<const tap::TapSegment> segments, std::vector<int32_t>& rows);
   void hold(int32_t row);
-  // A row with that program, which nobody holds yet; 0: there is no room.
+  // A row with that program, not held yet; 0: there is no room.
   int32_t place(const tap::ContentKey& key, const std::shared_ptr<const tap::Program>& program,
                 bool may_evict_pinned);
   bool evict_one(bool may_evict_pinned);

@@ -1,4 +1,4 @@
-// The JSON schema of the steering fields, as data for an OpenAPI document. Any thread.
+// The JSON schema of the steering fields, for the OpenAPI document. Constant data; any thread.
 #pragma once
 
 #include <string_view>

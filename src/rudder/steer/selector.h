@@ -1,5 +1,6 @@
-// Selectors: which tokens of a sequence an op works on, by phase, by windows and by the role that
-// wrote them. Written by the parser, evaluated once a request against its prompt. Plain values.
+// Selectors: which tokens of a sequence an op steers, by phase, by windows and by the role that
+// wrote them. The parser makes them; they are evaluated once for each request against its prompt.
+// Plain values.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What the tests and the bench of this room share: a small model, vectors, random numbers.
+// Shared by the tests and the bench of this room: a small model, vectors, random numbers.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// Vectors as clients and files write them: lists of numbers, or packed bytes with a dtype and a
-// shape. Every element is checked; what comes out is f32. Pure functions; any thread.
+// Reads vectors as clients and files write them: lists of numbers, or packed bytes with a dtype and
+// a shape. It checks every element; the result is f32. Pure functions; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

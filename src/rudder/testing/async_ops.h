@@ -1,6 +1,6 @@
-// AsyncOps: a device that runs behind the host, made of one that does not. Ops are queued and run
-// in order by a thread of its own, copies after a pause: a staging buffer that is written or read
-// too early, or an event that is not waited for, shows as a wrong result. Tests only.
+// AsyncOps: makes a device that lags behind the host out of one that does not. It queues ops, and a
+// thread of its own runs them in order, copies after a pause. So a test gets a wrong result when
+// code writes or reads a staging buffer too early, or does not wait for an event. Tests only.
 #pragma once
 
 #include <atomic>

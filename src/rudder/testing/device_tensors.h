@@ -1,5 +1,5 @@
-// Tensors of a backend under test: written and read as exec does it, through staging memory and
-// events, so that a test does not care where the backend's memory is. Tests only; one thread.
+// Writes and reads tensors of a backend under test as exec does it, through staging memory and
+// events, so that a test works wherever the backend's memory is. Tests only; one thread.
 #pragma once
 
 #include <cstddef>

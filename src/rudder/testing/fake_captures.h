@@ -1,5 +1,5 @@
-// FakeCaptures: a capture dispatcher without threads or consumers, for tests of the engine. Keeps
-// what it was handed, and answers when it is told to. One thread.
+// FakeCaptures: a capture dispatcher without threads or consumers, for tests of the engine. It
+// keeps the rows that it gets, and reports results when a test tells it to. One thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // The fake model behind FakeExecutor: the next token is a pure function of every token before it,
-// of the sampling parameters that matter and of its position. expected_run is what a lone request
-// gets: the reference of metamorphic tests. Any thread; pure functions.
+// of the sampling parameters that matter and of its position. expected_run gives the tokens of a
+// lone request; metamorphic tests compare with it. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 // FakeTaps: the tap table and the capture buffer of FakeExecutor. A program changes the fake
-// model's hash of every token that runs it, so that a token that ran the wrong one, one that was
-// overwritten, or a block shared with tokens that ran another, changes all tokens behind it. One
-// thread.
+// model's hash of every token that runs it. So all later tokens change when a token runs a wrong or
+// overwritten program, or when a block is shared between tokens of different programs. One thread.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +15,7 @@
 
 namespace rudder::testing {
 
-// What the fake model makes of a program.
+// The effect of a program on the fake model.
 struct FakeProgram {
   FakeProgram() = default;
   explicit FakeProgram(const tap::Program* program);

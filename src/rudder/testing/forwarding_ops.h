@@ -1,5 +1,5 @@
-// ForwardingOps: what is common to devices made of another device: the macro-ops, each as a call
-// that the maker runs, queues or records. Tests only.
+// ForwardingOps: the base of test devices that wrap another device: it turns each macro-op into a
+// call that the subclass runs, queues or records. Tests only.
 #pragma once
 
 #include <functional>

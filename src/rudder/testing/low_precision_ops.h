@@ -1,9 +1,9 @@
-// LowPrecisionOps: a backend as a GPU's may be, on the CPU: activations are bf16, linears multiply
-// bf16 by bf16 or F8E4M3 by F8E4M3, whose shapes are multiples of 16 or refused, and the KV cache
-// is either. Every op is the reference's between roundings, and rounds where the CUDA backend does:
-// what a GPU computes is held to this, not to the exact model. Takes the paths that the CPU's own
-// backends do not: quantised operands in the decoder, tolerances in the conformance suite. Tests
-// only.
+// LowPrecisionOps: imitates the precision of a GPU backend on the CPU: activations are bf16;
+// products multiply bf16 by bf16, or F8E4M3 by F8E4M3 with shapes that must be multiples of 16; the
+// KV cache is either. Every op computes like the reference between roundings, and rounds where the
+// CUDA backend rounds. GPU results are compared with this, not with the exact model. It takes code
+// paths that the CPU's own backends do not: quantised operands in the decoder, tolerances in the
+// conformance suite. Tests only.
 #pragma once
 
 #include <memory>

@@ -156,7 +156,7 @@ void OpsConformance::expect_quantised(const View& out, const View& scale, const 
   const Matrix scales = read(scale);
   for (int64_t r = 0; r < expected.rows; ++r) {
     const Matrix row = expected.slice(r, 1, 0, expected.cols);
-    // What is quantised may have been rounded to act before.
+    // The input may have been rounded to act before it is quantised.
     const double slack = 2 * act_unit() + 1e-5;
     const double row_scale = scales.at(0, r);
     ASSERT_NEAR(row_scale, max_abs(row) / 448, (slack * max_abs(row) + tolerance) / 448 + 1e-30)

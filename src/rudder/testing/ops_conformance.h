@@ -1,9 +1,9 @@
-// The conformance suite: every macro-op of a backend against the formulas in double precision
-// (reference_ops.h), over fuzzed shapes and poisoned outputs, and rows against themselves in other
-// company, bit for bit. A backend joins by INSTANTIATE_TEST_SUITE_P(..., OpsConformance, ...) and
-// OpsAttention likewise, in a test file of its own (ops_conformance_cpu_test.cpp). Where its memory
-// is and which precision it computes in does not matter: inputs are read back as the backend has
-// them, tolerances follow its dtypes.
+// The conformance suite: compares every macro-op of a backend with the formulas in double precision
+// (reference_ops.h), over fuzzed shapes and poisoned outputs. It also compares rows with the same
+// rows in other calls, bit for bit. A backend joins with INSTANTIATE_TEST_SUITE_P(...,
+// OpsConformance, ...), and with OpsAttention in the same way, in a test file of its own
+// (ops_conformance_cpu_test.cpp). The suite works for any memory and precision: it reads inputs
+// back as the backend has them, and its tolerances follow the backend's dtypes.
 #pragma once
 
 #include <gtest/gtest.h>

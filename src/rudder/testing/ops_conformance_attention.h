@@ -1,5 +1,5 @@
-// The part of the conformance suite that needs a KV cache: sequences whose tokens are fed to
-// qkv_prep and attention step by step, and what should come out. See ops_conformance.h.
+// The part of the conformance suite that needs a KV cache: it feeds sequences to qkv_prep and
+// attention step by step and compares the results. See ops_conformance.h.
 #pragma once
 
 #include <cmath>

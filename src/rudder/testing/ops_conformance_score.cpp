@@ -82,7 +82,7 @@ void compare_scores(Device& device, ScoredRows rows, int32_t num_top) {
   }
 }
 
-// How likely given tokens are: what sample tells of a token, of any token, and nothing kept.
+// How likely given tokens are: the results of sample for any token, without changing a slot.
 TEST_P(OpsConformance, ScoreAgreesWithTheCpu) {
   for (const int64_t vocab : {1, 17, 160}) {
     const ScoredRows rows = make_rows(random_, 6, vocab);

@@ -1,5 +1,5 @@
-// The part of the conformance suite that steers and captures: scenes of random programs and capture
-// sets, and what they make of a token. See ops_conformance.h.
+// The part of the conformance suite that steers and captures: it makes random programs and capture
+// sets, and computes their effect on a token. See ops_conformance.h.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ class OpsTaps : public OpsConformance {
  protected:
   using Row = std::vector<double>;
 
-  // Where the tests' residual_norm and gated_act stand.
+  // The points of the tests' residual_norm and gated_act.
   static constexpr tap::Point kBranch = {0, tap::Site::kMlpOut};
   static constexpr tap::Point kPost = {0, tap::Site::kResidPost};
   static constexpr tap::Point kPre = {1, tap::Site::kResidPre};
@@ -59,7 +59,7 @@ class OpsTaps : public OpsConformance {
   tap::TapOp random_op(int combination, int64_t width, tap::Point point,
                        std::vector<float>& vectors);
 
-  // What a token's taps make of h at a point; what they capture there goes to captured_.
+  // Applies a token's taps to h at a point; captured rows go to captured_.
   // `tolerance` is that of h before, and becomes that of h after.
   Row tapped(const Scene& scene, size_t token, tap::Point point, Row h, ReferenceLatches& latches,
              double& tolerance);

@@ -1,5 +1,5 @@
-// The macro-ops in double precision, naively: what every backend is held to (ops_conformance.h).
-// Formulas: ops/args.h. Tests only; plain values.
+// The macro-ops in double precision, written naively; every backend is compared with them
+// (ops_conformance.h). Formulas: ops/args.h. Tests only; plain values.
 #pragma once
 
 #include <cstdint>

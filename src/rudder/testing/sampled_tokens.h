@@ -1,5 +1,5 @@
-// What sample and score tell of tokens, held against what the CPU tells. Part of the conformance
-// suite (ops_conformance.h).
+// Compares the results of sample and score with those of the CPU. Part of the conformance suite
+// (ops_conformance.h).
 #pragma once
 
 #include <cstddef>

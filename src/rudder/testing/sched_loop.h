@@ -1,5 +1,5 @@
-// SchedLoop: a Scheduler and a FakeExecutor in the engine's loop, every invariant checked after
-// every plan and every commit. For tests.
+// SchedLoop: runs a Scheduler and a FakeExecutor in the engine's loop, and checks every invariant
+// after every plan and every commit. For tests.
 #pragma once
 
 #include <fmt/format.h>

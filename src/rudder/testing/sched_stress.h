@@ -1,6 +1,6 @@
-// run_stress: a random workload on a random small machine, from one seed; every invariant is
-// checked after every plan and every commit, and every output is compared with that of a lone
-// request. Shared by the stress test and the mutation test of sched, which compile it.
+// run_stress: runs a random workload on a random small machine, from one seed. It checks every
+// invariant after every plan and every commit, and compares every output with that of a lone
+// request. The stress test and the mutation test of sched compile it.
 #pragma once
 
 #include <cstdint>

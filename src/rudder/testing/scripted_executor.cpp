@@ -25,7 +25,7 @@ ScriptedExecutor::ScriptedExecutor(std::vector<int32_t> script, step::Capacity c
   RUDDER_CHECK(!script_.empty());
 }
 
-// Waits for a let_go() that is on its way out of the object.
+// Waits for a running let_go() to leave the object.
 ScriptedExecutor::~ScriptedExecutor() {
   std::lock_guard lock(mutex_);
 }

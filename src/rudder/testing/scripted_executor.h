@@ -1,6 +1,6 @@
-// ScriptedExecutor: an Executor that computes nothing; every sequence samples the same script of
-// tokens. For tests that need given tokens, or a device that hangs or fails at a given moment.
-// launch and collect are called by one thread, the rest by any.
+// ScriptedExecutor: an Executor that computes nothing: every sequence samples the same script of
+// tokens. For tests that need given tokens, or a device that hangs or fails at a given moment. One
+// thread calls launch and collect; any thread calls the rest.
 #pragma once
 
 #include <condition_variable>
@@ -57,7 +57,7 @@ class ScriptedExecutor final : public step::Executor {
   std::vector<Slot> slots_;
   std::deque<step::StepResult> in_flight_;  // each iteration's
 
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable released_;
   bool held_ = false;
   bool launches_fail_ = false;

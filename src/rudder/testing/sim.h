@@ -1,7 +1,7 @@
 // The simulator: the real scheduler, KV bookkeeping and EngineCore over FakeExecutor, with a
-// virtual clock and one 64-bit seed. Clients arrive, cancel and leave at random in small tight
-// machines; after every step every invariant is checked, and what a client got is compared, token
-// by token and byte by byte, with what a lone request would have got. One thread.
+// virtual clock and one 64-bit seed. Clients arrive, cancel and leave at random on small machines
+// with little memory. After every step it checks every invariant, and compares each client's
+// output, token by token and byte by byte, with that of a lone request. One thread.
 #pragma once
 
 #include <array>

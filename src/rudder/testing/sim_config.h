@@ -1,5 +1,5 @@
-// What one episode of the simulator is: a small machine, an engine on it, and the kind of requests
-// that come. Everything is drawn from the episode's seed.
+// The parameters of one episode of the simulator: a small machine, an engine on it, and the kind of
+// requests that come. All are drawn from the episode's seed.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// A constraint for the simulator: what it allows is a hash of every token that it was told, so that
-// one too many, one too few or one of another sequence changes what comes next. Now and then it
-// allows the end of the text alone, or nothing, or fails.
+// A constraint for the simulator: a hash of every token that its matcher was told decides which
+// tokens it allows. So a token too many, a token too few, or a token of another sequence changes
+// the output. Sometimes it allows only the end of the text, or nothing, or fails.
 #pragma once
 
 #include <cstdint>

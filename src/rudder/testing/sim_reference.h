@@ -1,5 +1,5 @@
-// What a choice must give, worked out the slow and obvious way: the executor's own reference for
-// the tokens, then text and stop strings over the whole output at once.
+// Computes the output that a choice must have, in the slow and obvious way: tokens by the
+// executor's own reference, then text and stop strings over the whole output at once.
 #pragma once
 
 #include <cstdint>

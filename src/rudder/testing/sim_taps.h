@@ -1,5 +1,5 @@
 // Steering and capture in the simulator: a small table, a few programs that many requests share,
-// and what a request asks of them. Everything is drawn from the episode's seed.
+// and the taps of each request. All are drawn from the episode's seed.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// TapeOps: a device with graphs, made of one without. What is called between begin_capture and
-// end_capture goes on a tape, its arguments as they are then, and runs when the tape is replayed:
-// with the host values of the capture and whatever the device memory then holds. A host value that
-// leaks into a captured step shows as a wrong result, without a GPU. Tests only.
+// TapeOps: makes a device with graphs out of one without. It records the calls between
+// begin_capture and end_capture on a tape, with their arguments at that time, and runs them when
+// the tape is replayed: with the host values of the capture and the device memory of the replay. So
+// a host value that leaks into a captured step gives a wrong result, without a GPU. Tests only.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
 // Tiny random models without files: a spec and its weights, made on any backend. For tests of exec
-// and of the engine above it; the numbers mean nothing, but every mechanism moves the logits.
+// and of the engine above it: the outputs mean nothing, but every mechanism changes the logits.
 #pragma once
 
 #include <cstdint>

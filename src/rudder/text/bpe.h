@@ -59,7 +59,7 @@ class Bpe {
   void merge_few(const std::vector<int32_t>& symbols, std::vector<int32_t>& out) const;
   void merge_many(const std::vector<int32_t>& symbols, std::vector<int32_t>& out) const;
 
-  uint64_t serial_ = 0;  // tells this model's entries in the thread's cache
+  uint64_t serial_ = 0;  // marks this model's entries in the thread's cache
   TokenTable tokens_;
   StringIndex index_;
   TokenTable byte_tokens_;  // the tokens as bytes, where pieces are bytes

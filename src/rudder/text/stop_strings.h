@@ -1,7 +1,7 @@
 // StopMatcher: finds the first of several stop strings in a text that arrives in deltas, across
 // token borders, and holds back exactly the text that may still become part of a stop string.
 // StopSet is the compiled automaton (Aho-Corasick), immutable and shareable between the choices of
-// a request; a StopMatcher is one sequence's state, owned by the output thread. Linear in the text.
+// a request; a StopMatcher is one sequence's state, owned by the engine thread. Linear in the text.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Where the tokens of an encoded text begin in it. For what speaks of tokens by what they say:
-// roles of a chat prompt.
+// Finds where the tokens of an encoded text begin in it; used to find the roles of a chat prompt's
+// tokens.
 #pragma once
 
 #include <cstddef>

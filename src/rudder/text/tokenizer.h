@@ -2,7 +2,7 @@
 // bytes that the reference implementation gives. BPE, byte-level (GPT-2, Llama 3, Qwen) and
 // SentencePiece style (Llama 2, Mistral, Gemma, Phi 3). A component that is not supported is
 // refused at load by its name, never ignored.
-// Called by the tokenise pool (encode) and the output thread (StreamDecoder). Immutable after load
+// Called by the tokenise pool (encode) and the engine thread (StreamDecoder). Immutable after load
 // and shared: every member is safe from any thread.
 #pragma once
 

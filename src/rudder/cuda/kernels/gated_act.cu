@@ -2,8 +2,8 @@
 // needs its largest magnitude first: a cluster of blocks has a row in its registers, a run a
 // thread, and the blocks tell each other their largest. So one token is spread over as many
 // multiprocessors as the cluster has blocks. A cluster goes on to further rows: its columns' scales
-// stay in registers, and the next row is worked out while what the other blocks tell of this one is
-// on its way.
+// stay in registers, and it computes the next row while the other blocks' results for this row
+// arrive.
 #include "rudder/cuda/kernels/gated_act.cuh"
 #include "rudder/cuda/kernels/launch.h"
 

@@ -25,7 +25,7 @@ constexpr size_t kMaxChoiceBytes = 256;  // of a field that is one of a few word
 
 using steer::capture::CaptureSpec;
 
-// A field that says what is so anyway.
+// A field that accepts only the values of `allowed`, of which the first is the default.
 void check_only(FieldReader& reader, std::string_view name,
                 std::array<std::string_view, 2> allowed) {
   std::string value(allowed[0]);
@@ -138,7 +138,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
 
   engine::RequestParams params;
   params.client_id = answer.id;
-  params.max_tokens = 1;  // sampled where the prompt ends, and nobody's
+  params.max_tokens = 1;  // sampled at the prompt's end, and dropped
   params.sampling.temperature = 0;
   read_integer(reader, "priority", &params.priority);
   params.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));

@@ -49,7 +49,7 @@ void set_size(json::object& schema, int64_t max) {
   if (has_type(schema, "object")) schema["maxProperties"] = max;
 }
 
-// Sets types and bounds of what the table of ranges knows.
+// Sets types and bounds of the fields in the table of ranges.
 void add_ranges(json::object& schemas, const engine::RequestLimits& limits) {
   const auto own = [&](std::string_view name) -> json::object& {
     return schemas[name].at("allOf").as_array().back().at("properties").as_object();

@@ -28,7 +28,7 @@ using FunctionOfTool = std::function<Result<boost::json::object>(const boost::js
 void translate_tools(FieldReader& reader, const FunctionOfTool& function_of,
                      boost::json::object& chat);
 
-// Appends a message whose faults are told as faults of `path`.
+// Appends a message; errors in it will name `path`.
 void push_message(boost::json::array& messages, FieldMap& map, boost::json::object message,
                   std::string path);
 

@@ -14,7 +14,8 @@ namespace rudder::server {
 
 class FieldMap {
  public:
-  // What lies at or below `chat` ("messages[3]") is at `client` ("input[2]") in the client's body.
+  // Records that paths at or below `chat` ("messages[3]") are `client` ("input[2]") in the client's
+  // body.
   void add(std::string chat, std::string client) {
     fields_.emplace_back(std::move(chat), std::move(client));
   }

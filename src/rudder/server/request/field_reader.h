@@ -57,7 +57,7 @@ class FieldReader {
   void adopt(const FieldReader& inner);
 
   std::string path_of(std::string_view name) const;
-  // Names that nobody asked for, with the path in front, at most 16 of them, of visible ASCII.
+  // Paths of fields that nobody read, at most 16 of them, of visible ASCII.
   std::vector<std::string> ignored() const;
 
  private:

@@ -29,7 +29,7 @@ struct ToolFields {
   // How the answer to this prompt is to be parsed; nothing where it is all text.
   std::optional<dialect::ParserSetup> parser_after(std::string_view prompt) const;
   bool is_forced() const { return choice.mode == ToolChoice::Mode::kRequired; }
-  // Calls of this tool have the arguments that its schema wants.
+  // Arguments of calls of this tool satisfy its schema.
   bool has_schema_enforced(const dialect::CallableTool& tool) const;
   // What the answer must look like: calls where one has to come; where one may, any text, and calls
   // of the allowed tools, with arguments as those of them that are strict want them. Nothing where
@@ -40,7 +40,7 @@ struct ToolFields {
   constraint::GrammarSpec grammar_beside(const boost::json::object& content,
                                          const dialect::ParserSetup& setup,
                                          const text::Tokenizer& tokenizer) const;
-  // What is wrong with the first tool whose schema no grammar can hold, with its path.
+  // The error of the first tool whose schema no grammar can enforce, with its path.
   std::optional<Error> schema_error() const;
 
  private:

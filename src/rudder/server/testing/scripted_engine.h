@@ -79,7 +79,7 @@ class ScriptedEngine final : public engine::Engine {
   void stir();  // with the lock held
   void loop();
   // Sends what is due of one request; false when it has ended. The lock is not held in sinks:
-  // whoever cancels does not wait for a request that always has something to say.
+  // cancel() does not wait for a request that sends without pause.
   bool advance(std::unique_lock<std::mutex>& lock, uint64_t id, Running& running);
   void send(uint64_t id, Running& running, int32_t choice, engine::Event event);
 

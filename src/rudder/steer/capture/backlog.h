@@ -1,6 +1,6 @@
-// Backlog: what waits for one consumer, in order. Bounded by the bytes of rows that the consumer
-// holds in memory, queued or taken; what is beyond goes by the operator's policy. Rows that come
-// back from the disk may make it twice the bound: as much again as is queued behind them. The
+// Backlog: the rows that wait for one consumer, in order. It bounds the bytes of rows that the
+// consumer holds in memory, queued or taken; the operator's policy decides about rows beyond that.
+// Rows that return from the disk may double the bound: as much again as is queued behind them. The
 // dispatch thread pushes, the consumer's thread pops, the engine thread may wait for room.
 #pragma once
 
@@ -49,7 +49,7 @@ class Backlog : public std::enable_shared_from_this<Backlog> {
   Pushed push_rows(const std::shared_ptr<Seat>& seat, const std::shared_ptr<const Chunk>& chunk,
                    std::vector<Record> records);
   // Empty when it is closed and drained. Rows that were spilled are read back first, when the
-  // consumer has given back enough of what it holds.
+  // consumer has released enough of its rows.
   std::optional<BacklogItem> pop();
   void close();
 

@@ -1,4 +1,4 @@
-// Base64 with padding (RFC 4648, section 4), as the packed form of vectors has it.
+// Writes base64 with padding (RFC 4648, section 4), for the packed form of vectors.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// What the tests of capture share: a small model's geometry, rows of an executor that exists only
-// here, a consumer that remembers, a folder that goes away.
+// Shared by the tests of capture: a small model's geometry, rows of an executor that exists only
+// here, a consumer that records, a temporary folder.
 #pragma once
 
 #include <gtest/gtest.h>

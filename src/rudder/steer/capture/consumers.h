@@ -1,4 +1,4 @@
-// The consumers that an operator's flags name. Called once at start.
+// Makes the consumers that an operator's flags name. Called once at start.
 #pragma once
 
 #include <map>

@@ -1,5 +1,6 @@
-// Dispatcher: takes captured rows from the engine and hands them to consumers, without ever making
-// the engine wait for one (but by the operator's policy `block`). Normative text: docs/capture.md.
+// Dispatcher: takes captured rows from the engine and passes them to consumers. The engine never
+// waits for a consumer, except under the operator's policy `block`. Normative text:
+// docs/capture.md.
 //
 //   server thread   spec()                          the request's field, checked
 //   engine thread   begin(), push(), end()  as the sequence runs
@@ -59,7 +60,7 @@ class Dispatcher {
 
   // Opens consumers and plugins, compiles the operator's own capture, starts the threads.
   static Result<std::unique_ptr<Dispatcher>> create(Parts parts, const CaptureSettings& settings);
-  // Cancels what is open. Threads that a plugin never gives back are left behind.
+  // Cancels open sessions. Abandons threads that a plugin does not return from.
   virtual ~Dispatcher() = default;
 
   // Any thread. `field` is the request's "capture", null when it has none; the answer is null when

@@ -1,5 +1,5 @@
-// What the engine thread and the consumers tell the dispatch thread, and what it knows of a
-// request. Private to the dispatcher.
+// The messages of the engine thread and of the consumers to the dispatch thread, and the dispatch
+// thread's record of a request. Private to the dispatcher.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // KeyFile: the rows of one (request, layer, site) in a file of their own, raw and in order, with a
-// JSON file beside it that says what they are. The thread of one writer.
+// JSON file that describes them. One writer's thread uses it.
 #pragma once
 
 #include <cstdint>

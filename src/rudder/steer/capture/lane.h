@@ -1,5 +1,5 @@
-// Lane: one consumer, its backlog and its thread. Whatever the consumer does or fails to do stays
-// in its lane. Made and pushed to by the dispatcher.
+// Lane: one consumer with its backlog and its thread. Faults of the consumer stay in its lane. The
+// dispatcher makes it and pushes to it.
 #pragma once
 
 #include <atomic>

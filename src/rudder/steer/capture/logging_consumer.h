@@ -1,5 +1,6 @@
-// The consumer `logging`: norms and statistics as lines of the server's log. Request options:
-// "lines": "summary" (one line a point, when the request ends; default) or "rows" (one a row).
+// The consumer `logging`: writes norms and statistics as lines of the server's log. Request
+// options: "lines": "summary" (one line for each point, when the request ends; default) or "rows"
+// (also one for each row).
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// A consumer that lives in a shared object, behind the C ABI of include/rudder_capture_plugin.h.
-// The object is named by the operator alone, loaded once and never unloaded.
+// A consumer in a shared object, behind the C ABI of include/rudder_capture_plugin.h. Only the
+// operator names the object; it is loaded once and never unloaded.
 #pragma once
 
 #include <memory>

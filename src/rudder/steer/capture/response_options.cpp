@@ -15,7 +15,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxProbes = 256;
-// Of all probes at all points: a name is short, what it stands for is not.
+// Bound over all probes at all points: a name is short, but the vector behind it is not.
 constexpr int64_t kMaxProbeNumbers = int64_t{1} << 22;
 
 class ResponseOptionsReader {

@@ -1,4 +1,4 @@
-// The request options of the consumer `response`, read and checked.
+// Reads and checks the request options of the consumer `response`.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// What became of a request's captures, consumer by consumer. Plain values: made by consumers,
-// handed out by the dispatcher, written into answers by the server. Any thread.
+// The outcome of a request's captures, for each consumer. Plain values: consumers make them, the
+// dispatcher passes them on, the server writes them into answers. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Numbers that describe a row, and how they are written. Sums in double. Any thread.
+// Computes and prints numbers that describe a row. Sums in double. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Settings of capture, as flags of the server. Filled at start, then read only.
+// Settings of capture, as flags of the server. Filled at start, then only read.
 #pragma once
 
 #include <cstdint>

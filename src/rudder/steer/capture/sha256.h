@@ -1,5 +1,5 @@
-// SHA-256 (FIPS 180-4), so that `sha256sum` checks what capture wrote. Uses the CPU's instructions
-// for it where there are any. One thread a hasher.
+// SHA-256 (FIPS 180-4), so that `sha256sum` can check captured files. It uses the CPU's SHA
+// instructions where there are any. One thread for each hasher.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// Shards: safetensors files that hold rows of many requests, for whoever collects activations by
-// the million. A shard grows in memory and is written when it is full or has become old, whole.
+// Shards: safetensors files with rows of many requests, for collecting millions of activations. A
+// shard grows in memory and is written as a whole when it is full or old.
 //
 // Tensors: "REQUEST/SITE.LAYER/BLOCK" [n, width] and "REQUEST/SITE.LAYER/BLOCK.positions" [n] I32;
 // blocks of a key count from 0 within the request. Metadata: "format", "data_sha256" (of the data

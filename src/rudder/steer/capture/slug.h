@@ -1,5 +1,5 @@
-// Names of files and folders that come from clients. A slug is 1 to 128 of [A-Za-z0-9._-] and does
-// not begin with a dot: it names one thing in one folder, whatever the client wrote.
+// Checks names of files and folders that come from clients. A slug is 1 to 128 of [A-Za-z0-9._-]
+// and does not begin with a dot, so it always names one entry of one folder.
 #pragma once
 
 #include <string>

@@ -1,6 +1,6 @@
-// SpillFile: rows that a slow consumer has no memory left for, on the disk until it gets to them. A
-// ring in a file that has no name: nothing of it outlives the process. One thread writes (the
-// dispatch thread), one reads (the consumer's), in the order of writing.
+// SpillFile: holds rows on the disk for a slow consumer whose memory is full. It is a ring in a
+// file without a name, so nothing of it outlives the process. One thread writes (the dispatch
+// thread), one reads (the consumer's), in the order of writing.
 #pragma once
 
 #include <cstddef>

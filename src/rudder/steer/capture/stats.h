@@ -1,4 +1,4 @@
-// What capture has done so far: plain values for metrics. Any thread.
+// Counters and gauges of capture: plain values for metrics. Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
-// Store: the folder that captures are written to. A file is written under root/.partial and gets
-// its name in one rename, so that whatever has a name is whole; the rename is durable when the
-// store is. What a killed process left in .partial is removed when the next one opens the store.
-// Names are slugs; no symbolic link below the root is followed. Any thread.
+// Store: the folder of captured files. A file is written under root/.partial and gets its name by
+// one rename, so every file with a name is complete; the rename is durable when the store is. A
+// store that opens the root removes what a killed process left in .partial. Names are slugs; no
+// symbolic link below the root is followed. Any thread.
 #pragma once
 
 #include <cstddef>

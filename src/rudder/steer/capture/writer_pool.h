@@ -1,5 +1,6 @@
-// Threads that write files. Jobs of one writer run in order; a job of a key always goes to the same
-// writer, so that its rows stay in order. Jobs are not bounded here: the rows that they hold are.
+// Threads that write files. Jobs of one writer run in order; the jobs of a key always go to the
+// same writer, so its rows stay in order. The pool does not bound jobs: the bytes of the rows that
+// they hold are bounded elsewhere (Backlog).
 #pragma once
 
 #include <condition_variable>

@@ -1,5 +1,6 @@
-// Trained vectors as files: safetensors that --steering-module loads, GGUF control vectors that
-// llama.cpp and repeng load, and a card that says how they were made. Files appear whole.
+// Writes trained vectors to files: safetensors that --steering-module loads, GGUF control vectors
+// that llama.cpp and repeng load, and a card that describes how they were made. A file appears only
+// when it is complete.
 #pragma once
 
 #include <cstdint>

@@ -101,7 +101,7 @@ struct Target {
   SlotRef variable;
 };
 
-// A macro, or what stands inside a call block.
+// A macro, or the body of a call block.
 struct MacroNode {
   std::string name;  // empty inside a call block
   int line = 0;

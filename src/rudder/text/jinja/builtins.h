@@ -16,7 +16,7 @@ struct Filter {
   std::string_view name;
   Signature signature;
   Value (*bound)(Interpreter&, const Value&, const Args&);
-  // Instead of the above: takes whatever arguments there are.
+  // Instead of the above: takes any arguments.
   Value (*free)(Interpreter&, const Value&, const Call&) = nullptr;
   bool in_context = false;  // it may call others, so its result is no constant
 };

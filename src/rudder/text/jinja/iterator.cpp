@@ -8,7 +8,7 @@
 namespace rudder::text::jinja {
 namespace {
 
-// Of whatever has a length and can be indexed: at(i) for 0 <= i < count, forth or back.
+// Iterates over a value with a length and an index: at(i) for 0 <= i < count, in either direction.
 template <typename At>
 class IndexIterator final : public Iterator {
  public:

@@ -35,7 +35,7 @@ Value generator(Interpreter& in, const Value& value, const Call& call, Next next
   return std::shared_ptr<Iterator>(std::make_shared<Generator<Next>>(in, depth, std::move(next)));
 }
 
-// The items of a value that are only asked for once somebody asks: nothing of what is false.
+// The items of a value, read only when the first item is asked for; no items if it is false.
 class Source {
  public:
   explicit Source(Value value) : value_(std::move(value)) {}

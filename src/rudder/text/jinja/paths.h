@@ -15,7 +15,7 @@ class Path {
  public:
   // None: no attribute.
   Path(Interpreter& in, const Value& attribute);
-  // `fallback`, if it is not None, instead of what is undefined on the way.
+  // `fallback`, if it is not None, replaces undefined attributes on the way.
   Value walk(Interpreter& in, Value value, const Value& fallback = None{}) const;
 
  private:

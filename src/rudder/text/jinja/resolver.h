@@ -4,7 +4,7 @@
 // its definition, and what no block assigns is a global. This follows its rules, which templates
 // rely on without knowing. Used by ChatTemplate, at load, after the parser.
 //
-// A function is the template itself, a macro, what stands inside a call block, the condition of a
+// A function is the template itself, a macro, the body of a call block, the condition of a
 // loop, or a recursive loop: each call of one has variables of its own (Activation). A frame is a
 // block inside a function that brings variables with it: the function itself, a loop's turn, a set
 // block, a filter block, a with block.

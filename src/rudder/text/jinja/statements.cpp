@@ -219,7 +219,7 @@ Interpreter::Flow Interpreter::run_loop(const Node& node, const Value& values, i
                                         const std::shared_ptr<Activation>& outer) {
   Value source = values;
   if (node.condition != nullptr) {
-    // The condition of a recursive loop is evaluated where the loop stands.
+    // The condition of a recursive loop is evaluated in the scope of the loop statement.
     const auto inside = outer != nullptr ? std::exchange(here_, outer) : here_;
     keep(here_);
     source = std::shared_ptr<Iterator>(std::make_shared<Condition>(*this, node, values));
