@@ -15,12 +15,17 @@ namespace rudder::apps {
 int run_make_model(int argc, char** argv) {
   model::MakeModelArgs args;
   int64_t seed = 0;
+  std::string tokenizer = "bytelevel";
   SettingsTable table;
   table.section("make-model");
   table.add("like", &args.like,
             fmt::format("The shape: {}.", fmt::join(model::make_model_names(), ", ")));
   table.add("layers", &args.num_layers, 0, 1024, "Layers; 0 is as many as the shape has.");
   table.add("seed", &seed, 0, INT64_MAX, "The same seed writes the same bytes.");
+  table.add_choice(
+      "tokenizer", &tokenizer, {"bytelevel", "bytefallback"},
+      "The kind: tokens of bytes, as GPT-2's, or of characters with a token a byte for "
+      "the others, as Llama 2's.");
   const Result<ParsedArguments> arguments = parse_arguments(
       {"rudder make-model", "Write a random checkpoint of true shape into DIR.", "DIR", 1}, argc,
       argv, table);
@@ -32,6 +37,7 @@ int run_make_model(int argc, char** argv) {
   }
   args.folder = arguments->positionals[0];
   args.seed = static_cast<uint64_t>(seed);
+  if (tokenizer == "bytefallback") args.tokenizer = model::TokenizerKind::kByteFallback;
   Progress progress("write", true);
   const Result<void> made = model::make_model(args, progress.callback());
   return made ? 0 : report_failure(made.error());

@@ -74,11 +74,14 @@ def compare(tool, path, strings, seed):
     reference.encode_special_tokens = False
     whole = reference.decode_batch(ids, skip_special_tokens=False)
     skipped = reference.decode_batch(ids, skip_special_tokens=True)
+    halves = reference.decode_batch([i[:len(i) // 2] for i in ids], skip_special_tokens=False)
     for i, ours in enumerate(run_tool(tool, "encode", path, texts)):
         result.same("encode", texts[i], ours["ids"], ids[i])
         result.same("encode without specials", texts[i], ours["plain"], plain[i])
         if ours["ids"] == ids[i]:
             check_decodings(result, ids[i], ours, whole[i], skipped[i])
+            if whole[i].startswith(halves[i]):  # else the prompt ends inside a character
+                result.same("answer", ids[i], halves[i] + ours["answer"], whole[i])
     rng = source.rng
     limit = reference.get_vocab_size() + 20  # some ids that no token has
     lists = [[rng.randrange(limit) for _ in range(rng.randint(0, 20))] for _ in range(strings // 4)]

@@ -1,5 +1,5 @@
-// The parser of an answer: thoughts first, then text with calls in it. Each part goes on byte by
-// byte and decides by the bytes alone, so how the text is cut cannot matter.
+// The parser of an answer: thoughts first, then text with calls in it. It goes on byte by byte and
+// decides by the bytes alone, so how the text is cut cannot matter.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -12,68 +12,106 @@
 namespace rudder::dialect {
 namespace {
 
-// Text without the blanks at its ends that touch a mark: they are layout, not content.
+// Text without the blanks at its ends that touch a mark: they are layout, not content. Between two
+// pieces of text that a mark parts, the blanks before it stay, or else those behind it, or else one
+// newline stands: the pieces do not become one word.
 class TrimmedText {
  public:
   explicit TrimmedText(std::string* out) : out_(out) {}
 
   void push(char byte) {
-    if (!is_blank(byte)) {
-      *out_ += std::exchange(blanks_, {});
-      out_->push_back(byte);
-      after_mark_ = false;
-    } else if (!after_mark_) {
+    if (is_blank(byte)) {
       blanks_.push_back(byte);
+      return;
     }
+    if (after_mark_) {
+      if (gap_.empty()) gap_ = blanks_.empty() ? "\n" : blanks_;
+      if (any_) *out_ += gap_;
+    } else {
+      *out_ += blanks_;
+    }
+    blanks_.clear();
+    gap_.clear();
+    after_mark_ = false;
+    any_ = true;
+    out_->push_back(byte);
   }
   void push(std::string_view text) {
     for (const char byte : text) push(byte);
   }
   void mark() {
+    if (gap_.empty()) gap_ = blanks_;
     blanks_.clear();
     after_mark_ = true;
   }
-  void finish() { *out_ += std::exchange(blanks_, {}); }
+  void finish() {
+    if (!after_mark_) *out_ += blanks_;
+    blanks_.clear();
+  }
 
  private:
   std::string* const out_;
   std::string blanks_;  // may turn out to stand before a mark
+  std::string gap_;     // the blanks beside the marks since the last text
   bool after_mark_ = false;
+  bool any_ = false;  // text so far
 };
 
-// Text and the calls in it.
-class CallSplitter {
+// Thoughts and text, and the calls in them. A call ends the thoughts that were not closed: models
+// forget to.
+class TextSplitter {
  public:
-  CallSplitter(const ParserSetup& setup, uint64_t seed, Delta* delta)
-      : dialect_(*setup.calls),
+  TextSplitter(const ParserSetup& setup, uint64_t seed, Delta* delta)
+      : dialect_(setup.calls),
+        must_call_(setup.must_call),
         sink_(setup, seed, delta),
-        text_(&delta->content),
-        marks_({dialect_.begin, dialect_.also_begin}),
-        may_be_bare_(dialect_.bare) {}
+        thoughts_(&delta->reasoning),
+        content_(&delta->content),
+        may_be_bare_(dialect_ != nullptr && dialect_->bare) {
+    if (setup.reasoning != nullptr) end_of_thoughts_ = setup.reasoning->end;
+    std::vector<std::string_view> marks;
+    if (dialect_ != nullptr) marks = {dialect_->begin, dialect_->also_begin};
+    marks_ = MarkFinder(marks);
+    marks.push_back(end_of_thoughts_);
+    marks_in_thoughts_ = MarkFinder(std::move(marks));
+    thoughts_.mark();
+  }
 
   void push(char byte);
   void finish();
-  void after_thoughts() { text_.mark(); }
+  void begin_thoughts() { thinking_ = true; }
+  bool thinking() const { return thinking_; }
 
  private:
   // What a byte leaves to be read again, from the front on.
   std::string step(char byte);
+  bool begins_bare_call(char byte);
+  void found(std::string_view mark);
   void open(std::string_view mark);
   std::string in_call(char byte);
+  void end_thoughts(bool by_call);
+  void finish_call();
+  TrimmedText& text() { return thinking_ ? thoughts_ : content_; }
 
-  const ToolDialect& dialect_;
+  const ToolDialect* const dialect_;  // null: calls are text
+  std::string_view end_of_thoughts_;
+  const bool must_call_;
   CallSink sink_;
-  TrimmedText text_;
-  MarkFinder marks_;
+  TrimmedText thoughts_;
+  TrimmedText content_;
+  MarkFinder marks_{{}};
+  MarkFinder marks_in_thoughts_{{}};
   std::unique_ptr<CallReader> reader_;
   std::string scratch_;
   std::string kept_;       // what the reader has not taken, its mark in front
   size_t mark_bytes_ = 0;  // of the mark in kept_
   bool taken_ = false;     // the reader has taken something
   bool may_be_bare_;       // nothing but blanks so far
+  bool thinking_ = false;
+  bool cut_thoughts_ = false;  // a call ended the thoughts; their own end may come yet
 };
 
-void CallSplitter::push(char byte) {
+void TextSplitter::push(char byte) {
   std::string again = step(byte);
   // What is read again is shorter each time: a mark that began nothing is not read twice.
   while (!again.empty()) {
@@ -88,96 +126,129 @@ void CallSplitter::push(char byte) {
   }
 }
 
-std::string CallSplitter::step(char byte) {
-  if (reader_) return in_call(byte);
-  if (may_be_bare_ && !is_blank(byte)) {
-    may_be_bare_ = false;
-    const bool opens = byte == '[' || (byte == '{' && dialect_.form == CallForm::kJson);
-    if (opens) {
-      reader_ = dialect_.form == CallForm::kPythonic ? make_pythonic_reader(dialect_, true)
-                                                     : make_json_reader(dialect_, true);
-      kept_.clear();
-      mark_bytes_ = 0;
-      taken_ = false;
-      return in_call(byte);
-    }
-  }
+bool TextSplitter::begins_bare_call(char byte) {
+  if (thinking_ || !may_be_bare_ || is_blank(byte)) return false;
+  may_be_bare_ = false;
+  if (byte != '[' && (byte != '{' || dialect_->form != CallForm::kJson)) return false;
+  reader_ = dialect_->form == CallForm::kPythonic ? make_pythonic_reader(*dialect_, true)
+                                                  : make_json_reader(*dialect_, true);
+  kept_.clear();
+  mark_bytes_ = 0;
+  taken_ = false;
+  return true;
+}
+
+std::string TextSplitter::step(char byte) {
+  if (reader_ || begins_bare_call(byte)) return in_call(byte);
   scratch_.clear();
-  const std::string_view mark = marks_.push(byte, &scratch_);
-  text_.push(scratch_);
-  if (!mark.empty()) open(mark);
+  MarkFinder& marks = thinking_ || cut_thoughts_ ? marks_in_thoughts_ : marks_;
+  const std::string_view mark = marks.push(byte, &scratch_);
+  text().push(scratch_);
+  if (!mark.empty()) found(mark);
   return {};
 }
 
-void CallSplitter::open(std::string_view mark) {
+void TextSplitter::found(std::string_view mark) {
+  if (!end_of_thoughts_.empty() && mark == end_of_thoughts_) {
+    end_thoughts(false);
+  } else {
+    open(mark);
+  }
+}
+
+void TextSplitter::end_thoughts(bool by_call) {
+  text().mark();
+  cut_thoughts_ = by_call && thinking_;
+  thinking_ = false;
+  content_.mark();
+  if (by_call) may_be_bare_ = false;
+}
+
+void TextSplitter::open(std::string_view mark) {
   kept_ = mark;
   mark_bytes_ = mark.size();
   taken_ = false;
-  switch (dialect_.form) {
+  switch (dialect_->form) {
     case CallForm::kJson:
     case CallForm::kNamed:
-      reader_ = make_json_reader(dialect_, false);
+      reader_ = make_json_reader(*dialect_, false);
       break;
     case CallForm::kXml:
-      reader_ = make_xml_reader(dialect_, mark == dialect_.also_begin);
+      reader_ = make_xml_reader(*dialect_, mark == dialect_->also_begin);
       break;
     case CallForm::kPythonic:
-      reader_ = make_pythonic_reader(dialect_, false);
+      reader_ = make_pythonic_reader(*dialect_, false);
       break;
     case CallForm::kBraced:
-      reader_ = make_braced_reader(dialect_);
+      reader_ = make_braced_reader(*dialect_);
       break;
   }
 }
 
-std::string CallSplitter::in_call(char byte) {
+std::string TextSplitter::in_call(char byte) {
   kept_.push_back(byte);
-  switch (reader_->push(byte, sink_)) {
-    case CallReader::Step::kMore:
-      return {};
-    case CallReader::Step::kTaken:
-      if (!std::exchange(taken_, true)) text_.mark();
-      kept_.clear();
-      return {};
-    case CallReader::Step::kEnd:
-      text_.mark();
-      kept_.clear();
-      reader_.reset();
-      return {};
-    case CallReader::Step::kStray:
-      break;
+  const CallReader::Step step = reader_->push(byte, sink_);
+  if (step == CallReader::Step::kMore) return {};
+  if (step != CallReader::Step::kStray) {
+    if (thinking_) end_thoughts(true);
+    content_.mark();
+    taken_ = true;
+    kept_.clear();
+    if (step == CallReader::Step::kEnd) reader_.reset();
+    return {};
   }
   reader_.reset();
   std::string again = std::exchange(kept_, {});
   if (!taken_) {
     // The mark began nothing: it is text, and so is what a bare call would have begun with.
     const size_t as_text = std::max<size_t>(mark_bytes_, 1);
-    text_.push(std::string_view(again).substr(0, as_text));
+    text().push(std::string_view(again).substr(0, as_text));
     again.erase(0, as_text);
   }
   return again;
 }
 
-void CallSplitter::finish() {
-  if (reader_ && reader_->finish(sink_)) {
-    text_.push(kept_);
-  } else if (reader_) {
-    text_.mark();
+void TextSplitter::finish_call() {
+  const int32_t calls_before = sink_.num_calls();
+  const bool is_text = reader_->finish(sink_);
+  reader_.reset();
+  if (taken_ || sink_.num_calls() > calls_before) {
+    if (thinking_) end_thoughts(true);
+    content_.mark();
   }
-  text_.push(marks_.take_held());
-  text_.finish();
+  if (!is_text) return;
+  const std::string kept = std::exchange(kept_, {});
+  if (!thinking_) {
+    if (!must_call_) content_.push(kept);
+    return;
+  }
+  // The thoughts may have ended in what seemed to be a call.
+  const size_t end = kept.find(end_of_thoughts_, mark_bytes_);
+  thoughts_.push(std::string_view(kept).substr(0, end));
+  if (end == std::string::npos) return;
+  end_thoughts(false);
+  for (const char byte : kept.substr(end + end_of_thoughts_.size())) push(byte);
+  if (reader_) finish_call();
 }
 
+void TextSplitter::finish() {
+  if (reader_) finish_call();
+  if (thinking_ || !must_call_) {
+    text().push(marks_in_thoughts_.take_held());
+    text().push(marks_.take_held());
+  }
+  thoughts_.finish();
+  content_.finish();
+}
+
+// The mark that opens the thoughts, then the rest.
 class AnswerParser final : public OutputParser {
  public:
   AnswerParser(const ParserSetup& setup, uint64_t seed)
-      : reasoning_(setup.reasoning),
-        thoughts_(&delta_.reasoning),
-        end_({reasoning_ != nullptr ? reasoning_->end : ""}) {
-    if (setup.calls != nullptr) calls_.emplace(setup, seed, &delta_);
+      : reasoning_(setup.reasoning), must_call_(setup.must_call), text_(setup, seed, &delta_) {
     if (reasoning_ == nullptr) return;
-    state_ = setup.in_reasoning || reasoning_->always ? State::kInThoughts : State::kStart;
-    thoughts_.mark();
+    at_start_ = true;
+    if (setup.in_reasoning || reasoning_->always) text_.begin_thoughts();
   }
 
   Delta push(std::string_view text) override {
@@ -188,48 +259,35 @@ class AnswerParser final : public OutputParser {
 
   Delta finish() override {
     delta_ = Delta();
-    end_start();
-    if (state_ == State::kThoughts) thoughts_.push(end_.take_held());
-    thoughts_.finish();
-    if (calls_) calls_->finish();
+    if (!must_call_) end_start();
+    text_.finish();
     return std::move(delta_);
   }
 
-  bool thinking() const override {
-    return state_ == State::kInThoughts || state_ == State::kThoughts;
-  }
+  bool thinking() const override { return text_.thinking(); }
 
  private:
-  enum class State : uint8_t {
-    kStart,       // thoughts may begin, with their mark
-    kInThoughts,  // they have begun; their mark may come even so
-    kThoughts,
-    kAnswer,
-  };
-
   void step(char byte);
-  void start(char byte);
   void end_start();
-  void answer(char byte);
 
   const ReasoningDialect* const reasoning_;
+  const bool must_call_;
   Delta delta_;
-  TrimmedText thoughts_;
-  MarkFinder end_;  // of the thoughts
-  std::optional<CallSplitter> calls_;
-  State state_ = State::kAnswer;
-  std::string kept_;  // blanks, and what may be the mark that opens thoughts
-  bool after_thoughts_ = false;
+  TextSplitter text_;
+  bool at_start_ = false;  // the mark that opens the thoughts may come, even where they are open
+  std::string kept_;       // blanks, and what may be that mark
 };
 
-void AnswerParser::start(char byte) {
+void AnswerParser::step(char byte) {
+  if (!at_start_) return text_.push(byte);
   kept_.push_back(byte);
   const size_t blanks = kept_.find_first_not_of(" \n\t\r");
   if (blanks == std::string::npos) return;
   const std::string_view begun = std::string_view(kept_).substr(blanks);
   if (begun == reasoning_->begin) {
     kept_.clear();
-    state_ = State::kThoughts;
+    at_start_ = false;
+    text_.begin_thoughts();
   } else if (!reasoning_->begin.starts_with(begun)) {
     end_start();
   }
@@ -237,37 +295,8 @@ void AnswerParser::start(char byte) {
 
 // No mark opens the thoughts: what was kept is the beginning of what is there without one.
 void AnswerParser::end_start() {
-  if (state_ != State::kStart && state_ != State::kInThoughts) return;
-  state_ = state_ == State::kStart ? State::kAnswer : State::kThoughts;
-  for (const char byte : std::exchange(kept_, {})) step(byte);
-}
-
-void AnswerParser::step(char byte) {
-  switch (state_) {
-    case State::kStart:
-    case State::kInThoughts:
-      return start(byte);
-    case State::kThoughts: {
-      std::string text;
-      const bool ended = !end_.push(byte, &text).empty();
-      thoughts_.push(text);
-      if (!ended) return;
-      thoughts_.mark();
-      after_thoughts_ = true;
-      if (calls_) calls_->after_thoughts();
-      state_ = State::kAnswer;
-      return;
-    }
-    case State::kAnswer:
-      return answer(byte);
-  }
-}
-
-void AnswerParser::answer(char byte) {
-  if (calls_) return calls_->push(byte);
-  if (after_thoughts_ && is_blank(byte)) return;
-  after_thoughts_ = false;
-  delta_.content.push_back(byte);
+  at_start_ = false;
+  for (const char byte : std::exchange(kept_, {})) text_.push(byte);
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ TEST(AnswerParser, Hermes) {
            R"(||f({"a": [1, {"b":"}"}],  "n":1.5e3}))"},
           {"Let me see.\n\n<tool_call>{\"arguments\": {\"a\": 1}, \"name\": \"f\"}</tool_call>\n"
            "<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call>\nDone. ",
-           "Let me see.Done. ||f({\"a\": 1})|g({})"},
+           "Let me see.\n\nDone. ||f({\"a\": 1})|g({})"},
           {R"(<tool_call>{"name": "f"}</tool_call>)", "||f({})"},
           {R"(<tool_call>{"name": "f", "arguments": null}</tool_call>)", "||f({})"},
           {R"(<tool_call>{"id": 7, "name": "f", "arguments": "{\"a\": \"\u00e9\\n\"}"}</tool_call>)",
@@ -177,7 +177,7 @@ TEST(AnswerParser, Gemma) {
       {
           {"```tool_code\nprint(f(a=\"b)\", n=3))\n```", R"-(||f({"a": "b)", "n": 3}))-"},
           {"I call:\n```tool_code\n[f(n=1), g(n=2)]\n```\nthen",
-           R"(I call:then||f({"n": 1})|g({"n": 2}))"},
+           "I call:\nthen||f({\"n\": 1})|g({\"n\": 2})"},
           {"```tool_code\n{\"name\": \"f\", \"parameters\": {\"a\": 1}}\n```", R"(||f({"a": 1}))"},
           {"```tool_code\nimport os\n```", "```tool_code\nimport os\n```|"},
           {"```python\nf(a=1)\n```", "```python\nf(a=1)\n```|"},
@@ -222,6 +222,7 @@ TEST(AnswerParser, Thoughts) {
                          {"\nHm.\n</think>\n\nYes", "Yes|Hm."},
                          {"<think>Hm.</think>Yes", "Yes|Hm."},
                          {"Hm <tool_call>", "|Hm <tool_call>"},
+                         {"Hm <tool_call>{\"name\": \"f\"}</tool_call>", "|Hm|f({})"},
                          {"Hm</think>\n<tool_call>{\"name\": \"f\"}</tool_call>", "|Hm|f({})"},
                      });
   expect_all(setup_of("", "deepseek_r1"), {{"Hm.</think>Yes", "Yes|Hm."}, {"Yes", "|Yes"}});

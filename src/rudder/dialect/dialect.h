@@ -55,7 +55,8 @@ std::span<const ReasoningDialect> reasoning_dialects();
 Result<const ToolDialect*> find_tool_dialect(std::string_view name);
 Result<const ReasoningDialect*> find_reasoning_dialect(std::string_view name);
 
-// What a chat template's source shows of the family it is of; null where it shows nothing.
+// What a chat template's source shows of the family it is of; null where it shows none whose calls
+// can be read.
 const ToolDialect* detect_tool_dialect(std::string_view chat_template);
 const ReasoningDialect* detect_reasoning_dialect(std::string_view chat_template);
 
@@ -80,6 +81,7 @@ struct ParserSetup {
   const ReasoningDialect* reasoning = nullptr;  // null: thoughts are text
   bool in_reasoning = false;                    // the prompt ends inside the thoughts
   std::vector<Tool> tools;
+  bool must_call = false;  // the answer is held to calls: what begins as one is one, even cut short
   int32_t max_calls = INT32_MAX;  // those after it are passed over
 };
 

@@ -1,6 +1,7 @@
 // The table of dialects. What a family's marks are comes from its chat template and its model card.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 
 #include "rudder/dialect/dialect.h"
@@ -8,9 +9,15 @@
 namespace rudder::dialect {
 namespace {
 
-// Some words of a template that no other family's has; the first match of a table wins.
+// Words of a template that tell its family; the first trace of a table whose words are all there
+// wins. One mark alone may be another family's too.
 struct Trace {
-  std::string_view text;
+  std::array<std::string_view, 2> words;
+  std::string_view name;  // empty: calls of a form that no reader here takes
+};
+
+struct Alias {
+  std::string_view alias;
   std::string_view name;
 };
 
@@ -70,38 +77,41 @@ constexpr std::array kReasoning = {
 };
 
 constexpr std::array kToolTraces = {
-    Trace{"<function=", "qwen3_coder"},
-    Trace{"<tool_call>", "hermes"},
-    Trace{"[ARGS]", "mistral"},
-    Trace{"[TOOL_CALLS]", "mistral_list"},
-    Trace{"<start_function_call>", "functiongemma"},
-    Trace{"<|tool_call>", "gemma4"},
-    Trace{"<|tool_call|>", "phi4_mini_json"},
-    Trace{"<function_calls>", "olmo3"},
-    Trace{"<|/tool|>", "phi4_mini_json"},
-    Trace{"<|start_of_role|>", "granite"},
-    Trace{"<|start_header_id|>", "llama3_json"},
-    Trace{"<|python_tag|>", "llama3_json"},
-    Trace{"<start_of_turn>", "gemma"},
+    Trace{{"<tool_call>", "<arg_key>"}, ""},        // GLM 4.5
+    Trace{{"<seed:tool_call>", "<function="}, ""},  // Seed-OSS
+    Trace{{"<function=", "<tool_call>"}, "qwen3_coder"},
+    Trace{{"<|start_of_role|>", "</tool_call>"}, "hermes"},  // Granite 4
+    Trace{{"<|start_of_role|>"}, "granite"},
+    Trace{{"<tool_call>", "arguments"}, "hermes"},
+    Trace{{"[ARGS]", "[TOOL_CALLS]"}, "mistral"},
+    Trace{{"[TOOL_CALLS]"}, "mistral_list"},
+    Trace{{"<start_function_call>"}, "functiongemma"},
+    Trace{{"<|tool_call>"}, "gemma4"},
+    Trace{{"<|tool_call|>"}, "phi4_mini_json"},
+    Trace{{"<function_calls>"}, "olmo3"},
+    Trace{{"<|/tool|>"}, "phi4_mini_json"},
+    Trace{{"<|start_header_id|>"}, "llama3_json"},
+    Trace{{"<|python_tag|>"}, "llama3_json"},
+    Trace{{"<start_of_turn>"}, "gemma"},
 };
 
 constexpr std::array kReasoningTraces = {
-    Trace{"</think>", "qwen3"},
-    Trace{"[THINK]", "mistral"},
-    Trace{"<|channel>", "gemma4"},
+    Trace{{"</think>"}, "qwen3"},
+    Trace{{"[THINK]"}, "mistral"},
+    Trace{{"<|channel>"}, "gemma4"},
 };
 
 constexpr std::array kAliases = {
-    Trace{"qwen", "hermes"},
-    Trace{"qwen25", "hermes"},
-    Trace{"qwen3", "hermes"},
-    Trace{"qwen3_xml", "qwen3_coder"},
-    Trace{"llama3", "llama3_json"},
-    Trace{"llama4_json", "llama3_json"},
-    Trace{"llama4_pythonic", "pythonic"},
-    Trace{"gemma3", "gemma"},
-    Trace{"deepseek-r1", "deepseek_r1"},
-    Trace{"qwen3-thinking", "deepseek_r1"},
+    Alias{"qwen", "hermes"},
+    Alias{"qwen25", "hermes"},
+    Alias{"qwen3", "hermes"},
+    Alias{"qwen3_xml", "qwen3_coder"},
+    Alias{"llama3", "llama3_json"},
+    Alias{"llama4_json", "llama3_json"},
+    Alias{"llama4_pythonic", "pythonic"},
+    Alias{"gemma3", "gemma"},
+    Alias{"deepseek-r1", "deepseek_r1"},
+    Alias{"qwen3-thinking", "deepseek_r1"},
 };
 
 template <typename Entry>
@@ -112,8 +122,8 @@ Result<const Entry*> find_by_name(std::span<const Entry> entries, std::string_vi
     if (entry.name == name) return &entry;
     names += fmt::format("{}{}", names.empty() ? "" : ", ", entry.name);
   }
-  for (const Trace& alias : kAliases) {
-    if (alias.text != name) continue;
+  for (const Alias& alias : kAliases) {
+    if (alias.alias != name) continue;
     for (const Entry& entry : entries) {
       if (entry.name == alias.name) return &entry;
     }
@@ -127,10 +137,12 @@ template <typename Entry>
 const Entry* detect(std::span<const Entry> entries, std::span<const Trace> traces,
                     std::string_view chat_template) {
   for (const Trace& trace : traces) {
-    if (chat_template.find(trace.text) == std::string_view::npos) continue;
-    for (const Entry& entry : entries) {
-      if (entry.name == trace.name) return &entry;
-    }
+    const bool has_all = std::ranges::all_of(trace.words, [&](std::string_view word) {
+      return chat_template.find(word) != std::string_view::npos;
+    });
+    if (!has_all) continue;
+    const auto entry = std::ranges::find(entries, trace.name, &Entry::name);
+    return entry == entries.end() ? nullptr : &*entry;
   }
   return nullptr;
 }

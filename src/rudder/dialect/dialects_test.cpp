@@ -17,8 +17,9 @@ std::string detected(std::string_view chat_template) {
 
 TEST(Dialects, AreDetectedFromTemplates) {
   EXPECT_EQ(detected("{{ '<|im_start|>' + message.role }}"), "- -");
-  EXPECT_EQ(detected("within <tool_call></tool_call> XML tags ... '<think>' '</think>'"),
-            "hermes qwen3");
+  EXPECT_EQ(
+      detected("<tool_call>{\"name\": ..., \"arguments\": ...}</tool_call> '<think>' '</think>'"),
+      "hermes qwen3");
   EXPECT_EQ(detected("<tool_call>\\n<function=example>"), "qwen3_coder -");
   EXPECT_EQ(detected("<|start_header_id|>{\"name\": function name, \"parameters\": dictionary}"),
             "llama3_json -");
@@ -26,6 +27,21 @@ TEST(Dialects, AreDetectedFromTemplates) {
   EXPECT_EQ(detected("'[TOOL_CALLS]' + name + '[ARGS]' [THINK]"), "mistral mistral");
   EXPECT_EQ(detected("<start_of_turn>model"), "gemma -");
   EXPECT_EQ(detected("<start_of_turn>model <start_function_call>"), "functiongemma -");
+}
+
+// A mark that several families have does not decide alone.
+TEST(Dialects, AreNotDetectedFromAStrayMark) {
+  const std::string granite = "'<|start_of_role|>assistant<|end_of_role|>' ";
+  EXPECT_EQ(detected(granite + "respond only with <|tool_call|> followed by a JSON list"),
+            "granite -");
+  EXPECT_EQ(detected(granite + "'<tool_call>[' + {\"arguments\": ...} + ']'"), "granite -");
+  EXPECT_EQ(detected(granite + "<tool_call>\\n{\"name\", \"arguments\"}\\n</tool_call>"),
+            "hermes -");
+  EXPECT_EQ(detected("<tool_call>{name}\\n<arg_key>k</arg_key> tool_call.arguments </tool_call>"),
+            "- -");
+  EXPECT_EQ(detected("<seed:tool_call>\\n<function=f> <tool_call> arguments"), "- -");
+  EXPECT_EQ(detected("never write <tool_call>"), "- -");
+  EXPECT_EQ(detected("<|tool_call|>[{\"name\", \"arguments\"}]<|/tool_call|>"), "phi4_mini_json -");
 }
 
 TEST(Dialects, OfFamilies) {
@@ -44,6 +60,7 @@ TEST(Dialects, OfFamilies) {
   EXPECT_EQ(of("qwen3_coder"), "qwen3_coder -");
   EXPECT_EQ(of("gemma3_tools"), "gemma -");
   EXPECT_EQ(of("granite"), "granite -");
+  EXPECT_EQ(of("glm4"), "- qwen3");
   EXPECT_EQ(of("deepseek_r1"), "- qwen3");
 }
 

@@ -254,6 +254,13 @@ std::string_view without_print(std::string_view text) {
 
 }  // namespace
 
+std::optional<std::string> parse_python_value(std::string_view text) {
+  LooseParser parser(text, "");
+  std::string value;
+  if (!parser.take_value(&value) || !parser.at_end()) return std::nullopt;
+  return value;
+}
+
 std::optional<LooseCall> parse_python_call(std::string_view text) {
   LooseParser parser(without_print(text), "");
   LooseCall call;

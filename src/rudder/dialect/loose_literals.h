@@ -13,6 +13,9 @@ struct LooseCall {
   std::string arguments;  // the JSON text of an object
 };
 
+// One value, of Python or JSON, as JSON; nullopt for anything else.
+std::optional<std::string> parse_python_value(std::string_view text);
+
 // "name(key=value, ...)", also inside print(...). Values are Python's or JSON's literals; nullopt
 // for anything else, positional arguments among it.
 std::optional<LooseCall> parse_python_call(std::string_view text);

@@ -1,7 +1,9 @@
 // Calls as Qwen3-Coder writes them:
 //   <function=name> <parameter=key> value </parameter> ... </function>
-// or as JSON, which models of the same family mix in. Values are raw text; what they are in JSON is
-// told by the tool's schema.
+// or as JSON, which models of the same family mix in, whole or as the arguments of a function.
+// Values are raw text; what they are in JSON is told by the tool's schema. Marks that a model
+// forgets are taken as said where the next one is there.
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -10,6 +12,7 @@
 #include "rudder/base/json.h"
 #include "rudder/dialect/call_reader.h"
 #include "rudder/dialect/json_scanner.h"
+#include "rudder/dialect/loose_literals.h"
 #include "rudder/dialect/mark_finder.h"
 
 namespace rudder::dialect {
@@ -29,10 +32,8 @@ std::string_view trimmed(std::string_view text) {
 // JSON where the text is JSON or what Python calls the same; else a string.
 std::string json_of(std::string_view text) {
   const std::string_view value = trimmed(text);
-  if (value == "True") return "true";
-  if (value == "False") return "false";
-  if (value == "None") return "null";
   if (parse_json(value, "value")) return std::string(value);
+  if (std::optional<std::string> json = parse_python_value(value)) return *std::move(json);
   std::string out;
   append_json_string(out, value);
   return out;
@@ -41,7 +42,10 @@ std::string json_of(std::string_view text) {
 class XmlReader final : public CallReader {
  public:
   XmlReader(const ToolDialect& dialect, bool in_name)
-      : dialect_(dialect), state_(in_name ? State::kName : State::kStart) {}
+      : dialect_(dialect),
+        state_(in_name ? State::kName : State::kStart),
+        value_end_({kParameterClose, kParameterOpen, kFunctionClose, dialect.end}),
+        object_end_({kFunctionClose, dialect.end}) {}
 
   Step push(char byte, CallSink& sink) override;
   bool finish(CallSink& sink) override;
@@ -57,6 +61,9 @@ class XmlReader final : public CallReader {
     kKey,
     kValueStart,
     kValue,
+    kValueOrAfter,  // behind a function's end inside a value, which may be text
+    kObject,        // arguments as JSON
+    kBrokenObject,  // and no JSON after all
     kAfter,
   };
 
@@ -66,10 +73,20 @@ class XmlReader final : public CallReader {
   Step tag(char byte, CallSink& sink);
   Step key(char byte, CallSink& sink);
   Step value(char byte, CallSink& sink);
+  Step value_or_after(char byte, CallSink& sink);
+  Step object(char byte, CallSink& sink);
+  Step broken_object(char byte, CallSink& sink);
   Step after(char byte);
   void say(std::string_view text, CallSink& sink);
   void end_value(CallSink& sink);
-  void close(CallSink& sink) { sink.arguments(num_values_ == 0 ? "{}" : "}"); }
+  void close(CallSink& sink) {
+    if (!has_object_) sink.arguments(num_values_ == 0 ? "{}" : "}");
+  }
+  void begin_name() {
+    name_.clear();
+    has_object_ = false;
+    state_ = State::kName;
+  }
 
   const ToolDialect& dialect_;
   State state_;
@@ -79,7 +96,10 @@ class XmlReader final : public CallReader {
   std::string key_;
   std::string value_;      // of an argument that is no text
   std::string line_ends_;  // of a text, held back: the last one is layout
-  MarkFinder value_end_{{kParameterClose}};
+  MarkFinder value_end_;
+  MarkFinder object_end_;
+  JsonScanner scanner_;
+  bool has_object_ = false;  // the arguments came as one object
   bool is_text_ = false;
   int32_t num_values_ = 0;
 };
@@ -99,10 +119,7 @@ CallReader::Step XmlReader::start(char byte, CallSink& sink) {
 CallReader::Step XmlReader::function_mark(char byte) {
   tag_.push_back(byte);
   if (!kFunctionOpen.starts_with(tag_)) return Step::kStray;
-  if (tag_ == kFunctionOpen) {
-    name_.clear();
-    state_ = State::kName;
-  }
+  if (tag_ == kFunctionOpen) begin_name();
   return Step::kMore;
 }
 
@@ -128,22 +145,33 @@ CallReader::Step XmlReader::tag(char byte, CallSink& sink) {
     state_ = State::kAfter;
     return Step::kTaken;
   }
-  if (tag_ == kParameterOpen) {
+  if (tag_ == kParameterOpen && !has_object_) {
     key_.clear();
     state_ = State::kKey;
     return Step::kTaken;
   }
-  if (kFunctionClose.starts_with(tag_) || kParameterOpen.starts_with(tag_)) return Step::kMore;
+  if (tag_ == kParameterClose) {  // once too often
+    state_ = State::kBetween;
+    return Step::kTaken;
+  }
+  for (const std::string_view mark :
+       {kFunctionClose, kParameterOpen, kParameterClose, kFunctionOpen, dialect_.end}) {
+    if (mark.starts_with(tag_) && mark != tag_) return Step::kMore;
+  }
   close(sink);  // the call ends without saying so
-  return Step::kStray;
+  if (tag_ == dialect_.end) return Step::kEnd;
+  if (tag_ != kFunctionOpen) return Step::kStray;
+  begin_name();
+  return Step::kMore;
 }
 
 CallReader::Step XmlReader::key(char byte, CallSink& sink) {
-  if (byte != '>') {
+  const std::string_view key = trimmed(key_);
+  const bool ends_unsaid = byte == '\n' && !key.empty();
+  if (byte != '>' && !ends_unsaid) {
     if (key_.size() < kMaxNameBytes) key_.push_back(byte);
     return Step::kTaken;
   }
-  const std::string_view key = trimmed(key_);
   std::string text = num_values_++ == 0 ? "{" : ", ";
   append_json_string(text, key);
   text += ": ";
@@ -152,7 +180,7 @@ CallReader::Step XmlReader::key(char byte, CallSink& sink) {
   sink.arguments(text);
   value_.clear();
   line_ends_.clear();
-  state_ = State::kValueStart;
+  state_ = ends_unsaid ? State::kValue : State::kValueStart;
   return Step::kTaken;
 }
 
@@ -184,14 +212,70 @@ void XmlReader::end_value(CallSink& sink) {
 
 CallReader::Step XmlReader::value(char byte, CallSink& sink) {
   std::string text;
-  const bool ended = !value_end_.push(byte, &text).empty();
+  const std::string_view mark = value_end_.push(byte, &text);
   say(text, sink);
-  if (ended) {
-    end_value(sink);
+  if (mark.empty()) return Step::kTaken;
+  if (mark == kFunctionClose) {
     tag_.clear();
-    state_ = State::kBetween;
+    state_ = State::kValueOrAfter;
+    return Step::kTaken;
   }
+  end_value(sink);
+  if (mark == dialect_.end) {
+    close(sink);
+    return Step::kEnd;
+  }
+  key_.clear();
+  state_ = mark == kParameterOpen ? State::kKey : State::kBetween;
   return Step::kTaken;
+}
+
+// The end of a function inside a value ends both if the next call, the end of all calls or the end
+// of the answer follows. Else it is text of the value: code has such words.
+CallReader::Step XmlReader::value_or_after(char byte, CallSink& sink) {
+  tag_.push_back(byte);
+  const std::string_view behind = trimmed(tag_);
+  if (behind.empty()) return Step::kTaken;
+  if (behind == kFunctionOpen || behind == dialect_.end) {
+    end_value(sink);
+    close(sink);
+    if (behind == dialect_.end) return Step::kEnd;
+    begin_name();
+    return Step::kTaken;
+  }
+  if (kFunctionOpen.starts_with(behind) || dialect_.end.starts_with(behind)) return Step::kTaken;
+  say(kFunctionClose, sink);
+  state_ = State::kValue;
+  // Less than a mark, and so nothing that ends the value.
+  for (const char again : std::exchange(tag_, {})) value(again, sink);
+  return Step::kTaken;
+}
+
+CallReader::Step XmlReader::object(char byte, CallSink& sink) {
+  std::string text;
+  if (scanner_.in_string()) {
+    append_string_byte(text, byte);
+  } else {
+    text.push_back(byte);
+  }
+  const JsonScanner::Step step = scanner_.push(byte);
+  if (step == JsonScanner::Step::kBad) {
+    state_ = State::kBrokenObject;
+    return broken_object(byte, sink);
+  }
+  sink.arguments(text);
+  if (step == JsonScanner::Step::kDone) state_ = State::kBetween;
+  return Step::kTaken;
+}
+
+CallReader::Step XmlReader::broken_object(char byte, CallSink& sink) {
+  std::string text;
+  const std::string_view mark = object_end_.push(byte, &text);
+  sink.arguments(text);
+  if (mark.empty()) return Step::kTaken;
+  tag_.clear();
+  state_ = State::kAfter;
+  return mark == dialect_.end ? Step::kEnd : Step::kTaken;
 }
 
 CallReader::Step XmlReader::after(char byte) {
@@ -199,8 +283,7 @@ CallReader::Step XmlReader::after(char byte) {
   tag_.push_back(byte);
   if (tag_ == dialect_.end) return Step::kEnd;
   if (tag_ == kFunctionOpen) {
-    name_.clear();
-    state_ = State::kName;
+    begin_name();
     return Step::kMore;
   }
   const bool may_go_on = dialect_.end.starts_with(tag_) || kFunctionOpen.starts_with(tag_);
@@ -219,6 +302,12 @@ CallReader::Step XmlReader::push(char byte, CallSink& sink) {
       return name(byte, sink);
     case State::kBetween:
       if (is_blank(byte)) return Step::kTaken;
+      if (byte == '{' && num_values_ == 0 && !has_object_) {
+        has_object_ = true;
+        scanner_.reset();
+        state_ = State::kObject;
+        return object(byte, sink);
+      }
       tag_.clear();
       state_ = State::kTag;
       return tag(byte, sink);
@@ -231,6 +320,12 @@ CallReader::Step XmlReader::push(char byte, CallSink& sink) {
       return byte == '\n' ? Step::kTaken : value(byte, sink);
     case State::kValue:
       return value(byte, sink);
+    case State::kValueOrAfter:
+      return value_or_after(byte, sink);
+    case State::kObject:
+      return object(byte, sink);
+    case State::kBrokenObject:
+      return broken_object(byte, sink);
     case State::kAfter:
       return after(byte);
   }
@@ -245,6 +340,14 @@ bool XmlReader::finish(CallSink& sink) {
     case State::kTag:
       close(sink);
       return false;
+    case State::kValueOrAfter:
+      end_value(sink);
+      close(sink);
+      return false;
+    case State::kBrokenObject:
+      sink.arguments(object_end_.take_held());
+      return false;
+    case State::kObject:
     case State::kKey:
     case State::kValueStart:
     case State::kValue:  // cut off: so are the arguments

@@ -131,7 +131,7 @@ Result<void> make_model(const MakeModelArgs& args, const ProgressFn& progress) {
   const auto write_text = [&](std::string_view file, std::string_view text) {
     return weights::write_file_atomically(fmt::format("{}/{}", args.folder, file), text, false);
   };
-  for (const ModelText& file : model_texts(config_text, spec.vocab)) {
+  for (const ModelText& file : model_texts(config_text, spec.vocab, args.tokenizer)) {
     RUDDER_TRY_VOID(write_text(file.name, file.text));
   }
   return {};

@@ -1,6 +1,6 @@
 // Writes a random checkpoint of a known model's true shape, for benches where no model can be
-// fetched: bf16 weights spread as trained ones, config, generation config and a byte-level BPE
-// tokenizer whose every id decodes. Called by `rudder make-model` and by tests; uses every core.
+// fetched: bf16 weights spread as trained ones, config, generation config and a BPE tokenizer whose
+// every id decodes. Called by `rudder make-model` and by tests; uses every core.
 // The same shape and seed give the same bytes, whatever the number of threads.
 #pragma once
 
@@ -14,11 +14,17 @@
 
 namespace rudder::model {
 
+enum class TokenizerKind : uint8_t {
+  kByteLevel,     // GPT-2's: a token is a string of bytes
+  kByteFallback,  // Llama 2's: characters, and a token a byte ("<0x0A>") for what they cannot spell
+};
+
 struct MakeModelArgs {
   std::string like;    // one of make_model_names()
   std::string folder;  // is created; may not hold a model yet
   uint64_t seed = 0;
   int32_t num_layers = 0;  // 0: as published; else only so many layers
+  TokenizerKind tokenizer = TokenizerKind::kByteLevel;
   int64_t max_shard_bytes = 5'000'000'000;
   int num_threads = 0;  // 0: every core
 };
@@ -32,7 +38,8 @@ Result<void> make_model(const MakeModelArgs& args, const ProgressFn& progress);
 // config.json of one of the names; `num_layers` as in MakeModelArgs.
 Result<std::string> make_model_config(std::string_view name, int32_t num_layers = 0);
 
-// tokenizer.json with `vocab` ids: three special tokens, the bytes, then merges of letters.
-std::string make_tokenizer_json(int32_t vocab);
+// tokenizer.json with `vocab` ids: three special tokens, the bytes, with byte fallback the
+// printable characters, then merges of letters.
+std::string make_tokenizer_json(int32_t vocab, TokenizerKind kind = TokenizerKind::kByteLevel);
 
 }  // namespace rudder::model

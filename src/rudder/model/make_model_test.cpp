@@ -142,5 +142,19 @@ TEST(MakeModel, TheTokenizerHasEveryId) {
   }
 }
 
+TEST(MakeModel, TheTokenizerWithByteFallbackHasEveryId) {
+  for (const int32_t vocab : {354, 32000}) {
+    const std::string text = make_tokenizer_json(vocab, TokenizerKind::kByteFallback);
+    const auto parsed = parse_json(text, "tokenizer.json");
+    ASSERT_TRUE(parsed) << parsed.error().to_string();
+    const auto& bpe = parsed->as_object().at("model").as_object();
+    const auto& tokens = bpe.at("vocab").as_object();
+    EXPECT_EQ(tokens.size(), static_cast<size_t>(vocab));
+    EXPECT_EQ(bpe.at("merges").as_array().size(), static_cast<size_t>(vocab) - 354);
+    EXPECT_TRUE(bpe.at("byte_fallback").as_bool());
+    EXPECT_EQ(tokens.at("<0x0A>").as_int64(), 3 + '\n');
+  }
+}
+
 }  // namespace
 }  // namespace rudder::model

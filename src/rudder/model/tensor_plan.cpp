@@ -103,8 +103,9 @@ void fill_values(std::span<tensor::BF16> out, const ValueTable& table, uint64_t 
   }
 }
 
-std::vector<ModelText> model_texts(const std::string& config_text, int32_t vocab) {
-  return {{"tokenizer.json", make_tokenizer_json(vocab)},
+std::vector<ModelText> model_texts(const std::string& config_text, int32_t vocab,
+                                   TokenizerKind tokenizer) {
+  return {{"tokenizer.json", make_tokenizer_json(vocab, tokenizer)},
           {"tokenizer_config.json", std::string(kTokenizerConfig)},
           {"generation_config.json", std::string(kGenerationConfig)},
           {"config.json", config_text}};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/make_model.h"
 #include "rudder/model/spec.h"
 #include "rudder/tensor/dtype.h"
 #include "rudder/weights/safetensors_writer.h"
@@ -61,6 +62,7 @@ struct ModelText {
   std::string text;
 };
 // config.json last: a folder that has one is whole.
-std::vector<ModelText> model_texts(const std::string& config_text, int32_t vocab);
+std::vector<ModelText> model_texts(const std::string& config_text, int32_t vocab,
+                                   TokenizerKind tokenizer = TokenizerKind::kByteLevel);
 
 }  // namespace rudder::model

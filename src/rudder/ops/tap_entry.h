@@ -1,5 +1,6 @@
-// The entry of the tap table that a token has at a point, and the fixed-point sample of a latch. Host
-// and kernels both read and write them. Plain data; this header is C++17, because nvcc reads it too.
+// The entry of the tap table that a token has at a point, and the fixed-point sample of a latch.
+// Host and kernels both read and write them. Plain data; this header is C++17, because nvcc reads
+// it too.
 #pragma once
 
 #include <cmath>

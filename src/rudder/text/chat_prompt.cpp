@@ -5,8 +5,10 @@
 #include <array>
 #include <boost/json.hpp>
 #include <optional>
+#include <set>
 
 #include "rudder/base/json.h"
+#include "rudder/text/content_parts.h"
 #include "rudder/text/files.h"
 
 namespace rudder::text {
@@ -66,6 +68,22 @@ Result<void> prepare_content(json::object& message, bool wants_parts, const std:
   return {};
 }
 
+// Gives role and thoughts the names by which the template knows them.
+void fit_to_template(json::object& message, const ChatTemplate& chat_template) {
+  json::string& role = message.at("role").get_string();
+  if (role == "developer" && !chat_template.knows_word("developer")) role = "system";
+  if (role != "assistant") return;
+  for (const std::string_view name : kThoughtNames) {
+    const json::value* given = message.if_contains(name);
+    if (given == nullptr || !given->is_string()) continue;
+    const json::value thoughts = *given;
+    for (const std::string_view known : kThoughtNames) {
+      if (chat_template.knows_word(known)) message[known] = thoughts;
+    }
+    return;
+  }
+}
+
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kBlanks = " \t\n\v\f\r";
   const size_t begin = text.find_first_not_of(kBlanks);
@@ -102,8 +120,12 @@ Result<void> cut_after_content(const json::object& message, std::string& prompt)
 }  // namespace
 
 struct ChatPrompt::Impl {
-  std::optional<ChatTemplate> plain;
-  std::optional<ChatTemplate> with_tools;  // used instead of `plain` when there are tools
+  struct Template {
+    ChatTemplate parsed;
+    std::set<std::string, std::less<>> roles_with_parts;  // whose contents may be parts
+  };
+  std::optional<Template> plain;
+  std::optional<Template> with_tools;  // used instead of `plain` when there are tools
   json::object tokens;
   std::string source;
 };
@@ -117,9 +139,11 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::load(const json::object& t
   auto impl = std::make_unique<Impl>();
   read_tokens(tokens_config, impl->tokens);
   read_tokens(config, impl->tokens);
-  const auto parse = [&](std::string_view text) {
+  const auto parse = [&](std::string_view text) -> Result<Impl::Template> {
     impl->source += text;
-    return ChatTemplate::parse(text);
+    RUDDER_TRY(ChatTemplate parsed, ChatTemplate::parse(text));
+    auto roles = roles_with_parts(parsed, impl->tokens);
+    return Impl::Template{std::move(parsed), std::move(roles)};
   };
   const json::value* field = config.if_contains("chat_template");
   if (!jinja.empty()) {
@@ -168,7 +192,7 @@ Result<std::shared_ptr<const ChatPrompt>> ChatPrompt::from_directory(
 
 // What a template is given, but for the messages.
 struct ChatPrompt::Prepared {
-  const ChatTemplate* chosen = nullptr;
+  const Impl::Template* chosen = nullptr;
   json::object context;
   json::array messages;
 };
@@ -202,8 +226,10 @@ Result<ChatPrompt::Prepared> ChatPrompt::prepare(const json::array& messages,
     if (role == nullptr || !role->is_string()) {
       return fail(ErrorCode::kInvalidArgument, "must be a string", path + ".role");
     }
-    RUDDER_TRY_VOID(
-        prepare_content(*message, prepared.chosen->wants_content_parts(), path + ".content"));
+    fit_to_template(*message, prepared.chosen->parsed);
+    const bool wants_parts = prepared.chosen->roles_with_parts.contains(
+        std::string_view(message->at("role").get_string()));
+    RUDDER_TRY_VOID(prepare_content(*message, wants_parts, path + ".content"));
   }
   if (options.continue_final_message && messages.empty()) {
     return fail(ErrorCode::kInvalidArgument, "must not be empty", "messages");
@@ -223,7 +249,7 @@ Result<std::string> ChatPrompt::render(const json::array& messages, const json::
                                        const ChatOptions& options) const {
   RUDDER_TRY(Prepared prepared, prepare(messages, tools, kwargs, options));
   prepared.context["messages"] = prepared.messages;
-  RUDDER_TRY(std::string prompt, prepared.chosen->render(prepared.context, options.limits));
+  RUDDER_TRY(std::string prompt, prepared.chosen->parsed.render(prepared.context, options.limits));
   if (options.continue_final_message) {
     RUDDER_TRY_VOID(cut_after_content(prepared.messages.back().get_object(), prompt));
   }
@@ -239,7 +265,8 @@ Result<std::vector<MessageSpan>> ChatPrompt::find_messages(std::string_view prom
   MessageMarks marks;
   RUDDER_TRY_VOID(marks.add(prepared.messages));
   prepared.context["messages"] = std::move(prepared.messages);
-  RUDDER_TRY(const std::string marked, prepared.chosen->render(prepared.context, options.limits));
+  RUDDER_TRY(const std::string marked,
+             prepared.chosen->parsed.render(prepared.context, options.limits));
   return marks.find(marked, prompt);
 }
 

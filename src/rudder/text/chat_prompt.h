@@ -39,7 +39,10 @@ class ChatPrompt {
   ~ChatPrompt();
 
   // `messages`: objects with `role` and `content` (string, null, or parts {"type": "text", "text"},
-  // which are joined with newlines where the template wants a string). `tools` may be null.
+  // which are joined with newlines where the template wants a string). The role "developer" becomes
+  // "system" where the template does not know it; the thoughts of an assistant's message, under any
+  // of their names (kThoughtNames), are there under each that the template reads. `tools` may be
+  // null.
   // `kwargs` (may be null) are further template variables ("enable_thinking"); they may not replace
   // messages, tools or the template. Errors name the field ("messages[2].content").
   Result<std::string> render(const boost::json::array& messages, const boost::json::array* tools,

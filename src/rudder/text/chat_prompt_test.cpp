@@ -63,6 +63,58 @@ TEST(ChatPrompt, PartsAreJoinedWhereAStringIsWanted) {
   EXPECT_EQ(*looping->render(user(parts), nullptr, nullptr), "[a][b]");
 }
 
+// A loop over content for tool calls, or for one role, is none for the text of others.
+TEST(ChatPrompt, PartsAreJoinedForRolesWhoseLoopIsForSomethingElse) {
+  const json::array parts{{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
+  const auto calls_only = load_prompt(
+      {{"chat_template",
+        "{% for m in messages %}{{ m.role + ':' }}{% for p in m.content if p.type == 'tool_call' %}"
+        "call{% endfor %}{{ m.content | trim }};{% endfor %}"}});
+  EXPECT_EQ(*calls_only->render(user(parts), nullptr, nullptr), "user:a\nb;");
+  const auto users_only = load_prompt(
+      {{"chat_template",
+        "{% for m in messages %}{% if m.role == 'user' and m.content is not string %}"
+        "{% for p in m.content %}[{{ p.text }}]{% endfor %}{% else %}{{ m.content }}{% endif %}"
+        "{% endfor %}"}});
+  json::array messages = {{{"role", "system"}, {"content", parts}},
+                          {{"role", "user"}, {"content", parts}},
+                          {{"role", "assistant"}, {"content", parts}}};
+  EXPECT_EQ(*users_only->render(messages, nullptr, nullptr), "a\nb[a][b]a\nb");
+  // The first message's content has the system prompt put in front of it.
+  const auto not_first = load_prompt(
+      {{"chat_template",
+        "{% for m in messages %}{% if loop.first %}{{ 'Be kind. ' + m.content }}{% else %}"
+        "{% for p in m.content %}{{ p.text }}{% endfor %}{% endif %}{% endfor %}"}});
+  EXPECT_EQ(*not_first->render(user(parts), nullptr, nullptr), "Be kind. a\nb");
+}
+
+TEST(ChatPrompt, DeveloperIsSystemWhereTheTemplateDoesNotKnowIt) {
+  const json::array messages = {{{"role", "developer"}, {"content", "Be kind."}}};
+  const auto knows = load_prompt({{"chat_template",
+                                   "{% if messages[0].role in ['developer', 'system'] %}"
+                                   "{{ messages[0].role }}{% endif %}"}});
+  EXPECT_EQ(*knows->render(messages, nullptr, nullptr), "developer");
+  const auto does_not = load_prompt({{"chat_template", "{{ messages[0].role }}"}});
+  EXPECT_EQ(*does_not->render(messages, nullptr, nullptr), "system");
+}
+
+TEST(ChatPrompt, ThoughtsHaveTheNamesThatTheTemplateReads) {
+  const auto said = [](const char* source, const char* name) {
+    const json::array messages = {{{"role", "user"}, {"content", "Q"}},
+                                  {{"role", "assistant"}, {"content", "A"}, {name, "thoughts"}}};
+    const auto text = load_prompt({{"chat_template", source}})->render(messages, nullptr, nullptr);
+    return text ? *text : text.error().to_string();
+  };
+  for (const char* name : {"reasoning_content", "reasoning", "thinking"}) {
+    EXPECT_EQ(said("{{ messages[1].reasoning_content }}", name), "thoughts") << name;
+    EXPECT_EQ(said("{{ messages[1]['reasoning'] }}", name), "thoughts") << name;
+    EXPECT_EQ(said("{{ messages[1].get('thinking') }}", name), "thoughts") << name;
+  }
+  // A template that prints what there is does not see a name that it does not ask for.
+  EXPECT_EQ(said("{{ messages[1] | list }} {{ messages[1].thinking }}", "thinking"),
+            "['role', 'content', 'thinking'] thoughts");
+}
+
 TEST(ChatPrompt, BadMessagesAreNamed) {
   const auto prompt = load_prompt({{"chat_template", kChatMl}});
   const auto where = [&](const json::array& messages) {

@@ -43,8 +43,12 @@ Result<std::string> ChatTemplate::render(const boost::json::object& context,
   }
 }
 
-bool ChatTemplate::wants_content_parts() const {
+bool ChatTemplate::loops_over_content() const {
   return impl_->parsed.loops_over_content;
+}
+
+bool ChatTemplate::knows_word(std::string_view word) const {
+  return impl_->parsed.words.contains(word);
 }
 
 bool ChatTemplate::reads_global(std::string_view name) const {

@@ -43,9 +43,12 @@ class ChatTemplate {
       const boost::json::object& context, const RenderLimits& limits = {},
       std::chrono::system_clock::time_point now = std::chrono::system_clock::now()) const;
 
-  // True if the template loops over a message's `content`, so that it wants a list of parts;
-  // otherwise it wants a string.
-  bool wants_content_parts() const;
+  // True if some loop of the template runs over a message's `content`; otherwise it wants a string.
+  // What the loop is for, and for whose messages, is another question (content_parts.h).
+  bool loops_over_content() const;
+  // True if the template has this word as a string or as the name of an attribute: a role that it
+  // compares with ("developer"), a field that it reads ("thinking").
+  bool knows_word(std::string_view word) const;
   // True if the template reads this global ("tools", "enable_thinking").
   bool reads_global(std::string_view name) const;
 

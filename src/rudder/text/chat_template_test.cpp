@@ -89,14 +89,22 @@ TEST(ChatTemplate, SaysWhatItReads) {
   const auto parsed = ChatTemplate::parse(
       "{% for m in messages %}{% for p in m['content'] %}{{ p }}{% endfor %}{% endfor %}");
   ASSERT_TRUE(parsed.has_value());
-  EXPECT_TRUE(parsed->wants_content_parts());
+  EXPECT_TRUE(parsed->loops_over_content());
   EXPECT_TRUE(parsed->reads_global("messages"));
   EXPECT_FALSE(parsed->reads_global("tools"));
   const auto plain = ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}");
-  EXPECT_FALSE(plain->wants_content_parts());
+  EXPECT_FALSE(plain->loops_over_content());
   const auto renamed = ChatTemplate::parse(
       "{% for m in messages %}{% set c = m.content %}{% for p in c %}{% endfor %}{% endfor %}");
-  EXPECT_TRUE(renamed->wants_content_parts());
+  EXPECT_TRUE(renamed->loops_over_content());
+  const auto words = ChatTemplate::parse(
+      "{% if m.role in ['developer'] and 'thinking' in m and m.a.b %}{{ name }}{% endif %}");
+  for (const char* word : {"developer", "thinking", "role", "b"}) {
+    EXPECT_TRUE(words->knows_word(word)) << word;
+  }
+  for (const char* word : {"m", "name", "think", "system"}) {
+    EXPECT_FALSE(words->knows_word(word)) << word;
+  }
 }
 
 std::string repeat(std::string_view unit, int count) {

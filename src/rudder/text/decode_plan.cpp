@@ -186,8 +186,10 @@ void DecodePlan::push(DecodeState& state, int32_t id, std::string& out) const {
   if (!table_.contains(id)) return;
   const bool first = !state.any_token;
   state.any_token = true;
+  if (state.prompt_bytes > 0) drop_prompt_bytes(state, table_.get(id));
   if (join_ == Join::kByteLevel) {
     state.pending += table_.get(id);
+    if (!table_.get(id).empty()) state.prompt_bytes = 0;
     if (!text_strip_) {
       drain_utf8(state.pending, false, out);
       return;
@@ -210,7 +212,30 @@ void DecodePlan::push(DecodeState& state, int32_t id, std::string& out) const {
   }
 }
 
+void DecodePlan::end_prompt(DecodeState& state) const {
+  std::string dropped;
+  drain_utf8(state.pending, false, dropped);
+  std::string ignored;
+  emit(state, dropped, ignored);
+  state.tail.clear();
+  state.prompt_bytes = state.pending.size();
+}
+
+// A prompt's unfinished character that the answer's next byte does not go on with stays the
+// prompt's: no part of it is shown in the answer.
+void DecodePlan::drop_prompt_bytes(DecodeState& state, std::string_view next) {
+  if (state.pending.size() > state.prompt_bytes || next.empty()) return;
+  std::string character = state.pending + next.front();
+  const bool is_whole = !find_invalid_utf8(character);
+  std::string decided;
+  drain_utf8(character, false, decided);
+  if (is_whole || decided.empty()) return;
+  state.pending.clear();
+  state.prompt_bytes = 0;
+}
+
 void DecodePlan::flush(DecodeState& state, std::string& out) const {
+  if (state.pending.size() == state.prompt_bytes) state.pending.clear();
   if (join_ == Join::kByteLevel) {
     std::string text;
     drain_utf8(state.pending, true, text);
@@ -233,11 +258,13 @@ void DecodePlan::end_byte_run(DecodeState& state, std::string& out) const {
   if (state.pending.empty()) return;
   std::string text;
   if (find_invalid_utf8(state.pending)) {
-    for (size_t i = 0; i < state.pending.size(); ++i) append_utf8(text, kReplacementChar);
+    const size_t wrong = state.pending.size() - state.prompt_bytes;
+    for (size_t i = 0; i < wrong; ++i) append_utf8(text, kReplacementChar);
   } else {
     text.swap(state.pending);
   }
   state.pending.clear();
+  state.prompt_bytes = 0;
   emit(state, text, out);
 }
 

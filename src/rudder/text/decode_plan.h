@@ -23,7 +23,9 @@ struct DecodeState {
   uint32_t stripped = 0;   // characters removed from the start of the text
   bool in_text = false;    // the start has been passed: nothing more is stripped from it
   std::string pending;     // bytes not yet decided: an unfinished character, or a byte-token run
-  std::string tail;        // text not yet decided: it may be stripped from the end
+  size_t prompt_bytes =
+      0;             // of pending, at its front: of a character that the prompt left unfinished
+  std::string tail;  // text not yet decided: it may be stripped from the end
 };
 
 class DecodePlan {
@@ -35,6 +37,10 @@ class DecodePlan {
 
   // Appends the text that `id` makes certain. Ids outside the vocabulary add nothing.
   void push(DecodeState& state, int32_t id, std::string& out) const;
+  // The tokens so far were a prompt, and an answer follows: what is held back is the prompt's text
+  // and is dropped. Only the bytes of an unfinished last character stay, for the answer to
+  // complete.
+  void end_prompt(DecodeState& state) const;
   // Appends what was held back.
   void flush(DecodeState& state, std::string& out) const;
 
@@ -63,6 +69,7 @@ class DecodePlan {
   static std::string apply(const std::vector<TokenOp>& ops, std::string text, bool first);
   void emit(DecodeState& state, std::string_view text, std::string& out) const;
   void end_byte_run(DecodeState& state, std::string& out) const;
+  static void drop_prompt_bytes(DecodeState& state, std::string_view next);
 
   Join join_ = Join::kPlain;
   std::vector<TokenOp> ops_;

@@ -104,8 +104,10 @@ Result<void> MessageMarks::add(json::array& messages) {
         }
       }
     }
-    json::value* reasoning = message.if_contains("reasoning_content");
-    if (reasoning != nullptr && reasoning->is_string()) RUDDER_TRY_VOID(replace(*reasoning, true));
+    for (const std::string_view name : kThoughtNames) {
+      json::value* thoughts = message.if_contains(name);
+      if (thoughts != nullptr && thoughts->is_string()) RUDDER_TRY_VOID(replace(*thoughts, true));
+    }
   }
   return {};
 }

@@ -4,6 +4,7 @@
 // room; see ChatPrompt::find_messages.
 #pragma once
 
+#include <array>
 #include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <string>
@@ -13,6 +14,11 @@
 #include "rudder/base/result.h"
 
 namespace rudder::text {
+
+// The names that templates have for an assistant's thoughts. Where a message has several, the first
+// counts.
+inline constexpr std::array<std::string_view, 3> kThoughtNames = {"reasoning_content", "reasoning",
+                                                                  "thinking"};
 
 // A stretch of a rendered prompt, in bytes, and the message whose text it is.
 struct MessageSpan {
@@ -25,9 +31,9 @@ struct MessageSpan {
 class MessageMarks {
  public:
   // Marks the contents of `messages` in place: strings, text parts, an assistant's
-  // `reasoning_content`, and the two sides of "</think>" inside an assistant's content. Blanks at
-  // either end stay outside, so that a template may trim them. kUnsupported when a message has
-  // characters of the plane that the marks are from.
+  // thoughts under each of their names, and the two sides of "</think>" inside an assistant's
+  // content. Blanks at either end stay outside, so that a template may trim them. kUnsupported when
+  // a message has characters of the plane that the marks are from.
   Result<void> add(boost::json::array& messages);
 
   // The spans of the messages in `prompt`, ascending. `marked` is the render of the marked

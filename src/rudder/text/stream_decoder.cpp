@@ -13,6 +13,7 @@ StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool sk
 
 void StreamDecoder::prime(std::span<const int32_t> ids) {
   for (const int32_t id : ids) push(id);
+  tokenizer_->decode_plan().end_prompt(state_);
   delta_.clear();
 }
 

@@ -21,8 +21,10 @@ class StreamDecoder {
   StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special,
                 std::vector<int32_t> shown_special = {});
 
-  // Context in front of the first push (the end of the prompt): its own text is dropped, but a
-  // leading-space rule no longer applies to the text that follows. Call before the first push.
+  // Context in front of the first push (the end of the prompt): its own text is dropped, what is
+  // held back of it too, but a leading-space rule no longer applies to the text that follows. A
+  // last character that the prompt leaves unfinished belongs to the answer if the answer completes
+  // it. Call before the first push.
   void prime(std::span<const int32_t> ids);
 
   // The text that `id` made certain, possibly empty. Valid until the next call. Ids outside the

@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <boost/json.hpp>
 #include <random>
+#include <span>
 #include <thread>
 
 #include "rudder/base/cpu_time.h"
@@ -322,6 +324,74 @@ TEST(StreamDecoder, PrimingKeepsTheLeadingSpace) {
   StreamDecoder primed(tokenizer, true);
   primed.prime(Ids{264});
   EXPECT_EQ(primed.push(264), " ab");
+}
+
+// What a prompt's end holds back is the prompt's: the newline of a byte token, blanks that a
+// decoder may strip from the end. The answer has only characters that it completes itself.
+TEST(StreamDecoder, PrimingDropsWhatThePromptHoldsBack) {
+  json::object stripping = fallback_file();
+  stripping["decoder"].as_object()["decoders"].as_array().back().as_object()["stop"] = 2;
+  const auto byte = [](int value) { return 3 + value; };
+  struct Case {
+    Ids prompt, answer;
+    const char* text;
+  };
+  const int32_t blank = 259, a = 260, blank_a = 262;
+  const Case cases[] = {
+      {{a, byte('\n')}, {blank_a}, " a"},
+      {{a, byte('\n')}, {byte('\n'), a}, "\na"},
+      {{byte('\n')}, {blank_a}, " a"},  // the start has been passed
+      {{a, byte('\n')}, {}, ""},
+      {{a, blank}, {a}, "a"},
+      {{a, byte(0xE2)}, {byte(0x82), byte(0xAC)}, "€"},
+      {{a, byte('\n'), byte(0xE2), byte(0x82)}, {byte(0xAC), a}, "€a"},
+      {{a, byte(0xE2), byte(0x82)}, {a}, "a"},
+      {{a, byte(0xE2), byte(0x82)}, {byte('b'), a}, "ba"},
+      {{a, byte(0xE2)}, {byte(0x82), a}, "\uFFFDa"},
+      {{a, byte(0xE2)}, {}, ""},
+      {{a, byte(0xFF), byte('\n')}, {byte('b'), a}, "ba"},
+  };
+  for (const json::object& file : {fallback_file(), stripping}) {
+    const auto tokenizer = load(file);
+    for (const Case& one : cases) {
+      StreamDecoder decoder(tokenizer, true);
+      decoder.prime(one.prompt);
+      std::string text;
+      for (const int32_t id : one.answer) text += decoder.push(id);
+      text += decoder.flush();
+      EXPECT_EQ(text, one.text) << tokenizer->decode(one.prompt, true);
+    }
+  }
+}
+
+// Wherever a text is parted into a prompt and an answer, the answer's text is what the whole has
+// behind the prompt's.
+TEST(StreamDecoder, AnAnswerIsTheWholeWithoutThePrompt) {
+  std::mt19937 rng(5);
+  int compared = 0;
+  for (const json::object& file : {byte_level_file(), fallback_file()}) {
+    const auto tokenizer = load(file);
+    for (int round = 0; round < 5000; ++round) {
+      std::string written;
+      for (size_t i = rng() % 8; i > 0; --i) {
+        written += std::array{"a", "b", " ", "\n", "é", "€", "ab", "\t"}[rng() % 8];
+      }
+      const Ids ids = tokenizer->encode(written).value();
+      const size_t cut = rng() % (ids.size() + 1);
+      const std::span<const int32_t> prompt = std::span(ids).first(cut);
+      const std::string before = tokenizer->decode(prompt, true);
+      const std::string whole = tokenizer->decode(ids, true);
+      if (!whole.starts_with(before)) continue;  // the cut is inside a character
+      ++compared;
+      StreamDecoder decoder(tokenizer, true);
+      decoder.prime(prompt);
+      std::string text;
+      for (size_t i = cut; i < ids.size(); ++i) text += decoder.push(ids[i]);
+      text += decoder.flush();
+      ASSERT_EQ(before + text, whole) << written << " cut after " << cut;
+    }
+  }
+  EXPECT_GT(compared, 8000);
 }
 
 TEST(Tokenizer, ManyThreadsShareOne) {

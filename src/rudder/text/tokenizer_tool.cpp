@@ -10,6 +10,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <iostream>
+#include <span>
 
 #include "rudder/base/json.h"
 #include "rudder/text/chat_template.h"
@@ -40,9 +41,20 @@ std::string stream(const TokenizerPtr& tokenizer, const std::vector<int32_t>& id
   return text;
 }
 
+// The text of the second half of the ids, as an answer to a prompt of the first half.
+std::string answer(const TokenizerPtr& tokenizer, std::span<const int32_t> ids) {
+  StreamDecoder decoder(tokenizer, false);
+  decoder.prime(ids.first(ids.size() / 2));
+  std::string text;
+  for (const int32_t id : ids.subspan(ids.size() / 2)) text += decoder.push(id);
+  text += decoder.flush();
+  return text;
+}
+
 json::object decodings(const TokenizerPtr& tokenizer, const std::vector<int32_t>& ids) {
   return {{"text", tokenizer->decode(ids, false)},
           {"skip", tokenizer->decode(ids, true)},
+          {"answer", answer(tokenizer, ids)},
           {"stream_text", stream(tokenizer, ids, false)},
           {"stream_skip", stream(tokenizer, ids, true)}};
 }

@@ -10,6 +10,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/server/request/field_reader.h"
+#include "rudder/text/message_marks.h"
 
 namespace rudder::server {
 
@@ -30,7 +31,7 @@ Result<std::string> read_role(const json::object& message, const std::string& pa
     return invalid_field("must be one of system, developer, user, assistant and tool",
                          path + ".role");
   }
-  return std::string(name == "developer" ? "system" : name);
+  return std::string(name);
 }
 
 // Parts of other names that are text all the same, and where it stands in them.
@@ -111,16 +112,13 @@ Result<void> check_turn(json::object& message, const std::string& role, const st
       return invalid_field("must be a string", path + ".tool_call_id");
     }
   }
-  // An answer's thoughts come back under the name that they were sent by; templates know the older.
-  for (const char* name : {"reasoning", "reasoning_content"}) {
+  for (const std::string_view name : text::kThoughtNames) {
     const json::value* thoughts = message.if_contains(name);
     if (thoughts == nullptr) continue;
     if (thoughts->is_null()) {
       message.erase(name);
     } else if (!thoughts->is_string()) {
       return invalid_field("must be a string", fmt::format("{}.{}", path, name));
-    } else if (!message.contains("reasoning_content")) {
-      message["reasoning_content"] = json::value(*thoughts);
     }
   }
   json::value* calls = message.if_contains("tool_calls");

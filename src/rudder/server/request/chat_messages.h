@@ -8,11 +8,10 @@
 
 namespace rudder::server {
 
-// Roles are system, developer (rendered as system: templates know no other name for it), user,
-// assistant and tool. Content is a string, null where the message has tool calls, or a list of text
+// Roles are system, developer, user, assistant and tool. Content is a string, null where the
+// message has tool calls, or a list of text
 // parts; any other part is refused by its path ("messages[1].content[0].type"). The arguments of
-// earlier tool calls, a string of JSON in the protocol, become the object that templates print; an
-// answer's `reasoning` is also there as `reasoning_content`.
+// earlier tool calls, a string of JSON in the protocol, become the object that templates print.
 Result<boost::json::array> normalise_messages(const boost::json::array& messages);
 
 // What a chat answer that echoes begins with: the text of the last message of this body, which has

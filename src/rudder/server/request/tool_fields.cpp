@@ -216,6 +216,7 @@ ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect) {
   check_schemas(reader, fields);
   fields.shown = tools;
   fields.parser.calls = dialect.calls;
+  fields.parser.must_call = fields.is_forced();
   if (!fields.parallel || fields.choice.is_single) fields.parser.max_calls = 1;
   return fields;
 }

@@ -219,6 +219,7 @@ Result<void> ExpressionParser::postfixes(std::vector<Postfix>& out) {
       } else {
         postfix.kind = Postfix::Kind::kAttribute;
         RUDDER_TRY(postfix.name, expect_name());
+        words_.insert(postfix.name);
       }
     } else if (is_op("[")) {
       RUDDER_TRY_VOID(subscript(postfix));
@@ -376,6 +377,7 @@ Result<ExprPtr> ExpressionParser::primary() {
   if (token.kind == Kind::kString) {
     auto expr = make(Expr::Kind::kString);
     while (now().kind == Kind::kString) expr->text += tokens_[pos_++].text;
+    words_.insert(expr->text);
     return ExprPtr(std::move(expr));
   }
   if (token.kind == Kind::kInteger || token.kind == Kind::kFloat) return number();

@@ -55,6 +55,7 @@ class ExpressionParser {
   size_t pos_ = 0;
   int depth_ = 0;
   std::set<std::string, std::less<>> names_;  // every name that is read
+  std::set<std::string, std::less<>> words_;  // every string, every attribute's name
 
  private:
   std::unique_ptr<Expr> make(Expr::Kind kind) const;

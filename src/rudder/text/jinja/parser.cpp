@@ -22,6 +22,7 @@ class Parser : private ExpressionParser {
   Result<Template> run() {
     RUDDER_TRY_VOID(block({}, out_.body));
     out_.names = std::move(names_);
+    out_.words = std::move(words_);
     return std::move(out_);
   }
 

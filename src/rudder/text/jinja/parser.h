@@ -16,6 +16,7 @@ inline constexpr int kMaxParseDepth = 64;  // blocks and brackets inside one ano
 struct Template {
   Block body;
   std::set<std::string, std::less<>> names;  // every name that is read
+  std::set<std::string, std::less<>> words;  // every string that is written, every attribute's name
   bool loops_over_content = false;           // some loop runs over a message's content
   Frame frame;                               // by the resolver, as the next
   int slots = 0;
