@@ -1,5 +1,5 @@
-// The parser of an answer: thoughts first, then text with calls in it. It goes on byte by byte and
-// decides by the bytes alone, so how the text is cut cannot matter.
+// Parses an answer: thoughts first, then text with calls in it. It works byte by byte and depends
+// on the bytes alone, so the cuts of the text cannot matter.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -200,7 +200,7 @@ std::string TextSplitter::in_call(char byte) {
   reader_.reset();
   std::string again = std::exchange(kept_, {});
   if (!taken_) {
-    // The mark began nothing: it is text, and so is what a bare call would have begun with.
+    // No call follows: the mark, or the first byte of a bare call, is text.
     const size_t as_text = std::max<size_t>(mark_bytes_, 1);
     text().push(std::string_view(again).substr(0, as_text));
     again.erase(0, as_text);
@@ -293,7 +293,7 @@ void AnswerParser::step(char byte) {
   }
 }
 
-// No mark opens the thoughts: what was kept is the beginning of what is there without one.
+// No mark opens the thoughts: the bytes kept so far are the beginning of the text.
 void AnswerParser::end_start() {
   at_start_ = false;
   for (const char byte : std::exchange(kept_, {})) text_.push(byte);

@@ -217,7 +217,7 @@ json::object call_format(const ParserSetup& setup, const std::vector<CallableToo
 json::object text_or_calls_format(const ParserSetup& setup, const std::vector<CallableTool>& tools,
                                   bool parallel, const FindSpecial& find_special) {
   const FormatWriter writer(*setup.calls, find_special, false);
-  // What stands behind the thoughts is text too, whatever it is.
+  // Everything after the thoughts is text as well.
   return behind_thoughts(setup, writer.text_with_calls(tools, parallel), "", find_special);
 }
 

@@ -9,8 +9,8 @@
 namespace rudder::dialect {
 namespace {
 
-// Words of a template that tell its family; the first trace of a table whose words are all there
-// wins. One mark alone may be another family's too.
+// Words of a template that identify its family. The first trace of the table whose words all occur
+// wins; a single mark may occur in another family's template too.
 struct Trace {
   std::array<std::string_view, 2> words;
   std::string_view name;  // empty: calls of a form that no reader here takes

@@ -85,8 +85,8 @@ class JsonStringReader {
   uint32_t high_ = 0;  // the first half of a surrogate pair, or 0
 };
 
-// Appends what stands for the byte inside a JSON string: itself, or an escape where it must not
-// stand raw. Quotes and backslashes are left to who knows what they mean.
+// Appends the byte as a JSON string spells it: itself, or an escape where it may not be raw. The
+// caller handles quotes and backslashes.
 void append_string_byte(std::string& out, char byte);
 
 }  // namespace rudder::dialect

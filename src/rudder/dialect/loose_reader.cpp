@@ -1,5 +1,5 @@
-// Calls whose arguments are no JSON as they come: each is kept until it is complete, and is told
-// whole. Python calls, one after another or in a list, and Gemma's braces.
+// Reads calls whose arguments are not JSON: keeps each call until it is complete, then sends it as
+// a whole. Python calls, one after another or in a list, and Gemma's braces.
 #include <cctype>
 #include <optional>
 #include <string>
@@ -41,7 +41,7 @@ class PythonicReader final : public CallReader {
   char quote_ = 0;      // of the string it is in
   bool escaped_ = false;
   bool in_list_ = false;
-  bool any_ = false;  // call told
+  bool any_ = false;  // a call was sent
   size_t matched_ = 0;
 };
 

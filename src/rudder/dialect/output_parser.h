@@ -33,11 +33,12 @@ class OutputParser {
  public:
   virtual ~OutputParser() = default;
 
-  // What is certain after this text; what may still be the beginning of a mark is held back.
+  // Returns what is certain after this text; holds back bytes that may begin a mark.
   virtual Delta push(std::string_view text) = 0;
-  // The answer is over: what was held back. Malformed calls come out as content, never lost.
+  // Returns the bytes held back at the end of the answer. Malformed calls become content; nothing
+  // is lost.
   virtual Delta finish() = 0;
-  // What comes next is, as far as is known, of its thoughts.
+  // Whether the next text belongs to the thoughts, as far as is known.
   virtual bool thinking() const = 0;
 };
 

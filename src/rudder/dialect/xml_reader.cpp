@@ -1,8 +1,8 @@
 // Calls as Qwen3-Coder writes them:
 //   <function=name> <parameter=key> value </parameter> ... </function>
 // or as JSON, which models of the same family mix in, whole or as the arguments of a function.
-// Values are raw text; what they are in JSON is told by the tool's schema. Marks that a model
-// forgets are taken as said where the next one is there.
+// Values are raw text; the tool's schema decides their JSON type. A mark that the model forgets is
+// assumed where the next mark comes.
 #include <optional>
 #include <string>
 #include <utility>

@@ -57,7 +57,7 @@ struct Event {
   std::optional<steer::capture::CaptureResults> capture_results;
 };
 
-// Called on the engine thread: must not block; moves the event to where it is wanted.
+// Called on the engine thread; must not block. Takes the event over.
 using EventSink = std::function<void(Event&&)>;
 
 }  // namespace rudder::engine

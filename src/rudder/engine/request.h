@@ -41,7 +41,7 @@ struct RequestParams {
   bool include_stop = false;          // keep the stop string in the text
   RepetitionLimits repetition;
   bool skip_special_tokens = true;
-  // Special tokens that are text even so: the marks that whoever parses the answer looks for.
+  // Special tokens that have text all the same: the marks that the parser of the answer looks for.
   // Ascending.
   std::vector<int32_t> shown_special_ids;
   int32_t n = 1;           // choices; choice i uses seed + i
@@ -56,8 +56,8 @@ struct RequestParams {
   std::shared_ptr<const steer::capture::CaptureSpec> capture;
   bool capture_events = false;  // events of consumers are sent while the request runs
   bool capture_wait = true;     // for consumers that are not done when a choice ends
-  // The last event of a choice brings the results of its captures; else (captures of the operator
-  // alone) nobody waits for them.
+  // The last event of a choice waits for the results of its captures and carries them. False when
+  // only the operator captures.
   bool capture_results = true;
 };
 

@@ -24,7 +24,7 @@ bool TapTables::lease(const tap::SequenceTaps& taps, sched::TapLease* lease) {
   return true;
 }
 
-// Of those that nobody uses, the one that was used longest ago is given on.
+// Reuses the unused entry that was used longest ago.
 int32_t TapTables::lease_set(const std::shared_ptr<const tap::CaptureSet>& set) {
   CaptureSetEntry* entry = nullptr;
   for (CaptureSetEntry& candidate : sets_) {

@@ -37,7 +37,8 @@ class TapState {
 
   bool has_row(int32_t row) const;
   bool has_set(int32_t set) const;
-  // Scores, or captures, at points behind the last layer's attention: these want every token there.
+  // Scores, or captures, at points after the last layer's attention; a step with such tokens
+  // computes all its tokens to that point.
   bool scores_behind_attention(int32_t row) const { return rows_[at(row)].scores_behind; }
   bool captures_behind_attention(int32_t set) const { return sets_[at(set)].captures_behind; }
   // The ops at which a row or a set has something to do.

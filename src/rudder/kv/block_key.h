@@ -18,8 +18,8 @@ struct BlockKey {
   bool operator==(const BlockKey&) const = default;
 };
 
-// Tokens [begin, end) were computed under `content`, which names whatever made their KV beside the
-// model and the tokens before (a steering program). Where no run is, nothing did.
+// Tokens [begin, end) were computed under the steering program with the key `content`. Tokens
+// outside all runs were computed without one.
 struct ContentRun {
   int32_t begin = 0;
   int32_t end = 0;

@@ -20,8 +20,8 @@ struct SchedSettings {
   std::string model_identity;             // part of every prefix-block key
   std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process
   int32_t hash_bits = 128;                // kept of each key; tests force collisions with 1
-  // A sequence that has waited this many steps goes before all that have not, whatever its
-  // priority: the bound on starvation.
+  // Bounds starvation: a sequence that has waited this many steps goes before all that have not, of
+  // any priority.
   int32_t max_wait_steps = 10'000;
 };
 

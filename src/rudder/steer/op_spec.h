@@ -52,9 +52,9 @@ std::optional<OpName> find_op(std::string_view name);
 enum class Group : uint8_t { kScore, kPatch, kProjectAway, kAdd, kClamp };
 Group group_of(OpName op);
 
-// g of the op. A probe looks at the row that the op is about to change. A score is the mean of
-// h . vector over the prompt's tokens at a point of its own. It is known at the last of them, at
-// the points that a step reaches later; what it gates works from there on.
+// g of the op. A probe reads the row that the op is about to change. A score is the mean of
+// h . vector over the prompt's tokens at a point of its own. It is complete at the prompt's last
+// token, at later points of that step; the gated op works from there on.
 struct Gate {
   enum class Kind : uint8_t { kNone, kProbe, kPromptScore };
   Kind kind = Kind::kNone;

@@ -60,7 +60,7 @@ Result<ParsedSteering> parse_admin_steering(const boost::json::object& body,
                                             const Model& model, const Names& names);
 
 // Appends the ops of a named module under its scale, which multiplies the scales of add, add_norm
-// and add_renorm; what projects away, patches or clamps stays as the module says.
+// and add_renorm; ops that project away, patch or clamp do not change.
 Result<void> append_scaled(const NamedRef& ref, std::vector<OpSpec>& ops);
 
 }  // namespace rudder::steer

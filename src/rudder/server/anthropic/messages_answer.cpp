@@ -1,5 +1,5 @@
-// The shape of /v1/messages, Anthropic's API: an answer is a list of blocks (what the model
-// thought, said and called), and a stream tells how they grow.
+// The answers of /v1/messages, Anthropic's API: a list of blocks (thoughts, text, calls), and in a
+// stream the deltas of these blocks.
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
@@ -77,7 +77,7 @@ void append_input(std::string& out, const std::string& arguments) {
   }
 }
 
-// Tokens that were found in the prefix cache are told apart, as this API does.
+// Counts tokens from the prefix cache separately, as this API does.
 void append_message_usage(std::string& out, const engine::Usage& usage) {
   fmt::format_to(std::back_inserter(out),
                  "{{\"input_tokens\":{},\"cache_creation_input_tokens\":0,"

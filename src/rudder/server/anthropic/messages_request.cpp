@@ -20,7 +20,7 @@ namespace json = boost::json;
 
 namespace {
 
-// Fields of this API alone; what they mean to a chat request is written by hand.
+// The fields that only this API has; the code below translates each of them.
 constexpr std::array<std::string_view, 15> kMessagesFields = {
     "messages",      "system",        "max_tokens", "stop_sequences", "tools",
     "tool_choice",   "thinking",      "metadata",   "container",      "mcp_servers",

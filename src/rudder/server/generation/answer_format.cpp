@@ -256,7 +256,7 @@ void append_usage(std::string& out, const engine::Usage& usage) {
 }
 
 void append_logprob(std::string& out, float logprob) {
-  // JSON has no infinity; this is what OpenAI writes for "as good as impossible".
+  // JSON has no infinity; OpenAI writes this number for a probability of about zero.
   constexpr float kFloor = -9999.0f;
   if (!(logprob > kFloor)) {
     out += "-9999.0";

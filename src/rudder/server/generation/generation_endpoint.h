@@ -17,8 +17,8 @@ using GenerationParser = std::function<tl::expected<GenerationRequest, ApiError>
 
 GenerationScope generation_scope(const ServerContext& context, int tenant, std::string request_id);
 
-// Answers the exchange with what `parser` makes of its body; `parser` runs on the tokenise pool. On
-// the connection's I/O thread.
+// Runs the request that `parser` makes of the exchange's body, and answers the exchange. Called on
+// the connection's I/O thread; `parser` runs on the tokenise pool.
 void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
                     GenerationParser parser);
 

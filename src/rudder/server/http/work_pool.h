@@ -23,7 +23,8 @@ class WorkPool {
   WorkPool(const WorkPool&) = delete;
   WorkPool& operator=(const WorkPool&) = delete;
 
-  // False when the queue is full: the work is then dropped. `body_bytes` tells how long it is.
+  // False when the queue is full; the work is then dropped. `body_bytes` is the measure of its
+  // length.
   bool run(size_t body_bytes, std::function<void()> work);
   void close();
 

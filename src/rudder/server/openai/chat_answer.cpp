@@ -146,7 +146,7 @@ void ChatFormat::append_document_fields(std::string& out,
   if (!choices.empty()) append_prompt(out, choices.front());
 }
 
-// What the client wants to know of the prompt, beside the choices.
+// Appends the fields about the prompt that the request asks for, beside the choices.
 void ChatFormat::append_prompt(std::string& out, const ChoicePiece& piece) const {
   if (options_.return_token_ids) {
     out += ",\"prompt_token_ids\":";

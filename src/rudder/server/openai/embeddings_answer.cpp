@@ -1,5 +1,5 @@
-// The shape of /v1/embeddings: a vector an input, out of what the capture consumer `response`
-// pooled.
+// The answer of /v1/embeddings: one vector for each input, as pooled by the capture consumer
+// `response`.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -9,8 +9,8 @@
 
 namespace rudder::server {
 
-// `captures` may be null: embeddings are refused then. `pooling` is what inputs are pooled by that
-// name nothing: "last" or "mean".
+// `captures` may be null; embeddings are then refused. `pooling` is the default for requests that
+// name none: "last" or "mean".
 tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body,
                                                            const GenerationScope& scope,
                                                            steer::capture::Dispatcher* captures,

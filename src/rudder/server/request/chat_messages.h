@@ -14,8 +14,8 @@ namespace rudder::server {
 // earlier tool calls, a string of JSON in the protocol, become the object that templates print.
 Result<boost::json::array> normalise_messages(const boost::json::array& messages);
 
-// What a chat answer that echoes begins with: the text of the last message of this body, which has
-// been rendered, where the answer goes on in its role.
+// The text that a chat answer with echo begins with: the last message of this body, which has been
+// rendered, if the answer continues in its role.
 std::string echoed_message(const boost::json::object& body);
 
 }  // namespace rudder::server

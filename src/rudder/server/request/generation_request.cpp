@@ -78,7 +78,7 @@ void read_prompt_logprobs(FieldReader& reader, bool echo, AnswerOptions* answer,
   sampling->num_prompt_logprobs = std::max(sampling->num_prompt_logprobs, answer->top_logprobs);
 }
 
-// What is told of the prompt and how likely tokens were. True: the prompt is echoed.
+// Reads echo and the log-probability fields. Returns whether the prompt is echoed.
 bool read_echo_and_logprobs(FieldReader& reader, AnswerOptions* answer,
                             engine::RequestParams* params) {
   bool echo = false;
@@ -95,8 +95,8 @@ bool read_echo_and_logprobs(FieldReader& reader, AnswerOptions* answer,
   return echo;
 }
 
-// `thinking_token_budget`; nothing where it is absent or -1. `reasoning`: how thoughts are told
-// apart; null: they are not.
+// `thinking_token_budget`; nothing where it is absent or -1. `reasoning`: the dialect's marks of
+// thoughts; null: thoughts are not separated.
 std::optional<int32_t> read_thinking_budget(FieldReader& reader,
                                             const dialect::ReasoningDialect* reasoning) {
   const char* const name = "thinking_token_budget";

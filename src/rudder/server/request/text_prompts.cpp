@@ -156,7 +156,7 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
   Result<std::string> text =
       model.chat->render(messages, tools.shown, &fields.kwargs, fields.options);
   if (!text) {
-    // Whatever a template objects to, the request is what it objects to.
+    // An error that a template raises is an error of the request.
     Error error = text.error();
     error.code = ErrorCode::kInvalidArgument;
     if (!error.where.empty()) error.message = fmt::format("{}: {}", error.where, error.message);

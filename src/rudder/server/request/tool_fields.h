@@ -22,7 +22,7 @@ struct ToolFields {
   const boost::json::array* shown = nullptr;  // what the template is given; null: no tools
   ToolChoice choice;
   bool parallel = true;
-  bool include_reasoning = true;  // thoughts are told, beside the text
+  bool include_reasoning = true;  // thoughts are sent, beside the text
   dialect::ParserSetup parser;
   std::vector<dialect::CallableTool> callable;  // as `tools` has them; points into the body
 
@@ -31,9 +31,9 @@ struct ToolFields {
   bool is_forced() const { return choice.mode == ToolChoice::Mode::kRequired; }
   // Arguments of calls of this tool satisfy its schema.
   bool has_schema_enforced(const dialect::CallableTool& tool) const;
-  // What the answer must look like: calls where one has to come; where one may, any text, and calls
-  // of the allowed tools, with arguments as those of them that are strict want them. Nothing where
-  // it is free. `setup` is what parser_after said.
+  // The form of the answer: calls where a call must come; where one may come, any text, and calls
+  // of the allowed tools, whose arguments satisfy the schemas of strict tools. Nothing where the
+  // answer is free. `setup` comes from parser_after.
   std::optional<constraint::GrammarSpec> grammar(const dialect::ParserSetup& setup,
                                                  const text::Tokenizer& tokenizer) const;
   // Calls, or `content` (a format of a structural tag) instead of them.
@@ -53,8 +53,8 @@ dialect::FindSpecial special_marks(const text::Tokenizer& tokenizer);
 // Errors stay in `reader`. Tools that may not be called are not shown to the model either.
 ToolFields read_tool_fields(FieldReader& reader, const ModelDialect& dialect);
 
-// What --tool-call-parser and --reasoning-parser name; of what they leave open, what the chat
-// template shows. kInvalidArgument for a name that is not known.
+// The dialect that --tool-call-parser and --reasoning-parser name; where they are empty, the one
+// that the chat template shows. kInvalidArgument for an unknown name.
 Result<ModelDialect> find_dialect(const ServerModel& model, std::string_view tool_call_parser,
                                   std::string_view reasoning_parser);
 
