@@ -47,7 +47,7 @@ struct EngineStats {
   uint64_t finished_cancelled = 0;
   uint64_t finished_error = 0;
   uint64_t rejected = 0;
-  uint64_t late_rows = 0;  // rows computed for a sequence that had already ended
+  uint64_t late_rows = 0;  // late results: computed for a sequence that had ended
   uint64_t constrained_steps = 0;
   uint64_t constrained_rows = 0;  // of them
   // Seconds, per request, per token or, of masks, per constrained step.

@@ -7,7 +7,7 @@
 namespace rudder::exec {
 namespace {
 
-// A step of more rows is long enough to hide the launches of its ops.
+// A step of more sequences is long enough to hide the launches of its ops.
 constexpr int32_t kMostRows = 512;
 
 void run(model::Decoder& decoder, ops::Ops& ops, const DeviceStep& step) {

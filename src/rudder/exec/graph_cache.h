@@ -28,8 +28,8 @@
 
 namespace rudder::exec {
 
-// Numbers of rows that are captured, ascending, to `most`: padding adds few rows where a row more
-// is a large share of the step.
+// Numbers of sequences that are captured, ascending, to `most`: close together where one more is a
+// large share of the step.
 std::vector<int32_t> graph_buckets(int32_t most);
 
 class GraphCache {

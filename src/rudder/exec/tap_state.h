@@ -41,7 +41,7 @@ class TapState {
   // computes all its tokens to that point.
   bool scores_behind_attention(int32_t row) const { return rows_[at(row)].scores_behind; }
   bool captures_behind_attention(int32_t set) const { return sets_[at(set)].captures_behind; }
-  // The ops at which a row or a set has something to do.
+  // The macro-ops that a table row or a capture set uses.
   tap::Passages passages_of_row(int32_t row) const { return rows_[at(row)].passages; }
   tap::Passages passages_of_set(int32_t set) const { return sets_[at(set)].passages; }
   // Whether a step of this and the like is one of ops::TapBatch::only_adds.
@@ -49,7 +49,7 @@ class TapState {
   bool captures_residual_alone(int32_t set) const { return sets_[at(set)].residual_alone; }
   // Elements of a token's record.
   int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
-  // A token of the slot is about to run the row.
+  // Called before a token of the slot runs the program of the table row.
   void use(int32_t slot, int32_t row) {
     if (rows_[at(row)].has_scores) has_samples_[at(slot)] = 1;
   }

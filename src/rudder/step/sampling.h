@@ -26,7 +26,7 @@ struct SamplingParams {
   float frequency_penalty = 0.0f;   // over output
   uint64_t seed = 0;                // with the position it is the whole RNG state
   int32_t min_tokens = 0;           // stop_ids are banned before this many output tokens
-  std::vector<int32_t> stop_ids;    // end-of-sequence and stop token ids; the row ends on one
+  std::vector<int32_t> stop_ids;    // end-of-sequence and stop token ids; each ends the sequence
   std::vector<std::pair<int32_t, float>> logit_bias;  // (token id, added to its logit)
   int32_t num_logprobs = -1;         // -1 = none; k >= 0: the sampled token's and the top k's
   int32_t num_prompt_logprobs = -1;  // likewise, of each token of the prompt but the first

@@ -31,7 +31,7 @@ struct SampleContext {
   const step::SamplingParams& sampling;
   std::span<const int32_t> history;  // when sampling.needs_history(): all tokens before `position`
   int32_t history_prompt_len = 0;
-  std::span<const uint32_t> mask = {};  // of a constrained row (base/token_mask.h), else empty
+  std::span<const uint32_t> mask = {};  // of a constrained sequence (base/token_mask.h), else empty
 };
 
 struct SampledToken {

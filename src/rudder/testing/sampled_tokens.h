@@ -10,7 +10,7 @@
 
 namespace rudder::testing {
 
-inline constexpr int64_t kMaxLogprobs = 20;  // places of a row's likeliest tokens
+inline constexpr int64_t kMaxLogprobs = 20;  // likeliest tokens that a row may have
 
 struct SampledTokens {
   std::span<const ops::SampledToken> tokens;  // [R]

@@ -38,7 +38,7 @@ class ScriptedExecutor final : public step::Executor {
   uint64_t num_launched() const;
   // Of each slot opened so far, in order.
   std::vector<uint64_t> seeds() const;
-  // Of each constrained row so far, in order. The script does not heed them.
+  // The masks of each constrained sequence so far, in order. The script ignores them.
   std::vector<std::vector<uint32_t>> masks() const;
 
  private:
