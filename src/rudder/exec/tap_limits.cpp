@@ -60,7 +60,7 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
     limits.num_capture_sets = ask.max_num_seqs;
     limits.capture_elements =
         ask.capture_bytes / ask.max_in_flight / width / tap::kCaptureAlign * tap::kCaptureAlign;
-    // By default room for the rows of one site at all layers, a common request.
+    // The buffer must hold one token's rows of one site at all layers, the most common request.
     const int64_t record = geometry.num_layers * rounded_up(widest(geometry), tap::kCaptureAlign);
     if (limits.capture_elements < record) {
       return fail(ErrorCode::kInvalidArgument,

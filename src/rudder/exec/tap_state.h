@@ -44,7 +44,7 @@ class TapState {
   // The macro-ops that a table row or a capture set uses.
   tap::Passages passages_of_row(int32_t row) const { return rows_[at(row)].passages; }
   tap::Passages passages_of_set(int32_t set) const { return sets_[at(set)].passages; }
-  // Whether a step of this and the like is one of ops::TapBatch::only_adds.
+  // Whether a step with such rows alone sets ops::TapBatch::only_adds.
   bool only_adds(int32_t row) const { return rows_[at(row)].only_adds; }
   bool captures_residual_alone(int32_t set) const { return sets_[at(set)].residual_alone; }
   // Elements of a token's record.
