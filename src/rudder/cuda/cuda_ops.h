@@ -1,21 +1,21 @@
-// The CUDA backend: activations bf16, weights bf16 or fp8, one GPU of compute capability 9.0. Made
-// by apps at start; used by one thread. Its memory is freed with it.
+// The CUDA backend: activations bf16, weights bf16 or fp8, one GPU of compute capability 9.0. apps
+// makes it at start; one thread uses it. Its memory is freed with it.
 //
-// Weights that become fp8 are quantised when they are loaded, a scale for each channel of the
-// output; those that a checkpoint has as fp8 keep their bytes and scales, whatever linear_dtype is.
-// What they multiply is quantised a token at a time by the op before (LinearWeight::x_dtype).
+// It quantises weights to fp8 while they are loaded, with one scale for each channel of the output.
+// Weights that a checkpoint stores as fp8 keep their bytes and scales, for any linear_dtype. The op
+// in front of a product quantises the product's input token by token (LinearWeight::x_dtype).
 //
-// Batch-invariant, a row's bits depend neither on the other rows of a call nor on its place among
-// them, nor on how a sequence is cut into steps. What is fixed for it, at a cost:
-// - a shape of weight has one kernel for any number of tokens, the library's, which adds each sum
-// in
-//   one go; it is not measured, and a check when the model is loaded multiplies the same rows in
-//   batches of many sizes and refuses to start where bits differ. Without it each number of tokens
-//   has the kernel that was fastest, which cuts sums in its own way.
-// - attention has one kernel for prompts and decodes, whose tiles of keys begin at multiples of
-//   their size. Without it decodes are cut where it fills the device.
-// Everything else (norms, rope, quantisation, activations, sampling) works on a row or a token at a
-// time in an order that its width alone decides, in either mode.
+// In batch-invariant mode the bits of a row depend neither on the other rows of a call, nor on the
+// row's index among them, nor on how a sequence is cut into steps. The mode fixes the following, at
+// a cost:
+// - Products: a shape of weight has one kernel for any number of tokens: the library's, without
+//   split sums. It is not measured. When the model is loaded, a check multiplies the same rows in
+//   batches of many sizes, and the start fails where bits differ. Without the mode each number of
+//   tokens has the kernel that was fastest, which may split sums.
+// - Attention: one kernel for prompts and decodes, whose tiles of keys begin at multiples of their
+//   size. Without the mode decodes are split so that they fill the device.
+// All other ops (norms, rope, quantisation, activations, sampling) work on a row or a
+// token at a time, in an order that depends on its width alone, in either mode.
 #pragma once
 
 #include <memory>

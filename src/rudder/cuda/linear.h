@@ -37,12 +37,12 @@ inline const CudaWeight& cuda_weight(const ops::LinearWeight& weight) {
 }
 
 struct LinearSettings {
-  // Of weights and of what they multiply; or kF8E4M3, into which they are quantised. Parts that are
-  // F8E4M3 in the checkpoint stay so, byte for byte.
+  // Dtype of weights and of the inputs of products; kF8E4M3: both are quantised. Parts that are
+  // F8E4M3 in the checkpoint keep their bytes.
   tensor::DType dtype = tensor::DType::kBF16;
   std::string policy_path;       // empty: measurements are not kept
   bool tune = true;              // false: the library's first guess
-  bool batch_invariant = false;  // one kernel a shape, whatever the tokens; nothing is measured
+  bool batch_invariant = false;  // one kernel for each shape, for any tokens; not measured
 };
 
 class Linear {
@@ -56,14 +56,14 @@ class Linear {
 
   Result<ops::LinearWeight> make_weight(std::span<const ops::LinearPart> parts, Uploader& uploader);
 
-  bool multiplies_fp8() const { return multiplies_fp8_; }  // some weight of those that were made
+  bool multiplies_fp8() const { return multiplies_fp8_; }  // true when a weight is fp8
 
-  // Settles every shape's kernels: for up to `max_tokens`, and of the head, whose products are f32
-  // and of up to `max_rows`. An Error: a shape that no kernel takes.
+  // Chooses the kernels of every shape: for up to `max_tokens`; for the head, whose products are
+  // f32, for up to `max_rows`. An Error names a shape that no kernel takes.
   Result<void> prepare(const ops::LinearWeight& head, int64_t max_tokens, int64_t max_rows);
 
-  // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status. What is
-  // returned is left to do for the reader of y, nothing unless `reader_scales`.
+  // y = x · W^T (+ bias), then the soft-cap when it is not 0. Faults go to the status.
+  // Returns the scales that the reader of y has to apply; none unless `reader_scales`.
   ProductScales multiply(const ops::View& x, const ops::View& x_scale,
                          const ops::LinearWeight& weight, const ops::View& y, float softcap,
                          bool reader_scales, const char* op);

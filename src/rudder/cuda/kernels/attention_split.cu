@@ -1,9 +1,8 @@
 // Split attention (attention_work.cuh has the division of work): a persistent grid whose blocks
-// read equal shares of the cache. Within a block every warp is a stream of its own: the pages of a
-// part go to the four warps in turn, each warp has a ring of pages that its lane 0 keeps full
-// through the copy engine, running ahead over the ends of parts, and its own softmax. At the end of
-// a part the warps' sums meet in shared memory. Short segments go to one warp each, which waits for
-// nobody.
+// read equal shares of the cache. The warps of a block work independently: the pages of a part go
+// to the four warps in turn. Each warp has its own softmax and a ring of pages, which its lane 0
+// keeps full through the copy engine, ahead over the ends of parts. At the end of a part the warps
+// add their sums in shared memory. A short segment goes to one warp, which waits for no other.
 //
 // mma.m16n8k16: 16 rows are the q heads of a group (times a few tokens), so each byte of the cache
 // is read once for all of them. fp8 becomes f16 in registers.
@@ -182,7 +181,7 @@ class SplitWarp {
     return true;
   }
 
-  // Sends the warp's next page, whichever part has it, to a stage that nobody reads any more.
+  // Copies the warp's next page, of this part or a later one, to a stage that is no longer read.
   __device__ void send(int32_t stage) {
     if (!find_page()) return;
     if (sent_ % 32 == 0) {

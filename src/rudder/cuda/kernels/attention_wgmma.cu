@@ -71,8 +71,8 @@ struct TileWork {
   int32_t first_page;
   int32_t num_pages;
 
-  // Where the tokens end that are the sequence's and were copied. What lies behind is anything,
-  // also NaN, which a weight of zero does not stop.
+  // The end of the sequence's copied tokens. Values beyond it are arbitrary, also NaN, and NaN
+  // times a weight of zero is NaN.
   __device__ int32_t end() const { return min(kv_len, (first_page + num_pages) * kPageTokens); }
 };
 
@@ -228,7 +228,7 @@ class Producer {
     }
   }
 
-  // Tile n / 2: K when n is even, else V. Into raw stage n % 2, which nobody reads any more.
+  // Tile n / 2: K when n is even, else V. Into raw stage n % 2, which is no longer read.
   __device__ void send_raw(int32_t n) {
     const int32_t first = n / 2 * S::kPages;
     const int32_t count = min(S::kPages, tile_.num_pages - first);

@@ -1,13 +1,12 @@
-// What the attention plan writes and the attention kernels read: records in the workspace. Private
-// to attention*.cu.
+// The work list of attention: records in the workspace that attention_plan.cu writes and the
+// attention kernels read. Private to attention*.cu.
 //
-// Split work lies on a line of units. A unit is one page (KV block) of one segment; a segment is
-// what one row tile (16 pairs of token and q head) of one KV head of one sequence reads. Sequence
-// after sequence, in each KV head after KV head, in each row tile after row tile, in each page
-// after page. Worker w (a block of the persistent grid) has the units [w * share, (w + 1) * share).
-// A segment that several workers have a part of goes through partial results: the worker that comes
-// last adds them up. Of a worker only the first and the last part can be such, so 2 places a worker
-// are enough.
+// Split work is numbered in units. A unit is one page (KV block) of one segment; a segment is what
+// one row tile (16 pairs of token and q head) of one KV head of one sequence reads. Units are
+// numbered by sequence, then KV head, then row tile, then page. Worker w (a block of the persistent
+// grid) has the units [w * share, (w + 1) * share). When several workers have a part of a segment,
+// they write partial results, and the last of them to finish adds these up. Only the first and the
+// last part of a worker can be such, so 2 partial results for each worker are enough.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -147,8 +146,9 @@ __host__ __device__ inline int32_t split_workers(const AttentionConfig& config) 
   return workers < kMaxWorkers ? workers : kMaxWorkers;
 }
 
-// What kAuto stands for in a step: measured, see docs/adr/0008-attention-kernels.md. Rows that must
-// not depend on their company have one kernel, whatever the longest prompt is.
+// The kernel that kAuto means in a step: chosen by measurement, see
+// docs/adr/0008-attention-kernels.md. In batch-invariant mode there is one kernel for any length of
+// prompt.
 inline PrefillKernel prefill_kernel_of(const AttentionConfig& config,
                                        const AttentionBounds& bounds) {
   if (config.prefill_kernel != PrefillKernel::kAuto) return config.prefill_kernel;

@@ -1,9 +1,9 @@
-// out = act(gate) * up (rows.h). Into bf16 every run of 8 columns is on its own. Into fp8 a row
-// needs its largest magnitude first: a cluster of blocks has a row in its registers, a run a
-// thread, and the blocks tell each other their largest. So one token is spread over as many
-// multiprocessors as the cluster has blocks. A cluster goes on to further rows: its columns' scales
-// stay in registers, and it computes the next row while the other blocks' results for this row
-// arrive.
+// out = act(gate) * up (rows.h). For bf16 every run of 8 columns is independent. For fp8 the
+// largest magnitude of the row is needed first: a cluster of blocks holds the row in registers, one
+// run for each thread, and the blocks exchange their largest values. So one token is spread over as
+// many multiprocessors as the cluster has blocks. A cluster then takes further rows: the scales of
+// its columns stay in registers, and it computes the next row while the other blocks' values for
+// this row arrive.
 #include "rudder/cuda/kernels/gated_act.cuh"
 #include "rudder/cuda/kernels/launch.h"
 

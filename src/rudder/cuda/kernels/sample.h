@@ -1,12 +1,12 @@
-// From logits to tokens: ops/sample_args.h says what is computed, src/rudder/cpu/sample.cpp is the
-// reference: the same logits and seed give the same token (but where the order of a sum of doubles
-// decides). Launched by the host class of this room, last of a step.
+// Kernels that sample tokens from logits. ops/sample_args.h defines them, src/rudder/cpu/sample.cpp
+// is the reference: the same logits and seed give the same token, unless the order of a sum of
+// doubles decides. Launched by the host class of this room, last in a step.
 //
 // One cluster of 8 blocks a row. The general kernel keeps the row in the cluster's shared memory,
-// so each logit is read from memory once; where every row is greedy and nothing else is asked the
-// greedy kernel streams it, masked where a row has a mask. No workspace; `logits` are only read.
-// Floor: R * vocab * 4 bytes, and 5 bytes a token more for rows with penalties, a bit a token for
-// rows with a mask.
+// so each logit is read from memory once. When every row is greedy without further options, the
+// greedy kernel streams the row instead, under its mask if it has one. No workspace; `logits` are
+// only read. Floor: R * vocab * 4 bytes, and 5 bytes a token more for rows with penalties, a bit a
+// token for rows with a mask.
 #pragma once
 
 #include <cuda_runtime_api.h>

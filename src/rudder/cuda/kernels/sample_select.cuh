@@ -37,7 +37,7 @@ struct SelectMemory {
   uint32_t list_begin;  // of this block's places in the leader's list
   double scan[kSampleWarps];
   int reached;
-  Range range;   // the leader's, for all to read
+  Range range;   // of the leader; all blocks read it
   Place answer;  // likewise
 };
 

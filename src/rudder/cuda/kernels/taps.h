@@ -1,5 +1,6 @@
-// What a kernel needs to steer and capture the rows that pass through it: the table of programs and
-// what the tokens have of it, as plain pointers. Meaning: ops/tap_args.h, docs/contracts/taps.md.
+// The arguments by which a kernel steers and captures the rows that it computes: the table of
+// programs and the entries of the tokens, as plain pointers. Meaning: ops/tap_args.h,
+// docs/contracts/taps.md.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +15,7 @@ struct TapTableParams {
   const tap::TapOp* ops = nullptr;  // [num_ops]
   unsigned long long* latches =
       nullptr;                        // [S + 1, tap::kNumLatches, 2] sum, count: two's complement
-  const int32_t* captures = nullptr;  // [num_sets, num_points, 2] places before, after; or -1
+  const int32_t* captures = nullptr;  // [num_sets, num_points, 2] offsets before, after; or -1
   void* ring = nullptr;               // bf16
   const float* vectors = nullptr;     // each at a multiple of 16 floats
   int32_t num_points = 0;
