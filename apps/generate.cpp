@@ -12,6 +12,7 @@
 #include "model_session.h"
 #include "prompt_file.h"
 #include "report_error.h"
+#include "row_taps.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
 #include "sampling_flags.h"
@@ -32,7 +33,8 @@ struct GenerateSettings {
     table.add("prompt", &prompt, "The prompt. Its text goes to standard output as it comes.");
     table.add("input", &input,
               "A file of prompts, '-' for standard input: a prompt a line, or JSONL objects with "
-              "prompt, prompt_ids or messages; other keys are copied to the output.");
+              "prompt, prompt_ids or messages, and with a request's fields of steering and "
+              "capture; other keys are copied to the output.");
     table.add("output", &output, "Where the JSONL answers of --input go; '-' is standard output.");
     table.add("chat", &chat, "Wrap --prompt or plain lines as a user message.");
   }
@@ -59,6 +61,8 @@ void add_answer(json::object& row, const LocalAnswer& answer) {
   row["usage"] = {{"prompt_tokens", answer.usage.prompt_tokens},
                   {"cached_tokens", answer.usage.cached_tokens},
                   {"completion_tokens", answer.usage.completion_tokens}};
+  const Result<void> captured = add_capture_results(answer.captures, &row);
+  if (!captured) row["error"] = captured.error().to_string();
   if (answer.error) row["error"] = answer.error->to_string();
 }
 
@@ -90,7 +94,10 @@ Result<void> generate_file(ModelSession& session, const GenerateSettings& settin
         add_answer(*job.row, answer);
         progress.update(++done, static_cast<int64_t>(jobs.size()));
       };
-      const Result<engine::RequestId> id = client.submit(sampling.params(job.prompt), finish);
+      engine::RequestParams params = sampling.params(job.prompt);
+      const Result<void> tapped = add_row_taps(session, job, &params);
+      const Result<engine::RequestId> id =
+          tapped ? client.submit(std::move(params), finish) : tl::unexpected<Error>(tapped.error());
       if (id) continue;
       std::lock_guard lock(mutex);
       (*job.row)["error"] = id.error().to_string();

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <charconv>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -13,54 +12,18 @@
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
 #include "rudder/steer/capture/dispatcher.h"
+#include "rudder/steer/layers.h"
 #include "rudder/steer/vectors.h"
 
 namespace rudder::apps {
-namespace {
-
 namespace json = boost::json;
-
-Result<int32_t> parse_layer(std::string_view text) {
-  int32_t layer = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layer);
-  if (error == std::errc{} && end == text.data() + text.size() && layer >= 0) return layer;
-  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is no layer: 4 or 8-12", text),
-              "layers");
-}
-
-}  // namespace
 
 Result<std::vector<int32_t>> parse_layers(std::string_view text, tap::Site site,
                                           const tap::Geometry& geometry) {
-  std::vector<int32_t> layers;
-  if (text == "all") {
-    for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
-      if (geometry.has({layer, site})) layers.push_back(layer);
-    }
-    if (!layers.empty()) return layers;
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("this model has no {}", tap::site_name(site)), "site");
-  }
-  while (!text.empty()) {
-    const std::string_view part = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(part.size() + 1, text.size()));
-    const size_t dash = part.find('-');
-    RUDDER_TRY(const int32_t first, parse_layer(part.substr(0, dash)));
-    int32_t last = first;
-    if (dash != std::string_view::npos) {
-      RUDDER_TRY(last, parse_layer(part.substr(dash + 1)));
-    }
-    last = std::min(last, geometry.num_layers);  // one that is not there is named below
-    for (int32_t layer = first; layer <= std::max(first, last); ++layer) {
-      const Result<void> known = geometry.check({layer, site});
-      if (!known) return fail(ErrorCode::kInvalidArgument, known.error().message, "layers");
-      layers.push_back(layer);
-    }
-  }
+  RUDDER_TRY(std::vector<int32_t> layers,
+             steer::read_layers(json::value(text), site, geometry, "layers"));
   std::ranges::sort(layers);
-  layers.erase(std::unique(layers.begin(), layers.end()), layers.end());
-  if (!layers.empty()) return layers;
-  return fail(ErrorCode::kInvalidArgument, "names no layer", "layers");
+  return layers;
 }
 
 Result<std::shared_ptr<const steer::capture::CaptureSpec>> mean_spec(

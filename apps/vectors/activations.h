@@ -18,7 +18,8 @@
 
 namespace rudder::apps {
 
-// "all" or "4,8-12": layers of the site, ascending. kInvalidArgument names what is wrong.
+// "all" or "4,8-12,-1" (steer/layers.h): layers of the site, ascending. kInvalidArgument names what
+// is wrong.
 Result<std::vector<int32_t>> parse_layers(std::string_view text, tap::Site site,
                                           const tap::Geometry& geometry);
 

@@ -40,7 +40,7 @@ struct TrainSettings {
         "Prompts that show the opposite, or nothing of it; for pca the n-th is the partner of "
         "the n-th positive one.");
     table.add("site", &site, "Where the rows are taken, and the vectors are to be added.");
-    table.add("layers", &layers, "Layers: all, or a list as 4,8-12. One vector each.");
+    table.add("layers", &layers, "Layers: all, or a list as 4,8-12,-1. One vector each.");
     table.add_choice("method", &method, {"mean-diff", "pca"},
                      "The difference of the sets' means, or the first principal component of the "
                      "pairs about their middles.");

@@ -33,6 +33,48 @@ def test_chat_remembers():
     assert "31" in lines[0] and "50" in lines[-1]
 
 
+def generate_rows(tmp_path, rows, *flags):
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    done = run_rudder("generate", "--input", prompts, "--temperature", "0", "--max-tokens", "12", *flags)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_generate_steers_and_captures_row_by_row(tmp_path):
+    vector = [60.0] + [0.0] * 255
+    steering = {"op": "add", "site": "resid_post", "layers": "all", "vector": vector}
+    module = tmp_path / "calm.json"
+    module.write_text(json.dumps({"steering": steering}))
+    chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Name a colour."}]
+    capture = {"response": {"sites": {"resid_post": [-1]}, "positions": "last_prompt"}}
+    rows = generate_rows(tmp_path, [
+        {"prompt": "Once upon a time"},
+        {"prompt": "Once upon a time", "steering": steering},
+        {"prompt": "Once upon a time", "steering_name": "calm"},
+        {"prompt": "Once upon a time", "steering_vectors": {"resid_post": {str(i): vector for i in range(-1, -9, -1)}}},
+        {"messages": chat},
+        {"messages": chat, "steering": {**steering, "select": {"roles": ["system"]}}},
+        {"prompt": "Once upon a time", "capture": capture},
+        {"prompt": "Once upon a time", "steering": {**steering, "vector": [1.0]}},
+    ], "--enable-steering", "--steering-module", f"calm={module}", "--capture-memory-mb", "8")
+    plain, steered, named, tiers, said, to_system, captured, wrong = rows
+    assert "error" not in plain and steered["text"] != plain["text"]
+    assert named["text"] == steered["text"] == tiers["text"]
+    assert to_system["text"] != said["text"]
+    assert captured["text"] == plain["text"] and captured["capture_results"]["response"]["status"] == "ok"
+    assert "steering.vector" in wrong["error"] and "text" not in wrong
+
+
+def test_generate_refuses_steering_and_capture_that_it_runs_without(tmp_path):
+    rows = generate_rows(tmp_path, [{"prompt": "x", field: value} for field, value in
+                                    (("steering", {"name": "calm"}), ("steering_name", "calm"), ("steering_vectors", {}),
+                                     ("decode_steering_vectors", {}), ("capture", {}))])
+    for row in rows:
+        field = next(key for key in row if key not in ("prompt", "error"))
+        assert field in row["error"] and "text" not in row, row
+
+
 def test_tokenize_and_back():
     ids = run_rudder("tokenize", "--text", "hello 123", "--ids-only").stdout.strip()
     assert run_rudder("tokenize", "--decode", ids).stdout.strip() == "hello 123"

@@ -180,3 +180,24 @@ def test_clients_do_not_capture_with_what_embeddings_have(server, model):
         server.client().completions.create(model=model, prompt="a", max_tokens=1, extra_body={
             "capture": {"response": {"sites": {"final_norm": "all"}}}})
     assert refused.value.param == "capture"
+
+
+def test_request_steering_and_global_steering_steer_embeddings():
+    with serving("--enable-steering", "--steering-memory-mb", "16") as server:
+        hidden = len(embed(server, "once upon a time")[0])
+        vector = [60.0] + [0.0] * (hidden - 1)
+        steering = {"op": "add", "site": "resid_post", "layers": "all", "vector": vector}
+        plain = embed(server, "once upon a time")[0]
+        steered = embed(server, "once upon a time", steering=steering)[0]
+        assert max(abs(a - b) for a, b in zip(plain, steered)) > 0.05
+        assert embed(server, "once upon a time")[0] == plain
+        done = httpx2.post(server.url + "/v1/steering/set", json={"steering": steering}, timeout=60)
+        assert done.status_code == 200, done.text
+        assert embed(server, "once upon a time")[0] == steered
+        for wrong, where in (({"steering": {"op": "add", "site": "resid_post", "layers": "all", "vector": [1.0]}}, "steering.vector"),
+                             ({"capture": {"response": {"sites": {"resid_post": [1]}}}}, "capture")):
+            refused = httpx2.post(server.url + "/v1/embeddings", json={"input": "x", **wrong}, timeout=60)
+            assert refused.status_code == 400 and refused.json()["error"]["param"] == where, refused.text
+    with serving() as server:
+        refused = httpx2.post(server.url + "/v1/embeddings", json={"input": "x", "steering_name": "calm"}, timeout=60)
+        assert refused.status_code == 400 and refused.json()["error"]["param"] == "steering_name", refused.text

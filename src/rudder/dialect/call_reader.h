@@ -25,6 +25,9 @@ class CallSink {
   void begin(std::string_view name);
   // More of its arguments' JSON text.
   void arguments(std::string_view text);
+  // The last of its arguments, which turned out to be no JSON: as JSON where they are Python's,
+  // else as they are.
+  void broken_arguments(std::string_view rest);
 
   bool knows(std::string_view name) const;
   // The value of this argument is text, as far as the tool's schema says.
@@ -38,6 +41,7 @@ class CallSink {
   uint64_t seed_;
   Delta* const delta_;
   int32_t num_calls_ = 0;
+  std::string told_;  // of the arguments of the last call
 };
 
 class CallReader {

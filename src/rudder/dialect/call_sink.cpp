@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "rudder/dialect/call_reader.h"
+#include "rudder/dialect/loose_literals.h"
 
 namespace rudder::dialect {
 namespace {
@@ -49,6 +51,7 @@ std::string CallSink::make_id() {
 }
 
 void CallSink::begin(std::string_view name) {
+  told_.clear();
   if (num_calls_++ >= setup_.max_calls) return;
   ToolCallDelta call;
   call.index = num_calls_ - 1;
@@ -64,6 +67,13 @@ void CallSink::arguments(std::string_view text) {
     calls.emplace_back().index = num_calls_ - 1;
   }
   calls.back().arguments += text;
+  told_ += text;
+}
+
+void CallSink::broken_arguments(std::string_view rest) {
+  const std::optional<std::string> json = parse_python_object(told_ + std::string(rest));
+  const bool goes_on = json && json->starts_with(told_);  // what has been told stays told
+  arguments(goes_on ? std::string_view(*json).substr(told_.size()) : rest);
 }
 
 bool CallSink::knows(std::string_view name) const {

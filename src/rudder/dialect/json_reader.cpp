@@ -239,6 +239,7 @@ class JsonReader final : public CallReader {
   JsonScanner scanner_;
   std::string name_;
   std::string tag_;
+  std::string broken_;  // of the arguments, from where they are no JSON
   size_t matched_ = 0;  // bytes of the end mark
   bool in_list_ = false;
   bool any_ = false;  // call that is whole
@@ -360,10 +361,9 @@ CallReader::Step JsonReader::named_arguments(char byte, CallSink& sink) {
 }
 
 CallReader::Step JsonReader::broken(char byte, CallSink& sink) {
-  std::string text;
-  const bool ended = !end_.push(byte, &text).empty();
-  sink.arguments(text);
-  return ended ? Step::kEnd : Step::kTaken;
+  if (end_.push(byte, &broken_).empty()) return Step::kTaken;
+  sink.broken_arguments(broken_);
+  return Step::kEnd;
 }
 
 CallReader::Step JsonReader::push(char byte, CallSink& sink) {
@@ -407,7 +407,7 @@ bool JsonReader::finish(CallSink& sink) {
     case State::kItem:
       return !any_;  // else a comma too many
     case State::kBroken:
-      sink.arguments(end_.take_held());
+      sink.broken_arguments(broken_ + end_.take_held());
       return false;
     default:
       return true;

@@ -261,6 +261,16 @@ std::optional<std::string> parse_python_value(std::string_view text) {
   return value;
 }
 
+std::optional<std::string> parse_python_object(std::string_view text) {
+  LooseParser parser(text, "");
+  std::string value;
+  if (!parser.take_value(&value) || !value.starts_with('{')) return std::nullopt;
+  while (parser.take("}") || parser.take("]") || parser.take(" ") || parser.take("\n")) {
+  }
+  if (!parser.at_end()) return std::nullopt;
+  return value;
+}
+
 std::optional<LooseCall> parse_python_call(std::string_view text) {
   LooseParser parser(without_print(text), "");
   LooseCall call;

@@ -16,6 +16,9 @@ struct LooseCall {
 // One value, of Python or JSON, as JSON; nullopt for anything else.
 std::optional<std::string> parse_python_value(std::string_view text);
 
+// An object of Python or JSON with nothing but blanks and closing brackets behind it, as JSON.
+std::optional<std::string> parse_python_object(std::string_view text);
+
 // "name(key=value, ...)", also inside print(...). Values are Python's or JSON's literals; nullopt
 // for anything else, positional arguments among it.
 std::optional<LooseCall> parse_python_call(std::string_view text);

@@ -99,6 +99,7 @@ class XmlReader final : public CallReader {
   MarkFinder value_end_;
   MarkFinder object_end_;
   JsonScanner scanner_;
+  std::string broken_;       // of an object, from where it is no JSON
   bool has_object_ = false;  // the arguments came as one object
   bool is_text_ = false;
   int32_t num_values_ = 0;
@@ -261,6 +262,7 @@ CallReader::Step XmlReader::object(char byte, CallSink& sink) {
   const JsonScanner::Step step = scanner_.push(byte);
   if (step == JsonScanner::Step::kBad) {
     state_ = State::kBrokenObject;
+    broken_.clear();
     return broken_object(byte, sink);
   }
   sink.arguments(text);
@@ -269,10 +271,9 @@ CallReader::Step XmlReader::object(char byte, CallSink& sink) {
 }
 
 CallReader::Step XmlReader::broken_object(char byte, CallSink& sink) {
-  std::string text;
-  const std::string_view mark = object_end_.push(byte, &text);
-  sink.arguments(text);
+  const std::string_view mark = object_end_.push(byte, &broken_);
   if (mark.empty()) return Step::kTaken;
+  sink.broken_arguments(broken_);
   tag_.clear();
   state_ = State::kAfter;
   return mark == dialect_.end ? Step::kEnd : Step::kTaken;
@@ -345,7 +346,7 @@ bool XmlReader::finish(CallSink& sink) {
       close(sink);
       return false;
     case State::kBrokenObject:
-      sink.arguments(object_end_.take_held());
+      sink.broken_arguments(broken_ + object_end_.take_held());
       return false;
     case State::kObject:
     case State::kKey:

@@ -27,9 +27,17 @@ step::StepResult result_of(const step::StepPlan& plan) {
   return result;
 }
 
-// The best of 300 steps: other work on the machine does not count. The bound is far above what is
-// seen (0.05 to 0.3 us a sequence), to catch a change of order alone.
+#if defined(__OPTIMIZE__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+constexpr bool kIsShipped = true;  // the time of what is shipped is asserted, others' is printed
+#else
+constexpr bool kIsShipped = false;
+#endif
+
+// The best of 300 steps: other work on the machine does not count. Seen are 0.3 us for a step and
+// 0.05 to 0.15 us for each of many sequences. That the cost of a sequence does not grow with their
+// number is asserted of every build.
 TEST(CostTest, PlanAndCommitOfADecodeStep) {
+  double of_few = 0;  // us a sequence, of 32
   for (const int32_t num_sequences : {1, 32, 256, 512}) {
     step::Capacity capacity;
     capacity.num_slots = 512;
@@ -62,7 +70,10 @@ TEST(CostTest, PlanAndCommitOfADecodeStep) {
     }
     std::printf("%d sequences: %.2f us a step, %.3f us a sequence\n", num_sequences, best,
                 best / num_sequences);
-    EXPECT_LT(best / num_sequences, 5.0);
+    const double each = best / num_sequences;
+    if (num_sequences == 32) of_few = each;
+    if (num_sequences > 32) EXPECT_LT(each, 2 * of_few) << num_sequences;
+    if (kIsShipped) EXPECT_LT(each, num_sequences == 1 ? 1.0 : 0.4) << num_sequences;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <limits>
 #include <map>
+#include <memory>
 #include <numbers>
 #include <tuple>
 #include <utility>
@@ -65,6 +66,30 @@ tap::TapOp axis_form(double a, double b, double lo, double hi) {
   return op;
 }
 
+// A prompt's score, as a latch takes its samples: of the vector times 2^-exponent.
+struct Score {
+  tap::Point point;
+  Row vector;        // as it was asked for
+  int exponent = 0;  // the scaled vector's norm is in [0.5, 1), so that no sample is above |h|
+};
+
+// Samples are summed in fixed point, clipped to a range (ops::latch_sample): a score is scaled by a
+// power of two, which changes no bit of it, and the gate's constants with it.
+int exponent_of(const Row& vector) {
+  constexpr int kMost = 60;
+  const double norm = std::sqrt(norm_squared(vector));
+  int exponent = 0;
+  if (norm > 0) std::frexp(norm, &exponent);
+  return std::clamp(exponent, -kMost, kMost);
+}
+
+Row scaled(const Row& row, int exponent) {
+  auto buffer = std::make_shared_for_overwrite<float[]>(static_cast<size_t>(row.width));
+  std::ranges::transform(row.values(), buffer.get(),
+                         [&](float value) { return std::ldexp(value, -exponent); });
+  return {std::move(buffer), 0, row.width};
+}
+
 class Lowering {
  public:
   explicit Lowering(const tap::Geometry& geometry) : geometry_(geometry) {}
@@ -92,7 +117,7 @@ class Lowering {
   const tap::Geometry& geometry_;
   Lowered lowered_;
   std::map<AxesKey, std::vector<Row>> axes_;
-  std::vector<std::pair<tap::Point, Row>> scores_;  // of the latches
+  std::vector<Score> scores_;  // of the latches
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -209,9 +234,9 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
 }
 
 Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
-  const auto same = [&](const std::pair<tap::Point, Row>& score) {
-    return score.first == spec.gate.point &&
-           std::ranges::equal(score.second.values(), spec.gate.vector.values());
+  const auto same = [&](const Score& score) {
+    return score.point == spec.gate.point &&
+           std::ranges::equal(score.vector.values(), spec.gate.vector.values());
   };
   const auto found = std::ranges::find_if(scores_, same);
   const auto latch = static_cast<int32_t>(found - scores_.begin());
@@ -220,13 +245,14 @@ Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("more than {} different prompt scores", tap::kNumLatches), spec.where);
   }
-  scores_.emplace_back(spec.gate.point, spec.gate.vector);
+  const int exponent = exponent_of(spec.gate.vector);
+  scores_.push_back({spec.gate.point, spec.gate.vector, exponent});
   LoweredOp score;
   score.point = spec.gate.point;
   score.group = Group::kScore;
   score.op.kind = tap::OpKind::kScore;
   score.op.latch = latch;
-  score.v1 = spec.gate.vector;
+  score.v1 = scaled(spec.gate.vector, exponent);
   Selector prompt;
   prompt.phase = Phase::kPrefill;
   RUDDER_TRY(score.selector, selector_index(spec, prompt));
@@ -248,6 +274,7 @@ Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
   if (!probe) {
     RUDDER_TRY(latch, latch_of(spec));
   }
+  const int exponent = probe ? 0 : scores_[static_cast<size_t>(latch)].exponent;
   for (LoweredOp& form : forms) {
     if (probe) {
       form.op.gate = gate.sharpness ? tap::GateKind::kSoft : tap::GateKind::kHard;
@@ -256,8 +283,10 @@ Result<void> Lowering::add_gate(const OpSpec& spec, Forms& forms) {
       form.op.gate = gate.sharpness ? tap::GateKind::kScoreSoft : tap::GateKind::kScoreHard;
       form.op.latch = latch;
     }
-    form.op.threshold = static_cast<float>(gate.threshold);
-    if (gate.sharpness) form.op.sharpness = static_cast<float>(*gate.sharpness);
+    form.op.threshold = static_cast<float>(std::ldexp(gate.threshold, -exponent));
+    if (gate.sharpness) {
+      form.op.sharpness = static_cast<float>(std::ldexp(*gate.sharpness, exponent));
+    }
   }
   return {};
 }

@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
-#include <charconv>
 #include <map>
+
+#include "rudder/steer/layers.h"
 
 namespace rudder::steer {
 namespace {
@@ -91,7 +92,7 @@ Result<std::vector<Row>> named_rows(const json::object& object, std::span<const 
   if (layer == nullptr) return invalid_field("a layer is needed", path + ".layer");
   Result<tap::SiteRef> ref = tap::parse_site(view_of(site->get_string()));
   if (!ref) return invalid_field(ref.error().message, path + ".site");
-  RUDDER_TRY(const int32_t number, read_int(*layer, path + ".layer"));
+  RUDDER_TRY(const int32_t number, read_layer(*layer, context.model.geometry, path + ".layer"));
   const tap::Point from = {number, ref->site};
   RUDDER_TRY_VOID(check_point(context.model, from, path + ".layer"));
   return named_rows(view_of(*name), &from, points, context, path + ".name");
@@ -133,21 +134,6 @@ Result<void> check_width(const Model& model, tap::Point point, int32_t width,
   return invalid_field(fmt::format("a vector of {} elements; {} of layer {} has {}", width,
                                    tap::site_name(point.site), point.layer, needed),
                        where);
-}
-
-Result<int32_t> read_layer_key(std::string_view text, const Model& model,
-                               const std::string& where) {
-  int32_t layer = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layer);
-  const bool plain = text.size() == 1 || !text.starts_with('0');
-  if (error != std::errc{} || end != text.data() + text.size() || !plain || layer < 0) {
-    return invalid_field("the number of a layer is needed", where);
-  }
-  if (layer >= model.geometry.num_layers) {
-    return invalid_field(
-        fmt::format("layer {} of a model with {} layers", layer, model.geometry.num_layers), where);
-  }
-  return layer;
 }
 
 Result<VectorsAtPoints> read_vectors(const json::value& value, std::span<const tap::Point> points,

@@ -26,9 +26,6 @@ const boost::json::value* member(const boost::json::object& object, std::string_
 Result<void> check_keys(const boost::json::object& object, std::span<const std::string_view> known,
                         std::string_view what, const std::string& where);
 
-// "12" as a layer of the model.
-Result<int32_t> read_layer_key(std::string_view text, const Model& model, const std::string& where);
-
 // The point exists in the model; else an Error at `where`.
 Result<void> check_point(const Model& model, tap::Point point, const std::string& where);
 // Rows are as wide as the model at `point`.

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <vector>
 
+#include "rudder/steer/layers.h"
 #include "rudder/steer/parse_common.h"
 
 namespace rudder::steer {
@@ -72,45 +73,25 @@ Result<tap::SiteRef> read_site(const json::object& object, const std::string& pa
   return ref;
 }
 
-// "site" and "layers": a number, a list of different ones, or "all" that have the site.
+// "site" and "layers"; the final norm is of the last layer, whether it is said or not.
 Result<std::vector<tap::Point>> read_points(const json::object& element,
                                             const ParseContext& context, const std::string& path) {
   RUDDER_TRY(const tap::SiteRef ref, read_site(element, path));
   const std::string where = join_path(path, "layers");
   const json::value* layers = member(element, "layers");
-  std::vector<tap::Point> points;
-  const auto add = [&](const json::value& value, const std::string& at) -> Result<void> {
-    RUDDER_TRY(const int32_t layer, read_int(value, at));
-    const tap::Point point = {layer, ref.site};
-    RUDDER_TRY_VOID(check_point(context.model, point, at));
-    if (std::ranges::find(points, point) != points.end()) {
-      return invalid_field(fmt::format("layer {} is given twice", layer), at);
-    }
-    points.push_back(point);
-    return {};
-  };
   if (ref.layer >= 0) {
     if (layers != nullptr) return invalid_field("the site names its layer already", where);
-    RUDDER_TRY_VOID(add(json::value(ref.layer), join_path(path, "site")));
-    return points;
+    const tap::Point point = {ref.layer, ref.site};
+    RUDDER_TRY_VOID(check_point(context.model, point, join_path(path, "site")));
+    return std::vector<tap::Point>{point};
   }
+  const json::value all("all");
+  if (layers == nullptr && ref.site == tap::Site::kFinalNorm) layers = &all;
   if (layers == nullptr) return invalid_field("layers are needed: [i, ...] or \"all\"", where);
-  if (layers->is_string() && layers->get_string() == "all") {
-    for (int32_t layer = 0; layer < context.model.geometry.num_layers; ++layer) {
-      if (context.model.geometry.has({layer, ref.site})) points.push_back({layer, ref.site});
-    }
-    if (points.empty()) return invalid_field("no layer of this model has this site", where);
-    return points;
-  }
-  const json::array* list = layers->if_array();
-  if (list == nullptr) {
-    RUDDER_TRY_VOID(add(*layers, where));
-    return points;
-  }
-  if (list->empty()) return invalid_field("the list of layers is empty", where);
-  for (size_t i = 0; i < list->size(); ++i) {
-    RUDDER_TRY_VOID(add((*list)[i], fmt::format("{}[{}]", where, i)));
-  }
+  RUDDER_TRY(const std::vector<int32_t> numbers,
+             read_layers(*layers, ref.site, context.model.geometry, where));
+  std::vector<tap::Point> points;
+  for (const int32_t layer : numbers) points.push_back({layer, ref.site});
   return points;
 }
 
@@ -316,7 +297,8 @@ class OpParser {
       if (ref.layer >= 0) {
         return invalid_field("the site names its layer already", join_path(path, "layer"));
       }
-      RUDDER_TRY(point.layer, read_int(*layer, join_path(path, "layer")));
+      RUDDER_TRY(point.layer,
+                 read_layer(*layer, context_.model.geometry, join_path(path, "layer")));
     } else if (ref.layer < 0) {
       return invalid_field("a layer is needed", join_path(path, "layer"));
     }

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <vector>
 
+#include "rudder/steer/layers.h"
 #include "rudder/steer/parse_common.h"
 
 namespace rudder::steer {
@@ -38,7 +39,7 @@ class TierParser {
     for (const auto& [key, entry] : *object) {
       const std::string_view text(key.data(), key.size());
       const std::string where = join_path(path, text);
-      RUDDER_TRY(const int32_t layer, read_layer_key(text, context_.model, where));
+      RUDDER_TRY(const int32_t layer, read_layer(text, context_.model.geometry, where));
       RUDDER_TRY_VOID(check_point(context_.model, {layer, ref.site}, where));
       RUDDER_TRY_VOID(add_entry({layer, ref.site}, entry, where));
     }
@@ -81,7 +82,8 @@ class TierParser {
     for (int64_t i = 0; i < rows.count; ++i) {
       const auto index = static_cast<size_t>(i);
       const auto where = [&](const std::string& list) { return fmt::format("{}[{}]", list, i); };
-      RUDDER_TRY(const int32_t layer, read_int((*layers)[index], where(layers_path)));
+      RUDDER_TRY(const int32_t layer,
+                 read_layer((*layers)[index], context_.model.geometry, where(layers_path)));
       const tap::Point point = {layer, site};
       RUDDER_TRY_VOID(check_point(context_.model, point, where(layers_path)));
       RUDDER_TRY_VOID(check_width(context_.model, point, rows.width, join_path(path, "shape")));

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "rudder/steer/test_support.h"
 
 namespace rudder::steer {
@@ -236,6 +238,39 @@ TEST(Plan, AScoreIsTakenOfThePromptAndGatesFromItsLastTokenOn) {
   EXPECT_EQ(make_taps(*config_of_specs({spec}), prompt_of(6))->segments.size(), 2U);
   spec.select.phase = Phase::kPrefill;
   EXPECT_FALSE(Config::build(shared_test_model(), {spec}).has_value());
+}
+
+// A latch takes samples up to 2^18 in magnitude: a score is scaled by a power of two so that none
+// is larger than the row's norm, and its gate with it. Nothing else about the gate changes.
+TEST(Plan, ScoresOfVectorsOfAnyLengthFitALatch) {
+  Random random(11);
+  const std::vector<float> direction = random.vector(kTestHidden);
+  for (const float length : {1e-6f, 1e-3f, 1.0f, 3.0f, 1e4f, 1e5f}) {
+    std::vector<float> probe = direction;
+    for (float& value : probe) value *= length;
+    OpSpec spec = add_spec({2, tap::Site::kResidPost}, test_row(random.vector(kTestHidden)));
+    spec.gate.kind = Gate::Kind::kPromptScore;
+    spec.gate.vector = test_row(probe);
+    spec.gate.point = {1, tap::Site::kResidPost};
+    spec.gate.threshold = 0.75 * length;
+    spec.gate.sharpness = 2 / length;
+    const auto taps = make_taps(*config_of_specs({spec}), prompt_of(6));
+    const tap::Program& program = *taps->segments[1].program;
+    ASSERT_EQ(program.ops.size(), 2U);
+    const tap::TapOp& score = program.ops[0].op;
+    const tap::TapOp& gated = program.ops[1].op;
+    const float* taken = program.vectors.data() + score.v1;
+    double squares = 0;
+    for (int32_t i = 0; i < kTestHidden; ++i) squares += double{taken[i]} * taken[i];
+    EXPECT_GE(std::sqrt(squares), 0.499) << length;
+    EXPECT_LT(std::sqrt(squares), 1.001) << length;
+    const float factor = taken[0] / probe[0];
+    int exponent = 0;
+    EXPECT_EQ(std::frexp(factor, &exponent), 0.5f) << "no power of two: " << factor;
+    for (int32_t i = 0; i < kTestHidden; ++i) EXPECT_EQ(taken[i], probe[i] * factor) << i;
+    EXPECT_EQ(gated.threshold, static_cast<float>(0.75 * length) * factor) << length;
+    EXPECT_EQ(gated.sharpness, static_cast<float>(2 / length) / factor) << length;
+  }
 }
 
 TEST(Plan, UsualProgramsAreThoseOfBothPhases) {

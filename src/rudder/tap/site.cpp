@@ -22,6 +22,26 @@ constexpr std::array<Alias, 4> kAliases = {{{"pre_attn", Site::kResidPre},
                                             {"post_mlp", Site::kResidPost},
                                             {"post_block", Site::kResidPost}}};
 
+// Names of TransformerLens below "blocks.L." that are no "hook_" and the name of a site.
+constexpr std::array<Alias, 2> kHookAliases = {
+    {{"mlp.hook_in", Site::kMlpIn}, {"mlp.hook_post", Site::kMlpAct}}};
+
+// Names that mean another tensor there than the site that sounds like it.
+struct Misnomer {
+  std::string_view name;
+  std::string_view meaning;
+};
+constexpr std::array<Misnomer, 5> kMisnomers = {{
+    {"hook_attn_in",
+     "the residual in front of the attention's norm: resid_pre; what the norm gives is attn_in"},
+    {"hook_mlp_in",
+     "the residual in front of the MLP's norm: resid_mid; what the norm gives is mlp.hook_in, here "
+     "mlp_in"},
+    {"ln1.hook_normalized", "the row without the norm's gain; with it, it is attn_in"},
+    {"ln2.hook_normalized", "the row without the norm's gain; with it, it is mlp_in"},
+    {"ln_final.hook_normalized", "the row without the norm's gain; with it, it is final_norm"},
+}};
+
 const Site* find_name(std::string_view name) {
   static constexpr std::array<Site, kNumSites> kSites = {
       Site::kResidPre, Site::kAttnIn, Site::kAttnOut,   Site::kResidMid, Site::kMlpIn,
@@ -30,6 +50,13 @@ const Site* find_name(std::string_view name) {
   if (name_at != kNames.end()) return &kSites[static_cast<size_t>(name_at - kNames.begin())];
   const auto* alias = std::ranges::find(kAliases, name, &Alias::name);
   return alias == kAliases.end() ? nullptr : &alias->site;
+}
+
+// "hook_resid_post", "mlp.hook_post": what stands behind the number of a block.
+const Site* find_hook(std::string_view name, std::string_view prefix) {
+  const auto* alias = std::ranges::find(kHookAliases, name, &Alias::name);
+  if (alias != kHookAliases.end()) return &alias->site;
+  return name.starts_with(prefix) ? find_name(name.substr(prefix.size())) : nullptr;
 }
 
 // A whole number without sign and without leading zeros; -1 for anything else.
@@ -54,14 +81,19 @@ std::string_view site_name(Site site) {
 
 Result<SiteRef> parse_site(std::string_view text) {
   if (const Site* site = find_name(text)) return SiteRef{*site, -1};
+  for (const Misnomer& misnomer : kMisnomers) {
+    if (!text.ends_with(misnomer.name)) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("'{}' is, in TransformerLens, {}", text, misnomer.meaning));
+  }
   constexpr std::string_view kBlocks = "blocks.";
-  constexpr std::string_view kHook = ".hook_";
+  constexpr std::string_view kHook = "hook_";
   if (text.starts_with(kBlocks)) {
     const std::string_view rest = text.substr(kBlocks.size());
-    const size_t hook = rest.find(kHook);
-    if (hook == std::string_view::npos) return unknown_site(text);
-    const int32_t layer = parse_layer(rest.substr(0, hook));
-    const Site* site = find_name(rest.substr(hook + kHook.size()));
+    const size_t dot = rest.find('.');
+    if (dot == std::string_view::npos) return unknown_site(text);
+    const int32_t layer = parse_layer(rest.substr(0, dot));
+    const Site* site = find_hook(rest.substr(dot + 1), kHook);
     if (layer < 0 || site == nullptr) return unknown_site(text);
     return SiteRef{*site, layer};
   }

@@ -40,6 +40,8 @@ struct Point {
 
 // A site as a client writes it: the canonical names, the aliases pre_attn, post_attn, post_mlp and
 // post_block, and forms that carry a layer: "blocks.10.hook_resid_post", "resid_post.10".
+// A name that is another tensor in TransformerLens ("blocks.10.hook_mlp_in") is refused with the
+// right one.
 struct SiteRef {
   Site site = Site::kResidPost;
   int32_t layer = -1;  // -1: the text names none

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "rudder/tap/capture.h"
 #include "rudder/tap/site.h"
 
@@ -26,6 +28,7 @@ TEST(Site, EveryNameReadsBackAsItself) {
     ASSERT_TRUE(dotted.has_value());
     EXPECT_EQ(dotted->site, site);
     EXPECT_EQ(dotted->layer, 10);
+    if (site == Site::kAttnIn || site == Site::kMlpIn) continue;
     const Result<SiteRef> hook = parse_site("blocks.7.hook_" + std::string(site_name(site)));
     ASSERT_TRUE(hook.has_value());
     EXPECT_EQ(hook->site, site);
@@ -38,6 +41,25 @@ TEST(Site, ArticleNamesAreAliases) {
   EXPECT_EQ(parse_site("post_attn")->site, Site::kResidMid);
   EXPECT_EQ(parse_site("post_mlp")->site, Site::kResidPost);
   EXPECT_EQ(parse_site("post_block")->site, Site::kResidPost);
+}
+
+TEST(Site, NamesOfTransformerLens) {
+  EXPECT_EQ(parse_site("blocks.7.mlp.hook_post")->site, Site::kMlpAct);
+  EXPECT_EQ(parse_site("blocks.7.mlp.hook_in")->site, Site::kMlpIn);
+  EXPECT_EQ(parse_site("blocks.7.mlp.hook_in")->layer, 7);
+  // Those that are another tensor there say what they are, and the site that has the name's sound.
+  for (const auto& [name, there, here] :
+       {std::tuple("blocks.7.hook_mlp_in", "resid_mid", "mlp_in"),
+        std::tuple("blocks.7.hook_attn_in", "resid_pre", "attn_in"),
+        std::tuple("blocks.7.ln1.hook_normalized", "gain", "attn_in"),
+        std::tuple("blocks.7.ln2.hook_normalized", "gain", "mlp_in"),
+        std::tuple("ln_final.hook_normalized", "gain", "final_norm")}) {
+    const Result<SiteRef> site = parse_site(name);
+    ASSERT_FALSE(site.has_value()) << name;
+    EXPECT_EQ(site.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(site.error().message.find(there), std::string::npos) << site.error().message;
+    EXPECT_NE(site.error().message.find(here), std::string::npos) << site.error().message;
+  }
 }
 
 TEST(Site, WhatIsNoSiteIsRefusedByName) {

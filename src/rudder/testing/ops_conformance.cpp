@@ -42,7 +42,9 @@ OpsConformance::Linear OpsConformance::random_linear(std::span<const int64_t> ou
   const DType stored_as = ops_.linear_dtype() == DType::kF8E4M3 ? DType::kF32 : ops_.linear_dtype();
   for (const int64_t out : outs) {
     ops::LinearPart part;
-    part.weight = memory.emplace_back(random_values(out * in), dtype, Shape{out, in}).view();
+    std::vector<float> values = random_values(out * in);
+    if (ops_.linear_dtype() == DType::kF8E4M3) put_on_fp8_grid(values, in);
+    part.weight = memory.emplace_back(values, dtype, Shape{out, in}).view();
     if (bias) {
       // A backend may keep biases as bf16: that is no error of the product.
       const HostTensor values(random_values(out), DType::kBF16, Shape{out});
@@ -92,9 +94,30 @@ double OpsConformance::product_tolerance(int64_t in, double magnitude, double ex
                                          DType out) const {
   // Of fp32 sums: the usual sqrt(n) growth of rounding with a wide margin.
   double unit = (4 + std::sqrt(static_cast<double>(in))) * std::ldexp(1.0, -24);
-  // Each weight of F8E4M3 is off by half of its last place, the smallest by somewhat more.
-  if (ops_.linear_dtype() == DType::kF8E4M3) unit += std::ldexp(1.0, -4) + std::ldexp(1.0, -7);
-  return unit * magnitude + unit_of(out) * std::abs(expected) + 1e-30;
+  if (ops_.linear_dtype() != DType::kF8E4M3) {
+    return unit * magnitude + unit_of(out) * std::abs(expected) + 1e-30;
+  }
+  // A GPU's fp8 sums keep 14 bits, and are rounded before and after they are scaled.
+  unit += std::ldexp(1.0, -12);
+  return unit * magnitude + 2 * unit_of(out) * std::abs(expected) + 1e-30;
+}
+
+// What a backend stores of these weights as F8E4M3 is then what they are, whatever it does with
+// ties: a test of products compares with the product of the stored values. How weights are rounded
+// is a test of its own (EmbedFromATableAndFromATiedHead).
+void OpsConformance::put_on_fp8_grid(std::vector<float>& values, int64_t width) {
+  constexpr float kMost = 448;
+  for (auto row = values.begin(); row != values.end(); row += width) {
+    const auto largest = std::max_element(
+        row, row + width, [](float a, float b) { return std::abs(a) < std::abs(b); });
+    if (*largest == 0) continue;
+    const auto exponent = static_cast<int>(std::ceil(std::log2(std::abs(*largest) / kMost)));
+    const float scale = std::ldexp(1.0f, exponent);
+    *largest = *largest < 0 ? -kMost * scale : kMost * scale;
+    for (auto value = row; value != row + width; ++value) {
+      *value = tensor::to_float(tensor::to_f8e4m3(*value / scale)) * scale;
+    }
+  }
 }
 
 int64_t OpsConformance::pick(std::span<const int64_t> choices) {
@@ -271,8 +294,8 @@ TEST_P(OpsConformance, LinearOfAModelsShape) {
       for (size_t i = 0; i < difference.values.size(); ++i) {
         difference.values[i] -= expected.values[i];
       }
-      const double weights = ops_.linear_dtype() == DType::kF8E4M3 ? 0.04 : 1e-5;
-      EXPECT_LE(norm_of(difference), (weights + act_unit()) * norm_of(expected))
+      const double sums = ops_.linear_dtype() == DType::kF8E4M3 ? 2.5e-3 : 1e-5;
+      EXPECT_LE(norm_of(difference), (sums + act_unit()) * norm_of(expected))
           << rows << " rows, " << in << " to " << out_width;
     }
   }

@@ -56,8 +56,8 @@ class OpsConformance : public ::testing::TestWithParam<Backend> {
   Matrix read(const tensor::View& view) { return device_.matrix(view); }
   ops::NormSpec random_norm(int64_t width);
 
-  // A weight of random parts, and what it should multiply by: rounded as the backend stores it,
-  // but for F8E4M3, whose scales are the backend's own.
+  // A weight of random parts, and what it multiplies by: rounded as the backend stores it. Parts
+  // of a backend that stores F8E4M3 are values that it has, so that the rounding is the identity.
   struct Linear {
     ops::LinearWeight weight;  // nothing packed: the backend has no such shape
     Matrix reference;
@@ -72,6 +72,9 @@ class OpsConformance : public ::testing::TestWithParam<Backend> {
     Matrix exact;
   };
   Operand operand_of(const tensor::View& x, const ops::LinearWeight& weight);
+  // Rounds each row of `width` values to F8E4M3 times a power of two, its largest to 448 times
+  // that.
+  static void put_on_fp8_grid(std::vector<float>& values, int64_t width);
   // Largest |product - reference| at one output: of `in` terms that sum to `magnitude` in absolute
   // value and to `expected`, stored as `out`.
   double product_tolerance(int64_t in, double magnitude, double expected, tensor::DType out) const;

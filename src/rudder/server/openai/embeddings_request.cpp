@@ -78,10 +78,11 @@ Result<std::shared_ptr<const CaptureSpec>> read_pooling(FieldReader& reader,
 }
 
 Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const GenerationScope& scope,
-                                            const Truncation& truncation) {
+                                            const Truncation& truncation, bool with_roles) {
   const size_t max_tokens = truncation.max_tokens(scope.limits.max_seq_len - 1);
   if (reader.raw("messages") != nullptr) {
-    RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, ToolFields(), max_tokens));
+    RUDDER_TRY(PromptText prompt,
+               render_chat(reader, scope.model, ToolFields(), max_tokens, with_roles));
     std::vector<PromptText> prompts;
     prompts.push_back(std::move(prompt));
     return prompts;
@@ -95,6 +96,7 @@ Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const Generatio
 }
 
 Result<engine::Request> make_request(PromptText prompt, const engine::RequestParams& like,
+                                     const TapFields& taps, bool has_roles,
                                      const GenerationScope& scope) {
   if (prompt.ids.empty()) {
     return fail(ErrorCode::kInvalidArgument, prompt.path + " has no tokens", prompt.path);
@@ -108,10 +110,7 @@ Result<engine::Request> make_request(PromptText prompt, const engine::RequestPar
   }
   engine::RequestParams params = like;
   params.prompt = std::move(prompt.ids);
-  tap::SequenceTaps taps;
-  RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(
-      *params.capture, static_cast<int32_t>(params.prompt.size()), taps));
-  params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  RUDDER_TRY_VOID(taps.apply(prompt, has_roles, &params));
   return engine::validate_request(std::move(params), scope.limits);
 }
 
@@ -146,17 +145,20 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
   auto spec = read_pooling(reader, scope.limits, captures, pooling);
   if (!spec) return tl::unexpected(to_api_error(spec.error()));
-  params.capture = std::move(*spec);
+  const auto taps = TapFields::read_around(reader, *object, scope.taps, std::move(*spec));
+  if (!taps) return tl::unexpected(to_api_error(taps.error()));
+  const bool has_roles = taps->needs_roles() && reader.raw("messages") != nullptr;
 
   FieldMap map;
   map.add("prompt", "input");
-  auto prompts = read_inputs(reader, scope, *truncation);
+  auto prompts = read_inputs(reader, scope, *truncation, has_roles);
   if (!prompts) return tl::unexpected(map.told(to_api_error(prompts.error())));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
   answer.num_choices = static_cast<int32_t>(prompts->size());
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
-    Result<engine::Request> request = make_request(std::move(prompt), params, scope);
+    Result<engine::Request> request =
+        make_request(std::move(prompt), params, *taps, has_roles, scope);
     if (!request) return tl::unexpected(map.told(to_api_error(request.error())));
     parsed.prompts.push_back({std::move(*request), {}, {}, {}, {}});
   }

@@ -13,9 +13,8 @@ namespace rudder::server {
 
 namespace json = boost::json;
 
-Result<TapFields> TapFields::read(FieldReader& reader, const json::object& body,
-                                  const TapServices& services) {
-  TapFields fields;
+Result<void> TapFields::read_steering(FieldReader& reader, const json::object& body,
+                                      const TapServices& services) {
   for (const std::string_view name : steer::steering_fields()) {
     if (reader.raw(name) == nullptr || services.steering != nullptr) continue;
     return fail(ErrorCode::kUnsupported,
@@ -23,8 +22,25 @@ Result<TapFields> TapFields::read(FieldReader& reader, const json::object& body,
                 std::string(name));
   }
   if (services.steering != nullptr) {
-    RUDDER_TRY(fields.steering_, services.steering->resolve(body));
+    RUDDER_TRY(steering_, services.steering->resolve(body));
   }
+  return {};
+}
+
+Result<TapFields> TapFields::read_around(
+    FieldReader& reader, const json::object& body, const TapServices& services,
+    std::shared_ptr<const steer::capture::CaptureSpec> capture) {
+  reader.refuse("capture", "is not supported by this endpoint");
+  TapFields fields;
+  RUDDER_TRY_VOID(fields.read_steering(reader, body, services));
+  fields.capture_ = std::move(capture);
+  return fields;
+}
+
+Result<TapFields> TapFields::read(FieldReader& reader, const json::object& body,
+                                  const TapServices& services) {
+  TapFields fields;
+  RUDDER_TRY_VOID(fields.read_steering(reader, body, services));
   const json::value* capture = reader.raw("capture");
   reader.boolean("capture_wait", &fields.capture_wait_);
   if (services.captures != nullptr) {

@@ -27,6 +27,12 @@ class TapFields {
   static Result<TapFields> read(FieldReader& reader, const boost::json::object& body,
                                 const TapServices& services);
 
+  // The steering half alone, around the capture of an endpoint that has one of its own; a client's
+  // `capture` is refused there.
+  static Result<TapFields> read_around(FieldReader& reader, const boost::json::object& body,
+                                       const TapServices& services,
+                                       std::shared_ptr<const steer::capture::CaptureSpec> capture);
+
   // Selectors ask who wrote which tokens of the prompt.
   bool needs_roles() const;
   // Sets taps and capture of `params`, whose prompt is set. `has_roles`: prompt.roles were looked
@@ -34,6 +40,9 @@ class TapFields {
   Result<void> apply(const PromptText& prompt, bool has_roles, engine::RequestParams* params) const;
 
  private:
+  Result<void> read_steering(FieldReader& reader, const boost::json::object& body,
+                             const TapServices& services);
+
   std::shared_ptr<const steer::Config> steering_;  // null: none
   std::shared_ptr<const steer::capture::CaptureSpec> capture_;
   bool capture_wait_ = true;

@@ -9,6 +9,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/steer/invalid_field.h"
+#include "rudder/steer/layers.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -78,60 +79,11 @@ class SiteParser {
     return add({site.layer, site.site}, path);
   }
 
-  Result<void> add_layers(tap::Site site, const json::value& layers, const std::string& path) {
-    if (layers.is_string() && to_view(layers.get_string()) == "all") {
-      const size_t before = points_.size();
-      for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
-        if (geometry_.has({layer, site})) points_.push_back({{layer, site}, after_});
-      }
-      if (points_.size() == before) {
-        return invalid_field("no layer of this model has this site", path);
-      }
-      return {};
-    }
-    if (const json::array* list = layers.if_array()) return add_list(site, *list, path);
-    const json::object* object = layers.if_object();
-    if (object == nullptr || object->empty()) {
-      return invalid_field(R"(must be a list of layers, "all" or {"ranges": [[first, last]]})",
-                           path);
-    }
-    for (const auto& [key, value] : *object) {
-      const std::string at = fmt::format("{}.{}", path, std::string_view(key));
-      const json::array* list = value.if_array();
-      if (list == nullptr) return invalid_field("must be a list", at);
-      if (key == "layers") {
-        RUDDER_TRY_VOID(add_list(site, *list, at));
-      } else if (key == "ranges") {
-        RUDDER_TRY_VOID(add_ranges(site, *list, at));
-      } else {
-        return invalid_field("unknown field: layers and ranges are known", at);
-      }
-    }
-    return {};
-  }
-
-  Result<void> add_list(tap::Site site, const json::array& list, const std::string& path) {
-    if (list.empty()) return invalid_field("names no layer", path);
-    for (size_t i = 0; i < list.size(); ++i) {
-      const std::string at = fmt::format("{}[{}]", path, i);
-      RUDDER_TRY(const int32_t layer, read_int(list[i], 0, geometry_.num_layers - 1, at));
-      RUDDER_TRY_VOID(add({layer, site}, at));
-    }
-    return {};
-  }
-
-  Result<void> add_ranges(tap::Site site, const json::array& list, const std::string& path) {
-    if (list.empty()) return invalid_field("names no layer", path);
-    for (size_t i = 0; i < list.size(); ++i) {
-      const std::string at = fmt::format("{}[{}]", path, i);
-      const json::array* pair = list[i].if_array();
-      if (pair == nullptr || pair->size() != 2) return invalid_field("must be [first, last]", at);
-      RUDDER_TRY(const int32_t first, read_int((*pair)[0], 0, geometry_.num_layers - 1, at));
-      RUDDER_TRY(const int32_t last, read_int((*pair)[1], first, geometry_.num_layers - 1, at));
-      for (int32_t layer = first; layer <= last; ++layer) {
-        RUDDER_TRY_VOID(add({layer, site}, at));
-      }
-    }
+  Result<void> add_layers(tap::Site site, const json::value& value, const std::string& path) {
+    const bool is_final = site == tap::Site::kFinalNorm && value.is_bool() && value.get_bool();
+    RUDDER_TRY(const std::vector<int32_t> layers,
+               read_layers(is_final ? json::value("all") : value, site, geometry_, path));
+    for (const int32_t layer : layers) RUDDER_TRY_VOID(add({layer, site}, path));
     return {};
   }
 
