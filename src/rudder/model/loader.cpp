@@ -223,22 +223,8 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
   RUDDER_TRY(const std::string text, checkpoint.read_text("config.json"));
   RUDDER_TRY(const weights::HfConfig config,
              weights::HfConfig::parse(text, checkpoint.name() + "/config.json"));
-  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
-  if (names.size() != 1) {
-    return fail(ErrorCode::kCorruptFile,
-                fmt::format("'architectures' names {} architectures, not one", names.size()),
-                config.where("architectures"));
-  }
-  auto architecture = find_architecture(names[0]);
-  if (!architecture) {
-    Error error = architecture.error();
-    error.where = config.where("architectures");
-    return tl::unexpected(std::move(error));
-  }
   RUDDER_TRY_VOID(read_quantisation(checkpoint));  // refused before anything else is asked
-  RUDDER_TRY(ModelSpec spec, (*architecture)->read_spec(config));
-  spec.architecture = names[0];
-  return spec;
+  return read_config(config);
 }
 
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec, ops::Ops& ops,

@@ -52,14 +52,20 @@ struct WeightNames {
 };
 
 struct Architecture {
-  std::string_view name;  // config.json: architectures[0]
+  std::string_view name;        // config.json: architectures[0]
+  std::string_view model_type;  // config.json: model_type
   Result<ModelSpec> (*read_spec)(const weights::HfConfig& config) = nullptr;
   WeightNames names;
+  std::string_view text_model_type = "";  // of text_config, where the architecture has one
 };
 
 std::span<const Architecture> architectures();
 // kUnsupported, naming those there are, for an unknown name.
 Result<const Architecture*> find_architecture(std::string_view name);
+
+// The spec of a config.json by the architecture that it names (ModelSpec.architecture). Refuses by
+// its key what contradicts that architecture (check_config.h).
+Result<ModelSpec> read_config(const weights::HfConfig& config);
 
 Architecture llama();
 Architecture mistral();
