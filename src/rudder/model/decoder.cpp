@@ -117,7 +117,8 @@ View LayerwiseDecoder::head(const Operand& in) {
                .x_scale = in.scale,
                .head = &weights_.head,
                .softcap = spec_.final_softcap,
-               .out = logits});
+               .out = logits,
+               .scale = spec_.logit_scale});
   return logits;
 }
 
@@ -167,7 +168,8 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                        .norm = weights.mlp_pre_norm,
                        .delta_taps = taps(i, Site::kAttnOut),
                        .x_taps = {taps(i, Site::kResidMid)},
-                       .out_taps = taps(i, Site::kMlpIn)},
+                       .out_taps = taps(i, Site::kMlpIn),
+                       .delta_scale = spec_.branch_scale},
                       input_of(weights.mlp));
     const View mlp_out = visit_block(
         spec_.layers[i].mlp, weights.mlp, [&](const auto& mlp, const auto& mlp_weights) {
@@ -177,7 +179,9 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                                .delta = mlp_out,
                                .delta_norm = weights.mlp_post_norm,
                                .delta_taps = taps(i, Site::kMlpOut),
-                               .x_taps = {taps(i, Site::kResidPost)}};
+                               .x_taps = {taps(i, Site::kResidPost)},
+                               .delta_scale = spec_.branch_scale,
+                               .sum_scale = weights.scale};
     if (is_last) {
       last.norm = weights_.final_norm;
       last.out_taps = taps(i, Site::kFinalNorm);
@@ -204,13 +208,16 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_CHECK(norm.place->weight.num_rows() == norm.width, "'{}'", norm.name);
     }
+    for (const VectorTensor& vector : tensors.vectors) {
+      RUDDER_CHECK(vector.place->num_rows() == vector.count, "'{}'", vector.name);
+    }
     for (const LinearModule& linear : tensors.linears) {
       RUDDER_CHECK(linear.place->in == linear.in && linear.place->out == linear.rows(), "'{}'",
                    linear.parts.front().name);
     }
     const SoftmaxAttention* const attention = attention_of(spec.layers[i]);
     RUDDER_CHECK(
-        attention == nullptr ||
+        attention == nullptr || attention->rope == kNoRope ||
             (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
         "layer {}", i);
   }
@@ -229,11 +236,15 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .max_linear_in = spec.hidden,
                          .head = &weights.head,
                          .attention = {}};
+  bounds.scales_branches = spec.branch_scale != 1.0f;
+  bounds.scales_logits = spec.logit_scale != 1.0f;
   std::vector<ops::AttentionShape> shapes;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (const SoftmaxAttention* const attention = attention_of(spec.layers[i])) {
-      shapes.push_back({attention->num_heads, attention->window, kv[i]});
+      shapes.push_back(
+          {attention->num_heads, attention->window, kv[i], attention->v_norm, attention->sinks});
     }
+    bounds.scales_layers = bounds.scales_layers || spec.layers[i].has_scale;
     for (const LinearModule& linear : layer_tensors(spec, {}, i).linears) {
       bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in);
     }

@@ -43,6 +43,12 @@ void list_tensors(const SoftmaxAttention& attention, int64_t hidden,
     out.add_norm(names.k_norm, per_head ? attention.head_dim : kv,
                  place_in(weights, &Weights::k_norm));
   }
+  if (attention.v_norm) {
+    out.add_plain_norm(attention.head_dim, place_in(weights, &Weights::v_norm));
+  }
+  if (attention.sinks) {
+    out.add_vector(names.sinks, attention.num_heads, place_in(weights, &Weights::sinks));
+  }
   out.add_linear(names.qkv, {q, kv, kv}, hidden, attention.qkv_bias,
                  place_in(weights, &Weights::qkv));
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, place_in(weights, &Weights::out));
@@ -63,15 +69,17 @@ Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& we
   }
   const View qkv = step.products.project(weights.qkv, in, scratch[0]);
   const View q = shaped(scratch[1], in.rows(), attention.q_width());
-  step.ops.qkv_prep({.qkv = qkv,
-                     .num_heads = attention.num_heads,
-                     .q_norm = weights.q_norm,
-                     .k_norm = weights.k_norm,
-                     .rope = step.ropes[static_cast<size_t>(attention.rope)],
-                     .rope_row = step.batch.positions,
-                     .kv_slot = step.batch.kv_slot,
-                     .kv = kv,
-                     .q_out = q});
+  step.ops.qkv_prep(
+      {.qkv = qkv,
+       .num_heads = attention.num_heads,
+       .q_norm = weights.q_norm,
+       .k_norm = weights.k_norm,
+       .rope = attention.rope == kNoRope ? View{} : step.ropes[static_cast<size_t>(attention.rope)],
+       .rope_row = step.batch.positions,
+       .kv_slot = step.batch.kv_slot,
+       .kv = kv,
+       .q_out = q,
+       .v_norm = weights.v_norm});
   const View out = shaped(scratch[2], in.rows(), attention.q_width());
   step.ops.attention({.q = q,
                       .kv = kv,
@@ -79,7 +87,8 @@ Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& we
                       .scale = attention.scale,
                       .window = attention.window,
                       .softcap = attention.softcap,
-                      .out = out});
+                      .out = out,
+                      .sinks = weights.sinks});
   return {.out = out, .place = scratch[2], .free = scratch[1]};
 }
 

@@ -18,6 +18,14 @@ void LayerTensors::add_norm(std::string_view name, int64_t width, ops::NormSpec*
   norms.push_back({fmt::format("{}{}.weight", prefix, name), width, place});
 }
 
+void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* place) {
+  norms.push_back({"", width, place});
+}
+
+void LayerTensors::add_vector(std::string_view name, int64_t count, ops::View* place) {
+  vectors.push_back({fmt::format("{}{}", prefix, name), count, place});
+}
+
 void LayerTensors::add_linear(const std::vector<std::string_view>& names,
                               const std::vector<int64_t>& rows, int64_t in, bool bias,
                               ops::LinearWeight* place) {
@@ -49,6 +57,11 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
   add_norm(l.norms.post, names.mixer_post_norm, &LayerWeights::mixer_post_norm);
   add_norm(l.norms.pre, names.mlp_pre_norm, &LayerWeights::mlp_pre_norm);
   add_norm(l.norms.post, names.mlp_post_norm, &LayerWeights::mlp_post_norm);
+
+  if (l.has_scale) {
+    out.numbers.push_back({fmt::format("{}{}", out.prefix, names.layer_scale),
+                           place_in(weights, &LayerWeights::scale)});
+  }
 
   const auto add_block = [&](const auto& block, auto* variant) {
     using Block = std::decay_t<decltype(block)>;
@@ -87,7 +100,7 @@ tensor::DType table_dtype(tensor::DType linear_dtype) {
 int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
   const WeightNames names;      // sizes do not depend on them
   int64_t linear = 0;           // elements of products
-  int64_t plain = spec.hidden;  // norms and biases, f32; the final norm
+  int64_t plain = spec.hidden;  // norms, vectors and biases, f32; the final norm
   const auto add = [&](const LinearModule& module) {
     linear += module.rows() * module.in;
     if (module.bias) plain += module.rows();
@@ -96,6 +109,7 @@ int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerTensors tensors = layer_tensors(spec, names, i);
     for (const NormTensor& norm : tensors.norms) plain += norm.width;
+    for (const VectorTensor& vector : tensors.vectors) plain += vector.count;
     for (const LinearModule& module : tensors.linears) add(module);
   }
   const int64_t table = spec.tied_head ? 0 : int64_t{spec.vocab} * spec.hidden;

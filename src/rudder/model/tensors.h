@@ -15,7 +15,7 @@
 namespace rudder::model {
 
 struct NormTensor {
-  std::string name;
+  std::string name;  // empty: the checkpoint holds none, the weights are ones
   int64_t width = 0;
   ops::NormSpec* place = nullptr;
 };
@@ -42,14 +42,31 @@ struct ScaleTensor {
   ops::View* place = nullptr;
 };
 
+// [count], f32 when loaded.
+struct VectorTensor {
+  std::string name;
+  int64_t count = 0;
+  ops::View* place = nullptr;
+};
+
+// One number that the host keeps.
+struct NumberTensor {
+  std::string name;
+  float* place = nullptr;
+};
+
 // The tensors of one layer. Places are null where only a description was asked for.
 struct LayerTensors {
   std::string prefix;  // of the layer's names: "model.layers.0."
   std::vector<NormTensor> norms;
+  std::vector<VectorTensor> vectors;
+  std::vector<NumberTensor> numbers;
   std::vector<LinearModule> linears;
   std::vector<ScaleTensor> scales;
 
   void add_norm(std::string_view name, int64_t width, ops::NormSpec* place);
+  void add_plain_norm(int64_t width, ops::NormSpec* place);  // without a tensor
+  void add_vector(std::string_view name, int64_t count, ops::View* place);
   // `rows` of the parts by name; their sum where there is one name for all.
   void add_linear(const std::vector<std::string_view>& names, const std::vector<int64_t>& rows,
                   int64_t in, bool bias, ops::LinearWeight* place);

@@ -70,6 +70,14 @@ TEST(Archs, BothLayoutsOfRopeKeysMeanTheSame) {
   EXPECT_TRUE(std::holds_alternative<RopeDefault>(none.ropes[0].scaling));
 }
 
+TEST(Archs, ProportionalRopeTurnsPairsOfTheWholeHead) {
+  const ModelSpec s = spec("LlamaForCausalLM", R"("rope_parameters": {"rope_type": "proportional",
+                                  "rope_theta": 1e6, "partial_rotary_factor": 0.25})");
+  EXPECT_EQ(s.ropes[0].rotary_dim, 16);
+  EXPECT_EQ(std::get<RopeProportional>(s.ropes[0].scaling).part, 0.25);
+  EXPECT_EQ(std::get<RopeProportional>(s.ropes[0].scaling).factor, 1);
+}
+
 TEST(Archs, WindowsByLayer) {
   EXPECT_EQ(attention_of(spec("MistralForCausalLM", R"("sliding_window": 24)").layers[3])->window,
             24);
