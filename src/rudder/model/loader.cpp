@@ -149,22 +149,22 @@ class Loader {
     LayerWeights out = empty_weights(spec_.layers[index]);
     const LayerTensors tensors = layer_tensors(spec_, names_, index, &out);
     for (const NormTensor& norm : tensors.norms) {
-      RUDDER_TRY(*norm.place, load_norm(norm));
+      RUDDER_TRY(*norm.target, load_norm(norm));
     }
     for (const VectorTensor& vector : tensors.vectors) {
       RUDDER_TRY(const View stored, binder_.take(vector.name, Shape{vector.count}));
-      RUDDER_TRY(*vector.place, upload_values(values_of(stored)));
+      RUDDER_TRY(*vector.target, upload_values(values_of(stored)));
     }
     for (const NumberTensor& number : tensors.numbers) {
       RUDDER_TRY(const View stored, binder_.take(number.name, Shape{1}));
-      *number.place = values_of(stored).front();
+      *number.target = values_of(stored).front();
     }
     for (const LinearModule& linear : tensors.linears) {
-      RUDDER_TRY(*linear.place, load_linear(linear));
+      RUDDER_TRY(*linear.target, load_linear(linear));
     }
     for (const ScaleTensor& scale : tensors.scales) {
       RUDDER_TRY(const std::vector<float> values, binder_.take_scale(scale));
-      RUDDER_TRY(*scale.place, upload_scales(values));
+      RUDDER_TRY(*scale.target, upload_scales(values));
     }
     return out;
   }

@@ -1,6 +1,6 @@
 // Softmax attention over a paged KV cache: several query heads share the keys and values of a KV
 // head. One of the mixers that a layer may have (spec.h). This file and its .cpp hold all that is
-// particular to this kind of block: its numbers, its tensors, its scratch memory and its pass.
+// particular to this kind of branch: its numbers, its tensors, its scratch memory and its pass.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 namespace rudder::model {
 
 struct LayerTensors;  // tensors.h
-struct LayerStep;     // block.h
+struct LayerStep;     // branch.h
 struct Mixed;
 struct Operand;
 

@@ -56,7 +56,7 @@ struct RopeSpec {
 };
 
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
-// A further kind of block is a further alternative, and a file like those of these.
+// A further kind of branch is a further alternative, and a file like those of these.
 using Mixer = std::variant<SoftmaxAttention>;
 using Mlp = std::variant<GatedMlp>;
 

@@ -14,25 +14,25 @@ int64_t LinearModule::rows() const {
                          [](int64_t sum, const Part& part) { return sum + part.rows; });
 }
 
-void LayerTensors::add_norm(std::string_view name, int64_t width, ops::NormSpec* place) {
-  norms.push_back({fmt::format("{}{}.weight", prefix, name), width, place});
+void LayerTensors::add_norm(std::string_view name, int64_t width, ops::NormSpec* target) {
+  norms.push_back({fmt::format("{}{}.weight", prefix, name), width, target});
 }
 
-void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* place) {
-  norms.push_back({"", width, place});
+void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* target) {
+  norms.push_back({"", width, target});
 }
 
-void LayerTensors::add_vector(std::string_view name, int64_t count, ops::View* place) {
-  vectors.push_back({fmt::format("{}{}", prefix, name), count, place});
+void LayerTensors::add_vector(std::string_view name, int64_t count, ops::View* target) {
+  vectors.push_back({fmt::format("{}{}", prefix, name), count, target});
 }
 
 void LayerTensors::add_linear(const std::vector<std::string_view>& names,
                               const std::vector<int64_t>& rows, int64_t in, bool bias,
-                              ops::LinearWeight* place) {
+                              ops::LinearWeight* target) {
   LinearModule& module = linears.emplace_back();
   module.in = in;
   module.bias = bias;
-  module.place = place;
+  module.target = target;
   if (names.size() == 1) {
     const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
     module.parts.push_back({fmt::format("{}{}", prefix, names[0]), all});
@@ -51,7 +51,7 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
   out.prefix = fmt::format("{}layers.{}.", names.prefix, layer);
   const auto add_norm = [&](bool exists, std::string_view name,
                             ops::NormSpec LayerWeights::*member) {
-    if (exists) out.add_norm(name, spec.hidden, place_in(weights, member));
+    if (exists) out.add_norm(name, spec.hidden, target_in(weights, member));
   };
   add_norm(l.norms.pre, names.mixer_pre_norm, &LayerWeights::mixer_pre_norm);
   add_norm(l.norms.post, names.mixer_post_norm, &LayerWeights::mixer_post_norm);
@@ -60,18 +60,19 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
 
   if (l.has_scale) {
     out.numbers.push_back({fmt::format("{}{}", out.prefix, names.layer_scale),
-                           place_in(weights, &LayerWeights::scale)});
+                           target_in(weights, &LayerWeights::scale)});
   }
 
-  const auto add_block = [&](const auto& block, auto* variant) {
-    using Block = std::decay_t<decltype(block)>;
-    typename Block::Weights* const place =
-        variant == nullptr ? nullptr : &std::get<typename Block::Weights>(*variant);
-    list_tensors(block, spec.hidden, names.of<Block>(), place, out);
+  const auto add_branch = [&](const auto& branch, auto* variant) {
+    using Branch = std::decay_t<decltype(branch)>;
+    typename Branch::Weights* const target =
+        variant == nullptr ? nullptr : &std::get<typename Branch::Weights>(*variant);
+    list_tensors(branch, spec.hidden, names.of<Branch>(), target, out);
   };
-  std::visit([&](const auto& mixer) { add_block(mixer, place_in(weights, &LayerWeights::mixer)); },
-             l.mixer);
-  std::visit([&](const auto& mlp) { add_block(mlp, place_in(weights, &LayerWeights::mlp)); },
+  std::visit(
+      [&](const auto& mixer) { add_branch(mixer, target_in(weights, &LayerWeights::mixer)); },
+      l.mixer);
+  std::visit([&](const auto& mlp) { add_branch(mlp, target_in(weights, &LayerWeights::mlp)); },
              l.mlp);
   return out;
 }
@@ -80,7 +81,7 @@ LinearModule head_module(const ModelSpec& spec, const WeightNames& names) {
   return {.parts = {{std::string(names.head), spec.vocab}},
           .in = spec.hidden,
           .bias = false,
-          .place = nullptr};
+          .target = nullptr};
 }
 
 LayerWeights empty_weights(const LayerSpec& layer) {

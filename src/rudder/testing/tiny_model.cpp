@@ -95,18 +95,18 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
   model::LayerWeights weights = model::empty_weights(spec.layers[index]);
   const model::LayerTensors tensors = model::layer_tensors(spec, {}, index, &weights);
   for (const model::NormTensor& norm : tensors.norms) {
-    RUDDER_TRY(*norm.place, maker.norm(norm.width, spec.norm_eps));
+    RUDDER_TRY(*norm.target, maker.norm(norm.width, spec.norm_eps));
   }
   for (const model::VectorTensor& vector : tensors.vectors) {
-    RUDDER_TRY(*vector.place, maker.vector(vector.count));
+    RUDDER_TRY(*vector.target, maker.vector(vector.count));
   }
-  for (const model::NumberTensor& number : tensors.numbers) *number.place = maker.gain();
+  for (const model::NumberTensor& number : tensors.numbers) *number.target = maker.gain();
   for (const model::LinearModule& linear : tensors.linears) {
     std::vector<int64_t> rows;
     for (const auto& part : linear.parts) rows.push_back(part.rows);
     // The product that scores come from is larger: they tell keys apart.
     const bool is_first = &linear == &tensors.linears.front();
-    RUDDER_TRY(*linear.place, maker.linear(rows, linear.in, linear.bias, is_first ? 1.5 : 1));
+    RUDDER_TRY(*linear.target, maker.linear(rows, linear.in, linear.bias, is_first ? 1.5 : 1));
   }
   return weights;
 }

@@ -36,19 +36,19 @@ struct WeightNames {
   std::string_view mlp_pre_norm = "post_attention_layernorm";
   std::string_view mlp_post_norm = "";
   std::string_view layer_scale = "layer_scalar";
-  NamesOf<Mixer, Mlp>::Type blocks;  // by of<SoftmaxAttention>(), of<GatedMlp>(), ...
+  NamesOf<Mixer, Mlp>::Type branches;  // by of<SoftmaxAttention>(), of<GatedMlp>(), ...
   // Added to every norm weight at load: checkpoints that store w and multiply by 1 + w.
   float norm_offset = 0;
   // Tensors with these prefixes belong to another modality and are not read.
   std::vector<std::string_view> ignored_prefixes = {};
 
-  template <typename Block>
-  typename Block::Names& of() {
-    return std::get<typename Block::Names>(blocks);
+  template <typename Branch>
+  typename Branch::Names& of() {
+    return std::get<typename Branch::Names>(branches);
   }
-  template <typename Block>
-  const typename Block::Names& of() const {
-    return std::get<typename Block::Names>(blocks);
+  template <typename Branch>
+  const typename Branch::Names& of() const {
+    return std::get<typename Branch::Names>(branches);
   }
 };
 
