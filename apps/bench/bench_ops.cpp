@@ -44,9 +44,7 @@ struct OpsBenchFlags {
 Result<model::ModelSpec> spec_of(const std::string& like, int32_t layers) {
   RUDDER_TRY(const std::string text, model::make_model_config(like, layers));
   RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(text, like));
-  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
-  RUDDER_TRY(const model::Architecture* const architecture, model::find_architecture(names[0]));
-  return architecture->read_spec(config);
+  return model::read_config(config);
 }
 
 // Every layer as the first one is.

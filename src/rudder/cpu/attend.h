@@ -44,8 +44,12 @@ class TileAttention {
       hi_ = last - begin < kSpan ? (last - begin) / kGroup + 1 : kGroups;
       step(begin);
     }
+    // A sink is one more score: it counts in the sum of the weights alone. Without one it is -inf,
+    // and exp(-inf) = 0 changes no sum.
+    alignas(64) float sinks[kTileRows];
+    store(sinks, exp(load(tile_.sink) - load(highest_)));
     for (int r = 0; r < tile_.rows; ++r) {
-      const Vec total = set(total_[r]);
+      const Vec total = set(total_[r] + sinks[r]);
       for (int64_t i = 0; i < head_dim_; i += kLanes) {
         store(tile_.out[r] + i, load(out_ + r * head_dim_ + i) / total);
       }

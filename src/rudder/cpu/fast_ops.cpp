@@ -72,9 +72,11 @@ class FastOps final : public HostOps {
       if (!args.delta.empty()) {
         float* delta = args.delta.as<float>() + t * hidden;
         if (!args.delta_norm.empty()) norm(delta, args.delta_norm, hidden, delta);
+        if (args.delta_scale != 1.0f) kernels_.scale(delta, args.delta_scale, hidden);
         run_taps(args.delta_taps, t, delta, hidden);
         kernels_.add(x, delta, hidden);
       }
+      if (args.sum_scale != 1.0f) kernels_.scale(x, args.sum_scale, hidden);
       for (const ops::Taps& taps : args.x_taps) run_taps(taps, t, x, hidden);
       if (out == nullptr) return;
       if (args.norm.empty()) {
@@ -126,9 +128,11 @@ class FastOps final : public HostOps {
     const int64_t vocab = args.out.shape[1];
     multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
              panel_weight_of(*args.head), args.out.as<float>());
-    if (args.softcap == 0.0f) return;
+    if (args.softcap == 0.0f && args.scale == 1.0f) return;
     for_rows(args.out.shape[0], vocab, [&](int64_t r) {
-      kernels_.soft_cap(args.out.as<float>() + r * vocab, vocab, args.softcap);
+      float* row = args.out.as<float>() + r * vocab;
+      if (args.scale != 1.0f) kernels_.scale(row, args.scale, vocab);
+      if (args.softcap != 0.0f) kernels_.soft_cap(row, vocab, args.softcap);
     });
   }
 

@@ -18,6 +18,7 @@ inline Kernels vector_kernels() {
   table.attend[static_cast<int>(Element::kBf16)] = attend<VectorEngine<Bf16Step>>;
   table.attend[static_cast<int>(Element::kF32)] = attend<VectorEngine<F32Step>>;
   table.add = add;
+  table.scale = scale;
   table.rms_norm = rms_norm;
   table.rotate = rotate;
   table.gated_act = gated_act;

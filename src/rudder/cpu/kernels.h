@@ -65,6 +65,7 @@ struct AttentionTile {
   float* out[kTileRows] = {};      // [head_dim]
   int32_t first[kTileRows] = {};   // visible positions are [first, last]
   int32_t last[kTileRows] = {};
+  alignas(64) float sink[kTileRows] = {};  // AttentionArgs.sinks of the row's head; -inf: none
   float scale = 1.0f;
   float softcap = 0.0f;
 };
@@ -78,6 +79,7 @@ struct Kernels {
 
   // Formulas of one row, f32: ops/args.h. `out` may be `x`.
   void (*add)(float* x, const float* delta, int64_t width);
+  void (*scale)(float* x, float by, int64_t width);
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t width, float* out);
   void (*rotate)(float* x, const float* table, int64_t half);
   void (*gated_act)(const float* gate, const float* up, int64_t width, ops::Activation activation,

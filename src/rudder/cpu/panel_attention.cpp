@@ -1,6 +1,7 @@
 #include "rudder/cpu/panel_attention.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace rudder::cpu {
@@ -97,6 +98,7 @@ AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& seq
     tile.out[r] = args.out.as<float>() + at;
     const auto position = static_cast<int32_t>(sequence.kv_len - sequence.q_len + token);
     tile.last[r] = position;
+    tile.sink[r] = args.sinks.empty() ? -INFINITY : args.sinks.as<float>()[head];
     tile.first[r] = args.window > 0 ? std::max(0, position - args.window + 1) : 0;
   }
   return tile;
@@ -123,6 +125,7 @@ void panel_qkv_prep(const Kernels& kernels, const ops::QkvPrepArgs& args, int64_
     std::copy_n(row, q_width, q);
     norm_heads(kernels, q, q_width, args.q_norm);
     norm_heads(kernels, k, kv_width, args.k_norm);
+    norm_heads(kernels, k + kv_width, kv_width, args.v_norm);
     if (half > 0) {
       const float* table =
           args.rope.as<float>() + int64_t{args.rope_row.as<int32_t>()[t]} * 2 * half;

@@ -67,7 +67,8 @@ class KvRows {
   const ops::KvLayer& kv_;
 };
 
-// q or k of one token: each head, or all heads as one vector, is normalised when a norm is given.
+// q, k or v of one token: each head, or all heads as one vector, is normalised when a norm is
+// given.
 void plain_norm_heads(float* x, int64_t num_heads, int64_t head_dim, const ops::NormSpec& norm) {
   if (norm.empty()) return;
   const int64_t width = norm.weight.shape.numel();
@@ -108,13 +109,16 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
   const int64_t half = args.rope.empty() ? 0 : args.rope.shape[2];
   const KvRows cache(args.kv);
   std::vector<float> k(static_cast<size_t>(kv_width));
+  std::vector<float> v(static_cast<size_t>(kv_width));
   for (int64_t t = begin; t < end; ++t) {
     const float* row = args.qkv.as<float>() + t * (q_width + 2 * kv_width);
     float* q = args.q_out.as<float>() + t * q_width;
     std::copy_n(row, q_width, q);
     std::copy_n(row + q_width, kv_width, k.data());
     plain_norm_heads(q, args.num_heads, head_dim, args.q_norm);
+    std::copy_n(row + q_width + kv_width, kv_width, v.data());
     plain_norm_heads(k.data(), kv_heads, head_dim, args.k_norm);
+    plain_norm_heads(v.data(), kv_heads, head_dim, args.v_norm);
     if (half > 0) {
       const float* table =
           args.rope.as<float>() + int64_t{args.rope_row.as<int32_t>()[t]} * 2 * half;
@@ -125,7 +129,7 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end) {
     if (slot < 0) continue;
     for (int h = 0; h < kv_heads; ++h) {
       cache.write(slot, 0, h, k.data() + h * head_dim);
-      cache.write(slot, 1, h, row + q_width + kv_width + h * head_dim);
+      cache.write(slot, 1, h, v.data() + h * head_dim);
     }
   }
 }
@@ -138,6 +142,7 @@ struct Row {
   int64_t first = 0;      // key positions [first, last]
   int64_t last = 0;
   int kv_head = 0;
+  float sink = -INFINITY;
   float* out;  // [head_dim]
 };
 
@@ -151,7 +156,7 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
   };
   const float score_scale = args.scale * cache.scale_of(0, row.kv_head);
   weights.resize(static_cast<size_t>(row.last + 1));
-  float highest = -INFINITY;
+  float highest = row.sink;
   for (int64_t p = row.first; p <= row.last; ++p) {
     const int64_t k = offset(p, 0);
     double dot = 0;
@@ -160,7 +165,7 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     weights[static_cast<size_t>(p)] = score;
     highest = std::max(highest, score);
   }
-  double total = 0;
+  double total = std::exp(row.sink - highest);
   for (int64_t p = row.first; p <= row.last; ++p) {
     float& weight = weights[static_cast<size_t>(p)];
     weight = std::exp(weight - highest);
@@ -204,6 +209,7 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
         const int64_t at = t * q_width + h * head_dim;
         attend(args,
                Row{args.q.as<float>() + at, blocks, first, position, h / group,
+                   args.sinks.empty() ? -INFINITY : args.sinks.as<float>()[h],
                    args.out.as<float>() + at},
                weights);
       }

@@ -128,9 +128,11 @@ class ReferenceOps final : public HostOps {
         } else {
           norm_row(delta, args.delta_norm, hidden, branch.data());
         }
+        for (float& value : branch) value *= args.delta_scale;
         run_taps(args.delta_taps, t, branch.data(), hidden);
         for (int64_t i = 0; i < hidden; ++i) x[i] += branch[static_cast<size_t>(i)];
       }
+      for (int64_t i = 0; i < hidden; ++i) x[i] *= args.sum_scale;
       for (const ops::Taps& taps : args.x_taps) run_taps(taps, t, x, hidden);
       if (args.out.empty()) continue;
       write_normed(args, t, normed);
@@ -161,7 +163,9 @@ class ReferenceOps final : public HostOps {
   void logits(const ops::LogitsArgs& args) override {
     product(args.x, *args.head, args.out);
     float* out = args.out.as<float>();
-    for (int64_t i = 0; i < args.out.shape.numel(); ++i) out[i] = soft_cap(out[i], args.softcap);
+    for (int64_t i = 0; i < args.out.shape.numel(); ++i) {
+      out[i] = soft_cap(out[i] * args.scale, args.softcap);
+    }
   }
 
   void sample(const ops::SampleArgs& args) override { sample_rows(args); }

@@ -63,6 +63,12 @@ inline void add(float* x, const float* delta, int64_t width) {
   });
 }
 
+inline void scale(float* x, float by, int64_t width) {
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    store_run(x + i, load_run(x + i, count) * set(by), count);
+  });
+}
+
 inline void rms_norm(const float* x, const float* weight, float eps, int64_t width, float* out) {
   Vec squares[4] = {set(0), set(0), set(0), set(0)};
   for_each_vec(width, [&](int64_t i, int64_t count) {

@@ -1,6 +1,6 @@
 // Runs the taps of one token at one point on the CPU: its captures and its program, on the row that
 // an op holds in fp32. The reference and the fast backend share it, so both give the same bits.
-// Formulas: tap/program.h. Several threads may run rows of one op at once.
+// Formulas: tap/tap_op.h. Several threads may run rows of one op at once.
 #pragma once
 
 #include <cstdint>

@@ -10,6 +10,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/log.h"
 #include "rudder/cuda/attention_layers.h"
+#include "rudder/cuda/check_bounds.h"
 #include "rudder/cuda/cublaslt_api.h"
 #include "rudder/cuda/device_info.h"
 #include "rudder/cuda/device_memory.h"
@@ -145,6 +146,7 @@ class CudaOps final : public ops::Ops {
     scale_product();
     status_.note("attention");
     if (args.q.shape[0] == 0 || status_.failed()) return;
+    RUDDER_CHECK(args.sinks.empty(), "prepare() refuses sinks");
     const Result<void> done = attention_.attend(args);
     if (!done) status_.keep(done.error());
     wait_if_synchronous("attention", {&args.q, &args.kv.storage});
@@ -155,6 +157,7 @@ class CudaOps final : public ops::Ops {
   void logits(const ops::LogitsArgs& args) override {
     scale_product();
     status_.note("logits");
+    RUDDER_CHECK(args.scale == 1.0f, "prepare() refuses a scale");
     linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, false, "logits");
     wait_if_synchronous("logits", {&args.x, &args.out});
   }
@@ -265,6 +268,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
 
 Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   uploader_.release();
+  RUDDER_TRY_VOID(check_parts(bounds));
   const auto too_large = [](const char* what, int64_t value, int64_t most) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the CUDA backend takes {} up to {}, not {}", what, most, value),
@@ -347,6 +351,7 @@ void CudaOps::embed(const ops::EmbedArgs& args) {
 }
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
+  RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
   ResidualNormParams params;
   params.x = args.x.data;
   params.delta = args.delta.data;
@@ -366,6 +371,7 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
 }
 
 void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
+  RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
   const ops::KvLayer& kv = args.kv;
   const auto is_wide = [&](const ops::NormSpec& norm) {
     return !norm.empty() && norm.weight.shape[0] != kv.head_dim;

@@ -13,6 +13,7 @@
 
 #include "rudder/cuda/arena_plan.h"
 #include "rudder/cuda/attention_layers.h"
+#include "rudder/cuda/check_bounds.h"
 #include "rudder/cuda/cublaslt_api.h"
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_memory.h"
@@ -157,6 +158,28 @@ TEST(AttentionLayers, AShapeWithoutATunedKernelIsRefused) {
   AttentionLayers plain(memory, nullptr, 132, {.plain = true});
   EXPECT_TRUE(prepare(plain, 32, 8, 80, 16));
   EXPECT_FALSE(prepare(plain, 8, 8, 520, 16));
+}
+
+// A part of an op without a kernel is refused when a model is loaded, not passed over.
+TEST(Parts, WithoutKernelsAreRefusedByName) {
+  const auto expect_part_refused = [](const ops::StepBounds& bounds, std::string_view where) {
+    const Result<void> checked = check_parts(bounds);
+    ASSERT_FALSE(checked) << where;
+    EXPECT_EQ(checked.error().code, ErrorCode::kUnsupported);
+    EXPECT_EQ(checked.error().where, where);
+  };
+  EXPECT_TRUE(check_parts({}));
+  expect_part_refused({.scales_branches = true}, "model.branch_scale");
+  expect_part_refused({.scales_layers = true}, "model.layers.has_scale");
+  expect_part_refused({.scales_logits = true}, "model.logit_scale");
+  ops::AttentionShape shape;
+  ops::StepBounds bounds;
+  bounds.attention = std::span(&shape, 1);
+  EXPECT_TRUE(check_parts(bounds));
+  shape.has_sinks = true;
+  expect_part_refused(bounds, "model.layers.mixer.sinks");
+  shape.has_v_norm = true;
+  expect_part_refused(bounds, "model.layers.mixer.v_norm");
 }
 
 TEST(CudaOps, WithoutADeviceThereIsATypedError) {

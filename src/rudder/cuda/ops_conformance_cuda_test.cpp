@@ -35,6 +35,7 @@ std::vector<Backend> cuda_backends() {
     };
     backend.width_unit = 8;  // of odd ones the library rounds a product before it adds the bias
     backend.writes_f8 = true;
+    backend.has_rare_parts = false;
     backend.rows_are_exact = batch_invariant;
     backends.push_back(backend);
   }

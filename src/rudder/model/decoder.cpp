@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
-#include "rudder/model/block.h"
+#include "rudder/model/branch.h"
 #include "rudder/model/decoder_buffers.h"
 #include "rudder/model/tensors.h"
 
@@ -14,10 +14,10 @@ namespace {
 using tensor::DType;
 using tensor::View;
 
-// The weights that a block's input is first multiplied with, and a mixer's output.
-template <typename BlockWeights>
-const ops::LinearWeight& input_of(const BlockWeights& weights) {
-  return std::visit([](const auto& block) -> const ops::LinearWeight& { return block.input(); },
+// The weights that a branch's input is first multiplied with, and a mixer's output.
+template <typename BranchWeights>
+const ops::LinearWeight& input_of(const BranchWeights& weights) {
+  return std::visit([](const auto& branch) -> const ops::LinearWeight& { return branch.input(); },
                     weights);
 }
 template <typename MixerWeights>
@@ -81,7 +81,7 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
   ops::ResidualNormArgs placed = args;
   Operand normed;
   if (!args.norm.empty()) {
-    normed = products_.place_for(next, args.x.shape[0], buffers_.normed);
+    normed = products_.empty_operand(next, args.x.shape[0], buffers_.normed);
     placed.out = normed.x;
     placed.out_scale = normed.scale;
   } else {
@@ -117,7 +117,8 @@ View LayerwiseDecoder::head(const Operand& in) {
                .x_scale = in.scale,
                .head = &weights_.head,
                .softcap = spec_.final_softcap,
-               .out = logits});
+               .out = logits,
+               .scale = spec_.logit_scale});
   return logits;
 }
 
@@ -146,15 +147,15 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     const LayerWeights& weights = weights_.layers[i];
 
     const LayerStep step = layer_step(i, batch);
-    Mixed mixed = visit_block(spec_.layers[i].mixer, weights.mixer,
-                              [&](const auto& mixer, const auto& mixer_weights) {
-                                return mix(mixer, mixer_weights, in, step);
-                              });
+    Mixed mixed = visit_branch(spec_.layers[i].mixer, weights.mixer,
+                               [&](const auto& mixer, const auto& mixer_weights) {
+                                 return mix(mixer, mixer_weights, in, step);
+                               });
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};
       mixed.out = gather(mixed.out, rows, mixed.free);
-      std::swap(mixed.place, mixed.free);
+      std::swap(mixed.buffer, mixed.free);
       x = gather(x, rows, buffers_.rows_residual);
       tapped = &batch.rows_taps;
     }
@@ -167,9 +168,10 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                        .norm = weights.mlp_pre_norm,
                        .delta_taps = taps(i, Site::kAttnOut),
                        .x_taps = {taps(i, Site::kResidMid)},
-                       .out_taps = taps(i, Site::kMlpIn)},
+                       .out_taps = taps(i, Site::kMlpIn),
+                       .delta_scale = spec_.branch_scale},
                       input_of(weights.mlp));
-    const View mlp_out = visit_block(
+    const View mlp_out = visit_branch(
         spec_.layers[i].mlp, weights.mlp, [&](const auto& mlp, const auto& mlp_weights) {
           return feed_forward(mlp, mlp_weights, in, taps(i, Site::kMlpAct), step, buffers_.delta);
         });
@@ -177,7 +179,9 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                                .delta = mlp_out,
                                .delta_norm = weights.mlp_post_norm,
                                .delta_taps = taps(i, Site::kMlpOut),
-                               .x_taps = {taps(i, Site::kResidPost)}};
+                               .x_taps = {taps(i, Site::kResidPost)},
+                               .delta_scale = spec_.branch_scale,
+                               .sum_scale = weights.scale};
     if (is_last) {
       last.norm = weights_.final_norm;
       last.out_taps = taps(i, Site::kFinalNorm);
@@ -202,15 +206,18 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
     LayerWeights layer = weights.layers[i];
     const LayerTensors tensors = layer_tensors(spec, {}, i, &layer);
     for (const NormTensor& norm : tensors.norms) {
-      RUDDER_CHECK(norm.place->weight.num_rows() == norm.width, "'{}'", norm.name);
+      RUDDER_CHECK(norm.target->weight.num_rows() == norm.width, "'{}'", norm.name);
+    }
+    for (const VectorTensor& vector : tensors.vectors) {
+      RUDDER_CHECK(vector.target->num_rows() == vector.count, "'{}'", vector.name);
     }
     for (const LinearModule& linear : tensors.linears) {
-      RUDDER_CHECK(linear.place->in == linear.in && linear.place->out == linear.rows(), "'{}'",
+      RUDDER_CHECK(linear.target->in == linear.in && linear.target->out == linear.rows(), "'{}'",
                    linear.parts.front().name);
     }
     const SoftmaxAttention* const attention = attention_of(spec.layers[i]);
     RUDDER_CHECK(
-        attention == nullptr ||
+        attention == nullptr || attention->rope == kNoRope ||
             (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
         "layer {}", i);
   }
@@ -229,11 +236,15 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .max_linear_in = spec.hidden,
                          .head = &weights.head,
                          .attention = {}};
+  bounds.scales_branches = spec.branch_scale != 1.0f;
+  bounds.scales_logits = spec.logit_scale != 1.0f;
   std::vector<ops::AttentionShape> shapes;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (const SoftmaxAttention* const attention = attention_of(spec.layers[i])) {
-      shapes.push_back({attention->num_heads, attention->window, kv[i]});
+      shapes.push_back(
+          {attention->num_heads, attention->window, kv[i], attention->v_norm, attention->sinks});
     }
+    bounds.scales_layers = bounds.scales_layers || spec.layers[i].has_scale;
     for (const LinearModule& linear : layer_tensors(spec, {}, i).linears) {
       bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in);
     }

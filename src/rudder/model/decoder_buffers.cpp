@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <variant>
 
-#include "rudder/model/block.h"
+#include "rudder/model/branch.h"
 #include "rudder/model/rope.h"
 
 namespace rudder::model {
@@ -14,7 +14,7 @@ using tensor::View;
 
 struct Sizes {  // in elements
   int64_t hidden = 0;
-  int64_t scratch = 0;  // of the block that needs most
+  int64_t scratch = 0;  // of the branch that needs most
   int64_t rows = 0;
   int64_t logits = 0;
   int64_t scales = 0;
@@ -24,9 +24,9 @@ struct Sizes {  // in elements
 Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits) {
   Sizes sizes;
   for (const LayerSpec& layer : spec.layers) {
-    const auto add = [&](const auto& block) {
+    const auto add = [&](const auto& branch) {
       int64_t elements = 0;
-      for (const int64_t width : scratch_widths(block)) {
+      for (const int64_t width : scratch_widths(branch)) {
         elements += piece_elements(limits.max_tokens, width);
       }
       sizes.scratch = std::max(sizes.scratch, elements);

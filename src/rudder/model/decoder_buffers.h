@@ -17,7 +17,7 @@ struct DecoderBuffers {
   ops::View rows_residual;       // [max_logits_rows * hidden] act
   ops::View normed;              // [max_tokens * hidden] act
   ops::View delta;               // [max_tokens * hidden] act
-  ops::View scratch;             // act; of the block at hand (block.h): no two live at once
+  ops::View scratch;             // act; of the branch at hand (branch.h): no two live at once
   ops::View scale;               // [max_tokens] f32, of the operand at hand
   ops::View logits;              // [max_logits_rows * vocab] f32
   std::vector<ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes

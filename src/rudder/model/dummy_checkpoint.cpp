@@ -118,17 +118,13 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
                                                                 const std::string& config_text) {
   RUDDER_TRY(const weights::HfConfig config,
              weights::HfConfig::parse(config_text, name + "/config.json"));
-  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
-  if (names.empty()) {
-    return fail(ErrorCode::kCorruptFile, "'architectures' names none", name + "/config.json");
-  }
   if (config.has("quantization_config")) {
     return fail(ErrorCode::kUnsupported,
                 "dummy weights are bf16; --quantization fp8 makes them fp8",
                 config.where("quantization_config"));
   }
-  RUDDER_TRY(const Architecture* const architecture, find_architecture(names[0]));
-  RUDDER_TRY(const ModelSpec spec, architecture->read_spec(config));
+  RUDDER_TRY(const ModelSpec spec, read_config(config));
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
   const TensorPlan plan(spec, architecture->names);
 
   int64_t largest = 0;

@@ -1,6 +1,6 @@
 #include "rudder/model/gated_mlp.h"
 
-#include "rudder/model/block.h"
+#include "rudder/model/branch.h"
 #include "rudder/model/tensors.h"
 
 namespace rudder::model {
@@ -9,8 +9,8 @@ void list_tensors(const GatedMlp& mlp, int64_t hidden, const GatedMlp::Names& na
                   GatedMlp::Weights* weights, LayerTensors& out) {
   using Weights = GatedMlp::Weights;
   out.add_linear(names.gate_up, {mlp.width, mlp.width}, hidden, mlp.bias,
-                 place_in(weights, &Weights::gate_up));
-  out.add_linear({names.down}, {hidden}, mlp.width, mlp.bias, place_in(weights, &Weights::down));
+                 target_in(weights, &Weights::gate_up));
+  out.add_linear({names.down}, {hidden}, mlp.width, mlp.bias, target_in(weights, &Weights::down));
 }
 
 std::array<int64_t, 2> scratch_widths(const GatedMlp& mlp) {
@@ -21,7 +21,7 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
                        const ops::Taps& taps, const LayerStep& step, const ops::View& out) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
   const ops::View gate_up = step.products.project(weights.gate_up, in, scratch[0]);
-  const Operand activated = step.products.place_for(weights.down, in.rows(), scratch[1]);
+  const Operand activated = step.products.empty_operand(weights.down, in.rows(), scratch[1]);
   step.ops.gated_act({.x = gate_up,
                       .activation = mlp.activation,
                       .out = activated.x,

@@ -1,5 +1,5 @@
 // The gated MLP: down(act(gate(x)) * up(x)). One of the MLPs that a layer may have (spec.h). This
-// file and its .cpp hold all that is particular to this kind of block: its numbers, its tensors,
+// file and its .cpp hold all that is particular to this kind of branch: its numbers, its tensors,
 // its scratch memory and its pass.
 #pragma once
 
@@ -13,7 +13,7 @@
 namespace rudder::model {
 
 struct LayerTensors;  // tensors.h
-struct LayerStep;     // block.h
+struct LayerStep;     // branch.h
 struct Operand;
 
 struct GatedMlp {

@@ -21,6 +21,24 @@ using tensor::Shape;
 using tensor::View;
 using weights::Checkpoint;
 
+// Of f32, f16 or bf16.
+std::vector<float> values_of(const View& stored) {
+  std::vector<float> values(static_cast<size_t>(stored.shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i) {
+    switch (stored.dtype) {
+      case DType::kBF16:
+        values[i] = tensor::to_float(stored.as<tensor::BF16>()[i]);
+        break;
+      case DType::kF16:
+        values[i] = tensor::to_float(stored.as<tensor::F16>()[i]);
+        break;
+      default:
+        values[i] = stored.as<float>()[i];
+    }
+  }
+  return values;
+}
+
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const Quantisation& quantisation, const ModelSpec& spec,
@@ -59,7 +77,15 @@ class Loader {
     RUDDER_TRY_VOID(take_norm(final_norm()));
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const LayerTensors tensors = layer_tensors(spec_, names_, i);
-      for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
+      for (const NormTensor& norm : tensors.norms) {
+        if (!norm.name.empty()) RUDDER_TRY_VOID(take_norm(norm));
+      }
+      for (const VectorTensor& vector : tensors.vectors) {
+        RUDDER_TRY_VOID(binder_.take(vector.name, Shape{vector.count}));
+      }
+      for (const NumberTensor& number : tensors.numbers) {
+        RUDDER_TRY_VOID(binder_.take(number.name, Shape{1}));
+      }
       for (const LinearModule& linear : tensors.linears) {
         RUDDER_TRY_VOID(binder_.take_linear(linear));
       }
@@ -123,50 +149,52 @@ class Loader {
     LayerWeights out = empty_weights(spec_.layers[index]);
     const LayerTensors tensors = layer_tensors(spec_, names_, index, &out);
     for (const NormTensor& norm : tensors.norms) {
-      RUDDER_TRY(*norm.place, load_norm(norm));
+      RUDDER_TRY(*norm.target, load_norm(norm));
+    }
+    for (const VectorTensor& vector : tensors.vectors) {
+      RUDDER_TRY(const View stored, binder_.take(vector.name, Shape{vector.count}));
+      RUDDER_TRY(*vector.target, upload_values(values_of(stored)));
+    }
+    for (const NumberTensor& number : tensors.numbers) {
+      RUDDER_TRY(const View stored, binder_.take(number.name, Shape{1}));
+      *number.target = values_of(stored).front();
     }
     for (const LinearModule& linear : tensors.linears) {
-      RUDDER_TRY(*linear.place, load_linear(linear));
+      RUDDER_TRY(*linear.target, load_linear(linear));
     }
     for (const ScaleTensor& scale : tensors.scales) {
       RUDDER_TRY(const std::vector<float> values, binder_.take_scale(scale));
-      RUDDER_TRY(*scale.place, upload_scales(values));
+      RUDDER_TRY(*scale.target, upload_scales(values));
     }
     return out;
   }
 
+  // Ones for a norm without a tensor.
   Result<ops::NormSpec> load_norm(const NormTensor& tensor) {
-    RUDDER_TRY(const View stored, take_norm(tensor));
-    std::vector<float> values(static_cast<size_t>(tensor.width));
-    for (size_t i = 0; i < values.size(); ++i) {
-      float value = 0;
-      switch (stored.dtype) {
-        case DType::kBF16:
-          value = tensor::to_float(stored.as<tensor::BF16>()[i]);
-          break;
-        case DType::kF16:
-          value = tensor::to_float(stored.as<tensor::F16>()[i]);
-          break;
-        default:
-          value = stored.as<float>()[i];
-      }
-      values[i] = value + names_.norm_offset;
+    std::vector<float> values(static_cast<size_t>(tensor.width), 1.0f);
+    if (!tensor.name.empty()) {
+      RUDDER_TRY(const View stored, take_norm(tensor));
+      values = values_of(stored);
+      for (float& value : values) value += names_.norm_offset;
     }
     ops::NormSpec norm;
     norm.eps = spec_.norm_eps;
-    RUDDER_TRY(norm.weight, ops_.upload({values.data(), DType::kF32, stored.shape}, DType::kF32));
-    out_.bytes += static_cast<int64_t>(norm.weight.bytes());
+    RUDDER_TRY(norm.weight, upload_values(values));
     return norm;
+  }
+
+  Result<View> upload_values(const std::vector<float>& values) {
+    const View host{
+        const_cast<float*>(values.data()), DType::kF32, {static_cast<int64_t>(values.size())}};
+    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
+    out_.bytes += static_cast<int64_t>(device.bytes());
+    return device;
   }
 
   Result<View> upload_scales(const std::vector<float>& scales) {
     if (scales.empty()) return View{};
-    const View host{
-        const_cast<float*>(scales.data()), DType::kF32, {static_cast<int64_t>(scales.size())}};
-    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
-    out_.bytes += static_cast<int64_t>(device.bytes());
     has_kv_scales_ = true;
-    return device;
+    return upload_values(scales);
   }
 
   Result<ops::LinearWeight> load_linear(const LinearModule& module) {
@@ -223,22 +251,8 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
   RUDDER_TRY(const std::string text, checkpoint.read_text("config.json"));
   RUDDER_TRY(const weights::HfConfig config,
              weights::HfConfig::parse(text, checkpoint.name() + "/config.json"));
-  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
-  if (names.size() != 1) {
-    return fail(ErrorCode::kCorruptFile,
-                fmt::format("'architectures' names {} architectures, not one", names.size()),
-                config.where("architectures"));
-  }
-  auto architecture = find_architecture(names[0]);
-  if (!architecture) {
-    Error error = architecture.error();
-    error.where = config.where("architectures");
-    return tl::unexpected(std::move(error));
-  }
   RUDDER_TRY_VOID(read_quantisation(checkpoint));  // refused before anything else is asked
-  RUDDER_TRY(ModelSpec spec, (*architecture)->read_spec(config));
-  spec.architecture = names[0];
-  return spec;
+  return read_config(config);
 }
 
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec, ops::Ops& ops,

@@ -46,6 +46,37 @@ TEST(Loader, BindsBiases) {
   EXPECT_EQ(ops.num_biases, 3);
 }
 
+// Parts that no architecture asks for yet: the spec says that they are there.
+TEST(Loader, ReadsSinksAndLayerScales) {
+  TinyModel tiny;
+  ModelSpec spec = *read_spec(**tiny.open());
+  attention_of(spec.layers[0])->sinks = true;
+  attention_of(spec.layers[0])->v_norm = true;
+  spec.layers[0].has_scale = true;
+  KeepingOps ops;
+  const auto missing = load_weights(**tiny.open(), spec, ops, {});
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().to_string().find("'model.layers.0.self_attn.sinks' is missing"),
+            std::string::npos)
+      << missing.error().to_string();
+  tiny.add("model.layers.0.self_attn.sinks", {2});
+  tiny.values["model.layers.0.self_attn.sinks"] = -1.5f;
+  tiny.add("model.layers.0.layer_scalar", {1});
+  tiny.values["model.layers.0.layer_scalar"] = 0.75f;
+  const auto checkpoint = tiny.open();
+  const auto weights = load_weights(**checkpoint, spec, ops, {});
+  ASSERT_TRUE(weights) << weights.error().to_string();
+  const auto& attention = std::get<SoftmaxAttention::Weights>(weights->layers[0].mixer);
+  ASSERT_EQ(attention.sinks.num_rows(), 2);
+  EXPECT_EQ(attention.sinks.as<float>()[1], -1.5f);
+  EXPECT_EQ(attention.v_norm.weight.num_rows(), 4);
+  EXPECT_EQ(attention.v_norm.weight.as<float>()[3], 1);
+  EXPECT_EQ(weights->layers[0].scale, 0.75f);
+  EXPECT_EQ(weights->bytes, weight_bytes(spec, DType::kF32));
+  tiny.add("model.layers.0.self_attn.sinks", {3});
+  EXPECT_FALSE(load_weights(**tiny.open(), spec, ops, {}));
+}
+
 TEST(Loader, AddsOneToNormsStoredWithoutIt) {
   TinyModel tiny;
   tiny.replace_in_config("LlamaForCausalLM", "Gemma2ForCausalLM");

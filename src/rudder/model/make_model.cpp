@@ -120,9 +120,8 @@ Result<void> write_weights(const MakeModelArgs& args, const TensorPlan& plan, do
 Result<void> make_model(const MakeModelArgs& args, const ProgressFn& progress) {
   RUDDER_TRY(const std::string config_text, make_model_config(args.like, args.num_layers));
   RUDDER_TRY(const weights::HfConfig config, weights::HfConfig::parse(config_text, "config.json"));
-  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
-  RUDDER_TRY(const Architecture* architecture, find_architecture(names[0]));
-  RUDDER_TRY(const ModelSpec spec, architecture->read_spec(config));
+  RUDDER_TRY(const ModelSpec spec, read_config(config));
+  RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
   RUDDER_TRY_VOID(prepare_folder(args.folder));
   const TensorPlan plan(spec, architecture->names);
   const double norm_centre = 1.0 - static_cast<double>(architecture->names.norm_offset);

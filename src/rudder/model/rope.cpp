@@ -98,6 +98,16 @@ std::vector<double> frequencies(const RopeLong& scaling, const RopeSpec& rope,
   return result;
 }
 
+// _compute_proportional_rope_parameters.
+std::vector<double> frequencies(const RopeProportional& scaling, const RopeSpec& rope, int32_t) {
+  std::vector<double> result = plain_frequencies(rope.theta, rope.rotary_dim);
+  const auto turning = static_cast<size_t>(scaling.part * rope.rotary_dim / 2);
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i] = i < turning ? result[i] / scaling.factor : 0;
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<double> rope_frequencies(const RopeSpec& rope, int32_t max_seq_len) {

@@ -84,6 +84,18 @@ TEST(Rope, LongPicksItsFactorsByTheLongestSequence) {
   EXPECT_DOUBLE_EQ(rope_frequencies(rope, 65)[7], plain(7) / 8);
 }
 
+// theta^(-2i / head_dim) of the whole head for the first quarter of the pairs, 0 for the others.
+TEST(Rope, ProportionalTurnsTheFirstPairs) {
+  RopeSpec rope{.theta = 1e6, .rotary_dim = 16, .scaling = RopeProportional{.part = 0.25}};
+  const std::vector<double> f = rope_frequencies(rope, 100);
+  ASSERT_EQ(f.size(), 8U);
+  EXPECT_EQ(f[0], 1);
+  EXPECT_DOUBLE_EQ(f[1], std::pow(1e6, -2.0 / 16));
+  for (size_t i = 2; i < 8; ++i) EXPECT_EQ(f[i], 0) << i;
+  rope.scaling = RopeProportional{.part = 0.25, .factor = 4};
+  EXPECT_DOUBLE_EQ(rope_frequencies(rope, 100)[1], f[1] / 4);
+}
+
 TEST(Rope, TableHoldsScaledCosThenSin) {
   RopeLong scaling;
   scaling.short_factor = scaling.long_factor = {1, 2};

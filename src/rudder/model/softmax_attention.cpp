@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "rudder/model/block.h"
+#include "rudder/model/branch.h"
 #include "rudder/model/tensors.h"
 
 namespace rudder::model {
@@ -15,17 +15,17 @@ using tensor::View;
 void list_kv_scales(const SoftmaxAttention& attention, const SoftmaxAttention::Names& names,
                     SoftmaxAttention::Weights* weights, LayerTensors& out) {
   const std::string module = out.prefix + std::string(names.out.substr(0, names.out.rfind('.')));
-  const auto add = [&](std::string_view letter, size_t part, View* place) {
+  const auto add = [&](std::string_view letter, size_t part, View* target) {
     const std::string stored = out.prefix + std::string(names.qkv[part]);
     const std::string scale = "." + std::string(letter) + "_scale";
     out.scales.push_back(
         {{module + ".kv_scale", module + scale, stored + scale, stored + ".output_scale"},
          attention.num_kv_heads,
-         place});
+         target});
   };
   const size_t parts = names.qkv.size();
-  add("k", parts > 1 ? 1 : 0, place_in(weights, &SoftmaxAttention::Weights::k_scale));
-  add("v", parts - 1, place_in(weights, &SoftmaxAttention::Weights::v_scale));
+  add("k", parts > 1 ? 1 : 0, target_in(weights, &SoftmaxAttention::Weights::k_scale));
+  add("v", parts - 1, target_in(weights, &SoftmaxAttention::Weights::v_scale));
 }
 
 }  // namespace
@@ -39,13 +39,19 @@ void list_tensors(const SoftmaxAttention& attention, int64_t hidden,
   if (attention.qk_norm != QkNorm::kNone) {
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
     out.add_norm(names.q_norm, per_head ? attention.head_dim : q,
-                 place_in(weights, &Weights::q_norm));
+                 target_in(weights, &Weights::q_norm));
     out.add_norm(names.k_norm, per_head ? attention.head_dim : kv,
-                 place_in(weights, &Weights::k_norm));
+                 target_in(weights, &Weights::k_norm));
+  }
+  if (attention.v_norm) {
+    out.add_plain_norm(attention.head_dim, target_in(weights, &Weights::v_norm));
+  }
+  if (attention.sinks) {
+    out.add_vector(names.sinks, attention.num_heads, target_in(weights, &Weights::sinks));
   }
   out.add_linear(names.qkv, {q, kv, kv}, hidden, attention.qkv_bias,
-                 place_in(weights, &Weights::qkv));
-  out.add_linear({names.out}, {hidden}, q, attention.out_bias, place_in(weights, &Weights::out));
+                 target_in(weights, &Weights::qkv));
+  out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
   list_kv_scales(attention, names, weights, out);
 }
 
@@ -63,15 +69,17 @@ Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& we
   }
   const View qkv = step.products.project(weights.qkv, in, scratch[0]);
   const View q = shaped(scratch[1], in.rows(), attention.q_width());
-  step.ops.qkv_prep({.qkv = qkv,
-                     .num_heads = attention.num_heads,
-                     .q_norm = weights.q_norm,
-                     .k_norm = weights.k_norm,
-                     .rope = step.ropes[static_cast<size_t>(attention.rope)],
-                     .rope_row = step.batch.positions,
-                     .kv_slot = step.batch.kv_slot,
-                     .kv = kv,
-                     .q_out = q});
+  step.ops.qkv_prep(
+      {.qkv = qkv,
+       .num_heads = attention.num_heads,
+       .q_norm = weights.q_norm,
+       .k_norm = weights.k_norm,
+       .rope = attention.rope == kNoRope ? View{} : step.ropes[static_cast<size_t>(attention.rope)],
+       .rope_row = step.batch.positions,
+       .kv_slot = step.batch.kv_slot,
+       .kv = kv,
+       .q_out = q,
+       .v_norm = weights.v_norm});
   const View out = shaped(scratch[2], in.rows(), attention.q_width());
   step.ops.attention({.q = q,
                       .kv = kv,
@@ -79,8 +87,9 @@ Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& we
                       .scale = attention.scale,
                       .window = attention.window,
                       .softcap = attention.softcap,
-                      .out = out});
-  return {.out = out, .place = scratch[2], .free = scratch[1]};
+                      .out = out,
+                      .sinks = weights.sinks});
+  return {.out = out, .buffer = scratch[2], .free = scratch[1]};
 }
 
 }  // namespace rudder::model

@@ -1,6 +1,6 @@
 // Softmax attention over a paged KV cache: several query heads share the keys and values of a KV
 // head. One of the mixers that a layer may have (spec.h). This file and its .cpp hold all that is
-// particular to this kind of block: its numbers, its tensors, its scratch memory and its pass.
+// particular to this kind of branch: its numbers, its tensors, its scratch memory and its pass.
 #pragma once
 
 #include <array>
@@ -13,9 +13,11 @@
 namespace rudder::model {
 
 struct LayerTensors;  // tensors.h
-struct LayerStep;     // block.h
+struct LayerStep;     // branch.h
 struct Mixed;
 struct Operand;
+
+inline constexpr int32_t kNoRope = -1;  // queries and keys are not rotated
 
 enum class QkNorm : uint8_t { kNone, kPerHead, kAllHeads };
 
@@ -29,7 +31,9 @@ struct SoftmaxAttention {
   QkNorm qk_norm = QkNorm::kNone;
   bool qkv_bias = false;
   bool out_bias = false;
-  int32_t rope = 0;  // index into ModelSpec.ropes
+  bool v_norm = false;  // RMS norm of each v head, without weights
+  bool sinks = false;  // a score for each head that the checkpoint holds (ops::AttentionArgs.sinks)
+  int32_t rope = 0;    // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }
@@ -43,11 +47,14 @@ struct SoftmaxAttention {
     std::vector<std::string_view> qkv = {"self_attn.q_proj", "self_attn.k_proj",
                                          "self_attn.v_proj"};
     std::string_view out = "self_attn.o_proj";
+    std::string_view sinks = "self_attn.sinks";
   };
 
   struct Weights {
     ops::NormSpec q_norm;  // empty parts are not in this model
     ops::NormSpec k_norm;
+    ops::NormSpec v_norm;   // its weights are ones
+    ops::View sinks;        // [num_heads] f32
     ops::LinearWeight qkv;  // q, k, v stacked
     ops::LinearWeight out;
     ops::View k_scale;  // [num_kv_heads] f32, of an fp8 KV cache; empty: 1

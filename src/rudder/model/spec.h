@@ -41,8 +41,13 @@ struct RopeLong {
   double attention_factor = 1;
   int32_t original_max_positions = 0;
 };
-using RopeScaling =
-    std::variant<RopeDefault, RopeLinear, RopeDynamic, RopeLlama3, RopeYarn, RopeLong>;
+// The frequencies of a whole head, of which the first `part` turn and the others stand still.
+struct RopeProportional {
+  double part = 1;
+  double factor = 1;
+};
+using RopeScaling = std::variant<RopeDefault, RopeLinear, RopeDynamic, RopeLlama3, RopeYarn,
+                                 RopeLong, RopeProportional>;
 
 struct RopeSpec {
   double theta = 10000;
@@ -51,7 +56,7 @@ struct RopeSpec {
 };
 
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
-// A further kind of block is a further alternative, and a file like those of these.
+// A further kind of branch is a further alternative, and a file like those of these.
 using Mixer = std::variant<SoftmaxAttention>;
 using Mlp = std::variant<GatedMlp>;
 
@@ -65,6 +70,7 @@ struct LayerSpec {
   Mixer mixer;
   Mlp mlp;
   LayerNorms norms;
+  bool has_scale = false;  // its output is multiplied by a number that the checkpoint holds
 };
 
 // The layer's mixer or MLP if it is of this kind, else null.
@@ -100,6 +106,8 @@ struct ModelSpec {
   int32_t max_positions = 0;
   float norm_eps = 1e-5f;
   float embed_scale = 1;
+  float branch_scale = 1;  // of what each branch adds to the residual
+  float logit_scale = 1;   // before the soft-cap
   float final_softcap = 0;
   bool tied_head = false;
   std::vector<RopeSpec> ropes;

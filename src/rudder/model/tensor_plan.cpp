@@ -52,7 +52,14 @@ TensorPlan::TensorPlan(const ModelSpec& spec, const WeightNames& names) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerTensors layer = layer_tensors(spec, names, i);
     for (const NormTensor& norm : layer.norms) {
+      if (norm.name.empty()) continue;
       add(norm.name, TensorShape::of({static_cast<uint64_t>(norm.width)}), true);
+    }
+    for (const VectorTensor& vector : layer.vectors) {
+      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count)}), false);
+    }
+    for (const NumberTensor& number : layer.numbers) {
+      add(number.name, TensorShape::of({1}), true);
     }
     for (const LinearModule& linear : layer.linears) {
       for (const LinearModule::Part& part : linear.parts) {

@@ -14,17 +14,25 @@ int64_t LinearModule::rows() const {
                          [](int64_t sum, const Part& part) { return sum + part.rows; });
 }
 
-void LayerTensors::add_norm(std::string_view name, int64_t width, ops::NormSpec* place) {
-  norms.push_back({fmt::format("{}{}.weight", prefix, name), width, place});
+void LayerTensors::add_norm(std::string_view name, int64_t width, ops::NormSpec* target) {
+  norms.push_back({fmt::format("{}{}.weight", prefix, name), width, target});
+}
+
+void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* target) {
+  norms.push_back({"", width, target});
+}
+
+void LayerTensors::add_vector(std::string_view name, int64_t count, ops::View* target) {
+  vectors.push_back({fmt::format("{}{}", prefix, name), count, target});
 }
 
 void LayerTensors::add_linear(const std::vector<std::string_view>& names,
                               const std::vector<int64_t>& rows, int64_t in, bool bias,
-                              ops::LinearWeight* place) {
+                              ops::LinearWeight* target) {
   LinearModule& module = linears.emplace_back();
   module.in = in;
   module.bias = bias;
-  module.place = place;
+  module.target = target;
   if (names.size() == 1) {
     const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
     module.parts.push_back({fmt::format("{}{}", prefix, names[0]), all});
@@ -43,22 +51,28 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
   out.prefix = fmt::format("{}layers.{}.", names.prefix, layer);
   const auto add_norm = [&](bool exists, std::string_view name,
                             ops::NormSpec LayerWeights::*member) {
-    if (exists) out.add_norm(name, spec.hidden, place_in(weights, member));
+    if (exists) out.add_norm(name, spec.hidden, target_in(weights, member));
   };
   add_norm(l.norms.pre, names.mixer_pre_norm, &LayerWeights::mixer_pre_norm);
   add_norm(l.norms.post, names.mixer_post_norm, &LayerWeights::mixer_post_norm);
   add_norm(l.norms.pre, names.mlp_pre_norm, &LayerWeights::mlp_pre_norm);
   add_norm(l.norms.post, names.mlp_post_norm, &LayerWeights::mlp_post_norm);
 
-  const auto add_block = [&](const auto& block, auto* variant) {
-    using Block = std::decay_t<decltype(block)>;
-    typename Block::Weights* const place =
-        variant == nullptr ? nullptr : &std::get<typename Block::Weights>(*variant);
-    list_tensors(block, spec.hidden, names.of<Block>(), place, out);
+  if (l.has_scale) {
+    out.numbers.push_back({fmt::format("{}{}", out.prefix, names.layer_scale),
+                           target_in(weights, &LayerWeights::scale)});
+  }
+
+  const auto add_branch = [&](const auto& branch, auto* variant) {
+    using Branch = std::decay_t<decltype(branch)>;
+    typename Branch::Weights* const target =
+        variant == nullptr ? nullptr : &std::get<typename Branch::Weights>(*variant);
+    list_tensors(branch, spec.hidden, names.of<Branch>(), target, out);
   };
-  std::visit([&](const auto& mixer) { add_block(mixer, place_in(weights, &LayerWeights::mixer)); },
-             l.mixer);
-  std::visit([&](const auto& mlp) { add_block(mlp, place_in(weights, &LayerWeights::mlp)); },
+  std::visit(
+      [&](const auto& mixer) { add_branch(mixer, target_in(weights, &LayerWeights::mixer)); },
+      l.mixer);
+  std::visit([&](const auto& mlp) { add_branch(mlp, target_in(weights, &LayerWeights::mlp)); },
              l.mlp);
   return out;
 }
@@ -67,7 +81,7 @@ LinearModule head_module(const ModelSpec& spec, const WeightNames& names) {
   return {.parts = {{std::string(names.head), spec.vocab}},
           .in = spec.hidden,
           .bias = false,
-          .place = nullptr};
+          .target = nullptr};
 }
 
 LayerWeights empty_weights(const LayerSpec& layer) {
@@ -87,7 +101,7 @@ tensor::DType table_dtype(tensor::DType linear_dtype) {
 int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
   const WeightNames names;      // sizes do not depend on them
   int64_t linear = 0;           // elements of products
-  int64_t plain = spec.hidden;  // norms and biases, f32; the final norm
+  int64_t plain = spec.hidden;  // norms, vectors and biases, f32; the final norm
   const auto add = [&](const LinearModule& module) {
     linear += module.rows() * module.in;
     if (module.bias) plain += module.rows();
@@ -96,6 +110,7 @@ int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerTensors tensors = layer_tensors(spec, names, i);
     for (const NormTensor& norm : tensors.norms) plain += norm.width;
+    for (const VectorTensor& vector : tensors.vectors) plain += vector.count;
     for (const LinearModule& module : tensors.linears) add(module);
   }
   const int64_t table = spec.tied_head ? 0 : int64_t{spec.vocab} * spec.hidden;

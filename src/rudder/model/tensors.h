@@ -1,5 +1,5 @@
 // The tensors of a model: what a spec and an architecture's names ask for, their shapes, and where
-// the loaded weights go. The only place that says so: the loader binds and loads by these lists,
+// the loaded weights go. Nothing else says so: the loader binds and loads by these lists,
 // weight_bytes adds them up, the decoder checks weights against them, make_model and tests invent
 // weights for them. Pure functions; any thread.
 #pragma once
@@ -15,9 +15,9 @@
 namespace rudder::model {
 
 struct NormTensor {
-  std::string name;
+  std::string name;  // empty: the checkpoint holds none, the weights are ones
   int64_t width = 0;
-  ops::NormSpec* place = nullptr;
+  ops::NormSpec* target = nullptr;
 };
 
 // One product: parts stacked along the output rows.
@@ -29,7 +29,7 @@ struct LinearModule {
   std::vector<Part> parts;
   int64_t in = 0;
   bool bias = false;
-  ops::LinearWeight* place = nullptr;
+  ops::LinearWeight* target = nullptr;
 
   int64_t rows() const;  // of all parts
 };
@@ -39,25 +39,42 @@ struct LinearModule {
 struct ScaleTensor {
   std::vector<std::string> names;
   int64_t count = 0;
-  ops::View* place = nullptr;
+  ops::View* target = nullptr;
 };
 
-// The tensors of one layer. Places are null where only a description was asked for.
+// [count], f32 when loaded.
+struct VectorTensor {
+  std::string name;
+  int64_t count = 0;
+  ops::View* target = nullptr;
+};
+
+// One number that the host keeps.
+struct NumberTensor {
+  std::string name;
+  float* target = nullptr;
+};
+
+// The tensors of one layer. Targets are null where only a description was asked for.
 struct LayerTensors {
   std::string prefix;  // of the layer's names: "model.layers.0."
   std::vector<NormTensor> norms;
+  std::vector<VectorTensor> vectors;
+  std::vector<NumberTensor> numbers;
   std::vector<LinearModule> linears;
   std::vector<ScaleTensor> scales;
 
-  void add_norm(std::string_view name, int64_t width, ops::NormSpec* place);
+  void add_norm(std::string_view name, int64_t width, ops::NormSpec* target);
+  void add_plain_norm(int64_t width, ops::NormSpec* target);  // without a tensor
+  void add_vector(std::string_view name, int64_t count, ops::View* target);
   // `rows` of the parts by name; their sum where there is one name for all.
   void add_linear(const std::vector<std::string_view>& names, const std::vector<int64_t>& rows,
-                  int64_t in, bool bias, ops::LinearWeight* place);
+                  int64_t in, bool bias, ops::LinearWeight* target);
 };
 
 // &(weights->*member), or null without weights.
 template <typename Weights, typename Member>
-Member* place_in(Weights* weights, Member Weights::*member) {
+Member* target_in(Weights* weights, Member Weights::*member) {
   return weights == nullptr ? nullptr : &(weights->*member);
 }
 
@@ -65,7 +82,7 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
                            LayerWeights* weights = nullptr);
 LinearModule head_module(const ModelSpec& spec, const WeightNames& names);
 
-// Weights of the kinds of blocks that the layer has, with nothing in them.
+// Weights of the kinds of branches that the layer has, with nothing in them.
 LayerWeights empty_weights(const LayerSpec& layer);
 
 // Device bytes of the weights before they are loaded, all products stored as `linear_dtype`.

@@ -12,11 +12,11 @@
 namespace rudder::model {
 
 // variant<A, B> to variant<A::Weights, B::Weights>.
-template <typename Blocks>
+template <typename Branches>
 struct WeightsOf;
-template <typename... Block>
-struct WeightsOf<std::variant<Block...>> {
-  using Type = std::variant<typename Block::Weights...>;
+template <typename... Branch>
+struct WeightsOf<std::variant<Branch...>> {
+  using Type = std::variant<typename Branch::Weights...>;
 };
 
 struct LayerWeights {
@@ -24,9 +24,10 @@ struct LayerWeights {
   ops::NormSpec mixer_post_norm;
   ops::NormSpec mlp_pre_norm;
   ops::NormSpec mlp_post_norm;
-  // Of the kinds of blocks that the layer's spec has.
+  // Of the kinds of branches that the layer's spec has.
   WeightsOf<Mixer>::Type mixer;
   WeightsOf<Mlp>::Type mlp;
+  float scale = 1;  // of the layer's output
 };
 
 struct Weights {

@@ -23,10 +23,11 @@ struct NormSpec {
   bool empty() const { return weight.empty(); }
 };
 
-// x += delta_norm(delta); out = norm(x). Each part is optional: without `delta` nothing is added,
-// without `delta_norm` delta is added unchanged, without `norm` out = x, without `out` only x
-// changes. Taps work in fp32: delta_taps on the branch after its norm, x_taps on the sum before it
-// is rounded and stored, out_taps on the normed row before it is rounded.
+// x = (x + delta_scale * delta_norm(delta)) * sum_scale; out = norm(x). Each part is optional:
+// without `delta` nothing is added, without `delta_norm` delta is added unchanged, without `norm`
+// out = x, without `out` only x changes. Taps work in fp32: delta_taps on the branch after its norm
+// and scale, x_taps on the scaled sum before it is rounded and stored, out_taps on the normed row
+// before it is rounded.
 struct ResidualNormArgs {
   View x;                    // [T, hidden] act, in place: the residual stream
   View delta = {};           // [T, hidden] act; may be overwritten, may be `out`
@@ -37,6 +38,8 @@ struct ResidualNormArgs {
   Taps delta_taps = {};      // attn_out, mlp_out
   Taps x_taps[2] = {};       // resid_pre, resid_mid; or resid_post and the next layer's resid_pre
   Taps out_taps = {};        // attn_in, mlp_in, final_norm
+  float delta_scale = 1.0f;
+  float sum_scale = 1.0f;
 };
 
 // A weight in the backend's own layout, made once by Ops::make_linear.
@@ -89,17 +92,20 @@ struct KvLayer {
   View v_scale = {};
 };
 
-// Splits qkv, normalises q and k, rotates them, writes k and v to the cache.
+// Splits qkv, normalises q, k and v, rotates q and k, writes k and v to the cache.
 struct QkvPrepArgs {
   View qkv;  // [T, (num_heads + 2 * num_kv_heads) * head_dim] act: q, k, v; may be overwritten
   int32_t num_heads = 0;
   NormSpec q_norm;  // optional; weight [head_dim]: per head; [num_heads * head_dim]: over all heads
   NormSpec k_norm;  // likewise with num_kv_heads
-  View rope;      // [rope_rows, 2, rot / 2] f32: cos then sin, scaling included; rotate-half pairs
+  // [rope_rows, 2, rot / 2] f32: cos then sin, scaling included; rotate-half pairs; empty: no
+  // rotation
+  View rope;
   View rope_row;  // [T] i32 row of `rope` (the position, or another table's row)
   View kv_slot;   // [T] i32 block * block_size + offset; -1 = do not write
   KvLayer kv;
-  View q_out;  // [T, num_heads * head_dim] act
+  View q_out;            // [T, num_heads * head_dim] act
+  NormSpec v_norm = {};  // optional; weight [head_dim]: per head
 };
 
 // The sequences of a step, for attention; the views live until the step's last attention().
@@ -121,6 +127,9 @@ struct AttentionArgs {
   int32_t window = 0;    // 0 = all; else position p sees (p - window, p]
   float softcap = 0.0f;  // 0 = off; else s = softcap * tanh(s / softcap)
   View out;              // [T, num_heads * head_dim] act
+  // [num_heads] f32; optional: a score that every softmax of the head counts in its denominator,
+  // p_j = exp(s_j) / (exp(sink) + sum exp(s_i)). Source: transformers, modeling_gpt_oss.py.
+  View sinks = {};
 };
 
 // out = act(gate) * up, gate and up side by side.
@@ -152,6 +161,7 @@ struct LogitsArgs {
   const LinearWeight* head = nullptr;
   float softcap = 0.0f;  // final soft-cap (Gemma 2); 0 = off
   View out;              // [R, vocab] f32
+  float scale = 1.0f;    // of the logits, before the soft-cap
 };
 
 // One layer's attention, for Ops::prepare.
@@ -159,6 +169,8 @@ struct AttentionShape {
   int32_t num_heads = 0;
   int32_t window = 0;  // 0 = all
   KvLayer kv;
+  bool has_v_norm = false;
+  bool has_sinks = false;
 };
 
 // Bounds of every step of a loaded model.
@@ -169,7 +181,11 @@ struct StepBounds {
   int64_t hidden = 0;         // width of the residual stream
   int64_t max_linear_in = 0;  // the widest row that a product takes
   const LinearWeight* head = nullptr;
-  std::span<const AttentionShape> attention;  // one a layer
+  std::span<const AttentionShape> attention = {};  // one a layer
+  // Parts of ops that some step uses, which a backend may not have.
+  bool scales_branches = false;  // ResidualNormArgs.delta_scale
+  bool scales_layers = false;    // ResidualNormArgs.sum_scale
+  bool scales_logits = false;    // LogitsArgs.scale
 };
 
 }  // namespace rudder::ops

@@ -1,6 +1,6 @@
 // Taps: the argument by which a macro-op steers and captures the rows that it computes. An op
 // without taps is the plain op, bit for bit; so is the result of a token with row 0 and capture set
-// -1. Formulas: tap/program.h. Every View is device memory.
+// -1. Formulas: tap/tap_op.h. Every View is device memory.
 #pragma once
 
 #include <cstdint>

@@ -148,7 +148,7 @@ class LowPrecisionOps final : public PassingOps {
 
   void logits(const ops::LogitsArgs& args) override {
     Wide x = operand(args.x, args.x_scale);
-    inner_->logits({x.view(), {}, args.head, args.softcap, args.out});
+    inner_->logits({x.view(), {}, args.head, args.softcap, args.out, args.scale});
   }
 
  private:

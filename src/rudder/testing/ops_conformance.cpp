@@ -307,14 +307,16 @@ TEST_P(OpsConformance, LinearRefusesWeightsItCannotStore) {
   EXPECT_FALSE(ops_.make_linear({&part, 1}).has_value());
 }
 
-TEST_P(OpsConformance, LogitsWithSoftCap) {
+TEST_P(OpsConformance, LogitsWithScaleAndSoftCap) {
   for (const int64_t vocab : {307, 320}) {
-    for (const float cap : {0.0f, 30.0f}) {
+    for (const auto& [cap, scale] :
+         {std::pair(0.0f, 1.0f), {30.0f, 1.0f}, {0.0f, 0.125f}, {30.0f, 0.3f}}) {
+      if (scale != 1.0f && !GetParam().has_rare_parts) continue;
       const Linear head = random_linear({&vocab, 1}, 128, false);
       if (head.weight.packed == nullptr) continue;
       const Operand x = operand_of(random({5, 128}, 3), head.weight);
       const View out = poisoned(DType::kF32, {5, vocab});
-      ops_.logits({x.x, x.scale, &head.weight, cap, out});
+      ops_.logits({x.x, x.scale, &head.weight, cap, out, scale});
       const Matrix got = read(out);
       const Matrix plain = reference_linear(x.exact, head.reference, head.bias);
       for (int64_t r = 0; r < 5; ++r) {
@@ -323,7 +325,7 @@ TEST_P(OpsConformance, LogitsWithSoftCap) {
           for (int64_t k = 0; k < 128; ++k) {
             magnitude += std::abs(x.exact.at(r, k) * head.reference.at(n, k));
           }
-          ASSERT_NEAR(got.at(r, n), reference_soft_cap(plain.at(r, n), cap),
+          ASSERT_NEAR(got.at(r, n), reference_soft_cap(plain.at(r, n) * double{scale}, cap),
                       product_tolerance(128, magnitude, 0, DType::kF32) + 1e-4)
               << "cap " << cap << ", vocabulary " << vocab;
         }

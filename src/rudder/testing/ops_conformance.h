@@ -35,6 +35,9 @@ struct Backend {
   std::vector<int64_t> block_sizes = {16, 16, 32, 4};
   // Norms and activations can write F8E4M3, although no linear here may ask for it.
   bool writes_f8 = false;
+  // It has the parts of ops that StepBounds and AttentionShape tell prepare() of; else it refuses
+  // models that need them.
+  bool has_rare_parts = true;
   // Rows are the same bits in any company; else they are as near as the dtype's rounding.
   bool rows_are_exact = true;
 };

@@ -33,6 +33,10 @@ AttentionShape OpsAttention::fuzzed_shape() {
   shape.window = pick(kWindows);
   constexpr int64_t kCaps[] = {0, 0, 5, 50};
   shape.softcap = static_cast<float>(pick(kCaps));
+  if (GetParam().has_rare_parts) {
+    shape.has_v_norm = between(0, 3) == 0;
+    shape.has_sinks = between(0, 3) == 0;
+  }
   return shape;
 }
 
@@ -53,6 +57,11 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
   }
   if (shape.q_norm_width > 0) layer.q_norm = random_norm(shape.q_norm_width);
   if (shape.k_norm_width > 0) layer.k_norm = random_norm(shape.k_norm_width);
+  if (shape.has_v_norm) layer.v_norm = random_norm(shape.head_dim);
+  if (shape.has_sinks) {
+    layer.sinks = random_values(shape.heads, 4);
+    layer.device_sinks = device_.put(HostTensor(layer.sinks, DType::kF32, {shape.heads}));
+  }
   if (shape.rotary > 0) {
     std::vector<float> rope = random_values(kMaxPositions * shape.rotary);
     for (float& value : rope) value = std::clamp(value, -1.0f, 1.0f);
@@ -152,7 +161,7 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   }
   const View q = poisoned({total, q_width});
   ops_.qkv_prep({device_.put(qkv), static_cast<int32_t>(shape.heads), layer.q_norm, layer.k_norm,
-                 layer.rope, device_.put(rope_row), device_.put(slots), layer.kv, q});
+                 layer.rope, device_.put(rope_row), device_.put(slots), layer.kv, q, layer.v_norm});
   ops_.plan_attention(
       {.q_begin = device_.put(q_begin),
        .kv_len = device_.put(kv_len),
@@ -164,7 +173,7 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
        .max_kv_len = *std::max_element(kv_len.begin(), kv_len.end())});
   const View out = poisoned({total, q_width});
   ops_.attention({q, layer.kv, static_cast<int32_t>(shape.heads), score_scale(shape),
-                  static_cast<int32_t>(shape.window), shape.softcap, out});
+                  static_cast<int32_t>(shape.window), shape.softcap, out, layer.device_sinks});
   return out;
 }
 
@@ -190,7 +199,8 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
   };
   Matrix q = prepared(0, q_width, layer.q_norm);
   Matrix k = prepared(q_width, kv_width, layer.k_norm);
-  Matrix v = qkv.slice(0, length, q_width + kv_width, kv_width);
+  Matrix v = reference_rms_norm(qkv.slice(0, length, q_width + kv_width, kv_width),
+                                read(layer.v_norm.weight), 1e-5);
   // What an fp8 cache holds is far from what was written to it: there the formulas start from it.
   if (low_precision || ops_.kv_dtype() == DType::kF8E4M3) {
     k = cached(k, shape, layer.k_scales);
@@ -202,6 +212,7 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
                                 .scale = double{score_scale(shape)},
                                 .window = shape.window,
                                 .softcap = double{shape.softcap},
+                                .sinks = {layer.sinks.begin(), layer.sinks.end()},
                                 .product_dtype = is_bf16() ? DType::kBF16 : DType::kF32,
                                 .round_products = low_precision};
   return reference_attention(spec, q.slice(begin, count, 0, q_width), k, v);
@@ -236,7 +247,8 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
           << "round " << round << ": " << q_lens[s] << " after " << history[s] << ", head_dim "
           << layer.shape.head_dim << ", heads " << layer.shape.heads << "/" << layer.shape.kv_heads
           << ", block " << layer.shape.block_size << ", window " << layer.shape.window << ", cap "
-          << layer.shape.softcap;
+          << layer.shape.softcap << (layer.shape.has_v_norm ? ", v-norm" : "")
+          << (layer.shape.has_sinks ? ", sinks" : "");
       row += q_lens[s];
     }
   }

@@ -20,6 +20,8 @@ struct AttentionShape {
   int64_t k_norm_width = 0;
   int64_t window = 0;
   float softcap = 0;
+  bool has_v_norm = false;
+  bool has_sinks = false;
 };
 
 class OpsAttention : public OpsConformance {
@@ -31,6 +33,9 @@ class OpsAttention : public OpsConformance {
     ops::KvLayer kv;
     ops::NormSpec q_norm;
     ops::NormSpec k_norm;
+    ops::NormSpec v_norm;
+    std::vector<float> sinks;  // as the device has them; empty: none
+    tensor::View device_sinks;
     tensor::View rope;
     HostTensor host_rope{tensor::DType::kF32, {0}};  // as the device has it
     std::vector<float> k_scales;                     // as the device has them; empty: none

@@ -27,6 +27,7 @@ TEST_P(OpsConformance, ResidualNorm) {
     const bool has_norm = (round & 4) != 0;
     const bool has_out = (round & 8) != 0;
     const bool quantises = has_out && (round & 16) != 0 && writes_f8();
+    const bool scales = GetParam().has_rare_parts && (round & 32) != 0;
     ops::ResidualNormArgs args;
     args.x = random({rows, hidden});
     Matrix residual = read(args.x);
@@ -35,8 +36,13 @@ TEST_P(OpsConformance, ResidualNorm) {
       if ((round & 2) != 0) args.delta_norm = random_norm(hidden);
       const Matrix delta = reference_rms_norm(read(args.delta), read(args.delta_norm.weight),
                                               double{args.delta_norm.eps});
-      for (size_t i = 0; i < delta.values.size(); ++i) residual.values[i] += delta.values[i];
+      if (scales) args.delta_scale = 0.22f;
+      for (size_t i = 0; i < delta.values.size(); ++i) {
+        residual.values[i] += double{args.delta_scale} * delta.values[i];
+      }
     }
+    if (scales) args.sum_scale = 0.75f;
+    for (double& value : residual.values) value *= double{args.sum_scale};
     if (has_norm) args.norm = random_norm(hidden);
     if (quantises) {
       args.out = poisoned(DType::kF8E4M3, {rows, hidden});

@@ -178,8 +178,10 @@ Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, cons
         }
         weights.push_back(reference_soft_cap(dot * spec.scale, spec.softcap));
       }
-      const double top = *std::max_element(weights.begin(), weights.end());
-      double total = 0;
+      const double sink = spec.sinks.empty() ? -std::numeric_limits<double>::infinity()
+                                             : spec.sinks[static_cast<size_t>(h)];
+      const double top = std::max(sink, *std::max_element(weights.begin(), weights.end()));
+      double total = std::exp(sink - top);
       for (double& weight : weights) {
         weight = std::exp(weight - top);
         total += weight;

@@ -47,6 +47,7 @@ struct ReferenceAttention {
   double scale = 1;
   int64_t window = 0;
   double softcap = 0;
+  std::vector<double> sinks = {};  // [num_heads]; empty: none
   // What a low-precision twin rounds: q before the scores, weights before they meet v.
   tensor::DType product_dtype = tensor::DType::kF32;
   bool round_products = false;

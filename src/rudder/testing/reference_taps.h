@@ -1,5 +1,5 @@
 // Tap programs in double precision, written naively; the taps of backends and the programs that
-// steer makes are compared with them. Formulas: tap/program.h. Tests only; plain values.
+// steer makes are compared with them. Formulas: tap/tap_op.h. Tests only; plain values.
 #pragma once
 
 #include <array>

@@ -21,11 +21,22 @@ class WeightMaker {
   // Gains around 1: a forgotten norm shows.
   Result<ops::NormSpec> norm(int64_t width, float eps) {
     std::vector<float> gain(static_cast<size_t>(width));
-    for (float& g : gain) g = static_cast<float>(0.5 + uniform());
+    for (float& g : gain) g = this->gain();
     const View host{gain.data(), DType::kF32, {width}};
     RUDDER_TRY(const View weight, ops_.upload(host, DType::kF32));
     bytes_ += static_cast<int64_t>(weight.bytes());
     return ops::NormSpec{weight, eps};
+  }
+
+  // Around 1.
+  float gain() { return static_cast<float>(0.5 + uniform()); }
+
+  Result<View> vector(int64_t count) {
+    std::vector<float> values = normal(count, 1);
+    const View host{values.data(), DType::kF32, {count}};
+    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
+    bytes_ += static_cast<int64_t>(device.bytes());
+    return device;
   }
 
   // Parts of `rows` outputs each, stacked.
@@ -84,14 +95,18 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
   model::LayerWeights weights = model::empty_weights(spec.layers[index]);
   const model::LayerTensors tensors = model::layer_tensors(spec, {}, index, &weights);
   for (const model::NormTensor& norm : tensors.norms) {
-    RUDDER_TRY(*norm.place, maker.norm(norm.width, spec.norm_eps));
+    RUDDER_TRY(*norm.target, maker.norm(norm.width, spec.norm_eps));
   }
+  for (const model::VectorTensor& vector : tensors.vectors) {
+    RUDDER_TRY(*vector.target, maker.vector(vector.count));
+  }
+  for (const model::NumberTensor& number : tensors.numbers) *number.target = maker.gain();
   for (const model::LinearModule& linear : tensors.linears) {
     std::vector<int64_t> rows;
     for (const auto& part : linear.parts) rows.push_back(part.rows);
     // The product that scores come from is larger: they tell keys apart.
     const bool is_first = &linear == &tensors.linears.front();
-    RUDDER_TRY(*linear.place, maker.linear(rows, linear.in, linear.bias, is_first ? 1.5 : 1));
+    RUDDER_TRY(*linear.target, maker.linear(rows, linear.in, linear.bias, is_first ? 1.5 : 1));
   }
   return weights;
 }
@@ -108,6 +123,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "PostNorm";
     case TinyArch::kHeadNorm:
       return "HeadNorm";
+    case TinyArch::kScaled:
+      return "Scaled";
   }
   return "";
 }
@@ -148,10 +165,22 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       attention.head_dim = 32;
       attention.num_kv_heads = 1;
       break;
+    case TinyArch::kScaled:
+      attention.v_norm = true;
+      attention.sinks = true;
+      spec.embed_scale = 2;
+      spec.branch_scale = 0.5f;
+      spec.logit_scale = 0.75f;
+      break;
   }
   attention.scale = 1.0f / std::sqrt(static_cast<float>(attention.head_dim));
   spec.layers.assign(3, {attention, mlp, norms});
   spec.ropes.push_back({.theta = 10000, .rotary_dim = attention.head_dim, .scaling = {}});
+  if (arch == TinyArch::kScaled) {
+    spec.ropes[0].scaling = model::RopeProportional{.part = 0.5, .factor = 1};
+    attention_of(spec.layers[1])->rope = model::kNoRope;
+    spec.layers[1].has_scale = true;  // the last one's would vanish in the final norm
+  }
   if (arch == TinyArch::kSandwich) {
     spec.ropes.push_back(
         {.theta = 1000000, .rotary_dim = attention.head_dim, .scaling = model::RopeLinear{4}});

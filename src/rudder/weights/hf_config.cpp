@@ -49,7 +49,7 @@ Result<HfConfig> HfConfig::parse(std::string_view text, std::string where) {
   }
   auto document = std::make_shared<const json::value>(std::move(*parsed));
   const json::object* object = &document->get_object();
-  return HfConfig(std::move(document), object, std::move(where));
+  return HfConfig(std::move(document), object, std::move(where), std::make_shared<KeySet>());
 }
 
 HfConfig HfConfig::with_defaults(std::string_view defaults) const {
@@ -61,7 +61,7 @@ HfConfig HfConfig::with_defaults(std::string_view defaults) const {
   }
   auto document = std::make_shared<const json::value>(std::move(merged));
   const json::object* object = &document->get_object();
-  return HfConfig(std::move(document), object, path_);
+  return HfConfig(std::move(document), object, path_, read_);
 }
 
 std::string HfConfig::where(std::string_view key) const {
@@ -71,6 +71,7 @@ std::string HfConfig::where(std::string_view key) const {
 }
 
 const json::value* HfConfig::find(std::string_view key) const {
+  read_->insert(where(key));
   const json::value* value = object_->if_contains({key.data(), key.size()});
   return value != nullptr && !value->is_null() ? value : nullptr;
 }
@@ -82,6 +83,16 @@ bool HfConfig::has(std::string_view key) const {
 std::vector<std::string> HfConfig::keys() const {
   std::vector<std::string> out;
   for (const auto& member : *object_) out.emplace_back(member.key());
+  return out;
+}
+
+std::vector<std::string> HfConfig::unread_keys() const {
+  std::vector<std::string> out;
+  for (const auto& member : *object_) {
+    if (!member.value().is_null() && !read_->contains(where(member.key()))) {
+      out.emplace_back(member.key());
+    }
+  }
   return out;
 }
 
@@ -176,7 +187,7 @@ Result<std::vector<int64_t>> HfConfig::integers(std::string_view key, int64_t lo
 Result<HfConfig> HfConfig::object(std::string_view key) const {
   RUDDER_TRY(const json::value* value, require(key));
   if (!value->is_object()) return ill_typed(key, "an object", *value);
-  return HfConfig(document_, &value->get_object(), where(key));
+  return HfConfig(document_, &value->get_object(), where(key), read_);
 }
 
 Result<int64_t> HfConfig::integer_or(std::string_view key, int64_t fallback, int64_t low,

@@ -1,13 +1,15 @@
 // HfConfig: a Hugging Face config.json as typed fields. model/archs reads it at load time, on one
 // thread. Values are copied out; a view of a nested object keeps the document alive. A key that is
 // missing, ill-typed or out of range gives an Error whose `where` is the file and the path of the
-// key. JSON null counts as absent.
+// key. JSON null counts as absent. It remembers which keys were asked for, so that the keys which an
+// architecture does not read can be checked.
 #pragma once
 
 #include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -28,6 +30,8 @@ class HfConfig {
 
   bool has(std::string_view key) const;   // present and not null
   std::vector<std::string> keys() const;  // in the order of the file
+  // Keys with a value that nobody has asked for, of this object or of a copy of it.
+  std::vector<std::string> unread_keys() const;
 
   Result<int64_t> integer(std::string_view key, int64_t low, int64_t high = kNoLimit) const;
   Result<double> number(std::string_view key) const;  // finite
@@ -50,9 +54,14 @@ class HfConfig {
   std::string where(std::string_view key = {}) const;
 
  private:
+  using KeySet = std::set<std::string, std::less<>>;
+
   HfConfig(std::shared_ptr<const boost::json::value> document, const boost::json::object* object,
-           std::string path)
-      : document_(std::move(document)), object_(object), path_(std::move(path)) {}
+           std::string path, std::shared_ptr<KeySet> read)
+      : document_(std::move(document)),
+        object_(object),
+        path_(std::move(path)),
+        read_(std::move(read)) {}
 
   const boost::json::value* find(std::string_view key) const;  // null when absent
   Result<const boost::json::value*> require(std::string_view key) const;
@@ -62,6 +71,7 @@ class HfConfig {
   std::shared_ptr<const boost::json::value> document_;
   const boost::json::object* object_;  // inside *document_
   std::string path_;                   // "config.json" or "config.json: rope_scaling"
+  std::shared_ptr<KeySet> read_;       // where() of the keys that were asked for
 };
 
 }  // namespace rudder::weights

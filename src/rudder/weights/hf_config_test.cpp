@@ -54,6 +54,20 @@ TEST(HfConfig, ErrorsNameTheKey) {
   check(rope->number("base"), "config.json: rope.base");
 }
 
+TEST(HfConfig, RemembersWhatWasAskedFor) {
+  const auto parsed = HfConfig::parse(
+      R"({"a": 1, "b": null, "c": 2, "rope": {"x": 1, "y": 2}, "text": {"a": 1}})", "config.json");
+  const HfConfig copy = parsed->with_defaults(R"({"d": 3})");
+  EXPECT_TRUE(copy.has("a"));
+  const auto rope = copy.object("rope");
+  EXPECT_TRUE(rope->integer("x", 0));
+  EXPECT_TRUE(parsed->integer_or("missing", 1, 0));
+  using Keys = std::vector<std::string>;
+  EXPECT_EQ(parsed->unread_keys(), (Keys{"c", "text"}));
+  EXPECT_EQ(rope->unread_keys(), (Keys{"y"}));
+  EXPECT_EQ(parsed->object("text")->unread_keys(), (Keys{"a"}));
+}
+
 TEST(HfConfig, RefusesWhatIsNoObject) {
   for (const char* text : {"", "[]", "3", "{", "{}x", "{\"a\": NaN}", "\xff"}) {
     const auto out = HfConfig::parse(text, "config.json");

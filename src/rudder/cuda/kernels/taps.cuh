@@ -1,6 +1,6 @@
 // Taps on the device: looks up what a token's row asks for at the points that a kernel passes, runs
 // the programs on a row that the registers of a team of threads hold, and copies captured rows to
-// the ring. Included by .cu files only; formulas: tap/program.h; reference: testing/reference_taps.
+// the ring. Included by .cu files only; formulas: tap/tap_op.h; reference: testing/reference_taps.
 //
 // What it costs. Most steering adds a vector, and a kernel that does no more is a few instructions
 // longer than the plain one: programs beside them are twenty times that, and a row would jump over

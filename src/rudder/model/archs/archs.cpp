@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <utility>
+
+#include "rudder/model/archs/check_config.h"
 
 namespace rudder::model {
 
@@ -22,6 +25,26 @@ Result<const Architecture*> find_architecture(std::string_view name) {
   }
   return fail(ErrorCode::kUnsupported,
               fmt::format("the architecture '{}' is not one of {}", name, known));
+}
+
+Result<ModelSpec> read_config(const weights::HfConfig& config) {
+  RUDDER_TRY(const std::vector<std::string> names, config.strings("architectures"));
+  if (names.size() != 1) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("'architectures' names {} architectures, not one", names.size()),
+                config.where("architectures"));
+  }
+  auto architecture = find_architecture(names[0]);
+  if (!architecture) {
+    Error error = architecture.error();
+    error.where = config.where("architectures");
+    return tl::unexpected(std::move(error));
+  }
+  RUDDER_TRY_VOID(check_names(**architecture, config));
+  RUDDER_TRY(ModelSpec spec, (*architecture)->read_spec(config));
+  RUDDER_TRY_VOID(check_unread_keys(**architecture, config));
+  spec.architecture = names[0];
+  return spec;
 }
 
 }  // namespace rudder::model

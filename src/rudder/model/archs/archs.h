@@ -35,31 +35,38 @@ struct WeightNames {
   std::string_view mixer_post_norm = "";
   std::string_view mlp_pre_norm = "post_attention_layernorm";
   std::string_view mlp_post_norm = "";
-  NamesOf<Mixer, Mlp>::Type blocks;  // by of<SoftmaxAttention>(), of<GatedMlp>(), ...
+  std::string_view layer_scale = "layer_scalar";
+  NamesOf<Mixer, Mlp>::Type branches;  // by of<SoftmaxAttention>(), of<GatedMlp>(), ...
   // Added to every norm weight at load: checkpoints that store w and multiply by 1 + w.
   float norm_offset = 0;
   // Tensors with these prefixes belong to another modality and are not read.
   std::vector<std::string_view> ignored_prefixes = {};
 
-  template <typename Block>
-  typename Block::Names& of() {
-    return std::get<typename Block::Names>(blocks);
+  template <typename Branch>
+  typename Branch::Names& of() {
+    return std::get<typename Branch::Names>(branches);
   }
-  template <typename Block>
-  const typename Block::Names& of() const {
-    return std::get<typename Block::Names>(blocks);
+  template <typename Branch>
+  const typename Branch::Names& of() const {
+    return std::get<typename Branch::Names>(branches);
   }
 };
 
 struct Architecture {
-  std::string_view name;  // config.json: architectures[0]
+  std::string_view name;        // config.json: architectures[0]
+  std::string_view model_type;  // config.json: model_type
   Result<ModelSpec> (*read_spec)(const weights::HfConfig& config) = nullptr;
   WeightNames names;
+  std::string_view text_model_type = "";  // of text_config, where the architecture has one
 };
 
 std::span<const Architecture> architectures();
 // kUnsupported, naming those there are, for an unknown name.
 Result<const Architecture*> find_architecture(std::string_view name);
+
+// The spec of a config.json by the architecture that it names (ModelSpec.architecture). Refuses by
+// its key what contradicts that architecture (check_config.h).
+Result<ModelSpec> read_config(const weights::HfConfig& config);
 
 Architecture llama();
 Architecture mistral();

@@ -16,10 +16,11 @@ constexpr std::string_view kCommon =
        "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "hidden_act": "silu")";
 
 Result<ModelSpec> read_arch(std::string_view architecture, std::string_view more) {
-  const std::string text = fmt::format("{{{}{}{}}}", kCommon, more.empty() ? "" : ", ", more);
+  const std::string text = fmt::format(R"({{"architectures": ["{}"], {}{}{}}})", architecture,
+                                       kCommon, more.empty() ? "" : ", ", more);
   const auto config = HfConfig::parse(text, "config.json");
   EXPECT_TRUE(config) << config.error().to_string();
-  return (*find_architecture(architecture))->read_spec(*config);
+  return read_config(*config);
 }
 
 ModelSpec spec(std::string_view architecture, std::string_view more) {
@@ -67,6 +68,14 @@ TEST(Archs, BothLayoutsOfRopeKeysMeanTheSame) {
   // null is absent: what transformers 4 writes for no scaling.
   const ModelSpec none = spec("LlamaForCausalLM", R"("rope_scaling": null)");
   EXPECT_TRUE(std::holds_alternative<RopeDefault>(none.ropes[0].scaling));
+}
+
+TEST(Archs, ProportionalRopeTurnsPairsOfTheWholeHead) {
+  const ModelSpec s = spec("LlamaForCausalLM", R"("rope_parameters": {"rope_type": "proportional",
+                                  "rope_theta": 1e6, "partial_rotary_factor": 0.25})");
+  EXPECT_EQ(s.ropes[0].rotary_dim, 16);
+  EXPECT_EQ(std::get<RopeProportional>(s.ropes[0].scaling).part, 0.25);
+  EXPECT_EQ(std::get<RopeProportional>(s.ropes[0].scaling).factor, 1);
 }
 
 TEST(Archs, WindowsByLayer) {
@@ -123,7 +132,7 @@ TEST(Archs, Gemma3MultimodalFillsDefaults) {
           "hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34,
           "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024}})",
       "config.json");
-  const auto s = (*find_architecture("Gemma3ForConditionalGeneration"))->read_spec(*config);
+  const auto s = read_config(*config);
   ASSERT_TRUE(s) << s.error().to_string();
   EXPECT_EQ(s->vocab, 262208);
   EXPECT_EQ(attention_of(s->layers[0])->head_dim, 256);
@@ -185,6 +194,51 @@ TEST(Archs, ErrorsNameTheKey) {
                                          "rope_parameters": {"full_attention": {}})",
                       "config.json: rope_parameters.sliding_attention");
   expect_spec_refused("Gemma3ForConditionalGeneration", "", "config.json: text_config");
+}
+
+// Names that contradict the architecture, and keys of other architectures' mathematics.
+TEST(Archs, ContradictionsAreRefusedByName) {
+  const char* llama = "LlamaForCausalLM";
+  expect_spec_refused(llama, R"("model_type": "mixtral")", "config.json: model_type");
+  expect_spec_refused(llama, R"("torch_dtype": "float99")", "config.json: torch_dtype");
+  expect_spec_refused(llama, R"("dtype": "int8")", "config.json: dtype");
+  expect_spec_refused(llama, R"("dtype": 16)", "config.json: dtype");
+  expect_spec_refused(llama, R"("num_local_experts": 8)", "config.json: num_local_experts");
+  expect_spec_refused("Qwen3ForCausalLM", R"("num_experts": 128)", "config.json: num_experts");
+  expect_spec_refused(llama, R"("kv_lora_rank": 512)", "config.json: kv_lora_rank");
+  expect_spec_refused(llama, R"("residual_multiplier": 0.22)", "config.json: residual_multiplier");
+  expect_spec_refused(llama, R"("final_logit_softcapping": 30.0)",
+                      "config.json: final_logit_softcapping");
+  expect_spec_refused(llama, R"("no_rope_layers": [1, 1, 1, 0])", "config.json: no_rope_layers");
+  expect_spec_refused(llama, R"("use_bidirectional_attention": true)",
+                      "config.json: use_bidirectional_attention");
+  expect_spec_refused(llama, R"("hybrid_override_pattern": "M-M*")",
+                      "config.json: hybrid_override_pattern");
+  const std::string text = fmt::format(
+      R"({{"architectures": ["Gemma3ForConditionalGeneration"], "model_type": "gemma3",
+          "text_config": {{{}, "query_pre_attn_scalar": 16, "sliding_window": 9, {}}}}})",
+      kCommon, R"("num_experts": 8)");
+  const auto in_text = read_config(*HfConfig::parse(text, "config.json"));
+  ASSERT_FALSE(in_text);
+  EXPECT_EQ(in_text.error().where, "config.json: text_config.num_experts");
+}
+
+TEST(Archs, KeysThatAskForNothingAreTaken) {
+  const ModelSpec plain = spec("LlamaForCausalLM", "");
+  const ModelSpec more =
+      spec("LlamaForCausalLM",
+           R"("model_type": "llama", "torch_dtype": "float16", "num_local_experts": 0,
+              "num_experts": null, "residual_multiplier": 1.0, "attention_chunk_size": null,
+              "is_encoder_decoder": false, "final_logit_softcapping": null,
+              "use_qk_norm": false, "made_up_by_a_tool": {"a": 1}, "transformers_version": "5.0")");
+  EXPECT_EQ(more.layers.size(), plain.layers.size());
+  EXPECT_EQ(more.final_softcap, 0);
+  // The architecture reads these itself.
+  EXPECT_EQ(spec("Gemma2ForCausalLM", R"("sliding_window": 9, "query_pre_attn_scalar": 16,
+                                         "final_logit_softcapping": 30.0,
+                                         "attn_logit_softcapping": 50.0)")
+                .final_softcap,
+            30);
 }
 
 }  // namespace

@@ -20,7 +20,7 @@ Result<ModelSpec> read_gemma2(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture gemma2() {
-  return {"Gemma2ForCausalLM", read_gemma2, gemma_names()};
+  return {"Gemma2ForCausalLM", "gemma2", read_gemma2, gemma_names()};
 }
 
 }  // namespace rudder::model

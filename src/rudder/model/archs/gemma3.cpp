@@ -66,7 +66,7 @@ Result<ModelSpec> read_multimodal(const HfConfig& config) {
 }  // namespace
 
 Architecture gemma3() {
-  return {"Gemma3ForCausalLM", read_gemma3, gemma_names()};
+  return {"Gemma3ForCausalLM", "gemma3_text", read_gemma3, gemma_names()};
 }
 
 Architecture gemma3_multimodal() {
@@ -76,7 +76,7 @@ Architecture gemma3_multimodal() {
   names.final_norm = "language_model.model.norm.weight";
   names.head = "language_model.lm_head";
   names.ignored_prefixes = {"vision_tower.", "multi_modal_projector."};
-  return {"Gemma3ForConditionalGeneration", read_multimodal, names};
+  return {"Gemma3ForConditionalGeneration", "gemma3", read_multimodal, names, "gemma3_text"};
 }
 
 }  // namespace rudder::model

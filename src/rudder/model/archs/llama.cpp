@@ -5,8 +5,10 @@
 namespace rudder::model {
 
 Architecture llama() {
-  return {
-      "LlamaForCausalLM", [](const weights::HfConfig& config) { return llama_like(config); }, {}};
+  return {"LlamaForCausalLM",
+          "llama",
+          [](const weights::HfConfig& config) { return llama_like(config); },
+          {}};
 }
 
 }  // namespace rudder::model

@@ -179,6 +179,11 @@ Result<RopeScaling> read_scaling(const HfConfig& rope, const HfConfig& config, i
   if (type == "longrope" || type == "su") return read_longrope(rope, config, rotary_dim);
   if (type == "yarn" && rope.has("long_factor")) return read_longrope(rope, config, rotary_dim);
   if (type == "yarn") return read_yarn(rope, config);
+  if (type == "proportional") {
+    RopeProportional out;
+    RUDDER_TRY(out.factor, positive_or(rope, "factor", 1));
+    return out;
+  }
   return fail(ErrorCode::kUnsupported, fmt::format("the rope type '{}' is not known", type),
               rope.where(key));
 }
@@ -202,6 +207,10 @@ Result<RopeSpec> read_rope_object(const HfConfig& rope, const HfConfig& config, 
                 holder.where("partial_rotary_factor"));
   }
   RUDDER_TRY(out.scaling, read_scaling(rope, config, out.rotary_dim));
+  if (auto* const proportional = std::get_if<RopeProportional>(&out.scaling)) {
+    proportional->part = part;  // pairs are of the whole head
+    out.rotary_dim = head_dim;
+  }
   return out;
 }
 

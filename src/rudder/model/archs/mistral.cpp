@@ -15,7 +15,7 @@ Result<ModelSpec> read_mistral(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture mistral() {
-  return {"MistralForCausalLM", read_mistral, {}};
+  return {"MistralForCausalLM", "mistral", read_mistral, {}};
 }
 
 }  // namespace rudder::model

@@ -20,7 +20,7 @@ Architecture olmo2() {
   WeightNames names;
   names.mixer_post_norm = "post_attention_layernorm";
   names.mlp_post_norm = "post_feedforward_layernorm";
-  return {"Olmo2ForCausalLM", read_olmo2, names};
+  return {"Olmo2ForCausalLM", "olmo2", read_olmo2, names};
 }
 
 }  // namespace rudder::model

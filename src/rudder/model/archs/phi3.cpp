@@ -18,7 +18,7 @@ Architecture phi3() {
   WeightNames names;
   names.of<SoftmaxAttention>().qkv = {"self_attn.qkv_proj"};
   names.of<GatedMlp>().gate_up = {"mlp.gate_up_proj"};
-  return {"Phi3ForCausalLM", read_phi3, names};
+  return {"Phi3ForCausalLM", "phi3", read_phi3, names};
 }
 
 }  // namespace rudder::model

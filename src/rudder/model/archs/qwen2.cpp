@@ -18,7 +18,7 @@ Result<ModelSpec> read_qwen2(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture qwen2() {
-  return {"Qwen2ForCausalLM", read_qwen2, {}};
+  return {"Qwen2ForCausalLM", "qwen2", read_qwen2, {}};
 }
 
 }  // namespace rudder::model

@@ -15,7 +15,7 @@ Result<ModelSpec> read_qwen3(const weights::HfConfig& config) {
 }  // namespace
 
 Architecture qwen3() {
-  return {"Qwen3ForCausalLM", read_qwen3, {}};
+  return {"Qwen3ForCausalLM", "qwen3", read_qwen3, {}};
 }
 
 }  // namespace rudder::model

@@ -1,8 +1,8 @@
-// What the passes of blocks (a mixer or an MLP of a layer: softmax_attention.h, gated_mlp.h) share:
-// operands in the form that a weight takes, scratch memory, and the layer and step they run in.
-// Used by decoder.cpp and the blocks, on the executor's worker thread.
+// What the passes of branches (a mixer or an MLP of a layer: softmax_attention.h, gated_mlp.h)
+// share: operands in the form that a weight takes, scratch memory, and the layer and step they run
+// in. Used by decoder.cpp and the branches, on the executor's worker thread.
 //
-// A kind of block is a struct that is an alternative of Mixer or Mlp (spec.h), with nested Names
+// A kind of branch is a struct that is an alternative of Mixer or Mlp (spec.h), with nested Names
 // and Weights, and these functions beside it: list_tensors, scratch_widths, and mix (of a mixer) or
 // feed_forward (of an MLP).
 #pragma once
@@ -41,8 +41,9 @@ class Products {
   // in times weight, in `buffer`.
   ops::View project(const ops::LinearWeight& weight, const Operand& in,
                     const ops::View& buffer) const;
-  // Where an op writes what `weight` will take.
-  Operand place_for(const ops::LinearWeight& weight, int64_t rows, const ops::View& buffer) const;
+  // An operand of `weight` with nothing in it yet, for an op to write.
+  Operand empty_operand(const ops::LinearWeight& weight, int64_t rows,
+                        const ops::View& buffer) const;
   // x itself, or x quantised into `buffer`.
   Operand operand_of(const ops::LinearWeight& weight, const ops::View& x,
                      const ops::View& buffer) const;
@@ -58,8 +59,8 @@ inline int64_t piece_elements(int32_t max_tokens, int64_t width) {
   return (max_tokens * width + 63) / 64 * 64;
 }
 
-// The scratch buffer that all blocks of a model share, as the block at hand cuts it: piece i holds
-// [max_tokens, widths[i]].
+// The scratch buffer that all branches of a model share, as the branch at hand cuts it: piece i
+// holds [max_tokens, widths[i]].
 template <size_t N>
 class Scratch {
  public:
@@ -88,21 +89,21 @@ struct LayerStep {
   std::span<const ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2], one per ModelSpec.ropes
 };
 
-// What a mixer gives: [T, width], before its output projection, in the buffer `place`; `free` is
+// What a mixer gives: [T, width], before its output projection, in `buffer`; `free` is
 // another buffer of that size, whose contents nobody needs any more.
 struct Mixed {
   ops::View out;
-  ops::View place;
+  ops::View buffer;
   ops::View free;
 };
 
-// Calls run(block, weights) with the alternative that `spec` holds and with its weights.
+// Calls run(branch, weights) with the alternative that `spec` holds and with its weights.
 template <typename Spec, typename Weights, typename Run>
-decltype(auto) visit_block(const Spec& spec, const Weights& weights, Run&& run) {
+decltype(auto) visit_branch(const Spec& spec, const Weights& weights, Run&& run) {
   return std::visit(
-      [&](const auto& block) -> decltype(auto) {
-        using Block = std::decay_t<decltype(block)>;
-        return std::forward<Run>(run)(block, std::get<typename Block::Weights>(weights));
+      [&](const auto& branch) -> decltype(auto) {
+        using Branch = std::decay_t<decltype(branch)>;
+        return std::forward<Run>(run)(branch, std::get<typename Branch::Weights>(weights));
       },
       spec);
 }

@@ -1,4 +1,4 @@
-#include "rudder/model/block.h"
+#include "rudder/model/branch.h"
 
 namespace rudder::model {
 ops::View shaped(const ops::View& buffer, int64_t rows, int64_t width) {
@@ -14,22 +14,22 @@ ops::View Products::project(const ops::LinearWeight& weight, const Operand& in,
   return out;
 }
 
-Operand Products::place_for(const ops::LinearWeight& weight, int64_t rows,
-                            const ops::View& buffer) const {
-  Operand place{.x = shaped(buffer, rows, weight.in), .scale = {}};
+Operand Products::empty_operand(const ops::LinearWeight& weight, int64_t rows,
+                                const ops::View& buffer) const {
+  Operand operand{.x = shaped(buffer, rows, weight.in), .scale = {}};
   if (weight.x_dtype == tensor::DType::kF8E4M3) {
-    place.x.dtype = tensor::DType::kF8E4M3;
-    place.scale = scales_.rows(0, rows);
+    operand.x.dtype = tensor::DType::kF8E4M3;
+    operand.scale = scales_.rows(0, rows);
   }
-  return place;
+  return operand;
 }
 
 Operand Products::operand_of(const ops::LinearWeight& weight, const ops::View& x,
                              const ops::View& buffer) const {
   if (weight.x_dtype != tensor::DType::kF8E4M3) return {.x = x, .scale = {}};
-  const Operand place = place_for(weight, x.shape[0], buffer);
-  ops_.quantise({.x = x, .out = place.x, .out_scale = place.scale});
-  return place;
+  const Operand operand = empty_operand(weight, x.shape[0], buffer);
+  ops_.quantise({.x = x, .out = operand.x, .out_scale = operand.scale});
+  return operand;
 }
 
 }  // namespace rudder::model

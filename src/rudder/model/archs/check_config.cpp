@@ -1,0 +1,192 @@
+#include "rudder/model/archs/check_config.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "rudder/base/log.h"
+
+namespace rudder::model {
+namespace {
+
+using weights::HfConfig;
+
+constexpr std::string_view kTextKey = "text_config";
+
+// Types of weights that a loader can read (model/binder.h).
+constexpr std::array<std::string_view, 4> kDtypes = {"float32", "float16", "bfloat16",
+                                                     "float8_e4m3fn"};
+
+// A key of some published architecture, what it asks for, and the number that asks for nothing;
+// false and an empty list ask for nothing either.
+struct Mechanism {
+  std::string_view key;
+  std::string_view what;
+  double none = 0;
+};
+constexpr Mechanism kMechanisms[] = {
+    {"num_local_experts", "a mixture of experts"},
+    {"num_experts", "a mixture of experts"},
+    {"n_routed_experts", "a mixture of experts"},
+    {"n_shared_experts", "a mixture of experts"},
+    {"num_experts_per_tok", "a mixture of experts"},
+    {"moe_intermediate_size", "a mixture of experts"},
+    {"enable_moe_block", "a mixture of experts"},
+    {"kv_lora_rank", "a latent KV cache"},
+    {"q_lora_rank", "latent queries"},
+    {"linear_num_value_heads", "linear attention"},
+    {"linear_conv_kernel_dim", "linear attention"},
+    {"full_attention_interval", "linear attention"},
+    {"hybrid_override_pattern", "a recurrent mixer"},
+    {"mamba_d_state", "a recurrent mixer"},
+    {"ssm_state_size", "a recurrent mixer"},
+    {"embedding_multiplier", "scaled embeddings", 1},
+    {"scale_emb", "scaled embeddings", 1},
+    {"residual_multiplier", "scaled branches", 1},
+    {"scale_depth", "scaled branches", 1},
+    {"attention_multiplier", "a scale of scores of its own"},
+    {"logits_scaling", "scaled logits", 1},
+    {"logit_scale", "scaled logits", 1},
+    {"dim_model_base", "scaled logits"},
+    {"attn_logit_softcapping", "a soft-cap of scores"},
+    {"final_logit_softcapping", "a soft-cap of logits"},
+    {"query_pre_attn_scalar", "a scale of scores of its own"},
+    {"no_rope_layers", "layers without rope"},
+    {"no_rope_layer_interval", "layers without rope"},
+    {"rope_interleave", "rope of interleaved pairs"},
+    {"rope_interleaved", "rope of interleaved pairs"},
+    {"lm_head_bias", "a bias of the head"},
+    {"rotary_pct", "partial rope under another name", 1},
+    {"alibi", "ALiBi"},
+    {"attention_chunk_size", "attention in chunks"},
+    {"attn_output_gate", "gated attention"},
+    {"attention_k_eq_v", "keys that are values"},
+    {"global_head_dim", "head_dim by layer"},
+    {"num_global_key_value_heads", "KV heads by layer"},
+    {"num_kv_shared_layers", "KV shared between layers"},
+    {"hidden_size_per_layer_input", "embeddings by layer"},
+    {"use_qk_norm", "normed queries and keys"},
+    {"qk_layernorm", "normed queries and keys"},
+    {"clip_qkv", "clipped projections"},
+    {"swiglu_limit", "a clamped activation"},
+    {"use_parallel_residual", "parallel branches"},
+    {"parallel_attn", "parallel branches"},
+    {"use_bidirectional_attention", "attention to later tokens"},
+    {"add_cross_attention", "an encoder"},
+    {"is_encoder_decoder", "an encoder"},
+};
+
+// No forward pass depends on them, or other readers of the file take them.
+constexpr std::string_view kPassedOver[] = {"architectures",
+                                            "model_type",
+                                            "torch_dtype",
+                                            "dtype",
+                                            "transformers_version",
+                                            "use_cache",
+                                            "attention_dropout",
+                                            "hidden_dropout",
+                                            "embd_pdrop",
+                                            "resid_pdrop",
+                                            "initializer_range",
+                                            "initializer_factor",
+                                            "bos_token_id",
+                                            "eos_token_id",
+                                            "pad_token_id",
+                                            "sep_token_id",
+                                            "pretraining_tp",
+                                            "auto_map",
+                                            "_name_or_path",
+                                            "quantization_config",
+                                            "return_dict",
+                                            "output_attentions",
+                                            "output_hidden_states",
+                                            "_attn_implementation",
+                                            "_attn_implementation_autoset",
+                                            "unsloth_version",
+                                            "unsloth_fixed",
+                                            "vision_config",
+                                            "text_config",
+                                            "max_window_layers",
+                                            "sliding_window",
+                                            "use_sliding_window",
+                                            "rope_theta",
+                                            "head_dim",
+                                            "_sliding_window_pattern",
+                                            "cache_implementation",
+                                            "tie_word_embeddings",
+                                            "hidden_act"};
+
+bool asks_for_nothing(const HfConfig& config, const Mechanism& mechanism) {
+  if (const auto number = config.number(mechanism.key)) return *number == mechanism.none;
+  if (const auto flag = config.boolean(mechanism.key)) return !*flag;
+  if (const auto list = config.strings(mechanism.key)) return list->empty();
+  return false;
+}
+
+Result<void> check_type(std::string_view wanted, const HfConfig& config) {
+  constexpr std::string_view kKey = "model_type";
+  RUDDER_TRY(const std::string type, config.string_or(kKey, std::string(wanted)));
+  if (type == wanted) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("it is '{}', the architecture's is '{}'", type, wanted),
+              config.where(kKey));
+}
+
+Result<void> check_dtypes(const HfConfig& config) {
+  for (const std::string_view key : {"torch_dtype", "dtype"}) {
+    if (!config.has(key)) continue;
+    RUDDER_TRY(const std::string dtype, config.string(key));
+    if (std::find(kDtypes.begin(), kDtypes.end(), dtype) != kDtypes.end()) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("'{}' is not one of {}", dtype, fmt::join(kDtypes, ", ")),
+                config.where(key));
+  }
+  return {};
+}
+
+Result<void> check_unread(const Architecture& architecture, const HfConfig& config) {
+  std::vector<std::string> unknown;
+  for (const std::string& key : config.unread_keys()) {
+    const auto* const found =
+        std::find_if(std::begin(kMechanisms), std::end(kMechanisms),
+                     [&](const Mechanism& mechanism) { return mechanism.key == key; });
+    if (found == std::end(kMechanisms)) {
+      const bool is_passed_over =
+          std::find(std::begin(kPassedOver), std::end(kPassedOver), key) != std::end(kPassedOver);
+      if (!is_passed_over) unknown.push_back(key);
+      continue;
+    }
+    if (asks_for_nothing(config, *found)) continue;
+    return fail(
+        ErrorCode::kUnsupported,
+        fmt::format("it asks for {}, which {} does not have", found->what, architecture.name),
+        config.where(key));
+  }
+  if (!unknown.empty()) {
+    log_info("{}: keys that nothing here depends on: {}", config.where(), fmt::join(unknown, ", "));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_names(const Architecture& architecture, const HfConfig& config) {
+  RUDDER_TRY_VOID(check_type(architecture.model_type, config));
+  RUDDER_TRY_VOID(check_dtypes(config));
+  if (architecture.text_model_type.empty()) return {};
+  RUDDER_TRY(const HfConfig text, config.object(kTextKey));
+  RUDDER_TRY_VOID(check_type(architecture.text_model_type, text));
+  return check_dtypes(text);
+}
+
+Result<void> check_unread_keys(const Architecture& architecture, const HfConfig& config) {
+  RUDDER_TRY_VOID(check_unread(architecture, config));
+  if (architecture.text_model_type.empty()) return {};
+  RUDDER_TRY(const HfConfig text, config.object(kTextKey));
+  return check_unread(architecture, text);
+}
+
+}  // namespace rudder::model

@@ -1,0 +1,39 @@
+// A model's forward pass in double precision, naively, one sequence from its first token on: what
+// the decoder's use of every field of a ModelSpec is held to. Tests only.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+
+#include "rudder/model/spec.h"
+#include "rudder/model/weights.h"
+#include "rudder/testing/forwarding_ops.h"
+#include "rudder/testing/reference_ops.h"
+
+namespace rudder::testing {
+
+// The CPU's reference ops, which remember the matrices of the weights that they pack.
+class RememberingOps final : public PassingOps {
+ public:
+  struct Product {
+    Matrix weight;  // [out, in]
+    Matrix bias;    // [1, out], or empty
+  };
+
+  RememberingOps();
+
+  Result<ops::LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override;
+  const Product& product_of(const ops::LinearWeight& weight) const {
+    return products_.at(weight.packed.get());
+  }
+
+ private:
+  std::map<const ops::PackedWeight*, Product> products_;
+};
+
+// Logits [ids.size(), vocab] of weights that `ops` made.
+Matrix reference_forward(const model::ModelSpec& spec, const model::Weights& weights,
+                         const RememberingOps& ops, std::span<const int32_t> ids);
+
+}  // namespace rudder::testing
