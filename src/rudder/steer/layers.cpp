@@ -57,7 +57,7 @@ class LayerReader {
 
  private:
   Result<void> read_list(const json::array& list, const std::string& path) {
-    if (list.empty()) return invalid_field("names no layer", path);
+    if (list.empty()) return invalid_field("the list of layers is empty", path);
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string at = fmt::format("{}[{}]", path, i);
       if (const json::string* text = list[i].if_string()) {

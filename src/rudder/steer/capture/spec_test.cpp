@@ -76,6 +76,21 @@ TEST_F(SpecTest, ConsumersShareOneSetAndHaveAMaskEach) {
   EXPECT_EQ(same->asks[0].points, same->asks[1].points);
 }
 
+TEST_F(SpecTest, LayersHaveTheFormsThatOpsHave) {
+  const auto layers = [&](const std::string& sites) {
+    const Result<CaptureSpec> spec = parse(R"({"a": {"sites": )" + sites + "}}");
+    EXPECT_TRUE(spec.has_value()) << spec.error().to_string();
+    std::vector<int32_t> found;
+    for (const tap::CapturePoint& point : spec->set->points) found.push_back(point.point.layer);
+    return found;
+  };
+  EXPECT_EQ(layers(R"({"resid_post": -1})"), (std::vector<int32_t>{3}));
+  EXPECT_EQ(layers(R"({"resid_post": [-4, 2]})"), (std::vector<int32_t>{0, 2}));
+  EXPECT_EQ(layers(R"({"resid_post": "0-1,-1"})"), (std::vector<int32_t>{0, 1, 3}));
+  EXPECT_EQ(layers(R"({"final_norm": true})"), (std::vector<int32_t>{3}));
+  EXPECT_EQ(layers(R"({"blocks.2.mlp.hook_post": true})"), (std::vector<int32_t>{2}));
+}
+
 TEST_F(SpecTest, ErrorsNameTheField) {
   expect_refused(R"([])", "capture");
   expect_refused(R"({"nobody": {}})", "capture.nobody");
@@ -85,12 +100,12 @@ TEST_F(SpecTest, ErrorsNameTheField) {
   expect_refused(R"({"a": {"sites": {"resid_past": [1]}}})", "capture.a.sites.resid_past");
   expect_refused(R"({"a": {"sites": {"resid_post": []}}})", "capture.a.sites.resid_post");
   expect_refused(R"({"a": {"sites": {"resid_post": [0, 4]}}})", "capture.a.sites.resid_post[1]");
-  expect_refused(R"({"a": {"sites": {"resid_post": [-1]}}})", "capture.a.sites.resid_post[0]");
+  expect_refused(R"({"a": {"sites": {"resid_post": [-5]}}})", "capture.a.sites.resid_post[0]");
   expect_refused(R"({"a": {"sites": {"resid_post": [1.5]}}})", "capture.a.sites.resid_post[0]");
   expect_refused(R"({"a": {"sites": {"resid_post": [1e300]}}})", "capture.a.sites.resid_post[0]");
   expect_refused(R"({"a": {"sites": {"resid_post": "some"}}})", "capture.a.sites.resid_post");
   expect_refused(R"({"a": {"sites": {"resid_mid": [3]}}})", "capture.a.sites.resid_mid[0]");
-  expect_refused(R"({"a": {"sites": {"resid_post": [1, 1]}}})", "capture.a.sites");
+  expect_refused(R"({"a": {"sites": {"resid_post": [1, 1]}}})", "capture.a.sites.resid_post[1]");
   expect_refused(R"({"a": {"sites": {"resid_post": [1], "post_block": [1]}}})", "capture.a.sites");
   expect_refused(R"({"a": {"sites": {"resid_post.1": [1]}}})", "capture.a.sites.resid_post.1");
   expect_refused(R"({"a": {"sites": {"resid_post.9": true}}})", "capture.a.sites.resid_post.9");
