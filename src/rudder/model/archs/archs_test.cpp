@@ -212,6 +212,13 @@ TEST(Archs, ContradictionsAreRefusedByName) {
   expect_spec_refused(llama, R"("no_rope_layers": [1, 1, 1, 0])", "config.json: no_rope_layers");
   expect_spec_refused(llama, R"("use_bidirectional_attention": true)",
                       "config.json: use_bidirectional_attention");
+  const char* mixed = R"("layer_types": ["linear_attention", "linear_attention",
+                                         "linear_attention", "full_attention"])";
+  expect_spec_refused(llama, mixed, "config.json: layer_types");
+  // Windows that nobody switched on.
+  expect_spec_refused("Qwen2ForCausalLM", R"("layer_types": ["full_attention", "full_attention",
+                                             "full_attention", "sliding_attention"])",
+                      "config.json: layer_types");
   expect_spec_refused(llama, R"("hybrid_override_pattern": "M-M*")",
                       "config.json: hybrid_override_pattern");
   const std::string text = fmt::format(
@@ -230,7 +237,7 @@ TEST(Archs, KeysThatAskForNothingAreTaken) {
            R"("model_type": "llama", "torch_dtype": "float16", "num_local_experts": 0,
               "num_experts": null, "residual_multiplier": 1.0, "attention_chunk_size": null,
               "is_encoder_decoder": false, "final_logit_softcapping": null,
-              "use_qk_norm": false, "made_up_by_a_tool": {"a": 1}, "transformers_version": "5.0")");
+              "use_qk_norm": false, "layer_types": ["full_attention", "full_attention"], "made_up_by_a_tool": {"a": 1}, "transformers_version": "5.0")");
   EXPECT_EQ(more.layers.size(), plain.layers.size());
   EXPECT_EQ(more.final_softcap, 0);
   // The architecture reads these itself.

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 4> kDtypes = {"float32", "float16", "bflo
                                                      "float8_e4m3fn"};
 
 // A key of some published architecture, what it asks for, and the number that asks for nothing;
-// false and an empty list ask for nothing either.
+// false, an empty list and a list of full attention ask for nothing either.
 struct Mechanism {
   std::string_view key;
   std::string_view what;
@@ -37,6 +37,7 @@ constexpr Mechanism kMechanisms[] = {
     {"enable_moe_block", "a mixture of experts"},
     {"kv_lora_rank", "a latent KV cache"},
     {"q_lora_rank", "latent queries"},
+    {"layer_types", "layers of several kinds"},
     {"linear_num_value_heads", "linear attention"},
     {"linear_conv_kernel_dim", "linear attention"},
     {"full_attention_interval", "linear attention"},
@@ -117,12 +118,16 @@ constexpr std::string_view kPassedOver[] = {"architectures",
                                             "_sliding_window_pattern",
                                             "cache_implementation",
                                             "tie_word_embeddings",
-                                            "hidden_act"};
+                                            "hidden_act",
+                                            "original_max_position_embeddings"};
 
 bool asks_for_nothing(const HfConfig& config, const Mechanism& mechanism) {
   if (const auto number = config.number(mechanism.key)) return *number == mechanism.none;
   if (const auto flag = config.boolean(mechanism.key)) return !*flag;
-  if (const auto list = config.strings(mechanism.key)) return list->empty();
+  if (const auto list = config.strings(mechanism.key)) {
+    return std::all_of(list->begin(), list->end(),
+                       [](const std::string& item) { return item == "full_attention"; });
+  }
   return false;
 }
 
