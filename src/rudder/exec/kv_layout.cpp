@@ -52,7 +52,7 @@ std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask)
 
 // Groups of `block_bytes` a block: as few as hold all layers of each kind. Nothing when there would
 // be more than there may be.
-std::optional<KvLayout> layout_of(const std::vector<Kind>& kinds, int64_t block_bytes,
+std::optional<KvLayout> grouped(const std::vector<Kind>& kinds, int64_t block_bytes,
                                   size_t num_layers) {
   KvLayout layout{.block_bytes = block_bytes, .groups = {}, .layers = {}};
   layout.layers.resize(num_layers);
@@ -93,7 +93,7 @@ Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk&
   std::optional<KvLayout> best;
   for (int64_t block_bytes = (most + unit - 1) / unit * unit; block_bytes > 0;
        block_bytes -= unit) {
-    std::optional<KvLayout> layout = layout_of(kinds, block_bytes, spec.layers.size());
+    std::optional<KvLayout> layout = grouped(kinds, block_bytes, spec.layers.size());
     if (!layout) break;
     if (!best || longest_bytes(*layout, ask) < longest_bytes(*best, ask)) best = std::move(layout);
   }

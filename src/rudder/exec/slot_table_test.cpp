@@ -111,7 +111,7 @@ TEST_F(SlotTableTest, PacksAPromptAndADecode) {
 TEST_F(SlotTableTest, KvGroupsHaveTablesOfTheirOwn) {
   step::Capacity capacity = kCapacity;
   const std::vector<step::KvGroup> groups = {{.window = 0, .layers = 2},
-                                             {.window = 6, .layers = 3}};
+                                             {.window = 5, .layers = 3}};
   capacity.kv_groups = step::KvGroups(groups);
   SlotTable slots(capacity);
   const auto pack_next = [&](step::StepPlan plan) {
