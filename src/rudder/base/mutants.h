@@ -33,6 +33,7 @@
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \
   X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                      \
   X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")                     \
+  X(kStepPassesPrompt, "generated tokens run in the step that fills their latches")              \
   X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")              \
   X(kCapturedTwice, "a resumed sequence captures again what it has captured")                    \
   X(kCaptureOverflow, "a step captures more than its buffer takes")                              \

@@ -112,7 +112,8 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->constrained = added.constrained;
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
-  sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), record_elements);
+  sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
+                           record_elements);
   sequence->tables.resize(static_cast<size_t>(num_groups()));
   sequence->chain = cache_.make_chain(std::move(added.cache_salt), sequence->taps.content_runs());
   enqueue(*sequence);

@@ -397,6 +397,10 @@ uint64_t FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slo
     if (program.writes_latch && position < slot.prompt_len) {
       slot.latch += latch_sample(prefix_hash, token);
     }
+    if (program.reads_latch && work.kv_len < slot.prompt_len && position >= slot.prompt_len) {
+      violation(fmt::format("step {}: slot {} reads at {} latches that this step fills", plan.id,
+                            work.slot.value, position));
+    }
     const uint64_t effect = program.effect(position - slot.prompt_len, slot.latch);
     prefix_hash = extend_hash(prefix_hash, token, effect);
     for (int32_t group = 0; group < num_groups(); ++group) {
