@@ -102,8 +102,8 @@ class Model {
   const model::Weights& weights() const { return weights_; }
   int64_t planned_bytes() const { return planned_bytes_; }
   bool multiplies_fp8() const {
-    const auto& mlp = std::get<model::GatedMlp::Weights>(weights_.layers[0].mlp);
-    return mlp.down.x_dtype == tensor::DType::kF8E4M3;
+    const auto& attention = std::get<model::SoftmaxAttention::Weights>(weights_.layers[0].mixer);
+    return attention.out.x_dtype == tensor::DType::kF8E4M3;
   }
 
   // The largest key (part 0) or value (part 1) of each head that a layer's cache of f32 holds.

@@ -57,7 +57,7 @@ std::shared_ptr<const step::StepPlan> prompt_plan(step::StepId id, int32_t slot)
   step::SlotEdit edit;
   edit.slot = step::SlotId(slot);
   edit.generation = 1;
-  edit.blocks = {slot};
+  edit.blocks = {{slot}};
   edit.max_len = 20;
   plan.slots = {edit};
   step::SeqWork work;
@@ -101,7 +101,8 @@ TEST(Async, StopsWithTheDeviceBehind) {
       [] { return testing::make_async_ops(testing::make_tape_ops(backends().front().make())); }};
   const auto executor = tiny_executor(backend, testing::TinyArch::kSandwich, kCapacity);
   for (step::StepId id = 1; id <= 3; ++id) {
-    ASSERT_TRUE(executor->launch(prompt_plan(id, static_cast<int32_t>(id))));
+    const auto plan = prompt_plan(id, static_cast<int32_t>(id));
+    ASSERT_TRUE(executor->launch(in_groups(*plan, *executor)));
   }
 }
 

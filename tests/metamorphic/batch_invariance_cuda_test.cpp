@@ -31,7 +31,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     }
     for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
-    return value_of(exec::DeviceExecutor::start(std::move(model), capacity, {}));
+    return value_of(start_executor(std::move(model), capacity));
   }
 
   static void expect_as_alone(const std::vector<Ask>& asks, const Outcome& other) {

@@ -26,7 +26,7 @@ step::SlotEdit open_slot(int32_t slot, std::vector<step::BlockId> blocks) {
   edit.slot = step::SlotId(slot);
   edit.generation = 1;
   edit.sampling.temperature = 0;
-  edit.blocks = std::move(blocks);
+  edit.blocks = {std::move(blocks)};
   edit.max_len = 64;
   return edit;
 }
@@ -158,7 +158,7 @@ TEST(DeviceExecutor, NaNEndsItsRowAlone) {
   model.weights = std::move(*weights);
   constexpr int32_t kPoison = 33;
   model.weights.embedding.rows(kPoison, 1).as<float>()[0] = std::numeric_limits<float>::quiet_NaN();
-  auto executor = exec::DeviceExecutor::start(std::move(model), kCapacity, {});
+  auto executor = start_executor(std::move(model), kCapacity);
   ASSERT_TRUE(executor);
   ASSERT_TRUE(
       (*executor)->launch(plan_of(1, {open_slot(0, {0}), open_slot(1, {1})},

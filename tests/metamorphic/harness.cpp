@@ -37,6 +37,19 @@ const std::vector<Backend>& backends() {
   return all;
 }
 
+Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
+    exec::DeviceExecutor::Model model, step::Capacity capacity,
+    const exec::DeviceExecutor::Options& options) {
+  RUDDER_TRY(model.kv,
+             exec::plan_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
+                                               .block_size = capacity.block_size,
+                                               .max_seq_len = capacity.max_seq_len,
+                                               .lookback = model.ops->attention_lookback()}));
+  capacity.kv_groups = model.kv.groups;
+  capacity.num_blocks *= model.kv.groups.size();
+  return exec::DeviceExecutor::start(std::move(model), capacity, options);
+}
+
 std::unique_ptr<exec::DeviceExecutor> tiny_executor(const Backend& backend, testing::TinyArch arch,
                                                     const step::Capacity& capacity,
                                                     const exec::DeviceExecutor::Options& options) {
@@ -44,7 +57,22 @@ std::unique_ptr<exec::DeviceExecutor> tiny_executor(const Backend& backend, test
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
   model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
-  return value_of(exec::DeviceExecutor::start(std::move(model), capacity, options));
+  return value_of(start_executor(std::move(model), capacity, options));
+}
+
+std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
+                                                const step::Executor& executor) {
+  const int32_t num_groups = executor.capacity().kv_groups.size();
+  for (step::SlotEdit& edit : plan.slots) {
+    const step::GroupTable blocks = edit.blocks.at(0);
+    edit.blocks.assign(static_cast<size_t>(num_groups), blocks);
+    for (int32_t g = 0; g < num_groups; ++g) {
+      for (step::BlockId& block : edit.blocks[static_cast<size_t>(g)]) {
+        block = block * num_groups + g;
+      }
+    }
+  }
+  return std::make_shared<const step::StepPlan>(std::move(plan));
 }
 
 std::vector<Ask> random_asks(int count, uint32_t seed, int32_t max_output) {

@@ -48,10 +48,20 @@ inline constexpr step::Capacity kRoomy = {.num_slots = 16,
 // All of that room, one step in flight, no block shared.
 sched::SchedSettings plain_settings();
 
+// The model's executor. Capacity and model get the KV groups of its layers, each with as many
+// blocks as `capacity` says.
+Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(
+    exec::DeviceExecutor::Model model, step::Capacity capacity,
+    const exec::DeviceExecutor::Options& options = {});
 // An executor over a tiny model with random weights.
 std::unique_ptr<exec::DeviceExecutor> tiny_executor(
     const Backend& backend, testing::TinyArch arch, const step::Capacity& capacity,
     const exec::DeviceExecutor::Options& options = {});
+
+// A plan whose slots have blocks of one KV group, for an executor of tiny_executor: each group gets
+// as many, those of a slot in one group being no other's in another.
+std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
+                                                const step::Executor& executor);
 
 // The mask of the token after `output`: nothing but the tokens so far, so that it does not matter
 // when or how they were sampled. Null: any token may come.

@@ -104,12 +104,13 @@ Backend watched(const std::shared_ptr<Seen>& seen, bool taped,
           }};
 }
 
-Result<std::unique_ptr<exec::DeviceExecutor>> start(const Backend& backend) {
+Result<std::unique_ptr<exec::DeviceExecutor>> start(
+    const Backend& backend, testing::TinyArch arch = testing::TinyArch::kPreNorm) {
   exec::DeviceExecutor::Model model;
   model.ops = backend.make();
-  model.spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
+  model.spec = testing::tiny_spec(arch);
   model.weights = testing::random_weights(model.spec, *model.ops, 7).value();
-  return exec::DeviceExecutor::start(std::move(model), kCapacity, {});
+  return start_executor(std::move(model), kCapacity);
 }
 
 // A shape without a kernel, a graph that cannot be captured: no start, and the reason in words.
@@ -173,9 +174,13 @@ class TableCheck final : public step::Executor {
   Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
     for (const step::SlotEdit& edit : plan->slots) table(edit.slot) = edit.blocks;
     for (const step::SeqWork& work : plan->seqs) {
-      auto& blocks = table(work.slot);
-      blocks.insert(blocks.end(), work.append_blocks.begin(), work.append_blocks.end());
-      if (work.tokens == step::TokenSource::kCarry) num_grown += std::ssize(work.append_blocks);
+      std::vector<step::GroupTable>& tables = table(work.slot);
+      tables.resize(static_cast<size_t>(capacity().kv_groups.size()));
+      for (size_t g = 0; g < work.append_blocks.size(); ++g) {
+        const step::GroupTable& added = work.append_blocks[g];
+        tables[g].insert(tables[g].end(), added.begin(), added.end());
+        if (work.tokens == step::TokenSource::kCarry) num_grown += std::ssize(added);
+      }
     }
     repeat_ = plan->repeat;
     return below_->launch(std::move(plan));
@@ -195,29 +200,38 @@ class TableCheck final : public step::Executor {
   int64_t num_wrong = 0;
 
  private:
-  std::vector<step::BlockId>& table(step::SlotId slot) {
+  std::vector<step::GroupTable>& table(step::SlotId slot) {
     return tables_[static_cast<size_t>(slot.value)];
   }
   void compare() {
     for (size_t slot = 0; slot < tables_.size(); ++slot) {
-      const View row = seen_->block_table.rows(static_cast<int64_t>(slot), 1);
-      ++num_compared;
-      if (!std::equal(tables_[slot].begin(), tables_[slot].end(), row.as<int32_t>())) ++num_wrong;
+      for (size_t g = 0; g < tables_[slot].size(); ++g) {
+        const auto row = static_cast<int64_t>(g * (tables_.size() + 1) + slot);
+        const int32_t* device = seen_->block_table.rows(row, 1).as<int32_t>();
+        const int32_t layers = capacity().kv_groups[g].layers;
+        ++num_compared;
+        const bool same = std::ranges::all_of(tables_[slot][g], [&](step::BlockId block) {
+          return *device++ == block * layers || block == step::kNoBlock;
+        });
+        if (!same) ++num_wrong;
+      }
     }
   }
 
   const std::unique_ptr<step::Executor> below_;
   const std::shared_ptr<Seen> seen_;
-  std::vector<std::vector<step::BlockId>> tables_;  // by slot
+  std::vector<std::vector<step::GroupTable>> tables_;  // by slot, by KV group
   int32_t repeat_ = 1;
 };
 
 // Growth too, where nothing else of a row has changed: there is no detection of changes that could
 // miss one.
 TEST(BlockTables, TheDevicesAreThoseOfTheScheduler) {
-  for (const bool taped : {false, true}) {
+  for (const auto& [taped, arch] :
+       {std::pair(false, testing::TinyArch::kPreNorm), std::pair(true, testing::TinyArch::kPreNorm),
+        std::pair(true, testing::TinyArch::kSandwich)}) {
     const auto seen = std::make_shared<Seen>();
-    TableCheck executor(start(watched(seen, taped)).value(), seen);
+    TableCheck executor(start(watched(seen, taped), arch).value(), seen);
     const Outcome outcome = run(executor, settings(1), random_asks(40, 52, 100));
     EXPECT_GT(outcome.stats.preemptions, 0u);
     EXPECT_GT(outcome.stats.prefix_hits, 0u);

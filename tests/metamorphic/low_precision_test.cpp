@@ -30,7 +30,7 @@ std::vector<std::map<int32_t, float>> next_tokens(step::Executor& executor) {
     edit.generation = 1;
     edit.sampling.temperature = 0;
     edit.sampling.num_logprobs = step::kMaxLogprobs;
-    edit.blocks = {slot};
+    edit.blocks = {{slot}};
     edit.max_len = 64;
     plan.slots.push_back(edit);
     step::SeqWork work;
@@ -42,7 +42,7 @@ std::vector<std::map<int32_t, float>> next_tokens(step::Executor& executor) {
     for (int32_t i = 0; i < work.q_len; ++i) plan.tokens.push_back((slot * 31 + i * i * 7) % 160);
     plan.seqs.push_back(work);
   }
-  EXPECT_TRUE(executor.launch(std::make_shared<const step::StepPlan>(plan)));
+  EXPECT_TRUE(executor.launch(in_groups(plan, executor)));
   const auto result = executor.collect({1});
   EXPECT_TRUE(result);
   for (const step::SeqResult& seq : result->seqs) {

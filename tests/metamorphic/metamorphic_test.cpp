@@ -117,6 +117,40 @@ TEST_P(Metamorphic, ConstrainedAsAlone) {
   EXPECT_GT(expect_same_as("everything", settings, tight).stats.preemptions, 0u);
 }
 
+// One block table for all layers, as if none had a window, against KV groups that give back what a
+// window has passed: in chunks, cached, preempted and run ahead.
+TEST(KvGroupsServing, AsOneTableForAllLayers) {
+  const std::vector<Ask> asks = random_asks(24, 8, 120);
+  for (const Backend& backend : backends()) {
+    exec::DeviceExecutor::Model model;
+    model.ops = backend.make();
+    model.spec = testing::tiny_spec(testing::TinyArch::kSandwich);
+    model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
+    model.kv = value_of(exec::plan_kv_layout(model.spec, {.dtype = model.ops->kv_dtype(),
+                                                          .block_size = kRoomy.block_size,
+                                                          .max_seq_len = kRoomy.max_seq_len,
+                                                          .lookback = kRoomy.max_seq_len}));
+    step::Capacity capacity = kRoomy;
+    capacity.kv_groups = model.kv.groups;
+    ASSERT_EQ(capacity.kv_groups, step::KvGroups(std::vector<step::KvGroup>{{.layers = 3}}));
+    const auto whole = value_of(exec::DeviceExecutor::start(std::move(model), capacity, {}));
+    step::Capacity tight = kRoomy;
+    tight.num_blocks = 16;
+    const auto grouped = tiny_executor(backend, testing::TinyArch::kSandwich, tight);
+    ASSERT_EQ(grouped->capacity().kv_groups.size(), 3);
+    sched::SchedSettings settings = plain_settings();
+    settings.max_num_batched_tokens = 40;
+    settings.max_in_flight = 3;
+    settings.multi_step = 4;
+    settings.enable_prefix_caching = true;
+    const Outcome got = run(*grouped, settings, asks);
+    EXPECT_GT(got.stats.prefix_hits, 0u) << backend.name;
+    EXPECT_GT(got.stats.preemptions, 0u) << backend.name;
+    EXPECT_GT(got.masked_rows, 0) << backend.name;
+    expect_same(run_alone(*whole, asks), got.got, backend.name);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, Metamorphic,
                          ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
                                             ::testing::ValuesIn(testing::kTinyArchs)),

@@ -54,7 +54,7 @@ class StepBuffersTest : public ::testing::Test {
     work.kv_len = kv_len;
     work.q_len = q_len;
     work.logits = step::LogitsWanted::kLast;
-    work.append_blocks = std::move(blocks);
+    if (!blocks.empty()) work.append_blocks = {std::move(blocks)};
     return work;
   }
 
@@ -140,7 +140,7 @@ TEST_F(StepBuffersTest, LongListsGoInSeveralParts) {
   for (int32_t slot = 0; slot < 3; ++slot) {
     step::SlotEdit open = edit(slot, 1);
     open.sampling.presence_penalty = 1;
-    open.blocks = {4 * slot, 4 * slot + 1, 4 * slot + 2, 4 * slot + 3};
+    open.blocks = {{4 * slot, 4 * slot + 1, 4 * slot + 2, 4 * slot + 3}};
     for (int32_t i = 0; i < 15; ++i) open.history.push_back((slot + i * i) % 50);
     open.history_prompt_len = 5;
     open.num_output = 10;

@@ -13,6 +13,23 @@ using tap::OpKind;
 using tap::Point;
 using tap::Site;
 
+// The macro-op that taps a point: tap.T10.
+int32_t stage_of(Point point) {
+  switch (point.site) {
+    case Site::kResidPre:
+    case Site::kAttnIn:
+      return 3 * point.layer;
+    case Site::kAttnOut:
+    case Site::kResidMid:
+    case Site::kMlpIn:
+      return 3 * point.layer + 1;
+    case Site::kMlpAct:
+      return 3 * point.layer + 2;
+    default:
+      return 3 * point.layer + 3;
+  }
+}
+
 class TapMaker {
  public:
   TapMaker(const tap::Geometry& geometry, uint32_t seed) : geometry_(geometry), engine_(seed) {}
@@ -26,27 +43,35 @@ class TapMaker {
     }
   }
 
-  // Some ops, points ascending.
-  tap::Program program(bool has_latch) {
+  // What fills a latch, or reads it. A gate at a point of the prompt lies behind the scores' op
+  // (tap.T10); generated tokens have gates anywhere.
+  enum class Latch : uint8_t { kNone, kFilled, kGenerated };
+
+  // Some ops, points ascending; latches are filled at `score_point`.
+  tap::Program program(Latch latch, Point score_point = {}) {
     std::vector<Point> points(static_cast<size_t>(2 + below(5)));
     for (Point& point : points) point = random_point();
     std::ranges::sort(points, {}, &Point::index);
     tap::Program made;
-    if (has_latch) {
-      tap::TapOp score;
-      score.kind = OpKind::kScore;
-      score.latch = 1;
-      add_op(made, geometry_, {0, Site::kResidPre}, score, 1, engine_);
-    }
+    tap::TapOp score;
+    score.kind = OpKind::kScore;
+    score.latch = 1;
+    bool has_score = latch != Latch::kFilled;
     for (const Point point : points) {
+      if (!has_score && point.index() >= score_point.index()) {
+        add_op(made, geometry_, score_point, score, 1, engine_);
+        has_score = true;
+      }
       tap::TapOp op = random_op();
-      if (has_latch && point.index() > Point{0, Site::kAttnIn}.index()) {  // tap.T10
+      const bool is_behind = stage_of(point) > stage_of(score_point);
+      if (latch == Latch::kGenerated || (latch == Latch::kFilled && is_behind)) {
         op.gate = tap::GateKind::kScoreSoft;
         op.latch = 1;
         op.sharpness = 3;
       }
       add_op(made, geometry_, point, op, op.kind == OpKind::kAdd ? 3 : 1, engine_);
     }
+    if (!has_score) add_op(made, geometry_, score_point, score, 1, engine_);
     return made;
   }
 
@@ -142,19 +167,27 @@ void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_
   for (size_t i = 0; i < asks.size(); ++i) {
     const auto prompt_len = static_cast<int32_t>(asks[i].prompt.size());
     auto taps = std::make_shared<tap::SequenceTaps>();
-    const auto add_segment = [&](int32_t begin, bool has_latch) {
+    const auto add_segment = [&](int32_t begin, tap::Program program) {
       tap::TapSegment segment{begin, {++content, 7}, nullptr};
-      segment.program = std::make_shared<const tap::Program>(maker.program(has_latch));
+      segment.program = std::make_shared<const tap::Program>(std::move(program));
       taps->segments.push_back(segment);
     };
+    using Latch = TapMaker::Latch;
     if (i % 3 != 0) {
       taps->needs_whole_prompt = i % 4 == 1;
       taps->is_scheduled = true;
-      add_segment(0, taps->needs_whole_prompt);
+      if (taps->needs_whole_prompt) {
+        add_segment(0, maker.program(Latch::kFilled, maker.random_point()));
+        add_segment(prompt_len, maker.program(Latch::kGenerated));
+      } else {
+        add_segment(0, maker.program(Latch::kNone));
+      }
       // Latches are filled by the whole prompt; other programs change where they like.
       if (!taps->needs_whole_prompt && i % 2 == 0) {
-        if (prompt_len > 2) add_segment(1 + maker.below(prompt_len - 1), false);
-        add_segment(prompt_len, false);
+        if (prompt_len > 2) {
+          add_segment(1 + maker.below(prompt_len - 1), maker.program(Latch::kNone));
+        }
+        add_segment(prompt_len, maker.program(Latch::kNone));
         if (maker.below(2) == 0) taps->segments.push_back({prompt_len + 3, {}, nullptr});
       }
     }

@@ -138,7 +138,7 @@ class TapStateTest : public ::testing::Test {
     edit.generation = generation;
     edit.max_len = 20;
     edit.prompt_len = prompt_len;
-    edit.blocks = {2 * id, 2 * id + 1};
+    edit.blocks = {{2 * id, 2 * id + 1}};
     return edit;
   }
   static step::SeqWork work(int32_t id, uint32_t generation, int32_t kv_len, int32_t q_len) {

@@ -54,7 +54,7 @@ class TapServing : public ::testing::TestWithParam<Param> {
     edit.generation = 1;
     edit.sampling.temperature = 0;
     edit.sampling.num_logprobs = 0;
-    edit.blocks = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11};
+    edit.blocks = {{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}};
     edit.prompt_len = 8;
     edit.max_len = 180;
     plan.slots = {edit};
@@ -261,8 +261,8 @@ TEST_P(TapServing, EditsAloneAreAStep) {
   edits.tap_edits = {{7, 100, 64, std::make_shared<const tap::Program>(program)}};
   const step::StepPlan steered = prompt_plan(2, 7);
   const auto first = executor(kRoomy, async_taped());
-  ASSERT_TRUE(first->launch(std::make_shared<const step::StepPlan>(edits)));
-  ASSERT_TRUE(first->launch(std::make_shared<const step::StepPlan>(steered)));
+  ASSERT_TRUE(first->launch(in_groups(edits, *first)));
+  ASSERT_TRUE(first->launch(in_groups(steered, *first)));
   const auto alone = first->collect({1});
   ASSERT_TRUE(alone);
   EXPECT_TRUE(alone->seqs.empty());
@@ -272,12 +272,12 @@ TEST_P(TapServing, EditsAloneAreAStep) {
   step::StepPlan together = steered;
   together.tap_edits = edits.tap_edits;
   const auto second = executor(kRoomy, async_taped());
-  ASSERT_TRUE(second->launch(std::make_shared<const step::StepPlan>(together)));
+  ASSERT_TRUE(second->launch(in_groups(together, *second)));
   const auto once = second->collect({2});
   ASSERT_TRUE(once);
   EXPECT_EQ(after->seqs[0].logprobs[0].logprob, once->seqs[0].logprobs[0].logprob);
   const auto third = executor(kRoomy, async_taped());
-  ASSERT_TRUE(third->launch(std::make_shared<const step::StepPlan>(prompt_plan(2, 0))));
+  ASSERT_TRUE(third->launch(in_groups(prompt_plan(2, 0), *third)));
   const auto plain = third->collect({2});
   ASSERT_TRUE(plain);
   EXPECT_NE(plain->seqs[0].logprobs[0].logprob, once->seqs[0].logprobs[0].logprob);
@@ -298,7 +298,7 @@ TEST_P(TapServing, PromptsAreCapturedWithoutGraphsOfTheirOwn) {
   plan.seqs[0].capture_set = 0;
   plan.seqs[0].captures = {{0, 1}};
   plan.capture_edits = {{0, set}};
-  ASSERT_TRUE(embedding->launch(std::make_shared<const step::StepPlan>(plan)));
+  ASSERT_TRUE(embedding->launch(in_groups(plan, *embedding)));
   const auto captured = embedding->collect({1});
   ASSERT_TRUE(captured);
   EXPECT_FALSE(captured->from_graph);
@@ -312,7 +312,7 @@ TEST_P(TapServing, PromptsAreCapturedWithoutGraphsOfTheirOwn) {
   plan.seqs[0].tokens = step::TokenSource::kCarry;
   plan.seqs[0].capture_set = -1;
   plan.seqs[0].captures.clear();
-  ASSERT_TRUE(embedding->launch(std::make_shared<const step::StepPlan>(plan)));
+  ASSERT_TRUE(embedding->launch(in_groups(plan, *embedding)));
   const auto decoded = embedding->collect({2});
   ASSERT_TRUE(decoded);
   EXPECT_TRUE(decoded->from_graph);
@@ -338,7 +338,7 @@ TEST_P(TapServing, CapturesAreLostWhenNobodyReadsThem) {
   int num_lost = 0;
   for (step::StepId id = 1; id <= 120; ++id) {
     plan.id = id;
-    ASSERT_TRUE(tight->launch(std::make_shared<const step::StepPlan>(plan)));
+    ASSERT_TRUE(tight->launch(in_groups(plan, *tight)));
     const auto result = tight->collect({id});
     ASSERT_TRUE(result);
     ASSERT_NE(result->captured, nullptr);

@@ -7,60 +7,64 @@
 #include <cstdint>
 
 // Those of kv and sched, then those of engine.
-#define RUDDER_MUTANT_LIST(X)                                                               \
-  X(kFreeInFlight, "a cancel frees blocks that a step in flight still names")               \
-  X(kDoubleFree, "a block is released twice when its sequence retires")                     \
-  X(kMissedDecrefOnPreempt, "preemption forgets one block")                                 \
-  X(kHashWithoutSalt, "tenants share prefix blocks")                                        \
-  X(kHashWithoutParent, "equal tokens after different prefixes share a block")              \
-  X(kHashWithoutContent, "steered and unsteered tokens share a block")                      \
-  X(kHashWithoutCompare, "a key collision is taken for a hit")                              \
-  X(kBlockEdgeOffByOne, "no block is added for the first token past a full block")          \
-  X(kPublishBeforeCompute, "a block is shared while the step that writes it is in flight")  \
-  X(kPublishPartialBlock, "a block is shared before its last token is written")             \
-  X(kPublishNumerical, "blocks of a row that ended in NaN stay shared")                     \
-  X(kEvictInUse, "a prefix hit leaves its blocks on the eviction list")                     \
-  X(kSlotReuseWithoutGeneration, "a slot is reopened under the generation it had")          \
-  X(kPreemptDropsToken, "a resumed sequence forgets the last token it handed out")          \
-  X(kLateTokenKept, "a token in flight at finish() is handed out")                          \
-  X(kPlanPastMaxLen, "a row that must end in flight is planned again")                      \
-  X(kStarvation, "admission takes the newest first")                                        \
-  X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")      \
-  X(kRepeatFreesInFlight, "a row that ends within a repeated step is released before it")   \
-  X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                  \
-  X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                 \
-  X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")                \
-  X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")         \
-  X(kCapturedTwice, "a resumed sequence captures again what it has captured")               \
-  X(kCaptureOverflow, "a step captures more than its buffer takes")                         \
-  X(kTableEditsLost, "edits of the tables do not reach the executor")                       \
-  X(kStopStringRace, "tokens behind a stop string are handed out")                          \
-  X(kHeldTextDropped, "text held back for a stop string is lost at the end")                \
-  X(kStopBeforeMinTokens, "a stop string counts before min_tokens")                         \
-  X(kOneSeedForAllChoices, "the choices of a request draw the same numbers")                \
-  X(kPartialCancel, "a cancel ends the first choice alone")                                 \
-  X(kCancelKeepsSequence, "a cancelled choice goes on in the scheduler")                    \
-  X(kDoubleFinish, "a choice gets two last events")                                         \
-  X(kNumericalHidden, "a NaN ends a choice as if it were complete")                         \
-  X(kPlaceNotReleased, "a request that ends waiting keeps its place in the bounded queue")  \
-  X(kPlaceReleasedTwice, "a place in the bounded queue is given back twice")                \
-  X(kPlaceTakenOnReject, "a refused request leaves a trace in the bounded queue")           \
-  X(kDrainAdmits, "a request is accepted while draining")                                   \
-  X(kSleepsWithWork, "the loop goes idle while a step is in flight")                        \
-  X(kRepeatStranded, "of a repeated step the first iteration alone is collected")           \
-  X(kRunsUnsteered, "a request that finds no row of the tap table runs without")            \
-  X(kRowReleasedEarly, "rows are given on when the first choice of a request ends")         \
-  X(kLeaseLeaked, "a request that ends keeps its rows")                                     \
-  X(kCaptureToNeighbour, "captured rows go to the sequence of the row before")              \
-  X(kLastEventUnheld, "a choice ends before the results of its captures are there")         \
-  X(kConstrainedRepeated, "a step with constrained rows is repeated")                       \
-  X(kScoresFromCache, "a prompt whose tokens are to be scored reuses a prefix")             \
-  X(kScoredTwice, "a resumed sequence scores again what it has scored")                     \
-  X(kMasksForgotten, "a step that waits for masks gets none")                               \
-  X(kMaskOfNeighbour, "a constrained row gets the mask of another")                         \
-  X(kMasksBeforeTokens, "masks are written before the tokens of the step before are known") \
-  X(kConstraintNotAdvanced, "a constraint is not told of the tokens that were sampled")     \
-  X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")  \
+#define RUDDER_MUTANT_LIST(X)                                                                    \
+  X(kFreeInFlight, "a cancel frees blocks that a step in flight still names")                    \
+  X(kDoubleFree, "a block is released twice when its sequence retires")                          \
+  X(kMissedDecrefOnPreempt, "preemption forgets one block")                                      \
+  X(kHashWithoutSalt, "tenants share prefix blocks")                                             \
+  X(kHashWithoutParent, "equal tokens after different prefixes share a block")                   \
+  X(kHashWithoutContent, "steered and unsteered tokens share a block")                           \
+  X(kHashWithoutCompare, "a key collision is taken for a hit")                                   \
+  X(kBlockEdgeOffByOne, "no block is added for the first token past a full block")               \
+  X(kPublishBeforeCompute, "a block is shared while the step that writes it is in flight")       \
+  X(kPublishPartialBlock, "a block is shared before its last token is written")                  \
+  X(kPublishNumerical, "blocks of a row that ended in NaN stay shared")                          \
+  X(kEvictInUse, "a prefix hit leaves its blocks on the eviction list")                          \
+  X(kWindowFreedEarly, "blocks go when the window passes them in what is planned, not computed") \
+  X(kWindowOffByOne, "a block goes while the last token of its window still sees it")            \
+  X(kHitWithHole, "a prefix is a hit though a block of its last window is gone")                 \
+  X(kSlotReuseWithoutGeneration, "a slot is reopened under the generation it had")               \
+  X(kPreemptDropsToken, "a resumed sequence forgets the last token it handed out")               \
+  X(kLateTokenKept, "a token in flight at finish() is handed out")                               \
+  X(kPlanPastMaxLen, "a row that must end in flight is planned again")                           \
+  X(kStarvation, "admission takes the newest first")                                             \
+  X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")           \
+  X(kRepeatFreesInFlight, "a row that ends within a repeated step is released before it")        \
+  X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \
+  X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                      \
+  X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")                     \
+  X(kStepPassesPrompt, "generated tokens run in the step that fills their latches")              \
+  X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")              \
+  X(kCapturedTwice, "a resumed sequence captures again what it has captured")                    \
+  X(kCaptureOverflow, "a step captures more than its buffer takes")                              \
+  X(kTableEditsLost, "edits of the tables do not reach the executor")                            \
+  X(kStopStringRace, "tokens behind a stop string are handed out")                               \
+  X(kHeldTextDropped, "text held back for a stop string is lost at the end")                     \
+  X(kStopBeforeMinTokens, "a stop string counts before min_tokens")                              \
+  X(kOneSeedForAllChoices, "the choices of a request draw the same numbers")                     \
+  X(kPartialCancel, "a cancel ends the first choice alone")                                      \
+  X(kCancelKeepsSequence, "a cancelled choice goes on in the scheduler")                         \
+  X(kDoubleFinish, "a choice gets two last events")                                              \
+  X(kNumericalHidden, "a NaN ends a choice as if it were complete")                              \
+  X(kPlaceNotReleased, "a request that ends waiting keeps its place in the bounded queue")       \
+  X(kPlaceReleasedTwice, "a place in the bounded queue is given back twice")                     \
+  X(kPlaceTakenOnReject, "a refused request leaves a trace in the bounded queue")                \
+  X(kDrainAdmits, "a request is accepted while draining")                                        \
+  X(kSleepsWithWork, "the loop goes idle while a step is in flight")                             \
+  X(kRepeatStranded, "of a repeated step the first iteration alone is collected")                \
+  X(kRunsUnsteered, "a request that finds no row of the tap table runs without")                 \
+  X(kRowReleasedEarly, "rows are given on when the first choice of a request ends")              \
+  X(kLeaseLeaked, "a request that ends keeps its rows")                                          \
+  X(kCaptureToNeighbour, "captured rows go to the sequence of the row before")                   \
+  X(kLastEventUnheld, "a choice ends before the results of its captures are there")              \
+  X(kConstrainedRepeated, "a step with constrained rows is repeated")                            \
+  X(kScoresFromCache, "a prompt whose tokens are to be scored reuses a prefix")                  \
+  X(kScoredTwice, "a resumed sequence scores again what it has scored")                          \
+  X(kMasksForgotten, "a step that waits for masks gets none")                                    \
+  X(kMaskOfNeighbour, "a constrained row gets the mask of another")                              \
+  X(kMasksBeforeTokens, "masks are written before the tokens of the step before are known")      \
+  X(kConstraintNotAdvanced, "a constraint is not told of the tokens that were sampled")          \
+  X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")       \
   X(kFailedConstraintGoesOn, "a choice goes on without the constraint that failed")
 
 namespace rudder {

@@ -56,18 +56,22 @@ void write_blocks(const ops::BeginStepArgs& args) {
   const int64_t max_blocks = args.state.block_table.shape[1];
   const auto* blocks = static_cast<const ops::BlockWrite*>(args.blocks.data);
   for (int64_t i = 0; i < args.blocks.num_rows(); ++i) {
-    const int64_t at = blocks[i].slot * max_blocks + blocks[i].index;
+    const int64_t at = blocks[i].row * max_blocks + blocks[i].index;
     args.state.block_table.as<int32_t>()[at] = blocks[i].block;
   }
 }
 
 void place_carried(const ops::BeginStepArgs& args) {
   int32_t* ids = args.ids.as<int32_t>();
-  for (int64_t t = 0; t < args.ids.num_rows(); ++t) {
+  const int64_t num_tokens = args.ids.num_rows();
+  for (int64_t t = 0; t < num_tokens; ++t) {
     if (ids[t] >= 0) continue;
     const int32_t slot = -1 - ids[t];
     ids[t] = std::max(0, args.state.carry.as<int32_t>()[slot]);
-    if (args.state.ended.as<int32_t>()[slot] != 0) args.kv_slot.as<int32_t>()[t] = -1;
+    if (args.state.ended.as<int32_t>()[slot] == 0) continue;
+    for (int64_t at = t; at < args.kv_slot.num_rows(); at += num_tokens) {
+      args.kv_slot.as<int32_t>()[at] = -1;
+    }
   }
 }
 
@@ -143,19 +147,25 @@ void HostOps::begin_step(const ops::BeginStepArgs& args) {
 
 void HostOps::advance_step(const ops::AdvanceStepArgs& args) {
   const int64_t max_blocks = args.state.block_table.shape[1];
-  const auto num_slots = static_cast<int32_t>(args.state.ended.shape[0] - 1);
+  const int64_t group_rows = args.state.ended.shape[0];
+  const auto num_slots = static_cast<int32_t>(group_rows - 1);
+  const int64_t num_rows = args.ids.num_rows();
+  const int64_t num_groups = num_rows > 0 ? args.kv_slot.num_rows() / num_rows : 0;
   auto* sample_rows = static_cast<ops::SampleRow*>(args.sample_rows.data);
-  for (int64_t r = 0; r < args.ids.num_rows(); ++r) {
+  for (int64_t r = 0; r < num_rows; ++r) {
     ops::SampleRow& row = sample_rows[r];
+    int32_t* kv_slot = args.kv_slot.as<int32_t>() + r;
     if (row.slot >= num_slots || args.state.ended.as<int32_t>()[row.slot] != 0) {
-      args.kv_slot.as<int32_t>()[r] = -1;
+      for (int64_t g = 0; g < num_groups; ++g) kv_slot[g * num_rows] = -1;
       continue;
     }
     const int32_t position = ++args.positions.as<int32_t>()[r];
-    const int64_t at = row.slot * max_blocks + position / args.block_size;
     args.ids.as<int32_t>()[r] = std::max(0, args.state.carry.as<int32_t>()[row.slot]);
-    args.kv_slot.as<int32_t>()[r] =
-        args.state.block_table.as<int32_t>()[at] * args.block_size + position % args.block_size;
+    for (int64_t g = 0; g < num_groups; ++g) {
+      const int64_t at = (g * group_rows + row.slot) * max_blocks + position / args.block_size;
+      kv_slot[g * num_rows] =
+          args.state.block_table.as<int32_t>()[at] * args.block_size + position % args.block_size;
+    }
     ++args.kv_len.as<int32_t>()[r];
     if (!args.since_prompt.empty()) ++args.since_prompt.as<int32_t>()[r];
     ++row.position;

@@ -152,13 +152,14 @@ void panel_attention(const Kernels& kernels, ThreadPool& pool, const ops::Attent
   const auto attend = kernels.attend[static_cast<int>(element_of(args.kv))];
   const int64_t q_width = int64_t{args.num_heads} * args.kv.head_dim;
   const int32_t* q_begin = batch.q_begin.as<int32_t>();
+  const ops::View table = batch.table_of(args.kv.group);
   const auto sequence_of = [&](int64_t s) {
     SequenceTiles sequence;
     sequence.q_begin = q_begin[s];
     sequence.q_len = q_begin[s + 1] - q_begin[s];
     sequence.kv_len = batch.kv_len.as<int32_t>()[s];
-    sequence.blocks = batch.block_table.as<int32_t>() +
-                      int64_t{batch.table_row.as<int32_t>()[s]} * batch.block_table.shape[1];
+    sequence.blocks =
+        table.as<int32_t>() + int64_t{batch.table_row.as<int32_t>()[s]} * table.shape[1];
     return sequence;
   };
   // Rows of padding have no tiles.

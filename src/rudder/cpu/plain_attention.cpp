@@ -191,6 +191,7 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
   const int group = args.num_heads / args.kv.num_kv_heads;
   std::vector<float> weights;
   const int32_t* q_begin = batch.q_begin.as<int32_t>();
+  const ops::View table = batch.table_of(args.kv.group);
   for (int64_t s = 0; s < batch.kv_len.num_rows(); ++s) {
     const int64_t begin = q_begin[s];
     const int64_t end = q_begin[s + 1];
@@ -199,8 +200,7 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
       std::fill_n(args.out.as<float>() + begin * q_width, (end - begin) * q_width, 0.0f);
       continue;
     }
-    const int32_t* blocks =
-        batch.block_table.rows(batch.table_row.as<int32_t>()[s], 1).as<int32_t>();
+    const int32_t* blocks = table.rows(batch.table_row.as<int32_t>()[s], 1).as<int32_t>();
     for (int64_t t = begin; t < end; ++t) {
       const int64_t position = kv_len - (end - t);
       const int64_t first =

@@ -142,7 +142,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.kv = *map;
   params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
   params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
-  params.block_table = static_cast<const int32_t*>(batch_.block_table.data);
+  params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
   params.scale = args.scale;
   params.softcap = args.softcap;
@@ -164,7 +164,7 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
   params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
   params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
-  params.block_table = static_cast<const int32_t*>(batch_.block_table.data);
+  params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
   params.num_seqs = static_cast<int32_t>(batch_.kv_len.shape[0]);
   params.num_tokens = static_cast<int32_t>(args.q.shape[0]);

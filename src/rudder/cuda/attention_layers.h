@@ -36,6 +36,9 @@ class AttentionLayers {
   Result<void> prepare(std::span<const ops::AttentionShape> shapes, int32_t max_seqs,
                        int32_t max_tokens);
 
+  // Tokens before a window that are read beside it.
+  int32_t lookback() const { return settings_.batch_invariant ? kMaxTileTokens : 0; }
+
   // The step's batch; plans are made when a layer first asks for them.
   void begin_step(const ops::AttentionBatch& batch);
   Result<void> attend(const ops::AttentionArgs& args);
@@ -71,6 +74,10 @@ class AttentionLayers {
   Result<const KvTensorMap*> tensor_map(const ops::KvLayer& kv, const Kind& kind);
   Result<void> attend_tuned(const ops::AttentionArgs& args, const Kind& kind);
   Result<void> attend_plain(const ops::AttentionArgs& args, const Kind& kind);
+
+  // Where results must not depend on company, tiles of keys begin at multiples of their size: 128
+  // tokens in kernels/attention_wgmma.cu, fewer in the others.
+  static constexpr int32_t kMaxTileTokens = 128;
 
   DeviceMemory& memory_;
   const cudaStream_t stream_;

@@ -44,6 +44,11 @@ std::string shapes(std::initializer_list<const View*> views) {
   return text;
 }
 
+// Of a step of `rows` tokens, which has a KV slot of each group for each.
+int32_t num_kv_groups(const View& kv_slot, int64_t rows) {
+  return rows == 0 ? 0 : static_cast<int32_t>(kv_slot.shape[0] / rows);
+}
+
 class CudaOps final : public ops::Ops {
  public:
   static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings);
@@ -82,6 +87,7 @@ class CudaOps final : public ops::Ops {
   }
   Result<View> allocate_staging(int64_t bytes) override { return memory_.allocate_pinned(bytes); }
   Result<void> prepare(const ops::StepBounds& bounds) override;
+  int32_t attention_lookback() const override { return attention_.lookback(); }
 
   void copy_in(const View& device, const View& staging) override {
     copy("copy_in", device, staging, cudaMemcpyHostToDevice);
@@ -300,6 +306,7 @@ void CudaOps::begin_step(const ops::BeginStepArgs& args) {
   params.ids = pointer<int32_t>(args.ids);
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
+  params.num_groups = num_kv_groups(args.kv_slot, params.rows);
   if (args.tap_table != nullptr) {
     params.taps[0] = gather_params(*args.tap_table, args.taps);
     params.taps[1] = gather_params(*args.tap_table, args.rows_taps);
@@ -319,6 +326,7 @@ void CudaOps::advance_step(const ops::AdvanceStepArgs& args) {
   params.sample_rows = static_cast<ops::SampleRow*>(args.sample_rows.data);
   params.since_prompt = pointer<int32_t>(args.since_prompt);
   params.rows = args.ids.shape[0];
+  params.num_groups = num_kv_groups(args.kv_slot, params.rows);
   params.block_size = args.block_size;
   launch("advance_step", {&args.ids, &args.sample_rows},
          [&] { return launch_advance_step(params, stream()); });

@@ -21,6 +21,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
                capacity.max_in_flight > 0 && capacity.max_repeat > 0);
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
+  RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
   executor->worker_ = std::thread([raw = executor.get()] { raw->work(); });
@@ -52,14 +53,13 @@ DeviceExecutor::~DeviceExecutor() {
 }
 
 Result<void> DeviceExecutor::prepare(const Options& options) {
+  RUDDER_TRY(
+      const ops::View pool,
+      model_.ops->allocate(tensor::DType::kU8, {capacity_.num_blocks, model_.kv.block_bytes}));
   std::vector<ops::KvLayer> kv;
-  for (const model::LayerSpec& layer : model_.spec.layers) {
-    const model::KvGeometry a = model::kv_geometry(layer);
-    RUDDER_TRY(
-        const ops::View storage,
-        model_.ops->allocate(model_.ops->kv_dtype(), {capacity_.num_blocks, 2, a.num_kv_heads,
-                                                      int64_t{capacity_.block_size} * a.head_dim}));
-    kv.push_back({storage, capacity_.block_size, a.num_kv_heads, a.head_dim});
+  for (size_t layer = 0; layer < model_.spec.layers.size(); ++layer) {
+    kv.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
+                          capacity_.block_size, model_.ops->kv_dtype(), pool));
   }
   RUDDER_TRY(decoder_,
              model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,

@@ -24,6 +24,7 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/capture_pool.h"
 #include "rudder/exec/graph_cache.h"
+#include "rudder/exec/kv_layout.h"
 #include "rudder/exec/pack.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
@@ -44,14 +45,15 @@ class DeviceExecutor final : public step::Executor {
     std::unique_ptr<ops::Ops> ops;
     model::ModelSpec spec;
     model::Weights weights;
+    KvLayout kv;
   };
 
   struct Options {
     bool enforce_eager = false;        // no graphs, also where the device has them
     ProgressFn capture_progress = {};  // of graphs
   };
-  // Allocates the KV cache and every buffer of a step, captures graphs, then starts the worker. An
-  // Error is the device's: out of memory.
+  // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
+  // step, captures graphs, then starts the worker. An Error is the device's: out of memory.
   static Result<std::unique_ptr<DeviceExecutor>> start(Model model, const step::Capacity& capacity,
                                                        const Options& options);
   // Steps that have not been enqueued are dropped, the others waited for.

@@ -20,6 +20,7 @@ Result<MemoryPlan> plan_spec(const weights::Checkpoint& checkpoint, const model:
                       .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
                       .max_model_len = settings.max_model_len,
                       .block_size = settings.block_size,
+                      .attention_lookback = ops.attention_lookback(),
                       .max_num_seqs = limits.max_num_seqs,
                       .max_num_batched_tokens = limits.max_num_batched_tokens,
                       .taps = {.enable_steering = settings.enable_steering,
@@ -50,7 +51,7 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
   loaded.memory.weight_bytes = weights.bytes;  // as packed
   RUDDER_TRY(loaded.executor,
              DeviceExecutor::start(
-                 {std::move(ops), loaded.spec, std::move(weights)},
+                 {std::move(ops), loaded.spec, std::move(weights), loaded.memory.kv},
                  {.num_slots = limits.max_num_seqs,
                   .num_blocks = loaded.memory.num_blocks,
                   .block_size = loaded.memory.block_size,
@@ -58,6 +59,7 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
                   .max_seq_len = loaded.memory.max_seq_len,
                   .vocab_size = loaded.spec.vocab,
                   .max_repeat = limits.max_repeat,
+                  .kv_groups = loaded.memory.kv.groups,
                   .geometry = loaded.memory.geometry,
                   .taps = loaded.memory.taps},
                  {.enforce_eager = settings.enforce_eager, .capture_progress = progress.graphs}));

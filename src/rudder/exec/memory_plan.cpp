@@ -17,8 +17,8 @@
 namespace rudder::exec {
 namespace {
 
-// A KV slot (block * block_size + offset) is an int32.
-constexpr int64_t kMaxKvTokens = std::numeric_limits<int32_t>::max();
+// Steps of prompts whose blocks a window has not given back yet: one runs, one is in flight.
+constexpr int64_t kStepsOfPrompt = 2;
 
 std::string bytes_text(int64_t bytes) {
   constexpr double kMiB = 1 << 20;
@@ -26,13 +26,42 @@ std::string bytes_text(int64_t bytes) {
   return mib < 1024 ? fmt::format("{:.1f} MiB", mib) : fmt::format("{:.2f} GiB", mib / 1024);
 }
 
-int64_t block_bytes(const model::ModelSpec& spec, tensor::DType kv_dtype, int32_t block_size) {
-  int64_t elements = 0;
-  for (const model::LayerSpec& layer : spec.layers) {
-    const model::KvGeometry kv = model::kv_geometry(layer);
-    elements += int64_t{2} * kv.num_kv_heads * kv.head_dim;
+// A KV slot (block of a layer * block_size + offset) is an int32.
+int64_t most_blocks(const KvLayout& kv, int32_t block_size) {
+  int64_t most = std::numeric_limits<int32_t>::max();
+  for (const step::KvGroup& group : kv.groups) {
+    most = std::min(most, int64_t{std::numeric_limits<int32_t>::max()} / group.layers / block_size);
   }
-  return elements * block_size * static_cast<int64_t>(tensor::dtype_bytes(kv_dtype));
+  return most;
+}
+
+// Of every sequence at its longest beside the prompts of the largest steps: more would only keep
+// cached prefixes longer.
+int64_t blocks_of_all(const MemoryPlan& plan) {
+  int64_t blocks = 0;
+  for (const step::KvGroup& group : plan.kv.groups) {
+    const auto held = [&](int64_t chunk) {
+      return step::blocks_held(group, plan.block_size, plan.max_seq_len, chunk);
+    };
+    blocks +=
+        held(1) * (plan.max_num_seqs - 1) + held(kStepsOfPrompt * plan.max_num_batched_tokens);
+  }
+  return blocks;
+}
+
+// One line a kind of group.
+std::string groups_text(const MemoryPlan& plan) {
+  if (plan.kv.groups.size() == 1 && plan.kv.groups[0].window == 0) return "";
+  std::string text;
+  for (const step::KvGroup* group = plan.kv.groups.begin(); group != plan.kv.groups.end();) {
+    const auto* end = std::find_if(group, plan.kv.groups.end(),
+                                   [&](const step::KvGroup& other) { return other != *group; });
+    text += fmt::format(
+        "{:<16}{:>12}  of {} layers, {}\n", "  KV groups", end - group, group->layers,
+        group->window == 0 ? "all tokens" : fmt::format("the last {} tokens", group->window));
+    group = end;
+  }
+  return text;
 }
 
 // Lengths past max_positions make sense only for a rope that adapts to them.
@@ -40,10 +69,6 @@ bool stretches(const model::ModelSpec& spec) {
   return std::any_of(spec.ropes.begin(), spec.ropes.end(), [](const model::RopeSpec& rope) {
     return std::holds_alternative<model::RopeDynamic>(rope.scaling);
   });
-}
-
-int64_t blocks_for(int64_t tokens, int32_t block_size) {
-  return (tokens + block_size - 1) / block_size;
 }
 
 // Bytes that the KV cache may take.
@@ -62,7 +87,7 @@ Result<int64_t> kv_budget(const MemoryPlan& plan, const MemoryAsk& ask) {
   }
   const auto share =
       static_cast<int64_t>(static_cast<double>(ask.available_bytes) * ask.utilization);
-  if (fixed + plan.kv_block_bytes > share) {
+  if (fixed + plan.kv.block_bytes > share) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("weights and workspace take {}; {:.0f} % of the available {} is {}: "
                             "nothing is left for the KV cache",
@@ -108,7 +133,13 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
   plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
   plan.weight_bytes =
       ask.weight_bytes > 0 ? ask.weight_bytes : model::weight_bytes(spec, dtypes.linear);
-  plan.kv_block_bytes = block_bytes(spec, dtypes.kv, ask.block_size);
+  const auto layout = [&] {
+    return plan_kv_layout(spec, {.dtype = dtypes.kv,
+                                 .block_size = ask.block_size,
+                                 .max_seq_len = plan.max_seq_len,
+                                 .lookback = ask.attention_lookback});
+  };
+  RUDDER_TRY(plan.kv, layout());
   const auto workspace = [&] {
     return model::Decoder::workspace_bytes(
         spec,
@@ -127,6 +158,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
                           .max_tokens_per_step = ask.max_num_batched_tokens,
                           .max_seq_len = plan.max_seq_len,
                           .vocab_size = static_cast<int32_t>(spec.vocab),
+                          .kv_groups = plan.kv.groups,
                           .geometry = plan.geometry,
                           .taps = plan.taps};
   };
@@ -135,22 +167,23 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
   plan.tap_bytes = TapState::device_bytes(capacity());
 
   RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));
-  int64_t blocks = std::min(budget / plan.kv_block_bytes, kMaxKvTokens / ask.block_size);
-  const int64_t blocks_of_longest = blocks_for(plan.max_seq_len, ask.block_size);
-  if (ask.kv_cache_memory_bytes == 0) {
-    // Every sequence fits at its longest: more would only keep cached prefixes longer.
-    blocks = std::min(blocks, blocks_of_longest * ask.max_num_seqs);
-  }
-  if (blocks < blocks_of_longest) {
-    if (ask.max_model_len > 0 || blocks == 0) {
+  int64_t blocks = std::min(budget / plan.kv.block_bytes, most_blocks(plan.kv, ask.block_size));
+  if (ask.kv_cache_memory_bytes == 0) blocks = std::min(blocks, blocks_of_all(plan));
+  const int32_t longest =
+      step::longest_sequence(plan.kv.groups, ask.block_size, blocks, plan.max_seq_len);
+  if (longest < plan.max_seq_len) {
+    if (ask.max_model_len > 0 || longest == 0) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("a sequence of {} tokens needs {} of KV cache; the {} there are hold "
                               "{} tokens",
-                              plan.max_seq_len, bytes_text(blocks_of_longest * plan.kv_block_bytes),
-                              bytes_text(budget), blocks * ask.block_size),
+                              plan.max_seq_len, bytes_text(plan.kv_bytes_of(plan.max_seq_len)),
+                              bytes_text(budget), longest),
                   "max-model-len");
     }
-    plan.max_seq_len = static_cast<int32_t>(blocks * ask.block_size);
+    plan.max_seq_len = longest;
+    // A window may now be none: the layout is that of a server that is asked for this length.
+    RUDDER_TRY(plan.kv, layout());
+    blocks = std::min(budget / plan.kv.block_bytes, most_blocks(plan.kv, ask.block_size));
     plan.workspace_bytes = workspace();
     plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   }
@@ -171,14 +204,19 @@ std::string MemoryPlan::to_table() const {
       line("sequences", sequence_bytes,
            fmt::format("penalty counts, block tables, inputs of a step, for {}", max_num_seqs));
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));
+  const std::string tokens = kv.groups.size() > 1 || kv.groups[0].window > 0
+                                 ? ""
+                                 : fmt::format("{} tokens in ", int64_t{num_blocks} * block_size);
   table += line("KV cache", kv_bytes(),
-                fmt::format("{} tokens in {} blocks of {}, {}", int64_t{num_blocks} * block_size,
-                            num_blocks, block_size, tensor::dtype_name(dtypes.kv)));
+                fmt::format("{}{} blocks of {}, {}", tokens, num_blocks, block_size,
+                            tensor::dtype_name(dtypes.kv)));
+  table += groups_text(*this);
   table +=
       line("total", total_bytes(), fmt::format("of {} available", bytes_text(available_bytes)));
-  table += fmt::format("{:<16}{:>12}  tokens, {:.1f} sequences of that length at once\n",
-                       "longest sequence", max_seq_len,
-                       static_cast<double>(num_blocks) * block_size / max_seq_len);
+  table +=
+      fmt::format("{:<16}{:>12}  tokens, {} each, {:.1f} sequences of that length at once\n",
+                  "longest sequence", max_seq_len, bytes_text(kv_bytes_of(max_seq_len)),
+                  static_cast<double>(kv_bytes()) / static_cast<double>(kv_bytes_of(max_seq_len)));
   return table;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/kv_layout.h"
 #include "rudder/exec/tap_limits.h"
 #include "rudder/model/spec.h"
 #include "rudder/step/executor.h"
@@ -27,6 +28,7 @@ struct MemoryAsk {
   int64_t kv_cache_memory_bytes = 0;  // 0 = what the share leaves
   int32_t max_model_len = 0;          // 0 = the model's, or less if the KV cache is small
   int32_t block_size = 16;
+  int32_t attention_lookback = 0;  // Ops::attention_lookback
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   TapAsk taps = {};
@@ -39,7 +41,7 @@ struct MemoryPlan {
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t tap_bytes = 0;        // the tap table and the capture ring
-  int64_t kv_block_bytes = 0;   // one block, all layers
+  KvLayout kv;
   int32_t num_blocks = 0;
   int32_t block_size = 0;
   int32_t max_seq_len = 0;
@@ -48,7 +50,11 @@ struct MemoryPlan {
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
 
-  int64_t kv_bytes() const { return kv_block_bytes * num_blocks; }
+  int64_t kv_bytes() const { return kv.block_bytes * num_blocks; }
+  // That a lone sequence of so many tokens cannot do without.
+  int64_t kv_bytes_of(int64_t tokens) const {
+    return kv.block_bytes * step::least_blocks(kv.groups, block_size, tokens);
+  }
   int64_t total_bytes() const {
     return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + kv_bytes();
   }

@@ -29,7 +29,7 @@ TEST(MemoryPlan, EveryPartIsCounted) {
   const auto plan = plan_memory(spec, dtypes, tiny_ask());
   ASSERT_TRUE(plan) << plan.error().to_string();
   EXPECT_EQ(plan->max_seq_len, 512);
-  EXPECT_EQ(plan->kv_block_bytes, 3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
+  EXPECT_EQ(plan->kv.block_bytes, 3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
   EXPECT_EQ(plan->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
   MemoryAsk quantised = tiny_ask();
   quantised.weight_bytes = plan->weight_bytes / 2;
@@ -59,7 +59,7 @@ TEST(MemoryPlan, TheShareBoundsTheCache) {
   // Room for 10 blocks: too few for the model's length, so sequences get shorter.
   const int64_t fixed = all->total_bytes() - all->kv_bytes();
   ask.utilization = 1;
-  ask.available_bytes = fixed + 10 * all->kv_block_bytes + 5;
+  ask.available_bytes = fixed + 10 * all->kv.block_bytes + 5;
   auto plan = plan_memory(spec, {}, ask);
   ASSERT_TRUE(plan) << plan.error().to_string();
   EXPECT_EQ(plan->num_blocks, 10);
@@ -85,7 +85,7 @@ TEST(MemoryPlan, AGivenCacheSizeIsTaken) {
   ask.kv_cache_memory_bytes = 20 * kMiB;
   auto plan = plan_memory(spec, {}, ask);
   ASSERT_TRUE(plan);
-  EXPECT_EQ(plan->num_blocks, ask.kv_cache_memory_bytes / plan->kv_block_bytes);
+  EXPECT_EQ(plan->num_blocks, ask.kv_cache_memory_bytes / plan->kv.block_bytes);
   EXPECT_EQ(plan->max_seq_len, 100);
   ask.kv_cache_memory_bytes = 64 * kMiB;
   plan = plan_memory(spec, {}, ask);

@@ -23,6 +23,19 @@ void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t 
   }
 }
 
+// Where each group writes the row's tokens, in blocks of one layer (slot_table.cpp).
+void pack_kv_slots(const step::SeqWork& work, const Slot& slot, const step::Capacity& capacity,
+                   PackedStep& packed) {
+  const int32_t size = capacity.block_size;
+  for (size_t g = 0; g < slot.blocks.size(); ++g) {
+    const int32_t layers = capacity.kv_groups[g].layers;
+    for (int32_t position = work.kv_len; position < work.kv_len + work.q_len; ++position) {
+      const step::BlockId block = slot.blocks[g][static_cast<size_t>(position / size)];
+      packed.kv_slot[g].push_back(block * layers * size + position % size);
+    }
+  }
+}
+
 void pack_sample_row(size_t seq, const step::SeqWork& work, SlotTable& slots, PackedStep& packed) {
   ops::SampleRow row = slots.sample_row(work, packed.repeat, packed.lists);
   if (work.constrained) row.mask_row = packed.num_masks++;
@@ -63,7 +76,7 @@ void PackedStep::clear() {
   repeat = 1;
   ids.clear();
   positions.clear();
-  kv_slot.clear();
+  for (std::vector<int32_t>& slots : kv_slot) slots.clear();
   q_begin.assign(1, 0);
   kv_len.clear();
   table_row.clear();
@@ -82,8 +95,8 @@ void PackedStep::clear() {
 
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed) {
-  const int32_t block_size = capacity.block_size;
   packed.clear();
+  packed.kv_slot.resize(static_cast<size_t>(capacity.kv_groups.size()));
   RUDDER_CHECK(plan.repeat >= 1 && plan.repeat <= capacity.max_repeat, "{} iterations",
                plan.repeat);
   packed.repeat = plan.repeat;
@@ -94,10 +107,9 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     const int32_t kv_len = work.kv_len + work.q_len;
     pack_tokens(plan, work, capacity.vocab_size, packed);
     for (int32_t position = work.kv_len; position < kv_len; ++position) {
-      const step::BlockId block = slot.blocks[static_cast<size_t>(position / block_size)];
       packed.positions.push_back(position);
-      packed.kv_slot.push_back(block * block_size + position % block_size);
     }
+    pack_kv_slots(work, slot, capacity, packed);
     RUDDER_CHECK(
         !work.constrained || (work.logits == step::LogitsWanted::kLast && plan.repeat == 1),
         "step {}: slot {} has a mask for no token, or for several", plan.id, work.slot.value);
@@ -115,6 +127,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
 }
 
 void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& packed) {
+  packed.kv_slot.resize(static_cast<size_t>(capacity.kv_groups.size()));
   ops::SampleRow nobody;
   nobody.slot = capacity.num_slots;
   nobody.temperature = 0;
@@ -122,7 +135,7 @@ void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& pack
     packed.logits_rows.push_back(packed.q_begin.back());
     packed.ids.push_back(0);
     packed.positions.push_back(0);
-    packed.kv_slot.push_back(-1);
+    for (std::vector<int32_t>& slots : packed.kv_slot) slots.push_back(-1);
     packed.q_begin.push_back(packed.q_begin.back() + 1);
     packed.kv_len.push_back(0);
     packed.table_row.push_back(capacity.num_slots);

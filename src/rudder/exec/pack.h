@@ -19,8 +19,8 @@ struct PackedStep {
 
   std::vector<int32_t> ids;  // a token, or -1 - slot where the device has it
   std::vector<int32_t> positions;
-  std::vector<int32_t> kv_slot;
-  std::vector<int32_t> q_begin = {0};  // one more than sequences
+  std::vector<std::vector<int32_t>> kv_slot;  // by KV group
+  std::vector<int32_t> q_begin = {0};         // one more than sequences
   std::vector<int32_t> kv_len;
   std::vector<int32_t> table_row;
   int32_t max_q_len = 0;

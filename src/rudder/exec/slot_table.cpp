@@ -21,7 +21,10 @@ SlotTable::SlotTable(const step::Capacity& capacity)
     : capacity_(capacity),
       max_blocks_(static_cast<size_t>(max_blocks_per_seq(capacity))),
       slots_(static_cast<size_t>(capacity.num_slots)) {
-  for (Slot& slot : slots_) slot.blocks.reserve(max_blocks_);
+  for (Slot& slot : slots_) {
+    slot.blocks.resize(static_cast<size_t>(capacity.kv_groups.size()));
+    for (step::GroupTable& table : slot.blocks) table.reserve(max_blocks_);
+  }
 }
 
 void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& edits) {
@@ -52,8 +55,8 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   slot.max_len = edit.max_len;
   slot.prompt_len = edit.prompt_len;
   slot.opened_step = step;
-  slot.blocks.clear();
-  append_blocks(index, edit.blocks, edits);
+  for (step::GroupTable& table : slot.blocks) table.clear();
+  append_blocks(index, edit.blocks, true, edits);
   const bool has_counts = sampling.needs_history();
   edits.opened.push_back({.slot = index, .has_counts = has_counts ? 1 : 0});
   if (has_counts) add_history(edit, edits);
@@ -73,16 +76,44 @@ void SlotTable::add_history(const step::SlotEdit& edit, SlotEdits& edits) const 
   }
 }
 
-void SlotTable::append_blocks(int32_t index, const std::vector<step::BlockId>& blocks,
-                              SlotEdits& edits) {
-  std::vector<step::BlockId>& table = slots_[static_cast<size_t>(index)].blocks;
-  RUDDER_CHECK(table.size() + blocks.size() <= max_blocks_, "slot {}: {} blocks", index,
-               table.size() + blocks.size());
-  for (const step::BlockId block : blocks) {
-    RUDDER_CHECK(block >= 0 && block < capacity_.num_blocks, "block {}", block);
-    edits.blocks.push_back(
-        {.slot = index, .index = static_cast<int32_t>(table.size()), .block = block});
-    table.push_back(block);
+// On the device a group's blocks are counted in those of one layer, of which the group's first is
+// named: `layers` of them lie one behind another.
+void SlotTable::append_blocks(int32_t index, const std::vector<step::GroupTable>& blocks,
+                              bool may_be_gone, SlotEdits& edits) {
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  RUDDER_CHECK(blocks.empty() || blocks.size() == slot.blocks.size(),
+               "slot {}: blocks of {} KV groups, there are {}", index, blocks.size(),
+               slot.blocks.size());
+  for (size_t g = 0; g < blocks.size(); ++g) {
+    step::GroupTable& table = slot.blocks[g];
+    const int32_t row = static_cast<int32_t>(g) * (capacity_.num_slots + 1) + index;
+    RUDDER_CHECK(
+        blocks[g].size() == blocks[0].size() && table.size() + blocks[g].size() <= max_blocks_,
+        "slot {}: {} blocks of group {}", index, table.size() + blocks[g].size(), g);
+    for (const step::BlockId block : blocks[g]) {
+      const bool is_gone = may_be_gone && block == step::kNoBlock;
+      RUDDER_CHECK(is_gone || (block >= 0 && block < capacity_.num_blocks), "block {}", block);
+      if (!is_gone) {
+        edits.blocks.push_back({.row = row,
+                                .index = static_cast<int32_t>(table.size()),
+                                .block = block * capacity_.kv_groups[g].layers});
+      }
+      table.push_back(block);
+    }
+  }
+}
+
+// That every group has the blocks that tokens [begin, end) are written to and see.
+void SlotTable::check_blocks(int32_t index, int64_t begin, int64_t end) const {
+  const Slot& slot = slots_[static_cast<size_t>(index)];
+  for (size_t g = 0; g < slot.blocks.size(); ++g) {
+    const step::GroupTable& table = slot.blocks[g];
+    RUDDER_CHECK(end <= static_cast<int64_t>(table.size()) * capacity_.block_size,
+                 "slot {}: {} tokens, {} blocks of group {}", index, end, table.size(), g);
+    const int32_t seen = capacity_.kv_groups[g].first_visible(static_cast<int32_t>(begin));
+    const step::BlockId first = table[static_cast<size_t>(seen / capacity_.block_size)];
+    RUDDER_CHECK(first != step::kNoBlock, "slot {}: position {} of group {} is gone", index, seen,
+                 g);
   }
 }
 
@@ -97,7 +128,7 @@ Slot& SlotTable::begin_row(const step::SeqWork& work, const step::StepPlan& plan
   RUDDER_CHECK(slot.last_step != plan.id, "slot {} has two rows in step {}", index, plan.id);
   slot.last_step = plan.id;
 
-  append_blocks(index, work.append_blocks, edits);
+  append_blocks(index, work.append_blocks, false, edits);
   RUDDER_CHECK(work.q_len >= 1 && work.kv_len >= 0, "slot {}: q_len {}, kv_len {}", index,
                work.q_len, work.kv_len);
   RUDDER_CHECK(slot.kv_len < 0 || slot.kv_len == work.kv_len, "slot {}: kv_len {}, {} are in KV",
@@ -107,8 +138,7 @@ Slot& SlotTable::begin_row(const step::SeqWork& work, const step::StepPlan& plan
   int64_t end = int64_t{work.kv_len} + work.q_len;
   RUDDER_CHECK(end < slot.max_len, "slot {}: {} tokens, max_len {}", index, end, slot.max_len);
   end += step::row_iterations(work, plan.repeat, slot.max_len) - 1;
-  RUDDER_CHECK(end <= static_cast<int64_t>(slot.blocks.size()) * capacity_.block_size,
-               "slot {}: {} tokens, {} blocks", index, end, slot.blocks.size());
+  check_blocks(index, work.kv_len, end);
   if (work.tokens == step::TokenSource::kCarry) {
     RUDDER_CHECK(work.q_len == 1 && slot.has_carry, "slot {}: nothing to carry", index);
   }

@@ -19,7 +19,7 @@ struct Slot {
   bool is_open = false;
   bool has_carry = false;  // a token was sampled for it, or will be by a step already enqueued
   step::SamplingParams sampling;
-  std::vector<step::BlockId> blocks;
+  std::vector<step::GroupTable> blocks;  // by KV group; all of one length
   int32_t kv_len = -1;  // tokens in KV after the last row's iterations; -1 before the first
   // Counts on where the sequence has ended without the host knowing: its rows are masked anyway.
   int32_t num_output = 0;
@@ -56,14 +56,16 @@ class SlotTable {
 
  private:
   void add_history(const step::SlotEdit& edit, SlotEdits& edits) const;
-  void append_blocks(int32_t index, const std::vector<step::BlockId>& blocks, SlotEdits& edits);
+  void append_blocks(int32_t index, const std::vector<step::GroupTable>& blocks, bool may_be_gone,
+                     SlotEdits& edits);
+  void check_blocks(int32_t index, int64_t begin, int64_t end) const;
 
   const step::Capacity capacity_;
   const size_t max_blocks_;  // of one sequence
   std::vector<Slot> slots_;
 };
 
-// Blocks of the longest sequence.
+// Blocks of the longest sequence in one KV group.
 int32_t max_blocks_per_seq(const step::Capacity& capacity);
 
 }  // namespace rudder::exec

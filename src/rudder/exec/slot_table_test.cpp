@@ -45,7 +45,7 @@ class SlotTableTest : public ::testing::Test {
     work.q_len = q_len;
     work.token_begin = begin;
     work.logits = step::LogitsWanted::kLast;
-    work.append_blocks = std::move(blocks);
+    if (!blocks.empty()) work.append_blocks = {std::move(blocks)};
     return work;
   }
   static step::SeqWork decode(int32_t slot, uint32_t generation, int32_t kv_len,
@@ -69,7 +69,7 @@ class SlotTableTest : public ::testing::Test {
 using Triple = std::array<int32_t, 3>;
 std::vector<Triple> triples(const std::vector<ops::BlockWrite>& writes) {
   std::vector<Triple> out;
-  for (const ops::BlockWrite& write : writes) out.push_back({write.slot, write.index, write.block});
+  for (const ops::BlockWrite& write : writes) out.push_back({write.row, write.index, write.block});
   return out;
 }
 std::vector<Triple> triples(const std::vector<ops::HistoryToken>& history) {
@@ -82,7 +82,7 @@ TEST_F(SlotTableTest, PacksAPromptAndADecode) {
   pack({.slots = {edit(0, 1)}, .seqs = {prompt(0, 1, 0, 5, {7, 2})}, .tokens = {1, 2, 3, 4, 5}});
   EXPECT_EQ(packed_.ids, (std::vector<int32_t>{1, 2, 3, 4, 5}));
   EXPECT_EQ(packed_.positions, (std::vector<int32_t>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(packed_.kv_slot, (std::vector<int32_t>{28, 29, 30, 31, 8}));
+  EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{28, 29, 30, 31, 8}));
   ASSERT_EQ(packed_.edits.opened.size(), 1u);
   EXPECT_EQ(packed_.edits.opened[0].slot, 0);
   EXPECT_EQ(packed_.edits.opened[0].has_counts, 0);
@@ -107,14 +107,57 @@ TEST_F(SlotTableTest, PacksAPromptAndADecode) {
   EXPECT_EQ(packed_.sampled_seq, (std::vector<int32_t>{1}));
 }
 
+// Tables and KV slots of each group; the device counts in blocks of one layer.
+TEST_F(SlotTableTest, KvGroupsHaveTablesOfTheirOwn) {
+  step::Capacity capacity = kCapacity;
+  const std::vector<step::KvGroup> groups = {{.window = 0, .layers = 2},
+                                             {.window = 5, .layers = 3}};
+  capacity.kv_groups = step::KvGroups(groups);
+  SlotTable slots(capacity);
+  const auto pack_next = [&](step::StepPlan plan) {
+    plan.id = ++last_step_;
+    pack_step(plan, capacity, slots, packed_);
+  };
+  // Two cached blocks, of which the window of position 8 reaches the second.
+  step::SlotEdit open = edit(1, 1);
+  open.blocks = {{7, 8}, {step::kNoBlock, 3}};
+  step::SeqWork work = prompt(1, 1, 0, 5, {});
+  work.kv_len = 8;
+  work.append_blocks = {{9, 2}, {1, 4}};
+  pack_next({.slots = {open}, .seqs = {work}, .tokens = {1, 2, 3, 4, 5}});
+  EXPECT_EQ(triples(packed_.edits.blocks),
+            (std::vector<Triple>{
+                {1, 0, 14}, {1, 1, 16}, {6, 1, 9}, {1, 2, 18}, {1, 3, 4}, {6, 2, 3}, {6, 3, 12}}));
+  EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{72, 73, 74, 75, 16}));
+  EXPECT_EQ(packed_.kv_slot[1], (std::vector<int32_t>{12, 13, 14, 15, 48}));
+  pad_step(2, capacity, packed_);
+  EXPECT_EQ(packed_.kv_slot[1].back(), -1);
+
+  // A position whose window reaches a block that is gone, a group too few, tables of unequal
+  // length.
+  open = edit(2, 1);
+  open.blocks = {{5}, {step::kNoBlock}};
+  work = prompt(2, 1, 0, 1, {});
+  work.kv_len = 4;
+  work.append_blocks = {{6}, {0}};
+  EXPECT_THROW(pack_next({.slots = {open}, .seqs = {work}, .tokens = {1}}), std::logic_error);
+  open = edit(2, 2);
+  work = prompt(2, 2, 0, 1, {6});
+  EXPECT_THROW(pack_next({.slots = {open}, .seqs = {work}, .tokens = {1}}), std::logic_error);
+  open = edit(2, 3);
+  work = prompt(2, 3, 0, 1, {});
+  work.append_blocks = {{6}, {0, 1}};
+  EXPECT_THROW(pack_next({.slots = {open}, .seqs = {work}, .tokens = {1}}), std::logic_error);
+}
+
 TEST_F(SlotTableTest, ACachedPrefixIsNotRunAgain) {
   step::SlotEdit resumed = edit(1, 1);
-  resumed.blocks = {5, 6};
+  resumed.blocks = {{5, 6}};
   step::SeqWork rest = prompt(1, 1, 0, 2, {3});
   rest.kv_len = 8;
   pack({.slots = {resumed}, .seqs = {rest}, .tokens = {11, 12}});
   EXPECT_EQ(packed_.positions, (std::vector<int32_t>{8, 9}));
-  EXPECT_EQ(packed_.kv_slot, (std::vector<int32_t>{12, 13}));
+  EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{12, 13}));
   EXPECT_EQ(triples(packed_.edits.blocks), (std::vector<Triple>{{1, 0, 5}, {1, 1, 6}, {1, 2, 3}}));
 }
 
@@ -200,7 +243,7 @@ TEST_F(SlotTableTest, PaddingBelongsToNobody) {
   pack({.slots = {edit(0, 1)}, .seqs = {prompt(0, 1, 0, 1, {3})}, .tokens = {8}});
   pad_step(3, kCapacity, packed_);
   EXPECT_EQ(packed_.ids, (std::vector<int32_t>{8, 0, 0}));
-  EXPECT_EQ(packed_.kv_slot, (std::vector<int32_t>{12, -1, -1}));
+  EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{12, -1, -1}));
   EXPECT_EQ(packed_.q_begin, (std::vector<int32_t>{0, 1, 2, 3}));
   EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{1, 0, 0}));
   EXPECT_EQ(packed_.table_row, (std::vector<int32_t>{0, 4, 4}));

@@ -43,7 +43,8 @@ struct Layout {
 // Arrays of ops::TapBatch, one behind another.
 constexpr int64_t kTapArrays = 5;
 
-Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, bool has_taps) {
+Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int64_t num_groups,
+                 bool has_taps) {
   Layout layout;
   layout.kv_len = layout.q_begin + part_bytes<int32_t>(num_seqs + 1);
   layout.table_row = layout.kv_len + part_bytes<int32_t>(num_seqs);
@@ -51,7 +52,7 @@ Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, bool
   layout.ids = layout.logits_rows + part_bytes<int32_t>(num_sampled);
   layout.positions = layout.ids + part_bytes<int32_t>(num_tokens);
   layout.kv_slot = layout.positions + part_bytes<int32_t>(num_tokens);
-  layout.taps = layout.kv_slot + part_bytes<int32_t>(num_tokens);
+  layout.taps = layout.kv_slot + part_bytes<int32_t>(num_groups * num_tokens);
   const int64_t arrays = has_taps ? kTapArrays : 0;
   layout.rows_taps = layout.taps + arrays * part_bytes<int32_t>(num_tokens);
   layout.sample_rows = layout.rows_taps + arrays * part_bytes<int32_t>(num_sampled);
@@ -61,7 +62,7 @@ Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, bool
 
 Layout layout_of(const PackedStep& packed) {
   return layout_of(packed.num_tokens(), packed.num_seqs(), packed.num_sampled(),
-                   packed.taps.is_used);
+                   std::ssize(packed.kv_slot), packed.taps.is_used);
 }
 
 // Words of stop ids and biases when every row has as many as it may.
@@ -74,13 +75,15 @@ int64_t kept_history(const step::Capacity& capacity) {
   return std::max(capacity.max_seq_len, capacity.max_tokens_per_step);
 }
 int64_t kept_blocks(const step::Capacity& capacity) {
-  return int64_t{max_blocks_per_seq(capacity)} + capacity.num_slots +
-         capacity.max_tokens_per_step / capacity.block_size;
+  return (int64_t{max_blocks_per_seq(capacity)} + capacity.num_slots +
+          capacity.max_tokens_per_step / capacity.block_size) *
+         capacity.kv_groups.size();
 }
 
 int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
-  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, capacity.num_slots, has_taps)
+  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, capacity.num_slots,
+                   capacity.kv_groups.size(), has_taps)
              .lists +
          part_bytes<int32_t>(max_list_words(capacity)) +
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
@@ -143,7 +146,7 @@ int64_t StepBuffers::device_bytes(const step::Capacity& capacity) {
   return step_bytes(capacity) +
          word * (masks_shape(capacity).numel() + sampled_shape(capacity).numel() +
                  top_shape(capacity).numel() + tap_entries_shape(capacity).numel()) +
-         rows * (word * (2 + max_blocks_per_seq(capacity)) +
+         rows * (word * (2 + capacity.kv_groups.size() * max_blocks_per_seq(capacity)) +
                  capacity.vocab_size * (word + int64_t{sizeof(uint8_t)}));
 }
 
@@ -153,7 +156,8 @@ Result<void> StepBuffers::allocate() {
   const int64_t bytes = step_bytes(capacity_);
   RUDDER_TRY(state_.carry, ops_.allocate(DType::kI32, {rows}));
   RUDDER_TRY(state_.ended, ops_.allocate(DType::kI32, {rows}));
-  RUDDER_TRY(state_.block_table, ops_.allocate(DType::kI32, {rows, max_blocks_per_seq(capacity_)}));
+  RUDDER_TRY(state_.block_table, ops_.allocate(DType::kI32, {capacity_.kv_groups.size() * rows,
+                                                             max_blocks_per_seq(capacity_)}));
   RUDDER_TRY(state_.output_count, ops_.allocate(DType::kI32, {rows, vocab}));
   RUDDER_TRY(state_.prompt_seen, ops_.allocate(DType::kU8, {rows, vocab}));
   RUDDER_TRY(device_, ops_.allocate(DType::kU8, {bytes}));
@@ -191,13 +195,15 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
   DeviceStep step;
   step.forward = {.ids = part(layout.ids, DType::kI32, tokens),
                   .positions = part(layout.positions, DType::kI32, tokens),
-                  .kv_slot = part(layout.kv_slot, DType::kI32, tokens),
+                  .kv_slot = part(layout.kv_slot, DType::kI32,
+                                  {std::ssize(packed.kv_slot) * packed.num_tokens()}),
                   .attention = {.q_begin = part(layout.q_begin, DType::kI32, {seqs + 1}),
                                 .kv_len = part(layout.kv_len, DType::kI32, {seqs}),
                                 .table_row = part(layout.table_row, DType::kI32, {seqs}),
                                 .block_table = state_.block_table,
                                 .max_q_len = packed.max_q_len,
-                                .max_kv_len = packed.max_kv_len},
+                                .max_kv_len = packed.max_kv_len,
+                                .group_rows = capacity_.num_slots + 1},
                   .logits_rows = part(layout.logits_rows, DType::kI32, {sampled})};
   if (packed.taps.is_used) {
     const auto arrays = [&](int64_t begin, int64_t count, int64_t first_entry) {
@@ -243,7 +249,10 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t place) {
   put(staging, layout.logits_rows, packed.logits_rows);
   put(staging, layout.ids, packed.ids);
   put(staging, layout.positions, packed.positions);
-  put(staging, layout.kv_slot, packed.kv_slot);
+  for (int64_t g = 0; g < std::ssize(packed.kv_slot); ++g) {
+    const int64_t begin = layout.kv_slot + g * packed.num_tokens() * int64_t{sizeof(int32_t)};
+    put(staging, begin, packed.kv_slot[static_cast<size_t>(g)]);
+  }
   put_taps(packed, staging);
   put(staging, layout.sample_rows, packed.sample_rows);
   put(staging, layout.lists, packed.lists);

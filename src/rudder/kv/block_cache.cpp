@@ -10,11 +10,30 @@
 
 namespace rudder::kv {
 
+namespace {
+
+// Where a group has no window each node has a block. Else a node stays, without one, for those that
+// hang on it; a few bytes each, against a block's many.
+constexpr int32_t kNodesPerBlock = 4;
+
+int32_t num_nodes(const CacheOptions& options) {
+  const bool has_full = std::ranges::count(options.windows, 0) > 0;
+  return has_full ? options.num_blocks : kNodesPerBlock * options.num_blocks;
+}
+
+}  // namespace
+
+int32_t first_visible(int32_t position, int32_t window) {
+  if (window == 0) return 0;
+  return std::max(0, position - window + (RUDDER_MUTANT(kWindowOffByOne) ? 2 : 1));
+}
+
 BlockCache::BlockCache(const CacheOptions& options)
     : options_(options),
       hasher_(options.hash_key, options.model_identity, options.hash_bits),
       pool_(options.num_blocks),
-      index_(options.num_blocks, options.block_size),
+      index_(num_nodes(options), options.num_blocks, options.block_size,
+             static_cast<int32_t>(options.windows.size())),
       distrusted_(static_cast<size_t>(options.num_blocks), 0) {
   erased_.reserve(static_cast<size_t>(options.num_blocks));
 }
@@ -61,54 +80,111 @@ const BlockKey& BlockCache::key(Chain& chain, std::span<const int32_t> tokens, i
   return chain.keys[static_cast<size_t>(i)];
 }
 
-BlockId BlockCache::find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
+NodeRef BlockCache::find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
                          const NodeRef& parent) const {
   const BlockKey wanted = key(chain, tokens, i);
   return index_.find(wanted, RUDDER_MUTANT(kHashWithoutParent) ? NodeRef{} : parent, *chain.salt,
                      content(chain, tokens, i));
 }
 
-void BlockCache::match(Chain& chain, std::span<const int32_t> tokens, int32_t max_blocks,
-                       std::vector<BlockId>* found) const {
-  found->clear();
-  if (!options_.share_prefixes) return;
-  NodeRef parent;
-  for (int32_t i = 0; i < max_blocks; ++i) {
-    const BlockId block = find(chain, tokens, i, parent);
-    if (block == kNoBlock) return;
-    found->push_back(block);
-    parent = index_.ref(block);
-  }
+// The first block of a group that a token at `position` sees.
+int32_t BlockCache::first_needed(int32_t group, int32_t position) const {
+  return first_visible(position, options_.windows[static_cast<size_t>(group)]) /
+         options_.block_size;
 }
 
-void BlockCache::hold(Chain& chain, std::span<const BlockId> found) {
-  for (const BlockId block : found) pool_.add_ref(block);
-  chain.num_shared = static_cast<int32_t>(found.size());
-  chain.last_shared = found.empty() ? NodeRef{} : index_.ref(found.back());
+Match BlockCache::match(Chain& chain, std::span<const int32_t> tokens, int32_t max_blocks,
+                        BlockTables* found) const {
+  found->assign(options_.windows.size(), {});
+  Match match;
+  if (!options_.share_prefixes) return match;
+  NodeRef node;
+  // By group: its blocks from here to the last one found are there.
+  std::vector<int32_t> there_from(options_.windows.size(), 0);
+  for (int32_t i = 0; i < max_blocks; ++i) {
+    node = find(chain, tokens, i, node);
+    if (node.node == kNoNode) break;
+    bool can_go_on = true;
+    for (int32_t g = 0; g < num_groups(); ++g) {
+      const BlockId block = index_.block(node, g);
+      int32_t& from = there_from[static_cast<size_t>(g)];
+      (*found)[static_cast<size_t>(g)].blocks.push_back(block);
+      if (block == kNoBlock) from = i + 1;
+      can_go_on = can_go_on && from <= first_needed(g, (i + 1) * options_.block_size);
+    }
+    if (can_go_on || RUDDER_MUTANT(kHitWithHole)) match = {i + 1, node};
+  }
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    BlockTable& table = (*found)[static_cast<size_t>(g)];
+    table.blocks.resize(static_cast<size_t>(match.num_blocks));
+    table.first =
+        std::min(first_needed(g, match.num_blocks * options_.block_size), match.num_blocks);
+    std::fill_n(table.blocks.begin(), table.first, kNoBlock);
+  }
+  return match;
+}
+
+void BlockCache::hold(Chain& chain, const Match& match, const BlockTables& found) {
+  for (const BlockTable& table : found) {
+    for (const BlockId block : table.held()) {
+      if (block != kNoBlock || !RUDDER_MUTANT(kHitWithHole)) pool_.add_ref(block);
+    }
+  }
+  chain.num_shared = match.num_blocks;
+  chain.last_shared = match.last;
 }
 
 BlockId BlockCache::take() {
   if (pool_.num_free() == 0) {
-    const BlockId oldest = pool_.oldest_cached();
-    if (oldest == kNoBlock) return kNoBlock;
-    forget(oldest);
-    ++evictions_;
+    if (pool_.num_cached() == 0) return kNoBlock;
+    evict_oldest();
   }
   const BlockId block = pool_.take_free();
   distrusted_[static_cast<size_t>(block)] = 0;
   return block;
 }
 
+void BlockCache::evict_oldest() {
+  forget(pool_.oldest_cached());
+  ++evictions_;
+}
+
+// A prefix is of no use without a block of a group that sees all of it, but may be without one that
+// a window passes.
 void BlockCache::forget(BlockId block) {
+  if (options_.windows[static_cast<size_t>(index_.group_of(block))] == 0) {
+    return forget_node(index_.node_of(block));
+  }
+  index_.detach(block);
+  if (pool_.is_cached(block)) pool_.uncache(block);
+}
+
+void BlockCache::forget_node(const NodeRef& node) {
   erased_.clear();
-  index_.erase(block, &erased_);
+  index_.erase(node, &erased_);
   for (const BlockId erased : erased_) {
     if (pool_.is_cached(erased)) pool_.uncache(erased);
   }
 }
 
-void BlockCache::publish(Chain& chain, std::span<const int32_t> tokens,
-                         std::span<const BlockId> blocks, int32_t num_tokens) {
+// For block chain.num_shared of the sequence; kNoNode: it cannot be shared, or not now.
+NodeRef BlockCache::add_node(Chain& chain, std::span<const int32_t> tokens,
+                             const BlockTables& tables) {
+  const int32_t i = chain.num_shared;
+  for (const BlockTable& table : tables) {
+    const BlockId block = table.blocks[static_cast<size_t>(i)];
+    if (block != kNoBlock && is_distrusted(block)) return {};
+  }
+  while (index_.is_full() && pool_.num_cached() > 0) evict_oldest();
+  const bool has_parent = i == 0 || index_.contains(chain.last_shared);
+  if (index_.is_full() || !has_parent) return {};
+  const BlockKey added = key(chain, tokens, i);
+  return index_.insert(added, RUDDER_MUTANT(kHashWithoutParent) ? NodeRef{} : chain.last_shared,
+                       chain.salt, content(chain, tokens, i));
+}
+
+void BlockCache::publish(Chain& chain, std::span<const int32_t> tokens, const BlockTables& tables,
+                         int32_t num_tokens) {
   if (!options_.share_prefixes) return;
   int32_t num_full = num_tokens / options_.block_size;
   if (RUDDER_MUTANT(kPublishPartialBlock)) {
@@ -121,34 +197,66 @@ void BlockCache::publish(Chain& chain, std::span<const int32_t> tokens,
     chain.num_shared = 0;
     chain.last_shared = NodeRef{};
   }
-  RUDDER_CHECK(num_full <= static_cast<int32_t>(blocks.size()), "{} tokens, {} blocks", num_tokens,
-               blocks.size());
+  for (const BlockTable& table : tables) {
+    RUDDER_CHECK(num_full <= std::ssize(table.blocks), "{} tokens, {} blocks", num_tokens,
+                 table.blocks.size());
+  }
   while (chain.num_shared < num_full) {
-    const int32_t i = chain.num_shared;
-    BlockId shared = find(chain, tokens, i, chain.last_shared);
-    if (shared == kNoBlock) {
-      shared = blocks[static_cast<size_t>(i)];
-      if (distrusted_[static_cast<size_t>(shared)]) return;
-      const BlockKey added = key(chain, tokens, i);
-      index_.insert(shared, added,
-                    RUDDER_MUTANT(kHashWithoutParent) ? NodeRef{} : chain.last_shared, chain.salt,
-                    content(chain, tokens, i));
+    const auto i = static_cast<size_t>(chain.num_shared);
+    NodeRef node = find(chain, tokens, chain.num_shared, chain.last_shared);
+    if (node.node == kNoNode) node = add_node(chain, tokens, tables);
+    if (node.node == kNoNode) break;
+    for (int32_t g = 0; g < num_groups(); ++g) {
+      const BlockId own = tables[static_cast<size_t>(g)].blocks[i];
+      const bool is_missing = own != kNoBlock && index_.block(node, g) == kNoBlock;
+      if (is_missing && !is_distrusted(own)) index_.attach(node, g, own);
     }
-    chain.last_shared = index_.ref(shared);
+    chain.last_shared = node;
     ++chain.num_shared;
   }
+  // Nodes of blocks that were given back before they were shared may have nothing to stay for.
+  index_.prune(chain.last_shared);
 }
 
-void BlockCache::distrust(std::span<const BlockId> blocks) {
-  for (const BlockId block : blocks) {
-    distrusted_[static_cast<size_t>(block)] = 1;
-    if (index_.contains(block)) forget(block);
+void BlockCache::distrust(const BlockTables& tables) {
+  for (const BlockTable& table : tables) {
+    for (const BlockId block : table.held()) {
+      distrusted_[static_cast<size_t>(block)] = 1;
+      if (index_.contains(block)) forget_node(index_.node_of(block));
+    }
   }
 }
 
-void BlockCache::release(Chain& chain, std::span<const BlockId> blocks) {
-  for (auto block = blocks.rbegin(); block != blocks.rend(); ++block) {
-    pool_.release(*block, index_.contains(*block));
+int32_t BlockCache::count_refs(const BlockTables& tables, int32_t refs) const {
+  int64_t count = 0;
+  for (const BlockTable& table : tables) {
+    count += std::ranges::count_if(table.held(),
+                                   [&](BlockId block) { return pool_.refs(block) == refs; });
+  }
+  return static_cast<int32_t>(count);
+}
+
+void BlockCache::release_passed(BlockTables& tables, int32_t position) {
+  for (int32_t g = 0; g < num_groups(); ++g) {
+    BlockTable& table = tables[static_cast<size_t>(g)];
+    const int32_t first =
+        std::min(first_needed(g, position), static_cast<int32_t>(table.blocks.size()));
+    for (int32_t i = first - 1; i >= table.first; --i) {
+      BlockId& block = table.blocks[static_cast<size_t>(i)];
+      pool_.release(block, index_.contains(block));
+      block = kNoBlock;
+    }
+    table.first = std::max(table.first, first);
+  }
+}
+
+void BlockCache::release(Chain& chain, BlockTables& tables) {
+  for (BlockTable& table : tables) {
+    const std::span<const BlockId> held = table.held();
+    for (auto block = held.rbegin(); block != held.rend(); ++block) {
+      pool_.release(*block, index_.contains(*block));
+    }
+    table = {};
   }
   chain.num_shared = 0;
   chain.last_shared = NodeRef{};
@@ -156,7 +264,7 @@ void BlockCache::release(Chain& chain, std::span<const BlockId> blocks) {
 
 void BlockCache::forget_all() {
   for (BlockId block = 0; block < pool_.num_blocks(); ++block) {
-    if (index_.contains(block)) forget(block);
+    if (index_.contains(block)) forget_node(index_.node_of(block));
     if (pool_.refs(block) > 0) distrusted_[static_cast<size_t>(block)] = 1;
   }
 }
@@ -178,25 +286,32 @@ Result<void> BlockCache::check(const std::vector<std::span<const BlockId>>& tabl
   return {};
 }
 
+// `key`: of the sequence's tokens up to this block's end; null when it is not full.
+Result<void> BlockCache::check_block(const Chain& chain, int32_t group, BlockId block,
+                                     const BlockKey* key, bool is_first) const {
+  const auto broken = [&](std::string_view what) {
+    return fail(ErrorCode::kInternal, fmt::format("block {} is shared {}", block, what));
+  };
+  if (key == nullptr) return broken("but not full");
+  const NodeRef node = index_.node_of(block);
+  const std::string* salt = index_.salt(node);
+  if (is_first && (salt == nullptr || *salt != *chain.salt)) return broken("across salts");
+  if (index_.key(node) != *key) return broken("under the key of another prefix");
+  if (index_.group_of(block) != group) return broken("as one of another group");
+  return {};
+}
+
 Result<void> BlockCache::check_chain(const Chain& chain, std::span<const int32_t> tokens,
-                                     std::span<const BlockId> blocks) const {
+                                     const BlockTables& tables) const {
   const auto size = static_cast<size_t>(options_.block_size);
   BlockKey key = hasher_.root(*chain.salt);
-  for (size_t i = 0; i < blocks.size(); ++i) {
-    const BlockId block = blocks[i];
+  for (size_t i = 0; i < tables.front().blocks.size(); ++i) {
     const bool full = (i + 1) * size <= tokens.size();
     if (full) key = hasher_.child(key, content(chain, tokens, static_cast<int32_t>(i)));
-    if (!index_.contains(block)) continue;
-    if (!full) {
-      return fail(ErrorCode::kInternal, fmt::format("block {} is shared but not full", block));
-    }
-    const std::string* salt = index_.salt(block);
-    if (i == 0 && (salt == nullptr || *salt != *chain.salt)) {
-      return fail(ErrorCode::kInternal, fmt::format("block {} is shared across salts", block));
-    }
-    if (index_.key(block) != key) {
-      return fail(ErrorCode::kInternal,
-                  fmt::format("block {} is shared under the key of another prefix", block));
+    for (int32_t g = 0; g < num_groups(); ++g) {
+      const BlockId block = tables[static_cast<size_t>(g)].blocks[i];
+      if (block == kNoBlock || !index_.contains(block)) continue;
+      RUDDER_TRY_VOID(check_block(chain, g, block, full ? &key : nullptr, i == 0));
     }
   }
   return {};

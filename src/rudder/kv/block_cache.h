@@ -1,7 +1,8 @@
 // BlockCache: the KV bookkeeping as the scheduler sees it: blocks given out and taken back, and
-// full blocks shared between sequences of equal prefix. Normative text: docs/contracts/kv.md. Host
-// only: it never sees a tensor. One thread. Releasing is the caller's promise that no step in
-// flight names the block.
+// full blocks shared between sequences of equal prefix. A sequence has a block table for each KV
+// group; a group with a window needs only the blocks that its window still reaches, also to go on
+// from a cached prefix. Normative text: docs/contracts/kv.md. Host only: it never sees a tensor.
+// One thread. Releasing is the caller's promise that no step in flight reads the block.
 #pragma once
 
 #include <array>
@@ -21,10 +22,31 @@ namespace rudder::kv {
 struct CacheOptions {
   int32_t num_blocks = 0;
   int32_t block_size = 16;
+  std::vector<int32_t> windows = {0};  // one a KV group; 0: its layers see all tokens
   bool share_prefixes = true;
   std::string model_identity;
   std::array<uint64_t, 2> hash_key = {};
   int32_t hash_bits = 128;
+};
+
+// A sequence's blocks of one group, by place in the sequence.
+struct BlockTable {
+  std::vector<BlockId> blocks;  // kNoBlock before `first`: the window is past them
+  int32_t first = 0;
+
+  std::span<const BlockId> held() const {
+    return std::span(blocks).subspan(static_cast<size_t>(first));
+  }
+};
+using BlockTables = std::vector<BlockTable>;  // one a group, all of one length
+
+// The first position that a token at `position` sees.
+int32_t first_visible(int32_t position, int32_t window);
+
+// A prefix that a sequence can go on from.
+struct Match {
+  int32_t num_blocks = 0;  // of each table
+  NodeRef last;            // the node of the last of them
 };
 
 // A sequence's tokens as prefix blocks. Kept by the caller, one a sequence; the fields belong to
@@ -43,11 +65,14 @@ class BlockCache {
   explicit BlockCache(const CacheOptions& options);
 
   int32_t block_size() const { return options_.block_size; }
+  int32_t num_groups() const { return static_cast<int32_t>(options_.windows.size()); }
   const BlockPool& pool() const { return pool_; }
   uint64_t evictions() const { return evictions_; }
   // Blocks that take() can give: free ones, and cached ones by eviction.
   int32_t num_available() const { return pool_.num_free() + pool_.num_cached(); }
 
+  // Blocks of the tables that are referenced so often.
+  int32_t count_refs(const BlockTables& tables, int32_t refs) const;
   // A holder of an equal prefix may use the block without writing it.
   bool is_shared(BlockId block) const { return index_.contains(block); }
 
@@ -55,26 +80,30 @@ class BlockCache {
   // disjoint, of any length.
   Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
 
-  // The longest chain of cached full blocks that `tokens` begin with, at most `max_blocks`. Takes
-  // no reference: the caller does (hold) or asks again.
-  void match(Chain& chain, std::span<const int32_t> tokens, int32_t max_blocks,
-             std::vector<BlockId>* found) const;
-  // References blocks found by match(), from now on the first blocks of the chain's sequence.
-  void hold(Chain& chain, std::span<const BlockId> found);
+  // The longest prefix of full blocks that `tokens` begin with, at most `max_blocks` long, that a
+  // sequence can go on from: every block of the groups without a window is there, and those that
+  // the windows of the next token reach of the others. `found` gets the tables. Takes no reference:
+  // the caller does (hold) or asks again.
+  Match match(Chain& chain, std::span<const int32_t> tokens, int32_t max_blocks,
+              BlockTables* found) const;
+  // References what match() has found, from now on the first blocks of the chain's sequence.
+  void hold(Chain& chain, const Match& match, const BlockTables& found);
 
   // A block with undefined content, referenced once; evicts the oldest cached one when none is
   // free. kNoBlock when every block is in use.
   BlockId take();
 
   // Shares the full blocks among the first `num_tokens` tokens: their KV is written for good.
-  // `blocks` is the sequence's block table.
-  void publish(Chain& chain, std::span<const int32_t> tokens, std::span<const BlockId> blocks,
+  void publish(Chain& chain, std::span<const int32_t> tokens, const BlockTables& tables,
                int32_t num_tokens);
   // Their content is not trusted (a row that read them ended in NaN): they and what hangs on them
   // are forgotten, and are not shared again by another sequence that still holds them.
-  void distrust(std::span<const BlockId> blocks);
-  // Drops one reference to each, last block first, so that a chain is evicted from its tail.
-  void release(Chain& chain, std::span<const BlockId> blocks);
+  void distrust(const BlockTables& tables);
+  // Gives back, of each group with a window, the blocks that no token from `position` on sees.
+  void release_passed(BlockTables& tables, int32_t position);
+  // Drops one reference to each block and empties the tables, last block first, so that a chain is
+  // evicted from its tail.
+  void release(Chain& chain, BlockTables& tables);
   // Empties the index: unreferenced blocks become free, and blocks in use are not shared again by
   // those who hold them.
   void forget_all();
@@ -82,19 +111,26 @@ class BlockCache {
   // Key of full block `i` of `tokens`; kept in the chain.
   const BlockKey& key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
 
-  // `tables`: the block table of every sequence. O(blocks).
+  // `tables`: what every sequence holds of each group. O(blocks).
   Result<void> check(const std::vector<std::span<const BlockId>>& tables) const;
   // That what the index says of a sequence's shared blocks is what the sequence holds: keys are
   // recomputed from its tokens and salt.
   Result<void> check_chain(const Chain& chain, std::span<const int32_t> tokens,
-                           std::span<const BlockId> blocks) const;
+                           const BlockTables& tables) const;
 
  private:
   // Full block `i`; its runs are in runs_ until the next call.
   BlockContent content(const Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
-  BlockId find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
+  NodeRef find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
                const NodeRef& parent) const;
+  NodeRef add_node(Chain& chain, std::span<const int32_t> tokens, const BlockTables& tables);
+  Result<void> check_block(const Chain& chain, int32_t group, BlockId block, const BlockKey* key,
+                           bool is_first) const;
+  int32_t first_needed(int32_t group, int32_t position) const;
+  bool is_distrusted(BlockId block) const { return distrusted_[static_cast<size_t>(block)] != 0; }
   void forget(BlockId block);
+  void forget_node(const NodeRef& node);
+  void evict_oldest();
 
   const CacheOptions options_;
   KeyHasher hasher_;

@@ -36,31 +36,30 @@ struct Holder {
   BlockCache* cache;
   Tokens tokens;
   Chain chain;
-  std::vector<BlockId> blocks;
+  BlockTables tables = {{}};
 
   Holder(BlockCache* in, Tokens with, const std::string& salt = "",
          std::vector<ContentRun> runs = {})
       : cache(in), tokens(std::move(with)), chain(in->make_chain(salt, std::move(runs))) {}
 
+  std::vector<BlockId>& blocks() { return tables[0].blocks; }
   size_t match() {
     const auto max_blocks = static_cast<int32_t>((tokens.size() - 1) / kSize);
-    cache->match(chain, tokens, max_blocks, &blocks);
-    cache->hold(chain, blocks);
-    return blocks.size();
+    cache->hold(chain, cache->match(chain, tokens, max_blocks, &tables), tables);
+    return blocks().size();
   }
   size_t fill() {
     const size_t matched = match();
-    while (blocks.size() * kSize < tokens.size()) {
+    while (blocks().size() * kSize < tokens.size()) {
       const BlockId block = cache->take();
       if (block == kNoBlock) break;
-      blocks.push_back(block);
+      blocks().push_back(block);
     }
     return matched;
   }
-  void publish() { cache->publish(chain, tokens, blocks, static_cast<int32_t>(tokens.size())); }
+  void publish() { cache->publish(chain, tokens, tables, static_cast<int32_t>(tokens.size())); }
   void release() {
-    cache->release(chain, blocks);
-    blocks.clear();
+    cache->release(chain, tables);
   }
 };
 
@@ -82,7 +81,8 @@ TEST(BlockCacheTest, MatchesTheLongestChainOfFullBlocks) {
   for (const Case& c : cases) {
     Holder holder(&cache, c.tokens);
     EXPECT_EQ(holder.match(), c.matched) << c.tokens.size();
-    for (size_t i = 0; i < holder.blocks.size(); ++i) EXPECT_EQ(holder.blocks[i], first.blocks[i]);
+    for (size_t i = 0; i < holder.blocks().size(); ++i)
+      EXPECT_EQ(holder.blocks()[i], first.blocks()[i]);
     holder.release();
   }
   first.release();
@@ -94,7 +94,7 @@ TEST(BlockCacheTest, AnUnpublishedBlockIsNotFound) {
   BlockCache cache(options(16));
   Holder first(&cache, count_up(0, 12));
   first.fill();
-  cache.publish(first.chain, first.tokens, first.blocks, 7);  // one block is full
+  cache.publish(first.chain, first.tokens, first.tables, 7);  // one block is full
   Holder second(&cache, count_up(0, 12));
   EXPECT_EQ(second.match(), 1u);
 }
@@ -184,7 +184,7 @@ TEST(BlockCacheTest, OnlyBlocksThatARunTouchesAreApart) {
     EXPECT_EQ(Holder(&cache, count_up(0, 17), "", {{4, 9, kA}, {9, 40, kB}}).match(), 2u);
     EXPECT_EQ(Holder(&cache, count_up(0, 17), "", {{4, 16, kB}}).match(), 1u);
     EXPECT_EQ(Holder(&cache, count_up(0, 17)).match(), 4u);
-    EXPECT_TRUE(cache.check_chain(under_a.chain, under_a.tokens, under_a.blocks));
+    EXPECT_TRUE(cache.check_chain(under_a.chain, under_a.tokens, under_a.tables));
   }
 }
 
@@ -218,7 +218,7 @@ TEST(BlockCacheTest, SharingIsEqualityTokenByToken) {
       }
       EXPECT_EQ(holder.fill(), expected);
       holder.publish();
-      EXPECT_TRUE(cache.check_chain(holder.chain, holder.tokens, holder.blocks));
+      EXPECT_TRUE(cache.check_chain(holder.chain, holder.tokens, holder.tables));
     }
   }
 }
@@ -235,13 +235,13 @@ TEST(BlockCacheTest, CollisionsOfAOneBitKeyAreHarmless) {
     EXPECT_EQ(holders.back().fill(), 0u);
     holders.back().publish();
   }
-  for (const Holder& holder : holders) {
+  for (Holder& holder : holders) {
     Tokens longer = holder.tokens;
     longer.push_back(0);
     Holder probe(&cache, longer);
     EXPECT_EQ(probe.match(), 3u);
-    EXPECT_EQ(probe.blocks, holder.blocks);
-    EXPECT_TRUE(cache.check_chain(probe.chain, probe.tokens, probe.blocks));
+    EXPECT_EQ(probe.blocks(), holder.blocks());
+    EXPECT_TRUE(cache.check_chain(probe.chain, probe.tokens, probe.tables));
   }
 }
 
@@ -258,9 +258,9 @@ TEST(BlockCacheTest, TwoCopiesOfOneBlock) {
   EXPECT_EQ(cache.pool().num_cached(), 2);
   for (int i = 0; i < 14; ++i) cache.take();  // evicts a's copies
   b.tokens = count_up(0, 12);
-  b.blocks.push_back(kNoBlock);
-  cache.publish(b.chain, b.tokens, b.blocks, 8);  // b's own take their place
-  b.blocks.pop_back();
+  b.blocks().push_back(kNoBlock);
+  cache.publish(b.chain, b.tokens, b.tables, 8);  // b's own take their place
+  b.blocks().pop_back();
   EXPECT_EQ(Holder(&cache, count_up(0, 9)).match(), 2u);
 }
 
@@ -272,16 +272,16 @@ TEST(BlockCacheTest, EvictingAParentForgetsWhatHangsOnIt) {
   Holder b(&cache, count_up(0, 4));
   b.fill();  // a copy: a lone full block is never matched
   b.tokens = count_up(0, 8);
-  b.blocks.push_back(cache.take());
+  b.blocks().push_back(cache.take());
   b.publish();  // hangs its second block on a's first
   a.release();
-  EXPECT_TRUE(cache.is_shared(b.blocks[1]));
+  EXPECT_TRUE(cache.is_shared(b.blocks()[1]));
   cache.take();  // the free one
   cache.take();  // evicts a's
-  EXPECT_FALSE(cache.is_shared(b.blocks[1]));
+  EXPECT_FALSE(cache.is_shared(b.blocks()[1]));
   b.publish();  // both are b's own now
-  EXPECT_TRUE(cache.is_shared(b.blocks[0]));
-  EXPECT_TRUE(cache.is_shared(b.blocks[1]));
+  EXPECT_TRUE(cache.is_shared(b.blocks()[0]));
+  EXPECT_TRUE(cache.is_shared(b.blocks()[1]));
 }
 
 TEST(BlockCacheTest, DistrustedBlocksAreNotSharedAgain) {
@@ -292,7 +292,7 @@ TEST(BlockCacheTest, DistrustedBlocksAreNotSharedAgain) {
   Holder b(&cache, count_up(0, 12));
   EXPECT_EQ(b.fill(), 2u);
   b.publish();
-  cache.distrust(a.blocks);
+  cache.distrust(a.tables);
   EXPECT_EQ(Holder(&cache, count_up(0, 12)).match(), 0u);
   b.publish();
   EXPECT_EQ(Holder(&cache, count_up(0, 12)).match(), 0u);

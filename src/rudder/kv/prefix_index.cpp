@@ -10,116 +10,207 @@
 
 namespace rudder::kv {
 
-PrefixIndex::PrefixIndex(int32_t num_blocks, int32_t block_size)
+PrefixIndex::PrefixIndex(int32_t num_nodes, int32_t num_blocks, int32_t block_size,
+                         int32_t num_groups)
     : block_size_(block_size),
-      nodes_(static_cast<size_t>(num_blocks)),
-      tokens_(static_cast<size_t>(num_blocks) * static_cast<size_t>(block_size)),
-      buckets_(std::bit_ceil(static_cast<size_t>(num_blocks) * 2 + 1), kNoBlock) {}
+      num_groups_(num_groups),
+      nodes_(static_cast<size_t>(num_nodes)),
+      tokens_(nodes_.size() * static_cast<size_t>(block_size)),
+      blocks_(nodes_.size() * static_cast<size_t>(num_groups), kNoBlock),
+      places_(static_cast<size_t>(num_blocks)),
+      buckets_(std::bit_ceil(nodes_.size() * 2 + 1), kNoNode) {
+  free_nodes_.reserve(nodes_.size());
+  doomed_.reserve(nodes_.size());
+  for (NodeId id = num_nodes - 1; id >= 0; --id) free_nodes_.push_back(id);
+}
 
 bool PrefixIndex::contains(const NodeRef& ref) const {
-  return ref.block != kNoBlock && node(ref.block).live && node(ref.block).serial == ref.serial;
+  return ref.node != kNoNode && node(ref.node).live && node(ref.node).serial == ref.serial;
 }
 
-NodeRef PrefixIndex::ref(BlockId block) const {
+NodeRef PrefixIndex::node_of(BlockId block) const {
   RUDDER_CHECK(contains(block), "block {} holds no prefix", block);
-  return {block, node(block).serial};
+  return {place(block).node, node(place(block).node).serial};
 }
 
-std::span<const int32_t> PrefixIndex::tokens(BlockId block) const {
+int32_t PrefixIndex::group_of(BlockId block) const {
+  RUDDER_CHECK(contains(block), "block {} holds no prefix", block);
+  return place(block).group;
+}
+
+BlockId& PrefixIndex::block_of(NodeId id, int32_t group) {
+  return blocks_[static_cast<size_t>(id) * static_cast<size_t>(num_groups_) +
+                 static_cast<size_t>(group)];
+}
+
+BlockId PrefixIndex::block(const NodeRef& ref, int32_t group) const {
+  RUDDER_CHECK(contains(ref), "node {} is gone", ref.node);
+  return blocks_[static_cast<size_t>(ref.node) * static_cast<size_t>(num_groups_) +
+                 static_cast<size_t>(group)];
+}
+
+std::span<const int32_t> PrefixIndex::tokens(NodeId id) const {
   const auto size = static_cast<size_t>(block_size_);
-  return std::span(tokens_).subspan(static_cast<size_t>(block) * size, size);
+  return std::span(tokens_).subspan(static_cast<size_t>(id) * size, size);
 }
 
-BlockId PrefixIndex::find(const BlockKey& key, const NodeRef& parent, const std::string& salt,
+NodeRef PrefixIndex::find(const BlockKey& key, const NodeRef& parent, const std::string& salt,
                           const BlockContent& wanted) const {
-  for (BlockId block = bucket(key); block != kNoBlock; block = node(block).next_in_bucket) {
-    const Node& found = node(block);
+  for (NodeId id = bucket(key); id != kNoNode; id = node(id).next_in_bucket) {
+    const Node& found = node(id);
     if (found.key != key) continue;
-    if (RUDDER_MUTANT(kHashWithoutCompare)) return block;
+    if (RUDDER_MUTANT(kHashWithoutCompare)) return {id, found.serial};
     if (found.parent != parent) continue;
-    if (parent.block == kNoBlock && *found.salt != salt && !RUDDER_MUTANT(kHashWithoutSalt)) {
+    if (parent.node == kNoNode && *found.salt != salt && !RUDDER_MUTANT(kHashWithoutSalt)) {
       continue;
     }
-    if (std::ranges::equal(tokens(block), wanted.tokens) &&
+    if (std::ranges::equal(tokens(id), wanted.tokens) &&
         std::ranges::equal(found.runs, wanted.runs)) {
-      return block;
+      return {id, found.serial};
     }
   }
-  return kNoBlock;
+  return {};
 }
 
-void PrefixIndex::insert(BlockId block, const BlockKey& key, const NodeRef& parent,
-                         const std::shared_ptr<const std::string>& salt,
-                         const BlockContent& content) {
-  Node& added = node(block);
-  RUDDER_CHECK(!added.live, "block {} already holds a prefix", block);
-  RUDDER_CHECK(parent.block == kNoBlock || contains(parent), "block {} has no parent", block);
+NodeRef PrefixIndex::insert(const BlockKey& key, const NodeRef& parent,
+                            const std::shared_ptr<const std::string>& salt,
+                            const BlockContent& content) {
+  RUDDER_CHECK(!is_full(), "the prefix index is full");
+  RUDDER_CHECK(parent.node == kNoNode || contains(parent), "node {} is gone", parent.node);
+  const NodeId id = free_nodes_.back();
+  free_nodes_.pop_back();
+  Node& added = node(id);
   added = {.live = true,
            .key = key,
            .serial = next_serial_++,
            .parent = parent,
            .next_in_bucket = bucket(key),
-           .salt = parent.block == kNoBlock ? salt : nullptr,
+           .salt = parent.node == kNoNode ? salt : nullptr,
            .runs = {content.runs.begin(), content.runs.end()}};
-  bucket(key) = block;
-  if (parent.block != kNoBlock) {
-    BlockId& first = node(parent.block).first_child;
+  bucket(key) = id;
+  if (parent.node != kNoNode) {
+    NodeId& first = node(parent.node).first_child;
     added.next_sibling = first;
-    if (first != kNoBlock) node(first).prev_sibling = block;
-    first = block;
+    if (first != kNoNode) node(first).prev_sibling = id;
+    first = id;
   }
-  std::ranges::copy(content.tokens, tokens_.begin() + ptrdiff_t{block} * block_size_);
-  ++size_;
+  std::ranges::copy(content.tokens, tokens_.begin() + ptrdiff_t{id} * block_size_);
+  return {id, added.serial};
 }
 
-void PrefixIndex::unlink_from_bucket(BlockId block) {
-  BlockId* link = &bucket(node(block).key);
-  while (*link != block) link = &node(*link).next_in_bucket;
-  *link = node(block).next_in_bucket;
+void PrefixIndex::attach(const NodeRef& ref, int32_t group, BlockId block) {
+  RUDDER_CHECK(contains(ref), "node {} is gone", ref.node);
+  RUDDER_CHECK(!contains(block), "block {} already holds a prefix", block);
+  BlockId& held = block_of(ref.node, group);
+  RUDDER_CHECK(held == kNoBlock, "node {} has block {} of group {}", ref.node, held, group);
+  held = block;
+  places_[static_cast<size_t>(block)] = {ref.node, group};
+  ++node(ref.node).num_blocks;
 }
 
-void PrefixIndex::erase(BlockId block, std::vector<BlockId>* erased) {
-  RUDDER_CHECK(contains(block), "block {} holds no prefix", block);
-  const Node& top = node(block);
-  if (top.parent.block != kNoBlock) {
-    BlockId& to_top = top.prev_sibling == kNoBlock ? node(top.parent.block).first_child
-                                                   : node(top.prev_sibling).next_sibling;
-    to_top = top.next_sibling;
-    if (top.next_sibling != kNoBlock) node(top.next_sibling).prev_sibling = top.prev_sibling;
+void PrefixIndex::detach(BlockId block) {
+  const NodeRef ref = node_of(block);
+  block_of(ref.node, place(block).group) = kNoBlock;
+  places_[static_cast<size_t>(block)] = {};
+  --node(ref.node).num_blocks;
+  prune(ref);
+}
+
+void PrefixIndex::unlink_from_bucket(NodeId id) {
+  NodeId* link = &bucket(node(id).key);
+  while (*link != id) link = &node(*link).next_in_bucket;
+  *link = node(id).next_in_bucket;
+}
+
+void PrefixIndex::unlink_from_parent(NodeId id) {
+  const Node& top = node(id);
+  if (top.parent.node == kNoNode) return;
+  NodeId& to_top = top.prev_sibling == kNoNode ? node(top.parent.node).first_child
+                                               : node(top.prev_sibling).next_sibling;
+  to_top = top.next_sibling;
+  if (top.next_sibling != kNoNode) node(top.next_sibling).prev_sibling = top.prev_sibling;
+}
+
+void PrefixIndex::remove(NodeId id) {
+  unlink_from_bucket(id);
+  node(id) = Node{};
+  free_nodes_.push_back(id);
+}
+
+void PrefixIndex::prune(const NodeRef& ref) {
+  for (NodeRef at = ref; contains(at);) {
+    const Node& pruned = node(at.node);
+    if (pruned.num_blocks > 0 || pruned.first_child != kNoNode) return;
+    const NodeRef parent = pruned.parent;
+    unlink_from_parent(at.node);
+    remove(at.node);
+    at = parent;
   }
-  const size_t begin = erased->size();
-  erased->push_back(block);
-  for (size_t i = begin; i < erased->size(); ++i) {
-    const BlockId doomed = (*erased)[i];
-    for (BlockId child = node(doomed).first_child; child != kNoBlock;
-         child = node(child).next_sibling) {
-      erased->push_back(child);
+}
+
+void PrefixIndex::erase(const NodeRef& ref, std::vector<BlockId>* blocks) {
+  RUDDER_CHECK(contains(ref), "node {} is gone", ref.node);
+  const NodeRef parent = node(ref.node).parent;
+  unlink_from_parent(ref.node);
+  doomed_.assign(1, ref.node);
+  for (size_t i = 0; i < doomed_.size(); ++i) {
+    const NodeId id = doomed_[i];
+    for (NodeId child = node(id).first_child; child != kNoNode; child = node(child).next_sibling) {
+      doomed_.push_back(child);
     }
-    unlink_from_bucket(doomed);
-    node(doomed) = Node{};
-    --size_;
+    for (int32_t group = 0; group < num_groups_; ++group) {
+      BlockId& block = block_of(id, group);
+      if (block == kNoBlock) continue;
+      blocks->push_back(block);
+      places_[static_cast<size_t>(block)] = {};
+      block = kNoBlock;
+    }
+    remove(id);
   }
+  prune(parent);
 }
 
 Result<void> PrefixIndex::check() const {
   int32_t live = 0;
-  for (BlockId block = 0; block < static_cast<BlockId>(nodes_.size()); ++block) {
-    const Node& checked = node(block);
+  size_t num_placed = 0;
+  for (NodeId id = 0; id < static_cast<NodeId>(nodes_.size()); ++id) {
+    const Node& checked = node(id);
     if (!checked.live) continue;
     ++live;
-    if (checked.parent.block != kNoBlock && !contains(checked.parent)) {
-      return fail(ErrorCode::kInternal, fmt::format("the parent of block {} is gone", block));
+    if (checked.parent.node != kNoNode && !contains(checked.parent)) {
+      return fail(ErrorCode::kInternal, fmt::format("the parent of node {} is gone", id));
     }
-    if ((checked.parent.block == kNoBlock) != (checked.salt != nullptr)) {
-      return fail(ErrorCode::kInternal, fmt::format("block {} has no salt of its own", block));
+    if ((checked.parent.node == kNoNode) != (checked.salt != nullptr)) {
+      return fail(ErrorCode::kInternal, fmt::format("node {} has no salt of its own", id));
     }
     const std::string no_salt;
     const std::string& salt = checked.salt ? *checked.salt : no_salt;
-    if (find(checked.key, checked.parent, salt, {tokens(block), checked.runs}) != block) {
-      return fail(ErrorCode::kInternal, fmt::format("block {} cannot be found", block));
+    const NodeRef ref = {id, checked.serial};
+    if (find(checked.key, checked.parent, salt, {tokens(id), checked.runs}) != ref) {
+      return fail(ErrorCode::kInternal, fmt::format("node {} cannot be found", id));
+    }
+    if (checked.num_blocks == 0 && checked.first_child == kNoNode) {
+      return fail(ErrorCode::kInternal, fmt::format("node {} is of no use", id));
+    }
+    int32_t held = 0;
+    for (int32_t group = 0; group < num_groups_; ++group) {
+      const BlockId has = block(ref, group);
+      if (has == kNoBlock) continue;
+      ++held;
+      if (place(has).node != id || place(has).group != group) {
+        return fail(ErrorCode::kInternal, fmt::format("block {} is of two nodes", has));
+      }
+    }
+    num_placed += static_cast<size_t>(held);
+    if (held != checked.num_blocks) {
+      return fail(ErrorCode::kInternal, fmt::format("the blocks of node {} are miscounted", id));
     }
   }
-  if (live != size_) return fail(ErrorCode::kInternal, "the prefix index is miscounted");
+  const auto placed =
+      std::ranges::count_if(places_, [](const Place& p) { return p.node != kNoNode; });
+  if (live != size() || static_cast<size_t>(placed) != num_placed) {
+    return fail(ErrorCode::kInternal, "the prefix index is miscounted");
+  }
   return {};
 }
 

@@ -1,7 +1,8 @@
-// PrefixIndex: which block holds which prefix. A forest: a node is one full block of tokens, its
-// parent the block before it, its root a tenant's salt. Found by key, then compared by content
-// (salt or parent node, tokens and runs), so that a key collision is harmless. One thread; no
-// allocation after construction but for salts and runs.
+// PrefixIndex: which prefixes are known and which blocks hold them. A forest of nodes: a node is
+// one full block of tokens, its parent the node of the tokens before, its root a tenant's salt. It
+// has at most one block of each KV group. Found by key, then compared by content (salt or parent
+// node, tokens and runs), so that a key collision is harmless. One thread; no allocation after
+// construction but for salts and runs.
 #pragma once
 
 #include <cstdint>
@@ -16,37 +17,51 @@
 
 namespace rudder::kv {
 
-// Names a node for good: the serial tells a block's present content from what it held before.
+using NodeId = int32_t;
+inline constexpr NodeId kNoNode = -1;
+
+// Names a node for good: the serial tells it from those that had its place before.
 struct NodeRef {
-  BlockId block = kNoBlock;  // kNoBlock: above the first block
+  NodeId node = kNoNode;  // kNoNode: above the first
   uint64_t serial = 0;
   bool operator==(const NodeRef&) const = default;
 };
 
 class PrefixIndex {
  public:
-  PrefixIndex(int32_t num_blocks, int32_t block_size);
+  PrefixIndex(int32_t num_nodes, int32_t num_blocks, int32_t block_size, int32_t num_groups);
 
-  int32_t size() const { return size_; }
-  bool contains(BlockId block) const { return node(block).live; }
+  int32_t size() const { return static_cast<int32_t>(nodes_.size() - free_nodes_.size()); }
+  bool is_full() const { return free_nodes_.empty(); }
   bool contains(const NodeRef& node) const;
-  NodeRef ref(BlockId block) const;
-  const BlockKey& key(BlockId block) const { return node(block).key; }
+  // Some node has the block.
+  bool contains(BlockId block) const { return place(block).node != kNoNode; }
+  NodeRef node_of(BlockId block) const;
+  int32_t group_of(BlockId block) const;
+  // kNoBlock: the node has none of that group.
+  BlockId block(const NodeRef& node, int32_t group) const;
+  const BlockKey& key(const NodeRef& ref) const { return node(ref.node).key; }
   // Of a node without parent, else null.
-  const std::string* salt(BlockId block) const { return node(block).salt.get(); }
+  const std::string* salt(const NodeRef& ref) const { return node(ref.node).salt.get(); }
 
-  // The block that holds `wanted` after `parent`; kNoBlock when none does. `salt` is compared where
+  // The node of `wanted` after `parent`; node kNoNode where there is none. `salt` is compared where
   // there is no parent.
-  BlockId find(const BlockKey& key, const NodeRef& parent, const std::string& salt,
+  NodeRef find(const BlockKey& key, const NodeRef& parent, const std::string& salt,
                const BlockContent& wanted) const;
-  // `block` holds `content` after `parent`, which is in the index (or none), and find() does not
-  // find it yet.
-  void insert(BlockId block, const BlockKey& key, const NodeRef& parent,
-              const std::shared_ptr<const std::string>& salt, const BlockContent& content);
-  // Forgets the block and everything that hangs on it; appends the forgotten blocks.
-  void erase(BlockId block, std::vector<BlockId>* erased);
+  // A node without blocks for `content` after `parent`, which is in the index (or none); find()
+  // does not find it yet and the index is not full.
+  NodeRef insert(const BlockKey& key, const NodeRef& parent,
+                 const std::shared_ptr<const std::string>& salt, const BlockContent& content);
+  // `block`, which no node has, holds the node's tokens for the group, of which it has none.
+  void attach(const NodeRef& node, int32_t group, BlockId block);
+  // Takes the block from its node, which goes if nothing is left of it.
+  void detach(BlockId block);
+  // Forgets the node and everything that hangs on it; appends the blocks that they had.
+  void erase(const NodeRef& node, std::vector<BlockId>* blocks);
+  // Forgets the node if it has neither blocks nor children, then likewise its parents.
+  void prune(const NodeRef& node);
 
-  // Every node is reachable by its key and hangs on a live parent.
+  // Every node can be found, hangs on a live parent, and has a block or a child.
   Result<void> check() const;
 
  private:
@@ -55,27 +70,40 @@ class PrefixIndex {
     BlockKey key;
     uint64_t serial = 0;
     NodeRef parent;
-    BlockId first_child = kNoBlock;
-    BlockId prev_sibling = kNoBlock;
-    BlockId next_sibling = kNoBlock;
-    BlockId next_in_bucket = kNoBlock;
+    NodeId first_child = kNoNode;
+    NodeId prev_sibling = kNoNode;
+    NodeId next_sibling = kNoNode;
+    NodeId next_in_bucket = kNoNode;
+    int32_t num_blocks = 0;
     std::shared_ptr<const std::string> salt;  // where there is no parent
     std::vector<ContentRun> runs;
   };
+  struct Place {
+    NodeId node = kNoNode;
+    int32_t group = 0;
+  };
 
-  Node& node(BlockId block) { return nodes_[static_cast<size_t>(block)]; }
-  const Node& node(BlockId block) const { return nodes_[static_cast<size_t>(block)]; }
-  std::span<const int32_t> tokens(BlockId block) const;
-  BlockId& bucket(const BlockKey& key) { return buckets_[key.low & (buckets_.size() - 1)]; }
-  BlockId bucket(const BlockKey& key) const { return buckets_[key.low & (buckets_.size() - 1)]; }
-  void unlink_from_bucket(BlockId block);
+  Node& node(NodeId id) { return nodes_[static_cast<size_t>(id)]; }
+  const Node& node(NodeId id) const { return nodes_[static_cast<size_t>(id)]; }
+  const Place& place(BlockId block) const { return places_[static_cast<size_t>(block)]; }
+  BlockId& block_of(NodeId id, int32_t group);
+  std::span<const int32_t> tokens(NodeId id) const;
+  NodeId& bucket(const BlockKey& key) { return buckets_[key.low & (buckets_.size() - 1)]; }
+  NodeId bucket(const BlockKey& key) const { return buckets_[key.low & (buckets_.size() - 1)]; }
+  void unlink_from_bucket(NodeId id);
+  void unlink_from_parent(NodeId id);
+  void remove(NodeId id);
 
   const int32_t block_size_;
-  std::vector<Node> nodes_;       // by block
-  std::vector<int32_t> tokens_;   // [num_blocks, block_size]
-  std::vector<BlockId> buckets_;  // heads; a power of two
+  const int32_t num_groups_;
+  std::vector<Node> nodes_;
+  std::vector<NodeId> free_nodes_;
+  std::vector<int32_t> tokens_;  // [num_nodes, block_size]
+  std::vector<BlockId> blocks_;  // [num_nodes, num_groups]
+  std::vector<Place> places_;    // by block
+  std::vector<NodeId> buckets_;  // heads; a power of two
+  std::vector<NodeId> doomed_;   // scratch of erase()
   uint64_t next_serial_ = 1;
-  int32_t size_ = 0;
 };
 
 }  // namespace rudder::kv

@@ -21,7 +21,7 @@ namespace rudder::model {
 struct ForwardBatch {
   ops::View ids;        // [T]
   ops::View positions;  // [T]
-  ops::View kv_slot;    // [T] block * block_size + offset, -1 = write nothing
+  ops::View kv_slot;    // [groups * T] block * block_size + offset, -1 = write nothing
   ops::AttentionBatch attention;
   ops::View logits_rows;  // [R] tokens whose logits are wanted, ascending; [0] for none
 

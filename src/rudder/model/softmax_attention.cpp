@@ -76,7 +76,7 @@ Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& we
        .k_norm = weights.k_norm,
        .rope = attention.rope == kNoRope ? View{} : step.ropes[static_cast<size_t>(attention.rope)],
        .rope_row = step.batch.positions,
-       .kv_slot = step.batch.kv_slot,
+       .kv_slot = step.batch.kv_slot.rows(kv.group * in.rows(), in.rows()),
        .kv = kv,
        .q_out = q,
        .v_norm = weights.v_norm});

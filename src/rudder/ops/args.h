@@ -80,7 +80,7 @@ struct LinearArgs {
   View out;  // [T, out] act
 };
 
-// KV cache of one layer; the backend chooses the layout inside. An F8E4M3 cache stores
+// KV cache of one layer, in blocks of that layer; the backend chooses the layout inside. An F8E4M3 cache stores
 // value / scale, rounded to nearest even and clipped at 448; attention reads the stored value times
 // its head's scale.
 struct KvLayer {
@@ -88,6 +88,7 @@ struct KvLayer {
   int32_t block_size = 16;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
+  int32_t group = 0;  // whose block table names its blocks
   View k_scale = {};  // [num_kv_heads] f32, > 0; only with F8E4M3, empty: 1
   View v_scale = {};
 };
@@ -112,11 +113,18 @@ struct QkvPrepArgs {
 struct AttentionBatch {
   View q_begin;      // [num_seqs + 1] i32 prefix sums of q_len
   View kv_len;       // [num_seqs] i32 tokens in KV after this step's writes; 0 = a row of padding
-  View table_row;    // [num_seqs] i32 the sequence's row of block_table
-  View block_table;  // [S + 1, max_blocks] i32 block ids; SlotState.block_table
+  View table_row;    // [num_seqs] i32 the sequence's row of each group's block table
+  View block_table;  // [groups * group_rows, max_blocks] i32 block ids; SlotState.block_table
   // Bounds that the host knows; a captured step keeps those of its capture.
   int32_t max_q_len = 0;
   int32_t max_kv_len = 0;
+  int32_t group_rows = 0;  // of block_table: group g has rows from g * group_rows on
+
+  // A group's own block table, up to the last row of the last group.
+  View table_of(int32_t group) const {
+    const int64_t begin = int64_t{group} * group_rows;
+    return block_table.rows(begin, block_table.num_rows() - begin);
+  }
 };
 
 struct AttentionArgs {

@@ -53,6 +53,10 @@ class Ops {
   // and allocates their workspaces. An Error names a shape that the backend has no kernel for.
   virtual Result<void> prepare(const StepBounds& /*bounds*/) { return {}; }
 
+  // Tokens before the first that a row sees that attention may read beside it: their weight is 0,
+  // but their KV must still be the sequence's own.
+  virtual int32_t attention_lookback() const { return 0; }
+
   // Host memory from and to which copy_in and copy_out do not wait (pinned on a GPU); zeroed, alive
   // as long as this object.
   virtual Result<View> allocate_staging(int64_t bytes) = 0;  // [bytes] u8

@@ -15,7 +15,7 @@ namespace rudder::ops {
 struct SlotState {
   tensor::View carry;         // [S + 1] i32 the last sampled token; -1 before the first
   tensor::View ended;         // [S + 1] i32 1 = the sequence has ended: its later rows are masked
-  tensor::View block_table;   // [S + 1, max_blocks] i32
+  tensor::View block_table;   // [groups * (S + 1), max_blocks] i32, one KV group behind another
   tensor::View output_count;  // [S + 1, vocab] i32 occurrences in the output; for penalties
   tensor::View prompt_seen;   // [S + 1, vocab] u8 1 where the prompt has the token
 };
@@ -26,8 +26,8 @@ struct OpenedSlot {
   int32_t has_counts = 0;  // 1: its rows of output_count and prompt_seen are cleared
 };
 
-struct BlockWrite {  // block_table[slot, index] = block
-  int32_t slot = 0;
+struct BlockWrite {  // block_table[row, index] = block
+  int32_t row = 0;   // group * (S + 1) + slot
   int32_t index = 0;
   int32_t block = 0;
 };
@@ -50,7 +50,7 @@ struct BeginStepArgs {
   // only the last has ids and kv_slot. In: a token, or -1 - slot for the slot's carry. Out: the
   // token, or 0 where the slot has sampled nothing yet.
   tensor::View ids;
-  tensor::View kv_slot;  // [T] i32, in place: -1 where ids named a slot that has ended
+  tensor::View kv_slot;  // [groups * T] i32, in place: -1 where ids named a slot that has ended
   // The op writes `entries` of both batches from their `row` and `capture_set`. Null: no taps.
   const TapTable* tap_table = nullptr;
   TapBatch taps = {};
@@ -65,7 +65,7 @@ struct AdvanceStepArgs {
   SlotState state;
   tensor::View ids;           // [R] i32 in place; the carry
   tensor::View positions;     // [R] i32 in place; + 1
-  tensor::View kv_slot;       // [R] i32 in place; where block_table has the position
+  tensor::View kv_slot;       // [groups * R] i32 in place; where block_table has the position
   tensor::View kv_len;        // [R] i32 in place; + 1
   tensor::View sample_rows;   // [R, sizeof(SampleRow)] u8 in place; position + 1, ban_stop_ids - 1
   tensor::View since_prompt;  // [R] i32 in place; + 1; optional: TapBatch.since_prompt

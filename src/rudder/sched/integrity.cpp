@@ -44,7 +44,7 @@ Result<void> Scheduler::check_integrity() const {
       return broken(*sequence, "steps in flight are miscounted");
     }
     RUDDER_TRY_VOID(check_sequence(*sequence));
-    tables.emplace_back(sequence->blocks);
+    for (const kv::BlockTable& table : sequence->tables) tables.push_back(table.held());
   }
   return cache_.check(tables);
 }
@@ -87,32 +87,58 @@ Result<void> Scheduler::check_slots() const {
 
 Result<void> Scheduler::check_sequence(const Sequence& sequence) const {
   if (sequence.state == SequenceState::kWaiting) {
-    if (!sequence.blocks.empty() || sequence.inflight != 0)
+    if (sequence.table_len() != 0 || sequence.inflight != 0)
       return broken(sequence, "waits holding");
     return {};
   }
   if (sequence.state != SequenceState::kRunning && sequence.inflight == 0) {
     return broken(sequence, "is retiring, no step names it, and it is not released");
   }
-  const int32_t size = capacity_.block_size;
-  if (std::ssize(sequence.blocks) != (sequence.planned_len + size - 1) / size) {
-    return broken(sequence, fmt::format("{} blocks for {} tokens", sequence.blocks.size(),
-                                        sequence.planned_len));
-  }
   if (sequence.future_len() > sequence.max_len ||
       sequence.computed_len >
           std::min<int64_t>(sequence.planned_len, std::ssize(sequence.tokens))) {
     return broken(sequence, "its lengths disagree");
   }
-  // kv.I4.
-  for (size_t i = static_cast<size_t>(sequence.computed_len / size); i < sequence.blocks.size();
-       ++i) {
-    const kv::BlockId block = sequence.blocks[i];
-    if (cache_.is_shared(block) || cache_.pool().refs(block) != 1) {
-      return broken(sequence, fmt::format("block {} is shared and still written", block));
+  RUDDER_TRY_VOID(check_tables(sequence));
+  return cache_.check_chain(sequence.chain, sequence.tokens, sequence.tables);
+}
+
+// kv.I2, kv.I4, kv.I14.
+Result<void> Scheduler::check_tables(const Sequence& sequence) const {
+  const int32_t size = capacity_.block_size;
+  // The first position that a step in flight, or the next one, runs.
+  int32_t position = sequence.computed_len;
+  for (const StepRecord& record : in_flight_) {
+    const auto row = std::ranges::find(record.rows, &sequence);
+    if (row == record.rows.end()) continue;
+    position = record.plan->seqs[static_cast<size_t>(row - record.rows.begin())].kv_len;
+    break;
+  }
+  for (size_t g = 0; g < sequence.tables.size(); ++g) {
+    const kv::BlockTable& table = sequence.tables[g];
+    const auto len = static_cast<int32_t>(table.blocks.size());
+    if (len != (sequence.planned_len + size - 1) / size) {
+      return broken(sequence, fmt::format("{} blocks of group {} for {} tokens", len, g,
+                                          sequence.planned_len));
+    }
+    const int32_t needed = capacity_.kv_groups[g].first_visible(position) / size;
+    const bool runs = sequence.state == SequenceState::kRunning;
+    if (table.first > needed || (runs && table.first != std::min(needed, len))) {
+      return broken(sequence, fmt::format("holds group {} from block {} on, position {} sees {}", g,
+                                          table.first, position, needed));
+    }
+    for (int32_t i = 0; i < len; ++i) {
+      const kv::BlockId block = table.blocks[static_cast<size_t>(i)];
+      if ((block == kv::kNoBlock) != (i < table.first)) {
+        return broken(sequence, fmt::format("block {} of group {} is missing or kept", i, g));
+      }
+      if (block == kv::kNoBlock || i < sequence.computed_len / size) continue;
+      if (cache_.is_shared(block) || cache_.pool().refs(block) != 1) {
+        return broken(sequence, fmt::format("block {} is shared and still written", block));
+      }
     }
   }
-  return cache_.check_chain(sequence.chain, sequence.tokens, sequence.blocks);
+  return {};
 }
 
 }  // namespace rudder::sched

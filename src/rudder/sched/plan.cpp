@@ -85,8 +85,8 @@ int32_t Scheduler::choose_repeat() const {
     for (const Sequence* sequence : running_) {
       if (sequence->state != SequenceState::kRunning) continue;
       const int32_t left = std::min(repeat, sequence->max_len - sequence->future_len());
-      wanted += std::max<int64_t>(
-          0, blocks_for(int64_t{sequence->planned_len} + left) - std::ssize(sequence->blocks));
+      const int64_t len = blocks_for(int64_t{sequence->planned_len} + left);
+      wanted += std::max<int64_t>(0, len - sequence->table_len()) * num_groups();
     }
     return wanted;
   };
@@ -103,11 +103,11 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
     if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) continue;
     if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) continue;
     if (sequence.taps.fit(sequence.planned_len, 1, builder.elements_left) == 0) continue;
-    const size_t old_blocks = sequence.blocks.size();
+    const int32_t old_len = sequence.table_len();
     const int32_t left = std::max(1, sequence.max_len - sequence.future_len());
     const int32_t wanted =
         RUDDER_MUTANT(kRepeatWithoutBlocks) ? 1 : std::min(builder.plan->repeat, left);
-    if (grow(builder, sequence, wanted) == wanted) add_row(builder, sequence, 1, old_blocks);
+    if (grow(builder, sequence, wanted) == wanted) add_row(builder, sequence, 1, old_len);
   }
 }
 
@@ -117,9 +117,9 @@ void Scheduler::plan_chunks(StepBuilder& builder) {
     if (sequence.state != SequenceState::kRunning || sequence.uncomputed() <= 1) continue;
     const int32_t most = max_chunk(builder, sequence, sequence.planned_len);
     if (most == 0) continue;
-    const size_t old_blocks = sequence.blocks.size();
+    const int32_t old_len = sequence.table_len();
     const int32_t chunk = grow(builder, sequence, most);
-    if (chunk > 0) add_row(builder, sequence, chunk, old_blocks);
+    if (chunk > 0) add_row(builder, sequence, chunk, old_len);
   }
 }
 
@@ -148,8 +148,7 @@ void Scheduler::plan_admissions(StepBuilder& builder) {
   for (const Sequence* sequence : running_) {
     if (sequence->state == SequenceState::kPreempting) return;  // it comes back first
     if (sequence->state != SequenceState::kRunning) continue;
-    builder.blocks_promised += std::max(0, blocks_for(std::ssize(sequence->tokens)) -
-                                               static_cast<int32_t>(std::ssize(sequence->blocks)));
+    builder.blocks_promised += blocks_to_take(std::ssize(sequence->tokens), sequence->tables);
     builder.elements_kept += sequence->taps.record_elements();
   }
   int32_t num_held = 0;
@@ -168,8 +167,8 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   // At least one token is left to compute: it gives the logits.
   const int32_t max_match =
       std::min(sequence.max_reused(), sequence.taps.max_reused()) / capacity_.block_size;
-  cache_.match(sequence.chain, sequence.tokens, max_match, &matched_);
-  const auto num_matched = static_cast<int32_t>(matched_.size());
+  const kv::Match match = cache_.match(sequence.chain, sequence.tokens, max_match, &matched_);
+  const int32_t num_matched = match.num_blocks;
   if (num_matched < max_match && sequence.held_steps < kMaxHeldSteps &&
       is_being_computed(sequence, num_matched)) {
     ++sequence.held_steps;
@@ -179,18 +178,17 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
     return Admission::kHeld;
   }
   if (!running_.empty()) {
-    const auto matched_idle = std::ranges::count_if(
-        matched_, [&](kv::BlockId block) { return cache_.pool().refs(block) == 0; });
+    const int64_t matched_idle = cache_.count_refs(matched_, 0);
     const int64_t room = cache_.num_available() - matched_idle - builder.blocks_promised;
-    if (blocks_for(num_tokens) - num_matched + headroom() > room) return Admission::kNoRoom;
+    if (blocks_to_take(num_tokens, matched_) + headroom() > room) return Admission::kNoRoom;
   }
   if (max_chunk(builder, sequence, num_matched * capacity_.block_size) == 0) {
     return Admission::kNoRoom;  // the step takes as long as it may
   }
 
   dequeue(sequence);
-  cache_.hold(sequence.chain, matched_);
-  sequence.blocks = matched_;
+  cache_.hold(sequence.chain, match, matched_);
+  sequence.tables = matched_;
   sequence.planned_len = num_matched * capacity_.block_size;
   sequence.computed_len = sequence.planned_len;
   sequence.state = SequenceState::kRunning;
@@ -206,8 +204,8 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   open_slot(builder, sequence);
   const int32_t chunk = grow(builder, sequence, max_chunk(builder, sequence, sequence.planned_len));
   RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
-  add_row(builder, sequence, chunk, static_cast<size_t>(num_matched));
-  builder.blocks_promised += blocks_for(num_tokens) - std::ssize(sequence.blocks);
+  add_row(builder, sequence, chunk, num_matched);
+  builder.blocks_promised += blocks_to_take(num_tokens, sequence.tables);
   builder.elements_kept += sequence.taps.record_elements();
   return Admission::kAdmitted;
 }
@@ -225,10 +223,10 @@ bool Scheduler::has_capture_room(StepBuilder& builder, const Sequence& sequence,
   return !builder.elements_short;
 }
 
-// Blocks that an admission leaves to those that run: half of them take a new block within
-// block_size / 2 steps, and an admission that is preempted right away was work for nothing.
+// Blocks that an admission leaves to those that run: half of them take a new block of each group
+// within block_size / 2 steps, and an admission that is preempted right away was work for nothing.
 int32_t Scheduler::headroom() const {
-  return capacity_.num_blocks / 100 + num_running_ / 2;
+  return capacity_.num_blocks / 100 + num_running_ * num_groups() / 2;
 }
 
 // True when a running sequence is about to compute the block that comes after the matched ones:
@@ -257,7 +255,7 @@ void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
   edit.slot = sequence.slot;
   edit.generation = generation;
   edit.sampling = sequence.sampling;
-  edit.blocks = sequence.blocks;
+  for (const kv::BlockTable& table : sequence.tables) edit.blocks.push_back(table.blocks);
   edit.prompt_len = sequence.prompt_len;
   edit.num_output = static_cast<int32_t>(sequence.tokens.size()) - sequence.prompt_len;
   edit.max_len = sequence.max_len;
@@ -267,8 +265,8 @@ void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
   }
 }
 
-void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
-                        size_t old_blocks) {
+// Its tables had `old_len` blocks before they grew for this row.
+void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len) {
   step::StepPlan& plan = *builder.plan;
   const int32_t uncomputed = sequence.uncomputed();
   step::SeqWork& work = plan.seqs.emplace_back();
@@ -277,8 +275,11 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   work.kv_len = sequence.planned_len;
   work.q_len = q_len;
   builder.elements_left -= sequence.taps.write(work);
-  work.append_blocks.assign(sequence.blocks.begin() + static_cast<ptrdiff_t>(old_blocks),
-                            sequence.blocks.end());
+  if (sequence.table_len() > old_len) {
+    for (const kv::BlockTable& table : sequence.tables) {
+      work.append_blocks.emplace_back(table.blocks.begin() + old_len, table.blocks.end());
+    }
+  }
   if (sequence.has_carry) {
     work.tokens = step::TokenSource::kCarry;
   } else {
@@ -302,7 +303,7 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   builder.tokens_left -= q_len;
   builder.rows->push_back(&sequence);
   if (RUDDER_MUTANT(kPublishBeforeCompute)) {
-    cache_.publish(sequence.chain, sequence.tokens, sequence.blocks,
+    cache_.publish(sequence.chain, sequence.tokens, sequence.tables,
                    std::min(sequence.planned_len, static_cast<int32_t>(sequence.tokens.size())));
   }
 }
@@ -323,15 +324,14 @@ void Scheduler::add_scores(Sequence& sequence, step::SeqWork& work) {
 // Gives the sequence blocks for its next `q_len` tokens, or for as many of them as there are
 // blocks; makes room only when it could not go on at all. Returns how many tokens it has room for.
 int32_t Scheduler::grow(StepBuilder& builder, Sequence& sequence, int32_t q_len) {
-  const auto wanted = static_cast<size_t>(blocks_for(int64_t{sequence.planned_len} + q_len));
+  const int32_t wanted = blocks_for(int64_t{sequence.planned_len} + q_len);
   const auto room = [&] {
-    const int64_t held = std::ssize(sequence.blocks) * capacity_.block_size;
+    const int64_t held = int64_t{sequence.table_len()} * capacity_.block_size;
     return static_cast<int32_t>(std::min<int64_t>(held - sequence.planned_len, q_len));
   };
-  while (sequence.blocks.size() < wanted) {
-    const kv::BlockId block = cache_.take();
-    if (block != kv::kNoBlock) {
-      sequence.blocks.push_back(block);
+  while (sequence.table_len() < wanted) {
+    if (cache_.num_available() >= num_groups()) {
+      for (kv::BlockTable& table : sequence.tables) table.blocks.push_back(cache_.take());
     } else if (room() > 0 || !make_room(builder, sequence)) {
       break;
     }
@@ -339,24 +339,25 @@ int32_t Scheduler::grow(StepBuilder& builder, Sequence& sequence, int32_t q_len)
   return RUDDER_MUTANT(kBlockEdgeOffByOne) ? q_len : room();
 }
 
-// Preempts sequences that rank behind `wants` until a block is available now, or as many are
-// coming back at commits as this step's rows miss. True when one is available now.
+// Preempts sequences that rank behind `wants` until a block of each group is available now, or as
+// many are coming back at commits as this step's rows miss. True when they are available now.
 bool Scheduler::make_room(StepBuilder& builder, const Sequence& wants) {
-  if (builder.blocks_short++ == 0) {
+  builder.blocks_short += num_groups();
+  if (builder.blocks_short == num_groups()) {
     for (const Sequence* sequence : running_) {
       if (sequence->state != SequenceState::kRunning || sequence->will_end()) {
         builder.blocks_coming += blocks_held_alone(*sequence);
       }
     }
   }
-  while (cache_.num_available() == 0) {
+  while (cache_.num_available() < num_groups()) {
     if (builder.blocks_coming >= builder.blocks_short) return false;
     Sequence* victim = pick_victim(wants);
     if (victim == nullptr) return false;
     if (victim->inflight > 0) builder.blocks_coming += blocks_held_alone(*victim);
     preempt(*victim);
   }
-  --builder.blocks_short;
+  builder.blocks_short -= num_groups();
   return true;
 }
 
@@ -369,8 +370,7 @@ Sequence* Scheduler::pick_victim(const Sequence& wants) const {
 }
 
 int32_t Scheduler::blocks_held_alone(const Sequence& sequence) const {
-  return static_cast<int32_t>(std::ranges::count_if(
-      sequence.blocks, [&](kv::BlockId block) { return cache_.pool().refs(block) == 1; }));
+  return cache_.count_refs(sequence.tables, 1);
 }
 
 void Scheduler::promote_starved() {

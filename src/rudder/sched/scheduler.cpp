@@ -13,8 +13,11 @@ namespace rudder::sched {
 namespace {
 
 kv::CacheOptions cache_options(const step::Capacity& capacity, const SchedSettings& settings) {
+  std::vector<int32_t> windows;
+  for (const step::KvGroup& group : capacity.kv_groups) windows.push_back(group.window);
   return {.num_blocks = capacity.num_blocks,
           .block_size = capacity.block_size,
+          .windows = std::move(windows),
           .share_prefixes = settings.enable_prefix_caching,
           .model_identity = settings.model_identity,
           .hash_key = settings.hash_key,
@@ -44,8 +47,8 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
                settings_.max_num_seqs, settings_.max_in_flight, capacity.num_blocks,
                capacity.block_size);
-  const int64_t pool_tokens = int64_t{capacity.num_blocks} * capacity.block_size;
-  max_len_limit_ = static_cast<int32_t>(std::min<int64_t>(capacity.max_seq_len, pool_tokens));
+  max_len_limit_ = step::longest_sequence(capacity.kv_groups, capacity.block_size,
+                                          capacity.num_blocks, capacity.max_seq_len);
   const auto num_slots = static_cast<size_t>(capacity.num_slots);
   slot_generations_.resize(num_slots, 0);
   free_slots_.reserve(num_slots);
@@ -59,6 +62,20 @@ int32_t Scheduler::blocks_for(int64_t tokens) const {
   const int64_t size = capacity_.block_size;
   if (RUDDER_MUTANT(kBlockEdgeOffByOne)) return static_cast<int32_t>((tokens + size - 2) / size);
   return static_cast<int32_t>((tokens + size - 1) / size);
+}
+
+// Blocks that a sequence with these tables will take on top until `tokens` tokens are computed, in
+// steps as large as they may be: a window gives back others on the way.
+int64_t Scheduler::blocks_to_take(int64_t tokens, const kv::BlockTables& tables) const {
+  int64_t total = 0;
+  for (size_t g = 0; g < tables.size(); ++g) {
+    const int64_t len = std::ssize(tables[g].blocks);
+    const int64_t most = step::blocks_held(capacity_.kv_groups[g], capacity_.block_size, tokens,
+                                           settings_.max_num_batched_tokens);
+    const int64_t held = std::ssize(tables[g].held());
+    total += std::max<int64_t>(0, std::min(blocks_for(tokens) - len, most - held));
+  }
+  return total;
 }
 
 Result<void> Scheduler::add(NewSequence added) {
@@ -95,7 +112,9 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->constrained = added.constrained;
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
-  sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), record_elements);
+  sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
+                           record_elements);
+  sequence->tables.resize(static_cast<size_t>(num_groups()));
   sequence->chain = cache_.make_chain(std::move(added.cache_salt), sequence->taps.content_runs());
   enqueue(*sequence);
   const bool is_new = sequences_.emplace(added.id, std::move(sequence)).second;
@@ -174,12 +193,16 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
   }
   // kv.I5, kv.I7.
   if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
-    cache_.distrust(sequence.blocks);
+    cache_.distrust(sequence.tables);
   } else if (!row.masked) {
     // The KV of a late row is good, but the host may have dropped the token it is of.
     sequence.computed_len = std::min(work.kv_len + work.q_len + record.committed - 1,
                                      static_cast<int32_t>(sequence.tokens.size()));
-    cache_.publish(sequence.chain, sequence.tokens, sequence.blocks, sequence.computed_len);
+    cache_.publish(sequence.chain, sequence.tokens, sequence.tables, sequence.computed_len);
+    // kv.I14. What later steps run begins here.
+    const int32_t reached =
+        RUDDER_MUTANT(kWindowFreedEarly) ? sequence.planned_len : sequence.computed_len;
+    if (record.committed == repeat) cache_.release_passed(sequence.tables, reached);
     sequence.taps.note_computed(sequence.computed_len);
   }
   const bool ended = row.end != step::RowEnd::kNone;
@@ -195,8 +218,7 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
   if (!late && ended) {
     retire(sequence);
     if (RUDDER_MUTANT(kRepeatFreesInFlight) && record.committed < repeat) {
-      cache_.release(sequence.chain, sequence.blocks);
-      sequence.blocks.clear();
+      cache_.release(sequence.chain, sequence.tables);
     }
   }
   release_if_idle(sequence);
@@ -213,8 +235,7 @@ void Scheduler::retire(Sequence& sequence) {
   if (sequence.state == SequenceState::kRunning) --num_running_;
   sequence.state = SequenceState::kRetiring;
   if (RUDDER_MUTANT(kFreeInFlight)) {
-    cache_.release(sequence.chain, sequence.blocks);
-    sequence.blocks.clear();
+    cache_.release(sequence.chain, sequence.tables);
   }
 }
 
@@ -230,20 +251,19 @@ void Scheduler::release_if_idle(Sequence& sequence) {
 }
 
 void Scheduler::release(Sequence& sequence) {
-  std::span<const kv::BlockId> blocks = sequence.blocks;
-  if (RUDDER_MUTANT(kDoubleFree) && !blocks.empty()) {
-    cache_.release(sequence.chain, blocks.first(1));
+  if (RUDDER_MUTANT(kDoubleFree)) {
+    kv::BlockTables again = sequence.tables;
+    cache_.release(sequence.chain, again);
   }
   if (RUDDER_MUTANT(kMissedDecrefOnPreempt) && sequence.state == SequenceState::kPreempting &&
-      !blocks.empty()) {
-    blocks = blocks.first(blocks.size() - 1);
+      !sequence.tables.back().held().empty()) {
+    sequence.tables.back().blocks.pop_back();
   }
   if (RUDDER_MUTANT(kPreemptDropsToken) && sequence.state == SequenceState::kPreempting &&
       static_cast<int32_t>(sequence.tokens.size()) > sequence.prompt_len) {
     sequence.tokens.pop_back();
   }
-  cache_.release(sequence.chain, blocks);
-  sequence.blocks.clear();
+  cache_.release(sequence.chain, sequence.tables);
   sequence.planned_len = 0;
   sequence.computed_len = 0;
   sequence.has_carry = false;
@@ -271,7 +291,7 @@ void Scheduler::drop_all() {
   in_flight_.clear();
   cache_.forget_all();
   for (Sequence* sequence : running_) {
-    cache_.release(sequence->chain, sequence->blocks);
+    cache_.release(sequence->chain, sequence->tables);
     free_slots_.push_back(sequence->slot.value);
   }
   running_.clear();

@@ -100,7 +100,7 @@ class Scheduler {
   int32_t headroom() const;
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   void open_slot(StepBuilder& builder, Sequence& sequence);
-  void add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, size_t old_blocks);
+  void add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);
   static void add_scores(Sequence& sequence, step::SeqWork& work);
   int32_t grow(StepBuilder& builder, Sequence& sequence, int32_t q_len);
   bool make_room(StepBuilder& builder, const Sequence& wants);
@@ -110,7 +110,9 @@ class Scheduler {
 
   // scheduler.cpp
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
-  int32_t blocks_for(int64_t tokens) const;
+  int32_t num_groups() const { return capacity_.kv_groups.size(); }
+  int32_t blocks_for(int64_t tokens) const;  // of one group
+  int64_t blocks_to_take(int64_t tokens, const kv::BlockTables& tables) const;
   void commit_row(const StepRecord& record, size_t index, const step::SeqResult& row,
                   std::vector<SequenceOutput>* out);
   void preempt(Sequence& sequence);
@@ -124,6 +126,7 @@ class Scheduler {
   Result<void> check_queues() const;
   Result<void> check_slots() const;
   Result<void> check_sequence(const Sequence& sequence) const;
+  Result<void> check_tables(const Sequence& sequence) const;
 
   const step::Capacity capacity_;
   const SchedSettings settings_;
@@ -147,9 +150,9 @@ class Scheduler {
   std::vector<SequenceId> first_planned_;
   std::vector<SequenceId> constrained_;
   std::vector<CapturedRow> captured_rows_;
-  SchedStats counters_;               // its gauges are unused
-  std::vector<kv::BlockId> matched_;  // scratch of admit()
-  std::vector<Sequence*> starved_;    // scratch of promote_starved()
+  SchedStats counters_;             // its gauges are unused
+  kv::BlockTables matched_;         // scratch of admit()
+  std::vector<Sequence*> starved_;  // scratch of promote_starved()
 };
 
 }  // namespace rudder::sched

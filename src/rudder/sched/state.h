@@ -49,12 +49,13 @@ struct Sequence {
   int32_t computed_len = 0;     // tokens whose KV is written for sure
   int32_t scored_len = 0;       // tokens of the prompt whose logits have been, or are being, scored
 
-  std::vector<kv::BlockId> blocks;  // its block table
-  kv::Chain chain;                  // its tokens as prefix blocks
+  kv::BlockTables tables;  // one a KV group
+  kv::Chain chain;         // its tokens as prefix blocks
   TapWork taps;
 
   // Tokens once every step in flight has run: position of the next token to be sampled.
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
+  int32_t table_len() const { return static_cast<int32_t>(tables.front().blocks.size()); }
   int32_t uncomputed() const { return future_len() - planned_len; }
 
   // Tokens that need not be computed again if their KV is found: those whose logits nobody wants.
@@ -96,7 +97,7 @@ struct StepBuilder {
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures
   bool elements_short = false;  // a sequence that captures waits for such a record
   int64_t blocks_promised = 0;  // that running prompts will still take
-  int32_t blocks_short = 0;     // rows of this step that found no block
+  int32_t blocks_short = 0;     // that rows of this step did not find
   int32_t blocks_coming = 0;    // that sequences about to go will give back
 };
 

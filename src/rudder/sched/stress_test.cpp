@@ -16,6 +16,7 @@ TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   EXPECT_GT(totals.preemptions, 1'000u);
   EXPECT_GT(totals.prefix_hits, 10'000u);
   EXPECT_GT(totals.evictions, 10'000u);
+  EXPECT_GT(totals.windowed_hits, 100u);
   EXPECT_GT(totals.late_rows, 1'000u);
   EXPECT_GT(totals.numerical, 100u);
   EXPECT_GT(totals.finished_by_host, 1'000u);

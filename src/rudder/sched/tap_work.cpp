@@ -8,9 +8,12 @@
 
 namespace rudder::sched {
 
-TapWork::TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease,
+TapWork::TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, int32_t prompt_len,
                  int64_t record_elements)
-    : taps_(std::move(taps)), lease_(std::move(lease)), record_elements_(record_elements) {
+    : taps_(std::move(taps)),
+      lease_(std::move(lease)),
+      prompt_len_(prompt_len),
+      record_elements_(record_elements) {
   if (taps_ == nullptr) return;
   RUDDER_CHECK(lease_.rows.size() == taps_->segments.size(), "{} rows for {} segments",
                lease_.rows.size(), taps_->segments.size());
@@ -44,7 +47,12 @@ int32_t TapWork::max_reused() const {
 }
 
 int32_t TapWork::fit(int32_t begin, int32_t q_len, int64_t elements) const {
-  if (taps_ == nullptr || taps_->capture == nullptr) return q_len;
+  if (taps_ == nullptr) return q_len;
+  const bool fills_latches = taps_->needs_whole_prompt && begin < prompt_len_;
+  if (fills_latches && !RUDDER_MUTANT(kStepPassesPrompt)) {
+    q_len = std::min(q_len, prompt_len_ - begin);
+  }
+  if (taps_->capture == nullptr) return q_len;
   int64_t tokens_left = elements / record_elements_;
   if (RUDDER_MUTANT(kCaptureOverflow)) tokens_left = q_len;
   for (const tap::PositionRange& range : taps_->captured) {

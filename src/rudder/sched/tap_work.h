@@ -23,7 +23,8 @@ class TapWork {
  public:
   TapWork() = default;
   // `taps` may be null. `record_elements` are those of a token's record, 0 without capture.
-  TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, int64_t record_elements);
+  TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, int32_t prompt_len,
+          int64_t record_elements);
 
   // For the keys of its blocks (tap.T5).
   std::vector<kv::ContentRun> content_runs() const;
@@ -33,7 +34,7 @@ class TapWork {
   int64_t record_elements() const { return record_elements_; }
 
   // Of the `q_len` tokens from `begin` on, how many one step may run that has room for `elements`
-  // captured elements.
+  // captured elements. A step that fills latches ends with the prompt (tap.T8).
   int32_t fit(int32_t begin, int32_t q_len, int64_t elements) const;
   // Of the `most` tokens from `begin` on, how many run one program and are not captured.
   int32_t uniform_len(int32_t begin, int32_t most) const;
@@ -47,6 +48,7 @@ class TapWork {
 
   std::shared_ptr<const tap::SequenceTaps> taps_;
   TapLease lease_;
+  int32_t prompt_len_ = 0;
   int64_t record_elements_ = 0;
   int32_t captured_len_ = 0;
 };

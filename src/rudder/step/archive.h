@@ -39,6 +39,8 @@ class ArchiveWriter {
     (put(values), ...);
   }
 
+  void require(bool /*holds*/) {}
+
   std::span<const std::byte> bytes() const { return bytes_; }
   void clear() { bytes_.clear(); }
 
@@ -96,6 +98,9 @@ class ArchiveReader {
   void operator()(T&... values) {
     (get(values), ...);
   }
+
+  // What fields() asks of what it has read.
+  void require(bool holds) { failed_ = failed_ || !holds; }
 
   // Every byte was read, and all of them made sense.
   bool complete() const { return !failed_ && rest_.empty(); }

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "rudder/base/result.h"
+#include "rudder/step/kv_groups.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
 
@@ -19,13 +20,14 @@ namespace rudder::step {
 
 struct Capacity {
   int32_t num_slots = 0;            // sequences that can have state at once
-  int32_t num_blocks = 0;           // KV blocks, ids 0 .. num_blocks - 1
+  int32_t num_blocks = 0;           // KV blocks of all groups, ids 0 .. num_blocks - 1
   int32_t block_size = 16;          // tokens a block
   int32_t max_tokens_per_step = 0;  // sum of q_len
   int32_t max_seq_len = 0;          // prompt and output of one sequence
   int32_t vocab_size = 0;
   int32_t max_in_flight = 2;    // launched and not yet collected
   int32_t max_repeat = 1;       // of a plan
+  KvGroups kv_groups = {};      // how layers keep KV
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
 };

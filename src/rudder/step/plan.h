@@ -54,10 +54,11 @@ struct SeqWork {
   // were is wanted. Not in a plan that is repeated.
   int32_t score_begin = 0;
   std::vector<int32_t> score_tokens = {};
-  std::vector<BlockId> append_blocks;   // appended to the slot's block table before the step runs
-  int32_t tap_row = 0;                  // the program of the first token; 0 = none
-  std::vector<TapSpan> tap_spans = {};  // where it changes, ascending, q_begin > 0
-  int32_t capture_set = -1;             // of the captured tokens
+  // By KV group: appended to the slot's block tables before the step runs. Empty: nothing is.
+  std::vector<GroupTable> append_blocks = {};
+  int32_t tap_row = 0;                     // the program of the first token; 0 = none
+  std::vector<TapSpan> tap_spans = {};     // where it changes, ascending, q_begin > 0
+  int32_t capture_set = -1;                // of the captured tokens
   std::vector<CaptureSpan> captures = {};  // ascending, disjoint
 };
 
@@ -67,10 +68,10 @@ struct SlotEdit {
   SlotId slot;
   uint32_t generation = 0;
   SamplingParams sampling;
-  std::vector<BlockId> blocks;  // the slot's block table so far (cached prefix), in order
-  int32_t prompt_len = 0;       // the generation begins at this position
-  int32_t num_output = 0;       // output tokens already sampled (a resumed sequence)
-  int32_t max_len = 0;          // the row ends when prompt and output together reach it
+  std::vector<GroupTable> blocks;  // by KV group: the block table so far (cached prefix); or none
+  int32_t prompt_len = 0;          // the generation begins at this position
+  int32_t num_output = 0;          // output tokens already sampled (a resumed sequence)
+  int32_t max_len = 0;             // the row ends when prompt and output together reach it
   // Prompt and output so far when sampling.needs_history(), else empty.
   std::vector<int32_t> history;
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt

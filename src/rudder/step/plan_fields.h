@@ -4,6 +4,7 @@
 #pragma once
 
 #include <type_traits>
+#include <vector>
 
 #include "rudder/step/archive.h"
 #include "rudder/step/executor.h"
@@ -48,11 +49,28 @@ void fields(Archive& archive, Archived<tap::Limits> auto& value) {
 }
 
 template <typename Archive>
+void fields(Archive& archive, Archived<KvGroup> auto& value) {
+  auto& [window, layers] = value;
+  archive(window, layers);
+}
+
+template <typename Archive>
+void fields(Archive& archive, Archived<KvGroups> auto& value) {
+  std::vector<KvGroup> groups(value.begin(), value.end());
+  archive(groups);
+  const bool fits = !groups.empty() && groups.size() <= static_cast<size_t>(kMaxKvGroups);
+  archive.require(fits);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(value)>>) {
+    value = fits ? KvGroups(groups) : KvGroups();
+  }
+}
+
+template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, geometry, taps] = value;
+         max_repeat, kv_groups, geometry, taps] = value;
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, geometry, taps);
+          max_repeat, kv_groups, geometry, taps);
 }
 
 template <typename Archive>

@@ -28,6 +28,11 @@ Result<void> check_capacity(const Capacity& recorded, const Capacity& own) {
     return check(name, wanted <= found, wanted, found);
   };
   RUDDER_TRY_VOID(same("block_size", recorded.block_size, own.block_size));
+  RUDDER_TRY_VOID(same("kv_groups", recorded.kv_groups.size(), own.kv_groups.size()));
+  for (size_t g = 0; g < static_cast<size_t>(own.kv_groups.size()); ++g) {
+    RUDDER_TRY_VOID(
+        same("kv_groups.window", recorded.kv_groups[g].window, own.kv_groups[g].window));
+  }
   RUDDER_TRY_VOID(same("vocab_size", recorded.vocab_size, own.vocab_size));
   RUDDER_TRY_VOID(at_least("num_slots", recorded.num_slots, own.num_slots));
   RUDDER_TRY_VOID(at_least("num_blocks", recorded.num_blocks, own.num_blocks));

@@ -168,17 +168,79 @@ void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& 
                           index, edit.generation, slot.generation));
   }
   slot = {.generation = edit.generation, .max_len = edit.max_len, .blocks = {}};
-  for (const int32_t block : edit.blocks) {
-    if (block < 0 || block >= options_.capacity.num_blocks) {
-      violation(fmt::format("step {}: block {} does not exist", plan.id, block));
-      continue;
+  if (!check_group_count(plan, edit.blocks.size())) return;
+  slot.blocks = edit.blocks;
+  slot.blocks.resize(static_cast<size_t>(num_groups()));
+  for (const step::GroupTable& table : slot.blocks) {
+    if (table.size() != slot.blocks.front().size()) {
+      violation(fmt::format("step {}: the tables of slot {} differ in length", plan.id, index));
     }
-    const BlockUse& use = block_uses_[static_cast<size_t>(block)];
-    if (is_writing(use)) {
-      violation(fmt::format("step {}: slot {} shares block {}, which step {} is writing", plan.id,
-                            index, block, use.last_write));
+    for (const step::BlockId block : table) {
+      if (block == step::kNoBlock) continue;  // a window may be past it
+      if (block < 0 || block >= options_.capacity.num_blocks) {
+        violation(fmt::format("step {}: block {} does not exist", plan.id, block));
+        continue;
+      }
+      const BlockUse& use = block_uses_[static_cast<size_t>(block)];
+      if (is_writing(use)) {
+        violation(fmt::format("step {}: slot {} shares block {}, which step {} is writing", plan.id,
+                              index, block, use.last_write));
+      }
     }
-    slot.blocks.push_back(block);
+  }
+}
+
+bool FakeExecutor::check_group_count(const step::StepPlan& plan, size_t num_tables) {
+  if (num_tables == 0 || num_tables == static_cast<size_t>(num_groups())) return true;
+  violation(fmt::format("step {}: blocks of {} groups, not {}", plan.id, num_tables, num_groups()));
+  return false;
+}
+
+void FakeExecutor::append_blocks(const step::StepPlan& plan, const step::SeqWork& work,
+                                 LaunchedSlot& slot) {
+  if (!check_group_count(plan, work.append_blocks.size())) return;
+  for (size_t g = 0; g < work.append_blocks.size(); ++g) {
+    if (work.append_blocks[g].size() != work.append_blocks[0].size()) {
+      violation(fmt::format("step {}: a row's tables grow apart", plan.id));
+    }
+    for (const step::BlockId block : work.append_blocks[g]) {
+      if (block < 0 || block >= options_.capacity.num_blocks) {
+        violation(fmt::format("step {}: block {} does not exist", plan.id, block));
+        continue;
+      }
+      const step::StepId user = block_uses_[static_cast<size_t>(block)].last_use;
+      if (user > last_collected_) {
+        violation(fmt::format("step {}: slot {} gets block {}, which step {} still uses", plan.id,
+                              work.slot.value, block, user));
+      }
+      slot.blocks[g].push_back(block);
+    }
+  }
+}
+
+// What the row reads and writes of each group, up to `end`.
+void FakeExecutor::note_use(const step::StepPlan& plan, const step::SeqWork& work,
+                            const LaunchedSlot& slot, int64_t end) {
+  const int64_t size = options_.capacity.block_size;
+  for (size_t g = 0; g < slot.blocks.size(); ++g) {
+    const step::GroupTable& table = slot.blocks[g];
+    const int32_t window = options_.capacity.kv_groups[g].window;
+    const int64_t seen = window == 0 ? 0 : std::max<int64_t>(0, int64_t{work.kv_len} - window + 1);
+    for (int64_t i = seen / size; i < std::ssize(table) && i * size < end; ++i) {
+      const step::BlockId block = table[static_cast<size_t>(i)];
+      if (block == step::kNoBlock) {
+        violation(fmt::format("step {}: slot {} sees position {} of group {}, whose block is gone",
+                              plan.id, work.slot.value, seen, g));
+        continue;
+      }
+      BlockUse& use = block_uses_[static_cast<size_t>(block)];
+      use.last_use = plan.id;
+      if ((i + 1) * size <= work.kv_len) continue;
+      use.last_write = plan.id;
+      const int64_t last = std::min((i + 1) * size, end) - 1;
+      use.last_write_iteration =
+          static_cast<int32_t>(std::max<int64_t>(0, last - work.kv_len - work.q_len + 1));
+    }
   }
 }
 
@@ -201,18 +263,8 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
                           index, work.generation, slot.generation));
   }
   slot.last_step = plan.id;
-  for (const int32_t block : work.append_blocks) {
-    if (block < 0 || block >= options_.capacity.num_blocks) {
-      violation(fmt::format("step {}: block {} does not exist", plan.id, block));
-      continue;
-    }
-    const step::StepId user = block_uses_[static_cast<size_t>(block)].last_use;
-    if (user > last_collected_) {
-      violation(fmt::format("step {}: slot {} gets block {}, which step {} still uses", plan.id,
-                            index, block, user));
-    }
-    slot.blocks.push_back(block);
-  }
+  slot.blocks.resize(static_cast<size_t>(num_groups()));
+  append_blocks(plan, work, slot);
   const bool is_repeatable = work.q_len == 1 && work.logits == step::LogitsWanted::kLast &&
                              work.captures.empty() && !work.constrained;
   if (plan.repeat > 1 && !is_repeatable) {
@@ -225,20 +277,13 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
   const int64_t size = options_.capacity.block_size;
   const int64_t end =
       int64_t{work.kv_len} + work.q_len + step::row_iterations(work, plan.repeat, slot.max_len) - 1;
-  if (end > std::ssize(slot.blocks) * size || end >= slot.max_len) {
+  const int64_t num_blocks = std::ssize(slot.blocks.front());
+  if (end > num_blocks * size || end >= slot.max_len) {
     violation(fmt::format("step {}: slot {} runs to {} with {} blocks and max_len {}", plan.id,
-                          index, end, slot.blocks.size(), slot.max_len));
+                          index, end, num_blocks, slot.max_len));
     return;
   }
-  for (int64_t i = 0; i < std::ssize(slot.blocks); ++i) {
-    BlockUse& use = block_uses_[static_cast<size_t>(slot.blocks[static_cast<size_t>(i)])];
-    use.last_use = plan.id;
-    if ((i + 1) * size <= work.kv_len || i * size >= end) continue;
-    use.last_write = plan.id;
-    const int64_t last = std::min((i + 1) * size, end) - 1;
-    use.last_write_iteration =
-        static_cast<int32_t>(std::max<int64_t>(0, last - work.kv_len - work.q_len + 1));
-  }
+  note_use(plan, work, slot, end);
   if (!work.score_tokens.empty() &&
       (plan.repeat > 1 || work.score_begin < 0 ||
        work.score_begin + std::ssize(work.score_tokens) > work.q_len)) {
@@ -289,12 +334,18 @@ void FakeExecutor::run(InFlight& step) {
 void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   Slot& slot = slots_[static_cast<size_t>(edit.slot.value)];
   slot = Slot{};
-  slot.kv_len = static_cast<int32_t>(std::ssize(edit.blocks)) * options_.capacity.block_size;
+  slot.blocks = edit.blocks;
+  slot.blocks.resize(static_cast<size_t>(num_groups()));
+  const auto is_passed = [](const step::GroupTable& table) {
+    return !table.empty() && table.front() == step::kNoBlock;
+  };
+  windowed_hits_ += std::ranges::any_of(slot.blocks, is_passed) ? 1 : 0;
+  slot.kv_len =
+      static_cast<int32_t>(std::ssize(slot.blocks.front())) * options_.capacity.block_size;
   slot.prompt_len = edit.prompt_len;
   slot.num_output = edit.num_output;
   slot.max_len = edit.max_len;
   slot.sampling = edit.sampling;
-  slot.blocks = edit.blocks;
   slot.history = edit.history;
   slot.history_prompt_len = edit.history_prompt_len;
 }
@@ -314,7 +365,10 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index,
     }
     return result;
   }
-  slot.blocks.insert(slot.blocks.end(), work.append_blocks.begin(), work.append_blocks.end());
+  for (size_t g = 0; g < work.append_blocks.size(); ++g) {
+    const step::GroupTable& added = work.append_blocks[g];
+    slot.blocks[g].insert(slot.blocks[g].end(), added.begin(), added.end());
+  }
   if (work.kv_len != slot.kv_len) {
     violation(fmt::format("step {}: slot {} goes on at {}, its KV ends at {}", plan.id,
                           work.slot.value, work.kv_len, slot.kv_len));
@@ -343,10 +397,19 @@ uint64_t FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slo
     if (program.writes_latch && position < slot.prompt_len) {
       slot.latch += latch_sample(prefix_hash, token);
     }
+    if (program.reads_latch && work.kv_len < slot.prompt_len && position >= slot.prompt_len) {
+      violation(fmt::format("step {}: slot {} reads at {} latches that this step fills", plan.id,
+                            work.slot.value, position));
+    }
     const uint64_t effect = program.effect(position - slot.prompt_len, slot.latch);
     prefix_hash = extend_hash(prefix_hash, token, effect);
-    cell(slot, position) = {
-        .token = token, .position = position, .effect = effect, .prefix_hash = prefix_hash};
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      cell(slot, group, position) = {.token = token,
+                                     .position = position,
+                                     .group = group,
+                                     .effect = effect,
+                                     .prefix_hash = prefix_hash};
+    }
     if (FakeTaps::is_captured(work, q)) taps_.capture(plan, index, q, prefix_hash);
     const int32_t scored = q - work.score_begin;
     if (scored < 0 || scored >= std::ssize(work.score_tokens)) continue;
@@ -357,29 +420,45 @@ uint64_t FakeExecutor::run_tokens(const step::StepPlan& plan, int32_t index, Slo
   return prefix_hash;
 }
 
-FakeExecutor::Cell& FakeExecutor::cell(const Slot& slot, int32_t position) {
+FakeExecutor::Cell& FakeExecutor::cell(const Slot& slot, int32_t group, int32_t position) {
   const int32_t size = options_.capacity.block_size;
-  const int32_t block = slot.blocks[static_cast<size_t>(position / size)];
+  const int32_t block =
+      slot.blocks[static_cast<size_t>(group)][static_cast<size_t>(position / size)];
   return memory_[static_cast<size_t>(block) * static_cast<size_t>(size) +
                  static_cast<size_t>(position % size)];
 }
 
-uint64_t FakeExecutor::read_context(const step::StepPlan& plan, const step::SeqWork& work,
-                                    const Slot& slot) {
+// Of all tokens before the row's, as the group finds them. What a window does not reach is known by
+// the hash of the first token that it does.
+uint64_t FakeExecutor::read_group(const step::StepPlan& plan, const step::SeqWork& work,
+                                  const Slot& slot, int32_t group) {
+  const int32_t window = options_.capacity.kv_groups[static_cast<size_t>(group)].window;
+  const int32_t begin = window == 0 ? 0 : std::max(0, work.kv_len - window + 1);
   uint64_t hash = kEmptyPrefixHash;
   bool good = true;
-  for (int32_t position = 0; position < work.kv_len; ++position) {
-    const Cell& found = cell(slot, position);
-    hash = extend_hash(hash, found.token, found.effect);
-    const bool fits = found.position == position && found.prefix_hash == hash && !found.poisoned;
+  for (int32_t position = begin; position < work.kv_len; ++position) {
+    const Cell& found = cell(slot, group, position);
+    hash = position == begin && begin > 0 ? found.prefix_hash
+                                          : extend_hash(hash, found.token, found.effect);
+    const bool fits = found.position == position && found.group == group &&
+                      found.prefix_hash == hash && !found.poisoned;
     if (good && !fits) {
-      violation(fmt::format(
-          "step {}: slot {} finds in block {}, at {}, token {} of position {}{}", plan.id,
-          work.slot.value,
-          slot.blocks[static_cast<size_t>(position / options_.capacity.block_size)], position,
-          found.token, found.position, found.poisoned ? ", a NaN" : " or of another prefix"));
+      violation(fmt::format("step {}: slot {} finds in group {}, at {}, token {} of position {}{}",
+                            plan.id, work.slot.value, group, position, found.token, found.position,
+                            found.poisoned ? ", a NaN" : ", or of another prefix or group"));
     }
     good = good && fits;
+  }
+  return hash;
+}
+
+uint64_t FakeExecutor::read_context(const step::StepPlan& plan, const step::SeqWork& work,
+                                    const Slot& slot) {
+  const uint64_t hash = read_group(plan, work, slot, 0);
+  for (int32_t group = 1; group < num_groups(); ++group) {
+    if (read_group(plan, work, slot, group) == hash) continue;
+    violation(fmt::format("step {}: slot {} finds other tokens in group {} than in the first",
+                          plan.id, work.slot.value, group));
   }
   return hash;
 }
@@ -388,7 +467,9 @@ void FakeExecutor::sample_row(Slot& slot, const step::SeqWork& work, uint64_t pr
                               std::span<const uint32_t> mask, step::SeqResult* result) {
   const int32_t position = slot.kv_len;
   if (options_.numerical && options_.numerical(slot.sampling.seed, position)) {
-    for (int32_t i = work.kv_len; i < slot.kv_len; ++i) cell(slot, i).poisoned = true;
+    for (int32_t group = 0; group < num_groups(); ++group) {
+      for (int32_t i = work.kv_len; i < slot.kv_len; ++i) cell(slot, group, i).poisoned = true;
+    }
     result->end = step::RowEnd::kNumerical;
     slot.ended = true;
     return;

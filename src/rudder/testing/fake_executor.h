@@ -1,8 +1,9 @@
 // FakeExecutor: an Executor without a model, for tests of the serving side. It keeps a fake KV
 // memory (which token is at which offset of which block, after which prefix, under which steering
-// program) and chooses each next token from a hash of every token that it finds there through the
-// slot's block table. So a block that is shared, freed or overwritten wrongly changes tokens, and
-// each breach of the step contract that it sees is also recorded in words. Called by one thread.
+// program, of which KV group) and chooses each next token from a hash of every token that it finds
+// there through the slot's block tables; a group with a window is read as far back as the window
+// goes. So a block that is shared, freed or overwritten wrongly changes tokens, and each breach of
+// the step contract that it sees is also recorded in words. Called by one thread.
 //
 // Iterations of steps run in launch order, each at some moment between its step's launch and its
 // collect that is drawn from the options' seed. A plan that breaks the contract in itself is not
@@ -62,11 +63,14 @@ class FakeExecutor final : public step::Executor {
   const std::vector<std::string>& violations() const { return violations_; }
   uint64_t computed_tokens() const { return computed_tokens_; }  // KV entries written
   uint64_t masked_rows() const { return masked_rows_; }
+  // Slots opened on a prefix of which a window no longer reaches the first blocks.
+  uint64_t windowed_hits() const { return windowed_hits_; }
 
  private:
   struct Cell {
     int32_t token = -1;
     int32_t position = -1;
+    int32_t group = -1;
     uint64_t effect = 0;       // of the program that the token ran
     uint64_t prefix_hash = 0;  // of all tokens up to and with this one
     bool poisoned = false;     // written by a row that ended kNumerical
@@ -81,7 +85,7 @@ class FakeExecutor final : public step::Executor {
     int32_t max_len = 0;
     uint64_t latch = 0;
     step::SamplingParams sampling;
-    std::vector<step::BlockId> blocks;
+    std::vector<step::GroupTable> blocks;  // by group
     std::vector<int32_t> history;
     int32_t history_prompt_len = 0;
   };
@@ -90,10 +94,10 @@ class FakeExecutor final : public step::Executor {
     uint32_t generation = 0;
     int32_t max_len = 0;
     step::StepId last_step = 0;
-    std::vector<step::BlockId> blocks;
+    std::vector<step::GroupTable> blocks;  // by group
   };
   struct BlockUse {
-    step::StepId last_use = 0;  // the last launched step with a row whose table names the block
+    step::StepId last_use = 0;  // the last launched step with a row that reads or writes it
     step::StepId last_write = 0;
     int32_t last_write_iteration = 0;
   };
@@ -112,6 +116,10 @@ class FakeExecutor final : public step::Executor {
   void violation(std::string text);
   bool check_launch(const step::StepPlan& plan);
   void check_edit(const step::StepPlan& plan, const step::SlotEdit& edit);
+  bool check_group_count(const step::StepPlan& plan, size_t num_tables);
+  void append_blocks(const step::StepPlan& plan, const step::SeqWork& work, LaunchedSlot& slot);
+  void note_use(const step::StepPlan& plan, const step::SeqWork& work, const LaunchedSlot& slot,
+                int64_t end);
   bool is_writing(const BlockUse& use) const;  // some iteration that is not collected
   void check_work(const step::StepPlan& plan, const step::SeqWork& work);
   void run_some();
@@ -121,11 +129,14 @@ class FakeExecutor final : public step::Executor {
                           std::span<const uint32_t> mask);
   uint64_t run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash,
                       step::SeqResult* result);
-  // Hash of the tokens found through the slot's table before work.kv_len.
+  // Hash of the tokens found through the slot's tables before work.kv_len.
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
+  uint64_t read_group(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot,
+                      int32_t group);
   void sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,
                   std::span<const uint32_t> mask, step::SeqResult* result);
-  Cell& cell(const Slot& slot, int32_t position);
+  Cell& cell(const Slot& slot, int32_t group, int32_t position);
+  int32_t num_groups() const { return options_.capacity.kv_groups.size(); }
   bool draw();  // a coin of options_.seed
 
   const FakeOptions options_;
@@ -143,6 +154,7 @@ class FakeExecutor final : public step::Executor {
   std::vector<std::string> violations_;
   uint64_t computed_tokens_ = 0;
   uint64_t masked_rows_ = 0;
+  uint64_t windowed_hits_ = 0;
 };
 
 }  // namespace rudder::testing

@@ -39,7 +39,7 @@ SlotEdit open(int32_t slot, uint32_t generation, std::vector<int32_t> blocks = {
   SlotEdit edit;
   edit.slot = SlotId(slot);
   edit.generation = generation;
-  edit.blocks = std::move(blocks);
+  if (!blocks.empty()) edit.blocks = {std::move(blocks)};
   edit.max_len = kMaxLen;
   return edit;
 }
@@ -50,7 +50,7 @@ SeqWork prefill(int32_t slot, uint32_t generation, std::vector<int32_t> blocks) 
   work.generation = generation;
   work.q_len = static_cast<int32_t>(kPrompt.size());
   work.logits = LogitsWanted::kLast;
-  work.append_blocks = std::move(blocks);
+  if (!blocks.empty()) work.append_blocks = {std::move(blocks)};
   return work;
 }
 
@@ -63,7 +63,7 @@ SeqWork decode(int32_t slot, uint32_t generation, int32_t kv_len,
   work.q_len = 1;
   work.tokens = TokenSource::kCarry;
   work.logits = LogitsWanted::kLast;
-  work.append_blocks = std::move(blocks);
+  if (!blocks.empty()) work.append_blocks = {std::move(blocks)};
   return work;
 }
 

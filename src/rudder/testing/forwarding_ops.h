@@ -15,6 +15,7 @@ class ForwardingOps : public ops::Ops {
   tensor::DType act_dtype() const override { return inner_->act_dtype(); }
   tensor::DType kv_dtype() const override { return inner_->kv_dtype(); }
   tensor::DType linear_dtype() const override { return inner_->linear_dtype(); }
+  int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
 

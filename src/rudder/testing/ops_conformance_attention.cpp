@@ -125,16 +125,21 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   std::vector<int32_t> q_begin = {0};
   std::vector<int32_t> kv_len;
   std::vector<int32_t> table_row;
-  // Sequences have rows of the table in any order; behind a sequence's last block the table names
-  // one that nobody has written.
+  // Sequences have rows of the table in any order. The table names a block that nobody has written
+  // behind a sequence's last block, for blocks that its window has passed, and in other KV groups.
+  const int32_t unwritten = layer.free_blocks.front();
   const size_t table_rows = sequences.size() + 3;
   const auto max_blocks = static_cast<size_t>(kMaxPositions / shape.block_size) + 1;
-  std::vector<int32_t> table(table_rows * max_blocks, layer.free_blocks.front());
+  layer.kv.group = static_cast<int32_t>(between(0, 2));
+  const size_t group_begin = static_cast<size_t>(layer.kv.group) * table_rows * max_blocks;
+  std::vector<int32_t> table(3 * table_rows * max_blocks, unwritten);
   std::vector<int32_t> row_order(table_rows);
   std::iota(row_order.begin(), row_order.end(), 0);
   std::shuffle(row_order.begin(), row_order.end(), random_);
   for (size_t s = 0; s < sequences.size(); ++s) {
     Sequence& sequence = sequences[s];
+    const int64_t seen = sequence.done - shape.window + 1 - ops_.attention_lookback();
+    const int64_t passed = shape.window > 0 ? std::max<int64_t>(0, seen) / shape.block_size : 0;
     for (int64_t i = 0; i < q_lens[s]; ++i) {
       const int64_t position = sequence.done + i;
       const int32_t block = sequence.blocks[static_cast<size_t>(position / shape.block_size)];
@@ -148,9 +153,9 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
     q_begin.push_back(q_begin.back() + static_cast<int32_t>(q_lens[s]));
     kv_len.push_back(static_cast<int32_t>(sequence.done));
     table_row.push_back(row_order[s]);
-    std::copy(
-        sequence.blocks.begin(), sequence.blocks.end(),
-        table.begin() + static_cast<int64_t>(row_order[s]) * static_cast<int64_t>(max_blocks));
+    const size_t row = group_begin + static_cast<size_t>(row_order[s]) * max_blocks;
+    std::copy(sequence.blocks.begin() + passed, sequence.blocks.end(),
+              table.begin() + static_cast<int64_t>(row) + passed);
   }
   for (int64_t i = 0; i < padding; ++i) {
     rope_row.push_back(0);
@@ -168,9 +173,10 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
        .table_row = device_.put(table_row),
        .block_table =
            device_.put_as(std::span<const int32_t>(table), DType::kI32,
-                          {static_cast<int64_t>(table_rows), static_cast<int64_t>(max_blocks)}),
+                          {3 * static_cast<int64_t>(table_rows), static_cast<int64_t>(max_blocks)}),
        .max_q_len = static_cast<int32_t>(*std::max_element(q_lens.begin(), q_lens.end())),
-       .max_kv_len = *std::max_element(kv_len.begin(), kv_len.end())});
+       .max_kv_len = *std::max_element(kv_len.begin(), kv_len.end()),
+       .group_rows = static_cast<int32_t>(table_rows)});
   const View out = poisoned({total, q_width});
   ops_.attention({q, layer.kv, static_cast<int32_t>(shape.heads), score_scale(shape),
                   static_cast<int32_t>(shape.window), shape.softcap, out, layer.device_sinks});

@@ -17,18 +17,20 @@ using tensor::View;
 // What the device's SlotState should hold; the last row is of padding.
 struct HostSlots {
   int32_t num_slots = 0;
+  int32_t num_groups = 1;
   int64_t max_blocks = 0;
   int64_t vocab = 0;
   std::vector<int32_t> carry, ended, block_table, output_count;
   std::vector<uint8_t> prompt_seen;
 
-  HostSlots(int32_t slots, int64_t blocks, int64_t tokens)
+  HostSlots(int32_t slots, int32_t groups, int64_t blocks, int64_t tokens)
       : num_slots(slots),
+        num_groups(groups),
         max_blocks(blocks),
         vocab(tokens),
         carry(static_cast<size_t>(slots) + 1, -1),
         ended(carry.size()),
-        block_table(carry.size() * static_cast<size_t>(blocks)),
+        block_table(carry.size() * static_cast<size_t>(groups * blocks)),
         output_count(carry.size() * static_cast<size_t>(tokens)),
         prompt_seen(output_count.size()) {}
 
@@ -36,7 +38,8 @@ struct HostSlots {
     const int64_t rows = num_slots + 1;
     return {.carry = device.put(carry),
             .ended = device.put(ended),
-            .block_table = device.put_as(std::span(block_table), DType::kI32, {rows, max_blocks}),
+            .block_table =
+                device.put_as(std::span(block_table), DType::kI32, {num_groups * rows, max_blocks}),
             .output_count = device.put_as(std::span(output_count), DType::kI32, {rows, vocab}),
             .prompt_seen = device.put_as(std::span(prompt_seen), DType::kU8, {rows, vocab})};
   }
@@ -63,14 +66,15 @@ void apply(Edits& edits, HostSlots& slots) {
     if (is_prompt != 0) slots.prompt_seen[at] = 1;
     if (is_prompt == 0) ++slots.output_count[at];
   }
-  for (const auto& [slot, index, block] : edits.blocks) {
-    slots.block_table[static_cast<size_t>(slot * slots.max_blocks + index)] = block;
+  for (const auto& [row, index, block] : edits.blocks) {
+    slots.block_table[static_cast<size_t>(row * slots.max_blocks + index)] = block;
   }
   for (size_t t = 0; t < edits.ids.size(); ++t) {
     if (edits.ids[t] >= 0) continue;
     const auto slot = static_cast<size_t>(-1 - edits.ids[t]);
     edits.ids[t] = std::max(0, slots.carry[slot]);
-    if (slots.ended[slot] != 0) edits.kv_slot[t] = -1;
+    if (slots.ended[slot] == 0) continue;
+    for (size_t at = t; at < edits.kv_slot.size(); at += edits.ids.size()) edits.kv_slot[at] = -1;
   }
 }
 
@@ -99,16 +103,18 @@ class Fuzz {
       out.history.push_back({counted[static_cast<size_t>(below(std::ssize(counted)))],
                              below(below(2) == 0 ? 3 : slots_.vocab), below(2)});
     }
-    for (int32_t slot = 0; slot < slots_.num_slots; ++slot) {
+    for (int32_t row = 0; row < slots_.num_groups * (slots_.num_slots + 1); ++row) {
       if (below(2) == 0) continue;
       const int32_t first = below(slots_.max_blocks);
       for (int32_t i = first; i < std::min<int64_t>(slots_.max_blocks, first + below(9)); ++i) {
-        out.blocks.push_back({slot, i, below(100000)});
+        out.blocks.push_back({row, i, below(100000)});
       }
     }
     const int32_t num_ids = below(3) == 0 ? below(2) : below(700);
     for (int32_t t = 0; t < num_ids; ++t) {
       out.ids.push_back(below(2) == 0 ? below(slots_.vocab) : -1 - below(slots_.num_slots));
+    }
+    for (int32_t i = 0; i < slots_.num_groups * num_ids; ++i) {
       out.kv_slot.push_back(below(5) == 0 ? -1 : below(1 << 20));
     }
     return out;
@@ -128,9 +134,9 @@ View put_words(Device& device, const std::vector<T>& values) {
 }
 
 TEST_P(OpsConformance, BeginStep) {
-  for (const auto& [num_slots, max_blocks, vocab] :
-       {std::array{1, 1, 5}, std::array{7, 33, 160}, std::array{64, 100, 1003}}) {
-    HostSlots slots(num_slots, max_blocks, vocab);
+  for (const auto& [num_slots, num_groups, max_blocks, vocab] :
+       {std::array{1, 1, 1, 5}, std::array{7, 3, 33, 160}, std::array{64, 1, 100, 1003}}) {
+    HostSlots slots(num_slots, num_groups, max_blocks, vocab);
     Fuzz fuzz(random_, slots);
     ops::SlotState state = slots.put(device_);
     for (int round = 0; round < 12; ++round) {
@@ -226,17 +232,20 @@ struct Rows {
   std::vector<ops::SampleRow> sample;
 
   void advance(const HostSlots& slots, int32_t block_size) {
+    const auto num_groups = static_cast<size_t>(slots.num_groups);
     for (size_t r = 0; r < ids.size(); ++r) {
       const auto slot = static_cast<size_t>(sample[r].slot);
       if (sample[r].slot == slots.num_slots || slots.ended[slot] != 0) {
-        kv_slot[r] = -1;
+        for (size_t g = 0; g < num_groups; ++g) kv_slot[g * ids.size() + r] = -1;
         continue;
       }
       ids[r] = slots.carry[slot];
       const int32_t position = ++positions[r];
-      const size_t at =
-          slot * static_cast<size_t>(slots.max_blocks) + static_cast<size_t>(position / block_size);
-      kv_slot[r] = slots.block_table[at] * block_size + position % block_size;
+      for (size_t g = 0; g < num_groups; ++g) {
+        const size_t at = (g * slots.carry.size() + slot) * static_cast<size_t>(slots.max_blocks) +
+                          static_cast<size_t>(position / block_size);
+        kv_slot[g * ids.size() + r] = slots.block_table[at] * block_size + position % block_size;
+      }
       ++kv_len[r];
       ++since_prompt[r];
       ++sample[r].position;
@@ -248,7 +257,7 @@ struct Rows {
 TEST_P(OpsConformance, AdvanceStep) {
   for (const int32_t num_slots : {1, 7, 64, 300}) {
     constexpr int64_t kMaxBlocks = 9;
-    HostSlots slots(num_slots, kMaxBlocks, 50);
+    HostSlots slots(num_slots, num_slots == 7 ? 3 : 1, kMaxBlocks, 50);
     Fuzz fuzz(random_, slots);
     for (int32_t& block : slots.block_table) block = fuzz.below(1 << 20);
     const int32_t block_size = 1 + fuzz.below(16);
@@ -265,7 +274,9 @@ TEST_P(OpsConformance, AdvanceStep) {
       const bool is_padding = row.slot == num_slots;
       rows.ids.push_back(fuzz.below(50));
       rows.positions.push_back(row.position - (is_padding ? 0 : 1));
-      rows.kv_slot.push_back(is_padding ? -1 : fuzz.below(1000));
+      for (int32_t g = 0; g < slots.num_groups; ++g) {
+        rows.kv_slot.push_back(is_padding ? -1 : fuzz.below(1000));
+      }
       rows.kv_len.push_back(is_padding ? 0 : row.position);
       rows.since_prompt.push_back(fuzz.below(7));
     }

@@ -88,7 +88,15 @@ class Stress {
         return (sampling_seed * 31 + static_cast<uint64_t>(position) * 17) % 101 == 0;
       };
     }
+    if (chance(50)) draw_kv_groups(capacity);
     return fake;
+  }
+
+  void draw_kv_groups(step::Capacity& capacity) {
+    std::vector<step::KvGroup> groups(static_cast<size_t>(pick(1, 3)));
+    for (step::KvGroup& group : groups) group.window = chance(30) ? 0 : pick(2, 24);
+    capacity.kv_groups = step::KvGroups(groups);
+    capacity.num_blocks *= capacity.kv_groups.size();
   }
 
   sched::SchedSettings draw_settings() {
@@ -243,6 +251,7 @@ class Stress {
     totals->preemptions += stats.preemptions;
     totals->prefix_hits += stats.prefix_hits;
     totals->evictions += stats.evictions;
+    totals->windowed_hits += loop_.executor().windowed_hits();
     totals->late_rows += stats.late_rows;
     for (const auto& [id, record] : loop_.records()) {
       totals->numerical += record.end == step::RowEnd::kNumerical;

@@ -14,6 +14,7 @@ struct StressTotals {
   uint64_t preemptions = 0;
   uint64_t prefix_hits = 0;
   uint64_t evictions = 0;
+  uint64_t windowed_hits = 0;
   uint64_t late_rows = 0;
   uint64_t numerical = 0;
   uint64_t finished_by_host = 0;

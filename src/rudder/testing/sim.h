@@ -22,6 +22,7 @@ struct SimCoverage {
   uint64_t requests = 0;
   uint64_t tokens = 0;
   uint64_t cached_tokens = 0;
+  uint64_t windowed_hits = 0;  // prefixes gone on from whose first blocks a window had passed
   uint64_t cancels = 0;
   uint64_t rejections = 0;
   uint64_t preemptions = 0;

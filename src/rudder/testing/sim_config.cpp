@@ -35,6 +35,18 @@ void draw_sampling(step::SamplingParams& sampling, SimRandom& random) {
   if (random.one_in(4)) sampling.stop_ids.push_back(random.in(1, kTinyAsciiVocab - 1));
 }
 
+// Groups of layers with windows as short as a few blocks, in half of the episodes; a pool of as
+// many blocks a group as before.
+void draw_kv_groups(step::Capacity& capacity, SimRandom& random) {
+  if (random.one_in(2)) return;
+  std::vector<step::KvGroup> groups(static_cast<size_t>(random.in(1, 3)));
+  for (step::KvGroup& group : groups) {
+    if (!random.one_in(3)) group.window = random.in(2, 5 * capacity.block_size + 2);
+  }
+  capacity.kv_groups = step::KvGroups(groups);
+  capacity.num_blocks *= capacity.kv_groups.size();
+}
+
 }  // namespace
 
 SimConfig draw_config(SimRandom& random) {
@@ -88,6 +100,7 @@ SimConfig draw_config(SimRandom& random) {
   for (int32_t i = 0; i < kNumFamilies; ++i) {
     config.families.push_back(draw_tokens(capacity.max_seq_len, random));
   }
+  draw_kv_groups(capacity, random);
   return config;
 }
 

@@ -49,6 +49,7 @@ void SimEpisode::run() {
   const auto stats = core_->scheduler().stats();
   coverage_->preemptions += stats.preemptions;
   coverage_->evictions += stats.evictions;
+  coverage_->windowed_hits += executor_->windowed_hits();
   coverage_->late_rows += stats.late_rows;
   coverage_->constrained_rows += core_->stats().constrained_rows;
   coverage_->repeats += stats.iterations - stats.steps;

@@ -59,7 +59,8 @@ __device__ void resolve_id(const BeginStepParams& p, int64_t t) {
   if (id >= 0) return;
   const int64_t slot = -1 - int64_t{id};
   p.ids[t] = max(p.state.carry[slot], 0);
-  if (p.state.ended[slot] != 0) p.kv_slot[t] = -1;
+  if (p.state.ended[slot] == 0) return;
+  for (int32_t group = 0; group < p.num_groups; ++group) p.kv_slot[group * p.rows + t] = -1;
 }
 
 // A token is a block's.
@@ -111,14 +112,18 @@ __global__ void __launch_bounds__(kThreads) advance_step_kernel(const AdvanceSte
   ops::SampleRow& row = p.sample_rows[r];
   const int64_t slot = row.slot;
   if (slot >= p.num_slots || p.state.ended[slot] != 0) {
-    p.kv_slot[r] = -1;
+    for (int32_t group = 0; group < p.num_groups; ++group) p.kv_slot[group * p.rows + r] = -1;
     return;
   }
   const int32_t position = p.positions[r] + 1;
-  const int32_t block = p.state.block_table[slot * p.state.max_blocks + position / p.block_size];
   p.ids[r] = max(p.state.carry[slot], 0);
   p.positions[r] = position;
-  p.kv_slot[r] = block * p.block_size + position % p.block_size;
+  for (int32_t group = 0; group < p.num_groups; ++group) {
+    const int64_t table_row = int64_t{group} * (p.num_slots + 1) + slot;
+    const int32_t block =
+        p.state.block_table[table_row * p.state.max_blocks + position / p.block_size];
+    p.kv_slot[group * p.rows + r] = block * p.block_size + position % p.block_size;
+  }
   p.kv_len[r] += 1;
   if (p.since_prompt != nullptr) p.since_prompt[r] += 1;
   row.position += 1;

@@ -16,7 +16,7 @@ namespace rudder::cuda {
 struct SlotStateParams {
   int32_t* carry = nullptr;         // [S + 1]
   int32_t* ended = nullptr;         // [S + 1]
-  int32_t* block_table = nullptr;   // [S + 1, max_blocks]
+  int32_t* block_table = nullptr;   // [groups * (S + 1), max_blocks]
   int32_t* output_count = nullptr;  // [S + 1, vocab]
   uint8_t* prompt_seen = nullptr;   // [S + 1, vocab]
   int64_t max_blocks = 0;
@@ -25,7 +25,7 @@ struct SlotStateParams {
 
 // Two launches where a slot is opened, one elsewhere. Clearing a slot's counts moves 5 bytes a
 // token of the vocabulary, gathering taps 32 bytes a token and point, and 8 more of one that is
-// captured; everything else a few bytes an entry. A (slot, index) is in `blocks` once at most. A
+// captured; everything else a few bytes an entry. A (row, index) is in `blocks` once at most. A
 // token of `history` outside [0, vocab) is passed over: it cannot be sampled.
 struct BeginStepParams {
   SlotStateParams state;
@@ -33,12 +33,13 @@ struct BeginStepParams {
   int64_t num_opened = 0;
   const int32_t* history = nullptr;  // [num_history, 3] slot, token, is_prompt
   int64_t num_history = 0;
-  const int32_t* blocks = nullptr;  // [num_blocks, 3] slot, index, block
+  const int32_t* blocks = nullptr;  // [num_blocks, 3] row, index, block
   int64_t num_blocks = 0;
   int32_t* ids = nullptr;      // [T] in place
-  int32_t* kv_slot = nullptr;  // [T] in place
+  int32_t* kv_slot = nullptr;  // [groups, T] in place
   int64_t rows = 0;            // T
-  GatherTapsParams taps[2];    // no tokens: none
+  int32_t num_groups = 1;
+  GatherTapsParams taps[2];  // no tokens: none
 };
 cudaError_t launch_begin_step(const BeginStepParams& params, cudaStream_t stream);
 
@@ -48,11 +49,12 @@ struct AdvanceStepParams {
   int32_t num_slots = 0;                  // S; a row of slot S is of padding
   int32_t* ids = nullptr;                 // [R] in place, as all that follow
   int32_t* positions = nullptr;           // [R]
-  int32_t* kv_slot = nullptr;             // [R]
+  int32_t* kv_slot = nullptr;             // [groups, R]
   int32_t* kv_len = nullptr;              // [R]
   ops::SampleRow* sample_rows = nullptr;  // [R]
   int32_t* since_prompt = nullptr;        // [R] or null
   int64_t rows = 0;                       // R
+  int32_t num_groups = 1;
   int32_t block_size = 1;
 };
 cudaError_t launch_advance_step(const AdvanceStepParams& params, cudaStream_t stream);

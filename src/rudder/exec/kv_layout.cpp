@@ -1,0 +1,124 @@
+#include "rudder/exec/kv_layout.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+#include <optional>
+
+#include "rudder/base/check.h"
+
+namespace rudder::exec {
+namespace {
+
+// Layers that can share a block table.
+struct Kind {
+  int32_t window = 0;
+  int64_t layer_bytes = 0;  // of one layer's block
+  int32_t num_kv_heads = 0;
+  int32_t head_dim = 0;
+  std::vector<size_t> layers;
+
+  int64_t count() const { return static_cast<int64_t>(layers.size()); }
+};
+
+int64_t layer_bytes(const model::KvGeometry& a, int32_t block_size, tensor::DType dtype) {
+  return int64_t{2} * a.num_kv_heads * a.head_dim * block_size *
+         static_cast<int64_t>(tensor::dtype_bytes(dtype));
+}
+
+// In the order of their first layers.
+std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
+  std::vector<Kind> kinds;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const model::KvGeometry a = model::kv_geometry(spec.layers[i]);
+    if (a.num_kv_heads == 0) continue;  // it keeps nothing
+    const bool has_window = a.window > 0 && a.window + ask.lookback < ask.max_seq_len;
+    const int32_t window = has_window ? a.window + ask.lookback : 0;
+    const auto same = [&](const Kind& kind) {
+      return kind.window == window && kind.num_kv_heads == a.num_kv_heads &&
+             kind.head_dim == a.head_dim;
+    };
+    auto kind = std::ranges::find_if(kinds, same);
+    if (kind == kinds.end()) {
+      kinds.push_back(
+          {window, layer_bytes(a, ask.block_size, ask.dtype), a.num_kv_heads, a.head_dim, {}});
+      kind = kinds.end() - 1;
+    }
+    kind->layers.push_back(i);
+  }
+  return kinds;
+}
+
+// Groups of `block_bytes` a block: as few as hold all layers of each kind. Nothing when there would
+// be more than there may be.
+std::optional<KvLayout> grouped(const std::vector<Kind>& kinds, int64_t block_bytes,
+                                  size_t num_layers) {
+  KvLayout layout{.block_bytes = block_bytes, .groups = {}, .layers = {}};
+  layout.layers.resize(num_layers);
+  std::vector<step::KvGroup> groups;
+  for (const Kind& kind : kinds) {
+    const int64_t places = block_bytes / kind.layer_bytes;
+    const auto first = static_cast<int64_t>(groups.size());
+    const int64_t count = (kind.count() + places - 1) / places;
+    if (first + count > step::kMaxKvGroups) return std::nullopt;
+    groups.insert(groups.end(), static_cast<size_t>(count),
+                  {.window = kind.window, .layers = static_cast<int32_t>(places)});
+    for (int64_t i = 0; i < kind.count(); ++i) {
+      layout.layers[kind.layers[static_cast<size_t>(i)]] = {
+          .group = static_cast<int32_t>(first + i / places),
+          .index = static_cast<int32_t>(i % places)};
+    }
+  }
+  layout.groups = step::KvGroups(groups);
+  return layout;
+}
+
+int64_t longest_bytes(const KvLayout& layout, const KvLayoutAsk& ask) {
+  return layout.block_bytes * step::least_blocks(layout.groups, ask.block_size, ask.max_seq_len);
+}
+
+}  // namespace
+
+Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask) {
+  const std::vector<Kind> kinds = kinds_of(spec, ask);
+  RUDDER_CHECK(!kinds.empty() && ask.block_size > 0 && ask.max_seq_len > 0);
+  // A block is a whole number of layers of every kind.
+  int64_t unit = 1;
+  int64_t most = 0;
+  for (const Kind& kind : kinds) {
+    unit = std::lcm(unit, kind.layer_bytes);
+    most = std::max(most, kind.count() * kind.layer_bytes);
+  }
+  std::optional<KvLayout> best;
+  for (int64_t block_bytes = (most + unit - 1) / unit * unit; block_bytes > 0;
+       block_bytes -= unit) {
+    std::optional<KvLayout> layout = grouped(kinds, block_bytes, spec.layers.size());
+    if (!layout) break;
+    if (!best || longest_bytes(*layout, ask) < longest_bytes(*best, ask)) best = std::move(layout);
+  }
+  if (!best) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("layers keep keys and values in {} ways, at most {} can be served",
+                            kinds.size(), step::kMaxKvGroups),
+                "config.json");
+  }
+  return *std::move(best);
+}
+
+ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
+                      int32_t block_size, tensor::DType dtype, const ops::View& pool) {
+  if (geometry.num_kv_heads == 0) return {};
+  const KvLayerPlace& place = layout.layers[layer];
+  ops::View all = pool;
+  all.dtype = dtype;
+  all.shape = {static_cast<int64_t>(pool.bytes()) / layer_bytes(geometry, block_size, dtype), 2,
+               geometry.num_kv_heads, int64_t{block_size} * geometry.head_dim};
+  return {.storage = all.rows(place.index, all.shape[0] - place.index),
+          .block_size = block_size,
+          .num_kv_heads = geometry.num_kv_heads,
+          .head_dim = geometry.head_dim,
+          .group = place.group};
+}
+
+}  // namespace rudder::exec

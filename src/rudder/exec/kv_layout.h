@@ -1,0 +1,43 @@
+// KvLayout: which KV group each layer is of, and where its keys and values lie in a block. Worked
+// out from the spec before anything is allocated; reasons: docs/adr/0019-kv-groups.md.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/model/spec.h"
+#include "rudder/ops/args.h"
+#include "rudder/step/kv_groups.h"
+#include "rudder/tensor/dtype.h"
+
+namespace rudder::exec {
+
+struct KvLayerPlace {
+  int32_t group = 0;
+  int32_t index = 0;  // among the layers of the group's blocks
+};
+
+struct KvLayout {
+  int64_t block_bytes = 0;  // of every group
+  step::KvGroups groups;
+  std::vector<KvLayerPlace> layers;  // as ModelSpec.layers
+};
+
+struct KvLayoutAsk {
+  tensor::DType dtype = tensor::DType::kF32;
+  int32_t block_size = 16;
+  int32_t max_seq_len = 0;  // a window that is no shorter passes no block
+  int32_t lookback = 0;     // Ops::attention_lookback
+};
+
+// Layers of equal window and shape make one group, or several of equal size where that takes less:
+// the fewest groups among the layouts in which the longest sequence takes the fewest bytes. An
+// Error: layers are of more kinds than there may be groups.
+Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask);
+
+// What layer `layer` keeps in `pool`, [num_blocks, layout.block_bytes] u8 of the device.
+ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
+                      int32_t block_size, tensor::DType dtype, const ops::View& pool);
+
+}  // namespace rudder::exec
