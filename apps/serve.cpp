@@ -6,6 +6,7 @@
 #include <chrono>
 #include <csignal>
 #include <ctime>
+#include <functional>
 #include <future>
 #include <limits>
 #include <thread>
@@ -59,20 +60,25 @@ struct ServeSettings {
   }
 };
 
-// SIGTERM and SIGINT as two events. Blocks the signals for every thread made after it.
-class StopSignals {
+// SIGTERM and SIGINT as two events, and SIGHUP before them where it is wanted. Blocks the signals
+// for every thread made after it.
+class Signals {
  public:
-  StopSignals() {
+  explicit Signals(bool with_hangup) {
     sigemptyset(&set_);
     sigaddset(&set_, SIGTERM);
     sigaddset(&set_, SIGINT);
+    if (with_hangup) sigaddset(&set_, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &set_, nullptr);
     std::signal(SIGPIPE, SIG_IGN);
   }
 
-  void wait() const {
+  // Returns when the server is to stop.
+  void wait(const std::function<void()>& on_hangup) const {
     int signal = 0;
-    while (sigwait(&set_, &signal) != 0) {
+    while (sigwait(&set_, &signal) != 0 || signal == SIGHUP) {
+      if (signal == SIGHUP) on_hangup();
+      signal = 0;
     }
     log_info("{} received", signal == SIGTERM ? "SIGTERM" : "SIGINT");
   }
@@ -81,7 +87,8 @@ class StopSignals {
   bool wait_unless(const std::future<void>& stop) const {
     const timespec tick = {.tv_sec = 0, .tv_nsec = 50'000'000};
     while (stop.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
-      if (sigtimedwait(&set_, nullptr, &tick) > 0) return true;
+      const int signal = sigtimedwait(&set_, nullptr, &tick);
+      if (signal > 0 && signal != SIGHUP) return true;
     }
     return false;
   }
@@ -121,7 +128,7 @@ void print_first_request(const server::Server& server, const ModelSession& sessi
 
 Result<void> serve(const std::string& model_path, const SessionSettings& session_settings,
                    const server::ServerSettings& server_settings, const SettingsTable& table) {
-  const StopSignals signals;
+  const Signals signals(!server_settings.ssl_certfile.empty());
   RUDDER_TRY(ModelSession session, open_session(model_path, session_settings));
   RUDDER_TRY(
       const std::unique_ptr<server::Server> server,
@@ -132,7 +139,11 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
                              .version = kVersion},
                             server_settings));
   print_first_request(*server, session, server_settings);
-  signals.wait();
+  signals.wait([&] {
+    const Result<void> read = server->reload_certificate();
+    if (read) return log_info("SIGHUP: the certificate was read again");
+    log_error("SIGHUP: the certificate stays as it was: {}", read.error().to_string());
+  });
   std::promise<void> drained;
   std::thread second_signal([&, stop = drained.get_future()] {
     if (signals.wait_unless(stop)) server->hurry();

@@ -32,6 +32,11 @@ rudder_static_library(utf8proc libutf8proc.a)
 target_compile_definitions(dep_utf8proc INTERFACE UTF8PROC_STATIC)
 rudder_dependency(zlib zlib.h)
 rudder_static_library(zlib libz.a)
+rudder_dependency(crypto openssl/crypto.h)
+rudder_static_library(crypto libcrypto.a)
+rudder_dependency(openssl openssl/ssl.h)
+rudder_static_library(openssl libssl.a)
+target_link_libraries(dep_openssl INTERFACE dep_crypto)
 include(${CMAKE_CURRENT_LIST_DIR}/xgrammar.cmake)
 
 # `make serve` needs no test library; `make test` installs it first, and ctest fails without tests.

@@ -13,7 +13,8 @@ from invalid.run import left_behind, metrics, stream_tokens
 
 DEADLINE_S = 1.0  # of the server, for headers, bodies and writes
 FLAGS = ("--header-timeout", "1", "--body-timeout", "1", "--timeout-keep-alive", "1.5", "--write-timeout", "1",
-         "--max-pending-output", "64K", "--max-connections", "400", "--disable-access-log", "--log-level", "error")
+         "--max-pending-output", "64K", "--max-connections", "400", "--max-connections-per-address", "400",
+         "--disable-access-log", "--log-level", "error")
 SLOW_READERS = 3
 GET = request_bytes("GET", "/version")
 BODY = json.dumps({"prompt": "A boat", "max_tokens": 2}).encode()
@@ -74,7 +75,7 @@ async def answers(port, data, count=None, timeout=10):
 
 
 def post(*lines, body=b""):
-    head = ["POST /v1/completions HTTP/1.1", "Host: a", "Content-Type: application/json", *lines]
+    head = ["POST /v1/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json", *lines]
     return "\r\n".join(head).encode("latin-1") + b"\r\n\r\n" + body
 
 
@@ -111,8 +112,8 @@ SMUGGLED = {
     "a NUL in a field": post("X: a\0b"),
     "a NUL in a name": post("X\0: a"),
     "no colon": post("Content-Length"),
-    "no host": GET.replace(b"Host: a\r\n", b""),
-    "two hosts": post("Host: b"),
+    "no host": GET.replace(b"Host: localhost\r\n", b""),
+    "two hosts": post("Host: 127.0.0.1"),
     "a negative chunk": chunked(b"-1\r\n\r\n"),
     "a chunk with 0x": chunked(b"0x5\r\nabcde\r\n0\r\n\r\n"),
     "a chunk beyond 64 bits": chunked(b"fffffffffffffffff\r\n"),
@@ -132,7 +133,7 @@ SMUGGLED = {
     "too long a header": GET[:-2] + b"X: " + b"a" * 40_000 + b"\r\n\r\n",
     "too long a path": GET.replace(b"/version", b"/" + b"a" * 40_000),
     "too many fields": GET[:-2] + b"".join(b"X%d: a\r\n" % i for i in range(101)) + b"\r\n",
-    "a tunnel": b"CONNECT other.example:443 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a tunnel": b"CONNECT other.example:443 HTTP/1.1\r\nHost: localhost\r\n\r\n",
 }
 
 
@@ -149,9 +150,9 @@ READ = {
     "trailers": chunked(WHOLE + b"0\r\nAuthorization: b\r\nX: y\r\n\r\n"),
     "leading zeros": chunked(b"000000" + WHOLE + b"0\r\n\r\n"),
     "an address with a host": POST.replace(b"/v1", b"http://other.example/v1"),
-    "many fields": POST.replace(b"Host: a\r\n", b"Host: a\r\n" + b"".join(b"X%d: a\r\n" % i for i in range(90))),
+    "many fields": POST.replace(b"Host: localhost\r\n", b"Host: localhost\r\n" + b"".join(b"X%d: a\r\n" % i for i in range(90))),
     "an empty line before": b"\r\n" + POST,
-    "bytes beyond ASCII in a field": POST.replace(b"Host: a\r\n", b"Host: a\r\nX: \xff\xfe\r\n"),
+    "bytes beyond ASCII in a field": POST.replace(b"Host: localhost\r\n", b"Host: localhost\r\nX: \xff\xfe\r\n"),
     "a query": POST.replace(b"completions HTTP", b"completions?a=%00&b=\x7e HTTP"),
 }
 
@@ -162,7 +163,7 @@ def test_what_is_unusual_and_clear_is_read(port, name):
 
 
 def test_old_clients_and_invitations(port):
-    old = POST.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: a\r\n", b"")
+    old = POST.replace(b"HTTP/1.1", b"HTTP/1.0").replace(b"Host: localhost\r\n", b"")
     assert asyncio.run(answers(port, old + GET)) == [200, "closed"]
     kept = old.replace(b"HTTP/1.0\r\n", b"HTTP/1.0\r\nConnection: keep-alive\r\n")
     assert asyncio.run(answers(port, kept + GET, count=2)) == [200, 200]
@@ -370,8 +371,9 @@ def test_more_connections_than_there_may_be(port):
         return [getattr(status, "status", type(status).__name__) for status in statuses]
 
     statuses = asyncio.run(flood())
+    # Those that were idle longest gave up their places, or those that came last had none.
     assert statuses.count(200) >= 390 and set(statuses) <= {200, 503, "ConnectionResetError", "IncompleteReadError", "BrokenPipeError"}
-    assert statuses.count(503) > 0
+    assert statuses.count(200) <= 410
     assert asyncio.run(answers(port, GET, count=1)) == [200]
 
 

@@ -8,8 +8,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <limits>
-#include <numeric>
 #include <utility>
+
+#include "rudder/base/edit_distance.h"
 
 namespace rudder {
 namespace {
@@ -33,21 +34,6 @@ Result<int64_t> parse_signed(std::string_view text) {
   if (text.empty() || text[0] != '-') return parse_human_integer(text);
   RUDDER_TRY(const int64_t magnitude, parse_human_integer(text.substr(1)));
   return -magnitude;
-}
-
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
 }
 
 std::string environment_name(std::string_view setting) {

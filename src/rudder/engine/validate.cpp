@@ -158,9 +158,10 @@ Result<int32_t> check_lengths(const RequestParams& params, const RequestLimits& 
   if (params.prompt.empty()) return bad("prompt", "prompt must hold at least one token");
   const auto prompt_len = static_cast<int64_t>(params.prompt.size());
   if (prompt_len >= limits.max_seq_len) {
-    return bad("prompt", fmt::format("the prompt holds {} tokens, which leaves no room for output: "
-                                     "the maximum context length is {} tokens",
-                                     prompt_len, limits.max_seq_len));
+    return bad("prompt",
+               fmt::format("This model's maximum context length is {} tokens. However, the "
+                           "prompt has {} tokens, which leaves no room for output.",
+                           limits.max_seq_len, prompt_len));
   }
   RUDDER_TRY_VOID(check_tokens("prompt", params.prompt, limits.vocab_size));
   const int64_t room = limits.max_seq_len - prompt_len;
@@ -171,9 +172,10 @@ Result<int32_t> check_lengths(const RequestParams& params, const RequestLimits& 
   if (max_tokens > room) {
     return bad(
         "max_tokens",
-        fmt::format("max_tokens is {} and the prompt holds {} tokens, together more than the "
-                    "maximum context length of {} tokens",
-                    max_tokens, prompt_len, limits.max_seq_len));
+        fmt::format(
+            "This model's maximum context length is {} tokens. However, max_tokens is {} and "
+            "the prompt has {} tokens.",
+            limits.max_seq_len, max_tokens, prompt_len));
   }
   if (params.sampling.min_tokens > max_tokens) {
     return bad("min_tokens", fmt::format("min_tokens must be at most max_tokens ({}), got {}",

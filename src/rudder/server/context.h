@@ -12,8 +12,11 @@
 #include "rudder/base/clock.h"
 #include "rudder/constraint/grammar_compiler.h"
 #include "rudder/server/http/auth.h"
+#include "rudder/server/http/connection_table.h"
 #include "rudder/server/http/exchange.h"
 #include "rudder/server/http/http_counters.h"
+#include "rudder/server/http/origin_check.h"
+#include "rudder/server/http/tls.h"
 #include "rudder/server/http/work_pool.h"
 #include "rudder/server/openai/response_store.h"
 #include "rudder/server/server.h"
@@ -62,14 +65,26 @@ struct ServerContext {
   const ApiKeys admin_keys;  // of routes that change steering
   const SteadyClock clock;
   HttpCounters counters;
-  std::atomic<bool> draining{false};  // no new generation requests
-  std::atomic<bool> stopping{false};  // nor those that are still being tokenised
+  OriginRules origin_rules;                      // likewise
+  std::unique_ptr<ConnectionTable> connections;  // set before the first one
+  std::unique_ptr<TlsCertificate> certificate;   // null: no TLS
+  std::atomic<bool> draining{false};             // no new generation requests
+  std::atomic<bool> stopping{false};             // nor those that are still being tokenised
   const ByteTotal body_bytes = std::make_shared<std::atomic<int64_t>>(0);
-  const ByteTotal logprobs_bytes = std::make_shared<std::atomic<int64_t>>(0);
+  const ByteTotal output_bytes = std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<WorkPool> pool;
   std::unique_ptr<constraint::GrammarCompiler> grammars;  // null: no output can have a grammar
   const std::shared_ptr<ResponseStore> responses =
-      std::make_shared<ResponseStore>(settings.response_store_bytes);
+      std::make_shared<ResponseStore>(settings.response_store_bytes, output_bytes);
+
+  // Of the answer to one request.
+  OutputLimits output_limits() const {
+    return {.stream = settings.max_pending_output,
+            .captured = settings.max_pending_captures,
+            .answer = settings.max_answer_bytes,
+            .total = settings.max_buffered_output + settings.response_store_bytes,
+            .held = output_bytes};
+  }
 
   const ServerModel& model() const { return parts.model; }
   engine::Engine& engine() const { return *parts.engine; }

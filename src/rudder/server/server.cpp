@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <future>
+#include <iterator>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -15,7 +16,9 @@
 #include "rudder/base/log.h"
 #include "rudder/server/context.h"
 #include "rudder/server/generation/request_log.h"
+#include "rudder/server/http/descriptors.h"
 #include "rudder/server/http/io_thread.h"
+#include "rudder/server/http/key_file.h"
 #include "rudder/server/http/listener.h"
 #include "rudder/server/request/tool_fields.h"
 
@@ -24,6 +27,7 @@ namespace {
 
 constexpr size_t kMaxQueuedForPool = 4096;
 constexpr auto kStatsPeriod = std::chrono::seconds(10);
+constexpr int32_t kOwnDescriptors = 64;  // files that are opened later: captures, logs, modules
 constexpr int64_t kStopGraceUs = 2'000'000;
 constexpr int64_t kErrorGraceUs = 1'000'000;  // for typed errors to reach their clients
 
@@ -63,6 +67,38 @@ std::unique_ptr<constraint::GrammarCompiler> make_grammars(const ServerContext& 
   if (made) return std::move(*made);
   log_warn("no output can have a grammar: {}", made.error().message);
   return nullptr;
+}
+
+std::unique_ptr<ConnectionTable> make_connections(const ServerSettings& settings) {
+  const int32_t room =
+      make_descriptor_room(settings.max_connections, ConnectionTable::kReserve + kOwnDescriptors);
+  if (room < settings.max_connections) {
+    log_warn(
+        "{} connections at most, not the {} of --max-connections: the system gives no more file "
+        "descriptors (ulimit -n)",
+        room, settings.max_connections);
+  }
+  return std::make_unique<ConnectionTable>(room, settings.max_connections_per_address);
+}
+
+// Null where no TLS is wanted.
+Result<std::unique_ptr<TlsCertificate>> make_certificate(const ServerSettings& settings) {
+  if (settings.ssl_certfile.empty() && settings.ssl_keyfile.empty()) return nullptr;
+  if (settings.ssl_certfile.empty() || settings.ssl_keyfile.empty()) {
+    return fail(ErrorCode::kInvalidArgument, "--ssl-certfile and --ssl-keyfile need each other",
+                settings.ssl_certfile.empty() ? "ssl-certfile" : "ssl-keyfile");
+  }
+  auto certificate = std::make_unique<TlsCertificate>(settings.ssl_certfile, settings.ssl_keyfile);
+  RUDDER_TRY_VOID(certificate->load());
+  return certificate;
+}
+
+Result<void> add_keys(const std::string& path, const std::string& setting,
+                      std::vector<std::string>& keys) {
+  if (path.empty()) return {};
+  RUDDER_TRY(std::vector<std::string> more, read_key_file(path, setting));
+  std::ranges::move(more, std::back_inserter(keys));
+  return {};
 }
 
 void log_dialect(const ModelDialect& dialect) {
@@ -112,8 +148,12 @@ void Server::Impl::start_stats_timer() {
   });
 }
 
-Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSettings& settings) {
-  RUDDER_TRY_VOID(check(parts, settings));
+Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSettings& given) {
+  RUDDER_TRY_VOID(check(parts, given));
+  ServerSettings settings = given;
+  RUDDER_TRY_VOID(add_keys(given.api_key_file, "api-key-file", settings.api_key));
+  RUDDER_TRY_VOID(
+      add_keys(given.steering_api_key_file, "steering-api-key-file", settings.steering_api_key));
   if (!settings.served_model_name.empty()) parts.model.ids = settings.served_model_name;
   RUDDER_TRY(parts.model.dialect,
              find_dialect(parts.model, settings.tool_call_parser, settings.reasoning_parser));
@@ -122,6 +162,9 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
   for (int i = 0; i < settings.http_threads; ++i) {
     impl->threads.push_back(std::make_shared<IoThread>());
   }
+  ServerContext& context = impl->context;
+  context.connections = make_connections(settings);
+  RUDDER_TRY(context.certificate, make_certificate(settings));
   RUDDER_TRY(impl->listener, Listener::open(impl->context, impl->threads));
   if (!impl->listener->is_loopback() && settings.api_key.empty()) {
     log_warn(
@@ -129,6 +172,12 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
         "set --api-key, or --host 127.0.0.1",
         impl->listener->address());
   }
+  // On other addresses names of this server's are as many as its network has for it.
+  context.origin_rules = {
+      .check_host = !context.settings.allowed_hosts.empty() ||
+                    (impl->listener->is_loopback() && context.settings.uds.empty()),
+      .allowed_hosts = context.settings.allowed_hosts,
+      .allowed_origins = context.settings.allowed_origins};
   impl->context.grammars = make_grammars(impl->context);
   impl->context.pool = std::make_unique<WorkPool>(settings.tokenize_threads, kMaxQueuedForPool);
   impl->listener->start();
@@ -145,6 +194,11 @@ Server::Server(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Server::~Server() {
   stop();
+}
+
+Result<void> Server::reload_certificate() {
+  TlsCertificate* const certificate = impl_->context.certificate.get();
+  return certificate != nullptr ? certificate->load() : Result<void>();
 }
 
 uint16_t Server::port() const {

@@ -39,6 +39,10 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
 
+  // Reads the files of --ssl-certfile and --ssl-keyfile again; connections that begin from then on
+  // have what they say. On an error what was read before stays. Without TLS it does nothing.
+  Result<void> reload_certificate();
+
   uint16_t port() const;        // the bound port; 0 on a Unix socket
   std::string address() const;  // "http://127.0.0.1:8000" or "unix:/run/rudder.sock"
 

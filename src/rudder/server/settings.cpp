@@ -8,10 +8,26 @@ void ServerSettings::declare(SettingsTable& table) {
   table.add("host", &host, "Address to listen on; 0.0.0.0 or :: is every interface.");
   table.add("port", &port, 0, 65535, "TCP port to listen on; 0 takes a free one.");
   table.add("uds", &uds, "Path of a Unix socket to listen on instead of host and port.");
+  table.add(
+      "ssl-certfile", &ssl_certfile,
+      "PEM file of the certificate and its chain: TLS on the listening address; read again on "
+      "SIGHUP.");
+  table.add("ssl-keyfile", &ssl_keyfile,
+            "PEM file of the certificate's key; read again on SIGHUP.");
   table.add("api-key", &api_key, "Key that clients must send as a bearer token; repeatable.");
   table.add("steering-api-key", &steering_api_key,
             "Key for requests that register modules or set global steering; repeatable, without it "
             "--api-key opens them.");
+  table.add(
+      "api-key-file", &api_key_file,
+      "File with more of such keys, one a line; a command line can be read by every user of the "
+      "machine.");
+  table.add("steering-api-key-file", &steering_api_key_file,
+            "File with more of the keys of --steering-api-key, one a line.");
+  table.add(
+      "allowed-hosts", &allowed_hosts,
+      "Name that requests may give as Host, beside localhost and addresses; repeatable, * for "
+      "all. Without it, names are checked where only this machine is listened to.");
   table.add("allowed-origins", &allowed_origins,
             "Origin that browsers may call from (CORS), * for all; repeatable, off by default.");
   table.add("served-model-name", &served_model_name,
@@ -32,18 +48,30 @@ void ServerSettings::declare(SettingsTable& table) {
                   "holds; 0 leaves it to the system, which takes some MiB.");
   table.add_bytes("max-pending-captures", &max_pending_captures,
                   "Unread values of captured tokens that a stream may have on top of that.");
-  table.add_bytes("max-logprobs-memory", &max_logprobs_memory,
-                  "Log-probabilities that all answers may hold at once; past it 503.");
+  table.add_bytes("max-answer-bytes", &max_answer_bytes,
+                  "Largest answer that is sent whole; past it 503.");
+  table.add_bytes(
+      "max-buffered-output", &max_buffered_output,
+      "Bytes of all answers, log-probabilities included, that are being made or wait for "
+      "their clients; past it 503, and streams with more than 64 KiB unread are "
+      "cancelled.");
   table.add_bytes("response-store-bytes", &response_store_bytes,
                   "Answers that /v1/responses remembers; the longest unused are forgotten first.");
-  table.add("max-connections", &max_connections, 1, 1'000'000, "Open connections; past it 503.");
+  table.add(
+      "max-connections", &max_connections, 1, 1'000'000,
+      "Open connections, as far as the system has descriptors; past it the longest idle one is "
+      "closed, or a new one gets 503.");
+  table.add("max-connections-per-address", &max_connections_per_address, 0, 1'000'000,
+            "Open connections of one client address (an IPv4 address, an IPv6 /64); 0 is half of "
+            "all.");
   table.add("max-prompts", &max_prompts, 1, 65'536, "Prompts in one completions request.");
   table.add("header-timeout", &header_timeout, 0.1, kDay, "Seconds for a header to arrive.");
   table.add("body-timeout", &body_timeout, 0.1, kDay, "Seconds for a request body to arrive.");
   table.add("timeout-keep-alive", &timeout_keep_alive, 0.1, kDay,
             "Seconds an idle connection is kept open.");
   table.add("write-timeout", &write_timeout, 0.1, kDay,
-            "Seconds a client may leave a write without progress before its request is cancelled.");
+            "Seconds a client may take for each 64 KiB of an answer, or what is left of it, before "
+            "its request is cancelled.");
   table.add("sse-ping-interval", &sse_ping_interval, 0, kDay,
             "Seconds of silence after which a stream gets a comment (: ping); 0 is never.");
   table.add("shutdown-timeout", &shutdown_timeout, 0, kDay,

@@ -15,19 +15,27 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::array<std::string_view, 5> kRequestFields = {
-    "steering", "steering_name", "steering_vectors", "prefill_steering_vectors",
-    "decode_steering_vectors"};
+constexpr std::array<std::string_view, 8> kRequestFields = {"steering",
+                                                            "steering_name",
+                                                            "steering_vectors",
+                                                            "prefill_steering_vectors",
+                                                            "decode_steering_vectors",
+                                                            "steering_vectors_packed",
+                                                            "prefill_steering_vectors_packed",
+                                                            "decode_steering_vectors_packed"};
 
 struct Tier {
   std::string_view field;
-  std::string_view admin_field;  // in bodies of modules and of server-wide steering
+  std::string_view packed_field;  // another name of the same
+  std::string_view admin_field;   // in bodies of modules and of server-wide steering
   Phase phase;
 };
 constexpr std::array<Tier, 3> kTiers = {
-    {{"steering_vectors", "vectors", Phase::kAll},
-     {"prefill_steering_vectors", "prefill_vectors", Phase::kPrefill},
-     {"decode_steering_vectors", "decode_vectors", Phase::kDecode}}};
+    {{"steering_vectors", "steering_vectors_packed", "vectors", Phase::kAll},
+     {"prefill_steering_vectors", "prefill_steering_vectors_packed", "prefill_vectors",
+      Phase::kPrefill},
+     {"decode_steering_vectors", "decode_steering_vectors_packed", "decode_vectors",
+      Phase::kDecode}}};
 
 Result<void> check_size(const std::vector<OpSpec>& ops, const std::string& where) {
   if (ops.size() <= kMaxSpecs) return {};
@@ -71,14 +79,19 @@ Result<void> parse_elements(const json::value& value, const ParseContext& contex
 Result<void> parse_tiers(const json::object& body, const ParseContext& context, bool admin,
                          ParsedSteering& parsed) {
   for (const Tier& tier : kTiers) {
-    const json::value* value = member(body, tier.field);
-    const json::value* other = admin ? member(body, tier.admin_field) : nullptr;
-    if (value != nullptr && other != nullptr) {
-      return invalid_field(fmt::format("the same as {}: only one of them", tier.field),
-                           std::string(tier.admin_field));
+    const json::value* value = nullptr;
+    std::string path;
+    for (const std::string_view field : {tier.field, tier.packed_field, tier.admin_field}) {
+      const bool is_known = admin || field != tier.admin_field;
+      const json::value* given = is_known ? member(body, field) : nullptr;
+      if (given == nullptr) continue;
+      if (value != nullptr) {
+        return invalid_field(fmt::format("the same as {}: only one of them", path),
+                             std::string(field));
+      }
+      value = given;
+      path = field;
     }
-    const std::string path(value != nullptr ? tier.field : tier.admin_field);
-    if (value == nullptr) value = other;
     if (value == nullptr) continue;
     RUDDER_TRY_VOID(parse_tier(*value, tier.phase, context, path, parsed.ops));
   }

@@ -75,6 +75,18 @@ TEST(Parse, NothingAskedForIsNothing) {
   EXPECT_TRUE(has_steering_fields(object_of(R"({"decode_steering_vectors": {}})")));
 }
 
+TEST(Parse, PackedIsAnotherNameOfATier) {
+  const std::string tier = R"({"resid_post": {"1": [1, 0, 0, 0]}})";
+  for (const char* phase : {"", "prefill_", "decode_"}) {
+    EXPECT_EQ(key_of(fmt::format(R"({{"{}steering_vectors_packed": {}}})", phase, tier)),
+              key_of(fmt::format(R"({{"{}steering_vectors": {}}})", phase, tier)));
+    const auto both = parse(fmt::format(
+        R"({{"{0}steering_vectors": {1}, "{0}steering_vectors_packed": {1}}})", phase, tier));
+    ASSERT_FALSE(both.has_value());
+    EXPECT_EQ(both.error().where, fmt::format("{}steering_vectors_packed", phase));
+  }
+}
+
 TEST(Parse, TheTiersSelectTheirPhase) {
   const auto parsed =
       parse(fmt::format(R"({{"decode_steering_vectors": {{"resid_post": {{"1": {0}}}}},

@@ -16,6 +16,15 @@ constexpr std::string_view kSchema = R"json({
     "description": "A registered steering module, by name or with a scale.",
     "oneOf": [{"type": "string"}, {"$ref": "#/components/schemas/SteeringModuleRef"}]
   },
+  "steering_vectors_packed": {
+    "description": "Another name of steering_vectors.", "$ref": "#/components/schemas/SteeringTier"
+  },
+  "prefill_steering_vectors_packed": {
+    "description": "Another name of prefill_steering_vectors.", "$ref": "#/components/schemas/SteeringTier"
+  },
+  "decode_steering_vectors_packed": {
+    "description": "Another name of decode_steering_vectors.", "$ref": "#/components/schemas/SteeringTier"
+  },
   "steering_vectors": {
     "description": "Vectors added at every token: {site: {layer: vector}} or {site: packed}.",
     "$ref": "#/components/schemas/SteeringTier"

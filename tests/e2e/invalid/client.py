@@ -27,7 +27,7 @@ class Answer:
 
 def request_bytes(method, path, body=None, fields=()):
     """A request that is well-formed as HTTP. `fields` replace those of the same name; None leaves one out."""
-    wanted = {"Host": "a"}
+    wanted = {"Host": "localhost"}
     if body is not None:
         wanted |= {"Content-Type": "application/json", "Content-Length": str(len(body))}
     wanted |= dict(fields)

@@ -48,7 +48,9 @@ void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>&
 
 void handle_openapi(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
-  response.body = openapi_document(context.parts.version, context.engine().limits());
+  response.body =
+      openapi_document(context.parts.version, context.engine().limits(),
+                       {.api = context.keys.required(), .steering = context.admin_keys.required()});
   exchange->respond(std::move(response));
 }
 

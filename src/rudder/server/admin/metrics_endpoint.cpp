@@ -2,6 +2,7 @@
 // and waits for nothing.
 #include <fmt/format.h>
 
+#include "rudder/base/log.h"
 #include "rudder/server/admin/exposition.h"
 #include "rudder/server/admin/process_stats.h"
 #include "rudder/server/context.h"
@@ -179,10 +180,16 @@ void write_http(Exposition& out, const ServerContext& context) {
     return static_cast<double>(counter.load(std::memory_order_relaxed));
   };
   out.counter("http_connections_total", "Accepted connections.", load(http.connections_accepted));
+  out.counter("http_connections_refused_total", "Connections for which there was no place.",
+              load(http.connections_refused));
   out.gauge("http_connections_open", "Open connections.", load(http.connections_open));
   out.gauge("http_generations_open", "Generation requests in progress.",
             static_cast<double>(context.activity.count()));
   out.gauge("http_body_bytes", "Bytes of request bodies held.", load(*context.body_bytes));
+  out.gauge("http_output_bytes", "Bytes of answers held, stored responses among them.",
+            load(*context.output_bytes));
+  out.counter("log_lines_dropped_total", "Log lines that nobody read in time.",
+              static_cast<double>(log_lines_dropped()));
   out.counter("http_client_disconnects_total",
               "Clients that went before their answer was complete.", load(http.client_disconnects));
   out.counter("http_slow_readers_total", "Requests cancelled because the client did not read.",

@@ -50,7 +50,6 @@ void answer_file(Exchange& exchange, std::string_view name) {
                         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src "
                         "'self'; img-src data:; base-uri 'none'; form-action 'none'; "
                         "frame-ancestors 'none'"},
-                       {"x-content-type-options", "nosniff"},
                        {"referrer-policy", "no-referrer"},
                        {"cache-control", "no-cache"}};
     return exchange.respond(std::move(response));

@@ -94,13 +94,15 @@ TEST_F(AnswerFormatTest, ChatDocumentWithLogprobs) {
   EXPECT_EQ(
       document(options, piece),
       R"({"id":"id-1","object":"chat.completion","created":7,"model":"m\"1","choices":[{"index":0,)"
-      R"("message":{"role":"assistant","content":"H","refusal":null},"logprobs":{"content":[)"
+      R"("message":{"role":"assistant","content":"H","reasoning":null,"reasoning_content":null,)"
+      R"("refusal":null},"logprobs":{"content":[)"
       R"({"token":"H","logprob":-0.5,"bytes":[72],"top_logprobs":[)"
       R"({"token":"H","logprob":-0.5,"bytes":[72]},)"
       "{\"token\":\"\xEF\xBF\xBD\",\"logprob\":-9999.0,\"bytes\":[233]}]}],"
       R"("refusal":null},"finish_reason":"length","stop_reason":null,"token_ids":[72]}],)"
       R"("usage":{"prompt_tokens":3,"total_tokens":5,"completion_tokens":2,)"
-      R"("prompt_tokens_details":{"cached_tokens":1}},"prompt_token_ids":[1,2]})");
+      R"("prompt_tokens_details":{"cached_tokens":1}},"prompt_token_ids":[1,2],"prompt_logprobs":null,)"
+      R"("service_tier":null,"kv_transfer_params":null})");
 }
 
 TEST_F(AnswerFormatTest, CompletionsEventWithLogprobs) {
@@ -141,7 +143,7 @@ TEST_F(AnswerFormatTest, AnEchoedPromptHasLogprobsButForItsFirstToken) {
   const std::string choice = R"({"index":0,"text":"xya","logprobs":{"text_offset":[0,1,2],)"
                              R"("token_logprobs":[null,-2,-0.5],"tokens":["x","y","a"],)"
                              R"("top_logprobs":[null,{"z":-1,"y":-2},{"a":-0.5}]},)"
-                             R"("finish_reason":null})";
+                             R"("finish_reason":null)";
   EXPECT_NE(document(options, piece).find(choice), std::string::npos) << document(options, piece);
   EXPECT_NE(events(options, piece).find(choice), std::string::npos);
   piece.first = false;

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "rudder/base/log.h"
+#include "rudder/server/http/amplification.h"
 #include "rudder/server/http/request_id.h"
+#include "rudder/server/openai/response_store.h"
 
 namespace rudder::server {
 namespace {
@@ -30,7 +32,7 @@ void forget_output(engine::Event& event) {
 // Of one token and what is told beside it, in memory and as JSON.
 constexpr int64_t kBytesPerLogprob = 96;
 
-// What the answer will tell of its prompts, however it is spelled.
+// Log-probabilities of the prompts, however they are spelled.
 int64_t prompt_logprobs_bytes(const AnswerOptions& options, const std::vector<Prompt>& prompts) {
   int64_t bytes = 0;
   for (const Prompt& prompt : prompts) {
@@ -41,8 +43,25 @@ int64_t prompt_logprobs_bytes(const AnswerOptions& options, const std::vector<Pr
   return bytes * kBytesPerLogprob * (is_repeated ? options.n : 1);
 }
 
-ApiError too_many_logprobs() {
-  return to_api_error(Error{ErrorCode::kOverloaded, "too many log-probabilities are held", ""});
+// What the answer will repeat of the prompts, as text and as ids, in JSON.
+int64_t repeated_bytes(const AnswerOptions& options, const std::vector<Prompt>& prompts) {
+  constexpr int64_t kBytesPerId = 7;
+  int64_t bytes = 0;
+  for (const Prompt& prompt : prompts) {
+    bytes += std::ssize(prompt.echo) + std::ssize(prompt.told_text) +
+             std::ssize(prompt.told_ids) * kBytesPerId;
+  }
+  return bytes * options.n;
+}
+
+// Of a response: its fields that repeat the request, and the conversation that is stored with it.
+int64_t turn_bytes(const AnswerOptions& options) {
+  const int64_t conversation = options.turn ? std::ssize(options.turn->conversation) : 0;
+  return std::ssize(options.told_fields) + conversation;
+}
+
+ApiError too_much_output() {
+  return to_api_error(Error{ErrorCode::kOverloaded, "too much output is held for clients", ""});
 }
 
 }  // namespace
@@ -54,7 +73,8 @@ Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchang
       format_(AnswerFormat::create(std::move(request.answer), context.model().tokenizer)),
       prompts_(std::move(request.prompts)),
       held_(prompts_.size()),
-      charge_(context.logprobs_bytes),
+      charge_(context.output_bytes),
+      sent_bytes_(request.sent_bytes),
       ignored_fields_(std::move(request.ignored_fields)),
       parser_(std::move(request.parser)),
       mark_(std::move(mark)),
@@ -89,22 +109,40 @@ void Generation::start() {
   }
 }
 
-// Before anything is computed: what the prompts' log-probabilities will take.
+// Before anything is computed: what the answer will hold beside what is generated.
 bool Generation::charge_prompts() {
-  const int64_t limit = context_.settings.max_logprobs_memory;
-  charged_bytes_ = prompt_logprobs_bytes(format_->options(), prompts_);
-  if (charged_bytes_ == 0 || charge_.grow_to(charged_bytes_, limit)) return true;
-  if (charged_bytes_ <= limit) {
-    fail(too_many_logprobs());
+  const AnswerOptions& options = format_->options();
+  const int64_t limit = exchange_->limits().total;
+  const int64_t logprobs = prompt_logprobs_bytes(options, prompts_);
+  const int64_t repeated = repeated_bytes(options, prompts_);
+  const auto refuse = [&](ErrorCode code, std::string message, std::string_view field) {
+    fail(to_api_error(Error{code, std::move(message), std::string(field)}));
     return false;
+  };
+  if (repeated > largest_answer_to(sent_bytes_)) {
+    return refuse(ErrorCode::kInvalidArgument,
+                  fmt::format("{} choices would repeat {} bytes of the prompt, more than {} times "
+                              "what was sent",
+                              options.n, repeated, kMaxAmplification),
+                  options.n > 1 ? "n" : "echo");
   }
-  const bool echoes = format_->options().echo_logprobs;
-  fail(to_api_error(
-      Error{ErrorCode::kInvalidArgument,
-            fmt::format("the prompt's log-probabilities take {} bytes, more than the server's {}",
-                        charged_bytes_, limit),
-            echoes ? "logprobs" : "prompt_logprobs"}));
+  if (logprobs > limit) {
+    return refuse(
+        ErrorCode::kInvalidArgument,
+        fmt::format("the prompt's log-probabilities take {} bytes, more than the server's "
+                    "{}",
+                    logprobs, limit),
+        options.echo_logprobs ? "logprobs" : "prompt_logprobs");
+  }
+  if (charge(logprobs + repeated + turn_bytes(options))) return true;
+  fail(too_much_output());
   return false;
+}
+
+// So many bytes more are held until the answer is made. False: there is no room for them.
+bool Generation::charge(int64_t bytes) {
+  charged_bytes_ += bytes;
+  return bytes == 0 || charge_.set(charged_bytes_, exchange_->limits().total);
 }
 
 // Keeps what the event tells of its prompt. True when an event has nothing else to say.
@@ -165,7 +203,7 @@ void Generation::take_event(uint32_t source, engine::Event&& event) {
   } else {
     if (!collect_event(choice, std::move(event))) {
       cancel_all();
-      return fail(too_many_logprobs());
+      return fail(too_much_output());
     }
   }
   if (num_open_ == 0) succeed();
@@ -273,15 +311,16 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
 }
 
 bool Generation::collect_event(Choice& choice, engine::Event&& event) {
-  choice.said.append(part(choice, event));
-  if (!tells_tokens()) return true;
   const AnswerOptions& options = format_->options();
-  if (options.logprobs) {
-    charged_bytes_ += std::ssize(event.tokens) * (1 + options.top_logprobs) * kBytesPerLogprob;
-    if (!charge_.grow_to(charged_bytes_, context_.settings.max_logprobs_memory)) return false;
+  int64_t held = std::ssize(event.text);
+  if (options.logprobs)
+    held += std::ssize(event.tokens) * (1 + options.top_logprobs) * kBytesPerLogprob;
+  if (event.finish) held += std::ssize(choice.capture_results);
+  choice.said.append(part(choice, event));
+  if (tells_tokens()) {
+    std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
   }
-  std::move(event.tokens.begin(), event.tokens.end(), std::back_inserter(choice.tokens));
-  return true;
+  return charge(held);
 }
 
 void Generation::on_batch_end() {
@@ -338,6 +377,7 @@ void Generation::succeed() {
     }
     HttpResponse response = head();
     response.body = format_->document(pieces, total_usage());
+    charge_.release();  // from here on the exchange counts it
     exchange_->respond(std::move(response));
   }
   close(200, "finished");
@@ -369,6 +409,7 @@ void Generation::cancel_all() {
 
 void Generation::close(int status, std::string_view outcome) {
   closed_ = true;
+  charge_.release();
   mark_.reset();
   exchange_->io->remove_generation(this);
   if (context_.settings.disable_access_log) return;

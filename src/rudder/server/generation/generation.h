@@ -53,6 +53,7 @@ class Generation final : public EventReceiver,
     return format_->options().logprobs || format_->options().return_token_ids;
   }
   bool charge_prompts();
+  bool charge(int64_t bytes);
   bool take_scores(uint32_t prompt, engine::Event& event);
   void take_event(uint32_t prompt, engine::Event&& event);
   HttpResponse head() const;
@@ -73,8 +74,9 @@ class Generation final : public EventReceiver,
   const std::unique_ptr<AnswerFormat> format_;
   std::vector<Prompt> prompts_;                   // their requests are moved away by start
   std::vector<std::vector<engine::Event>> held_;  // by prompt: until all of it is scored
-  ByteCharge charge_;                             // of what is told of tokens
+  ByteCharge charge_;                             // of what is held until the answer is made
   int64_t charged_bytes_ = 0;
+  const int64_t sent_bytes_;  // by the client
   const std::vector<std::string> ignored_fields_;
   const std::optional<dialect::ParserSetup> parser_;
   std::shared_ptr<ActivityMark> mark_;

@@ -33,6 +33,7 @@ class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
         exchange_(std::move(exchange)),
         parser_(std::move(parser)),
         body_(std::move(exchange_->body)),
+        sent_bytes_(std::ssize(body_.text)),
         is_named_(is_request_id(exchange_->request.field("x-request-id"))),
         mark_(std::make_shared<ActivityMark>(context.activity)) {}
 
@@ -55,6 +56,7 @@ class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
   const std::shared_ptr<Exchange> exchange_;
   const GenerationParser parser_;
   HeldBody body_;
+  const int64_t sent_bytes_;
   const bool is_named_;
   std::shared_ptr<ActivityMark> mark_;
   // What was compiled for it, which the compiler's cache may have dropped.
@@ -109,6 +111,7 @@ void GenerationTask::start(Parsed parsed) {
   }
   if (!parsed) return exchange_->respond(error_response(parsed.error()));
   if (context_.settings.enable_log_requests) log_request_start(exchange_->request_id, *parsed);
+  parsed->sent_bytes = sent_bytes_;
   const bool stays = !runs_in_background(parsed->answer);
   std::make_shared<Generation>(context_,
                                stays ? exchange_ : leave_connection(exchange_, parsed->answer),

@@ -6,6 +6,7 @@
 
 #include "rudder/server/http/api_error.h"
 #include "rudder/server/http/cors.h"
+#include "rudder/server/http/origin_check.h"
 #include "rudder/server/http/route_table.h"
 #include "rudder/server/http/unsupported_paths.h"
 
@@ -30,6 +31,11 @@ bool is_bare(const HttpRequest& request) {
 
 std::optional<HttpResponse> judge_header(const ServerContext& context, Exchange& exchange) {
   const HttpRequest& request = exchange.request;
+  // A preflight is answered whatever its origin: what it is told says who may ask.
+  const auto foreign = check_origin(context.origin_rules, request);
+  if (foreign && (request.method != "OPTIONS" || foreign->status == 421)) {
+    return error_response(*foreign);
+  }
   RouteMatch match = match_route(request.method, request.path);
   exchange.route = match.route;
   exchange.path_tail = std::move(match.tail);

@@ -1,5 +1,7 @@
 #include "rudder/server/http/api_error.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "rudder/base/json.h"
@@ -9,11 +11,14 @@ namespace rudder::server {
 namespace {
 
 constexpr int kRetryAfterSeconds = 1;
+constexpr size_t kMaxQuoted = 200;  // bytes of a request that an error repeats in one place
 
 std::string_view http_error_code(int status) {
   switch (status) {
     case 401:
       return "invalid_api_key";
+    case 403:
+      return "forbidden_origin";
     case 404:
       return "not_found";
     case 405:
@@ -28,6 +33,8 @@ std::string_view http_error_code(int status) {
       return "unsupported_media_type";
     case 417:
       return "expectation_failed";
+    case 421:
+      return "misdirected_request";
     case 431:
       return "header_too_large";
     case 501:
@@ -47,6 +54,37 @@ void append_string_or_null(std::string& out, std::string_view text) {
   } else {
     append_json_string(out, text);
   }
+}
+
+// The text without its middle, where it is longer than kMaxQuoted. May cut characters in two.
+std::string without_middle(std::string_view text) {
+  constexpr std::string_view kCut = " ... ";
+  if (text.size() <= kMaxQuoted) return std::string(text);
+  const size_t half = (kMaxQuoted - kCut.size()) / 2;
+  return fmt::format("{}{}{}", text.substr(0, half), kCut, text.substr(text.size() - half));
+}
+
+// Messages quote what a client wrote as the path of a field, or between single quotes; both may be
+// of any length. What is ours fits kMaxMessage.
+void shorten_quotes(ApiError& error) {
+  constexpr size_t kMaxMessage = 600;
+  const std::string shown = without_middle(error.param);
+  std::string& message = error.message;
+  if (shown.size() < error.param.size()) {
+    for (size_t at = 0; (at = message.find(error.param, at)) != std::string::npos;) {
+      message.replace(at, error.param.size(), shown);
+      at += shown.size();
+    }
+    error.param = shown;
+  }
+  const size_t begin = message.find('\'');
+  const size_t end = message.rfind('\'');
+  if (begin != std::string::npos && end - begin > kMaxQuoted + 1) {
+    const std::string quoted =
+        without_middle(std::string_view(message).substr(begin + 1, end - begin - 1));
+    message.replace(begin + 1, end - begin - 1, quoted);
+  }
+  if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + " ...";
 }
 
 }  // namespace
@@ -124,8 +162,9 @@ std::string error_body(const ApiError& error) {
 HttpResponse error_response(const ApiError& error) {
   // What a client wrote may be quoted, and its path may be any bytes.
   ApiError told = error;
-  told.message = to_valid_utf8(error.message);
-  told.param = to_valid_utf8(error.param);
+  shorten_quotes(told);
+  told.message = to_valid_utf8(told.message);
+  told.param = to_valid_utf8(told.param);
   HttpResponse response;
   response.status = error.status;
   response.body = error_body(told);

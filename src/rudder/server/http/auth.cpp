@@ -18,16 +18,18 @@ bool constant_time_equal(std::string_view presented, std::string_view secret) {
 std::optional<int> ApiKeys::tenant_of(std::string_view authorization,
                                       std::string_view api_key) const {
   if (keys_.empty()) return 0;
-  if (authorization.empty()) return tenant_of_key(api_key);
-  constexpr std::string_view kScheme = "bearer ";
-  if (authorization.size() < kScheme.size()) return std::nullopt;
-  const bool is_bearer = std::equal(
-      kScheme.begin(), kScheme.end(), authorization.begin(),
-      [](char a, char b) { return a == b || (b >= 'A' && b <= 'Z' && a == b - 'A' + 'a'); });
-  if (!is_bearer) return std::nullopt;
-  std::string_view presented = authorization.substr(kScheme.size());
+  constexpr std::string_view kScheme = "bearer";
+  std::string_view presented = authorization;
+  const std::string_view scheme = presented.substr(0, kScheme.size());
+  const bool is_bearer = std::ranges::equal(scheme, kScheme, {}, [](char ch) {
+    return ch >= 'A' && ch <= 'Z' ? static_cast<char>(ch - 'A' + 'a') : ch;
+  });
+  if (!is_bearer) return authorization.empty() ? tenant_of_key(api_key) : std::nullopt;
+  presented.remove_prefix(kScheme.size());
+  if (!presented.empty() && presented[0] != ' ') return std::nullopt;
   presented.remove_prefix(std::min(presented.find_first_not_of(' '), presented.size()));
-  return tenant_of_key(presented);
+  // Clients that have no key send the scheme alone.
+  return tenant_of_key(presented.empty() ? api_key : presented);
 }
 
 std::optional<int> ApiKeys::tenant_of_key(std::string_view presented) const {

@@ -4,13 +4,13 @@
 // members. Session and handler share ownership; the last one to release it destroys it.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "rudder/server/http/byte_charge.h"
 #include "rudder/server/http/http_message.h"
 
 namespace rudder::server {
@@ -18,46 +18,32 @@ namespace rudder::server {
 class IoThread;
 struct Route;
 
-// Bytes that all requests hold together. Shared: an engine's sinks may let go of a request after
-// the server has been destroyed.
-using ByteTotal = std::shared_ptr<std::atomic<int64_t>>;
-
-// Bytes that one request holds, counted against the bound on those of all until they are let go.
-class ByteCharge {
- public:
-  explicit ByteCharge(ByteTotal total) : total_(std::move(total)) {}
-  ~ByteCharge() { total_->fetch_sub(bytes_, std::memory_order_relaxed); }
-  ByteCharge(const ByteCharge&) = delete;
-  ByteCharge& operator=(const ByteCharge&) = delete;
-
-  // What it holds has grown to `bytes`. False when all together are then more than `limit`.
-  bool grow_to(int64_t bytes, int64_t limit) {
-    const int64_t more = bytes - bytes_;
-    bytes_ = bytes;
-    return total_->fetch_add(more, std::memory_order_relaxed) + more <= limit;
-  }
-
- private:
-  const ByteTotal total_;
-  int64_t bytes_ = 0;
-};
-
 // A body on its way to whoever parses it.
 struct HeldBody {
   std::string text;
   std::unique_ptr<ByteCharge> charge;
 };
 
-// Bytes of a stream that the client may leave unread.
-struct PendingLimits {
-  size_t output = 0;
-  size_t captured = 0;  // captured values among them, on top
+// Bounds on the bytes of answers that wait for their clients.
+struct OutputLimits {
+  int64_t stream = 0;    // of one stream
+  int64_t captured = 0;  // captured values among them, on top
+  int64_t answer = 0;    // of one answer that is sent whole
+  int64_t total = 0;     // of all answers together, as far as they are counted in `held`
+  ByteTotal held;        // never null
 };
 
 class Exchange {
  public:
-  Exchange(HttpRequest http_request, std::shared_ptr<IoThread> thread, const PendingLimits& limits)
-      : request(std::move(http_request)), io(std::move(thread)), limits_(limits) {}
+  Exchange(HttpRequest http_request, std::shared_ptr<IoThread> thread, OutputLimits limits)
+      : request(std::move(http_request)),
+        io(std::move(thread)),
+        limits_(std::move(limits)),
+        charge_(limits_.held) {}
+
+  // What a connection may hold without being counted: --max-connections bounds that already, and no
+  // client is refused or cancelled for less, however much the others hold.
+  static constexpr int64_t kUncounted = int64_t{64} << 10;
 
   HttpRequest request;  // without its body
   HeldBody body;
@@ -68,7 +54,10 @@ class Exchange {
   int tenant = 0;           // whose key it came with
   int64_t received_us = 0;  // when the header was complete
 
+  const OutputLimits& limits() const { return limits_; }
+
   // The handler's side. After the session has abandoned the exchange all of this does nothing.
+  // An answer that has no room becomes a 503.
   void respond(HttpResponse response);
   void begin_stream(HttpResponse head);
   // Where the bytes of a stream are appended; commit hands them on. False: the reader is too slow,
@@ -76,7 +65,7 @@ class Exchange {
   std::string& output() { return output_; }
   // So many of the bytes appended last are captured values, or the log-probabilities of an echoed
   // prompt: a step may have many of them, which are bounded apart.
-  void count_apart(size_t bytes) { captured_ += bytes; }
+  void count_apart(size_t bytes) { captured_ += static_cast<int64_t>(bytes); }
   bool commit();
   void end_stream();
   // Called once if the client goes away before the answer is complete, or reads too slowly.
@@ -90,19 +79,25 @@ class Exchange {
   bool complete() const { return complete_; }
   bool too_slow() const { return too_slow_; }
   HttpResponse& head() { return head_; }
-  void output_taken() {
-    output_.clear();
+  // The stream's bytes so far, for `bytes`, which is empty: they count until output_written().
+  void take_output(std::string& bytes) {
+    output_.swap(bytes);
+    being_written_ = static_cast<int64_t>(bytes.size());
     captured_ = 0;
   }
+  void output_written();  // nothing of what the session took is left
   void abandon();
 
  private:
   void wake() {
     if (wake_) wake_();
   }
+  bool count(int64_t bytes);
 
-  const PendingLimits limits_;
-  size_t captured_ = 0;  // bytes of `output_`
+  const OutputLimits limits_;
+  ByteCharge charge_;
+  int64_t being_written_ = 0;  // bytes of the stream that the session has taken
+  int64_t captured_ = 0;       // bytes of `output_`
   HttpResponse head_;
   std::string output_;
   std::function<void()> wake_;

@@ -9,6 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/server/http/byte_charge.h"
+
 namespace rudder::server {
 
 struct ApiError;
@@ -40,11 +42,14 @@ struct HttpRequest {
 struct HttpResponse {
   int status = 200;
   std::string content_type = "application/json";
-  std::string body;
-  std::vector<HttpField> fields;
+  std::string body = {};
+  SharedText shared_body = nullptr;  // the body, where it is set
+  std::vector<HttpField> fields = {};
   bool close = false;  // the connection may not be used again
   // What the body says, where it is an error: some APIs word it otherwise.
   std::shared_ptr<const ApiError> error = nullptr;
+
+  std::string_view text() const { return shared_body ? *shared_body : body; }
 };
 
 }  // namespace rudder::server

@@ -74,7 +74,13 @@ class RequestParser final : public http::basic_parser<true> {
 
   void on_field_impl(http::field field, string_view name, string_view value,
                      error_code& ec) override {
-    if (is_header_done()) return;  // a trailer: read and dropped
+    if (is_header_done()) {  // a trailer: read and dropped
+      num_trailer_bytes_ += name.size() + value.size();
+      if (++num_trailers_ > limits_.max_fields || num_trailer_bytes_ > limits_.max_header_bytes) {
+        refuse(431, "the request's trailer is too large", ec);
+      }
+      return;
+    }
     if (request_.fields.size() >= limits_.max_fields) {
       return refuse(431, fmt::format("more than {} header fields", limits_.max_fields), ec);
     }
@@ -124,6 +130,8 @@ class RequestParser final : public http::basic_parser<true> {
   HttpRequest& request_;
   int num_lengths_ = 0;
   int num_hosts_ = 0;
+  size_t num_trailers_ = 0;
+  size_t num_trailer_bytes_ = 0;
 };
 
 }  // namespace

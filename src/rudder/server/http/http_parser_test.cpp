@@ -185,6 +185,16 @@ TEST(HttpParser, TrailersAreNoFields) {
   EXPECT_EQ(outcome.request.field("authorization"), "");
 }
 
+TEST(HttpParser, TrailersHaveTheLimitsOfHeaders) {
+  const std::string chunked = "Transfer-Encoding: chunked\r\n";
+  std::string many = "0\r\n";
+  for (int i = 0; i < 101; ++i) many += fmt::format("X-{}: 1\r\n", i);
+  EXPECT_EQ(read(with(chunked, many + "\r\n"), 100'000).status, 431);
+  const std::string large = fmt::format("0\r\nX: {}\r\n\r\n", std::string(40'000, 'a'));
+  EXPECT_EQ(read(with(chunked, large), 100'000).status, 431) << "in one piece";
+  EXPECT_NE(read(with(chunked, large), 1000).status, 200);
+}
+
 TEST(HttpParser, Limits) {
   const std::string large_field = fmt::format("X: {}\r\n", std::string(40'000, 'a'));
   EXPECT_EQ(read(with(large_field), 1000).status, 431);

@@ -20,7 +20,14 @@ TEST(ApiKeys, OnlyTheWholeKeyOpens) {
                           "Bearer alphaa", "Bearer alpha ", "Bearer alphaalpha", "Bearer ALPHA"}) {
     EXPECT_EQ(keys.tenant_of(bad), std::nullopt) << bad;
   }
-  EXPECT_EQ(ApiKeys({}).tenant_of(""), 0);
+  for (const char* none : {"", "Bearer", "bearer ", "Bearer  "}) {
+    EXPECT_EQ(keys.tenant_of(none, "beta-key"), 1) << none;
+    EXPECT_EQ(keys.tenant_of(none, "beta"), std::nullopt) << none;
+    EXPECT_EQ(ApiKeys({}).tenant_of(none), 0) << none;
+  }
+  EXPECT_EQ(keys.tenant_of("Bearer x", "beta-key"), std::nullopt)
+      << "one key, not the better of two";
+  EXPECT_EQ(keys.tenant_of("Bearerbeta-key"), std::nullopt);
   EXPECT_NE(keys.cache_salt(0, "x"), keys.cache_salt(1, "x"));
 }
 
@@ -50,6 +57,18 @@ TEST(RouteTable, PathsMatchExactly) {
                           "/health;x", "/v1/models/", "/v1/models/%", "/v1/models/%zz", "*"}) {
     EXPECT_TRUE(match_route("GET", bad).allow.empty()) << bad;
   }
+}
+
+TEST(RouteTable, AllowNamesEachMethodOnce) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"/ping", "GET, HEAD, POST, OPTIONS"},
+      {"/v1/steering/modules", "GET, HEAD, POST, OPTIONS"},
+      {"/v1/responses/a", "GET, HEAD, DELETE, OPTIONS"},
+      {"/v1/responses/a/cancel", "POST, OPTIONS"},
+      {"/v1/steering/modules/register", "POST, DELETE, OPTIONS"},
+      {"/v1/completions", "POST, OPTIONS"}};
+  for (const auto& [path, allow] : cases) EXPECT_EQ(match_route("PUT", path).allow, allow) << path;
+  EXPECT_EQ(match_route("GET", "/v1/responses/a/cancel").route, nullptr);
 }
 
 TEST(RouteTable, OtherServersNamesAreTheSameRoutes) {
@@ -85,12 +104,12 @@ TEST(HttpWriter, HeadsAndChunks) {
   response.fields.push_back({"x-a", "b"});
   append_response_head(out, response, BodyFraming::kLength, true);
   EXPECT_EQ(out,
-            "HTTP/1.1 200 OK\r\nserver: rudder\r\ncontent-type: application/json\r\nx-a: b\r\n"
+            "HTTP/1.1 200 OK\r\nserver: rudder\r\nx-content-type-options: nosniff\r\ncontent-type: "
+            "application/json\r\nx-a: b\r\n"
             "content-length: 2\r\nconnection: keep-alive\r\n\r\n");
   out.clear();
-  append_chunk(out, std::string(255, 'x'));
-  append_chunk(out, "");
-  EXPECT_EQ(out, "ff\r\n" + std::string(255, 'x') + "\r\n");
+  append_chunk_head(out, 255);
+  EXPECT_EQ(out, "ff\r\n");
 }
 
 }  // namespace

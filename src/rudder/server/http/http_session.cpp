@@ -3,16 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/awaitable.hpp>
 #include <boost/asio/basic_waitable_timer.hpp>
 #include <boost/asio/bind_cancellation_slot.hpp>
-#include <boost/asio/buffer.hpp>
 #include <boost/asio/cancellation_signal.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <chrono>
 #include <exception>
 #include <optional>
@@ -38,26 +33,25 @@ using Timer =
     asio::basic_waitable_timer<std::chrono::steady_clock,
                                asio::wait_traits<std::chrono::steady_clock>, SessionExecutor>;
 template <typename T>
-using Task = asio::awaitable<T, SessionExecutor>;
-constexpr asio::as_tuple_t<asio::use_awaitable_t<SessionExecutor>> kAwait;
+using Task = SessionTask<T>;
 
 constexpr size_t kMaxPipelinedBytes = size_t{64} << 10;  // read ahead while an answer is made
 constexpr double kLingerSeconds = 2;
 constexpr size_t kMaxLingerBytes = size_t{64} << 20;
 
-// Where reads land: a connection that only waits owns no buffer.
-std::span<char> read_scratch() {
-  thread_local std::array<char, size_t{64} << 10> scratch;
-  return scratch;
-}
-
-class HttpSession final : public Endable, public std::enable_shared_from_this<HttpSession> {
+class HttpSession final : public Endable,
+                          public Evictable,
+                          public std::enable_shared_from_this<HttpSession> {
  public:
-  HttpSession(ServerContext& context, std::shared_ptr<IoThread> io, SessionSocket socket)
+  HttpSession(ServerContext& context, std::shared_ptr<IoThread> io, SessionSocket socket,
+              std::unique_ptr<ConnectionTable::Place> place)
       : context_(context),
         io_(std::move(io)),
-        socket_(std::move(socket)),
-        signal_(socket_.get_executor()),
+        place_(std::move(place)),
+        deadline_(context.clock),
+        client_(std::move(socket), context.certificate ? context.certificate->current() : nullptr,
+                deadline_, context.settings.write_timeout),
+        signal_(client_.socket().get_executor()),
         parser_(
             HttpLimits{.max_body_bytes = static_cast<size_t>(context.settings.max_request_body)}) {
     signal_.expires_at(Timer::time_point::max());
@@ -69,38 +63,54 @@ class HttpSession final : public Endable, public std::enable_shared_from_this<Ht
 
   Task<void> run();
 
-  bool is_due(int64_t now_us) const override { return deadline_us_ != 0 && now_us >= deadline_us_; }
-  void on_due(int64_t /*now_us*/) override {
-    deadline_us_ = 0;
-    expired_ = true;
-    interrupt();
+  bool is_due(int64_t now_us) const override {
+    return is_read_ahead_full() || deadline_.is_over(now_us);
+  }
+  void on_due(int64_t now_us) override {
+    // What stands behind bytes that nobody reads has to be asked for.
+    const bool has_left = is_read_ahead_full() && client_.has_peer_left();
+    peer_gone_ = peer_gone_ || has_left;
+    if (deadline_.is_over(now_us)) deadline_.expire();
+    if (has_left || deadline_.has_expired()) interrupt();
   }
   void end_now() override {
     ended_ = true;
     if (!exchange_) interrupt();  // idle, or in the middle of a request: nobody is owed an answer
     signal_.cancel();
   }
+  void ask_to_close() override {
+    io_->post([weak = weak_from_this()] {
+      const std::shared_ptr<HttpSession> self = weak.lock();
+      if (self == nullptr || !self->is_idle_) return;
+      self->ended_ = true;
+      self->interrupt();
+    });
+  }
 
  private:
   enum class Ended { kKeepAlive, kClose, kAbort };
   enum class HeaderVerdict { kReadOn, kInviteBody, kRefuse };
 
-  void set_deadline(double seconds) {
-    deadline_us_ = context_.clock.now_us() + static_cast<int64_t>(seconds * 1e6);
-  }
   void interrupt() {
-    error_code ignored;
-    socket_.cancel(ignored);
+    client_.cancel();
     signal_.cancel();
   }
 
+  bool is_read_ahead_full() const { return answering_ && input_.size() >= kMaxPipelinedBytes; }
+  void set_idle(bool is_idle);
+
   Task<bool> receive();
+  Task<bool> shake_hands();
   Task<bool> read_request();
+  Task<Ended> serve_requests();
   HeaderVerdict on_header();
   bool charge_body();
   Task<Ended> answer();
   Task<bool> refuse(HttpResponse response);
   void append_head(bool keep_alive);
+  bool has_bytes_to_write() const {
+    return !output_.empty() || !body_.empty() || !tail_.empty() || client_.has_own_bytes();
+  }
   Task<bool> write_all();
   void watch();
   Task<void> stop_watching();
@@ -108,18 +118,24 @@ class HttpSession final : public Endable, public std::enable_shared_from_this<Ht
 
   ServerContext& context_;
   const std::shared_ptr<IoThread> io_;
-  SessionSocket socket_;
+  const std::unique_ptr<ConnectionTable::Place> place_;
+  Deadline deadline_;
+  ClientSocket client_;
   Timer signal_;  // never expires: cancelled to wake the coroutine
   HttpParser parser_;
-  std::string input_;   // received and not yet parsed
-  std::string output_;  // framed and not yet written
+  std::string input_;  // received and not yet parsed
+  // Not yet written, in this order: heads and framing, a body or a chunk of one, and what ends it.
+  std::string output_;
+  std::string body_;
+  SharedText shared_body_;  // instead of body_
+  std::string_view tail_;
   std::shared_ptr<Exchange> exchange_;
   std::optional<HttpResponse> early_answer_;  // decided from the header alone
   asio::cancellation_signal watch_cancel_;
-  int64_t deadline_us_ = 0;
   bool watching_ = false;
+  bool answering_ = false;
+  bool is_idle_ = false;  // waits for a request
   bool peer_gone_ = false;
-  bool expired_ = false;
   bool ended_ = false;
 };
 
@@ -128,43 +144,64 @@ Task<void> HttpSession::run() {
   io_->add_session(self);
   Ended how = Ended::kClose;
   try {
-    do {
-      how = Ended::kClose;
-      if (!co_await read_request()) break;
-      how = co_await answer();
-      exchange_.reset();
-      early_answer_.reset();
-    } while (how == Ended::kKeepAlive);
+    if (co_await shake_hands()) how = co_await serve_requests();
     if (how == Ended::kClose && !ended_) co_await linger();
   } catch (const std::exception& exception) {
     log_error("connection dropped: {}", exception.what());
     if (exchange_) exchange_->abandon();
     how = Ended::kAbort;
   }
-  error_code ignored;
-  if (how == Ended::kAbort) {
-    // What a slow reader has not taken is not worth keeping in the kernel.
-    socket_.set_option(asio::socket_base::linger(true, 0), ignored);
-  }
-  socket_.close(ignored);
+  set_idle(false);
+  client_.close(how == Ended::kAbort);  // with what a slow reader has not taken
   io_->remove_session(this);
 }
 
-// More bytes into input_. False: the peer has gone, the deadline has passed or the server ends.
+Task<HttpSession::Ended> HttpSession::serve_requests() {
+  if (place_->is_refused()) {
+    co_await refuse(error_response(http_error(503, "too many connections")));
+    co_return Ended::kClose;
+  }
+  while (co_await read_request()) {
+    const Ended how = co_await answer();
+    exchange_.reset();
+    early_answer_.reset();
+    if (how != Ended::kKeepAlive) co_return how;
+  }
+  co_return Ended::kClose;
+}
+
+void HttpSession::set_idle(bool is_idle) {
+  if (std::exchange(is_idle_, is_idle) == is_idle) return;
+  if (is_idle) {
+    place_->set_idle(this);
+  } else {
+    place_->set_busy();
+  }
+}
+
+// Something has come of the client, mostly more bytes of input_. False: it has gone, the deadline
+// has passed or the server ends.
 Task<bool> HttpSession::receive() {
-  const std::span<char> scratch = read_scratch();
-  while (!expired_ && !ended_) {
-    error_code ec;
-    const size_t got = socket_.read_some(asio::buffer(scratch.data(), scratch.size()), ec);
-    if (!ec) {
-      input_.append(scratch.data(), got);
-      co_return true;
-    }
+  while (!deadline_.has_expired() && !ended_) {
+    const error_code ec = client_.read(input_);
+    if (client_.has_own_bytes() && !co_await client_.write({})) break;
+    if (!ec) co_return true;
     if (ec != asio::error::would_block && ec != asio::error::try_again) break;
-    const auto [wait_ec] = co_await socket_.async_wait(SessionSocket::wait_read, kAwait);
+    const auto [wait_ec] = co_await client_.socket().async_wait(SessionSocket::wait_read, kAwait);
     if (wait_ec) break;
   }
   co_return false;
+}
+
+// False: what arrives is not TLS, or comes too slowly.
+Task<bool> HttpSession::shake_hands() {
+  const double seconds = place_->is_refused() ? kLingerSeconds : context_.settings.header_timeout;
+  const int64_t start_us = context_.clock.now_us();
+  while (!client_.is_ready()) {
+    deadline_.set(seconds - static_cast<double>(context_.clock.now_us() - start_us) * 1e-6);
+    if (!co_await receive()) co_return false;
+  }
+  co_return true;
 }
 
 // Leaves a whole request in parser_. False: there is none and the connection is done with.
@@ -172,7 +209,8 @@ Task<bool> HttpSession::read_request() {
   parser_.reset();
   bool header_seen = false;
   bool begun = !input_.empty();
-  set_deadline(begun ? context_.settings.header_timeout : context_.settings.timeout_keep_alive);
+  set_idle(!begun);
+  deadline_.set(begun ? context_.settings.header_timeout : context_.settings.timeout_keep_alive);
   while (true) {
     size_t consumed = 0;
     while (parser_.stage() != HttpParser::Stage::kDone) {
@@ -193,7 +231,7 @@ Task<bool> HttpSession::read_request() {
           output_ = "HTTP/1.1 100 Continue\r\n\r\n";
           if (!co_await write_all()) co_return false;
         }
-        set_deadline(context_.settings.body_timeout);
+        deadline_.set(context_.settings.body_timeout);
       } else if (*used == 0) {
         break;
       }
@@ -205,25 +243,25 @@ Task<bool> HttpSession::read_request() {
     }
     if (parser_.stage() == HttpParser::Stage::kDone) break;
     if (!co_await receive()) {
-      if (expired_ && begun) {
+      if (deadline_.has_expired() && begun) {
         co_await refuse(error_response(http_error(408, "the request did not arrive in time")));
       }
       co_return false;
     }
-    if (!begun) set_deadline(context_.settings.header_timeout);
+    if (begun || input_.empty()) continue;
+    deadline_.set(context_.settings.header_timeout);
     begun = true;
+    set_idle(false);
   }
-  deadline_us_ = 0;
+  deadline_.clear();
   exchange_->body.text = std::move(parser_.request().body);
   co_return true;
 }
 
 // The header is complete: decides whether the body is wanted.
 HttpSession::HeaderVerdict HttpSession::on_header() {
-  exchange_ = std::make_shared<Exchange>(
-      std::move(parser_.request()), io_,
-      PendingLimits{.output = static_cast<size_t>(context_.settings.max_pending_output),
-                    .captured = static_cast<size_t>(context_.settings.max_pending_captures)});
+  exchange_ =
+      std::make_shared<Exchange>(std::move(parser_.request()), io_, context_.output_limits());
   exchange_->received_us = context_.clock.now_us();
   exchange_->request_id = make_request_id(exchange_->request.field("x-request-id"));
   early_answer_ = judge_header(context_, *exchange_);
@@ -239,14 +277,15 @@ bool HttpSession::charge_body() {
   if (!exchange_->body.charge) {
     exchange_->body.charge = std::make_unique<ByteCharge>(context_.body_bytes);
   }
-  return exchange_->body.charge->grow_to(held, context_.settings.max_buffered_bodies);
+  return exchange_->body.charge->set(held, context_.settings.max_buffered_bodies);
 }
 
 // Answers a request that was not read to its end: the connection cannot be used after it.
 Task<bool> HttpSession::refuse(HttpResponse response) {
-  expired_ = false;
+  deadline_.forgive();
   if (!exchange_) {
-    exchange_ = std::make_shared<Exchange>(std::move(parser_.request()), io_, PendingLimits{});
+    exchange_ =
+        std::make_shared<Exchange>(std::move(parser_.request()), io_, context_.output_limits());
     exchange_->request_id = make_request_id(exchange_->request.field("x-request-id"));
   }
   exchange_->respond(std::move(response));
@@ -271,12 +310,16 @@ void HttpSession::append_head(bool keep_alive) {
     framing = request.http_1_1 ? BodyFraming::kChunked : BodyFraming::kClose;
   }
   append_response_head(output_, head, framing, keep_alive);
-  if (framing == BodyFraming::kLength && request.method != "HEAD") output_ += head.body;
+  if (framing == BodyFraming::kLength && request.method != "HEAD") {
+    body_ = std::move(head.body);
+    shared_body_ = std::move(head.shared_body);
+  }
   context_.counters.count_response(exchange_->route, head.status);
 }
 
 Task<HttpSession::Ended> HttpSession::answer() {
   Exchange& exchange = *exchange_;
+  answering_ = true;
   exchange.set_wake([this] {
     if (exchange_->too_slow()) interrupt();
     signal_.cancel();
@@ -299,19 +342,17 @@ Task<HttpSession::Ended> HttpSession::answer() {
       head_sent = true;
     }
     if (head_sent && exchange.streaming() && !exchange.output().empty()) {
-      if (chunked) {
-        append_chunk(output_, exchange.output());
-      } else {
-        output_ += exchange.output();
-      }
-      exchange.output_taken();
+      exchange.take_output(body_);
+      if (chunked) append_chunk_head(output_, body_.size());
+      tail_ = chunked ? kChunkEnd : "";
     }
     if (head_sent && exchange.complete() && !tail_sent) {
       tail_sent = true;
-      if (exchange.streaming() && chunked) output_ += kLastChunk;
+      if (exchange.streaming() && chunked) tail_ = body_.empty() ? kLastChunk : kEndAndLastChunk;
     }
-    if (!output_.empty()) {
+    if (has_bytes_to_write()) {
       if (!co_await write_all()) break;
+      exchange.output_written();
       continue;
     }
     if (tail_sent) {
@@ -321,7 +362,8 @@ Task<HttpSession::Ended> HttpSession::answer() {
     watch();
     co_await signal_.async_wait(kAwait);
   }
-  if (exchange.too_slow() || expired_) {  // mostly found out in the middle of a write
+  if (exchange.too_slow() ||
+      deadline_.has_expired()) {  // mostly found out in the middle of a write
     context_.counters.slow_readers.fetch_add(1, std::memory_order_relaxed);
   } else if (!ended_) {
     context_.counters.client_disconnects.fetch_add(1, std::memory_order_relaxed);
@@ -331,47 +373,40 @@ Task<HttpSession::Ended> HttpSession::answer() {
   co_return Ended::kAbort;
 }
 
-// Writes output_ and empties it. False: the peer has gone or takes nothing for too long.
+// Writes what there is and empties it. False: the client has gone or takes too little.
 Task<bool> HttpSession::write_all() {
-  size_t written = 0;
-  bool ok = true;
-  while (ok && written < output_.size()) {
-    set_deadline(context_.settings.write_timeout);
-    const auto [ec, n] = co_await socket_.async_write_some(
-        asio::buffer(output_.data() + written, output_.size() - written), kAwait);
-    written += n;
-    ok = !ec && !expired_;
+  const bool ok = co_await client_.write(
+      {output_, shared_body_ ? std::string_view(*shared_body_) : body_, tail_});
+  shared_body_ = nullptr;
+  tail_ = {};
+  for (std::string* buffer : {&output_, &body_}) {
+    buffer->clear();
+    if (buffer->capacity() > ClientSocket::kMinWritten) buffer->shrink_to_fit();
   }
-  deadline_us_ = 0;
-  output_.clear();
   co_return ok;
 }
 
 // While an answer is made: notices the end of the connection, and keeps what is pipelined. A client
 // that shuts down its sending side counts as gone, as it does for other servers.
 void HttpSession::watch() {
-  if (watching_ || peer_gone_ || input_.size() >= kMaxPipelinedBytes) return;
+  if (watching_ || peer_gone_ || is_read_ahead_full()) return;
   watching_ = true;
-  socket_.async_wait(
-      SessionSocket::wait_read,
-      asio::bind_cancellation_slot(
-          watch_cancel_.slot(), [self = shared_from_this()](error_code ec) {
-            self->watching_ = false;
-            if (!ec) {
-              const std::span<char> scratch = read_scratch();
-              const size_t got =
-                  self->socket_.read_some(asio::buffer(scratch.data(), scratch.size()), ec);
-              if (!ec) {
-                self->input_.append(scratch.data(), got);
-              } else if (ec != asio::error::would_block && ec != asio::error::try_again) {
-                self->peer_gone_ = true;
-              }
-            }
-            self->signal_.cancel();
-          }));
+  client_.socket().async_wait(SessionSocket::wait_read,
+                              asio::bind_cancellation_slot(
+                                  watch_cancel_.slot(), [self = shared_from_this()](error_code ec) {
+                                    self->watching_ = false;
+                                    if (!ec) {
+                                      ec = self->client_.read(self->input_);
+                                      const bool is_quiet = !ec || ec == asio::error::would_block ||
+                                                            ec == asio::error::try_again;
+                                      if (!is_quiet) self->peer_gone_ = true;
+                                    }
+                                    self->signal_.cancel();
+                                  }));
 }
 
 Task<void> HttpSession::stop_watching() {
+  answering_ = false;
   exchange_->set_wake(nullptr);
   if (watching_) watch_cancel_.emit(asio::cancellation_type::all);
   while (watching_) co_await signal_.async_wait(kAwait);
@@ -380,10 +415,8 @@ Task<void> HttpSession::stop_watching() {
 // Closes our side and reads the other to its end, so that the last answer is not lost to a reset
 // that unread bytes would cause.
 Task<void> HttpSession::linger() {
-  error_code ec;
-  socket_.shutdown(SessionSocket::shutdown_send, ec);
-  if (ec) co_return;
-  set_deadline(kLingerSeconds);
+  if (!co_await client_.shut_down()) co_return;
+  deadline_.set(kLingerSeconds);
   size_t discarded = 0;
   do {
     discarded += input_.size();
@@ -393,10 +426,11 @@ Task<void> HttpSession::linger() {
 
 }  // namespace
 
-void start_http_session(ServerContext& context, std::shared_ptr<IoThread> io,
-                        SessionSocket socket) {
+void start_http_session(ServerContext& context, std::shared_ptr<IoThread> io, SessionSocket socket,
+                        std::unique_ptr<ConnectionTable::Place> place) {
   const auto executor = socket.get_executor();
-  auto session = std::make_shared<HttpSession>(context, std::move(io), std::move(socket));
+  auto session =
+      std::make_shared<HttpSession>(context, std::move(io), std::move(socket), std::move(place));
   asio::co_spawn(
       executor, [session]() -> Task<void> { return session->run(); }, asio::detached);
 }

@@ -17,6 +17,8 @@ std::string_view reason(int status) {
       return "Bad Request";
     case 401:
       return "Unauthorized";
+    case 403:
+      return "Forbidden";
     case 404:
       return "Not Found";
     case 405:
@@ -29,6 +31,8 @@ std::string_view reason(int status) {
       return "Unsupported Media Type";
     case 417:
       return "Expectation Failed";
+    case 421:
+      return "Misdirected Request";
     case 431:
       return "Request Header Fields Too Large";
     case 501:
@@ -47,8 +51,8 @@ std::string_view reason(int status) {
 void append_response_head(std::string& out, const HttpResponse& response, BodyFraming framing,
                           bool keep_alive) {
   auto to = std::back_inserter(out);
-  fmt::format_to(to, "HTTP/1.1 {} {}\r\nserver: rudder\r\n", response.status,
-                 reason(response.status));
+  fmt::format_to(to, "HTTP/1.1 {} {}\r\nserver: rudder\r\nx-content-type-options: nosniff\r\n",
+                 response.status, reason(response.status));
   if (framing != BodyFraming::kNone) {
     fmt::format_to(to, "content-type: {}\r\n", response.content_type);
   }
@@ -56,18 +60,15 @@ void append_response_head(std::string& out, const HttpResponse& response, BodyFr
     fmt::format_to(to, "{}: {}\r\n", field.name, field.value);
   }
   if (framing == BodyFraming::kLength) {
-    fmt::format_to(to, "content-length: {}\r\n", response.body.size());
+    fmt::format_to(to, "content-length: {}\r\n", response.text().size());
   } else if (framing == BodyFraming::kChunked) {
     out += "transfer-encoding: chunked\r\n";
   }
   out += keep_alive ? "connection: keep-alive\r\n\r\n" : "connection: close\r\n\r\n";
 }
 
-void append_chunk(std::string& out, std::string_view bytes) {
-  if (bytes.empty()) return;
-  fmt::format_to(std::back_inserter(out), "{:x}\r\n", bytes.size());
-  out.append(bytes);
-  out += "\r\n";
+void append_chunk_head(std::string& out, size_t bytes) {
+  fmt::format_to(std::back_inserter(out), "{:x}\r\n", bytes);
 }
 
 }  // namespace rudder::server

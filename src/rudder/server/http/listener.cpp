@@ -19,9 +19,7 @@
 #include <utility>
 
 #include "rudder/base/log.h"
-#include "rudder/server/http/api_error.h"
 #include "rudder/server/http/http_session.h"
-#include "rudder/server/http/http_writer.h"
 
 namespace rudder::server {
 
@@ -38,6 +36,7 @@ struct Listener::Impl {
 
   Result<void> listen(const Protocol::endpoint& endpoint, bool is_tcp, std::string_view setting);
   asio::awaitable<void, SessionExecutor> accept_loop();
+  std::string address_of(const SessionSocket& socket) const;
   void hand_over(std::shared_ptr<IoThread> thread, SessionSocket socket);
 
   ServerContext& context;
@@ -63,29 +62,43 @@ Result<void> Listener::Impl::listen(const Protocol::endpoint& endpoint, bool is_
   return {};
 }
 
+// What counts as one client: an IPv4 address, the network of an IPv6 address (its first 64 bits,
+// which is what one gets to choose addresses in); empty on a Unix socket.
+std::string Listener::Impl::address_of(const SessionSocket& socket) const {
+  error_code ec;
+  const Protocol::endpoint remote = socket.remote_endpoint(ec);
+  asio::ip::tcp::endpoint endpoint;
+  if (ec || port == 0 || remote.size() > endpoint.capacity()) return {};
+  std::memcpy(endpoint.data(), remote.data(), remote.size());
+  endpoint.resize(remote.size());
+  const asio::ip::address ip = endpoint.address();
+  if (ip.is_v4()) return ip.to_string();
+  const asio::ip::address_v6 v6 = ip.to_v6();
+  if (v6.is_v4_mapped()) return asio::ip::make_address_v4(asio::ip::v4_mapped, v6).to_string();
+  const asio::ip::address_v6::bytes_type bytes = v6.to_bytes();
+  return {bytes.begin(), bytes.begin() + 8};
+}
+
 void Listener::Impl::hand_over(std::shared_ptr<IoThread> thread, SessionSocket socket) {
   context.counters.connections_accepted.fetch_add(1, std::memory_order_relaxed);
   error_code ec;
-  if (context.counters.connections_open.load(std::memory_order_relaxed) >=
-      context.settings.max_connections) {
-    HttpResponse response = error_response(http_error(503, "too many connections"));
-    std::string bytes;
-    append_response_head(bytes, response, BodyFraming::kLength, false);
-    bytes += response.body;
-    socket.write_some(asio::buffer(bytes), ec);
-    return;
+  auto place = context.connections->admit(address_of(socket));
+  if (place == nullptr || place->is_refused()) {
+    context.counters.connections_refused.fetch_add(1, std::memory_order_relaxed);
   }
+  if (place == nullptr) return;
   if (port != 0) socket.set_option(asio::ip::tcp::no_delay(true), ec);
   if (const int64_t bytes = context.settings.socket_send_buffer; bytes > 0) {
     // Left alone it grows with what a slow reader leaves unread, and nobody counts it.
     const auto size = static_cast<int>(std::min<int64_t>(bytes, INT_MAX));
     socket.set_option(asio::socket_base::send_buffer_size(size), ec);
   }
-  // std::function wants copies: the socket travels in a shared pointer.
-  auto carried = std::make_shared<SessionSocket>(std::move(socket));
+  // std::function wants copies: what cannot be copied travels in a shared pointer.
+  auto carried = std::make_shared<std::pair<SessionSocket, decltype(place)>>(std::move(socket),
+                                                                             std::move(place));
   IoThread& target = *thread;
   target.post([this, thread = std::move(thread), carried] {
-    start_http_session(context, thread, std::move(*carried));
+    start_http_session(context, thread, std::move(carried->first), std::move(carried->second));
   });
 }
 
@@ -140,10 +153,11 @@ Result<std::unique_ptr<Listener>> Listener::open(ServerContext& context,
                   fmt::format("cannot resolve '{}': {}", settings.host, ec.message()), "host");
     }
     const tcp::endpoint endpoint = *found.begin();
+    const std::string_view scheme = context.certificate != nullptr ? "https" : "http";
     const bool v6 = endpoint.address().is_v6();
     const std::string shown = endpoint.address().to_string();
     impl->address =
-        fmt::format("http://{}{}{}:{}", v6 ? "[" : "", shown, v6 ? "]" : "", settings.port);
+        fmt::format("{}://{}{}{}:{}", scheme, v6 ? "[" : "", shown, v6 ? "]" : "", settings.port);
     RUDDER_TRY_VOID(impl->listen(endpoint, true, "port"));
     const Protocol::endpoint bound = impl->acceptor.local_endpoint(ec);
     tcp::endpoint bound_tcp = endpoint;
@@ -152,7 +166,7 @@ Result<std::unique_ptr<Listener>> Listener::open(ServerContext& context,
     }
     impl->port = bound_tcp.port();
     impl->address =
-        fmt::format("http://{}{}{}:{}", v6 ? "[" : "", shown, v6 ? "]" : "", impl->port);
+        fmt::format("{}://{}{}{}:{}", scheme, v6 ? "[" : "", shown, v6 ? "]" : "", impl->port);
     impl->loopback = endpoint.address().is_loopback();
   }
   return std::unique_ptr<Listener>(new Listener(std::move(impl)));

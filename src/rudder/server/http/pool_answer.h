@@ -12,6 +12,7 @@
 
 namespace rudder::server {
 
+// An answer that is too large for its body (amplification.h) becomes a 400.
 // `work` runs on the pool; what it throws (out of memory) is this request's misfortune alone.
 void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
                     std::function<HttpResponse(const std::string& body)> work);

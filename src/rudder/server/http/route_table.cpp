@@ -124,17 +124,23 @@ std::span<const Route> routes() {
 RouteMatch match_route(std::string_view method, std::string_view path) {
   RouteMatch match;
   path = canonical(path);
+  // Where a path fits "/a/{id}" and "/a/{id}/b", it is the longer one's.
+  std::string_view longest;
+  std::string tail;
   for (const Route& route : kRoutes) {
-    std::string tail;
-    if (!path_matches(route, path, &tail)) continue;
+    const bool is_longer = route.path != path && route.path.size() > longest.size();
+    if (is_longer && path_matches(route, path, &tail)) longest = route.path;
+  }
+  for (const Route& route : kRoutes) {
+    if (route.path != path && (longest.empty() || route.path != longest)) continue;
     const bool is_get = route.method == "GET";
     if (route.method == method || (is_get && method == "HEAD")) {
       match.route = &route;
-      match.tail = std::move(tail);
+      match.tail = route.path == path ? "" : tail;
     }
-    match.allow += match.allow.empty() ? "" : ", ";
-    match.allow += is_get ? "GET, HEAD, OPTIONS" : std::string(route.method) + ", OPTIONS";
+    match.allow += is_get ? "GET, HEAD, " : std::string(route.method) + ", ";
   }
+  if (!match.allow.empty()) match.allow += "OPTIONS";
   return match;
 }
 

@@ -118,8 +118,10 @@ void ChatFormat::append_whole_choice(std::string& out, const ChoicePiece& piece)
   } else {
     append_json_string(out, piece.text);
   }
-  if (!piece.reasoning.empty()) {
-    out.push_back(',');
+  out.push_back(',');
+  if (piece.reasoning.empty()) {
+    out += R"("reasoning":null,"reasoning_content":null)";
+  } else {
     append_reasoning(out, piece.reasoning);
   }
   if (piece.called) {
@@ -138,12 +140,16 @@ void ChatFormat::append_whole_choice(std::string& out, const ChoicePiece& piece)
   }
   out.push_back(',');
   append_ending(out, piece);
+  if (!options_.return_token_ids) out += R"(,"token_ids":null)";
   out.push_back('}');
 }
 
 void ChatFormat::append_document_fields(std::string& out,
                                         std::span<const ChoicePiece> choices) const {
   if (!choices.empty()) append_prompt(out, choices.front());
+  if (!options_.return_token_ids) out += R"(,"prompt_token_ids":null)";
+  if (!options_.prompt_logprobs) out += R"(,"prompt_logprobs":null)";
+  out += R"(,"service_tier":null,"kv_transfer_params":null)";
 }
 
 // Appends the fields about the prompt that the request asks for, beside the choices.

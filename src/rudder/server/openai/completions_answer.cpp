@@ -21,6 +21,8 @@ class CompletionsFormat final : public AnswerFormat {
 
  private:
   void append_whole_choice(std::string& out, const ChoicePiece& piece) const override;
+  void append_document_fields(std::string& out,
+                              std::span<const ChoicePiece> choices) const override;
   void append_choice(std::string& out, const ChoicePiece& piece) const;
   void append_logprobs(std::string& out, const ChoicePiece& piece) const;
   void append_top(std::string& out, const engine::OutputToken& token) const;
@@ -56,7 +58,14 @@ void CompletionsFormat::append_events(std::string& out, const ChoicePiece& piece
 
 void CompletionsFormat::append_whole_choice(std::string& out, const ChoicePiece& piece) const {
   append_choice(out, piece);
+  if (!options_.return_token_ids) out += R"(,"token_ids":null,"prompt_token_ids":null)";
+  if (!options_.prompt_logprobs) out += R"(,"prompt_logprobs":null)";
   out.push_back('}');
+}
+
+void CompletionsFormat::append_document_fields(std::string& out,
+                                               std::span<const ChoicePiece>) const {
+  out += R"(,"service_tier":null,"kv_transfer_params":null)";
 }
 
 // Of the echoed prompt, where there is one, and of the piece's own tokens.

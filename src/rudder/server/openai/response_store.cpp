@@ -8,8 +8,11 @@ namespace {
 constexpr int64_t kEntryBytes = 512;  // of an entry beside its texts
 
 int64_t bytes_of(const StoredResponse& response) {
-  return kEntryBytes + static_cast<int64_t>(response.document.size()) +
-         static_cast<int64_t>(response.conversation.size());
+  int64_t bytes = kEntryBytes;
+  for (const SharedText& text : {response.document, response.conversation}) {
+    if (text != nullptr) bytes += static_cast<int64_t>(text->size());
+  }
+  return bytes;
 }
 
 }  // namespace
@@ -27,13 +30,13 @@ void ResponseStore::finish(const std::string& id, StoredResponse response) {
   }
 }
 
-std::optional<std::string> ResponseStore::cancel(const std::string& id, int tenant) {
+SharedText ResponseStore::cancel(const std::string& id, int tenant) {
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(id);
-  if (found == entries_.end() || found->second.response.tenant != tenant) return std::nullopt;
-  if (!found->second.response.cancel) return std::nullopt;
-  std::string document = found->second.response.cancel();
-  put_locked(id, {.tenant = tenant, .document = document, .conversation = {}});
+  if (found == entries_.end() || found->second.response.tenant != tenant) return nullptr;
+  if (!found->second.response.cancel) return nullptr;
+  SharedText document = found->second.response.cancel();
+  put_locked(id, {.tenant = tenant, .document = document, .conversation = nullptr});
   return document;
 }
 

@@ -13,27 +13,34 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "rudder/server/http/byte_charge.h"
+
 namespace rudder::server {
 
+// Its texts are shared with those who read them; ResponseStore::share makes them.
 struct StoredResponse {
-  int tenant = 0;            // nobody else is told of it
-  std::string document;      // JSON, as GET tells it
-  std::string conversation;  // JSON: the chat messages up to its own, without instructions
+  int tenant = 0;           // nobody else is told of it
+  SharedText document;      // JSON, as GET tells it
+  SharedText conversation;  // JSON: the chat messages up to its own, without instructions, or null
   // Set while it runs in the background; ends it and gives its document then. Such a response is
   // not forgotten.
-  std::function<std::string()> cancel = nullptr;
+  std::function<SharedText()> cancel = nullptr;
 };
 
 class ResponseStore {
  public:
-  explicit ResponseStore(int64_t max_bytes) : max_bytes_(max_bytes) {}
+  // `held` counts the texts for as long as the store or a reader has them.
+  ResponseStore(int64_t max_bytes, ByteTotal held)
+      : max_bytes_(max_bytes), held_(std::move(held)) {}
+
+  SharedText share(std::string text) const { return share_text(std::move(text), held_); }
 
   // One that is larger than the bound is forgotten at once.
   void put(const std::string& id, StoredResponse response);
   // Instead of the one that runs in the background, unless it has been removed or cancelled.
   void finish(const std::string& id, StoredResponse response);
-  // Ends one that runs in the background: its document then, or nothing where it does not run.
-  std::optional<std::string> cancel(const std::string& id, int tenant);
+  // Ends one that runs in the background: its document then, or null where it does not run.
+  SharedText cancel(const std::string& id, int tenant);
   std::optional<StoredResponse> find(const std::string& id, int tenant);
   // False when there is none.
   bool remove(const std::string& id, int tenant);
@@ -50,6 +57,7 @@ class ResponseStore {
   void erase_locked(Entries::iterator entry);
 
   const int64_t max_bytes_;
+  const ByteTotal held_;
   std::mutex mutex_;
   Entries entries_;
   std::list<std::string> by_use_;  // the longest unused first

@@ -385,11 +385,12 @@ std::string ResponsesFormat::conversation() const {
 
 void ResponsesFormat::store(const std::string& document) const {
   if (options_.turn == nullptr) return;
-  StoredResponse stored{options_.turn->tenant, document, conversation()};
+  ResponseStore& place = *options_.turn->store;
+  StoredResponse stored{options_.turn->tenant, place.share(document), place.share(conversation())};
   if (options_.turn->is_background) {
-    options_.turn->store->finish(options_.id, std::move(stored));
+    place.finish(options_.id, std::move(stored));
   } else {
-    options_.turn->store->put(options_.id, std::move(stored));
+    place.put(options_.id, std::move(stored));
   }
 }
 

@@ -17,7 +17,7 @@ std::shared_ptr<Exchange> leave_connection(const std::shared_ptr<Exchange>& exch
   HttpRequest request;
   request.method = exchange->request.method;
   request.path = exchange->request.path;
-  auto alone = std::make_shared<Exchange>(std::move(request), exchange->io, PendingLimits{});
+  auto alone = std::make_shared<Exchange>(std::move(request), exchange->io, exchange->limits());
   alone->request_id = exchange->request_id;
   alone->tenant = exchange->tenant;
   alone->received_us = exchange->received_us;
@@ -29,20 +29,21 @@ std::shared_ptr<Exchange> leave_connection(const std::shared_ptr<Exchange>& exch
     const std::shared_ptr<Exchange> ended = weak.lock();
     if (ended == nullptr || ended->head().error == nullptr) return;
     const ResponseTurn& turn = *options->turn;
+    const ApiError* error = ended->head().error.get();
     turn.store->finish(
         options->id,
-        {turn.tenant, response_document(*options, "failed", ended->head().error.get()), {}});
+        {turn.tenant, turn.store->share(response_document(*options, "failed", error)), nullptr});
   });
   auto cancel = [weak, options, io = exchange->io] {
     io->post([weak] {
       if (const std::shared_ptr<Exchange> running = weak.lock()) running->abandon();
     });
-    return response_document(*options, "cancelled");
+    return options->turn->store->share(response_document(*options, "cancelled"));
   };
   HttpResponse begun;
-  begun.body = response_document(*options, "in_progress");
-  options->turn->store->put(options->id,
-                            {options->turn->tenant, begun.body, {}, std::move(cancel)});
+  const ResponseTurn& turn = *options->turn;
+  begun.shared_body = turn.store->share(response_document(*options, "in_progress"));
+  turn.store->put(options->id, {turn.tenant, begun.shared_body, nullptr, std::move(cancel)});
   exchange->respond(std::move(begun));
   return alone;
 }

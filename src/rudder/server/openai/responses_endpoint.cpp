@@ -31,7 +31,7 @@ void handle_response(ServerContext& context, const std::shared_ptr<Exchange>& ex
   const auto stored = context.responses->find(exchange->path_tail, exchange->tenant);
   if (!stored) return exchange->respond(not_found(exchange->path_tail));
   HttpResponse response;
-  response.body = stored->document;
+  response.shared_body = stored->document;
   exchange->respond(std::move(response));
 }
 
@@ -49,9 +49,9 @@ void handle_response_delete(ServerContext& context, const std::shared_ptr<Exchan
 void handle_response_cancel(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   const std::string& id = exchange->path_tail;
   if (!context.responses->find(id, exchange->tenant)) return exchange->respond(not_found(id));
-  if (std::optional<std::string> cancelled = context.responses->cancel(id, exchange->tenant)) {
+  if (SharedText cancelled = context.responses->cancel(id, exchange->tenant)) {
     HttpResponse response;
-    response.body = std::move(*cancelled);
+    response.shared_body = std::move(cancelled);
     return exchange->respond(std::move(response));
   }
   ApiError error = http_error(400, "only a response that runs in the background can be cancelled");

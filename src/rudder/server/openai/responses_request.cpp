@@ -115,12 +115,12 @@ Result<void> ResponsesTranslation::read_messages() {
   if (previous_) {
     const std::optional<StoredResponse> stored =
         store_ == nullptr ? std::nullopt : store_->find(*previous_, scope_.tenant);
-    if (!stored || stored->cancel) {
+    if (!stored || stored->conversation == nullptr) {
       return fail(ErrorCode::kNotFound,
                   fmt::format("there is no finished response '{}' here, or no longer", *previous_),
                   "previous_response_id");
     }
-    RUDDER_TRY(const json::value before, parse_json(stored->conversation, "conversation"));
+    RUDDER_TRY(const json::value before, parse_json(*stored->conversation, "conversation"));
     for (const json::value& message : before.as_array()) {
       push_message(messages_, map_, message.as_object(), "previous_response_id");
     }

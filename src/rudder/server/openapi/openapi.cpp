@@ -133,14 +133,28 @@ json::object answers_of(const Operation* known, const Route& route) {
             {"content", content_as("application/json", is_message ? "MessageError" : "Error")}}}};
 }
 
-json::object operation(const Route& route, const json::object& examples) {
+// The name of the scheme by which a route is opened; empty: it is open.
+std::string_view scheme_of(const Route& route, const OpenapiKeys& keys) {
+  if (route.access == Access::kPublic) return {};
+  if (route.access == Access::kAdmin && keys.steering) return "steeringKey";
+  return keys.api ? "apiKey" : std::string_view();
+}
+
+json::object security_schemes(const OpenapiKeys& keys) {
+  const json::object bearer = {{"type", "http"}, {"scheme", "bearer"}};
+  json::object schemes;
+  if (keys.api) schemes["apiKey"] = bearer;
+  if (keys.steering) schemes["steeringKey"] = bearer;
+  return schemes;
+}
+
+json::object operation(const Route& route, const OpenapiKeys& keys, const json::object& examples) {
   const Operation* known = find_operation(route.method, route.path);
   json::object made;
   if (known != nullptr) made["summary"] = json::string_view(known->summary);
   made["responses"] = answers_of(known, route);
-  if (route.access != Access::kPublic) {
-    const char* scheme = route.access == Access::kAdmin ? "steeringKey" : "apiKey";
-    made["security"] = json::array{json::object{{scheme, json::array()}}};
+  if (const std::string_view scheme = scheme_of(route, keys); !scheme.empty()) {
+    made["security"] = json::array{json::object{{json::string_view(scheme), json::array()}}};
   }
   if (route.path.find("{id}") != std::string_view::npos) {
     made["parameters"] = json::array{json::object{
@@ -157,7 +171,8 @@ json::object operation(const Route& route, const json::object& examples) {
 
 }  // namespace
 
-std::string openapi_document(std::string_view version, const engine::RequestLimits& limits) {
+std::string openapi_document(std::string_view version, const engine::RequestLimits& limits,
+                             const OpenapiKeys& keys) {
   const json::value steering = parsed_schema(steer::steering_schema());
   json::object schemas;
   for (const std::string_view part :
@@ -185,16 +200,14 @@ std::string openapi_document(std::string_view version, const engine::RequestLimi
     for (char& ch : method) ch = static_cast<char>(ch | 0x20);  // to lower case
     json::value& path = paths[json::string_view(route.path)];
     if (!path.is_object()) path.emplace_object();
-    path.as_object()[method] = operation(route, steering.at("examples").as_object());
+    path.as_object()[method] = operation(route, keys, steering.at("examples").as_object());
   }
-  const json::object bearer = {{"type", "http"}, {"scheme", "bearer"}};
-  return json::serialize(
-      json::object{{"openapi", "3.1.0"},
-                   {"info", {{"title", "Rudder"}, {"version", json::string_view(version)}}},
-                   {"paths", std::move(paths)},
-                   {"components",
-                    {{"schemas", std::move(schemas)},
-                     {"securitySchemes", {{"apiKey", bearer}, {"steeringKey", bearer}}}}}});
+  return json::serialize(json::object{
+      {"openapi", "3.1.0"},
+      {"info", {{"title", "Rudder"}, {"version", json::string_view(version)}}},
+      {"paths", std::move(paths)},
+      {"components",
+       {{"schemas", std::move(schemas)}, {"securitySchemes", security_schemes(keys)}}}});
 }
 
 }  // namespace rudder::server

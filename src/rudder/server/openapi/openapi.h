@@ -9,6 +9,13 @@
 
 namespace rudder::server {
 
-std::string openapi_document(std::string_view version, const engine::RequestLimits& limits);
+// Which keys this server asks for.
+struct OpenapiKeys {
+  bool api = false;
+  bool steering = false;  // without it the API key opens the steering API
+};
+
+std::string openapi_document(std::string_view version, const engine::RequestLimits& limits,
+                             const OpenapiKeys& keys);
 
 }  // namespace rudder::server

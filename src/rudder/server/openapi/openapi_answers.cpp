@@ -65,7 +65,7 @@ std::string_view chat_answer_schemas() {
       "choices": {"type": "array", "items": {"type": "object", "required": ["index", "message", "finish_reason"], "properties": {
         "index": {"type": "integer"}, "message": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
-        "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": "array", "items": {"type": "integer"}},
+        "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
         "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
       "usage": {"$ref": "#/components/schemas/Usage"}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_text": {"type": ["string", "null"]},
@@ -81,7 +81,7 @@ std::string_view chat_answer_schemas() {
       "choices": {"type": "array", "items": {"type": "object", "required": ["index", "delta", "finish_reason"], "properties": {
         "index": {"type": "integer"}, "delta": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
-        "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": "array", "items": {"type": "integer"}},
+        "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
         "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
       "usage": {"oneOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]},
       "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
@@ -103,7 +103,7 @@ std::string_view chat_answer_schemas() {
     "properties": {
       "index": {"type": "integer"}, "text": {"type": "string"}, "logprobs": {"$ref": "#/components/schemas/CompletionLogprobs"},
       "finish_reason": {"$ref": "#/components/schemas/FinishReason"}, "stop_reason": {"$ref": "#/components/schemas/StopReason"},
-      "token_ids": {"type": "array", "items": {"type": "integer"}}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
+      "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}
     }
   },

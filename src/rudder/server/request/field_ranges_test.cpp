@@ -278,7 +278,7 @@ TEST_F(FieldRangesTest, PairsThatContradictAreRefusedByName) {
 }
 
 TEST_F(FieldRangesTest, OpenapiTellsTheSame) {
-  const json::value document = parse_json(openapi_document("1", limits_), "openapi").value();
+  const json::value document = parse_json(openapi_document("1", limits_, {}), "openapi").value();
   const json::object& schemas = document.at("components").at("schemas").as_object();
   const auto property = [&](FieldOf of, std::string_view path) -> const json::object& {
     const json::object* properties = nullptr;

@@ -132,23 +132,32 @@ tl::expected<void, ApiError> check_choices(size_t num_prompts, int32_t n) {
                   "n"));
 }
 
+// Clients look for the first sentence and for the code.
 tl::expected<void, ApiError> check_length(const PromptText& prompt,
+                                          std::optional<int32_t> max_tokens,
                                           const engine::RequestLimits& limits) {
-  if (std::cmp_less(prompt.ids.size(), limits.max_seq_len)) return {};
+  const int64_t room = limits.max_seq_len - std::ssize(prompt.ids);
+  const int32_t wanted = max_tokens.value_or(1);
+  if (room >= 1 && wanted <= room) return {};
   return tl::unexpected(bad_request(
-      fmt::format("the prompt has {}{} tokens; with at least one token of output that is "
-                  "more than the model's context of {} tokens",
-                  prompt.is_cut ? "at least " : "", prompt.ids.size(), limits.max_seq_len),
-      prompt.path, "context_length_exceeded"));
+      fmt::format("This model's maximum context length is {} tokens. However, the "
+                  "prompt has {}{} tokens, and {} more are asked for.",
+                  limits.max_seq_len, prompt.is_cut ? "at least " : "", prompt.ids.size(), wanted),
+      room < 1 ? prompt.path : "max_tokens", "context_length_exceeded"));
+}
+
+// With the client's name for max_tokens.
+ApiError spelled(ApiError error, const json::object& body) {
+  const bool has_other_name = body.contains("max_completion_tokens");
+  if (error.param == "max_tokens" && has_other_name) error.param = "max_completion_tokens";
+  return error;
 }
 
 // The engine's names for fields, as this client spelled them.
 ApiError translate(const Error& error, Api api, const json::object& body,
                    const std::string& prompt_path) {
-  ApiError told = to_api_error(error);
-  if (told.param == "max_tokens" && body.contains("max_completion_tokens")) {
-    told.param = "max_completion_tokens";
-  } else if (told.param == "logprobs" && api == Api::kChat) {
+  ApiError told = spelled(to_api_error(error), body);
+  if (told.param == "logprobs" && api == Api::kChat) {
     told.param = "top_logprobs";
   } else if (told.param == "prompt" || told.param.starts_with("prompt[")) {
     told.param = prompt_path + told.param.substr(6);
@@ -317,8 +326,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
-    if (auto fits = check_length(prompt, scope.limits); !fits) {
-      return tl::unexpected(std::move(fits.error()));
+    if (auto fits = check_length(prompt, params.max_tokens, scope.limits); !fits) {
+      return tl::unexpected(spelled(std::move(fits.error()), body));
     }
     engine::RequestParams one = params;
     one.prompt = prompt.ids;

@@ -81,6 +81,7 @@ struct GenerationRequest {
   AnswerOptions answer;
   std::vector<Prompt> prompts;              // one, or several of a completions request
   std::vector<std::string> ignored_fields;  // of the body: told to the client in a header
+  int64_t sent_bytes = 0;                   // of the body
   // How the answers' text is parted into what is said, thought and called; absent: it is all said.
   std::optional<dialect::ParserSetup> parser;
   // A grammar that must be compiled before the request can be parsed; with it nothing else counts.

@@ -119,7 +119,33 @@ void read_repetition(FieldReader& reader, engine::RepetitionLimits* out) {
   reader.adopt(fields);
 }
 
-// Known, without effect on what is generated here, and of the right type even so.
+// What routers and clients of other servers send with each request at its default. The default is
+// what is done here; any other value is not supported.
+void read_routers_fields(FieldReader& reader) {
+  for (const char* name : {"no_stop_trim", "return_hidden_states", "return_routed_experts",
+                           "return_cached_tokens_details", "return_meta_info", "stop_regex",
+                           "lora_path", "session_params", "custom_logit_processor", "custom_params",
+                           "bootstrap_host", "bootstrap_port", "bootstrap_room", "input_ids"}) {
+    reader.refuse(name, "is not supported");
+  }
+  bool streams_thoughts = true;
+  reader.boolean("stream_reasoning", &streams_thoughts);
+  if (!streams_thoughts) {
+    reader.error(ErrorCode::kUnsupported, "is not supported other than true", "stream_reasoning");
+  }
+}
+
+// Of completions: fields of chat at the values that change nothing there.
+void read_chat_defaults(FieldReader& reader) {
+  for (const char* name : {"include_reasoning", "separate_reasoning", "add_generation_prompt"}) {
+    bool flag = true;
+    reader.boolean(name, &flag);
+  }
+  reader.refuse("continue_final_message", "is not supported for a prompt of text");
+}
+
+// Known, without effect on what is generated here, and of the right type even
+// so.
 void pass_over_known_fields(FieldReader& reader) {
   std::string text;
   bool flag = false;
@@ -233,6 +259,7 @@ void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
   reader.refuse("use_beam_search", "is not supported");
   if (api == Api::kCompletions) {
     reader.refuse("suffix", "is not supported");
+    read_chat_defaults(reader);
     int32_t best_of = n;
     read_integer(reader, "best_of", &best_of);
     if (best_of != n) {
@@ -244,6 +271,7 @@ void refuse_unsupported_fields(FieldReader& reader, Api api, int32_t n) {
     reader.refuse("thinking", "is not supported; use chat_template_kwargs");
     read_modalities(reader);
   }
+  read_routers_fields(reader);
   pass_over_known_fields(reader);
 }
 

@@ -112,6 +112,17 @@ class Reader {
   StructuredOutput* out_;
 };
 
+// {"type": "json_object"}, with a `schema` where the object has to have a form.
+void read_object_format(FieldReader& format, Reader& forms) {
+  const json::object* schema = format.object("schema");
+  if (schema == nullptr || schema->empty()) {
+    return forms.set(format, "type", {.kind = GrammarKind::kJsonObject, .text = ""});
+  }
+  json::object of_objects(*schema);
+  if (!of_objects.contains("type")) of_objects["type"] = "object";
+  forms.set(format, "schema", {.kind = GrammarKind::kJsonSchema, .text = to_json_text(of_objects)});
+}
+
 void read_response_format(FieldReader& reader, Reader& forms) {
   const json::value* value = reader.raw("response_format");
   if (value == nullptr) return;
@@ -125,7 +136,7 @@ void read_response_format(FieldReader& reader, Reader& forms) {
   format.skip("type");
   const std::string_view name = type->get_string();
   if (name == "json_object") {
-    forms.set(format, "type", {.kind = GrammarKind::kJsonObject, .text = ""});
+    read_object_format(format, forms);
   } else if (name == "json_schema") {
     const json::object* wrapper = format.object("json_schema");
     if (wrapper == nullptr && format.ok()) {
@@ -143,18 +154,20 @@ void read_response_format(FieldReader& reader, Reader& forms) {
         inner.error(ErrorCode::kInvalidArgument, "is missing", "schema");
       }
       forms.form(inner, {"schema", GrammarKind::kJsonSchema, Spelling::kJson});
-      if (!inner.ok()) reader.adopt(inner.error());
+      format.adopt(inner);
     }
   } else if (name == "structural_tag") {
     forms.set(format, "format",
               {.kind = GrammarKind::kStructuralTag, .text = to_json_text(*value)});
+    if (!format.ok()) reader.adopt(format.error());
+    return;  // the tag has fields of its own
   } else if (name != "text") {
     format.error(ErrorCode::kInvalidArgument,
                  fmt::format("must be text, json_object, json_schema or structural_tag, not '{}'",
                              name.substr(0, 64)),
                  "type");
   }
-  if (!format.ok()) reader.adopt(format.error());
+  reader.adopt(format);
 }
 
 void read_structured_outputs(FieldReader& reader, Reader& forms, StructuredOutput* out) {

@@ -80,7 +80,7 @@ class SteeringApiTest : public ::testing::Test {
     return send(post_bytes(path, body, more), "POST");
   }
   ClientResponse call(std::string_view method, std::string_view path) {
-    return send(fmt::format("{} {} HTTP/1.1\r\nHost: a\r\n\r\n", method, path), method);
+    return send(fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\n\r\n", method, path), method);
   }
   // The engine's parameters for a completion of "hi there" with these fields.
   engine::RequestParams submitted_with(std::string_view fields) {
@@ -373,7 +373,7 @@ TEST(SteeringKey, IsNotToldByServerInfo) {
       Server::start({.engine = &engine, .model = byte_model(), .all_settings = &table}, settings);
   ASSERT_TRUE(server);
   TestClient client((*server)->port());
-  client.send("GET /server_info HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer user\r\n\r\n");
+  client.send("GET /server_info HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer user\r\n\r\n");
   const ClientResponse answer = client.receive();
   EXPECT_EQ(answer.status, 200);
   EXPECT_NE(answer.body.find("\"steering-api-key\":\"(set)\""), std::string::npos) << answer.body;

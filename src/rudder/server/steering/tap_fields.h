@@ -21,6 +21,10 @@ struct TapServices {
   steer::capture::Dispatcher* captures = nullptr;
 };
 
+// kUnsupported, with the name to use, where the body has a field that looks like one of steering or
+// capture and is none.
+Result<void> refuse_misspelled_taps(const boost::json::object& body);
+
 class TapFields {
  public:
   // Global steering and captures of the operator count too. Errors carry the JSON path.

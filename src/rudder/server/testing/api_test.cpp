@@ -51,9 +51,11 @@ TEST_F(ApiTest, CompletionWhole) {
   EXPECT_EQ(answer.field("x-rudder-ignored-fields"), "frobnicate");
   EXPECT_EQ(without_times(answer.body),
             R"({"id":"cmpl-r1","object":"text_completion","created":0,"model":"tiny","choices":[)"
-            R"({"index":0,"text":"hi","logprobs":null,"finish_reason":"stop","stop_reason":null}],)"
+            R"({"index":0,"text":"hi","logprobs":null,"finish_reason":"stop","stop_reason":null,)"
+            R"("token_ids":null,"prompt_token_ids":null,"prompt_logprobs":null}],)"
             R"("usage":{"prompt_tokens":2,"total_tokens":4,"completion_tokens":2,)"
-            R"("prompt_tokens_details":{"cached_tokens":1}},"system_fingerprint":"rudder-1.2.3"})");
+            R"("prompt_tokens_details":{"cached_tokens":1}},"system_fingerprint":"rudder-1.2.3",)"
+            R"("service_tier":null,"kv_transfer_params":null})");
 }
 
 TEST_F(ApiTest, CompletionStream) {
@@ -233,7 +235,8 @@ TEST(ApiScores, PromptLogprobsBesideAChat) {
 
 TEST(ApiScores, WhatLogprobsTakeIsBoundedBeforeAnythingRuns) {
   ServerSettings settings;
-  settings.max_logprobs_memory = 1000;
+  settings.max_buffered_output = 1000;
+  settings.response_store_bytes = 0;
   TestServer test(scoring_script, settings);
   ClientResponse answer = test.post(kCompletionsPath, R"({"prompt":"abc","prompt_logprobs":2})");
   EXPECT_EQ(answer.status, 200) << "3 tokens, 3 of each";
@@ -272,7 +275,7 @@ TEST_F(ApiTest, ErrorsOfEveryKind) {
     const char* body_part;
     const char* field;
   };
-  const std::string get = " HTTP/1.1\r\nHost: a\r\n\r\n";
+  const std::string get = " HTTP/1.1\r\nHost: localhost\r\n\r\n";
   const Case cases[] = {
       {"GET /nope" + get, 404, R"("code":"not_found")", ""},
       {"GET /v1/completions" + get, 405, R"("code":"method_not_allowed")", "allow"},
@@ -282,9 +285,9 @@ TEST_F(ApiTest, ErrorsOfEveryKind) {
        R"("param":"model","code":"model_not_found")", ""},
       {post_bytes(kCompletionsPath, "{"), 400, R"("code":"invalid_json")", ""},
       {post_bytes(kCompletionsPath, R"({"prompt":"a","top_p":2})"), 400, R"("param":"top_p")", ""},
-      {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n{}", 415,
+      {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}", 415,
        R"("code":"unsupported_media_type")", ""},
-      {"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: text/plain\r\n\r\n", 415,
+      {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\r\n", 415,
        R"("code":"unsupported_media_type")", ""},
       {post_bytes("/tokenize", "{}"), 400, R"("param":"prompt")", ""},
       {post_bytes("/detokenize", R"({"tokens":["a"]})"), 400, R"("param":"tokens[0]")", ""},
@@ -402,7 +405,7 @@ TEST(Api, EveryRouteThatIsNotPublicWantsAKey) {
   const auto status_of = [&](std::string_view method, std::string path, const char* field) {
     TestClient client = test.client();
     client.send(
-        fmt::format("{} {} HTTP/1.1\r\nHost: a\r\n{}Content-Type: "
+        fmt::format("{} {} HTTP/1.1\r\nHost: localhost\r\n{}Content-Type: "
                     "application/json\r\nContent-Length: 2\r\n\r\n{{}}",
                     method, path, field));
     return client.receive(method).status;
@@ -437,7 +440,7 @@ TEST(Api, EveryRouteThatIsNotPublicWantsAKey) {
 
 TEST(Api, CorsIsOffUntilOriginsAreNamed) {
   const std::string preflight =
-      "OPTIONS /v1/completions HTTP/1.1\r\nHost: a\r\nOrigin: https://ok\r\n"
+      "OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: https://ok\r\n"
       "Access-Control-Request-Method: POST\r\n\r\n";
   {
     TestServer test(echo_script);
@@ -468,7 +471,7 @@ TEST(Api, UnixSocket) {
     TestServer test(echo_script, settings);
     EXPECT_EQ(test.server->address(), "unix:" + settings.uds);
     TestClient client(settings.uds);
-    client.send("GET /health HTTP/1.1\r\nHost: a\r\n\r\n");
+    client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
     EXPECT_EQ(client.receive().status, 200);
   }
   EXPECT_NE(::access(settings.uds.c_str(), F_OK), 0) << "the socket is removed";

@@ -159,7 +159,7 @@ TEST_F(ApisTest, ResponsesAreRememberedAndCarriedOn) {
 
   EXPECT_EQ(test_.post("/v1/responses/" + id + "/cancel", "{}").status, 400);
   TestClient client = test_.client();
-  client.send(fmt::format("DELETE /v1/responses/{} HTTP/1.1\r\nHost: a\r\n\r\n", id));
+  client.send(fmt::format("DELETE /v1/responses/{} HTTP/1.1\r\nHost: localhost\r\n\r\n", id));
   EXPECT_EQ(client.receive().status, 200);
   EXPECT_EQ(test_.get("/v1/responses/" + id).status, 404);
   const json::value gone =
@@ -364,7 +364,7 @@ TEST_F(ApisTest, ErrorsAreWordedAsThePathsApiWordsThem) {
   EXPECT_EQ(unknown.at("error").at("type").as_string(), "not_found_error");
   EXPECT_FALSE(unknown.at("request_id").as_string().empty());
   TestClient client = test_.client();
-  client.send("GET /v1/messages HTTP/1.1\r\nHost: a\r\n\r\n");
+  client.send("GET /v1/messages HTTP/1.1\r\nHost: localhost\r\n\r\n");
   const ClientResponse answer = client.receive();
   EXPECT_EQ(answer.status, 405);
   EXPECT_TRUE(answer.body.starts_with(R"({"type":"error","error":{"type":"invalid_request_error")"))

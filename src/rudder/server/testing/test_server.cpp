@@ -234,14 +234,14 @@ TestServer::TestServer(ScriptedEngine::Author author, const ServerSettings& sett
 
 std::string post_bytes(std::string_view path, std::string_view body, std::string_view more_fields) {
   return fmt::format(
-      "POST {} HTTP/1.1\r\nHost: test\r\nContent-Type: application/json\r\n{}Content-Length: "
+      "POST {} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n{}Content-Length: "
       "{}\r\n\r\n{}",
       path, more_fields, body.size(), body);
 }
 
 ClientResponse TestServer::get(std::string_view path, std::string_view more_fields) {
   TestClient connection = client();
-  connection.send(fmt::format("GET {} HTTP/1.1\r\nHost: test\r\n{}\r\n", path, more_fields));
+  connection.send(fmt::format("GET {} HTTP/1.1\r\nHost: localhost\r\n{}\r\n", path, more_fields));
   return connection.receive();
 }
 
