@@ -1,13 +1,13 @@
 #include "rudder/engine/constraint_table.h"
 
+#include "rudder/base/contain.h"
 #include "rudder/base/mutants.h"
 
 namespace rudder::engine {
 
-void ConstraintTable::begin(const OpenRequest& request, const RequestParams& params) {
-  if (params.constraints.empty()) return;
-  for (const sched::SequenceId sequence : request.sequences) {
-    choices_.try_emplace(sequence, params);
+void ConstraintTable::begin(const OpenRequest& request, std::vector<ChoiceConstraint> constraints) {
+  for (size_t i = 0; i < constraints.size(); ++i) {
+    choices_.try_emplace(request.sequences[i], std::move(constraints[i]));
   }
 }
 
@@ -32,7 +32,7 @@ void ConstraintTable::advance(std::span<const sched::SequenceOutput> outputs) {
     const auto found = choices_.find(output.id);
     if (found == choices_.end() || output.end != step::RowEnd::kNone) continue;
     for (const int32_t token : output.tokens) {
-      Result<void> advanced = found->second.advance(token);
+      Result<void> advanced = contain([&] { return found->second.advance(token); });
       if (advanced) continue;
       failed_.emplace_back(output.id, std::move(advanced.error()));
       choices_.erase(found);

@@ -11,7 +11,6 @@
 
 #include "rudder/base/result.h"
 #include "rudder/engine/open_request.h"
-#include "rudder/engine/request.h"
 #include "rudder/engine/token_masks.h"
 #include "rudder/sched/sequence.h"
 
@@ -24,8 +23,8 @@ class ConstraintTable {
   // `num_threads` write the masks of a step; 0: by the cores of the machine.
   ConstraintTable(int32_t vocab_size, int32_t num_threads) : masks_(vocab_size, num_threads) {}
 
-  // Gives each choice of the request a place in the request's constraints, if it has any.
-  void begin(const OpenRequest& request, const RequestParams& params);
+  // `constraints`: of each choice of the request, or none at all.
+  void begin(const OpenRequest& request, std::vector<ChoiceConstraint> constraints);
   void forget(sched::SequenceId sequence) { choices_.erase(sequence); }
 
   // The masks of a step with these constrained rows, one a row, until the next call. Every step

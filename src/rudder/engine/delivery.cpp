@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/base/contain.h"
+#include "rudder/base/log.h"
 #include "rudder/base/mutants.h"
 
 namespace rudder::engine {
@@ -41,28 +43,6 @@ Usage usage(const OpenRequest& request, const OpenChoice& choice) {
           .completion_tokens = choice.output.num_tokens()};
 }
 
-void send_last_event(OpenRequest& request, OpenChoice& choice, Event event) {
-  choice.open = false;
-  request.num_open -= 1;
-  if (RUDDER_MUTANT(kDoubleFinish)) request.sink(Event(event));
-  request.sink(std::move(event));
-}
-
-// What is certain now is sent now; the rest of the event waits for the results of the captures.
-void hold_last_event(const OpenRequest& request, OpenChoice& choice, Event event) {
-  if (!event.tokens.empty() || !event.text.empty()) {
-    Event now;
-    now.id = event.id;
-    now.choice = event.choice;
-    now.usage = event.usage;
-    now.text = std::exchange(event.text, {});
-    now.tokens = std::exchange(event.tokens, {});
-    now.prompt_logprobs = std::exchange(event.prompt_logprobs, {});
-    request.sink(std::move(now));
-  }
-  choice.last_event = std::move(event);
-}
-
 }  // namespace
 
 void Delivery::deliver(const sched::SequenceOutput& output, int64_t now_us) {
@@ -70,6 +50,13 @@ void Delivery::deliver(const sched::SequenceOutput& output, int64_t now_us) {
   RUDDER_CHECK(target != nullptr, "output for sequence {}, which has ended", output.id.value);
   OpenRequest& request = *target->request;
   const int32_t index = target->choice;
+  const Result<void> delivered = contain([&] { deliver(request, index, output, now_us); });
+  if (!delivered) fail_choice(request, index, delivered.error());
+  parts_.requests->forget_if_finished(request);
+}
+
+void Delivery::deliver(OpenRequest& request, int32_t index, const sched::SequenceOutput& output,
+                       int64_t now_us) {
   OpenChoice& choice = request.choices[static_cast<size_t>(index)];
   choice.cached_tokens = output.cached_tokens;
 
@@ -93,17 +80,14 @@ void Delivery::deliver(const sched::SequenceOutput& output, int64_t now_us) {
     finish_choice(request, index, std::move(event), FinishReason::kLength, now_us);
   } else if (output.end == step::RowEnd::kNumerical) {
     if (RUDDER_MUTANT(kNumericalHidden)) {
-      finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
-      return parts_.requests->forget_if_finished(request);
+      return finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
     }
     event.error = Error{ErrorCode::kNumerical, "the model gave NaN or Inf for this request", ""};
     finish_choice(request, index, std::move(event), FinishReason::kError, now_us);
   } else {
     event.usage = usage(request, choice);
-    request.sink(std::move(event));
-    return;
+    send(request, std::move(event));
   }
-  parts_.requests->forget_if_finished(request);
 }
 
 void Delivery::deliver(CaptureNews news) {
@@ -117,7 +101,7 @@ void Delivery::deliver(CaptureNews news) {
     event.choice = news.choice;
     event.usage = usage(*request, choice);
     event.captures.push_back(std::move(*news.event));
-    request->sink(std::move(event));
+    send(*request, std::move(event));
   }
   if (!news.results) return;
   RUDDER_CHECK(choice.last_event, "results of captures before the end of request {}",
@@ -168,6 +152,24 @@ void Delivery::end_sequence(OpenRequest& request, OpenChoice& choice) {
   parts_.taps->end_sequence(request);
 }
 
+void Delivery::refuse(const Submission& submission, const Error& error) {
+  const RequestParams& params = submission.request.params();
+  for (int32_t i = 0; i < params.n; ++i) {
+    Event event;
+    event.id = submission.id;
+    event.choice = i;
+    event.finish = FinishReason::kError;
+    event.error = error;
+    event.usage.prompt_tokens = static_cast<int32_t>(params.prompt.size());
+    static_cast<void>(contain([&] { submission.sink(std::move(event)); }));
+  }
+}
+
+void Delivery::fail_request(RequestId id, const Error& error) {
+  log_error("request {}: {}", id.value, error.to_string());
+  end_request(id, FinishReason::kError, error);
+}
+
 void Delivery::end_request(RequestId id, FinishReason reason, const std::optional<Error>& error) {
   OpenRequest* const found = parts_.requests->find(id);
   if (found == nullptr) return;  // it has finished
@@ -194,7 +196,7 @@ void Delivery::end_every_request(FinishReason reason, const std::optional<Error>
   for (const RequestId id : parts_.requests->ids()) end_request(id, reason, error);
 }
 
-void Delivery::end_failed_choices() {
+void Delivery::end_failed() {
   for (auto& [sequence, error] : parts_.constraints->failed()) {
     const RequestTable::Target* target = parts_.requests->target(sequence);
     if (target == nullptr || RUDDER_MUTANT(kFailedConstraintGoesOn)) continue;
@@ -206,6 +208,73 @@ void Delivery::end_failed_choices() {
     parts_.requests->forget_if_finished(*request);
   }
   parts_.constraints->failed().clear();
+  for (size_t i = 0; i < broken_.size(); ++i) {  // its last events may break another
+    const OpenRequest* request = parts_.requests->find(broken_[i]);
+    if (request == nullptr) continue;
+    end_request(request->id, FinishReason::kError, *request->sink_error);
+  }
+  broken_.clear();
+}
+
+// The choice may be anywhere on its way to its end.
+void Delivery::fail_choice(OpenRequest& request, int32_t index, Error error) {
+  log_error("request {}: {}", request.id.value, error.to_string());
+  OpenChoice& choice = request.choices[static_cast<size_t>(index)];
+  if (!choice.open) return;
+  Event event;
+  event.id = request.id;
+  event.choice = index;
+  event.finish = FinishReason::kError;
+  event.error = error;
+  const sched::SequenceId sequence = request.sequences[static_cast<size_t>(index)];
+  if (parts_.requests->target(sequence) == nullptr) {
+    return send_last_event(request, choice, std::move(event));
+  }
+  parts_.scheduler->finish(sequence);
+  finish_choice(request, index, std::move(event), FinishReason::kError, parts_.clock->now_us(),
+                Captures::kDiscarded);
+}
+
+// An event that the request's sink threw at is lost, and so is the request.
+void Delivery::send(OpenRequest& request, Event event) {
+  if (request.sink_error) return;
+  const Result<void> sent = contain([&] { request.sink(std::move(event)); });
+  if (sent) return;
+  log_error("request {}: its sink threw: {}", request.id.value, sent.error().to_string());
+  request.sink_error = sent.error();
+  broken_.push_back(request.id);
+}
+
+// A sink that has thrown, now or before, is told that and nothing else; what it throws at that is
+// passed over.
+void Delivery::send_last_event(OpenRequest& request, OpenChoice& choice, Event event) {
+  choice.open = false;
+  request.num_open -= 1;
+  Event failed;
+  failed.id = event.id;
+  failed.choice = event.choice;
+  failed.finish = FinishReason::kError;
+  failed.usage = event.usage;
+  if (RUDDER_MUTANT(kDoubleFinish)) send(request, Event(event));
+  send(request, std::move(event));
+  if (!request.sink_error) return;
+  failed.error = *request.sink_error;
+  static_cast<void>(contain([&] { request.sink(std::move(failed)); }));
+}
+
+// What is certain now is sent now; the rest of the event waits for the results of the captures.
+void Delivery::hold_last_event(OpenRequest& request, OpenChoice& choice, Event event) {
+  if (!event.tokens.empty() || !event.text.empty()) {
+    Event now;
+    now.id = event.id;
+    now.choice = event.choice;
+    now.usage = event.usage;
+    now.text = std::exchange(event.text, {});
+    now.tokens = std::exchange(event.tokens, {});
+    now.prompt_logprobs = std::exchange(event.prompt_logprobs, {});
+    send(request, std::move(now));
+  }
+  choice.last_event = std::move(event);
 }
 
 }  // namespace rudder::engine

@@ -32,12 +32,17 @@ class Delivery {
   };
   explicit Delivery(const Parts& parts) : parts_(parts) {}
 
-  // The output of a choice that is open.
+  // The output of a choice that is open. What making or sending its events throws ends that choice
+  // or, where it was the sink, that request (engine.E5).
   void deliver(const sched::SequenceOutput& output, int64_t now_us);
   void deliver(CaptureNews news);
-  // Ends the choices whose constraints have failed, behind the events of the tokens that they got.
-  // What is in flight for them is dropped.
-  void end_failed_choices();
+  // Ends the choices whose constraints have failed and the requests whose sinks have thrown, behind
+  // the events of the tokens that they got. What is in flight for them is dropped.
+  void end_failed();
+  // Ends each choice of a request that never was open.
+  void refuse(const Submission& submission, const Error& error);
+  // Ends the request for what was thrown while the engine worked for it.
+  void fail_request(RequestId id, const Error& error);
   // Ends all choices of the request; nothing of its captures is published. An unknown id does
   // nothing: the request has finished.
   void end_request(RequestId id, FinishReason reason, const std::optional<Error>& error);
@@ -47,12 +52,19 @@ class Delivery {
   // Whether what a choice has captured is published when the choice ends.
   enum class Captures : uint8_t { kPublished, kDiscarded };
 
+  void deliver(OpenRequest& request, int32_t index, const sched::SequenceOutput& output,
+               int64_t now_us);
   bool is_eos(const OpenRequest& request, int32_t token) const;
   void finish_choice(OpenRequest& request, int32_t index, Event event, FinishReason reason,
                      int64_t now_us, Captures captures = Captures::kPublished);
   void end_sequence(OpenRequest& request, OpenChoice& choice);
+  void fail_choice(OpenRequest& request, int32_t index, Error error);
+  void send(OpenRequest& request, Event event);
+  void send_last_event(OpenRequest& request, OpenChoice& choice, Event event);
+  void hold_last_event(OpenRequest& request, OpenChoice& choice, Event event);
 
   const Parts parts_;
+  std::vector<RequestId> broken_;  // whose sinks have thrown
 };
 
 }  // namespace rudder::engine

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
@@ -56,6 +57,31 @@ Result<std::shared_ptr<const text::StopSet>> compile_stops(const RequestParams& 
   limits.max_bytes = 0;
   for (const std::string& stop : params.stop) limits.max_bytes += stop.size();
   return text::StopSet::compile(params.stop, limits);
+}
+
+// One a choice.
+std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
+                                               const Request& accepted) {
+  const RequestParams& params = accepted.params();
+  std::vector<sched::NewSequence> sequences;
+  for (int32_t i = 0; i < params.n; ++i) {
+    sched::NewSequence& sequence = sequences.emplace_back();
+    sequence.id = request.sequences[static_cast<size_t>(i)];
+    sequence.prompt = params.prompt;
+    sequence.sampling = params.sampling;
+    sequence.sampling.seed = RUDDER_MUTANT(kOneSeedForAllChoices)
+                                 ? request.seed
+                                 : request.seed + static_cast<uint64_t>(i);
+    sequence.constrained = !params.constraints.empty();
+    if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
+    if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
+    sequence.max_len = accepted.max_len();
+    sequence.priority = request.priority;
+    sequence.cache_salt = params.cache_salt;
+    sequence.taps = params.taps;
+    if (request.lease) sequence.tap_lease = *request.lease;
+  }
+  return sequences;
 }
 
 }  // namespace
@@ -162,6 +188,13 @@ Result<void> EngineCore::would_accept(int64_t prompt_tokens) const {
 }
 
 bool EngineCore::step() {
+  const Result<bool> more = contain([&]() -> Result<bool> { return turn(); });
+  if (more) return *more;
+  give_up(more.error());
+  return false;
+}
+
+bool EngineCore::turn() {
   show_life(true);
   take_commands();
   const bool launched = !dead_ && launch_next();
@@ -169,7 +202,7 @@ bool EngineCore::step() {
     // Its forward pass runs; what is sampled next depends on the tokens of every step before it.
     while (in_flight_.size() > 1 && !RUDDER_MUTANT(kMasksBeforeTokens)) collect_oldest();
     if (awaits_masks()) supply_masks();
-    delivery_.end_failed_choices();
+    delivery_.end_failed();
   }
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
@@ -184,7 +217,7 @@ void EngineCore::take_commands() {
   mailbox_.take(commands_);
   for (const steer::KeyedProgram& program : commands_.pins) taps_.tables().pin(program);
   for (const tap::ContentKey& key : commands_.unpins) taps_.tables().unpin(key);
-  for (Submission& submission : commands_.submissions) admit(std::move(submission));
+  for (Submission& submission : commands_.submissions) admit(submission);
   for (CaptureNews& news : commands_.captures) delivery_.deliver(std::move(news));
   for (const RequestId id : commands_.cancels) {
     delivery_.end_request(id, FinishReason::kCancelled, std::nullopt);
@@ -197,14 +230,26 @@ void EngineCore::take_commands() {
   commands_.captures.clear();
   commands_.cancels.clear();
   commands_.reset_prefix_cache = false;
+  delivery_.end_failed();
 }
 
-void EngineCore::admit(Submission submission) {
+// What is made of the request itself is made first: where that throws, nothing knows the request.
+void EngineCore::admit(Submission& submission) {
   const RequestParams& params = submission.request.params();
+  std::vector<OpenChoice> choices;
+  std::vector<ChoiceConstraint> constraints;
+  const Result<void> made = contain([&] {
+    for (int32_t i = 0; i < params.n; ++i) {
+      choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, params));
+      if (!params.constraints.empty()) constraints.emplace_back(params);
+    }
+  });
+  if (!made) return refuse(submission, made.error());
   const auto prompt_tokens = static_cast<int32_t>(params.prompt.size());
   auto owned = std::make_unique<OpenRequest>();
   OpenRequest& request = *owned;
   request.id = submission.id;
+  requests_.add(std::move(owned));
   request.sink = std::move(submission.sink);
   request.place = std::move(submission.place);
   request.num_open = params.n;
@@ -216,14 +261,11 @@ void EngineCore::admit(Submission submission) {
   request.priority = params.priority;
   request.waiting_since = scheduler_.stats().steps;
   request.arrival_us = submission.arrival_us;
-  requests_.add(std::move(owned));
 
   request.seed = params.seed.value_or(philox_u64(entropy_.seed_key, submission.id.value));
-  for (int32_t i = 0; i < params.n; ++i) {
-    requests_.add_choice(request, OpenChoice(ChoiceOutput(tokenizer_, submission.stops, params)));
-  }
+  for (OpenChoice& choice : choices) requests_.add_choice(request, std::move(choice));
   metrics_.note_admitted(request);
-  constraints_.begin(request, params);
+  constraints_.begin(request, std::move(constraints));
   const bool has_taps = params.taps != nullptr;
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
@@ -235,38 +277,39 @@ void EngineCore::admit(Submission submission) {
   }
 }
 
+// Ends a request that nothing knows yet but the count of accepted ones.
+void EngineCore::refuse(Submission& submission, const Error& error) {
+  log_error("request {}: {}", submission.id.value, error.to_string());
+  delivery_.refuse(submission, error);
+  submission.place.release();
+  requests_.note_finished();
+}
+
 // Every request that gets what it waited for begins its captures and runs.
 void EngineCore::schedule_waiting() {
   while (OpenRequest* request = taps_.pop(scheduler_.stats().steps)) {
-    captures_.begin(*request);
-    schedule(*request);
+    const Result<void> begun = contain([&] { captures_.begin(*request); });
+    if (begun) {
+      schedule(*request);
+    } else {
+      delivery_.fail_request(request->id, begun.error());
+    }
   }
 }
 
 void EngineCore::schedule(OpenRequest& request) {
   const Request accepted = std::move(*request.unscheduled);
   request.unscheduled.reset();
-  const RequestParams& params = accepted.params();
-  Result<void> added;
-  for (int32_t i = 0; added && i < params.n; ++i) {
-    sched::NewSequence sequence;
-    sequence.id = request.sequences[static_cast<size_t>(i)];
-    sequence.prompt = params.prompt;
-    sequence.sampling = params.sampling;
-    sequence.sampling.seed = RUDDER_MUTANT(kOneSeedForAllChoices)
-                                 ? request.seed
-                                 : request.seed + static_cast<uint64_t>(i);
-    sequence.constrained = !params.constraints.empty();
-    if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
-    if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
-    sequence.max_len = accepted.max_len();
-    sequence.priority = request.priority;
-    sequence.cache_salt = params.cache_salt;
-    sequence.taps = params.taps;
-    if (request.lease) sequence.tap_lease = *request.lease;
-    added = scheduler_.add(std::move(sequence));
+  Result<std::vector<sched::NewSequence>> sequences =
+      contain([&]() -> Result<std::vector<sched::NewSequence>> {
+        return make_sequences(request, accepted);
+      });
+  if (!sequences) return delivery_.fail_request(request.id, sequences.error());
+  for (sched::NewSequence& sequence : *sequences) {
+    const Result<void> added = scheduler_.add(std::move(sequence));
+    if (added) continue;
+    return delivery_.end_request(request.id, FinishReason::kError, added.error());
   }
-  if (!added) delivery_.end_request(request.id, FinishReason::kError, added.error());
 }
 
 bool EngineCore::launch_next() {
@@ -309,10 +352,11 @@ void EngineCore::collect_oldest() {
   constraints_.advance(outputs_);
   // The device waits for masks; nobody waits for events that long.
   if (awaits_masks() && in_flight_.size() == 1) supply_masks();
+  if (dead_) return;  // every request has ended: the outputs are nobody's
   if (result->captured != nullptr) captures_.push(*result, scheduler_.captured_rows(), requests_);
   const int64_t now_us = clock_->now_us();
   for (const sched::SequenceOutput& output : outputs_) delivery_.deliver(output, now_us);
-  delivery_.end_failed_choices();
+  delivery_.end_failed();
 }
 
 void EngineCore::note_first_planned(int64_t now_us) {
@@ -329,10 +373,25 @@ void EngineCore::note_first_planned(int64_t now_us) {
 
 void EngineCore::end_all() {
   mailbox_.close({ErrorCode::kUnavailable, "the engine has stopped", ""});
-  take_commands();
-  delivery_.end_every_request(FinishReason::kCancelled, std::nullopt);
-  while (!in_flight_.empty()) collect_oldest();
+  const Result<void> ended = contain([&] {
+    take_commands();
+    delivery_.end_every_request(FinishReason::kCancelled, std::nullopt);
+    while (!in_flight_.empty()) collect_oldest();
+    publish_stats();
+  });
+  if (!ended) give_up(ended.error());
+}
+
+// A turn threw. What one request can make fail is contained where it is done, so that this is about
+// what all of them share, which may be half changed.
+void EngineCore::give_up(const Error& cause) {
+  die(cause);
+  for (Submission& submission : commands_.submissions) {
+    if (submission.sink) refuse(submission, mailbox_.open().error());
+  }
+  commands_ = {};
   publish_stats();
+  show_life(false);
 }
 
 void EngineCore::die(const Error& cause) {

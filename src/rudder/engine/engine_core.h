@@ -89,8 +89,10 @@ class EngineCore {
   EngineCore(Engine::Parts parts, const EngineSettings& settings, const Entropy& entropy,
              const step::Capacity& capacity);
 
+  bool turn();
   void take_commands();
-  void admit(Submission submission);
+  void admit(Submission& submission);
+  void refuse(Submission& submission, const Error& error);
   void schedule(OpenRequest& request);
   void schedule_waiting();
   bool launch_next();
@@ -100,6 +102,7 @@ class EngineCore {
   void collect_oldest();
   void note_first_planned(int64_t now_us);
   void die(const Error& cause);
+  void give_up(const Error& cause);
   void show_life(bool busy);
   void publish_stats();
 

@@ -32,6 +32,7 @@ struct OpenChoice {
 struct OpenRequest {
   RequestId id;
   EventSink sink;
+  std::optional<Error> sink_error;  // what the sink threw: it gets last events alone from then on
   Admission::Place place;
   std::vector<sched::SequenceId> sequences;  // by choice
   std::vector<OpenChoice> choices;

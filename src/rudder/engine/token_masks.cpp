@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/token_mask.h"
 
@@ -83,7 +84,9 @@ std::span<const uint32_t> MaskMaker::make(std::span<Row> rows) {
 
 void MaskMaker::write(Row& row, std::span<uint32_t> mask) const {
   row.written = {};
-  if (row.constraint != nullptr) row.written = row.constraint->write_mask(vocab_size_, mask);
+  if (row.constraint != nullptr) {
+    row.written = contain([&] { return row.constraint->write_mask(vocab_size_, mask); });
+  }
   if (row.constraint == nullptr || !row.written) fill_mask(mask, vocab_size_);
 }
 

@@ -1,12 +1,12 @@
 // POST /v1/chat/completions and /v1/completions: from the connection to the pool that parses and
 // tokenises, back to the connection, and into the engine.
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/server/generation/generation.h"
 #include "rudder/server/generation/generation_endpoint.h"
@@ -73,15 +73,16 @@ std::optional<constraint::CompiledGrammar> GenerationTask::find_grammar(
 
 Parsed GenerationTask::parse() {
   const std::string& id = exchange_->request_id;
-  try {
+  Parsed parsed;
+  const Result<void> done = contain([&] {
     GenerationScope scope = generation_scope(context_, exchange_->tenant, id);
     scope.is_named = is_named_;
     scope.find_grammar = [this](const constraint::GrammarSpec& spec) { return find_grammar(spec); };
-    return parser_(body_.text, scope);
-  } catch (const std::exception& exception) {  // out of memory: this request's misfortune alone
-    log_error("request {}: {}", id, exception.what());
-    return tl::unexpected(to_api_error(Error{ErrorCode::kInternal, "", ""}));
-  }
+    parsed = parser_(body_.text, scope);
+  });
+  if (done) return parsed;
+  log_error("request {}: {}", id, done.error().to_string());
+  return tl::unexpected(to_api_error(done.error()));
 }
 
 void GenerationTask::run() {
@@ -110,10 +111,16 @@ void GenerationTask::start(Parsed parsed) {
   if (!parsed) return exchange_->respond(error_response(parsed.error()));
   if (context_.settings.enable_log_requests) log_request_start(exchange_->request_id, *parsed);
   const bool stays = !runs_in_background(parsed->answer);
-  std::make_shared<Generation>(context_,
-                               stays ? exchange_ : leave_connection(exchange_, parsed->answer),
-                               std::move(*parsed), std::move(mark_))
-      ->start();
+  const std::shared_ptr<Exchange> exchange =
+      stays ? exchange_ : leave_connection(exchange_, parsed->answer);
+  std::shared_ptr<Generation> generation;
+  const Result<void> made = contain([&] {
+    generation =
+        std::make_shared<Generation>(context_, exchange, std::move(*parsed), std::move(mark_));
+  });
+  if (made) return generation->start();
+  log_error("request {}: {}", exchange->request_id, made.error().to_string());
+  exchange->respond(error_response(made.error()));
 }
 
 GenerationParser parser_of(Api api) {

@@ -1,8 +1,8 @@
 #include "rudder/server/http/pool_answer.h"
 
-#include <exception>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/server/http/api_error.h"
 #include "rudder/server/http/io_thread.h"
@@ -15,11 +15,9 @@ void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exc
   const size_t bytes = body->text.size();
   const bool queued = context.pool->run(bytes, [exchange, body, work = std::move(work)] {
     auto response = std::make_shared<HttpResponse>();
-    try {
-      *response = work(body->text);
-    } catch (const std::exception& exception) {
-      log_error("request dropped: {}", exception.what());
-      *response = error_response(Error{ErrorCode::kInternal, "", ""});
+    if (const Result<void> done = contain([&] { *response = work(body->text); }); !done) {
+      log_error("request {}: {}", exchange->request_id, done.error().to_string());
+      *response = error_response(done.error());
     }
     *body = HeldBody();
     exchange->io->post([exchange, response] { exchange->respond(std::move(*response)); });

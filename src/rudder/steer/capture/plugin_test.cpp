@@ -3,6 +3,8 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <fstream>
 
 #include "rudder/base/json.h"
@@ -137,6 +139,28 @@ TEST_F(PluginTest, WhateverAPluginThrowsStaysInItsResult) {
     ASSERT_FALSE(spec.has_value());
     EXPECT_EQ(spec.error().code, ErrorCode::kInvalidArgument);
   }
+}
+
+TEST_F(PluginTest, WhatAPluginThrowsAsItIsLoadedRefusesIt) {
+  const auto refusal = [&](const std::string& plugin) {
+    const auto made = create(plugin);
+    return made.has_value() ? std::string("nothing") : made.error().to_string();
+  };
+  EXPECT_NE(refusal("bad:file=" CAPTURE_BAD_PLUGIN ",x=throw_create").find("create threw"),
+            std::string::npos);
+  EXPECT_NE(refusal("bad:file=" CAPTURE_THROWS_AT_ENTRY).find("threw an exception: entry"),
+            std::string::npos);
+}
+
+// In a process of its own: the loader may not load anything after that.
+TEST_F(PluginTest, WhatAnInitialiserOfAPluginThrowsRefusesIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto load = [this] {
+    const auto made = create("bad:file=" CAPTURE_THROWS_AT_LOAD);
+    std::fputs(made.has_value() ? "nothing" : made.error().to_string().c_str(), stderr);
+    std::_Exit(made.has_value() ? 1 : 0);
+  };
+  EXPECT_EXIT(load(), ::testing::ExitedWithCode(0), "an initialiser threw an exception: load");
 }
 
 TEST_F(PluginTest, AStallingPluginMissesItsTimeAndTheOthersDoNot) {
