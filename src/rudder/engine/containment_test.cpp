@@ -14,6 +14,7 @@
 
 #include "rudder/base/log.h"
 #include "rudder/engine/engine_core.h"
+#include "rudder/testing/named_grammars.h"
 #include "rudder/testing/scripted_executor.h"
 #include "rudder/testing/tiny_tokenizer.h"
 #include "rudder/testing/virtual_clock.h"
@@ -85,7 +86,8 @@ class ContainmentTest : public ::testing::Test {
                                     .tokenizer = testing::tiny_tokenizer(),
                                     .clock = std::make_shared<testing::VirtualClock>(),
                                     .model_identity = "test",
-                                    .eos_ids = {testing::kTinyEos}},
+                                    .eos_ids = {testing::kTinyEos},
+                                    .grammars = std::make_unique<testing::NamedGrammars>()},
                                    {}, {});
     ASSERT_TRUE(core) << core.error().to_string();
     core_ = std::move(*core);
@@ -191,10 +193,11 @@ TEST_F(ContainmentTest, AConstraintThatThrowsEndsItsRequestAlone) {
                                     std::pair(Where::kAdvance, ErrorCode::kInternal)}) {
     const RequestId other = submit(params(12));
     RequestParams constrained = params(12);
-    constrained.constraints = {std::make_shared<Thrower>(Where::kNowhere)};
+    constrained.constraints = {
+        testing::name_constraint(std::make_shared<Thrower>(Where::kNowhere))};
     std::vector<RequestId> fine;  // enough rows for helpers to share the masks
     for (int i = 0; i < 5; ++i) fine.push_back(submit(constrained));
-    constrained.constraints = {std::make_shared<Thrower>(where)};
+    constrained.constraints = {testing::name_constraint(std::make_shared<Thrower>(where))};
     const RequestId bad = submit(constrained);
     run();
     expect_failed(bad, 1, code);
@@ -218,7 +221,8 @@ TEST_F(ContainmentTest, AnExecutorThatThrowsEndsEveryRequestWithOneError) {
 // The step's masks are refused while the tokens of the step before it wait to be handed out.
 TEST_F(ContainmentTest, AnExecutorThatDiesAsItGetsMasksEndsEveryRequest) {
   RequestParams constrained = params(20);
-  constrained.constraints = {std::make_shared<Thrower>(Thrower::Where::kNowhere)};
+  constrained.constraints = {
+      testing::name_constraint(std::make_shared<Thrower>(Thrower::Where::kNowhere))};
   const RequestId first = submit(constrained);
   const RequestId second = submit(params(20));
   for (int turn = 0; turn < 5; ++turn) core_->step();

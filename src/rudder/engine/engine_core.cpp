@@ -127,6 +127,7 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       entropy_(entropy),
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+      forms_(std::move(parts.grammars), capacity.vocab_size),
       scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_)),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
                              parts.captures != nullptr)),
@@ -153,6 +154,8 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   };
   if (auto open = mailbox_.open(); !open) return refuse(std::move(open.error()));
   RUDDER_TRY(auto stops, compile_stops(request.params()));
+  auto constraints = forms_.resolve(request.params().constraints);
+  if (!constraints) return refuse(std::move(constraints.error()));
   auto place = admission_.take(request.prompt_tokens());
   if (!place) return refuse(std::move(place.error()));
 
@@ -162,6 +165,7 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   auto posted = mailbox_.submit({.id = id,
                                  .request = std::move(request),
                                  .stops = std::move(stops),
+                                 .constraints = std::move(*constraints),
                                  .sink = std::move(sink),
                                  .place = std::move(*place),
                                  .arrival_us = clock_->now_us()});
@@ -241,7 +245,7 @@ void EngineCore::admit(Submission& submission) {
   const Result<void> made = contain([&] {
     for (int32_t i = 0; i < params.n; ++i) {
       choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, params));
-      if (!params.constraints.empty()) constraints.emplace_back(params);
+      if (!submission.constraints.empty()) constraints.emplace_back(params, submission.constraints);
     }
   });
   if (!made) return refuse(submission, made.error());

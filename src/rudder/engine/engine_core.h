@@ -23,6 +23,7 @@
 #include "rudder/engine/constraint_table.h"
 #include "rudder/engine/delivery.h"
 #include "rudder/engine/engine.h"
+#include "rudder/engine/forms.h"
 #include "rudder/engine/mailbox.h"
 #include "rudder/engine/metrics.h"
 #include "rudder/engine/request_table.h"
@@ -54,6 +55,7 @@ class EngineCore {
   void reset_prefix_cache() { mailbox_.reset_prefix_cache(); }
   Result<void> pin(std::vector<steer::KeyedProgram> programs);
   void unpin(std::vector<tap::ContentKey> programs) { mailbox_.unpin(std::move(programs)); }
+  Forms& forms() { return forms_; }
   steer::capture::Dispatcher* captures() { return captures_.dispatcher(); }
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
@@ -116,6 +118,7 @@ class EngineCore {
   // Any thread.
   Admission admission_;  // before everything that may hold a place in it
   Mailbox mailbox_;
+  Forms forms_;
   std::atomic<uint64_t> next_request_{1};
   std::atomic<bool> dead_{false};
   std::atomic<int64_t> sign_of_life_{0};  // twice the time, plus 1 when it went into work

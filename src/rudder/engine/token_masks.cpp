@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "rudder/base/contain.h"
 #include "rudder/base/mutants.h"
@@ -22,8 +23,10 @@ int32_t threads_of_machine() {
 
 }  // namespace
 
-ChoiceConstraint::ChoiceConstraint(const RequestParams& params)
-    : constraints_(params.constraints),
+ChoiceConstraint::ChoiceConstraint(
+    const RequestParams& params,
+    std::vector<std::shared_ptr<const constraint::Constraint>> constraints)
+    : constraints_(std::move(constraints)),
       stop_ids_(params.sampling.stop_ids),
       min_tokens_(params.sampling.min_tokens) {
   matchers_.reserve(constraints_.size());

@@ -56,15 +56,6 @@ Result<void> check(const ServerParts& parts, const ServerSettings& settings) {
   return {};
 }
 
-std::unique_ptr<constraint::GrammarCompiler> make_grammars(const ServerContext& context) {
-  const engine::RequestLimits limits = context.engine().limits();
-  auto made = constraint::GrammarCompiler::create(*context.model().tokenizer, limits.vocab_size,
-                                                  limits.eos_ids, context.settings.grammars);
-  if (made) return std::move(*made);
-  log_warn("no output can have a grammar: {}", made.error().message);
-  return nullptr;
-}
-
 void log_dialect(const ModelDialect& dialect) {
   log_info("tool calls are read as {} writes them (--tool-call-parser), thoughts {}",
            dialect.calls->name,
@@ -129,7 +120,6 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
         "set --api-key, or --host 127.0.0.1",
         impl->listener->address());
   }
-  impl->context.grammars = make_grammars(impl->context);
   impl->context.pool = std::make_unique<WorkPool>(settings.tokenize_threads, kMaxQueuedForPool);
   impl->listener->start();
   if (!settings.disable_log_stats) {
@@ -195,7 +185,7 @@ void Server::stop() {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     impl.context.pool->close();
-    impl.context.grammars.reset();  // answers those who wait for a grammar
+    impl.context.compiles->close();  // answers those who wait for a grammar
     // No generation outlives the context it refers to.
     impl.on_each_thread(&IoThread::end_generations);
     for (const std::shared_ptr<IoThread>& thread : impl.threads) thread->close();

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <cstdlib>
+#include <exception>
 #include <utility>
 
 #include "rudder/base/contain.h"
 #include "rudder/base/json.h"
+#include "rudder/base/log.h"
 #include "rudder/steer/capture/consumers.h"
 #include "rudder_capture_plugin.h"
 
@@ -53,6 +56,36 @@ Result<std::string> guarded(const std::string& name, const char* function, Call&
   return fail(ErrorCode::kInternal,
               text.text.empty() ? fmt::format("{} failed", function) : text.text, name);
 }
+
+// An exception of a plugin's initialiser cannot leave the loader: the runtime ends the process.
+// This makes it the end that a server has which is refused its plugin at start: a message, and
+// status 1.
+class LoadWatch {
+ public:
+  explicit LoadWatch(const std::string& file) : before_(std::set_terminate(&end)) {
+    loading = &file;
+  }
+  ~LoadWatch() {
+    std::set_terminate(before_);
+    loading = nullptr;
+  }
+  LoadWatch(const LoadWatch&) = delete;
+  LoadWatch& operator=(const LoadWatch&) = delete;
+
+ private:
+  [[noreturn]] static void end() {
+    const std::exception_ptr thrown = std::current_exception();
+    if (loading == nullptr || thrown == nullptr) std::abort();  // not the loader's: another thread
+    const Result<void> what = contain([&] { std::rethrow_exception(thrown); });
+    log_error("{}", threw(*loading, "an initialiser", what.error()).to_string());
+    flush_logs();
+    std::_Exit(EXIT_FAILURE);
+  }
+
+  static thread_local const std::string* loading;
+  const std::terminate_handler before_;
+};
+thread_local const std::string* LoadWatch::loading = nullptr;
 
 int32_t plugin_dtype(tensor::DType dtype) {
   if (dtype == tensor::DType::kF32) return RUDDER_CAPTURE_F32;
@@ -212,10 +245,10 @@ class PluginConsumer final : public Consumer {
 
 Result<const rudder_capture_plugin*> load_table(const std::string& file) {
   void* object = nullptr;
-  // Its initialisers run now.
-  const Result<void> loaded =
-      contain([&] { object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); });
-  if (!loaded) return tl::unexpected<Error>(threw(file, "an initialiser", loaded.error()));
+  {
+    const LoadWatch watch(file);
+    object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
   if (object == nullptr) return fail(ErrorCode::kIo, ::dlerror(), file);
   const auto entry = reinterpret_cast<rudder_capture_plugin_entry_fn>(
       ::dlsym(object, RUDDER_CAPTURE_PLUGIN_ENTRY));
