@@ -154,6 +154,17 @@ Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSett
   return exec::plan_model(*files.checkpoint, *ops, resolved, step_limits(settings));
 }
 
+GrammarFactory compile_grammars(const constraint::GrammarSettings& settings) {
+  return [settings](const ModelFiles& files,
+                    int32_t vocab_size) -> std::unique_ptr<constraint::GrammarSource> {
+    auto made = constraint::GrammarCompiler::create(*files.tokenizer, vocab_size,
+                                                    files.generation.eos_ids, settings);
+    if (made) return std::move(*made);
+    log_warn("no output can have a grammar: {}", made.error().message);
+    return nullptr;
+  };
+}
+
 Result<ModelSession> open_session(const std::string& model, const SessionSettings& settings) {
   set_log_level(settings.log_level == "debug"  ? LogLevel::kDebug
                 : settings.log_level == "info" ? LogLevel::kInfo
@@ -187,13 +198,18 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
              recorded(std::move(loaded.executor), settings.record, session.files.name));
   const auto library = std::make_shared<LateLibrary>(nullptr);
   RUDDER_TRY(auto captures, make_captures(executor->capacity(), settings.steering, library));
+  std::unique_ptr<constraint::GrammarSource> grammars;
+  if (settings.grammars) {
+    grammars = settings.grammars(session.files, executor->capacity().vocab_size);
+  }
   RUDDER_TRY(session.engine,
              engine::Engine::start({.executor = std::move(executor),
                                     .tokenizer = session.files.tokenizer,
                                     .clock = clock,
                                     .model_identity = model_identity(session.files, session.plan),
                                     .eos_ids = session.files.generation.eos_ids,
-                                    .captures = std::move(captures)},
+                                    .captures = std::move(captures),
+                                    .grammars = std::move(grammars)},
                                    settings.engine));
   RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,

@@ -2,12 +2,15 @@
 // engine; every command that runs a model begins with one. Made on the main thread.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
 #include "generation_config.h"
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
+#include "rudder/constraint/grammar_compiler.h"
 #include "rudder/engine/engine.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/exec/settings.h"
@@ -35,12 +38,22 @@ struct RecordSettings {
   void declare(SettingsTable& table);
 };
 
+struct ModelFiles;
+
+// Where the engine gets grammars from; null: no request can have one.
+using GrammarFactory = std::function<std::unique_ptr<constraint::GrammarSource>(
+    const ModelFiles& files, int32_t vocab_size)>;
+// A compiler with these settings; null, with a warning, for a model without an end of sequence.
+GrammarFactory compile_grammars(const constraint::GrammarSettings& settings);
+
 struct SessionSettings {
   LoadSettings load;
   exec::ExecSettings exec;
   engine::EngineSettings engine;
   SteeringSettings steering;
   RecordSettings record;
+
+  GrammarFactory grammars;  // the command's; empty: no request can have a grammar
   std::string log_level = "info";
 
   void declare(SettingsTable& table);

@@ -194,6 +194,7 @@ int run_serve(int argc, char** argv) {
     return 0;
   }
   session_settings.engine.seed = serve_settings.seed;
+  session_settings.grammars = compile_grammars(server_settings.grammars);
   const Result<void> served = serve(model, session_settings, server_settings, table);
   return served ? 0 : report_failure(served.error());
 }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <numeric>
 
@@ -25,11 +27,9 @@ namespace {
 
 namespace json = boost::json;
 
-using SharedConstraint = std::shared_ptr<const constraint::Constraint>;
-
 // What every request of a run asks for beside its tokens.
 struct Asked {
-  SharedConstraint constraint;
+  BenchConstraint constraint;
   int32_t prompt_logprobs = -1;
 };
 
@@ -41,7 +41,7 @@ engine::RequestParams params_of(const WorkItem& item, const Asked& asked) {
   params.max_tokens = item.output_len;
   params.ignore_eos = true;
   params.sampling.num_prompt_logprobs = asked.prompt_logprobs;
-  if (asked.constraint != nullptr) params.constraints.push_back(asked.constraint);
+  params.constraints = asked.constraint.specs;
   return params;
 }
 
@@ -75,6 +75,36 @@ Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
   return answers;
 }
 
+// The time in which every sequence decodes: from the last first token to the first last one, so
+// that no prompt runs in it. Empty where one ends before another begins.
+struct DecodeWindow {
+  double seconds = 0;
+  int64_t tokens = 0;  // of all sequences
+
+  // Seconds a token of one sequence; 0 for an empty window.
+  double per_token(size_t num_sequences) const {
+    return tokens > 0 ? seconds * static_cast<double>(num_sequences) / static_cast<double>(tokens)
+                      : 0;
+  }
+};
+
+DecodeWindow decode_window(const std::vector<LocalAnswer>& answers) {
+  int64_t begin_us = std::numeric_limits<int64_t>::min();
+  int64_t end_us = std::numeric_limits<int64_t>::max();
+  for (const LocalAnswer& answer : answers) {
+    begin_us = std::max(begin_us, answer.token_us.front());
+    end_us = std::min(end_us, answer.token_us.back());
+  }
+  DecodeWindow window;
+  if (begin_us >= end_us) return window;
+  window.seconds = seconds_between(begin_us, end_us);
+  for (const LocalAnswer& answer : answers) {
+    window.tokens += std::ranges::count_if(
+        answer.token_us, [&](int64_t us) { return us > begin_us && us <= end_us; });
+  }
+  return window;
+}
+
 struct OfflineBench {
   SessionSettings session;
   WorkloadSettings workload;
@@ -99,11 +129,12 @@ struct OfflineBench {
     if (!arguments) return report_bad_arguments(arguments.error());
     if (arguments->help_shown) return 0;
     if (!arguments->positionals.empty()) model = arguments->positionals[0];
+    session.grammars = constraint.grammars();
     return std::nullopt;
   }
 
   Result<Asked> asked(const ModelSession& opened) const {
-    RUDDER_TRY(SharedConstraint made, constraint.make(opened));
+    RUDDER_TRY(BenchConstraint made, constraint.make(opened));
     return Asked{std::move(made), prompt_logprobs};
   }
 
@@ -134,11 +165,9 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
     latencies.push_back(seconds);
     for (const LocalAnswer& answer : answers) {
       first_token.push_back(seconds_between(answer.submit_us, answer.token_us.front()));
-      if (answer.token_us.size() > 1) {
-        per_token.push_back(seconds_between(answer.token_us.front(), answer.token_us.back()) /
-                            static_cast<double>(answer.token_us.size() - 1));
-      }
     }
+    const DecodeWindow window = decode_window(answers);
+    if (window.tokens > 0) per_token.push_back(window.per_token(answers.size()));
   }
   const std::vector<double> percents = {10, 25, 50, 75, 90, 99};
   const Summary summary = summarize(latencies, percents);
@@ -152,6 +181,11 @@ Result<void> measure_latency(OfflineBench& bench, int32_t warmups, int32_t itera
   const Summary tpot = summarize(per_token, {});
   const double decode_rate =
       tpot.median > 0 ? static_cast<double>(items.size()) / tpot.median : 0.0;
+  if (per_token.empty()) {
+    fmt::print(stderr,
+               "no sequence was still running when the last began: outputs are too short "
+               "to time tokens by\n");
+  }
   fmt::print(
       "Median time to first token: {:.3f} ms\nMedian time per output token: {:.3f} ms\n"
       "Decode throughput: {:.1f} tok/s\n",

@@ -1,6 +1,11 @@
 #include "bench/constraint_flags.h"
 
 #include <chrono>
+#include <functional>
+#include <future>
+#include <memory>
+#include <optional>
+#include <utility>
 
 #include "rudder/constraint/grammar_compiler.h"
 
@@ -37,6 +42,24 @@ class BusyConstraint final : public constraint::Constraint {
   const double mask_us_;
 };
 
+// Whatever is asked of it is the busy constraint.
+class BusyGrammars final : public constraint::GrammarSource {
+ public:
+  explicit BusyGrammars(double mask_us) : busy_(std::make_shared<BusyConstraint>(mask_us)) {}
+
+  std::optional<constraint::CompiledGrammar> find(const constraint::GrammarSpec&) override {
+    return constraint::CompiledGrammar(busy_);
+  }
+  void compile(const constraint::GrammarSpec&,
+               std::function<void(const constraint::CompiledGrammar&)> done) override {
+    done(busy_);
+  }
+  constraint::GrammarStats stats() const override { return {}; }
+
+ private:
+  const std::shared_ptr<const constraint::Constraint> busy_;
+};
+
 }  // namespace
 
 void ConstraintFlags::declare(SettingsTable& table) {
@@ -50,17 +73,22 @@ void ConstraintFlags::declare(SettingsTable& table) {
             "not be matched before (\"[^#]*#\").");
 }
 
-Result<std::shared_ptr<const constraint::Constraint>> ConstraintFlags::make(
-    const ModelSession& session) const {
-  if (!regex.empty()) {
-    RUDDER_TRY(const auto compiler,
-               constraint::GrammarCompiler::create(
-                   *session.files.tokenizer, session.engine->limits().vocab_size,
-                   session.files.generation.eos_ids, constraint::GrammarSettings()));
-    return compiler->compile({.kind = constraint::GrammarKind::kRegex, .text = regex});
-  }
-  if (!constrain) return nullptr;
-  return std::make_shared<const BusyConstraint>(mask_us);
+GrammarFactory ConstraintFlags::grammars() const {
+  if (!regex.empty()) return compile_grammars({});
+  if (!constrain) return {};
+  return [mask_us = mask_us](const ModelFiles&, int32_t) {
+    return std::make_unique<BusyGrammars>(mask_us);
+  };
+}
+
+Result<BenchConstraint> ConstraintFlags::make(const ModelSession& session) const {
+  if (regex.empty() && !constrain) return BenchConstraint{};
+  const constraint::GrammarSpec spec = {.kind = constraint::GrammarKind::kRegex, .text = regex};
+  std::promise<Result<engine::FormLease>> compiled;
+  session.engine->compile(
+      spec, [&](const Result<engine::FormLease>& lease) { compiled.set_value(lease); });
+  RUDDER_TRY(engine::FormLease lease, compiled.get_future().get());
+  return BenchConstraint{{spec}, std::move(lease)};
 }
 
 }  // namespace rudder::apps

@@ -2,15 +2,22 @@
 // cost of constraints.
 #pragma once
 
-#include <memory>
 #include <string>
+#include <vector>
 
 #include "model_session.h"
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
-#include "rudder/constraint/constraint.h"
+#include "rudder/constraint/constraint_spec.h"
+#include "rudder/engine/forms.h"
 
 namespace rudder::apps {
+
+// Of every request of a run.
+struct BenchConstraint {
+  std::vector<constraint::ConstraintSpec> specs;
+  engine::FormLease lease;  // while requests are submitted
+};
 
 struct ConstraintFlags {
   bool constrain = false;
@@ -18,8 +25,10 @@ struct ConstraintFlags {
   std::string regex;
 
   void declare(SettingsTable& table);
-  // Null unless asked for.
-  Result<std::shared_ptr<const constraint::Constraint>> make(const ModelSession& session) const;
+  // For the session that the constraint is made in; empty unless one is asked for.
+  GrammarFactory grammars() const;
+  // Empty unless asked for. Waits for the compile.
+  Result<BenchConstraint> make(const ModelSession& session) const;
 };
 
 }  // namespace rudder::apps

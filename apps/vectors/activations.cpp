@@ -6,14 +6,13 @@
 #include <boost/json.hpp>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "local_client.h"
-#include "rudder/base/json.h"
 #include "rudder/base/progress.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/layers.h"
-#include "rudder/steer/vectors.h"
 
 namespace rudder::apps {
 namespace json = boost::json;
@@ -57,14 +56,17 @@ Result<std::vector<std::vector<float>>> mean_rows(const steer::capture::CaptureR
     if (result.status != steer::capture::Status::kOk) {
       return fail(ErrorCode::kInternal, result.error, "capture");
     }
-    RUDDER_TRY(const json::value payload, parse_json(result.payload, "payload"));
-    const json::value* means = payload.as_object().if_contains("means");
-    if (means == nullptr) return rows;
-    const json::object& pack = means->at(tap::site_name(site)).as_object();
-    RUDDER_TRY(const steer::Rows read, steer::read_packed(pack, "means"));
+    if (result.means.empty()) return rows;
+    // The request's layers, in order, of one site.
+    const steer::capture::ResultRows& means = result.means.front();
+    const auto width = static_cast<size_t>(means.width);
+    if (means.key != tap::site_name(site) || means.layers.size() != num_layers) {
+      return fail(ErrorCode::kInternal, "the engine gave other rows than those asked for",
+                  "capture");
+    }
     for (size_t i = 0; i < num_layers; ++i) {
-      const steer::Row row = read.row(static_cast<int64_t>(i));
-      rows[i].assign(row.values().begin(), row.values().end());
+      const auto row = std::span(means.values).subspan(i * width, width);
+      rows[i].assign(row.begin(), row.end());
     }
     return rows;
   }

@@ -4,10 +4,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <limits>
+#include <new>
 #include <thread>
 
 #include "metamorphic/harness.h"
+#include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -174,6 +177,41 @@ TEST(DeviceExecutor, NaNEndsItsRowAlone) {
   EXPECT_EQ(second->seqs[0].end, step::RowEnd::kNone);
   EXPECT_EQ(second->seqs[0].tokens.size(), 1u);
   EXPECT_TRUE(second->seqs[1].masked);
+}
+
+// A device whose products throw from now on.
+class ThrowingOps final : public testing::PassingOps {
+ public:
+  ThrowingOps(std::unique_ptr<ops::Ops> inner, const std::atomic<bool>* throws)
+      : PassingOps(std::move(inner)), throws_(throws) {}
+  void linear(const ops::LinearArgs& args) override {
+    if (*throws_) throw std::bad_alloc();
+    PassingOps::linear(args);
+  }
+
+ private:
+  const std::atomic<bool>* const throws_;
+};
+
+// exec.X6
+TEST(DeviceExecutor, AnExceptionOnTheWorkerIsTheStepsError) {
+  std::atomic<bool> throws{false};
+  const Backend backend{"throwing", [&] {
+                          return std::make_unique<ThrowingOps>(backends().front().make(), &throws);
+                        }};
+  const auto executor = tiny_executor(backend, testing::TinyArch::kPreNorm, kCapacity);
+  ASSERT_TRUE(executor->launch(plan_of(1, {open_slot(1, {0})}, {prompt_of(1, 0, 3)}, {5, 6, 7})));
+  ASSERT_TRUE(executor->collect({1}));
+  throws = true;
+  step::StepPlan repeated{2, {}, {decode_of(1, 3)}, {}};
+  repeated.repeat = 2;
+  ASSERT_TRUE(executor->launch(std::make_shared<const step::StepPlan>(std::move(repeated))));
+  ASSERT_TRUE(executor->launch(plan_of(3, {}, {decode_of(1, 5)}, {})));
+  const auto failed = executor->collect({2});
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().code, ErrorCode::kOverloaded);
+  throws = false;  // the executor is dead all the same
+  EXPECT_FALSE(executor->launch(plan_of(4, {}, {decode_of(1, 6)}, {})));
 }
 
 }  // namespace

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "rudder/base/check.h"
@@ -45,6 +47,18 @@ struct ThreadPool::Impl {
   alignas(64) std::atomic<int64_t> done{0};
   alignas(64) std::atomic<int> sleepers{0};
   std::atomic<bool> stopping{false};
+  std::mutex failure_mutex;
+  std::exception_ptr failure;  // the first that a body of the loop in progress threw
+
+  // A thread of the pool has nowhere to throw to, and the caller may not leave while others run.
+  void run_item(const std::function<void(int64_t)>& run, int64_t item) noexcept {
+    try {
+      run(item);
+    } catch (...) {
+      std::lock_guard lock(failure_mutex);
+      if (failure == nullptr) failure = std::current_exception();
+    }
+  }
 
   // Claims and runs items of the loop that `seen` is a ticket of, until none is left.
   void drain(uint64_t seen) {
@@ -56,7 +70,7 @@ struct ThreadPool::Impl {
                                         std::memory_order_acquire)) {
         continue;
       }
-      (*run)(static_cast<int64_t>(seen & kClosed));
+      run_item(*run, static_cast<int64_t>(seen & kClosed));
       done.fetch_add(1, std::memory_order_release);
       seen = ticket.load(std::memory_order_acquire);
     }
@@ -130,6 +144,8 @@ void ThreadPool::parallel_for(int64_t count, const std::function<void(int64_t)>&
       sched_yield();
     }
   }
+  // Every item is done: nobody touches `failure` now.
+  if (impl_->failure != nullptr) std::rethrow_exception(std::exchange(impl_->failure, nullptr));
 }
 
 }  // namespace rudder

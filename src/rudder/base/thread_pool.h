@@ -21,7 +21,8 @@ class ThreadPool {
   int num_threads() const;
 
   // Calls body(i) once for each i in [0, count); returns when all are done. Work is claimed item by
-  // item, so which thread runs which i is not fixed: body's result may not depend on it.
+  // item, so which thread runs which i is not fixed: body's result may not depend on it. The first
+  // exception that a body throws is thrown again here, when no thread runs the body any more.
   void parallel_for(int64_t count, const std::function<void(int64_t)>& body);
 
  private:

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <stdexcept>
 #include <vector>
 
 namespace rudder {
@@ -26,6 +27,22 @@ TEST(ThreadPool, LateWorkersTakeNothingTwice) {
     const int64_t count = 2 + round % 5;
     pool.parallel_for(count, [&](int64_t i) { sum += i + 1; });
     ASSERT_EQ(sum.load(), count * (count + 1) / 2) << round;
+  }
+}
+
+// Whichever thread throws, and with a pool that goes on working.
+TEST(ThreadPool, AnExceptionOfABodyReachesTheCaller) {
+  for (const int threads : {1, 4}) {
+    ThreadPool pool(threads);
+    for (int64_t bad = 0; bad < 40; ++bad) {
+      const auto body = [&](int64_t i) {
+        if (i == bad) throw std::runtime_error("body");
+      };
+      EXPECT_THROW(pool.parallel_for(40, body), std::runtime_error) << bad;
+      std::atomic<int> runs{0};
+      pool.parallel_for(40, [&](int64_t) { ++runs; });
+      ASSERT_EQ(runs.load(), 40);
+    }
   }
 }
 

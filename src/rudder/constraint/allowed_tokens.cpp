@@ -25,9 +25,10 @@ class AllowedTokensMatcher final : public Matcher {
   const std::shared_ptr<const Mask> mask_;
 };
 
-class AllowedTokens final : public Constraint {
+class AllowedTokensConstraint final : public Constraint {
  public:
-  explicit AllowedTokens(Mask mask) : mask_(std::make_shared<const Mask>(std::move(mask))) {}
+  explicit AllowedTokensConstraint(Mask mask)
+      : mask_(std::make_shared<const Mask>(std::move(mask))) {}
 
   std::unique_ptr<Matcher> start() const override {
     return std::make_unique<AllowedTokensMatcher>(mask_);
@@ -46,7 +47,7 @@ std::shared_ptr<const Constraint> allow_tokens(std::span<const int32_t> tokens,
     RUDDER_CHECK(token >= 0 && token < vocab_size, "token {}", token);
     set_in_mask(mask, token);
   }
-  return std::make_shared<AllowedTokens>(std::move(mask));
+  return std::make_shared<AllowedTokensConstraint>(std::move(mask));
 }
 
 }  // namespace rudder::constraint

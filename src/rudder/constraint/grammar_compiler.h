@@ -2,7 +2,7 @@
 // its own, since a compile cannot be stopped: one that runs past the deadline is answered as too
 // complex and left to end by itself. What was compiled, and what failed, is kept in a cache that is
 // bounded in bytes; requests for what is being compiled share the compile.
-// Made once at start (the server owns it); every member is safe from any thread.
+// Made once at start (the engine owns it); every member is safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
-#include "rudder/constraint/constraint.h"
-#include "rudder/constraint/grammar_spec.h"
-#include "rudder/constraint/mask_memo.h"
+#include "rudder/constraint/grammar_source.h"
 #include "rudder/text/tokenizer.h"
 
 namespace rudder::constraint {
@@ -32,23 +30,7 @@ struct GrammarSettings {
   int64_t memo_bytes() const { return grammar_cache / 8; }
 };
 
-// Of the time since start.
-struct GrammarStats {
-  uint64_t hits = 0;
-  uint64_t misses = 0;
-  uint64_t failures = 0;  // of compiles, timeouts left out
-  uint64_t timeouts = 0;
-  double compile_seconds = 0;
-  size_t cache_bytes = 0;
-  size_t cache_entries = 0;
-  MaskMemo::Stats masks;
-};
-
-// Error.where is a path inside the spec's text, to be put behind the field's name
-// (".properties.age.multipleOf"); empty when the text as a whole is at fault.
-using CompiledGrammar = Result<std::shared_ptr<const Constraint>>;
-
-class GrammarCompiler {
+class GrammarCompiler final : public GrammarSource {
  public:
   // `vocab_size` is the model's, masks have as many bits; `stop_ids` end a choice. kUnsupported
   // when there are none: such a model cannot end where a grammar does.
@@ -56,20 +38,20 @@ class GrammarCompiler {
                                                          int32_t vocab_size,
                                                          std::vector<int32_t> stop_ids,
                                                          const GrammarSettings& settings);
-  ~GrammarCompiler();  // calls what still waits, with kCancelled
+  ~GrammarCompiler() override;  // calls what still waits, with kCancelled
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
   // What the cache has; nothing when the spec must be compiled first.
-  std::optional<CompiledGrammar> find(const GrammarSpec& spec);
+  std::optional<CompiledGrammar> find(const GrammarSpec& spec) override;
   // Calls `done` once, at the deadline at the latest, on the caller's thread (cached) or on one of
   // the compiler's, which it must not hold up. kInvalidArgument: the spec is at fault, or too
   // complex to compile in time. kOverloaded: too many compiles wait.
-  void compile(const GrammarSpec& spec, std::function<void(const CompiledGrammar&)> done);
+  void compile(const GrammarSpec& spec, std::function<void(const CompiledGrammar&)> done) override;
   // The same, waiting for it.
   CompiledGrammar compile(const GrammarSpec& spec);
 
-  GrammarStats stats() const;
+  GrammarStats stats() const override;
 
  private:
   struct Impl;

@@ -89,8 +89,8 @@ class FastOps final : public HostOps {
   }
 
   void linear(const ops::LinearArgs& args) override {
-    multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
-             panel_weight_of(*args.weight), args.out.as<float>());
+    note(multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
+                  panel_weight_of(*args.weight), args.out.as<float>()));
   }
 
   void qkv_prep(const ops::QkvPrepArgs& args) override {
@@ -126,8 +126,8 @@ class FastOps final : public HostOps {
 
   void logits(const ops::LogitsArgs& args) override {
     const int64_t vocab = args.out.shape[1];
-    multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
-             panel_weight_of(*args.head), args.out.as<float>());
+    note(multiply(kernels_, pool_, scratch_, args.x.as<float>(), args.x.shape[0],
+                  panel_weight_of(*args.head), args.out.as<float>()));
     if (args.softcap == 0.0f && args.scale == 1.0f) return;
     for_rows(args.out.shape[0], vocab, [&](int64_t r) {
       float* row = args.out.as<float>() + r * vocab;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,30 @@ TEST(FastOps, RefusesAnInstructionSetThatIsNotThere) {
     const bool expected = std::find(there.begin(), there.end(), isa) != there.end();
     EXPECT_EQ(make_cpu_ops({tensor::DType::kBF16, 1, isa}).has_value(), expected);
   }
+}
+
+// The rows are more than there are addresses for: nothing of them is looked at.
+TEST(FastOps, NoMemoryForScratchIsAFaultThatLaterEventsTell) {
+  const auto ops = make_cpu_ops({tensor::DType::kF32, 2, {}}).value();
+  std::vector<float> weight(size_t{32} * 64, 0.5f), x(64, 1.0f), out(32, -1.0f);
+  const ops::LinearPart part{.weight = {weight.data(), tensor::DType::kF32, {32, 64}}, .bias = {}};
+  const ops::LinearWeight linear = ops->make_linear(std::span(&part, 1)).value();
+  const auto multiply_rows = [&](int64_t rows) {
+    ops->linear({.x = {x.data(), tensor::DType::kF32, {rows, 64}},
+                 .x_scale = {},
+                 .weight = &linear,
+                 .out = {out.data(), tensor::DType::kF32, {rows, 32}}});
+  };
+  const auto before = ops->make_event();
+  multiply_rows(1);
+  ops->record(*before);
+  EXPECT_EQ(out, std::vector<float>(32, 32.0f));
+  multiply_rows(int64_t{1} << 42);
+  const auto after = ops->make_event();
+  ops->record(*after);
+  EXPECT_TRUE(before->wait());
+  EXPECT_FALSE(after->wait());
+  EXPECT_EQ(ops->status().error().code, ErrorCode::kIo);
 }
 
 TEST(Isa, NamesParseBack) {

@@ -1,6 +1,7 @@
 // HostOps: the base of every CPU backend: memory, copies, events, and the macro-ops that copy or
 // count rather than compute. The device is the host: an op runs before its call returns, so an
-// event is done when it is recorded, and there are no graphs.
+// event is done when it is recorded, and there are no graphs. A fault of an op (no memory for its
+// scratch) is kept as a device's is: status() and the events recorded after it tell it.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ class HostOps : public ops::Ops {
 
   std::unique_ptr<ops::Event> make_event() final;
   void record(ops::Event& event) final;
-  Result<void> status() final { return {}; }
+  Result<void> status() final { return fault_; }
 
   bool has_graphs() const final { return false; }
   void begin_capture() final;
@@ -36,10 +37,15 @@ class HostOps : public ops::Ops {
 
  protected:
   const ops::AttentionBatch& batch() const { return batch_; }
+  // Keeps the first fault: an op could not do its work, and what it should have written is stale.
+  void note(const Result<void>& outcome) {
+    if (fault_ && !outcome) fault_ = outcome;
+  }
 
  private:
   DeviceMemory memory_;
   ops::AttentionBatch batch_;
+  Result<void> fault_;
 };
 
 // One row of QuantiseArgs; returns its scale.

@@ -120,11 +120,9 @@ struct Product {
   }
 };
 
-std::byte* grown(Buffer& buffer, int64_t bytes) {
+Result<std::byte*> grown(Buffer& buffer, int64_t bytes) {
   if (static_cast<int64_t>(buffer.bytes()) < bytes) {
-    auto larger = Buffer::make(static_cast<size_t>(bytes));
-    RUDDER_CHECK(larger.has_value(), "no memory for {} bytes of scratch", bytes);
-    buffer = std::move(*larger);
+    RUDDER_TRY(buffer, Buffer::make(static_cast<size_t>(bytes)));
   }
   return static_cast<std::byte*>(buffer.data());
 }
@@ -172,16 +170,17 @@ Result<ops::LinearWeight> pack_linear(std::span<const ops::LinearPart> parts, El
   return linear;
 }
 
-void multiply(const Kernels& kernels, ThreadPool& pool, ProductScratch& scratch, const float* x,
-              int64_t rows, const PanelWeight& weight, float* out) {
-  if (rows == 0) return;
+Result<void> multiply(const Kernels& kernels, ThreadPool& pool, ProductScratch& scratch,
+                      const float* x, int64_t rows, const PanelWeight& weight, float* out) {
+  if (rows == 0) return {};
   const int64_t row_bytes = weight.steps * 4;
   const int64_t tile_rows = round_up(rows, kTileRows);
-  std::byte* tiles = grown(scratch.row_tiles, tile_rows * row_bytes);
+  RUDDER_TRY(std::byte* const tiles, grown(scratch.row_tiles, tile_rows * row_bytes));
   const int64_t block = std::max<int64_t>(
       2 * kTileRows, kRowTileBytes / row_bytes / (2 * kTileRows) * (2 * kTileRows));
-  auto* last_panel = reinterpret_cast<float*>(
-      grown(scratch.last_panel, std::min(rows, block) * kPanelWidth * int64_t{sizeof(float)}));
+  RUDDER_TRY(std::byte* const last, grown(scratch.last_panel, std::min(rows, block) * kPanelWidth *
+                                                                  int64_t{sizeof(float)}));
+  auto* last_panel = reinterpret_cast<float*>(last);
   const auto pack = [&](int64_t group) {
     const int64_t row = group * kTileRows;
     kernels.pack_rows[static_cast<int>(weight.element)](
@@ -212,6 +211,7 @@ void multiply(const Kernels& kernels, ThreadPool& pool, ProductScratch& scratch,
       product.run(i * claim, std::min(weight.num_panels, (i + 1) * claim));
     });
   }
+  return {};
 }
 
 }  // namespace rudder::cpu

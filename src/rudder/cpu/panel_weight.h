@@ -38,8 +38,9 @@ struct ProductScratch {
   Buffer last_panel;
 };
 
-// out[rows, weight.out] = x[rows, weight.in] times the weight, plus its bias.
-void multiply(const Kernels& kernels, ThreadPool& pool, ProductScratch& scratch, const float* x,
-              int64_t rows, const PanelWeight& weight, float* out);
+// out[rows, weight.out] = x[rows, weight.in] times the weight, plus its bias. An Error leaves `out`
+// as it was: there is no memory for the scratch.
+Result<void> multiply(const Kernels& kernels, ThreadPool& pool, ProductScratch& scratch,
+                      const float* x, int64_t rows, const PanelWeight& weight, float* out);
 
 }  // namespace rudder::cpu

@@ -32,6 +32,10 @@ class ThreadedEngine final : public Engine {
   Result<void> would_accept(int64_t prompt_tokens) const override {
     return core_->would_accept(prompt_tokens);
   }
+  void compile(const constraint::GrammarSpec& spec, FormCompiled done) override {
+    core_->forms().compile(spec, std::move(done));
+  }
+  constraint::GrammarStats grammar_stats() const override { return core_->forms().stats(); }
   void cancel(RequestId id) override { core_->cancel(id); }
   RequestLimits limits() const override { return core_->limits(); }
   EngineStats stats() const override { return core_->stats(); }

@@ -9,7 +9,9 @@
 
 #include "rudder/base/clock.h"
 #include "rudder/base/result.h"
+#include "rudder/constraint/grammar_source.h"
 #include "rudder/engine/event.h"
+#include "rudder/engine/forms.h"
 #include "rudder/engine/request.h"
 #include "rudder/engine/settings.h"
 #include "rudder/engine/stats.h"
@@ -30,6 +32,8 @@ class Engine {
     std::vector<int32_t> eos_ids;  // the model's end-of-sequence ids, all of them
     // Null: requests that capture are refused.
     std::unique_ptr<steer::capture::Dispatcher> captures = {};
+    // Null: requests with a grammar are refused.
+    std::unique_ptr<constraint::GrammarSource> grammars = {};
   };
 
   // Starts the engine thread.
@@ -41,6 +45,13 @@ class Engine {
   virtual Result<RequestId> submit(Request request, EventSink sink) = 0;
   // True when a request of this many prompt tokens would be refused now: asked before rendering.
   virtual Result<void> would_accept(int64_t prompt_tokens) const = 0;
+  // Compiles a grammar, so that a request that has it among its constraints may be submitted while
+  // the lease lives. Calls `done` once, on the caller's thread (it is known) or on one of the
+  // compiler's, which it must not hold up. kInvalidArgument: the grammar is at fault, Error.where
+  // is a path in its text.
+  virtual void compile(const constraint::GrammarSpec& spec, FormCompiled done) = 0;
+  virtual constraint::GrammarStats grammar_stats() const = 0;
+
   // Ends the request: its blocks are free or cached within two steps. Idempotent.
   virtual void cancel(RequestId id) = 0;
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
@@ -58,6 +59,31 @@ Result<std::shared_ptr<const text::StopSet>> compile_stops(const RequestParams& 
   return text::StopSet::compile(params.stop, limits);
 }
 
+// One a choice.
+std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
+                                               const Request& accepted) {
+  const RequestParams& params = accepted.params();
+  std::vector<sched::NewSequence> sequences;
+  for (int32_t i = 0; i < params.n; ++i) {
+    sched::NewSequence& sequence = sequences.emplace_back();
+    sequence.id = request.sequences[static_cast<size_t>(i)];
+    sequence.prompt = params.prompt;
+    sequence.sampling = params.sampling;
+    sequence.sampling.seed = RUDDER_MUTANT(kOneSeedForAllChoices)
+                                 ? request.seed
+                                 : request.seed + static_cast<uint64_t>(i);
+    sequence.constrained = !params.constraints.empty();
+    if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
+    if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
+    sequence.max_len = accepted.max_len();
+    sequence.priority = request.priority;
+    sequence.cache_salt = params.cache_salt;
+    sequence.taps = params.taps;
+    if (request.lease) sequence.tap_lease = *request.lease;
+  }
+  return sequences;
+}
+
 }  // namespace
 
 Entropy Entropy::from_system() {
@@ -101,42 +127,63 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       entropy_(entropy),
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
+      forms_(std::move(parts.grammars), capacity.vocab_size),
       scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_)),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
                              parts.captures != nullptr)),
-      mask_maker_(capacity.vocab_size, settings.mask_threads),
-      tables_(capacity.taps),
-      live_(make_engine_stats(limits_.max_seq_len)),
-      captures_(std::move(parts.captures)) {
-  live_.block_size = capacity.block_size;
+      metrics_(limits_.max_seq_len, capacity.block_size),
+      constraints_(capacity.vocab_size, settings.mask_threads),
+      taps_(capacity.taps, settings.max_wait_steps),
+      captures_(std::move(parts.captures), &mailbox_),
+      delivery_({.clock = clock_.get(),
+                 .eos_ids = &limits_.eos_ids,
+                 .scheduler = &scheduler_,
+                 .requests = &requests_,
+                 .constraints = &constraints_,
+                 .taps = &taps_,
+                 .captures = &captures_,
+                 .metrics = &metrics_}) {
   show_life(false);
   publish_stats();
 }
 
 Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   const auto refuse = [&](Error error) {
-    num_rejected_.fetch_add(1, std::memory_order_relaxed);
+    metrics_.note_rejected();
     return tl::unexpected(std::move(error));
   };
   if (auto open = mailbox_.open(); !open) return refuse(std::move(open.error()));
   RUDDER_TRY(auto stops, compile_stops(request.params()));
+  auto constraints = forms_.resolve(request.params().constraints);
+  if (!constraints) return refuse(std::move(constraints.error()));
   auto place = admission_.take(request.prompt_tokens());
   if (!place) return refuse(std::move(place.error()));
 
   const RequestId id(next_request_.fetch_add(1, std::memory_order_relaxed));
   // Counted before it is posted: whoever has closed the mailbox and then sees none open is right.
-  num_open_.fetch_add(1, std::memory_order_acq_rel);
+  requests_.note_accepted();
   auto posted = mailbox_.submit({.id = id,
                                  .request = std::move(request),
                                  .stops = std::move(stops),
+                                 .constraints = std::move(*constraints),
                                  .sink = std::move(sink),
                                  .place = std::move(*place),
                                  .arrival_us = clock_->now_us()});
   if (!posted) {
-    num_open_.fetch_sub(1, std::memory_order_acq_rel);
+    requests_.note_finished();
     return refuse(std::move(posted.error()));
   }
   return id;
+}
+
+Result<void> EngineCore::pin(std::vector<steer::KeyedProgram> programs) {
+  std::vector<tap::TapSegment> segments;
+  for (const steer::KeyedProgram& keyed : programs) {
+    segments.push_back({.content = keyed.key, .program = keyed.program});
+  }
+  RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits_.taps, segments));
+  mailbox_.pin(std::move(programs));
+  return {};
 }
 
 Result<void> EngineCore::would_accept(int64_t prompt_tokens) const {
@@ -145,6 +192,13 @@ Result<void> EngineCore::would_accept(int64_t prompt_tokens) const {
 }
 
 bool EngineCore::step() {
+  const Result<bool> more = contain([&]() -> Result<bool> { return turn(); });
+  if (more) return *more;
+  give_up(more.error());
+  return false;
+}
+
+bool EngineCore::turn() {
   show_life(true);
   take_commands();
   const bool launched = !dead_ && launch_next();
@@ -152,13 +206,12 @@ bool EngineCore::step() {
     // Its forward pass runs; what is sampled next depends on the tokens of every step before it.
     while (in_flight_.size() > 1 && !RUDDER_MUTANT(kMasksBeforeTokens)) collect_oldest();
     if (awaits_masks()) supply_masks();
-    end_failed();
+    delivery_.end_failed();
   }
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
   publish_stats();
-  bool more =
-      launched || !in_flight_.empty() || scheduler_.has_work() || !waiting_for_taps_.empty();
+  bool more = launched || !in_flight_.empty() || scheduler_.has_work() || taps_.size() > 0;
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
   if (!more) show_life(false);
   return more;
@@ -166,12 +219,12 @@ bool EngineCore::step() {
 
 void EngineCore::take_commands() {
   mailbox_.take(commands_);
-  for (const steer::KeyedProgram& program : commands_.pins) tables_.pin(program);
-  for (const tap::ContentKey& key : commands_.unpins) tables_.unpin(key);
-  for (Submission& submission : commands_.submissions) admit(std::move(submission));
-  for (CaptureNews& news : commands_.captures) take_capture_news(std::move(news));
+  for (const steer::KeyedProgram& program : commands_.pins) taps_.tables().pin(program);
+  for (const tap::ContentKey& key : commands_.unpins) taps_.tables().unpin(key);
+  for (Submission& submission : commands_.submissions) admit(submission);
+  for (CaptureNews& news : commands_.captures) delivery_.deliver(std::move(news));
   for (const RequestId id : commands_.cancels) {
-    end_request(id, FinishReason::kCancelled, std::nullopt);
+    delivery_.end_request(id, FinishReason::kCancelled, std::nullopt);
   }
   schedule_waiting();
   if (commands_.reset_prefix_cache) scheduler_.reset_prefix_cache();
@@ -181,14 +234,26 @@ void EngineCore::take_commands() {
   commands_.captures.clear();
   commands_.cancels.clear();
   commands_.reset_prefix_cache = false;
+  delivery_.end_failed();
 }
 
-void EngineCore::admit(Submission submission) {
+// What is made of the request itself is made first: where that throws, nothing knows the request.
+void EngineCore::admit(Submission& submission) {
   const RequestParams& params = submission.request.params();
+  std::vector<OpenChoice> choices;
+  std::vector<ChoiceConstraint> constraints;
+  const Result<void> made = contain([&] {
+    for (int32_t i = 0; i < params.n; ++i) {
+      choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, params));
+      if (!submission.constraints.empty()) constraints.emplace_back(params, submission.constraints);
+    }
+  });
+  if (!made) return refuse(submission, made.error());
   const auto prompt_tokens = static_cast<int32_t>(params.prompt.size());
-  auto owned = std::make_unique<Open>();
-  Open& request = *owned;
+  auto owned = std::make_unique<OpenRequest>();
+  OpenRequest& request = *owned;
   request.id = submission.id;
+  requests_.add(std::move(owned));
   request.sink = std::move(submission.sink);
   request.place = std::move(submission.place);
   request.num_open = params.n;
@@ -198,61 +263,61 @@ void EngineCore::admit(Submission submission) {
   request.ignore_eos = params.ignore_eos;
   request.tells_captures = params.capture_results;
   request.priority = params.priority;
-  request.waiting_since = live_.steps;
+  request.waiting_since = scheduler_.stats().steps;
   request.arrival_us = submission.arrival_us;
-  requests_.emplace(request.id, std::move(owned));
 
   request.seed = params.seed.value_or(philox_u64(entropy_.seed_key, submission.id.value));
-  for (int32_t i = 0; i < params.n; ++i) {
-    const sched::SequenceId sequence(next_sequence_++);
-    request.sequences.push_back(sequence);
-    request.choices.emplace_back(ChoiceOutput(tokenizer_, submission.stops, params));
-    targets_.emplace(sequence, Target{&request, i});
-  }
-  live_.request_n.observe(params.n);
-  live_.request_prompt_tokens.observe(prompt_tokens);
-  live_.request_max_tokens.observe(request.max_tokens);
-
-  begin_constraints(request, params);
+  for (OpenChoice& choice : choices) requests_.add_choice(request, std::move(choice));
+  metrics_.note_admitted(request);
+  constraints_.begin(request, std::move(constraints));
   const bool has_taps = params.taps != nullptr;
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
-    end_request(request.id, FinishReason::kError, mailbox_.open().error());
+    delivery_.end_request(request.id, FinishReason::kError, mailbox_.open().error());
   } else if (has_taps) {
-    waiting_for_taps_.insert(&request);
+    taps_.push(request);
   } else {
     schedule(request);
   }
 }
 
-void EngineCore::schedule(Open& request) {
+// Ends a request that nothing knows yet but the count of accepted ones.
+void EngineCore::refuse(Submission& submission, const Error& error) {
+  log_error("request {}: {}", submission.id.value, error.to_string());
+  delivery_.refuse(submission, error);
+  submission.place.release();
+  requests_.note_finished();
+}
+
+// Every request that gets what it waited for begins its captures and runs.
+void EngineCore::schedule_waiting() {
+  while (OpenRequest* request = taps_.pop(scheduler_.stats().steps)) {
+    const Result<void> begun = contain([&] { captures_.begin(*request); });
+    if (begun) {
+      schedule(*request);
+    } else {
+      delivery_.fail_request(request->id, begun.error());
+    }
+  }
+}
+
+void EngineCore::schedule(OpenRequest& request) {
   const Request accepted = std::move(*request.unscheduled);
   request.unscheduled.reset();
-  const RequestParams& params = accepted.params();
-  Result<void> added;
-  for (int32_t i = 0; added && i < params.n; ++i) {
-    sched::NewSequence sequence;
-    sequence.id = request.sequences[static_cast<size_t>(i)];
-    sequence.prompt = params.prompt;
-    sequence.sampling = params.sampling;
-    sequence.sampling.seed = RUDDER_MUTANT(kOneSeedForAllChoices)
-                                 ? request.seed
-                                 : request.seed + static_cast<uint64_t>(i);
-    sequence.constrained = !params.constraints.empty();
-    if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
-    if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
-    sequence.max_len = accepted.max_len();
-    sequence.priority = request.priority;
-    sequence.cache_salt = params.cache_salt;
-    sequence.taps = params.taps;
-    if (request.lease) sequence.tap_lease = *request.lease;
-    added = scheduler_.add(std::move(sequence));
+  Result<std::vector<sched::NewSequence>> sequences =
+      contain([&]() -> Result<std::vector<sched::NewSequence>> {
+        return make_sequences(request, accepted);
+      });
+  if (!sequences) return delivery_.fail_request(request.id, sequences.error());
+  for (sched::NewSequence& sequence : *sequences) {
+    const Result<void> added = scheduler_.add(std::move(sequence));
+    if (added) continue;
+    return delivery_.end_request(request.id, FinishReason::kError, added.error());
   }
-  if (!added) return end_request(request.id, FinishReason::kError, added.error());
 }
 
 bool EngineCore::launch_next() {
-  const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&tables_.edits());
+  const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.tables().edits());
   if (!plan) return false;
   const int32_t num_tokens = plan->num_tokens();
   const int32_t repeat = plan->repeat;
@@ -263,9 +328,20 @@ bool EngineCore::launch_next() {
   }
   in_flight_.push_back({*ticket, repeat});
   awaits_masks_ = !scheduler_.constrained().empty();
-  live_.iteration_tokens.observe(num_tokens, static_cast<uint64_t>(repeat));
+  metrics_.note_launched(num_tokens, repeat);
   if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
   return true;
+}
+
+void EngineCore::supply_masks() {
+  const std::vector<sched::SequenceId>& rows = scheduler_.constrained();
+  awaits_masks_ = false;
+  if (RUDDER_MUTANT(kMasksForgotten)) return;
+  const int64_t start_us = clock_->now_us();
+  const std::span<const uint32_t> masks = constraints_.masks(rows);
+  metrics_.note_masks(rows.size(), clock_->now_us() - start_us);
+  const Result<void> supplied = executor_->supply(in_flight_.back().ticket, masks);
+  if (!supplied) die(supplied.error());
 }
 
 void EngineCore::collect_oldest() {
@@ -273,25 +349,53 @@ void EngineCore::collect_oldest() {
   Launched& oldest = in_flight_.front();
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
-  if (result->iteration == 0) live_.graph_steps += result->from_graph ? 1 : 0;
+  metrics_.note_collected(*result);
   if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.pop_front();
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
-  advance_constraints();
+  constraints_.advance(outputs_);
   // The device waits for masks; nobody waits for events that long.
   if (awaits_masks() && in_flight_.size() == 1) supply_masks();
-  if (result->captured != nullptr) hand_out_captures(*result);
+  if (dead_) return;  // every request has ended: the outputs are nobody's
+  if (result->captured != nullptr) captures_.push(*result, scheduler_.captured_rows(), requests_);
   const int64_t now_us = clock_->now_us();
-  for (const sched::SequenceOutput& output : outputs_) deliver(output, now_us);
-  end_failed();
+  for (const sched::SequenceOutput& output : outputs_) delivery_.deliver(output, now_us);
+  delivery_.end_failed();
+}
+
+void EngineCore::note_first_planned(int64_t now_us) {
+  for (const sched::SequenceId id : scheduler_.first_planned()) {
+    const RequestTable::Target* target = requests_.target(id);
+    if (target == nullptr) continue;
+    OpenRequest& request = *target->request;
+    if (request.first_planned_us) continue;
+    request.first_planned_us = now_us;
+    request.place.release();
+    metrics_.note_first_planned(request, now_us);
+  }
 }
 
 void EngineCore::end_all() {
   mailbox_.close({ErrorCode::kUnavailable, "the engine has stopped", ""});
-  take_commands();
-  end_every_request(FinishReason::kCancelled, std::nullopt);
-  while (!in_flight_.empty()) collect_oldest();
+  const Result<void> ended = contain([&] {
+    take_commands();
+    delivery_.end_every_request(FinishReason::kCancelled, std::nullopt);
+    while (!in_flight_.empty()) collect_oldest();
+    publish_stats();
+  });
+  if (!ended) give_up(ended.error());
+}
+
+// A turn threw. What one request can make fail is contained where it is done, so that this is about
+// what all of them share, which may be half changed.
+void EngineCore::give_up(const Error& cause) {
+  die(cause);
+  for (Submission& submission : commands_.submissions) {
+    if (submission.sink) refuse(submission, mailbox_.open().error());
+  }
+  commands_ = {};
   publish_stats();
+  show_life(false);
 }
 
 void EngineCore::die(const Error& cause) {
@@ -301,8 +405,9 @@ void EngineCore::die(const Error& cause) {
   in_flight_.clear();
   scheduler_.drop_all();
   // What went wrong is for the log; a client learns only that it was not its request.
-  end_every_request(FinishReason::kError,
-                    Error{ErrorCode::kInternal, "the engine failed while the request ran", ""});
+  delivery_.end_every_request(
+      FinishReason::kError,
+      Error{ErrorCode::kInternal, "the engine failed while the request ran", ""});
 }
 
 void EngineCore::show_life(bool busy) {
@@ -322,34 +427,13 @@ Result<void> EngineCore::health() const {
 }
 
 EngineStats EngineCore::stats() const {
-  EngineStats stats;
-  {
-    std::lock_guard lock(stats_mutex_);
-    stats = published_;
-  }
+  EngineStats stats = metrics_.snapshot();
   stats.queued_tokens = admission_.load().tokens;
-  stats.rejected = num_rejected_.load(std::memory_order_relaxed);
   return stats;
 }
 
 void EngineCore::publish_stats() {
-  const sched::SchedStats sched = scheduler_.stats();
-  live_.num_running = sched.num_running;
-  live_.num_waiting = sched.num_waiting;
-  live_.num_blocks = sched.num_blocks;
-  live_.blocks_in_use = sched.blocks_in_use;
-  live_.blocks_cached = sched.blocks_cached;
-  live_.blocks_free = sched.blocks_free;
-  live_.steps = sched.steps;
-  live_.iterations = sched.iterations;
-  live_.preemptions = sched.preemptions;
-  live_.prefix_queries = sched.prefix_queries;
-  live_.prefix_hits = sched.prefix_hits;
-  live_.late_rows = sched.late_rows;
-  live_.waiting_for_taps = static_cast<int32_t>(waiting_for_taps_.size());
-  live_.tap_rows = tables_.rows().stats();
-  std::lock_guard lock(stats_mutex_);
-  published_ = live_;  // same sizes: no allocation after the first
+  metrics_.publish(scheduler_.stats(), taps_.size(), taps_.tables().rows().stats());
 }
 
 }  // namespace rudder::engine

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/constraint.h"
 #include "rudder/engine/admission.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
@@ -24,6 +25,7 @@ struct Submission {
   RequestId id;
   Request request;
   std::shared_ptr<const text::StopSet> stops;  // of the request's stop strings; null for none
+  std::vector<std::shared_ptr<const constraint::Constraint>> constraints;  // one a spec
   EventSink sink;
   Admission::Place place;
   int64_t arrival_us = 0;

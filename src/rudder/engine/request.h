@@ -11,7 +11,7 @@
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
-#include "rudder/constraint/constraint.h"
+#include "rudder/constraint/constraint_spec.h"
 #include "rudder/steer/capture/spec.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
@@ -48,8 +48,9 @@ struct RequestParams {
   int32_t priority = 0;    // lower runs first
   std::string cache_salt;  // keeps the prefix cache of tenants apart
   bool echo_prompt_text = false;
-  // Which tokens may come next; all of them bind. Empty: any may.
-  std::vector<std::shared_ptr<const constraint::Constraint>> constraints;
+  // Which tokens may come next; all of them bind. Empty: any may. A grammar is compiled before the
+  // request is submitted (Engine::compile).
+  std::vector<constraint::ConstraintSpec> constraints;
   // Steering and capture, made for this prompt by steer::make_taps and capture::Dispatcher::apply;
   // null: neither. `capture` says who gets what taps->capture gathers.
   std::shared_ptr<const tap::SequenceTaps> taps;

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/token_mask.h"
 
@@ -21,8 +23,10 @@ int32_t threads_of_machine() {
 
 }  // namespace
 
-ChoiceConstraint::ChoiceConstraint(const RequestParams& params)
-    : constraints_(params.constraints),
+ChoiceConstraint::ChoiceConstraint(
+    const RequestParams& params,
+    std::vector<std::shared_ptr<const constraint::Constraint>> constraints)
+    : constraints_(std::move(constraints)),
       stop_ids_(params.sampling.stop_ids),
       min_tokens_(params.sampling.min_tokens) {
   matchers_.reserve(constraints_.size());
@@ -83,7 +87,9 @@ std::span<const uint32_t> MaskMaker::make(std::span<Row> rows) {
 
 void MaskMaker::write(Row& row, std::span<uint32_t> mask) const {
   row.written = {};
-  if (row.constraint != nullptr) row.written = row.constraint->write_mask(vocab_size_, mask);
+  if (row.constraint != nullptr) {
+    row.written = contain([&] { return row.constraint->write_mask(vocab_size_, mask); });
+  }
   if (row.constraint == nullptr || !row.written) fill_mask(mask, vocab_size_);
 }
 

@@ -18,8 +18,10 @@ namespace rudder::engine {
 
 class ChoiceConstraint {
  public:
-  // Parameters, validated, that have constraints.
-  explicit ChoiceConstraint(const RequestParams& params);
+  // `params`: of the request, validated; `constraints`: one for each spec that it has, at least
+  // one.
+  ChoiceConstraint(const RequestParams& params,
+                   std::vector<std::shared_ptr<const constraint::Constraint>> constraints);
 
   // The mask of the next token: what every constraint allows, without the stop ids before
   // min_tokens. Where the constraints allow nothing but stop ids they may come all the same: the

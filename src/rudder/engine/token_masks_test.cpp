@@ -12,6 +12,7 @@
 #include "rudder/constraint/grammar_compiler.h"
 #include "rudder/engine/engine_core.h"
 #include "rudder/testing/fake_executor.h"
+#include "rudder/testing/named_grammars.h"
 #include "rudder/testing/scripted_executor.h"
 #include "rudder/testing/tiny_tokenizer.h"
 #include "rudder/testing/virtual_clock.h"
@@ -58,17 +59,25 @@ class Followers final : public constraint::Constraint {
   const int32_t bad_;
 };
 
-std::shared_ptr<const constraint::Constraint> followers(Tokens allowed, int32_t bad = -1) {
-  return std::make_shared<Followers>(std::move(allowed), bad);
+constraint::ConstraintSpec followers(Tokens allowed, int32_t bad = -1) {
+  return testing::name_constraint(std::make_shared<Followers>(std::move(allowed), bad));
 }
 
-RequestParams params_with(std::vector<std::shared_ptr<const constraint::Constraint>> constraints) {
+RequestParams params_with(std::vector<constraint::ConstraintSpec> constraints) {
   RequestParams params;
   params.prompt = {2, 3, 4};
   params.seed = 7;
   params.max_tokens = 5;
   params.constraints = std::move(constraints);
   return params;
+}
+
+ChoiceConstraint choice_of(const RequestParams& params) {
+  std::vector<std::shared_ptr<const constraint::Constraint>> constraints;
+  for (const constraint::ConstraintSpec& spec : params.constraints) {
+    constraints.push_back(testing::named_constraint(spec));
+  }
+  return {params, std::move(constraints)};
 }
 
 Tokens in(std::span<const uint32_t> mask) {
@@ -86,7 +95,7 @@ Tokens mask_of(ChoiceConstraint& choice) {
 }
 
 TEST(ChoiceConstraint, AllConstraintsBindAndFollowTheTokens) {
-  ChoiceConstraint choice(params_with({followers({3, 8, 36}), followers({8, 5, 36})}));
+  ChoiceConstraint choice = choice_of(params_with({followers({3, 8, 36}), followers({8, 5, 36})}));
   EXPECT_EQ(mask_of(choice), (Tokens{8, 36}));
   EXPECT_TRUE(choice.advance(8));
   EXPECT_EQ(mask_of(choice), (Tokens{8, 9, 36}));
@@ -96,18 +105,18 @@ TEST(ChoiceConstraint, StopIdsWaitForMinTokensUnlessNothingElseMayCome) {
   RequestParams params = params_with({followers({0, 1, 6})});
   params.sampling.stop_ids = {0, 1, 9999, -1};
   params.sampling.min_tokens = 1;
-  ChoiceConstraint choice(params);
+  ChoiceConstraint choice = choice_of(params);
   EXPECT_EQ(mask_of(choice), (Tokens{6}));
   EXPECT_TRUE(choice.advance(6));
   EXPECT_EQ(mask_of(choice), (Tokens{0, 1, 6, 7}));
 
   params.constraints = {followers({0, 1})};
-  ChoiceConstraint complete(params);
+  ChoiceConstraint complete = choice_of(params);
   EXPECT_EQ(mask_of(complete), (Tokens{0, 1}));
 }
 
 TEST(ChoiceConstraint, SaysWhenNothingMayCome) {
-  ChoiceConstraint choice(params_with({followers({3}), followers({4})}));
+  ChoiceConstraint choice = choice_of(params_with({followers({3}), followers({4})}));
   std::vector<uint32_t> mask(mask_words(kVocab));
   const auto written = choice.write_mask(kVocab, mask);
   ASSERT_FALSE(written);
@@ -118,7 +127,8 @@ TEST(ChoiceConstraint, SaysWhenNothingMayCome) {
 TEST(MaskMaker, HelpersWriteTheSameMasks) {
   std::vector<ChoiceConstraint> choices;
   for (int32_t i = 0; i < 32; ++i) {
-    choices.emplace_back(params_with({followers({i % 30, i % 7}), followers({i % 7, i % 3})}));
+    choices.push_back(
+        choice_of(params_with({followers({i % 30, i % 7}), followers({i % 7, i % 3})})));
   }
   MaskMaker alone(kVocab, 1);
   MaskMaker helped(kVocab, 4);
@@ -152,8 +162,8 @@ TEST(MaskMaker, MatchersOfOneGrammarRunSideBySide) {
   std::vector<ChoiceConstraint> choices;
   std::vector<ChoiceConstraint> others;
   for (size_t i = 0; i < kRows; ++i) {
-    choices.emplace_back(params_with({*grammar}));
-    others.emplace_back(params_with({*grammar}));
+    choices.push_back(choice_of(params_with({testing::name_constraint(*grammar)})));
+    others.push_back(choice_of(params_with({testing::name_constraint(*grammar)})));
   }
   MaskMaker alone(kVocab, 1);
   MaskMaker helped(kVocab, 4);
@@ -191,7 +201,8 @@ class ConstrainedEngineTest : public ::testing::Test {
                                     .tokenizer = testing::tiny_tokenizer(),
                                     .clock = std::make_shared<testing::VirtualClock>(),
                                     .model_identity = "test",
-                                    .eos_ids = {testing::kTinyEos}},
+                                    .eos_ids = {testing::kTinyEos},
+                                    .grammars = std::make_unique<testing::NamedGrammars>()},
                                    settings, {});
     core_ = std::move(*core);
   }

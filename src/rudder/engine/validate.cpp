@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "rudder/base/utf8.h"
@@ -189,6 +190,31 @@ Result<int32_t> check_lengths(const RequestParams& params, const RequestLimits& 
   return static_cast<int32_t>(prompt_len + max_tokens);
 }
 
+Result<void> check_sequence(const std::string& where, const std::vector<int32_t>& tokens,
+                            int32_t vocab_size) {
+  if (tokens.empty()) return bad(where, fmt::format("{} must hold at least one token", where));
+  return check_tokens(where.c_str(), tokens, vocab_size);
+}
+
+// Names are those of the fields that servers make the specs of.
+Result<void> check_constraint(const constraint::ConstraintSpec& spec, int32_t vocab_size) {
+  if (const auto* allowed = std::get_if<constraint::AllowedTokens>(&spec)) {
+    return check_sequence("allowed_token_ids", allowed->tokens, vocab_size);
+  }
+  if (const auto* words = std::get_if<constraint::ForbiddenWords>(&spec)) {
+    for (size_t i = 0; i < words->sequences.size(); ++i) {
+      RUDDER_TRY_VOID(
+          check_sequence(fmt::format("bad_words[{}]", i), words->sequences[i], vocab_size));
+    }
+  }
+  if (const auto* limit = std::get_if<constraint::ThinkingLimit>(&spec)) {
+    RUDDER_TRY_VOID(check_int("thinking_token_budget", limit->budget, 0, INT32_MAX));
+    RUDDER_TRY_VOID(check_sequence("thinking_token_budget.begin", limit->begin, vocab_size));
+    RUDDER_TRY_VOID(check_sequence("thinking_token_budget.end", limit->end, vocab_size));
+  }
+  return {};
+}
+
 // Behind this check a request that waits for rows or for room to capture gets them in the end.
 Result<void> check_taps(const RequestParams& params, const RequestLimits& limits) {
   if (params.taps == nullptr) {
@@ -241,6 +267,9 @@ Result<Request> validate_request(RequestParams params, const RequestLimits& limi
   RUDDER_TRY_VOID(check_logit_bias(params.sampling, limits));
   RUDDER_TRY_VOID(check_stop_strings(params, limits));
   RUDDER_TRY_VOID(check_repetition(params.repetition, limits));
+  for (const constraint::ConstraintSpec& spec : params.constraints) {
+    RUDDER_TRY_VOID(check_constraint(spec, limits.vocab_size));
+  }
   RUDDER_TRY(const int32_t max_len, check_lengths(params, limits));
   RUDDER_TRY_VOID(check_taps(params, limits));
   normalise(params, limits);

@@ -290,6 +290,25 @@ TEST(ValidateRequest, EosIsAddedUnlessIgnored) {
             (std::vector<int32_t>{3, 9}));
 }
 
+TEST(ValidateRequest, ConstraintsNameTokensThatThereAre) {
+  const int32_t vocab = limits().vocab_size;
+  const auto refused_at = [](const constraint::ConstraintSpec& spec) {
+    RequestParams d = params();
+    d.constraints = {spec};
+    const auto request = validate_request(d, limits());
+    return request ? std::string("nowhere") : request.error().where;
+  };
+  using constraint::AllowedTokens, constraint::ForbiddenWords, constraint::ThinkingLimit;
+  EXPECT_EQ(refused_at(AllowedTokens{{0, vocab - 1}}), "nowhere");
+  EXPECT_EQ(refused_at(AllowedTokens{{0, vocab}}), "allowed_token_ids[1]");
+  EXPECT_EQ(refused_at(AllowedTokens{}), "allowed_token_ids");
+  EXPECT_EQ(refused_at(ForbiddenWords{{{1}, {2, -1}}}), "bad_words[1][1]");
+  EXPECT_EQ(refused_at(ForbiddenWords{{{1}, {}}}), "bad_words[1]");
+  EXPECT_EQ(refused_at(ThinkingLimit{{1}, {2}, 0, false}), "nowhere");
+  EXPECT_EQ(refused_at(ThinkingLimit{{1}, {2}, -1, false}), "thinking_token_budget");
+  EXPECT_EQ(refused_at(ThinkingLimit{{1}, {}, 3, false}), "thinking_token_budget.end");
+}
+
 TEST(ValidateRequest, CostCountsEveryChoice) {
   RequestParams d = params();
   d.n = 5;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/base/contain.h"
 #include "rudder/base/token_mask.h"
 
 namespace rudder::exec {
@@ -185,10 +186,24 @@ bool DeviceExecutor::ready(step::Ticket ticket) {
 void DeviceExecutor::work() {
   for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % places_.size()) {
     if (stopping_) return;
-    pack(**plan, index);
-    plan->reset();  // the plan's memory is the engine's again before it sees the result
-    if (!enqueue(index)) return;
+    next_iteration_ = 0;
+    const Result<bool> goes_on = contain([&]() -> Result<bool> {
+      RUDDER_TRY_VOID(broken_);
+      pack(**plan, index);
+      plan->reset();  // the plan's memory is the engine's again before it sees the result
+      return enqueue(index);
+    });
+    if (goes_on ? !*goes_on : !enqueue_failed(index, goes_on.error())) return;
   }
+}
+
+// What an exception left half done may be any of the executor's state: no step runs after it.
+bool DeviceExecutor::enqueue_failed(size_t index, const Error& error) {
+  broken_ = tl::unexpected<Error>(error);
+  places_[index].iterations[static_cast<size_t>(next_iteration_)].enqueued = broken_;
+  if (!enqueued_.push({index, next_iteration_})) return false;
+  ++num_enqueued_;
+  return true;
 }
 
 void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
@@ -248,6 +263,7 @@ bool DeviceExecutor::enqueue(size_t index) {
     if (begun) fetch(index, i);
     iteration.enqueued_us = clock_.now_us();
     if (!enqueued_.push({index, i})) return false;
+    next_iteration_ = i + 1;
     ++num_enqueued_;
   }
   return true;

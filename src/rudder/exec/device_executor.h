@@ -98,7 +98,8 @@ class DeviceExecutor final : public step::Executor {
   Result<void> prepare_taps();
   void pack(const step::StepPlan& plan, size_t index);
   Result<void> edit_taps(const step::StepPlan& plan);
-  bool enqueue(size_t index);  // false once it is stopping
+  bool enqueue(size_t index);                             // false once it is stopping
+  bool enqueue_failed(size_t index, const Error& error);  // as enqueue
   Result<void> begin(size_t index);
   void run(size_t index);
   ops::View run_forward(size_t index);
@@ -122,6 +123,8 @@ class DeviceExecutor final : public step::Executor {
   // The worker's; buffers keep their memory from step to step.
   SlotTable slots_;
   PackedStep packed_;
+  int32_t next_iteration_ = 0;  // of the step at hand, to be handed over
+  Result<void> broken_;         // an exception has left the state half changed: no step runs
 
   // Between the threads. Step i of the launched ones has place i modulo their number.
   std::vector<Place> places_;

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "rudder/base/clock.h"
-#include "rudder/constraint/grammar_compiler.h"
+#include "rudder/server/generation/pending_compiles.h"
 #include "rudder/server/http/auth.h"
 #include "rudder/server/http/connection_table.h"
 #include "rudder/server/http/exchange.h"
@@ -73,7 +73,7 @@ struct ServerContext {
   const ByteTotal body_bytes = std::make_shared<std::atomic<int64_t>>(0);
   const ByteTotal output_bytes = std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<WorkPool> pool;
-  std::unique_ptr<constraint::GrammarCompiler> grammars;  // null: no output can have a grammar
+  const std::shared_ptr<PendingCompiles> compiles = std::make_shared<PendingCompiles>();
   const std::shared_ptr<ResponseStore> responses =
       std::make_shared<ResponseStore>(settings.response_store_bytes, output_bytes);
 

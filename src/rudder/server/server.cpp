@@ -60,15 +60,6 @@ Result<void> check(const ServerParts& parts, const ServerSettings& settings) {
   return {};
 }
 
-std::unique_ptr<constraint::GrammarCompiler> make_grammars(const ServerContext& context) {
-  const engine::RequestLimits limits = context.engine().limits();
-  auto made = constraint::GrammarCompiler::create(*context.model().tokenizer, limits.vocab_size,
-                                                  limits.eos_ids, context.settings.grammars);
-  if (made) return std::move(*made);
-  log_warn("no output can have a grammar: {}", made.error().message);
-  return nullptr;
-}
-
 std::unique_ptr<ConnectionTable> make_connections(const ServerSettings& settings) {
   const int32_t room =
       make_descriptor_room(settings.max_connections, ConnectionTable::kReserve + kOwnDescriptors);
@@ -178,7 +169,6 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
                     (impl->listener->is_loopback() && context.settings.uds.empty()),
       .allowed_hosts = context.settings.allowed_hosts,
       .allowed_origins = context.settings.allowed_origins};
-  impl->context.grammars = make_grammars(impl->context);
   impl->context.pool = std::make_unique<WorkPool>(settings.tokenize_threads, kMaxQueuedForPool);
   impl->listener->start();
   if (!settings.disable_log_stats) {
@@ -249,7 +239,7 @@ void Server::stop() {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
     }
     impl.context.pool->close();
-    impl.context.grammars.reset();  // answers those who wait for a grammar
+    impl.context.compiles->close();  // answers those who wait for a grammar
     // No generation outlives the context it refers to.
     impl.on_each_thread(&IoThread::end_generations);
     for (const std::shared_ptr<IoThread>& thread : impl.threads) thread->close();

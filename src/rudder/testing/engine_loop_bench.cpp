@@ -125,9 +125,11 @@ void time_masks(int32_t num_threads, size_t num_rows) {
   constexpr int32_t kVocab = 151'936;
   constexpr int kSteps = 20;
   engine::RequestParams params;
-  params.constraints.push_back(std::make_shared<const SlowConstraint>());
+  const std::shared_ptr<const constraint::Constraint> slow = std::make_shared<SlowConstraint>();
   std::vector<engine::ChoiceConstraint> choices;
-  for (size_t i = 0; i < num_rows; ++i) choices.emplace_back(params);
+  for (size_t i = 0; i < num_rows; ++i) {
+    choices.emplace_back(params, std::vector{slow});
+  }
   std::vector<engine::MaskMaker::Row> rows(num_rows);
   for (size_t i = 0; i < num_rows; ++i) rows[i].constraint = &choices[i];
   engine::MaskMaker maker(kVocab, num_threads);

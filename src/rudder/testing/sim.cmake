@@ -27,7 +27,8 @@ endforeach()
 add_executable(sim_mutants ${mutant_sources})
 set_target_properties(sim sim_mutants PROPERTIES UNITY_BUILD ON)  # as rudder_test's
 target_compile_definitions(sim_mutants PRIVATE RUDDER_MUTANTS=1)
-target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_steer rudder_text dep::cli11 dep::fmt)
+target_link_libraries(sim_mutants PRIVATE rudder_base rudder_step rudder_steer rudder_text rudder_constraint
+                      dep::cli11 dep::fmt)
 add_test(NAME sim_mutants COMMAND sim_mutants --steps ${mutant_steps})
 set_tests_properties(sim_mutants PROPERTIES LABELS sim TIMEOUT 300)
 

@@ -1,6 +1,7 @@
 #include "rudder/testing/sim_constraint.h"
 
 #include <algorithm>
+#include <string>
 
 #include "rudder/base/token_mask.h"
 #include "rudder/testing/sim_random.h"
@@ -84,8 +85,13 @@ class SimConstraint final : public constraint::Constraint {
 
 }  // namespace
 
-std::shared_ptr<const constraint::Constraint> sim_constraint(uint64_t seed) {
-  return std::make_shared<SimConstraint>(seed);
+constraint::ConstraintSpec sim_constraint(uint64_t seed) {
+  return constraint::GrammarSpec{.kind = constraint::GrammarKind::kEbnf,
+                                 .text = std::to_string(seed)};
+}
+
+std::optional<constraint::CompiledGrammar> SimGrammars::find(const constraint::GrammarSpec& spec) {
+  return std::make_shared<const SimConstraint>(std::stoull(spec.text));
 }
 
 std::optional<std::vector<uint32_t>> sim_mask(std::span<const uint64_t> seeds,

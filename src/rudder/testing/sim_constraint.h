@@ -4,17 +4,30 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
-#include "rudder/constraint/constraint.h"
+#include "rudder/constraint/constraint_spec.h"
+#include "rudder/constraint/grammar_source.h"
 #include "rudder/engine/request.h"
 
 namespace rudder::testing {
 
-std::shared_ptr<const constraint::Constraint> sim_constraint(uint64_t seed);
+constraint::ConstraintSpec sim_constraint(uint64_t seed);
+
+// Knows what sim_constraint gives.
+class SimGrammars final : public constraint::GrammarSource {
+ public:
+  std::optional<constraint::CompiledGrammar> find(const constraint::GrammarSpec& spec) override;
+  void compile(const constraint::GrammarSpec& spec,
+               std::function<void(const constraint::CompiledGrammar&)> done) override {
+    done(*find(spec));
+  }
+  constraint::GrammarStats stats() const override { return {}; }
+};
 
 // The mask after `output` of a request under sim_constraints of these seeds, worked out from the
 // first token; nothing where it ends with an error.

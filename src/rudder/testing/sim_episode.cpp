@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
 namespace rudder::testing {
@@ -30,7 +31,8 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
                                           .clock = clock_,
                                           .model_identity = "simulated",
                                           .eos_ids = {kTinyEos},
-                                          .captures = std::move(captures)},
+                                          .captures = std::move(captures),
+                                          .grammars = std::make_unique<SimGrammars>()},
                                          config_.settings, config_.entropy);
   if (!core) throw SimViolation{core.error().to_string()};
   core_ = std::move(*core);

@@ -7,8 +7,10 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
+#include "rudder/base/contain.h"
 #include "rudder/testing/fake_captures.h"
 #include "rudder/testing/sim.h"
 #include "rudder/testing/sim_config.h"
@@ -17,8 +19,9 @@
 
 namespace rudder::testing {
 
-// Thrown where an invariant does not hold.
-struct SimViolation {
+// Thrown where an invariant does not hold; the engine lets it pass.
+struct SimViolation : Uncontained {
+  explicit SimViolation(std::string what) : text(std::move(what)) {}
   std::string text;
 };
 

@@ -226,8 +226,7 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
              1);
   if (context.parts.steering != nullptr) write_steering(out, stats);
   if (auto* captures = context.engine().captures()) write_captures(out, captures->stats());
-  write_grammars(
-      out, context.grammars != nullptr ? context.grammars->stats() : constraint::GrammarStats());
+  write_grammars(out, context.engine().grammar_stats());
   write_http(out, context);
   write_process(out);
   HttpResponse response;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/server/http/amplification.h"
 #include "rudder/server/http/request_id.h"
@@ -94,6 +95,12 @@ void Generation::start() {
     self->cancel_all();
     self->close(499, "client gone");
   });
+  if (const Result<void> begun = contain([this] { submit_prompts(); }); !begun) {
+    on_failure(begun.error());
+  }
+}
+
+void Generation::submit_prompts() {
   if (!charge_prompts()) return;
   for (uint32_t prompt = 0; prompt < prompts_.size(); ++prompt) {
     auto sink = [self = shared_from_this(), io = exchange_->io, prompt](engine::Event&& event) {
@@ -152,8 +159,19 @@ bool Generation::take_scores(uint32_t prompt, engine::Event& event) {
   return event.tokens.empty() && event.text.empty() && event.captures.empty() && !event.finish;
 }
 
+// What was thrown may have left half an event in the output, which nobody has seen yet.
+void Generation::on_failure(const Error& error) {
+  if (closed_) return;
+  log_error("request {}: {}", exchange_->request_id, error.to_string());
+  cancel_all();
+  std::string& output = exchange_->output();
+  output.resize(std::min(output.size(), whole_bytes_));
+  fail(to_api_error(error));
+}
+
 void Generation::on_event(uint32_t source, engine::Event&& event) {
   if (closed_) return;
+  whole_bytes_ = exchange_->output().size();
   const Prompt& prompt = prompts_[source];
   if (take_scores(source, event)) return;
   // A choice that echoes begins with all of its prompt, which the first choice is told.

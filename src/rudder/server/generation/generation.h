@@ -29,6 +29,7 @@ class Generation final : public EventReceiver,
   void start();
   void on_event(uint32_t source, engine::Event&& event) override;
   void on_batch_end() override;
+  void on_failure(const Error& error) override;
   bool is_due(int64_t now_us) const override;  // a stream has been silent
   void on_due(int64_t now_us) override;
   void end_now() override;  // the server stops
@@ -52,6 +53,7 @@ class Generation final : public EventReceiver,
   bool tells_tokens() const {
     return format_->options().logprobs || format_->options().return_token_ids;
   }
+  void submit_prompts();
   bool charge_prompts();
   bool charge(int64_t bytes);
   bool take_scores(uint32_t prompt, engine::Event& event);
@@ -88,6 +90,7 @@ class Generation final : public EventReceiver,
   int64_t last_sent_us_ = 0;
   bool streaming_ = false;  // the head is out
   bool dirty_ = false;      // output since the last batch end
+  size_t whole_bytes_ = 0;  // of the output before the event at hand
   bool closed_ = false;
 };
 

@@ -1,12 +1,11 @@
 // POST /v1/chat/completions and /v1/completions: from the connection to the pool that parses and
 // tokenises, back to the connection, and into the engine.
-#include <exception>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/server/generation/generation.h"
 #include "rudder/server/generation/generation_endpoint.h"
@@ -23,8 +22,9 @@ constexpr int64_t kMaxBytesPerToken = 16;
 
 using Parsed = tl::expected<GenerationRequest, ApiError>;
 
-// One body on its way to a Generation. Parsed on the pool; where it needs a grammar that is still
-// to be compiled, it is parsed again behind that: no thread waits.
+// One body on its way to a Generation. Parsed on the pool; where it has a grammar it goes on when
+// the engine has compiled that: no thread waits. A body whose grammar is at fault is parsed again,
+// for the path of the field.
 class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
  public:
   GenerationTask(ServerContext& context, std::shared_ptr<Exchange> exchange,
@@ -47,8 +47,7 @@ class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
  private:
   void run();
   Parsed parse();
-  std::optional<constraint::CompiledGrammar> find_grammar(
-      const constraint::GrammarSpec& spec) const;
+  void on_compiled(const Result<engine::FormLease>& compiled);
   void answer(Parsed parsed);
   void start(Parsed parsed);
 
@@ -59,42 +58,45 @@ class GenerationTask : public std::enable_shared_from_this<GenerationTask> {
   const int64_t sent_bytes_;
   const bool is_named_;
   std::shared_ptr<ActivityMark> mark_;
-  // What was compiled for it, which the compiler's cache may have dropped.
-  std::vector<std::pair<constraint::GrammarSpec, constraint::CompiledGrammar>> compiled_;
+  std::optional<GenerationRequest> parsed_;  // while its grammar is compiled
+  std::optional<Error> grammar_error_;
+  engine::FormLease lease_;  // until it is submitted
 };
-
-std::optional<constraint::CompiledGrammar> GenerationTask::find_grammar(
-    const constraint::GrammarSpec& spec) const {
-  for (const auto& [known, grammar] : compiled_) {
-    if (known == spec) return grammar;
-  }
-  if (context_.grammars != nullptr) return context_.grammars->find(spec);
-  return constraint::CompiledGrammar(tl::unexpected<Error>(
-      Error{ErrorCode::kUnsupported, "needs a model with an end-of-sequence token", ""}));
-}
 
 Parsed GenerationTask::parse() {
   const std::string& id = exchange_->request_id;
-  try {
+  Parsed parsed;
+  const Result<void> done = contain([&] {
     GenerationScope scope = generation_scope(context_, exchange_->tenant, id);
     scope.is_named = is_named_;
-    scope.find_grammar = [this](const constraint::GrammarSpec& spec) { return find_grammar(spec); };
-    return parser_(body_.text, scope);
-  } catch (const std::exception& exception) {  // out of memory: this request's misfortune alone
-    log_error("request {}: {}", id, exception.what());
-    return tl::unexpected(to_api_error(Error{ErrorCode::kInternal, "", ""}));
-  }
+    scope.grammar_error = grammar_error_;
+    parsed = parser_(body_.text, scope);
+  });
+  if (done) return parsed;
+  log_error("request {}: {}", id, done.error().to_string());
+  return tl::unexpected(to_api_error(done.error()));
 }
 
 void GenerationTask::run() {
   Parsed parsed = parse();
-  if (!parsed || !parsed->uncompiled) return answer(std::move(parsed));
-  const constraint::GrammarSpec& spec = *parsed->uncompiled;
-  context_.grammars->compile(
-      spec, [self = shared_from_this(), spec](const constraint::CompiledGrammar& compiled) {
-        self->compiled_.emplace_back(spec, compiled);
-        self->queue();
+  if (!parsed || !parsed->grammar) return answer(std::move(parsed));
+  const constraint::GrammarSpec spec = *parsed->grammar;
+  parsed_ = std::move(*parsed);
+  context_.compiles->compile(
+      context_.engine(), spec,
+      [self = shared_from_this()](const Result<engine::FormLease>& compiled) {
+        self->on_compiled(compiled);
       });
+}
+
+void GenerationTask::on_compiled(const Result<engine::FormLease>& compiled) {
+  if (compiled) {
+    lease_ = *compiled;
+    return answer(std::move(*parsed_));
+  }
+  grammar_error_ = compiled.error();
+  parsed_.reset();
+  queue();
 }
 
 void GenerationTask::answer(Parsed parsed) {
@@ -113,10 +115,16 @@ void GenerationTask::start(Parsed parsed) {
   if (context_.settings.enable_log_requests) log_request_start(exchange_->request_id, *parsed);
   parsed->sent_bytes = sent_bytes_;
   const bool stays = !runs_in_background(parsed->answer);
-  std::make_shared<Generation>(context_,
-                               stays ? exchange_ : leave_connection(exchange_, parsed->answer),
-                               std::move(*parsed), std::move(mark_))
-      ->start();
+  const std::shared_ptr<Exchange> exchange =
+      stays ? exchange_ : leave_connection(exchange_, parsed->answer);
+  std::shared_ptr<Generation> generation;
+  const Result<void> made = contain([&] {
+    generation =
+        std::make_shared<Generation>(context_, exchange, std::move(*parsed), std::move(mark_));
+  });
+  if (made) return generation->start();
+  log_error("request {}: {}", exchange->request_id, made.error().to_string());
+  exchange->respond(error_response(made.error()));
 }
 
 GenerationParser parser_of(Api api) {

@@ -10,14 +10,35 @@
 #include <utility>
 
 #include "rudder/base/clock.h"
+#include "rudder/base/contain.h"
+#include "rudder/base/log.h"
 
 namespace rudder::server {
 
 namespace asio = boost::asio;
 
 namespace {
+
 constexpr auto kSweepPeriod = std::chrono::milliseconds(100);  // how late a deadline may be seen
+
+// False when `work` threw, which is then in the log.
+template <typename Work>
+bool contained(const char* what, Work&& work) {
+  const Result<void> done = contain(std::forward<Work>(work));
+  if (!done) log_error("I/O thread: a {} threw: {}", what, done.error().to_string());
+  return done.has_value();
 }
+
+// What a receiver throws is that receiver's failure.
+template <typename Work>
+void hand_over(EventReceiver& receiver, Work&& work) {
+  const Result<void> taken = contain(std::forward<Work>(work));
+  if (taken) return;
+  log_error("I/O thread: a receiver threw: {}", taken.error().to_string());
+  contained("failing receiver", [&] { receiver.on_failure(taken.error()); });
+}
+
+}  // namespace
 
 struct IoThread::Timer {
   explicit Timer(asio::io_context& context) : timer(context), guard(context.get_executor()) {}
@@ -37,7 +58,8 @@ void IoThread::start() {
   asio::post(*context_, [this] { sweep(); });
   thread_ = std::thread([this] {
     pthread_setname_np(pthread_self(), "rudder-http");
-    context_->run();
+    // What a handler throws ends that handler; the loop goes on with the next.
+    for (bool ended = false; !ended;) ended = contained("handler", [this] { context_->run(); });
   });
 }
 
@@ -84,10 +106,12 @@ void IoThread::drain_mailbox() {
     batch_.swap(mail_);
     work_batch_.swap(work_);
   }
-  for (std::function<void()>& work : work_batch_) work();
+  for (std::function<void()>& work : work_batch_) contained("task", work);
   work_batch_.clear();
-  for (Mail& mail : batch_) mail.receiver->on_event(mail.source, std::move(mail.event));
-  for (Mail& mail : batch_) mail.receiver->on_batch_end();
+  for (Mail& mail : batch_) {
+    hand_over(*mail.receiver, [&] { mail.receiver->on_event(mail.source, std::move(mail.event)); });
+  }
+  for (Mail& mail : batch_) hand_over(*mail.receiver, [&] { mail.receiver->on_batch_end(); });
   batch_.clear();
 }
 
@@ -113,7 +137,8 @@ void IoThread::for_each(const Members& members, const std::function<void(Endable
   copy.reserve(members.size());
   for (const auto& [key, member] : members) copy.push_back(member);
   for (const std::weak_ptr<Endable>& member : copy) {
-    if (const std::shared_ptr<Endable> alive = member.lock()) action(*alive);
+    const std::shared_ptr<Endable> alive = member.lock();
+    if (alive != nullptr) contained("member", [&] { action(*alive); });
   }
 }
 

@@ -1,7 +1,8 @@
 // IoThread: an event loop and the mailbox through which other threads reach the connections on it.
 // The engine thread's part of a token is one push into the mailbox of the connection's thread: the
 // loop is woken by the first event of a batch only, and a batch is delivered in one go.
-// Shared: whoever may still post keeps it alive; after close() what is posted is dropped.
+// Shared: whoever may still post keeps it alive; after close() what is posted is dropped. What one
+// task, receiver or handler throws ends that one; the loop goes on.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/base/result.h"
 #include "rudder/engine/event.h"
 
 namespace boost::asio {
@@ -28,6 +30,8 @@ class EventReceiver {
   virtual void on_event(uint32_t source, engine::Event&& event) = 0;
   // After the last of a batch's events for this receiver.
   virtual void on_batch_end() = 0;
+  // One of the two threw this: the receiver ends, with an error for its client.
+  virtual void on_failure(const Error& error) = 0;
 };
 
 // What a thread keeps track of so that it can end it: connections and running generations.

@@ -18,6 +18,7 @@
 #include <climits>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/server/http/http_session.h"
 
@@ -113,7 +114,9 @@ asio::awaitable<void, SessionExecutor> Listener::Impl::accept_loop() {
     if (!ec) {
       error_code mode_ec;
       socket.non_blocking(true, mode_ec);
-      if (!mode_ec) hand_over(thread, std::move(socket));
+      if (mode_ec) continue;
+      const Result<void> taken = contain([&] { hand_over(thread, std::move(socket)); });
+      if (!taken) log_warn("a connection is dropped: {}", taken.error().to_string());
       continue;
     }
     // Out of descriptors or memory: wait for some to come back.

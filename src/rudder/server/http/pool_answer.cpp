@@ -2,10 +2,10 @@
 
 #include <fmt/format.h>
 
-#include <exception>
 #include <iterator>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/log.h"
 #include "rudder/server/http/amplification.h"
 #include "rudder/server/http/api_error.h"
@@ -19,11 +19,9 @@ void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exc
   const size_t bytes = body->text.size();
   const bool queued = context.pool->run(bytes, [exchange, body, work = std::move(work)] {
     auto response = std::make_shared<HttpResponse>();
-    try {
-      *response = work(body->text);
-    } catch (const std::exception& exception) {
-      log_error("request dropped: {}", exception.what());
-      *response = error_response(Error{ErrorCode::kInternal, "", ""});
+    if (const Result<void> done = contain([&] { *response = work(body->text); }); !done) {
+      log_error("request {}: {}", exchange->request_id, done.error().to_string());
+      *response = error_response(done.error());
     }
     const auto sent = static_cast<int64_t>(body->text.size());
     if (std::ssize(response->text()) > largest_answer_to(sent)) {

@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "rudder/base/contain.h"
+#include "rudder/base/log.h"
+
 namespace rudder::server {
 
 WorkPool::WorkPool(int num_threads, size_t max_queued)
@@ -53,7 +56,9 @@ void WorkPool::serve() {
     jobs->pop_front();
     long_running_ += is_long ? 1 : 0;
     lock.unlock();
-    work();
+    if (const Result<void> done = contain(work); !done) {
+      log_error("a job of the pool threw: {}", done.error().to_string());
+    }
     work = nullptr;  // what it holds goes before the lock comes back
     lock.lock();
     long_running_ -= is_long ? 1 : 0;

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 #include <future>
 #include <memory>
+#include <stdexcept>
 #include <vector>
+
+#include "rudder/base/log.h"
 
 namespace rudder::server {
 namespace {
@@ -21,6 +25,16 @@ struct Gate {
     return [future = opened] { future.wait(); };
   }
 };
+
+TEST(WorkPool, AJobThatThrowsLeavesItsThreadToTheNext) {
+  set_log_level(LogLevel::kOff);
+  WorkPool pool(1, 10);
+  std::promise<void> ran;
+  ASSERT_TRUE(pool.run(kShort, [] { throw std::runtime_error("job"); }));
+  ASSERT_TRUE(pool.run(kShort, [&] { ran.set_value(); }));
+  EXPECT_EQ(ran.get_future().wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  set_log_level(LogLevel::kInfo);
+}
 
 TEST(WorkPool, LongWorkLeavesAThreadToShortWork) {
   Gate gate;

@@ -3,41 +3,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <boost/json.hpp>
 #include <cmath>
 #include <iterator>
 #include <vector>
 
 #include "rudder/base/json.h"
 #include "rudder/server/generation/answer_format.h"
-#include "rudder/steer/base64.h"
 #include "rudder/steer/capture/base64.h"
 
 namespace rudder::server {
 
-namespace json = boost::json;
-
 namespace {
-
-// The one row of the means: [hidden] f32.
-Result<std::vector<float>> pooled(const steer::capture::ConsumerResult& result) {
-  const auto unreadable = [](std::string_view what) {
-    return fail(ErrorCode::kInternal, fmt::format("the pooled states are not {}", what));
-  };
-  RUDDER_TRY(const json::value payload, parse_json(result.payload, "captures"));
-  const json::value* means =
-      payload.is_object() ? payload.get_object().if_contains("means") : nullptr;
-  const json::object* sites = means == nullptr ? nullptr : means->if_object();
-  if (sites == nullptr || sites->size() != 1) return unreadable("there");
-  const json::string& data = sites->begin()->value().at("data").as_string();
-  const auto bytes = steer::base64_bytes(data);
-  if (!bytes || *bytes % sizeof(float) != 0) return unreadable("floats");
-  std::vector<float> row(*bytes / sizeof(float));
-  if (!steer::decode_base64(data, std::as_writable_bytes(std::span(row)))) {
-    return unreadable("base64");
-  }
-  return row;
-}
 
 void normalise(std::vector<float>& row) {
   double squares = 0;
@@ -68,7 +44,10 @@ Result<std::string> EmbeddingsFormat::keep_captures(
     return fail(ErrorCode::kOverloaded, fmt::format("the states of the input were lost: {}",
                                                     result == results.end() ? "" : result->error));
   }
-  RUDDER_TRY(std::vector<float> row, pooled(*result));
+  if (result->means.size() != 1 || result->means.front().layers.size() != 1) {
+    return fail(ErrorCode::kInternal, "the pooled states are not there");
+  }
+  std::vector<float> row = result->means.front().values;  // [hidden]
   if (!std::ranges::all_of(row, [](float value) { return std::isfinite(value); })) {
     return fail(ErrorCode::kNumerical, "the pooled states have a value that is not a number");
   }

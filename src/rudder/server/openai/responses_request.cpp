@@ -337,7 +337,6 @@ tl::expected<GenerationRequest, ApiError> ResponsesTranslation::parse() {
   scope.answer_id = "resp_" + make_request_id("");
   auto parsed = parse_generation(Api::kChat, chat_, scope);
   if (!parsed) return tl::unexpected(map_.told(std::move(parsed.error())));
-  if (parsed->uncompiled) return parsed;  // it comes again
   parsed->answer.api = Api::kResponses;
   parsed->answer.told_fields = told_fields(parsed->prompts.front().request.params());
   std::ranges::move(unknown, std::back_inserter(parsed->ignored_fields));

@@ -46,9 +46,6 @@ class CallsTest : public ::testing::Test {
     grammars_ = std::move(*made);
     GenerationScope scope = {
         .model = model_, .limits = limits(), .keys = keys_, .request_id = "r1"};
-    scope.find_grammar = [&](const constraint::GrammarSpec& spec) {
-      return std::optional(grammars_->compile(spec));
-    };
     auto parsed = parse_generation(Api::kChat, body_with(more_fields), scope);
     ASSERT_TRUE(parsed) << parsed.error().message;
     request_ = std::make_unique<GenerationRequest>(std::move(*parsed));
@@ -75,7 +72,9 @@ class CallsTest : public ::testing::Test {
   }
 
   std::unique_ptr<constraint::Matcher> matcher() const {
-    return request_->prompts[0].request.params().constraints.at(0)->start();
+    const auto& specs = request_->prompts[0].request.params().constraints;
+    constraint_ = *grammars_->compile(std::get<constraint::GrammarSpec>(specs.at(0)));
+    return constraint_->start();
   }
 
   // True where the answer may be these tokens, and end or go on behind them.
@@ -131,6 +130,7 @@ class CallsTest : public ::testing::Test {
   ServerModel model_;
   const ApiKeys keys_{{}};
   std::unique_ptr<constraint::GrammarCompiler> grammars_;
+  mutable std::shared_ptr<const constraint::Constraint> constraint_;  // outlives its matchers
   std::unique_ptr<GenerationRequest> request_;
 };
 

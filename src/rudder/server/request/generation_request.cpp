@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "rudder/base/json.h"
-#include "rudder/constraint/thinking_budget.h"
 #include "rudder/server/http/request_id.h"
 #include "rudder/server/request/answer_grammar.h"
 #include "rudder/server/request/chat_messages.h"
@@ -120,7 +119,7 @@ Result<void> limit_thoughts(const dialect::ReasoningDialect& reasoning, std::str
   RUDDER_TRY(const std::vector<int32_t> begin, tokenizer.encode(reasoning.begin, as_marks));
   RUDDER_TRY(const std::vector<int32_t> end, tokenizer.encode(reasoning.end, as_marks));
   const bool begun = end_of_prompt == dialect::PromptEnd::kOpen || reasoning.always;
-  params->constraints.push_back(constraint::limit_thinking(begin, end, budget, begun));
+  params->constraints.emplace_back(constraint::ThinkingLimit{begin, end, budget, begun});
   return {};
 }
 
@@ -191,8 +190,7 @@ Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOpti
   return prompt;
 }
 
-// Adds to `params` what holds the answer to its form and its calls; where that must be compiled
-// first it stays in parsed.uncompiled.
+// Adds to `params` the grammar that holds the answer to its form and its calls, if there is one.
 tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured,
                                               const ToolFields& tools, const GenerationScope& scope,
                                               GenerationRequest& parsed,
@@ -205,17 +203,11 @@ tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured
     return tl::unexpected(
         bad_request("ignore_eos excludes an answer that ends with its calls", "ignore_eos"));
   }
-  if (scope.find_grammar) {
-    const auto found = scope.find_grammar(**grammar);
-    if (!found) {
-      parsed.uncompiled = std::move(*grammar);
-      return {};
-    }
-    if (!*found) {
-      return tl::unexpected(to_api_error(blame_grammar(structured, tools, found->error())));
-    }
-    params.constraints.push_back(**found);
+  if (scope.grammar_error) {
+    return tl::unexpected(to_api_error(blame_grammar(structured, tools, *scope.grammar_error)));
   }
+  params.constraints.emplace_back(**grammar);
+  parsed.grammar = std::move(*grammar);
   return {};
 }
 
@@ -320,7 +312,6 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   if (auto done = constrain_answer(structured, tools, scope, parsed, params); !done) {
     return tl::unexpected(std::move(done.error()));
   }
-  if (parsed.uncompiled) return parsed;
   params.client_id = answer.id;
   params.capture_events = answer.stream;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);

@@ -5,14 +5,13 @@
 
 #include <boost/json/fwd.hpp>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "rudder/constraint/grammar_compiler.h"
+#include "rudder/constraint/grammar_spec.h"
 #include "rudder/dialect/dialect.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
@@ -84,13 +83,9 @@ struct GenerationRequest {
   int64_t sent_bytes = 0;                   // of the body
   // How the answers' text is parted into what is said, thought and called; absent: it is all said.
   std::optional<dialect::ParserSetup> parser;
-  // A grammar that must be compiled before the request can be parsed; with it nothing else counts.
-  std::optional<constraint::GrammarSpec> uncompiled;
+  // Among the constraints of every prompt: the engine compiles it before they are submitted.
+  std::optional<constraint::GrammarSpec> grammar;
 };
-
-// What a grammar was compiled to; nothing when it has not been yet.
-using FindGrammar =
-    std::function<std::optional<constraint::CompiledGrammar>(const constraint::GrammarSpec&)>;
 
 struct GenerationScope {
   const ServerModel& model;
@@ -103,7 +98,9 @@ struct GenerationScope {
   std::string answer_id = {};     // of the answer; empty: made of the API and request_id
   std::string_view version = {};  // of the server
   TapServices taps = {};
-  FindGrammar find_grammar = {};  // empty: the request will not run, its grammars are passed over
+  // What is wrong with the grammar of this body, where it has been parsed before: it is parsed
+  // again for the path of the field that is at fault.
+  std::optional<Error> grammar_error = {};
 };
 
 // A name for logs and for the answer's id, where the header gave none (`is_named`).

@@ -6,7 +6,6 @@
 #include <string>
 #include <utility>
 
-#include "rudder/constraint/allowed_tokens.h"
 #include "rudder/constraint/bad_words.h"
 #include "rudder/server/request/field_ranges.h"
 
@@ -16,7 +15,7 @@ namespace json = boost::json;
 
 namespace {
 
-using Constraints = std::vector<std::shared_ptr<const constraint::Constraint>>;
+using Constraints = std::vector<constraint::ConstraintSpec>;
 
 void read_allowed_tokens(FieldReader& reader, int32_t vocab_size, Constraints* constraints) {
   constexpr std::string_view kName = "allowed_token_ids";
@@ -31,7 +30,7 @@ void read_allowed_tokens(FieldReader& reader, int32_t vocab_size, Constraints* c
                         fmt::format("must be below {}, the size of the vocabulary", vocab_size),
                         fmt::format("{}[{}]", kName, i));
   }
-  constraints->push_back(constraint::allow_tokens(tokens, vocab_size));
+  constraints->emplace_back(constraint::AllowedTokens{std::move(tokens)});
 }
 
 void read_bad_words(FieldReader& reader, const text::Tokenizer& tokenizer,
@@ -58,7 +57,9 @@ void read_bad_words(FieldReader& reader, const text::Tokenizer& tokenizer,
     if (!spellings) return reader.error(spellings.error().code, spellings.error().message, name);
     for (std::vector<int32_t>& spelling : *spellings) sequences.push_back(std::move(spelling));
   }
-  if (!sequences.empty()) constraints->push_back(constraint::forbid_words(std::move(sequences)));
+  if (!sequences.empty()) {
+    constraints->emplace_back(constraint::ForbiddenWords{std::move(sequences)});
+  }
 }
 
 }  // namespace

@@ -1,10 +1,9 @@
 // allowed_token_ids and bad_words: fields of generation requests that become constraints.
 #pragma once
 
-#include <memory>
 #include <vector>
 
-#include "rudder/constraint/constraint.h"
+#include "rudder/constraint/constraint_spec.h"
 #include "rudder/engine/request.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/text/tokenizer.h"
@@ -15,6 +14,6 @@ namespace rudder::server {
 // where prompts are.
 void read_token_lists(FieldReader& reader, const text::Tokenizer& tokenizer,
                       const engine::RequestLimits& limits,
-                      std::vector<std::shared_ptr<const constraint::Constraint>>* constraints);
+                      std::vector<constraint::ConstraintSpec>* constraints);
 
 }  // namespace rudder::server

@@ -94,6 +94,10 @@ void ScriptedEngine::set_taps(const tap::Geometry& geometry, const tap::Limits& 
   captures_ = std::move(captures);
 }
 
+void ScriptedEngine::set_grammars(std::unique_ptr<constraint::GrammarSource> grammars) {
+  forms_ = std::make_unique<engine::Forms>(std::move(grammars), limits().vocab_size);
+}
+
 engine::EngineStats ScriptedEngine::stats() const {
   engine::EngineStats stats;
   stats.num_running = static_cast<int32_t>(num_active());

@@ -42,6 +42,12 @@ class ScriptedEngine final : public engine::Engine {
 
   Result<engine::RequestId> submit(engine::Request request, engine::EventSink sink) override;
   Result<void> would_accept(int64_t prompt_tokens) const override;
+  void compile(const constraint::GrammarSpec& spec, engine::FormCompiled done) override {
+    forms_->compile(spec, std::move(done));
+  }
+  constraint::GrammarStats grammar_stats() const override { return forms_->stats(); }
+  // Before a server is started on it; without it no output can have a grammar.
+  void set_grammars(std::unique_ptr<constraint::GrammarSource> grammars);
   void cancel(engine::RequestId id) override;
   engine::RequestLimits limits() const override;
   engine::EngineStats stats() const override;
@@ -85,6 +91,7 @@ class ScriptedEngine final : public engine::Engine {
 
   tap::Geometry geometry_;
   tap::Limits taps_;
+  std::unique_ptr<engine::Forms> forms_ = std::make_unique<engine::Forms>(nullptr, 320);
   std::unique_ptr<steer::capture::Dispatcher> captures_;
   const Author author_;
   const int32_t max_seq_len_;

@@ -220,14 +220,25 @@ ClientResponse TestClient::receive(std::string_view method, std::chrono::millise
   return response;
 }
 
+void use_grammars(ScriptedEngine& engine, const ServerModel& model,
+                  const constraint::GrammarSettings& settings) {
+  const engine::RequestLimits limits = engine.limits();
+  auto made = constraint::GrammarCompiler::create(*model.tokenizer, limits.vocab_size,
+                                                  limits.eos_ids, settings);
+  ASSERT_TRUE(made) << made.error().to_string();
+  engine.set_grammars(std::move(*made));
+}
+
 TestServer::TestServer(ScriptedEngine::Author author, const ServerSettings& settings,
                        int32_t max_seq_len)
     : engine(std::move(author), max_seq_len) {
   set_log_level(LogLevel::kError);
   ServerSettings used = settings;
   used.port = 0;
+  ServerModel model = byte_model();
+  use_grammars(engine, model, used.grammars);
   Result<std::unique_ptr<Server>> started =
-      Server::start({.engine = &engine, .model = byte_model(), .version = "1.2.3"}, used);
+      Server::start({.engine = &engine, .model = std::move(model), .version = "1.2.3"}, used);
   EXPECT_TRUE(started) << started.error().to_string();
   server = std::move(*started);
 }

@@ -60,6 +60,10 @@ class TestClient {
   std::string buffer_;
 };
 
+// Gives the engine a compiler for the model's vocabulary.
+void use_grammars(ScriptedEngine& engine, const ServerModel& model,
+                  const constraint::GrammarSettings& settings = {});
+
 struct TestServer {
   explicit TestServer(ScriptedEngine::Author author, const ServerSettings& settings = {},
                       int32_t max_seq_len = 4096);

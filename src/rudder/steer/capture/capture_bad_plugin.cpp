@@ -19,6 +19,7 @@ bool does(const std::string& deed, const char* what) {
 
 int create(const rudder_capture_model*, const char* options, void** plugin,
            rudder_capture_out* out) {
+  if (std::strstr(options, "throw_create") != nullptr) throw std::runtime_error("create");
   if (std::strstr(options, "refuse") != nullptr) {
     out->set(out, "not today", 9);
     return 1;

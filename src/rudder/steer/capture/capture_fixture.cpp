@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <iterator>
+#include <thread>
 
 #include "rudder/base/json.h"
 
@@ -158,7 +159,10 @@ class TestSession final : public Session {
     }
     return {};
   }
-  void finish(bool, SessionDone done) override { done({}); }
+  void finish(bool, SessionDone done) override {
+    if (consumer_.on_finish) consumer_.on_finish(info_);
+    done({});
+  }
 
  private:
   const SessionInfo info_;
@@ -171,6 +175,7 @@ Result<std::shared_ptr<const ConsumerOptions>> TestConsumer::parse_options(
 }
 
 Result<std::shared_ptr<Session>> TestConsumer::open(SessionInfo info) {
+  if (on_open) on_open(info);
   return std::make_shared<TestSession>(std::move(info), *this);
 }
 
@@ -209,6 +214,18 @@ std::vector<std::string> TempFolder::files() const {
   }
   std::ranges::sort(files);
   return files;
+}
+
+bool eventually(const std::function<bool()>& holds) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > deadline) {
+      ADD_FAILURE() << "what was waited for did not come";
+      return false;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  return true;
 }
 
 void Gate::wait() {

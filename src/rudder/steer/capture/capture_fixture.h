@@ -93,6 +93,8 @@ class TestConsumer : public Consumer {
   size_t num_rows();
 
   std::function<Result<void>(const SessionInfo&)> on_take;  // before the rows are remembered
+  std::function<void(const SessionInfo&)> on_open;
+  std::function<void(const SessionInfo&)> on_finish;
 
  private:
   friend class TestSession;
@@ -113,6 +115,9 @@ class TempFolder {
  private:
   std::filesystem::path path_;
 };
+
+// Waits until it holds; fails the test and gives false after 20 s.
+bool eventually(const std::function<bool()>& holds);
 
 // A gate that threads wait at until it is opened.
 class Gate {

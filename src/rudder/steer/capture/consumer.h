@@ -1,6 +1,6 @@
 // Consumer: where captured rows go. A session is one choice of one request at one consumer. Called
 // by the dispatcher: options on any thread, all else on the consumer's own thread, so that a
-// consumer may be slow; it must not throw.
+// consumer may be slow. One that throws has failed that session.
 #pragma once
 
 #include <cstddef>

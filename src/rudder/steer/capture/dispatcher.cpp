@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/base/contain.h"
 #include "rudder/base/json.h"
 #include "rudder/base/log.h"
 #include "rudder/steer/capture/consumer.h"
@@ -68,6 +69,8 @@ class ThreadedDispatcher final : public Dispatcher {
   void close_late(int64_t now);
   ConsumerResult outcome(const OpenRequest& request, size_t ask);
   void answer(OpenRequest& request);
+  static void report(const OpenRequest& request, CaptureResults results);
+  static void note_failure(const Message& message, const Error& error);
   void close(CaptureId id);
   void stop();
   std::shared_ptr<Seat> make_seat(const std::shared_ptr<OpenRequest>& request, size_t ask);
@@ -253,7 +256,10 @@ void ThreadedDispatcher::run() {
   while (true) {
     inbox_->take(messages, deadlines_.empty() ? now_us() + kIdleUs : deadlines_.front().first);
     for (; !messages.empty(); messages.pop_front()) {
-      if (!handle(messages.front())) return;
+      const Result<bool> goes_on =
+          contain([&]() -> Result<bool> { return handle(messages.front()); });
+      if (goes_on && !*goes_on) return;
+      if (!goes_on) note_failure(messages.front(), goes_on.error());
     }
     close_late(now_us());
   }
@@ -277,6 +283,19 @@ bool ThreadedDispatcher::handle(Message& message) {
     return false;
   }
   return true;
+}
+
+// A request that is known is closed by its deadline at the latest; who else would answer this one?
+void ThreadedDispatcher::note_failure(const Message& message, const Error& error) {
+  log_error("capture: {}", error.to_string());
+  if (const auto* begun = std::get_if<BeginMessage>(&message)) report(*begun->request, {});
+}
+
+// Whoever is told throws for himself alone.
+void ThreadedDispatcher::report(const OpenRequest& request, CaptureResults results) {
+  if (!request.asked.on_results) return;
+  const Result<void> told = contain([&] { request.asked.on_results(std::move(results)); });
+  if (!told) log_error("capture: who is told its results threw: {}", told.error().to_string());
 }
 
 void ThreadedDispatcher::hand_out(const RowsMessage& message) {
@@ -330,9 +349,9 @@ void ThreadedDispatcher::hand_out(OpenRequest& request, const tap::CapturedRows&
 
 void ThreadedDispatcher::end(OpenRequest& request, bool cancelled) {
   if (request.deadline_us != 0) return;
-  request.deadline_us = now_us() + result_timeout_us_;
+  deadlines_.emplace_back(now_us() + result_timeout_us_, request.id);  // first: it will be answered
+  request.deadline_us = deadlines_.back().first;
   request.is_cancelled = cancelled;
-  deadlines_.emplace_back(request.deadline_us, request.id);
   for (size_t ask = 0; ask < request.seats.size(); ++ask) {
     Lane& lane = lane_of(request, ask);
     lane.end(request.seats[ask], cancelled);
@@ -405,7 +424,7 @@ void ThreadedDispatcher::answer(OpenRequest& request) {
       }
     }
   }
-  if (request.asked.on_results) request.asked.on_results(std::move(results));
+  report(request, std::move(results));
 }
 
 // Who gets the results finds the request in the stats as one that is over.

@@ -5,6 +5,7 @@
 #include <boost/json.hpp>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <thread>
 
 #include "rudder/steer/capture/capture_fixture.h"
@@ -176,10 +177,7 @@ TEST_F(DispatcherTest, TheExecutorsMemoryIsGivenBackThoughAConsumerStalls) {
     one.push_to(*dispatcher_);
   }
   dispatcher_->end(id);
-  const auto deadline = steady_clock::now() + std::chrono::seconds(10);
-  while (dispatcher_->stats().batches < 4 && steady_clock::now() < deadline) {
-    std::this_thread::sleep_for(milliseconds(1));
-  }
+  ASSERT_TRUE(eventually([&] { return dispatcher_->stats().batches >= 4; }));
   // The dispatch thread has taken all four; the last may still be in its hands.
   for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(*leases[i]) << i;
   gate.open();
@@ -232,7 +230,7 @@ TEST_F(DispatcherTest, AStalledConsumerTimesOutAndBlocksNobody) {
     if (results.size() == 3 || results[0].consumer == "a") results = inbound_.wait();
     EXPECT_EQ(results[0].status, Status::kOk);
   }
-  while (stats_of("a").results_error == 0) std::this_thread::sleep_for(milliseconds(5));
+  ASSERT_TRUE(eventually([&] { return stats_of("a").results_error > 0; }));
   EXPECT_EQ(stats_of("b").results_ok, 21u);
   // The lane is known to be stuck: the next request does not wait for it.
   std::this_thread::sleep_for(milliseconds(250));
@@ -259,14 +257,14 @@ TEST_F(DispatcherTest, AConsumerThatNeverComesBackDoesNotHoldUpTheEnd) {
   const auto spec = make_spec(*dispatcher_, R"({"a": {"sites": {"resid_post": [0]}}})");
   const CaptureId id = begin(spec, "stuck", 1);
   step().add(id, 1, *spec, 0, 1).push_to(*dispatcher_);
-  while (stats_of("a").queued_bytes == 0) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_TRUE(eventually([&] { return stats_of("a").queued_bytes > 0; }));
   const auto before = steady_clock::now();
   dispatcher_.reset();
   EXPECT_LT(steady_clock::now() - before, std::chrono::seconds(5));
   EXPECT_EQ(inbound_.wait()[0].status, Status::kError);
   gate->open();
   // The thread that was left behind still has rows to hand to the consumer: let it end.
-  while (a_.use_count() > 1) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_TRUE(eventually([&] { return a_.use_count() == 1; }));
 }
 
 TEST_F(DispatcherTest, CancelGivesErrorsAndTheEndCancelsWhatIsOpen) {
@@ -295,7 +293,7 @@ TEST_F(DispatcherTest, WhoDoesNotWaitIsToldWhatIsPending) {
   dispatcher_->end(id);
   EXPECT_EQ(inbound_.wait()[0].status, Status::kPending);
   gate.open();
-  while (stats_of("a").results_ok == 0) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_TRUE(eventually([&] { return stats_of("a").results_ok > 0; }));
   EXPECT_TRUE(inbound_.is_empty());
   EXPECT_EQ(dispatcher_->stats().open_requests, 0);
 }
@@ -366,11 +364,9 @@ class OverloadTest : public DispatcherTest {
   void push(int32_t begin, int32_t end) {
     for (int32_t p = begin; p < end; ++p) {
       step().add(id_, 1, *spec_, p, p + 1).push_to(*dispatcher_);
-      wait_for_b(static_cast<size_t>(p) + 1);
+      const auto count = static_cast<size_t>(p) + 1;
+      ASSERT_TRUE(eventually([&] { return b_->num_rows() >= count; }));
     }
-  }
-  void wait_for_b(size_t count) {
-    while (b_->num_rows() < count) std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
   static std::vector<int32_t> upto(int32_t count) {
     std::vector<int32_t> positions(static_cast<size_t>(count));
@@ -421,7 +417,7 @@ TEST_F(OverloadTest, WhatIsBeyondTheSpillLimitIsDropped) {
   EXPECT_EQ(stats_of("a").spilled_rows, 50u);
   EXPECT_GE(dropped, 40u);
   gate_.open();
-  while (a_->num_rows() + dropped < 100) std::this_thread::sleep_for(milliseconds(1));
+  ASSERT_TRUE(eventually([&] { return a_->num_rows() + dropped >= 100; }));
   push(100, 200);  // the ring is used again
   dispatcher_->end(id_);
   EXPECT_EQ(inbound_.wait()[0].status, Status::kPartialError);

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "rudder/base/clock.h"
+#include "rudder/base/contain.h"
+#include "rudder/base/log.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -72,11 +74,14 @@ void Lane::run() {
   const SteadyClock clock;
   while (std::optional<BacklogItem> item = backlog_->pop()) {
     call_began_us_ = clock.now_us();
-    handle(*item);
+    const Result<void> handled = contain([&] { handle(*item); });
+    if (!handled) note_failure(*item, handled.error());
     item.reset();  // gives its rows back
     call_began_us_ = 0;
   }
-  consumer_->drain();
+  if (const Result<void> drained = contain([this] { consumer_->drain(); }); !drained) {
+    log_warn("capture consumer {}: {}", consumer_->name(), drained.error().to_string());
+  }
   std::lock_guard lock(mutex_);
   is_done_ = true;
   done_.notify_all();
@@ -109,6 +114,19 @@ void Lane::handle(BacklogItem& item) {
       break;
   }
   seat.session.reset();
+}
+
+// The consumer threw: what it does for others goes on.
+void Lane::note_failure(BacklogItem& item, const Error& error) {
+  Seat& seat = *item.seat;
+  const std::shared_ptr<Session> session = std::move(seat.session);
+  seat.session.reset();
+  if (item.kind == BacklogItem::Kind::kEnd || item.kind == BacklogItem::Kind::kCancel) {
+    return seat.deliver(error_result(error));
+  }
+  seat.error = error;
+  if (session == nullptr) return;
+  static_cast<void>(contain([&] { session->finish(true, [](const ConsumerResult&) {}); }));
 }
 
 void Lane::take(Seat& seat, BacklogItem& item) {

@@ -58,6 +58,7 @@ class Lane {
 
   void run();
   void handle(BacklogItem& item);
+  void note_failure(BacklogItem& item, const Error& error);
   void take(Seat& seat, BacklogItem& item);
 
   const std::shared_ptr<Consumer> consumer_;

@@ -4,10 +4,13 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <cstdlib>
 #include <exception>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/base/json.h"
+#include "rudder/base/log.h"
 #include "rudder/steer/capture/consumers.h"
 #include "rudder_capture_plugin.h"
 
@@ -37,22 +40,52 @@ struct TextOut {
   }
 };
 
+Error threw(const std::string& name, const char* function, const Error& error) {
+  return {ErrorCode::kInternal, fmt::format("{} threw an exception: {}", function, error.message),
+          name};
+}
+
 // Calls into the plugin; whatever it throws ends here.
 template <typename Call>
 Result<std::string> guarded(const std::string& name, const char* function, Call&& call) {
   TextOut text;
-  std::string what;
-  try {
-    if (call(&text.out) == 0) return std::move(text.text);
-    return fail(ErrorCode::kInternal,
-                text.text.empty() ? fmt::format("{} failed", function) : text.text, name);
-  } catch (const std::exception& error) {
-    what = error.what();
-  } catch (...) {
-    what = "of unknown type";
-  }
-  return fail(ErrorCode::kInternal, fmt::format("{} threw an exception: {}", function, what), name);
+  int status = 0;
+  const Result<void> returned = contain([&] { status = call(&text.out); });
+  if (!returned) return tl::unexpected<Error>(threw(name, function, returned.error()));
+  if (status == 0) return std::move(text.text);
+  return fail(ErrorCode::kInternal,
+              text.text.empty() ? fmt::format("{} failed", function) : text.text, name);
 }
+
+// An exception of a plugin's initialiser cannot leave the loader: the runtime ends the process.
+// This makes it the end that a server has which is refused its plugin at start: a message, and
+// status 1.
+class LoadWatch {
+ public:
+  explicit LoadWatch(const std::string& file) : before_(std::set_terminate(&end)) {
+    loading = &file;
+  }
+  ~LoadWatch() {
+    std::set_terminate(before_);
+    loading = nullptr;
+  }
+  LoadWatch(const LoadWatch&) = delete;
+  LoadWatch& operator=(const LoadWatch&) = delete;
+
+ private:
+  [[noreturn]] static void end() {
+    const std::exception_ptr thrown = std::current_exception();
+    if (loading == nullptr || thrown == nullptr) std::abort();  // not the loader's: another thread
+    const Result<void> what = contain([&] { std::rethrow_exception(thrown); });
+    log_error("{}", threw(*loading, "an initialiser", what.error()).to_string());
+    flush_logs();
+    std::_Exit(EXIT_FAILURE);
+  }
+
+  static thread_local const std::string* loading;
+  const std::terminate_handler before_;
+};
+thread_local const std::string* LoadWatch::loading = nullptr;
 
 int32_t plugin_dtype(tensor::DType dtype) {
   if (dtype == tensor::DType::kF32) return RUDDER_CAPTURE_F32;
@@ -211,7 +244,11 @@ class PluginConsumer final : public Consumer {
 };
 
 Result<const rudder_capture_plugin*> load_table(const std::string& file) {
-  void* object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  void* object = nullptr;
+  {
+    const LoadWatch watch(file);
+    object = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+  }
   if (object == nullptr) return fail(ErrorCode::kIo, ::dlerror(), file);
   const auto entry = reinterpret_cast<rudder_capture_plugin_entry_fn>(
       ::dlsym(object, RUDDER_CAPTURE_PLUGIN_ENTRY));
@@ -219,7 +256,11 @@ Result<const rudder_capture_plugin*> load_table(const std::string& file) {
     return fail(ErrorCode::kInvalidArgument,
                 "does not export " RUDDER_CAPTURE_PLUGIN_ENTRY ": no capture plugin", file);
   }
-  const rudder_capture_plugin* table = entry(RUDDER_CAPTURE_ABI);
+  const rudder_capture_plugin* table = nullptr;
+  const Result<void> entered = contain([&] { table = entry(RUDDER_CAPTURE_ABI); });
+  if (!entered) {
+    return tl::unexpected<Error>(threw(file, RUDDER_CAPTURE_PLUGIN_ENTRY, entered.error()));
+  }
   if (table == nullptr || table->abi != RUDDER_CAPTURE_ABI ||
       table->struct_bytes < sizeof(rudder_capture_plugin)) {
     return fail(

@@ -139,6 +139,24 @@ TEST_F(PluginTest, WhateverAPluginThrowsStaysInItsResult) {
   }
 }
 
+TEST_F(PluginTest, WhatAPluginThrowsAsItIsLoadedRefusesIt) {
+  const auto refusal = [&](const std::string& plugin) {
+    const auto made = create(plugin);
+    return made.has_value() ? std::string("nothing") : made.error().to_string();
+  };
+  EXPECT_NE(refusal("bad:file=" CAPTURE_BAD_PLUGIN ",x=throw_create").find("create threw"),
+            std::string::npos);
+  EXPECT_NE(refusal("bad:file=" CAPTURE_THROWS_AT_ENTRY).find("threw an exception: entry"),
+            std::string::npos);
+}
+
+// The loader passes no exception on: the server ends as it does at any plugin that is refused.
+TEST_F(PluginTest, WhatAnInitialiserOfAPluginThrowsRefusesIt) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(static_cast<void>(create("bad:file=" CAPTURE_THROWS_AT_LOAD)),
+              ::testing::ExitedWithCode(1), "an initialiser threw an exception: load");
+}
+
 TEST_F(PluginTest, AStallingPluginMissesItsTimeAndTheOthersDoNot) {
   start("bad:file=" CAPTURE_BAD_PLUGIN);
   const auto before = std::chrono::steady_clock::now();

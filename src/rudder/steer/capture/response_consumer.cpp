@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "rudder/base/json.h"
-#include "rudder/steer/capture/base64.h"
 #include "rudder/steer/capture/response_options.h"
 #include "rudder/steer/capture/row_numbers.h"
 #include "rudder/steer/dot.h"
@@ -83,9 +82,11 @@ class ResponseSession final : public Session {
   void finish(bool cancelled, SessionDone done) override {
     ConsumerResult result;
     if (!cancelled && info_.stream && info_.emit) {
-      result.payload = fmt::format(R"({{"events":{}{}}})", num_events_, means_json());
+      result.payload = fmt::format(R"({{"events":{}}})", num_events_);
+      result.means = means();
     } else if (!cancelled) {
       result.payload = to_json(false);
+      result.means = means();
     }
     done(std::move(result));
   }
@@ -190,7 +191,8 @@ class ResponseSession final : public Session {
     pack.data.insert(pack.data.end(), bytes.begin(), bytes.end());
   }
 
-  // {"positions": [...], "rows": {...}, "norms": {...}, "probes": {...}}; of one token without the
+  // {"positions": [...], "rows": {...}, "norms": {...}, "probes": {...}}, and the means are added
+  // where the answer is written; of one token without the
   // lists: {"position": ..., "norms": {"resid_post.10": ...}}.
   std::string to_json(bool one_token) const {
     std::string out = one_token
@@ -204,7 +206,6 @@ class ResponseSession final : public Session {
       }
       out += '}';
     }
-    if (!one_token) out += means_json();
     if (options_->norms) {
       out += R"(,"norms":)";
       append_points(out, values_.norms, one_token);
@@ -223,39 +224,33 @@ class ResponseSession final : public Session {
     return out;
   }
 
-  // `,"means":{...}`: rows of one position in the packed form; empty when nobody asked.
-  std::string means_json() const {
-    if (!options_->means || num_tokens_ == 0) return {};
-    std::string out = R"(,"means":{)";
-    for (Pack& pack : make_packs()) {
+  // Empty when nobody asked.
+  std::vector<ResultRows> means() const {
+    std::vector<ResultRows> means;
+    if (!options_->means || num_tokens_ == 0) return means;
+    for (const Pack& pack : make_packs()) {
+      ResultRows& rows = means.emplace_back();
+      rows.key = pack.key;
+      rows.width = pack.width;
       for (const size_t point : pack.points) {
-        std::vector<float> mean;
+        rows.layers.push_back(info_.rows[point].point.point.layer);
         for (const double sum : sums_[point]) {
-          mean.push_back(static_cast<float>(sum / static_cast<double>(num_tokens_)));
+          rows.values.push_back(static_cast<float>(sum / static_cast<double>(num_tokens_)));
         }
-        const auto bytes = std::as_bytes(std::span(mean));
-        pack.data.insert(pack.data.end(), bytes.begin(), bytes.end());
       }
-      append_pack(out, pack, tensor::DType::kF32, 1);
     }
-    return out + '}';
+    return means;
   }
 
   void append_pack(std::string& out, const Pack& pack, tensor::DType dtype,
                    size_t num_tokens) const {
-    if (out.back() != '{') out += ',';
-    const size_t num_rows = pack.points.size() * num_tokens;
-    fmt::format_to(std::back_inserter(out),
-                   R"("{}":{{"dtype":"{}","shape":[{},{}],"layer_indices":[)", pack.key,
-                   dtype_spelling(dtype), num_rows, pack.width);
-    for (size_t i = 0; i < num_rows; ++i) {
-      if (i > 0) out += ',';
-      const RowPlace& place = info_.rows[pack.points[i % pack.points.size()]];
-      fmt::format_to(std::back_inserter(out), "{}", place.point.point.layer);
+    std::vector<int32_t> layers;
+    for (size_t token = 0; token < num_tokens; ++token) {
+      for (const size_t point : pack.points) {
+        layers.push_back(info_.rows[point].point.point.layer);
+      }
     }
-    out += R"(],"data":")";
-    append_base64(out, pack.data);
-    out += "\"}";
+    append_packed_rows(out, pack.key, dtype_spelling(dtype), pack.width, layers, pack.data);
   }
 
   void append_points(std::string& out, const std::vector<std::vector<float>>& by_point,

@@ -200,8 +200,19 @@ TEST_F(ResponseTest, MeansAreOverTheCapturedPositions) {
       for (const double sum : sums) means.back().push_back(static_cast<float>(sum / 4));
     }
     EXPECT_TRUE(inbound_.take_events().empty());  // a token has no mean
-    const json::value payload = *parse_json(result.payload, "payload");
+    ASSERT_EQ(result.means.size(), 1u);
+    EXPECT_EQ(result.means[0].key, "resid_post");
+    EXPECT_EQ(result.means[0].layers, (std::vector<int32_t>{1, 2}));
+    EXPECT_EQ(result.means[0].width, 24);
+    std::vector<float> joined = means[0];
+    joined.insert(joined.end(), means[1].begin(), means[1].end());
+    EXPECT_EQ(result.means[0].values, joined);
+    // As the client gets them, beside what else there is.
+    const json::value told = *parse_json(results_json({result}), "results");
+    const json::value& payload = told.at(result.consumer).at("payload");
+    EXPECT_TRUE(payload.as_object().contains(stream ? "events" : "positions"));
     const json::value& pack = payload.at("means").at("resid_post");
+    EXPECT_EQ(pack.at("dtype"), "float32");
     EXPECT_EQ(pack.at("shape"), (json::array{2, 24}));
     EXPECT_EQ(pack.at("layer_indices"), (json::array{1, 2}));
     EXPECT_EQ(pack.at("data"), json::string(packed(means, true)));

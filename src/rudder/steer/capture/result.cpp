@@ -1,6 +1,11 @@
 #include "rudder/steer/capture/result.h"
 
+#include <fmt/format.h>
+
+#include <iterator>
+
 #include "rudder/base/json.h"
+#include "rudder/steer/capture/base64.h"
 
 namespace rudder::steer::capture {
 
@@ -20,6 +25,33 @@ std::string_view status_name(Status status) {
   return "error";
 }
 
+namespace {
+
+// Into the object that `out` ends with.
+void append_means(std::string& out, const std::vector<ResultRows>& means) {
+  out.pop_back();
+  if (out.back() != '{') out += ',';
+  out += "\"means\":{";
+  for (const ResultRows& rows : means) {
+    append_packed_rows(out, rows.key, "float32", rows.width, rows.layers,
+                       std::as_bytes(std::span(rows.values)));
+  }
+  out += "}}";
+}
+
+}  // namespace
+
+void append_packed_rows(std::string& out, std::string_view key, std::string_view dtype,
+                        int32_t width, std::span<const int32_t> layers,
+                        std::span<const std::byte> data) {
+  if (out.back() != '{') out += ',';
+  fmt::format_to(std::back_inserter(out),
+                 R"("{}":{{"dtype":"{}","shape":[{},{}],"layer_indices":[{}],"data":")", key, dtype,
+                 layers.size(), width, fmt::join(layers, ","));
+  append_base64(out, data);
+  out += "\"}";
+}
+
 std::string results_json(const CaptureResults& results) {
   std::string out = "{";
   for (const ConsumerResult& result : results) {
@@ -35,6 +67,7 @@ std::string results_json(const CaptureResults& results) {
     }
     out += ",\"payload\":";
     out += result.payload.empty() ? "null" : result.payload;
+    if (!result.means.empty()) append_means(out, result.means);
     out += '}';
   }
   out += '}';

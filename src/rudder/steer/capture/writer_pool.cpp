@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "rudder/base/clock.h"
+#include "rudder/base/contain.h"
+#include "rudder/base/log.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -79,7 +81,9 @@ void Writer::run() {
       std::swap(jobs, jobs_);
     }
     for (; !jobs.empty(); jobs.pop_front()) {
-      jobs.front()(*this);
+      // Whoever waits for the job's word hears from the dispatcher that none came in time.
+      const Result<void> done = contain([&] { jobs.front()(*this); });
+      if (!done) log_error("capture writer: {}", done.error().to_string());
       shards_.publish_due(clock.now_us());
     }
     shards_.publish_due(clock.now_us());

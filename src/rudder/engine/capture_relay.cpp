@@ -1,0 +1,58 @@
+#include "rudder/engine/capture_relay.h"
+
+#include <utility>
+
+#include "rudder/base/check.h"
+#include "rudder/base/mutants.h"
+
+namespace rudder::engine {
+
+void CaptureRelay::begin(OpenRequest& request) {
+  const RequestParams& params = request.unscheduled->params();
+  if (params.taps->capture == nullptr) return;
+  for (int32_t i = 0; i < params.n; ++i) {
+    steer::capture::CaptureRequest asked;
+    asked.spec = params.capture;
+    asked.request_id = params.client_id;
+    asked.choice = i;
+    asked.prompt_len = request.prompt_tokens;
+    asked.stream = params.capture_events;
+    asked.wait = params.capture_wait;
+    asked.on_results = [this, id = request.id, i](steer::capture::CaptureResults&& results) {
+      mailbox_->capture_news(
+          {.id = id, .choice = i, .event = std::nullopt, .results = std::move(results)});
+    };
+    if (params.capture_events) {
+      asked.on_event = [this, id = request.id, i](steer::capture::CaptureEvent&& event) {
+        mailbox_->capture_news(
+            {.id = id, .choice = i, .event = std::move(event), .results = std::nullopt});
+      };
+    }
+    request.choices[static_cast<size_t>(i)].capture = dispatcher_->begin(std::move(asked));
+  }
+}
+
+void CaptureRelay::push(const step::StepResult& result,
+                        const std::vector<sched::CapturedRow>& captured,
+                        const RequestTable& requests) {
+  if (captured.empty()) return;
+  by_row_.assign(result.seqs.size(), {});
+  for (const sched::CapturedRow& one : captured) {
+    const RequestTable::Target* target = requests.target(one.id);
+    RUDDER_CHECK(target != nullptr, "captured rows of sequence {}, which has ended", one.id.value);
+    const int32_t row = one.row - (RUDDER_MUTANT(kCaptureToNeighbour) && one.row > 0);
+    by_row_[static_cast<size_t>(row)] =
+        target->request->choices[static_cast<size_t>(target->choice)].capture;
+  }
+  dispatcher_->push(result.captured, by_row_);
+}
+
+void CaptureRelay::end(const OpenChoice& choice, bool publish) {
+  if (publish) {
+    dispatcher_->end(choice.capture);
+  } else {
+    dispatcher_->cancel(choice.capture);
+  }
+}
+
+}  // namespace rudder::engine

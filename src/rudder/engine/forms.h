@@ -1,0 +1,56 @@
+// Forms: from the specs of a request's constraints to the Constraints that its choices are held to.
+// Grammars are compiled beforehand, off the engine thread, and held by a lease until the request is
+// submitted; the rest is made at once. Owned by EngineCore; every member is safe from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/result.h"
+#include "rudder/constraint/constraint_spec.h"
+#include "rudder/constraint/grammar_source.h"
+
+namespace rudder::engine {
+
+// Keeps what a grammar was compiled to while it lives: a request with that grammar is not refused
+// for want of it. Opaque.
+using FormLease = std::shared_ptr<const void>;
+using FormCompiled = std::function<void(const Result<FormLease>&)>;
+
+class Forms {
+ public:
+  using Constraints = std::vector<std::shared_ptr<const constraint::Constraint>>;
+
+  // `grammars` may be null: a request with a grammar is then kUnsupported.
+  Forms(std::unique_ptr<constraint::GrammarSource> grammars, int32_t vocab_size)
+      : vocab_size_(vocab_size), grammars_(std::move(grammars)) {}
+
+  // As Engine::compile.
+  void compile(const constraint::GrammarSpec& spec, FormCompiled done);
+  // One Constraint a spec. kUnavailable: a grammar is neither known nor leased.
+  Result<Constraints> resolve(std::span<const constraint::ConstraintSpec> specs);
+  constraint::GrammarStats stats() const;
+
+ private:
+  // What a FormLease points at.
+  struct Leased {
+    constraint::GrammarSpec spec;
+    std::shared_ptr<const constraint::Constraint> constraint;
+  };
+
+  Result<std::shared_ptr<const constraint::Constraint>> find(const constraint::GrammarSpec& spec);
+  FormLease lease(Leased compiled);
+
+  const int32_t vocab_size_;
+  std::mutex mutex_;
+  // Few: a lease lasts from a compile to its submission.
+  std::vector<std::weak_ptr<const Leased>> leased_;
+  const std::unique_ptr<constraint::GrammarSource> grammars_;  // first to go: it calls lease()
+};
+
+}  // namespace rudder::engine

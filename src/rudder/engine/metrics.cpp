@@ -1,0 +1,114 @@
+#include "rudder/engine/metrics.h"
+
+namespace rudder::engine {
+namespace {
+
+double seconds(int64_t us) {
+  return static_cast<double>(us) * 1e-6;
+}
+
+}  // namespace
+
+EngineMetrics::EngineMetrics(int32_t max_seq_len, int32_t block_size)
+    : live_(make_engine_stats(max_seq_len)) {
+  live_.block_size = block_size;
+}
+
+EngineStats EngineMetrics::snapshot() const {
+  EngineStats stats;
+  {
+    std::lock_guard lock(mutex_);
+    stats = published_;
+  }
+  stats.rejected = num_rejected_.load(std::memory_order_relaxed);
+  return stats;
+}
+
+void EngineMetrics::note_admitted(const OpenRequest& request) {
+  live_.request_n.observe(request.num_open);
+  live_.request_prompt_tokens.observe(request.prompt_tokens);
+  live_.request_max_tokens.observe(request.max_tokens);
+}
+
+void EngineMetrics::note_launched(int32_t num_tokens, int32_t repeat) {
+  live_.iteration_tokens.observe(num_tokens, static_cast<uint64_t>(repeat));
+}
+
+void EngineMetrics::note_collected(const step::StepResult& result) {
+  if (result.iteration == 0) live_.graph_steps += result.from_graph ? 1 : 0;
+}
+
+void EngineMetrics::note_first_planned(const OpenRequest& request, int64_t now_us) {
+  live_.queue_time.observe(seconds(now_us - request.arrival_us));
+}
+
+void EngineMetrics::note_tokens(const OpenRequest& request, OpenChoice& choice, size_t count,
+                                int64_t now_us) {
+  if (count == 0) return;
+  live_.generation_tokens += count;
+  size_t gaps = count;
+  if (!choice.first_token_us) {
+    choice.first_token_us = now_us;
+    choice.last_token_us = now_us;
+    gaps -= 1;
+    live_.prompt_tokens += static_cast<uint64_t>(request.prompt_tokens);
+    live_.prompt_tokens_cached += static_cast<uint64_t>(choice.cached_tokens);
+    live_.time_to_first_token.observe(seconds(now_us - request.arrival_us));
+    live_.prefill_time.observe(seconds(now_us - request.first_planned_us.value_or(now_us)));
+  }
+  if (gaps == 0) return;
+  const double gap = seconds(now_us - choice.last_token_us) / static_cast<double>(gaps);
+  live_.inter_token_latency.observe(gap, gaps);
+  choice.last_token_us = now_us;
+}
+
+void EngineMetrics::note_finish(const OpenRequest& request, const OpenChoice& choice,
+                                FinishReason reason, int64_t now_us) {
+  switch (reason) {
+    case FinishReason::kStop:
+      live_.finished_stop += 1;
+      break;
+    case FinishReason::kLength:
+      live_.finished_length += 1;
+      break;
+    case FinishReason::kCancelled:
+      live_.finished_cancelled += 1;
+      break;
+    case FinishReason::kError:
+      live_.finished_error += 1;
+      break;
+  }
+  live_.e2e_latency.observe(seconds(now_us - request.arrival_us));
+  live_.request_generation_tokens.observe(choice.output.num_tokens());
+  if (choice.first_token_us) {
+    live_.decode_time.observe(seconds(choice.last_token_us - *choice.first_token_us));
+  }
+}
+
+void EngineMetrics::note_masks(size_t num_rows, int64_t spent_us) {
+  live_.constrained_steps += 1;
+  live_.constrained_rows += num_rows;
+  live_.mask_time.observe(seconds(spent_us));
+}
+
+void EngineMetrics::publish(const sched::SchedStats& sched, size_t num_waiting_for_taps,
+                            const steer::RowTable::Stats& tap_rows) {
+  live_.num_running = sched.num_running;
+  live_.num_waiting = sched.num_waiting;
+  live_.num_blocks = sched.num_blocks;
+  live_.blocks_in_use = sched.blocks_in_use;
+  live_.blocks_cached = sched.blocks_cached;
+  live_.blocks_free = sched.blocks_free;
+  live_.steps = sched.steps;
+  live_.iterations = sched.iterations;
+  live_.preemptions = sched.preemptions;
+  live_.prefix_queries = sched.prefix_queries;
+  live_.prefix_hits = sched.prefix_hits;
+  live_.late_rows = sched.late_rows;
+  live_.waiting_for_taps = static_cast<int32_t>(num_waiting_for_taps);
+  live_.tap_rows = tap_rows;
+  std::lock_guard lock(mutex_);
+  published_ = live_;  // same sizes: no allocation after the first
+}
+
+}  // namespace rudder::engine

@@ -1,0 +1,50 @@
+// EngineMetrics: counts what the engine does. The engine thread notes events as they happen and
+// publishes a snapshot at the end of each turn; any thread may read the last snapshot. What each
+// number means: docs/contracts/engine.md.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+
+#include "rudder/engine/event.h"
+#include "rudder/engine/open_request.h"
+#include "rudder/engine/stats.h"
+#include "rudder/sched/stats.h"
+#include "rudder/steer/row_table.h"
+#include "rudder/step/result.h"
+
+namespace rudder::engine {
+
+class EngineMetrics {
+ public:
+  // Histograms of lengths end at `max_seq_len` tokens; `block_size` in tokens.
+  EngineMetrics(int32_t max_seq_len, int32_t block_size);
+
+  // Any thread.
+  void note_rejected() { num_rejected_.fetch_add(1, std::memory_order_relaxed); }
+  EngineStats snapshot() const;  // queued_tokens is the caller's to set
+
+  // The engine thread's from here on. Times are the engine clock's, in microseconds.
+  void note_admitted(const OpenRequest& request);
+  void note_launched(int32_t num_tokens, int32_t repeat);
+  void note_collected(const step::StepResult& result);
+  void note_first_planned(const OpenRequest& request, int64_t now_us);
+  void note_tokens(const OpenRequest& request, OpenChoice& choice, size_t count, int64_t now_us);
+  void note_finish(const OpenRequest& request, const OpenChoice& choice, FinishReason reason,
+                   int64_t now_us);
+  // The masks of a step's constrained rows were written in so much time.
+  void note_masks(size_t num_rows, int64_t spent_us);
+  void publish(const sched::SchedStats& sched, size_t num_waiting_for_taps,
+               const steer::RowTable::Stats& tap_rows);
+
+ private:
+  EngineStats live_;  // the engine thread's
+
+  std::atomic<uint64_t> num_rejected_{0};
+  mutable std::mutex mutex_;
+  EngineStats published_;
+};
+
+}  // namespace rudder::engine

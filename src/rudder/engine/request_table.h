@@ -1,0 +1,51 @@
+// RequestTable: the open requests by id, and the open choices by the sequence that runs for them.
+// Owned by EngineCore and touched by the engine thread alone, but for the count of accepted
+// requests, which any thread may read.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "rudder/engine/open_request.h"
+
+namespace rudder::engine {
+
+class RequestTable {
+ public:
+  // The choice that a sequence runs for.
+  struct Target {
+    OpenRequest* request = nullptr;
+    int32_t choice = 0;
+  };
+
+  // Any thread. A request is accepted before it is posted to the engine thread, and finished once.
+  void note_accepted() { num_open_.fetch_add(1, std::memory_order_acq_rel); }
+  void note_finished() { num_open_.fetch_sub(1, std::memory_order_acq_rel); }
+  // Requests that were accepted and have not had their last event.
+  int64_t num_open() const { return num_open_.load(std::memory_order_acquire); }
+
+  // The engine thread's from here on.
+  OpenRequest& add(std::unique_ptr<OpenRequest> request);
+  // Gives the request its next choice, with a sequence id that was never used before.
+  void add_choice(OpenRequest& request, OpenChoice choice);
+  OpenRequest* find(RequestId id) const;  // null: it has finished
+  // Null: the choice of that sequence has ended.
+  const Target* target(sched::SequenceId sequence) const;
+  std::vector<RequestId> ids() const;  // ascending
+
+  // No output is for the choice of that sequence any more.
+  void forget_sequence(sched::SequenceId sequence) { targets_.erase(sequence); }
+  // Removes the request when none of its choices is open.
+  void forget_if_finished(const OpenRequest& request);
+
+ private:
+  std::atomic<int64_t> num_open_{0};
+  std::unordered_map<RequestId, std::unique_ptr<OpenRequest>> requests_;
+  std::unordered_map<sched::SequenceId, Target> targets_;
+  uint64_t next_sequence_ = 1;
+};
+
+}  // namespace rudder::engine
