@@ -37,7 +37,7 @@ TEST(Fields, WhatLooksLikeSteeringIsRefusedWithTheNameToUse) {
       {"steering_vector", "use steering_vectors"},
       {"steer", "use steering"},
       {"decode_steering_vector", "use decode_steering_vectors"},
-      {"prefill_steering_clamps", "use prefill_steering_vectors"},
+      {"prefill_steering_clamps", "use steering"},
       {"steering_clamps", "use steering"},
       {"sae_clamp_specs", "use steering"},
       {"patch", "use steering"},

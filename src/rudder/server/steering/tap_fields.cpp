@@ -33,14 +33,14 @@ std::string_view meant_field(std::string_view name) {
   const bool has_prefix = std::ranges::any_of(
       kPrefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
   std::string_view nearest = name.starts_with("capture") ? "capture" : "steering";
-  size_t least = std::max<size_t>(kNear + 1, name.size() / 3);
+  size_t least = kNear + 1;
   bool is_near = false;
   const auto look_at = [&](std::string_view field) {
     const size_t distance = edit_distance(name.substr(0, kMaxLength), field);
     if (distance >= least) return;
     least = distance;
     nearest = field;
-    is_near = distance <= kNear && field.size() > 3 * kNear;
+    is_near = field.size() > 3 * kNear;
   };
   for (const std::string_view field : steer::steering_fields()) look_at(field);
   for (const std::string_view field : kCaptureFields) look_at(field);
