@@ -79,8 +79,8 @@ class OpsConformance : public ::testing::TestWithParam<Backend> {
   // that.
   static void put_on_fp8_grid(std::vector<float>& values, int64_t width);
   // Largest |product - reference| at one output: of `in` terms that sum to `magnitude` in absolute
-  // value and to `expected`, stored as `out`.
-  double product_tolerance(int64_t in, double magnitude, double expected, tensor::DType out) const;
+  // value, stored as `out`; the largest value that is rounded to `out` on the way is `largest`.
+  double product_tolerance(int64_t in, double magnitude, double largest, tensor::DType out) const;
 
   int64_t pick(std::span<const int64_t> choices);
   int64_t pick_width();

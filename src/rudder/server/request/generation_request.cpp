@@ -138,11 +138,16 @@ tl::expected<void, ApiError> check_length(const PromptText& prompt,
   const int64_t room = limits.max_seq_len - std::ssize(prompt.ids);
   const int32_t wanted = max_tokens.value_or(1);
   if (room >= 1 && wanted <= room) return {};
-  return tl::unexpected(bad_request(
-      fmt::format("This model's maximum context length is {} tokens. However, the "
-                  "prompt has {}{} tokens, and {} more are asked for.",
-                  limits.max_seq_len, prompt.is_cut ? "at least " : "", prompt.ids.size(), wanted),
-      room < 1 ? prompt.path : "max_tokens", "context_length_exceeded"));
+  const std::string prompt_has = fmt::format(
+      "This model's maximum context length is {} tokens. However, the prompt has {}{} tokens",
+      limits.max_seq_len, prompt.is_cut ? "at least " : "", prompt.ids.size());
+  if (room < 1) {
+    return tl::unexpected(bad_request(prompt_has + ", which leaves no room for output.",
+                                      prompt.path, "context_length_exceeded"));
+  }
+  return tl::unexpected(
+      bad_request(fmt::format("{}, and max_tokens asks for {} more.", prompt_has, wanted),
+                  "max_tokens", "context_length_exceeded"));
 }
 
 // With the client's name for max_tokens.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <csignal>
 #include <cstdlib>
 #include <exception>
 #include <utility>
@@ -57,33 +58,35 @@ Result<std::string> guarded(const std::string& name, const char* function, Call&
               text.text.empty() ? fmt::format("{} failed", function) : text.text, name);
 }
 
-// An exception of a plugin's initialiser cannot leave the loader: the runtime ends the process.
-// This makes it the end that a server has which is refused its plugin at start: a message, and
-// status 1.
+// An exception of a plugin's initialiser cannot leave the loader: the C++ runtime that the plugin
+// came with, which need not be ours, aborts. This makes it the end that a server has which is
+// refused its plugin at start: a message, and status 1.
 class LoadWatch {
  public:
-  explicit LoadWatch(const std::string& file) : before_(std::set_terminate(&end)) {
+  explicit LoadWatch(const std::string& file) {
     loading = &file;
+    struct sigaction watch = {};
+    watch.sa_handler = &end;
+    sigaction(SIGABRT, &watch, &before_);
   }
   ~LoadWatch() {
-    std::set_terminate(before_);
+    sigaction(SIGABRT, &before_, nullptr);
     loading = nullptr;
   }
   LoadWatch(const LoadWatch&) = delete;
   LoadWatch& operator=(const LoadWatch&) = delete;
 
  private:
-  [[noreturn]] static void end() {
-    const std::exception_ptr thrown = std::current_exception();
-    if (loading == nullptr || thrown == nullptr) std::abort();  // not the loader's: another thread
-    const Result<void> what = contain([&] { std::rethrow_exception(thrown); });
-    log_error("{}", threw(*loading, "an initialiser", what.error()).to_string());
+  // abort() raises the signal in the thread that called it, so no lock of ours is held here.
+  static void end(int /*signal*/) {
+    if (loading == nullptr) return;  // not the loader's: another thread, which abort() then ends
+    log_error("{}: an initialiser aborted; the loader passes no exception on", *loading);
     flush_logs();
     std::_Exit(EXIT_FAILURE);
   }
 
   static thread_local const std::string* loading;
-  const std::terminate_handler before_;
+  struct sigaction before_ = {};
 };
 thread_local const std::string* LoadWatch::loading = nullptr;
 
