@@ -233,7 +233,8 @@ TEST(BlockTables, TheDevicesAreThoseOfTheScheduler) {
     const auto seen = std::make_shared<Seen>();
     TableCheck executor(start(watched(seen, taped), arch).value(), seen);
     const Outcome outcome = run(executor, settings(1), random_asks(40, 52, 100));
-    EXPECT_GT(outcome.stats.preemptions, 0u);
+    // Windows give back so many blocks that all sequences may fit.
+    EXPECT_TRUE(outcome.stats.preemptions > 0 || arch == testing::TinyArch::kSandwich);
     EXPECT_GT(outcome.stats.prefix_hits, 0u);
     EXPECT_GT(executor.num_grown, 50);
     EXPECT_GT(executor.num_compared, 1000);
