@@ -6,7 +6,6 @@
 #include <boost/json.hpp>
 #include <csignal>
 #include <cstdlib>
-#include <exception>
 #include <utility>
 
 #include "rudder/base/contain.h"
