@@ -2,9 +2,12 @@
 
 #include <pthread.h>
 #include <spdlog/details/log_msg.h>
-#include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/details/null_mutex.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <condition_variable>
 #include <csignal>
@@ -39,6 +42,48 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   }
   return spdlog::level::info;
 }
+
+// Writes to the descriptor of standard error. A FILE would not do: its lock is held while a write
+// blocks, and exit() waits for it.
+class StderrSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ private:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    const std::string_view text(line.data(), line.size());
+    if (!is_terminal_) return write_all(text);
+    const size_t begin = message.color_range_start;
+    const size_t end = message.color_range_end;
+    std::string coloured(text.substr(0, begin));
+    coloured.append(color_of(message.level)).append(text.substr(begin, end - begin));
+    coloured.append("\033[m").append(text.substr(end));
+    write_all(coloured);
+  }
+  void flush_() override {}
+
+  static std::string_view color_of(spdlog::level::level_enum level) {
+    switch (level) {
+      case spdlog::level::info:
+        return "\033[32m";
+      case spdlog::level::warn:
+        return "\033[33m\033[1m";
+      case spdlog::level::err:
+        return "\033[31m\033[1m";
+      default:
+        return "\033[36m";
+    }
+  }
+
+  static void write_all(std::string_view text) {
+    while (!text.empty()) {
+      const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+      if (written < 0 && errno != EINTR) return;  // nobody can be told
+      if (written > 0) text.remove_prefix(static_cast<size_t>(written));
+    }
+  }
+
+  const bool is_terminal_ = isatty(STDERR_FILENO) == 1;
+};
 
 // The lines that wait and the thread that writes them. Never destroyed: other threads may log until
 // the process ends, and a write that blocks must not keep it from ending.
@@ -130,8 +175,8 @@ class LogWriter {
     }
   }
 
-  spdlog::sinks::stderr_color_sink_st sink_;  // the writing thread's
-  std::mutex mutex_;                          // of all below
+  StderrSink sink_;   // the writing thread's
+  std::mutex mutex_;  // of all below
   std::condition_variable changed_, written_;
   std::vector<Line> queue_;
   size_t queued_bytes_ = 0;

@@ -69,6 +69,7 @@ std::string_view chat_answer_schemas() {
         "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
       "usage": {"$ref": "#/components/schemas/Usage"}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_text": {"type": ["string", "null"]},
+      "service_tier": {"type": "null"}, "kv_transfer_params": {"type": "null"},
       "capture_results": {"$ref": "#/components/schemas/CaptureResults"}
     }
   },
@@ -112,7 +113,8 @@ std::string_view chat_answer_schemas() {
     "properties": {
       "id": {"type": "string"}, "object": {"type": "string", "enum": ["text_completion"]}, "created": {"type": "integer"},
       "model": {"type": "string"}, "system_fingerprint": {"type": "string"}, "choices": {"type": "array", "items": {"$ref": "#/components/schemas/CompletionChoice"}},
-      "usage": {"$ref": "#/components/schemas/Usage"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}
+      "usage": {"$ref": "#/components/schemas/Usage"}, "service_tier": {"type": "null"},
+      "kv_transfer_params": {"type": "null"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}
     }
   },
   "CompletionChunk": {
