@@ -54,14 +54,14 @@ def test_generate_steers_and_captures_row_by_row(tmp_path):
         {"prompt": "Once upon a time", "steering_name": "calm"},
         {"prompt": "Once upon a time", "steering_vectors": {"resid_post": {str(i): vector for i in range(-1, -9, -1)}}},
         {"messages": chat},
-        {"messages": chat, "steering": {**steering, "select": {"roles": ["system"]}}},
+        {"messages": chat, "steering": {**steering, "scale": 50, "select": {"roles": ["user"]}}},
         {"prompt": "Once upon a time", "capture": capture},
         {"prompt": "Once upon a time", "steering": {**steering, "vector": [1.0]}},
     ], "--enable-steering", "--steering-module", f"calm={module}", "--capture-memory-mb", "8")
-    plain, steered, named, tiers, said, to_system, captured, wrong = rows
+    plain, steered, named, tiers, said, to_user, captured, wrong = rows
     assert "error" not in plain and steered["text"] != plain["text"]
     assert named["text"] == steered["text"] == tiers["text"]
-    assert to_system["text"] != said["text"]
+    assert "error" not in to_user and to_user["text"] != said["text"]
     assert captured["text"] == plain["text"] and captured["capture_results"]["response"]["status"] == "ok"
     assert "steering.vector" in wrong["error"] and "text" not in wrong
 
