@@ -72,8 +72,12 @@ TEST(CostTest, PlanAndCommitOfADecodeStep) {
                 best / num_sequences);
     const double each = best / num_sequences;
     if (num_sequences == 32) of_few = each;
-    if (num_sequences > 32) EXPECT_LT(each, 2 * of_few) << num_sequences;
-    if (kIsShipped) EXPECT_LT(each, num_sequences == 1 ? 1.0 : 0.4) << num_sequences;
+    if (num_sequences > 32) {
+      EXPECT_LT(each, 2 * of_few) << num_sequences;
+    }
+    if (kIsShipped) {
+      EXPECT_LT(each, num_sequences == 1 ? 1.0 : 0.4) << num_sequences;
+    }
   }
 }
 
