@@ -36,7 +36,8 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
   resolved.max_model_len = recorded.max_seq_len;
   const exec::StepLimits limits = {.max_num_seqs = recorded.num_slots,
                                    .max_num_batched_tokens = recorded.max_tokens_per_step,
-                                   .max_repeat = recorded.max_repeat};
+                                   .max_repeat = recorded.max_repeat,
+                                   .max_draft = recorded.max_draft};
   RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(resolved, *files.checkpoint));
   RUDDER_TRY(const exec::MemoryPlan plan,
              exec::plan_model(*files.checkpoint, *ops, resolved, limits));

@@ -22,7 +22,8 @@ constexpr step::Capacity kCapacity = {.num_slots = 4,
                                       .max_seq_len = 128,
                                       .vocab_size = 160,
                                       .max_in_flight = 2,
-                                      .max_repeat = 4};
+                                      .max_repeat = 4,
+                                      .max_draft = 3};
 
 step::SlotEdit open_slot(int32_t slot, std::vector<step::BlockId> blocks) {
   step::SlotEdit edit;
@@ -88,6 +89,48 @@ TEST(DeviceExecutor, LateRowsAreMasked) {
   EXPECT_EQ(after->seqs[0].generation, 2u);
   EXPECT_FALSE(after->seqs[1].masked);
   EXPECT_EQ(after->seqs[1].tokens, first->seqs[0].tokens);
+}
+
+// Two of four tokens count, and the row behind them was launched before anybody knew.
+TEST(DeviceExecutor, ARowBehindDraftsBeginsWhereItsSlotEnds) {
+  const auto executor = tiny_executor(backends().front(), testing::TinyArch::kPreNorm, kCapacity);
+  std::vector<int32_t> greedy;
+  ASSERT_TRUE(
+      executor->launch(plan_of(1, {open_slot(0, {0, 1})}, {prompt_of(0, 0, 3)}, {5, 6, 7})));
+  for (step::StepId id = 1; id <= 6; ++id) {
+    const auto result = executor->collect({id});
+    ASSERT_TRUE(result);
+    greedy.push_back(result->seqs[0].tokens.at(0));
+    ASSERT_TRUE(
+        executor->launch(plan_of(id + 1, {}, {decode_of(0, 2 + static_cast<int32_t>(id))}, {})));
+  }
+  ASSERT_TRUE(executor->collect({7}));
+
+  step::SlotEdit again = open_slot(0, {0, 1});
+  again.generation = 2;
+  step::SeqWork prompt = prompt_of(0, 0, 3);
+  step::SeqWork drafted = decode_of(0, 3);
+  drafted.q_len = 4;
+  drafted.num_draft = 3;
+  drafted.logits = step::LogitsWanted::kAll;
+  step::SeqWork behind = decode_of(0, 7);  // at most
+  for (step::SeqWork* work : {&prompt, &drafted, &behind}) work->generation = 2;
+  const int32_t wrong = (greedy[2] + 1) % 160;
+  ASSERT_TRUE(executor->launch(plan_of(8, {again}, {prompt}, {5, 6, 7})));
+  ASSERT_TRUE(executor->launch(plan_of(9, {}, {drafted}, {greedy[1], wrong, greedy[3]})));
+  ASSERT_TRUE(executor->collect({8}));
+  ASSERT_TRUE(executor->launch(plan_of(10, {}, {behind}, {})));
+  const auto verified = executor->collect({9});
+  ASSERT_TRUE(verified);
+  EXPECT_EQ(verified->seqs[0].tokens, (std::vector<int32_t>{greedy[1], greedy[2]}));
+  const auto after = executor->collect({10});
+  ASSERT_TRUE(after);
+  EXPECT_EQ(after->seqs[0].tokens, (std::vector<int32_t>{greedy[3]}));
+  behind.kv_len = 6;  // now known
+  ASSERT_TRUE(executor->launch(plan_of(11, {}, {behind}, {})));
+  const auto last = executor->collect({11});
+  ASSERT_TRUE(last);
+  EXPECT_EQ(last->seqs[0].tokens, (std::vector<int32_t>{greedy[4]}));
 }
 
 TEST(DeviceExecutor, ReadyOnceTheStepIsDone) {

@@ -212,8 +212,9 @@ void keep_captured(const step::StepResult& step, const std::vector<sched::Captur
 // What the engine does between a scheduler and an executor.
 class Loop {
  public:
-  Loop(step::Executor& executor, const sched::SchedSettings& settings, const std::vector<Ask>& asks)
-      : executor_(executor), asks_(asks), scheduler_(executor.capacity(), settings) {
+  Loop(step::Executor& executor, const sched::SchedSettings& settings, const std::vector<Ask>& asks,
+       sched::DraftProposer* proposer)
+      : executor_(executor), asks_(asks), scheduler_(executor.capacity(), settings, proposer) {
     result_.got.resize(asks.size());
   }
 
@@ -264,9 +265,13 @@ class Loop {
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
     std::vector<uint32_t> masks;
-    for (const sched::SequenceId id : scheduler_.constrained()) {
-      const std::vector<uint32_t> mask = asks_[id.value].mask(result_.got[id.value].tokens);
-      masks.insert(masks.end(), mask.begin(), mask.end());
+    for (const sched::ConstrainedRow& row : scheduler_.constrained()) {
+      std::vector<int32_t> output = result_.got[row.id.value].tokens;
+      for (size_t i = 0; i <= row.draft.size(); ++i) {
+        const std::vector<uint32_t> mask = asks_[row.id.value].mask(output);
+        masks.insert(masks.end(), mask.begin(), mask.end());
+        if (i < row.draft.size()) output.push_back(row.draft[i]);
+      }
     }
     if (const auto supplied = executor_.supply(in_flight_.back().ticket, masks); !supplied) {
       throw std::runtime_error(supplied.error().to_string());
@@ -322,8 +327,8 @@ class Loop {
 }  // namespace
 
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
-            const std::vector<Ask>& asks) {
-  return Loop(executor, settings, asks).run();
+            const std::vector<Ask>& asks, sched::DraftProposer* proposer) {
+  return Loop(executor, settings, asks, proposer).run();
 }
 
 sched::SchedSettings plain_settings() {

@@ -105,7 +105,7 @@ struct Outcome {
   int64_t scored_steps = 0;  // with tokens of prompts to score
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
-            const std::vector<Ask>& asks);
+            const std::vector<Ask>& asks, sched::DraftProposer* proposer = nullptr);
 
 // One sequence at a time, its prompt in one step, each step collected before the next. `roomy`: a
 // fresh executor of kRoomy.

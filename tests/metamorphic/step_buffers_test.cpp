@@ -127,7 +127,7 @@ TEST_F(StepBuffersTest, TheNextIterationIsMadeOnTheDevice) {
     EXPECT_EQ(step.forward.attention.max_kv_len, i + 1);
     const auto* rows = static_cast<const ops::SampleRow*>(step.sample.rows.data);
     EXPECT_EQ(rows[0].position, i + 1);
-    EXPECT_EQ(rows[0].ban_stop_ids, std::max(0, 3 - i));
+    EXPECT_EQ(rows[0].stop_from, 3);
     EXPECT_EQ(rows[1].position, 1);
   }
 }

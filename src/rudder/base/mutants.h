@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-// Those of kv and sched, then those of engine.
+// Those of kv and sched, then those of engine, then those of an executor (FakeExecutor has them).
 #define RUDDER_MUTANT_LIST(X)                                                                    \
   X(kFreeInFlight, "a cancel frees blocks that a step in flight still names")                    \
   X(kDoubleFree, "a block is released twice when its sequence retires")                          \
@@ -30,6 +30,9 @@
   X(kStarvation, "admission takes the newest first")                                             \
   X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")           \
   X(kRepeatFreesInFlight, "a row that ends within a repeated step is released before it")        \
+  X(kDraftsWithoutBlocks, "a row with drafts gets blocks for its first token alone")             \
+  X(kRejectedKvCounted, "a sequence goes on behind drafts that were rejected")                   \
+  X(kPublishRejected, "a block is shared that holds a rejected draft")                           \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \
   X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                      \
   X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")                     \
@@ -65,7 +68,11 @@
   X(kMasksBeforeTokens, "masks are written before the tokens of the step before are known")      \
   X(kConstraintNotAdvanced, "a constraint is not told of the tokens that were sampled")          \
   X(kMinTokensOverConstraints, "min_tokens bans the only tokens that a constraint allows")       \
-  X(kFailedConstraintGoesOn, "a choice goes on without the constraint that failed")
+  X(kFailedConstraintGoesOn, "a choice goes on without the constraint that failed")              \
+  X(kDraftMasksOfFirst, "the masks behind drafts are that of the first position")                \
+  X(kAcceptsOneTooMany, "the executor accepts one draft that it did not sample")                 \
+  X(kRejectedPenaltyKept, "the executor counts a rejected draft in penalties")                   \
+  X(kStopInsideDraftsMissed, "the executor goes on behind a stop id among the accepted")
 
 namespace rudder {
 

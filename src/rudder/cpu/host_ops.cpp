@@ -77,6 +77,46 @@ void place_carried(const ops::BeginStepArgs& args) {
   }
 }
 
+// Moves the sequences that begin with a carry to where it stands. Ids still name slots.
+void place_sequences(const ops::BeginStepArgs& args) {
+  const ops::BeginStepArgs::Placement& place = args.placement;
+  const int64_t max_blocks = args.state.block_table.shape[1];
+  const int64_t group_rows = args.state.ended.shape[0];
+  const int64_t num_tokens = args.ids.num_rows();
+  const int64_t num_groups = num_tokens > 0 ? args.kv_slot.num_rows() / num_tokens : 0;
+  const int32_t* q_begin = place.q_begin.as<int32_t>();
+  auto* sample_rows = static_cast<ops::SampleRow*>(place.sample_rows.data);
+  int64_t row = 0;  // the first that belongs to this sequence or to one behind it
+  for (int64_t seq = 0; seq < place.kv_len.num_rows(); ++seq) {
+    const int64_t first_row = row;
+    const int32_t slot = place.table_row.as<int32_t>()[seq];
+    while (row < place.sample_rows.num_rows() && sample_rows[row].slot == slot) ++row;
+    const int32_t begin = q_begin[seq];
+    if (args.ids.as<int32_t>()[begin] >= 0) continue;
+    const bool has_ended = args.state.ended.as<int32_t>()[slot] != 0;
+    const int32_t back = has_ended ? 0
+                                   : place.positions.as<int32_t>()[begin] -
+                                         args.state.carry_position.as<int32_t>()[slot];
+    RUDDER_CHECK(back >= 0, "slot {} stands {} tokens further on than its plan", slot, -back);
+    place.kv_len.as<int32_t>()[seq] -= back;
+    for (int32_t t = begin; t < q_begin[seq + 1]; ++t) {
+      const int32_t position = place.positions.as<int32_t>()[t] -= back;
+      for (int64_t g = 0; g < num_groups; ++g) {
+        const int64_t at = (g * group_rows + slot) * max_blocks + position / place.block_size;
+        args.kv_slot.as<int32_t>()[g * num_tokens + t] =
+            has_ended ? -1
+                      : args.state.block_table.as<int32_t>()[at] * place.block_size +
+                            position % place.block_size;
+      }
+      if (!place.since_prompt.empty()) place.since_prompt.as<int32_t>()[t] -= back;
+    }
+    for (int64_t r = first_row; r < row; ++r) {
+      sample_rows[r].position -= back;
+      if (!place.rows_since_prompt.empty()) place.rows_since_prompt.as<int32_t>()[r] -= back;
+    }
+  }
+}
+
 void gather_entries(const ops::TapTable& table, const ops::TapBatch& batch) {
   const int64_t num_points = table.points.shape[1];
   const auto* points = static_cast<const ops::TapEntry*>(table.points.data);
@@ -143,6 +183,7 @@ void HostOps::begin_step(const ops::BeginStepArgs& args) {
   open_slots(args);
   count_history(args);
   write_blocks(args);
+  if (!args.placement.empty()) place_sequences(args);
   place_carried(args);
   if (args.tap_table == nullptr) return;
   gather_entries(*args.tap_table, args.taps);
@@ -173,7 +214,6 @@ void HostOps::advance_step(const ops::AdvanceStepArgs& args) {
     ++args.kv_len.as<int32_t>()[r];
     if (!args.since_prompt.empty()) ++args.since_prompt.as<int32_t>()[r];
     ++row.position;
-    row.ban_stop_ids = std::max(0, row.ban_stop_ids - 1);
   }
 }
 

@@ -25,6 +25,7 @@ class HostOps : public ops::Ops {
   Result<void> status() final { return fault_; }
 
   bool has_graphs() const final { return false; }
+  bool takes_drafts() const final { return true; }
   void begin_capture() final;
   Result<std::unique_ptr<ops::Graph>> end_capture() final;
   void replay(ops::Graph& graph) final;

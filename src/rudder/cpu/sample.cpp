@@ -52,10 +52,8 @@ struct LogitsRow {
   const uint8_t* prompt_seen = nullptr;  // likewise
   const uint32_t* mask = nullptr;        // where the row has one
 
-  bool is_changed() const {
-    return !bias.empty() || (params.ban_stop_ids != 0 && !stop_ids.empty()) ||
-           output_count != nullptr;
-  }
+  bool bans_stop_ids() const { return params.position < params.stop_from && !stop_ids.empty(); }
+  bool is_changed() const { return !bias.empty() || bans_stop_ids() || output_count != nullptr; }
 };
 
 LogitsRow row_of(const ops::SampleArgs& args, const ops::SampleRow& params) {
@@ -81,7 +79,7 @@ void change_logits(const LogitsRow& row, std::span<float> logits) {
   for (size_t i = 0; i < row.bias.size(); i += 2) {
     logits[static_cast<size_t>(row.bias[i])] += std::bit_cast<float>(row.bias[i + 1]);
   }
-  if (row.params.ban_stop_ids != 0) {
+  if (row.bans_stop_ids()) {
     for (const int32_t token : row.stop_ids) {
       // End-of-sequence ids come from a file and may be no token of this model.
       if (token >= 0 && token < vocab) logits[static_cast<size_t>(token)] = -kInfinity;
@@ -355,6 +353,9 @@ ops::SampleEnd keep(const LogitsRow& row, int32_t token, const ops::SlotState& s
     end = ops::SampleEnd::kNumerical;
   } else {
     state.carry.as<int32_t>()[slot] = token;
+    if (!state.carry_position.empty()) {
+      state.carry_position.as<int32_t>()[slot] = row.params.position;
+    }
     if (row.output_count != nullptr) ++row.output_count[token];
     if (std::find(row.stop_ids.begin(), row.stop_ids.end(), token) != row.stop_ids.end()) {
       end = ops::SampleEnd::kStopId;
@@ -418,6 +419,26 @@ void score_one(const ops::ScoreArgs& args, int64_t r) {
                  scratch);
 }
 
+// Row r and those chained to it by drafts, in order. A row that another is chained to does nothing:
+// the first of them did.
+void sample_chain(const ops::SampleArgs& args, int64_t r) {
+  const auto* rows = static_cast<const ops::SampleRow*>(args.rows.data);
+  if (r > 0 && rows[r - 1].draft >= 0) return;
+  auto* sampled = static_cast<ops::SampledToken*>(args.sampled.data);
+  sample_one(args, r);
+  for (; rows[r].draft >= 0; ++r) {
+    RUDDER_CHECK(r + 1 < args.logits.shape[0] && rows[r + 1].slot == rows[r].slot &&
+                 rows[r + 1].position == rows[r].position + 1);
+    const bool is_accepted =
+        sampled[r].end == ops::SampleEnd::kNone && sampled[r].token == rows[r].draft;
+    if (is_accepted) {
+      sample_one(args, r + 1);
+    } else {
+      sampled[r + 1] = {.end = ops::SampleEnd::kRejected};
+    }
+  }
+}
+
 // Runs f(row) for each row, on the pool if there is one and more than one row.
 template <typename F>
 void for_each_row(int64_t num_rows, ThreadPool* pool, F f) {
@@ -434,7 +455,7 @@ void sample_rows(const ops::SampleArgs& args, ThreadPool* pool) {
   const int64_t num_rows = args.logits.shape[0];
   RUDDER_CHECK(args.rows.shape[0] == num_rows && args.rows.shape[1] == sizeof(ops::SampleRow) &&
                args.sampled.shape[0] == num_rows);
-  for_each_row(num_rows, pool, [&](int64_t r) { sample_one(args, r); });
+  for_each_row(num_rows, pool, [&](int64_t r) { sample_chain(args, r); });
 }
 
 void score_rows(const ops::ScoreArgs& args, ThreadPool* pool) {

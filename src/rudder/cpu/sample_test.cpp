@@ -125,7 +125,7 @@ std::vector<double> naive_probabilities(const Ask& ask, std::vector<float> logit
     if (ask.allowed[i] == 0) logits[i] = -kInfinity;
   }
   for (const auto& [token, bias] : ask.logit_bias) logits[static_cast<size_t>(token)] += bias;
-  if (row.ban_stop_ids != 0) {
+  if (row.position < row.stop_from) {
     for (const int32_t token : ask.stop_ids) logits[static_cast<size_t>(token)] = -kInfinity;
   }
   for (size_t i = 0; i < ask.output_count.size(); ++i) {
@@ -338,9 +338,9 @@ TEST(Sample, RowsThatAreNoNumbersGiveNoToken) {
     logits[77] = -5;
     EXPECT_EQ(sampled_token(ask, logits), 77);
     ask.stop_ids = {77};
-    row.ban_stop_ids = 1;
+    row.stop_from = row.position + 1;
     EXPECT_EQ(sampled_token(ask, logits), -1);
-    row.ban_stop_ids = 0;
+    row.stop_from = 0;
   }
 }
 
@@ -349,7 +349,7 @@ TEST(Sample, BannedStopIdsAreNeverDrawn) {
   Ask ask;
   ops::SampleRow& row = ask.params;
   ask.stop_ids = {0, 999999, -3};
-  row.ban_stop_ids = 1;
+  row.stop_from = row.position + 1;
   row.temperature = 0;
   EXPECT_EQ(sampled_token(ask, logits), 1);
   row.temperature = 2;

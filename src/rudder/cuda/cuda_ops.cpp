@@ -295,6 +295,7 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
 }
 
 void CudaOps::begin_step(const ops::BeginStepArgs& args) {
+  RUDDER_CHECK(args.placement.empty(), "takes_drafts() is false");
   BeginStepParams params;
   params.state = slot_state(args.state);
   params.opened = pointer<int32_t>(args.opened);

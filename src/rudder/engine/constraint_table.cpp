@@ -1,5 +1,7 @@
 #include "rudder/engine/constraint_table.h"
 
+#include <algorithm>
+
 #include "rudder/base/contain.h"
 #include "rudder/base/mutants.h"
 
@@ -11,26 +13,33 @@ void ConstraintTable::begin(const OpenRequest& request, std::vector<ChoiceConstr
   }
 }
 
-std::span<const uint32_t> ConstraintTable::masks(std::span<const sched::SequenceId> rows) {
+std::span<const uint32_t> ConstraintTable::masks(std::span<const sched::ConstrainedRow> rows) {
   rows_.assign(rows.size(), {});
   for (size_t i = 0; i < rows.size(); ++i) {
     const size_t of = RUDDER_MUTANT(kMaskOfNeighbour) ? (i + 1) % rows.size() : i;
-    const auto found = choices_.find(rows[of]);
+    const auto found = choices_.find(rows[of].id);
     if (found != choices_.end()) rows_[i].constraint = &found->second;
+    rows_[i].draft = rows[i].draft;
   }
   const std::span<const uint32_t> masks = masks_.make(rows_);
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows_[i].written) continue;
-    failed_.emplace_back(rows[i], std::move(rows_[i].written.error()));
+    failed_.emplace_back(rows[i].id, std::move(rows_[i].written.error()));
   }
   return masks;
 }
 
 void ConstraintTable::advance(std::span<const sched::SequenceOutput> outputs) {
+  empty_masks_.clear();
   if (choices_.empty() || RUDDER_MUTANT(kConstraintNotAdvanced)) return;
   for (const sched::SequenceOutput& output : outputs) {
     const auto found = choices_.find(output.id);
-    if (found == choices_.end() || output.end != step::RowEnd::kNone) continue;
+    if (found == choices_.end()) continue;
+    if (output.end == step::RowEnd::kNumerical) {
+      const Error* error = found->second.failed_behind(output.tokens.size());
+      if (error != nullptr) empty_masks_.emplace_back(output.id, *error);
+    }
+    if (output.end != step::RowEnd::kNone) continue;
     for (const int32_t token : output.tokens) {
       Result<void> advanced = contain([&] { return found->second.advance(token); });
       if (advanced) continue;
@@ -39,6 +48,12 @@ void ConstraintTable::advance(std::span<const sched::SequenceOutput> outputs) {
       break;
     }
   }
+}
+
+Error ConstraintTable::numerical_error(sched::SequenceId sequence) const {
+  const auto found = std::ranges::find(empty_masks_, sequence, &Failed::first);
+  if (found != empty_masks_.end()) return found->second;
+  return {ErrorCode::kNumerical, "the model gave NaN or Inf for this request", ""};
 }
 
 }  // namespace rudder::engine

@@ -27,12 +27,16 @@ class ConstraintTable {
   void begin(const OpenRequest& request, std::vector<ChoiceConstraint> constraints);
   void forget(sched::SequenceId sequence) { choices_.erase(sequence); }
 
-  // The masks of a step with these constrained rows, one a row, until the next call. Every step
+  // The masks of a step with these constrained rows, row by row, until the next call. Every step
   // before it is committed and advanced by, so that a row whose choice is open has a constraint
   // that knows all of its tokens. The other rows are late: nobody will see their tokens.
-  std::span<const uint32_t> masks(std::span<const sched::SequenceId> rows);
+  std::span<const uint32_t> masks(std::span<const sched::ConstrainedRow> rows);
   // Goes on by the tokens of a committed iteration. A token that ends its choice is not matched.
   void advance(std::span<const sched::SequenceOutput> outputs);
+
+  // Of a sequence that has ended kNumerical in the last outputs: because a mask behind its drafts
+  // had no token, or else because its logits were no numbers.
+  Error numerical_error(sched::SequenceId sequence) const;
 
   // Choices that failed and were not taken out of here; some of them may have ended meanwhile.
   std::vector<Failed>& failed() { return failed_; }
@@ -42,6 +46,7 @@ class ConstraintTable {
   MaskMaker masks_;
   std::vector<MaskMaker::Row> rows_;  // scratch
   std::vector<Failed> failed_;
+  std::vector<Failed> empty_masks_;  // behind drafts, of the last outputs
 };
 
 }  // namespace rudder::engine

@@ -82,7 +82,7 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
     if (RUDDER_MUTANT(kNumericalHidden)) {
       return finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
     }
-    event.error = Error{ErrorCode::kNumerical, "the model gave NaN or Inf for this request", ""};
+    event.error = parts_.constraints->numerical_error(output.id);
     finish_choice(request, index, std::move(event), FinishReason::kError, now_us);
   } else {
     event.usage = usage(request, choice);

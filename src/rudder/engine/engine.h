@@ -15,6 +15,7 @@
 #include "rudder/engine/request.h"
 #include "rudder/engine/settings.h"
 #include "rudder/engine/stats.h"
+#include "rudder/sched/proposer.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/config.h"
 #include "rudder/step/executor.h"
@@ -34,6 +35,8 @@ class Engine {
     std::unique_ptr<steer::capture::Dispatcher> captures = {};
     // Null: requests with a grammar are refused.
     std::unique_ptr<constraint::GrammarSource> grammars = {};
+    // Null: every step decodes plainly. Not asked where the executor takes no drafts.
+    std::unique_ptr<sched::DraftProposer> proposer = {};
   };
 
   // Starts the engine thread.

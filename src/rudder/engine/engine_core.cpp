@@ -121,6 +121,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(Engine::Parts parts,
 EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, const Entropy& entropy,
                        const step::Capacity& capacity)
     : executor_(std::move(parts.executor)),
+      proposer_(std::move(parts.proposer)),
       tokenizer_(std::move(parts.tokenizer)),
       clock_(std::move(parts.clock)),
       settings_(settings),
@@ -128,7 +129,8 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       forms_(std::move(parts.grammars), capacity.vocab_size),
-      scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_)),
+      scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_),
+                 proposer_.get()),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
                              parts.captures != nullptr)),
       metrics_(limits_.max_seq_len, capacity.block_size),
@@ -334,7 +336,7 @@ bool EngineCore::launch_next() {
 }
 
 void EngineCore::supply_masks() {
-  const std::vector<sched::SequenceId>& rows = scheduler_.constrained();
+  const std::vector<sched::ConstrainedRow>& rows = scheduler_.constrained();
   awaits_masks_ = false;
   if (RUDDER_MUTANT(kMasksForgotten)) return;
   const int64_t start_us = clock_->now_us();

@@ -109,6 +109,7 @@ class EngineCore {
   void publish_stats();
 
   const std::unique_ptr<step::Executor> executor_;
+  const std::unique_ptr<sched::DraftProposer> proposer_;  // before the scheduler, which calls it
   const std::shared_ptr<const text::Tokenizer> tokenizer_;
   const std::shared_ptr<const Clock> clock_;
   const EngineSettings settings_;

@@ -26,9 +26,15 @@ int32_t threads_of_machine() {
 ChoiceConstraint::ChoiceConstraint(
     const RequestParams& params,
     std::vector<std::shared_ptr<const constraint::Constraint>> constraints)
+    : ChoiceConstraint(std::move(constraints), params.sampling.stop_ids,
+                       params.sampling.min_tokens) {}
+
+ChoiceConstraint::ChoiceConstraint(
+    std::vector<std::shared_ptr<const constraint::Constraint>> constraints,
+    std::vector<int32_t> stop_ids, int32_t min_tokens)
     : constraints_(std::move(constraints)),
-      stop_ids_(params.sampling.stop_ids),
-      min_tokens_(params.sampling.min_tokens) {
+      stop_ids_(std::move(stop_ids)),
+      min_tokens_(min_tokens) {
   matchers_.reserve(constraints_.size());
   for (const auto& constraint : constraints_) matchers_.push_back(constraint->start());
 }
@@ -40,8 +46,63 @@ Result<void> ChoiceConstraint::write_mask(int32_t vocab_size, std::span<uint32_t
     return fail(ErrorCode::kInvalidArgument,
                 "no token may come next: the constraints of the request exclude each other");
   }
-  if (num_output_ < min_tokens_) ban_stop_ids(vocab_size, mask);
+  if (std::ssize(output_) < min_tokens_) ban_stop_ids(vocab_size, mask);
   return {};
+}
+
+Result<void> ChoiceConstraint::write_masks(int32_t vocab_size, std::span<const int32_t> draft,
+                                           std::span<uint32_t> masks) {
+  const size_t words = mask_words(vocab_size);
+  failed_behind_.reset();
+  RUDDER_TRY_VOID(write_mask(vocab_size, masks.first(words)));
+  if (draft.empty()) return {};
+  size_t num_written = 1;
+  Result<void> written = write_masks_behind(vocab_size, draft, masks, &num_written);
+  if (!written) {
+    std::ranges::fill(masks.subspan(num_written * words, words), 0);
+    failed_behind_ = {num_written, std::move(written.error())};
+    ++num_written;
+  }
+  for (; num_written <= draft.size(); ++num_written) {
+    fill_mask(masks.subspan(num_written * words, words), vocab_size);
+  }
+  return {};
+}
+
+// Of `masks` the first is written; goes on until a draft that cannot be sampled or ends the choice.
+Result<void> ChoiceConstraint::write_masks_behind(int32_t vocab_size,
+                                                  std::span<const int32_t> draft,
+                                                  std::span<uint32_t> masks,
+                                                  size_t* num_written) const {
+  const size_t words = mask_words(vocab_size);
+  const auto may_follow = [&](size_t i) {
+    const auto mask = masks.subspan(i * words, words);
+    return is_in_mask(mask, draft[i]) && !is_stop_id(draft[i]);
+  };
+  if (!may_follow(0)) return {};
+  ChoiceConstraint ahead = restarted();
+  for (const int32_t token : output_) RUDDER_TRY_VOID(ahead.advance(token));
+  for (size_t i = 0; i < draft.size() && may_follow(i); ++i) {
+    RUDDER_TRY_VOID(ahead.advance(draft[i]));
+    RUDDER_TRY_VOID(ahead.write_mask(vocab_size, masks.subspan((i + 1) * words, words)));
+    *num_written = i + 2;
+  }
+  return {};
+}
+
+const Error* ChoiceConstraint::failed_behind(size_t num_drafts) const {
+  const bool is_there = failed_behind_ && failed_behind_->num_drafts == num_drafts;
+  return is_there ? &failed_behind_->error : nullptr;
+}
+
+// The choice before its first token: a matcher has no copy, so what lies behind a draft is reached
+// from there.
+ChoiceConstraint ChoiceConstraint::restarted() const {
+  return ChoiceConstraint(constraints_, stop_ids_, min_tokens_);
+}
+
+bool ChoiceConstraint::is_stop_id(int32_t token) const {
+  return std::ranges::find(stop_ids_, token) != stop_ids_.end();
 }
 
 void ChoiceConstraint::ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask) const {
@@ -60,7 +121,7 @@ void ChoiceConstraint::ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask
 }
 
 Result<void> ChoiceConstraint::advance(int32_t token) {
-  ++num_output_;
+  output_.push_back(token);
   for (const auto& matcher : matchers_) RUDDER_TRY_VOID(matcher->advance(token));
   return {};
 }
@@ -70,11 +131,18 @@ MaskMaker::MaskMaker(int32_t vocab_size, int32_t num_threads)
 
 std::span<const uint32_t> MaskMaker::make(std::span<Row> rows) {
   const size_t words = mask_words(vocab_size_);
-  if (masks_.size() < rows.size() * words) masks_.resize(rows.size() * words);
-  const std::span<uint32_t> masks = std::span(masks_).first(rows.size() * words);
+  first_masks_.clear();
+  size_t num_masks = 0;
+  for (const Row& row : rows) {
+    first_masks_.push_back(num_masks);
+    num_masks += row.num_masks();
+  }
+  if (masks_.size() < num_masks * words) masks_.resize(num_masks * words);
+  const std::span<uint32_t> masks = std::span(masks_).first(num_masks * words);
   const auto write_row = [&](int64_t i) {
-    const auto index = static_cast<size_t>(i);
-    write(rows[index], masks.subspan(index * words, words));
+    Row& row = rows[static_cast<size_t>(i)];
+    const size_t first = first_masks_[static_cast<size_t>(i)];
+    write(row, masks.subspan(first * words, row.num_masks() * words));
   };
   if (num_threads_ > 1 && rows.size() >= kMinRowsToShare) {
     if (!pool_) pool_.emplace(num_threads_);
@@ -85,12 +153,22 @@ std::span<const uint32_t> MaskMaker::make(std::span<Row> rows) {
   return masks;
 }
 
-void MaskMaker::write(Row& row, std::span<uint32_t> mask) const {
+void MaskMaker::write(Row& row, std::span<uint32_t> masks) const {
+  const size_t words = mask_words(vocab_size_);
   row.written = {};
   if (row.constraint != nullptr) {
-    row.written = contain([&] { return row.constraint->write_mask(vocab_size_, mask); });
+    row.written =
+        contain([&] { return row.constraint->write_masks(vocab_size_, row.draft, masks); });
+    if (row.written && !RUDDER_MUTANT(kDraftMasksOfFirst)) return;
   }
-  if (row.constraint == nullptr || !row.written) fill_mask(mask, vocab_size_);
+  for (size_t i = 0; i < row.num_masks(); ++i) {
+    const auto mask = masks.subspan(i * words, words);
+    if (row.constraint == nullptr || !row.written) {
+      fill_mask(mask, vocab_size_);
+    } else {
+      std::ranges::copy(masks.first(words), mask.begin());
+    }
+  }
 }
 
 }  // namespace rudder::engine

@@ -27,17 +27,37 @@ class ChoiceConstraint {
   // min_tokens. Where the constraints allow nothing but stop ids they may come all the same: the
   // text is complete. kInvalidArgument where they allow nothing at all, else a matcher's own error.
   Result<void> write_mask(int32_t vocab_size, std::span<uint32_t> mask);
+  // The masks of the next token and of the one behind each token of `draft`, side by side. An Error
+  // is write_mask()'s, of the first mask. Where the constraints fail behind a draft, no token may
+  // come there (failed_behind). What no right draft leads to may be anything.
+  Result<void> write_masks(int32_t vocab_size, std::span<const int32_t> draft,
+                           std::span<uint32_t> masks);
+  // Why no token may come behind the first `num_drafts` of the last draft; null where some may.
+  const Error* failed_behind(size_t num_drafts) const;
   // The token that was sampled under the last mask, unless it has ended the choice.
   Result<void> advance(int32_t token);
 
  private:
+  struct FailedBehind {
+    size_t num_drafts = 0;
+    Error error;
+  };
+
+  ChoiceConstraint(std::vector<std::shared_ptr<const constraint::Constraint>> constraints,
+                   std::vector<int32_t> stop_ids, int32_t min_tokens);
+
+  ChoiceConstraint restarted() const;
+  Result<void> write_masks_behind(int32_t vocab_size, std::span<const int32_t> draft,
+                                  std::span<uint32_t> masks, size_t* num_written) const;
+  bool is_stop_id(int32_t token) const;
   void ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask) const;
 
   std::vector<std::shared_ptr<const constraint::Constraint>> constraints_;  // outlive matchers
   std::vector<std::unique_ptr<constraint::Matcher>> matchers_;
   std::vector<int32_t> stop_ids_;
-  const int32_t min_tokens_;
-  int32_t num_output_ = 0;
+  int32_t min_tokens_;
+  std::vector<int32_t> output_;
+  std::optional<FailedBehind> failed_behind_;
 };
 
 class MaskMaker {
@@ -45,22 +65,27 @@ class MaskMaker {
   // `num_threads` counts the caller's; 0: by the cores of the machine.
   MaskMaker(int32_t vocab_size, int32_t num_threads);
 
-  // A row's constraint; null where any token will do. `written` is for what became of its mask:
+  // A row's constraint; null where any token will do. `written` is for what became of its masks:
   // after an Error any token may come.
   struct Row {
     ChoiceConstraint* constraint = nullptr;
+    std::span<const int32_t> draft = {};
     Result<void> written = {};
+
+    size_t num_masks() const { return 1 + draft.size(); }
   };
-  // One mask a row, until the next call.
+  // The masks of each row (ChoiceConstraint::write_masks), one row behind another, until the next
+  // call.
   std::span<const uint32_t> make(std::span<Row> rows);
 
  private:
-  void write(Row& row, std::span<uint32_t> mask) const;
+  void write(Row& row, std::span<uint32_t> masks) const;
 
   const int32_t vocab_size_;
   const int32_t num_threads_;
   std::vector<uint32_t> masks_;
-  std::optional<ThreadPool> pool_;  // from the first batch on that is worth it
+  std::vector<size_t> first_masks_;  // by row
+  std::optional<ThreadPool> pool_;   // from the first batch on that is worth it
 };
 
 }  // namespace rudder::engine

@@ -123,6 +123,43 @@ TEST(ChoiceConstraint, SaysWhenNothingMayCome) {
   EXPECT_EQ(written.error().code, ErrorCode::kInvalidArgument);
 }
 
+// Of a draft, the mask behind each token follows from it, as far as the draft may come.
+TEST(ChoiceConstraint, MasksBehindADraftFollowIt) {
+  const size_t words = mask_words(kVocab);
+  RequestParams params = params_with({followers({3, 8, 20}, 20)});
+  params.sampling.stop_ids = {8};
+  params.sampling.min_tokens = 2;
+  ChoiceConstraint choice = choice_of(params);
+  EXPECT_TRUE(choice.advance(3));  // one token is out
+  std::vector<uint32_t> masks(4 * words);
+  const auto mask = [&](size_t i) { return in(std::span(masks).subspan(i * words, words)); };
+  const auto write = [&](const Tokens& draft) {
+    return choice.write_masks(kVocab, draft, std::span(masks).first((1 + draft.size()) * words));
+  };
+  ASSERT_TRUE(write({4, 5, 3}));
+  EXPECT_EQ(mask(0), (Tokens{3, 4, 20}));
+  EXPECT_EQ(mask(1), (Tokens{3, 5, 8, 20}));
+  EXPECT_EQ(mask(2), (Tokens{3, 6, 8, 20}));
+  EXPECT_EQ(mask(3), (Tokens{3, 4, 8, 20}));
+  // Nothing of it stays.
+  ASSERT_TRUE(write({3}));
+  EXPECT_EQ(mask(0), (Tokens{3, 4, 20}));
+  EXPECT_EQ(mask(1), (Tokens{3, 4, 8, 20}));
+  EXPECT_EQ(choice.failed_behind(1), nullptr);
+  // A draft that a constraint fails at: no token may follow it.
+  ASSERT_TRUE(write({3, 20, 3}));
+  EXPECT_EQ(mask(1), (Tokens{3, 4, 8, 20}));
+  EXPECT_EQ(mask(2), Tokens{});
+  EXPECT_EQ(choice.failed_behind(1), nullptr);
+  ASSERT_NE(choice.failed_behind(2), nullptr);
+  EXPECT_EQ(choice.failed_behind(2)->code, ErrorCode::kUnsupported);
+  // One that may not come, or ends the choice, leads nowhere.
+  ASSERT_TRUE(write({30, 20}));
+  EXPECT_EQ(choice.failed_behind(2), nullptr);
+  ASSERT_TRUE(write({4, 8, 20}));
+  EXPECT_EQ(choice.failed_behind(3), nullptr);
+}
+
 // As one thread writes them, rows without a constraint and failed ones between the others.
 TEST(MaskMaker, HelpersWriteTheSameMasks) {
   std::vector<ChoiceConstraint> choices;

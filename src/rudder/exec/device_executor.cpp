@@ -20,7 +20,9 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
                                                               const Options& options) {
   RUDDER_CHECK(capacity.num_slots > 0 && capacity.num_blocks > 0 && capacity.block_size > 0 &&
                capacity.max_tokens_per_step > 0 && capacity.max_seq_len > 0 &&
-               capacity.max_in_flight > 0 && capacity.max_repeat > 0);
+               capacity.max_in_flight > 0 && capacity.max_repeat > 0 && capacity.max_draft >= 0);
+  RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
+               model.ops->name());
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
@@ -62,12 +64,10 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     kv.push_back(layer_kv(model_.kv, model::kv_geometry(model_.spec.layers[layer]), layer,
                           capacity_.block_size, model_.ops->kv_dtype(), pool));
   }
-  RUDDER_TRY(decoder_,
-             model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,
-                                  {.max_tokens = capacity_.max_tokens_per_step,
-                                   .max_logits_rows = max_logits_rows(
-                                       capacity_.num_slots, capacity_.max_tokens_per_step),
-                                   .max_seq_len = capacity_.max_seq_len}));
+  RUDDER_TRY(decoder_, model::Decoder::make(model_.spec, model_.weights, kv, *model_.ops,
+                                            {.max_tokens = capacity_.max_tokens_per_step,
+                                             .max_logits_rows = max_logits_rows(capacity_),
+                                             .max_seq_len = capacity_.max_seq_len}));
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
@@ -101,7 +101,7 @@ Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan
   last_launched_ = plan->id;
   ++num_launched_;
   in_flight_.push_back({plan->id, plan->repeat});
-  masks_awaited_ = plan->num_constrained();
+  masks_awaited_ = plan->num_masks();
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
   return ticket;
 }
@@ -346,6 +346,7 @@ step::RowEnd row_end(ops::SampleEnd end) {
       return step::RowEnd::kNumerical;
     case ops::SampleEnd::kNone:
     case ops::SampleEnd::kMasked:
+    case ops::SampleEnd::kRejected:
       return step::RowEnd::kNone;
   }
   RUDDER_CHECK(false, "end {}", static_cast<int32_t>(end));
@@ -359,12 +360,13 @@ void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result
   const ops::TopLogprob* top = buffers_->top(from.place, from.iteration);
   for (size_t i = 0; i < place.sampled_seq.size(); ++i) {
     const ops::SampledToken& row = sampled[i];
+    if (row.end == ops::SampleEnd::kRejected) continue;
     step::SeqResult& seq = result.seqs[static_cast<size_t>(place.sampled_seq[i])];
     seq.end = row_end(row.end);
     seq.masked = row.end == ops::SampleEnd::kMasked;
     if (row.token < 0) continue;
     RUDDER_CHECK(row.token < capacity_.vocab_size, "sampled token {}", row.token);
-    seq.tokens.assign(1, row.token);
+    seq.tokens.push_back(row.token);
     const int32_t num_logprobs = place.num_logprobs[i];
     if (num_logprobs < 0) continue;
     step::TokenLogprobs& logprobs =

@@ -22,6 +22,7 @@ struct StepLimits {
   int32_t max_num_seqs = 256;
   int32_t max_num_batched_tokens = 2048;
   int32_t max_repeat = 1;
+  int32_t max_draft = 0;  // a backend that takes no drafts has 0 all the same
 };
 
 struct LoadedModel {

@@ -130,6 +130,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
   plan.block_size = ask.block_size;
   plan.max_num_seqs = ask.max_num_seqs;
   plan.max_num_batched_tokens = ask.max_num_batched_tokens;
+  plan.max_draft = ask.max_draft;
   plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
   plan.weight_bytes =
       ask.weight_bytes > 0 ? ask.weight_bytes : model::weight_bytes(spec, dtypes.linear);
@@ -140,14 +141,6 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
                                  .lookback = ask.attention_lookback});
   };
   RUDDER_TRY(plan.kv, layout());
-  const auto workspace = [&] {
-    return model::Decoder::workspace_bytes(
-        spec,
-        {.max_tokens = ask.max_num_batched_tokens,
-         .max_logits_rows = max_logits_rows(ask.max_num_seqs, ask.max_num_batched_tokens),
-         .max_seq_len = plan.max_seq_len},
-        dtypes.act);
-  };
   const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act);
   RUDDER_TRY(plan.taps, tap_limits(ask.taps, geometry));
   if (plan.taps.steering() || plan.taps.capture()) plan.geometry = geometry;
@@ -158,9 +151,17 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
                           .max_tokens_per_step = ask.max_num_batched_tokens,
                           .max_seq_len = plan.max_seq_len,
                           .vocab_size = static_cast<int32_t>(spec.vocab),
+                          .max_draft = ask.max_draft,
                           .kv_groups = plan.kv.groups,
                           .geometry = plan.geometry,
                           .taps = plan.taps};
+  };
+  const auto workspace = [&] {
+    return model::Decoder::workspace_bytes(spec,
+                                           {.max_tokens = ask.max_num_batched_tokens,
+                                            .max_logits_rows = max_logits_rows(capacity()),
+                                            .max_seq_len = plan.max_seq_len},
+                                           dtypes.act);
   };
   plan.workspace_bytes = workspace();
   plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());

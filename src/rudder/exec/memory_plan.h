@@ -31,6 +31,7 @@ struct MemoryAsk {
   int32_t attention_lookback = 0;  // Ops::attention_lookback
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
+  int32_t max_draft = 0;
   TapAsk taps = {};
 };
 
@@ -47,6 +48,7 @@ struct MemoryPlan {
   int32_t max_seq_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
+  int32_t max_draft = 0;   // of a row; 0 where the backend takes no drafts
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
 

@@ -9,15 +9,17 @@ namespace {
 
 void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t vocab_size,
                  PackedStep& packed) {
+  int32_t count = work.q_len;  // of the host's tokens
   if (work.tokens == step::TokenSource::kCarry) {
     packed.ids.push_back(-1 - work.slot.value);
-    return;
+    count = work.num_draft;
+    if (count == 0) return;
   }
-  RUDDER_CHECK(work.token_begin >= 0 && int64_t{work.token_begin} + work.q_len <=
-                                            static_cast<int64_t>(plan.tokens.size()),
-               "tokens {} + {} of {}", work.token_begin, work.q_len, plan.tokens.size());
+  RUDDER_CHECK(work.token_begin >= 0 &&
+                   int64_t{work.token_begin} + count <= static_cast<int64_t>(plan.tokens.size()),
+               "tokens {} + {} of {}", work.token_begin, count, plan.tokens.size());
   const auto begin = plan.tokens.begin() + work.token_begin;
-  for (auto token = begin; token != begin + work.q_len; ++token) {
+  for (auto token = begin; token != begin + count; ++token) {
     RUDDER_CHECK(*token >= 0 && *token < vocab_size, "token {}", *token);
     packed.ids.push_back(*token);
   }
@@ -36,16 +38,22 @@ void pack_kv_slots(const step::SeqWork& work, const Slot& slot, const step::Capa
   }
 }
 
-void pack_sample_row(size_t seq, const step::SeqWork& work, SlotTable& slots, PackedStep& packed) {
-  ops::SampleRow row = slots.sample_row(work, packed.repeat, packed.lists);
-  if (work.constrained) row.mask_row = packed.num_masks++;
-  packed.logits_rows.push_back(packed.q_begin.back() - 1);
-  packed.sampled_seq.push_back(static_cast<int32_t>(seq));
-  packed.sample_rows.push_back(row);
+// One for each position that wants logits, chained by the drafts between them.
+void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, PackedStep& packed) {
+  ops::SampleRow row = slots.sample_row(work, packed.lists);
+  for (int32_t i = 0; i <= work.num_draft; ++i, ++row.position) {
+    const int32_t token = packed.q_begin.back() - 1 - work.num_draft + i;
+    if (work.constrained) row.mask_row = packed.num_masks++;
+    row.draft = i < work.num_draft ? packed.ids[static_cast<size_t>(token) + 1] : -1;
+    packed.logits_rows.push_back(token);
+    packed.sampled_seq.push_back(static_cast<int32_t>(seq));
+    packed.sample_rows.push_back(row);
+  }
+  // Drafts may turn out wrong, and the positions be lower than they are here.
+  const bool may_ban = row.stop_from > 0 && row.num_stop_ids > 0;
   packed.all_greedy = packed.all_greedy && row.temperature == 0.0f;
   packed.any_logprobs = packed.any_logprobs || row.num_logprobs >= 0;
-  packed.any_changed = packed.any_changed || row.num_bias > 0 || row.has_penalties != 0 ||
-                       (row.ban_stop_ids != 0 && row.num_stop_ids > 0);
+  packed.any_changed = packed.any_changed || row.num_bias > 0 || row.has_penalties != 0 || may_ban;
 }
 
 // `first` is the row's first token.
@@ -111,7 +119,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     }
     pack_kv_slots(work, slot, capacity, packed);
     RUDDER_CHECK(
-        !work.constrained || (work.logits == step::LogitsWanted::kLast && plan.repeat == 1),
+        !work.constrained || (work.logits != step::LogitsWanted::kNone && plan.repeat == 1),
         "step {}: slot {} has a mask for no token, or for several", plan.id, work.slot.value);
     pack_scores(i, work, slot, packed.q_begin.back(), capacity, packed);
     packed.q_begin.push_back(static_cast<int32_t>(packed.ids.size()));
@@ -119,7 +127,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
     packed.table_row.push_back(work.slot.value);
     packed.max_q_len = std::max(packed.max_q_len, work.q_len);
     packed.max_kv_len = std::max(packed.max_kv_len, kv_len);
-    if (work.logits == step::LogitsWanted::kLast) pack_sample_row(i, work, slots, packed);
+    if (work.logits != step::LogitsWanted::kNone) pack_sample_rows(i, work, slots, packed);
   }
   RUDDER_CHECK(packed.num_tokens() <= capacity.max_tokens_per_step,
                "{} tokens in a step of at most {}", packed.num_tokens(),

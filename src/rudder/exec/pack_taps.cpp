@@ -7,6 +7,12 @@
 namespace rudder::exec {
 namespace {
 
+// Of the row's token `i`.
+bool has_logits(const step::SeqWork& work, int32_t i) {
+  return work.logits == step::LogitsWanted::kAll ||
+         (work.logits == step::LogitsWanted::kLast && i + 1 == work.q_len);
+}
+
 bool is_tapped(const step::SeqWork& work) {
   return work.tap_row != 0 || !work.tap_spans.empty() || !work.captures.empty();
 }
@@ -25,8 +31,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
     packed.slot.push_back(work.slot.value);
     packed.capture_set.push_back(-1);
     packed.capture_begin.push_back(0);
-    const bool has_logits = work.logits == step::LogitsWanted::kLast && i + 1 == work.q_len;
-    if (!has_logits && state.scores_behind_attention(row)) packed.keep_all_rows = true;
+    if (!has_logits(work, i) && state.scores_behind_attention(row)) packed.keep_all_rows = true;
   }
   RUDDER_CHECK(span == work.tap_spans.end(), "slot {}: tap spans behind the row's {} tokens",
                work.slot.value, work.q_len);
@@ -44,7 +49,8 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
   const bool is_behind = state.captures_behind_attention(work.capture_set);
   int32_t next = 0;
   for (const step::CaptureSpan& span : work.captures) {
-    RUDDER_CHECK(span.q_begin >= next && span.q_len > 0 && span.q_begin + span.q_len <= work.q_len,
+    RUDDER_CHECK(span.q_begin >= next && span.q_len > 0 &&
+                     span.q_begin + span.q_len <= work.q_len - work.num_draft,
                  "slot {}: captures {} + {} of {} tokens", work.slot.value, span.q_begin,
                  span.q_len, work.q_len);
     next = span.q_begin + span.q_len;
@@ -58,8 +64,7 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
                                  .set = work.capture_set,
                                  .begin = packed.capture_elements});
       packed.capture_elements += elements;
-      const bool has_logits = work.logits == step::LogitsWanted::kLast && i + 1 == work.q_len;
-      if (!has_logits && is_behind) packed.keep_all_rows = true;
+      if (!has_logits(work, i) && is_behind) packed.keep_all_rows = true;
     }
   }
 }

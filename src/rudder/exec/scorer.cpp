@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/slot_table.h"
 
 namespace rudder::exec {
 namespace {
@@ -38,8 +39,9 @@ void PackedScores::clear() {
   tops.clear();
 }
 
-int32_t max_logits_rows(int32_t num_slots, int32_t max_tokens_per_step) {
-  return std::max(num_slots, std::min(max_tokens_per_step, kScoredAtOnce));
+int32_t max_logits_rows(const step::Capacity& capacity) {
+  return std::max(max_sampled_rows(capacity),
+                  std::min(capacity.max_tokens_per_step, kScoredAtOnce));
 }
 
 Result<std::unique_ptr<Scorer>> Scorer::make(ops::Ops& ops, model::Decoder& decoder,
@@ -83,7 +85,7 @@ void Scorer::run(const PackedScores& scores, size_t place) {
   ops_.copy_in(input, first_bytes_of(staging.input, input));
 
   const int32_t num_top = *std::ranges::max_element(scores.tops);
-  const int64_t most = max_logits_rows(capacity_.num_slots, capacity_.max_tokens_per_step);
+  const int64_t most = max_logits_rows(capacity_);
   for (int64_t begin = 0; begin < count; begin += most) {
     const int64_t num = std::min(most, count - begin);
     ops_.score({.logits = decoder_.more_logits(input.rows(begin, num)),

@@ -31,9 +31,9 @@ struct PackedScores {
   void clear();
 };
 
-// Rows of logits that a decoder makes at once: one for each sequence, and enough for scored tokens
+// Rows of logits that a decoder makes at once: those that are sampled, and enough for scored tokens
 // that the head's weights are not read again for every few of them.
-int32_t max_logits_rows(int32_t num_slots, int32_t max_tokens_per_step);
+int32_t max_logits_rows(const step::Capacity& capacity);
 
 class Scorer {
  public:

@@ -11,6 +11,12 @@ int32_t max_blocks_per_seq(const step::Capacity& capacity) {
   return (capacity.max_seq_len + capacity.block_size - 1) / capacity.block_size;
 }
 
+int32_t max_sampled_rows(const step::Capacity& capacity) {
+  const int64_t wanted = int64_t{capacity.num_slots} * (1 + capacity.max_draft);
+  const int32_t most = std::max(capacity.num_slots, capacity.max_tokens_per_step);
+  return static_cast<int32_t>(std::min<int64_t>(wanted, most));
+}
+
 void SlotEdits::clear() {
   opened.clear();
   history.clear();
@@ -51,7 +57,7 @@ void SlotTable::apply(const step::SlotEdit& edit, step::StepId step, SlotEdits& 
   slot.has_carry = false;
   slot.sampling = sampling;
   slot.kv_len = -1;
-  slot.num_output = edit.num_output;
+  slot.least_kv_len = -1;
   slot.max_len = edit.max_len;
   slot.prompt_len = edit.prompt_len;
   slot.opened_step = step;
@@ -131,8 +137,11 @@ Slot& SlotTable::begin_row(const step::SeqWork& work, const step::StepPlan& plan
   append_blocks(index, work.append_blocks, false, edits);
   RUDDER_CHECK(work.q_len >= 1 && work.kv_len >= 0, "slot {}: q_len {}, kv_len {}", index,
                work.q_len, work.kv_len);
-  RUDDER_CHECK(slot.kv_len < 0 || slot.kv_len == work.kv_len, "slot {}: kv_len {}, {} are in KV",
-               index, work.kv_len, slot.kv_len);
+  const bool is_first = slot.kv_len < 0;
+  RUDDER_CHECK(is_first || (slot.least_kv_len <= work.kv_len && work.kv_len <= slot.kv_len),
+               "slot {}: kv_len {}, {} to {} are in KV", index, work.kv_len, slot.least_kv_len,
+               slot.kv_len);
+  check_drafts(work, plan);
   RUDDER_CHECK(plan.repeat == 1 || (work.q_len == 1 && work.logits == step::LogitsWanted::kLast),
                "slot {}: a row of {} tokens cannot be repeated", index, work.q_len);
   int64_t end = int64_t{work.kv_len} + work.q_len;
@@ -140,19 +149,34 @@ Slot& SlotTable::begin_row(const step::SeqWork& work, const step::StepPlan& plan
   end += step::row_iterations(work, plan.repeat, slot.max_len) - 1;
   check_blocks(index, work.kv_len, end);
   if (work.tokens == step::TokenSource::kCarry) {
-    RUDDER_CHECK(work.q_len == 1 && slot.has_carry, "slot {}: nothing to carry", index);
+    RUDDER_CHECK(work.q_len == 1 + work.num_draft && slot.has_carry, "slot {}: nothing to carry",
+                 index);
   }
+  // Whether the host knows better than `least_kv_len` is not in the plan.
+  const bool is_known = is_first || slot.least_kv_len == slot.kv_len;
+  const int32_t least_begin = is_known ? work.kv_len : slot.least_kv_len;
   slot.kv_len = static_cast<int32_t>(end);
+  slot.least_kv_len = least_begin + slot.kv_len - work.kv_len - work.num_draft;
   return slot;
 }
 
-ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, int32_t repeat,
-                                     std::vector<int32_t>& lists) {
+void SlotTable::check_drafts(const step::SeqWork& work, const step::StepPlan& plan) const {
+  const bool wants_all = work.logits == step::LogitsWanted::kAll;
+  RUDDER_CHECK(work.num_draft >= 0 && work.num_draft <= capacity_.max_draft &&
+                   wants_all == (work.num_draft > 0),
+               "slot {}: {} drafts of at most {}", work.slot.value, work.num_draft,
+               capacity_.max_draft);
+  RUDDER_CHECK(!wants_all || (work.tokens == step::TokenSource::kCarry && plan.repeat == 1 &&
+                              work.score_tokens.empty()),
+               "slot {}: drafts behind no carried token", work.slot.value);
+}
+
+ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, std::vector<int32_t>& lists) {
   Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
   const step::SamplingParams& sampling = slot.sampling;
   ops::SampleRow row;
   row.seed = sampling.seed;
-  row.position = work.kv_len + work.q_len;
+  row.position = work.kv_len + work.q_len - work.num_draft;
   row.slot = work.slot.value;
   row.temperature = sampling.temperature;
   row.top_k = sampling.top_k;
@@ -163,7 +187,7 @@ ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, int32_t repeat,
   row.frequency_penalty = sampling.frequency_penalty;
   row.has_penalties = sampling.needs_history() ? 1 : 0;
   row.num_logprobs = sampling.num_logprobs;
-  row.ban_stop_ids = std::max(0, sampling.min_tokens - slot.num_output);
+  row.stop_from = slot.prompt_len + sampling.min_tokens;
   row.stop_begin = static_cast<int32_t>(lists.size());
   row.num_stop_ids = static_cast<int32_t>(sampling.stop_ids.size());
   lists.insert(lists.end(), sampling.stop_ids.begin(), sampling.stop_ids.end());
@@ -175,7 +199,6 @@ ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, int32_t repeat,
   }
   row.max_len = slot.max_len;
   slot.has_carry = true;
-  slot.num_output += step::row_iterations(work, repeat, slot.max_len);
   return row;
 }
 

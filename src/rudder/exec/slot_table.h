@@ -20,9 +20,10 @@ struct Slot {
   bool has_carry = false;  // a token was sampled for it, or will be by a step already enqueued
   step::SamplingParams sampling;
   std::vector<step::GroupTable> blocks;  // by KV group; all of one length
-  int32_t kv_len = -1;  // tokens in KV after the last row's iterations; -1 before the first
+  // Tokens in KV after the last row's iterations, if every draft is right; -1 before the first row.
   // Counts on where the sequence has ended without the host knowing: its rows are masked anyway.
-  int32_t num_output = 0;
+  int32_t kv_len = -1;
+  int32_t least_kv_len = -1;  // the same, if every draft since the host last knew is wrong
   int32_t max_len = 0;
   int32_t prompt_len = 0;
   step::StepId opened_step = 0;
@@ -50,11 +51,12 @@ class SlotTable {
   // The slot of a row about to run, its blocks appended.
   Slot& begin_row(const step::SeqWork& work, const step::StepPlan& plan, SlotEdits& edits);
 
-  // The parameters of the slot's next token, which is now on its way with those of the iterations
-  // that follow; its stop ids and biases go to the end of `lists`.
-  ops::SampleRow sample_row(const step::SeqWork& work, int32_t repeat, std::vector<int32_t>& lists);
+  // The parameters of the slot's next token, which is now on its way; its stop ids and biases go to
+  // the end of `lists`.
+  ops::SampleRow sample_row(const step::SeqWork& work, std::vector<int32_t>& lists);
 
  private:
+  void check_drafts(const step::SeqWork& work, const step::StepPlan& plan) const;
   void add_history(const step::SlotEdit& edit, SlotEdits& edits) const;
   void append_blocks(int32_t index, const std::vector<step::GroupTable>& blocks, bool may_be_gone,
                      SlotEdits& edits);
@@ -64,6 +66,9 @@ class SlotTable {
   const size_t max_blocks_;  // of one sequence
   std::vector<Slot> slots_;
 };
+
+// Rows of logits that a step samples at most: one a sequence, and one for each draft.
+int32_t max_sampled_rows(const step::Capacity& capacity);
 
 // Blocks of the longest sequence in one KV group.
 int32_t max_blocks_per_seq(const step::Capacity& capacity);

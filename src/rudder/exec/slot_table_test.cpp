@@ -19,7 +19,8 @@ constexpr step::Capacity kCapacity = {.num_slots = 4,
                                       .max_seq_len = 24,
                                       .vocab_size = 50,
                                       .max_in_flight = 2,
-                                      .max_repeat = 8};
+                                      .max_repeat = 8,
+                                      .max_draft = 2};
 
 // A failed check throws, so that tests see it.
 class SlotTableTest : public ::testing::Test {
@@ -53,6 +54,16 @@ class SlotTableTest : public ::testing::Test {
     step::SeqWork work = prompt(slot, generation, 0, 1, std::move(blocks));
     work.kv_len = kv_len;
     work.tokens = step::TokenSource::kCarry;
+    return work;
+  }
+  // The carried token, then drafts from StepPlan.tokens[begin] on.
+  static step::SeqWork drafted(int32_t slot, uint32_t generation, int32_t kv_len, int32_t begin,
+                               int32_t num_draft) {
+    step::SeqWork work = decode(slot, generation, kv_len);
+    work.q_len = 1 + num_draft;
+    work.num_draft = num_draft;
+    work.token_begin = begin;
+    work.logits = step::LogitsWanted::kAll;
     return work;
   }
   void pack(step::StepPlan plan) {
@@ -196,6 +207,7 @@ TEST_F(SlotTableTest, CountsHistoryForPenalties) {
   open.sampling.frequency_penalty = 1;
   open.history = {4, 4, 9, 6, 6};
   open.history_prompt_len = 3;
+  open.prompt_len = 3;
   open.num_output = 2;
   open.sampling.stop_ids = {1};
   open.sampling.min_tokens = 4;
@@ -204,11 +216,7 @@ TEST_F(SlotTableTest, CountsHistoryForPenalties) {
   EXPECT_EQ(triples(packed_.edits.history),
             (std::vector<Triple>{{0, 4, 1}, {0, 4, 1}, {0, 9, 1}, {0, 6, 0}, {0, 6, 0}}));
   EXPECT_EQ(packed_.sample_rows[0].has_penalties, 1);
-  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 2);
-  pack({.slots = {}, .seqs = {decode(0, 1, 1)}, .tokens = {}});
-  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 1);
-  pack({.slots = {}, .seqs = {decode(0, 1, 2)}, .tokens = {}});
-  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 0);  // four tokens are out
+  EXPECT_EQ(packed_.sample_rows[0].stop_from, 7);  // behind four tokens of output
   // Without a penalty nothing is counted.
   pack({.slots = {edit(0, 2)}, .seqs = {prompt(0, 2, 0, 1, {0})}, .tokens = {4}});
   EXPECT_EQ(packed_.edits.opened[0].has_counts, 0);
@@ -232,11 +240,11 @@ TEST_F(SlotTableTest, ARepeatedStepMovesItsSlotsByAllIterations) {
   EXPECT_EQ(packed_.positions, (std::vector<int32_t>{2, 2}));
   EXPECT_EQ(packed_.kv_len, (std::vector<int32_t>{3, 3}));
   EXPECT_EQ(packed_.sample_rows[0].position, 3);
-  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 5);
+  EXPECT_EQ(packed_.sample_rows[0].stop_from, 6);
   pack({.slots = {}, .seqs = {decode(0, 1, 6)}, .tokens = {}});
   EXPECT_EQ(packed_.repeat, 1);
   EXPECT_EQ(packed_.sample_rows[0].position, 7);
-  EXPECT_EQ(packed_.sample_rows[0].ban_stop_ids, 1);
+  EXPECT_EQ(packed_.sample_rows[0].stop_from, 6);
 }
 
 TEST_F(SlotTableTest, PaddingBelongsToNobody) {
@@ -251,6 +259,41 @@ TEST_F(SlotTableTest, PaddingBelongsToNobody) {
   ASSERT_EQ(packed_.num_sampled(), 3);
   EXPECT_EQ(packed_.sample_rows[2].slot, 4);
   EXPECT_EQ(packed_.sampled_seq.size(), 1u);
+}
+
+TEST_F(SlotTableTest, ARowWithDraftsSamplesAtEachPosition) {
+  step::SlotEdit open = edit(0, 1);
+  open.prompt_len = 2;
+  open.sampling.stop_ids = {7};
+  open.sampling.min_tokens = 3;
+  pack({.slots = {open, edit(1, 1)},
+        .seqs = {prompt(0, 1, 0, 2, {3, 4}), prompt(1, 1, 0, 1, {5})},
+        .tokens = {8, 9}});
+  step::SeqWork masked = drafted(0, 1, 2, 1, 2);
+  masked.constrained = true;
+  pack({.slots = {}, .seqs = {masked, decode(1, 1, 1)}, .tokens = {40, 41, 42}});
+  EXPECT_EQ(packed_.ids, (std::vector<int32_t>{-1, 41, 42, -2}));
+  EXPECT_EQ(packed_.positions, (std::vector<int32_t>{2, 3, 4, 1}));
+  EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{14, 15, 16, 21}));
+  EXPECT_EQ(packed_.logits_rows, (std::vector<int32_t>{0, 1, 2, 3}));
+  EXPECT_EQ(packed_.sampled_seq, (std::vector<int32_t>{0, 0, 0, 1}));
+  EXPECT_EQ(packed_.num_masks, 3);
+  const std::array<int32_t, 3> drafts = {41, 42, -1};
+  for (int32_t i = 0; i < 3; ++i) {
+    const ops::SampleRow& row = packed_.sample_rows[static_cast<size_t>(i)];
+    EXPECT_EQ(row.position, 3 + i);
+    EXPECT_EQ(row.draft, drafts[static_cast<size_t>(i)]);
+    EXPECT_EQ(row.mask_row, i);
+    EXPECT_EQ(row.stop_from, 5);
+    EXPECT_EQ(row.stop_begin, 0);  // one list for all
+  }
+  EXPECT_EQ(packed_.sample_rows[3].draft, -1);
+  EXPECT_EQ(packed_.sample_rows[3].mask_row, -1);
+  // Of the two drafts both, one or none may have been right.
+  pack({.slots = {}, .seqs = {decode(0, 1, 5)}, .tokens = {}});
+  pack({.slots = {}, .seqs = {decode(0, 1, 5)}, .tokens = {}});  // and now the host knows: one
+  EXPECT_THROW(pack({.slots = {}, .seqs = {decode(0, 1, 4)}, .tokens = {}}), std::logic_error);
+  EXPECT_THROW(pack({.slots = {}, .seqs = {decode(0, 1, 8)}, .tokens = {}}), std::logic_error);
 }
 
 // exec.X1
@@ -281,6 +324,14 @@ TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
     plan.repeat = repeat;
     refused(std::move(plan));
   };
+  refused({.slots = {}, .seqs = {drafted(0, 5, 2, 0, 3)}, .tokens = {}});  // more than there may be
+  refused({.slots = {}, .seqs = {drafted(0, 5, 2, 3, 2)}, .tokens = {}});  // tokens
+  step::SeqWork last_alone = drafted(0, 5, 2, 0, 1);
+  last_alone.logits = step::LogitsWanted::kLast;
+  refused({.slots = {}, .seqs = {last_alone}, .tokens = {}});
+  step::SeqWork not_carried = drafted(0, 5, 2, 0, 1);
+  not_carried.tokens = step::TokenSource::kHost;
+  refused({.slots = {}, .seqs = {not_carried}, .tokens = {}});
   repeated(prompt(1, 20, 0, 1, {1}), 9);  // more iterations than there may be
   repeated(prompt(1, 21, 0, 2, {1}), 2);  // not a single token
   repeated(prompt(1, 22, 0, 1, {1}), 5);  // blocks for four

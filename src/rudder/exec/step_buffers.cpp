@@ -82,7 +82,7 @@ int64_t kept_blocks(const step::Capacity& capacity) {
 
 int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
-  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, capacity.num_slots,
+  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, max_sampled_rows(capacity),
                    capacity.kv_groups.size(), has_taps)
              .lists +
          part_bytes<int32_t>(max_list_words(capacity)) +
@@ -92,19 +92,20 @@ int64_t step_bytes(const step::Capacity& capacity) {
 }
 
 Shape masks_shape(const step::Capacity& capacity) {
-  return {capacity.num_slots, static_cast<int64_t>(mask_words(capacity.vocab_size))};
+  return {max_sampled_rows(capacity), static_cast<int64_t>(mask_words(capacity.vocab_size))};
 }
 // Of the tokens, and of the rows of logits behind them.
 Shape tap_entries_shape(const step::Capacity& capacity) {
   if (!capacity.taps.steering() && !capacity.taps.capture()) return {0, 0, 0};
-  return {int64_t{capacity.max_tokens_per_step} + capacity.num_slots,
+  return {int64_t{capacity.max_tokens_per_step} + max_sampled_rows(capacity),
           capacity.geometry.num_points(), ops::kTapEntryWords};
 }
 Shape sampled_shape(const step::Capacity& capacity) {
-  return {capacity.num_slots, sizeof(ops::SampledToken) / sizeof(int32_t)};
+  return {max_sampled_rows(capacity), sizeof(ops::SampledToken) / sizeof(int32_t)};
 }
 Shape top_shape(const step::Capacity& capacity) {
-  return {capacity.num_slots, step::kMaxLogprobs, sizeof(ops::TopLogprob) / sizeof(int32_t)};
+  return {max_sampled_rows(capacity), step::kMaxLogprobs,
+          sizeof(ops::TopLogprob) / sizeof(int32_t)};
 }
 
 // The first elements of `rest`, at most `most`, which are taken off it.
@@ -130,6 +131,18 @@ void put(const View& staging, int64_t offset, const std::vector<T>& values) {
   put(staging, offset, std::span<const T>(values));
 }
 
+ops::BeginStepArgs::Placement placement_of(const DeviceStep& step, int32_t block_size) {
+  const bool has_taps = step.forward.tap_table != nullptr;
+  return {.q_begin = step.forward.attention.q_begin,
+          .table_row = step.forward.attention.table_row,
+          .kv_len = step.forward.attention.kv_len,
+          .positions = step.forward.positions,
+          .sample_rows = step.sample.rows,
+          .since_prompt = has_taps ? step.forward.taps.since_prompt : View{},
+          .rows_since_prompt = has_taps ? step.forward.rows_taps.since_prompt : View{},
+          .block_size = block_size};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<StepBuffers>> StepBuffers::make(ops::Ops& ops,
@@ -146,7 +159,8 @@ int64_t StepBuffers::device_bytes(const step::Capacity& capacity) {
   return step_bytes(capacity) +
          word * (masks_shape(capacity).numel() + sampled_shape(capacity).numel() +
                  top_shape(capacity).numel() + tap_entries_shape(capacity).numel()) +
-         rows * (word * (2 + capacity.kv_groups.size() * max_blocks_per_seq(capacity)) +
+         rows * (word * (2 + (capacity.max_draft > 0 ? 1 : 0) +
+                         capacity.kv_groups.size() * max_blocks_per_seq(capacity)) +
                  capacity.vocab_size * (word + int64_t{sizeof(uint8_t)}));
 }
 
@@ -155,6 +169,9 @@ Result<void> StepBuffers::allocate() {
   const int64_t vocab = capacity_.vocab_size;
   const int64_t bytes = step_bytes(capacity_);
   RUDDER_TRY(state_.carry, ops_.allocate(DType::kI32, {rows}));
+  if (capacity_.max_draft > 0) {
+    RUDDER_TRY(state_.carry_position, ops_.allocate(DType::kI32, {rows}));
+  }
   RUDDER_TRY(state_.ended, ops_.allocate(DType::kI32, {rows}));
   RUDDER_TRY(state_.block_table, ops_.allocate(DType::kI32, {capacity_.kv_groups.size() * rows,
                                                              max_blocks_per_seq(capacity_)}));
@@ -306,6 +323,7 @@ Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step,
     if (is_last) {
       args.ids = step.forward.ids;
       args.kv_slot = step.forward.kv_slot;
+      if (capacity_.max_draft > 0) args.placement = placement_of(step, capacity_.block_size);
       args.tap_table = step.forward.tap_table;
       args.taps = step.forward.taps;
       args.rows_taps = step.forward.rows_taps;

@@ -72,10 +72,10 @@ class StepBuffers {
   const ops::TapTable* const table_;
   ops::SlotState state_;
   ops::View device_;       // [bytes] u8
-  ops::View masks_;        // [num_slots, mask_words(vocab_size)] i32
-  ops::View sampled_;      // [num_slots, 4] i32
-  ops::View top_;          // [num_slots, kMaxLogprobs, 2] i32
-  ops::View tap_entries_;  // [max_tokens_per_step + num_slots, ...] i32: of ops::TapBatch
+  ops::View masks_;        // [max_sampled_rows, mask_words(vocab_size)] i32
+  ops::View sampled_;      // [max_sampled_rows, 4] i32
+  ops::View top_;          // [max_sampled_rows, kMaxLogprobs, 2] i32
+  ops::View tap_entries_;  // [max_tokens_per_step + max_sampled_rows, ...] i32: of ops::TapBatch
   struct Staging {
     ops::View step;
     ops::View masks;    // [bytes of masks_] u8

@@ -38,6 +38,8 @@ class Ops {
   // F8E4M3 parts as F8E4M3.
   virtual tensor::DType linear_dtype() const = 0;
   virtual bool keeps_fp8() const { return false; }
+  // Whether begin_step() places sequences and sample() verifies drafts.
+  virtual bool takes_drafts() const { return false; }
 
   // Bytes that may still be allocated, of the device and of this process.
   virtual int64_t available_memory() const = 0;

@@ -9,9 +9,11 @@
 
 namespace rudder::ops {
 
-// Samples each row, then keeps what the next step needs: carry, ended, output_count. A row of a
-// slot that has ended is kMasked and changes nothing. kNumerical (NaN or +Inf in the row, or
-// nothing above -Inf, also after mask and bans) ends the sequence without a token.
+// Samples each row, then keeps what the next step needs: carry and its position, ended,
+// output_count. A row of a slot that has ended is kMasked and changes nothing. Rows chained by
+// `draft` are sampled in order, each after what the one before it left in the slot; kRejected ones
+// are not sampled and change nothing, whatever their logits are. kNumerical (NaN or +Inf in the
+// row, or nothing above -Inf, also after mask and bans) ends the sequence without a token.
 struct SampleArgs {
   tensor::View logits;  // [R, vocab] f32; may be overwritten
   tensor::View rows;    // [R, sizeof(SampleRow)] u8

@@ -20,20 +20,31 @@ struct SampleRow {
   float frequency_penalty = 0.0f;
   int32_t has_penalties = 0;  // 1: SlotState's counts are read and kept
   int32_t num_logprobs = -1;  // -1 = none
-  int32_t ban_stop_ids = 0;   // above 0: min_tokens is so many tokens away
+  int32_t stop_from = 0;      // stop ids are banned where `position` is below it (min_tokens)
   int32_t stop_begin = 0;     // stop ids, one word each
   int32_t num_stop_ids = 0;
   int32_t bias_begin = 0;  // pairs of words: token, then the bits of the float added to its logit
   int32_t num_bias = 0;
   int32_t max_len = 0;    // the sequence ends when position + 1 reaches it
   int32_t mask_row = -1;  // of SampleArgs.masks; -1: any token may come
+  // The token of the step that follows this row's: the next row samples behind it, for the same
+  // slot, and counts only where this one samples it. -1: no row does.
+  int32_t draft = -1;
+  int32_t unused = 0;
 };
-static_assert(sizeof(SampleRow) == 80);
+static_assert(sizeof(SampleRow) == 88);
 
-enum class SampleEnd : int32_t { kNone, kStopId, kLength, kNumerical, kMasked };
+enum class SampleEnd : int32_t {
+  kNone,
+  kStopId,
+  kLength,
+  kNumerical,
+  kMasked,
+  kRejected,  // behind a draft that was not sampled, or behind the row's end
+};
 
 struct SampledToken {
-  int32_t token = -1;  // -1 when kNumerical or kMasked
+  int32_t token = -1;  // -1 when kNumerical, kMasked or kRejected
   SampleEnd end = SampleEnd::kNone;
   float logprob = 0;  // both only where num_logprobs >= 0
   int32_t rank = 0;

@@ -13,7 +13,10 @@ namespace rudder::ops {
 
 // One row for each slot; row S belongs to padding, nothing reads it.
 struct SlotState {
-  tensor::View carry;         // [S + 1] i32 the last sampled token; -1 before the first
+  tensor::View carry;  // [S + 1] i32 the last sampled token; -1 before the first
+  // [S + 1] i32 its position, which is also how many tokens the sequence has in KV; optional: only
+  // where there are drafts does the host not know it.
+  tensor::View carry_position = {};
   tensor::View ended;         // [S + 1] i32 1 = the sequence has ended: its later rows are masked
   tensor::View block_table;   // [groups * (S + 1), max_blocks] i32, one KV group behind another
   tensor::View output_count;  // [S + 1, vocab] i32 occurrences in the output; for penalties
@@ -42,6 +45,20 @@ struct HistoryToken {  // of an opened slot with counts
 // tokens. Tokens of a slot that has ended get kv_slot -1, as padding has. The op also writes the
 // entries of the step's taps.
 struct BeginStepArgs {
+  // Where the sequences of a step stand; all parts, or none where there are no drafts.
+  struct Placement {
+    tensor::View q_begin;                 // [num_seqs + 1] i32
+    tensor::View table_row;               // [num_seqs] i32 the sequence's slot
+    tensor::View kv_len;                  // [num_seqs] i32, in place, as all below
+    tensor::View positions;               // [T] i32
+    tensor::View sample_rows;             // [R, sizeof(SampleRow)] u8
+    tensor::View since_prompt = {};       // [T] i32; optional
+    tensor::View rows_since_prompt = {};  // [R] i32; optional
+    int32_t block_size = 16;
+
+    bool empty() const { return q_begin.empty(); }
+  };
+
   SlotState state;
   tensor::View opened;   // [.] OpenedSlot as i32 [n, 2]; optional
   tensor::View history;  // [.] HistoryToken as i32 [n, 3]; optional
@@ -51,6 +68,9 @@ struct BeginStepArgs {
   // token, or 0 where the slot has sampled nothing yet.
   tensor::View ids;
   tensor::View kv_slot;  // [groups * T] i32, in place: -1 where ids named a slot that has ended
+  // A sequence that begins with its slot's carry is moved to where that stands: the host may have
+  // put it further on, by drafts that were rejected. Of one that has ended, no token is written.
+  Placement placement = {};
   // The op writes `entries` of both batches from their `row` and `capture_set`. Null: no taps.
   const TapTable* tap_table = nullptr;
   TapBatch taps = {};
@@ -67,7 +87,7 @@ struct AdvanceStepArgs {
   tensor::View positions;     // [R] i32 in place; + 1
   tensor::View kv_slot;       // [groups * R] i32 in place; where block_table has the position
   tensor::View kv_len;        // [R] i32 in place; + 1
-  tensor::View sample_rows;   // [R, sizeof(SampleRow)] u8 in place; position + 1, ban_stop_ids - 1
+  tensor::View sample_rows;   // [R, sizeof(SampleRow)] u8 in place; position + 1
   tensor::View since_prompt;  // [R] i32 in place; + 1; optional: TapBatch.since_prompt
   int32_t block_size = 16;
 };

@@ -14,6 +14,7 @@ namespace {
 struct Named {
   int32_t inflight = 0;
   int32_t samples = 0;
+  int32_t drafts = 0;
 };
 
 Result<void> broken(const Sequence& sequence, std::string_view what) {
@@ -34,13 +35,15 @@ Result<void> Scheduler::check_integrity() const {
       if (work.logits == step::LogitsWanted::kNone) continue;
       const int32_t iterations =
           step::row_iterations(work, record.plan->repeat, record.rows[i]->max_len);
-      counts.samples += std::max(0, iterations - record.committed);
+      counts.samples += std::max(0, iterations - record.committed) + work.num_draft;
+      counts.drafts += work.num_draft;
     }
   }
   std::vector<std::span<const kv::BlockId>> tables;
   for (const auto& [id, sequence] : sequences_) {
     const Named counts = named[sequence.get()];
-    if (sequence->inflight != counts.inflight || sequence->samples_pending != counts.samples) {
+    if (sequence->inflight != counts.inflight || sequence->samples_pending != counts.samples ||
+        sequence->drafts_pending != counts.drafts) {
       return broken(*sequence, "steps in flight are miscounted");
     }
     RUDDER_TRY_VOID(check_sequence(*sequence));
@@ -99,6 +102,12 @@ Result<void> Scheduler::check_sequence(const Sequence& sequence) const {
           std::min<int64_t>(sequence.planned_len, std::ssize(sequence.tokens))) {
     return broken(sequence, "its lengths disagree");
   }
+  // The token sampled last has no KV before it is run.
+  const bool has_output = std::ssize(sequence.tokens) > sequence.prompt_len;
+  if (sequence.state == SequenceState::kRunning && has_output && sequence.samples_pending == 0 &&
+      sequence.computed_len >= std::ssize(sequence.tokens)) {
+    return broken(sequence, "KV of a token that was not run counts as written");
+  }
   RUDDER_TRY_VOID(check_tables(sequence));
   return cache_.check_chain(sequence.chain, sequence.tokens, sequence.tables);
 }
@@ -111,15 +120,17 @@ Result<void> Scheduler::check_tables(const Sequence& sequence) const {
   for (const StepRecord& record : in_flight_) {
     const auto row = std::ranges::find(record.rows, &sequence);
     if (row == record.rows.end()) continue;
-    position = record.plan->seqs[static_cast<size_t>(row - record.rows.begin())].kv_len;
+    const step::SeqWork& work = record.plan->seqs[static_cast<size_t>(row - record.rows.begin())];
+    position = std::min(work.kv_len, sequence.written_len);
     break;
   }
   for (size_t g = 0; g < sequence.tables.size(); ++g) {
     const kv::BlockTable& table = sequence.tables[g];
     const auto len = static_cast<int32_t>(table.blocks.size());
-    if (len != (sequence.planned_len + size - 1) / size) {
-      return broken(sequence, fmt::format("{} blocks of group {} for {} tokens", len, g,
-                                          sequence.planned_len));
+    if (sequence.planned_len > sequence.reserved_len ||
+        len != (sequence.reserved_len + size - 1) / size) {
+      return broken(sequence, fmt::format("{} blocks of group {} for {} tokens of {}", len, g,
+                                          sequence.planned_len, sequence.reserved_len));
     }
     const int32_t needed = capacity_.kv_groups[g].first_visible(position) / size;
     const bool runs = sequence.state == SequenceState::kRunning;

@@ -34,7 +34,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   auto plan = std::make_shared<step::StepPlan>();
   StepRecord record{.id = last_step_ + 1, .plan = plan, .rows = {}};
   plan->id = record.id;
-  plan->repeat = choose_repeat();
+  plan->repeat = propose_drafts() ? 1 : choose_repeat();
   plan->seqs.reserve(running_.size());
   record.rows.reserve(running_.size());
   StepBuilder builder{.plan = plan.get(),
@@ -62,6 +62,29 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   return plan;
 }
 
+// Asks for a draft behind each sequence all of whose tokens are known. True when there is any.
+// Drafts take what the decodes leave of a step, in the order of rank.
+bool Scheduler::propose_drafts() {
+  if (proposer_ == nullptr) return false;
+  int64_t tokens_left = settings_.max_num_batched_tokens - std::ssize(running_);
+  bool has_any = false;
+  for (Sequence* sequence : running_) {
+    sequence->draft.clear();
+    const bool is_known = sequence->has_carry && sequence->samples_pending == 0;
+    if (sequence->state != SequenceState::kRunning || !is_known) continue;
+    const int64_t most = std::min<int64_t>(
+        {capacity_.max_draft, tokens_left, sequence->max_len - sequence->future_len() - 1});
+    if (most <= 0) continue;
+    proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
+                       &sequence->draft);
+    const int64_t num_draft = std::ssize(sequence->draft);
+    RUDDER_CHECK(num_draft <= most, "{} drafts, {} were asked for", num_draft, most);
+    tokens_left -= num_draft;
+    has_any = has_any || num_draft > 0;
+  }
+  return has_any;
+}
+
 // A step is repeated only when nothing but decodes can run: what waits, or has a prompt to finish,
 // would wait longer. Not where a row is constrained: the host knows its next mask when it knows its
 // token. Not beyond the last token of every row, nor past a change of what steers or captures one,
@@ -76,6 +99,7 @@ int32_t Scheduler::choose_repeat() const {
     if (sequence->state != SequenceState::kRunning) continue;
     if (sequence->will_end()) continue;
     if (sequence->uncomputed() > 1) return 1;
+    if (sequence->drafts_pending > 0) return 1;  // how far it can go is not known
     if (sequence->constrained && !RUDDER_MUTANT(kConstrainedRepeated)) return 1;
     longest = std::max(longest, sequence->max_len - sequence->future_len());
     uniform = sequence->taps.uniform_len(sequence->planned_len, uniform);
@@ -100,15 +124,42 @@ int32_t Scheduler::choose_repeat() const {
 void Scheduler::plan_decodes(StepBuilder& builder) {
   for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
     Sequence& sequence = *running_[i];
-    if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) continue;
-    if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) continue;
+    if (!can_decode(sequence)) continue;
     if (sequence.taps.fit(sequence.planned_len, 1, builder.elements_left) == 0) continue;
+    if (!sequence.draft.empty()) {
+      decode_drafted(builder, sequence);
+      continue;
+    }
     const int32_t old_len = sequence.table_len();
     const int32_t left = std::max(1, sequence.max_len - sequence.future_len());
     const int32_t wanted =
         RUDDER_MUTANT(kRepeatWithoutBlocks) ? 1 : std::min(builder.plan->repeat, left);
     if (grow(builder, sequence, wanted) == wanted) add_row(builder, sequence, 1, old_len);
   }
+}
+
+bool Scheduler::can_decode(const Sequence& sequence) const {
+  if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
+  if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
+  if (proposer_ == nullptr || sequence.samples_pending == 0) return true;
+  if (proposer_->waits(sequence.id)) return false;
+  // Behind drafts its next position is one of several, and all of them must run the same.
+  const int32_t first = sequence.planned_len - sequence.drafts_pending;
+  const int32_t count = 1 + sequence.drafts_pending;
+  return sequence.drafts_pending == 0 || sequence.taps.uniform_len(first, count) == count;
+}
+
+// As many of its drafts as there are blocks for. None is captured: the host may find out that the
+// answer had ended before an accepted draft, on a stop string.
+void Scheduler::decode_drafted(StepBuilder& builder, Sequence& sequence) {
+  const auto num_draft = static_cast<int32_t>(sequence.draft.size());
+  const int32_t fits = 1 + sequence.taps.uncaptured_len(sequence.planned_len + 1, num_draft);
+  const int32_t old_len = sequence.table_len();
+  const int32_t q_len = grow(builder, sequence, RUDDER_MUTANT(kDraftsWithoutBlocks) ? 1 : fits);
+  if (q_len == 0) return;
+  const int32_t kept = RUDDER_MUTANT(kDraftsWithoutBlocks) ? num_draft : q_len - 1;
+  sequence.draft.resize(static_cast<size_t>(kept));
+  add_row(builder, sequence, static_cast<int32_t>(1 + sequence.draft.size()), old_len);
 }
 
 void Scheduler::plan_chunks(StepBuilder& builder) {
@@ -191,6 +242,8 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   sequence.tables = matched_;
   sequence.planned_len = num_matched * capacity_.block_size;
   sequence.computed_len = sequence.planned_len;
+  sequence.written_len = sequence.planned_len;
+  sequence.draft.clear();
   sequence.state = SequenceState::kRunning;
   ++num_running_;
   running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
@@ -282,6 +335,9 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   }
   if (sequence.has_carry) {
     work.tokens = step::TokenSource::kCarry;
+    work.num_draft = q_len - 1;
+    if (work.num_draft > 0) work.token_begin = static_cast<int32_t>(plan.tokens.size());
+    plan.tokens.insert(plan.tokens.end(), sequence.draft.begin(), sequence.draft.end());
   } else {
     work.token_begin = static_cast<int32_t>(plan.tokens.size());
     const auto begin = sequence.tokens.begin() + sequence.planned_len;
@@ -289,15 +345,18 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   }
   if (sequence.sampling.num_prompt_logprobs >= 0) add_scores(sequence, work);
   sequence.planned_len += q_len;
-  if (q_len == uncomputed) {
+  if (q_len - work.num_draft == uncomputed) {
     const int32_t iterations = step::row_iterations(work, plan.repeat, sequence.max_len);
-    work.logits = step::LogitsWanted::kLast;
+    work.logits = work.num_draft > 0 ? step::LogitsWanted::kAll : step::LogitsWanted::kLast;
     work.constrained = sequence.constrained;
-    if (sequence.constrained) constrained_.push_back(sequence.id);
+    if (sequence.constrained) constrained_.push_back({sequence.id, sequence.draft});
     sequence.has_carry = true;
-    sequence.samples_pending += iterations;
+    sequence.samples_pending += iterations + work.num_draft;
+    sequence.drafts_pending += work.num_draft;
     sequence.planned_len += iterations - 1;
   }
+  sequence.reserved_len = std::max(sequence.reserved_len, sequence.planned_len);
+  sequence.draft.clear();
   ++sequence.inflight;
   builder.shape.add(work);
   builder.tokens_left -= q_len;

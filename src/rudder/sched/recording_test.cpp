@@ -102,7 +102,7 @@ class RecordingTest : public ::testing::Test {
     while (scheduler.has_work() || !in_flight.empty()) {
       if (auto plan = scheduler.plan()) {
         const int32_t repeat = plan->repeat;
-        const auto num_masks = static_cast<size_t>(plan->num_constrained());
+        const auto num_masks = static_cast<size_t>(plan->num_masks());
         const auto ticket = executor.launch(std::move(plan));
         ASSERT_TRUE(ticket);
         in_flight.emplace_back(*ticket, repeat);

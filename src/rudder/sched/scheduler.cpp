@@ -38,8 +38,10 @@ SchedSettings fit(SchedSettings settings, const step::Capacity& capacity) {
 
 }  // namespace
 
-Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settings)
+Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settings,
+                     DraftProposer* proposer)
     : capacity_(capacity),
+      proposer_(capacity.max_draft > 0 ? proposer : nullptr),
       settings_(fit(settings, capacity)),
       cache_(cache_options(capacity, settings)) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
@@ -167,6 +169,20 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   if (record.committed == record.plan->repeat) in_flight_.pop_front();
 }
 
+namespace {
+
+// Drafts of a row that the tokens it gave prove right: each token but the last is the draft that
+// the next was sampled behind; before a NaN the last is one too.
+int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& row) {
+  const auto num_tokens = static_cast<int32_t>(row.tokens.size());
+  RUDDER_CHECK(num_tokens <= 1 + work.num_draft, "slot {}: {} tokens of {} drafts", row.slot.value,
+               num_tokens, work.num_draft);
+  const bool is_numerical = row.end == step::RowEnd::kNumerical;
+  return std::max(0, is_numerical ? num_tokens : num_tokens - 1);
+}
+
+}  // namespace
+
 // Of the iteration that record.committed counts last.
 void Scheduler::commit_row(const StepRecord& record, size_t index, const step::SeqResult& row,
                            std::vector<SequenceOutput>* out) {
@@ -180,9 +196,15 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
   const bool numerical = row.end == step::RowEnd::kNumerical;
   const int32_t repeat = record.plan->repeat;
   if (record.committed == repeat) --sequence.inflight;
-  if (work.logits == step::LogitsWanted::kLast &&
+  if (work.logits != step::LogitsWanted::kNone &&
       record.committed <= step::row_iterations(work, repeat, sequence.max_len)) {
-    --sequence.samples_pending;
+    sequence.samples_pending -= 1 + work.num_draft;
+  }
+  const int32_t accepted = num_accepted(work, row);
+  sequence.drafts_pending -= work.num_draft;
+  if (!RUDDER_MUTANT(kRejectedKvCounted)) sequence.planned_len -= work.num_draft - accepted;
+  if (!row.masked) {
+    sequence.written_len += record.committed > 1 ? 1 : work.q_len - work.num_draft + accepted;
   }
   if (late) ++counters_.late_rows;
 
@@ -190,14 +212,17 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
   if (takes_tokens) {
     sequence.tokens.insert(sequence.tokens.end(), row.tokens.begin(), row.tokens.end());
     counters_.generation_tokens += row.tokens.size();
+    counters_.draft_tokens += static_cast<uint64_t>(work.num_draft);
+    counters_.accepted_tokens += static_cast<uint64_t>(accepted);
   }
   // kv.I5, kv.I7.
   if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
     cache_.distrust(sequence.tables);
   } else if (!row.masked) {
     // The KV of a late row is good, but the host may have dropped the token it is of.
-    sequence.computed_len = std::min(work.kv_len + work.q_len + record.committed - 1,
-                                     static_cast<int32_t>(sequence.tokens.size()));
+    const int32_t rejected = RUDDER_MUTANT(kPublishRejected) ? work.num_draft - accepted : 0;
+    sequence.computed_len =
+        std::min(sequence.written_len + rejected, static_cast<int32_t>(sequence.tokens.size()));
     cache_.publish(sequence.chain, sequence.tokens, sequence.tables, sequence.computed_len);
     // kv.I14. What later steps run begins here.
     const int32_t reached =
@@ -265,6 +290,8 @@ void Scheduler::release(Sequence& sequence) {
   }
   cache_.release(sequence.chain, sequence.tables);
   sequence.planned_len = 0;
+  sequence.reserved_len = 0;
+  sequence.written_len = 0;
   sequence.computed_len = 0;
   sequence.has_carry = false;
   free_slots_.push_back(sequence.slot.value);

@@ -18,6 +18,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/proposer.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/settings.h"
 #include "rudder/sched/state.h"
@@ -30,7 +31,9 @@ namespace rudder::sched {
 
 class Scheduler {
  public:
-  Scheduler(const step::Capacity& capacity, const SchedSettings& settings);
+  // Without `proposer` no row has drafts, nor where the capacity takes none.
+  Scheduler(const step::Capacity& capacity, const SchedSettings& settings,
+            DraftProposer* proposer = nullptr);
   ~Scheduler();
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
@@ -58,7 +61,7 @@ class Scheduler {
 
   // Sequences whose rows in the last plan() are constrained, in the order of StepPlan.seqs: whose
   // masks its step waits for.
-  const std::vector<SequenceId>& constrained() const { return constrained_; }
+  const std::vector<ConstrainedRow>& constrained() const { return constrained_; }
 
   // Takes the result of the oldest iteration in flight and appends to `out` what sequences got.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
@@ -89,8 +92,11 @@ class Scheduler {
   enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom };
 
   // plan.cpp
+  bool propose_drafts();
   int32_t choose_repeat() const;
   void plan_decodes(StepBuilder& builder);
+  bool can_decode(const Sequence& sequence) const;
+  void decode_drafted(StepBuilder& builder, Sequence& sequence);
   void plan_chunks(StepBuilder& builder);
   void plan_admissions(StepBuilder& builder);
   Admission admit(StepBuilder& builder, Sequence& sequence);
@@ -129,6 +135,7 @@ class Scheduler {
   Result<void> check_tables(const Sequence& sequence) const;
 
   const step::Capacity capacity_;
+  DraftProposer* const proposer_;  // null: no drafts
   const SchedSettings settings_;
   int32_t max_len_limit_ = 0;
   kv::BlockCache cache_;
@@ -148,7 +155,7 @@ class Scheduler {
   std::deque<StepRecord> in_flight_;
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
-  std::vector<SequenceId> constrained_;
+  std::vector<ConstrainedRow> constrained_;
   std::vector<CapturedRow> captured_rows_;
   SchedStats counters_;             // its gauges are unused
   kv::BlockTables matched_;         // scratch of admit()

@@ -31,6 +31,13 @@ struct NewSequence {
   TapLease tap_lease = {};
 };
 
+// A constrained sequence of a plan and its drafts: it needs a mask for its next token, then one for
+// the token behind each draft.
+struct ConstrainedRow {
+  SequenceId id;
+  std::vector<int32_t> draft;
+};
+
 // Edits of the executor's tables, for the next step to carry.
 struct TableEdits {
   std::vector<step::TapEdit> taps;

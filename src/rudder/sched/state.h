@@ -42,18 +42,25 @@ struct Sequence {
 
   step::SlotId slot;
   uint32_t generation = 0;
-  bool has_carry = false;       // the slot has sampled, or will have, under this generation
-  int32_t inflight = 0;         // steps in flight that name it
-  int32_t samples_pending = 0;  // iterations of them that sample a token for it if it does not end
-  int32_t planned_len = 0;      // tokens whose KV is written once every step in flight has run
-  int32_t computed_len = 0;     // tokens whose KV is written for sure
+  bool has_carry = false;  // the slot has sampled, or will have, under this generation
+  int32_t inflight = 0;    // steps in flight that name it
+  // What steps in flight give it if it does not end and all their drafts are right. A commit takes
+  // back what rejected drafts had promised.
+  int32_t samples_pending = 0;  // tokens that they sample for it
+  int32_t drafts_pending = 0;   // drafts of it that they verify
+  int32_t planned_len = 0;      // tokens whose KV is written once all of them have run
+  int32_t reserved_len = 0;     // the most that planned_len was: its blocks hold so many tokens
+  int32_t written_len = 0;      // tokens whose KV the device has written, as of the last commit
+  int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
+  std::vector<int32_t> draft;   // for its row in the step being planned
   int32_t scored_len = 0;       // tokens of the prompt whose logits have been, or are being, scored
 
   kv::BlockTables tables;  // one a KV group
   kv::Chain chain;         // its tokens as prefix blocks
   TapWork taps;
 
-  // Tokens once every step in flight has run: position of the next token to be sampled.
+  // Tokens once every step in flight has run: position of the next token to be sampled, or with
+  // drafts in flight the last that this may be.
   int32_t future_len() const { return static_cast<int32_t>(tokens.size()) + samples_pending; }
   int32_t table_len() const { return static_cast<int32_t>(tables.front().blocks.size()); }
   int32_t uncomputed() const { return future_len() - planned_len; }
@@ -65,7 +72,7 @@ struct Sequence {
     return scores ? scored_len : static_cast<int32_t>(tokens.size()) - 1;
   }
 
-  // Its last token is being sampled: nothing is left to plan.
+  // Its last token is being sampled, or may be: nothing is left to plan before a commit.
   bool will_end() const { return future_len() >= max_len; }
 
   bool ranks_before(const Sequence& other) const {

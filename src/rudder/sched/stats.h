@@ -20,6 +20,8 @@ struct SchedStats {
   uint64_t steps = 0;              // planned
   uint64_t iterations = 0;         // of them
   uint64_t planned_tokens = 0;     // sum of q_len over iterations
+  uint64_t draft_tokens = 0;       // drafts planned
+  uint64_t accepted_tokens = 0;    // drafts that were right
   uint64_t generation_tokens = 0;  // handed out
   uint64_t preemptions = 0;
   uint64_t prefix_queries = 0;  // prompt tokens looked up, at a sequence's first admission

@@ -27,9 +27,10 @@ void StepShape::add_prompt(int64_t kv_len, int64_t q_len) {
 }
 
 void StepShape::add(const step::SeqWork& work) {
-  if (work.q_len == 1 && work.logits == step::LogitsWanted::kLast) {
-    ++decode_rows;
-    decode_keys += work.kv_len + 1;
+  const bool is_decode = work.q_len == 1 && work.logits == step::LogitsWanted::kLast;
+  if (is_decode || work.logits == step::LogitsWanted::kAll) {
+    decode_rows += work.q_len;
+    decode_keys += work.kv_len + work.q_len;
   } else {
     add_prompt(work.kv_len, work.q_len);
   }

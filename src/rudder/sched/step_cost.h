@@ -21,7 +21,7 @@ namespace rudder::sched {
 
 // What a step's time depends on.
 struct StepShape {
-  int64_t decode_rows = 0;    // rows of single tokens that want logits
+  int64_t decode_rows = 0;    // single tokens that want logits, and drafts
   int64_t decode_keys = 0;    // that they attend to
   int64_t prompt_tokens = 0;  // of all other rows
   int64_t prompt_pairs = 0;   // of their queries and keys

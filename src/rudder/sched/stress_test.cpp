@@ -7,7 +7,7 @@ namespace {
 
 TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   testing::StressTotals totals;
-  for (uint64_t seed = 1; seed <= 1500; ++seed) {
+  for (uint64_t seed = 1; seed <= 2000; ++seed) {
     ASSERT_EQ(testing::run_stress(seed, &totals), "") << "seed " << seed;
   }
   // The workloads reach what they are for.
@@ -18,6 +18,8 @@ TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   EXPECT_GT(totals.evictions, 10'000u);
   EXPECT_GT(totals.windowed_hits, 100u);
   EXPECT_GT(totals.late_rows, 1'000u);
+  EXPECT_GT(totals.accepted_tokens, 5'000u);
+  EXPECT_GT(totals.draft_tokens, totals.accepted_tokens + 5'000);
   EXPECT_GT(totals.numerical, 100u);
   EXPECT_GT(totals.finished_by_host, 1'000u);
   EXPECT_GT(totals.steered, 1'000u);

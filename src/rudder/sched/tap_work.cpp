@@ -82,9 +82,15 @@ int32_t TapWork::uniform_len(int32_t begin, int32_t most) const {
       end = segment.begin;
     }
   }
+  return uncaptured_len(begin, end - begin);
+}
+
+int32_t TapWork::uncaptured_len(int32_t begin, int32_t most) const {
+  if (taps_ == nullptr || taps_->capture == nullptr) return most;
+  int32_t end = begin + most;
   for (const tap::PositionRange& range : taps_->captured) {
     const int32_t first = std::max({range.begin, begin, captured_len_});
-    if (taps_->capture != nullptr && first < range.end) end = std::min(end, first);
+    if (first < range.end) end = std::min(end, first);
   }
   return end - begin;
 }

@@ -36,6 +36,8 @@ class TapWork {
   // Of the `q_len` tokens from `begin` on, how many one step may run that has room for `elements`
   // captured elements. A step that fills latches ends with the prompt (tap.T8).
   int32_t fit(int32_t begin, int32_t q_len, int64_t elements) const;
+  // Of the `most` tokens from `begin` on, how many come before the first that is captured.
+  int32_t uncaptured_len(int32_t begin, int32_t most) const;
   // Of the `most` tokens from `begin` on, how many run one program and are not captured.
   int32_t uniform_len(int32_t begin, int32_t most) const;
   // Fills in the taps of `work`, whose kv_len and q_len are set; returns its captured elements.

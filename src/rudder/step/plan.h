@@ -18,13 +18,16 @@
 namespace rudder::step {
 
 enum class TokenSource : uint8_t {
-  kHost,   // StepPlan.tokens[token_begin, token_begin + q_len)
-  kCarry,  // the slot's last sampled token, still on the device; q_len is 1
+  kHost,  // StepPlan.tokens[token_begin, token_begin + q_len)
+  // The slot's last sampled token, still on the device, then the row's drafts:
+  // StepPlan.tokens[token_begin, token_begin + num_draft); q_len is 1 + num_draft.
+  kCarry,
 };
 
 enum class LogitsWanted : uint8_t {
   kNone,  // a chunk that is not the last
   kLast,  // sample after the last of the q_len positions
+  kAll,   // after each of them: a row with drafts
 };
 
 // From this token of the row on, until the next span, tokens use the program of `tap_row`.
@@ -42,14 +45,19 @@ struct CaptureSpan {
 struct SeqWork {
   SlotId slot;
   uint32_t generation = 0;  // of the slot; the executor checks it and results carry it
-  int32_t kv_len = 0;       // tokens already in KV
-  int32_t q_len = 0;        // tokens to run now, >= 1
+  // Tokens already in KV; of a kCarry row behind one with drafts whose result was not collected
+  // when this one was planned, the most that there may be: such a row begins where its slot ends.
+  int32_t kv_len = 0;
+  int32_t q_len = 0;  // tokens to run now, >= 1
   TokenSource tokens = TokenSource::kHost;
   LogitsWanted logits = LogitsWanted::kNone;
-  // Its token is sampled under a mask, which Executor::supply() brings; only where logits are
-  // wanted.
+  // Tokens that are guessed to follow the carried one. The row gives 1 to 1 + num_draft tokens:
+  // each position's own sample, up to and with the first that is not the draft behind it.
+  int32_t num_draft = 0;
+  // Its tokens are sampled under masks, one for each position that wants logits, which
+  // Executor::supply() brings; only where logits are wanted.
   bool constrained = false;
-  int32_t token_begin = 0;  // into StepPlan.tokens, for kHost
+  int32_t token_begin = 0;  // into StepPlan.tokens, for kHost and for drafts
   // The tokens of the prompt that follow those of the row from `score_begin` on: how likely they
   // were is wanted. Not in a plan that is repeated.
   int32_t score_begin = 0;
@@ -100,8 +108,8 @@ struct StepPlan {
   std::vector<CaptureEdit> capture_edits = {};
   // Iterations of the step. After the first, each row runs again on the token that it has just
   // sampled, one position further, until it ends. Above 1 only where every row is a single token
-  // that wants logits and is neither captured nor constrained; its append_blocks then reach as far
-  // as row_iterations() goes, and its tap row is that of every iteration.
+  // that wants logits and is neither drafted for, captured nor constrained; its append_blocks reach
+  // as far as row_iterations() goes, and its tap row is that of every iteration.
   int32_t repeat = 1;
 
   int32_t num_tokens() const {
@@ -109,8 +117,11 @@ struct StepPlan {
     for (const SeqWork& seq : seqs) total += seq.q_len;
     return total;
   }
-  int32_t num_constrained() const {
-    return static_cast<int32_t>(std::ranges::count(seqs, true, &SeqWork::constrained));
+  // That supply() brings.
+  int32_t num_masks() const {
+    int32_t total = 0;
+    for (const SeqWork& seq : seqs) total += seq.constrained ? 1 + seq.num_draft : 0;
+    return total;
   }
 };
 

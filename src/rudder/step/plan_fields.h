@@ -21,7 +21,7 @@ concept Archived = std::is_same_v<std::remove_const_t<Value>, T>;
 template <>
 inline constexpr TokenSource kLastOf<TokenSource> = TokenSource::kCarry;
 template <>
-inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kLast;
+inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kAll;
 template <>
 inline constexpr RowEnd kLastOf<RowEnd> = RowEnd::kNumerical;
 template <>
@@ -68,9 +68,9 @@ void fields(Archive& archive, Archived<KvGroups> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, kv_groups, geometry, taps] = value;
+         max_repeat, max_draft, kv_groups, geometry, taps] = value;
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, kv_groups, geometry, taps);
+          max_repeat, max_draft, kv_groups, geometry, taps);
 }
 
 template <typename Archive>
@@ -133,10 +133,11 @@ void fields(Archive& archive, Archived<CaptureSpan> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<SeqWork> auto& value) {
-  auto& [slot, generation, kv_len, q_len, tokens, logits, constrained, token_begin, score_begin,
-         score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures] = value;
-  archive(slot, generation, kv_len, q_len, tokens, logits, constrained, token_begin, score_begin,
-          score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures);
+  auto& [slot, generation, kv_len, q_len, tokens, logits, num_draft, constrained, token_begin,
+         score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures] =
+      value;
+  archive(slot, generation, kv_len, q_len, tokens, logits, num_draft, constrained, token_begin,
+          score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures);
 }
 
 template <typename Archive>

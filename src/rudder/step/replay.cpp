@@ -41,6 +41,7 @@ Result<void> check_capacity(const Capacity& recorded, const Capacity& own) {
   RUDDER_TRY_VOID(at_least("max_seq_len", recorded.max_seq_len, own.max_seq_len));
   RUDDER_TRY_VOID(at_least("max_in_flight", recorded.max_in_flight, own.max_in_flight));
   RUDDER_TRY_VOID(at_least("max_repeat", recorded.max_repeat, own.max_repeat));
+  RUDDER_TRY_VOID(at_least("max_draft", recorded.max_draft, own.max_draft));
   RUDDER_TRY_VOID(at_least("taps.num_rows", recorded.taps.num_rows, own.taps.num_rows));
   RUDDER_TRY_VOID(at_least("taps.num_ops", recorded.taps.num_ops, own.taps.num_ops));
   RUDDER_TRY_VOID(at_least("taps.num_floats", recorded.taps.num_floats, own.taps.num_floats));
@@ -76,7 +77,7 @@ class Replay {
       return out_of_order("launched", plan.id);
     }
     last_launched_ = plan.id;
-    in_flight_.push_back({plan.id, plan.repeat, plan.num_constrained()});
+    in_flight_.push_back({plan.id, plan.repeat, plan.num_masks()});
     ++report_.num_steps;
     RUDDER_TRY_VOID(executor_.launch(std::make_shared<const StepPlan>(std::move(plan))));
     return {};

@@ -32,7 +32,9 @@ struct SeqResult {
   // True when the row had ended in an earlier step or iteration, before this one ran: it wrote no
   // KV, and `tokens` is empty. The host launched it before it knew.
   bool masked = false;
-  std::vector<int32_t> tokens;          // none for LogitsWanted::kNone, else the sampled one
+  // None for LogitsWanted::kNone, one for kLast, 1 to 1 + num_draft for kAll. With kNumerical one
+  // less: those before the row's end.
+  std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
   std::vector<TokenLogprobs> scores;    // as SeqWork.score_tokens, in the first iteration
 };

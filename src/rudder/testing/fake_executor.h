@@ -107,9 +107,12 @@ class FakeExecutor final : public step::Executor {
     int64_t device_us = 0;                  // of an iteration
     int32_t collected = 0;                  // iterations
     std::vector<step::StepResult> results;  // of the iterations that have run
-    std::vector<uint32_t> masks = {};       // of its constrained rows, once supplied
+    // By row: drafts whose results were not collected when it was launched. It may begin so far
+    // before its kv_len.
+    std::vector<int32_t> unsure = {};
+    std::vector<uint32_t> masks = {};  // of its constrained rows, once supplied
 
-    bool awaits_masks() const { return masks.empty() && plan->num_constrained() > 0; }
+    bool awaits_masks() const { return masks.empty() && plan->num_masks() > 0; }
     int64_t ends_at_us() const { return begins_at_us + (collected + 1) * device_us; }
   };
 
@@ -122,19 +125,25 @@ class FakeExecutor final : public step::Executor {
                 int64_t end);
   bool is_writing(const BlockUse& use) const;  // some iteration that is not collected
   void check_work(const step::StepPlan& plan, const step::SeqWork& work);
+  void check_drafts(const step::StepPlan& plan, const step::SeqWork& work);
+  int32_t drafts_in_flight(step::SlotId slot, uint32_t generation) const;
   void run_some();
   void run(InFlight& step);  // its next iteration
   void open_slot(const step::SlotEdit& edit);
+  step::StepPlan plan_of_iteration(const InFlight& step, int32_t iteration) const;
   step::SeqResult run_row(const step::StepPlan& plan, int32_t index,
-                          std::span<const uint32_t> mask);
-  uint64_t run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash,
-                      step::SeqResult* result);
+                          std::span<const uint32_t> masks);
+  void run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash,
+                  step::SeqResult* result);
+  void sample_row(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
+                  std::span<const uint32_t> masks, step::SeqResult* result);
   // Hash of the tokens found through the slot's tables before work.kv_len.
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   uint64_t read_group(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot,
                       int32_t group);
-  void sample_row(Slot& slot, const step::SeqWork& work, uint64_t prefix_hash,
-                  std::span<const uint32_t> mask, step::SeqResult* result);
+  // The token behind the slot's KV.
+  void sample_token(Slot& slot, const step::SeqWork& work, std::span<const uint32_t> mask,
+                    step::SeqResult* result);
   Cell& cell(const Slot& slot, int32_t group, int32_t position);
   int32_t num_groups() const { return options_.capacity.kv_groups.size(); }
   bool draw();  // a coin of options_.seed

@@ -17,6 +17,7 @@ class ForwardingOps : public ops::Ops {
   tensor::DType linear_dtype() const override { return inner_->linear_dtype(); }
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
+  bool takes_drafts() const override { return inner_->takes_drafts(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
 
   void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }

@@ -153,7 +153,8 @@ class BatchMaker {
     row.bias_begin = static_cast<int32_t>(batch.lists.size());
     if (kind != Kind::kEverything) return row;
     row.num_logprobs = pick({-1, -1, 0, 1, 5, 20});
-    row.ban_stop_ids = row.num_stop_ids > 0 && row.num_stop_ids < batch.vocab ? below(2) : 0;
+    const bool may_ban = row.num_stop_ids > 0 && row.num_stop_ids < batch.vocab;
+    row.stop_from = may_ban ? row.position + below(2) : 0;
     row.num_bias = static_cast<int32_t>(std::min<int64_t>(pick({0, 0, 1, 300}), batch.vocab));
     for (int32_t i = 0; i < row.num_bias; ++i) {
       batch.lists.push_back(i);  // each token once

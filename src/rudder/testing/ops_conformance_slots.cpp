@@ -249,7 +249,6 @@ struct Rows {
       ++kv_len[r];
       ++since_prompt[r];
       ++sample[r].position;
-      if (sample[r].ban_stop_ids > 0) --sample[r].ban_stop_ids;
     }
   }
 };
@@ -269,7 +268,7 @@ TEST_P(OpsConformance, AdvanceStep) {
       row.slot = std::min(r, num_slots);  // of padding behind the last
       row.temperature = 0.5f;
       row.position = fuzz.below(kMaxBlocks * block_size - 3);
-      row.ban_stop_ids = fuzz.below(4);
+      row.stop_from = row.position + fuzz.below(4);
       row.max_len = 1000;
       const bool is_padding = row.slot == num_slots;
       rows.ids.push_back(fuzz.below(50));

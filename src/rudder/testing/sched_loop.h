@@ -13,6 +13,7 @@
 
 #include "rudder/sched/scheduler.h"
 #include "rudder/testing/fake_executor.h"
+#include "rudder/testing/random_proposer.h"
 
 namespace rudder::testing {
 
@@ -32,8 +33,13 @@ class SchedLoop {
     int num_outputs = 0;
   };
 
+  // Where the machine takes drafts, a RandomProposer makes them.
   SchedLoop(const FakeOptions& fake, const sched::SchedSettings& settings)
-      : options_(fake), executor_(fake), scheduler_(fake.capacity, settings) {}
+      : options_(fake),
+        executor_(fake),
+        proposer_(fake.seed, fake.capacity.vocab_size,
+                  [this](sched::SequenceId id) { return whole_of(id); }),
+        scheduler_(fake.capacity, settings, &proposer_) {}
 
   // For the next plan to carry.
   sched::TableEdits& edits() { return edits_; }
@@ -116,9 +122,7 @@ class SchedLoop {
       note_text(fmt::format("{} blocks are in use at the end", stats.blocks_in_use));
     }
     for (const auto& [id, record] : records_) {
-      const ExpectedRun expected =
-          expected_run(record.asked.prompt, record.asked.sampling, record.asked.max_len,
-                       options_.capacity.vocab_size, options_.numerical, record.asked.taps.get());
+      const ExpectedRun expected = expected_of(record);
       if (record.asked.taps != nullptr) check_captured(id, record, expected);
       const bool as_expected =
           record.finished
@@ -136,6 +140,23 @@ class SchedLoop {
   const std::vector<sched::SequenceId>& first_planned() const { return first_planned_; }
 
  private:
+  ExpectedRun expected_of(const Record& record) const {
+    return expected_run(record.asked.prompt, record.asked.sampling, record.asked.max_len,
+                        options_.capacity.vocab_size, options_.numerical, record.asked.taps.get());
+  }
+
+  // Its prompt and all that it will be given.
+  std::span<const int32_t> whole_of(sched::SequenceId id) {
+    std::vector<int32_t>& whole = wholes_[id];
+    if (whole.empty()) {
+      const Record& record = records_.at(id);
+      whole = record.asked.prompt;
+      const ExpectedRun expected = expected_of(record);
+      whole.insert(whole.end(), expected.tokens.begin(), expected.tokens.end());
+    }
+    return whole;
+  }
+
   void take_captured(const step::StepResult& result, const sched::CapturedRow& row) {
     Record& record = records_.at(row.id);
     if (record.finished || record.end != step::RowEnd::kNone) {
@@ -210,6 +231,8 @@ class SchedLoop {
 
   const FakeOptions options_;
   FakeExecutor executor_;
+  RandomProposer proposer_;
+  std::map<sched::SequenceId, std::vector<int32_t>> wholes_;
   sched::Scheduler scheduler_;
   sched::TableEdits edits_;
   std::map<sched::SequenceId, Record> records_;

@@ -71,6 +71,7 @@ class Stress {
     capacity.vocab_size = chance(50) ? 16 : 1000;
     capacity.max_in_flight = pick(1, 4);
     capacity.max_repeat = chance(50) ? 1 : pick(2, 9);
+    if (seed % 4 == 0) capacity.max_draft = static_cast<int32_t>(1 + seed / 4 % 6);
     if (chance(60)) {
       capacity.geometry = {.num_layers = 2,
                            .hidden = 8,
@@ -253,6 +254,8 @@ class Stress {
     totals->evictions += stats.evictions;
     totals->windowed_hits += loop_.executor().windowed_hits();
     totals->late_rows += stats.late_rows;
+    totals->draft_tokens += stats.draft_tokens;
+    totals->accepted_tokens += stats.accepted_tokens;
     for (const auto& [id, record] : loop_.records()) {
       totals->numerical += record.end == step::RowEnd::kNumerical;
       totals->finished_by_host += record.finished;

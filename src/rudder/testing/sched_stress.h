@@ -16,6 +16,8 @@ struct StressTotals {
   uint64_t evictions = 0;
   uint64_t windowed_hits = 0;
   uint64_t late_rows = 0;
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_tokens = 0;
   uint64_t numerical = 0;
   uint64_t finished_by_host = 0;
   uint64_t steered = 0;   // sequences

@@ -35,7 +35,7 @@ Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPl
   if (launches_fail_) return fail(ErrorCode::kInternal, "the device is gone");
   num_launched_ += 1;
   RUDDER_CHECK(masks_awaited_ == 0);
-  masks_awaited_ = plan->num_constrained();
+  masks_awaited_ = plan->num_masks();
   for (const step::SlotEdit& edit : plan->slots) {
     slots_[static_cast<size_t>(edit.slot.value)] = {.generation = edit.generation,
                                                     .num_output = edit.num_output,

@@ -32,7 +32,8 @@ void SimEpisode::on_event(Client& client, engine::Event&& event) {
   std::ranges::copy(event.prompt_logprobs, std::back_inserter(choice.scores));
   choice.text += event.text;
   client.last_progress = planned_steps();
-  require(event.tokens.size() <= 1, "each token is handed out at its own iteration");
+  require(std::cmp_less_equal(event.tokens.size(), 1 + config_.fake.capacity.max_draft),
+          "each token is handed out at its own iteration");
   check_tokens(client, event);
 
   coverage_->tokens += event.tokens.size();
@@ -174,6 +175,18 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   }
   require(records.size() == wanted, "no other token is captured");
   coverage_->captured += wanted;
+}
+
+std::span<const int32_t> SimEpisode::whole_of(sched::SequenceId id) {
+  std::vector<int32_t>& whole = wholes_[id];
+  const Client* client = by_sequence_[id.value - 1];
+  if (!whole.empty() || client == nullptr) return whole;
+  const auto choice = static_cast<int32_t>(id.value - client->first_sequence);
+  const SimExpected expected = expected_output(client->params, client->constraint_seeds,
+                                               client->max_len, choice, config_.fake);
+  whole = client->params.prompt;
+  whole.insert(whole.end(), expected.tokens.begin(), expected.tokens.end());
+  return whole;
 }
 
 bool SimEpisode::waits_for_captures() const {

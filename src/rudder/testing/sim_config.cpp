@@ -60,6 +60,7 @@ SimConfig draw_config(SimRandom& random) {
   capacity.vocab_size = kTinyAsciiVocab;
   capacity.max_in_flight = random.in(1, 3);
   capacity.max_repeat = random.pick({1, 4, 16});
+  capacity.max_draft = random.pick({0, 0, 1, 3, 6});
   config.fake.seed = random.next();
   config.taps = draw_sim_taps(capacity, random);
   config.has_constraints = random.one_in(2);

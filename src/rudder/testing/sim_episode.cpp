@@ -26,13 +26,17 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
   executor_ = executor.get();
   auto captures = std::make_unique<FakeCaptures>(fake_.capacity.geometry);
   captures_ = captures.get();
+  auto proposer =
+      std::make_unique<RandomProposer>(config_.fake.seed, fake_.capacity.vocab_size,
+                                       [this](sched::SequenceId id) { return whole_of(id); });
   auto core = engine::EngineCore::create({.executor = std::move(executor),
                                           .tokenizer = tiny_tokenizer(),
                                           .clock = clock_,
                                           .model_identity = "simulated",
                                           .eos_ids = {kTinyEos},
                                           .captures = std::move(captures),
-                                          .grammars = std::make_unique<SimGrammars>()},
+                                          .grammars = std::make_unique<SimGrammars>(),
+                                          .proposer = std::move(proposer)},
                                          config_.settings, config_.entropy);
   if (!core) throw SimViolation{core.error().to_string()};
   core_ = std::move(*core);
@@ -55,6 +59,8 @@ void SimEpisode::run() {
   coverage_->late_rows += stats.late_rows;
   coverage_->constrained_rows += core_->stats().constrained_rows;
   coverage_->repeats += stats.iterations - stats.steps;
+  coverage_->drafts += stats.draft_tokens;
+  coverage_->accepted_drafts += stats.accepted_tokens;
   coverage_->tap_evictions += static_cast<uint64_t>(core_->tap_tables().rows().stats().evictions);
 }
 

@@ -12,6 +12,7 @@
 
 #include "rudder/base/contain.h"
 #include "rudder/testing/fake_captures.h"
+#include "rudder/testing/random_proposer.h"
 #include "rudder/testing/sim.h"
 #include "rudder/testing/sim_config.h"
 #include "rudder/testing/sim_reference.h"
@@ -95,6 +96,9 @@ class SimEpisode {
   void check_all_freed();
   void require(bool holds, const char* what) const;
 
+  // sim_check.cpp: its prompt and all that it will be given, as far as that is known.
+  std::span<const int32_t> whole_of(sched::SequenceId id);
+
   SimRandom random_;
   const SimConfig config_;
   SimCoverage* const coverage_;
@@ -107,6 +111,7 @@ class SimEpisode {
 
   std::vector<std::unique_ptr<Client>> clients_;  // open, any order
   std::vector<Client*> by_sequence_;              // null when its request has ended
+  std::unordered_map<sched::SequenceId, std::vector<int32_t>> wholes_;
   bool dead_ = false;
   bool closing_ = false;
   uint64_t step_ = 0;

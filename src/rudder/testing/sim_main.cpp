@@ -37,22 +37,25 @@ void print_coverage(const SimCoverage& c) {
       "episodes {}, requests {}, tokens {}, cached tokens {}, windowed hits {}, cancels {}, "
       "rejections {}, "
       "preemptions {}, evictions {}, stop strings {}, stop ids {}, numerical {}, late rows {}, "
-      "repeats {}, constrained rows {}, failed constraints {}, executor deaths {}, steered {}, "
+      "repeats {}, accepted {} of {} drafts, constrained rows {}, failed constraints {}, executor "
+      "deaths {}, steered {}, "
       "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, most "
       "overtaken {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
       c.preemptions, c.evictions, c.stop_strings, c.stop_ids, c.numerical, c.late_rows, c.repeats,
-      c.constrained_rows, c.constraint_failures, c.executor_deaths, c.steered, c.captured, c.scored,
-      c.waited_for_taps, c.tap_evictions, c.most_overtaken, c.longest_silence);
+      c.accepted_drafts, c.drafts, c.constrained_rows, c.constraint_failures, c.executor_deaths,
+      c.steered, c.captured, c.scored, c.waited_for_taps, c.tap_evictions, c.most_overtaken,
+      c.longest_silence);
 }
 
 // A long run in which something never happened has not tested it.
 bool covers_everything(const SimCoverage& c) {
   return c.cached_tokens && c.windowed_hits && c.cancels && c.rejections && c.preemptions &&
          c.evictions && c.stop_strings && c.stop_ids && c.numerical && c.late_rows && c.repeats &&
-         c.constrained_rows && c.constraint_failures && c.executor_deaths && c.steered &&
-         c.captured && c.scored && c.waited_for_taps && c.tap_evictions;
+         c.accepted_drafts && c.drafts > c.accepted_drafts && c.constrained_rows &&
+         c.constraint_failures && c.executor_deaths && c.steered && c.captured && c.scored &&
+         c.waited_for_taps && c.tap_evictions;
 }
 
 int run_plain(const SimOptions& options) {

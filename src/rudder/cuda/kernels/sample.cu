@@ -123,8 +123,10 @@ class RowSampler {
     return highest.place();
   }
 
+  __device__ bool bans_stop_ids() const { return params_.position < params_.stop_from; }
+
   __device__ bool is_changed() const {
-    return params_.num_bias > 0 || (params_.ban_stop_ids != 0 && params_.num_stop_ids > 0) ||
+    return params_.num_bias > 0 || (bans_stop_ids() && params_.num_stop_ids > 0) ||
            params_.has_penalties != 0 || has_mask(params_);
   }
 
@@ -147,7 +149,7 @@ class RowSampler {
       }
     }
     __syncthreads();
-    if (params_.ban_stop_ids != 0) {
+    if (bans_stop_ids()) {
       for (int n = static_cast<int>(threadIdx.x); n < params_.num_stop_ids; n += kSampleThreads) {
         // Ids of a file may be no token of this model.
         const int64_t i = int64_t{p_.lists[params_.stop_begin + n]} - slice_.begin;

@@ -127,7 +127,6 @@ __global__ void __launch_bounds__(kThreads) advance_step_kernel(const AdvanceSte
   p.kv_len[r] += 1;
   if (p.since_prompt != nullptr) p.since_prompt[r] += 1;
   row.position += 1;
-  row.ban_stop_ids = max(row.ban_stop_ids - 1, 0);
 }
 
 }  // namespace

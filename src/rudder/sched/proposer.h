@@ -1,0 +1,30 @@
+// DraftProposer: guesses the tokens that follow a sequence's last one, for one step to verify. What
+// is generated does not depend on it (step.I11), only how many steps that takes. The scheduler
+// calls it on the engine thread, so it must be quick. Whoever makes the scheduler owns it; it
+// outlives the scheduler.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rudder/sched/sequence.h"
+
+namespace rudder::sched {
+
+class DraftProposer {
+ public:
+  virtual ~DraftProposer() = default;
+
+  // True: the scheduler does not plan the sequence while a token of it is in flight, so that it can
+  // ask for a draft behind each token. False: the sequence runs ahead, and has a draft only where
+  // all its tokens happen to be known.
+  virtual bool waits(SequenceId id) = 0;
+
+  // Appends at most `most` tokens to `draft`, which is empty: a guess at what follows `tokens`, the
+  // sequence's prompt and its whole output so far. None: the step decodes plainly.
+  virtual void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
+                       std::vector<int32_t>* draft) = 0;
+};
+
+}  // namespace rudder::sched

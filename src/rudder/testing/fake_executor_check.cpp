@@ -1,0 +1,221 @@
+// FakeExecutor, what it checks when a step is launched: breaches of the step contract that a plan
+// shows by itself or beside the steps in flight.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rudder/testing/fake_executor.h"
+
+namespace rudder::testing {
+
+bool FakeExecutor::check_launch(const step::StepPlan& plan) {
+  const step::Capacity& capacity = options_.capacity;
+  const size_t known = violations_.size();
+  if (plan.id != last_launched_ + 1) {
+    violation(fmt::format("step {} is launched after step {}", plan.id, last_launched_));
+  }
+  if (std::ssize(in_flight_) >= capacity.max_in_flight) {
+    violation(fmt::format("step {}: {} steps are in flight already", plan.id, in_flight_.size()));
+  }
+  if (!in_flight_.empty() && in_flight_.back().awaits_masks()) {
+    violation(fmt::format("step {}: the step before waits for its masks", plan.id));
+  }
+  const bool is_empty = plan.seqs.empty() && plan.tap_edits.empty() && plan.capture_edits.empty();
+  if (is_empty || plan.num_tokens() > capacity.max_tokens_per_step) {
+    violation(fmt::format("step {} has {} tokens", plan.id, plan.num_tokens()));
+  }
+  if (plan.repeat < 1 || plan.repeat > capacity.max_repeat) {
+    violation(fmt::format("step {} has {} iterations", plan.id, plan.repeat));
+  }
+  for (const step::SlotEdit& edit : plan.slots) check_edit(plan, edit);
+  for (const step::SeqWork& work : plan.seqs) check_work(plan, work);
+  std::vector<std::string> wrong;
+  taps_.check(plan, &wrong);
+  for (const std::string& text : wrong) violation(fmt::format("step {}: {}", plan.id, text));
+  return violations_.size() == known;
+}
+
+// Of the steps that are not collected.
+int32_t FakeExecutor::drafts_in_flight(step::SlotId slot, uint32_t generation) const {
+  int32_t total = 0;
+  for (const InFlight& step : in_flight_) {
+    if (step.plan == nullptr) continue;
+    for (const step::SeqWork& work : step.plan->seqs) {
+      if (work.slot == slot && work.generation == generation) total += work.num_draft;
+    }
+  }
+  return total;
+}
+
+void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork& work) {
+  const int32_t index = work.slot.value;
+  if (work.num_draft < 0 || work.num_draft > options_.capacity.max_draft ||
+      (work.num_draft > 0) != (work.logits == step::LogitsWanted::kAll)) {
+    violation(fmt::format("step {}: slot {} has {} drafts", plan.id, index, work.num_draft));
+  }
+  if (work.num_draft > 0 &&
+      (work.tokens != step::TokenSource::kCarry || plan.repeat > 1 || !work.score_tokens.empty())) {
+    violation(fmt::format("step {}: slot {} has drafts behind no carried token", plan.id, index));
+  }
+  const bool captures_draft = std::ranges::any_of(
+      work.captures, [](const auto& span) { return span.q_begin + span.q_len > 1; });
+  if (work.num_draft > 0 && captures_draft) {
+    violation(fmt::format("step {}: slot {} captures a draft", plan.id, index));
+  }
+  const bool is_unsure = drafts_in_flight(work.slot, work.generation) > 0;
+  if (is_unsure && (work.tokens != step::TokenSource::kCarry || !work.tap_spans.empty() ||
+                    !work.captures.empty() || plan.repeat > 1)) {
+    violation(
+        fmt::format("step {}: slot {} does what hangs on a position not known", plan.id, index));
+  }
+}
+
+void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& edit) {
+  const int32_t index = edit.slot.value;
+  if (index < 0 || index >= options_.capacity.num_slots) {
+    violation(fmt::format("step {}: slot {} does not exist", plan.id, index));
+    return;
+  }
+  LaunchedSlot& slot = launched_[static_cast<size_t>(index)];
+  if (slot.last_step > last_collected_) {
+    violation(fmt::format("step {}: slot {} is reopened while step {} names it", plan.id, index,
+                          slot.last_step));
+  }
+  if (edit.generation <= slot.generation) {
+    violation(fmt::format("step {}: slot {} is reopened under generation {} after {}", plan.id,
+                          index, edit.generation, slot.generation));
+  }
+  slot = {.generation = edit.generation, .max_len = edit.max_len, .blocks = {}};
+  if (!check_group_count(plan, edit.blocks.size())) return;
+  slot.blocks = edit.blocks;
+  slot.blocks.resize(static_cast<size_t>(num_groups()));
+  for (const step::GroupTable& table : slot.blocks) {
+    if (table.size() != slot.blocks.front().size()) {
+      violation(fmt::format("step {}: the tables of slot {} differ in length", plan.id, index));
+    }
+    for (const step::BlockId block : table) {
+      if (block == step::kNoBlock) continue;  // a window may be past it
+      if (block < 0 || block >= options_.capacity.num_blocks) {
+        violation(fmt::format("step {}: block {} does not exist", plan.id, block));
+        continue;
+      }
+      const BlockUse& use = block_uses_[static_cast<size_t>(block)];
+      if (is_writing(use)) {
+        violation(fmt::format("step {}: slot {} shares block {}, which step {} is writing", plan.id,
+                              index, block, use.last_write));
+      }
+    }
+  }
+}
+
+bool FakeExecutor::check_group_count(const step::StepPlan& plan, size_t num_tables) {
+  if (num_tables == 0 || num_tables == static_cast<size_t>(num_groups())) return true;
+  violation(fmt::format("step {}: blocks of {} groups, not {}", plan.id, num_tables, num_groups()));
+  return false;
+}
+
+void FakeExecutor::append_blocks(const step::StepPlan& plan, const step::SeqWork& work,
+                                 LaunchedSlot& slot) {
+  if (!check_group_count(plan, work.append_blocks.size())) return;
+  for (size_t g = 0; g < work.append_blocks.size(); ++g) {
+    if (work.append_blocks[g].size() != work.append_blocks[0].size()) {
+      violation(fmt::format("step {}: a row's tables grow apart", plan.id));
+    }
+    for (const step::BlockId block : work.append_blocks[g]) {
+      if (block < 0 || block >= options_.capacity.num_blocks) {
+        violation(fmt::format("step {}: block {} does not exist", plan.id, block));
+        continue;
+      }
+      const step::StepId user = block_uses_[static_cast<size_t>(block)].last_use;
+      if (user > last_collected_) {
+        violation(fmt::format("step {}: slot {} gets block {}, which step {} still uses", plan.id,
+                              work.slot.value, block, user));
+      }
+      slot.blocks[g].push_back(block);
+    }
+  }
+}
+
+// What the row reads and writes of each group, up to `end`. Behind drafts it may begin before its
+// kv_len: what it finds in the blocks there is checked when it runs.
+void FakeExecutor::note_use(const step::StepPlan& plan, const step::SeqWork& work,
+                            const LaunchedSlot& slot, int64_t end) {
+  const int64_t size = options_.capacity.block_size;
+  for (size_t g = 0; g < slot.blocks.size(); ++g) {
+    const step::GroupTable& table = slot.blocks[g];
+    const int32_t window = options_.capacity.kv_groups[g].window;
+    const int64_t seen = window == 0 ? 0 : std::max<int64_t>(0, int64_t{work.kv_len} - window + 1);
+    for (int64_t i = seen / size; i < std::ssize(table) && i * size < end; ++i) {
+      const step::BlockId block = table[static_cast<size_t>(i)];
+      if (block == step::kNoBlock) {
+        violation(fmt::format("step {}: slot {} sees position {} of group {}, whose block is gone",
+                              plan.id, work.slot.value, seen, g));
+        continue;
+      }
+      BlockUse& use = block_uses_[static_cast<size_t>(block)];
+      use.last_use = plan.id;
+      if ((i + 1) * size <= work.kv_len) continue;
+      use.last_write = plan.id;
+      const int64_t last = std::min((i + 1) * size, end) - 1;
+      use.last_write_iteration =
+          static_cast<int32_t>(std::max<int64_t>(0, last - work.kv_len - work.q_len + 1));
+    }
+  }
+}
+
+bool FakeExecutor::is_writing(const BlockUse& use) const {
+  if (use.last_write <= last_collected_) return false;
+  const InFlight& oldest = in_flight_.front();
+  return use.last_write != oldest.plan->id || use.last_write_iteration >= oldest.collected;
+}
+
+void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& work) {
+  const int32_t index = work.slot.value;
+  if (index < 0 || index >= options_.capacity.num_slots || work.q_len < 1 || work.kv_len < 0) {
+    violation(fmt::format("step {}: slot {} runs {} tokens after {}", plan.id, index, work.q_len,
+                          work.kv_len));
+    return;
+  }
+  LaunchedSlot& slot = launched_[static_cast<size_t>(index)];
+  if (slot.generation != work.generation || slot.last_step == plan.id) {
+    violation(fmt::format("step {}: slot {} runs twice, or under generation {} after {}", plan.id,
+                          index, work.generation, slot.generation));
+  }
+  slot.last_step = plan.id;
+  slot.blocks.resize(static_cast<size_t>(num_groups()));
+  append_blocks(plan, work, slot);
+  const bool is_repeatable = work.q_len == 1 && work.logits == step::LogitsWanted::kLast &&
+                             work.captures.empty() && !work.constrained;
+  if (plan.repeat > 1 && !is_repeatable) {
+    violation(fmt::format("step {}: slot {} repeats {} tokens, a capture or a mask", plan.id, index,
+                          work.q_len));
+  }
+  check_drafts(plan, work);
+  if (work.constrained && work.logits == step::LogitsWanted::kNone) {
+    violation(fmt::format("step {}: slot {} has a mask for no token", plan.id, index));
+  }
+  const int64_t size = options_.capacity.block_size;
+  const int64_t end =
+      int64_t{work.kv_len} + work.q_len + step::row_iterations(work, plan.repeat, slot.max_len) - 1;
+  const int64_t num_blocks = std::ssize(slot.blocks.front());
+  if (end > num_blocks * size || end >= slot.max_len) {
+    violation(fmt::format("step {}: slot {} runs to {} with {} blocks and max_len {}", plan.id,
+                          index, end, num_blocks, slot.max_len));
+    return;
+  }
+  note_use(plan, work, slot, end);
+  if (!work.score_tokens.empty() &&
+      (plan.repeat > 1 || work.score_begin < 0 ||
+       work.score_begin + std::ssize(work.score_tokens) > work.q_len)) {
+    violation(fmt::format("step {}: slot {} scores tokens that it does not run", plan.id, index));
+  }
+  const auto num_tokens = std::ssize(plan.tokens);
+  const bool carries = work.tokens == step::TokenSource::kCarry;
+  const int64_t wanted = carries ? work.num_draft : work.q_len;  // of the host's tokens
+  if ((carries && work.q_len != 1 + work.num_draft) || work.token_begin < 0 ||
+      work.token_begin + wanted > num_tokens) {
+    violation(fmt::format("step {}: slot {} has no tokens to run", plan.id, index));
+  }
+}
+
+}  // namespace rudder::testing

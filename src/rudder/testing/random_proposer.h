@@ -1,0 +1,53 @@
+// RandomProposer: drafts that are right, wrong at one place, or random, of any length; for tests. A
+// right one takes the sequence's own tokens to come, which the test knows. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "rudder/base/philox.h"
+#include "rudder/sched/proposer.h"
+
+namespace rudder::testing {
+
+class RandomProposer final : public sched::DraftProposer {
+ public:
+  // The whole of a sequence, prompt and output, as it comes out in the end; empty: not known. Valid
+  // until the next call.
+  using Truth = std::function<std::span<const int32_t>(sched::SequenceId)>;
+
+  RandomProposer(uint64_t seed, int32_t vocab_size, Truth truth)
+      : seed_(seed), vocab_size_(vocab_size), truth_(std::move(truth)) {}
+
+  bool waits(sched::SequenceId) override { return below(4) != 0; }
+
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+               std::vector<int32_t>* draft) override {
+    const std::span<const int32_t> truth = truth_(id);
+    const int32_t count = below(most + 1);
+    const int32_t kind = below(4);  // 0 or 1: right; 2: wrong once; 3: random
+    const int32_t wrong_at = kind == 2 ? below(count + 1) : -1;
+    for (int32_t i = 0; i < count; ++i) {
+      const size_t at = tokens.size() + static_cast<size_t>(i);
+      int32_t token = below(vocab_size_);
+      if (kind < 3 && at < truth.size()) token = truth[at];
+      if (i == wrong_at) token = (token + 1) % vocab_size_;
+      draft->push_back(token);
+    }
+  }
+
+ private:
+  int32_t below(int32_t n) {
+    return static_cast<int32_t>(philox_u64(seed_, ++num_draws_) % static_cast<uint64_t>(n));
+  }
+
+  const uint64_t seed_;
+  const int32_t vocab_size_;
+  const Truth truth_;
+  uint64_t num_draws_ = 0;
+};
+
+}  // namespace rudder::testing

@@ -1,0 +1,150 @@
+// Rows with drafts against plain decoding: the same sequences get the same tokens, logprobs, scores
+// and captured rows, bit for bit, whatever is drafted (step.I11); with every sampling parameter,
+// masks, stops, chunks, cached prefixes, preemption, run-ahead, and on a device that lags behind.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "metamorphic/harness.h"
+#include "metamorphic/tap_asks.h"
+#include "rudder/testing/async_ops.h"
+#include "rudder/testing/random_proposer.h"
+#include "rudder/testing/tape_ops.h"
+
+namespace rudder::metamorphic {
+namespace {
+
+using testing::RandomProposer;
+
+// Not every sequence fits at once.
+constexpr step::Capacity kTight = {.num_slots = 16,
+                                   .num_blocks = 18,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 96,
+                                   .max_seq_len = 256,
+                                   .vocab_size = 160,
+                                   .max_in_flight = 3,
+                                   .max_repeat = 4,
+                                   .max_draft = 5};
+
+sched::SchedSettings settings(int32_t budget, int32_t in_flight) {
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 16;
+  settings.max_num_batched_tokens = budget;
+  settings.max_in_flight = in_flight;
+  settings.multi_step = 4;
+  return settings;
+}
+
+// The prompts and what they gave.
+std::vector<std::vector<int32_t>> wholes(const std::vector<Ask>& asks,
+                                         const std::vector<Got>& got) {
+  std::vector<std::vector<int32_t>> wholes;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    wholes.push_back(asks[i].prompt);
+    wholes[i].insert(wholes[i].end(), got[i].tokens.begin(), got[i].tokens.end());
+  }
+  return wholes;
+}
+
+// Every draft is right, and as long as it may be.
+class RightProposer final : public sched::DraftProposer {
+ public:
+  explicit RightProposer(std::vector<std::vector<int32_t>> wholes) : wholes_(std::move(wholes)) {}
+
+  bool waits(sched::SequenceId) override { return true; }
+  void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
+               std::vector<int32_t>* draft) override {
+    const auto rest = std::span(wholes_[id.value]).subspan(tokens.size());
+    const auto right = rest.first(std::min(rest.size(), static_cast<size_t>(most)));
+    draft->assign(right.begin(), right.end());
+  }
+
+ private:
+  const std::vector<std::vector<int32_t>> wholes_;
+};
+
+using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
+
+class Drafts : public ::testing::TestWithParam<Param> {
+ protected:
+  static testing::TinyArch arch() { return std::get<1>(GetParam()); }
+  static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
+
+  struct Way {
+    Backend device;
+    int32_t budget;
+    int32_t in_flight;
+  };
+  static std::vector<Way> ways() {
+    const Backend async_taped = {
+        "async_tape",
+        [] { return testing::make_async_ops(testing::make_tape_ops(backend().make())); }};
+    return {{backend(), 96, 1}, {backend(), 40, 3}, {async_taped, 64, 3}};
+  }
+
+  void expect_as_plain(const std::vector<Ask>& asks, const std::vector<Got>& plain,
+                       const step::Capacity& capacity, const Way& way) {
+    const auto whole = wholes(asks, plain);
+    RandomProposer proposer(
+        3, 160, [&](sched::SequenceId id) { return std::span<const int32_t>(whole[id.value]); });
+    const auto executor = tiny_executor(way.device, arch(), capacity);
+    const Outcome outcome = run(*executor, settings(way.budget, way.in_flight), asks, &proposer);
+    expect_same(plain, outcome.got, way.device.name);
+    num_preemptions_ += outcome.stats.preemptions;
+    EXPECT_GT(outcome.stats.accepted_tokens, 50u);
+    EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens + 50);
+    EXPECT_EQ(outcome.lost_tokens, 0);
+  }
+
+  uint64_t num_preemptions_ = 0;  // of all ways
+};
+
+TEST_P(Drafts, AsPlainDecoding) {
+  std::vector<Ask> asks = random_masked_asks(20, 31, 110);
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 10 * 10);
+  for (const Way& way : ways()) expect_as_plain(asks, plain, kTight, way);
+  // Windows give blocks back, so that these sequences fit; the steered ones below do not.
+  if (arch() != testing::TinyArch::kSandwich) {
+    EXPECT_GT(num_preemptions_, 0u);
+  }
+}
+
+TEST_P(Drafts, SteeredAndCapturedAsPlainDecoding) {
+  const step::Capacity roomy = with_taps(kRoomy, arch());
+  std::vector<Ask> asks = random_asks(15, 5, 100);
+  add_random_taps(asks, roomy.geometry, 9);
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
+  EXPECT_TRUE(std::ranges::any_of(plain, [](const Got& got) { return got.captured.size() > 20; }));
+  for (const Way& way : ways()) expect_as_plain(asks, plain, with_taps(kTight, arch()), way);
+  EXPECT_GT(num_preemptions_, 0u);
+}
+
+// With drafts that are all right, a lone sequence takes as few steps as it can.
+TEST_P(Drafts, RightOnesSaveSteps) {
+  std::vector<Ask> asks = random_asks(4, 17, 80);
+  asks.resize(1);
+  asks[0].sampling.stop_ids.clear();
+  asks[0].max_len = static_cast<int32_t>(asks[0].prompt.size()) + 61;
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
+  step::Capacity capacity = kRoomy;
+  capacity.max_draft = 5;
+  RightProposer proposer(wholes(asks, plain));
+  const auto executor = tiny_executor(backend(), arch(), capacity);
+  const Outcome outcome = run(*executor, settings(96, 3), asks, &proposer);
+  expect_same(plain, outcome.got, "right drafts");
+  EXPECT_EQ(outcome.stats.steps, 1u + 60 / 6);  // the prompt and its first token, then six a step
+  EXPECT_EQ(outcome.stats.accepted_tokens, 50u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tiny, Drafts,
+                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
+                                            ::testing::ValuesIn(testing::kTinyArchs)),
+                         [](const auto& test) {
+                           return backends()[std::get<0>(test.param)].name + "_" +
+                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
+                         });
+
+}  // namespace
+}  // namespace rudder::metamorphic
