@@ -37,7 +37,6 @@ rudder_static_library(crypto libcrypto.a)
 rudder_dependency(openssl openssl/ssl.h)
 rudder_static_library(openssl libssl.a)
 target_link_libraries(dep_openssl INTERFACE dep_crypto)
-include(${CMAKE_CURRENT_LIST_DIR}/xgrammar.cmake)
 
 # `make serve` needs no test library; `make test` installs it first, and ctest fails without tests.
 if(RUDDER_TESTS)

@@ -51,7 +51,6 @@ setup_build() {
   have ccache || packages+=(ccache)
   python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
   install_packages "${packages[@]}"
-  tools/fetch_xgrammar.sh
 }
 
 setup_browser() {  # drives the page that the server has for browsers

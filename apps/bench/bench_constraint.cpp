@@ -20,15 +20,11 @@
 #include "rudder/base/json.h"
 #include "rudder/base/settings.h"
 #include "rudder/base/token_mask.h"
+#include "rudder/constraint/form_engine.h"
 #include "rudder/constraint/grammar_compiler.h"
-#include "rudder/constraint/structural_tag.h"
-#include "rudder/constraint/translate.h"
-#include "rudder/constraint/xgrammar_engine.h"
 
 namespace rudder::apps {
 namespace {
-
-using constraint::GrammarKind;
 
 struct FormFlags {
   int32_t vocab_size = 128'000;
@@ -116,16 +112,12 @@ struct Row {
 
 const std::vector<double> kPercents = {50, 90, 99, 100};
 
-Result<Row> measure_case(const ConstraintCase& one, const constraint::XgrammarEngine& engine,
+Result<Row> measure_case(const ConstraintCase& one, const constraint::FormEngine& engine,
                          const Speller& speller, int32_t repeats) {
   Row row;
   row.name = one.name;
   const double start = thread_micros();
-  const bool is_tag = one.spec.kind == GrammarKind::kStructuralTag;
-  RUDDER_TRY(const std::string text,
-             is_tag ? open_structural_tag(one.spec) : constraint::to_ebnf(one.spec));
-  RUDDER_TRY(const constraint::CompiledConstraint compiled,
-             is_tag ? engine.compile_structural_tag(text) : engine.compile_ebnf(text));
+  RUDDER_TRY(const constraint::CompiledConstraint compiled, engine.compile(one.spec));
   row.compile_ms = (thread_micros() - start) / 1000;
   std::vector<double> micros;
   for (const std::string& output : one.outputs) {
@@ -151,8 +143,7 @@ Result<void> run(const FormFlags& flags) {
   const constraint::Vocabulary vocabulary = sample_vocabulary(flags.vocab_size);
   const Speller speller(vocabulary);
   const constraint::GrammarSettings caches;  // as a server has them
-  RUDDER_TRY(const auto engine, constraint::XgrammarEngine::create(
-                                    vocabulary, caches.rule_cache_bytes(), caches.memo_bytes()));
+  const constraint::FormEngine engine(vocabulary, caches.memo_bytes());
   fmt::print("{} tokens; microseconds a token: its mask and the step over it\n\n{:<44}{:>11}{:>8}",
              vocabulary.size, "form", "compile ms", "tokens");
   for (const char* column : {"mean", "p50", "p90", "p99", "max", "1st mean", "1st max"}) {
@@ -162,7 +153,7 @@ Result<void> run(const FormFlags& flags) {
   boost::json::array rows;
   for (const ConstraintCase& one : constraint_cases()) {
     if (one.name.find(flags.only) == std::string::npos) continue;
-    Result<Row> row = measure_case(one, *engine, speller, flags.repeats);
+    Result<Row> row = measure_case(one, engine, speller, flags.repeats);
     if (!row) {
       row.error().message = fmt::format("{}: {}", one.name, row.error().message);
       return tl::unexpected(row.error());

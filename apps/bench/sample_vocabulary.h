@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "rudder/constraint/xgrammar_engine.h"
+#include "rudder/constraint/form_engine.h"
 
 namespace rudder::apps {
 

@@ -20,7 +20,7 @@ import urllib.parse
 import uuid
 
 import jsonschema
-from random_schemas import TEXT, Patterns, Schemas
+from random_schemas import TEXT, Patterns, Schemas, in_draft
 
 WAYS = [{}, {"separators": (",", ":")}, {"indent": 1}, {"indent": 2}]  # an indent is at most 32
 
@@ -110,7 +110,14 @@ class Differential:
 
     def schema(self):
         schema, sample = Schemas(self.source).draw()
-        validator = jsonschema.Draft202012Validator(schema, format_checker=self.checker)
+        validator = jsonschema.Draft202012Validator
+        for draft, older in ((4, jsonschema.Draft4Validator), (7, jsonschema.Draft7Validator)):
+            spelled = in_draft(schema, draft) if self.source.random() < 0.25 else None
+            if spelled is not None:
+                schema, validator = spelled, older
+                self.counts[f"in draft {draft}"] += 1
+                break
+        validator = validator(schema, format_checker=self.checker)
         good = []
         for _ in range(6):
             value = sample()

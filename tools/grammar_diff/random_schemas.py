@@ -1,9 +1,56 @@
 """Random JSON Schemas, each with a way to draw documents that it accepts, keys in the order of a
-grammar. `Schemas(random).draw()` gives (schema, sampler)."""
+grammar. `Schemas(random).draw()` gives (schema, sampler); `in_draft(schema, draft)` spells a schema
+as an older draft does."""
 
 import string
 
 TEXT = string.ascii_letters + string.digits + " _-.,:'{}[]" + '"\\/\n\té€😀\u0001'
+
+
+def in_draft(schema, draft):
+    """The schema in the words of draft 4 or 7, or None where that has none for it."""
+    if isinstance(schema, list):
+        parts = [in_draft(part, draft) for part in schema]
+        return None if None in parts else parts
+    if not isinstance(schema, dict):
+        return schema if draft == 7 or not isinstance(schema, bool) else {} if schema else {"not": {}}
+    out = {}
+    for key, value in schema.items():
+        if key in ("enum", "const", "default", "required", "type", "uniqueItems", "vendor"):
+            if key == "const" and draft == 4:
+                key, value = "enum", [value]
+            if key in out:
+                return None
+            out[key] = value
+        elif key in ("properties", "patternProperties", "$defs"):
+            parts = {name: in_draft(part, draft) for name, part in value.items()}
+            if None in parts.values():
+                return None
+            out["definitions" if key == "$defs" else key] = parts
+        elif key == "$ref":
+            out[key] = value.replace("#/$defs/", "#/definitions/")
+        elif key == "dependentRequired":
+            out["dependencies"] = value
+        elif key in ("exclusiveMinimum", "exclusiveMaximum") and draft == 4:
+            plain = key.replace("exclusiveM", "m")
+            if plain in schema:
+                return None
+            out[plain], out[key] = value, True
+        elif draft == 4 and key in ("if", "then", "else", "propertyNames"):
+            return None
+        elif key == "additionalProperties" and isinstance(value, bool):
+            out[key] = value
+        else:
+            part = in_draft(value, draft) if isinstance(value, (dict, list, bool)) else value
+            if part is None:
+                return None
+            out[key] = part
+    if "prefixItems" in out:
+        rest = out.pop("items", None)
+        out["items"] = out.pop("prefixItems")
+        if rest is not None:
+            out["additionalItems"] = rest
+    return out
 
 
 class Patterns:
@@ -74,11 +121,12 @@ class Schemas:
     def any(self, depth):
         leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple]
         inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
-                 self.reference, self.recursive, self.types, self.pattern_map, self.counted]
+                 self.reference, self.recursive, self.types, self.pattern_map, self.counted, self.untyped, self.refused,
+                 self.conditional, self.overlapping, self.dependent, self.unique]
         kinds = leaves if depth == 0 else leaves + inner * 2
         schema, sample = self.random.choice(kinds)(depth)
         if self.random.random() < 0.1:
-            schema = {**schema, "title": "A title", "description": "What it is.", "default": None}
+            schema = {**schema, "title": "A title", "description": "What it is.", "default": None, "vendor": {"x": [1]}}
         return schema, sample
 
     # Scalars.
@@ -201,6 +249,69 @@ class Schemas:
         b = {"type": "object", "properties": {"right": right[0]}, "required": ["right"]}
         schema = {"allOf": [a, b]} if kind == 1 else {**a, "anyOf": [b]}
         return schema, lambda: {"left": left[1](), "right": right[1]()}
+
+    # What binds in some cases alone.
+
+    def untyped(self, depth):
+        """Keywords of one type, which say nothing of other values."""
+        kind, python = self.random.choice([(self.integer, int), (self.text, str), (self.object, dict), (self.array, list)])
+        schema, sample = kind(depth - 1)
+        schema = {key: value for key, value in schema.items() if key != "type"}
+        others = [value for value in (None, "", "text", -7, 12345, [], [None], {}) if not isinstance(value, python)]
+        return schema, lambda: sample() if self.random.random() < 0.6 else self.random.choice(others)
+
+    def refused(self, depth):
+        """`not`, of what has a complement."""
+        random = self.random
+        kind = random.randrange(5)
+        if kind == 0:
+            values = random.sample(["a", "b", "", 'q"', "no"], 2)
+            return {"type": "string", "not": {"enum": values}}, lambda: random.choice(["c", "ab", "aa", "é"])
+        if kind == 1:
+            values = random.sample(range(-4, 5), 3)
+            schema = {"type": "integer", "minimum": -6, "maximum": 6, "not": {"enum": values}}
+            return schema, lambda: random.choice([value for value in range(-6, 7) if value not in values])
+        if kind == 2:
+            names = random.sample(["string", "object", "array", "null", "boolean"], 2)
+            samples = {"string": "x", "object": {"a": 1}, "array": [1], "null": None, "boolean": True, "number": -2.5}
+            return {"not": {"type": names}}, lambda: samples[random.choice([name for name in samples if name not in names])]
+        if kind == 3:
+            schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "null"}}, "not": {"required": ["a", "b"]}}
+            return schema, lambda: random.choice([{}, {"a": 1}, {"b": None}])
+        schema = {"type": "integer", "not": {"anyOf": [{"minimum": 10}, {"maximum": -10}]}}
+        return schema, lambda: random.randint(-9, 9)
+
+    def conditional(self, depth):
+        left, right = self.any(depth - 1), self.any(depth - 1)
+        kind = {"properties": {"kind": {"const": "left"}}, "required": ["kind"]}
+        schema = {"type": "object", "properties": {"kind": {"enum": ["left", "right"]}, "value": {}}, "required": ["kind", "value"],
+                  "if": kind, "then": {"properties": {"value": left[0]}}, "else": {"properties": {"value": right[0]}}}
+        if self.random.random() < 0.3:
+            del schema["else"]
+
+        def sample():
+            name = self.random.choice(["left", "right"])
+            return {"kind": name, "value": (left if name == "left" else right)[1]()}
+        return schema, sample
+
+    def overlapping(self, _):
+        """oneOf whose options hold together for some values."""
+        random = self.random
+        low, high = random.randint(-5, 5), random.randint(6, 20)
+        schema = {"oneOf": [{"type": "integer", "minimum": low}, {"type": "integer", "maximum": high}, {"type": "null"}]}
+        return schema, lambda: random.choice([None, random.randint(-30, low - 1), random.randint(high + 1, 40)])
+
+    def dependent(self, depth):
+        value = self.any(depth - 1)
+        schema = {"type": "object", "properties": {"a": value[0], "b": {"type": "integer"}, "c": {"type": "null"}},
+                  "dependentRequired": {"a": ["b"]}}
+        return schema, lambda: self.random.choice([{}, {"b": 1}, {"a": value[1](), "b": 2}, {"b": 3, "c": None}])
+
+    def unique(self, _):
+        values = self.random.sample(["a", "b", 1, 2.5, None, True, "c"], self.random.randint(1, 5))
+        low = self.random.randint(0, len(values))
+        schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": low}
+        return schema, lambda: self.random.sample(values, self.random.randint(low, len(values)))
 
     # Containers.
 

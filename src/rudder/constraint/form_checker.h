@@ -9,9 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/constraint/form_engine.h"
 #include "rudder/constraint/grammar_spec.h"
-#include "rudder/constraint/translate.h"
-#include "rudder/constraint/xgrammar_engine.h"
 
 namespace rudder::constraint {
 
@@ -73,14 +72,12 @@ class FormChecker {
     static const Vocabulary vocabulary = checker_vocabulary();
     return vocabulary;
   }
-  static const XgrammarEngine& engine() {
-    static const std::unique_ptr<XgrammarEngine> engine =
-        std::move(*XgrammarEngine::create(vocabulary(), int64_t{16} << 20, 1 << 20));
-    return *engine;
+  static const FormEngine& engine() {
+    static const FormEngine engine(vocabulary(), 1 << 20);
+    return engine;
   }
   static Result<FormChecker> make(const GrammarSpec& spec) {
-    RUDDER_TRY(const std::string text, to_ebnf(spec));
-    RUDDER_TRY(CompiledConstraint compiled, engine().compile_ebnf(text));
+    RUDDER_TRY(CompiledConstraint compiled, engine().compile(spec));
     return FormChecker(std::move(compiled.constraint));
   }
 

@@ -9,7 +9,6 @@
 #include <random>
 
 #include "rudder/constraint/form_checker.h"
-#include "rudder/constraint/structural_tag.h"
 
 namespace rudder::constraint {
 namespace {
@@ -137,16 +136,7 @@ class FormFuzz : public ::testing::Test {
         spec.text = random_() % 8 == 0 ? random_text() : changed(spec.text);
       }
       if (random_() % 2 == 0) spec.space = JsonSpace::kCompact;
-      const Result<std::string> text =
-          kind == GrammarKind::kStructuralTag ? open_structural_tag(spec) : to_ebnf(spec);
-      if (!text) {
-        EXPECT_FALSE(text.error().message.empty());
-        ++errors;
-        continue;
-      }
-      const auto compiled = kind == GrammarKind::kStructuralTag
-                                ? FormChecker::engine().compile_structural_tag(*text)
-                                : FormChecker::engine().compile_ebnf(*text);
+      const auto compiled = FormChecker::engine().compile(spec);
       if (!compiled) {
         EXPECT_FALSE(compiled.error().message.empty());
         ++errors;

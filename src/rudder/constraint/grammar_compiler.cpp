@@ -4,6 +4,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <deque>
@@ -18,9 +19,7 @@
 #include <utility>
 
 #include "rudder/base/log.h"
-#include "rudder/constraint/structural_tag.h"
-#include "rudder/constraint/translate.h"
-#include "rudder/constraint/xgrammar_engine.h"
+#include "rudder/constraint/form_engine.h"
 
 namespace rudder::constraint {
 namespace {
@@ -29,9 +28,9 @@ using Clock = std::chrono::steady_clock;
 using Done = std::function<void(const CompiledGrammar&)>;
 
 constexpr size_t kMaxQueued = 256;
-// The library walks grammars by recursion, in frames of up to some kilobytes.
-constexpr size_t kStackBytes = size_t{256} << 20;  // of address space
-constexpr size_t kFailureBytes = 1024;             // what a remembered failure counts as
+// Schemas, grammars and expressions are walked by recursion, of bounded depth.
+constexpr size_t kStackBytes = size_t{16} << 20;  // of address space
+constexpr size_t kFailureBytes = 1024;            // what a remembered failure counts as
 constexpr std::chrono::seconds kExitGrace{2};
 
 std::string cache_key(const GrammarSpec& spec) {
@@ -90,6 +89,7 @@ struct Job {
   Clock::time_point deadline;
   std::vector<Done> waiting;  // empty once it is answered
   bool running = false;
+  std::atomic<bool> cancelled = false;  // nobody waits for it any longer
 };
 
 CompiledGrammar too_complex(double seconds) {
@@ -100,10 +100,10 @@ CompiledGrammar too_complex(double seconds) {
 }  // namespace
 
 struct GrammarCompiler::Impl : std::enable_shared_from_this<GrammarCompiler::Impl> {
-  Impl(std::unique_ptr<XgrammarEngine> xgrammar, const GrammarSettings& with)
+  Impl(std::unique_ptr<FormEngine> with_engine, const GrammarSettings& with)
       : settings(with),
-        engine(std::move(xgrammar)),
-        cache(static_cast<size_t>(settings.grammar_cache) / 2) {}
+        engine(std::move(with_engine)),
+        cache(static_cast<size_t>(settings.form_bytes())) {}
 
   // Starts a thread that keeps this object alive.
   void start_thread(void (Impl::*body)(), size_t stack_bytes);
@@ -111,13 +111,13 @@ struct GrammarCompiler::Impl : std::enable_shared_from_this<GrammarCompiler::Imp
   void work();
   void watch();
   // Runs without the mutex. Bytes in `bytes`.
-  CompiledGrammar build(const GrammarSpec& spec, size_t* bytes) const;
+  CompiledGrammar build(const Job& job, size_t* bytes) const;
   // What the job's waiters are to be told, taken with the mutex and told without it.
   void finish(const std::shared_ptr<Job>& job, const CompiledGrammar& result,
               std::unique_lock<std::mutex>& lock);
 
   const GrammarSettings settings;
-  const std::unique_ptr<XgrammarEngine> engine;
+  const std::unique_ptr<FormEngine> engine;
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::shared_ptr<Job>> queue;
@@ -157,16 +157,10 @@ void GrammarCompiler::Impl::start_thread(void (Impl::*body)(), size_t stack_byte
   pthread_attr_destroy(&attributes);
 }
 
-CompiledGrammar GrammarCompiler::Impl::build(const GrammarSpec& spec, size_t* bytes) const {
+CompiledGrammar GrammarCompiler::Impl::build(const Job& job, size_t* bytes) const {
   try {
-    Result<CompiledConstraint> compiled = [&]() -> Result<CompiledConstraint> {
-      if (spec.kind == GrammarKind::kStructuralTag) {
-        RUDDER_TRY(const std::string tag, open_structural_tag(spec));
-        return engine->compile_structural_tag(tag);
-      }
-      RUDDER_TRY(const std::string grammar, to_ebnf(spec));
-      return engine->compile_ebnf(grammar);
-    }();
+    Fuel fuel(Fuel::kWork, Fuel::kBytes, &job.cancelled);
+    Result<CompiledConstraint> compiled = engine->compile(job.spec, fuel);
     if (!compiled) return tl::unexpected(compiled.error());
     *bytes = compiled->bytes;
     return std::move(compiled->constraint);
@@ -195,19 +189,20 @@ void GrammarCompiler::Impl::work() {
     lock.unlock();
     size_t bytes = 0;
     const Clock::time_point start = Clock::now();
-    const CompiledGrammar result = build(job->spec, &bytes);
+    const CompiledGrammar result = build(*job, &bytes);
     const std::chrono::duration<double> took = Clock::now() - start;
     lock.lock();
     stats.compile_seconds += took.count();
+    jobs.erase(job->key);
+    if (job->cancelled) continue;  // its waiters were told, and the cache knows
     if (!result) ++stats.failures;
     cache.put(job->key, result, result ? bytes : kFailureBytes);
-    jobs.erase(job->key);
     finish(job, result, lock);
   }
 }
 
-// Answers jobs whose deadline is over. A job that runs stays in `jobs` until it ends: until then
-// the cache says that it is too complex, afterwards what came out.
+// Answers jobs whose deadline is over, and stops those that run: the cache says that they are too
+// complex.
 void GrammarCompiler::Impl::watch() {
   std::unique_lock lock(mutex);
   while (!stopping) {
@@ -224,6 +219,7 @@ void GrammarCompiler::Impl::watch() {
     }
     if (late->running) {
       ++stats.timeouts;
+      late->cancelled = true;
       const CompiledGrammar result = too_complex(settings.grammar_timeout);
       cache.put(late->key, result, kFailureBytes);
       finish(late, result, lock);
@@ -242,9 +238,10 @@ void GrammarCompiler::Impl::stop() {
   const auto open = std::exchange(jobs, {});
   queue.clear();
   for (const auto& [key, job] : open) {
+    job->cancelled = true;
     finish(job, fail(ErrorCode::kCancelled, "the server is shutting down"), lock);
   }
-  // A compile cannot be stopped; one that outlasts this keeps its state alive by itself.
+  // Cancelled compiles end within milliseconds; one that does not keeps its state alive by itself.
   changed.wait_for(lock, kExitGrace, [&] { return num_threads == 0; });
 }
 
@@ -273,9 +270,7 @@ Result<std::unique_ptr<GrammarCompiler>> GrammarCompiler::create(const text::Tok
     vocabulary.token_bytes[static_cast<size_t>(id)] =
         tokenizer.is_special(id) ? special_token_bytes(id) : std::string(tokenizer.token_bytes(id));
   }
-  RUDDER_TRY(
-      std::unique_ptr<XgrammarEngine> engine,
-      XgrammarEngine::create(vocabulary, settings.rule_cache_bytes(), settings.memo_bytes()));
+  auto engine = std::make_unique<FormEngine>(std::move(vocabulary), settings.memo_bytes());
   auto impl = std::make_shared<Impl>(std::move(engine), settings);
   {
     const std::lock_guard lock(impl->mutex);

@@ -1,8 +1,8 @@
 // GrammarCompiler: from a GrammarSpec to a Constraint, for one vocabulary. Compiles on threads of
-// its own, since a compile cannot be stopped: one that runs past the deadline is answered as too
-// complex and left to end by itself. What was compiled, and what failed, is kept in a cache that is
-// bounded in bytes; requests for what is being compiled share the compile.
-// Made once at start (the engine owns it); every member is safe from any thread.
+// its own, within the bounds of its fuel; one that nobody waits for any longer is stopped. What was
+// compiled, and what failed, is kept in a cache that is bounded in bytes; requests for what is
+// being compiled share the compile. Made once at start (the engine owns it); every member is safe
+// from any thread.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ struct GrammarSettings {
   int64_t max_grammar = int64_t{256} << 10;    // bytes of a schema, grammar, expression or list
 
   void declare(SettingsTable& table);
-  // Of grammar_cache: what compiles share of rules, and the masks that matchers share.
-  int64_t rule_cache_bytes() const { return grammar_cache / 8 * 3; }
-  int64_t memo_bytes() const { return grammar_cache / 8; }
+  // Of grammar_cache: the masks that matchers share; compiled forms have the rest.
+  int64_t memo_bytes() const { return grammar_cache / 4; }
+  int64_t form_bytes() const { return grammar_cache - memo_bytes(); }
 };
 
 class GrammarCompiler final : public GrammarSource {

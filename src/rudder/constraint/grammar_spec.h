@@ -13,7 +13,7 @@ enum class GrammarKind : uint8_t {
   kRegex,          // text: a regular expression that the whole output matches
   kChoice,         // text: a JSON array of strings; the output is one of them
   kEbnf,           // text: a grammar in EBNF whose first rule is `root`
-  kStructuralTag,  // text: a structural tag (JSON) as xgrammar defines it
+  kStructuralTag,  // text: a structural tag (JSON): tag_builder.h
 };
 
 // Where JSON may have whitespace between its tokens.

@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "rudder/base/json.h"
+#include "rudder/constraint/form_engine.h"
 #include "rudder/constraint/translate.h"
-#include "rudder/constraint/xgrammar_engine.h"
 
 namespace rudder::constraint {
 namespace {
@@ -46,9 +46,7 @@ Vocabulary make_vocabulary() {
 
 class Tool {
  public:
-  Tool() : vocabulary_(make_vocabulary()) {
-    engine_ = std::move(*XgrammarEngine::create(vocabulary_, int64_t{64} << 20, 16 << 20));
-  }
+  Tool() : vocabulary_(make_vocabulary()), engine_(vocabulary_, 16 << 20) {}
 
   json::object answer(const json::object& ask) {
     json::object reply;
@@ -58,10 +56,8 @@ class Tool {
       return reply;
     };
     const auto spec = read_spec(ask);
-    const Result<std::string> ebnf = to_ebnf(spec);
-    if (!ebnf) return report(ebnf.error());
-    if (ask.contains("show")) reply["ebnf"] = *ebnf;
-    const auto compiled = engine_->compile_ebnf(*ebnf);
+    if (ask.contains("show")) reply["ebnf"] = to_ebnf(spec).value_or("");
+    const auto compiled = engine_.compile(spec);
     if (!compiled) return report(compiled.error());
     json::array accepted;
     if (const json::value* documents = ask.if_contains("documents")) {
@@ -89,7 +85,8 @@ class Tool {
         {"json_object", GrammarKind::kJsonObject},
         {"regex", GrammarKind::kRegex},
         {"choice", GrammarKind::kChoice},
-        {"grammar", GrammarKind::kEbnf}};
+        {"grammar", GrammarKind::kEbnf},
+        {"structural_tag", GrammarKind::kStructuralTag}};
     GrammarSpec spec;
     spec.kind = kinds.at(ask.at("kind").get_string());
     if (const json::value* text = ask.if_contains("text")) {
@@ -150,7 +147,7 @@ class Tool {
   }
 
   const Vocabulary vocabulary_;
-  std::unique_ptr<XgrammarEngine> engine_;
+  const FormEngine engine_;
 };
 
 int run() {

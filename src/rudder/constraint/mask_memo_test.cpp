@@ -11,7 +11,6 @@
 #include <thread>
 
 #include "rudder/constraint/form_checker.h"
-#include "rudder/constraint/structural_tag.h"
 
 namespace rudder::constraint {
 namespace {
@@ -86,12 +85,9 @@ const std::vector<GrammarSpec>& forms() {
   return forms;
 }
 
-std::shared_ptr<const Constraint> compile(const XgrammarEngine& engine, const GrammarSpec& spec) {
-  const bool is_tag = spec.kind == GrammarKind::kStructuralTag;
-  const auto text = is_tag ? open_structural_tag(spec) : to_ebnf(spec);
-  EXPECT_TRUE(text) << spec.text;
-  auto compiled = is_tag ? engine.compile_structural_tag(*text) : engine.compile_ebnf(*text);
-  EXPECT_TRUE(compiled) << spec.text;
+std::shared_ptr<const Constraint> compile(const FormEngine& engine, const GrammarSpec& spec) {
+  auto compiled = engine.compile(spec);
+  EXPECT_TRUE(compiled) << spec.text << ": " << compiled.error().to_string();
   return compiled->constraint;
 }
 
@@ -140,29 +136,29 @@ void compare(const Constraint& with, const Constraint& without, const Vocabulary
 
 TEST(MasksOfEqualPlaces, AreThoseOfEachPlace) {
   const Vocabulary vocabulary = signs();
-  const auto with = std::move(*XgrammarEngine::create(vocabulary, 1 << 20, 4 << 20));
-  const auto without = std::move(*XgrammarEngine::create(vocabulary, 1 << 20, 0));
+  const FormEngine with(vocabulary, 4 << 20);
+  const FormEngine without(vocabulary, 0);
   for (const GrammarSpec& spec : forms()) {
-    const auto form = compile(*with, spec);
-    const auto arbiter = compile(*without, spec);
-    const uint64_t before = with->memo_stats().hits;
+    const auto form = compile(with, spec);
+    const auto arbiter = compile(without, spec);
+    const uint64_t before = with.memo_stats().hits;
     for (uint32_t seed = 0; seed < 12; ++seed) {
       compare(*form, *arbiter, vocabulary, seed, spec.text);
     }
-    EXPECT_GT(with->memo_stats().hits, before + 20) << spec.text;
+    EXPECT_GT(with.memo_stats().hits, before + 20) << spec.text;
   }
-  EXPECT_EQ(without->memo_stats().hits, 0u);
-  EXPECT_EQ(without->memo_stats().bytes, 0u);
+  EXPECT_EQ(without.memo_stats().hits, 0u);
+  EXPECT_EQ(without.memo_stats().bytes, 0u);
 }
 
 TEST(MasksOfEqualPlaces, AreSharedByThreads) {
   const Vocabulary vocabulary = signs();
   // So small that what one thread needs is put out by others.
-  const auto with = std::move(*XgrammarEngine::create(vocabulary, 1 << 20, 20'000));
-  const auto without = std::move(*XgrammarEngine::create(vocabulary, 1 << 20, 0));
+  const FormEngine with(vocabulary, 20'000);
+  const FormEngine without(vocabulary, 0);
   for (const GrammarSpec& spec : {forms().front(), forms().back()}) {
-    const auto form = compile(*with, spec);
-    const auto arbiter = compile(*without, spec);
+    const auto form = compile(with, spec);
+    const auto arbiter = compile(without, spec);
     std::vector<std::thread> threads;
     for (uint32_t first = 0; first < 4; ++first) {
       threads.emplace_back([&, first] {
@@ -173,7 +169,7 @@ TEST(MasksOfEqualPlaces, AreSharedByThreads) {
     }
     for (std::thread& thread : threads) thread.join();
   }
-  EXPECT_LE(with->memo_stats().bytes, 20'000u);
+  EXPECT_LE(with.memo_stats().bytes, 20'000u);
 }
 
 }  // namespace

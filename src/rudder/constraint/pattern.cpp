@@ -246,14 +246,15 @@ Result<Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse 
     one.max = chars->max;
     return terminal(std::move(one), chars->min == 0);
   }
-  if (const std::optional<ByteAutomaton> automaton =
-          pattern_automaton(rules.fuel(), tree, quoted)) {
+  if (std::optional<ByteAutomaton> automaton = pattern_automaton(rules.fuel(), tree, quoted)) {
     if (automaton->missing[TerminalDfa::kBody] == ByteAutomaton::kNever) return rules.nothing();
     Terminal one;
     one.pattern = pattern.empty() ? "(?:)" : pattern;
     one.min = bounds.min_length;
     one.max = bounds.max_length;
-    return terminal(std::move(one), automaton->accepting[TerminalDfa::kBody]);
+    const bool may_be_empty = automaton->accepting[TerminalDfa::kBody];
+    one.automaton = std::make_shared<ByteAutomaton>(std::move(*automaton));
+    return terminal(std::move(one), may_be_empty);
   }
   if (rules.fuel().out()) return tl::unexpected(rules.fuel().error());
   const Node inner = Builder(rules, use).build(tree);

@@ -16,9 +16,10 @@ namespace {
 
 using Kind = PatternTree::Kind;
 
-constexpr size_t kMaxNfaPlaces = 200'000;  // of the automaton with choices
-constexpr size_t kMaxStates = 60'000;      // of the one without
-constexpr size_t kMaxMembers = 2'000'000;  // places in all states
+constexpr size_t kMaxNfaPlaces = 200'000;            // of the automaton with choices
+constexpr size_t kMaxStates = 60'000;                // of the one without
+constexpr size_t kMaxMembers = 2'000'000;            // places in all states
+constexpr int64_t kMaxSubsetWork = Fuel::kWork / 5;  // past it the choices stay
 
 // The automaton with choices (Thompson's): places, edges by a range of bytes, and free ones.
 class Places {
@@ -187,6 +188,7 @@ class Subsets {
   std::vector<Set> sets_;
   std::map<Set, int32_t> ids_;
   size_t members_ = 0;
+  int64_t work_ = 0;
   ByteAutomaton out_;
 };
 
@@ -249,7 +251,9 @@ std::optional<ByteAutomaton> Subsets::build() {
     for (int32_t byte_class = 0; byte_class < out_.num_classes; ++byte_class) {
       const uint8_t byte = class_byte_[static_cast<size_t>(byte_class)];
       Set to;
-      if (!fuel_.burn(2 * static_cast<int64_t>(sets_[i].size()) + 5)) return std::nullopt;
+      const int64_t work = static_cast<int64_t>(sets_[i].size()) / 2 + 12;
+      work_ += work;
+      if (!fuel_.burn(work) || work_ > kMaxSubsetWork) return std::nullopt;
       for (const int32_t place : sets_[i]) {
         for (const Places::Edge& edge : places_.at(place).edges) {
           const bool has = edge.first <= byte && byte <= edge.last;

@@ -1,6 +1,7 @@
 #include "rudder/constraint/rule_set.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -12,8 +13,6 @@
 namespace rudder::constraint {
 namespace {
 
-// Repetitions up to it are written out, place by place; of longer ones, chunks of so many.
-constexpr int32_t kMaxWrittenOut = 64;
 constexpr size_t kMaxEbnfBytes = size_t{4} << 20;
 
 // Letters and digits as they are; everything else escaped, so that no context gives it a meaning.
@@ -96,6 +95,24 @@ RuleSet::Node RuleSet::terminal(const Terminal& terminal) {
   }
   Data data = {.kind = Kind::kTerminal};
   data.text = to_text(terminal);
+  data.index = static_cast<int32_t>(terminals_.size());
+  if (!fuel_.hold(static_cast<int64_t>(data.text.size()))) return kNothing;
+  terminals_.push_back(terminal);
+  return push(std::move(data));
+}
+
+RuleSet::Node RuleSet::tokens(TokenSet tokens) {
+  if (tokens.ids.empty() && !tokens.others) return kNothing;
+  Data data = {.kind = Kind::kTokens};
+  data.index = static_cast<int32_t>(tokens_.size());
+  tokens_.push_back(std::move(tokens));
+  return push(std::move(data));
+}
+
+RuleSet::Node RuleSet::dispatch(Dispatch dispatch) {
+  Data data = {.kind = Kind::kDispatch};
+  data.index = static_cast<int32_t>(dispatches_.size());
+  dispatches_.push_back(std::move(dispatch));
   return push(std::move(data));
 }
 
@@ -124,9 +141,10 @@ RuleSet::Node RuleSet::choice(const std::vector<Node>& alternatives) {
   Data data = {.kind = Kind::kChoice};
   for (const Node part : alternatives) {
     if (part == kNothing) continue;
-    if (std::find(data.parts.begin(), data.parts.end(), part) != data.parts.end()) continue;
     data.parts.push_back(part);
   }
+  std::sort(data.parts.begin(), data.parts.end());
+  data.parts.erase(std::unique(data.parts.begin(), data.parts.end()), data.parts.end());
   if (data.parts.empty()) return kNothing;
   if (data.parts.size() == 1) return data.parts[0];
   return push(std::move(data));
@@ -137,48 +155,11 @@ RuleSet::Node RuleSet::repeat(Node part, int32_t min, int32_t max) {
   if (max == 0 || part == kEmpty) return kEmpty;
   if (part == kNothing) return min == 0 ? kEmpty : kNothing;
   if (min == 1 && max == 1) return part;
-  // As recursion on the right, alternative by alternative: xgrammar then knows beforehand which
-  // tokens may come, where a repetition would have it try every token longer than one round.
-  const auto before = [&](Node rest) {
-    const Data& data = nodes_[static_cast<size_t>(part)];
-    if (data.kind != Kind::kChoice) return sequence({part, rest});
-    std::vector<Node> ways;
-    for (const Node way : std::vector<Node>(data.parts)) ways.push_back(sequence({way, rest}));
-    return choice(ways);
-  };
-  if (max == kUnbounded) {
-    const int32_t more = add_rule();
-    define(more, choice({kEmpty, before(rule(more))}));
-    Node all = rule(more);
-    if (min > kMaxWrittenOut) return sequence({repeat(part, min, min), all});
-    for (int32_t i = 0; i < min; ++i) all = before(all);
-    return all;
-  }
-  if (max <= kMaxWrittenOut) {
-    Node all = kEmpty;
-    for (int32_t i = max; i > 0; --i) {
-      const Node one = before(i < max ? share(all) : all);
-      all = i > min ? choice({kEmpty, one}) : one;
-    }
-    return all;
-  }
-  return repeat_in_chunks(share(part), min, max);
-}
-
-// Chunks, and fewer behind the last one. A parser is then in two places at a time: in a chunk, and
-// in what may be the end in its stead. xgrammar's own counts have it in as many as there are
-// rounds.
-RuleSet::Node RuleSet::repeat_in_chunks(Node part, int32_t min, int32_t max) {
-  const Node chunk = share(sequence(std::vector<Node>(kMaxWrittenOut, part)));
-  const Node fewer = share(repeat(part, 1, kMaxWrittenOut - 1));
-  Node rest = repeat(part, 0, (max - min) % kMaxWrittenOut);
-  for (int32_t i = 0; i < (max - min) / kMaxWrittenOut; ++i) {
-    rest = choice({kEmpty, fewer, sequence({chunk, share(rest)})});
-  }
-  std::vector<Node> all(static_cast<size_t>(min / kMaxWrittenOut), chunk);
-  all.insert(all.end(), static_cast<size_t>(min % kMaxWrittenOut), part);
-  all.push_back(rest);
-  return sequence(all);
+  Data data = {.kind = Kind::kRepeat};
+  data.parts = {part};
+  data.min = min;
+  data.max = max;
+  return push(std::move(data));
 }
 
 int32_t RuleSet::add_rule() {
@@ -192,7 +173,7 @@ void RuleSet::define(int32_t rule, Node body) {
 
 RuleSet::Node RuleSet::rule(int32_t rule) {
   Data data = {.kind = Kind::kRule};
-  data.rule = rule;
+  data.index = rule;
   return push(std::move(data));
 }
 
@@ -207,7 +188,7 @@ std::vector<bool> RuleSet::productive() const {
   // Parts come before what they are parts of, so one pass settles all but the rules; each further
   // pass makes at least one more rule productive, or is the last.
   std::vector<bool> productive(nodes_.size(), false);
-  for (bool changed = true; changed;) {
+  for (bool changed = true; changed && fuel_.burn(static_cast<int64_t>(nodes_.size()));) {
     changed = false;
     for (size_t i = 0; i < nodes_.size(); ++i) {
       if (productive[i]) continue;
@@ -218,6 +199,8 @@ std::vector<bool> RuleSet::productive() const {
         case Kind::kLiteral:
         case Kind::kChars:
         case Kind::kTerminal:
+        case Kind::kTokens:
+        case Kind::kDispatch:  // the text without any of its cases
           productive[i] = true;
           break;
         case Kind::kNothing:
@@ -228,8 +211,11 @@ std::vector<bool> RuleSet::productive() const {
         case Kind::kChoice:
           productive[i] = std::any_of(data.parts.begin(), data.parts.end(), ok);
           break;
+        case Kind::kRepeat:
+          productive[i] = data.min == 0 || ok(data.parts[0]);
+          break;
         case Kind::kRule:
-          productive[i] = ok(rules_[static_cast<size_t>(data.rule)]);
+          productive[i] = ok(rules_[static_cast<size_t>(data.index)]);
           break;
       }
       changed = changed || productive[i];
@@ -273,8 +259,30 @@ void RuleSet::print(Node node, const std::vector<bool>& productive, std::string&
       out.push_back(')');
       break;
     }
+    case Kind::kTokens: {
+      const TokenSet& set = tokens_[static_cast<size_t>(data.index)];
+      fmt::format_to(std::back_inserter(out), "{}({})", set.others ? "ExcludeToken" : "Token",
+                     fmt::join(set.ids, ", "));
+      break;
+    }
+    case Kind::kDispatch:
+      out += "\"\"";  // structural tags are not printed
+      break;
+    case Kind::kRepeat:
+      if (!productive[static_cast<size_t>(data.parts[0])]) {
+        out += "\"\"";
+        break;
+      }
+      out.push_back('(');
+      print(data.parts[0], productive, out);
+      if (data.max == kUnbounded) {
+        fmt::format_to(std::back_inserter(out), "){{{},}}", data.min);
+      } else {
+        fmt::format_to(std::back_inserter(out), "){{{},{}}}", data.min, data.max);
+      }
+      break;
     case Kind::kRule:
-      fmt::format_to(std::back_inserter(out), "r{}", data.rule);
+      fmt::format_to(std::back_inserter(out), "r{}", data.index);
       break;
   }
 }

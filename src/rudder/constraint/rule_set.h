@@ -4,6 +4,7 @@
 // object for each translation, one thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -16,6 +17,27 @@
 #include "rudder/constraint/terminal.h"
 
 namespace rudder::constraint {
+
+// Tokens by their ids: those of the list, or all but those.
+struct TokenSet {
+  std::vector<int32_t> ids;  // in order
+  bool others = false;
+
+  bool contains(int32_t id) const {
+    return std::binary_search(ids.begin(), ids.end(), id) != others;
+  }
+};
+
+// Free text in which certain strings are followed by certain nodes.
+struct Dispatch {
+  struct Case {
+    std::string text;  // not empty
+    int32_t node = 0;  // what follows it
+  };
+  std::vector<Case> cases;
+  std::vector<std::string> excluded;  // that the free text has not
+  bool loop = true;                   // free text goes on behind a case
+};
 
 class RuleSet {
  public:
@@ -34,6 +56,8 @@ class RuleSet {
   Node literal(std::string_view utf8);
   Node chars(const CharSet& set);  // one character of the set
   Node terminal(const Terminal& terminal);
+  Node tokens(TokenSet tokens);  // one of them, whatever its bytes
+  Node dispatch(Dispatch dispatch);
   Node sequence(const std::vector<Node>& parts);
   Node choice(const std::vector<Node>& alternatives);
   Node repeat(Node part, int32_t min, int32_t max);  // max: kUnbounded or >= min
@@ -46,40 +70,58 @@ class RuleSet {
   // The node as a rule of its own, so that large shared parts are written once.
   Node share(Node body);
 
-  // xgrammar's EBNF and descriptions of terminals in it, with `start` as the rule `root`.
+  // EBNF (ebnf_parser.h) and descriptions of terminals in it, with `start` as the rule `root`.
   // kInvalidArgument when no text is in it, or when it is too large.
   Result<std::string> to_ebnf(Node start) const;
 
- private:
+  // What nodes are made of, for those who compile them.
   enum class Kind : uint8_t {
     kEmpty,
     kNothing,
     kLiteral,
     kChars,
     kTerminal,
+    kTokens,
     kSequence,
     kChoice,
+    kRepeat,
+    kDispatch,
     kRule
   };
   struct Data {
     Kind kind = Kind::kEmpty;
     std::string text = {};         // kLiteral; kTerminal: its description
     CharSet set = {};              // kChars
-    std::vector<Node> parts = {};  // kSequence, kChoice
-    int32_t rule = 0;              // kRule
+    std::vector<Node> parts = {};  // kSequence, kChoice, kRepeat (one)
+    int32_t index = 0;             // kRule, kTerminal, kTokens, kDispatch
+    int32_t min = 0;               // kRepeat
+    int32_t max = 0;
   };
+  const Data& data(Node node) const { return nodes_[static_cast<size_t>(node)]; }
+  Node body(int32_t rule) const { return rules_[static_cast<size_t>(rule)]; }
+  const Terminal& terminal_of(int32_t index) const {
+    return terminals_[static_cast<size_t>(index)];
+  }
+  const TokenSet& tokens(int32_t index) const { return tokens_[static_cast<size_t>(index)]; }
+  const Dispatch& dispatch_of(int32_t index) const {
+    return dispatches_[static_cast<size_t>(index)];
+  }
+  // Which nodes stand for at least one text.
+  std::vector<bool> productive() const;
+
+ private:
   static constexpr Node kEmpty = 0;
   static constexpr Node kNothing = 1;
 
   Node push(Data data);
-  Node repeat_in_chunks(Node part, int32_t min, int32_t max);
-  // Which nodes stand for at least one text.
-  std::vector<bool> productive() const;
   void print(Node node, const std::vector<bool>& productive, std::string& out) const;
 
   Fuel& fuel_;
   std::vector<Data> nodes_;
   std::vector<Node> rules_;  // bodies
+  std::vector<Terminal> terminals_;
+  std::vector<TokenSet> tokens_;
+  std::vector<Dispatch> dispatches_;
 };
 
 }  // namespace rudder::constraint

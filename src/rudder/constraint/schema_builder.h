@@ -4,6 +4,8 @@
 #pragma once
 
 #include <boost/json/fwd.hpp>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -33,6 +35,9 @@ class SchemaBuilder {
   Result<Node> build_object_schema(const boost::json::object& schema, const std::string& path);
   Result<Node> build_reference(std::string_view reference, const std::string& path);
   Result<Node> build_together(const boost::json::object& schema, const std::string& path);
+  bool exclude_all(const boost::json::array& options);
+  Result<Node> build_exactly_one(const boost::json::object& schema, const std::string& path);
+  Result<Node> build_conditions(const boost::json::object& schema, const std::string& path);
   Result<Node> build_options(const boost::json::object& schema, std::string_view keyword,
                              const std::string& path);
 
@@ -41,9 +46,13 @@ class SchemaBuilder {
   Result<Node> build_types(const boost::json::object& schema, const std::string& path);
   Result<Node> build_type(std::string_view type, const boost::json::object& schema,
                           const std::string& path);
-  Result<Node> build_string(const boost::json::object& schema, const std::string& path);
+  // `refused`: values that it must not be.
+  Result<Node> build_string(const boost::json::object& schema, const boost::json::array& refused,
+                            const std::string& path);
   Result<Node> build_number(const boost::json::object& schema, const std::string& path,
                             bool integer);
+  Node integers_other_than(std::optional<int64_t> low, std::optional<int64_t> high,
+                           const boost::json::array& refused);
 
   // Objects and arrays.
   struct Property {
@@ -62,6 +71,7 @@ class SchemaBuilder {
   Result<Node> build_key(const boost::json::value& schema, const std::string& path);
   Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
                      int64_t max, const std::string& path);
+  Result<Node> build_unique(const boost::json::object& schema, const std::string& path);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
 
   RuleSet& rules_;

@@ -2,12 +2,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <boost/json.hpp>
 #include <utility>
 
 #include "rudder/constraint/pattern.h"
 #include "rudder/constraint/schema_builder.h"
 #include "rudder/constraint/schema_keywords.h"
+#include "rudder/constraint/schema_merge.h"
 #include "rudder/text/regex.h"
 
 namespace rudder::constraint {
@@ -214,7 +216,59 @@ Result<Node> SchemaBuilder::chain(const std::vector<Property>& properties, Node 
   return after[0];
 }
 
+// Items of a short list, each at most once: a rule for each set of those that were there.
+Result<Node> SchemaBuilder::build_unique(const json::object& schema, const std::string& path) {
+  constexpr size_t kMaxValues = 8;
+  const auto unsupported = [&] {
+    return bad(fmt::format("is supported for items of an enum of at most {} values alone: a "
+                           "grammar cannot tell repeated items",
+                           kMaxValues),
+               path_to(path, "uniqueItems"));
+  };
+  const json::value* items = schema.if_contains("items");
+  for (int i = 0; items != nullptr && items->is_object() && i < 8; ++i) {
+    const json::value* reference = items->get_object().if_contains("$ref");
+    if (reference == nullptr) break;
+    RUDDER_TRY(items, document_.resolve(reference->get_string(), path_to(path, "items")));
+  }
+  if (items == nullptr || !items->is_object() || schema.contains("prefixItems")) {
+    return unsupported();
+  }
+  const json::value* list = items->get_object().if_contains("enum");
+  if (list == nullptr) return unsupported();
+  std::vector<Node> values;  // one for each value that the items may be
+  json::array distinct;
+  for (const json::value& value : list->get_array()) {
+    if (lists_value(distinct, value)) continue;
+    distinct.push_back(value);
+    json::object one = items->get_object();
+    one["enum"] = json::array({value});
+    RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
+    if (node != rules_.nothing()) values.push_back(node);
+    if (values.size() > kMaxValues) return unsupported();
+  }
+  const int64_t min = count_or(schema, "minItems", 0);
+  const int64_t max = count_or(schema, "maxItems", static_cast<int64_t>(values.size()));
+  // From the full set to the empty one: what may follow when these values were there.
+  std::vector<Node> after(size_t{1} << values.size());
+  for (size_t set = after.size(); set-- > 0;) {
+    const auto count = static_cast<int64_t>(std::popcount(set));
+    std::vector<Node> ways;
+    if (count >= min) ways.push_back(count > 0 ? text_.inside() : rules_.empty());
+    for (size_t i = 0; count < max && i < values.size(); ++i) {
+      if ((set >> i & 1) != 0) continue;
+      const Node item = count > 0 ? rules_.sequence({text_.comma(), values[i]}) : values[i];
+      ways.push_back(rules_.sequence({item, after[set | size_t{1} << i]}));
+    }
+    after[set] = rules_.share(rules_.choice(ways));
+  }
+  return rules_.sequence({rules_.literal("["), text_.inside(), after[0], rules_.literal("]")});
+}
+
 Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::string& path) {
+  if (schema.contains("uniqueItems") && count_or(schema, "maxItems", 2) > 1) {
+    return build_unique(schema, path);
+  }
   const json::array none;
   const json::value* items = schema.if_contains("items");
   const json::value* prefix = schema.if_contains("prefixItems");
@@ -260,7 +314,7 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
     if (i > 0) with.insert(with.begin(), text_.comma());
     std::vector<Node> ways = {rules_.sequence(with)};
     if (i >= min) ways.push_back(i > 0 ? text_.inside() : rules_.empty());
-    after = rules_.choice(ways);
+    after = rules_.share(rules_.choice(ways));
   }
   return rules_.share(
       rules_.sequence({rules_.literal("["), text_.inside(), after, rules_.literal("]")}));

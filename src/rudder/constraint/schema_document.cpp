@@ -43,6 +43,42 @@ Result<bool> normalise_items(json::object& schema, const std::string& path) {
   return true;
 }
 
+// `not` as kNoneOf; `if` and what depends on a property as kConditions.
+void normalise_conditions(json::object& schema) {
+  if (json::value* refused = schema.if_contains("not")) {
+    json::array list;
+    list.push_back(std::move(*refused));
+    schema.erase("not");
+    schema[kNoneOf] = std::move(list);
+  }
+  json::array conditions;
+  const auto take = [&](std::string_view key) -> json::value {
+    json::value* found = schema.if_contains(key);
+    if (found == nullptr) return json::value(true);
+    json::value taken = std::move(*found);
+    schema.erase(key);
+    return taken;
+  };
+  const bool asks = schema.contains("if");
+  json::object condition = {{"if", take("if")}, {"then", take("then")}, {"else", take("else")}};
+  if (asks) conditions.push_back(std::move(condition));
+  for (const char* key : {"dependentRequired", "dependentSchemas", "dependencies"}) {
+    const json::value depending = take(key);
+    if (!depending.is_object()) continue;
+    for (const auto& field : depending.get_object()) {
+      json::array names;
+      names.emplace_back(field.key());
+      json::value then = field.value();
+      if (then.is_array()) then = json::object({{"required", then}});
+      conditions.push_back(
+          json::object({{"if", json::object({{"type", "object"}, {"required", std::move(names)}})},
+                        {"then", std::move(then)},
+                        {"else", true}}));
+    }
+  }
+  if (!conditions.empty()) schema[kConditions] = std::move(conditions);
+}
+
 // Draft 4's boolean beside an inclusive bound.
 void normalise_bound(json::object& schema, std::string_view exclusive, std::string_view inclusive) {
   const json::value* flag = schema.if_contains(exclusive);
@@ -89,6 +125,11 @@ Result<void> SchemaDocument::normalise(json::value& schema, const std::string& p
   RUDDER_TRY_VOID(check_keywords(*object, path));
   RUDDER_TRY(const bool moved, normalise_items(*object, path));
   if (moved) had_item_list_.insert(&schema);
+  normalise_conditions(*object);
+  if (const json::value* unique = object->if_contains("uniqueItems");
+      unique != nullptr && !unique->get_bool()) {
+    object->erase("uniqueItems");
+  }
   normalise_bound(*object, "exclusiveMinimum", "minimum");
   normalise_bound(*object, "exclusiveMaximum", "maximum");
   // Nothing is added to the object from here on: the addresses of what is in it stay.
@@ -96,6 +137,16 @@ Result<void> SchemaDocument::normalise(json::value& schema, const std::string& p
     json::value* one = object->if_contains(key);
     const char* written = moved && key == std::string_view("items") ? "additionalItems" : key;
     if (one != nullptr) RUDDER_TRY_VOID(normalise(*one, path_to(path, written)));
+  }
+  if (json::value* none = object->if_contains(kNoneOf)) {
+    RUDDER_TRY_VOID(normalise(none->get_array()[0], path_to(path, "not")));
+  }
+  if (json::value* conditions = object->if_contains(kConditions)) {
+    for (json::value& condition : conditions->get_array()) {
+      for (auto& field : condition.get_object()) {
+        RUDDER_TRY_VOID(normalise(field.value(), path_to(path, field.key())));
+      }
+    }
   }
   for (const char* key : {"allOf", "anyOf", "oneOf", "prefixItems"}) {
     json::value* list = object->if_contains(key);

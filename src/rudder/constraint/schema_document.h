@@ -2,6 +2,7 @@
 // keywords are known and their operands have the right types, so that a reader need not ask again.
 // What drafts spell in several ways is spelled in one: a list in `items` is `prefixItems` and
 // `additionalItems` is then `items`; `exclusiveMinimum: true` beside a `minimum` is a number;
+// `not`, `if` and the keywords of dependencies are kNoneOf and kConditions (schema_keywords.h);
 // `definitions` stay where they are, for references point there. Immutable after parse; one
 // translation, one thread.
 #pragma once

@@ -6,6 +6,8 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <iterator>
+#include <string>
+#include <vector>
 
 namespace rudder::constraint {
 
@@ -27,7 +29,10 @@ enum class Operand : uint8_t {
   kNumber,
   kBound,  // a number, or draft 4's boolean
   kPositive,
-  kCount,  // a whole number, 0 or more
+  kCount,         // a whole number, 0 or more
+  kNameLists,     // an object of lists of strings
+  kDependencies,  // an object of lists of strings or schemas
+  kUnsupported,   // whatever it is, it cannot be enforced
 };
 
 struct Keyword {
@@ -44,9 +49,14 @@ constexpr KeywordInfo kOfObject = {.of = KeywordOf::kObject};
 constexpr KeywordInfo kOfArray = {.of = KeywordOf::kArray};
 
 constexpr Keyword kKeywords[] = {
+    // Of the normal form alone (schema_document.h).
+    {kNoneOf, Operand::kUnsupported, kCore},
+    {kConditions, Operand::kUnsupported, kCore},
     {"$comment", Operand::kAny, kAnnotation},
     {"$defs", Operand::kSchemaMap, kAnnotation},
     {"$id", Operand::kString, kAnnotation},
+    {"$dynamicRef", Operand::kUnsupported, kCore},
+    {"$recursiveRef", Operand::kUnsupported, kCore},
     {"$ref", Operand::kString, kCore},
     {"$schema", Operand::kString, kAnnotation},
     {"additionalItems", Operand::kSchema, kOfArray},
@@ -58,27 +68,39 @@ constexpr Keyword kKeywords[] = {
     {"contentMediaType", Operand::kAny, kAnnotation},
     {"default", Operand::kAny, kAnnotation},
     {"definitions", Operand::kSchemaMap, kAnnotation},
+    {"contains", Operand::kUnsupported, kOfArray},
+    {"dependencies", Operand::kDependencies, kCore},
+    {"dependentRequired", Operand::kNameLists, kCore},
+    {"dependentSchemas", Operand::kSchemaMap, kCore},
     {"deprecated", Operand::kAny, kAnnotation},
     {"description", Operand::kAny, kAnnotation},
     {"discriminator", Operand::kAny, kAnnotation},
+    {"disallow", Operand::kUnsupported, kCore},
+    {"divisibleBy", Operand::kUnsupported, kOfNumber},
+    {"else", Operand::kSchema, kCore},
     {"enum", Operand::kList, kCore},
     {"example", Operand::kAny, kAnnotation},
     {"examples", Operand::kAny, kAnnotation},
     {"exclusiveMaximum", Operand::kBound, kOfNumber},
     {"exclusiveMinimum", Operand::kBound, kOfNumber},
+    {"extends", Operand::kUnsupported, kCore},
     {"externalDocs", Operand::kAny, kAnnotation},
     {"format", Operand::kString, kOfString},
     {"id", Operand::kString, kAnnotation},
+    {"if", Operand::kSchema, kCore},
     {"items", Operand::kItems, kOfArray},
+    {"maxContains", Operand::kUnsupported, kOfArray},
     {"maxItems", Operand::kCount, kOfArray},
     {"maxLength", Operand::kCount, kOfString},
     {"maxProperties", Operand::kCount, kOfObject},
     {"maximum", Operand::kNumber, kOfNumber},
+    {"minContains", Operand::kUnsupported, kOfArray},
     {"minItems", Operand::kCount, kOfArray},
     {"minLength", Operand::kCount, kOfString},
     {"minProperties", Operand::kCount, kOfObject},
     {"minimum", Operand::kNumber, kOfNumber},
     {"multipleOf", Operand::kPositive, kOfNumber},
+    {"not", Operand::kSchema, kCore},
     {"nullable", Operand::kBoolean, kCore},
     {"oneOf", Operand::kSchemas, kCore},
     {"pattern", Operand::kString, kOfString},
@@ -88,8 +110,11 @@ constexpr Keyword kKeywords[] = {
     {"propertyNames", Operand::kSchema, kOfObject},
     {"readOnly", Operand::kAny, kAnnotation},
     {"required", Operand::kStrings, kOfObject},
+    {"then", Operand::kSchema, kCore},
     {"title", Operand::kAny, kAnnotation},
     {"type", Operand::kType, kCore},
+    {"unevaluatedItems", Operand::kUnsupported, kOfArray},
+    {"unevaluatedProperties", Operand::kUnsupported, kOfObject},
     {"uniqueItems", Operand::kBoolean, kOfArray},
     {"writeOnly", Operand::kAny, kAnnotation},
 };
@@ -99,6 +124,43 @@ const Keyword* find(std::string_view name) {
       std::find_if(std::begin(kKeywords), std::end(kKeywords),
                    [&](const Keyword& keyword) { return keyword.name == name; });
   return found == std::end(kKeywords) ? nullptr : found;
+}
+
+// Letters to change, add, leave out or swap with the next one, up to 3, between two names.
+size_t edit_distance(std::string_view a, std::string_view b) {
+  constexpr size_t kFar = 3;
+  if (a.size() > b.size() + kFar || b.size() > a.size() + kFar) return kFar;
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) {
+    for (size_t k = 0; k <= b.size(); ++k) {
+      if (i == 0 || k == 0) {
+        cost[i][k] = i + k;
+        continue;
+      }
+      cost[i][k] = std::min({cost[i - 1][k] + 1, cost[i][k - 1] + 1,
+                             cost[i - 1][k - 1] + (a[i - 1] == b[k - 1] ? 0 : 1)});
+      const bool swapped = i > 1 && k > 1 && a[i - 1] == b[k - 2] && a[i - 2] == b[k - 1];
+      if (swapped) cost[i][k] = std::min(cost[i][k], cost[i - 2][k - 2] + 1);
+    }
+  }
+  return std::min(cost[a.size()][b.size()], kFar);
+}
+
+// The asserting keyword that a name is a slip of; empty when it is a name of its own.
+std::string_view near_keyword(std::string_view name) {
+  constexpr size_t kShortName = 6;  // below it, one letter is enough for another word
+  std::string lower(name);
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
+  for (const Keyword& keyword : kKeywords) {
+    if (keyword.info.annotation) continue;
+    std::string known(keyword.name);
+    std::transform(known.begin(), known.end(), known.begin(),
+                   [](unsigned char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
+    const size_t allowed = known.size() < kShortName ? 0 : known.size() < 2 * kShortName ? 1 : 2;
+    if (edit_distance(lower, known) <= allowed) return keyword.name;
+  }
+  return "";
 }
 
 bool is_schema(const json::value& value) {
@@ -155,6 +217,19 @@ std::string_view expected(Operand operand, const json::value& value) {
       return want(std::isfinite(number) || value.is_bool(), "a number");
     case Operand::kPositive:
       return want(std::isfinite(number) && number > 0, "a number above 0");
+    case Operand::kNameLists:
+    case Operand::kDependencies: {
+      const auto fits = [&](const auto& field) {
+        if (operand == Operand::kDependencies && is_schema(field.value())) return true;
+        return is_list_of(field.value(), [](const json::value& item) { return item.is_string(); });
+      };
+      return want(value.is_object() &&
+                      std::all_of(value.get_object().begin(), value.get_object().end(), fits),
+                  operand == Operand::kNameLists ? "an object of lists of strings"
+                                                 : "an object of lists of strings or schemas");
+    }
+    case Operand::kUnsupported:
+      return "";  // refused before
     case Operand::kCount:
       return want(number >= 0 && number <= INT32_MAX && number == std::floor(number),
                   "a whole number between 0 and 2147483647");
@@ -173,27 +248,29 @@ std::string path_to(const std::string& path, size_t index) {
   return fmt::format("{}[{}]", path, index);
 }
 
-const KeywordInfo* keyword_info(std::string_view name) {
-  constexpr static KeywordInfo kExtension = kAnnotation;
-  if (name.starts_with("x-")) return &kExtension;  // OpenAPI's extensions
+KeywordInfo keyword_info(std::string_view name) {
   const Keyword* keyword = find(name);
-  return keyword == nullptr ? nullptr : &keyword->info;
+  return keyword == nullptr ? kAnnotation : keyword->info;
 }
 
 Result<void> check_keywords(const json::object& schema, const std::string& path) {
   for (const auto& field : schema) {
     const std::string_view name = field.key();
-    if (name.starts_with("x-")) continue;
     const Keyword* keyword = find(name);
     const auto bad = [&](std::string message) {
       return fail(ErrorCode::kInvalidArgument, std::move(message), path_to(path, name));
     };
-    if (keyword == nullptr) return bad("is a keyword that is not supported");
+    if (keyword == nullptr) {
+      // Others may know more annotations; what looks like a keyword of ours is a mistake.
+      const std::string_view meant = near_keyword(name);
+      if (meant.empty()) continue;
+      return bad(fmt::format("is not a keyword; is '{}' meant?", meant));
+    }
+    if (keyword->operand == Operand::kUnsupported) {
+      return bad("is a keyword that is not supported");
+    }
     const std::string_view want = expected(keyword->operand, field.value());
     if (!want.empty()) return bad(fmt::format("must be {}", want));
-    if (name == "uniqueItems" && field.value().get_bool()) {
-      return bad("is not supported: a grammar cannot tell repeated items");
-    }
   }
   return {};
 }

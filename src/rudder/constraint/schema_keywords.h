@@ -1,5 +1,5 @@
-// The table of JSON Schema keywords: each is enforced, an annotation without effect on validity, or
-// refused by its name. A keyword that is not in the table is refused as well.
+// The keywords of JSON Schema as this server knows them: each is enforced, says nothing of validity
+// (an annotation), or is refused by its name. What is not in the table is an annotation too.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -18,10 +18,16 @@ struct KeywordInfo {
   KeywordOf of = KeywordOf::kAnything;
 };
 
-// What is known of an enforced keyword or an annotation; null for the rest.
-const KeywordInfo* keyword_info(std::string_view name);
+// Keywords of the normal form alone: a list of schemas none of which may hold; and a list of
+// conditions, each an object with the schemas `if`, `then` and `else`.
+constexpr std::string_view kNoneOf = "noneOf";
+constexpr std::string_view kConditions = "conditions";
 
-// Every keyword of one schema is known, and its operand has the right type. Subschemas are not
+// Names that are not in the table are annotations.
+KeywordInfo keyword_info(std::string_view name);
+
+// Every keyword of one schema that asserts is known, and its operand has the right type; other
+// names are annotations, unless they look like a keyword that is misspelled. Subschemas are not
 // looked into. `path` is where the schema is, for Error.where.
 Result<void> check_keywords(const boost::json::object& schema, const std::string& path);
 

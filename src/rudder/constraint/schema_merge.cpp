@@ -31,11 +31,6 @@ bool same_value(const json::value& a, const json::value& b) {
   return a == b;
 }
 
-bool contains(const json::array& list, const json::value& value) {
-  return std::any_of(list.begin(), list.end(),
-                     [&](const json::value& item) { return same_value(item, value); });
-}
-
 json::array as_list(const json::value& value) {
   return value.is_array() ? value.get_array() : json::array({value});
 }
@@ -46,7 +41,7 @@ json::array common_types(const json::value& a, const json::value& b) {
   const json::array left = as_list(a);
   const json::array right = as_list(b);
   const auto keep = [&](const json::value& type) {
-    if (!contains(common, type)) common.push_back(type);
+    if (!lists_value(common, type)) common.push_back(type);
   };
   for (const json::value& x : left) {
     for (const json::value& y : right) {
@@ -63,7 +58,7 @@ const json::value* listed(const json::object& schema, json::array* out) {
   if (const json::value* value = schema.if_contains("const")) {
     *out = {*value};
     if (const json::value* list = schema.if_contains("enum")) {
-      if (!contains(list->get_array(), *value)) out->clear();
+      if (!lists_value(list->get_array(), *value)) out->clear();
     }
     return value;
   }
@@ -104,8 +99,7 @@ class Merger {
 // Keywords whose two operands make one.
 Result<void> Merger::both(std::string_view key, const json::value& a, const json::value& b) {
   const auto number = [](const json::value& value) { return value.to_number<double>(); };
-  const KeywordInfo* info = keyword_info(key);
-  if (a == b || info == nullptr || info->annotation) {
+  if (a == b || keyword_info(key).annotation) {
     out_[key] = a;
   } else if (key.starts_with("min") || key == "exclusiveMinimum") {
     out_[key] = number(a) > number(b) ? a : b;
@@ -115,13 +109,15 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
     const json::array types = common_types(a, b);
     impossible_ = impossible_ || types.empty();
     out_[key] = types;
+  } else if (key == "uniqueItems") {
+    out_[key] = true;
   } else if (key == "required") {
     json::array names = a.get_array();
     for (const json::value& name : b.get_array()) {
-      if (!contains(names, name)) names.push_back(name);
+      if (!lists_value(names, name)) names.push_back(name);
     }
     out_[key] = std::move(names);
-  } else if (key == "allOf") {
+  } else if (key == "allOf" || key == kNoneOf || key == kConditions) {
     json::array list = a.get_array();
     list.insert(list.end(), b.get_array().begin(), b.get_array().end());
     out_[key] = std::move(list);
@@ -233,7 +229,7 @@ void Merger::values() {
   if (has_a && has_b) {
     common.clear();
     for (const json::value& value : a) {
-      if (contains(b, value)) common.push_back(value);
+      if (lists_value(b, value)) common.push_back(value);
     }
   }
   impossible_ = impossible_ || common.empty();
@@ -250,9 +246,8 @@ Result<json::value> Merger::merge() {
   for (const json::object* side : {&a_, &b_}) {
     const json::object& other = side == &a_ ? b_ : a_;
     for (const auto& field : *side) {
-      const KeywordInfo* info = keyword_info(field.key());
       if (apart(field.key()) || out_.contains(field.key())) continue;
-      if (info != nullptr && info->annotation) continue;
+      if (keyword_info(field.key()).annotation) continue;
       const json::value* second = other.if_contains(field.key());
       if (second == nullptr) {
         out_[field.key()] = field.value();
@@ -282,7 +277,7 @@ const json::object* resolved(const SchemaDocument& document, const json::value& 
 
 bool required_in(const json::object& schema, std::string_view name) {
   const json::value* required = schema.if_contains("required");
-  return required != nullptr && contains(required->get_array(), json::value(json::string(name)));
+  return required != nullptr && lists_value(required->get_array(), json::value(json::string(name)));
 }
 
 bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
@@ -317,7 +312,7 @@ bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
   json::array values_b;
   if (listed(*a, &values_a) != nullptr && listed(*b, &values_b) != nullptr) {
     return std::none_of(values_a.begin(), values_a.end(),
-                        [&](const json::value& value) { return contains(values_b, value); });
+                        [&](const json::value& value) { return lists_value(values_b, value); });
   }
   const json::value* type_a = a->if_contains("type");
   const json::value* type_b = b->if_contains("type");
@@ -350,6 +345,11 @@ bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
 }
 
 }  // namespace
+
+bool lists_value(const json::array& list, const json::value& value) {
+  return std::any_of(list.begin(), list.end(),
+                     [&](const json::value& item) { return same_value(item, value); });
+}
 
 int64_t json_bytes(const json::value& value) {
   constexpr int64_t kValue = 64;  // with its share of what it is in

@@ -1,5 +1,5 @@
-// Replaces the schemas inside a structural tag by grammars of this room's translation, because
-// xgrammar would ignore keywords that it does not know. Pure functions; any thread.
+// The schemas inside a structural tag, replaced by grammars, so that the tag can be put into
+// another one whose schemas have other whitespace. Pure; any thread.
 #pragma once
 
 #include <string>

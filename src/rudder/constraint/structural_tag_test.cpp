@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "rudder/constraint/xgrammar_engine.h"
+#include "rudder/constraint/form_engine.h"
 
 namespace rudder::constraint {
 namespace {
@@ -29,12 +29,10 @@ class StructuralTagTest : public ::testing::Test {
  protected:
   // The tokens are allowed one after another, and the output may end after them.
   bool allows(const std::string& format, const std::vector<int32_t>& tokens) {
-    const Result<std::string> tag =
-        open_structural_tag({.kind = GrammarKind::kStructuralTag,
-                             .text = R"({"type":"structural_tag","format":)" + format + "}",
-                             .space = JsonSpace::kCompact});
-    EXPECT_TRUE(tag) << tag.error().to_string();
-    const auto compiled = engine_->compile_structural_tag(*tag);
+    const auto compiled =
+        engine_.compile({.kind = GrammarKind::kStructuralTag,
+                         .text = R"({"type":"structural_tag","format":)" + format + "}",
+                         .space = JsonSpace::kCompact});
     EXPECT_TRUE(compiled) << compiled.error().to_string();
     if (!compiled) return false;
     const auto matcher = compiled->constraint->start();
@@ -53,8 +51,7 @@ class StructuralTagTest : public ::testing::Test {
 
   static std::vector<int32_t> bytes(std::string_view text) { return {text.begin(), text.end()}; }
 
-  const std::unique_ptr<XgrammarEngine> engine_ =
-      std::move(*XgrammarEngine::create(byte_vocabulary(), int64_t{16} << 20, 1 << 20));
+  const FormEngine engine_{byte_vocabulary(), 1 << 20};
 };
 
 TEST_F(StructuralTagTest, SchemasBind) {
@@ -101,8 +98,8 @@ TEST(OpenStructuralTag, RefusesByPath) {
     return tag ? std::string("accepted") : tag.error().where;
   };
   EXPECT_EQ(refused(R"({"format":{"type":"or","elements":[{"type":"json_schema","json_schema":)"
-                    R"({"type":"object","properties":{"a":{"not":{}}}}}]}})"),
-            ".format.elements[0].json_schema.properties.a.not");
+                    R"({"type":"object","properties":{"a":{"contains":{}}}}}]}})"),
+            ".format.elements[0].json_schema.properties.a.contains");
   EXPECT_EQ(refused(R"({"format":{"type":"qwen_xml_parameter","json_schema":{}}})"), ".format");
   EXPECT_NE(refused("[]"), "accepted");
   EXPECT_NE(refused("{"), "accepted");

@@ -108,24 +108,17 @@ std::string to_text(const Terminal& terminal) {
   return out.append(kClose);
 }
 
-std::string take_terminals(std::string_view grammar, int32_t first_id,
-                           std::vector<Terminal>* terminals) {
-  std::string out;
-  for (size_t open = 0; (open = grammar.find(kOpen)) != std::string_view::npos;) {
-    const size_t close = grammar.find(kClose, open);
-    if (close == std::string_view::npos) break;
-    const size_t inside = open + kOpen.size();
-    const std::optional<Terminal> terminal =
-        Description(grammar.substr(inside, close - inside)).read();
-    out.append(grammar.substr(0, terminal ? open : close + kClose.size()));
-    grammar.remove_prefix(close + kClose.size());
-    if (!terminal) continue;
-    const auto known = std::find(terminals->begin(), terminals->end(), *terminal);
-    const auto index = known - terminals->begin();
-    if (known == terminals->end()) terminals->push_back(*terminal);
-    fmt::format_to(std::back_inserter(out), "Token({})", first_id + index);
-  }
-  return out.append(grammar);
+size_t description_length(std::string_view text) {
+  if (!text.starts_with(kOpen)) return 0;
+  const size_t close = text.find(kClose);
+  return close == std::string_view::npos ? kOpen.size() : close + kClose.size();
+}
+
+std::optional<Terminal> read_description(std::string_view text) {
+  if (!text.starts_with(kOpen) || !text.ends_with(kClose)) return std::nullopt;
+  text.remove_prefix(kOpen.size());
+  text.remove_suffix(kClose.size());
+  return Description(text).read();
 }
 
 }  // namespace rudder::constraint

@@ -6,6 +6,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,6 +15,8 @@
 #include "rudder/constraint/char_set.h"
 
 namespace rudder::constraint {
+
+struct ByteAutomaton;
 
 struct Terminal {
   static constexpr int32_t kUnbounded = -1;
@@ -29,16 +33,17 @@ struct Terminal {
   int32_t max = kUnbounded;
   std::vector<std::string> excluded;  // values that it has not; not with any_spelling
 
-  bool operator==(const Terminal&) const = default;
+  // Of the pattern, where it was made already; says nothing more.
+  std::shared_ptr<const ByteAutomaton> automaton = nullptr;
 };
 
 // A grammar in text form names a terminal by its description between two noncharacters of Unicode,
 // which are in no valid text, and in no need of escapes inside JSON.
 std::string to_text(const Terminal& terminal);
 
-// Replaces each description in `grammar` by `Token(first_id + n)`, n being the terminal's place in
-// `terminals`, where equal ones are added once. What is between marks and is no description stays.
-std::string take_terminals(std::string_view grammar, int32_t first_id,
-                           std::vector<Terminal>* terminals);
+// Bytes of the description that `text` begins with, marks included; 0 when it begins with none.
+size_t description_length(std::string_view text);
+// What to_text() wrote; nothing where it did not.
+std::optional<Terminal> read_description(std::string_view text);
 
 }  // namespace rudder::constraint

@@ -207,21 +207,26 @@ ByteAutomaton SetAutomaton::take() const {
 
 Result<TerminalDfa> TerminalDfa::make(Fuel& fuel, const Terminal& terminal) {
   const State start = terminal.quoted ? kOpening : kBody;
-  if (terminal.pattern.empty()) return TerminalDfa(start, SetAutomaton(terminal).take());
+  if (terminal.pattern.empty()) {
+    return TerminalDfa(start, std::make_shared<ByteAutomaton>(SetAutomaton(terminal).take()));
+  }
+  if (terminal.automaton != nullptr) return TerminalDfa(start, terminal.automaton);
   const PatternUse use = terminal.quoted ? PatternUse::kJsonString : PatternUse::kWholeText;
   RUDDER_TRY(const PatternTree tree,
              whole_pattern(terminal.pattern, use,
                            {.min_length = terminal.min, .max_length = terminal.max}));
   std::optional<ByteAutomaton> automaton = pattern_automaton(fuel, tree, terminal.quoted);
-  if (!automaton)
+  if (fuel.out()) return tl::unexpected(fuel.error());
+  if (!automaton) {
     return fail(ErrorCode::kInvalidArgument, "is too complex: a pattern is too large");
-  return TerminalDfa(start, std::move(*automaton));
+  }
+  return TerminalDfa(start, std::make_shared<ByteAutomaton>(std::move(*automaton)));
 }
 
 std::vector<int32_t> TerminalDfa::kinds(size_t steps) const {
   std::vector<int32_t> kinds(size(), 0);
   kinds[kClosed] = 1;
-  const auto width = static_cast<size_t>(dfa_.num_classes);
+  const auto width = static_cast<size_t>(dfa_->num_classes);
   size_t num_kinds = 2;
   for (size_t step = 0; step < steps; ++step) {
     // What a state is, and what the states are that its bytes lead to, makes the next kind.
@@ -230,7 +235,7 @@ std::vector<int32_t> TerminalDfa::kinds(size_t steps) const {
     for (size_t state = 0; state < size(); ++state) {
       std::u32string key(1, static_cast<char32_t>(kinds[state]));
       for (size_t i = 0; i < width; ++i) {
-        const State to = dfa_.next[state * width + i];
+        const State to = dfa_->next[state * width + i];
         const int32_t kind = to == kDead ? -1 : kinds[static_cast<size_t>(to)];
         key.push_back(static_cast<char32_t>(kind));
       }

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -30,30 +31,31 @@ class TerminalDfa {
 
   State start() const { return start_; }
   State next(State from, uint8_t byte) const {
-    return dfa_.next[static_cast<size_t>(from) * static_cast<size_t>(dfa_.num_classes) +
-                     dfa_.classes[byte]];
+    return dfa_->next[static_cast<size_t>(from) * static_cast<size_t>(dfa_->num_classes) +
+                      dfa_->classes[byte]];
   }
   // Whether a character is complete on arriving at `to`.
   bool completes(State from, State to) const {
-    return from != kOpening && dfa_.boundary[static_cast<size_t>(to)];
+    return from != kOpening && dfa_->boundary[static_cast<size_t>(to)];
   }
   // Not quoted: the terminal may end here.
   bool may_end(State state) const {
-    return start_ == kBody && dfa_.accepting[static_cast<size_t>(state)];
+    return start_ == kBody && dfa_->accepting[static_cast<size_t>(state)];
   }
   // Characters that are missing at least until it may.
-  int32_t missing(State state) const { return dfa_.missing[static_cast<size_t>(state)]; }
+  int32_t missing(State state) const { return dfa_->missing[static_cast<size_t>(state)]; }
   // For each state a number, the same for states that `steps` bytes cannot tell apart but by the
   // count of characters.
   std::vector<int32_t> kinds(size_t steps) const;
-  size_t size() const { return dfa_.boundary.size(); }
-  size_t bytes() const { return dfa_.next.size() * sizeof(State); }
+  size_t size() const { return dfa_->boundary.size(); }
+  size_t bytes() const { return dfa_->next.size() * sizeof(State); }
 
  private:
-  TerminalDfa(State start, ByteAutomaton dfa) : start_(start), dfa_(std::move(dfa)) {}
+  TerminalDfa(State start, std::shared_ptr<const ByteAutomaton> dfa)
+      : start_(start), dfa_(std::move(dfa)) {}
 
   State start_;
-  ByteAutomaton dfa_;
+  std::shared_ptr<const ByteAutomaton> dfa_;
 };
 
 }  // namespace rudder::constraint

@@ -105,6 +105,7 @@ class ExcludedValues {
     const auto found = next.find(byte);
     return found == next.end() ? kOff : found->second;
   }
+  size_t bytes() const { return nodes_.size() * 2 * sizeof(Node); }  // about
   bool is_value(int32_t node) const {
     return node != kOff && nodes_[static_cast<size_t>(node)].is_value;
   }

@@ -223,17 +223,21 @@ TEST(TerminalText, IsReadAsItWasWritten) {
   words.pattern = "^[a-z]+;,$";
   words.quoted = false;
   words.max = 7;
-  const std::string text = "root ::= " + to_text(keys) + " | " + to_text(words) + to_text(keys);
-  std::vector<Terminal> terminals;
-  EXPECT_EQ(take_terminals(text, 300, &terminals), "root ::= Token(300) | Token(301)Token(300)");
-  EXPECT_EQ(terminals, (std::vector<Terminal>{keys, words}));
-  // Marks without a description of one in between are text.
+  for (const Terminal& terminal : {keys, words}) {
+    const std::string text = to_text(terminal);
+    EXPECT_EQ(description_length(text + "x"), text.size());
+    const std::optional<Terminal> read = read_description(text);
+    ASSERT_TRUE(read) << text;
+    EXPECT_EQ(to_text(*read), text);
+    EXPECT_EQ(read->excluded, terminal.excluded);
+    EXPECT_EQ(read->pattern, terminal.pattern);
+  }
+  // Marks without a description of one in between are none.
   for (const char* other :
        {"\xEF\xB7\x90", "\xEF\xB7\x90q,a\xEF\xB7\x91", "\xEF\xB7\x91\xEF\xB7\x90"}) {
-    terminals.clear();
-    EXPECT_EQ(take_terminals(other, 300, &terminals), other);
-    EXPECT_TRUE(terminals.empty());
+    EXPECT_FALSE(read_description(other)) << other;
   }
+  EXPECT_EQ(description_length("a"), 0u);
 }
 
 }  // namespace

@@ -6,11 +6,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "rudder/constraint/token_trie.h"
 
 namespace rudder::constraint {
 
@@ -29,29 +30,28 @@ class TokenOrder {
     std::vector<OrderedToken> tokens;
     std::array<size_t, 257> first = {};  // by first byte: where its tokens begin
   };
+  using Texts = std::vector<std::pair<std::string_view, int32_t>>;
 
-  // Tokens with their ids, in the order of their bytes; they outlive this.
-  explicit TokenOrder(const std::vector<std::pair<int32_t, std::string>>& sorted);
+  // Tokens that are text with their ids, in the order of their bytes, which outlive this.
+  explicit TokenOrder(const Texts& sorted);
 
+  const TokenTrie& trie() const { return trie_; }
   const List& short_tokens() const { return short_; }
   const List& long_tokens() const { return long_; }
-  // Tokens with a quote that is not their first byte.
-  const std::vector<OrderedToken>& quoting() const { return quoting_; }
-  // What stands behind the quotes of tokens, each once; `id` is the place. The empty one is first.
-  const std::vector<OrderedToken>& after_quotes() const { return after_quotes_; }
+  // What stands behind the quotes of tokens, each once; the id is the place. The empty one, which
+  // the trie has not, is 0.
+  const TokenTrie& after_quotes() const { return after_quotes_; }
+  int32_t num_after_quotes() const { return static_cast<int32_t>(after_index_.size()); }
   int32_t after_quote(std::string_view bytes) const { return after_index_.at(bytes); }
 
  private:
+  Texts texts_after_quotes(const Texts& sorted);
+
+  TokenTrie trie_;
   List short_;
   List long_;
-  std::vector<OrderedToken> quoting_;
-  std::vector<OrderedToken> after_quotes_;
   std::unordered_map<std::string_view, int32_t> after_index_;
+  TokenTrie after_quotes_;
 };
-
-inline uint32_t bytes_in_common(std::string_view a, std::string_view b) {
-  const auto [end, other] = std::mismatch(a.begin(), a.end(), b.begin(), b.end());
-  return static_cast<uint32_t>(end - a.begin());
-}
 
 }  // namespace rudder::constraint

@@ -4,10 +4,12 @@
 #include <vector>
 
 #include "rudder/base/json.h"
+#include "rudder/constraint/ebnf_parser.h"
 #include "rudder/constraint/json_schema.h"
 #include "rudder/constraint/json_text.h"
 #include "rudder/constraint/pattern.h"
 #include "rudder/constraint/rule_set.h"
+#include "rudder/constraint/tag_builder.h"
 
 namespace rudder::constraint {
 
@@ -35,7 +37,9 @@ Result<RuleSet::Node> build_choice(RuleSet& rules, const std::string& text) {
   return rules.choice(nodes);
 }
 
-Result<RuleSet::Node> build(RuleSet& rules, const GrammarSpec& spec) {
+}  // namespace
+
+Result<RuleSet::Node> translate(RuleSet& rules, const GrammarSpec& spec) {
   switch (spec.kind) {
     case GrammarKind::kJsonSchema:
       return build_json_schema(rules, spec.text, spec.space);
@@ -46,13 +50,12 @@ Result<RuleSet::Node> build(RuleSet& rules, const GrammarSpec& spec) {
     case GrammarKind::kChoice:
       return build_choice(rules, spec.text);
     case GrammarKind::kEbnf:
+      return build_ebnf(rules, spec.text);
     case GrammarKind::kStructuralTag:
-      break;
+      return build_structural_tag(rules, spec.text, spec.space);
   }
-  return fail(ErrorCode::kInternal, "not a kind that is translated");
+  return fail(ErrorCode::kInternal, "not a kind of form");
 }
-
-}  // namespace
 
 Result<std::string> to_ebnf(const GrammarSpec& spec) {
   Fuel fuel;
@@ -62,7 +65,7 @@ Result<std::string> to_ebnf(const GrammarSpec& spec) {
 Result<std::string> to_ebnf(Fuel& fuel, const GrammarSpec& spec) {
   if (spec.kind == GrammarKind::kEbnf) return spec.text;
   RuleSet rules(fuel);
-  RUDDER_TRY(const RuleSet::Node start, build(rules, spec));
+  RUDDER_TRY(const RuleSet::Node start, translate(rules, spec));
   return rules.to_ebnf(start);
 }
 

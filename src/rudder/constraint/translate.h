@@ -1,5 +1,4 @@
-// From a GrammarSpec to the grammar that xgrammar compiles. Pure; time and memory are bounded by
-// the fuel. Any thread.
+// From a GrammarSpec to rules. Pure; time and memory are bounded by the fuel. Any thread.
 #pragma once
 
 #include <string>
@@ -7,12 +6,14 @@
 #include "rudder/base/result.h"
 #include "rudder/constraint/fuel.h"
 #include "rudder/constraint/grammar_spec.h"
+#include "rudder/constraint/rule_set.h"
 
 namespace rudder::constraint {
 
-// EBNF with the rule `root`, and descriptions of terminals in it (terminal.h), which XgrammarEngine
-// takes. kInvalidArgument with `where` = the path inside the text. Not for kStructuralTag, which
-// xgrammar reads by itself.
+// The outputs of the spec as a node. kInvalidArgument with `where` = the path inside the text.
+Result<RuleSet::Node> translate(RuleSet& rules, const GrammarSpec& spec);
+
+// The same as EBNF (ebnf_parser.h), to be put into a structural tag. Not for kStructuralTag.
 Result<std::string> to_ebnf(Fuel& fuel, const GrammarSpec& spec);
 // With fuel of its own.
 Result<std::string> to_ebnf(const GrammarSpec& spec);

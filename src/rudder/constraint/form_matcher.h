@@ -1,0 +1,87 @@
+// FormMatcher: one choice's place in a form (constraint.h), and the mask of the tokens that may
+// come next there. A mask is put together from three parts:
+//   - tokens that stay within an open terminal, or close it: from the terminal's tables;
+//   - tokens that begin with bytes of the rules: by a walk over the vocabulary, or from the memo,
+//     which knows what earlier walks from equal places found;
+//   - tokens that the grammar names by their ids.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/constraint/constraint.h"
+#include "rudder/constraint/earley_parser.h"
+#include "rudder/constraint/mask_memo.h"
+#include "rudder/constraint/mask_walk.h"
+#include "rudder/constraint/parser_shape.h"
+#include "rudder/constraint/token_order.h"
+
+namespace rudder::constraint {
+
+// A vocabulary as masks need it. Immutable, shared by all forms.
+struct FormVocabulary {
+  std::vector<std::string> token_bytes;
+  int32_t size = 0;
+  std::vector<int32_t> stop_ids;
+  std::vector<uint32_t> all;  // a mask: tokens that have bytes, special ones too
+  std::shared_ptr<const TokenOrder> order;
+
+  size_t words() const { return all.size(); }
+};
+
+// A compiled form; immutable but for the memo of all forms.
+struct Form {
+  ParserGrammar grammar;
+  std::shared_ptr<const FormVocabulary> vocabulary;
+  std::shared_ptr<MaskMemo> memo;
+  uint64_t number = 0;  // no other form of `memo` has it
+};
+
+class FormMatcher final : public Matcher {
+ public:
+  explicit FormMatcher(const Form& form);
+
+  Result<void> restrict(std::span<uint32_t> words) override;
+  Result<void> advance(int32_t token) override;
+  // Whether any token may come first, or the output may be empty.
+  Result<bool> can_start();
+
+ private:
+  // What may stand behind the closing quote of a terminal.
+  struct Continuation {
+    int32_t symbol = 0;
+    int32_t row = 0;
+    std::vector<uint32_t> allowed;  // a mask by place in TokenOrder::after_quotes()
+  };
+
+  Result<void> fill();
+  // An Error when masks and steps have become too dear.
+  Result<void> charge(uint64_t first_step);
+  // A terminal without quotes has text of other rules behind it.
+  bool goes_on_behind(const EarleyParser::Open& open);
+  void fill_rules();
+  void fill_tokens();
+  void fill_inside(const EarleyParser::Open& open);
+  void fill_closing(const EarleyParser::Open& open, int32_t room,
+                    const std::vector<TerminalTables::Closing>& list);
+  bool closes(const EarleyParser::Open& open, std::string_view token) const;
+  const std::vector<uint32_t>& continuation(const EarleyParser::Open& open);
+  // Sets the bits of the texts that go on from the parser's last row, by the memo under `key` or
+  // by a walk.
+  void walk(const TokenTrie& trie, std::string_view key, std::span<uint32_t> mask);
+
+  const Form& form_;
+  const FormVocabulary& vocabulary_;
+  EarleyParser parser_;
+  ParserShape shape_;
+  MaskWalk walk_;
+  std::vector<uint32_t> mask_;
+  std::vector<Continuation> continuations_;  // of terminals that were open lately
+  uint64_t dear_steps_ = 0;
+};
+
+}  // namespace rudder::constraint

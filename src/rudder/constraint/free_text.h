@@ -1,0 +1,20 @@
+// Free text up to certain strings, as states of a rule's automaton: the Aho-Corasick automaton of
+// the strings (1975), over characters that are whole. One thread.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rudder/constraint/fuel.h"
+#include "rudder/constraint/rule_nfa.h"
+
+namespace rudder::constraint {
+
+// From `begin` on, any characters until one of `texts` is there: then the state of `behind` with
+// the same place, or nowhere where that is below zero. The text may end, at `end`, after each
+// character. Where several texts end at once, the first of them counts.
+void take_free_text(RuleNfa& nfa, Fuel& fuel, const std::vector<std::string>& texts,
+                    const std::vector<int32_t>& behind, int32_t begin, int32_t end);
+
+}  // namespace rudder::constraint

@@ -1,0 +1,129 @@
+#include "rudder/constraint/mask_walk.h"
+
+#include <algorithm>
+
+#include "rudder/base/token_mask.h"
+
+namespace rudder::constraint {
+namespace {
+
+constexpr int32_t kNowhere = -1;
+constexpr int32_t kNotTried = -2;
+// Rows that are tried before shapes are worth their keys.
+constexpr uint64_t kPlainRows = 512;
+constexpr size_t kMaxWalkPlaces = 4096;
+
+void set_ids(const TokenTrie& trie, int32_t id, std::span<uint32_t> mask) {
+  for (; id != TokenTrie::kNone; id = trie.next_same(id)) set_in_mask(mask, id);
+}
+
+}  // namespace
+
+int32_t MaskWalk::place_of(EarleyParser& parser) {
+  shape_.begin(0, 0);
+  for (const EarleyParser::Item& item : parser.items()) shape_.add(item);
+  for (const EarleyParser::Open& one : parser.open()) shape_.add(one);
+  const auto next = static_cast<int32_t>(places_.size());
+  const std::string_view key = shape_.finish(parser);
+  if (!key.empty()) {
+    const auto [known, is_new] = known_.try_emplace(std::string(key), next);
+    if (!is_new) return known->second;
+  }
+  places_.emplace_back().next.fill(kNotTried);
+  return next;
+}
+
+int32_t MaskWalk::step(EarleyParser& parser, size_t depth, int32_t from, uint8_t byte) {
+  int32_t& known = places_[static_cast<size_t>(from)].next[byte];
+  if (known != kNotTried) return known;
+  // The rows up to here, as far as they are not there.
+  for (; rows_ < depth; ++rows_) parser.advance(bytes_[rows_]);
+  if (!parser.advance(byte)) {
+    known = kNowhere;
+    return kNowhere;
+  }
+  rows_ = depth + 1;
+  const int32_t to = place_of(parser);
+  places_[static_cast<size_t>(from)].next[byte] = to;  // places_ may have moved
+  return to;
+}
+
+// From the node `*at` on, until there are too many places.
+template <typename Over>
+uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
+                                std::span<uint32_t> mask, size_t* at, const Over& over) {
+  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
+  known_.clear();
+  places_.clear();
+  path_.assign(1, place_of(parser));
+  bytes_.clear();
+  rows_ = 0;
+  const auto leave_to = [&](size_t depth) {
+    path_.resize(depth + 1);
+    bytes_.resize(depth);
+    if (rows_ <= depth) return;
+    parser.pop_rows(static_cast<int32_t>(rows_ - depth));
+    rows_ = depth;
+  };
+  // The way to the node.
+  std::vector<uint8_t> way(nodes[*at].depth);
+  for (size_t i = *at, left = way.size(); left > 0;) {
+    const TokenTrie::Node& node = nodes[--i];
+    if (node.depth + size_t{1} == left && node.skip > *at) way[--left] = node.byte;
+  }
+  for (const uint8_t byte : way) {
+    path_.push_back(step(parser, bytes_.size(), path_.back(), byte));
+    bytes_.push_back(byte);
+  }
+  uint64_t tried = 0;
+  while (*at < nodes.size() && !over() && places_.size() < kMaxWalkPlaces) {
+    const TokenTrie::Node& node = nodes[*at];
+    leave_to(node.depth);
+    ++tried;
+    const int32_t to = step(parser, node.depth, path_.back(), node.byte);
+    if (to == kNowhere) {
+      *at = node.skip;
+      continue;
+    }
+    path_.push_back(to);
+    bytes_.push_back(node.byte);
+    set_ids(trie, node.id, mask);
+    ++*at;
+  }
+  leave_to(0);
+  places_ = {};
+  known_ = {};
+  return tried;
+}
+
+uint64_t MaskWalk::run(EarleyParser& parser, const TokenTrie& trie, std::span<uint32_t> mask,
+                       uint64_t max_steps) {
+  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
+  const uint64_t first_step = parser.steps();
+  const auto over = [&] { return parser.steps() - first_step > max_steps; };
+  uint64_t tried = 0;
+  size_t at = 0;
+  size_t rows = 0;
+  const auto back_to = [&](size_t depth) {
+    if (rows <= depth) return;
+    parser.pop_rows(static_cast<int32_t>(rows - depth));
+    rows = depth;
+  };
+  while (at < nodes.size() && tried < kPlainRows && !over()) {
+    const TokenTrie::Node& node = nodes[at];
+    back_to(node.depth);
+    ++tried;
+    const bool is_leaf = node.skip == at + 1;
+    const bool goes_on = is_leaf ? parser.may_advance(node.byte) : parser.advance(node.byte);
+    if (goes_on) {
+      if (!is_leaf) ++rows;
+      set_ids(trie, node.id, mask);
+    }
+    at = goes_on ? at + 1 : node.skip;
+  }
+  back_to(0);
+  while (at < nodes.size() && !over()) tried += run_by_shape(parser, trie, mask, &at, over);
+  return tried;
+}
+
+}  // namespace rudder::constraint

@@ -1,0 +1,49 @@
+// A walk over a trie of texts from the last row of a parser on: which of them the parser takes.
+// Where texts are many, what follows a row is remembered by the row's shape for the rest of the
+// walk, so that a byte costs a look-up instead of a row: all of a vocabulary takes milliseconds.
+// On the parser's thread; its rows are as before afterwards.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "rudder/constraint/earley_parser.h"
+#include "rudder/constraint/parser_shape.h"
+#include "rudder/constraint/token_trie.h"
+
+namespace rudder::constraint {
+
+class MaskWalk {
+ public:
+  MaskWalk(const ParserGrammar& grammar, size_t longest) : shape_(grammar, longest) {}
+
+  // Sets the bits of the texts' ids in `mask`. Returns the bytes that were tried. Ends early, with
+  // what it has, when the parser has taken more than `max_steps` steps for it.
+  uint64_t run(EarleyParser& parser, const TokenTrie& trie, std::span<uint32_t> mask,
+               uint64_t max_steps);
+
+ private:
+  // A row by its shape, and where bytes lead from there.
+  struct Place {
+    std::array<int32_t, 256> next;
+  };
+
+  template <typename Over>
+  uint64_t run_by_shape(EarleyParser& parser, const TokenTrie& trie, std::span<uint32_t> mask,
+                        size_t* at, const Over& over);
+  int32_t place_of(EarleyParser& parser);
+  // Of the parser's last row, `depth` bytes into the walk, by a byte; below zero where it does not.
+  int32_t step(EarleyParser& parser, size_t depth, int32_t from, uint8_t byte);
+
+  ParserShape shape_;
+  std::unordered_map<std::string, int32_t> known_;
+  std::vector<Place> places_;
+  std::vector<int32_t> path_;   // places on the way to here, from the walk's start
+  std::vector<uint8_t> bytes_;  // that led from one to the next
+  size_t rows_ = 0;             // of them that the parser has rows for
+};
+
+}  // namespace rudder::constraint
