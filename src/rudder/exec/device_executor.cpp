@@ -93,10 +93,10 @@ Result<void> DeviceExecutor::prepare_taps() {
 }
 
 Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
+  if (fault_) return tl::unexpected<Error>(*fault_);
   RUDDER_CHECK(plan != nullptr && plan->id > last_launched_);
   RUDDER_CHECK(in_flight_.size() < places_.size(), "{} steps in flight", in_flight_.size());
   RUDDER_CHECK(masks_awaited_ == 0, "step {} waits for its masks", last_launched_);
-  if (fault_) return tl::unexpected<Error>(*fault_);
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
   ++num_launched_;
