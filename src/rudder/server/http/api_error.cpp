@@ -64,7 +64,7 @@ std::string without_middle(std::string_view text) {
   return fmt::format("{}{}{}", text.substr(0, half), kCut, text.substr(text.size() - half));
 }
 
-// Messages quote what a client wrote as the path of a field, or between single quotes; both may be
+// Messages quote what a client wrote as the path of a field, or between quotes; both may be
 // of any length. What is ours fits kMaxMessage.
 void shorten_quotes(ApiError& error) {
   constexpr size_t kMaxMessage = 600;
@@ -77,12 +77,14 @@ void shorten_quotes(ApiError& error) {
     }
     error.param = shown;
   }
-  const size_t begin = message.find('\'');
-  const size_t end = message.rfind('\'');
-  if (begin != std::string::npos && end - begin > kMaxQuoted + 1) {
-    const std::string quoted =
-        without_middle(std::string_view(message).substr(begin + 1, end - begin - 1));
-    message.replace(begin + 1, end - begin - 1, quoted);
+  for (const char quote : {'\'', '"'}) {
+    const size_t begin = message.find(quote);
+    if (begin == std::string::npos) continue;
+    size_t end = message.rfind(quote);
+    if (end == begin && quote == '\'') continue;  // an apostrophe
+    if (end == begin) end = message.size();       // a quote that is cut before its end
+    const std::string_view quoted = std::string_view(message).substr(begin + 1, end - begin - 1);
+    message.replace(begin + 1, end - begin - 1, without_middle(quoted));
   }
   if (message.size() > kMaxMessage) message = message.substr(0, kMaxMessage) + " ...";
 }

@@ -375,8 +375,9 @@ Task<HttpSession::Ended> HttpSession::answer() {
 
 // Writes what there is and empties it. False: the client has gone or takes too little.
 Task<bool> HttpSession::write_all() {
-  const bool ok = co_await client_.write(
-      {output_, shared_body_ ? std::string_view(*shared_body_) : body_, tail_});
+  // In the argument itself, GCC 12 reads *shared_body_ also where it is null.
+  const std::string_view body = shared_body_ ? std::string_view(*shared_body_) : body_;
+  const bool ok = co_await client_.write({output_, body, tail_});
   shared_body_ = nullptr;
   tail_ = {};
   for (std::string* buffer : {&output_, &body_}) {
