@@ -25,13 +25,6 @@ ApiError FieldMap::told(ApiError error) const {
   std::string path = client_path(error.param);
   if (const size_t at = error.message.find(error.param); at != std::string::npos) {
     error.message.replace(at, error.param.size(), path);
-  } else {
-    // A message may begin with another name of the field ("max_tokens is 9 and the prompt ...").
-    for (const auto& [chat, client] : fields_) {
-      if (client != path || !error.message.starts_with(chat + ' ')) continue;
-      error.message.replace(0, chat.size(), path);
-      break;
-    }
   }
   error.param = std::move(path);
   return error;

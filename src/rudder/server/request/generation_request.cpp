@@ -152,8 +152,13 @@ tl::expected<void, ApiError> check_length(const PromptText& prompt,
 
 // With the client's name for max_tokens.
 ApiError spelled(ApiError error, const json::object& body) {
-  const bool has_other_name = body.contains("max_completion_tokens");
-  if (error.param == "max_tokens" && has_other_name) error.param = "max_completion_tokens";
+  constexpr std::string_view kName = "max_tokens";
+  constexpr std::string_view kOtherName = "max_completion_tokens";
+  if (error.param != kName || !body.contains(kOtherName)) return error;
+  error.param = kOtherName;
+  if (const size_t at = error.message.find(kName); at != std::string::npos) {
+    error.message.replace(at, kName.size(), kOtherName);
+  }
   return error;
 }
 
