@@ -16,6 +16,9 @@ say "rooms, budgets, banned calls, names"
 python3 tools/room_lint.py
 python3 tools/test_unit_names.py 2>/dev/null || { echo "tools/test_unit_names.py fails"; exit 1; }
 
+say "build budget"
+python3 tools/test_build_budget.py 2>/dev/null || { echo "tools/test_build_budget.py fails"; exit 1; }
+
 say "ledger"
 python3 tools/ledger_check.py
 python3 tools/test_ledger_check.py 2>/dev/null || { echo "tools/test_ledger_check.py fails"; exit 1; }

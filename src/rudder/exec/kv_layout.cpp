@@ -53,7 +53,7 @@ std::vector<Kind> kinds_of(const model::ModelSpec& spec, const KvLayoutAsk& ask)
 // Groups of `block_bytes` a block: as few as hold all layers of each kind. Nothing when there would
 // be more than there may be.
 std::optional<KvLayout> grouped(const std::vector<Kind>& kinds, int64_t block_bytes,
-                                  size_t num_layers) {
+                                size_t num_layers) {
   KvLayout layout{.block_bytes = block_bytes, .groups = {}, .layers = {}};
   layout.layers.resize(num_layers);
   std::vector<step::KvGroup> groups;

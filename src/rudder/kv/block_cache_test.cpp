@@ -58,9 +58,7 @@ struct Holder {
     return matched;
   }
   void publish() { cache->publish(chain, tokens, tables, static_cast<int32_t>(tokens.size())); }
-  void release() {
-    cache->release(chain, tables);
-  }
+  void release() { cache->release(chain, tables); }
 };
 
 TEST(BlockCacheTest, MatchesTheLongestChainOfFullBlocks) {

@@ -80,9 +80,9 @@ struct LinearArgs {
   View out;  // [T, out] act
 };
 
-// KV cache of one layer, in blocks of that layer; the backend chooses the layout inside. An F8E4M3 cache stores
-// value / scale, rounded to nearest even and clipped at 448; attention reads the stored value times
-// its head's scale.
+// KV cache of one layer, in blocks of that layer; the backend chooses the layout inside. An F8E4M3
+// cache stores value / scale, rounded to nearest even and clipped at 448; attention reads the
+// stored value times its head's scale.
 struct KvLayer {
   View storage;  // [num_blocks, 2, num_kv_heads, block_size * head_dim] f32 | bf16 | F8E4M3
   int32_t block_size = 16;

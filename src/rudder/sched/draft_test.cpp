@@ -86,7 +86,7 @@ TEST_F(DraftTest, ARowTakesWhatIsRightAndOneMore) {
   EXPECT_EQ(work.kv_len, 6);
   EXPECT_EQ(work.logits, step::LogitsWanted::kAll);
   EXPECT_EQ(work.append_blocks.at(0).size(), 1u);  // 11 tokens in blocks of 4
-  EXPECT_EQ(launch(), nullptr);              // it waits
+  EXPECT_EQ(launch(), nullptr);                    // it waits
   EXPECT_EQ(collect(2), (std::vector<int32_t>{tokens[1], tokens[2], tokens[3]}));
   EXPECT_EQ(proposer_.asked.back().size(), 7u);
   EXPECT_EQ(scheduler_.stats().draft_tokens, 4u);

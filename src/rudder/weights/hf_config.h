@@ -1,8 +1,8 @@
 // HfConfig: a Hugging Face config.json as typed fields. model/archs reads it at load time, on one
 // thread. Values are copied out; a view of a nested object keeps the document alive. A key that is
 // missing, ill-typed or out of range gives an Error whose `where` is the file and the path of the
-// key. JSON null counts as absent. It remembers which keys were asked for, so that the keys which an
-// architecture does not read can be checked.
+// key. JSON null counts as absent. It remembers which keys were asked for, so that the keys which
+// an architecture does not read can be checked.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -123,7 +123,9 @@ class RowSampler {
     return highest.place();
   }
 
-  __device__ bool bans_stop_ids() const { return params_.position < params_.stop_from; }
+  __device__ bool bans_stop_ids() const {
+    return params_.position < params_.stop_from;
+  }
 
   __device__ bool is_changed() const {
     return params_.num_bias > 0 || (bans_stop_ids() && params_.num_stop_ids > 0) ||
