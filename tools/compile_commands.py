@@ -17,7 +17,7 @@ def load(preset="lint"):
     commands = {}
     for entry in json.loads(database.read_text()):
         path = pathlib.Path(entry["file"])
-        if path.is_relative_to(ROOT) and not path.is_relative_to(ROOT / ".deps"):
+        if path.is_relative_to(ROOT):
             commands.setdefault(str(path.relative_to(ROOT)), shlex.split(entry["command"]))
     return commands
 
