@@ -65,7 +65,7 @@ Result<void> print_info(const ModelFiles& files, const SessionSettings& settings
                   static_cast<double>(parameters) * 1e-6, dtypes_text(*files.checkpoint)));
   row("end tokens", fmt::format("{}", fmt::join(files.generation.eos_ids, ", ")));
   row("chat template", files.chat != nullptr ? "yes" : "no");
-  RUDDER_TRY(const exec::MemoryPlan plan, plan_session(files, settings));
+  RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, settings));
   fmt::print("\n{}", plan.to_table());
   return {};
 }

@@ -39,7 +39,7 @@ Result<std::shared_ptr<const text::ChatPrompt>> read_chat(const weights::Checkpo
   return chat;
 }
 
-void log_plan(const exec::MemoryPlan& plan) {
+void log_budget(const exec::MemoryBudget& plan) {
   const std::string table = plan.to_table();
   size_t begin = 0;
   for (size_t end = table.find('\n'); end != std::string::npos; end = table.find('\n', begin)) {
@@ -131,7 +131,7 @@ exec::StepLimits step_limits(const SessionSettings& settings) {
 }
 
 // What KV computed by this process depends on, besides tokens.
-std::string model_identity(const ModelFiles& files, const exec::MemoryPlan& plan) {
+std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& plan) {
   return fmt::format("{}:{}:{}", files.name, tensor::dtype_name(plan.dtypes.linear),
                      tensor::dtype_name(plan.dtypes.kv));
 }
@@ -148,10 +148,11 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
 
 }  // namespace
 
-Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSettings& settings) {
+Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
+                                          const SessionSettings& settings) {
   const exec::ExecSettings resolved = resolve_device(settings.exec);
   RUDDER_TRY(const std::unique_ptr<ops::Ops> ops, make_backend(resolved, *files.checkpoint));
-  return exec::plan_model(*files.checkpoint, *ops, resolved, step_limits(settings));
+  return exec::budget_model(*files.checkpoint, *ops, resolved, step_limits(settings));
 }
 
 GrammarFactory compile_grammars(const constraint::GrammarSettings& settings) {
@@ -193,7 +194,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                        {.weights = progress(fmt::format("loading {}", session.files.name), true),
                         .graphs = progress("capturing graphs", false)}));
   session.plan = loaded.memory;
-  log_plan(session.plan);
+  log_budget(session.plan);
   RUDDER_TRY(std::unique_ptr<step::Executor> executor,
              recorded(std::move(loaded.executor), settings.record, session.files.name));
   const auto library = std::make_shared<LateLibrary>(nullptr);

@@ -70,7 +70,7 @@ struct ModelFiles {
 
 struct ModelSession {
   ModelFiles files;
-  exec::MemoryPlan plan;
+  exec::MemoryBudget plan;
   std::string dtype;  // of the weights in memory
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
@@ -81,7 +81,7 @@ struct ModelSession {
 Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load = {});
 
 // The memory plan alone: nothing is loaded.
-Result<exec::MemoryPlan> plan_session(const ModelFiles& files, const SessionSettings& settings);
+Result<exec::MemoryBudget> budget_session(const ModelFiles& files, const SessionSettings& settings);
 
 // Loads the weights with progress on standard error and starts the engine.
 Result<ModelSession> open_session(const std::string& model, const SessionSettings& settings);

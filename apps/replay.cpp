@@ -39,8 +39,8 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
                                    .max_repeat = recorded.max_repeat,
                                    .max_draft = recorded.max_draft};
   RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(resolved, *files.checkpoint));
-  RUDDER_TRY(const exec::MemoryPlan plan,
-             exec::plan_model(*files.checkpoint, *ops, resolved, limits));
+  RUDDER_TRY(const exec::MemoryBudget plan,
+             exec::budget_model(*files.checkpoint, *ops, resolved, limits));
   resolved.kv_cache_memory_bytes = plan.kv.block_bytes * recorded.num_blocks;
   RUDDER_TRY(exec::LoadedModel loaded,
              exec::load_model(*files.checkpoint, std::move(ops), resolved, limits, {}));

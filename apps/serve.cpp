@@ -188,7 +188,7 @@ int run_serve(int argc, char** argv) {
   if (serve_settings.dry_run) {
     const Result<ModelFiles> files = open_model_files(model, session_settings.load);
     if (!files) return report_failure(files.error());
-    const Result<exec::MemoryPlan> plan = plan_session(*files, session_settings);
+    const Result<exec::MemoryBudget> plan = budget_session(*files, session_settings);
     if (!plan) return report_failure(plan.error());
     fmt::print("{}", plan->to_table());
     return 0;

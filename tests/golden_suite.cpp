@@ -74,7 +74,7 @@ class Model {
     auto spec = model::read_spec(**checkpoint);
     check(spec);
     spec_ = *spec;
-    planned_bytes_ = model::plan_weights(**checkpoint, spec_, device_.ops()).bytes;
+    planned_bytes_ = model::budget_weights(**checkpoint, spec_, device_.ops()).bytes;
     auto loaded = model::load_weights(**checkpoint, spec_, device_.ops(), {});
     check(loaded);
     weights_ = std::move(*loaded);

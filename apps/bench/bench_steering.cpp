@@ -28,7 +28,7 @@
 #include "rudder/base/clock.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
-#include "rudder/steer/plan.h"
+#include "rudder/steer/segments.h"
 
 namespace rudder::apps {
 namespace {
@@ -165,13 +165,13 @@ Result<void> SteeringRun::plan() {
   with_.exec.enable_steering = true;
   RUDDER_TRY(const ModelFiles files, open_model_files(settings_.model, with_.load));
   if (with_.exec.kv_cache_memory_bytes == 0) {
-    RUDDER_TRY(const exec::MemoryPlan plan, plan_session(files, without_));
+    RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, without_));
     const int64_t tokens = int64_t{most_clients + 1} * (settings_.input_len + longest + 2);
     const int64_t blocks = tokens / plan.block_size + 2 * most_clients;
     with_.exec.kv_cache_memory_bytes = blocks * plan.kv.groups.size() * plan.kv.block_bytes;
     without_.exec.kv_cache_memory_bytes = with_.exec.kv_cache_memory_bytes;
   }
-  RUDDER_TRY(const exec::MemoryPlan plan, plan_session(files, with_));
+  RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, with_));
   geometry_ = plan.geometry;
 
   int32_t num_configs = 1;  // the module's

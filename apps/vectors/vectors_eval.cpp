@@ -21,7 +21,7 @@
 #include "report_error.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
-#include "rudder/steer/plan.h"
+#include "rudder/steer/segments.h"
 #include "rudder/steer/train/vector_files.h"
 #include "vectors/activations.h"
 #include "vectors/vector_commands.h"

@@ -32,7 +32,7 @@ class HostOps : public ops::Ops {
 
   void begin_step(const ops::BeginStepArgs& args) final;
   void advance_step(const ops::AdvanceStepArgs& args) final;
-  void plan_attention(const ops::AttentionBatch& batch) final { batch_ = batch; }
+  void begin_attention(const ops::AttentionBatch& batch) final { batch_ = batch; }
   void quantise(const ops::QuantiseArgs& args) final;
   void gather_rows(const ops::GatherRowsArgs& args) final;
 

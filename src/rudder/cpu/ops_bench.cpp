@@ -186,9 +186,9 @@ class BenchModel {
     }
     View table = host_view(table_);
     table.shape = {max_seqs_, blocks_per_seq_};
-    ops_->plan_attention({host_view(q_begin_), host_view(kv_len_), host_view(table_rows_), table,
-                          static_cast<int32_t>(step.q_len),
-                          static_cast<int32_t>(step.context + step.q_len)});
+    ops_->begin_attention({host_view(q_begin_), host_view(kv_len_), host_view(table_rows_), table,
+                           static_cast<int32_t>(step.q_len),
+                           static_cast<int32_t>(step.context + step.q_len)});
   }
 
   void run_layer(const Layer& layer, int64_t tokens, bool first) {

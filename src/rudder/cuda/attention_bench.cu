@@ -23,7 +23,7 @@
 
 using rudder::cuda::AttentionConfig;
 using rudder::cuda::AttentionParams;
-using rudder::cuda::AttentionPlanParams;
+using rudder::cuda::AttentionWorkParams;
 using rudder::cuda::KvType;
 using rudder::cuda::PrefillKernel;
 
@@ -222,8 +222,8 @@ struct Device {
   }
 };
 
-AttentionPlanParams plan_of(const Device& d, const AttentionConfig& config, const Batch& batch) {
-  AttentionPlanParams plan;
+AttentionWorkParams plan_of(const Device& d, const AttentionConfig& config, const Batch& batch) {
+  AttentionWorkParams plan;
   plan.config = config;
   plan.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
   plan.q_begin = d.q_begin;
@@ -380,7 +380,7 @@ void check(const Device& d, Case& c, Verdict& verdict) {
   AttentionParams p = prepare(d, c);
   const int64_t width = int64_t{c.config.num_heads} * c.config.head_dim;
   const int64_t count = width * c.batch.tokens();
-  must(launch_attention_plan(plan_of(d, c.config, c.batch), d.stream), "plan");
+  must(launch_attention_work(plan_of(d, c.config, c.batch), d.stream), "plan");
   const std::vector<uint16_t> out = run_once(d, p, count);
   // A second layer under the same plan.
   p.reads_ahead = true;
@@ -440,7 +440,7 @@ bool rows_are_independent(const Device& d, int32_t head_dim, KvType type) {
   for (int i = 0; i < 20; ++i) add_sequence(c.batch, Kind::kDecode, 600);
   AttentionParams p = prepare(d, c);
   const int64_t width = int64_t{c.config.num_heads} * head_dim;
-  must(launch_attention_plan(plan_of(d, c.config, c.batch), d.stream), "plan");
+  must(launch_attention_work(plan_of(d, c.config, c.batch), d.stream), "plan");
   const std::vector<uint16_t> all = run_once(d, p, width * c.batch.tokens());
   bool same = true;
   for (int32_t s = 0; s < c.batch.seqs(); ++s) {
@@ -451,7 +451,7 @@ bool rows_are_independent(const Device& d, int32_t head_dim, KvType type) {
     AttentionParams alone = p;
     alone.bounds = {1, 1, 1};
     alone.q = d.q + s * width;
-    must(launch_attention_plan(plan_of(d, c.config, one), d.stream), "plan");
+    must(launch_attention_work(plan_of(d, c.config, one), d.stream), "plan");
     const std::vector<uint16_t> row = run_once(d, alone, width);
     same &= std::equal(row.begin(), row.end(), all.begin() + s * width);
   }
@@ -585,7 +585,7 @@ Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t se
 }
 
 double time_layers(const Device& d, const Timed& t, int launches) {
-  must(launch_attention_plan(plan_of(d, t.config, t.batch), d.stream), "plan");
+  must(launch_attention_work(plan_of(d, t.config, t.batch), d.stream), "plan");
   return time_graph(d, launches, [&](int i) {
     AttentionParams p = t.p;
     p.block_table = d.tables + i % t.rotation * t.table_words;
@@ -636,7 +636,7 @@ void bench_decode(const Device& d, std::string& table) {
     const Timed t =
         prepare_timed(d, Shape{28, 4, 128}, KvType::kBf16, n, 1, 512, PrefillKernel::kMmaSync);
     const double us = time_graph(d, 20, [&](int) {
-      must(launch_attention_plan(plan_of(d, t.config, t.batch), d.stream), "plan");
+      must(launch_attention_work(plan_of(d, t.config, t.batch), d.stream), "plan");
     });
     snprintf(line, sizeof line, "  plan of %d decodes: %.1f us\n", n, us);
     table += line;

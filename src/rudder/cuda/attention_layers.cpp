@@ -78,7 +78,7 @@ Result<void> AttentionLayers::prepare(std::span<const ops::AttentionShape> shape
 }
 
 Result<void> AttentionLayers::make_room(const Kind& kind, int32_t max_seqs, int32_t max_tokens) {
-  AttentionWorkspace& room = plans_[kind].workspace;
+  AttentionWorkspace& room = work_lists_[kind].workspace;
   if (room.data != nullptr && room.max_seqs >= max_seqs && room.max_tokens >= max_tokens) return {};
   const int32_t seqs = std::max({max_seqs, room.max_seqs, kLeastSeqs});
   const int32_t tokens = std::max({max_tokens, room.max_tokens, kLeastTokens});
@@ -89,22 +89,22 @@ Result<void> AttentionLayers::make_room(const Kind& kind, int32_t max_seqs, int3
 }
 
 Result<const KvTensorMap*> AttentionLayers::tensor_map(const ops::KvLayer& kv, const Kind& kind) {
-  const auto [place, is_new] = maps_.try_emplace(kv.storage.data);
+  const auto [entry, is_new] = maps_.try_emplace(kv.storage.data);
   if (is_new) {
     const cudaError_t error =
         make_kv_tensor_map(kv.storage.data, config_of(kind).kv_type, kv.storage.shape[0],
-                           kind.num_kv_heads, kind.head_dim, &place->second);
+                           kind.num_kv_heads, kind.head_dim, &entry->second);
     if (error != cudaSuccess) {
-      maps_.erase(place);
+      maps_.erase(entry);
       return tl::unexpected(device_error(error, "make_kv_tensor_map", kind.to_string()));
     }
   }
-  return &place->second;
+  return &entry->second;
 }
 
 void AttentionLayers::begin_step(const ops::AttentionBatch& batch) {
   batch_ = batch;
-  for (auto& [kind, plan] : plans_) plan.is_current = false;
+  for (auto& [kind, work] : work_lists_) work.is_current = false;
 }
 
 Result<void> AttentionLayers::attend(const ops::AttentionArgs& args) {
@@ -123,18 +123,18 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   bounds.max_q_len = batch_.max_q_len;
   RUDDER_TRY_VOID(make_room(kind, bounds.num_seqs, bounds.num_tokens));
   RUDDER_TRY(const KvTensorMap* const map, tensor_map(args.kv, kind));
-  Plan& plan = plans_[kind];
-  const bool plan_is_older = plan.is_current;  // than the kernel in front
-  if (!plan.is_current) {
-    AttentionPlanParams params;
+  WorkList& work = work_lists_[kind];
+  const bool work_is_older = work.is_current;  // than the kernel in front
+  if (!work.is_current) {
+    AttentionWorkParams params;
     params.config = config_of(kind);
     params.bounds = bounds;
     params.q_begin = static_cast<const int32_t*>(batch_.q_begin.data);
     params.kv_len = static_cast<const int32_t*>(batch_.kv_len.data);
     params.table_row = static_cast<const int32_t*>(batch_.table_row.data);
-    params.workspace = plan.workspace;
-    RUDDER_CUDA_TRY(launch_attention_plan(params, stream_), "plan_attention", kind.to_string());
-    plan.is_current = true;
+    params.workspace = work.workspace;
+    RUDDER_CUDA_TRY(launch_attention_work(params, stream_), "begin_attention", kind.to_string());
+    work.is_current = true;
   }
   AttentionParams params;
   params.config = config_of(kind);
@@ -148,8 +148,8 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.softcap = args.softcap;
   params.q = args.q.data;
   params.out = args.out.data;
-  params.workspace = plan.workspace;
-  params.reads_ahead = plan_is_older;
+  params.workspace = work.workspace;
+  params.reads_ahead = work_is_older;
   RUDDER_CUDA_TRY(launch_attention(params, stream_), "attention", kind.to_string());
   return {};
 }

@@ -44,7 +44,7 @@ class AttentionLayers {
   Result<void> attend(const ops::AttentionArgs& args);
 
  private:
-  // What layers have in common that share a plan.
+  // What layers have in common that share a work.
   struct Kind {
     int32_t num_heads = 0;
     int32_t num_kv_heads = 0;
@@ -62,7 +62,7 @@ class AttentionLayers {
     }
     std::string to_string() const;
   };
-  struct Plan {
+  struct WorkList {
     AttentionWorkspace workspace;
     bool is_current = false;  // of this step
   };
@@ -84,7 +84,7 @@ class AttentionLayers {
   const int32_t num_sms_;
   const Settings settings_;
   ops::AttentionBatch batch_;
-  std::map<Kind, Plan> plans_;
+  std::map<Kind, WorkList> work_lists_;
   std::map<const void*, KvTensorMap> maps_;  // by the cache's address
 };
 

@@ -147,7 +147,7 @@ class CudaOps final : public ops::Ops {
     wait_if_synchronous("linear", {&args.x, &args.out});
   }
   void qkv_prep(const ops::QkvPrepArgs& args) override;
-  void plan_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
+  void begin_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
   void attention(const ops::AttentionArgs& args) override {
     scale_product();
     status_.note("attention");

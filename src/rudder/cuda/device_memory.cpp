@@ -18,13 +18,13 @@ DeviceMemory::~DeviceMemory() {
 
 Result<View> DeviceMemory::allocate_raw(tensor::DType dtype, const tensor::Shape& shape) {
   View view{nullptr, dtype, shape};
-  const ArenaPlan::Piece piece = plan_.place(static_cast<int64_t>(view.bytes()));
+  const ArenaLayout::Piece piece = layout_.place(static_cast<int64_t>(view.bytes()));
   if (piece.new_chunk_bytes > 0) {
     void* chunk = nullptr;
     const cudaError_t error = cudaMalloc(&chunk, static_cast<size_t>(piece.new_chunk_bytes));
     if (error != cudaSuccess) {
       cudaGetLastError();  // not the stream's fault: the next launch must not find it
-      plan_.undo_new_chunk();
+      layout_.undo_new_chunk();
       return tl::unexpected(device_error(
           error, "allocate",
           fmt::format("{} {}, {} bytes", shape.to_string(), dtype_name(dtype), view.bytes())));

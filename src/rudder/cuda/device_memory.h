@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "rudder/base/result.h"
-#include "rudder/cuda/arena_plan.h"
+#include "rudder/cuda/arena_layout.h"
 #include "rudder/tensor/view.h"
 
 namespace rudder::cuda {
 
 class DeviceMemory {
  public:
-  explicit DeviceMemory(cudaStream_t stream) : stream_(stream), plan_(kChunkBytes) {}
+  explicit DeviceMemory(cudaStream_t stream) : stream_(stream), layout_(kChunkBytes) {}
   ~DeviceMemory();
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
@@ -25,13 +25,13 @@ class DeviceMemory {
   Result<tensor::View> allocate_raw(tensor::DType dtype, const tensor::Shape& shape);
   Result<tensor::View> allocate_pinned(int64_t bytes);  // [bytes] u8, zeroed
 
-  int64_t used_bytes() const { return plan_.used_bytes(); }
+  int64_t used_bytes() const { return layout_.used_bytes(); }
 
  private:
   static constexpr int64_t kChunkBytes = int64_t{64} << 20;
 
   const cudaStream_t stream_;
-  ArenaPlan plan_;
+  ArenaLayout layout_;
   std::vector<void*> chunks_;
   std::vector<void*> pinned_;
 };

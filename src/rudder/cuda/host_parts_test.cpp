@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "rudder/cuda/arena_plan.h"
+#include "rudder/cuda/arena_layout.h"
 #include "rudder/cuda/attention_layers.h"
 #include "rudder/cuda/check_bounds.h"
 #include "rudder/cuda/cublaslt_api.h"
@@ -26,9 +26,9 @@ namespace {
 
 using tensor::DType;
 
-TEST(ArenaPlan, PiecesDoNotOverlapAndStayInside) {
+TEST(ArenaLayout, PiecesDoNotOverlapAndStayInside) {
   std::mt19937_64 random(3);
-  ArenaPlan plan(1 << 20);
+  ArenaLayout plan(1 << 20);
   struct Placed {
     size_t chunk;
     int64_t begin, end;
@@ -37,13 +37,13 @@ TEST(ArenaPlan, PiecesDoNotOverlapAndStayInside) {
   std::vector<Placed> placed;
   for (int i = 0; i < 2000; ++i) {
     const auto bytes = static_cast<int64_t>(random() % (i % 7 == 0 ? 3'000'000 : 5'000));
-    const ArenaPlan::Piece piece = plan.place(bytes);
+    const ArenaLayout::Piece piece = plan.place(bytes);
     if (piece.new_chunk_bytes > 0) {
       ASSERT_EQ(piece.chunk, chunk_bytes.size());
       chunk_bytes.push_back(piece.new_chunk_bytes);
     }
     ASSERT_LT(piece.chunk, chunk_bytes.size());
-    EXPECT_EQ(piece.offset % ArenaPlan::kAlignment, 0);
+    EXPECT_EQ(piece.offset % ArenaLayout::kAlignment, 0);
     EXPECT_LE(piece.offset + bytes, chunk_bytes[piece.chunk]);
     placed.push_back({piece.chunk, piece.offset, piece.offset + std::max<int64_t>(bytes, 1)});
   }
@@ -56,15 +56,15 @@ TEST(ArenaPlan, PiecesDoNotOverlapAndStayInside) {
   }
 }
 
-TEST(ArenaPlan, AChunkThatCouldNotBeMadeIsForgotten) {
-  ArenaPlan plan(1 << 20);
+TEST(ArenaLayout, AChunkThatCouldNotBeMadeIsForgotten) {
+  ArenaLayout plan(1 << 20);
   plan.place(100);
   const int64_t used = plan.used_bytes();
-  const ArenaPlan::Piece large = plan.place(10 << 20);
+  const ArenaLayout::Piece large = plan.place(10 << 20);
   EXPECT_GT(large.new_chunk_bytes, 0);
   plan.undo_new_chunk();
   EXPECT_EQ(plan.used_bytes(), used);
-  const ArenaPlan::Piece next = plan.place(100);
+  const ArenaLayout::Piece next = plan.place(100);
   EXPECT_EQ(next.chunk, 0U);
   EXPECT_EQ(next.new_chunk_bytes, 0);
 }

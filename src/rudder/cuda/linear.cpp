@@ -9,7 +9,7 @@
 #include "rudder/base/log.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/convert.h"
-#include "rudder/cuda/shape_plan.h"
+#include "rudder/cuda/shape_kernels.h"
 #include "rudder/cuda/tuner.h"
 
 namespace rudder::cuda {
@@ -38,7 +38,7 @@ Linear::Linear(const CublasLtApi& api, const LinearSettings& settings,
       policy_(read_policy(settings.policy_path, identity)) {}
 
 Linear::~Linear() {
-  plans_.clear();  // before the handle that they use
+  kernels_.clear();  // before the handle that they use
   if (handle_ != nullptr) api_.destroy(handle_);
 }
 
@@ -136,13 +136,13 @@ Result<void> Linear::store_part(const ops::LinearPart& part, int64_t first_row, 
                                  });
 }
 
-Result<ShapePlan*> Linear::plan_for(const LinearWeight& weight, DType out_dtype) {
+Result<ShapeKernels*> Linear::kernels_of(const LinearWeight& weight, DType out_dtype) {
   const PolicyKey key{
       weight.out, weight.in, weight.x_dtype, out_dtype, !cuda_weight(weight).bias.empty(), 0};
-  std::unique_ptr<ShapePlan>& plan = plans_[key];
-  if (plan == nullptr) {
-    Result<std::unique_ptr<ShapePlan>> made =
-        ShapePlan::make({&api_, handle_, stream_, workspace_}, key);
+  std::unique_ptr<ShapeKernels>& shape_kernels = kernels_[key];
+  if (shape_kernels == nullptr) {
+    Result<std::unique_ptr<ShapeKernels>> made =
+        ShapeKernels::make({&api_, handle_, stream_, workspace_}, key);
     if (made && settings_.batch_invariant) {
       const Result<std::vector<PolicyEntry>> candidates = (*made)->candidates_for_all(1);
       if (candidates) {
@@ -152,12 +152,12 @@ Result<ShapePlan*> Linear::plan_for(const LinearWeight& weight, DType out_dtype)
       }
     }
     if (!made) {
-      plans_.erase(key);
+      kernels_.erase(key);
       return tl::unexpected(made.error());
     }
-    plan = std::move(*made);
+    shape_kernels = std::move(*made);
   }
-  return plan.get();
+  return shape_kernels.get();
 }
 
 Result<std::vector<Linear::Job>> Linear::jobs(const LinearWeight& head, int64_t max_tokens,
@@ -166,10 +166,12 @@ Result<std::vector<Linear::Job>> Linear::jobs(const LinearWeight& head, int64_t 
   for (const auto& [shape, weights] : weights_) {
     for (const LinearWeight& weight : weights) {
       const bool is_head = weight.packed == head.packed;
-      RUDDER_TRY(ShapePlan* const plan, plan_for(weight, is_head ? DType::kF32 : DType::kBF16));
-      auto job = std::find_if(jobs.begin(), jobs.end(), [&](Job& j) { return j.plan == plan; });
+      RUDDER_TRY(ShapeKernels* const shape_kernels,
+                 kernels_of(weight, is_head ? DType::kF32 : DType::kBF16));
+      auto job = std::find_if(jobs.begin(), jobs.end(),
+                              [&](Job& j) { return j.shape_kernels == shape_kernels; });
       if (job == jobs.end()) {
-        job = jobs.insert(jobs.end(), {plan, is_head ? max_rows : max_tokens, {}});
+        job = jobs.insert(jobs.end(), {shape_kernels, is_head ? max_rows : max_tokens, {}});
       }
       job->weights.push_back(weight);
     }
@@ -183,7 +185,7 @@ Result<std::unique_ptr<Tuner>> Linear::make_tuner(std::span<const Job> jobs) con
   int64_t tokens = 1;
   const auto width = [](DType dtype) { return static_cast<int64_t>(tensor::dtype_bytes(dtype)); };
   for (const Job& job : jobs) {
-    const PolicyKey& key = job.plan->key();
+    const PolicyKey& key = job.shape_kernels->key();
     const int64_t most = bucket_of(job.max_tokens);
     x_bytes = std::max(x_bytes, most * key.in * width(key.dtype));
     y_bytes = std::max(y_bytes, most * key.out * width(key.out_dtype));
@@ -204,15 +206,15 @@ Result<void> Linear::settle_invariant(std::span<const Job> jobs) {
   RUDDER_TRY(const std::unique_ptr<Tuner> tuner, make_tuner(jobs));
   for (const Job& job : jobs) {
     RUDDER_TRY(const std::vector<PolicyEntry> candidates,
-               job.plan->candidates_for_all(kMaxAlgorithms));
+               job.shape_kernels->candidates_for_all(kMaxAlgorithms));
     bool is_settled = false;
     for (size_t i = 0; i < candidates.size() && !is_settled; ++i) {
-      RUDDER_TRY(is_settled, tuner->rows_are_independent(*job.plan, candidates[i], job.max_tokens,
-                                                         job.weights.front()));
-      if (is_settled) job.plan->settle_for_all(candidates[i]);
+      RUDDER_TRY(is_settled, tuner->rows_are_independent(*job.shape_kernels, candidates[i],
+                                                         job.max_tokens, job.weights.front()));
+      if (is_settled) job.shape_kernels->settle_for_all(candidates[i]);
     }
     if (is_settled) continue;
-    const PolicyKey& key = job.plan->key();
+    const PolicyKey& key = job.shape_kernels->key();
     return fail(
         ErrorCode::kUnsupported,
         fmt::format("none of the library's {} kernels for weights [{}, {}] of {} gives a row "
@@ -228,20 +230,21 @@ Result<void> Linear::measure(std::span<const Job> jobs) {
   size_t measured = 0;
   for (const Job& job : jobs) {
     for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket *= 2) {
-      PolicyKey key = job.plan->key();
+      PolicyKey key = job.shape_kernels->key();
       key.bucket = bucket;
       const PolicyEntry* known = policy_.find(key);
-      if (known != nullptr && job.plan->settle(bucket, *known)) continue;
+      if (known != nullptr && job.shape_kernels->settle(bucket, *known)) continue;
       if (settings_.tune && tuner && *tuner == nullptr) {
         tuner = make_tuner(jobs);
         if (!tuner) log_warn("kernels are not measured: {}", tuner.error().message);
       }
       if (!settings_.tune || !tuner) {
-        RUDDER_TRY_VOID(job.plan->settle_by_guess(bucket));
+        RUDDER_TRY_VOID(job.shape_kernels->settle_by_guess(bucket));
         continue;
       }
-      RUDDER_TRY(const PolicyEntry best, (*tuner)->fastest(*job.plan, bucket, job.weights));
-      RUDDER_CHECK(job.plan->settle(bucket, best));
+      RUDDER_TRY(const PolicyEntry best,
+                 (*tuner)->fastest(*job.shape_kernels, bucket, job.weights));
+      RUDDER_CHECK(job.shape_kernels->settle(bucket, best));
       policy_.set(key, best);
       ++measured;
     }
@@ -272,17 +275,18 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
   const CudaWeight& stored = cuda_weight(weight);
   const auto* x_scales = static_cast<const float*>(x_scale.data);
   const auto* w_scales = static_cast<const float*>(stored.scale.data);
-  const Result<ShapePlan*> plan = plan_for(weight, y.dtype);
-  const Result<bool> left = plan ? (*plan)->run({.x = x.data,
-                                                 .x_scale = x_scales,
-                                                 .weight = stored.weight.data,
-                                                 .w_scale = w_scales,
-                                                 .bias = stored.bias.data,
-                                                 .y = y.data,
-                                                 .tokens = y.shape[0],
-                                                 .softcap = softcap,
-                                                 .reader_scales = reader_scales})
-                                 : Result<bool>(tl::unexpected(plan.error()));
+  const Result<ShapeKernels*> shape_kernels = kernels_of(weight, y.dtype);
+  const Result<bool> left = shape_kernels ? (*shape_kernels)
+                                                ->run({.x = x.data,
+                                                       .x_scale = x_scales,
+                                                       .weight = stored.weight.data,
+                                                       .w_scale = w_scales,
+                                                       .bias = stored.bias.data,
+                                                       .y = y.data,
+                                                       .tokens = y.shape[0],
+                                                       .softcap = softcap,
+                                                       .reader_scales = reader_scales})
+                                          : Result<bool>(tl::unexpected(shape_kernels.error()));
   if (left) return *left ? ProductScales{x_scales, w_scales, stored.bias.data} : ProductScales{};
   Error error = left.error();
   error.message += fmt::format("; {} of {}", op, shapes_text(x, weight, y));
@@ -293,14 +297,14 @@ ProductScales Linear::multiply(const View& x, const View& x_scale, const LinearW
 std::string Linear::to_table() const {
   constexpr std::string_view kNames[] = {"gemv", "cublaslt", "cublaslt, scales"};
   std::string out;
-  for (const auto& [key, plan] : plans_) {
-    if (plan->settled_for_all()) {
+  for (const auto& [key, shape_kernels] : kernels_) {
+    if (shape_kernels->settled_for_all()) {
       out += fmt::format("{:>6} x {:<6} {:<7} any tokens, one kernel\n", key.out, key.in,
                          tensor::dtype_name(key.dtype));
       continue;
     }
     for (int64_t bucket = 1; bucket <= int64_t{1} << 20; bucket *= 2) {
-      const PolicyEntry* entry = plan->settled(bucket);
+      const PolicyEntry* entry = shape_kernels->settled(bucket);
       if (entry == nullptr) continue;
       out += fmt::format("{:>6} x {:<6} {:<7} {:>5} tokens  {:<16} {:8.1f} us\n", key.out, key.in,
                          tensor::dtype_name(key.dtype), bucket,

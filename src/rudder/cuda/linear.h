@@ -23,7 +23,7 @@
 
 namespace rudder::cuda {
 
-class ShapePlan;
+class ShapeKernels;
 class Tuner;
 
 // Parts stacked along `out`, on the device.
@@ -82,7 +82,7 @@ class Linear {
   void finish_loading();
   // A shape of weight, and what prepare() is to settle for it.
   struct Job {
-    ShapePlan* plan = nullptr;
+    ShapeKernels* shape_kernels = nullptr;
     int64_t max_tokens = 0;
     std::vector<ops::LinearWeight> weights;
   };
@@ -92,7 +92,7 @@ class Linear {
   Result<void> measure(std::span<const Job> jobs);
   Result<void> settle_invariant(std::span<const Job> jobs);
   Result<void> keep_policy(size_t measured) const;
-  Result<ShapePlan*> plan_for(const ops::LinearWeight& weight, tensor::DType out_dtype);
+  Result<ShapeKernels*> kernels_of(const ops::LinearWeight& weight, tensor::DType out_dtype);
 
   const CublasLtApi& api_;
   const LinearSettings settings_;
@@ -104,7 +104,7 @@ class Linear {
   Product::Workspace workspace_;
   bool is_loading_ = false;  // weights were made since the last product
   bool multiplies_fp8_ = false;
-  std::map<PolicyKey, std::unique_ptr<ShapePlan>> plans_;  // bucket 0
+  std::map<PolicyKey, std::unique_ptr<ShapeKernels>> kernels_;  // bucket 0
   // Of every shape of weight, the device's copies: what a measurement rotates through.
   std::map<std::pair<int64_t, int64_t>, std::vector<ops::LinearWeight>> weights_;
 };

@@ -8,7 +8,7 @@
 #include "rudder/cuda/device_test.h"
 #include "rudder/cuda/kernels/gemv.h"
 #include "rudder/cuda/linear.h"
-#include "rudder/cuda/shape_plan.h"
+#include "rudder/cuda/shape_kernels.h"
 
 namespace rudder::cuda {
 namespace {
@@ -321,28 +321,28 @@ TEST_F(LinearDevice, EveryCandidate) {
     const View workspace = value_of(ops_->allocate(DType::kU8, {int64_t{32} << 20}));
     for (const bool logits : {false, true}) {
       const Case c{512, 768, dtype, logits ? DType::kF32 : DType::kBF16, !logits};
-      auto plan =
-          value_of(ShapePlan::make({api, handle, stream, {workspace.data, workspace.bytes()}},
-                                   {c.out, c.in, c.dtype, c.out_dtype, c.bias, 0}));
+      auto shape_kernels =
+          value_of(ShapeKernels::make({api, handle, stream, {workspace.data, workspace.bytes()}},
+                                      {c.out, c.in, c.dtype, c.out_dtype, c.bias, 0}));
       for (const int64_t tokens : {1, 12, 24, 64, 200}) {
         const Operands o = make(c, tokens);
         bytes_of(o.x);  // all of the first stream is done
         const CudaWeight& stored = cuda_weight(o.weight);
-        const auto found = value_of(plan->candidates(bucket_of(tokens), 8));
+        const auto found = value_of(shape_kernels->candidates(bucket_of(tokens), 8));
         int outer = 0;
         for (size_t i = 0; i < found.size(); ++i) {
           const View y = poisoned({tokens, c.out}, c.out_dtype);
           bytes_of(y);
           const Result<bool> done =
-              plan->run({.x = o.x.data,
-                         .x_scale = static_cast<const float*>(o.x_scale.data),
-                         .weight = stored.weight.data,
-                         .w_scale = static_cast<const float*>(stored.scale.data),
-                         .bias = stored.bias.data,
-                         .y = y.data,
-                         .tokens = tokens,
-                         .softcap = 0},
-                        found[i]);
+              shape_kernels->run({.x = o.x.data,
+                                  .x_scale = static_cast<const float*>(o.x_scale.data),
+                                  .weight = stored.weight.data,
+                                  .w_scale = static_cast<const float*>(stored.scale.data),
+                                  .bias = stored.bias.data,
+                                  .y = y.data,
+                                  .tokens = tokens,
+                                  .softcap = 0},
+                                 found[i]);
           EXPECT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
           const std::string what =
               fmt::format("candidate {} (kernel {}) for {} tokens of {}", i,

@@ -335,7 +335,7 @@ std::vector<BenchModel::Op> BenchModel::ops_of_step() {
                  {layers * (as_double(step_.num_seqs) * length * 2 * kv * kv_bytes + 4 * rows * q),
                   layers * 4 * seen * q},
                  [this] {
-                   ops_->plan_attention(batch_);
+                   ops_->begin_attention(batch_);
                    for (const Layer& layer : layers_) attention(layer);
                  }});
   if (is_fp8_) {
@@ -357,7 +357,7 @@ std::vector<BenchModel::Op> BenchModel::ops_of_step() {
 
 void BenchModel::enqueue_step() {
   ops_->embed({{}, &head_, ids_, 1.0f, x_.rows(0, tokens())});
-  ops_->plan_attention(batch_);
+  ops_->begin_attention(batch_);
   for (const Layer& layer : layers_) {
     residual_norm(layer);
     linear(layer.qkv, normed_, normed8_, qkv_);

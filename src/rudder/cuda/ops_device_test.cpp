@@ -323,7 +323,7 @@ class AttentionDevice : public OpsDevice {
 
   std::vector<float> tuned(const AttentionCase& c) {
     const View out = poisoned({tokens_, kHeads * c.head_dim});
-    ops_->plan_attention(batch_);
+    ops_->begin_attention(batch_);
     ops_->attention({.q = q_,
                      .kv = layer_,
                      .num_heads = kHeads,

@@ -139,12 +139,12 @@ class Table {
     return ops;
   }
   static std::vector<int32_t> captures_of(const Mode& /*mode*/, int64_t width) {
-    std::vector<int32_t> places;
+    std::vector<int32_t> offsets;
     for (int call = 0; call < kCalls; ++call) {
-      places.push_back(static_cast<int32_t>(call * aligned(width) / tap::kCaptureAlign));
-      places.push_back(-1);
+      offsets.push_back(static_cast<int32_t>(call * aligned(width) / tap::kCaptureAlign));
+      offsets.push_back(-1);
     }
-    return places;
+    return offsets;
   }
   static std::vector<int32_t> begin_of(const Mode& mode, int64_t tokens, int64_t width) {
     std::vector<int32_t> begins;

@@ -55,21 +55,23 @@ Tuner::~Tuner() {
   }
 }
 
-Result<double> Tuner::microseconds(ShapePlan& plan, const PolicyEntry& entry, int64_t tokens,
-                                   std::span<const ops::LinearWeight> weights, int repeats) {
+Result<double> Tuner::microseconds(ShapeKernels& shape_kernels, const PolicyEntry& entry,
+                                   int64_t tokens, std::span<const ops::LinearWeight> weights,
+                                   int repeats) {
   const auto run = [&]() -> Result<bool> {
     const CudaWeight& weight = cuda_weight(weights[next_weight_++ % weights.size()]);
     const bool is_fp8 = !weight.scale.empty();
-    return plan.run({.x = x_,
-                     .x_scale = is_fp8 ? static_cast<const float*>(x_scale_) : nullptr,
-                     .weight = weight.weight.data,
-                     .w_scale = static_cast<const float*>(weight.scale.data),
-                     .bias = weight.bias.data,
-                     .y = y_,
-                     .tokens = tokens,
-                     .softcap = 0.0f,
-                     .reader_scales = plan.key().out_dtype == tensor::DType::kBF16},
-                    entry);
+    return shape_kernels.run(
+        {.x = x_,
+         .x_scale = is_fp8 ? static_cast<const float*>(x_scale_) : nullptr,
+         .weight = weight.weight.data,
+         .w_scale = static_cast<const float*>(weight.scale.data),
+         .bias = weight.bias.data,
+         .y = y_,
+         .tokens = tokens,
+         .softcap = 0.0f,
+         .reader_scales = shape_kernels.key().out_dtype == tensor::DType::kBF16},
+        entry);
   };
   RUDDER_TRY_VOID(run());  // loads the kernel
   // As a step runs it, from a graph: there a library's kernel that needs a fill before it costs
@@ -91,22 +93,23 @@ Result<double> Tuner::microseconds(ShapePlan& plan, const PolicyEntry& entry, in
   RUDDER_CUDA_TRY(cudaEventRecord(begin_, stream_), "tune", "");
   RUDDER_CUDA_TRY(cudaGraphLaunch((*graph)->handle(), stream_), "tune", "");
   RUDDER_CUDA_TRY(cudaEventRecord(end_, stream_), "tune", "");
-  RUDDER_CUDA_TRY(cudaEventSynchronize(end_), "tune", plan.key().bias ? "with bias" : "");
+  RUDDER_CUDA_TRY(cudaEventSynchronize(end_), "tune", shape_kernels.key().bias ? "with bias" : "");
   float milliseconds = 0;
   RUDDER_CUDA_TRY(cudaEventElapsedTime(&milliseconds, begin_, end_), "tune", "");
   return double{milliseconds} * 1000 / repeats;
 }
 
-Result<PolicyEntry> Tuner::fastest(ShapePlan& plan, int64_t bucket,
+Result<PolicyEntry> Tuner::fastest(ShapeKernels& shape_kernels, int64_t bucket,
                                    std::span<const ops::LinearWeight> weights) {
   // Large products take long, and their kernels differ less.
   const int max_algorithms = bucket >= 1024 ? 8 : 16;
   const int repeats = bucket >= 1024 ? 2 : 8;
-  RUDDER_TRY(const std::vector<PolicyEntry> candidates, plan.candidates(bucket, max_algorithms));
+  RUDDER_TRY(const std::vector<PolicyEntry> candidates,
+             shape_kernels.candidates(bucket, max_algorithms));
   std::optional<PolicyEntry> best;
   std::optional<Error> refusal;
   for (const PolicyEntry& candidate : candidates) {
-    const Result<double> time = microseconds(plan, candidate, bucket, weights, repeats);
+    const Result<double> time = microseconds(shape_kernels, candidate, bucket, weights, repeats);
     if (!time) {
       refusal = time.error();
       RUDDER_CUDA_TRY(cudaStreamSynchronize(stream_), "tune", refusal->message);
@@ -132,21 +135,21 @@ Result<void> Tuner::fill_fp8(int64_t bytes) {
   return {};
 }
 
-Result<std::vector<char>> Tuner::row_of(ShapePlan& plan, const PolicyEntry& entry,
+Result<std::vector<char>> Tuner::row_of(ShapeKernels& shape_kernels, const PolicyEntry& entry,
                                         const ops::LinearWeight& weight, int64_t first,
                                         int64_t tokens, int64_t row) {
-  const PolicyKey& key = plan.key();
+  const PolicyKey& key = shape_kernels.key();
   const CudaWeight& stored = cuda_weight(weight);
   const int64_t x_offset = first * key.in * static_cast<int64_t>(tensor::dtype_bytes(key.dtype));
   const float* scales = stored.scale.empty() ? nullptr : static_cast<const float*>(x_scale_);
-  RUDDER_TRY_VOID(plan.run({.x = static_cast<const char*>(x_) + x_offset,
-                            .x_scale = scales == nullptr ? nullptr : scales + first,
-                            .weight = stored.weight.data,
-                            .w_scale = static_cast<const float*>(stored.scale.data),
-                            .bias = stored.bias.data,
-                            .y = y_,
-                            .tokens = tokens},
-                           entry));
+  RUDDER_TRY_VOID(shape_kernels.run({.x = static_cast<const char*>(x_) + x_offset,
+                                     .x_scale = scales == nullptr ? nullptr : scales + first,
+                                     .weight = stored.weight.data,
+                                     .w_scale = static_cast<const float*>(stored.scale.data),
+                                     .bias = stored.bias.data,
+                                     .y = y_,
+                                     .tokens = tokens},
+                                    entry));
   const auto bytes = static_cast<size_t>(key.out) * tensor::dtype_bytes(key.out_dtype);
   std::vector<char> out(bytes);
   const char* from = static_cast<const char*>(y_) + static_cast<size_t>(row - first) * bytes;
@@ -156,21 +159,23 @@ Result<std::vector<char>> Tuner::row_of(ShapePlan& plan, const PolicyEntry& entr
   return out;
 }
 
-Result<bool> Tuner::rows_are_independent(ShapePlan& plan, const PolicyEntry& entry,
+Result<bool> Tuner::rows_are_independent(ShapeKernels& shape_kernels, const PolicyEntry& entry,
                                          int64_t max_tokens, const ops::LinearWeight& weight) {
-  if (plan.key().dtype == tensor::DType::kF8E4M3) {
-    RUDDER_TRY_VOID(fill_fp8(max_tokens * plan.key().in));
+  if (shape_kernels.key().dtype == tensor::DType::kF8E4M3) {
+    RUDDER_TRY_VOID(fill_fp8(max_tokens * shape_kernels.key().in));
   }
   for (const int64_t wanted : {int64_t{0}, int64_t{7}, int64_t{130}, max_tokens / 2, max_tokens}) {
     const int64_t row = std::min(wanted, max_tokens - 1);
-    RUDDER_TRY(const std::vector<char> alone, row_of(plan, entry, weight, row, 1, row));
+    RUDDER_TRY(const std::vector<char> alone, row_of(shape_kernels, entry, weight, row, 1, row));
     for (const int64_t tokens : {2, 9, 17, 33, 70, 129, 300, 1000, 3000}) {
       const int64_t batch = std::min<int64_t>(tokens, max_tokens);
       const int64_t first = std::clamp<int64_t>(row - batch / 3, 0, max_tokens - batch);
-      RUDDER_TRY(const std::vector<char> together, row_of(plan, entry, weight, first, batch, row));
+      RUDDER_TRY(const std::vector<char> together,
+                 row_of(shape_kernels, entry, weight, first, batch, row));
       if (alone != together) return false;
     }
-    RUDDER_TRY(const std::vector<char> among_all, row_of(plan, entry, weight, 0, max_tokens, row));
+    RUDDER_TRY(const std::vector<char> among_all,
+               row_of(shape_kernels, entry, weight, 0, max_tokens, row));
     if (alone != among_all) return false;
   }
   return true;

@@ -1,4 +1,4 @@
-// Tuner: measures the kernels of a ShapePlan on the device with the weights of the model, layer
+// Tuner: measures the kernels of a ShapeKernels on the device with the weights of the model, layer
 // after layer, so that a weight comes from memory as it does in a step. It also checks that a
 // kernel is batch-invariant. Used while a model is prepared.
 #pragma once
@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "rudder/cuda/shape_plan.h"
+#include "rudder/cuda/shape_kernels.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::cuda {
@@ -24,25 +24,25 @@ class Tuner {
   Tuner(const Tuner&) = delete;
   Tuner& operator=(const Tuner&) = delete;
 
-  // The fastest of the plan's candidates for the bucket, with its time. `weights` have the plan's
+  // The fastest of the shape's candidates for the bucket, with its time. `weights` have the shape's
   // shape. A candidate that the library then refuses is passed over; an Error: none is left, or the
   // device has failed.
-  Result<PolicyEntry> fastest(ShapePlan& plan, int64_t bucket,
+  Result<PolicyEntry> fastest(ShapeKernels& shape_kernels, int64_t bucket,
                               std::span<const ops::LinearWeight> weights);
 
   // Multiplies some rows in batches of many sizes up to `max_tokens`, at many places: true when
   // each row gave the same bits in all.
-  Result<bool> rows_are_independent(ShapePlan& plan, const PolicyEntry& entry, int64_t max_tokens,
-                                    const ops::LinearWeight& weight);
+  Result<bool> rows_are_independent(ShapeKernels& shape_kernels, const PolicyEntry& entry,
+                                    int64_t max_tokens, const ops::LinearWeight& weight);
 
  private:
   explicit Tuner(cudaStream_t stream) : stream_(stream) {}
   Result<void> fill_fp8(int64_t bytes);
-  Result<double> microseconds(ShapePlan& plan, const PolicyEntry& entry, int64_t tokens,
+  Result<double> microseconds(ShapeKernels& shape_kernels, const PolicyEntry& entry, int64_t tokens,
                               std::span<const ops::LinearWeight> weights, int repeats);
 
   // The bits of row `row` of the product of the `tokens` rows of x from `first` on.
-  Result<std::vector<char>> row_of(ShapePlan& plan, const PolicyEntry& entry,
+  Result<std::vector<char>> row_of(ShapeKernels& shape_kernels, const PolicyEntry& entry,
                                    const ops::LinearWeight& weight, int64_t first, int64_t tokens,
                                    int64_t row);
 

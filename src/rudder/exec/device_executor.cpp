@@ -35,10 +35,10 @@ DeviceExecutor::DeviceExecutor(Model model, const step::Capacity& capacity)
     : capacity_(capacity),
       model_(std::move(model)),
       slots_(capacity),
-      places_(static_cast<size_t>(capacity.max_in_flight)),
-      launched_(places_.size()),
-      supplied_(places_.size()),
-      enqueued_(places_.size() * static_cast<size_t>(capacity.max_repeat)) {}
+      flights_(static_cast<size_t>(capacity.max_in_flight)),
+      launched_(flights_.size()),
+      supplied_(flights_.size()),
+      enqueued_(flights_.size() * static_cast<size_t>(capacity.max_repeat)) {}
 
 DeviceExecutor::~DeviceExecutor() {
   stopping_ = true;
@@ -50,8 +50,8 @@ DeviceExecutor::~DeviceExecutor() {
   const std::unique_ptr<ops::Event> done = model_.ops->make_event();
   model_.ops->record(*done);
   static_cast<void>(done->wait());
-  for (Place& place : places_) {
-    if (place.captured != nullptr) static_cast<void>(place.captured_out->wait());
+  for (Flight& flight : flights_) {
+    if (flight.captured != nullptr) static_cast<void>(flight.captured_out->wait());
   }
 }
 
@@ -72,10 +72,10 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
-  for (Place& place : places_) {
-    place.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
-    for (Iteration& iteration : place.iterations) iteration.done = model_.ops->make_event();
-    place.captured_out = model_.ops->make_event();
+  for (Flight& flight : flights_) {
+    flight.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
+    for (Iteration& iteration : flight.iterations) iteration.done = model_.ops->make_event();
+    flight.captured_out = model_.ops->make_event();
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
@@ -95,7 +95,7 @@ Result<void> DeviceExecutor::prepare_taps() {
 Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan> plan) {
   if (fault_) return tl::unexpected<Error>(*fault_);
   RUDDER_CHECK(plan != nullptr && plan->id > last_launched_);
-  RUDDER_CHECK(in_flight_.size() < places_.size(), "{} steps in flight", in_flight_.size());
+  RUDDER_CHECK(in_flight_.size() < flights_.size(), "{} steps in flight", in_flight_.size());
   RUDDER_CHECK(masks_awaited_ == 0, "step {} waits for its masks", last_launched_);
   const step::Ticket ticket{plan->id};
   last_launched_ = plan->id;
@@ -113,9 +113,9 @@ Result<void> DeviceExecutor::supply(step::Ticket ticket, std::span<const uint32_
   RUDDER_CHECK(masks.size() == wanted, "{} words of masks, not {}", masks.size(), wanted);
   if (fault_) return tl::unexpected<Error>(*fault_);
   masks_awaited_ = 0;
-  const size_t place = (num_launched_ - 1) % places_.size();
-  buffers_->put_masks(masks, place);
-  RUDDER_CHECK(supplied_.try_push(place));
+  const size_t flight = (num_launched_ - 1) % flights_.size();
+  buffers_->put_masks(masks, flight);
+  RUDDER_CHECK(supplied_.try_push(flight));
   return {};
 }
 
@@ -131,8 +131,8 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
     in_flight_.pop_front();
     iteration_ = 0;
   }
-  Place& place = places_[next->place];
-  const Iteration& iteration = place.iterations[static_cast<size_t>(next->iteration)];
+  Flight& flight = flights_[next->flight];
+  const Iteration& iteration = flight.iterations[static_cast<size_t>(next->iteration)];
   const bool was_done = iteration.done->done();
   Result<void> ran = iteration.enqueued;
   if (ran) ran = iteration.done->wait();
@@ -140,12 +140,12 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
     fault_ = ran.error();
     return tl::unexpected<Error>(ran.error());
   }
-  step::StepResult result = place.result;
+  step::StepResult result = flight.result;
   result.iteration = next->iteration;
   read_sampled(*next, result);
-  if (next->iteration == 0) scorer_->read(next->place, result);
+  if (next->iteration == 0) scorer_->read(next->flight, result);
   result.device_us = device_time(iteration, was_done);
-  if (const Result<void> copied = finish_captured(place, result); !copied) {
+  if (const Result<void> copied = finish_captured(flight, result); !copied) {
     fault_ = copied.error();
     return tl::unexpected<Error>(copied.error());
   }
@@ -174,9 +174,9 @@ bool DeviceExecutor::ready(step::Ticket ticket) {
     const int32_t next = i == 0 ? iteration_ : 0;
     if (step.id == ticket.id) {
       if (num_enqueued_.load() <= before) return false;
-      const Place& place = places_[(num_launched_ - in_flight_.size() + i) % places_.size()];
-      return place.iterations[static_cast<size_t>(next)].done->done() &&
-             (place.captured == nullptr || place.captured_out->done());
+      const Flight& flight = flights_[(num_launched_ - in_flight_.size() + i) % flights_.size()];
+      return flight.iterations[static_cast<size_t>(next)].done->done() &&
+             (flight.captured == nullptr || flight.captured_out->done());
     }
     before += static_cast<uint64_t>(step.repeat - next);
   }
@@ -184,7 +184,7 @@ bool DeviceExecutor::ready(step::Ticket ticket) {
 }
 
 void DeviceExecutor::work() {
-  for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % places_.size()) {
+  for (size_t index = 0; auto plan = launched_.pop(); index = (index + 1) % flights_.size()) {
     if (stopping_) return;
     next_iteration_ = 0;
     const Result<bool> goes_on = contain([&]() -> Result<bool> {
@@ -200,31 +200,31 @@ void DeviceExecutor::work() {
 // What an exception left half done may be any of the executor's state: no step runs after it.
 bool DeviceExecutor::enqueue_failed(size_t index, const Error& error) {
   broken_ = tl::unexpected<Error>(error);
-  places_[index].iterations[static_cast<size_t>(next_iteration_)].enqueued = broken_;
+  flights_[index].iterations[static_cast<size_t>(next_iteration_)].enqueued = broken_;
   if (!enqueued_.push({index, next_iteration_})) return false;
   ++num_enqueued_;
   return true;
 }
 
 void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
-  Place& place = places_[index];
-  place.iterations[0].start_us = clock_.now_us();
+  Flight& flight = flights_[index];
+  flight.iterations[0].start_us = clock_.now_us();
   pack_step(plan, capacity_, slots_, packed_);
-  place.edited = edit_taps(plan);
+  flight.edited = edit_taps(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
-  place.repeat = plan.repeat;
-  place.result.id = plan.id;
-  place.result.seqs.assign(plan.seqs.size(), {});
+  flight.repeat = plan.repeat;
+  flight.result.id = plan.id;
+  flight.result.seqs.assign(plan.seqs.size(), {});
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
-    place.result.seqs[i].slot = plan.seqs[i].slot;
-    place.result.seqs[i].generation = plan.seqs[i].generation;
+    flight.result.seqs[i].slot = plan.seqs[i].slot;
+    flight.result.seqs[i].generation = plan.seqs[i].generation;
   }
-  place.sampled_seq = packed_.sampled_seq;
-  place.num_logprobs.clear();
+  flight.sampled_seq = packed_.sampled_seq;
+  flight.num_logprobs.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
-    place.num_logprobs.push_back(row.num_logprobs);
+    flight.num_logprobs.push_back(row.num_logprobs);
   }
-  place.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
+  flight.result.from_graph = graphs_ != nullptr && graphs_->pad(packed_);
 }
 
 Result<void> DeviceExecutor::edit_taps(const step::StepPlan& plan) {
@@ -235,24 +235,24 @@ Result<void> DeviceExecutor::edit_taps(const step::StepPlan& plan) {
 }
 
 Result<void> DeviceExecutor::begin(size_t index) {
-  Place& place = places_[index];
-  RUDDER_TRY_VOID(place.edited);
-  RUDDER_TRY(place.step, buffers_->begin(packed_, index));
-  if (!packed_.scores.empty()) place.step.forward.keep_all_rows = true;
+  Flight& flight = flights_[index];
+  RUDDER_TRY_VOID(flight.edited);
+  RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
+  if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
   return {};
 }
 
 // Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,
 // also where an op runs while it is enqueued.
 bool DeviceExecutor::enqueue(size_t index) {
-  Place& place = places_[index];
+  Flight& flight = flights_[index];
   const Result<void> begun = begin(index);
-  for (int32_t i = 0; i < place.repeat; ++i) {
+  for (int32_t i = 0; i < flight.repeat; ++i) {
     if (stopping_) return false;
-    Iteration& iteration = place.iterations[static_cast<size_t>(i)];
+    Iteration& iteration = flight.iterations[static_cast<size_t>(i)];
     if (i > 0) iteration.start_us = clock_.now_us();
     iteration.enqueued = begun;
-    if (begun && i > 0) buffers_->advance(place.step);
+    if (begun && i > 0) buffers_->advance(flight.step);
     if (packed_.num_masks == 0) {
       if (begun) run(index);
     } else {
@@ -271,66 +271,66 @@ bool DeviceExecutor::enqueue(size_t index) {
 
 // From embedding to sampled tokens.
 void DeviceExecutor::run(size_t index) {
-  Place& place = places_[index];
-  if (place.result.from_graph) return graphs_->replay(packed_, place.step);
+  Flight& flight = flights_[index];
+  if (flight.result.from_graph) return graphs_->replay(packed_, flight.step);
   if (packed_.num_tokens() == 0) return;
-  ops::SampleArgs sample = place.step.sample;
-  sample.logits = decoder_->forward(place.step.forward);
+  ops::SampleArgs sample = flight.step.sample;
+  sample.logits = decoder_->forward(flight.step.forward);
   if (packed_.num_sampled() > 0) model_.ops->sample(sample);
 }
 
 // From embedding to the logits, of which there are some.
 ops::View DeviceExecutor::run_forward(size_t index) {
-  Place& place = places_[index];
-  if (place.result.from_graph) return graphs_->replay_forward(packed_, place.step);
-  return decoder_->forward(place.step.forward);
+  Flight& flight = flights_[index];
+  if (flight.result.from_graph) return graphs_->replay_forward(packed_, flight.step);
+  return decoder_->forward(flight.step.forward);
 }
 
 void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
   buffers_->send_masks(packed_.num_masks, index);
-  ops::SampleArgs sample = places_[index].step.sample;
+  ops::SampleArgs sample = flights_[index].step.sample;
   sample.logits = logits;
   model_.ops->sample(sample);
 }
 
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {
-  Place& place = places_[index];
+  Flight& flight = flights_[index];
   if (iteration == 0) scorer_->run(packed_.scores, index);
   if (packed_.num_sampled() > 0) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
   }
-  model_.ops->record(*place.iterations[static_cast<size_t>(iteration)].done);
+  model_.ops->record(*flight.iterations[static_cast<size_t>(iteration)].done);
   if (iteration == 0) fetch_captured(index);
 }
 
 // Behind `done`, so that tokens do not wait for captured rows. A step that captures has one
 // iteration.
 void DeviceExecutor::fetch_captured(size_t index) {
-  Place& place = places_[index];
-  place.captured = nullptr;
+  Flight& flight = flights_[index];
+  flight.captured = nullptr;
   if (packed_.taps.captured.empty()) return;
-  place.captured = std::make_shared<tap::CapturedRows>();
-  place.captured->tokens = packed_.taps.captured;
+  flight.captured = std::make_shared<tap::CapturedRows>();
+  flight.captured->tokens = packed_.taps.captured;
   const ops::View rows = taps_->ring_part(index, packed_.taps.capture_elements);
-  place.captured->dtype = rows.dtype;
+  flight.captured->dtype = rows.dtype;
   CapturePool::Lease lease = pool_->take(static_cast<int64_t>(rows.bytes()));
   if (lease.lease == nullptr) {
-    model_.ops->record(*place.captured_out);
+    model_.ops->record(*flight.captured_out);
     return;
   }
-  place.captured->data = lease.memory.data;
-  place.captured->lease = std::move(lease.lease);
-  model_.ops->copy_out_aside(lease.memory, rows, *place.captured_out);
+  flight.captured->data = lease.memory.data;
+  flight.captured->lease = std::move(lease.lease);
+  model_.ops->copy_out_aside(lease.memory, rows, *flight.captured_out);
 }
 
 // Rows of sequences that had ended are nobody's.
-Result<void> DeviceExecutor::finish_captured(Place& place, step::StepResult& result) {
-  if (place.captured == nullptr) return {};
-  RUDDER_TRY_VOID(place.captured_out->wait());
-  std::erase_if(place.captured->tokens, [&](const tap::CapturedToken& token) {
+Result<void> DeviceExecutor::finish_captured(Flight& flight, step::StepResult& result) {
+  if (flight.captured == nullptr) return {};
+  RUDDER_TRY_VOID(flight.captured_out->wait());
+  std::erase_if(flight.captured->tokens, [&](const tap::CapturedToken& token) {
     return result.seqs[static_cast<size_t>(token.seq)].masked;
   });
-  result.captured = std::move(place.captured);
+  result.captured = std::move(flight.captured);
   return {};
 }
 
@@ -355,19 +355,19 @@ step::RowEnd row_end(ops::SampleEnd end) {
 }  // namespace
 
 void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result) const {
-  const Place& place = places_[from.place];
-  const ops::SampledToken* sampled = buffers_->sampled(from.place, from.iteration);
-  const ops::TopLogprob* top = buffers_->top(from.place, from.iteration);
-  for (size_t i = 0; i < place.sampled_seq.size(); ++i) {
+  const Flight& flight = flights_[from.flight];
+  const ops::SampledToken* sampled = buffers_->sampled(from.flight, from.iteration);
+  const ops::TopLogprob* top = buffers_->top(from.flight, from.iteration);
+  for (size_t i = 0; i < flight.sampled_seq.size(); ++i) {
     const ops::SampledToken& row = sampled[i];
     if (row.end == ops::SampleEnd::kRejected) continue;
-    step::SeqResult& seq = result.seqs[static_cast<size_t>(place.sampled_seq[i])];
+    step::SeqResult& seq = result.seqs[static_cast<size_t>(flight.sampled_seq[i])];
     seq.end = row_end(row.end);
     seq.masked = row.end == ops::SampleEnd::kMasked;
     if (row.token < 0) continue;
     RUDDER_CHECK(row.token < capacity_.vocab_size, "sampled token {}", row.token);
     seq.tokens.push_back(row.token);
-    const int32_t num_logprobs = place.num_logprobs[i];
+    const int32_t num_logprobs = flight.num_logprobs[i];
     if (num_logprobs < 0) continue;
     step::TokenLogprobs& logprobs =
         seq.logprobs.emplace_back(step::TokenLogprobs{row.logprob, row.rank, {}});

@@ -75,7 +75,7 @@ class DeviceExecutor final : public step::Executor {
   };
   // One step in flight. The worker is done with all but the later iterations when it hands over the
   // first.
-  struct Place {
+  struct Flight {
     step::StepResult result;  // all but what an iteration sampled
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
@@ -87,7 +87,7 @@ class DeviceExecutor final : public step::Executor {
     std::unique_ptr<ops::Event> captured_out;
   };
   struct Enqueued {
-    size_t place = 0;
+    size_t flight = 0;
     int32_t iteration = 0;
   };
 
@@ -106,7 +106,7 @@ class DeviceExecutor final : public step::Executor {
   void sample_constrained(size_t index, const ops::View& logits);
   void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
-  Result<void> finish_captured(Place& place, step::StepResult& result);
+  Result<void> finish_captured(Flight& flight, step::StepResult& result);
   int64_t device_time(const Iteration& iteration, bool was_done);
   void read_sampled(const Enqueued& from, step::StepResult& result) const;
 
@@ -126,10 +126,10 @@ class DeviceExecutor final : public step::Executor {
   int32_t next_iteration_ = 0;  // of the step at hand, to be handed over
   Result<void> broken_;         // an exception has left the state half changed: no step runs
 
-  // Between the threads. Step i of the launched ones has place i modulo their number.
-  std::vector<Place> places_;
+  // Between the threads. Step i of the launched ones has entry i modulo their number.
+  std::vector<Flight> flights_;
   BoundedQueue<std::shared_ptr<const step::StepPlan>> launched_;
-  BoundedQueue<size_t> supplied_;  // places whose masks are in their staging memory
+  BoundedQueue<size_t> supplied_;  // flights whose masks are in their staging memory
   BoundedQueue<Enqueued> enqueued_;
   std::atomic<uint64_t> num_enqueued_ = 0;  // iterations
   std::atomic<bool> stopping_ = false;

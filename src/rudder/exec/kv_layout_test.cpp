@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "rudder/exec/memory_plan.h"
+#include "rudder/exec/memory_budget.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::exec {
@@ -146,15 +146,15 @@ TEST(KvLayout, BytesOfASequence) {
       {"Gemma 3 27B", windowed_spec(62, 5, 16, 128, 1024), 3968, 1128, 15872, 3047},
   };
   for (const Case& c : cases) {
-    MemoryPlan grouped;
+    MemoryBudget grouped;
     grouped.block_size = 16;
     grouped.kv = plan_kv_layout(c.spec, ask_of(c.spec.max_positions)).value();
     model::ModelSpec all = c.spec;
     for (model::LayerSpec& layer : all.layers) model::attention_of(layer)->window = 0;
-    MemoryPlan plain;
+    MemoryBudget plain;
     plain.block_size = 16;
     plain.kv = plan_kv_layout(all, ask_of(all.max_positions)).value();
-    const auto mib = [](const MemoryPlan& plan, int64_t tokens) {
+    const auto mib = [](const MemoryBudget& plan, int64_t tokens) {
       return static_cast<double>(plan.kv_bytes_of(tokens)) / (1 << 20);
     };
     fmt::print("{}: 8k {:.1f} -> {:.1f} MiB, 32k {:.1f} -> {:.1f} MiB\n", c.name, mib(plain, 8192),

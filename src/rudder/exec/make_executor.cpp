@@ -8,37 +8,37 @@
 namespace rudder::exec {
 namespace {
 
-Result<MemoryPlan> plan_spec(const weights::Checkpoint& checkpoint, const model::ModelSpec& spec,
-                             const ops::Ops& ops, const ExecSettings& settings,
-                             const StepLimits& limits) {
-  const model::WeightPlan weights = model::plan_weights(checkpoint, spec, ops);
-  return plan_memory(spec,
-                     {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
-                     {.weight_bytes = weights.bytes,
-                      .available_bytes = ops.available_memory(),
-                      .utilization = settings.gpu_memory_utilization,
-                      .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
-                      .max_model_len = settings.max_model_len,
-                      .block_size = settings.block_size,
-                      .attention_lookback = ops.attention_lookback(),
-                      .max_num_seqs = limits.max_num_seqs,
-                      .max_num_batched_tokens = limits.max_num_batched_tokens,
-                      .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
-                      .taps = {.enable_steering = settings.enable_steering,
-                               .max_steering_rows = settings.max_steering_rows,
-                               .steering_bytes = settings.steering_memory_mb << 20,
-                               .capture_bytes = settings.capture_memory_mb << 20,
-                               .embedding_bytes = settings.embedding_memory_mb << 20,
-                               .max_num_seqs = limits.max_num_seqs,
-                               .max_in_flight = step::Capacity{}.max_in_flight}});
+Result<MemoryBudget> budget_spec(const weights::Checkpoint& checkpoint,
+                                 const model::ModelSpec& spec, const ops::Ops& ops,
+                                 const ExecSettings& settings, const StepLimits& limits) {
+  const model::WeightBudget weights = model::budget_weights(checkpoint, spec, ops);
+  return budget_memory(
+      spec, {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
+      {.weight_bytes = weights.bytes,
+       .available_bytes = ops.available_memory(),
+       .utilization = settings.gpu_memory_utilization,
+       .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
+       .max_model_len = settings.max_model_len,
+       .block_size = settings.block_size,
+       .attention_lookback = ops.attention_lookback(),
+       .max_num_seqs = limits.max_num_seqs,
+       .max_num_batched_tokens = limits.max_num_batched_tokens,
+       .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
+       .taps = {.enable_steering = settings.enable_steering,
+                .max_steering_rows = settings.max_steering_rows,
+                .steering_bytes = settings.steering_memory_mb << 20,
+                .capture_bytes = settings.capture_memory_mb << 20,
+                .embedding_bytes = settings.embedding_memory_mb << 20,
+                .max_num_seqs = limits.max_num_seqs,
+                .max_in_flight = step::Capacity{}.max_in_flight}});
 }
 
 }  // namespace
 
-Result<MemoryPlan> plan_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
-                              const ExecSettings& settings, const StepLimits& limits) {
+Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
+                                  const ExecSettings& settings, const StepLimits& limits) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
-  return plan_spec(checkpoint, spec, ops, settings, limits);
+  return budget_spec(checkpoint, spec, ops, settings, limits);
 }
 
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
@@ -46,7 +46,7 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
                                const LoadProgress& progress) {
   LoadedModel loaded;
   RUDDER_TRY(loaded.spec, model::read_spec(checkpoint));
-  RUDDER_TRY(loaded.memory, plan_spec(checkpoint, loaded.spec, *ops, settings, limits));
+  RUDDER_TRY(loaded.memory, budget_spec(checkpoint, loaded.spec, *ops, settings, limits));
   RUDDER_TRY(model::Weights weights,
              model::load_weights(checkpoint, loaded.spec, *ops, progress.weights));
   loaded.memory.weight_bytes = weights.bytes;  // as packed

@@ -8,7 +8,7 @@
 
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
-#include "rudder/exec/memory_plan.h"
+#include "rudder/exec/memory_budget.h"
 #include "rudder/exec/settings.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
@@ -28,12 +28,12 @@ struct StepLimits {
 struct LoadedModel {
   std::unique_ptr<step::Executor> executor;
   model::ModelSpec spec;
-  MemoryPlan memory;
+  MemoryBudget memory;
 };
 
 // Where the memory would go; allocates nothing (--dry-run).
-Result<MemoryPlan> plan_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
-                              const ExecSettings& settings, const StepLimits& limits);
+Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
+                                  const ExecSettings& settings, const StepLimits& limits);
 
 // Of the two long parts of loading; empty functions report nothing.
 struct LoadProgress {

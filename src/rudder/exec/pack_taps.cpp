@@ -85,7 +85,7 @@ void PackedTaps::clear() {
   captured.clear();
 }
 
-void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t place, TapState* state,
+void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight, TapState* state,
                PackedTaps& packed) {
   packed.clear();
   packed.is_used = std::ranges::any_of(plan.seqs, is_tapped);
@@ -95,7 +95,7 @@ void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t place,
     const step::SeqWork& work = plan.seqs[i];
     const size_t first = packed.row.size();
     pack_rows(work, slots.slot(work.slot).prompt_len, *state, packed);
-    pack_captures(work, static_cast<int32_t>(i), first, state->ring_begin(place), *state, packed);
+    pack_captures(work, static_cast<int32_t>(i), first, state->ring_begin(flight), *state, packed);
   }
   RUDDER_CHECK(plan.repeat == 1 || packed.captured.empty(),
                "step {} captures and has {} iterations", plan.id, plan.repeat);

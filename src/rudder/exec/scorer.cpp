@@ -71,8 +71,8 @@ Result<void> Scorer::allocate() {
   return {};
 }
 
-void Scorer::run(const PackedScores& scores, size_t place) {
-  Staging& staging = staging_[place];
+void Scorer::run(const PackedScores& scores, size_t flight) {
+  Staging& staging = staging_[flight];
   staging.seq = scores.seq;
   staging.tops = scores.tops;
   if (scores.empty()) return;
@@ -101,8 +101,8 @@ void Scorer::run(const PackedScores& scores, size_t place) {
   ops_.copy_out(first_bytes_of(staging.top, top), top);
 }
 
-void Scorer::read(size_t place, step::StepResult& result) const {
-  const Staging& staging = staging_[place];
+void Scorer::read(size_t flight, step::StepResult& result) const {
+  const Staging& staging = staging_[flight];
   const auto* scored = static_cast<const ops::SampledToken*>(staging.scored.data);
   const auto* top = static_cast<const ops::TopLogprob*>(staging.top.data);
   for (size_t i = 0; i < staging.seq.size(); ++i) {

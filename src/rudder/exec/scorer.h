@@ -44,10 +44,10 @@ class Scorer {
   static int64_t device_bytes(const step::Capacity& capacity);
 
   // Enqueues it behind a forward pass that kept all rows, whose logits have been sampled.
-  void run(const PackedScores& scores, size_t place);
-  // Adds what the step at `place`, which is done, has told to its rows. A row with NaN or Inf in
+  void run(const PackedScores& scores, size_t flight);
+  // Adds what the step at `flight`, which is done, has told to its rows. A row with NaN or Inf in
   // its logits ends numerically.
-  void read(size_t place, step::StepResult& result) const;
+  void read(size_t flight, step::StepResult& result) const;
 
  private:
   Scorer(ops::Ops& ops, model::Decoder& decoder, const step::Capacity& capacity)
@@ -69,7 +69,7 @@ class Scorer {
   ops::View input_;               // [2 * max_tokens_per_step] i32: rows, then tokens
   ops::View scored_;              // [max_tokens_per_step, 4] i32
   ops::View top_;                 // [max_tokens_per_step, kMaxLogprobs, 2] i32
-  std::vector<Staging> staging_;  // one a place
+  std::vector<Staging> staging_;  // one for each flight
 };
 
 }  // namespace rudder::exec

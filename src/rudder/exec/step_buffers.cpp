@@ -24,8 +24,8 @@ int64_t part_bytes(int64_t count) {
 }
 
 // Bytes from the start of the buffer. What is fixed by the step's counts comes first, so that a
-// captured step finds all that it reads in one place; lists are as long as they are, and what
-// begin_step alone reads follows them.
+// captured step finds all that it reads at the same addresses; lists are as long as they are, and
+// what begin_step alone reads follows them.
 struct Layout {
   int64_t q_begin = 0;
   int64_t kv_len = 0;
@@ -255,10 +255,10 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
   return step;
 }
 
-Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t place) {
+Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t flight) {
   RUDDER_CHECK(static_cast<int64_t>(packed.lists.size()) <= max_list_words(capacity_));
   const DeviceStep step = views(packed);
-  const View& staging = staging_[place].step;
+  const View& staging = staging_[flight].step;
   const Layout layout = layout_of(packed);
   put(staging, layout.q_begin, packed.q_begin);
   put(staging, layout.kv_len, packed.kv_len);
@@ -273,7 +273,7 @@ Result<DeviceStep> StepBuffers::begin(const PackedStep& packed, size_t place) {
   put_taps(packed, staging);
   put(staging, layout.sample_rows, packed.sample_rows);
   put(staging, layout.lists, packed.lists);
-  RUDDER_TRY_VOID(send(packed, step, place));
+  RUDDER_TRY_VOID(send(packed, step, flight));
   return step;
 }
 
@@ -298,8 +298,8 @@ void StepBuffers::put_taps(const PackedStep& packed, const View& staging) const 
 
 // The lists that begin_step reads go behind the rest, in as many parts as they need; the rest goes
 // with the first part, the tokens are resolved with the last.
-Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step, size_t place) {
-  const View& staging = staging_[place].step;
+Result<void> StepBuffers::send(const PackedStep& packed, const DeviceStep& step, size_t flight) {
+  const View& staging = staging_[flight].step;
   std::span<const ops::OpenedSlot> opened = packed.edits.opened;
   std::span<const ops::HistoryToken> history = packed.edits.history;
   std::span<const ops::BlockWrite> blocks = packed.edits.blocks;
@@ -350,32 +350,32 @@ void StepBuffers::advance(DeviceStep& step) {
   max_kv_len = std::min(max_kv_len + 1, capacity_.max_seq_len);
 }
 
-void StepBuffers::put_masks(std::span<const uint32_t> masks, size_t place) {
-  put(staging_[place].masks, 0, masks);
+void StepBuffers::put_masks(std::span<const uint32_t> masks, size_t flight) {
+  put(staging_[flight].masks, 0, masks);
 }
 
-void StepBuffers::send_masks(int64_t num_masks, size_t place) {
+void StepBuffers::send_masks(int64_t num_masks, size_t flight) {
   const View rows = masks_.rows(0, num_masks);
-  ops_.copy_in(rows, range(staging_[place].masks, 0, static_cast<int64_t>(rows.bytes())));
+  ops_.copy_in(rows, range(staging_[flight].masks, 0, static_cast<int64_t>(rows.bytes())));
 }
 
-void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t place, int32_t iteration) {
+void StepBuffers::fetch(int64_t num_rows, bool with_top, size_t flight, int32_t iteration) {
   const auto copy = [&](const View& staging, const View& device) {
     const View rows = device.rows(0, num_rows);
     const int64_t begin = iteration * static_cast<int64_t>(device.bytes());
     ops_.copy_out(range(staging, begin, begin + static_cast<int64_t>(rows.bytes())), rows);
   };
-  copy(staging_[place].sampled, sampled_);
-  if (with_top) copy(staging_[place].top, top_);
+  copy(staging_[flight].sampled, sampled_);
+  if (with_top) copy(staging_[flight].top, top_);
 }
 
-const ops::SampledToken* StepBuffers::sampled(size_t place, int32_t iteration) const {
-  const auto* all = static_cast<const ops::SampledToken*>(staging_[place].sampled.data);
+const ops::SampledToken* StepBuffers::sampled(size_t flight, int32_t iteration) const {
+  const auto* all = static_cast<const ops::SampledToken*>(staging_[flight].sampled.data);
   return all + iteration * sampled_.shape[0];
 }
 
-const ops::TopLogprob* StepBuffers::top(size_t place, int32_t iteration) const {
-  const auto* all = static_cast<const ops::TopLogprob*>(staging_[place].top.data);
+const ops::TopLogprob* StepBuffers::top(size_t flight, int32_t iteration) const {
+  const auto* all = static_cast<const ops::TopLogprob*>(staging_[flight].top.data);
   return all + iteration * top_.shape[0] * step::kMaxLogprobs;
 }
 

@@ -41,21 +41,21 @@ class StepBuffers {
   // Enqueues the copy of the step to the device and its begin_step. Waits for the device only when
   // the step's lists are longer than a part of them that the buffer holds (kept_history and
   // kept_blocks in step_buffers.cpp): they then go in several parts. An Error is the device's.
-  Result<DeviceStep> begin(const PackedStep& packed, size_t place);
+  Result<DeviceStep> begin(const PackedStep& packed, size_t flight);
   // Enqueues what makes the step its next iteration, where each row is a single token that was
   // sampled. The host sends nothing.
   void advance(DeviceStep& step);
-  // Keeps the masks of the step at `place`, one row behind another.
-  void put_masks(std::span<const uint32_t> masks, size_t place);
+  // Keeps the masks of the step at `flight`, one row behind another.
+  void put_masks(std::span<const uint32_t> masks, size_t flight);
   // Enqueues their copy to the device, where the step's sample finds them.
-  void send_masks(int64_t num_masks, size_t place);
+  void send_masks(int64_t num_masks, size_t flight);
   // Enqueues the copy of the first `num_rows` sampled tokens to the host.
-  void fetch(int64_t num_rows, bool with_top, size_t place, int32_t iteration);
+  void fetch(int64_t num_rows, bool with_top, size_t flight, int32_t iteration);
 
   // Of an iteration that fetch() was called for and that is done. [num_rows]; [num_rows,
   // kMaxLogprobs]
-  const ops::SampledToken* sampled(size_t place, int32_t iteration) const;
-  const ops::TopLogprob* top(size_t place, int32_t iteration) const;
+  const ops::SampledToken* sampled(size_t flight, int32_t iteration) const;
+  const ops::TopLogprob* top(size_t flight, int32_t iteration) const;
 
  private:
   StepBuffers(ops::Ops& ops, const step::Capacity& capacity, const ops::TapTable* table)
@@ -64,7 +64,7 @@ class StepBuffers {
   Result<void> allocate();
   DeviceStep views(const PackedStep& packed) const;
   void put_taps(const PackedStep& packed, const ops::View& staging) const;
-  Result<void> send(const PackedStep& packed, const DeviceStep& step, size_t place);
+  Result<void> send(const PackedStep& packed, const DeviceStep& step, size_t flight);
   ops::View part(int64_t offset, tensor::DType dtype, tensor::Shape shape) const;
 
   ops::Ops& ops_;
@@ -82,7 +82,7 @@ class StepBuffers {
     ops::View sampled;  // [max_repeat * bytes of sampled_] u8
     ops::View top;      // [max_repeat * bytes of top_] u8
   };
-  std::vector<Staging> staging_;  // one a place
+  std::vector<Staging> staging_;  // one for each flight
   std::unique_ptr<ops::Event> part_sent_;
 };
 

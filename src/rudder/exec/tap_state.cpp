@@ -83,12 +83,12 @@ Result<void> TapState::allocate() {
   return {};
 }
 
-int64_t TapState::ring_begin(size_t place) const {
-  return static_cast<int64_t>(place) * capacity_.taps.capture_elements;
+int64_t TapState::ring_begin(size_t flight) const {
+  return static_cast<int64_t>(flight) * capacity_.taps.capture_elements;
 }
 
-View TapState::ring_part(size_t place, int64_t elements) const {
-  return table_.ring.rows(ring_begin(place), elements);
+View TapState::ring_part(size_t flight, int64_t elements) const {
+  return table_.ring.rows(ring_begin(flight), elements);
 }
 
 bool TapState::has_row(int32_t row) const {
@@ -186,7 +186,7 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
                "capture set {}", edit.capture_set);
   Set& set = sets_[at(edit.capture_set)];
   set = {};
-  places_.assign(2 * at(capacity_.geometry.num_points()), -1);
+  flights_.assign(2 * at(capacity_.geometry.num_points()), -1);
   if (edit.set != nullptr) {
     for (const tap::CapturePoint& captured : edit.set->points) {
       RUDDER_CHECK(capacity_.geometry.has(captured.point), "point {} of capture set {}",
@@ -195,14 +195,14 @@ Result<void> TapState::edit(const step::CaptureEdit& edit) {
     set.elements = tap::record_elements(*edit.set, capacity_.geometry, &offsets_);
     for (size_t i = 0; i < offsets_.size(); ++i) {
       const tap::CapturePoint& captured = edit.set->points[i];
-      places_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
+      flights_[2 * at(captured.point.index()) + (captured.after ? 1 : 0)] =
           static_cast<int32_t>(offsets_[i] / tap::kCaptureAlign);
       set.passages |= tap::passage(captured.point.site);
       set.residual_alone = set.residual_alone && tap::is_residual(captured.point.site);
       set.captures_behind = set.captures_behind || is_behind_attention(captured.point);
     }
   }
-  return uploads_->copy(table_.captures.rows(edit.capture_set, 1), places_.data());
+  return uploads_->copy(table_.captures.rows(edit.capture_set, 1), flights_.data());
 }
 
 }  // namespace rudder::exec

@@ -28,12 +28,12 @@ class TapState {
   Result<void> apply(const step::StepPlan& plan);
 
   const ops::TapTable& table() const { return table_; }
-  // The part of the ring that is the step's at `place`: its first element, a multiple of
+  // The part of the ring that is the step's at `flight`: its first element, a multiple of
   // kCaptureAlign, and their number.
-  int64_t ring_begin(size_t place) const;
+  int64_t ring_begin(size_t flight) const;
   int64_t ring_elements() const { return capacity_.taps.capture_elements; }
   // The first `elements` of that part.
-  ops::View ring_part(size_t place, int64_t elements) const;
+  ops::View ring_part(size_t flight, int64_t elements) const;
 
   bool has_row(int32_t row) const;
   bool has_set(int32_t set) const;
@@ -90,7 +90,7 @@ class TapState {
 
   // Of the edit at hand.
   std::vector<ops::TapEntry> entries_;
-  std::vector<int32_t> places_;
+  std::vector<int32_t> flights_;
   std::vector<tap::TapOp> moved_;
   std::vector<int64_t> offsets_;
 };

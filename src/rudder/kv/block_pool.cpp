@@ -42,47 +42,47 @@ BlockId BlockPool::take_free() {
   unlink(free_, block);
   --num_free_;
   Node& node = nodes_[index(block)];
-  node.place = Place::kInUse;
+  node.state = State::kInUse;
   node.refs = 1;
   return block;
 }
 
 void BlockPool::add_ref(BlockId block) {
   Node& node = nodes_[index(block)];
-  RUDDER_CHECK(node.place != Place::kFree, "block {} is free", block);
-  if (node.place == Place::kCached && !RUDDER_MUTANT(kEvictInUse)) {
+  RUDDER_CHECK(node.state != State::kFree, "block {} is free", block);
+  if (node.state == State::kCached && !RUDDER_MUTANT(kEvictInUse)) {
     unlink(cached_, block);
     --num_cached_;
-    node.place = Place::kInUse;
+    node.state = State::kInUse;
   }
   ++node.refs;
 }
 
 void BlockPool::release(BlockId block, bool keep_cached) {
   Node& node = nodes_[index(block)];
-  RUDDER_CHECK(node.place == Place::kInUse && node.refs > 0, "block {} is not in use", block);
+  RUDDER_CHECK(node.state == State::kInUse && node.refs > 0, "block {} is not in use", block);
   if (--node.refs > 0) return;
   push_back(keep_cached ? cached_ : free_, block);
-  node.place = keep_cached ? Place::kCached : Place::kFree;
+  node.state = keep_cached ? State::kCached : State::kFree;
   ++(keep_cached ? num_cached_ : num_free_);
 }
 
 void BlockPool::uncache(BlockId block) {
   Node& node = nodes_[index(block)];
-  RUDDER_CHECK(node.place == Place::kCached, "block {} is not cached", block);
+  RUDDER_CHECK(node.state == State::kCached, "block {} is not cached", block);
   unlink(cached_, block);
   --num_cached_;
   push_back(free_, block);
   ++num_free_;
-  node.place = Place::kFree;
+  node.state = State::kFree;
 }
 
-int32_t BlockPool::length(const List& list, Place place) const {
+int32_t BlockPool::length(const List& list, State state) const {
   int32_t count = 0;
   BlockId prev = kNoBlock;
   for (BlockId block = list.head; block != kNoBlock; block = nodes_[index(block)].next) {
     const Node& node = nodes_[index(block)];
-    if (node.place != place || node.prev != prev || ++count > num_blocks()) return -1;
+    if (node.state != state || node.prev != prev || ++count > num_blocks()) return -1;
     prev = block;
   }
   return list.tail == prev ? count : -1;
@@ -95,11 +95,11 @@ Result<void> BlockPool::check(const std::vector<int32_t>& expected_refs) const {
       return fail(ErrorCode::kInternal, fmt::format("block {} has {} references, {} hold it", block,
                                                     node.refs, expected_refs[index(block)]));
     }
-    if ((node.refs > 0) != (node.place == Place::kInUse)) {
+    if ((node.refs > 0) != (node.state == State::kInUse)) {
       return fail(ErrorCode::kInternal, fmt::format("block {} is in the wrong list", block));
     }
   }
-  if (length(free_, Place::kFree) != num_free_ || length(cached_, Place::kCached) != num_cached_) {
+  if (length(free_, State::kFree) != num_free_ || length(cached_, State::kCached) != num_cached_) {
     return fail(ErrorCode::kInternal, "a block list is broken or miscounted");
   }
   return {};

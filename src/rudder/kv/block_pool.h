@@ -22,7 +22,7 @@ class BlockPool {
   int32_t num_cached() const { return num_cached_; }
   int32_t num_in_use() const { return num_blocks() - num_free_ - num_cached_; }
   int32_t refs(BlockId block) const { return nodes_[index(block)].refs; }
-  bool is_cached(BlockId block) const { return nodes_[index(block)].place == Place::kCached; }
+  bool is_cached(BlockId block) const { return nodes_[index(block)].state == State::kCached; }
 
   // A free block, now referenced once; kNoBlock when none is free.
   BlockId take_free();
@@ -34,16 +34,16 @@ class BlockPool {
   void release(BlockId block, bool keep_cached);
   void uncache(BlockId block);  // from the eviction list to the free list
 
-  // Lists, counts and places agree, and refs(b) == expected_refs[b] for every block.
+  // Lists, counts and states agree, and refs(b) == expected_refs[b] for every block.
   Result<void> check(const std::vector<int32_t>& expected_refs) const;
 
  private:
-  enum class Place : uint8_t { kFree, kCached, kInUse };
+  enum class State : uint8_t { kFree, kCached, kInUse };
   struct Node {
     BlockId prev = kNoBlock;
     BlockId next = kNoBlock;
     int32_t refs = 0;
-    Place place = Place::kFree;
+    State state = State::kFree;
   };
   struct List {
     BlockId head = kNoBlock;
@@ -53,7 +53,7 @@ class BlockPool {
   size_t index(BlockId block) const;
   void push_back(List& list, BlockId block);
   void unlink(List& list, BlockId block);
-  int32_t length(const List& list, Place place) const;  // -1 when the list is broken
+  int32_t length(const List& list, State state) const;  // -1 when the list is broken
 
   std::vector<Node> nodes_;
   List free_;

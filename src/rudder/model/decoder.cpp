@@ -131,7 +131,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
     return {batch.tap_table, tapped, tap::Point{static_cast<int32_t>(layer), site}.index()};
   };
-  ops_.plan_attention(batch.attention);
+  ops_.begin_attention(batch.attention);
   ops_.embed({.table = weights_.embedding,
               .tied = spec_.tied_head ? &weights_.head : nullptr,
               .ids = batch.ids,

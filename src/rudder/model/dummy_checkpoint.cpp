@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "rudder/base/thread_pool.h"
-#include "rudder/model/tensor_plan.h"
+#include "rudder/model/tensor_list.h"
 #include "rudder/weights/hf_config.h"
 
 namespace rudder::model {
@@ -21,7 +21,7 @@ using weights::Checkpoint;
 using weights::TensorInfo;
 
 constexpr size_t kRingBytes = size_t{64} << 20;
-constexpr size_t kTensorAlignment = 4096;  // of a tensor's place in the ring
+constexpr size_t kTensorAlignment = 4096;  // of a tensor's offset in the ring
 constexpr int64_t kTaskValues = int64_t{1} << 18;
 
 // A range of addresses behind which the same memory lies again and again.
@@ -69,16 +69,16 @@ tensor::Shape shape_of(const weights::TensorShape& shape) {
 class DummyCheckpoint final : public Checkpoint {
  public:
   DummyCheckpoint(std::string name, std::vector<ModelText> texts, Ring ring,
-                  std::vector<tensor::BF16> norms, const TensorPlan& plan)
+                  std::vector<tensor::BF16> norms, const TensorList& list)
       : name_(std::move(name)), ring_(std::move(ring)), norms_(std::move(norms)) {
     for (ModelText& file : texts) texts_[file.name] = std::move(file.text);
-    for (const PlannedTensor& planned : plan.tensors()) {
+    for (const ListedTensor& listed : list.tensors()) {
       // Layers differ: each tensor begins elsewhere in the ring.
-      const size_t place = planned.number * 7919 % (kRingBytes / kTensorAlignment);
-      void* const data = planned.is_norm ? static_cast<void*>(norms_.data())
-                                         : ring_.data() + place * kTensorAlignment;
+      const size_t unit = listed.number * 7919 % (kRingBytes / kTensorAlignment);
+      void* const data = listed.is_norm ? static_cast<void*>(norms_.data())
+                                        : ring_.data() + unit * kTensorAlignment;
       tensors_.push_back(
-          {planned.decl.name, {data, DType::kBF16, shape_of(planned.decl.shape)}, "dummy"});
+          {listed.decl.name, {data, DType::kBF16, shape_of(listed.decl.shape)}, "dummy"});
       bytes_ += static_cast<int64_t>(tensors_.back().view.bytes());
     }
     std::sort(tensors_.begin(), tensors_.end(),
@@ -94,10 +94,10 @@ class DummyCheckpoint final : public Checkpoint {
   bool has_file(std::string_view file) const override { return texts_.contains(file); }
   const std::vector<TensorInfo>& tensors() const override { return tensors_; }
   const TensorInfo* find(std::string_view tensor) const override {
-    const auto place = std::lower_bound(
+    const auto found = std::lower_bound(
         tensors_.begin(), tensors_.end(), tensor,
         [](const TensorInfo& info, std::string_view name) { return info.name < name; });
-    return place != tensors_.end() && place->name == tensor ? &*place : nullptr;
+    return found != tensors_.end() && found->name == tensor ? &*found : nullptr;
   }
   int64_t tensor_bytes() const override { return bytes_; }
   void prefetch(const TensorInfo& /*tensor*/) const override {}
@@ -125,11 +125,11 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
   }
   RUDDER_TRY(const ModelSpec spec, read_config(config));
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
-  const TensorPlan plan(spec, architecture->names);
+  const TensorList list(spec, architecture->names);
 
   int64_t largest = 0;
   int64_t widest_norm = 0;
-  for (const PlannedTensor& tensor : plan.tensors()) {
+  for (const ListedTensor& tensor : list.tensors()) {
     int64_t& most = tensor.is_norm ? widest_norm : largest;
     most = std::max(most, tensor.values);
   }
@@ -145,7 +145,7 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
   std::vector<tensor::BF16> norms(static_cast<size_t>(widest_norm));
   fill_values(norms, tables.norm, 0, 1, 0);
   return std::make_shared<DummyCheckpoint>(name, model_texts(config_text, spec.vocab),
-                                           std::move(ring), std::move(norms), plan);
+                                           std::move(ring), std::move(norms), list);
 }
 
 }  // namespace rudder::model

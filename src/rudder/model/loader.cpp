@@ -262,10 +262,11 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec
   return Loader(checkpoint, quantisation, spec, architecture->names, ops, progress).load();
 }
 
-WeightPlan plan_weights(const Checkpoint& checkpoint, const ModelSpec& spec, const ops::Ops& ops) {
-  WeightPlan plan{weight_bytes(spec, ops.linear_dtype()), ops.linear_dtype()};
+WeightBudget budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
+                            const ops::Ops& ops) {
+  WeightBudget budget{weight_bytes(spec, ops.linear_dtype()), ops.linear_dtype()};
   const auto architecture = find_architecture(spec.architecture);
-  if (!architecture || !ops.keeps_fp8()) return plan;
+  if (!architecture || !ops.keeps_fp8()) return budget;
   int64_t stored_fp8 = 0;
   const auto count = [&](const LinearModule& module) {
     for (const LinearModule::Part& part : module.parts) {
@@ -279,11 +280,11 @@ WeightPlan plan_weights(const Checkpoint& checkpoint, const ModelSpec& spec, con
     const LayerTensors tensors = layer_tensors(spec, (*architecture)->names, i);
     for (const LinearModule& linear : tensors.linears) count(linear);
   }
-  if (stored_fp8 == 0) return plan;
-  plan.bytes -= stored_fp8 * static_cast<int64_t>(tensor::dtype_bytes(plan.linear_dtype) -
-                                                  tensor::dtype_bytes(DType::kF8E4M3));
-  plan.linear_dtype = DType::kF8E4M3;
-  return plan;
+  if (stored_fp8 == 0) return budget;
+  budget.bytes -= stored_fp8 * static_cast<int64_t>(tensor::dtype_bytes(budget.linear_dtype) -
+                                                    tensor::dtype_bytes(DType::kF8E4M3));
+  budget.linear_dtype = DType::kF8E4M3;
+  return budget;
 }
 
 }  // namespace rudder::model

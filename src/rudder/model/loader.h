@@ -21,11 +21,11 @@ Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelS
 
 // weight_bytes (tensors.h) of a checkpoint on a backend: fp8 in the file stays fp8 where the
 // backend keeps it.
-struct WeightPlan {
+struct WeightBudget {
   int64_t bytes = 0;
   tensor::DType linear_dtype = tensor::DType::kF32;  // of the layers' products
 };
-WeightPlan plan_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
-                        const ops::Ops& ops);
+WeightBudget budget_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
+                            const ops::Ops& ops);
 
 }  // namespace rudder::model

@@ -10,7 +10,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/base/thread_pool.h"
-#include "rudder/model/tensor_plan.h"
+#include "rudder/model/tensor_list.h"
 #include "rudder/weights/hf_config.h"
 #include "rudder/weights/safetensors_writer.h"
 
@@ -24,7 +24,7 @@ constexpr int64_t kChunkValues = int64_t{1} << 21;  // of one task: 4 MiB
 // Writes the tensors of one shard, chunk by chunk, on all threads.
 class ShardWriter {
  public:
-  ShardWriter(std::span<const PlannedTensor> tensors, const ValueTables& tables, uint64_t seed,
+  ShardWriter(std::span<const ListedTensor> tensors, const ValueTables& tables, uint64_t seed,
               weights::SafetensorsWriter& writer)
       : tensors_(tensors), tables_(tables), seed_(seed), writer_(writer) {
     for (size_t i = 0; i < tensors.size(); ++i) {
@@ -39,10 +39,10 @@ class ShardWriter {
     done_ = done_before;
     pool.parallel_for(static_cast<int64_t>(chunks_.size()), [&](int64_t chunk) {
       const auto [index, begin] = chunks_[static_cast<size_t>(chunk)];
-      const PlannedTensor& planned = tensors_[index];
-      const int64_t count = std::min(kChunkValues, planned.values - begin);
+      const ListedTensor& listed = tensors_[index];
+      const int64_t count = std::min(kChunkValues, listed.values - begin);
       std::vector<tensor::BF16> values(static_cast<size_t>(count));
-      fill_values(values, planned.is_norm ? tables_.norm : tables_.weight, seed_, planned.number,
+      fill_values(values, listed.is_norm ? tables_.norm : tables_.weight, seed_, listed.number,
                   begin);
       const Result<void> written =
           writer_.write(index, 2 * static_cast<uint64_t>(begin), std::as_bytes(std::span(values)));
@@ -56,7 +56,7 @@ class ShardWriter {
   }
 
  private:
-  std::span<const PlannedTensor> tensors_;
+  std::span<const ListedTensor> tensors_;
   const ValueTables& tables_;
   const uint64_t seed_;
   weights::SafetensorsWriter& writer_;
@@ -80,37 +80,37 @@ Result<void> prepare_folder(const std::string& folder) {
   return {};
 }
 
-Result<void> write_weights(const MakeModelArgs& args, const TensorPlan& plan, double norm_centre,
+Result<void> write_weights(const MakeModelArgs& args, const TensorList& list, double norm_centre,
                            const ProgressFn& progress) {
-  const auto shards = plan.shards(args.max_shard_bytes);
+  const auto shards = list.shards(args.max_shard_bytes);
   const ValueTables tables(norm_centre);
   ThreadPool pool(args.num_threads);
   std::string map;
   int64_t done = 0;
   for (size_t i = 0; i < shards.size(); ++i) {
     const auto [begin, end] = shards[i];
-    const auto tensors = std::span(plan.tensors()).subspan(begin, end - begin);
+    const auto tensors = std::span(list.tensors()).subspan(begin, end - begin);
     const std::string file =
         shards.size() == 1 ? "model.safetensors"
                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     std::vector<TensorDecl> decls;
-    for (const PlannedTensor& planned : tensors) {
-      decls.push_back(planned.decl);
+    for (const ListedTensor& listed : tensors) {
+      decls.push_back(listed.decl);
       map += map.empty() ? "" : ",\n";
-      append_json_string(map, planned.decl.name);
+      append_json_string(map, listed.decl.name);
       map += fmt::format(": \"{}\"", file);
     }
     RUDDER_TRY(const auto writer, weights::SafetensorsWriter::create(args.folder + "/" + file,
                                                                      decls, {{"format", "pt"}}));
     ShardWriter shard(tensors, tables, args.seed, *writer);
-    RUDDER_TRY_VOID(shard.write(pool, done, plan.total_bytes(), progress));
+    RUDDER_TRY_VOID(shard.write(pool, done, list.total_bytes(), progress));
     RUDDER_TRY_VOID(writer->finish(false));
-    for (const PlannedTensor& planned : tensors) done += 2 * planned.values;
+    for (const ListedTensor& listed : tensors) done += 2 * listed.values;
   }
   if (shards.size() == 1) return {};
   const std::string index =
       fmt::format("{{\"metadata\": {{\"total_size\": {}}}, \"weight_map\": {{\n{}\n}}}}\n",
-                  plan.total_bytes(), map);
+                  list.total_bytes(), map);
   return weights::write_file_atomically(args.folder + "/model.safetensors.index.json", index,
                                         false);
 }
@@ -123,9 +123,9 @@ Result<void> make_model(const MakeModelArgs& args, const ProgressFn& progress) {
   RUDDER_TRY(const ModelSpec spec, read_config(config));
   RUDDER_TRY(const Architecture* const architecture, find_architecture(spec.architecture));
   RUDDER_TRY_VOID(prepare_folder(args.folder));
-  const TensorPlan plan(spec, architecture->names);
+  const TensorList list(spec, architecture->names);
   const double norm_centre = 1.0 - static_cast<double>(architecture->names.norm_offset);
-  RUDDER_TRY_VOID(write_weights(args, plan, norm_centre, progress));
+  RUDDER_TRY_VOID(write_weights(args, list, norm_centre, progress));
 
   const auto write_text = [&](std::string_view file, std::string_view text) {
     return weights::write_file_atomically(fmt::format("{}/{}", args.folder, file), text, false);

@@ -170,11 +170,11 @@ TEST(QuantisedLoader, MemoryIsPlannedAsItWillBeKept) {
   ASSERT_TRUE(checkpoint);
   const ModelSpec spec = read_spec(**checkpoint).value();
   KeepingOps ops;
-  const WeightPlan wide = plan_weights(**checkpoint, spec, ops);
+  const WeightBudget wide = budget_weights(**checkpoint, spec, ops);
   EXPECT_EQ(wide.bytes, weight_bytes(spec, DType::kF32));
   EXPECT_EQ(wide.linear_dtype, DType::kF32);
   ops.keeps = true;
-  const WeightPlan kept = plan_weights(**checkpoint, spec, ops);
+  const WeightBudget kept = budget_weights(**checkpoint, spec, ops);
   EXPECT_EQ(kept.linear_dtype, DType::kF8E4M3);
   EXPECT_EQ(wide.bytes - kept.bytes, 3 * (8 * 8 + 2 * 4 * 8 + 8 * 8 + 3 * 6 * 8));
 }

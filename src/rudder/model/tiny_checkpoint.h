@@ -67,7 +67,7 @@ class KeepingOps final : public ops::Ops {
   void residual_norm(const ops::ResidualNormArgs&) override {}
   void linear(const ops::LinearArgs&) override {}
   void qkv_prep(const ops::QkvPrepArgs&) override {}
-  void plan_attention(const ops::AttentionBatch&) override {}
+  void begin_attention(const ops::AttentionBatch&) override {}
   void attention(const ops::AttentionArgs&) override {}
   void gated_act(const ops::GatedActArgs&) override {}
   void quantise(const ops::QuantiseArgs&) override {}

@@ -91,7 +91,7 @@ class Ops {
   virtual void residual_norm(const ResidualNormArgs& args) = 0;
   virtual void linear(const LinearArgs& args) = 0;
   virtual void qkv_prep(const QkvPrepArgs& args) = 0;
-  virtual void plan_attention(const AttentionBatch& batch) = 0;  // once a step, before attention()
+  virtual void begin_attention(const AttentionBatch& batch) = 0;  // once a step, before attention()
   virtual void attention(const AttentionArgs& args) = 0;
   virtual void gated_act(const GatedActArgs& args) = 0;
   virtual void quantise(const QuantiseArgs& args) = 0;

@@ -13,7 +13,7 @@
 
 #include "rudder/steer/loaders.h"
 #include "rudder/steer/parse.h"
-#include "rudder/steer/plan.h"
+#include "rudder/steer/segments.h"
 
 namespace rudder::steer {
 namespace {

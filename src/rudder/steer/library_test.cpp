@@ -10,7 +10,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/steer/parse_test_support.h"
-#include "rudder/steer/plan.h"
+#include "rudder/steer/segments.h"
 #include "rudder/steer/test_support.h"
 
 namespace rudder::steer {

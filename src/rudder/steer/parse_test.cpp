@@ -10,8 +10,8 @@
 #include "rudder/base/json.h"
 #include "rudder/steer/base64.h"
 #include "rudder/steer/parse_test_support.h"
-#include "rudder/steer/plan.h"
 #include "rudder/steer/schema.h"
+#include "rudder/steer/segments.h"
 
 namespace rudder::steer {
 namespace {

@@ -13,8 +13,8 @@
 #include "rudder/steer/base64.h"
 #include "rudder/steer/content_hash.h"
 #include "rudder/steer/library.h"
-#include "rudder/steer/plan.h"
 #include "rudder/steer/row_table.h"
+#include "rudder/steer/segments.h"
 #include "rudder/steer/test_support.h"
 
 namespace rudder::steer {

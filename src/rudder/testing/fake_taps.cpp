@@ -100,7 +100,7 @@ FakeTaps::FakeTaps(const step::Capacity& capacity)
     : capacity_(capacity),
       launched_sets_(static_cast<size_t>(capacity.taps.num_capture_sets)),
       programs_(static_cast<size_t>(capacity.taps.num_rows)),
-      places_(programs_.size()),
+      extents_(programs_.size()),
       sets_(launched_sets_.size()) {}
 
 void FakeTaps::check(const step::StepPlan& plan, std::vector<std::string>* wrong) {
@@ -135,15 +135,15 @@ void FakeTaps::check_edit(const step::TapEdit& edit, std::vector<std::string>* w
     return;
   }
   if (edit.program == nullptr) return;
-  const Place place = place_of(edit);
-  if (place.first_op < 0 || place.end_op > limits.num_ops || place.first_float < 0 ||
-      place.end_float > limits.num_floats || place.first_float % tap::kVectorAlign != 0) {
+  const Extent extent = extent_of(edit);
+  if (extent.first_op < 0 || extent.end_op > limits.num_ops || extent.first_float < 0 ||
+      extent.end_float > limits.num_floats || extent.first_float % tap::kVectorAlign != 0) {
     wrong->push_back(fmt::format("the program of tap row {} has no room at {}, {}", edit.tap_row,
-                                 place.first_op, place.first_float));
+                                 extent.first_op, extent.first_float));
   }
 }
 
-FakeTaps::Place FakeTaps::place_of(const step::TapEdit& edit) {
+FakeTaps::Extent FakeTaps::extent_of(const step::TapEdit& edit) {
   return {.first_op = edit.first_op,
           .end_op = edit.first_op + std::ssize(edit.program->ops),
           .first_float = edit.first_float,
@@ -177,17 +177,17 @@ void FakeTaps::apply(const step::StepPlan& plan) {
   for (const step::TapEdit& edit : plan.tap_edits) {
     const auto row = static_cast<size_t>(edit.tap_row);
     programs_[row] = FakeProgram(edit.program.get());
-    places_[row] = {};
+    extents_[row] = {};
     if (edit.program == nullptr) continue;
-    const Place place = place_of(edit);
-    for (size_t i = 0; i < places_.size(); ++i) {
-      const Place& other = places_[i];
-      if (overlap(place.first_op, place.end_op, other.first_op, other.end_op) ||
-          overlap(place.first_float, place.end_float, other.first_float, other.end_float)) {
+    const Extent extent = extent_of(edit);
+    for (size_t i = 0; i < extents_.size(); ++i) {
+      const Extent& other = extents_[i];
+      if (overlap(extent.first_op, extent.end_op, other.first_op, other.end_op) ||
+          overlap(extent.first_float, extent.end_float, other.first_float, other.end_float)) {
         programs_[i].content = ~programs_[row].content;  // a token that runs it shows
       }
     }
-    places_[row] = place;
+    extents_[row] = extent;
   }
   for (const step::CaptureEdit& edit : plan.capture_edits) {
     sets_[static_cast<size_t>(edit.capture_set)] = edit.set;

@@ -64,14 +64,14 @@ class FakeTaps {
   static bool is_captured(const step::SeqWork& work, int32_t q);
 
  private:
-  struct Place {  // of a row's program in the table
+  struct Extent {  // of a row's program in the table
     int64_t first_op = 0;
     int64_t end_op = 0;
     int64_t first_float = 0;
     int64_t end_float = 0;
   };
 
-  static Place place_of(const step::TapEdit& edit);
+  static Extent extent_of(const step::TapEdit& edit);
   void check_edit(const step::TapEdit& edit, std::vector<std::string>* wrong);
   void check_work(const step::SeqWork& work, std::vector<std::string>* wrong) const;
 
@@ -79,7 +79,7 @@ class FakeTaps {
   std::vector<std::shared_ptr<const tap::CaptureSet>> launched_sets_;
   // As of the last step that ran.
   std::vector<FakeProgram> programs_;  // by row
-  std::vector<Place> places_;          // by row
+  std::vector<Extent> extents_;        // by row
   std::vector<std::shared_ptr<const tap::CaptureSet>> sets_;
   std::shared_ptr<std::vector<uint8_t>> buffer_;
   std::shared_ptr<tap::CapturedRows> captured_;

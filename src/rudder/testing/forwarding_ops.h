@@ -30,8 +30,8 @@ class ForwardingOps : public ops::Ops {
   }
   void linear(const ops::LinearArgs& args) override { run(&ops::Ops::linear, args); }
   void qkv_prep(const ops::QkvPrepArgs& args) override { run(&ops::Ops::qkv_prep, args); }
-  void plan_attention(const ops::AttentionBatch& batch) override {
-    run(&ops::Ops::plan_attention, batch);
+  void begin_attention(const ops::AttentionBatch& batch) override {
+    run(&ops::Ops::begin_attention, batch);
   }
   void attention(const ops::AttentionArgs& args) override { run(&ops::Ops::attention, args); }
   void gated_act(const ops::GatedActArgs& args) override { run(&ops::Ops::gated_act, args); }

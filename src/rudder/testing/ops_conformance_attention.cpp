@@ -167,7 +167,7 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
   const View q = poisoned({total, q_width});
   ops_.qkv_prep({device_.put(qkv), static_cast<int32_t>(shape.heads), layer.q_norm, layer.k_norm,
                  layer.rope, device_.put(rope_row), device_.put(slots), layer.kv, q, layer.v_norm});
-  ops_.plan_attention(
+  ops_.begin_attention(
       {.q_begin = device_.put(q_begin),
        .kv_len = device_.put(kv_len),
        .table_row = device_.put(table_row),

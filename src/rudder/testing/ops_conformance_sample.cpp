@@ -38,22 +38,22 @@ struct Batch {
   int64_t num_rows() const { return std::ssize(rows); }
   int64_t mask_words() const { return (vocab + 31) / 32; }
 
-  // The call over memory that `place(values, dtype, shape)` gives.
-  template <typename Place>
-  ops::SampleArgs args(Place place) {
+  // The call over memory that `memory(values, dtype, shape)` gives.
+  template <typename Memory>
+  ops::SampleArgs args(Memory memory) {
     const int64_t n = num_rows();
     return {
-        .logits = place(logits, DType::kF32, Shape{n, vocab}),
-        .rows = place(rows, DType::kU8, Shape{n, sizeof(ops::SampleRow)}),
-        .lists = place(lists, DType::kI32, Shape{std::ssize(lists)}),
-        .masks = place(masks, DType::kI32, Shape{std::ssize(masks) / mask_words(), mask_words()}),
-        .state = {.carry = place(carry, DType::kI32, Shape{num_slots + 1}),
-                  .ended = place(ended, DType::kI32, Shape{num_slots + 1}),
+        .logits = memory(logits, DType::kF32, Shape{n, vocab}),
+        .rows = memory(rows, DType::kU8, Shape{n, sizeof(ops::SampleRow)}),
+        .lists = memory(lists, DType::kI32, Shape{std::ssize(lists)}),
+        .masks = memory(masks, DType::kI32, Shape{std::ssize(masks) / mask_words(), mask_words()}),
+        .state = {.carry = memory(carry, DType::kI32, Shape{num_slots + 1}),
+                  .ended = memory(ended, DType::kI32, Shape{num_slots + 1}),
                   .block_table = {},
-                  .output_count = place(output_count, DType::kI32, Shape{num_slots + 1, vocab}),
-                  .prompt_seen = place(prompt_seen, DType::kU8, Shape{num_slots + 1, vocab})},
-        .sampled = place(sampled, DType::kI32, Shape{n, 4}),
-        .top = place(top, DType::kI32, Shape{n, kMaxLogprobs, 2}),
+                  .output_count = memory(output_count, DType::kI32, Shape{num_slots + 1, vocab}),
+                  .prompt_seen = memory(prompt_seen, DType::kU8, Shape{num_slots + 1, vocab})},
+        .sampled = memory(sampled, DType::kI32, Shape{n, 4}),
+        .top = memory(top, DType::kI32, Shape{n, kMaxLogprobs, 2}),
         .all_greedy = all_greedy,
         .any_logprobs = any_logprobs,
         .any_changed = any_changed,

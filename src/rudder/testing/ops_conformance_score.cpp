@@ -28,15 +28,15 @@ struct ScoredRows {
 
   int64_t num_rows() const { return std::ssize(tokens); }
 
-  // The call over memory that `place(values, dtype, shape)` gives.
-  template <typename Place>
-  ops::ScoreArgs args(Place place) {
+  // The call over memory that `memory(values, dtype, shape)` gives.
+  template <typename Memory>
+  ops::ScoreArgs args(Memory memory) {
     const int64_t n = num_rows();
-    return {.logits = place(logits, DType::kF32, Shape{n, vocab}),
-            .tokens = place(tokens, DType::kI32, Shape{n}),
+    return {.logits = memory(logits, DType::kF32, Shape{n, vocab}),
+            .tokens = memory(tokens, DType::kI32, Shape{n}),
             .num_top = num_top,
-            .scored = place(scored, DType::kI32, Shape{n, 4}),
-            .top = place(top, DType::kI32, Shape{n, kMaxLogprobs, 2})};
+            .scored = memory(scored, DType::kI32, Shape{n, 4}),
+            .top = memory(top, DType::kI32, Shape{n, kMaxLogprobs, 2})};
   }
 };
 

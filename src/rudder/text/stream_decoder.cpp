@@ -13,7 +13,7 @@ StreamDecoder::StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool sk
 
 void StreamDecoder::prime(std::span<const int32_t> ids) {
   for (const int32_t id : ids) push(id);
-  tokenizer_->decode_plan().end_prompt(state_);
+  tokenizer_->decode_pipeline().end_prompt(state_);
   delta_.clear();
 }
 
@@ -23,13 +23,13 @@ std::string_view StreamDecoder::push(int32_t id) {
       !std::binary_search(shown_special_.begin(), shown_special_.end(), id)) {
     return {};
   }
-  tokenizer_->decode_plan().push(state_, id, delta_);
+  tokenizer_->decode_pipeline().push(state_, id, delta_);
   return delta_;
 }
 
 std::string_view StreamDecoder::flush() {
   delta_.clear();
-  tokenizer_->decode_plan().flush(state_, delta_);
+  tokenizer_->decode_pipeline().flush(state_, delta_);
   return delta_;
 }
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "rudder/text/decode_plan.h"
+#include "rudder/text/decode_pipeline.h"
 #include "rudder/text/tokenizer.h"
 
 namespace rudder::text {

@@ -122,7 +122,7 @@ std::optional<int32_t> Tokenizer::bos_id() const {
 std::optional<int32_t> Tokenizer::eos_id() const {
   return impl_->eos;
 }
-const DecodePlan& Tokenizer::decode_plan() const {
+const DecodePipeline& Tokenizer::decode_pipeline() const {
   return impl_->decode;
 }
 

@@ -31,7 +31,7 @@ struct EncodeOptions {
   size_t max_ids = SIZE_MAX;
 };
 
-class DecodePlan;  // decode_plan.h: the file's decoder, compiled for streaming
+class DecodePipeline;  // decode_pipeline.h: the file's decoder, compiled for streaming
 
 class Tokenizer {
  public:
@@ -72,7 +72,7 @@ class Tokenizer {
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
 
-  const DecodePlan& decode_plan() const;
+  const DecodePipeline& decode_pipeline() const;
 
  private:
   struct Impl;

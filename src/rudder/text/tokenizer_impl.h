@@ -8,7 +8,7 @@
 
 #include "rudder/text/added_tokens.h"
 #include "rudder/text/bpe.h"
-#include "rudder/text/decode_plan.h"
+#include "rudder/text/decode_pipeline.h"
 #include "rudder/text/normalizer.h"
 #include "rudder/text/pre_tokenizer.h"
 #include "rudder/text/tokenizer.h"
@@ -21,7 +21,7 @@ struct Tokenizer::Impl {
   Bpe model;
   TokenSearch raw_tokens;         // added tokens that are searched before normalisation
   TokenSearch normalized_tokens;  // and after it
-  DecodePlan decode;
+  DecodePipeline decode;
   std::vector<int32_t> prefix, suffix;  // what the post-processor puts around a text
   TokenTable tokens;                    // every token as the file spells it
   StringIndex index;                    // and back

@@ -221,8 +221,8 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
     const AddedToken* token = added_by_id[id];
     return token != nullptr ? std::string_view(token->pattern) : tokens.get(id);
   };
-  RUDDER_TRY(DecodePlan decode,
-             DecodePlan::parse(field_or_null(*file, "decoder"), tokens.size(), spelling));
+  RUDDER_TRY(DecodePipeline decode,
+             DecodePipeline::parse(field_or_null(*file, "decoder"), tokens.size(), spelling));
   std::vector<bool> special(static_cast<size_t>(tokens.size()));
   for (int32_t id = 0; id < tokens.size(); ++id) special[id] = specials.contains(spelling(id));
 

@@ -5,10 +5,11 @@
 // plain_attention.cpp. The q_len new tokens of a sequence are the last of its kv_len tokens, and
 // the one at position p sees (p - window, p].
 //
-// Once a step launch_attention_plan divides the step's work on the device, in a workspace; then
-// launch_attention runs once a layer. One plan serves every layer with an equal AttentionConfig:
-// layers that differ (a window on every other layer) have a plan and a workspace each. Both can be
-// captured: their grids depend on AttentionBounds only, and no length is read by the host.
+// Once a step launch_attention_work divides the step's work on the device, in a workspace; then
+// launch_attention runs once a layer. One work list serves every layer with an equal
+// AttentionConfig: layers that differ (a window on every other layer) have a work list and a
+// workspace each. Both can be captured: their grids depend on AttentionBounds only, and no length
+// is read by the host.
 //
 // Two kernels share a step. Short rows (attention_is_split) go to the split one: the tokens of all
 // sequences and KV heads lie on one line that the blocks of the grid cut in equal parts, so that
@@ -35,7 +36,7 @@ enum class KvType : uint8_t { kBf16, kFp8E4m3 };
 // tiles of 128 rows empty.
 enum class PrefillKernel : uint8_t { kAuto, kMmaSync, kWgmma };
 
-// What layers have in common that share a plan.
+// What layers have in common that share a work list.
 struct AttentionConfig {
   int32_t num_heads = 0;  // 1 to 16 for each KV head
   int32_t num_kv_heads = 0;
@@ -59,7 +60,7 @@ struct AttentionBounds {
 };
 
 // Device memory, 256-byte aligned, of attention_workspace_bytes(max_seqs, max_tokens, ...) bytes;
-// need not be initialised. Written by the plan and by each launch_attention.
+// need not be initialised. Written by the work list and by each launch_attention.
 struct AttentionWorkspace {
   void* data = nullptr;
   int32_t max_seqs = 0;
@@ -68,7 +69,7 @@ struct AttentionWorkspace {
 
 size_t attention_workspace_bytes(int32_t max_seqs, int32_t max_tokens, int32_t max_head_dim);
 
-struct AttentionPlanParams {
+struct AttentionWorkParams {
   AttentionConfig config;
   AttentionBounds bounds;
   const int32_t* q_begin = nullptr;    // [num_seqs + 1] prefix sums of q_len
@@ -88,8 +89,8 @@ cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_
                                int32_t num_kv_heads, int32_t head_dim, KvTensorMap* map);
 
 struct AttentionParams {
-  AttentionConfig config;  // equal to the plan's
-  AttentionBounds bounds;  // equal to the plan's
+  AttentionConfig config;  // equal to the work list's
+  AttentionBounds bounds;  // equal to the work list's
   KvTensorMap kv;
   const float* k_scale = nullptr;        // [num_kv_heads] of an fp8 cache: value = stored * scale;
   const float* v_scale = nullptr;        // nullptr = 1
@@ -100,9 +101,9 @@ struct AttentionParams {
   const void* q = nullptr;  // [T, num_heads * head_dim] bf16, 16-byte aligned
   void* out = nullptr;      // [T, num_heads * head_dim] bf16, 16-byte aligned
   AttentionWorkspace workspace;
-  // The kernel in front of this one is none that writes the plan, the block table or KV of tokens
-  // that are not the step's: they may be read before it has ended (launch.h: all kernels in front
-  // of that one have).
+  // The kernel in front of this one is none that writes the work list, the block table or KV of
+  // tokens that are not the step's: they may be read before it has ended (launch.h: all kernels in
+  // front of that one have).
   bool reads_ahead = false;
 };
 
@@ -115,7 +116,7 @@ __host__ __device__ constexpr bool attention_is_split(const AttentionConfig& con
 
 // Both return cudaErrorInvalidValue for a config that no kernel serves, and what the launch
 // returned otherwise. Nothing is launched for num_seqs == 0.
-cudaError_t launch_attention_plan(const AttentionPlanParams& params, cudaStream_t stream);
+cudaError_t launch_attention_work(const AttentionWorkParams& params, cudaStream_t stream);
 cudaError_t launch_attention(const AttentionParams& params, cudaStream_t stream);
 
 }  // namespace rudder::cuda

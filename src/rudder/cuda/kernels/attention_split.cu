@@ -280,7 +280,7 @@ class SplitWarp {
     const int32_t count = min(kRowTile, rows.count - begin);
     const int32_t warps = min(kWarps, part.count);
     const bool whole = part.count == seq.num_pages;
-    const int32_t place =
+    const int32_t index =
         2 * static_cast<int32_t>(blockIdx.x) + (part.segment_begin >= range_.begin ? 1 : 0);
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -297,7 +297,7 @@ class SplitWarp {
         write_row(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
                   scale_of_values(part.kv_head) / total.y);
       } else {
-        write_partial(place * kRowTile + r, r % kMergeRows, warps, factor, total);
+        write_partial(index * kRowTile + r, r % kMergeRows, warps, factor, total);
       }
     }
     if (!whole) arrive(part, part.segment_begin + seq.num_pages, rows, count);
@@ -366,17 +366,17 @@ class SplitWarp {
         make_uint2(pack_bf16(sum.x * over, sum.y * over), pack_bf16(sum.z * over, sum.w * over));
   }
 
-  __device__ void write_partial(int32_t place, int row, int warps, const float (&factor)[kWarps],
+  __device__ void write_partial(int32_t index, int row, int warps, const float (&factor)[kWarps],
                                 const float2& total) {
     const int lane = static_cast<int>(threadIdx.x) % 16;
-    if (lane == 0) work_.partial_max_sum[place] = total;
+    if (lane == 0) work_.partial_max_sum[index] = total;
     for (int column = lane * 4; column < kHeadDim; column += 64) {
-      *reinterpret_cast<float4*>(work_.partial_out + int64_t{place} * kHeadDim + column) =
+      *reinterpret_cast<float4*>(work_.partial_out + int64_t{index} * kHeadDim + column) =
           merged(row, column, warps, factor);
     }
   }
 
-  // Tells that this worker's partial result is in place; the last of a segment adds them up.
+  // Tells that this worker's partial result is in index; the last of a segment adds them up.
   __device__ void arrive(const Part& part, int32_t end, const QueryRows& rows, int32_t count) {
     // The workers with a bound inside the segment (WorkerRange: none within `slack` of its ends).
     const int32_t first = (part.segment_begin + range_.slack) / range_.share;
@@ -423,10 +423,10 @@ class SplitWarp {
         for (int i = 0; i < kBatch; ++i) {
           const int32_t w = from + i * kWarps;
           // The first worker's part is its range's last one, the others' their first one.
-          const int32_t place = (2 * w + (w == first ? 1 : 0)) * kRowTile + base + begin;
+          const int32_t index = (2 * w + (w == first ? 1 : 0)) * kRowTile + base + begin;
 #pragma unroll
           for (int r = 0; r < kRows; ++r) {
-            load_partial(place + r, w <= last && base + begin + r < count, total[i][r],
+            load_partial(index + r, w <= last && base + begin + r < count, total[i][r],
                          values[i][r]);
           }
         }
@@ -454,17 +454,17 @@ class SplitWarp {
   }
 
   template <int kQuads>
-  __device__ void load_partial(int32_t place, bool valid, float2& total,
+  __device__ void load_partial(int32_t index, bool valid, float2& total,
                                float4 (&values)[kQuads]) const {
     total = make_float2(minus_infinity(), 0);
-    if (valid) total = __ldcg(&work_.partial_max_sum[place]);
+    if (valid) total = __ldcg(&work_.partial_max_sum[index]);
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const int column = i * 128 + lane_ * 4;
       values[i] = float4{};
       if (valid && column < kHeadDim) {
         values[i] = __ldcg(reinterpret_cast<const float4*>(work_.partial_out +
-                                                           int64_t{place} * kHeadDim + column));
+                                                           int64_t{index} * kHeadDim + column));
       }
     }
   }

@@ -5,7 +5,7 @@
 // from shared memory, the weights stay in registers as the A operand of weights . V, and the
 // softmax of a tile runs while the tensor cores do the tile before it.
 //
-// A block takes tiles in the order of the plan (longest first), there and back: 0 .. n-1, then
+// A block takes tiles in the order of the work list (longest first), there and back: 0 .. n-1, then
 // 2n-1 .. n, so that blocks get about the same work.
 #include "rudder/cuda/kernels/attention_device.cuh"
 #include "rudder/cuda/kernels/attention_wgmma.cuh"
@@ -91,7 +91,7 @@ struct WgmmaShared {
 
 // Where a ring is read or written next.
 template <int kStages>
-struct RingPlace {
+struct RingCursor {
   int32_t stage = 0;
   uint32_t phase = 0;
 
@@ -107,28 +107,28 @@ __device__ void group_barrier(int id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
-// An item as the plan has it.
-struct PlannedTile {
+// An item as the work list has it.
+struct ListedTile {
   TileItem tile;
   TiledSeq seq;
   int32_t kv_head;
 };
 
-__device__ PlannedTile planned_tile(const WorkspaceView& work, int32_t item, int32_t kv_heads) {
-  PlannedTile planned;
-  planned.tile = work.tiles[item / kv_heads];
-  planned.seq = work.tiled[planned.tile.entry];
-  planned.kv_head = item % kv_heads;
-  return planned;
+__device__ ListedTile listed_tile(const WorkspaceView& work, int32_t item, int32_t kv_heads) {
+  ListedTile listed;
+  listed.tile = work.tiles[item / kv_heads];
+  listed.seq = work.tiled[listed.tile.entry];
+  listed.kv_head = item % kv_heads;
+  return listed;
 }
 
 template <int kHeadDim, KvType kType>
-__device__ TileWork tile_work(const AttentionParams& p, const PlannedTile& planned) {
-  const TiledSeq& seq = planned.seq;
+__device__ TileWork tile_work(const AttentionParams& p, const ListedTile& listed) {
+  const TiledSeq& seq = listed.seq;
   TileWork t;
-  t.kv_head = planned.kv_head;
+  t.kv_head = listed.kv_head;
   t.rows = QueryRows::of<kHeadDim>(p.config, seq.q_begin, seq.q_len, seq.kv_len, t.kv_head);
-  t.row_begin = planned.tile.tile * kConsumers * kConsumerRows;
+  t.row_begin = listed.tile.tile * kConsumers * kConsumerRows;
   t.kv_len = seq.kv_len;
   t.table_row = seq.table_row;
   t.first_page =
@@ -170,7 +170,7 @@ class Producer {
   __device__ void run(const WorkspaceView& work, ItemWalk walk) {
     int32_t item;
     while (walk.next(item)) {
-      tile_ = tile_work<kHeadDim, kType>(p_, planned_tile(work, item, p_.config.num_kv_heads));
+      tile_ = tile_work<kHeadDim, kType>(p_, listed_tile(work, item, p_.config.num_kv_heads));
       pages_ = p_.block_table + tile_.table_row * p_.max_blocks + tile_.first_page;
       const int32_t tiles = ceil_div(tile_.num_pages, S::kPages);
       if constexpr (S::kFp8) {
@@ -297,8 +297,8 @@ class Producer {
   const int32_t thread_;
   TileWork tile_;
   const int32_t* pages_ = nullptr;
-  RingPlace<S::kStages> place_;  // of both rings
-  RingPlace<S::kRawStages> raw_;
+  RingCursor<S::kStages> place_;  // of both rings
+  RingCursor<S::kRawStages> raw_;
 };
 
 // --- consumer ---
@@ -324,7 +324,7 @@ class Consumer {
     const int32_t kv_heads = p_.config.num_kv_heads;
     int32_t item;
     if (!walk.next(item)) return;
-    plan_tile(planned_tile(work, item, kv_heads), 0);
+    prepare_tile(listed_tile(work, item, kv_heads), 0);
     if constexpr (S::kQStages == 1) {
       while (true) {
         finish_q();
@@ -332,19 +332,19 @@ class Consumer {
         if (!walk.next(item)) return;
         slot_ ^= 1;
         group_barrier(kConsumerBarrier + index_);  // all have left the last tile
-        plan_tile(planned_tile(work, item, kv_heads), slot_);
+        prepare_tile(listed_tile(work, item, kv_heads), slot_);
       }
     } else {
       bool more = walk.next(item);
-      PlannedTile planned;
-      if (more) planned = planned_tile(work, item, kv_heads);
+      ListedTile listed;
+      if (more) listed = listed_tile(work, item, kv_heads);
       while (true) {
         finish_q();
         const bool follows = more;
         if (follows) {
-          plan_tile(planned, slot_ ^ 1);
+          prepare_tile(listed, slot_ ^ 1);
           more = walk.next(item);
-          if (more) planned = planned_tile(work, item, kv_heads);  // arrives during this tile
+          if (more) listed = listed_tile(work, item, kv_heads);  // arrives during this tile
         }
         attend();
         if (!follows) return;
@@ -366,8 +366,8 @@ class Consumer {
   __device__ int32_t q_stage() const { return S::kQStages == 2 ? slot_ : 0; }
 
   // The tile of the next finish_q(), and sends for its q.
-  __device__ void plan_tile(const PlannedTile& planned, int32_t slot) const {
-    const TileWork next = tile_work<kHeadDim, kType>(p_, planned);
+  __device__ void prepare_tile(const ListedTile& listed, int32_t slot) const {
+    const TileWork next = tile_work<kHeadDim, kType>(p_, listed);
     if (thread_ == 0) shared_.tile[index_][slot] = next;
     fetch_q(next, S::kQStages == 2 ? slot : 0);
   }
@@ -526,7 +526,7 @@ class Consumer {
   }
 
   // This warp has read the stage.
-  __device__ void release(Ring& ring, RingPlace<S::kStages>& place) {
+  __device__ void release(Ring& ring, RingCursor<S::kStages>& place) {
     if (thread_ % 32 == 0) barrier_arrive(shared_address(&ring.empty[place.stage]));
     place.advance();
   }
@@ -625,8 +625,8 @@ class Consumer {
   int32_t last_[2];
   int32_t open_begin_ = 0;  // tokens that all rows see
   int32_t open_end_ = 0;
-  RingPlace<S::kStages> k_place_;
-  RingPlace<S::kStages> v_place_;
+  RingCursor<S::kStages> k_place_;
+  RingCursor<S::kStages> v_place_;
 };
 
 template <int kHeadDim, KvType kType>

@@ -1,4 +1,4 @@
-// The work list of attention: records in the workspace that attention_plan.cu writes and the
+// The work list of attention: records in the workspace that attention_work_list.cu writes and the
 // attention kernels read. Private to attention*.cu.
 //
 // Split work is numbered in units. A unit is one page (KV block) of one segment; a segment is what
@@ -24,7 +24,7 @@ inline constexpr int32_t kMaxGroup = 16;      // q heads of a KV head
 inline constexpr int32_t kMinTiledRows = 64;  // rows of a tile: at least
 inline constexpr int32_t kMaxShareFloor = 8;  // a worker's pages: not cut finer than this
 
-struct PlanHeader {
+struct WorkHeader {
   int32_t num_tiles;
   int32_t reserved[3];
 };
@@ -79,7 +79,7 @@ struct EmptySeq {  // padding: its rows of out become zeros
 };
 
 struct WorkspaceView {
-  PlanHeader* header;
+  WorkHeader* header;
   SplitSeq* split;          // [max_seqs]
   TiledSeq* tiled;          // [max_seqs]
   EmptySeq* empty;          // [max_seqs]
@@ -106,7 +106,7 @@ __host__ __device__ inline size_t view_workspace(const AttentionWorkspace& works
     return part;
   };
   const auto seqs = static_cast<size_t>(workspace.max_seqs);
-  view->header = reinterpret_cast<PlanHeader*>(take(sizeof(PlanHeader)));
+  view->header = reinterpret_cast<WorkHeader*>(take(sizeof(WorkHeader)));
   view->workers = reinterpret_cast<WorkerRange*>(take(sizeof(WorkerRange) * kMaxWorkers));
   view->arrivals = reinterpret_cast<uint32_t*>(take(sizeof(uint32_t) * kMaxWorkers));
   view->split = reinterpret_cast<SplitSeq*>(take(sizeof(SplitSeq) * seqs));

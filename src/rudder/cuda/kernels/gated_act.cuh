@@ -93,8 +93,8 @@ __device__ Floats gated(const GatedRun& run, const GatedScales& scales,
   return out;
 }
 
-// What the blocks of a cluster tell each other, for two rows in turn: who writes a place again has
-// heard of the row in between from all others, who have read it before they told.
+// What the blocks of a cluster tell each other, for two rows in turn: who writes a address again
+// has heard of the row in between from all others, who have read it before they told.
 struct HighestShared {
   uint32_t of_warp[kMaxGatedThreads / 32];  // bits of floats
   float of_block[2][kMaxCluster];           // zeros past the cluster's size
@@ -128,9 +128,9 @@ __device__ inline void tell_highest(const Floats& y, unsigned n, HighestShared& 
   if (lane == 0) barrier_expect(told, ranks * sizeof(float));
   const uint32_t of_block =
       __reduce_max_sync(0xffffffffu, lane < blockDim.x / 32 ? shared.of_warp[lane] : 0u);
-  const uint32_t place = shared_address(&shared.of_block[n % 2][cluster_rank()]);
+  const uint32_t address = shared_address(&shared.of_block[n % 2][cluster_rank()]);
   if (lane < ranks) {
-    store_to_rank(shared_of_rank(place, lane), __uint_as_float(of_block),
+    store_to_rank(shared_of_rank(address, lane), __uint_as_float(of_block),
                   shared_of_rank(told, lane));
   }
 }

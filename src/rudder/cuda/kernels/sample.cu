@@ -23,12 +23,12 @@ __global__ void __launch_bounds__(kSampleThreads)
   const Slice slice = slice_of(p.vocab, team.rank(), team.warp());
   const float* const logits = p.logits + row * p.vocab;
   const auto keep = [](int, const float4&) {};
-  const Place own = kMasked && has_mask(params)
-                        ? scan_memory(logits, slice, aligned, mask_of(p, params, slice), keep)
-                        : scan_memory(logits, slice, aligned, NoMask{}, keep);
-  const Place highest = highest_of(team.exchange(Team::warp_max_of(own)));
+  const Ordinal own = kMasked && has_mask(params)
+                          ? scan_memory(logits, slice, aligned, mask_of(p, params, slice), keep)
+                          : scan_memory(logits, slice, aligned, NoMask{}, keep);
+  const Ordinal highest = highest_of(team.exchange(Team::warp_max_of(own)));
   SampledRow sampled;
-  if (highest != kNoPlace && highest != kBadPlace) sampled.token = token_of_place(highest);
+  if (highest != kNoOrdinal && highest != kBadOrdinal) sampled.token = token_of_ordinal(highest);
   team.sync();  // nobody leaves while its slots are read
   if (team.is_leader() && team.warp() == 0) finish_row(p, row, params, sampled);
 }
@@ -38,8 +38,8 @@ struct Memory {
   ops::SampleRow params;
   double log_sum;  // of the model's own distribution
   uint64_t slots[2][kSampleWarps];
-  Place of_warps[kTeamWarps];  // the highest of each warp
-  Place bound;
+  Ordinal of_warps[kTeamWarps];  // the highest of each warp
+  Ordinal bound;
   int32_t token;
   SelectMemory select;
 };
@@ -60,15 +60,15 @@ class RowSampler {
 
   __device__ SampledRow run(bool aligned) {
     SampledRow out;
-    Place highest = load(aligned);
-    if (highest == kBadPlace || highest == kNoPlace) return out;
+    Ordinal highest = load(aligned);
+    if (highest == kBadOrdinal || highest == kNoOrdinal) return out;
     if (params_.num_logprobs >= 0) write_top(highest);
     if (is_changed()) {
       change();
       highest = share_highest(scan_values());
-      if (highest == kNoPlace) return out;
+      if (highest == kNoOrdinal) return out;
     }
-    out.token = params_.temperature == 0.0f ? token_of_place(highest) : draw(highest);
+    out.token = params_.temperature == 0.0f ? token_of_ordinal(highest) : draw(highest);
     if (params_.num_logprobs >= 0) tell(out);
     return out;
   }
@@ -76,8 +76,8 @@ class RowSampler {
   // How likely a given token is.
   __device__ SampledRow score(int token, bool aligned) {
     SampledRow out;
-    const Place highest = load(aligned);
-    if (highest == kBadPlace || highest == kNoPlace) return out;
+    const Ordinal highest = load(aligned);
+    if (highest == kBadOrdinal || highest == kNoOrdinal) return out;
     write_top(highest);
     out.token = token;
     tell(out);
@@ -85,8 +85,8 @@ class RowSampler {
   }
 
  private:
-  // The row into shared memory; its highest place.
-  __device__ Place load(bool aligned) {
+  // The row into shared memory; its highest ordinal.
+  __device__ Ordinal load(bool aligned) {
     return share_highest(scan_memory(
         logits_, slice_, aligned, NoMask{},
         [this](int i, const float4& x) { *reinterpret_cast<float4*>(values_ + i) = x; }));
@@ -108,7 +108,7 @@ class RowSampler {
     }
   }
 
-  __device__ Place share_highest(Place of_thread) {
+  __device__ Ordinal share_highest(Ordinal of_thread) {
     const OfWarps all = team_.exchange(Team::warp_max_of(of_thread));
     if (team_.warp() == 0) {
 #pragma unroll
@@ -117,10 +117,10 @@ class RowSampler {
     return highest_of(all);
   }
 
-  __device__ Place scan_values() {
+  __device__ Ordinal scan_values() {
     Highest highest;
     for_each_four([&](int i, const float4& x) { highest.see(x, slice_.begin + i); });
-    return highest.place();
+    return highest.ordinal();
   }
 
   __device__ bool bans_stop_ids() const {
@@ -183,17 +183,17 @@ class RowSampler {
     }
   }
 
-  // A place that at least k tokens reach: the k-th highest of the warps' highest.
-  __device__ Place bound_of(int k) {
-    const Place lowest = first_place(kLowestKey);
+  // An ordinal that at least k tokens reach: the k-th highest of the warps' highest.
+  __device__ Ordinal bound_of(int k) {
+    const Ordinal lowest = first_ordinal(kLowestKey);
     if (k > kTeamWarps) return lowest;
     __syncthreads();  // of_warps is written
     const int w = static_cast<int>(threadIdx.x);
     if (w < kTeamWarps) {
-      const Place own = memory_.of_warps[w];
+      const Ordinal own = memory_.of_warps[w];
       int before = 0;
       for (int i = 0; i < kTeamWarps; ++i) {
-        const Place other = memory_.of_warps[i];
+        const Ordinal other = memory_.of_warps[i];
         before += (other > own || (other == own && i < w)) ? 1 : 0;
       }
       if (before == k - 1) memory_.bound = own;
@@ -202,7 +202,7 @@ class RowSampler {
     return max(memory_.bound, lowest);
   }
 
-  // Weights in the place of logits, and their sum over the row. Tokens below `lowest` weigh
+  // Weights instead of logits, and their sum over the row. Tokens below `lowest` weigh
   // nothing.
   __device__ double weigh(float highest, float scale, float lowest) {
     double sum = 0;
@@ -218,35 +218,35 @@ class RowSampler {
   }
 
   // The sampled token, with the formulas and the order of draw_token in src/rudder/cpu/sample.cpp.
-  __device__ int draw(Place highest) {
+  __device__ int draw(Ordinal highest) {
     const float scale = __fdiv_rn(1.0f, fmaxf(params_.temperature, 1e-30f));
     float lowest = -__builtin_huge_valf();
     const bool has_top_k = params_.top_k > 0 && params_.top_k < p_.vocab;
     if (has_top_k) {
       const Range range = {bound_of(params_.top_k), highest + 1, 0, 0, false};
       const Target target = {false, static_cast<double>(params_.top_k)};
-      const Place kth =
-          select(team_, memory_.select, values_, slice_, range, target, false, [](const Place*) {});
-      lowest = value_of_key(key_of_place(kth));  // all of its equals stay
+      const Ordinal kth = select(team_, memory_.select, values_, slice_, range, target, false,
+                                 [](const Ordinal*) {});
+      lowest = value_of_key(key_of_ordinal(kth));  // all of its equals stay
     }
-    const double total = weigh(value_of_key(key_of_place(highest)), scale, lowest);
+    const double total = weigh(value_of_key(key_of_ordinal(highest)), scale, lowest);
     const float min_p = params_.min_p;
-    Place last = first_place(key_of(0.0f) + 1);  // what weighs nothing is out
+    Ordinal last = first_ordinal(key_of(0.0f) + 1);  // what weighs nothing is out
     if (params_.top_p < 1.0f) {
       // All tokens lighter than `light` weigh less than 1 - top_p together.
       const double light =
           has_top_k ? 0.0 : 0.999 * (1.0 - params_.top_p) * total / static_cast<double>(p_.vocab);
-      const Place low = max(last, first_place(key_of(static_cast<float>(light))));
-      const Range range = {low, first_place(key_of(1.0f) + 1), 0, 0, false};
+      const Ordinal low = max(last, first_ordinal(key_of(static_cast<float>(light))));
+      const Range range = {low, first_ordinal(key_of(1.0f) + 1), 0, 0, false};
       const Target target = {true, params_.top_p * total};
-      last =
-          select(team_, memory_.select, values_, slice_, range, target, false, [](const Place*) {});
+      last = select(team_, memory_.select, values_, slice_, range, target, false,
+                    [](const Ordinal*) {});
     }
-    const uint32_t last_key = key_of_place(last);
+    const uint32_t last_key = key_of_ordinal(last);
     const auto kept = [&](float weight, int i) {
       const uint32_t key = key_of(weight);
       const bool stays =
-          key > last_key || (key == last_key && place_of(key, slice_.begin + i) >= last);
+          key > last_key || (key == last_key && ordinal_of(key, slice_.begin + i) >= last);
       return stays && weight >= min_p ? weight : 0.0f;
     };
     double sum = 0;
@@ -340,8 +340,8 @@ class RowSampler {
 
   // Log of the sum of the model's own distribution; the best tokens go to `top`. The slice is as it
   // came.
-  __device__ void write_top(Place highest) {
-    const float max_logit = value_of_key(key_of_place(highest));
+  __device__ void write_top(Ordinal highest) {
+    const float max_logit = value_of_key(key_of_ordinal(highest));
     double sum = 0;
     for_each_four([&](int, const float4& x) {
       sum += (weight_of(x.x, max_logit, 1.0f) + weight_of(x.y, max_logit, 1.0f)) +
@@ -354,12 +354,12 @@ class RowSampler {
     if (wanted <= 0) return;
     const int k = static_cast<int>(min(int64_t{wanted}, p_.vocab));
     int2* const top = reinterpret_cast<int2*>(p_.top) + row_ * p_.max_logprobs;
-    const auto write = [&](const Place* best) {
+    const auto write = [&](const Ordinal* best) {
       for (int n = static_cast<int>(threadIdx.x); n < wanted; n += kSampleThreads) {
         int2 entry = make_int2(-1, 0);
         if (n < k) {
-          const float value = value_of_key(key_of_place(best[n]));
-          entry = make_int2(token_of_place(best[n]),
+          const float value = value_of_key(key_of_ordinal(best[n]));
+          entry = make_int2(token_of_ordinal(best[n]),
                             __float_as_int(static_cast<float>(value - memory_.log_sum)));
         }
         top[n] = entry;

@@ -1,11 +1,11 @@
-// Selection over a row that a cluster holds in shared memory: the token at a place of the order
+// Selection over a row that a cluster holds in shared memory: the token at an ordinal of the order
 // (top-k, the best for log-probabilities), or the one that brings the weight of all before it and
 // its own to a given mass (top-p). Included by sample.cu only.
 //
-// The places that may hold the answer are a range. Each pass counts the tokens of 4096 equal parts
-// of the range and keeps the parts that can hold the answer, until so few tokens are in it that one
-// block can sort them. Places are whole numbers that differ from token to token, so that a pass
-// always narrows, however many tokens are equal.
+// The ordinals that may hold the answer are a range. Each pass counts the tokens of 4096 equal
+// parts of the range and keeps the parts that can hold the answer, until so few tokens are in it
+// that one block can sort them. Places are whole numbers that differ from token to token, so that a
+// pass always narrows, however many tokens are equal.
 #pragma once
 
 #include "rudder/cuda/kernels/sample_team.cuh"
@@ -19,8 +19,8 @@ inline constexpr int kBucketsOfThread = kBuckets / kSampleThreads;
 inline constexpr int kPlacesOfThread = kListCapacity / kSampleThreads;
 
 struct Range {
-  Place low;          // the answer is >= low
-  Place high;         // and < high
+  Ordinal low;        // the answer is >= low
+  Ordinal high;       // and < high
   uint32_t above;     // tokens >= high
   uint32_t reaching;  // tokens >= low
   bool is_answer;     // low is the answer: nothing is left to look at
@@ -31,14 +31,14 @@ struct Range {
 struct SelectMemory {
   union {
     uint32_t histogram[kBuckets];
-    Place list[kListCapacity];
+    Ordinal list[kListCapacity];
   };
   uint32_t list_size;
-  uint32_t list_begin;  // of this block's places in the leader's list
+  uint32_t list_begin;  // of this block's ordinals in the leader's list
   double scan[kSampleWarps];
   int reached;
-  Range range;   // of the leader; all blocks read it
-  Place answer;  // likewise
+  Range range;     // of the leader; all blocks read it
+  Ordinal answer;  // likewise
 };
 
 // What is selected of a slice in shared memory.
@@ -82,10 +82,10 @@ __device__ int first_reaching(const Team& team, SelectMemory& memory, double bas
   return memory.reached;
 }
 
-// Runs f(place, value) for each token of this warp's chunks whose place is at least `low`.
+// Runs f(ordinal, value) for each token of this warp's chunks whose ordinal is at least `low`.
 template <typename F>
-__device__ void for_each_from(const float* values, const Slice& slice, Place low, F f) {
-  const uint32_t low_key = key_of_place(low);
+__device__ void for_each_from(const float* values, const Slice& slice, Ordinal low, F f) {
+  const uint32_t low_key = key_of_ordinal(low);
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll 1
   for (int chunk = slice.first_chunk; chunk < slice.end_chunk; ++chunk) {
@@ -96,8 +96,8 @@ __device__ void for_each_from(const float* values, const Slice& slice, Place low
     for (int j = 0; j < 4; ++j) {
       const uint32_t key = key_of(v[j]);
       if (key < low_key) continue;
-      const Place place = place_of(key, slice.begin + i + j);
-      if (place >= low) f(place, v[j]);
+      const Ordinal ordinal = ordinal_of(key, slice.begin + i + j);
+      if (ordinal >= low) f(ordinal, v[j]);
     }
   }
 }
@@ -116,7 +116,7 @@ __device__ inline void narrow(const Team& team, SelectMemory& memory, const Rang
                               const Target& target, double above) {
   const int shift = shift_of(range);
   const auto low_of = [&](int from_top) {
-    return min(range.low + (static_cast<Place>(kBuckets - 1 - from_top) << shift), range.high);
+    return min(range.low + (static_cast<Ordinal>(kBuckets - 1 - from_top) << shift), range.high);
   };
   int reached[2];
 #pragma unroll 1
@@ -125,8 +125,8 @@ __device__ inline void narrow(const Team& team, SelectMemory& memory, const Rang
         team, memory, above, target.value, [&](int from_top) -> double {
           const double n = memory.histogram[kBuckets - 1 - from_top];
           if (n == 0 || !target.is_mass) return n;
-          const Place edge = at_lower != 0 ? low_of(from_top) : low_of(from_top - 1) - 1;
-          return n * value_of_key(key_of_place(edge));
+          const Ordinal edge = at_lower != 0 ? low_of(from_top) : low_of(from_top - 1) - 1;
+          return n * value_of_key(key_of_ordinal(edge));
         });
     if (at_lower == 0) reached[0] = reached[1];
   }
@@ -156,15 +156,15 @@ __device__ inline void narrow(const Team& team, SelectMemory& memory, const Rang
 }
 
 // Descending, over one block; `size` is a power of two.
-__device__ inline void sort_places(Place* list, int size) {
+__device__ inline void sort_ordinals(Ordinal* list, int size) {
   for (int run = 2; run <= size; run *= 2) {
     for (int step = run / 2; step > 0; step /= 2) {
       __syncthreads();
       for (int pair = static_cast<int>(threadIdx.x); pair < size / 2; pair += kSampleThreads) {
         const int low = pair / step * step * 2 + pair % step;
         const int high = low + step;
-        const Place a = list[low];
-        const Place b = list[high];
+        const Ordinal a = list[low];
+        const Ordinal b = list[high];
         const bool is_descending = (low & run) == 0;
         if ((a < b) == is_descending) {
           list[low] = b;
@@ -187,23 +187,23 @@ __device__ inline void answer_from_list(const Team& team, SelectMemory& memory, 
   }
   const int reached =
       first_reaching<kPlacesOfThread>(team, memory, above, target.value, [&](int i) -> double {
-        return i < size ? value_of_key(key_of_place(memory.list[i])) : 0.0f;
+        return i < size ? value_of_key(key_of_ordinal(memory.list[i])) : 0.0f;
       });
   // Rounding may have kept the sum below.
   const int index = reached < 0 ? size - 1 : min(reached, size - 1);
   if (threadIdx.x == 0) memory.answer = memory.list[index];
 }
 
-// Puts the places in [low, high) of all blocks into the leader's list and returns the thread's
+// Puts the ordinals in [low, high) of all blocks into the leader's list and returns the thread's
 // weight above. The lists of the others are zero again when the cluster has met.
 __device__ inline double collect(Team& team, SelectMemory& memory, const float* values,
-                                 const Slice& slice, Place low, Place high) {
+                                 const Slice& slice, Ordinal low, Ordinal high) {
   double above = 0;
-  for_each_from(values, slice, low, [&](Place place, float value) {
-    if (place >= high) {
+  for_each_from(values, slice, low, [&](Ordinal ordinal, float value) {
+    if (ordinal >= high) {
       above += value;
     } else {
-      memory.list[atomicAdd(&memory.list_size, 1u)] = place;
+      memory.list[atomicAdd(&memory.list_size, 1u)] = ordinal;
     }
   });
   return above;
@@ -219,7 +219,7 @@ __device__ inline void hand_over(Team& team, SelectMemory& memory) {
     memory.list_begin = atomicAdd(team.of_block(&memory.list_size, 0), size);
   }
   __syncthreads();
-  Place* const to = team.of_block(memory.list, 0) + memory.list_begin;
+  Ordinal* const to = team.of_block(memory.list, 0) + memory.list_begin;
   for (uint32_t i = threadIdx.x; i < size; i += kSampleThreads) {
     to[i] = memory.list[i];
     memory.list[i] = 0;
@@ -232,11 +232,11 @@ __device__ inline double count_range(Team& team, SelectMemory& memory, const flo
                                      const Slice& slice, const Range& range) {
   const int shift = shift_of(range);
   double above = 0;
-  for_each_from(values, slice, range.low, [&](Place place, float value) {
-    if (place >= range.high) {
+  for_each_from(values, slice, range.low, [&](Ordinal ordinal, float value) {
+    if (ordinal >= range.high) {
       above += value;
     } else {
-      atomicAdd(&memory.histogram[(place - range.low) >> shift], 1u);
+      atomicAdd(&memory.histogram[(ordinal - range.low) >> shift], 1u);
     }
   });
   if (!team.is_leader()) {
@@ -253,13 +253,13 @@ __device__ inline double count_range(Team& team, SelectMemory& memory, const flo
   return above;
 }
 
-// The answer, to every thread of the cluster: the place of the token that reaches the target, of
+// The answer, to every thread of the cluster: the ordinal of the token that reaches the target, of
 // those in [range.low, range.high) and those past it. With `wants_best`, for a count up to half of
 // kListCapacity and a range that reaches up to the first token, best(list) is called by the
-// leader's threads with the sorted places of all tokens down to the answer and further.
+// leader's threads with the sorted ordinals of all tokens down to the answer and further.
 template <typename Best>
-__device__ Place select(Team& team, SelectMemory& memory, const float* values, const Slice& slice,
-                        Range range, const Target& target, bool wants_best, Best best) {
+__device__ Ordinal select(Team& team, SelectMemory& memory, const float* values, const Slice& slice,
+                          Range range, const Target& target, bool wants_best, Best best) {
   uint32_t in_list = 0;
   do {
     const double own = count_range(team, memory, values, slice, range);
@@ -274,15 +274,15 @@ __device__ Place select(Team& team, SelectMemory& memory, const float* values, c
   } while (!range.is_answer && in_list > static_cast<uint32_t>(kListCapacity));
   if (range.is_answer) return range.low;
 
-  const Place high = wants_best ? ~Place{0} : range.high;
+  const Ordinal high = wants_best ? ~Ordinal{0} : range.high;
   const double own = collect(team, memory, values, slice, range.low, high);
   hand_over(team, memory);
-  const double above = team.sum(own);  // and all places are with the leader
+  const double above = team.sum(own);  // and all ordinals are with the leader
   if (team.is_leader()) {
     const int size = static_cast<int>(memory.list_size);
     int padded = 1;
     while (padded < size) padded *= 2;
-    sort_places(memory.list, padded);
+    sort_ordinals(memory.list, padded);
     answer_from_list(team, memory, size, wants_best ? 0 : range.above, target, above);
     if (wants_best) best(memory.list);
     __syncthreads();

@@ -44,9 +44,9 @@ __device__ inline Slice slice_of(int64_t vocab, int rank, int warp) {
   return slice;
 }
 
-// A place in the order of tokens: larger = more likely, equal values by the lower id first. The
+// An ordinal in the order of tokens: larger = more likely, equal values by the lower id first. The
 // upper bits order values (NaN of the sign below -Inf), the lower 20 hold the id counted down.
-using Place = uint64_t;
+using Ordinal = uint64_t;
 inline constexpr int kIdBits = 20;
 inline constexpr uint32_t kIdMask = (1u << kIdBits) - 1;
 static_assert(kMaxSampleVocab <= kIdMask, "ids fit");
@@ -58,20 +58,20 @@ __device__ inline uint32_t key_of(float value) {
 __device__ inline float value_of_key(uint32_t key) {
   return __uint_as_float((key & 0x80000000u) != 0 ? key ^ 0x80000000u : ~key);
 }
-__device__ inline Place first_place(uint32_t key) {  // the lowest of a value
+__device__ inline Ordinal first_ordinal(uint32_t key) {  // the lowest of a value
   return uint64_t{key} << kIdBits;
 }
-__device__ inline Place place_of(uint32_t key, int token) {
-  return first_place(key) | (kIdMask - static_cast<uint32_t>(token));
+__device__ inline Ordinal ordinal_of(uint32_t key, int token) {
+  return first_ordinal(key) | (kIdMask - static_cast<uint32_t>(token));
 }
-__device__ inline uint32_t key_of_place(Place place) {
-  return static_cast<uint32_t>(place >> kIdBits);
+__device__ inline uint32_t key_of_ordinal(Ordinal ordinal) {
+  return static_cast<uint32_t>(ordinal >> kIdBits);
 }
-__device__ inline int token_of_place(Place place) {
-  return static_cast<int>(kIdMask - (static_cast<uint32_t>(place) & kIdMask));
+__device__ inline int token_of_ordinal(Ordinal ordinal) {
+  return static_cast<int>(kIdMask - (static_cast<uint32_t>(ordinal) & kIdMask));
 }
-inline constexpr Place kNoPlace = 0;                 // of a slice without anything above -Inf
-inline constexpr Place kBadPlace = ~0ull;            // of a NaN or +Inf, above all
+inline constexpr Ordinal kNoOrdinal = 0;             // of a slice without anything above -Inf
+inline constexpr Ordinal kBadOrdinal = ~0ull;        // of a NaN or +Inf, above all
 inline constexpr uint32_t kLowestKey = 0x007fffffu;  // key_of(-Inf)
 
 // Comes after every number, before none: fills a slice's last chunk.
@@ -194,8 +194,8 @@ struct Highest {
       token = first_token + (x.x == highest ? 0 : x.y == highest ? 1 : x.z == highest ? 2 : 3);
     }
   }
-  __device__ Place place() const {
-    return value > -__builtin_huge_valf() ? place_of(key_of(value), token) : kNoPlace;
+  __device__ Ordinal ordinal() const {
+    return value > -__builtin_huge_valf() ? ordinal_of(key_of(value), token) : kNoOrdinal;
   }
 };
 
@@ -248,11 +248,11 @@ __device__ inline float4 allowed(const float4& x, uint32_t bits) {
 }
 
 // Reads this warp's tokens of a row from memory; keep(i, four) is called for each lane's four, i
-// counted from the slice, as they are under the mask. Returns the thread's highest place,
-// kBadPlace where a number is none, also under the mask.
+// counted from the slice, as they are under the mask. Returns the thread's highest ordinal,
+// kBadOrdinal where a number is none, also under the mask.
 template <typename Mask, typename Keep>
-__device__ Place scan_memory(const float* row, const Slice& slice, bool aligned, Mask mask,
-                             Keep keep) {
+__device__ Ordinal scan_memory(const float* row, const Slice& slice, bool aligned, Mask mask,
+                               Keep keep) {
   constexpr int kAhead = 4;  // loads in flight
   const float* const from = row + slice.begin;
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -279,14 +279,14 @@ __device__ Place scan_memory(const float* row, const Slice& slice, bool aligned,
       highest.see(four, slice.begin + i);
     }
   }
-  return bad ? kBadPlace : highest.place();
+  return bad ? kBadOrdinal : highest.ordinal();
 }
 
-// The highest place of all the row, from each thread's.
-__device__ inline Place highest_of(const OfWarps& all) {
-  Place highest = kNoPlace;
+// The highest ordinal of all the row, from each thread's.
+__device__ inline Ordinal highest_of(const OfWarps& all) {
+  Ordinal highest = kNoOrdinal;
 #pragma unroll
-  for (const Place place : all.v) highest = place > highest ? place : highest;
+  for (const Ordinal ordinal : all.v) highest = ordinal > highest ? ordinal : highest;
   return Team::warp_max_of(highest);
 }
 

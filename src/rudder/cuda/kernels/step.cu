@@ -68,10 +68,10 @@ __device__ void gather_taps(const GatherTapsParams& p, int64_t token) {
   const ops::TapEntry* from = p.points + int64_t{p.row[token]} * p.num_points;
   ops::TapEntry* to = p.entries + token * p.num_points;
   const int64_t set = p.capture_set[token];
-  const int2* places = reinterpret_cast<const int2*>(p.captures) + set * p.num_points;
+  const int2* offsets = reinterpret_cast<const int2*>(p.captures) + set * p.num_points;
   for (int i = static_cast<int>(threadIdx.x); i < p.num_points; i += kThreads) {
     int4 entry = reinterpret_cast<const int4*>(from)[i];
-    if (set >= 0 && (places[i].x >= 0 || places[i].y >= 0)) entry.w |= ops::TapEntry::kCaptured;
+    if (set >= 0 && (offsets[i].x >= 0 || offsets[i].y >= 0)) entry.w |= ops::TapEntry::kCaptured;
     reinterpret_cast<int4*>(to)[i] = entry;
   }
 }

@@ -12,7 +12,7 @@ namespace {
 // A row is one cluster's: thread t of block b has the run b * threads + t of it.
 class ClusterTeam {
  public:
-  // What the warps and the blocks tell each other, for two sums in turn: who writes a place again
+  // What the warps and the blocks tell each other, for two sums in turn: who writes a address again
   // has passed the exchange in between, which all reach after they have read it.
   struct Shared {
     TapSums of_warp[2][32];
@@ -61,9 +61,9 @@ class ClusterTeam {
                           : part == 1 ? sums.p2
                           : part == 2 ? sums.gate
                                       : sums.squares;
-      const uint32_t place = shared_address(&shared_.of_block[n % 2][cluster_rank()][part]);
+      const uint32_t address = shared_address(&shared_.of_block[n % 2][cluster_rank()][part]);
       if (rank < ranks) {
-        store_to_rank(shared_of_rank(place, rank), value, shared_of_rank(told, rank));
+        store_to_rank(shared_of_rank(address, rank), value, shared_of_rank(told, rank));
       }
     }
     barrier_wait(told, n / 2 % 2);

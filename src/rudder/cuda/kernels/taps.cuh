@@ -167,7 +167,7 @@ class BlockTeam {
   __device__ bool is_leader() const { return threadIdx.x == 0; }
 
   // Over all threads, to every thread, in an order that their number alone decides. Two sets of
-  // places in turn: who writes one again has passed the barrier that all reach after they read it.
+  // buffers in turn: who writes one again has passed the barrier that all reach after they read it.
   __device__ TapSums sum(TapSums sums, const WantedTapSums& wanted) {
     TapSums* const of_warp = shared_.of_warp[turn_];
     turn_ ^= 1;
@@ -287,7 +287,7 @@ class TokenTaps {
       copy_async(fetched(r, 1), p_.table.vectors + vector + i + 4);
     }
   }
-  // Threads next to each other have places next to each other.
+  // Threads next to each other have offsets next to each other.
   __device__ float4* fetched(int r, int half) const {
     return fetched_ + (2 * r + half) * static_cast<int>(blockDim.x) + threadIdx.x;
   }
@@ -309,10 +309,10 @@ class TokenTaps {
   __device__ void capture(int number, int after, const Row& h) const {
     const int64_t set = p_.batch.capture_set[token_];
     const int64_t point = set * p_.table.num_points + p_.point[number];
-    const int place = p_.table.captures[2 * point + after];
-    if (place < 0) return;
+    const int offset = p_.table.captures[2 * point + after];
+    if (offset < 0) return;
     const int64_t record = p_.batch.capture_begin[token_];
-    Bf16* to = static_cast<Bf16*>(p_.table.ring) + (record + place) * tap::kCaptureAlign;
+    Bf16* to = static_cast<Bf16*>(p_.table.ring) + (record + offset) * tap::kCaptureAlign;
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       const int i = column(r);

@@ -45,7 +45,7 @@ void ResponseStore::put_locked(const std::string& id, StoredResponse response) {
   Entry entry;
   entry.bytes = bytes_of(response);
   entry.response = std::move(response);
-  entry.place = by_use_.insert(by_use_.end(), id);
+  entry.recency = by_use_.insert(by_use_.end(), id);
   bytes_ += entry.bytes;
   entries_.emplace(id, std::move(entry));
   for (auto oldest = by_use_.begin(); bytes_ > max_bytes_ && oldest != by_use_.end();) {
@@ -58,7 +58,7 @@ std::optional<StoredResponse> ResponseStore::find(const std::string& id, int ten
   std::lock_guard lock(mutex_);
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second.response.tenant != tenant) return std::nullopt;
-  by_use_.splice(by_use_.end(), by_use_, found->second.place);
+  by_use_.splice(by_use_.end(), by_use_, found->second.recency);
   return found->second.response;
 }
 
@@ -72,7 +72,7 @@ bool ResponseStore::remove(const std::string& id, int tenant) {
 
 void ResponseStore::erase_locked(Entries::iterator entry) {
   bytes_ -= entry->second.bytes;
-  by_use_.erase(entry->second.place);
+  by_use_.erase(entry->second.recency);
   entries_.erase(entry);
 }
 

@@ -48,7 +48,7 @@ class ResponseStore {
  private:
   struct Entry {
     StoredResponse response;
-    std::list<std::string>::iterator place;
+    std::list<std::string>::iterator recency;
     int64_t bytes = 0;
   };
   using Entries = std::unordered_map<std::string, Entry>;
@@ -69,7 +69,7 @@ struct ResponseTurn {
   std::shared_ptr<ResponseStore> store;
   int tenant = 0;
   std::string conversation;    // JSON: the chat messages that it answers, without instructions
-  bool is_background = false;  // its place in the store is taken
+  bool is_background = false;  // the store holds an entry for it
 };
 
 }  // namespace rudder::server

@@ -11,7 +11,7 @@
 
 #include "rudder/base/edit_distance.h"
 #include "rudder/steer/parse.h"
-#include "rudder/steer/plan.h"
+#include "rudder/steer/segments.h"
 
 namespace rudder::server {
 

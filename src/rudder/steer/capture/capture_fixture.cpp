@@ -151,10 +151,10 @@ class TestSession final : public Session {
     if (consumer_.on_take) RUDDER_TRY_VOID(consumer_.on_take(info_));
     std::lock_guard lock(consumer_.mutex_);
     for (const Record& record : batch.records) {
-      for (const RowPlace& place : info_.rows) {
-        const auto row = batch.row(record, place);
+      for (const RowLayout& layout : info_.rows) {
+        const auto row = batch.row(record, layout);
         consumer_.rows_.push_back(
-            {info_.request_id, record.position, place.point, {row.begin(), row.end()}});
+            {info_.request_id, record.position, layout.point, {row.begin(), row.end()}});
       }
     }
     return {};

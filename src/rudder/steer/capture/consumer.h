@@ -34,7 +34,7 @@ struct Chunk {
 };
 
 // A row of every record of a session.
-struct RowPlace {
+struct RowLayout {
   tap::CapturePoint point;
   size_t offset = 0;  // bytes, from the record's begin
   size_t bytes = 0;
@@ -48,7 +48,7 @@ struct SessionInfo {
   bool stream = false;
   bool by_operator = false;
   tensor::DType dtype = tensor::DType::kBF16;  // of the rows
-  std::vector<RowPlace> rows;                  // by (layer, site)
+  std::vector<RowLayout> rows;                 // by (layer, site)
   std::shared_ptr<const ConsumerOptions> options;
   // Sends an event of this position to the client; payload: JSON text of an object.
   std::function<void(int32_t position, std::string payload)> emit;
@@ -59,8 +59,8 @@ struct RowBatch {
   std::shared_ptr<const Chunk> chunk;
   std::vector<Record> records;
 
-  std::span<const std::byte> row(const Record& record, const RowPlace& place) const {
-    return {chunk->data.get() + record.begin + place.offset, place.bytes};
+  std::span<const std::byte> row(const Record& record, const RowLayout& layout) const {
+    return {chunk->data.get() + record.begin + layout.offset, layout.bytes};
   }
 };
 

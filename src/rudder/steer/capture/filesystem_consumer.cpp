@@ -183,7 +183,7 @@ class FilesSession final : public Session, public std::enable_shared_from_this<F
   const std::shared_ptr<Store> store_;
   const Folder folder_;
   Writers& writers_;
-  const std::vector<RowPlace> rows_;
+  const std::vector<RowLayout> rows_;
   std::vector<Key> keys_;  // by row; each is one writer's
   std::vector<Part> parts_;
   SessionDone done_;
@@ -271,7 +271,7 @@ class ShardSession final : public Session,
   const std::string slug_;
   const std::string about_;
   const tensor::DType dtype_;
-  const std::vector<RowPlace> rows_;
+  const std::vector<RowLayout> rows_;
   Writer& writer_;
 
   // The writer's thread.

@@ -40,9 +40,9 @@ std::string KeyFile::sidecar(const std::string& about) {
       R"({{"format":"rudder.capture.rows.1",{},"layer":{},"site":"{}","point":"{}","dtype":"{}",)"
       R"("shape":[{},{}],"sha256":"{}","positions":[{}]}})"
       "\n",
-      about, place_.point.point.layer, tap::site_name(place_.point.point.site),
-      place_.point.after ? "post" : "pre", dtype_spelling(dtype_), positions_.size(), place_.width,
-      hash_.finish_hex(), fmt::join(positions_, ","));
+      about, layout_.point.point.layer, tap::site_name(layout_.point.point.site),
+      layout_.point.after ? "post" : "pre", dtype_spelling(dtype_), positions_.size(),
+      layout_.width, hash_.finish_hex(), fmt::join(positions_, ","));
 }
 
 Result<void> KeyFile::finish(Writer& writer, const std::string& about) {
@@ -62,7 +62,7 @@ Result<std::vector<std::string>> KeyFile::publish(Writer& writer, const Folder& 
   if (file_ == nullptr) return paths;
   writer.count_keys(-1);
   const std::string stem =
-      fmt::format("{}_{}", place_.point.point.layer, tap::site_name(place_.point.point.site));
+      fmt::format("{}_{}", layout_.point.point.layer, tap::site_name(layout_.point.point.site));
   const std::unique_ptr<PartialFile> rows = std::move(file_);
   const std::unique_ptr<PartialFile> json = std::move(json_);
   const auto name = [&](PartialFile& file, const std::string& as) -> Result<void> {

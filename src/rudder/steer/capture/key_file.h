@@ -18,8 +18,8 @@ namespace rudder::steer::capture {
 
 class KeyFile {
  public:
-  KeyFile(std::shared_ptr<Store> store, RowPlace place, tensor::DType dtype)
-      : store_(std::move(store)), place_(place), dtype_(dtype) {}
+  KeyFile(std::shared_ptr<Store> store, RowLayout layout, tensor::DType dtype)
+      : store_(std::move(store)), layout_(layout), dtype_(dtype) {}
 
   // An Error ends the key: nothing of it is published.
   Result<void> append(Writer& writer, int32_t position, std::span<const std::byte> row);
@@ -36,7 +36,7 @@ class KeyFile {
   std::string sidecar(const std::string& about);
 
   const std::shared_ptr<Store> store_;
-  const RowPlace place_;
+  const RowLayout layout_;
   const tensor::DType dtype_;
   std::unique_ptr<PartialFile> file_;  // null before the first row
   std::unique_ptr<PartialFile> json_;  // null before finish()

@@ -137,7 +137,7 @@ void Lane::take(Seat& seat, BacklogItem& item) {
     return;
   }
   size_t record_bytes = 0;
-  for (const RowPlace& place : seat.info.rows) record_bytes += place.bytes;
+  for (const RowLayout& layout : seat.info.rows) record_bytes += layout.bytes;
   rows_ += num_rows;
   bytes_ += item.batch.records.size() * record_bytes;
   const Result<void> taken = seat.session->take(std::move(item.batch));

@@ -42,17 +42,17 @@ class LoggingSession final : public Session {
     const auto* options = dynamic_cast<const LoggingOptions*>(info_.options.get());
     for (const Record& record : batch.records) {
       for (size_t i = 0; i < info_.rows.size(); ++i) {
-        const RowPlace& place = info_.rows[i];
-        row_.resize(static_cast<size_t>(place.width));
-        decode_row(batch.row(record, place), info_.dtype, row_);
+        const RowLayout& layout = info_.rows[i];
+        row_.resize(static_cast<size_t>(layout.width));
+        decode_row(batch.row(record, layout), info_.dtype, row_);
         const RowNumbers numbers = describe_row(row_);
         add(summaries_[i], numbers);
         if (options == nullptr || !options->each_row) continue;
         log_(fmt::format(
             "capture request={} choice={} position={} {}.{} norm={:.6g} mean={:.6g} min={:.6g} "
             "max={:.6g} nonfinite={}",
-            name_, info_.choice, record.position, tap::site_name(place.point.point.site),
-            place.point.point.layer, numbers.norm, numbers.mean, numbers.min, numbers.max,
+            name_, info_.choice, record.position, tap::site_name(layout.point.point.site),
+            layout.point.point.layer, numbers.norm, numbers.mean, numbers.min, numbers.max,
             numbers.num_bad));
       }
     }

@@ -149,7 +149,7 @@ class PluginSession final : public Session {
     rows.reserve(batch.records.size() * info_.rows.size());
     for (const Record& record : batch.records) {
       positions.push_back(record.position);
-      for (const RowPlace& place : info_.rows) rows.push_back(batch.row(record, place).data());
+      for (const RowLayout& layout : info_.rows) rows.push_back(batch.row(record, layout).data());
     }
     const rudder_capture_rows given{.struct_bytes = sizeof(rudder_capture_rows),
                                     .num_tokens = static_cast<int32_t>(positions.size()),
@@ -215,7 +215,7 @@ class PluginConsumer final : public Consumer {
 
   Result<std::shared_ptr<Session>> open(SessionInfo info) override {
     std::vector<tap::CapturePoint> points;
-    for (const RowPlace& place : info.rows) points.push_back(place.point);
+    for (const RowLayout& layout : info.rows) points.push_back(layout.point);
     const std::vector<rudder_capture_point> given = plugin_points(points, geometry_);
     const auto* options = dynamic_cast<const PluginOptions*>(info.options.get());
     const rudder_capture_request request =

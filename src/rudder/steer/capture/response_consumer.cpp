@@ -55,9 +55,9 @@ class ResponseSession final : public Session {
   ResponseSession(SessionInfo info, std::shared_ptr<const ResponseOptions> options,
                   std::shared_ptr<Budget> budget)
       : info_(std::move(info)), options_(std::move(options)), budget_(std::move(budget)) {
-    for (const RowPlace& place : info_.rows) {
+    for (const RowLayout& layout : info_.rows) {
       keys_.push_back(
-          fmt::format("{}.{}", tap::site_name(place.point.point.site), place.point.point.layer));
+          fmt::format("{}.{}", tap::site_name(layout.point.point.site), layout.point.point.layer));
     }
     sums_.resize(info_.rows.size());
     reset_values();
@@ -96,9 +96,9 @@ class ResponseSession final : public Session {
   int64_t token_bytes() const {
     size_t bytes = sizeof(int32_t);
     const size_t numbers = (options_->norms ? 1 : 0) + options_->probes.size();
-    for (const RowPlace& place : info_.rows) {
+    for (const RowLayout& layout : info_.rows) {
       const size_t row =
-          options_->as_float32 ? static_cast<size_t>(place.width) * sizeof(float) : place.bytes;
+          options_->as_float32 ? static_cast<size_t>(layout.width) * sizeof(float) : layout.bytes;
       bytes += (options_->rows ? row : 0) + numbers * sizeof(float);
     }
     return static_cast<int64_t>(bytes * 7 / 3);
@@ -106,7 +106,7 @@ class ResponseSession final : public Session {
 
   int64_t means_bytes() const {
     int64_t elements = 0;
-    for (const RowPlace& place : info_.rows) elements += place.width;
+    for (const RowLayout& layout : info_.rows) elements += layout.width;
     return elements * static_cast<int64_t>(sizeof(double) + 3 * sizeof(float));
   }
 
@@ -131,12 +131,12 @@ class ResponseSession final : public Session {
   std::vector<Pack> make_packs() const {
     std::vector<Pack> packs;
     for (size_t i = 0; i < info_.rows.size(); ++i) {
-      const RowPlace& place = info_.rows[i];
-      std::string site(tap::site_name(place.point.point.site));
-      if (place.point.point.site == tap::Site::kMlpAct && !same_widths()) site = keys_[i];
+      const RowLayout& layout = info_.rows[i];
+      std::string site(tap::site_name(layout.point.point.site));
+      if (layout.point.point.site == tap::Site::kMlpAct && !same_widths()) site = keys_[i];
       auto pack = std::ranges::find(packs, site, &Pack::key);
       if (pack == packs.end()) {
-        packs.push_back({.key = site, .width = place.width, .points = {}, .data = {}});
+        packs.push_back({.key = site, .width = layout.width, .points = {}, .data = {}});
         pack = std::prev(packs.end());
       }
       pack->points.push_back(i);
@@ -146,10 +146,10 @@ class ResponseSession final : public Session {
 
   bool same_widths() const {
     int32_t width = -1;
-    for (const RowPlace& place : info_.rows) {
-      if (place.point.point.site != tap::Site::kMlpAct) continue;
-      if (width >= 0 && place.width != width) return false;
-      width = place.width;
+    for (const RowLayout& layout : info_.rows) {
+      if (layout.point.point.site != tap::Site::kMlpAct) continue;
+      if (width >= 0 && layout.width != width) return false;
+      width = layout.width;
     }
     return true;
   }

@@ -59,9 +59,9 @@ bool SpillFile::write(std::span<const std::byte> bytes) {
     if (bytes.size() > size_ - (written_ - read_)) return false;
     begin = written_;
   }
-  const uint64_t place = begin % size_;
-  const size_t first = std::min<size_t>(bytes.size(), size_ - place);
-  if (!write_at(fd_, place, bytes.first(first)) || !write_at(fd_, 0, bytes.subspan(first))) {
+  const uint64_t offset = begin % size_;
+  const size_t first = std::min<size_t>(bytes.size(), size_ - offset);
+  if (!write_at(fd_, offset, bytes.first(first)) || !write_at(fd_, 0, bytes.subspan(first))) {
     return false;
   }
   std::lock_guard lock(mutex_);
@@ -75,9 +75,9 @@ Result<void> SpillFile::read(std::span<std::byte> out) {
     std::lock_guard lock(mutex_);
     begin = read_;
   }
-  const uint64_t place = begin % size_;
-  const size_t first = std::min<size_t>(out.size(), size_ - place);
-  const bool ok = read_at(fd_, place, out.first(first)) && read_at(fd_, 0, out.subspan(first));
+  const uint64_t offset = begin % size_;
+  const size_t first = std::min<size_t>(out.size(), size_ - offset);
+  const bool ok = read_at(fd_, offset, out.first(first)) && read_at(fd_, 0, out.subspan(first));
   const int error = errno;
   std::lock_guard lock(mutex_);
   read_ += out.size();

@@ -36,7 +36,7 @@ class SpillFile {
   const std::string folder_;
   const uint64_t size_;
   mutable std::mutex mutex_;
-  uint64_t written_ = 0;  // since the beginning: the place in the file is modulo size_
+  uint64_t written_ = 0;  // since the beginning: the offset in the file is modulo size_
   uint64_t read_ = 0;
 };
 

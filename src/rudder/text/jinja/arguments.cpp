@@ -26,9 +26,9 @@ Args::Args(const Signature& signature, const Call& call, std::string_view what) 
     if (found == names.begin() + count || !signature.by_name) {
       raise(fmt::format("{} takes no argument '{}'", what, name));
     }
-    Value& place = values_[static_cast<size_t>(found - names.begin())];
-    if (!place.is_missing()) raise(fmt::format("{}: '{}' is given twice", what, name));
-    place = value;
+    Value& target = values_[static_cast<size_t>(found - names.begin())];
+    if (!target.is_missing()) raise(fmt::format("{}: '{}' is given twice", what, name));
+    target = value;
   }
   for (size_t i = 0; i < signature.required; ++i) {
     if (!has(i)) raise(fmt::format("{} needs the argument '{}'", what, names[i]));

@@ -174,11 +174,12 @@ Value Interpreter::slice(const Value& base, const Postfix& postfix) {
   if (base.is_string()) budget_.spend(1 + base.text().size() / 16);
   const Int count = *length_of(budget_, base);
   const Int low = step > 0 ? 0 : -1, high = step > 0 ? count : count - 1;
-  const auto place = [&](std::optional<Int> given, Int fallback) {
+  const auto index_or = [&](std::optional<Int> given, Int fallback) {
     if (!given) return fallback;
     return std::clamp(*given < 0 ? *given + count : *given, low, high);
   };
-  const Cut cut{place(begin, step > 0 ? 0 : count - 1), place(end, step > 0 ? count : -1), step};
+  const Cut cut{index_or(begin, step > 0 ? 0 : count - 1), index_or(end, step > 0 ? count : -1),
+                step};
   if (base.is_string()) return slice_text(*this, base, cut);
   if (range != nullptr) {
     return std::make_shared<const RangeBox>(

@@ -16,7 +16,7 @@ namespace {
 
 // Where a node stands: its frame, its function, and whether an unknown filter is only found out
 // when it is used (inside an if).
-struct Place {
+struct Scope {
   Symbols& symbols;
   FunctionScope& function;
   bool soft = false;
@@ -88,51 +88,51 @@ class Resolver {
                 fmt::format("line {}", line));
   }
 
-  Result<void> block(Block& nodes, const Place& place) {
-    for (Node& node : nodes) RUDDER_TRY_VOID(statement(node, place));
+  Result<void> block(Block& nodes, const Scope& scope) {
+    for (Node& node : nodes) RUDDER_TRY_VOID(statement(node, scope));
     return {};
   }
 
-  Result<void> statement(Node& node, const Place& place) {
+  Result<void> statement(Node& node, const Scope& scope) {
     switch (node.kind) {
       case Node::Kind::kOutput:
-        return expression(*node.expr, place);
+        return expression(*node.expr, scope);
       case Node::Kind::kIf:
         for (auto& [condition, body] : node.branches) {
-          const Place inside{place.symbols, place.function, true};
+          const Scope inside{scope.symbols, scope.function, true};
           if (condition != nullptr) RUDDER_TRY_VOID(expression(*condition, inside));
           RUDDER_TRY_VOID(block(body, inside));
         }
         return {};
       case Node::Kind::kFor:
-        return loop(node, place);
+        return loop(node, scope);
       case Node::Kind::kSet:
-        RUDDER_TRY_VOID(target(node.target, place, node.line));
-        return expression(*node.expr, place);
+        RUDDER_TRY_VOID(target(node.target, scope, node.line));
+        return expression(*node.expr, scope);
       case Node::Kind::kSetBlock:
       case Node::Kind::kFilter: {
-        Symbols inner(&place.symbols);
+        Symbols inner(&scope.symbols);
         inner.analyze(node.body);
         if (node.kind == Node::Kind::kFilter) {
           for (const Postfix& filter : node.filters) inner.analyze(filter.arguments);
         } else {
-          RUDDER_TRY_VOID(target(node.target, place, node.line));
+          RUDDER_TRY_VOID(target(node.target, scope, node.line));
         }
-        const Place inside{inner, place.function};
-        node.frame = inner.frame(place.function);
+        const Scope inside{inner, scope.function};
+        node.frame = inner.frame(scope.function);
         RUDDER_TRY_VOID(block(node.body, inside));
         for (Postfix& filter : node.filters) RUDDER_TRY_VOID(postfix(filter, inside));
         return {};
       }
       case Node::Kind::kMacro:
-        RUDDER_TRY_VOID(macro(*node.macro, place));
-        return variable(node.macro->name, place, node.variable, node.line);
+        RUDDER_TRY_VOID(macro(*node.macro, scope));
+        return variable(node.macro->name, scope, node.variable, node.line);
       case Node::Kind::kCallBlock:
-        RUDDER_TRY_VOID(macro(*node.macro, place));
-        if (node.expr != nullptr) RUDDER_TRY_VOID(expression(*node.expr, place));
-        return arguments(node.arguments, place);
+        RUDDER_TRY_VOID(macro(*node.macro, scope));
+        if (node.expr != nullptr) RUDDER_TRY_VOID(expression(*node.expr, scope));
+        return arguments(node.arguments, scope);
       case Node::Kind::kWith:
-        return with(node, place);
+        return with(node, scope);
       case Node::Kind::kText:
       case Node::Kind::kBreak:
       case Node::Kind::kContinue:
@@ -141,29 +141,29 @@ class Resolver {
     return {};
   }
 
-  Result<void> with(Node& node, const Place& place) {
-    Symbols inner(&place.symbols);
+  Result<void> with(Node& node, const Scope& scope) {
+    Symbols inner(&scope.symbols);
     for (const auto& [bound, value] : node.bindings) inner.analyze(bound, true);
     inner.analyze(node.body);
-    const Place inside{inner, place.function};
-    node.frame = inner.frame(place.function);
+    const Scope inside{inner, scope.function};
+    node.frame = inner.frame(scope.function);
     for (auto& [bound, value] : node.bindings) {
       RUDDER_TRY_VOID(target(bound, inside, node.line));
-      RUDDER_TRY_VOID(expression(*value, place));
+      RUDDER_TRY_VOID(expression(*value, scope));
     }
     return block(node.body, inside);
   }
 
-  Result<void> loop(Node& node, const Place& place) {
+  Result<void> loop(Node& node, const Scope& scope) {
     if (assigns(node.target, "loop") || assigns(node.body, "loop") ||
         assigns(node.otherwise, "loop")) {
       return error("'loop' cannot be assigned to in a loop", node.line);
     }
-    RUDDER_TRY_VOID(expression(*node.expr, place));
-    Symbols body(&place.symbols), otherwise(&place.symbols), test(&place.symbols);
-    FunctionScope own{body.level(), &place.function, {}};
-    FunctionScope condition{body.level(), &place.function, {}};
-    FunctionScope& function = node.recursive ? own : place.function;
+    RUDDER_TRY_VOID(expression(*node.expr, scope));
+    Symbols body(&scope.symbols), otherwise(&scope.symbols), test(&scope.symbols);
+    FunctionScope own{body.level(), &scope.function, {}};
+    FunctionScope condition{body.level(), &scope.function, {}};
+    FunctionScope& function = node.recursive ? own : scope.function;
     if (node.recursive || find_reads(node.body, {"loop"}).contains("loop")) {
       body.declare_parameter("loop");
       node.loop_slot = function.locate(body.level(), "loop").slot;
@@ -197,9 +197,9 @@ class Resolver {
     return to;
   }
 
-  Result<void> macro(MacroNode& node, const Place& place) {
-    Symbols symbols(&place.symbols);
-    FunctionScope function{symbols.level(), &place.function, {}};
+  Result<void> macro(MacroNode& node, const Scope& scope) {
+    Symbols symbols(&scope.symbols);
+    FunctionScope function{symbols.level(), &scope.function, {}};
     const auto slot = [&](const std::string& name) {
       symbols.declare_parameter(name);
       return function.locate(symbols.level(), name).slot;
@@ -221,7 +221,7 @@ class Resolver {
        : name == "kwargs" ? node.kwargs_slot
                           : node.varargs_slot) = slot(name);
     }
-    const Place inside{symbols, function};
+    const Scope inside{symbols, function};
     for (const auto& [name, value] : node.parameters) {
       if (value != nullptr) symbols.analyze(*value);
     }
@@ -235,51 +235,51 @@ class Resolver {
     return {};
   }
 
-  static Result<void> variable(const std::string& name, const Place& place, SlotRef& out,
+  static Result<void> variable(const std::string& name, const Scope& scope, SlotRef& out,
                                int line) {
-    const auto level = place.symbols.find(name);
-    // The filter of a set block is the one place whose names the reference overlooks.
+    const auto level = scope.symbols.find(name);
+    // The filter of a set block is the one node whose names the reference overlooks.
     if (!level) return error(fmt::format("'{}' is not known here", name), line);
-    out = place.function.locate(*level, name);
+    out = scope.function.locate(*level, name);
     return {};
   }
 
-  static Result<void> target(Target& node, const Place& place, int line) {
-    for (Target& item : node.items) RUDDER_TRY_VOID(target(item, place, line));
+  static Result<void> target(Target& node, const Scope& scope, int line) {
+    for (Target& item : node.items) RUDDER_TRY_VOID(target(item, scope, line));
     if (node.is_tuple) return {};
-    return variable(node.name, place, node.variable, line);
+    return variable(node.name, scope, node.variable, line);
   }
 
-  Result<void> arguments(Arguments& node, const Place& place) {
-    for (const ExprPtr& expr : node.positional) RUDDER_TRY_VOID(expression(*expr, place));
-    for (const auto& [name, expr] : node.named) RUDDER_TRY_VOID(expression(*expr, place));
+  Result<void> arguments(Arguments& node, const Scope& scope) {
+    for (const ExprPtr& expr : node.positional) RUDDER_TRY_VOID(expression(*expr, scope));
+    for (const auto& [name, expr] : node.named) RUDDER_TRY_VOID(expression(*expr, scope));
     for (const ExprPtr* expr : {&node.unpacked, &node.unpacked_named}) {
-      if (*expr != nullptr) RUDDER_TRY_VOID(expression(**expr, place));
+      if (*expr != nullptr) RUDDER_TRY_VOID(expression(**expr, scope));
     }
     return {};
   }
 
-  Result<void> postfix(Postfix& node, const Place& place) {
+  Result<void> postfix(Postfix& node, const Scope& scope) {
     for (const ExprPtr* expr : {&node.item, &node.begin, &node.end, &node.step}) {
-      if (*expr != nullptr) RUDDER_TRY_VOID(expression(**expr, place));
+      if (*expr != nullptr) RUDDER_TRY_VOID(expression(**expr, scope));
     }
     if (node.kind == Postfix::Kind::kFilter) {
       node.filter = find_filter(node.name);
-      if (node.filter == nullptr && !place.soft) {
+      if (node.filter == nullptr && !scope.soft) {
         return error(fmt::format("No filter named '{}'", node.name), node.line);
       }
     } else if (node.kind == Postfix::Kind::kTest) {
       node.test = find_test(node.name);
-      if (node.test == nullptr && !place.soft) {
+      if (node.test == nullptr && !scope.soft) {
         return error(fmt::format("No test named '{}'", node.name), node.line);
       }
     }
-    return arguments(node.arguments, place);
+    return arguments(node.arguments, scope);
   }
 
-  Result<void> expression(Expr& expr, const Place& place) {
-    if (expr.kind == Expr::Kind::kName) return variable(expr.text, place, expr.variable, expr.line);
-    Place inside{place.symbols, place.function, place.soft || expr.kind == Expr::Kind::kTernary};
+  Result<void> expression(Expr& expr, const Scope& scope) {
+    if (expr.kind == Expr::Kind::kName) return variable(expr.text, scope, expr.variable, expr.line);
+    Scope inside{scope.symbols, scope.function, scope.soft || expr.kind == Expr::Kind::kTernary};
     for (const ExprPtr& operand : expr.operands) {
       RUDDER_TRY_VOID(expression(*operand, inside));
       // The reference computes constants at load, and never looks at what they decide against.

@@ -74,10 +74,10 @@ void Interpreter::emit_string(const Value& value) {
   emit(value.text());
 }
 
-Value& Interpreter::variable(SlotRef place) {
+Value& Interpreter::variable(SlotRef slot_ref) {
   Activation* function = here_.get();
-  for (int i = 0; i < place.hops; ++i) function = function->outer.get();
-  return function->slots[static_cast<size_t>(place.slot)];
+  for (int i = 0; i < slot_ref.hops; ++i) function = function->outer.get();
+  return function->slots[static_cast<size_t>(slot_ref.slot)];
 }
 
 Value Interpreter::resolve(const std::string& name) {

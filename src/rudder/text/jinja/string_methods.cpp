@@ -85,12 +85,12 @@ struct Window {
 Window window(const Value& self, const Args& args) {
   const std::string_view text = self.text();
   const Int count = static_cast<Int>(text_length(text));
-  const auto place = [&](size_t index, Int fallback) {
+  const auto index_or = [&](size_t index, Int fallback) {
     if (!args.holds(index)) return fallback;
     const Int given = args.integer(index);
     return given < 0 ? std::max<Int>(given + count, 0) : given;
   };
-  const Int start = place(1, 0), end = std::min(place(2, count), count);
+  const Int start = index_or(1, 0), end = std::min(index_or(2, count), count);
   if (start > end) return {{}, start, false};
   const auto offset = [text](Int index) {
     size_t pos = 0;

@@ -69,13 +69,13 @@ class NameReader {
 }  // namespace
 
 SlotRef FunctionScope::locate(int level, const std::string& name) {
-  SlotRef place;
+  SlotRef slot_ref;
   FunctionScope* function = this;
-  for (; level < function->base_level; function = function->outer) ++place.hops;
+  for (; level < function->base_level; function = function->outer) ++slot_ref.hops;
   const auto [found, added] =
       function->slots.try_emplace({level, name}, static_cast<int>(function->slots.size()));
-  place.slot = found->second;
-  return place;
+  slot_ref.slot = found->second;
+  return slot_ref;
 }
 
 std::optional<int> Symbols::find(const std::string& name) const {

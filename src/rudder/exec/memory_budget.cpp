@@ -1,4 +1,4 @@
-#include "rudder/exec/memory_plan.h"
+#include "rudder/exec/memory_budget.h"
 
 #include <fmt/format.h>
 
@@ -37,7 +37,7 @@ int64_t most_blocks(const KvLayout& kv, int32_t block_size) {
 
 // Of every sequence at its longest beside the prompts of the largest steps: more would only keep
 // cached prefixes longer.
-int64_t blocks_of_all(const MemoryPlan& plan) {
+int64_t blocks_of_all(const MemoryBudget& plan) {
   int64_t blocks = 0;
   for (const step::KvGroup& group : plan.kv.groups) {
     const auto held = [&](int64_t chunk) {
@@ -50,7 +50,7 @@ int64_t blocks_of_all(const MemoryPlan& plan) {
 }
 
 // One line a kind of group.
-std::string groups_text(const MemoryPlan& plan) {
+std::string groups_text(const MemoryBudget& plan) {
   if (plan.kv.groups.size() == 1 && plan.kv.groups[0].window == 0) return "";
   std::string text;
   for (const step::KvGroup* group = plan.kv.groups.begin(); group != plan.kv.groups.end();) {
@@ -72,7 +72,7 @@ bool stretches(const model::ModelSpec& spec) {
 }
 
 // Bytes that the KV cache may take.
-Result<int64_t> kv_budget(const MemoryPlan& plan, const MemoryAsk& ask) {
+Result<int64_t> kv_budget(const MemoryBudget& plan, const MemoryAsk& ask) {
   const int64_t fixed = plan.total_bytes();
   if (ask.kv_cache_memory_bytes > 0) {
     if (fixed + ask.kv_cache_memory_bytes > ask.available_bytes) {
@@ -98,7 +98,7 @@ Result<int64_t> kv_budget(const MemoryPlan& plan, const MemoryAsk& ask) {
   return share - fixed;
 }
 
-std::string taps_text(const MemoryPlan& plan) {
+std::string taps_text(const MemoryBudget& plan) {
   std::string text;
   if (plan.taps.steering()) {
     text += fmt::format("{} steering programs, {} of vectors", plan.taps.num_rows - 1,
@@ -115,8 +115,8 @@ std::string taps_text(const MemoryPlan& plan) {
 
 }  // namespace
 
-Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
-                               const MemoryAsk& ask) {
+Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
+                                   const MemoryAsk& ask) {
   RUDDER_CHECK(ask.max_num_seqs > 0 && ask.max_num_batched_tokens > 0 && ask.block_size > 0);
   if (ask.max_model_len > spec.max_positions && !stretches(spec)) {
     return fail(ErrorCode::kInvalidArgument,
@@ -124,7 +124,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
                             ask.max_model_len, spec.max_positions),
                 "max-model-len");
   }
-  MemoryPlan plan;
+  MemoryBudget plan;
   plan.dtypes = dtypes;
   plan.available_bytes = ask.available_bytes;
   plan.block_size = ask.block_size;
@@ -192,7 +192,7 @@ Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes
   return plan;
 }
 
-std::string MemoryPlan::to_table() const {
+std::string MemoryBudget::to_table() const {
   const auto line = [](std::string_view what, int64_t bytes, const std::string& note) {
     return fmt::format("{:<16}{:>12}  {}\n", what, bytes_text(bytes), note);
   };

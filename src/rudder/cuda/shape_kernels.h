@@ -1,5 +1,5 @@
-// ShapePlan: the kernels that multiply weights of one shape, one for each bucket of tokens, and how
-// to launch each. Chosen at start; the thread of the Ops runs them. Owned by Linear.
+// ShapeKernels: the kernels that multiply weights of one shape, one for each bucket of tokens, and
+// how to launch each. Chosen at start; the thread of the Ops runs them. Owned by Linear.
 #pragma once
 
 #include <array>
@@ -13,7 +13,7 @@
 
 namespace rudder::cuda {
 
-class ShapePlan {
+class ShapeKernels {
  public:
   struct Device {
     const CublasLtApi* api = nullptr;
@@ -36,7 +36,7 @@ class ShapePlan {
   };
 
   // `key.bucket` is not used. An Error: no kernel takes this shape.
-  static Result<std::unique_ptr<ShapePlan>> make(const Device& device, const PolicyKey& key);
+  static Result<std::unique_ptr<ShapeKernels>> make(const Device& device, const PolicyKey& key);
 
   const PolicyKey& key() const { return key_; }
 
@@ -64,7 +64,7 @@ class ShapePlan {
  private:
   static constexpr size_t kMaxBuckets = 24;  // up to 2^23 tokens
 
-  ShapePlan(const Device& device, const PolicyKey& key) : device_(device), key_(key) {}
+  ShapeKernels(const Device& device, const PolicyKey& key) : device_(device), key_(key) {}
 
   bool is_fp8() const { return key_.dtype == tensor::DType::kF8E4M3; }
   Result<void> run_gemv(const Args& args, int32_t variant);

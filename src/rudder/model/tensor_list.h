@@ -17,7 +17,7 @@
 
 namespace rudder::model {
 
-struct PlannedTensor {
+struct ListedTensor {
   weights::TensorDecl decl;  // bf16
   bool is_norm = false;
   int64_t values = 0;
@@ -25,11 +25,11 @@ struct PlannedTensor {
 };
 
 // Every tensor that the loader will ask for, in the order of the forward pass.
-class TensorPlan {
+class TensorList {
  public:
-  TensorPlan(const ModelSpec& spec, const WeightNames& names);
+  TensorList(const ModelSpec& spec, const WeightNames& names);
 
-  const std::vector<PlannedTensor>& tensors() const { return tensors_; }
+  const std::vector<ListedTensor>& tensors() const { return tensors_; }
   int64_t total_bytes() const { return total_bytes_; }
   // Ranges of tensors whose bytes stay within the limit, one tensor at least.
   std::vector<std::pair<size_t, size_t>> shards(int64_t max_bytes) const;
@@ -37,7 +37,7 @@ class TensorPlan {
  private:
   void add(std::string name, const weights::TensorShape& shape, bool is_norm);
 
-  std::vector<PlannedTensor> tensors_;
+  std::vector<ListedTensor> tensors_;
   int64_t total_bytes_ = 0;
 };
 

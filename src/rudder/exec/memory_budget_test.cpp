@@ -1,4 +1,4 @@
-#include "rudder/exec/memory_plan.h"
+#include "rudder/exec/memory_budget.h"
 
 #include <gtest/gtest.h>
 
@@ -23,17 +23,17 @@ MemoryAsk tiny_ask() {
   return ask;
 }
 
-TEST(MemoryPlan, EveryPartIsCounted) {
+TEST(MemoryBudget, EveryPartIsCounted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   const StorageDTypes dtypes = {tensor::DType::kF32, tensor::DType::kBF16, tensor::DType::kBF16};
-  const auto plan = plan_memory(spec, dtypes, tiny_ask());
+  const auto plan = budget_memory(spec, dtypes, tiny_ask());
   ASSERT_TRUE(plan) << plan.error().to_string();
   EXPECT_EQ(plan->max_seq_len, 512);
   EXPECT_EQ(plan->kv.block_bytes, 3 * 2 * 2 * 16 * 16 * 2);  // layers, k+v, heads, dim, block, bf16
   EXPECT_EQ(plan->weight_bytes, model::weight_bytes(spec, tensor::DType::kBF16));
   MemoryAsk quantised = tiny_ask();
   quantised.weight_bytes = plan->weight_bytes / 2;
-  EXPECT_EQ(plan_memory(spec, dtypes, quantised)->weight_bytes, quantised.weight_bytes);
+  EXPECT_EQ(budget_memory(spec, dtypes, quantised)->weight_bytes, quantised.weight_bytes);
   EXPECT_EQ(plan->workspace_bytes,
             model::Decoder::workspace_bytes(spec, {64, 64, 512}, tensor::DType::kF32));
   const step::Capacity capacity = {.num_slots = 4,
@@ -51,52 +51,52 @@ TEST(MemoryPlan, EveryPartIsCounted) {
       << plan->to_table();
 }
 
-TEST(MemoryPlan, TheShareBoundsTheCache) {
+TEST(MemoryBudget, TheShareBoundsTheCache) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
-  const auto all = plan_memory(spec, {}, ask);
+  const auto all = budget_memory(spec, {}, ask);
   ASSERT_TRUE(all);
   // Room for 10 blocks: too few for the model's length, so sequences get shorter.
   const int64_t fixed = all->total_bytes() - all->kv_bytes();
   ask.utilization = 1;
   ask.available_bytes = fixed + 10 * all->kv.block_bytes + 5;
-  auto plan = plan_memory(spec, {}, ask);
+  auto plan = budget_memory(spec, {}, ask);
   ASSERT_TRUE(plan) << plan.error().to_string();
   EXPECT_EQ(plan->num_blocks, 10);
   EXPECT_EQ(plan->max_seq_len, 160);
   EXPECT_LE(plan->total_bytes(), ask.available_bytes);
   // A length that was asked for is not shortened.
   ask.max_model_len = 200;
-  plan = plan_memory(spec, {}, ask);
+  plan = budget_memory(spec, {}, ask);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().where, "max-model-len");
   EXPECT_EQ(plan.error().code, ErrorCode::kInvalidArgument);
   ask.max_model_len = 0;
   ask.available_bytes = fixed;
-  plan = plan_memory(spec, {}, ask);
+  plan = budget_memory(spec, {}, ask);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().where, "gpu-memory-utilization");
 }
 
-TEST(MemoryPlan, AGivenCacheSizeIsTaken) {
+TEST(MemoryBudget, AGivenCacheSizeIsTaken) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.max_model_len = 100;
   ask.kv_cache_memory_bytes = 20 * kMiB;
-  auto plan = plan_memory(spec, {}, ask);
+  auto plan = budget_memory(spec, {}, ask);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->num_blocks, ask.kv_cache_memory_bytes / plan->kv.block_bytes);
   EXPECT_EQ(plan->max_seq_len, 100);
   ask.kv_cache_memory_bytes = 64 * kMiB;
-  plan = plan_memory(spec, {}, ask);
+  plan = budget_memory(spec, {}, ask);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().where, "kv-cache-memory-bytes");
 }
 
-TEST(MemoryPlan, TapsAreCountedAndPrinted) {
+TEST(MemoryBudget, TapsAreCountedAndPrinted) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
-  const auto without = plan_memory(spec, {}, ask);
+  const auto without = budget_memory(spec, {}, ask);
   ASSERT_TRUE(without);
   EXPECT_EQ(without->tap_bytes, 0);
   EXPECT_TRUE(without->geometry.empty());
@@ -107,7 +107,7 @@ TEST(MemoryPlan, TapsAreCountedAndPrinted) {
               .capture_bytes = 2 * kMiB,
               .max_num_seqs = 4,
               .max_in_flight = 2};
-  const auto plan = plan_memory(spec, {}, ask);
+  const auto plan = budget_memory(spec, {}, ask);
   ASSERT_TRUE(plan) << plan.error().to_string();
   EXPECT_GT(plan->tap_bytes, 3 * kMiB);
   EXPECT_LT(plan->tap_bytes, 4 * kMiB);
@@ -118,33 +118,33 @@ TEST(MemoryPlan, TapsAreCountedAndPrinted) {
       << plan->to_table();
 }
 
-TEST(MemoryPlan, EmbeddingsTakeWhatTheyAreGivenOrOneSmallStep) {
+TEST(MemoryBudget, EmbeddingsTakeWhatTheyAreGivenOrOneSmallStep) {
   const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.taps = {.embedding_bytes = 2 * kMiB, .max_num_seqs = 4, .max_in_flight = 2};
-  const auto plan = plan_memory(spec, {}, ask);
+  const auto plan = budget_memory(spec, {}, ask);
   ASSERT_TRUE(plan) << plan.error().to_string();
   EXPECT_TRUE(plan->taps.captures_prompts_only);
   EXPECT_FALSE(plan->taps.steering());
   EXPECT_LT(plan->tap_bytes, 3 * kMiB);
   EXPECT_NE(plan->to_table().find("1.0 MiB of embeddings a step"), std::string::npos);
   ask.taps.embedding_bytes = 1;
-  const auto least = plan_memory(spec, {}, ask);
+  const auto least = budget_memory(spec, {}, ask);
   ASSERT_TRUE(least);
   EXPECT_GE(least->taps.capture_elements, 16 * spec.hidden);
   ask.taps.capture_bytes = 2 * kMiB;
-  EXPECT_FALSE(plan_memory(spec, {}, ask)->taps.captures_prompts_only);
+  EXPECT_FALSE(budget_memory(spec, {}, ask)->taps.captures_prompts_only);
 }
 
-TEST(MemoryPlan, OnlyADynamicRopeGoesPastTheModelsLength) {
+TEST(MemoryBudget, OnlyADynamicRopeGoesPastTheModelsLength) {
   model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
   MemoryAsk ask = tiny_ask();
   ask.max_model_len = 513;
-  const auto plan = plan_memory(spec, {}, ask);
+  const auto plan = budget_memory(spec, {}, ask);
   ASSERT_FALSE(plan);
   EXPECT_EQ(plan.error().where, "max-model-len");
   spec.ropes[0].scaling = model::RopeDynamic{2, 512};
-  EXPECT_TRUE(plan_memory(spec, {}, ask));
+  EXPECT_TRUE(budget_memory(spec, {}, ask));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "rudder/text/decode_plan.h"
+#include "rudder/text/decode_pipeline.h"
 
 #include <boost/json.hpp>
 #include <charconv>
@@ -46,8 +46,8 @@ std::string replace_all(std::string_view text, std::string_view from, std::strin
 }  // namespace
 
 // Decoders in their order, sorted into what happens to tokens, the join, and the joined text.
-struct DecodePlan::Chain {
-  DecodePlan& plan;
+struct DecodePipeline::Chain {
+  DecodePipeline& plan;
   bool joined = false;    // the join is decided
   bool one_text = false;  // and what follows sees one string
 
@@ -128,9 +128,10 @@ struct DecodePlan::Chain {
   }
 };
 
-Result<DecodePlan> DecodePlan::parse(const boost::json::value& decoder, int32_t size,
-                                     const std::function<std::string_view(int32_t)>& spelling) {
-  DecodePlan plan;
+Result<DecodePipeline> DecodePipeline::parse(
+    const boost::json::value& decoder, int32_t size,
+    const std::function<std::string_view(int32_t)>& spelling) {
+  DecodePipeline plan;
   if (decoder.is_null()) {
     plan.join_ = Join::kSpaces;
   } else {
@@ -162,7 +163,7 @@ Result<DecodePlan> DecodePlan::parse(const boost::json::value& decoder, int32_t 
   return plan;
 }
 
-std::string DecodePlan::apply(const std::vector<TokenOp>& ops, std::string text, bool first) {
+std::string DecodePipeline::apply(const std::vector<TokenOp>& ops, std::string text, bool first) {
   for (const TokenOp& op : ops) {
     if (op.kind == TokenOp::Kind::kReplace) {
       text = replace_all(text, op.from, op.to);
@@ -182,7 +183,7 @@ std::string DecodePlan::apply(const std::vector<TokenOp>& ops, std::string text,
   return text;
 }
 
-void DecodePlan::push(DecodeState& state, int32_t id, std::string& out) const {
+void DecodePipeline::push(DecodeState& state, int32_t id, std::string& out) const {
   if (!table_.contains(id)) return;
   const bool first = !state.any_token;
   state.any_token = true;
@@ -212,7 +213,7 @@ void DecodePlan::push(DecodeState& state, int32_t id, std::string& out) const {
   }
 }
 
-void DecodePlan::end_prompt(DecodeState& state) const {
+void DecodePipeline::end_prompt(DecodeState& state) const {
   std::string dropped;
   drain_utf8(state.pending, false, dropped);
   std::string ignored;
@@ -223,7 +224,7 @@ void DecodePlan::end_prompt(DecodeState& state) const {
 
 // A prompt's unfinished character that the answer's next byte does not go on with stays the
 // prompt's: no part of it is shown in the answer.
-void DecodePlan::drop_prompt_bytes(DecodeState& state, std::string_view next) {
+void DecodePipeline::drop_prompt_bytes(DecodeState& state, std::string_view next) {
   if (state.pending.size() > state.prompt_bytes || next.empty()) return;
   std::string character = state.pending + next.front();
   const bool is_whole = !find_invalid_utf8(character);
@@ -234,7 +235,7 @@ void DecodePlan::drop_prompt_bytes(DecodeState& state, std::string_view next) {
   state.prompt_bytes = 0;
 }
 
-void DecodePlan::flush(DecodeState& state, std::string& out) const {
+void DecodePipeline::flush(DecodeState& state, std::string& out) const {
   if (state.pending.size() == state.prompt_bytes) state.pending.clear();
   if (join_ == Join::kByteLevel) {
     std::string text;
@@ -254,7 +255,7 @@ void DecodePlan::flush(DecodeState& state, std::string& out) const {
 }
 
 // A run of byte tokens is one string if it is UTF-8, else one U+FFFD a byte; only its end decides.
-void DecodePlan::end_byte_run(DecodeState& state, std::string& out) const {
+void DecodePipeline::end_byte_run(DecodeState& state, std::string& out) const {
   if (state.pending.empty()) return;
   std::string text;
   if (find_invalid_utf8(state.pending)) {
@@ -268,7 +269,7 @@ void DecodePlan::end_byte_run(DecodeState& state, std::string& out) const {
   emit(state, text, out);
 }
 
-void DecodePlan::emit(DecodeState& state, std::string_view text, std::string& out) const {
+void DecodePipeline::emit(DecodeState& state, std::string_view text, std::string& out) const {
   if (!text_strip_) {
     out += text;
     return;

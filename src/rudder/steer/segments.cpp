@@ -1,4 +1,4 @@
-#include "rudder/steer/plan.h"
+#include "rudder/steer/segments.h"
 
 #include <algorithm>
 

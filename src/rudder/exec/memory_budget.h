@@ -1,5 +1,5 @@
-// MemoryPlan: how many bytes of the device each part takes, computed before anything is allocated.
-// make_executor.h makes it once at start; apps/ prints it (also alone, for --dry-run).
+// MemoryBudget: how many bytes of the device each part takes, computed before anything is
+// allocated. make_executor.h makes it once at start; apps/ prints it (also alone, for --dry-run).
 #pragma once
 
 #include <cstdint>
@@ -35,7 +35,7 @@ struct MemoryAsk {
   TapAsk taps = {};
 };
 
-struct MemoryPlan {
+struct MemoryBudget {
   StorageDTypes dtypes;
   int64_t available_bytes = 0;
   int64_t weight_bytes = 0;
@@ -64,7 +64,7 @@ struct MemoryPlan {
 };
 
 // An Error names the setting to change and the value that would fit.
-Result<MemoryPlan> plan_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
-                               const MemoryAsk& ask);
+Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
+                                   const MemoryAsk& ask);
 
 }  // namespace rudder::exec

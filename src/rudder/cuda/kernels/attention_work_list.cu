@@ -90,7 +90,7 @@ struct Span {
 };
 constexpr int kSpans = 2048;
 
-__device__ void list_sequences(const AttentionPlanParams& p, const WorkspaceView& work,
+__device__ void list_sequences(const AttentionWorkParams& p, const WorkspaceView& work,
                                Counts* scratch, Totals* totals, Span* spans) {
   const int32_t heads = p.config.num_kv_heads;
   const int32_t group = p.config.num_heads / heads;
@@ -158,7 +158,7 @@ __device__ int32_t share_of(const Totals& totals, int32_t workers) {
 }
 
 // Cuts the line of units.
-__device__ void divide(const AttentionPlanParams& p, const WorkspaceView& work,
+__device__ void divide(const AttentionWorkParams& p, const WorkspaceView& work,
                        const Totals& totals, const Span* spans) {
   const int32_t units = totals.sum.units;
   const int32_t workers = split_workers(p.config);
@@ -201,7 +201,7 @@ __device__ void divide(const AttentionPlanParams& p, const WorkspaceView& work,
     work.arrivals[w] = 0;
   }
   if (threadIdx.x == 0) {
-    PlanHeader header = {};
+    WorkHeader header = {};
     header.num_tiles = totals.sum.tiles;
     *work.header = header;
   }
@@ -220,7 +220,7 @@ __device__ int32_t tile_cost(const AttentionConfig& config, const TiledSeq& seq,
 }
 
 // Lists the tiles longest first (to a 64th of the longest), so that the short ones fill the end.
-__device__ void order_tiles(const AttentionPlanParams& p, const WorkspaceView& work, Totals* totals,
+__device__ void order_tiles(const AttentionWorkParams& p, const WorkspaceView& work, Totals* totals,
                             int32_t* buckets) {
   const int32_t count = totals->sum.tiles;
   const auto item_of = [&](int32_t i) {
@@ -258,7 +258,7 @@ __device__ void order_tiles(const AttentionPlanParams& p, const WorkspaceView& w
   }
 }
 
-__global__ void __launch_bounds__(kThreads) plan_kernel(const AttentionPlanParams p) {
+__global__ void __launch_bounds__(kThreads) work_kernel(const AttentionWorkParams p) {
   __shared__ Counts scratch[kWarps];
   __shared__ Totals totals;
   __shared__ Span spans[kSpans];
@@ -276,7 +276,7 @@ __global__ void __launch_bounds__(kThreads) plan_kernel(const AttentionPlanParam
 
 }  // namespace
 
-cudaError_t launch_attention_plan(const AttentionPlanParams& params, cudaStream_t stream) {
+cudaError_t launch_attention_work(const AttentionWorkParams& params, cudaStream_t stream) {
   const AttentionConfig& config = params.config;
   if (config.num_kv_heads <= 0 || config.num_heads % config.num_kv_heads != 0 ||
       config.num_heads / config.num_kv_heads > kMaxGroup ||
@@ -285,9 +285,9 @@ cudaError_t launch_attention_plan(const AttentionPlanParams& params, cudaStream_
     return cudaErrorInvalidValue;
   }
   if (params.bounds.num_seqs == 0) return cudaSuccess;
-  AttentionPlanParams resolved = params;
+  AttentionWorkParams resolved = params;
   resolved.config.prefill_kernel = prefill_kernel_of(config, params.bounds);
-  return launch_pdl(plan_kernel, dim3(1), dim3(kThreads), 0, stream, resolved);
+  return launch_pdl(work_kernel, dim3(1), dim3(kThreads), 0, stream, resolved);
 }
 
 }  // namespace rudder::cuda

@@ -1,4 +1,4 @@
-#include "rudder/cuda/arena_plan.h"
+#include "rudder/cuda/arena_layout.h"
 
 #include <algorithm>
 
@@ -6,7 +6,7 @@
 
 namespace rudder::cuda {
 
-ArenaPlan::Piece ArenaPlan::place(int64_t bytes) {
+ArenaLayout::Piece ArenaLayout::place(int64_t bytes) {
   RUDDER_CHECK(bytes >= 0, "{} bytes", bytes);
   const int64_t size = std::max<int64_t>(1, (bytes + kAlignment - 1) / kAlignment) * kAlignment;
   if (size < chunk_bytes_ / 2) {
@@ -25,7 +25,7 @@ ArenaPlan::Piece ArenaPlan::place(int64_t bytes) {
   return {chunks_.size() - 1, 0, chunk_size};
 }
 
-void ArenaPlan::undo_new_chunk() {
+void ArenaLayout::undo_new_chunk() {
   used_ -= chunks_.back().used;
   chunks_.pop_back();
 }

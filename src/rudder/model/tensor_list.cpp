@@ -1,4 +1,4 @@
-#include "rudder/model/tensor_plan.h"
+#include "rudder/model/tensor_list.h"
 
 #include <algorithm>
 #include <cmath>
@@ -45,7 +45,7 @@ ValueTables::ValueTables(double norm_centre) {
   }
 }
 
-TensorPlan::TensorPlan(const ModelSpec& spec, const WeightNames& names) {
+TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
   const auto vocab = static_cast<uint64_t>(spec.vocab);
   const auto hidden = static_cast<uint64_t>(spec.hidden);
   add(std::string(names.embedding), TensorShape::of({vocab, hidden}), false);
@@ -76,7 +76,7 @@ TensorPlan::TensorPlan(const ModelSpec& spec, const WeightNames& names) {
   }
 }
 
-std::vector<std::pair<size_t, size_t>> TensorPlan::shards(int64_t max_bytes) const {
+std::vector<std::pair<size_t, size_t>> TensorList::shards(int64_t max_bytes) const {
   std::vector<std::pair<size_t, size_t>> out;
   int64_t bytes = max_bytes;
   for (size_t i = 0; i < tensors_.size(); ++i) {
@@ -90,7 +90,7 @@ std::vector<std::pair<size_t, size_t>> TensorPlan::shards(int64_t max_bytes) con
   return out;
 }
 
-void TensorPlan::add(std::string name, const TensorShape& shape, bool is_norm) {
+void TensorList::add(std::string name, const TensorShape& shape, bool is_norm) {
   uint64_t values = 0;
   weights::checked_tensor_bytes(shape, 1, values);
   tensors_.push_back({{std::move(name), tensor::DType::kBF16, shape},

@@ -1,4 +1,4 @@
-#include "rudder/cuda/shape_plan.h"
+#include "rudder/cuda/shape_kernels.h"
 
 #include <fmt/format.h>
 
@@ -32,29 +32,30 @@ Result<void> launched(cudaError_t error, const char* kernel) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShapePlan>> ShapePlan::make(const Device& device, const PolicyKey& key) {
-  std::unique_ptr<ShapePlan> plan(new ShapePlan(device, key));
+Result<std::unique_ptr<ShapeKernels>> ShapeKernels::make(const Device& device,
+                                                         const PolicyKey& key) {
+  std::unique_ptr<ShapeKernels> shape_kernels(new ShapeKernels(device, key));
   ProductShape shape{key.out, key.in, key.dtype, key.out_dtype, false, ScaleMode::kUnit};
   // Into f32 the library has no bias of bf16, and before the scales a bias is not the bias.
-  shape.bias = key.bias && key.out_dtype == DType::kBF16 && !plan->is_fp8();
-  RUDDER_TRY(plan->unit_, Product::make(*device.api, device.handle, shape));
-  if (plan->is_fp8()) {
+  shape.bias = key.bias && key.out_dtype == DType::kBF16 && !shape_kernels->is_fp8();
+  RUDDER_TRY(shape_kernels->unit_, Product::make(*device.api, device.handle, shape));
+  if (shape_kernels->is_fp8()) {
     shape.scales = ScaleMode::kOuter;
     shape.bias = key.bias && key.out_dtype == DType::kBF16;
-    RUDDER_TRY(plan->outer_, Product::make(*device.api, device.handle, shape));
+    RUDDER_TRY(shape_kernels->outer_, Product::make(*device.api, device.handle, shape));
   }
-  return plan;
+  return shape_kernels;
 }
 
-Result<void> ShapePlan::add_candidates(Product& product, ProductKernel kernel, int64_t bucket,
-                                       int max_algorithms, std::vector<PolicyEntry>& out) {
+Result<void> ShapeKernels::add_candidates(Product& product, ProductKernel kernel, int64_t bucket,
+                                          int max_algorithms, std::vector<PolicyEntry>& out) {
   RUDDER_TRY(const std::vector<Product::Algorithm> found,
              product.candidates(bucket, device_.workspace.bytes, max_algorithms));
   for (const Product::Algorithm& algorithm : found) out.push_back({kernel, algorithm.data, 0});
   return {};
 }
 
-Result<std::vector<PolicyEntry>> ShapePlan::candidates(int64_t bucket, int max_algorithms) {
+Result<std::vector<PolicyEntry>> ShapeKernels::candidates(int64_t bucket, int max_algorithms) {
   std::vector<PolicyEntry> out;
   if (bucket <= kGemvMaxTokens && gemv_takes(key_.in, is_fp8())) {
     for (uint64_t variant = 0; variant < static_cast<uint64_t>(gemv_variants(bucket)); ++variant) {
@@ -70,7 +71,7 @@ Result<std::vector<PolicyEntry>> ShapePlan::candidates(int64_t bucket, int max_a
   return out;
 }
 
-Result<std::vector<PolicyEntry>> ShapePlan::candidates_for_all(int max_algorithms) {
+Result<std::vector<PolicyEntry>> ShapeKernels::candidates_for_all(int max_algorithms) {
   const auto takes_all = [&](const Product::Algorithm& algorithm) {
     for (int64_t bucket = 1; bucket <= kMostTokensForAll; bucket *= 2) {
       for (const int64_t tokens : {bucket, bucket / 2 + 1}) {
@@ -98,7 +99,7 @@ Result<std::vector<PolicyEntry>> ShapePlan::candidates_for_all(int max_algorithm
               "batch-invariant");
 }
 
-bool ShapePlan::settle(int64_t bucket, const PolicyEntry& entry) {
+bool ShapeKernels::settle(int64_t bucket, const PolicyEntry& entry) {
   RUDDER_CHECK(bucket_index(bucket) < kMaxBuckets, "{} tokens", bucket);
   if (entry.kernel == ProductKernel::kGemv) {
     if (bucket > kGemvMaxTokens || !gemv_takes(key_.in, is_fp8()) ||
@@ -117,18 +118,18 @@ bool ShapePlan::settle(int64_t bucket, const PolicyEntry& entry) {
   return true;
 }
 
-Result<void> ShapePlan::settle_by_guess(int64_t bucket) {
+Result<void> ShapeKernels::settle_by_guess(int64_t bucket) {
   RUDDER_TRY(const std::vector<PolicyEntry> found, candidates(bucket, 1));
   RUDDER_CHECK(settle(bucket, found.front()));  // candidates() has asked the same questions
   return {};
 }
 
-const PolicyEntry* ShapePlan::settled(int64_t bucket) const {
+const PolicyEntry* ShapeKernels::settled(int64_t bucket) const {
   const std::optional<PolicyEntry>& entry = buckets_.at(bucket_index(bucket));
   return entry ? &*entry : nullptr;
 }
 
-Result<bool> ShapePlan::run(const Args& args) {
+Result<bool> ShapeKernels::run(const Args& args) {
   if (for_all_) return run(args, *for_all_);
   const int64_t bucket = bucket_of(args.tokens);
   const PolicyEntry* entry = settled(bucket);
@@ -139,7 +140,7 @@ Result<bool> ShapePlan::run(const Args& args) {
   return run(args, *entry);
 }
 
-Result<bool> ShapePlan::run(const Args& args, const PolicyEntry& entry) {
+Result<bool> ShapeKernels::run(const Args& args, const PolicyEntry& entry) {
   if (entry.kernel == ProductKernel::kGemv) {
     RUDDER_TRY_VOID(run_gemv(args, static_cast<int32_t>(entry.algorithm[0])));
     return false;
@@ -159,7 +160,7 @@ Result<bool> ShapePlan::run(const Args& args, const PolicyEntry& entry) {
   return false;
 }
 
-Result<void> ShapePlan::run_gemv(const Args& args, int32_t variant) {
+Result<void> ShapeKernels::run_gemv(const Args& args, int32_t variant) {
   GemvParams params;
   params.weight = args.weight;
   params.x = args.x;
@@ -177,7 +178,7 @@ Result<void> ShapePlan::run_gemv(const Args& args, int32_t variant) {
   return launched(launch_gemv(params, device_.stream), "gemv");
 }
 
-Result<void> ShapePlan::finish(const Args& args, bool scale, bool bias) {
+Result<void> ShapeKernels::finish(const Args& args, bool scale, bool bias) {
   if (!scale && !bias && args.softcap == 0.0f) return {};
   ScaleRowsColsParams params;
   params.y = args.y;

@@ -1,5 +1,5 @@
-// DecodePlan: a tokenizer's `decoder` compiled into a table of bytes by token and a few streaming
-// stages, so that decoding token by token and decoding a whole text are the same code.
+// DecodePipeline: a tokenizer's `decoder` compiled into a table of bytes by token and a few
+// streaming stages, so that decoding token by token and decoding a whole text are the same code.
 // Made by the tokenizer's loader; run by Tokenizer::decode and StreamDecoder. The plan is immutable
 // and shared between threads; a DecodeState belongs to one sequence.
 #pragma once
@@ -28,12 +28,12 @@ struct DecodeState {
   std::string tail;  // text not yet decided: it may be stripped from the end
 };
 
-class DecodePlan {
+class DecodePipeline {
  public:
   // `spelling(id)` is the token as the decoder sees it, empty where there is none; ids are below
   // `size`. kUnsupported names the decoder, or the order of decoders.
-  static Result<DecodePlan> parse(const boost::json::value& decoder, int32_t size,
-                                  const std::function<std::string_view(int32_t)>& spelling);
+  static Result<DecodePipeline> parse(const boost::json::value& decoder, int32_t size,
+                                      const std::function<std::string_view(int32_t)>& spelling);
 
   // Appends the text that `id` makes certain. Ids outside the vocabulary add nothing.
   void push(DecodeState& state, int32_t id, std::string& out) const;

@@ -1,5 +1,5 @@
-// ArenaPlan: computes the address of each piece of device memory by bump allocation in big chunks.
-// It is plain arithmetic and owns no memory, so it is tested without a device. Used by
+// ArenaLayout: computes the address of each piece of device memory by bump allocation in big
+// chunks. It is plain arithmetic and owns no memory, so it is tested without a device. Used by
 // DeviceMemory.
 #pragma once
 
@@ -9,13 +9,13 @@
 
 namespace rudder::cuda {
 
-class ArenaPlan {
+class ArenaLayout {
  public:
   static constexpr int64_t kAlignment =
       256;  // of every piece: what TMA and 16-byte loads ask for, and more
 
   // Pieces of at least `chunk_bytes` / 2 get a chunk of their own.
-  explicit ArenaPlan(int64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
+  explicit ArenaLayout(int64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
 
   struct Piece {
     size_t chunk = 0;
