@@ -1,6 +1,7 @@
 """Random templates: expressions over typed values, and statements around them. Mostly what works,
 now and then what must fail. A seed decides everything."""
 import random
+import sys
 
 CONTEXT = {
     "s": "Hello World", "u": "ünï 😀 Straße", "e": "", "q": "it's \"q\"\n\t\\ <b>", "p": "a-b c_d (e) F.g",
@@ -98,7 +99,9 @@ LIST_METHODS = ["index(1)", "index(3, 1)", "count(1)", "copy()", "append(1)", "p
 DICT_METHODS = ["items()", "keys()", "values()", "get('n')", "get('zz')", "get('zz', 1)", "items() | list", "keys() | list",
                 "values() | list", "copy()", "update({})", "pop('n')", "items", "name", "n", "zz", "keys() | sort", "get()",
                 "items() | first", "setdefault('a', 1)", "_x", "__len__", "zz.y", "clear()", "get('n', default=1)"]
-NUMBER_METHODS = ["real", "imag", "numerator", "denominator", "conjugate()", "bit_length()", "is_integer()", "nosuch", "x.y"]
+NUMBER_METHODS = ["real", "imag", "numerator", "denominator", "conjugate()", "bit_length()", "nosuch", "x.y"]
+if sys.version_info >= (3, 12):
+    NUMBER_METHODS.append("is_integer()")  # of integers too; before, of floats alone
 TESTS = ["defined", "undefined", "none", "string", "number", "integer", "float", "mapping", "iterable", "sequence", "boolean",
          "true", "false", "callable", "odd", "even", "divisibleby(2)", "divisibleby 3", "eq(1)", "equalto('a')", "ne(0)",
          "gt(1)", "lt 3", "ge(2)", "le 2", "greaterthan(1)", "lessthan(1)", "in [1, 'a']", "in('abc')", "lower", "upper",

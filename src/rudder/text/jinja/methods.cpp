@@ -119,6 +119,7 @@ constexpr Method kRangeMethods[] = {{"index", kOneValue, index_of},
                                     {"count", kOneValue, count_items}};
 constexpr Method kViewMethods[] = {{"isdisjoint", kNoArguments, nullptr, unsupported}};
 constexpr Method kIntMethods[] = {
+    {"is_integer", kNoArguments, is_integer},  // as Python has it from 3.12 on
     {"bit_length", kNoArguments, bit_length},
     {"conjugate", kNoArguments, itself},
     {"bit_count", kNoArguments, nullptr, unsupported},
