@@ -49,7 +49,6 @@ setup_build() {
   have cmake || packages+=(cmake)
   have ninja || packages+=(ninja-build)
   have ccache || packages+=(ccache)
-  python3 -m pip --version >/dev/null 2>&1 || packages+=(python3 python3-pip)
   install_packages "${packages[@]}"
 }
 
