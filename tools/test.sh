@@ -7,8 +7,6 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 full=${1:-}
-results=build/test-results
-mkdir -p "$results"
 
 names=() seconds=()
 stage() {  # stage NAME COMMAND...: runs it, notes its time
@@ -38,21 +36,6 @@ build_budget() {
   for preset in release asan tsan; do tools/build_budget.py "$preset"; done
 }
 
-# Tests that wait more than they work, side by side; the output of each stands together.
-side_by_side() {  # side_by_side NAME=COMMAND...
-  local job pid failed=0
-  declare -A jobs=()
-  for job in "$@"; do
-    ${job#*=} >"$results/${job%%=*}.log" 2>&1 &
-    jobs[$!]=${job%%=*}
-  done
-  for pid in "${!jobs[@]}"; do
-    wait "$pid" || { failed=1 && echo "${jobs[$pid]} FAILED"; }
-    echo "--- ${jobs[$pid]}" && cat "$results/${jobs[$pid]}.log"
-  done
-  return $failed
-}
-
 asan=asan tsan=tsan exclude='slow|gpu' label_asan=(-L asan) label_tsan=(-L tsan)
 asan_targets=(asan_tests) tsan_targets=(tsan_tests)
 if [ "$full" = full ]; then
@@ -65,15 +48,13 @@ stage "checks" tools/check.sh
 stage "tests" run_ctest release -LE "$exclude"
 stage "build under asan" tools/build.sh "$asan" "${asan_targets[@]}"
 stage "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
+stage "tests under asan" run_ctest "$asan" "${label_asan[@]}"
+stage "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
 if [ "$full" = full ]; then
-  stage "tests under asan" run_ctest "$asan" "${label_asan[@]}"
-  stage "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
   stage "end to end" end_to_end -m "slow or not slow"
   RUDDER_BINARY=build/$asan/apps/rudder stage "end to end under asan" end_to_end
 else
-  asan_ctest() { run_ctest "$asan" "${label_asan[@]}"; }
-  tsan_ctest() { run_ctest "$tsan" "${label_tsan[@]}"; }
-  stage "sanitizers and end to end" side_by_side asan=asan_ctest tsan=tsan_ctest end_to_end=end_to_end
+  stage "end to end" end_to_end
 fi
 table
 [ "$full" = full ] || build_budget

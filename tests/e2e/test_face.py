@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import browser as chromium
@@ -269,13 +270,23 @@ def test_a_full_server_and_a_server_that_goes(visit):
     with serving("--max-num-seqs", "1", "--max-num-queued-tokens", "24") as small:
         page = visit(small, expected=" 503 |ERR_CONNECTION_REFUSED|ERR_CONNECTION_RESET|ERR_EMPTY_RESPONSE")
         body = {"prompt": STORY * 2, "max_tokens": 1900, "ignore_eos": True}
-        with ThreadPoolExecutor(2) as pool:
-            busy = [pool.submit(httpx2.post, small.url + "/v1/completions", json=body, timeout=60) for _ in range(2)]
-            while small.metric("rudder:num_requests_waiting") < 1:
-                assert not all(each.done() for each in busy)
-            say(page, STORY)
-            answer(page)
-            assert "Try again in" in page.eval(f"{LAST}.querySelector('.error').textContent")
+        seen = threading.Event()
+
+        def keep_busy():
+            while not seen.is_set():
+                httpx2.post(small.url + "/v1/completions", json=body, timeout=60)
+                time.sleep(0.01)
+
+        with ThreadPoolExecutor(3) as pool:
+            busy = [pool.submit(keep_busy) for _ in range(3)]
+            try:
+                while small.metric("rudder:num_requests_waiting") < 1:
+                    assert not any(each.done() for each in busy)
+                say(page, STORY)
+                answer(page)
+                assert "Try again in" in page.eval(f"{LAST}.querySelector('.error').textContent")
+            finally:
+                seen.set()
         assert score.mood_of(ask_again(page)) is not None
         small.stop()
         page.wait("document.getElementById('status').textContent === 'The server cannot be reached.'")
