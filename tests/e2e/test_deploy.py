@@ -48,16 +48,11 @@ def selectors(expression):
     """[(metric, labels)] of the selectors of a PromQL expression; ValueError where it is none."""
     found = []
 
-    class Visitor:
-        def pre_visit(self, node):
-            if isinstance(node, promql_parser.VectorSelector):
-                found.append((node.name, {matcher.name for matcher in node.matchers.matchers}))
-            return True
+    def note(node):
+        if isinstance(node, promql_parser.VectorSelector):
+            found.append((node.name, {matcher.name for matcher in node.matchers.matchers}))
 
-        def post_visit(self, node):
-            return True
-
-    promql_parser.walk(Visitor(), promql_parser.parse(expression))
+    promql_parser.walk(promql_parser.parse(expression), note)
     return found
 
 
