@@ -35,7 +35,7 @@ class RequestError(RudderError, openai.APIStatusError):
     def __str__(self) -> str:
         body = self.body if isinstance(self.body, dict) else {}
         message = str(body.get("message", self.message))
-        return f"{self.path}: {message}" if self.path else message
+        return message if message.startswith(self.path) else f"{self.path}: {message}"
 
 
 class FieldError(RequestError, openai.BadRequestError):
