@@ -30,11 +30,11 @@ def prompt_fields(prompt: Prompt) -> dict[str, Any]:
     """`{"prompt": ...}` or `{"messages": ...}` of a request."""
     if isinstance(prompt, str):
         return {"prompt": prompt}
-    items = list(prompt)
+    items: list[Any] = list(prompt)
     if items and all(isinstance(item, Mapping) for item in items):
-        return {"messages": [dict(item) for item in items]}  # type: ignore[call-overload]
+        return {"messages": [dict(item) for item in items]}
     if items and all(isinstance(item, (int, np.integer)) and not isinstance(item, bool) for item in items):
-        return {"prompt": [int(item) for item in items]}  # type: ignore[arg-type]
+        return {"prompt": [int(item) for item in items]}
     raise ArrayError("prompt", "a text, token ids or the messages of a chat are needed, and one prompt a call")
 
 

@@ -95,7 +95,8 @@ Steering = SteeringElement | Sequence[SteeringElement]
 
 def steering_json(steering: Steering) -> list[dict[str, Any]]:
     """The field `steering` of a request."""
-    elements = steering if isinstance(steering, Sequence) and not isinstance(steering, str) else [steering]
+    is_list = isinstance(steering, Sequence) and not isinstance(steering, str)
+    elements: list[Any] = list(steering) if is_list else [steering]
     out: list[dict[str, Any]] = []
     for element in elements:
         if isinstance(element, str):
