@@ -103,10 +103,11 @@ def test_a_patched_row_is_that_of_the_other_run(client):
 
 
 V, T = vector(3), vector(4)
+# One use of each op, with all selectors and gates; the gates are open.
 EVERY_OP = {
-    "add": ops.add("resid_post", np.stack([V, T]), layers=[3, 4], gate=Probe(T, 0.5)),
+    "add": ops.add("resid_post", np.stack([V, T]), layers=[3, 4], gate=Probe(T, -1e6)),
     "add_norm": ops.add_norm("resid_mid.3", V, scale=0.5, select=Select(phase="decode")),
-    "add_renorm": ops.add_renorm("resid_post.3", V, only_if_grew=True, gate=[Probe(T, 0.1, 4), StepWindow(0, 8)]),
+    "add_renorm": ops.add_renorm("resid_post.3", V, only_if_grew=True, gate=[Probe(T, -1e6, 4), StepWindow(0, 8)]),
     "ablate": ops.ablate("resid_pre", np.stack([V, T]), layers="all"),
     "mean_ablate": ops.mean_ablate("attn_out", V, T, layers="4-6,-1"),
     "orthogonal": ops.orthogonal("mlp_out", V, 1.75, layers=-1),
@@ -124,7 +125,7 @@ EVERY_OP = {
 @pytest.mark.parametrize("name", EVERY_OP)
 def test_every_op_is_taken_and_acts(client, name, schema):
     jsonschema.validate(steering_json(EVERY_OP[name]), schema)
-    run = {"capture": Capture("final_norm", "all", "post"), "max_tokens": 6, "ignore_eos": True}
+    run = {"capture": Capture("final_norm", "all", "post"), "max_tokens": 6, "temperature": 0, "ignore_eos": True}
     plain, steered = client.generate(PROMPT, **run), client.generate(PROMPT, steering=EVERY_OP[name], **run)
     assert np.abs(steered.cache["final_norm.7"] - plain.cache["final_norm.7"]).max() > 1e-3
 

@@ -54,7 +54,8 @@ def test_broken_files_are_refused(tmp_path):
     broken = [b"", whole[:4], whole[:-1], (1 << 60).to_bytes(8, "little") + whole[8:], whole[:8] + b"x" + whole[9:],
               with_header([]), with_header({"a": 3})]
     for change in ({"dtype": "F8"}, {"shape": [5]}, {"shape": [-2, -2]}, {"data_offsets": [0, 99]}, {"data_offsets": [-16, 0]},
-                   {"data_offsets": [16, 0]}, {"shape": "4"}, {"data_offsets": [0]}):
+                   {"data_offsets": [16, 0]}, {"shape": "4"}, {"shape": [4.0]}, {"shape": [True, 4]},
+                   {"data_offsets": [0]}, {"data_offsets": "ab"}, {"data_offsets": ["0", "16"]}, {"dtype": []}):
         broken.append(with_header({"a": {**header["a"], **change}}))
     for raw in broken:
         path.write_bytes(raw)

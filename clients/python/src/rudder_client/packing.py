@@ -16,6 +16,7 @@ FloatArray = npt.NDArray[np.float32]
 
 # Larger values are refused by the server, too; here they are refused before they are sent.
 MAX_MAGNITUDE = 1e6
+_DTYPES = {"float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 
 
 def widen_bfloat16(bits: npt.NDArray[np.uint16]) -> FloatArray:
@@ -33,10 +34,11 @@ def as_rows(array: npt.ArrayLike, path: str) -> npt.NDArray[Any]:
     if rows.dtype != np.float16:
         if rows.dtype.kind not in "fiu" and rows.dtype.name != "bfloat16":
             raise ArrayError(path, f"numbers are needed, not {rows.dtype}")
-        rows = rows.astype(np.float32)
+        with np.errstate(over="ignore"):  # what overflows is refused below
+            rows = rows.astype(np.float32)
     if rows.ndim not in (1, 2) or rows.size == 0:
         raise ArrayError(path, f"shape {rows.shape}: a vector [width] or rows [count, width] are needed")
-    if not np.all(np.abs(rows) <= MAX_MAGNITUDE):
+    if not np.all(np.abs(rows.astype(np.float64)) <= MAX_MAGNITUDE):
         raise ArrayError(path, f"values must be finite and at most {MAX_MAGNITUDE:.0e} in magnitude")
     return np.ascontiguousarray(rows)
 
@@ -50,10 +52,9 @@ def pack(array: npt.ArrayLike, path: str = "vector") -> dict[str, Any]:
 
 def unpack(packed: Mapping[str, Any]) -> FloatArray:
     """Rows of an answer as float32, in their shape. Raises FileFormatError where data and shape differ."""
-    widths = {"float32": np.dtype("<f4"), "float16": np.dtype("<f2"), "bfloat16": np.dtype("<u2")}
-    dtype = widths.get(str(packed.get("dtype")))
-    if dtype is None:
-        raise FileFormatError(f"packed rows of dtype {packed.get('dtype')!r}: one of {', '.join(widths)} is known")
+    if packed.get("dtype") not in _DTYPES:
+        raise FileFormatError(f"packed rows of dtype {packed.get('dtype')!r}: one of {', '.join(_DTYPES)} is known")
+    dtype = np.dtype(_DTYPES[packed["dtype"]])
     shape = tuple(int(extent) for extent in packed["shape"])
     try:
         data = base64.b64decode(packed["data"], validate=True)

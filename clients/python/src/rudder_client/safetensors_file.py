@@ -46,14 +46,11 @@ def read_safetensors(path: str | os.PathLike[str]) -> tuple[Tensors, dict[str, s
 
 def _tensor(name: str, entry: Any, data: memoryview, path: object) -> npt.NDArray[Any]:
     try:
-        dtype = np.dtype(_DTYPES[entry["dtype"]])
-        shape = [int(extent) for extent in entry["shape"]]
-        begin, end = entry["data_offsets"]
-        inside = 0 <= begin <= end <= len(data)
-        fits = inside and all(extent >= 0 for extent in shape) and end - begin == math.prod(shape) * dtype.itemsize
+        dtype, shape, (begin, end) = np.dtype(_DTYPES[entry["dtype"]]), entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
         raise FileFormatError(f"{path}: tensor '{name}': {error!r}") from error
-    if not fits:
+    counts = isinstance(shape, list) and all(type(number) is int and number >= 0 for number in (*shape, begin, end))
+    if not counts or not begin <= end <= len(data) or end - begin != math.prod(shape) * dtype.itemsize:
         raise FileFormatError(f"{path}: tensor '{name}': shape {shape} in bytes {begin} to {end} of {len(data)}")
     values = np.frombuffer(data[begin:end], dtype=dtype).reshape(shape)
     return widen_bfloat16(values) if entry["dtype"] == "BF16" else values
@@ -65,7 +62,7 @@ def write_safetensors(path: str | os.PathLike[str], tensors: Mapping[str, npt.ND
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     arrays, at = [], 0
     for name in sorted(tensors):
-        array = np.ascontiguousarray(tensors[name])
+        array = np.asarray(tensors[name], order="C")
         little = array.dtype.newbyteorder("<")
         if little.str not in _NAMES:
             raise FileFormatError(f"{path}: tensor '{name}' of dtype {array.dtype}")

@@ -95,8 +95,9 @@ Steering = SteeringElement | Sequence[SteeringElement]
 
 def steering_json(steering: Steering) -> list[dict[str, Any]]:
     """The field `steering` of a request."""
-    is_list = isinstance(steering, Sequence) and not isinstance(steering, str)
-    elements: list[Any] = list(steering) if is_list else [steering]
+    elements: Sequence[Any] = [steering]
+    if isinstance(steering, Sequence) and not isinstance(steering, str):
+        elements = steering
     out: list[dict[str, Any]] = []
     for element in elements:
         if isinstance(element, str):
