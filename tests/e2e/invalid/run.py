@@ -22,8 +22,10 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from conftest import run_rudder, serving  # noqa: E402
-from invalid.cases import ADMIN, LONG, SEEDS, Cases, dump  # noqa: E402
+from invalid.cases import LONG, Cases  # noqa: E402
 from invalid.client import Connection, request_bytes  # noqa: E402
+from invalid.raw import dump  # noqa: E402
+from invalid.seeds import ADMIN, SEEDS  # noqa: E402
 
 CONNECTIONS = 16
 ANSWER_S = 10.0  # an error, or a short answer, has come by then; the machine may be busy with other things
@@ -36,7 +38,7 @@ SHOWN = 1  # cases of each complaint in the report
 MISSING = ("delete", "rename", "null")  # kinds of cases in which another field may be named: one that is needed
 EXCLUDE_EACH_OTHER = ({"tool_choice", "structured_outputs"},)
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
-         "--capture-max-response-bytes", "64M", "--log-level", "error")
+         "--capture-max-response-bytes", "64M", "--log-level", "error", "--reasoning-parser", "qwen3")
 
 
 def stream_bytes(seed):
@@ -368,7 +370,8 @@ def run(requests, seed=0):
                 problems.append("the process has restarted")
             if after["process_open_fds"] > before["process_open_fds"] + 4:
                 problems.append(f"descriptors left open: {after['process_open_fds'] - before['process_open_fds']}")
-    return {"phases": phases, "examples": examples}, problems
+    idle = [round(each["process_resident_memory_bytes"] / 2**20) for each in (before, after)]
+    return {"phases": phases, "examples": examples, "idle_resident_mb": idle}, problems
 
 
 def main():
@@ -381,6 +384,7 @@ def main():
         print(json.dumps(phase, indent=1))
     for example in report["examples"]:
         print("  ", example)
+    print("resident at idle, before and after, MiB:", *report["idle_resident_mb"])
     print("\n".join(problems) or "nothing went wrong")
     return 1 if problems else 0
 
