@@ -21,11 +21,11 @@ import pytest
 from conftest import BINARY, DEMO, ROOT, run_rudder, serving
 from invalid.client import Connection, request_bytes
 from invalid.raw import Raw, dump, nested
+from invalid.run import INSIDE
 
 ANSWER_S = 20.0  # the machine may be busy, and the binary instrumented
 CANARY = {"prompt": "Once upon a time", "max_tokens": 300, "seed": 5, "ignore_eos": True, "return_token_ids": True}
 CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-INSIDE = re.compile(r"0x[0-9a-f]{6,}|/root/|/home/|src/rudder|std::|boost::|terminate called|Traceback|bad_alloc")
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +314,7 @@ def test_s13_errors_tell_nothing_of_the_inside(url):
     texts += [post(url, "/v1/completions", Raw(b"[" * 5000)).text, httpx2.get(url + "/v1/responses/x").text, httpx2.get(url + "/no").text]
     assert len(texts) > 40
     for text in texts:
-        assert not INSIDE.search(text), text
+        assert not INSIDE.search(text.encode()), text
 
 
 def test_s14_a_body_in_chunks_of_one_byte(url):

@@ -18,8 +18,7 @@ struct JsonLimits {
 };
 
 // `what` names the document in errors ("request body", "config.json"). Strict: UTF-8, one value, no
-// comments or trailing commas, duplicate keys keep the last. A number that is no 64-bit integer is a
-// double, read to within a few units of its last place.
+// comments or trailing commas, duplicate keys keep the last. Doubles: to a few units in last place.
 Result<boost::json::value> parse_json(std::string_view text, std::string_view what,
                                       const JsonLimits& limits = {});
 

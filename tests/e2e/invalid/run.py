@@ -36,6 +36,7 @@ STREAMS = 4  # different streams, one after the other
 POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
 MISSING = ("delete", "rename", "null")  # kinds of cases in which another field may be named: one that is needed
+INSIDE = re.compile(rb"0x[0-9a-f]{6,}|/root/|/home/|src/rudder|std::|boost::|bad_alloc")  # what no client is told
 EXCLUDE_EACH_OTHER = ({"tool_choice", "structured_outputs"},)
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
          "--capture-max-response-bytes", "64M", "--log-level", "error", "--reasoning-parser", "qwen3")
@@ -162,6 +163,8 @@ def complaint(case, answer, seconds):
         error = error_of(answer)
     except (ValueError, KeyError, TypeError, AssertionError) as wrong:
         return f"an untyped error: {wrong!r} {answer.body[:200]}"
+    if (found := INSIDE.search(answer.body)) and found[0] not in (case.body or b"") + case.path.encode():
+        return f"tells of the inside: {found[0]}"
     if case.kind not in ("single", "big", *MISSING) or answer.status != 400 or error.get("code") == "invalid_json":
         return None
     if "/v1/messages" in case.path:
