@@ -12,7 +12,7 @@ namespace {
 using text::ChatTemplate;
 using text::RenderLimits;
 
-constexpr RenderLimits kRenderLimits = {.max_steps = 100'000,
+constexpr RenderLimits kRenderLimits = {.max_steps = 20'000,
                                         .max_output_bytes = size_t{64} << 10,
                                         .max_memory_bytes = size_t{1} << 20,
                                         .max_depth = 64};

@@ -8,7 +8,7 @@ namespace {
 using constraint::FormChecker;
 using constraint::kCheckerStop;
 
-constexpr size_t kMaxWalk = 200;  // tokens
+constexpr size_t kMaxWalk = 100;  // tokens
 
 std::optional<std::vector<uint32_t>> mask_of(constraint::Matcher& matcher) {
   std::vector<uint32_t> words(mask_words(FormChecker::vocabulary().size), ~uint32_t{0});

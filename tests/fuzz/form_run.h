@@ -13,7 +13,7 @@ namespace rudder::fuzz {
 
 class FormRun {
  public:
-  static constexpr int64_t kWork = 5'000'000;  // of fuel: 50 ms without sanitizers
+  static constexpr int64_t kWork = 2'000'000;  // of fuel: 20 ms without sanitizers
   static constexpr int64_t kBytes = int64_t{16} << 20;
 
   // An error that names what is wrong with the text, or a form that holds what its fuel allows.

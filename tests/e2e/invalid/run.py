@@ -149,6 +149,11 @@ def error_of(answer):
     return error
 
 
+def no_constant(name):
+    """Of `Infinity` and `NaN`, which Python reads and JSON has not."""
+    raise ValueError(name)
+
+
 def complaint(case, answer, seconds):
     """What is wrong with an answer, or None."""
     if seconds > ANSWER_S:
@@ -157,7 +162,14 @@ def complaint(case, answer, seconds):
         return f"status {answer.status}"
     if "x-request-id" not in answer.fields:
         return "no x-request-id"
-    if answer.status < 400 or case.method == "HEAD":
+    if case.method == "HEAD":
+        return None
+    if answer.fields.get("content-type", "").startswith("application/json"):
+        try:
+            json.loads(answer.body, parse_constant=no_constant)
+        except ValueError as wrong:
+            return f"is no JSON: {wrong}"
+    if answer.status < 400:
         return None
     try:
         error = error_of(answer)
