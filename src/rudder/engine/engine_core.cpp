@@ -27,7 +27,8 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_wait_steps = settings.max_wait_steps;
   out.max_in_flight = depth;
   out.multi_step = settings.multi_step;
-  out.max_itl_us = std::llround(settings.max_itl_ms * 1000);
+  out.max_itl_us = settings.max_itl_ms ? std::llround(*settings.max_itl_ms * 1000)
+                                       : sched::kAutoItlBound;
   out.enable_prefix_caching = settings.enable_prefix_caching;
   out.model_identity = identity;
   out.hash_key = entropy.hash_key;

@@ -15,9 +15,6 @@ namespace {
 constexpr int32_t kMaxHeldSteps = 256;
 // Sequences that one plan looks at and passes over so: the bound on what a plan costs.
 constexpr int32_t kMaxHeldPerPlan = 64;
-// Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
-// alone take longer than max_itl_us.
-constexpr int32_t kMinPromptTokens = 16;
 // Steps between two looks at who has waited too long.
 constexpr step::StepId kStarvationScanSteps = 64;
 
@@ -174,22 +171,13 @@ void Scheduler::plan_chunks(StepBuilder& builder) {
   }
 }
 
-// Of the `most` prompt tokens of a sequence from `from` on, those that do not keep the rows that
-// stream in this step from their next token for longer than is allowed.
-int32_t Scheduler::within_pace(const StepBuilder& builder, int32_t from, int32_t most) const {
-  if (settings_.max_itl_us == 0 || builder.shape.decode_rows == 0) return most;
-  const int32_t always = kMinPromptTokens - static_cast<int32_t>(builder.shape.prompt_tokens);
-  const int32_t paced =
-      cost_.tokens_within(builder.shape, from, most, static_cast<double>(settings_.max_itl_us));
-  return std::min(most, std::max(always, paced));
-}
-
 // Prompt tokens from `from` on that the step may run: within its budget, its time and its capture
 // buffer.
 int32_t Scheduler::max_chunk(const StepBuilder& builder, const Sequence& sequence,
                              int32_t from) const {
   const int32_t wanted = std::min(sequence.future_len() - from, builder.tokens_left);
-  return sequence.taps.fit(from, within_pace(builder, from, wanted), builder.elements_left);
+  const int32_t paced = pace_.tokens_within(builder.shape, from, wanted);
+  return sequence.taps.fit(from, paced, builder.elements_left);
 }
 
 // By rank. Who finds no room stops all behind it, so that a large sequence is not overtaken for

@@ -43,7 +43,8 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
     : capacity_(capacity),
       proposer_(capacity.max_draft > 0 ? proposer : nullptr),
       settings_(fit(settings, capacity)),
-      cache_(cache_options(capacity, settings)) {
+      cache_(cache_options(capacity, settings)),
+      pace_(settings.max_itl_us) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
                    settings_.multi_step > 0 && capacity.num_blocks > 0 && capacity.block_size > 0,
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
@@ -151,11 +152,9 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const size_t num_rows = record.rows.size();
   RUDDER_CHECK(result.seqs.size() == num_rows, "step {}: {} results for {} rows", result.id,
                result.seqs.size(), num_rows);
-  if (settings_.max_itl_us > 0) {
-    StepShape shape = record.shape;
-    shape.decode_keys += shape.decode_rows * record.committed;
-    cost_.observe(shape, result.device_us);
-  }
+  StepShape shape = record.shape;
+  shape.decode_keys += shape.decode_rows * record.committed;
+  pace_.observe(shape, result.device_us);
   ++record.committed;
   captured_rows_.clear();
   for (size_t i = 0; i < num_rows; ++i) {

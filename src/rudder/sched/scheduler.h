@@ -18,6 +18,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/pace.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/settings.h"
@@ -100,7 +101,6 @@ class Scheduler {
   void plan_chunks(StepBuilder& builder);
   void plan_admissions(StepBuilder& builder);
   Admission admit(StepBuilder& builder, Sequence& sequence);
-  int32_t within_pace(const StepBuilder& builder, int32_t from, int32_t most) const;
   int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
   bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
   int32_t headroom() const;
@@ -147,7 +147,7 @@ class Scheduler {
   int64_t waiting_tokens_ = 0;
   uint64_t next_arrival_ = 1;
 
-  StepCost cost_;  // learnt only where max_itl_us is set
+  Pace pace_;
 
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;

@@ -71,7 +71,8 @@ SimConfig draw_config(SimRandom& random) {
   settings.enable_prefix_caching = !random.one_in(8);
   settings.async_scheduling = !random.one_in(8);
   settings.multi_step = random.one_in(2) ? 1 : random.in(2, 9);
-  settings.max_itl_ms = random.pick({0.0, 0.0, 1.1, 1.5});  // of steps of 1 ms and 10 us a token
+  // Steps take 1 ms and 10 us a token.
+  if (!random.one_in(3)) settings.max_itl_ms = random.pick({0.0, 1.1, 1.5});
   settings.max_num_queued_reqs = random.in(1, 8);
   settings.max_num_queued_tokens = random.in(100, 1000);
   settings.max_wait_steps = 200;
