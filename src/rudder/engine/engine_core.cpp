@@ -77,6 +77,7 @@ std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
     if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
     if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
     sequence.max_len = accepted.max_len();
+    sequence.tenant = params.tenant;
     sequence.priority = request.priority;
     sequence.cache_salt = params.cache_salt;
     sequence.taps = params.taps;

@@ -113,6 +113,7 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->max_len = added.max_len;
   sequence->sampling = std::move(added.sampling);
   sequence->constrained = added.constrained;
+  sequence->tenant = added.tenant;
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
   sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
@@ -301,12 +302,12 @@ void Scheduler::enqueue(Sequence& sequence) {
   sequence.state = SequenceState::kWaiting;
   sequence.waiting_since = last_step_;
   sequence.held_steps = 0;
-  waiting_.insert(&sequence);
+  waiting_.insert(sequence);
   waiting_tokens_ += static_cast<int64_t>(sequence.tokens.size());
 }
 
 void Scheduler::dequeue(Sequence& sequence) {
-  waiting_.erase(&sequence);
+  waiting_.erase(sequence);
   waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
   if (RUDDER_MUTANT(kCounterUnderflow)) {
     waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());

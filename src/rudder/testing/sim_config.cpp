@@ -96,6 +96,7 @@ SimConfig draw_config(SimRandom& random) {
     };
   }
   config.max_open = random.in(1, 12);
+  config.num_tenants = random.pick({1, 1, 2, 5});
   config.arrival_one_in = random.pick({2, 4, 8, 16});
   config.cancel_one_in = random.pick({10, 50, 200, 100'000});
   config.max_output = random.pick({4, 32, 128});
@@ -130,6 +131,7 @@ SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t s
   params.skip_special_tokens = !random.one_in(4);
   params.n = random.one_in(4) ? random.in(2, 3) : 1;
   params.priority = random.one_in(4) ? random.in(-1, 1) : 0;
+  params.tenant = random.in(0, config.num_tenants - 1);
   params.echo_prompt_text = random.one_in(8);
   params.client_id = "request-" + std::to_string(serial);
   draw_request_taps(config.taps, params, random);
