@@ -27,7 +27,8 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_wait_steps = settings.max_wait_steps;
   out.max_in_flight = depth;
   out.multi_step = settings.multi_step;
-  out.max_itl_us = std::llround(settings.max_itl_ms * 1000);
+  out.max_itl_us = settings.max_itl_ms ? std::llround(*settings.max_itl_ms * 1000)
+                                       : sched::kAutoItlBound;
   out.enable_prefix_caching = settings.enable_prefix_caching;
   out.model_identity = identity;
   out.hash_key = entropy.hash_key;
@@ -76,6 +77,7 @@ std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
     if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
     if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
     sequence.max_len = accepted.max_len();
+    sequence.tenant = params.tenant;
     sequence.priority = request.priority;
     sequence.cache_salt = params.cache_salt;
     sequence.taps = params.taps;

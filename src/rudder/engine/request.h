@@ -45,7 +45,8 @@ struct RequestParams {
   // Ascending.
   std::vector<int32_t> shown_special_ids;
   int32_t n = 1;           // choices; choice i uses seed + i
-  int32_t priority = 0;    // lower runs first
+  int32_t priority = 0;    // lower runs first, within a tenant
+  int32_t tenant = 0;      // whose it is: tenants share prefill and compiles fairly
   std::string cache_salt;  // keeps the prefix cache of tenants apart
   bool echo_prompt_text = false;
   // Which tokens may come next; all of them bind. Empty: any may. A grammar is compiled before the

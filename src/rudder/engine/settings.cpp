@@ -23,8 +23,8 @@ void EngineSettings::declare(SettingsTable& table) {
             "launches, and up to so many tokens before a new request starts.");
   table.add("max-itl-ms", &max_itl_ms, 0.0, 60'000.0,
             "Prompts take no more of a step in which sequences stream than keeps it within so many "
-            "milliseconds, by what steps were seen to take; 0 sets no bound but "
-            "--max-num-batched-tokens.");
+            "milliseconds, by what steps were seen to take. auto keeps the 99th percentile between "
+            "tokens at 2.5 times the median; 0 sets no bound but --max-num-batched-tokens.");
   table.add("max-num-queued-reqs", &max_num_queued_reqs, 1, 1 << 24,
             "Requests that may wait; past it a request is answered 503.");
   table.add("max-num-queued-tokens", &max_num_queued_tokens, 1, int64_t{1} << 40,

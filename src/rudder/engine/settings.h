@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "rudder/base/settings.h"
 
@@ -11,9 +12,10 @@ struct EngineSettings {
   int32_t max_num_seqs = 256;             // sequences running at once
   int32_t max_num_batched_tokens = 2048;  // tokens of one step: the chunk budget
   bool enable_prefix_caching = true;
-  bool async_scheduling = true;        // run-ahead: launch step t+1 before step t is collected
-  int32_t multi_step = 1;              // iterations of a step of decodes at most
-  double max_itl_ms = 0;               // bound on what prompts add to running streams; 0 = none
+  bool async_scheduling = true;  // run-ahead: launch step t+1 before step t is collected
+  int32_t multi_step = 1;        // iterations of a step of decodes at most
+  // Bound on what prompts add to running streams; absent: by what steps take; 0: none.
+  std::optional<double> max_itl_ms = {};
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
   int64_t max_num_queued_tokens = 4 << 20;
   int64_t seed = -1;  // of requests without one; -1 takes the system's entropy. Declared by apps

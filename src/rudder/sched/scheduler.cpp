@@ -43,7 +43,8 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
     : capacity_(capacity),
       proposer_(capacity.max_draft > 0 ? proposer : nullptr),
       settings_(fit(settings, capacity)),
-      cache_(cache_options(capacity, settings)) {
+      cache_(cache_options(capacity, settings)),
+      pace_(settings.max_itl_us) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
                    settings_.multi_step > 0 && capacity.num_blocks > 0 && capacity.block_size > 0,
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
@@ -112,6 +113,7 @@ Result<void> Scheduler::add(NewSequence added) {
   sequence->max_len = added.max_len;
   sequence->sampling = std::move(added.sampling);
   sequence->constrained = added.constrained;
+  sequence->tenant = added.tenant;
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
   sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
@@ -151,11 +153,9 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const size_t num_rows = record.rows.size();
   RUDDER_CHECK(result.seqs.size() == num_rows, "step {}: {} results for {} rows", result.id,
                result.seqs.size(), num_rows);
-  if (settings_.max_itl_us > 0) {
-    StepShape shape = record.shape;
-    shape.decode_keys += shape.decode_rows * record.committed;
-    cost_.observe(shape, result.device_us);
-  }
+  StepShape shape = record.shape;
+  shape.decode_keys += shape.decode_rows * record.committed;
+  pace_.observe(shape, result.device_us);
   ++record.committed;
   captured_rows_.clear();
   for (size_t i = 0; i < num_rows; ++i) {
@@ -302,12 +302,12 @@ void Scheduler::enqueue(Sequence& sequence) {
   sequence.state = SequenceState::kWaiting;
   sequence.waiting_since = last_step_;
   sequence.held_steps = 0;
-  waiting_.insert(&sequence);
+  waiting_.insert(sequence);
   waiting_tokens_ += static_cast<int64_t>(sequence.tokens.size());
 }
 
 void Scheduler::dequeue(Sequence& sequence) {
-  waiting_.erase(&sequence);
+  waiting_.erase(sequence);
   waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
   if (RUDDER_MUTANT(kCounterUnderflow)) {
     waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());

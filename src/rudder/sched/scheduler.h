@@ -1,5 +1,6 @@
 // Scheduler: takes sequences and step results, gives plans and tokens. Continuous batching: each
-// step has the decodes, then chunks of running prompts, then admissions, under one token budget. It
+// step has the decodes, then prompts (chunks of running ones, then admissions), which tenants share
+// fairly, under one token budget. It
 // owns the KV bookkeeping and the slots. Only the engine thread calls it; it never blocks and never
 // sees an executor. Normative text: docs/contracts/step.md and docs/contracts/kv.md.
 //
@@ -11,18 +12,20 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/fair_shares.h"
+#include "rudder/sched/pace.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/settings.h"
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
+#include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
@@ -89,7 +92,7 @@ class Scheduler {
   Result<void> check_integrity() const;
 
  private:
-  enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom };
+  enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom, kNoTime };
 
   // plan.cpp
   bool propose_drafts();
@@ -97,14 +100,6 @@ class Scheduler {
   void plan_decodes(StepBuilder& builder);
   bool can_decode(const Sequence& sequence) const;
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
-  void plan_chunks(StepBuilder& builder);
-  void plan_admissions(StepBuilder& builder);
-  Admission admit(StepBuilder& builder, Sequence& sequence);
-  int32_t within_pace(const StepBuilder& builder, int32_t from, int32_t most) const;
-  int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
-  bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
-  int32_t headroom() const;
-  bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   void open_slot(StepBuilder& builder, Sequence& sequence);
   void add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);
   static void add_scores(Sequence& sequence, step::SeqWork& work);
@@ -113,6 +108,18 @@ class Scheduler {
   Sequence* pick_victim(const Sequence& wants) const;
   int32_t blocks_held_alone(const Sequence& sequence) const;
   void promote_starved();
+
+  // plan_prompts.cpp
+  void plan_prompts(StepBuilder& builder);
+  void list_demands(StepBuilder& builder);
+  void plan_chunks(StepBuilder& builder, int32_t tenant);
+  void plan_admissions(StepBuilder& builder, int32_t tenant);
+  bool may_admit(const StepBuilder& builder) const;
+  Admission admit(StepBuilder& builder, Sequence& sequence);
+  int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  int32_t headroom() const;
+  bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
 
   // scheduler.cpp
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
@@ -141,13 +148,14 @@ class Scheduler {
   kv::BlockCache cache_;
 
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::set<Sequence*, ByRank> waiting_;
+  WaitingLines waiting_;
   std::vector<Sequence*> running_;  // hold a slot, by rank; retiring and preempting ones too
   int32_t num_running_ = 0;         // of running_, in state kRunning
   int64_t waiting_tokens_ = 0;
   uint64_t next_arrival_ = 1;
 
-  StepCost cost_;  // learnt only where max_itl_us is set
+  Pace pace_;
+  FairShares fair_shares_;
 
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;
@@ -157,9 +165,10 @@ class Scheduler {
   std::vector<SequenceId> first_planned_;
   std::vector<ConstrainedRow> constrained_;
   std::vector<CapturedRow> captured_rows_;
-  SchedStats counters_;             // its gauges are unused
-  kv::BlockTables matched_;         // scratch of admit()
-  std::vector<Sequence*> starved_;  // scratch of promote_starved()
+  SchedStats counters_;                      // its gauges are unused
+  kv::BlockTables matched_;                  // scratch of admit()
+  std::vector<Sequence*> starved_;           // scratch of promote_starved()
+  std::vector<FairShares::Demand> demands_;  // scratch of plan_prompts()
 };
 
 }  // namespace rudder::sched

@@ -23,7 +23,8 @@ struct NewSequence {
   std::vector<int32_t> prompt;  // at least one token
   step::SamplingParams sampling;
   int32_t max_len = 0;       // prompt and output together, > prompt.size()
-  int32_t priority = 0;      // lower runs first
+  int32_t tenant = 0;        // prompts of different tenants share a step fairly
+  int32_t priority = 0;      // lower runs first, within a tenant
   std::string cache_salt;    // sequences of different salts share no KV block
   bool constrained = false;  // each of its tokens is sampled under a mask
   // Null: neither steered nor captured. The lease is the caller's until the sequence has ended.

@@ -33,10 +33,12 @@ struct Sequence {
   step::SamplingParams sampling;
   bool constrained = false;
 
+  int32_t tenant = 0;
   int32_t priority = 0;
   uint64_t arrival = 0;
   step::StepId waiting_since = 0;    // last step planned before it was queued
   int32_t held_steps = 0;            // plans it was passed over for a prefix being computed
+  int32_t passed_over = 0;           // plans in which it found no room
   bool was_planned = false;          // ever
   int32_t cached_prompt_tokens = 0;  // at its first admission
 
@@ -99,6 +101,8 @@ struct StepBuilder {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* rows = nullptr;
   int32_t tokens_left = 0;
+  int32_t share_left = 0;       // of them, for prompts of the tenant that is served
+  bool is_closed = false;       // nothing more is admitted
   StepShape shape = {};         // of its rows so far
   int64_t elements_left = 0;    // of the capture buffer
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures

@@ -209,6 +209,7 @@ void SimEpisode::note_overtaken(const Client& started) {
   for (const auto& client : clients_) {
     if (client->started || client->id.value > started.id.value) continue;
     if (client->params.priority > started.params.priority) continue;
+    if (client->params.tenant != started.params.tenant) continue;
     // Who waits for rows of the tap table, or for room to capture, does not keep others waiting.
     if (client->params.taps != nullptr && started.params.taps == nullptr) continue;
     client->times_overtaken += 1;

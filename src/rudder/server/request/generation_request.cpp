@@ -324,6 +324,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   }
   params.client_id = answer.id;
   params.capture_events = answer.stream;
+  params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
