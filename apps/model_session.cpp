@@ -7,6 +7,7 @@
 #include "backend.h"
 #include "embedded_model.h"
 #include "rudder/base/clock.h"
+#include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
 #include "rudder/model/dummy_checkpoint.h"
@@ -193,6 +194,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       exec::load_model(*session.files.checkpoint, std::move(ops), resolved, step_limits(settings),
                        {.weights = progress(fmt::format("loading {}", session.files.name), true),
                         .graphs = progress("capturing graphs", false)}));
+  session.files.checkpoint.reset();  // all of it is loaded
+  return_freed_memory();             // of files that were parsed
   session.plan = loaded.memory;
   log_budget(session.plan);
   RUDDER_TRY(std::unique_ptr<step::Executor> executor,
