@@ -352,7 +352,7 @@ void EngineCore::collect_oldest() {
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
   metrics_.note_collected(*result);
-  if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.pop_front();
+  if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.erase(in_flight_.begin());
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
   constraints_.advance(outputs_);

@@ -13,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -132,8 +131,8 @@ class EngineCore {
   ConstraintTable constraints_;
   TapQueue taps_;
   CaptureRelay captures_;
-  Delivery delivery_;  // of what the members above hold
-  std::deque<Launched> in_flight_;
+  Delivery delivery_;                // of what the members above hold
+  std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;
   Commands commands_;                           // scratch
   std::vector<sched::SequenceOutput> outputs_;  // scratch

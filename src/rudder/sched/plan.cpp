@@ -31,13 +31,14 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
   promote_starved();
 
-  auto plan = std::make_shared<step::StepPlan>();
-  StepRecord record{.id = last_step_ + 1, .plan = plan, .rows = {}};
+  StepRecord record = spare_.take();
+  record.id = last_step_ + 1;
+  step::StepPlan* const plan = record.plan.get();
   plan->id = record.id;
   plan->repeat = propose_drafts() ? 1 : choose_repeat();
   plan->seqs.reserve(running_.size());
   record.rows.reserve(running_.size());
-  StepBuilder builder{.plan = plan.get(),
+  StepBuilder builder{.plan = plan,
                       .rows = &record.rows,
                       .tokens_left = settings_.max_num_batched_tokens,
                       .elements_left = capacity_.taps.capture_elements};
@@ -46,7 +47,10 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   plan_admissions(builder);
   if (plan->seqs.empty()) {
     RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
-    if (!has_edits) return nullptr;
+    if (!has_edits) {
+      spare_.give_back(std::move(record));
+      return nullptr;
+    }
   }
   if (has_edits && !RUDDER_MUTANT(kTableEditsLost)) {
     plan->tap_edits = std::move(edits->taps);
@@ -59,7 +63,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   counters_.iterations += static_cast<uint64_t>(plan->repeat);
   counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
   in_flight_.push_back(std::move(record));
-  return plan;
+  return in_flight_.back().plan;
 }
 
 // Asks for a draft behind each sequence all of whose tokens are known. True when there is any.
@@ -240,6 +244,7 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   dequeue(sequence);
   cache_.hold(sequence.chain, match, matched_);
   sequence.tables = matched_;
+  reserve(sequence);
   sequence.planned_len = num_matched * capacity_.block_size;
   sequence.computed_len = sequence.planned_len;
   sequence.written_len = sequence.planned_len;
@@ -329,8 +334,10 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   work.q_len = q_len;
   builder.elements_left -= sequence.taps.write(work);
   if (sequence.table_len() > old_len) {
-    for (const kv::BlockTable& table : sequence.tables) {
-      work.append_blocks.emplace_back(table.blocks.begin() + old_len, table.blocks.end());
+    work.append_blocks = spare_.take_tables(sequence.tables.size());
+    for (size_t g = 0; g < sequence.tables.size(); ++g) {
+      const std::vector<kv::BlockId>& blocks = sequence.tables[g].blocks;
+      work.append_blocks[g].assign(blocks.begin() + old_len, blocks.end());
     }
   }
   if (sequence.has_carry) {

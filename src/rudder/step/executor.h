@@ -44,7 +44,8 @@ class Executor {
   virtual Capacity capacity() const = 0;
 
   // Enqueues the step and returns; never waits for the device. An Error means that nothing of the
-  // plan ran and that the executor is dead (device fault): no further launch will succeed.
+  // plan ran and that the executor is dead (device fault): no further launch will succeed. The plan
+  // is let go of before its last result is given: the caller then uses its memory again.
   virtual Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) = 0;
 
   // The masks of a step's constrained rows, in the order of StepPlan.seqs and of a row's positions:
