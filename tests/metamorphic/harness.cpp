@@ -311,6 +311,7 @@ class Loop {
       }
     }
     got.end = output.end;
+    got.clipped_samples += output.clipped_samples;
     got.cached_tokens = std::max(got.cached_tokens, output.cached_tokens);
   }
 
@@ -357,6 +358,7 @@ void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
     EXPECT_EQ(expected[i].scored, got[i].scored) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].scores, got[i].scores) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].end, got[i].end) << what << ", sequence " << i;
+    EXPECT_EQ(expected[i].clipped_samples, got[i].clipped_samples) << what << ", sequence " << i;
     EXPECT_TRUE(expected[i].captured == got[i].captured) << what << ", sequence " << i;
   }
 }

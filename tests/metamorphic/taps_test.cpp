@@ -283,6 +283,49 @@ TEST_P(TapServing, EditsAloneAreAStep) {
   EXPECT_NE(plain->seqs[0].logprobs[0].logprob, once->seqs[0].logprobs[0].logprob);
 }
 
+// Samples that a latch clips are counted over the whole prompt, and told with its end, also where
+// the prompt's last tokens run no program, and once more when the slot is opened again.
+TEST_P(TapServing, ClippedSamplesAreToldWhereThePromptEnds) {
+  std::mt19937 engine(9);
+  tap::Program program;
+  tap::TapOp score;
+  score.kind = tap::OpKind::kScore;
+  score.latch = 2;
+  add_op(program, geometry(), {1, Site::kResidPre}, score, 1e9f, engine);
+  const auto made = executor(kRoomy, async_taped());
+  const auto run_plan = [&](step::StepPlan plan) {
+    plan = *in_groups(std::move(plan), *made);
+    EXPECT_TRUE(made->launch(std::make_shared<const step::StepPlan>(plan)));
+    return value_of(made->collect({plan.id})).seqs.at(0).clipped_samples;
+  };
+  step::StepPlan whole = prompt_plan(1, 7);
+  whole.tap_edits = {{7, 100, 64, std::make_shared<const tap::Program>(program)}};
+  EXPECT_EQ(run_plan(whole), 8);
+
+  step::StepPlan first = prompt_plan(2, 7);  // 5 tokens, then 3 that do not score
+  first.slots[0].generation = 2;
+  first.seqs[0].generation = 2;
+  first.seqs[0].q_len = 5;
+  first.seqs[0].logits = step::LogitsWanted::kNone;
+  first.tokens.resize(5);
+  EXPECT_EQ(run_plan(first), 0);
+  step::StepPlan rest = prompt_plan(3, 0);
+  rest.slots.clear();
+  rest.seqs[0].generation = 2;
+  rest.seqs[0].kv_len = 5;
+  rest.seqs[0].q_len = 3;
+  rest.tokens = {6, 7, 8};
+  EXPECT_EQ(run_plan(rest), 5);
+
+  step::StepPlan decode = rest;
+  decode.id = 4;
+  decode.seqs[0].kv_len = 8;
+  decode.seqs[0].q_len = 1;
+  decode.seqs[0].tokens = step::TokenSource::kCarry;
+  decode.tokens.clear();
+  EXPECT_EQ(run_plan(decode), 0);
+}
+
 // An executor that captures prompts alone has no graphs for that: a prompt of one token, which
 // looks like a decode step, runs op by op; steps without captures replay.
 TEST_P(TapServing, PromptsAreCapturedWithoutGraphsOfTheirOwn) {

@@ -249,7 +249,8 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
                     .scored = row.scores.empty() ? std::span<const int32_t>() : work.score_tokens,
                     .scores = row.scores,
                     .end = row.end,
-                    .cached_tokens = sequence.cached_prompt_tokens});
+                    .cached_tokens = sequence.cached_prompt_tokens,
+                    .clipped_samples = row.clipped_samples});
   }
   if (!late && ended) {
     retire(sequence);

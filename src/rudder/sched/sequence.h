@@ -66,6 +66,7 @@ struct SequenceOutput {
   std::span<const step::TokenLogprobs> scores;
   step::RowEnd end = step::RowEnd::kNone;  // else this is the sequence's last output
   int32_t cached_tokens = 0;               // of the prompt, found in the prefix cache
+  int64_t clipped_samples = 0;             // of the prompt's scores, with its first token
 };
 
 }  // namespace rudder::sched
