@@ -255,6 +255,11 @@ class Loop {
   }
 
   bool launch() {
+    if (executor_.wants_fresh_start()) {
+      if (!in_flight_.empty()) return false;
+      scheduler_.start_afresh();
+      executor_.start_afresh();
+    }
     auto plan = scheduler_.plan(&edits_);
     if (plan == nullptr) return false;
     const int32_t repeat = plan->repeat;

@@ -71,6 +71,45 @@ class TapServing : public ::testing::TestWithParam<Param> {
   static tap::Geometry geometry() { return with_taps(kRoomy, arch()).geometry; }
 };
 
+// Asks for a fresh start again and again.
+class Restarting final : public step::Executor {
+ public:
+  explicit Restarting(std::unique_ptr<step::Executor> inner) : inner_(std::move(inner)) {}
+  step::Capacity capacity() const override { return inner_->capacity(); }
+  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
+    ++num_launched_;
+    return inner_->launch(std::move(plan));
+  }
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
+    return inner_->supply(ticket, masks);
+  }
+  Result<step::StepResult> collect(step::Ticket ticket) override { return inner_->collect(ticket); }
+  bool ready(step::Ticket ticket) override { return inner_->ready(ticket); }
+  bool wants_fresh_start() const override { return num_launched_ >= kSteps; }
+  void start_afresh() override {
+    num_launched_ = 0;
+    ++num_starts_;
+  }
+  int num_starts() const { return num_starts_; }
+
+ private:
+  static constexpr int kSteps = 13;
+  const std::unique_ptr<step::Executor> inner_;
+  int num_launched_ = 0;
+  int num_starts_ = 0;
+};
+
+TEST_P(TapServing, AFreshStartChangesNothing) {
+  std::vector<Ask> asks = random_asks(12, 8, 60);
+  add_random_taps(asks, geometry(), 4);
+  const std::vector<Got> alone = run_alone(*executor(kRoomy), asks);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 4 * 9);
+  Restarting restarting(executor(kRoomy));
+  const Outcome outcome = run(restarting, settings_of(16, 40, 3), asks);
+  EXPECT_GT(restarting.num_starts(), 5);
+  expect_same(alone, outcome.got, "fresh starts");
+}
+
 TEST_P(TapServing, EverythingAtOnceAsAlone) {
   std::vector<Ask> asks = random_asks(15, 5, 100);
   add_random_taps(asks, geometry(), 9);

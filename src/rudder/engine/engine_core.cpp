@@ -318,7 +318,16 @@ void EngineCore::schedule(OpenRequest& request) {
   }
 }
 
+// False while steps are in flight that were launched before.
+bool EngineCore::start_afresh() {
+  if (!in_flight_.empty()) return false;
+  scheduler_.start_afresh();
+  executor_->start_afresh();
+  return true;
+}
+
 bool EngineCore::launch_next() {
+  if (executor_->wants_fresh_start() && !start_afresh()) return false;
   const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.tables().edits());
   if (!plan) return false;
   const int32_t num_tokens = plan->num_tokens();

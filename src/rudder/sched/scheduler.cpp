@@ -268,6 +268,12 @@ void Scheduler::preempt(Sequence& sequence) {
   release_if_idle(sequence);
 }
 
+void Scheduler::start_afresh() {
+  RUDDER_CHECK(in_flight_.empty(), "{} steps are in flight", in_flight_.size());
+  while (!running_.empty()) preempt(*running_.back());
+  cache_.forget_all();
+}
+
 void Scheduler::retire(Sequence& sequence) {
   if (sequence.state == SequenceState::kRunning) --num_running_;
   sequence.state = SequenceState::kRetiring;

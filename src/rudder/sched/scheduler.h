@@ -80,6 +80,9 @@ class Scheduler {
 
   // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
   void drop_all();
+  // With no step in flight: every sequence that runs waits again and is computed anew, and no
+  // prefix is cached; so later plans read nothing that earlier ones wrote (step::Executor).
+  void start_afresh();
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
   void reset_prefix_cache() { cache_.forget_all(); }
 

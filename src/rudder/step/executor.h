@@ -61,6 +61,12 @@ class Executor {
 
   // True when collect(ticket) would not wait.
   virtual bool ready(Ticket ticket) = 0;
+
+  // True: before its next launch the caller collects what is in flight, gives back every slot and
+  // block, forgets cached prefixes and calls start_afresh(). Plans from then on read no KV and no
+  // slot that earlier ones wrote. Recordings ask for it (flight_recorder.h).
+  virtual bool wants_fresh_start() const { return false; }
+  virtual void start_afresh() {}
 };
 
 }  // namespace rudder::step
