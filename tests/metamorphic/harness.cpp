@@ -143,7 +143,7 @@ class Tables {
                         sched::TableEdits& edits) {
     sched::TapLease lease;
     if (taps == nullptr) return lease;
-    for (const tap::TapSegment& segment : taps->segments) {
+    for (const tap::TapSegment& segment : taps->leased()) {
       lease.rows.push_back(segment.program == nullptr ? 0 : row_of(segment, edits));
     }
     if (taps->capture == nullptr) return lease;

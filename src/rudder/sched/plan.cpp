@@ -76,6 +76,7 @@ bool Scheduler::propose_drafts() {
     sequence->draft.clear();
     const bool is_known = sequence->has_carry && sequence->samples_pending == 0;
     if (sequence->state != SequenceState::kRunning || !is_known) continue;
+    if (sequence->taps.needs_known_tokens()) continue;
     const int64_t most = std::min<int64_t>(
         {capacity_.max_draft, tokens_left, sequence->max_len - sequence->future_len() - 1});
     if (most <= 0) continue;
@@ -145,7 +146,9 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
 bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
-  if (proposer_ == nullptr || sequence.samples_pending == 0) return true;
+  if (sequence.samples_pending == 0) return true;
+  if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
+  if (proposer_ == nullptr) return true;
   if (proposer_->waits(sequence.id)) return false;
   // Behind drafts its next position is one of several, and all of them must run the same.
   const int32_t first = sequence.planned_len - sequence.drafts_pending;

@@ -225,6 +225,9 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
     counters_.generation_tokens += row.tokens.size();
     counters_.draft_tokens += static_cast<uint64_t>(work.num_draft);
     counters_.accepted_tokens += static_cast<uint64_t>(accepted);
+    if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
+      kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
+    }
   }
   // kv.I5, kv.I7.
   if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
