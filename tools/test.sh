@@ -51,7 +51,7 @@ stage "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
 stage "tests under asan" run_ctest "$asan" "${label_asan[@]}"
 stage "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
 if [ "$full" = full ]; then
-  stage "end to end" end_to_end -m "slow or not slow"
+  RUDDER_SOAK_SECONDS=60 stage "end to end" end_to_end -m "slow or not slow"
   RUDDER_BINARY=build/$asan/apps/rudder stage "end to end under asan" end_to_end
 else
   stage "end to end" end_to_end
