@@ -35,6 +35,9 @@
   X(kPublishRejected, "a block is shared that holds a rejected draft")                           \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \
   X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                      \
+  X(kThoughtsUnsteered, "generated thoughts run the programs of other generated tokens")         \
+  X(kThoughtsGuessed, "a token runs before it is known whether it is a thought")                 \
+  X(kThoughtsUnkeyed, "keys of blocks do not cover what thoughts ran")                           \
   X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")                     \
   X(kStepPassesPrompt, "generated tokens run in the step that fills their latches")              \
   X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")              \

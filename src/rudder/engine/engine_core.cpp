@@ -320,7 +320,16 @@ void EngineCore::schedule(OpenRequest& request) {
   }
 }
 
+// False while steps are in flight that were launched before.
+bool EngineCore::start_afresh() {
+  if (!in_flight_.empty()) return false;
+  scheduler_.start_afresh();
+  executor_->start_afresh();
+  return true;
+}
+
 bool EngineCore::launch_next() {
+  if (executor_->wants_fresh_start() && !start_afresh()) return false;
   const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.tables().edits());
   if (!plan) return false;
   const int32_t num_tokens = plan->num_tokens();
@@ -354,7 +363,7 @@ void EngineCore::collect_oldest() {
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
   metrics_.note_collected(*result);
-  if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.pop_front();
+  if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.erase(in_flight_.begin());
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
   constraints_.advance(outputs_);

@@ -13,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -98,6 +97,7 @@ class EngineCore {
   void schedule(OpenRequest& request);
   void schedule_waiting();
   bool launch_next();
+  bool start_afresh();
   // The step launched last has constrained rows whose masks it still waits for.
   bool awaits_masks() const { return awaits_masks_ && !dead_; }
   void supply_masks();
@@ -132,8 +132,8 @@ class EngineCore {
   ConstraintTable constraints_;
   TapQueue taps_;
   CaptureRelay captures_;
-  Delivery delivery_;  // of what the members above hold
-  std::deque<Launched> in_flight_;
+  Delivery delivery_;                // of what the members above hold
+  std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;
   Commands commands_;                           // scratch
   std::vector<sched::SequenceOutput> outputs_;  // scratch

@@ -47,7 +47,8 @@ struct EngineStats {
   uint64_t finished_cancelled = 0;
   uint64_t finished_error = 0;
   uint64_t rejected = 0;
-  uint64_t late_rows = 0;  // late results: computed for a sequence that had ended
+  uint64_t late_rows = 0;        // late results: computed for a sequence that had ended
+  uint64_t clipped_samples = 0;  // of prompts' scores, by the latches
   uint64_t constrained_steps = 0;
   uint64_t constrained_rows = 0;  // of them
   // Seconds, per request, per token or, of masks, per constrained step.

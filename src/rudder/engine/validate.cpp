@@ -224,7 +224,7 @@ Result<void> check_taps(const RequestParams& params, const RequestLimits& limits
   const tap::SequenceTaps& taps = *params.taps;
   if (!taps.segments.empty()) {
     if (!limits.taps.steering()) return bad("steering", "this server runs without steering");
-    RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits.taps, taps.segments));
+    RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits.taps, taps.leased()));
   }
   if (taps.capture == nullptr) return {};
   if (params.capture == nullptr || !limits.taps.capture()) {

@@ -25,13 +25,14 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
   promote_starved();
 
-  auto plan = std::make_shared<step::StepPlan>();
-  StepRecord record{.id = last_step_ + 1, .plan = plan, .rows = {}};
+  StepRecord record = spare_.take();
+  record.id = last_step_ + 1;
+  step::StepPlan* const plan = record.plan.get();
   plan->id = record.id;
   plan->repeat = propose_drafts() ? 1 : choose_repeat();
   plan->seqs.reserve(running_.size());
   record.rows.reserve(running_.size());
-  StepBuilder builder{.plan = plan.get(),
+  StepBuilder builder{.plan = plan,
                       .rows = &record.rows,
                       .tokens_left = settings_.max_num_batched_tokens,
                       .elements_left = capacity_.taps.capture_elements};
@@ -39,7 +40,10 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   plan_prompts(builder);
   if (plan->seqs.empty()) {
     RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
-    if (!has_edits) return nullptr;
+    if (!has_edits) {
+      spare_.give_back(std::move(record));
+      return nullptr;
+    }
   }
   if (has_edits && !RUDDER_MUTANT(kTableEditsLost)) {
     plan->tap_edits = std::move(edits->taps);
@@ -52,7 +56,7 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   counters_.iterations += static_cast<uint64_t>(plan->repeat);
   counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
   in_flight_.push_back(std::move(record));
-  return plan;
+  return in_flight_.back().plan;
 }
 
 // Asks for a draft behind each sequence all of whose tokens are known. True when there is any.
@@ -65,6 +69,7 @@ bool Scheduler::propose_drafts() {
     sequence->draft.clear();
     const bool is_known = sequence->has_carry && sequence->samples_pending == 0;
     if (sequence->state != SequenceState::kRunning || !is_known) continue;
+    if (sequence->taps.needs_known_tokens()) continue;
     const int64_t most = std::min<int64_t>(
         {capacity_.max_draft, tokens_left, sequence->max_len - sequence->future_len() - 1});
     if (most <= 0) continue;
@@ -134,7 +139,9 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
 bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
-  if (proposer_ == nullptr || sequence.samples_pending == 0) return true;
+  if (sequence.samples_pending == 0) return true;
+  if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
+  if (proposer_ == nullptr) return true;
   if (proposer_->waits(sequence.id)) return false;
   // Behind drafts its next position is one of several, and all of them must run the same.
   const int32_t first = sequence.planned_len - sequence.drafts_pending;
@@ -186,8 +193,10 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   work.q_len = q_len;
   builder.elements_left -= sequence.taps.write(work);
   if (sequence.table_len() > old_len) {
-    for (const kv::BlockTable& table : sequence.tables) {
-      work.append_blocks.emplace_back(table.blocks.begin() + old_len, table.blocks.end());
+    work.append_blocks = spare_.take_tables(sequence.tables.size());
+    for (size_t g = 0; g < sequence.tables.size(); ++g) {
+      const std::vector<kv::BlockId>& blocks = sequence.tables[g].blocks;
+      work.append_blocks[g].assign(blocks.begin() + old_len, blocks.end());
     }
   }
   if (sequence.has_carry) {

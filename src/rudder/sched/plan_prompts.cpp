@@ -145,6 +145,7 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   sequence.passed_over = 0;
   cache_.hold(sequence.chain, match, matched_);
   sequence.tables = matched_;
+  reserve(sequence);
   sequence.planned_len = num_matched * capacity_.block_size;
   sequence.computed_len = sequence.planned_len;
   sequence.written_len = sequence.planned_len;

@@ -57,6 +57,7 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
   free_slots_.reserve(num_slots);
   for (int32_t slot = capacity.num_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   running_.reserve(num_slots);
+  in_flight_.reserve(static_cast<size_t>(settings_.max_in_flight));
 }
 
 Scheduler::~Scheduler() = default;
@@ -79,6 +80,14 @@ int64_t Scheduler::blocks_to_take(int64_t tokens, const kv::BlockTables& tables)
     total += std::max<int64_t>(0, std::min(blocks_for(tokens) - len, most - held));
   }
   return total;
+}
+
+// Room for all that a sequence may become, so that its lists do not move while it decodes.
+void Scheduler::reserve(Sequence& sequence) const {
+  const auto num_blocks = static_cast<size_t>(blocks_for(sequence.max_len));
+  sequence.tokens.reserve(static_cast<size_t>(sequence.max_len));
+  for (kv::BlockTable& table : sequence.tables) table.blocks.reserve(num_blocks);
+  sequence.chain.keys.reserve(num_blocks);
 }
 
 Result<void> Scheduler::add(NewSequence added) {
@@ -166,7 +175,9 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
     }
     commit_row(record, i, result.seqs[i], out);
   }
-  if (record.committed == record.plan->repeat) in_flight_.pop_front();
+  if (record.committed < record.plan->repeat) return;
+  spare_.give_back(std::exchange(last_, std::move(record)));
+  in_flight_.erase(in_flight_.begin());
 }
 
 namespace {
@@ -214,6 +225,9 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
     counters_.generation_tokens += row.tokens.size();
     counters_.draft_tokens += static_cast<uint64_t>(work.num_draft);
     counters_.accepted_tokens += static_cast<uint64_t>(accepted);
+    if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
+      kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
+    }
   }
   // kv.I5, kv.I7.
   if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
@@ -235,10 +249,11 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
     out->push_back({.id = sequence.id,
                     .tokens = row.tokens,
                     .logprobs = row.logprobs,
-                    .scored = row.scores.empty() ? std::vector<int32_t>() : work.score_tokens,
+                    .scored = row.scores.empty() ? std::span<const int32_t>() : work.score_tokens,
                     .scores = row.scores,
                     .end = row.end,
-                    .cached_tokens = sequence.cached_prompt_tokens});
+                    .cached_tokens = sequence.cached_prompt_tokens,
+                    .clipped_samples = row.clipped_samples});
   }
   if (!late && ended) {
     retire(sequence);
@@ -254,6 +269,12 @@ void Scheduler::preempt(Sequence& sequence) {
   --num_running_;
   ++counters_.preemptions;
   release_if_idle(sequence);
+}
+
+void Scheduler::start_afresh() {
+  RUDDER_CHECK(in_flight_.empty(), "{} steps are in flight", in_flight_.size());
+  while (!running_.empty()) preempt(*running_.back());
+  cache_.forget_all();
 }
 
 void Scheduler::retire(Sequence& sequence) {

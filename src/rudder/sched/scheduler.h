@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -23,6 +22,7 @@
 #include "rudder/sched/proposer.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/settings.h"
+#include "rudder/sched/spare_records.h"
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
 #include "rudder/sched/waiting_lines.h"
@@ -66,7 +66,8 @@ class Scheduler {
   // masks its step waits for.
   const std::vector<ConstrainedRow>& constrained() const { return constrained_; }
 
-  // Takes the result of the oldest iteration in flight and appends to `out` what sequences got.
+  // Takes the result of the oldest iteration in flight and appends to `out` what sequences got. The
+  // outputs refer to `result`, and are valid as long as it lives and until the next commit.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
 
   // Rows of the last committed step whose captured tokens count: not those of a row that was late
@@ -82,6 +83,9 @@ class Scheduler {
 
   // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
   void drop_all();
+  // With no step in flight: every sequence that runs waits again and is computed anew, and no
+  // prefix is cached; so later plans read nothing that earlier ones wrote (step::Executor).
+  void start_afresh();
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
   void reset_prefix_cache() { cache_.forget_all(); }
 
@@ -122,6 +126,7 @@ class Scheduler {
   bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
 
   // scheduler.cpp
+  void reserve(Sequence& sequence) const;
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t num_groups() const { return capacity_.kv_groups.size(); }
   int32_t blocks_for(int64_t tokens) const;  // of one group
@@ -160,7 +165,9 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;
 
-  std::deque<StepRecord> in_flight_;
+  std::vector<StepRecord> in_flight_;  // oldest first; a handful
+  SpareRecords spare_;
+  StepRecord last_;  // committed last; its outputs refer to its plan
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
   std::vector<ConstrainedRow> constrained_;

@@ -90,7 +90,7 @@ struct ByRank {
 // A step in flight.
 struct StepRecord {
   step::StepId id = 0;
-  std::shared_ptr<const step::StepPlan> plan;
+  std::shared_ptr<step::StepPlan> plan;  // immutable once launched
   std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
   int32_t committed = 0;        // iterations
   StepShape shape = {};         // of the first

@@ -143,14 +143,32 @@ class Stress {
 
   void add_segment(sched::NewSequence& sequence, tap::SequenceTaps& taps, int32_t begin,
                    int32_t row) {
+    add_segment(sequence, taps, taps.segments, begin, row);
+  }
+
+  void add_segment(sched::NewSequence& sequence, tap::SequenceTaps& taps,
+                   std::vector<tap::TapSegment>& segments, int32_t begin, int32_t row) {
     // What such programs do depends on where the generation begins: so must their keys.
     const bool counts = row == kScheduledRow || row == kUsesLatchRow;
     const uint64_t anchor = counts ? sequence.prompt.size() : 0;
-    taps.segments.push_back({.begin = begin,
-                             .content = {static_cast<uint64_t>(row), anchor},
-                             .program = programs_[static_cast<size_t>(row)]});
+    segments.push_back({.begin = begin,
+                        .content = {static_cast<uint64_t>(row), anchor},
+                        .program = programs_[static_cast<size_t>(row)]});
     sequence.tap_lease.rows.push_back(row);
     taps.is_scheduled = taps.is_scheduled || row == kScheduledRow;
+  }
+
+  // Behind the other segments: rows are leased in that order.
+  void draw_thoughts(sched::NewSequence& sequence, tap::SequenceTaps& taps) {
+    const auto prompt_len = static_cast<int32_t>(sequence.prompt.size());
+    taps.thoughts = tap::Thoughts{
+        .begin_token = pick(0, 15), .end_token = pick(0, 15), .open = chance(70), .segments = {}};
+    std::vector<tap::TapSegment>& segments = taps.thoughts->segments;
+    add_segment(sequence, taps, segments, 0, pick(0, kPlainPrograms));
+    if (chance(40)) {
+      const int32_t row = chance(20) ? kScheduledRow : pick(0, kPlainPrograms);
+      add_segment(sequence, taps, segments, prompt_len + pick(1, 8), row);
+    }
   }
 
   void draw_taps(sched::NewSequence& sequence) {
@@ -167,6 +185,7 @@ class Stress {
         add_segment(sequence, *taps, begin, chance(20) ? kScheduledRow : pick(0, kPlainPrograms));
         begin = chance(30) ? std::max(begin + 1, prompt_len) : begin + pick(1, 20);
       }
+      if (chance(40)) draw_thoughts(sequence, *taps);
     }
     if (chance(40)) {
       // A record of either set fits the smallest buffer.

@@ -107,6 +107,9 @@ void write_steering(Exposition& out, const engine::EngineStats& stats) {
   counter("steering_uploads_total", "Programs uploaded.", rows.uploads);
   counter("steering_upload_bytes_total", "Bytes of those.", rows.upload_bytes);
   counter("steering_evictions_total", "Programs that made room for others.", rows.evictions);
+  counter("steering_clipped_samples_total",
+          "Samples of prompts' scores beyond 2^18 in magnitude, which were clipped to it.",
+          static_cast<int64_t>(stats.clipped_samples));
 }
 
 void write_captures(Exposition& out, const steer::capture::CaptureStats& stats) {

@@ -304,7 +304,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   piece.reasoning = delta.reasoning;
   piece.tool_calls = delta.tool_calls;
   piece.called = choice.called;
-  if (tells_tokens()) piece.tokens = event.tokens;
+  if (tells_tokens()) piece.tokens = {event.tokens.data(), event.tokens.size()};
   piece.text_offset = choice.text_offset;
   piece.finish = event.finish;
   piece.stop_reason = event.stop_reason;

@@ -110,7 +110,7 @@ Result<engine::Request> make_request(PromptText prompt, const engine::RequestPar
   }
   engine::RequestParams params = like;
   params.prompt = std::move(prompt.ids);
-  RUDDER_TRY_VOID(taps.apply(prompt, has_roles, &params));
+  RUDDER_TRY_VOID(taps.apply(prompt, has_roles, std::nullopt, &params));
   return engine::validate_request(std::move(params), scope.limits);
 }
 

@@ -151,6 +151,38 @@ TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
   EXPECT_TRUE(error_of(refused).at("param").as_string().starts_with("steering")) << refused.body;
 }
 
+class ThoughtRolesTest : public SteeringApiTest {
+ protected:
+  static ServerSettings with_reasoning() {
+    ServerSettings settings;
+    settings.reasoning_parser = "qwen3";
+    return settings;
+  }
+  ThoughtRolesTest() : SteeringApiTest(with_reasoning()) {}
+};
+
+// This model's tokens are bytes: no mark is one token.
+TEST_F(ThoughtRolesTest, MarksOfSeveralTokensAreRefusedWhereTheyMatter) {
+  const auto ask = [&](std::string_view roles) {
+    return post(kChatPath,
+                fmt::format(R"({{"messages":[{{"role":"user","content":"hello"}}],"steering":)"
+                            R"({{"op":"add","site":"resid_post","layers":[1],)"
+                            R"("vector":[1,2,3,4],"select":{{"roles":{}}}}}}})",
+                            roles));
+  };
+  for (const std::string_view roles : {R"(["reasoning"])", R"(["assistant","user"])"}) {
+    const ClientResponse refused = ask(roles);
+    EXPECT_EQ(refused.status, 400) << roles;
+    EXPECT_TRUE(error_of(refused).at("param").as_string().starts_with("steering"));
+    EXPECT_NE(error_of(refused).at("message").as_string().find("<think>"), std::string::npos);
+  }
+  for (const std::string_view roles : {R"(["user"])", R"(["assistant","reasoning"])"}) {
+    const ClientResponse taken = ask(roles);
+    EXPECT_EQ(taken.status, 200) << taken.body;
+    EXPECT_FALSE(engine_.submitted().back().taps->thoughts);
+  }
+}
+
 TEST_F(SteeringApiTest, BadFieldsAreNamed) {
   struct Case {
     std::string fields;
