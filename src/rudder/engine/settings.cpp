@@ -29,6 +29,10 @@ void EngineSettings::declare(SettingsTable& table) {
             "Requests that may wait; past it a request is answered 503.");
   table.add("max-num-queued-tokens", &max_num_queued_tokens, 1, int64_t{1} << 40,
             "Prompt tokens that may wait; past it a request is answered 503.");
+  table.add(
+      "max-queue-seconds", &max_queue_seconds, 0.0, 86'400.0,
+      "Seconds that a request may wait before it runs. One that is expected to wait for longer "
+      "is answered 503 at once, one that has waited for so long is ended; 0 sets no bound.");
   table.add("max-wait-steps", &max_wait_steps, 1, 1 << 30,
             "Steps after which a waiting sequence goes first, whatever its priority.");
   table.add("mask-threads", &mask_threads, 0, kMaxMaskThreads,

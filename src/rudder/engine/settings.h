@@ -18,6 +18,7 @@ struct EngineSettings {
   std::optional<double> max_itl_ms = {};
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
   int64_t max_num_queued_tokens = 4 << 20;
+  double max_queue_seconds = 0;  // that a request may wait; 0 = for ever
   int64_t seed = -1;  // of requests without one; -1 takes the system's entropy. Declared by apps
   int32_t max_wait_steps = 10'000;    // a sequence that waited this long goes first
   int32_t mask_threads = 0;           // that write the masks of a step; 0 = by the machine's cores

@@ -261,6 +261,10 @@ void normalise(RequestParams& params, const RequestLimits& limits) {
 
 Result<Request> validate_request(RequestParams params, const RequestLimits& limits) {
   RUDDER_TRY_VOID(check_bytes("request_id", params.client_id, limits.max_id_bytes));
+  if (!(params.timeout >= 0 && params.timeout <= limits.max_timeout)) {
+    return bad("timeout",
+               fmt::format("{} seconds are outside [0, {}]", params.timeout, limits.max_timeout));
+  }
   RUDDER_TRY_VOID(check_bytes("cache_salt", params.cache_salt, limits.max_cache_salt_bytes));
   RUDDER_TRY_VOID(check_int("n", params.n, 1, limits.max_choices));
   RUDDER_TRY_VOID(check_sampling(params.sampling, limits));

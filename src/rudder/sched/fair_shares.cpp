@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "rudder/base/mutants.h"
+
 namespace rudder::sched {
 
 namespace {
@@ -38,6 +40,10 @@ const std::vector<FairShares::Share>& FairShares::divide(const std::vector<Deman
   }
   std::ranges::sort(
       shares_, {}, [&](const Share& s) { return std::pair(accounts_[s.tenant].served, s.tenant); });
+  if (RUDDER_MUTANT(kTenantsUnshared)) {
+    std::ranges::sort(shares_, {}, &Share::tenant);
+    for (Share& share : shares_) share.tokens = &share == shares_.data() ? tokens : 0;
+  }
   return shares_;
 }
 

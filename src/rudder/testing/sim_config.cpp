@@ -75,6 +75,7 @@ SimConfig draw_config(SimRandom& random) {
   if (!random.one_in(3)) settings.max_itl_ms = random.pick({0.0, 1.1, 1.5});
   settings.max_num_queued_reqs = random.in(1, 8);
   settings.max_num_queued_tokens = random.in(100, 1000);
+  settings.max_queue_seconds = random.pick({0.0, 0.0, 0.004, 0.05});
   settings.max_wait_steps = 200;
   settings.mask_threads = 1;
 
@@ -132,6 +133,7 @@ SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t s
   params.n = random.one_in(4) ? random.in(2, 3) : 1;
   params.priority = random.one_in(4) ? random.in(-1, 1) : 0;
   params.tenant = random.in(0, config.num_tenants - 1);
+  if (random.one_in(6)) params.timeout = static_cast<float>(random.in(1, 40)) * 1e-3F;
   params.echo_prompt_text = random.one_in(8);
   params.client_id = "request-" + std::to_string(serial);
   draw_request_taps(config.taps, params, random);

@@ -110,7 +110,7 @@ void Generation::submit_prompts() {
         context_.engine().submit(std::move(prompts_[prompt].request), std::move(sink));
     if (!id) {
       cancel_all();
-      return fail(to_api_error(id.error()));
+      return fail(context_.engine_error(id.error()));
     }
     ids_.push_back(*id);
   }
@@ -200,7 +200,7 @@ void Generation::take_event(uint32_t source, engine::Event&& event) {
         "the engine gave no reason", ""});
     log_warn("request {}: {}", exchange_->request_id, error.to_string());
     cancel_all();
-    return fail(to_api_error(error));
+    return fail(context_.engine_error(error));
   }
   if (event.finish) {
     choice.finish = event.finish;
