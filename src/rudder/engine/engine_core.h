@@ -135,6 +135,7 @@ class EngineCore {
   Delivery delivery_;  // of what the members above hold
   std::deque<Launched> in_flight_;
   bool awaits_masks_ = false;
+  int64_t collected_us_ = 0;                    // when the last iteration was
   Commands commands_;                           // scratch
   std::vector<sched::SequenceOutput> outputs_;  // scratch
 };

@@ -44,9 +44,10 @@ struct RequestParams {
   // Special tokens that have text all the same: the marks that the parser of the answer looks for.
   // Ascending.
   std::vector<int32_t> shown_special_ids;
-  int32_t n = 1;           // choices; choice i uses seed + i
-  int32_t priority = 0;    // lower runs first
-  std::string cache_salt;  // keeps the prefix cache of tenants apart
+  int32_t n = 1;                     // choices; choice i uses seed + i
+  int32_t priority = 0;              // lower runs first
+  bool disable_spec_decode = false;  // no tokens are guessed for it
+  std::string cache_salt;            // keeps the prefix cache of tenants apart
   bool echo_prompt_text = false;
   // Which tokens may come next; all of them bind. Empty: any may. A grammar is compiled before the
   // request is submitted (Engine::compile).

@@ -13,6 +13,7 @@ struct EngineSettings {
   bool enable_prefix_caching = true;
   bool async_scheduling = true;        // run-ahead: launch step t+1 before step t is collected
   int32_t multi_step = 1;              // iterations of a step of decodes at most
+  bool speculative_adaptive = true;    // of guessed tokens, verify those that pay
   double max_itl_ms = 0;               // bound on what prompts add to running streams; 0 = none
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
   int64_t max_num_queued_tokens = 4 << 20;
