@@ -73,7 +73,7 @@ def test_metrics_are_silent_without(server):
 
 
 @pytest.mark.parametrize("flags, named", [
-    (["--speculative-config", '{"method": "eagle3", "model": "x"}'], "speculative-config.model"),
+    (["--speculative-config", '{"method": "ngram", "model": "x"}'], "speculative-config.model"),
     (["--speculative-config", '{"method": "medusa"}'], "speculative-config.method"),
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1000}'],
      "speculative-config.num_speculative_tokens"),

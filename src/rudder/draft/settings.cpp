@@ -90,13 +90,15 @@ Result<Asked> read_config(const std::string& text) {
   if (!value.is_object()) {
     return fail(ErrorCode::kInvalidArgument, "must be a JSON object", "speculative-config");
   }
+  const json::object& config = value.get_object();
+  const json::value* method = config.if_contains("method");
+  if (method == nullptr) return bad("is missing: ngram or suffix", "method");
+  if (!method->is_string()) return bad("must be a string", "method");
   Asked asked;
-  for (const auto& [name, field] : value.get_object()) {
-    if (name == "method") {
-      if (!field.is_string()) return bad("must be a string", "method");
-      asked.method = field.get_string();
-      continue;
-    }
+  asked.method = method->get_string();
+  RUDDER_TRY_VOID(read_method(asked.method));  // before keys that another method may have
+  for (const auto& [name, field] : config) {
+    if (name == "method") continue;
     const Key* known = nullptr;
     for (const Key& key : kKeys) {
       if (key.name == std::string_view(name)) known = &key;
@@ -106,7 +108,6 @@ Result<Asked> read_config(const std::string& text) {
     }
     RUDDER_TRY_VOID(read_key(field, *known, &asked));
   }
-  if (asked.method.empty()) return bad("is missing: ngram or suffix", "method");
   return asked;
 }
 

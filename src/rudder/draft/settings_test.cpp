@@ -66,7 +66,8 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"num_speculative_tokens": 4})", "method"},
       {R"({"method": "eagle3"})", "method"},
-      {R"({"method": "draft_model", "model": "x"})", "model"},
+      {R"({"method": "draft_model", "model": "x"})", "method"},
+      {R"({"method": "ngram", "model": "x"})", "model"},
       {R"({"method": 3})", "method"},
       {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},
       {R"({"method": "ngram", "num_speculative_tokens": 129})", "num_speculative_tokens"},

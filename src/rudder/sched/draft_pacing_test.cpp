@@ -183,7 +183,7 @@ TEST(DraftPacing, GuessesThatBecomeGoodAreTaken) {
   std::printf("half: %.2f of the time, waves: %.2f, bound %.2f\n", half / plain, waves / plain,
               0.5 + 0.5 / most);
   EXPECT_LT(half / plain, 0.5 + 0.5 / (0.8 * most));
-  EXPECT_LT(waves / plain, 0.5 + 0.5 / (0.5 * most));
+  EXPECT_LT(waves / plain, 0.75);  // each time a dozen tokens come before it is noticed
 }
 
 }  // namespace
