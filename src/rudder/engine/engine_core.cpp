@@ -27,6 +27,7 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_wait_steps = settings.max_wait_steps;
   out.max_in_flight = depth;
   out.multi_step = settings.multi_step;
+  out.pace_drafts = settings.speculative_adaptive;
   out.max_itl_us =
       settings.max_itl_ms ? std::llround(*settings.max_itl_ms * 1000) : sched::kAutoItlBound;
   out.enable_prefix_caching = settings.enable_prefix_caching;
@@ -82,6 +83,7 @@ std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
     if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
     sequence.max_len = accepted.max_len();
     sequence.tenant = params.tenant;
+    sequence.is_drafted = !params.disable_spec_decode;
     sequence.priority = request.priority;
     sequence.cache_salt = params.cache_salt;
     sequence.taps = params.taps;
@@ -384,8 +386,10 @@ bool EngineCore::start_afresh() {
 
 bool EngineCore::launch_next() {
   if (executor_->wants_fresh_start() && !start_afresh()) return false;
+  const bool was_held = scheduler_.is_holding();
   const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.tables().edits());
   if (!plan) return false;
+  if (was_held && in_flight_.empty()) scheduler_.note_idle(clock_->now_us() - collected_us_);
   const int32_t num_tokens = plan->num_tokens();
   const int32_t repeat = plan->repeat;
   auto ticket = executor_->launch(plan);
@@ -416,6 +420,7 @@ void EngineCore::collect_oldest() {
   Launched& oldest = in_flight_.front();
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
+  collected_us_ = clock_->now_us();
   metrics_.note_collected(*result);
   if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.erase(in_flight_.begin());
   outputs_.clear();

@@ -141,6 +141,7 @@ class EngineCore {
   Delivery delivery_;                // of what the members above hold
   std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;
+  int64_t collected_us_ = 0;                    // when the last iteration was
   Commands commands_;                           // scratch
   std::vector<sched::SequenceOutput> outputs_;  // scratch
 };

@@ -25,6 +25,8 @@ struct OpenChoice {
   steer::capture::CaptureId capture;  // value 0: none
   std::optional<Event> last_event;    // held back until the capture's results are there
   int32_t cached_tokens = 0;          // of the prompt, found in the prefix cache
+  int32_t accepted_tokens = 0;        // guessed by speculation and right
+  int32_t rejected_tokens = 0;        // and wrong
   std::optional<int64_t> first_token_us;
   int64_t last_token_us = 0;
 };

@@ -44,11 +44,12 @@ struct RequestParams {
   // Special tokens that have text all the same: the marks that the parser of the answer looks for.
   // Ascending.
   std::vector<int32_t> shown_special_ids;
-  int32_t n = 1;           // choices; choice i uses seed + i
-  int32_t priority = 0;    // lower runs first, within a tenant
-  int32_t tenant = 0;      // whose it is: tenants share prefill and compiles fairly
-  std::string cache_salt;  // keeps the prefix cache of tenants apart
-  float timeout = 0;       // seconds within which it must have begun to run; 0: no bound
+  int32_t n = 1;                     // choices; choice i uses seed + i
+  int32_t priority = 0;              // lower runs first, within a tenant
+  int32_t tenant = 0;                // whose it is: tenants share prefill and compiles fairly
+  bool disable_spec_decode = false;  // no tokens are guessed for it
+  std::string cache_salt;            // keeps the prefix cache of tenants apart
+  float timeout = 0;                 // seconds within which it must have begun to run; 0: no bound
   bool echo_prompt_text = false;
   // Which tokens may come next; all of them bind. Empty: any may. A grammar is compiled before the
   // request is submitted (Engine::compile).

@@ -25,6 +25,10 @@ void EngineSettings::declare(SettingsTable& table) {
             "Prompts take no more of a step in which sequences stream than keeps it within so many "
             "milliseconds, by what steps were seen to take. auto keeps the 99th percentile between "
             "tokens at 2.5 times the median; 0 sets no bound but --max-num-batched-tokens.");
+  table.add(
+      "speculative-adaptive", &speculative_adaptive,
+      "Verify as many guessed tokens as pay by what steps were seen to take and guesses to be "
+      "right; without it, as many as there are.");
   table.add("max-num-queued-reqs", &max_num_queued_reqs, 1, 1 << 24,
             "Requests that may wait; past it a request is answered 503.");
   table.add("max-num-queued-tokens", &max_num_queued_tokens, 1, int64_t{1} << 40,

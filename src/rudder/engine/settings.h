@@ -12,8 +12,9 @@ struct EngineSettings {
   int32_t max_num_seqs = 256;             // sequences running at once
   int32_t max_num_batched_tokens = 2048;  // tokens of one step: the chunk budget
   bool enable_prefix_caching = true;
-  bool async_scheduling = true;  // run-ahead: launch step t+1 before step t is collected
-  int32_t multi_step = 1;        // iterations of a step of decodes at most
+  bool async_scheduling = true;      // run-ahead: launch step t+1 before step t is collected
+  int32_t multi_step = 1;            // iterations of a step of decodes at most
+  bool speculative_adaptive = true;  // of guessed tokens, verify those that pay
   // Bound on what prompts add to running streams; absent: by what steps take; 0: none.
   std::optional<double> max_itl_ms = {};
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503

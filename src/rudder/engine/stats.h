@@ -54,6 +54,12 @@ struct EngineStats {
   uint64_t clipped_samples = 0;  // of prompts' scores, by the latches
   uint64_t constrained_steps = 0;
   uint64_t constrained_rows = 0;  // of them
+  // Speculation: sequences of steps that had drafts, their tokens, and those that were right; of
+  // these, by their place in the draft. Empty where nothing speculates.
+  uint64_t drafts = 0;
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_tokens = 0;
+  std::vector<uint64_t> accepted_by_position;
   // Seconds, per request, per token or, of masks, per constrained step.
   Histogram time_to_first_token;
   Histogram inter_token_latency;

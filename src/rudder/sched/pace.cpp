@@ -31,7 +31,6 @@ constexpr int32_t kMinPromptTokens = 16;
 
 void Pace::observe(const StepShape& shape, int64_t us) {
   if (max_itl_us_ == kNoItlBound || us <= 0) return;
-  cost_.observe(shape, us);
   // What waits for the first prompts of a server says little of what is typical.
   if (num_waits_ == 0 && shape.prompt_tokens > 0 && ++num_skipped_ < kMostSkipped) return;
   if (shape.decode_rows > 0) {

@@ -13,8 +13,8 @@ namespace rudder::sched {
 
 class Pace {
  public:
-  // As SchedSettings::max_itl_us.
-  explicit Pace(int64_t max_itl_us) : max_itl_us_(max_itl_us) {}
+  // As SchedSettings::max_itl_us. `cost` is learnt by its owner, and outlives this.
+  Pace(int64_t max_itl_us, const StepCost& cost) : max_itl_us_(max_itl_us), cost_(cost) {}
 
   // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
   void observe(const StepShape& shape, int64_t us);
@@ -28,7 +28,7 @@ class Pace {
   void note_wait(double us, double rows);
 
   const int64_t max_itl_us_;
-  StepCost cost_;
+  const StepCost& cost_;
   // The wait that kTypicalShare of the tokens do not pass, and the usual number of sequences that
   // wait; both follow slowly.
   double typical_us_ = 0;

@@ -23,6 +23,8 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
+  const bool has_waited = is_holding_;
+  if (holds_for_drafts()) return nullptr;
   promote_starved();
 
   StepRecord record = spare_.take();
@@ -52,35 +54,13 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (has_edits) *edits = {};
   last_step_ = record.id;
   record.shape = builder.shape;
+  record.waited = has_waited;
+  for (const step::SeqWork& work : plan->seqs) record.num_draft += work.num_draft;
   ++counters_.steps;
   counters_.iterations += static_cast<uint64_t>(plan->repeat);
   counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
   in_flight_.push_back(std::move(record));
   return in_flight_.back().plan;
-}
-
-// Asks for a draft behind each sequence all of whose tokens are known. True when there is any.
-// Drafts take what the decodes leave of a step, in the order of rank.
-bool Scheduler::propose_drafts() {
-  if (proposer_ == nullptr) return false;
-  int64_t tokens_left = settings_.max_num_batched_tokens - std::ssize(running_);
-  bool has_any = false;
-  for (Sequence* sequence : running_) {
-    sequence->draft.clear();
-    const bool is_known = sequence->has_carry && sequence->samples_pending == 0;
-    if (sequence->state != SequenceState::kRunning || !is_known) continue;
-    if (sequence->taps.needs_known_tokens()) continue;
-    const int64_t most = std::min<int64_t>(
-        {capacity_.max_draft, tokens_left, sequence->max_len - sequence->future_len() - 1});
-    if (most <= 0) continue;
-    proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
-                       &sequence->draft);
-    const int64_t num_draft = std::ssize(sequence->draft);
-    RUDDER_CHECK(num_draft <= most, "{} drafts, {} were asked for", num_draft, most);
-    tokens_left -= num_draft;
-    has_any = has_any || num_draft > 0;
-  }
-  return has_any;
 }
 
 // A step is repeated only when nothing but decodes can run: what waits, or has a prompt to finish,
@@ -141,8 +121,8 @@ bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
   if (sequence.samples_pending == 0) return true;
   if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
-  if (proposer_ == nullptr) return true;
-  if (proposer_->waits(sequence.id)) return false;
+  if (!sequence.is_drafted) return true;
+  if (!settings_.pace_drafts && proposer_->waits(sequence.id)) return false;
   // Behind drafts its next position is one of several, and all of them must run the same.
   const int32_t first = sequence.planned_len - sequence.drafts_pending;
   const int32_t count = 1 + sequence.drafts_pending;

@@ -17,6 +17,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/draft_pacer.h"
 #include "rudder/sched/fair_shares.h"
 #include "rudder/sched/pace.h"
 #include "rudder/sched/proposer.h"
@@ -59,6 +60,11 @@ class Scheduler {
   // step is in flight or no sequence is left.
   std::shared_ptr<const step::StepPlan> plan(TableEdits* edits = nullptr);
 
+  // The last plan() gave none because drafts need tokens that are in flight: they are worth it.
+  bool is_holding() const { return is_holding_; }
+  // The device was idle for so long before the launch of the last step, which was held so.
+  void note_idle(int64_t us) { pacer_.note_idle(us); }
+
   // Sequences that the last plan() ran for the first time.
   const std::vector<SequenceId>& first_planned() const { return first_planned_; }
 
@@ -98,8 +104,18 @@ class Scheduler {
  private:
   enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom, kNoTime };
 
-  // plan.cpp
+  // plan_drafts.cpp
+  bool has_pending_guess() const;
+  bool holds_for_drafts();
   bool propose_drafts();
+  bool take_every_draft();
+  int64_t most_drafts(const Sequence& sequence) const;
+  bool choose_drafts();
+  bool take_chosen_drafts();
+  void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
+                   const step::SeqResult& row, int32_t accepted);
+
+  // plan.cpp
   int32_t choose_repeat() const;
   void plan_decodes(StepBuilder& builder);
   bool can_decode(const Sequence& sequence) const;
@@ -131,10 +147,11 @@ class Scheduler {
   int32_t num_groups() const { return capacity_.kv_groups.size(); }
   int32_t blocks_for(int64_t tokens) const;  // of one group
   int64_t blocks_to_take(int64_t tokens, const kv::BlockTables& tables) const;
-  void commit_row(const StepRecord& record, size_t index, const step::SeqResult& row,
+  void commit_row(StepRecord& record, size_t index, const step::SeqResult& row,
                   std::vector<SequenceOutput>* out);
   void preempt(Sequence& sequence);
   void retire(Sequence& sequence);
+  void end_drafting(Sequence& sequence);
   void release_if_idle(Sequence& sequence);  // kv.I3, step.I4
   void release(Sequence& sequence);
   void enqueue(Sequence& sequence);
@@ -159,8 +176,15 @@ class Scheduler {
   int64_t waiting_tokens_ = 0;
   uint64_t next_arrival_ = 1;
 
+  StepCost cost_;  // learnt only where the time between tokens is bounded, or drafts are paced
   Pace pace_;
   FairShares fair_shares_;
+
+  DraftPacer pacer_;
+  bool is_drafting_ = false;               // the last decodes planned had drafts
+  bool is_holding_ = false;                // the last plan() gave none, for the sake of drafts
+  std::vector<DraftPacer::Offer> offers_;  // of the last choose_drafts()
+  std::vector<Sequence*> offered_;         // whose they are
 
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;

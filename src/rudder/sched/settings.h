@@ -19,6 +19,9 @@ struct SchedSettings {
   // Prompt tokens are added to a step in which sequences stream only while it is expected to take
   // at most this long; or kNoItlBound or kAutoItlBound (sched/pace.h).
   int64_t max_itl_us = kNoItlBound;
+  // Where the scheduler has a proposer: true plans the drafts that pay (sched/draft_pacer.h); false
+  // every draft that is proposed, behind every token of a sequence that waits.
+  bool pace_drafts = false;
   bool enable_prefix_caching = true;
   std::string model_identity;             // part of every prefix-block key
   std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process

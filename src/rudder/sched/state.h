@@ -9,6 +9,7 @@
 
 #include "rudder/base/mutants.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/draft_record.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/step_cost.h"
 #include "rudder/sched/tap_work.h"
@@ -32,6 +33,7 @@ struct Sequence {
   int32_t max_len = 0;
   step::SamplingParams sampling;
   bool constrained = false;
+  bool is_drafted = false;  // the proposer knows it, until it retires
 
   int32_t tenant = 0;
   int32_t priority = 0;
@@ -55,7 +57,8 @@ struct Sequence {
   int32_t written_len = 0;      // tokens whose KV the device has written, as of the last commit
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
   std::vector<int32_t> draft;   // for its row in the step being planned
-  int32_t scored_len = 0;       // tokens of the prompt whose logits have been, or are being, scored
+  DraftRecord record;
+  int32_t scored_len = 0;  // tokens of the prompt whose logits have been, or are being, scored
 
   kv::BlockTables tables;  // one a KV group
   kv::Chain chain;         // its tokens as prefix blocks
@@ -94,6 +97,9 @@ struct StepRecord {
   std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
   int32_t committed = 0;        // iterations
   StepShape shape = {};         // of the first
+  int32_t num_draft = 0;
+  int32_t num_accepted = 0;  // of them, so far
+  bool waited = false;       // for tokens to be known, when it could have been planned before
 };
 
 // A step being built: its plan so far, and what is left to give to further rows.

@@ -35,8 +35,17 @@ class StepCost {
   // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
   void observe(const StepShape& shape, int64_t us);
 
-  // What a step takes in the mean, and at most: with twice the usual excess.
-  double mean_us(const StepShape& shape) const { return mean_us(terms(shape)); }
+  // Enough was seen to predict from.
+  bool is_warm() const;
+  // What a step takes in the mean.
+  double mean_us(const StepShape& shape) const;
+  // The same of a step without prompts, corrected by how far steps of about as many rows were off:
+  // so it follows a cost that is not linear, where steps of several sizes were seen.
+  double decode_us(const StepShape& shape) const;
+  // Rows of a step without prompts up to which decode_us() may be believed: a little more than were
+  // seen.
+  int64_t trusted_rows() const;
+  // What a step takes at most: the mean and twice the usual excess over it.
   double predict_us(const StepShape& shape) const;
 
   // The most prompt tokens, at most `most`, that a step of `shape` can take of a sequence with
@@ -55,6 +64,10 @@ class StepCost {
     void add(const Terms& x, double y);
   };
 
+  // By quarters of a power of two.
+  static constexpr size_t kSizes = 80;
+  static size_t size_of(int64_t rows);
+
   static Terms terms(const StepShape& shape);
   double mean_us(const Terms& x) const;
   void solve();
@@ -65,6 +78,8 @@ class StepCost {
   double excess_ = 0.5;  // of a step with prompt tokens over its mean, as a share of it: usual
   int64_t most_prompt_tokens_ = 0;  // seen in one step with decodes
   int64_t most_prompt_pairs_ = 0;
+  int64_t most_decode_rows_ = 0;
+  std::array<double, kSizes> off_ = {};  // seen over mean, of steps without prompts; 0: not seen
 };
 
 }  // namespace rudder::sched

@@ -71,6 +71,7 @@ SimConfig draw_config(SimRandom& random) {
   settings.enable_prefix_caching = !random.one_in(8);
   settings.async_scheduling = !random.one_in(8);
   settings.multi_step = random.one_in(2) ? 1 : random.in(2, 9);
+  settings.speculative_adaptive = random.one_in(2);
   // Steps take 1 ms and 10 us a token.
   if (!random.one_in(3)) settings.max_itl_ms = random.pick({0.0, 1.1, 1.5});
   settings.max_num_queued_reqs = random.in(1, 8);
@@ -134,6 +135,7 @@ SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t s
   params.priority = random.one_in(4) ? random.in(-1, 1) : 0;
   params.tenant = random.in(0, config.num_tenants - 1);
   if (random.one_in(6)) params.timeout = static_cast<float>(random.in(1, 40)) * 1e-3F;
+  params.disable_spec_decode = random.one_in(4);
   params.echo_prompt_text = random.one_in(8);
   params.client_id = "request-" + std::to_string(serial);
   draw_request_taps(config.taps, params, random);

@@ -69,6 +69,25 @@ void write_counters(Exposition& out, const engine::EngineStats& stats) {
   finished("error", stats.finished_error);
 }
 
+// By vLLM's names; nothing where the server does not speculate.
+void write_speculation(Exposition& out, const engine::EngineStats& stats) {
+  if (stats.accepted_by_position.empty()) return;
+  const auto counter = [&](std::string_view name, std::string_view help, uint64_t value) {
+    out.counter(name, help, static_cast<double>(value));
+  };
+  counter("spec_decode_num_drafts_total", "Drafts that steps verified, one a sequence and step.",
+          stats.drafts);
+  counter("spec_decode_num_draft_tokens_total", "Tokens of those.", stats.draft_tokens);
+  counter("spec_decode_num_accepted_tokens_total", "Of those tokens, the ones that were right.",
+          stats.accepted_tokens);
+  out.begin("spec_decode_num_accepted_tokens_per_pos_total", "counter",
+            "Tokens that were right, by their place in the draft.");
+  for (size_t i = 0; i < stats.accepted_by_position.size(); ++i) {
+    out.sample(label("position", fmt::format("{}", i)),
+               static_cast<double>(stats.accepted_by_position[i]));
+  }
+}
+
 void write_histograms(Exposition& out, const engine::EngineStats& stats) {
   out.histogram("time_to_first_token_seconds", "From arrival to the first token.",
                 stats.time_to_first_token);
@@ -228,6 +247,7 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
   Exposition out(context.settings.metrics_prefix, label("model_name", context.model().ids.front()));
   write_gauges(out, stats);
   write_counters(out, stats);
+  write_speculation(out, stats);
   write_histograms(out, stats);
   out.begin("cache_config_info", "gauge", "The KV cache's shape, as labels.");
   out.sample(label("block_size", std::to_string(stats.block_size)) + "," +

@@ -240,6 +240,24 @@ void append_capture(std::string& out, int32_t choice, const steer::capture::Capt
                  event.position, event.payload.empty() ? "null" : event.payload);
 }
 
+// What is not 0: how much the model thought, and how many guesses of speculation were verified.
+void append_completion_details(std::string& out, const engine::Usage& usage) {
+  const bool has_predictions =
+      usage.accepted_prediction_tokens + usage.rejected_prediction_tokens > 0;
+  if (usage.reasoning_tokens == 0 && !has_predictions) return;
+  out += ",\"completion_tokens_details\":{";
+  if (usage.reasoning_tokens > 0) {
+    fmt::format_to(std::back_inserter(out), "\"reasoning_tokens\":{}{}", usage.reasoning_tokens,
+                   has_predictions ? "," : "");
+  }
+  if (has_predictions) {
+    fmt::format_to(std::back_inserter(out),
+                   "\"accepted_prediction_tokens\":{},\"rejected_prediction_tokens\":{}",
+                   usage.accepted_prediction_tokens, usage.rejected_prediction_tokens);
+  }
+  out.push_back('}');
+}
+
 void append_usage(std::string& out, const engine::Usage& usage) {
   fmt::format_to(std::back_inserter(out),
                  "{{\"prompt_tokens\":{},\"total_tokens\":{},\"completion_tokens\":{},"
@@ -247,11 +265,7 @@ void append_usage(std::string& out, const engine::Usage& usage) {
                  usage.prompt_tokens,
                  int64_t{usage.prompt_tokens} + int64_t{usage.completion_tokens},
                  usage.completion_tokens, usage.cached_tokens);
-  if (usage.reasoning_tokens > 0) {
-    fmt::format_to(std::back_inserter(out),
-                   ",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}",
-                   usage.reasoning_tokens);
-  }
+  append_completion_details(out, usage);
   out.push_back('}');
 }
 

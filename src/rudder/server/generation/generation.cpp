@@ -374,6 +374,8 @@ engine::Usage Generation::total_usage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     total.completion_tokens += choices_[i].usage.completion_tokens;
     total.reasoning_tokens += choices_[i].usage.reasoning_tokens;
+    total.accepted_prediction_tokens += choices_[i].usage.accepted_prediction_tokens;
+    total.rejected_prediction_tokens += choices_[i].usage.rejected_prediction_tokens;
     if (i % n != 0) continue;  // the choices of a prompt share it
     total.prompt_tokens += choices_[i].usage.prompt_tokens;
     total.cached_tokens += choices_[i].usage.cached_tokens;

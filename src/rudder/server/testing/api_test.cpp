@@ -374,6 +374,9 @@ TEST_F(ApiTest, MetricsAreValidAndClosed) {
   EXPECT_EQ(sample("rudder:http_requests_total{model_name=\"tiny\",method=\"other\",handler="
                    "\"other\",status=\"4xx\"}"),
             50);
+  const std::string spec = "rudder:spec_decode_num_";
+  EXPECT_EQ(sample(spec + "draft_tokens_total{model_name=\"tiny\"}"), 9);
+  EXPECT_EQ(sample(spec + "accepted_tokens_per_pos_total{model_name=\"tiny\",position=\"1\"}"), 2);
   EXPECT_GT(sample("process_resident_memory_bytes"), 1e6);
   EXPECT_GT(sample("process_start_time_seconds"), 1.6e9);
   EXPECT_GT(sample("process_open_fds"), 3);

@@ -107,6 +107,10 @@ engine::EngineStats ScriptedEngine::stats() const {
   stats.blocks_cached = 5;
   stats.blocks_free = 70;
   stats.generation_tokens = events_sent_;
+  stats.drafts = 3;
+  stats.draft_tokens = 9;
+  stats.accepted_tokens = 5;
+  stats.accepted_by_position = {3, 2, 0};
   stats.time_to_first_token.bounds = {0.001, 0.01, 0.1};
   stats.time_to_first_token.counts = {1, 2, 3, 4};
   stats.time_to_first_token.sum = 2.5;
