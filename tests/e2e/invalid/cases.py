@@ -86,6 +86,10 @@ GENERATION = [
         "resid_post": {"dtype": "float16", "shape": [1, 256], "data": "AAAA" * 170 + "AAA=", "layer_indices": [1]}}},
     {"capture": {"response": {"sites": {"resid_post": [5], "resid_mid": {"ranges": [[2, 4]]}}, "positions": [0, -1],
                               "point": "post", "values": ["probes", "norms"], "probes": {"p": VECTOR}}}},
+    {"steering": {"op": "feature", "dictionary": "sae", "feature": 1, "kind": "add", "value": 2, "only_if_active": False,
+                  "select": {"phase": "decode"}, "gate": {"feature": {"dictionary": "sae", "feature": 2, "above": 0.5}}},
+     "sae_clamp_specs": [{"module_name": "sae", "phase": "both", "clamps": {"resid_post": {"3": [
+         {"feature_idx": 3, "kind": "additive", "value": -1, "only_if_active": False}]}}}]},
     {"structured_outputs": {"regex": "a+b"}},
     {"allowed_token_ids": [5, 6, 7], "bad_words": ["boat"], "repetition_detection": {"max_pattern_size": 3, "min_count": 2}},
 ]
@@ -119,6 +123,7 @@ SEEDS = {
     "/v1/steering/modules": [{"name": "attack", "replace": True, "steering": STEERING[:1]}],
     "/v1/steering/modules/register": [{"name": "attack", "replace": True, "vectors": {"resid_post": {"3": VECTOR}}}],
     "/v1/steering/modules/unregister": [{"name": "attack"}],
+    "/v1/steering/dictionaries": [{"name": "attack", "path": "sae", "site": "resid_post.3", "replace": True}],
     "/v1/steering/set": [{"steering": STEERING[:1], "replace": True}],
 }
 for like, other in (("/v1/chat/completions", "/v1/chat/completions/render"), ("/v1/completions", "/v1/completions/render"),
