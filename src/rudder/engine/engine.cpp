@@ -44,6 +44,7 @@ class ThreadedEngine final : public Engine {
     return core_->pin(std::move(programs));
   }
   void unpin(std::vector<tap::ContentKey> programs) override { core_->unpin(std::move(programs)); }
+  steer::ProgramTable& programs() override { return core_->programs(); }
   steer::capture::Dispatcher* captures() override { return core_->captures(); }
 
   bool drain(int64_t timeout_us) override {

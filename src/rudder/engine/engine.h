@@ -19,6 +19,7 @@
 #include "rudder/sched/proposer.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/config.h"
+#include "rudder/steer/program_table.h"
 #include "rudder/step/executor.h"
 #include "rudder/text/tokenizer.h"
 
@@ -78,6 +79,8 @@ class Engine {
   // uploads nothing. kInvalidArgument when they could never be there together. Pins are counted.
   virtual Result<void> pin(std::vector<steer::KeyedProgram> programs) = 0;
   virtual void unpin(std::vector<tap::ContentKey> programs) = 0;
+  // The programs that requests name. Lives as long as the engine.
+  virtual steer::ProgramTable& programs() = 0;
   // Where captures go; null: nowhere. Lives as long as the engine.
   virtual steer::capture::Dispatcher* captures() = 0;
 };

@@ -12,6 +12,7 @@
 #include "rudder/base/log.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
+#include "rudder/engine/taps_forms.h"
 
 namespace rudder::engine {
 namespace {
@@ -86,7 +87,7 @@ std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
     sequence.is_drafted = !params.disable_spec_decode;
     sequence.priority = request.priority;
     sequence.cache_salt = params.cache_salt;
-    sequence.taps = params.taps;
+    sequence.taps = request.taps.sequence;
     if (request.lease) sequence.tap_lease = *request.lease;
   }
   return sequences;
@@ -137,6 +138,7 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       forms_(std::move(parts.grammars), capacity.vocab_size, *clock_),
+      programs_(capacity.taps),
       scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_),
                  proposer_.get()),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
@@ -166,6 +168,8 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   RUDDER_TRY(auto stops, compile_stops(request.params()));
   auto constraints = forms_.resolve(request.params().constraints);
   if (!constraints) return refuse(std::move(constraints.error()));
+  auto taps = resolve_taps(request.params(), programs_, captures_.dispatcher(), limits_);
+  if (!taps) return refuse(std::move(taps.error()));
   const RequestId id(next_request_.fetch_add(1, std::memory_order_relaxed));
   const PlaceAsk ask = within_deadline(place_ask(request));
   const int64_t now_us = clock_->now_us();
@@ -179,6 +183,7 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
                                  .request = std::move(request),
                                  .stops = std::move(stops),
                                  .constraints = std::move(*constraints),
+                                 .taps = std::move(*taps),
                                  .sink = std::move(sink),
                                  .place = std::move(taken->place),
                                  .arrival_us = now_us,
@@ -310,7 +315,8 @@ void EngineCore::admit(Submission& submission) {
   if (submission.max_wait_us > 0) {
     deadlines_.add(request.id, request.arrival_us + submission.max_wait_us);
   }
-  const bool has_taps = params.taps != nullptr;
+  request.taps = std::move(submission.taps);
+  const bool has_taps = request.taps.sequence != nullptr;
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
     delivery_.end_request(request.id, FinishReason::kError, mailbox_.open().error());

@@ -57,6 +57,7 @@ class EngineCore {
   Result<void> pin(std::vector<steer::KeyedProgram> programs);
   void unpin(std::vector<tap::ContentKey> programs) { mailbox_.unpin(std::move(programs)); }
   Forms& forms() { return forms_; }
+  steer::ProgramTable& programs() { return programs_; }
   steer::capture::Dispatcher* captures() { return captures_.dispatcher(); }
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
@@ -125,6 +126,7 @@ class EngineCore {
   Admission admission_;  // before everything that may hold a place in it
   Mailbox mailbox_;
   Forms forms_;
+  steer::ProgramTable programs_;
   std::atomic<uint64_t> next_request_{1};
   std::atomic<bool> dead_{false};
   std::atomic<int64_t> sign_of_life_{0};  // twice the time, plus 1 when it went into work

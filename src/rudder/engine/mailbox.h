@@ -15,6 +15,7 @@
 #include "rudder/engine/admission.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
+#include "rudder/engine/taps_forms.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/config.h"
 #include "rudder/text/stop_strings.h"
@@ -26,6 +27,7 @@ struct Submission {
   Request request;
   std::shared_ptr<const text::StopSet> stops;  // of the request's stop strings; null for none
   std::vector<std::shared_ptr<const constraint::Constraint>> constraints;  // one a spec
+  TapsForms taps;
   EventSink sink;
   Admission::Place place;
   int64_t arrival_us = 0;

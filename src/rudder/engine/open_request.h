@@ -11,6 +11,7 @@
 #include "rudder/engine/choice_output.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
+#include "rudder/engine/taps_forms.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/steer/capture/dispatcher.h"
 
@@ -48,8 +49,9 @@ struct OpenRequest {
   std::optional<int64_t> first_planned_us;  // absent: no step has been planned with it
 
   std::optional<Request> unscheduled;  // until the scheduler has its sequences
-  int32_t priority = 0;                // lower runs first
-  uint64_t waiting_since = 0;          // steps launched before it came
+  TapsForms taps;
+  int32_t priority = 0;        // lower runs first
+  uint64_t waiting_since = 0;  // steps launched before it came
   uint64_t seed = 0;
   std::optional<sched::TapLease> lease;  // while sequences with taps run
 };

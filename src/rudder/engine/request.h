@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +14,8 @@
 #include "rudder/steer/capture/spec.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
-#include "rudder/tap/sequence_taps.h"
 #include "rudder/tap/site.h"
+#include "rudder/tap/taps_spec.h"
 
 namespace rudder::engine {
 
@@ -54,12 +53,13 @@ struct RequestParams {
   // Which tokens may come next; all of them bind. Empty: any may. A grammar is compiled before the
   // request is submitted (Engine::compile).
   std::vector<constraint::ConstraintSpec> constraints;
-  // Steering and capture, made for this prompt by steer::make_taps and capture::Dispatcher::apply;
-  // null: neither. `capture` says who gets what taps->capture gathers.
-  std::shared_ptr<const tap::SequenceTaps> taps;
-  std::shared_ptr<const steer::capture::CaptureSpec> capture;
-  bool capture_events = false;  // events of consumers are sent while the request runs
-  bool capture_wait = true;     // for consumers that are not done when a choice ends
+  // Steering and capture of this prompt, made by steer::make_taps and capture::Dispatcher::apply.
+  // The programs are kept in Engine::programs(), and the spec of `capture` is held, until the
+  // request is submitted. `capture` says what is captured at taps.captured and who gets it.
+  tap::TapsSpec taps;
+  steer::capture::SpecId capture;  // 0: nothing is captured
+  bool capture_events = false;     // events of consumers are sent while the request runs
+  bool capture_wait = true;        // for consumers that are not done when a choice ends
   // The last event of a choice waits for the results of its captures and carries them. False when
   // only the operator captures.
   bool capture_results = true;

@@ -59,7 +59,7 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
   require(cached == 0 || config_.settings.enable_prefix_caching, "nothing is cached when off");
   require(cached == 0 || !client.fresh_salt || client.params.n > 1,
           "nothing is cached under a salt never used before");
-  require(cached == 0 || client.params.taps == nullptr || !client.params.taps->needs_whole_prompt,
+  require(cached == 0 || client.taps == nullptr || !client.taps->needs_whole_prompt,
           "a latch needs every token of the prompt");
   require(cached == 0 || client.params.sampling.num_prompt_logprobs < 0 || event.choice > 0,
           "a prompt that is scored is computed");
@@ -73,8 +73,9 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
 
 void SimEpisode::check_finish(const Client& client, const engine::Event& event) {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  const SimExpected expected = expected_output(client.params, client.constraint_seeds,
-                                               client.max_len, event.choice, config_.fake);
+  const SimExpected expected =
+      expected_output(client.params, client.taps.get(), client.constraint_seeds, client.max_len,
+                      event.choice, config_.fake);
   const FinishReason reason = *event.finish;
   coverage_->cached_tokens += static_cast<uint64_t>(event.usage.cached_tokens);
   require(event.error.has_value() == (reason == FinishReason::kError), "an error has a cause");
@@ -160,8 +161,8 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
                                 const SimExpected& expected) {
   const bool ran =
       *event.finish != FinishReason::kCancelled && !dead_ && !is_turned_away(client, event);
-  if (ran && client.params.taps && !client.params.taps->segments.empty()) coverage_->steered += 1;
-  if (client.params.capture == nullptr) {
+  if (ran && client.taps && !client.taps->segments.empty()) coverage_->steered += 1;
+  if (client.params.capture.value == 0) {
     require(!event.capture_results, "results of captures come when asked for");
     return;
   }
@@ -183,13 +184,13 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   const int32_t num_run =
       num_prompt + static_cast<int32_t>(choice.tokens.size()) - (numerical ? 0 : 1);
   size_t wanted = 0;
-  for (const tap::PositionRange& range : client.params.taps->captured) {
+  for (const tap::PositionRange& range : client.taps->captured) {
     for (int32_t at = range.begin; at < std::min(range.end, num_run); ++at, ++wanted) {
       const auto found = records.find(at);
       require(found != records.end(), "every token that was asked for is captured");
       for (size_t i = 0; i < found->second.size(); ++i) {
         require(found->second[i] == captured_word(expected.hashes[static_cast<size_t>(at)],
-                                                  client.params.capture->set->points[i]),
+                                                  client.taps->capture->points[i]),
                 "captured rows are those of the choice's own tokens");
       }
     }
@@ -203,15 +204,16 @@ std::span<const int32_t> SimEpisode::whole_of(sched::SequenceId id) {
   const Client* client = by_sequence_[id.value - 1];
   if (!whole.empty() || client == nullptr) return whole;
   const auto choice = static_cast<int32_t>(id.value - client->first_sequence);
-  const SimExpected expected = expected_output(client->params, client->constraint_seeds,
-                                               client->max_len, choice, config_.fake);
+  const SimExpected expected =
+      expected_output(client->params, client->taps.get(), client->constraint_seeds, client->max_len,
+                      choice, config_.fake);
   whole = client->params.prompt;
   whole.insert(whole.end(), expected.tokens.begin(), expected.tokens.end());
   return whole;
 }
 
 bool SimEpisode::waits_for_captures() const {
-  return std::ranges::any_of(clients_, [](const auto& c) { return c->params.capture != nullptr; });
+  return std::ranges::any_of(clients_, [](const auto& c) { return c->params.capture.value != 0; });
 }
 
 void SimEpisode::note_started() {
@@ -233,7 +235,7 @@ void SimEpisode::note_overtaken(const Client& started) {
     if (is_own && client->params.priority > started.params.priority) continue;
     if (!is_own && !is_first_of_tenant(*client)) continue;
     // Who waits for rows of the tap table, or for room to capture, does not keep others waiting.
-    if (client->params.taps != nullptr && started.params.taps == nullptr) continue;
+    if (client->taps != nullptr && started.taps == nullptr) continue;
     if (!is_own) {
       client->times_overtaken_by_others += 1;
       coverage_->most_overtaken_by_others =
@@ -288,7 +290,7 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
   for (const auto& client : clients_) {
     choices += client->num_open;
     // Others may wait for rows, or for what became of their captures.
-    if (client->params.taps == nullptr) scheduled += client->num_open;
+    if (client->taps == nullptr) scheduled += client->num_open;
     if (client->started) continue;
     queued += 1;
     queued_tokens += client->params.n * std::ssize(client->params.prompt);
@@ -339,8 +341,7 @@ void SimEpisode::check_refused_when_closed() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
   drawn.params.n = 1;
   drawn.params.prompt.resize(1);
-  drawn.params.taps = nullptr;
-  drawn.params.capture = nullptr;
+  drawn.params.capture = {};
   auto request = engine::validate_request(std::move(drawn.params), core_->limits());
   require(request.has_value(), "a prompt of one token is valid");
   const auto id = core_->submit(std::move(*request), [](engine::Event&&) {});

@@ -40,6 +40,8 @@ SimConfig draw_config(SimRandom& random);
 
 struct SimRequest {
   engine::RequestParams params;
+  // What the request's specs shall name; null: neither steered nor captured.
+  std::shared_ptr<const tap::SequenceTaps> taps = {};
   bool fresh_salt = false;                      // never used before: nothing of it can be cached
   std::vector<uint64_t> constraint_seeds = {};  // of params.constraints, which are sim_constraints
 };

@@ -28,6 +28,7 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
   executor_ = executor.get();
   auto captures = std::make_unique<FakeCaptures>(fake_.capacity.geometry);
   captures_ = captures.get();
+  for (const auto& spec : config_.taps.captures) captures_->add(spec);
   auto proposer =
       std::make_unique<RandomProposer>(config_.fake.seed, fake_.capacity.vocab_size,
                                        [this](sched::SequenceId id) { return whole_of(id); });
@@ -82,15 +83,25 @@ void SimEpisode::turn() {
 
 void SimEpisode::arrive() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
+  std::shared_ptr<const tap::SequenceTaps> lease;  // until it is submitted
+  if (drawn.taps != nullptr) {
+    auto kept = core_->programs().keep(*drawn.taps);
+    if (!kept) {  // more than the tap table can ever hold
+      require(kept.error().where == "steering", "drawn steering is valid");
+      return;
+    }
+    lease = std::move(*kept);
+    drawn.params.taps = tap::spec_of(*lease);
+  }
   auto request = engine::validate_request(std::move(drawn.params), core_->limits());
-  if (!request) {  // more than the queue, the tap table or the capture buffer can ever hold
-    const std::string& where = request.error().where;
-    require(where == "n" || where == "steering" || where == "capture", "a drawn request is valid");
+  if (!request) {  // more than the queue can ever hold
+    require(request.error().where == "n", "a drawn request is valid");
     return;
   }
   auto client = std::make_unique<Client>();
   client->params = request->params();
   client->max_len = request->max_len();
+  client->taps = std::move(drawn.taps);
   client->fresh_salt = drawn.fresh_salt;
   client->constraint_seeds = std::move(drawn.constraint_seeds);
   client->num_open = client->params.n;
@@ -109,6 +120,11 @@ void SimEpisode::arrive() {
   const auto id = core_->submit(std::move(*request), [this, c = client.get()](engine::Event&& e) {
     on_event(*c, std::move(e));
   });
+  if (!id && id.error().code == ErrorCode::kInvalidArgument) {
+    require(id.error().where == "capture",
+            "only what the capture buffer can never hold is refused");
+    return;
+  }
   require(id.has_value() == would_accept, "would_accept gives the verdict of submit");
   if (!id) {
     require(id.error().code == ErrorCode::kOverloaded, "a full queue says overloaded");

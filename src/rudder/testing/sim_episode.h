@@ -47,7 +47,8 @@ class SimEpisode {
   };
   struct Client {
     engine::RequestId id;
-    engine::RequestParams params;  // as validated
+    engine::RequestParams params;                   // as validated
+    std::shared_ptr<const tap::SequenceTaps> taps;  // as drawn
     int32_t max_len = 0;
     bool fresh_salt = false;
     std::vector<uint64_t> constraint_seeds;

@@ -9,6 +9,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/json.h"
 #include "rudder/base/utf8.h"
+#include "rudder/steer/capture/result_json.h"
 
 namespace rudder::server {
 namespace {
@@ -236,8 +237,10 @@ void AnswerFormat::append_token_logprobs(std::string& out,
 void append_capture(std::string& out, int32_t choice, const steer::capture::CaptureEvent& event) {
   out += "{\"consumer\":";
   append_json_string(out, event.consumer);
-  fmt::format_to(std::back_inserter(out), ",\"choice\":{},\"position\":{},\"values\":{}}}", choice,
-                 event.position, event.payload.empty() ? "null" : event.payload);
+  fmt::format_to(std::back_inserter(out), ",\"choice\":{},\"position\":{},\"values\":", choice,
+                 event.position);
+  steer::capture::append_event_values(out, event);
+  out += '}';
 }
 
 // What is not 0: how much the model thought, and how many guesses of speculation were verified.

@@ -113,6 +113,7 @@ void Generation::submit_prompts() {
       return fail(context_.engine_error(id.error()));
     }
     ids_.push_back(*id);
+    prompts_[prompt].lease = {};
   }
 }
 

@@ -146,7 +146,9 @@ GenerationScope generation_scope(const ServerContext& context, int tenant, std::
           .max_prompts = context.settings.max_prompts,
           .request_id = std::move(request_id),
           .version = context.parts.version,
-          .taps = {.steering = context.parts.steering, .captures = captures}};
+          .taps = {.steering = context.parts.steering,
+                   .captures = captures,
+                   .programs = &context.engine().programs()}};
 }
 
 void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,

@@ -50,10 +50,13 @@ ScriptedEngine::~ScriptedEngine() {
 
 Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine::EventSink sink) {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
+  RUDDER_TRY(engine::TapsForms taps,
+             engine::resolve_taps(request.params(), *programs_, captures_.get(), limits()));
   Script script = author_(request.params());
   std::lock_guard lock(mutex_);
   const uint64_t id = next_id_++;
   submitted_.push_back(request.params());
+  submitted_taps_.push_back(std::move(taps));
   Running running{std::move(sink), std::move(script), request.params(), 0, 0, false};
   // The sink alone is interesting of what a long-running stream holds.
   running.params.prompt.shrink_to_fit();
@@ -91,6 +94,7 @@ void ScriptedEngine::set_taps(const tap::Geometry& geometry, const tap::Limits& 
                               std::unique_ptr<steer::capture::Dispatcher> captures) {
   geometry_ = geometry;
   taps_ = limits;
+  programs_ = std::make_unique<steer::ProgramTable>(limits);
   captures_ = std::move(captures);
 }
 
@@ -137,6 +141,11 @@ size_t ScriptedEngine::num_active() const {
 std::vector<engine::RequestParams> ScriptedEngine::submitted() const {
   std::lock_guard lock(mutex_);
   return submitted_;
+}
+
+std::vector<engine::TapsForms> ScriptedEngine::submitted_taps() const {
+  std::lock_guard lock(mutex_);
+  return submitted_taps_;
 }
 
 void ScriptedEngine::send(uint64_t id, Running& running, int32_t choice, engine::Event event) {

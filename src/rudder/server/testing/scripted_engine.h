@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rudder/engine/engine.h"
+#include "rudder/engine/taps_forms.h"
 
 namespace rudder::server {
 
@@ -58,6 +59,7 @@ class ScriptedEngine final : public engine::Engine {
   void reset_prefix_cache() override {}
   Result<void> pin(std::vector<steer::KeyedProgram>) override { return {}; }
   void unpin(std::vector<tap::ContentKey>) override {}
+  steer::ProgramTable& programs() override { return *programs_; }
   steer::capture::Dispatcher* captures() override { return captures_.get(); }
   // Before a server is started on it: it steers and captures, for all that a server sees.
   void set_taps(const tap::Geometry& geometry, const tap::Limits& limits,
@@ -71,7 +73,8 @@ class ScriptedEngine final : public engine::Engine {
   size_t num_active() const;
   size_t num_cancelled() const { return num_cancelled_; }
   int64_t last_cancel_us() const { return last_cancel_us_; }
-  std::vector<engine::RequestParams> submitted() const;  // all submitted, in order
+  std::vector<engine::RequestParams> submitted() const;   // all submitted, in order
+  std::vector<engine::TapsForms> submitted_taps() const;  // what they name, likewise
   uint64_t events_sent() const { return events_sent_; }
   int64_t sink_ns() const { return sink_ns_; }  // spent in sinks
 
@@ -96,6 +99,8 @@ class ScriptedEngine final : public engine::Engine {
   tap::Limits taps_;
   const SteadyClock clock_;
   std::unique_ptr<engine::Forms> forms_ = std::make_unique<engine::Forms>(nullptr, 320, clock_);
+  std::unique_ptr<steer::ProgramTable> programs_ =
+      std::make_unique<steer::ProgramTable>(tap::Limits());
   std::unique_ptr<steer::capture::Dispatcher> captures_;
   const Author author_;
   const int32_t max_seq_len_;
@@ -104,6 +109,7 @@ class ScriptedEngine final : public engine::Engine {
   std::map<uint64_t, Running> running_;
   std::vector<engine::EventSink> kept_;
   std::vector<engine::RequestParams> submitted_;
+  std::vector<engine::TapsForms> submitted_taps_;
   uint64_t next_id_ = 1;
   bool stirred_ = false;  // something was asked for since the loop looked
   bool stopping_ = false;
