@@ -7,6 +7,7 @@
 #pragma once
 
 #include <array>
+#include <boost/container/small_vector.hpp>
 #include <boost/pfr/core.hpp>
 #include <cstddef>
 #include <optional>
@@ -51,6 +52,8 @@ template <typename Tag, typename Int>
 struct IsPlain<StrongId<Tag, Int>> : std::true_type {};
 template <typename T>
 struct IsPlain<std::vector<T>> : IsPlain<T> {};
+template <typename T, size_t N>
+struct IsPlain<boost::container::small_vector<T, N>> : IsPlain<T> {};
 template <typename T, size_t N>
 struct IsPlain<std::array<T, N>> : IsPlain<T> {};
 template <typename T>
