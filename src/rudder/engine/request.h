@@ -76,7 +76,7 @@ struct RequestLimits {
   int32_t max_logit_bias = step::kMaxLogitBias;
   int32_t max_logprobs = step::kMaxLogprobs;
   int32_t max_id_bytes = 512;  // client_id
-  float max_timeout = 86'400;  // seconds
+  float max_timeout = 3600;    // seconds
   int32_t max_cache_salt_bytes = 512;
   int32_t max_pattern = 1024;           // tokens of a repetition's pattern, and of its count
   int64_t max_queued_tokens = 4 << 20;  // a request of more (n * prompt) could never be queued
