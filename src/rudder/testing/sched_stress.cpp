@@ -179,6 +179,9 @@ class Stress {
       const bool writes_first = prompt_len > 1 && chance(50);
       if (writes_first) add_segment(sequence, *taps, 0, kWritesLatchRow);
       add_segment(sequence, *taps, writes_first ? prompt_len - 1 : 0, kUsesLatchRow);
+    } else if (chance(30)) {
+      add_segment(sequence, *taps, 0, 0);  // thoughts alone
+      draw_thoughts(sequence, *taps);
     } else if (chance(60)) {
       int32_t begin = 0;
       for (int32_t i = pick(1, 4); i > 0; --i) {
