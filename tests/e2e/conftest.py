@@ -1,6 +1,7 @@
 """Fixtures of the end-to-end tests: the real binary, served on a free port, and real clients."""
 
 import contextlib
+import functools
 import os
 import pathlib
 import re
@@ -20,6 +21,18 @@ DEMO = ROOT / "models" / "demo"
 START_TIMEOUT_S = 120
 
 sys.path.insert(0, str(ROOT / "tools" / "demo_model"))
+
+
+@functools.cache
+def is_instrumented():
+    """Whether the binary has the address or the thread sanitizer, which keep freed memory for a while."""
+    binary = BINARY.read_bytes()
+    return b"__asan_init" in binary or b"__tsan_init" in binary
+
+
+def growth_bound():
+    """Bytes by which the memory of a server may grow while it is attacked."""
+    return (1 << 30) if is_instrumented() else (128 << 20)
 
 
 class Server:

@@ -21,7 +21,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from conftest import run_rudder, serving  # noqa: E402
+from conftest import growth_bound, run_rudder, serving  # noqa: E402
 from dictionary import write_dictionary  # noqa: E402
 from invalid.cases import LONG, Cases  # noqa: E402
 from invalid.client import Connection, request_bytes  # noqa: E402
@@ -32,7 +32,6 @@ CONNECTIONS = 16
 ANSWER_S = 10.0  # an error, or a short answer, has come by then; the machine may be busy with other things
 PATIENCE_S = 2.0  # for answers that may rightly be long
 STALL_S = 1.0
-GROWTH_BYTES = 128 << 20
 STREAMS = 4  # different streams, one after the other
 POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
@@ -316,7 +315,7 @@ def problems_of(report, seen):
     if seen["longest_stall_s"] > STALL_S:
         problems.append(f"the engine stood still for {seen['longest_stall_s']:.2f} s")
     resident = seen["resident"]
-    if max(resident) - resident[len(resident) // 3] > GROWTH_BYTES:
+    if max(resident) - resident[len(resident) // 3] > growth_bound():
         problems.append(f"memory grew: {report['resident_mb']} MiB")
     return problems
 
