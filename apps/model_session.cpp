@@ -7,6 +7,7 @@
 #include "backend.h"
 #include "embedded_model.h"
 #include "rudder/base/clock.h"
+#include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
 #include "rudder/model/dummy_checkpoint.h"
@@ -63,10 +64,12 @@ void LoadSettings::declare(SettingsTable& table) {
 void RecordSettings::declare(SettingsTable& table) {
   table.section("record");
   table.add("record", &folder,
-            "A folder for a recording of every step from the first on, which `rudder replay` runs "
-            "again; it holds what clients sent. Empty: nothing is recorded.");
-  table.add("record-max-mb", &max_mb, 1, 1 << 20,
-            "MiB after which a recording ends; the server goes on.");
+            "A folder for a recording of the last steps, in files that `rudder replay` runs again; "
+            "it holds what clients sent. Empty: nothing is recorded.");
+  table.add_bytes(
+      "record-max-bytes", &max_bytes,
+      "Of the recording's files together, at least 16M; the oldest go. When a file ends, "
+      "running sequences are computed again and the prefix cache is emptied.");
 }
 
 void SessionSettings::declare(SettingsTable& table) {
@@ -150,9 +153,16 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
                                                  const RecordSettings& settings,
                                                  const std::string& model) {
   if (settings.folder.empty()) return executor;
+  constexpr int64_t kLeastBytes = int64_t{16} << 20;
+  if (settings.max_bytes < kLeastBytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} bytes are too few for a recording, at least {} are needed",
+                            settings.max_bytes, kLeastBytes),
+                "record-max-bytes");
+  }
   RUDDER_TRY(auto recorder, step::FlightRecorder::create(std::move(executor), settings.folder,
-                                                         model, settings.max_mb << 20));
-  log_info("steps are recorded to {}", recorder->path());
+                                                         model, settings.max_bytes));
+  log_info("steps are recorded to {}", recorder->paths().back());
   return std::unique_ptr<step::Executor>(std::move(recorder));
 }
 
@@ -207,6 +217,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
       exec::load_model(*session.files.checkpoint, std::move(ops), resolved, limits,
                        {.weights = progress(fmt::format("loading {}", session.files.name), true),
                         .graphs = progress("capturing graphs", false)}));
+  session.files.checkpoint.reset();  // all of it is loaded
+  return_freed_memory();             // of files that were parsed
   session.plan = loaded.memory;
   log_budget(session.plan);
   RUDDER_TRY(std::unique_ptr<step::Executor> executor,

@@ -34,7 +34,7 @@ struct LoadSettings {
 // The flight recorder (docs/contracts/step.md, "Recordings").
 struct RecordSettings {
   std::string folder;  // empty: nothing is recorded
-  int64_t max_mb = 1024;
+  int64_t max_bytes = int64_t{1} << 30;
 
   void declare(SettingsTable& table);
 };

@@ -1,6 +1,7 @@
 #include "row_taps.h"
 
 #include <boost/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "rudder/base/json.h"
@@ -41,7 +42,8 @@ Result<void> add_row_taps(const ModelSession& session, const PromptRow& row,
   if (has_roles) {
     RUDDER_TRY(prompt.roles, roles_of(session.files, row));
   }
-  return taps.apply(prompt, has_roles, params);
+  // What it generates is text, thoughts and all: every generated token is the assistant's.
+  return taps.apply(prompt, has_roles, std::nullopt, params);
 }
 
 Result<void> add_capture_results(const steer::capture::CaptureResults& results, json::object* row) {

@@ -71,6 +71,12 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
   for (size_t i = 0; i < output.scored.size(); ++i) {
     event.prompt_logprobs.push_back(output_token(output.scored[i], &output.scores[i]));
   }
+  if (output.clipped_samples > 0) {
+    parts_.metrics->note_clipped(output.clipped_samples);
+    log_warn(
+        "request {}: {} samples of its prompt's scores were clipped at 2^18; its gates saw less",
+        request.id.value, output.clipped_samples);
+  }
   const bool stopped = push_tokens(output, choice, event) && !RUDDER_MUTANT(kStopStringRace);
   parts_.metrics->note_tokens(request, choice, event.tokens.size(), now_us);
   if (stopped) {

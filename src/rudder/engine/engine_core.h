@@ -13,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "rudder/engine/admission.h"
 #include "rudder/engine/capture_relay.h"
 #include "rudder/engine/constraint_table.h"
+#include "rudder/engine/deadlines.h"
 #include "rudder/engine/delivery.h"
 #include "rudder/engine/engine.h"
 #include "rudder/engine/forms.h"
@@ -50,7 +50,8 @@ class EngineCore {
 
   // As in Engine.
   Result<RequestId> submit(Request request, EventSink sink);
-  Result<void> would_accept(int64_t prompt_tokens) const;
+  Result<void> would_accept(const PlaceAsk& ask) const;
+  int32_t retry_after_s() const;
   void cancel(RequestId id) { mailbox_.cancel(id); }
   void reset_prefix_cache() { mailbox_.reset_prefix_cache(); }
   Result<void> pin(std::vector<steer::KeyedProgram> programs);
@@ -67,7 +68,7 @@ class EngineCore {
   int64_t num_open() const { return requests_.num_open(); }
 
   // What waits for its first step.
-  Admission::Load queue_load() const { return admission_.load(); }
+  QueueLoad queue_load() const { return admission_.load(); }
 
   // The engine thread's.
   // False when there is nothing to do until a command comes.
@@ -95,9 +96,13 @@ class EngineCore {
   void take_commands();
   void admit(Submission& submission);
   void refuse(Submission& submission, const Error& error);
+  PlaceAsk within_deadline(PlaceAsk ask) const;
+  void end_displaced(RequestId id);
+  void end_late();
   void schedule(OpenRequest& request);
   void schedule_waiting();
   bool launch_next();
+  bool start_afresh();
   // The step launched last has constrained rows whose masks it still waits for.
   bool awaits_masks() const { return awaits_masks_ && !dead_; }
   void supply_masks();
@@ -131,9 +136,10 @@ class EngineCore {
   RequestTable requests_;
   ConstraintTable constraints_;
   TapQueue taps_;
+  Deadlines deadlines_;
   CaptureRelay captures_;
-  Delivery delivery_;  // of what the members above hold
-  std::deque<Launched> in_flight_;
+  Delivery delivery_;                // of what the members above hold
+  std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;
   int64_t collected_us_ = 0;                    // when the last iteration was
   Commands commands_;                           // scratch

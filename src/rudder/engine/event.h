@@ -3,6 +3,7 @@
 // them nothing more is sent.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -31,6 +32,9 @@ struct OutputToken {
   std::vector<TopLogprob> top;
 };
 
+// Most events have one token: it needs no memory of its own.
+using OutputTokens = boost::container::small_vector<OutputToken, 1>;
+
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;      // of the prompt, found in the prefix cache (choice 0)
@@ -44,8 +48,8 @@ struct Usage {
 struct Event {
   RequestId id;
   int32_t choice = 0;
-  std::string text;                 // new text that can no longer change; may be empty
-  std::vector<OutputToken> tokens;  // tokens sampled since the last event
+  std::string text;     // new text that can no longer change; may be empty
+  OutputTokens tokens;  // sampled since the last event
   // Of the prompt, how likely they were, where the request asks: choice 0 gets each but the first,
   // in order, before its first sampled token or with it.
   std::vector<OutputToken> prompt_logprobs;

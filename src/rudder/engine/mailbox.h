@@ -29,6 +29,7 @@ struct Submission {
   EventSink sink;
   Admission::Place place;
   int64_t arrival_us = 0;
+  int64_t max_wait_us = 0;  // 0: for ever
 };
 
 // What the capture dispatcher says of a choice.
@@ -45,13 +46,14 @@ struct Commands {
   std::vector<steer::KeyedProgram> pins;
   std::vector<tap::ContentKey> unpins;
   std::vector<Submission> submissions;
+  std::vector<RequestId> displaced;
   std::vector<CaptureNews> captures;
   std::vector<RequestId> cancels;
   bool reset_prefix_cache = false;
 
   bool empty() const {
     return pins.empty() && unpins.empty() && submissions.empty() && captures.empty() &&
-           cancels.empty() && !reset_prefix_cache;
+           displaced.empty() && cancels.empty() && !reset_prefix_cache;
   }
 };
 
@@ -60,6 +62,8 @@ class Mailbox {
   // Refused with the reason of close().
   Result<void> submit(Submission submission);
   void cancel(RequestId id);
+  // They have lost their places in the queue.
+  void displace(const std::vector<RequestId>& ids);
   void reset_prefix_cache();
   void pin(std::vector<steer::KeyedProgram> programs);
   void unpin(std::vector<tap::ContentKey> programs);

@@ -45,9 +45,11 @@ struct RequestParams {
   // Ascending.
   std::vector<int32_t> shown_special_ids;
   int32_t n = 1;                     // choices; choice i uses seed + i
-  int32_t priority = 0;              // lower runs first
+  int32_t priority = 0;              // lower runs first, within a tenant
+  int32_t tenant = 0;                // whose it is: tenants share prefill and compiles fairly
   bool disable_spec_decode = false;  // no tokens are guessed for it
   std::string cache_salt;            // keeps the prefix cache of tenants apart
+  float timeout = 0;                 // seconds within which it must have begun to run; 0: no bound
   bool echo_prompt_text = false;
   // Which tokens may come next; all of them bind. Empty: any may. A grammar is compiled before the
   // request is submitted (Engine::compile).
@@ -74,6 +76,7 @@ struct RequestLimits {
   int32_t max_logit_bias = step::kMaxLogitBias;
   int32_t max_logprobs = step::kMaxLogprobs;
   int32_t max_id_bytes = 512;  // client_id
+  float max_timeout = 86'400;  // seconds
   int32_t max_cache_salt_bytes = 512;
   int32_t max_pattern = 1024;           // tokens of a repetition's pattern, and of its count
   int64_t max_queued_tokens = 4 << 20;  // a request of more (n * prompt) could never be queued

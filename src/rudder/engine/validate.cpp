@@ -224,7 +224,7 @@ Result<void> check_taps(const RequestParams& params, const RequestLimits& limits
   const tap::SequenceTaps& taps = *params.taps;
   if (!taps.segments.empty()) {
     if (!limits.taps.steering()) return bad("steering", "this server runs without steering");
-    RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits.taps, taps.segments));
+    RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits.taps, taps.leased()));
   }
   if (taps.capture == nullptr) return {};
   if (params.capture == nullptr || !limits.taps.capture()) {
@@ -261,6 +261,10 @@ void normalise(RequestParams& params, const RequestLimits& limits) {
 
 Result<Request> validate_request(RequestParams params, const RequestLimits& limits) {
   RUDDER_TRY_VOID(check_bytes("request_id", params.client_id, limits.max_id_bytes));
+  if (!(params.timeout >= 0 && params.timeout <= limits.max_timeout)) {
+    return bad("timeout",
+               fmt::format("{} seconds are outside [0, {}]", params.timeout, limits.max_timeout));
+  }
   RUDDER_TRY_VOID(check_bytes("cache_salt", params.cache_salt, limits.max_cache_salt_bytes));
   RUDDER_TRY_VOID(check_int("n", params.n, 1, limits.max_choices));
   RUDDER_TRY_VOID(check_sampling(params.sampling, limits));

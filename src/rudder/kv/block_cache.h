@@ -79,6 +79,8 @@ class BlockCache {
   // `runs`: what the sequence's tokens are computed under, those to come among them; ascending,
   // disjoint, of any length.
   Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
+  // What the tokens that are not in a full block yet are computed under has become known.
+  static void set_runs(Chain& chain, std::span<const ContentRun> runs);
 
   // The longest prefix of full blocks that `tokens` begin with, at most `max_blocks` long, that a
   // sequence can go on from: every block of the groups without a window is there, and those that

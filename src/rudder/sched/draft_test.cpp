@@ -64,7 +64,8 @@ class DraftTest : public ::testing::Test {
     const auto whole = scheduler_.check_integrity();
     EXPECT_TRUE(whole) << whole.error().message;
     EXPECT_TRUE(executor_.violations().empty());
-    return outputs.empty() ? std::vector<int32_t>() : outputs[0].tokens;
+    if (outputs.empty()) return {};
+    return {outputs[0].tokens.begin(), outputs[0].tokens.end()};
   }
 
   // Adds a sequence and takes it to its first token; returns all tokens that it will get.

@@ -13,12 +13,17 @@ bool decodes(const Sequence& sequence) {
          sequence.uncomputed() == 1;
 }
 
+// Not while what a token runs follows from the one before it: a draft's is not known.
+bool takes_drafts(const Sequence& sequence) {
+  return sequence.is_drafted && !sequence.taps.needs_known_tokens();
+}
+
 }  // namespace
 
 // Tokens of a sequence with drafts may still be sampled, and a guess needs them.
 bool Scheduler::has_pending_guess() const {
   return std::ranges::any_of(running_, [](const Sequence* sequence) {
-    return sequence->is_drafted && decodes(*sequence) && sequence->samples_pending > 0;
+    return takes_drafts(*sequence) && decodes(*sequence) && sequence->samples_pending > 0;
   });
 }
 
@@ -46,7 +51,7 @@ bool Scheduler::take_every_draft() {
   int64_t tokens_left = settings_.max_num_batched_tokens - std::ssize(running_);
   bool has_any = false;
   for (Sequence* sequence : running_) {
-    if (!sequence->is_drafted || !decodes(*sequence) || sequence->samples_pending > 0) continue;
+    if (!takes_drafts(*sequence) || !decodes(*sequence) || sequence->samples_pending > 0) continue;
     const int64_t most = std::min(tokens_left, most_drafts(*sequence));
     if (most <= 0) continue;
     proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
@@ -74,7 +79,7 @@ bool Scheduler::choose_drafts() {
     if (!decodes(*sequence)) continue;
     plain.decode_rows += 1;
     plain.decode_keys += sequence->future_len();
-    if (!sequence->is_drafted) continue;
+    if (!takes_drafts(*sequence)) continue;
     const auto num_pending = static_cast<size_t>(sequence->samples_pending);
     const int64_t most = std::max<int64_t>(0, most_drafts(*sequence));
     std::vector<int32_t>& guess = sequence->record.new_guess();

@@ -1,5 +1,6 @@
 // Scheduler: takes sequences and step results, gives plans and tokens. Continuous batching: each
-// step has the decodes, then chunks of running prompts, then admissions, under one token budget. It
+// step has the decodes, then prompts (chunks of running ones, then admissions), which tenants share
+// fairly, under one token budget. It
 // owns the KV bookkeeping and the slots. Only the engine thread calls it; it never blocks and never
 // sees an executor. Normative text: docs/contracts/step.md and docs/contracts/kv.md.
 //
@@ -9,9 +10,7 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -19,11 +18,15 @@
 #include "rudder/base/result.h"
 #include "rudder/kv/block_cache.h"
 #include "rudder/sched/draft_pacer.h"
+#include "rudder/sched/fair_shares.h"
+#include "rudder/sched/pace.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/settings.h"
+#include "rudder/sched/spare_records.h"
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
+#include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
@@ -69,7 +72,8 @@ class Scheduler {
   // masks its step waits for.
   const std::vector<ConstrainedRow>& constrained() const { return constrained_; }
 
-  // Takes the result of the oldest iteration in flight and appends to `out` what sequences got.
+  // Takes the result of the oldest iteration in flight and appends to `out` what sequences got. The
+  // outputs refer to `result`, and are valid as long as it lives and until the next commit.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
 
   // Rows of the last committed step whose captured tokens count: not those of a row that was late
@@ -85,6 +89,9 @@ class Scheduler {
 
   // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
   void drop_all();
+  // With no step in flight: every sequence that runs waits again and is computed anew, and no
+  // prefix is cached; so later plans read nothing that earlier ones wrote (step::Executor).
+  void start_afresh();
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
   void reset_prefix_cache() { cache_.forget_all(); }
 
@@ -95,7 +102,7 @@ class Scheduler {
   Result<void> check_integrity() const;
 
  private:
-  enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom };
+  enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom, kNoTime };
 
   // plan_drafts.cpp
   bool has_pending_guess() const;
@@ -113,14 +120,6 @@ class Scheduler {
   void plan_decodes(StepBuilder& builder);
   bool can_decode(const Sequence& sequence) const;
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
-  void plan_chunks(StepBuilder& builder);
-  void plan_admissions(StepBuilder& builder);
-  Admission admit(StepBuilder& builder, Sequence& sequence);
-  int32_t within_pace(const StepBuilder& builder, int32_t from, int32_t most) const;
-  int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
-  bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
-  int32_t headroom() const;
-  bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   void open_slot(StepBuilder& builder, Sequence& sequence);
   void add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);
   static void add_scores(Sequence& sequence, step::SeqWork& work);
@@ -130,7 +129,20 @@ class Scheduler {
   int32_t blocks_held_alone(const Sequence& sequence) const;
   void promote_starved();
 
+  // plan_prompts.cpp
+  void plan_prompts(StepBuilder& builder);
+  void list_demands(StepBuilder& builder);
+  void plan_chunks(StepBuilder& builder, int32_t tenant);
+  void plan_admissions(StepBuilder& builder, int32_t tenant);
+  bool may_admit(const StepBuilder& builder) const;
+  Admission admit(StepBuilder& builder, Sequence& sequence);
+  int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  int32_t headroom() const;
+  bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
+
   // scheduler.cpp
+  void reserve(Sequence& sequence) const;
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t num_groups() const { return capacity_.kv_groups.size(); }
   int32_t blocks_for(int64_t tokens) const;  // of one group
@@ -158,13 +170,15 @@ class Scheduler {
   kv::BlockCache cache_;
 
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::set<Sequence*, ByRank> waiting_;
+  WaitingLines waiting_;
   std::vector<Sequence*> running_;  // hold a slot, by rank; retiring and preempting ones too
   int32_t num_running_ = 0;         // of running_, in state kRunning
   int64_t waiting_tokens_ = 0;
   uint64_t next_arrival_ = 1;
 
-  StepCost cost_;  // learnt only where max_itl_us is set, or drafts are paced
+  StepCost cost_;  // learnt only where the time between tokens is bounded, or drafts are paced
+  Pace pace_;
+  FairShares fair_shares_;
 
   DraftPacer pacer_;
   bool is_drafting_ = false;               // the last decodes planned had drafts
@@ -175,14 +189,17 @@ class Scheduler {
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;
 
-  std::deque<StepRecord> in_flight_;
+  std::vector<StepRecord> in_flight_;  // oldest first; a handful
+  SpareRecords spare_;
+  StepRecord last_;  // committed last; its outputs refer to its plan
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
   std::vector<ConstrainedRow> constrained_;
   std::vector<CapturedRow> captured_rows_;
-  SchedStats counters_;             // its gauges are unused
-  kv::BlockTables matched_;         // scratch of admit()
-  std::vector<Sequence*> starved_;  // scratch of promote_starved()
+  SchedStats counters_;                      // its gauges are unused
+  kv::BlockTables matched_;                  // scratch of admit()
+  std::vector<Sequence*> starved_;           // scratch of promote_starved()
+  std::vector<FairShares::Demand> demands_;  // scratch of plan_prompts()
 };
 
 }  // namespace rudder::sched

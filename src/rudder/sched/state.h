@@ -35,10 +35,12 @@ struct Sequence {
   bool constrained = false;
   bool is_drafted = false;  // the proposer knows it, until it retires
 
+  int32_t tenant = 0;
   int32_t priority = 0;
   uint64_t arrival = 0;
   step::StepId waiting_since = 0;    // last step planned before it was queued
   int32_t held_steps = 0;            // plans it was passed over for a prefix being computed
+  int32_t passed_over = 0;           // plans in which it found no room
   bool was_planned = false;          // ever
   int32_t cached_prompt_tokens = 0;  // at its first admission
 
@@ -91,7 +93,7 @@ struct ByRank {
 // A step in flight.
 struct StepRecord {
   step::StepId id = 0;
-  std::shared_ptr<const step::StepPlan> plan;
+  std::shared_ptr<step::StepPlan> plan;  // immutable once launched
   std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
   int32_t committed = 0;        // iterations
   StepShape shape = {};         // of the first
@@ -105,6 +107,8 @@ struct StepBuilder {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* rows = nullptr;
   int32_t tokens_left = 0;
+  int32_t share_left = 0;       // of them, for prompts of the tenant that is served
+  bool is_closed = false;       // nothing more is admitted
   StepShape shape = {};         // of its rows so far
   int64_t elements_left = 0;    // of the capture buffer
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures

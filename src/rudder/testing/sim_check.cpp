@@ -12,8 +12,9 @@ namespace rudder::testing {
 using engine::FinishReason;
 
 namespace {
-constexpr uint64_t kMaxOvertaken = 24;  // healthy runs stay below 8
-}
+constexpr uint64_t kMaxOvertaken = 24;          // healthy runs stay below 8
+constexpr uint64_t kMaxOvertakenByOthers = 40;  // healthy runs stay below 20
+}  // namespace
 
 void SimEpisode::require(bool holds, const char* what) const {
   if (!holds) [[unlikely]]
@@ -79,8 +80,9 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
   require(event.error.has_value() == (reason == FinishReason::kError), "an error has a cause");
 
   const bool ran_out = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  const bool turned_away = is_turned_away(client, event);
   const bool has_own_error =
-      reason == FinishReason::kError && event.error->code != ErrorCode::kInternal;
+      reason == FinishReason::kError && event.error->code != ErrorCode::kInternal && !turned_away;
   if (ran_out || has_own_error) {
     require(choice.tokens == expected.tokens, "tokens are those of a lone request");
     require(reason == expected.reason, "the finish reason is that of a lone request");
@@ -98,7 +100,12 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
     require(std::cmp_less_equal(choice.tokens.size(), expected.tokens.size()) &&
                 std::equal(choice.tokens.begin(), choice.tokens.end(), expected.tokens.begin()),
             "tokens so far are those of a lone request");
-    if (reason == FinishReason::kError) {
+    if (turned_away) {
+      require(!client.started && choice.tokens.empty(), "only who waits is turned away");
+      const bool is_late = client.deadline_us > 0 && client.deadline_us <= clock_->now_us();
+      require(is_late || client.outranked, "who is turned away is late or outranked");
+      (is_late ? coverage_->expired : coverage_->displaced) += 1;
+    } else if (reason == FinishReason::kError) {
       require(config_.ending == SimEnding::kExecutorDies, "the engine dies with its executor only");
       dead_ = true;
     }
@@ -109,6 +116,19 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
     require(choice.text == expected.text, "the text is that of a lone request");
   } else {
     require(expected.text.starts_with(choice.text), "the text so far is that of a lone request");
+  }
+}
+
+bool SimEpisode::is_turned_away(const Client& client, const engine::Event& event) const {
+  return event.finish == FinishReason::kError && event.error->code == ErrorCode::kOverloaded &&
+         (client.outranked || client.deadline_us > 0);
+}
+
+// `since_us`: before the last step. Who has begun by then may go on.
+void SimEpisode::check_deadlines(int64_t since_us) const {
+  for (const auto& client : clients_) {
+    const bool is_late = client->deadline_us > 0 && client->deadline_us <= since_us;
+    require(!is_late || client->started, "nobody waits past its deadline");
   }
 }
 
@@ -138,7 +158,8 @@ void SimEpisode::check_scores(const Client& client, const engine::Event& event,
 // A choice that ran to its end has captured every token that it asked for and ran, and no other.
 void SimEpisode::check_captures(const Client& client, const engine::Event& event,
                                 const SimExpected& expected) {
-  const bool ran = *event.finish != FinishReason::kCancelled && !dead_;
+  const bool ran =
+      *event.finish != FinishReason::kCancelled && !dead_ && !is_turned_away(client, event);
   if (ran && client.params.taps && !client.params.taps->segments.empty()) coverage_->steered += 1;
   if (client.params.capture == nullptr) {
     require(!event.capture_results, "results of captures come when asked for");
@@ -208,13 +229,33 @@ void SimEpisode::note_started() {
 void SimEpisode::note_overtaken(const Client& started) {
   for (const auto& client : clients_) {
     if (client->started || client->id.value > started.id.value) continue;
-    if (client->params.priority > started.params.priority) continue;
+    const bool is_own = client->params.tenant == started.params.tenant;
+    if (is_own && client->params.priority > started.params.priority) continue;
+    if (!is_own && !is_first_of_tenant(*client)) continue;
     // Who waits for rows of the tap table, or for room to capture, does not keep others waiting.
     if (client->params.taps != nullptr && started.params.taps == nullptr) continue;
+    if (!is_own) {
+      client->times_overtaken_by_others += 1;
+      coverage_->most_overtaken_by_others =
+          std::max(coverage_->most_overtaken_by_others, client->times_overtaken_by_others);
+      require(client->times_overtaken_by_others <= kMaxOvertakenByOthers, "tenants take turns");
+      continue;
+    }
     client->times_overtaken += 1;
     coverage_->most_overtaken = std::max(coverage_->most_overtaken, client->times_overtaken);
     require(client->times_overtaken <= kMaxOvertaken, "the first to come is the first to run");
   }
+}
+
+// Of those that wait.
+bool SimEpisode::is_first_of_tenant(const Client& client) const {
+  return std::ranges::none_of(clients_, [&](const auto& other) {
+    if (other->started || other->params.tenant != client.params.tenant) return false;
+    if (other->params.priority != client.params.priority) {
+      return other->params.priority < client.params.priority;
+    }
+    return other->id.value < client.id.value;
+  });
 }
 
 void SimEpisode::check_step(bool more) {
@@ -253,7 +294,7 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
     queued_tokens += client->params.n * std::ssize(client->params.prompt);
   }
   require(core_->num_open() == std::ssize(clients_), "gauge: open requests");
-  const engine::Admission::Load load = core_->queue_load();
+  const engine::QueueLoad load = core_->queue_load();
   require(load.requests == queued, "gauge: queued requests");
   require(load.tokens == queued_tokens, "gauge: queued tokens");
   require(load.requests <= config_.settings.max_num_queued_reqs, "the queue is bounded");

@@ -27,6 +27,7 @@ struct SimConfig {
   SimEnding ending = SimEnding::kDrain;
   uint64_t num_steps = 0;  // until the ending begins
   int32_t max_open = 1;    // requests that clients hold open
+  int32_t num_tenants = 1;
   int32_t arrival_one_in = 2;
   int32_t cancel_one_in = 100;
   int32_t max_output = 32;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "rudder/testing/sim_constraint.h"
@@ -96,7 +98,14 @@ void SimEpisode::arrive() {
   client->last_progress = planned_steps();
   client->first_sequence = by_sequence_.size() + 1;
 
-  const bool would_accept = core_->would_accept(request->prompt_tokens()).has_value();
+  const engine::PlaceAsk ask = engine::place_ask(*request);
+  const int64_t most_us = std::llround(config_.settings.max_queue_seconds * 1e6);
+  client->arrival_us = clock_->now_us();
+  const int64_t max_wait_us = ask.max_wait_us == 0 || most_us == 0
+                                  ? ask.max_wait_us + most_us
+                                  : std::min(ask.max_wait_us, most_us);
+  if (max_wait_us > 0) client->deadline_us = client->arrival_us + max_wait_us;
+  const bool would_accept = core_->would_accept(ask).has_value();
   const auto id = core_->submit(std::move(*request), [this, c = client.get()](engine::Event&& e) {
     on_event(*c, std::move(e));
   });
@@ -108,6 +117,9 @@ void SimEpisode::arrive() {
     return;
   }
   client->id = *id;
+  for (const auto& other : clients_) {
+    if (!other->started && other->params.priority > ask.priority) other->outranked = true;
+  }
   note(NoteKind::kSubmit, *id, client->params.n,
        static_cast<int64_t>(client->params.prompt.size()));
   coverage_->requests += 1;
@@ -140,8 +152,10 @@ bool SimEpisode::advance() {
   step_ += 1;
   if (random_.one_in(2)) captures_->answer_one();
   if (random_.one_in(4)) clock_->advance(random_.in(1, 3000));
+  const int64_t before_us = clock_->now_us();
   const bool more = core_->step();
   check_step(more);
+  check_deadlines(before_us);
   return more;
 }
 

@@ -110,7 +110,7 @@ Result<engine::Request> make_request(PromptText prompt, const engine::RequestPar
   }
   engine::RequestParams params = like;
   params.prompt = std::move(prompt.ids);
-  RUDDER_TRY_VOID(taps.apply(prompt, has_roles, &params));
+  RUDDER_TRY_VOID(taps.apply(prompt, has_roles, std::nullopt, &params));
   return engine::validate_request(std::move(params), scope.limits);
 }
 
@@ -140,6 +140,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   params.max_tokens = 1;  // sampled at the prompt's end, and dropped
   params.sampling.temperature = 0;
   read_integer(reader, "priority", &params.priority);
+  params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));
   const auto truncation = read_truncation(reader, scope.limits.max_seq_len - 1);
   if (!truncation) return tl::unexpected(to_api_error(truncation.error()));

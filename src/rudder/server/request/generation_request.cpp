@@ -123,6 +123,32 @@ Result<void> limit_thoughts(const dialect::ReasoningDialect& reasoning, std::str
   return {};
 }
 
+// How an answer behind `prompt` shows its thoughts, one token a mark; none where it has no thoughts
+// that can be told. kUnsupported where a mark is several tokens: which program a token runs is
+// decided token by token.
+Result<std::optional<steer::ThoughtMarks>> thought_marks(const dialect::ReasoningDialect* reasoning,
+                                                         std::string_view prompt,
+                                                         const text::Tokenizer& tokenizer) {
+  if (reasoning == nullptr) return std::optional<steer::ThoughtMarks>();
+  const dialect::PromptEnd end_of_prompt = dialect::reasoning_after(*reasoning, prompt);
+  if (end_of_prompt == dialect::PromptEnd::kClosed) return std::optional<steer::ThoughtMarks>();
+  const auto token_of = [&](std::string_view mark) -> Result<int32_t> {
+    RUDDER_TRY(const std::vector<int32_t> ids,
+               tokenizer.encode(mark, {.add_special_tokens = false, .parse_special = true}));
+    if (ids.size() == 1) return ids.front();
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("roles that tell thoughts from the rest of an answer need marks of one "
+                            "token; '{}' of --reasoning-parser {} is {} of this model's",
+                            mark, reasoning->name, ids.size()),
+                "steering");
+  };
+  steer::ThoughtMarks marks;
+  RUDDER_TRY(marks.begin_token, token_of(reasoning->begin));
+  RUDDER_TRY(marks.end_token, token_of(reasoning->end));
+  marks.open = end_of_prompt == dialect::PromptEnd::kOpen || reasoning->always;
+  return marks;
+}
+
 tl::expected<void, ApiError> check_choices(size_t num_prompts, int32_t n) {
   if (static_cast<int64_t>(num_prompts) * n <= kMaxChoices) return {};
   return tl::unexpected(
@@ -324,6 +350,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   }
   params.client_id = answer.id;
   params.capture_events = answer.stream;
+  params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
@@ -343,7 +370,12 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
       if (!limited) return tl::unexpected(to_api_error(limited.error()));
     }
     if (prompts->size() > 1) one.client_id += fmt::format("-{}", parsed.prompts.size());
-    if (const Result<void> applied = taps->apply(prompt, with_roles, &one); !applied) {
+    Result<std::optional<steer::ThoughtMarks>> thoughts = std::optional<steer::ThoughtMarks>();
+    if (chat && taps->tells_thoughts()) {
+      thoughts = thought_marks(scope.model.dialect.reasoning, prompt.text, *scope.model.tokenizer);
+    }
+    if (!thoughts) return tl::unexpected(to_api_error(thoughts.error()));
+    if (const Result<void> applied = taps->apply(prompt, with_roles, *thoughts, &one); !applied) {
       return tl::unexpected(to_api_error(applied.error()));
     }
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);

@@ -127,6 +127,7 @@ TEST_F(GenerationRequestTest, ChatIsRenderedAndEncodedWithItsSpecialTokens) {
 TEST_F(GenerationRequestTest, TenantsSaltTheirCaches) {
   keys_ = ApiKeys({"a", "b"});
   EXPECT_EQ(completion("").cache_salt, "1/");
+  EXPECT_EQ(completion("").tenant, 1);
   EXPECT_EQ(completion(R"("cache_salt":"0/x")").cache_salt, "1/0/x");
 }
 

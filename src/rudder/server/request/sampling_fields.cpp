@@ -221,6 +221,7 @@ engine::RequestParams read_sampling_fields(FieldReader& reader, const SamplingDe
   reader.boolean("skip_special_tokens", &params.skip_special_tokens);
   read_repetition(reader, &params.repetition);
   read_integer(reader, "priority", &params.priority);
+  read_real(reader, "timeout", &params.timeout);
   read_integer(reader, "n", &params.n);
   params.cache_salt = read_cache_salt(reader);
   return params;

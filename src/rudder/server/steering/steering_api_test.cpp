@@ -151,6 +151,38 @@ TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
   EXPECT_TRUE(error_of(refused).at("param").as_string().starts_with("steering")) << refused.body;
 }
 
+class ThoughtRolesTest : public SteeringApiTest {
+ protected:
+  static ServerSettings with_reasoning() {
+    ServerSettings settings;
+    settings.reasoning_parser = "qwen3";
+    return settings;
+  }
+  ThoughtRolesTest() : SteeringApiTest(with_reasoning()) {}
+};
+
+// This model's tokens are bytes: no mark is one token.
+TEST_F(ThoughtRolesTest, MarksOfSeveralTokensAreRefusedWhereTheyMatter) {
+  const auto ask = [&](std::string_view roles) {
+    return post(kChatPath,
+                fmt::format(R"({{"messages":[{{"role":"user","content":"hello"}}],"steering":)"
+                            R"({{"op":"add","site":"resid_post","layers":[1],)"
+                            R"("vector":[1,2,3,4],"select":{{"roles":{}}}}}}})",
+                            roles));
+  };
+  for (const std::string_view roles : {R"(["reasoning"])", R"(["assistant","user"])"}) {
+    const ClientResponse refused = ask(roles);
+    EXPECT_EQ(refused.status, 400) << roles;
+    EXPECT_TRUE(error_of(refused).at("param").as_string().starts_with("steering"));
+    EXPECT_NE(error_of(refused).at("message").as_string().find("<think>"), std::string::npos);
+  }
+  for (const std::string_view roles : {R"(["user"])", R"(["assistant","reasoning"])"}) {
+    const ClientResponse taken = ask(roles);
+    EXPECT_EQ(taken.status, 200) << taken.body;
+    EXPECT_FALSE(engine_.submitted().back().taps->thoughts);
+  }
+}
+
 TEST_F(SteeringApiTest, BadFieldsAreNamed) {
   struct Case {
     std::string fields;
@@ -221,6 +253,48 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   answer = post("/v1/steering/modules/unregister", "{}");
   EXPECT_EQ(answer.status, 400);
   EXPECT_EQ(error_of(answer).at("param").as_string(), "name");
+}
+
+TEST_F(SteeringApiTest, DictionariesAreRegisteredListedReplacedAndRemoved) {
+  constexpr std::string_view kDictionaries = "/v1/steering/dictionaries";
+  constexpr std::string_view kSmall = R"({"name":"d","path":"small"})";
+  EXPECT_NE(post(kDictionaries, kSmall).body.find("--dictionary-root"), std::string::npos);
+  ASSERT_TRUE(
+      library_.allow_dictionaries_below(std::string(RUDDER_SOURCE_DIR) + "/tests/dictionaries"));
+  const ClientResponse answer = post(kDictionaries, kSmall);
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(document(answer).at("layers").at(0).at("read").as_string(), "resid_post.1");
+  EXPECT_EQ(post(kDictionaries, kSmall).status, 409);
+  EXPECT_EQ(post(kDictionaries, R"({"name":"d","path":"small","replace":true})").status, 200);
+  EXPECT_EQ(document(call("GET", kDictionaries)).at("count").as_int64(), 1);
+
+  const auto steered = submitted_with(
+      R"("steering":{"op":"feature","dictionary":"d","feature":1,"kind":"add","value":1})");
+  const auto plain = submitted_with(fmt::format(R"("steering":{})", kAdd));
+  ASSERT_TRUE(steered.taps && plain.taps);
+  EXPECT_EQ(steered.taps->segments[0].content, plain.taps->segments[0].content);
+
+  const std::pair<std::string_view, std::string_view> wrong[] = {
+      {R"({"name":"e"})", "path"},
+      {R"({"path":"small"})", "name"},
+      {R"({"name":"a b","path":"small"})", "name"},
+      {R"({"name":"e","path":"/etc"})", "path"},
+      {R"({"name":"e","path":"../small"})", "path"},
+      {R"({"name":"e","path":"small/../../x"})", "path"},
+      {R"({"name":"e","path":"absent"})", "path"},
+      {R"({"name":"e","path":""})", "path"},
+      {R"({"name":"e","path":"small","site":"resid_post.2"})", "path"},
+      {R"({"name":"e","path":"small","site":"resid_post"})", "site"},
+      {R"({"name":"e","path":"small","replace":1})", "replace"},
+      {R"({"name":"e","path":"small","what":1})", "what"}};
+  for (const auto& [body, field] : wrong) {
+    const ClientResponse refused = post(kDictionaries, body);
+    EXPECT_EQ(refused.status, 400) << body << refused.body;
+    EXPECT_EQ(document(refused).at("error").at("param").as_string(), json::string_view(field))
+        << body << refused.body;
+  }
+  EXPECT_EQ(call("DELETE", fmt::format("{}/d", kDictionaries)).status, 200);
+  EXPECT_EQ(call("DELETE", fmt::format("{}/d", kDictionaries)).status, 404);
 }
 
 TEST_F(SteeringApiTest, GlobalSteeringIsOfEveryRequest) {

@@ -111,14 +111,20 @@ bool TapFields::needs_roles() const {
          std::ranges::any_of(steering_->selectors(), &steer::Selector::roles);
 }
 
+bool TapFields::tells_thoughts() const {
+  return steering_ != nullptr && std::ranges::any_of(steering_->selectors(), steer::tells_thoughts);
+}
+
 Result<void> TapFields::apply(const PromptText& prompt, bool has_roles,
+                              const std::optional<steer::ThoughtMarks>& thoughts,
                               engine::RequestParams* params) const {
   const auto prompt_len = static_cast<int32_t>(params->prompt.size());
   tap::SequenceTaps taps;
   if (steering_ != nullptr) {
     RUDDER_TRY(taps, steer::make_taps(*steering_, {.prompt_len = prompt_len,
                                                    .has_roles = has_roles,
-                                                   .roles = prompt.roles}));
+                                                   .roles = prompt.roles,
+                                                   .thoughts = thoughts}));
   }
   if (capture_ != nullptr) {
     RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture_, prompt_len, taps));

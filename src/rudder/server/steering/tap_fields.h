@@ -5,6 +5,7 @@
 #include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "rudder/base/result.h"
 #include "rudder/engine/request.h"
@@ -12,6 +13,7 @@
 #include "rudder/server/request/text_prompts.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/library.h"
+#include "rudder/steer/selector.h"
 
 namespace rudder::server {
 
@@ -39,9 +41,13 @@ class TapFields {
 
   // Selectors ask who wrote which tokens of the prompt.
   bool needs_roles() const;
+  // Selectors ask which generated tokens are thoughts.
+  bool tells_thoughts() const;
   // Sets taps and capture of `params`, whose prompt is set. `has_roles`: prompt.roles were looked
-  // for.
-  Result<void> apply(const PromptText& prompt, bool has_roles, engine::RequestParams* params) const;
+  // for. `thoughts`: of the answer, where it may have some that can be told.
+  Result<void> apply(const PromptText& prompt, bool has_roles,
+                     const std::optional<steer::ThoughtMarks>& thoughts,
+                     engine::RequestParams* params) const;
 
  private:
   Result<void> read_steering(FieldReader& reader, const boost::json::object& body,

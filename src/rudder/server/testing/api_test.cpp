@@ -313,6 +313,9 @@ TEST_F(ApiTest, OverloadIsToldAtOnce) {
   EXPECT_EQ(answer.status, 503);
   EXPECT_EQ(answer.field("retry-after"), "1");
   EXPECT_NE(answer.body.find(R"("code":"overloaded")"), std::string::npos);
+  test_.engine.set_retry_after(17);  // also behind the body, where a priority may displace others
+  const char* ranked = R"({"prompt":"hi","priority":-1})";
+  EXPECT_EQ(test_.post(kCompletionsPath, ranked).field("retry-after"), "17");
   test_.engine.set_full(false);
   EXPECT_EQ(test_.post(kCompletionsPath, R"({"prompt":"hi"})").status, 200);
 }

@@ -62,7 +62,7 @@ Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine
   return engine::RequestId(id);
 }
 
-Result<void> ScriptedEngine::would_accept(int64_t) const {
+Result<void> ScriptedEngine::would_accept(const engine::PlaceAsk&) const {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
   return {};
 }
@@ -95,7 +95,7 @@ void ScriptedEngine::set_taps(const tap::Geometry& geometry, const tap::Limits& 
 }
 
 void ScriptedEngine::set_grammars(std::unique_ptr<constraint::GrammarSource> grammars) {
-  forms_ = std::make_unique<engine::Forms>(std::move(grammars), limits().vocab_size);
+  forms_ = std::make_unique<engine::Forms>(std::move(grammars), limits().vocab_size, clock_);
 }
 
 engine::EngineStats ScriptedEngine::stats() const {

@@ -41,9 +41,11 @@ class ScriptedEngine final : public engine::Engine {
   ~ScriptedEngine() override;
 
   Result<engine::RequestId> submit(engine::Request request, engine::EventSink sink) override;
-  Result<void> would_accept(int64_t prompt_tokens) const override;
-  void compile(const constraint::GrammarSpec& spec, engine::FormCompiled done) override {
-    forms_->compile(spec, std::move(done));
+  Result<void> would_accept(const engine::PlaceAsk& ask) const override;
+  int32_t retry_after_s() const override { return retry_after_s_; }
+  void compile(const constraint::GrammarSpec& spec, int32_t tenant,
+               engine::FormCompiled done) override {
+    forms_->compile(spec, tenant, std::move(done));
   }
   constraint::GrammarStats grammar_stats() const override { return forms_->stats(); }
   // Before a server is started on it; without it no output can have a grammar.
@@ -63,6 +65,7 @@ class ScriptedEngine final : public engine::Engine {
 
   void release();  // held scripts go on
   void set_full(bool full) { full_ = full; }
+  void set_retry_after(int32_t seconds) { retry_after_s_ = seconds; }
   void set_stuck(bool stuck) { stuck_ = stuck; }
 
   size_t num_active() const;
@@ -91,7 +94,8 @@ class ScriptedEngine final : public engine::Engine {
 
   tap::Geometry geometry_;
   tap::Limits taps_;
-  std::unique_ptr<engine::Forms> forms_ = std::make_unique<engine::Forms>(nullptr, 320);
+  const SteadyClock clock_;
+  std::unique_ptr<engine::Forms> forms_ = std::make_unique<engine::Forms>(nullptr, 320, clock_);
   std::unique_ptr<steer::capture::Dispatcher> captures_;
   const Author author_;
   const int32_t max_seq_len_;
@@ -104,6 +108,7 @@ class ScriptedEngine final : public engine::Engine {
   bool stirred_ = false;  // something was asked for since the loop looked
   bool stopping_ = false;
   std::atomic<bool> full_{false};
+  std::atomic<int32_t> retry_after_s_{1};
   std::atomic<bool> stuck_{false};
   std::atomic<size_t> num_cancelled_{0};
   std::atomic<int64_t> last_cancel_us_{0};
