@@ -13,6 +13,7 @@
 #include "bench/constraint_cases.h"
 #include "bench/report.h"
 #include "bench/sample_vocabulary.h"
+#include "bench/schema_folder.h"
 #include "bench/statistics.h"
 #include "command_line.h"
 #include "report_error.h"
@@ -30,6 +31,7 @@ struct FormFlags {
   int32_t vocab_size = 128'000;
   int32_t repeats = 3;
   std::string only;
+  std::string schemas;
   std::string output;
 
   void declare(SettingsTable& table) {
@@ -37,6 +39,9 @@ struct FormFlags {
     table.add("vocab-size", &vocab_size, 2000, 1 << 20, "Tokens of the vocabulary, made by rule.");
     table.add("repeats", &repeats, 1, 1000, "Of each output, after one that is not counted.");
     table.add("only", &only, "Measure forms whose name has this in it.");
+    table.add("schemas", &schemas,
+              "Compile the JSON schemas of this folder instead: how many are taken, why others are "
+              "not, and what it costs.");
     table.add("output", &output, "Write the figures to this file, as JSON.");
   }
 };
@@ -144,6 +149,7 @@ Result<void> run(const FormFlags& flags) {
   const Speller speller(vocabulary);
   const constraint::GrammarSettings caches;  // as a server has them
   const constraint::FormEngine engine(vocabulary, caches.memo_bytes());
+  if (!flags.schemas.empty()) return compile_schema_folder(flags.schemas, engine);
   fmt::print("{} tokens; microseconds a token: its mask and the step over it\n\n{:<44}{:>11}{:>8}",
              vocabulary.size, "form", "compile ms", "tokens");
   for (const char* column : {"mean", "p50", "p90", "p99", "max", "1st mean", "1st max"}) {

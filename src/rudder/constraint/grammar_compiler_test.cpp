@@ -87,7 +87,7 @@ TEST(GrammarCompiler, NoRequestWaitsPastTheDeadlineAndNoCompileGoesOn) {
   EXPECT_EQ(compiler->stats().timeouts, 1u);
 }
 
-TEST(GrammarCompiler, WhatTakesTooMuchIsRefusedWithinItsFuel) {
+TEST(GrammarCompilerFull, WhatTakesTooMuchIsRefusedWithinItsFuel) {
   const CompiledGrammar refused = make_compiler()->compile(slow_form());
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);

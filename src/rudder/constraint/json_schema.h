@@ -4,7 +4,9 @@
 // and where this is narrower than the standard.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/grammar_spec.h"
@@ -14,5 +16,9 @@ namespace rudder::constraint {
 
 // kInvalidArgument with `where` = the path inside the schema.
 Result<RuleSet::Node> build_json_schema(RuleSet& rules, std::string_view schema, JsonSpace space);
+
+// Paths inside the schema of names that are no keywords, and of formats that are not known: what
+// has no effect. At most 16; none of a schema that is refused.
+std::vector<std::string> ignored_in_schema(std::string_view schema);
 
 }  // namespace rudder::constraint

@@ -12,6 +12,9 @@ constexpr int32_t kNotTried = -2;
 // Rows that are tried before shapes are worth their keys.
 constexpr uint64_t kPlainRows = 512;
 constexpr size_t kMaxWalkPlaces = 4096;
+constexpr size_t kMaxKeptPlaces = 128;  // for the walks that follow; a kilobyte each
+// Bytes that are tried from a place before it is worth trying all 256.
+constexpr uint32_t kVisitsWorthLoops = 512;
 
 void set_ids(const TokenTrie& trie, int32_t id, std::span<uint32_t> mask) {
   for (; id != TokenTrie::kNone; id = trie.next_same(id)) set_in_mask(mask, id);
@@ -48,23 +51,43 @@ int32_t MaskWalk::step(EarleyParser& parser, size_t depth, int32_t from, uint8_t
   return to;
 }
 
+void MaskWalk::leave_to(EarleyParser& parser, size_t depth) {
+  path_.resize(depth + 1);
+  bytes_.resize(depth);
+  if (rows_ <= depth) return;
+  parser.pop_rows(static_cast<int32_t>(rows_ - depth));
+  rows_ = depth;
+}
+
+void MaskWalk::find_loops(EarleyParser& parser) {
+  const int32_t place = path_.back();
+  const size_t depth = bytes_.size();
+  uint64_t leaving = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    const uint64_t group = uint64_t{1} << TokenTrie::group_of(static_cast<uint8_t>(byte));
+    if ((leaving & group) != 0) continue;
+    if (step(parser, depth, place, static_cast<uint8_t>(byte)) != place) leaving |= group;
+    if (rows_ > depth) {
+      parser.pop_rows(static_cast<int32_t>(rows_ - depth));
+      rows_ = depth;
+    }
+  }
+  places_[static_cast<size_t>(place)].loops = ~leaving;
+}
+
 // From the node `*at` on, until there are too many places.
 template <typename Over>
 uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
                                 std::span<uint32_t> mask, size_t* at, const Over& over) {
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
-  known_.clear();
-  places_.clear();
+  if (places_.size() > kMaxKeptPlaces) {
+    known_.clear();
+    places_.clear();
+  }
+  const size_t num_before = places_.size();
   path_.assign(1, place_of(parser));
   bytes_.clear();
   rows_ = 0;
-  const auto leave_to = [&](size_t depth) {
-    path_.resize(depth + 1);
-    bytes_.resize(depth);
-    if (rows_ <= depth) return;
-    parser.pop_rows(static_cast<int32_t>(rows_ - depth));
-    rows_ = depth;
-  };
   // The way to the node.
   std::vector<uint8_t> way(nodes[*at].depth);
   for (size_t i = *at, left = way.size(); left > 0;) {
@@ -76,10 +99,17 @@ uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
     bytes_.push_back(byte);
   }
   uint64_t tried = 0;
-  while (*at < nodes.size() && !over() && places_.size() < kMaxWalkPlaces) {
+  while (*at < nodes.size() && !over() && places_.size() - num_before < kMaxWalkPlaces) {
     const TokenTrie::Node& node = nodes[*at];
-    leave_to(node.depth);
+    leave_to(parser, node.depth);
     ++tried;
+    Place& here = places_[static_cast<size_t>(path_.back())];
+    if (++here.visits == kVisitsWorthLoops) find_loops(parser);
+    if ((trie.groups(*at) & ~places_[static_cast<size_t>(path_.back())].loops) == 0) {
+      for (const int32_t id : trie.ids_below(*at)) set_in_mask(mask, id);
+      *at = node.skip;
+      continue;
+    }
     const int32_t to = step(parser, node.depth, path_.back(), node.byte);
     if (to == kNowhere) {
       *at = node.skip;
@@ -90,9 +120,11 @@ uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
     set_ids(trie, node.id, mask);
     ++*at;
   }
-  leave_to(0);
-  places_ = {};
-  known_ = {};
+  leave_to(parser, 0);
+  if (places_.size() > kMaxKeptPlaces) {
+    places_ = {};
+    known_ = {};
+  }
   return tried;
 }
 

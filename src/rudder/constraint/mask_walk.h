@@ -1,7 +1,9 @@
 // A walk over a trie of texts that tells which of them a parser takes after its last row. Where
-// there are many texts, the walk remembers what may follow a row by the row's shape, so that a byte
-// costs a look-up instead of a new row; a whole vocabulary then takes milliseconds. FormMatcher
-// calls it on the parser's thread. The walk adds rows to the parser and takes them back.
+// there are many texts, the walk and those that follow it remember what may follow a row by the
+// row's shape, so that a byte costs a look-up instead of a new row. Where bytes lead back to the
+// same row, as in free text, the walk takes whole subtrees of such bytes at once: a whole vocabulary
+// takes less than a millisecond there, some milliseconds elsewhere. FormMatcher calls it on the
+// parser's thread. The walk adds rows to the parser and takes them back.
 #pragma once
 
 #include <array>
@@ -29,6 +31,9 @@ class MaskWalk {
   // A row by its shape, and where bytes lead from there.
   struct Place {
     std::array<int32_t, 256> next;
+    uint32_t visits = 0;
+    // Groups of bytes (TokenTrie) that all lead back to this very place.
+    uint64_t loops = 0;
   };
 
   template <typename Over>
@@ -37,6 +42,10 @@ class MaskWalk {
   int32_t place_of(EarleyParser& parser);
   // Of the parser's last row, `depth` bytes into the walk, by a byte; below zero where it does not.
   int32_t step(EarleyParser& parser, size_t depth, int32_t from, uint8_t byte);
+  // Takes back rows behind the first `depth` bytes of the walk.
+  void leave_to(EarleyParser& parser, size_t depth);
+  // Finds `loops` of the place at the end of the path.
+  void find_loops(EarleyParser& parser);
 
   ParserShape shape_;
   std::unordered_map<std::string, int32_t> known_;

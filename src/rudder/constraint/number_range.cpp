@@ -13,7 +13,6 @@ namespace {
 using Node = RuleSet::Node;
 
 constexpr size_t kOpenDigits = 18;  // of whole numbers on an open side
-constexpr size_t kExactDigits = 15;
 
 Node digits(RuleSet& rules, char first, char last) {
   return rules.chars({{static_cast<uint8_t>(first), static_cast<uint8_t>(last)}});
@@ -209,9 +208,10 @@ bool whole_less(const std::string& a, const std::string& b) {
 }
 
 // Numbers without a sign from low to high.
-Node size_range(RuleSet& rules, const Decimal& low, const Decimal& high) {
+Node size_range(RuleSet& rules, const Decimal& low, const Decimal& high, size_t max_fraction) {
   const size_t most_whole = std::max(low.whole.size(), high.open ? 1 : high.whole.size());
-  Fractions fractions(rules, kExactDigits - std::min(most_whole, kExactDigits - 1));
+  const size_t exact = kExactDigits - std::min(most_whole, kExactDigits - 1);
+  Fractions fractions(rules, std::min(exact, max_fraction));
   const auto whole = [&](const std::string& text) { return rules.literal(text); };
   if (!high.open && low.whole == high.whole) {
     return rules.sequence({whole(low.whole), fractions.between(low, high)});
@@ -291,7 +291,8 @@ Result<Node> multiples(RuleSet& rules, int64_t divisor, std::optional<int64_t> m
                        rules.sequence({rules.optional(rules.literal("-")), rules.choice(first)})});
 }
 
-Node number_range(RuleSet& rules, std::optional<NumberBound> min, std::optional<NumberBound> max) {
+Node number_range(RuleSet& rules, std::optional<NumberBound> min, std::optional<NumberBound> max,
+                  size_t max_fraction) {
   std::vector<Node> ways;
   const Decimal zero;
   Decimal open;
@@ -299,7 +300,8 @@ Node number_range(RuleSet& rules, std::optional<NumberBound> min, std::optional<
   // Zero and above.
   if (!max || max->value > 0 || (max->value == 0 && !max->exclusive)) {
     const Decimal low = min && min->value >= 0 ? decimal(min->value, min->exclusive) : zero;
-    ways.push_back(size_range(rules, low, max ? decimal(max->value, max->exclusive) : open));
+    ways.push_back(
+        size_range(rules, low, max ? decimal(max->value, max->exclusive) : open, max_fraction));
   }
   // Below zero: sizes from that of max to that of min.
   if (!min || min->value < 0) {
@@ -307,7 +309,8 @@ Node number_range(RuleSet& rules, std::optional<NumberBound> min, std::optional<
     low.exclusive = true;
     if (max && max->value < 0) low = decimal(-max->value, max->exclusive);
     const Decimal high = min ? decimal(-min->value, min->exclusive) : open;
-    ways.push_back(rules.sequence({rules.literal("-"), size_range(rules, low, high)}));
+    ways.push_back(
+        rules.sequence({rules.literal("-"), size_range(rules, low, high, max_fraction)}));
   }
   return rules.choice(ways);
 }

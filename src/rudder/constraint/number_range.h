@@ -27,9 +27,11 @@ Result<RuleSet::Node> multiples(RuleSet& rules, int64_t divisor, std::optional<i
                                 std::optional<int64_t> max);
 
 // Decimal numbers without exponent. At most 15 digits, so that a double that is read from the text
-// stands to the bounds as the text does. At least one bound; each below 1e14 in size, which is the
+// stands to the bounds as the text does. Each bound is below 1e14 in size, which is the
 // caller's to check.
+// `max_fraction`: digits behind the point.
+constexpr size_t kExactDigits = 15;
 RuleSet::Node number_range(RuleSet& rules, std::optional<NumberBound> min,
-                           std::optional<NumberBound> max);
+                           std::optional<NumberBound> max, size_t max_fraction = kExactDigits);
 
 }  // namespace rudder::constraint

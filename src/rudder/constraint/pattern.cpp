@@ -134,12 +134,15 @@ PatternTree nothing() {
 }
 
 Result<PatternTree> whole(const Alternative& alternative, PatternUse use,
-                          const PatternBounds& bounds) {
+                          const PatternBounds& bounds, PatternReading reading) {
   std::vector<PatternTree> parts;
   const PatternTree anything = repeated(of_chars(CharSet::all()), 0, kUnbounded);
   if (use == PatternUse::kJsonString && !alternative.from_start) parts.push_back(anything);
   for (const PatternTree* part : alternative.parts) parts.push_back(*part);
   if (use == PatternUse::kJsonString && !alternative.to_end) parts.push_back(anything);
+  if (alternative.to_end && reading == PatternReading::kWide) {
+    parts.push_back(repeated(of_chars({{'\n', '\n'}}), 0, 1));  // as Python's `$` has it
+  }
   Length length;
   for (const PatternTree& part : parts) length = plus(length, length_of(part));
   const bool max_holds = bounds.max_length == kUnbounded ||
@@ -215,15 +218,15 @@ const PatternTree* repeated_chars(const PatternTree& tree) {
 }  // namespace
 
 Result<PatternTree> whole_pattern(std::string_view pattern, PatternUse use,
-                                  const PatternBounds& bounds) {
-  RUDDER_TRY(const PatternTree tree, parse_pattern(pattern));
+                                  const PatternBounds& bounds, PatternReading reading) {
+  RUDDER_TRY(const PatternTree tree, parse_pattern(pattern, reading));
   if (places(tree) > kMaxPlaces) return bad("is too complex: it repeats too much");
   std::vector<Alternative> alternatives;
   RUDDER_TRY_VOID(collect(tree, false, false, alternatives));
   PatternTree all;
   all.kind = Kind::kChoice;
   for (const Alternative& alternative : alternatives) {
-    RUDDER_TRY(PatternTree one, whole(alternative, use, bounds));
+    RUDDER_TRY(PatternTree one, whole(alternative, use, bounds, reading));
     all.parts.push_back(std::move(one));
   }
   return all;

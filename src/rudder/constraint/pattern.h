@@ -28,7 +28,8 @@ struct PatternBounds {
 // and held to `bounds`. kInvalidArgument: not a regular expression, outside the subset, too large,
 // or its lengths cannot be held to the bounds (which takes an alternative of one repeated part).
 Result<PatternTree> whole_pattern(std::string_view pattern, PatternUse use,
-                                  const PatternBounds& bounds);
+                                  const PatternBounds& bounds,
+                                  PatternReading reading = PatternReading::kNarrow);
 
 // The same as a node, quotes included; a terminal unless its automaton would be too large.
 Result<RuleSet::Node> build_pattern(RuleSet& rules, std::string_view pattern, PatternUse use,

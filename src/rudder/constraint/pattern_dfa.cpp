@@ -176,7 +176,6 @@ class Subsets {
   int32_t& next(int32_t state, int32_t byte_class) {
     return out_.next[static_cast<size_t>(state * out_.num_classes + byte_class)];
   }
-  void count_missing();
 
   Fuel& fuel_;
   const Places& places_;
@@ -268,47 +267,42 @@ std::optional<ByteAutomaton> Subsets::build() {
     }
     out_.accepting[i] = std::binary_search(sets_[i].begin(), sets_[i].end(), end_);
   }
-  if (quoted_) {
-    const int32_t quote = out_.classes['"'];
-    for (size_t i = ByteAutomaton::kBody; i < sets_.size(); ++i) {
-      if (out_.accepting[i]) next(static_cast<int32_t>(i), quote) = ByteAutomaton::kClosed;
-    }
-    next(ByteAutomaton::kOpening, quote) = ByteAutomaton::kBody;
-  }
-  count_missing();
+  finish_automaton(out_, quoted_);
   return std::move(out_);
 }
 
 // Backwards from where the text may end; what never gets there is cut off.
-void Subsets::count_missing() {
+void count_missing(ByteAutomaton& out) {
   struct Before {
     int32_t from = 0;
     int32_t chars = 0;
   };
-  std::vector<std::vector<Before>> before(sets_.size());
-  for (size_t i = 0; i < sets_.size(); ++i) {
-    for (int32_t c = 0; c < out_.num_classes; ++c) {
-      const int32_t to = next(static_cast<int32_t>(i), c);
+  const size_t size = out.boundary.size();
+  const auto width = static_cast<size_t>(out.num_classes);
+  std::vector<std::vector<Before>> before(size);
+  for (size_t i = 0; i < size; ++i) {
+    for (size_t c = 0; c < width; ++c) {
+      const int32_t to = out.next[i * width + c];
       if (to == ByteAutomaton::kDead || to == ByteAutomaton::kClosed) continue;
-      const bool completes = i != ByteAutomaton::kOpening && out_.boundary[static_cast<size_t>(to)];
+      const bool completes = i != ByteAutomaton::kOpening && out.boundary[static_cast<size_t>(to)];
       before[static_cast<size_t>(to)].push_back(
           {.from = static_cast<int32_t>(i), .chars = completes ? 1 : 0});
     }
   }
-  out_.missing.assign(sets_.size(), ByteAutomaton::kNever);
+  out.missing.assign(size, ByteAutomaton::kNever);
   std::deque<int32_t> open;
-  for (size_t i = 0; i < sets_.size(); ++i) {
-    if (!out_.accepting[i]) continue;
-    out_.missing[i] = 0;
+  for (size_t i = 0; i < size; ++i) {
+    if (!out.accepting[i]) continue;
+    out.missing[i] = 0;
     open.push_back(static_cast<int32_t>(i));
   }
   while (!open.empty()) {
     const int32_t at = open.front();
     open.pop_front();
     for (const Before& one : before[static_cast<size_t>(at)]) {
-      const int32_t missing = out_.missing[static_cast<size_t>(at)] + one.chars;
-      if (missing >= out_.missing[static_cast<size_t>(one.from)]) continue;
-      out_.missing[static_cast<size_t>(one.from)] = missing;
+      const int32_t missing = out.missing[static_cast<size_t>(at)] + one.chars;
+      if (missing >= out.missing[static_cast<size_t>(one.from)]) continue;
+      out.missing[static_cast<size_t>(one.from)] = missing;
       if (one.chars == 0) {
         open.push_front(one.from);
       } else {
@@ -316,15 +310,27 @@ void Subsets::count_missing() {
       }
     }
   }
-  for (int32_t& to : out_.next) {
+  for (int32_t& to : out.next) {
     if (to >= 0 && to != ByteAutomaton::kClosed &&
-        out_.missing[static_cast<size_t>(to)] == ByteAutomaton::kNever) {
+        out.missing[static_cast<size_t>(to)] == ByteAutomaton::kNever) {
       to = ByteAutomaton::kDead;
     }
   }
 }
 
 }  // namespace
+
+void finish_automaton(ByteAutomaton& automaton, bool quoted) {
+  const auto width = static_cast<size_t>(automaton.num_classes);
+  if (quoted) {
+    const size_t quote = automaton.classes['"'];
+    for (size_t i = ByteAutomaton::kBody; i < automaton.accepting.size(); ++i) {
+      if (automaton.accepting[i]) automaton.next[i * width + quote] = ByteAutomaton::kClosed;
+    }
+    automaton.next[ByteAutomaton::kOpening * width + quote] = ByteAutomaton::kBody;
+  }
+  count_missing(automaton);
+}
 
 std::optional<ByteAutomaton> pattern_automaton(Fuel& fuel, const PatternTree& tree, bool quoted) {
   Places places(fuel, quoted);

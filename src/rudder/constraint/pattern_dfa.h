@@ -32,4 +32,8 @@ struct ByteAutomaton {
 // when it would have too many states, or the fuel is out.
 std::optional<ByteAutomaton> pattern_automaton(Fuel& fuel, const PatternTree& tree, bool quoted);
 
+// The last step of making one whose states and `accepting` are there: its quotes, what is missing
+// from each state, and without ways that never come to an end.
+void finish_automaton(ByteAutomaton& automaton, bool quoted);
+
 }  // namespace rudder::constraint

@@ -48,7 +48,8 @@ ClassEscape class_escape(uint32_t letter) {
 
 class Parser {
  public:
-  explicit Parser(std::vector<uint32_t> text) : text_(std::move(text)) {}
+  Parser(std::vector<uint32_t> text, PatternReading reading)
+      : text_(std::move(text)), is_wide_(reading == PatternReading::kWide) {}
 
   Result<PatternTree> parse() {
     RUDDER_TRY(PatternTree tree, choice(0));
@@ -92,6 +93,7 @@ class Parser {
   std::optional<int32_t> integer();
 
   const std::vector<uint32_t> text_;
+  const bool is_wide_;
   size_t at_ = 0;
 };
 
@@ -135,6 +137,7 @@ Result<PatternTree> Parser::atom(int depth) {
     }
     case '.':
       ++at_;
+      if (is_wide_) return of_chars(CharSet({{'\n', '\n'}}).complement());
       return of_chars(CharSet({{'\n', '\n'}, {'\r', '\r'}, {0x2028, 0x2029}}).complement());
     case '\\':
       ++at_;
@@ -179,6 +182,7 @@ Result<PatternTree> Parser::escape() {
   if (lower == 'd' || lower == 'w' || lower == 's') {
     ++at_;
     const ClassEscape set = class_escape(lower);
+    if (is_wide_) return of_chars(c == lower ? set.wide : set.narrow.complement());
     return of_chars(c == lower ? set.narrow : set.wide.complement());
   }
   if (c == 'b' || c == 'B' || c == 'A' || c == 'Z' || c == 'z') {
@@ -286,6 +290,7 @@ Result<CharSet> Parser::char_class() {
   }
   if (!take(']')) return bad("a '[' has no ']'");
   const CharSet all = CharSet::all();
+  if (is_wide_) return negated ? narrow.complement() : wide.without(all.complement());
   return negated ? wide.complement() : narrow.without(all.complement());
 }
 
@@ -355,7 +360,7 @@ PatternTree of_chars(CharSet set) {
   return tree;
 }
 
-Result<PatternTree> parse_pattern(std::string_view pattern) {
+Result<PatternTree> parse_pattern(std::string_view pattern, PatternReading reading) {
   if (find_invalid_utf8(pattern)) return fail(ErrorCode::kInvalidArgument, "is not UTF-8");
   std::vector<uint32_t> text;
   for (size_t pos = 0; pos < pattern.size();) text.push_back(next_char(pattern, pos));
@@ -363,7 +368,7 @@ Result<PatternTree> parse_pattern(std::string_view pattern) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("has more than {} characters", kMaxPattern));
   }
-  return Parser(std::move(text)).parse();
+  return Parser(std::move(text), reading).parse();
 }
 
 }  // namespace rudder::constraint

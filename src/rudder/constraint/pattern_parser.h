@@ -23,7 +23,14 @@ struct PatternTree {
 
 PatternTree of_chars(CharSet set);  // one character of it
 
+// Dialects differ on what some parts match (`\\w` beyond ASCII, `.` at line ends).
+enum class PatternReading : uint8_t {
+  kNarrow,  // the texts that match in every dialect
+  kWide,    // those that match in any: for texts that must not match
+};
+
 // The message names what is wrong and the byte it is at.
-Result<PatternTree> parse_pattern(std::string_view pattern);
+Result<PatternTree> parse_pattern(std::string_view pattern,
+                                  PatternReading reading = PatternReading::kNarrow);
 
 }  // namespace rudder::constraint

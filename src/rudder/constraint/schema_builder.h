@@ -1,6 +1,7 @@
-// SchemaBuilder: walks over a schema and makes grammar nodes (json_schema.h). One source file has
-// the combinators and scalars, one the objects and arrays. One object for each translation, one
-// thread.
+// SchemaBuilder: walks over a schema and makes grammar nodes (json_schema.h). Its sources:
+// schema_builder.cpp has the combinators, schema_conditions.cpp those that need complements,
+// schema_scalars.cpp strings and numbers, schema_objects.cpp and schema_arrays.cpp the containers.
+// One object for each translation, one thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -15,6 +16,8 @@
 #include "rudder/constraint/json_text.h"
 #include "rudder/constraint/rule_set.h"
 #include "rudder/constraint/schema_document.h"
+#include "rudder/constraint/schema_values.h"
+#include "rudder/constraint/string_form.h"
 
 namespace rudder::constraint {
 
@@ -23,7 +26,7 @@ class SchemaBuilder {
   using Node = RuleSet::Node;
 
   SchemaBuilder(RuleSet& rules, JsonSpace space, const SchemaDocument& document)
-      : rules_(rules), text_(rules, space), document_(document) {}
+      : rules_(rules), text_(rules, space), document_(document), values_(rules.fuel(), document) {}
 
   // `path` is where the schema stands in the document (for merged ones: where they meet).
   Result<Node> build(const boost::json::value& schema, const std::string& path);
@@ -35,7 +38,11 @@ class SchemaBuilder {
   Result<Node> build_object_schema(const boost::json::object& schema, const std::string& path);
   Result<Node> build_reference(std::string_view reference, const std::string& path);
   Result<Node> build_together(const boost::json::object& schema, const std::string& path);
+  Result<void> close_part(boost::json::value& part, const std::string& path) const;
   bool exclude_all(const boost::json::array& options);
+  // At the later of the two options.
+  tl::unexpected<Error> overlapping(size_t one, size_t other, const std::string& path) const;
+  Result<void> refuse_unevaluated(const boost::json::object& schema, const std::string& path) const;
   Result<Node> build_exactly_one(const boost::json::object& schema, const std::string& path);
   Result<Node> build_conditions(const boost::json::object& schema, const std::string& path);
   Result<Node> build_options(const boost::json::object& schema, std::string_view keyword,
@@ -49,6 +56,7 @@ class SchemaBuilder {
   // `refused`: values that it must not be.
   Result<Node> build_string(const boost::json::object& schema, const boost::json::array& refused,
                             const std::string& path);
+  Result<Node> strings(const StringForm& form, const std::string& path);
   Result<Node> build_number(const boost::json::object& schema, const std::string& path,
                             bool integer);
   Node integers_other_than(std::optional<int64_t> low, std::optional<int64_t> high,
@@ -64,20 +72,27 @@ class SchemaBuilder {
   Result<Node> build_object(const boost::json::object& schema, const std::string& path);
   Result<std::vector<Property>> build_properties(const boost::json::object& schema,
                                                  const std::string& path);
-  // Key, colon and value of a property that has no schema of its own; nothing() where there may
-  // be none.
+  // Key, colon and value of a property that is not named; nothing() where there may be none.
   Result<Node> build_additional(const boost::json::object& schema,
                                 const std::vector<Property>& properties, const std::string& path);
-  Result<Node> build_key(const boost::json::value& schema, const std::string& path);
+  Result<Node> build_field(const boost::json::object& schema, std::string_view name,
+                           const std::string& path);
+  Result<Node> build_key(const boost::json::object& schema, uint32_t set,
+                         const std::vector<std::string>& patterns,
+                         const std::vector<Property>& properties, const std::string& path);
+  static const boost::json::value* additional_of(const boost::json::object& schema);
   Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
                      int64_t max, const std::string& path);
+  Result<Node> build_containing(const boost::json::object& schema, const std::string& path);
   Result<Node> build_unique(const boost::json::object& schema, const std::string& path);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
 
   RuleSet& rules_;
   JsonText text_;
   const SchemaDocument& document_;
+  SchemaValues values_;
   std::unordered_map<const boost::json::value*, int32_t> references_;  // rules of targets
+  std::unordered_map<std::string, Node> strings_;                      // by what the form says
   int depth_ = 0;
 };
 

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
+#include "rudder/constraint/string_formats.h"
 
 namespace rudder::constraint {
 
@@ -16,23 +18,30 @@ namespace {
 
 constexpr int kMaxComplementDepth = 32;
 
-class Complement {
+class Complementer {
  public:
-  Complement(Fuel& fuel, const SchemaDocument& document) : fuel_(fuel), document_(document) {}
+  Complementer(Fuel& fuel, const SchemaDocument& document) : fuel_(fuel), document_(document) {}
 
-  Result<json::value> of(const json::value& schema, const std::string& path, int depth);
+  Result<Complement> of(const json::value& schema, const std::string& path, int depth);
 
  private:
-  // Values that break this one keyword; nothing is added where none can.
+  // Ways to break this one keyword; none are added where none can.
   Result<void> of_keyword(std::string_view key, const json::value& operand, const std::string& path,
                           int depth);
   Result<void> of_parts(std::string_view key, const json::value& operand, const std::string& path,
                         int depth);
+  Result<void> of_fields(const json::value& operand, const std::string& path, int depth);
   bool of_bound(std::string_view key, const json::value& operand);
+  bool of_string(std::string_view key, const json::value& operand);
+  // What another schema refuses; nothing, and a note of it, where that cannot be said.
+  Result<std::optional<json::value>> of_other(const json::value& schema, const std::string& path,
+                                              int depth);
+  void lose(Error error);
 
   Fuel& fuel_;
   const SchemaDocument& document_;
-  json::array ways_;
+  Complement out_;
+  std::optional<Error> lost_;  // the first keyword that cannot be said
 };
 
 json::value all_of_two(json::value a, json::value b) {
@@ -68,89 +77,144 @@ constexpr Bound kBounds[] = {{"minimum", "exclusiveMaximum", "number", 0},
                              {"minProperties", "maxProperties", "object", -1},
                              {"maxProperties", "minProperties", "object", 1}};
 
-bool Complement::of_bound(std::string_view key, const json::value& operand) {
+void Complementer::lose(Error error) {
+  out_.exact = false;
+  if (!lost_) lost_ = std::move(error);
+}
+
+bool Complementer::of_bound(std::string_view key, const json::value& operand) {
   const auto* const bound = std::find_if(std::begin(kBounds), std::end(kBounds),
                                          [&](const Bound& one) { return one.key == key; });
   if (bound == std::end(kBounds)) return false;
   if (bound->step == 0) {
-    ways_.emplace_back(json::object({{"type", bound->type}, {bound->opposite, operand}}));
+    out_.ways.emplace_back(json::object({{"type", bound->type}, {bound->opposite, operand}}));
     return true;
   }
   const int64_t number = static_cast<int64_t>(operand.to_number<double>()) + bound->step;
-  if (number >= 0)
-    ways_.emplace_back(json::object({{"type", bound->type}, {bound->opposite, number}}));
+  if (number >= 0) {
+    out_.ways.emplace_back(json::object({{"type", bound->type}, {bound->opposite, number}}));
+  }
   return true;
 }
 
-Result<void> Complement::of_parts(std::string_view key, const json::value& operand,
-                                  const std::string& path, int depth) {
+// Each expression that must match may be the one that does not, and the other way round.
+bool Complementer::of_string(std::string_view key, const json::value& operand) {
+  const bool is_format = key == "format";
+  if (key != kPatterns && key != kNoPatterns && !is_format) return false;
+  json::array patterns;
+  if (is_format) {
+    const std::string wide = wide_format_pattern(operand.get_string());
+    if (wide.empty()) return true;  // of a format that is not known: says nothing
+    patterns.emplace_back(wide);
+  } else {
+    patterns = operand.get_array();
+  }
+  const std::string_view opposite = key == kNoPatterns ? kPatterns : kNoPatterns;
+  for (json::value& pattern : patterns) {
+    json::object way = {{"type", "string"}};
+    way[opposite] = json::array({std::move(pattern)});
+    out_.ways.emplace_back(std::move(way));
+  }
+  return true;
+}
+
+Result<std::optional<json::value>> Complementer::of_other(const json::value& schema,
+                                                          const std::string& path, int depth) {
+  Result<Complement> other = Complementer(fuel_, document_).of(schema, path, depth + 1);
+  if (fuel_.out()) return tl::unexpected(fuel_.error());
+  if (!other) {
+    lose(std::move(other.error()));
+    return std::optional<json::value>();
+  }
+  out_.exact = out_.exact && other->exact;
+  return std::optional(std::move(*other).any());
+}
+
+Result<void> Complementer::of_parts(std::string_view key, const json::value& operand,
+                                    const std::string& path, int depth) {
   const json::array& parts = operand.get_array();
   json::array together;
   for (size_t i = 0; i < parts.size(); ++i) {
     const std::string where = path_to(path, i);
     if (key == kConditions) {
       const json::object& condition = parts[i].get_object();
-      Complement then_part(fuel_, document_);
-      Complement else_part(fuel_, document_);
-      Complement if_part(fuel_, document_);
-      RUDDER_TRY(json::value not_if, if_part.of(condition.at("if"), where, depth + 1));
-      RUDDER_TRY(json::value not_then, then_part.of(condition.at("then"), where, depth + 1));
-      RUDDER_TRY(json::value not_else, else_part.of(condition.at("else"), where, depth + 1));
-      ways_.push_back(all_of_two(condition.at("if"), std::move(not_then)));
-      ways_.push_back(all_of_two(std::move(not_if), std::move(not_else)));
+      RUDDER_TRY(auto not_if, of_other(condition.at("if"), where, depth));
+      RUDDER_TRY(auto not_then, of_other(condition.at("then"), where, depth));
+      RUDDER_TRY(auto not_else, of_other(condition.at("else"), where, depth));
+      if (not_then) out_.ways.push_back(all_of_two(condition.at("if"), std::move(*not_then)));
+      if (not_if && not_else) {
+        out_.ways.push_back(all_of_two(std::move(*not_if), std::move(*not_else)));
+      }
       continue;
     }
     if (key == kNoneOf) {
-      ways_.push_back(parts[i]);
+      out_.ways.push_back(parts[i]);
       continue;
     }
-    RUDDER_TRY(json::value one, Complement(fuel_, document_).of(parts[i], where, depth + 1));
-    (key == "allOf" ? ways_ : together).push_back(std::move(one));
+    RUDDER_TRY(auto one, of_other(parts[i], where, depth));
+    if (key == "allOf") {
+      if (one) out_.ways.push_back(std::move(*one));
+    } else {
+      if (!one) return {};
+      together.push_back(std::move(*one));
+    }
   }
-  if (key == "anyOf") ways_.push_back(json::object({{"allOf", std::move(together)}}));
+  if (!together.empty()) {
+    out_.ways.push_back(json::object({{"allOf", std::move(together)}}));
+    // Of oneOf, two that hold at once are refused as well.
+    out_.exact = out_.exact && key == "anyOf";
+  }
   return {};
 }
 
-Result<void> Complement::of_keyword(std::string_view key, const json::value& operand,
-                                    const std::string& path, int depth) {
+Result<void> Complementer::of_fields(const json::value& operand, const std::string& path,
+                                     int depth) {
+  for (const auto& field : operand.get_object()) {
+    RUDDER_TRY(auto one, of_other(field.value(), path_to(path, field.key()), depth));
+    if (!one || (one->is_bool() && !one->get_bool())) continue;
+    json::object broken = {{field.key(), std::move(*one)}};
+    out_.ways.emplace_back(json::object({{"type", "object"},
+                                         {"required", json::array({json::value(field.key())})},
+                                         {"properties", std::move(broken)}}));
+  }
+  return {};
+}
+
+Result<void> Complementer::of_keyword(std::string_view key, const json::value& operand,
+                                      const std::string& path, int depth) {
   if (key == "type") {
     json::array others = other_types(operand);
-    if (!others.empty()) ways_.emplace_back(json::object({{"type", std::move(others)}}));
+    if (!others.empty()) out_.ways.emplace_back(json::object({{"type", std::move(others)}}));
   } else if (key == "const" || key == "enum") {
     const json::array values = key == "enum" ? operand.get_array() : json::array({operand});
     json::array lists = {json::value(json::object({{"enum", values}}))};
-    ways_.emplace_back(json::object({{kNoneOf, std::move(lists)}}));
+    out_.ways.emplace_back(json::object({{kNoneOf, std::move(lists)}}));
   } else if (key == "$ref") {
     RUDDER_TRY(const json::value* target, document_.resolve(operand.get_string(), path));
-    RUDDER_TRY(json::value one, Complement(fuel_, document_).of(*target, path, depth + 1));
-    ways_.push_back(std::move(one));
+    RUDDER_TRY(auto one, of_other(*target, path, depth));
+    if (one) out_.ways.push_back(std::move(*one));
   } else if (key == "required") {
     for (const json::value& name : operand.get_array()) {
       json::object absent = {{name.get_string(), false}};
-      ways_.emplace_back(json::object({{"type", "object"}, {"properties", std::move(absent)}}));
+      out_.ways.emplace_back(json::object({{"type", "object"}, {"properties", std::move(absent)}}));
     }
   } else if (key == "properties") {
-    for (const auto& field : operand.get_object()) {
-      RUDDER_TRY(
-          json::value one,
-          Complement(fuel_, document_).of(field.value(), path_to(path, field.key()), depth + 1));
-      if (one.is_bool() && !one.get_bool()) continue;
-      json::object broken = {{field.key(), std::move(one)}};
-      ways_.emplace_back(json::object({{"type", "object"},
-                                       {"required", json::array({json::value(field.key())})},
-                                       {"properties", std::move(broken)}}));
-    }
-  } else if (key == "allOf" || key == "anyOf" || key == kNoneOf || key == kConditions) {
+    return of_fields(operand, path, depth);
+  } else if (key == "allOf" || key == "anyOf" || key == "oneOf" || key == kNoneOf ||
+             key == kConditions) {
     return of_parts(key, operand, path, depth);
-  } else if (!of_bound(key, operand)) {
-    return fail(ErrorCode::kInvalidArgument,
-                "is not supported here: what it refuses cannot be said as a grammar", path);
+  } else if (!of_bound(key, operand) && !of_string(key, operand)) {
+    lose({ErrorCode::kInvalidArgument,
+          "is not supported here: what it refuses cannot be said as a grammar", path});
   }
   return {};
 }
 
-Result<json::value> Complement::of(const json::value& schema, const std::string& path, int depth) {
-  if (schema.is_bool()) return json::value(!schema.get_bool());
+Result<Complement> Complementer::of(const json::value& schema, const std::string& path, int depth) {
+  if (schema.is_bool()) {
+    if (!schema.get_bool()) out_.ways.emplace_back(true);
+    return std::move(out_);
+  }
   if (depth > kMaxComplementDepth) {
     return fail(ErrorCode::kInvalidArgument, "goes round without an end", path);
   }
@@ -159,16 +223,24 @@ Result<json::value> Complement::of(const json::value& schema, const std::string&
     if (!fuel_.burn(json_bytes(field.value()) / 8)) return tl::unexpected(fuel_.error());
     RUDDER_TRY_VOID(of_keyword(field.key(), field.value(), path_to(path, field.key()), depth));
   }
-  if (ways_.empty()) return json::value(false);
-  if (ways_.size() == 1) return std::move(ways_[0]);
-  return json::value(json::object({{"anyOf", std::move(ways_)}}));
+  if (out_.ways.empty() && lost_) return tl::unexpected(std::move(*lost_));
+  return std::move(out_);
 }
 
 }  // namespace
 
-Result<json::value> complement(Fuel& fuel, const SchemaDocument& document,
-                               const json::value& schema, const std::string& path) {
-  return Complement(fuel, document).of(schema, path, 0);
+json::value Complement::any() && {
+  if (ways.empty()) return json::value(false);
+  if (ways.size() == 1) {
+    json::value only = std::move(ways[0]);
+    return only;
+  }
+  return json::value(json::object({{"anyOf", std::move(ways)}}));
+}
+
+Result<Complement> complement(Fuel& fuel, const SchemaDocument& document, const json::value& schema,
+                              const std::string& path) {
+  return Complementer(fuel, document).of(schema, path, 0);
 }
 
 }  // namespace rudder::constraint

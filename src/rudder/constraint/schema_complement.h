@@ -3,7 +3,7 @@
 // (schema_document.h). Pure functions; any thread.
 #pragma once
 
-#include <boost/json/fwd.hpp>
+#include <boost/json.hpp>
 #include <string>
 
 #include "rudder/base/result.h"
@@ -12,10 +12,20 @@
 
 namespace rudder::constraint {
 
-// A schema of the values that `schema` refuses; numbers may be missing where it names integers
-// alone. kInvalidArgument, with the keyword's path, where no schema can say it (the complement of a
-// pattern). Not for what this returned.
-Result<boost::json::value> complement(Fuel& fuel, const SchemaDocument& document,
-                                      const boost::json::value& schema, const std::string& path);
+struct Complement {
+  // Schemas; whatever one of them accepts, the schema refuses.
+  boost::json::array ways;
+  // Whether they have all that it refuses. Numbers may be missing all the same where it names
+  // integers alone.
+  bool exact = true;
+
+  // One schema of all ways; false where there is none.
+  boost::json::value any() &&;
+};
+
+// kInvalidArgument, with the keyword's path, where nothing that `schema` refuses can be said as a
+// schema (the lists that have no item of a kind), or the fuel is out. Not for what this returned.
+Result<Complement> complement(Fuel& fuel, const SchemaDocument& document,
+                              const boost::json::value& schema, const std::string& path);
 
 }  // namespace rudder::constraint

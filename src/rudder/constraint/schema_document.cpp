@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <boost/json.hpp>
 #include <charconv>
+#include <optional>
 #include <utility>
 
 #include "rudder/base/json.h"
 #include "rudder/constraint/schema_keywords.h"
+#include "rudder/constraint/schema_references.h"
+#include "rudder/constraint/string_formats.h"
 
 namespace rudder::constraint {
 
@@ -92,6 +95,16 @@ void normalise_bound(json::object& schema, std::string_view exclusive, std::stri
   schema[exclusive] = std::move(number);
 }
 
+// `pattern` as a list, so that schemas which bind together may have several.
+void normalise_pattern(json::object& schema) {
+  json::value* pattern = schema.if_contains("pattern");
+  if (pattern == nullptr) return;
+  json::array list;
+  list.push_back(std::move(*pattern));
+  schema.erase("pattern");
+  schema[kPatterns] = std::move(list);
+}
+
 }  // namespace
 
 struct SchemaDocument::Data {
@@ -110,6 +123,7 @@ Result<SchemaDocument> SchemaDocument::parse(std::string_view text) {
   if (!schema.is_object() && !schema.is_bool()) {
     return fail(ErrorCode::kInvalidArgument, "must be a schema (an object or a boolean)");
   }
+  SchemaReferences(schema).make_pointers();
   RUDDER_TRY_VOID(document.normalise(schema, ""));
   return document;
 }
@@ -118,14 +132,27 @@ const json::value& SchemaDocument::root() const {
   return data_->root;
 }
 
+void SchemaDocument::note_ignored(const json::object& schema, const std::string& path) {
+  for (const auto& field : schema) {
+    if (ignored_.size() == kMaxIgnored) return;
+    const std::string_view name = field.key();
+    const bool unknown_format = name == "format" && field.value().is_string() &&
+                                format_pattern(field.value().get_string()).empty();
+    if (unknown_format || !is_keyword(name)) ignored_.push_back(path_to(path, name));
+  }
+}
+
 Result<void> SchemaDocument::normalise(json::value& schema, const std::string& path) {
   schemas_.insert(&schema);
   json::object* object = schema.if_object();
   if (object == nullptr) return {};
+  object->erase(kTarget);
   RUDDER_TRY_VOID(check_keywords(*object, path));
+  note_ignored(*object, path);
   RUDDER_TRY(const bool moved, normalise_items(*object, path));
   if (moved) had_item_list_.insert(&schema);
   normalise_conditions(*object);
+  normalise_pattern(*object);
   if (const json::value* unique = object->if_contains("uniqueItems");
       unique != nullptr && !unique->get_bool()) {
     object->erase("uniqueItems");
@@ -133,15 +160,21 @@ Result<void> SchemaDocument::normalise(json::value& schema, const std::string& p
   normalise_bound(*object, "exclusiveMinimum", "minimum");
   normalise_bound(*object, "exclusiveMaximum", "maximum");
   // Nothing is added to the object from here on: the addresses of what is in it stay.
-  for (const char* key : {"additionalProperties", "items", "propertyNames"}) {
-    json::value* one = object->if_contains(key);
+  return normalise_inside(*object, moved, path);
+}
+
+Result<void> SchemaDocument::normalise_inside(json::object& object, bool moved,
+                                              const std::string& path) {
+  for (const char* key :
+       {"additionalProperties", "contains", "items", "propertyNames", "unevaluatedProperties"}) {
+    json::value* one = object.if_contains(key);
     const char* written = moved && key == std::string_view("items") ? "additionalItems" : key;
     if (one != nullptr) RUDDER_TRY_VOID(normalise(*one, path_to(path, written)));
   }
-  if (json::value* none = object->if_contains(kNoneOf)) {
+  if (json::value* none = object.if_contains(kNoneOf)) {
     RUDDER_TRY_VOID(normalise(none->get_array()[0], path_to(path, "not")));
   }
-  if (json::value* conditions = object->if_contains(kConditions)) {
+  if (json::value* conditions = object.if_contains(kConditions)) {
     for (json::value& condition : conditions->get_array()) {
       for (auto& field : condition.get_object()) {
         RUDDER_TRY_VOID(normalise(field.value(), path_to(path, field.key())));
@@ -149,7 +182,7 @@ Result<void> SchemaDocument::normalise(json::value& schema, const std::string& p
     }
   }
   for (const char* key : {"allOf", "anyOf", "oneOf", "prefixItems"}) {
-    json::value* list = object->if_contains(key);
+    json::value* list = object.if_contains(key);
     if (list == nullptr) continue;
     const char* written = moved && key == std::string_view("prefixItems") ? "items" : key;
     for (size_t i = 0; i < list->get_array().size(); ++i) {
@@ -157,10 +190,29 @@ Result<void> SchemaDocument::normalise(json::value& schema, const std::string& p
     }
   }
   for (const char* key : {"$defs", "definitions", "patternProperties", "properties"}) {
-    json::value* map = object->if_contains(key);
+    json::value* map = object.if_contains(key);
     if (map == nullptr) continue;
     for (auto& field : map->get_object()) {
       RUDDER_TRY_VOID(normalise(field.value(), path_to(path_to(path, key), field.key())));
+    }
+  }
+  for (auto& field : object) {
+    if (is_keyword(field.key())) continue;
+    RUDDER_TRY_VOID(normalise_targets(field.value(), path_to(path, field.key())));
+  }
+  return {};
+}
+
+Result<void> SchemaDocument::normalise_targets(json::value& value, const std::string& path) {
+  json::object* object = value.if_object();
+  if (object != nullptr && object->contains(kTarget)) return normalise(value, path);
+  if (object != nullptr) {
+    for (auto& field : *object) {
+      RUDDER_TRY_VOID(normalise_targets(field.value(), path_to(path, field.key())));
+    }
+  } else if (json::array* list = value.if_array()) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      RUDDER_TRY_VOID(normalise_targets((*list)[i], path_to(path, i)));
     }
   }
   return {};
@@ -174,26 +226,10 @@ Result<const json::value*> SchemaDocument::resolve(std::string_view reference,
   };
   if (reference == "#") return &root;
   if (!reference.starts_with("#/")) return bad("must point into the schema ('#/$defs/...')");
+  const std::optional<std::vector<std::string>> keys = pointer_keys(reference);
+  if (!keys) return bad("has a '%' without two hexadecimal digits");
   const json::value* at = &root;
-  for (size_t i = 2; i <= reference.size();) {
-    const size_t end = std::min(reference.find('/', i), reference.size());
-    std::string key;
-    for (size_t k = i; k < end; ++k) {
-      const char c = reference[k];
-      if (c == '~' && k + 1 < end && (reference[k + 1] == '0' || reference[k + 1] == '1')) {
-        key.push_back(reference[++k] == '0' ? '~' : '/');
-      } else if (c == '%' && k + 2 < end) {
-        unsigned value = 0;
-        const char* from = reference.data() + k + 1;
-        if (std::from_chars(from, from + 2, value, 16).ptr != from + 2) {
-          return bad("has a '%' without two hexadecimal digits");
-        }
-        key.push_back(static_cast<char>(value));
-        k += 2;
-      } else {
-        key.push_back(c);
-      }
-    }
+  for (std::string key : *keys) {
     if (const json::object* object = at->if_object()) {
       if (had_item_list_.contains(at)) {
         if (key == "items") key = "prefixItems";
@@ -208,7 +244,6 @@ Result<const json::value*> SchemaDocument::resolve(std::string_view reference,
       at = nullptr;
     }
     if (at == nullptr) return bad("points to nothing in the schema");
-    i = end + 1;
   }
   if (!schemas_.contains(at)) return bad("points to what is no schema");
   return at;

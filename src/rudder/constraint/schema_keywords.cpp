@@ -52,6 +52,9 @@ constexpr Keyword kKeywords[] = {
     // Of the normal form alone (schema_document.h).
     {kNoneOf, Operand::kUnsupported, kCore},
     {kConditions, Operand::kUnsupported, kCore},
+    {kPatterns, Operand::kUnsupported, kOfString},
+    {kNoPatterns, Operand::kUnsupported, kOfString},
+    {"$anchor", Operand::kString, kAnnotation},
     {"$comment", Operand::kAny, kAnnotation},
     {"$defs", Operand::kSchemaMap, kAnnotation},
     {"$id", Operand::kString, kAnnotation},
@@ -68,7 +71,7 @@ constexpr Keyword kKeywords[] = {
     {"contentMediaType", Operand::kAny, kAnnotation},
     {"default", Operand::kAny, kAnnotation},
     {"definitions", Operand::kSchemaMap, kAnnotation},
-    {"contains", Operand::kUnsupported, kOfArray},
+    {"contains", Operand::kSchema, kOfArray},
     {"dependencies", Operand::kDependencies, kCore},
     {"dependentRequired", Operand::kNameLists, kCore},
     {"dependentSchemas", Operand::kSchemaMap, kCore},
@@ -86,7 +89,7 @@ constexpr Keyword kKeywords[] = {
     {"extends", Operand::kUnsupported, kCore},
     {"externalDocs", Operand::kAny, kAnnotation},
     {"format", Operand::kString, kOfString},
-    {"id", Operand::kString, kAnnotation},
+    {"id", Operand::kAny, kAnnotation},
     {"if", Operand::kSchema, kCore},
     {"items", Operand::kItems, kOfArray},
     {"maxContains", Operand::kUnsupported, kOfArray},
@@ -114,7 +117,7 @@ constexpr Keyword kKeywords[] = {
     {"title", Operand::kAny, kAnnotation},
     {"type", Operand::kType, kCore},
     {"unevaluatedItems", Operand::kUnsupported, kOfArray},
-    {"unevaluatedProperties", Operand::kUnsupported, kOfObject},
+    {"unevaluatedProperties", Operand::kSchema, kOfObject},
     {"uniqueItems", Operand::kBoolean, kOfArray},
     {"writeOnly", Operand::kAny, kAnnotation},
 };
@@ -149,15 +152,19 @@ size_t edit_distance(std::string_view a, std::string_view b) {
 // The asserting keyword that a name is a slip of; empty when it is a name of its own.
 std::string_view near_keyword(std::string_view name) {
   constexpr size_t kShortName = 6;  // below it, one letter is enough for another word
+  // "_format", "@type": a mark in front says that another name is meant.
+  const auto is_letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
+  if (name.empty() || (!is_letter(name[0]) && name[0] != '$')) return "";
   std::string lower(name);
   std::transform(lower.begin(), lower.end(), lower.begin(),
                  [](unsigned char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
   for (const Keyword& keyword : kKeywords) {
-    if (keyword.info.annotation) continue;
+    if (keyword.info.annotation || keyword.name[0] == '#') continue;
     std::string known(keyword.name);
     std::transform(known.begin(), known.end(), known.begin(),
                    [](unsigned char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
     const size_t allowed = known.size() < kShortName ? 0 : known.size() < 2 * kShortName ? 1 : 2;
+    if (lower.size() > known.size() + allowed || known.size() > lower.size() + allowed) continue;
     if (edit_distance(lower, known) <= allowed) return keyword.name;
   }
   return "";
@@ -251,6 +258,10 @@ std::string path_to(const std::string& path, size_t index) {
 KeywordInfo keyword_info(std::string_view name) {
   const Keyword* keyword = find(name);
   return keyword == nullptr ? kAnnotation : keyword->info;
+}
+
+bool is_keyword(std::string_view name) {
+  return find(name) != nullptr;
 }
 
 Result<void> check_keywords(const json::object& schema, const std::string& path) {

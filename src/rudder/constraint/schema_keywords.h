@@ -19,13 +19,17 @@ struct KeywordInfo {
   KeywordOf of = KeywordOf::kAnything;
 };
 
-// Keywords of the normal form alone: a list of schemas none of which may hold; and a list of
-// conditions, each an object with the schemas `if`, `then` and `else`.
-constexpr std::string_view kNoneOf = "noneOf";
-constexpr std::string_view kConditions = "conditions";
+// Keywords of the normal form alone: a list of schemas none of which may hold; a list of
+// conditions, each an object with the schemas `if`, `then` and `else`; expressions that a string
+// matches, all of them, and such that it does not match.
+constexpr std::string_view kNoneOf = "#noneOf";
+constexpr std::string_view kConditions = "#conditions";
+constexpr std::string_view kPatterns = "#patterns";
+constexpr std::string_view kNoPatterns = "#noPatterns";
 
 // Names that are not in the table are annotations.
 KeywordInfo keyword_info(std::string_view name);
+bool is_keyword(std::string_view name);  // in the table
 
 // Every keyword of one schema that asserts is known, and its operand has the right type; other
 // names are annotations, unless they look like a keyword that is misspelled. Subschemas are not

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rudder/constraint/schema_keywords.h"
+#include "rudder/constraint/string_formats.h"
 
 namespace rudder::constraint {
 
@@ -111,7 +112,13 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
     out_[key] = types;
   } else if (key == "uniqueItems") {
     out_[key] = true;
-  } else if (key == "required") {
+  } else if (key == "unevaluatedProperties") {
+    out_[key] = all_of(a, b);
+  } else if (key == "format" && format_pattern(b.get_string()).empty()) {
+    out_[key] = a;
+  } else if (key == "format" && format_pattern(a.get_string()).empty()) {
+    out_[key] = b;
+  } else if (key == "required" || key == kPatterns || key == kNoPatterns) {
     json::array names = a.get_array();
     for (const json::value& name : b.get_array()) {
       if (!lists_value(names, name)) names.push_back(name);
@@ -149,7 +156,6 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
 
 Result<void> Merger::objects() {
   const auto shapes = {"properties", "additionalProperties", "patternProperties", "propertyNames"};
-  const auto patterns = {"patternProperties", "propertyNames"};
   const auto any = [](const json::object& schema, const auto& keys) {
     return std::any_of(keys.begin(), keys.end(),
                        [&](const char* key) { return schema.contains(key); });
@@ -161,9 +167,31 @@ Result<void> Merger::objects() {
     }
     return {};
   }
-  for (const char* key : patterns) {
-    if (a_.contains(key) || b_.contains(key)) return bad(key, "is not supported");
+  const auto take = [](const json::object& schema, const char* key) -> json::object {
+    const json::value* value = schema.if_contains(key);
+    return value == nullptr ? json::object() : value->get_object();
+  };
+  for (const json::object* side : {&a_, &b_}) {
+    const json::value* names = side->if_contains("propertyNames");
+    if (names == nullptr) continue;
+    json::value& joined = out_["propertyNames"];
+    joined = joined.is_null() ? *names : all_of(joined, *names);
   }
+  json::object patterns = take(a_, "patternProperties");
+  const json::object more_patterns = take(b_, "patternProperties");
+  const size_t num_before = patterns.size();
+  for (const auto& field : more_patterns) {
+    const json::value* known = patterns.if_contains(field.key());
+    patterns[field.key()] = known == nullptr ? field.value() : all_of(*known, field.value());
+  }
+  // A name that only one side has a pattern for is an additional one of the other.
+  const bool same = patterns.size() == num_before && patterns.size() == more_patterns.size();
+  if (!same && (a_.contains("additionalProperties") || b_.contains("additionalProperties"))) {
+    return bad("patternProperties",
+               "has other patterns and additionalProperties: that is not "
+               "supported");
+  }
+  if (!patterns.empty()) out_["patternProperties"] = std::move(patterns);
   const json::object none;
   const auto fields = [&](const json::object& schema) -> const json::object& {
     const json::value* value = schema.if_contains("properties");
@@ -282,7 +310,7 @@ bool required_in(const json::object& schema, std::string_view name) {
 
 bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
            const json::value& right, int depth) {
-  constexpr int64_t kWorkOfProof = 50;
+  constexpr int64_t kWorkOfProof = 500;
   if (!fuel.burn(kWorkOfProof)) return false;
   if (left.is_bool() && !left.get_bool()) return true;
   if (right.is_bool() && !right.get_bool()) return true;
@@ -311,13 +339,17 @@ bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
   json::array values_a;
   json::array values_b;
   if (listed(*a, &values_a) != nullptr && listed(*b, &values_b) != nullptr) {
+    const auto pairs = static_cast<int64_t>((values_a.size() + 8) * (values_b.size() + 8));
+    if (!fuel.burn(pairs)) return false;
     return std::none_of(values_a.begin(), values_a.end(),
                         [&](const json::value& value) { return lists_value(values_b, value); });
   }
   const json::value* type_a = a->if_contains("type");
   const json::value* type_b = b->if_contains("type");
-  if (type_a == nullptr || type_b == nullptr) return false;
-  const json::array common = common_types(*type_a, *type_b);
+  if (type_a == nullptr && type_b == nullptr) return false;
+  const json::array common = type_a == nullptr   ? as_list(*type_b)
+                             : type_b == nullptr ? as_list(*type_a)
+                                                 : common_types(*type_a, *type_b);
   if (common.empty()) return true;
   if (common.size() > 1 || common[0] != "object") return false;
   // Objects: a property that both must have, and whose values differ, or that one must have and
@@ -366,7 +398,7 @@ int64_t json_bytes(const json::value& value) {
 Result<json::value> merge_schemas(Fuel& fuel, const json::value& a, const json::value& b,
                                   const std::string& path) {
   const int64_t bytes = json_bytes(a) + json_bytes(b);
-  if (!fuel.burn(bytes / 8) || !fuel.can_hold(bytes)) return tl::unexpected(fuel.error());
+  if (!fuel.burn(bytes / 2) || !fuel.can_hold(bytes)) return tl::unexpected(fuel.error());
   if (a.is_bool() || b.is_bool()) return all_of(a, b);
   return Merger(fuel, a.get_object(), b.get_object(), path).merge();
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <vector>
 
 namespace rudder::constraint {
 namespace {
@@ -49,9 +50,32 @@ constexpr std::string_view kJsonPointer = "(?:/(?:[^~/]|~[01])*)*";
 constexpr std::string_view kUuid =
     "[0-9a-fA-F]{{8}}-[0-9a-fA-F]{{4}}-{0}[0-9a-fA-F]{{3}}-{1}[0-9a-fA-F]{{3}}-[0-9a-fA-F]{{12}}";
 
-constexpr std::string_view kFormats[] = {
-    "date", "time", "date-time", "duration", "email", "hostname", "ipv4",        "ipv6",
-    "uri",  "uuid", "uuid1",     "uuid3",    "uuid4", "uuid5",    "json-pointer"};
+struct Format {
+  std::string_view name;
+  std::string_view wide;
+};
+
+constexpr Format kFormats[] = {{"date", "[0-9]"},
+                               {"time", "[0-9]"},
+                               {"date-time", "[0-9]"},
+                               {"duration", "^[Pp]"},
+                               {"email", "@"},
+                               {"hostname", "^[^ /@]+$"},
+                               {"ipv4", "[0-9]"},
+                               {"ipv6", ":"},
+                               {"uri", ":"},
+                               {"uuid", "[0-9a-fA-F]{4}"},
+                               {"uuid1", "[0-9a-fA-F]{4}"},
+                               {"uuid3", "[0-9a-fA-F]{4}"},
+                               {"uuid4", "[0-9a-fA-F]{4}"},
+                               {"uuid5", "[0-9a-fA-F]{4}"},
+                               {"json-pointer", "^(?:/|$)"}};
+
+const Format* find_format(std::string_view name) {
+  const auto* const found = std::find_if(std::begin(kFormats), std::end(kFormats),
+                                         [&](const Format& one) { return one.name == name; });
+  return found == std::end(kFormats) ? nullptr : found;
+}
 
 std::string body(std::string_view format) {
   if (format == "date") return std::string(kDate);
@@ -74,12 +98,19 @@ std::string body(std::string_view format) {
 }  // namespace
 
 std::string format_pattern(std::string_view format) {
-  if (std::find(std::begin(kFormats), std::end(kFormats), format) == std::end(kFormats)) return "";
+  if (find_format(format) == nullptr) return "";
   return fmt::format("^(?:{})$", body(format));
 }
 
+std::string wide_format_pattern(std::string_view format) {
+  const Format* known = find_format(format);
+  return known == nullptr ? "" : std::string(known->wide);
+}
+
 std::string known_formats() {
-  return fmt::format("{}", fmt::join(kFormats, ", "));
+  std::vector<std::string_view> names;
+  for (const Format& one : kFormats) names.push_back(one.name);
+  return fmt::format("{}", fmt::join(names, ", "));
 }
 
 }  // namespace rudder::constraint

@@ -13,7 +13,7 @@ namespace {
 constexpr std::string_view kOpen = "\xEF\xB7\x90";   // U+FDD0
 constexpr std::string_view kClose = "\xEF\xB7\x91";  // U+FDD1
 
-// Reads what to_text wrote: "q,a,MIN,MAX;first-last,...;hex,...;hex;".
+// Reads what to_text wrote: "q,a,MIN,MAX;first-last,...;hex,...;hex;hex,...;hex,...;".
 class Description {
  public:
   explicit Description(std::string_view text) : text_(text) {}
@@ -43,8 +43,14 @@ class Description {
     list = take(';');
     while (!list.empty()) terminal.excluded.push_back(bytes(take(',', &list)));
     terminal.pattern = bytes(take(';'));
+    list = take(';');
+    while (!list.empty()) terminal.also.push_back(bytes(take(',', &list)));
+    list = take(';');
+    while (!list.empty()) terminal.never.push_back(bytes(take(',', &list)));
     const bool of_set = terminal.pattern.empty();
+    const bool combined = !terminal.also.empty() || !terminal.never.empty();
     const bool sound = ok_ && text_.empty() && terminal.set.empty() != of_set &&
+                       (!combined || (terminal.quoted && !of_set)) &&
                        terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
                        (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
                        ((terminal.excluded.empty() && of_set) || !terminal.any_spelling);
@@ -105,6 +111,13 @@ std::string to_text(const Terminal& terminal) {
   out.push_back(';');
   add_hex(terminal.pattern);
   out.push_back(';');
+  for (const std::vector<std::string>* patterns : {&terminal.also, &terminal.never}) {
+    for (const std::string& pattern : *patterns) {
+      add_hex(pattern);
+      out.push_back(',');
+    }
+    out.push_back(';');
+  }
   return out.append(kClose);
 }
 

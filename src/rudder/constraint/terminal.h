@@ -23,6 +23,9 @@ struct Terminal {
 
   CharSet set;          // of its characters
   std::string pattern;  // not empty: what matches it (whole_pattern()), in place of the set
+  // Of a quoted one with a pattern: what matches it besides, and what must not (string_form.h).
+  std::vector<std::string> also = {};
+  std::vector<std::string> never = {};
   // A JSON string, quotes included. Otherwise the characters as they are, up to the text's end.
   bool quoted = true;
   // Of a quoted one: escapes may be used anywhere; otherwise where JSON needs them alone, as

@@ -11,6 +11,7 @@
 
 #include "rudder/constraint/json_text.h"
 #include "rudder/constraint/pattern.h"
+#include "rudder/constraint/string_form.h"
 
 namespace rudder::constraint {
 namespace {
@@ -211,11 +212,17 @@ Result<TerminalDfa> TerminalDfa::make(Fuel& fuel, const Terminal& terminal) {
     return TerminalDfa(start, std::make_shared<ByteAutomaton>(SetAutomaton(terminal).take()));
   }
   if (terminal.automaton != nullptr) return TerminalDfa(start, terminal.automaton);
-  const PatternUse use = terminal.quoted ? PatternUse::kJsonString : PatternUse::kWholeText;
-  RUDDER_TRY(const PatternTree tree,
-             whole_pattern(terminal.pattern, use,
-                           {.min_length = terminal.min, .max_length = terminal.max}));
-  std::optional<ByteAutomaton> automaton = pattern_automaton(fuel, tree, terminal.quoted);
+  const PatternBounds bounds = {.min_length = terminal.min, .max_length = terminal.max};
+  std::optional<ByteAutomaton> automaton;
+  if (terminal.quoted) {
+    StringForm form = {.all = terminal.also, .never = terminal.never, .bounds = bounds};
+    form.all.insert(form.all.begin(), terminal.pattern);
+    RUDDER_TRY(automaton, string_automaton(fuel, form));
+  } else {
+    RUDDER_TRY(const PatternTree tree,
+               whole_pattern(terminal.pattern, PatternUse::kWholeText, bounds));
+    automaton = pattern_automaton(fuel, tree, false);
+  }
   if (fuel.out()) return tl::unexpected(fuel.error());
   if (!automaton) {
     return fail(ErrorCode::kInvalidArgument, "is too complex: a pattern is too large");
@@ -224,25 +231,41 @@ Result<TerminalDfa> TerminalDfa::make(Fuel& fuel, const Terminal& terminal) {
 }
 
 std::vector<int32_t> TerminalDfa::kinds(size_t steps) const {
+  const auto width = static_cast<size_t>(dfa_->num_classes) + 1;
   std::vector<int32_t> kinds(size(), 0);
   kinds[kClosed] = 1;
-  const auto width = static_cast<size_t>(dfa_->num_classes);
+  // What a state is, and what the states are that its bytes lead to, makes the next kind.
+  std::vector<int32_t> rows(size() * width);
+  const auto hash_of = [&](int32_t state) {
+    uint64_t hash = 0;
+    const int32_t* row = rows.data() + static_cast<size_t>(state) * width;
+    for (size_t i = 0; i < width; ++i) {
+      hash = (hash ^ static_cast<uint32_t>(row[i])) * uint64_t{0x9E3779B97F4A7C15};
+      hash ^= hash >> 29;
+    }
+    return hash;
+  };
+  const auto same_row = [&](int32_t a, int32_t b) {
+    const int32_t* row = rows.data() + static_cast<size_t>(a) * width;
+    return std::equal(row, row + width, rows.data() + static_cast<size_t>(b) * width);
+  };
   size_t num_kinds = 2;
   for (size_t step = 0; step < steps; ++step) {
-    // What a state is, and what the states are that its bytes lead to, makes the next kind.
-    std::unordered_map<std::u32string, int32_t> known;
-    std::vector<int32_t> next(size());
     for (size_t state = 0; state < size(); ++state) {
-      std::u32string key(1, static_cast<char32_t>(kinds[state]));
-      for (size_t i = 0; i < width; ++i) {
-        const State to = dfa_->next[state * width + i];
-        const int32_t kind = to == kDead ? -1 : kinds[static_cast<size_t>(to)];
-        key.push_back(static_cast<char32_t>(kind));
+      int32_t* row = rows.data() + state * width;
+      row[0] = kinds[state];
+      for (size_t i = 1; i < width; ++i) {
+        const State to = dfa_->next[state * (width - 1) + i - 1];
+        row[i] = to == kDead ? -1 : kinds[static_cast<size_t>(to)];
       }
-      const auto number = static_cast<int32_t>(known.size());
-      next[state] = known.try_emplace(std::move(key), number).first->second;
     }
-    kinds = std::move(next);
+    // By their first state.
+    std::unordered_map<int32_t, int32_t, decltype(hash_of), decltype(same_row)> known(
+        size(), hash_of, same_row);
+    for (size_t state = 0; state < size(); ++state) {
+      const auto number = static_cast<int32_t>(known.size());
+      kinds[state] = known.try_emplace(static_cast<int32_t>(state), number).first->second;
+    }
     if (known.size() == num_kinds) break;  // nothing was told apart that was not before
     num_kinds = known.size();
   }

@@ -12,9 +12,13 @@ namespace {
 // Room for fewer characters has a mask of its own; few tokens are longer.
 constexpr int32_t kMasks = 17;
 constexpr size_t kFewTokens = 1024;
-// Tokens that are looked at beforehand, in all states together: half a second's work.
-constexpr size_t kMaxLookedAt = 64'000'000;
-constexpr size_t kMaxLate = 2048;  // kept of what is worked out late
+constexpr size_t kWorthLoops = 16;  // nodes of a subtree
+// Nodes of the vocabulary's tree that are looked at beforehand, in all states together: ten
+// milliseconds' work.
+constexpr size_t kMaxLookedAt = 1'000'000;
+// Kept of what is worked out late.
+constexpr size_t kMaxLateNear = 96;
+constexpr size_t kMaxLateFar = 1024;
 
 void add_bits(const std::vector<uint32_t>& bits, std::span<uint32_t> mask) {
   for (size_t i = 0; i < bits.size(); ++i) mask[i] |= bits[i];
@@ -26,103 +30,97 @@ TerminalTables::TerminalTables(TerminalDfa dfa, bool counted,
                                std::shared_ptr<const TokenOrder> order, size_t words)
     : dfa_(std::move(dfa)), counted_(counted), order_(std::move(order)), words_(words) {
   bytes_ = dfa_.bytes();
+  size_t looked_at = 0;
   if (counted_) {
     for (size_t state = 0; state < dfa_.size(); ++state) {
       kinds_.push_back(static_cast<int32_t>(state));
-      near_.push_back(
-          make(static_cast<State>(state), {&order_->short_tokens(), &order_->long_tokens()}));
+      near_.push_back(make(static_cast<State>(state), order_->trie(), looked_at));
       bytes_ += near_.back()->bytes();
     }
     return;
   }
   kinds_ = dfa_.kinds(TokenOrder::kShort);
   far_.resize(dfa_.size());
-  size_t looked_at = 0;
-  size_t late = 0;
-  for (size_t state = 0; state < kinds_.size(); ++state) {
-    const auto kind = static_cast<size_t>(kinds_[state]);
-    if (kind < near_.size() && near_[kind] != nullptr) continue;
-    near_.resize(std::max(near_.size(), kind + 1));
-    const auto at = static_cast<State>(state);
-    const size_t count = count_tokens(at, order_->short_tokens());
-    if (looked_at + count > kMaxLookedAt) {
-      ++late;
-      continue;
-    }
-    looked_at += count;
-    near_[kind] = make(at, {&order_->short_tokens()});
-    bytes_ += near_[kind]->bytes();
+  near_.resize(static_cast<size_t>(*std::max_element(kinds_.begin(), kinds_.end())) + 1);
+  for (size_t state = 0; state < kinds_.size() && looked_at < kMaxLookedAt; ++state) {
+    std::shared_ptr<const Tokens>& near = near_[static_cast<size_t>(kinds_[state])];
+    if (near != nullptr) continue;
+    near = make(static_cast<State>(state), order_->short_tokens(), looked_at);
+    bytes_ += near->bytes();
   }
-  bytes_ += std::min(late, kMaxLate) * words * sizeof(uint32_t);
-}
-
-size_t TerminalTables::count_tokens(State state, const List& list) const {
-  size_t count = 0;
-  for (size_t byte = 0; byte < 256; ++byte) {
-    if (dfa_.next(state, static_cast<uint8_t>(byte)) == TerminalDfa::kDead) continue;
-    count += list.first[byte + 1] - list.first[byte];
-  }
-  return count;
+  bytes_ += (near_.size() + far_.size()) * sizeof(near_[0]);
+  // A list of tokens, or a mask where they are many.
+  const size_t far = std::min(words * sizeof(uint32_t), order_->long_tokens().nodes().size());
+  bytes_ += std::min(near_.size(), kMaxLateNear) * words * sizeof(uint32_t) +
+            std::min(far_.size(), kMaxLateFar) * far / 4;
 }
 
 TerminalTables::View TerminalTables::tokens(State state) const {
   const auto at = static_cast<size_t>(state);
   const auto kind = static_cast<size_t>(kinds_[at]);
   if (counted_) return {.near = near_[kind], .far = nullptr};
-  const auto find = [&](std::shared_ptr<const Tokens>& known, const List& list) {
+  const auto find = [&](std::shared_ptr<const Tokens>& known, const TokenTrie& trie, Late& late,
+                        size_t most) {
     {
       const std::lock_guard lock(mutex_);
       if (known != nullptr) return known;
     }
     // Without the lock: other threads go on meanwhile, or make the same.
-    std::shared_ptr<const Tokens> made = make(state, {&list});
+    size_t looked_at = 0;
+    std::shared_ptr<const Tokens> made = make(state, trie, looked_at);
     const std::lock_guard lock(mutex_);
-    if (known == nullptr && num_late_ < kMaxLate) {
-      ++num_late_;
-      known = made;
+    if (known != nullptr) return made;
+    if (late.size() == most) {
+      *late.front() = nullptr;
+      late.pop_front();
     }
+    late.push_back(&known);
+    known = made;
     return made;
   };
-  return {.near = find(near_[kind], order_->short_tokens()),
-          .far = find(far_[at], order_->long_tokens())};
+  return {.near = find(near_[kind], order_->short_tokens(), late_near_, kMaxLateNear),
+          .far = find(far_[at], order_->long_tokens(), late_far_, kMaxLateFar)};
 }
 
-std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(
-    State state, std::initializer_list<const List*> lists) const {
+std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
+                                                                   const TokenTrie& trie,
+                                                                   size_t& looked_at) const {
   struct Place {
     State state = TerminalDfa::kDead;
     int32_t chars = 0;
   };
   auto tokens = std::make_shared<Tokens>();
   std::vector<Tokens::Inside> inside;
-  std::vector<Place> path;  // after each byte of the token before, as far as it got
-  const auto look = [&](const List& list, size_t byte) {
-    path.assign(1, {.state = state, .chars = 0});
-    const size_t begin = list.first[byte];
-    for (size_t i = begin; i < list.first[byte + 1]; ++i) {
-      const OrderedToken& token = list.tokens[i];
-      const size_t common = i == begin ? 0 : token.common;
-      if (common < path.size()) path.resize(common + 1);
-      while (path.size() <= token.bytes.size()) {
-        const Place at = path.back();
-        if (at.state == TerminalDfa::kDead || at.state == TerminalDfa::kClosed) break;
-        const State to = dfa_.next(at.state, static_cast<uint8_t>(token.bytes[path.size() - 1]));
-        const bool completes = to >= 0 && dfa_.completes(at.state, to);
-        path.push_back({.state = to, .chars = at.chars + completes});
-      }
-      const Place last = path.back();
-      if (last.state == TerminalDfa::kDead) continue;
-      if (last.state == TerminalDfa::kClosed) {
-        const int32_t after = order_->after_quote(token.bytes.substr(path.size() - 1));
-        tokens->closing_.push_back({.chars = last.chars, .after = after, .token = token.id});
-      } else {
-        inside.push_back({.chars = last.chars + dfa_.missing(last.state), .token = token.id});
+  std::vector<Place> path(1, {.state = state, .chars = 0});  // from the start to the node's parent
+  std::unordered_map<State, uint64_t> loops;
+  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
+  for (size_t at = 0; at < nodes.size();) {
+    const TokenTrie::Node& node = nodes[at];
+    ++looked_at;
+    path.resize(node.depth + size_t{1});
+    const Place from = path.back();
+    // Where characters are not counted, a subtree of bytes that lead back here is taken at once.
+    if (!counted_ && node.skip - at >= kWorthLoops) {
+      const auto [known, is_new] = loops.try_emplace(from.state, 0);
+      if (is_new) known->second = loops_of(from.state);
+      if ((trie.groups(at) & ~known->second) == 0) {
+        for (const int32_t id : trie.ids_below(at)) inside.push_back({.chars = 0, .token = id});
+        at = node.skip;
+        continue;
       }
     }
-  };
-  for (size_t byte = 0; byte < 256; ++byte) {
-    if (dfa_.next(state, static_cast<uint8_t>(byte)) == TerminalDfa::kDead) continue;
-    for (const List* list : lists) look(*list, byte);
+    const State to = dfa_.next(from.state, node.byte);
+    if (to == TerminalDfa::kDead || to == TerminalDfa::kClosed) {
+      if (to == TerminalDfa::kClosed) add_closing(trie, at, from.chars, *tokens);
+      at = node.skip;
+      continue;
+    }
+    path.push_back({.state = to, .chars = from.chars + (dfa_.completes(from.state, to) ? 1 : 0)});
+    const int32_t chars = path.back().chars + dfa_.missing(to);
+    for (int32_t id = node.id; id != TokenTrie::kNone; id = trie.next_same(id)) {
+      inside.push_back({.chars = chars, .token = id});
+    }
+    ++at;
   }
   const auto fewer = [](const auto& a, const auto& b) { return a.chars < b.chars; };
   if (counted_) {
@@ -131,6 +129,35 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(
   }
   tokens->sort_in(std::move(inside), counted_, words_);
   return tokens;
+}
+
+// Groups of bytes (TokenTrie) that all lead from the state back to it.
+uint64_t TerminalTables::loops_of(State state) const {
+  uint64_t leaving = 0;
+  for (int byte = 0; byte < 256; ++byte) {
+    if (dfa_.next(state, static_cast<uint8_t>(byte)) == state) continue;
+    leaving |= uint64_t{1} << TokenTrie::group_of(static_cast<uint8_t>(byte));
+  }
+  return ~leaving;
+}
+
+// The tokens whose closing quote is the node `quote`, behind `chars` characters.
+void TerminalTables::add_closing(const TokenTrie& trie, size_t quote, int32_t chars,
+                                 Tokens& tokens) const {
+  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
+  std::string after;
+  for (size_t at = quote; at < nodes[quote].skip; ++at) {
+    const TokenTrie::Node& node = nodes[at];
+    if (at > quote) {
+      after.resize(node.depth - nodes[quote].depth - size_t{1});
+      after.push_back(static_cast<char>(node.byte));
+    }
+    if (node.id == TokenTrie::kNone) continue;
+    const int32_t place = order_->after_quote(after);
+    for (int32_t id = node.id; id != TokenTrie::kNone; id = trie.next_same(id)) {
+      tokens.closing_.push_back({.chars = chars, .after = place, .token = id});
+    }
+  }
 }
 
 // From the list by characters.

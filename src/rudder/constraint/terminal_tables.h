@@ -6,7 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <initializer_list>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -66,18 +66,17 @@ class TerminalTables {
     std::shared_ptr<const Tokens> near;
     std::shared_ptr<const Tokens> far;  // null: all are in `near`
   };
-  // Where characters are not counted, states that short tokens cannot tell apart share those, and
-  // long ones are worked out when they are asked for first, which takes some microseconds. So are
-  // the short ones of states far from the start, where there are very many: a millisecond.
+  // Where characters are not counted, states that short tokens cannot tell apart share those. Those
+  // of the states near the start are worked out beforehand, the others when they are asked for
+  // first: some microseconds, a millisecond where nearly all tokens stay within.
   View tokens(State state) const;
   size_t bytes() const { return bytes_; }  // of all that may ever be kept, about
 
  private:
-  using List = TokenOrder::List;
-
-  std::shared_ptr<const Tokens> make(State state, std::initializer_list<const List*> lists) const;
-  // Tokens of the list that make() looks at.
-  size_t count_tokens(State state, const List& list) const;
+  // Adds to `looked_at` the nodes of the trie that it looked at.
+  std::shared_ptr<const Tokens> make(State state, const TokenTrie& trie, size_t& looked_at) const;
+  uint64_t loops_of(State state) const;
+  void add_closing(const TokenTrie& trie, size_t quote, int32_t chars, Tokens& tokens) const;
 
   const TerminalDfa dfa_;
   const bool counted_;
@@ -87,7 +86,9 @@ class TerminalTables {
   mutable std::mutex mutex_;    // of what changes after the start
   mutable std::vector<std::shared_ptr<const Tokens>> near_;
   mutable std::vector<std::shared_ptr<const Tokens>> far_;
-  mutable size_t num_late_ = 0;
+  using Late = std::deque<std::shared_ptr<const Tokens>*>;  // the oldest first
+  mutable Late late_near_;
+  mutable Late late_far_;
   size_t bytes_ = 0;
 };
 

@@ -3,26 +3,23 @@
 #include <set>
 
 namespace rudder::constraint {
+namespace {
+
+TokenOrder::Texts texts_of_length(const TokenOrder::Texts& sorted, size_t min, size_t max) {
+  TokenOrder::Texts texts;
+  for (const auto& one : sorted) {
+    if (one.first.size() >= min && one.first.size() <= max) texts.push_back(one);
+  }
+  return texts;
+}
+
+}  // namespace
 
 TokenOrder::TokenOrder(const Texts& sorted)
-    : trie_(sorted), after_quotes_(texts_after_quotes(sorted)) {
-  for (const auto& [bytes, id] : sorted) {
-    if (bytes.empty()) continue;
-    List& list = bytes.size() <= kShort ? short_ : long_;
-    uint32_t common = 0;
-    if (!list.tokens.empty()) {
-      const std::string_view before = list.tokens.back().bytes;
-      const auto [end, other] =
-          std::mismatch(before.begin(), before.end(), bytes.begin(), bytes.end());
-      common = static_cast<uint32_t>(end - before.begin());
-    }
-    list.tokens.push_back({.bytes = bytes, .id = id, .common = common});
-    ++list.first[static_cast<unsigned char>(bytes[0]) + size_t{1}];
-  }
-  for (List* list : {&short_, &long_}) {
-    for (size_t byte = 0; byte < 256; ++byte) list->first[byte + 1] += list->first[byte];
-  }
-}
+    : trie_(sorted),
+      short_(texts_of_length(sorted, 0, kShort)),
+      long_(texts_of_length(sorted, kShort + 1, SIZE_MAX)),
+      after_quotes_(texts_after_quotes(sorted)) {}
 
 TokenOrder::Texts TokenOrder::texts_after_quotes(const Texts& sorted) {
   std::set<std::string_view> after = {""};

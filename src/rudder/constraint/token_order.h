@@ -2,8 +2,6 @@
 // processes a common prefix once. Made once at start; immutable, any thread.
 #pragma once
 
-#include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -15,29 +13,18 @@
 
 namespace rudder::constraint {
 
-struct OrderedToken {
-  std::string_view bytes;
-  int32_t id = 0;
-  // Bytes in common with the one before.
-  uint32_t common = 0;
-};
-
 class TokenOrder {
  public:
   static constexpr size_t kShort = 16;  // bytes; few tokens have more
 
-  struct List {
-    std::vector<OrderedToken> tokens;
-    std::array<size_t, 257> first = {};  // by first byte: where its tokens begin
-  };
   using Texts = std::vector<std::pair<std::string_view, int32_t>>;
 
   // Tokens that are text with their ids, in the order of their bytes, which outlive this.
   explicit TokenOrder(const Texts& sorted);
 
   const TokenTrie& trie() const { return trie_; }
-  const List& short_tokens() const { return short_; }
-  const List& long_tokens() const { return long_; }
+  const TokenTrie& short_tokens() const { return short_; }
+  const TokenTrie& long_tokens() const { return long_; }
   // What stands behind the quotes of tokens, each once; the id is the place. The empty one, which
   // the trie has not, is 0.
   const TokenTrie& after_quotes() const { return after_quotes_; }
@@ -48,8 +35,8 @@ class TokenOrder {
   Texts texts_after_quotes(const Texts& sorted);
 
   TokenTrie trie_;
-  List short_;
-  List long_;
+  TokenTrie short_;
+  TokenTrie long_;
   std::unordered_map<std::string_view, int32_t> after_index_;
   TokenTrie after_quotes_;
 };

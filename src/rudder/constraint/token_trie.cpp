@@ -9,6 +9,24 @@ constexpr size_t kMaxTextBytes = UINT16_MAX;
 
 }  // namespace
 
+int TokenTrie::group_of(uint8_t byte) {
+  constexpr int kMarks = 3;      // ' ' to '@'
+  constexpr int kBrackets = 36;  // '[' to '`'
+  constexpr int kBraces = 42;    // '{' to '~'
+  constexpr int kLetters = 46;   // two letters and their small ones each
+  constexpr int kBeyond = 59;
+  if (byte >= 0xF0) return kBeyond + 3;
+  if (byte >= 0xE0) return kBeyond + 2;
+  if (byte >= 0xC0) return kBeyond + 1;
+  if (byte >= 0x80) return kBeyond;
+  if (byte == '\n' || byte == '\t') return byte == '\n' ? 1 : 2;
+  if (byte < ' ' || byte > '~') return 0;
+  if (byte <= '@') return kMarks + byte - ' ';
+  if (byte >= '{') return kBraces + byte - '{';
+  if (byte >= '[' && byte <= '`') return kBrackets + byte - '[';
+  return kLetters + ((byte | 0x20) - 'a') / 2;
+}
+
 TokenTrie::TokenTrie(const std::vector<std::pair<std::string_view, int32_t>>& sorted) {
   std::vector<size_t> path;  // nodes on the way to the last text
   std::string_view before;
@@ -33,6 +51,9 @@ TokenTrie::TokenTrie(const std::vector<std::pair<std::string_view, int32_t>>& so
     leave(static_cast<size_t>(end - before.begin()));
     while (path.size() < bytes.size()) {
       const size_t depth = path.size();
+      const auto group = uint64_t{1} << group_of(static_cast<uint8_t>(bytes[depth]));
+      for (const size_t above : path) groups_[above] |= group;
+      groups_.push_back(group);
       path.push_back(nodes_.size());
       nodes_.push_back(
           {.depth = static_cast<uint16_t>(depth), .byte = static_cast<uint8_t>(bytes[depth])});
@@ -41,6 +62,11 @@ TokenTrie::TokenTrie(const std::vector<std::pair<std::string_view, int32_t>>& so
     before = bytes;
   }
   leave(0);
+  for (const Node& node : nodes_) {
+    first_id_.push_back(static_cast<uint32_t>(ids_.size()));
+    for (int32_t id = node.id; id != kNone; id = next_same(id)) ids_.push_back(id);
+  }
+  first_id_.push_back(static_cast<uint32_t>(ids_.size()));
 }
 
 }  // namespace rudder::constraint

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -33,8 +34,22 @@ class TokenTrie {
   }
   size_t longest() const { return longest_; }  // bytes
 
+  // Bytes in 64 groups: marks of punctuation have one each, letters share one with another or two,
+  // bytes beyond ASCII by what they do in a character. As bits: those in the node and below it.
+  static constexpr int kGroups = 64;
+  static int group_of(uint8_t byte);
+  uint64_t groups(size_t node) const { return groups_[node]; }
+  // Of all texts that end at the node or below it.
+  std::span<const int32_t> ids_below(size_t node) const {
+    const uint32_t first = first_id_[node];
+    return {ids_.data() + first, first_id_[nodes_[node].skip] - first};
+  }
+
  private:
   std::vector<Node> nodes_;
+  std::vector<uint64_t> groups_;    // by node
+  std::vector<int32_t> ids_;        // in the order of their nodes
+  std::vector<uint32_t> first_id_;  // by node, and one more
   std::vector<int32_t> next_same_;  // by id; empty where no two texts are the same
   size_t longest_ = 0;
 };

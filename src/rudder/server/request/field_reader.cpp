@@ -204,6 +204,24 @@ void FieldReader::refuse(std::string_view name, std::string_view why) {
   if (!empty) error(ErrorCode::kUnsupported, why, name);
 }
 
+namespace {
+
+// In visible ASCII, and without the comma of lists.
+std::string shown_name(std::string_view name, size_t max_length) {
+  std::string shown(name.substr(0, max_length));
+  for (char& ch : shown) {
+    if (ch <= ' ' || ch >= 0x7f || ch == ',') ch = '?';
+  }
+  return shown;
+}
+
+}  // namespace
+
+void FieldReader::ignore(std::string_view path) {
+  constexpr size_t kMaxPath = 256;
+  ignored_inside_.push_back(shown_name(path, kMaxPath));
+}
+
 std::vector<std::string> FieldReader::ignored() const {
   constexpr size_t kMaxNames = 16;
   constexpr size_t kMaxLength = 64;
@@ -212,10 +230,7 @@ std::vector<std::string> FieldReader::ignored() const {
     if (names.size() == kMaxNames) break;
     const std::string_view name(field.key().data(), field.key().size());
     if (std::find(asked_.begin(), asked_.end(), name) != asked_.end()) continue;
-    std::string shown(name.substr(0, kMaxLength));
-    for (char& ch : shown) {
-      if (ch <= ' ' || ch >= 0x7f || ch == ',') ch = '?';
-    }
+    std::string shown = shown_name(name, kMaxLength);
     names.push_back(path_.empty() ? shown : fmt::format("{}.{}", path_, shown));
   }
   for (const std::string& name : ignored_inside_) {

@@ -55,6 +55,8 @@ class FieldReader {
 
   // An object inside this one has been read: its first error and what it ignored are this one's.
   void adopt(const FieldReader& inner);
+  // What is inside of a field, at this path, has no effect.
+  void ignore(std::string_view path);
 
   std::string path_of(std::string_view name) const;
   // Paths of fields that nobody read, at most 16 of them, of visible ASCII.

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/constraint/json_schema.h"
 #include "rudder/constraint/structural_tag.h"
 #include "rudder/constraint/translate.h"
 #include "rudder/dialect/call_format.h"
@@ -212,6 +213,11 @@ StructuredOutput read_structured_output(FieldReader& reader) {
        {"guided_json", "guided_regex", "guided_choice", "guided_grammar",
         "guided_whitespace_pattern", "guided_decoding_backend", "structural_tag"}) {
     reader.refuse(name, "is not supported; use structured_outputs");
+  }
+  if (reader.ok() && out.spec && out.spec->kind == GrammarKind::kJsonSchema) {
+    for (const std::string& path : constraint::ignored_in_schema(out.spec->text)) {
+      reader.ignore(out.path + path);
+    }
   }
   return out;
 }

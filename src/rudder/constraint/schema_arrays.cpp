@@ -1,0 +1,164 @@
+// Arrays of SchemaBuilder.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <boost/json.hpp>
+#include <utility>
+
+#include "rudder/constraint/schema_builder.h"
+#include "rudder/constraint/schema_keywords.h"
+#include "rudder/constraint/schema_merge.h"
+#include "rudder/constraint/schema_parts.h"
+
+namespace rudder::constraint {
+
+namespace json = boost::json;
+
+namespace {
+
+using Node = RuleSet::Node;
+
+// Arrays' limits above it are beyond what a context holds.
+constexpr int64_t kMaxItems = 100'000;
+
+}  // namespace
+
+// Items of a list of values, each at most once: of a short list a rule for each set of those that
+// were there, of a longer one in the order of the list.
+Result<Node> SchemaBuilder::build_unique(const json::object& schema, const std::string& path) {
+  constexpr size_t kMaxSets = 8;
+  const auto unsupported = [&] {
+    return bad("is supported for items of an enum alone: a grammar cannot tell repeated items",
+               path_to(path, "uniqueItems"));
+  };
+  const json::value* items = schema.if_contains("items");
+  for (int i = 0; items != nullptr && items->is_object() && i < 8; ++i) {
+    const json::value* reference = items->get_object().if_contains("$ref");
+    if (reference == nullptr) break;
+    const json::object beside = without(items->get_object(), "$ref");
+    if (!std::all_of(beside.begin(), beside.end(),
+                     [](const auto& field) { return keyword_info(field.key()).annotation; })) {
+      return unsupported();
+    }
+    RUDDER_TRY(items, document_.resolve(reference->get_string(), path_to(path, "items")));
+  }
+  if (items == nullptr || !items->is_object() || schema.contains("prefixItems")) {
+    return unsupported();
+  }
+  const json::value* list = items->get_object().if_contains("enum");
+  if (list == nullptr) return unsupported();
+  std::vector<Property> values;  // one for each value that the items may be
+  json::array distinct;
+  for (const json::value& value : list->get_array()) {
+    if (!rules_.fuel().burn(std::ssize(distinct))) return tl::unexpected(rules_.fuel().error());
+    if (lists_value(distinct, value)) continue;
+    distinct.push_back(value);
+    json::object one = items->get_object();
+    one["enum"] = json::array({value});
+    RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
+    if (node != rules_.nothing()) values.push_back({.name = "", .node = node});
+  }
+  const int64_t min = count_or(schema, "minItems", 0);
+  const int64_t max = count_or(schema, "maxItems", std::ssize(values));
+  if (max < min) return rules_.nothing();
+  if (values.size() > kMaxSets) {
+    const int64_t most = max < std::ssize(values) ? max : RuleSet::kUnbounded;
+    RUDDER_TRY(const Node in_order, chain(values, rules_.nothing(), min, most, path));
+    return rules_.sequence({rules_.literal("["), text_.inside(), in_order, rules_.literal("]")});
+  }
+  // From the full set to the empty one: what may follow when these values were there.
+  std::vector<Node> after(size_t{1} << values.size());
+  for (size_t set = after.size(); set-- > 0;) {
+    const auto count = static_cast<int64_t>(std::popcount(set));
+    std::vector<Node> ways;
+    if (count >= min) ways.push_back(count > 0 ? text_.inside() : rules_.empty());
+    for (size_t i = 0; count < max && i < values.size(); ++i) {
+      if ((set >> i & 1) != 0) continue;
+      const Node item =
+          count > 0 ? rules_.sequence({text_.comma(), values[i].node}) : values[i].node;
+      ways.push_back(rules_.sequence({item, after[set | size_t{1} << i]}));
+    }
+    after[set] = rules_.share(rules_.choice(ways));
+  }
+  return rules_.sequence({rules_.literal("["), text_.inside(), after[0], rules_.literal("]")});
+}
+
+// At least one item that the schema in `contains` accepts, with any others around it.
+Result<Node> SchemaBuilder::build_containing(const json::object& schema, const std::string& path) {
+  if (schema.contains("prefixItems") || schema.contains("uniqueItems") ||
+      schema.contains("maxItems") || count_or(schema, "minItems", 0) > 1) {
+    return bad("is not supported beside prefixItems, uniqueItems, maxItems and minItems",
+               path_to(path, "contains"));
+  }
+  const json::value* items = schema.if_contains("items");
+  const json::value any = true;
+  const json::value& item = items == nullptr ? any : *items;
+  RUDDER_TRY(const Node other, build(item, path_to(path, "items")));
+  RUDDER_TRY(const Node one, build(json::object({{"allOf", {item, schema.at("contains")}}}),
+                                   path_to(path, "contains")));
+  const Node before =
+      rules_.repeat(rules_.sequence({other, text_.comma()}), 0, RuleSet::kUnbounded);
+  const Node behind =
+      rules_.repeat(rules_.sequence({text_.comma(), other}), 0, RuleSet::kUnbounded);
+  return rules_.share(rules_.sequence({rules_.literal("["), text_.inside(), before, one, behind,
+                                       text_.inside(), rules_.literal("]")}));
+}
+
+Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::string& path) {
+  if (schema.contains("contains")) return build_containing(schema, path);
+  if (schema.contains("uniqueItems") && count_or(schema, "maxItems", 2) > 1) {
+    return build_unique(schema, path);
+  }
+  const json::array none;
+  const json::value* items = schema.if_contains("items");
+  const json::value* prefix = schema.if_contains("prefixItems");
+  const std::string prefix_path = path_to(path, "prefixItems");
+  const std::string items_path = path_to(path, "items");
+  const json::array& first = prefix == nullptr ? none : prefix->get_array();
+  const int64_t min = count_or(schema, "minItems", 0);
+  int64_t max = count_or(schema, "maxItems", RuleSet::kUnbounded);
+  if (min > kMaxItems)
+    return bad(fmt::format("must be at most {}", kMaxItems), path_to(path, "minItems"));
+  // With the first items named and nothing said, there are no others.
+  Node rest = rules_.nothing();
+  if (items != nullptr) {
+    RUDDER_TRY(rest, build(*items, items_path));
+  } else if (first.empty()) {
+    rest = text_.value();
+  }
+  const auto num_first = static_cast<int64_t>(first.size());
+  if (rest == rules_.nothing()) max = max < 0 ? num_first : std::min(max, num_first);
+  if (max >= 0 && max < min) return rules_.nothing();
+  // From the last place to the first: what may come when `i` items are there.
+  Node after = text_.inside();
+  if (rest != rules_.nothing() && (max < 0 || max > num_first)) {
+    const Node another = rules_.sequence({text_.comma(), rest});
+    const auto least = static_cast<int32_t>(std::max<int64_t>(0, min - num_first));
+    const auto most = static_cast<int32_t>(max < 0 ? RuleSet::kUnbounded : max - num_first);
+    if (num_first > 0) {
+      after = rules_.sequence({rules_.repeat(another, least, most), text_.inside()});
+    } else {
+      const Node some = rules_.sequence(
+          {rest, rules_.repeat(another, std::max(least - 1, 0), most < 0 ? most : most - 1),
+           text_.inside()});
+      after = least == 0 ? rules_.optional(some) : some;
+    }
+  } else if (num_first == 0 || max == 0) {
+    after = rules_.empty();
+  }
+  const int64_t places = max < 0 ? num_first : std::min(num_first, max);
+  for (int64_t i = places - 1; i >= 0; --i) {
+    const auto index = static_cast<size_t>(i);
+    RUDDER_TRY(const Node item, build(first[index], path_to(prefix_path, index)));
+    std::vector<Node> with = {item, after};
+    if (i > 0) with.insert(with.begin(), text_.comma());
+    std::vector<Node> ways = {rules_.sequence(with)};
+    if (i >= min) ways.push_back(i > 0 ? text_.inside() : rules_.empty());
+    after = rules_.share(rules_.choice(ways));
+  }
+  return rules_.share(
+      rules_.sequence({rules_.literal("["), text_.inside(), after, rules_.literal("]")}));
+}
+
+}  // namespace rudder::constraint

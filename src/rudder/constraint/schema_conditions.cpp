@@ -1,0 +1,203 @@
+// What SchemaBuilder makes of oneOf with options that overlap, and of conditions: schemas joined
+// with complements of others.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/json.hpp>
+#include <cmath>
+#include <utility>
+
+#include "rudder/constraint/schema_builder.h"
+#include "rudder/constraint/schema_complement.h"
+#include "rudder/constraint/schema_keywords.h"
+#include "rudder/constraint/schema_merge.h"
+#include "rudder/constraint/schema_parts.h"
+
+namespace rudder::constraint {
+
+namespace json = boost::json;
+
+namespace {
+
+using Node = RuleSet::Node;
+
+// Alternatives that the complements of one option's rivals may make together.
+constexpr double kMaxAlternatives = 32;
+constexpr double kMaxWays = 8;          // of one rival
+constexpr int64_t kMaxWayBytes = 4096;  // of those behind the first
+
+// What an option loses when it is held to a way in which another one does not hold.
+enum class Loss : uint8_t {
+  kNothing,
+  kFields,  // outputs that have not a field of it
+  kSome,
+  kAll,
+};
+
+// An option as far as it can be looked into.
+struct OptionParts {
+  const json::object* schema = nullptr;  // null: not at all
+
+  bool requires_field(std::string_view name) const {
+    const json::value* list = schema == nullptr ? nullptr : schema->if_contains("required");
+    return list != nullptr && lists_value(list->get_array(), json::string(name));
+  }
+  const json::value* field(std::string_view name) const {
+    const json::value* fields = schema == nullptr ? nullptr : schema->if_contains("properties");
+    return fields == nullptr ? nullptr : fields->get_object().if_contains(name);
+  }
+};
+
+OptionParts parts_of(const SchemaDocument& document, const json::value& option) {
+  constexpr int kMaxChain = 8;
+  const json::value* at = &option;
+  for (int i = 0; i < kMaxChain && at->is_object(); ++i) {
+    const json::value* reference = at->get_object().if_contains("$ref");
+    if (reference == nullptr) return {&at->get_object()};
+    const auto target = document.resolve(reference->get_string(), "");
+    if (!target) break;
+    at = *target;
+  }
+  return {};
+}
+
+Loss loss_of(Fuel& fuel, const SchemaDocument& document, const json::value& option,
+             const json::value& rival, const json::value& way) {
+  if (!way.is_object()) return Loss::kSome;
+  if (exclude_each_other(fuel, document, option, way)) return Loss::kAll;
+  const OptionParts parts = parts_of(document, option);
+  const json::value* fields = way.get_object().if_contains("properties");
+  if (fields == nullptr || fields->get_object().size() != 1) return Loss::kSome;
+  const auto& field = *fields->get_object().begin();
+  const json::value* mine = parts.field(field.key());
+  if (!way.get_object().contains("required")) {  // it must not be there
+    if (parts.requires_field(field.key())) return Loss::kAll;
+    return mine == nullptr && parts.schema != nullptr ? Loss::kNothing : Loss::kSome;
+  }
+  // It must be there, with a value that the other option refuses.
+  const json::value* theirs = parts_of(document, rival).field(field.key());
+  const bool differ =
+      mine != nullptr && theirs != nullptr && exclude_each_other(fuel, document, *mine, *theirs);
+  if (!differ) return Loss::kSome;
+  return parts.requires_field(field.key()) ? Loss::kNothing : Loss::kFields;
+}
+
+// Of the ways in which a rival does not hold, those that the option is held to: one that takes
+// nothing from it, or so many that all rivals together do not make too many alternatives.
+Complement chosen_ways(Fuel& fuel, const SchemaDocument& document, const json::value& option,
+                       const json::value& rival, const json::array& ways, size_t most) {
+  struct Choice {
+    Loss loss;
+    int64_t bytes;
+    const json::value* way;
+  };
+  std::vector<Choice> choices;
+  for (const json::value& way : ways) {
+    const Loss loss = loss_of(fuel, document, option, rival, way);
+    if (loss != Loss::kAll) choices.push_back({loss, json_bytes(way), &way});
+  }
+  std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
+    return std::pair(a.loss, a.bytes) < std::pair(b.loss, b.bytes);
+  });
+  if (!choices.empty() && choices[0].loss == Loss::kNothing) most = 1;
+  Complement chosen;
+  for (const Choice& one : choices) {
+    const bool is_large = one.bytes > kMaxWayBytes && !chosen.ways.empty();
+    if (chosen.ways.size() < most && !is_large) chosen.ways.push_back(*one.way);
+  }
+  return chosen;
+}
+
+}  // namespace
+
+bool SchemaBuilder::exclude_all(const json::array& options) {
+  for (size_t i = 0; i < options.size(); ++i) {
+    for (size_t k = 0; k < i; ++k) {
+      if (!exclude_each_other(rules_.fuel(), document_, options[k], options[i])) return false;
+    }
+  }
+  return true;
+}
+
+Result<void> SchemaBuilder::refuse_unevaluated(const json::object& schema,
+                                               const std::string& path) const {
+  if (!schema.contains("unevaluatedProperties")) return {};
+  return bad("is not supported beside conditions, and options that may hold together",
+             path_to(path, "unevaluatedProperties"));
+}
+
+// Options of oneOf that may hold together: each without the others.
+Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const std::string& path) {
+  RUDDER_TRY_VOID(refuse_unevaluated(schema, path));
+  Fuel& fuel = rules_.fuel();
+  const json::array& options = schema.at("oneOf").get_array();
+  const std::string list_path = path_to(path, "oneOf");
+  const auto rivals = std::max<double>(1, static_cast<double>(options.size()) - 1);
+  const auto most =
+      static_cast<size_t>(std::clamp(std::pow(kMaxAlternatives, 1 / rivals), 1.0, kMaxWays));
+  std::vector<Node> nodes;
+  for (size_t i = 0; i < options.size(); ++i) {
+    json::array together = {without(schema, "oneOf"), options[i]};
+    for (size_t k = 0; k < options.size(); ++k) {
+      if (k == i || exclude_each_other(fuel, document_, options[k], options[i])) continue;
+      auto other = complement(fuel, document_, options[k], path_to(list_path, k));
+      if (fuel.out()) return tl::unexpected(fuel.error());
+      if (!other) return overlapping(i, k, list_path);
+      Complement chosen = chosen_ways(fuel, document_, options[i], options[k], other->ways, most);
+      if (chosen.ways.empty() && !other->exact) return overlapping(i, k, list_path);
+      together.push_back(std::move(chosen).any());
+    }
+    RUDDER_TRY(const Node node,
+               build(json::object({{"allOf", std::move(together)}}), path_to(list_path, i)));
+    nodes.push_back(node);
+  }
+  return rules_.choice(nodes);
+}
+
+tl::unexpected<Error> SchemaBuilder::overlapping(size_t one, size_t other,
+                                                 const std::string& path) const {
+  return bad(fmt::format("may hold for the same value as option {}, which a grammar cannot tell: "
+                         "use anyOf, or give each its own `const` of a required property",
+                         std::min(one, other)),
+             path_to(path, std::max(one, other)));
+}
+
+// What a schema must not be, and what follows from a condition, as schemas that bind together with
+// the rest. Lists of values that must not be stay, for who builds the types.
+Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const std::string& path) {
+  Fuel& fuel = rules_.fuel();
+  RUDDER_TRY_VOID(refuse_unevaluated(schema, path));
+  json::object rest = without(schema, kNoneOf);
+  rest.erase(kConditions);
+  json::array parts;
+  json::array values;
+  if (const json::value* refused = schema.if_contains(kNoneOf)) {
+    const std::string where = path_to(path, "not");
+    for (const json::value& one : refused->get_array()) {
+      if (lists_values(one)) {
+        values.push_back(one);
+        continue;
+      }
+      RUDDER_TRY(Complement other, complement(fuel, document_, one, where));
+      parts.push_back(std::move(other).any());
+    }
+  }
+  if (const json::value* conditions = schema.if_contains(kConditions)) {
+    for (const json::value& one : conditions->get_array()) {
+      const json::object& condition = one.get_object();
+      RUDDER_TRY(Complement other,
+                 complement(fuel, document_, condition.at("if"), path_to(path, "if")));
+      json::array then = {condition.at("if"), condition.at("then")};
+      json::array otherwise = {std::move(other).any(), condition.at("else")};
+      json::array ways;
+      ways.emplace_back(json::object({{"allOf", std::move(then)}}));
+      ways.emplace_back(json::object({{"allOf", std::move(otherwise)}}));
+      parts.emplace_back(json::object({{"anyOf", std::move(ways)}}));
+    }
+  }
+  if (!values.empty()) rest[kNoneOf] = std::move(values);
+  parts.emplace(parts.begin(), std::move(rest));
+  return build(json::object({{"allOf", std::move(parts)}}), path);
+}
+
+}  // namespace rudder::constraint

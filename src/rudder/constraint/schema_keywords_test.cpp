@@ -1,0 +1,151 @@
+// What forms of schemas accept, keyword by keyword: documents that are valid, and such that are
+// not.
+#include <gtest/gtest.h>
+
+#include <initializer_list>
+#include <string>
+
+#include "rudder/constraint/form_checker.h"
+#include "rudder/constraint/json_schema.h"
+
+namespace rudder::constraint {
+namespace {
+
+using Documents = std::initializer_list<const char*>;
+
+void expect_documents(const char* schema, Documents valid, Documents invalid) {
+  const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
+  ASSERT_TRUE(form) << schema << ": " << form.error().to_string();
+  for (const char* text : valid) EXPECT_TRUE(form->accepts(text)) << schema << " and " << text;
+  for (const char* text : invalid) EXPECT_FALSE(form->accepts(text)) << schema << " and " << text;
+}
+
+std::string form_error_path(const char* schema) {
+  const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
+  return form ? "accepted" : form.error().where;
+}
+
+TEST(SchemaStrings, ExpressionsAndLengthsHoldTogether) {
+  expect_documents(
+      R"({"type":"string","pattern":"^[a-z]+(-[a-z]+)*$","minLength":3,"maxLength":5})",
+      {R"("abc")", R"("a-b")", R"("ab-cd")"},
+      {R"("ab")", R"("abcdef")", R"("a--b")", R"("abcd-")"});
+  expect_documents(R"({"type":"string","allOf":[{"pattern":"^a"},{"pattern":"b$"}],"maxLength":4})",
+                   {R"("ab")", R"("a\"\"b")"}, {R"("a")", R"("acccb")", R"("ba")"});
+  expect_documents(R"({"type":"string","format":"date","pattern":"^2024"})", {R"("2024-02-29")"},
+                   {R"("2023-02-28")", R"("2024")"});
+  expect_documents(R"({"type":"string","pattern":"^(aaa)*$","minLength":4,"maxLength":8})",
+                   {R"("aaaaaa")"}, {R"("aaa")", R"("aaaa")", R"("aaaaaaaaa")"});
+  expect_documents(R"({"type":"string","pattern":"^(aaa)*$","minLength":4,"maxLength":9,
+                       "not":{"const":"aaaaaa"}})",
+                   {R"("aaaaaaaaa")"}, {R"("aaaaaa")"});
+}
+
+TEST(SchemaStrings, WhatMustNotMatch) {
+  expect_documents(R"({"type":"string","not":{"pattern":"^[ab]"},"maxLength":3})",
+                   {R"("")", R"("cab")", R"("é")"}, {R"("a")", R"("ba")", R"("cabc")"});
+  expect_documents(R"({"type":"string","pattern":"^(?!node)[a-z]+$"})", {R"("nod")", R"("an")"},
+                   {R"("node")", R"("nodes")"});
+  expect_documents(R"({"type":"string","pattern":"^(?=.*[0-9])(?=.*[a-z]).{3,4}$"})",
+                   {R"("a1x")", R"("11a-")"}, {R"("abc")", R"("a1")", R"("123")"});
+  // What only some dialects take for a letter is neither in nor out.
+  expect_documents(R"({"type":"string","not":{"pattern":"^\\w$"},"maxLength":1})", {R"("-")"},
+                   {R"("a")", R"("é")"});
+}
+
+TEST(SchemaObjects, NamesByExpressions) {
+  expect_documents(R"({"type":"object","properties":{"ab":{"type":"integer"}},
+                       "patternProperties":{"^a":{"minimum":5},"b$":{"type":["integer","null"]}},
+                       "additionalProperties":{"type":"boolean"}})",
+                   {R"({"ab":5})", R"({"axb":7})", R"({"axb":null})", R"({"xb":null})",
+                    R"({"ax":5})", R"({"ax":"any"})", R"({"x":true})"},
+                   {R"({"ab":4})", R"({"axb":1})", R"({"xb":true})", R"({"x":1})"});
+  expect_documents(
+      R"({"type":"object","properties":{"id":{"type":"integer"}},"required":["id","x1"],
+                       "patternProperties":{"^x":{"type":"null"}},"additionalProperties":false})",
+      {R"({"id":1,"x1":null})", R"({"id":1,"x1":null,"x2":null})"},
+      {R"({"id":1})", R"({"id":1,"x1":2})"});
+  expect_documents(
+      R"({"type":"object","properties":{"a":{"const":1}},"propertyNames":{"maxLength":2},
+                       "additionalProperties":{"const":2}})",
+      {R"({"a":1,"bb":2})"}, {R"({"a":2})", R"({"bbb":2})"});
+}
+
+TEST(SchemaObjects, UnevaluatedAreThoseThatNoPartNames) {
+  expect_documents(R"({"type":"object","allOf":[{"properties":{"a":{"const":1}}}],
+                       "properties":{"b":{"const":2}},"unevaluatedProperties":false})",
+                   {R"({"b":2,"a":1})", "{}"}, {R"({"c":1})"});
+  // A part does not see the others.
+  expect_documents(R"({"type":"object","properties":{"b":{"const":2}},"additionalProperties":true,
+                       "allOf":[{"properties":{"a":{"const":1}},"unevaluatedProperties":false}]})",
+                   {R"({"a":1})"}, {R"({"b":2})", R"({"c":1})"});
+}
+
+TEST(SchemaOptions, OverlappingOnesAreHeldApart) {
+  // Neither has a type: what is no object is valid by both.
+  expect_documents(R"({"oneOf":[{"required":["a"],"properties":{"a":{"type":"integer"}}},
+                                {"required":["b"],"properties":{"b":{"type":"integer"}}}]})",
+                   {R"({"a":1})", R"({"b":1})"}, {R"({"a":1,"b":1})", "1", "{}"});
+  expect_documents(R"({"oneOf":[{"type":"string"},{"type":"string","format":"uri"}]})",
+                   {R"("plain")"}, {R"("http://a.b")"});
+  expect_documents(
+      R"({"oneOf":[{"type":"object","properties":{"k":{"enum":["x"]},"n":{"type":"integer"}}},
+                   {"type":"object","properties":{"k":{"enum":["y"]},"n":{"type":"integer"}}}]})",
+      {R"({"k":"x","n":1})", R"({"k":"y"})"}, {"{}", R"({"n":1})"});
+}
+
+TEST(SchemaValues, ListedOnesAreHeldToTheRest) {
+  expect_documents(R"({"enum":["a","abc","12",7],"minLength":2,"pattern":"^[a-z]"})",
+                   {R"("abc")", "7"}, {R"("a")", R"("12")"});
+  expect_documents(R"({"enum":[{"a":1},{"b":1},{"a":"x"}],"required":["a"],
+                       "properties":{"a":{"type":"integer"}}})",
+                   {R"({"a":1})"}, {R"({"b":1})", R"({"a":"x"})"});
+  expect_documents(R"({"enum":[1,2,3,4],"oneOf":[{"minimum":3},{"multipleOf":2}]})", {"2", "3"},
+                   {"1", "4"});
+}
+
+TEST(SchemaNumbers, MultiplesOfTenthsAndBoundsBeyondTheDigits) {
+  expect_documents(R"({"type":"number","multipleOf":0.01,"minimum":0,"maximum":10})",
+                   {"1.25", "10", "0.1"}, {"1.255", "10.01", "-1"});
+  expect_documents(R"({"type":"number","multipleOf":0.1})", {"-12.5", "3"}, {"0.25", "1e3"});
+  expect_documents(R"({"type":"integer","minimum":1,"maximum":18446744073709551615})", {"1", "99"},
+                   {"0"});
+}
+
+TEST(SchemaArrays, ManyValuesThatDifferComeInTheirOrder) {
+  expect_documents(R"({"type":"array","uniqueItems":true,"minItems":1,"maxItems":3,
+                       "items":{"enum":["a","b","c","d","e","f","g","h","i",10]}})",
+                   {R"(["a"])", R"(["a","i",10])", R"(["b","c","d"])"},
+                   {"[]", R"(["a","a"])", R"(["b","a"])", R"(["a","b","c","d"])"});
+}
+
+TEST(SchemaArrays, OneItemMayBeAskedFor) {
+  expect_documents(R"({"type":"array","items":{"type":"integer"},"contains":{"minimum":5}})",
+                   {"[5]", "[1,7,2]"}, {"[]", "[1,2]", "[5,null]"});
+}
+
+TEST(SchemaReferences, ByAnchorByNameAndIntoOtherPlaces) {
+  expect_documents(R"({"$id":"http://x/s.json","type":"array","items":{"$ref":"s.json#/$defs/i"},
+                       "$defs":{"i":{"type":"integer"}}})",
+                   {"[1]"}, {"[null]"});
+  expect_documents(R"({"$ref":"#it","definitions":{"i":{"$id":"#it","const":1}}})", {"1"}, {"2"});
+  expect_documents(R"({"$ref":"#it","$defs":{"i":{"$anchor":"it","const":1}}})", {"1"}, {"2"});
+  // A schema among names that are no keywords is in the normal form too.
+  expect_documents(R"({"$ref":"#/parts/more/pair","parts":{"more":{"pair":
+                       {"type":"array","items":[{"const":1},{"const":2}]}}}})",
+                   {"[1,2]", "[1]"}, {"[2]", "[1,2,3]"});
+  EXPECT_EQ(form_error_path(R"({"$ref":"#/parts/a","parts":{"a":{"minlength":1}}})"),
+            ".parts.a.minlength");
+  EXPECT_EQ(form_error_path(R"({"$ref":"http://other/s.json"})"), ".$ref");
+}
+
+TEST(SchemaKeywords, WhatHasNoEffectIsListed) {
+  EXPECT_EQ(
+      ignored_in_schema(R"({"type":"object","title":"x","x-order":1,"properties":{
+                "a":{"type":"string","format":"color","readonly":true}}})"),
+      (std::vector<std::string>{".x-order", ".properties.a.format", ".properties.a.readonly"}));
+  EXPECT_TRUE(ignored_in_schema(R"({"type":"string","format":"date"})").empty());
+}
+
+}  // namespace
+}  // namespace rudder::constraint

@@ -1,0 +1,43 @@
+// SchemaReferences: makes the `$ref`s of a schema document plain pointers before the document is
+// brought into its normal form. One object a document; one thread.
+#pragma once
+
+#include <boost/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace rudder::constraint {
+
+// A mark in objects that references point to: they are schemas wherever they stand. Whoever meets
+// it takes it out.
+constexpr std::string_view kTarget = "#target";
+
+// The keys of a pointer "#/a/b~1c/0", decoded; nothing when a '%' has no two digits behind it.
+std::optional<std::vector<std::string>> pointer_keys(std::string_view pointer);
+
+class SchemaReferences {
+ public:
+  explicit SchemaReferences(boost::json::value& root) : root_(root) {}
+
+  // References by anchor, by `$id` of the document or of a schema in it are pointers then; marks
+  // their targets outside of the places that keywords have schemas at. References to other
+  // documents stay.
+  void make_pointers();
+
+ private:
+  void find_names(const boost::json::value& value, const std::string& pointer);
+  // Collects the pointers.
+  void rewrite(boost::json::value& value);
+  std::optional<std::string> pointer_of(std::string_view reference) const;
+  void mark(std::string_view pointer);
+
+  boost::json::value& root_;
+  std::string base_;  // the document's own name, without a fragment
+  std::unordered_map<std::string, std::string> pointers_;  // by anchor or `$id`
+  std::vector<std::string> targets_;
+};
+
+}  // namespace rudder::constraint
