@@ -2,8 +2,6 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <boost/json.hpp>
 
 #include "rudder/base/json.h"
@@ -468,35 +466,6 @@ TEST(Api, CorsIsOffUntilOriginsAreNamed) {
   EXPECT_EQ(test.get("/health", "Origin: https://ok\r\n").field("access-control-allow-origin"),
             "https://ok");
   EXPECT_EQ(test.get("/health", "Origin: https://no\r\n").field("access-control-allow-origin"), "");
-}
-
-TEST(Api, UnixSocket) {
-  ServerSettings settings;
-  settings.uds = fmt::format("{}rudder-api-test-{}.sock", ::testing::TempDir(), ::getpid());
-  {
-    TestServer test(echo_script, settings);
-    EXPECT_EQ(test.server->address(), "unix:" + settings.uds);
-    TestClient client(settings.uds);
-    client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
-    EXPECT_EQ(client.receive().status, 200);
-  }
-  EXPECT_NE(::access(settings.uds.c_str(), F_OK), 0) << "the socket is removed";
-}
-
-TEST(Api, AddressesAndSettingsThatCannotBe) {
-  TestServer test(echo_script);
-  ServerSettings settings;
-  settings.port = test.server->port();
-  ServerParts parts{.engine = &test.engine, .model = byte_model()};
-  Result<std::unique_ptr<Server>> second = Server::start(parts, settings);
-  ASSERT_FALSE(second);
-  EXPECT_EQ(second.error().code, ErrorCode::kIo);
-  EXPECT_EQ(second.error().where, "port");
-  settings = {};
-  settings.metrics_prefix = "a b";
-  second = Server::start(parts, settings);
-  ASSERT_FALSE(second);
-  EXPECT_EQ(second.error().where, "metrics-prefix");
 }
 
 }  // namespace
