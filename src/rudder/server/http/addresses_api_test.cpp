@@ -8,7 +8,7 @@
 namespace rudder::server {
 namespace {
 
-Script say_hi(const engine::RequestParams& /*params*/) {
+Script greet(const engine::RequestParams& /*params*/) {
   return say({"hi"});
 }
 
@@ -16,7 +16,7 @@ TEST(Addresses, UnixSocket) {
   ServerSettings settings;
   settings.uds = fmt::format("{}rudder-api-test-{}.sock", ::testing::TempDir(), ::getpid());
   {
-    TestServer test(say_hi, settings);
+    TestServer test(greet, settings);
     EXPECT_EQ(test.server->address(), "unix:" + settings.uds);
     TestClient client(settings.uds);
     client.send("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -26,7 +26,7 @@ TEST(Addresses, UnixSocket) {
 }
 
 TEST(Addresses, WhatCannotBeIsNamed) {
-  TestServer test(say_hi);
+  TestServer test(greet);
   ServerSettings settings;
   settings.port = test.server->port();
   ServerParts parts{.engine = &test.engine, .model = byte_model()};
