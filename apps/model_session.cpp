@@ -78,6 +78,7 @@ void SessionSettings::declare(SettingsTable& table) {
   engine.declare(table);
   steering.declare(table);
   record.declare(table);
+  speculative.declare(table);
   table.section("log");
   table.add_choice("log-level", &log_level, {"debug", "info", "warn", "error"},
                    "What is written to standard error.");
@@ -128,9 +129,18 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 
 namespace {
 
-exec::StepLimits step_limits(const SessionSettings& settings) {
-  return {settings.engine.max_num_seqs, settings.engine.max_num_batched_tokens,
-          settings.engine.multi_step};
+// What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
+Result<exec::StepLimits> step_limits(const SessionSettings& settings,
+                                     const draft::Speculation& speculation, const ops::Ops& ops) {
+  if (speculation.method != draft::Method::kNone && !ops.takes_drafts()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the backend {} cannot verify drafts yet", ops.name()),
+                settings.speculative.config.empty() ? "speculative-method" : "speculative-config");
+  }
+  return exec::StepLimits{.max_num_seqs = settings.engine.max_num_seqs,
+                          .max_num_batched_tokens = settings.engine.max_num_batched_tokens,
+                          .max_repeat = settings.engine.multi_step,
+                          .max_draft = speculation.num_speculative_tokens};
 }
 
 // What KV computed by this process depends on, besides tokens.
@@ -161,8 +171,10 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
                                           const SessionSettings& settings) {
   const exec::ExecSettings resolved = resolve_device(settings.exec);
+  RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::unique_ptr<ops::Ops> ops, make_backend(resolved, *files.checkpoint));
-  return exec::budget_model(*files.checkpoint, *ops, resolved, step_limits(settings));
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ops));
+  return exec::budget_model(*files.checkpoint, *ops, resolved, limits);
 }
 
 GrammarFactory compile_grammars(const constraint::GrammarSettings& settings) {
@@ -184,10 +196,12 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   const auto clock = std::make_shared<SteadyClock>();
   const int64_t start = clock->now_us();
   ModelSession session;
+  RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
   const exec::ExecSettings resolved = resolve_device(settings.exec);
   RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(resolved, *session.files.checkpoint));
   const std::string backend = ops->name();
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ops));
   session.dtype = tensor::dtype_name(ops->linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {
@@ -200,7 +214,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   };
   RUDDER_TRY(
       exec::LoadedModel loaded,
-      exec::load_model(*session.files.checkpoint, std::move(ops), resolved, step_limits(settings),
+      exec::load_model(*session.files.checkpoint, std::move(ops), resolved, limits,
                        {.weights = progress(fmt::format("loading {}", session.files.name), true),
                         .graphs = progress("capturing graphs", false)}));
   session.files.checkpoint.reset();  // all of it is loaded
@@ -215,15 +229,18 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (settings.grammars) {
     grammars = settings.grammars(session.files, executor->capacity().vocab_size);
   }
-  RUDDER_TRY(session.engine,
-             engine::Engine::start({.executor = std::move(executor),
-                                    .tokenizer = session.files.tokenizer,
-                                    .clock = clock,
-                                    .model_identity = model_identity(session.files, session.plan),
-                                    .eos_ids = session.files.generation.eos_ids,
-                                    .captures = std::move(captures),
-                                    .grammars = std::move(grammars)},
-                                   settings.engine));
+  RUDDER_TRY(
+      session.engine,
+      engine::Engine::start(
+          {.executor = std::move(executor),
+           .tokenizer = session.files.tokenizer,
+           .clock = clock,
+           .model_identity = model_identity(session.files, session.plan),
+           .eos_ids = session.files.generation.eos_ids,
+           .captures = std::move(captures),
+           .grammars = std::move(grammars),
+           .proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation)},
+          settings.engine));
   RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);

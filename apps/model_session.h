@@ -11,6 +11,7 @@
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
 #include "rudder/constraint/grammar_compiler.h"
+#include "rudder/draft/settings.h"
 #include "rudder/engine/engine.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/exec/settings.h"
@@ -52,7 +53,10 @@ struct SessionSettings {
   engine::EngineSettings engine;
   SteeringSettings steering;
   RecordSettings record;
+  draft::SpeculativeSettings speculative;
 
+  // The command's, in place of the one that `speculative` names; empty: that one.
+  std::function<std::unique_ptr<sched::DraftProposer>()> proposer;
   GrammarFactory grammars;  // the command's; empty: no request can have a grammar
   std::string log_level = "info";
 

@@ -8,7 +8,7 @@
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/text_prompts.h"
 #include "rudder/server/steering/prompt_roles.h"
-#include "rudder/server/steering/tap_fields.h"
+#include "rudder/steer/capture/result_json.h"
 
 namespace rudder::apps {
 namespace {
@@ -18,7 +18,7 @@ namespace json = boost::json;
 server::TapServices services_of(const ModelSession& session) {
   const bool is_for_clients = !session.engine->limits().taps.captures_prompts_only;
   return {session.steering ? &session.steering->library() : nullptr,
-          is_for_clients ? session.engine->captures() : nullptr};
+          is_for_clients ? session.engine->captures() : nullptr, &session.engine->programs()};
 }
 
 Result<std::vector<steer::RoleSpan>> roles_of(const ModelFiles& files, const PromptRow& row) {
@@ -31,8 +31,8 @@ Result<std::vector<steer::RoleSpan>> roles_of(const ModelFiles& files, const Pro
 
 }  // namespace
 
-Result<void> add_row_taps(const ModelSession& session, const PromptRow& row,
-                          engine::RequestParams* params) {
+Result<server::TapsLease> add_row_taps(const ModelSession& session, const PromptRow& row,
+                                       engine::RequestParams* params) {
   server::FieldReader reader(*row.row, "");
   RUDDER_TRY(const server::TapFields taps,
              server::TapFields::read(reader, *row.row, services_of(session)));

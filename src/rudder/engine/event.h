@@ -40,6 +40,9 @@ struct Usage {
   int32_t cached_tokens = 0;      // of the prompt, found in the prefix cache (choice 0)
   int32_t completion_tokens = 0;  // of this choice
   int32_t reasoning_tokens = 0;   // of those; counted by who parses the text, not by the engine
+  // Of this choice: guesses of speculation that steps verified, and that were right or wrong.
+  int32_t accepted_prediction_tokens = 0;
+  int32_t rejected_prediction_tokens = 0;
 };
 
 struct Event {

@@ -151,7 +151,18 @@ void TapState::check_program(const step::TapEdit& edit) const {
                    edit.first_float + num_floats <= limits.num_floats,
                "floats {} + {} of {}", edit.first_float, num_floats, limits.num_floats);
   int32_t last = 0;
-  for (const tap::ProgramOp& op : program.ops) {
+  size_t run_end = 0;  // of the run of features at hand
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const tap::ProgramOp& op = program.ops[i];
+    const bool is_feature = op.op.kind == tap::OpKind::kFeature;
+    const bool is_first = is_feature && i >= run_end;
+    if (is_first) run_end = i + at(op.op.run);
+    RUDDER_CHECK(is_first ? op.op.run > 0 : op.op.run == 0, "op {} of row {}: a run of {}", i,
+                 edit.tap_row, op.op.run);
+    RUDDER_CHECK(i >= run_end ||
+                     (is_feature && run_end <= program.ops.size() && op.op.v2 != tap::kNoVector &&
+                      (is_first || op.point == program.ops[i - 1].point)),
+                 "op {} of row {} is in a run of features", i, edit.tap_row);
     RUDDER_CHECK(capacity_.geometry.has(op.point) && op.point.index() >= last, "point {} of row {}",
                  op.point.index(), edit.tap_row);
     last = op.point.index();
@@ -192,6 +203,11 @@ Result<void> TapState::edit(const step::TapEdit& edit) {
   row = {};
   entries_.assign(at(capacity_.geometry.num_points()), {});
   if (edit.program != nullptr && !edit.program->empty()) {
+    if (edit.program->has_features() && !ops_.clamps_features()) {
+      return fail(ErrorCode::kUnsupported,
+                  ops_.name() + " has no kernel for clamps of features (tap::OpKind::kFeature)",
+                  "steering");
+    }
     check_program(edit);
     place_ops(edit, row);
     const auto num_ops = static_cast<int64_t>(moved_.size());

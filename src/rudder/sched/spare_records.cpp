@@ -29,6 +29,9 @@ void SpareRecords::give_back(StepRecord record) {
   record.rows.clear();
   record.committed = 0;
   record.shape = {};
+  record.num_draft = 0;
+  record.num_accepted = 0;
+  record.waited = false;
   records_.push_back(std::move(record));
 }
 

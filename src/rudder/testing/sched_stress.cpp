@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -27,6 +28,7 @@ class Stress {
  public:
   explicit Stress(uint64_t seed)
       : random_(seed),
+        has_tenants_(seed % 3 == 0),
         fake_(draw_machine(seed)),
         settings_(draw_settings()),
         loop_(fake_, settings_) {
@@ -234,6 +236,7 @@ class Stress {
   sched::NewSequence draw_sequence(uint64_t id) {
     sched::NewSequence sequence;
     sequence.id = sched::SequenceId(id);
+    sequence.tenant = has_tenants_ ? pick(0, 2) : 0;
     sequence.prompt = draw_prompt(id);
     const auto prompt_len = static_cast<int32_t>(sequence.prompt.size());
     sequence.max_len = pick(prompt_len + 1, fake_.capacity.max_seq_len);
@@ -250,15 +253,15 @@ class Stress {
     return sequence;
   }
 
-  // Without held admissions the queue is first come, first served within a priority; but others go
-  // past those that wait for room to capture.
+  // Without held admissions the queue is first come, first served within a tenant and a priority;
+  // but others go past those that wait for room to capture.
   std::string check_order() {
     if (settings_.enable_prefix_caching) return "";
-    std::map<std::pair<int32_t, bool>, sched::SequenceId> last;
+    std::map<std::tuple<int32_t, int32_t, bool>, sched::SequenceId> last;
     for (const sched::SequenceId id : loop_.first_planned()) {
       const sched::NewSequence& asked = loop_.record(id.value).asked;
       const bool captures = asked.taps != nullptr && asked.taps->capture != nullptr;
-      sched::SequenceId& before = last[{asked.priority, captures}];
+      sched::SequenceId& before = last[{asked.tenant, asked.priority, captures}];
       if (id < before)
         return fmt::format("sequence {} was overtaken by {}", id.value, before.value);
       before = id;
@@ -289,6 +292,7 @@ class Stress {
   }
 
   std::mt19937_64 random_;
+  const bool has_tenants_;
   const FakeOptions fake_;
   const sched::SchedSettings settings_;
   SchedLoop loop_;

@@ -215,9 +215,10 @@ Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
 }
 
 // What the answer needs of the prompt, beside the request that the engine gets.
-Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOptions& answer,
-                   PromptText text) {
-  Prompt prompt = {std::move(request), std::move(echoed), {}, {}, {}, text.ids.size()};
+Prompt make_prompt(engine::Request request, TapsLease lease, std::string echoed,
+                   const AnswerOptions& answer, PromptText text) {
+  Prompt prompt = {std::move(request), std::move(lease), std::move(echoed), {}, {}, {},
+                   text.ids.size()};
   if (prompt.request.params().sampling.num_prompt_logprobs >= 0) {
     prompt.scored.push_back({.token = text.ids.front(), .top = {}});
   }
@@ -350,6 +351,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   }
   params.client_id = answer.id;
   params.capture_events = answer.stream;
+  params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
@@ -374,15 +376,14 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
       thoughts = thought_marks(scope.model.dialect.reasoning, prompt.text, *scope.model.tokenizer);
     }
     if (!thoughts) return tl::unexpected(to_api_error(thoughts.error()));
-    if (const Result<void> applied = taps->apply(prompt, with_roles, *thoughts, &one); !applied) {
-      return tl::unexpected(to_api_error(applied.error()));
-    }
+    Result<TapsLease> lease = taps->apply(prompt, with_roles, *thoughts, &one);
+    if (!lease) return tl::unexpected(to_api_error(lease.error()));
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
     if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
     std::string echoed;
     if (echo) echoed = chat ? echoed_message(body) : prompt.text;
-    parsed.prompts.push_back(
-        make_prompt(std::move(*request), std::move(echoed), answer, std::move(prompt)));
+    parsed.prompts.push_back(make_prompt(std::move(*request), std::move(*lease), std::move(echoed),
+                                         answer, std::move(prompt)));
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;
