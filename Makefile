@@ -9,7 +9,7 @@ ARGS ?=
 help:
 	@echo "make serve   build and serve the embedded demo model on 127.0.0.1:8000 (ARGS='--port 9000')"
 	@echo "make test    set up, check the sources, build, run every CPU test and the end-to-end tests"
-	@echo "make test-full  the same at full counts: slow tests, every test under every sanitizer"
+	@echo "make test-full  the same at full counts: slow tests, every test under every sanitizer, fuzzers"
 	@echo "make test-gpu  build and run what needs a GPU"
 	@echo "make build   build the rudder binary only"
 	@echo "make check   the source checks only (format, rooms, budgets, headers, clang-tidy)"
@@ -28,7 +28,7 @@ test:
 	@tools/test.sh
 
 test-full:
-	@tools/setup.sh build test
+	@tools/setup.sh build test fuzz
 	@tools/test.sh full
 
 test-gpu:

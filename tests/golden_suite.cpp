@@ -79,7 +79,7 @@ class Model {
     check(loaded);
     weights_ = std::move(*loaded);
     for (size_t i = 0; scales != nullptr && i < weights_.layers.size(); ++i) {
-      auto& attention = std::get<model::SoftmaxAttention::Weights>(weights_.layers[i].mixer);
+      auto& attention = std::get<model::Attention::Weights>(weights_.layers[i].mixer);
       attention.k_scale = upload(scales->k[i]);
       attention.v_scale = upload(scales->v[i]);
     }
@@ -102,7 +102,7 @@ class Model {
   const model::Weights& weights() const { return weights_; }
   int64_t planned_bytes() const { return planned_bytes_; }
   bool multiplies_fp8() const {
-    const auto& attention = std::get<model::SoftmaxAttention::Weights>(weights_.layers[0].mixer);
+    const auto& attention = std::get<model::Attention::Weights>(weights_.layers[0].mixer);
     return attention.out.x_dtype == tensor::DType::kF8E4M3;
   }
 

@@ -138,15 +138,14 @@ class GoldenTwins : public ::testing::TestWithParam<std::tuple<std::string, Twin
 // "llama3_cuda_fp8".
 std::string test_name(const std::string& checkpoint, const std::string& backend);
 
-// Both lists are made when the tests are listed.
-#define GOLDEN_TESTS(suite, base, list)                                                       \
+// `names`: of the checkpoints that the backends run. The lists are made when the tests are listed.
+#define GOLDEN_TESTS(suite, base, names, list)                                                \
   INSTANTIATE_TEST_SUITE_P(                                                                   \
-      suite, base,                                                                            \
-      ::testing::Combine(::testing::ValuesIn(checkpoint_names()), ::testing::ValuesIn(list)), \
+      suite, base, ::testing::Combine(::testing::ValuesIn(names), ::testing::ValuesIn(list)), \
       [](const auto& test) {                                                                  \
         return test_name(std::get<0>(test.param), std::get<1>(test.param).name);              \
       })
-#define GOLDEN_BACKENDS(suite, backends) GOLDEN_TESTS(suite, Golden, backends)
-#define GOLDEN_TWINS(suite, twins) GOLDEN_TESTS(suite, GoldenTwins, twins)
+#define GOLDEN_BACKENDS(suite, names, backends) GOLDEN_TESTS(suite, Golden, names, backends)
+#define GOLDEN_TWINS(suite, names, twins) GOLDEN_TESTS(suite, GoldenTwins, names, twins)
 
 }  // namespace rudder::golden

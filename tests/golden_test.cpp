@@ -34,7 +34,7 @@ std::vector<Backend> cpu_backends() {
           {"low_fp8", low(DType::kF8E4M3, DType::kF8E4M3), kFp8Limits, kFp8Limits, true}};
 }
 
-GOLDEN_BACKENDS(Cpu, cpu_backends());
+GOLDEN_BACKENDS(Cpu, checkpoint_names(), cpu_backends());
 
 // bf16 products of two implementations, with activations rounded between them or not.
 std::vector<Twins> cpu_twins() {
@@ -45,7 +45,7 @@ std::vector<Twins> cpu_twins() {
   return {{"fast_bf16", fast(DType::kBF16), low_bf16, kBf16Limits, kBf16Limits}};
 }
 
-GOLDEN_TWINS(Cpu, cpu_twins());
+GOLDEN_TWINS(Cpu, checkpoint_names(), cpu_twins());
 
 // What precision costs on a trained model, part by part: KV alone, then everything.
 TEST(DemoModel, LowPrecisionPredictsWhatTheExactModelDoes) {

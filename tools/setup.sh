@@ -2,6 +2,7 @@
 # Installs what is missing, on Debian 12 or Ubuntu 24.04, with or without a GPU. Repeatable.
 #   tools/setup.sh build        compiler, CMake, libraries (distribution packages)
 #   tools/setup.sh build test   and the Python environment of the tests (.venv, pinned PyPI packages)
+#   tools/setup.sh fuzz         clang with libFuzzer, of one release a distribution
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -81,6 +82,21 @@ setup_test() {
     .venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements.txt
     sha256sum tools/requirements.txt >"$stamp"
   fi
+}
+
+setup_fuzz() {
+  # shellcheck disable=SC1091
+  . /etc/os-release
+  local release
+  case "${ID}-${VERSION_ID:-}" in
+    debian-12) release=14 ;;
+    ubuntu-24.04) release=18 ;;
+    *)
+      echo "setup: tools/setup.sh and cmake/clang.cmake name no release of clang for this distribution" >&2
+      exit 1
+      ;;
+  esac
+  install_packages "clang-$release" "libclang-rt-$release-dev"
 }
 
 if [ ! -e /etc/debian_version ]; then

@@ -2,7 +2,8 @@
 # Everything that must hold. Run by `make test`, which sets the machine up first.
 #   tools/test.sh        checks, all CPU tests, what parses or has threads again under sanitizers, end to end
 #   tools/test.sh full   the same at full counts: slow tests, every room under every sanitizer with all of
-#                        UBSan's groups, the end-to-end tests against an instrumented server
+#                        UBSan's groups, the end-to-end tests against an instrumented server, every fuzz
+#                        target for FUZZ_SECONDS (60)
 # Ends with a table of what each stage took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -27,6 +28,10 @@ run_ctest() {  # run_ctest PRESET ARGS...
   ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(nproc)" "${@:2}"
 }
 
+python_client() {
+  .venv/bin/python -m pytest clients/python -q
+}
+
 end_to_end() {
   .venv/bin/python -m pytest tests/e2e -q "$@"
 }
@@ -46,13 +51,16 @@ fi
 RUDDER_CUDA=AUTO stage "build" tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
 stage "checks" tools/check.sh
 stage "tests" run_ctest release -LE "$exclude"
+stage "tests of the Python client" python_client
 stage "build under asan" tools/build.sh "$asan" "${asan_targets[@]}"
 stage "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
 stage "tests under asan" run_ctest "$asan" "${label_asan[@]}"
 stage "tests under tsan" run_ctest "$tsan" "${label_tsan[@]}"
 if [ "$full" = full ]; then
-  stage "end to end" end_to_end -m "slow or not slow"
+  RUDDER_SOAK_SECONDS=60 stage "end to end" end_to_end -m "slow or not slow"
   RUDDER_BINARY=build/$asan/apps/rudder stage "end to end under asan" end_to_end
+  stage "build of the fuzz targets" tools/build.sh fuzz fuzz_targets
+  stage "fuzz targets" tools/fuzz.sh
 else
   stage "end to end" end_to_end
 fi

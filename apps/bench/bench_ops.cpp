@@ -50,7 +50,7 @@ Result<model::ModelSpec> spec_of(const std::string& like, int32_t layers) {
 // Every layer as the first one is.
 template <typename Shape>
 Shape shape_of(const model::ModelSpec& spec) {
-  const model::SoftmaxAttention& attention = *attention_of(spec.layers[0]);
+  const model::Attention& attention = *attention_of(spec.layers[0]);
   Shape shape;
   shape.hidden = spec.hidden;
   shape.num_heads = attention.num_heads;

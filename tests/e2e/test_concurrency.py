@@ -10,7 +10,7 @@ import score
 from conftest import DEMO
 
 CLIENTS = 64
-SECONDS = float(os.environ.get("RUDDER_SOAK_SECONDS", "60"))
+SECONDS = float(os.environ.get("RUDDER_SOAK_SECONDS", "20"))
 MAX_TOKENS = 160
 
 

@@ -1,8 +1,11 @@
 """The short invalid-request run; tests/e2e/invalid/run.py is the whole one."""
 
 import json
+import re
 
+from conftest import ROOT
 from invalid.run import run
+from invalid.seeds import GATES, OPS, SEEDS, STEERING
 
 REQUESTS = 5000
 
@@ -14,3 +17,21 @@ def test_wrong_requests_are_refused_beside_streams_that_do_not_change():
     for phase in report["phases"]:
         assert phase["statuses"][400] > 0.5 * phase["requests"], "most are wrong"
         assert phase["streams"] >= 1
+
+
+def first_cells(page, header):
+    """Names in the first column of every table of the page whose first row begins so."""
+    names, inside = set(), False
+    for line in (ROOT / page).read_text().splitlines():
+        inside = line.startswith(header) or inside and line.startswith("|")
+        if inside:
+            names.update(re.findall(r"`([a-z_]+)", line.split("|")[1]))
+    return names
+
+
+def test_the_right_bodies_have_every_field_and_op_of_the_manual():
+    drawn = {name for path in ("/v1/completions", "/v1/chat/completions") for body in SEEDS[path] for name in body}
+    fields = first_cells("docs/api.md", "| field |")
+    assert len(fields) > 60 and not fields - drawn
+    ops = first_cells("docs/steering.md", "| op |")
+    assert len(ops) == 12 and not ops - {each.get("op") for each in OPS + GATES + STEERING}

@@ -67,7 +67,8 @@ TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
   expect_as_alone(asks, outcome);
 }
 
-// All but kScaled, which the backend refuses (cuda_test: Parts.WithoutKernelsAreRefusedByName).
+// All but kGated and kScaled, which the backend refuses (cuda_test:
+// Parts.WithoutKernelsAreRefusedByName).
 constexpr testing::TinyArch kArchsWithKernels[] = {
     testing::TinyArch::kPreNorm, testing::TinyArch::kSandwich, testing::TinyArch::kPostNorm,
     testing::TinyArch::kHeadNorm};

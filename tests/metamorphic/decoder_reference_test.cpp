@@ -90,8 +90,8 @@ TEST_F(DecoderReference, EveryScaleMovesTheLogits) {
   };
   using Spec = model::ModelSpec;
   using Weights = model::Weights;
-  const auto of = [](model::LayerWeights& layer) -> model::SoftmaxAttention::Weights& {
-    return std::get<model::SoftmaxAttention::Weights>(layer.mixer);
+  const auto of = [](model::LayerWeights& layer) -> model::Attention::Weights& {
+    return std::get<model::Attention::Weights>(layer.mixer);
   };
   expect_moves("branches", [](Spec& s, Weights&) { s.branch_scale = 1; });
   expect_moves("logits", [](Spec& s, Weights&) { s.logit_scale = 1; });

@@ -211,6 +211,16 @@ void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_
         add_segment(prompt_len, maker.program(Latch::kNone));
         if (maker.below(2) == 0) taps->segments.push_back({prompt_len + 3, {}, nullptr});
       }
+      if (!taps->needs_whole_prompt && i % 3 == 2) {
+        const int32_t end_token = maker.below(160);
+        // Likely, since steps are not repeated while there are thoughts.
+        asks[i].sampling.logit_bias.emplace_back(end_token, i % 2 == 0 ? 4.0f : 8.0f);
+        tap::TapSegment segment{0, {++content, 7}, nullptr};
+        segment.program = std::make_shared<const tap::Program>(maker.program(Latch::kNone));
+        taps->thoughts = tap::Thoughts{
+            .begin_token = maker.below(160), .end_token = end_token, .open = true, .segments = {}};
+        taps->thoughts->segments.push_back(segment);
+      }
     }
     if (i % 4 == 2 || i % 6 == 0) {
       taps->capture = sets[i % 2];

@@ -19,6 +19,7 @@ import transformers
 from safetensors.torch import save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
+import asynct  # noqa: F401: registers a family that transformers does not have
 import language
 from cases import CASES, NUM_GREEDY
 
@@ -55,6 +56,8 @@ def initialise(model, case, seed):
                 uniform(p, 0.5 * final_gain - one, 1.5 * final_gain - one)
             elif "norm" in name:
                 uniform(p, 0.5 - one, 1.5 - one)
+            elif ".fir_" in name:
+                uniform(p, 0.7, 1.3)
             elif name.endswith("bias"):
                 normal(p, 0.4)
             elif "embed_tokens" in name:

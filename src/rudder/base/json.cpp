@@ -29,8 +29,37 @@ Result<boost::json::value> parse_json(std::string_view text, std::string_view wh
   return parser.release();
 }
 
+namespace {
+
+// Boost writes a number beyond doubles, which it reads as an infinity, as this word.
+constexpr std::string_view kInfinity = "Infinity";
+constexpr std::string_view kBeyondDoubles = "1e999";
+
+// The text with every infinity outside of strings as a number that is read as one.
+std::string without_infinity(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  bool in_string = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    if (!in_string && text.substr(at).starts_with(kInfinity)) {
+      out += kBeyondDoubles;
+      at += kInfinity.size() - 1;
+      continue;
+    }
+    if (in_string && text[at] == '\\')
+      out.push_back(text[at++]);
+    else if (text[at] == '"')
+      in_string = !in_string;
+    out.push_back(text[at]);
+  }
+  return out;
+}
+
+}  // namespace
+
 std::string to_json_text(const boost::json::value& value) {
-  return boost::json::serialize(value);
+  std::string text = boost::json::serialize(value);
+  return text.find(kInfinity) == std::string::npos ? text : without_infinity(text);
 }
 
 void append_json_string(std::string& out, std::string_view text) {

@@ -18,7 +18,7 @@ struct JsonLimits {
 };
 
 // `what` names the document in errors ("request body", "config.json"). Strict: UTF-8, one value, no
-// comments or trailing commas, duplicate keys keep the last.
+// comments or trailing commas, duplicate keys keep the last. Doubles: to a few units in last place.
 Result<boost::json::value> parse_json(std::string_view text, std::string_view what,
                                       const JsonLimits& limits = {});
 

@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <functional>
-#include <regex>
 #include <string>
 #include <thread>
 
@@ -57,10 +56,11 @@ class StandardErrorPipe {
 
 // The sum of the N of all lines "N lines of this log were dropped" of the text.
 uint64_t sum_of_reported_drops(const std::string& text) {
-  static const std::regex kReport("([0-9]+) lines of this log were dropped");
   uint64_t sum = 0;
-  for (std::sregex_iterator it(text.begin(), text.end(), kReport), end; it != end; ++it) {
-    sum += std::stoull((*it)[1].str());
+  for (size_t at = 0; (at = text.find(" lines of this log were dropped", at)) != std::string::npos;
+       ++at) {
+    const size_t before = text.find_last_of(' ', at - 1);
+    sum += std::stoull(text.substr(before + 1, at - before - 1));
   }
   return sum;
 }

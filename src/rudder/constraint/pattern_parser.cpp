@@ -320,7 +320,9 @@ Result<PatternTree> Parser::repeated(PatternTree part) {
     if (!take('}') || (!first && !last)) {
       return bad("a '{' that is no repetition is written '\\{'");
     }
-    min = first.value_or(0);
+    // Python counts from 0, in ECMA-262 these are characters.
+    if (!first) return bad(fmt::format("'{{,{}}}' is written '{{0,{}}}'", *last, *last));
+    min = *first;
     max = last.value_or(comma ? RuleSet::kUnbounded : min);
     if (min > kMaxRepeat || max > kMaxRepeat) {
       return bad(fmt::format("more than {} repetitions", kMaxRepeat));

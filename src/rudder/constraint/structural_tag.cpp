@@ -30,7 +30,7 @@ Result<void> open_object(json::object& object, JsonSpace space, const std::strin
     return {};
   }
   Result<std::string> grammar =
-      to_ebnf({.kind = GrammarKind::kJsonSchema, .text = json::serialize(*schema), .space = space});
+      to_ebnf({.kind = GrammarKind::kJsonSchema, .text = to_json_text(*schema), .space = space});
   if (!grammar) {
     Error error = grammar.error();
     error.where = path + ".json_schema" + error.where;

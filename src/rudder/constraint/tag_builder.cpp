@@ -180,7 +180,7 @@ Result<Node> TagBuilder::format(const json::value& value, const Ends& ends,
     if (flag(*object, "any_order", false)) {
       return fail(ErrorCode::kUnsupported, "is not supported", path + ".any_order");
     }
-    return inside(build_json_schema(rules_, json::serialize(*schema), space_), "json_schema");
+    return inside(build_json_schema(rules_, to_json_text(*schema), space_), "json_schema");
   }
   if (type == "grammar") {
     RUDDER_TRY(const json::value* text, member(*object, "grammar", path));

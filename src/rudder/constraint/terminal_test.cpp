@@ -142,6 +142,15 @@ TEST(Patterns, MatchWhatTheRegularExpressionMatches) {
   }
 }
 
+// Python counts from 0, ECMA-262 has the characters.
+TEST(Patterns, ARepetitionSaysWhereItBegins) {
+  const auto refused = FormChecker::make({GrammarKind::kRegex, "ab{,5}c"});
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("'{,5}' is written '{0,5}'"), std::string::npos)
+      << refused.error().message;
+  EXPECT_TRUE(FormChecker::make({GrammarKind::kRegex, "ab{0,5}c"}).has_value());
+}
+
 TEST(Patterns, LongRepetitionsEndWhereTheyShould) {
   const FormChecker form = schema(R"({"type":"string","pattern":"^[A-Z][a-z ]{0,300}\\.$"})");
   EXPECT_TRUE(form.accepts("\"A" + std::string(300, 'b') + ".\""));

@@ -154,7 +154,7 @@ class FastOps final : public HostOps {
   }
 
   void norm(const float* x, const ops::NormSpec& spec, int64_t width, float* out) const {
-    kernels_.rms_norm(x, spec.weight.as<float>(), spec.eps, width, out);
+    norm_row(kernels_, x, spec, width, out);
   }
 
   Isa isa_;

@@ -20,6 +20,7 @@ inline Kernels vector_kernels() {
   table.add = add;
   table.scale = scale;
   table.rms_norm = rms_norm;
+  table.uclip_norm = uclip_norm;
   table.rotate = rotate;
   table.gated_act = gated_act;
   table.soft_cap = soft_cap;

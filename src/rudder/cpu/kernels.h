@@ -57,6 +57,16 @@ struct HeadCache {
 };
 inline constexpr int kMaxHeadDim = 256;
 
+// A gate (ops::FirGate) with the sigma and gamma of each row's head.
+struct TileGate {
+  int32_t length = 0;  // 0: the weights are a softmax
+  bool relu_pre = false;
+  float low = 0;
+  float high = 1;
+  float sigma[kTileRows] = {};
+  float gamma[kTileRows] = {};
+};
+
 // Attention of up to 16 query rows that share a KV head.
 struct AttentionTile {
   HeadCache kv;
@@ -68,6 +78,7 @@ struct AttentionTile {
   alignas(64) float sink[kTileRows] = {};  // AttentionArgs.sinks of the row's head; -inf: none
   float scale = 1.0f;
   float softcap = 0.0f;
+  TileGate gate;
 };
 
 struct Kernels {
@@ -81,6 +92,8 @@ struct Kernels {
   void (*add)(float* x, const float* delta, int64_t width);
   void (*scale)(float* x, float by, int64_t width);
   void (*rms_norm)(const float* x, const float* weight, float eps, int64_t width, float* out);
+  void (*uclip_norm)(const float* x, const float* alpha, const float* weight, int64_t width,
+                     float* out);
   void (*rotate)(float* x, const float* table, int64_t half);
   void (*gated_act)(const float* gate, const float* up, int64_t width, ops::Activation activation,
                     float* out);
@@ -90,6 +103,17 @@ struct Kernels {
   // optimised away.
   float (*read)(const std::byte* from, int64_t bytes);
 };
+
+// The norm of x [width], of either kind; out may be x.
+inline void norm_row(const Kernels& kernels, const float* x, const ops::NormSpec& norm,
+                     int64_t width, float* out) {
+  const float* const weight = norm.weight.as<float>();
+  if (norm.alpha.empty()) {
+    kernels.rms_norm(x, weight, norm.eps, width, out);
+  } else {
+    kernels.uclip_norm(x, norm.alpha.as<float>(), weight, width, out);
+  }
+}
 
 // `isa` is one of available_isas().
 const Kernels& kernels_for(Isa isa);

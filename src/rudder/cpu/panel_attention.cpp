@@ -62,7 +62,7 @@ void norm_heads(const Kernels& kernels, float* x, int64_t width, const ops::Norm
   if (norm.empty()) return;
   const int64_t part = norm.weight.shape.numel();
   for (int64_t i = 0; i < width; i += part) {
-    kernels.rms_norm(x + i, norm.weight.as<float>(), norm.eps, part, x + i);
+    norm_row(kernels, x + i, norm, part, x + i);
   }
 }
 
@@ -88,6 +88,10 @@ AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& seq
   tile.kv.kv_len = sequence.kv_len;
   tile.scale = args.scale;
   tile.softcap = args.softcap;
+  tile.gate.length = args.gate.length;
+  tile.gate.relu_pre = args.gate.relu_pre;
+  tile.gate.low = args.gate.low;
+  tile.gate.high = args.gate.high;
   const int64_t first = index * kTileRows;
   tile.rows = static_cast<int>(std::min<int64_t>(kTileRows, sequence.q_len * group - first));
   for (int r = 0; r < tile.rows; ++r) {
@@ -99,6 +103,10 @@ AttentionTile make_tile(const ops::AttentionArgs& args, const SequenceTiles& seq
     const auto position = static_cast<int32_t>(sequence.kv_len - sequence.q_len + token);
     tile.last[r] = position;
     tile.sink[r] = args.sinks.empty() ? -INFINITY : args.sinks.as<float>()[head];
+    if (!args.gate.empty()) {
+      tile.gate.sigma[r] = args.gate.sigma.as<float>()[head];
+      tile.gate.gamma[r] = args.gate.gamma.as<float>()[head];
+    }
     tile.first[r] = args.window > 0 ? std::max(0, position - args.window + 1) : 0;
   }
   return tile;

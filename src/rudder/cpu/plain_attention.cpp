@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "rudder/base/check.h"
@@ -73,16 +74,25 @@ void plain_norm_heads(float* x, int64_t num_heads, int64_t head_dim, const ops::
   if (norm.empty()) return;
   const int64_t width = norm.weight.shape.numel();
   for (int64_t i = 0; i < num_heads * head_dim; i += width) {
-    rms_norm_row(x + i, norm.weight.as<float>(), norm.eps, width, x + i);
+    plain_norm(x + i, norm, width, x + i);
   }
 }
 
 }  // namespace
 
-void rms_norm_row(const float* x, const float* weight, float eps, int64_t width, float* out) {
+void plain_norm(const float* x, const ops::NormSpec& norm, int64_t width, float* out) {
+  const float* const weight = norm.weight.as<float>();
+  if (!norm.alpha.empty()) {
+    const float* const alpha = norm.alpha.as<float>();
+    for (int64_t i = 0; i < width; ++i) {
+      out[i] = std::clamp(alpha[i] * x[i], -1.0f, 1.0f) * weight[i];
+    }
+    return;
+  }
   double sum = 0;
   for (int64_t i = 0; i < width; ++i) sum += double{x[i]} * x[i];
-  const float inverse = static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(width) + eps));
+  const float inverse =
+      static_cast<float>(1.0 / std::sqrt(sum / static_cast<double>(width) + norm.eps));
   for (int64_t i = 0; i < width; ++i) out[i] = x[i] * inverse * weight[i];
 }
 
@@ -141,10 +151,38 @@ struct Row {
   const int32_t* blocks;  // the sequence's block table
   int64_t first = 0;      // key positions [first, last]
   int64_t last = 0;
+  int head = 0;
   int kv_head = 0;
-  float sink = -INFINITY;
   float* out;  // [head_dim]
 };
+
+// Turns the scores of the positions that the row sees into weights, without the softmax's division
+// by their total, which is returned.
+double exponentials(std::span<float> scores, float sink) {
+  float highest = sink;
+  for (const float score : scores) highest = std::max(highest, score);
+  double total = std::exp(sink - highest);
+  for (float& score : scores) {
+    score = std::exp(score - highest);
+    total += score;
+  }
+  return total;
+}
+
+// Likewise, into the weights of a gate.
+void apply_gate(std::span<float> scores, const ops::FirGate& gate, int head) {
+  const float sigma = gate.sigma.as<float>()[head];
+  // From the last on, so that the scores before a position are still scores.
+  for (size_t j = scores.size(); j-- > 0;) {
+    double sum = 0;
+    for (size_t i = 0; i < static_cast<size_t>(gate.length) && i <= j; ++i) {
+      const float score = scores[j - i];
+      sum += gate.relu_pre && score < 0 ? 0 : score;
+    }
+    const double average = sum / gate.length;
+    scores[j] = std::clamp(static_cast<float>(scores[j] - sigma * average), gate.low, gate.high);
+  }
+}
 
 void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& weights) {
   const KvRows cache(args.kv);
@@ -155,31 +193,32 @@ void attend(const ops::AttentionArgs& args, const Row& row, std::vector<float>& 
     return cache.offset(slot, part, row.kv_head);
   };
   const float score_scale = args.scale * cache.scale_of(0, row.kv_head);
-  weights.resize(static_cast<size_t>(row.last + 1));
-  float highest = row.sink;
+  weights.resize(static_cast<size_t>(row.last - row.first + 1));
   for (int64_t p = row.first; p <= row.last; ++p) {
     const int64_t k = offset(p, 0);
     double dot = 0;
     for (int64_t i = 0; i < head_dim; ++i) dot += double{row.q[i]} * cache.at(k, i);
-    const float score = soft_cap(static_cast<float>(dot) * score_scale, args.softcap);
-    weights[static_cast<size_t>(p)] = score;
-    highest = std::max(highest, score);
+    weights[static_cast<size_t>(p - row.first)] =
+        soft_cap(static_cast<float>(dot) * score_scale, args.softcap);
   }
-  double total = std::exp(row.sink - highest);
-  for (int64_t p = row.first; p <= row.last; ++p) {
-    float& weight = weights[static_cast<size_t>(p)];
-    weight = std::exp(weight - highest);
-    total += weight;
+  double total = 1;
+  double gamma = 1;
+  if (args.gate.empty()) {
+    const float sink = args.sinks.empty() ? -INFINITY : args.sinks.as<float>()[row.head];
+    total = exponentials(weights, sink);
+  } else {
+    apply_gate(weights, args.gate, row.head);
+    gamma = args.gate.gamma.as<float>()[row.head];
   }
   std::vector<double> sum(static_cast<size_t>(head_dim));
   for (int64_t p = row.first; p <= row.last; ++p) {
     const int64_t v = offset(p, 1);
-    const double weight = weights[static_cast<size_t>(p)];
+    const double weight = weights[static_cast<size_t>(p - row.first)];
     for (int64_t i = 0; i < head_dim; ++i) sum[static_cast<size_t>(i)] += weight * cache.at(v, i);
   }
   const float v_scale = cache.scale_of(1, row.kv_head);
   for (int64_t i = 0; i < head_dim; ++i) {
-    row.out[i] = static_cast<float>(sum[static_cast<size_t>(i)] / total) * v_scale;
+    row.out[i] = static_cast<float>(sum[static_cast<size_t>(i)] / total * gamma) * v_scale;
   }
 }
 
@@ -208,8 +247,7 @@ void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& 
       for (int h = 0; h < args.num_heads; ++h) {
         const int64_t at = t * q_width + h * head_dim;
         attend(args,
-               Row{args.q.as<float>() + at, blocks, first, position, h / group,
-                   args.sinks.empty() ? -INFINITY : args.sinks.as<float>()[h],
+               Row{args.q.as<float>() + at, blocks, first, position, h, h / group,
                    args.out.as<float>() + at},
                weights);
       }

@@ -15,8 +15,8 @@ void plain_qkv_prep(const ops::QkvPrepArgs& args, int64_t begin, int64_t end);
 void plain_attention(const ops::AttentionArgs& args, const ops::AttentionBatch& batch);
 
 // The formulas of one row, shared with the other ops of the reference.
-// out[i] = x[i] / sqrt(mean(x^2) + eps) * weight[i]; out may be x.
-void rms_norm_row(const float* x, const float* weight, float eps, int64_t width, float* out);
+// The norm of x [width]; out may be x.
+void plain_norm(const float* x, const ops::NormSpec& norm, int64_t width, float* out);
 // Rotates pairs (x[i], x[i + half]) by table row [2, half]: cos then sin.
 void rotate_row(float* x, const float* table, int64_t half);
 // cap * tanh(x / cap); 0 = off.

@@ -50,6 +50,8 @@ float activate(float x, ops::Activation activation) {
       return 0.5f * x * (1.0f + std::tanh(kSqrt2OverPi * (x + 0.044715f * x * x * x)));
     case ops::Activation::kGelu:
       return 0.5f * x * std::erfc(-x * 0.70710678118654752f);
+    case ops::Activation::kRelu:
+      return x < 0 ? 0 : x;
   }
   RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
 }
@@ -198,7 +200,7 @@ class ReferenceOps final : public HostOps {
   }
 
   static void norm_row(const float* x, const ops::NormSpec& norm, int64_t width, float* out) {
-    rms_norm_row(x, norm.weight.as<float>(), norm.eps, width, out);
+    plain_norm(x, norm, width, out);
   }
 
   static void product(const View& x, const LinearWeight& weight, const View& out) {

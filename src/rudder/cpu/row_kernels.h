@@ -84,6 +84,19 @@ inline void rms_norm(const float* x, const float* weight, float eps, int64_t wid
   });
 }
 
+// max and min would lose NaN.
+inline Vec clip(Vec x, Vec low, Vec high) {
+  return where_less(x, low, low, where_less(high, x, high, x));
+}
+
+inline void uclip_norm(const float* x, const float* alpha, const float* weight, int64_t width,
+                       float* out) {
+  for_each_vec(width, [&](int64_t i, int64_t count) {
+    const Vec clipped = clip(load_run(x + i, count) * load_run(alpha + i, count), set(-1), set(1));
+    store_run(out + i, clipped * load_run(weight + i, count), count);
+  });
+}
+
 inline void rotate(float* x, const float* table, int64_t half) {
   for_each_vec(half, [&](int64_t i, int64_t count) {
     const Vec cosine = load_run(table + i, count);
@@ -93,6 +106,10 @@ inline void rotate(float* x, const float* table, int64_t half) {
     store_run(x + i, a * cosine - b * sine, count);
     store_run(x + half + i, b * cosine + a * sine, count);
   });
+}
+
+inline Vec relu(Vec x) {
+  return where_less(x, set(0), set(0), x);
 }
 
 template <typename F>
@@ -111,6 +128,8 @@ inline void gated_act(const float* gate, const float* up, int64_t width, ops::Ac
       return gated(gate, up, width, out, [](Vec x) { return gelu_tanh(x); });
     case ops::Activation::kGelu:
       return gated(gate, up, width, out, [](Vec x) { return gelu(x); });
+    case ops::Activation::kRelu:
+      return gated(gate, up, width, out, [](Vec x) { return relu(x); });
   }
 }
 

@@ -93,7 +93,7 @@ class TokenProgram {
   double along(int32_t offset) const { return dot_f64(h_, vector(offset), width_); }
   double squared_norm() const { return dot_f64(h_, h_, width_); }
 
-  // The sum of a slot's samples, or their number behind it.
+  // The sum of a slot's samples, or their tally behind it.
   std::atomic_ref<int64_t> latch(const TapOp& op, int64_t part) const {
     const int64_t at = (int64_t{slot_} * tap::kNumLatches + op.latch) * 2 + part;
     return std::atomic_ref<int64_t>(table_.latches.as<int64_t>()[at]);
@@ -101,9 +101,9 @@ class TokenProgram {
 
   void sample(const TapOp& op) {
     if (since_prompt_ >= 0) return;
-    latch(op, 0).fetch_add(ops::latch_sample(static_cast<float>(along(op.v1))),
-                           std::memory_order_relaxed);
-    latch(op, 1).fetch_add(1, std::memory_order_relaxed);
+    const auto score = static_cast<float>(along(op.v1));
+    latch(op, 0).fetch_add(ops::latch_sample(score), std::memory_order_relaxed);
+    latch(op, 1).fetch_add(ops::latch_tally(score), std::memory_order_relaxed);
   }
 
   double schedule(const TapOp& op) const {
@@ -129,7 +129,7 @@ class TokenProgram {
     if (op.gate == GateKind::kHard || op.gate == GateKind::kSoft) {
       score = along(op.gate_vector);
     } else {
-      const int64_t count = latch(op, 1).load(std::memory_order_relaxed);
+      const int64_t count = ops::latch_samples(latch(op, 1).load(std::memory_order_relaxed));
       if (count == 0 || since_prompt_ < -1) return 0;
       const auto sum = static_cast<double>(latch(op, 0).load(std::memory_order_relaxed));
       score = std::ldexp(sum, -ops::kLatchBits) / static_cast<double>(count);

@@ -19,7 +19,7 @@ model::ModelSpec windowed_spec(int32_t num_layers, int32_t pattern, int32_t kv_h
                                int32_t head_dim, int32_t window) {
   model::ModelSpec spec = testing::tiny_spec(testing::TinyArch::kSandwich);
   model::LayerSpec layer = spec.layers[0];
-  model::SoftmaxAttention& attention = *model::attention_of(layer);
+  model::Attention& attention = *model::attention_of(layer);
   attention.num_heads = 2 * kv_heads;
   attention.num_kv_heads = kv_heads;
   attention.head_dim = head_dim;

@@ -77,6 +77,9 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(table_.latches, ops_.allocate(DType::kI64, shapes.latches));
   RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
   RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
+  const Shape fetched = {capacity_.max_in_flight, capacity_.num_slots, tap::kNumLatches, 2};
+  RUDDER_TRY(const View staging, ops_.allocate_staging(bytes_of(DType::kI64, fetched)));
+  fetched_ = {staging.data, DType::kI64, fetched};
   const int64_t vectors = bytes_of(DType::kF32, shapes.vectors);
   RUDDER_TRY(uploads_,
              UploadRing::make(ops_, std::clamp(vectors, kLeastUploadBytes, kMostUploadBytes)));
@@ -116,6 +119,25 @@ Result<void> TapState::open_slot(int32_t slot) {
   has_samples_[at(slot)] = 0;
   constexpr int64_t kNone[tap::kNumLatches][2] = {};
   return uploads_->copy(table_.latches.rows(slot, 1), kNone);
+}
+
+void TapState::fetch_latches(size_t flight, std::span<const FilledLatches> filled) {
+  const View to = fetched_.rows(static_cast<int64_t>(flight), 1);
+  constexpr int64_t kValues = int64_t{tap::kNumLatches} * 2;
+  for (size_t i = 0; i < filled.size(); ++i) {
+    const View row = {to.as<int64_t>() + static_cast<int64_t>(i) * kValues, DType::kI64, {kValues}};
+    const View latches = table_.latches.rows(filled[i].slot, 1);
+    ops_.copy_out(row, {latches.data, DType::kI64, {kValues}});
+  }
+}
+
+int64_t TapState::clipped_samples(size_t flight, size_t i) const {
+  constexpr int64_t kValues = int64_t{tap::kNumLatches} * 2;
+  const auto* const latches = fetched_.rows(static_cast<int64_t>(flight), 1).as<int64_t>() +
+                              static_cast<int64_t>(i) * kValues;
+  int64_t clipped = 0;
+  for (int64_t k = 1; k < kValues; k += 2) clipped += ops::latch_clipped(latches[k]);
+  return clipped;
 }
 
 void TapState::check_program(const step::TapEdit& edit) const {

@@ -1,4 +1,4 @@
-// What the passes of branches (a mixer or an MLP of a layer: softmax_attention.h, gated_mlp.h)
+// What the passes of branches (a mixer or an MLP of a layer: attention.h, gated_mlp.h)
 // share: operands in the form that a weight takes, scratch memory, and the layer and step they run
 // in. Used by decoder.cpp and the branches, on the executor's worker thread.
 //

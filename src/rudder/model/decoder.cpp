@@ -206,7 +206,10 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
     LayerWeights layer = weights.layers[i];
     const LayerTensors tensors = layer_tensors(spec, {}, i, &layer);
     for (const NormTensor& norm : tensors.norms) {
-      RUDDER_CHECK(norm.target->weight.num_rows() == norm.width, "'{}'", norm.name);
+      const int64_t alphas = norm.alpha.count > 0 ? norm.width : 0;
+      RUDDER_CHECK(
+          norm.target->weight.num_rows() == norm.width && norm.target->alpha.num_rows() == alphas,
+          "'{}'", norm.weight.name);
     }
     for (const VectorTensor& vector : tensors.vectors) {
       RUDDER_CHECK(vector.target->num_rows() == vector.count, "'{}'", vector.name);
@@ -215,7 +218,7 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
       RUDDER_CHECK(linear.target->in == linear.in && linear.target->out == linear.rows(), "'{}'",
                    linear.parts.front().name);
     }
-    const SoftmaxAttention* const attention = attention_of(spec.layers[i]);
+    const Attention* const attention = attention_of(spec.layers[i]);
     RUDDER_CHECK(
         attention == nullptr || attention->rope == kNoRope ||
             (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
@@ -238,11 +241,21 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .attention = {}};
   bounds.scales_branches = spec.branch_scale != 1.0f;
   bounds.scales_logits = spec.logit_scale != 1.0f;
+  const auto is_uclip = [](const NormKind& kind) {
+    return std::holds_alternative<UClipNorm>(kind);
+  };
+  bounds.clips_norms = is_uclip(spec.norm);
   std::vector<ops::AttentionShape> shapes;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    if (const SoftmaxAttention* const attention = attention_of(spec.layers[i])) {
-      shapes.push_back(
-          {attention->num_heads, attention->window, kv[i], attention->v_norm, attention->sinks});
+    if (const Attention* const attention = attention_of(spec.layers[i])) {
+      const Softmax* const softmax = softmax_of(spec.layers[i]);
+      shapes.push_back({.num_heads = attention->num_heads,
+                        .window = attention->window,
+                        .kv = kv[i],
+                        .has_v_norm = attention->v_norm,
+                        .has_sinks = softmax != nullptr && softmax->sinks,
+                        .has_fir_gate = softmax == nullptr});
+      bounds.clips_norms = bounds.clips_norms || is_uclip(attention->qk_norm_kind);
     }
     bounds.scales_layers = bounds.scales_layers || spec.layers[i].has_scale;
     for (const LinearModule& linear : layer_tensors(spec, {}, i).linears) {

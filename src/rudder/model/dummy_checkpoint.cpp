@@ -75,7 +75,7 @@ class DummyCheckpoint final : public Checkpoint {
     for (const ListedTensor& listed : list.tensors()) {
       // Layers differ: each tensor begins elsewhere in the ring.
       const size_t unit = listed.number * 7919 % (kRingBytes / kTensorAlignment);
-      void* const data = listed.is_norm ? static_cast<void*>(norms_.data())
+      void* const data = listed.is_gain ? static_cast<void*>(norms_.data())
                                         : ring_.data() + unit * kTensorAlignment;
       tensors_.push_back(
           {listed.decl.name, {data, DType::kBF16, shape_of(listed.decl.shape)}, "dummy"});
@@ -101,6 +101,7 @@ class DummyCheckpoint final : public Checkpoint {
   }
   int64_t tensor_bytes() const override { return bytes_; }
   void prefetch(const TensorInfo& /*tensor*/) const override {}
+  void release_pages() const override {}
   Result<void> check_unchanged() const override { return {}; }
 
  private:
@@ -130,7 +131,7 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
   int64_t largest = 0;
   int64_t widest_norm = 0;
   for (const ListedTensor& tensor : list.tensors()) {
-    int64_t& most = tensor.is_norm ? widest_norm : largest;
+    int64_t& most = tensor.is_gain ? widest_norm : largest;
     most = std::max(most, tensor.values);
   }
   const ValueTables tables(1.0 - static_cast<double>(architecture->names.norm_offset));

@@ -58,9 +58,10 @@ class Loader {
       prefetch_layer(i + 1);
       RUDDER_TRY(LayerWeights layer, load_layer(i));
       out_.layers.push_back(std::move(layer));
+      checkpoint_.release_pages();  // a layer at a time is in memory twice, and no more
       report();
     }
-    RUDDER_TRY(out_.final_norm, load_norm(final_norm()));
+    RUDDER_TRY(out_.final_norm, load_norm(final_norm_tensor(spec_, names_)));
     RUDDER_TRY_VOID(checkpoint_.check_unchanged());
     done_ = checkpoint_.tensor_bytes();  // with what is not read
     report();
@@ -69,17 +70,13 @@ class Loader {
   }
 
  private:
-  NormTensor final_norm() const { return {std::string(names_.final_norm), spec_.hidden, nullptr}; }
-
   // Everything fits, and nothing is left over: before the first byte of it is read.
   Result<void> check_tensors() {
     RUDDER_TRY_VOID(take_tables());
-    RUDDER_TRY_VOID(take_norm(final_norm()));
+    RUDDER_TRY_VOID(take_norm(final_norm_tensor(spec_, names_)));
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const LayerTensors tensors = layer_tensors(spec_, names_, i);
-      for (const NormTensor& norm : tensors.norms) {
-        if (!norm.name.empty()) RUDDER_TRY_VOID(take_norm(norm));
-      }
+      for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
       for (const VectorTensor& vector : tensors.vectors) {
         RUDDER_TRY_VOID(binder_.take(vector.name, Shape{vector.count}));
       }
@@ -122,8 +119,11 @@ class Loader {
     return out;
   }
 
-  Result<View> take_norm(const NormTensor& tensor) {
-    return binder_.take(tensor.name, Shape{tensor.width});
+  Result<void> take_norm(const NormTensor& tensor) {
+    for (const NormTensor::Part& part : {tensor.weight, tensor.alpha}) {
+      if (!part.name.empty()) RUDDER_TRY_VOID(binder_.take(part.name, Shape{part.count}));
+    }
+    return {};
   }
 
   void prefetch_layer(size_t layer) const {
@@ -141,6 +141,7 @@ class Loader {
       done_ += static_cast<int64_t>(tables.embedding.bytes());
     }
     RUDDER_TRY(out_.head, add_linear(tables.head));
+    checkpoint_.release_pages();
     report();
     return {};
   }
@@ -169,18 +170,25 @@ class Loader {
     return out;
   }
 
-  // Ones for a norm without a tensor.
   Result<ops::NormSpec> load_norm(const NormTensor& tensor) {
-    std::vector<float> values(static_cast<size_t>(tensor.width), 1.0f);
-    if (!tensor.name.empty()) {
-      RUDDER_TRY(const View stored, take_norm(tensor));
-      values = values_of(stored);
-      for (float& value : values) value += names_.norm_offset;
-    }
     ops::NormSpec norm;
     norm.eps = spec_.norm_eps;
-    RUDDER_TRY(norm.weight, upload_values(values));
+    RUDDER_TRY(norm.weight, load_norm_part(tensor.weight, tensor.width, names_.norm_offset));
+    if (tensor.alpha.count > 0) {
+      RUDDER_TRY(norm.alpha, load_norm_part(tensor.alpha, tensor.width, 0));
+    }
     return norm;
+  }
+
+  // [width]: ones without a tensor, one number again and again where the tensor has just one.
+  Result<View> load_norm_part(const NormTensor::Part& part, int64_t width, float offset) {
+    std::vector<float> values(static_cast<size_t>(width), 1.0f);
+    if (!part.name.empty()) {
+      RUDDER_TRY(const View stored, binder_.take(part.name, Shape{part.count}));
+      const std::vector<float> read = values_of(stored);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = read[i % read.size()] + offset;
+    }
+    return upload_values(values);
   }
 
   Result<View> upload_values(const std::vector<float>& values) {

@@ -23,7 +23,7 @@ TEST(Loader, BindsEveryTensor) {
   ASSERT_TRUE(weights) << weights.error().to_string();
   EXPECT_EQ(done, total);
   ASSERT_EQ(weights->layers.size(), 1U);
-  EXPECT_EQ(std::get<SoftmaxAttention::Weights>(weights->layers[0].mixer).qkv.out, 16);
+  EXPECT_EQ(std::get<Attention::Weights>(weights->layers[0].mixer).qkv.out, 16);
   const auto& mlp = std::get<GatedMlp::Weights>(weights->layers[0].mlp);
   EXPECT_EQ(mlp.gate_up.out, 12);
   EXPECT_EQ(mlp.down.in, 6);
@@ -50,7 +50,7 @@ TEST(Loader, BindsBiases) {
 TEST(Loader, ReadsSinksAndLayerScales) {
   TinyModel tiny;
   ModelSpec spec = *read_spec(**tiny.open());
-  attention_of(spec.layers[0])->sinks = true;
+  softmax_of(spec.layers[0])->sinks = true;
   attention_of(spec.layers[0])->v_norm = true;
   spec.layers[0].has_scale = true;
   KeepingOps ops;
@@ -66,7 +66,7 @@ TEST(Loader, ReadsSinksAndLayerScales) {
   const auto checkpoint = tiny.open();
   const auto weights = load_weights(**checkpoint, spec, ops, {});
   ASSERT_TRUE(weights) << weights.error().to_string();
-  const auto& attention = std::get<SoftmaxAttention::Weights>(weights->layers[0].mixer);
+  const auto& attention = std::get<Attention::Weights>(weights->layers[0].mixer);
   ASSERT_EQ(attention.sinks.num_rows(), 2);
   EXPECT_EQ(attention.sinks.as<float>()[1], -1.5f);
   EXPECT_EQ(attention.v_norm.weight.num_rows(), 4);

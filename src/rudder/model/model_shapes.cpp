@@ -27,6 +27,7 @@ constexpr std::string_view kGemma2 = "Gemma2ForCausalLM";
 constexpr std::string_view kGemma3 = "Gemma3ForCausalLM";
 constexpr std::string_view kPhi3 = "Phi3ForCausalLM";
 constexpr std::string_view kOlmo2 = "Olmo2ForCausalLM";
+constexpr std::string_view kAsyncT = "AsyncTForCausalLM";
 
 constexpr std::string_view kSilu = R"("hidden_act": "silu")";
 constexpr std::string_view kLlama31 =
@@ -54,7 +55,10 @@ constexpr std::string_view kGemma3Large =
     R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024,
     "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 168,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0})";
+constexpr std::string_view kGates = R"("hidden_act": "relu", "fir_k": 3, "fir_clip": [0.0, 1.0])";
 
+// Not published: asynct-0.6b has the parameters of qwen3-0.6b in 35 layers of half the heads,
+// asynct-0.6b-28l its layers and heads.
 // clang-format off
 constexpr ModelShape kShapes[] = {
     // name, architecture, hidden, width, layers, heads, kv, head_dim, vocab, positions, theta, eps, tied
@@ -89,6 +93,8 @@ constexpr ModelShape kShapes[] = {
     {"phi-4", kPhi3, 5120, 17920, 40, 40, 10, 128, 100352, 16384, 2.5e5, 1e-5, false, kSilu},
     {"olmo-2-1b", kOlmo2, 2048, 8192, 16, 16, 16, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
     {"olmo-2-7b", kOlmo2, 4096, 11008, 32, 32, 32, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
+    {"asynct-0.6b", kAsyncT, 1024, 3072, 35, 8, 4, 128, 151936, 40960, 1e6, 1e-6, true, kGates},
+    {"asynct-0.6b-28l", kAsyncT, 1024, 3072, 28, 16, 8, 128, 151936, 40960, 1e6, 1e-6, true, kGates},
     {"olmo-2-13b", kOlmo2, 5120, 13824, 40, 40, 40, 128, 100352, 4096, 5e5, 1e-6, false, kSilu},
 };
 // clang-format on

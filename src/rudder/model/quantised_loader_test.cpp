@@ -16,8 +16,8 @@ using tensor::DType;
 const std::string kAttention = "model.layers.0.self_attn.";
 const std::string kMlp = "model.layers.0.mlp.";
 
-const SoftmaxAttention::Weights& attention_weights(const Weights& weights) {
-  return std::get<SoftmaxAttention::Weights>(weights.layers[0].mixer);
+const Attention::Weights& attention_weights(const Weights& weights) {
+  return std::get<Attention::Weights>(weights.layers[0].mixer);
 }
 
 // Every product but the head's is fp8, with a scale a tensor.

@@ -7,8 +7,8 @@
 #include <variant>
 #include <vector>
 
+#include "rudder/model/attention.h"
 #include "rudder/model/gated_mlp.h"
-#include "rudder/model/softmax_attention.h"
 
 namespace rudder::model {
 
@@ -57,7 +57,7 @@ struct RopeSpec {
 
 // The parts of a layer. A mixer lets a token read other tokens, an MLP works on each token alone.
 // A further kind of branch is a further alternative, and a file like those of these.
-using Mixer = std::variant<SoftmaxAttention>;
+using Mixer = std::variant<Attention>;
 using Mlp = std::variant<GatedMlp>;
 
 // Where a layer normalises: before each branch, after it, or both.
@@ -73,12 +73,20 @@ struct LayerSpec {
   bool has_scale = false;  // its output is multiplied by a number that the checkpoint holds
 };
 
-// The layer's mixer or MLP if it is of this kind, else null.
-inline const SoftmaxAttention* attention_of(const LayerSpec& layer) {
-  return std::get_if<SoftmaxAttention>(&layer.mixer);
+// The layer's mixer, its weighting or MLP if it is of this kind, else null.
+inline const Attention* attention_of(const LayerSpec& layer) {
+  return std::get_if<Attention>(&layer.mixer);
 }
-inline SoftmaxAttention* attention_of(LayerSpec& layer) {
-  return std::get_if<SoftmaxAttention>(&layer.mixer);
+inline Attention* attention_of(LayerSpec& layer) {
+  return std::get_if<Attention>(&layer.mixer);
+}
+inline const Softmax* softmax_of(const LayerSpec& layer) {
+  const Attention* const attention = attention_of(layer);
+  return attention == nullptr ? nullptr : std::get_if<Softmax>(&attention->weighting);
+}
+inline Softmax* softmax_of(LayerSpec& layer) {
+  Attention* const attention = attention_of(layer);
+  return attention == nullptr ? nullptr : std::get_if<Softmax>(&attention->weighting);
 }
 inline const GatedMlp* gated_mlp_of(const LayerSpec& layer) {
   return std::get_if<GatedMlp>(&layer.mlp);
@@ -95,7 +103,7 @@ struct KvGeometry {
   int32_t window = 0;
 };
 inline KvGeometry kv_geometry(const LayerSpec& layer) {
-  const SoftmaxAttention* const a = attention_of(layer);
+  const Attention* const a = attention_of(layer);
   return a == nullptr ? KvGeometry{} : KvGeometry{a->num_kv_heads, a->head_dim, a->window};
 }
 
@@ -104,6 +112,7 @@ struct ModelSpec {
   int32_t hidden = 0;
   int32_t vocab = 0;
   int32_t max_positions = 0;
+  NormKind norm;  // of branches and of the head's input
   float norm_eps = 1e-5f;
   float embed_scale = 1;
   float branch_scale = 1;  // of what each branch adds to the residual

@@ -51,12 +51,9 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
   add(std::string(names.embedding), TensorShape::of({vocab, hidden}), false);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerTensors layer = layer_tensors(spec, names, i);
-    for (const NormTensor& norm : layer.norms) {
-      if (norm.name.empty()) continue;
-      add(norm.name, TensorShape::of({static_cast<uint64_t>(norm.width)}), true);
-    }
+    for (const NormTensor& norm : layer.norms) add_norm(norm);
     for (const VectorTensor& vector : layer.vectors) {
-      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count)}), false);
+      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count)}), vector.is_gain);
     }
     for (const NumberTensor& number : layer.numbers) {
       add(number.name, TensorShape::of({1}), true);
@@ -70,7 +67,7 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
       }
     }
   }
-  add(std::string(names.final_norm), TensorShape::of({hidden}), true);
+  add_norm(final_norm_tensor(spec, names));
   if (!spec.tied_head) {
     add(std::string(names.head) + ".weight", TensorShape::of({vocab, hidden}), false);
   }
@@ -90,11 +87,18 @@ std::vector<std::pair<size_t, size_t>> TensorList::shards(int64_t max_bytes) con
   return out;
 }
 
-void TensorList::add(std::string name, const TensorShape& shape, bool is_norm) {
+void TensorList::add_norm(const NormTensor& norm) {
+  for (const NormTensor::Part& part : {norm.weight, norm.alpha}) {
+    if (part.name.empty()) continue;
+    add(part.name, TensorShape::of({static_cast<uint64_t>(part.count)}), true);
+  }
+}
+
+void TensorList::add(std::string name, const TensorShape& shape, bool is_gain) {
   uint64_t values = 0;
   weights::checked_tensor_bytes(shape, 1, values);
   tensors_.push_back({{std::move(name), tensor::DType::kBF16, shape},
-                      is_norm,
+                      is_gain,
                       static_cast<int64_t>(values),
                       tensors_.size()});
   total_bytes_ += 2 * static_cast<int64_t>(values);

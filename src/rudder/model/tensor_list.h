@@ -12,6 +12,7 @@
 #include "rudder/model/archs/archs.h"
 #include "rudder/model/make_model.h"
 #include "rudder/model/spec.h"
+#include "rudder/model/tensors.h"
 #include "rudder/tensor/dtype.h"
 #include "rudder/weights/safetensors_writer.h"
 
@@ -19,7 +20,7 @@ namespace rudder::model {
 
 struct ListedTensor {
   weights::TensorDecl decl;  // bf16
-  bool is_norm = false;
+  bool is_gain = false;      // its values lie around 1 (less the norms' offset), not around 0
   int64_t values = 0;
   uint64_t number = 0;  // in the model: part of the random counter
 };
@@ -35,7 +36,8 @@ class TensorList {
   std::vector<std::pair<size_t, size_t>> shards(int64_t max_bytes) const;
 
  private:
-  void add(std::string name, const weights::TensorShape& shape, bool is_norm);
+  void add_norm(const NormTensor& norm);
+  void add(std::string name, const weights::TensorShape& shape, bool is_gain);
 
   std::vector<ListedTensor> tensors_;
   int64_t total_bytes_ = 0;

@@ -14,16 +14,34 @@ int64_t LinearModule::rows() const {
                          [](int64_t sum, const Part& part) { return sum + part.rows; });
 }
 
-void LayerTensors::add_norm(std::string_view name, int64_t width, ops::NormSpec* target) {
-  norms.push_back({fmt::format("{}{}.weight", prefix, name), width, target});
+NormTensor norm_tensor(std::string_view module, int64_t width, const NormKind& kind,
+                       ops::NormSpec* target) {
+  NormTensor out{.weight = {}, .alpha = {}, .width = width, .target = target};
+  if (const UClipNorm* const uclip = std::get_if<UClipNorm>(&kind)) {
+    out.weight = {fmt::format("{}.gamma", module), uclip->weight_per_channel ? width : 1};
+    out.alpha = {fmt::format("{}.alpha", module), uclip->alpha_per_channel ? width : 1};
+  } else {
+    out.weight = {fmt::format("{}.weight", module), width};
+  }
+  return out;
+}
+
+void LayerTensors::add_norm(std::string_view name, int64_t width, const NormKind& kind,
+                            ops::NormSpec* target) {
+  norms.push_back(norm_tensor(fmt::format("{}{}", prefix, name), width, kind, target));
 }
 
 void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* target) {
-  norms.push_back({"", width, target});
+  norms.push_back({.weight = {"", width}, .alpha = {}, .width = width, .target = target});
 }
 
 void LayerTensors::add_vector(std::string_view name, int64_t count, ops::View* target) {
   vectors.push_back({fmt::format("{}{}", prefix, name), count, target});
+}
+
+void LayerTensors::add_gains(std::string_view name, int64_t count, ops::View* target) {
+  add_vector(name, count, target);
+  vectors.back().is_gain = true;
 }
 
 void LayerTensors::add_linear(const std::vector<std::string_view>& names,
@@ -51,7 +69,7 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
   out.prefix = fmt::format("{}layers.{}.", names.prefix, layer);
   const auto add_norm = [&](bool exists, std::string_view name,
                             ops::NormSpec LayerWeights::*member) {
-    if (exists) out.add_norm(name, spec.hidden, target_in(weights, member));
+    if (exists) out.add_norm(name, spec.hidden, spec.norm, target_in(weights, member));
   };
   add_norm(l.norms.pre, names.mixer_pre_norm, &LayerWeights::mixer_pre_norm);
   add_norm(l.norms.post, names.mixer_post_norm, &LayerWeights::mixer_post_norm);
@@ -77,6 +95,10 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
   return out;
 }
 
+NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names) {
+  return norm_tensor(names.final_norm, spec.hidden, spec.norm);
+}
+
 LinearModule head_module(const ModelSpec& spec, const WeightNames& names) {
   return {.parts = {{std::string(names.head), spec.vocab}},
           .in = spec.hidden,
@@ -99,9 +121,14 @@ tensor::DType table_dtype(tensor::DType linear_dtype) {
 }
 
 int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
-  const WeightNames names;      // sizes do not depend on them
-  int64_t linear = 0;           // elements of products
-  int64_t plain = spec.hidden;  // norms, vectors and biases, f32; the final norm
+  const WeightNames names;  // sizes do not depend on them
+  int64_t linear = 0;       // elements of products
+  int64_t plain = 0;        // norms, vectors and biases, f32
+  // Every channel has its number on the device, also where the checkpoint has one for all.
+  const auto add_norm = [&](const NormTensor& norm) {
+    plain += norm.alpha.count > 0 ? 2 * norm.width : norm.width;
+  };
+  add_norm(final_norm_tensor(spec, names));
   const auto add = [&](const LinearModule& module) {
     linear += module.rows() * module.in;
     if (module.bias) plain += module.rows();
@@ -109,7 +136,7 @@ int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
   add(head_module(spec, names));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerTensors tensors = layer_tensors(spec, names, i);
-    for (const NormTensor& norm : tensors.norms) plain += norm.width;
+    for (const NormTensor& norm : tensors.norms) add_norm(norm);
     for (const VectorTensor& vector : tensors.vectors) plain += vector.count;
     for (const LinearModule& module : tensors.linears) add(module);
   }

@@ -15,10 +15,18 @@
 namespace rudder::model {
 
 struct NormTensor {
-  std::string name;  // empty: the checkpoint holds none, the weights are ones
+  // One number for all of a row, or one a channel.
+  struct Part {
+    std::string name;  // empty: the checkpoint holds none, its values are ones
+    int64_t count = 0;
+  };
+  Part weight;
+  Part alpha = {};  // count 0: an RMS norm, which has none
   int64_t width = 0;
   ops::NormSpec* target = nullptr;
 };
+NormTensor norm_tensor(std::string_view module, int64_t width, const NormKind& kind,
+                       ops::NormSpec* target = nullptr);
 
 // One product: parts stacked along the output rows.
 struct LinearModule {
@@ -47,6 +55,7 @@ struct VectorTensor {
   std::string name;
   int64_t count = 0;
   ops::View* target = nullptr;
+  bool is_gain = false;  // its values lie around 1, not around 0
 };
 
 // One number that the host keeps.
@@ -64,9 +73,10 @@ struct LayerTensors {
   std::vector<LinearModule> linears;
   std::vector<ScaleTensor> scales;
 
-  void add_norm(std::string_view name, int64_t width, ops::NormSpec* target);
+  void add_norm(std::string_view name, int64_t width, const NormKind& kind, ops::NormSpec* target);
   void add_plain_norm(int64_t width, ops::NormSpec* target);  // without a tensor
   void add_vector(std::string_view name, int64_t count, ops::View* target);
+  void add_gains(std::string_view name, int64_t count, ops::View* target);
   // `rows` of the parts by name; their sum where there is one name for all.
   void add_linear(const std::vector<std::string_view>& names, const std::vector<int64_t>& rows,
                   int64_t in, bool bias, ops::LinearWeight* target);
@@ -80,6 +90,7 @@ Member* target_in(Weights* weights, Member Weights::*member) {
 
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
                            LayerWeights* weights = nullptr);
+NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names);
 LinearModule head_module(const ModelSpec& spec, const WeightNames& names);
 
 // Weights of the kinds of branches that the layer has, with nothing in them.

@@ -5,6 +5,6 @@
 
 namespace rudder::ops {
 
-enum class Activation : uint8_t { kSilu, kGeluTanh, kGelu };
+enum class Activation : uint8_t { kSilu, kGeluTanh, kGelu, kRelu };
 
 }  // namespace rudder::ops

@@ -16,9 +16,12 @@ namespace rudder::ops {
 using tensor::View;
 
 // RMS norm: y = x / sqrt(mean(x^2) + eps) * weight. Weight transforms (1 + w) happen at load.
+// UClipNorm, where there is an `alpha`: y = clip(alpha * x, -1, 1) * weight. It has no sum over the
+// row and no eps. NaN stays NaN.
 struct NormSpec {
   View weight;  // [width] f32
   float eps = 1e-5f;
+  View alpha = {};  // [width] f32
 
   bool empty() const { return weight.empty(); }
 };
@@ -127,6 +130,23 @@ struct AttentionBatch {
   }
 };
 
+// Attention weights without a softmax. With s_j the scaled score of the key at position j, and
+// r_j = relu_pre ? max(s_j, 0) : s_j, 0 where the query sees no key:
+//   p_j = clip(s_j - sigma * (r_j + r_(j-1) + ... + r_(j-length+1)) / length, low, high)
+//   out = gamma * sum over j of p_j * v_j
+// The average is a causal FIR filter along the keys of one query. Weights are not normalised.
+inline constexpr int32_t kMaxFirLength = 8;
+struct FirGate {
+  View sigma;          // [num_heads] f32
+  View gamma;          // [num_heads] f32
+  int32_t length = 0;  // 1 to kMaxFirLength; 0: there is no gate, the weights are a softmax
+  bool relu_pre = false;
+  float low = 0;
+  float high = 1;
+
+  bool empty() const { return length == 0; }
+};
+
 struct AttentionArgs {
   View q;  // [T, num_heads * head_dim] act
   KvLayer kv;
@@ -138,6 +158,7 @@ struct AttentionArgs {
   // [num_heads] f32; optional: a score that every softmax of the head counts in its denominator,
   // p_j = exp(s_j) / (exp(sink) + sum exp(s_i)). Source: transformers, modeling_gpt_oss.py.
   View sinks = {};
+  FirGate gate = {};  // optional; then there are neither soft-cap nor sinks
 };
 
 // out = act(gate) * up, gate and up side by side.
@@ -179,6 +200,7 @@ struct AttentionShape {
   KvLayer kv;
   bool has_v_norm = false;
   bool has_sinks = false;
+  bool has_fir_gate = false;
 };
 
 // Bounds of every step of a loaded model.
@@ -194,6 +216,7 @@ struct StepBounds {
   bool scales_branches = false;  // ResidualNormArgs.delta_scale
   bool scales_layers = false;    // ResidualNormArgs.sum_scale
   bool scales_logits = false;    // LogitsArgs.scale
+  bool clips_norms = false;      // NormSpec.alpha
 };
 
 }  // namespace rudder::ops

@@ -144,7 +144,11 @@ class GgufReader {
 
   Result<void> place_data() {
     const uint64_t begin = (cursor_.at() + alignment_ - 1) / alignment_ * alignment_;
-    const uint64_t size = begin > bytes_.size() ? 0 : bytes_.size() - begin;
+    if (begin > bytes_.size()) {
+      if (result_.tensors.empty()) return {};
+      return corrupt_file("the file ends before its data", file_);
+    }
+    const uint64_t size = bytes_.size() - begin;
     for (size_t i = 0; i < result_.tensors.size(); ++i) {
       FileTensor& tensor = result_.tensors[i];
       uint64_t length = 0;

@@ -230,6 +230,10 @@ TEST(Loaders, BrokenGgufIsRefused) {
   refused(with_tensor("direction.1", kHuge, 0, 0), kCorruptFile, "outside");
   refused(with_tensor("direction.1", 4, 0, 32), kCorruptFile, "outside");
   refused(with_tensor("direction.1", 4, 0, 4), kCorruptFile, "outside");
+  // An empty tensor lies nowhere where the file ends before the data begins.
+  std::vector<std::byte> cut = with_tensor("direction.1", 0, 0, 0);
+  while (cut.size() % 32 != 1) cut.pop_back();
+  refused(cut, kCorruptFile, "ends before its data");
   refused(with_tensor("direction.1", 4, 2, 0), kUnsupported, "type 2");
   refused(with_tensor("direction.0", 4, 0, 0), kCorruptFile, "direction.1");
   refused(with_tensor("resid_post.1", 4, 0, 0), kCorruptFile, "direction.1");

@@ -178,8 +178,8 @@ void fields(Archive& archive, Archived<TokenLogprobs> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<SeqResult> auto& value) {
-  auto& [slot, generation, end, masked, tokens, logprobs, scores] = value;
-  archive(slot, generation, end, masked, tokens, logprobs, scores);
+  auto& [slot, generation, end, masked, tokens, logprobs, scores, clipped_samples] = value;
+  archive(slot, generation, end, masked, tokens, logprobs, scores, clipped_samples);
 }
 
 // Without what it captured: activations are for their consumers.

@@ -60,6 +60,7 @@ class RecordingWriter {
   Result<void> write(const SuppliedMasks& masks);
   Result<void> write(const StepResult& result);
   bool is_full() const { return is_full_; }
+  int64_t num_bytes() const { return num_bytes_; }
 
  private:
   RecordingWriter(std::string path, File file, int64_t max_bytes)

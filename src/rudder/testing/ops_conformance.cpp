@@ -29,7 +29,16 @@ View OpsConformance::poisoned(DType dtype, Shape shape) {
 }
 
 ops::NormSpec OpsConformance::random_norm(int64_t width) {
-  return ops::NormSpec{device_.put(HostTensor(random_values(width), DType::kF32, {width})), 1e-5f};
+  const auto draw = [&] {
+    return device_.put(HostTensor(random_values(width), DType::kF32, {width}));
+  };
+  ops::NormSpec norm{.weight = draw(), .eps = 1e-5f};
+  if (GetParam().has_rare_parts && between(0, 3) == 0) norm.alpha = draw();
+  return norm;
+}
+
+ReferenceNorm OpsConformance::read(const ops::NormSpec& norm) {
+  return {.weight = read(norm.weight), .alpha = read(norm.alpha), .eps = double{norm.eps}};
 }
 
 OpsConformance::Linear OpsConformance::random_linear(std::span<const int64_t> outs, int64_t in,

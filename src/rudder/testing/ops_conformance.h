@@ -57,7 +57,8 @@ class OpsConformance : public ::testing::TestWithParam<Backend> {
   tensor::View copy(const tensor::View& view) { return device_.put(device_.get(view)); }
   std::vector<float> random_values(int64_t count, double scale = 1);
   Matrix read(const tensor::View& view) { return device_.matrix(view); }
-  ops::NormSpec random_norm(int64_t width);
+  ReferenceNorm read(const ops::NormSpec& norm);
+  ops::NormSpec random_norm(int64_t width);  // of a kind that the backend has
 
   // A weight of random parts, and what it multiplies by: rounded as the backend stores it. Parts
   // of a backend that stores F8E4M3 are values that it has, so that the rounding is the identity.

@@ -36,6 +36,11 @@ AttentionShape OpsAttention::fuzzed_shape() {
   if (GetParam().has_rare_parts) {
     shape.has_v_norm = between(0, 3) == 0;
     shape.has_sinks = between(0, 3) == 0;
+    if (between(0, 3) == 0) {
+      shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
+      shape.has_sinks = false;
+      shape.softcap = 0;
+    }
   }
   return shape;
 }
@@ -62,6 +67,7 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
     layer.sinks = random_values(shape.heads, 4);
     layer.device_sinks = device_.put(HostTensor(layer.sinks, DType::kF32, {shape.heads}));
   }
+  if (shape.gate_length > 0) make_gate(layer);
   if (shape.rotary > 0) {
     std::vector<float> rope = random_values(kMaxPositions * shape.rotary);
     for (float& value : rope) value = std::clamp(value, -1.0f, 1.0f);
@@ -72,6 +78,25 @@ OpsAttention::Layer OpsAttention::make_layer(const AttentionShape& shape, int64_
   std::iota(layer.free_blocks.begin(), layer.free_blocks.end(), 0);
   std::shuffle(layer.free_blocks.begin(), layer.free_blocks.end(), random_);
   return layer;
+}
+
+void OpsAttention::make_gate(Layer& layer) {
+  const int64_t heads = layer.shape.heads;
+  const auto draw = [&](std::vector<double>& reference) {
+    std::vector<float> values = random_values(heads, 0.3);
+    for (float& value : values) value += 1;
+    reference.assign(values.begin(), values.end());
+    return device_.put(HostTensor(values, DType::kF32, {heads}));
+  };
+  ReferenceGate& reference = layer.reference_gate;
+  layer.gate.sigma = draw(reference.sigma);
+  layer.gate.gamma = draw(reference.gamma);
+  reference.length = layer.gate.length = layer.shape.gate_length;
+  reference.relu_pre = layer.gate.relu_pre = between(0, 1) == 0;
+  if (between(0, 1) == 0) {
+    reference.low = layer.gate.low = -0.5f;
+    reference.high = layer.gate.high = 2.0f;
+  }
 }
 
 std::vector<float> OpsAttention::random_scales(int64_t heads) {
@@ -179,7 +204,8 @@ View OpsAttention::run_step(Layer& layer, std::span<Sequence> sequences,
        .group_rows = static_cast<int32_t>(table_rows)});
   const View out = poisoned({total, q_width});
   ops_.attention({q, layer.kv, static_cast<int32_t>(shape.heads), score_scale(shape),
-                  static_cast<int32_t>(shape.window), shape.softcap, out, layer.device_sinks});
+                  static_cast<int32_t>(shape.window), shape.softcap, out, layer.device_sinks,
+                  layer.gate});
   return out;
 }
 
@@ -199,14 +225,12 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
     rope = to_matrix(flat);
   }
   const auto prepared = [&](int64_t column, int64_t width, const ops::NormSpec& norm) {
-    return reference_rope(
-        reference_rms_norm(qkv.slice(0, length, column, width), read(norm.weight), 1e-5),
-        shape.head_dim, rope, positions);
+    return reference_rope(reference_norm(qkv.slice(0, length, column, width), read(norm)),
+                          shape.head_dim, rope, positions);
   };
   Matrix q = prepared(0, q_width, layer.q_norm);
   Matrix k = prepared(q_width, kv_width, layer.k_norm);
-  Matrix v = reference_rms_norm(qkv.slice(0, length, q_width + kv_width, kv_width),
-                                read(layer.v_norm.weight), 1e-5);
+  Matrix v = reference_norm(qkv.slice(0, length, q_width + kv_width, kv_width), read(layer.v_norm));
   // What an fp8 cache holds is far from what was written to it: there the formulas start from it.
   if (low_precision || ops_.kv_dtype() == DType::kF8E4M3) {
     k = cached(k, shape, layer.k_scales);
@@ -219,6 +243,7 @@ Matrix OpsAttention::expected(const Layer& layer, const Sequence& sequence, int6
                                 .window = shape.window,
                                 .softcap = double{shape.softcap},
                                 .sinks = {layer.sinks.begin(), layer.sinks.end()},
+                                .gate = layer.reference_gate,
                                 .product_dtype = is_bf16() ? DType::kBF16 : DType::kF32,
                                 .round_products = low_precision};
   return reference_attention(spec, q.slice(begin, count, 0, q_width), k, v);
@@ -254,7 +279,7 @@ TEST_P(OpsAttention, AgreesWithTheFormulas) {
           << layer.shape.head_dim << ", heads " << layer.shape.heads << "/" << layer.shape.kv_heads
           << ", block " << layer.shape.block_size << ", window " << layer.shape.window << ", cap "
           << layer.shape.softcap << (layer.shape.has_v_norm ? ", v-norm" : "")
-          << (layer.shape.has_sinks ? ", sinks" : "");
+          << (layer.shape.has_sinks ? ", sinks" : "") << ", gate " << layer.shape.gate_length;
       row += q_lens[s];
     }
   }

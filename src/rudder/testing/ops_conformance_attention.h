@@ -22,6 +22,7 @@ struct AttentionShape {
   float softcap = 0;
   bool has_v_norm = false;
   bool has_sinks = false;
+  int32_t gate_length = 0;  // 0: a softmax
 };
 
 class OpsAttention : public OpsConformance {
@@ -36,6 +37,8 @@ class OpsAttention : public OpsConformance {
     ops::NormSpec v_norm;
     std::vector<float> sinks;  // as the device has them; empty: none
     tensor::View device_sinks;
+    ops::FirGate gate;
+    ReferenceGate reference_gate;
     tensor::View rope;
     HostTensor host_rope{tensor::DType::kF32, {0}};  // as the device has it
     std::vector<float> k_scales;                     // as the device has them; empty: none
@@ -60,6 +63,7 @@ class OpsAttention : public OpsConformance {
   std::vector<float> random_scales(int64_t heads);
   // k or v of every head as the cache holds it.
   Matrix cached(const Matrix& x, const AttentionShape& shape, std::span<const float> scales) const;
+  void make_gate(Layer& layer);
   Layer make_layer(const AttentionShape& shape, int64_t num_blocks);
   Sequence make_sequence(Layer& layer, int64_t length);
   // The next q_lens[i] tokens of each sequence, then `padding` rows of padding:

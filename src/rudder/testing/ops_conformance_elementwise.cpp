@@ -13,7 +13,7 @@ using tensor::DType;
 using tensor::View;
 
 constexpr ops::Activation kActivations[] = {ops::Activation::kSilu, ops::Activation::kGeluTanh,
-                                            ops::Activation::kGelu};
+                                            ops::Activation::kGelu, ops::Activation::kRelu};
 
 std::string shape_text(int64_t rows, int64_t width) {
   return std::to_string(rows) + " x " + std::to_string(width);
@@ -34,8 +34,7 @@ TEST_P(OpsConformance, ResidualNorm) {
     if (has_delta) {
       args.delta = random({rows, hidden});
       if ((round & 2) != 0) args.delta_norm = random_norm(hidden);
-      const Matrix delta = reference_rms_norm(read(args.delta), read(args.delta_norm.weight),
-                                              double{args.delta_norm.eps});
+      const Matrix delta = reference_norm(read(args.delta), read(args.delta_norm));
       if (scales) args.delta_scale = 0.22f;
       for (size_t i = 0; i < delta.values.size(); ++i) {
         residual.values[i] += double{args.delta_scale} * delta.values[i];
@@ -56,7 +55,7 @@ TEST_P(OpsConformance, ResidualNorm) {
     expect_close(read(args.x), residual, 2e-6 * (1 + max_abs(residual)), what);
     if (!has_out) continue;
     // The norm may read the sum before or after it is rounded to act.
-    const Matrix expected = reference_rms_norm(residual, read(args.norm.weight), 1e-5);
+    const Matrix expected = reference_norm(residual, read(args.norm));
     if (quantises) {
       expect_quantised(args.out, args.out_scale, expected, 4e-6, what);
     } else {

@@ -300,6 +300,18 @@ void OpsTaps::expect_latches(const Scene& scene, const std::vector<ReferenceLatc
   }
 }
 
+namespace {
+
+// What a change of x can change in its norm, at most and about.
+double steepness(const ReferenceNorm& norm, std::span<const double> x) {
+  if (!norm.alpha.values.empty()) return max_abs(norm.alpha) * max_abs(norm.weight);
+  double squares = 0;
+  for (const double value : x) squares += value * value;
+  return max_abs(norm.weight) / std::sqrt(squares / static_cast<double>(x.size()) + norm.eps);
+}
+
+}  // namespace
+
 void OpsTaps::check_residual_norm(int round, int& combination) {
   const int64_t width = wide(kResidualWidths[static_cast<size_t>(round) / 2]);
   const int64_t rows = width > 4000 ? 9 : 40;
@@ -320,8 +332,8 @@ void OpsTaps::check_residual_norm(int round, int& combination) {
   args.x_taps[1] = scene.at(kPre);
   args.out_taps = scene.at(kNormed);
   const Matrix x = read(args.x);
-  const Matrix branch = reference_rms_norm(read(args.delta), read(args.delta_norm.weight), 1e-5);
-  const Matrix weight = read(args.norm.weight);
+  const Matrix branch = reference_norm(read(args.delta), read(args.delta_norm));
+  const ReferenceNorm norm = read(args.norm);
   ops_.residual_norm(args);
 
   const Matrix got_x = read(args.x);
@@ -338,11 +350,10 @@ void OpsTaps::check_residual_norm(int round, int& combination) {
     h = tapped(scene, token, kPre, std::move(h), latches.back(), tolerance);
     expect_row(row_of(got_x, t), h, tolerance, what + ", x of " + std::to_string(t));
     // The norm may read the sum before or after it is rounded to act.
-    double squares = 0;
-    for (const double value : h) squares += value * value;
-    const double root = std::sqrt(squares / static_cast<double>(width) + 1e-5);
-    tolerance = 2 * (tolerance + act_unit() * most(h)) / root * max_abs(weight);
-    for (size_t i = 0; i < h.size(); ++i) h[i] *= weight.at(0, static_cast<int64_t>(i)) / root;
+    tolerance = 2 * (tolerance + act_unit() * most(h)) * steepness(norm, h);
+    Matrix sum(1, width);
+    sum.values = std::move(h);
+    h = reference_norm(sum, norm).values;
     h = tapped(scene, token, kNormed, std::move(h), latches.back(), tolerance);
     if (quantises) {
       Matrix expected(1, width);

@@ -34,10 +34,10 @@ class ReferencePass {
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
       const model::LayerSpec& layer = spec_.layers[i];
       const model::LayerWeights& w = weights_.layers[i];
-      const auto& attention = std::get<model::SoftmaxAttention>(layer.mixer);
+      const auto& attention = std::get<model::Attention>(layer.mixer);
       const auto& mlp = std::get<model::GatedMlp>(layer.mlp);
       add_branch(x,
-                 attend(attention, std::get<model::SoftmaxAttention::Weights>(w.mixer),
+                 attend(attention, std::get<model::Attention::Weights>(w.mixer),
                         normed(x, w.mixer_pre_norm)),
                  w.mixer_post_norm);
       add_branch(x, feed(mlp, std::get<model::GatedMlp::Weights>(w.mlp), normed(x, w.mlp_pre_norm)),
@@ -65,7 +65,9 @@ class ReferencePass {
   }
 
   static Matrix normed(const Matrix& x, const ops::NormSpec& norm) {
-    return reference_rms_norm(x, to_matrix(norm.weight), double{norm.eps});
+    return reference_norm(x, {.weight = to_matrix(norm.weight),
+                              .alpha = to_matrix(norm.alpha),
+                              .eps = double{norm.eps}});
   }
 
   Matrix linear(const Matrix& x, const ops::LinearWeight& weight) const {
@@ -80,7 +82,7 @@ class ReferencePass {
     }
   }
 
-  Matrix rotated(const Matrix& x, const model::SoftmaxAttention& attention) const {
+  Matrix rotated(const Matrix& x, const model::Attention& attention) const {
     if (attention.rope == model::kNoRope) return x;
     const auto length = static_cast<int32_t>(ids_.size());
     const model::RopeSpec& rope = spec_.ropes[static_cast<size_t>(attention.rope)];
@@ -92,7 +94,7 @@ class ReferencePass {
     return reference_rope(x, attention.head_dim, table, positions);
   }
 
-  Matrix attend(const model::SoftmaxAttention& attention, const model::SoftmaxAttention::Weights& w,
+  Matrix attend(const model::Attention& attention, const model::Attention::Weights& w,
                 const Matrix& in) const {
     const Matrix qkv = linear(in, w.qkv);
     const int64_t q_width = attention.q_width();
@@ -101,14 +103,22 @@ class ReferencePass {
     const Matrix k =
         rotated(normed(qkv.slice(0, qkv.rows, q_width, kv_width), w.k_norm), attention);
     const Matrix v = normed(qkv.slice(0, qkv.rows, q_width + kv_width, kv_width), w.v_norm);
-    return linear(reference_attention({.num_heads = attention.num_heads,
-                                       .num_kv_heads = attention.num_kv_heads,
-                                       .scale = double{attention.scale},
-                                       .window = attention.window,
-                                       .softcap = double{attention.softcap},
-                                       .sinks = to_matrix(w.sinks).values},
-                                      q, k, v),
-                  w.out);
+    ReferenceAttention reference{.num_heads = attention.num_heads,
+                                 .num_kv_heads = attention.num_kv_heads,
+                                 .scale = double{attention.scale},
+                                 .window = attention.window};
+    if (const auto* const gate = std::get_if<model::Gate>(&attention.weighting)) {
+      reference.gate = {.sigma = to_matrix(w.gate_sigma).values,
+                        .gamma = to_matrix(w.gate_gamma).values,
+                        .length = gate->length,
+                        .relu_pre = gate->relu_pre,
+                        .low = double{gate->low},
+                        .high = double{gate->high}};
+    } else {
+      reference.softcap = double{std::get<model::Softmax>(attention.weighting).softcap};
+      reference.sinks = to_matrix(w.sinks).values;
+    }
+    return linear(reference_attention(reference, q, k, v), w.out);
   }
 
   Matrix feed(const model::GatedMlp& mlp, const model::GatedMlp::Weights& w,

@@ -42,8 +42,35 @@ double activate(double x, ops::Activation activation) {
       return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
     case ops::Activation::kGelu:
       return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case ops::Activation::kRelu:
+      return x < 0 ? 0 : x;
   }
   RUDDER_CHECK(false, "activation {}", static_cast<int>(activation));
+}
+
+// Turns scores into a softmax's weights without its division by their total, which is returned.
+double exponentials(std::vector<double>& scores, double sink) {
+  const double top = std::max(sink, *std::max_element(scores.begin(), scores.end()));
+  double total = std::exp(sink - top);
+  for (double& score : scores) {
+    score = std::exp(score - top);
+    total += score;
+  }
+  return total;
+}
+
+std::vector<double> gated(const std::vector<double>& scores, const ReferenceGate& gate,
+                          size_t head) {
+  std::vector<double> weights(scores.size());
+  for (size_t j = 0; j < scores.size(); ++j) {
+    double sum = 0;
+    for (size_t i = 0; i < static_cast<size_t>(gate.length) && i <= j; ++i) {
+      sum += gate.relu_pre ? std::max(scores[j - i], 0.0) : scores[j - i];
+    }
+    const double difference = scores[j] - gate.sigma[head] * sum / static_cast<double>(gate.length);
+    weights[j] = std::clamp(difference, gate.low, gate.high);
+  }
+  return weights;
 }
 
 }  // namespace
@@ -107,14 +134,24 @@ Matrix reference_linear(const Matrix& x, const Matrix& weight, const Matrix& bia
   return out;
 }
 
-Matrix reference_rms_norm(const Matrix& x, const Matrix& weight, double eps) {
+Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm) {
+  const Matrix& weight = norm.weight;
   if (weight.values.empty()) return x;
   Matrix out = x;
+  if (!norm.alpha.values.empty()) {
+    for (int64_t r = 0; r < x.rows; ++r) {
+      for (int64_t c = 0; c < x.cols; ++c) {
+        const int64_t i = c % weight.cols;
+        out.at(r, c) = std::clamp(norm.alpha.at(0, i) * x.at(r, c), -1.0, 1.0) * weight.at(0, i);
+      }
+    }
+    return out;
+  }
   for (int64_t r = 0; r < x.rows; ++r) {
     for (int64_t first = 0; first < x.cols; first += weight.cols) {
       double squares = 0;
       for (int64_t c = 0; c < weight.cols; ++c) squares += x.at(r, first + c) * x.at(r, first + c);
-      const double root = std::sqrt(squares / static_cast<double>(weight.cols) + eps);
+      const double root = std::sqrt(squares / static_cast<double>(weight.cols) + norm.eps);
       for (int64_t c = 0; c < weight.cols; ++c) {
         out.at(r, first + c) = x.at(r, first + c) / root * weight.at(0, c);
       }
@@ -180,14 +217,16 @@ Matrix reference_attention(const ReferenceAttention& spec, const Matrix& q, cons
       }
       const double sink = spec.sinks.empty() ? -std::numeric_limits<double>::infinity()
                                              : spec.sinks[static_cast<size_t>(h)];
-      const double top = std::max(sink, *std::max_element(weights.begin(), weights.end()));
-      double total = std::exp(sink - top);
-      for (double& weight : weights) {
-        weight = std::exp(weight - top);
-        total += weight;
+      const bool is_gated = !spec.gate.sigma.empty();
+      const double gamma = is_gated ? spec.gate.gamma[static_cast<size_t>(h)] : 1;
+      double total = 1;
+      if (is_gated) {
+        weights = gated(weights, spec.gate, static_cast<size_t>(h));
+      } else {
+        total = exponentials(weights, sink);
       }
       for (int64_t p = first; p <= last; ++p) {
-        const double weight = product(weights[static_cast<size_t>(p - first)]) / total;
+        const double weight = product(weights[static_cast<size_t>(p - first)]) / total * gamma;
         for (int64_t i = 0; i < head_dim; ++i) {
           out.at(r, h * head_dim + i) += weight * v.at(p, kv + i);
         }

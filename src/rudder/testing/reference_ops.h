@@ -33,13 +33,29 @@ double norm_of(const Matrix& x);                          // Frobenius
 double max_difference(const Matrix& a, const Matrix& b);  // NaN counts as infinity
 
 Matrix reference_linear(const Matrix& x, const Matrix& weight, const Matrix& bias);
+// A norm of either kind: `alpha` is empty for an RMS norm.
+struct ReferenceNorm {
+  Matrix weight;
+  Matrix alpha = {};
+  double eps = 1e-5;
+};
 // Each run of weight.cols columns is normalised by itself; an empty weight changes nothing.
-Matrix reference_rms_norm(const Matrix& x, const Matrix& weight, double eps);
+Matrix reference_norm(const Matrix& x, const ReferenceNorm& norm);
 Matrix reference_gated_act(const Matrix& x, ops::Activation activation);
 double reference_soft_cap(double x, double cap);
 // Rotates each head of each row by rows of `table` [rope_rows, 2 * half].
 Matrix reference_rope(const Matrix& x, int64_t head_dim, const Matrix& table,
                       std::span<const int32_t> rows);
+
+// ops::FirGate, of no head: none.
+struct ReferenceGate {
+  std::vector<double> sigma = {};  // [num_heads]
+  std::vector<double> gamma = {};
+  int64_t length = 1;
+  bool relu_pre = false;
+  double low = 0;
+  double high = 1;
+};
 
 struct ReferenceAttention {
   int64_t num_heads = 1;
@@ -48,6 +64,7 @@ struct ReferenceAttention {
   int64_t window = 0;
   double softcap = 0;
   std::vector<double> sinks = {};  // [num_heads]; empty: none
+  ReferenceGate gate = {};
   // What a low-precision twin rounds: q before the scores, weights before they meet v.
   tensor::DType product_dtype = tensor::DType::kF32;
   bool round_products = false;

@@ -2,10 +2,12 @@
 # of them in which one seeded bug at a time can be switched on (base/mutants.h).
 set(sim_sources sim.cpp sim_check.cpp sim_config.cpp sim_constraint.cpp sim_episode.cpp sim_main.cpp
     sim_reference.cpp sim_taps.cpp)
-set(sim_steps 5000000)
+set(sim_steps 2000000)
+set(sim_steps_full 5000000)
 set(mutant_steps 200000)
 if(RUDDER_SANITIZE)
   set(sim_steps 200000)
+  set(sim_steps_full 1000000)
   set(mutant_steps 60000)
 endif()
 
@@ -14,6 +16,8 @@ target_link_libraries(sim PRIVATE rudder_testing rudder_engine dep::cli11 dep::f
 foreach(seed 1 2)
   add_test(NAME sim_seed_${seed} COMMAND sim --seed ${seed} --steps ${sim_steps})
   set_tests_properties(sim_seed_${seed} PROPERTIES LABELS "sim;asan" TIMEOUT 600)
+  add_test(NAME sim_seed_${seed}_full COMMAND sim --seed ${seed} --steps ${sim_steps_full})
+  set_tests_properties(sim_seed_${seed}_full PROPERTIES LABELS "sim;slow" TIMEOUT 900)
 endforeach()
 add_dependencies(asan_tests sim)
 

@@ -19,13 +19,22 @@ class WeightMaker {
   WeightMaker(ops::Ops& ops, uint64_t seed) : ops_(ops), seed_(seed) {}
 
   // Gains around 1: a forgotten norm shows.
-  Result<ops::NormSpec> norm(int64_t width, float eps) {
-    std::vector<float> gain(static_cast<size_t>(width));
-    for (float& g : gain) g = this->gain();
-    const View host{gain.data(), DType::kF32, {width}};
-    RUDDER_TRY(const View weight, ops_.upload(host, DType::kF32));
-    bytes_ += static_cast<int64_t>(weight.bytes());
-    return ops::NormSpec{weight, eps};
+  Result<ops::NormSpec> norm(const model::NormTensor& tensor, float eps) {
+    ops::NormSpec norm{.weight = {}, .eps = eps};
+    RUDDER_TRY(norm.weight, gains(tensor.width));
+    if (tensor.alpha.count > 0) {
+      RUDDER_TRY(norm.alpha, gains(tensor.width));
+    }
+    return norm;
+  }
+
+  Result<View> gains(int64_t count) {
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = gain();
+    const View host{values.data(), DType::kF32, {count}};
+    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
+    bytes_ += static_cast<int64_t>(device.bytes());
+    return device;
   }
 
   // Around 1.
@@ -98,10 +107,11 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
   // Tests were given seeds for which rare events happen while norms of inputs were drawn first.
   if (spec.layers[index].norms.pre && spec.layers[index].norms.post) std::swap(norms[1], norms[2]);
   for (const model::NormTensor& norm : norms) {
-    RUDDER_TRY(*norm.target, maker.norm(norm.width, spec.norm_eps));
+    RUDDER_TRY(*norm.target, maker.norm(norm, spec.norm_eps));
   }
   for (const model::VectorTensor& vector : tensors.vectors) {
-    RUDDER_TRY(*vector.target, maker.vector(vector.count));
+    RUDDER_TRY(*vector.target,
+               vector.is_gain ? maker.gains(vector.count) : maker.vector(vector.count));
   }
   for (const model::NumberTensor& number : tensors.numbers) *number.target = maker.gain();
   for (const model::LinearModule& linear : tensors.linears) {
@@ -126,6 +136,8 @@ std::string_view tiny_arch_name(TinyArch arch) {
       return "PostNorm";
     case TinyArch::kHeadNorm:
       return "HeadNorm";
+    case TinyArch::kGated:
+      return "Gated";
     case TinyArch::kScaled:
       return "Scaled";
   }
@@ -139,7 +151,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
   spec.vocab = 160;
   spec.max_positions = 512;
 
-  model::SoftmaxAttention attention;
+  model::Attention attention;
   attention.num_heads = 4;
   attention.num_kv_heads = 2;
   attention.head_dim = 16;
@@ -153,7 +165,7 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       break;
     case TinyArch::kSandwich:
       norms.post = true;
-      attention.softcap = 20;
+      attention.weighting = model::Softmax{.softcap = 20, .sinks = false};
       mlp.activation = ops::Activation::kGeluTanh;
       spec.embed_scale = 8;
       spec.final_softcap = 30;
@@ -168,9 +180,19 @@ model::ModelSpec tiny_spec(TinyArch arch) {
       attention.head_dim = 32;
       attention.num_kv_heads = 1;
       break;
+    case TinyArch::kGated:
+      norms.post = true;
+      attention.weighting = model::Gate{};
+      attention.qk_norm = model::QkNorm::kPerHead;
+      attention.qk_norm_kind =
+          model::UClipNorm{.alpha_per_channel = true, .weight_per_channel = false};
+      mlp.activation = ops::Activation::kRelu;
+      spec.norm = model::UClipNorm{.alpha_per_channel = false, .weight_per_channel = true};
+      spec.logit_scale = 0.75f;  // as spread as those of the others
+      break;
     case TinyArch::kScaled:
       attention.v_norm = true;
-      attention.sinks = true;
+      attention.weighting = model::Softmax{.softcap = 0, .sinks = true};
       spec.embed_scale = 2;
       spec.branch_scale = 0.5f;
       spec.logit_scale = 0.75f;
@@ -183,6 +205,10 @@ model::ModelSpec tiny_spec(TinyArch arch) {
     spec.ropes[0].scaling = model::RopeProportional{.part = 0.5, .factor = 1};
     attention_of(spec.layers[1])->rope = model::kNoRope;
     spec.layers[1].has_scale = true;  // the last one's would vanish in the final norm
+  }
+  if (arch == TinyArch::kGated) {
+    attention_of(spec.layers[1])->weighting =
+        model::Gate{.length = 5, .relu_pre = true, .low = -0.25f, .high = 1.5f};
   }
   if (arch == TinyArch::kSandwich) {
     spec.ropes.push_back(
@@ -204,7 +230,7 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
     RUDDER_TRY(model::LayerWeights made, random_layer(spec, i, maker));
     weights.layers.push_back(std::move(made));
   }
-  RUDDER_TRY(weights.final_norm, maker.norm(spec.hidden, spec.norm_eps));
+  RUDDER_TRY(weights.final_norm, maker.norm(model::final_norm_tensor(spec, {}), spec.norm_eps));
   RUDDER_TRY(weights.head, maker.linear({spec.vocab}, spec.hidden, false, 2));
   weights.bytes = maker.bytes();
   return weights;

@@ -17,12 +17,13 @@ enum class TinyArch : uint8_t {
   kSandwich,  // norms before and after each branch, windows, soft-caps, two ropes, tied head
   kPostNorm,  // norms after each branch only, q and k normed over all heads
   kHeadNorm,  // q and k normed per head, head_dim apart from hidden / heads
+  kGated,     // gates instead of softmaxes, norms that clip, ReGLU. A GPU has no kernels for it.
   kScaled,    // every scale: of branches, layers, logits; v-norm, sinks, a layer without rope,
               // proportional rope. A GPU has no kernels for most of it.
 };
-inline constexpr TinyArch kTinyArchs[] = {TinyArch::kPreNorm, TinyArch::kSandwich,
+inline constexpr TinyArch kTinyArchs[] = {TinyArch::kPreNorm,  TinyArch::kSandwich,
                                           TinyArch::kPostNorm, TinyArch::kHeadNorm,
-                                          TinyArch::kScaled};
+                                          TinyArch::kGated,    TinyArch::kScaled};
 std::string_view tiny_arch_name(TinyArch arch);
 
 // vocab 160, hidden 64, 3 layers, 512 positions.

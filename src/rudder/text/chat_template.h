@@ -29,7 +29,8 @@ inline constexpr size_t kMaxSourceBytes = size_t{1} << 20;  // of a template's s
 
 class ChatTemplate {
  public:
-  // kUnsupported (names the construct) or kInvalidArgument (syntax, with the line in `where`).
+  // kUnsupported (names the construct), kInvalidArgument (syntax, with the line in `where`),
+  // kCorruptFile (not UTF-8) or kTooLarge.
   static Result<ChatTemplate> parse(std::string_view source);
   ChatTemplate(ChatTemplate&&) noexcept;
   ChatTemplate& operator=(ChatTemplate&&) noexcept;

@@ -20,7 +20,8 @@ Result<std::string> translate_onig(std::string_view pattern);
 
 class Regex {
  public:
-  // `where` is put into errors. kUnsupported if the pattern cannot be translated or compiled.
+  // `where` is put into errors. kUnsupported if the pattern cannot be translated or compiled,
+  // kCorruptFile if it is not UTF-8.
   static Result<Regex> compile(std::string_view onig_pattern, std::string_view where);
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;

@@ -131,6 +131,20 @@ Result<void> read_post_processor(const json::value& node, const std::string& pat
   return unsupported_component("post-processor", type, path);
 }
 
+// The model has no row for an id that the vocabulary lacks.
+Result<void> check_known(const Around& around, const TokenTable& tokens) {
+  for (const std::vector<int32_t>* ids : {&around.prefix, &around.suffix}) {
+    const auto unknown =
+        std::ranges::find_if(*ids, [&](int32_t id) { return !tokens.contains(id); });
+    if (unknown != ids->end()) {
+      return fail(ErrorCode::kCorruptFile,
+                  fmt::format("adds the token id {}, which the vocabulary lacks", *unknown),
+                  "post_processor");
+    }
+  }
+  return {};
+}
+
 Result<AddedToken> read_added_token(const json::value& node, const std::string& path) {
   AddedToken token;
   RUDDER_TRY(const auto* object, as_object(node, path));
@@ -214,6 +228,7 @@ Result<std::shared_ptr<const Tokenizer>> Tokenizer::from_json(
     if (!tokens.contains(token.id)) tokens.set(token.id, token.content);
     if (token.special) specials.insert(token.content);
   }
+  RUDDER_TRY_VOID(check_known(around, tokens));
   // Decoding sees an added token as its normalised form, so that the decoder can undo that.
   std::vector<const AddedToken*> added_by_id(static_cast<size_t>(tokens.size()), nullptr);
   for (const AddedToken& token : added) added_by_id[token.id] = &token;

@@ -174,6 +174,16 @@ TEST(Tokenizer, PostProcessorPutsTokensAround) {
   EXPECT_EQ(*tokenizer->encode("hello", {.add_special_tokens = false}), (Ids{259}));
 }
 
+TEST(Tokenizer, APostProcessorAddsTokensOfTheVocabulary) {
+  json::object file = byte_level_file();
+  file["post_processor"] = {
+      {"type", "BertProcessing"}, {"sep", {"<|end|>", 263}}, {"cls", {"<|end|>", 4321}}};
+  const auto tokenizer = Tokenizer::from_json(json::serialize(file));
+  ASSERT_FALSE(tokenizer.has_value());
+  EXPECT_EQ(tokenizer.error().code, ErrorCode::kCorruptFile);
+  EXPECT_EQ(tokenizer.error().where, "post_processor");
+}
+
 TEST(Tokenizer, WhatIsNotSupportedIsRefusedByName) {
   struct Case {
     const char* part;

@@ -7,21 +7,31 @@ JSON, as a path, or as a method. All of it follows from a seed.
 
 import copy
 import dataclasses
-import json
+import pathlib
 import random
 import re
+import sys
+
+from invalid.raw import Raw, dump, nested
+from invalid.seeds import ADMIN
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools" / "grammar_diff"))
+
+from random_schemas import Schemas  # noqa: E402
 
 # Fields under which a request may rightly run for long: such an answer is not waited for.
 LONG = {"n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "ignore_eos", "prompt",
         "stop", "stop_token_ids", "tools", "response_format", "structured_outputs", "steering", "input"}
-ADMIN = "/v1/steering/"  # what changes the server for everyone
 
-
-class Raw(bytes):
-    """JSON text as it stands, right or wrong."""
-
-    def __deepcopy__(self, memo):
-        return self
+FORM = ("response_format", "json_schema", "schema")
+TOOLS = ("tools", 0, "function", "parameters")
+# Where schemas stand, by endpoint.
+FORM_PLACES = {
+    "/v1/completions": [FORM, ("structured_outputs", "json"), ("json_schema",)],
+    "/v1/chat/completions": [FORM, TOOLS, ("response_format", "schema")],
+    "/v1/responses": [("text", "format", "schema"), ("tools", 0, "parameters")],
+    "/v1/messages": [("tools", 0, "input_schema"), ("output_config", "format", "schema")],
+}
 
 
 @dataclasses.dataclass
@@ -38,20 +48,6 @@ class Case:
         return f"{self.kind}: {self.method} {self.path[:200]} {dict(self.fields) or ''} {body}"
 
 
-def dump(value):
-    if isinstance(value, Raw):
-        return bytes(value)
-    if isinstance(value, dict):
-        return b"{" + b",".join(dump(k) + b":" + dump(v) for k, v in value.items()) + b"}"
-    if isinstance(value, list):
-        return b"[" + b",".join(map(dump, value)) + b"]"
-    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
-
-
-def nested(depth, left=b"[", right=b"]"):
-    return Raw(left * depth + right * depth)
-
-
 HOSTILE = [
     None, True, False, 0, 1, -1, 2, 0.5, -0.5, 1.0000001, 2**31 - 1, 2**31, -2**31 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64,
     -2**63 - 1, 10**40, Raw(b"1e308"), Raw(b"1e400"), Raw(b"-1e400"), Raw(b"1e-400"), Raw(b"NaN"), Raw(b"Infinity"),
@@ -66,70 +62,6 @@ HOSTILE = [
 HOSTILE = [Raw(value) if type(value) is bytes else value for value in HOSTILE]
 BIG = [Raw(b"[" + b",".join([b"0"] * 50_000) + b"]"), Raw(b'"' + b"a " * 100_000 + b'"'), Raw(b'[' + b'"a",' * 20_000 + b'"a"]'),
        Raw(b"{" + b",".join(b'"%d":0' % i for i in range(20_000)) + b"}")]
-
-PROMPT = {"prompt": "A boat", "max_tokens": 2}
-CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 2}
-VECTOR = Raw(dump([0.5] * 256))
-TOOL = {"type": "function", "function": {"name": "look", "description": "d", "parameters": {
-    "type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}}}
-STEERING = [
-    {"op": "add", "site": "resid_post", "layers": [3, 4], "vector": VECTOR, "scale": 2,
-     "select": {"phase": "decode", "prompt": [[0, 4], [-8, None]]},
-     "gate": {"probe": {"vector": VECTOR, "threshold": 0.3, "sharpness": 4}}},
-    {"name": "mood", "scale": 0.5}]
-SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"enum": [1, 2]}},
-          "required": ["a"], "additionalProperties": False}
-GENERATION = [
-    {"stream": True, "stream_options": {"include_usage": True}, "logit_bias": {"5": 1}, "stop": ["x", "y"], "seed": 1},
-    {"steering": STEERING},
-    {"steering_vectors": {"resid_post": {"3": VECTOR}}, "decode_steering_vectors": {
-        "resid_post": {"dtype": "float16", "shape": [1, 256], "data": "AAAA" * 170 + "AAA=", "layer_indices": [1]}}},
-    {"capture": {"response": {"sites": {"resid_post": [5], "resid_mid": {"ranges": [[2, 4]]}}, "positions": [0, -1],
-                              "point": "post", "values": ["probes", "norms"], "probes": {"p": VECTOR}}}},
-    {"steering": {"op": "feature", "dictionary": "sae", "feature": 1, "kind": "add", "value": 2, "only_if_active": False,
-                  "select": {"phase": "decode"}, "gate": {"feature": {"dictionary": "sae", "feature": 2, "above": 0.5}}},
-     "sae_clamp_specs": [{"module_name": "sae", "phase": "both", "clamps": {"resid_post": {"3": [
-         {"feature_idx": 3, "kind": "additive", "value": -1, "only_if_active": False}]}}}]},
-    {"structured_outputs": {"regex": "a+b"}},
-    {"allowed_token_ids": [5, 6, 7], "bad_words": ["boat"], "repetition_detection": {"max_pattern_size": 3, "min_count": 2}},
-]
-SEEDS = {
-    "/v1/completions": [PROMPT, PROMPT | {"prompt": [1, 2, 3], "echo": True, "logprobs": 2}, PROMPT | {"prompt": ["a", "b"], "n": 2},
-                        *(PROMPT | each for each in GENERATION)],
-    "/v1/chat/completions": [
-        CHAT, CHAT | {"logprobs": True, "top_logprobs": 3, "chat_template_kwargs": {"a": 1}},
-        CHAT | {"messages": [{"role": "system", "content": [{"type": "text", "text": "s"}]}, {"role": "user", "content": "q"},
-                             {"role": "assistant", "content": None, "tool_calls": [
-                                 {"id": "1", "type": "function", "function": {"name": "look", "arguments": "{\"a\": 1}"}}]},
-                             {"role": "tool", "tool_call_id": "1", "content": "r"}, {"role": "user", "content": "u"}],
-                "tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
-        CHAT | {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "strict": True, "schema": SCHEMA}}},
-        CHAT | {"tools": [{"type": "function", "function": {**TOOL["function"], "strict": True}}], "parallel_tool_calls": False},
-        CHAT | {"tools": [TOOL], "response_format": {"type": "json_schema", "json_schema": {"schema": SCHEMA}}},
-        CHAT | {"steering": {"op": "clamp", "site": "attn_out", "layers": "all", "vector": VECTOR, "lo": 0, "hi": 1,
-                             "select": {"roles": ["user", "assistant"]}}},
-        *(CHAT | each for each in GENERATION)],
-    "/v1/responses": [{"input": "Hi", "max_output_tokens": 16}, {
-        "input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "instructions": "i", "max_output_tokens": 16,
-        "tools": [{"type": "function", **TOOL["function"]}], "text": {"format": {"type": "text"}}, "stream": True}],
-    "/v1/messages": [{"model": "rudder-demo", "max_tokens": 2, "messages": [{"role": "user", "content": "Hi"}]}, {
-        "model": "rudder-demo", "max_tokens": 2, "system": [{"type": "text", "text": "s"}], "stream": True,
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}], "stop_sequences": ["x"],
-        "tools": [{"name": "look", "input_schema": TOOL["function"]["parameters"]}], "tool_choice": {"type": "auto"}}],
-    "/v1/embeddings": [{"input": "Hi"}, {"input": ["a", "b"], "encoding_format": "base64"}, {"input": [[1, 2], [3]]},
-                       {"input": "Hello", "truncate_prompt_tokens": 1, "truncation_side": "right", "cache_salt": "s"}],
-    "/tokenize": [{"prompt": "a"}, {"messages": CHAT["messages"], "tools": [TOOL]}],
-    "/detokenize": [{"tokens": [1, 2, 3]}],
-    "/v1/steering/modules": [{"name": "attack", "replace": True, "steering": STEERING[:1]}],
-    "/v1/steering/modules/register": [{"name": "attack", "replace": True, "vectors": {"resid_post": {"3": VECTOR}}}],
-    "/v1/steering/modules/unregister": [{"name": "attack"}],
-    "/v1/steering/dictionaries": [{"name": "attack", "path": "sae", "site": "resid_post.3", "replace": True}],
-    "/v1/steering/set": [{"steering": STEERING[:1], "replace": True}],
-}
-for like, other in (("/v1/chat/completions", "/v1/chat/completions/render"), ("/v1/completions", "/v1/completions/render"),
-                    ("/v1/messages", "/v1/messages/count_tokens")):
-    SEEDS[other] = SEEDS[like]
-
 
 class Document:
     """What /openapi.json says of bodies."""
@@ -194,25 +126,27 @@ def with_value(body, path, value):
     body = copy.deepcopy(body)
     node = body
     for step, following in zip(path, path[1:]):
-        empty = [] if following == 0 else {}
-        if isinstance(node, list):
-            if not node:
-                node.append(empty)
-            below = node[0]
-        else:
-            below = node.setdefault(step, empty)
+        empty = [] if isinstance(following, int) else {}
+        step = index_in(node, step)
+        if isinstance(node, list) and not node:
+            node.append(empty)
+        below = node[step] if isinstance(node, list) else node.setdefault(step, empty)
         if not isinstance(below, type(empty)):
-            below = empty
-            if isinstance(node, list):
-                node[0] = below
-            else:
-                node[step] = below
+            below = node[step] = empty
         node = below
+    step = index_in(node, path[-1])
     if isinstance(node, list):
-        node[:1] = [value]
+        node[step:step + 1] = [value]
     else:
-        node[path[-1]] = value
+        node[step] = value
     return body
+
+
+def index_in(node, step):
+    """The step of a path as an index where the node is a list: of its first element where it has no such."""
+    if not isinstance(node, list):
+        return step
+    return step if isinstance(step, int) and step < len(node) else 0
 
 
 def places(node, path=()):
@@ -228,6 +162,14 @@ def at(node, path):
     for step in path:
         node = node[step]
     return node
+
+
+def has(node, path):
+    try:
+        at(node, path)
+    except (KeyError, IndexError, TypeError):
+        return False
+    return True
 
 
 def changed(body, path, change):
@@ -252,6 +194,7 @@ class Cases:
     def __init__(self, document, seeds, seed=0):
         """`seeds`: right bodies of each endpoint."""
         self.random = random.Random(seed)
+        self.schemas = Schemas(self.random)
         self.document = Document(document)
         self.seeds = {}
         self.edits = {}  # path of the endpoint -> [(path in the body, schema or None)]
@@ -269,7 +212,8 @@ class Cases:
 
     def seed_with(self, endpoint, place):
         """A right body that has the place, where there is one."""
-        fitting = [seed for seed in self.seeds[endpoint] if place[0] in seed]
+        fitting = [seed for seed in self.seeds[endpoint] if has(seed, place)] or [
+            seed for seed in self.seeds[endpoint] if place[0] in seed]
         return self.random.choice(fitting or self.seeds[endpoint])
 
     def singles(self, endpoints):
@@ -299,6 +243,25 @@ class Cases:
             body = with_value(body, place, self.random.choice(self.values(schema)))
             roots.append(place[0])
         return Case("pair", "POST", endpoint, dump(body), tuple(roots))
+
+    def mix(self, endpoint):
+        """Right fields of several bodies in one: each pair of fields that are right alone."""
+        body, *others = self.random.choices(self.seeds[endpoint], k=self.random.randint(2, 4))
+        for other in others:
+            body = body | {name: other[name] for name in other if self.random.random() < 0.7}
+        return Case("mix", "POST", endpoint, dump(body), tuple(body))
+
+    def form(self, endpoint):
+        """A random schema, right or wrong, where an output's form or a tool's arguments stand."""
+        spots = FORM_PLACES.get(endpoint)
+        if spots is None:
+            return self.mix(endpoint)
+        schema, _ = self.schemas.draw()
+        inner = [*places(schema)]
+        if inner and self.random.random() < 0.5:
+            schema = with_value(schema, self.random.choice(inner), self.random.choice(HOSTILE))
+        place = self.random.choice(spots)
+        return Case("form", "POST", endpoint, dump(with_value(self.seed_with(endpoint, place), place, schema)), (place[0],))
 
     def big(self, endpoint):
         place, _ = self.random.choice(self.edits[endpoint])
@@ -353,7 +316,7 @@ class Cases:
         singles = list(self.singles(endpoints))
         self.random.shuffle(singles)
         plans = [lambda each=each: self.single(*each) for each in singles[:count * 6 // 10]]
-        makers = self.random.choices([self.pair, self.syntax, self.header, self.big, self.path], [20, 8, 3, 1, 3],
+        makers = self.random.choices([self.pair, self.mix, self.form, self.syntax, self.header, self.big, self.path], [20, 8, 4, 8, 3, 1, 3],
                                      k=count - len(plans))
         for maker in makers:
             if maker == self.path:

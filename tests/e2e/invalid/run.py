@@ -23,8 +23,10 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from conftest import run_rudder, serving  # noqa: E402
 from dictionary import write_dictionary  # noqa: E402
-from invalid.cases import ADMIN, LONG, SEEDS, Cases, dump  # noqa: E402
+from invalid.cases import LONG, Cases  # noqa: E402
 from invalid.client import Connection, request_bytes  # noqa: E402
+from invalid.raw import dump  # noqa: E402
+from invalid.seeds import ADMIN, SEEDS  # noqa: E402
 
 CONNECTIONS = 16
 ANSWER_S = 10.0  # an error, or a short answer, has come by then; the machine may be busy with other things
@@ -35,9 +37,10 @@ STREAMS = 4  # different streams, one after the other
 POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
 MISSING = ("delete", "rename", "null")  # kinds of cases in which another field may be named: one that is needed
+INSIDE = re.compile(rb"0x[0-9a-f]{6,}|/root/|/home/|src/rudder|std::|boost::|bad_alloc")  # what no client is told
 EXCLUDE_EACH_OTHER = ({"tool_choice", "structured_outputs"},)
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
-         "--capture-max-response-bytes", "64M", "--log-level", "error")
+         "--capture-max-response-bytes", "64M", "--log-level", "error", "--reasoning-parser", "qwen3")
 
 
 def stream_bytes(seed):
@@ -147,6 +150,11 @@ def error_of(answer):
     return error
 
 
+def no_constant(name):
+    """Of `Infinity` and `NaN`, which Python reads and JSON has not."""
+    raise ValueError(name)
+
+
 def complaint(case, answer, seconds):
     """What is wrong with an answer, or None."""
     if seconds > ANSWER_S:
@@ -155,12 +163,21 @@ def complaint(case, answer, seconds):
         return f"status {answer.status}"
     if "x-request-id" not in answer.fields:
         return "no x-request-id"
-    if answer.status < 400 or case.method == "HEAD":
+    if case.method == "HEAD":
+        return None
+    if answer.fields.get("content-type", "").startswith("application/json"):
+        try:
+            json.loads(answer.body, parse_constant=no_constant)
+        except ValueError as wrong:
+            return f"is no JSON: {wrong}"
+    if answer.status < 400:
         return None
     try:
         error = error_of(answer)
     except (ValueError, KeyError, TypeError, AssertionError) as wrong:
         return f"an untyped error: {wrong!r} {answer.body[:200]}"
+    if (found := INSIDE.search(answer.body)) and found[0] not in (case.body or b"") + case.path.encode():
+        return f"tells of the inside: {found[0]}"
     if case.kind not in ("single", "big", *MISSING) or answer.status != 400 or error.get("code") == "invalid_json":
         return None
     if "/v1/messages" in case.path:
@@ -372,7 +389,8 @@ def run(requests, seed=0):
                 problems.append("the process has restarted")
             if after["process_open_fds"] > before["process_open_fds"] + 4:
                 problems.append(f"descriptors left open: {after['process_open_fds'] - before['process_open_fds']}")
-    return {"phases": phases, "examples": examples}, problems
+    idle = [round(each["process_resident_memory_bytes"] / 2**20) for each in (before, after)]
+    return {"phases": phases, "examples": examples, "idle_resident_mb": idle}, problems
 
 
 def main():
@@ -385,6 +403,7 @@ def main():
         print(json.dumps(phase, indent=1))
     for example in report["examples"]:
         print("  ", example)
+    print("resident at idle, before and after, MiB:", *report["idle_resident_mb"])
     print("\n".join(problems) or "nothing went wrong")
     return 1 if problems else 0
 

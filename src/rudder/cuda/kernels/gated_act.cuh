@@ -48,6 +48,9 @@ __device__ float activate(float x, ops::Activation activation) {
     }
     case ops::Activation::kGelu:
       if constexpr (kErf) return 0.5f * x * erfcf(-0.70710678f * x);
+      break;
+    case ops::Activation::kRelu:
+      return x < 0.0f ? 0.0f : x;
   }
   return x;
 }

@@ -12,7 +12,7 @@ namespace rudder::model {
 std::span<const Architecture> architectures() {
   static const std::array kTable = {llama(),  mistral(), qwen2(), qwen3(),
                                     gemma2(), gemma3(),  phi3(),  gemma3_multimodal(),
-                                    olmo2()};
+                                    olmo2(),  asynct()};
   return kTable;
 }
 

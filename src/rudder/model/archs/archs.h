@@ -29,14 +29,14 @@ struct NamesOf<std::variant<AMixer...>, std::variant<AnMlp...>> {
 struct WeightNames {
   std::string_view prefix = "model.";
   std::string_view embedding = "model.embed_tokens.weight";
-  std::string_view final_norm = "model.norm.weight";
-  std::string_view head = "lm_head";  // of the module
+  std::string_view final_norm = "model.norm";  // of the module
+  std::string_view head = "lm_head";           // of the module
   std::string_view mixer_pre_norm = "input_layernorm";
   std::string_view mixer_post_norm = "";
   std::string_view mlp_pre_norm = "post_attention_layernorm";
   std::string_view mlp_post_norm = "";
   std::string_view layer_scale = "layer_scalar";
-  NamesOf<Mixer, Mlp>::Type branches;  // by of<SoftmaxAttention>(), of<GatedMlp>(), ...
+  NamesOf<Mixer, Mlp>::Type branches;  // by of<Attention>(), of<GatedMlp>(), ...
   // Added to every norm weight at load: checkpoints that store w and multiply by 1 + w.
   float norm_offset = 0;
   // Tensors with these prefixes belong to another modality and are not read.
@@ -77,5 +77,6 @@ Architecture gemma3();
 Architecture gemma3_multimodal();
 Architecture phi3();
 Architecture olmo2();
+Architecture asynct();
 
 }  // namespace rudder::model

@@ -125,6 +125,30 @@ TEST(Archs, Gemma3HasTwoRopes) {
   EXPECT_EQ(gated_mlp_of(s.layers[0])->activation, ops::Activation::kGeluTanh);
 }
 
+TEST(Archs, AsyncTHasGatesAndNormsThatClip) {
+  constexpr std::string_view kName = "AsyncTForCausalLM";
+  const std::string relu = R"("fir_k": 4, "fir_relu_pre": true, "fir_clip": [-0.5, 2])";
+  const ModelSpec s = spec(kName, relu);
+  const Attention& attention = *attention_of(s.layers[0]);
+  const Gate& gate = std::get<Gate>(attention.weighting);
+  EXPECT_EQ(gate.length, 4);
+  EXPECT_TRUE(gate.relu_pre);
+  EXPECT_EQ(gate.low, -0.5f);
+  EXPECT_EQ(gate.high, 2.0f);
+  EXPECT_EQ(attention.qk_norm, QkNorm::kPerHead);
+  EXPECT_TRUE(std::get<UClipNorm>(attention.qk_norm_kind).alpha_per_channel);
+  EXPECT_FALSE(std::get<UClipNorm>(attention.qk_norm_kind).weight_per_channel);
+  EXPECT_FALSE(std::get<UClipNorm>(s.norm).alpha_per_channel);
+  EXPECT_TRUE(std::get<UClipNorm>(s.norm).weight_per_channel);
+  EXPECT_TRUE(s.layers[0].norms.pre && s.layers[0].norms.post);
+  expect_spec_refused(kName, R"("fir_k": 0)", "config.json: fir_k");
+  expect_spec_refused(kName, R"("fir_k": 9)", "config.json: fir_k");
+  expect_spec_refused(kName, R"("fir_clip": [1, 0])", "config.json: fir_clip");
+  expect_spec_refused(kName, R"("fir_clip": [0, 0.5, 1])", "config.json: fir_clip");
+  expect_spec_refused(kName, R"("norm_gamma": "row")", "config.json: norm_gamma");
+  expect_spec_refused("Qwen3ForCausalLM", R"("fir_k": 3)", "config.json: fir_k");
+}
+
 // As published for the multimodal sizes: what equals the class's defaults is left out.
 TEST(Archs, Gemma3MultimodalFillsDefaults) {
   const auto config = HfConfig::parse(

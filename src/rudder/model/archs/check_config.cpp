@@ -72,6 +72,7 @@ constexpr Mechanism kMechanisms[] = {
     {"use_qk_norm", "normed queries and keys"},
     {"qk_layernorm", "normed queries and keys"},
     {"clip_qkv", "clipped projections"},
+    {"fir_k", "a gate of scores"},
     {"swiglu_limit", "a clamped activation"},
     {"use_parallel_residual", "parallel branches"},
     {"parallel_attn", "parallel branches"},

@@ -73,7 +73,7 @@ Architecture gemma3_multimodal() {
   WeightNames names = gemma_names();
   names.prefix = "language_model.model.";
   names.embedding = "language_model.model.embed_tokens.weight";
-  names.final_norm = "language_model.model.norm.weight";
+  names.final_norm = "language_model.model.norm";
   names.head = "language_model.lm_head";
   names.ignored_prefixes = {"vision_tower.", "multi_modal_projector."};
   return {"Gemma3ForConditionalGeneration", "gemma3", read_multimodal, names, "gemma3_text"};

@@ -37,8 +37,8 @@ Result<ModelSpec> gemma_like(const HfConfig& config, const LlamaDefaults& defaul
                 config.where("query_pre_attn_scalar"));
   }
   for (LayerSpec& layer : spec.layers) {
-    SoftmaxAttention& attention = *attention_of(layer);
-    attention.softcap = attention_cap;
+    Attention& attention = *attention_of(layer);
+    attention.weighting = Softmax{.softcap = attention_cap, .sinks = false};
     attention.scale = static_cast<float>(1 / std::sqrt(query_scalar));
     layer.norms.post = true;
   }

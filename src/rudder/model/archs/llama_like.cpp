@@ -37,12 +37,13 @@ Result<ops::Activation> read_activation(const HfConfig& config, const LlamaDefau
   if (name == "silu" || name == "swish") return ops::Activation::kSilu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return ops::Activation::kGeluTanh;
   if (name == "gelu") return ops::Activation::kGelu;
+  if (name == "relu") return ops::Activation::kRelu;
   return fail(ErrorCode::kUnsupported, fmt::format("the activation '{}' is not known", name),
               config.where(key));
 }
 
-Result<SoftmaxAttention> read_attention(const HfConfig& config, int32_t hidden) {
-  SoftmaxAttention attention;
+Result<Attention> read_attention(const HfConfig& config, int32_t hidden) {
+  Attention attention;
   RUDDER_TRY(attention.num_heads, dim(config, "num_attention_heads"));
   RUDDER_TRY(attention.num_kv_heads, dim_or(config, "num_key_value_heads", attention.num_heads));
   if (attention.num_heads % attention.num_kv_heads != 0) {
@@ -233,7 +234,7 @@ Result<ModelSpec> llama_like(const HfConfig& config, const LlamaDefaults& defaul
   spec.norm_eps = static_cast<float>(eps);
   RUDDER_TRY(spec.tied_head, config.boolean_or("tie_word_embeddings", defaults.tied_head));
 
-  RUDDER_TRY(const SoftmaxAttention attention, read_attention(config, spec.hidden));
+  RUDDER_TRY(const Attention attention, read_attention(config, spec.hidden));
   GatedMlp mlp;
   RUDDER_TRY(mlp.width, dim(config, "intermediate_size"));
   RUDDER_TRY(mlp.activation, read_activation(config, defaults));

@@ -16,7 +16,7 @@ Result<ModelSpec> read_phi3(const weights::HfConfig& config) {
 
 Architecture phi3() {
   WeightNames names;
-  names.of<SoftmaxAttention>().qkv = {"self_attn.qkv_proj"};
+  names.of<Attention>().qkv = {"self_attn.qkv_proj"};
   names.of<GatedMlp>().gate_up = {"mlp.gate_up_proj"};
   return {"Phi3ForCausalLM", "phi3", read_phi3, names};
 }

@@ -36,6 +36,7 @@ std::string_view generation_schemas() {
       "skip_special_tokens": {"type": ["boolean", "null"], "default": true},
       "spaces_between_special_tokens": {"type": ["boolean", "null"]},
       "ignore_eos": {"type": ["boolean", "null"], "default": false},
+      "disable_spec_decode": {"type": ["boolean", "null"], "default": false, "description": "True: no tokens are guessed for this request. The text is the same."},
       "repetition_detection": {"type": ["object", "null"], "properties": {}},
       "stream": {"type": ["boolean", "null"], "default": false},
       "stream_options": {"type": ["object", "null"], "properties": {

@@ -6,6 +6,7 @@
 #include <boost/json.hpp>
 #include <utility>
 
+#include "rudder/base/json.h"
 #include "rudder/constraint/translate.h"
 
 namespace rudder::server {
@@ -124,7 +125,7 @@ void check_schemas(FieldReader& reader, const ToolFields& fields) {
 
 constraint::GrammarSpec tag_spec(const json::object& format) {
   return {.kind = constraint::GrammarKind::kStructuralTag,
-          .text = json::serialize(format),
+          .text = to_json_text(format),
           .space = constraint::JsonSpace::kCompact};
 }
 
@@ -190,7 +191,7 @@ std::optional<Error> ToolFields::schema_error() const {
     if (!has_schema_enforced(callable[i])) continue;
     const Result<std::string> grammar =
         constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
-                             .text = json::serialize(dialect::arguments_schema(callable[i])),
+                             .text = to_json_text(dialect::arguments_schema(callable[i])),
                              .space = constraint::JsonSpace::kCompact});
     if (grammar) continue;
     Error error = grammar.error();

@@ -19,7 +19,7 @@ namespace {
 
 HttpResponse json_response(const json::value& value) {
   HttpResponse response;
-  response.body = json::serialize(value);
+  response.body = to_json_text(value);
   return response;
 }
 

@@ -1,4 +1,4 @@
-#include "rudder/model/softmax_attention.h"
+#include "rudder/model/attention.h"
 
 #include <string>
 
@@ -12,8 +12,8 @@ using tensor::DType;
 using tensor::View;
 
 // The scales of an fp8 KV cache, by the names that exporters give them.
-void list_kv_scales(const SoftmaxAttention& attention, const SoftmaxAttention::Names& names,
-                    SoftmaxAttention::Weights* weights, LayerTensors& out) {
+void list_kv_scales(const Attention& attention, const Attention::Names& names,
+                    Attention::Weights* weights, LayerTensors& out) {
   const std::string module = out.prefix + std::string(names.out.substr(0, names.out.rfind('.')));
   const auto add = [&](std::string_view letter, size_t part, View* target) {
     const std::string stored = out.prefix + std::string(names.qkv[part]);
@@ -24,29 +24,32 @@ void list_kv_scales(const SoftmaxAttention& attention, const SoftmaxAttention::N
          target});
   };
   const size_t parts = names.qkv.size();
-  add("k", parts > 1 ? 1 : 0, target_in(weights, &SoftmaxAttention::Weights::k_scale));
-  add("v", parts - 1, target_in(weights, &SoftmaxAttention::Weights::v_scale));
+  add("k", parts > 1 ? 1 : 0, target_in(weights, &Attention::Weights::k_scale));
+  add("v", parts - 1, target_in(weights, &Attention::Weights::v_scale));
 }
 
 }  // namespace
 
-void list_tensors(const SoftmaxAttention& attention, int64_t hidden,
-                  const SoftmaxAttention::Names& names, SoftmaxAttention::Weights* weights,
-                  LayerTensors& out) {
-  using Weights = SoftmaxAttention::Weights;
+void list_tensors(const Attention& attention, int64_t hidden, const Attention::Names& names,
+                  Attention::Weights* weights, LayerTensors& out) {
+  using Weights = Attention::Weights;
   const int64_t q = attention.q_width();
   const int64_t kv = attention.kv_width();
   if (attention.qk_norm != QkNorm::kNone) {
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
-    out.add_norm(names.q_norm, per_head ? attention.head_dim : q,
+    out.add_norm(names.q_norm, per_head ? attention.head_dim : q, attention.qk_norm_kind,
                  target_in(weights, &Weights::q_norm));
-    out.add_norm(names.k_norm, per_head ? attention.head_dim : kv,
+    out.add_norm(names.k_norm, per_head ? attention.head_dim : kv, attention.qk_norm_kind,
                  target_in(weights, &Weights::k_norm));
   }
   if (attention.v_norm) {
     out.add_plain_norm(attention.head_dim, target_in(weights, &Weights::v_norm));
   }
-  if (attention.sinks) {
+  const Softmax* const softmax = std::get_if<Softmax>(&attention.weighting);
+  if (softmax == nullptr) {
+    out.add_gains(names.gate_sigma, attention.num_heads, target_in(weights, &Weights::gate_sigma));
+    out.add_gains(names.gate_gamma, attention.num_heads, target_in(weights, &Weights::gate_gamma));
+  } else if (softmax->sinks) {
     out.add_vector(names.sinks, attention.num_heads, target_in(weights, &Weights::sinks));
   }
   out.add_linear(names.qkv, {q, kv, kv}, hidden, attention.qkv_bias,
@@ -55,12 +58,12 @@ void list_tensors(const SoftmaxAttention& attention, int64_t hidden,
   list_kv_scales(attention, names, weights, out);
 }
 
-std::array<int64_t, 3> scratch_widths(const SoftmaxAttention& attention) {
+std::array<int64_t, 3> scratch_widths(const Attention& attention) {
   return {attention.qkv_width(), attention.q_width(), attention.q_width()};
 }
 
-Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& weights,
-          const Operand& in, const LayerStep& step) {
+Mixed mix(const Attention& attention, const Attention::Weights& weights, const Operand& in,
+          const LayerStep& step) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(attention));
   ops::KvLayer kv = step.kv;
   if (kv.storage.dtype == DType::kF8E4M3) {
@@ -81,14 +84,25 @@ Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& we
        .q_out = q,
        .v_norm = weights.v_norm});
   const View out = shaped(scratch[2], in.rows(), attention.q_width());
-  step.ops.attention({.q = q,
-                      .kv = kv,
-                      .num_heads = attention.num_heads,
-                      .scale = attention.scale,
-                      .window = attention.window,
-                      .softcap = attention.softcap,
-                      .out = out,
-                      .sinks = weights.sinks});
+  ops::AttentionArgs args{.q = q,
+                          .kv = kv,
+                          .num_heads = attention.num_heads,
+                          .scale = attention.scale,
+                          .window = attention.window,
+                          .out = out};
+  if (const Softmax* const softmax = std::get_if<Softmax>(&attention.weighting)) {
+    args.softcap = softmax->softcap;
+    args.sinks = weights.sinks;
+  } else {
+    const Gate& gate = std::get<Gate>(attention.weighting);
+    args.gate = {.sigma = weights.gate_sigma,
+                 .gamma = weights.gate_gamma,
+                 .length = gate.length,
+                 .relu_pre = gate.relu_pre,
+                 .low = gate.low,
+                 .high = gate.high};
+  }
+  step.ops.attention(args);
   return {.out = out, .buffer = scratch[2], .free = scratch[1]};
 }
 

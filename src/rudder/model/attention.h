@@ -1,13 +1,16 @@
-// Softmax attention over a paged KV cache: several query heads share the keys and values of a KV
-// head. One of the mixers that a layer may have (spec.h). This file and its .cpp hold all that is
-// particular to this kind of branch: its numbers, its tensors, its scratch memory and its pass.
+// Attention over a paged KV cache: several query heads share the keys and values of a KV head.
+// Scores become weights by a softmax or by a gate. One of the mixers that a layer may have
+// (spec.h). This file and its .cpp hold all that is particular to this kind of branch: its numbers,
+// its tensors, its scratch memory and its pass.
 #pragma once
 
 #include <array>
 #include <cstdint>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "rudder/model/norm.h"
 #include "rudder/ops/args.h"
 
 namespace rudder::model {
@@ -21,19 +24,33 @@ inline constexpr int32_t kNoRope = -1;  // queries and keys are not rotated
 
 enum class QkNorm : uint8_t { kNone, kPerHead, kAllHeads };
 
-struct SoftmaxAttention {
+// How the scores of a query become the weights of its values.
+struct Softmax {
+  float softcap = 0;   // of the scores; 0 = off
+  bool sinks = false;  // a score for each head that the checkpoint holds (ops::AttentionArgs.sinks)
+};
+// ops::FirGate; sigma and gamma of each head are in the checkpoint.
+struct Gate {
+  int32_t length = 3;  // of the filter
+  bool relu_pre = false;
+  float low = 0;
+  float high = 1;
+};
+using Weighting = std::variant<Softmax, Gate>;
+
+struct Attention {
   int32_t num_heads = 0;
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   float scale = 1;     // of q . k
   int32_t window = 0;  // 0 = all
-  float softcap = 0;   // of the scores; 0 = off
+  Weighting weighting;
   QkNorm qk_norm = QkNorm::kNone;
+  NormKind qk_norm_kind;
   bool qkv_bias = false;
   bool out_bias = false;
   bool v_norm = false;  // RMS norm of each v head, without weights
-  bool sinks = false;  // a score for each head that the checkpoint holds (ops::AttentionArgs.sinks)
-  int32_t rope = 0;    // index into ModelSpec.ropes, or kNoRope
+  int32_t rope = 0;     // index into ModelSpec.ropes, or kNoRope
 
   int64_t q_width() const { return int64_t{num_heads} * head_dim; }
   int64_t kv_width() const { return int64_t{num_kv_heads} * head_dim; }
@@ -48,6 +65,8 @@ struct SoftmaxAttention {
                                          "self_attn.v_proj"};
     std::string_view out = "self_attn.o_proj";
     std::string_view sinks = "self_attn.sinks";
+    std::string_view gate_sigma = "self_attn.fir_sigma";
+    std::string_view gate_gamma = "self_attn.fir_gamma";
   };
 
   struct Weights {
@@ -55,6 +74,8 @@ struct SoftmaxAttention {
     ops::NormSpec k_norm;
     ops::NormSpec v_norm;   // its weights are ones
     ops::View sinks;        // [num_heads] f32
+    ops::View gate_sigma;   // [num_heads] f32
+    ops::View gate_gamma;   // [num_heads] f32
     ops::LinearWeight qkv;  // q, k, v stacked
     ops::LinearWeight out;
     ops::View k_scale;  // [num_kv_heads] f32, of an fp8 KV cache; empty: 1
@@ -66,15 +87,14 @@ struct SoftmaxAttention {
 };
 
 // Appends its tensors; `weights` is where they are loaded to, null for their description alone.
-void list_tensors(const SoftmaxAttention& attention, int64_t hidden,
-                  const SoftmaxAttention::Names& names, SoftmaxAttention::Weights* weights,
-                  LayerTensors& out);
+void list_tensors(const Attention& attention, int64_t hidden, const Attention::Names& names,
+                  Attention::Weights* weights, LayerTensors& out);
 
 // Of mix(), in elements a token: qkv, q, attended.
-std::array<int64_t, 3> scratch_widths(const SoftmaxAttention& attention);
+std::array<int64_t, 3> scratch_widths(const Attention& attention);
 
 // Projects `in` [T, hidden] to q, k and v, writes the KV cache, attends.
-Mixed mix(const SoftmaxAttention& attention, const SoftmaxAttention::Weights& weights,
-          const Operand& in, const LayerStep& step);
+Mixed mix(const Attention& attention, const Attention::Weights& weights, const Operand& in,
+          const LayerStep& step);
 
 }  // namespace rudder::model
