@@ -8,6 +8,7 @@ import pytest
 
 from conftest import run_rudder, serving
 from dictionary import write_dictionary
+from test_capture import complete, response, rows_of
 from test_steering import add, ids, vector
 
 FEATURES = 5
@@ -31,7 +32,7 @@ def root(tmp_path_factory, rows):
 @pytest.fixture(scope="module")
 def server_with(root):
     with serving("--enable-steering", "--dictionary", f"sae={root / 'three'}@resid_post.3",
-                 "--dictionary-root", root) as running:
+                 "--dictionary-root", root, "--capture-memory-mb", "8") as running:
         yield running
 
 
@@ -95,6 +96,33 @@ def test_clamps_of_features(client, name):
     assert got == clamped and answer.usage.prompt_tokens_details.cached_tokens > 0
     both = {"steering": [feature(1, "set", 1)["steering"], feature(2, "set", 1)["steering"]]}
     assert ids(client, name, both)[0] != clamped
+
+
+def test_clamps_move_the_row_by_what_the_formula_says(client, name, rows):
+    encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
+    clamps = [(0, "set", 2.0, False), (1, "multiply", 3.0, False), (2, "min", 1.0, False), (3, "max", 0.25, False),
+              (4, "add", 1.5, True)]
+    steering = {"steering": [feature(i, kind, value, only_if_active=only)["steering"] for i, kind, value, only in clamps]}
+
+    def captured(extra, point):
+        answer = complete(client, name, {**response({"resid_post": [3]}, "all_prompt", point=point), **extra})
+        return rows_of(answer.capture_results["response"]["payload"]["rows"]["resid_post"])
+
+    change = {"set": lambda f, v: v, "multiply": lambda f, v: f * v, "min": max, "max": min, "add": lambda f, v: f + v}
+    before, after = captured({}, "pre"), captured(steering, "post")
+    assert len(before) == len(after) > 4
+    active = 0
+    for x, got in zip(before, after):
+        expected = list(x)
+        for i, kind, value, only in clamps:
+            f = max(sum(a * b for a, b in zip(x, encoder[i])), 0.0)
+            active += f > 0
+            if only and f == 0:
+                continue
+            expected = [e + (change[kind](f, value) - f) * r for e, r in zip(expected, rows[i])]
+        moved = max(abs(e - a) for e, a in zip(expected, x))
+        assert max(abs(e - g) for e, g in zip(expected, got)) < 0.01 * moved
+    assert 0 < active < len(before) * len(clamps)
 
 
 def test_clamped_and_plain_at_once(client, name):

@@ -1,6 +1,7 @@
 // A random dictionary of any activation and norm, for the tests of this room and of others.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <random>
