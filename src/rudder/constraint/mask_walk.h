@@ -1,9 +1,8 @@
 // A walk over a trie of texts that tells which of them a parser takes after its last row. Where
-// there are many texts, the walk and those that follow it remember what may follow a row by the
-// row's shape, so that a byte costs a look-up instead of a new row. Where bytes lead back to the
-// same row, as in free text, the walk takes whole subtrees of such bytes at once: a whole vocabulary
-// takes less than a millisecond there, some milliseconds elsewhere. FormMatcher calls it on the
-// parser's thread. The walk adds rows to the parser and takes them back.
+// there are many texts, the walk remembers what may follow a row by the row's shape, for itself and
+// for the walks after it, so that a byte costs a look-up instead of a new row. Where bytes lead
+// back to the same row, as in free text, it takes whole subtrees of such bytes at once. FormMatcher
+// calls it on the parser's thread. The walk adds rows to the parser and takes them back.
 #pragma once
 
 #include <array>
