@@ -149,6 +149,7 @@ TEST_P(Drafts, EveryProposerAsPlainDecoding) {
   for (const auto& [name, make] : kinds) {
     for (const Way& way : ways()) {
       for (const bool is_paced : {false, true}) {
+        if (is_paced && way.in_flight == 1) continue;  // nothing would run ahead
         const auto proposer = make();
         const auto executor = tiny_executor(way.device, arch(), with_taps(kTight, arch()));
         sched::SchedSettings drafting = settings(way.budget, way.in_flight);

@@ -13,10 +13,11 @@ namespace {
 constexpr int64_t kTreeTokensACall = 512;
 constexpr int64_t kFinishedTokensACall = 64;
 
-// Sequences of equal keys may see what the others were told: those of one tenant (cache_salt) that
-// are steered alike. There is one model and no adapter a process.
+// Sequences of equal keys may see what the others were told: those of one tenant and cache_salt
+// that are steered alike. There is one model and no adapter a process.
 std::string key_of(const sched::NewSequence& sequence) {
-  std::string key = fmt::format("{}:{}", sequence.cache_salt.size(), sequence.cache_salt);
+  std::string key =
+      fmt::format("{}:{}:{}", sequence.tenant, sequence.cache_salt.size(), sequence.cache_salt);
   if (sequence.taps == nullptr) return key;
   for (const tap::TapSegment& segment : sequence.taps->segments) {
     key += fmt::format(":{:x}.{:x}", segment.content.low, segment.content.high);

@@ -85,6 +85,9 @@ TEST(SuffixProposer, FinishedOutputsAreOfOneTenantUnderOneSteering) {
   alike.id = sched::SequenceId(8);
   alike.taps = steered(8);
   EXPECT_EQ(drafting.draft_for(alike), Tokens());
+  sched::NewSequence of_other_tenant = sequence_of(10, plain_end, "a");
+  of_other_tenant.tenant = 1;
+  EXPECT_EQ(drafting.draft_for(of_other_tenant), Tokens());
   // A prompt is nobody's output.
   EXPECT_EQ(drafting.draft_for(sequence_of(9, {9, 0, 1, 2}, "a")), Tokens());
 }
