@@ -95,7 +95,7 @@ Result<void> generate_file(ModelSession& session, const GenerateSettings& settin
         progress.update(++done, static_cast<int64_t>(jobs.size()));
       };
       engine::RequestParams params = sampling.params(job.prompt);
-      const Result<void> tapped = add_row_taps(session, job, &params);
+      const Result<server::TapsLease> tapped = add_row_taps(session, job, &params);
       const Result<engine::RequestId> id =
           tapped ? client.submit(std::move(params), finish) : tl::unexpected<Error>(tapped.error());
       if (id) continue;

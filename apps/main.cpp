@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "commands.h"
+#include "rudder/base/heap.h"
 #include "version.h"
 
 namespace rudder::apps {
@@ -41,6 +42,7 @@ void print_usage(FILE* out) {
 
 int main(int argc, char** argv) {
   using namespace rudder::apps;  // NOLINT(google-build-using-namespace)
+  rudder::limit_kept_memory();
   const std::string_view name = argc > 1 ? argv[1] : "--help";
   if (name == "--version" || name == "version") {
     fmt::print("rudder {}\n", kVersion);

@@ -7,6 +7,7 @@
 #include "backend.h"
 #include "embedded_model.h"
 #include "rudder/base/clock.h"
+#include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/base/progress.h"
 #include "rudder/model/dummy_checkpoint.h"
@@ -63,10 +64,12 @@ void LoadSettings::declare(SettingsTable& table) {
 void RecordSettings::declare(SettingsTable& table) {
   table.section("record");
   table.add("record", &folder,
-            "A folder for a recording of every step from the first on, which `rudder replay` runs "
-            "again; it holds what clients sent. Empty: nothing is recorded.");
-  table.add("record-max-mb", &max_mb, 1, 1 << 20,
-            "MiB after which a recording ends; the server goes on.");
+            "A folder for a recording of the last steps, in files that `rudder replay` runs again; "
+            "it holds what clients sent. Empty: nothing is recorded.");
+  table.add_bytes(
+      "record-max-bytes", &max_bytes,
+      "Of the recording's files together, at least 16M; the oldest go. When a file ends, "
+      "running sequences are computed again and the prefix cache is emptied.");
 }
 
 void SessionSettings::declare(SettingsTable& table) {
@@ -75,6 +78,7 @@ void SessionSettings::declare(SettingsTable& table) {
   engine.declare(table);
   steering.declare(table);
   record.declare(table);
+  speculative.declare(table);
   table.section("log");
   table.add_choice("log-level", &log_level, {"debug", "info", "warn", "error"},
                    "What is written to standard error.");
@@ -125,9 +129,18 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
 
 namespace {
 
-exec::StepLimits step_limits(const SessionSettings& settings) {
-  return {settings.engine.max_num_seqs, settings.engine.max_num_batched_tokens,
-          settings.engine.multi_step};
+// What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
+Result<exec::StepLimits> step_limits(const SessionSettings& settings,
+                                     const draft::Speculation& speculation, const ops::Ops& ops) {
+  if (speculation.method != draft::Method::kNone && !ops.takes_drafts()) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("the backend {} cannot verify drafts yet", ops.name()),
+                settings.speculative.config.empty() ? "speculative-method" : "speculative-config");
+  }
+  return exec::StepLimits{.max_num_seqs = settings.engine.max_num_seqs,
+                          .max_num_batched_tokens = settings.engine.max_num_batched_tokens,
+                          .max_repeat = settings.engine.multi_step,
+                          .max_draft = speculation.num_speculative_tokens};
 }
 
 // What KV computed by this process depends on, besides tokens.
@@ -140,9 +153,16 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
                                                  const RecordSettings& settings,
                                                  const std::string& model) {
   if (settings.folder.empty()) return executor;
+  constexpr int64_t kLeastBytes = int64_t{16} << 20;
+  if (settings.max_bytes < kLeastBytes) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} bytes are too few for a recording, at least {} are needed",
+                            settings.max_bytes, kLeastBytes),
+                "record-max-bytes");
+  }
   RUDDER_TRY(auto recorder, step::FlightRecorder::create(std::move(executor), settings.folder,
-                                                         model, settings.max_mb << 20));
-  log_info("steps are recorded to {}", recorder->path());
+                                                         model, settings.max_bytes));
+  log_info("steps are recorded to {}", recorder->paths().back());
   return std::unique_ptr<step::Executor>(std::move(recorder));
 }
 
@@ -151,8 +171,10 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
                                           const SessionSettings& settings) {
   const exec::ExecSettings resolved = resolve_device(settings.exec);
+  RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::unique_ptr<ops::Ops> ops, make_backend(resolved, *files.checkpoint));
-  return exec::budget_model(*files.checkpoint, *ops, resolved, step_limits(settings));
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ops));
+  return exec::budget_model(*files.checkpoint, *ops, resolved, limits);
 }
 
 GrammarFactory compile_grammars(const constraint::GrammarSettings& settings) {
@@ -174,10 +196,12 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   const auto clock = std::make_shared<SteadyClock>();
   const int64_t start = clock->now_us();
   ModelSession session;
+  RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
   const exec::ExecSettings resolved = resolve_device(settings.exec);
   RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(resolved, *session.files.checkpoint));
   const std::string backend = ops->name();
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ops));
   session.dtype = tensor::dtype_name(ops->linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {
@@ -190,9 +214,11 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   };
   RUDDER_TRY(
       exec::LoadedModel loaded,
-      exec::load_model(*session.files.checkpoint, std::move(ops), resolved, step_limits(settings),
+      exec::load_model(*session.files.checkpoint, std::move(ops), resolved, limits,
                        {.weights = progress(fmt::format("loading {}", session.files.name), true),
                         .graphs = progress("capturing graphs", false)}));
+  session.files.checkpoint.reset();  // all of it is loaded
+  return_freed_memory();             // of files that were parsed
   session.plan = loaded.memory;
   log_budget(session.plan);
   RUDDER_TRY(std::unique_ptr<step::Executor> executor,
@@ -203,15 +229,18 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (settings.grammars) {
     grammars = settings.grammars(session.files, executor->capacity().vocab_size);
   }
-  RUDDER_TRY(session.engine,
-             engine::Engine::start({.executor = std::move(executor),
-                                    .tokenizer = session.files.tokenizer,
-                                    .clock = clock,
-                                    .model_identity = model_identity(session.files, session.plan),
-                                    .eos_ids = session.files.generation.eos_ids,
-                                    .captures = std::move(captures),
-                                    .grammars = std::move(grammars)},
-                                   settings.engine));
+  RUDDER_TRY(
+      session.engine,
+      engine::Engine::start(
+          {.executor = std::move(executor),
+           .tokenizer = session.files.tokenizer,
+           .clock = clock,
+           .model_identity = model_identity(session.files, session.plan),
+           .eos_ids = session.files.generation.eos_ids,
+           .captures = std::move(captures),
+           .grammars = std::move(grammars),
+           .proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation)},
+          settings.engine));
   RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);

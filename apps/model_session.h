@@ -11,6 +11,7 @@
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
 #include "rudder/constraint/grammar_compiler.h"
+#include "rudder/draft/settings.h"
 #include "rudder/engine/engine.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/exec/settings.h"
@@ -33,7 +34,7 @@ struct LoadSettings {
 // The flight recorder (docs/contracts/step.md, "Recordings").
 struct RecordSettings {
   std::string folder;  // empty: nothing is recorded
-  int64_t max_mb = 1024;
+  int64_t max_bytes = int64_t{1} << 30;
 
   void declare(SettingsTable& table);
 };
@@ -52,7 +53,10 @@ struct SessionSettings {
   engine::EngineSettings engine;
   SteeringSettings steering;
   RecordSettings record;
+  draft::SpeculativeSettings speculative;
 
+  // The command's, in place of the one that `speculative` names; empty: that one.
+  std::function<std::unique_ptr<sched::DraftProposer>()> proposer;
   GrammarFactory grammars;  // the command's; empty: no request can have a grammar
   std::string log_level = "info";
 

@@ -13,7 +13,9 @@ struct Hint {
 
 constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
-constexpr std::string_view kNoSpeculation = "speculative decoding is not supported yet";
+constexpr std::string_view kNoDraftModel =
+    "draft models and heads are not supported yet: see --speculative-config";
+constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
 constexpr std::string_view kFolderOnly =
     "models are not downloaded: give the folder of one in the Hugging Face layout";
@@ -32,8 +34,10 @@ constexpr Hint kHints[] = {
     {"--enable-lora", kNoAdapters},
     {"--lora-modules", kNoAdapters},
     {"--max-lora-rank", kNoAdapters},
-    {"--speculative-config", kNoSpeculation},
-    {"-sc", kNoSpeculation},
+    {"-sc", "use --speculative-config"},
+    {"--speculative-model", kNoDraftModel},
+    {"--ngram-prompt-lookup-max", "use --prompt-lookup-max"},
+    {"--ngram-prompt-lookup-min", "use --prompt-lookup-min"},
     {"--kv-transfer-config", "prefill and decode are not split over servers yet"},
     {"--compilation-config", "nothing is compiled at run time"},
     {"-O", "nothing is compiled at run time"},
@@ -96,7 +100,8 @@ constexpr Hint kHints[] = {
     {"--enable-deterministic-inference", "use --batch-invariant"},
     {"--sampling-backend", kPickedByShape},
     {"--tokenizer-path", "the tokenizer is the model folder's"},
-    {"--speculative-algorithm", kNoSpeculation},
+    {"--speculative-algorithm", kUseMethod},
+    {"--speculative-num-draft-tokens", "use --num-speculative-tokens"},
     {"--lora-paths", kNoAdapters},
     // llama.cpp
     {"-m", "give the model's folder alone"},
@@ -125,8 +130,10 @@ constexpr Hint kHints[] = {
     {"--control-vector", "use --enable-steering and --steering-module NAME=FILE.gguf"},
     {"--control-vector-scaled", "use --steering-module, and a scale in the request"},
     {"--control-vector-layer-range", "write the layers into the module"},
-    {"-md", kNoSpeculation},
-    {"--model-draft", kNoSpeculation},
+    {"-md", kNoDraftModel},
+    {"--model-draft", kNoDraftModel},
+    {"--draft-max", "use --num-speculative-tokens"},
+    {"--spec-type", kUseMethod},
     {"--lora", kNoAdapters},
     {"--metrics", "metrics are always on, at /metrics"},
     {"--slots", "see /load and /metrics"},

@@ -1,13 +1,14 @@
 #include "row_taps.h"
 
 #include <boost/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "rudder/base/json.h"
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/text_prompts.h"
 #include "rudder/server/steering/prompt_roles.h"
-#include "rudder/server/steering/tap_fields.h"
+#include "rudder/steer/capture/result_json.h"
 
 namespace rudder::apps {
 namespace {
@@ -17,7 +18,7 @@ namespace json = boost::json;
 server::TapServices services_of(const ModelSession& session) {
   const bool is_for_clients = !session.engine->limits().taps.captures_prompts_only;
   return {session.steering ? &session.steering->library() : nullptr,
-          is_for_clients ? session.engine->captures() : nullptr};
+          is_for_clients ? session.engine->captures() : nullptr, &session.engine->programs()};
 }
 
 Result<std::vector<steer::RoleSpan>> roles_of(const ModelFiles& files, const PromptRow& row) {
@@ -30,8 +31,8 @@ Result<std::vector<steer::RoleSpan>> roles_of(const ModelFiles& files, const Pro
 
 }  // namespace
 
-Result<void> add_row_taps(const ModelSession& session, const PromptRow& row,
-                          engine::RequestParams* params) {
+Result<server::TapsLease> add_row_taps(const ModelSession& session, const PromptRow& row,
+                                       engine::RequestParams* params) {
   server::FieldReader reader(*row.row, "");
   RUDDER_TRY(const server::TapFields taps,
              server::TapFields::read(reader, *row.row, services_of(session)));
@@ -41,7 +42,8 @@ Result<void> add_row_taps(const ModelSession& session, const PromptRow& row,
   if (has_roles) {
     RUDDER_TRY(prompt.roles, roles_of(session.files, row));
   }
-  return taps.apply(prompt, has_roles, params);
+  // What it generates is text, thoughts and all: every generated token is the assistant's.
+  return taps.apply(prompt, has_roles, std::nullopt, params);
 }
 
 Result<void> add_capture_results(const steer::capture::CaptureResults& results, json::object* row) {

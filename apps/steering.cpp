@@ -29,6 +29,21 @@ Result<std::vector<float>> named_vector(const steer::Library* library, std::stri
                           tap::site_name(point.site), point.layer));
 }
 
+struct NamedPath {
+  std::string name;
+  std::string path;
+};
+
+// "NAME=…" of a setting.
+Result<NamedPath> split_name(const std::string& text, std::string_view path_form,
+                             std::string_view setting) {
+  const size_t equals = text.find('=');
+  if (equals != std::string::npos)
+    return NamedPath{text.substr(0, equals), text.substr(equals + 1)};
+  return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not NAME={}", text, path_form),
+              std::string(setting));
+}
+
 }  // namespace
 
 void SteeringSettings::declare(SettingsTable& table) {
@@ -36,6 +51,13 @@ void SteeringSettings::declare(SettingsTable& table) {
   table.add("steering-module", &modules,
             "A module that requests may name, NAME=FILE: safetensors, npz, gguf or json. "
             "Repeatable.");
+  table.add("dictionary", &dictionaries,
+            "A dictionary (sparse autoencoder, transcoder) whose features requests may name, "
+            "NAME=PATH or NAME=PATH@SITE where the files do not say where it reads (resid_post.20; "
+            "mlp_in.20,mlp_out.20 of a transcoder). Repeatable.");
+  table.add("dictionary-root", &dictionary_root,
+            "A folder whose dictionaries may be registered over HTTP, by whoever may register "
+            "steering modules.");
   capture.declare(table);
 }
 
@@ -85,8 +107,13 @@ Result<std::unique_ptr<Steering>> Steering::create(engine::Engine& engine,
                                                    std::shared_ptr<LateLibrary> late) {
   const engine::RequestLimits limits = engine.limits();
   if (!limits.taps.steering()) {
-    if (settings.modules.empty()) return nullptr;
-    return fail(ErrorCode::kInvalidArgument, "it needs --enable-steering", "steering-module");
+    for (const auto& [is_asked, setting] :
+         {std::pair(!settings.modules.empty(), "steering-module"),
+          std::pair(!settings.dictionaries.empty(), "dictionary"),
+          std::pair(!settings.dictionary_root.empty(), "dictionary-root")}) {
+      if (is_asked) return fail(ErrorCode::kInvalidArgument, "it needs --enable-steering", setting);
+    }
+    return nullptr;
   }
   std::random_device device;
   const auto word = [&] { return uint64_t{device()} << 32 | device(); };
@@ -95,17 +122,34 @@ Result<std::unique_ptr<Steering>> Steering::create(engine::Engine& engine,
   model.limits = limits.taps;
   model.hash_secret = {word(), word()};
   std::unique_ptr<Steering> steering(new Steering(engine, std::move(model), std::move(late)));
-  for (const std::string& module : settings.modules) {
-    const size_t equals = module.find('=');
-    if (equals == std::string::npos) {
-      return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is not NAME=FILE", module),
-                  "steering-module");
-    }
-    const std::string name = module.substr(0, equals);
-    RUDDER_TRY_VOID(steering->library_.add_file(name, module.substr(equals + 1)));
-    log_info("steering module {} registered", name);
-  }
+  RUDDER_TRY_VOID(steering->register_all(settings));
   return steering;
+}
+
+// Dictionaries first: modules may name their features.
+Result<void> Steering::register_all(const SteeringSettings& settings) {
+  if (!settings.dictionary_root.empty()) {
+    RUDDER_TRY_VOID(library_.allow_dictionaries_below(settings.dictionary_root));
+  }
+  for (const std::string& text : settings.dictionaries) {
+    RUDDER_TRY(const NamedPath dictionary, split_name(text, "PATH[@SITE]", "dictionary"));
+    // An '@' in the name of a folder is part of the path.
+    const size_t slash = dictionary.path.rfind('/');
+    const size_t at = dictionary.path.rfind('@');
+    const bool has_site = at != std::string::npos && (slash == std::string::npos || at > slash);
+    RUDDER_TRY(const auto set,
+               library_.add_dictionary(dictionary.name,
+                                       dictionary.path.substr(0, has_site ? at : std::string::npos),
+                                       has_site ? dictionary.path.substr(at + 1) : ""));
+    log_info("dictionary {} registered: {} of {} layers", set->name, set->format,
+             set->layers.size());
+  }
+  for (const std::string& text : settings.modules) {
+    RUDDER_TRY(const NamedPath module, split_name(text, "FILE", "steering-module"));
+    RUDDER_TRY_VOID(library_.add_file(module.name, module.path));
+    log_info("steering module {} registered", module.name);
+  }
+  return {};
 }
 
 }  // namespace rudder::apps

@@ -18,7 +18,9 @@
 namespace rudder::apps {
 
 struct SteeringSettings {
-  std::vector<std::string> modules;  // "name=path"
+  std::vector<std::string> modules;       // "name=path"
+  std::vector<std::string> dictionaries;  // "name=path[@site[,site]]"
+  std::string dictionary_root;            // empty: clients register no dictionary
   steer::capture::CaptureSettings capture;
 
   void declare(SettingsTable& table);
@@ -34,8 +36,8 @@ Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
 
 class Steering {
  public:
-  // Registers the modules of the settings. Null when the executor does not steer; an Error when
-  // there are modules all the same. The engine outlives it.
+  // Registers the dictionaries and modules of the settings. Null when the executor does not steer;
+  // an Error when there are any all the same. The engine outlives it.
   static Result<std::unique_ptr<Steering>> create(engine::Engine& engine,
                                                   const SteeringSettings& settings,
                                                   std::shared_ptr<LateLibrary> late);
@@ -53,6 +55,8 @@ class Steering {
    private:
     engine::Engine& engine_;
   };
+
+  Result<void> register_all(const SteeringSettings& settings);
 
   Steering(engine::Engine& engine, steer::Model model, std::shared_ptr<LateLibrary> late);
 

@@ -1,6 +1,6 @@
 # The room table: which rooms each room may include. tools/room_lint.py reads the same lines, so an
 # include outside the table fails the check, and a link outside it fails the configure.
-set(RUDDER_ROOMS base tensor text constraint dialect kv tap step steer sched engine server ops cpu cuda weights model exec testing)
+set(RUDDER_ROOMS base tensor text constraint dialect kv tap step steer sched draft engine server ops cpu cuda weights model exec testing)
 set(RUDDER_ROOM_base "")
 set(RUDDER_ROOM_tensor "base")
 set(RUDDER_ROOM_text "base")
@@ -11,6 +11,7 @@ set(RUDDER_ROOM_tap "base;tensor")
 set(RUDDER_ROOM_step "base;tap")
 set(RUDDER_ROOM_steer "base;tensor;tap;step;weights")
 set(RUDDER_ROOM_sched "base;tap;step;kv")
+set(RUDDER_ROOM_draft "base;tap;step;sched")
 set(RUDDER_ROOM_engine "base;tap;step;kv;text;constraint;steer;sched")
 set(RUDDER_ROOM_server "base;tap;text;constraint;dialect;steer;engine")
 set(RUDDER_ROOM_ops "base;tensor;tap")

@@ -28,6 +28,10 @@ run_ctest() {  # run_ctest PRESET ARGS...
   ctest --test-dir "build/$1" --output-on-failure --no-tests=error -j "$(nproc)" "${@:2}"
 }
 
+python_client() {
+  .venv/bin/python -m pytest clients/python -q
+}
+
 end_to_end() {
   .venv/bin/python -m pytest tests/e2e -q "$@"
 }
@@ -47,6 +51,7 @@ fi
 RUDDER_CUDA=AUTO stage "build" tools/build.sh release  # compiles the CUDA code where nvcc is, also without a GPU
 stage "checks" tools/check.sh
 stage "tests" run_ctest release -LE "$exclude"
+stage "tests of the Python client" python_client
 stage "build under asan" tools/build.sh "$asan" "${asan_targets[@]}"
 stage "build under tsan" tools/build.sh "$tsan" "${tsan_targets[@]}"
 stage "tests under asan" run_ctest "$asan" "${label_asan[@]}"

@@ -2,15 +2,12 @@
 // are those of vLLM's benches of the same names.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <boost/json.hpp>
 #include <cstdint>
-#include <limits>
-#include <mutex>
-#include <numeric>
 
 #include "bench/bench_commands.h"
 #include "bench/constraint_flags.h"
+#include "bench/offline_run.h"
 #include "bench/report.h"
 #include "bench/statistics.h"
 #include "bench/workload.h"
@@ -18,7 +15,6 @@
 #include "local_client.h"
 #include "model_session.h"
 #include "report_error.h"
-#include "rudder/base/clock.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
 
@@ -45,64 +41,12 @@ engine::RequestParams params_of(const WorkItem& item, const Asked& asked) {
   return params;
 }
 
-double seconds_between(int64_t from_us, int64_t to_us) {
-  return static_cast<double>(to_us - from_us) * 1e-6;
-}
-
-// Runs the items at once; the answers in order, and the seconds until the last one.
 Result<std::vector<LocalAnswer>> run_batch(ModelSession& session,
                                            const std::vector<WorkItem>& items, const Asked& asked,
                                            const ProgressFn& progress, double* seconds) {
-  const SteadyClock clock;
-  std::vector<LocalAnswer> answers(items.size());
-  std::mutex mutex;
-  int64_t done = 0;
-  const int64_t start = clock.now_us();
-  {
-    LocalClient client(*session.engine);
-    for (size_t i = 0; i < items.size(); ++i) {
-      RUDDER_TRY_VOID(client.submit(params_of(items[i], asked), [&, i](LocalAnswer&& answer) {
-        std::lock_guard lock(mutex);
-        answers[i] = std::move(answer);
-        progress(++done, static_cast<int64_t>(items.size()));
-      }));
-    }
-  }
-  *seconds = seconds_between(start, clock.now_us());
-  for (const LocalAnswer& answer : answers) {
-    if (answer.error) return tl::unexpected<Error>(*answer.error);
-  }
-  return answers;
-}
-
-// The time in which every sequence decodes: from the last first token to the first last one, so
-// that no prompt runs in it. Empty where one ends before another begins.
-struct DecodeWindow {
-  double seconds = 0;
-  int64_t tokens = 0;  // of all sequences
-
-  // Seconds a token of one sequence; 0 for an empty window.
-  double per_token(size_t num_sequences) const {
-    return tokens > 0 ? seconds * static_cast<double>(num_sequences) / static_cast<double>(tokens)
-                      : 0;
-  }
-};
-
-DecodeWindow decode_window(const std::vector<LocalAnswer>& answers) {
-  int64_t begin_us = std::numeric_limits<int64_t>::min();
-  int64_t end_us = std::numeric_limits<int64_t>::max();
-  for (const LocalAnswer& answer : answers) {
-    begin_us = std::max(begin_us, answer.token_us.front());
-    end_us = std::min(end_us, answer.token_us.back());
-  }
-  DecodeWindow window;
-  if (begin_us >= end_us) return window;
-  window.seconds = seconds_between(begin_us, end_us);
-  for (const LocalAnswer& answer : answers) {
-    window.tokens += std::ranges::count_if(
-        answer.token_us, [&](int64_t us) { return us > begin_us && us <= end_us; });
-  }
-  return window;
+  std::vector<engine::RequestParams> requests;
+  for (const WorkItem& item : items) requests.push_back(params_of(item, asked));
+  return run_requests(session, std::move(requests), progress, seconds);
 }
 
 struct OfflineBench {

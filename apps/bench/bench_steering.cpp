@@ -28,6 +28,7 @@
 #include "rudder/base/clock.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
+#include "rudder/server/steering/tap_fields.h"
 #include "rudder/steer/segments.h"
 
 namespace rudder::apps {
@@ -112,6 +113,12 @@ struct Load {
   int32_t concurrency = 0;
 };
 
+// A request, and what it names until it is submitted.
+struct Prepared {
+  engine::RequestParams params;
+  server::TapsLease lease;
+};
+
 class SteeringRun {
  public:
   SteeringRun(SteeringBench settings, std::vector<SteeringMode> modes)
@@ -132,7 +139,7 @@ class SteeringRun {
   Result<ModelSession*> session(bool steers);
   Result<void> run_round(const Shape& shape, int32_t round, bool steers, bool counts);
   Result<SteeringTrial> run_trial(ModelSession& session, const Load& load);
-  Result<engine::RequestParams> params_of(ModelSession& session, const Load& load, size_t i) const;
+  Result<Prepared> prepare(ModelSession& session, const Load& load, size_t i) const;
 
   const SteeringBench settings_;
   const std::vector<SteeringMode> modes_;
@@ -212,15 +219,15 @@ Result<ModelSession*> SteeringRun::session(bool steers) {
 }
 
 // As the server does it, from the text of the body.
-Result<engine::RequestParams> SteeringRun::params_of(ModelSession& session, const Load& load,
-                                                     size_t i) const {
-  engine::RequestParams params;
+Result<Prepared> SteeringRun::prepare(ModelSession& session, const Load& load, size_t i) const {
+  Prepared prepared;
+  engine::RequestParams& params = prepared.params;
   params.prompt = load.items[i].prompt;
   params.sampling.temperature = 0;
   params.seed = 0;
   params.max_tokens = load.items[i].output_len;
   params.ignore_eos = true;
-  if (session.steering == nullptr) return params;
+  if (session.steering == nullptr) return prepared;
   const auto index = load.first_index + static_cast<int64_t>(i);
   RUDDER_TRY(const json::value body,
              parse_json(steering_body(*load.mode, configs_, index), "request body"));
@@ -234,13 +241,15 @@ Result<engine::RequestParams> SteeringRun::params_of(ModelSession& session, cons
   }
   if (const std::string field = capture_field(*load.mode, geometry_); !field.empty()) {
     RUDDER_TRY(const json::value value, parse_json(field, "capture"));
-    RUDDER_TRY(params.capture, session.engine->captures()->spec(&value));
-    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*params.capture, prompt_len, taps));
+    RUDDER_TRY(prepared.lease.capture, session.engine->captures()->spec(&value));
+    params.capture = prepared.lease.capture->id;
+    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*prepared.lease.capture, prompt_len, taps));
     params.client_id = fmt::format("{}-{}", load.mode->name, index);
   }
-  if (taps.segments.empty() && taps.capture == nullptr) return params;
-  params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  return params;
+  if (taps.segments.empty() && taps.capture == nullptr) return prepared;
+  RUDDER_TRY(prepared.lease.taps, session.engine->programs().keep(std::move(taps)));
+  params.taps = tap::spec_of(*prepared.lease.taps);
+  return prepared;
 }
 
 Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& load) {
@@ -253,9 +262,9 @@ Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& 
   const auto work = [&] {
     for (size_t i = next++; i < load.items.size(); i = next++) {
       const int64_t start = clock.now_us();
-      Result<engine::RequestParams> params = params_of(session, load, i);
-      Result<LocalAnswer> answer =
-          params ? client.ask(std::move(*params)) : tl::unexpected<Error>(params.error());
+      Result<Prepared> prepared = prepare(session, load, i);
+      Result<LocalAnswer> answer = prepared ? client.ask(std::move(prepared->params))
+                                            : tl::unexpected<Error>(prepared.error());
       std::lock_guard lock(mutex);
       if (answer && answer->error) answer = tl::unexpected<Error>(*answer->error);
       if (!answer) {

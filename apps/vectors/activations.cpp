@@ -37,15 +37,15 @@ Result<std::shared_ptr<const steer::capture::CaptureSpec>> mean_spec(
   return session.engine->captures()->spec(&field);
 }
 
-Result<void> add_capture(const std::shared_ptr<const steer::capture::CaptureSpec>& spec,
-                         engine::RequestParams& params) {
-  tap::SequenceTaps taps;
-  if (params.taps != nullptr) taps = *params.taps;
-  RUDDER_TRY_VOID(
-      steer::capture::Dispatcher::apply(*spec, static_cast<int32_t>(params.prompt.size()), taps));
-  params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  params.capture = spec;
-  return {};
+Result<std::shared_ptr<const tap::SequenceTaps>> add_capture(
+    engine::Engine& engine, const steer::capture::CaptureSpec& spec, tap::SequenceTaps taps,
+    engine::RequestParams& params) {
+  const auto prompt_len = static_cast<int32_t>(params.prompt.size());
+  RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(spec, prompt_len, taps));
+  RUDDER_TRY(auto kept, engine.programs().keep(std::move(taps)));
+  params.taps = tap::spec_of(*kept);
+  params.capture = spec.id;
+  return kept;
 }
 
 Result<std::vector<std::vector<float>>> mean_rows(const steer::capture::CaptureResults& results,
@@ -56,16 +56,17 @@ Result<std::vector<std::vector<float>>> mean_rows(const steer::capture::CaptureR
     if (result.status != steer::capture::Status::kOk) {
       return fail(ErrorCode::kInternal, result.error, "capture");
     }
-    if (result.means.empty()) return rows;
+    if (!result.values || result.values->means.empty()) return rows;
     // The request's layers, in order, of one site.
-    const steer::capture::ResultRows& means = result.means.front();
+    const steer::capture::ResultRows& means = result.values->means.front();
     const auto width = static_cast<size_t>(means.width);
     if (means.key != tap::site_name(site) || means.layers.size() != num_layers) {
       return fail(ErrorCode::kInternal, "the engine gave other rows than those asked for",
                   "capture");
     }
+    const std::vector<float> values = means.to_floats();
     for (size_t i = 0; i < num_layers; ++i) {
-      const auto row = std::span(means.values).subspan(i * width, width);
+      const auto row = std::span(values).subspan(i * width, width);
       rows[i].assign(row.begin(), row.end());
     }
     return rows;
@@ -91,7 +92,7 @@ Result<std::vector<steer::RowSet>> rows_of_prompts(ModelSession& session,
       engine::RequestParams params;
       params.prompt = prompts[i];
       params.max_tokens = 1;
-      RUDDER_TRY_VOID(add_capture(spec, params));
+      RUDDER_TRY(const auto lease, add_capture(*session.engine, *spec, {}, params));
       const auto finish = [&, i](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
         results[i] = std::move(answer.captures);

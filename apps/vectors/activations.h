@@ -14,6 +14,7 @@
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/capture/spec.h"
 #include "rudder/steer/train/directions.h"
+#include "rudder/tap/sequence_taps.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::apps {
@@ -29,9 +30,11 @@ Result<std::shared_ptr<const steer::capture::CaptureSpec>> mean_spec(
     const ModelSession& session, tap::Site site, const std::vector<int32_t>& layers,
     std::string_view positions, std::string_view point = "pre");
 
-// Makes the request capture by that spec, beside the steering that it has.
-Result<void> add_capture(const std::shared_ptr<const steer::capture::CaptureSpec>& spec,
-                         engine::RequestParams& params);
+// Makes the request, whose prompt is set, capture by that spec beside the steering of `taps`. What
+// it returns and the spec are held until the request is submitted.
+Result<std::shared_ptr<const tap::SequenceTaps>> add_capture(
+    engine::Engine& engine, const steer::capture::CaptureSpec& spec, tap::SequenceTaps taps,
+    engine::RequestParams& params);
 
 // The mean rows that a capture gave, by layer: `layers` many. Empty rows when nothing was captured.
 Result<std::vector<std::vector<float>>> mean_rows(const steer::capture::CaptureResults& results,

@@ -205,8 +205,7 @@ Result<std::vector<Answer>> Evaluation::generate(const steer::Config& config,
       steer::PromptShape shape;
       shape.prompt_len = static_cast<int32_t>(params.prompt.size());
       RUDDER_TRY(tap::SequenceTaps taps, steer::make_taps(config, shape));
-      params.taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-      RUDDER_TRY_VOID(add_capture(spec, params));
+      RUDDER_TRY(const auto lease, add_capture(*session_.engine, *spec, std::move(taps), params));
       const auto finish = [&, i](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
         raw[i] = std::move(answer);

@@ -7,6 +7,8 @@
 
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
+#include "rudder/draft/ngram_proposer.h"
+#include "rudder/draft/suffix_proposer.h"
 #include "rudder/testing/async_ops.h"
 #include "rudder/testing/random_proposer.h"
 #include "rudder/testing/tape_ops.h"
@@ -52,6 +54,8 @@ class RightProposer final : public sched::DraftProposer {
  public:
   explicit RightProposer(std::vector<std::vector<int32_t>> wholes) : wholes_(std::move(wholes)) {}
 
+  void begin(const sched::NewSequence&) override {}
+  void end(sched::SequenceId, std::span<const int32_t>) override {}
   bool waits(sched::SequenceId) override { return true; }
   void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
                std::vector<int32_t>* draft) override {
@@ -119,6 +123,46 @@ TEST_P(Drafts, SteeredAndCapturedAsPlainDecoding) {
   EXPECT_TRUE(std::ranges::any_of(plain, [](const Got& got) { return got.captured.size() > 20; }));
   for (const Way& way : ways()) expect_as_plain(asks, plain, with_taps(kTight, arch()), way);
   EXPECT_GT(num_preemptions_, 0u);
+}
+
+// The proposers that are served, over texts in which much repeats; each with every draft verified,
+// and with those that pay.
+TEST_P(Drafts, EveryProposerAsPlainDecoding) {
+  const step::Capacity roomy = with_taps(kRoomy, arch());
+  std::vector<Ask> asks = random_masked_asks(16, 77, 100);
+  add_random_taps(asks, roomy.geometry, 4);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    // Few tokens to choose from: what was said comes again.
+    if (asks[i].mask == nullptr)
+      asks[i].sampling.logit_bias = {{7, 40.0f}, {9, 40.5f}, {11, 39.5f}};
+    asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
+  }
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
+  const std::pair<const char*, std::function<std::unique_ptr<sched::DraftProposer>()>> kinds[] = {
+      {"ngram", [] { return std::make_unique<draft::NgramProposer>(1, 3, 1 << 24); }},
+      {"suffix",
+       [] {
+         return std::make_unique<draft::SuffixProposer>(
+             draft::SuffixSettings{.max_cached_requests = 8, .max_spec_factor = 2}, 1 << 24);
+       }},
+  };
+  for (const auto& [name, make] : kinds) {
+    for (const Way& way : ways()) {
+      for (const bool is_paced : {false, true}) {
+        const auto proposer = make();
+        const auto executor = tiny_executor(way.device, arch(), with_taps(kTight, arch()));
+        sched::SchedSettings drafting = settings(way.budget, way.in_flight);
+        drafting.pace_drafts = is_paced;
+        const Outcome outcome = run(*executor, drafting, asks, proposer.get());
+        expect_same(plain, outcome.got, way.device.name + " " + name);
+        EXPECT_EQ(outcome.lost_tokens, 0);
+        if (!is_paced) {
+          EXPECT_GT(outcome.stats.accepted_tokens, 50u) << name;
+          EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens) << name;
+        }
+      }
+    }
+  }
 }
 
 // With drafts that are all right, a lone sequence takes as few steps as it can.

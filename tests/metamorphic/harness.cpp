@@ -143,7 +143,7 @@ class Tables {
                         sched::TableEdits& edits) {
     sched::TapLease lease;
     if (taps == nullptr) return lease;
-    for (const tap::TapSegment& segment : taps->segments) {
+    for (const tap::TapSegment& segment : taps->leased()) {
       lease.rows.push_back(segment.program == nullptr ? 0 : row_of(segment, edits));
     }
     if (taps->capture == nullptr) return lease;
@@ -255,6 +255,11 @@ class Loop {
   }
 
   bool launch() {
+    if (executor_.wants_fresh_start()) {
+      if (!in_flight_.empty()) return false;
+      scheduler_.start_afresh();
+      executor_.start_afresh();
+    }
     auto plan = scheduler_.plan(&edits_);
     if (plan == nullptr) return false;
     const int32_t repeat = plan->repeat;
@@ -311,6 +316,7 @@ class Loop {
       }
     }
     got.end = output.end;
+    got.clipped_samples += output.clipped_samples;
     got.cached_tokens = std::max(got.cached_tokens, output.cached_tokens);
   }
 
@@ -357,6 +363,7 @@ void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
     EXPECT_EQ(expected[i].scored, got[i].scored) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].scores, got[i].scores) << what << ", sequence " << i;
     EXPECT_EQ(expected[i].end, got[i].end) << what << ", sequence " << i;
+    EXPECT_EQ(expected[i].clipped_samples, got[i].clipped_samples) << what << ", sequence " << i;
     EXPECT_TRUE(expected[i].captured == got[i].captured) << what << ", sequence " << i;
   }
 }

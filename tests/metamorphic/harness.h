@@ -91,6 +91,7 @@ struct Got {
   std::vector<float> scores;  // of each scored token: logprob, rank, then the likeliest
   step::RowEnd end = step::RowEnd::kNone;
   int32_t cached_tokens = 0;
+  int64_t clipped_samples = 0;
   std::map<int32_t, std::vector<float>> captured = {};  // a token's rows, by position
 };
 

@@ -57,7 +57,7 @@ class DemoReplay : public ::testing::Test {
       };
     }
     outcome_ = run(*recorder, settings, asks);
-    return recorder->path();
+    return recorder->paths().back();
   }
 
   fs::path folder_;

@@ -70,6 +70,12 @@ class TapMaker {
         op.sharpness = 3;
       }
       add_op(made, geometry_, point, op, op.kind == OpKind::kAdd ? 3 : 1, engine_);
+      if (op.kind != OpKind::kFeature || below(2) == 0) continue;
+      // A second feature that reads the same row.
+      made.ops.back().op.run = 2;
+      op.run = 0;
+      op.value = -2;
+      add_op(made, geometry_, point, op, 1, engine_);
     }
     if (!has_score) add_op(made, geometry_, score_point, score, 1, engine_);
     return made;
@@ -91,14 +97,26 @@ class TapMaker {
  private:
   tap::TapOp random_op() {
     constexpr OpKind kKinds[] = {OpKind::kAdd,    OpKind::kAxis,    OpKind::kSwap,
-                                 OpKind::kRotate, OpKind::kAddNorm, OpKind::kAddRenorm};
+                                 OpKind::kRotate, OpKind::kAddNorm, OpKind::kAddRenorm,
+                                 OpKind::kFeature};
     tap::TapOp op;
-    op.kind = kKinds[below(6)];
+    op.kind = kKinds[below(7)];
+    if (op.kind == OpKind::kFeature) {
+      op.run = 1;
+      op.norm = static_cast<tap::FeatureNorm>(below(3));
+      op.edit = static_cast<tap::FeatureEdit>(below(5));
+      op.value = 1.5f;
+    }
     op.strength = 0.5f + 0.25f * static_cast<float>(below(4));
     op.a = op.kind == OpKind::kRotate ? 0.6f : 0.0f;
     op.b = op.kind == OpKind::kRotate ? 0.8f : 0.0f;
     op.lo = op.kind == OpKind::kAxis ? -std::numeric_limits<float>::infinity() : 0.0f;
     op.hi = std::numeric_limits<float>::infinity();
+    if (op.kind == OpKind::kFeature) {
+      op.a = 1;
+      op.lo = below(2) == 0 ? 0.25f : -std::numeric_limits<float>::infinity();
+      op.hi = below(2) == 0 ? 1.0f : 0.0f;
+    }
     if (op.kind == OpKind::kAddNorm) op.strength *= 0.3f;
     if (below(3) == 0) op.gate = tap::GateKind::kSoft;
     if (below(3) == 0) {
@@ -123,7 +141,8 @@ step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch) {
                    .num_ops = 2048,
                    .num_floats = 1 << 19,
                    .num_capture_sets = 32,
-                   .capture_elements = 1 << 18};
+                   .capture_elements = 1 << 18,
+                   .clamps_features = true};
   return capacity;
 }
 
@@ -146,7 +165,9 @@ void add_op(tap::Program& program, const tap::Geometry& geometry, Point point, t
   };
   op.v1 = vector(length);
   op.norm_squared = static_cast<float>(length * length);
-  if (op.kind == OpKind::kSwap || op.kind == OpKind::kRotate) op.v2 = vector(1);
+  if (op.kind == OpKind::kSwap || op.kind == OpKind::kRotate || op.kind == OpKind::kFeature) {
+    op.v2 = vector(1);
+  }
   if (op.gate == tap::GateKind::kSoft || op.gate == tap::GateKind::kHard) {
     op.gate_vector = vector(1);
   }
@@ -189,6 +210,16 @@ void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_
         }
         add_segment(prompt_len, maker.program(Latch::kNone));
         if (maker.below(2) == 0) taps->segments.push_back({prompt_len + 3, {}, nullptr});
+      }
+      if (!taps->needs_whole_prompt && i % 3 == 2) {
+        const int32_t end_token = maker.below(160);
+        // Likely, since steps are not repeated while there are thoughts.
+        asks[i].sampling.logit_bias.emplace_back(end_token, i % 2 == 0 ? 4.0f : 8.0f);
+        tap::TapSegment segment{0, {++content, 7}, nullptr};
+        segment.program = std::make_shared<const tap::Program>(maker.program(Latch::kNone));
+        taps->thoughts = tap::Thoughts{
+            .begin_token = maker.below(160), .end_token = end_token, .open = true, .segments = {}};
+        taps->thoughts->segments.push_back(segment);
       }
     }
     if (i % 4 == 2 || i % 6 == 0) {

@@ -14,6 +14,7 @@
 #include "rudder/exec/tap_state.h"
 #include "rudder/exec/upload_ring.h"
 #include "rudder/testing/async_ops.h"
+#include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::exec {
 namespace {
@@ -212,6 +213,55 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
   pack({.slots = {}, .seqs = {}, .tokens = {}, .tap_edits = {{2, 0, 0, nullptr}}});
   EXPECT_EQ(entry_of(2, second.index()).ops, 0);
   EXPECT_EQ(state_->passages_of_row(2), 0);
+}
+
+// A device without a kernel for clamps of features.
+class NoFeatureOps final : public testing::PassingOps {
+ public:
+  explicit NoFeatureOps(std::unique_ptr<ops::Ops> inner) : PassingOps(std::move(inner)) {}
+  bool clamps_features() const override { return false; }
+};
+
+std::shared_ptr<const tap::Program> features_of(const std::vector<int32_t>& runs) {
+  auto program = std::make_shared<tap::Program>();
+  program->vectors.resize(32);
+  for (const int32_t run : runs) {
+    tap::TapOp op;
+    op.kind = tap::OpKind::kFeature;
+    op.v1 = op.v2 = 0;
+    op.run = run;
+    program->ops.push_back({{0, Site::kResidPost}, op});
+  }
+  return program;
+}
+
+TEST_F(TapStateTest, ADeviceThatClampsNoFeaturesSaysSoByName) {
+  step::StepPlan plan;
+  plan.tap_edits = {{1, 0, 0, features_of({1})}};
+  EXPECT_TRUE(state_->apply(plan));
+  NoFeatureOps ops(cpu::make_reference_ops());
+  const auto state = TapState::make(ops, capacity()).value();
+  const Result<void> refused = state->apply(plan);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_NE(refused.error().message.find(ops.name()), std::string::npos);
+  EXPECT_NE(refused.error().message.find("kFeature"), std::string::npos);
+}
+
+TEST_F(TapStateTest, RunsOfFeaturesAreWhole) {
+  const auto apply = [&](const std::vector<int32_t>& runs) {
+    step::StepPlan plan;
+    plan.tap_edits = {{1, 0, 0, features_of(runs)}};
+    return state_->apply(plan);
+  };
+  for (const std::vector<int32_t>& runs :
+       {std::vector{1}, std::vector{2, 0}, std::vector{1, 1}, std::vector{3, 0, 0, 1}}) {
+    EXPECT_TRUE(apply(runs));
+  }
+  for (const std::vector<int32_t>& runs :
+       {std::vector{0}, std::vector{2}, std::vector{1, 0}, std::vector{2, 1}, std::vector{-1}}) {
+    EXPECT_THROW(static_cast<void>(apply(runs)), std::logic_error);
+  }
 }
 
 TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {

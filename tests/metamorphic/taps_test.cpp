@@ -71,6 +71,45 @@ class TapServing : public ::testing::TestWithParam<Param> {
   static tap::Geometry geometry() { return with_taps(kRoomy, arch()).geometry; }
 };
 
+// Asks for a fresh start again and again.
+class Restarting final : public step::Executor {
+ public:
+  explicit Restarting(std::unique_ptr<step::Executor> inner) : inner_(std::move(inner)) {}
+  step::Capacity capacity() const override { return inner_->capacity(); }
+  Result<step::Ticket> launch(std::shared_ptr<const step::StepPlan> plan) override {
+    ++num_launched_;
+    return inner_->launch(std::move(plan));
+  }
+  Result<void> supply(step::Ticket ticket, std::span<const uint32_t> masks) override {
+    return inner_->supply(ticket, masks);
+  }
+  Result<step::StepResult> collect(step::Ticket ticket) override { return inner_->collect(ticket); }
+  bool ready(step::Ticket ticket) override { return inner_->ready(ticket); }
+  bool wants_fresh_start() const override { return num_launched_ >= kSteps; }
+  void start_afresh() override {
+    num_launched_ = 0;
+    ++num_starts_;
+  }
+  int num_starts() const { return num_starts_; }
+
+ private:
+  static constexpr int kSteps = 13;
+  const std::unique_ptr<step::Executor> inner_;
+  int num_launched_ = 0;
+  int num_starts_ = 0;
+};
+
+TEST_P(TapServing, AFreshStartChangesNothing) {
+  std::vector<Ask> asks = random_asks(12, 8, 60);
+  add_random_taps(asks, geometry(), 4);
+  const std::vector<Got> alone = run_alone(*executor(kRoomy), asks);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 4 * 9);
+  Restarting restarting(executor(kRoomy));
+  const Outcome outcome = run(restarting, settings_of(16, 40, 3), asks);
+  EXPECT_GT(restarting.num_starts(), 3);
+  expect_same(alone, outcome.got, "fresh starts");
+}
+
 TEST_P(TapServing, EverythingAtOnceAsAlone) {
   std::vector<Ask> asks = random_asks(15, 5, 100);
   add_random_taps(asks, geometry(), 9);
@@ -135,10 +174,11 @@ TEST_P(TapServing, RepeatedAsSingle) {
   std::vector<Ask> asks = random_asks(10, 13, 60);
   add_random_taps(asks, geometry(), 14);
   for (Ask& ask : asks) {
-    if (ask.taps == nullptr || ask.taps->capture == nullptr) continue;
+    if (ask.taps == nullptr) continue;
     auto steered = std::make_shared<tap::SequenceTaps>(*ask.taps);
     steered->capture = nullptr;  // a step that captures is not repeated
     steered->captured.clear();
+    if (steered->thoughts) steered->thoughts->open = false;  // nor is one with thoughts
     ask.taps = steered;
   }
   step::Capacity capacity = kRoomy;
@@ -281,6 +321,49 @@ TEST_P(TapServing, EditsAloneAreAStep) {
   const auto plain = third->collect({2});
   ASSERT_TRUE(plain);
   EXPECT_NE(plain->seqs[0].logprobs[0].logprob, once->seqs[0].logprobs[0].logprob);
+}
+
+// Samples that a latch clips are counted over the whole prompt, and told with its end, also where
+// the prompt's last tokens run no program, and once more when the slot is opened again.
+TEST_P(TapServing, ClippedSamplesAreToldWhereThePromptEnds) {
+  std::mt19937 engine(9);
+  tap::Program program;
+  tap::TapOp score;
+  score.kind = tap::OpKind::kScore;
+  score.latch = 2;
+  add_op(program, geometry(), {1, Site::kResidPre}, score, 1e9f, engine);
+  const auto made = executor(kRoomy, async_taped());
+  const auto run_plan = [&](step::StepPlan plan) {
+    plan = *in_groups(std::move(plan), *made);
+    EXPECT_TRUE(made->launch(std::make_shared<const step::StepPlan>(plan)));
+    return value_of(made->collect({plan.id})).seqs.at(0).clipped_samples;
+  };
+  step::StepPlan whole = prompt_plan(1, 7);
+  whole.tap_edits = {{7, 100, 64, std::make_shared<const tap::Program>(program)}};
+  EXPECT_EQ(run_plan(whole), 8);
+
+  step::StepPlan first = prompt_plan(2, 7);  // 5 tokens, then 3 that do not score
+  first.slots[0].generation = 2;
+  first.seqs[0].generation = 2;
+  first.seqs[0].q_len = 5;
+  first.seqs[0].logits = step::LogitsWanted::kNone;
+  first.tokens.resize(5);
+  EXPECT_EQ(run_plan(first), 0);
+  step::StepPlan rest = prompt_plan(3, 0);
+  rest.slots.clear();
+  rest.seqs[0].generation = 2;
+  rest.seqs[0].kv_len = 5;
+  rest.seqs[0].q_len = 3;
+  rest.tokens = {6, 7, 8};
+  EXPECT_EQ(run_plan(rest), 5);
+
+  step::StepPlan decode = rest;
+  decode.id = 4;
+  decode.seqs[0].kv_len = 8;
+  decode.seqs[0].q_len = 1;
+  decode.seqs[0].tokens = step::TokenSource::kCarry;
+  decode.tokens.clear();
+  EXPECT_EQ(run_plan(decode), 0);
 }
 
 // An executor that captures prompts alone has no graphs for that: a prompt of one token, which

@@ -35,12 +35,16 @@
   X(kPublishRejected, "a block is shared that holds a rejected draft")                           \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \
   X(kOneRowForAChunk, "all tokens of a chunk run the program of its first")                      \
+  X(kThoughtsUnsteered, "generated thoughts run the programs of other generated tokens")         \
+  X(kThoughtsGuessed, "a token runs before it is known whether it is a thought")                 \
+  X(kThoughtsUnkeyed, "keys of blocks do not cover what thoughts ran")                           \
   X(kLatchAfterPrefix, "a prefix is reused though a latch needs its tokens")                     \
   X(kStepPassesPrompt, "generated tokens run in the step that fills their latches")              \
   X(kCaptureAfterPrefix, "a prefix is reused though its tokens are to be captured")              \
   X(kCapturedTwice, "a resumed sequence captures again what it has captured")                    \
   X(kCaptureOverflow, "a step captures more than its buffer takes")                              \
   X(kTableEditsLost, "edits of the tables do not reach the executor")                            \
+  X(kTenantsUnshared, "prompts of the first tenant leave nothing to the others")                 \
   X(kStopStringRace, "tokens behind a stop string are handed out")                               \
   X(kHeldTextDropped, "text held back for a stop string is lost at the end")                     \
   X(kStopBeforeMinTokens, "a stop string counts before min_tokens")                              \
@@ -53,6 +57,8 @@
   X(kPlaceReleasedTwice, "a place in the bounded queue is given back twice")                     \
   X(kPlaceTakenOnReject, "a refused request leaves a trace in the bounded queue")                \
   X(kDrainAdmits, "a request is accepted while draining")                                        \
+  X(kDisplacedKept, "a request that has lost its place in the queue goes on waiting")            \
+  X(kDeadlineMissed, "a request waits past its deadline")                                        \
   X(kSleepsWithWork, "the loop goes idle while a step is in flight")                             \
   X(kRepeatStranded, "of a repeated step the first iteration alone is collected")                \
   X(kRunsUnsteered, "a request that finds no row of the tap table runs without")                 \

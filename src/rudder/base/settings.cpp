@@ -30,6 +30,12 @@ Result<double> parse_float(std::string_view text) {
   return value;
 }
 
+Result<double> parse_float_within(std::string_view text, double min, double max) {
+  RUDDER_TRY(const double value, parse_float(text));
+  if (value >= min && value <= max) return value;
+  return fail(ErrorCode::kInvalidArgument, fmt::format("{} is outside [{}, {}]", value, min, max));
+}
+
 Result<int64_t> parse_signed(std::string_view text) {
   if (text.empty() || text[0] != '-') return parse_human_integer(text);
   RUDDER_TRY(const int64_t magnitude, parse_human_integer(text.substr(1)));
@@ -106,15 +112,25 @@ void SettingsTable::add_bytes(std::string name, int64_t* field, std::string doc)
 void SettingsTable::add(std::string name, double* field, double min, double max, std::string doc) {
   Setting& setting = push(std::move(name), "float", std::move(doc));
   setting.set = [field, min, max](std::string_view text) -> Result<void> {
-    RUDDER_TRY(const double value, parse_float(text));
-    if (value < min || value > max) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("{} is outside [{}, {}]", value, min, max));
-    }
-    *field = value;
+    RUDDER_TRY(*field, parse_float_within(text, min, max));
     return {};
   };
   setting.get = [field] { return fmt::format("{}", *field); };
+  setting.default_value = setting.get();
+}
+
+void SettingsTable::add(std::string name, std::optional<double>* field, double min, double max,
+                        std::string doc) {
+  Setting& setting = push(std::move(name), "float or auto", std::move(doc));
+  setting.set = [field, min, max](std::string_view text) -> Result<void> {
+    if (text == "auto") {
+      field->reset();
+      return {};
+    }
+    RUDDER_TRY(*field, parse_float_within(text, min, max));
+    return {};
+  };
+  setting.get = [field] { return *field ? fmt::format("{}", **field) : std::string("auto"); };
   setting.default_value = setting.get();
 }
 

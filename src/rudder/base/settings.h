@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -14,8 +15,9 @@
 namespace rudder {
 
 struct Setting {
-  std::string name;           // "max-num-seqs": the flag is --max-num-seqs
-  std::string type;           // shown in help: "bool", "int", "float", "text", "bytes", "a|b|c"
+  std::string name;  // "max-num-seqs": the flag is --max-num-seqs
+  std::string
+      type;  // shown in help: "bool", "int", "float", "float or auto", "text", "bytes", "a|b|c"
   std::string default_value;  // as text
   std::string doc;            // one sentence
   std::string room;           // the section in --help and docs
@@ -36,6 +38,8 @@ class SettingsTable {
   void add(std::string name, int32_t* field, int64_t min, int64_t max, std::string doc);
   void add(std::string name, int64_t* field, int64_t min, int64_t max, std::string doc);
   void add(std::string name, double* field, double min, double max, std::string doc);
+  // "auto" is nullopt.
+  void add(std::string name, std::optional<double>* field, double min, double max, std::string doc);
   void add(std::string name, std::string* field, std::string doc);
   void add(std::string name, std::vector<std::string>* field, std::string doc);  // repeatable
   void add_bytes(std::string name, int64_t* field, std::string doc);             // "4GiB", "512M"

@@ -37,5 +37,22 @@ TEST(SettingsTable, SetsChecksAndHints) {
   EXPECT_NE(table.help_text().find("--[no-]enable-prefix-caching"), std::string::npos);
 }
 
+TEST(SettingsTable, ANumberOrAuto) {
+  std::optional<double> bound;
+  SettingsTable table;
+  table.add("bound", &bound, 0.0, 10.0, "A bound.");
+  EXPECT_EQ(table.find("bound")->default_value, "auto");
+  EXPECT_TRUE(table.set("bound", "2.5"));
+  EXPECT_EQ(bound, 2.5);
+  EXPECT_EQ(table.find("bound")->get(), "2.5");
+  for (const char* bad : {"", "Auto", "11", "-1", "nan", "2.5x"}) {
+    EXPECT_FALSE(table.set("bound", bad)) << bad;
+  }
+  EXPECT_TRUE(table.set("bound", "0"));
+  EXPECT_EQ(bound, 0);
+  EXPECT_TRUE(table.set("bound", "auto"));
+  EXPECT_EQ(bound, std::nullopt);
+}
+
 }  // namespace
 }  // namespace rudder

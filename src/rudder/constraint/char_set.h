@@ -1,5 +1,5 @@
-// CharSet: a set of Unicode scalar values (code points except surrogates) as ordered, disjoint
-// ranges. Plain values.
+// CharSet: a set of Unicode scalar values (code points except surrogates), kept as ordered,
+// disjoint ranges. Plain value.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
-// ConstraintSpec: what holds the tokens of a choice, as a plain value that a request carries and
-// that could cross a process. The engine makes Constraints of specs before it queues the request
-// (engine/forms.h). Any thread.
+// ConstraintSpec: what the tokens of a choice are held to, as a plain value that a request carries
+// and that could cross a process. The engine makes Constraints of specs before it queues the
+// request (engine/forms.h). Any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,12 @@
-// EarleyParser: where an output stands in a grammar, byte by byte (J. Earley, "An efficient
-// context-free parsing algorithm", 1970). For each byte there is a row: the items that the rules
-// may be at, the symbols that were begun there with the items that wait for their ends, and the
-// terminals that are open. Rows are taken back as easily as they are added, which is how masks are
-// tried out.
-// Two known amendments keep rows small: a rule that may be empty is passed at once when it is begun
-// (Aycock and Horspool, 2002), and a rule that is the last thing in another one returns to whoever
-// waits for that one (Leo, 1991), so that recursion on the right costs nothing per round.
-// One parser a choice; one thread at a time.
+// EarleyParser: the state of an output in a grammar, advanced byte by byte (J. Earley, "An
+// efficient context-free parsing algorithm", 1970). It keeps a table with one row for each byte:
+// the items that the rules may be at, the symbols that began there with the items that wait for
+// their ends, and the terminals that are open. FormMatcher owns one for each choice and also
+// advances it on trial while it writes a mask: taking rows back is as cheap as adding them. One
+// thread at a time.
+// Two known amendments keep rows small. A rule that may be empty is completed as soon as it begins
+// (Aycock and Horspool, 2002). A rule that is the last item of another one returns directly to the
+// items that wait for that one (Leo, 1991), so recursion on the right costs nothing per round.
 #pragma once
 
 #include <cstddef>

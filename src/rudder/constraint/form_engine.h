@@ -1,5 +1,5 @@
-// FormEngine: a vocabulary, and forms compiled for it. Made once at start; compile runs on the
-// compiler's threads, the matchers of what it returns on the engine thread.
+// FormEngine: a vocabulary, and the compiler of forms for it. GrammarCompiler owns one, made at
+// start; its threads call compile(). The matchers of the results run on the engine thread.
 #pragma once
 
 #include <atomic>

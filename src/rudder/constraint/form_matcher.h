@@ -1,8 +1,9 @@
-// FormMatcher: one choice's place in a form (constraint.h), and the mask of the tokens that may
-// come next there. A mask is put together from three parts:
+// FormMatcher: the state of one choice in a form (constraint.h). It writes the mask of the tokens
+// that may come next. The engine owns it and calls it on the engine thread or a helper, one call at
+// a time. It puts a mask together from three parts:
 //   - tokens that stay within an open terminal, or close it: from the terminal's tables;
-//   - tokens that begin with bytes of the rules: by a walk over the vocabulary, or from the memo,
-//     which knows what earlier walks from equal places found;
+//   - tokens whose bytes the rules decide: by a walk over the vocabulary, or from the memo, which
+//     has the results of earlier walks from equal states;
 //   - tokens that the grammar names by their ids.
 #pragma once
 

@@ -1,5 +1,6 @@
-// Free text up to certain strings, as states of a rule's automaton: the Aho-Corasick automaton of
-// the strings (1975), over characters that are whole. One thread.
+// Free text that ends before certain strings, as states of a rule's automaton. It is the
+// Aho-Corasick automaton of these strings (1975) over whole characters. The compiler of rules calls
+// it, on its own thread.
 #pragma once
 
 #include <cstdint>

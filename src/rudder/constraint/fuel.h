@@ -1,8 +1,8 @@
-// Fuel: what one compile of a form may still use, in work and in bytes of memory, and whether
+// Fuel: how much work and how many bytes of memory one compile of a form may still use, and whether
 // anybody still waits for it. Every loop of translation and compilation whose length a client
-// decides burns some. Once it is out it stays out: functions then return early with whatever they
-// have, and whoever began the compile reports error(). One object a compile; one thread, but for
-// `cancelled`, which any thread may set.
+// decides burns some. When it is used up it stays so: functions then return early with what they
+// have, and the caller that began the compile reports error(). Each compile has one, on one thread;
+// any thread may set `cancelled`.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
-// Grammar: rules as automata over bytes and symbols, ready for a parser. A symbol is a rule or a
-// terminal (terminal.h); an edge may also ask for one token of a set, by its id. Made by
-// compile_rules(), immutable, any thread.
+// Grammar: rules as automata over bytes and symbols, in the form that the parser reads. A symbol is
+// a rule or a terminal (terminal.h); an edge may also ask for one token of a set, by its id.
+// compile_rules() makes it; it is immutable and shared by matchers on any thread.
 #pragma once
 
 #include <algorithm>

@@ -1,8 +1,8 @@
-// GrammarCompiler: from a GrammarSpec to a Constraint, for one vocabulary. Compiles on threads of
-// its own, within the bounds of its fuel; one that nobody waits for any longer is stopped. What was
-// compiled, and what failed, is kept in a cache that is bounded in bytes; requests for what is
-// being compiled share the compile. Made once at start (the engine owns it); every member is safe
-// from any thread.
+// GrammarCompiler: turns a GrammarSpec into a Constraint, for one vocabulary. It compiles on
+// threads of its own, within the bounds of its fuel, and stops a compile that nobody waits for any
+// longer. It keeps results and failures in a cache that is bounded in bytes. Requests for a form
+// that is being compiled share that compile. The engine owns it; it is made once at start. Every
+// member is safe from any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// GrammarSource: where the engine gets the Constraint of a GrammarSpec from. GrammarCompiler is the
-// one that servers run with. Every member is safe from any thread.
+// GrammarSource: the interface through which the engine gets the Constraint of a GrammarSpec.
+// GrammarCompiler implements it for servers. Every member is safe from any thread.
 #pragma once
 
 #include <cstddef>

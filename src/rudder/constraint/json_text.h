@@ -1,7 +1,7 @@
-// The texts of JSON values as grammar nodes: strings, numbers, any value, and the whitespace
-// between tokens. A value without constraint may be spelled in any way. A constrained one (a
-// pattern, a key) has one spelling, that of json.dumps without ASCII escapes, so that two spellings
-// of a value cannot differ in validity.
+// Grammar nodes for the texts of JSON values: strings, numbers, any value, and the whitespace
+// between tokens. A value without constraint may have any spelling. A constrained one (a pattern, a
+// key) has one spelling, that of json.dumps without ASCII escapes, so that two spellings of a value
+// cannot differ in validity. Called by translations; one thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

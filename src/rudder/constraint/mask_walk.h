@@ -1,7 +1,7 @@
-// A walk over a trie of texts from the last row of a parser on: which of them the parser takes.
-// Where texts are many, what follows a row is remembered by the row's shape for the rest of the
-// walk, so that a byte costs a look-up instead of a row: all of a vocabulary takes milliseconds.
-// On the parser's thread; its rows are as before afterwards.
+// A walk over a trie of texts that tells which of them a parser takes after its last row. Where
+// there are many texts, the walk remembers what may follow a row by the row's shape, so that a byte
+// costs a look-up instead of a new row; a whole vocabulary then takes milliseconds. FormMatcher
+// calls it on the parser's thread. The walk adds rows to the parser and takes them back.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// JSON numbers between bounds, as grammar nodes. Digits are compared as text, so bounds and numbers
-// are decimal and exact.
+// Grammar nodes for JSON numbers between bounds. Digits are compared as text, so bounds and numbers
+// are decimal and exact. Called by translations; one thread.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
-// ParserShape: a row of a parser as a key, so that places where the same may follow are known by
-// equal keys. What may follow an item is decided by where it is in its rule and, when that rule
-// ends, by the items that wait for it in the row that it began in; of these by the same again.
-// The key is that graph, its nodes numbered in the order of their first visit: it has no numbers of
-// rows in it, and nothing of the text before. Counts of rounds and characters are in it as far as
+// ParserShape: a row of a parser as a key. Rows after which the same bytes may follow have equal
+// keys. What may follow an item depends on its position in its rule and, when the rule ends, on the
+// items that wait for the rule in the row where it began; the same holds for these items. The key
+// is this graph, with its nodes numbered in the order of their first visit. So it contains no row
+// numbers and nothing of the text before. It contains counts of rounds and characters as far as the
 // bytes of one token can reach a bound. Equal keys have equal masks; equal masks may have different
-// keys. One a parser; one thread at a time.
+// keys. FormMatcher has one for each parser; one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Regular expressions as automata over bytes, for terminals. whole_pattern() has already put
-// anchors and bounds into the tree. Pure functions; any thread.
+// Turns regular expressions into automata over bytes, for terminals. whole_pattern() must have put
+// anchors and bounds into the tree before. Pure functions; any thread.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
-// The parser of regular expressions (pattern.h): from text to a tree. The tree does not depend on
-// JSON.
+// Parses regular expressions (pattern.h) into trees. A tree does not depend on JSON. Pure
+// functions; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 // RuleNfa: the body of one rule as a finite automaton over bytes and symbols (rules, terminals,
-// sets of tokens), with free edges while it is put together, and without them and, where that does
-// not make it much larger, without choices once it is finished. One thread.
+// sets of tokens). compile_rules() builds it with free edges, then finishes it: that removes the
+// free edges and, where it does not make the automaton much larger, also makes it deterministic.
+// One thread.
 #pragma once
 
 #include <cstdint>

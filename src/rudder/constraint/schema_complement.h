@@ -1,5 +1,6 @@
-// What a schema does not accept, as a schema: for `not`, `if`, and options of `oneOf` that overlap.
-// On schemas in their normal form (schema_document.h); pure.
+// Makes the schema that accepts exactly what another one refuses. Translation needs it for `not`,
+// `if`, and options of `oneOf` that overlap. It works on schemas in their normal form
+// (schema_document.h). Pure functions; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

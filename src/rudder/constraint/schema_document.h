@@ -1,10 +1,10 @@
-// SchemaDocument: a JSON Schema in one normal form. Every subschema has been looked at: its
-// keywords are known and their operands have the right types, so that a reader need not ask again.
-// What drafts spell in several ways is spelled in one: a list in `items` is `prefixItems` and
-// `additionalItems` is then `items`; `exclusiveMinimum: true` beside a `minimum` is a number;
-// `not`, `if` and the keywords of dependencies are kNoneOf and kConditions (schema_keywords.h);
-// `definitions` stay where they are, for references point there. Immutable after parse; one
-// translation, one thread.
+// SchemaDocument: a JSON Schema in one normal form. Parsing checks every subschema: its keywords
+// are known and their operands have the right types, so readers check nothing again. Where drafts
+// have several spellings the normal form has one: a list in `items` becomes `prefixItems`, and
+// `additionalItems` then becomes `items`; `exclusiveMinimum: true` beside a `minimum` becomes a
+// number; `not`, `if` and the keywords of dependencies become kNoneOf and kConditions
+// (schema_keywords.h). `definitions` stay in their place, because references point there. A
+// translation owns it; it is immutable after parsing. One thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

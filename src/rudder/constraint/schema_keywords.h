@@ -1,5 +1,6 @@
-// The keywords of JSON Schema as this server knows them: each is enforced, says nothing of validity
-// (an annotation), or is refused by its name. What is not in the table is an annotation too.
+// The table of JSON Schema keywords. The server enforces a keyword, takes it for an annotation (it
+// does not affect what is valid), or refuses it by name. A keyword that is not in the table is an
+// annotation.
 #pragma once
 
 #include <boost/json/fwd.hpp>

@@ -1,5 +1,6 @@
-// Schemas that bind together (allOf, and what stands beside $ref, anyOf and oneOf) as one schema,
-// and whether two schemas exclude each other (oneOf). On the JSON of schemas; pure.
+// Joins schemas that must hold together (allOf, and keywords beside $ref, anyOf and oneOf) into one
+// schema, and decides whether two schemas exclude each other (oneOf). It works on schemas as JSON.
+// Pure functions; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>

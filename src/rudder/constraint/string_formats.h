@@ -1,4 +1,4 @@
-// The `format`s of JSON Schema strings, as patterns.
+// Translates the `format`s of JSON Schema strings into patterns. Pure functions; any thread.
 #pragma once
 
 #include <string>

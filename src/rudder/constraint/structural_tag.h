@@ -1,5 +1,5 @@
-// The schemas inside a structural tag, replaced by grammars, so that the tag can be put into
-// another one whose schemas have other whitespace. Pure; any thread.
+// Replaces the schemas inside a structural tag by grammars, so that the tag can be part of another
+// one whose schemas use other whitespace. Pure functions; any thread.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
-// ThinkingBudget: bounds the tokens of each thought of an answer (thinking_token_budget); at the
-// bound only the mark that ends the thought may come.
+// ThinkingBudget: a constraint that bounds the tokens of each thought of an answer
+// (thinking_token_budget). At the bound it allows only the mark that ends the thought.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,12 @@
 #include "rudder/cpu/tap_program.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
 #include <cstring>
 #include <optional>
+#include <span>
 
 #include "rudder/base/check.h"
 #include "rudder/tap/capture.h"
@@ -37,6 +39,30 @@ struct Change {
   double c2 = 0;
 };
 
+// norm(h) . v = (h . v - mean * sum of v) * by, and what undoes it is c = back.
+struct RowScale {
+  double mean = 0;
+  double by = 1;
+  double back = 1;
+};
+
+double edited(const TapOp& op, double f) {
+  const double v = op.value;
+  switch (op.edit) {
+    case tap::FeatureEdit::kSet:
+      return v;
+    case tap::FeatureEdit::kAdd:
+      return f + v;
+    case tap::FeatureEdit::kMultiply:
+      return f * v;
+    case tap::FeatureEdit::kMin:
+      return std::max(f, v);
+    case tap::FeatureEdit::kMax:
+      return std::min(f, v);
+  }
+  RUDDER_CHECK(false, "edit {}", static_cast<int32_t>(op.edit));
+}
+
 class TokenProgram {
  public:
   TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* h, int64_t width)
@@ -51,12 +77,23 @@ class TokenProgram {
     if (const std::optional<Change> change = change_of(op, strength)) apply(op, *change, open);
   }
 
+  // A run: every op reads the row as it is now.
+  void run_features(std::span<const TapOp> ops) {
+    std::array<float, tap::kMaxOpsPerPoint> factors;
+    for (size_t i = 0; i < ops.size(); ++i) factors[i] = feature_factor(ops[i]);
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (factors[i] == 0) continue;
+      const float* v1 = vector(ops[i].v1);
+      for (int64_t j = 0; j < width_; ++j) h_[j] += factors[i] * v1[j];
+    }
+  }
+
  private:
   const float* vector(int32_t offset) const { return table_.vectors.as<float>() + offset; }
   double along(int32_t offset) const { return dot_f64(h_, vector(offset), width_); }
   double squared_norm() const { return dot_f64(h_, h_, width_); }
 
-  // The sum of a slot's samples, or their number behind it.
+  // The sum of a slot's samples, or their tally behind it.
   std::atomic_ref<int64_t> latch(const TapOp& op, int64_t part) const {
     const int64_t at = (int64_t{slot_} * tap::kNumLatches + op.latch) * 2 + part;
     return std::atomic_ref<int64_t>(table_.latches.as<int64_t>()[at]);
@@ -64,9 +101,9 @@ class TokenProgram {
 
   void sample(const TapOp& op) {
     if (since_prompt_ >= 0) return;
-    latch(op, 0).fetch_add(ops::latch_sample(static_cast<float>(along(op.v1))),
-                           std::memory_order_relaxed);
-    latch(op, 1).fetch_add(1, std::memory_order_relaxed);
+    const auto score = static_cast<float>(along(op.v1));
+    latch(op, 0).fetch_add(ops::latch_sample(score), std::memory_order_relaxed);
+    latch(op, 1).fetch_add(ops::latch_tally(score), std::memory_order_relaxed);
   }
 
   double schedule(const TapOp& op) const {
@@ -92,7 +129,7 @@ class TokenProgram {
     if (op.gate == GateKind::kHard || op.gate == GateKind::kSoft) {
       score = along(op.gate_vector);
     } else {
-      const int64_t count = latch(op, 1).load(std::memory_order_relaxed);
+      const int64_t count = ops::latch_samples(latch(op, 1).load(std::memory_order_relaxed));
       if (count == 0 || since_prompt_ < -1) return 0;
       const auto sum = static_cast<double>(latch(op, 0).load(std::memory_order_relaxed));
       score = std::ldexp(sum, -ops::kLatchBits) / static_cast<double>(count);
@@ -100,6 +137,39 @@ class TokenProgram {
     const double over = score - op.threshold;
     if (op.gate == GateKind::kHard || op.gate == GateKind::kScoreHard) return over > 0 ? 1 : 0;
     return 1 / (1 + std::exp(-op.sharpness * over));
+  }
+
+  RowScale row_scale(tap::FeatureNorm norm) const {
+    const auto count = static_cast<double>(width_);
+    RowScale scale;
+    if (norm == tap::FeatureNorm::kConstantNorm) {
+      scale.back = std::sqrt(squared_norm() / count);
+      scale.by = scale.back > 0 ? 1 / scale.back : 0;
+    } else if (norm == tap::FeatureNorm::kLayerNorm) {
+      double sum = 0;
+      for (int64_t i = 0; i < width_; ++i) sum += double{h_[i]};
+      scale.mean = sum / count;
+      double squares = 0;
+      for (int64_t i = 0; i < width_; ++i) {
+        squares += (double{h_[i]} - scale.mean) * (double{h_[i]} - scale.mean);
+      }
+      scale.back = width_ > 1 ? std::sqrt(squares / (count - 1)) : 0;
+      scale.by = 1 / (scale.back + tap::kLayerNormEpsilon);
+    }
+    return scale;
+  }
+
+  // Of v1.
+  float feature_factor(const TapOp& op) const {
+    const double strength = double{op.strength} * schedule(op);
+    if (strength == 0) return 0;
+    const double open = gate(op);
+    if (open == 0) return 0;
+    const RowScale scale = row_scale(op.norm);
+    const double y = (along(op.v2) - scale.mean * op.sum) * scale.by;
+    const double f = y > op.lo ? std::max(op.a * y + op.b, 0.0) : 0;
+    if (op.hi > 0 && f <= 0) return 0;
+    return static_cast<float>(open * strength * scale.back * (edited(op, f) - f));
   }
 
   // Nothing where the op leaves the row as it is.
@@ -130,6 +200,7 @@ class TokenProgram {
       case OpKind::kAddRenorm:
         return renormed(op, s);
       case OpKind::kScore:
+      case OpKind::kFeature:
         break;
     }
     RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
@@ -198,7 +269,15 @@ void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
   if (entry.ops != 0) {
     const TapOp* const first = static_cast<const TapOp*>(table.ops.data) + (entry.ops >> 8);
     TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), h, width);
-    for (int32_t i = 0; i < entry.num_ops(); ++i) program.run(first[i]);
+    for (int32_t i = 0; i < entry.num_ops();) {
+      const int32_t run = std::max(first[i].run, 1);
+      if (first[i].kind == OpKind::kFeature) {
+        program.run_features({first + i, static_cast<size_t>(run)});
+      } else {
+        program.run(first[i]);
+      }
+      i += run;
+    }
   }
   if (offsets != nullptr) capture(table, begin, offsets[1], h, width);
 }

@@ -9,10 +9,10 @@ namespace rudder::engine {
 
 void CaptureRelay::begin(OpenRequest& request) {
   const RequestParams& params = request.unscheduled->params();
-  if (params.taps->capture == nullptr) return;
+  if (request.taps.capture == nullptr) return;
   for (int32_t i = 0; i < params.n; ++i) {
     steer::capture::CaptureRequest asked;
-    asked.spec = params.capture;
+    asked.spec = request.taps.capture;
     asked.request_id = params.client_id;
     asked.choice = i;
     asked.prompt_len = request.prompt_tokens;

@@ -215,7 +215,7 @@ TEST_F(ContainmentTest, AnExecutorThatThrowsEndsEveryRequestWithOneError) {
   expect_failed(first, 1, ErrorCode::kInternal);
   expect_failed(second, 1, ErrorCode::kInternal);
   EXPECT_FALSE(core_->health());
-  EXPECT_EQ(core_->would_accept(1).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(core_->would_accept({.tokens = 1}).error().code, ErrorCode::kUnavailable);
 }
 
 // The step's masks are refused while the tokens of the step before it wait to be handed out.

@@ -40,7 +40,9 @@ bool push_tokens(const sched::SequenceOutput& output, OpenChoice& choice, Event&
 Usage usage(const OpenRequest& request, const OpenChoice& choice) {
   return {.prompt_tokens = request.prompt_tokens,
           .cached_tokens = choice.cached_tokens,
-          .completion_tokens = choice.output.num_tokens()};
+          .completion_tokens = choice.output.num_tokens(),
+          .accepted_prediction_tokens = choice.accepted_tokens,
+          .rejected_prediction_tokens = choice.rejected_tokens};
 }
 
 }  // namespace
@@ -59,6 +61,8 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
                        int64_t now_us) {
   OpenChoice& choice = request.choices[static_cast<size_t>(index)];
   choice.cached_tokens = output.cached_tokens;
+  choice.accepted_tokens += output.num_accepted;
+  choice.rejected_tokens += output.num_draft - output.num_accepted;
 
   Event event;
   event.id = request.id;
@@ -66,6 +70,12 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
   event.prompt_logprobs.reserve(output.scored.size());
   for (size_t i = 0; i < output.scored.size(); ++i) {
     event.prompt_logprobs.push_back(output_token(output.scored[i], &output.scores[i]));
+  }
+  if (output.clipped_samples > 0) {
+    parts_.metrics->note_clipped(output.clipped_samples);
+    log_warn(
+        "request {}: {} samples of its prompt's scores were clipped at 2^18; its gates saw less",
+        request.id.value, output.clipped_samples);
   }
   const bool stopped = push_tokens(output, choice, event) && !RUDDER_MUTANT(kStopStringRace);
   parts_.metrics->note_tokens(request, choice, event.tokens.size(), now_us);

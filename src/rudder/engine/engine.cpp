@@ -29,11 +29,10 @@ class ThreadedEngine final : public Engine {
   Result<RequestId> submit(Request request, EventSink sink) override {
     return core_->submit(std::move(request), std::move(sink));
   }
-  Result<void> would_accept(int64_t prompt_tokens) const override {
-    return core_->would_accept(prompt_tokens);
-  }
-  void compile(const constraint::GrammarSpec& spec, FormCompiled done) override {
-    core_->forms().compile(spec, std::move(done));
+  Result<void> would_accept(const PlaceAsk& ask) const override { return core_->would_accept(ask); }
+  int32_t retry_after_s() const override { return core_->retry_after_s(); }
+  void compile(const constraint::GrammarSpec& spec, int32_t tenant, FormCompiled done) override {
+    core_->forms().compile(spec, tenant, std::move(done));
   }
   constraint::GrammarStats grammar_stats() const override { return core_->forms().stats(); }
   void cancel(RequestId id) override { core_->cancel(id); }
@@ -45,6 +44,7 @@ class ThreadedEngine final : public Engine {
     return core_->pin(std::move(programs));
   }
   void unpin(std::vector<tap::ContentKey> programs) override { core_->unpin(std::move(programs)); }
+  steer::ProgramTable& programs() override { return core_->programs(); }
   steer::capture::Dispatcher* captures() override { return core_->captures(); }
 
   bool drain(int64_t timeout_us) override {

@@ -10,6 +10,7 @@
 #include "rudder/base/clock.h"
 #include "rudder/base/result.h"
 #include "rudder/constraint/grammar_source.h"
+#include "rudder/engine/admission.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/forms.h"
 #include "rudder/engine/request.h"
@@ -18,10 +19,13 @@
 #include "rudder/sched/proposer.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/config.h"
+#include "rudder/steer/program_table.h"
 #include "rudder/step/executor.h"
 #include "rudder/text/tokenizer.h"
 
 namespace rudder::engine {
+
+constexpr int32_t kMaxRetryAfter = 600;
 
 class Engine {
  public:
@@ -46,13 +50,17 @@ class Engine {
   // Reserves the request's place in the bounded queue (kOverloaded when it is full, kUnavailable
   // when draining or dead), then queues it. Events go to `sink` until every choice has finished.
   virtual Result<RequestId> submit(Request request, EventSink sink) = 0;
-  // True when a request of this many prompt tokens would be refused now: asked before rendering.
-  virtual Result<void> would_accept(int64_t prompt_tokens) const = 0;
+  // What submit() would say to a request that asks so much of the queue: asked before rendering.
+  virtual Result<void> would_accept(const PlaceAsk& ask) const = 0;
+  // Seconds after which a request that the queue refuses now may come again, as the queue was
+  // served lately: 1 to kMaxRetryAfter.
+  virtual int32_t retry_after_s() const = 0;
   // Compiles a grammar, so that a request that has it among its constraints may be submitted while
   // the lease lives. Calls `done` once, on the caller's thread (it is known) or on one of the
   // compiler's, which it must not hold up. kInvalidArgument: the grammar is at fault, Error.where
   // is a path in its text.
-  virtual void compile(const constraint::GrammarSpec& spec, FormCompiled done) = 0;
+  // Tenants take turns.
+  virtual void compile(const constraint::GrammarSpec& spec, int32_t tenant, FormCompiled done) = 0;
   virtual constraint::GrammarStats grammar_stats() const = 0;
 
   // Ends the request: its blocks are free or cached within two steps. Idempotent.
@@ -71,6 +79,8 @@ class Engine {
   // uploads nothing. kInvalidArgument when they could never be there together. Pins are counted.
   virtual Result<void> pin(std::vector<steer::KeyedProgram> programs) = 0;
   virtual void unpin(std::vector<tap::ContentKey> programs) = 0;
+  // The programs that requests name. Lives as long as the engine.
+  virtual steer::ProgramTable& programs() = 0;
   // Where captures go; null: nowhere. Lives as long as the engine.
   virtual steer::capture::Dispatcher* captures() = 0;
 };

@@ -12,6 +12,7 @@
 #include "rudder/base/log.h"
 #include "rudder/base/mutants.h"
 #include "rudder/base/philox.h"
+#include "rudder/engine/taps_forms.h"
 
 namespace rudder::engine {
 namespace {
@@ -27,7 +28,9 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_wait_steps = settings.max_wait_steps;
   out.max_in_flight = depth;
   out.multi_step = settings.multi_step;
-  out.max_itl_us = std::llround(settings.max_itl_ms * 1000);
+  out.pace_drafts = settings.speculative_adaptive;
+  out.max_itl_us =
+      settings.max_itl_ms ? std::llround(*settings.max_itl_ms * 1000) : sched::kAutoItlBound;
   out.enable_prefix_caching = settings.enable_prefix_caching;
   out.model_identity = identity;
   out.hash_key = entropy.hash_key;
@@ -59,6 +62,10 @@ Result<std::shared_ptr<const text::StopSet>> compile_stops(const RequestParams& 
   return text::StopSet::compile(params.stop, limits);
 }
 
+Error displaced() {
+  return {ErrorCode::kOverloaded, "the queue is full, and a request of higher priority came", ""};
+}
+
 // One a choice.
 std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
                                                const Request& accepted) {
@@ -76,9 +83,11 @@ std::vector<sched::NewSequence> make_sequences(const OpenRequest& request,
     if (sequence.constrained) sequence.sampling.min_tokens = 0;  // the masks see to it
     if (i > 0) sequence.sampling.num_prompt_logprobs = -1;       // of the prompt, which they share
     sequence.max_len = accepted.max_len();
+    sequence.tenant = params.tenant;
+    sequence.is_drafted = !params.disable_spec_decode;
     sequence.priority = request.priority;
     sequence.cache_salt = params.cache_salt;
-    sequence.taps = params.taps;
+    sequence.taps = request.taps.sequence;
     if (request.lease) sequence.tap_lease = *request.lease;
   }
   return sequences;
@@ -128,7 +137,8 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       entropy_(entropy),
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
-      forms_(std::move(parts.grammars), capacity.vocab_size),
+      forms_(std::move(parts.grammars), capacity.vocab_size, *clock_),
+      programs_(capacity.taps),
       scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_),
                  proposer_.get()),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
@@ -158,19 +168,26 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   RUDDER_TRY(auto stops, compile_stops(request.params()));
   auto constraints = forms_.resolve(request.params().constraints);
   if (!constraints) return refuse(std::move(constraints.error()));
-  auto place = admission_.take(request.prompt_tokens());
-  if (!place) return refuse(std::move(place.error()));
-
+  auto taps = resolve_taps(request.params(), programs_, captures_.dispatcher(), limits_);
+  if (!taps) return refuse(std::move(taps.error()));
   const RequestId id(next_request_.fetch_add(1, std::memory_order_relaxed));
+  const PlaceAsk ask = within_deadline(place_ask(request));
+  const int64_t now_us = clock_->now_us();
+  auto taken = admission_.take(ask, id, now_us);
+  if (!taken) return refuse(std::move(taken.error()));
+  if (!taken->displaced.empty()) mailbox_.displace(taken->displaced);
+
   // Counted before it is posted: whoever has closed the mailbox and then sees none open is right.
   requests_.note_accepted();
   auto posted = mailbox_.submit({.id = id,
                                  .request = std::move(request),
                                  .stops = std::move(stops),
                                  .constraints = std::move(*constraints),
+                                 .taps = std::move(*taps),
                                  .sink = std::move(sink),
-                                 .place = std::move(*place),
-                                 .arrival_us = clock_->now_us()});
+                                 .place = std::move(taken->place),
+                                 .arrival_us = now_us,
+                                 .max_wait_us = ask.max_wait_us});
   if (!posted) {
     requests_.note_finished();
     return refuse(std::move(posted.error()));
@@ -188,9 +205,22 @@ Result<void> EngineCore::pin(std::vector<steer::KeyedProgram> programs) {
   return {};
 }
 
-Result<void> EngineCore::would_accept(int64_t prompt_tokens) const {
+Result<void> EngineCore::would_accept(const PlaceAsk& ask) const {
   RUDDER_TRY_VOID(mailbox_.open());
-  return admission_.would_accept(prompt_tokens);
+  return admission_.would_accept(within_deadline(ask), clock_->now_us());
+}
+
+PlaceAsk EngineCore::within_deadline(PlaceAsk ask) const {
+  const int64_t most_us = std::llround(settings_.max_queue_seconds * 1e6);
+  if (most_us > 0 && (ask.max_wait_us == 0 || ask.max_wait_us > most_us)) ask.max_wait_us = most_us;
+  return ask;
+}
+
+// When all that waits has begun to run, or only as much is left as may wait.
+int32_t EngineCore::retry_after_s() const {
+  const double wait_s = static_cast<double>(admission_.expected_wait_us(clock_->now_us())) * 1e-6;
+  const double seconds = std::ceil(wait_s - settings_.max_queue_seconds);
+  return static_cast<int32_t>(std::clamp(seconds, 1.0, double{kMaxRetryAfter}));
 }
 
 bool EngineCore::step() {
@@ -224,15 +254,18 @@ void EngineCore::take_commands() {
   for (const steer::KeyedProgram& program : commands_.pins) taps_.tables().pin(program);
   for (const tap::ContentKey& key : commands_.unpins) taps_.tables().unpin(key);
   for (Submission& submission : commands_.submissions) admit(submission);
+  for (const RequestId id : commands_.displaced) end_displaced(id);
   for (CaptureNews& news : commands_.captures) delivery_.deliver(std::move(news));
   for (const RequestId id : commands_.cancels) {
     delivery_.end_request(id, FinishReason::kCancelled, std::nullopt);
   }
+  end_late();
   schedule_waiting();
   if (commands_.reset_prefix_cache) scheduler_.reset_prefix_cache();
   commands_.pins.clear();
   commands_.unpins.clear();
   commands_.submissions.clear();
+  commands_.displaced.clear();
   commands_.captures.clear();
   commands_.cancels.clear();
   commands_.reset_prefix_cache = false;
@@ -241,6 +274,10 @@ void EngineCore::take_commands() {
 
 // What is made of the request itself is made first: where that throws, nothing knows the request.
 void EngineCore::admit(Submission& submission) {
+  if (!submission.place.is_held()) {
+    metrics_.note_displaced();
+    return refuse(submission, displaced());
+  }
   const RequestParams& params = submission.request.params();
   std::vector<OpenChoice> choices;
   std::vector<ChoiceConstraint> constraints;
@@ -250,7 +287,10 @@ void EngineCore::admit(Submission& submission) {
       if (!submission.constraints.empty()) constraints.emplace_back(params, submission.constraints);
     }
   });
-  if (!made) return refuse(submission, made.error());
+  if (!made) {
+    log_error("request {}: {}", submission.id.value, made.error().to_string());
+    return refuse(submission, made.error());
+  }
   const auto prompt_tokens = static_cast<int32_t>(params.prompt.size());
   auto owned = std::make_unique<OpenRequest>();
   OpenRequest& request = *owned;
@@ -272,7 +312,11 @@ void EngineCore::admit(Submission& submission) {
   for (OpenChoice& choice : choices) requests_.add_choice(request, std::move(choice));
   metrics_.note_admitted(request);
   constraints_.begin(request, std::move(constraints));
-  const bool has_taps = params.taps != nullptr;
+  if (submission.max_wait_us > 0) {
+    deadlines_.add(request.id, request.arrival_us + submission.max_wait_us);
+  }
+  request.taps = std::move(submission.taps);
+  const bool has_taps = request.taps.sequence != nullptr;
   request.unscheduled = std::move(submission.request);
   if (dead_) {  // the mailbox knows the reason
     delivery_.end_request(request.id, FinishReason::kError, mailbox_.open().error());
@@ -285,10 +329,30 @@ void EngineCore::admit(Submission& submission) {
 
 // Ends a request that nothing knows yet but the count of accepted ones.
 void EngineCore::refuse(Submission& submission, const Error& error) {
-  log_error("request {}: {}", submission.id.value, error.to_string());
   delivery_.refuse(submission, error);
   submission.place.release();
   requests_.note_finished();
+}
+
+// One that has begun to run meanwhile goes on.
+void EngineCore::end_displaced(RequestId id) {
+  const OpenRequest* request = requests_.find(id);
+  if (request == nullptr || request->first_planned_us || RUDDER_MUTANT(kDisplacedKept)) return;
+  metrics_.note_displaced();
+  delivery_.end_request(id, FinishReason::kError, displaced());
+}
+
+void EngineCore::end_late() {
+  const int64_t now_us = clock_->now_us();
+  while (const std::optional<RequestId> id = deadlines_.pop_missed(requests_, now_us)) {
+    if (RUDDER_MUTANT(kDeadlineMissed)) continue;
+    metrics_.note_expired();
+    const auto waited_s = static_cast<double>(now_us - requests_.find(*id)->arrival_us) * 1e-6;
+    delivery_.end_request(
+        *id, FinishReason::kError,
+        Error{ErrorCode::kOverloaded,
+              fmt::format("the request has waited for {:.1f} s, as long as it may", waited_s), ""});
+  }
 }
 
 // Every request that gets what it waited for begins its captures and runs.
@@ -318,9 +382,20 @@ void EngineCore::schedule(OpenRequest& request) {
   }
 }
 
+// False while steps are in flight that were launched before.
+bool EngineCore::start_afresh() {
+  if (!in_flight_.empty()) return false;
+  scheduler_.start_afresh();
+  executor_->start_afresh();
+  return true;
+}
+
 bool EngineCore::launch_next() {
+  if (executor_->wants_fresh_start() && !start_afresh()) return false;
+  const bool was_held = scheduler_.is_holding();
   const std::shared_ptr<const step::StepPlan> plan = scheduler_.plan(&taps_.tables().edits());
   if (!plan) return false;
+  if (was_held && in_flight_.empty()) scheduler_.note_idle(clock_->now_us() - collected_us_);
   const int32_t num_tokens = plan->num_tokens();
   const int32_t repeat = plan->repeat;
   auto ticket = executor_->launch(plan);
@@ -351,8 +426,9 @@ void EngineCore::collect_oldest() {
   Launched& oldest = in_flight_.front();
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
+  collected_us_ = clock_->now_us();
   metrics_.note_collected(*result);
-  if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.pop_front();
+  if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.erase(in_flight_.begin());
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);
   constraints_.advance(outputs_);
@@ -372,7 +448,7 @@ void EngineCore::note_first_planned(int64_t now_us) {
     OpenRequest& request = *target->request;
     if (request.first_planned_us) continue;
     request.first_planned_us = now_us;
-    request.place.release();
+    request.place.start(now_us);
     metrics_.note_first_planned(request, now_us);
   }
 }
@@ -431,6 +507,7 @@ Result<void> EngineCore::health() const {
 EngineStats EngineCore::stats() const {
   EngineStats stats = metrics_.snapshot();
   stats.queued_tokens = admission_.load().tokens;
+  stats.expected_wait_us = admission_.expected_wait_us(clock_->now_us());
   return stats;
 }
 

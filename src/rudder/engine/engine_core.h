@@ -13,7 +13,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "rudder/engine/admission.h"
 #include "rudder/engine/capture_relay.h"
 #include "rudder/engine/constraint_table.h"
+#include "rudder/engine/deadlines.h"
 #include "rudder/engine/delivery.h"
 #include "rudder/engine/engine.h"
 #include "rudder/engine/forms.h"
@@ -50,12 +50,14 @@ class EngineCore {
 
   // As in Engine.
   Result<RequestId> submit(Request request, EventSink sink);
-  Result<void> would_accept(int64_t prompt_tokens) const;
+  Result<void> would_accept(const PlaceAsk& ask) const;
+  int32_t retry_after_s() const;
   void cancel(RequestId id) { mailbox_.cancel(id); }
   void reset_prefix_cache() { mailbox_.reset_prefix_cache(); }
   Result<void> pin(std::vector<steer::KeyedProgram> programs);
   void unpin(std::vector<tap::ContentKey> programs) { mailbox_.unpin(std::move(programs)); }
   Forms& forms() { return forms_; }
+  steer::ProgramTable& programs() { return programs_; }
   steer::capture::Dispatcher* captures() { return captures_.dispatcher(); }
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
@@ -67,7 +69,7 @@ class EngineCore {
   int64_t num_open() const { return requests_.num_open(); }
 
   // What waits for its first step.
-  Admission::Load queue_load() const { return admission_.load(); }
+  QueueLoad queue_load() const { return admission_.load(); }
 
   // The engine thread's.
   // False when there is nothing to do until a command comes.
@@ -95,9 +97,13 @@ class EngineCore {
   void take_commands();
   void admit(Submission& submission);
   void refuse(Submission& submission, const Error& error);
+  PlaceAsk within_deadline(PlaceAsk ask) const;
+  void end_displaced(RequestId id);
+  void end_late();
   void schedule(OpenRequest& request);
   void schedule_waiting();
   bool launch_next();
+  bool start_afresh();
   // The step launched last has constrained rows whose masks it still waits for.
   bool awaits_masks() const { return awaits_masks_ && !dead_; }
   void supply_masks();
@@ -120,6 +126,7 @@ class EngineCore {
   Admission admission_;  // before everything that may hold a place in it
   Mailbox mailbox_;
   Forms forms_;
+  steer::ProgramTable programs_;
   std::atomic<uint64_t> next_request_{1};
   std::atomic<bool> dead_{false};
   std::atomic<int64_t> sign_of_life_{0};  // twice the time, plus 1 when it went into work
@@ -131,10 +138,12 @@ class EngineCore {
   RequestTable requests_;
   ConstraintTable constraints_;
   TapQueue taps_;
+  Deadlines deadlines_;
   CaptureRelay captures_;
-  Delivery delivery_;  // of what the members above hold
-  std::deque<Launched> in_flight_;
+  Delivery delivery_;                // of what the members above hold
+  std::vector<Launched> in_flight_;  // oldest first; a handful
   bool awaits_masks_ = false;
+  int64_t collected_us_ = 0;                    // when the last iteration was
   Commands commands_;                           // scratch
   std::vector<sched::SequenceOutput> outputs_;  // scratch
 };

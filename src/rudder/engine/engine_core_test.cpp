@@ -400,7 +400,7 @@ TEST_F(EngineCoreTest, ADeadExecutorEndsAllWithATypedError) {
     ASSERT_FALSE(core_->health());
     EXPECT_EQ(core_->health().error().code, ErrorCode::kUnavailable);
     EXPECT_EQ(try_submit(params()).error().code, ErrorCode::kUnavailable);
-    EXPECT_FALSE(core_->would_accept(1));
+    EXPECT_FALSE(core_->would_accept({.tokens = 1}));
     EXPECT_EQ(core_->num_open(), 0);
     EXPECT_EQ(core_->queue_load().requests, 0);
     EXPECT_FALSE(core_->step());
@@ -415,12 +415,12 @@ TEST_F(EngineCoreTest, TheQueueIsBoundedInRequestsAndTokens) {
   start({kA}, settings);
   submit(params());
   submit(params());
-  EXPECT_EQ(core_->would_accept(1).error().code, ErrorCode::kOverloaded);
+  EXPECT_EQ(core_->would_accept({.tokens = 1}).error().code, ErrorCode::kOverloaded);
   EXPECT_EQ(try_submit(params()).error().code, ErrorCode::kOverloaded);
   core_->step();  // the first one runs: its place is free again
   EXPECT_EQ(core_->queue_load().requests, 1);
   EXPECT_EQ(core_->stats().queued_tokens, 5);
-  EXPECT_TRUE(core_->would_accept(7));
+  EXPECT_TRUE(core_->would_accept({.tokens = 7}));
   RequestParams two = params();  // 5 waiting and 2 * 5 more are above 12
   two.n = 2;
   EXPECT_EQ(try_submit(two).error().code, ErrorCode::kOverloaded);
@@ -434,7 +434,7 @@ TEST_F(EngineCoreTest, AClosedEngineFinishesWhatItHas) {
   const RequestId id = submit(params(4));
   core_->close({ErrorCode::kUnavailable, "draining", ""});
   EXPECT_EQ(try_submit(params()).error().message, "draining");
-  EXPECT_EQ(core_->would_accept(1).error().code, ErrorCode::kUnavailable);
+  EXPECT_EQ(core_->would_accept({.tokens = 1}).error().code, ErrorCode::kUnavailable);
   run();
   EXPECT_EQ(got(id).text, "abab");
 }

@@ -54,30 +54,33 @@ class EngineTapsTest : public ::testing::Test {
     core_ = std::move(*core);
   }
 
-  static RequestParams params(const std::vector<uint64_t>& programs, int32_t max_tokens = 8) {
+  RequestParams params(const std::vector<uint64_t>& programs, int32_t max_tokens = 8) {
     RequestParams params;
     params.prompt = {2, 3, 4, 5, 6, 7};
     params.max_tokens = max_tokens;
     params.seed = 7;
-    auto taps = std::make_shared<tap::SequenceTaps>();
-    int32_t begin = 0;
-    for (const uint64_t number : programs) {
-      taps->segments.push_back({begin++, program(number).key, program(number).program});
-    }
-    params.taps = taps;
+    kept_.push_back(*core_->programs().keep(taps_of(programs)));
+    params.taps = tap::spec_of(*kept_.back());
     return params;
   }
-  static RequestParams capturing(int32_t max_tokens = 4) {
+  static tap::SequenceTaps taps_of(const std::vector<uint64_t>& programs) {
+    tap::SequenceTaps taps;
+    int32_t begin = 0;
+    for (const uint64_t number : programs) {
+      taps.segments.push_back({begin++, program(number).key, program(number).program});
+    }
+    return taps;
+  }
+  RequestParams capturing(int32_t max_tokens = 4) {
     RequestParams params = EngineTapsTest::params({}, max_tokens);
     auto set = std::make_shared<tap::CaptureSet>();
     set->points = {{.point = {1, tap::Site::kResidPost}}};
     auto spec = std::make_shared<steer::capture::CaptureSpec>();
+    spec->id = steer::capture::SpecId(7);
     spec->set = set;
-    auto taps = std::make_shared<tap::SequenceTaps>();
-    taps->capture = set;
-    taps->captured = {{5, tap::kNoEnd}};
-    params.taps = taps;
-    params.capture = spec;
+    if (captures_ != nullptr) captures_->add(spec);
+    params.taps.captured = {{5, tap::kNoEnd}};
+    params.capture = spec->id;
     params.client_id = "r";
     return params;
   }
@@ -101,9 +104,11 @@ class EngineTapsTest : public ::testing::Test {
   }
   std::vector<int32_t> expected(RequestParams params) {
     params.sampling.seed = *params.seed;
+    const auto taps = core_->programs().resolve(params.taps);
+    EXPECT_TRUE(taps);
     return testing::expected_run(params.prompt, params.sampling,
                                  static_cast<int32_t>(params.prompt.size()) + *params.max_tokens,
-                                 testing::kTinyVocab, {}, params.taps.get())
+                                 testing::kTinyVocab, {}, &*taps)
         .tokens;
   }
 
@@ -114,6 +119,7 @@ class EngineTapsTest : public ::testing::Test {
   std::map<RequestId, Event> last_;
   std::vector<RequestId> started_;
   size_t num_capture_events_ = 0;
+  std::vector<std::shared_ptr<const tap::SequenceTaps>> kept_;
   std::unique_ptr<EngineCore> core_;
 };
 
@@ -124,8 +130,7 @@ TEST_F(EngineTapsTest, WhoFindsNoRowWaitsInOrderAndOthersGoOn) {
                                             params({4}, 4)};
   std::vector<RequestId> ids;
   for (const RequestParams& one : asked) ids.push_back(submit(one));
-  RequestParams plain = params({}, 4);
-  plain.taps = nullptr;
+  const RequestParams plain = params({}, 4);
   const RequestId unsteered = submit(plain);
   ASSERT_TRUE(core_->step());
   EXPECT_EQ(core_->num_waiting_for_taps(), 3u);  // the third too, though its row is there
@@ -163,13 +168,89 @@ TEST_F(EngineTapsTest, WhatCouldNeverRunIsRefused) {
     const auto request = validate_request(params, core_->limits());
     return request ? "" : request.error().where;
   };
-  EXPECT_EQ(refused(params({1, 2, 1})), "");
-  EXPECT_EQ(refused(params({1, 2, 3})), "steering");
-  EXPECT_EQ(refused(capturing()), "");
+  const auto submitted = [&](const RequestParams& params) {
+    auto request = validate_request(params, core_->limits());
+    EXPECT_TRUE(request);
+    const auto id = core_->submit(std::move(*request), [](Event&&) {});
+    return id ? Error{} : id.error();
+  };
+  EXPECT_EQ(submitted(params({1, 2, 1})).where, "");
+  EXPECT_EQ(core_->programs().keep(taps_of({1, 2, 3})).error().where, "steering");
+  // Both are kept; no table holds them together.
+  RequestParams three = params({1, 2});
+  const RequestParams third = params({3});
+  three.taps.segments.push_back({2, third.taps.segments[0].content});
+  EXPECT_EQ(submitted(three).where, "steering");
+  EXPECT_EQ(submitted(three).code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(submitted(capturing()).where, "");
+  RequestParams wide = capturing();
+  auto spec = std::make_shared<steer::capture::CaptureSpec>(*captures_->find(wide.capture));
+  auto set = std::make_shared<tap::CaptureSet>();
+  for (int32_t i = 0; i < 65; ++i) set->points.push_back(spec->set->points[0]);
+  spec->id = steer::capture::SpecId(8);
+  spec->set = set;
+  captures_->add(spec);
+  wide.capture = spec->id;
+  EXPECT_EQ(submitted(wide).where, "capture");
+  EXPECT_EQ(submitted(wide).code, ErrorCode::kInvalidArgument);
+  run();
   start(3, false);
   EXPECT_EQ(refused(capturing()), "capture");
   start(0);
-  EXPECT_EQ(refused(params({1})), "steering");
+  RequestParams steered = params({});
+  steered.taps.segments = {{0, {1, 1}}};
+  EXPECT_EQ(refused(steered), "steering");
+}
+
+// Nobody keeps what these requests name: they are refused and leave nothing behind.
+TEST_F(EngineTapsTest, WhatASpecNamesMustBeKnown) {
+  start(3);
+  RequestParams steered = params({1});
+  kept_.clear();
+  RequestParams captured = capturing();
+  captured.capture = steer::capture::SpecId(9);
+  for (const RequestParams& params : {steered, captured}) {
+    auto request = validate_request(params, core_->limits());
+    ASSERT_TRUE(request);
+    const auto id = core_->submit(std::move(*request), [](Event&&) { FAIL(); });
+    ASSERT_FALSE(id);
+    EXPECT_EQ(id.error().code, ErrorCode::kUnavailable);
+  }
+  EXPECT_EQ(core_->num_open(), 0);
+  EXPECT_EQ(core_->queue_load().requests, 0);
+}
+
+// What was resolved is the request's own: the lease may go as soon as it is submitted.
+TEST_F(EngineTapsTest, ARunningRequestNeedsNoLease) {
+  start(2);
+  const RequestParams first = params({1}, 20);
+  const RequestParams waits = params({2}, 4);
+  const std::vector<int32_t> of_first = expected(first), of_waits = expected(waits);
+  const RequestId one = submit(first), two = submit(waits);
+  kept_.clear();
+  run();
+  EXPECT_EQ(tokens_[one], of_first);
+  EXPECT_EQ(tokens_[two], of_waits);
+  EXPECT_EQ(core_->programs().size(), 0u);
+}
+
+TEST_F(EngineTapsTest, SpecsThatAreNotInOrderAreRefused) {
+  start(3);
+  const auto refused = [&](tap::TapsSpec taps, uint64_t capture) {
+    RequestParams params = EngineTapsTest::params({});
+    params.taps = std::move(taps);
+    params.capture = steer::capture::SpecId(capture);
+    const auto request = validate_request(params, core_->limits());
+    return request ? "" : request.error().where;
+  };
+  EXPECT_EQ(refused({.segments = {{0, {}}, {3, {}}}, .captured = {}}, 0), "");
+  EXPECT_EQ(refused({.segments = {{1, {}}}, .captured = {}}, 0), "steering");
+  EXPECT_EQ(refused({.segments = {{0, {}}, {3, {}}, {3, {}}}, .captured = {}}, 0), "steering");
+  EXPECT_EQ(refused({.segments = {}, .captured = {{0, 2}, {2, tap::kNoEnd}}}, 7), "");
+  EXPECT_EQ(refused({.segments = {}, .captured = {{0, 2}}}, 0), "capture");
+  EXPECT_EQ(refused({.segments = {}, .captured = {{0, 2}, {1, 3}}}, 7), "capture");
+  EXPECT_EQ(refused({.segments = {}, .captured = {{-1, 2}}}, 7), "capture");
+  EXPECT_EQ(refused({.segments = {}, .captured = {{2, 2}}}, 7), "capture");
 }
 
 TEST_F(EngineTapsTest, PinnedProgramsAreUploadedByAnIdleEngine) {

@@ -3,6 +3,7 @@
 // them nothing more is sent.
 #pragma once
 
+#include <boost/container/small_vector.hpp>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -31,18 +32,24 @@ struct OutputToken {
   std::vector<TopLogprob> top;
 };
 
+// Most events have one token: it needs no memory of its own.
+using OutputTokens = boost::container::small_vector<OutputToken, 1>;
+
 struct Usage {
   int32_t prompt_tokens = 0;
   int32_t cached_tokens = 0;      // of the prompt, found in the prefix cache (choice 0)
   int32_t completion_tokens = 0;  // of this choice
   int32_t reasoning_tokens = 0;   // of those; counted by who parses the text, not by the engine
+  // Of this choice: guesses of speculation that steps verified, and that were right or wrong.
+  int32_t accepted_prediction_tokens = 0;
+  int32_t rejected_prediction_tokens = 0;
 };
 
 struct Event {
   RequestId id;
   int32_t choice = 0;
-  std::string text;                 // new text that can no longer change; may be empty
-  std::vector<OutputToken> tokens;  // tokens sampled since the last event
+  std::string text;     // new text that can no longer change; may be empty
+  OutputTokens tokens;  // sampled since the last event
   // Of the prompt, how likely they were, where the request asks: choice 0 gets each but the first,
   // in order, before its first sampled token or with it.
   std::vector<OutputToken> prompt_logprobs;

@@ -25,10 +25,21 @@ Visitor(Overloads...) -> Visitor<Overloads...>;
 
 }  // namespace
 
-void Forms::compile(const constraint::GrammarSpec& spec, FormCompiled done) {
-  if (grammars_ == nullptr) return done(no_grammars());
-  grammars_->compile(
-      spec, [this, spec, done = std::move(done)](const constraint::CompiledGrammar& compiled) {
+Forms::Forms(std::unique_ptr<constraint::GrammarSource> grammars, int32_t vocab_size,
+             const Clock& clock)
+    : vocab_size_(vocab_size), grammars_(std::move(grammars)) {
+  if (grammars_ != nullptr) queue_.emplace(*grammars_, clock);
+}
+
+Forms::~Forms() {
+  if (queue_) queue_->close();
+}
+
+void Forms::compile(const constraint::GrammarSpec& spec, int32_t tenant, FormCompiled done) {
+  if (!queue_) return done(no_grammars());
+  queue_->compile(
+      spec, tenant,
+      [this, spec, done = std::move(done)](const constraint::CompiledGrammar& compiled) {
         if (!compiled) return done(tl::unexpected<Error>(compiled.error()));
         done(lease({spec, *compiled}));
       });

@@ -7,13 +7,16 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "rudder/base/clock.h"
 #include "rudder/base/result.h"
 #include "rudder/constraint/constraint_spec.h"
 #include "rudder/constraint/grammar_source.h"
+#include "rudder/engine/form_queue.h"
 
 namespace rudder::engine {
 
@@ -27,11 +30,15 @@ class Forms {
   using Constraints = std::vector<std::shared_ptr<const constraint::Constraint>>;
 
   // `grammars` may be null: a request with a grammar is then kUnsupported.
-  Forms(std::unique_ptr<constraint::GrammarSource> grammars, int32_t vocab_size)
-      : vocab_size_(vocab_size), grammars_(std::move(grammars)) {}
+  // `clock` outlives it.
+  Forms(std::unique_ptr<constraint::GrammarSource> grammars, int32_t vocab_size,
+        const Clock& clock);
+  ~Forms();
+  Forms(const Forms&) = delete;
+  Forms& operator=(const Forms&) = delete;
 
   // As Engine::compile.
-  void compile(const constraint::GrammarSpec& spec, FormCompiled done);
+  void compile(const constraint::GrammarSpec& spec, int32_t tenant, FormCompiled done);
   // One Constraint a spec. kUnavailable: a grammar is neither known nor leased.
   Result<Constraints> resolve(std::span<const constraint::ConstraintSpec> specs);
   constraint::GrammarStats stats() const;
@@ -50,7 +57,8 @@ class Forms {
   std::mutex mutex_;
   // Few: a lease lasts from a compile to its submission.
   std::vector<std::weak_ptr<const Leased>> leased_;
-  const std::unique_ptr<constraint::GrammarSource> grammars_;  // first to go: it calls lease()
+  std::optional<FormQueue> queue_;                             // of grammars_
+  const std::unique_ptr<constraint::GrammarSource> grammars_;  // first to go: it calls the others
 };
 
 }  // namespace rudder::engine

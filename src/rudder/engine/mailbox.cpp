@@ -24,6 +24,12 @@ void Mailbox::cancel(RequestId id) {
   posted_.notify_one();
 }
 
+void Mailbox::displace(const std::vector<RequestId>& ids) {
+  std::lock_guard lock(mutex_);
+  std::ranges::copy(ids, std::back_inserter(commands_.displaced));
+  posted_.notify_one();
+}
+
 void Mailbox::reset_prefix_cache() {
   std::lock_guard lock(mutex_);
   commands_.reset_prefix_cache = true;

@@ -15,6 +15,7 @@
 #include "rudder/engine/admission.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
+#include "rudder/engine/taps_forms.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/config.h"
 #include "rudder/text/stop_strings.h"
@@ -26,9 +27,11 @@ struct Submission {
   Request request;
   std::shared_ptr<const text::StopSet> stops;  // of the request's stop strings; null for none
   std::vector<std::shared_ptr<const constraint::Constraint>> constraints;  // one a spec
+  TapsForms taps;
   EventSink sink;
   Admission::Place place;
   int64_t arrival_us = 0;
+  int64_t max_wait_us = 0;  // 0: for ever
 };
 
 // What the capture dispatcher says of a choice.
@@ -45,13 +48,14 @@ struct Commands {
   std::vector<steer::KeyedProgram> pins;
   std::vector<tap::ContentKey> unpins;
   std::vector<Submission> submissions;
+  std::vector<RequestId> displaced;
   std::vector<CaptureNews> captures;
   std::vector<RequestId> cancels;
   bool reset_prefix_cache = false;
 
   bool empty() const {
     return pins.empty() && unpins.empty() && submissions.empty() && captures.empty() &&
-           cancels.empty() && !reset_prefix_cache;
+           displaced.empty() && cancels.empty() && !reset_prefix_cache;
   }
 };
 
@@ -60,6 +64,8 @@ class Mailbox {
   // Refused with the reason of close().
   Result<void> submit(Submission submission);
   void cancel(RequestId id);
+  // They have lost their places in the queue.
+  void displace(const std::vector<RequestId>& ids);
   void reset_prefix_cache();
   void pin(std::vector<steer::KeyedProgram> programs);
   void unpin(std::vector<tap::ContentKey> programs);

@@ -105,6 +105,10 @@ void EngineMetrics::publish(const sched::SchedStats& sched, size_t num_waiting_f
   live_.prefix_queries = sched.prefix_queries;
   live_.prefix_hits = sched.prefix_hits;
   live_.late_rows = sched.late_rows;
+  live_.drafts = sched.drafts;
+  live_.draft_tokens = sched.draft_tokens;
+  live_.accepted_tokens = sched.accepted_tokens;
+  live_.accepted_by_position = sched.accepted_by_position;
   live_.waiting_for_taps = static_cast<int32_t>(num_waiting_for_taps);
   live_.tap_rows = tap_rows;
   std::lock_guard lock(mutex_);

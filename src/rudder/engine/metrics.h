@@ -34,8 +34,12 @@ class EngineMetrics {
   void note_tokens(const OpenRequest& request, OpenChoice& choice, size_t count, int64_t now_us);
   void note_finish(const OpenRequest& request, const OpenChoice& choice, FinishReason reason,
                    int64_t now_us);
+  void note_displaced() { live_.displaced += 1; }
+  void note_expired() { live_.expired += 1; }
   // The masks of a step's constrained rows were written in so much time.
   void note_masks(size_t num_rows, int64_t spent_us);
+  // Samples of a prompt's scores, by its latches.
+  void note_clipped(int64_t samples) { live_.clipped_samples += static_cast<uint64_t>(samples); }
   void publish(const sched::SchedStats& sched, size_t num_waiting_for_taps,
                const steer::RowTable::Stats& tap_rows);
 

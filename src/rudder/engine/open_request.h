@@ -11,6 +11,7 @@
 #include "rudder/engine/choice_output.h"
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
+#include "rudder/engine/taps_forms.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/steer/capture/dispatcher.h"
 
@@ -25,6 +26,8 @@ struct OpenChoice {
   steer::capture::CaptureId capture;  // value 0: none
   std::optional<Event> last_event;    // held back until the capture's results are there
   int32_t cached_tokens = 0;          // of the prompt, found in the prefix cache
+  int32_t accepted_tokens = 0;        // guessed by speculation and right
+  int32_t rejected_tokens = 0;        // and wrong
   std::optional<int64_t> first_token_us;
   int64_t last_token_us = 0;
 };
@@ -46,8 +49,9 @@ struct OpenRequest {
   std::optional<int64_t> first_planned_us;  // absent: no step has been planned with it
 
   std::optional<Request> unscheduled;  // until the scheduler has its sequences
-  int32_t priority = 0;                // lower runs first
-  uint64_t waiting_since = 0;          // steps launched before it came
+  TapsForms taps;
+  int32_t priority = 0;        // lower runs first
+  uint64_t waiting_since = 0;  // steps launched before it came
   uint64_t seed = 0;
   std::optional<sched::TapLease> lease;  // while sequences with taps run
 };

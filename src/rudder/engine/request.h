@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,8 +14,8 @@
 #include "rudder/steer/capture/spec.h"
 #include "rudder/step/sampling.h"
 #include "rudder/tap/capture.h"
-#include "rudder/tap/sequence_taps.h"
 #include "rudder/tap/site.h"
+#include "rudder/tap/taps_spec.h"
 
 namespace rudder::engine {
 
@@ -44,19 +43,23 @@ struct RequestParams {
   // Special tokens that have text all the same: the marks that the parser of the answer looks for.
   // Ascending.
   std::vector<int32_t> shown_special_ids;
-  int32_t n = 1;           // choices; choice i uses seed + i
-  int32_t priority = 0;    // lower runs first
-  std::string cache_salt;  // keeps the prefix cache of tenants apart
+  int32_t n = 1;                     // choices; choice i uses seed + i
+  int32_t priority = 0;              // lower runs first, within a tenant
+  int32_t tenant = 0;                // whose it is: tenants share prefill and compiles fairly
+  bool disable_spec_decode = false;  // no tokens are guessed for it
+  std::string cache_salt;            // keeps the prefix cache of tenants apart
+  float timeout = 0;                 // seconds within which it must have begun to run; 0: no bound
   bool echo_prompt_text = false;
   // Which tokens may come next; all of them bind. Empty: any may. A grammar is compiled before the
   // request is submitted (Engine::compile).
   std::vector<constraint::ConstraintSpec> constraints;
-  // Steering and capture, made for this prompt by steer::make_taps and capture::Dispatcher::apply;
-  // null: neither. `capture` says who gets what taps->capture gathers.
-  std::shared_ptr<const tap::SequenceTaps> taps;
-  std::shared_ptr<const steer::capture::CaptureSpec> capture;
-  bool capture_events = false;  // events of consumers are sent while the request runs
-  bool capture_wait = true;     // for consumers that are not done when a choice ends
+  // Steering and capture of this prompt, made by steer::make_taps and capture::Dispatcher::apply.
+  // The programs are kept in Engine::programs(), and the spec of `capture` is held, until the
+  // request is submitted. `capture` says what is captured at taps.captured and who gets it.
+  tap::TapsSpec taps;
+  steer::capture::SpecId capture;  // 0: nothing is captured
+  bool capture_events = false;     // events of consumers are sent while the request runs
+  bool capture_wait = true;        // for consumers that are not done when a choice ends
   // The last event of a choice waits for the results of its captures and carries them. False when
   // only the operator captures.
   bool capture_results = true;
@@ -73,6 +76,7 @@ struct RequestLimits {
   int32_t max_logit_bias = step::kMaxLogitBias;
   int32_t max_logprobs = step::kMaxLogprobs;
   int32_t max_id_bytes = 512;  // client_id
+  float max_timeout = 86'400;  // seconds
   int32_t max_cache_salt_bytes = 512;
   int32_t max_pattern = 1024;           // tokens of a repetition's pattern, and of its count
   int64_t max_queued_tokens = 4 << 20;  // a request of more (n * prompt) could never be queued

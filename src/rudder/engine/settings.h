@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "rudder/base/settings.h"
 
@@ -11,11 +12,14 @@ struct EngineSettings {
   int32_t max_num_seqs = 256;             // sequences running at once
   int32_t max_num_batched_tokens = 2048;  // tokens of one step: the chunk budget
   bool enable_prefix_caching = true;
-  bool async_scheduling = true;        // run-ahead: launch step t+1 before step t is collected
-  int32_t multi_step = 1;              // iterations of a step of decodes at most
-  double max_itl_ms = 0;               // bound on what prompts add to running streams; 0 = none
+  bool async_scheduling = true;      // run-ahead: launch step t+1 before step t is collected
+  int32_t multi_step = 1;            // iterations of a step of decodes at most
+  bool speculative_adaptive = true;  // of guessed tokens, verify those that pay
+  // Bound on what prompts add to running streams; absent: by what steps take; 0: none.
+  std::optional<double> max_itl_ms = {};
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
   int64_t max_num_queued_tokens = 4 << 20;
+  double max_queue_seconds = 0;  // that a request may wait; 0 = for ever
   int64_t seed = -1;  // of requests without one; -1 takes the system's entropy. Declared by apps
   int32_t max_wait_steps = 10'000;    // a sequence that waited this long goes first
   int32_t mask_threads = 0;           // that write the masks of a step; 0 = by the machine's cores

@@ -25,6 +25,7 @@ struct EngineStats {
   int32_t num_running = 0;
   int32_t num_waiting = 0;
   int64_t queued_tokens = 0;
+  int64_t expected_wait_us = 0;  // of what waits, as the queue was served lately
   int32_t num_blocks = 0;
   int32_t blocks_in_use = 0;  // referenced by a sequence
   int32_t blocks_cached = 0;  // free to evict, holding a reusable prefix
@@ -47,9 +48,18 @@ struct EngineStats {
   uint64_t finished_cancelled = 0;
   uint64_t finished_error = 0;
   uint64_t rejected = 0;
-  uint64_t late_rows = 0;  // late results: computed for a sequence that had ended
+  uint64_t displaced = 0;        // ended waiting, for one of higher priority
+  uint64_t expired = 0;          // ended waiting, for as long as they might
+  uint64_t late_rows = 0;        // late results: computed for a sequence that had ended
+  uint64_t clipped_samples = 0;  // of prompts' scores, by the latches
   uint64_t constrained_steps = 0;
   uint64_t constrained_rows = 0;  // of them
+  // Speculation: sequences of steps that had drafts, their tokens, and those that were right; of
+  // these, by their place in the draft. Empty where nothing speculates.
+  uint64_t drafts = 0;
+  uint64_t draft_tokens = 0;
+  uint64_t accepted_tokens = 0;
+  std::vector<uint64_t> accepted_by_position;
   // Seconds, per request, per token or, of masks, per constrained step.
   Histogram time_to_first_token;
   Histogram inter_token_latency;

@@ -33,7 +33,7 @@ OpenRequest* TapQueue::pop(uint64_t steps) {
   promote_starved(steps);
   OpenRequest& request = **waiting_.begin();
   sched::TapLease lease;
-  if (!tables_.lease(*request.unscheduled->params().taps, &lease)) {
+  if (!tables_.lease(*request.taps.sequence, &lease)) {
     RUDDER_CHECK(tables_.any_held(), "request {} fits into an empty table and does not get in",
                  request.id.value);
     return nullptr;
@@ -44,9 +44,7 @@ OpenRequest* TapQueue::pop(uint64_t steps) {
 }
 
 void TapQueue::end_sequence(OpenRequest& request) {
-  if (request.unscheduled && request.unscheduled->params().taps != nullptr) {
-    waiting_.erase(&request);
-  }
+  if (request.unscheduled && request.taps.sequence != nullptr) waiting_.erase(&request);
   const bool is_last = --request.num_sequences == 0;
   if (!request.lease || RUDDER_MUTANT(kLeaseLeaked)) return;
   if (!is_last && !RUDDER_MUTANT(kRowReleasedEarly)) return;

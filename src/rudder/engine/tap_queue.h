@@ -18,7 +18,7 @@ class TapQueue {
   TapQueue(const tap::Limits& limits, int32_t max_wait_steps)
       : tables_(limits), max_wait_steps_(max_wait_steps) {}
 
-  // `request.unscheduled` has taps. The request stays where it is while it waits.
+  // `request.taps.sequence` is not null. The request stays where it is while it waits.
   void push(OpenRequest& request) { waiting_.insert(&request); }
   // The first request that waits, out of the queue and with its lease; null when none waits or what
   // is free is not enough for it. `steps` is the number of steps launched so far.

@@ -8,8 +8,9 @@
 namespace rudder::engine {
 
 bool TapTables::lease(const tap::SequenceTaps& taps, sched::TapLease* lease) {
-  if (!rows_.lease(taps.segments, lease->rows)) {
-    lease->rows.assign(taps.segments.size(), 0);
+  const std::vector<tap::TapSegment> segments = taps.leased();
+  if (!rows_.lease(segments, lease->rows)) {
+    lease->rows.assign(segments.size(), 0);
     if (!RUDDER_MUTANT(kRunsUnsteered)) return false;
   }
   lease->capture_set = -1;

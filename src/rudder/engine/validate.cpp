@@ -13,7 +13,6 @@
 
 #include "rudder/base/utf8.h"
 #include "rudder/engine/request.h"
-#include "rudder/steer/row_table.h"
 
 namespace rudder::engine {
 namespace {
@@ -215,26 +214,40 @@ Result<void> check_constraint(const constraint::ConstraintSpec& spec, int32_t vo
   return {};
 }
 
-// Behind this check a request that waits for rows or for room to capture gets them in the end.
+Result<void> check_segments(const std::vector<tap::SegmentSpec>& segments) {
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const int32_t begin = segments[i].begin;
+    if (i == 0 ? begin != 0 : begin <= segments[i - 1].begin) {
+      return bad("steering", "segments must begin at 0 and ascend");
+    }
+  }
+  return {};
+}
+
+// What the specs name is looked up when the request is submitted.
 Result<void> check_taps(const RequestParams& params, const RequestLimits& limits) {
-  if (params.taps == nullptr) {
-    if (params.capture == nullptr) return {};
-    return bad("capture", "capture names no tokens of the prompt");
+  const tap::TapsSpec& taps = params.taps;
+  if (!taps.segments.empty() && !limits.taps.steering()) {
+    return bad("steering", "this server runs without steering");
   }
-  const tap::SequenceTaps& taps = *params.taps;
-  if (!taps.segments.empty()) {
-    if (!limits.taps.steering()) return bad("steering", "this server runs without steering");
-    RUDDER_TRY_VOID(steer::RowTable::could_ever_fit(limits.taps, taps.segments));
+  RUDDER_TRY_VOID(check_segments(taps.segments));
+  if (taps.thoughts) {
+    if (taps.segments.empty()) return bad("steering", "thoughts have segments and answers none");
+    RUDDER_TRY_VOID(check_segments(taps.thoughts->segments));
   }
-  if (taps.capture == nullptr) return {};
-  if (params.capture == nullptr || !limits.taps.capture()) {
+  const bool captures = params.capture.value != 0;
+  if (captures && !limits.taps.capture()) {
     return bad("capture", "this server runs without capture");
   }
-  const int64_t elements = tap::record_elements(*taps.capture, limits.geometry);
-  if (elements > limits.taps.capture_elements) {
-    return bad("capture", fmt::format("the captured rows of a token are {} elements, the server's "
-                                      "capture buffer takes {}",
-                                      elements, limits.taps.capture_elements));
+  if (!captures && !taps.captured.empty()) {
+    return bad("capture", "tokens are captured, but nobody gets them");
+  }
+  int32_t last = 0;
+  for (const tap::PositionRange& range : taps.captured) {
+    if (range.begin < last || range.end <= range.begin) {
+      return bad("capture", "captured positions must ascend and be disjoint");
+    }
+    last = range.end;
   }
   return {};
 }
@@ -261,6 +274,10 @@ void normalise(RequestParams& params, const RequestLimits& limits) {
 
 Result<Request> validate_request(RequestParams params, const RequestLimits& limits) {
   RUDDER_TRY_VOID(check_bytes("request_id", params.client_id, limits.max_id_bytes));
+  if (!(params.timeout >= 0 && params.timeout <= limits.max_timeout)) {
+    return bad("timeout",
+               fmt::format("{} seconds are outside [0, {}]", params.timeout, limits.max_timeout));
+  }
   RUDDER_TRY_VOID(check_bytes("cache_salt", params.cache_salt, limits.max_cache_salt_bytes));
   RUDDER_TRY_VOID(check_int("n", params.n, 1, limits.max_choices));
   RUDDER_TRY_VOID(check_sampling(params.sampling, limits));

@@ -106,6 +106,13 @@ std::vector<Case> integer_cases() {
   for (const int32_t v : {0, kMin, kMax}) {
     cases.push_back({"priority", [=](RequestParams& d) { d.priority = v; }, ""});
   }
+  for (const float v : {0.0F, 0.001F, 86'400.0F}) {
+    cases.push_back({"timeout", [=](RequestParams& d) { d.timeout = v; }, ""});
+  }
+  for (const float v : {-0.001F, 86'401.0F, std::numeric_limits<float>::infinity(),
+                        std::numeric_limits<float>::quiet_NaN()}) {
+    cases.push_back({"timeout", [=](RequestParams& d) { d.timeout = v; }, "timeout"});
+  }
   return cases;
 }
 

@@ -143,7 +143,13 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
   step::StepResult result = flight.result;
   result.iteration = next->iteration;
   read_sampled(*next, result);
-  if (next->iteration == 0) scorer_->read(next->flight, result);
+  if (next->iteration == 0) {
+    scorer_->read(next->flight, result);
+    for (size_t i = 0; i < flight.filled.size(); ++i) {
+      result.seqs[static_cast<size_t>(flight.filled[i].seq)].clipped_samples =
+          taps_->clipped_samples(next->flight, i);
+    }
+  }
   result.device_us = device_time(iteration, was_done);
   if (const Result<void> copied = finish_captured(flight, result); !copied) {
     fault_ = copied.error();
@@ -212,6 +218,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   pack_step(plan, capacity_, slots_, packed_);
   flight.edited = edit_taps(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
+  flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;
   flight.result.id = plan.id;
   flight.result.seqs.assign(plan.seqs.size(), {});
@@ -295,7 +302,10 @@ void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
 
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   Flight& flight = flights_[index];
-  if (iteration == 0) scorer_->run(packed_.scores, index);
+  if (iteration == 0) {
+    scorer_->run(packed_.scores, index);
+    if (!flight.filled.empty()) taps_->fetch_latches(index, flight.filled);
+  }
   if (packed_.num_sampled() > 0) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
   }

@@ -82,6 +82,7 @@ class DeviceExecutor final : public step::Executor {
     std::vector<int32_t> num_logprobs;            // of each sampled row
     std::vector<Iteration> iterations;            // as many as there may be
     Result<void> edited;                          // its edits of the tap table
+    std::vector<FilledLatches> filled;            // fetched with its first iteration
     DeviceStep step;                              // taps of ops that are enqueued point into it
     std::shared_ptr<tap::CapturedRows> captured;  // on its way
     std::unique_ptr<ops::Event> captured_out;

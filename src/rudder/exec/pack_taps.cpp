@@ -69,6 +69,19 @@ void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t
   }
 }
 
+// Behind pack_rows(), which notes who samples.
+void find_filled(const step::StepPlan& plan, const SlotTable& slots, const TapState& state,
+                 PackedTaps& packed) {
+  for (size_t i = 0; i < plan.seqs.size(); ++i) {
+    const step::SeqWork& work = plan.seqs[i];
+    const int32_t last = slots.slot(work.slot).prompt_len - 1;
+    const bool has_last = work.kv_len <= last && last < work.kv_len + work.q_len;
+    if (has_last && state.has_samples(work.slot.value)) {
+      packed.filled.push_back({static_cast<int32_t>(i), work.slot.value});
+    }
+  }
+}
+
 }  // namespace
 
 void PackedTaps::clear() {
@@ -83,13 +96,17 @@ void PackedTaps::clear() {
   keep_all_rows = false;
   capture_elements = 0;
   captured.clear();
+  filled.clear();
 }
 
 void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight, TapState* state,
                PackedTaps& packed) {
   packed.clear();
   packed.is_used = std::ranges::any_of(plan.seqs, is_tapped);
-  if (!packed.is_used) return;
+  if (!packed.is_used) {
+    if (state != nullptr) find_filled(plan, slots, *state, packed);
+    return;
+  }
   RUDDER_CHECK(state != nullptr, "step {} has taps, the executor has none", plan.id);
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     const step::SeqWork& work = plan.seqs[i];
@@ -97,6 +114,7 @@ void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight
     pack_rows(work, slots.slot(work.slot).prompt_len, *state, packed);
     pack_captures(work, static_cast<int32_t>(i), first, state->ring_begin(flight), *state, packed);
   }
+  find_filled(plan, slots, *state, packed);
   RUDDER_CHECK(plan.repeat == 1 || packed.captured.empty(),
                "step {} captures and has {} iterations", plan.id, plan.repeat);
   RUDDER_CHECK(packed.capture_elements <= state->ring_elements(), "{} captured elements of {}",

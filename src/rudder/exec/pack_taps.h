@@ -28,6 +28,8 @@ struct PackedTaps {
   int64_t capture_elements = 0;              // of the step's records
   std::vector<tap::CapturedToken> captured;  // in the order of their records
 
+  std::vector<FilledLatches> filled;
+
   void clear();
 };
 

@@ -77,6 +77,9 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(table_.latches, ops_.allocate(DType::kI64, shapes.latches));
   RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
   RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
+  const Shape fetched = {capacity_.max_in_flight, capacity_.num_slots, tap::kNumLatches, 2};
+  RUDDER_TRY(const View staging, ops_.allocate_staging(bytes_of(DType::kI64, fetched)));
+  fetched_ = {staging.data, DType::kI64, fetched};
   const int64_t vectors = bytes_of(DType::kF32, shapes.vectors);
   RUDDER_TRY(uploads_,
              UploadRing::make(ops_, std::clamp(vectors, kLeastUploadBytes, kMostUploadBytes)));
@@ -118,6 +121,25 @@ Result<void> TapState::open_slot(int32_t slot) {
   return uploads_->copy(table_.latches.rows(slot, 1), kNone);
 }
 
+void TapState::fetch_latches(size_t flight, std::span<const FilledLatches> filled) {
+  const View to = fetched_.rows(static_cast<int64_t>(flight), 1);
+  constexpr int64_t kValues = int64_t{tap::kNumLatches} * 2;
+  for (size_t i = 0; i < filled.size(); ++i) {
+    const View row = {to.as<int64_t>() + static_cast<int64_t>(i) * kValues, DType::kI64, {kValues}};
+    const View latches = table_.latches.rows(filled[i].slot, 1);
+    ops_.copy_out(row, {latches.data, DType::kI64, {kValues}});
+  }
+}
+
+int64_t TapState::clipped_samples(size_t flight, size_t i) const {
+  constexpr int64_t kValues = int64_t{tap::kNumLatches} * 2;
+  const auto* const latches = fetched_.rows(static_cast<int64_t>(flight), 1).as<int64_t>() +
+                              static_cast<int64_t>(i) * kValues;
+  int64_t clipped = 0;
+  for (int64_t k = 1; k < kValues; k += 2) clipped += ops::latch_clipped(latches[k]);
+  return clipped;
+}
+
 void TapState::check_program(const step::TapEdit& edit) const {
   const tap::Program& program = *edit.program;
   const tap::Limits& limits = capacity_.taps;
@@ -129,7 +151,18 @@ void TapState::check_program(const step::TapEdit& edit) const {
                    edit.first_float + num_floats <= limits.num_floats,
                "floats {} + {} of {}", edit.first_float, num_floats, limits.num_floats);
   int32_t last = 0;
-  for (const tap::ProgramOp& op : program.ops) {
+  size_t run_end = 0;  // of the run of features at hand
+  for (size_t i = 0; i < program.ops.size(); ++i) {
+    const tap::ProgramOp& op = program.ops[i];
+    const bool is_feature = op.op.kind == tap::OpKind::kFeature;
+    const bool is_first = is_feature && i >= run_end;
+    if (is_first) run_end = i + at(op.op.run);
+    RUDDER_CHECK(is_first ? op.op.run > 0 : op.op.run == 0, "op {} of row {}: a run of {}", i,
+                 edit.tap_row, op.op.run);
+    RUDDER_CHECK(i >= run_end ||
+                     (is_feature && run_end <= program.ops.size() && op.op.v2 != tap::kNoVector &&
+                      (is_first || op.point == program.ops[i - 1].point)),
+                 "op {} of row {} is in a run of features", i, edit.tap_row);
     RUDDER_CHECK(capacity_.geometry.has(op.point) && op.point.index() >= last, "point {} of row {}",
                  op.point.index(), edit.tap_row);
     last = op.point.index();
@@ -170,6 +203,11 @@ Result<void> TapState::edit(const step::TapEdit& edit) {
   row = {};
   entries_.assign(at(capacity_.geometry.num_points()), {});
   if (edit.program != nullptr && !edit.program->empty()) {
+    if (edit.program->has_features() && !ops_.clamps_features()) {
+      return fail(ErrorCode::kUnsupported,
+                  ops_.name() + " has no kernel for clamps of features (tap::OpKind::kFeature)",
+                  "steering");
+    }
     check_program(edit);
     place_ops(edit, row);
     const auto num_ops = static_cast<int64_t>(moved_.size());

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -15,6 +16,12 @@
 #include "rudder/tap/passage.h"
 
 namespace rudder::exec {
+
+// A sequence whose prompt ends in a step: its latches have all their samples.
+struct FilledLatches {
+  int32_t seq = 0;  // index into StepPlan.seqs
+  int32_t slot = 0;
+};
 
 class TapState {
  public:
@@ -49,6 +56,11 @@ class TapState {
   bool captures_residual_alone(int32_t set) const { return sets_[at(set)].residual_alone; }
   // Elements of a token's record.
   int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
+  // Enqueues a copy of the slots' latches to the host, for the step that is at `flight`.
+  void fetch_latches(size_t flight, std::span<const FilledLatches> filled);
+  // Of entry `i` of that copy, once it is there: samples that were clipped.
+  int64_t clipped_samples(size_t flight, size_t i) const;
+  bool has_samples(int32_t slot) const { return has_samples_[at(slot)] != 0; }
   // Called before a token of the slot runs the program of the table row.
   void use(int32_t slot, int32_t row) {
     if (rows_[at(row)].has_scores) has_samples_[at(slot)] = 1;
@@ -83,6 +95,7 @@ class TapState {
   const step::Capacity capacity_;
   ops::TapTable table_;
   std::unique_ptr<UploadRing> uploads_;
+  ops::View fetched_;  // [max_in_flight, S, kNumLatches, 2] i64, host
 
   std::vector<Row> rows_;
   std::vector<Set> sets_;

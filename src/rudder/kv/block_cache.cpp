@@ -38,9 +38,9 @@ BlockCache::BlockCache(const CacheOptions& options)
   erased_.reserve(static_cast<size_t>(options.num_blocks));
 }
 
-Chain BlockCache::make_chain(std::string salt, std::vector<ContentRun> runs) const {
-  Chain chain;
-  for (ContentRun& run : runs) {
+void BlockCache::set_runs(Chain& chain, std::span<const ContentRun> runs) {
+  chain.runs.clear();
+  for (const ContentRun& run : runs) {
     if (run.begin >= run.end) continue;
     ContentRun* last = chain.runs.empty() ? nullptr : &chain.runs.back();
     RUDDER_CHECK(last == nullptr || last->end <= run.begin, "runs overlap at {}", run.begin);
@@ -50,6 +50,11 @@ Chain BlockCache::make_chain(std::string salt, std::vector<ContentRun> runs) con
       chain.runs.push_back(run);
     }
   }
+}
+
+Chain BlockCache::make_chain(std::string salt, std::vector<ContentRun> runs) const {
+  Chain chain;
+  set_runs(chain, runs);
   chain.root = hasher_.root(salt);
   chain.salt = std::make_shared<const std::string>(std::move(salt));
   return chain;

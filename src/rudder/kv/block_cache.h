@@ -1,8 +1,9 @@
-// BlockCache: the KV bookkeeping as the scheduler sees it: blocks given out and taken back, and
-// full blocks shared between sequences of equal prefix. A sequence has a block table for each KV
-// group; a group with a window needs only the blocks that its window still reaches, also to go on
-// from a cached prefix. Normative text: docs/contracts/kv.md. Host only: it never sees a tensor.
-// One thread. Releasing is the caller's promise that no step in flight reads the block.
+// BlockCache: the scheduler's bookkeeping of KV blocks. It gives blocks out, takes them back, and
+// lets sequences with equal prefixes share full blocks. A sequence has one block table for each KV
+// group. A group with a window needs only the blocks that its window still reaches, also when a
+// sequence starts from a cached prefix. The scheduler owns it and calls it on the engine thread. It
+// knows blocks by number and never sees a tensor. Whoever releases a block promises that no step in
+// flight reads it. Normative text: docs/contracts/kv.md.
 #pragma once
 
 #include <array>
@@ -79,6 +80,8 @@ class BlockCache {
   // `runs`: what the sequence's tokens are computed under, those to come among them; ascending,
   // disjoint, of any length.
   Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
+  // What the tokens that are not in a full block yet are computed under has become known.
+  static void set_runs(Chain& chain, std::span<const ContentRun> runs);
 
   // The longest prefix of full blocks that `tokens` begin with, at most `max_blocks` long, that a
   // sequence can go on from: every block of the groups without a window is there, and those that

@@ -1,8 +1,9 @@
-// PrefixIndex: which prefixes are known and which blocks hold them. A forest of nodes: a node is
-// one full block of tokens, its parent the node of the tokens before, its root a tenant's salt. It
-// has at most one block of each KV group. Found by key, then compared by content (salt or parent
-// node, tokens and runs), so that a key collision is harmless. One thread; no allocation after
-// construction but for salts and runs.
+// PrefixIndex: which prefixes are cached, and in which blocks. It is a forest: a node stands for
+// one full block of tokens, its parent for the tokens before them, and the root of a tree for the
+// salt of a tenant. A node has at most one block of each KV group. A node is found by its key; then
+// its content (salt or parent node, tokens and runs) is compared, so that two prefixes with one key
+// do no harm. BlockCache owns it and calls it, on one thread. After construction it allocates
+// memory for salts and runs only.
 #pragma once
 
 #include <cstdint>

@@ -101,6 +101,7 @@ class DummyCheckpoint final : public Checkpoint {
   }
   int64_t tensor_bytes() const override { return bytes_; }
   void prefetch(const TensorInfo& /*tensor*/) const override {}
+  void release_pages() const override {}
   Result<void> check_unchanged() const override { return {}; }
 
  private:

@@ -58,6 +58,7 @@ class Loader {
       prefetch_layer(i + 1);
       RUDDER_TRY(LayerWeights layer, load_layer(i));
       out_.layers.push_back(std::move(layer));
+      checkpoint_.release_pages();  // a layer at a time is in memory twice, and no more
       report();
     }
     RUDDER_TRY(out_.final_norm, load_norm(final_norm_tensor(spec_, names_)));
@@ -140,6 +141,7 @@ class Loader {
       done_ += static_cast<int64_t>(tables.embedding.bytes());
     }
     RUDDER_TRY(out_.head, add_linear(tables.head));
+    checkpoint_.release_pages();
     report();
     return {};
   }

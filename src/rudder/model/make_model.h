@@ -1,7 +1,8 @@
-// Writes a random checkpoint of a known model's true shape, for benches where no model can be
-// fetched: bf16 weights spread as trained ones, config, generation config and a BPE tokenizer whose
-// every id decodes. Called by `rudder make-model` and by tests; uses every core.
-// The same shape and seed give the same bytes, whatever the number of threads.
+// Writes a checkpoint with random weights in the shape of a published model, for benches on
+// machines that can download none. It has bf16 weights spread as trained ones are, config.json,
+// generation_config.json, and a BPE tokenizer that can decode each of its ids. `rudder make-model`
+// and tests call it, on one thread; it works on every core. The same shape and seed give the same
+// bytes, whatever the number of threads.
 #pragma once
 
 #include <cstdint>

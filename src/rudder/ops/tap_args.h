@@ -16,8 +16,8 @@ struct TapTable {
   tensor::View points;   // [num_rows, num_points, kTapEntryWords] i32: TapEntry
   tensor::View ops;      // [num_ops, sizeof(TapOp) / 4] i32: tap::TapOp
   tensor::View vectors;  // [num_floats] f32
-  // [S + 1, kNumLatches, 2] i64: sum of the samples times 2^kLatchBits, rounded to nearest, and
-  // their number. Whole numbers, so that the order of the tokens does not matter.
+  // [S + 1, kNumLatches, 2] i64: sum of the samples times 2^kLatchBits, rounded to nearest, and the
+  // sum of their latch_tally(). Whole numbers, so that the order of the tokens does not matter.
   tensor::View latches;
   tensor::View captures;  // [num_sets, num_points, 2] i32: a row's offset in its token's record in
                           // units of kCaptureAlign, before and after the point's ops; -1: none

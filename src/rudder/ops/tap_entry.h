@@ -53,4 +53,18 @@ inline int64_t latch_sample(float score) {
   return std::llrint(std::ldexp(double{clipped}, kLatchBits));
 }
 
+// A latch's second word: its samples in the low half, those of them that were clipped in the high.
+inline constexpr int kClippedShift = 32;
+// What one sample adds to it.
+inline int64_t latch_tally(float score) {
+  const bool is_clipped = score < -kLatchMost || score > kLatchMost;
+  return 1 + (is_clipped ? int64_t{1} << kClippedShift : 0);
+}
+inline int64_t latch_samples(int64_t tally) {
+  return tally & ((int64_t{1} << kClippedShift) - 1);
+}
+inline int64_t latch_clipped(int64_t tally) {
+  return tally >> kClippedShift;
+}
+
 }  // namespace rudder::ops

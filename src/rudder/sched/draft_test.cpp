@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "rudder/testing/fake_executor.h"
 #include "rudder/testing/sched_loop.h"
@@ -13,6 +14,11 @@ namespace {
 // Drafts what it is told to, once.
 class ScriptedProposer final : public DraftProposer {
  public:
+  void begin(const NewSequence& sequence) override { known.insert(sequence.id); }
+  void end(SequenceId id, std::span<const int32_t> tokens) override {
+    known.erase(id);
+    ended_with = static_cast<int32_t>(tokens.size());
+  }
   bool waits(SequenceId) override { return wait; }
   void propose(SequenceId, std::span<const int32_t> tokens, int32_t most,
                std::vector<int32_t>* draft) override {
@@ -22,6 +28,8 @@ class ScriptedProposer final : public DraftProposer {
   }
 
   bool wait = true;
+  std::set<SequenceId> known;
+  int32_t ended_with = 0;
   std::vector<int32_t> script;
   std::vector<std::vector<int32_t>> asked;
 };
@@ -56,7 +64,8 @@ class DraftTest : public ::testing::Test {
     const auto whole = scheduler_.check_integrity();
     EXPECT_TRUE(whole) << whole.error().message;
     EXPECT_TRUE(executor_.violations().empty());
-    return outputs.empty() ? std::vector<int32_t>() : outputs[0].tokens;
+    if (outputs.empty()) return {};
+    return {outputs[0].tokens.begin(), outputs[0].tokens.end()};
   }
 
   // Adds a sequence and takes it to its first token; returns all tokens that it will get.
@@ -120,6 +129,38 @@ TEST_F(DraftTest, NoDraftGoesPastTheLastToken) {
   ASSERT_EQ(launch()->seqs.at(0).num_draft, 2);  // and the last token behind them
   EXPECT_EQ(collect(2), (std::vector<int32_t>{tokens[1], tokens[2], tokens[3]}));
   EXPECT_TRUE(scheduler_.idle());
+  EXPECT_TRUE(proposer_.known.empty());
+  EXPECT_EQ(proposer_.ended_with, 10);
+}
+
+// Who is not to be drafted for runs ahead, and the proposer hears nothing of it.
+TEST_F(DraftTest, ASequenceMayGoWithout) {
+  NewSequence sequence = testing::test_sequence(1, testing::test_prompt(6, 2), 20);
+  sequence.is_drafted = false;
+  ASSERT_TRUE(scheduler_.add(std::move(sequence)));
+  EXPECT_TRUE(proposer_.known.empty());
+  ASSERT_NE(launch(), nullptr);
+  ASSERT_NE(launch(), nullptr);
+  for (step::StepId id = 1; id <= 2; ++id) (void)collect(id);
+  EXPECT_TRUE(proposer_.asked.empty());
+  scheduler_.finish(SequenceId(1));
+  EXPECT_TRUE(scheduler_.idle());
+}
+
+// A cancel ends it with the proposer too, wherever it is.
+TEST_F(DraftTest, TheProposerHearsOfEveryEnd) {
+  for (uint64_t id = 1; id <= 3; ++id) {
+    ASSERT_TRUE(scheduler_.add(testing::test_sequence(id, testing::test_prompt(6, 2), 20)));
+    if (id == 1) {
+      ASSERT_NE(launch(), nullptr);
+    }
+  }
+  EXPECT_EQ(proposer_.known.size(), 3u);
+  scheduler_.finish(SequenceId(3));  // waits
+  scheduler_.finish(SequenceId(1));  // in flight
+  EXPECT_EQ(proposer_.known.size(), 1u);
+  scheduler_.drop_all();
+  EXPECT_TRUE(proposer_.known.empty());
 }
 
 TEST_F(DraftTest, AnExecutorWithoutDraftsGetsNone) {

@@ -54,16 +54,22 @@ Result<void> Scheduler::check_integrity() const {
 
 Result<void> Scheduler::check_queues() const {
   int64_t waiting_tokens = 0;
-  for (const Sequence* sequence : waiting_) {
-    if (sequence->state != SequenceState::kWaiting) return broken(*sequence, "waits and runs");
-    waiting_tokens += std::ssize(sequence->tokens);
+  size_t num_waiting = 0;
+  for (const auto& [tenant, line] : waiting_.all()) {
+    num_waiting += line.size();
+    for (const Sequence* sequence : line) {
+      if (sequence->state != SequenceState::kWaiting) return broken(*sequence, "waits and runs");
+      if (sequence->tenant != tenant) return broken(*sequence, "waits in another's line");
+      waiting_tokens += std::ssize(sequence->tokens);
+    }
   }
   if (waiting_tokens != waiting_tokens_) {
     return fail(ErrorCode::kInternal,
                 fmt::format("{} tokens wait, the gauge says {}", waiting_tokens, waiting_tokens_));
   }
   const auto num_running = std::ranges::count(running_, SequenceState::kRunning, &Sequence::state);
-  if (num_running != num_running_ || waiting_.size() + running_.size() != sequences_.size()) {
+  if (num_running != num_running_ || num_waiting != waiting_.size() ||
+      num_waiting + running_.size() != sequences_.size()) {
     return fail(ErrorCode::kInternal, "sequences are miscounted");
   }
   if (!std::ranges::is_sorted(running_, ByRank{})) {

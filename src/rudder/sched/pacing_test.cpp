@@ -1,10 +1,11 @@
-// max_itl_us: what a flood of prompts does to sequences that stream, with the bound and without, on
-// a clock that moves by a law of what steps take.
+// max_itl_us: what prompts do to sequences that stream, with a bound and without, on a clock that
+// moves by a law of what steps take.
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdio>
 
+#include "rudder/testing/load_model.h"
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::sched {
@@ -134,50 +135,89 @@ TEST_F(PacingTest, NothingIsHeldBackWhileNothingStreams) {
   EXPECT_EQ(loop.run(), "");
 }
 
-// Clients that ask for as many tokens again as soon as they are served fall into step: their
-// prompts come together, and the streams of all wait for whole budgets of them.
-TEST_F(PacingTest, ClientsInStep) {
-  struct Served {
-    double p50_ms = 0, p99_ms = 0, tokens_per_s = 0;
+struct LoadShape {
+  const char* name;
+  testing::ClosedLoop loop;
+  double least_throughput = 0.98;  // with the automatic bound, of what it is without
+  double most_ttft = 1.2;          // likewise
+};
+
+// Prompts are half of the tokens, with few clients and with so many that every other step has a
+// prompt; long outputs, which end together; prompts that begin alike; prompts that never stop.
+const LoadShape kLoadShapes[] = {
+    {"128/128, 96 clients", {96, 128, 0, 128, 8 * 96}},
+    {"128/128, 512 clients", {512, 128, 0, 128, 8 * 512}, 0.96},
+    {"1,000/1,000, 128 clients", {128, 1000, 0, 1000, 4 * 128}, 0.98, 1.35},
+    {"1,000 (900 shared)/128, 128 clients", {128, 1000, 900, 128, 8 * 128}},
+    {"4,000/200, 32 clients", {32, 4000, 0, 200, 8 * 32}},
+};
+
+testing::LoadModel load_model(int64_t max_itl_us, bool shares_prefixes = false) {
+  const step::Capacity capacity = {.num_slots = 512,
+                                   .num_blocks = 40'000,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = kBudget,
+                                   .max_seq_len = 8192,
+                                   .vocab_size = 1000,
+                                   .max_in_flight = 2};
+  SchedSettings settings;
+  settings.max_num_seqs = 512;
+  settings.max_num_batched_tokens = kBudget;
+  settings.max_itl_us = max_itl_us;
+  settings.enable_prefix_caching = shares_prefixes;
+  settings.model_identity = "model";
+  return {capacity, settings, device_us};
+}
+
+testing::LoadFigures serve_shape(const LoadShape& shape, int64_t max_itl_us) {
+  testing::LoadModel model = load_model(max_itl_us, shape.loop.shared_len > 0);
+  testing::ClosedLoop warm_up = shape.loop;
+  warm_up.requests = 2 * shape.loop.clients;
+  serve(model, warm_up);
+  return serve(model, shape.loop);
+}
+
+// Clients that ask again as soon as they are served fall into step: their prompts come together,
+// and without a bound the streams of all wait for whole budgets of them.
+TEST(LoadTest, TheAutomaticBoundCostsLittle) {
+  const auto print = [](const char* what, const testing::LoadFigures& f) {
+    std::printf("  %-6s ITL %6.2f, P99 %6.2f ms (%.2f), %7.0f tok/s, TTFT %7.1f, mean %7.1f ms\n",
+                what, f.itl_p50, f.itl_p99, f.itl_p99 / f.itl_p50, f.tokens_per_s, f.ttft_p50,
+                f.ttft_mean);
   };
-  const auto serve = [&](int64_t max_itl_us, int32_t budget) {
-    SchedSettings paced = settings(max_itl_us);
-    paced.max_num_batched_tokens = budget;
-    SchedLoop loop(fake(), paced);
-    constexpr uint64_t kClients = 96, kRequests = 3 * kClients;
-    uint64_t next = 1;
-    const int64_t begin_us = clock_.now_us();
-    for (; next <= kClients; ++next) loop.add(test_sequence(next, test_prompt(128, 1), 128));
-    uint64_t oldest = 1;
-    for (size_t served = 0; loop.turn();) {
-      size_t now_served = 0;
-      for (uint64_t id = oldest; id < next; ++id) {
-        if (loop.record(id).end != step::RowEnd::kNone) ++now_served;
-      }
-      for (; served < now_served && next <= kRequests; ++served) {
-        loop.add(test_sequence(next++, test_prompt(128, 1), 128));
-      }
+  for (const LoadShape& shape : kLoadShapes) {
+    const testing::LoadFigures none = serve_shape(shape, kNoItlBound);
+    const testing::LoadFigures paced = serve_shape(shape, kAutoItlBound);
+    std::printf("%s\n", shape.name);
+    print("none", none);
+    print("auto", paced);
+    EXPECT_LE(paced.itl_p99, 2.5 * paced.itl_p50) << shape.name;
+    EXPECT_GE(paced.tokens_per_s, shape.least_throughput * none.tokens_per_s) << shape.name;
+    EXPECT_LE(paced.ttft_mean, shape.most_ttft * none.ttft_mean) << shape.name;
+  }
+}
+
+// Few clients stream, so the typical wait is short; then come so many that their decodes alone take
+// longer than the bound that follows from it.
+TEST(LoadTest, PromptsGetOnWhenManyComeAtOnce) {
+  const auto prefill_ms = [](int64_t max_itl_us) {
+    testing::LoadModel model = load_model(max_itl_us);
+    for (uint64_t id = 1; id <= 4; ++id) model.add(test_sequence(id, test_prompt(50, 1), 4000));
+    while (model.served(1).token_us.size() < 2000) model.turn();
+    const int64_t begin_us = model.now_us();
+    for (uint64_t id = 5; id <= 504; ++id) model.add(test_sequence(id, test_prompt(1000, 2), 1000));
+    int64_t last_us = 0;
+    model.run();
+    for (uint64_t id = 5; id <= 504; ++id) {
+      last_us = std::max(last_us, model.served(id).token_us.front());
     }
-    EXPECT_EQ(loop.error(), "");
-    const std::vector<double> all = gaps(loop, next);
-    const double seconds = static_cast<double>(clock_.now_us() - begin_us) * 1e-6;
-    return Served{.p50_ms = quantile(all, 0.5),
-                  .p99_ms = quantile(all, 0.99),
-                  .tokens_per_s = 128.0 * kRequests / seconds};
+    return static_cast<double>(last_us - begin_us) * 1e-3;
   };
-  const Served free = serve(0, kBudget);
-  const auto print = [](const char* what, const Served& s) {
-    std::printf("%s: P50 %.2f, P99 %.2f ms, %.0f tok/s\n", what, s.p50_ms, s.p99_ms,
-                s.tokens_per_s);
-  };
-  print("budget 2048", free);
-  print("budget 1024", serve(0, 1024));
-  print("budget 512", serve(0, 512));
-  const Served paced = serve(12'000, kBudget);
-  print("at most 12 ms", paced);
-  EXPECT_GT(free.p99_ms, 20);
-  EXPECT_LT(paced.p99_ms, 12.6);
-  EXPECT_GT(paced.tokens_per_s, 0.9 * free.tokens_per_s);
+  const double none = prefill_ms(kNoItlBound);
+  const double paced = prefill_ms(kAutoItlBound);
+  std::printf("500,000 tokens: %.0f ms without a bound, %.0f with the automatic one\n", none,
+              paced);
+  EXPECT_LT(paced, 2.5 * none);
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Scheduler::plan: which sequences run in the next step, with how many tokens, in which blocks.
+// Prompts are plan_prompts.cpp's.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -11,13 +12,6 @@ namespace rudder::sched {
 
 namespace {
 
-// A sequence waits at most this many plans for another to compute the prefix they share.
-constexpr int32_t kMaxHeldSteps = 256;
-// Sequences that one plan looks at and passes over so: the bound on what a plan costs.
-constexpr int32_t kMaxHeldPerPlan = 64;
-// Prompt tokens that a step may have however long it takes: prompts get on beside decodes that
-// alone take longer than max_itl_us.
-constexpr int32_t kMinPromptTokens = 16;
 // Steps between two looks at who has waited too long.
 constexpr step::StepId kStarvationScanSteps = 64;
 
@@ -29,24 +23,29 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
+  const bool has_waited = is_holding_;
+  if (holds_for_drafts()) return nullptr;
   promote_starved();
 
-  auto plan = std::make_shared<step::StepPlan>();
-  StepRecord record{.id = last_step_ + 1, .plan = plan, .rows = {}};
+  StepRecord record = spare_.take();
+  record.id = last_step_ + 1;
+  step::StepPlan* const plan = record.plan.get();
   plan->id = record.id;
   plan->repeat = propose_drafts() ? 1 : choose_repeat();
   plan->seqs.reserve(running_.size());
   record.rows.reserve(running_.size());
-  StepBuilder builder{.plan = plan.get(),
+  StepBuilder builder{.plan = plan,
                       .rows = &record.rows,
                       .tokens_left = settings_.max_num_batched_tokens,
                       .elements_left = capacity_.taps.capture_elements};
   plan_decodes(builder);
-  plan_chunks(builder);
-  plan_admissions(builder);
+  plan_prompts(builder);
   if (plan->seqs.empty()) {
     RUDDER_CHECK(!in_flight_.empty() || !has_work(), "nothing runs and nothing will");
-    if (!has_edits) return nullptr;
+    if (!has_edits) {
+      spare_.give_back(std::move(record));
+      return nullptr;
+    }
   }
   if (has_edits && !RUDDER_MUTANT(kTableEditsLost)) {
     plan->tap_edits = std::move(edits->taps);
@@ -55,34 +54,13 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   if (has_edits) *edits = {};
   last_step_ = record.id;
   record.shape = builder.shape;
+  record.waited = has_waited;
+  for (const step::SeqWork& work : plan->seqs) record.num_draft += work.num_draft;
   ++counters_.steps;
   counters_.iterations += static_cast<uint64_t>(plan->repeat);
   counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
   in_flight_.push_back(std::move(record));
-  return plan;
-}
-
-// Asks for a draft behind each sequence all of whose tokens are known. True when there is any.
-// Drafts take what the decodes leave of a step, in the order of rank.
-bool Scheduler::propose_drafts() {
-  if (proposer_ == nullptr) return false;
-  int64_t tokens_left = settings_.max_num_batched_tokens - std::ssize(running_);
-  bool has_any = false;
-  for (Sequence* sequence : running_) {
-    sequence->draft.clear();
-    const bool is_known = sequence->has_carry && sequence->samples_pending == 0;
-    if (sequence->state != SequenceState::kRunning || !is_known) continue;
-    const int64_t most = std::min<int64_t>(
-        {capacity_.max_draft, tokens_left, sequence->max_len - sequence->future_len() - 1});
-    if (most <= 0) continue;
-    proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
-                       &sequence->draft);
-    const int64_t num_draft = std::ssize(sequence->draft);
-    RUDDER_CHECK(num_draft <= most, "{} drafts, {} were asked for", num_draft, most);
-    tokens_left -= num_draft;
-    has_any = has_any || num_draft > 0;
-  }
-  return has_any;
+  return in_flight_.back().plan;
 }
 
 // A step is repeated only when nothing but decodes can run: what waits, or has a prompt to finish,
@@ -141,8 +119,10 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
 bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
-  if (proposer_ == nullptr || sequence.samples_pending == 0) return true;
-  if (proposer_->waits(sequence.id)) return false;
+  if (sequence.samples_pending == 0) return true;
+  if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
+  if (!sequence.is_drafted) return true;
+  if (!settings_.pace_drafts && proposer_->waits(sequence.id)) return false;
   // Behind drafts its next position is one of several, and all of them must run the same.
   const int32_t first = sequence.planned_len - sequence.drafts_pending;
   const int32_t count = 1 + sequence.drafts_pending;
@@ -160,142 +140,6 @@ void Scheduler::decode_drafted(StepBuilder& builder, Sequence& sequence) {
   const int32_t kept = RUDDER_MUTANT(kDraftsWithoutBlocks) ? num_draft : q_len - 1;
   sequence.draft.resize(static_cast<size_t>(kept));
   add_row(builder, sequence, static_cast<int32_t>(1 + sequence.draft.size()), old_len);
-}
-
-void Scheduler::plan_chunks(StepBuilder& builder) {
-  for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
-    Sequence& sequence = *running_[i];
-    if (sequence.state != SequenceState::kRunning || sequence.uncomputed() <= 1) continue;
-    const int32_t most = max_chunk(builder, sequence, sequence.planned_len);
-    if (most == 0) continue;
-    const int32_t old_len = sequence.table_len();
-    const int32_t chunk = grow(builder, sequence, most);
-    if (chunk > 0) add_row(builder, sequence, chunk, old_len);
-  }
-}
-
-// Of the `most` prompt tokens of a sequence from `from` on, those that do not keep the rows that
-// stream in this step from their next token for longer than is allowed.
-int32_t Scheduler::within_pace(const StepBuilder& builder, int32_t from, int32_t most) const {
-  if (settings_.max_itl_us == 0 || builder.shape.decode_rows == 0) return most;
-  const int32_t always = kMinPromptTokens - static_cast<int32_t>(builder.shape.prompt_tokens);
-  const int32_t paced =
-      cost_.tokens_within(builder.shape, from, most, static_cast<double>(settings_.max_itl_us));
-  return std::min(most, std::max(always, paced));
-}
-
-// Prompt tokens from `from` on that the step may run: within its budget, its time and its capture
-// buffer.
-int32_t Scheduler::max_chunk(const StepBuilder& builder, const Sequence& sequence,
-                             int32_t from) const {
-  const int32_t wanted = std::min(sequence.future_len() - from, builder.tokens_left);
-  return sequence.taps.fit(from, within_pace(builder, from, wanted), builder.elements_left);
-}
-
-// By rank. Who finds no room stops all behind it, so that a large sequence is not overtaken for
-// ever; who waits for a prefix being computed does not.
-void Scheduler::plan_admissions(StepBuilder& builder) {
-  if (waiting_.empty() || builder.blocks_short > 0) return;
-  for (const Sequence* sequence : running_) {
-    if (sequence->state == SequenceState::kPreempting) return;  // it comes back first
-    if (sequence->state != SequenceState::kRunning) continue;
-    builder.blocks_promised += blocks_to_take(std::ssize(sequence->tokens), sequence->tables);
-    builder.elements_kept += sequence->taps.record_elements();
-  }
-  int32_t num_held = 0;
-  auto next = waiting_.begin();
-  while (next != waiting_.end() && builder.tokens_left > 0 && !free_slots_.empty() &&
-         num_running_ < settings_.max_num_seqs && num_held < kMaxHeldPerPlan) {
-    Sequence& sequence = **next++;
-    const Admission admission = admit(builder, sequence);
-    if (admission == Admission::kNoRoom) return;
-    if (admission == Admission::kHeld) ++num_held;
-  }
-}
-
-Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) {
-  const auto num_tokens = static_cast<int32_t>(sequence.tokens.size());
-  // At least one token is left to compute: it gives the logits.
-  const int32_t max_match =
-      std::min(sequence.max_reused(), sequence.taps.max_reused()) / capacity_.block_size;
-  const kv::Match match = cache_.match(sequence.chain, sequence.tokens, max_match, &matched_);
-  const int32_t num_matched = match.num_blocks;
-  if (num_matched < max_match && sequence.held_steps < kMaxHeldSteps &&
-      is_being_computed(sequence, num_matched)) {
-    ++sequence.held_steps;
-    return Admission::kHeld;
-  }
-  if (!has_capture_room(builder, sequence, num_matched * capacity_.block_size)) {
-    return Admission::kHeld;
-  }
-  if (!running_.empty()) {
-    const int64_t matched_idle = cache_.count_refs(matched_, 0);
-    const int64_t room = cache_.num_available() - matched_idle - builder.blocks_promised;
-    if (blocks_to_take(num_tokens, matched_) + headroom() > room) return Admission::kNoRoom;
-  }
-  if (max_chunk(builder, sequence, num_matched * capacity_.block_size) == 0) {
-    return Admission::kNoRoom;  // the step takes as long as it may
-  }
-
-  dequeue(sequence);
-  cache_.hold(sequence.chain, match, matched_);
-  sequence.tables = matched_;
-  sequence.planned_len = num_matched * capacity_.block_size;
-  sequence.computed_len = sequence.planned_len;
-  sequence.written_len = sequence.planned_len;
-  sequence.draft.clear();
-  sequence.state = SequenceState::kRunning;
-  ++num_running_;
-  running_.insert(std::ranges::upper_bound(running_, &sequence, ByRank{}), &sequence);
-  if (!sequence.was_planned) {
-    sequence.was_planned = true;
-    sequence.cached_prompt_tokens = sequence.planned_len;
-    counters_.prefix_queries += static_cast<uint64_t>(num_tokens);
-    counters_.prefix_hits += static_cast<uint64_t>(sequence.planned_len);
-    first_planned_.push_back(sequence.id);
-  }
-  open_slot(builder, sequence);
-  const int32_t chunk = grow(builder, sequence, max_chunk(builder, sequence, sequence.planned_len));
-  RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
-  add_row(builder, sequence, chunk, num_matched);
-  builder.blocks_promised += blocks_to_take(num_tokens, sequence.tables);
-  builder.elements_kept += sequence.taps.record_elements();
-  return Admission::kAdmitted;
-}
-
-// Each running sequence that captures must find room for one record in every step: so one more is
-// admitted only when its record fits beside theirs. Those that capture keep their order; others go
-// past them.
-bool Scheduler::has_capture_room(StepBuilder& builder, const Sequence& sequence,
-                                 int32_t from) const {
-  const int64_t elements = sequence.taps.record_elements();
-  if (elements == 0) return true;
-  builder.elements_short = builder.elements_short ||
-                           builder.elements_kept + elements > capacity_.taps.capture_elements ||
-                           max_chunk(builder, sequence, from) == 0;
-  return !builder.elements_short;
-}
-
-// Blocks that an admission leaves to those that run: half of them take a new block of each group
-// within block_size / 2 steps, and an admission that is preempted right away was work for nothing.
-int32_t Scheduler::headroom() const {
-  return capacity_.num_blocks / 100 + num_running_ * num_groups() / 2;
-}
-
-// True when a running sequence is about to compute the block that comes after the matched ones:
-// waiting for it is cheaper than computing it twice.
-bool Scheduler::is_being_computed(Sequence& sequence, int32_t num_matched) const {
-  const int64_t block_end = int64_t{num_matched + 1} * capacity_.block_size;
-  if (!settings_.enable_prefix_caching) return false;
-  const kv::BlockKey& wanted = cache_.key(sequence.chain, sequence.tokens, num_matched);
-  return std::ranges::any_of(running_, [&](Sequence* other) {
-    const bool will_compute = other->state == SequenceState::kRunning
-                                  ? std::ssize(other->tokens) >= block_end
-                                  : other->planned_len >= block_end;
-    return will_compute && other->computed_len < block_end &&
-           std::ssize(other->tokens) >= block_end &&
-           cache_.key(other->chain, other->tokens, num_matched) == wanted;
-  });
 }
 
 void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
@@ -329,8 +173,10 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   work.q_len = q_len;
   builder.elements_left -= sequence.taps.write(work);
   if (sequence.table_len() > old_len) {
-    for (const kv::BlockTable& table : sequence.tables) {
-      work.append_blocks.emplace_back(table.blocks.begin() + old_len, table.blocks.end());
+    work.append_blocks = spare_.take_tables(sequence.tables.size());
+    for (size_t g = 0; g < sequence.tables.size(); ++g) {
+      const std::vector<kv::BlockId>& blocks = sequence.tables[g].blocks;
+      work.append_blocks[g].assign(blocks.begin() + old_len, blocks.end());
     }
   }
   if (sequence.has_carry) {
@@ -360,6 +206,7 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   ++sequence.inflight;
   builder.shape.add(work);
   builder.tokens_left -= q_len;
+  builder.share_left -= q_len;
   builder.rows->push_back(&sequence);
   if (RUDDER_MUTANT(kPublishBeforeCompute)) {
     cache_.publish(sequence.chain, sequence.tokens, sequence.tables,
@@ -414,6 +261,7 @@ bool Scheduler::make_room(StepBuilder& builder, const Sequence& wants) {
     Sequence* victim = pick_victim(wants);
     if (victim == nullptr) return false;
     if (victim->inflight > 0) builder.blocks_coming += blocks_held_alone(*victim);
+    builder.is_closed = builder.is_closed || victim->inflight > 0;
     preempt(*victim);
   }
   builder.blocks_short -= num_groups();
@@ -436,16 +284,17 @@ void Scheduler::promote_starved() {
   if (last_step_ % kStarvationScanSteps != 0) return;
   constexpr int32_t kFirst = std::numeric_limits<int32_t>::min();
   starved_.clear();
-  for (Sequence* sequence : waiting_) {
-    const auto waited = last_step_ - sequence->waiting_since;
-    if (sequence->priority != kFirst && waited >= static_cast<uint64_t>(settings_.max_wait_steps)) {
-      starved_.push_back(sequence);
+  const auto most = static_cast<uint64_t>(settings_.max_wait_steps);
+  for (const auto& [tenant, line] : waiting_.all()) {
+    for (Sequence* sequence : line) {
+      const auto waited = last_step_ - sequence->waiting_since;
+      if (sequence->priority != kFirst && waited >= most) starved_.push_back(sequence);
     }
   }
   for (Sequence* sequence : starved_) {
-    waiting_.erase(sequence);
+    waiting_.erase(*sequence);
     sequence->priority = kFirst;
-    waiting_.insert(sequence);
+    waiting_.insert(*sequence);
   }
 }
 

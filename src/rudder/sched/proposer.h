@@ -16,6 +16,12 @@ class DraftProposer {
  public:
   virtual ~DraftProposer() = default;
 
+  // A sequence that may be drafted for was added to the scheduler. Ids of all other calls are of
+  // such sequences, from begin() up to end().
+  virtual void begin(const NewSequence& sequence) = 0;
+  // It has ended, or was cancelled; `tokens` are its prompt and its output.
+  virtual void end(SequenceId id, std::span<const int32_t> tokens) = 0;
+
   // True: the scheduler does not plan the sequence while a token of it is in flight, so that it can
   // ask for a draft behind each token. False: the sequence runs ahead, and has a draft only where
   // all its tokens happen to be known.

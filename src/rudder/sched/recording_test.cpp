@@ -65,9 +65,9 @@ class RecordingTest : public ::testing::Test {
     return options;
   }
 
-  // Runs a dozen sequences, some constrained, under more pressure than the blocks allow; returns
-  // the recording's path.
-  std::string record_run(int64_t max_bytes = kPlenty) {
+  // Runs sequences, some constrained, under more pressure than the blocks allow; returns the path
+  // of the recording's last file.
+  std::string record_run(int64_t max_bytes = kPlenty, uint64_t num_sequences = 12) {
     auto made = FlightRecorder::create(std::make_unique<testing::FakeExecutor>(machine()),
                                        folder_.string(), "fake", max_bytes);
     EXPECT_TRUE(made) << made.error().to_string();
@@ -76,7 +76,7 @@ class RecordingTest : public ::testing::Test {
     settings.model_identity = "fake";
     settings.multi_step = 4;
     Scheduler scheduler(executor.capacity(), settings);
-    for (uint64_t id = 1; id <= 12; ++id) {
+    for (uint64_t id = 1; id <= num_sequences; ++id) {
       NewSequence sequence =
           testing::test_sequence(id, testing::test_prompt(static_cast<int32_t>(id % 5 + 6), 3), 20);
       if (id % 3 == 0) sequence.sampling.presence_penalty = 0.5f;
@@ -87,7 +87,9 @@ class RecordingTest : public ::testing::Test {
     }
     run(scheduler, executor);
     EXPECT_GT(scheduler.stats().preemptions, 0u);
-    return executor.path();
+    num_steps_ = scheduler.stats().steps;
+    paths_.assign(executor.paths().begin(), executor.paths().end());
+    return paths_.back();
   }
 
   static void run(Scheduler& scheduler, Executor& executor) {
@@ -100,6 +102,11 @@ class RecordingTest : public ::testing::Test {
       scheduler.commit(*result, &outputs);
     };
     while (scheduler.has_work() || !in_flight.empty()) {
+      if (executor.wants_fresh_start()) {
+        while (!in_flight.empty()) collect();
+        scheduler.start_afresh();
+        executor.start_afresh();
+      }
       if (auto plan = scheduler.plan()) {
         const int32_t repeat = plan->repeat;
         const auto num_masks = static_cast<size_t>(plan->num_masks());
@@ -164,6 +171,8 @@ class RecordingTest : public ::testing::Test {
   }
 
   fs::path folder_;
+  std::vector<std::string> paths_;  // of the files of record_run()
+  uint64_t num_steps_ = 0;          // that it ran
 };
 
 TEST_F(RecordingTest, AReplayGivesTheSameTokens) {
@@ -325,8 +334,75 @@ TEST_F(RecordingTest, APayloadThatIsNoPlanIsAnError) {
   EXPECT_GT(num_refused, 1000);
 }
 
-TEST_F(RecordingTest, ARecordingEndsAtItsBoundAndTheExecutorGoesOn) {
-  const std::string file = record_run(20'000);
+// The last files are there, no more bytes than asked for, and each gives its tokens again alone.
+TEST_F(RecordingTest, TheEndOfALongRunIsKept) {
+  constexpr int64_t kMaxBytes = 1'200'000;
+  const std::string last = record_run(kMaxBytes, 800);
+  ASSERT_EQ(std::ssize(paths_), FlightRecorder::kMaxFiles);
+  const auto files = fs::directory_iterator(folder_);
+  EXPECT_EQ(std::distance(begin(files), end(files)), FlightRecorder::kMaxFiles);
+  uintmax_t num_bytes = 0;
+  StepId next = 0;
+  for (const std::string& file : paths_) {
+    num_bytes += fs::file_size(file);
+    const auto records = records_of(file);
+    const auto& first = std::get<StepPlan>(records.at(0));
+    EXPECT_EQ(first.slots.size(), first.seqs.size())
+        << "it begins with sequences of the file before";
+    if (next != 0) {
+      EXPECT_EQ(first.id, next) << "steps are missing between two files";
+    }
+    next = std::get<StepResult>(records.back()).id + 1;
+    const auto report = replay_on(file, machine());
+    ASSERT_TRUE(report) << report.error().to_string();
+    EXPECT_EQ(report->num_different, 0) << report->first->what;
+    if (file != last) {
+      EXPECT_GE(report->num_steps, FlightRecorder::kLeastSteps);
+    }
+  }
+  EXPECT_LE(num_bytes, static_cast<uintmax_t>(kMaxBytes));
+  EXPECT_EQ(next, num_steps_ + 1);
+}
+
+// What the tables of the executor hold outlives a fresh start.
+TEST_F(RecordingTest, AFileBeginsWithTheTables) {
+  testing::FakeOptions options = machine();
+  options.capacity.geometry = {.num_layers = 1, .hidden = 16, .mlp_width = {32}, .sites = {0xffff}};
+  options.capacity.taps = {.num_rows = 8, .num_ops = 64, .num_floats = 1024, .num_capture_sets = 4};
+  auto made = FlightRecorder::create(std::make_unique<testing::FakeExecutor>(options),
+                                     folder_.string(), "fake", kPlenty);
+  ASSERT_TRUE(made);
+  FlightRecorder& executor = **made;
+  const auto program = std::make_shared<const tap::Program>();
+  const auto set = std::make_shared<const tap::CaptureSet>();
+  const auto launch = [&](StepId id, std::vector<step::TapEdit> taps,
+                          std::vector<step::CaptureEdit> captures) {
+    auto plan = std::make_shared<StepPlan>();
+    plan->id = id;
+    plan->tap_edits = std::move(taps);
+    plan->capture_edits = std::move(captures);
+    ASSERT_TRUE(executor.launch(plan));
+    ASSERT_TRUE(executor.collect({id}));
+  };
+  launch(1, {{1, 0, 0, program}, {2, 4, 16, program}}, {{1, set}});
+  launch(2, {{1, 8, 0, program}, {2}, {3, 12, 32, program}}, {{1}, {2, set}});
+  executor.start_afresh();
+  EXPECT_EQ(executor.paths().size(), 2u);
+  const auto records = records_of(executor.paths().back());
+  ASSERT_EQ(records.size(), 2u);
+  const auto& plan = std::get<StepPlan>(records[0]);
+  ASSERT_EQ(plan.tap_edits.size(), 2u);
+  EXPECT_EQ(plan.tap_edits[0].tap_row, 1);
+  EXPECT_EQ(plan.tap_edits[0].first_op, 8);
+  EXPECT_EQ(plan.tap_edits[1].tap_row, 3);
+  ASSERT_EQ(plan.capture_edits.size(), 1u);
+  EXPECT_EQ(plan.capture_edits[0].capture_set, 2);
+  EXPECT_EQ(std::get<StepResult>(records[1]).id, plan.id);
+}
+
+// A file that has no room for the steps that it must have at least.
+TEST_F(RecordingTest, AFileThatIsTooShortIsCutAndTheExecutorGoesOn) {
+  const std::string file = record_run(80'000);
   EXPECT_LE(fs::file_size(file), 20'000u);
   EXPECT_GT(fs::file_size(file), 15'000u);
   auto report = replay_on(file, machine());

@@ -43,7 +43,8 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
     : capacity_(capacity),
       proposer_(capacity.max_draft > 0 ? proposer : nullptr),
       settings_(fit(settings, capacity)),
-      cache_(cache_options(capacity, settings)) {
+      cache_(cache_options(capacity, settings)),
+      pace_(settings.max_itl_us, cost_) {
   RUDDER_CHECK(settings_.max_num_seqs > 0 && settings_.max_in_flight > 0 &&
                    settings_.multi_step > 0 && capacity.num_blocks > 0 && capacity.block_size > 0,
                "nothing can run: {} sequences, {} steps in flight, {} blocks of {}",
@@ -56,6 +57,10 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
   free_slots_.reserve(num_slots);
   for (int32_t slot = capacity.num_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   running_.reserve(num_slots);
+  in_flight_.reserve(static_cast<size_t>(settings_.max_in_flight));
+  if (proposer_ != nullptr) {
+    counters_.accepted_by_position.resize(static_cast<size_t>(capacity.max_draft));
+  }
 }
 
 Scheduler::~Scheduler() = default;
@@ -78,6 +83,14 @@ int64_t Scheduler::blocks_to_take(int64_t tokens, const kv::BlockTables& tables)
     total += std::max<int64_t>(0, std::min(blocks_for(tokens) - len, most - held));
   }
   return total;
+}
+
+// Room for all that a sequence may become, so that its lists do not move while it decodes.
+void Scheduler::reserve(Sequence& sequence) const {
+  const auto num_blocks = static_cast<size_t>(blocks_for(sequence.max_len));
+  sequence.tokens.reserve(static_cast<size_t>(sequence.max_len));
+  for (kv::BlockTable& table : sequence.tables) table.blocks.reserve(num_blocks);
+  sequence.chain.keys.reserve(num_blocks);
 }
 
 Result<void> Scheduler::add(NewSequence added) {
@@ -106,12 +119,15 @@ Result<void> Scheduler::add(NewSequence added) {
     }
   }
   auto sequence = std::make_unique<Sequence>();
+  sequence->is_drafted = proposer_ != nullptr && added.is_drafted;
+  if (sequence->is_drafted) proposer_->begin(added);
   sequence->id = added.id;
   sequence->prompt_len = static_cast<int32_t>(prompt_len);
   sequence->tokens = std::move(added.prompt);
   sequence->max_len = added.max_len;
   sequence->sampling = std::move(added.sampling);
   sequence->constrained = added.constrained;
+  sequence->tenant = added.tenant;
   sequence->priority = added.priority;
   sequence->arrival = RUDDER_MUTANT(kStarvation) ? ~next_arrival_++ : next_arrival_++;
   sequence->taps = TapWork(std::move(added.taps), std::move(added.tap_lease), sequence->prompt_len,
@@ -130,6 +146,7 @@ void Scheduler::finish(SequenceId id) {
   Sequence& sequence = *found->second;
   if (sequence.state == SequenceState::kWaiting) {
     dequeue(sequence);
+    end_drafting(sequence);
     sequences_.erase(found);
   } else if (sequence.state != SequenceState::kRetiring) {
     retire(sequence);
@@ -151,11 +168,13 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const size_t num_rows = record.rows.size();
   RUDDER_CHECK(result.seqs.size() == num_rows, "step {}: {} results for {} rows", result.id,
                result.seqs.size(), num_rows);
-  if (settings_.max_itl_us > 0) {
-    StepShape shape = record.shape;
-    shape.decode_keys += shape.decode_rows * record.committed;
+  const bool paces_drafts = proposer_ != nullptr && settings_.pace_drafts;
+  StepShape shape = record.shape;
+  shape.decode_keys += shape.decode_rows * record.committed;
+  if (settings_.max_itl_us != kNoItlBound || paces_drafts) {
     cost_.observe(shape, result.device_us);
   }
+  pace_.observe(shape, result.device_us);
   ++record.committed;
   captured_rows_.clear();
   for (size_t i = 0; i < num_rows; ++i) {
@@ -166,7 +185,16 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
     }
     commit_row(record, i, result.seqs[i], out);
   }
-  if (record.committed == record.plan->repeat) in_flight_.pop_front();
+  if (paces_drafts) {
+    pacer_.note_step(cost_, {.shape = record.shape,
+                             .num_draft = record.num_draft,
+                             .num_accepted = record.num_accepted,
+                             .waited = record.waited && record.committed == 1,
+                             .us = result.device_us});
+  }
+  if (record.committed < record.plan->repeat) return;
+  spare_.give_back(std::exchange(last_, std::move(record)));
+  in_flight_.erase(in_flight_.begin());
 }
 
 namespace {
@@ -184,7 +212,7 @@ int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& row) {
 }  // namespace
 
 // Of the iteration that record.committed counts last.
-void Scheduler::commit_row(const StepRecord& record, size_t index, const step::SeqResult& row,
+void Scheduler::commit_row(StepRecord& record, size_t index, const step::SeqResult& row,
                            std::vector<SequenceOutput>* out) {
   const step::SeqWork& work = record.plan->seqs[index];
   Sequence& sequence = *record.rows[index];
@@ -212,8 +240,10 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
   if (takes_tokens) {
     sequence.tokens.insert(sequence.tokens.end(), row.tokens.begin(), row.tokens.end());
     counters_.generation_tokens += row.tokens.size();
-    counters_.draft_tokens += static_cast<uint64_t>(work.num_draft);
-    counters_.accepted_tokens += static_cast<uint64_t>(accepted);
+    note_drafts(sequence, record, work, row, accepted);
+    if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
+      kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
+    }
   }
   // kv.I5, kv.I7.
   if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
@@ -235,10 +265,13 @@ void Scheduler::commit_row(const StepRecord& record, size_t index, const step::S
     out->push_back({.id = sequence.id,
                     .tokens = row.tokens,
                     .logprobs = row.logprobs,
-                    .scored = row.scores.empty() ? std::vector<int32_t>() : work.score_tokens,
+                    .scored = row.scores.empty() ? std::span<const int32_t>() : work.score_tokens,
                     .scores = row.scores,
                     .end = row.end,
-                    .cached_tokens = sequence.cached_prompt_tokens});
+                    .cached_tokens = sequence.cached_prompt_tokens,
+                    .clipped_samples = row.clipped_samples,
+                    .num_draft = work.num_draft,
+                    .num_accepted = accepted});
   }
   if (!late && ended) {
     retire(sequence);
@@ -256,12 +289,24 @@ void Scheduler::preempt(Sequence& sequence) {
   release_if_idle(sequence);
 }
 
+void Scheduler::start_afresh() {
+  RUDDER_CHECK(in_flight_.empty(), "{} steps are in flight", in_flight_.size());
+  while (!running_.empty()) preempt(*running_.back());
+  cache_.forget_all();
+}
+
 void Scheduler::retire(Sequence& sequence) {
   if (sequence.state == SequenceState::kRunning) --num_running_;
   sequence.state = SequenceState::kRetiring;
+  end_drafting(sequence);
   if (RUDDER_MUTANT(kFreeInFlight)) {
     cache_.release(sequence.chain, sequence.tables);
   }
+}
+
+void Scheduler::end_drafting(Sequence& sequence) {
+  if (sequence.is_drafted) proposer_->end(sequence.id, sequence.tokens);
+  sequence.is_drafted = false;
 }
 
 void Scheduler::release_if_idle(Sequence& sequence) {
@@ -302,12 +347,12 @@ void Scheduler::enqueue(Sequence& sequence) {
   sequence.state = SequenceState::kWaiting;
   sequence.waiting_since = last_step_;
   sequence.held_steps = 0;
-  waiting_.insert(&sequence);
+  waiting_.insert(sequence);
   waiting_tokens_ += static_cast<int64_t>(sequence.tokens.size());
 }
 
 void Scheduler::dequeue(Sequence& sequence) {
-  waiting_.erase(&sequence);
+  waiting_.erase(sequence);
   waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
   if (RUDDER_MUTANT(kCounterUnderflow)) {
     waiting_tokens_ -= static_cast<int64_t>(sequence.tokens.size());
@@ -317,6 +362,7 @@ void Scheduler::dequeue(Sequence& sequence) {
 void Scheduler::drop_all() {
   in_flight_.clear();
   cache_.forget_all();
+  for (const auto& [id, sequence] : sequences_) end_drafting(*sequence);
   for (Sequence* sequence : running_) {
     cache_.release(sequence->chain, sequence->tables);
     free_slots_.push_back(sequence->slot.value);

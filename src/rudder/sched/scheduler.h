@@ -1,5 +1,6 @@
 // Scheduler: takes sequences and step results, gives plans and tokens. Continuous batching: each
-// step has the decodes, then chunks of running prompts, then admissions, under one token budget. It
+// step has the decodes, then prompts (chunks of running ones, then admissions), which tenants share
+// fairly, under one token budget. It
 // owns the KV bookkeeping and the slots. Only the engine thread calls it; it never blocks and never
 // sees an executor. Normative text: docs/contracts/step.md and docs/contracts/kv.md.
 //
@@ -9,20 +10,23 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <memory>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/draft_pacer.h"
+#include "rudder/sched/fair_shares.h"
+#include "rudder/sched/pace.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/settings.h"
+#include "rudder/sched/spare_records.h"
 #include "rudder/sched/state.h"
 #include "rudder/sched/stats.h"
+#include "rudder/sched/waiting_lines.h"
 #include "rudder/step/executor.h"
 #include "rudder/step/plan.h"
 #include "rudder/step/result.h"
@@ -56,6 +60,11 @@ class Scheduler {
   // step is in flight or no sequence is left.
   std::shared_ptr<const step::StepPlan> plan(TableEdits* edits = nullptr);
 
+  // The last plan() gave none because drafts need tokens that are in flight: they are worth it.
+  bool is_holding() const { return is_holding_; }
+  // The device was idle for so long before the launch of the last step, which was held so.
+  void note_idle(int64_t us) { pacer_.note_idle(us); }
+
   // Sequences that the last plan() ran for the first time.
   const std::vector<SequenceId>& first_planned() const { return first_planned_; }
 
@@ -63,7 +72,8 @@ class Scheduler {
   // masks its step waits for.
   const std::vector<ConstrainedRow>& constrained() const { return constrained_; }
 
-  // Takes the result of the oldest iteration in flight and appends to `out` what sequences got.
+  // Takes the result of the oldest iteration in flight and appends to `out` what sequences got. The
+  // outputs refer to `result`, and are valid as long as it lives and until the next commit.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
 
   // Rows of the last committed step whose captured tokens count: not those of a row that was late
@@ -79,6 +89,9 @@ class Scheduler {
 
   // The executor is dead: forgets every step in flight, every sequence and the prefix cache.
   void drop_all();
+  // With no step in flight: every sequence that runs waits again and is computed anew, and no
+  // prefix is cached; so later plans read nothing that earlier ones wrote (step::Executor).
+  void start_afresh();
   // Forgets cached prefixes. What runs goes on with its blocks, which are not shared again.
   void reset_prefix_cache() { cache_.forget_all(); }
 
@@ -89,22 +102,24 @@ class Scheduler {
   Result<void> check_integrity() const;
 
  private:
-  enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom };
+  enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom, kNoTime };
+
+  // plan_drafts.cpp
+  bool has_pending_guess() const;
+  bool holds_for_drafts();
+  bool propose_drafts();
+  bool take_every_draft();
+  int64_t most_drafts(const Sequence& sequence) const;
+  bool choose_drafts();
+  bool take_chosen_drafts();
+  void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
+                   const step::SeqResult& row, int32_t accepted);
 
   // plan.cpp
-  bool propose_drafts();
   int32_t choose_repeat() const;
   void plan_decodes(StepBuilder& builder);
   bool can_decode(const Sequence& sequence) const;
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
-  void plan_chunks(StepBuilder& builder);
-  void plan_admissions(StepBuilder& builder);
-  Admission admit(StepBuilder& builder, Sequence& sequence);
-  int32_t within_pace(const StepBuilder& builder, int32_t from, int32_t most) const;
-  int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
-  bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
-  int32_t headroom() const;
-  bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
   void open_slot(StepBuilder& builder, Sequence& sequence);
   void add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);
   static void add_scores(Sequence& sequence, step::SeqWork& work);
@@ -114,15 +129,29 @@ class Scheduler {
   int32_t blocks_held_alone(const Sequence& sequence) const;
   void promote_starved();
 
+  // plan_prompts.cpp
+  void plan_prompts(StepBuilder& builder);
+  void list_demands(StepBuilder& builder);
+  void plan_chunks(StepBuilder& builder, int32_t tenant);
+  void plan_admissions(StepBuilder& builder, int32_t tenant);
+  bool may_admit(const StepBuilder& builder) const;
+  Admission admit(StepBuilder& builder, Sequence& sequence);
+  int32_t max_chunk(const StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  bool has_capture_room(StepBuilder& builder, const Sequence& sequence, int32_t from) const;
+  int32_t headroom() const;
+  bool is_being_computed(Sequence& sequence, int32_t num_matched) const;
+
   // scheduler.cpp
+  void reserve(Sequence& sequence) const;
   int32_t num_waiting() const { return static_cast<int32_t>(waiting_.size()); }
   int32_t num_groups() const { return capacity_.kv_groups.size(); }
   int32_t blocks_for(int64_t tokens) const;  // of one group
   int64_t blocks_to_take(int64_t tokens, const kv::BlockTables& tables) const;
-  void commit_row(const StepRecord& record, size_t index, const step::SeqResult& row,
+  void commit_row(StepRecord& record, size_t index, const step::SeqResult& row,
                   std::vector<SequenceOutput>* out);
   void preempt(Sequence& sequence);
   void retire(Sequence& sequence);
+  void end_drafting(Sequence& sequence);
   void release_if_idle(Sequence& sequence);  // kv.I3, step.I4
   void release(Sequence& sequence);
   void enqueue(Sequence& sequence);
@@ -141,25 +170,36 @@ class Scheduler {
   kv::BlockCache cache_;
 
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::set<Sequence*, ByRank> waiting_;
+  WaitingLines waiting_;
   std::vector<Sequence*> running_;  // hold a slot, by rank; retiring and preempting ones too
   int32_t num_running_ = 0;         // of running_, in state kRunning
   int64_t waiting_tokens_ = 0;
   uint64_t next_arrival_ = 1;
 
-  StepCost cost_;  // learnt only where max_itl_us is set
+  StepCost cost_;  // learnt only where the time between tokens is bounded, or drafts are paced
+  Pace pace_;
+  FairShares fair_shares_;
+
+  DraftPacer pacer_;
+  bool is_drafting_ = false;               // the last decodes planned had drafts
+  bool is_holding_ = false;                // the last plan() gave none, for the sake of drafts
+  std::vector<DraftPacer::Offer> offers_;  // of the last choose_drafts()
+  std::vector<Sequence*> offered_;         // whose they are
 
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;
 
-  std::deque<StepRecord> in_flight_;
+  std::vector<StepRecord> in_flight_;  // oldest first; a handful
+  SpareRecords spare_;
+  StepRecord last_;  // committed last; its outputs refer to its plan
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
   std::vector<ConstrainedRow> constrained_;
   std::vector<CapturedRow> captured_rows_;
-  SchedStats counters_;             // its gauges are unused
-  kv::BlockTables matched_;         // scratch of admit()
-  std::vector<Sequence*> starved_;  // scratch of promote_starved()
+  SchedStats counters_;                      // its gauges are unused
+  kv::BlockTables matched_;                  // scratch of admit()
+  std::vector<Sequence*> starved_;           // scratch of promote_starved()
+  std::vector<FairShares::Demand> demands_;  // scratch of plan_prompts()
 };
 
 }  // namespace rudder::sched

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,9 +24,11 @@ struct NewSequence {
   std::vector<int32_t> prompt;  // at least one token
   step::SamplingParams sampling;
   int32_t max_len = 0;       // prompt and output together, > prompt.size()
-  int32_t priority = 0;      // lower runs first
+  int32_t tenant = 0;        // prompts of different tenants share a step fairly
+  int32_t priority = 0;      // lower runs first, within a tenant
   std::string cache_salt;    // sequences of different salts share no KV block
   bool constrained = false;  // each of its tokens is sampled under a mask
+  bool is_drafted = true;    // where the scheduler has a proposer
   // Null: neither steered nor captured. The lease is the caller's until the sequence has ended.
   std::shared_ptr<const tap::SequenceTaps> taps = {};
   TapLease tap_lease = {};
@@ -53,17 +56,21 @@ struct CapturedRow {
 };
 
 // What one committed step gave one sequence. A step that gave it neither token nor score nor end
-// has no output for it.
+// has no output for it. The lists are those of the step's result and plan: Scheduler::commit says
+// how long they last.
 struct SequenceOutput {
   SequenceId id;
-  std::vector<int32_t> tokens;  // sampled in this step, in order
-  std::vector<step::TokenLogprobs> logprobs;
+  std::span<const int32_t> tokens;  // sampled in this step, in order
+  std::span<const step::TokenLogprobs> logprobs;
   // Tokens of the prompt and how likely they were, as sampling.num_prompt_logprobs asks: each but
   // the first is in one output, in order, none behind the first sampled token.
-  std::vector<int32_t> scored;
-  std::vector<step::TokenLogprobs> scores;
+  std::span<const int32_t> scored;
+  std::span<const step::TokenLogprobs> scores;
   step::RowEnd end = step::RowEnd::kNone;  // else this is the sequence's last output
   int32_t cached_tokens = 0;               // of the prompt, found in the prefix cache
+  int64_t clipped_samples = 0;             // of the prompt's scores, with its first token
+  int32_t num_draft = 0;                   // tokens that were guessed for this step
+  int32_t num_accepted = 0;                // of them, those that were right
 };
 
 }  // namespace rudder::sched

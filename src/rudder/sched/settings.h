@@ -7,6 +7,9 @@
 
 namespace rudder::sched {
 
+constexpr int64_t kNoItlBound = 0;     // as many prompt tokens as fit max_num_batched_tokens
+constexpr int64_t kAutoItlBound = -1;  // by the typical time between tokens
+
 struct SchedSettings {
   int32_t max_num_seqs = 256;             // sequences running at once
   int32_t max_num_batched_tokens = 2048;  // tokens of one step
@@ -14,8 +17,11 @@ struct SchedSettings {
   int32_t max_in_flight = 2;
   int32_t multi_step = 1;  // iterations of a step at most
   // Prompt tokens are added to a step in which sequences stream only while it is expected to take
-  // at most this long; 0: as many as fit max_num_batched_tokens.
-  int64_t max_itl_us = 0;
+  // at most this long; or kNoItlBound or kAutoItlBound (sched/pace.h).
+  int64_t max_itl_us = kNoItlBound;
+  // Where the scheduler has a proposer: true plans the drafts that pay (sched/draft_pacer.h); false
+  // every draft that is proposed, behind every token of a sequence that waits.
+  bool pace_drafts = false;
   bool enable_prefix_caching = true;
   std::string model_identity;             // part of every prefix-block key
   std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process

@@ -9,6 +9,7 @@
 
 #include "rudder/base/mutants.h"
 #include "rudder/kv/block_cache.h"
+#include "rudder/sched/draft_record.h"
 #include "rudder/sched/sequence.h"
 #include "rudder/sched/step_cost.h"
 #include "rudder/sched/tap_work.h"
@@ -32,11 +33,14 @@ struct Sequence {
   int32_t max_len = 0;
   step::SamplingParams sampling;
   bool constrained = false;
+  bool is_drafted = false;  // the proposer knows it, until it retires
 
+  int32_t tenant = 0;
   int32_t priority = 0;
   uint64_t arrival = 0;
   step::StepId waiting_since = 0;    // last step planned before it was queued
   int32_t held_steps = 0;            // plans it was passed over for a prefix being computed
+  int32_t passed_over = 0;           // plans in which it found no room
   bool was_planned = false;          // ever
   int32_t cached_prompt_tokens = 0;  // at its first admission
 
@@ -53,7 +57,8 @@ struct Sequence {
   int32_t written_len = 0;      // tokens whose KV the device has written, as of the last commit
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
   std::vector<int32_t> draft;   // for its row in the step being planned
-  int32_t scored_len = 0;       // tokens of the prompt whose logits have been, or are being, scored
+  DraftRecord record;
+  int32_t scored_len = 0;  // tokens of the prompt whose logits have been, or are being, scored
 
   kv::BlockTables tables;  // one a KV group
   kv::Chain chain;         // its tokens as prefix blocks
@@ -88,10 +93,13 @@ struct ByRank {
 // A step in flight.
 struct StepRecord {
   step::StepId id = 0;
-  std::shared_ptr<const step::StepPlan> plan;
+  std::shared_ptr<step::StepPlan> plan;  // immutable once launched
   std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
   int32_t committed = 0;        // iterations
   StepShape shape = {};         // of the first
+  int32_t num_draft = 0;
+  int32_t num_accepted = 0;  // of them, so far
+  bool waited = false;       // for tokens to be known, when it could have been planned before
 };
 
 // A step being built: its plan so far, and what is left to give to further rows.
@@ -99,6 +107,8 @@ struct StepBuilder {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* rows = nullptr;
   int32_t tokens_left = 0;
+  int32_t share_left = 0;       // of them, for prompts of the tenant that is served
+  bool is_closed = false;       // nothing more is admitted
   StepShape shape = {};         // of its rows so far
   int64_t elements_left = 0;    // of the capture buffer
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures

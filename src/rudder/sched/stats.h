@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace rudder::sched {
 
@@ -20,7 +21,8 @@ struct SchedStats {
   uint64_t steps = 0;              // planned
   uint64_t iterations = 0;         // of them
   uint64_t planned_tokens = 0;     // sum of q_len over iterations
-  uint64_t draft_tokens = 0;       // drafts planned
+  uint64_t drafts = 0;             // sequences of steps that had any
+  uint64_t draft_tokens = 0;       // planned, in all of them
   uint64_t accepted_tokens = 0;    // drafts that were right
   uint64_t generation_tokens = 0;  // handed out
   uint64_t preemptions = 0;
@@ -28,6 +30,9 @@ struct SchedStats {
   uint64_t prefix_hits = 0;     // of them found
   uint64_t evictions = 0;       // cached blocks given to another use
   uint64_t late_rows = 0;       // rows in flight when their sequence ended
+  // Of accepted_tokens, those that were first in their draft, second, and so on; empty
+  // where there are no drafts.
+  std::vector<uint64_t> accepted_by_position;
 };
 
 }  // namespace rudder::sched

@@ -1,6 +1,7 @@
 #include "rudder/sched/step_cost.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace rudder::sched {
 
@@ -18,6 +19,7 @@ constexpr int64_t kFirstPairs = int64_t{1} << 16;
 // The terms of a large step are all about 1.
 constexpr double kTokenScale = 1e-3, kKeyScale = 1e-5, kPairScale = 1e-6;
 constexpr int kSweeps = 8;
+constexpr double kOffRate = 1.0 / 8;
 
 }  // namespace
 
@@ -71,10 +73,17 @@ void StepCost::observe(const StepShape& shape, int64_t us) {
     if (has_prompt) excess_ += kExcessRate * (std::min(excess, 1.0) - excess_);
   }
   ++num_observed_;
-  most_prompt_tokens_ = std::max(most_prompt_tokens_, shape.prompt_tokens);
-  most_prompt_pairs_ = std::max(most_prompt_pairs_, shape.prompt_pairs);
+  if (shape.decode_rows > 0) {
+    most_prompt_tokens_ = std::max(most_prompt_tokens_, shape.prompt_tokens);
+    most_prompt_pairs_ = std::max(most_prompt_pairs_, shape.prompt_pairs);
+  }
   sums_[has_prompt ? 1 : 0].add(x, y);
   solve();
+  if (has_prompt || shape.decode_rows == 0) return;
+  most_decode_rows_ = std::max(most_decode_rows_, shape.decode_rows);
+  const double ratio = y / std::max(1e-9, mean_us(x));
+  double& off = off_[size_of(shape.decode_rows)];
+  off = off == 0 ? ratio : off + kOffRate * (ratio - off);
 }
 
 // Coordinate descent from where it stands: the steps before gave nearly the same equations.
@@ -93,6 +102,34 @@ void StepCost::solve() {
       if (square > 0) coefficients_[i] = std::max(0.0, rest / square);
     }
   }
+}
+
+bool StepCost::is_warm() const {
+  return num_observed_ >= kWarmUp;
+}
+
+double StepCost::mean_us(const StepShape& shape) const {
+  return mean_us(terms(shape));
+}
+
+size_t StepCost::size_of(int64_t rows) {
+  const double quarters = 4 * std::log2(static_cast<double>(std::max<int64_t>(1, rows)));
+  return std::min(kSizes - 1, static_cast<size_t>(quarters));
+}
+
+// A size that was not seen is as far off as the next smaller one that was.
+double StepCost::decode_us(const StepShape& shape) const {
+  double off = 1;
+  for (size_t size = size_of(shape.decode_rows) + 1; size-- > 0;) {
+    if (off_[size] == 0) continue;
+    off = off_[size];
+    break;
+  }
+  return off * mean_us(shape);
+}
+
+int64_t StepCost::trusted_rows() const {
+  return most_decode_rows_ + std::max<int64_t>(1, most_decode_rows_ / 3);
 }
 
 double StepCost::predict_us(const StepShape& shape) const {

@@ -1,6 +1,6 @@
 // StepCost: estimates how long a step takes on the device, from the steps that ran. The scheduler
-// uses it to bound the prompt tokens of a step in which sequences stream
-// (SchedSettings::max_itl_us). Internal to the room; engine thread.
+// uses it to bound the prompt tokens of a step in which sequences stream (Pace). Internal to the
+// room; engine thread.
 //
 // The model is linear, with no coefficient below 0:
 //   us = c0 + c1 [has prompt tokens] + c2 tokens + c3 keys of decodes + c4 pairs of prompts
@@ -9,7 +9,7 @@
 // forgetting; steps with and without prompt tokens forget separately, so that an hour of decodes
 // does not erase the cost of prompts. Where the true cost is not linear (flat, then linear), the
 // fit overestimates between the points that it has seen. It is never extrapolated to more than
-// twice the prompt tokens, or four times the pairs, that it has seen.
+// twice the prompt tokens, or four times the pairs, that it has seen beside decodes.
 #pragma once
 
 #include <array>
@@ -35,7 +35,17 @@ class StepCost {
   // An iteration of this shape took so long. A time of 0 is unknown, and nothing is learnt of it.
   void observe(const StepShape& shape, int64_t us);
 
-  // What a step is expected to take at most: the mean and twice the usual excess over it.
+  // Enough was seen to predict from.
+  bool is_warm() const;
+  // What a step takes in the mean.
+  double mean_us(const StepShape& shape) const;
+  // The same of a step without prompts, corrected by how far steps of about as many rows were off:
+  // so it follows a cost that is not linear, where steps of several sizes were seen.
+  double decode_us(const StepShape& shape) const;
+  // Rows of a step without prompts up to which decode_us() may be believed: a little more than were
+  // seen.
+  int64_t trusted_rows() const;
+  // What a step takes at most: the mean and twice the usual excess over it.
   double predict_us(const StepShape& shape) const;
 
   // The most prompt tokens, at most `most`, that a step of `shape` can take of a sequence with
@@ -54,6 +64,10 @@ class StepCost {
     void add(const Terms& x, double y);
   };
 
+  // By quarters of a power of two.
+  static constexpr size_t kSizes = 80;
+  static size_t size_of(int64_t rows);
+
   static Terms terms(const StepShape& shape);
   double mean_us(const Terms& x) const;
   void solve();
@@ -62,8 +76,10 @@ class StepCost {
   Terms coefficients_ = {};
   int64_t num_observed_ = 0;
   double excess_ = 0.5;  // of a step with prompt tokens over its mean, as a share of it: usual
-  int64_t most_prompt_tokens_ = 0;  // seen in one step
+  int64_t most_prompt_tokens_ = 0;  // seen in one step with decodes
   int64_t most_prompt_pairs_ = 0;
+  int64_t most_decode_rows_ = 0;
+  std::array<double, kSizes> off_ = {};  // seen over mean, of steps without prompts; 0: not seen
 };
 
 }  // namespace rudder::sched

@@ -1,6 +1,7 @@
 #include "rudder/sched/tap_work.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -14,24 +15,78 @@ TapWork::TapWork(std::shared_ptr<const tap::SequenceTaps> taps, TapLease lease, 
       lease_(std::move(lease)),
       prompt_len_(prompt_len),
       record_elements_(record_elements) {
+  noted_len_ = prompt_len;
   if (taps_ == nullptr) return;
-  RUDDER_CHECK(lease_.rows.size() == taps_->segments.size(), "{} rows for {} segments",
-               lease_.rows.size(), taps_->segments.size());
+  const size_t num_rows =
+      taps_->segments.size() + (taps_->thoughts ? taps_->thoughts->segments.size() : 0);
+  RUDDER_CHECK(lease_.rows.size() == num_rows, "{} rows for {} segments", lease_.rows.size(),
+               num_rows);
   RUDDER_CHECK(taps_->segments.empty() || taps_->segments.front().begin == 0,
                "the first segment begins at {}", taps_->segments.front().begin);
   RUDDER_CHECK((taps_->capture == nullptr) == (lease_.capture_set < 0), "capture set {}",
                lease_.capture_set);
+  if (taps_->thoughts) stage_ = Stage::kFirstToken;
+  cut_runs();
+}
+
+// The runs of `segments`, whose rows begin at `first_row` of the lease, at positions [begin, end).
+void TapWork::add_runs(std::span<const tap::TapSegment> segments, size_t first_row, int32_t begin,
+                       int32_t end) {
+  for (size_t i = 0; i < segments.size() && begin < end; ++i) {
+    const int32_t next = i + 1 < segments.size() ? segments[i + 1].begin : tap::kNoEnd;
+    if (next <= begin) continue;
+    if (segments[i].begin >= end) return;
+    runs_.push_back({.begin = std::max(begin, segments[i].begin),
+                     .row = lease_.rows[first_row + i],
+                     .segment = &segments[i]});
+  }
+}
+
+void TapWork::cut_runs() {
+  runs_.clear();
+  const int32_t begin = RUDDER_MUTANT(kThoughtsUnsteered) ? tap::kNoEnd : thoughts_begin_;
+  add_runs(taps_->segments, 0, 0, begin);
+  if (begin == tap::kNoEnd) return;
+  add_runs(taps_->thoughts->segments, taps_->segments.size(), begin, thoughts_end_);
+  add_runs(taps_->segments, 0, thoughts_end_, tap::kNoEnd);
+}
+
+bool TapWork::note_tokens(std::span<const int32_t> tokens) {
+  bool changed = false;
+  while (stage_ != Stage::kSettled && noted_len_ < std::ssize(tokens)) {
+    const int32_t token = tokens[static_cast<size_t>(noted_len_)];
+    changed = note_token(noted_len_++, token) || changed;
+  }
+  if (changed) cut_runs();
+  return changed;
+}
+
+bool TapWork::note_token(int32_t position, int32_t token) {
+  const tap::Thoughts& thoughts = *taps_->thoughts;
+  const bool is_first = stage_ == Stage::kFirstToken;
+  if (is_first && token == thoughts.begin_token) {
+    stage_ = Stage::kThoughts;
+    thoughts_begin_ = position + 1;
+    return true;
+  }
+  if (is_first && !thoughts.open) {
+    stage_ = Stage::kSettled;
+    return false;
+  }
+  if (is_first) thoughts_begin_ = position;
+  stage_ = token == thoughts.end_token ? Stage::kSettled : Stage::kThoughts;
+  if (stage_ == Stage::kSettled) thoughts_end_ = position;
+  return is_first || stage_ == Stage::kSettled;
 }
 
 std::vector<kv::ContentRun> TapWork::content_runs() const {
   std::vector<kv::ContentRun> runs;
-  if (taps_ == nullptr) return runs;
-  const auto& segments = taps_->segments;
-  for (size_t i = 0; i < segments.size(); ++i) {
-    if (segments[i].program == nullptr) continue;
-    runs.push_back({.begin = segments[i].begin,
-                    .end = i + 1 < segments.size() ? segments[i + 1].begin : tap::kNoEnd,
-                    .content = {segments[i].content.low, segments[i].content.high}});
+  for (size_t i = 0; i < runs_.size(); ++i) {
+    const tap::TapSegment& segment = *runs_[i].segment;
+    if (segment.program == nullptr) continue;
+    runs.push_back({.begin = runs_[i].begin,
+                    .end = i + 1 < runs_.size() ? runs_[i + 1].begin : tap::kNoEnd,
+                    .content = {segment.content.low, segment.content.high}});
   }
   return runs;
 }
@@ -66,21 +121,17 @@ int32_t TapWork::fit(int32_t begin, int32_t q_len, int64_t elements) const {
 }
 
 int32_t TapWork::row_at(int32_t position) const {
-  const auto& segments = taps_->segments;
-  if (segments.empty()) return 0;
-  const auto next =
-      std::ranges::upper_bound(segments, position, {}, &tap::TapSegment::begin) - segments.begin();
-  return lease_.rows[static_cast<size_t>(next) - 1];
+  if (runs_.empty()) return 0;
+  return std::prev(std::ranges::upper_bound(runs_, position, {}, &Run::begin))->row;
 }
 
 int32_t TapWork::uniform_len(int32_t begin, int32_t most) const {
   if (taps_ == nullptr) return most;
+  if (needs_known_tokens()) most = std::min(most, 1);
   int32_t end = begin + most;
   const int32_t row = row_at(begin);
-  for (const tap::TapSegment& segment : taps_->segments) {
-    if (segment.begin > begin && segment.begin < end && row_at(segment.begin) != row) {
-      end = segment.begin;
-    }
+  for (const Run& run : runs_) {
+    if (run.begin > begin && run.begin < end && run.row != row) end = run.begin;
   }
   return uncaptured_len(begin, end - begin);
 }
@@ -101,13 +152,11 @@ int64_t TapWork::write(step::SeqWork& work) const {
   const int32_t end = begin + work.q_len;
   work.tap_row = row_at(begin);
   int32_t row = work.tap_row;
-  const auto& segments = taps_->segments;
-  auto next = std::ranges::upper_bound(segments, begin, {}, &tap::TapSegment::begin);
-  for (; next != segments.end() && next->begin < end; ++next) {
-    const int32_t next_row = lease_.rows[static_cast<size_t>(next - segments.begin())];
-    if (next_row == row || RUDDER_MUTANT(kOneRowForAChunk)) continue;
-    work.tap_spans.push_back({.q_begin = next->begin - begin, .tap_row = next_row});
-    row = next_row;
+  auto next = std::ranges::upper_bound(runs_, begin, {}, &Run::begin);
+  for (; next != runs_.end() && next->begin < end; ++next) {
+    if (next->row == row || RUDDER_MUTANT(kOneRowForAChunk)) continue;
+    work.tap_spans.push_back({.q_begin = next->begin - begin, .tap_row = next->row});
+    row = next->row;
   }
   if (taps_->capture == nullptr) return 0;
   int64_t num_captured = 0;

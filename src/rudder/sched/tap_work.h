@@ -1,10 +1,11 @@
 // TapWork: the taps of one sequence, cut into steps: which row of the tap table each token of a
-// step uses, and which tokens are captured. Depends on positions alone (tap.T4). Internal to the
-// room.
+// step uses, and which tokens are captured. Depends on positions alone and, where thoughts are
+// steered, on the tokens up to the position (tap.T4). Internal to the room.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "rudder/kv/block_key.h"
@@ -15,7 +16,8 @@ namespace rudder::sched {
 
 // The rows and the capture set that are held for a sequence's taps as long as it lives.
 struct TapLease {
-  std::vector<int32_t> rows;  // of the tap table, by segment; 0 where a segment has no program
+  // Of the tap table, by segment of tap::SequenceTaps::leased(); 0 where one has no program.
+  std::vector<int32_t> rows;
   int32_t capture_set = -1;
 };
 
@@ -42,17 +44,40 @@ class TapWork {
   int32_t uniform_len(int32_t begin, int32_t most) const;
   // Fills in the taps of `work`, whose kv_len and q_len are set; returns its captured elements.
   int64_t write(step::SeqWork& work) const;
+  // Takes note of generated tokens among `tokens`, which are all of the sequence's. True when the
+  // programs of the last of them, and so content_runs(), are others than was thought.
+  bool note_tokens(std::span<const int32_t> tokens);
+  // Which program a token runs is known only when the token is: no step runs a token that is still
+  // being sampled, or is guessed.
+  bool needs_known_tokens() const { return stage_ != Stage::kSettled; }
   // Tokens below `len` are computed and their records are at the host: they are not captured again.
   void note_computed(int32_t len);
 
  private:
+  // Where generated tokens are, in respect of thoughts.
+  enum class Stage : uint8_t { kFirstToken, kThoughts, kSettled };
+  struct Run {  // of positions from `begin` to the next run
+    int32_t begin = 0;
+    int32_t row = 0;
+    const tap::TapSegment* segment = nullptr;
+  };
+
   int32_t row_at(int32_t position) const;
+  bool note_token(int32_t position, int32_t token);
+  void cut_runs();
+  void add_runs(std::span<const tap::TapSegment> segments, size_t first_row, int32_t begin,
+                int32_t end);
 
   std::shared_ptr<const tap::SequenceTaps> taps_;
   TapLease lease_;
   int32_t prompt_len_ = 0;
   int64_t record_elements_ = 0;
   int32_t captured_len_ = 0;
+  std::vector<Run> runs_;  // ascending; the first begins at 0; empty: not steered
+  Stage stage_ = Stage::kSettled;
+  int32_t noted_len_ = 0;                 // tokens that note_tokens() has seen
+  int32_t thoughts_begin_ = tap::kNoEnd;  // of those generated
+  int32_t thoughts_end_ = tap::kNoEnd;
 };
 
 }  // namespace rudder::sched

@@ -4,6 +4,12 @@
 
 namespace rudder::server {
 
+ApiError ServerContext::engine_error(const Error& error) const {
+  ApiError api = to_api_error(error);
+  if (error.code == ErrorCode::kOverloaded) api.retry_after_s = engine().retry_after_s();
+  return api;
+}
+
 void Activity::begin() {
   std::lock_guard lock(mutex_);
   ++count_;

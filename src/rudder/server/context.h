@@ -11,6 +11,7 @@
 
 #include "rudder/base/clock.h"
 #include "rudder/server/generation/pending_compiles.h"
+#include "rudder/server/http/api_error.h"
 #include "rudder/server/http/auth.h"
 #include "rudder/server/http/connection_table.h"
 #include "rudder/server/http/exchange.h"
@@ -88,6 +89,8 @@ struct ServerContext {
 
   const ServerModel& model() const { return parts.model; }
   engine::Engine& engine() const { return *parts.engine; }
+  // What the engine said, for the client: an overload with the time after which to come again.
+  ApiError engine_error(const Error& error) const;
 
   // Generation requests in progress, for drain.
   Activity activity;

@@ -32,6 +32,9 @@ void handle_version(ServerContext& context, const std::shared_ptr<Exchange>& exc
 void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_modules(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_dictionaries(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_dictionary_register(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_dictionary_remove(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_register(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_unregister(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_remove(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

@@ -13,6 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/base/cpu_time.h"
+#include "rudder/base/heap.h"
 #include "rudder/base/log.h"
 #include "rudder/server/context.h"
 #include "rudder/server/generation/request_log.h"
@@ -20,6 +22,7 @@
 #include "rudder/server/http/io_thread.h"
 #include "rudder/server/http/key_file.h"
 #include "rudder/server/http/listener.h"
+#include "rudder/server/idle_trim.h"
 #include "rudder/server/request/tool_fields.h"
 
 namespace rudder::server {
@@ -107,12 +110,15 @@ struct Server::Impl {
 
   void on_each_thread(void (IoThread::*action)());
   void start_stats_timer();
+  void start_trim_timer();
 
   ServerContext context;
   std::vector<std::shared_ptr<IoThread>> threads;
   std::unique_ptr<Listener> listener;
   std::unique_ptr<boost::asio::steady_timer> stats_timer;  // on the first thread
   StatsLog stats_log;
+  std::unique_ptr<boost::asio::steady_timer> trim_timer;  // likewise
+  IdleTrim idle_trim;
   std::once_flag stopped;
 };
 
@@ -136,6 +142,16 @@ void Server::Impl::start_stats_timer() {
     if (ec) return;
     stats_log.write(context.engine().stats(), std::chrono::duration<double>(kStatsPeriod).count());
     start_stats_timer();
+  });
+}
+
+// The trim itself runs in the pool: it may take longer than an event loop may be held up.
+void Server::Impl::start_trim_timer() {
+  trim_timer->expires_after(std::chrono::microseconds(IdleTrim::kPeriodUs));
+  trim_timer->async_wait([this](const boost::system::error_code& ec) {
+    if (ec) return;
+    if (idle_trim.tick(process_cpu_us())) context.pool->run(0, return_freed_memory);
+    start_trim_timer();
   });
 }
 
@@ -176,6 +192,8 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
         std::make_unique<boost::asio::steady_timer>(impl->threads.front()->context());
     impl->start_stats_timer();
   }
+  impl->trim_timer = std::make_unique<boost::asio::steady_timer>(impl->threads.front()->context());
+  impl->start_trim_timer();
   for (const std::shared_ptr<IoThread>& thread : impl->threads) thread->start();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
@@ -229,6 +247,7 @@ void Server::stop() {
     impl.threads.front()->post([&impl, closed] {
       impl.listener->close();
       impl.stats_timer.reset();
+      impl.trim_timer.reset();
       closed->set_value();
     });
     closed->get_future().wait();

@@ -46,12 +46,25 @@ class ProgramBuilder {
     op.v1 = place(lowered.v1);
     op.v2 = place(lowered.v2);
     op.gate_vector = place(lowered.gate);
+    if (op.kind == tap::OpKind::kFeature) add_to_run(lowered.point, op);
     program_.ops.push_back({lowered.point, op});
   }
 
   tap::Program take() { return std::move(program_); }
 
  private:
+  // All features that are clamped at a point are one run.
+  void add_to_run(tap::Point point, tap::TapOp& op) {
+    const bool continues = !program_.ops.empty() && program_.ops.back().point == point &&
+                           program_.ops.back().op.kind == tap::OpKind::kFeature;
+    if (!continues) {
+      run_ = program_.ops.size();
+      op.run = 1;
+    } else {
+      ++program_.ops[run_].op.run;
+    }
+  }
+
   void append(std::span<const float> values) {
     program_.vectors.insert(program_.vectors.end(), values.begin(), values.end());
     pad();
@@ -100,6 +113,7 @@ class ProgramBuilder {
   }
 
   tap::Program program_;
+  size_t run_ = 0;  // the first op of the run at hand
   std::map<const float*, int32_t> placed_;
 };
 

@@ -1,5 +1,5 @@
-// A tensor of a module's file, for every format, and the cursor that the readers of binary formats
-// share. Internal to the room.
+// A tensor of a module's or dictionary's file, for every format, and the cursor that the readers of
+// binary formats share. Internal to the room.
 #pragma once
 
 #include <cstddef>
@@ -30,6 +30,7 @@ struct FileTensors {
 };
 
 // `bytes` is the whole file and outlives what is returned.
+Result<FileTensors> read_safetensors(std::span<const std::byte> bytes, const std::string& file);
 Result<FileTensors> read_npz(std::span<const std::byte> bytes, const std::string& file);
 Result<FileTensors> read_gguf(std::span<const std::byte> bytes, const std::string& file);
 

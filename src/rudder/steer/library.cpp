@@ -6,13 +6,16 @@
 #include <array>
 #include <boost/json.hpp>
 #include <cmath>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <mutex>
 #include <utility>
 
+#include "rudder/steer/features/load_dictionary.h"
 #include "rudder/steer/loaders.h"
 #include "rudder/steer/parse.h"
+#include "rudder/steer/parse_common.h"
 #include "rudder/steer/segments.h"
 
 namespace rudder::steer {
@@ -49,9 +52,31 @@ Result<bool> read_flag(const json::object& body, std::string_view key) {
   return value->get_bool();
 }
 
+// `path`, which a client wrote, where it lies below the operator's folder `root`, which is without
+// links.
+Result<std::string> path_below(const std::string& root, std::string_view path) {
+  if (root.empty()) {
+    return fail(ErrorCode::kUnsupported,
+                "dictionaries are registered by a server that was started with --dictionary-root",
+                "path");
+  }
+  const std::filesystem::path relative(path);
+  std::error_code error;
+  if (!path.empty() && relative.is_relative() && path.find('\0') == std::string_view::npos) {
+    const auto real =
+        std::filesystem::weakly_canonical(std::filesystem::path(root) / relative, error);
+    const auto inside = real.lexically_relative(root);
+    const bool leaves = inside.empty() || *inside.begin() == "..";
+    if (!error && !leaves) return real.string();
+  }
+  return fail(ErrorCode::kInvalidArgument, "a path below the folder of --dictionary-root is needed",
+              "path");
+}
+
 // What the library holds at a time. Immutable but for the scaled configs, which are only kept.
 struct State final : Names {
   ByName<std::shared_ptr<const Module>> modules;
+  ByName<std::shared_ptr<const DictionarySet>> dictionaries;
   std::shared_ptr<const Config> global;
   ByName<std::shared_ptr<const Config>> effective;  // of a request that names the module alone
 
@@ -63,9 +88,15 @@ struct State final : Names {
     return found == modules.end() ? nullptr : found->second->config;
   }
 
+  std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const override {
+    const auto found = dictionaries.find(name);
+    return found == dictionaries.end() ? nullptr : found->second;
+  }
+
   std::shared_ptr<State> copy() const {
     auto next = std::make_shared<State>();
     next->modules = modules;
+    next->dictionaries = dictionaries;
     next->global = global;
     next->effective = effective;
     return next;
@@ -107,6 +138,8 @@ Result<std::vector<OpSpec>> specs_of(ParsedSteering parsed, std::vector<OpSpec> 
 
 class Library::Impl {
  public:
+  std::string dictionary_root;  // empty: clients register none
+
   Impl(Model model, Residency* residency)
       : model_(std::make_shared<const Model>(std::move(model))),
         residency_(residency),
@@ -137,6 +170,37 @@ class Library::Impl {
     next->modules.insert_or_assign(module->name, module);
     RUDDER_TRY_VOID(publish(std::move(next), {module->name}));
     return module;
+  }
+
+  Result<std::shared_ptr<const DictionarySet>> add_dictionary(DictionarySet set, bool replace) {
+    RUDDER_TRY_VOID(check_name(set.name));
+    for (const auto& dictionary : set.layers) {
+      RUDDER_TRY_VOID(check_fits(*dictionary, model_->geometry, set.source));
+    }
+    const std::lock_guard writer(writers_);
+    auto next = state()->copy();
+    if (!replace && next->dictionaries.contains(set.name)) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("a dictionary is named '{}' already: remove it, or say \"replace\"",
+                              set.name),
+                  "name");
+    }
+    auto shared = std::make_shared<const DictionarySet>(std::move(set));
+    next->dictionaries.insert_or_assign(shared->name, shared);
+    show(std::move(next));
+    return shared;
+  }
+
+  Result<void> remove_dictionary(std::string_view name) {
+    const std::lock_guard writer(writers_);
+    auto next = state()->copy();
+    const auto found = next->dictionaries.find(name);
+    if (found == next->dictionaries.end()) {
+      return fail(ErrorCode::kNotFound, fmt::format("no dictionary is named '{}'", name), "name");
+    }
+    next->dictionaries.erase(found);
+    show(std::move(next));
+    return {};
   }
 
   Result<void> remove(std::string_view name) {
@@ -187,10 +251,7 @@ class Library::Impl {
       if (config != nullptr) pins.emplace(name, usual_programs(*config));
     }
     RUDDER_TRY_VOID(pin(pins));
-    {
-      const std::lock_guard lock(mutex_);
-      state_ = std::move(next);
-    }
+    show(std::move(next));
     for (const std::string& name : changed) {
       const auto old = pins_.find(name);
       if (old == pins_.end()) continue;
@@ -199,6 +260,11 @@ class Library::Impl {
     }
     pins_.merge(pins);
     return {};
+  }
+
+  void show(std::shared_ptr<State> next) {
+    const std::lock_guard lock(mutex_);
+    state_ = std::move(next);
   }
 
   // Of a request that names this module alone, or of one that names none; noted in `next`.
@@ -271,6 +337,64 @@ Result<std::shared_ptr<const Module>> Library::add_json(const json::object& body
   return impl_->add({text.data(), text.size()}, replace, "json", "", std::move(specs));
 }
 
+Result<std::shared_ptr<const DictionarySet>> Library::add_dictionary(std::string_view name,
+                                                                     const std::string& path,
+                                                                     std::string_view points,
+                                                                     bool replace) {
+  RUDDER_TRY_VOID(check_name(name));
+  RUDDER_TRY(DictionarySet set, load_dictionary(path, points));
+  set.name = name;
+  return impl_->add_dictionary(std::move(set), replace);
+}
+
+Result<void> Library::allow_dictionaries_below(const std::string& root) {
+  std::error_code error;
+  const auto real = std::filesystem::canonical(root, error);
+  if (error || !std::filesystem::is_directory(real, error)) {
+    return fail(ErrorCode::kNotFound, "no such folder", root);
+  }
+  impl_->dictionary_root = real.string();
+  return {};
+}
+
+Result<std::shared_ptr<const DictionarySet>> Library::add_dictionary_json(
+    const json::object& body) {
+  static constexpr std::array<std::string_view, 4> kKeys = {"name", "path", "site", "replace"};
+  RUDDER_TRY_VOID(check_keys(body, kKeys, "the body", ""));
+  RUDDER_TRY(const std::string_view name, read_text(body, "name", ""));
+  RUDDER_TRY(const std::string_view path, read_text(body, "path", ""));
+  std::string_view points;
+  if (member(body, "site") != nullptr) {
+    RUDDER_TRY(points, read_text(body, "site", ""));
+  }
+  RUDDER_TRY(const bool replace, read_flag(body, "replace"));
+  RUDDER_TRY(const std::string inside, path_below(impl_->dictionary_root, path));
+  auto added = add_dictionary(name, inside, points, replace);
+  if (added || added.error().where == "name" || added.error().where == "site") return added;
+  // What is wrong with the files is wrong with the path that the client sent.
+  Error error = std::move(added.error());
+  if (error.where.starts_with(inside)) {
+    error.message = fmt::format("{}{}: {}", path, error.where.substr(inside.size()), error.message);
+    error.where = "path";
+    if (error.code != ErrorCode::kUnsupported) error.code = ErrorCode::kInvalidArgument;
+  }
+  return tl::unexpected<Error>(std::move(error));
+}
+
+Result<void> Library::remove_dictionary(std::string_view name) {
+  return impl_->remove_dictionary(name);
+}
+
+std::vector<std::shared_ptr<const DictionarySet>> Library::dictionaries() const {
+  std::vector<std::shared_ptr<const DictionarySet>> sets;
+  for (const auto& [name, set] : impl_->state()->dictionaries) sets.push_back(set);
+  return sets;
+}
+
+std::shared_ptr<const DictionarySet> Library::find_dictionary(std::string_view name) const {
+  return impl_->state()->find_dictionary(name);
+}
+
 Result<void> Library::remove(std::string_view name) {
   return impl_->remove(name);
 }
@@ -319,14 +443,40 @@ json::array describe(const Config& config) {
   for (const OpSpec& spec : config.specs()) {
     double squares = 0;
     for (const float value : spec.vector.values()) squares += double{value} * double{value};
-    ops.push_back({{"site", std::string(tap::site_name(spec.point.site))},
-                   {"layer", spec.point.layer},
-                   {"op", std::string(op_name(spec.op))},
-                   {"scale", spec.scale},
-                   {"norm", std::sqrt(squares)},
-                   {"phase", kPhases[static_cast<size_t>(spec.select.phase)]}});
+    json::object op = {{"site", std::string(tap::site_name(spec.point.site))},
+                       {"layer", spec.point.layer},
+                       {"op", std::string(op_name(spec.op))},
+                       {"scale", spec.scale},
+                       {"norm", std::sqrt(squares)},
+                       {"phase", kPhases[static_cast<size_t>(spec.select.phase)]}};
+    if (spec.op == OpName::kFeature) {
+      op["feature"] = spec.clamp.feature;
+      op["kind"] = std::string(feature_edit_name(spec.clamp.edit));
+      op["value"] = spec.clamp.value;
+    }
+    ops.push_back(std::move(op));
   }
   return ops;
+}
+
+json::object describe(const DictionarySet& set) {
+  const auto text = [](tap::Point point) {
+    return fmt::format("{}.{}", tap::site_name(point.site), point.layer);
+  };
+  json::object described = {{"name", set.name}, {"source", set.source}, {"format", set.format}};
+  if (!set.model.empty()) described["model"] = set.model;
+  json::array layers;
+  for (const auto& dictionary : set.layers) {
+    json::object layer = {{"read", text(dictionary->read)},
+                          {"write", text(dictionary->write)},
+                          {"writes", dictionary->num_writes},
+                          {"features", dictionary->num_features},
+                          {"activation", std::string(activation_name(dictionary->activation))}};
+    if (dictionary->activation == Activation::kTopK) layer["k"] = dictionary->k;
+    layers.push_back(std::move(layer));
+  }
+  described["layers"] = std::move(layers);
+  return described;
 }
 
 json::object describe(const Module& module) {

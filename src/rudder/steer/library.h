@@ -1,7 +1,7 @@
-// Library: the named steering modules of a server, and the steering that applies to every request.
-// Modules are registered from files or JSON, at start or while requests run. A request keeps the
-// module that it resolved, even when the name is replaced or removed. The server owns the library;
-// it outlives all requests. Any thread.
+// Library: the named steering modules and dictionaries of a server, and the steering that applies
+// to every request. They are registered from files or JSON, at start or while requests run. A
+// request keeps the module that it resolved, even when the name is replaced or removed. The server
+// owns the library; it outlives all requests. Any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -12,6 +12,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/steer/config.h"
+#include "rudder/steer/features/dictionary.h"
 
 namespace rudder::steer {
 
@@ -49,6 +50,21 @@ class Library {
   Result<std::shared_ptr<const Module>> add_json(const boost::json::object& body);
   Result<void> remove(std::string_view name);  // kNotFound
 
+  // A dictionary in `path` (features/load_dictionary.h), whose features requests may then name; one
+  // that does not fit the model is refused. Ops hold the dictionary that they were made with.
+  Result<std::shared_ptr<const DictionarySet>> add_dictionary(std::string_view name,
+                                                              const std::string& path,
+                                                              std::string_view points,
+                                                              bool replace = false);
+  // {"name", "path", "site"?, "replace"?: bool}: `path` below the folder that was allowed, which
+  // "..", links that lead out of it and absolute paths are not.
+  Result<std::shared_ptr<const DictionarySet>> add_dictionary_json(const boost::json::object& body);
+  // Once, before the first call of that; kNotFound when there is no such folder.
+  Result<void> allow_dictionaries_below(const std::string& root);
+  Result<void> remove_dictionary(std::string_view name);                   // kNotFound
+  std::vector<std::shared_ptr<const DictionarySet>> dictionaries() const;  // by name
+  std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const;
+
   std::vector<std::shared_ptr<const Module>> modules() const;       // by name
   std::shared_ptr<const Module> find(std::string_view name) const;  // null: there is none
 
@@ -73,5 +89,7 @@ class Library {
 // scale.
 boost::json::array describe(const Config& config);
 boost::json::object describe(const Module& module);  // {"name", "source", "model_hint"?, "ops"}
+// {"name", "source", "format", "model"?, "layers": [{"read", "write", "features", …}, …]}
+boost::json::object describe(const DictionarySet& set);
 
 }  // namespace rudder::steer

@@ -18,22 +18,6 @@ namespace {
 
 constexpr std::string_view kLayersSuffix = ".layers";
 
-Result<FileTensors> read_safetensors(std::span<const std::byte> bytes, const std::string& file) {
-  RUDDER_TRY(const weights::Safetensors parsed, weights::parse_safetensors(bytes, file));
-  FileTensors result;
-  for (const weights::TensorEntry& entry : parsed.tensors) {
-    FileTensor& tensor = result.tensors.emplace_back();
-    tensor.name = entry.name;
-    tensor.dtype = entry.dtype;
-    tensor.shape.assign(entry.shape.extents().begin(), entry.shape.extents().end());
-    tensor.bytes = parsed.bytes_of(entry);
-  }
-  for (const auto& [key, value] : parsed.metadata) {
-    if (key == "model_hint") result.model_hint = value;
-  }
-  return result;
-}
-
 struct VectorName {
   Phase phase = Phase::kAll;
   tap::SiteRef site;
@@ -227,6 +211,22 @@ Result<LoadedModule> load_json(std::span<const std::byte> bytes, const std::stri
 }
 
 }  // namespace
+
+Result<FileTensors> read_safetensors(std::span<const std::byte> bytes, const std::string& file) {
+  RUDDER_TRY(const weights::Safetensors parsed, weights::parse_safetensors(bytes, file));
+  FileTensors result;
+  for (const weights::TensorEntry& entry : parsed.tensors) {
+    FileTensor& tensor = result.tensors.emplace_back();
+    tensor.name = entry.name;
+    tensor.dtype = entry.dtype;
+    tensor.shape.assign(entry.shape.extents().begin(), entry.shape.extents().end());
+    tensor.bytes = parsed.bytes_of(entry);
+  }
+  for (const auto& [key, value] : parsed.metadata) {
+    if (key == "model_hint") result.model_hint = value;
+  }
+  return result;
+}
 
 Result<LoadedModule> load_module_bytes(std::span<const std::byte> bytes, const std::string& file,
                                        const Model& model, const Names& names) {

@@ -9,11 +9,13 @@
 #include <map>
 #include <memory>
 #include <numbers>
+#include <numeric>
 #include <tuple>
 #include <utility>
 
 #include "rudder/base/check.h"
 #include "rudder/steer/dot.h"
+#include "rudder/steer/features/dictionary.h"
 
 namespace rudder::steer {
 namespace {
@@ -103,6 +105,7 @@ class Lowering {
   Result<Forms> forms_of(const OpSpec& spec);
   Result<Forms> project_away(const OpSpec& spec);
   Result<Forms> rotate(const OpSpec& spec);
+  Result<Forms> clamp_feature(const OpSpec& spec);
   // Of `rows`, made once however many layers they are used at.
   Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
   Result<void> add_gate(const OpSpec& spec, Forms& forms);
@@ -229,8 +232,36 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
       form.v1 = axis[0];
       return forms;
     }
+    case OpName::kFeature:
+      return clamp_feature(spec);
   }
   RUDDER_CHECK(false, "op {}", static_cast<int>(spec.op));
+}
+
+Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
+  const FeatureClamp& clamp = spec.clamp;
+  const Dictionary& dictionary = *clamp.dictionary;
+  Forms forms(1);
+  LoweredOp& form = forms[0];
+  form.v1 = spec.vector;
+  if (!clamp.is_plain_add()) {
+    const FeatureForm feature = dictionary.form(clamp.feature);
+    form.op.kind = tap::OpKind::kFeature;
+    form.op.a = static_cast<float>(feature.scale);
+    form.op.b = static_cast<float>(feature.bias);
+    form.op.lo = static_cast<float>(feature.gate);
+    form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
+    form.op.norm = dictionary.norm;
+    form.op.edit = clamp.edit;
+    form.op.value = static_cast<float>(clamp.value);
+    form.v2 = dictionary.encoder_row(clamp.feature);
+    const auto column = form.v2.values();
+    form.op.sum = static_cast<float>(std::accumulate(column.begin(), column.end(), 0.0));
+    return forms;
+  }
+  form.op.kind = tap::OpKind::kAdd;
+  form.scale = clamp.value;
+  return forms;
 }
 
 Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
@@ -308,6 +339,11 @@ Result<int32_t> Lowering::selector_index(const OpSpec& spec, Selector selector) 
 bool is_identity(const LoweredOp& form) {
   const tap::TapOp& op = form.op;
   if (op.kind == tap::OpKind::kScore) return false;
+  if (op.kind == tap::OpKind::kFeature &&
+      ((op.edit == tap::FeatureEdit::kAdd && op.value == 0) ||
+       (op.edit == tap::FeatureEdit::kMultiply && op.value == 1))) {
+    return true;
+  }
   return form.scale == 0 || (op.kind == tap::OpKind::kAxis && op.a == 1 && op.b == 0 &&
                              op.lo == -kInfinity && op.hi == kInfinity);
 }
@@ -317,6 +353,10 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
   for (LoweredOp& form : forms) {
     form.point = spec.point;
     form.group = group_of(spec.op);
+    // Behind the clamps, which so read a row without it.
+    if (form.group == Group::kFeature && form.op.kind != tap::OpKind::kFeature) {
+      form.group = Group::kFeatureAdd;
+    }
     form.selector = index;
     form.folds = form.op.kind == tap::OpKind::kAdd && form.op.gate == tap::GateKind::kNone &&
                  form.op.schedule == tap::ScheduleKind::kConstant;
@@ -369,7 +409,7 @@ Result<void> Lowering::add(const OpSpec& spec) {
   RUDDER_CHECK(spec.vector.width == geometry_.width(spec.point), "{}: a vector of {} elements",
                spec.where, spec.vector.width);
   RUDDER_TRY(Forms forms, forms_of(spec));
-  for (LoweredOp& form : forms) form.scale = spec.scale;
+  for (LoweredOp& form : forms) form.scale *= spec.scale;
   RUDDER_TRY_VOID(add_gate(spec, forms));
 
   Selector selector = spec.select;

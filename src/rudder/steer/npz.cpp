@@ -21,7 +21,6 @@ constexpr uint32_t kDirectoryEntry = 0x02014b50;
 constexpr uint32_t kLocalHeader = 0x04034b50;
 constexpr uint16_t kStored = 0;
 constexpr uint16_t kDeflated = 8;
-constexpr uint32_t kMaxArrayBytes = 1U << 30;
 
 struct ZipEntry {
   std::string name;
@@ -105,7 +104,7 @@ Result<Bytes> unpack(std::span<const std::byte> file_bytes, const ZipEntry& entr
                 file + ": " + entry.name);
   }
   // A deflate stream makes at most 1032 bytes of one: what claims more is not worth the memory.
-  if (entry.bytes > kMaxArrayBytes || entry.bytes / 1032 > entry.packed_bytes ||
+  if (entry.bytes / 1032 > entry.packed_bytes ||
       (entry.method == kStored && entry.bytes != entry.packed_bytes)) {
     return corrupt_file(fmt::format("{} bytes from {}", entry.bytes, entry.packed_bytes), file,
                         entry.name);

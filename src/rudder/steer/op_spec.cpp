@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "rudder/steer/features/dictionary.h"
+
 namespace rudder::steer {
 namespace {
 
@@ -21,9 +23,28 @@ constexpr std::array<OpEntry, kNumOps> kOps = {{{"patch", Group::kPatch},
                                                 {"add_renorm", Group::kAdd},
                                                 {"clamp", Group::kClamp},
                                                 {"cap", Group::kClamp},
-                                                {"set", Group::kClamp}}};
+                                                {"set", Group::kClamp},
+                                                {"feature", Group::kFeature}}};
+
+// By number of tap::FeatureEdit.
+constexpr std::array<std::string_view, 5> kEdits = {"set", "add", "multiply", "min", "max"};
 
 }  // namespace
+
+bool FeatureClamp::is_plain_add() const {
+  return edit == tap::FeatureEdit::kAdd && !only_if_active &&
+         dictionary->norm == tap::FeatureNorm::kNone;
+}
+
+std::string_view feature_edit_name(tap::FeatureEdit edit) {
+  return kEdits[static_cast<size_t>(edit)];
+}
+
+std::optional<tap::FeatureEdit> find_feature_edit(std::string_view name) {
+  const auto* found = std::ranges::find(kEdits, name);
+  if (found == kEdits.end()) return std::nullopt;
+  return static_cast<tap::FeatureEdit>(found - kEdits.begin());
+}
 
 std::string_view op_name(OpName op) {
   return kOps[static_cast<size_t>(op)].name;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rudder/steer/selector.h"
+#include "rudder/tap/feature.h"
 #include "rudder/tap/program.h"
 
 namespace rudder::steer {
@@ -29,6 +30,8 @@ struct Row {
   }
 };
 
+struct Dictionary;
+
 // Formulas: docs/steering.md. The order of the groups is the order in which ops of one point run;
 // within a group they run in the order of the request.
 enum class OpName : uint8_t {
@@ -44,12 +47,16 @@ enum class OpName : uint8_t {
   kClamp,
   kCap,
   kSet,
+  kFeature,
 };
-inline constexpr int32_t kNumOps = 12;
+inline constexpr int32_t kNumOps = 13;
 std::string_view op_name(OpName op);
 std::optional<OpName> find_op(std::string_view name);
 
-enum class Group : uint8_t { kScore, kPatch, kProjectAway, kAdd, kClamp };
+std::string_view feature_edit_name(tap::FeatureEdit edit);  // "set", "add", …
+std::optional<tap::FeatureEdit> find_feature_edit(std::string_view name);
+
+enum class Group : uint8_t { kScore, kPatch, kProjectAway, kAdd, kClamp, kFeature, kFeatureAdd };
 Group group_of(OpName op);
 
 // g of the op. A probe reads the row that the op is about to change. A score is the mean of
@@ -73,6 +80,18 @@ struct Schedule {
   double to = 0;
 };
 
+// Of the op kFeature: what becomes of one feature's value, written at the op's point.
+struct FeatureClamp {
+  std::shared_ptr<const Dictionary> dictionary;
+  int32_t feature = 0;
+  tap::FeatureEdit edit = tap::FeatureEdit::kAdd;
+  double value = 0;
+  bool only_if_active = false;  // only where the feature's value is above 0
+
+  // What it adds does not depend on the row.
+  bool is_plain_add() const;
+};
+
 struct OpSpec {
   OpName op = OpName::kAdd;
   tap::Point point;
@@ -87,6 +106,7 @@ struct OpSpec {
   bool adaptive = false;      // rotate: only where the row points along `vector`
   bool offset = false;        // rotate: by the angle, not to it
   bool only_if_grew = false;  // add_renorm: keeps the norm of what became shorter
+  FeatureClamp clamp;         // feature; `vector` is the feature's decoder row
   Gate gate;
   Schedule schedule;
   Selector select;

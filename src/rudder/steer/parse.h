@@ -23,11 +23,15 @@ inline constexpr size_t kMaxSpecs = 1 << 16;  // ops at points, those of named m
 inline constexpr size_t kMaxNamed = 64;
 inline constexpr size_t kMaxAxes = 64;  // of one ablation
 
+struct DictionarySet;
+
 // Where names lead. Implemented by Library over a snapshot of its modules.
 class Names {
  public:
   virtual ~Names() = default;
-  virtual std::shared_ptr<const Config> find(std::string_view name) const = 0;  // null: unknown
+  // Null: unknown.
+  virtual std::shared_ptr<const Config> find(std::string_view name) const = 0;
+  virtual std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const = 0;
 };
 
 struct NamedRef {
@@ -39,13 +43,13 @@ struct NamedRef {
 
 struct ParsedSteering {
   std::vector<NamedRef> named;  // steering_name, then the named elements of `steering`
-  std::vector<OpSpec> ops;      // the three tiers, then the elements of `steering`
+  std::vector<OpSpec> ops;      // the three tiers, sae_clamp_specs, the elements of `steering`
 
   bool empty() const { return named.empty() && ops.empty(); }
 };
 
 // The fields that belong to steering: steering, steering_name, steering_vectors,
-// prefill_steering_vectors, decode_steering_vectors.
+// prefill_steering_vectors, decode_steering_vectors, sae_clamp_specs.
 std::span<const std::string_view> steering_fields();
 bool has_steering_fields(const boost::json::object& body);  // one that is not null
 
@@ -60,7 +64,7 @@ Result<ParsedSteering> parse_admin_steering(const boost::json::object& body,
                                             const Model& model, const Names& names);
 
 // Appends the ops of a named module under its scale, which multiplies the scales of add, add_norm
-// and add_renorm; ops that project away, patch or clamp do not change.
+// and add_renorm; ops that project away, patch or clamp, features among them, do not change.
 Result<void> append_scaled(const NamedRef& ref, std::vector<OpSpec>& ops);
 
 }  // namespace rudder::steer

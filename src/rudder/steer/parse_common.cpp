@@ -109,6 +109,40 @@ std::string join_path(const std::string& path, std::string_view key) {
   return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
 }
 
+Result<std::string_view> read_text(const json::object& object, std::string_view key,
+                                   const std::string& path) {
+  const json::value* value = member(object, key);
+  const json::string* text = value == nullptr ? nullptr : value->if_string();
+  if (text == nullptr) return invalid_field("a string is needed", join_path(path, key));
+  return std::string_view(text->data(), text->size());
+}
+
+Result<bool> read_bool(const json::object& object, std::string_view key, const std::string& path) {
+  const json::value* value = member(object, key);
+  if (value == nullptr) return false;
+  if (!value->is_bool()) return invalid_field("true or false is needed", join_path(path, key));
+  return value->get_bool();
+}
+
+Result<double> read_required(const json::object& object, std::string_view key,
+                             const std::string& path, double max_magnitude) {
+  const json::value* value = member(object, key);
+  if (value == nullptr) return invalid_field("a number is needed", join_path(path, key));
+  return read_number(*value, join_path(path, key), max_magnitude);
+}
+
+Result<double> read_optional(const json::object& object, std::string_view key, double absent,
+                             const std::string& path) {
+  return member(object, key) == nullptr ? Result<double>(absent) : read_required(object, key, path);
+}
+
+Result<tap::SiteRef> read_site(const json::object& object, const std::string& path) {
+  RUDDER_TRY(const std::string_view text, read_text(object, "site", path));
+  Result<tap::SiteRef> ref = tap::parse_site(text);
+  if (!ref) return invalid_field(ref.error().message, join_path(path, "site"));
+  return ref;
+}
+
 Result<void> check_keys(const json::object& object, std::span<const std::string_view> known,
                         std::string_view what, const std::string& where) {
   for (const auto& [key, value] : object) {

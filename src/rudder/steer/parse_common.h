@@ -11,6 +11,7 @@
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/vectors.h"
+#include "rudder/tap/site.h"
 
 namespace rudder::steer {
 
@@ -34,6 +35,17 @@ Result<void> check_width(const Model& model, tap::Point point, int32_t width,
 
 std::string join_path(const std::string& path, std::string_view key);  // "path.key", "key"
 
+// Fields of an object at `path`; those that must be there are errors where they are not.
+Result<std::string_view> read_text(const boost::json::object& object, std::string_view key,
+                                   const std::string& path);
+Result<bool> read_bool(const boost::json::object& object, std::string_view key,
+                       const std::string& path);  // absent: false
+Result<double> read_required(const boost::json::object& object, std::string_view key,
+                             const std::string& path, double max_magnitude = kMaxMagnitude);
+Result<double> read_optional(const boost::json::object& object, std::string_view key, double absent,
+                             const std::string& path);
+Result<tap::SiteRef> read_site(const boost::json::object& object, const std::string& path);
+
 // The vectors at "path": a list, lists, packed, or a name (which gives one row for each of
 // `points`). One row is for all points; else there are as many rows as points, or as the caller
 // says with `rows_are_axes`.
@@ -54,6 +66,34 @@ Result<VectorsAtPoints> read_vectors(const boost::json::value& value,
 // One tier: {site: {layer: entry}} or {site: packed}, as adds in `ops`.
 Result<void> parse_tier(const boost::json::value& value, Phase phase, const ParseContext& context,
                         const std::string& path, std::vector<OpSpec>& ops);
+
+// "gate" of an element whose ops are at `points`.
+struct ParsedGate {
+  Gate gate;
+  Schedule schedule;
+  VectorsAtPoints probe;  // of Gate::Kind::kProbe
+
+  Gate at(size_t point) const {
+    Gate made = gate;
+    if (gate.kind == Gate::Kind::kProbe) made.vector = probe.at(point);
+    return made;
+  }
+};
+Result<ParsedGate> parse_gate(const boost::json::value& value, std::span<const tap::Point> points,
+                              const ParseContext& context, const std::string& path);
+
+// The dictionary that "dictionary" names, at the layer that "layer" says where it has several.
+Result<std::shared_ptr<const Dictionary>> read_dictionary(const boost::json::object& object,
+                                                          const ParseContext& context,
+                                                          const std::string& path);
+Result<int32_t> read_feature(const boost::json::object& object, std::string_view key,
+                             const Dictionary& dictionary, const std::string& path);
+
+// An element with the op "feature", and the article's `sae_clamp_specs`.
+Result<void> parse_feature_element(const boost::json::object& element, const ParseContext& context,
+                                   const std::string& path, std::vector<OpSpec>& ops);
+Result<void> parse_sae_clamps(const boost::json::value& value, const ParseContext& context,
+                              const std::string& path, std::vector<OpSpec>& ops);
 
 // One element of `steering` that has an "op".
 Result<void> parse_op_element(const boost::json::object& element, const ParseContext& context,

@@ -1,4 +1,4 @@
-// An element of `steering` with an "op": its points, vectors, parameters and gate.
+// An element of `steering` with an "op" and a vector: its points, vectors and parameters.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,15 +14,14 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr double kMaxThreshold = kMaxMagnitude * kMaxMagnitude;
-
 // The fields of an element besides those that every op has.
 struct OpFields {
   OpName op;
   std::array<std::string_view, 4> names;  // the first `required` of them are
   size_t required;
 };
-constexpr std::array<OpFields, kNumOps> kFields = {{
+// Of the ops with a vector; kFeature has fields of its own (parse_feature.cpp).
+constexpr std::array<OpFields, kNumOps - 1> kFields = {{
     {OpName::kPatch, {}, 0},
     {OpName::kAblate, {}, 0},
     {OpName::kMeanAblate, {"mean"}, 1},
@@ -38,40 +37,6 @@ constexpr std::array<OpFields, kNumOps> kFields = {{
 }};
 constexpr std::array<std::string_view, 7> kCommonFields = {"op",    "site",   "layers", "vector",
                                                            "scale", "select", "gate"};
-
-Result<std::string_view> read_text(const json::object& object, std::string_view key,
-                                   const std::string& path) {
-  const json::value* value = member(object, key);
-  const json::string* text = value == nullptr ? nullptr : value->if_string();
-  if (text == nullptr) return invalid_field("a string is needed", join_path(path, key));
-  return std::string_view(text->data(), text->size());
-}
-
-Result<bool> read_bool(const json::object& object, std::string_view key, const std::string& path) {
-  const json::value* value = member(object, key);
-  if (value == nullptr) return false;
-  if (!value->is_bool()) return invalid_field("true or false is needed", join_path(path, key));
-  return value->get_bool();
-}
-
-Result<double> read_required(const json::object& object, std::string_view key,
-                             const std::string& path, double max_magnitude = kMaxMagnitude) {
-  const json::value* value = member(object, key);
-  if (value == nullptr) return invalid_field("a number is needed", join_path(path, key));
-  return read_number(*value, join_path(path, key), max_magnitude);
-}
-
-Result<double> read_optional(const json::object& object, std::string_view key, double absent,
-                             const std::string& path) {
-  return member(object, key) == nullptr ? Result<double>(absent) : read_required(object, key, path);
-}
-
-Result<tap::SiteRef> read_site(const json::object& object, const std::string& path) {
-  RUDDER_TRY(const std::string_view text, read_text(object, "site", path));
-  Result<tap::SiteRef> ref = tap::parse_site(text);
-  if (!ref) return invalid_field(ref.error().message, join_path(path, "site"));
-  return ref;
-}
 
 // "site" and "layers"; the final norm is of the last layer, whether it is said or not.
 Result<std::vector<tap::Point>> read_points(const json::object& element,
@@ -95,39 +60,6 @@ Result<std::vector<tap::Point>> read_points(const json::object& element,
   return points;
 }
 
-Result<Schedule> read_schedule(const json::value& value, const std::string& path) {
-  static constexpr std::array<std::string_view, 5> kRamp = {"kind", "begin", "end", "from", "to"};
-  const json::object* object = value.if_object();
-  if (object == nullptr) return invalid_field("an object is needed", path);
-  RUDDER_TRY(const std::string_view kind, read_text(*object, "kind", path));
-  if (kind != "ramp" && kind != "window") {
-    return invalid_field("one of \"ramp\", \"window\" is needed", join_path(path, "kind"));
-  }
-  const bool ramp = kind == "ramp";
-  RUDDER_TRY_VOID(check_keys(*object, std::span(kRamp).first(ramp ? 5 : 3),
-                             ramp ? "a ramp" : "a window", path));
-  Schedule schedule;
-  schedule.kind = ramp ? tap::ScheduleKind::kRamp : tap::ScheduleKind::kWindow;
-  schedule.end = tap::kNoEnd;
-  for (const auto& [key, border] :
-       {std::pair("begin", &schedule.begin), std::pair("end", &schedule.end)}) {
-    if (const json::value* number = member(*object, key)) {
-      RUDDER_TRY(*border, read_int(*number, join_path(path, key)));
-    }
-  }
-  if (schedule.begin < 0) {
-    return invalid_field("schedules count generated tokens from 0", join_path(path, "begin"));
-  }
-  if (schedule.end <= schedule.begin || (ramp && schedule.end == tap::kNoEnd)) {
-    return invalid_field("an end after the begin is needed", join_path(path, "end"));
-  }
-  if (ramp) {
-    RUDDER_TRY(schedule.from, read_required(*object, "from", path));
-    RUDDER_TRY(schedule.to, read_required(*object, "to", path));
-  }
-  return schedule;
-}
-
 class OpParser {
  public:
   OpParser(const json::object& element, const ParseContext& context, const std::string& path)
@@ -142,7 +74,8 @@ class OpParser {
       RUDDER_TRY(spec_.select, parse_selector(*select, at("select")));
     }
     if (const json::value* gate = member(element_, "gate")) {
-      RUDDER_TRY_VOID(read_gate(*gate, at("gate")));
+      RUDDER_TRY(gate_, parse_gate(*gate, points_, context_, at("gate")));
+      spec_.schedule = gate_.schedule;
     }
     spec_.where = path_;
     return place(ops);
@@ -156,7 +89,7 @@ class OpParser {
     const std::optional<OpName> op = find_op(name);
     if (!op) {
       std::vector<std::string_view> known;
-      for (const OpFields& fields : kFields) known.push_back(op_name(fields.op));
+      for (int32_t i = 0; i < kNumOps; ++i) known.push_back(op_name(static_cast<OpName>(i)));
       return invalid_field(fmt::format("unknown op '{}': one of {}", name, fmt::join(known, ", ")),
                            at("op"));
     }
@@ -206,6 +139,7 @@ class OpParser {
       case OpName::kAblate:
       case OpName::kAdd:
       case OpName::kAddNorm:
+      case OpName::kFeature:
         return {};
     }
     return {};
@@ -257,76 +191,6 @@ class OpParser {
     return {};
   }
 
-  Result<void> read_gate(const json::value& value, const std::string& path) {
-    static constexpr std::array<std::string_view, 3> kKeys = {"probe", "prompt_score", "schedule"};
-    const json::object* object = value.if_object();
-    if (object == nullptr || object->empty()) {
-      return invalid_field("an object with \"probe\", \"prompt_score\" or \"schedule\" is needed",
-                           path);
-    }
-    RUDDER_TRY_VOID(check_keys(*object, kKeys, "a gate", path));
-    const json::value* probe = member(*object, "probe");
-    const json::value* score = member(*object, "prompt_score");
-    if (probe != nullptr && score != nullptr) {
-      return invalid_field("a probe or a prompt's score, not both", path);
-    }
-    if (const json::value* schedule = member(*object, "schedule")) {
-      RUDDER_TRY(spec_.schedule, read_schedule(*schedule, join_path(path, "schedule")));
-    }
-    if (probe != nullptr) return read_probe(*probe, join_path(path, "probe"));
-    if (score != nullptr) return read_score(*score, join_path(path, "prompt_score"));
-    return {};
-  }
-
-  Result<void> read_probe(const json::value& value, const std::string& path) {
-    static constexpr std::array<std::string_view, 3> kKeys = {"vector", "threshold", "sharpness"};
-    RUDDER_TRY(probe_, read_gate_parts(value, points_, kKeys, path));
-    spec_.gate.kind = Gate::Kind::kProbe;
-    return {};
-  }
-
-  Result<void> read_score(const json::value& value, const std::string& path) {
-    static constexpr std::array<std::string_view, 5> kKeys = {"vector", "threshold", "sharpness",
-                                                              "site", "layer"};
-    const json::object* object = value.if_object();
-    if (object == nullptr) return invalid_field("an object is needed", path);
-    RUDDER_TRY(const tap::SiteRef ref, read_site(*object, path));
-    tap::Point& point = spec_.gate.point;
-    point = {ref.layer, ref.site};
-    if (const json::value* layer = member(*object, "layer")) {
-      if (ref.layer >= 0) {
-        return invalid_field("the site names its layer already", join_path(path, "layer"));
-      }
-      RUDDER_TRY(point.layer,
-                 read_layer(*layer, context_.model.geometry, join_path(path, "layer")));
-    } else if (ref.layer < 0) {
-      return invalid_field("a layer is needed", join_path(path, "layer"));
-    }
-    RUDDER_TRY_VOID(check_point(context_.model, point, join_path(path, "layer")));
-    RUDDER_TRY(const VectorsAtPoints vectors,
-               read_gate_parts(value, std::span(&point, 1), kKeys, path));
-    spec_.gate.vector = vectors.at(0);
-    spec_.gate.kind = Gate::Kind::kPromptScore;
-    return {};
-  }
-
-  Result<VectorsAtPoints> read_gate_parts(const json::value& value,
-                                          std::span<const tap::Point> points,
-                                          std::span<const std::string_view> keys,
-                                          const std::string& path) {
-    const json::object* object = value.if_object();
-    if (object == nullptr) return invalid_field("an object is needed", path);
-    RUDDER_TRY_VOID(check_keys(*object, keys, "a gate", path));
-    RUDDER_TRY(spec_.gate.threshold, read_required(*object, "threshold", path, kMaxThreshold));
-    if (member(*object, "sharpness") != nullptr) {
-      RUDDER_TRY(const double sharpness, read_required(*object, "sharpness", path));
-      spec_.gate.sharpness = sharpness;
-    }
-    const json::value* vector = member(*object, "vector");
-    if (vector == nullptr) return invalid_field("a vector is needed", join_path(path, "vector"));
-    return read_vectors(*vector, points, false, context_, join_path(path, "vector"));
-  }
-
   // One op for each point.
   Result<void> place(std::vector<OpSpec>& ops) {
     const bool axes = spec_.op == OpName::kAblate;
@@ -346,7 +210,7 @@ class OpParser {
       spec.point = points_[i];
       spec.vector = vectors.at(i);
       if (has_second_) spec.second = second_.at(i);
-      if (spec.gate.kind == Gate::Kind::kProbe) spec.gate.vector = probe_.at(i);
+      spec.gate = gate_.at(i);
     }
     return {};
   }
@@ -357,7 +221,7 @@ class OpParser {
   OpSpec spec_;
   std::vector<tap::Point> points_;
   VectorsAtPoints second_;
-  VectorsAtPoints probe_;
+  ParsedGate gate_;
   bool has_second_ = false;
 };
 
@@ -365,6 +229,10 @@ class OpParser {
 
 Result<void> parse_op_element(const json::object& element, const ParseContext& context,
                               const std::string& path, std::vector<OpSpec>& ops) {
+  const json::string* name = element.at("op").if_string();
+  if (name != nullptr && *name == "feature") {
+    return parse_feature_element(element, context, path, ops);
+  }
   return OpParser(element, context, path).parse(ops);
 }
 

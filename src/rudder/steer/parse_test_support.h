@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "rudder/base/json.h"
+#include "rudder/steer/features/test_dictionary.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/test_support.h"
 
@@ -38,10 +39,24 @@ class OneName final : public Names {
     const auto found = configs_.find(std::string(name));
     return found == configs_.end() ? nullptr : found->second;
   }
+  void set_dictionary(std::shared_ptr<const DictionarySet> set) { dictionary_ = std::move(set); }
+  std::shared_ptr<const DictionarySet> find_dictionary(std::string_view name) const override {
+    return dictionary_ != nullptr && dictionary_->name == name ? dictionary_ : nullptr;
+  }
 
  private:
   std::map<std::string, std::shared_ptr<const Config>> configs_;
+  std::shared_ptr<const DictionarySet> dictionary_;
 };
+
+// The dictionary "sae" of the schema's examples.
+inline OneName example_names() {
+  OneName names;
+  names.set_dictionary(named_set(
+      "sae", random_dictionary(
+                 {.read = {10, tap::Site::kResidPost}, .write = {10, tap::Site::kResidPost}}, 1)));
+  return names;
+}
 
 inline boost::json::object object_of(std::string_view text) {
   auto value = parse_json(text, "test");
@@ -53,8 +68,9 @@ inline Result<ParsedSteering> parse(std::string_view body, const Names& names = 
   return parse_steering(object_of(body), small_model(), names);
 }
 
-inline Result<std::shared_ptr<const Config>> config_of(std::string_view body) {
-  auto parsed = parse(body);
+inline Result<std::shared_ptr<const Config>> config_of(std::string_view body,
+                                                       const Names& names = OneName()) {
+  auto parsed = parse(body, names);
   if (!parsed) return tl::unexpected<Error>(parsed.error());
   return Config::build(std::make_shared<const Model>(small_model()), parsed->ops);
 }

@@ -33,6 +33,26 @@ constexpr std::string_view kSchema = R"json({
     "description": "Vectors added at the tokens of the prompt, besides steering_vectors.",
     "$ref": "#/components/schemas/SteeringTier"
   },
+  "sae_clamp_specs": {
+    "description": "Clamps of a dictionary's features, as elements of steering with the op feature.",
+    "type": "array",
+    "items": {
+      "type": "object", "required": ["module_name", "clamps"], "additionalProperties": false,
+      "properties": {
+        "module_name": {"type": "string", "description": "A registered dictionary."},
+        "phase": {"type": "string", "enum": ["both", "prefill", "decode"], "default": "both"},
+        "clamps": {"type": "object", "description": "{site: {layer: [entry]}}",
+          "additionalProperties": {"type": "object", "additionalProperties": {
+            "type": "array", "minItems": 1, "items": {
+              "type": "object", "required": ["feature_idx", "kind", "value"],
+              "additionalProperties": false,
+              "properties": {
+                "feature_idx": {"type": "integer", "minimum": 0},
+                "kind": {"type": "string", "enum": ["absolute", "additive"]},
+                "value": {"type": "number"},
+                "only_if_active": {"type": "boolean", "default": false}}}}}}}
+    }
+  },
   "decode_steering_vectors": {
     "description": "Vectors added at generated tokens, besides steering_vectors.",
     "$ref": "#/components/schemas/SteeringTier"
@@ -42,7 +62,8 @@ constexpr std::string_view kSchema = R"json({
   "SteeringElement": {
     "oneOf": [
       {"$ref": "#/components/schemas/SteeringModuleRef"},
-      {"$ref": "#/components/schemas/SteeringOp"}
+      {"$ref": "#/components/schemas/SteeringOp"},
+      {"$ref": "#/components/schemas/SteeringFeature"}
     ]
   },
   "SteeringModuleRef": {
@@ -84,6 +105,23 @@ constexpr std::string_view kSchema = R"json({
       "lo": {"type": "number"},
       "hi": {"type": "number"},
       "value": {"type": "number"},
+      "select": {"$ref": "#/components/schemas/SteeringSelector"},
+      "gate": {"$ref": "#/components/schemas/SteeringGate"}
+    }
+  },
+  "SteeringFeature": {
+    "type": "object",
+    "required": ["op", "dictionary", "feature", "kind", "value"],
+    "additionalProperties": false,
+    "properties": {
+      "op": {"type": "string", "enum": ["feature"]},
+      "dictionary": {"type": "string", "description": "A registered dictionary."},
+      "layer": {"type": "integer", "description": "Where the dictionary has several layers."},
+      "feature": {"type": "integer", "minimum": 0},
+      "kind": {"type": "string", "enum": ["set", "add", "multiply", "min", "max"]},
+      "value": {"type": "number"},
+      "only_if_active": {"type": "boolean", "default": false},
+      "mode": {"type": "string", "enum": ["delta", "full"], "default": "delta"},
       "select": {"$ref": "#/components/schemas/SteeringSelector"},
       "gate": {"$ref": "#/components/schemas/SteeringGate"}
     }
@@ -156,6 +194,11 @@ constexpr std::string_view kSchema = R"json({
                                       "site": {"type": "string"}, "layer": {"type": "integer"},
                                       "threshold": {"type": "number"},
                                       "sharpness": {"type": "number"}}},
+      "feature": {"type": "object", "required": ["dictionary", "feature"],
+                  "additionalProperties": false,
+                  "properties": {"dictionary": {"type": "string"}, "layer": {"type": "integer"},
+                                 "feature": {"type": "integer", "minimum": 0},
+                                 "above": {"type": "number", "minimum": 0, "default": 0}}},
       "schedule": {"oneOf": [
         {"type": "object", "required": ["kind", "end", "from", "to"], "additionalProperties": false,
          "properties": {"kind": {"type": "string", "enum": ["ramp"]},
@@ -181,6 +224,9 @@ constexpr std::string_view kSchema = R"json({
   "clamp": {"steering": {"op": "clamp", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "lo": -1, "hi": 1}},
   "cap": {"steering": {"op": "cap", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "hi": 3}},
   "set": {"steering": {"op": "set", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "value": 6}},
+  "feature": {"steering": {"op": "feature", "dictionary": "sae", "feature": 3, "kind": "add", "value": 4}},
+  "feature_gate": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "gate": {"feature": {"dictionary": "sae", "feature": 3, "above": 0.5}}}},
+  "sae_clamp_specs": {"sae_clamp_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"10": [{"feature_idx": 3, "kind": "additive", "value": 4}]}}}]},
   "probe_gate": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "gate": {"probe": {"vector": [1, 0, 0, 1], "threshold": 0.3, "sharpness": 4}}}},
   "prompt_score_gate": {"steering": {"op": "add", "site": "resid_post", "layers": 12, "vector": [0.5, -1, 0.25, 2], "gate": {"prompt_score": {"vector": [1, 0, 0, 1], "site": "resid_post", "layer": 6, "threshold": 0.3}}}},
   "ramp": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"phase": "decode"}, "gate": {"schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}}},

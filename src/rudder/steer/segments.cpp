@@ -61,15 +61,38 @@ tap::SequenceTaps taps_of(const Config& config, const PromptShape& shape,
   return taps;
 }
 
-}  // namespace
-
-Result<tap::SequenceTaps> make_taps(const Config& config, const PromptShape& shape) {
+// The taps of a sequence all of whose generated tokens are `generated`.
+Result<tap::SequenceTaps> taps_where(const Config& config, const PromptShape& shape,
+                                     Role generated) {
   std::vector<std::vector<tap::PositionRange>> selected;
   for (const Selector& selector : config.selectors()) {
-    RUDDER_TRY(std::vector<tap::PositionRange> ranges, select(selector, shape));
+    RUDDER_TRY(std::vector<tap::PositionRange> ranges, select(selector, shape, generated));
     selected.push_back(std::move(ranges));
   }
   return taps_of(config, shape, choices_of(selected));
+}
+
+// Each list begins at 0; none is empty.
+void add_thoughts(const ThoughtMarks& marks, tap::SequenceTaps in_thoughts,
+                  tap::SequenceTaps& taps) {
+  if (taps.segments.empty() && in_thoughts.segments.empty()) return;
+  if (taps.segments.empty()) taps.segments.push_back({});
+  if (in_thoughts.segments.empty()) in_thoughts.segments.push_back({});
+  taps.is_scheduled = taps.is_scheduled || in_thoughts.is_scheduled;
+  taps.thoughts = tap::Thoughts{.begin_token = marks.begin_token,
+                                .end_token = marks.end_token,
+                                .open = marks.open,
+                                .segments = std::move(in_thoughts.segments)};
+}
+
+}  // namespace
+
+Result<tap::SequenceTaps> make_taps(const Config& config, const PromptShape& shape) {
+  RUDDER_TRY(tap::SequenceTaps taps, taps_where(config, shape, Role::kAssistant));
+  if (!shape.thoughts || std::ranges::none_of(config.selectors(), tells_thoughts)) return taps;
+  RUDDER_TRY(tap::SequenceTaps in_thoughts, taps_where(config, shape, Role::kReasoning));
+  add_thoughts(*shape.thoughts, std::move(in_thoughts), taps);
+  return taps;
 }
 
 std::vector<KeyedProgram> usual_programs(const Config& config) {

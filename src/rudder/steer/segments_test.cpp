@@ -125,6 +125,50 @@ TEST(Plan, SegmentsAreWhatEachTokenWouldGetAlone) {
   EXPECT_GT(steered, 1000);
 }
 
+TEST(Plan, ThoughtsHaveProgramsOfTheirOwnWhereSelectorsTellThem) {
+  const auto taps_for = [](uint8_t roles, std::optional<ThoughtMarks> marks) {
+    Selector select;
+    select.roles = roles;
+    Random random(3);
+    const auto config = config_of_specs({selected(
+        add_spec({1, tap::Site::kResidPost}, test_row(random.vector(kTestHidden))), select)});
+    PromptShape shape = prompt_of(10);
+    shape.has_roles = true;
+    shape.thoughts = marks;
+    const auto taps = make_taps(*config, shape);
+    EXPECT_TRUE(taps.has_value());
+    return *taps;
+  };
+  const auto role = [](Role of) { return static_cast<uint8_t>(1U << static_cast<unsigned>(of)); };
+  constexpr ThoughtMarks kMarks = {.begin_token = 5, .end_token = 6, .open = true};
+
+  const tap::SequenceTaps thoughts = taps_for(role(Role::kReasoning), kMarks);
+  ASSERT_TRUE(thoughts.thoughts);
+  EXPECT_EQ(thoughts.thoughts->begin_token, 5);
+  EXPECT_EQ(thoughts.thoughts->end_token, 6);
+  EXPECT_TRUE(thoughts.thoughts->open);
+  ASSERT_EQ(thoughts.segments.size(), 1u);
+  EXPECT_EQ(thoughts.segments[0].program, nullptr);
+  ASSERT_EQ(thoughts.thoughts->segments.size(), 2u);
+  EXPECT_EQ(thoughts.thoughts->segments[0].program, nullptr);
+  EXPECT_EQ(thoughts.thoughts->segments[1].begin, 10);
+  EXPECT_NE(thoughts.thoughts->segments[1].program, nullptr);
+
+  const tap::SequenceTaps answer = taps_for(role(Role::kAssistant), kMarks);
+  ASSERT_TRUE(answer.thoughts);
+  ASSERT_EQ(answer.segments.size(), 2u);
+  EXPECT_NE(answer.segments[1].program, nullptr);
+  ASSERT_EQ(answer.thoughts->segments.size(), 1u);
+  EXPECT_EQ(answer.thoughts->segments[0].program, nullptr);
+
+  // Nothing waits for a token where it makes no difference.
+  const auto both = static_cast<uint8_t>(role(Role::kAssistant) | role(Role::kReasoning));
+  EXPECT_FALSE(taps_for(both, kMarks).thoughts);
+  EXPECT_EQ(taps_for(both, kMarks).segments.size(), 2u);
+  EXPECT_FALSE(taps_for(role(Role::kUser), kMarks).thoughts);
+  EXPECT_TRUE(taps_for(role(Role::kReasoning), std::nullopt).segments.empty());
+}
+
 TEST(Plan, EqualSegmentsShareTheirProgram) {
   Selector ends;
   ends.prompt = {{0, 2}, {-2, tap::kNoEnd}};

@@ -65,13 +65,17 @@ Ranges of_windows(const Selector& selector, int32_t prompt_len) {
   return normalised(std::move(ranges));
 }
 
-Ranges of_roles(uint8_t roles, const PromptShape& shape) {
-  const auto wanted = [&](Role role) { return (roles >> static_cast<unsigned>(role) & 1U) != 0; };
+bool has_role(uint8_t roles, Role role) {
+  return (roles >> static_cast<unsigned>(role) & 1U) != 0;
+}
+
+Ranges of_roles(uint8_t roles, const PromptShape& shape, Role generated) {
+  const auto wanted = [&](Role role) { return has_role(roles, role); };
   Ranges ranges;
   for (const RoleSpan& span : shape.roles) {
     if (wanted(span.role)) ranges.push_back(span.tokens);
   }
-  if (wanted(Role::kAssistant)) ranges.push_back({shape.prompt_len, tap::kNoEnd});
+  if (wanted(generated)) ranges.push_back({shape.prompt_len, tap::kNoEnd});
   return normalised(std::move(ranges));
 }
 
@@ -83,7 +87,12 @@ std::string_view role_name(Role role) {
   return kNames[static_cast<size_t>(role)];
 }
 
-Result<std::vector<tap::PositionRange>> select(const Selector& selector, const PromptShape& shape) {
+bool tells_thoughts(const Selector& selector) {
+  return has_role(selector.roles, Role::kAssistant) != has_role(selector.roles, Role::kReasoning);
+}
+
+Result<std::vector<tap::PositionRange>> select(const Selector& selector, const PromptShape& shape,
+                                               Role generated) {
   if (selector.roles != 0 && !shape.has_roles) {
     return fail(ErrorCode::kInvalidArgument,
                 "steering by role needs a chat whose template tells which tokens are whose",
@@ -98,7 +107,9 @@ Result<std::vector<tap::PositionRange>> select(const Selector& selector, const P
   if (selector.from_last_prompt) {
     selected = intersection(selected, {{std::max(shape.prompt_len - 1, 0), tap::kNoEnd}});
   }
-  if (selector.roles != 0) selected = intersection(selected, of_roles(selector.roles, shape));
+  if (selector.roles != 0) {
+    selected = intersection(selected, of_roles(selector.roles, shape, generated));
+  }
   return selected;
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -34,7 +35,7 @@ struct Selector {
   // generated token is, and the other way round.
   std::vector<Window> prompt;
   std::vector<Window> generation;
-  uint8_t roles = 0;              // bits 1 << Role; 0: any. Generated tokens are the assistant's.
+  uint8_t roles = 0;              // bits 1 << Role; 0: any
   bool from_last_prompt = false;  // no token before the last of the prompt
   bool operator==(const Selector&) const = default;
 };
@@ -44,15 +45,28 @@ struct RoleSpan {
   tap::PositionRange tokens;
 };
 
+// How the model writes thoughts, where that is told from its output: tap::Thoughts.
+struct ThoughtMarks {
+  int32_t begin_token = 0;
+  int32_t end_token = 0;
+  bool open = false;  // the prompt ends inside thoughts
+};
+
 // What of a request's prompt the selectors look at.
 struct PromptShape {
   int32_t prompt_len = 0;
   bool has_roles = false;       // the spans say who wrote the prompt: it came from a chat template
   std::vector<RoleSpan> roles;  // ascending, disjoint; tokens of the template itself have no role
+  std::optional<ThoughtMarks> thoughts = {};  // none: every generated token is the assistant's
 };
 
 // The selected positions, ascending, disjoint and not adjacent; the last may end at kNoEnd.
-// kInvalidArgument when the selector asks for roles that the shape does not know.
-Result<std::vector<tap::PositionRange>> select(const Selector& selector, const PromptShape& shape);
+// Generated tokens are those of `generated`. kInvalidArgument when the selector asks for roles that
+// the shape does not know.
+Result<std::vector<tap::PositionRange>> select(const Selector& selector, const PromptShape& shape,
+                                               Role generated = Role::kAssistant);
+
+// The selector tells thoughts from the rest of an answer.
+bool tells_thoughts(const Selector& selector);
 
 }  // namespace rudder::steer

@@ -13,6 +13,7 @@
 #include "rudder/steer/base64.h"
 #include "rudder/steer/content_hash.h"
 #include "rudder/steer/library.h"
+#include "rudder/steer/program_table.h"
 #include "rudder/steer/row_table.h"
 #include "rudder/steer/segments.h"
 #include "rudder/steer/test_support.h"
@@ -168,6 +169,22 @@ class Bench {
     };
     print("resolve and plan by name", each(named));
     print("resolve and plan by name and scale", each(scaled));
+    time_passing(*make_taps(**library.resolve(named), shape));
+  }
+
+  // From a submitter to the engine: programs handed over, named, and looked up.
+  void time_passing(const tap::SequenceTaps& taps) {
+    ProgramTable table(model_.limits);
+    constexpr int kCalls = 100;
+    const auto pass = [&] {
+      for (int i = 0; i < kCalls; ++i) {
+        const auto kept = table.keep(taps);
+        (void)table.resolve(tap::spec_of(**kept));
+      }
+    };
+    print("keep a program, name it, look it up", time_us(pass) / kCalls);
+    const auto held = table.keep(taps);
+    print("the same, while another request has it", time_us(pass) / kCalls);
   }
 
   void time_rows(const Library& library, const json::object& packed, double mb) {

@@ -34,6 +34,9 @@ Result<Rows> read_lists(const boost::json::array& lists, const std::string& path
 // large.
 Result<Rows> read_packed(const boost::json::object& packed, const std::string& path);
 
+// Of numbers that are compared with a projection; see kMaxMagnitude.
+inline constexpr double kMaxThreshold = kMaxMagnitude * kMaxMagnitude;
+
 // A boolean, number or string field is checked by its reader; these are for the two numbers that
 // all of them share. `where` is the field.
 Result<double> read_number(const boost::json::value& value, const std::string& where,

@@ -44,7 +44,8 @@ class Executor {
   virtual Capacity capacity() const = 0;
 
   // Enqueues the step and returns; never waits for the device. An Error means that nothing of the
-  // plan ran and that the executor is dead (device fault): no further launch will succeed.
+  // plan ran and that the executor is dead (device fault): no further launch will succeed. The plan
+  // is let go of before its last result is given: the caller then uses its memory again.
   virtual Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) = 0;
 
   // The masks of a step's constrained rows, in the order of StepPlan.seqs and of a row's positions:
@@ -60,6 +61,12 @@ class Executor {
 
   // True when collect(ticket) would not wait.
   virtual bool ready(Ticket ticket) = 0;
+
+  // True: before its next launch the caller collects what is in flight, gives back every slot and
+  // block, forgets cached prefixes and calls start_afresh(). Plans from then on read no KV and no
+  // slot that earlier ones wrote. Recordings ask for it (flight_recorder.h).
+  virtual bool wants_fresh_start() const { return false; }
+  virtual void start_afresh() {}
 };
 
 }  // namespace rudder::step

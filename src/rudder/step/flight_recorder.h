@@ -2,11 +2,16 @@
 // plans, masks and results, in the order of the calls. Called by the engine thread, like any
 // executor.
 //
-// A recording that fails (a full disk) ends with an error in the log, one that reaches its bound
-// with a warning; the executor goes on either way.
+// What is kept is the end of the run, in a ring of files, each of which can be replayed alone: when
+// a file is long enough the recorder asks for a fresh start (step::Executor) and begins the next
+// one; the oldest goes. Normative text: docs/contracts/step.md, "Recordings".
+//
+// A recording that fails (a full disk) ends with an error in the log; the executor goes on.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -18,32 +23,53 @@ namespace rudder::step {
 
 class FlightRecorder final : public Executor {
  public:
+  static constexpr int32_t kMaxFiles = 4;
+  // A fresh start computes what runs again: no file asks for it before it has so many steps.
+  static constexpr int64_t kLeastSteps = 256;
+
   // Of an executor that has not run a step yet: a replay starts from an empty KV cache. Creates the
-  // folder where it is missing, and in it a new file named after the time and the process. kIo.
+  // folder where it is missing; files in it are named after the time, the process and their number.
+  // All together have at most `max_bytes`. kIo.
   static Result<std::unique_ptr<FlightRecorder>> create(std::unique_ptr<Executor> executor,
                                                         const std::string& folder,
                                                         const std::string& model,
                                                         int64_t max_bytes);
 
-  const std::string& path() const { return path_; }
+  // Of the files that there are, oldest first; the last is being written.
+  const std::deque<std::string>& paths() const { return paths_; }
 
   Capacity capacity() const override { return executor_->capacity(); }
   Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) override;
   Result<void> supply(Ticket ticket, std::span<const uint32_t> masks) override;
   Result<StepResult> collect(Ticket ticket) override;
   bool ready(Ticket ticket) override { return executor_->ready(ticket); }
+  bool wants_fresh_start() const override;
+  void start_afresh() override;
 
  private:
-  FlightRecorder(std::unique_ptr<Executor> executor, std::string path,
-                 std::unique_ptr<RecordingWriter> writer)
-      : executor_(std::move(executor)), path_(std::move(path)), writer_(std::move(writer)) {}
+  FlightRecorder(std::unique_ptr<Executor> executor, std::string prefix, std::string model,
+                 int64_t max_bytes);
 
+  Result<void> begin_file();
+  void write_tables();
+  void note_tables(const StepPlan& plan);
+  void fail_with(const Error& error);
   template <typename T>
   void write(const T& record);
 
   const std::unique_ptr<Executor> executor_;
-  const std::string path_;
-  std::unique_ptr<RecordingWriter> writer_;  // null once the recording has ended
+  const std::string prefix_;  // of the files' paths
+  const RecordingHeader header_;
+  const int64_t max_file_bytes_;
+  std::deque<std::string> paths_;
+  int32_t num_files_ = 0;                    // ever
+  std::unique_ptr<RecordingWriter> writer_;  // null once the recording has failed
+  bool is_cut_ = false;                      // steps of this file are missing at its end
+  int64_t num_steps_ = 0;                    // of this file
+  StepId last_step_ = 0;
+  // The executor's tables, which outlive a fresh start: a file begins with an edit of each row.
+  std::map<int32_t, TapEdit> rows_;
+  std::map<int32_t, CaptureEdit> sets_;
 };
 
 }  // namespace rudder::step

@@ -25,7 +25,11 @@ inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kAll;
 template <>
 inline constexpr RowEnd kLastOf<RowEnd> = RowEnd::kNumerical;
 template <>
-inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kScore;
+inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kFeature;
+template <>
+inline constexpr tap::FeatureNorm kLastOf<tap::FeatureNorm> = tap::FeatureNorm::kLayerNorm;
+template <>
+inline constexpr tap::FeatureEdit kLastOf<tap::FeatureEdit> = tap::FeatureEdit::kMax;
 template <>
 inline constexpr tap::GateKind kLastOf<tap::GateKind> = tap::GateKind::kScoreSoft;
 template <>
@@ -44,8 +48,8 @@ void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Limits> auto& value) {
-  auto& [num_rows, num_ops, num_floats, num_sets, elements, prompts_only] = value;
-  archive(num_rows, num_ops, num_floats, num_sets, elements, prompts_only);
+  auto& [num_rows, num_ops, num_floats, num_sets, elements, prompts_only, features] = value;
+  archive(num_rows, num_ops, num_floats, num_sets, elements, prompts_only, features);
 }
 
 template <typename Archive>
@@ -82,9 +86,9 @@ void fields(Archive& archive, Archived<tap::Point> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::TapOp> auto& value) {
   auto& [kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, norm_squared,
-         threshold, sharpness, begin, end, from, to, unused] = value;
+         threshold, sharpness, begin, end, from, to, run, norm, edit, edit_value, sum] = value;
   archive(kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, norm_squared,
-          threshold, sharpness, begin, end, from, to, unused);
+          threshold, sharpness, begin, end, from, to, run, norm, edit, edit_value, sum);
 }
 
 template <typename Archive>
@@ -174,8 +178,8 @@ void fields(Archive& archive, Archived<TokenLogprobs> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<SeqResult> auto& value) {
-  auto& [slot, generation, end, masked, tokens, logprobs, scores] = value;
-  archive(slot, generation, end, masked, tokens, logprobs, scores);
+  auto& [slot, generation, end, masked, tokens, logprobs, scores, clipped_samples] = value;
+  archive(slot, generation, end, masked, tokens, logprobs, scores, clipped_samples);
 }
 
 // Without what it captured: activations are for their consumers.

@@ -26,7 +26,7 @@
 namespace rudder::step {
 
 // Of the format; a reader takes its own version alone.
-inline constexpr uint32_t kRecordingVersion = 2;
+inline constexpr uint32_t kRecordingVersion = 3;
 
 struct RecordingHeader {
   uint32_t version = kRecordingVersion;
@@ -60,6 +60,7 @@ class RecordingWriter {
   Result<void> write(const SuppliedMasks& masks);
   Result<void> write(const StepResult& result);
   bool is_full() const { return is_full_; }
+  int64_t num_bytes() const { return num_bytes_; }
 
  private:
   RecordingWriter(std::string path, File file, int64_t max_bytes)

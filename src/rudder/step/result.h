@@ -37,6 +37,8 @@ struct SeqResult {
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
   std::vector<TokenLogprobs> scores;    // as SeqWork.score_tokens, in the first iteration
+  // Samples that the latches clipped, of the whole prompt; told by the step that ends the prompt.
+  int64_t clipped_samples = 0;
 };
 
 struct StepResult {

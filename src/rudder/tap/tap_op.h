@@ -1,15 +1,17 @@
 // One op of a steering program, and the numbers that host and device must agree on. Plain data that
-// kernels read as it lies in memory: this header is C++17 and includes no more than <cstdint>,
-// because nvcc reads it too. Formulas: h is the row at the point, in fp32, rounded once at the end;
-// v1 and v2 are vectors of the row's width; all sums run over the row.
+// kernels read as it lies in memory: this header is C++17, because nvcc reads it too. Formulas: h
+// is the row at the point, in fp32, rounded once at the end; v1 and v2 are vectors of the row's
+// width; all sums run over the row.
 #pragma once
 
 #include <cstdint>
 
+#include "rudder/tap/feature.h"
+
 namespace rudder::tap {
 
 // p = h . v1. A program lists the ops of a point in the order of these groups: patch, axis forms
-// that project away, add forms, axis forms that clamp.
+// that project away, add forms, axis forms that clamp, features, adds of features.
 enum class OpKind : int32_t {
   kPatch,      // h + s (v1 - h)
   kAxis,       // h + s (clip(a p + b, lo, hi) - p) v1, v1 a unit vector
@@ -21,10 +23,15 @@ enum class OpKind : int32_t {
   kAddRenorm,  // (h + s v1) |h| / |h + s v1|; h itself where the denominator is 0; with lo > 0 only
                // where the denominator is greater than |h|, else h + s v1
   kScore,      // h; the slot's latch `latch` takes p as one more sample
+  kFeature,    // y = norm(h) . v2, f = y > lo ? max(a y + b, 0) : 0, f' = `edit` of f with `value`:
+               // h + s c (f' - f) v1, norm and c those of `norm`; with hi > 0 only where f > 0
 };
 
 // With a gate the row becomes h + g (op(h) - h). With g = 0, and with s = 0 after its schedule, the
 // row keeps its bits. kScore has neither gate nor schedule.
+//
+// kFeature ops that follow one another may be a run: all of them, and their gates, read the row as
+// it is before the first. So several clamps of one dictionary act on the features of one encode.
 enum class GateKind : int32_t {
   kNone,       // g = 1
   kHard,       // g = [h . vg - threshold > 0]
@@ -72,8 +79,13 @@ struct TapOp {
   int32_t end = 0;
   float from = 0.0f;
   float to = 0.0f;
-  int32_t unused = 0;
+  // Of kFeature.
+  int32_t run = 0;  // of the first of a run its length, of the others 0
+  FeatureNorm norm = FeatureNorm::kNone;
+  FeatureEdit edit = FeatureEdit::kSet;
+  float value = 0.0f;
+  float sum = 0.0f;  // of v2's elements, for kLayerNorm
 };
-static_assert(sizeof(TapOp) == 80);
+static_assert(sizeof(TapOp) == 96 && sizeof(TapOp) % 16 == 0);
 
 }  // namespace rudder::tap

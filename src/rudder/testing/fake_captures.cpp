@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 namespace rudder::testing {
 
 using steer::capture::CaptureId;
@@ -10,6 +12,17 @@ using steer::capture::CaptureRequest;
 Result<std::shared_ptr<const steer::capture::CaptureSpec>> FakeCaptures::spec(
     const boost::json::value*) {
   return fail(ErrorCode::kInvalidArgument, "tests make their specs themselves", "capture");
+}
+
+std::shared_ptr<const steer::capture::CaptureSpec> FakeCaptures::find(
+    steer::capture::SpecId id) const {
+  const auto found = specs_.find(id);
+  return found == specs_.end() ? nullptr : found->second;
+}
+
+void FakeCaptures::add(std::shared_ptr<const steer::capture::CaptureSpec> spec) {
+  const steer::capture::SpecId id = spec->id;
+  specs_[id] = std::move(spec);
 }
 
 CaptureId FakeCaptures::begin(CaptureRequest request) {
@@ -36,10 +49,8 @@ void FakeCaptures::push(std::shared_ptr<const tap::CapturedRows> rows,
     }
     records[token.position] = captured_words(*rows, token, *request.spec->set, geometry_);
     if (request.on_event) {
-      request.on_event({.consumer = "fake",
-                        .choice = request.choice,
-                        .position = token.position,
-                        .payload = "{}"});
+      request.on_event(
+          {.consumer = "fake", .choice = request.choice, .position = token.position, .values = {}});
     }
   }
 }

@@ -25,6 +25,7 @@ class FakeCaptures final : public steer::capture::Dispatcher {
 
   Result<std::shared_ptr<const steer::capture::CaptureSpec>> spec(
       const boost::json::value* field) override;
+  std::shared_ptr<const steer::capture::CaptureSpec> find(steer::capture::SpecId id) const override;
   steer::capture::CaptureId begin(steer::capture::CaptureRequest request) override;
   void push(std::shared_ptr<const tap::CapturedRows> rows,
             std::span<const steer::capture::CaptureId> by_seq) override;
@@ -32,6 +33,8 @@ class FakeCaptures final : public steer::capture::Dispatcher {
   void cancel(steer::capture::CaptureId id) override { close(id, true); }
   steer::capture::CaptureStats stats() const override { return {}; }
 
+  // Requests may name the spec by its number from now on.
+  void add(std::shared_ptr<const steer::capture::CaptureSpec> spec);
   // Answers one request that has ended; false when none has.
   bool answer_one();
   size_t num_open() const { return open_.size(); }
@@ -45,6 +48,7 @@ class FakeCaptures final : public steer::capture::Dispatcher {
 
   const tap::Geometry geometry_;
   uint64_t next_id_ = 1;
+  std::map<steer::capture::SpecId, std::shared_ptr<const steer::capture::CaptureSpec>> specs_;
   std::map<steer::capture::CaptureId, steer::capture::CaptureRequest> open_;
   std::deque<steer::capture::CaptureRequest> ended_;
   std::map<std::pair<std::string, int32_t>, Records> records_;

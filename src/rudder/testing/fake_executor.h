@@ -1,13 +1,14 @@
 // FakeExecutor: an Executor without a model, for tests of the serving side. It keeps a fake KV
-// memory (which token is at which offset of which block, after which prefix, under which steering
-// program, of which KV group) and chooses each next token from a hash of every token that it finds
-// there through the slot's block tables; a group with a window is read as far back as the window
-// goes. So a block that is shared, freed or overwritten wrongly changes tokens, and each breach of
-// the step contract that it sees is also recorded in words. Called by one thread.
+// memory: for each offset of each block, the token that was written there, the prefix before it,
+// the steering program that it ran, and its KV group. It chooses the next token of a sequence from
+// a hash of all tokens that it finds through the block tables of the sequence's slot; in a group
+// with a window it reads back as far as the window reaches. So the tokens change when a block is
+// shared, freed or overwritten by mistake. It also records, in words, each breach of the step
+// contract that it sees. One thread calls it.
 //
-// Iterations of steps run in launch order, each at some moment between its step's launch and its
-// collect that is drawn from the options' seed. A plan that breaks the contract in itself is not
-// run: the executor dies.
+// It runs the iterations of steps in launch order. Each runs at a moment between the launch of its
+// step and its own collect, drawn from the seed of the options. A plan that breaks the contract by
+// itself is not run: the executor dies.
 #pragma once
 
 #include <cstdint>

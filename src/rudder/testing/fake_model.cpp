@@ -24,18 +24,38 @@ class ExpectedHashes {
     for (const tap::TapSegment& segment : taps->segments) {
       programs_.emplace_back(segment.program.get());
     }
+    if (!taps->thoughts) return;
+    for (const tap::TapSegment& segment : taps->thoughts->segments) {
+      thought_programs_.emplace_back(segment.program.get());
+    }
   }
 
   void push(int32_t token) {
     const auto position = static_cast<int32_t>(hashes_.size());
     FakeProgram program;
-    for (size_t i = 0; i < programs_.size(); ++i) {
-      if (taps_->segments[i].begin <= position) program = programs_[i];
+    if (is_thought(position, token)) {
+      for (size_t i = 0; i < thought_programs_.size(); ++i) {
+        if (taps_->thoughts->segments[i].begin <= position) program = thought_programs_[i];
+      }
+    } else {
+      for (size_t i = 0; i < programs_.size(); ++i) {
+        if (taps_->segments[i].begin <= position) program = programs_[i];
+      }
     }
     const int32_t since_prompt = position - prompt_len_;
     if (program.writes_latch && since_prompt < 0) latch_ += latch_sample(hash_, token);
     hash_ = extend_hash(hash_, token, program.effect(since_prompt, latch_));
     hashes_.push_back(hash_);
+  }
+
+  // Of the token at `position`, behind all tokens before it.
+  bool is_thought(int32_t position, int32_t token) {
+    if (taps_ == nullptr || !taps_->thoughts || position < prompt_len_) return false;
+    const tap::Thoughts& thoughts = *taps_->thoughts;
+    const bool opens = position == prompt_len_ && token == thoughts.begin_token;
+    if (position == prompt_len_) in_thoughts_ = thoughts.open || opens;
+    if (!opens && token == thoughts.end_token) in_thoughts_ = false;
+    return in_thoughts_ && !opens;
   }
 
   uint64_t last() const { return hash_; }
@@ -45,6 +65,8 @@ class ExpectedHashes {
   const tap::SequenceTaps* taps_;
   const int32_t prompt_len_;
   std::vector<FakeProgram> programs_;
+  std::vector<FakeProgram> thought_programs_;
+  bool in_thoughts_ = false;
   std::vector<uint64_t> hashes_;
   uint64_t hash_ = kEmptyPrefixHash;
   uint64_t latch_ = 0;

@@ -229,7 +229,11 @@ TEST_P(OpsTaps, LatchesClipWhatCouldOverflowThem) {
   EXPECT_EQ(latches[0], int64_t{1} << (18 + ops::kLatchBits));
   EXPECT_EQ(latches[kSlot], -(int64_t{1} << (18 + ops::kLatchBits)));
   EXPECT_EQ(latches[2 * kSlot], 0);
-  EXPECT_EQ(latches[2 * kSlot + 1], 1);
+  for (const size_t slot : {0, 1, 2}) {
+    const int64_t tally = latches[slot * kSlot + 1];
+    EXPECT_EQ(ops::latch_samples(tally), 1);
+    EXPECT_EQ(ops::latch_clipped(tally), slot == 2 ? 0 : 1);
+  }
 }
 
 // What an independent implementation in float64 gives, to the digits of float32.

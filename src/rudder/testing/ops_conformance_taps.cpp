@@ -23,7 +23,7 @@ namespace {
 constexpr int64_t kResidualWidths[] = {1, 2, 17, 31, 64, 127, 257, 1031, 4099, 16384};
 constexpr int kResidualRounds = 2 * static_cast<int>(std::size(kResidualWidths));
 
-constexpr int kNumKinds = static_cast<int>(OpKind::kScore) + 1;
+constexpr int kNumKinds = static_cast<int>(OpKind::kFeature) + 1;
 constexpr int kNumGates = static_cast<int>(GateKind::kScoreSoft) + 1;
 constexpr int kNumSchedules = static_cast<int>(ScheduleKind::kWindow) + 1;
 
@@ -69,6 +69,7 @@ int32_t OpsTaps::add_vector(const Row& row, std::vector<float>& vectors) {
 TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vector<float>& vectors) {
   TapOp op;
   op.kind = static_cast<OpKind>(combination % kNumKinds);
+  if (op.kind == OpKind::kFeature && !ops_.clamps_features()) op.kind = OpKind::kAdd;
   op.gate = static_cast<GateKind>(combination / kNumKinds % kNumGates);
   op.schedule = static_cast<ScheduleKind>(combination / kNumKinds / kNumGates % kNumSchedules);
   const Row v1 = unit_row(width, {});
@@ -80,6 +81,7 @@ TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vecto
   if (op.kind == OpKind::kSwap || op.kind == OpKind::kRotate) {
     op.v2 = add_vector(unit_row(width, v1), vectors);
   }
+  if (op.kind == OpKind::kFeature) set_feature(op, width, vectors);
   op.strength = static_cast<float>(uniform(-1.5, 1.5));
   op.latch = op.kind == OpKind::kScore ? kSampled : static_cast<int32_t>(between(0, 2));
   set_constants(op, point);
@@ -114,6 +116,24 @@ void OpsTaps::set_constants(TapOp& op, Point point) {
   }
 }
 
+// A run of one. The thresholds of y and of f lie where no row reaches them.
+void OpsTaps::set_feature(TapOp& op, int64_t width, std::vector<float>& vectors) {
+  op.v2 = add_vector(unit_row(width, {}), vectors);
+  for (int64_t i = 0; i < width; ++i) op.sum += vectors[static_cast<size_t>(op.v2 + i)];
+  op.run = 1;
+  op.norm = static_cast<tap::FeatureNorm>(between(0, 2));
+  op.edit = static_cast<tap::FeatureEdit>(between(0, 4));
+  op.value = static_cast<float>(uniform(-1.5, 1.5));
+  op.a = static_cast<float>(uniform(0.3, 0.8));
+  op.b = static_cast<float>(uniform(-1, 1));
+  constexpr float kBeyond = 1e4f;
+  op.lo = between(0, 3) == 0 ? kBeyond : between(0, 1) == 0 ? -kBeyond : -kInfinity;
+  if (between(0, 2) == 0) {
+    op.hi = 1;
+    op.b = between(0, 1) == 0 ? -kBeyond : 20;
+  }
+}
+
 // Ops at every point, as many as `most` at each.
 tap::Program OpsTaps::random_program(int64_t width, int64_t most, int& combination) {
   tap::Program program;
@@ -123,6 +143,14 @@ tap::Program OpsTaps::random_program(int64_t width, int64_t most, int& combinati
       const int next =
           only_adds_ ? static_cast<int>(OpKind::kAdd) : combination++ % kNumCombinations;
       program.ops.push_back({point, random_op(next, width, point, program.vectors)});
+      if (program.ops.back().op.kind != OpKind::kFeature) continue;
+      const size_t first = program.ops.size() - 1;
+      for (int64_t more = between(0, 2); more > 0; --more) {
+        TapOp op = random_op(next, width, point, program.vectors);
+        op.run = 0;
+        program.ops.push_back({point, op});
+        ++program.ops[first].op.run;
+      }
     }
   }
   return program;

@@ -27,7 +27,7 @@ class OpsTaps : public OpsConformance {
   static constexpr int32_t kSlots = 4;
   static constexpr int32_t kSampled = 3;  // the latch that random ops fill; others are only read
   static constexpr int64_t kGuard = 64;   // elements of the ring before and behind the records
-  static constexpr int kNumCombinations = 8 * 5 * 3;  // of op, gate and schedule
+  static constexpr int kNumCombinations = 9 * 5 * 3;  // of op, gate and schedule
 
   // Programs and capture sets on the device, and tokens that use them.
   struct Scene {
@@ -79,6 +79,7 @@ class OpsTaps : public OpsConformance {
   double uniform(double low, double high);
   Row unit_row(int64_t width, const Row& other);
   void set_constants(tap::TapOp& op, tap::Point point);
+  void set_feature(tap::TapOp& op, int64_t width, std::vector<float>& vectors);
   tap::Program random_program(int64_t width, int64_t most, int& combination);
   void fill_latches(const ops::TapTable& table);
 

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "rudder/base/check.h"
 #include "rudder/base/philox.h"
 #include "rudder/sched/proposer.h"
 
@@ -22,10 +24,16 @@ class RandomProposer final : public sched::DraftProposer {
   RandomProposer(uint64_t seed, int32_t vocab_size, Truth truth)
       : seed_(seed), vocab_size_(vocab_size), truth_(std::move(truth)) {}
 
-  bool waits(sched::SequenceId) override { return below(4) != 0; }
+  void begin(const sched::NewSequence& sequence) override { known_.insert(sequence.id); }
+  void end(sched::SequenceId id, std::span<const int32_t>) override { forget(id); }
+  bool waits(sched::SequenceId id) override {
+    RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
+    return below(4) != 0;
+  }
 
   void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
                std::vector<int32_t>* draft) override {
+    RUDDER_CHECK(known_.contains(id), "sequence {} has not begun", id.value);
     const std::span<const int32_t> truth = truth_(id);
     const int32_t count = below(most + 1);
     const int32_t kind = below(4);  // 0 or 1: right; 2: wrong once; 3: random
@@ -40,6 +48,9 @@ class RandomProposer final : public sched::DraftProposer {
   }
 
  private:
+  void forget(sched::SequenceId id) {
+    RUDDER_CHECK(known_.erase(id) == 1, "sequence {} ends twice", id.value);
+  }
   int32_t below(int32_t n) {
     return static_cast<int32_t>(philox_u64(seed_, ++num_draws_) % static_cast<uint64_t>(n));
   }
@@ -48,6 +59,7 @@ class RandomProposer final : public sched::DraftProposer {
   const int32_t vocab_size_;
   const Truth truth_;
   uint64_t num_draws_ = 0;
+  std::set<sched::SequenceId> known_;
 };
 
 }  // namespace rudder::testing

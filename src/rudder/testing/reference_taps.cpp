@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "rudder/base/check.h"
 
@@ -36,6 +37,50 @@ double schedule(const tap::TapOp& op, int32_t n) {
   RUDDER_CHECK(false, "schedule {}", static_cast<int32_t>(op.schedule));
 }
 
+double edited_value(const tap::TapOp& op, double f) {
+  switch (op.edit) {
+    case tap::FeatureEdit::kSet:
+      return op.value;
+    case tap::FeatureEdit::kAdd:
+      return f + op.value;
+    case tap::FeatureEdit::kMultiply:
+      return f * op.value;
+    case tap::FeatureEdit::kMin:
+      return std::max(f, double{op.value});
+    case tap::FeatureEdit::kMax:
+      return std::min(f, double{op.value});
+  }
+  RUDDER_CHECK(false, "edit {}", static_cast<int32_t>(op.edit));
+}
+
+// The row as the dictionary reads it, and the factor that undoes its scale.
+std::pair<Row, double> normed(tap::FeatureNorm kind, Row x) {
+  const auto count = static_cast<double>(x.size());
+  if (kind == tap::FeatureNorm::kConstantNorm) {
+    const double scale = norm(x) / std::sqrt(count);
+    for (double& value : x) value = scale > 0 ? value / scale : 0;
+    return {std::move(x), scale};
+  }
+  if (kind == tap::FeatureNorm::kLayerNorm) {
+    const double mean = std::accumulate(x.begin(), x.end(), 0.0) / count;
+    for (double& value : x) value -= mean;
+    const double scale = x.size() > 1 ? norm(x) / std::sqrt(count - 1) : 0;
+    for (double& value : x) value /= scale + tap::kLayerNormEpsilon;
+    return {std::move(x), scale};
+  }
+  return {std::move(x), 1};
+}
+
+// s c (f' - f) v1
+Row feature_delta(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2) {
+  const auto [row, scale] = normed(op.norm, h);
+  const double y = inner(row, v2);
+  const double f = y > op.lo ? std::max(op.a * y + op.b, 0.0) : 0;
+  const Row none(h.size());
+  if (op.hi > 0 && f <= 0) return none;
+  return plus(none, s * scale * (edited_value(op, f) - f), v1);
+}
+
 Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2) {
   const double p = inner(h, v1);
   switch (op.kind) {
@@ -64,6 +109,8 @@ Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const 
     }
     case tap::OpKind::kScore:
       return h;
+    case tap::OpKind::kFeature:
+      return plus(h, 1, feature_delta(op, s, h, v1, v2));
   }
   RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
 }
@@ -105,8 +152,15 @@ Row reference_op(const tap::TapOp& op, std::span<const float> vectors, Row h, in
 
 Row reference_program(const tap::Program& program, tap::Point point, Row h, int32_t n,
                       ReferenceLatches& latches) {
+  Row before;  // the row that the ops of a run read
   for (const tap::ProgramOp& op : program.ops) {
-    if (op.point == point) h = reference_op(op.op, program.vectors, std::move(h), n, latches);
+    if (op.point != point) continue;
+    if (op.op.kind != tap::OpKind::kFeature) {
+      h = reference_op(op.op, program.vectors, std::move(h), n, latches);
+      continue;
+    }
+    if (op.op.run > 0) before = h;
+    h = plus(h, 1, plus(reference_op(op.op, program.vectors, before, n, latches), -1, before));
   }
   return h;
 }

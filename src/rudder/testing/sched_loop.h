@@ -33,13 +33,19 @@ class SchedLoop {
     int num_outputs = 0;
   };
 
-  // Where the machine takes drafts, a RandomProposer makes them.
-  SchedLoop(const FakeOptions& fake, const sched::SchedSettings& settings)
+  // Where the machine takes drafts, `proposer` makes them; null: a RandomProposer.
+  SchedLoop(const FakeOptions& fake, const sched::SchedSettings& settings,
+            sched::DraftProposer* proposer = nullptr)
       : options_(fake),
         executor_(fake),
         proposer_(fake.seed, fake.capacity.vocab_size,
                   [this](sched::SequenceId id) { return whole_of(id); }),
-        scheduler_(fake.capacity, settings, &proposer_) {}
+        scheduler_(fake.capacity, settings, proposer != nullptr ? proposer : &proposer_) {}
+
+  // Checks the invariants after every `count`th plan and commit alone, for long runs.
+  void set_check_every(int64_t count) { check_every_ = count; }
+  // By the options' clock, the host takes so long to plan and launch a step.
+  void set_host_us(int64_t us) { host_us_ = us; }
 
   // For the next plan to carry.
   sched::TableEdits& edits() { return edits_; }
@@ -60,14 +66,17 @@ class SchedLoop {
   void finish(uint64_t id) {
     record(id).finished = true;
     scheduler_.finish(sched::SequenceId(id));
-    note(scheduler_.check_integrity());
+    check_integrity();
   }
 
   // Plans and launches one step; false when there is none.
   bool launch() {
+    const bool was_held = scheduler_.is_holding();
     auto plan = scheduler_.plan(&edits_);
-    note(scheduler_.check_integrity());
+    check_integrity();
     if (plan == nullptr) return false;
+    if (host_us_ > 0) options_.clock->advance_to(options_.clock->now_us() + host_us_);
+    if (was_held && tickets_.empty()) scheduler_.note_idle(host_us_);
     for (const sched::SequenceId id : scheduler_.first_planned()) {
       records_.at(id).first_step = plan->id;
       first_planned_.push_back(id);
@@ -90,7 +99,7 @@ class SchedLoop {
     }
     std::vector<sched::SequenceOutput> outputs;
     scheduler_.commit(*result, &outputs);
-    note(scheduler_.check_integrity());
+    check_integrity();
     for (const sched::CapturedRow& row : scheduler_.captured_rows()) take_captured(*result, row);
     for (const sched::SequenceOutput& output : outputs) take(result->id, output);
     if (!executor_.violations().empty()) note_text("the executor objects");
@@ -219,6 +228,9 @@ class SchedLoop {
     ++record.num_outputs;
   }
 
+  void check_integrity() {
+    if (++num_changes_ % check_every_ == 0) note(scheduler_.check_integrity());
+  }
   bool note(const Result<void>& result) {
     if (!result) note_text(result.error().message);
     return false;
@@ -242,6 +254,9 @@ class SchedLoop {
   };
   std::deque<Launched> tickets_;
   int64_t num_collected_ = 0;
+  int64_t host_us_ = 0;
+  int64_t check_every_ = 1;
+  int64_t num_changes_ = 0;
   std::vector<std::shared_ptr<const step::StepPlan>> plans_;
   std::vector<sched::SequenceId> first_planned_;
   std::string error_;

@@ -6,6 +6,7 @@
 #include <map>
 #include <random>
 #include <stdexcept>
+#include <tuple>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -27,6 +28,7 @@ class Stress {
  public:
   explicit Stress(uint64_t seed)
       : random_(seed),
+        has_tenants_(seed % 3 == 0),
         fake_(draw_machine(seed)),
         settings_(draw_settings()),
         loop_(fake_, settings_) {
@@ -141,14 +143,32 @@ class Stress {
 
   void add_segment(sched::NewSequence& sequence, tap::SequenceTaps& taps, int32_t begin,
                    int32_t row) {
+    add_segment(sequence, taps, taps.segments, begin, row);
+  }
+
+  void add_segment(sched::NewSequence& sequence, tap::SequenceTaps& taps,
+                   std::vector<tap::TapSegment>& segments, int32_t begin, int32_t row) {
     // What such programs do depends on where the generation begins: so must their keys.
     const bool counts = row == kScheduledRow || row == kUsesLatchRow;
     const uint64_t anchor = counts ? sequence.prompt.size() : 0;
-    taps.segments.push_back({.begin = begin,
-                             .content = {static_cast<uint64_t>(row), anchor},
-                             .program = programs_[static_cast<size_t>(row)]});
+    segments.push_back({.begin = begin,
+                        .content = {static_cast<uint64_t>(row), anchor},
+                        .program = programs_[static_cast<size_t>(row)]});
     sequence.tap_lease.rows.push_back(row);
     taps.is_scheduled = taps.is_scheduled || row == kScheduledRow;
+  }
+
+  // Behind the other segments: rows are leased in that order.
+  void draw_thoughts(sched::NewSequence& sequence, tap::SequenceTaps& taps) {
+    const auto prompt_len = static_cast<int32_t>(sequence.prompt.size());
+    taps.thoughts = tap::Thoughts{
+        .begin_token = pick(0, 15), .end_token = pick(0, 15), .open = chance(70), .segments = {}};
+    std::vector<tap::TapSegment>& segments = taps.thoughts->segments;
+    add_segment(sequence, taps, segments, 0, pick(0, kPlainPrograms));
+    if (chance(40)) {
+      const int32_t row = chance(20) ? kScheduledRow : pick(0, kPlainPrograms);
+      add_segment(sequence, taps, segments, prompt_len + pick(1, 8), row);
+    }
   }
 
   void draw_taps(sched::NewSequence& sequence) {
@@ -165,6 +185,7 @@ class Stress {
         add_segment(sequence, *taps, begin, chance(20) ? kScheduledRow : pick(0, kPlainPrograms));
         begin = chance(30) ? std::max(begin + 1, prompt_len) : begin + pick(1, 20);
       }
+      if (chance(40)) draw_thoughts(sequence, *taps);
     }
     if (chance(40)) {
       // A record of either set fits the smallest buffer.
@@ -212,6 +233,7 @@ class Stress {
   sched::NewSequence draw_sequence(uint64_t id) {
     sched::NewSequence sequence;
     sequence.id = sched::SequenceId(id);
+    sequence.tenant = has_tenants_ ? pick(0, 2) : 0;
     sequence.prompt = draw_prompt(id);
     const auto prompt_len = static_cast<int32_t>(sequence.prompt.size());
     sequence.max_len = pick(prompt_len + 1, fake_.capacity.max_seq_len);
@@ -228,15 +250,15 @@ class Stress {
     return sequence;
   }
 
-  // Without held admissions the queue is first come, first served within a priority; but others go
-  // past those that wait for room to capture.
+  // Without held admissions the queue is first come, first served within a tenant and a priority;
+  // but others go past those that wait for room to capture.
   std::string check_order() {
     if (settings_.enable_prefix_caching) return "";
-    std::map<std::pair<int32_t, bool>, sched::SequenceId> last;
+    std::map<std::tuple<int32_t, int32_t, bool>, sched::SequenceId> last;
     for (const sched::SequenceId id : loop_.first_planned()) {
       const sched::NewSequence& asked = loop_.record(id.value).asked;
       const bool captures = asked.taps != nullptr && asked.taps->capture != nullptr;
-      sched::SequenceId& before = last[{asked.priority, captures}];
+      sched::SequenceId& before = last[{asked.tenant, asked.priority, captures}];
       if (id < before)
         return fmt::format("sequence {} was overtaken by {}", id.value, before.value);
       before = id;
@@ -267,6 +289,7 @@ class Stress {
   }
 
   std::mt19937_64 random_;
+  const bool has_tenants_;
   const FakeOptions fake_;
   const sched::SchedSettings settings_;
   SchedLoop loop_;

@@ -25,6 +25,8 @@ struct SimCoverage {
   uint64_t windowed_hits = 0;  // prefixes gone on from whose first blocks a window had passed
   uint64_t cancels = 0;
   uint64_t rejections = 0;
+  uint64_t displaced = 0;  // for a request of higher priority
+  uint64_t expired = 0;    // at their deadlines, waiting
   uint64_t preemptions = 0;
   uint64_t evictions = 0;
   uint64_t stop_strings = 0;
@@ -37,13 +39,14 @@ struct SimCoverage {
   uint64_t constrained_rows = 0;
   uint64_t constraint_failures = 0;
   uint64_t executor_deaths = 0;
-  uint64_t steered = 0;          // requests that ran to their end
-  uint64_t captured = 0;         // tokens of such requests
-  uint64_t scored = 0;           // tokens of prompts
-  uint64_t waited_for_taps = 0;  // steps before which some request did
-  uint64_t tap_evictions = 0;    // of programs, for others
-  uint64_t most_overtaken = 0;   // how often one request was passed over by later ones
-  uint64_t longest_silence = 0;  // steps between two signs of progress of a request
+  uint64_t steered = 0;                   // requests that ran to their end
+  uint64_t captured = 0;                  // tokens of such requests
+  uint64_t scored = 0;                    // tokens of prompts
+  uint64_t waited_for_taps = 0;           // steps before which some request did
+  uint64_t tap_evictions = 0;             // of programs, for others
+  uint64_t most_overtaken = 0;            // how often one request was passed over by later ones
+  uint64_t most_overtaken_by_others = 0;  // the first of a tenant, by those of others
+  uint64_t longest_silence = 0;           // steps between two signs of progress of a request
 };
 
 struct SimReport {

@@ -12,8 +12,9 @@ namespace rudder::testing {
 using engine::FinishReason;
 
 namespace {
-constexpr uint64_t kMaxOvertaken = 24;  // healthy runs stay below 8
-}
+constexpr uint64_t kMaxOvertaken = 24;          // healthy runs stay below 8
+constexpr uint64_t kMaxOvertakenByOthers = 40;  // healthy runs stay below 20
+}  // namespace
 
 void SimEpisode::require(bool holds, const char* what) const {
   if (!holds) [[unlikely]]
@@ -58,7 +59,7 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
   require(cached == 0 || config_.settings.enable_prefix_caching, "nothing is cached when off");
   require(cached == 0 || !client.fresh_salt || client.params.n > 1,
           "nothing is cached under a salt never used before");
-  require(cached == 0 || client.params.taps == nullptr || !client.params.taps->needs_whole_prompt,
+  require(cached == 0 || client.taps == nullptr || !client.taps->needs_whole_prompt,
           "a latch needs every token of the prompt");
   require(cached == 0 || client.params.sampling.num_prompt_logprobs < 0 || event.choice > 0,
           "a prompt that is scored is computed");
@@ -72,15 +73,17 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
 
 void SimEpisode::check_finish(const Client& client, const engine::Event& event) {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  const SimExpected expected = expected_output(client.params, client.constraint_seeds,
-                                               client.max_len, event.choice, config_.fake);
+  const SimExpected expected =
+      expected_output(client.params, client.taps.get(), client.constraint_seeds, client.max_len,
+                      event.choice, config_.fake);
   const FinishReason reason = *event.finish;
   coverage_->cached_tokens += static_cast<uint64_t>(event.usage.cached_tokens);
   require(event.error.has_value() == (reason == FinishReason::kError), "an error has a cause");
 
   const bool ran_out = reason == FinishReason::kStop || reason == FinishReason::kLength;
+  const bool turned_away = is_turned_away(client, event);
   const bool has_own_error =
-      reason == FinishReason::kError && event.error->code != ErrorCode::kInternal;
+      reason == FinishReason::kError && event.error->code != ErrorCode::kInternal && !turned_away;
   if (ran_out || has_own_error) {
     require(choice.tokens == expected.tokens, "tokens are those of a lone request");
     require(reason == expected.reason, "the finish reason is that of a lone request");
@@ -98,7 +101,12 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
     require(std::cmp_less_equal(choice.tokens.size(), expected.tokens.size()) &&
                 std::equal(choice.tokens.begin(), choice.tokens.end(), expected.tokens.begin()),
             "tokens so far are those of a lone request");
-    if (reason == FinishReason::kError) {
+    if (turned_away) {
+      require(!client.started && choice.tokens.empty(), "only who waits is turned away");
+      const bool is_late = client.deadline_us > 0 && client.deadline_us <= clock_->now_us();
+      require(is_late || client.outranked, "who is turned away is late or outranked");
+      (is_late ? coverage_->expired : coverage_->displaced) += 1;
+    } else if (reason == FinishReason::kError) {
       require(config_.ending == SimEnding::kExecutorDies, "the engine dies with its executor only");
       dead_ = true;
     }
@@ -109,6 +117,19 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
     require(choice.text == expected.text, "the text is that of a lone request");
   } else {
     require(expected.text.starts_with(choice.text), "the text so far is that of a lone request");
+  }
+}
+
+bool SimEpisode::is_turned_away(const Client& client, const engine::Event& event) const {
+  return event.finish == FinishReason::kError && event.error->code == ErrorCode::kOverloaded &&
+         (client.outranked || client.deadline_us > 0);
+}
+
+// `since_us`: before the last step. Who has begun by then may go on.
+void SimEpisode::check_deadlines(int64_t since_us) const {
+  for (const auto& client : clients_) {
+    const bool is_late = client->deadline_us > 0 && client->deadline_us <= since_us;
+    require(!is_late || client->started, "nobody waits past its deadline");
   }
 }
 
@@ -138,9 +159,10 @@ void SimEpisode::check_scores(const Client& client, const engine::Event& event,
 // A choice that ran to its end has captured every token that it asked for and ran, and no other.
 void SimEpisode::check_captures(const Client& client, const engine::Event& event,
                                 const SimExpected& expected) {
-  const bool ran = *event.finish != FinishReason::kCancelled && !dead_;
-  if (ran && client.params.taps && !client.params.taps->segments.empty()) coverage_->steered += 1;
-  if (client.params.capture == nullptr) {
+  const bool ran =
+      *event.finish != FinishReason::kCancelled && !dead_ && !is_turned_away(client, event);
+  if (ran && client.taps && !client.taps->segments.empty()) coverage_->steered += 1;
+  if (client.params.capture.value == 0) {
     require(!event.capture_results, "results of captures come when asked for");
     return;
   }
@@ -162,13 +184,13 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   const int32_t num_run =
       num_prompt + static_cast<int32_t>(choice.tokens.size()) - (numerical ? 0 : 1);
   size_t wanted = 0;
-  for (const tap::PositionRange& range : client.params.taps->captured) {
+  for (const tap::PositionRange& range : client.taps->captured) {
     for (int32_t at = range.begin; at < std::min(range.end, num_run); ++at, ++wanted) {
       const auto found = records.find(at);
       require(found != records.end(), "every token that was asked for is captured");
       for (size_t i = 0; i < found->second.size(); ++i) {
         require(found->second[i] == captured_word(expected.hashes[static_cast<size_t>(at)],
-                                                  client.params.capture->set->points[i]),
+                                                  client.taps->capture->points[i]),
                 "captured rows are those of the choice's own tokens");
       }
     }
@@ -182,15 +204,16 @@ std::span<const int32_t> SimEpisode::whole_of(sched::SequenceId id) {
   const Client* client = by_sequence_[id.value - 1];
   if (!whole.empty() || client == nullptr) return whole;
   const auto choice = static_cast<int32_t>(id.value - client->first_sequence);
-  const SimExpected expected = expected_output(client->params, client->constraint_seeds,
-                                               client->max_len, choice, config_.fake);
+  const SimExpected expected =
+      expected_output(client->params, client->taps.get(), client->constraint_seeds, client->max_len,
+                      choice, config_.fake);
   whole = client->params.prompt;
   whole.insert(whole.end(), expected.tokens.begin(), expected.tokens.end());
   return whole;
 }
 
 bool SimEpisode::waits_for_captures() const {
-  return std::ranges::any_of(clients_, [](const auto& c) { return c->params.capture != nullptr; });
+  return std::ranges::any_of(clients_, [](const auto& c) { return c->params.capture.value != 0; });
 }
 
 void SimEpisode::note_started() {
@@ -208,13 +231,33 @@ void SimEpisode::note_started() {
 void SimEpisode::note_overtaken(const Client& started) {
   for (const auto& client : clients_) {
     if (client->started || client->id.value > started.id.value) continue;
-    if (client->params.priority > started.params.priority) continue;
+    const bool is_own = client->params.tenant == started.params.tenant;
+    if (is_own && client->params.priority > started.params.priority) continue;
+    if (!is_own && !is_first_of_tenant(*client)) continue;
     // Who waits for rows of the tap table, or for room to capture, does not keep others waiting.
-    if (client->params.taps != nullptr && started.params.taps == nullptr) continue;
+    if (client->taps != nullptr && started.taps == nullptr) continue;
+    if (!is_own) {
+      client->times_overtaken_by_others += 1;
+      coverage_->most_overtaken_by_others =
+          std::max(coverage_->most_overtaken_by_others, client->times_overtaken_by_others);
+      require(client->times_overtaken_by_others <= kMaxOvertakenByOthers, "tenants take turns");
+      continue;
+    }
     client->times_overtaken += 1;
     coverage_->most_overtaken = std::max(coverage_->most_overtaken, client->times_overtaken);
     require(client->times_overtaken <= kMaxOvertaken, "the first to come is the first to run");
   }
+}
+
+// Of those that wait.
+bool SimEpisode::is_first_of_tenant(const Client& client) const {
+  return std::ranges::none_of(clients_, [&](const auto& other) {
+    if (other->started || other->params.tenant != client.params.tenant) return false;
+    if (other->params.priority != client.params.priority) {
+      return other->params.priority < client.params.priority;
+    }
+    return other->id.value < client.id.value;
+  });
 }
 
 void SimEpisode::check_step(bool more) {
@@ -247,13 +290,13 @@ void SimEpisode::check_gauges(const sched::SchedStats& sched) const {
   for (const auto& client : clients_) {
     choices += client->num_open;
     // Others may wait for rows, or for what became of their captures.
-    if (client->params.taps == nullptr) scheduled += client->num_open;
+    if (client->taps == nullptr) scheduled += client->num_open;
     if (client->started) continue;
     queued += 1;
     queued_tokens += client->params.n * std::ssize(client->params.prompt);
   }
   require(core_->num_open() == std::ssize(clients_), "gauge: open requests");
-  const engine::Admission::Load load = core_->queue_load();
+  const engine::QueueLoad load = core_->queue_load();
   require(load.requests == queued, "gauge: queued requests");
   require(load.tokens == queued_tokens, "gauge: queued tokens");
   require(load.requests <= config_.settings.max_num_queued_reqs, "the queue is bounded");
@@ -298,8 +341,7 @@ void SimEpisode::check_refused_when_closed() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
   drawn.params.n = 1;
   drawn.params.prompt.resize(1);
-  drawn.params.taps = nullptr;
-  drawn.params.capture = nullptr;
+  drawn.params.capture = {};
   auto request = engine::validate_request(std::move(drawn.params), core_->limits());
   require(request.has_value(), "a prompt of one token is valid");
   const auto id = core_->submit(std::move(*request), [](engine::Event&&) {});

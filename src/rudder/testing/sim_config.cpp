@@ -71,9 +71,12 @@ SimConfig draw_config(SimRandom& random) {
   settings.enable_prefix_caching = !random.one_in(8);
   settings.async_scheduling = !random.one_in(8);
   settings.multi_step = random.one_in(2) ? 1 : random.in(2, 9);
-  settings.max_itl_ms = random.pick({0.0, 0.0, 1.1, 1.5});  // of steps of 1 ms and 10 us a token
+  settings.speculative_adaptive = random.one_in(2);
+  // Steps take 1 ms and 10 us a token.
+  if (!random.one_in(3)) settings.max_itl_ms = random.pick({0.0, 1.1, 1.5});
   settings.max_num_queued_reqs = random.in(1, 8);
   settings.max_num_queued_tokens = random.in(100, 1000);
+  settings.max_queue_seconds = random.pick({0.0, 0.0, 0.004, 0.05});
   settings.max_wait_steps = 200;
   settings.mask_threads = 1;
 
@@ -95,6 +98,7 @@ SimConfig draw_config(SimRandom& random) {
     };
   }
   config.max_open = random.in(1, 12);
+  config.num_tenants = random.pick({1, 1, 2, 5});
   config.arrival_one_in = random.pick({2, 4, 8, 16});
   config.cancel_one_in = random.pick({10, 50, 200, 100'000});
   config.max_output = random.pick({4, 32, 128});
@@ -129,9 +133,12 @@ SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t s
   params.skip_special_tokens = !random.one_in(4);
   params.n = random.one_in(4) ? random.in(2, 3) : 1;
   params.priority = random.one_in(4) ? random.in(-1, 1) : 0;
+  params.tenant = random.in(0, config.num_tenants - 1);
+  if (random.one_in(6)) params.timeout = static_cast<float>(random.in(1, 40)) * 1e-3F;
+  params.disable_spec_decode = random.one_in(4);
   params.echo_prompt_text = random.one_in(8);
   params.client_id = "request-" + std::to_string(serial);
-  draw_request_taps(config.taps, params, random);
+  request.taps = draw_request_taps(config.taps, params, random);
   if (config.has_constraints && random.one_in(2)) {
     for (int32_t i = random.in(1, 2); i > 0; --i) {
       request.constraint_seeds.push_back(random.next());

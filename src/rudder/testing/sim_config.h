@@ -27,6 +27,7 @@ struct SimConfig {
   SimEnding ending = SimEnding::kDrain;
   uint64_t num_steps = 0;  // until the ending begins
   int32_t max_open = 1;    // requests that clients hold open
+  int32_t num_tenants = 1;
   int32_t arrival_one_in = 2;
   int32_t cancel_one_in = 100;
   int32_t max_output = 32;
@@ -39,6 +40,8 @@ SimConfig draw_config(SimRandom& random);
 
 struct SimRequest {
   engine::RequestParams params;
+  // What the request's specs shall name; null: neither steered nor captured.
+  std::shared_ptr<const tap::SequenceTaps> taps = {};
   bool fresh_salt = false;                      // never used before: nothing of it can be cached
   std::vector<uint64_t> constraint_seeds = {};  // of params.constraints, which are sim_constraints
 };

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "rudder/testing/sim_constraint.h"
@@ -26,6 +28,7 @@ SimEpisode::SimEpisode(uint64_t seed, SimCoverage* coverage)
   executor_ = executor.get();
   auto captures = std::make_unique<FakeCaptures>(fake_.capacity.geometry);
   captures_ = captures.get();
+  for (const auto& spec : config_.taps.captures) captures_->add(spec);
   auto proposer =
       std::make_unique<RandomProposer>(config_.fake.seed, fake_.capacity.vocab_size,
                                        [this](sched::SequenceId id) { return whole_of(id); });
@@ -80,15 +83,25 @@ void SimEpisode::turn() {
 
 void SimEpisode::arrive() {
   SimRequest drawn = draw_request(config_, core_->limits().max_seq_len, ++serial_, random_);
+  std::shared_ptr<const tap::SequenceTaps> lease;  // until it is submitted
+  if (drawn.taps != nullptr) {
+    auto kept = core_->programs().keep(*drawn.taps);
+    if (!kept) {  // more than the tap table can ever hold
+      require(kept.error().where == "steering", "drawn steering is valid");
+      return;
+    }
+    lease = std::move(*kept);
+    drawn.params.taps = tap::spec_of(*lease);
+  }
   auto request = engine::validate_request(std::move(drawn.params), core_->limits());
-  if (!request) {  // more than the queue, the tap table or the capture buffer can ever hold
-    const std::string& where = request.error().where;
-    require(where == "n" || where == "steering" || where == "capture", "a drawn request is valid");
+  if (!request) {  // more than the queue can ever hold
+    require(request.error().where == "n", "a drawn request is valid");
     return;
   }
   auto client = std::make_unique<Client>();
   client->params = request->params();
   client->max_len = request->max_len();
+  client->taps = std::move(drawn.taps);
   client->fresh_salt = drawn.fresh_salt;
   client->constraint_seeds = std::move(drawn.constraint_seeds);
   client->num_open = client->params.n;
@@ -96,10 +109,22 @@ void SimEpisode::arrive() {
   client->last_progress = planned_steps();
   client->first_sequence = by_sequence_.size() + 1;
 
-  const bool would_accept = core_->would_accept(request->prompt_tokens()).has_value();
+  const engine::PlaceAsk ask = engine::place_ask(*request);
+  const int64_t most_us = std::llround(config_.settings.max_queue_seconds * 1e6);
+  client->arrival_us = clock_->now_us();
+  const int64_t max_wait_us = ask.max_wait_us == 0 || most_us == 0
+                                  ? ask.max_wait_us + most_us
+                                  : std::min(ask.max_wait_us, most_us);
+  if (max_wait_us > 0) client->deadline_us = client->arrival_us + max_wait_us;
+  const bool would_accept = core_->would_accept(ask).has_value();
   const auto id = core_->submit(std::move(*request), [this, c = client.get()](engine::Event&& e) {
     on_event(*c, std::move(e));
   });
+  if (!id && id.error().code == ErrorCode::kInvalidArgument) {
+    require(id.error().where == "capture",
+            "only what the capture buffer can never hold is refused");
+    return;
+  }
   require(id.has_value() == would_accept, "would_accept gives the verdict of submit");
   if (!id) {
     require(id.error().code == ErrorCode::kOverloaded, "a full queue says overloaded");
@@ -108,6 +133,9 @@ void SimEpisode::arrive() {
     return;
   }
   client->id = *id;
+  for (const auto& other : clients_) {
+    if (!other->started && other->params.priority > ask.priority) other->outranked = true;
+  }
   note(NoteKind::kSubmit, *id, client->params.n,
        static_cast<int64_t>(client->params.prompt.size()));
   coverage_->requests += 1;
@@ -140,8 +168,10 @@ bool SimEpisode::advance() {
   step_ += 1;
   if (random_.one_in(2)) captures_->answer_one();
   if (random_.one_in(4)) clock_->advance(random_.in(1, 3000));
+  const int64_t before_us = clock_->now_us();
   const bool more = core_->step();
   check_step(more);
+  check_deadlines(before_us);
   return more;
 }
 

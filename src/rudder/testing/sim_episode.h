@@ -47,16 +47,21 @@ class SimEpisode {
   };
   struct Client {
     engine::RequestId id;
-    engine::RequestParams params;  // as validated
+    engine::RequestParams params;                   // as validated
+    std::shared_ptr<const tap::SequenceTaps> taps;  // as drawn
     int32_t max_len = 0;
     bool fresh_salt = false;
     std::vector<uint64_t> constraint_seeds;
     bool started = false;    // a sequence of it has been planned
     bool cancelled = false;  // asked for
+    bool outranked = false;  // while it waited one of higher priority came
+    int64_t arrival_us = 0;
+    int64_t deadline_us = 0;  // to begin; 0: none
     uint64_t first_sequence = 0;
     int32_t num_open = 0;
-    uint64_t times_overtaken = 0;  // by requests that came later
-    uint64_t last_progress = 0;    // planned steps then
+    uint64_t times_overtaken = 0;            // by requests that came later, of its own tenant
+    uint64_t times_overtaken_by_others = 0;  // as the first of its tenant
+    uint64_t last_progress = 0;              // planned steps then
     std::vector<Choice> choices;
   };
   enum class NoteKind : uint8_t { kSubmit, kRefused, kCancel, kTokens, kFinish, kReset, kEnding };
@@ -89,9 +94,12 @@ class SimEpisode {
   void check_tokens(const Client& client, const engine::Event& event) const;
   void note_started();
   void note_overtaken(const Client& started);
+  bool is_first_of_tenant(const Client& client) const;
   void check_step(bool more);
   void check_gauges(const sched::SchedStats& sched) const;
   void check_clients();
+  void check_deadlines(int64_t since_us) const;
+  bool is_turned_away(const Client& client, const engine::Event& event) const;
   void check_refused_when_closed();
   void check_all_freed();
   void require(bool holds, const char* what) const;

@@ -35,27 +35,27 @@ void print_violation(const SimReport& report) {
 void print_coverage(const SimCoverage& c) {
   fmt::print(
       "episodes {}, requests {}, tokens {}, cached tokens {}, windowed hits {}, cancels {}, "
-      "rejections {}, "
+      "rejections {}, displaced {}, expired {}, "
       "preemptions {}, evictions {}, stop strings {}, stop ids {}, numerical {}, late rows {}, "
       "repeats {}, accepted {} of {} drafts, constrained rows {}, failed constraints {}, executor "
       "deaths {}, steered {}, "
       "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, most "
-      "overtaken {}, longest "
+      "overtaken {}, by others {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
-      c.preemptions, c.evictions, c.stop_strings, c.stop_ids, c.numerical, c.late_rows, c.repeats,
-      c.accepted_drafts, c.drafts, c.constrained_rows, c.constraint_failures, c.executor_deaths,
-      c.steered, c.captured, c.scored, c.waited_for_taps, c.tap_evictions, c.most_overtaken,
-      c.longest_silence);
+      c.displaced, c.expired, c.preemptions, c.evictions, c.stop_strings, c.stop_ids, c.numerical,
+      c.late_rows, c.repeats, c.accepted_drafts, c.drafts, c.constrained_rows,
+      c.constraint_failures, c.executor_deaths, c.steered, c.captured, c.scored, c.waited_for_taps,
+      c.tap_evictions, c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
 }
 
 // A long run in which something never happened has not tested it.
 bool covers_everything(const SimCoverage& c) {
-  return c.cached_tokens && c.windowed_hits && c.cancels && c.rejections && c.preemptions &&
-         c.evictions && c.stop_strings && c.stop_ids && c.numerical && c.late_rows && c.repeats &&
-         c.accepted_drafts && c.drafts > c.accepted_drafts && c.constrained_rows &&
-         c.constraint_failures && c.executor_deaths && c.steered && c.captured && c.scored &&
-         c.waited_for_taps && c.tap_evictions;
+  return c.cached_tokens && c.windowed_hits && c.cancels && c.rejections && c.displaced &&
+         c.expired && c.preemptions && c.evictions && c.stop_strings && c.stop_ids && c.numerical &&
+         c.late_rows && c.repeats && c.accepted_drafts && c.drafts > c.accepted_drafts &&
+         c.constrained_rows && c.constraint_failures && c.executor_deaths && c.steered &&
+         c.captured && c.scored && c.waited_for_taps && c.tap_evictions;
 }
 
 int run_plain(const SimOptions& options) {

@@ -31,7 +31,7 @@ const std::string* find_stop(const std::vector<std::string>& stops, std::string_
 
 }  // namespace
 
-SimExpected expected_output(const engine::RequestParams& validated,
+SimExpected expected_output(const engine::RequestParams& validated, const tap::SequenceTaps* taps,
                             const std::vector<uint64_t>& constraint_seeds, int32_t max_len,
                             int32_t choice, const FakeOptions& options) {
   const int32_t vocab_size = options.capacity.vocab_size;
@@ -44,8 +44,8 @@ SimExpected expected_output(const engine::RequestParams& validated,
       return sim_mask(constraint_seeds, validated, vocab_size, output);
     };
   }
-  const ExpectedRun run = expected_run(validated.prompt, sampling, max_len, vocab_size,
-                                       options.numerical, validated.taps.get(), mask);
+  const ExpectedRun run =
+      expected_run(validated.prompt, sampling, max_len, vocab_size, options.numerical, taps, mask);
 
   SimExpected expected;
   expected.hashes = run.hashes;

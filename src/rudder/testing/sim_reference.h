@@ -21,8 +21,8 @@ struct SimExpected {
   std::vector<uint64_t> hashes;  // by position (fake_model.h)
 };
 
-// `constraint_seeds`: of the request's constraints.
-SimExpected expected_output(const engine::RequestParams& validated,
+// `taps`: of the request, or null. `constraint_seeds`: of its constraints.
+SimExpected expected_output(const engine::RequestParams& validated, const tap::SequenceTaps* taps,
                             const std::vector<uint64_t>& constraint_seeds, int32_t max_len,
                             int32_t choice, const FakeOptions& options);
 

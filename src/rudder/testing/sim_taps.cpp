@@ -75,23 +75,27 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
       set->points.push_back({.point = {i % 2, tap::Site::kResidPost}, .after = i >= 2});
     }
     auto spec = std::make_shared<steer::capture::CaptureSpec>();
+    spec->id = steer::capture::SpecId(static_cast<uint64_t>(points));
     spec->set = set;
     taps.captures.push_back(spec);
   }
   return taps;
 }
 
-void draw_request_taps(const SimTaps& taps, engine::RequestParams& params, SimRandom& random) {
-  if (!taps.enabled || random.one_in(3)) return;
+std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps,
+                                                           engine::RequestParams& params,
+                                                           SimRandom& random) {
+  if (!taps.enabled || random.one_in(3)) return nullptr;
   auto drawn = std::make_shared<tap::SequenceTaps>();
   const auto prompt_len = static_cast<int32_t>(params.prompt.size());
   const bool captures = random.one_in(3);
   if (!captures || random.one_in(2)) draw_segments(taps, prompt_len, random, *drawn);
   if (captures) {
-    params.capture = taps.captures[random.next() % taps.captures.size()];
+    const auto& spec = taps.captures[random.next() % taps.captures.size()];
+    params.capture = spec->id;
     params.capture_events = random.one_in(2);
     params.capture_results = !random.one_in(4);
-    drawn->capture = params.capture->set;
+    drawn->capture = spec->set;
     int32_t begin = random.one_in(3) ? prompt_len - 1 : random.in(0, prompt_len);
     for (int32_t i = random.in(1, 3); i > 0; --i) {
       const int32_t end = random.one_in(5) ? tap::kNoEnd : begin + random.in(1, 8);
@@ -100,7 +104,7 @@ void draw_request_taps(const SimTaps& taps, engine::RequestParams& params, SimRa
       begin = end + random.in(0, 5);
     }
   }
-  params.taps = std::move(drawn);
+  return drawn;
 }
 
 }  // namespace rudder::testing

@@ -9,6 +9,7 @@
 #include "rudder/engine/request.h"
 #include "rudder/steer/config.h"
 #include "rudder/step/executor.h"
+#include "rudder/tap/sequence_taps.h"
 #include "rudder/testing/sim_random.h"
 
 namespace rudder::testing {
@@ -19,14 +20,16 @@ struct SimTaps {
   steer::KeyedProgram scheduled;
   steer::KeyedProgram writes_latch;
   steer::KeyedProgram uses_latch;
-  std::vector<std::shared_ptr<const steer::capture::CaptureSpec>> captures;
+  std::vector<std::shared_ptr<const steer::capture::CaptureSpec>> captures;  // numbered from 1
 };
 
 // Gives the machine a table and a buffer, now and then so small that requests wait for them.
 SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random);
 
-// Sets taps and capture of a request whose prompt is drawn. Some can never fit the table:
-// validation refuses those.
-void draw_request_taps(const SimTaps& taps, engine::RequestParams& params, SimRandom& random);
+// The taps of a request whose prompt is drawn, null for none; sets its fields of capture. Some can
+// never fit the table or the buffer: the engine refuses those.
+std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps,
+                                                           engine::RequestParams& params,
+                                                           SimRandom& random);
 
 }  // namespace rudder::testing

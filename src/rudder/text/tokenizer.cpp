@@ -79,7 +79,9 @@ Result<void> Tokenizer::Impl::encode_text(std::string_view text, bool at_origin,
       if (out.size() >= options.max_ids) break;
       model.encode(pieces.view(piece), out, options.max_ids);
     }
-    if (pieces.text.capacity() > kKeptScratch) pieces = Pieces{};
+    if (pieces.text.capacity() + pieces.list.capacity() * sizeof(Piece) > kKeptScratch) {
+      pieces = Pieces{};
+    }
   }
   return {};
 }

@@ -173,6 +173,10 @@ class CheckpointImpl : public Checkpoint {
     prefetch_pages({static_cast<const std::byte*>(tensor.view.data), tensor.view.bytes()});
   }
 
+  void release_pages() const override {
+    for (const auto& file : mapped_) file->release_pages();
+  }
+
   Result<void> check_unchanged() const override {
     for (const auto& file : mapped_) RUDDER_TRY_VOID(file->check_unchanged());
     return {};

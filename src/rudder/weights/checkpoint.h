@@ -51,6 +51,9 @@ class Checkpoint {
   virtual int64_t tensor_bytes() const = 0;
   // Asks the kernel to read ahead the tensor's pages.
   virtual void prefetch(const TensorInfo& tensor) const = 0;
+  // What was read of mapped files so far no longer counts as memory of this process; it is read
+  // from the files again where it is asked for again.
+  virtual void release_pages() const = 0;
   // After loading: no mapped file was changed or replaced meanwhile.
   virtual Result<void> check_unchanged() const = 0;
 };

@@ -5,8 +5,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
+#include <numeric>
 
 #include "rudder/weights/safetensors_writer.h"
 
@@ -70,6 +73,43 @@ TEST_F(CheckpointTest, OpensOneFile) {
   EXPECT_EQ(c.tensor_bytes(), 8);
   c.prefetch(*c.find("b"));
   EXPECT_TRUE(c.check_unchanged());
+}
+
+// Resident KiB of this process' mappings of files whose path ends in `name`.
+int64_t resident_kib(const std::string& name) {
+  std::ifstream maps("/proc/self/smaps");
+  int64_t total = 0;
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    int64_t kib = 0;
+    if (line.find('-') < line.find(' ')) inside = line.ends_with(name);
+    if (inside && std::sscanf(line.c_str(), "Rss: %ld kB", &kib) == 1) total += kib;
+  }
+  return total;
+}
+
+TEST_F(CheckpointTest, PagesThatWereReleasedAreReadAgainFromTheFile) {
+  constexpr uint64_t kCount = 1 << 20;
+  const std::string file = folder_.substr(folder_.rfind('/')) + "/model.safetensors";
+  const std::vector<TensorDecl> decls = {{"a", tensor::DType::kF32, TensorShape::of({kCount})}};
+  auto writer = SafetensorsWriter::create(folder_ + "/model.safetensors", decls, {});
+  ASSERT_TRUE(writer);
+  std::vector<float> values(kCount);
+  std::iota(values.begin(), values.end(), 0.0f);
+  ASSERT_TRUE((*writer)->write(0, 0, std::as_bytes(std::span(values))));
+  ASSERT_TRUE((*writer)->finish(false));
+  auto out = Checkpoint::open_folder(folder_);
+  ASSERT_TRUE(out) << out.error().to_string();
+  const auto sum = [&] {
+    const float* const data = (*out)->find("a")->view.as<float>();
+    return std::accumulate(data, data + kCount, 0.0);
+  };
+  const double before = sum();
+  constexpr int64_t kKib = kCount * sizeof(float) / 1024;
+  EXPECT_GE(resident_kib(file), kKib);
+  (*out)->release_pages();
+  EXPECT_LT(resident_kib(file), kKib / 16);
+  EXPECT_EQ(sum(), before);
 }
 
 TEST_F(CheckpointTest, SeesAFileThatChanges) {

@@ -62,6 +62,12 @@ Result<void> MappedFile::check_unchanged() const {
   return {};
 }
 
+// The mapping is read only, so no page of it differs from the file.
+void MappedFile::release_pages() const {
+  if (bytes_.empty()) return;
+  ::madvise(const_cast<std::byte*>(bytes_.data()), bytes_.size(), MADV_DONTNEED);
+}
+
 void prefetch_pages(std::span<const std::byte> range) {
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto begin = reinterpret_cast<uintptr_t>(range.data()) & ~(page - 1);

@@ -29,6 +29,9 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const { return bytes_; }
   Result<void> check_unchanged() const;
+  // The pages that were read no longer count as this process' memory. The bytes stay valid: who
+  // reads them again reads the file.
+  void release_pages() const;
 
  private:
   explicit MappedFile(std::string path) : path_(std::move(path)) {}

@@ -22,6 +22,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from conftest import growth_bound, run_rudder, serving  # noqa: E402
+from dictionary import write_dictionary  # noqa: E402
 from invalid.cases import LONG, Cases  # noqa: E402
 from invalid.client import Connection, request_bytes  # noqa: E402
 from invalid.raw import dump  # noqa: E402
@@ -362,7 +363,10 @@ def run(requests, seed=0):
     """(report, problems) of a whole run."""
     with tempfile.TemporaryDirectory() as folder:
         mood = train_mood(pathlib.Path(folder))
-        with serving(*FLAGS, "--steering-module", f"mood={mood}") as server:
+        rows = [[float(i == j) for j in range(256)] for i in range(4)]
+        sae = write_dictionary(pathlib.Path(folder) / "sae", "resid_post.3", rows, rows)
+        with serving(*FLAGS, "--steering-module", f"mood={mood}", "--dictionary", f"sae={sae}",
+                     "--dictionary-root", folder) as server:
             port = int(server.url.rsplit(":", 1)[1])
             expected = asyncio.run(streams_alone(port))
             _, before = asyncio.run(left_behind(port))

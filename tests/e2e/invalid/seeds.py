@@ -46,6 +46,11 @@ TIERS = [
     {"steering_vectors_packed": {"resid_mid": PACKED | {"layer_indices": [2]}},
      "prefill_steering_vectors_packed": {"mlp_out": {"1": VECTOR}}, "decode_steering_vectors_packed": {"resid_post.4": VECTOR}},
     {"steering_name": "mood"}]
+FEATURES = [
+    {"steering": {"op": "feature", "dictionary": "sae", "feature": 1, "kind": "add", "value": 2, "only_if_active": False,
+                  "select": {"phase": "decode"}, "gate": {"feature": {"dictionary": "sae", "feature": 2, "above": 0.5}}}},
+    {"sae_clamp_specs": [{"module_name": "sae", "phase": "both", "clamps": {"resid_post": {"3": [
+        {"feature_idx": 3, "kind": "additive", "value": -1, "only_if_active": False}]}}}]}]
 CAPTURES = [
     {"sites": {"resid_post": [5], "resid_mid": {"ranges": [[2, 4]]}}, "positions": [0, -1], "point": "post",
      "values": ["probes", "norms"], "probes": {"p": VECTOR}, "measure": "cosine"},
@@ -101,7 +106,7 @@ GENERATION = [
      "safety_identifier": "i", "prompt_cache_key": "k", "vllm_xargs": {"a": 1}, "spaces_between_special_tokens": True},
     {"truncate_prompt_tokens": 1, "truncation_side": "right", "add_special_tokens": True, "skip_special_tokens": False, "return_token_ids": True,
      "model": "rudder-demo"},
-    {"steering": STEERING}, *({"steering": each} for each in OPS + GATES), *TIERS,
+    {"steering": STEERING}, *({"steering": each} for each in OPS + GATES), *TIERS, *FEATURES,
     *({"capture": {"response": each}, "capture_wait": True} for each in CAPTURES), *FORMS]
 
 # Tools and conversations.
@@ -178,6 +183,7 @@ SEEDS = {
                                       {"name": "attack", "replace": True, "prefill_vectors": {"resid_post": {"3": VECTOR}},
                                        "decode_vectors": {"resid_mid": PACKED | {"layer_indices": [1]}}}],
     "/v1/steering/modules/unregister": [{"name": "attack"}],
+    "/v1/steering/dictionaries": [{"name": "attack", "path": "sae", "site": "resid_post.3", "replace": True}],
     "/v1/steering/set": [{"steering": STEERING[:1], "replace": True}, *({"steering": each, "replace": True} for each in OPS[4:8] + GATES[1:])],
 }
 for like, other in (("/v1/chat/completions", "/v1/chat/completions/render"), ("/v1/completions", "/v1/completions/render"),

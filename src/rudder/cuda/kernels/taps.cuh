@@ -417,7 +417,9 @@ class TokenTaps {
       const ulonglong2 latch = __ldcg(reinterpret_cast<const ulonglong2*>(latch_of(op.latch)));
       if (latch.y == 0) return 0.0f;
       const float sum = __ll2float_rn(static_cast<long long>(latch.x));
-      score = __fdividef(sum * (1.0f / (1 << ops::kLatchBits)), __ull2float_rn(latch.y));
+      // The low half of the tally: ops::latch_samples().
+      const float count = __uint2float_rn(static_cast<unsigned>(latch.y));
+      score = __fdividef(sum * (1.0f / (1 << ops::kLatchBits)), count);
     }
     const float above = score - op.threshold;
     if (head.gate == tap::GateKind::kHard || head.gate == tap::GateKind::kScoreHard) {
@@ -437,7 +439,9 @@ class TokenTaps {
     const float clipped = fminf(fmaxf(isnan(p) ? 0.0f : p, -ops::kLatchMost), ops::kLatchMost);
     const long long sample = __float2ll_rn(clipped * (1 << ops::kLatchBits));
     atomicAdd(latch, static_cast<unsigned long long>(sample));
-    atomicAdd(latch + 1, 1ull);
+    // ops::latch_tally().
+    const bool is_clipped = fabsf(p) > ops::kLatchMost;
+    atomicAdd(latch + 1, is_clipped ? (1ull << ops::kClippedShift) + 1 : 1ull);
   }
 
   const TapParams<kPoints>& p_;

@@ -21,6 +21,9 @@ void write_gauges(Exposition& out, const engine::EngineStats& stats) {
   out.gauge("num_requests_waiting", "Sequences waiting to be scheduled.", stats.num_waiting);
   out.gauge("num_queued_tokens", "Prompt tokens of what waits.",
             static_cast<double>(stats.queued_tokens));
+  out.gauge("expected_queue_seconds",
+            "How long what waits takes to begin, as it was served lately.",
+            static_cast<double>(stats.expected_wait_us) * 1e-6);
   out.gauge("kv_cache_usage_perc", "KV blocks in use, 1 is all of them.",
             ratio(stats.blocks_in_use, stats.num_blocks));
   out.begin("kv_blocks", "gauge", "KV blocks by state; their sum is num_gpu_blocks.");
@@ -46,8 +49,12 @@ void write_counters(Exposition& out, const engine::EngineStats& stats) {
   counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
           stats.prefix_queries);
   counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_hits);
-  counter("requests_rejected_total", "Requests refused because the queue was full.",
+  counter("requests_rejected_total",
+          "Requests refused because the queue was full or they would have waited for too long.",
           stats.rejected);
+  counter("requests_displaced_total", "Waiting requests ended for one of higher priority.",
+          stats.displaced);
+  counter("requests_expired_total", "Waiting requests ended at their deadlines.", stats.expired);
   counter("late_rows_total", "Rows computed for a sequence that had ended.", stats.late_rows);
   counter("constrained_steps_total", "Steps with rows that were sampled under a mask.",
           stats.constrained_steps);
@@ -60,6 +67,25 @@ void write_counters(Exposition& out, const engine::EngineStats& stats) {
   finished("length", stats.finished_length);
   finished("abort", stats.finished_cancelled);
   finished("error", stats.finished_error);
+}
+
+// By vLLM's names; nothing where the server does not speculate.
+void write_speculation(Exposition& out, const engine::EngineStats& stats) {
+  if (stats.accepted_by_position.empty()) return;
+  const auto counter = [&](std::string_view name, std::string_view help, uint64_t value) {
+    out.counter(name, help, static_cast<double>(value));
+  };
+  counter("spec_decode_num_drafts_total", "Drafts that steps verified, one a sequence and step.",
+          stats.drafts);
+  counter("spec_decode_num_draft_tokens_total", "Tokens of those.", stats.draft_tokens);
+  counter("spec_decode_num_accepted_tokens_total", "Of those tokens, the ones that were right.",
+          stats.accepted_tokens);
+  out.begin("spec_decode_num_accepted_tokens_per_pos_total", "counter",
+            "Tokens that were right, by their place in the draft.");
+  for (size_t i = 0; i < stats.accepted_by_position.size(); ++i) {
+    out.sample(label("position", fmt::format("{}", i)),
+               static_cast<double>(stats.accepted_by_position[i]));
+  }
 }
 
 void write_histograms(Exposition& out, const engine::EngineStats& stats) {
@@ -107,6 +133,9 @@ void write_steering(Exposition& out, const engine::EngineStats& stats) {
   counter("steering_uploads_total", "Programs uploaded.", rows.uploads);
   counter("steering_upload_bytes_total", "Bytes of those.", rows.upload_bytes);
   counter("steering_evictions_total", "Programs that made room for others.", rows.evictions);
+  counter("steering_clipped_samples_total",
+          "Samples of prompts' scores beyond 2^18 in magnitude, which were clipped to it.",
+          static_cast<int64_t>(stats.clipped_samples));
 }
 
 void write_captures(Exposition& out, const steer::capture::CaptureStats& stats) {
@@ -218,6 +247,7 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
   Exposition out(context.settings.metrics_prefix, label("model_name", context.model().ids.front()));
   write_gauges(out, stats);
   write_counters(out, stats);
+  write_speculation(out, stats);
   write_histograms(out, stats);
   out.begin("cache_config_info", "gauge", "The KV cache's shape, as labels.");
   out.sample(label("block_size", std::to_string(stats.block_size)) + "," +

@@ -9,6 +9,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/json.h"
 #include "rudder/base/utf8.h"
+#include "rudder/steer/capture/result_json.h"
 
 namespace rudder::server {
 namespace {
@@ -236,8 +237,28 @@ void AnswerFormat::append_token_logprobs(std::string& out,
 void append_capture(std::string& out, int32_t choice, const steer::capture::CaptureEvent& event) {
   out += "{\"consumer\":";
   append_json_string(out, event.consumer);
-  fmt::format_to(std::back_inserter(out), ",\"choice\":{},\"position\":{},\"values\":{}}}", choice,
-                 event.position, event.payload.empty() ? "null" : event.payload);
+  fmt::format_to(std::back_inserter(out), ",\"choice\":{},\"position\":{},\"values\":", choice,
+                 event.position);
+  steer::capture::append_event_values(out, event);
+  out += '}';
+}
+
+// What is not 0: how much the model thought, and how many guesses of speculation were verified.
+void append_completion_details(std::string& out, const engine::Usage& usage) {
+  const bool has_predictions =
+      usage.accepted_prediction_tokens + usage.rejected_prediction_tokens > 0;
+  if (usage.reasoning_tokens == 0 && !has_predictions) return;
+  out += ",\"completion_tokens_details\":{";
+  if (usage.reasoning_tokens > 0) {
+    fmt::format_to(std::back_inserter(out), "\"reasoning_tokens\":{}{}", usage.reasoning_tokens,
+                   has_predictions ? "," : "");
+  }
+  if (has_predictions) {
+    fmt::format_to(std::back_inserter(out),
+                   "\"accepted_prediction_tokens\":{},\"rejected_prediction_tokens\":{}",
+                   usage.accepted_prediction_tokens, usage.rejected_prediction_tokens);
+  }
+  out.push_back('}');
 }
 
 void append_usage(std::string& out, const engine::Usage& usage) {
@@ -247,11 +268,7 @@ void append_usage(std::string& out, const engine::Usage& usage) {
                  usage.prompt_tokens,
                  int64_t{usage.prompt_tokens} + int64_t{usage.completion_tokens},
                  usage.completion_tokens, usage.cached_tokens);
-  if (usage.reasoning_tokens > 0) {
-    fmt::format_to(std::back_inserter(out),
-                   ",\"completion_tokens_details\":{{\"reasoning_tokens\":{}}}",
-                   usage.reasoning_tokens);
-  }
+  append_completion_details(out, usage);
   out.push_back('}');
 }
 

@@ -79,6 +79,26 @@ TEST_F(AnswerFormatTest, ChatEvents) {
             "\n\ndata: [DONE]\n\n");
 }
 
+// What is 0 is left out.
+TEST(Usage, DetailsOfCompletionTokens) {
+  const auto written = [](int32_t reasoning, int32_t accepted, int32_t rejected) {
+    std::string out;
+    append_usage(out, {.prompt_tokens = 3,
+                       .completion_tokens = 9,
+                       .reasoning_tokens = reasoning,
+                       .accepted_prediction_tokens = accepted,
+                       .rejected_prediction_tokens = rejected});
+    return out.substr(out.find("},") == std::string::npos ? out.size() : out.find("},") + 2);
+  };
+  EXPECT_EQ(written(0, 0, 0), "");
+  EXPECT_EQ(written(4, 0, 0), R"("completion_tokens_details":{"reasoning_tokens":4}})");
+  EXPECT_EQ(written(0, 5, 2), R"("completion_tokens_details":{"accepted_prediction_tokens":5,)"
+                              R"("rejected_prediction_tokens":2}})");
+  EXPECT_EQ(written(4, 0, 2),
+            R"("completion_tokens_details":{"reasoning_tokens":4,"accepted_prediction_tokens":0,)"
+            R"("rejected_prediction_tokens":2}})");
+}
+
 TEST_F(AnswerFormatTest, ChatDocumentWithLogprobs) {
   AnswerOptions options;
   options.logprobs = true;

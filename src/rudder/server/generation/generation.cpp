@@ -110,9 +110,10 @@ void Generation::submit_prompts() {
         context_.engine().submit(std::move(prompts_[prompt].request), std::move(sink));
     if (!id) {
       cancel_all();
-      return fail(to_api_error(id.error()));
+      return fail(context_.engine_error(id.error()));
     }
     ids_.push_back(*id);
+    prompts_[prompt].lease = {};
   }
 }
 
@@ -200,7 +201,7 @@ void Generation::take_event(uint32_t source, engine::Event&& event) {
         "the engine gave no reason", ""});
     log_warn("request {}: {}", exchange_->request_id, error.to_string());
     cancel_all();
-    return fail(to_api_error(error));
+    return fail(context_.engine_error(error));
   }
   if (event.finish) {
     choice.finish = event.finish;
@@ -304,7 +305,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   piece.reasoning = delta.reasoning;
   piece.tool_calls = delta.tool_calls;
   piece.called = choice.called;
-  if (tells_tokens()) piece.tokens = event.tokens;
+  if (tells_tokens()) piece.tokens = {event.tokens.data(), event.tokens.size()};
   piece.text_offset = choice.text_offset;
   piece.finish = event.finish;
   piece.stop_reason = event.stop_reason;
@@ -374,6 +375,8 @@ engine::Usage Generation::total_usage() const {
   for (size_t i = 0; i < choices_.size(); ++i) {
     total.completion_tokens += choices_[i].usage.completion_tokens;
     total.reasoning_tokens += choices_[i].usage.reasoning_tokens;
+    total.accepted_prediction_tokens += choices_[i].usage.accepted_prediction_tokens;
+    total.rejected_prediction_tokens += choices_[i].usage.rejected_prediction_tokens;
     if (i % n != 0) continue;  // the choices of a prompt share it
     total.prompt_tokens += choices_[i].usage.prompt_tokens;
     total.cached_tokens += choices_[i].usage.cached_tokens;

@@ -83,7 +83,7 @@ void GenerationTask::run() {
   const constraint::GrammarSpec spec = *parsed->grammar;
   parsed_ = std::move(*parsed);
   context_.compiles->compile(
-      context_.engine(), spec,
+      context_.engine(), spec, exchange_->tenant,
       [self = shared_from_this()](const Result<engine::FormLease>& compiled) {
         self->on_compiled(compiled);
       });
@@ -146,7 +146,9 @@ GenerationScope generation_scope(const ServerContext& context, int tenant, std::
           .max_prompts = context.settings.max_prompts,
           .request_id = std::move(request_id),
           .version = context.parts.version,
-          .taps = {.steering = context.parts.steering, .captures = captures}};
+          .taps = {.steering = context.parts.steering,
+                   .captures = captures,
+                   .programs = &context.engine().programs()}};
 }
 
 void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
@@ -158,8 +160,11 @@ void run_generation(ServerContext& context, const std::shared_ptr<Exchange>& exc
     return exchange->respond(std::move(response));
   }
   const auto least_tokens = static_cast<int64_t>(exchange->body.text.size()) / kMaxBytesPerToken;
-  if (const Result<void> room = context.engine().would_accept(least_tokens); !room) {
-    return exchange->respond(error_response(room.error()));
+  // A request with a priority may displace others: what it says is not known yet.
+  const bool may_displace = exchange->body.text.find("\"priority\"") != std::string::npos;
+  const engine::PlaceAsk ask = {.tokens = least_tokens, .tenant = exchange->tenant};
+  if (const Result<void> room = context.engine().would_accept(ask); !room && !may_displace) {
+    return exchange->respond(error_response(context.engine_error(room.error())));
   }
   std::make_shared<GenerationTask>(context, exchange, std::move(parser))->queue();
 }

@@ -21,7 +21,7 @@ tl::unexpected<Error> shutting_down() {
 }  // namespace
 
 void PendingCompiles::compile(engine::Engine& engine, const constraint::GrammarSpec& spec,
-                              engine::FormCompiled done) {
+                              int32_t tenant, engine::FormCompiled done) {
   uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);
@@ -31,9 +31,10 @@ void PendingCompiles::compile(engine::Engine& engine, const constraint::GrammarS
     }
   }
   if (id == 0) return tell(done, shutting_down());
-  engine.compile(spec, [weak = weak_from_this(), id](const Result<engine::FormLease>& compiled) {
-    if (const std::shared_ptr<PendingCompiles> self = weak.lock()) self->finish(id, compiled);
-  });
+  engine.compile(spec, tenant,
+                 [weak = weak_from_this(), id](const Result<engine::FormLease>& compiled) {
+                   if (const auto self = weak.lock()) self->finish(id, compiled);
+                 });
 }
 
 void PendingCompiles::finish(uint64_t id, const Result<engine::FormLease>& compiled) {

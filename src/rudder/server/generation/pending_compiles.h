@@ -15,7 +15,7 @@ namespace rudder::server {
 class PendingCompiles : public std::enable_shared_from_this<PendingCompiles> {
  public:
   // Calls `done` once: with what the engine says, or with kCancelled at close().
-  void compile(engine::Engine& engine, const constraint::GrammarSpec& spec,
+  void compile(engine::Engine& engine, const constraint::GrammarSpec& spec, int32_t tenant,
                engine::FormCompiled done);
   void close();
 

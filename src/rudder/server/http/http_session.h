@@ -1,7 +1,8 @@
-// HttpSession: one connection, from accept to close: speaks TLS where there is a certificate, reads
-// requests, lets handlers answer them, writes the answers, watches for the client going away. One
-// coroutine on one I/O thread; it owns the socket and keeps itself alive. Deadlines are checked by
-// the thread's sweep, so that waiting costs no timer.
+// HttpSession: one connection of a client, from accept to close. It speaks TLS where the server has
+// a certificate, reads requests, lets handlers answer them, writes the answers, and notices when
+// the client goes away. The listener starts it; it runs as one coroutine on one I/O thread, owns
+// the socket, and keeps itself alive until the connection is closed. It sets no timers: the sweep
+// of its thread (IoThread) checks its deadlines.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,9 @@
-// IoThread: an event loop and the mailbox through which other threads reach the connections on it.
-// The engine thread's part of a token is one push into the mailbox of the connection's thread: the
-// loop is woken by the first event of a batch only, and a batch is delivered in one go.
-// Shared: whoever may still post keeps it alive; after close() what is posted is dropped. What one
-// task, receiver or handler throws ends that one; the loop goes on.
+// IoThread: a thread with an event loop, and a mailbox through which other threads reach the
+// connections of that thread. The server makes one for each I/O thread. For each event of a request
+// the engine thread makes one push into the mailbox of the connection's thread. Only the first
+// event of a batch wakes the loop; the loop then delivers the whole batch.
+// IoThread is owned by shared pointer: whoever may still post holds one. After close() it drops
+// what is posted. An exception of one task, receiver or handler ends that one; the loop goes on.
 #pragma once
 
 #include <cstdint>

@@ -44,10 +44,11 @@ Result<std::string> EmbeddingsFormat::keep_captures(
     return fail(ErrorCode::kOverloaded, fmt::format("the states of the input were lost: {}",
                                                     result == results.end() ? "" : result->error));
   }
-  if (result->means.size() != 1 || result->means.front().layers.size() != 1) {
+  if (!result->values || result->values->means.size() != 1 ||
+      result->values->means.front().layers.size() != 1) {
     return fail(ErrorCode::kInternal, "the pooled states are not there");
   }
-  std::vector<float> row = result->means.front().values;  // [hidden]
+  std::vector<float> row = result->values->means.front().to_floats();  // [hidden]
   if (!std::ranges::all_of(row, [](float value) { return std::isfinite(value); })) {
     return fail(ErrorCode::kNumerical, "the pooled states have a value that is not a number");
   }

@@ -95,9 +95,9 @@ Result<std::vector<PromptText>> read_inputs(FieldReader& reader, const Generatio
                                  {.max_prompts = scope.max_prompts, .max_tokens = max_tokens});
 }
 
-Result<engine::Request> make_request(PromptText prompt, const engine::RequestParams& like,
-                                     const TapFields& taps, bool has_roles,
-                                     const GenerationScope& scope) {
+Result<Prompt> embedding_prompt(PromptText prompt, const engine::RequestParams& like,
+                                const TapFields& taps, bool has_roles,
+                                const GenerationScope& scope) {
   if (prompt.ids.empty()) {
     return fail(ErrorCode::kInvalidArgument, prompt.path + " has no tokens", prompt.path);
   }
@@ -110,8 +110,9 @@ Result<engine::Request> make_request(PromptText prompt, const engine::RequestPar
   }
   engine::RequestParams params = like;
   params.prompt = std::move(prompt.ids);
-  RUDDER_TRY_VOID(taps.apply(prompt, has_roles, &params));
-  return engine::validate_request(std::move(params), scope.limits);
+  RUDDER_TRY(TapsLease lease, taps.apply(prompt, has_roles, std::nullopt, &params));
+  RUDDER_TRY(engine::Request request, engine::validate_request(std::move(params), scope.limits));
+  return Prompt{std::move(request), std::move(lease), {}, {}, {}, {}};
 }
 
 }  // namespace
@@ -140,6 +141,7 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   params.max_tokens = 1;  // sampled at the prompt's end, and dropped
   params.sampling.temperature = 0;
   read_integer(reader, "priority", &params.priority);
+  params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, read_cache_salt(reader));
   const auto truncation = read_truncation(reader, scope.limits.max_seq_len - 1);
   if (!truncation) return tl::unexpected(to_api_error(truncation.error()));
@@ -157,10 +159,9 @@ tl::expected<GenerationRequest, ApiError> parse_embeddings(std::string_view body
   answer.num_choices = static_cast<int32_t>(prompts->size());
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
-    Result<engine::Request> request =
-        make_request(std::move(prompt), params, *taps, has_roles, scope);
-    if (!request) return tl::unexpected(map.told(to_api_error(request.error())));
-    parsed.prompts.push_back({std::move(*request), {}, {}, {}, {}});
+    Result<Prompt> made = embedding_prompt(std::move(prompt), params, *taps, has_roles, scope);
+    if (!made) return tl::unexpected(map.told(to_api_error(made.error())));
+    parsed.prompts.push_back(std::move(*made));
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;

@@ -39,6 +39,7 @@ json::object sampling_params(const engine::RequestParams& params) {
       {"stop", json::value_from(params.stop)},
       {"stop_token_ids", json::value_from(sampling.stop_ids)},
       {"ignore_eos", params.ignore_eos},
+      {"disable_spec_decode", params.disable_spec_decode},
       {"max_tokens", nullptr},
       {"min_tokens", sampling.min_tokens},
       {"logprobs", nullptr},

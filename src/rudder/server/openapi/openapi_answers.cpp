@@ -16,7 +16,8 @@ std::string_view chat_answer_schemas() {
     "properties": {
       "prompt_tokens": {"type": "integer"}, "completion_tokens": {"type": "integer"}, "total_tokens": {"type": "integer"},
       "prompt_tokens_details": {"type": "object", "properties": {"cached_tokens": {"type": "integer"}}},
-      "completion_tokens_details": {"type": "object", "properties": {"reasoning_tokens": {"type": "integer"}}}
+      "completion_tokens_details": {"type": "object", "properties": {"reasoning_tokens": {"type": "integer"},
+        "accepted_prediction_tokens": {"type": "integer"}, "rejected_prediction_tokens": {"type": "integer"}}}
     }
   },
   "CaptureResults": {

@@ -36,6 +36,7 @@ std::string_view generation_schemas() {
       "skip_special_tokens": {"type": ["boolean", "null"], "default": true},
       "spaces_between_special_tokens": {"type": ["boolean", "null"]},
       "ignore_eos": {"type": ["boolean", "null"], "default": false},
+      "disable_spec_decode": {"type": ["boolean", "null"], "default": false, "description": "True: no tokens are guessed for this request. The text is the same."},
       "repetition_detection": {"type": ["object", "null"], "properties": {}},
       "stream": {"type": ["boolean", "null"], "default": false},
       "stream_options": {"type": ["object", "null"], "properties": {
@@ -125,7 +126,13 @@ std::string_view generation_schemas() {
     {"$ref": "#/components/schemas/GlobalSteering"},
     {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}}]},
   "SteeringModuleName": {"type": "object", "required": ["name"],
-                         "properties": {"name": {"type": "string"}}}
+                         "properties": {"name": {"type": "string"}}},
+  "SteeringDictionary": {"type": "object", "required": ["name", "path"], "additionalProperties": false,
+    "properties": {
+      "name": {"type": "string"},
+      "path": {"type": "string", "description": "Below the folder of --dictionary-root."},
+      "site": {"type": "string", "description": "Where it reads, or where it reads and writes: resid_post.20; mlp_in.20,mlp_out.20."},
+      "replace": {"type": "boolean", "default": false}}}
 })json";
 }
 

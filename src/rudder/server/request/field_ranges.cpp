@@ -66,6 +66,8 @@ constexpr RealField kReals[] = {
     {"frequency_penalty", FieldOf::kBoth, -2, 2, false, "The same, each time that it has them."},
     {"logit_bias.*", FieldOf::kBoth, -100, 100, false, "Added to the logit of a token id."},
     {"length_penalty", FieldOf::kBoth, -100, 100, false, "Of beam search; without effect."},
+    {"timeout", FieldOf::kBoth, 0, kDefaultLimits.max_timeout, true,
+     "Seconds that the request may wait before it runs; past them 503."},
 };
 
 constexpr SizedField kSized[] = {

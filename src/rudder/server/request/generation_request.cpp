@@ -123,6 +123,32 @@ Result<void> limit_thoughts(const dialect::ReasoningDialect& reasoning, std::str
   return {};
 }
 
+// How an answer behind `prompt` shows its thoughts, one token a mark; none where it has no thoughts
+// that can be told. kUnsupported where a mark is several tokens: which program a token runs is
+// decided token by token.
+Result<std::optional<steer::ThoughtMarks>> thought_marks(const dialect::ReasoningDialect* reasoning,
+                                                         std::string_view prompt,
+                                                         const text::Tokenizer& tokenizer) {
+  if (reasoning == nullptr) return std::optional<steer::ThoughtMarks>();
+  const dialect::PromptEnd end_of_prompt = dialect::reasoning_after(*reasoning, prompt);
+  if (end_of_prompt == dialect::PromptEnd::kClosed) return std::optional<steer::ThoughtMarks>();
+  const auto token_of = [&](std::string_view mark) -> Result<int32_t> {
+    RUDDER_TRY(const std::vector<int32_t> ids,
+               tokenizer.encode(mark, {.add_special_tokens = false, .parse_special = true}));
+    if (ids.size() == 1) return ids.front();
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("roles that tell thoughts from the rest of an answer need marks of one "
+                            "token; '{}' of --reasoning-parser {} is {} of this model's",
+                            mark, reasoning->name, ids.size()),
+                "steering");
+  };
+  steer::ThoughtMarks marks;
+  RUDDER_TRY(marks.begin_token, token_of(reasoning->begin));
+  RUDDER_TRY(marks.end_token, token_of(reasoning->end));
+  marks.open = end_of_prompt == dialect::PromptEnd::kOpen || reasoning->always;
+  return marks;
+}
+
 tl::expected<void, ApiError> check_choices(size_t num_prompts, int32_t n) {
   if (static_cast<int64_t>(num_prompts) * n <= kMaxChoices) return {};
   return tl::unexpected(
@@ -189,9 +215,10 @@ Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
 }
 
 // What the answer needs of the prompt, beside the request that the engine gets.
-Prompt make_prompt(engine::Request request, std::string echoed, const AnswerOptions& answer,
-                   PromptText text) {
-  Prompt prompt = {std::move(request), std::move(echoed), {}, {}, {}, text.ids.size()};
+Prompt make_prompt(engine::Request request, TapsLease lease, std::string echoed,
+                   const AnswerOptions& answer, PromptText text) {
+  Prompt prompt = {std::move(request), std::move(lease), std::move(echoed), {}, {}, {},
+                   text.ids.size()};
   if (prompt.request.params().sampling.num_prompt_logprobs >= 0) {
     prompt.scored.push_back({.token = text.ids.front(), .top = {}});
   }
@@ -324,6 +351,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   }
   params.client_id = answer.id;
   params.capture_events = answer.stream;
+  params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
@@ -343,15 +371,19 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
       if (!limited) return tl::unexpected(to_api_error(limited.error()));
     }
     if (prompts->size() > 1) one.client_id += fmt::format("-{}", parsed.prompts.size());
-    if (const Result<void> applied = taps->apply(prompt, with_roles, &one); !applied) {
-      return tl::unexpected(to_api_error(applied.error()));
+    Result<std::optional<steer::ThoughtMarks>> thoughts = std::optional<steer::ThoughtMarks>();
+    if (chat && taps->tells_thoughts()) {
+      thoughts = thought_marks(scope.model.dialect.reasoning, prompt.text, *scope.model.tokenizer);
     }
+    if (!thoughts) return tl::unexpected(to_api_error(thoughts.error()));
+    Result<TapsLease> lease = taps->apply(prompt, with_roles, *thoughts, &one);
+    if (!lease) return tl::unexpected(to_api_error(lease.error()));
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
     if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
     std::string echoed;
     if (echo) echoed = chat ? echoed_message(body) : prompt.text;
-    parsed.prompts.push_back(
-        make_prompt(std::move(*request), std::move(echoed), answer, std::move(prompt)));
+    parsed.prompts.push_back(make_prompt(std::move(*request), std::move(*lease), std::move(echoed),
+                                         answer, std::move(prompt)));
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;

@@ -65,6 +65,7 @@ struct AnswerOptions {
 
 struct Prompt {
   engine::Request request;
+  TapsLease lease;                // of what it names, until it is submitted
   std::string echo;               // put in front of each choice's text
   std::vector<int32_t> told_ids;  // the prompt's ids, where the client wants them back
   std::string told_text;          // and its text, likewise

@@ -41,6 +41,7 @@ TEST_F(GenerationRequestTest, EveryFieldReachesTheEngine) {
       R"("temperature":0.5,"top_p":0.9,"min_p":0.1,"top_k":7,"repetition_penalty":1.1,)"
       R"("presence_penalty":-0.5,"frequency_penalty":0.25,"min_tokens":2,"max_tokens":9,)"
       R"("stop_token_ids":[1,2],"stop":["a","b"],"seed":-3,"ignore_eos":true,"n":2,"priority":-4,)"
+      R"("disable_spec_decode":true,)"
       R"("include_stop_str_in_output":true,"skip_special_tokens":false,"cache_salt":"s",)"
       R"("logit_bias":{"65":-100,"66":2.5},"logprobs":3)");
   EXPECT_EQ(params.prompt, (std::vector<int32_t>{'h', 'i'}));
@@ -57,6 +58,7 @@ TEST_F(GenerationRequestTest, EveryFieldReachesTheEngine) {
   EXPECT_EQ(params.stop, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(params.seed, static_cast<uint64_t>(-3));
   EXPECT_TRUE(params.ignore_eos);
+  EXPECT_TRUE(params.disable_spec_decode);
   EXPECT_EQ(params.n, 2);
   EXPECT_EQ(params.priority, -4);
   EXPECT_TRUE(params.include_stop);
@@ -125,6 +127,7 @@ TEST_F(GenerationRequestTest, ChatIsRenderedAndEncodedWithItsSpecialTokens) {
 TEST_F(GenerationRequestTest, TenantsSaltTheirCaches) {
   keys_ = ApiKeys({"a", "b"});
   EXPECT_EQ(completion("").cache_salt, "1/");
+  EXPECT_EQ(completion("").tenant, 1);
   EXPECT_EQ(completion(R"("cache_salt":"0/x")").cache_salt, "1/0/x");
 }
 

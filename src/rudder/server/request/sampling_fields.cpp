@@ -214,12 +214,14 @@ engine::RequestParams read_sampling_fields(FieldReader& reader, const SamplingDe
   read_integer(reader, "seed", &seed);
   if (seed) params.seed = static_cast<uint64_t>(*seed);
   reader.boolean("ignore_eos", &params.ignore_eos);
+  reader.boolean("disable_spec_decode", &params.disable_spec_decode);
   read_max_tokens(reader, defaults, &params.max_tokens);
   read_stop(reader, &params.stop);
   reader.boolean("include_stop_str_in_output", &params.include_stop);
   reader.boolean("skip_special_tokens", &params.skip_special_tokens);
   read_repetition(reader, &params.repetition);
   read_integer(reader, "priority", &params.priority);
+  read_real(reader, "timeout", &params.timeout);
   read_integer(reader, "n", &params.n);
   params.cache_salt = read_cache_salt(reader);
   return params;

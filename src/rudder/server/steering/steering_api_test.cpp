@@ -43,13 +43,17 @@ steer::Model steer_model() {
 // Three tokens, the last of them with what the script says of captures.
 Script captured_script(const engine::RequestParams& params) {
   Script script = say({"a", "b", "c"}, engine::FinishReason::kLength);
-  if (params.capture == nullptr) return script;
+  if (params.capture.value == 0) return script;
   engine::Event values;
-  values.captures.push_back({"response", 0, 7, R"({"norms":{"resid_post.1":2.5}})"});
+  steer::capture::CapturedValues norms;
+  norms.positions = {7};
+  norms.norms = {{"resid_post.1", {2.5F}}};
+  values.captures.push_back({"response", 0, 7, norms});
   script.events.insert(script.events.begin() + 1, values);
   steer::capture::ConsumerResult result;
   result.consumer = "response";
-  result.payload = R"({"positions":[7]})";
+  result.values.emplace();
+  result.values->positions = {7};
   script.events.back().capture_results = {result};
   return script;
 }
@@ -91,6 +95,11 @@ class SteeringApiTest : public ::testing::Test {
     const auto submitted = engine_.submitted();
     return submitted.size() > before ? submitted.back() : engine::RequestParams();
   }
+  // What the engine got for these fields; null: neither steering nor capture.
+  std::shared_ptr<const tap::SequenceTaps> taps_with(std::string_view fields) {
+    submitted_with(fields);
+    return engine_.submitted_taps().back().sequence;
+  }
   static json::object error_of(const ClientResponse& answer) {
     return parse_json(answer.body, "answer")->at("error").as_object();
   }
@@ -107,22 +116,22 @@ constexpr std::string_view kAdd =
     R"({"op":"add","site":"resid_post","layers":[1],"vector":[1,2,3,4]})";
 
 TEST_F(SteeringApiTest, FieldsBecomeTheEnginesTaps) {
-  EXPECT_EQ(submitted_with(R"("max_tokens":3)").taps, nullptr);
-  EXPECT_EQ(submitted_with(R"("steering":[],"steering_vectors":null)").taps, nullptr);
-  const auto general = submitted_with(fmt::format(R"("steering":{})", kAdd)).taps;
-  const auto tiers = submitted_with(R"("steering_vectors":{"resid_post":{"1":[1,2,3,4]}})").taps;
+  EXPECT_EQ(taps_with(R"("max_tokens":3)"), nullptr);
+  EXPECT_EQ(taps_with(R"("steering":[],"steering_vectors":null)"), nullptr);
+  const auto general = taps_with(fmt::format(R"("steering":{})", kAdd));
+  const auto tiers = taps_with(R"("steering_vectors":{"resid_post":{"1":[1,2,3,4]}})");
   ASSERT_TRUE(general && tiers);
   ASSERT_EQ(general->segments.size(), 1u);
   ASSERT_NE(general->segments[0].program, nullptr);
   EXPECT_EQ(general->segments[0].program->ops.size(), 1u);
   EXPECT_EQ(general->segments[0].content, tiers->segments[0].content);
 
-  const auto decode =
-      submitted_with(R"("decode_steering_vectors":{"resid_post":{"1":[1,2,3,4]}})").taps;
+  const auto decode = taps_with(R"("decode_steering_vectors":{"resid_post":{"1":[1,2,3,4]}})");
   ASSERT_EQ(decode->segments.size(), 2u);
   EXPECT_EQ(decode->segments[0].program, nullptr);
   EXPECT_EQ(decode->segments[1].begin, 8);
   EXPECT_EQ(decode->segments[1].content, general->segments[0].content);
+  EXPECT_EQ(decode->segments[1].program, general->segments[0].program);  // kept once
 }
 
 TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
@@ -134,11 +143,12 @@ TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
                                   field));
   ASSERT_EQ(answer.status, 200) << answer.body;
   const engine::RequestParams params = engine_.submitted().back();
-  ASSERT_NE(params.taps, nullptr);
+  const auto taps = engine_.submitted_taps().back().sequence;
+  ASSERT_NE(taps, nullptr);
   std::string steered;
   for (size_t i = 0; i < params.prompt.size(); ++i) {
     const tap::TapSegment* at = nullptr;
-    for (const auto& segment : params.taps->segments) {
+    for (const auto& segment : taps->segments) {
       if (std::cmp_less_equal(segment.begin, i)) at = &segment;
     }
     if (at->program != nullptr) steered.push_back(static_cast<char>(params.prompt[i]));
@@ -149,6 +159,38 @@ TEST_F(SteeringApiTest, RolesAreThoseOfAChat) {
       post(kCompletionsPath, fmt::format(R"({{"prompt":"a",{}}})", field));
   EXPECT_EQ(refused.status, 400);
   EXPECT_TRUE(error_of(refused).at("param").as_string().starts_with("steering")) << refused.body;
+}
+
+class ThoughtRolesTest : public SteeringApiTest {
+ protected:
+  static ServerSettings with_reasoning() {
+    ServerSettings settings;
+    settings.reasoning_parser = "qwen3";
+    return settings;
+  }
+  ThoughtRolesTest() : SteeringApiTest(with_reasoning()) {}
+};
+
+// This model's tokens are bytes: no mark is one token.
+TEST_F(ThoughtRolesTest, MarksOfSeveralTokensAreRefusedWhereTheyMatter) {
+  const auto ask = [&](std::string_view roles) {
+    return post(kChatPath,
+                fmt::format(R"({{"messages":[{{"role":"user","content":"hello"}}],"steering":)"
+                            R"({{"op":"add","site":"resid_post","layers":[1],)"
+                            R"("vector":[1,2,3,4],"select":{{"roles":{}}}}}}})",
+                            roles));
+  };
+  for (const std::string_view roles : {R"(["reasoning"])", R"(["assistant","user"])"}) {
+    const ClientResponse refused = ask(roles);
+    EXPECT_EQ(refused.status, 400) << roles;
+    EXPECT_TRUE(error_of(refused).at("param").as_string().starts_with("steering"));
+    EXPECT_NE(error_of(refused).at("message").as_string().find("<think>"), std::string::npos);
+  }
+  for (const std::string_view roles : {R"(["user"])", R"(["assistant","reasoning"])"}) {
+    const ClientResponse taken = ask(roles);
+    EXPECT_EQ(taken.status, 200) << taken.body;
+    EXPECT_FALSE(engine_.submitted().back().taps->thoughts);
+  }
 }
 
 TEST_F(SteeringApiTest, BadFieldsAreNamed) {
@@ -191,9 +233,9 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   ClientResponse answer = post(kModules, module);
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(document(answer).at("name").as_string(), "calm");
-  const auto named = submitted_with(R"("steering":{"name":"calm"})").taps;
+  const auto named = taps_with(R"("steering":{"name":"calm"})");
   EXPECT_EQ(named->segments.at(0).content,
-            submitted_with(fmt::format(R"("steering":{})", kAdd)).taps->segments.at(0).content);
+            taps_with(fmt::format(R"("steering":{})", kAdd))->segments.at(0).content);
 
   answer = post(kModules, other);
   EXPECT_EQ(answer.status, 409) << answer.body;
@@ -201,7 +243,7 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   answer = post("/v1/steering/modules/register",
                 other.substr(0, other.size() - 1) + R"(,"replace":true})");
   EXPECT_EQ(answer.status, 200) << answer.body;
-  EXPECT_NE(submitted_with(R"("steering_name":"calm")").taps->segments.at(0).content,
+  EXPECT_NE(taps_with(R"("steering_name":"calm")")->segments.at(0).content,
             named->segments.at(0).content);
 
   answer = call("GET", kModules);
@@ -223,18 +265,60 @@ TEST_F(SteeringApiTest, ModulesAreRegisteredListedReplacedAndRemoved) {
   EXPECT_EQ(error_of(answer).at("param").as_string(), "name");
 }
 
+TEST_F(SteeringApiTest, DictionariesAreRegisteredListedReplacedAndRemoved) {
+  constexpr std::string_view kDictionaries = "/v1/steering/dictionaries";
+  constexpr std::string_view kSmall = R"({"name":"d","path":"small"})";
+  EXPECT_NE(post(kDictionaries, kSmall).body.find("--dictionary-root"), std::string::npos);
+  ASSERT_TRUE(
+      library_.allow_dictionaries_below(std::string(RUDDER_SOURCE_DIR) + "/tests/dictionaries"));
+  const ClientResponse answer = post(kDictionaries, kSmall);
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(document(answer).at("layers").at(0).at("read").as_string(), "resid_post.1");
+  EXPECT_EQ(post(kDictionaries, kSmall).status, 409);
+  EXPECT_EQ(post(kDictionaries, R"({"name":"d","path":"small","replace":true})").status, 200);
+  EXPECT_EQ(document(call("GET", kDictionaries)).at("count").as_int64(), 1);
+
+  const auto steered = submitted_with(
+      R"("steering":{"op":"feature","dictionary":"d","feature":1,"kind":"add","value":1})");
+  const auto plain = submitted_with(fmt::format(R"("steering":{})", kAdd));
+  ASSERT_TRUE(steered.taps && plain.taps);
+  EXPECT_EQ(steered.taps->segments[0].content, plain.taps->segments[0].content);
+
+  const std::pair<std::string_view, std::string_view> wrong[] = {
+      {R"({"name":"e"})", "path"},
+      {R"({"path":"small"})", "name"},
+      {R"({"name":"a b","path":"small"})", "name"},
+      {R"({"name":"e","path":"/etc"})", "path"},
+      {R"({"name":"e","path":"../small"})", "path"},
+      {R"({"name":"e","path":"small/../../x"})", "path"},
+      {R"({"name":"e","path":"absent"})", "path"},
+      {R"({"name":"e","path":""})", "path"},
+      {R"({"name":"e","path":"small","site":"resid_post.2"})", "path"},
+      {R"({"name":"e","path":"small","site":"resid_post"})", "site"},
+      {R"({"name":"e","path":"small","replace":1})", "replace"},
+      {R"({"name":"e","path":"small","what":1})", "what"}};
+  for (const auto& [body, field] : wrong) {
+    const ClientResponse refused = post(kDictionaries, body);
+    EXPECT_EQ(refused.status, 400) << body << refused.body;
+    EXPECT_EQ(document(refused).at("error").at("param").as_string(), json::string_view(field))
+        << body << refused.body;
+  }
+  EXPECT_EQ(call("DELETE", fmt::format("{}/d", kDictionaries)).status, 200);
+  EXPECT_EQ(call("DELETE", fmt::format("{}/d", kDictionaries)).status, 404);
+}
+
 TEST_F(SteeringApiTest, GlobalSteeringIsOfEveryRequest) {
   ClientResponse answer = post("/v1/steering/set", R"({"vectors":{"resid_post":{"1":[1,2,3,4]}}})");
   ASSERT_EQ(answer.status, 200) << answer.body;
   EXPECT_EQ(json::serialize(document(answer)),
             R"({"status":"ok","hook_points":["resid_post"],"layers_updated":[1]})");
-  EXPECT_NE(submitted_with(R"("max_tokens":3)").taps, nullptr);
+  EXPECT_NE(taps_with(R"("max_tokens":3)"), nullptr);
   answer = call("GET", "/v1/steering");
   EXPECT_FALSE(document(answer).at("global").as_array().empty());
   EXPECT_TRUE(document(answer).at("rows").is_object());
   EXPECT_EQ(post("/v1/steering/set", R"({"vectors":{"resid_post":{"7":[1,2,3,4]}}})").status, 400);
   EXPECT_EQ(post("/v1/steering/clear", "{}").status, 200);
-  EXPECT_EQ(submitted_with(R"("max_tokens":3)").taps, nullptr);
+  EXPECT_EQ(taps_with(R"("max_tokens":3)"), nullptr);
 }
 
 TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
@@ -242,8 +326,10 @@ TEST_F(SteeringApiTest, ResultsOfCapturesAreBesideOneChoiceAndInEachOfSeveral) {
   const std::string expected =
       R"({"response":{"status":"ok","error":null,"payload":{"positions":[7]}}})";
   const engine::RequestParams params = submitted_with(capture);
-  ASSERT_NE(params.capture, nullptr);
-  EXPECT_EQ(params.taps->capture, params.capture->set);
+  const engine::TapsForms taps = engine_.submitted_taps().back();
+  ASSERT_NE(taps.capture, nullptr);
+  EXPECT_EQ(taps.capture->id, params.capture);
+  EXPECT_EQ(taps.sequence->capture, taps.capture->set);
   EXPECT_FALSE(params.capture_events);
   EXPECT_TRUE(params.capture_results);
   EXPECT_TRUE(params.client_id.starts_with("cmpl-"));
@@ -281,8 +367,9 @@ TEST_F(SteeringApiTest, AStreamHasAnEventForEachCapturedToken) {
       if (const json::value* capture = event->as_object().if_contains("capture")) {
         ++num_captures;
         EXPECT_TRUE(event->at("choices").as_array().empty());
-        EXPECT_EQ(json::serialize(*capture), R"({"consumer":"response","choice":0,"position":7,)"
-                                             R"("values":{"norms":{"resid_post.1":2.5E0}}})");
+        EXPECT_EQ(json::serialize(*capture),
+                  R"({"consumer":"response","choice":0,"position":7,)"
+                  R"("values":{"position":7,"norms":{"resid_post.1":2.5E0}}})");
       }
       if (event->as_object().contains("capture_results")) {
         ++num_results;
@@ -389,8 +476,13 @@ TEST(SteeringStream, CapturedRowsMayBeMoreThanABufferAtOnce) {
       [](const engine::RequestParams&) {
         Script script = say({"a", "b"});
         for (size_t i = 0; i < kRows; ++i) {
+          steer::capture::CapturedValues values;
+          values.rows = {{.key = "resid_post",
+                          .layers = {0},
+                          .width = static_cast<int32_t>(kRow / sizeof(float)),
+                          .data = std::vector<std::byte>(kRow)}};
           script.events[0].captures.push_back(
-              {"response", 0, static_cast<int32_t>(i), '"' + std::string(kRow, 'r') + '"'});
+              {"response", 0, static_cast<int32_t>(i), std::move(values)});
         }
         return script;
       },

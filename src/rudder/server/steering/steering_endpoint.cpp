@@ -1,5 +1,5 @@
-// /v1/steering and below: named modules and the steering of every request. Those that change
-// something want the admin key, when there is one.
+// /v1/steering and below: named modules, dictionaries and the steering of every request. Those that
+// change something want the admin key, when there is one.
 #include <boost/json.hpp>
 #include <set>
 #include <string>
@@ -50,18 +50,41 @@ json::object describe_reach(const steer::Config* config) {
           {"layers_updated", json::array(layers.begin(), layers.end())}};
 }
 
-HttpResponse register_module(steer::Library& library, const json::object& body) {
+// The name of a body that registers something; empty where it has none.
+std::string_view name_of(const json::object& body) {
   const json::value* name = body.if_contains("name");
-  const bool was_taken = name != nullptr && name->is_string() &&
-                         library.find(std::string_view(name->get_string())) != nullptr;
-  const auto module = library.add_json(body);
-  if (module) return json_response(steer::describe(**module));
-  ApiError error = to_api_error(module.error());
+  if (name == nullptr || !name->is_string()) return {};
+  return std::string_view(name->get_string());
+}
+
+// What was registered, described; 409 where the name was taken.
+template <typename Registered>
+HttpResponse registered_response(const Result<std::shared_ptr<const Registered>>& registered,
+                                 bool was_taken) {
+  if (registered) return json_response(steer::describe(**registered));
+  ApiError error = to_api_error(registered.error());
   if (was_taken && error.param == "name") {
     error.status = 409;
     error.code = "conflict";
   }
   return error_response(error);
+}
+
+HttpResponse register_module(steer::Library& library, const json::object& body) {
+  const bool was_taken = library.find(name_of(body)) != nullptr;
+  return registered_response(library.add_json(body), was_taken);
+}
+
+HttpResponse register_dictionary(steer::Library& library, const json::object& body) {
+  const bool was_taken = library.find_dictionary(name_of(body)) != nullptr;
+  return registered_response(library.add_dictionary_json(body), was_taken);
+}
+
+HttpResponse remove_dictionary(steer::Library& library, std::string_view name) {
+  if (const Result<void> removed = library.remove_dictionary(name); !removed) {
+    return error_response(removed.error());
+  }
+  return json_response(json::object{{"status", "ok"}, {"name", json::string_view(name)}});
 }
 
 HttpResponse remove_module(steer::Library& library, std::string_view name) {
@@ -127,6 +150,28 @@ void handle_steering_modules(ServerContext& context, const std::shared_ptr<Excha
   for (const auto& module : library->modules()) modules.push_back(steer::describe(*module));
   const size_t count = modules.size();
   exchange->respond(json_response(json::object{{"modules", std::move(modules)}, {"count", count}}));
+}
+
+void handle_dictionaries(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const steer::Library* library = context.parts.steering;
+  if (library == nullptr) return exchange->respond(without_steering());
+  json::array sets;
+  for (const auto& set : library->dictionaries()) sets.push_back(steer::describe(*set));
+  const size_t count = sets.size();
+  exchange->respond(
+      json_response(json::object{{"dictionaries", std::move(sets)}, {"count", count}}));
+}
+
+void handle_dictionary_register(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  answer_body(context, exchange, register_dictionary);
+}
+
+void handle_dictionary_remove(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  steer::Library* library = context.parts.steering;
+  if (library == nullptr) return exchange->respond(without_steering());
+  answer_on_pool(context, exchange, [library, name = exchange->path_tail](const std::string&) {
+    return remove_dictionary(*library, name);
+  });
 }
 
 void handle_steering_register(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {

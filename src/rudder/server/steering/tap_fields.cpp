@@ -68,6 +68,7 @@ Result<void> refuse_misspelled_taps(const json::object& body) {
 
 Result<void> TapFields::read_steering(FieldReader& reader, const json::object& body,
                                       const TapServices& services) {
+  programs_ = services.programs;
   RUDDER_TRY_VOID(refuse_misspelled_taps(body));
   for (const std::string_view name : steer::steering_fields()) {
     if (reader.raw(name) == nullptr || services.steering != nullptr) continue;
@@ -111,26 +112,35 @@ bool TapFields::needs_roles() const {
          std::ranges::any_of(steering_->selectors(), &steer::Selector::roles);
 }
 
-Result<void> TapFields::apply(const PromptText& prompt, bool has_roles,
-                              engine::RequestParams* params) const {
+bool TapFields::tells_thoughts() const {
+  return steering_ != nullptr && std::ranges::any_of(steering_->selectors(), steer::tells_thoughts);
+}
+
+Result<TapsLease> TapFields::apply(const PromptText& prompt, bool has_roles,
+                                   const std::optional<steer::ThoughtMarks>& thoughts,
+                                   engine::RequestParams* params) const {
   const auto prompt_len = static_cast<int32_t>(params->prompt.size());
   tap::SequenceTaps taps;
   if (steering_ != nullptr) {
     RUDDER_TRY(taps, steer::make_taps(*steering_, {.prompt_len = prompt_len,
                                                    .has_roles = has_roles,
-                                                   .roles = prompt.roles}));
+                                                   .roles = prompt.roles,
+                                                   .thoughts = thoughts}));
   }
   if (capture_ != nullptr) {
     RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture_, prompt_len, taps));
   }
-  if (taps.segments.empty() && taps.capture == nullptr) return {};
-  params->taps = std::make_shared<const tap::SequenceTaps>(std::move(taps));
-  params->capture = capture_;
+  TapsLease lease;
+  if (taps.segments.empty() && taps.capture == nullptr) return lease;
+  RUDDER_TRY(lease.taps, programs_->keep(std::move(taps)));
+  lease.capture = capture_;
+  params->taps = tap::spec_of(*lease.taps);
+  if (capture_ != nullptr) params->capture = capture_->id;
   params->capture_wait = capture_wait_;
   using steer::capture::Ask;
   params->capture_results =
       capture_ != nullptr && !std::ranges::all_of(capture_->asks, &Ask::by_operator);
-  return {};
+  return lease;
 }
 
 }  // namespace rudder::server

@@ -1,10 +1,11 @@
-// TapFields: turns the steering and capture fields of a generation request into the taps that the
-// engine carries. Runs on the tokenise pool.
+// TapFields: turns the steering and capture fields of a generation request into the specs that
+// the request carries, and hands to the engine what they name. Runs on the tokenise pool.
 #pragma once
 
 #include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "rudder/base/result.h"
 #include "rudder/engine/request.h"
@@ -12,13 +13,22 @@
 #include "rudder/server/request/text_prompts.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/library.h"
+#include "rudder/steer/program_table.h"
+#include "rudder/steer/selector.h"
 
 namespace rudder::server {
 
-// Null: the server runs without it, and fields that ask for it are refused.
 struct TapServices {
+  // Null: the server runs without it, and fields that ask for it are refused.
   const steer::Library* steering = nullptr;
   steer::capture::Dispatcher* captures = nullptr;
+  steer::ProgramTable* programs = nullptr;  // of the engine; not null
+};
+
+// Keeps known what a request's specs name. Held until the request is submitted.
+struct TapsLease {
+  std::shared_ptr<const tap::SequenceTaps> taps;
+  std::shared_ptr<const steer::capture::CaptureSpec> capture;
 };
 
 // kUnsupported, with the name to use, where the body has a field that looks like one of steering or
@@ -39,14 +49,19 @@ class TapFields {
 
   // Selectors ask who wrote which tokens of the prompt.
   bool needs_roles() const;
+  // Selectors ask which generated tokens are thoughts.
+  bool tells_thoughts() const;
   // Sets taps and capture of `params`, whose prompt is set. `has_roles`: prompt.roles were looked
-  // for.
-  Result<void> apply(const PromptText& prompt, bool has_roles, engine::RequestParams* params) const;
+  // for. `thoughts`: of the answer, where it may have some that can be told.
+  Result<TapsLease> apply(const PromptText& prompt, bool has_roles,
+                          const std::optional<steer::ThoughtMarks>& thoughts,
+                          engine::RequestParams* params) const;
 
  private:
   Result<void> read_steering(FieldReader& reader, const boost::json::object& body,
                              const TapServices& services);
 
+  steer::ProgramTable* programs_ = nullptr;
   std::shared_ptr<const steer::Config> steering_;  // null: none
   std::shared_ptr<const steer::capture::CaptureSpec> capture_;
   bool capture_wait_ = true;

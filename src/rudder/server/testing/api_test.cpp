@@ -313,6 +313,9 @@ TEST_F(ApiTest, OverloadIsToldAtOnce) {
   EXPECT_EQ(answer.status, 503);
   EXPECT_EQ(answer.field("retry-after"), "1");
   EXPECT_NE(answer.body.find(R"("code":"overloaded")"), std::string::npos);
+  test_.engine.set_retry_after(17);  // also behind the body, where a priority may displace others
+  const char* ranked = R"({"prompt":"hi","priority":-1})";
+  EXPECT_EQ(test_.post(kCompletionsPath, ranked).field("retry-after"), "17");
   test_.engine.set_full(false);
   EXPECT_EQ(test_.post(kCompletionsPath, R"({"prompt":"hi"})").status, 200);
 }
@@ -371,6 +374,9 @@ TEST_F(ApiTest, MetricsAreValidAndClosed) {
   EXPECT_EQ(sample("rudder:http_requests_total{model_name=\"tiny\",method=\"other\",handler="
                    "\"other\",status=\"4xx\"}"),
             50);
+  const std::string spec = "rudder:spec_decode_num_";
+  EXPECT_EQ(sample(spec + "draft_tokens_total{model_name=\"tiny\"}"), 9);
+  EXPECT_EQ(sample(spec + "accepted_tokens_per_pos_total{model_name=\"tiny\",position=\"1\"}"), 2);
   EXPECT_GT(sample("process_resident_memory_bytes"), 1e6);
   EXPECT_GT(sample("process_start_time_seconds"), 1.6e9);
   EXPECT_GT(sample("process_open_fds"), 3);

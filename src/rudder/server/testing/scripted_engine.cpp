@@ -50,10 +50,13 @@ ScriptedEngine::~ScriptedEngine() {
 
 Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine::EventSink sink) {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
+  RUDDER_TRY(engine::TapsForms taps,
+             engine::resolve_taps(request.params(), *programs_, captures_.get(), limits()));
   Script script = author_(request.params());
   std::lock_guard lock(mutex_);
   const uint64_t id = next_id_++;
   submitted_.push_back(request.params());
+  submitted_taps_.push_back(std::move(taps));
   Running running{std::move(sink), std::move(script), request.params(), 0, 0, false};
   // The sink alone is interesting of what a long-running stream holds.
   running.params.prompt.shrink_to_fit();
@@ -62,7 +65,7 @@ Result<engine::RequestId> ScriptedEngine::submit(engine::Request request, engine
   return engine::RequestId(id);
 }
 
-Result<void> ScriptedEngine::would_accept(int64_t) const {
+Result<void> ScriptedEngine::would_accept(const engine::PlaceAsk&) const {
   if (full_) return fail(ErrorCode::kOverloaded, "the queue is full");
   return {};
 }
@@ -91,11 +94,12 @@ void ScriptedEngine::set_taps(const tap::Geometry& geometry, const tap::Limits& 
                               std::unique_ptr<steer::capture::Dispatcher> captures) {
   geometry_ = geometry;
   taps_ = limits;
+  programs_ = std::make_unique<steer::ProgramTable>(limits);
   captures_ = std::move(captures);
 }
 
 void ScriptedEngine::set_grammars(std::unique_ptr<constraint::GrammarSource> grammars) {
-  forms_ = std::make_unique<engine::Forms>(std::move(grammars), limits().vocab_size);
+  forms_ = std::make_unique<engine::Forms>(std::move(grammars), limits().vocab_size, clock_);
 }
 
 engine::EngineStats ScriptedEngine::stats() const {
@@ -107,6 +111,10 @@ engine::EngineStats ScriptedEngine::stats() const {
   stats.blocks_cached = 5;
   stats.blocks_free = 70;
   stats.generation_tokens = events_sent_;
+  stats.drafts = 3;
+  stats.draft_tokens = 9;
+  stats.accepted_tokens = 5;
+  stats.accepted_by_position = {3, 2, 0};
   stats.time_to_first_token.bounds = {0.001, 0.01, 0.1};
   stats.time_to_first_token.counts = {1, 2, 3, 4};
   stats.time_to_first_token.sum = 2.5;
@@ -133,6 +141,11 @@ size_t ScriptedEngine::num_active() const {
 std::vector<engine::RequestParams> ScriptedEngine::submitted() const {
   std::lock_guard lock(mutex_);
   return submitted_;
+}
+
+std::vector<engine::TapsForms> ScriptedEngine::submitted_taps() const {
+  std::lock_guard lock(mutex_);
+  return submitted_taps_;
 }
 
 void ScriptedEngine::send(uint64_t id, Running& running, int32_t choice, engine::Event event) {

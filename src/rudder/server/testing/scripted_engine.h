@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "rudder/engine/engine.h"
+#include "rudder/engine/taps_forms.h"
 
 namespace rudder::server {
 
@@ -41,9 +42,11 @@ class ScriptedEngine final : public engine::Engine {
   ~ScriptedEngine() override;
 
   Result<engine::RequestId> submit(engine::Request request, engine::EventSink sink) override;
-  Result<void> would_accept(int64_t prompt_tokens) const override;
-  void compile(const constraint::GrammarSpec& spec, engine::FormCompiled done) override {
-    forms_->compile(spec, std::move(done));
+  Result<void> would_accept(const engine::PlaceAsk& ask) const override;
+  int32_t retry_after_s() const override { return retry_after_s_; }
+  void compile(const constraint::GrammarSpec& spec, int32_t tenant,
+               engine::FormCompiled done) override {
+    forms_->compile(spec, tenant, std::move(done));
   }
   constraint::GrammarStats grammar_stats() const override { return forms_->stats(); }
   // Before a server is started on it; without it no output can have a grammar.
@@ -56,6 +59,7 @@ class ScriptedEngine final : public engine::Engine {
   void reset_prefix_cache() override {}
   Result<void> pin(std::vector<steer::KeyedProgram>) override { return {}; }
   void unpin(std::vector<tap::ContentKey>) override {}
+  steer::ProgramTable& programs() override { return *programs_; }
   steer::capture::Dispatcher* captures() override { return captures_.get(); }
   // Before a server is started on it: it steers and captures, for all that a server sees.
   void set_taps(const tap::Geometry& geometry, const tap::Limits& limits,
@@ -63,12 +67,14 @@ class ScriptedEngine final : public engine::Engine {
 
   void release();  // held scripts go on
   void set_full(bool full) { full_ = full; }
+  void set_retry_after(int32_t seconds) { retry_after_s_ = seconds; }
   void set_stuck(bool stuck) { stuck_ = stuck; }
 
   size_t num_active() const;
   size_t num_cancelled() const { return num_cancelled_; }
   int64_t last_cancel_us() const { return last_cancel_us_; }
-  std::vector<engine::RequestParams> submitted() const;  // all submitted, in order
+  std::vector<engine::RequestParams> submitted() const;   // all submitted, in order
+  std::vector<engine::TapsForms> submitted_taps() const;  // what they name, likewise
   uint64_t events_sent() const { return events_sent_; }
   int64_t sink_ns() const { return sink_ns_; }  // spent in sinks
 
@@ -91,7 +97,10 @@ class ScriptedEngine final : public engine::Engine {
 
   tap::Geometry geometry_;
   tap::Limits taps_;
-  std::unique_ptr<engine::Forms> forms_ = std::make_unique<engine::Forms>(nullptr, 320);
+  const SteadyClock clock_;
+  std::unique_ptr<engine::Forms> forms_ = std::make_unique<engine::Forms>(nullptr, 320, clock_);
+  std::unique_ptr<steer::ProgramTable> programs_ =
+      std::make_unique<steer::ProgramTable>(tap::Limits());
   std::unique_ptr<steer::capture::Dispatcher> captures_;
   const Author author_;
   const int32_t max_seq_len_;
@@ -100,10 +109,12 @@ class ScriptedEngine final : public engine::Engine {
   std::map<uint64_t, Running> running_;
   std::vector<engine::EventSink> kept_;
   std::vector<engine::RequestParams> submitted_;
+  std::vector<engine::TapsForms> submitted_taps_;
   uint64_t next_id_ = 1;
   bool stirred_ = false;  // something was asked for since the loop looked
   bool stopping_ = false;
   std::atomic<bool> full_{false};
+  std::atomic<int32_t> retry_after_s_{1};
   std::atomic<bool> stuck_{false};
   std::atomic<size_t> num_cancelled_{0};
   std::atomic<int64_t> last_cancel_us_{0};

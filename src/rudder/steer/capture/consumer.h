@@ -1,6 +1,7 @@
-// Consumer: where captured rows go. A session is one choice of one request at one consumer. Called
-// by the dispatcher: options on any thread, all else on the consumer's own thread, so that a
-// consumer may be slow. One that throws has failed that session.
+// Consumer: an object that captured rows are handed to, for example one that writes files. For each
+// choice of a request that captures to it, the dispatcher opens a session. The dispatcher calls
+// parse_options on any thread and everything else on a thread that the consumer has for itself, so
+// a consumer may take its time. A session that throws has failed; other sessions go on.
 #pragma once
 
 #include <cstddef>
@@ -50,8 +51,8 @@ struct SessionInfo {
   tensor::DType dtype = tensor::DType::kBF16;  // of the rows
   std::vector<RowLayout> rows;                 // by (layer, site)
   std::shared_ptr<const ConsumerOptions> options;
-  // Sends an event of this position to the client; payload: JSON text of an object.
-  std::function<void(int32_t position, std::string payload)> emit;
+  // Sends the values of the token at this position to the client.
+  std::function<void(int32_t position, CapturedValues values)> emit;
 };
 
 // A session's part of a chunk.

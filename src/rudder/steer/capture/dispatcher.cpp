@@ -21,6 +21,7 @@
 #include "rudder/steer/capture/inbox.h"
 #include "rudder/steer/capture/lane.h"
 #include "rudder/steer/capture/slug.h"
+#include "rudder/steer/capture/spec_table.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -47,6 +48,7 @@ class ThreadedDispatcher final : public Dispatcher {
                     const CaptureSettings& settings);
 
   Result<std::shared_ptr<const CaptureSpec>> spec(const json::value* field) override;
+  std::shared_ptr<const CaptureSpec> find(SpecId id) const override { return specs_.find(id); }
   CaptureId begin(CaptureRequest request) override;
   void push(std::shared_ptr<const tap::CapturedRows> rows,
             std::span<const CaptureId> by_seq) override;
@@ -89,8 +91,7 @@ class ThreadedDispatcher final : public Dispatcher {
   std::thread thread_;
   std::atomic<uint64_t> next_id_{1};
 
-  std::mutex sets_mutex_;
-  std::vector<std::weak_ptr<const tap::CaptureSet>> sets_;
+  SpecTable specs_;
 
   std::atomic<uint64_t> batches_{0};
   std::atomic<uint64_t> tokens_{0};
@@ -145,17 +146,7 @@ Result<std::shared_ptr<const CaptureSpec>> ThreadedDispatcher::spec(const json::
   }
   if (asks.empty()) return std::shared_ptr<const CaptureSpec>();
   RUDDER_TRY(CaptureSpec made, combine(std::move(asks), context_));
-  std::lock_guard lock(sets_mutex_);
-  std::erase_if(sets_, [](const auto& set) { return set.expired(); });
-  for (const std::weak_ptr<const tap::CaptureSet>& known : sets_) {
-    const std::shared_ptr<const tap::CaptureSet> set = known.lock();
-    if (set != nullptr && set->points == made.set->points) {
-      made.set = set;
-      return std::make_shared<const CaptureSpec>(std::move(made));
-    }
-  }
-  sets_.push_back(made.set);
-  return std::make_shared<const CaptureSpec>(std::move(made));
+  return specs_.keep(std::move(made));
 }
 
 std::shared_ptr<Seat> ThreadedDispatcher::make_seat(const std::shared_ptr<OpenRequest>& request,
@@ -184,12 +175,12 @@ std::shared_ptr<Seat> ThreadedDispatcher::make_seat(const std::shared_ptr<OpenRe
   const std::weak_ptr<OpenRequest> weak = request;
   if (asked.on_event && !ask.by_operator) {
     seat->info.emit = [weak, name = std::string(lane_of(*request, ask_number).consumer().name())](
-                          int32_t position, std::string payload) {
+                          int32_t position, CapturedValues values) {
       const std::shared_ptr<OpenRequest> open = weak.lock();
       if (open == nullptr) return;
       std::lock_guard lock(open->mutex);
       if (open->is_reported) return;
-      open->asked.on_event({name, open->asked.choice, position, std::move(payload)});
+      open->asked.on_event({name, open->asked.choice, position, std::move(values)});
     };
   }
   seat->deliver = [weak, ask_number, inbox = inbox_](ConsumerResult result) {

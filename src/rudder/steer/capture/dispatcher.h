@@ -2,7 +2,8 @@
 // waits for a consumer, except under the operator's policy `block`. Normative text:
 // docs/capture.md.
 //
-//   server thread   spec()                          the request's field, checked
+//   server thread   spec()      the request's field, checked; the request names it by its number
+//   submitting      find()      the spec of that number
 //   engine thread   begin(), push(), end()  as the sequence runs
 //   dispatch thread copies rows out of the executor's memory, fans them out by mask
 //   one thread a consumer, with a queue of its own: a consumer that stalls or fails loses its own
@@ -66,6 +67,8 @@ class Dispatcher {
   // Any thread. `field` is the request's "capture", null when it has none; the answer is null when
   // nothing is captured of the request. Errors carry the JSON path.
   virtual Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field) = 0;
+  // Any thread. The spec of this number; null: nobody holds it any more.
+  virtual std::shared_ptr<const CaptureSpec> find(SpecId id) const = 0;
   // Sets SequenceTaps.capture and .captured of a prompt of this length.
   static Result<void> apply(const CaptureSpec& spec, int32_t prompt_len, tap::SequenceTaps& taps);
 

@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <boost/json.hpp>
 #include <cmath>
 #include <iterator>
 #include <utility>
 
-#include "rudder/base/json.h"
 #include "rudder/steer/capture/response_options.h"
-#include "rudder/steer/capture/row_numbers.h"
 #include "rudder/steer/dot.h"
 
 namespace rudder::steer::capture {
@@ -33,21 +32,13 @@ class Budget {
   std::atomic<int64_t> left_;
 };
 
-// Rows of one site, in the packed form of steering vectors. Layers of different width (neurons)
-// have a pack each.
+// The points of one site, whose rows are told together. Layers of different width (neurons) are
+// told apart.
 struct Pack {
   std::string key;  // "resid_post", or "mlp_act.3"
   int32_t width = 0;
   std::vector<size_t> points;  // of the session
-  std::vector<std::byte> data;
-};
-
-// What was read of some tokens, by position and point.
-struct Values {
-  std::vector<int32_t> positions;
-  std::vector<Pack> packs;
-  std::vector<std::vector<float>> norms;                // [point][token]
-  std::vector<std::vector<std::vector<float>>> probes;  // [probe][point][token]
+  std::vector<int32_t> layers;
 };
 
 class ResponseSession final : public Session {
@@ -59,6 +50,7 @@ class ResponseSession final : public Session {
       keys_.push_back(
           fmt::format("{}.{}", tap::site_name(layout.point.point.site), layout.point.point.layer));
     }
+    packs_ = make_packs();
     sums_.resize(info_.rows.size());
     reset_values();
   }
@@ -72,7 +64,7 @@ class ResponseSession final : public Session {
       if (!streams) RUDDER_TRY_VOID(reserve(token_bytes()));
       read(batch, record);
       if (!streams || !has_events) continue;
-      info_.emit(record.position, to_json(true));
+      info_.emit(record.position, std::move(values_));
       ++num_events_;
       reset_values();
     }
@@ -81,12 +73,13 @@ class ResponseSession final : public Session {
 
   void finish(bool cancelled, SessionDone done) override {
     ConsumerResult result;
-    if (!cancelled && info_.stream && info_.emit) {
-      result.payload = fmt::format(R"({{"events":{}}})", num_events_);
-      result.means = means();
-    } else if (!cancelled) {
-      result.payload = to_json(false);
-      result.means = means();
+    if (!cancelled) {
+      if (info_.stream && info_.emit) {
+        values_ = {};
+        values_.num_events = num_events_;
+      }
+      values_.means = means();
+      result.values = std::move(values_);
     }
     done(std::move(result));
   }
@@ -120,12 +113,25 @@ class ResponseSession final : public Session {
     return {};
   }
 
+  // Empty lists of what is asked for.
   void reset_values() {
     values_ = {};
-    values_.norms.resize(options_->norms ? info_.rows.size() : 0);
-    values_.probes.assign(options_->probes.size(),
-                          std::vector<std::vector<float>>(info_.rows.size()));
-    if (options_->rows) values_.packs = make_packs();
+    if (options_->rows) {
+      const tensor::DType dtype = options_->as_float32 ? tensor::DType::kF32 : info_.dtype;
+      for (const Pack& pack : packs_) {
+        values_.rows.push_back({pack.key, dtype, {}, pack.width, {}});
+      }
+    }
+    if (options_->norms) values_.norms = empty_numbers();
+    for (const Probe& probe : options_->probes) {
+      values_.probes.push_back({probe.name, empty_numbers()});
+    }
+  }
+
+  std::vector<PointNumbers> empty_numbers() const {
+    std::vector<PointNumbers> numbers;
+    for (const std::string& key : keys_) numbers.push_back({key, {}});
+    return numbers;
   }
 
   std::vector<Pack> make_packs() const {
@@ -136,10 +142,11 @@ class ResponseSession final : public Session {
       if (layout.point.point.site == tap::Site::kMlpAct && !same_widths()) site = keys_[i];
       auto pack = std::ranges::find(packs, site, &Pack::key);
       if (pack == packs.end()) {
-        packs.push_back({.key = site, .width = layout.width, .points = {}, .data = {}});
+        packs.push_back({.key = site, .width = layout.width, .points = {}, .layers = {}});
         pack = std::prev(packs.end());
       }
       pack->points.push_back(i);
+      pack->layers.push_back(layout.point.point.layer);
     }
     return packs;
   }
@@ -156,8 +163,11 @@ class ResponseSession final : public Session {
 
   void read(const RowBatch& batch, const Record& record) {
     values_.positions.push_back(record.position);
-    for (Pack& pack : values_.packs) {
-      for (const size_t point : pack.points) append_row(pack, batch.row(record, info_.rows[point]));
+    for (size_t i = 0; i < values_.rows.size(); ++i) {
+      for (const size_t point : packs_[i].points) {
+        append_row(values_.rows[i], batch.row(record, info_.rows[point]));
+      }
+      std::ranges::copy(packs_[i].layers, std::back_inserter(values_.rows[i].layers));
     }
     ++num_tokens_;
     if (!options_->means && !options_->norms && options_->probes.empty()) return;
@@ -169,111 +179,56 @@ class ResponseSession final : public Session {
         for (size_t i = 0; i < row_.size(); ++i) sums_[point][i] += double{row_[i]};
       }
       const double norm = std::sqrt(dot(row_, row_));
-      if (options_->norms) values_.norms[point].push_back(static_cast<float>(norm));
+      if (options_->norms) values_.norms[point].values.push_back(static_cast<float>(norm));
       for (size_t i = 0; i < options_->probes.size(); ++i) {
         const Probe& probe = options_->probes[i];
         double value = dot(row_, probe.vectors[point]);
         if (options_->measure != Measure::kDot) value /= probe.norms[point];
         if (options_->measure == Measure::kCosine) value = norm == 0 ? 0 : value / norm;
-        values_.probes[i][point].push_back(static_cast<float>(value));
+        values_.probes[i].points[point].values.push_back(static_cast<float>(value));
       }
     }
   }
 
-  void append_row(Pack& pack, std::span<const std::byte> row) {
+  void append_row(ResultRows& rows, std::span<const std::byte> row) {
     if (!options_->as_float32 || info_.dtype == tensor::DType::kF32) {
-      pack.data.insert(pack.data.end(), row.begin(), row.end());
+      rows.data.insert(rows.data.end(), row.begin(), row.end());
       return;
     }
-    row_.resize(static_cast<size_t>(pack.width));
+    row_.resize(static_cast<size_t>(rows.width));
     decode_row(row, info_.dtype, row_);
-    const auto bytes = std::as_bytes(std::span(row_));
-    pack.data.insert(pack.data.end(), bytes.begin(), bytes.end());
+    append_floats(rows, row_);
   }
 
-  // {"positions": [...], "rows": {...}, "norms": {...}, "probes": {...}}, and the means are added
-  // where the answer is written; of one token without the
-  // lists: {"position": ..., "norms": {"resid_post.10": ...}}.
-  std::string to_json(bool one_token) const {
-    std::string out = one_token
-                          ? fmt::format(R"({{"position":{})", values_.positions[0])
-                          : fmt::format(R"({{"positions":[{}])", fmt::join(values_.positions, ","));
-    if (options_->rows) {
-      out += R"(,"rows":{)";
-      for (const Pack& pack : values_.packs) {
-        append_pack(out, pack, options_->as_float32 ? tensor::DType::kF32 : info_.dtype,
-                    values_.positions.size());
-      }
-      out += '}';
-    }
-    if (options_->norms) {
-      out += R"(,"norms":)";
-      append_points(out, values_.norms, one_token);
-    }
-    if (!options_->probes.empty()) {
-      out += R"(,"probes":{)";
-      for (size_t i = 0; i < options_->probes.size(); ++i) {
-        if (i > 0) out += ',';
-        append_json_string(out, options_->probes[i].name);
-        out += ':';
-        append_points(out, values_.probes[i], one_token);
-      }
-      out += '}';
-    }
-    out += '}';
-    return out;
+  static void append_floats(ResultRows& rows, std::span<const float> values) {
+    const auto bytes = std::as_bytes(values);
+    rows.data.insert(rows.data.end(), bytes.begin(), bytes.end());
   }
 
   // Empty when nobody asked.
-  std::vector<ResultRows> means() const {
+  std::vector<ResultRows> means() {
     std::vector<ResultRows> means;
     if (!options_->means || num_tokens_ == 0) return means;
-    for (const Pack& pack : make_packs()) {
-      ResultRows& rows = means.emplace_back();
-      rows.key = pack.key;
-      rows.width = pack.width;
+    for (const Pack& pack : packs_) {
+      ResultRows& rows = means.emplace_back(
+          ResultRows{pack.key, tensor::DType::kF32, pack.layers, pack.width, {}});
+      row_.resize(static_cast<size_t>(pack.width));
       for (const size_t point : pack.points) {
-        rows.layers.push_back(info_.rows[point].point.point.layer);
-        for (const double sum : sums_[point]) {
-          rows.values.push_back(static_cast<float>(sum / static_cast<double>(num_tokens_)));
-        }
+        std::ranges::transform(sums_[point], row_.begin(), [&](double sum) {
+          return static_cast<float>(sum / static_cast<double>(num_tokens_));
+        });
+        append_floats(rows, row_);
       }
     }
     return means;
-  }
-
-  void append_pack(std::string& out, const Pack& pack, tensor::DType dtype,
-                   size_t num_tokens) const {
-    std::vector<int32_t> layers;
-    for (size_t token = 0; token < num_tokens; ++token) {
-      for (const size_t point : pack.points) {
-        layers.push_back(info_.rows[point].point.point.layer);
-      }
-    }
-    append_packed_rows(out, pack.key, dtype_spelling(dtype), pack.width, layers, pack.data);
-  }
-
-  void append_points(std::string& out, const std::vector<std::vector<float>>& by_point,
-                     bool one_token) const {
-    out += '{';
-    for (size_t point = 0; point < by_point.size(); ++point) {
-      if (point > 0) out += ',';
-      fmt::format_to(std::back_inserter(out), R"("{}":)", keys_[point]);
-      if (!one_token) out += '[';
-      for (size_t i = 0; i < by_point[point].size(); ++i) {
-        if (i > 0) out += ',';
-        append_number(out, by_point[point][i]);
-      }
-      if (!one_token) out += ']';
-    }
-    out += '}';
   }
 
   const SessionInfo info_;
   const std::shared_ptr<const ResponseOptions> options_;
   const std::shared_ptr<Budget> budget_;
   std::vector<std::string> keys_;  // of points: "resid_post.10"
-  Values values_;
+  std::vector<Pack> packs_;
+  CapturedValues values_;
   std::vector<std::vector<double>> sums_;  // by point: of all rows, for the means
   int64_t num_tokens_ = 0;
   int64_t num_events_ = 0;

@@ -6,7 +6,7 @@
 //   "dtype":  of rows: that of the activations (default) or "float32"
 //   "probes": {name: [floats] | packed | "name of a registered vector"}
 //   "measure": of probes: "dot" h.v (default), "projection" h.v/|v|, "cosine" h.v/(|h||v|)
-// The form of the payload: docs/capture.md.
+// The values go to the client in the form that docs/capture.md has.
 #pragma once
 
 #include <cstdint>

@@ -8,6 +8,7 @@
 #include "rudder/steer/capture/base64.h"
 #include "rudder/steer/capture/capture_fixture.h"
 #include "rudder/steer/capture/logging_consumer.h"
+#include "rudder/steer/capture/result_json.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::steer::capture {
@@ -89,6 +90,11 @@ class ResponseTest : public ::testing::Test {
     return base64(bytes);
   }
 
+  // As the client gets it.
+  static json::value payload_of(const ConsumerResult& result) {
+    return parse_json(results_json({result}), "results")->at(result.consumer).at("payload");
+  }
+
   const tap::Geometry geometry_ = small_geometry();
   std::mutex mutex_;
   std::vector<std::string> lines_;
@@ -101,7 +107,7 @@ TEST_F(ResponseTest, RowsComeInThePackedFormOfSteeringVectors) {
   const ConsumerResult result =
       capture(R"({"response": {"sites": {"resid_post": [1, 3]}, "positions": "last_prompt"}})");
   ASSERT_EQ(result.status, Status::kOk) << result.error;
-  const json::value payload = *parse_json(result.payload, "payload");
+  const json::value payload = payload_of(result);
   EXPECT_EQ(payload.at("positions"), json::array{3});
   const json::value& pack = payload.at("rows").at("resid_post");
   EXPECT_EQ(pack.at("dtype"), "bfloat16");
@@ -116,7 +122,7 @@ TEST_F(ResponseTest, RowsOfSeveralTokensFollowEachOtherAndWidthsArePackedApart) 
   start();
   const ConsumerResult result = capture(
       R"({"response": {"sites": {"mlp_act": [1, 2]}, "positions": [1, 5], "dtype": "float32"}})");
-  const json::value payload = *parse_json(result.payload, "payload");
+  const json::value payload = payload_of(result);
   EXPECT_EQ(payload.at("positions"), (json::array{1, 5}));
   const json::value& narrow = payload.at("rows").at("mlp_act.2");
   EXPECT_EQ(narrow.at("shape"), (json::array{2, 40}));
@@ -141,7 +147,7 @@ TEST_F(ResponseTest, ProbesAndNormsAreNumbers) {
                     "values": ["norms", "probes"], "measure": ")" +
         std::string(measure) + R"(", "probes": {"mine": [)" + probe + R"(], "theirs": "known"}}})");
     ASSERT_EQ(result.status, Status::kOk) << result.error;
-    const json::value payload = *parse_json(result.payload, "payload");
+    const json::value payload = payload_of(result);
     EXPECT_EQ(payload.as_object().if_contains("rows"), nullptr);
     for (int32_t i = 0; i < 3; ++i) {
       const std::vector<float> h = row(4 + i, tap::Site::kResidPre, 2);
@@ -170,13 +176,13 @@ TEST_F(ResponseTest, RowsOfAnAnswerAreProbesAsTheyAre) {
   start();
   const ConsumerResult first =
       capture(R"({"response": {"sites": {"resid_post": [1, 3]}, "positions": [2]}})");
-  const json::value rows = parse_json(first.payload, "payload")->at("rows").at("resid_post");
+  const json::value rows = payload_of(first).at("rows").at("resid_post");
   const ConsumerResult second = capture(
       R"({"response": {"sites": {"resid_post": [1, 3]}, "positions": [2], "measure": "cosine",
                        "probes": {"itself": )" +
       json::serialize(rows) + "}}}");
   ASSERT_EQ(second.status, Status::kOk) << second.error;
-  const json::value probe = parse_json(second.payload, "payload")->at("probes").at("itself");
+  const json::value probe = payload_of(second).at("probes").at("itself");
   EXPECT_NEAR(probe.at("resid_post.1").as_array()[0].to_number<double>(), 1, 1e-6);
   EXPECT_NEAR(probe.at("resid_post.3").as_array()[0].to_number<double>(), 1, 1e-6);
 }
@@ -200,16 +206,17 @@ TEST_F(ResponseTest, MeansAreOverTheCapturedPositions) {
       for (const double sum : sums) means.back().push_back(static_cast<float>(sum / 4));
     }
     EXPECT_TRUE(inbound_.take_events().empty());  // a token has no mean
-    ASSERT_EQ(result.means.size(), 1u);
-    EXPECT_EQ(result.means[0].key, "resid_post");
-    EXPECT_EQ(result.means[0].layers, (std::vector<int32_t>{1, 2}));
-    EXPECT_EQ(result.means[0].width, 24);
+    ASSERT_TRUE(result.values);
+    ASSERT_EQ(result.values->means.size(), 1u);
+    const ResultRows& mean = result.values->means[0];
+    EXPECT_EQ(mean.key, "resid_post");
+    EXPECT_EQ(mean.layers, (std::vector<int32_t>{1, 2}));
+    EXPECT_EQ(mean.width, 24);
     std::vector<float> joined = means[0];
     joined.insert(joined.end(), means[1].begin(), means[1].end());
-    EXPECT_EQ(result.means[0].values, joined);
+    EXPECT_EQ(mean.to_floats(), joined);
     // As the client gets them, beside what else there is.
-    const json::value told = *parse_json(results_json({result}), "results");
-    const json::value& payload = told.at(result.consumer).at("payload");
+    const json::value payload = payload_of(result);
     EXPECT_TRUE(payload.as_object().contains(stream ? "events" : "positions"));
     const json::value& pack = payload.at("means").at("resid_post");
     EXPECT_EQ(pack.at("dtype"), "float32");
@@ -225,14 +232,19 @@ TEST_F(ResponseTest, AStreamGetsAnEventAToken) {
       capture(R"({"response": {"sites": {"resid_post": [0]}, "positions": "all_generated",
                   "values": ["rows", "norms"]}})",
               true);
-  EXPECT_EQ(result.payload, R"({"events":3})");
+  EXPECT_EQ(json::serialize(payload_of(result)), R"({"events":3})");
   const std::vector<CaptureEvent> events = inbound_.take_events();
   ASSERT_EQ(events.size(), 3u);
   for (int32_t i = 0; i < 3; ++i) {
     const CaptureEvent& event = events[static_cast<size_t>(i)];
     EXPECT_EQ(event.consumer, "response");
     EXPECT_EQ(event.position, 4 + i);
-    const json::value payload = *parse_json(event.payload, "event");
+    ASSERT_EQ(event.values.rows.size(), 1u);  // values, until an answer is written
+    EXPECT_EQ(event.values.rows[0].dtype, tensor::DType::kBF16);
+    EXPECT_EQ(event.values.rows[0].data.size(), 24 * sizeof(uint16_t));
+    std::string text;
+    append_event_values(text, event);
+    const json::value payload = *parse_json(text, "event");
     EXPECT_EQ(payload.at("position"), 4 + i);
     EXPECT_EQ(payload.at("rows").at("resid_post").at("data"),
               json::string(packed({row(4 + i, tap::Site::kResidPost, 0)}, false)));
@@ -313,6 +325,31 @@ TEST_F(ResponseTest, LogLinesSayWhatTheRowsWere) {
   EXPECT_NE(lines_[2].find("request=r choice=0 position=2 resid_post.1 norm="), std::string::npos)
       << lines_[2];
   EXPECT_NE(lines_[7].find("rows=7 norm mean="), std::string::npos) << lines_[7];
+}
+
+// Every part, in one answer and in one event.
+TEST(Results, ValuesAreWrittenAsTheyAre) {
+  CapturedValues values;
+  values.positions = {2, 5};
+  ResultRows rows = {"resid_post", tensor::DType::kBF16, {1, 1}, 1, {}};
+  rows.data = {std::byte{0x80}, std::byte{0x3F}, std::byte{0}, std::byte{0xC0}};  // 1, -2
+  EXPECT_EQ(rows.to_floats(), (std::vector<float>{1, -2}));
+  values.rows = {rows};
+  values.norms = {{"resid_post.1", {1, 2}}, {"resid_post.2", {3, 4}}};
+  values.probes = {{"a\"", {{"resid_post.1", {0.5, 0.25}}}}};
+  values.means = {{"resid_post", tensor::DType::kF32, {1}, 1, std::vector<std::byte>(4)}};
+  EXPECT_EQ(results_json({{.consumer = "response", .error = {}, .payload = {}, .values = values}}),
+            R"({"response":{"status":"ok","error":null,"payload":{"positions":[2,5],)"
+            R"("rows":{"resid_post":{"dtype":"bfloat16","shape":[2,1],"layer_indices":[1,1],)"
+            R"("data":"gD8AwA=="}},"norms":{"resid_post.1":[1,2],"resid_post.2":[3,4]},)"
+            R"("probes":{"a\"":{"resid_post.1":[0.5,0.25]}},)"
+            R"("means":{"resid_post":{"dtype":"float32","shape":[1,1],"layer_indices":[1],)"
+            R"("data":"AAAAAA=="}}}}})");
+  CaptureEvent event = {"response", 0, 7, {}};
+  event.values.norms = {{"resid_post.1", {2.5}}};
+  std::string out;
+  append_event_values(out, event);
+  EXPECT_EQ(out, R"({"position":7,"norms":{"resid_post.1":2.5}})");
 }
 
 TEST(Results, AreOneObjectByConsumer) {

@@ -1,13 +1,15 @@
 // The outcome of a request's captures, for each consumer. Plain values: consumers make them, the
-// dispatcher passes them on, the server writes them into answers. Any thread.
+// dispatcher passes them on, the server writes them into answers (result_json.h). Any thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "rudder/tensor/dtype.h"
 
 namespace rudder::steer::capture {
 
@@ -21,40 +23,55 @@ enum class Status : uint8_t {
 
 std::string_view status_name(Status status);  // "ok", "partial_error", ...
 
-// Rows of numbers of one site, as values: whoever writes an answer packs them.
+// Rows of one site, as they lie in memory.
 struct ResultRows {
-  std::string key;              // "resid_post"; "mlp_act.3" where layers differ in width
-  std::vector<int32_t> layers;  // of each row
+  std::string key;  // "resid_post"; "mlp_act.3" where layers differ in width
+  tensor::DType dtype = tensor::DType::kF32;
+  std::vector<int32_t> layers;  // of each row; the rows of a token follow each other
   int32_t width = 0;
-  std::vector<float> values;  // [layers.size(), width]
+  std::vector<std::byte> data;  // [layers.size(), width] of dtype
+
+  std::vector<float> to_floats() const;  // [layers.size(), width]
+};
+
+// Numbers of one point, one for each token.
+struct PointNumbers {
+  std::string point;  // "resid_post.10"
+  std::vector<float> values;
+};
+
+struct ProbeNumbers {
+  std::string probe;  // as the request names it
+  std::vector<PointNumbers> points;
+};
+
+// What was read of some tokens. A part that was not asked for is empty.
+struct CapturedValues {
+  std::vector<int32_t> positions;
+  std::vector<ResultRows> rows;
+  std::vector<PointNumbers> norms;
+  std::vector<ProbeNumbers> probes;
+  std::vector<ResultRows> means = {};  // over all captured positions, f32
+  // Of an answer that streams: so many events told all but the means, which alone are here.
+  std::optional<int64_t> num_events = {};
 };
 
 struct ConsumerResult {
   std::string consumer;
   Status status = Status::kOk;
   std::string error;    // for people; empty when there is none
-  std::string payload;  // JSON text, an object where there are means; empty: null
-  // Over the captured positions; "means" of the payload that the client gets.
-  std::vector<ResultRows> means = {};
+  std::string payload;  // a consumer's own document as JSON text; empty: none
+  std::optional<CapturedValues> values = {};
 };
 
 using CaptureResults = std::vector<ConsumerResult>;  // in the order of the request's consumers
-
-// The value of `capture_results`: {consumer: {"status", "error", "payload"}} as JSON text.
-std::string results_json(const CaptureResults& results);
-
-// One site's rows in the packed form of steering vectors, as a member of a JSON object that is open
-// in `out`: `"resid_post":{"dtype":...,"shape":[num_rows,width],"layer_indices":[...],"data":...}`.
-void append_packed_rows(std::string& out, std::string_view key, std::string_view dtype,
-                        int32_t width, std::span<const int32_t> layers,
-                        std::span<const std::byte> data);
 
 // What a consumer says while the request still runs: one token's values.
 struct CaptureEvent {
   std::string consumer;
   int32_t choice = 0;
   int32_t position = 0;  // of the token in its sequence
-  std::string payload;   // JSON text of an object
+  CapturedValues values;
 };
 
 }  // namespace rudder::steer::capture

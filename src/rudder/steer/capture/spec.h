@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/base/ids.h"
 #include "rudder/base/result.h"
 #include "rudder/tap/capture.h"
 #include "rudder/tap/sequence_taps.h"
@@ -42,7 +43,13 @@ struct Ask {
   bool by_operator = false;  // not of the request: a capture of every request
 };
 
+// By it a request names its capture: the dispatcher knows the spec of this number while somebody
+// holds it. 0: none. It is a number, not a key of the content: names of vectors lead to what they
+// named when the spec was made.
+using SpecId = StrongId<struct SpecTag, uint64_t>;
+
 struct CaptureSpec {
+  SpecId id = {};                              // given by the dispatcher
   std::shared_ptr<const tap::CaptureSet> set;  // requests with equal points share it
   std::vector<int64_t> offsets;                // of the set's rows in a record, in elements
   std::vector<Ask> asks;

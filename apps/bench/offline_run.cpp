@@ -1,0 +1,58 @@
+#include "bench/offline_run.h"
+
+#include <algorithm>
+#include <limits>
+#include <mutex>
+#include <utility>
+
+#include "rudder/base/clock.h"
+
+namespace rudder::apps {
+
+double seconds_between(int64_t from_us, int64_t to_us) {
+  return static_cast<double>(to_us - from_us) * 1e-6;
+}
+
+Result<std::vector<LocalAnswer>> run_requests(ModelSession& session,
+                                              std::vector<engine::RequestParams> requests,
+                                              const ProgressFn& progress, double* seconds) {
+  const SteadyClock clock;
+  std::vector<LocalAnswer> answers(requests.size());
+  std::mutex mutex;
+  int64_t done = 0;
+  const int64_t start = clock.now_us();
+  {
+    LocalClient client(*session.engine);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      RUDDER_TRY_VOID(client.submit(std::move(requests[i]), [&, i](LocalAnswer&& answer) {
+        std::lock_guard lock(mutex);
+        answers[i] = std::move(answer);
+        progress(++done, static_cast<int64_t>(answers.size()));
+      }));
+    }
+  }
+  *seconds = seconds_between(start, clock.now_us());
+  for (const LocalAnswer& answer : answers) {
+    if (answer.error) return tl::unexpected<Error>(*answer.error);
+  }
+  return answers;
+}
+
+DecodeWindow decode_window(const std::vector<LocalAnswer>& answers) {
+  int64_t begin_us = std::numeric_limits<int64_t>::min();
+  int64_t end_us = std::numeric_limits<int64_t>::max();
+  for (const LocalAnswer& answer : answers) {
+    begin_us = std::max(begin_us, answer.token_us.front());
+    end_us = std::min(end_us, answer.token_us.back());
+  }
+  DecodeWindow window;
+  if (begin_us >= end_us) return window;
+  window.seconds = seconds_between(begin_us, end_us);
+  for (const LocalAnswer& answer : answers) {
+    window.tokens += std::ranges::count_if(
+        answer.token_us, [&](int64_t us) { return us > begin_us && us <= end_us; });
+  }
+  return window;
+}
+
+}  // namespace rudder::apps

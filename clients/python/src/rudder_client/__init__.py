@@ -1,0 +1,30 @@
+"""Steering vectors in, activations out: a client of the Rudder inference server for interpretability work.
+
+Start with `Rudder`; the manual is the package's README.
+"""
+
+from . import ops
+from .activations import ActivationCache
+from .capture import Capture, CaptureResult, FileCapture
+from .capture_files import read_capture
+from .client import Rudder
+from .dataset import DatasetShard, capture_dataset, read_dataset
+from .errors import (ArrayError, CaptureError, ConflictError, FieldError, FileFormatError, IgnoredFieldsError,
+                     KeyRefusedError, NotFoundError, RequestError, RudderError, ServerError)
+from .generation import Choice, Generation
+from .hooks import Point, hook_name
+from .modules import ModuleOp, SteeringModule
+from .ops import SteeringOp
+from .parallel import parallel_map
+from .selectors import Probe, PromptScore, Ramp, Select, StepWindow
+from .vectors import Named, SteeringVectors
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ActivationCache", "ArrayError", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
+    "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError", "KeyRefusedError", "ModuleOp",
+    "Named", "NotFoundError", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
+    "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "capture_dataset", "hook_name", "ops",
+    "parallel_map", "read_capture", "read_dataset",
+]

@@ -1,0 +1,50 @@
+// Settings of speculation, by vLLM's names: the plain flags, and --speculative-config, which has
+// the same as a JSON object. make_proposer() makes what they ask for. Read by apps/ on the main
+// thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "rudder/base/result.h"
+#include "rudder/base/settings.h"
+#include "rudder/draft/suffix_proposer.h"
+#include "rudder/sched/proposer.h"
+
+namespace rudder::draft {
+
+// Drafts of a sequence in one step at most.
+inline constexpr int32_t kMaxSpeculativeTokens = 128;
+
+enum class Method : uint8_t { kNone, kNgram, kSuffix };
+
+// What is asked for, every field in range.
+struct Speculation {
+  Method method = Method::kNone;
+  int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
+  int32_t prompt_lookup_min = 0;       // kNgram alone
+  int32_t prompt_lookup_max = 0;
+  SuffixSettings suffix;  // kSuffix alone
+  int64_t max_bytes = 0;  // of what a proposer remembers
+};
+
+struct SpeculativeSettings {
+  std::string config;  // JSON
+  std::string method = "none";
+  int32_t num_tokens = 0;         // 0: the method's own default
+  int32_t prompt_lookup_min = 0;  // 0: not set
+  int32_t prompt_lookup_max = 0;
+  int64_t memory_mb = 256;
+
+  void declare(SettingsTable& table);
+
+  // kInvalidArgument, where = the flag, or the key of --speculative-config: a method or a key that
+  // is not known, a number out of range, a key of another method, a plain flag beside the JSON.
+  Result<Speculation> resolve() const;
+};
+
+// Null for kNone.
+std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculation);
+
+}  // namespace rudder::draft

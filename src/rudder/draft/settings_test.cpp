@@ -1,0 +1,99 @@
+#include "rudder/draft/settings.h"
+
+#include <gtest/gtest.h>
+
+namespace rudder::draft {
+namespace {
+
+Result<Speculation> from(std::string config) {
+  SpeculativeSettings settings;
+  settings.config = std::move(config);
+  return settings.resolve();
+}
+
+TEST(SpeculativeSettings, NothingIsAskedForByDefault) {
+  const auto none = SpeculativeSettings().resolve();
+  ASSERT_TRUE(none);
+  EXPECT_EQ(none->method, Method::kNone);
+  EXPECT_EQ(none->num_speculative_tokens, 0);
+  EXPECT_EQ(make_proposer(*none), nullptr);
+}
+
+TEST(SpeculativeSettings, DefaultsAreVllms) {
+  const auto ngram = from(R"({"method": "ngram", "num_speculative_tokens": 4})");
+  ASSERT_TRUE(ngram);
+  EXPECT_EQ(ngram->num_speculative_tokens, 4);
+  EXPECT_EQ(ngram->prompt_lookup_min, 5);
+  EXPECT_EQ(ngram->prompt_lookup_max, 5);
+  EXPECT_NE(make_proposer(*ngram), nullptr);
+  const auto least = from(R"({"method": "ngram", "prompt_lookup_min": 2})");
+  ASSERT_TRUE(least);
+  EXPECT_EQ(least->prompt_lookup_min, 2);
+  EXPECT_EQ(least->prompt_lookup_max, 2);
+  const auto most = from(R"({"method": "ngram", "prompt_lookup_max": 3})");
+  ASSERT_TRUE(most);
+  EXPECT_EQ(most->prompt_lookup_min, 3);
+  const auto suffix = from(R"({"method": "suffix", "suffix_decoding_max_spec_factor": 2})");
+  ASSERT_TRUE(suffix);
+  EXPECT_EQ(suffix->num_speculative_tokens, 24);
+  EXPECT_EQ(suffix->suffix.max_cached_requests, 0);
+  EXPECT_DOUBLE_EQ(suffix->suffix.max_spec_factor, 2);
+  EXPECT_NE(make_proposer(*suffix), nullptr);
+}
+
+TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
+  SpeculativeSettings settings;
+  settings.method = "ngram";
+  settings.num_tokens = 3;
+  settings.prompt_lookup_min = 2;
+  settings.prompt_lookup_max = 4;
+  const auto plain = settings.resolve();
+  ASSERT_TRUE(plain);
+  EXPECT_EQ(plain->method, Method::kNgram);
+  EXPECT_EQ(plain->num_speculative_tokens, 3);
+  EXPECT_EQ(plain->prompt_lookup_min, 2);
+  EXPECT_EQ(plain->prompt_lookup_max, 4);
+  settings.config = R"({"method": "ngram"})";
+  ASSERT_FALSE(settings.resolve());
+  EXPECT_EQ(settings.resolve().error().where, "speculative-config");
+  SpeculativeSettings alone;
+  alone.num_tokens = 3;
+  ASSERT_FALSE(alone.resolve());
+  EXPECT_EQ(alone.resolve().error().where, "speculative-method");
+}
+
+TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"num_speculative_tokens": 4})", "method"},
+      {R"({"method": "eagle3"})", "method"},
+      {R"({"method": "draft_model", "model": "x"})", "method"},
+      {R"({"method": "ngram", "model": "x"})", "model"},
+      {R"({"method": 3})", "method"},
+      {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "num_speculative_tokens": 129})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "num_speculative_tokens": 2.5})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "num_speculative_tokens": "4"})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "num_speculative_tokens": null})", "num_speculative_tokens"},
+      {R"({"method": "ngram", "prompt_lookup_min": 6, "prompt_lookup_max": 5})",
+       "prompt_lookup_min"},
+      {R"({"method": "ngram", "prompt_lookup_max": 33})", "prompt_lookup_max"},
+      {R"({"method": "suffix", "prompt_lookup_max": 3})", "prompt_lookup_max"},
+      {R"({"method": "ngram", "suffix_decoding_max_tree_depth": 8})",
+       "suffix_decoding_max_tree_depth"},
+      {R"({"method": "suffix", "suffix_decoding_min_token_prob": 1.5})",
+       "suffix_decoding_min_token_prob"},
+      {R"({"method": "suffix", "suffix_decoding_max_cached_requests": -1})",
+       "suffix_decoding_max_cached_requests"},
+  };
+  for (const auto& [config, key] : cases) {
+    const auto refused = from(config);
+    ASSERT_FALSE(refused) << config;
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument) << config;
+    EXPECT_EQ(refused.error().where, std::string("speculative-config.") + key) << config;
+  }
+  EXPECT_FALSE(from("{"));
+  EXPECT_FALSE(from("[]"));
+}
+
+}  // namespace
+}  // namespace rudder::draft

@@ -1,0 +1,100 @@
+// SuffixTree: how often every run of at most `depth` tokens occurs in the texts that it was given,
+// and what followed it. SuffixDecoding (arXiv 2411.04975) reads drafts off it. A token takes
+// O(depth) steps, whatever went before; there are at most about two nodes a token. One thread.
+//
+// A node is a run of tokens, the root none; its edge is what it adds to its parent's run, a place
+// in the texts. Runs that always go on alike share an edge. So the run of each of the last `depth`
+// ends of the text being written ends at a node, and each new token moves all of them.
+#pragma once
+
+#include <boost/unordered/unordered_flat_map.hpp>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace rudder::draft {
+
+// How long a draft may be, and how sure.
+struct SuffixLimits {
+  int32_t most = 0;             // tokens
+  double max_spec_factor = 1;   // tokens for each token that was matched
+  double max_spec_offset = 0;   // and so many more
+  double min_token_prob = 0.1;  // of the draft up to and with a token, by what was counted
+};
+
+struct SuffixGuess {
+  std::vector<int32_t> tokens;
+  double score = 0;       // sum over its tokens of how probable the draft is up to there
+  int32_t match_len = 0;  // of the run that it is behind
+};
+
+class SuffixTree {
+ public:
+  explicit SuffixTree(int32_t depth);
+
+  // What is appended from here on follows nothing.
+  void begin_text();
+  void append(int32_t token);
+
+  // The best guess behind the text being written, or behind the end of `context`, another text: for
+  // each length of a match the most frequent continuation, of these the one with the highest score;
+  // of equal scores that of the longer match.
+  SuffixGuess guess(const SuffixLimits& limits) const;
+  SuffixGuess guess_behind(std::span<const int32_t> context, const SuffixLimits& limits) const;
+
+  // Occurrences of `run`, which has at most `depth` tokens.
+  int32_t count(std::span<const int32_t> run) const;
+
+  int64_t num_tokens() const { return std::ssize(text_); }
+  int64_t num_nodes() const { return std::ssize(nodes_) - std::ssize(free_); }
+  int64_t bytes() const;
+  // What bytes() may be at most once `count` more tokens are appended.
+  int64_t bytes_after(int64_t count) const;
+
+ private:
+  struct Node {
+    int32_t start = 0;  // of its edge in text_
+    int32_t length = 0;
+    int32_t count = 0;  // occurrences of its run
+    int32_t parent = kNone;
+    int32_t first_child = kNone;  // the most frequent
+    int32_t next = kNone;         // siblings
+    int32_t previous = kNone;
+  };
+  // So many tokens into the edge of `node`; at its end where that is all of them.
+  struct Place {
+    int32_t node = kNone;
+    int32_t offset = 0;
+  };
+  static constexpr int32_t kNone = -1;
+  static constexpr int32_t kRoot = 0;
+
+  Node& at(int32_t node) { return nodes_[static_cast<size_t>(node)]; }
+  const Node& at(int32_t node) const { return nodes_[static_cast<size_t>(node)]; }
+  int32_t text_at(int32_t position) const { return text_[static_cast<size_t>(position)]; }
+  static uint64_t key(int32_t parent, int32_t token);
+  int32_t child(int32_t parent, int32_t token) const;
+  Place find(std::span<const int32_t> run) const;
+
+  int32_t extend(int32_t node, int32_t token);
+  int32_t new_node(const Node& node);
+  void link_child(int32_t node);
+  void unlink_child(int32_t node);
+  void count_child(int32_t node);
+  int32_t absorb_parent(int32_t node);
+  void take_token_of(int32_t node, int32_t only);
+  int32_t split(int32_t node);
+
+  // `num_ending`: of the occurrences of the place's run, those with nothing behind them.
+  void expand(Place place, int32_t match_len, int32_t num_ending, const SuffixLimits& limits,
+              SuffixGuess* best) const;
+
+  int32_t depth_;
+  std::vector<int32_t> text_;
+  std::vector<Node> nodes_;
+  std::vector<int32_t> free_;
+  boost::unordered_flat_map<uint64_t, int32_t> children_;
+  std::vector<int32_t> ends_;  // of the text being written, the node of its last 0, 1, ... tokens
+};
+
+}  // namespace rudder::draft

@@ -1,0 +1,35 @@
+#include "rudder/engine/taps_forms.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace rudder::engine {
+
+Result<TapsForms> resolve_taps(const RequestParams& params, const steer::ProgramTable& programs,
+                               const steer::capture::Dispatcher* captures,
+                               const RequestLimits& limits) {
+  TapsForms forms;
+  const bool has_capture = params.capture.value != 0;
+  if (params.taps.segments.empty() && !has_capture) return forms;
+  RUDDER_TRY(tap::SequenceTaps taps, programs.resolve(params.taps));
+  if (has_capture) {
+    forms.capture = captures == nullptr ? nullptr : captures->find(params.capture);
+    if (forms.capture == nullptr) {
+      return fail(ErrorCode::kUnavailable, "the request's capture is not known", "capture");
+    }
+    taps.capture = forms.capture->set;
+    const int64_t elements = tap::record_elements(*taps.capture, limits.geometry);
+    if (elements > limits.taps.capture_elements) {
+      return fail(ErrorCode::kInvalidArgument,
+                  fmt::format("the captured rows of a token are {} elements, the server's capture "
+                              "buffer takes {}",
+                              elements, limits.taps.capture_elements),
+                  "capture");
+    }
+  }
+  forms.sequence = std::make_shared<const tap::SequenceTaps>(std::move(taps));
+  return forms;
+}
+
+}  // namespace rudder::engine

@@ -1,0 +1,136 @@
+#include "rudder/sched/draft_pacer.h"
+
+#include <algorithm>
+
+namespace rudder::sched {
+namespace {
+
+// The purse's share of a plain step: the most that drafts may cost in the long run.
+constexpr double kAllowance = 0.003;
+constexpr double kFullPurse = 2;
+constexpr double kEmptyPurse = -4;
+// What a step with drafts must be better by than a plain one, as expected.
+constexpr double kMargin = 1.01;
+// After so many steps with drafts one is plain, so that what it takes stays known.
+constexpr int64_t kDraftedInARow = 128;
+// A step took at most so many times what was expected; more is a hiccup.
+constexpr double kMostHiccup = 2;
+constexpr double kIdleRate = 1.0 / 16;
+// Of sequences and drafts of which nothing is known, so many first tokens are right.
+constexpr float kUnknownOdds = 0.25f;
+
+// Odds are told apart in so many steps.
+constexpr size_t kLevels = 64;
+
+size_t level_of(float odds) {
+  return std::min(kLevels - 1, static_cast<size_t>(odds * static_cast<float>(kLevels)));
+}
+
+StepShape with_drafts(StepShape shape, int64_t num_draft) {
+  shape.decode_rows += num_draft;
+  shape.decode_keys += num_draft;
+  return shape;
+}
+
+}  // namespace
+
+// Odds fall along a guess, so all tokens whose odds are at some level or above are the beginnings
+// of guesses. Of these sets the best is taken, as far as it is within what steps were seen to take.
+bool DraftPacer::choose(std::span<Offer> offers, const StepCost& cost, const StepShape& plain) {
+  for (Offer& offer : offers) offer.count = 0;
+  const double plain_us = cost.decode_us(plain);
+  if (purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return false;
+  if (num_drafted_ >= kDraftedInARow) return false;
+  weigh(offers);
+  const auto num_rows = static_cast<double>(plain.decode_rows);
+  const int64_t room = cost.trusted_rows() - plain.decode_rows;
+  double best = kMargin * num_rows / plain_us;
+  int64_t best_count = 0;
+  int64_t count = 0;
+  double expected = num_rows;
+  for (size_t level = kLevels; level-- > 0 && count < room;) {
+    const Level& at = levels_[level];
+    if (at.count == 0) continue;
+    const int64_t taken = std::min(at.count, room - count);
+    expected += at.sum * static_cast<double>(taken) / static_cast<double>(at.count);
+    count += taken;
+    const double reached = expected / (cost.decode_us(with_drafts(plain, count)) + idle_us_);
+    if (reached <= best) continue;
+    best = reached;
+    best_count = count;
+  }
+  take(offers, best_count);
+  return best_count > 0;
+}
+
+// How many tokens of all offers have odds of each level, and their sum.
+void DraftPacer::weigh(std::span<const Offer> offers) {
+  levels_.assign(kLevels, {});
+  odds_.clear();
+  const float all = all_.estimate(kUnknownOdds);
+  for (const Offer& offer : offers) {
+    const size_t begin = odds_.size();
+    if (offer.most > 0) offer.record->append_odds(all, offer.num_pending + offer.most, &odds_);
+    odds_.erase(
+        odds_.begin() + static_cast<ptrdiff_t>(begin),
+        odds_.begin() + static_cast<ptrdiff_t>(begin + (offer.most > 0 ? offer.num_pending : 0)));
+    for (size_t i = begin; i < odds_.size(); ++i) {
+      Level& level = levels_[level_of(odds_[i])];
+      ++level.count;
+      level.sum += odds_[i];
+    }
+  }
+}
+
+// The `count` tokens of the highest levels; of the lowest of these levels, the first in order.
+void DraftPacer::take(std::span<Offer> offers, int64_t count) {
+  size_t lowest = kLevels;
+  int64_t above = 0;  // tokens above the lowest level
+  while (lowest > 0 && above + levels_[lowest - 1].count < count) above += levels_[--lowest].count;
+  if (lowest == 0 || count == 0) return;
+  --lowest;
+  int64_t left = count - above;
+  size_t next = 0;
+  for (Offer& offer : offers) {
+    for (size_t i = 0; i < offer.most; ++i, ++next) {
+      const size_t level = level_of(odds_[next]);
+      const bool is_taken = level > lowest || (level == lowest && left-- > 0);
+      if (is_taken) offer.count = i + 1;
+    }
+  }
+}
+
+void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
+  if (outcome.us <= 0) return;
+  StepShape plain = outcome.shape;
+  plain.decode_rows -= outcome.num_draft;
+  plain.decode_keys -= outcome.num_draft;
+  StepShape decodes = plain;
+  decodes.prompt_tokens = 0;
+  decodes.prompt_pairs = 0;
+  const double decodes_us = cost.decode_us(decodes);
+  if (decodes_us <= 0) return;
+  double gain_us = outcome.waited ? -idle_us_ : 0;
+  if (outcome.num_draft == 0) {
+    num_drafted_ = 0;
+    gain_us += kAllowance * decodes_us;
+  } else {
+    ++num_drafted_;
+    // What prompts take is not known as well as drafts would have to be.
+    const double drafts_us =
+        plain.prompt_tokens > 0
+            ? cost.decode_us(with_drafts(decodes, outcome.num_draft)) - decodes_us
+            : std::min(static_cast<double>(outcome.us) - decodes_us,
+                       (kMostHiccup - 1) * cost.mean_us(outcome.shape));
+    gain_us += static_cast<double>(outcome.num_accepted) * decodes_us /
+                   static_cast<double>(plain.decode_rows) -
+               drafts_us;
+  }
+  purse_ = std::clamp(purse_ + gain_us / decodes_us, kEmptyPurse, kFullPurse);
+}
+
+void DraftPacer::note_idle(int64_t us) {
+  idle_us_ += kIdleRate * (static_cast<double>(us) - idle_us_);
+}
+
+}  // namespace rudder::sched

@@ -1,0 +1,68 @@
+// DraftPacer: decides how many guessed tokens a step verifies, so that drafts make no load slower.
+//
+// A step that gives N tokens in t(N) us without drafts gives, with D drafts of which A are expected
+// to be right, N + A tokens in t(N + D) + g: t is StepCost's, g how long the device idles because
+// the host has to know all tokens before it can guess. The drafts that make the tokens a second the
+// most are verified where these are more than N / t(N).
+//
+// A purse bounds what wrong estimates cost. It is filled by a share of every plain step and by what
+// steps with drafts gained by their measured times, and pays for what they lost. While it is empty
+// nothing is drafted, however promising. Internal to the room; engine thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "rudder/sched/draft_record.h"
+#include "rudder/sched/step_cost.h"
+
+namespace rudder::sched {
+
+class DraftPacer {
+ public:
+  // The guess at one sequence's tokens.
+  struct Offer {
+    const DraftRecord* record = nullptr;
+    size_t num_pending = 0;  // first tokens of it that are in flight: nothing is left to verify
+    size_t most = 0;         // tokens behind those that may be verified
+    size_t count = 0;        // of them to verify
+  };
+  // Sets `count` of each offer to what pays best in a step that is `plain` without drafts. True
+  // when any is above 0.
+  bool choose(std::span<Offer> offers, const StepCost& cost, const StepShape& plain);
+
+  // What one step had, and what came of it.
+  struct Outcome {
+    StepShape shape;  // with its drafts
+    int64_t num_draft = 0;
+    int64_t num_accepted = 0;
+    bool waited = false;  // it was launched later than it could have been, for the sake of drafts
+    int64_t us = 0;       // 0: not known
+  };
+  void note_step(const StepCost& cost, const Outcome& outcome);
+  // A step that waited found the device idle for so long.
+  void note_idle(int64_t us);
+
+  // Over all sequences, how often the first token of a guess was right.
+  HitRate& all() { return all_; }
+
+ private:
+  HitRate all_;
+  double idle_us_ = 0;       // usual
+  double purse_ = 0.25;      // in plain steps
+  int64_t num_drafted_ = 0;  // steps with drafts since the last without
+
+  struct Level {
+    int64_t count = 0;
+    double sum = 0;
+  };
+  void weigh(std::span<const Offer> offers);
+  void take(std::span<Offer> offers, int64_t count);
+
+  std::vector<float> odds_;    // of the last choose(): of each offer, one behind another
+  std::vector<Level> levels_;  // the same by level
+};
+
+}  // namespace rudder::sched

@@ -1,0 +1,190 @@
+// Drafts that pay: what guesses of a known quality do to the time of a load, on a clock that moves
+// by a law of what steps take. No load may become slower; where guesses are good, the gain is near
+// to what they could bring.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+
+#include "rudder/base/philox.h"
+#include "rudder/testing/sched_loop.h"
+
+namespace rudder::sched {
+namespace {
+
+using testing::SchedLoop;
+using testing::test_prompt;
+using testing::test_sequence;
+
+constexpr int32_t kDrafts = 8;
+constexpr int32_t kVocab = 1000;
+constexpr int64_t kHostUs = 250;  // to plan and launch a step
+
+// As PacingTest's: weights are read in 2.9 ms, as long as 260 tokens are multiplied.
+int64_t h100_us(const step::StepPlan& plan) {
+  StepShape shape;
+  for (const step::SeqWork& work : plan.seqs) shape.add(work);
+  const auto tokens = static_cast<double>(plan.num_tokens());
+  const double us = std::max(2900.0, 11.1 * tokens) + (shape.prompt_tokens > 0 ? 1500 : 0) +
+                    0.019 * static_cast<double>(shape.decode_keys) +
+                    0.0008 * static_cast<double>(shape.prompt_pairs);
+  const double noise = 0.03 * (static_cast<double>(plan.id * 2654435761u % 201) / 100 - 1);
+  return static_cast<int64_t>(us * (1 + noise));
+}
+
+// A machine on which every token costs nearly as much as a step.
+int64_t slow_us(const step::StepPlan& plan) {
+  return 1000 + 900 * plan.num_tokens();
+}
+
+// Guesses `count` tokens, each right with odds(position), whatever the tail that it is asked for
+// behind.
+using Odds = std::function<double(size_t position)>;
+class OddsProposer final : public DraftProposer {
+ public:
+  OddsProposer(Odds odds, int32_t count) : odds_(std::move(odds)), count_(count) {}
+
+  void begin(const NewSequence& sequence) override {
+    const auto run =
+        testing::expected_run(sequence.prompt, sequence.sampling, sequence.max_len, kVocab);
+    std::vector<int32_t>& whole = wholes_[sequence.id];
+    whole = sequence.prompt;
+    whole.insert(whole.end(), run.tokens.begin(), run.tokens.end());
+  }
+  void end(SequenceId id, std::span<const int32_t>) override { wholes_.erase(id); }
+  bool waits(SequenceId) override { return true; }
+  void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
+               std::vector<int32_t>* draft) override {
+    const std::vector<int32_t>& whole = wholes_.at(id);
+    const size_t end = std::min({whole.size(), tokens.size() + static_cast<size_t>(most),
+                                 tokens.size() + static_cast<size_t>(count_)});
+    for (size_t i = tokens.size(); i < end; ++i) {
+      const bool is_right = philox_u64(id.value * 7919 + 1, i) % 10'000 < odds_(i) * 10'000;
+      draft->push_back(is_right ? whole[i] : (whole[i] + 1) % kVocab);
+    }
+  }
+
+ private:
+  const Odds odds_;
+  const int32_t count_;
+  std::map<SequenceId, std::vector<int32_t>> wholes_;
+};
+
+using StepTime = int64_t (*)(const step::StepPlan&);
+
+// Microseconds from the first token of the last sequence to the end; with no drafts, 0 are taken.
+struct Load {
+  StepTime law = h100_us;
+  int32_t num_sequences = 1;
+  int32_t num_output = 1000;
+};
+double run_us(const Load& load, int32_t max_draft, const Odds& odds, double* per_step = nullptr) {
+  testing::VirtualClock clock;
+  testing::FakeOptions fake;
+  fake.capacity = {.num_slots = load.num_sequences,
+                   .num_blocks = 2 * load.num_sequences * (load.num_output / 16 + 3),
+                   .block_size = 16,
+                   .max_tokens_per_step = 4096 + load.num_sequences,
+                   .max_seq_len = 4096,
+                   .vocab_size = kVocab,
+                   .max_in_flight = 2,
+                   .max_draft = max_draft};
+  fake.clock = &clock;
+  fake.duration_us = load.law;
+  SchedSettings settings;
+  settings.max_num_seqs = load.num_sequences;
+  settings.max_num_batched_tokens = fake.capacity.max_tokens_per_step;
+  settings.enable_prefix_caching = false;
+  settings.model_identity = "model";
+  settings.pace_drafts = true;
+  OddsProposer proposer(odds, kDrafts + 1);
+  SchedLoop loop(fake, settings, &proposer);
+  loop.set_host_us(kHostUs);
+  loop.set_check_every(50);
+  for (int32_t i = 0; i < load.num_sequences; ++i) {
+    loop.add(test_sequence(static_cast<uint64_t>(i + 1), test_prompt(8, i), load.num_output));
+  }
+  EXPECT_EQ(loop.run(), "");
+  const SchedStats stats = loop.scheduler().stats();
+  if (per_step != nullptr) {
+    *per_step = static_cast<double>(stats.generation_tokens) / static_cast<double>(stats.steps);
+  }
+  return static_cast<double>(clock.now_us());
+}
+
+double never(size_t) {
+  return 0;
+}
+
+TEST(DraftPacing, GuessesThatAreWrongCostNothing) {
+  const std::pair<StepTime, const char*> laws[] = {{h100_us, "flat"}, {slow_us, "steep"}};
+  for (const auto& [law, name] : laws) {
+    for (const int32_t n : {1, 32, 512}) {
+      const Load load = {.law = law, .num_sequences = n, .num_output = n > 100 ? 200 : 600};
+      const double plain = run_us(load, 0, never);
+      for (const double odds : {0.02, 0.1, 0.3}) {
+        const double ratio = run_us(load, kDrafts, [=](size_t) { return odds; }) / plain;
+        std::printf("%s, %d sequences, %.2f right: %.3f of the time\n", name, n, odds, ratio);
+        EXPECT_LT(ratio, 1.01) << name << " " << n << " " << odds;
+      }
+    }
+  }
+}
+
+// A guess that is right with p brings (1 - p^(d+1)) / (1 - p) tokens a step; the best d at what the
+// step then takes, the host's time included, is the bound.
+double bound(const Load& load, double p) {
+  step::StepPlan plan;
+  const auto us = [&](int32_t d) {
+    step::SeqWork work;
+    work.kv_len = load.num_output / 2;
+    work.q_len = 1 + d;
+    work.num_draft = d;
+    work.logits = d > 0 ? step::LogitsWanted::kAll : step::LogitsWanted::kLast;
+    plan.seqs.assign(static_cast<size_t>(load.num_sequences), work);
+    plan.id = 0;
+    return static_cast<double>(load.law(plan)) + (d > 0 ? kHostUs : 0);
+  };
+  double best = 1;
+  for (int32_t d = 1; d <= kDrafts; ++d) {
+    const double tokens = p == 1 ? d + 1 : (1 - std::pow(p, d + 1)) / (1 - p);
+    best = std::max(best, tokens * us(0) / us(d));
+  }
+  return best;
+}
+
+TEST(DraftPacing, GoodGuessesBringNearlyWhatTheyCan) {
+  for (const int32_t n : {1, 8, 32, 128}) {
+    const Load load = {.num_sequences = n, .num_output = n > 100 ? 600 : 1600};
+    const double plain = run_us(load, 0, never);
+    for (const double odds : {0.6, 0.8, 0.95, 1.0}) {
+      double per_step = 0;
+      const double gain = plain / run_us(
+                                      load, kDrafts, [=](size_t) { return odds; }, &per_step);
+      const double most = bound(load, odds);
+      std::printf("%d sequences, %.2f right: %.2f times as fast, bound %.2f, %.2f tokens a step\n",
+                  n, odds, gain, most, per_step);
+      EXPECT_GT(gain, 0.85 * most) << n << " " << odds;
+    }
+  }
+}
+
+// What is said begins to repeat half way, and again when most of it is said: what was learnt of it
+// before is forgotten soon.
+TEST(DraftPacing, GuessesThatBecomeGoodAreTaken) {
+  const Load load = {.num_sequences = 8, .num_output = 1200};
+  const double plain = run_us(load, 0, never);
+  const double half = run_us(load, kDrafts, [](size_t at) { return at < 600 ? 0.02 : 0.95; });
+  const double waves =
+      run_us(load, kDrafts, [](size_t at) { return at % 200 < 100 ? 0.02 : 0.95; });
+  const double most = bound(load, 0.95);
+  std::printf("half: %.2f of the time, waves: %.2f, bound %.2f\n", half / plain, waves / plain,
+              0.5 + 0.5 / most);
+  EXPECT_LT(half / plain, 0.5 + 0.5 / (0.8 * most));
+  EXPECT_LT(waves / plain, 0.75);  // each time a dozen tokens come before it is noticed
+}
+
+}  // namespace
+}  // namespace rudder::sched

@@ -1,0 +1,53 @@
+// DraftRecord: how good the guesses at one sequence's tokens were. Each guess is compared with the
+// tokens that come, whether a step verified it or not: so a sequence that decodes plainly is judged
+// too, at no cost to the device. Part of a Sequence; engine thread.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace rudder::sched {
+
+// A share that forgets: of the last few cases, how many were hits.
+struct HitRate {
+  float tries = 0;
+  float hits = 0;
+
+  void note(bool is_hit, float keep) {
+    tries = keep * tries + 1;
+    hits = keep * hits + (is_hit ? 1.0f : 0.0f);
+  }
+  // As if two cases more had gone as `prior` says.
+  float estimate(float prior) const { return (hits + 2 * prior) / (tries + 2); }
+};
+
+class DraftRecord {
+ public:
+  // The guess at what follows the tokens known now; to be filled by the proposer. Replaces the
+  // last.
+  std::vector<int32_t>& new_guess();
+  std::span<const int32_t> guess() const { return guess_; }
+
+  // These tokens came, in order. `all`: over every sequence, how often the first token of a guess
+  // was right.
+  void compare(std::span<const int32_t> came, HitRate* all);
+
+  // Appends for each of the first `count` tokens of a guess how probable it is that it and all
+  // before it are right. `all` as above: what is assumed of a sequence of which nothing is known.
+  void append_odds(float all, size_t count, std::vector<float>* odds) const;
+
+ private:
+  // A guess behind each of the tokens of a run of hits would have been right up to the run's end.
+  // So a token that comes after a run of r hits tells of the positions 0 to r of a guess.
+  static constexpr size_t kPositions = 16;  // further ones are as the last
+
+  std::vector<int32_t> guess_;
+  size_t num_came_ = 0;  // of its tokens
+  size_t run_ = 0;       // hits in a row
+  std::array<HitRate, kPositions> by_position_ = {};
+};
+
+}  // namespace rudder::sched

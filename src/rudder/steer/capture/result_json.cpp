@@ -1,0 +1,123 @@
+#include "rudder/steer/capture/result_json.h"
+
+#include <fmt/format.h>
+
+#include <iterator>
+#include <span>
+
+#include "rudder/base/json.h"
+#include "rudder/steer/capture/base64.h"
+#include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/row_numbers.h"
+
+namespace rudder::steer::capture {
+namespace {
+
+// How many numbers a point has: one, or a list of one a token.
+enum class Form : uint8_t { kOneToken, kTokens };
+
+// "resid_post":{"dtype":…,"shape":[num_rows,width],"layer_indices":[…],"data":…}
+void append_rows(std::string& out, const std::vector<ResultRows>& packs) {
+  out += '{';
+  for (const ResultRows& rows : packs) {
+    if (&rows != &packs.front()) out += ',';
+    fmt::format_to(std::back_inserter(out),
+                   R"("{}":{{"dtype":"{}","shape":[{},{}],"layer_indices":[{}],"data":")", rows.key,
+                   dtype_spelling(rows.dtype), rows.layers.size(), rows.width,
+                   fmt::join(rows.layers, ","));
+    append_base64(out, rows.data);
+    out += "\"}";
+  }
+  out += '}';
+}
+
+void append_points(std::string& out, const std::vector<PointNumbers>& points, Form form) {
+  out += '{';
+  for (const PointNumbers& numbers : points) {
+    if (&numbers != &points.front()) out += ',';
+    fmt::format_to(std::back_inserter(out), R"("{}":)", numbers.point);
+    if (form == Form::kTokens) out += '[';
+    for (size_t i = 0; i < numbers.values.size(); ++i) {
+      if (i > 0) out += ',';
+      append_number(out, numbers.values[i]);
+    }
+    if (form == Form::kTokens) out += ']';
+  }
+  out += '}';
+}
+
+// Members of an object that has one already.
+void append_parts(std::string& out, const CapturedValues& values, Form form) {
+  if (!values.rows.empty()) {
+    out += R"(,"rows":)";
+    append_rows(out, values.rows);
+  }
+  if (!values.norms.empty()) {
+    out += R"(,"norms":)";
+    append_points(out, values.norms, form);
+  }
+  if (!values.probes.empty()) {
+    out += R"(,"probes":{)";
+    for (const ProbeNumbers& numbers : values.probes) {
+      if (&numbers != &values.probes.front()) out += ',';
+      append_json_string(out, numbers.probe);
+      out += ':';
+      append_points(out, numbers.points, form);
+    }
+    out += '}';
+  }
+  if (!values.means.empty()) {
+    out += R"(,"means":)";
+    append_rows(out, values.means);
+  }
+}
+
+void append_values(std::string& out, const CapturedValues& values) {
+  if (values.num_events) {
+    fmt::format_to(std::back_inserter(out), R"({{"events":{})", *values.num_events);
+  } else {
+    fmt::format_to(std::back_inserter(out), R"({{"positions":[{}])",
+                   fmt::join(values.positions, ","));
+  }
+  append_parts(out, values, Form::kTokens);
+  out += '}';
+}
+
+void append_payload(std::string& out, const ConsumerResult& result) {
+  if (result.values) {
+    append_values(out, *result.values);
+  } else {
+    out += result.payload.empty() ? "null" : result.payload;
+  }
+}
+
+}  // namespace
+
+std::string results_json(const CaptureResults& results) {
+  std::string out = "{";
+  for (const ConsumerResult& result : results) {
+    if (out.size() > 1) out += ',';
+    append_json_string(out, result.consumer);
+    out += ":{\"status\":\"";
+    out += status_name(result.status);
+    out += "\",\"error\":";
+    if (result.error.empty()) {
+      out += "null";
+    } else {
+      append_json_string(out, result.error);
+    }
+    out += ",\"payload\":";
+    append_payload(out, result);
+    out += '}';
+  }
+  out += '}';
+  return out;
+}
+
+void append_event_values(std::string& out, const CaptureEvent& event) {
+  fmt::format_to(std::back_inserter(out), R"({{"position":{})", event.position);
+  append_parts(out, event.values, Form::kOneToken);
+  out += '}';
+}
+
+}  // namespace rudder::steer::capture

@@ -1,0 +1,126 @@
+// Clamps of features whose result is known to the bit: thresholds, edits, and what a run reads. The
+// random cases of ops_conformance_taps.cpp keep away from thresholds.
+#include <string>
+#include <vector>
+
+#include "rudder/testing/ops_conformance_taps.h"
+
+namespace rudder::testing {
+namespace {
+
+using tap::FeatureEdit;
+using tap::OpKind;
+using tap::TapOp;
+
+// f = h[0] where it is above `threshold`; written to h[1].
+struct FeatureCase {
+  std::string name;
+  FeatureEdit edit;
+  float value;
+  float threshold;
+  bool only_if_active;
+  double read;   // h[0]
+  double added;  // to h[1], which is 1 before
+};
+const FeatureCase kFeatureCases[] = {
+    {"set an inactive one", FeatureEdit::kSet, 3, 0.5f, false, 0.25, 3},
+    {"set an active one", FeatureEdit::kSet, 3, 0.5f, false, 0.75, 2.25},
+    {"the threshold itself is not above it", FeatureEdit::kMultiply, 2, 0.5f, false, 0.5, 0},
+    {"above it", FeatureEdit::kMultiply, 2, 0.5f, false, 0.5625, 0.5625},
+    {"a negative value is none, whatever the threshold", FeatureEdit::kAdd, 1, -2, true, -1, 0},
+    {"add where it is active", FeatureEdit::kAdd, 1, 0.5f, true, 0.75, 1},
+    {"and not where it is not", FeatureEdit::kAdd, 1, 0.5f, true, 0.25, 0},
+    {"at least", FeatureEdit::kMin, 2, 0, false, 0.5, 1.5},
+    {"at least, and it is", FeatureEdit::kMin, 2, 0, false, 2.5, 0},
+    {"at most", FeatureEdit::kMax, 2, 0, false, 2.5, -0.5},
+    {"at most, and it is", FeatureEdit::kMax, 2, 0, false, 0.5, 0},
+    {"ablated", FeatureEdit::kSet, 0, 0, false, 1.5, -1.5},
+};
+
+TEST_P(OpsTaps, AFeatureIsClampedWhereItsThresholdSays) {
+  if (!ops_.clamps_features()) GTEST_SKIP() << "this backend clamps no features";
+  const int64_t width = wide(8);
+  Scene scene;
+  scene.geometry = geometry_of(width);
+  std::vector<float> rows;
+  for (const FeatureCase& each : kFeatureCases) {
+    Row reads(static_cast<size_t>(width));
+    Row writes = reads;
+    reads[0] = writes[1] = 1;
+    tap::Program program;
+    TapOp op;
+    op.kind = OpKind::kFeature;
+    op.v1 = add_vector(writes, program.vectors);
+    op.v2 = add_vector(reads, program.vectors);
+    op.a = op.sum = 1;
+    op.run = 1;
+    op.lo = each.threshold;
+    op.hi = each.only_if_active ? 1.0f : 0.0f;
+    op.edit = each.edit;
+    op.value = each.value;
+    program.ops.push_back({kPost, op});
+    scene.programs.push_back(std::move(program));
+    TapToken token;
+    token.row = static_cast<int32_t>(scene.programs.size());
+    scene.tokens.push_back(token);
+    rows.resize(rows.size() + static_cast<size_t>(width), 0);
+    rows[rows.size() - static_cast<size_t>(width)] = static_cast<float>(each.read);
+    rows[rows.size() - static_cast<size_t>(width) + 1] = 1;
+  }
+  put_scene(scene, 0);
+  const auto count = static_cast<int64_t>(scene.tokens.size());
+  ops::ResidualNormArgs args;
+  args.x = device_.put(HostTensor(rows, act_, {count, width}));
+  args.x_taps[0] = scene.at(kPost);
+  ops_.residual_norm(args);
+  const Matrix got = read(args.x);
+  for (int64_t t = 0; t < count; ++t) {
+    const FeatureCase& each = kFeatureCases[static_cast<size_t>(t)];
+    EXPECT_EQ(got.at(t, 0), each.read) << each.name;
+    EXPECT_EQ(got.at(t, 1), 1 + each.added) << each.name;
+  }
+}
+
+// Each writes what the other reads; a run changes nothing of what is read, two runs do.
+TEST_P(OpsTaps, TheFeaturesOfARunReadTheSameRow) {
+  if (!ops_.clamps_features()) GTEST_SKIP() << "this backend clamps no features";
+  const int64_t width = wide(8);
+  for (const bool is_one_run : {true, false}) {
+    Scene scene;
+    scene.geometry = geometry_of(width);
+    Row first(static_cast<size_t>(width));
+    Row second = first;
+    first[0] = second[1] = 1;
+    tap::Program program;
+    TapOp op;
+    op.kind = OpKind::kFeature;
+    op.a = op.sum = 1;
+    op.edit = FeatureEdit::kMultiply;
+    op.value = 3;
+    op.v1 = add_vector(second, program.vectors);
+    op.v2 = add_vector(first, program.vectors);
+    op.run = is_one_run ? 2 : 1;
+    program.ops.push_back({kPost, op});
+    std::swap(op.v1, op.v2);
+    op.run = is_one_run ? 0 : 1;
+    program.ops.push_back({kPost, op});
+    scene.programs.push_back(std::move(program));
+    TapToken token;
+    token.row = 1;
+    scene.tokens.push_back(token);
+    put_scene(scene, 0);
+    std::vector<float> row(static_cast<size_t>(width));
+    row[0] = 1;
+    row[1] = 2;
+    ops::ResidualNormArgs args;
+    args.x = device_.put(HostTensor(row, act_, {1, width}));
+    args.x_taps[0] = scene.at(kPost);
+    ops_.residual_norm(args);
+    const Matrix got = read(args.x);
+    EXPECT_EQ(got.at(0, 1), 4);                   // 2 + 2 * 1
+    EXPECT_EQ(got.at(0, 0), is_one_run ? 5 : 9);  // 1 + 2 * 2, or 1 + 2 * 4
+  }
+}
+
+}  // namespace
+}  // namespace rudder::testing

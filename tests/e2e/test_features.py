@@ -1,0 +1,147 @@
+"""Features of dictionaries through the real server: registered by flag and over HTTP, named by requests."""
+
+import concurrent.futures
+
+import httpx2
+import openai
+import pytest
+
+from conftest import run_rudder, serving
+from dictionary import write_dictionary
+from test_steering import add, ids, vector
+
+FEATURES = 5
+NORM = 400.0
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return [vector(200 + i, NORM) for i in range(FEATURES)]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory, rows):
+    folder = tmp_path_factory.mktemp("dictionaries")
+    encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
+    write_dictionary(folder / "three", "resid_post.3", encoder, rows)
+    write_dictionary(folder / "narrow", "resid_post.3", [[1.0] * 8], [[1.0] * 8])
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server_with(root):
+    with serving("--enable-steering", "--dictionary", f"sae={root / 'three'}@resid_post.3",
+                 "--dictionary-root", root) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server_with):
+    return server_with.client()
+
+
+@pytest.fixture(scope="module")
+def name(client):
+    return client.models.list().data[0].id
+
+
+def feature(index, kind="add", value=1.0, **more):
+    return {"steering": {"op": "feature", "dictionary": "sae", "feature": index, "kind": kind, "value": value, **more}}
+
+
+def test_an_unconditional_add_is_the_decoder_row(client, name, rows):
+    expected, _ = ids(client, name, add(rows[2], scale=0.5))
+    assert expected != ids(client, name)[0]
+    article = {"sae_clamp_specs": [{"module_name": "sae", "clamps": {"resid_post": {"3": [
+        {"feature_idx": 2, "kind": "additive", "value": 0.5}]}}}]}
+    for form in (feature(2, value=0.5), article):
+        got, answer = ids(client, name, form)
+        assert got == expected, form.keys()
+        assert answer.usage.prompt_tokens_details.cached_tokens > 0  # the same content: the same prefix
+    assert ids(client, name, feature(1, value=0.5))[0] != expected
+    assert ids(client, name, feature(2, value=0.0))[0] == ids(client, name)[0]
+
+
+def test_selected_and_server_wide(server_with, client, name, rows):
+    decode = {"select": {"phase": "decode"}}
+    assert ids(client, name, feature(0, **decode))[0] == ids(client, name, add(rows[0], **decode))[0]
+    expected, _ = ids(client, name, feature(3))
+    httpx2.post(server_with.url + "/v1/steering/set", json=feature(3)).raise_for_status()
+    try:
+        assert ids(client, name)[0] == expected
+    finally:
+        httpx2.post(server_with.url + "/v1/steering/clear", json={}).raise_for_status()
+    httpx2.post(server_with.url + "/v1/steering/modules", json={"name": "set", **feature(3)}).raise_for_status()
+    assert ids(client, name, {"steering_name": "set"})[0] == expected
+
+
+def test_a_gate_on_a_feature(client, name, rows):
+    open_gate = {"feature": {"dictionary": "sae", "feature": 1, "above": 0}}
+    shut_gate = {"feature": {"dictionary": "sae", "feature": 1, "above": 1e6}}
+    plain, _ = ids(client, name)
+    assert ids(client, name, add(rows[2], gate=shut_gate))[0] == plain
+    assert ids(client, name, add(rows[2], gate=open_gate))[0] != plain  # open at some of the tokens
+
+
+def test_clamps_of_features(client, name):
+    plain, _ = ids(client, name)
+    for same in (feature(1, "multiply", 1), feature(1, "min", 0), feature(1, "max", 1e6)):
+        assert ids(client, name, same)[0] == plain, same
+    clamped, _ = ids(client, name, feature(1, "set", 1))
+    assert clamped != plain
+    article = {"sae_clamp_specs": [{"module_name": "sae", "clamps": {"resid_post": {"3": [
+        {"feature_idx": 1, "kind": "absolute", "value": 1}]}}}]}
+    got, answer = ids(client, name, article)
+    assert got == clamped and answer.usage.prompt_tokens_details.cached_tokens > 0
+    both = {"steering": [feature(1, "set", 1)["steering"], feature(2, "set", 1)["steering"]]}
+    assert ids(client, name, both)[0] != clamped
+
+
+def test_clamped_and_plain_at_once(client, name):
+    prompts = [f"Story number {i} is about a boat and a {word}." for i, word in enumerate(("dog", "cat", "hen", "fish"))]
+    extras = [feature(i, "set", 1) for i in range(4)]
+    alone = [ids(client, name, prompt=p)[0] for p in prompts]
+    clamped = [ids(client, name, extra, prompt=p)[0] for p, extra in zip(prompts, extras)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        for _ in range(2):
+            plain = [pool.submit(ids, client, name, None, p) for p in prompts]
+            steered = [pool.submit(ids, client, name, extra, p) for p, extra in zip(prompts, extras)]
+            assert [f.result()[0] for f in plain] == alone
+            assert [f.result()[0] for f in steered] == clamped
+
+
+def test_dictionaries_come_and_go(server_with, client, name):
+    url = server_with.url + "/v1/steering/dictionaries"
+    listed = httpx2.get(url).json()
+    assert [d["name"] for d in listed["dictionaries"]] == ["sae"] and listed["count"] == 1
+    assert listed["dictionaries"][0]["layers"][0]["features"] == FEATURES
+    httpx2.post(url, json={"name": "more", "path": "three"}).raise_for_status()
+    assert httpx2.post(url, json={"name": "more", "path": "three"}).status_code == 409
+    extra = feature(2)
+    extra["steering"]["dictionary"] = "more"
+    assert ids(client, name, extra)[0] == ids(client, name, feature(2))[0]
+    for path, word in (("../three", "below"), ("narrow", "8 elements"), ("absent", "no such file")):
+        answer = httpx2.post(url, json={"name": "bad", "path": path})
+        assert answer.status_code == 400 and answer.json()["error"]["param"] == "path"
+        assert word in answer.json()["error"]["message"]
+    httpx2.delete(url + "/more").raise_for_status()
+    with pytest.raises(openai.NotFoundError):
+        ids(client, name, extra)
+
+
+def test_bad_input_is_answered_with_its_path(client, name):
+    for extra, field in ((feature(FEATURES), "steering.feature"), (feature(0, kind="absolute"), "steering.kind"),
+                         (feature(0, value="1"), "steering.value"), (feature(0, mode="full"), "steering.mode")):
+        with pytest.raises(openai.APIStatusError) as refused:
+            ids(client, name, extra)
+        assert refused.value.status_code in (400, 501) and refused.value.body["param"] == field
+
+
+def test_flags_that_are_wrong(root):
+    for flags, word in ((("--dictionary", f"x={root / 'three'}"), "--enable-steering"),
+                        (("--enable-steering", "--dictionary", str(root / "three")), "NAME=PATH"),
+                        (("--enable-steering", "--dictionary", f"x={root / 'narrow'}"), "8 elements"),
+                        (("--enable-steering", "--dictionary", f"x={root / 'three'}@resid_post.4"), "resid_post.3"),
+                        (("--enable-steering", "--dictionary-root", str(root / "absent")), "no such folder")):
+        answer = run_rudder("serve", *flags, "--port", "0")
+        assert answer.returncode != 0 and word in answer.stderr + answer.stdout, (flags, answer.stderr)
