@@ -98,8 +98,8 @@ TEST(OpenStructuralTag, RefusesByPath) {
     return tag ? std::string("accepted") : tag.error().where;
   };
   EXPECT_EQ(refused(R"({"format":{"type":"or","elements":[{"type":"json_schema","json_schema":)"
-                    R"({"type":"object","properties":{"a":{"contains":{}}}}}]}})"),
-            ".format.elements[0].json_schema.properties.a.contains");
+                    R"({"type":"object","properties":{"a":{"minContains":1}}}}]}})"),
+            ".format.elements[0].json_schema.properties.a.minContains");
   EXPECT_EQ(refused(R"({"format":{"type":"qwen_xml_parameter","json_schema":{}}})"), ".format");
   EXPECT_NE(refused("[]"), "accepted");
   EXPECT_NE(refused("{"), "accepted");
