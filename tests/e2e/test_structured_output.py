@@ -63,8 +63,8 @@ def test_other_forms(server, model, form, test):
 
 
 @pytest.mark.parametrize("body, param", [
-    ({"response_format": schema_format({"type": "object", "properties": {"a": {"contains": {}}}})},
-     "response_format.json_schema.schema.properties.a.contains"),
+    ({"response_format": schema_format({"type": "object", "properties": {"a": {"minContains": 1}}})},
+     "response_format.json_schema.schema.properties.a.minContains"),
     ({"response_format": schema_format({"$ref": "#"})}, "response_format.json_schema.schema"),
     ({"structured_outputs": {"regex": "(a{1,1000}){1,1000}"}}, "structured_outputs.regex"),
     ({"structured_outputs": {"regex": "(?=a)"}}, "structured_outputs.regex"),

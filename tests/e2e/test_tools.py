@@ -116,8 +116,8 @@ def test_a_strict_tool_leaves_text_free(server, model):
     assert held == free
     with pytest.raises(openai.BadRequestError) as refused:
         server.client().chat.completions.create(**asked, tools=[{"type": "function", "function": {
-            "name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"contains": {}}}}}}])
-    assert refused.value.param == "tools[0].function.parameters.properties.a.contains"
+            "name": "f", "strict": True, "parameters": {"type": "object", "properties": {"a": {"minContains": 1}}}}}])
+    assert refused.value.param == "tools[0].function.parameters.properties.a.minContains"
 
 
 def test_allowed_tools_narrow_what_can_be_called(server, model):

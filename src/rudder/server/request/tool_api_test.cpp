@@ -236,11 +236,11 @@ TEST(ToolApi, ForcedCallsAreConstrained) {
       kChatPath,
       fmt::format(
           R"({{{},"tool_choice":"required","tools":[{{"type":"function","function":{{)"
-          R"("name":"f","parameters":{{"type":"object","properties":{{"a":{{"contains":{{}}}}}}}}}}}}]}})",
+          R"("name":"f","parameters":{{"type":"object","properties":{{"a":{{"minContains":1}}}}}}}}}}]}})",
           kHiMessages));
   EXPECT_EQ(refused.status, 400) << refused.body;
   EXPECT_EQ(parsed(refused.body).at("error").at("param").as_string(),
-            "tools[0].function.parameters.properties.a.contains");
+            "tools[0].function.parameters.properties.a.minContains");
 }
 
 // Tokens keep their step and their log-probabilities, also where the parser holds their text back.
