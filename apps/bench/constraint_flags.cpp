@@ -86,7 +86,7 @@ Result<BenchConstraint> ConstraintFlags::make(const ModelSession& session) const
   const constraint::GrammarSpec spec = {.kind = constraint::GrammarKind::kRegex, .text = regex};
   std::promise<Result<engine::FormLease>> compiled;
   session.engine->compile(
-      spec, [&](const Result<engine::FormLease>& lease) { compiled.set_value(lease); });
+      spec, 0, [&](const Result<engine::FormLease>& lease) { compiled.set_value(lease); });
   RUDDER_TRY(engine::FormLease lease, compiled.get_future().get());
   return BenchConstraint{{spec}, std::move(lease)};
 }

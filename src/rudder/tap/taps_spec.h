@@ -28,7 +28,7 @@ struct ThoughtsSpec {
 
 struct TapsSpec {
   std::vector<SegmentSpec> segments;  // ascending; the first begins at 0; empty: not steered
-  std::optional<ThoughtsSpec> thoughts;
+  std::optional<ThoughtsSpec> thoughts = {};
   bool needs_whole_prompt = false;  // these two as in SequenceTaps
   bool is_scheduled = false;
   std::vector<PositionRange> captured;  // ascending, disjoint
