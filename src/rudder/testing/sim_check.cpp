@@ -71,6 +71,15 @@ void SimEpisode::check_tokens(const Client& client, const engine::Event& event) 
   }
 }
 
+// Now and then later prompts begin with this prompt and its answer, as those of a next turn do.
+void SimEpisode::continue_later(const Client& client, const Choice& choice) {
+  if (!random_.one_in(3)) return;
+  std::vector<int32_t>& family = config_.families[random_.next() % config_.families.size()];
+  std::vector<int32_t> turn = client.params.prompt;
+  turn.insert(turn.end(), choice.tokens.begin(), choice.tokens.end());
+  std::copy_n(turn.begin(), std::min(turn.size(), family.size()), family.begin());
+}
+
 void SimEpisode::check_finish(const Client& client, const engine::Event& event) {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
   const SimExpected expected =
@@ -87,6 +96,7 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
   if (ran_out || has_own_error) {
     require(choice.tokens == expected.tokens, "tokens are those of a lone request");
     require(reason == expected.reason, "the finish reason is that of a lone request");
+    continue_later(client, choice);
     require(event.stop_reason == expected.stop_reason, "the stop string is the first to end");
     coverage_->stop_strings += event.stop_reason.empty() ? 0 : 1;
     coverage_->stop_ids += reason == FinishReason::kStop && event.stop_reason.empty() ? 1 : 0;

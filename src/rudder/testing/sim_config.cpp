@@ -138,7 +138,7 @@ SimRequest draw_request(const SimConfig& config, int32_t max_seq_len, uint64_t s
   params.disable_spec_decode = random.one_in(4);
   params.echo_prompt_text = random.one_in(8);
   params.client_id = "request-" + std::to_string(serial);
-  request.taps = draw_request_taps(config.taps, params, random);
+  request.taps = draw_request_taps(config.taps, kTinyAsciiVocab, params, random);
   if (config.has_constraints && random.one_in(2)) {
     for (int32_t i = random.in(1, 2); i > 0; --i) {
       request.constraint_seeds.push_back(random.next());

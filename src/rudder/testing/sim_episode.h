@@ -88,6 +88,7 @@ class SimEpisode {
   void check_finish(const Client& client, const engine::Event& event);
   void check_captures(const Client& client, const engine::Event& event,
                       const SimExpected& expected);
+  void continue_later(const Client& client, const Choice& choice);
   void check_scores(const Client& client, const engine::Event& event,
                     const SimExpected& expected) const;
   bool waits_for_captures() const;
@@ -108,7 +109,7 @@ class SimEpisode {
   std::span<const int32_t> whole_of(sched::SequenceId id);
 
   SimRandom random_;
-  const SimConfig config_;
+  SimConfig config_;  // its families alone change
   SimCoverage* const coverage_;
   std::shared_ptr<VirtualClock> clock_ = std::make_shared<VirtualClock>();
   FakeOptions fake_;  // with the clock

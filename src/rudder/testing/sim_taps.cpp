@@ -15,36 +15,54 @@ steer::KeyedProgram make_program(uint64_t number, FakeProgramKind kind) {
 }
 
 // `anchor`: what a program does may depend on where the generation begins; then so must its key.
-void add_segment(tap::SequenceTaps& taps, int32_t begin, const steer::KeyedProgram& keyed,
-                 int32_t anchor = 0) {
-  taps.segments.push_back(
-      {.begin = begin,
-       .content = {keyed.key.low, keyed.key.high + static_cast<uint64_t>(anchor)},
-       .program = keyed.program});
+void add_segment(std::vector<tap::TapSegment>& segments, int32_t begin,
+                 const steer::KeyedProgram& keyed, int32_t anchor = 0) {
+  segments.push_back({.begin = begin,
+                      .content = {keyed.key.low, keyed.key.high + static_cast<uint64_t>(anchor)},
+                      .program = keyed.program});
 }
 
-void draw_segments(const SimTaps& taps, int32_t prompt_len, SimRandom& random,
+const steer::KeyedProgram& any_program(const SimTaps& taps, SimRandom& random) {
+  return taps.programs[random.next() % taps.programs.size()];
+}
+
+// The thoughts of an answer run other programs than the rest of it.
+tap::Thoughts draw_thoughts(const SimTaps& taps, int32_t prompt_len, int32_t vocab_size,
+                            SimRandom& random) {
+  tap::Thoughts thoughts{.begin_token = random.in(0, vocab_size - 1),
+                         .end_token = random.in(0, vocab_size - 1),
+                         .open = !random.one_in(3),
+                         .segments = {}};
+  add_segment(thoughts.segments, 0, any_program(taps, random));
+  if (random.one_in(2)) {
+    add_segment(thoughts.segments, prompt_len + random.in(1, 8), any_program(taps, random));
+  }
+  return thoughts;
+}
+
+void draw_segments(const SimTaps& taps, int32_t prompt_len, int32_t vocab_size, SimRandom& random,
                    tap::SequenceTaps& out) {
   if (random.one_in(6)) {
     out.needs_whole_prompt = true;
     const bool writes_first = prompt_len > 1 && random.one_in(2);
-    if (writes_first) add_segment(out, 0, taps.writes_latch);
-    add_segment(out, writes_first ? prompt_len - 1 : 0, taps.uses_latch, prompt_len);
+    if (writes_first) add_segment(out.segments, 0, taps.writes_latch);
+    add_segment(out.segments, writes_first ? prompt_len - 1 : 0, taps.uses_latch, prompt_len);
     return;
   }
   int32_t begin = 0;
   for (int32_t i = random.in(1, 4); i > 0; --i) {
     const bool none = random.one_in(4);
     if (none) {
-      add_segment(out, begin, {});
+      add_segment(out.segments, begin, {});
     } else if (random.one_in(8)) {
       out.is_scheduled = true;
-      add_segment(out, begin, taps.scheduled, prompt_len);
+      add_segment(out.segments, begin, taps.scheduled, prompt_len);
     } else {
-      add_segment(out, begin, taps.programs[random.next() % taps.programs.size()]);
+      add_segment(out.segments, begin, any_program(taps, random));
     }
     begin = random.one_in(3) ? std::max(begin + 1, prompt_len) : begin + random.in(1, 16);
   }
+  if (random.one_in(4)) out.thoughts = draw_thoughts(taps, prompt_len, vocab_size, random);
 }
 
 }  // namespace
@@ -82,14 +100,14 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
   return taps;
 }
 
-std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps,
+std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps, int32_t vocab_size,
                                                            engine::RequestParams& params,
                                                            SimRandom& random) {
   if (!taps.enabled || random.one_in(3)) return nullptr;
   auto drawn = std::make_shared<tap::SequenceTaps>();
   const auto prompt_len = static_cast<int32_t>(params.prompt.size());
   const bool captures = random.one_in(3);
-  if (!captures || random.one_in(2)) draw_segments(taps, prompt_len, random, *drawn);
+  if (!captures || random.one_in(2)) draw_segments(taps, prompt_len, vocab_size, random, *drawn);
   if (captures) {
     const auto& spec = taps.captures[random.next() % taps.captures.size()];
     params.capture = spec->id;

@@ -28,7 +28,7 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random);
 
 // The taps of a request whose prompt is drawn, null for none; sets its fields of capture. Some can
 // never fit the table or the buffer: the engine refuses those.
-std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps,
+std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps, int32_t vocab_size,
                                                            engine::RequestParams& params,
                                                            SimRandom& random);
 

@@ -39,7 +39,7 @@ TEST(Fields, WhatLooksLikeSteeringIsRefusedWithTheNameToUse) {
       {"decode_steering_vector", "use decode_steering_vectors"},
       {"prefill_steering_clamps", "use steering"},
       {"steering_clamps", "use steering"},
-      {"sae_clamp_specs", "use steering"},
+      {"sae_clamp_specs", "--enable-steering"},
       {"patch", "use steering"},
       {"patch_vectors", "use steering"},
       {"captures", "use capture"},
