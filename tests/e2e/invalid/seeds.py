@@ -102,7 +102,7 @@ GENERATION = [
      "min_tokens": 1, "ignore_eos": True, "length_penalty": 1, "n": 2, "prompt_logprobs": 1, "return_tokens_as_token_ids": True},
     {"allowed_token_ids": [5, 6, 7], "bad_words": ["boat"], "thinking_token_budget": 5,
      "repetition_detection": {"max_pattern_size": 3, "min_pattern_size": 1, "min_count": 2}},
-    {"request_id": "r", "priority": 3, "cache_salt": "s", "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto",
+    {"request_id": "r", "priority": 3, "timeout": 30, "disable_spec_decode": True, "cache_salt": "s", "user": "u", "metadata": {"a": "b"}, "store": False, "service_tier": "auto",
      "safety_identifier": "i", "prompt_cache_key": "k", "vllm_xargs": {"a": 1}, "spaces_between_special_tokens": True},
     {"truncate_prompt_tokens": 1, "truncation_side": "right", "add_special_tokens": True, "skip_special_tokens": False, "return_token_ids": True,
      "model": "rudder-demo"},
