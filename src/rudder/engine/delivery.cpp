@@ -169,7 +169,7 @@ void Delivery::refuse(const Submission& submission, const Error& error) {
     event.id = submission.id;
     event.choice = i;
     event.finish = FinishReason::kError;
-    event.error = error;
+    event.error.emplace(error);
     event.usage.prompt_tokens = static_cast<int32_t>(params.prompt.size());
     static_cast<void>(contain([&] { submission.sink(std::move(event)); }));
   }
