@@ -36,7 +36,9 @@ class CountedRuns {
   int32_t most_behind(const TokenRun& run) const {
     int32_t most = 0;
     for (auto it = counts_.upper_bound(run); it != counts_.end(); ++it) {
-      if (!std::equal(run.begin(), run.end(), it->first.begin())) break;
+      if (it->first.size() < run.size() || !std::equal(run.begin(), run.end(), it->first.begin())) {
+        break;
+      }
       if (it->first.size() == run.size() + 1) most = std::max(most, it->second);
     }
     return most;
