@@ -107,7 +107,8 @@ TEST(OutputLimits, StreamsThatNobodyReadsShareOneBound) {
   settings.max_pending_output = 1 << 30;
   TestServer test(
       [](const engine::RequestParams& draft) {
-        return say_endlessly(draft.prompt.at(0) == 'q' ? "a" : std::string(4096, 'x'), 1000);
+        // So slowly that threads keep up where sanitizers and other tests slow them down.
+        return say_endlessly(draft.prompt.at(0) == 'q' ? "a" : std::string(4096, 'x'), 5000);
       },
       settings);
   TestClient quick = test.client();
@@ -124,8 +125,8 @@ TEST(OutputLimits, StreamsThatNobodyReadsShareOneBound) {
     while (!is_over && !is_cut) is_cut = quick.receive_some().empty();
   });
   EXPECT_TRUE(
-      eventually([&] { return test.engine.num_cancelled() == 8; }, std::chrono::seconds(60)));
-  EXPECT_EQ(test.engine.num_active(), 1u);
+      eventually([&] { return test.engine.num_cancelled() == 8 && test.engine.num_active() == 1; },
+                 std::chrono::seconds(60)));
   is_over = true;
   reader.join();
   EXPECT_FALSE(is_cut);
