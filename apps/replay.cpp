@@ -51,7 +51,7 @@ void print_report(const step::ReplayReport& report) {
   fmt::print("{} steps, {} iterations, {} tokens compared: {} rows differ\n", report.num_steps,
              report.num_iterations, report.num_tokens, report.num_different);
   if (!report.first) return;
-  fmt::print("the first is row {} of step {}, iteration {}: {}\n", report.first->row,
+  fmt::print("the first is sequence {} of step {}, iteration {}: {}\n", report.first->seq,
              report.first->step, report.first->iteration, report.first->what);
 }
 

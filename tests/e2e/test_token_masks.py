@@ -46,12 +46,12 @@ def test_constrained_and_free_share_steps(server, model):
     allowed = token_ids(server, " a big red dog ran and sat.")
     kinds = [{}, {"allowed_token_ids": allowed}, {"bad_words": ["the"]}, {"temperature": 0}]
     alone = [complete(server, model, **kind)[0].text for kind in kinds]
-    before = server.metric("rudder:constrained_rows_total")
+    before = server.metric("rudder:constrained_sequences_total")
     with concurrent.futures.ThreadPoolExecutor(16) as pool:
         together = list(pool.map(lambda i: complete(server, model, **kinds[i % 4])[0].text, range(32)))
     for i, text in enumerate(together):
         assert text == alone[i % 4]
-    assert server.metric("rudder:constrained_rows_total") > before
+    assert server.metric("rudder:constrained_sequences_total") > before
 
 
 def test_stop_ids_alone_end_before_min_tokens(server, model):

@@ -80,7 +80,7 @@ TEST(DeviceExecutor, LateRowsAreMasked) {
       executor->launch(plan_of(3, {open_slot(1, {2})}, {late, prompt_of(1, 0, 3)}, {5, 6, 7})));
   const auto stopped = executor->collect({2});
   ASSERT_TRUE(stopped);
-  EXPECT_EQ(stopped->seqs[0].end, step::RowEnd::kStopId);
+  EXPECT_EQ(stopped->seqs[0].end, step::SeqEnd::kStopId);
   EXPECT_EQ(stopped->seqs[0].tokens, first->seqs[0].tokens);
   const auto after = executor->collect({3});
   ASSERT_TRUE(after);
@@ -212,12 +212,12 @@ TEST(DeviceExecutor, NaNEndsItsRowAlone) {
   ASSERT_TRUE((*executor)->launch(plan_of(2, {}, {decode_of(0, 3), decode_of(1, 3)}, {})));
   const auto first = (*executor)->collect({1});
   ASSERT_TRUE(first);
-  EXPECT_EQ(first->seqs[0].end, step::RowEnd::kNone);
-  EXPECT_EQ(first->seqs[1].end, step::RowEnd::kNumerical);
+  EXPECT_EQ(first->seqs[0].end, step::SeqEnd::kNone);
+  EXPECT_EQ(first->seqs[1].end, step::SeqEnd::kNumerical);
   EXPECT_TRUE(first->seqs[1].tokens.empty());
   const auto second = (*executor)->collect({2});
   ASSERT_TRUE(second);
-  EXPECT_EQ(second->seqs[0].end, step::RowEnd::kNone);
+  EXPECT_EQ(second->seqs[0].end, step::SeqEnd::kNone);
   EXPECT_EQ(second->seqs[0].tokens.size(), 1u);
   EXPECT_TRUE(second->seqs[1].masked);
 }

@@ -77,7 +77,7 @@ class GoldenServing : public ::testing::TestWithParam<std::string> {
     EXPECT_GT(outcome.stats.prefix_hits, 0u);
     for (const Got& got : outcome.got) {
       EXPECT_EQ(got.tokens, greedy_);
-      EXPECT_EQ(got.end, step::RowEnd::kLength);
+      EXPECT_EQ(got.end, step::SeqEnd::kLength);
     }
     EXPECT_TRUE(outcome.got[0].scores.empty());
     compare_scores(outcome.got[1]);

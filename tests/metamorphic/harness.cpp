@@ -192,12 +192,12 @@ std::vector<float> record_of(const tap::CapturedRows& rows, const tap::CapturedT
 }
 
 // The captured tokens of a step's rows that count.
-void keep_captured(const step::StepResult& step, const std::vector<sched::CapturedRow>& rows,
+void keep_captured(const step::StepResult& step, const std::vector<sched::CapturedSequence>& rows,
                    const std::vector<Ask>& asks, const tap::Geometry& geometry, Outcome& result) {
   if (step.captured == nullptr) return;
   for (const tap::CapturedToken& token : step.captured->tokens) {
-    for (const sched::CapturedRow& row : rows) {
-      if (row.row != token.seq) continue;
+    for (const sched::CapturedSequence& captured : rows) {
+      if (captured.seq != token.seq) continue;
       if (step.captured->data == nullptr) {
         ++result.lost_tokens;
         continue;
@@ -270,7 +270,7 @@ class Loop {
     ++result_.constrained_steps;
     while (in_flight_.size() > 1) collect();
     std::vector<uint32_t> masks;
-    for (const sched::ConstrainedRow& row : scheduler_.constrained()) {
+    for (const sched::ConstrainedSequence& row : scheduler_.constrained()) {
       std::vector<int32_t> output = result_.got[row.id.value].tokens;
       for (size_t i = 0; i <= row.draft.size(); ++i) {
         const std::vector<uint32_t> mask = asks_[row.id.value].mask(output);

@@ -89,7 +89,7 @@ struct Got {
   std::vector<float> logprobs;
   std::vector<int32_t> scored;
   std::vector<float> scores;  // of each scored token: logprob, rank, then the likeliest
-  step::RowEnd end = step::RowEnd::kNone;
+  step::SeqEnd end = step::SeqEnd::kNone;
   int32_t cached_tokens = 0;
   int64_t clipped_samples = 0;
   std::map<int32_t, std::vector<float>> captured = {};  // a token's rows, by position

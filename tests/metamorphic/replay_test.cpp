@@ -108,7 +108,7 @@ TEST_F(DemoReplay, FindsAChangedToken) {
   EXPECT_EQ(report.num_different, 1);
   ASSERT_TRUE(report.first);
   EXPECT_EQ(report.first->step, step);
-  EXPECT_EQ(report.first->row, 1);
+  EXPECT_EQ(report.first->seq, 1);
 }
 
 }  // namespace

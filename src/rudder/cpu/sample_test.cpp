@@ -443,7 +443,7 @@ TEST(Sample, KeepsWhatTheNextStepNeeds) {
   EXPECT_EQ(end_of(stops), ops::SampleEnd::kStopId);
   EXPECT_EQ(stops.carry[0], 2);
   EXPECT_EQ(stops.ended[0], 1);
-  stops.run();  // a late row
+  stops.run();  // a late result
   EXPECT_EQ(end_of(stops), ops::SampleEnd::kMasked);
   EXPECT_EQ(stops.sampled[0].token, -1);
   EXPECT_EQ(stops.output_count[2], 1);

@@ -33,18 +33,18 @@ void CaptureRelay::begin(OpenRequest& request) {
 }
 
 void CaptureRelay::push(const step::StepResult& result,
-                        const std::vector<sched::CapturedRow>& captured,
+                        const std::vector<sched::CapturedSequence>& captured,
                         const RequestTable& requests) {
   if (captured.empty()) return;
-  by_row_.assign(result.seqs.size(), {});
-  for (const sched::CapturedRow& one : captured) {
+  by_seq_.assign(result.seqs.size(), {});
+  for (const sched::CapturedSequence& one : captured) {
     const RequestTable::Target* target = requests.target(one.id);
     RUDDER_CHECK(target != nullptr, "captured rows of sequence {}, which has ended", one.id.value);
-    const int32_t row = one.row - (RUDDER_MUTANT(kCaptureToNeighbour) && one.row > 0);
-    by_row_[static_cast<size_t>(row)] =
+    const int32_t seq = one.seq - (RUDDER_MUTANT(kCaptureToNeighbour) && one.seq > 0);
+    by_seq_[static_cast<size_t>(seq)] =
         target->request->choices[static_cast<size_t>(target->choice)].capture;
   }
-  dispatcher_->push(result.captured, by_row_);
+  dispatcher_->push(result.captured, by_seq_);
 }
 
 void CaptureRelay::end(const OpenChoice& choice, bool publish) {

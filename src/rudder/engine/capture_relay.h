@@ -26,14 +26,14 @@ class CaptureRelay {
   // Opens the captures of a request that is about to be scheduled.
   void begin(OpenRequest& request);
   // `captured`: the rows of `result` that count. Each belongs to a choice in `requests`.
-  void push(const step::StepResult& result, const std::vector<sched::CapturedRow>& captured,
+  void push(const step::StepResult& result, const std::vector<sched::CapturedSequence>& captured,
             const RequestTable& requests);
   // No more rows come for a choice that captures; without `publish` nothing of it is published.
   void end(const OpenChoice& choice, bool publish);
 
  private:
   Mailbox* const mailbox_;
-  std::vector<steer::capture::CaptureId> by_row_;           // scratch
+  std::vector<steer::capture::CaptureId> by_seq_;           // scratch
   std::unique_ptr<steer::capture::Dispatcher> dispatcher_;  // its threads post to the mailbox
 };
 

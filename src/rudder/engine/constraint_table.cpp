@@ -13,18 +13,19 @@ void ConstraintTable::begin(const OpenRequest& request, std::vector<ChoiceConstr
   }
 }
 
-std::span<const uint32_t> ConstraintTable::masks(std::span<const sched::ConstrainedRow> rows) {
-  rows_.assign(rows.size(), {});
-  for (size_t i = 0; i < rows.size(); ++i) {
-    const size_t of = RUDDER_MUTANT(kMaskOfNeighbour) ? (i + 1) % rows.size() : i;
-    const auto found = choices_.find(rows[of].id);
-    if (found != choices_.end()) rows_[i].constraint = &found->second;
-    rows_[i].draft = rows[i].draft;
+std::span<const uint32_t> ConstraintTable::masks(
+    std::span<const sched::ConstrainedSequence> sequences) {
+  jobs_.assign(sequences.size(), {});
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    const size_t of = RUDDER_MUTANT(kMaskOfNeighbour) ? (i + 1) % sequences.size() : i;
+    const auto found = choices_.find(sequences[of].id);
+    if (found != choices_.end()) jobs_[i].constraint = &found->second;
+    jobs_[i].draft = sequences[i].draft;
   }
-  const std::span<const uint32_t> masks = masks_.make(rows_);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows_[i].written) continue;
-    failed_.emplace_back(rows[i].id, std::move(rows_[i].written.error()));
+  const std::span<const uint32_t> masks = masks_.make(jobs_);
+  for (size_t i = 0; i < sequences.size(); ++i) {
+    if (jobs_[i].written) continue;
+    failed_.emplace_back(sequences[i].id, std::move(jobs_[i].written.error()));
   }
   return masks;
 }
@@ -35,11 +36,11 @@ void ConstraintTable::advance(std::span<const sched::SequenceOutput> outputs) {
   for (const sched::SequenceOutput& output : outputs) {
     const auto found = choices_.find(output.id);
     if (found == choices_.end()) continue;
-    if (output.end == step::RowEnd::kNumerical) {
+    if (output.end == step::SeqEnd::kNumerical) {
       const Error* error = found->second.failed_behind(output.tokens.size());
       if (error != nullptr) empty_masks_.emplace_back(output.id, *error);
     }
-    if (output.end != step::RowEnd::kNone) continue;
+    if (output.end != step::SeqEnd::kNone) continue;
     for (const int32_t token : output.tokens) {
       Result<void> advanced = contain([&] { return found->second.advance(token); });
       if (advanced) continue;

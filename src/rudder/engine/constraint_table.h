@@ -1,5 +1,5 @@
 // ConstraintTable: the constraints of open choices by sequence, the masks of a step's constrained
-// rows, and the choices whose constraints have failed and that are still to be ended. Owned by
+// sequences, and the choices whose constraints have failed and that are still to be ended. Owned by
 // EngineCore; the engine thread's alone.
 #pragma once
 
@@ -27,10 +27,10 @@ class ConstraintTable {
   void begin(const OpenRequest& request, std::vector<ChoiceConstraint> constraints);
   void forget(sched::SequenceId sequence) { choices_.erase(sequence); }
 
-  // The masks of a step with these constrained rows, row by row, until the next call. Every step
-  // before it is committed and advanced by, so that a row whose choice is open has a constraint
-  // that knows all of its tokens. The other rows are late: nobody will see their tokens.
-  std::span<const uint32_t> masks(std::span<const sched::ConstrainedRow> rows);
+  // The masks of a step with these constrained sequences, one after another, until the next call.
+  // Every step before it is committed and advanced by, so that a sequence whose choice is open has
+  // a constraint that knows all of its tokens. The others are late: nobody will see their tokens.
+  std::span<const uint32_t> masks(std::span<const sched::ConstrainedSequence> sequences);
   // Goes on by the tokens of a committed iteration. A token that ends its choice is not matched.
   void advance(std::span<const sched::SequenceOutput> outputs);
 
@@ -44,7 +44,7 @@ class ConstraintTable {
  private:
   std::unordered_map<sched::SequenceId, ChoiceConstraint> choices_;
   MaskMaker masks_;
-  std::vector<MaskMaker::Row> rows_;  // scratch
+  std::vector<MaskMaker::Job> jobs_;  // scratch
   std::vector<Failed> failed_;
   std::vector<Failed> empty_masks_;  // behind drafts, of the last outputs
 };

@@ -28,7 +28,7 @@ bool push_tokens(const sched::SequenceOutput& output, OpenChoice& choice, Event&
   event.tokens.reserve(output.tokens.size());
   for (size_t i = 0; i < output.tokens.size(); ++i) {
     const bool is_last = i + 1 == output.tokens.size();
-    const bool is_stop_id = is_last && output.end == step::RowEnd::kStopId;
+    const bool is_stop_id = is_last && output.end == step::SeqEnd::kStopId;
     const step::TokenLogprobs* logprobs =
         i < output.logprobs.size() ? &output.logprobs[i] : nullptr;
     event.tokens.push_back(output_token(output.tokens[i], logprobs));
@@ -80,15 +80,15 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
   const bool stopped = push_tokens(output, choice, event) && !RUDDER_MUTANT(kStopStringRace);
   parts_.metrics->note_tokens(request, choice, event.tokens.size(), now_us);
   if (stopped) {
-    if (output.end == step::RowEnd::kNone) parts_.scheduler->finish(output.id);
+    if (output.end == step::SeqEnd::kNone) parts_.scheduler->finish(output.id);
     finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
-  } else if (output.end == step::RowEnd::kStopId) {
+  } else if (output.end == step::SeqEnd::kStopId) {
     const int32_t token = output.tokens.back();
     if (!is_eos(request, token)) event.stop_token = token;
     finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
-  } else if (output.end == step::RowEnd::kLength) {
+  } else if (output.end == step::SeqEnd::kLength) {
     finish_choice(request, index, std::move(event), FinishReason::kLength, now_us);
-  } else if (output.end == step::RowEnd::kNumerical) {
+  } else if (output.end == step::SeqEnd::kNumerical) {
     if (RUDDER_MUTANT(kNumericalHidden)) {
       return finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
     }
@@ -155,7 +155,8 @@ void Delivery::finish_choice(OpenRequest& request, int32_t index, Event event, F
   send_last_event(request, choice, std::move(event));
 }
 
-// The choice's sequence is in no plan from now on. The rows are those of all choices together.
+// The choice's sequence is in no plan from now on. The table rows are those of all choices
+// together.
 void Delivery::end_sequence(OpenRequest& request, OpenChoice& choice) {
   RUDDER_CHECK(choice.has_sequence, "a sequence of request {} ends twice", request.id.value);
   choice.has_sequence = false;

@@ -385,12 +385,12 @@ bool EngineCore::launch_next() {
 }
 
 void EngineCore::supply_masks() {
-  const std::vector<sched::ConstrainedRow>& rows = scheduler_.constrained();
+  const std::vector<sched::ConstrainedSequence>& sequences = scheduler_.constrained();
   awaits_masks_ = false;
   if (RUDDER_MUTANT(kMasksForgotten)) return;
   const int64_t start_us = clock_->now_us();
-  const std::span<const uint32_t> masks = constraints_.masks(rows);
-  metrics_.note_masks(rows.size(), clock_->now_us() - start_us);
+  const std::span<const uint32_t> masks = constraints_.masks(sequences);
+  metrics_.note_masks(sequences.size(), clock_->now_us() - start_us);
   const Result<void> supplied = executor_->supply(in_flight_.back().ticket, masks);
   if (!supplied) die(supplied.error());
 }
@@ -409,7 +409,8 @@ void EngineCore::collect_oldest() {
   // The device waits for masks; nobody waits for events that long.
   if (awaits_masks() && in_flight_.size() == 1) supply_masks();
   if (dead_) return;  // every request has ended: the outputs are nobody's
-  if (result->captured != nullptr) captures_.push(*result, scheduler_.captured_rows(), requests_);
+  if (result->captured != nullptr)
+    captures_.push(*result, scheduler_.captured_sequences(), requests_);
   const int64_t now_us = clock_->now_us();
   for (const sched::SequenceOutput& output : outputs_) delivery_.deliver(output, now_us);
   delivery_.end_failed();

@@ -104,7 +104,7 @@ class EngineCore {
   void schedule_waiting();
   bool launch_next();
   bool start_afresh();
-  // The step launched last has constrained rows whose masks it still waits for.
+  // The step launched last has constrained sequences whose masks it still waits for.
   bool awaits_masks() const { return awaits_masks_ && !dead_; }
   void supply_masks();
   void collect_oldest();

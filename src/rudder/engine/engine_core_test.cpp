@@ -235,7 +235,7 @@ TEST_F(EngineCoreTest, ARepeatedStepThatAllHaveLeftIsCollected) {
   run();
   EXPECT_EQ(got(first).tokens, (std::vector<int32_t>{kA, kB, kEos}));
   EXPECT_EQ(got(second).tokens, (std::vector<int32_t>{kA, kB, kEos}));
-  EXPECT_GT(core_->stats().late_rows, 0u);
+  EXPECT_GT(core_->stats().late_results, 0u);
   EXPECT_EQ(run_one(params(2)).tokens.size(), 2u);
 }
 

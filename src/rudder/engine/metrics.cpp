@@ -85,9 +85,9 @@ void EngineMetrics::note_finish(const OpenRequest& request, const OpenChoice& ch
   }
 }
 
-void EngineMetrics::note_masks(size_t num_rows, int64_t spent_us) {
+void EngineMetrics::note_masks(size_t num_sequences, int64_t spent_us) {
   live_.constrained_steps += 1;
-  live_.constrained_rows += num_rows;
+  live_.constrained_sequences += num_sequences;
   live_.mask_time.observe(seconds(spent_us));
 }
 
@@ -104,7 +104,7 @@ void EngineMetrics::publish(const sched::SchedStats& sched, size_t num_waiting_f
   live_.preemptions = sched.preemptions;
   live_.prefix_queries = sched.prefix_queries;
   live_.prefix_hits = sched.prefix_hits;
-  live_.late_rows = sched.late_rows;
+  live_.late_results = sched.late_results;
   live_.drafts = sched.drafts;
   live_.draft_tokens = sched.draft_tokens;
   live_.accepted_tokens = sched.accepted_tokens;

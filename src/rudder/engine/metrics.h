@@ -36,8 +36,8 @@ class EngineMetrics {
                    int64_t now_us);
   void note_displaced() { live_.displaced += 1; }
   void note_expired() { live_.expired += 1; }
-  // The masks of a step's constrained rows were written in so much time.
-  void note_masks(size_t num_rows, int64_t spent_us);
+  // The masks of a step's constrained sequences were written in so much time.
+  void note_masks(size_t num_sequences, int64_t spent_us);
   // Samples of a prompt's scores, by its latches.
   void note_clipped(int64_t samples) { live_.clipped_samples += static_cast<uint64_t>(samples); }
   void publish(const sched::SchedStats& sched, size_t num_waiting_for_taps,

@@ -50,10 +50,10 @@ struct EngineStats {
   uint64_t rejected = 0;
   uint64_t displaced = 0;        // ended waiting, for one of higher priority
   uint64_t expired = 0;          // ended waiting, for as long as they might
-  uint64_t late_rows = 0;        // late results: computed for a sequence that had ended
+  uint64_t late_results = 0;     // late results: computed for a sequence that had ended
   uint64_t clipped_samples = 0;  // of prompts' scores, by the latches
   uint64_t constrained_steps = 0;
-  uint64_t constrained_rows = 0;  // of them
+  uint64_t constrained_sequences = 0;  // of them
   // Speculation: sequences of steps that had drafts, their tokens, and those that were right; of
   // these, by their place in the draft. Empty where nothing speculates.
   uint64_t drafts = 0;

@@ -11,8 +11,8 @@
 namespace rudder::engine {
 namespace {
 
-// Fewer rows are done before helpers have woken.
-constexpr size_t kMinRowsToShare = 4;
+// Fewer jobs are done before helpers have woken.
+constexpr size_t kMinJobsToShare = 4;
 constexpr int32_t kMaxThreads = 8;
 
 // A quarter of the cores: the others have a model, requests or a client to serve.
@@ -129,41 +129,41 @@ Result<void> ChoiceConstraint::advance(int32_t token) {
 MaskMaker::MaskMaker(int32_t vocab_size, int32_t num_threads)
     : vocab_size_(vocab_size), num_threads_(num_threads > 0 ? num_threads : threads_of_machine()) {}
 
-std::span<const uint32_t> MaskMaker::make(std::span<Row> rows) {
+std::span<const uint32_t> MaskMaker::make(std::span<Job> jobs) {
   const size_t words = mask_words(vocab_size_);
   first_masks_.clear();
   size_t num_masks = 0;
-  for (const Row& row : rows) {
+  for (const Job& job : jobs) {
     first_masks_.push_back(num_masks);
-    num_masks += row.num_masks();
+    num_masks += job.num_masks();
   }
   if (masks_.size() < num_masks * words) masks_.resize(num_masks * words);
   const std::span<uint32_t> masks = std::span(masks_).first(num_masks * words);
-  const auto write_row = [&](int64_t i) {
-    Row& row = rows[static_cast<size_t>(i)];
+  const auto write_job = [&](int64_t i) {
+    Job& job = jobs[static_cast<size_t>(i)];
     const size_t first = first_masks_[static_cast<size_t>(i)];
-    write(row, masks.subspan(first * words, row.num_masks() * words));
+    write(job, masks.subspan(first * words, job.num_masks() * words));
   };
-  if (num_threads_ > 1 && rows.size() >= kMinRowsToShare) {
+  if (num_threads_ > 1 && jobs.size() >= kMinJobsToShare) {
     if (!pool_) pool_.emplace(num_threads_);
-    pool_->parallel_for(std::ssize(rows), write_row);
+    pool_->parallel_for(std::ssize(jobs), write_job);
   } else {
-    for (int64_t i = 0; i < std::ssize(rows); ++i) write_row(i);
+    for (int64_t i = 0; i < std::ssize(jobs); ++i) write_job(i);
   }
   return masks;
 }
 
-void MaskMaker::write(Row& row, std::span<uint32_t> masks) const {
+void MaskMaker::write(Job& job, std::span<uint32_t> masks) const {
   const size_t words = mask_words(vocab_size_);
-  row.written = {};
-  if (row.constraint != nullptr) {
-    row.written =
-        contain([&] { return row.constraint->write_masks(vocab_size_, row.draft, masks); });
-    if (row.written && !RUDDER_MUTANT(kDraftMasksOfFirst)) return;
+  job.written = {};
+  if (job.constraint != nullptr) {
+    job.written =
+        contain([&] { return job.constraint->write_masks(vocab_size_, job.draft, masks); });
+    if (job.written && !RUDDER_MUTANT(kDraftMasksOfFirst)) return;
   }
-  for (size_t i = 0; i < row.num_masks(); ++i) {
+  for (size_t i = 0; i < job.num_masks(); ++i) {
     const auto mask = masks.subspan(i * words, words);
-    if (row.constraint == nullptr || !row.written) {
+    if (job.constraint == nullptr || !job.written) {
       fill_mask(mask, vocab_size_);
     } else {
       std::ranges::copy(masks.first(words), mask.begin());

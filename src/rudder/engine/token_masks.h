@@ -65,26 +65,26 @@ class MaskMaker {
   // `num_threads` counts the caller's; 0: by the cores of the machine.
   MaskMaker(int32_t vocab_size, int32_t num_threads);
 
-  // A row's constraint; null where any token will do. `written` is for what became of its masks:
-  // after an Error any token may come.
-  struct Row {
+  // What is to be written for one sequence: its constraint; null where any token will do. `written`
+  // is for what became of its masks: after an Error any token may come.
+  struct Job {
     ChoiceConstraint* constraint = nullptr;
     std::span<const int32_t> draft = {};
     Result<void> written = {};
 
     size_t num_masks() const { return 1 + draft.size(); }
   };
-  // The masks of each row (ChoiceConstraint::write_masks), one row behind another, until the next
-  // call.
-  std::span<const uint32_t> make(std::span<Row> rows);
+  // The masks of each job, a sequence (ChoiceConstraint::write_masks), one job behind another,
+  // until the next call.
+  std::span<const uint32_t> make(std::span<Job> jobs);
 
  private:
-  void write(Row& row, std::span<uint32_t> masks) const;
+  void write(Job& job, std::span<uint32_t> masks) const;
 
   const int32_t vocab_size_;
   const int32_t num_threads_;
   std::vector<uint32_t> masks_;
-  std::vector<size_t> first_masks_;  // by row
+  std::vector<size_t> first_masks_;  // by job
   std::optional<ThreadPool> pool_;   // from the first batch on that is worth it
 };
 

@@ -160,7 +160,7 @@ TEST(ChoiceConstraint, MasksBehindADraftFollowIt) {
   EXPECT_EQ(choice.failed_behind(3), nullptr);
 }
 
-// As one thread writes them, rows without a constraint and failed ones between the others.
+// As one thread writes them, sequences without a constraint and failed ones between the others.
 TEST(MaskMaker, HelpersWriteTheSameMasks) {
   std::vector<ChoiceConstraint> choices;
   for (int32_t i = 0; i < 32; ++i) {
@@ -169,19 +169,19 @@ TEST(MaskMaker, HelpersWriteTheSameMasks) {
   }
   MaskMaker alone(kVocab, 1);
   MaskMaker helped(kVocab, 4);
-  for (const size_t num_rows : {1, 3, 4, 17, 32}) {
-    std::vector<MaskMaker::Row> rows(num_rows);
-    for (size_t i = 0; i < num_rows; ++i) {
-      if (i % 5 != 4) rows[i].constraint = &choices[i];
+  for (const size_t num_jobs : {1, 3, 4, 17, 32}) {
+    std::vector<MaskMaker::Job> jobs(num_jobs);
+    for (size_t i = 0; i < num_jobs; ++i) {
+      if (i % 5 != 4) jobs[i].constraint = &choices[i];
     }
-    std::vector<MaskMaker::Row> others = rows;
-    const auto expected = alone.make(rows);
+    std::vector<MaskMaker::Job> others = jobs;
+    const auto expected = alone.make(jobs);
     const auto got = helped.make(others);
-    EXPECT_TRUE(std::ranges::equal(expected, got)) << num_rows;
+    EXPECT_TRUE(std::ranges::equal(expected, got)) << num_jobs;
     const size_t words = mask_words(kVocab);
-    for (size_t i = 0; i < num_rows; ++i) {
-      EXPECT_EQ(rows[i].written.has_value(), others[i].written.has_value());
-      const bool is_free = rows[i].constraint == nullptr || !rows[i].written;
+    for (size_t i = 0; i < num_jobs; ++i) {
+      EXPECT_EQ(jobs[i].written.has_value(), others[i].written.has_value());
+      const bool is_free = jobs[i].constraint == nullptr || !jobs[i].written;
       EXPECT_EQ(in(got.subspan(i * words, words)).size() == kVocab, is_free);
     }
   }
@@ -195,10 +195,10 @@ TEST(MaskMaker, MatchersOfOneGrammarRunSideBySide) {
   const auto grammar =
       compiler->compile({.kind = constraint::GrammarKind::kRegex, .text = "(ab|a|b|cd)*c?[a-d]+"});
   ASSERT_TRUE(grammar) << grammar.error().to_string();
-  constexpr size_t kRows = 32;
+  constexpr size_t kJobs = 32;
   std::vector<ChoiceConstraint> choices;
   std::vector<ChoiceConstraint> others;
-  for (size_t i = 0; i < kRows; ++i) {
+  for (size_t i = 0; i < kJobs; ++i) {
     choices.push_back(choice_of(params_with({testing::name_constraint(*grammar)})));
     others.push_back(choice_of(params_with({testing::name_constraint(*grammar)})));
   }
@@ -206,16 +206,16 @@ TEST(MaskMaker, MatchersOfOneGrammarRunSideBySide) {
   MaskMaker helped(kVocab, 4);
   const size_t words = mask_words(kVocab);
   for (size_t step = 0; step < 40; ++step) {
-    std::vector<MaskMaker::Row> rows(kRows);
-    std::vector<MaskMaker::Row> other_rows(kRows);
-    for (size_t i = 0; i < kRows; ++i) {
-      rows[i].constraint = &choices[i];
-      other_rows[i].constraint = &others[i];
+    std::vector<MaskMaker::Job> jobs(kJobs);
+    std::vector<MaskMaker::Job> other_jobs(kJobs);
+    for (size_t i = 0; i < kJobs; ++i) {
+      jobs[i].constraint = &choices[i];
+      other_jobs[i].constraint = &others[i];
     }
-    const auto masks = alone.make(rows);
-    ASSERT_TRUE(std::ranges::equal(masks, helped.make(other_rows))) << step;
-    for (size_t i = 0; i < kRows; ++i) {
-      ASSERT_TRUE(rows[i].written);
+    const auto masks = alone.make(jobs);
+    ASSERT_TRUE(std::ranges::equal(masks, helped.make(other_jobs))) << step;
+    for (size_t i = 0; i < kJobs; ++i) {
+      ASSERT_TRUE(jobs[i].written);
       Tokens allowed = in(masks.subspan(i * words, words));
       std::erase(allowed, testing::kTinyEos);
       ASSERT_FALSE(allowed.empty());
@@ -290,7 +290,7 @@ TEST_F(ConstrainedEngineTest, EveryChoiceKeepsToItsOwnPlace) {
         EXPECT_TRUE(follows || token == 4 || token == 9 || token == 14) << token;
       }
     }
-    EXPECT_EQ(core_->stats().constrained_rows, 60u);
+    EXPECT_EQ(core_->stats().constrained_sequences, 60u);
     EXPECT_EQ(core_->stats().mask_time.count, core_->stats().constrained_steps);
   }
 }

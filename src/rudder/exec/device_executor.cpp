@@ -346,18 +346,18 @@ Result<void> DeviceExecutor::finish_captured(Flight& flight, step::StepResult& r
 
 namespace {
 
-step::RowEnd row_end(ops::SampleEnd end) {
+step::SeqEnd seq_end(ops::SampleEnd end) {
   switch (end) {
     case ops::SampleEnd::kStopId:
-      return step::RowEnd::kStopId;
+      return step::SeqEnd::kStopId;
     case ops::SampleEnd::kLength:
-      return step::RowEnd::kLength;
+      return step::SeqEnd::kLength;
     case ops::SampleEnd::kNumerical:
-      return step::RowEnd::kNumerical;
+      return step::SeqEnd::kNumerical;
     case ops::SampleEnd::kNone:
     case ops::SampleEnd::kMasked:
     case ops::SampleEnd::kRejected:
-      return step::RowEnd::kNone;
+      return step::SeqEnd::kNone;
   }
   RUDDER_CHECK(false, "end {}", static_cast<int32_t>(end));
 }
@@ -372,7 +372,7 @@ void DeviceExecutor::read_sampled(const Enqueued& from, step::StepResult& result
     const ops::SampledToken& row = sampled[i];
     if (row.end == ops::SampleEnd::kRejected) continue;
     step::SeqResult& seq = result.seqs[static_cast<size_t>(flight.sampled_seq[i])];
-    seq.end = row_end(row.end);
+    seq.end = seq_end(row.end);
     seq.masked = row.end == ops::SampleEnd::kMasked;
     if (row.token < 0) continue;
     RUDDER_CHECK(row.token < capacity_.vocab_size, "sampled token {}", row.token);

@@ -2,7 +2,7 @@
 // of its work on the device, sampling included, without waiting for it; collect() waits for the
 // event that follows each iteration of a step and reads its tokens. The engine thread calls the
 // public functions; the worker alone touches the model and the slots, and enqueues on the device.
-// Of a step with constrained rows it enqueues the forward pass, then waits for supply() and
+// Of a step with constrained sequences it enqueues the forward pass, then waits for supply() and
 // enqueues the rest.
 //
 // Captured rows leave the device behind the step's tokens, aside of the steps that follow, for host

@@ -48,7 +48,7 @@ struct MemoryBudget {
   int32_t max_seq_len = 0;
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
-  int32_t max_draft = 0;   // of a row; 0 where the backend takes no drafts
+  int32_t max_draft = 0;   // of a sequence; 0 where the backend takes no drafts
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
 

@@ -25,7 +25,7 @@ void pack_tokens(const step::StepPlan& plan, const step::SeqWork& work, int32_t 
   }
 }
 
-// Where each group writes the row's tokens, in blocks of one layer (slot_table.cpp).
+// Where each group writes the sequence's tokens, in blocks of one layer (slot_table.cpp).
 void pack_kv_slots(const step::SeqWork& work, const Slot& slot, const step::Capacity& capacity,
                    PackedStep& packed) {
   const int32_t size = capacity.block_size;
@@ -56,7 +56,7 @@ void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, P
   packed.any_changed = packed.any_changed || row.num_bias > 0 || row.has_penalties != 0 || may_ban;
 }
 
-// `first` is the row's first token.
+// `first` is the sequence's first token.
 void pack_scores(size_t seq, const step::SeqWork& work, const Slot& slot, int32_t first,
                  const step::Capacity& capacity, PackedStep& packed) {
   const auto count = static_cast<int32_t>(work.score_tokens.size());
@@ -111,7 +111,7 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
   for (const step::SlotEdit& edit : plan.slots) slots.apply(edit, plan.id, packed.edits);
   for (size_t i = 0; i < plan.seqs.size(); ++i) {
     const step::SeqWork& work = plan.seqs[i];
-    const Slot& slot = slots.begin_row(work, plan, packed.edits);
+    const Slot& slot = slots.begin_sequence(work, plan, packed.edits);
     const int32_t kv_len = work.kv_len + work.q_len;
     pack_tokens(plan, work, capacity.vocab_size, packed);
     for (int32_t position = work.kv_len; position < kv_len; ++position) {

@@ -45,12 +45,12 @@ struct PackedStep {
   int64_t num_sampled() const { return static_cast<int64_t>(sample_rows.size()); }
 };
 
-// Applies the plan's slot edits, then packs its rows; without their taps (pack_taps.h).
+// Applies the plan's slot edits, then packs its sequences; without their taps (pack_taps.h).
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed);
 
-// Appends rows of padding, one token each, until there are `num_rows` sequences: they belong to the
-// slot behind the last, see no key, write nothing and are sampled for nobody.
+// Appends sequences of padding, one token each, until there are `num_rows` sequences: they belong
+// to the slot behind the last, see no key, write nothing and are sampled for nobody.
 void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& packed);
 
 }  // namespace rudder::exec

@@ -7,7 +7,7 @@
 namespace rudder::exec {
 namespace {
 
-// Of the row's token `i`.
+// Of the sequence's token `i`.
 bool has_logits(const step::SeqWork& work, int32_t i) {
   return work.logits == step::LogitsWanted::kAll ||
          (work.logits == step::LogitsWanted::kLast && i + 1 == work.q_len);
@@ -37,7 +37,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
                work.slot.value, work.q_len);
 }
 
-// `first` is the row's first token among those of the step.
+// `first` is the sequence's first token among those of the step.
 void pack_captures(const step::SeqWork& work, int32_t seq, size_t first, int64_t ring_begin,
                    const TapState& state, PackedTaps& packed) {
   if (work.captures.empty()) return;

@@ -33,8 +33,9 @@ struct PackedTaps {
   void clear();
 };
 
-// The taps of a step whose slots have been edited and whose rows have begun. `flight` is the step's
-// among those in flight: it has a part of the ring of its own. Without `state` a plan has no taps.
+// The taps of a step whose slots have been edited and whose sequences have begun. `flight` is the
+// step's among those in flight: it has a part of the ring of its own. Without `state` a plan has no
+// taps.
 void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight, TapState* state,
                PackedTaps& packed);
 

@@ -107,7 +107,7 @@ void Scorer::read(size_t flight, step::StepResult& result) const {
   const auto* top = static_cast<const ops::TopLogprob*>(staging.top.data);
   for (size_t i = 0; i < staging.seq.size(); ++i) {
     step::SeqResult& seq = result.seqs[static_cast<size_t>(staging.seq[i])];
-    if (scored[i].end == ops::SampleEnd::kNumerical) seq.end = step::RowEnd::kNumerical;
+    if (scored[i].end == ops::SampleEnd::kNumerical) seq.end = step::SeqEnd::kNumerical;
     step::TokenLogprobs& told =
         seq.scores.emplace_back(step::TokenLogprobs{scored[i].logprob, scored[i].rank, {}});
     const ops::TopLogprob* best = top + i * step::kMaxLogprobs;

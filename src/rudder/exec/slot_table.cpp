@@ -123,8 +123,8 @@ void SlotTable::check_blocks(int32_t index, int64_t begin, int64_t end) const {
   }
 }
 
-Slot& SlotTable::begin_row(const step::SeqWork& work, const step::StepPlan& plan,
-                           SlotEdits& edits) {
+Slot& SlotTable::begin_sequence(const step::SeqWork& work, const step::StepPlan& plan,
+                                SlotEdits& edits) {
   const int32_t index = work.slot.value;
   RUDDER_CHECK(index >= 0 && index < capacity_.num_slots, "slot {}", index);
   Slot& slot = slots_[static_cast<size_t>(index)];
@@ -146,7 +146,7 @@ Slot& SlotTable::begin_row(const step::SeqWork& work, const step::StepPlan& plan
                "slot {}: a row of {} tokens cannot be repeated", index, work.q_len);
   int64_t end = int64_t{work.kv_len} + work.q_len;
   RUDDER_CHECK(end < slot.max_len, "slot {}: {} tokens, max_len {}", index, end, slot.max_len);
-  end += step::row_iterations(work, plan.repeat, slot.max_len) - 1;
+  end += step::seq_iterations(work, plan.repeat, slot.max_len) - 1;
   check_blocks(index, work.kv_len, end);
   if (work.tokens == step::TokenSource::kCarry) {
     RUDDER_CHECK(work.q_len == 1 + work.num_draft && slot.has_carry, "slot {}: nothing to carry",

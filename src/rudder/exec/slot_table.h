@@ -20,14 +20,15 @@ struct Slot {
   bool has_carry = false;  // a token was sampled for it, or will be by a step already enqueued
   step::SamplingParams sampling;
   std::vector<step::GroupTable> blocks;  // by KV group; all of one length
-  // Tokens in KV after the last row's iterations, if every draft is right; -1 before the first row.
-  // Counts on where the sequence has ended without the host knowing: its rows are masked anyway.
+  // Tokens in KV after its last step's iterations, if every draft is right; -1 before the first
+  // step. Counts on where the sequence has ended without the host knowing: its results are masked
+  // anyway.
   int32_t kv_len = -1;
   int32_t least_kv_len = -1;  // the same, if every draft since the host last knew is wrong
   int32_t max_len = 0;
   int32_t prompt_len = 0;
   step::StepId opened_step = 0;
-  step::StepId last_step = 0;  // the last step with a row of this slot
+  step::StepId last_step = 0;  // the last step that runs this slot
 };
 
 // What a step changes of the device's slots; see ops::BeginStepArgs.
@@ -48,8 +49,8 @@ class SlotTable {
 
   const Slot& slot(step::SlotId id) const { return slots_[static_cast<size_t>(id.value)]; }
 
-  // The slot of a row about to run, its blocks appended.
-  Slot& begin_row(const step::SeqWork& work, const step::StepPlan& plan, SlotEdits& edits);
+  // The slot of a sequence about to run, its blocks appended.
+  Slot& begin_sequence(const step::SeqWork& work, const step::StepPlan& plan, SlotEdits& edits);
 
   // The parameters of the slot's next token, which is now on its way; its stop ids and biases go to
   // the end of `lists`.

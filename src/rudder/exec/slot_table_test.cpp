@@ -261,7 +261,7 @@ TEST_F(SlotTableTest, PaddingBelongsToNobody) {
   EXPECT_EQ(packed_.sampled_seq.size(), 1u);
 }
 
-TEST_F(SlotTableTest, ARowWithDraftsSamplesAtEachPosition) {
+TEST_F(SlotTableTest, ASequenceWithDraftsSamplesAtEachPosition) {
   step::SlotEdit open = edit(0, 1);
   open.prompt_len = 2;
   open.sampling.stop_ids = {7};
@@ -304,14 +304,15 @@ TEST_F(SlotTableTest, RefusesPlansThatBreakTheContract) {
   };
   pack({.slots = {edit(0, 5)}, .seqs = {prompt(0, 5, 0, 2, {0})}, .tokens = {1, 2}});
 
-  refused({.slots = {edit(4, 1)}, .seqs = {}, .tokens = {}});                        // no slot
-  refused({.slots = {edit(0, 5)}, .seqs = {}, .tokens = {}});                        // opened twice
-  refused({.slots = {edit(1, 1, 25)}, .seqs = {}, .tokens = {}});                    // max_len
-  refused({.slots = {}, .seqs = {prompt(2, 1, 0, 1, {1})}, .tokens = {}});           // not open
-  refused({.slots = {}, .seqs = {decode(0, 4, 2)}, .tokens = {}});                   // generation
-  refused({.slots = {}, .seqs = {decode(0, 5, 3)}, .tokens = {}});                   // kv_len
-  refused({.slots = {}, .seqs = {decode(0, 5, 2), decode(0, 5, 3)}, .tokens = {}});  // two rows
-  refused({.slots = {edit(1, 2)}, .seqs = {decode(1, 2, 0, {1})}, .tokens = {}});    // no carry
+  refused({.slots = {edit(4, 1)}, .seqs = {}, .tokens = {}});               // no slot
+  refused({.slots = {edit(0, 5)}, .seqs = {}, .tokens = {}});               // opened twice
+  refused({.slots = {edit(1, 1, 25)}, .seqs = {}, .tokens = {}});           // max_len
+  refused({.slots = {}, .seqs = {prompt(2, 1, 0, 1, {1})}, .tokens = {}});  // not open
+  refused({.slots = {}, .seqs = {decode(0, 4, 2)}, .tokens = {}});          // generation
+  refused({.slots = {}, .seqs = {decode(0, 5, 3)}, .tokens = {}});          // kv_len
+  refused(
+      {.slots = {}, .seqs = {decode(0, 5, 2), decode(0, 5, 3)}, .tokens = {}});    // twice the same
+  refused({.slots = {edit(1, 2)}, .seqs = {decode(1, 2, 0, {1})}, .tokens = {}});  // no carry
   refused({.slots = {edit(1, 3)}, .seqs = {prompt(1, 3, 0, 1, {10})}, .tokens = {}});  // block id
   refused({.slots = {edit(1, 4)}, .seqs = {prompt(1, 4, 0, 4, {})}, .tokens = {}});    // no block
   refused({.slots = {edit(1, 5)}, .seqs = {prompt(1, 5, 2, 3, {1})}, .tokens = {}});   // tokens

@@ -42,10 +42,10 @@ class StepBuffers {
   // the step's lists are longer than a part of them that the buffer holds (kept_history and
   // kept_blocks in step_buffers.cpp): they then go in several parts. An Error is the device's.
   Result<DeviceStep> begin(const PackedStep& packed, size_t flight);
-  // Enqueues what makes the step its next iteration, where each row is a single token that was
+  // Enqueues what makes the step its next iteration, where each sequence is a single token that was
   // sampled. The host sends nothing.
   void advance(DeviceStep& step);
-  // Keeps the masks of the step at `flight`, one row behind another.
+  // Keeps the masks of the step at `flight`, one sequence behind another.
   void put_masks(std::span<const uint32_t> masks, size_t flight);
   // Enqueues their copy to the device, where the step's sample finds them.
   void send_masks(int64_t num_masks, size_t flight);

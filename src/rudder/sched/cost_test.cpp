@@ -19,10 +19,10 @@ step::StepResult result_of(const step::StepPlan& plan) {
   step::StepResult result;
   result.id = plan.id;
   for (const step::SeqWork& work : plan.seqs) {
-    step::SeqResult& row = result.seqs.emplace_back();
-    row.slot = work.slot;
-    row.generation = work.generation;
-    if (work.logits == step::LogitsWanted::kLast) row.tokens = {work.slot.value};
+    step::SeqResult& found = result.seqs.emplace_back();
+    found.slot = work.slot;
+    found.generation = work.generation;
+    if (work.logits == step::LogitsWanted::kLast) found.tokens = {work.slot.value};
   }
   return result;
 }

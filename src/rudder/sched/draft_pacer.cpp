@@ -27,7 +27,7 @@ size_t level_of(float odds) {
 }
 
 StepShape with_drafts(StepShape shape, int64_t num_draft) {
-  shape.decode_rows += num_draft;
+  shape.decode_tokens += num_draft;
   shape.decode_keys += num_draft;
   return shape;
 }
@@ -42,8 +42,8 @@ bool DraftPacer::choose(std::span<Offer> offers, const StepCost& cost, const Ste
   if (purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return false;
   if (num_drafted_ >= kDraftedInARow) return false;
   weigh(offers);
-  const auto num_rows = static_cast<double>(plain.decode_rows);
-  const int64_t room = cost.trusted_rows() - plain.decode_rows;
+  const auto num_rows = static_cast<double>(plain.decode_tokens);
+  const int64_t room = cost.trusted_rows() - plain.decode_tokens;
   double best = kMargin * num_rows / plain_us;
   int64_t best_count = 0;
   int64_t count = 0;
@@ -103,7 +103,7 @@ void DraftPacer::take(std::span<Offer> offers, int64_t count) {
 void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
   if (outcome.us <= 0) return;
   StepShape plain = outcome.shape;
-  plain.decode_rows -= outcome.num_draft;
+  plain.decode_tokens -= outcome.num_draft;
   plain.decode_keys -= outcome.num_draft;
   StepShape decodes = plain;
   decodes.prompt_tokens = 0;
@@ -123,7 +123,7 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
             : std::min(static_cast<double>(outcome.us) - decodes_us,
                        (kMostHiccup - 1) * cost.mean_us(outcome.shape));
     gain_us += static_cast<double>(outcome.num_accepted) * decodes_us /
-                   static_cast<double>(plain.decode_rows) -
+                   static_cast<double>(plain.decode_tokens) -
                drafts_us;
   }
   purse_ = std::clamp(purse_ + gain_us / decodes_us, kEmptyPurse, kFullPurse);

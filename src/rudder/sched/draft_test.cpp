@@ -84,7 +84,7 @@ class DraftTest : public ::testing::Test {
   Scheduler scheduler_{drafting_fake(4).capacity, drafting_settings(), &proposer_};
 };
 
-TEST_F(DraftTest, ARowTakesWhatIsRightAndOneMore) {
+TEST_F(DraftTest, ASequenceTakesWhatIsRightAndOneMore) {
   const auto tokens = begin(20);
   proposer_.script = {tokens[1], tokens[2], tokens[3] + 1, tokens[4]};
   const auto plan = launch();

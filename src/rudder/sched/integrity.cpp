@@ -28,13 +28,13 @@ Result<void> Scheduler::check_integrity() const {
   RUDDER_TRY_VOID(check_slots());
   std::unordered_map<const Sequence*, Named> named;
   for (const StepRecord& record : in_flight_) {
-    for (size_t i = 0; i < record.rows.size(); ++i) {
-      Named& counts = named[record.rows[i]];
+    for (size_t i = 0; i < record.sequences.size(); ++i) {
+      Named& counts = named[record.sequences[i]];
       ++counts.inflight;
       const step::SeqWork& work = record.plan->seqs[i];
       if (work.logits == step::LogitsWanted::kNone) continue;
       const int32_t iterations =
-          step::row_iterations(work, record.plan->repeat, record.rows[i]->max_len);
+          step::seq_iterations(work, record.plan->repeat, record.sequences[i]->max_len);
       counts.samples += std::max(0, iterations - record.committed) + work.num_draft;
       counts.drafts += work.num_draft;
     }
@@ -124,9 +124,10 @@ Result<void> Scheduler::check_tables(const Sequence& sequence) const {
   // The first position that a step in flight, or the next one, runs.
   int32_t position = sequence.computed_len;
   for (const StepRecord& record : in_flight_) {
-    const auto row = std::ranges::find(record.rows, &sequence);
-    if (row == record.rows.end()) continue;
-    const step::SeqWork& work = record.plan->seqs[static_cast<size_t>(row - record.rows.begin())];
+    const auto found = std::ranges::find(record.sequences, &sequence);
+    if (found == record.sequences.end()) continue;
+    const step::SeqWork& work =
+        record.plan->seqs[static_cast<size_t>(found - record.sequences.begin())];
     position = std::min(work.kv_len, sequence.written_len);
     break;
   }

@@ -33,8 +33,8 @@ void Pace::observe(const StepShape& shape, int64_t us) {
   if (max_itl_us_ == kNoItlBound || us <= 0) return;
   // What waits for the first prompts of a server says little of what is typical.
   if (num_waits_ == 0 && shape.prompt_tokens > 0 && ++num_skipped_ < kMostSkipped) return;
-  if (shape.decode_rows > 0) {
-    note_wait(static_cast<double>(us), static_cast<double>(shape.decode_rows));
+  if (shape.decode_tokens > 0) {
+    note_wait(static_cast<double>(us), static_cast<double>(shape.decode_tokens));
   }
 }
 
@@ -63,7 +63,7 @@ double Pace::limit_us(const StepShape& shape) const {
 }
 
 int32_t Pace::tokens_within(const StepShape& shape, int32_t kv_len, int32_t most) const {
-  if (max_itl_us_ == kNoItlBound || shape.decode_rows == 0) return most;
+  if (max_itl_us_ == kNoItlBound || shape.decode_tokens == 0) return most;
   const int32_t always = kMinPromptTokens - static_cast<int32_t>(shape.prompt_tokens);
   const int32_t paced = cost_.tokens_within(shape, kv_len, most, limit_us(shape));
   return std::min(most, std::max(always, paced));

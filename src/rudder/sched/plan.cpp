@@ -33,9 +33,9 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   plan->id = record.id;
   plan->repeat = propose_drafts() ? 1 : choose_repeat();
   plan->seqs.reserve(running_.size());
-  record.rows.reserve(running_.size());
+  record.sequences.reserve(running_.size());
   StepBuilder builder{.plan = plan,
-                      .rows = &record.rows,
+                      .sequences = &record.sequences,
                       .tokens_left = settings_.max_num_batched_tokens,
                       .elements_left = capacity_.taps.capture_elements};
   plan_decodes(builder);
@@ -64,9 +64,9 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
 }
 
 // A step is repeated only when nothing but decodes can run: what waits, or has a prompt to finish,
-// would wait longer. Not where a row is constrained: the host knows its next mask when it knows its
-// token. Not beyond the last token of every row, nor past a change of what steers or captures one,
-// and only as far as there are blocks for all of them now: a repeat is never what
+// would wait longer. Not where a sequence is constrained: the host knows its next mask when it
+// knows its token. Not beyond the last token of every sequence, nor past a change of what steers or
+// captures one, and only as far as there are blocks for all of them now: a repeat is never what
 // preempts.
 int32_t Scheduler::choose_repeat() const {
   if (settings_.multi_step == 1 || !waiting_.empty()) return 1;
@@ -97,7 +97,7 @@ int32_t Scheduler::choose_repeat() const {
   return repeat;
 }
 
-// Victims rank behind the row that needs their blocks, so that a loop over running_ by index
+// Victims rank behind the sequence that needs their blocks, so that a loop over running_ by index
 // survives their removal.
 void Scheduler::plan_decodes(StepBuilder& builder) {
   for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
@@ -112,7 +112,7 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
     const int32_t left = std::max(1, sequence.max_len - sequence.future_len());
     const int32_t wanted =
         RUDDER_MUTANT(kRepeatWithoutBlocks) ? 1 : std::min(builder.plan->repeat, left);
-    if (grow(builder, sequence, wanted) == wanted) add_row(builder, sequence, 1, old_len);
+    if (grow(builder, sequence, wanted) == wanted) add_work(builder, sequence, 1, old_len);
   }
 }
 
@@ -139,7 +139,7 @@ void Scheduler::decode_drafted(StepBuilder& builder, Sequence& sequence) {
   if (q_len == 0) return;
   const int32_t kept = RUDDER_MUTANT(kDraftsWithoutBlocks) ? num_draft : q_len - 1;
   sequence.draft.resize(static_cast<size_t>(kept));
-  add_row(builder, sequence, static_cast<int32_t>(1 + sequence.draft.size()), old_len);
+  add_work(builder, sequence, static_cast<int32_t>(1 + sequence.draft.size()), old_len);
 }
 
 void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
@@ -162,8 +162,8 @@ void Scheduler::open_slot(StepBuilder& builder, Sequence& sequence) {
   }
 }
 
-// Its tables had `old_len` blocks before they grew for this row.
-void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len) {
+// Its tables had `old_len` blocks before they grew for this step.
+void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len) {
   step::StepPlan& plan = *builder.plan;
   const int32_t uncomputed = sequence.uncomputed();
   step::SeqWork& work = plan.seqs.emplace_back();
@@ -192,7 +192,7 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   if (sequence.sampling.num_prompt_logprobs >= 0) add_scores(sequence, work);
   sequence.planned_len += q_len;
   if (q_len - work.num_draft == uncomputed) {
-    const int32_t iterations = step::row_iterations(work, plan.repeat, sequence.max_len);
+    const int32_t iterations = step::seq_iterations(work, plan.repeat, sequence.max_len);
     work.logits = work.num_draft > 0 ? step::LogitsWanted::kAll : step::LogitsWanted::kLast;
     work.constrained = sequence.constrained;
     if (sequence.constrained) constrained_.push_back({sequence.id, sequence.draft});
@@ -207,7 +207,7 @@ void Scheduler::add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len,
   builder.shape.add(work);
   builder.tokens_left -= q_len;
   builder.share_left -= q_len;
-  builder.rows->push_back(&sequence);
+  builder.sequences->push_back(&sequence);
   if (RUDDER_MUTANT(kPublishBeforeCompute)) {
     cache_.publish(sequence.chain, sequence.tokens, sequence.tables,
                    std::min(sequence.planned_len, static_cast<int32_t>(sequence.tokens.size())));
@@ -246,7 +246,7 @@ int32_t Scheduler::grow(StepBuilder& builder, Sequence& sequence, int32_t q_len)
 }
 
 // Preempts sequences that rank behind `wants` until a block of each group is available now, or as
-// many are coming back at commits as this step's rows miss. True when they are available now.
+// many are coming back at commits as this step's sequences miss. True when they are available now.
 bool Scheduler::make_room(StepBuilder& builder, const Sequence& wants) {
   builder.blocks_short += num_groups();
   if (builder.blocks_short == num_groups()) {

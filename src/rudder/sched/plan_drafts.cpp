@@ -77,7 +77,7 @@ bool Scheduler::choose_drafts() {
   StepShape plain;
   for (Sequence* sequence : running_) {
     if (!decodes(*sequence)) continue;
-    plain.decode_rows += 1;
+    plain.decode_tokens += 1;
     plain.decode_keys += sequence->future_len();
     if (!takes_drafts(*sequence)) continue;
     const auto num_pending = static_cast<size_t>(sequence->samples_pending);

@@ -77,7 +77,7 @@ void Scheduler::plan_chunks(StepBuilder& builder, int32_t tenant) {
     const int32_t chunk = grow(builder, sequence, most);
     builder.blocks_promised +=
         blocks_to_take(std::ssize(sequence.tokens), sequence.tables) - promised;
-    if (chunk > 0) add_row(builder, sequence, chunk, old_len);
+    if (chunk > 0) add_work(builder, sequence, chunk, old_len);
   }
 }
 
@@ -163,7 +163,7 @@ Scheduler::Admission Scheduler::admit(StepBuilder& builder, Sequence& sequence) 
   open_slot(builder, sequence);
   const int32_t chunk = grow(builder, sequence, max_chunk(builder, sequence, sequence.planned_len));
   RUDDER_CHECK(chunk > 0, "sequence {} was admitted without room", sequence.id.value);
-  add_row(builder, sequence, chunk, num_matched);
+  add_work(builder, sequence, chunk, num_matched);
   builder.blocks_promised += blocks_to_take(num_tokens, sequence.tables);
   builder.elements_kept += sequence.taps.record_elements();
   return Admission::kAdmitted;

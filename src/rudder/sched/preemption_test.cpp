@@ -61,9 +61,9 @@ TEST(PreemptionTest, TheLatestGivesWay) {
   EXPECT_GE(opens.size(), 1u);
   // The first is never reopened: its 60 tokens come in the first 60 steps.
   EXPECT_EQ(loop.record(1).num_outputs, 60);
-  int64_t rows_of_first = 0;
-  for (size_t i = 0; i < 60; ++i) rows_of_first += plans[i]->seqs[0].slot == plans[0]->seqs[0].slot;
-  EXPECT_EQ(rows_of_first, 60);
+  int64_t runs_of_first = 0;
+  for (size_t i = 0; i < 60; ++i) runs_of_first += plans[i]->seqs[0].slot == plans[0]->seqs[0].slot;
+  EXPECT_EQ(runs_of_first, 60);
 }
 
 TEST(PreemptionTest, LowerPriorityGivesWayFirst) {

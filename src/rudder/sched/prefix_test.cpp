@@ -159,14 +159,14 @@ TEST(PrefixTest, NumericalBlocksAreNotShared) {
   SchedLoop loop(options, small);
   loop.add(test_sequence(1, test_prompt(64, 1), 5));
   ASSERT_EQ(loop.run(), "");
-  EXPECT_EQ(loop.record(1).end, step::RowEnd::kNumerical);
+  EXPECT_EQ(loop.record(1).end, step::SeqEnd::kNumerical);
   EXPECT_TRUE(loop.record(1).tokens.empty());
   // Not even the chunk that was computed well before.
   EXPECT_EQ(loop.scheduler().stats().blocks_cached, 0);
   loop.add(test_sequence(2, test_prompt(65, 1), 5));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(2).cached_tokens, 0);
-  EXPECT_EQ(loop.record(2).end, step::RowEnd::kLength);
+  EXPECT_EQ(loop.record(2).end, step::SeqEnd::kLength);
 }
 
 TEST(PrefixTest, ResetForgetsButRunsOn) {

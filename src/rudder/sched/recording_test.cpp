@@ -228,18 +228,18 @@ TEST_F(RecordingTest, TapsAreReadBack) {
   EXPECT_EQ(read.seqs[0].captures[0].q_len, 2);
 }
 
-TEST_F(RecordingTest, AChangedTokenIsReportedWithItsStepAndRow) {
+TEST_F(RecordingTest, AChangedTokenIsReportedWithItsStepAndSequence) {
   const std::string file = record_run();
   const auto reader = RecordingReader::open(file);
   ASSERT_TRUE(reader);
   auto records = records_of(file);
   StepId step = 0;
-  size_t row = 0;
+  size_t seq = 0;
   for (size_t i = records.size() / 2; step == 0; ++i) {
     auto* result = std::get_if<StepResult>(&records[i]);
     if (result == nullptr || result->seqs.size() < 2 || result->seqs[1].tokens.empty()) continue;
     step = result->id;
-    row = 1;
+    seq = 1;
     result->seqs[1].tokens[0] = (result->seqs[1].tokens[0] + 1) % 1000;
   }
   write_records(path("changed"), (*reader)->header(), records);
@@ -248,7 +248,7 @@ TEST_F(RecordingTest, AChangedTokenIsReportedWithItsStepAndRow) {
   EXPECT_EQ(report->num_different, 1);
   ASSERT_TRUE(report->first);
   EXPECT_EQ(report->first->step, step);
-  EXPECT_EQ(report->first->row, static_cast<int32_t>(row));
+  EXPECT_EQ(report->first->seq, static_cast<int32_t>(seq));
   EXPECT_NE(report->first->what.find("were recorded"), std::string::npos);
 }
 
@@ -263,7 +263,7 @@ TEST_F(RecordingTest, AChangedPromptComesOutDifferently) {
   auto report = replay_on(path("changed"), machine());
   ASSERT_TRUE(report) << report.error().to_string();
   ASSERT_TRUE(report->first);
-  EXPECT_EQ(report->first->row, 0);
+  EXPECT_EQ(report->first->seq, 0);
 }
 
 // Every length: up to the second record each byte, then at random.

@@ -43,7 +43,7 @@ TEST(RepeatTest, ALoneSequenceIsDecodedInFewSteps) {
   EXPECT_EQ(loop.record(1).num_outputs, 30);  // each token by itself
   EXPECT_EQ(loop.scheduler().stats().steps, 5u);
   EXPECT_EQ(loop.scheduler().stats().iterations, 30u);
-  EXPECT_EQ(loop.scheduler().stats().late_rows, 0u);
+  EXPECT_EQ(loop.scheduler().stats().late_results, 0u);
 }
 
 TEST(RepeatTest, EveryRepeatAndDepthGivesTheSameTokens) {
@@ -65,8 +65,9 @@ TEST(RepeatTest, EveryRepeatAndDepthGivesTheSameTokens) {
   }
 }
 
-// step.I8: a row that ends early is masked to the end of the step, and keeps its blocks so long.
-TEST(RepeatTest, ARowThatEndsEarlyIsMaskedAndReleasedAfterItsStep) {
+// step.I8: a sequence that ends early is masked to the end of the step, and keeps its blocks so
+// long.
+TEST(RepeatTest, ASequenceThatEndsEarlyIsMaskedAndReleasedAfterItsStep) {
   NewSequence first = test_sequence(1, test_prompt(5, 1), 50);
   const auto expected = testing::expected_run(first.prompt, first.sampling, 55, 1000);
   first.sampling.stop_ids = {expected.tokens[3]};  // the third iteration of the second step
@@ -77,7 +78,7 @@ TEST(RepeatTest, ARowThatEndsEarlyIsMaskedAndReleasedAfterItsStep) {
   loop.turn();
   ASSERT_TRUE(loop.launch());
   for (int i = 0; i < 3; ++i) loop.collect();
-  EXPECT_EQ(loop.record(1).end, step::RowEnd::kStopId);
+  EXPECT_EQ(loop.record(1).end, step::SeqEnd::kStopId);
   EXPECT_FALSE(loop.launch());
   for (int i = 0; i < 5; ++i) {
     EXPECT_EQ(loop.scheduler().stats().num_retiring, 1) << i;
@@ -85,8 +86,8 @@ TEST(RepeatTest, ARowThatEndsEarlyIsMaskedAndReleasedAfterItsStep) {
     loop.collect();
   }
   EXPECT_EQ(loop.scheduler().stats().blocks_in_use, 0);
-  EXPECT_EQ(loop.scheduler().stats().late_rows, 5u);
-  EXPECT_EQ(loop.executor().masked_rows(), 5u);
+  EXPECT_EQ(loop.scheduler().stats().late_results, 5u);
+  EXPECT_EQ(loop.executor().masked_results(), 5u);
   EXPECT_EQ(loop.run(), "");
 }
 
@@ -143,7 +144,7 @@ TEST(RepeatTest, NothingIsRepeatedWhileSomethingWaits) {
 // Blocks for all iterations are there before the launch, or the step is shorter: it preempts no
 // one.
 // The host writes the next mask when it knows the token.
-TEST(RepeatTest, NothingIsRepeatedBesideAConstrainedRow) {
+TEST(RepeatTest, NothingIsRepeatedBesideAConstrainedSequence) {
   Scheduler scheduler(repeating_fake().capacity, repeating_settings(8));
   NewSequence constrained = test_sequence(1, test_prompt(20, 1), 30);
   constrained.constrained = true;
@@ -163,7 +164,7 @@ TEST(RepeatTest, NothingIsRepeatedBesideAConstrainedRow) {
 }
 
 // A chunk that is not the last samples nothing, so nothing constrains it.
-TEST(RepeatTest, OnlyRowsThatAreSampledAreConstrained) {
+TEST(RepeatTest, OnlySequencesThatAreSampledAreConstrained) {
   SchedSettings chunked = repeating_settings(1);
   chunked.max_num_batched_tokens = 16;
   Scheduler scheduler(repeating_fake().capacity, chunked);

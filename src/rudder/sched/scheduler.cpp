@@ -165,25 +165,25 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
                    result.iteration == in_flight_.front().committed,
                "iteration {} of step {} is committed out of order", result.iteration, result.id);
   StepRecord& record = in_flight_.front();
-  const size_t num_rows = record.rows.size();
-  RUDDER_CHECK(result.seqs.size() == num_rows, "step {}: {} results for {} rows", result.id,
-               result.seqs.size(), num_rows);
+  const size_t num_sequences = record.sequences.size();
+  RUDDER_CHECK(result.seqs.size() == num_sequences, "step {}: {} results for {} sequences",
+               result.id, result.seqs.size(), num_sequences);
   const bool paces_drafts = proposer_ != nullptr && settings_.pace_drafts;
   StepShape shape = record.shape;
-  shape.decode_keys += shape.decode_rows * record.committed;
+  shape.decode_keys += shape.decode_tokens * record.committed;
   if (settings_.max_itl_us != kNoItlBound || paces_drafts) {
     cost_.observe(shape, result.device_us);
   }
   pace_.observe(shape, result.device_us);
   ++record.committed;
-  captured_rows_.clear();
-  for (size_t i = 0; i < num_rows; ++i) {
-    const Sequence& sequence = *record.rows[i];
+  captured_sequences_.clear();
+  for (size_t i = 0; i < num_sequences; ++i) {
+    const Sequence& sequence = *record.sequences[i];
     const bool late = sequence.state == SequenceState::kRetiring;
     if (!record.plan->seqs[i].captures.empty() && !late && !result.seqs[i].masked) {
-      captured_rows_.push_back({.row = static_cast<int32_t>(i), .id = sequence.id});
+      captured_sequences_.push_back({.seq = static_cast<int32_t>(i), .id = sequence.id});
     }
-    commit_row(record, i, result.seqs[i], out);
+    commit_sequence(record, i, result.seqs[i], out);
   }
   if (paces_drafts) {
     pacer_.note_step(cost_, {.shape = record.shape,
@@ -199,48 +199,48 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
 
 namespace {
 
-// Drafts of a row that the tokens it gave prove right: each token but the last is the draft that
-// the next was sampled behind; before a NaN the last is one too.
-int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& row) {
-  const auto num_tokens = static_cast<int32_t>(row.tokens.size());
-  RUDDER_CHECK(num_tokens <= 1 + work.num_draft, "slot {}: {} tokens of {} drafts", row.slot.value,
-               num_tokens, work.num_draft);
-  const bool is_numerical = row.end == step::RowEnd::kNumerical;
+// Drafts of a sequence that the tokens it gave prove right: each token but the last is the draft
+// that the next was sampled behind; before a NaN the last is one too.
+int32_t num_accepted(const step::SeqWork& work, const step::SeqResult& result) {
+  const auto num_tokens = static_cast<int32_t>(result.tokens.size());
+  RUDDER_CHECK(num_tokens <= 1 + work.num_draft, "slot {}: {} tokens of {} drafts",
+               result.slot.value, num_tokens, work.num_draft);
+  const bool is_numerical = result.end == step::SeqEnd::kNumerical;
   return std::max(0, is_numerical ? num_tokens : num_tokens - 1);
 }
 
 }  // namespace
 
 // Of the iteration that record.committed counts last.
-void Scheduler::commit_row(StepRecord& record, size_t index, const step::SeqResult& row,
-                           std::vector<SequenceOutput>* out) {
+void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::SeqResult& result,
+                                std::vector<SequenceOutput>* out) {
   const step::SeqWork& work = record.plan->seqs[index];
-  Sequence& sequence = *record.rows[index];
-  RUDDER_CHECK(row.slot == work.slot && row.generation == work.generation,
-               "a result of slot {} generation {} for slot {} generation {}", row.slot.value,
-               row.generation, work.slot.value, work.generation);
+  Sequence& sequence = *record.sequences[index];
+  RUDDER_CHECK(result.slot == work.slot && result.generation == work.generation,
+               "a result of slot {} generation {} for slot {} generation {}", result.slot.value,
+               result.generation, work.slot.value, work.generation);
   const bool late = sequence.state == SequenceState::kRetiring;
-  RUDDER_CHECK(late || !row.masked, "sequence {} ended on the device alone", sequence.id.value);
-  const bool numerical = row.end == step::RowEnd::kNumerical;
+  RUDDER_CHECK(late || !result.masked, "sequence {} ended on the device alone", sequence.id.value);
+  const bool numerical = result.end == step::SeqEnd::kNumerical;
   const int32_t repeat = record.plan->repeat;
   if (record.committed == repeat) --sequence.inflight;
   if (work.logits != step::LogitsWanted::kNone &&
-      record.committed <= step::row_iterations(work, repeat, sequence.max_len)) {
+      record.committed <= step::seq_iterations(work, repeat, sequence.max_len)) {
     sequence.samples_pending -= 1 + work.num_draft;
   }
-  const int32_t accepted = num_accepted(work, row);
+  const int32_t accepted = num_accepted(work, result);
   sequence.drafts_pending -= work.num_draft;
   if (!RUDDER_MUTANT(kRejectedKvCounted)) sequence.planned_len -= work.num_draft - accepted;
-  if (!row.masked) {
+  if (!result.masked) {
     sequence.written_len += record.committed > 1 ? 1 : work.q_len - work.num_draft + accepted;
   }
-  if (late) ++counters_.late_rows;
+  if (late) ++counters_.late_results;
 
   const bool takes_tokens = !late || RUDDER_MUTANT(kLateTokenKept);
   if (takes_tokens) {
-    sequence.tokens.insert(sequence.tokens.end(), row.tokens.begin(), row.tokens.end());
-    counters_.generation_tokens += row.tokens.size();
-    note_drafts(sequence, record, work, row, accepted);
+    sequence.tokens.insert(sequence.tokens.end(), result.tokens.begin(), result.tokens.end());
+    counters_.generation_tokens += result.tokens.size();
+    note_drafts(sequence, record, work, result, accepted);
     if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
       kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
     }
@@ -248,8 +248,8 @@ void Scheduler::commit_row(StepRecord& record, size_t index, const step::SeqResu
   // kv.I5, kv.I7.
   if (numerical && !RUDDER_MUTANT(kPublishNumerical)) {
     cache_.distrust(sequence.tables);
-  } else if (!row.masked) {
-    // The KV of a late row is good, but the host may have dropped the token it is of.
+  } else if (!result.masked) {
+    // The KV of a late result is good, but the host may have dropped the token it is of.
     const int32_t rejected = RUDDER_MUTANT(kPublishRejected) ? work.num_draft - accepted : 0;
     sequence.computed_len =
         std::min(sequence.written_len + rejected, static_cast<int32_t>(sequence.tokens.size()));
@@ -260,18 +260,19 @@ void Scheduler::commit_row(StepRecord& record, size_t index, const step::SeqResu
     if (record.committed == repeat) cache_.release_passed(sequence.tables, reached);
     sequence.taps.note_computed(sequence.computed_len);
   }
-  const bool ended = row.end != step::RowEnd::kNone;
-  if (takes_tokens && (ended || !row.tokens.empty() || !row.scores.empty())) {
-    out->push_back({.id = sequence.id,
-                    .tokens = row.tokens,
-                    .logprobs = row.logprobs,
-                    .scored = row.scores.empty() ? std::span<const int32_t>() : work.score_tokens,
-                    .scores = row.scores,
-                    .end = row.end,
-                    .cached_tokens = sequence.cached_prompt_tokens,
-                    .clipped_samples = row.clipped_samples,
-                    .num_draft = work.num_draft,
-                    .num_accepted = accepted});
+  const bool ended = result.end != step::SeqEnd::kNone;
+  if (takes_tokens && (ended || !result.tokens.empty() || !result.scores.empty())) {
+    out->push_back(
+        {.id = sequence.id,
+         .tokens = result.tokens,
+         .logprobs = result.logprobs,
+         .scored = result.scores.empty() ? std::span<const int32_t>() : work.score_tokens,
+         .scores = result.scores,
+         .end = result.end,
+         .cached_tokens = sequence.cached_prompt_tokens,
+         .clipped_samples = result.clipped_samples,
+         .num_draft = work.num_draft,
+         .num_accepted = accepted});
   }
   if (!late && ended) {
     retire(sequence);

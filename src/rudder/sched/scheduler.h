@@ -35,7 +35,7 @@ namespace rudder::sched {
 
 class Scheduler {
  public:
-  // Without `proposer` no row has drafts, nor where the capacity takes none.
+  // Without `proposer` no sequence has drafts, nor where the capacity takes none.
   Scheduler(const step::Capacity& capacity, const SchedSettings& settings,
             DraftProposer* proposer = nullptr);
   ~Scheduler();
@@ -68,17 +68,17 @@ class Scheduler {
   // Sequences that the last plan() ran for the first time.
   const std::vector<SequenceId>& first_planned() const { return first_planned_; }
 
-  // Sequences whose rows in the last plan() are constrained, in the order of StepPlan.seqs: whose
+  // Sequences that are constrained in the last plan(), in the order of StepPlan.seqs: whose
   // masks its step waits for.
-  const std::vector<ConstrainedRow>& constrained() const { return constrained_; }
+  const std::vector<ConstrainedSequence>& constrained() const { return constrained_; }
 
   // Takes the result of the oldest iteration in flight and appends to `out` what sequences got. The
   // outputs refer to `result`, and are valid as long as it lives and until the next commit.
   void commit(const step::StepResult& result, std::vector<SequenceOutput>* out);
 
-  // Rows of the last committed step whose captured tokens count: not those of a row that was late
+  // Sequences of the last committed step whose captured tokens count: not those that were late
   // or masked.
-  const std::vector<CapturedRow>& captured_rows() const { return captured_rows_; }
+  const std::vector<CapturedSequence>& captured_sequences() const { return captured_sequences_; }
 
   // Some sequence has neither ended nor been finished.
   bool has_work() const { return num_waiting() + num_running_ > 0; }
@@ -121,7 +121,7 @@ class Scheduler {
   bool can_decode(const Sequence& sequence) const;
   void decode_drafted(StepBuilder& builder, Sequence& sequence);
   void open_slot(StepBuilder& builder, Sequence& sequence);
-  void add_row(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);
+  void add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len, int32_t old_len);
   static void add_scores(Sequence& sequence, step::SeqWork& work);
   int32_t grow(StepBuilder& builder, Sequence& sequence, int32_t q_len);
   bool make_room(StepBuilder& builder, const Sequence& wants);
@@ -147,8 +147,8 @@ class Scheduler {
   int32_t num_groups() const { return capacity_.kv_groups.size(); }
   int32_t blocks_for(int64_t tokens) const;  // of one group
   int64_t blocks_to_take(int64_t tokens, const kv::BlockTables& tables) const;
-  void commit_row(StepRecord& record, size_t index, const step::SeqResult& row,
-                  std::vector<SequenceOutput>* out);
+  void commit_sequence(StepRecord& record, size_t index, const step::SeqResult& result,
+                       std::vector<SequenceOutput>* out);
   void preempt(Sequence& sequence);
   void retire(Sequence& sequence);
   void end_drafting(Sequence& sequence);
@@ -194,8 +194,8 @@ class Scheduler {
   StepRecord last_;  // committed last; its outputs refer to its plan
   step::StepId last_step_ = 0;
   std::vector<SequenceId> first_planned_;
-  std::vector<ConstrainedRow> constrained_;
-  std::vector<CapturedRow> captured_rows_;
+  std::vector<ConstrainedSequence> constrained_;
+  std::vector<CapturedSequence> captured_sequences_;
   SchedStats counters_;                      // its gauges are unused
   kv::BlockTables matched_;                  // scratch of admit()
   std::vector<Sequence*> starved_;           // scratch of promote_starved()

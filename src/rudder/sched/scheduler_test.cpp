@@ -34,7 +34,7 @@ TEST(SchedulerTest, GivesALoneSequenceItsTokens) {
   loop.add(test_sequence(1, test_prompt(20, 1), 30));
   EXPECT_EQ(loop.run(), "");
   EXPECT_EQ(loop.record(1).tokens.size(), 30u);
-  EXPECT_EQ(loop.record(1).end, step::RowEnd::kLength);
+  EXPECT_EQ(loop.record(1).end, step::SeqEnd::kLength);
   EXPECT_EQ(loop.record(1).num_outputs, 30);  // each token at its own step
 }
 
@@ -119,20 +119,20 @@ TEST(SchedulerTest, NothingIsPlannedPastMaxLen) {
   loop.add(test_sequence(1, test_prompt(5, 1), 4));
   ASSERT_EQ(loop.run(), "");
   EXPECT_EQ(loop.plans().size(), 4u);
-  EXPECT_EQ(loop.scheduler().stats().late_rows, 0u);
+  EXPECT_EQ(loop.scheduler().stats().late_results, 0u);
 }
 
-TEST(SchedulerTest, ALateRowIsMaskedAndCounted) {
+TEST(SchedulerTest, ALateResultIsMaskedAndCounted) {
   NewSequence sequence = test_sequence(1, test_prompt(5, 1), 50);
   const auto expected = testing::expected_run(sequence.prompt, sequence.sampling, 55, 1000);
   sequence.sampling.stop_ids = {expected.tokens[3]};
   SchedLoop loop(fake(3), settings(3));
   loop.add(std::move(sequence));
   ASSERT_EQ(loop.run(), "");
-  EXPECT_EQ(loop.record(1).end, step::RowEnd::kStopId);
+  EXPECT_EQ(loop.record(1).end, step::SeqEnd::kStopId);
   EXPECT_LE(loop.record(1).tokens.size(), 4u);
-  EXPECT_EQ(loop.scheduler().stats().late_rows, 2u);
-  EXPECT_EQ(loop.executor().masked_rows(), 2u);
+  EXPECT_EQ(loop.scheduler().stats().late_results, 2u);
+  EXPECT_EQ(loop.executor().masked_results(), 2u);
 }
 
 TEST(SchedulerTest, PlanIsNullAtTheDepthAndWhenIdle) {
@@ -189,7 +189,7 @@ TEST(SchedulerTest, FinishInFlightKeepsBlocksUntilTheStepsAreIn) {
   loop.collect();
   EXPECT_EQ(loop.scheduler().stats().blocks_in_use, 0);
   EXPECT_EQ(loop.scheduler().stats().blocks_cached, 2);  // its two full blocks were computed
-  EXPECT_EQ(loop.scheduler().stats().late_rows, 2u);
+  EXPECT_EQ(loop.scheduler().stats().late_results, 2u);
   EXPECT_EQ(loop.run(), "");
   EXPECT_TRUE(loop.record(1).tokens.empty());
 }

@@ -36,7 +36,7 @@ struct NewSequence {
 
 // A constrained sequence of a plan and its drafts: it needs a mask for its next token, then one for
 // the token behind each draft.
-struct ConstrainedRow {
+struct ConstrainedSequence {
   SequenceId id;
   std::vector<int32_t> draft;
 };
@@ -49,9 +49,9 @@ struct TableEdits {
   bool empty() const { return taps.empty() && captures.empty(); }
 };
 
-// A row of a committed step that captured something, and whose it is.
-struct CapturedRow {
-  int32_t row = 0;  // index into StepPlan.seqs
+// A sequence of a committed step that captured something.
+struct CapturedSequence {
+  int32_t seq = 0;  // index into StepPlan.seqs
   SequenceId id;
 };
 
@@ -66,7 +66,7 @@ struct SequenceOutput {
   // the first is in one output, in order, none behind the first sampled token.
   std::span<const int32_t> scored;
   std::span<const step::TokenLogprobs> scores;
-  step::RowEnd end = step::RowEnd::kNone;  // else this is the sequence's last output
+  step::SeqEnd end = step::SeqEnd::kNone;  // else this is the sequence's last output
   int32_t cached_tokens = 0;               // of the prompt, found in the prefix cache
   int64_t clipped_samples = 0;             // of the prompt's scores, with its first token
   int32_t num_draft = 0;                   // tokens that were guessed for this step

@@ -6,7 +6,7 @@
 namespace rudder::sched {
 
 StepRecord SpareRecords::take() {
-  if (records_.empty()) return {.plan = std::make_shared<step::StepPlan>(), .rows = {}};
+  if (records_.empty()) return {.plan = std::make_shared<step::StepPlan>(), .sequences = {}};
   StepRecord record = std::move(records_.back());
   records_.pop_back();
   return record;
@@ -26,7 +26,7 @@ void SpareRecords::give_back(StepRecord record) {
   plan.tap_edits.clear();
   plan.capture_edits.clear();
   plan.repeat = 1;
-  record.rows.clear();
+  record.sequences.clear();
   record.committed = 0;
   record.shape = {};
   record.num_draft = 0;

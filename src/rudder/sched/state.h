@@ -56,7 +56,7 @@ struct Sequence {
   int32_t reserved_len = 0;     // the most that planned_len was: its blocks hold so many tokens
   int32_t written_len = 0;      // tokens whose KV the device has written, as of the last commit
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
-  std::vector<int32_t> draft;   // for its row in the step being planned
+  std::vector<int32_t> draft;   // for its part of the step being planned
   DraftRecord record;
   int32_t scored_len = 0;  // tokens of the prompt whose logits have been, or are being, scored
 
@@ -94,27 +94,27 @@ struct ByRank {
 struct StepRecord {
   step::StepId id = 0;
   std::shared_ptr<step::StepPlan> plan;  // immutable once launched
-  std::vector<Sequence*> rows;  // as plan->seqs; alive, since they are named by a step in flight
-  int32_t committed = 0;        // iterations
-  StepShape shape = {};         // of the first
+  std::vector<Sequence*> sequences;      // as plan->seqs; alive: a step in flight names them
+  int32_t committed = 0;                 // iterations
+  StepShape shape = {};                  // of the first
   int32_t num_draft = 0;
   int32_t num_accepted = 0;  // of them, so far
   bool waited = false;       // for tokens to be known, when it could have been planned before
 };
 
-// A step being built: its plan so far, and what is left to give to further rows.
+// A step being built: its plan so far, and what is left to give to further sequences.
 struct StepBuilder {
   step::StepPlan* plan = nullptr;
-  std::vector<Sequence*>* rows = nullptr;
+  std::vector<Sequence*>* sequences = nullptr;
   int32_t tokens_left = 0;
   int32_t share_left = 0;       // of them, for prompts of the tenant that is served
   bool is_closed = false;       // nothing more is admitted
-  StepShape shape = {};         // of its rows so far
+  StepShape shape = {};         // of its sequences so far
   int64_t elements_left = 0;    // of the capture buffer
   int64_t elements_kept = 0;    // of it, a record for each running sequence that captures
   bool elements_short = false;  // a sequence that captures waits for such a record
   int64_t blocks_promised = 0;  // that running prompts will still take
-  int32_t blocks_short = 0;     // that rows of this step did not find
+  int32_t blocks_short = 0;     // that sequences of this step did not find
   int32_t blocks_coming = 0;    // that sequences about to go will give back
 };
 

@@ -29,7 +29,7 @@ struct SchedStats {
   uint64_t prefix_queries = 0;  // prompt tokens looked up, at a sequence's first admission
   uint64_t prefix_hits = 0;     // of them found
   uint64_t evictions = 0;       // cached blocks given to another use
-  uint64_t late_rows = 0;       // rows in flight when their sequence ended
+  uint64_t late_results = 0;    // in flight when their sequence ended
   // Of accepted_tokens, those that were first in their draft, second, and so on; empty
   // where there are no drafts.
   std::vector<uint64_t> accepted_by_position;

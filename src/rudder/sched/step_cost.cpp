@@ -31,7 +31,7 @@ void StepShape::add_prompt(int64_t kv_len, int64_t q_len) {
 void StepShape::add(const step::SeqWork& work) {
   const bool is_decode = work.q_len == 1 && work.logits == step::LogitsWanted::kLast;
   if (is_decode || work.logits == step::LogitsWanted::kAll) {
-    decode_rows += work.q_len;
+    decode_tokens += work.q_len;
     decode_keys += work.kv_len + work.q_len;
   } else {
     add_prompt(work.kv_len, work.q_len);
@@ -39,7 +39,7 @@ void StepShape::add(const step::SeqWork& work) {
 }
 
 StepCost::Terms StepCost::terms(const StepShape& shape) {
-  const auto tokens = static_cast<double>(shape.decode_rows + shape.prompt_tokens);
+  const auto tokens = static_cast<double>(shape.decode_tokens + shape.prompt_tokens);
   return {1, shape.prompt_tokens > 0 ? 1.0 : 0.0, tokens * kTokenScale,
           static_cast<double>(shape.decode_keys) * kKeyScale,
           static_cast<double>(shape.prompt_pairs) * kPairScale};
@@ -73,16 +73,16 @@ void StepCost::observe(const StepShape& shape, int64_t us) {
     if (has_prompt) excess_ += kExcessRate * (std::min(excess, 1.0) - excess_);
   }
   ++num_observed_;
-  if (shape.decode_rows > 0) {
+  if (shape.decode_tokens > 0) {
     most_prompt_tokens_ = std::max(most_prompt_tokens_, shape.prompt_tokens);
     most_prompt_pairs_ = std::max(most_prompt_pairs_, shape.prompt_pairs);
   }
   sums_[has_prompt ? 1 : 0].add(x, y);
   solve();
-  if (has_prompt || shape.decode_rows == 0) return;
-  most_decode_rows_ = std::max(most_decode_rows_, shape.decode_rows);
+  if (has_prompt || shape.decode_tokens == 0) return;
+  most_decode_rows_ = std::max(most_decode_rows_, shape.decode_tokens);
   const double ratio = y / std::max(1e-9, mean_us(x));
-  double& off = off_[size_of(shape.decode_rows)];
+  double& off = off_[size_of(shape.decode_tokens)];
   off = off == 0 ? ratio : off + kOffRate * (ratio - off);
 }
 
@@ -120,7 +120,7 @@ size_t StepCost::size_of(int64_t rows) {
 // A size that was not seen is as far off as the next smaller one that was.
 double StepCost::decode_us(const StepShape& shape) const {
   double off = 1;
-  for (size_t size = size_of(shape.decode_rows) + 1; size-- > 0;) {
+  for (size_t size = size_of(shape.decode_tokens) + 1; size-- > 0;) {
     if (off_[size] == 0) continue;
     off = off_[size];
     break;

@@ -21,9 +21,9 @@ namespace rudder::sched {
 
 // What a step's time depends on.
 struct StepShape {
-  int64_t decode_rows = 0;    // single tokens that want logits, and drafts
+  int64_t decode_tokens = 0;  // single tokens that want logits, and drafts
   int64_t decode_keys = 0;    // that they attend to
-  int64_t prompt_tokens = 0;  // of all other rows
+  int64_t prompt_tokens = 0;  // of all other sequences
   int64_t prompt_pairs = 0;   // of their queries and keys
 
   void add(const step::SeqWork& work);

@@ -12,22 +12,22 @@ namespace {
 
 using Law = std::function<double(const StepShape&)>;
 
-StepShape shape(int64_t rows, int64_t context, int64_t kv_len, int64_t q_len) {
-  StepShape shape{.decode_rows = rows, .decode_keys = rows * context};
+StepShape shape(int64_t sequences, int64_t context, int64_t kv_len, int64_t q_len) {
+  StepShape shape{.decode_tokens = sequences, .decode_keys = sequences * context};
   if (q_len > 0) shape.add_prompt(kv_len, q_len);
   return shape;
 }
 
 // About what a 7B model takes on a GPU, in microseconds; prompts run op by op.
 double straight(const StepShape& s) {
-  const auto tokens = static_cast<double>(s.decode_rows + s.prompt_tokens);
+  const auto tokens = static_cast<double>(s.decode_tokens + s.prompt_tokens);
   return 3000 + (s.prompt_tokens > 0 ? 1500 : 0) + 11 * tokens +
          0.02 * static_cast<double>(s.decode_keys) + 0.0008 * static_cast<double>(s.prompt_pairs);
 }
 
 // Weights are read in the time in which 300 tokens are multiplied.
 double bent(const StepShape& s) {
-  const auto tokens = static_cast<double>(s.decode_rows + s.prompt_tokens);
+  const auto tokens = static_cast<double>(s.decode_tokens + s.prompt_tokens);
   return straight(s) - 11 * std::min(tokens, 300.0);
 }
 

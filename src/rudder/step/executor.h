@@ -27,7 +27,7 @@ struct Capacity {
   int32_t vocab_size = 0;
   int32_t max_in_flight = 2;    // launched and not yet collected
   int32_t max_repeat = 1;       // of a plan
-  int32_t max_draft = 0;        // of a row; 0: the executor takes no drafts
+  int32_t max_draft = 0;        // of a sequence; 0: the executor takes no drafts
   KvGroups kv_groups = {};      // how layers keep KV
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};
@@ -48,11 +48,11 @@ class Executor {
   // is let go of before its last result is given: the caller then uses its memory again.
   virtual Result<Ticket> launch(std::shared_ptr<const StepPlan> plan) = 0;
 
-  // The masks of a step's constrained rows, in the order of StepPlan.seqs and of a row's positions:
-  // StepPlan.num_masks() of them (token_mask.h), each of mask_words(vocab_size) words. That of a
-  // position behind a draft holds where that draft is right. Called once for each step that has
-  // such rows, and for no other: after its launch, before its collect and before the next launch.
-  // `masks` is free when this returns; an Error is one of launch().
+  // The masks of a step's constrained sequences, in the order of StepPlan.seqs and of a sequence's
+  // positions: StepPlan.num_masks() of them (token_mask.h), each of mask_words(vocab_size) words.
+  // That of a position behind a draft holds where that draft is right. Called once for each step
+  // that has such sequences, and for no other: after its launch, before its collect and before the
+  // next launch. `masks` is free when this returns; an Error is one of launch().
   virtual Result<void> supply(Ticket ticket, std::span<const uint32_t> masks) = 0;
 
   // Waits for the next iteration of the step: a plan of repeat m is collected m times. Steps are

@@ -8,7 +8,7 @@
 
 namespace rudder::step {
 
-// A device-side row of per-sequence state: sampling parameters, block table, last sampled token.
+// A device-side record of per-sequence state: sampling parameters, block table, last sampled token.
 using SlotId = StrongId<struct SlotTag, int32_t>;
 // A page of KV cache: block_size tokens of every layer of a KV group.
 using BlockId = int32_t;

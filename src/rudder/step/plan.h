@@ -19,7 +19,7 @@ namespace rudder::step {
 
 enum class TokenSource : uint8_t {
   kHost,  // StepPlan.tokens[token_begin, token_begin + q_len)
-  // The slot's last sampled token, still on the device, then the row's drafts:
+  // The slot's last sampled token, still on the device, then the sequence's drafts:
   // StepPlan.tokens[token_begin, token_begin + num_draft); q_len is 1 + num_draft.
   kCarry,
 };
@@ -27,16 +27,16 @@ enum class TokenSource : uint8_t {
 enum class LogitsWanted : uint8_t {
   kNone,  // a chunk that is not the last
   kLast,  // sample after the last of the q_len positions
-  kAll,   // after each of them: a row with drafts
+  kAll,   // after each of them: a sequence with drafts
 };
 
-// From this token of the row on, until the next span, tokens use the program of `tap_row`.
+// From this token of the sequence on, until the next span, tokens use the program of `tap_row`.
 struct TapSpan {
   int32_t q_begin = 0;
   int32_t tap_row = 0;
 };
 
-// These tokens of the row are captured.
+// These tokens of the sequence are captured.
 struct CaptureSpan {
   int32_t q_begin = 0;
   int32_t q_len = 0;
@@ -45,21 +45,22 @@ struct CaptureSpan {
 struct SeqWork {
   SlotId slot;
   uint32_t generation = 0;  // of the slot; the executor checks it and results carry it
-  // Tokens already in KV; of a kCarry row behind one with drafts whose result was not collected
-  // when this one was planned, the most that there may be: such a row begins where its slot ends.
+  // Tokens already in KV; of a kCarry sequence behind one with drafts whose result was not
+  // collected when this one was planned, the most that there may be: such a sequence begins where
+  // its slot ends.
   int32_t kv_len = 0;
   int32_t q_len = 0;  // tokens to run now, >= 1
   TokenSource tokens = TokenSource::kHost;
   LogitsWanted logits = LogitsWanted::kNone;
-  // Tokens that are guessed to follow the carried one. The row gives 1 to 1 + num_draft tokens:
-  // each position's own sample, up to and with the first that is not the draft behind it.
+  // Tokens that are guessed to follow the carried one. The sequence gives 1 to 1 + num_draft
+  // tokens: each position's own sample, up to and with the first that is not the draft behind it.
   int32_t num_draft = 0;
   // Its tokens are sampled under masks, one for each position that wants logits, which
   // Executor::supply() brings; only where logits are wanted.
   bool constrained = false;
   int32_t token_begin = 0;  // into StepPlan.tokens, for kHost and for drafts
-  // The tokens of the prompt that follow those of the row from `score_begin` on: how likely they
-  // were is wanted. Not in a plan that is repeated.
+  // The tokens of the prompt that follow those of the sequence from `score_begin` on: how likely
+  // they were is wanted. Not in a plan that is repeated.
   int32_t score_begin = 0;
   std::vector<int32_t> score_tokens = {};
   // By KV group: appended to the slot's block tables before the step runs. Empty: nothing is.
@@ -79,7 +80,7 @@ struct SlotEdit {
   std::vector<GroupTable> blocks;  // by KV group: the block table so far (cached prefix); or none
   int32_t prompt_len = 0;          // the generation begins at this position
   int32_t num_output = 0;          // output tokens already sampled (a resumed sequence)
-  int32_t max_len = 0;             // the row ends when prompt and output together reach it
+  int32_t max_len = 0;             // the sequence ends when prompt and output together reach it
   // Prompt and output so far when sampling.needs_history(), else empty.
   std::vector<int32_t> history;
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt
@@ -106,10 +107,10 @@ struct StepPlan {
   std::vector<int32_t> tokens;
   std::vector<TapEdit> tap_edits = {};  // a plan of nothing but edits is a step too
   std::vector<CaptureEdit> capture_edits = {};
-  // Iterations of the step. After the first, each row runs again on the token that it has just
-  // sampled, one position further, until it ends. Above 1 only where every row is a single token
-  // that wants logits and is neither drafted for, captured nor constrained; its append_blocks reach
-  // as far as row_iterations() goes, and its tap row is that of every iteration.
+  // Iterations of the step. After the first, each sequence runs again on the token that it has just
+  // sampled, one position further, until it ends. Above 1 only where every sequence is a single
+  // token that wants logits and is neither drafted for, captured nor constrained; its append_blocks
+  // reach as far as seq_iterations() goes, and its tap row is that of every iteration.
   int32_t repeat = 1;
 
   int32_t num_tokens() const {
@@ -125,8 +126,8 @@ struct StepPlan {
   }
 };
 
-// The iterations of `repeat` in which a row can run; in the others it has ended on its length.
-inline int32_t row_iterations(const SeqWork& work, int32_t repeat, int32_t max_len) {
+// The iterations of `repeat` in which a sequence can run; in the others it has ended on its length.
+inline int32_t seq_iterations(const SeqWork& work, int32_t repeat, int32_t max_len) {
   return std::min(repeat, max_len - work.kv_len - work.q_len);
 }
 

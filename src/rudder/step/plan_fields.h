@@ -23,7 +23,7 @@ inline constexpr TokenSource kLastOf<TokenSource> = TokenSource::kCarry;
 template <>
 inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kAll;
 template <>
-inline constexpr RowEnd kLastOf<RowEnd> = RowEnd::kNumerical;
+inline constexpr SeqEnd kLastOf<SeqEnd> = SeqEnd::kNumerical;
 template <>
 inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kFeature;
 template <>

@@ -57,11 +57,11 @@ std::string difference(const SeqResult& recorded, const SeqResult& own) {
                        fmt::join(own.tokens, ", "));
   }
   if (recorded.masked != own.masked) {
-    return fmt::format("the row was {}masked, now it is {}", recorded.masked ? "" : "not ",
+    return fmt::format("the sequence was {}masked, now it is {}", recorded.masked ? "" : "not ",
                        own.masked ? "masked" : "not");
   }
   if (recorded.end != own.end) {
-    return fmt::format("the row ended by reason {}, now by {}", static_cast<int>(recorded.end),
+    return fmt::format("the sequence ended by reason {}, now by {}", static_cast<int>(recorded.end),
                        static_cast<int>(own.end));
   }
   return {};
@@ -102,7 +102,7 @@ class Replay {
     RUDDER_TRY(const StepResult own, executor_.collect({recorded.id}));
     if (own.seqs.size() != recorded.seqs.size()) return out_of_order("collected", recorded.id);
     ++report_.num_iterations;
-    for (size_t row = 0; row < own.seqs.size(); ++row) compare(recorded, own, row);
+    for (size_t seq = 0; seq < own.seqs.size(); ++seq) compare(recorded, own, seq);
     return {};
   }
 
@@ -115,12 +115,12 @@ class Replay {
 
   bool awaits_masks() const { return !in_flight_.empty() && in_flight_.back().num_masks > 0; }
 
-  void compare(const StepResult& recorded, const StepResult& own, size_t row) {
-    report_.num_tokens += std::ssize(recorded.seqs[row].tokens);
-    std::string what = difference(recorded.seqs[row], own.seqs[row]);
+  void compare(const StepResult& recorded, const StepResult& own, size_t seq) {
+    report_.num_tokens += std::ssize(recorded.seqs[seq].tokens);
+    std::string what = difference(recorded.seqs[seq], own.seqs[seq]);
     if (what.empty()) return;
     if (report_.num_different++ > 0) return;
-    report_.first = {recorded.id, recorded.iteration, static_cast<int32_t>(row), std::move(what)};
+    report_.first = {recorded.id, recorded.iteration, static_cast<int32_t>(seq), std::move(what)};
   }
 
   static tl::unexpected<Error> out_of_order(const char* what, StepId step) {

@@ -12,11 +12,11 @@
 
 namespace rudder::step {
 
-enum class RowEnd : uint8_t {
+enum class SeqEnd : uint8_t {
   kNone,       // goes on
   kStopId,     // the sampled token is one of stop_ids
   kLength,     // max_len is reached
-  kNumerical,  // NaN or Inf in this row's logits; no token
+  kNumerical,  // NaN or Inf in this sequence's logits; no token
 };
 
 struct TokenLogprobs {
@@ -28,12 +28,12 @@ struct TokenLogprobs {
 struct SeqResult {
   SlotId slot;
   uint32_t generation = 0;
-  RowEnd end = RowEnd::kNone;
-  // True when the row had ended in an earlier step or iteration, before this one ran: it wrote no
-  // KV, and `tokens` is empty. The host launched it before it knew.
+  SeqEnd end = SeqEnd::kNone;
+  // True when the sequence had ended in an earlier step or iteration, before this one ran: it wrote
+  // no KV, and `tokens` is empty. The host launched it before it knew.
   bool masked = false;
   // None for LogitsWanted::kNone, one for kLast, 1 to 1 + num_draft for kAll. With kNumerical one
-  // less: those before the row's end.
+  // less: those before the sequence's end.
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
   std::vector<TokenLogprobs> scores;    // as SeqWork.score_tokens, in the first iteration

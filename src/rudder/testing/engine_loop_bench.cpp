@@ -130,7 +130,7 @@ void time_masks(int32_t num_threads, size_t num_rows) {
   for (size_t i = 0; i < num_rows; ++i) {
     choices.emplace_back(params, std::vector{slow});
   }
-  std::vector<engine::MaskMaker::Row> rows(num_rows);
+  std::vector<engine::MaskMaker::Job> rows(num_rows);
   for (size_t i = 0; i < num_rows; ++i) rows[i].constraint = &choices[i];
   engine::MaskMaker maker(kVocab, num_threads);
   maker.make(rows);

@@ -129,8 +129,8 @@ void FakeExecutor::run_some() {
   }
 }
 
-// What its rows run. After the first iteration that is the token that each has sampled; and a row
-// that was launched behind drafts begins where its slot ends.
+// What its sequences run. After the first iteration that is the token that each has sampled; and a
+// sequence that was launched behind drafts begins where its slot ends.
 step::StepPlan FakeExecutor::plan_of_iteration(const InFlight& step, int32_t iteration) const {
   step::StepPlan plan;
   plan.id = step.plan->id;
@@ -168,7 +168,7 @@ void FakeExecutor::run(InFlight& step) {
   for (int32_t i = 0; i < std::ssize(plan.seqs); ++i) {
     const step::SeqWork& work = plan.seqs[static_cast<size_t>(i)];
     const size_t num_masks = work.constrained ? static_cast<size_t>(1 + work.num_draft) : 0;
-    result.seqs.push_back(run_row(plan, i, masks.first(num_masks * words)));
+    result.seqs.push_back(run_sequence(plan, i, masks.first(num_masks * words)));
     masks = masks.subspan(num_masks * words);
   }
   result.captured = taps_.take_captured();
@@ -194,8 +194,8 @@ void FakeExecutor::open_slot(const step::SlotEdit& edit) {
   slot.history_prompt_len = edit.history_prompt_len;
 }
 
-step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index,
-                                      std::span<const uint32_t> masks) {
+step::SeqResult FakeExecutor::run_sequence(const step::StepPlan& plan, int32_t index,
+                                           std::span<const uint32_t> masks) {
   const step::SeqWork& work = plan.seqs[static_cast<size_t>(index)];
   step::SeqResult result;
   result.slot = work.slot;
@@ -203,7 +203,7 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index,
   Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
   if (slot.ended) {
     result.masked = true;
-    ++masked_rows_;
+    ++masked_results_;
     for (int32_t q = 0; q < work.q_len; ++q) {
       if (FakeTaps::is_captured(work, q)) taps_.capture(plan, index, q, 0);
     }
@@ -223,18 +223,19 @@ step::SeqResult FakeExecutor::run_row(const step::StepPlan& plan, int32_t index,
   run_tokens(plan, index, slot, read_context(plan, work, slot), &result);
   computed_tokens_ += static_cast<uint64_t>(work.q_len);
   slot.kv_len = work.kv_len + work.q_len - work.num_draft;
-  if (work.logits != step::LogitsWanted::kNone) sample_row(plan, work, slot, masks, &result);
+  if (work.logits != step::LogitsWanted::kNone) sample_sequence(plan, work, slot, masks, &result);
   return result;
 }
 
-// The row's tokens one by one, as if each but the first were sampled only because the one before it
-// gave its draft.
-void FakeExecutor::sample_row(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
-                              std::span<const uint32_t> masks, step::SeqResult* result) {
+// The sequence's tokens one by one, as if each but the first were sampled only because the one
+// before it gave its draft.
+void FakeExecutor::sample_sequence(const step::StepPlan& plan, const step::SeqWork& work,
+                                   Slot& slot, std::span<const uint32_t> masks,
+                                   step::SeqResult* result) {
   const size_t words = work.constrained ? mask_words(options_.capacity.vocab_size) : 0;
   for (int32_t i = 0;; ++i) {
     sample_token(slot, work, masks.subspan(static_cast<size_t>(i) * words, words), result);
-    if (i == work.num_draft || result->end == step::RowEnd::kNumerical) return;
+    if (i == work.num_draft || result->end == step::SeqEnd::kNumerical) return;
     if (slot.ended && !RUDDER_MUTANT(kStopInsideDraftsMissed)) return;
     const int32_t draft = plan.tokens[static_cast<size_t>(work.token_begin + i)];
     if (slot.carry != draft) {
@@ -288,8 +289,8 @@ FakeExecutor::Cell& FakeExecutor::cell(const Slot& slot, int32_t group, int32_t 
                  static_cast<size_t>(position % size)];
 }
 
-// Of all tokens before the row's, as the group finds them. What a window does not reach is known by
-// the hash of the first token that it does.
+// Of all tokens before the sequence's, as the group finds them. What a window does not reach is
+// known by the hash of the first token that it does.
 uint64_t FakeExecutor::read_group(const step::StepPlan& plan, const step::SeqWork& work,
                                   const Slot& slot, int32_t group) {
   const int32_t window = options_.capacity.kv_groups[static_cast<size_t>(group)].window;
@@ -331,7 +332,7 @@ void FakeExecutor::sample_token(Slot& slot, const step::SeqWork& work,
     for (int32_t group = 0; group < num_groups(); ++group) {
       for (int32_t i = work.kv_len; i < slot.kv_len; ++i) cell(slot, group, i).poisoned = true;
     }
-    result->end = step::RowEnd::kNumerical;
+    result->end = step::SeqEnd::kNumerical;
     slot.ended = true;
     return;
   }
@@ -348,7 +349,7 @@ void FakeExecutor::sample_token(Slot& slot, const step::SeqWork& work,
   result->tokens.push_back(sampled.token);
   if (slot.sampling.num_logprobs >= 0) result->logprobs.push_back(sampled.logprobs);
   result->end = sampled.end;
-  slot.ended = sampled.end != step::RowEnd::kNone;
+  slot.ended = sampled.end != step::SeqEnd::kNone;
   slot.carry = sampled.token;
   ++slot.num_output;
   if (slot.sampling.needs_history()) slot.history.push_back(sampled.token);

@@ -63,7 +63,7 @@ class FakeExecutor final : public step::Executor {
   // Breaches of docs/contracts/step.md seen so far, in words; at most 100 are kept.
   const std::vector<std::string>& violations() const { return violations_; }
   uint64_t computed_tokens() const { return computed_tokens_; }  // KV entries written
-  uint64_t masked_rows() const { return masked_rows_; }
+  uint64_t masked_results() const { return masked_results_; }
   // Slots opened on a prefix of which a window no longer reaches the first blocks.
   uint64_t windowed_hits() const { return windowed_hits_; }
 
@@ -74,7 +74,7 @@ class FakeExecutor final : public step::Executor {
     int32_t group = -1;
     uint64_t effect = 0;       // of the program that the token ran
     uint64_t prefix_hash = 0;  // of all tokens up to and with this one
-    bool poisoned = false;     // written by a row that ended kNumerical
+    bool poisoned = false;     // written by a sequence that ended kNumerical
   };
   // State as of the last step that ran.
   struct Slot {
@@ -98,7 +98,7 @@ class FakeExecutor final : public step::Executor {
     std::vector<step::GroupTable> blocks;  // by group
   };
   struct BlockUse {
-    step::StepId last_use = 0;  // the last launched step with a row that reads or writes it
+    step::StepId last_use = 0;  // the last launched step with a sequence that reads or writes it
     step::StepId last_write = 0;
     int32_t last_write_iteration = 0;
   };
@@ -108,10 +108,10 @@ class FakeExecutor final : public step::Executor {
     int64_t device_us = 0;                  // of an iteration
     int32_t collected = 0;                  // iterations
     std::vector<step::StepResult> results;  // of the iterations that have run
-    // By row: drafts whose results were not collected when it was launched. It may begin so far
-    // before its kv_len.
+    // By sequence: drafts whose results were not collected when it was launched. It may begin so
+    // far before its kv_len.
     std::vector<int32_t> unsure = {};
-    std::vector<uint32_t> masks = {};  // of its constrained rows, once supplied
+    std::vector<uint32_t> masks = {};  // of its constrained sequences, once supplied
 
     bool awaits_masks() const { return masks.empty() && plan->num_masks() > 0; }
     int64_t ends_at_us() const { return begins_at_us + (collected + 1) * device_us; }
@@ -132,12 +132,12 @@ class FakeExecutor final : public step::Executor {
   void run(InFlight& step);  // its next iteration
   void open_slot(const step::SlotEdit& edit);
   step::StepPlan plan_of_iteration(const InFlight& step, int32_t iteration) const;
-  step::SeqResult run_row(const step::StepPlan& plan, int32_t index,
-                          std::span<const uint32_t> masks);
+  step::SeqResult run_sequence(const step::StepPlan& plan, int32_t index,
+                               std::span<const uint32_t> masks);
   void run_tokens(const step::StepPlan& plan, int32_t index, Slot& slot, uint64_t prefix_hash,
                   step::SeqResult* result);
-  void sample_row(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
-                  std::span<const uint32_t> masks, step::SeqResult* result);
+  void sample_sequence(const step::StepPlan& plan, const step::SeqWork& work, Slot& slot,
+                       std::span<const uint32_t> masks, step::SeqResult* result);
   // Hash of the tokens found through the slot's tables before work.kv_len.
   uint64_t read_context(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot);
   uint64_t read_group(const step::StepPlan& plan, const step::SeqWork& work, const Slot& slot,
@@ -163,7 +163,7 @@ class FakeExecutor final : public step::Executor {
   bool dead_ = false;
   std::vector<std::string> violations_;
   uint64_t computed_tokens_ = 0;
-  uint64_t masked_rows_ = 0;
+  uint64_t masked_results_ = 0;
   uint64_t windowed_hits_ = 0;
 };
 

@@ -120,7 +120,7 @@ void FakeExecutor::append_blocks(const step::StepPlan& plan, const step::SeqWork
   if (!check_group_count(plan, work.append_blocks.size())) return;
   for (size_t g = 0; g < work.append_blocks.size(); ++g) {
     if (work.append_blocks[g].size() != work.append_blocks[0].size()) {
-      violation(fmt::format("step {}: a row's tables grow apart", plan.id));
+      violation(fmt::format("step {}: a sequence's tables grow apart", plan.id));
     }
     for (const step::BlockId block : work.append_blocks[g]) {
       if (block < 0 || block >= options_.capacity.num_blocks) {
@@ -137,8 +137,8 @@ void FakeExecutor::append_blocks(const step::StepPlan& plan, const step::SeqWork
   }
 }
 
-// What the row reads and writes of each group, up to `end`. Behind drafts it may begin before its
-// kv_len: what it finds in the blocks there is checked when it runs.
+// What the sequence reads and writes of each group, up to `end`. Behind drafts it may begin before
+// its kv_len: what it finds in the blocks there is checked when it runs.
 void FakeExecutor::note_use(const step::StepPlan& plan, const step::SeqWork& work,
                             const LaunchedSlot& slot, int64_t end) {
   const int64_t size = options_.capacity.block_size;
@@ -197,7 +197,7 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
   }
   const int64_t size = options_.capacity.block_size;
   const int64_t end =
-      int64_t{work.kv_len} + work.q_len + step::row_iterations(work, plan.repeat, slot.max_len) - 1;
+      int64_t{work.kv_len} + work.q_len + step::seq_iterations(work, plan.repeat, slot.max_len) - 1;
   const int64_t num_blocks = std::ssize(slot.blocks.front());
   if (end > num_blocks * size || end >= slot.max_len) {
     violation(fmt::format("step {}: slot {} runs to {} with {} blocks and max_len {}", plan.id,

@@ -98,14 +98,14 @@ TEST(FakeExecutorTest, GivesTheTokensOfExpectedRun) {
   }
 }
 
-TEST(FakeExecutorTest, EndsOnStopIdsAndMasksLateRows) {
+TEST(FakeExecutorTest, EndsOnStopIdsAndMasksLateResults) {
   const ExpectedRun expected = expected_run(kPrompt, {}, kMaxLen, 100);
   SlotEdit edit = open(0, 1);
   edit.sampling.stop_ids = {expected.tokens[0]};
   FakeExecutor executor(options());
   ASSERT_TRUE(executor.launch(plan(1, {edit}, {prefill(0, 1, {0, 1})})));
   ASSERT_TRUE(executor.launch(plan(2, {}, {decode(0, 1, 6)})));
-  EXPECT_EQ(executor.collect({1})->seqs[0].end, step::RowEnd::kStopId);
+  EXPECT_EQ(executor.collect({1})->seqs[0].end, step::SeqEnd::kStopId);
   const auto late = executor.collect({2});
   EXPECT_TRUE(late->seqs[0].masked);
   EXPECT_TRUE(late->seqs[0].tokens.empty());
@@ -119,11 +119,11 @@ TEST(FakeExecutorTest, MinTokensBansStopIds) {
   const ExpectedRun run = expected_run(kPrompt, sampling, kMaxLen, 100);
   ASSERT_GT(run.tokens.size(), 10u);
   for (size_t i = 0; i < 10; ++i) EXPECT_GE(run.tokens[i], 50);
-  EXPECT_EQ(run.end, step::RowEnd::kStopId);
+  EXPECT_EQ(run.end, step::SeqEnd::kStopId);
   EXPECT_LT(run.tokens.back(), 50);
 }
 
-TEST(FakeExecutorTest, AConstrainedRowWaitsForItsMaskAndKeepsToIt) {
+TEST(FakeExecutorTest, AConstrainedSequenceWaitsForItsMaskAndKeepsToIt) {
   const ExpectedRun free = expected_run(kPrompt, {}, kMaxLen, 100);
   FakeExecutor executor(options());
   SeqWork first = prefill(0, 1, {0, 1});
@@ -234,7 +234,7 @@ TEST(FakeExecutorTest, AFaultIsForGood) {
   EXPECT_FALSE(other.launch(plan(1, {open(0, 1)}, {prefill(0, 1, {0, 1})})));
 }
 
-TEST(FakeExecutorTest, NumericalRowsEndWithoutTokenAndPoisonTheirCells) {
+TEST(FakeExecutorTest, NumericalSequencesEndWithoutTokenAndPoisonTheirCells) {
   FakeOptions fake = options();
   fake.numerical = [](uint64_t seed, int32_t position) { return seed == 9 && position == 6; };
   FakeExecutor executor(fake);
@@ -242,7 +242,7 @@ TEST(FakeExecutorTest, NumericalRowsEndWithoutTokenAndPoisonTheirCells) {
   edit.sampling.seed = 9;
   ASSERT_TRUE(executor.launch(plan(1, {edit}, {prefill(0, 1, {0, 1})})));
   const auto result = executor.collect({1});
-  EXPECT_EQ(result->seqs[0].end, step::RowEnd::kNumerical);
+  EXPECT_EQ(result->seqs[0].end, step::SeqEnd::kNumerical);
   EXPECT_TRUE(result->seqs[0].tokens.empty());
   EXPECT_TRUE(executor.violations().empty());
   SeqWork reader = prefill(1, 1, {2});

@@ -121,9 +121,9 @@ SampledToken sample_token(const SampleContext& context) {
     sampled.token = (sampled.token + 1) % context.vocab_size;
   }
   if (context.num_output >= sampling.min_tokens && stops(sampled.token)) {
-    sampled.end = step::RowEnd::kStopId;
+    sampled.end = step::SeqEnd::kStopId;
   } else if (context.position + 1 >= context.max_len) {
-    sampled.end = step::RowEnd::kLength;
+    sampled.end = step::SeqEnd::kLength;
   }
   if (sampling.num_logprobs >= 0) {
     sampled.logprobs =
@@ -139,14 +139,14 @@ ExpectedRun expected_run(const std::vector<int32_t>& prompt, const step::Samplin
   std::vector<int32_t> tokens = prompt;
   ExpectedHashes hashes(taps, static_cast<int32_t>(prompt.size()));
   for (const int32_t token : prompt) hashes.push(token);
-  while (run.end == step::RowEnd::kNone) {
+  while (run.end == step::SeqEnd::kNone) {
     const auto position = static_cast<int32_t>(tokens.size());
     std::optional<std::vector<uint32_t>> allowed;
     if (mask) allowed = mask(run.tokens);
     run.constraint_failed = mask && !allowed;
     if (run.constraint_failed) break;
     if (numerical && numerical(sampling.seed, position)) {
-      run.end = step::RowEnd::kNumerical;
+      run.end = step::SeqEnd::kNumerical;
       break;
     }
     const SampledToken sampled = sample_token(

@@ -36,7 +36,7 @@ struct SampleContext {
 
 struct SampledToken {
   int32_t token = 0;
-  step::RowEnd end = step::RowEnd::kNone;
+  step::SeqEnd end = step::SeqEnd::kNone;
   step::TokenLogprobs logprobs;  // num_logprobs of them; none when it is negative
 };
 
@@ -53,7 +53,7 @@ using ExpectedMask =
 struct ExpectedRun {
   std::vector<int32_t> tokens;
   bool constraint_failed = false;  // then `end` is kNone
-  step::RowEnd end = step::RowEnd::kNone;
+  step::SeqEnd end = step::SeqEnd::kNone;
   std::vector<uint64_t> hashes;  // by position: of all tokens up to and with this one
 };
 

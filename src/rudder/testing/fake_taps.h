@@ -55,11 +55,11 @@ class FakeTaps {
   // When the step runs.
   void apply(const step::StepPlan& plan);
   const FakeProgram& program(int32_t tap_row) const;
-  // Token `q` of row `seq`; a masked row captures garbage.
+  // Token `q` of sequence `seq`; a masked one captures garbage.
   void capture(const step::StepPlan& plan, int32_t seq, int32_t q, uint64_t token_hash);
   std::shared_ptr<const tap::CapturedRows> take_captured();
 
-  // Of the token that is `q` of the row.
+  // Of the token that is `q` of the sequence.
   static int32_t tap_row(const step::SeqWork& work, int32_t q);
   static bool is_captured(const step::SeqWork& work, int32_t q);
 

@@ -53,7 +53,7 @@ void LoadModel::collect() {
     if (work.logits == step::LogitsWanted::kNone) continue;
     const int32_t len = work.kv_len + work.q_len;
     row.tokens = {static_cast<int32_t>((static_cast<uint32_t>(len) * 2654435761U) >> 8)};
-    if (len + 1 == max_len_.at(work.slot.value)) row.end = step::RowEnd::kLength;
+    if (len + 1 == max_len_.at(work.slot.value)) row.end = step::SeqEnd::kLength;
   }
   outputs_.clear();
   scheduler_->commit(result, &outputs_);

@@ -25,7 +25,7 @@ class SchedLoop {
     std::vector<int32_t> tokens;
     std::vector<int64_t> token_us;                      // when each came, by the options' clock
     std::map<int32_t, std::vector<uint64_t>> captured;  // by position; the words of its record
-    step::RowEnd end = step::RowEnd::kNone;
+    step::SeqEnd end = step::SeqEnd::kNone;
     int32_t cached_tokens = 0;
     bool finished = false;  // from the host
     step::StepId first_step = 0;
@@ -100,7 +100,8 @@ class SchedLoop {
     std::vector<sched::SequenceOutput> outputs;
     scheduler_.commit(*result, &outputs);
     check_integrity();
-    for (const sched::CapturedRow& row : scheduler_.captured_rows()) take_captured(*result, row);
+    for (const sched::CapturedSequence& captured : scheduler_.captured_sequences())
+      take_captured(*result, captured);
     for (const sched::SequenceOutput& output : outputs) take(result->id, output);
     if (!executor_.violations().empty()) note_text("the executor objects");
   }
@@ -166,27 +167,27 @@ class SchedLoop {
     return whole;
   }
 
-  void take_captured(const step::StepResult& result, const sched::CapturedRow& row) {
-    Record& record = records_.at(row.id);
-    if (record.finished || record.end != step::RowEnd::kNone) {
-      note_text(fmt::format("sequence {} captures after its end", row.id.value));
+  void take_captured(const step::StepResult& result, const sched::CapturedSequence& captured) {
+    Record& record = records_.at(captured.id);
+    if (record.finished || record.end != step::SeqEnd::kNone) {
+      note_text(fmt::format("sequence {} captures after its end", captured.id.value));
     }
     const tap::CaptureSet& set = *record.asked.taps->capture;
     for (const tap::CapturedToken& token : result.captured->tokens) {
-      if (token.seq != row.row) continue;
+      if (token.seq != captured.seq) continue;
       const bool is_new = record.captured
                               .emplace(token.position, captured_words(*result.captured, token, set,
                                                                       options_.capacity.geometry))
                               .second;
       if (!is_new)
-        note_text(fmt::format("sequence {} captures {} twice", row.id.value, token.position));
+        note_text(fmt::format("sequence {} captures {} twice", captured.id.value, token.position));
     }
   }
 
   // Every captured position that the sequence ran, and no other.
   void check_captured(sched::SequenceId id, const Record& record, const ExpectedRun& expected) {
     const tap::SequenceTaps& taps = *record.asked.taps;
-    const bool ran_out = !record.finished && record.end != step::RowEnd::kNumerical;
+    const bool ran_out = !record.finished && record.end != step::SeqEnd::kNumerical;
     const auto num_run =
         static_cast<int32_t>(record.asked.prompt.size() + record.tokens.size()) - (ran_out ? 1 : 0);
     size_t num_wanted = 0;
@@ -215,7 +216,7 @@ class SchedLoop {
 
   void take(step::StepId step, const sched::SequenceOutput& output) {
     Record& record = records_.at(output.id);
-    if (record.finished || record.end != step::RowEnd::kNone) {
+    if (record.finished || record.end != step::SeqEnd::kNone) {
       note_text(fmt::format("sequence {} gets output after its end", output.id.value));
     }
     record.tokens.insert(record.tokens.end(), output.tokens.begin(), output.tokens.end());

@@ -278,11 +278,11 @@ class Stress {
     totals->prefix_hits += stats.prefix_hits;
     totals->evictions += stats.evictions;
     totals->windowed_hits += loop_.executor().windowed_hits();
-    totals->late_rows += stats.late_rows;
+    totals->late_results += stats.late_results;
     totals->draft_tokens += stats.draft_tokens;
     totals->accepted_tokens += stats.accepted_tokens;
     for (const auto& [id, record] : loop_.records()) {
-      totals->numerical += record.end == step::RowEnd::kNumerical;
+      totals->numerical += record.end == step::SeqEnd::kNumerical;
       totals->finished_by_host += record.finished;
       if (record.asked.taps != nullptr) {
         totals->steered += !record.asked.taps->segments.empty();

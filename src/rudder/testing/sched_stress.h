@@ -15,7 +15,7 @@ struct StressTotals {
   uint64_t prefix_hits = 0;
   uint64_t evictions = 0;
   uint64_t windowed_hits = 0;
-  uint64_t late_rows = 0;
+  uint64_t late_results = 0;
   uint64_t draft_tokens = 0;
   uint64_t accepted_tokens = 0;
   uint64_t numerical = 0;

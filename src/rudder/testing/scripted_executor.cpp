@@ -49,7 +49,7 @@ Result<step::Ticket> ScriptedExecutor::launch(std::shared_ptr<const step::StepPl
     result.id = plan->id;
     result.iteration = i;
     result.seqs.reserve(plan->seqs.size());
-    for (const step::SeqWork& work : plan->seqs) result.seqs.push_back(run_row(work, i));
+    for (const step::SeqWork& work : plan->seqs) result.seqs.push_back(run_sequence(work, i));
     in_flight_.push_back(std::move(result));
   }
   return step::Ticket{plan->id};
@@ -66,39 +66,39 @@ Result<void> ScriptedExecutor::supply(step::Ticket, std::span<const uint32_t> ma
   return {};
 }
 
-step::SeqResult ScriptedExecutor::run_row(const step::SeqWork& work, int32_t iteration) {
+step::SeqResult ScriptedExecutor::run_sequence(const step::SeqWork& work, int32_t iteration) {
   Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
-  step::SeqResult row;
-  row.slot = work.slot;
-  row.generation = work.generation;
+  step::SeqResult result;
+  result.slot = work.slot;
+  result.generation = work.generation;
   RUDDER_CHECK(slot.generation == work.generation);
-  row.masked = slot.ended;
+  result.masked = slot.ended;
   if (iteration == 0 && !slot.ended) {
-    row.scores.assign(work.score_tokens.size(), {.logprob = -0.25f, .rank = 2, .top = {}});
+    result.scores.assign(work.score_tokens.size(), {.logprob = -0.25f, .rank = 2, .top = {}});
   }
-  if (slot.ended || work.logits == step::LogitsWanted::kNone) return row;
+  if (slot.ended || work.logits == step::LogitsWanted::kNone) return result;
 
   const int32_t token = script_[static_cast<size_t>(slot.num_output) % script_.size()];
   slot.num_output += 1;
   if (token == kScriptNan) {
-    row.end = step::RowEnd::kNumerical;
+    result.end = step::SeqEnd::kNumerical;
     slot.ended = true;
-    return row;
+    return result;
   }
-  row.tokens.push_back(token);
+  result.tokens.push_back(token);
   if (slot.sampling.num_logprobs >= 0) {
     step::TokenLogprobs logprobs{.logprob = -0.5f, .rank = 1, .top = {}};
     for (int32_t i = 0; i < slot.sampling.num_logprobs; ++i) logprobs.top.emplace_back(i, -1.0f);
-    row.logprobs.push_back(std::move(logprobs));
+    result.logprobs.push_back(std::move(logprobs));
   }
   const auto& stops = slot.sampling.stop_ids;
   if (std::find(stops.begin(), stops.end(), token) != stops.end()) {
-    row.end = step::RowEnd::kStopId;
+    result.end = step::SeqEnd::kStopId;
   } else if (work.kv_len + iteration + work.q_len + 1 >= slot.max_len) {
-    row.end = step::RowEnd::kLength;
+    result.end = step::SeqEnd::kLength;
   }
-  slot.ended = row.end != step::RowEnd::kNone;
-  return row;
+  slot.ended = result.end != step::SeqEnd::kNone;
+  return result;
 }
 
 Result<step::StepResult> ScriptedExecutor::collect(step::Ticket ticket) {

@@ -50,7 +50,7 @@ class ScriptedExecutor final : public step::Executor {
     step::SamplingParams sampling;
   };
 
-  step::SeqResult run_row(const step::SeqWork& work, int32_t iteration);
+  step::SeqResult run_sequence(const step::SeqWork& work, int32_t iteration);
 
   const std::vector<int32_t> script_;
   const step::Capacity capacity_;

@@ -32,11 +32,11 @@ struct SimCoverage {
   uint64_t stop_strings = 0;
   uint64_t stop_ids = 0;
   uint64_t numerical = 0;
-  uint64_t late_rows = 0;
+  uint64_t late_results = 0;
   uint64_t repeats = 0;  // iterations of steps behind their first
   uint64_t drafts = 0;
   uint64_t accepted_drafts = 0;
-  uint64_t constrained_rows = 0;
+  uint64_t constrained_sequences = 0;
   uint64_t constraint_failures = 0;
   uint64_t executor_deaths = 0;
   uint64_t steered = 0;                   // requests that ran to their end

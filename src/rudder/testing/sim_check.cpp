@@ -188,7 +188,7 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   }
   const auto num_prompt = static_cast<int32_t>(client.params.prompt.size());
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  // The last token of a choice is sampled, not run; that of a NaN is not even sampled. A row that
+  // The last token of a choice is sampled, not run; that of a NaN is not even sampled. One that
   // ran when the constraint failed is late.
   const bool numerical = *event.finish == FinishReason::kError && !expected.constraint_failed;
   const int32_t num_run =

@@ -59,8 +59,8 @@ void SimEpisode::run() {
   coverage_->preemptions += stats.preemptions;
   coverage_->evictions += stats.evictions;
   coverage_->windowed_hits += executor_->windowed_hits();
-  coverage_->late_rows += stats.late_rows;
-  coverage_->constrained_rows += core_->stats().constrained_rows;
+  coverage_->late_results += stats.late_results;
+  coverage_->constrained_sequences += core_->stats().constrained_sequences;
   coverage_->repeats += stats.iterations - stats.steps;
   coverage_->drafts += stats.draft_tokens;
   coverage_->accepted_drafts += stats.accepted_tokens;

@@ -36,15 +36,16 @@ void print_coverage(const SimCoverage& c) {
   fmt::print(
       "episodes {}, requests {}, tokens {}, cached tokens {}, windowed hits {}, cancels {}, "
       "rejections {}, displaced {}, expired {}, "
-      "preemptions {}, evictions {}, stop strings {}, stop ids {}, numerical {}, late rows {}, "
-      "repeats {}, accepted {} of {} drafts, constrained rows {}, failed constraints {}, executor "
+      "preemptions {}, evictions {}, stop strings {}, stop ids {}, numerical {}, late results {}, "
+      "repeats {}, accepted {} of {} drafts, constrained sequences {}, failed constraints {}, "
+      "executor "
       "deaths {}, steered {}, "
       "captured tokens {}, scored tokens {}, steps waited for taps {}, tap evictions {}, most "
       "overtaken {}, by others {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
       c.displaced, c.expired, c.preemptions, c.evictions, c.stop_strings, c.stop_ids, c.numerical,
-      c.late_rows, c.repeats, c.accepted_drafts, c.drafts, c.constrained_rows,
+      c.late_results, c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences,
       c.constraint_failures, c.executor_deaths, c.steered, c.captured, c.scored, c.waited_for_taps,
       c.tap_evictions, c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
 }
@@ -53,8 +54,8 @@ void print_coverage(const SimCoverage& c) {
 bool covers_everything(const SimCoverage& c) {
   return c.cached_tokens && c.windowed_hits && c.cancels && c.rejections && c.displaced &&
          c.expired && c.preemptions && c.evictions && c.stop_strings && c.stop_ids && c.numerical &&
-         c.late_rows && c.repeats && c.accepted_drafts && c.drafts > c.accepted_drafts &&
-         c.constrained_rows && c.constraint_failures && c.executor_deaths && c.steered &&
+         c.late_results && c.repeats && c.accepted_drafts && c.drafts > c.accepted_drafts &&
+         c.constrained_sequences && c.constraint_failures && c.executor_deaths && c.steered &&
          c.captured && c.scored && c.waited_for_taps && c.tap_evictions;
 }
 

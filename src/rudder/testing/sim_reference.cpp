@@ -58,7 +58,7 @@ SimExpected expected_output(const engine::RequestParams& validated, const tap::S
   for (size_t i = 0; i < run.tokens.size(); ++i) {
     const int32_t token = run.tokens[i];
     expected.tokens.push_back(token);
-    const bool is_stop_id = i + 1 == run.tokens.size() && run.end == step::RowEnd::kStopId;
+    const bool is_stop_id = i + 1 == run.tokens.size() && run.end == step::SeqEnd::kStopId;
     if (is_stop_id && !validated.include_stop) continue;
     const size_t seen = expected.text.size();
     expected.text += visible_text(token, validated.skip_special_tokens);
@@ -74,9 +74,9 @@ SimExpected expected_output(const engine::RequestParams& validated, const tap::S
     expected.stop_reason = *stop;
     return expected;
   }
-  if (run.end == step::RowEnd::kStopId) expected.reason = engine::FinishReason::kStop;
+  if (run.end == step::SeqEnd::kStopId) expected.reason = engine::FinishReason::kStop;
   expected.constraint_failed = run.constraint_failed;
-  if (run.end == step::RowEnd::kNumerical || run.constraint_failed)
+  if (run.end == step::SeqEnd::kNumerical || run.constraint_failed)
     expected.reason = engine::FinishReason::kError;
   return expected;
 }
