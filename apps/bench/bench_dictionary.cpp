@@ -28,19 +28,22 @@ Result<void> write_bench_dictionary(const tap::Geometry& geometry, const std::st
   const auto values = [&](uint64_t count, float spread) {
     std::normal_distribution<float> normal(0, spread);
     std::vector<float> out(count);
-    for (float& value : out) value = spread == 0 ? 0 : normal(random);
+    for (float& value : out) value = normal(random);
     return out;
   };
   const std::vector<std::vector<float>> tensors = {
-      values(kFeatures * width, 1 / std::sqrt(static_cast<float>(width))), values(kFeatures, 0),
-      values(kFeatures * width, kDecoderSpread), values(width, 0),
-      std::vector<float>(kFeatures, 0.5f)};
+      values(kFeatures * width, 1 / std::sqrt(static_cast<float>(width))),
+      std::vector<float>(kFeatures), values(kFeatures * width, kDecoderSpread),
+      std::vector<float>(width), std::vector<float>(kFeatures, 0.5f)};
+  using weights::TensorShape;
+  const auto rows = TensorShape::of({kFeatures, width});
+  const auto column = TensorShape::of({kFeatures});
   const std::vector<weights::TensorDecl> names = {
-      {"encoder", tensor::DType::kF32, {kFeatures, width}},
-      {"encoder_bias", tensor::DType::kF32, {kFeatures}},
-      {"decoder", tensor::DType::kF32, {kFeatures, width}},
-      {"output_bias", tensor::DType::kF32, {width}},
-      {"threshold", tensor::DType::kF32, {kFeatures}}};
+      {"encoder", tensor::DType::kF32, rows},
+      {"encoder_bias", tensor::DType::kF32, column},
+      {"decoder", tensor::DType::kF32, rows},
+      {"output_bias", tensor::DType::kF32, TensorShape::of({width})},
+      {"threshold", tensor::DType::kF32, column}};
   RUDDER_TRY(const auto file,
              weights::SafetensorsWriter::create(folder + "/weights.safetensors", names, {}));
   for (size_t i = 0; i < tensors.size(); ++i) {

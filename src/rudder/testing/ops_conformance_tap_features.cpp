@@ -124,10 +124,10 @@ TEST_P(OpsTaps, TheFeaturesOfARunReadTheSameRow) {
 // As many ops as a point can have, under every gate and schedule, on rows of every shape of kernel.
 TEST_P(OpsTaps, ARunOfManyFeatures) {
   constexpr int kNumKinds = static_cast<int>(OpKind::kFeature) + 1;
-  for (const int64_t asked : {int64_t{31}, int64_t{320}, int64_t{4099}, int64_t{8192}}) {
+  for (const int64_t asked : {31, 320, 4099, 8192}) {
     const int64_t width = wide(asked);
     for (const int count : {1, 33, int{tap::kMaxOpsPerPoint}}) {
-      if (width > 4000 && count == 33) continue;
+      if (width > 4000 && count > 33) continue;
       Scene scene;
       scene.geometry = geometry_of(width);
       tap::Program program;
