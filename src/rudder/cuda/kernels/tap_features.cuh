@@ -16,8 +16,8 @@ namespace rudder::cuda {
 // the row.
 struct FeatureShared {
   static constexpr int kOps = tap::kMaxOpsPerPoint + 1;
-  int32_t encoder[kOps];      // TapOp.v2
-  int32_t decoder[kOps];      // TapOp.v1
+  int32_t encoder[kOps];      // TapOp.v2; kNoVector: the op reads a relay
+  int32_t decoder[kOps];      // TapOp.v1; kNoVector: the op leaves a relay
   int32_t gate_vector[kOps];  // kNoVector: the gate reads no row
   float dot[kOps];            // h . v2
   float gate_dot[kOps];       // h . vg
@@ -31,6 +31,7 @@ struct FeatureRunArgs {
   int num_ops;
   const float* vectors;
   TokenTapState token;
+  float* relays;  // the token's
   FeatureShared* shared;
   float4* row;  // shared memory: the block's part of the row, [kRuns][2][threads]; read and written
   int width;    // of the whole row
@@ -95,7 +96,8 @@ class FeatureRun {
     for (int i = thread_; i < a_.num_ops; i += threads_) {
       const float s = strength(a_.ops[i], Team::over_blocks(shared_.gate_dot + i));
       const float dot = Team::over_blocks(shared_.dot + i);
-      shared_.factor[i] = s == 0.0f ? 0.0f : s * feature_change(a_.ops[i], dot, norms);
+      shared_.factor[i] = s == 0.0f ? 0.0f : s * change_by(i, dot, norms);
+      if (shared_.decoder[i] == tap::kNoVector) leave(i);
     }
     Team::wait_for_all();
     add_decoders();
@@ -147,6 +149,7 @@ class FeatureRun {
     return warp_sum(sum);
   }
   __device__ float warp_dot(int32_t vector) const {
+    if (vector == tap::kNoVector) return 0.0f;
     return warp_total([&](float& sum, int r, int thread) {
       add_dot(sum, vector_run(vector, r, thread), row_run(r, thread));
     });
@@ -194,8 +197,7 @@ class FeatureRun {
     for (int i = thread_ / 32; i < a_.num_ops; i += threads_ / 32) {
       prefetch(shared_.decoder[i]);
       const float dot = warp_dot(shared_.encoder[i]);
-      const int32_t gate = shared_.gate_vector[i];
-      const float gate_dot = gate == tap::kNoVector ? 0.0f : warp_dot(gate);
+      const float gate_dot = warp_dot(shared_.gate_vector[i]);
       if (thread_ % 32 != 0) continue;
       shared_.dot[i] = dot;
       shared_.gate_dot[i] = gate_dot;
@@ -203,6 +205,7 @@ class FeatureRun {
   }
   // To L2; a line is four threads' runs.
   __device__ void prefetch(int32_t vector) const {
+    if (vector == tap::kNoVector) return;
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       for (int thread = thread_ % 32 * 4; thread < threads_; thread += 128) {
@@ -217,6 +220,16 @@ class FeatureRun {
     const TapOpHead head(op);
     const float s = head.strength * scheduled(head.schedule, op, a_.token);
     return s == 0.0f ? 0.0f : s * opened(head.gate, op, gate_dot, a_.token);
+  }
+
+  __device__ float change_by(int i, float dot, const RowNorms& norms) const {
+    if (shared_.encoder[i] == tap::kNoVector) return __ldcg(a_.relays + a_.ops[i].relay);
+    return feature_change(a_.ops[i], dot, norms);
+  }
+  // The factor is for other points.
+  __device__ void leave(int i) const {
+    if (Team::is_first_block()) __stcg(a_.relays + a_.ops[i].relay, shared_.factor[i]);
+    shared_.factor[i] = 0.0f;
   }
 
   // Several at a time: their loads are on the way together.
