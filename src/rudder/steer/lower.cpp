@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/steer/axes.h"
 #include "rudder/steer/dot.h"
 #include "rudder/steer/features/dictionary.h"
 
@@ -21,41 +22,9 @@ namespace rudder::steer {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// An axis that keeps less than this part of its length beside the ones before it is in their span.
-constexpr double kDependent = 1e-6;
-
-Row to_row(std::span<const double> values) {
-  auto buffer = std::make_shared_for_overwrite<float[]>(values.size());
-  std::ranges::transform(values, buffer.get(), [](double x) { return static_cast<float>(x); });
-  return {std::move(buffer), 0, static_cast<int32_t>(values.size())};
-}
 
 double norm_squared(const Row& row) {
   return dot(row.values(), row.values());
-}
-
-// Orthonormal axes that span `rows` in their order, by Gram-Schmidt done twice. Fewer than there
-// are rows when some lie in the span of others or have no direction.
-std::vector<Row> orthonormal(const std::vector<Row>& rows) {
-  std::vector<std::vector<double>> axes;
-  for (const Row& row : rows) {
-    std::vector<double> axis(row.values().begin(), row.values().end());
-    const double length = std::sqrt(dot(axis, axis));
-    for (int pass = 0; pass < 2; ++pass) {
-      for (const auto& other : axes) {
-        const double along = dot(axis, other);
-        for (size_t i = 0; i < axis.size(); ++i) axis[i] -= along * other[i];
-      }
-    }
-    const double rest = std::sqrt(dot(axis, axis));
-    if (rest <= kDependent * length) continue;
-    for (double& value : axis) value /= rest;
-    axes.push_back(std::move(axis));
-  }
-  std::vector<Row> result;
-  result.reserve(axes.size());
-  for (const auto& axis : axes) result.push_back(to_row(axis));
-  return result;
 }
 
 tap::TapOp axis_form(double a, double b, double lo, double hi) {
@@ -429,8 +398,9 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
 }
 
 Result<void> Lowering::add(const OpSpec& spec) {
-  RUDDER_CHECK(spec.vector.width == geometry_.width(spec.point), "{}: a vector of {} elements",
-               spec.where, spec.vector.width);
+  const bool only_reads = spec.op == OpName::kFeature && spec.vector.empty();
+  RUDDER_CHECK(only_reads || spec.vector.width == geometry_.width(spec.point),
+               "{}: a vector of {} elements", spec.where, spec.vector.width);
   RUDDER_TRY(Forms forms, forms_of(spec));
   for (LoweredOp& form : forms) form.scale *= spec.scale;
   RUDDER_TRY_VOID(add_gate(spec, forms));
