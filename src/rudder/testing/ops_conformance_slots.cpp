@@ -295,7 +295,6 @@ struct Placed {
 // Sequences of prompts, with a carry, with drafts behind it, at and behind where the host has them,
 // ended ones, and padding.
 TEST_P(OpsConformance, BeginStepPlacesSequences) {
-  if (!ops_.takes_drafts()) GTEST_SKIP();
   for (const auto& [num_slots, num_groups] :
        {std::array{1, 1}, std::array{5, 3}, std::array{40, 1}, std::array{300, 2}}) {
     constexpr int64_t kMaxBlocks = 40;
