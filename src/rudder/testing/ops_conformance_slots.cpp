@@ -327,10 +327,11 @@ TEST_P(OpsConformance, BeginStepPlacesSequences) {
         placed.add(num_slots, q_len, 0, false, true);
       }
       const tensor::Shape sample_shape = {std::ssize(placed.sample), sizeof(ops::SampleRow)};
-      ops::BeginStepArgs args{.state = slots.put(device_),
-                              .blocks = put_words(device_, edits.blocks),
-                              .ids = device_.put(placed.ids),
-                              .kv_slot = device_.put(placed.flat_kv_slots())};
+      ops::BeginStepArgs args;
+      args.state = slots.put(device_);
+      args.blocks = put_words(device_, edits.blocks);
+      args.ids = device_.put(placed.ids);
+      args.kv_slot = device_.put(placed.flat_kv_slots());
       args.placement = {.q_begin = device_.put(placed.q_begin),
                         .table_row = device_.put(placed.table_row),
                         .kv_len = device_.put(placed.kv_len),
@@ -344,7 +345,7 @@ TEST_P(OpsConformance, BeginStepPlacesSequences) {
         args.placement.rows_since_prompt = device_.put(placed.rows_since_prompt);
       }
       ops_.begin_step(args);
-      apply({.blocks = edits.blocks}, slots);
+      apply(edits, slots);
       placed.place(slots, block_size);
       SCOPED_TRACE(std::to_string(num_slots) + " slots");
       EXPECT_EQ(device_.values<int32_t>(args.ids), placed.ids);
