@@ -144,11 +144,10 @@ TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   }
 }
 
-// All but kGated and kScaled, which the backend refuses (cuda_test:
-// Parts.WithoutKernelsAreRefusedByName).
+// All but kScaled, which the backend refuses (cuda_test: Parts.WithoutKernelsAreRefusedByName).
 constexpr testing::TinyArch kArchsWithKernels[] = {
     testing::TinyArch::kPreNorm, testing::TinyArch::kSandwich, testing::TinyArch::kPostNorm,
-    testing::TinyArch::kHeadNorm};
+    testing::TinyArch::kHeadNorm, testing::TinyArch::kGated};
 
 INSTANTIATE_TEST_SUITE_P(Tiny, BatchInvariant,
                          ::testing::Combine(::testing::Values(tensor::DType::kBF16,
