@@ -94,7 +94,7 @@ TEST(ParseTranscoder, GatesAndSchedulesAreOfTheWrites) {
       transcoder({}));
   ASSERT_TRUE(config) << config.error().to_string();
   std::map<int32_t, int> gated;
-  for (uint64_t active = 1; active < 4; ++active) {
+  for (uint64_t active = 1; active < 16; ++active) {
     const auto program = (*config)->program(active).program;
     if (program == nullptr) continue;
     for (const tap::ProgramOp& op : program->ops) {
