@@ -43,7 +43,6 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   static step::Capacity with_taps(step::Capacity capacity) {
     capacity = metamorphic::with_taps(capacity, std::get<1>(GetParam()));
     capacity.geometry.dtype = tensor::DType::kBF16;
-    capacity.taps.clamps_features = false;
     return capacity;
   }
   // Not every sequence fits at once.
