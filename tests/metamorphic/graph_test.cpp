@@ -82,7 +82,7 @@ class Graphs : public ::testing::TestWithParam<Param> {
       EXPECT_EQ(got.got[i].logprobs, expected.got[i].logprobs) << "sequence " << i;
       EXPECT_EQ(got.got[i].end, expected.got[i].end) << "sequence " << i;
     }
-    EXPECT_EQ(got.masked_rows, expected.masked_rows);
+    EXPECT_EQ(got.masked_results, expected.masked_results);
   }
 };
 

@@ -98,7 +98,7 @@ struct Got {
 struct Outcome {
   std::vector<Got> got;  // one per Ask
   sched::SchedStats stats;
-  int64_t masked_rows = 0;
+  int64_t masked_results = 0;
   int64_t steps = 0;        // iterations
   int64_t graph_steps = 0;  // of them
   int64_t lost_tokens = 0;  // captured, but no buffer was free

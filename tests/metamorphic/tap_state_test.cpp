@@ -157,7 +157,7 @@ class TapStateTest : public ::testing::Test {
     plan.tokens.resize(16, 1);
     SlotEdits edits;
     for (const step::SlotEdit& edit : plan.slots) slots_.apply(edit, plan.id, edits);
-    for (const step::SeqWork& row : plan.seqs) slots_.begin_row(row, plan, edits);
+    for (const step::SeqWork& row : plan.seqs) slots_.begin_sequence(row, plan, edits);
     ASSERT_TRUE(state_->apply(plan));
     pack_taps(plan, slots_, place, state_.get(), packed_);
     drain(*ops_);

@@ -134,12 +134,12 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
                capacity.max_tokens_per_step);
 }
 
-void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& packed) {
+void pad_step(int32_t num_seqs, const step::Capacity& capacity, PackedStep& packed) {
   packed.kv_slot.resize(static_cast<size_t>(capacity.kv_groups.size()));
   ops::SampleRow nobody;
   nobody.slot = capacity.num_slots;
   nobody.temperature = 0;
-  while (packed.num_seqs() < num_rows) {
+  while (packed.num_seqs() < num_seqs) {
     packed.logits_rows.push_back(packed.q_begin.back());
     packed.ids.push_back(0);
     packed.positions.push_back(0);

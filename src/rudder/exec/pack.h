@@ -49,8 +49,8 @@ struct PackedStep {
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed);
 
-// Appends sequences of padding, one token each, until there are `num_rows` sequences: they belong
+// Appends sequences of padding, one token each, until there are `num_seqs` sequences: they belong
 // to the slot behind the last, see no key, write nothing and are sampled for nobody.
-void pad_step(int32_t num_rows, const step::Capacity& capacity, PackedStep& packed);
+void pad_step(int32_t num_seqs, const step::Capacity& capacity, PackedStep& packed);
 
 }  // namespace rudder::exec
