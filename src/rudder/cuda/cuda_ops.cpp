@@ -67,6 +67,7 @@ class CudaOps final : public ops::Ops {
   DType kv_dtype() const override { return settings_.kv_dtype; }
   DType linear_dtype() const override { return settings_.linear_dtype; }
   bool keeps_fp8() const override { return true; }
+  bool takes_drafts() const override { return true; }
 
   int64_t available_memory() const override {
     size_t free = 0;
@@ -297,7 +298,6 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
 }
 
 void CudaOps::begin_step(const ops::BeginStepArgs& args) {
-  RUDDER_CHECK(args.placement.empty(), "takes_drafts() is false");
   BeginStepParams params;
   params.state = slot_state(args.state);
   params.opened = pointer<int32_t>(args.opened);
@@ -310,6 +310,9 @@ void CudaOps::begin_step(const ops::BeginStepArgs& args) {
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
   params.num_groups = num_kv_groups(args.kv_slot, params.rows);
+  if (!args.placement.empty()) {
+    params.placement = placement_params(args.placement, args.state);
+  }
   if (args.tap_table != nullptr) {
     params.taps[0] = gather_params(*args.tap_table, args.taps);
     params.taps[1] = gather_params(*args.tap_table, args.rows_taps);

@@ -89,6 +89,15 @@ void add_to(AttributedLine& line, const AttributedNode& node) {
   line.gap_us += static_cast<double>(node.gap_ns) * 1e-3;
 }
 
+AttributedLine& line_of_op(std::vector<AttributedLine>& lines, const std::string& op) {
+  for (AttributedLine& line : lines) {
+    if (line.op == op) return line;
+  }
+  AttributedLine& line = lines.emplace_back();
+  line.op = op;
+  return line;
+}
+
 void add_line(std::string& table, const AttributedLine& line, const std::string& name,
               double span_us) {
   table += fmt::format("{:<22} {:>7.1f} {:>10.2f} {:>7.1f} {:>9.2f}\n", name, line.count,
@@ -143,9 +152,7 @@ Attribution attribute_replays(std::span<const std::vector<DeviceNode>> replays) 
     for (const AttributedNode& node : attribute(replay)) {
       add_to(all[{node.layer, node.op}], node);
       add_to(layers[node.layer], node);
-      const auto op = std::ranges::find(out.ops, node.op, &AttributedLine::op);
-      if (op == out.ops.end()) out.ops.push_back({.op = node.op});
-      add_to(op == out.ops.end() ? out.ops.back() : *op, node);
+      add_to(line_of_op(out.ops, node.op), node);
     }
   }
   for (auto& [key, line] : all) {

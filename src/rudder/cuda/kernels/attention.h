@@ -129,7 +129,7 @@ struct AttentionParams {
 __host__ __device__ constexpr bool attention_is_split(const AttentionConfig& config,
                                                       int32_t q_len) {
   const int32_t group = config.num_heads / config.num_kv_heads;
-  return !config.whole_sequences && q_len <= 8 && q_len * group <= 64;
+  return !config.whole_sequences && q_len <= 16 && q_len * group <= 64;
 }
 
 // Both return cudaErrorInvalidValue for a config that no kernel serves, and what the launch

@@ -72,10 +72,11 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   extern __shared__ float4 fetched[];
   __shared__ float scratch[3][32];
   __shared__ BlockTeam::Shared team_shared;
+  __shared__ FeatureShared features;
   const int hidden = static_cast<int>(p.hidden);
   const auto row = static_cast<int>(blockIdx.x);
   BlockTeam team(team_shared);
-  Taps taps(tap_params, team, fetched, hidden);
+  Taps taps(tap_params, team, features, fetched, hidden);
   taps.load(row);
   // A large block has no registers for the weights of the norm while programs run.
   Floats norm[kRuns] = {};
