@@ -36,7 +36,7 @@ namespace json = boost::json;
 
 constexpr int32_t kWarmUpTokens = 8;
 
-json::array to_json(const std::vector<cuda::AttributedLine>& lines) {
+json::array lines_json(const std::vector<cuda::AttributedLine>& lines) {
   json::array out;
   for (const cuda::AttributedLine& line : lines) {
     out.push_back(json::object{{"op", line.op},
@@ -84,12 +84,13 @@ Result<void> trace_steps(const TraceFlags& flags) {
   const cuda::Attribution found = cuda::attribute_replays(replays);
   fmt::print("{} sequences after {} tokens\n{}", flags.batch, flags.context, to_table(found));
   if (flags.output_json.empty()) return {};
-  return write_file(flags.output_json, to_json_text(json::object{{"span_us", found.span_us},
-                                                                 {"replays", found.replays},
-                                                                 {"ops", to_json(found.ops)},
-                                                                 {"layers", to_json(found.layers)},
-                                                                 {"all", to_json(found.all)}}) +
-                                           "\n");
+  return write_file(flags.output_json,
+                    to_json_text(json::object{{"span_us", found.span_us},
+                                              {"replays", found.replays},
+                                              {"ops", lines_json(found.ops)},
+                                              {"layers", lines_json(found.layers)},
+                                              {"all", lines_json(found.all)}}) +
+                        "\n");
 }
 #else
 Result<void> trace_steps(const TraceFlags& /*flags*/) {
