@@ -12,6 +12,8 @@ constexpr int32_t kNotTried = -2;
 // Rows that are tried before shapes are worth their keys.
 constexpr uint64_t kPlainRows = 512;
 constexpr size_t kMaxWalkPlaces = 4096;
+// Of the rows on the way to one token: some 20 MiB.
+constexpr size_t kMaxWalkItems = 1'000'000;
 constexpr size_t kMaxKeptPlaces = 128;  // for the walks that follow; a kilobyte each
 // Bytes that are tried from a place before it is worth trying all 256.
 constexpr uint32_t kVisitsWorthLoops = 512;
@@ -132,7 +134,11 @@ uint64_t MaskWalk::run(EarleyParser& parser, const TokenTrie& trie, std::span<ui
                        uint64_t max_steps) {
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
   const uint64_t first_step = parser.steps();
-  const auto over = [&] { return parser.steps() - first_step > max_steps; };
+  const size_t first_items = parser.num_items();
+  const auto over = [&] {
+    if (parser.num_items() - first_items > kMaxWalkItems) parser.give_up();
+    return parser.overflowed() || parser.steps() - first_step > max_steps;
+  };
   uint64_t tried = 0;
   size_t at = 0;
   size_t rows = 0;

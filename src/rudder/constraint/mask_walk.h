@@ -22,7 +22,7 @@ class MaskWalk {
   MaskWalk(const ParserGrammar& grammar, size_t longest) : shape_(grammar, longest) {}
 
   // Sets the bits of the texts' ids in `mask`. Returns the bytes that were tried. Ends early, with
-  // what it has, when the parser has taken more than `max_steps` steps for it.
+  // what it has, when the parser has taken more than `max_steps` steps for it, or has given up.
   uint64_t run(EarleyParser& parser, const TokenTrie& trie, std::span<uint32_t> mask,
                uint64_t max_steps);
 

@@ -14,6 +14,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/constraint/fuel.h"
 #include "rudder/constraint/terminal.h"
 #include "rudder/constraint/terminal_dfa.h"
 #include "rudder/constraint/token_order.h"
@@ -33,8 +34,9 @@ class TerminalTables {
     int32_t token = 0;
   };
 
-  // `counted`: room will be asked for; `words`: of a mask.
-  TerminalTables(TerminalDfa dfa, bool counted, std::shared_ptr<const TokenOrder> order,
+  // `counted`: room will be asked for; `words`: of a mask. What is worked out beforehand burns fuel,
+  // a small part of what is left; more is left for later where that is little.
+  TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted, std::shared_ptr<const TokenOrder> order,
                  size_t words);
 
   const TerminalDfa& dfa() const { return dfa_; }
@@ -69,7 +71,8 @@ class TerminalTables {
   // Where characters are not counted, states that short tokens cannot tell apart share those. Those
   // of the states near the start are worked out beforehand, the others when they are asked for
   // first: some microseconds, a millisecond where nearly all tokens stay within.
-  View tokens(State state) const;
+  // Adds the nodes of the vocabulary's tree that it looked at for it, some 10 ns each.
+  View tokens(State state, uint64_t& looked_at) const;
   size_t bytes() const { return bytes_; }  // of all that may ever be kept, about
 
  private:

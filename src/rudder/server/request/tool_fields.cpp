@@ -187,10 +187,11 @@ constraint::GrammarSpec ToolFields::grammar_beside(const json::object& content,
 }
 
 std::optional<Error> ToolFields::schema_error() const {
+  constraint::Fuel fuel(constraint::Fuel::kRequestWork);
   for (size_t i = 0; i < callable.size(); ++i) {
     if (!has_schema_enforced(callable[i])) continue;
     const Result<std::string> grammar =
-        constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
+        constraint::to_ebnf(fuel, {.kind = constraint::GrammarKind::kJsonSchema,
                              .text = to_json_text(dialect::arguments_schema(callable[i])),
                              .space = constraint::JsonSpace::kCompact});
     if (grammar) continue;
