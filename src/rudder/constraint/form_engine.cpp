@@ -21,6 +21,8 @@ class FormConstraint final : public Constraint {
   const Form form_;
 };
 
+constexpr size_t kMaxFormBytes = size_t{64} << 20;
+
 bool is_special(std::string_view bytes) {
   return bytes.size() == 5 && bytes[0] == '\xFF';
 }
@@ -66,11 +68,16 @@ Result<ParserGrammar::Terminal> FormEngine::terminal(Fuel& fuel, const Terminal&
                                                      size_t* bytes) const {
   const std::lock_guard lock(mutex_);
   RUDDER_TRY(auto tables, tables_.get(fuel, terminal, vocabulary_->order, vocabulary_->words()));
-  if (tables != any_string_) *bytes += tables->bytes();
+  if (tables != any_string_) {
+    *bytes += tables->bytes();
+    // The automaton is held already.
+    const auto made = static_cast<int64_t>(tables->made_bytes() - tables->dfa().bytes());
+    if (!fuel.hold(made)) return tl::unexpected(fuel.error());
+  }
   size_t num_excluded = 0;
   for (const std::string& value : terminal.excluded) num_excluded += value.size() + 1;
   constexpr size_t kBytesOfNode = 160;  // of ExcludedValues, at the most
-  if (!fuel.can_hold(static_cast<int64_t>(num_excluded * kBytesOfNode)) ||
+  if (!fuel.hold(static_cast<int64_t>(num_excluded * kBytesOfNode)) ||
       !fuel.burn(static_cast<int64_t>(num_excluded) * 10)) {
     return tl::unexpected(fuel.error());
   }
@@ -102,10 +109,11 @@ Result<CompiledConstraint> FormEngine::compile(const GrammarSpec& spec, Fuel& fu
   size_t bytes = form.grammar.rules.bytes();
   const std::vector<Terminal> terminals = std::exchange(form.grammar.rules.terminals, {});
   for (const Terminal& one : terminals) {
-    const size_t before = bytes;
     RUDDER_TRY(ParserGrammar::Terminal made, terminal(fuel, one, &bytes));
-    if (!fuel.hold(static_cast<int64_t>(bytes - before))) return tl::unexpected(fuel.error());
     form.grammar.terminals.push_back(std::move(made));
+    if (bytes > kMaxFormBytes) {
+      return fail(ErrorCode::kInvalidArgument, "is too complex: its tables take too much memory");
+    }
   }
   auto constraint = std::make_shared<FormConstraint>(std::move(form));
   RUDDER_TRY(const bool can_start, constraint->can_start(fuel));

@@ -39,6 +39,7 @@ TerminalTables::TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted,
       bytes_ += near_.back()->bytes();
     }
     fuel.burn(static_cast<int64_t>(looked_at));
+    made_bytes_ = bytes_;
     return;
   }
   kinds_ = dfa_.kinds(TokenOrder::kShort);
@@ -55,6 +56,7 @@ TerminalTables::TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted,
   }
   fuel.burn(static_cast<int64_t>(looked_at));
   bytes_ += (near_.size() + far_.size()) * sizeof(near_[0]);
+  made_bytes_ = bytes_;
   // A list of tokens, or a mask where they are many.
   const size_t far = std::min(words * sizeof(uint32_t), order_->long_tokens().nodes().size());
   bytes_ += std::min(near_.size(), kMaxLateNear) * words * sizeof(uint32_t) +
@@ -110,7 +112,9 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
     if (!counted_ && node.skip - at >= kWorthLoops) {
       const auto [known, is_new] = loops.try_emplace(from.state, 0);
       if (is_new) known->second = loops_of(from.state);
-      if ((trie.groups(at) & ~known->second) == 0) {
+      const uint64_t groups = trie.groups(at);
+      const bool is_text = (groups & TokenTrie::kBeyondAscii) == 0 || trie.is_utf8(at);
+      if (is_text && (groups & ~known->second) == 0) {
         for (const int32_t id : trie.ids_below(at)) inside.push_back({.chars = 0, .token = id});
         at = node.skip;
         continue;
@@ -138,14 +142,37 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
   return tokens;
 }
 
-// Groups of bytes (TokenTrie) that all lead from the state back to it.
+// Groups of bytes (TokenTrie) that all lead from the state back to it; those beyond ASCII: as
+// characters of UTF-8.
 uint64_t TerminalTables::loops_of(State state) const {
   uint64_t leaving = 0;
-  for (int byte = 0; byte < 256; ++byte) {
+  for (int byte = 0; byte < 0x80; ++byte) {
     if (dfa_.next(state, static_cast<uint8_t>(byte)) == state) continue;
     leaving |= uint64_t{1} << TokenTrie::group_of(static_cast<uint8_t>(byte));
   }
+  Inside seen;
+  if (!characters_return(state, state, {}, seen)) leaving |= TokenTrie::kBeyondAscii;
   return ~leaving;
+}
+
+// Whether all characters beyond ASCII lead to `back`; `at` is inside of one, or `back` itself.
+bool TerminalTables::characters_return(State back, State at, Utf8State utf8, Inside& seen) const {
+  for (int byte = 0x80; byte < 256; ++byte) {
+    Utf8State next = utf8;
+    if (!next_utf8(next, static_cast<uint8_t>(byte))) continue;
+    const State to = dfa_.next(at, static_cast<uint8_t>(byte));
+    if (to == TerminalDfa::kDead || (next.left == 0 && to != back)) return false;
+    if (next.left == 0) continue;
+    const auto known = std::find_if(seen.begin(), seen.end(),
+                                    [&](const auto& one) { return one.first == next; });
+    if (known != seen.end()) {
+      if (known->second != to) return false;
+      continue;
+    }
+    seen.emplace_back(next, to);
+    if (!characters_return(back, to, next, seen)) return false;
+  }
+  return true;
 }
 
 // The tokens whose closing quote is the node `quote`, behind `chars` characters.
