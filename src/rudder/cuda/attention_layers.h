@@ -26,6 +26,7 @@ class AttentionLayers {
     // that takes the keys in their order.
     bool batch_invariant = false;
     bool plain = false;  // for shapes that no tuned kernel takes
+    int32_t least_sparse_pages = kLeastSparsePages;  // GateParams
   };
   // `memory` outlives it.
   AttentionLayers(DeviceMemory& memory, cudaStream_t stream, int32_t num_sms, Settings settings)

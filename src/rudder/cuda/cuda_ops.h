@@ -37,6 +37,8 @@ struct CudaOpsSettings {
   // Tests of tiny models: attention of shapes that no tuned kernel takes runs on a plain, slow one
   // instead of being refused.
   bool plain_attention = false;
+  // GateParams::least_sparse_pages, for tests of short sequences; 0: what was measured.
+  int32_t least_sparse_pages = 0;
   bool synchronous = false;  // wait after each op, so that a fault names its op; not in a capture
 };
 
