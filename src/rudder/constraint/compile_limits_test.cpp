@@ -1,6 +1,6 @@
-// What one form may cost at a vocabulary of 128,000 tokens, whatever it asks for: two seconds of the
-// thread and 64 MiB at the highest, and it stops within 100 ms when nobody waits for it. Prints what
-// each hostile form takes.
+// What one form may cost at a vocabulary of 128,000 tokens, whatever it asks for: two seconds of
+// the thread and 64 MiB at the highest, and it stops within 100 ms when nobody waits for it. Prints
+// what each hostile form takes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -106,7 +106,9 @@ void expect_within_bounds(double share) {
   constexpr double kAlways = 0.2;  // seconds, of what is not worth its fuel
   const double most = (share * kMostSeconds + (share < 1 ? kAlways : 0)) * kSlower;
   for (const HostileForm& form : hostile_forms()) {
-    if (const char* only = std::getenv("ONLY"); only != nullptr && form.name.find(only) == std::string::npos) continue;
+    if (const char* only = std::getenv("ONLY");
+        only != nullptr && form.name.find(only) == std::string::npos)
+      continue;
     EXPECT_LE(std::ssize(form.spec.text), GrammarSettings().max_grammar) << form.name;
     const Cost cost = cost_of(form.spec, share);
     fmt::print("{:<52}{:>8.0f} ms{:>8.1f} MiB{:>7.2f}  {}\n", form.name, cost.seconds * 1e3,

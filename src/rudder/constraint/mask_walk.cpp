@@ -87,8 +87,8 @@ bool MaskWalk::characters_return(EarleyParser& parser, int32_t place, Utf8State 
     Utf8State next = utf8;
     if (!next_utf8(next, static_cast<uint8_t>(byte))) continue;
     const int32_t to = step(parser, depth, path_.back(), static_cast<uint8_t>(byte));
-    const auto known = std::find_if(seen.begin(), seen.end(),
-                                    [&](const auto& one) { return one.first == next; });
+    const auto known =
+        std::find_if(seen.begin(), seen.end(), [&](const auto& one) { return one.first == next; });
     if (to == kNowhere || next.left == 0) {
       all = to == place;
     } else if (known != seen.end()) {

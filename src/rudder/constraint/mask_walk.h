@@ -47,8 +47,8 @@ class MaskWalk {
   void leave_to(EarleyParser& parser, size_t depth);
   // Finds `loops` of the place at the end of the path.
   void find_loops(EarleyParser& parser);
-  // Whether all characters beyond ASCII lead back to the place. The end of the path is inside of one,
-  // at `utf8`; where bytes led inside of characters is in `seen`.
+  // Whether all characters beyond ASCII lead back to the place. The end of the path is inside of
+  // one, at `utf8`; where bytes led inside of characters is in `seen`.
   using Inside = std::vector<std::pair<Utf8State, int32_t>>;
   bool characters_return(EarleyParser& parser, int32_t place, Utf8State utf8, Inside& seen);
 

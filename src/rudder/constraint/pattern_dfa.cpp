@@ -20,10 +20,12 @@ constexpr size_t kMaxNfaPlaces = 200'000;            // of the automaton with ch
 constexpr size_t kMaxStates = 60'000;                // of the one without
 constexpr size_t kMaxMembers = 2'000'000;            // places in all states
 constexpr int64_t kMaxSubsetWork = Fuel::kWork / 4;  // past it the choices stay
-// Of a place, with its share of what a vector that grows leaves unused, and its lists' first entries.
+// Of a place, with its share of what a vector that grows leaves unused, and its lists' first
+// entries.
 constexpr int64_t kPlaceBytes = 200;
 constexpr int64_t kWorkOfMember = 5;  // of a set: found, sorted and looked up
-constexpr int64_t kSetBytes = 160;  // of a set as a state and as the key of a map, beside its places
+constexpr int64_t kSetBytes =
+    160;  // of a set as a state and as the key of a map, beside its places
 
 // The automaton with choices (Thompson's): places, edges by a range of bytes, and free ones.
 class Places {

@@ -120,7 +120,7 @@ class RuleSet {
   void print(Node node, const std::vector<bool>& productive, std::string& out) const;
 
   Fuel& fuel_;
-  std::deque<Data> nodes_;  // which never needs twice their memory while it grows
+  std::deque<Data> nodes_;   // which never needs twice their memory while it grows
   std::vector<Node> rules_;  // bodies
   std::vector<Terminal> terminals_;
   std::vector<TokenSet> tokens_;

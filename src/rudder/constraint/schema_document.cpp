@@ -211,7 +211,8 @@ Result<void> SchemaDocument::normalise_inside(Fuel& fuel, json::object& object, 
   return {};
 }
 
-Result<void> SchemaDocument::normalise_targets(Fuel& fuel, json::value& value, const std::string& path) {
+Result<void> SchemaDocument::normalise_targets(Fuel& fuel, json::value& value,
+                                               const std::string& path) {
   if (!fuel.burn(20 + std::ssize(path) / 8)) return tl::unexpected(fuel.error());
   json::object* object = value.if_object();
   if (object != nullptr && object->contains(kTarget)) return normalise(fuel, value, path);

@@ -393,7 +393,8 @@ int64_t json_bytes(const json::value& value) {
   if (const json::string* text = value.if_string()) return bytes + std::ssize(*text);
   if (const json::array* list = value.if_array()) {
     for (const json::value& item : *list) bytes += json_bytes(item);
-  } else if (const json::object* object = value.if_object(); object != nullptr && !object->empty()) {
+  } else if (const json::object* object = value.if_object();
+             object != nullptr && !object->empty()) {
     bytes += kObject;
     for (const auto& field : *object) bytes += std::ssize(field.key()) + json_bytes(field.value());
   }

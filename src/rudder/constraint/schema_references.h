@@ -23,8 +23,7 @@ std::optional<std::vector<std::string>> pointer_keys(std::string_view pointer);
 
 class SchemaReferences {
  public:
-  SchemaReferences(Fuel& fuel, boost::json::value& root)
-      : fuel_(fuel), held_(fuel), root_(root) {}
+  SchemaReferences(Fuel& fuel, boost::json::value& root) : fuel_(fuel), held_(fuel), root_(root) {}
 
   // References by anchor, by `$id` of the document or of a schema in it are pointers then; marks
   // their targets outside of the places that keywords have schemas at. References to other

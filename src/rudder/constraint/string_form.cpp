@@ -13,9 +13,9 @@ namespace rudder::constraint {
 namespace {
 
 constexpr size_t kMaxProductStates = 30'000;
-constexpr int32_t kLeastLowered = 32;  // characters that a bound on lengths is lowered to
-constexpr int64_t kWorkOfStep = 16;    // of the product: a target looked up
-constexpr int64_t kProductStateBytes = 140;   // beside its keys, of which there are two, and its row
+constexpr int32_t kLeastLowered = 32;        // characters that a bound on lengths is lowered to
+constexpr int64_t kWorkOfStep = 16;          // of the product: a target looked up
+constexpr int64_t kProductStateBytes = 140;  // beside its keys, of which there are two, and its row
 
 struct Factor {
   ByteAutomaton automaton;
@@ -128,7 +128,8 @@ std::optional<ByteAutomaton> Product::build() {
     if (i == ByteAutomaton::kClosed) continue;
     const auto bytes = static_cast<int64_t>(key.size() * 2 + class_byte_.size() * 3) * 4;
     const auto work = out_.num_classes * std::ssize(factors_) + 20;
-    if (keys_.size() > kMaxProductStates || !held.add(bytes + kProductStateBytes) || !fuel_.burn(work)) {
+    if (keys_.size() > kMaxProductStates || !held.add(bytes + kProductStateBytes) ||
+        !fuel_.burn(work)) {
       return std::nullopt;
     }
     const Key from = keys_[i];

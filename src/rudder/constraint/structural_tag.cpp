@@ -14,7 +14,8 @@ namespace {
 
 Result<void> open_schemas(Fuel& fuel, json::value& value, JsonSpace space, const std::string& path);
 
-Result<void> open_object(Fuel& fuel, json::object& object, JsonSpace space, const std::string& path) {
+Result<void> open_object(Fuel& fuel, json::object& object, JsonSpace space,
+                         const std::string& path) {
   const json::value* type = object.if_contains("type");
   const json::value* schema = object.if_contains("json_schema");
   const bool other_notation = type != nullptr && *type == "qwen_xml_parameter";
@@ -29,8 +30,8 @@ Result<void> open_object(Fuel& fuel, json::object& object, JsonSpace space, cons
     }
     return {};
   }
-  Result<std::string> grammar =
-      to_ebnf(fuel, {.kind = GrammarKind::kJsonSchema, .text = to_json_text(*schema), .space = space});
+  Result<std::string> grammar = to_ebnf(
+      fuel, {.kind = GrammarKind::kJsonSchema, .text = to_json_text(*schema), .space = space});
   if (!grammar) {
     Error error = grammar.error();
     error.where = path + ".json_schema" + error.where;
@@ -40,7 +41,8 @@ Result<void> open_object(Fuel& fuel, json::object& object, JsonSpace space, cons
   return {};
 }
 
-Result<void> open_schemas(Fuel& fuel, json::value& value, JsonSpace space, const std::string& path) {
+Result<void> open_schemas(Fuel& fuel, json::value& value, JsonSpace space,
+                          const std::string& path) {
   if (json::object* object = value.if_object()) return open_object(fuel, *object, space, path);
   json::array* array = value.if_array();
   if (array == nullptr) return {};

@@ -45,8 +45,8 @@ TerminalTables::TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted,
   kinds_ = dfa_.kinds(TokenOrder::kShort);
   far_.resize(dfa_.size());
   near_.resize(static_cast<size_t>(*std::max_element(kinds_.begin(), kinds_.end())) + 1);
-  const size_t most =
-      std::min(kMaxLookedAt, static_cast<size_t>(std::max<int64_t>(0, fuel.left()) / kLookedAtShare));
+  const size_t most = std::min(
+      kMaxLookedAt, static_cast<size_t>(std::max<int64_t>(0, fuel.left()) / kLookedAtShare));
   for (size_t state = 0; state < kinds_.size() && looked_at < most; ++state) {
     std::shared_ptr<const Tokens>& near = near_[static_cast<size_t>(kinds_[state])];
     if (near != nullptr) continue;
@@ -163,8 +163,8 @@ bool TerminalTables::characters_return(State back, State at, Utf8State utf8, Ins
     const State to = dfa_.next(at, static_cast<uint8_t>(byte));
     if (to == TerminalDfa::kDead || (next.left == 0 && to != back)) return false;
     if (next.left == 0) continue;
-    const auto known = std::find_if(seen.begin(), seen.end(),
-                                    [&](const auto& one) { return one.first == next; });
+    const auto known =
+        std::find_if(seen.begin(), seen.end(), [&](const auto& one) { return one.first == next; });
     if (known != seen.end()) {
       if (known->second != to) return false;
       continue;
@@ -261,7 +261,8 @@ Result<std::shared_ptr<const TerminalTables>> TerminalTableCache::get(
   RUDDER_TRY(TerminalDfa dfa, TerminalDfa::make(fuel, form));
   // What tells states apart goes over all their entries.
   const auto entries = static_cast<int64_t>(dfa.bytes() / sizeof(TerminalDfa::State));
-  const Held held(fuel, entries * int64_t{sizeof(TerminalDfa::State)} + static_cast<int64_t>(dfa.size()) * 64);
+  const Held held(
+      fuel, entries * int64_t{sizeof(TerminalDfa::State)} + static_cast<int64_t>(dfa.size()) * 64);
   if (!of_set) fuel.burn(entries * int64_t{TokenOrder::kShort} / 2);
   if (fuel.out()) return tl::unexpected(fuel.error());
   auto tables = std::make_shared<const TerminalTables>(fuel, std::move(dfa), of_set, order, words);

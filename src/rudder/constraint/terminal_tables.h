@@ -35,8 +35,8 @@ class TerminalTables {
     int32_t token = 0;
   };
 
-  // `counted`: room will be asked for; `words`: of a mask. What is worked out beforehand burns fuel,
-  // a small part of what is left; more is left for later where that is little.
+  // `counted`: room will be asked for; `words`: of a mask. What is worked out beforehand burns
+  // fuel, a small part of what is left; more is left for later where that is little.
   TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted, std::shared_ptr<const TokenOrder> order,
                  size_t words);
 

@@ -31,7 +31,7 @@ int TokenTrie::group_of(uint8_t byte) {
   constexpr int kBrackets = 36;  // '[' to '`'
   constexpr int kBraces = 42;    // '{' to '~'
   constexpr int kLetters = 46;   // two letters and their small ones each
-  constexpr int kBeyond = 59;  // kBeyondAscii
+  constexpr int kBeyond = 59;    // kBeyondAscii
   if (byte >= 0xF0) return kBeyond + 3;
   if (byte >= 0xE0) return kBeyond + 2;
   if (byte >= 0xC0) return kBeyond + 1;

@@ -40,8 +40,8 @@ class TokenTrie {
   static int group_of(uint8_t byte);
   uint64_t groups(size_t node) const { return groups_[node]; }
   static constexpr uint64_t kBeyondAscii = uint64_t{15} << 59;  // their groups
-  // Whether what begins at the node is UTF-8, in each text that goes on there; its last character may
-  // be cut.
+  // Whether what begins at the node is UTF-8, in each text that goes on there; its last character
+  // may be cut.
   bool is_utf8(size_t node) const { return is_utf8_[node]; }
   // Of all texts that end at the node or below it.
   std::span<const int32_t> ids_below(size_t node) const {

@@ -1,5 +1,5 @@
-// Utf8State: what bytes of a character may come next (Unicode 15, table 3-7), for automata and walks
-// that take text byte by byte. Plain values.
+// Utf8State: what bytes of a character may come next (Unicode 15, table 3-7), for automata and
+// walks that take text byte by byte. Plain values.
 #pragma once
 
 #include <compare>

@@ -192,8 +192,8 @@ std::optional<Error> ToolFields::schema_error() const {
     if (!has_schema_enforced(callable[i])) continue;
     const Result<std::string> grammar =
         constraint::to_ebnf(fuel, {.kind = constraint::GrammarKind::kJsonSchema,
-                             .text = to_json_text(dialect::arguments_schema(callable[i])),
-                             .space = constraint::JsonSpace::kCompact});
+                                   .text = to_json_text(dialect::arguments_schema(callable[i])),
+                                   .space = constraint::JsonSpace::kCompact});
     if (grammar) continue;
     Error error = grammar.error();
     error.where = fmt::format("tools[{}].function.parameters{}", i, error.where);
