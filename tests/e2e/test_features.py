@@ -25,6 +25,7 @@ def root(tmp_path_factory, rows):
     folder = tmp_path_factory.mktemp("dictionaries")
     encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
     write_dictionary(folder / "three", "resid_post.3", encoder, rows)
+    write_dictionary(folder / "across", "mlp_in.3", encoder, rows, write="mlp_out.3")
     write_dictionary(folder / "narrow", "resid_post.3", [[1.0] * 8], [[1.0] * 8])
     return folder
 
@@ -32,7 +33,7 @@ def root(tmp_path_factory, rows):
 @pytest.fixture(scope="module")
 def server_with(root):
     with serving("--enable-steering", "--dictionary", f"sae={root / 'three'}@resid_post.3",
-                 "--dictionary-root", root, "--capture-memory-mb", "8") as running:
+                 "--dictionary", f"transcoder={root / 'across'}", "--dictionary-root", root, "--capture-memory-mb", "8") as running:
         yield running
 
 
@@ -125,6 +126,30 @@ def test_clamps_move_the_row_by_what_the_formula_says(client, name, rows):
     assert 0 < active < len(before) * len(clamps)
 
 
+def test_a_transcoder_moves_what_it_writes_by_what_it_reads(client, name, rows):
+    encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
+    clamps = [(0, "set", 2.0), (1, "multiply", 3.0), (4, "min", 1.0)]
+    steering = {"steering": [{**feature(i, kind, value)["steering"], "dictionary": "transcoder"}
+                             for i, kind, value in clamps]}
+
+    def captured(extra, site, point):
+        answer = complete(client, name, {**response({site: [3]}, "all_prompt", point=point), **extra})
+        return rows_of(answer.capture_results["response"]["payload"]["rows"][site])
+
+    change = {"set": lambda f, v: v, "multiply": lambda f, v: f * v, "min": max}
+    read, before = captured({}, "mlp_in", "pre"), captured({}, "mlp_out", "pre")
+    assert captured(steering, "mlp_in", "post") == read
+    after = captured(steering, "mlp_out", "post")
+    assert len(before) == len(after) == len(read) > 4
+    for x, row, got in zip(read, before, after):
+        expected = list(row)
+        for i, kind, value in clamps:
+            f = max(sum(a * b for a, b in zip(x, encoder[i])), 0.0)
+            expected = [e + (change[kind](f, value) - f) * r for e, r in zip(expected, rows[i])]
+        moved = max(abs(e - a) for e, a in zip(expected, row))
+        assert max(abs(e - g) for e, g in zip(expected, got)) < 0.01 * moved
+
+
 def test_clamped_and_plain_at_once(client, name):
     prompts = [f"Story number {i} is about a boat and a {word}." for i, word in enumerate(("dog", "cat", "hen", "fish"))]
     extras = [feature(i, "set", 1) for i in range(4)]
@@ -141,7 +166,7 @@ def test_clamped_and_plain_at_once(client, name):
 def test_dictionaries_come_and_go(server_with, client, name):
     url = server_with.url + "/v1/steering/dictionaries"
     listed = httpx2.get(url).json()
-    assert [d["name"] for d in listed["dictionaries"]] == ["sae"] and listed["count"] == 1
+    assert [d["name"] for d in listed["dictionaries"]] == ["sae", "transcoder"] and listed["count"] == 2
     assert listed["dictionaries"][0]["layers"][0]["features"] == FEATURES
     httpx2.post(url, json={"name": "more", "path": "three"}).raise_for_status()
     assert httpx2.post(url, json={"name": "more", "path": "three"}).status_code == 409

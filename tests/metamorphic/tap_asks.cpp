@@ -57,6 +57,9 @@ class TapMaker {
     score.kind = OpKind::kScore;
     score.latch = 1;
     bool has_score = latch != Latch::kFilled;
+    Point relayed_from;
+    int32_t num_relays = 0;
+    bool is_relayed = false;  // the last relay was left by an op, and none has read it
     for (const Point point : points) {
       if (!has_score && point.index() >= score_point.index()) {
         add_op(made, geometry_, score_point, score, 1, engine_);
@@ -69,7 +72,24 @@ class TapMaker {
         op.latch = 1;
         op.sharpness = 3;
       }
+      if (is_relayed && point.index() > relayed_from.index()) {
+        tap::TapOp write = op;
+        write.kind = OpKind::kFeature;
+        write.norm = tap::FeatureNorm::kNone;
+        write.run = 1;
+        write.relay = num_relays - 1;
+        add_op(made, geometry_, point, write, 1, engine_);
+        made.ops.back().op.v2 = tap::kNoVector;
+        is_relayed = false;
+      }
       add_op(made, geometry_, point, op, op.kind == OpKind::kAdd ? 3 : 1, engine_);
+      if (op.kind == OpKind::kFeature && below(2) == 0) {
+        made.ops.back().op.v1 = tap::kNoVector;
+        made.ops.back().op.relay = num_relays++;
+        relayed_from = point;
+        is_relayed = true;
+        continue;
+      }
       if (op.kind != OpKind::kFeature || below(2) == 0) continue;
       // A second feature that reads the same row.
       made.ops.back().op.run = 2;
@@ -163,7 +183,7 @@ void add_op(tap::Program& program, const tap::Geometry& geometry, Point point, t
     return begin;
   };
   op.v1 = vector(length);
-  op.norm_squared = static_cast<float>(length * length);
+  if (op.kind == OpKind::kAddRenorm) op.sum = static_cast<float>(length * length);
   if (op.kind == OpKind::kSwap || op.kind == OpKind::kRotate || op.kind == OpKind::kFeature) {
     op.v2 = vector(1);
   }

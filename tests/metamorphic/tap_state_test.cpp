@@ -243,6 +243,26 @@ TEST_F(TapStateTest, RunsOfFeaturesAreWhole) {
   }
 }
 
+TEST_F(TapStateTest, FeaturesReadOrWriteAndNameARelay) {
+  const auto apply = [&](int32_t v1, int32_t v2, int32_t relay) {
+    auto program = std::make_shared<tap::Program>(*features_of({1}));
+    tap::TapOp& op = program->ops[0].op;
+    op.v1 = v1;
+    op.v2 = v2;
+    op.relay = relay;
+    step::StepPlan plan;
+    plan.tap_edits = {{1, 0, 0, std::move(program)}};
+    return state_->apply(plan);
+  };
+  constexpr int32_t kNone = tap::kNoVector;
+  EXPECT_TRUE(apply(0, 0, 0));
+  EXPECT_TRUE(apply(kNone, 0, tap::kNumRelays - 1));
+  EXPECT_TRUE(apply(0, kNone, tap::kNumRelays - 1));
+  EXPECT_THROW(static_cast<void>(apply(kNone, kNone, 0)), std::logic_error);
+  EXPECT_THROW(static_cast<void>(apply(kNone, 0, tap::kNumRelays)), std::logic_error);
+  EXPECT_THROW(static_cast<void>(apply(0, kNone, -1)), std::logic_error);
+}
+
 TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {
   step::SeqWork prompt = work(0, 1, 0, 5);
   prompt.tap_row = 1;
@@ -267,6 +287,7 @@ TEST_F(TapStateTest, TokensGetTheirRowsAndPlacesInTheRing) {
   EXPECT_EQ(packed_.slot, (Ints{0, 0, 0, 0, 0, 2, 2}));
   EXPECT_EQ(packed_.capture_set, (Ints{-1, 1, -1, 1, 1, -1, -1}));
   EXPECT_EQ(packed_.capture_begin, (Ints{0, 10, 0, 12, 14, 0, 0}));  // of the second part
+  EXPECT_EQ(packed_.token, (Ints{0, 1, 2, 3, 4, 5, 6}));
   EXPECT_EQ(packed_.capture_elements, 3 * 2 * 64);
   ASSERT_EQ(packed_.captured.size(), 3u);
   EXPECT_EQ(packed_.captured[1].position, 3);

@@ -65,8 +65,14 @@ double edited(const TapOp& op, double f) {
 
 class TokenProgram {
  public:
-  TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* h, int64_t width)
-      : table_(table), slot_(slot), since_prompt_(since_prompt), h_(h), width_(width) {}
+  TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* relays, float* h,
+               int64_t width)
+      : table_(table),
+        slot_(slot),
+        since_prompt_(since_prompt),
+        relays_(relays),
+        h_(h),
+        width_(width) {}
 
   void run(const TapOp& op) {
     if (op.kind == OpKind::kScore) return sample(op);
@@ -82,7 +88,8 @@ class TokenProgram {
     std::array<float, tap::kMaxOpsPerPoint> factors;
     for (size_t i = 0; i < ops.size(); ++i) factors[i] = feature_factor(ops[i]);
     for (size_t i = 0; i < ops.size(); ++i) {
-      if (factors[i] == 0) continue;
+      if (ops[i].v1 == tap::kNoVector) relays_[ops[i].relay] = factors[i];
+      if (ops[i].v1 == tap::kNoVector || factors[i] == 0) continue;
       const float* v1 = vector(ops[i].v1);
       for (int64_t j = 0; j < width_; ++j) h_[j] += factors[i] * v1[j];
     }
@@ -159,12 +166,13 @@ class TokenProgram {
     return scale;
   }
 
-  // Of v1.
+  // Of v1, or what goes to a relay.
   float feature_factor(const TapOp& op) const {
     const double strength = double{op.strength} * schedule(op);
     if (strength == 0) return 0;
     const double open = gate(op);
     if (open == 0) return 0;
+    if (op.v2 == tap::kNoVector) return static_cast<float>(open * strength * relays_[op.relay]);
     const RowScale scale = row_scale(op.norm);
     const double y = (along(op.v2) - scale.mean * op.sum) * scale.by;
     const double f = y > op.lo ? std::max(op.a * y + op.b, 0.0) : 0;
@@ -208,7 +216,7 @@ class TokenProgram {
 
   std::optional<Change> renormed(const TapOp& op, double s) const {
     const double before = squared_norm();
-    const double after = before + 2 * s * along(op.v1) + s * s * op.norm_squared;
+    const double after = before + 2 * s * along(op.v1) + s * s * op.sum;
     if (op.lo > 0 && after <= before) return Change{1, s, 0};
     if (after <= 0) return std::nullopt;
     const double k = std::sqrt(before / after);
@@ -231,6 +239,7 @@ class TokenProgram {
   const TapTable& table_;
   const int32_t slot_;
   const int32_t since_prompt_;
+  float* const relays_;
   float* const h_;
   const int64_t width_;
 };
@@ -268,7 +277,10 @@ void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
   if (offsets != nullptr) capture(table, begin, offsets[0], h, width);
   if (entry.ops != 0) {
     const TapOp* const first = static_cast<const TapOp*>(table.ops.data) + (entry.ops >> 8);
-    TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), h, width);
+    float* const relays =
+        table.relays.as<float>() + int64_t{of_token(batch.token)} * tap::kNumRelays;
+    TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), relays, h,
+                         width);
     for (int32_t i = 0; i < entry.num_ops();) {
       const int32_t run = std::max(first[i].run, 1);
       if (first[i].kind == OpKind::kFeature) {

@@ -29,12 +29,14 @@ TapParams<kPoints> params_of(const std::array<const ops::Taps*, kPoints>& all) {
   params.table.latches = pointer<unsigned long long>(table.latches);
   params.table.captures = pointer<int32_t>(table.captures);
   params.table.ring = table.ring.data;
+  params.table.relays = pointer<float>(table.relays);
   params.table.num_points = static_cast<int32_t>(table.points.shape[1]);
   params.batch.entries = pointer<ops::TapEntry>(batch.entries);
   params.batch.since_prompt = pointer<int32_t>(batch.since_prompt);
   params.batch.slot = pointer<int32_t>(batch.slot);
   params.batch.capture_set = pointer<int32_t>(batch.capture_set);
   params.batch.capture_begin = pointer<int32_t>(batch.capture_begin);
+  params.batch.token = pointer<int32_t>(batch.token);
   params.batch.only_adds = batch.only_adds;
   return params;
 }

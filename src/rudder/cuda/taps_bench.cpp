@@ -98,9 +98,10 @@ class Table {
   TapParams<kPoints> params(int call, int at) const {
     TapParams<kPoints> params;
     params.table = {ops_.data(),  latches_.data(), captures_.data(),
-                    ring_.data(), vectors_.data(), kCalls};
-    params.batch = {entries_.data(),     zeros_.data(),         zeros_.data(),
-                    capture_set_.data(), capture_begin_.data(), only_adds_};
+                    ring_.data(), relays_.data(),  vectors_.data(),
+                    kCalls};
+    params.batch = {entries_.data(),       zeros_.data(), zeros_.data(), capture_set_.data(),
+                    capture_begin_.data(), zeros_.data(), only_adds_};
     for (int i = 0; i < kPoints; ++i) params.point[i] = i == at ? call : -1;
     return params;
   }
@@ -175,6 +176,7 @@ class Table {
   Buffer<unsigned long long> latches_;
   Buffer<int32_t> captures_;
   Buffer<uint16_t> ring_;
+  Buffer<float> relays_{tap::kNumRelays};
   const bool only_adds_;
   Buffer<ops::TapEntry> entries_;
   Buffer<int32_t> zeros_, capture_set_, capture_begin_;

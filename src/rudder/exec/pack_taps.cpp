@@ -31,6 +31,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
     packed.slot.push_back(work.slot.value);
     packed.capture_set.push_back(-1);
     packed.capture_begin.push_back(0);
+    packed.token.push_back(static_cast<int32_t>(packed.token.size()));
     if (!has_logits(work, i) && state.scores_behind_attention(row)) packed.keep_all_rows = true;
   }
   RUDDER_CHECK(span == work.tap_spans.end(), "slot {}: tap spans behind the row's {} tokens",
@@ -93,6 +94,7 @@ void PackedTaps::clear() {
   slot.clear();
   capture_set.clear();
   capture_begin.clear();
+  token.clear();
   keep_all_rows = false;
   capture_elements = 0;
   captured.clear();
@@ -129,6 +131,7 @@ void pad_taps(int64_t num_tokens, int32_t num_slots, PackedTaps& packed) {
   packed.slot.resize(count, num_slots);
   packed.capture_set.resize(count, -1);
   packed.capture_begin.resize(count, 0);
+  packed.token.resize(count, 0);
 }
 
 }  // namespace rudder::exec

@@ -23,6 +23,7 @@ struct PackedTaps {
   std::vector<int32_t> slot;
   std::vector<int32_t> capture_set;
   std::vector<int32_t> capture_begin;
+  std::vector<int32_t> token;
   bool keep_all_rows = false;  // see model::ForwardBatch
 
   int64_t capture_elements = 0;              // of the step's records

@@ -41,7 +41,7 @@ struct Layout {
 };
 
 // Arrays of ops::TapBatch, one behind another.
-constexpr int64_t kTapArrays = 5;
+constexpr int64_t kTapArrays = 6;
 
 Layout layout_of(int64_t num_tokens, int64_t num_seqs, int64_t num_sampled, int64_t num_groups,
                  bool has_taps) {
@@ -234,6 +234,7 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                            array(2),
                            array(3),
                            array(4),
+                           array(5),
                            tap_entries_.rows(first_entry, count),
                            packed.taps.only_adds};
     };
@@ -286,8 +287,9 @@ void StepBuffers::put_taps(const PackedStep& packed, const View& staging) const 
   if (!taps.is_used) return;
   RUDDER_CHECK(table_ != nullptr && static_cast<int64_t>(taps.row.size()) == packed.num_tokens());
   const Layout layout = layout_of(packed);
-  const std::vector<int32_t>* const arrays[kTapArrays] = {&taps.row, &taps.since_prompt, &taps.slot,
-                                                          &taps.capture_set, &taps.capture_begin};
+  const std::vector<int32_t>* const arrays[kTapArrays] = {&taps.row,           &taps.since_prompt,
+                                                          &taps.slot,          &taps.capture_set,
+                                                          &taps.capture_begin, &taps.token};
   int64_t of_tokens = layout.taps;
   int64_t of_rows = layout.rows_taps;
   for (const std::vector<int32_t>* array : arrays) {

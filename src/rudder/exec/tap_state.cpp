@@ -23,6 +23,7 @@ struct Shapes {
   Shape ops;
   Shape vectors;
   Shape latches;
+  Shape relays;
   Shape captures;
   Shape ring;
 };
@@ -34,6 +35,7 @@ Shapes shapes_of(const step::Capacity& capacity) {
           .ops = {std::max(taps.num_ops, 1), kWords},
           .vectors = {std::max<int64_t>(taps.num_floats, tap::kVectorAlign)},
           .latches = {int64_t{capacity.num_slots} + 1, tap::kNumLatches, 2},
+          .relays = {capacity.max_tokens_per_step, tap::kNumRelays},
           .captures = {std::max(taps.num_capture_sets, 1), points, 2},
           .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)}};
 }
@@ -66,7 +68,8 @@ int64_t TapState::device_bytes(const step::Capacity& capacity) {
   const Shapes shapes = shapes_of(capacity);
   return bytes_of(DType::kI32, shapes.points) + bytes_of(DType::kI32, shapes.ops) +
          bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI64, shapes.latches) +
-         bytes_of(DType::kI32, shapes.captures) + bytes_of(capacity.geometry.dtype, shapes.ring);
+         bytes_of(DType::kF32, shapes.relays) + bytes_of(DType::kI32, shapes.captures) +
+         bytes_of(capacity.geometry.dtype, shapes.ring);
 }
 
 Result<void> TapState::allocate() {
@@ -75,6 +78,7 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(table_.ops, ops_.allocate(DType::kI32, shapes.ops));
   RUDDER_TRY(table_.vectors, ops_.allocate(DType::kF32, shapes.vectors));
   RUDDER_TRY(table_.latches, ops_.allocate(DType::kI64, shapes.latches));
+  RUDDER_TRY(table_.relays, ops_.allocate(DType::kF32, shapes.relays));
   RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
   RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
   const Shape fetched = {capacity_.max_in_flight, capacity_.num_slots, tap::kNumLatches, 2};
@@ -159,10 +163,12 @@ void TapState::check_program(const step::TapEdit& edit) const {
     if (is_first) run_end = i + at(op.op.run);
     RUDDER_CHECK(is_first ? op.op.run > 0 : op.op.run == 0, "op {} of row {}: a run of {}", i,
                  edit.tap_row, op.op.run);
-    RUDDER_CHECK(i >= run_end ||
-                     (is_feature && run_end <= program.ops.size() && op.op.v2 != tap::kNoVector &&
-                      (is_first || op.point == program.ops[i - 1].point)),
+    RUDDER_CHECK(i >= run_end || (is_feature && run_end <= program.ops.size() &&
+                                  (is_first || op.point == program.ops[i - 1].point)),
                  "op {} of row {} is in a run of features", i, edit.tap_row);
+    RUDDER_CHECK(op.op.v1 != tap::kNoVector || (is_feature && op.op.v2 != tap::kNoVector),
+                 "op {} of row {} has no vector", i, edit.tap_row);
+    RUDDER_CHECK(op.op.relay >= 0 && op.op.relay < tap::kNumRelays, "relay {}", op.op.relay);
     RUDDER_CHECK(capacity_.geometry.has(op.point) && op.point.index() >= last, "point {} of row {}",
                  op.point.index(), edit.tap_row);
     last = op.point.index();

@@ -19,6 +19,8 @@ struct TapTable {
   // [S + 1, kNumLatches, 2] i64: sum of the samples times 2^kLatchBits, rounded to nearest, and the
   // sum of their latch_tally(). Whole numbers, so that the order of the tokens does not matter.
   tensor::View latches;
+  tensor::View
+      relays;  // [max tokens of a step, kNumRelays] f32: what kFeature ops leave for others
   tensor::View captures;  // [num_sets, num_points, 2] i32: a row's offset in its token's record in
                           // units of kCaptureAlign, before and after the point's ops; -1: none
   tensor::View ring;      // [.] act: records; a step in flight has a part of its own
@@ -31,6 +33,7 @@ struct TapBatch {
   tensor::View slot;           // row of TapTable.latches
   tensor::View capture_set;    // row of TapTable.captures; -1: captured nowhere
   tensor::View capture_begin;  // of the token's record in the ring, in units of kCaptureAlign
+  tensor::View token;          // row of TapTable.relays: one of its own for each token of the step
   // [T, num_points, kTapEntryWords] i32: for each token its row of TapTable.points, with kCaptured
   // set where it is captured. begin_step writes them; it may not directly precede an op with taps
   // (tap.T9).

@@ -14,7 +14,7 @@ namespace rudder::ops {
 // most programs need, so a kernel rarely has to read the op itself.
 struct TapEntry {
   int32_t ops = 0;     // first << 8 | number
-  int32_t vector = 0;  // the first's v1, in floats
+  int32_t vector = 0;  // the first's v1, or v2 where it has none, in floats
   float strength = 0;  // the first's
   int32_t flags = 0;   // of the below
 
@@ -25,7 +25,7 @@ struct TapEntry {
   void add(int64_t index, const tap::TapOp& op) {
     if (ops == 0) {
       ops = static_cast<int32_t>(index << 8);
-      vector = op.v1;
+      vector = op.v1 == tap::kNoVector ? op.v2 : op.v1;
       strength = op.strength;
       const bool is_plain_add = op.kind == tap::OpKind::kAdd && op.gate == tap::GateKind::kNone &&
                                 op.schedule == tap::ScheduleKind::kConstant;

@@ -441,6 +441,7 @@ json::array describe(const Config& config) {
   static constexpr std::array<const char*, 3> kPhases = {"all", "prefill", "decode"};
   json::array ops;
   for (const OpSpec& spec : config.specs()) {
+    if (spec.op == OpName::kFeature && spec.vector.empty()) continue;  // its writes are listed
     double squares = 0;
     for (const float value : spec.vector.values()) squares += double{value} * double{value};
     json::object op = {{"site", std::string(tap::site_name(spec.point.site))},

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/steer/axes.h"
 #include "rudder/steer/dot.h"
 #include "rudder/steer/features/dictionary.h"
 
@@ -21,41 +22,9 @@ namespace rudder::steer {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-// An axis that keeps less than this part of its length beside the ones before it is in their span.
-constexpr double kDependent = 1e-6;
-
-Row to_row(std::span<const double> values) {
-  auto buffer = std::make_shared_for_overwrite<float[]>(values.size());
-  std::ranges::transform(values, buffer.get(), [](double x) { return static_cast<float>(x); });
-  return {std::move(buffer), 0, static_cast<int32_t>(values.size())};
-}
 
 double norm_squared(const Row& row) {
   return dot(row.values(), row.values());
-}
-
-// Orthonormal axes that span `rows` in their order, by Gram-Schmidt done twice. Fewer than there
-// are rows when some lie in the span of others or have no direction.
-std::vector<Row> orthonormal(const std::vector<Row>& rows) {
-  std::vector<std::vector<double>> axes;
-  for (const Row& row : rows) {
-    std::vector<double> axis(row.values().begin(), row.values().end());
-    const double length = std::sqrt(dot(axis, axis));
-    for (int pass = 0; pass < 2; ++pass) {
-      for (const auto& other : axes) {
-        const double along = dot(axis, other);
-        for (size_t i = 0; i < axis.size(); ++i) axis[i] -= along * other[i];
-      }
-    }
-    const double rest = std::sqrt(dot(axis, axis));
-    if (rest <= kDependent * length) continue;
-    for (double& value : axis) value /= rest;
-    axes.push_back(std::move(axis));
-  }
-  std::vector<Row> result;
-  result.reserve(axes.size());
-  for (const auto& axis : axes) result.push_back(to_row(axis));
-  return result;
 }
 
 tap::TapOp axis_form(double a, double b, double lo, double hi) {
@@ -110,6 +79,8 @@ class Lowering {
   Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
   Result<void> add_gate(const OpSpec& spec, Forms& forms);
   Result<int32_t> latch_of(const OpSpec& spec);
+  // Of a feature that is read at one point and written at others; equal clamps share it.
+  Result<int32_t> relay_of(const OpSpec& spec);
   Result<void> place(const OpSpec& spec, Selector selector, Forms forms);
   Result<int32_t> selector_index(const OpSpec& spec, Selector selector);
 
@@ -120,7 +91,8 @@ class Lowering {
   const tap::Geometry& geometry_;
   Lowered lowered_;
   std::map<AxesKey, std::vector<Row>> axes_;
-  std::vector<Score> scores_;  // of the latches
+  std::vector<Score> scores_;         // of the latches
+  std::vector<FeatureClamp> relays_;  // whose changes they have
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -221,7 +193,7 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
     }
     case OpName::kAddRenorm:
       form.op.kind = tap::OpKind::kAddRenorm;
-      form.op.norm_squared = static_cast<float>(norm_squared(spec.vector));
+      form.op.sum = static_cast<float>(norm_squared(spec.vector));
       form.op.lo = spec.only_if_grew ? 1.0f : 0.0f;
       return forms;
     case OpName::kClamp:
@@ -244,24 +216,44 @@ Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
   Forms forms(1);
   LoweredOp& form = forms[0];
   form.v1 = spec.vector;
-  if (!clamp.is_plain_add()) {
-    const FeatureForm feature = dictionary.form(clamp.feature);
-    form.op.kind = tap::OpKind::kFeature;
-    form.op.a = static_cast<float>(feature.scale);
-    form.op.b = static_cast<float>(feature.bias);
-    form.op.lo = static_cast<float>(feature.gate);
-    form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
-    form.op.norm = dictionary.norm;
-    form.op.edit = clamp.edit;
-    form.op.value = static_cast<float>(clamp.value);
-    form.v2 = dictionary.encoder_row(clamp.feature);
-    const auto column = form.v2.values();
-    form.op.sum = static_cast<float>(std::accumulate(column.begin(), column.end(), 0.0));
+  if (clamp.is_plain_add()) {
+    form.op.kind = tap::OpKind::kAdd;
+    form.scale = clamp.value;
     return forms;
   }
-  form.op.kind = tap::OpKind::kAdd;
-  form.scale = clamp.value;
+  form.op.kind = tap::OpKind::kFeature;
+  form.op.edit = clamp.edit;
+  form.op.value = static_cast<float>(clamp.value);
+  if (!dictionary.is_autoencoder()) {
+    RUDDER_TRY(form.op.relay, relay_of(spec));
+    if (!spec.vector.empty()) return forms;
+  }
+  const FeatureForm feature = dictionary.form(clamp.feature);
+  form.op.a = static_cast<float>(feature.scale);
+  form.op.b = static_cast<float>(feature.bias);
+  form.op.lo = static_cast<float>(feature.gate);
+  form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
+  form.op.norm = dictionary.norm;
+  form.v2 = dictionary.encoder_row(clamp.feature);
+  const auto column = form.v2.values();
+  form.op.sum = static_cast<float>(std::accumulate(column.begin(), column.end(), 0.0));
   return forms;
+}
+
+Result<int32_t> Lowering::relay_of(const OpSpec& spec) {
+  const auto found = std::ranges::find(relays_, spec.clamp);
+  const auto relay = static_cast<int32_t>(found - relays_.begin());
+  if (found != relays_.end()) return relay;
+  if (relay == tap::kNumRelays) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("more than {} clamps of features that are written at another point than "
+                    "they are read",
+                    tap::kNumRelays),
+        spec.where);
+  }
+  relays_.push_back(spec.clamp);
+  return relay;
 }
 
 Result<int32_t> Lowering::latch_of(const OpSpec& spec) {
@@ -406,8 +398,9 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
 }
 
 Result<void> Lowering::add(const OpSpec& spec) {
-  RUDDER_CHECK(spec.vector.width == geometry_.width(spec.point), "{}: a vector of {} elements",
-               spec.where, spec.vector.width);
+  const bool only_reads = spec.op == OpName::kFeature && spec.vector.empty();
+  RUDDER_CHECK(only_reads || spec.vector.width == geometry_.width(spec.point),
+               "{}: a vector of {} elements", spec.where, spec.vector.width);
   RUDDER_TRY(Forms forms, forms_of(spec));
   for (LoweredOp& form : forms) form.scale *= spec.scale;
   RUDDER_TRY_VOID(add_gate(spec, forms));

@@ -10,7 +10,8 @@
 //   rotate to          kRotate, a = cos, b = sin
 //   rotate by          two kAxis with a = -1: the reflections whose product the rotation is
 //   add*               kAdd, kAddNorm, kAddRenorm
-//   feature            kFeature; kAdd for an add that depends on nothing
+//   feature            kFeature, of transcoders one that reads and one for each write; kAdd for an
+//                      add that depends on nothing
 //
 // v is normalised where the form says so. A window of a schedule becomes a window of the selector;
 // a ramp is constant over the prompt, so the op is split at the prompt's end. A gate on a prompt's

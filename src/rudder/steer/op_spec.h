@@ -80,7 +80,7 @@ struct Schedule {
   double to = 0;
 };
 
-// Of the op kFeature: what becomes of one feature's value, written at the op's point.
+// Of the op kFeature: what becomes of one feature's value.
 struct FeatureClamp {
   std::shared_ptr<const Dictionary> dictionary;
   int32_t feature = 0;
@@ -90,6 +90,7 @@ struct FeatureClamp {
 
   // What it adds does not depend on the row.
   bool is_plain_add() const;
+  bool operator==(const FeatureClamp&) const = default;
 };
 
 struct OpSpec {
@@ -106,7 +107,9 @@ struct OpSpec {
   bool adaptive = false;      // rotate: only where the row points along `vector`
   bool offset = false;        // rotate: by the angle, not to it
   bool only_if_grew = false;  // add_renorm: keeps the norm of what became shorter
-  FeatureClamp clamp;         // feature; `vector` is the feature's decoder row
+  // feature: `vector` is the decoder row that the op writes. A feature that is read at another
+  // point than it is written has one more op, without vector, where it is read.
+  FeatureClamp clamp;
   Gate gate;
   Schedule schedule;
   Selector select;

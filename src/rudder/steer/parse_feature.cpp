@@ -37,14 +37,17 @@ Result<void> check_clamp(const FeatureClamp& clamp, const std::string& path) {
                             why),
                 join_path(path, "kind"));
   };
-  if (!dictionary.is_autoencoder()) return unsupported("the dictionary is a transcoder");
+  if (!dictionary.is_autoencoder() && dictionary.read.index() >= dictionary.write.index()) {
+    return unsupported("the dictionary reads behind its first write");
+  }
   if (dictionary.activation == Activation::kTopK) {
     return unsupported("a feature of a topk dictionary depends on all the others");
   }
   return {};
 }
 
-// One op for each point that the dictionary writes.
+// One op for each point that the dictionary writes; behind them the one that reads, if it is none
+// of them.
 void place_clamp(const OpSpec& spec, std::vector<OpSpec>& ops) {
   const Dictionary& dictionary = *spec.clamp.dictionary;
   for (int32_t i = 0; i < dictionary.num_writes; ++i) {
@@ -52,6 +55,10 @@ void place_clamp(const OpSpec& spec, std::vector<OpSpec>& ops) {
     placed.point = dictionary.write_point(i);
     placed.vector = dictionary.decoder_row(spec.clamp.feature, i);
   }
+  if (spec.clamp.is_plain_add() || dictionary.is_autoencoder()) return;
+  OpSpec& reader = ops.emplace_back(spec);
+  reader.point = dictionary.read;
+  reader.schedule = {};
 }
 
 Result<void> read_mode(const json::object& element, const std::string& path) {
@@ -247,7 +254,7 @@ Result<void> parse_feature_element(const json::object& element, const ParseConte
     spec.schedule = parsed.schedule;
     const size_t first = ops.size();
     place_clamp(spec, ops);
-    for (size_t i = first; i < ops.size(); ++i) ops[i].gate = parsed.at(i - first);
+    for (size_t i = 0; i < points.size(); ++i) ops[first + i].gate = parsed.at(i);
     return {};
   }
   place_clamp(spec, ops);

@@ -22,7 +22,7 @@ struct OpFields {
 };
 // Of the ops with a vector; kFeature has fields of its own (parse_feature.cpp).
 constexpr std::array<OpFields, kNumOps - 1> kFields = {{
-    {OpName::kPatch, {}, 0},
+    {OpName::kPatch, {"source"}, 0},
     {OpName::kAblate, {}, 0},
     {OpName::kMeanAblate, {"mean"}, 1},
     {OpName::kOrthogonal, {"coefficient"}, 1},
@@ -106,10 +106,36 @@ class OpParser {
                              at(fields.names[i]));
       }
     }
-    if (member(element_, "vector") == nullptr) {
-      return invalid_field(fmt::format("the op '{}' needs a vector", name), at("vector"));
+    const bool has_source = member(element_, "source") != nullptr;
+    if ((member(element_, "vector") != nullptr) != has_source) return {};
+    return invalid_field(has_source ? "a source or a vector, not both"
+                                    : fmt::format("the op '{}' needs a vector", name),
+                         at("vector"));
+  }
+
+  // What a patch puts in place of a row: "zeros", {"module": name}, or vectors as in "vector".
+  Result<VectorsAtPoints> read_source() {
+    const std::string where = at("source");
+    const json::value& source = element_.at("source");
+    if (const json::string* text = source.if_string()) {
+      if (*text != "zeros") {
+        return invalid_field("\"zeros\", {\"module\": name} or a vector is needed", where);
+      }
+      VectorsAtPoints zeros;
+      for (const tap::Point point : points_) {
+        const int32_t width = context_.model.geometry.width(point);
+        zeros.named.push_back({std::make_shared<float[]>(static_cast<size_t>(width)), 0, width});
+      }
+      return zeros;
     }
-    return {};
+    const json::object* object = source.if_object();
+    if (object == nullptr || !object->contains("module")) {
+      return read_vectors(source, points_, false, context_, where);
+    }
+    static constexpr std::array<std::string_view, 1> kKeys = {"module"};
+    RUDDER_TRY_VOID(check_keys(*object, kKeys, "a source", where));
+    RUDDER_TRY(const std::string_view name, read_text(*object, "module", where));
+    return read_vectors(json::string(name), points_, false, context_, join_path(where, "module"));
   }
 
   Result<void> read_parameters() {
@@ -194,8 +220,13 @@ class OpParser {
   // One op for each point.
   Result<void> place(std::vector<OpSpec>& ops) {
     const bool axes = spec_.op == OpName::kAblate;
-    RUDDER_TRY(const VectorsAtPoints vectors,
-               read_vectors(element_.at("vector"), points_, axes, context_, at("vector")));
+    VectorsAtPoints vectors;
+    if (member(element_, "source") != nullptr) {
+      RUDDER_TRY(vectors, read_source());
+    } else {
+      RUDDER_TRY(vectors,
+                 read_vectors(element_.at("vector"), points_, axes, context_, at("vector")));
+    }
     if (axes) {
       if (vectors.rows.count > static_cast<int64_t>(kMaxAxes)) {
         return invalid_field(fmt::format("{} axes: at most {}", vectors.rows.count, kMaxAxes),

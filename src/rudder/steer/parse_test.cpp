@@ -155,6 +155,30 @@ TEST(Parse, ExamplesOfTheSchemaAreTakenAndEveryOpHasOne) {
   }
 }
 
+TEST(Parse, APatchTakesItsRowFromASource) {
+  const auto patch = [](std::string_view row, std::string_view site = "resid_post") {
+    return fmt::format(R"({{"steering": {{"op": "patch", "site": "{}", "layers": [1, 2], {}}}}})",
+                       site, row);
+  };
+  EXPECT_EQ(key_of(patch(R"("source": "zeros")")), key_of(patch(R"("vector": [0, 0, 0, 0])")));
+  EXPECT_EQ(key_of(patch(R"("source": [1, 2, 3, 4])")), key_of(patch(R"("vector": [1, 2, 3, 4])")));
+  EXPECT_NE(key_of(patch(R"("source": "zeros")")), key_of(patch(R"("source": [1, 2, 3, 4])")));
+  EXPECT_EQ(key_of(patch(R"("source": "zeros")", "mlp_act")),
+            key_of(patch(R"("vector": [0, 0, 0, 0, 0, 0])", "mlp_act")));
+  const auto named =
+      config_of(R"({"steering_vectors": {"resid_post": {"1": [4, 3, 2, 1], "2": [1, 2, 3, 4]}}})");
+  ASSERT_TRUE(named);
+  OneName names;
+  names.set("calm", *named);
+  const auto from_module = config_of(patch(R"("source": {"module": "calm"})"), names);
+  const auto from_name = config_of(patch(R"("vector": "calm")"), names);
+  ASSERT_TRUE(from_module) << from_module.error().to_string();
+  EXPECT_EQ((*from_module)->program(1).key, (*from_name)->program(1).key);
+  const auto unknown = config_of(patch(R"("source": {"module": "loud"})"), names);
+  ASSERT_FALSE(unknown);
+  EXPECT_EQ(unknown.error().where, "steering.source.module");
+}
+
 TEST(Parse, ANameIsAModuleOrAVectorOfOne) {
   OneName names;
   const auto direction = config_of(

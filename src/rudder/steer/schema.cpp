@@ -78,7 +78,8 @@ constexpr std::string_view kSchema = R"json({
   },
   "SteeringOp": {
     "type": "object",
-    "required": ["op", "site", "vector"],
+    "required": ["op", "site"],
+    "oneOf": [{"required": ["vector"]}, {"required": ["source"]}],
     "additionalProperties": false,
     "properties": {
       "op": {"type": "string",
@@ -94,6 +95,11 @@ constexpr std::string_view kSchema = R"json({
                               "layers": {"type": "array", "items": {"type": "integer"}},
                               "ranges": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}}}}]},
       "vector": {"$ref": "#/components/schemas/SteeringVector"},
+      "source": {"description": "Of a patch, in place of vector.",
+                 "oneOf": [{"type": "string", "enum": ["zeros"]},
+                           {"type": "object", "required": ["module"], "additionalProperties": false,
+                            "properties": {"module": {"type": "string"}}},
+                           {"$ref": "#/components/schemas/SteeringVector"}]},
       "scale": {"type": "number", "default": 1, "description": "s of the op's formula."},
       "target": {"$ref": "#/components/schemas/SteeringVector"},
       "mean": {"oneOf": [{"type": "number"}, {"$ref": "#/components/schemas/SteeringVector"}]},
@@ -212,6 +218,7 @@ constexpr std::string_view kSchema = R"json({
 },
 "examples": {
   "patch": {"steering": {"op": "patch", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"prompt": [-1, null]}}},
+  "patch_zeros": {"steering": {"op": "patch", "site": "attn_out", "layers": [3, 4], "source": "zeros"}},
   "ablate": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [0.5, -1, 0.25, 2]}},
   "ablate_subspace": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [[0.5, -1, 0.25, 2], [1, 0, 0, 1]]}},
   "mean_ablate": {"steering": {"op": "mean_ablate", "site": "resid_post", "layers": [8, 9], "vector": [0.5, -1, 0.25, 2], "mean": 0.75}},

@@ -85,10 +85,10 @@ void fields(Archive& archive, Archived<tap::Point> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::TapOp> auto& value) {
-  auto& [kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, norm_squared,
-         threshold, sharpness, begin, end, from, to, run, norm, edit, edit_value, sum] = value;
-  archive(kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, norm_squared,
-          threshold, sharpness, begin, end, from, to, run, norm, edit, edit_value, sum);
+  auto& [kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, sum, threshold,
+         sharpness, begin, end, from, to, run, norm, edit, edit_value, relay] = value;
+  archive(kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, sum, threshold,
+          sharpness, begin, end, from, to, run, norm, edit, edit_value, relay);
 }
 
 template <typename Archive>

@@ -27,6 +27,10 @@ enum class OpKind : int32_t {
                // h + s c (f' - f) v1, norm and c those of `norm`; with hi > 0 only where f > 0
 };
 
+// A feature that is read at one point and written at others is several kFeature ops. The one
+// without v1 leaves s c (f' - f) in the token's relay `relay`, and h as it is; those without v2, at
+// later points of the same step, are h + s (relay) v1.
+
 // With a gate the row becomes h + g (op(h) - h). With g = 0, and with s = 0 after its schedule, the
 // row keeps its bits. kScore has neither gate nor schedule.
 //
@@ -50,6 +54,7 @@ enum class ScheduleKind : int32_t {
 
 inline constexpr int32_t kNoVector = -1;
 inline constexpr int32_t kNumLatches = 4;  // of a slot
+inline constexpr int32_t kNumRelays = 64;  // of a token of a step
 inline constexpr int32_t kMaxOpsPerPoint = 255;
 // Vectors begin at multiples of this many floats: kernels read them in 16 bytes.
 inline constexpr int64_t kVectorAlign = 16;
@@ -72,7 +77,7 @@ struct TapOp {
   float b = 0.0f;
   float lo = 0.0f;
   float hi = 0.0f;
-  float norm_squared = 0.0f;  // |v1|^2, for kAddRenorm
+  float sum = 0.0f;  // of v1's squared elements, for kAddRenorm; of v2's elements, for kLayerNorm
   float threshold = 0.0f;
   float sharpness = 1.0f;
   int32_t begin = 0;
@@ -84,7 +89,7 @@ struct TapOp {
   FeatureNorm norm = FeatureNorm::kNone;
   FeatureEdit edit = FeatureEdit::kSet;
   float value = 0.0f;
-  float sum = 0.0f;  // of v2's elements, for kLayerNorm
+  int32_t relay = 0;
 };
 static_assert(sizeof(TapOp) == 96 && sizeof(TapOp) % 16 == 0);
 

@@ -327,7 +327,7 @@ std::vector<Golden> goldens() {
     op.kind = kind;
     op.strength = s;
     op.lo = lo;
-    op.norm_squared = norm_squared;
+    op.sum = norm_squared;
     return op;
   };
   const auto rotate = [&](float lo) {

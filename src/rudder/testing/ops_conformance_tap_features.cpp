@@ -178,5 +178,100 @@ TEST_P(OpsTaps, ARunOfManyFeatures) {
   }
 }
 
+// A feature that is read at one point is written at another of the same op, and of a later op whose
+// rows lie in another order.
+TEST_P(OpsTaps, AFeatureIsWrittenBehindWhereItIsRead) {
+  for (const int64_t asked : {31, 320, 8192}) {
+    const int64_t width = wide(asked);
+    Scene scene;
+    scene.geometry = geometry_of(width);
+    for (int i = 0; i < 3; ++i) {
+      tap::Program program;
+      const auto add_feature = [&](tap::Point point, int32_t relay, bool reads) {
+        const int kind = static_cast<int>(OpKind::kFeature);
+        TapOp op = random_op(kind, width, point, program.vectors);
+        (reads ? op.v1 : op.v2) = tap::kNoVector;
+        if (!reads) op.norm = tap::FeatureNorm::kNone;
+        op.relay = relay;
+        program.ops.push_back({point, op});
+      };
+      const auto first = static_cast<int32_t>(between(0, tap::kNumRelays - 2));
+      add_feature(kBranch, first, true);
+      add_feature(kBranch, first + 1, true);
+      program.ops[0].op.run = 2;
+      program.ops[1].op.run = 0;
+      add_feature(kPost, first, false);
+      add_feature(kNormed, first + 1, false);
+      add_feature(kNeurons, first, false);
+      scene.programs.push_back(std::move(program));
+    }
+    constexpr int64_t kRows = 40;
+    for (int32_t t = 0; t < kRows; ++t) {
+      TapToken token;
+      token.row = t % 4;
+      scene.tokens.push_back(token);
+    }
+    put_scene(scene, 0);
+    const View x = random({kRows, width});
+    const View delta = random({kRows, width});
+    ops::ResidualNormArgs read_args;
+    read_args.x = device_.put(device_.get(x));
+    read_args.delta = device_.put(device_.get(delta));
+    read_args.delta_taps = scene.at(kBranch);
+    read_args.x_taps[0] = scene.at(kPost);
+    ops_.residual_norm(read_args);
+    const Matrix got_x = read(read_args.x);
+
+    const Matrix reference_x = read(x);
+    const Matrix reference_delta = read(delta);
+    std::vector<ReferenceRelays> relays(static_cast<size_t>(kRows));
+    for (int64_t t = 0; t < kRows; ++t) {
+      const auto token = static_cast<size_t>(t);
+      const std::string what = "row " + std::to_string(t) + " of " + std::to_string(width);
+      ReferenceLatches latches;
+      const auto run = [&](tap::Point point, Row h) {
+        if (scene.tokens[token].row == 0) return h;
+        const auto program = static_cast<size_t>(scene.tokens[token].row - 1);
+        return reference_program(scene.programs[program], point, std::move(h), 0, latches,
+                                 &relays[token]);
+      };
+      Row h = run(kBranch, row_of(reference_delta, t));
+      for (size_t i = 0; i < h.size(); ++i) h[i] += reference_x.at(t, static_cast<int64_t>(i));
+      h = run(kPost, std::move(h));
+      expect_row(row_of(got_x, t), h, 2e-5 * (1 + most(h)), what);
+      if (HasFatalFailure()) return;
+    }
+
+    // The later op has every other token, as the last layer has those that are sampled.
+    std::vector<TapToken> kept;
+    std::vector<int32_t> of_token;
+    for (int32_t t = kRows - 1; t >= 0; t -= 2) {
+      kept.push_back(scene.tokens[static_cast<size_t>(t)]);
+      of_token.push_back(device_.values<int32_t>(scene.batch.token)[static_cast<size_t>(t)]);
+    }
+    ops::TapBatch batch = put_tap_batch(device_, scene.table, kept);
+    batch.token = device_.put(of_token);
+    const auto rows = static_cast<int64_t>(kept.size());
+    const View gate_up = random({rows, 2 * width}, 2);
+    const View out = poisoned(act_, {rows, width});
+    ops_.gated_act(
+        {gate_up, ops::Activation::kSilu, out, {}, {&scene.table, &batch, kNeurons.index()}});
+    const Matrix acted = reference_gated_act(read(gate_up), ops::Activation::kSilu);
+    const Matrix got = read(out);
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto token = static_cast<size_t>(kRows - 1 - 2 * r);
+      ReferenceLatches latches;
+      Row h = row_of(acted, r);
+      if (scene.tokens[token].row > 0) {
+        const auto program = static_cast<size_t>(scene.tokens[token].row - 1);
+        h = reference_program(scene.programs[program], kNeurons, std::move(h), 0, latches,
+                              &relays[token]);
+      }
+      expect_row(row_of(got, r), h, 2e-5 * (1 + most(h)), "neurons of " + std::to_string(token));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace rudder::testing

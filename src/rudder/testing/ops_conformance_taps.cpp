@@ -75,7 +75,7 @@ TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vecto
   op.v1 = add_vector(v1, vectors);
   for (int64_t i = 0; i < width; ++i) {
     const float v = vectors[static_cast<size_t>(op.v1 + i)];
-    op.norm_squared += v * v;
+    op.sum += v * v;
   }
   if (op.kind == OpKind::kSwap || op.kind == OpKind::kRotate) {
     op.v2 = add_vector(unit_row(width, v1), vectors);
@@ -118,6 +118,7 @@ void OpsTaps::set_constants(TapOp& op, Point point) {
 // A run of one. The thresholds of y and of f lie where no row reaches them.
 void OpsTaps::set_feature(TapOp& op, int64_t width, std::vector<float>& vectors) {
   op.v2 = add_vector(unit_row(width, {}), vectors);
+  op.sum = 0;
   for (int64_t i = 0; i < width; ++i) op.sum += vectors[static_cast<size_t>(op.v2 + i)];
   op.run = 1;
   op.norm = static_cast<tap::FeatureNorm>(between(0, 2));

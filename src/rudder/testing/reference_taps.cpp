@@ -151,7 +151,7 @@ Row reference_op(const tap::TapOp& op, std::span<const float> vectors, Row h, in
 }
 
 Row reference_program(const tap::Program& program, tap::Point point, Row h, int32_t n,
-                      ReferenceLatches& latches) {
+                      ReferenceLatches& latches, ReferenceRelays* relays) {
   Row before;  // the row that the ops of a run read
   for (const tap::ProgramOp& op : program.ops) {
     if (op.point != point) continue;
@@ -160,7 +160,21 @@ Row reference_program(const tap::Program& program, tap::Point point, Row h, int3
       continue;
     }
     if (op.op.run > 0) before = h;
-    h = plus(h, 1, plus(reference_op(op.op, program.vectors, before, n, latches), -1, before));
+    tap::TapOp whole = op.op;
+    const auto relay = static_cast<size_t>(op.op.relay);
+    if (op.op.v1 == tap::kNoVector) whole.v1 = op.op.v2;
+    if (op.op.v2 == tap::kNoVector) {
+      whole.kind = tap::OpKind::kAdd;
+      whole.strength *= static_cast<float>(relays->at(relay));
+    }
+    const Row change = plus(reference_op(whole, program.vectors, before, n, latches), -1, before);
+    if (op.op.v1 != tap::kNoVector) {
+      h = plus(h, 1, change);
+      continue;
+    }
+    const auto v2 = std::span(program.vectors).subspan(static_cast<size_t>(op.op.v2), h.size());
+    const Row along(v2.begin(), v2.end());
+    relays->at(relay) = inner(change, along) / inner(along, along);
   }
   return h;
 }

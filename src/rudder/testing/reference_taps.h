@@ -20,8 +20,12 @@ double inner(std::span<const double> a, std::span<const double> b);
 std::vector<double> reference_op(const tap::TapOp& op, std::span<const float> vectors,
                                  std::vector<double> h, int32_t n, ReferenceLatches& latches);
 
-// h after a program's ops at one point.
+// What kFeature ops of a token leave for later points.
+using ReferenceRelays = std::array<double, tap::kNumRelays>;
+
+// h after a program's ops at one point. `relays` may be null for a program without.
 std::vector<double> reference_program(const tap::Program& program, tap::Point point,
-                                      std::vector<double> h, int32_t n, ReferenceLatches& latches);
+                                      std::vector<double> h, int32_t n, ReferenceLatches& latches,
+                                      ReferenceRelays* relays = nullptr);
 
 }  // namespace rudder::testing

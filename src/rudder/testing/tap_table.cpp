@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rudder/base/check.h"
 #include "rudder/tap/passage.h"
 
 namespace rudder::testing {
@@ -68,6 +69,9 @@ ops::TapTable put_tap_table(Device& device, const tap::Geometry& geometry,
   table.captures = device.put_as<int32_t>(
       captures, DType::kI32, {static_cast<int64_t>(captures.size()) / (2 * width), width, 2});
   table.latches = device.ops().allocate(DType::kI64, {num_slots + 1, tap::kNumLatches, 2}).value();
+  table.relays = device.put(HostTensor(
+      std::vector<float>(static_cast<size_t>(kMaxTapTokens) * static_cast<size_t>(tap::kNumRelays)),
+      DType::kF32, {kMaxTapTokens, tap::kNumRelays}));
   HostTensor ring(device.ops().act_dtype(), {std::max<int64_t>(ring_elements, 1)});
   std::ranges::fill(ring.values<uint8_t>(), uint8_t{0xff});
   table.ring = device.put(ring);
@@ -81,12 +85,16 @@ ops::TapBatch put_tap_batch(Device& device, const ops::TapTable& table,
     for (const TapToken& token : tokens) values.push_back(token.*member);
     return device.put(values);
   };
+  RUDDER_CHECK(std::ssize(tokens) <= kMaxTapTokens);
+  std::vector<int32_t> order(tokens.size());  // of relays: not that of the tokens
+  for (size_t i = 0; i < order.size(); ++i) order[i] = static_cast<int32_t>(order.size() - 1 - i);
   ops::TapBatch batch;
   batch.row = column(&TapToken::row);
   batch.since_prompt = column(&TapToken::since_prompt);
   batch.slot = column(&TapToken::slot);
   batch.capture_set = column(&TapToken::capture_set);
   batch.capture_begin = column(&TapToken::capture_begin);
+  batch.token = device.put(order);
   batch.entries = device.put(
       HostTensor(DType::kI32, {std::ssize(tokens), table.points.shape[1], ops::kTapEntryWords}));
   ops::BeginStepArgs begin;

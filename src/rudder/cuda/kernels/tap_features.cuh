@@ -1,8 +1,10 @@
 // Runs of clamped features on the device (tap::OpKind::kFeature, formulas: tap/tap_op.h). The row
-// lies in shared memory, where a warp at a time reads it by the encoder row of one op after
-// another; then every thread has every op's factor, and adds the decoder rows to its part of the
-// row. So the team waits for itself four times a run, however many ops that has, and twice more
-// where a dictionary has a norm. An op whose factor is 0 costs its encoder row alone.
+// lies in shared memory, where a warp at a time reads it by the encoder row of one op after another
+// (several warps by one, where there are more of them than ops); then every thread has every op's
+// factor, and adds the decoder rows to its part of the row. All vectors are asked for at once in
+// the beginning, and come to L2 side by side: memory's latency is paid once. So the team waits for
+// itself four times a run, however many ops that has, and twice more where a dictionary has a norm.
+// An op whose factor is 0 costs its encoder row alone.
 //
 // A run is a call: its registers are saved where there is one, and a row without features has none
 // of them. Included by .cu files only.
@@ -16,11 +18,11 @@ namespace rudder::cuda {
 // the row.
 struct FeatureShared {
   static constexpr int kOps = tap::kMaxOpsPerPoint + 1;
-  int32_t encoder[kOps];      // TapOp.v2
-  int32_t decoder[kOps];      // TapOp.v1
+  int32_t encoder[kOps];      // TapOp.v2; kNoVector: the op reads a relay
+  int32_t decoder[kOps];      // TapOp.v1; kNoVector: the op leaves a relay
   int32_t gate_vector[kOps];  // kNoVector: the gate reads no row
-  float dot[kOps];            // h . v2
-  float gate_dot[kOps];       // h . vg
+  float dot[kOps];            // h . v2, a part for each warp that reads by it
+  float gate_dot[kOps];       // h . vg, likewise
   float factor[kOps];         // of v1
   float sum, squares;         // of h
   float off_squares;          // of h - mean
@@ -31,6 +33,7 @@ struct FeatureRunArgs {
   int num_ops;
   const float* vectors;
   TokenTapState token;
+  float* relays;  // the token's
   FeatureShared* shared;
   float4* row;  // shared memory: the block's part of the row, [kRuns][2][threads]; read and written
   int width;    // of the whole row
@@ -81,7 +84,8 @@ class FeatureRun {
       : a_(args),
         shared_(*args.shared),
         thread_(static_cast<int>(threadIdx.x)),
-        threads_(static_cast<int>(blockDim.x)) {}
+        threads_(static_cast<int>(blockDim.x)),
+        warps_of_op_(threads_ / 32 > args.num_ops ? threads_ / 32 / args.num_ops : 1) {}
 
   // All ops change the row as it is now.
   __device__ void apply() {
@@ -93,9 +97,10 @@ class FeatureRun {
     if (has_norm) norms = take_norms();
 #pragma unroll 1
     for (int i = thread_; i < a_.num_ops; i += threads_) {
-      const float s = strength(a_.ops[i], Team::over_blocks(shared_.gate_dot + i));
-      const float dot = Team::over_blocks(shared_.dot + i);
-      shared_.factor[i] = s == 0.0f ? 0.0f : s * feature_change(a_.ops[i], dot, norms);
+      const float s = strength(a_.ops[i], total(shared_.gate_dot, i));
+      const float dot = total(shared_.dot, i);
+      shared_.factor[i] = s == 0.0f ? 0.0f : s * change_by(i, dot, norms);
+      if (shared_.decoder[i] == tap::kNoVector) leave(i);
     }
     Team::wait_for_all();
     add_decoders();
@@ -130,36 +135,43 @@ class FeatureRun {
       shared_.decoder[i] = op.v1;
       const bool is_probe = op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kSoft;
       shared_.gate_vector[i] = is_probe ? op.gate_vector : tap::kNoVector;
+      prefetch(op.v2);
+      prefetch(op.v1);
+      prefetch(shared_.gate_vector[i]);
       has_norm = has_norm || op.norm != tap::FeatureNorm::kNone;
     }
     return __syncthreads_or(has_norm ? 1 : 0) != 0;
   }
 
-  // add(sum, run, column) over the block's part of the row, by one warp: to all its lanes.
+  // add(sum, run, thread) over the block's part of the row, by warp `part` of `parts`: to all its
+  // lanes.
   template <typename Add>
-  __device__ float warp_total(Add add) const {
+  __device__ float warp_total(int part, int parts, Add add) const {
     float sum = 0.0f;
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
 #pragma unroll 4
-      for (int thread = thread_ % 32; thread < threads_; thread += 32) add(sum, r, thread);
+      for (int thread = 32 * part + thread_ % 32; thread < threads_; thread += 32 * parts) {
+        add(sum, r, thread);
+      }
     }
     return warp_sum(sum);
   }
-  __device__ float warp_dot(int32_t vector) const {
-    return warp_total([&](float& sum, int r, int thread) {
+  __device__ float warp_dot(int32_t vector, int part) const {
+    if (vector == tap::kNoVector) return 0.0f;
+    return warp_total(part, warps_of_op_, [&](float& sum, int r, int thread) {
       add_dot(sum, vector_run(vector, r, thread), row_run(r, thread));
     });
   }
 
   __device__ void take_sums() const {
     if (thread_ >= 32) return;
-    const float sum = warp_total([&](float& total, int r, int thread) {
+    const float sum = warp_total(0, 1, [&](float& total, int r, int thread) {
       const Floats h = row_run(r, thread);
 #pragma unroll
       for (const float v : h.v) total += v;
     });
-    const float squares = warp_total([&](float& total, int r, int thread) {
+    const float squares = warp_total(0, 1, [&](float& total, int r, int thread) {
       const Floats h = row_run(r, thread);
       add_dot(total, h, h);
     });
@@ -171,7 +183,7 @@ class FeatureRun {
     const auto count = static_cast<float>(a_.width);
     const float mean = Team::over_blocks(&shared_.sum) / count;
     if (thread_ < 32) {
-      const float squares = warp_total([&](float& total, int r, int thread) {
+      const float squares = warp_total(0, 1, [&](float& total, int r, int thread) {
         const Floats h = row_run(r, thread);
         const int left = a_.width - column(r, thread);
 #pragma unroll
@@ -188,28 +200,35 @@ class FeatureRun {
             sqrtf(Team::over_blocks(&shared_.squares) / count)};
   }
 
-  // A warp an op.
   __device__ void take_dots() const {
+    const int warp = thread_ / 32;
+    const int part = warp % warps_of_op_;
 #pragma unroll 1
-    for (int i = thread_ / 32; i < a_.num_ops; i += threads_ / 32) {
-      prefetch(shared_.decoder[i]);
-      const float dot = warp_dot(shared_.encoder[i]);
-      const int32_t gate = shared_.gate_vector[i];
-      const float gate_dot = gate == tap::kNoVector ? 0.0f : warp_dot(gate);
+    for (int i = warp / warps_of_op_; i < a_.num_ops; i += threads_ / 32 / warps_of_op_) {
+      const float dot = warp_dot(shared_.encoder[i], part);
+      const float gate_dot = warp_dot(shared_.gate_vector[i], part);
       if (thread_ % 32 != 0) continue;
-      shared_.dot[i] = dot;
-      shared_.gate_dot[i] = gate_dot;
+      shared_.dot[i * warps_of_op_ + part] = dot;
+      shared_.gate_dot[i * warps_of_op_ + part] = gate_dot;
     }
   }
-  // To L2; a line is four threads' runs.
-  __device__ void prefetch(int32_t vector) const {
-#pragma unroll
-    for (int r = 0; r < kRuns; ++r) {
-      for (int thread = thread_ % 32 * 4; thread < threads_; thread += 128) {
-        const int i = column(r, thread);
-        if (i < a_.width) asm volatile("prefetch.global.L2 [%0];" ::"l"(a_.vectors + vector + i));
-      }
+  // Of the parts of op i, over all blocks.
+  __device__ float total(const float* parts, int i) const {
+    float sum = 0.0f;
+#pragma unroll 1
+    for (int part = 0; part < warps_of_op_; ++part) {
+      sum += Team::over_blocks(parts + i * warps_of_op_ + part);
     }
+    return sum;
+  }
+  // The block's part of a vector, to L2.
+  __device__ void prefetch(int32_t vector) const {
+    if (!kAligned || vector == tap::kNoVector) return;
+    const int first = column(0, 0);
+    const int count = min(a_.width - first, kRuns * threads_ * kRun);
+    if (count <= 0) return;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(a_.vectors + vector + first),
+                 "r"(count * static_cast<int>(sizeof(float))));
   }
 
   // s g
@@ -217,6 +236,16 @@ class FeatureRun {
     const TapOpHead head(op);
     const float s = head.strength * scheduled(head.schedule, op, a_.token);
     return s == 0.0f ? 0.0f : s * opened(head.gate, op, gate_dot, a_.token);
+  }
+
+  __device__ float change_by(int i, float dot, const RowNorms& norms) const {
+    if (shared_.encoder[i] == tap::kNoVector) return __ldcg(a_.relays + a_.ops[i].relay);
+    return feature_change(a_.ops[i], dot, norms);
+  }
+  // The factor is for other points.
+  __device__ void leave(int i) const {
+    if (Team::is_first_block()) __stcg(a_.relays + a_.ops[i].relay, shared_.factor[i]);
+    shared_.factor[i] = 0.0f;
   }
 
   // Several at a time: their loads are on the way together.
@@ -251,6 +280,7 @@ class FeatureRun {
   FeatureShared& shared_;
   const int thread_;
   const int threads_;
+  const int warps_of_op_;
 };
 
 template <typename Team, int kRuns, bool kAligned>

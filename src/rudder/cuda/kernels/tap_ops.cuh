@@ -111,7 +111,7 @@ __device__ inline TapChange change_of(tap::OpKind kind, const tap::TapOp& op, fl
       return {1.0f, s * fast_sqrt(sums.squares), 0.0f, false};
     case tap::OpKind::kAddRenorm: {
       // |h + s v1|^2
-      const float squares = fmaf(s * s, op.norm_squared, fmaf(2.0f * s, p, sums.squares));
+      const float squares = fmaf(s * s, op.sum, fmaf(2.0f * s, p, sums.squares));
       if (op.lo > 0.0f && squares <= sums.squares) return {1.0f, s, 0.0f, false};
       if (squares <= 0.0f) return {};
       const float keep = fast_sqrt(__fdividef(sums.squares, squares));

@@ -80,6 +80,9 @@ class ClusterTeam {
   }
 
   // As of BlockTeam.
+  __device__ static bool is_first_block() {
+    return cluster_rank() == 0;
+  }
   __device__ static void wait_for_all() {
     cluster_barrier();
   }

@@ -57,6 +57,7 @@ class BlockTeam {
     return wanted.warp_sums(lane < blockDim.x / 32 ? of_warp[lane] : TapSums{});
   }
 
+  __device__ static bool is_first_block() { return true; }
   // What its threads have written to shared memory before is seen by all after.
   __device__ static void wait_for_all() { __syncthreads(); }
   // The sum over the team's blocks of what each has there in shared memory.
@@ -267,7 +268,9 @@ class TokenTaps {
       memcpy(fetched(r, 1), &h[r].v[4], sizeof(float4));
     }
     run_features<Team, kRuns, kAligned>(
-        {ops, n, p_.table.vectors, token_state(), &features_, fetched_, width_});
+        {ops, n, p_.table.vectors, token_state(),
+         p_.table.relays + int64_t{p_.batch.token[token_]} * tap::kNumRelays, &features_, fetched_,
+         width_});
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) h[r] = fetched_run(r);
   }

@@ -17,6 +17,7 @@ struct TapTableParams {
       nullptr;                        // [S + 1, tap::kNumLatches, 2] sum, count: two's complement
   const int32_t* captures = nullptr;  // [num_sets, num_points, 2] offsets before, after; or -1
   void* ring = nullptr;               // bf16
+  float* relays = nullptr;            // [., tap::kNumRelays]
   const float* vectors = nullptr;     // each at a multiple of 16 floats
   int32_t num_points = 0;
 };
@@ -28,6 +29,7 @@ struct TapBatchParams {
   const int32_t* slot = nullptr;           // [T] of latches
   const int32_t* capture_set = nullptr;    // [T] of captures; -1: none
   const int32_t* capture_begin = nullptr;  // [T] in the ring, in units of tap::kCaptureAlign
+  const int32_t* token = nullptr;          // [T] of relays
   bool only_adds = false;                  // as in ops::TapBatch
 };
 
