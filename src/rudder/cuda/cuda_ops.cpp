@@ -181,10 +181,10 @@ class CudaOps final : public ops::Ops {
         status_("0"),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
-        attention_(memory_, stream_->handle(), info_.num_sms,
-                   {settings.batch_invariant, settings.plain_attention,
-                    settings.least_sparse_pages > 0 ? settings.least_sparse_pages
-                                                    : kLeastSparsePages}) {}
+        attention_(
+            memory_, stream_->handle(), info_.num_sms,
+            {settings.batch_invariant, settings.plain_attention,
+             settings.least_sparse_pages > 0 ? settings.least_sparse_pages : kLeastSparsePages}) {}
 
   cudaStream_t stream() const { return stream_->handle(); }
 

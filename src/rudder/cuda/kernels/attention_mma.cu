@@ -143,8 +143,8 @@ class TiledBlock {
     const float v_scale = p_.v_scale != nullptr ? p_.v_scale[tile_.kv_head] : 1.0f;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = weights.over(half, v_scale);
       const int32_t r = row + 8 * half;
+      const float over = weights.over(half, v_scale, tile_.rows.head(r, tile_.kv_head));
       if (r >= tile_.rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + tile_.rows.offset<kHeadDim>(r), out, half,
                    over, lane_ % 4);
@@ -183,12 +183,13 @@ template <int kHeadDim, KvType kType, bool kGated>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(TiledShared<kHeadDim, kType>);
-    const cudaError_t error = cudaFuncSetAttribute(
-        tiled_kernel<kHeadDim, kType, kGated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    const cudaError_t error =
+        cudaFuncSetAttribute(tiled_kernel<kHeadDim, kType, kGated>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
     const auto blocks = static_cast<unsigned>(tile_items_bound(params.config, params.bounds));
-    return launch_pdl(tiled_kernel<kHeadDim, kType, kGated>, dim3(blocks), dim3(kThreads), kShared, stream,
-                      params);
+    return launch_pdl(tiled_kernel<kHeadDim, kType, kGated>, dim3(blocks), dim3(kThreads), kShared,
+                      stream, params);
   }
 };
 

@@ -1,6 +1,6 @@
-// Values of the tokens that some row weighs, for the split kernel under a gate. A warp collects such
-// tokens page after page in their order, so that results do not depend on timing; 16 of them are a
-// batch, whose rows of V come by cp.async and are added when later batches are on their way.
+// Values of the tokens that some row weighs, for the split kernel under a gate. A warp collects
+// such tokens page after page in their order, so that results do not depend on timing; 16 of them
+// are a batch, whose rows of V come by cp.async and are added when later batches are on their way.
 //
 // Rows of V go to the V halves of the warp's ring, which the copy engine does not use then. The
 // weights of a batch lie where the warp's sums do at the end of a part.
@@ -56,7 +56,8 @@ class SparseValues {
     }
     if (lane_ < kPageTokens && (tokens >> lane_ & 1) != 0) {
       const int32_t at = place_of(tokens, lane_);
-      batches_[at < kBatchTokens ? filling_ : after(filling_)].rows[at % kBatchTokens] = row + lane_;
+      batches_[at < kBatchTokens ? filling_ : after(filling_)].rows[at % kBatchTokens] =
+          row + lane_;
     }
     filled_ += __popc(tokens);
     if (filled_ < kBatchTokens) return;
@@ -79,7 +80,9 @@ class SparseValues {
   }
 
  private:
-  __device__ static int32_t after(int32_t batch) { return batch + 1 == kBatches ? 0 : batch + 1; }
+  __device__ static int32_t after(int32_t batch) {
+    return batch + 1 == kBatches ? 0 : batch + 1;
+  }
   __device__ int32_t place_of(uint32_t tokens, int token) const {
     return filled_ + __popc(tokens & ((1u << token) - 1));
   }
@@ -102,10 +105,11 @@ class SparseValues {
       const int32_t chunk = (i * 32 + lane_) % P::kChunks;
       const bool is_there = place < count;
       const int64_t row = is_there ? batch.rows[place] : 0;
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
-                       to + chunk / 8 * P::kGroupBytes + place * 128 + (((chunk % 8) ^ (place % 8)) << 4)),
-                   "l"(storage_ + row * kRowBytes + chunk * 16), "r"(is_there ? 16 : 0)
-                   : "memory");
+      asm volatile(
+          "cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(
+              to + chunk / 8 * P::kGroupBytes + place * 128 + (((chunk % 8) ^ (place % 8)) << 4)),
+          "l"(storage_ + row * kRowBytes + chunk * 16), "r"(is_there ? 16 : 0)
+          : "memory");
     }
     asm volatile("cp.async.commit_group;" ::: "memory");
     filling_ = after(filling_);

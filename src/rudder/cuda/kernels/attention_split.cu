@@ -4,9 +4,9 @@
 // keeps full through the copy engine, ahead over the ends of parts. At the end of a part the warps
 // add their sums in shared memory. A short segment goes to one warp, which waits for no other.
 //
-// Under a gate a warp has neighbouring pages, as the filter needs the scores of the last tokens before
-// a page: of the page in front of its first one it reads the keys. Where there is much to read, keys
-// come first, and of the values only those that some row weighs (attention_sparse.cuh).
+// Under a gate a warp has neighbouring pages, as the filter needs the scores of the last tokens
+// before a page: of the page in front of its first one it reads the keys. Where there is much to
+// read, keys come first, and of the values only those that some row weighs (attention_sparse.cuh).
 //
 // mma.m16n8k16: 16 rows are the q heads of a group (times a few tokens), so each byte of the cache
 // is read once for all of them. fp8 becomes f16 in registers.
@@ -31,8 +31,8 @@ constexpr int stages_of(int head_dim, KvType type) {
   return head_dim == 64 ? 5 : 3;
 }
 
-// The pages first, first + stride, ... of a segment. Of the first one the keys alone are read where a
-// filter looks back at it.
+// The pages first, first + stride, ... of a segment. Of the first one the keys alone are read where
+// a filter looks back at it.
 struct PageRun {
   int32_t first;
   int32_t count;
@@ -314,7 +314,8 @@ class SplitWarp {
         weigh_page(s, q, (first + i) * kPageTokens, sight, weigher, out);
         pass_page();
         if (!run.looks_back || i > 0) {
-          values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens, out);
+          values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens,
+                     out);
         }
       }
       values.finish(out);
@@ -331,8 +332,9 @@ class SplitWarp {
                               const float (&out)[P::kOutTiles][4], const Weights& weigher) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = weigher.over(half, scale_of_values(part.kv_head));
       const int32_t r = part.row_tile * kRowTile + half * 8 + lane_ / 4;
+      const float over =
+          weigher.over(half, scale_of_values(part.kv_head), rows.head(r, part.kv_head));
       if (r >= rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r), out, half, over,
                    lane_ % 4);
@@ -650,8 +652,9 @@ struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(SplitShared<kHeadDim, kType>);
     static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
-    const cudaError_t error = cudaFuncSetAttribute(
-        split_kernel<kHeadDim, kType, kGated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    const cudaError_t error =
+        cudaFuncSetAttribute(split_kernel<kHeadDim, kType, kGated>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
     return launch_pdl(split_kernel<kHeadDim, kType, kGated>,
                       dim3(static_cast<unsigned>(split_workers(params.config))), dim3(kThreads),

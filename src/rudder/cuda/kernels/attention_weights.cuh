@@ -54,7 +54,7 @@ class SoftmaxWeights {
     }
     softmax_step(s, rows_, out);
   }
-  __device__ float over(int half, float v_scale) const {
+  __device__ float over(int half, float v_scale, int32_t /*head*/) const {
     return v_scale / row_sum(rows_.sum[half]);
   }
   // The maximum and the sum of a row, for merging it.
@@ -88,8 +88,8 @@ class GateWeights {
       : gate_(p.gate), factor_(p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f)) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      head_[half] = rows.head(row + 8 * half, kv_head);
-      share_[half] = gate_.sigma[head_[half]] / static_cast<float>(gate_.length);
+      const float sigma = gate_.sigma[rows.head(row + 8 * half, kv_head)];
+      share_[half] = sigma / static_cast<float>(gate_.length);
     }
   }
 
@@ -106,8 +106,8 @@ class GateWeights {
       weigh_by_pairs<kMaxGateLength / 2>(s, begin, sight, lane);
     }
   }
-  __device__ float over(int half, float v_scale) const {
-    return v_scale * gate_.gamma[head_[half]];
+  __device__ float over(int /*half*/, float v_scale, int32_t head) const {
+    return v_scale * gate_.gamma[head];
   }
 
  private:
@@ -159,7 +159,7 @@ class GateWeights {
     total[1] = fmaf(tap(1), in[0], in[1]);
     total[3] = fmaf(tap(1), in[2], in[3]);
     const int t = lane % 4;
-#pragma unroll
+#pragma unroll 1
     for (int pair = 1; pair <= kPairs; ++pair) {
       const int from = (lane & ~3) | ((t - pair) & 3);
       const bool is_here = t + pair < 4;  // the pair that the reader wants is of this tile
@@ -176,7 +176,6 @@ class GateWeights {
 
   const GateParams& gate_;
   const float factor_;
-  int32_t head_[2];
   float share_[2];                  // sigma / length
   float before_[4] = {0, 0, 0, 0};  // inputs of the last tile
 };

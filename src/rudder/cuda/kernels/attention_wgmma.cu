@@ -364,7 +364,7 @@ class LaggingSoftmax {
       for (int e = 0; e < kSums; ++e) out[part][e] *= shrink_[e / 2 % 2];
     }
   }
-  __device__ float over(int half, float v_scale) const {
+  __device__ float over(int half, float v_scale, int32_t /*head*/) const {
     return v_scale / row_sum(rows_.sum[half]);
   }
 
@@ -611,7 +611,8 @@ class Consumer {
     group_barrier(kConsumerBarrier + index_);  // q has been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = weigher.over(half, v_scale);
+      const int32_t head = tile().rows.head(row_begin_ + r + 8 * half, tile().kv_head);
+      const float over = weigher.over(half, v_scale, head);
 #pragma unroll
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
@@ -681,8 +682,9 @@ struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType>);
     static_assert(kShared <= 227 * 1024);
-    const cudaError_t error = cudaFuncSetAttribute(
-        wgmma_kernel<kHeadDim, kType, kGated>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    const cudaError_t error =
+        cudaFuncSetAttribute(wgmma_kernel<kHeadDim, kType, kGated>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
     const int32_t items = tile_items_bound(params.config, params.bounds);
     const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;

@@ -53,7 +53,8 @@ struct SoftmaxSums {
     sum = sum * shrink + weight;
     return weight;
   }
-  static __device__ float result(const PlainAttentionParams&, int /*head*/, float value, float total) {
+  static __device__ float result(const PlainAttentionParams&, int /*head*/, float value,
+                                 float total) {
     return value / total;
   }
 

@@ -75,8 +75,8 @@ __device__ WideSquares wide_squares(const QkvPrepParams& p, int64_t t, const Bf1
   if (p.q_norm != nullptr && p.q_alpha == nullptr && p.q_norm_is_wide && begin < p.num_heads) {
     out.q = squares_of_block(p, t, token, 0, q_width, scratch[0]);
   }
-  if (p.k_norm != nullptr && p.k_alpha == nullptr && p.k_norm_is_wide && begin < p.num_heads + p.num_kv_heads &&
-      end > p.num_heads) {
+  if (p.k_norm != nullptr && p.k_alpha == nullptr && p.k_norm_is_wide &&
+      begin < p.num_heads + p.num_kv_heads && end > p.num_heads) {
     out.k = squares_of_block(p, t, token, q_width, p.num_kv_heads * p.head_dim, scratch[1]);
   }
   return out;

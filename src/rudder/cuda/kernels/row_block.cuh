@@ -85,8 +85,8 @@ struct DeltaRun<true> {
 inline bool is_aligned_residual(const ResidualNormParams& p) {
   return p.hidden % kRun == 0 && is_aligned(p.x) && is_aligned(p.delta) &&
          is_aligned(p.delta_norm) && is_aligned(p.delta_alpha) && is_aligned(p.norm) &&
-         is_aligned(p.norm_alpha) && is_aligned(p.out) &&
-         is_aligned(p.delta_scales.column) && is_aligned(p.delta_scales.bias);
+         is_aligned(p.norm_alpha) && is_aligned(p.out) && is_aligned(p.delta_scales.column) &&
+         is_aligned(p.delta_scales.bias);
 }
 
 // A run of a row after an RMS norm.

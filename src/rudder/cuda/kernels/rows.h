@@ -43,10 +43,10 @@ cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 // hidden <= kMaxNormWidth. A norm with `alpha` is a UClipNorm, clip(alpha * x, -1, 1) * weight: it
 // waits for no sum over the row.
 struct ResidualNormParams {
-  void* x = nullptr;                  // [T, hidden] bf16, in place
-  const void* delta = nullptr;        // [T, hidden] bf16, optional; may be `out`
-  ProductScales delta_scales;         // of delta; only with an out of fp8
-  const float* delta_norm = nullptr;  // [hidden], optional
+  void* x = nullptr;                   // [T, hidden] bf16, in place
+  const void* delta = nullptr;         // [T, hidden] bf16, optional; may be `out`
+  ProductScales delta_scales;          // of delta; only with an out of fp8
+  const float* delta_norm = nullptr;   // [hidden], optional
   const float* delta_alpha = nullptr;  // [hidden], optional
   float delta_eps = 1e-5f;
   const float* norm = nullptr;        // [hidden], optional
