@@ -1,8 +1,7 @@
 #include "bench/offline_run.h"
 
-#include <algorithm>
-#include <limits>
 #include <mutex>
+#include <span>
 #include <utility>
 
 #include "rudder/base/clock.h"
@@ -39,20 +38,9 @@ Result<std::vector<LocalAnswer>> run_requests(ModelSession& session,
 }
 
 DecodeWindow decode_window(const std::vector<LocalAnswer>& answers) {
-  int64_t begin_us = std::numeric_limits<int64_t>::min();
-  int64_t end_us = std::numeric_limits<int64_t>::max();
-  for (const LocalAnswer& answer : answers) {
-    begin_us = std::max(begin_us, answer.token_us.front());
-    end_us = std::min(end_us, answer.token_us.back());
-  }
-  DecodeWindow window;
-  if (begin_us >= end_us) return window;
-  window.seconds = seconds_between(begin_us, end_us);
-  for (const LocalAnswer& answer : answers) {
-    window.tokens += std::ranges::count_if(
-        answer.token_us, [&](int64_t us) { return us > begin_us && us <= end_us; });
-  }
-  return window;
+  std::vector<std::span<const int64_t>> times;
+  for (const LocalAnswer& answer : answers) times.emplace_back(answer.token_us);
+  return decode_window(times);
 }
 
 }  // namespace rudder::apps

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "bench/decode_window.h"
 #include "local_client.h"
 #include "model_session.h"
 #include "rudder/base/progress.h"
@@ -20,19 +21,7 @@ Result<std::vector<LocalAnswer>> run_requests(ModelSession& session,
 
 double seconds_between(int64_t from_us, int64_t to_us);
 
-// The time in which every sequence decodes: from the last first token to the first last one, so
-// that no prompt runs in it. Empty where one ends before another begins.
-struct DecodeWindow {
-  double seconds = 0;
-  int64_t tokens = 0;  // of all sequences
-
-  // Seconds a token of one sequence; 0 for an empty window.
-  double per_token(size_t num_sequences) const {
-    return tokens > 0 ? seconds * static_cast<double>(num_sequences) / static_cast<double>(tokens)
-                      : 0;
-  }
-};
-
+// Of the answers to a batch.
 DecodeWindow decode_window(const std::vector<LocalAnswer>& answers);
 
 }  // namespace rudder::apps

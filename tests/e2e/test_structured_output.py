@@ -39,6 +39,14 @@ def test_answers_satisfy_their_schema(server, model):
             jsonschema.validate(json.loads(choice.message.content), schema)
 
 
+def test_strings_of_a_list_differ(server, model):
+    schema = {"type": "array", "items": {"type": "string", "pattern": "^[ab]+$"}, "uniqueItems": True, "minItems": 6}
+    for i in range(6):
+        answer = ask(server, model, i, max_tokens=60, response_format=schema_format(schema)).choices[0].message.content
+        strings = re.findall(r'"([ab]+)"', answer)
+        assert strings and len(strings) == len(set(strings)), answer
+
+
 def test_choices_and_streams(server, model):
     for choice in ask(server, model, n=4, response_format=schema_format(SCHEMAS[0])).choices:
         jsonschema.validate(json.loads(choice.message.content), SCHEMAS[0])

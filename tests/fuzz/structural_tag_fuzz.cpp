@@ -13,7 +13,7 @@ void fuzz_structural_tag(std::string_view input) {
   auto choices = choices_of(input);
   const constraint::GrammarSpec spec = {GrammarKind::kStructuralTag, std::string(input)};
   const auto form = FormRun::compile(spec);
-  constraint::Fuel fuel;
+  constraint::Fuel fuel(FormRun::kWork, FormRun::kBytes);
   const auto opened = constraint::open_structural_tag(fuel, spec);
   if (!opened)
     require_error(opened.error(), {ErrorCode::kInvalidArgument, ErrorCode::kUnsupported});

@@ -307,11 +307,30 @@ class Schemas:
                   "dependentRequired": {"a": ["b"]}}
         return schema, lambda: self.random.choice([{}, {"b": 1}, {"a": value[1](), "b": 2}, {"b": 3, "c": None}])
 
-    def unique(self, _):
+    def unique(self, depth):
+        kind = self.random.randrange(4)
+        if kind == 0:
+            return self.unique_strings()
+        if kind == 1:
+            low, high = self.random.randint(-3, 0), self.random.randint(1, 4)
+            return {"type": "array", "items": {"type": "integer", "minimum": low, "maximum": high}, "uniqueItems": True}, lambda: sorted(
+                self.random.sample(range(low, high + 1), self.random.randint(0, high - low)))
         values = self.random.sample(["a", "b", 1, 2.5, None, True, "c"], self.random.randint(1, 5))
         low = self.random.randint(0, len(values))
         schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": low}
         return schema, lambda: self.random.sample(values, self.random.randint(low, len(values)))
+
+    def unique_strings(self):
+        random = self.random
+        items = random.choice([{"type": "string"}, {"type": "string", "minLength": 1}, {"type": "string", "pattern": "^[a-c]+$"}])
+        schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
+        if random.random() < 0.5:
+            schema["maxItems"] = random.randint(3, 9)
+
+        def value():  # also such as have a string twice
+            length = random.randint(schema["minItems"], schema.get("maxItems", 5))
+            return ["".join(random.choices("abc", k=random.randint(1, 2))) for _ in range(length)]
+        return schema, value
 
     # Containers.
 

@@ -11,6 +11,28 @@ constexpr size_t kMaxRowItems = 50'000;
 
 }  // namespace
 
+void ParserGrammar::find_borders() {
+  borders.fill(false);
+  const auto mark = [&](size_t byte) {
+    if (byte < borders.size()) borders[byte] = true;
+  };
+  for (const ByteEdge& edge : rules.byte_edges) {
+    mark(edge.first);
+    mark(size_t{edge.last} + 1);
+  }
+  for (const Terminal& terminal : terminals) {
+    for (size_t byte = 1; byte < borders.size(); ++byte) {
+      const TerminalDfa& dfa = terminal.tables->dfa();
+      if (dfa.class_of(static_cast<uint8_t>(byte)) !=
+          dfa.class_of(static_cast<uint8_t>(byte - 1))) {
+        mark(byte);
+      }
+      const int32_t start = terminal.excluded.start();
+      if (start != ExcludedValues::kOff) mark(byte);  // its texts tell bytes apart
+    }
+  }
+}
+
 void EarleyParser::Once::clear() {
   ++epoch_;
   size_ = 0;

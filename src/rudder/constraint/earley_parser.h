@@ -9,6 +9,7 @@
 // items that wait for that one (Leo, 1991), so recursion on the right costs nothing per round.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -26,6 +27,7 @@ struct ParserGrammar {
   struct Terminal {
     std::shared_ptr<const TerminalTables> tables;
     ExcludedValues excluded;
+    bool unique = false;
     int32_t min = 0;  // that is to be counted: a pattern's bounds are in its tables
     int32_t max = TerminalTables::kNoLimit;
   };
@@ -34,8 +36,13 @@ struct ParserGrammar {
     return terminals[static_cast<size_t>(symbol - rules.num_rules())];
   }
 
+  // Finds `borders` of what is there.
+  void find_borders();
+
   Grammar rules;
   std::vector<Terminal> terminals;
+  // Bytes that some rule or terminal tells from the byte before them.
+  std::array<bool, 256> borders = {};
 };
 
 class EarleyParser {

@@ -53,7 +53,9 @@ FormEngine::FormEngine(Vocabulary vocabulary, int64_t memo_bytes)
       continue;
     }
     set_in_mask(vocabulary_->all, id);
-    if (!is_special(bytes)) texts.emplace_back(bytes, id);
+    if (is_special(bytes)) continue;
+    texts.emplace_back(bytes, id);
+    if (std::count(bytes.begin(), bytes.end(), '"') > 1) vocabulary_->quoted.push_back(id);
   }
   std::sort(texts.begin(), texts.end());
   vocabulary_->order = std::make_shared<const TokenOrder>(texts);
@@ -82,7 +84,8 @@ Result<ParserGrammar::Terminal> FormEngine::terminal(Fuel& fuel, const Terminal&
     return tl::unexpected(fuel.error());
   }
   ParserGrammar::Terminal out = {.tables = std::move(tables),
-                                 .excluded = ExcludedValues(terminal.excluded)};
+                                 .excluded = ExcludedValues(terminal.excluded),
+                                 .unique = terminal.unique};
   *bytes += out.excluded.bytes();
   if (terminal.pattern.empty()) {
     out.min = terminal.min;
@@ -115,6 +118,7 @@ Result<CompiledConstraint> FormEngine::compile(const GrammarSpec& spec, Fuel& fu
       return fail(ErrorCode::kInvalidArgument, "is too complex: its tables take too much memory");
     }
   }
+  form.grammar.find_borders();
   auto constraint = std::make_shared<FormConstraint>(std::move(form));
   RUDDER_TRY(const bool can_start, constraint->can_start(fuel));
   if (!can_start) {

@@ -196,6 +196,25 @@ TEST(LargeForms, ChoicesAndEnumsAreTries) {
   }
 }
 
+// Each looks like much, and is little.
+TEST(LargeForms, RulesInChainsAndRepetitionsOfRepetitionsAreTaken) {
+  std::string chain = "root ::= r0\n";
+  for (int i = 0; i < 5000; ++i) chain += fmt::format("r{} ::= r{} \"a\"\n", i, i + 1);
+  chain += "r5000 ::= \"b\"\n";
+  std::string nested = "\"a\"";
+  std::string nothing;
+  for (int i = 0; i < 100; ++i) nested = "(" + nested + "){2,8}";
+  for (int i = 0; i < 20; ++i) nothing = "(" + nothing + "){9999}";
+  for (const GrammarSpec& spec :
+       {GrammarSpec{.kind = GrammarKind::kEbnf, .text = chain},
+        GrammarSpec{.kind = GrammarKind::kEbnf, .text = "root ::= " + nested + "\n"},
+        GrammarSpec{.kind = GrammarKind::kRegex, .text = nothing + "x"}}) {
+    Fuel fuel(20'000'000);
+    const auto compiled = FormChecker::engine().compile(spec, fuel);
+    EXPECT_TRUE(compiled) << compiled.error().to_string() << " " << spec.text.substr(0, 60);
+  }
+}
+
 void try_properties(std::initializer_list<int> counts) {
   for (const int count : counts) {
     std::string properties;

@@ -34,7 +34,12 @@ FormMatcher::FormMatcher(const Form& form)
       shape_(form.grammar, vocabulary_.order->trie().longest()),
       walk_(form.grammar, vocabulary_.order->trie().longest()),
       mask_(vocabulary_.words()),
-      max_dear_steps_(kMaxDearSteps) {}
+      max_dear_steps_(kMaxDearSteps) {
+  const std::vector<ParserGrammar::Terminal>& terminals = form.grammar.terminals;
+  if (std::any_of(terminals.begin(), terminals.end(), [](const auto& one) { return one.unique; })) {
+    unique_.emplace();
+  }
+}
 
 Result<void> FormMatcher::charge(uint64_t first_step) {
   constexpr uint64_t kLookedAtInStep = 2;
@@ -49,6 +54,10 @@ Result<void> FormMatcher::charge(uint64_t first_step) {
 
 Result<void> FormMatcher::restrict(std::span<uint32_t> words) {
   RUDDER_TRY_VOID(fill());
+  if (unique_) {
+    unique_->forbid(parser_, form_.grammar, vocabulary_.order->trie(), vocabulary_.quoted,
+                    vocabulary_.token_bytes, mask_);
+  }
   // A grammar may ask for bytes that no token spells: the choice can only stop there.
   const bool may_end = parser_.accepting() || is_mask_empty(mask_);
   if (may_end) {
@@ -66,6 +75,9 @@ Result<void> FormMatcher::advance(int32_t token) {
   const bool accepted =
       known && parser_.accept(token, vocabulary_.token_bytes[static_cast<size_t>(token)]);
   RUDDER_TRY_VOID(charge(first_step));
+  if (accepted && unique_) {
+    unique_->note(vocabulary_.token_bytes[static_cast<size_t>(token)], parser_.num_rows());
+  }
   if (accepted) return {};
   return fail(ErrorCode::kInternal,
               fmt::format("a grammar refused token {}, which its mask had allowed", token));

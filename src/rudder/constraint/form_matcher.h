@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +21,7 @@
 #include "rudder/constraint/mask_walk.h"
 #include "rudder/constraint/parser_shape.h"
 #include "rudder/constraint/token_order.h"
+#include "rudder/constraint/unique_strings.h"
 
 namespace rudder::constraint {
 
@@ -30,6 +32,7 @@ struct FormVocabulary {
   std::vector<int32_t> stop_ids;
   std::vector<uint32_t> all;  // a mask: tokens that have bytes, special ones too
   std::shared_ptr<const TokenOrder> order;
+  std::vector<int32_t> quoted;  // tokens with two quotes or more
 
   size_t words() const { return all.size(); }
 };
@@ -81,6 +84,7 @@ class FormMatcher final : public Matcher {
   EarleyParser parser_;
   ParserShape shape_;
   MaskWalk walk_;
+  std::optional<UniqueStrings> unique_;  // where the grammar has such strings
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;

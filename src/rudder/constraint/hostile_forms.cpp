@@ -24,7 +24,7 @@ std::string list_of(int count, const Part& part) {
   return out;
 }
 
-std::string repeated(int count, std::string_view part) {
+std::string copies_of(int count, std::string_view part) {
   std::string out;
   for (int i = 0; i < count; ++i) out += part;
   return out;
@@ -32,7 +32,7 @@ std::string repeated(int count, std::string_view part) {
 
 // `{"open":{"open":... inner ...}}`
 std::string nested(int depth, std::string_view open, std::string_view inner, std::string_view end) {
-  return repeated(depth, open) + std::string(inner) + repeated(depth, end);
+  return copies_of(depth, open) + std::string(inner) + copies_of(depth, end);
 }
 
 // Every second character from `first` on, as UTF-8: a class of as many ranges.
@@ -307,7 +307,7 @@ void add_joined(Forms& forms) {
             return open;
           }(),
           list_of(3'000, [](int i) { return fmt::format(R"("{0}":{{"$anchor":"a{0}"}})", i); }),
-          repeated(40, "}")));
+          copies_of(40, "}")));
   add_schema(forms, "10,000 references",
              R"({"$defs":{"a":{"type":"null"}},"prefixItems":[)" +
                  list_of(10'000, [](int) { return R"({"$ref":"#/$defs/a"})"; }) + "]}");
@@ -349,14 +349,14 @@ void add_grammars(Forms& forms) {
     return text + "r10000 ::= \"\"\n";
   }());
   ebnf("a rule of 40,000 rules that may be empty",
-       "root ::= " + repeated(80'000, "a ") + "\na ::= \"x\"?\n");
+       "root ::= " + copies_of(80'000, "a ") + "\na ::= \"x\"?\n");
   ebnf("repetitions in repetitions", "root ::= " + nested(200, "(", "\"a\"", "){2,8}") + "\n");
   ebnf("a class of 25,000 ranges",
        "root ::= [" + class_of(0x10000, 25'000) + class_of(0x100, 25'000) + "]{1,60}\n");
   ebnf("a list of 40,000 tokens, 60 times", "root ::= (Token(" + list_of(40'000, [](int i) {
                                               return fmt::format("{}", i);
                                             }) + ") \"a\"?){60}\n");
-  ebnf("10,000 classes", "root ::= " + repeated(8'000, "[^a-f0-9x] | ") + "\"a\"\n");
+  ebnf("10,000 classes", "root ::= " + copies_of(8'000, "[^a-f0-9x] | ") + "\"a\"\n");
   ebnf("a list of 40,000 tokens, 500 times", "root ::= ((Token(" + list_of(40'000, [](int i) {
                                                return fmt::format("{}", i);
                                              }) + ") \"a\"?){8}){60}\n");
@@ -367,9 +367,9 @@ void add_grammars(Forms& forms) {
         return text;
       }() + "\n");
   ebnf("choices that remember",
-       "root ::= (\"a\" | \"b\")* \"a\" " + repeated(400, "(\"a\"|\"b\")") + "\n");
+       "root ::= (\"a\" | \"b\")* \"a\" " + copies_of(400, "(\"a\"|\"b\")") + "\n");
   ebnf("choices of rules that remember",
-       "root ::= (a | b)* a " + repeated(2'000, "(a|b)") + "\na ::= \"a\"\nb ::= \"b\"\n");
+       "root ::= (a | b)* a " + copies_of(2'000, "(a|b)") + "\na ::= \"a\"\nb ::= \"b\"\n");
   ebnf("Regex, 3,000 times", [] {
     std::string text = "root ::= \"x\"";
     for (int i = 0; i < 3'000; ++i) text += fmt::format(" | Regex(\"[^{}]{{1,9}}a{}\")", i % 10, i);

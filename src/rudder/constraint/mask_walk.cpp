@@ -10,13 +10,13 @@ namespace {
 constexpr int32_t kNowhere = -1;
 constexpr int32_t kNotTried = -2;
 // Rows that are tried before shapes are worth their keys.
-constexpr uint64_t kPlainRows = 128;
+constexpr uint64_t kPlainRows = 64;
 constexpr size_t kMaxWalkPlaces = 4096;
 // Of the rows on the way to one token: some 20 MiB.
 constexpr size_t kMaxWalkItems = 1'000'000;
 constexpr size_t kMaxKeptPlaces = 128;  // for the walks that follow; a kilobyte each
 // Bytes that are tried from a place before it is worth trying all 256.
-constexpr uint32_t kVisitsWorthLoops = 128;
+constexpr uint32_t kVisitsWorthLoops = 64;
 
 void set_ids(const TokenTrie& trie, int32_t id, std::span<uint32_t> mask) {
   for (; id != TokenTrie::kNone; id = trie.next_same(id)) set_in_mask(mask, id);
@@ -65,10 +65,15 @@ void MaskWalk::find_loops(EarleyParser& parser) {
   const int32_t place = path_.back();
   const size_t depth = bytes_.size();
   uint64_t leaving = 0;
+  bool returns = false;  // as the byte before it
   for (int byte = 0; byte < 0x80; ++byte) {
     const uint64_t group = uint64_t{1} << TokenTrie::group_of(static_cast<uint8_t>(byte));
-    if ((leaving & group) != 0) continue;
-    if (step(parser, depth, place, static_cast<uint8_t>(byte)) != place) leaving |= group;
+    if (byte > 0 && !borders_[static_cast<size_t>(byte)]) {
+      if (!returns) leaving |= group;
+      continue;
+    }
+    returns = step(parser, depth, place, static_cast<uint8_t>(byte)) == place;
+    if (!returns) leaving |= group;
     if (rows_ > depth) {
       parser.pop_rows(static_cast<int32_t>(rows_ - depth));
       rows_ = depth;
@@ -83,9 +88,14 @@ bool MaskWalk::characters_return(EarleyParser& parser, int32_t place, Utf8State 
                                  Inside& seen) {
   const size_t depth = bytes_.size();
   bool all = true;
+  Utf8State before;  // what the byte before it leads to
   for (int byte = 0x80; byte < 256 && all; ++byte) {
     Utf8State next = utf8;
     if (!next_utf8(next, static_cast<uint8_t>(byte))) continue;
+    // Lead bytes lead to several states, continuations to one; none goes from nothing to nothing.
+    const bool is_first = byte == 0x80 || byte == utf8.first || next != before;
+    before = next;
+    if (!is_first && !borders_[static_cast<size_t>(byte)]) continue;
     const int32_t to = step(parser, depth, path_.back(), static_cast<uint8_t>(byte));
     const auto known =
         std::find_if(seen.begin(), seen.end(), [&](const auto& one) { return one.first == next; });

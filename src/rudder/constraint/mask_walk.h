@@ -20,7 +20,8 @@ namespace rudder::constraint {
 
 class MaskWalk {
  public:
-  MaskWalk(const ParserGrammar& grammar, size_t longest) : shape_(grammar, longest) {}
+  MaskWalk(const ParserGrammar& grammar, size_t longest)
+      : borders_(grammar.borders), shape_(grammar, longest) {}
 
   // Sets the bits of the texts' ids in `mask`. Returns the bytes that were tried. Ends early, with
   // what it has, when the parser has taken more than `max_steps` steps for it, or has given up.
@@ -52,6 +53,7 @@ class MaskWalk {
   using Inside = std::vector<std::pair<Utf8State, int32_t>>;
   bool characters_return(EarleyParser& parser, int32_t place, Utf8State utf8, Inside& seen);
 
+  const std::array<bool, 256>& borders_;
   ParserShape shape_;
   std::unordered_map<std::string, int32_t> known_;
   std::vector<Place> places_;

@@ -101,6 +101,9 @@ class RuleSet {
   };
   const Data& data(Node node) const { return nodes_[static_cast<size_t>(node)]; }
   Node body(int32_t rule) const { return rules_[static_cast<size_t>(rule)]; }
+  const Terminal& terminal_of(int32_t index) const {
+    return terminals_[static_cast<size_t>(index)];
+  }
   // Not there any more afterwards.
   Terminal take_terminal(int32_t index) {
     return std::move(terminals_[static_cast<size_t>(index)]);

@@ -84,6 +84,11 @@ class SchemaBuilder {
   Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
                      int64_t max, const std::string& path);
   Result<Node> build_containing(const boost::json::object& schema, const std::string& path);
+  // Items that are strings without a greatest length, each different from the others of its list;
+  // nothing() where they are not that.
+  Result<Node> build_unique_string(const boost::json::object& schema, const std::string& path);
+  Result<const boost::json::object*> unique_items(const boost::json::object& schema,
+                                                  const std::string& path) const;
   Result<Node> build_unique(const boost::json::object& schema, const std::string& path);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
 

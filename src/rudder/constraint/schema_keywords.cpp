@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <cmath>
 #include <iterator>
@@ -132,8 +133,10 @@ const Keyword* find(std::string_view name) {
 // Letters to change, add, leave out or swap with the next one, up to 3, between two names.
 size_t edit_distance(std::string_view a, std::string_view b) {
   constexpr size_t kFar = 3;
+  constexpr size_t kMost = 32;  // longer names are no keywords
   if (a.size() > b.size() + kFar || b.size() > a.size() + kFar) return kFar;
-  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  if (a.size() >= kMost || b.size() >= kMost) return kFar;
+  std::array<std::array<size_t, kMost>, kMost> cost = {};
   for (size_t i = 0; i <= a.size(); ++i) {
     for (size_t k = 0; k <= b.size(); ++k) {
       if (i == 0 || k == 0) {

@@ -1,6 +1,11 @@
 // What forms of schemas accept, keyword by keyword: documents that are valid, and such that are
 // not.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <set>
+#include <vector>
+
+#include <random>
 
 #include <initializer_list>
 #include <string>
@@ -20,7 +25,7 @@ void expect_documents(const char* schema, Documents valid, Documents invalid) {
   for (const char* text : invalid) EXPECT_FALSE(form->accepts(text)) << schema << " and " << text;
 }
 
-std::string form_error_path(const char* schema) {
+std::string form_error_path(const std::string& schema) {
   const auto form = FormChecker::make({.kind = GrammarKind::kJsonSchema, .text = schema});
   return form ? "accepted" : form.error().where;
 }
@@ -119,9 +124,87 @@ TEST(SchemaArrays, ManyValuesThatDifferComeInTheirOrder) {
                    {"[]", R"(["a","a"])", R"(["b","a"])", R"(["a","b","c","d"])"});
 }
 
+TEST(SchemaArrays, TypesOfFewValuesMayBeUnique) {
+  expect_documents(R"({"type":"array","uniqueItems":true,"items":{"type":["boolean","null"]}})",
+                   {"[]", "[true]", "[null,false,true]"},
+                   {"[true,true]", "[null,true,null]", "[1]"});
+  expect_documents(R"({"type":"array","uniqueItems":true,"minItems":1,
+                       "items":{"type":"integer","minimum":-1,"maximum":6,"not":{"enum":[3]}}})",
+                   {"[-1]", "[6,2,0]"}, {"[]", "[3]", "[0,0]", "[7]"});
+  expect_documents(R"({"type":"array","uniqueItems":true,"items":{"const":"a"}})",
+                   {"[]", R"(["a"])"}, {R"(["a","a"])"});
+  EXPECT_EQ(form_error_path(R"({"type":"array","uniqueItems":true,"items":{"type":"integer"}})"),
+            ".uniqueItems");
+}
+
+TEST(SchemaArrays, StringsMayBeUnique) {
+  expect_documents(
+      R"({"type":"array","uniqueItems":true,"items":{"type":"string"}})",
+      {"[]", R"(["a"])", R"(["a","b","aa","A",""])", R"(["\"","\\"])", R"([ "a", "ab" ])"},
+      {R"(["a","a"])", R"(["a","b","c","b"])", R"(["",""])", R"(["ab", "a","ab"])",
+       R"(["\"","\""])", "[1]"});
+  // Of each list by itself; a name is no item.
+  expect_documents(R"({"type":"array","items":{"type":"object","properties":{"a":{"type":"array",
+                       "uniqueItems":true,"minItems":1,"items":{"$ref":"#/$defs/s"}},"s":{"type":"string"}}},
+                       "$defs":{"s":{"type":"string","minLength":1}}})",
+                   {R"([{"a":["x"],"s":"x"},{"a":["x","a"]}])"},
+                   {R"([{"a":["x"]},{"a":["x","x"]}])", R"([{"a":[]}])"});
+  expect_documents(R"({"type":"array","uniqueItems":true,"maxItems":3,
+                       "items":{"type":"string","pattern":"^[a-c]+$"}})",
+                   {R"(["a","b","c"])", R"(["abc","ab"])"},
+                   {R"(["a","b","a"])", R"(["a","b","c","ab"])", R"(["d"])"});
+  // What could only end as another one is refused.
+  for (const char* items : {R"({"type":"string","maxLength":3})",
+                            R"({"type":"string","pattern":"^(a|b[0-9]*)$"})", R"({})"}) {
+    EXPECT_EQ(
+        form_error_path(fmt::format(R"({{"type":"array","uniqueItems":true,"items":{}}})", items)),
+        ".uniqueItems");
+  }
+}
+
 TEST(SchemaArrays, OneItemMayBeAskedFor) {
   expect_documents(R"({"type":"array","items":{"type":"integer"},"contains":{"minimum":5}})",
                    {"[5]", "[1,7,2]"}, {"[]", "[1,2]", "[5,null]"});
+}
+
+// By tokens that have the end of one string and the next one in them, or a whole one.
+TEST(SchemaArrays, StringsAreUniqueWhateverTheTokens) {
+  const auto form = FormChecker::make(
+      {.kind = GrammarKind::kJsonSchema, .text = R"({"type":"array","uniqueItems":true,"minItems":9,
+                                                   "items":{"type":"string"}})"});
+  ASSERT_TRUE(form) << form.error().to_string();
+  std::vector<int32_t> tokens;
+  for (int32_t id = 0; id < FormChecker::vocabulary().size; ++id) {
+    const std::string& bytes = FormChecker::vocabulary().token_bytes[static_cast<size_t>(id)];
+    const bool is_plain = bytes.find_first_not_of("ab\", []") == std::string::npos;
+    if (!bytes.empty() && is_plain) tokens.push_back(id);
+  }
+  std::mt19937_64 random(7);
+  size_t num_strings = 0;
+  for (int round = 0; round < 100; ++round) {
+    const auto matcher = form->start();
+    std::string text;
+    while (text.size() < 80) {
+      const std::vector<uint32_t> allowed = FormChecker::allowed(*matcher);
+      std::vector<int32_t> ways;
+      for (const int32_t id : tokens) {
+        if (FormChecker::has(allowed, id)) ways.push_back(id);
+      }
+      if (ways.empty()) break;  // the end
+      const int32_t token = ways[random() % ways.size()];
+      ASSERT_TRUE(matcher->advance(token));
+      text += FormChecker::vocabulary().token_bytes[static_cast<size_t>(token)];
+    }
+    std::set<std::string> seen;
+    for (size_t at = text.find('"'); at != std::string::npos; at = text.find('"', at + 1)) {
+      const size_t end = text.find('"', at + 1);
+      if (end == std::string::npos) break;
+      EXPECT_TRUE(seen.insert(text.substr(at, end - at)).second) << text;
+      at = end;
+      ++num_strings;
+    }
+  }
+  EXPECT_GT(num_strings, 500u);
 }
 
 TEST(SchemaReferences, ByAnchorByNameAndIntoOtherPlaces) {

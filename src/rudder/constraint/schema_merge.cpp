@@ -18,7 +18,7 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr size_t kMaxProduct = 256;  // alternatives of two lists that bind together
+constexpr size_t kMaxProduct = 2048;  // alternatives of two lists that bind together
 constexpr int kMaxProofDepth = 8;
 
 json::value all_of(const json::value& a, const json::value& b) {

@@ -55,7 +55,8 @@ Result<void> open_schemas(Fuel& fuel, json::value& value, JsonSpace space,
 }  // namespace
 
 Result<std::string> open_structural_tag(Fuel& fuel, const GrammarSpec& spec) {
-  RUDDER_TRY(json::value value, parse_json(spec.text, "the structural tag"));
+  RUDDER_TRY(json::value value,
+             parse_json(spec.text, "the structural tag", {.max_depth = kMaxTagDepth}));
   if (!value.is_object()) return fail(ErrorCode::kInvalidArgument, "must be an object");
   RUDDER_TRY_VOID(open_schemas(fuel, value, spec.space, ""));
   return to_json_text(value);

@@ -10,6 +10,10 @@
 
 namespace rudder::constraint {
 
+// Of brackets: a schema may have as many as in any request, and the formats around it as many
+// again.
+constexpr size_t kMaxTagDepth = 160;
+
 // Every {"type": "json_schema"} becomes {"type": "grammar"}. kInvalidArgument with `where` = the
 // path inside the text; kUnsupported for schemas of other notations than JSON.
 // All schemas together burn the fuel.

@@ -92,6 +92,22 @@ TEST_F(StructuralTagTest, ThoughtsThatThePromptBeganEndWithTheirMark) {
   EXPECT_FALSE(allows(format, bytes("x")));
 }
 
+// As deep as a request may have it; the formats around it do not count.
+TEST_F(StructuralTagTest, ADeepSchemaIsTaken) {
+  std::string schema = "{}";
+  std::string output = "0";
+  for (int i = 0; i < 30; ++i) {
+    schema = R"({"properties":{"a":)" + schema + R"(},"required":["a"],"type":"object"})";
+    output = R"({"a":)" + output + "}";
+  }
+  const std::string tag = R"({"type":"tag","begin":"<","end":">","content":{"type":"json_schema",)"
+                          R"("json_schema":)" +
+                          schema + "}}";
+  std::string format = tag;
+  for (int i = 0; i < 8; ++i) format = R"({"type":"sequence","elements":[)" + format + "]}";
+  EXPECT_TRUE(allows(format, bytes("<" + output + ">")));
+}
+
 TEST(OpenStructuralTag, RefusesByPath) {
   const auto refused = [](const std::string& text) {
     Fuel fuel;

@@ -13,6 +13,7 @@
 #include "rudder/constraint/ebnf_parser.h"
 #include "rudder/constraint/json_schema.h"
 #include "rudder/constraint/pattern.h"
+#include "rudder/constraint/structural_tag.h"
 
 namespace rudder::constraint {
 
@@ -481,7 +482,8 @@ Result<json::value> from_structures(const json::object& tag) {
 }  // namespace
 
 Result<Node> build_structural_tag(RuleSet& rules, std::string_view text, JsonSpace space) {
-  RUDDER_TRY(const json::value value, parse_json(text, "the structural tag"));
+  RUDDER_TRY(const json::value value,
+             parse_json(text, "the structural tag", {.max_depth = kMaxTagDepth}));
   const json::object* tag = value.if_object();
   if (tag == nullptr) return fail(ErrorCode::kInvalidArgument, "must be an object");
   TagBuilder builder(rules, space);

@@ -22,8 +22,10 @@ class Description {
     Terminal terminal;
     const std::string_view form = take(',');
     const std::string_view spelling = take(',');
-    if ((form != "q" && form != "p") || (spelling != "a" && spelling != "o")) return std::nullopt;
-    terminal.quoted = form == "q";
+    if ((form != "q" && form != "p" && form != "u") || (spelling != "a" && spelling != "o"))
+      return std::nullopt;
+    terminal.quoted = form != "p";
+    terminal.unique = form == "u";
     terminal.any_spelling = spelling == "a";
     if (!number(take(','), 10, &terminal.min) || !number(take(';'), 10, &terminal.max)) {
       return std::nullopt;
@@ -49,11 +51,13 @@ class Description {
     while (!list.empty()) terminal.never.push_back(bytes(take(',', &list)));
     const bool of_set = terminal.pattern.empty();
     const bool combined = !terminal.also.empty() || !terminal.never.empty();
-    const bool sound = ok_ && text_.empty() && terminal.set.empty() != of_set &&
-                       (!combined || (terminal.quoted && !of_set)) &&
-                       terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
-                       (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
-                       ((terminal.excluded.empty() && of_set) || !terminal.any_spelling);
+    const bool sound =
+        ok_ && text_.empty() && terminal.set.empty() != of_set &&
+        (!combined || (terminal.quoted && !of_set)) &&
+        terminal.min >= (of_set && !terminal.quoted ? 1 : 0) &&
+        (terminal.max == Terminal::kUnbounded || terminal.max >= terminal.min) &&
+        ((terminal.excluded.empty() && of_set) || !terminal.any_spelling) &&
+        (!terminal.unique || (!terminal.any_spelling && terminal.max == Terminal::kUnbounded));
     return sound ? std::optional(std::move(terminal)) : std::nullopt;
   }
 
@@ -96,7 +100,10 @@ std::string to_text(const Terminal& terminal) {
       fmt::format_to(std::back_inserter(out), "{:02x}", static_cast<unsigned char>(c));
     }
   };
-  fmt::format_to(std::back_inserter(out), "{},{},{},{};", terminal.quoted ? 'q' : 'p',
+  fmt::format_to(std::back_inserter(out), "{},{},{},{};",
+                 terminal.unique   ? 'u'
+                 : terminal.quoted ? 'q'
+                                   : 'p',
                  terminal.any_spelling ? 'a' : 'o', terminal.min, terminal.max);
   const char* separator = "";
   for (const CharRange& range : terminal.set.ranges()) {

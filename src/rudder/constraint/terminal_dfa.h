@@ -34,6 +34,8 @@ class TerminalDfa {
     return dfa_->next[static_cast<size_t>(from) * static_cast<size_t>(dfa_->num_classes) +
                       dfa_->classes[byte]];
   }
+  // Bytes of one class lead from any state to the same one.
+  uint8_t class_of(uint8_t byte) const { return dfa_->classes[byte]; }
   // Whether a character is complete on arriving at `to`.
   bool completes(State from, State to) const {
     return from != kOpening && dfa_->boundary[static_cast<size_t>(to)];

@@ -254,6 +254,7 @@ Result<std::shared_ptr<const TerminalTables>> TerminalTableCache::get(
     form.max = Terminal::kUnbounded;
   }
   form.excluded.clear();
+  form.unique = false;
   const std::string key = to_text(form);
   if (const auto found = known_.find(key); found != known_.end()) {
     if (auto tables = found->second.lock()) return tables;

@@ -73,6 +73,7 @@ SCHEMAS = [
     {"type": "object", "patternProperties": {"^x": {"type": "boolean"}}, "additionalProperties": False},
     {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 2}, "additionalProperties": {"type": "number"}, "maxProperties": 2},
     {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True, "maxItems": 2},
+    {"type": "array", "items": {"type": "string"}, "uniqueItems": True, "maxItems": 3},
     {"properties": {"k": {"enum": [1, 2]}, "v": {"type": "null"}}, "required": ["k"], "type": "object",
      "if": {"properties": {"k": {"const": 1}}}, "then": {"required": ["v"]}, "else": {"not": {"required": ["v"]}}},
     {"type": "object", "properties": {"a": {"type": "null"}, "b": {"type": "null"}}, "dependentRequired": {"a": ["b"]}},

@@ -166,6 +166,7 @@ TEST(OutputLimits, AnAnswerIsAtMostTenTimesItsRequest) {
   const ClientResponse rendered = test.post("/v1/completions/render", body);
   EXPECT_EQ(rendered.status, 400);
   EXPECT_NE(rendered.body.find("10 times what was sent"), std::string::npos) << rendered.body;
+  EXPECT_NE(rendered.body.find(R"("param":"prompt")"), std::string::npos) << rendered.body;
 }
 
 std::string pipelined_bytes() {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "rudder/server/context.h"
 #include "rudder/server/http/exchange.h"
@@ -12,9 +13,11 @@
 
 namespace rudder::server {
 
-// An answer that is too large for its body (amplification.h) becomes a 400.
-// `work` runs on the pool; what it throws (out of memory) is this request's misfortune alone.
+// An answer that is too large for its body (amplification.h) becomes a 400, which names `grows_by`:
+// the field that makes answers large, where it is one. `work` runs on the pool; what it throws (out
+// of memory) is this request's misfortune alone.
 void answer_on_pool(ServerContext& context, const std::shared_ptr<Exchange>& exchange,
-                    std::function<HttpResponse(const std::string& body)> work);
+                    std::function<HttpResponse(const std::string& body)> work,
+                    std::string_view grows_by = {});
 
 }  // namespace rudder::server

@@ -84,11 +84,13 @@ HttpResponse render(Api api, const std::string& body, const GenerationScope& sco
 }
 
 void answer_rendered(ServerContext& context, const std::shared_ptr<Exchange>& exchange, Api api) {
-  answer_on_pool(context, exchange,
-                 [&context, api, tenant = exchange->tenant,
-                  id = exchange->request_id](const std::string& body) {
-                   return render(api, body, generation_scope(context, tenant, id));
-                 });
+  answer_on_pool(
+      context, exchange,
+      [&context, api, tenant = exchange->tenant,
+       id = exchange->request_id](const std::string& body) {
+        return render(api, body, generation_scope(context, tenant, id));
+      },
+      api == Api::kChat ? "messages" : "prompt");
 }
 
 }  // namespace

@@ -240,7 +240,8 @@ Result<json::object> StructuredOutput::content() const {
     return json::object{{"type", "grammar"}, {"grammar", grammar}};
   }
   RUDDER_TRY(const std::string opened, constraint::open_structural_tag(fuel, *spec));
-  RUDDER_TRY(const json::value tag, parse_json(opened, "the structural tag"));
+  RUDDER_TRY(const json::value tag,
+             parse_json(opened, "the structural tag", {.max_depth = constraint::kMaxTagDepth}));
   const json::value* format = tag.get_object().if_contains("format");
   if (format == nullptr || !format->is_object()) {
     return fail(ErrorCode::kUnsupported, "without a format is not supported beside tools");

@@ -1,0 +1,113 @@
+#include "rudder/constraint/unique_strings.h"
+
+#include <algorithm>
+
+#include "rudder/base/token_mask.h"
+
+namespace rudder::constraint {
+namespace {
+
+// Ids of the texts that begin so.
+std::span<const int32_t> ids_from(const TokenTrie& trie, std::string_view prefix) {
+  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
+  size_t at = 0;
+  size_t end = nodes.size();
+  size_t found = end;
+  for (const char c : prefix) {
+    while (at < end && nodes[at].byte != static_cast<uint8_t>(c)) at = nodes[at].skip;
+    if (at >= end) return {};
+    found = at;
+    end = nodes[at].skip;
+    ++at;
+  }
+  return trie.ids_below(found);
+}
+
+// The JSON string that the text begins with; empty when it has no end.
+std::string_view string_at(std::string_view text) {
+  for (size_t i = 1; i < text.size(); ++i) {
+    if (text[i] == '"') return text.substr(0, i + 1);
+    if (text[i] == '\\') ++i;
+  }
+  return {};
+}
+
+}  // namespace
+
+void UniqueStrings::note(std::string_view bytes, int32_t num_rows) {
+  const auto size = static_cast<size_t>(num_rows);
+  // A row a byte, but where a token was taken by its id.
+  const bool by_bytes = size - offsets_.size() == bytes.size();
+  while (offsets_.size() < size) {
+    const size_t taken = by_bytes ? size - offsets_.size() - 1 : 0;
+    offsets_.push_back(static_cast<uint32_t>(text_.size() + bytes.size() - taken));
+  }
+  text_ += bytes;
+}
+
+std::vector<std::string_view> UniqueStrings::earlier(const EarleyParser& parser,
+                                                     const Open& open) const {
+  std::vector<std::string_view> found;
+  const std::string_view text = text_;
+  for (const EarleyParser::Waiting& list : parser.waiting(open.row, open.symbol)) {
+    const int32_t origin = list.item.origin;
+    for (int32_t row = std::max(origin, 0); row < open.row; ++row) {
+      const size_t begin = offset(row);
+      if (begin >= text.size() || text[begin] != '"') continue;
+      const auto waiting = parser.waiting(row, open.symbol);
+      const bool is_item = std::any_of(waiting.begin(), waiting.end(),
+                                       [&](const auto& one) { return one.item.origin == origin; });
+      if (!is_item) continue;
+      const std::string_view value = string_at(text.substr(begin));
+      if (!value.empty()) found.push_back(value);
+    }
+  }
+  return found;
+}
+
+bool UniqueStrings::repeats(EarleyParser& parser, const ParserGrammar& grammar,
+                            std::string_view bytes) {
+  const size_t size = text_.size();
+  const size_t rows = offsets_.size();
+  bool found = false;
+  for (size_t i = 0; i < bytes.size() && !found; ++i) {
+    if (bytes[i] == '"') {
+      for (const Open& open : parser.open()) {
+        const ParserGrammar::Terminal& terminal = grammar.terminal(open.symbol);
+        if (!terminal.unique ||
+            terminal.tables->dfa().next(open.state, '"') != TerminalDfa::kClosed) {
+          continue;
+        }
+        const std::string value = text_.substr(offset(open.row)) + '"';
+        const auto known = earlier(parser, open);
+        found = found || std::find(known.begin(), known.end(), value) != known.end();
+      }
+    }
+    if (found || !parser.advance(static_cast<uint8_t>(bytes[i]))) break;
+    text_.push_back(bytes[i]);
+    offsets_.push_back(static_cast<uint32_t>(text_.size()));
+  }
+  parser.pop_rows(static_cast<int32_t>(offsets_.size() - rows));
+  text_.resize(size);
+  offsets_.resize(rows);
+  return found;
+}
+
+void UniqueStrings::forbid(EarleyParser& parser, const ParserGrammar& grammar,
+                           const TokenTrie& trie, const std::vector<int32_t>& quoted,
+                           const std::vector<std::string>& token_bytes, std::span<uint32_t> mask) {
+  for (const Open& open : parser.open()) {
+    if (!grammar.terminal(open.symbol).unique) continue;
+    const std::string_view begun = std::string_view(text_).substr(offset(open.row));
+    for (const std::string_view value : earlier(parser, open)) {
+      if (!value.starts_with(begun)) continue;
+      for (const int32_t id : ids_from(trie, value.substr(begun.size()))) clear_in_mask(mask, id);
+    }
+  }
+  for (const int32_t id : quoted) {
+    if (!is_in_mask(mask, id)) continue;
+    if (repeats(parser, grammar, token_bytes[static_cast<size_t>(id)])) clear_in_mask(mask, id);
+  }
+}
+
+}  // namespace rudder::constraint

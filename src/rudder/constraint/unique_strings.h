@@ -1,0 +1,42 @@
+// UniqueStrings: keeps the strings of a list different from each other (`uniqueItems`), which a
+// grammar cannot say: it knows the output's text, and takes from a mask the tokens that would end a
+// string as one that the list has already. Strings of such lists have one spelling and no greatest
+// length, so an output can always go on otherwise. FormMatcher has one where its grammar has such
+// lists; one thread.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "rudder/constraint/earley_parser.h"
+#include "rudder/constraint/token_trie.h"
+
+namespace rudder::constraint {
+
+class UniqueStrings {
+ public:
+  // The output has gone on by `bytes`, for which the parser has `num_rows` rows now.
+  void note(std::string_view bytes, int32_t num_rows);
+  // Clears bits of the mask. `quoted`: ids of the tokens that have two quotes, and may so have a
+  // whole string in them; `token_bytes`: by id. The parser is as it was, afterwards.
+  void forbid(EarleyParser& parser, const ParserGrammar& grammar, const TokenTrie& trie,
+              const std::vector<int32_t>& quoted, const std::vector<std::string>& token_bytes,
+              std::span<uint32_t> mask);
+
+ private:
+  using Open = EarleyParser::Open;
+
+  // Strings, with their quotes, that are items of the list whose item `open` is.
+  std::vector<std::string_view> earlier(const EarleyParser& parser, const Open& open) const;
+  // Whether a string that the bytes end is one of the earlier ones.
+  bool repeats(EarleyParser& parser, const ParserGrammar& grammar, std::string_view bytes);
+  size_t offset(int32_t row) const { return offsets_[static_cast<size_t>(row)]; }
+
+  std::string text_;
+  std::vector<uint32_t> offsets_ = {0};  // by row of the parser: bytes before it
+};
+
+}  // namespace rudder::constraint
