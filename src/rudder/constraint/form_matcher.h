@@ -48,6 +48,8 @@ class FormMatcher final : public Matcher {
 
   Result<void> restrict(std::span<uint32_t> words) override;
   Result<void> advance(int32_t token) override;
+  void begin_trial() override;
+  void end_trial() override;
   // Whether any token may come first, or the output may be empty.
   Result<bool> can_start();
 
@@ -83,6 +85,9 @@ class FormMatcher final : public Matcher {
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;
+  // At the begin of a trial.
+  EarleyParser::Place trial_place_;
+  uint64_t trial_dear_steps_ = 0;
 };
 
 }  // namespace rudder::constraint

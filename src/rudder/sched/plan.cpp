@@ -22,8 +22,8 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   constrained_.clear();
   if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
+  const bool has_waited = std::exchange(is_holding_, false);
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
-  const bool has_waited = is_holding_;
   if (holds_for_drafts()) return nullptr;
   promote_starved();
 
