@@ -76,9 +76,8 @@ void FormMatcher::begin_trial() {
 void FormMatcher::end_trial() {
   parser_.return_to(trial_place_);
   dear_steps_ = trial_dear_steps_;
-  std::erase_if(continuations_, [&](const Continuation& known) {
-    return known.row >= trial_place_.num_rows;
-  });
+  std::erase_if(continuations_,
+                [&](const Continuation& known) { return known.row >= trial_place_.num_rows; });
 }
 
 Result<bool> FormMatcher::can_start() {

@@ -20,8 +20,7 @@ struct Rule {
 
 class ThinkingBudgetMatcher final : public Matcher {
  public:
-  explicit ThinkingBudgetMatcher(std::shared_ptr<const Rule> rule)
-      : rule_(std::move(rule)) {
+  explicit ThinkingBudgetMatcher(std::shared_ptr<const Rule> rule) : rule_(std::move(rule)) {
     at_.thinks = rule_->open;
   }
 

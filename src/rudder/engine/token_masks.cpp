@@ -67,8 +67,7 @@ Result<void> ChoiceConstraint::write_masks(int32_t vocab_size, std::span<const i
 // The matchers try the draft and take it back.
 Result<void> ChoiceConstraint::write_masks_behind(int32_t vocab_size,
                                                   std::span<const int32_t> draft,
-                                                  std::span<uint32_t> masks,
-                                                  size_t* num_written) {
+                                                  std::span<uint32_t> masks, size_t* num_written) {
   const size_t words = mask_words(vocab_size);
   const auto may_follow = [&](size_t i) {
     const auto mask = masks.subspan(i * words, words);
