@@ -133,7 +133,7 @@ TEST_P(Graphs, PlainGreedyAsEager) {
 TEST_P(Graphs, DraftedAsPlain) {
   const testing::TinyArch arch = std::get<1>(GetParam());
   const step::Capacity roomy = with_taps(kRoomy, arch);
-  std::vector<Ask> asks = random_masked_asks(15, 15, 90);
+  std::vector<Ask> asks = random_masked_asks(9, 15, 90);
   add_random_taps(std::span(asks).first(6), roomy.geometry, 3);
   const Backend& plain_backend = backends()[std::get<0>(GetParam())];
   const std::vector<Got> plain =
