@@ -1,7 +1,7 @@
 // --batch-invariant on a GPU, through the real scheduler and executor: the same sequences alone,
 // together, in chunks, preempted, ahead, repeated and with drafts get the same tokens and logprobs,
-// bit for bit. In every mode, steps with drafts are the same from graphs and op by op. Tiny models of
-// a head_dim that the tuned attention kernels take; with graphs.
+// bit for bit. In every mode, steps with drafts are the same from graphs and op by op. Tiny models
+// of a head_dim that the tuned attention kernels take; with graphs.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,7 +43,6 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
   static step::Capacity with_taps(step::Capacity capacity) {
     capacity = metamorphic::with_taps(capacity, std::get<1>(GetParam()));
     capacity.geometry.dtype = tensor::DType::kBF16;
-    capacity.taps.clamps_features = false;
     return capacity;
   }
   // Not every sequence fits at once.
@@ -89,7 +88,7 @@ TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
 // Steered, captured, constrained and plain ones, with drafts of which many are right.
 std::vector<Ask> drafted_asks(const tap::Geometry& geometry) {
   std::vector<Ask> asks = random_masked_asks(16, 6, 80);
-  add_random_taps(std::span(asks).first(8), geometry, 9, false);
+  add_random_taps(std::span(asks).first(8), geometry, 9);
   return asks;
 }
 
@@ -144,11 +143,10 @@ TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   }
 }
 
-// All but kGated and kScaled, which the backend refuses (cuda_test:
-// Parts.WithoutKernelsAreRefusedByName).
+// All but kScaled, which the backend refuses (cuda_test: Parts.WithoutKernelsAreRefusedByName).
 constexpr testing::TinyArch kArchsWithKernels[] = {
     testing::TinyArch::kPreNorm, testing::TinyArch::kSandwich, testing::TinyArch::kPostNorm,
-    testing::TinyArch::kHeadNorm};
+    testing::TinyArch::kHeadNorm, testing::TinyArch::kGated};
 
 INSTANTIATE_TEST_SUITE_P(Tiny, BatchInvariant,
                          ::testing::Combine(::testing::Values(tensor::DType::kBF16,

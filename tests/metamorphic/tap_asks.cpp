@@ -32,8 +32,7 @@ int32_t stage_of(Point point) {
 
 class TapMaker {
  public:
-  TapMaker(const tap::Geometry& geometry, uint32_t seed, bool clamps_features)
-      : geometry_(geometry), engine_(seed), num_kinds_(clamps_features ? 7 : 6) {}
+  TapMaker(const tap::Geometry& geometry, uint32_t seed) : geometry_(geometry), engine_(seed) {}
 
   int32_t below(int32_t n) { return static_cast<int32_t>(engine_() % static_cast<unsigned>(n)); }
 
@@ -101,7 +100,7 @@ class TapMaker {
                                  OpKind::kRotate, OpKind::kAddNorm, OpKind::kAddRenorm,
                                  OpKind::kFeature};
     tap::TapOp op;
-    op.kind = kKinds[below(num_kinds_)];
+    op.kind = kKinds[below(7)];
     if (op.kind == OpKind::kFeature) {
       op.run = 1;
       op.norm = static_cast<tap::FeatureNorm>(below(3));
@@ -132,7 +131,6 @@ class TapMaker {
 
   const tap::Geometry& geometry_;
   std::mt19937 engine_;
-  const int32_t num_kinds_;  // of ops, features last
 };
 
 }  // namespace
@@ -143,8 +141,7 @@ step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch) {
                    .num_ops = 2048,
                    .num_floats = 1 << 19,
                    .num_capture_sets = 32,
-                   .capture_elements = 1 << 18,
-                   .clamps_features = true};
+                   .capture_elements = 1 << 18};
   return capacity;
 }
 
@@ -182,9 +179,8 @@ std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64
   return taps;
 }
 
-void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed,
-                     bool clamps_features) {
-  TapMaker maker(geometry, seed, clamps_features);
+void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed) {
+  TapMaker maker(geometry, seed);
   std::vector<std::shared_ptr<const tap::CaptureSet>> sets = {maker.capture_set(),
                                                               maker.capture_set()};
   uint64_t content = 0;

@@ -25,7 +25,6 @@ std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64
 
 // Adds steering to two of three sequences and capture to some, of every kind: programs that change
 // at the end of the prompt, or inside it, with gates, schedules and latches.
-void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed,
-                     bool clamps_features = true);
+void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed);
 
 }  // namespace rudder::metamorphic

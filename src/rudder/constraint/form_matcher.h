@@ -50,8 +50,9 @@ class FormMatcher final : public Matcher {
   Result<void> advance(int32_t token) override;
   void begin_trial() override;
   void end_trial() override;
-  // Whether any token may come first, or the output may be empty.
-  Result<bool> can_start();
+  // Whether any token may come first, or the output may be empty. Burns fuel for what it takes, and
+  // may take less than a choice.
+  Result<bool> can_start(Fuel& fuel);
 
  private:
   // What may stand behind the closing quote of a terminal.
@@ -88,6 +89,8 @@ class FormMatcher final : public Matcher {
   // At the begin of a trial.
   EarleyParser::Place trial_place_;
   uint64_t trial_dear_steps_ = 0;
+  uint64_t looked_at_ = 0;  // in tables, since the last charge
+  uint64_t max_dear_steps_;
 };
 
 }  // namespace rudder::constraint

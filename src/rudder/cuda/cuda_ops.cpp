@@ -181,8 +181,10 @@ class CudaOps final : public ops::Ops {
         status_("0"),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
-        attention_(memory_, stream_->handle(), info_.num_sms,
-                   {settings.batch_invariant, settings.plain_attention}) {}
+        attention_(
+            memory_, stream_->handle(), info_.num_sms,
+            {settings.batch_invariant, settings.plain_attention,
+             settings.least_sparse_pages > 0 ? settings.least_sparse_pages : kLeastSparsePages}) {}
 
   cudaStream_t stream() const { return stream_->handle(); }
 
@@ -369,8 +371,10 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   params.delta = args.delta.data;
   if (!args.out_scale.empty()) params.delta_scales = take_scales(args.delta);
   params.delta_norm = pointer<float>(args.delta_norm.weight);
+  params.delta_alpha = pointer<float>(args.delta_norm.alpha);
   params.delta_eps = args.delta_norm.eps;
   params.norm = pointer<float>(args.norm.weight);
+  params.norm_alpha = pointer<float>(args.norm.alpha);
   params.eps = args.norm.eps;
   params.rows = args.x.shape[0];
   params.hidden = args.x.shape[1];
@@ -396,8 +400,10 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
   params.num_kv_heads = kv.num_kv_heads;
   params.head_dim = kv.head_dim;
   params.q_norm = pointer<float>(args.q_norm.weight);
+  params.q_alpha = pointer<float>(args.q_norm.alpha);
   params.q_eps = args.q_norm.eps;
   params.k_norm = pointer<float>(args.k_norm.weight);
+  params.k_alpha = pointer<float>(args.k_norm.alpha);
   params.k_eps = args.k_norm.eps;
   params.q_norm_is_wide = is_wide(args.q_norm);
   params.k_norm_is_wide = is_wide(args.k_norm);

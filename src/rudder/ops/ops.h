@@ -40,8 +40,6 @@ class Ops {
   virtual bool keeps_fp8() const { return false; }
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
-  // Whether taps run tap::OpKind::kFeature; else a program has none.
-  virtual bool clamps_features() const { return false; }
 
   // Bytes that may still be allocated, of the device and of this process.
   virtual int64_t available_memory() const = 0;

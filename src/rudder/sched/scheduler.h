@@ -106,6 +106,7 @@ class Scheduler {
 
   // plan_drafts.cpp
   bool has_pending_guess() const;
+  bool waits_for_guess() const;
   bool holds_for_drafts();
   bool propose_drafts();
   bool take_every_draft();
@@ -113,7 +114,7 @@ class Scheduler {
   bool choose_drafts();
   bool take_chosen_drafts();
   void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
-                   const step::SeqResult& row, int32_t accepted);
+                   const step::SeqResult& result, int32_t accepted);
 
   // plan.cpp
   int32_t choose_repeat() const;
