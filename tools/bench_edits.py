@@ -49,10 +49,9 @@ def ask(url, messages):
     return read["choices"][0]["message"]["content"], read["usage"]
 
 
-def run(server, cases, clients):
+def run(server, cases, pool):
     start = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        answers = list(pool.map(lambda messages: ask(server.url, messages), cases))
+    answers = list(pool.map(ask, [server.url] * len(cases), cases))
     seconds = time.monotonic() - start
     details = [usage.get("completion_tokens_details") or {} for _, usage in answers]
     return {"texts": [text for text, _ in answers],
@@ -81,12 +80,17 @@ def compare_random(arguments, clients, plain, drafted):
 
 def compare_edits(arguments, clients, plain, drafted):
     lines = (ROOT / "models" / "demo" / "eval" / f"{arguments.suite}.jsonl").read_text().splitlines()
-    cases = [json.loads(line)["messages"] for line in lines[:arguments.cases]]
-    for server in (plain, drafted):
-        run(server, cases[:8], clients)
+    cases = [json.loads(line)["messages"] for line in lines[:arguments.cases]] * arguments.repeat
+    with concurrent.futures.ProcessPoolExecutor(clients) as pool:  # a thread of Python would be the bottleneck
+        for server in (plain, drafted):
+            run(server, cases[:2 * clients], pool)
+        return compare_runs(arguments, cases, pool, plain, drafted)
+
+
+def compare_runs(arguments, cases, pool, plain, drafted):
     gains = []
     for pair in range(arguments.pairs):
-        without, with_drafts = (run(server, cases, clients) for server in (plain, drafted))
+        without, with_drafts = (run(server, cases, pool) for server in (plain, drafted))
         same = sum(a == b for a, b in zip(without["texts"], with_drafts["texts"], strict=True))
         assert same == len(cases) or arguments.allow_rounding, "speculation changed a text"
         gains.append(with_drafts["rate"] / without["rate"])
@@ -101,6 +105,7 @@ def main():
     parser.add_argument("--clients", default="1", help="how many at once, several numbers in turn")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--cases", type=int, default=60)
+    parser.add_argument("--repeat", type=int, default=1, help="times that each case is asked for")
     parser.add_argument("--suite", default="json", help="of models/demo/eval, or random")
     parser.add_argument("--output-len", type=int, default=128, help="tokens, of random")
     parser.add_argument("--server-flags", default="", help="of both servers")
