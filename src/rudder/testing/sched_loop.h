@@ -76,7 +76,7 @@ class SchedLoop {
     check_integrity();
     if (plan == nullptr) return false;
     if (host_us_ > 0) options_.clock->advance_to(options_.clock->now_us() + host_us_);
-    if (was_held && tickets_.empty()) {
+    if (was_held && tickets_.empty() && options_.clock != nullptr) {
       scheduler_.note_idle(options_.clock->now_us() - collected_us_);
     }
     for (const sched::SequenceId id : scheduler_.first_planned()) {
