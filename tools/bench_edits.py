@@ -4,7 +4,7 @@ tokens a second of each pair. The requests are edits, where the demo model copie
 changed, or with --suite random texts that never repeat. Standard library only.
 
     tools/bench_edits.py --clients 1 --pairs 5 -- --speculative-method ngram
-    tools/bench_edits.py --suite random --clients 32 --server-flags "--load-format dummy --like qwen2.5-7b
+    tools/bench_edits.py --suite random --clients 1,32 --server-flags "--load-format dummy --like qwen2.5-7b
         --gpu-memory-utilization 0.4" -- --speculative-method ngram
 """
 
@@ -49,10 +49,9 @@ def ask(url, messages):
     return read["choices"][0]["message"]["content"], read["usage"]
 
 
-def run(server, cases, clients):
+def run(server, cases, pool):
     start = time.monotonic()
-    with concurrent.futures.ThreadPoolExecutor(clients) as pool:
-        answers = list(pool.map(lambda messages: ask(server.url, messages), cases))
+    answers = list(pool.map(ask, [server.url] * len(cases), cases))
     seconds = time.monotonic() - start
     details = [usage.get("completion_tokens_details") or {} for _, usage in answers]
     return {"texts": [text for text, _ in answers],
@@ -61,32 +60,37 @@ def run(server, cases, clients):
             "rejected": sum(d.get("rejected_prediction_tokens", 0) for d in details)}
 
 
-def run_random(server, arguments, seed):
+def run_random(server, arguments, clients, seed):
     """Sampled answers of random weights and random prompts, by `rudder bench serve`."""
     with tempfile.NamedTemporaryFile(suffix=".json") as result:
-        subprocess.run([BINARY, "bench", "serve", "--base-url", server.url, "--num-prompts", str(2 * arguments.clients),
-                        "--max-concurrency", str(arguments.clients), "--random-output-len", str(arguments.output_len), "--temperature", "1",
+        subprocess.run([BINARY, "bench", "serve", "--base-url", server.url, "--num-prompts", str(2 * clients),
+                        "--max-concurrency", str(clients), "--random-output-len", str(arguments.output_len), "--temperature", "1",
                         "--seed", str(seed), "--save-result", result.name], check=True, stdout=subprocess.DEVNULL)
         return json.load(result)["output_throughput"]
 
 
-def compare_random(arguments, plain, drafted):
+def compare_random(arguments, clients, plain, drafted):
     gains = []
     for pair in range(arguments.pairs):
-        without, with_drafts = (run_random(server, arguments, pair) for server in (plain, drafted))
+        without, with_drafts = (run_random(server, arguments, clients, pair) for server in (plain, drafted))
         gains.append(with_drafts / without)
         print(f"pair {pair + 1}: {without:.0f} tok/s without, {with_drafts:.0f} with: {gains[-1]:.3f} times", flush=True)
     return gains
 
 
-def compare_edits(arguments, plain, drafted):
+def compare_edits(arguments, clients, plain, drafted):
     lines = (ROOT / "models" / "demo" / "eval" / f"{arguments.suite}.jsonl").read_text().splitlines()
-    cases = [json.loads(line)["messages"] for line in lines[:arguments.cases]]
-    for server in (plain, drafted):
-        run(server, cases[:8], arguments.clients)
+    cases = [json.loads(line)["messages"] for line in lines[:arguments.cases]] * arguments.repeat
+    with concurrent.futures.ProcessPoolExecutor(clients) as pool:  # a thread of Python would be the bottleneck
+        for server in (plain, drafted):
+            run(server, cases[:2 * clients], pool)
+        return compare_runs(arguments, cases, pool, plain, drafted)
+
+
+def compare_runs(arguments, cases, pool, plain, drafted):
     gains = []
     for pair in range(arguments.pairs):
-        without, with_drafts = (run(server, cases, arguments.clients) for server in (plain, drafted))
+        without, with_drafts = (run(server, cases, pool) for server in (plain, drafted))
         same = sum(a == b for a, b in zip(without["texts"], with_drafts["texts"], strict=True))
         assert same == len(cases) or arguments.allow_rounding, "speculation changed a text"
         gains.append(with_drafts["rate"] / without["rate"])
@@ -98,9 +102,10 @@ def compare_edits(arguments, plain, drafted):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clients", type=int, default=1)
+    parser.add_argument("--clients", default="1", help="how many at once, several numbers in turn")
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--cases", type=int, default=60)
+    parser.add_argument("--repeat", type=int, default=1, help="times that each case is asked for")
     parser.add_argument("--suite", default="json", help="of models/demo/eval, or random")
     parser.add_argument("--output-len", type=int, default=128, help="tokens, of random")
     parser.add_argument("--server-flags", default="", help="of both servers")
@@ -114,11 +119,13 @@ def main():
         for flags in (both, both + arguments.flags):
             servers.append(Server(flags))
         compare = compare_random if arguments.suite == "random" else compare_edits
-        gains = compare(arguments, *servers)
+        for clients in map(int, arguments.clients.split(",")):
+            gains = compare(arguments, clients, *servers)
+            print(f"{clients} clients, median of {len(gains)} pairs: {statistics.median(gains):.3f} times "
+                  f"(from {min(gains):.3f} to {max(gains):.3f})", flush=True)
     finally:
         for server in servers:
             server.stop()
-    print(f"median of {len(gains)} pairs: {statistics.median(gains):.3f} times (from {min(gains):.3f} to {max(gains):.3f})")
 
 
 if __name__ == "__main__":

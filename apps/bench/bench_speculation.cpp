@@ -151,6 +151,7 @@ class Sweep {
     if (tokens > session_.plan.max_num_seqs) return 0.0;
     std::vector<double> rates;
     make_items(static_cast<int32_t>(tokens));
+    RUDDER_TRY_VOID(rate_of({}));  // to warm up
     for (int32_t round = 0; round < bench_.rounds; ++round) {
       RUDDER_TRY(const double rate, rate_of({}));
       rates.push_back(rate);

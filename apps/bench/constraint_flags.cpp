@@ -26,6 +26,8 @@ class BusyMatcher final : public constraint::Matcher {
     return {};
   }
   Result<void> advance(int32_t) override { return {}; }
+  void begin_trial() override {}
+  void end_trial() override {}
 
  private:
   const Duration mask_us_;

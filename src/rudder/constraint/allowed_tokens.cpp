@@ -20,6 +20,8 @@ class AllowedTokensMatcher final : public Matcher {
     return {};
   }
   Result<void> advance(int32_t) override { return {}; }
+  void begin_trial() override {}
+  void end_trial() override {}
 
  private:
   const std::shared_ptr<const Mask> mask_;

@@ -36,6 +36,8 @@ class BadWordsMatcher final : public Matcher {
     output_.push_back(token);
     return {};
   }
+  void begin_trial() override { before_trial_ = output_; }
+  void end_trial() override { output_ = before_trial_; }
 
  private:
   bool ends_with(std::span<const int32_t> tokens) const {
@@ -47,6 +49,7 @@ class BadWordsMatcher final : public Matcher {
   const std::shared_ptr<const Sequences> sequences_;
   size_t longest_ = 1;
   std::vector<int32_t> output_;  // its last tokens
+  std::vector<int32_t> before_trial_;
 };
 
 class BadWords final : public Constraint {

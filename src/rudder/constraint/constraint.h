@@ -28,6 +28,11 @@ class Matcher {
   // Goes on by a token that was sampled under the mask of restrict(). Not called for the token that
   // ends the choice, by a stop id or by its length.
   virtual Result<void> advance(int32_t token) = 0;
+
+  // A trial: end_trial() takes back every token since begin_trial(), also after an Error, at a cost
+  // that does not grow with the output. There is none inside another.
+  virtual void begin_trial() = 0;
+  virtual void end_trial() = 0;
 };
 
 class Constraint {

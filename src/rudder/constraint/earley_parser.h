@@ -92,6 +92,17 @@ class EarleyParser {
   // change, when it may not come next.
   bool accept(int32_t token, std::string_view bytes);
 
+  // Where the parser is: return_to() takes back every row that was added since.
+  struct Place {
+    int32_t num_rows = 0;
+    bool overflowed = false;
+  };
+  Place place() const { return {num_rows(), overflowed_}; }
+  void return_to(const Place& place) {
+    pop_rows(num_rows() - place.num_rows);
+    overflowed_ = place.overflowed;
+  }
+
   // Adds a row of what follows when the open terminal ends here.
   void push_behind(const Open& open);
   // Adds a row of the items, and of those open terminals for which `keep` is true, of the last.

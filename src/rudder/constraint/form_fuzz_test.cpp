@@ -150,16 +150,36 @@ class FormFuzz : public ::testing::Test {
     EXPECT_TRUE(errors > 0 || i < kTexts * times);  // a slow machine may not come so far
   }
 
+  // A token that may come, but no end; -1: there is none.
+  int32_t any_of(const std::vector<uint32_t>& words) {
+    std::vector<int32_t> next;
+    for (int32_t token = 0; token < FormChecker::vocabulary().size; ++token) {
+      if (token != kCheckerStop && FormChecker::has(words, token)) next.push_back(token);
+    }
+    return next.empty() ? -1 : next[random_() % next.size()];
+  }
+
+  // Tokens that are taken back leave no trace.
+  void try_some(Matcher& matcher) {
+    matcher.begin_trial();
+    for (int tokens = static_cast<int>(random_() % 6); tokens > 0; --tokens) {
+      const int32_t token = any_of(FormChecker::allowed(matcher));
+      if (token < 0 || !matcher.advance(token)) break;
+    }
+    matcher.end_trial();
+  }
+
   void follow(const Constraint& constraint, const std::string& text) {
     const auto matcher = constraint.start();
+    const auto untried = constraint.start();
     for (int step = 0; step < 12; ++step) {
+      try_some(*matcher);
       const auto words = FormChecker::allowed(*matcher);
-      std::vector<int32_t> next;
-      for (int32_t token = 0; token < FormChecker::vocabulary().size; ++token) {
-        if (token != kCheckerStop && FormChecker::has(words, token)) next.push_back(token);
-      }
-      if (next.empty()) return;
-      const Result<void> advanced = matcher->advance(next[random_() % next.size()]);
+      EXPECT_EQ(words, FormChecker::allowed(*untried)) << text;
+      const int32_t token = any_of(words);
+      if (token < 0) return;
+      const Result<void> advanced = matcher->advance(token);
+      EXPECT_EQ(untried->advance(token).has_value(), advanced.has_value()) << text;
       // What a mask allows goes on; an ambiguous grammar may be ended.
       if (!advanced) {
         EXPECT_EQ(advanced.error().code, ErrorCode::kInvalidArgument)

@@ -83,6 +83,19 @@ Result<void> FormMatcher::advance(int32_t token) {
               fmt::format("a grammar refused token {}, which its mask had allowed", token));
 }
 
+void FormMatcher::begin_trial() {
+  trial_place_ = parser_.place();
+  trial_dear_steps_ = dear_steps_;
+}
+
+// What is known of terminals that began in a row of the trial is not known of the next such row.
+void FormMatcher::end_trial() {
+  parser_.return_to(trial_place_);
+  dear_steps_ = trial_dear_steps_;
+  std::erase_if(continuations_,
+                [&](const Continuation& known) { return known.row >= trial_place_.num_rows; });
+}
+
 Result<bool> FormMatcher::can_start(Fuel& fuel) {
   constexpr int64_t kWorkOfStep = 2;
   max_dear_steps_ = kMaxStartSteps;

@@ -51,6 +51,8 @@ class FormMatcher final : public Matcher {
 
   Result<void> restrict(std::span<uint32_t> words) override;
   Result<void> advance(int32_t token) override;
+  void begin_trial() override;
+  void end_trial() override;
   // Whether any token may come first, or the output may be empty. Burns fuel for what it takes, and
   // may take less than a choice.
   Result<bool> can_start(Fuel& fuel);
@@ -88,6 +90,9 @@ class FormMatcher final : public Matcher {
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;
+  // At the begin of a trial.
+  EarleyParser::Place trial_place_;
+  uint64_t trial_dear_steps_ = 0;
   uint64_t looked_at_ = 0;  // in tables, since the last charge
   uint64_t max_dear_steps_;
 };

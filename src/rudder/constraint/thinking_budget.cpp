@@ -20,12 +20,13 @@ struct Rule {
 
 class ThinkingBudgetMatcher final : public Matcher {
  public:
-  explicit ThinkingBudgetMatcher(std::shared_ptr<const Rule> rule)
-      : rule_(std::move(rule)), thinks_(rule_->open) {}
+  explicit ThinkingBudgetMatcher(std::shared_ptr<const Rule> rule) : rule_(std::move(rule)) {
+    at_.thinks = rule_->open;
+  }
 
   Result<void> restrict(std::span<uint32_t> words) override {
-    if (!thinks_ || num_thought_ < rule_->budget) return {};
-    const int32_t wanted = rule_->end[num_ended_];
+    if (!at_.thinks || at_.num_thought < rule_->budget) return {};
+    const int32_t wanted = rule_->end[at_.num_ended];
     const bool may = is_in_mask(words, wanted);
     std::ranges::fill(words, 0);
     if (may) set_in_mask(words, wanted);
@@ -33,28 +34,30 @@ class ThinkingBudgetMatcher final : public Matcher {
   }
 
   Result<void> advance(int32_t token) override {
-    if (last_.size() == std::max(rule_->begin.size(), rule_->end.size())) {
-      last_.erase(last_.begin());
+    if (at_.last.size() == std::max(rule_->begin.size(), rule_->end.size())) {
+      at_.last.erase(at_.last.begin());
     }
-    last_.push_back(token);
-    const Tokens& mark = thinks_ ? rule_->end : rule_->begin;
+    at_.last.push_back(token);
+    const Tokens& mark = at_.thinks ? rule_->end : rule_->begin;
     const bool complete = ends_with(mark, mark.size());
     if (complete) {
-      thinks_ = !thinks_;
-      num_thought_ = 0;
-      last_.clear();
-    } else if (thinks_) {
-      ++num_thought_;
+      at_.thinks = !at_.thinks;
+      at_.num_thought = 0;
+      at_.last.clear();
+    } else if (at_.thinks) {
+      ++at_.num_thought;
     }
-    num_ended_ = thinks_ ? begun() : 0;
+    at_.num_ended = at_.thinks ? begun() : 0;
     return {};
   }
+  void begin_trial() override { before_trial_ = at_; }
+  void end_trial() override { at_ = before_trial_; }
 
  private:
   bool ends_with(const Tokens& mark, size_t length) const {
-    return last_.size() >= length &&
+    return at_.last.size() >= length &&
            std::equal(mark.begin(), mark.begin() + static_cast<std::ptrdiff_t>(length),
-                      last_.end() - static_cast<std::ptrdiff_t>(length));
+                      at_.last.end() - static_cast<std::ptrdiff_t>(length));
   }
 
   // Tokens of the mark that ends thoughts that the last ones already are.
@@ -64,11 +67,16 @@ class ThinkingBudgetMatcher final : public Matcher {
     return length;
   }
 
+  struct Place {
+    bool thinks = false;
+    int32_t num_thought = 0;
+    size_t num_ended = 0;
+    Tokens last;  // since the last mark, as many as a mark may have
+  };
+
   const std::shared_ptr<const Rule> rule_;
-  bool thinks_;
-  int32_t num_thought_ = 0;
-  size_t num_ended_ = 0;
-  Tokens last_;  // since the last mark, as many as a mark may have
+  Place at_;
+  Place before_trial_;
 };
 
 class ThinkingBudget final : public Constraint {

@@ -59,6 +59,8 @@ struct Thrower final : constraint::Constraint {
       if (where == Where::kAdvance) throw 42;  // nothing that derives from std::exception
       return {};
     }
+    void begin_trial() override {}
+    void end_trial() override {}
     const Where where;
   };
 

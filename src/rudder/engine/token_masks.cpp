@@ -26,15 +26,9 @@ int32_t threads_of_machine() {
 ChoiceConstraint::ChoiceConstraint(
     const RequestParams& params,
     std::vector<std::shared_ptr<const constraint::Constraint>> constraints)
-    : ChoiceConstraint(std::move(constraints), params.sampling.stop_ids,
-                       params.sampling.min_tokens) {}
-
-ChoiceConstraint::ChoiceConstraint(
-    std::vector<std::shared_ptr<const constraint::Constraint>> constraints,
-    std::vector<int32_t> stop_ids, int32_t min_tokens)
     : constraints_(std::move(constraints)),
-      stop_ids_(std::move(stop_ids)),
-      min_tokens_(min_tokens) {
+      stop_ids_(params.sampling.stop_ids),
+      min_tokens_(params.sampling.min_tokens) {
   matchers_.reserve(constraints_.size());
   for (const auto& constraint : constraints_) matchers_.push_back(constraint->start());
 }
@@ -46,7 +40,7 @@ Result<void> ChoiceConstraint::write_mask(int32_t vocab_size, std::span<uint32_t
     return fail(ErrorCode::kInvalidArgument,
                 "no token may come next: the constraints of the request exclude each other");
   }
-  if (std::ssize(output_) < min_tokens_) ban_stop_ids(vocab_size, mask);
+  if (num_output_ < min_tokens_) ban_stop_ids(vocab_size, mask);
   return {};
 }
 
@@ -70,35 +64,31 @@ Result<void> ChoiceConstraint::write_masks(int32_t vocab_size, std::span<const i
 }
 
 // Of `masks` the first is written; goes on until a draft that cannot be sampled or ends the choice.
+// The matchers try the draft and take it back.
 Result<void> ChoiceConstraint::write_masks_behind(int32_t vocab_size,
                                                   std::span<const int32_t> draft,
-                                                  std::span<uint32_t> masks,
-                                                  size_t* num_written) const {
+                                                  std::span<uint32_t> masks, size_t* num_written) {
   const size_t words = mask_words(vocab_size);
   const auto may_follow = [&](size_t i) {
     const auto mask = masks.subspan(i * words, words);
     return is_in_mask(mask, draft[i]) && !is_stop_id(draft[i]);
   };
-  if (!may_follow(0)) return {};
-  ChoiceConstraint ahead = restarted();
-  for (const int32_t token : output_) RUDDER_TRY_VOID(ahead.advance(token));
-  for (size_t i = 0; i < draft.size() && may_follow(i); ++i) {
-    RUDDER_TRY_VOID(ahead.advance(draft[i]));
-    RUDDER_TRY_VOID(ahead.write_mask(vocab_size, masks.subspan((i + 1) * words, words)));
-    *num_written = i + 2;
+  const int32_t num_output = num_output_;
+  for (const auto& matcher : matchers_) matcher->begin_trial();
+  Result<void> written;
+  for (size_t i = 0; i < draft.size() && may_follow(i) && written; ++i) {
+    written = advance(draft[i]);
+    if (written) written = write_mask(vocab_size, masks.subspan((i + 1) * words, words));
+    if (written) *num_written = i + 2;
   }
-  return {};
+  for (const auto& matcher : matchers_) matcher->end_trial();
+  num_output_ = num_output;
+  return written;
 }
 
 const Error* ChoiceConstraint::failed_behind(size_t num_drafts) const {
   const bool is_there = failed_behind_ && failed_behind_->num_drafts == num_drafts;
   return is_there ? &failed_behind_->error : nullptr;
-}
-
-// The choice before its first token: a matcher has no copy, so what lies behind a draft is reached
-// from there.
-ChoiceConstraint ChoiceConstraint::restarted() const {
-  return ChoiceConstraint(constraints_, stop_ids_, min_tokens_);
 }
 
 bool ChoiceConstraint::is_stop_id(int32_t token) const {
@@ -121,7 +111,7 @@ void ChoiceConstraint::ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask
 }
 
 Result<void> ChoiceConstraint::advance(int32_t token) {
-  output_.push_back(token);
+  ++num_output_;
   for (const auto& matcher : matchers_) RUDDER_TRY_VOID(matcher->advance(token));
   return {};
 }

@@ -43,12 +43,8 @@ class ChoiceConstraint {
     Error error;
   };
 
-  ChoiceConstraint(std::vector<std::shared_ptr<const constraint::Constraint>> constraints,
-                   std::vector<int32_t> stop_ids, int32_t min_tokens);
-
-  ChoiceConstraint restarted() const;
   Result<void> write_masks_behind(int32_t vocab_size, std::span<const int32_t> draft,
-                                  std::span<uint32_t> masks, size_t* num_written) const;
+                                  std::span<uint32_t> masks, size_t* num_written);
   bool is_stop_id(int32_t token) const;
   void ban_stop_ids(int32_t vocab_size, std::span<uint32_t> mask) const;
 
@@ -56,7 +52,7 @@ class ChoiceConstraint {
   std::vector<std::unique_ptr<constraint::Matcher>> matchers_;
   std::vector<int32_t> stop_ids_;
   int32_t min_tokens_;
-  std::vector<int32_t> output_;
+  int32_t num_output_ = 0;
   std::optional<FailedBehind> failed_behind_;
 };
 

@@ -49,10 +49,13 @@ class Followers final : public constraint::Constraint {
       last_ = token;
       return {};
     }
+    void begin_trial() override { before_trial_ = last_; }
+    void end_trial() override { last_ = before_trial_; }
 
    private:
     const Followers& of_;
     int32_t last_ = -1;
+    int32_t before_trial_ = -1;
   };
 
   const Tokens allowed_;

@@ -16,6 +16,11 @@ constexpr int64_t kDraftedInARow = 128;
 // A step took at most so many times what was expected; more is a hiccup.
 constexpr double kMostHiccup = 2;
 constexpr double kIdleRate = 1.0 / 16;
+// One pause for another reason is not the rule.
+constexpr double kMostIdleSurprise = 4;
+constexpr double kLeastIdleSurprise = 1000;  // us
+// A pause that keeps drafts away is not measured again: every plain step forgets some of it.
+constexpr double kIdleFade = 1.0 / 512;
 // Of sequences and drafts of which nothing is known, so many first tokens are right.
 constexpr float kUnknownOdds = 0.25f;
 
@@ -113,6 +118,7 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
   double gain_us = outcome.waited ? -idle_us_ : 0;
   if (outcome.num_draft == 0) {
     num_drafted_ = 0;
+    idle_us_ -= kIdleFade * idle_us_;
     gain_us += kAllowance * decodes_us;
   } else {
     ++num_drafted_;
@@ -130,7 +136,8 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
 }
 
 void DraftPacer::note_idle(int64_t us) {
-  idle_us_ += kIdleRate * (static_cast<double>(us) - idle_us_);
+  const double most = std::max(kLeastIdleSurprise, kMostIdleSurprise * idle_us_);
+  idle_us_ += kIdleRate * (std::min(static_cast<double>(us), most) - idle_us_);
 }
 
 }  // namespace rudder::sched

@@ -171,6 +171,74 @@ TEST(DraftPacing, GoodGuessesBringNearlyWhatTheyCan) {
   }
 }
 
+// Where every draft is verified, sequences that began at different times are in the same steps.
+TEST(DraftPacing, UnpacedSequencesWaitTogether) {
+  testing::FakeOptions fake;
+  fake.capacity = {.num_slots = 4,
+                   .num_blocks = 200,
+                   .block_size = 16,
+                   .max_tokens_per_step = 64,
+                   .max_seq_len = 512,
+                   .vocab_size = kVocab,
+                   .max_in_flight = 2,
+                   .max_draft = kDrafts};
+  SchedSettings settings;
+  settings.max_num_seqs = 4;
+  settings.max_num_batched_tokens = 64;
+  settings.model_identity = "model";
+  OddsProposer proposer([](size_t) { return 0.5; }, 3);
+  SchedLoop loop(fake, settings, &proposer);
+  for (uint64_t i = 1; i <= 4; ++i) {
+    loop.add(test_sequence(i, test_prompt(8, static_cast<int32_t>(i)), 300));
+    for (int turns = 0; turns < 3; ++turns) EXPECT_TRUE(loop.turn());
+  }
+  const size_t num_before = loop.plans().size();
+  for (int turns = 0; turns < 20; ++turns) EXPECT_TRUE(loop.turn());
+  for (size_t i = num_before; i < loop.plans().size(); ++i) {
+    EXPECT_EQ(loop.plans()[i]->seqs.size(), 4u) << "step " << i;
+  }
+}
+
+// One client that thinks between its requests: its pauses are no time that the device waits for
+// drafts. At another time the machine does stand still behind such a step, once.
+TEST(DraftPacing, PausesDoNotKeepDraftsAway) {
+  for (const bool has_hiccup : {false, true}) {
+    testing::VirtualClock clock;
+    testing::FakeOptions fake;
+    fake.capacity = {.num_slots = 1,
+                     .num_blocks = 200,
+                     .block_size = 16,
+                     .max_tokens_per_step = 64,
+                     .max_seq_len = 512,
+                     .vocab_size = kVocab,
+                     .max_in_flight = 2,
+                     .max_draft = kDrafts};
+    fake.clock = &clock;
+    fake.duration_us = h100_us;
+    SchedSettings settings;
+    settings.max_num_seqs = 1;
+    settings.max_num_batched_tokens = 64;
+    settings.model_identity = "model";
+    settings.pace_drafts = true;
+    OddsProposer proposer([](size_t) { return 1.0; }, kDrafts + 1);
+    SchedLoop loop(fake, settings, &proposer);
+    loop.set_host_us(kHostUs);
+    uint64_t halfway = 0;
+    for (uint64_t request = 1; request <= 40; ++request) {
+      loop.add(test_sequence(request, test_prompt(8, static_cast<int32_t>(request)), 60));
+      EXPECT_EQ(loop.run(), "");
+      clock.advance_to(clock.now_us() + 1'000'000);
+      if (request != 20) continue;
+      halfway = loop.scheduler().stats().accepted_tokens;
+      if (has_hiccup) loop.scheduler().note_idle(5'000'000);
+    }
+    // Of 60 tokens that a request gives, 53 may be drafts.
+    const uint64_t accepted = loop.scheduler().stats().accepted_tokens;
+    EXPECT_GT(halfway, 20u * 40);
+    EXPECT_GT(accepted - halfway, has_hiccup ? 20u * 25 : 20u * 40);
+  }
+}
+
 // What is said begins to repeat half way, and again when most of it is said: what was learnt of it
 // before is forgotten soon.
 TEST(DraftPacing, GuessesThatBecomeGoodAreTaken) {

@@ -22,8 +22,8 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   constrained_.clear();
   if (iterations_in_flight() >= settings_.max_in_flight) return nullptr;
   const bool has_edits = edits != nullptr && !edits->empty();
+  const bool has_waited = std::exchange(is_holding_, false);
   if (running_.empty() && waiting_.empty() && !has_edits) return nullptr;
-  const bool has_waited = is_holding_;
   if (holds_for_drafts()) return nullptr;
   promote_starved();
 
@@ -122,7 +122,6 @@ bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.samples_pending == 0) return true;
   if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
   if (!sequence.is_drafted) return true;
-  if (!settings_.pace_drafts && proposer_->waits(sequence.id)) return false;
   // Behind drafts its next position is one of several, and all of them must run the same.
   const int32_t first = sequence.planned_len - sequence.drafts_pending;
   const int32_t count = 1 + sequence.drafts_pending;

@@ -29,11 +29,19 @@ bool Scheduler::has_pending_guess() const {
 
 // All sequences wait together: two halves that take turns would read the weights twice as often.
 // They wait where the last step had drafts, and where drafts behind the tokens in flight promise to
-// pay.
+// pay; without pacing, where a proposer says so.
 bool Scheduler::holds_for_drafts() {
-  is_holding_ = proposer_ != nullptr && settings_.pace_drafts && has_pending_guess() &&
-                (is_drafting_ || choose_drafts());
+  if (proposer_ == nullptr) return false;
+  is_holding_ = settings_.pace_drafts ? has_pending_guess() && (is_drafting_ || choose_drafts())
+                                      : waits_for_guess();
   return is_holding_;
+}
+
+bool Scheduler::waits_for_guess() const {
+  return std::ranges::any_of(running_, [&](const Sequence* sequence) {
+    return takes_drafts(*sequence) && decodes(*sequence) && sequence->samples_pending > 0 &&
+           proposer_->waits(sequence->id);
+  });
 }
 
 // What the next step verifies goes to Sequence::draft. True when there is anything.

@@ -22,9 +22,9 @@ class DraftProposer {
   // It has ended, or was cancelled; `tokens` are its prompt and its output.
   virtual void end(SequenceId id, std::span<const int32_t> tokens) = 0;
 
-  // True: the scheduler does not plan the sequence while a token of it is in flight, so that it can
-  // ask for a draft behind each token. False: the sequence runs ahead, and has a draft only where
-  // all its tokens happen to be known.
+  // Asked where every draft is verified. True: the scheduler plans no step while a token of the
+  // sequence is in flight, so that it can ask for a draft behind each token. False for all: they
+  // run ahead, and a sequence has a draft only where all its tokens happen to be known.
   virtual bool waits(SequenceId id) = 0;
 
   // Appends at most `most` tokens to `draft`, which is empty: a guess at what follows `tokens`, the

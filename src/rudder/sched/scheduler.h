@@ -106,6 +106,7 @@ class Scheduler {
 
   // plan_drafts.cpp
   bool has_pending_guess() const;
+  bool waits_for_guess() const;
   bool holds_for_drafts();
   bool propose_drafts();
   bool take_every_draft();

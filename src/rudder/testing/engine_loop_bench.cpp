@@ -112,6 +112,8 @@ class SlowMatcher final : public constraint::Matcher {
     return {};
   }
   Result<void> advance(int32_t) override { return {}; }
+  void begin_trial() override {}
+  void end_trial() override {}
 };
 
 class SlowConstraint final : public constraint::Constraint {

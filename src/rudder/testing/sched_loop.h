@@ -76,7 +76,9 @@ class SchedLoop {
     check_integrity();
     if (plan == nullptr) return false;
     if (host_us_ > 0) options_.clock->advance_to(options_.clock->now_us() + host_us_);
-    if (was_held && tickets_.empty()) scheduler_.note_idle(host_us_);
+    if (was_held && tickets_.empty() && options_.clock != nullptr) {
+      scheduler_.note_idle(options_.clock->now_us() - collected_us_);
+    }
     for (const sched::SequenceId id : scheduler_.first_planned()) {
       records_.at(id).first_step = plan->id;
       first_planned_.push_back(id);
@@ -91,6 +93,7 @@ class SchedLoop {
   // Collects and commits the oldest iteration.
   void collect() {
     const auto result = executor_.collect(tickets_.front().ticket);
+    if (options_.clock != nullptr) collected_us_ = options_.clock->now_us();
     ++num_collected_;
     if (--tickets_.front().left == 0) tickets_.pop_front();
     if (!result) {
@@ -256,6 +259,7 @@ class SchedLoop {
   std::deque<Launched> tickets_;
   int64_t num_collected_ = 0;
   int64_t host_us_ = 0;
+  int64_t collected_us_ = 0;
   int64_t check_every_ = 1;
   int64_t num_changes_ = 0;
   std::vector<std::shared_ptr<const step::StepPlan>> plans_;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "rudder/base/token_mask.h"
 #include "rudder/testing/sim_random.h"
@@ -66,10 +68,13 @@ class SimMatcher final : public constraint::Matcher {
     }
     return {};
   }
+  void begin_trial() override { before_trial_ = {hash_, num_output_}; }
+  void end_trial() override { std::tie(hash_, num_output_) = before_trial_; }
 
  private:
   uint64_t hash_;
   size_t num_output_ = 0;
+  std::pair<uint64_t, size_t> before_trial_;
 };
 
 class SimConstraint final : public constraint::Constraint {
