@@ -84,7 +84,7 @@ struct ModelFiles {
 struct ModelSession {
   ModelFiles files;
   exec::MemoryBudget plan;
-  std::string dtype;  // of the weights in memory
+  std::string dtype;                                 // of the weights in memory
   std::unique_ptr<fleet::EventPublisher> kv_events;  // null: none; goes after the engine
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine

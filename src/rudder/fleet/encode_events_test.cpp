@@ -62,7 +62,10 @@ TEST(EncodeEvents, BlocksThatFollowEachOtherAreOneEvent) {
     return BlockEvent{
         .kind = Kind::kStored, .has_parent = parent != 0, .hash = hash, .parent = parent};
   };
-  EventBatch batch = {.events = {stored(1, 0), stored(2, 1), stored(3, 2), stored(4, 2),
+  EventBatch batch = {.events = {stored(1, 0),
+                                 stored(2, 1),
+                                 stored(3, 2),
+                                 stored(4, 2),
                                  {.kind = Kind::kRemoved, .hash = 3},
                                  {.kind = Kind::kRemoved, .hash = 2},
                                  stored(5, 4)}};

@@ -26,7 +26,7 @@ struct EventBatch {
   double time_s = 0;  // since the epoch
   std::vector<BlockEvent> events = {};
   std::vector<int32_t> tokens = {};  // [stored blocks, block_size], in the order of the events
-  uint64_t dropped_before = 0;  // batches between the one before and this one
+  uint64_t dropped_before = 0;       // batches between the one before and this one
 };
 
 }  // namespace rudder::fleet

@@ -195,7 +195,7 @@ class EventPublisher::Impl {
   std::optional<ZmqSocket> publish_;
   std::optional<ReplayServer> replay_;
   ReplayBuffer buffer_;
-  uint64_t sequence_ = 0;  // of the next batch
+  uint64_t sequence_ = 0;                                    // of the next batch
   SteadyTime published_ = std::chrono::steady_clock::now();  // when the last one was
   bool queue_waits_ = false;
   bool replays_wait_ = false;

@@ -154,9 +154,13 @@ TEST_F(EventPublisherTest, WhatIsNoRequestIsPassedOver) {
   start();
   ZmqSocket socket = context_->socket(ZMQ_DEALER).value();
   ASSERT_TRUE(socket.open(publisher_->replay_endpoint(), false));
-  for (const std::vector<std::string_view>& wrong :
-       {std::vector<std::string_view>{"a"}, {"", "1234567"}, {"", "123456789"}, {"x", "12345678"},
-        {"", "12345678", ""}, {"", "", "", "", "", "", "", "", "", ""}, {""}}) {
+  for (const std::vector<std::string_view>& wrong : {std::vector<std::string_view>{"a"},
+                                                     {"", "1234567"},
+                                                     {"", "123456789"},
+                                                     {"x", "12345678"},
+                                                     {"", "12345678", ""},
+                                                     {"", "", "", "", "", "", "", "", "", ""},
+                                                     {""}}) {
     ASSERT_TRUE(eventually([&] { return socket.send(wrong) == Sent::kDone; }));
   }
   EXPECT_EQ(replay(0).size(), 1u);

@@ -63,8 +63,8 @@ void EventQueue::step_done() {
 bool EventQueue::push(EventBatch&& batch) {
   const int64_t bytes = size_of(batch);
   const std::lock_guard lock(mutex_);
-  const bool is_full = std::ssize(waiting_) >= bounds_.max_batches ||
-                       waiting_bytes_ + bytes > bounds_.max_bytes;
+  const bool is_full =
+      std::ssize(waiting_) >= bounds_.max_batches || waiting_bytes_ + bytes > bounds_.max_bytes;
   if (is_full) return false;
   waiting_.push_back(std::move(batch));
   waiting_bytes_ += bytes;

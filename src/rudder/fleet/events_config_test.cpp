@@ -64,7 +64,8 @@ TEST(EventsConfig, RefusesByTheKey) {
 }
 
 TEST(EventsConfig, BindsToWhatIsHere) {
-  for (const char* here : {"tcp://*:5557", "tcp://[::]:5557", "ipc:///tmp/x", "tcp://127.0.0.1:1"}) {
+  for (const char* here :
+       {"tcp://*:5557", "tcp://[::]:5557", "ipc:///tmp/x", "tcp://127.0.0.1:1"}) {
     EXPECT_TRUE(is_bound(here)) << here;
   }
   for (const char* there : {"tcp://10.0.0.7:5557", "tcp://picker:5557", "tcp://localhost:5557"}) {

@@ -7,7 +7,7 @@
 namespace rudder::fleet {
 namespace {
 
-constexpr size_t kMaxWaiting = 64;  // past it the oldest is given up
+constexpr size_t kMaxWaiting = 64;   // past it the oldest is given up
 constexpr int kReplayedAtOnce = 64;  // to one peer
 constexpr int kUnreadBatches = 1000;
 constexpr uint64_t kEnd = UINT64_MAX;

@@ -11,7 +11,7 @@
 namespace rudder::kv {
 
 struct CachedBlock {
-  uint64_t hash = 0;               // the low half of the block's key
+  uint64_t hash = 0;                    // the low half of the block's key
   std::optional<uint64_t> parent = {};  // likewise of the block before it; none for a first block
   int32_t group = 0;
   std::span<const int32_t> tokens = {};  // [block_size]; valid during the call

@@ -82,7 +82,7 @@ class PrefixIndex {
     NodeId next_sibling = kNoNode;
     NodeId next_in_bucket = kNoNode;
     int32_t num_blocks = 0;
-    bool is_public = false;  // no salt and no runs, nor those before it
+    bool is_public = false;                   // no salt and no runs, nor those before it
     std::shared_ptr<const std::string> salt;  // where there is no parent
     std::vector<ContentRun> runs;
   };

@@ -54,14 +54,16 @@ void handle_loads(ServerContext& context, const std::shared_ptr<Exchange>& excha
       {"max_total_num_tokens", int64_t{stats.num_blocks} * stats.block_size},
       {"token_usage", usage},
       {"gen_throughput", rate},
-      {"cache_hit_rate", share(static_cast<double>(stats.prefix_hits),
-                               static_cast<double>(stats.prefix_queries))},
+      {"cache_hit_rate",
+       share(static_cast<double>(stats.prefix_hits), static_cast<double>(stats.prefix_queries))},
       {"utilization", utilization},
       {"max_running_requests", stats.max_running}};
-  const boost::json::object aggregate = {
-      {"total_running_reqs", stats.num_running}, {"total_waiting_reqs", stats.num_waiting},
-      {"total_reqs", requests},                  {"avg_token_usage", usage},
-      {"avg_throughput", rate},                  {"avg_utilization", utilization}};
+  const boost::json::object aggregate = {{"total_running_reqs", stats.num_running},
+                                         {"total_waiting_reqs", stats.num_waiting},
+                                         {"total_reqs", requests},
+                                         {"avg_token_usage", usage},
+                                         {"avg_throughput", rate},
+                                         {"avg_utilization", utilization}};
   HttpResponse response;
   response.body = to_json_text(boost::json::object{{"timestamp", utc_now()},
                                                    {"version", context.parts.version},

@@ -55,7 +55,8 @@ void write_counters(Exposition& out, const engine::EngineStats& stats) {
   counter("requests_displaced_total", "Waiting requests ended for one of higher priority.",
           stats.displaced);
   counter("requests_expired_total", "Waiting requests ended at their deadlines.", stats.expired);
-  counter("late_results_total", "Results computed for a sequence that had ended.", stats.late_results);
+  counter("late_results_total", "Results computed for a sequence that had ended.",
+          stats.late_results);
   counter("constrained_steps_total", "Steps with rows that were sampled under a mask.",
           stats.constrained_steps);
   counter("constrained_sequences_total", "Sequences of steps that were sampled under a mask.",

@@ -43,8 +43,7 @@ Result<PromptText> take_ids(const text::Tokenizer& tokenizer, const json::array&
 }
 
 Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value& value,
-                            std::string path, bool add_special_tokens,
-                            const PromptLimits& limits) {
+                            std::string path, bool add_special_tokens, const PromptLimits& limits) {
   if (value.is_string()) {
     return encode_text(tokenizer, value.get_string(), std::move(path), add_special_tokens,
                        limits.max_tokens, limits.lookup);
@@ -126,8 +125,7 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
   std::vector<PromptText> prompts;
   const json::array* list = prompt->if_array();
   if (list == nullptr || (!list->empty() && list->front().is_number())) {
-    RUDDER_TRY(PromptText one,
-               read_one(tokenizer, *prompt, "prompt", add_special_tokens, limits));
+    RUDDER_TRY(PromptText one, read_one(tokenizer, *prompt, "prompt", add_special_tokens, limits));
     prompts.push_back(std::move(one));
     return prompts;
   }
@@ -169,8 +167,8 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
     error.where = "messages";
     return tl::unexpected<Error>(std::move(error));
   }
-  RUDDER_TRY(PromptText prompt, encode_text(*model.tokenizer, *text, "messages",
-                                            add_special_tokens, max_tokens, lookup));
+  RUDDER_TRY(PromptText prompt, encode_text(*model.tokenizer, *text, "messages", add_special_tokens,
+                                            max_tokens, lookup));
   if (with_roles && !prompt.is_cut) {
     RUDDER_TRY(const std::vector<text::MessageSpan> spans,
                model.chat->find_messages(prompt.text, messages, tools.shown, &fields.kwargs,

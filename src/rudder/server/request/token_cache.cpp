@@ -12,7 +12,7 @@ namespace {
 // Shorter ones are tokenised about as fast as they are found.
 constexpr size_t kLeastBytes = 256;
 constexpr int64_t kTokenEntryBytes = 160;  // of a list, a map and a vector, roughly
-constexpr int64_t kLeastEntries = 4;  // that have room: a larger one is not kept
+constexpr int64_t kLeastEntries = 4;       // that have room: a larger one is not kept
 
 std::array<uint64_t, 2> draw_secret() {
   std::random_device device;
