@@ -13,7 +13,7 @@ namespace rudder::fleet {
 struct EventsConfig {
   std::string endpoint = "tcp://127.0.0.1:5557";
   std::string replay_endpoint = {};  // empty: no replay
-  int32_t buffer_steps = 10'000;
+  int32_t buffer_steps = 100'000;
   int32_t hwm = 10'000;  // batches that wait for one subscriber
   int32_t max_queue_size = 100'000;
   std::string topic = {};
