@@ -1,6 +1,5 @@
 """A subscriber to KV events: vLLM's structs, its frames, and a mirror of the cache that counts what it is told."""
 
-import collections
 import contextlib
 import json
 import time
@@ -52,12 +51,12 @@ def config(port, replay_port, **more):
 
 
 class Mirror:
-    """What the events say is cached: {(group, hash): (tokens, parent)}, and how often each is stored."""
+    """What the events say is cached: {(group, hash): (tokens, parent)}. From the first time on that the cache was
+    empty every block is stored once before it is removed; before that, blocks go that came before we listened."""
 
     def __init__(self):
         self.blocks = {}
-        self.counts = collections.Counter()
-        self.stored = self.clears = 0
+        self.stored = self.removed = self.clears = 0
 
     def apply(self, batch):
         for event in batch.events:
@@ -67,20 +66,18 @@ class Mirror:
                 parent = event.parent_block_hash
                 for i, block in enumerate(event.block_hashes):
                     key = (event.group_idx or 0, block)
+                    assert key not in self.blocks, "stored twice"
                     self.blocks[key] = (tuple(event.token_ids[i * size:(i + 1) * size]), parent)
-                    self.counts[key] += 1
                     self.stored += 1
                     parent = block
             elif isinstance(event, BlockRemoved):
                 for block in event.block_hashes:
-                    key = (event.group_idx or 0, block)
-                    self.counts[key] -= 1
-                    del self.blocks[key]
+                    known = self.blocks.pop((event.group_idx or 0, block), None)
+                    assert known or not self.clears, "removed, but not stored"
+                    self.removed += 1
             else:
                 self.blocks.clear()
-                self.counts.clear()
                 self.clears += 1
-        assert all(count in (0, 1) for count in self.counts.values())
 
     def prefix(self, tokens, size=16, group=0):
         """How many of the first tokens are cached, found as a router does: by tokens, along the parents."""
@@ -108,6 +105,14 @@ class Subscriber:
         batch = self.decoder.decode(payload)
         self.mirror.apply(batch)
         return topic.decode(), batch
+
+    def receive_all(self):
+        """All that was said until now: the batch of an idle second ends it."""
+        now = time.time()
+        while True:
+            topic, batch = self.receive()
+            if not batch.events and batch.ts > now:
+                return topic, batch
 
     def receive_until(self, condition, timeout=30):
         deadline = time.monotonic() + timeout

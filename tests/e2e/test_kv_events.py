@@ -51,14 +51,12 @@ def test_what_is_stored_and_not_removed_is_cached(server, ports):
         httpx2.post(server.url + "/reset_prefix_cache")
         subscriber.receive_until(lambda mirror: mirror.clears > 0)
         heads = [text(rng, rng.randint(5, 120)) for _ in range(8)]
-        for _ in range(250):
-            complete(server, f"{rng.choice(heads)} {text(rng, rng.randint(1, 60))}", max_tokens=rng.randint(1, 20))
-        expected = cached_blocks(server)
-        subscriber.receive_until(lambda mirror: len(mirror.blocks) == expected and mirror.stored > expected)
-        assert subscriber.mirror.stored > 1.5 * expected, "nothing was evicted: the cache is too large for this test"
-        topic, batch = subscriber.receive()  # at the latest the one of an idle second
+        for _ in range(120):
+            complete(server, f"{rng.choice(heads)} {text(rng, rng.randint(1, 60))}", max_tokens=rng.randint(1, 6))
+        topic, batch = subscriber.receive_all()
         assert (topic, batch.data_parallel_rank) == (TOPIC, 0) and abs(batch.ts - time.time()) < 60
-        assert len(subscriber.mirror.blocks) == expected == cached_blocks(server)
+        assert subscriber.mirror.removed > 100, "little was evicted: the cache is too large for this test"
+        assert len(subscriber.mirror.blocks) == cached_blocks(server) > 0
         first, last = subscriber.sequences[0], subscriber.sequences[-1]
         assert subscriber.sequences == list(range(first, last + 1)), "a gap"
     # The same from the beginning, for who was not there.

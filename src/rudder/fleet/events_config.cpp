@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <charconv>
 #include <string_view>
 
 #include "rudder/base/json.h"
@@ -37,11 +38,21 @@ Result<void> read_text(const json::value& value, std::string_view key, std::stri
   return {};
 }
 
+// Of TCP, or a wildcard. libzmq itself takes larger numbers and cuts off their high bits.
+bool is_port(std::string_view text) {
+  if (text == "*") return true;
+  uint16_t port = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), port);
+  return error == std::errc() && end == text.data() + text.size();
+}
+
 Result<void> read_endpoint(const json::value& value, std::string_view key, std::string* out) {
   RUDDER_TRY_VOID(read_text(value, key, out));
-  const bool is_tcp = out->starts_with("tcp://") && out->rfind(':') > 5 && !out->ends_with(':');
-  const bool is_ipc = out->starts_with("ipc://") && out->size() > 6;
-  if (is_tcp || is_ipc) return {};
+  constexpr std::string_view kTcp = "tcp://", kIpc = "ipc://";
+  const size_t colon = out->rfind(':');
+  const bool has_host = out->starts_with(kTcp) && colon > kTcp.size();
+  if (has_host && is_port(std::string_view(*out).substr(colon + 1))) return {};
+  if (out->starts_with(kIpc) && out->size() > kIpc.size()) return {};
   return bad(fmt::format("'{}' is neither tcp://HOST:PORT nor ipc://PATH", *out), key);
 }
 
