@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <functional>
+#include <memory>
 #include <thread>
 
 #include "rudder/fleet/replay_server.h"

@@ -2,9 +2,11 @@
 // what KV events need. Values are appended to a string; any thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace rudder::fleet {
 
