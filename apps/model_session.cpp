@@ -72,12 +72,22 @@ void RecordSettings::declare(SettingsTable& table) {
       "running sequences are computed again and the prefix cache is emptied.");
 }
 
+void KvEventSettings::declare(SettingsTable& table) {
+  table.section("fleet");
+  table.add("kv-events-config", &config,
+            "Publishes what the prefix cache holds over ZeroMQ, for routers: a JSON object with "
+            "vLLM's keys: enable_kv_cache_events, publisher, endpoint, replay_endpoint, "
+            "buffer_steps, hwm, max_queue_size, topic. What is published has the tokens of "
+            "prompts.");
+}
+
 void SessionSettings::declare(SettingsTable& table) {
   load.declare(table);
   exec.declare(table);
   engine.declare(table);
   steering.declare(table);
   record.declare(table);
+  kv_events.declare(table);
   speculative.declare(table);
   table.section("log");
   table.add_choice("log-level", &log_level, {"debug", "info", "warn", "error"},
@@ -166,6 +176,28 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
   return std::unique_ptr<step::Executor>(std::move(recorder));
 }
 
+// Null: no events are asked for.
+Result<std::unique_ptr<fleet::EventPublisher>> publish_events(
+    const std::optional<fleet::EventsConfig>& config, const step::Capacity& capacity) {
+  if (!config) return std::unique_ptr<fleet::EventPublisher>();
+  fleet::CacheShape shape = {.block_size = capacity.block_size, .windows = {}};
+  for (const step::KvGroup& group : capacity.kv_groups) shape.windows.push_back(group.window);
+  RUDDER_TRY(auto publisher, fleet::EventPublisher::start(*config, shape));
+  const std::string& replay = publisher->replay_endpoint();
+  log_info("KV events are published at {}, {}", publisher->endpoint(),
+           replay.empty() ? "without replay" : "replayed at " + replay);
+  return publisher;
+}
+
+Result<std::optional<fleet::EventsConfig>> resolve_events(const SessionSettings& settings) {
+  RUDDER_TRY(std::optional<fleet::EventsConfig> config,
+             fleet::read_events_config(settings.kv_events.config));
+  if (config && !settings.engine.enable_prefix_caching) {
+    return fail(ErrorCode::kInvalidArgument, "needs --enable-prefix-caching", "kv-events-config");
+  }
+  return config;
+}
+
 }  // namespace
 
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
@@ -197,6 +229,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   const int64_t start = clock->now_us();
   ModelSession session;
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
+  RUDDER_TRY(const std::optional<fleet::EventsConfig> events, resolve_events(settings));
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
   const exec::ExecSettings resolved = resolve_device(settings.exec);
   RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(resolved, *session.files.checkpoint));
@@ -229,6 +262,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   if (settings.grammars) {
     grammars = settings.grammars(session.files, executor->capacity().vocab_size);
   }
+  RUDDER_TRY(session.kv_events, publish_events(events, executor->capacity()));
   RUDDER_TRY(
       session.engine,
       engine::Engine::start(
@@ -239,7 +273,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
            .eos_ids = session.files.generation.eos_ids,
            .captures = std::move(captures),
            .grammars = std::move(grammars),
-           .proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation)},
+           .proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation),
+           .block_watcher = session.kv_events ? session.kv_events->watcher() : nullptr},
           settings.engine));
   RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,

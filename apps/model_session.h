@@ -15,6 +15,7 @@
 #include "rudder/engine/engine.h"
 #include "rudder/exec/make_executor.h"
 #include "rudder/exec/settings.h"
+#include "rudder/fleet/event_publisher.h"
 #include "rudder/text/chat_prompt.h"
 #include "rudder/text/tokenizer.h"
 #include "rudder/weights/checkpoint.h"
@@ -39,6 +40,13 @@ struct RecordSettings {
   void declare(SettingsTable& table);
 };
 
+// What routers read of the prefix cache (docs/fleet.md).
+struct KvEventSettings {
+  std::string config;  // JSON; empty: no events
+
+  void declare(SettingsTable& table);
+};
+
 struct ModelFiles;
 
 // Where the engine gets grammars from; null: no request can have one.
@@ -53,6 +61,7 @@ struct SessionSettings {
   engine::EngineSettings engine;
   SteeringSettings steering;
   RecordSettings record;
+  KvEventSettings kv_events;
   draft::SpeculativeSettings speculative;
 
   // The command's, in place of the one that `speculative` names; empty: that one.
@@ -75,7 +84,8 @@ struct ModelFiles {
 struct ModelSession {
   ModelFiles files;
   exec::MemoryBudget plan;
-  std::string dtype;  // of the weights in memory
+  std::string dtype;                                 // of the weights in memory
+  std::unique_ptr<fleet::EventPublisher> kv_events;  // null: none; goes after the engine
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
 };

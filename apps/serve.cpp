@@ -134,6 +134,7 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
       const std::unique_ptr<server::Server> server,
       server::Server::start({.engine = session.engine.get(),
                              .model = describe(session, session.engine->limits().max_seq_len),
+                             .kv_events = session.kv_events.get(),
                              .steering = session.steering ? &session.steering->library() : nullptr,
                              .all_settings = &table,
                              .version = kVersion},

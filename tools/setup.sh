@@ -44,7 +44,7 @@ have() { command -v "$1" >/dev/null; }
 
 setup_build() {
   local packages=(libfmt-dev libspdlog-dev libcli11-dev libpcre2-dev libutf8proc-dev zlib1g-dev
-    libssl-dev libexpected-dev "$(boost_package)")
+    libssl-dev libzmq3-dev libexpected-dev "$(boost_package)")
   # Tools that may come from elsewhere (a newer CMake, another compiler) are only added when absent.
   have g++ || packages+=(g++)
   have cmake || packages+=(cmake)

@@ -6,6 +6,7 @@ import os
 import pathlib
 import re
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,8 +39,8 @@ def growth_bound():
 class Server:
     """`rudder serve` with these flags; `url` once it answers."""
 
-    def __init__(self, *flags, model=None):
-        command = [str(BINARY), "serve", *([str(model)] if model else []), "--port", "0", *flags]
+    def __init__(self, *flags, model=None, port=0):
+        command = [str(BINARY), "serve", *([str(model)] if model else []), "--port", str(port), *flags]
         self.log = tempfile.TemporaryFile(mode="w+")  # a pipe that nobody reads would fill and block the server
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self.log, text=True)
         self.url = self._wait_for_url()
@@ -92,9 +93,18 @@ class Server:
         return self.process.returncode
 
 
+def free_ports(count):
+    """Ports of loopback that nobody listens at just now, for servers that others must know beforehand."""
+    with contextlib.ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
 @contextlib.contextmanager
-def serving(*flags, model=None):
-    server = Server(*flags, model=model)
+def serving(*flags, model=None, port=0):
+    server = Server(*flags, model=model, port=port)
     try:
         yield server
     finally:

@@ -33,7 +33,7 @@ OTHERS = [
     ("POST", "/detokenize", {"tokens": [1, 2]}),
     ("GET", "/v1/models", None), ("GET", "/health", None), ("GET", "/livez", None), ("GET", "/readyz", None),
     ("GET", "/ping", None), ("POST", "/ping", None), ("GET", "/version", None), ("GET", "/openapi.json", None),
-    ("GET", "/server_info", None), ("GET", "/load", None), ("POST", "/reset_prefix_cache", None),
+    ("GET", "/server_info", None), ("GET", "/load", None), ("GET", "/v1/loads", None), ("POST", "/reset_prefix_cache", None),
     ("GET", "/v1/steering", None), ("GET", "/v1/steering/modules", None),
     ("GET", "/v1/steering/dictionaries", None), ("POST", "/v1/steering/clear", {}),
 ]

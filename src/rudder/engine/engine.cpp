@@ -76,6 +76,9 @@ class ThreadedEngine final : public Engine {
 Result<std::unique_ptr<Engine>> Engine::start(Parts parts, const EngineSettings& settings) {
   Entropy entropy = Entropy::from_system();
   if (settings.seed >= 0) entropy.seed_key = static_cast<uint64_t>(settings.seed);
+  if (!settings.prefix_key_secret.empty()) {
+    entropy.hash_key = Entropy::shared_hash_key(settings.prefix_key_secret);
+  }
   RUDDER_TRY(auto core, EngineCore::create(std::move(parts), settings, entropy));
   return std::unique_ptr<Engine>(std::make_unique<ThreadedEngine>(std::move(core)));
 }

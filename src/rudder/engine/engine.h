@@ -16,6 +16,7 @@
 #include "rudder/engine/request.h"
 #include "rudder/engine/settings.h"
 #include "rudder/engine/stats.h"
+#include "rudder/kv/block_watcher.h"
 #include "rudder/sched/proposer.h"
 #include "rudder/steer/capture/dispatcher.h"
 #include "rudder/steer/config.h"
@@ -41,6 +42,8 @@ class Engine {
     std::unique_ptr<constraint::GrammarSource> grammars = {};
     // Null: every step decodes plainly. Not asked where the executor takes no drafts.
     std::unique_ptr<sched::DraftProposer> proposer = {};
+    // Is told on the engine thread what the prefix cache holds; outlives the engine. Null: nobody.
+    kv::BlockWatcher* block_watcher = nullptr;
   };
 
   // Starts the engine thread.

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <random>
 #include <string>
 #include <utility>
 
@@ -22,7 +21,8 @@ namespace {
 constexpr int64_t kMaxIdleSilenceUs = 1'000'000;
 
 sched::SchedSettings sched_settings(const EngineSettings& settings, const std::string& identity,
-                                    const Entropy& entropy, int32_t depth) {
+                                    const Entropy& entropy, int32_t depth,
+                                    kv::BlockWatcher* watcher) {
   sched::SchedSettings out;
   out.max_num_seqs = settings.max_num_seqs;
   out.max_num_batched_tokens = settings.max_num_batched_tokens;
@@ -36,6 +36,7 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.model_identity = identity;
   out.hash_key = entropy.hash_key;
   out.hash_bits = entropy.hash_bits;
+  out.block_watcher = watcher;
   return out;
 }
 
@@ -69,12 +70,6 @@ Error displaced() {
 
 }  // namespace
 
-Entropy Entropy::from_system() {
-  std::random_device device;
-  const auto word = [&] { return uint64_t{device()} << 32 | device(); };
-  return {.hash_key = {word(), word()}, .seed_key = word()};
-}
-
 Result<std::unique_ptr<EngineCore>> EngineCore::create(Engine::Parts parts,
                                                        const EngineSettings& settings,
                                                        const Entropy& entropy) {
@@ -107,14 +102,17 @@ EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, cons
       proposer_(std::move(parts.proposer)),
       tokenizer_(std::move(parts.tokenizer)),
       clock_(std::move(parts.clock)),
+      block_watcher_(parts.block_watcher),
       settings_(settings),
       entropy_(entropy),
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
       forms_(std::move(parts.grammars), capacity.vocab_size, *clock_),
       programs_(capacity.taps),
-      scheduler_(capacity, sched_settings(settings, parts.model_identity, entropy, depth_),
-                 proposer_.get()),
+      scheduler_(
+          capacity,
+          sched_settings(settings, parts.model_identity, entropy, depth_, parts.block_watcher),
+          proposer_.get()),
       limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
                              parts.captures != nullptr)),
       metrics_(limits_.max_seq_len, capacity.block_size),
@@ -216,6 +214,7 @@ bool EngineCore::turn() {
   }
   const bool is_full = scheduler_.iterations_in_flight() >= depth_;
   if (!in_flight_.empty() && (!launched || is_full)) collect_oldest();
+  if (block_watcher_ != nullptr) block_watcher_->step_done();
   publish_stats();
   bool more = launched || !in_flight_.empty() || scheduler_.has_work() || taps_.size() > 0;
   if (RUDDER_MUTANT(kSleepsWithWork)) more = launched;
@@ -481,6 +480,7 @@ Result<void> EngineCore::health() const {
 
 EngineStats EngineCore::stats() const {
   EngineStats stats = metrics_.snapshot();
+  stats.max_running = scheduler_.max_running();
   stats.queued_tokens = admission_.load().tokens;
   stats.expected_wait_us = admission_.expected_wait_us(clock_->now_us());
   return stats;

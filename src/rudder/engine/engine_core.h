@@ -10,7 +10,6 @@
 // called from any thread.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -23,6 +22,7 @@
 #include "rudder/engine/deadlines.h"
 #include "rudder/engine/delivery.h"
 #include "rudder/engine/engine.h"
+#include "rudder/engine/entropy.h"
 #include "rudder/engine/forms.h"
 #include "rudder/engine/mailbox.h"
 #include "rudder/engine/metrics.h"
@@ -31,16 +31,6 @@
 #include "rudder/sched/scheduler.h"
 
 namespace rudder::engine {
-
-// What must not be guessed from outside: the key of the prefix hashes and of the seeds drawn for
-// requests that bring none.
-struct Entropy {
-  std::array<uint64_t, 2> hash_key = {};
-  uint64_t seed_key = 0;
-  int32_t hash_bits = 128;  // kept of a prefix key; tests force collisions with few
-
-  static Entropy from_system();
-};
 
 class EngineCore {
  public:
@@ -119,6 +109,7 @@ class EngineCore {
   const std::unique_ptr<sched::DraftProposer> proposer_;  // before the scheduler, which calls it
   const std::shared_ptr<const text::Tokenizer> tokenizer_;
   const std::shared_ptr<const Clock> clock_;
+  kv::BlockWatcher* const block_watcher_;  // null: none
   const EngineSettings settings_;
   const Entropy entropy_;
   const int32_t depth_;  // iterations in flight that fill the pipeline

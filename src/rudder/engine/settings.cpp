@@ -16,6 +16,9 @@ void EngineSettings::declare(SettingsTable& table) {
             "Tokens of one step; a longer prompt is run in chunks of what is left of it.");
   table.add("enable-prefix-caching", &enable_prefix_caching,
             "Reuse the KV blocks of a prompt's beginning that an earlier request computed.");
+  table.add("prefix-key-secret", &prefix_key_secret,
+            "Keys of prefix blocks are hashed under this text: servers of one model that share it "
+            "have equal keys, also after a restart. Empty: every process draws its own.");
   table.add("async-scheduling", &async_scheduling,
             "Launch the next step before the results of the last one are read.");
   table.add("multi-step", &multi_step, 1, kMaxMultiStep,

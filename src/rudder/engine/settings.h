@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "rudder/base/settings.h"
 
@@ -20,6 +21,8 @@ struct EngineSettings {
   int32_t max_num_queued_reqs = 1024;  // bounded queue: past it 503
   int64_t max_num_queued_tokens = 4 << 20;
   double max_queue_seconds = 0;  // that a request may wait; 0 = for ever
+  // Of the keys of prefix blocks: equal in every process that has it. Empty: one of its own.
+  std::string prefix_key_secret;
   int64_t seed = -1;  // of requests without one; -1 takes the system's entropy. Declared by apps
   int32_t max_wait_steps = 10'000;    // a sequence that waited this long goes first
   int32_t mask_threads = 0;           // that write the masks of a step; 0 = by the machine's cores

@@ -24,6 +24,7 @@ struct EngineStats {
   // Gauges.
   int32_t num_running = 0;
   int32_t num_waiting = 0;
+  int32_t max_running = 0;  // sequences
   int64_t queued_tokens = 0;
   int64_t expected_wait_us = 0;  // of what waits, as the queue was served lately
   int32_t num_blocks = 0;

@@ -33,7 +33,7 @@ BlockCache::BlockCache(const CacheOptions& options)
       hasher_(options.hash_key, options.model_identity, options.hash_bits),
       pool_(options.num_blocks),
       index_(num_nodes(options), options.num_blocks, options.block_size,
-             static_cast<int32_t>(options.windows.size())),
+             static_cast<int32_t>(options.windows.size()), options.watcher),
       distrusted_(static_cast<size_t>(options.num_blocks), 0) {
   erased_.reserve(static_cast<size_t>(options.num_blocks));
 }
@@ -272,6 +272,7 @@ void BlockCache::forget_all() {
     if (index_.contains(block)) forget_node(index_.node_of(block));
     if (pool_.refs(block) > 0) distrusted_[static_cast<size_t>(block)] = 1;
   }
+  if (options_.watcher != nullptr) options_.watcher->cleared();
 }
 
 Result<void> BlockCache::check(const std::vector<std::span<const BlockId>>& tables) const {

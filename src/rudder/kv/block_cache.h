@@ -16,6 +16,7 @@
 #include "rudder/base/result.h"
 #include "rudder/kv/block_key.h"
 #include "rudder/kv/block_pool.h"
+#include "rudder/kv/block_watcher.h"
 #include "rudder/kv/prefix_index.h"
 
 namespace rudder::kv {
@@ -28,6 +29,7 @@ struct CacheOptions {
   std::string model_identity;
   std::array<uint64_t, 2> hash_key = {};
   int32_t hash_bits = 128;
+  BlockWatcher* watcher = nullptr;  // outlives the cache; null: nobody is told
 };
 
 // A sequence's blocks of one group, by place in the sequence.
@@ -113,6 +115,9 @@ class BlockCache {
 
   // Key of full block `i` of `tokens`; kept in the chain.
   const BlockKey& key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const;
+
+  // What the watcher was told of and is still cached. O(blocks).
+  std::vector<CachedBlock> watched() const { return index_.watched(); }
 
   // `tables`: what every sequence holds of each group. O(blocks).
   Result<void> check(const std::vector<std::span<const BlockId>>& tables) const;

@@ -11,9 +11,10 @@
 namespace rudder::kv {
 
 PrefixIndex::PrefixIndex(int32_t num_nodes, int32_t num_blocks, int32_t block_size,
-                         int32_t num_groups)
+                         int32_t num_groups, BlockWatcher* watcher)
     : block_size_(block_size),
       num_groups_(num_groups),
+      watcher_(watcher),
       nodes_(static_cast<size_t>(num_nodes)),
       tokens_(nodes_.size() * static_cast<size_t>(block_size)),
       blocks_(nodes_.size() * static_cast<size_t>(num_groups), kNoBlock),
@@ -88,6 +89,8 @@ NodeRef PrefixIndex::insert(const BlockKey& key, const NodeRef& parent,
            .salt = parent.node == kNoNode ? salt : nullptr,
            .runs = {content.runs.begin(), content.runs.end()}};
   bucket(key) = id;
+  const bool follows_public = parent.node == kNoNode ? salt->empty() : node(parent.node).is_public;
+  added.is_public = follows_public && content.runs.empty();
   if (parent.node != kNoNode) {
     NodeId& first = node(parent.node).first_child;
     added.next_sibling = first;
@@ -106,10 +109,38 @@ void PrefixIndex::attach(const NodeRef& ref, int32_t group, BlockId block) {
   held = block;
   places_[static_cast<size_t>(block)] = {ref.node, group};
   ++node(ref.node).num_blocks;
+  tell_stored(ref.node, group);
+}
+
+CachedBlock PrefixIndex::cached_block(NodeId id, int32_t group) const {
+  CachedBlock block = {.hash = node(id).key.low, .group = group, .tokens = tokens(id)};
+  const NodeId parent = node(id).parent.node;
+  if (parent != kNoNode) block.parent = node(parent).key.low;
+  return block;
+}
+
+void PrefixIndex::tell_stored(NodeId id, int32_t group) {
+  if (watcher_ == nullptr) return;
+  if (!node(id).is_public) return watcher_->withheld();
+  watcher_->stored(cached_block(id, group));
+}
+
+void PrefixIndex::tell_removed(NodeId id, int32_t group) {
+  if (watcher_ != nullptr && node(id).is_public) watcher_->removed(node(id).key.low, group);
+}
+
+std::vector<CachedBlock> PrefixIndex::watched() const {
+  std::vector<CachedBlock> found;
+  for (const Place& at : places_) {
+    const bool is_watched = at.node != kNoNode && node(at.node).is_public;
+    if (is_watched) found.push_back(cached_block(at.node, at.group));
+  }
+  return found;
 }
 
 void PrefixIndex::detach(BlockId block) {
   const NodeRef ref = node_of(block);
+  tell_removed(ref.node, place(block).group);
   block_of(ref.node, place(block).group) = kNoBlock;
   places_[static_cast<size_t>(block)] = {};
   --node(ref.node).num_blocks;
@@ -161,6 +192,7 @@ void PrefixIndex::erase(const NodeRef& ref, std::vector<BlockId>* blocks) {
     for (int32_t group = 0; group < num_groups_; ++group) {
       BlockId& block = block_of(id, group);
       if (block == kNoBlock) continue;
+      tell_removed(id, group);
       blocks->push_back(block);
       places_[static_cast<size_t>(block)] = {};
       block = kNoBlock;

@@ -15,6 +15,7 @@
 #include "rudder/base/result.h"
 #include "rudder/kv/block_key.h"
 #include "rudder/kv/block_pool.h"
+#include "rudder/kv/block_watcher.h"
 
 namespace rudder::kv {
 
@@ -30,7 +31,9 @@ struct NodeRef {
 
 class PrefixIndex {
  public:
-  PrefixIndex(int32_t num_nodes, int32_t num_blocks, int32_t block_size, int32_t num_groups);
+  // `watcher`: is told of every block that nodes get and lose; null: nobody is.
+  PrefixIndex(int32_t num_nodes, int32_t num_blocks, int32_t block_size, int32_t num_groups,
+              BlockWatcher* watcher = nullptr);
 
   int32_t size() const { return static_cast<int32_t>(nodes_.size() - free_nodes_.size()); }
   bool is_full() const { return free_nodes_.empty(); }
@@ -62,6 +65,9 @@ class PrefixIndex {
   // Forgets the node if it has neither blocks nor children, then likewise its parents.
   void prune(const NodeRef& node);
 
+  // The blocks that a watcher was told of and that are still there; the spans are the index's.
+  std::vector<CachedBlock> watched() const;
+
   // Every node can be found, hangs on a live parent, and has a block or a child.
   Result<void> check() const;
 
@@ -76,6 +82,7 @@ class PrefixIndex {
     NodeId next_sibling = kNoNode;
     NodeId next_in_bucket = kNoNode;
     int32_t num_blocks = 0;
+    bool is_public = false;                   // no salt and no runs, nor those before it
     std::shared_ptr<const std::string> salt;  // where there is no parent
     std::vector<ContentRun> runs;
   };
@@ -91,12 +98,16 @@ class PrefixIndex {
   std::span<const int32_t> tokens(NodeId id) const;
   NodeId& bucket(const BlockKey& key) { return buckets_[key.low & (buckets_.size() - 1)]; }
   NodeId bucket(const BlockKey& key) const { return buckets_[key.low & (buckets_.size() - 1)]; }
+  CachedBlock cached_block(NodeId id, int32_t group) const;
+  void tell_stored(NodeId id, int32_t group);
+  void tell_removed(NodeId id, int32_t group);
   void unlink_from_bucket(NodeId id);
   void unlink_from_parent(NodeId id);
   void remove(NodeId id);
 
   const int32_t block_size_;
   const int32_t num_groups_;
+  BlockWatcher* const watcher_;
   std::vector<Node> nodes_;
   std::vector<NodeId> free_nodes_;
   std::vector<int32_t> tokens_;  // [num_nodes, block_size]

@@ -21,7 +21,8 @@ kv::CacheOptions cache_options(const step::Capacity& capacity, const SchedSettin
           .share_prefixes = settings.enable_prefix_caching,
           .model_identity = settings.model_identity,
           .hash_key = settings.hash_key,
-          .hash_bits = settings.hash_bits};
+          .hash_bits = settings.hash_bits,
+          .watcher = settings.block_watcher};
 }
 
 // What the device can do bounds what the settings ask for. More sequences than tokens in a step

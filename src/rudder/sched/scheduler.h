@@ -96,6 +96,9 @@ class Scheduler {
   void reset_prefix_cache() { cache_.forget_all(); }
 
   SchedStats stats() const;
+  int32_t max_running() const { return settings_.max_num_seqs; }  // any thread
+  // What the watcher of the prefix cache was told of and is still there.
+  std::vector<kv::CachedBlock> watched_blocks() const { return cache_.watched(); }
 
   // Recomputes every invariant of docs/contracts/kv.md from the sequences; O(blocks + tokens).
   // Names the first that does not hold. For the simulator and for debugging.

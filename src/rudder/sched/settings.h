@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <string>
 
+#include "rudder/kv/block_watcher.h"
+
 namespace rudder::sched {
 
 constexpr int64_t kNoItlBound = 0;     // as many prompt tokens as fit max_num_batched_tokens
@@ -23,9 +25,10 @@ struct SchedSettings {
   // every draft that is proposed, behind every token of a sequence that waits.
   bool pace_drafts = false;
   bool enable_prefix_caching = true;
-  std::string model_identity;             // part of every prefix-block key
-  std::array<uint64_t, 2> hash_key = {};  // of the prefix-block keys: random for each process
-  int32_t hash_bits = 128;                // kept of each key; tests force collisions with 1
+  std::string model_identity;                 // part of every prefix-block key
+  std::array<uint64_t, 2> hash_key = {};      // of the prefix-block keys: random for each process
+  int32_t hash_bits = 128;                    // kept of each key; tests force collisions with 1
+  kv::BlockWatcher* block_watcher = nullptr;  // of the prefix cache; null: none
   // Bounds starvation: a sequence that has waited this many steps goes before all that have not, of
   // any priority.
   int32_t max_wait_steps = 10'000;

@@ -18,6 +18,9 @@ TEST(StressTest, EveryInvariantHoldsOnRandomWorkloads) {
   EXPECT_GT(totals.evictions, 10'000u);
   EXPECT_GT(totals.windowed_hits, 100u);
   EXPECT_GT(totals.late_results, 1'000u);
+  EXPECT_GT(totals.sequences, 10'000u);
+  EXPECT_GT(totals.blocks_told, 50'000u);
+  EXPECT_GT(totals.blocks_withheld, 10'000u);
   EXPECT_GT(totals.accepted_tokens, 5'000u);
   EXPECT_GT(totals.draft_tokens, totals.accepted_tokens + 5'000);
   EXPECT_GT(totals.numerical, 100u);

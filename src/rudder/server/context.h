@@ -10,6 +10,7 @@
 #include <string>
 
 #include "rudder/base/clock.h"
+#include "rudder/server/admin/token_rate.h"
 #include "rudder/server/generation/pending_compiles.h"
 #include "rudder/server/http/api_error.h"
 #include "rudder/server/http/auth.h"
@@ -20,6 +21,7 @@
 #include "rudder/server/http/tls.h"
 #include "rudder/server/http/work_pool.h"
 #include "rudder/server/openai/response_store.h"
+#include "rudder/server/request/token_cache.h"
 #include "rudder/server/server.h"
 
 namespace rudder::server {
@@ -74,6 +76,9 @@ struct ServerContext {
   const ByteTotal body_bytes = std::make_shared<std::atomic<int64_t>>(0);
   const ByteTotal output_bytes = std::make_shared<std::atomic<int64_t>>(0);
   std::unique_ptr<WorkPool> pool;
+  const std::unique_ptr<TokenCache> tokens =
+      std::make_unique<TokenCache>(settings.token_cache_bytes);
+  TokenRate generation_rate;
   const std::shared_ptr<PendingCompiles> compiles = std::make_shared<PendingCompiles>();
   const std::shared_ptr<ResponseStore> responses =
       std::make_shared<ResponseStore>(settings.response_store_bytes, output_bytes);

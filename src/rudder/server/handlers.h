@@ -23,6 +23,7 @@ void handle_count_tokens(ServerContext& context, const std::shared_ptr<Exchange>
 void handle_chat_render(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_completions_render(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_load(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_loads(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_reset_prefix_cache(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_tokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_detokenize(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

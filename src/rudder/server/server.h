@@ -15,6 +15,7 @@
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
 #include "rudder/engine/engine.h"
+#include "rudder/fleet/event_publisher.h"
 #include "rudder/server/model.h"
 #include "rudder/server/settings.h"
 #include "rudder/steer/library.h"
@@ -24,6 +25,7 @@ namespace rudder::server {
 struct ServerParts {
   engine::Engine* engine = nullptr;  // outlives the server
   ServerModel model;
+  const fleet::EventPublisher* kv_events = nullptr;  // outlives the server; null: there are none
   steer::Library* steering = nullptr;  // outlives the server; null: it runs without steering
   const SettingsTable* all_settings =
       nullptr;                      // for /server_info; may be null; outlives the server

@@ -79,6 +79,10 @@ void ServerSettings::declare(SettingsTable& table) {
   table.add("http-threads", &http_threads, 1, 64, "Threads that move bytes.");
   table.add("tokenize-threads", &tokenize_threads, 1, 256,
             "Threads that parse requests, render chat templates and tokenise.");
+  table.add_bytes(
+      "token-cache-bytes", &token_cache_bytes,
+      "Of the token ids of prompts that were tokenised lately, for routers that ask for "
+      "a prompt to be rendered before they send it; 0 keeps none.");
   table.add("enable-log-requests", &enable_log_requests,
             "Log each generation request with its parameters when it arrives.");
   table.add("disable-log-stats", &disable_log_stats, "No status line every 10 s while busy.");

@@ -53,6 +53,7 @@ struct ServerSettings {
   // Threads: two that move bytes hold thousands of streams; tokenising is done apart from them.
   int32_t http_threads = 2;
   int32_t tokenize_threads = 2;
+  int64_t token_cache_bytes = int64_t{16} << 20;  // of ids of texts tokenised lately; 0: none
 
   // What is told.
   bool enable_log_requests = false;       // a line when a request arrives, with its parameters

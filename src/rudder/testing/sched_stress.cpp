@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/testing/block_mirror.h"
 #include "rudder/testing/sched_loop.h"
 
 namespace rudder::testing {
@@ -48,11 +49,15 @@ class Stress {
       const bool can_collect = loop_.scheduler().steps_in_flight() > 0;
       const bool launched = (!can_collect || chance(60)) && loop_.launch();
       if (!launched && can_collect) loop_.collect();
+      const std::string differs = mirror_.differs_from(loop_.scheduler().watched_blocks());
+      if (!differs.empty()) return differs;
       if (!launched && !can_collect && !more) break;
     }
     if (loop_.error().empty()) loop_.run();
     add_totals(totals);
-    return loop_.error().empty() ? check_order() : loop_.error();
+    if (!loop_.error().empty()) return loop_.error();
+    const std::string differs = mirror_.differs_from(loop_.scheduler().watched_blocks());
+    return differs.empty() ? check_order() : differs;
   }
 
  private:
@@ -113,6 +118,7 @@ class Stress {
     settings.hash_key = {random_(), random_()};
     settings.hash_bits = chance(40) ? 1 : 128;
     settings.max_wait_steps = chance(20) ? 50 : 10'000;
+    settings.block_watcher = &mirror_;
     return settings;
   }
 
@@ -279,6 +285,9 @@ class Stress {
     totals->evictions += stats.evictions;
     totals->windowed_hits += loop_.executor().windowed_hits();
     totals->late_results += stats.late_results;
+    totals->blocks_told += mirror_.num_stored();
+    totals->blocks_withheld += mirror_.num_withheld();
+    totals->sequences += loop_.records().size();
     totals->draft_tokens += stats.draft_tokens;
     totals->accepted_tokens += stats.accepted_tokens;
     for (const auto& [id, record] : loop_.records()) {
@@ -292,6 +301,7 @@ class Stress {
   }
 
   std::mt19937_64 random_;
+  BlockMirror mirror_;  // before what tells it
   const bool has_tenants_;
   const FakeOptions fake_;
   const sched::SchedSettings settings_;

@@ -16,6 +16,9 @@ struct StressTotals {
   uint64_t evictions = 0;
   uint64_t windowed_hits = 0;
   uint64_t late_results = 0;
+  uint64_t sequences = 0;
+  uint64_t blocks_told = 0;      // to who watches the prefix cache
+  uint64_t blocks_withheld = 0;  // for their salt or steering
   uint64_t draft_tokens = 0;
   uint64_t accepted_tokens = 0;
   uint64_t numerical = 0;

@@ -37,7 +37,7 @@ void handle_server_info(ServerContext& context, const std::shared_ptr<Exchange>&
       append_json_string(out, setting.name);
       out.push_back(':');
       // Secrets are told only to whoever brings them.
-      const bool secret = setting.name.ends_with("api-key");
+      const bool secret = setting.name.ends_with("api-key") || setting.name.ends_with("secret");
       const std::string value = setting.get();
       append_json_string(out, secret && !value.empty() ? "(set)" : value);
     }

@@ -1,6 +1,13 @@
-// GET /load: how many generation requests are in progress, as vLLM words it. POST
-// /reset_prefix_cache: forgets every cached prefix that nobody uses.
+// GET /load: how many generation requests are in progress, as vLLM words it. GET /v1/loads: the
+// scheduler's load, as SGLang's routers read it. POST /reset_prefix_cache: forgets every cached
+// prefix that nobody uses.
 #include <fmt/format.h>
+
+#include <boost/json.hpp>
+#include <chrono>
+#include <ctime>
+
+#include "rudder/base/json.h"
 
 #include "rudder/server/context.h"
 #include "rudder/server/handlers.h"
@@ -11,6 +18,58 @@ namespace rudder::server {
 void handle_load(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
   response.body = fmt::format("{{\"server_load\":{}}}", context.activity.count());
+  exchange->respond(std::move(response));
+}
+
+namespace {
+
+std::string utc_now() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm parts = {};
+  gmtime_r(&now, &parts);
+  char text[sizeof("2026-01-01T00:00:00Z")] = {};
+  std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &parts);
+  return text;
+}
+
+double share(double part, double whole) {
+  return whole > 0 ? part / whole : 0;
+}
+
+}  // namespace
+
+void handle_loads(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
+  const engine::EngineStats stats = context.engine().stats();
+  const double usage = share(stats.blocks_in_use, stats.num_blocks);
+  const double rate = context.generation_rate.at(context.clock.now_us(), stats.generation_tokens);
+  const double utilization = share(stats.num_running, stats.max_running);
+  const int32_t requests = stats.num_running + stats.num_waiting;
+  const boost::json::object load = {
+      {"dp_rank", 0},
+      {"num_running_reqs", stats.num_running},
+      {"num_waiting_reqs", stats.num_waiting},
+      {"num_waiting_uncached_tokens", stats.queued_tokens},
+      {"num_total_reqs", requests},
+      {"num_used_tokens", int64_t{stats.blocks_in_use} * stats.block_size},
+      {"max_total_num_tokens", int64_t{stats.num_blocks} * stats.block_size},
+      {"token_usage", usage},
+      {"gen_throughput", rate},
+      {"cache_hit_rate",
+       share(static_cast<double>(stats.prefix_hits), static_cast<double>(stats.prefix_queries))},
+      {"utilization", utilization},
+      {"max_running_requests", stats.max_running}};
+  const boost::json::object aggregate = {{"total_running_reqs", stats.num_running},
+                                         {"total_waiting_reqs", stats.num_waiting},
+                                         {"total_reqs", requests},
+                                         {"avg_token_usage", usage},
+                                         {"avg_throughput", rate},
+                                         {"avg_utilization", utilization}};
+  HttpResponse response;
+  response.body = to_json_text(boost::json::object{{"timestamp", utc_now()},
+                                                   {"version", context.parts.version},
+                                                   {"dp_rank_count", 1},
+                                                   {"loads", boost::json::array{load}},
+                                                   {"aggregate", aggregate}});
   exchange->respond(std::move(response));
 }
 

@@ -55,7 +55,8 @@ void write_counters(Exposition& out, const engine::EngineStats& stats) {
   counter("requests_displaced_total", "Waiting requests ended for one of higher priority.",
           stats.displaced);
   counter("requests_expired_total", "Waiting requests ended at their deadlines.", stats.expired);
-  counter("late_results_total", "Results computed for a sequence that had ended.", stats.late_results);
+  counter("late_results_total", "Results computed for a sequence that had ended.",
+          stats.late_results);
   counter("constrained_steps_total", "Steps with rows that were sampled under a mask.",
           stats.constrained_steps);
   counter("constrained_sequences_total", "Sequences of steps that were sampled under a mask.",
@@ -228,6 +229,37 @@ void write_http(Exposition& out, const ServerContext& context) {
               load(http.malformed_requests));
 }
 
+void write_tokens(Exposition& out, const TokenCache::Stats& stats) {
+  out.counter("token_cache_queries_total", "Prompts looked up among those tokenised lately.",
+              static_cast<double>(stats.queries));
+  out.counter("token_cache_hits_total", "Prompts found among those tokenised lately.",
+              static_cast<double>(stats.hits));
+  out.gauge("token_cache_bytes", "Bytes of the ids of prompts tokenised lately.",
+            static_cast<double>(stats.bytes));
+}
+
+void write_kv_events(Exposition& out, const fleet::PublisherStats& stats) {
+  const auto counter = [&](std::string_view name, std::string_view help, uint64_t value) {
+    out.counter(name, help, static_cast<double>(value));
+  };
+  out.gauge("kv_event_subscribers", "Subscribers to KV events, by their topic.",
+            static_cast<double>(stats.subscribers));
+  counter("kv_event_batches_total", "Batches of KV events published, empty ones included.",
+          stats.batches);
+  counter("kv_event_batches_dropped_total", "Batches of KV events that found the queue full.",
+          stats.dropped);
+  out.begin("kv_event_blocks_total", "counter",
+            "KV blocks of which an event tells, or that are withheld for their salt or steering.");
+  out.sample(label("event", "stored"), static_cast<double>(stats.stored));
+  out.sample(label("event", "removed"), static_cast<double>(stats.removed));
+  out.sample(label("event", "withheld"), static_cast<double>(stats.withheld));
+  counter("kv_event_clears_total", "Times that KV events told of an empty cache.", stats.cleared);
+  counter("kv_event_replays_total", "Replays of KV events that subscribers asked for.",
+          stats.replays);
+  counter("kv_event_batches_replayed_total", "Batches of KV events that were sent again.",
+          stats.replayed);
+}
+
 void write_process(Exposition& out) {
   const ProcessStats process = read_process_stats();
   out.plain("process_resident_memory_bytes", "gauge", "Resident memory.",
@@ -258,6 +290,8 @@ void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exc
   if (context.parts.steering != nullptr) write_steering(out, stats);
   if (auto* captures = context.engine().captures()) write_captures(out, captures->stats());
   write_grammars(out, context.engine().grammar_stats());
+  write_tokens(out, context.tokens->stats());
+  if (context.parts.kv_events != nullptr) write_kv_events(out, context.parts.kv_events->stats());
   write_http(out, context);
   write_process(out);
   HttpResponse response;

@@ -50,6 +50,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/metrics", Access::kKey, handle_metrics},
     {"GET", "/server_info", Access::kKey, handle_server_info},
     {"GET", "/load", Access::kKey, handle_load},
+    {"GET", "/v1/loads", Access::kKey, handle_loads},
     {"POST", "/reset_prefix_cache", Access::kAdmin, handle_reset_prefix_cache},
 };
 static_assert(std::size(kRoutes) <= kMaxRoutes);
@@ -71,6 +72,8 @@ constexpr Alias kAliases[] = {
     {"/v1/detokenize", "/detokenize"},
     {"/flush_cache", "/reset_prefix_cache"},
     {"/get_load", "/load"},
+    {"/loads", "/v1/loads"},
+    {"/get_server_info", "/server_info"},
 };
 
 std::string_view canonical(std::string_view path) {

@@ -57,6 +57,7 @@ constexpr Operation kOperations[] = {
     {"GET", "/metrics", "Metrics in Prometheus' text format.", "", ""},
     {"GET", "/server_info", "The model and every setting.", "", "ServerInfo"},
     {"GET", "/load", "How many requests are in progress.", "", "Load"},
+    {"GET", "/v1/loads", "The scheduler's load, as SGLang's routers read it.", "", "Loads"},
     {"POST", "/reset_prefix_cache", "Forgets every cached prefix that nobody uses.", "", "Status"},
 };
 

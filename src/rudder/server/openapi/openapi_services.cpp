@@ -9,6 +9,25 @@ std::string_view service_schemas() {
   "Status": {"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}},
   "Version": {"type": "object", "required": ["version"], "properties": {"version": {"type": "string"}}},
   "Load": {"type": "object", "required": ["server_load"], "properties": {"server_load": {"type": "integer", "minimum": 0}}},
+  "Loads": {
+    "type": "object", "required": ["timestamp", "version", "dp_rank_count", "loads", "aggregate"],
+    "properties": {
+      "timestamp": {"type": "string"}, "version": {"type": "string"}, "dp_rank_count": {"type": "integer"},
+      "loads": {
+        "type": "array", "items": {
+          "type": "object", "additionalProperties": {"type": "number", "minimum": 0},
+          "required": ["dp_rank", "num_running_reqs", "num_waiting_reqs", "num_waiting_uncached_tokens", "num_total_reqs",
+                       "num_used_tokens", "max_total_num_tokens", "token_usage", "gen_throughput", "cache_hit_rate",
+                       "utilization", "max_running_requests"]
+        }
+      },
+      "aggregate": {
+        "type": "object", "additionalProperties": {"type": "number", "minimum": 0},
+        "required": ["total_running_reqs", "total_waiting_reqs", "total_reqs", "avg_token_usage", "avg_throughput",
+                     "avg_utilization"]
+      }
+    }
+  },
   "ServerInfo": {
     "type": "object", "required": ["version", "model", "dtype", "max_model_len", "draining", "settings"],
     "properties": {

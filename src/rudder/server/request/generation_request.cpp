@@ -204,11 +204,14 @@ Result<std::vector<PromptText>> read_prompts(FieldReader& reader, Api api,
                                              const GenerationScope& scope, const ToolFields& tools,
                                              const Truncation& truncation, bool with_roles) {
   const size_t max_tokens = truncation.max_tokens(scope.limits.max_seq_len - 1);
+  const TokenLookup lookup = {scope.tokens, scope.tenant};
   if (api == Api::kCompletions) {
-    return read_completion_prompts(reader, *scope.model.tokenizer,
-                                   {.max_prompts = scope.max_prompts, .max_tokens = max_tokens});
+    return read_completion_prompts(
+        reader, *scope.model.tokenizer,
+        {.max_prompts = scope.max_prompts, .max_tokens = max_tokens, .lookup = lookup});
   }
-  RUDDER_TRY(PromptText prompt, render_chat(reader, scope.model, tools, max_tokens, with_roles));
+  RUDDER_TRY(PromptText prompt,
+             render_chat(reader, scope.model, tools, max_tokens, with_roles, lookup));
   std::vector<PromptText> prompts;
   prompts.push_back(std::move(prompt));
   return prompts;

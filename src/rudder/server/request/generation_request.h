@@ -19,6 +19,7 @@
 #include "rudder/server/http/auth.h"
 #include "rudder/server/model.h"
 #include "rudder/server/request/field_reader.h"
+#include "rudder/server/request/token_cache.h"
 #include "rudder/server/steering/tap_fields.h"
 
 namespace rudder::server {
@@ -99,6 +100,7 @@ struct GenerationScope {
   std::string answer_id = {};     // of the answer; empty: made of the API and request_id
   std::string_view version = {};  // of the server
   TapServices taps = {};
+  TokenCache* tokens = nullptr;  // of prompts; null: each is tokenised
   // What is wrong with the grammar of this body, where it has been parsed before: it is parsed
   // again for the path of the field that is at fault.
   std::optional<Error> grammar_error = {};

@@ -17,11 +17,15 @@ namespace json = boost::json;
 namespace {
 
 Result<PromptText> encode_text(const text::Tokenizer& tokenizer, std::string_view text,
-                               std::string path, bool add_special_tokens, size_t max_tokens) {
+                               std::string path, bool add_special_tokens, size_t max_tokens,
+                               TokenLookup lookup) {
   // One more than fits is enough to know.
   const size_t max_ids = max_tokens == SIZE_MAX ? SIZE_MAX : max_tokens + 1;
-  Result<std::vector<int32_t>> ids = tokenizer.encode(
-      text, {.add_special_tokens = add_special_tokens, .parse_special = true, .max_ids = max_ids});
+  const text::EncodeOptions options = {
+      .add_special_tokens = add_special_tokens, .parse_special = true, .max_ids = max_ids};
+  Result<std::vector<int32_t>> ids =
+      lookup.cache == nullptr ? tokenizer.encode(text, options)
+                              : lookup.cache->encode(tokenizer, text, options, lookup.tenant);
   if (!ids) {
     Error error = ids.error();
     error.where = std::move(path);
@@ -39,10 +43,10 @@ Result<PromptText> take_ids(const text::Tokenizer& tokenizer, const json::array&
 }
 
 Result<PromptText> read_one(const text::Tokenizer& tokenizer, const json::value& value,
-                            std::string path, bool add_special_tokens, size_t max_tokens) {
+                            std::string path, bool add_special_tokens, const PromptLimits& limits) {
   if (value.is_string()) {
     return encode_text(tokenizer, value.get_string(), std::move(path), add_special_tokens,
-                       max_tokens);
+                       limits.max_tokens, limits.lookup);
   }
   if (value.is_array()) return take_ids(tokenizer, value.get_array(), std::move(path));
   return invalid_field(
@@ -121,8 +125,7 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
   std::vector<PromptText> prompts;
   const json::array* list = prompt->if_array();
   if (list == nullptr || (!list->empty() && list->front().is_number())) {
-    RUDDER_TRY(PromptText one,
-               read_one(tokenizer, *prompt, "prompt", add_special_tokens, limits.max_tokens));
+    RUDDER_TRY(PromptText one, read_one(tokenizer, *prompt, "prompt", add_special_tokens, limits));
     prompts.push_back(std::move(one));
     return prompts;
   }
@@ -133,14 +136,15 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
   prompts.reserve(list->size());
   for (const json::value& item : *list) {
     RUDDER_TRY(PromptText one, read_one(tokenizer, item, fmt::format("prompt[{}]", prompts.size()),
-                                        add_special_tokens, limits.max_tokens));
+                                        add_special_tokens, limits));
     prompts.push_back(std::move(one));
   }
   return prompts;
 }
 
 Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
-                               const ToolFields& tools, size_t max_tokens, bool with_roles) {
+                               const ToolFields& tools, size_t max_tokens, bool with_roles,
+                               TokenLookup lookup) {
   if (!model.chat) {
     return fail(ErrorCode::kUnsupported,
                 "this model has no chat template; use /v1/completions or give one at start",
@@ -163,8 +167,8 @@ Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
     error.where = "messages";
     return tl::unexpected<Error>(std::move(error));
   }
-  RUDDER_TRY(PromptText prompt,
-             encode_text(*model.tokenizer, *text, "messages", add_special_tokens, max_tokens));
+  RUDDER_TRY(PromptText prompt, encode_text(*model.tokenizer, *text, "messages", add_special_tokens,
+                                            max_tokens, lookup));
   if (with_roles && !prompt.is_cut) {
     RUDDER_TRY(const std::vector<text::MessageSpan> spans,
                model.chat->find_messages(prompt.text, messages, tools.shown, &fields.kwargs,

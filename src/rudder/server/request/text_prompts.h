@@ -10,6 +10,7 @@
 #include "rudder/base/result.h"
 #include "rudder/server/model.h"
 #include "rudder/server/request/field_reader.h"
+#include "rudder/server/request/token_cache.h"
 #include "rudder/server/request/tool_fields.h"
 #include "rudder/steer/selector.h"
 
@@ -27,6 +28,7 @@ struct PromptLimits {
   int32_t max_prompts = 1;
   // A text of more tokens is not encoded any further.
   size_t max_tokens = SIZE_MAX;
+  TokenLookup lookup = {};
 };
 
 // `prompt`: a string, a list of strings, a list of token ids or a list of such lists.
@@ -40,6 +42,6 @@ Result<std::vector<PromptText>> read_completion_prompts(FieldReader& reader,
 // template hides it. A prompt that is cut has no roles.
 Result<PromptText> render_chat(FieldReader& reader, const ServerModel& model,
                                const ToolFields& tools, size_t max_tokens = SIZE_MAX,
-                               bool with_roles = false);
+                               bool with_roles = false, TokenLookup lookup = {});
 
 }  // namespace rudder::server

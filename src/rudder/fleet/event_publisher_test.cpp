@@ -1,0 +1,209 @@
+// The publisher and real sockets on loopback.
+#include "rudder/fleet/event_publisher.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+
+#include "rudder/fleet/replay_server.h"
+#include "rudder/fleet/zmq_socket.h"
+
+namespace rudder::fleet {
+namespace {
+
+using Frames = std::vector<std::string>;
+constexpr std::array<int32_t, 2> kBlockTokens = {1, 300};
+constexpr auto kPatience = std::chrono::seconds(30);
+
+bool eventually(const std::function<bool()>& done) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!done()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+uint64_t sequence_of(const std::string& bytes) {
+  uint64_t sequence = 0;
+  for (const char ch : bytes) sequence = sequence << 8 | static_cast<uint8_t>(ch);
+  return sequence;
+}
+
+class EventPublisherTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    api_ = load_zmq().value();
+    context_ = std::make_unique<ZmqContext>(api_);
+  }
+
+  void start(EventsConfig config = {}) {
+    config.endpoint = "tcp://127.0.0.1:*";
+    config.replay_endpoint = "tcp://127.0.0.1:*";
+    config.topic = "kv@here@model";
+    auto started = EventPublisher::start(config, {.block_size = 2});
+    ASSERT_TRUE(started) << started.error().to_string();
+    publisher_ = std::move(*started);
+  }
+
+  ZmqSocket subscribe(const std::string& topic) {
+    ZmqSocket socket = context_->socket(ZMQ_SUB).value();
+    api_->set_option(socket.handle(), ZMQ_SUBSCRIBE, topic.data(), topic.size());
+    EXPECT_TRUE(socket.open(publisher_->endpoint(), false));
+    return socket;
+  }
+
+  static Frames receive(ZmqSocket& socket) {
+    std::optional<Frames> frames;
+    eventually([&] { return (frames = socket.receive()).has_value(); });
+    return frames.value_or(Frames());
+  }
+
+  void store(uint64_t hash) {
+    publisher_->watcher()->stored({.hash = hash, .tokens = kBlockTokens});
+    publisher_->watcher()->step_done();
+  }
+
+  // Everything that is replayed from `first`: sequences and payloads, without the end.
+  std::vector<std::pair<uint64_t, std::string>> replay(uint64_t first) {
+    ZmqSocket socket = context_->socket(ZMQ_DEALER).value();
+    EXPECT_TRUE(socket.open(publisher_->replay_endpoint(), false));
+    const std::string request = sequence_bytes(first);
+    EXPECT_TRUE(eventually([&] { return socket.send({"", request}) == Sent::kDone; }));
+    std::vector<std::pair<uint64_t, std::string>> found;
+    for (;;) {
+      const Frames frames = receive(socket);
+      if (frames.size() != 4 || !frames[0].empty()) return {};
+      if (sequence_of(frames[2]) == UINT64_MAX) {
+        EXPECT_TRUE(frames[1].empty() && frames[3].empty());
+        return found;
+      }
+      EXPECT_EQ(frames[1], "kv@here@model");
+      found.emplace_back(sequence_of(frames[2]), frames[3]);
+    }
+  }
+
+  const ZmqApi* api_ = nullptr;
+  std::unique_ptr<ZmqContext> context_;
+  std::unique_ptr<EventPublisher> publisher_;
+};
+
+TEST_F(EventPublisherTest, ASubscriberGetsWhatIsStored) {
+  start();
+  ZmqSocket socket = subscribe("kv@");
+  ASSERT_TRUE(eventually([&] { return publisher_->stats().subscribers == 1; }));
+  store(7);
+  for (;;) {
+    const Frames frames = receive(socket);
+    ASSERT_EQ(frames.size(), 3u);
+    EXPECT_EQ(frames[0], "kv@here@model");
+    EXPECT_EQ(frames[1].size(), 8u);
+    if (frames[2].find("BlockStored") != std::string::npos) break;
+    EXPECT_EQ(frames[2].size(), 12u) << "an idle second, before the block";
+  }
+  EXPECT_EQ(publisher_->stats().stored, 1u);
+}
+
+TEST_F(EventPublisherTest, AnIdleSecondHasABatchWithoutEvents) {
+  start();
+  ZmqSocket socket = subscribe("");
+  const Frames first = receive(socket);
+  const Frames second = receive(socket);
+  ASSERT_EQ(first.size(), 3u);
+  ASSERT_EQ(second.size(), 3u);
+  EXPECT_EQ(first[2].size(), 12u);
+  EXPECT_EQ(first[2].substr(10), std::string("\x90\x00", 2)) << "no events, rank 0";
+  EXPECT_EQ(sequence_of(second[1]), sequence_of(first[1]) + 1);
+}
+
+TEST_F(EventPublisherTest, SubscribersAreThoseOfOurTopic) {
+  start();
+  {
+    ZmqSocket ours = subscribe("kv@here");
+    ZmqSocket other = subscribe("kv@there");
+    ZmqSocket all = subscribe("");
+    EXPECT_TRUE(eventually([&] { return publisher_->stats().subscribers == 2; }));
+  }
+  EXPECT_TRUE(eventually([&] { return publisher_->stats().subscribers == 0; }));
+}
+
+TEST_F(EventPublisherTest, WhoComesLateGetsAReplay) {
+  start({.buffer_steps = 4});
+  for (uint64_t hash = 1; hash <= 3; ++hash) store(hash);
+  ASSERT_TRUE(eventually([&] { return publisher_->stats().batches >= 4; }));
+  auto found = replay(0);
+  ASSERT_EQ(found.size(), 4u);
+  EXPECT_EQ(found[0].first, 0u);
+  EXPECT_NE(found[0].second.find("AllBlocksCleared"), std::string::npos);
+  EXPECT_NE(found[1].second.find("BlockStored"), std::string::npos);
+  EXPECT_EQ(replay(found[2].first).size(), 2u);
+  EXPECT_EQ(replay(1'000'000).size(), 0u);
+  store(4);
+  ASSERT_TRUE(eventually([&] { return publisher_->stats().batches >= 5; }));
+  found = replay(0);
+  ASSERT_EQ(found.size(), 4u) << "the last ones";
+  EXPECT_NE(found[0].first, 0u);
+  EXPECT_EQ(publisher_->stats().replays, 4u);
+  EXPECT_EQ(publisher_->stats().replayed, 10u);
+}
+
+TEST_F(EventPublisherTest, WhatIsNoRequestIsPassedOver) {
+  start();
+  ZmqSocket socket = context_->socket(ZMQ_DEALER).value();
+  ASSERT_TRUE(socket.open(publisher_->replay_endpoint(), false));
+  for (const std::vector<std::string_view>& wrong : {std::vector<std::string_view>{"a"},
+                                                     {"", "1234567"},
+                                                     {"", "123456789"},
+                                                     {"x", "12345678"},
+                                                     {"", "12345678", ""},
+                                                     {"", "", "", "", "", "", "", "", "", ""},
+                                                     {""}}) {
+    ASSERT_TRUE(eventually([&] { return socket.send(wrong) == Sent::kDone; }));
+  }
+  EXPECT_EQ(replay(0).size(), 1u);
+  EXPECT_FALSE(socket.receive());
+}
+
+// The engine's side never waits, and the reader beside it misses nothing.
+TEST_F(EventPublisherTest, ASubscriberThatNeverReadsHoldsNobodyUp) {
+  start({.hwm = 1000});
+  ZmqSocket stuck = subscribe("");
+  ZmqSocket reader = subscribe("");
+  ASSERT_TRUE(eventually([&] { return publisher_->stats().subscribers == 2; }));
+  constexpr uint64_t kBlocks = 20'000;
+  uint64_t seen = 0;
+  for (uint64_t hash = 1; hash <= kBlocks; ++hash) {
+    store(hash);
+    // Read as fast as they come, so that the reader's own bound is not what drops them.
+    while (hash - seen > 500) {
+      const auto frames = reader.receive();
+      if (frames) seen += (*frames)[2].find("BlockStored") != std::string::npos;
+    }
+  }
+  while (seen < kBlocks) {
+    const Frames frames = receive(reader);
+    ASSERT_EQ(frames.size(), 3u) << seen;
+    seen += frames[2].find("BlockStored") != std::string::npos;
+  }
+  EXPECT_EQ(publisher_->stats().dropped, 0u);
+}
+
+TEST_F(EventPublisherTest, AnAddressInUseIsRefusedByItsKey) {
+  start();
+  for (const bool is_replay : {false, true}) {
+    EventsConfig config = {.endpoint = "tcp://127.0.0.1:*"};
+    (is_replay ? config.replay_endpoint : config.endpoint) = publisher_->endpoint();
+    const auto second = EventPublisher::start(config, {});
+    ASSERT_FALSE(second);
+    EXPECT_EQ(second.error().code, ErrorCode::kIo);
+    EXPECT_EQ(second.error().where,
+              is_replay ? "kv-events-config.replay_endpoint" : "kv-events-config.endpoint");
+  }
+}
+
+}  // namespace
+}  // namespace rudder::fleet

@@ -1,0 +1,56 @@
+// BlockMirror: what a consumer of the prefix cache's news believes to be cached. For tests.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "rudder/kv/block_watcher.h"
+
+namespace rudder::testing {
+
+class BlockMirror final : public kv::BlockWatcher {
+ public:
+  void stored(const kv::CachedBlock& block) override {
+    ++held_[{block.hash, block.group}];
+    ++stored_;
+  }
+  void removed(uint64_t hash, int32_t group) override {
+    const auto found = held_.find({hash, group});
+    if (found == held_.end()) {
+      wrong_ = fmt::format("a block of group {} was removed that was not stored", group);
+    } else if (--found->second == 0) {
+      held_.erase(found);
+    }
+  }
+  void withheld() override { ++withheld_; }
+  void cleared() override { held_.clear(); }
+  void step_done() override {}
+
+  uint64_t num_stored() const { return stored_; }
+  uint64_t num_withheld() const { return withheld_; }
+
+  // Empty when it is what the cache has, each block as often.
+  std::string differs_from(const std::vector<kv::CachedBlock>& cached) const {
+    std::map<Key, int> expected;
+    for (const kv::CachedBlock& block : cached) ++expected[{block.hash, block.group}];
+    if (wrong_.empty() && expected == held_) return "";
+    return wrong_.empty() ? fmt::format("{} blocks are cached, {} were stored and not removed",
+                                        expected.size(), held_.size())
+                          : wrong_;
+  }
+
+ private:
+  using Key = std::tuple<uint64_t, int32_t>;
+
+  std::map<Key, int> held_;  // keys of few bits are not unique
+  uint64_t stored_ = 0;
+  uint64_t withheld_ = 0;
+  std::string wrong_;
+};
+
+}  // namespace rudder::testing
