@@ -40,6 +40,10 @@ class Ops {
   virtual bool keeps_fp8() const { return false; }
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
+  // Ops of one thread that read what lies in this object's memory, beside its own ops and on
+  // another thread: residual_norm, logits and score. Null where the backend has none.
+  virtual bool has_reader() const { return false; }
+  virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
   // Whether taps run tap::OpKind::kFeature; else a program has none.
   virtual bool clamps_features() const { return false; }
 
