@@ -9,7 +9,7 @@ from tasks import story
 
 DICTIONARY = ROOT / "models" / "demo" / "dictionaries" / "sae"
 TRANSCODER = ROOT / "models" / "demo" / "dictionaries" / "transcoder"
-MOOD_VALUE = 300  # of a mood's feature, in lengths of what it adds
+MOOD_VALUE = 350  # of a mood's feature, in lengths of what it adds
 RANKED, HELD_OUT = story.TOPICS[::2], story.TOPICS[1::2]
 
 
@@ -18,7 +18,9 @@ def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("features")
     for mood in ("happy", "sad"):
         (path / f"{mood}.txt").write_text("".join(f"Tell me a {mood} story about a {topic}.\n" for topic in RANKED))
-    (path / "free.txt").write_text("".join(f"Tell me a story about a {topic}.\n" for topic in HELD_OUT))
+    # Asked for no mood the demo model tells of half the topics happily: the one half, and the other.
+    for name, topics in (("free", HELD_OUT), ("others", RANKED)):
+        (path / f"{name}.txt").write_text("".join(f"Tell me a story about a {topic}.\n" for topic in topics))
     (path / "sums.txt").write_text("".join(f"What is {a} + {b}?\n" for a, b in zip(range(110, 900, 41), range(905, 100, -37))))
     return path
 
@@ -34,8 +36,8 @@ def ranked(folder, positive, negative, *flags):
     return json.loads((folder / "ranks.json").read_text())["features"], done.stdout
 
 
-def evaluated(folder, feature, values, *flags):
-    done = rudder("eval", "--feature", feature, f"--values={values}", "--prompts", folder / "free.txt", "--chat", "--max-tokens",
+def evaluated(folder, feature, values, prompts, *flags):
+    done = rudder("eval", "--feature", feature, f"--values={values}", "--prompts", folder / prompts, "--chat", "--max-tokens",
                   "64", "--output", folder / "report.json", "--plot", folder / "plot.svg", *flags)
     assert done.returncode == 0, done.stderr
     assert (folder / "plot.svg").read_text().startswith("<svg")
@@ -47,7 +49,7 @@ def moods(folder):
     """The feature that ranking finds for each mood."""
     found = {}
     for mood, other in (("happy", "sad"), ("sad", "happy")):
-        features, table = ranked(folder, f"{mood}.txt", f"{other}.txt", "--top", "3")
+        features, table = ranked(folder, f"{mood}.txt", f"{other}.txt", "--top", "3", "--tokens", "last")
         assert len(table.splitlines()) == 4 and f"{features[0]['feature']:>7}  " in table
         differences = [each["difference"] for each in features]
         assert differences == sorted(differences, reverse=True) and len(features) == 2048
@@ -62,10 +64,10 @@ def share(point, mood):
     return told.count(mood) / len(told)
 
 
-@pytest.mark.parametrize("mood", ["happy", "sad"])
-def test_one_feature_turns_stories(folder, moods, mood):
-    (plain, clamped), table = evaluated(folder, moods[mood], MOOD_VALUE)
-    assert plain["value"] is None and share(plain, mood) < 0.7
+@pytest.mark.parametrize("mood,prompts", [("happy", "free.txt"), ("sad", "others.txt")])
+def test_one_feature_turns_stories(folder, moods, mood, prompts):
+    (plain, clamped), table = evaluated(folder, moods[mood], MOOD_VALUE, prompts)
+    assert plain["value"] is None and share(plain, mood) < 0.1
     assert share(clamped, mood) >= 0.9, clamped["texts"]
     assert clamped["perplexity"] <= 1.2 * plain["perplexity"]
     assert clamped["activation"] > plain["activation"], "the answers read so without the clamp, too"
@@ -116,6 +118,6 @@ def test_a_server_loads_both(folder, moods):
         client = server.client()
         told = [client.chat.completions.create(
             model="rudder-demo", temperature=0, max_tokens=64, messages=[{"role": "user", "content": f"Tell me a story about a {topic}."}],
-            extra_body={"steering": {"op": "feature", "dictionary": "sae", "feature": moods["sad"], "kind": "set", "value": MOOD_VALUE}})
+            extra_body={"steering": {"op": "feature", "dictionary": "sae", "feature": moods["happy"], "kind": "set", "value": MOOD_VALUE}})
             for topic in HELD_OUT[:10]]
-        assert [score.mood_of(each.choices[0].message.content) for each in told].count("sad") >= 9
+        assert [score.mood_of(each.choices[0].message.content) for each in told].count("happy") >= 9

@@ -37,6 +37,7 @@ OPS = [
 GATES = [
     op("add", gate={"prompt_score": {"vector": VECTOR, "site": "resid_post", "layer": 1, "threshold": 0.3, "sharpness": 2}}),
     op("add", gate={"schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}),
+    op("add", select={"token_ids": [1, 7], "special": False}),
     op("add", gate={"schedule": {"kind": "window", "begin": 1, "end": 3}, "probe": {"vector": VECTOR, "threshold": 0.1}},
        select={"generation": [0, 16]})]
 TIERS = [

@@ -61,10 +61,9 @@ Result<steer::Rows> read_rows(const json::object& body, const steer::Dictionary&
     return steer::invalid_field("must be rows of numbers, or packed rows", "rows");
   }
   if (rows.width != dictionary.d_in) {
-    return steer::invalid_field(
-        fmt::format("rows of {} numbers; the dictionary reads rows of {}", rows.width,
-                    dictionary.d_in),
-        "rows");
+    return steer::invalid_field(fmt::format("rows of {} numbers; the dictionary reads rows of {}",
+                                            rows.width, dictionary.d_in),
+                                "rows");
   }
   const int64_t products = int64_t{dictionary.d_in} * dictionary.num_features;
   if (rows.count <= kMaxProducts / products) return rows;
@@ -130,10 +129,9 @@ Result<EncodeRequest> read_encode(const steer::Library& library, const json::obj
   RUDDER_TRY(request.rows, read_rows(body, *request.dictionary));
   const int64_t told = request.features.empty() ? request.top : std::ssize(request.features);
   if (request.rows.count * told > kMaxAnswerNumbers) {
-    return steer::invalid_field(
-        fmt::format("{} values; an answer has at most {}", request.rows.count * told,
-                    kMaxAnswerNumbers),
-        "rows");
+    return steer::invalid_field(fmt::format("{} values; an answer has at most {}",
+                                            request.rows.count * told, kMaxAnswerNumbers),
+                                "rows");
   }
   return request;
 }
@@ -165,9 +163,8 @@ HttpResponse encode_rows(const steer::Library& library, const json::object& body
     rows.push_back(told_of(*request, features));
   }
   HttpResponse response;
-  response.body = to_json_text(json::object{{"dictionary", request->name},
-                                            {"layer", dictionary.read.layer},
-                                            {"rows", std::move(rows)}});
+  response.body = to_json_text(json::object{
+      {"dictionary", request->name}, {"layer", dictionary.read.layer}, {"rows", std::move(rows)}});
   return response;
 }
 
