@@ -125,10 +125,10 @@ def check_idle_steering(rudder, library, timeout):
         return Row(name, "idle steering (not run: no CUPTI)", 0, 0, 0)
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        # Both sessions multiply by the kernels of one policy.
+        # Both sessions multiply by the kernels of one policy, and no measured time says what a step has.
         bench = [rudder, "bench", "steering", "--device", "cuda", "--load-format", "dummy", "--like", "qwen3-0.6b",
                  "--kernel-policy", "policy.json", "--modes", "enabled_idle", "--concurrency", "16",
-                 "--output-lens", "64", "--rounds", "2", "--requests", "16"]
+                 "--output-lens", "64", "--rounds", "2", "--requests", "16", "--max-itl-ms", "0"]
         command = [sys.executable, gpu_trace.__file__, "--library", str(library), "--idle-steering", "--", *bench]
         try:
             done = subprocess.run(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

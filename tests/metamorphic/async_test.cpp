@@ -38,7 +38,7 @@ TEST_P(AsyncRunAhead, AsStepByStep) {
   for (const Backend& backend : {eager, graphed}) {
     const Outcome got =
         run(*tiny_executor(backend, testing::TinyArch::kPreNorm, kCapacity), settings, asks);
-    EXPECT_GT(got.masked_rows, 0) << backend.name;
+    EXPECT_GT(got.masked_results, 0) << backend.name;
     EXPECT_TRUE(is_masked || got.stats.preemptions > 0) << backend.name;
     EXPECT_EQ(got.constrained_steps > 0, is_masked) << backend.name;
     for (size_t i = 0; i < asks.size(); ++i) {

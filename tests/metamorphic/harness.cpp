@@ -191,19 +191,20 @@ std::vector<float> record_of(const tap::CapturedRows& rows, const tap::CapturedT
   return record;
 }
 
-// The captured tokens of a step's rows that count.
-void keep_captured(const step::StepResult& step, const std::vector<sched::CapturedSequence>& rows,
+// The captured tokens of a step's sequences that count.
+void keep_captured(const step::StepResult& step,
+                   const std::vector<sched::CapturedSequence>& sequences,
                    const std::vector<Ask>& asks, const tap::Geometry& geometry, Outcome& result) {
   if (step.captured == nullptr) return;
   for (const tap::CapturedToken& token : step.captured->tokens) {
-    for (const sched::CapturedSequence& captured : rows) {
+    for (const sched::CapturedSequence& captured : sequences) {
       if (captured.seq != token.seq) continue;
       if (step.captured->data == nullptr) {
         ++result.lost_tokens;
         continue;
       }
-      const tap::CaptureSet& set = *asks[row.id.value].taps->capture;
-      result.got[row.id.value].captured[token.position] =
+      const tap::CaptureSet& set = *asks[captured.id.value].taps->capture;
+      result.got[captured.id.value].captured[token.position] =
           record_of(*step.captured, token, set, geometry);
     }
   }
@@ -289,10 +290,11 @@ class Loop {
     if (--in_flight_.front().left == 0) in_flight_.pop_front();
     ++result_.steps;
     result_.graph_steps += step.from_graph ? 1 : 0;
-    for (const step::SeqResult& row : step.seqs) result_.masked_rows += row.masked ? 1 : 0;
+    for (const step::SeqResult& one : step.seqs) result_.masked_results += one.masked ? 1 : 0;
     outputs_.clear();
     scheduler_.commit(step, &outputs_);
-    keep_captured(step, scheduler_.captured_rows(), asks_, executor_.capacity().geometry, result_);
+    keep_captured(step, scheduler_.captured_sequences(), asks_, executor_.capacity().geometry,
+                  result_);
     for (const sched::SequenceOutput& output : outputs_) keep(output);
     if (const auto whole = scheduler_.check_integrity(); !whole) {
       throw std::runtime_error(whole.error().to_string());
@@ -344,6 +346,16 @@ sched::SchedSettings plain_settings() {
   settings.max_in_flight = 1;
   settings.enable_prefix_caching = false;
   return settings;
+}
+
+std::vector<std::vector<int32_t>> wholes(const std::vector<Ask>& asks,
+                                         const std::vector<Got>& got) {
+  std::vector<std::vector<int32_t>> wholes;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    wholes.push_back(asks[i].prompt);
+    wholes[i].insert(wholes[i].end(), got[i].tokens.begin(), got[i].tokens.end());
+  }
+  return wholes;
 }
 
 std::vector<Got> run_alone(step::Executor& roomy, std::vector<Ask> asks) {

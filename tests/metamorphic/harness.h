@@ -98,7 +98,7 @@ struct Got {
 struct Outcome {
   std::vector<Got> got;  // one per Ask
   sched::SchedStats stats;
-  int64_t masked_rows = 0;
+  int64_t masked_results = 0;
   int64_t steps = 0;        // iterations
   int64_t graph_steps = 0;  // of them
   int64_t lost_tokens = 0;  // captured, but no buffer was free
@@ -107,6 +107,9 @@ struct Outcome {
 };
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks, sched::DraftProposer* proposer = nullptr);
+
+// The prompts and what they gave.
+std::vector<std::vector<int32_t>> wholes(const std::vector<Ask>& asks, const std::vector<Got>& got);
 
 // One sequence at a time, its prompt in one step, each step collected before the next. `roomy`: a
 // fresh executor of kRoomy.

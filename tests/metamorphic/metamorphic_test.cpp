@@ -63,7 +63,7 @@ TEST_P(Metamorphic, RunAheadAsStepByStep) {
   sched::SchedSettings settings = plain_settings();
   settings.max_in_flight = 2;
   const Outcome ahead = run(*executor(kRoomy), settings, asks);
-  EXPECT_GT(ahead.masked_rows, 0);  // some sequence ended on a stop id with a row in flight
+  EXPECT_GT(ahead.masked_results, 0);  // some sequence ended on a stop id with a result in flight
   expect_as_alone(asks, ahead);
 }
 
@@ -81,7 +81,7 @@ TEST_P(Metamorphic, EverythingAtOnce) {
   const Outcome all = run(*executor(tight), settings, asks);
   EXPECT_GT(all.stats.preemptions, 0u);
   EXPECT_GT(all.stats.prefix_hits, 0u);
-  EXPECT_GT(all.masked_rows, 0);
+  EXPECT_GT(all.masked_results, 0);
   expect_as_alone(asks, all);
 }
 
@@ -109,7 +109,7 @@ TEST_P(Metamorphic, ConstrainedAsAlone) {
   expect_same_as("together", settings);
   settings.max_in_flight = 3;
   settings.multi_step = 4;
-  EXPECT_GT(expect_same_as("run ahead", settings).masked_rows, 0);
+  EXPECT_GT(expect_same_as("run ahead", settings).masked_results, 0);
   settings.max_num_batched_tokens = 24;
   settings.enable_prefix_caching = true;
   step::Capacity tight = kRoomy;  // windows give blocks back: fewer are as tight
@@ -148,7 +148,7 @@ TEST(KvGroupsServing, AsOneTableForAllLayers) {
     const Outcome got = run(*grouped, settings, asks);
     EXPECT_GT(got.stats.prefix_hits, 0u) << backend.name;
     EXPECT_GT(got.stats.preemptions, 0u) << backend.name;
-    EXPECT_GT(got.masked_rows, 0) << backend.name;
+    EXPECT_GT(got.masked_results, 0) << backend.name;
     expect_same(run_alone(*whole, asks), got.got, backend.name);
   }
 }

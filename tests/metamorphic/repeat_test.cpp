@@ -58,7 +58,7 @@ TEST_P(Repeat, AsSingleSteps) {
         const Outcome repeated =
             run(*tiny_executor(device, arch, kCapacity), settings(multi_step, in_flight), asks);
         EXPECT_GT(repeated.stats.iterations, 3 * repeated.stats.steps / 2);
-        EXPECT_GT(repeated.masked_rows, 0);  // ends within a step
+        EXPECT_GT(repeated.masked_results, 0);  // ends within a step
         EXPECT_EQ(repeated.graph_steps > repeated.steps / 2, device.name == "tape");
         expect_same_outcome(
             single, repeated,

@@ -32,7 +32,6 @@ Result<MemoryBudget> budget_spec(const weights::Checkpoint& checkpoint,
                 .embedding_bytes = settings.embedding_memory_mb << 20,
                 .max_num_seqs = limits.max_num_seqs,
                 .max_in_flight = step::Capacity{}.max_in_flight,
-                .clamps_features = ops.clamps_features(),
                 .reads_aside = ops.has_reader()}});
 }
 

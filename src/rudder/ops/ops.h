@@ -44,8 +44,6 @@ class Ops {
   // another thread: residual_norm, logits and score. Null where the backend has none.
   virtual bool has_reader() const { return false; }
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
-  // Whether taps run tap::OpKind::kFeature; else a program has none.
-  virtual bool clamps_features() const { return false; }
 
   // Bytes that may still be allocated, of the device and of this process.
   virtual int64_t available_memory() const = 0;

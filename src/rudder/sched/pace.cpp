@@ -40,15 +40,15 @@ void Pace::observe(const StepShape& shape, int64_t us) {
 
 // The quantile is followed by steps up and down whose expectation is 0 at it. Each counts by the
 // tokens that waited; the first ones move it far.
-void Pace::note_wait(double us, double rows) {
+void Pace::note_wait(double us, double num_waiting) {
   ++num_waits_;
   const double rate = std::max(kRate, 0.5 / static_cast<double>(num_waits_));
   if (num_waits_ == 1) {
     typical_us_ = us;
-    typical_rows_ = rows;
+    typical_waiting_ = num_waiting;
   }
-  const double weight = rate * std::min(rows / typical_rows_, kMostWeight);
-  typical_rows_ += rate * (rows - typical_rows_);
+  const double weight = rate * std::min(num_waiting / typical_waiting_, kMostWeight);
+  typical_waiting_ += rate * (num_waiting - typical_waiting_);
   typical_us_ *= us > typical_us_ ? 1 + weight * kTypicalShare : 1 - weight * (1 - kTypicalShare);
 }
 

@@ -25,14 +25,14 @@ class Pace {
 
  private:
   double limit_us(const StepShape& shape) const;
-  void note_wait(double us, double rows);
+  void note_wait(double us, double num_waiting);
 
   const int64_t max_itl_us_;
   const StepCost& cost_;
   // The wait that kTypicalShare of the tokens do not pass, and the usual number of sequences that
   // wait; both follow slowly.
   double typical_us_ = 0;
-  double typical_rows_ = 0;
+  double typical_waiting_ = 0;
   int64_t num_waits_ = 0;
   int64_t num_skipped_ = 0;  // before the first that counts
 };

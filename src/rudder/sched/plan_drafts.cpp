@@ -110,7 +110,7 @@ bool Scheduler::take_chosen_drafts() {
 
 // Of a sequence with drafts: how many it has, and which were right.
 void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
-                            const step::SeqResult& row, int32_t accepted) {
+                            const step::SeqResult& result, int32_t accepted) {
   if (work.num_draft > 0) {
     ++counters_.drafts;
     counters_.draft_tokens += static_cast<uint64_t>(work.num_draft);
@@ -121,7 +121,7 @@ void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, const step::
   }
   record.num_accepted += accepted;
   if (sequence.is_drafted && settings_.pace_drafts) {
-    sequence.record.compare(row.tokens, &pacer_.all());
+    sequence.record.compare(result.tokens, &pacer_.all());
   }
 }
 

@@ -113,7 +113,7 @@ class Scheduler {
   bool choose_drafts();
   bool take_chosen_drafts();
   void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
-                   const step::SeqResult& row, int32_t accepted);
+                   const step::SeqResult& result, int32_t accepted);
 
   // plan.cpp
   int32_t choose_repeat() const;

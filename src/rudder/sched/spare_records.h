@@ -17,12 +17,12 @@ class SpareRecords {
   // Keeps the memory of the record's lists. Its plan is kept where nobody else holds it; executors
   // let go of it before they give its last result (step::Executor::launch).
   void give_back(StepRecord record);
-  // Empty tables, one a KV group, for a row that gets blocks.
+  // Empty tables, one a KV group, for a sequence that gets blocks.
   std::vector<step::GroupTable> take_tables(size_t num_groups);
 
  private:
   std::vector<StepRecord> records_;
-  std::vector<std::vector<step::GroupTable>> tables_;  // of rows of those plans
+  std::vector<std::vector<step::GroupTable>> tables_;  // of sequences of those plans
 };
 
 }  // namespace rudder::sched

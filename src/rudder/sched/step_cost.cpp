@@ -112,8 +112,8 @@ double StepCost::mean_us(const StepShape& shape) const {
   return mean_us(terms(shape));
 }
 
-size_t StepCost::size_of(int64_t rows) {
-  const double quarters = 4 * std::log2(static_cast<double>(std::max<int64_t>(1, rows)));
+size_t StepCost::size_of(int64_t num_seqs) {
+  const double quarters = 4 * std::log2(static_cast<double>(std::max<int64_t>(1, num_seqs)));
   return std::min(kSizes - 1, static_cast<size_t>(quarters));
 }
 

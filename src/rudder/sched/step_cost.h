@@ -39,11 +39,11 @@ class StepCost {
   bool is_warm() const;
   // What a step takes in the mean.
   double mean_us(const StepShape& shape) const;
-  // The same of a step without prompts, corrected by how far steps of about as many rows were off:
-  // so it follows a cost that is not linear, where steps of several sizes were seen.
+  // The same of a step without prompts, corrected by how far steps of about as many sequences were
+  // off: so it follows a cost that is not linear, where steps of several sizes were seen.
   double decode_us(const StepShape& shape) const;
-  // Rows of a step without prompts up to which decode_us() may be believed: a little more than were
-  // seen.
+  // Rows of activations of a step without prompts up to which decode_us() may be believed: a little
+  // more than were seen.
   int64_t trusted_rows() const;
   // What a step takes at most: the mean and twice the usual excess over it.
   double predict_us(const StepShape& shape) const;
@@ -66,7 +66,7 @@ class StepCost {
 
   // By quarters of a power of two.
   static constexpr size_t kSizes = 80;
-  static size_t size_of(int64_t rows);
+  static size_t size_of(int64_t num_seqs);
 
   static Terms terms(const StepShape& shape);
   double mean_us(const Terms& x) const;

@@ -18,7 +18,6 @@ class ForwardingOps : public ops::Ops {
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   bool takes_drafts() const override { return inner_->takes_drafts(); }
-  bool clamps_features() const override { return inner_->clamps_features(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
 
   void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }
