@@ -277,8 +277,8 @@ def test_tokens_by_id_and_special_ones(steered_server, client, name):
     # The same as a window of those tokens.
     def told(**select):
         return client.chat.completions.create(model=name, messages=CHAT, temperature=0, max_tokens=12,
-                                              extra_body=add(vector(8), select=select)).choices[0].message.content
+                                              extra_body=add(vector(8, 4000.0), select=select)).choices[0].message.content
 
-    user = tokens[4]
-    windows = [[i, i + 1] for i, token in enumerate(tokens) if token == user]
-    assert told(token_ids=[user]) == told(prompt=windows) != told(phase="decode")
+    newline = tokens[-1]  # of the template; the prompt's last token is one of several
+    windows = [[i, i + 1] for i, token in enumerate(tokens) if token == newline]
+    assert len(windows) > 1 and told(token_ids=[newline]) == told(prompt=windows) != told(prompt=[[-2, -1]])
