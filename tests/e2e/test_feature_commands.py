@@ -1,11 +1,17 @@
 """rudder features: a mood is found in the demo dictionary by ranking, and clamping that one feature turns stories."""
 
 import json
+import sys
 
+import numpy as np
 import pytest
 import score
 from conftest import ROOT, run_rudder, serving
 from tasks import story
+
+sys.path.insert(0, str(ROOT / "clients" / "python" / "src"))
+
+from rudder_client import Rudder, run_with_features  # noqa: E402
 
 DICTIONARY = ROOT / "models" / "demo" / "dictionaries" / "sae"
 TRANSCODER = ROOT / "models" / "demo" / "dictionaries" / "transcoder"
@@ -114,10 +120,21 @@ def test_a_dictionary_is_needed(folder):
 
 
 def test_a_server_loads_both(folder, moods):
-    with serving("--enable-steering", "--dictionary", f"sae={DICTIONARY}", "--dictionary", f"transcoder={TRANSCODER}") as server:
+    with serving("--enable-steering", "--dictionary", f"sae={DICTIONARY}", "--dictionary", f"transcoder={TRANSCODER}",
+                 "--capture-memory-mb", "8") as server:
         client = server.client()
         told = [client.chat.completions.create(
             model="rudder-demo", temperature=0, max_tokens=64, messages=[{"role": "user", "content": f"Tell me a story about a {topic}."}],
             extra_body={"steering": {"op": "feature", "dictionary": "sae", "feature": moods["happy"], "kind": "set", "value": MOOD_VALUE}})
             for topic in HELD_OUT[:10]]
         assert [score.mood_of(each.choices[0].message.content) for each in told].count("happy") >= 9
+        # The same features as arrays, by the Python client.
+        arrays = Rudder(server.url)
+        _, values = run_with_features(arrays, [{"role": "user", "content": "Tell me a happy story about a kite."}], "sae",
+                                      [moods["happy"], moods["sad"]])
+        assert values.shape[1] == 2 and values[-2:, 0].max() > 50 and not values[:, 1].any()
+        _, cache = arrays.run_with_cache("Once upon a time", ["resid_post.5", "mlp_in.5"])
+        top = arrays.dictionaries.top("transcoder", cache["mlp_in.5"], 3)
+        again = arrays.dictionaries.encode("transcoder", cache["mlp_in.5"], top.features[1])
+        assert np.allclose(again[1], top.values[1], rtol=1e-5) and (np.diff(top.values, axis=1) <= 0).all()
+        assert [each.name for each in arrays.dictionaries.list()] == ["sae", "transcoder"]
