@@ -132,7 +132,7 @@ def test_a_server_loads_both(folder, moods):
         arrays = Rudder(server.url)
         _, values = run_with_features(arrays, [{"role": "user", "content": "Tell me a happy story about a kite."}], "sae",
                                       [moods["happy"], moods["sad"]])
-        assert values.shape[1] == 2 and values[-2:, 0].max() > 50 and not values[:, 1].any()
+        assert values.shape[1] == 2 and values[-1, 0] > 50 and values[-1, 1] == 0
         _, cache = arrays.run_with_cache("Once upon a time", ["resid_post.5", "mlp_in.5"])
         top = arrays.dictionaries.top("transcoder", cache["mlp_in.5"], 3)
         again = arrays.dictionaries.encode("transcoder", cache["mlp_in.5"], top.features[1])
