@@ -257,7 +257,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(std::unique_ptr<step::Executor> executor,
              recorded(std::move(loaded.executor), settings.record, session.files.name));
   const auto library = std::make_shared<LateLibrary>(nullptr);
-  RUDDER_TRY(auto captures, make_captures(executor->capacity(), settings.steering, library));
+  RUDDER_TRY(auto captures, make_captures(executor->capacity(), settings.steering, library,
+                                          std::move(loaded.lens)));
   std::unique_ptr<constraint::GrammarSource> grammars;
   if (settings.grammars) {
     grammars = settings.grammars(session.files, executor->capacity().vocab_size);

@@ -43,7 +43,7 @@ Result<server::TapsLease> add_row_taps(const ModelSession& session, const Prompt
     RUDDER_TRY(prompt.roles, roles_of(session.files, row));
   }
   // What it generates is text, thoughts and all: every generated token is the assistant's.
-  return taps.apply(prompt, has_roles, std::nullopt, params);
+  return taps.apply(prompt, *session.files.tokenizer, has_roles, std::nullopt, params);
 }
 
 Result<void> add_capture_results(const steer::capture::CaptureResults& results, json::object* row) {

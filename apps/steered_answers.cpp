@@ -21,9 +21,10 @@ struct PromptRequest {
 };
 
 // Runs `count` requests at once; the answers in order, or the first error of one.
-Result<std::vector<LocalAnswer>> run_requests(
-    ModelSession& session, size_t count, const steer::capture::CaptureSpec* spec,
-    const std::string& label, const std::function<Result<PromptRequest>(size_t)>& make) {
+Result<std::vector<LocalAnswer>> ask_all(ModelSession& session, size_t count,
+                                         const steer::capture::CaptureSpec* spec,
+                                         const std::string& label,
+                                         const std::function<Result<PromptRequest>(size_t)>& make) {
   Progress progress(label, false);
   std::mutex mutex;
   std::vector<LocalAnswer> answers(count);
@@ -74,8 +75,7 @@ Result<std::vector<SteeredAnswer>> answer_prompts(ModelSession& session,
     RUDDER_TRY(request.taps, steer::make_taps(config, shape));
     return request;
   };
-  RUDDER_TRY(std::vector<LocalAnswer> raw,
-             run_requests(session, prompts.size(), spec, label, make));
+  RUDDER_TRY(std::vector<LocalAnswer> raw, ask_all(session, prompts.size(), spec, label, make));
   std::vector<SteeredAnswer> answers;
   for (LocalAnswer& one : raw) {
     answers.push_back({std::move(one.text), std::move(one.tokens), std::move(one.logprobs),
@@ -99,8 +99,7 @@ Result<std::vector<PlainReading>> read_answers(ModelSession& session,
     request.params.sampling.num_prompt_logprobs = 0;
     return request;
   };
-  RUDDER_TRY(std::vector<LocalAnswer> raw,
-             run_requests(session, prompts.size(), spec, label, make));
+  RUDDER_TRY(std::vector<LocalAnswer> raw, ask_all(session, prompts.size(), spec, label, make));
   std::vector<PlainReading> readings;
   for (size_t i = 0; i < raw.size(); ++i) {
     const std::vector<float>& all = raw[i].prompt_logprobs;

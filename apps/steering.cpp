@@ -63,7 +63,7 @@ void SteeringSettings::declare(SettingsTable& table) {
 
 Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     const step::Capacity& capacity, const SteeringSettings& settings,
-    const std::shared_ptr<LateLibrary>& library) {
+    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens) {
   const bool is_for_clients = capacity.taps.capture() && !capacity.taps.captures_prompts_only;
   const auto& asked = settings.capture;
   if (!is_for_clients &&
@@ -76,6 +76,7 @@ Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
   steer::capture::Dispatcher::Parts parts;
   parts.geometry = capacity.geometry;
   parts.limits = capacity.taps;
+  parts.lens = std::move(lens);
   parts.lookup = [library](std::string_view name, tap::Point point) {
     return named_vector(library->load(), name, point);
   };

@@ -32,7 +32,7 @@ using LateLibrary = std::atomic<const steer::Library*>;
 // Null when the executor captures nothing; an Error when the settings ask for capture all the same.
 Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
     const step::Capacity& capacity, const SteeringSettings& settings,
-    const std::shared_ptr<LateLibrary>& library);
+    const std::shared_ptr<LateLibrary>& library, std::shared_ptr<steer::capture::Lens> lens);
 
 class Steering {
  public:

@@ -40,7 +40,7 @@ Result<void> print_top(ModelSession& session, const std::string& text,
   RUDDER_TRY_VOID(encode_prompts(session, *dictionary, {prompt}, "tokens", take));
   for (size_t i = 0; i < prompt.size(); ++i) {
     std::string quoted;
-    append_json_string(quoted, session.files.tokenizer->id_to_token(prompt[i]));
+    append_json_string(quoted, session.files.tokenizer->decode(std::span(&prompt[i], 1), false));
     fmt::print("{:>6}  {:<16}", i, quoted);
     for (const steer::FeatureValue& one : found[i]) {
       fmt::print("  {}: {:.4g}", one.feature, one.value);

@@ -182,6 +182,45 @@ def test_dictionaries_come_and_go(server_with, client, name):
         ids(client, name, extra)
 
 
+def encoded(server, **body):
+    return httpx2.post(server.url + "/v1/steering/features/encode", json=body)
+
+
+def test_captured_rows_are_encoded(server_with, client, name):
+    encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
+    answer = complete(client, name, response({"resid_post": [3]}, "all_prompt"))
+    pack = answer.capture_results["response"]["payload"]["rows"]["resid_post"]
+    rows = rows_of(pack)
+    packed = {"dtype": pack["dtype"], "shape": pack["shape"], "data": pack["data"]}
+    expected = [[max(sum(a * b for a, b in zip(x, e)), 0.0) for e in encoder] for x in rows]
+    listed = encoded(server_with, dictionary="sae", rows=packed, features=[4, 0]).json()
+    assert listed["dictionary"] == "sae" and listed["layer"] == 3
+    for row, values in zip(listed["rows"], expected):
+        assert row["features"] == [4, 0]
+        assert row["values"] == pytest.approx([values[4], values[0]], rel=1e-4, abs=1e-3)
+    top = encoded(server_with, dictionary="sae", layer=3, rows=[list(x) for x in rows], top=2).json()
+    for row, values in zip(top["rows"], expected):
+        best = sorted((i for i in range(FEATURES) if values[i] > 1e-2), key=lambda i: -values[i])[:2]
+        assert row["features"][:len(best)] == best
+
+
+def test_what_cannot_be_encoded_is_named(server_with):
+    row = vector(1, 1.0)
+    for body, status, param in (
+            ({"rows": [row]}, 400, "dictionary"), ({"dictionary": "none", "rows": [row]}, 404, "dictionary"),
+            ({"dictionary": "sae"}, 400, "rows"), ({"dictionary": "sae", "rows": [[1.0, 2.0]]}, 400, "rows"),
+            ({"dictionary": "sae", "rows": [[1.0] * 255 + ["x"]]}, 400, "rows[0][255]"),
+            ({"dictionary": "sae", "rows": 3}, 400, "rows"),
+            ({"dictionary": "sae", "rows": [row], "layer": 4}, 400, "layer"),
+            ({"dictionary": "sae", "rows": [row], "top": 0}, 400, "top"),
+            ({"dictionary": "sae", "rows": [row], "top": 1, "features": [0]}, 400, "top"),
+            ({"dictionary": "sae", "rows": [row], "features": []}, 400, "features"),
+            ({"dictionary": "sae", "rows": [row], "features": [FEATURES]}, 400, "features[0]"),
+            ({"dictionary": "sae", "rows": [row], "what": 1}, 400, "what")):
+        answer = encoded(server_with, **body)
+        assert answer.status_code == status and answer.json()["error"]["param"] == param, (body.keys(), answer.text)
+
+
 def test_bad_input_is_answered_with_its_path(client, name):
     for extra, field in ((feature(FEATURES), "steering.feature"), (feature(0, kind="absolute"), "steering.kind"),
                          (feature(0, value="1"), "steering.value"), (feature(0, mode="full"), "steering.mode")):

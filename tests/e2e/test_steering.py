@@ -17,6 +17,7 @@ HIDDEN, LAYERS = 256, 8
 FLAGS = ("--enable-steering", "--max-steering-rows", "8", "--capture-memory-mb", "8")
 PROMPT = "The quick brown fox is asked to sit down. " * 6
 MAX_TOKENS = 24
+CHAT = [{"role": "user", "content": "Tell me a story about a boat."}]
 
 
 def vector(seed, norm=400.0):
@@ -253,3 +254,31 @@ def test_admin_key_and_modules_from_files(tmp_path):
         for key, status in (("user", 401), ("admin", 200)):
             answer = httpx2.post(s.url + "/v1/steering/clear", json={}, headers={"authorization": f"Bearer {key}"})
             assert answer.status_code == status
+
+
+def test_tokens_by_id_and_special_ones(steered_server, client, name):
+    tokens = httpx2.post(steered_server.url + "/tokenize", json={"messages": CHAT}).json()["tokens"]
+    special = [i for i, token in enumerate(tokens) if token in (0, 1, 2)]
+    assert len(special) >= 3
+
+    def steered_tokens(**select):
+        body = {"messages": CHAT, **add(vector(8), select=select)}
+        return httpx2.post(steered_server.url + "/v1/chat/completions/render", json=body).json()["steered_tokens"]
+
+    assert steered_tokens() == [[0, None]]
+    assert steered_tokens(phase="prefill") == [[0, len(tokens)]]
+    assert steered_tokens(token_ids=[1]) == [[i, i + 1] for i, token in enumerate(tokens) if token == 1]
+    assert steered_tokens(token_ids=[1], special=False) == []
+    plain = steered_tokens(special=False)
+    covered = [i for begin, end in plain for i in range(begin, len(tokens) if end is None else end)]
+    assert covered == [i for i in range(len(tokens)) if i not in special] and plain[-1][1] is None
+    assert httpx2.post(steered_server.url + "/v1/chat/completions/render", json={"messages": CHAT}).json()["steered_tokens"] == []
+
+    # The same as a window of those tokens.
+    def told(**select):
+        return client.chat.completions.create(model=name, messages=CHAT, temperature=0, max_tokens=12,
+                                              extra_body=add(vector(8, 4000.0), select=select)).choices[0].message.content
+
+    newline = tokens[-1]  # of the template; the prompt's last token is one of several
+    windows = [[i, i + 1] for i, token in enumerate(tokens) if token == newline]
+    assert len(windows) > 1 and told(token_ids=[newline]) == told(prompt=windows) != told(prompt=[[-2, -1]])

@@ -58,6 +58,24 @@ def test_a_mood_is_learnt_and_steers(folder, method, tokens, layer, scale):
     assert points[-scale]["effect"] < plain["effect"] < points[scale]["effect"]
 
 
+def test_a_scale_is_recommended_and_a_reading_of_the_vector_itself_is_named(folder):
+    train(folder, "budget", "--layers", "4,5")
+    prompts = ["--vectors", folder / "budget.safetensors", "--prompts", folder / "free.txt", "--chat", "--max-tokens", "24",
+               "--layers", "5", "--output", folder / "budget.report.json"]
+    recommended = {}
+    for budget in ("0.05", "1"):
+        done = run_rudder("vectors", "eval", *prompts, "--scales=0,4", "--kl-budget", budget)
+        assert done.returncode == 0 and "recommended scale" in done.stdout, done.stderr
+        assert "contains the added vector" in done.stderr  # the last layer of the file is the one that is steered
+        report = json.loads((folder / "budget.report.json").read_text())
+        assert report["reads_what_it_adds"] is True
+        recommended[budget] = report["recommended"]
+        assert report["recommended"]["kl"] <= float(budget)
+    assert 0 < recommended["0.05"]["scale"] < recommended["1"]["scale"] <= 4
+    refused = run_rudder("vectors", "eval", *prompts, "--scales=-1,0", "--kl-budget", "1")
+    assert refused.returncode == 1 and "kl-budget" in refused.stderr
+
+
 def test_the_files_are_those_of_their_formats(folder):
     card = train(folder, "files", "--layers", "2,4-5", "--tokens", "mean", "--gguf", "--holdout", "0")
     assert [vector["layer"] for vector in card["vectors"]] == [2, 4, 5] and card["num_held_out"] == 0

@@ -33,6 +33,7 @@ def test_an_op_keeps_the_vector_that_it_was_made_with():
     (Select(), {}),
     (Select(phase="prefill", roles=("user",)), {"phase": "prefill", "roles": ["user"]}),
     (Select(prompt=slice(-1, None)), {"prompt": [[-1, None]]}),
+    (Select(token_ids=np.array([3, 5]), special=False), {"token_ids": [3, 5], "special": False}),
     (Select(prompt=(0, 4)), {"prompt": [[0, 4]]}),
     (Select(prompt=[0, 4]), {"prompt": [[0, 4]]}),
     (Select(prompt=[(0, 4), slice(-8, -2)], generation=slice(16)), {"prompt": [[0, 4], [-8, -2]], "generation": [[None, 16]]}),

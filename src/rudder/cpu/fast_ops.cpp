@@ -42,6 +42,10 @@ class FastOps final : public HostOps {
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return dtype_; }
   DType linear_dtype() const override { return dtype_; }
+  bool has_reader() const override { return true; }
+  std::unique_ptr<ops::Ops> make_reader() const override {
+    return std::make_unique<FastOps>(isa_, dtype_, 1);
+  }
 
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
     return pack_linear(parts, dtype_ == DType::kBF16 ? Element::kBf16 : Element::kF32, pool_);

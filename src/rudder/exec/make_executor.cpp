@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "rudder/exec/device_executor.h"
+#include "rudder/exec/head_lens.h"
 #include "rudder/model/loader.h"
 
 namespace rudder::exec {
@@ -30,7 +31,8 @@ Result<MemoryBudget> budget_spec(const weights::Checkpoint& checkpoint,
                 .capture_bytes = settings.capture_memory_mb << 20,
                 .embedding_bytes = settings.embedding_memory_mb << 20,
                 .max_num_seqs = limits.max_num_seqs,
-                .max_in_flight = step::Capacity{}.max_in_flight}});
+                .max_in_flight = step::Capacity{}.max_in_flight,
+                .reads_aside = ops.has_reader()}});
 }
 
 }  // namespace
@@ -50,6 +52,9 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::uniqu
   RUDDER_TRY(model::Weights weights,
              model::load_weights(checkpoint, loaded.spec, *ops, progress.weights));
   loaded.memory.weight_bytes = weights.bytes;  // as packed
+  if (loaded.memory.has_lens) {
+    RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), loaded.spec, weights));
+  }
   RUDDER_TRY(loaded.executor,
              DeviceExecutor::start(
                  {std::move(ops), loaded.spec, std::move(weights), loaded.memory.kv},

@@ -12,6 +12,7 @@
 #include "rudder/exec/settings.h"
 #include "rudder/model/spec.h"
 #include "rudder/ops/ops.h"
+#include "rudder/steer/capture/lens.h"
 #include "rudder/step/executor.h"
 #include "rudder/weights/checkpoint.h"
 
@@ -29,6 +30,9 @@ struct LoadedModel {
   std::unique_ptr<step::Executor> executor;
   model::ModelSpec spec;
   MemoryBudget memory;
+  // Over the executor's weights, which outlive its use; null where there is no capture, or the
+  // backend has no reader.
+  std::shared_ptr<steer::capture::Lens> lens;
 };
 
 // Where the memory would go; allocates nothing (--dry-run).

@@ -7,6 +7,7 @@
 #include <variant>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/head_lens.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
@@ -165,7 +166,9 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   };
   plan.workspace_bytes = workspace();
   plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
-  plan.tap_bytes = TapState::device_bytes(capacity());
+  plan.has_lens = ask.taps.reads_aside && plan.taps.capture() && !plan.taps.captures_prompts_only;
+  plan.tap_bytes =
+      TapState::device_bytes(capacity()) + (plan.has_lens ? HeadLens::device_bytes(spec) : 0);
 
   RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));
   int64_t blocks = std::min(budget / plan.kv.block_bytes, most_blocks(plan.kv, ask.block_size));

@@ -41,7 +41,7 @@ struct MemoryBudget {
   int64_t weight_bytes = 0;
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
-  int64_t tap_bytes = 0;        // the tap table and the capture ring
+  int64_t tap_bytes = 0;        // the tap table, the capture ring and the lens
   KvLayout kv;
   int32_t num_blocks = 0;
   int32_t block_size = 0;
@@ -49,6 +49,7 @@ struct MemoryBudget {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_draft = 0;   // of a sequence; 0 where the backend takes no drafts
+  bool has_lens = false;   // captured rows can be read through the head
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
 

@@ -19,6 +19,7 @@ struct TapAsk {
   int64_t embedding_bytes = 0;
   int32_t max_num_seqs = 0;
   int32_t max_in_flight = 0;
+  bool reads_aside = false;  // of the backend: it has a reader (Ops::make_reader)
 };
 
 // An Error names the setting to change and what it must be at least.

@@ -40,6 +40,10 @@ class Ops {
   virtual bool keeps_fp8() const { return false; }
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
+  // Ops of one thread that read what lies in this object's memory, beside its own ops and on
+  // another thread: residual_norm, logits and score. Null where the backend has none.
+  virtual bool has_reader() const { return false; }
+  virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
 
   // Bytes that may still be allocated, of the device and of this process.
   virtual int64_t available_memory() const = 0;

@@ -13,6 +13,7 @@ namespace {
 namespace json = boost::json;
 
 constexpr size_t kMaxWindows = 64;
+constexpr size_t kMaxTokenIds = 1024;
 
 std::string_view text_of(const json::value& value) {
   const json::string* text = value.if_string();
@@ -79,11 +80,29 @@ Result<uint8_t> read_roles(const json::value& value, const std::string& path) {
   return roles;
 }
 
+// Ascending, each once.
+Result<std::vector<int32_t>> read_token_ids(const json::value& value, const std::string& path) {
+  const json::array* list = value.if_array();
+  if (list == nullptr || list->empty() || list->size() > kMaxTokenIds) {
+    return invalid_field(fmt::format("a list of 1 to {} token ids is needed", kMaxTokenIds), path);
+  }
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < list->size(); ++i) {
+    const std::string where = fmt::format("{}[{}]", path, i);
+    RUDDER_TRY(const int32_t id, read_int((*list)[i], where));
+    if (id < 0) return invalid_field("a token id is not below 0", where);
+    ids.push_back(id);
+  }
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
 }  // namespace
 
 Result<Selector> parse_selector(const json::value& value, const std::string& path) {
-  static constexpr std::array<std::string_view, 4> kKeys = {"phase", "prompt", "generation",
-                                                            "roles"};
+  static constexpr std::array<std::string_view, 6> kKeys = {"phase", "prompt",    "generation",
+                                                            "roles", "token_ids", "special"};
   static constexpr std::array<std::string_view, 3> kPhases = {"all", "prefill", "decode"};
   const json::object* object = value.if_object();
   if (object == nullptr) return invalid_field("an object is needed", path);
@@ -105,6 +124,15 @@ Result<Selector> parse_selector(const json::value& value, const std::string& pat
   }
   if (const json::value* roles = member(*object, "roles")) {
     RUDDER_TRY(selector.roles, read_roles(*roles, join_path(path, "roles")));
+  }
+  if (const json::value* ids = member(*object, "token_ids")) {
+    RUDDER_TRY(selector.token_ids, read_token_ids(*ids, join_path(path, "token_ids")));
+  }
+  if (const json::value* special = member(*object, "special")) {
+    if (!special->is_bool()) {
+      return invalid_field("true or false is needed", join_path(path, "special"));
+    }
+    selector.without_special = !special->get_bool();
   }
   return selector;
 }

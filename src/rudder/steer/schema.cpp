@@ -182,7 +182,10 @@ constexpr std::string_view kSchema = R"json({
       "prompt": {"$ref": "#/components/schemas/SteeringWindow"},
       "generation": {"$ref": "#/components/schemas/SteeringWindow"},
       "roles": {"type": "array", "items": {"type": "string",
-                "enum": ["system", "user", "assistant", "reasoning"]}}
+                "enum": ["system", "user", "assistant", "reasoning"]}},
+      "token_ids": {"type": "array", "minItems": 1, "maxItems": 1024,
+                    "items": {"type": "integer", "minimum": 0}},
+      "special": {"type": "boolean", "default": true}
     }
   },
   "SteeringGate": {
@@ -239,6 +242,7 @@ constexpr std::string_view kSchema = R"json({
   "ramp": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"phase": "decode"}, "gate": {"schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}}},
   "windows": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"prompt": [[0, 4], [-1, null]], "generation": [0, 16]}}},
   "roles": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"roles": ["user", "assistant"]}}},
+  "token_ids": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"token_ids": [7, 42], "special": false}}},
   "tiers": {"steering_vectors": {"resid_post": {"10": [0.5, -1, 0.25, 2]}}, "decode_steering_vectors": {"resid_mid": {"11": {"vector": [1, 0, 0, 1], "scale": -2}}}},
   "packed": {"steering_vectors": {"resid_post": {"dtype": "float32", "shape": [2, 4], "layer_indices": [10, 11], "data": "AAAAPwAAgL8AAIA+AAAAQAAAgD8AAAAAAAAAAAAAgD8=", "scales": [1, 0.5]}}}
 }

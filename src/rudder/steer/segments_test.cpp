@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "rudder/steer/test_support.h"
@@ -42,6 +43,14 @@ bool is_selected(const Selector& select, const PromptShape& shape, int32_t posit
     }
     if (!inside) return false;
   }
+  const auto in = [&](const std::vector<int32_t>& list, int32_t value) {
+    return std::find(list.begin(), list.end(), value) != list.end();
+  };
+  if (!select.token_ids.empty() &&
+      (!in_prompt || !in(select.token_ids, shape.tokens[static_cast<size_t>(position)]))) {
+    return false;
+  }
+  if (select.without_special && in_prompt && in(shape.special_at, position)) return false;
   if (select.roles == 0) return true;
   if (!in_prompt) return (select.roles >> static_cast<int>(Role::kAssistant) & 1) != 0;
   for (const RoleSpan& span : shape.roles) {
@@ -65,6 +74,8 @@ Selector random_selector(Random& random) {
   }
   if (random.one_in(3)) select.roles = static_cast<uint8_t>(random.below(16));
   select.from_last_prompt = random.one_in(5);
+  for (int32_t id = 0; id < 6 && random.one_in(3); ++id) select.token_ids.push_back(id);
+  select.without_special = random.one_in(3);
   return select;
 }
 
@@ -78,6 +89,10 @@ PromptShape random_shape(Random& random) {
       shape.roles.push_back({static_cast<Role>(random.below(kNumRoles)), {begin, end}});
     }
     at = std::max(end, at + 1);
+  }
+  for (int32_t i = 0; i < shape.prompt_len; ++i) {
+    shape.tokens.push_back(random.below(8));
+    if (random.one_in(4)) shape.special_at.push_back(i);
   }
   return shape;
 }

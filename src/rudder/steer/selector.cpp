@@ -79,6 +79,27 @@ Ranges of_roles(uint8_t roles, const PromptShape& shape, Role generated) {
   return normalised(std::move(ranges));
 }
 
+Ranges of_token_ids(const std::vector<int32_t>& wanted, const std::vector<int32_t>& tokens) {
+  Ranges ranges;
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto position = static_cast<int32_t>(i);
+    if (std::ranges::binary_search(wanted, tokens[i])) ranges.push_back({position, position + 1});
+  }
+  return normalised(std::move(ranges));
+}
+
+// Everything but these positions, ascending.
+Ranges all_but(const std::vector<int32_t>& positions) {
+  Ranges ranges;
+  int32_t begin = 0;
+  for (const int32_t position : positions) {
+    ranges.push_back({begin, position});
+    begin = position + 1;
+  }
+  ranges.push_back({begin, tap::kNoEnd});
+  return normalised(std::move(ranges));
+}
+
 }  // namespace
 
 std::string_view role_name(Role role) {
@@ -110,6 +131,10 @@ Result<std::vector<tap::PositionRange>> select(const Selector& selector, const P
   if (selector.roles != 0) {
     selected = intersection(selected, of_roles(selector.roles, shape, generated));
   }
+  if (!selector.token_ids.empty()) {
+    selected = intersection(selected, of_token_ids(selector.token_ids, shape.tokens));
+  }
+  if (selector.without_special) selected = intersection(selected, all_but(shape.special_at));
   return selected;
 }
 

@@ -35,7 +35,11 @@ struct Selector {
   // generated token is, and the other way round.
   std::vector<Window> prompt;
   std::vector<Window> generation;
-  uint8_t roles = 0;              // bits 1 << Role; 0: any
+  uint8_t roles = 0;  // bits 1 << Role; 0: any
+  // Only tokens of the prompt with one of these ids, ascending; empty: any. What is generated is
+  // not known beforehand, so no generated token is selected.
+  std::vector<int32_t> token_ids;
+  bool without_special = false;   // no special token of the prompt
   bool from_last_prompt = false;  // no token before the last of the prompt
   bool operator==(const Selector&) const = default;
 };
@@ -58,6 +62,8 @@ struct PromptShape {
   bool has_roles = false;       // the spans say who wrote the prompt: it came from a chat template
   std::vector<RoleSpan> roles;  // ascending, disjoint; tokens of the template itself have no role
   std::optional<ThoughtMarks> thoughts = {};  // none: every generated token is the assistant's
+  std::vector<int32_t> tokens = {};           // [prompt_len]; empty: not known, no token has an id
+  std::vector<int32_t> special_at = {};       // positions of the prompt's special tokens, ascending
 };
 
 // The selected positions, ascending, disjoint and not adjacent; the last may end at kNoEnd.

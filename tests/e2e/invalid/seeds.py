@@ -38,6 +38,7 @@ OPS = [
 GATES = [
     op("add", gate={"prompt_score": {"vector": VECTOR, "site": "resid_post", "layer": 1, "threshold": 0.3, "sharpness": 2}}),
     op("add", gate={"schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}),
+    op("add", select={"token_ids": [1, 7], "special": False}),
     op("add", gate={"schedule": {"kind": "window", "begin": 1, "end": 3}, "probe": {"vector": VECTOR, "threshold": 0.1}},
        select={"generation": [0, 16]})]
 TIERS = [
@@ -57,7 +58,9 @@ CAPTURES = [
      "values": ["probes", "norms"], "probes": {"p": VECTOR}, "measure": "cosine"},
     {"sites": {"final_norm": True}, "positions": "all", "values": ["rows"], "dtype": "float32"},
     {"sites": {"blocks.1.hook_mlp_out": True, "attn_out": "0-2,-1"}, "positions": "all_generated", "values": ["means"]},
-    {"sites": {"resid_post": 5}, "positions": "last_prompt", "values": ["probes"], "probes": {"q": "mood"}, "measure": "dot"}]
+    {"sites": {"resid_post": 5}, "positions": "last_prompt", "values": ["probes"], "probes": {"q": "mood"}, "measure": "dot"},
+    {"lens": {"layers": [2, -1], "top": 3}, "positions": "last_prompt"},
+    {"sites": {"resid_post": 1}, "values": ["norms"], "lens": {"layers": "all"}, "point": "post"}]
 
 # Forms of outputs.
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"enum": [1, 2]}},
@@ -186,6 +189,8 @@ SEEDS = {
                                        "decode_vectors": {"resid_mid": PACKED | {"layer_indices": [1]}}}],
     "/v1/steering/modules/unregister": [{"name": "attack"}],
     "/v1/steering/dictionaries": [{"name": "attack", "path": "sae", "site": "resid_post.3", "replace": True}],
+    "/v1/steering/features/encode": [{"dictionary": "sae", "rows": [VECTOR], "top": 2}, {"dictionary": "sae", "layer": 3, "rows": PACKED},
+                                     {"dictionary": "sae", "rows": [VECTOR, VECTOR], "features": [0, 3]}],
     "/v1/steering/set": [{"steering": STEERING[:1], "replace": True}, *({"steering": each, "replace": True} for each in OPS[4:8] + GATES[1:])],
 }
 for like, other in (("/v1/chat/completions", "/v1/chat/completions/render"), ("/v1/completions", "/v1/completions/render"),

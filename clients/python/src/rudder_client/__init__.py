@@ -3,14 +3,15 @@
 Start with `Rudder`; the manual is the package's README.
 """
 
-from . import ops
+from . import features, ops
 from .activations import ActivationCache
-from .capture import Capture, CaptureResult, FileCapture
+from .capture import Capture, CaptureResult, FileCapture, Lens, LensReading
 from .capture_files import read_capture
 from .client import Rudder
 from .dataset import DatasetShard, capture_dataset, read_dataset
 from .errors import (ArrayError, CaptureError, ConflictError, FieldError, FileFormatError, IgnoredFieldsError,
                      KeyRefusedError, NotFoundError, RequestError, RudderError, ServerError)
+from .features import Dictionary, DictionaryLayer, TopFeatures, run_with_features
 from .generation import Choice, Generation
 from .hooks import Point, hook_name
 from .modules import ModuleOp, SteeringModule
@@ -23,8 +24,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "ActivationCache", "ArrayError", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
-    "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError", "KeyRefusedError", "ModuleOp",
+    "Dictionary", "DictionaryLayer", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
+    "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
     "Named", "NotFoundError", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
-    "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "capture_dataset", "hook_name", "ops",
-    "parallel_map", "read_capture", "read_dataset",
+    "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "TopFeatures", "capture_dataset",
+    "features", "hook_name", "ops", "parallel_map", "read_capture", "read_dataset", "run_with_features",
 ]

@@ -35,7 +35,28 @@ def sites_json(names: Names) -> dict[str, Any]:
 
 def _common_json(names: Names, positions: Positions, point: Where) -> dict[str, Any]:
     where = positions if isinstance(positions, str) else [int(position) for position in positions]
-    return {"sites": sites_json(names), "positions": where, "point": point}
+    sites = {} if names == () else {"sites": sites_json(names)}
+    return {**sites, "positions": where, "point": point}
+
+
+@dataclass(frozen=True)
+class Lens:
+    """The logit lens: the `top` likeliest next tokens as the model's norm and head read resid_post of these layers."""
+
+    layers: Layers
+    top: int = 5
+
+    def to_json(self) -> dict[str, Any]:
+        layers = self.layers if isinstance(self.layers, (int, str)) else [int(layer) for layer in self.layers]
+        return {"layers": layers, "top": self.top}
+
+
+@dataclass(frozen=True)
+class LensReading:
+    """Of one layer: token ids and log-probabilities [positions, top], the likeliest first."""
+
+    token_ids: IntArray
+    logprobs: FloatArray
 
 
 @dataclass(frozen=True)
@@ -45,7 +66,7 @@ class Capture:
     `names`: hook names or sites. `positions` count tokens through prompt and answer, below 0 from the prompt's end.
     `point`: before ("pre") or after ("post") the steering ops of the point itself. `values`: which of rows, means over the
     positions, norms and dot products with `probes`; by default probes where there are some, else rows. `measure`: of
-    probes, h.v, h.v/|v| or h.v/(|h||v|).
+    probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers; `names` may then be empty.
     """
 
     names: Names
@@ -54,9 +75,12 @@ class Capture:
     values: Sequence[Value] | None = None
     probes: Mapping[str, npt.ArrayLike | str] | None = None
     measure: Literal["dot", "projection", "cosine"] | None = None
+    lens: Lens | None = None
 
     def to_json(self) -> dict[str, Any]:
         out = _common_json(self.names, self.positions, self.point)
+        if self.lens is not None:
+            out["lens"] = self.lens.to_json()
         if self.values is not None:
             out["values"] = list(self.values)
         if self.probes is not None:
@@ -151,6 +175,13 @@ class CaptureResult:
     def probes(self) -> dict[str, dict[str, FloatArray]]:
         """By probe and hook name, the products [positions]."""
         return {name: _by_hook(values) for name, values in self._packs("probes").items()}
+
+    @property
+    def lens(self) -> dict[str, LensReading]:
+        """By hook name of resid_post, the likeliest tokens [positions, top]."""
+        return {Point.parse(name).hook_name: LensReading(np.asarray(told["token_ids"], dtype=np.int64),
+                                                         np.asarray(told["logprobs"], dtype=np.float32))
+                for name, told in self._packs("lens").items()}
 
     @property
     def paths(self) -> list[str]:

@@ -14,6 +14,7 @@ import openai
 from .activations import ActivationCache, IntArray
 from .capture import Capture, CaptureSpec, Names, Positions, Where, capture_json
 from .errors import ArrayError
+from .features import Dictionaries
 from .generation import Generation, read_generation
 from .modules import SteeringModules
 from .packing import FloatArray
@@ -57,6 +58,7 @@ class Rudder:
         self._transport = Transport(self.openai, steering_api_key)
         self._model = model
         self.modules = SteeringModules(self._transport)
+        self.dictionaries = Dictionaries(self._transport)
 
     @cached_property
     def model(self) -> str:

@@ -44,14 +44,17 @@ class Select:
     """Tokens at which an op works: those for which every condition that is given holds.
 
     `Select(phase="decode")`, `Select(prompt=slice(-1, None))`, `Select(prompt=[(0, 4), (-8, -2)], generation=(0, 16))`,
-    `Select(roles=["user"])`. Where windows are given, no token outside them is steered; with `prompt` alone, no generated
-    token is. The roles are those of a chat's messages.
+    `Select(roles=["user"])`, `Select(token_ids=[412], special=False)`. Where windows are given, no token outside them is steered; with `prompt` alone, no generated
+    token is; nor with `token_ids`, which are of the prompt. `special=False` leaves out the prompt's special tokens. The roles
+    are those of a chat's messages.
     """
 
     phase: Phase | None = None
     prompt: Windows | None = None
     generation: Windows | None = None
     roles: Sequence[Role] | None = None
+    token_ids: Sequence[int] | None = None
+    special: bool | None = None
 
     @classmethod
     def positions(cls, positions: Iterable[int]) -> Select:
@@ -81,6 +84,10 @@ class Select:
             out["generation"] = _windows_json(self.generation, "select.generation")
         if self.roles is not None:
             out["roles"] = list(self.roles)
+        if self.token_ids is not None:
+            out["token_ids"] = [int(token) for token in self.token_ids]
+        if self.special is not None:
+            out["special"] = self.special
         return out
 
 

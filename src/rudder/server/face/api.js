@@ -12,6 +12,8 @@ let key = "";
 let asking = null;  // the answer to the one dialog that is open
 let askForKey = async () => null;
 
+export const hasKey = () => key !== "";
+
 // `ask(refused)` gets a key from the user, or null; `refused`: the one we had was wrong.
 export function onKeyNeeded(ask) {
   askForKey = ask;

@@ -1,5 +1,9 @@
 // The conversation: what was said, the answer that is being streamed, and how each is shown.
 import {ApiError, call, events} from "./api.js";
+import {asCurl, asPython} from "./copies.js";
+import {FeatureView} from "./feature_view.js";
+import {featureFields, setUpFeatures} from "./features.js";
+import {addRow, clearGrid} from "./grid.js";
 import {HeatView} from "./heat.js";
 import {element, MarkdownView} from "./markdown.js";
 import {steeringFields} from "./steering.js";
@@ -13,13 +17,16 @@ const NEAR_END_PX = 80;
 //   fields(): the request fields; mode(): "chat" or "completion"; system(): the system prompt;
 //   refuse(param, message): shows which field the server refused.
 let form = null;
-let turns = [];  // {role, content, node}
+let turns = [];  // {role, content, node, view}
 let running = null;  // the AbortController of the answer that is streaming
 let onRunning = () => {};
 
 export function setUpChat(sampling, whenRunning) {
   form = sampling;
   onRunning = whenRunning;
+  setUpFeatures(() => {
+    for (const {view} of turns) view?.tokens?.update();
+  });
 }
 
 export const isRunning = () => running !== null;
@@ -29,6 +36,7 @@ export function clear() {
   stop();
   for (const turn of turns) turn.node.remove();
   turns = [];
+  clearGrid();
   hint.hidden = false;
 }
 
@@ -71,7 +79,7 @@ function messages() {
 }
 
 function requestOf(steering) {
-  const common = {...form.fields(), ...steering, stream: true,
+  const common = {...form.fields(), ...steering, return_token_ids: true, stream: true,
                   stream_options: {include_usage: true, continuous_usage_stats: true}};
   if (form.mode() === "completion") {
     // What was written so far goes on: the user's text and the model's, as one.
@@ -80,12 +88,23 @@ function requestOf(steering) {
   return ["v1/chat/completions", {...common, messages: messages()}];
 }
 
-// How the answer's text is shown: by token where a probe reads them, as Markdown else.
+// What the panels ask for together: the request's fields, in words what steers, and what reads the
+// tokens. A dictionary reads them in place of a probe: there is one consumer.
+function tapFields() {
+  const {fields, words, probed} = steeringFields();
+  const {clamps, words: clampWords, read, capture} = featureFields();
+  const steering = [...(fields.steering ?? []), ...clamps];
+  const both = {capture: capture ?? fields.capture, steering: steering.length ? steering : undefined};
+  return {fields: JSON.parse(JSON.stringify(both)), words: [words, clampWords].filter(Boolean).join(", "),
+          viewOf: (body) => (read ? new FeatureView(body, read) : probed ? new HeatView(body, probed) : null)};
+}
+
+// How the answer's text is shown: by token where something reads them, as Markdown else.
 class AnswerView {
-  constructor(turn, probed) {
+  constructor(turn, viewOf) {
     this.turn = turn;
-    this.heat = probed ? new HeatView(turn.body, probed) : null;
-    this.markdown = probed ? null : new MarkdownView(turn.body);
+    this.tokens = viewOf(turn.body);
+    this.markdown = this.tokens ? null : new MarkdownView(turn.body);
     this.stats = element("span");
     this.footer = element("footer", {}, this.stats);
     turn.node.append(this.footer);
@@ -107,7 +126,7 @@ class AnswerView {
           element("details", {class: "thinking"}, element("summary", {}, "Thinking"), ""), turn.body.firstChild);
       this.thinking.lastChild.data = turn.thinking;
     }
-    if (this.heat) this.heat.update();
+    if (this.tokens) this.tokens.update();
     else this.markdown.update(turn.content);
     if (follows) log.scrollTop = log.scrollHeight;
   }
@@ -137,10 +156,8 @@ function take(event, turn, view, meter) {
     meter.last = performance.now();
     meter.first ||= meter.last;
   }
-  if (event.capture && view.heat) {
-    const reading = event.capture.values?.probes?.[view.heat.probed.name]?.[view.heat.probed.point];
-    if (reading !== undefined) view.heat.value(event.capture.position - meter.prompt, reading);
-  }
+  if (event.capture) view.tokens?.take(event.capture, meter.prompt);
+  meter.ids ??= event.prompt_token_ids ?? event.choices?.[0]?.prompt_token_ids ?? null;
   const choice = event.choices?.[0];
   if (!choice) return;
   const text = choice.text ?? choice.delta?.content ?? "";
@@ -148,7 +165,7 @@ function take(event, turn, view, meter) {
   turn.thinking += choice.delta?.reasoning ?? choice.delta?.reasoning_content ?? "";
   if (text) {
     // Tokens whose text was held back belong to the piece that brings it.
-    view.heat?.add(text, meter.shown, meter.tokens - meter.shown);
+    view.tokens?.add(text, meter.shown, meter.tokens - meter.shown);
     meter.shown = meter.tokens;
   }
   meter.finish = choice.finish_reason ?? meter.finish;
@@ -166,12 +183,13 @@ async function stream(turn, view, meter, words, request, signal) {
 }
 
 async function answer() {
-  const {fields, words, probed} = steeringFields();
+  const {fields, words, viewOf} = tapFields();
   const request = requestOf(fields);
   const turn = addTurn("assistant", "");
   turn.body.classList.add("waiting");
-  const view = new AnswerView(turn, probed);
-  const meter = {begin: performance.now(), first: 0, last: 0, tokens: 0, prompt: 0, cached: 0, shown: 0, finish: null};
+  const view = new AnswerView(turn, viewOf);
+  turn.view = view;
+  const meter = {begin: performance.now(), first: 0, last: 0, tokens: 0, prompt: 0, cached: 0, shown: 0, finish: null, ids: null};
   running = new AbortController();
   onRunning(true);
   log.scrollTop = log.scrollHeight;
@@ -185,7 +203,8 @@ async function answer() {
   turn.body.classList.remove("waiting");
   view.stats.textContent = describe(meter, words, stopped);
   view.draw();
-  addActions(turn, view.footer);
+  if (meter.ids) addRow(meter.ids, meter.cached, words);
+  addActions(turn, view.footer, request);
   running = null;
   onRunning(false);
 }
@@ -197,17 +216,48 @@ function showError(turn, error) {
   form.refuse(error.param, error.message);
 }
 
+// The same request without steering, beside the steered answer.
+async function compare(turn, [path, body], button) {
+  button.remove();
+  const plain = element("div", {class: "body waiting"});
+  const columns = element("div", {class: "columns"});
+  turn.body.replaceWith(columns);
+  columns.append(element("div", {}, element("h3", {class: "quiet"}, "plain"), plain),
+                 element("div", {}, element("h3", {class: "quiet"}, "steered"), turn.body));
+  const {steering, capture, stream, stream_options, ...unsteered} = body;
+  try {
+    const {choices: [choice]} = await (await call(path, {body: unsteered})).json();
+    new MarkdownView(plain).update(choice.text ?? choice.message.content ?? "");
+  } catch (error) {
+    plain.append(element("p", {class: "error", role: "alert"}, error.message));
+  }
+  plain.classList.remove("waiting");
+}
+
+function addCopy(footer, name, text) {
+  const copy = element("button", {type: "button", class: "copy"}, name);
+  copy.addEventListener("click", async () => {
+    await navigator.clipboard.writeText(text());
+    copy.textContent = "Copied";
+    setTimeout(() => { copy.textContent = name; }, 1500);
+  });
+  footer.append(copy);
+}
+
 // Only the last answer can be asked for again.
-function addActions(turn, footer) {
+function addActions(turn, footer, request) {
   for (const node of log.querySelectorAll(".again")) node.remove();
   const repeat = element("button", {type: "button", class: "again"}, "Again");
   repeat.addEventListener("click", again);
   footer.append(repeat);
+  if (turn.content && request[1].steering) {
+    const beside = element("button", {type: "button", class: "compare"}, "Compare");
+    beside.addEventListener("click", () => compare(turn, request, beside));
+    footer.append(beside);
+  }
   if (!turn.content || !navigator.clipboard) return;
-  const copy = element("button", {type: "button"}, "Copy");
-  copy.addEventListener("click", async () => {
-    await navigator.clipboard.writeText(turn.content);
-    copy.textContent = "Copied";
-  });
-  footer.append(copy);
+  const [path, {stream, stream_options, return_token_ids, ...body}] = request;
+  addCopy(footer, "Copy", () => turn.content);
+  addCopy(footer, "curl", () => asCurl(path, body));
+  addCopy(footer, "Python", () => asPython(path, body));
 }

@@ -1,6 +1,8 @@
 // The page: finds out what the server is, wires the forms to the conversation, shows how it goes.
 import {call, onKeyNeeded} from "./api.js";
 import {clear, isRunning, say, setUpChat, stop} from "./chat.js";
+import {loadFeatures} from "./features.js";
+import {setUpGrid} from "./grid.js";
 import {watchServer} from "./metrics.js";
 import {loadSteering} from "./steering.js";
 
@@ -128,6 +130,8 @@ async function load() {
   if (!state.hasChat) sampling.elements.mode.value = "completion";
   showMode();
   await loadSteering(info.settings ?? {});
+  await loadFeatures(info.settings ?? {});
+  setUpGrid(info.settings ?? {});
   state.up = true;
 }
 

@@ -38,6 +38,7 @@ constexpr Route kRoutes[] = {
     {"GET", "/v1/steering/dictionaries", Access::kKey, handle_dictionaries},
     {"POST", "/v1/steering/dictionaries", Access::kAdmin, handle_dictionary_register},
     {"DELETE", "/v1/steering/dictionaries/{id}", Access::kAdmin, handle_dictionary_remove},
+    {"POST", "/v1/steering/features/encode", Access::kKey, handle_feature_encode},
     {"GET", "/health", Access::kPublic, handle_readyz},
     {"GET", "/livez", Access::kPublic, handle_livez},
     {"GET", "/readyz", Access::kPublic, handle_readyz},

@@ -110,7 +110,8 @@ Result<Prompt> embedding_prompt(PromptText prompt, const engine::RequestParams& 
   }
   engine::RequestParams params = like;
   params.prompt = std::move(prompt.ids);
-  RUDDER_TRY(TapsLease lease, taps.apply(prompt, has_roles, std::nullopt, &params));
+  RUDDER_TRY(TapsLease lease,
+             taps.apply(prompt, *scope.model.tokenizer, has_roles, std::nullopt, &params));
   RUDDER_TRY(engine::Request request, engine::validate_request(std::move(params), scope.limits));
   return Prompt{std::move(request), std::move(lease), {}, {}, {}, {}};
 }

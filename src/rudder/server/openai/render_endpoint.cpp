@@ -52,6 +52,24 @@ json::object sampling_params(const engine::RequestParams& params) {
   return shown;
 }
 
+// [[begin, end], ...] of the tokens that some op steers, generated ones too: null for an open end.
+// Where thoughts are steered apart, generated tokens are those of the answer behind them.
+json::array steered_tokens(const tap::TapsSpec& taps) {
+  json::array ranges;
+  for (size_t i = 0; i < taps.segments.size(); ++i) {
+    if (taps.segments[i].content.none()) continue;
+    const bool is_last = i + 1 == taps.segments.size();
+    const json::value end = is_last ? json::value() : json::value(taps.segments[i + 1].begin);
+    const bool follows = i > 0 && !taps.segments[i - 1].content.none();
+    if (follows) {
+      ranges.back().get_array()[1] = end;
+    } else {
+      ranges.push_back(json::array{taps.segments[i].begin, end});
+    }
+  }
+  return ranges;
+}
+
 json::object describe(const GenerationRequest& parsed, const Prompt& prompt,
                       const text::Tokenizer& tokenizer) {
   const engine::RequestParams& params = prompt.request.params();
@@ -60,6 +78,7 @@ json::object describe(const GenerationRequest& parsed, const Prompt& prompt,
           {"prompt", tokenizer.decode(params.prompt, false)},
           {"token_ids", json::value_from(params.prompt)},
           {"features", nullptr},
+          {"steered_tokens", steered_tokens(params.taps)},
           {"sampling_params", sampling_params(params)},
           {"stream", parsed.answer.stream},
           {"priority", params.priority},

@@ -5,6 +5,16 @@ namespace rudder::server {
 
 std::string_view api_answer_schemas() {
   return R"json({
+  "EncodedFeatures": {
+    "type": "object", "required": ["dictionary", "layer", "rows"],
+    "properties": {
+      "dictionary": {"type": "string"}, "layer": {"type": "integer"},
+      "rows": {"type": "array", "items": {
+        "type": "object", "required": ["features", "values"],
+        "properties": {"features": {"type": "array", "items": {"type": "integer"}},
+                       "values": {"type": "array", "items": {"type": "number"}}}}}
+    }
+  },
   "ResponseItem": {
     "type": "object", "required": ["id", "type", "status"],
     "properties": {

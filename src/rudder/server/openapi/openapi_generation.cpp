@@ -63,9 +63,13 @@ std::string_view generation_schemas() {
   },
   "CaptureAsk": {
     "type": "object",
-    "required": ["sites"],
-    "description": "Other fields are the consumer's own.",
+    "description": "Needs sites, or the lens of the consumer response. Other fields are the consumer's own.",
     "properties": {
+      "lens": {"type": "object", "required": ["layers"], "additionalProperties": false,
+        "description": "The likeliest tokens as the output head reads resid_post of these layers.",
+        "properties": {
+          "layers": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}, {"type": "string"}, {"type": "object"}]},
+          "top": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5}}},
       "sites": {"type": "object", "additionalProperties": {"oneOf": [
         {"type": "array", "items": {"type": "integer"}},
         {"type": "string", "enum": ["all"]},
@@ -132,7 +136,15 @@ std::string_view generation_schemas() {
       "name": {"type": "string"},
       "path": {"type": "string", "description": "Below the folder of --dictionary-root."},
       "site": {"type": "string", "description": "Where it reads, or where it reads and writes: resid_post.20; mlp_in.20,mlp_out.20."},
-      "replace": {"type": "boolean", "default": false}}}
+      "replace": {"type": "boolean", "default": false}}},
+  "FeatureEncode": {"type": "object", "required": ["dictionary", "rows"], "additionalProperties": false,
+    "properties": {
+      "dictionary": {"type": "string"},
+      "layer": {"type": "integer", "description": "Of a dictionary that has several."},
+      "rows": {"oneOf": [{"type": "array"}, {"type": "object", "required": ["dtype", "shape", "data"]}],
+               "description": "As the consumer response captures them."},
+      "top": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8},
+      "features": {"type": "array", "minItems": 1, "maxItems": 4096, "items": {"type": "integer"}}}}
 })json";
 }
 

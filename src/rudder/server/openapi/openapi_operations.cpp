@@ -46,6 +46,8 @@ constexpr Operation kOperations[] = {
     {"POST", "/v1/steering/dictionaries", "Loads a dictionary from the server's folder.",
      "SteeringDictionary", "Object"},
     {"DELETE", "/v1/steering/dictionaries/{id}", "Forgets a dictionary.", "", "Object"},
+    {"POST", "/v1/steering/features/encode", "The features of captured rows.", "FeatureEncode",
+     "EncodedFeatures"},
     {"GET", "/health", "Whether the server takes requests and the engine makes progress.", "",
      "Status"},
     {"GET", "/livez", "Whether the process answers.", "", "Status"},

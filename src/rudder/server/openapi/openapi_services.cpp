@@ -60,6 +60,7 @@ std::string_view service_schemas() {
     "properties": {
       "request_id": {"type": "string"}, "model": {"type": "string"}, "prompt": {"type": "string"},
       "token_ids": {"type": "array", "items": {"type": "integer"}}, "features": {"type": "null"},
+      "steered_tokens": {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": ["integer", "null"]}}},
       "sampling_params": {"type": "object", "additionalProperties": true}, "stream": {"type": "boolean"}, "priority": {"type": "integer"},
       "kv_transfer_params": {"type": "null"}
     }

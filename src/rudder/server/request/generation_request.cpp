@@ -379,7 +379,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
       thoughts = thought_marks(scope.model.dialect.reasoning, prompt.text, *scope.model.tokenizer);
     }
     if (!thoughts) return tl::unexpected(to_api_error(thoughts.error()));
-    Result<TapsLease> lease = taps->apply(prompt, with_roles, *thoughts, &one);
+    Result<TapsLease> lease =
+        taps->apply(prompt, *scope.model.tokenizer, with_roles, *thoughts, &one);
     if (!lease) return tl::unexpected(to_api_error(lease.error()));
     Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
     if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));

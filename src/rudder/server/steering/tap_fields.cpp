@@ -47,6 +47,15 @@ std::string_view meant_field(std::string_view name) {
   return has_prefix || is_near ? nearest : std::string_view();
 }
 
+std::vector<int32_t> special_positions(const std::vector<int32_t>& prompt,
+                                       const text::Tokenizer& tokenizer) {
+  std::vector<int32_t> positions;
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    if (tokenizer.is_special(prompt[i])) positions.push_back(static_cast<int32_t>(i));
+  }
+  return positions;
+}
+
 }  // namespace
 
 Result<void> refuse_misspelled_taps(const json::object& body) {
@@ -116,16 +125,20 @@ bool TapFields::tells_thoughts() const {
   return steering_ != nullptr && std::ranges::any_of(steering_->selectors(), steer::tells_thoughts);
 }
 
-Result<TapsLease> TapFields::apply(const PromptText& prompt, bool has_roles,
+Result<TapsLease> TapFields::apply(const PromptText& prompt, const text::Tokenizer& tokenizer,
+                                   bool has_roles,
                                    const std::optional<steer::ThoughtMarks>& thoughts,
                                    engine::RequestParams* params) const {
   const auto prompt_len = static_cast<int32_t>(params->prompt.size());
   tap::SequenceTaps taps;
   if (steering_ != nullptr) {
-    RUDDER_TRY(taps, steer::make_taps(*steering_, {.prompt_len = prompt_len,
-                                                   .has_roles = has_roles,
-                                                   .roles = prompt.roles,
-                                                   .thoughts = thoughts}));
+    RUDDER_TRY(taps, steer::make_taps(
+                         *steering_, {.prompt_len = prompt_len,
+                                      .has_roles = has_roles,
+                                      .roles = prompt.roles,
+                                      .thoughts = thoughts,
+                                      .tokens = params->prompt,
+                                      .special_at = special_positions(params->prompt, tokenizer)}));
   }
   if (capture_ != nullptr) {
     RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture_, prompt_len, taps));

@@ -51,10 +51,11 @@ class TapFields {
   bool needs_roles() const;
   // Selectors ask which generated tokens are thoughts.
   bool tells_thoughts() const;
-  // Sets taps and capture of `params`, whose prompt is set. `has_roles`: prompt.roles were looked
-  // for. `thoughts`: of the answer, where it may have some that can be told.
-  Result<TapsLease> apply(const PromptText& prompt, bool has_roles,
-                          const std::optional<steer::ThoughtMarks>& thoughts,
+  // Sets taps and capture of `params`, whose prompt is set; `tokenizer` says which of its tokens
+  // are special. `has_roles`: prompt.roles were looked for. `thoughts`: of the answer, where it may
+  // have some that can be told.
+  Result<TapsLease> apply(const PromptText& prompt, const text::Tokenizer& tokenizer,
+                          bool has_roles, const std::optional<steer::ThoughtMarks>& thoughts,
                           engine::RequestParams* params) const;
 
  private:

@@ -473,7 +473,7 @@ void ThreadedDispatcher::stop() {
 Result<std::unique_ptr<Dispatcher>> Dispatcher::create(Parts parts,
                                                        const CaptureSettings& settings) {
   RUDDER_TRY(std::vector<std::shared_ptr<Consumer>> consumers,
-             make_consumers(settings, parts.geometry, parts.lookup));
+             make_consumers(settings, parts.geometry, parts.lookup, parts.lens));
   std::ranges::move(parts.consumers, std::back_inserter(consumers));
   parts.consumers.clear();
   auto dispatcher = std::make_unique<ThreadedDispatcher>(std::move(parts), settings);

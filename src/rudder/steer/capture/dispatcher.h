@@ -23,6 +23,7 @@
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/capture/settings.h"
 #include "rudder/steer/capture/spec.h"
@@ -57,6 +58,7 @@ class Dispatcher {
     VectorLookup lookup;  // of named probes; may be empty
     // Beside those that the settings name; for tests and for embedding.
     std::vector<std::shared_ptr<Consumer>> consumers;
+    std::shared_ptr<Lens> lens = nullptr;  // null: rows are not read through the head
   };
 
   // Opens consumers and plugins, compiles the operator's own capture, starts the threads.

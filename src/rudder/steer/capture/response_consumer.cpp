@@ -11,6 +11,7 @@
 
 #include "rudder/steer/capture/response_options.h"
 #include "rudder/steer/dot.h"
+#include "rudder/step/sampling.h"
 
 namespace rudder::steer::capture {
 namespace {
@@ -44,9 +45,22 @@ struct Pack {
 class ResponseSession final : public Session {
  public:
   ResponseSession(SessionInfo info, std::shared_ptr<const ResponseOptions> options,
-                  std::shared_ptr<Budget> budget)
-      : info_(std::move(info)), options_(std::move(options)), budget_(std::move(budget)) {
+                  std::shared_ptr<Budget> budget, std::shared_ptr<Lens> lens)
+      : info_(std::move(info)),
+        options_(std::move(options)),
+        budget_(std::move(budget)),
+        lens_(std::move(lens)) {
     for (const RowLayout& layout : info_.rows) {
+      const tap::CapturePoint& point = layout.point;
+      if (std::ranges::find(options_->points, point) != options_->points.end()) {
+        rows_.push_back(layout);
+      }
+      if (point.point.site == tap::Site::kResidPost &&
+          std::ranges::binary_search(options_->lens.layers, point.point.layer)) {
+        lens_rows_.push_back(layout);
+      }
+    }
+    for (const RowLayout& layout : rows_) {
       keys_.push_back(
           fmt::format("{}.{}", tap::site_name(layout.point.point.site), layout.point.point.layer));
     }
@@ -58,11 +72,15 @@ class ResponseSession final : public Session {
 
   Result<void> take(RowBatch batch) override {
     const bool streams = info_.stream && info_.emit;
-    const bool has_events = options_->rows || options_->norms || !options_->probes.empty();
+    const bool has_events =
+        options_->rows || options_->norms || !options_->probes.empty() || !lens_rows_.empty();
+    RUDDER_TRY_VOID(read_lens(batch));
     if (options_->means && num_tokens_ == 0) RUDDER_TRY_VOID(reserve(means_bytes()));
-    for (const Record& record : batch.records) {
+    for (size_t i = 0; i < batch.records.size(); ++i) {
+      const Record& record = batch.records[i];
       if (!streams) RUDDER_TRY_VOID(reserve(token_bytes()));
       read(batch, record);
+      append_lens(i);
       if (!streams || !has_events) continue;
       info_.emit(record.position, std::move(values_));
       ++num_events_;
@@ -89,17 +107,18 @@ class ResponseSession final : public Session {
   int64_t token_bytes() const {
     size_t bytes = sizeof(int32_t);
     const size_t numbers = (options_->norms ? 1 : 0) + options_->probes.size();
-    for (const RowLayout& layout : info_.rows) {
+    for (const RowLayout& layout : rows_) {
       const size_t row =
           options_->as_float32 ? static_cast<size_t>(layout.width) * sizeof(float) : layout.bytes;
       bytes += (options_->rows ? row : 0) + numbers * sizeof(float);
     }
+    bytes += lens_rows_.size() * static_cast<size_t>(options_->lens.top) * sizeof(LensToken);
     return static_cast<int64_t>(bytes * 7 / 3);
   }
 
   int64_t means_bytes() const {
     int64_t elements = 0;
-    for (const RowLayout& layout : info_.rows) elements += layout.width;
+    for (const RowLayout& layout : rows_) elements += layout.width;
     return elements * static_cast<int64_t>(sizeof(double) + 3 * sizeof(float));
   }
 
@@ -123,6 +142,9 @@ class ResponseSession final : public Session {
       }
     }
     if (options_->norms) values_.norms = empty_numbers();
+    for (const RowLayout& layout : lens_rows_) {
+      values_.lens.push_back({layout.point.point.layer, {}});
+    }
     for (const Probe& probe : options_->probes) {
       values_.probes.push_back({probe.name, empty_numbers()});
     }
@@ -136,8 +158,8 @@ class ResponseSession final : public Session {
 
   std::vector<Pack> make_packs() const {
     std::vector<Pack> packs;
-    for (size_t i = 0; i < info_.rows.size(); ++i) {
-      const RowLayout& layout = info_.rows[i];
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      const RowLayout& layout = rows_[i];
       std::string site(tap::site_name(layout.point.point.site));
       if (layout.point.point.site == tap::Site::kMlpAct && !same_widths()) site = keys_[i];
       auto pack = std::ranges::find(packs, site, &Pack::key);
@@ -153,7 +175,7 @@ class ResponseSession final : public Session {
 
   bool same_widths() const {
     int32_t width = -1;
-    for (const RowLayout& layout : info_.rows) {
+    for (const RowLayout& layout : rows_) {
       if (layout.point.point.site != tap::Site::kMlpAct) continue;
       if (width >= 0 && layout.width != width) return false;
       width = layout.width;
@@ -165,15 +187,15 @@ class ResponseSession final : public Session {
     values_.positions.push_back(record.position);
     for (size_t i = 0; i < values_.rows.size(); ++i) {
       for (const size_t point : packs_[i].points) {
-        append_row(values_.rows[i], batch.row(record, info_.rows[point]));
+        append_row(values_.rows[i], batch.row(record, rows_[point]));
       }
       std::ranges::copy(packs_[i].layers, std::back_inserter(values_.rows[i].layers));
     }
     ++num_tokens_;
     if (!options_->means && !options_->norms && options_->probes.empty()) return;
-    for (size_t point = 0; point < info_.rows.size(); ++point) {
-      row_.resize(static_cast<size_t>(info_.rows[point].width));
-      decode_row(batch.row(record, info_.rows[point]), info_.dtype, row_);
+    for (size_t point = 0; point < rows_.size(); ++point) {
+      row_.resize(static_cast<size_t>(rows_[point].width));
+      decode_row(batch.row(record, rows_[point]), info_.dtype, row_);
       if (options_->means) {
         sums_[point].resize(row_.size());
         for (size_t i = 0; i < row_.size(); ++i) sums_[point][i] += double{row_[i]};
@@ -187,6 +209,30 @@ class ResponseSession final : public Session {
         if (options_->measure == Measure::kCosine) value = norm == 0 ? 0 : value / norm;
         values_.probes[i].points[point].values.push_back(static_cast<float>(value));
       }
+    }
+  }
+
+  // The lens of all rows of a batch at once: [records, layers, top].
+  Result<void> read_lens(const RowBatch& batch) {
+    if (lens_rows_.empty()) return {};
+    const auto width = static_cast<size_t>(lens_rows_.front().width);
+    std::vector<float> rows(batch.records.size() * lens_rows_.size() * width);
+    size_t at = 0;
+    for (const Record& record : batch.records) {
+      for (const RowLayout& layout : lens_rows_) {
+        decode_row(batch.row(record, layout), info_.dtype, std::span(rows).subspan(at, width));
+        at += width;
+      }
+    }
+    return lens_->read(rows, options_->lens.top, lens_tokens_);
+  }
+
+  void append_lens(size_t record) {
+    const auto top = static_cast<size_t>(options_->lens.top);
+    for (size_t i = 0; i < lens_rows_.size(); ++i) {
+      const size_t begin = (record * lens_rows_.size() + i) * top;
+      const auto tokens = std::span(lens_tokens_).subspan(begin, top);
+      values_.lens[i].tokens.emplace_back(tokens.begin(), tokens.end());
     }
   }
 
@@ -226,6 +272,10 @@ class ResponseSession final : public Session {
   const SessionInfo info_;
   const std::shared_ptr<const ResponseOptions> options_;
   const std::shared_ptr<Budget> budget_;
+  const std::shared_ptr<Lens> lens_;
+  std::vector<RowLayout> rows_;       // of the points that `sites` names
+  std::vector<RowLayout> lens_rows_;  // that the lens reads
+  std::vector<LensToken> lens_tokens_;
   std::vector<std::string> keys_;  // of points: "resid_post.10"
   std::vector<Pack> packs_;
   CapturedValues values_;
@@ -238,35 +288,49 @@ class ResponseSession final : public Session {
 
 class ResponseConsumer final : public Consumer {
  public:
-  ResponseConsumer(const tap::Geometry& geometry, VectorLookup lookup, int64_t max_bytes)
-      : geometry_(geometry),
-        lookup_(std::move(lookup)),
+  ResponseConsumer(ResponseContext context, std::shared_ptr<Lens> lens, int64_t max_bytes)
+      : context_(std::move(context)),
+        lens_(std::move(lens)),
         budget_(std::make_shared<Budget>(max_bytes)) {}
 
   std::string_view name() const override { return "response"; }
 
+  Result<std::vector<tap::CapturePoint>> option_points(const json::object& fields, bool after,
+                                                       const std::string& path) const override {
+    RUDDER_TRY(const LensAsk ask, parse_lens(fields, path, context_));
+    std::vector<tap::CapturePoint> points;
+    for (const int32_t layer : ask.layers) {
+      points.push_back({{layer, tap::Site::kResidPost}, after});
+    }
+    return points;
+  }
+
   Result<std::shared_ptr<const ConsumerOptions>> parse_options(
       const json::object& fields, const std::vector<tap::CapturePoint>& points,
       const std::string& path) const override {
-    return parse_response_options(fields, points, path, geometry_, lookup_);
+    return parse_response_options(fields, points, path, context_);
   }
 
   Result<std::shared_ptr<Session>> open(SessionInfo info) override {
     auto options = std::dynamic_pointer_cast<const ResponseOptions>(info.options);
-    return std::make_shared<ResponseSession>(std::move(info), std::move(options), budget_);
+    return std::make_shared<ResponseSession>(std::move(info), std::move(options), budget_, lens_);
   }
 
  private:
-  const tap::Geometry geometry_;
-  const VectorLookup lookup_;
+  const ResponseContext context_;
+  const std::shared_ptr<Lens> lens_;
   const std::shared_ptr<Budget> budget_;
 };
 
 }  // namespace
 
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
-                                                 int64_t max_bytes) {
-  return std::make_shared<ResponseConsumer>(geometry, std::move(lookup), max_bytes);
+                                                 std::shared_ptr<Lens> lens, int64_t max_bytes) {
+  return std::make_shared<ResponseConsumer>(ResponseContext{.geometry = geometry,
+                                                            .lookup = std::move(lookup),
+                                                            .has_lens = lens != nullptr,
+                                                            .max_lens_top = step::kMaxLogprobs},
+                                            std::move(lens), max_bytes);
 }
 
 }  // namespace rudder::steer::capture

@@ -6,6 +6,7 @@
 //   "dtype":  of rows: that of the activations (default) or "float32"
 //   "probes": {name: [floats] | packed | "name of a registered vector"}
 //   "measure": of probes: "dot" h.v (default), "projection" h.v/|v|, "cosine" h.v/(|h||v|)
+//   "lens":   {"layers", "top"}: the likeliest tokens as the output head reads resid_post there
 // The values go to the client in the form that docs/capture.md has.
 #pragma once
 
@@ -13,12 +14,13 @@
 #include <memory>
 
 #include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/lens.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::steer::capture {
 
-// `max_bytes` bounds what all open answers together hold.
+// `lens` may be null: it is then refused. `max_bytes` bounds what all open answers together hold.
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
-                                                 int64_t max_bytes);
+                                                 std::shared_ptr<Lens> lens, int64_t max_bytes);
 
 }  // namespace rudder::steer::capture

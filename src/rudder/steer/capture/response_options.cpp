@@ -2,11 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 
 #include "rudder/steer/dot.h"
 #include "rudder/steer/invalid_field.h"
+#include "rudder/steer/layers.h"
 #include "rudder/steer/vectors.h"
 
 namespace rudder::steer::capture {
@@ -21,8 +23,12 @@ constexpr int64_t kMaxProbeNumbers = int64_t{1} << 22;
 class ResponseOptionsReader {
  public:
   ResponseOptionsReader(const std::vector<tap::CapturePoint>& points, std::string path,
-                        const tap::Geometry& geometry, const VectorLookup& lookup)
-      : points_(points), path_(std::move(path)), geometry_(geometry), lookup_(lookup) {}
+                        const ResponseContext& context)
+      : points_(points),
+        path_(std::move(path)),
+        context_(context),
+        geometry_(context.geometry),
+        lookup_(context.lookup) {}
 
   Result<std::shared_ptr<const ResponseOptions>> read(const json::object& fields) {
     bool has_values = false;
@@ -37,11 +43,17 @@ class ResponseOptionsReader {
         RUDDER_TRY_VOID(read_probes(value, at));
       } else if (key == "measure") {
         RUDDER_TRY_VOID(read_measure(value, at));
-      } else {
-        return invalid_field("unknown field: values, dtype, probes and measure are known", at);
+      } else if (key != "lens") {
+        return invalid_field("unknown field: values, dtype, probes, measure and lens are known",
+                             at);
       }
     }
-    if (!has_values) options_->rows = options_->probes.empty();
+    options_->points = points_;
+    RUDDER_TRY(options_->lens, parse_lens(fields, path_, context_));
+    if (points_.empty() && (has_values || !options_->probes.empty())) {
+      return invalid_field("is required: values and probes are of its rows", path_ + ".sites");
+    }
+    if (!has_values) options_->rows = options_->probes.empty() && !points_.empty();
     if (wants_probes_ && options_->probes.empty()) {
       return invalid_field("is required", path_ + ".probes");
     }
@@ -163,6 +175,7 @@ class ResponseOptionsReader {
 
   const std::vector<tap::CapturePoint>& points_;
   const std::string path_;
+  const ResponseContext& context_;
   const tap::Geometry& geometry_;
   const VectorLookup& lookup_;
   bool wants_probes_ = false;
@@ -173,8 +186,44 @@ class ResponseOptionsReader {
 
 Result<std::shared_ptr<const ResponseOptions>> parse_response_options(
     const json::object& fields, const std::vector<tap::CapturePoint>& points,
-    const std::string& path, const tap::Geometry& geometry, const VectorLookup& lookup) {
-  return ResponseOptionsReader(points, path, geometry, lookup).read(fields);
+    const std::string& path, const ResponseContext& context) {
+  return ResponseOptionsReader(points, path, context).read(fields);
+}
+
+Result<LensAsk> parse_lens(const json::object& fields, const std::string& path,
+                           const ResponseContext& context) {
+  constexpr int32_t kLensTop = 5;  // unless the request says
+  LensAsk ask;
+  const json::value* field = fields.if_contains("lens");
+  if (field == nullptr) return ask;
+  const std::string at = path + ".lens";
+  if (!context.has_lens) {
+    return fail(ErrorCode::kUnsupported,
+                "this server's backend does not read captured rows through the output head", at);
+  }
+  const json::object* object = field->if_object();
+  if (object == nullptr)
+    return invalid_field(R"(must be an object: {"layers": [5], "top": 5})", at);
+  for (const auto& [key, value] : *object) {
+    if (key == "layers" || key == "top") continue;
+    return invalid_field("unknown field: layers and top are known",
+                         fmt::format("{}.{}", at, std::string_view(key)));
+  }
+  const json::value* layers = object->if_contains("layers");
+  if (layers == nullptr) return invalid_field("is required", at + ".layers");
+  RUDDER_TRY(ask.layers,
+             read_layers(*layers, tap::Site::kResidPost, context.geometry, at + ".layers"));
+  std::ranges::sort(ask.layers);
+  ask.top = std::min(kLensTop, context.max_lens_top);
+  if (const json::value* top = object->if_contains("top")) {
+    const int64_t* number = top->if_int64();
+    if (number == nullptr || *number < 1 || *number > context.max_lens_top) {
+      return invalid_field(fmt::format("must be a whole number from 1 to {}", context.max_lens_top),
+                           at + ".top");
+    }
+    ask.top = static_cast<int32_t>(*number);
+  }
+  return ask;
 }
 
 }  // namespace rudder::steer::capture

@@ -17,8 +17,16 @@ struct Probe {
   std::vector<double> norms;                // of the vectors
 };
 
+// What the lens reads: rows of resid_post of some layers.
+struct LensAsk {
+  std::vector<int32_t> layers;  // ascending; empty: nothing
+  int32_t top = 0;
+};
+
 class ResponseOptions final : public ConsumerOptions {
  public:
+  std::vector<tap::CapturePoint> points;  // of `sites`: rows, means, norms and probes are of these
+  LensAsk lens;
   bool rows = false;
   bool means = false;
   bool norms = false;
@@ -27,9 +35,22 @@ class ResponseOptions final : public ConsumerOptions {
   std::vector<Probe> probes;
 };
 
+// What parse_response_options needs to know.
+struct ResponseContext {
+  tap::Geometry geometry;
+  VectorLookup lookup;
+  bool has_lens = false;
+  int32_t max_lens_top = 0;
+};
+
 // Errors as OptionsParser::parse_options gives them.
 Result<std::shared_ptr<const ResponseOptions>> parse_response_options(
     const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
-    const std::string& path, const tap::Geometry& geometry, const VectorLookup& lookup);
+    const std::string& path, const ResponseContext& context);
+
+// {"layers": as of a site, "top"?: 5}; nothing where `fields` has no "lens". kUnsupported where
+// there is no lens.
+Result<LensAsk> parse_lens(const boost::json::object& fields, const std::string& path,
+                           const ResponseContext& context);
 
 }  // namespace rudder::steer::capture

@@ -1,8 +1,11 @@
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <boost/json.hpp>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "rudder/base/json.h"
 #include "rudder/steer/capture/base64.h"
@@ -31,6 +34,31 @@ TEST(Base64, IsThatOfTheStandard) {
   EXPECT_EQ(base64("\xff\xfe\xfd"), "//79");
 }
 
+// The k-th token of a row is its index in a sort of the row's numbers.
+class SortingLens final : public Lens {
+ public:
+  Result<void> read(std::span<const float> rows, int32_t top,
+                    std::vector<LensToken>& out) override {
+    constexpr size_t kWidth = 24;
+    out.clear();
+    for (size_t begin = 0; begin < rows.size(); begin += kWidth) {
+      const auto row = rows.subspan(begin, kWidth);
+      std::vector<int32_t> order(kWidth);
+      std::iota(order.begin(), order.end(), 0);
+      std::ranges::stable_sort(order, std::ranges::greater{},
+                               [&](int32_t i) { return row[static_cast<size_t>(i)]; });
+      for (int32_t k = 0; k < top; ++k) {
+        const int32_t token = order[static_cast<size_t>(k)];
+        out.push_back({token, row[static_cast<size_t>(token)]});
+      }
+    }
+    ++calls;
+    return {};
+  }
+
+  int calls = 0;
+};
+
 class ResponseTest : public ::testing::Test {
  protected:
   void start(int64_t max_bytes = 1 << 20) {
@@ -45,7 +73,7 @@ class ResponseTest : public ::testing::Test {
       std::lock_guard lock(mutex_);
       lines_.emplace_back(line);
     });
-    auto made = Dispatcher::create({geometry_, small_limits(), lookup, {log}}, settings);
+    auto made = Dispatcher::create({geometry_, small_limits(), lookup, {log}, lens_}, settings);
     ASSERT_TRUE(made.has_value()) << made.error().to_string();
     dispatcher_ = std::move(*made);
   }
@@ -96,6 +124,7 @@ class ResponseTest : public ::testing::Test {
   }
 
   const tap::Geometry geometry_ = small_geometry();
+  std::shared_ptr<SortingLens> lens_ = std::make_shared<SortingLens>();
   std::mutex mutex_;
   std::vector<std::string> lines_;
   Inbound inbound_;
@@ -131,6 +160,74 @@ TEST_F(ResponseTest, RowsOfSeveralTokensFollowEachOtherAndWidthsArePackedApart) 
       narrow.at("data"),
       json::string(packed({row(1, tap::Site::kMlpAct, 2), row(5, tap::Site::kMlpAct, 2)}, true)));
   EXPECT_EQ(payload.at("rows").at("mlp_act.1").at("shape"), (json::array{2, 48}));
+}
+
+TEST_F(ResponseTest, TheLensReadsItsLayersBesideOtherValues) {
+  start();
+  const auto expected = [&](int32_t position, int32_t layer) {
+    std::vector<LensToken> tokens;
+    EXPECT_TRUE(lens_->read(row(position, tap::Site::kResidPost, layer), 3, tokens).has_value());
+    json::array ids;
+    for (const LensToken& token : tokens) ids.push_back(token.token);
+    return ids;
+  };
+  const ConsumerResult result = capture(
+      R"({"response": {"lens": {"layers": [3, 1], "top": 3}, "positions": [1, 2, 5],
+                       "sites": {"resid_post": [2, 3]}, "values": ["norms"]}})");
+  ASSERT_EQ(result.status, Status::kOk) << result.error;
+  EXPECT_EQ(lens_->calls, 2) << "rows that come together are read together";
+  const json::value payload = payload_of(result);
+  EXPECT_EQ(payload.at("norms").as_object().size(), 2u);
+  EXPECT_FALSE(payload.as_object().contains("rows"));
+  ASSERT_EQ(payload.at("lens").as_object().size(), 2u);
+  for (const int32_t layer : {1, 3}) {
+    const json::value& reading = payload.at("lens").at(fmt::format("resid_post.{}", layer));
+    EXPECT_EQ(reading.at("token_ids"),
+              (json::array{expected(1, layer), expected(2, layer), expected(5, layer)}));
+    EXPECT_EQ(reading.at("logprobs").at(0).as_array().size(), 3u);
+  }
+}
+
+TEST_F(ResponseTest, TheLensAloneNeedsNoSitesAndStreams) {
+  start();
+  const std::string field = R"({"response": {"lens": {"layers": 2}, "positions": "last_prompt"}})";
+  const json::value payload = payload_of(capture(field));
+  EXPECT_FALSE(payload.as_object().contains("rows"));
+  const json::value ids = payload.at("lens").at("resid_post.2").at("token_ids");
+  EXPECT_EQ(ids.at(0).as_array().size(), 5u);
+  EXPECT_EQ(payload_of(capture(field, true)).at("events"), 1);
+  const std::vector<CaptureEvent> events = inbound_.take_events();
+  ASSERT_EQ(events.size(), 1u);
+  std::string text;
+  append_event_values(text, events[0]);
+  EXPECT_EQ(parse_json(text, "event")->at("lens").at("resid_post.2").at("token_ids"), ids.at(0));
+}
+
+TEST_F(ResponseTest, AWrongLensIsNamed) {
+  start();
+  for (const auto& [lens, where] : std::vector<std::pair<std::string, std::string>>{
+           {R"({"layers": [9]})", "capture.response.lens.layers[0]"},
+           {R"({"top": 3})", "capture.response.lens.layers"},
+           {R"({"layers": 1, "top": 0})", "capture.response.lens.top"},
+           {R"({"layers": 1, "top": 21})", "capture.response.lens.top"},
+           {R"({"layers": 1, "site": "x"})", "capture.response.lens.site"},
+           {"3", "capture.response.lens"}}) {
+    const json::value field = json::parse(R"({"response": {"lens": )" + lens + "}}");
+    const auto refused = dispatcher_->spec(&field);
+    ASSERT_FALSE(refused.has_value()) << lens;
+    EXPECT_EQ(refused.error().where, where);
+    EXPECT_EQ(refused.error().code, ErrorCode::kInvalidArgument);
+  }
+  const json::value norms =
+      json::parse(R"({"response": {"lens": {"layers": 1}, "values": ["norms"]}})");
+  EXPECT_EQ(dispatcher_->spec(&norms).error().where, "capture.response.sites");
+  lens_ = nullptr;
+  start();
+  const json::value field = json::parse(R"({"response": {"lens": {"layers": 1}}})");
+  const auto refused = dispatcher_->spec(&field);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
+  EXPECT_EQ(refused.error().where, "capture.response.lens");
 }
 
 TEST_F(ResponseTest, ProbesAndNormsAreNumbers) {

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/steer/capture/lens.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::steer::capture {
@@ -40,6 +41,12 @@ struct PointNumbers {
   std::vector<float> values;
 };
 
+// What the lens read of one layer.
+struct LensReading {
+  int32_t layer = 0;
+  std::vector<std::vector<LensToken>> tokens;  // by position, the likeliest first
+};
+
 struct ProbeNumbers {
   std::string probe;  // as the request names it
   std::vector<PointNumbers> points;
@@ -51,6 +58,7 @@ struct CapturedValues {
   std::vector<ResultRows> rows;
   std::vector<PointNumbers> norms;
   std::vector<ProbeNumbers> probes;
+  std::vector<LensReading> lens = {};
   std::vector<ResultRows> means = {};  // over all captured positions, f32
   // Of an answer that streams: so many events told all but the means, which alone are here.
   std::optional<int64_t> num_events = {};

@@ -46,6 +46,36 @@ void append_points(std::string& out, const std::vector<PointNumbers>& points, Fo
   out += '}';
 }
 
+// "resid_post.5":{"token_ids":[…],"logprobs":[…]}, lists of lists where there are several tokens.
+void append_lens(std::string& out, const std::vector<LensReading>& lens, Form form) {
+  const auto append_all = [&](const LensReading& reading, auto&& append_one) {
+    if (form == Form::kTokens) out += '[';
+    for (const std::vector<LensToken>& tokens : reading.tokens) {
+      if (&tokens != &reading.tokens.front()) out += ',';
+      out += '[';
+      for (const LensToken& token : tokens) {
+        if (token.token < 0) break;
+        if (&token != &tokens.front()) out += ',';
+        append_one(token);
+      }
+      out += ']';
+    }
+    if (form == Form::kTokens) out += ']';
+  };
+  out += '{';
+  for (const LensReading& reading : lens) {
+    if (&reading != &lens.front()) out += ',';
+    fmt::format_to(std::back_inserter(out), R"("resid_post.{}":{{"token_ids":)", reading.layer);
+    append_all(reading, [&](const LensToken& token) {
+      fmt::format_to(std::back_inserter(out), "{}", token.token);
+    });
+    out += R"(,"logprobs":)";
+    append_all(reading, [&](const LensToken& token) { append_number(out, token.logprob); });
+    out += '}';
+  }
+  out += '}';
+}
+
 // Members of an object that has one already.
 void append_parts(std::string& out, const CapturedValues& values, Form form) {
   if (!values.rows.empty()) {
@@ -65,6 +95,10 @@ void append_parts(std::string& out, const CapturedValues& values, Form form) {
       append_points(out, numbers.points, form);
     }
     out += '}';
+  }
+  if (!values.lens.empty()) {
+    out += R"(,"lens":)";
+    append_lens(out, values.lens, form);
   }
   if (!values.means.empty()) {
     out += R"(,"means":)";

@@ -141,6 +141,12 @@ Result<bool> parse_point(const json::value& value, const std::string& path) {
                        path);
 }
 
+bool before(const tap::CapturePoint& a, const tap::CapturePoint& b) {
+  const int32_t left = a.point.index();
+  const int32_t right = b.point.index();
+  return left != right ? left < right : a.after < b.after;
+}
+
 Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const std::string& path,
                             const SpecContext& context) {
   ParsedAsk parsed;
@@ -150,25 +156,25 @@ Result<ParsedAsk> parse_ask(const json::object& object, int32_t consumer, const 
   if (const json::value* point = object.if_contains("point")) {
     RUDDER_TRY(after, parse_point(*point, path + ".point"));
   }
+  json::object options(object);
+  for (const char* known : {"sites", "positions", "point"}) options.erase(known);
+  const OptionsParser& parser = *context.consumers[static_cast<size_t>(consumer)];
+  RUDDER_TRY(const std::vector<tap::CapturePoint> more, parser.option_points(options, after, path));
   const json::value* sites = object.if_contains("sites");
-  if (sites == nullptr) return invalid_field("is required", path + ".sites");
-  SiteParser site_parser(context.geometry, after);
-  RUDDER_TRY_VOID(site_parser.add_sites(*sites, path + ".sites"));
-  RUDDER_TRY(parsed.points, site_parser.take(path + ".sites"));
+  if (sites == nullptr && more.empty()) return invalid_field("is required", path + ".sites");
+  if (sites != nullptr) {
+    SiteParser site_parser(context.geometry, after);
+    RUDDER_TRY_VOID(site_parser.add_sites(*sites, path + ".sites"));
+    RUDDER_TRY(parsed.points, site_parser.take(path + ".sites"));
+  }
   if (const json::value* positions = object.if_contains("positions")) {
     RUDDER_TRY_VOID(parse_positions(*positions, path + ".positions", parsed.ask));
   }
-  json::object options(object);
-  for (const char* known : {"sites", "positions", "point"}) options.erase(known);
-  RUDDER_TRY(parsed.ask.options, context.consumers[static_cast<size_t>(consumer)]->parse_options(
-                                     options, parsed.points, path));
+  RUDDER_TRY(parsed.ask.options, parser.parse_options(options, parsed.points, path));
+  parsed.points.insert(parsed.points.end(), more.begin(), more.end());
+  std::ranges::sort(parsed.points, before);
+  parsed.points.erase(std::unique(parsed.points.begin(), parsed.points.end()), parsed.points.end());
   return parsed;
-}
-
-bool before(const tap::CapturePoint& a, const tap::CapturePoint& b) {
-  const int32_t left = a.point.index();
-  const int32_t right = b.point.index();
-  return left != right ? left < right : a.after < b.after;
 }
 
 std::vector<tap::PositionRange> merge(std::vector<tap::PositionRange> ranges) {

@@ -72,8 +72,14 @@ class OptionsParser {
  public:
   virtual ~OptionsParser() = default;
   virtual std::string_view name() const = 0;
+  // Points whose rows options of the consumer need beside those of `sites`, which may then be
+  // absent: ascending. `after`: the request's `point`. Errors as of parse_options.
+  virtual Result<std::vector<tap::CapturePoint>> option_points(
+      const boost::json::object& /*fields*/, bool /*after*/, const std::string& /*path*/) const {
+    return std::vector<tap::CapturePoint>();
+  }
   // Of the fields that are not `sites`, `positions` and `point`; refuses those it does not know.
-  // `points` are the consumer's own. Error.where is a path below `path`. Any thread.
+  // `points` are those of `sites`. Error.where is a path below `path`. Any thread.
   virtual Result<std::shared_ptr<const ConsumerOptions>> parse_options(
       const boost::json::object& fields, const std::vector<tap::CapturePoint>& points,
       const std::string& path) const = 0;

@@ -1,0 +1,49 @@
+// HeadLens: the lens over the model's own final norm and head. It has ops of its own, so that it
+// reads the weights beside the executor's steps and waits for none of them. Made by load_model; the
+// thread of the consumer that reads uses it. Its weights live as long as the executor.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "rudder/model/spec.h"
+#include "rudder/model/weights.h"
+#include "rudder/ops/ops.h"
+#include "rudder/steer/capture/lens.h"
+
+namespace rudder::exec {
+
+class HeadLens final : public steer::capture::Lens {
+ public:
+  // `ops` are those of Ops::make_reader() of the backend that `weights` lie on.
+  static Result<std::unique_ptr<HeadLens>> make(std::unique_ptr<ops::Ops> ops,
+                                                const model::ModelSpec& spec,
+                                                const model::Weights& weights);
+  // Bytes that make() allocates.
+  static int64_t device_bytes(const model::ModelSpec& spec);
+
+  Result<void> read(std::span<const float> rows, int32_t top,
+                    std::vector<steer::capture::LensToken>& out) override;
+
+ private:
+  HeadLens(std::unique_ptr<ops::Ops> ops, const model::ModelSpec& spec,
+           const model::Weights& weights)
+      : ops_(std::move(ops)), norm_(weights.final_norm), head_(weights.head), spec_(spec) {}
+
+  Result<void> allocate();
+  void read_some(std::span<const float> rows, int32_t top,
+                 std::span<steer::capture::LensToken> out);
+
+  const std::unique_ptr<ops::Ops> ops_;
+  const ops::NormSpec norm_;
+  const ops::LinearWeight head_;
+  const model::ModelSpec spec_;
+  ops::View rows_;    // [kRowsAtOnce, hidden] act
+  ops::View normed_;  // likewise
+  ops::View logits_;  // [kRowsAtOnce, vocab] f32
+  ops::View tokens_;  // [kRowsAtOnce] i32: the score op wants one a row
+  ops::View scored_;  // [kRowsAtOnce, 4] i32
+  ops::View top_;     // [kRowsAtOnce, kMaxLogprobs, 2] i32
+};
+
+}  // namespace rudder::exec
