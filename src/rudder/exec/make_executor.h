@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
@@ -27,12 +28,16 @@ struct StepLimits {
 
 struct LoadedModel {
   std::unique_ptr<step::Executor> executor;
-  model::ModelSpec spec;
-  MemoryBudget memory;
+  model::ModelSpec spec;  // of the whole model
+  MemoryBudget memory;    // of the rank that needs most
 };
 
-// Where the memory would go; allocates nothing (--dry-run).
-Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
+// The devices that compute a model together, in the order of their ranks; one may be alone.
+using Ranks = std::vector<std::unique_ptr<ops::Ops>>;
+
+// Where the memory would go; allocates nothing (--dry-run). Of several ranks: of the one that needs
+// most, with the blocks that every one of them has room for.
+Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const Ranks& ranks,
                                   const ExecSettings& settings, const StepLimits& limits);
 
 // Of the two long parts of loading; empty functions report nothing.
@@ -42,6 +47,10 @@ struct LoadProgress {
 };
 
 // The checkpoint may be closed afterwards.
+Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, Ranks ranks,
+                               const ExecSettings& settings, const StepLimits& limits,
+                               const LoadProgress& progress);
+// Of one device that is alone.
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
                                const ExecSettings& settings, const StepLimits& limits,
                                const LoadProgress& progress);
