@@ -20,8 +20,8 @@ namespace rudder::apps {
 // its memory.
 exec::ExecSettings resolve_device(exec::ExecSettings settings);
 
-// The ranks of the settings' tensor-parallel-size. `settings` are resolved. On a CPU dtype "auto" is float32 for a checkpoint stored in float32,
-// else bfloat16; a GPU computes in bfloat16.
+// The ranks of the settings' tensor-parallel-size. `settings` are resolved. On a CPU dtype "auto"
+// is float32 for a checkpoint stored in float32, else bfloat16; a GPU computes in bfloat16.
 Result<exec::Ranks> make_ranks(const exec::ExecSettings& settings,
                                const weights::Checkpoint& checkpoint);
 

@@ -200,9 +200,9 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
   const exec::ExecSettings resolved = resolve_device(settings.exec);
   RUDDER_TRY(exec::Ranks ranks, make_ranks(resolved, *session.files.checkpoint));
-  const std::string backend =
-      ranks.size() == 1 ? ranks[0]->name()
-                        : fmt::format("{} ranks of {}", ranks.size(), ranks[0]->name());
+  const std::string backend = ranks.size() == 1
+                                  ? ranks[0]->name()
+                                  : fmt::format("{} ranks of {}", ranks.size(), ranks[0]->name());
   RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ranks[0]));
   session.dtype = tensor::dtype_name(ranks[0]->linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,

@@ -1,6 +1,6 @@
-// Ranks of a group against one device alone: the same tokens, and logprobs and captured rows as near
-// as sums in another order are; every rank with the same bits after every op; batch-invariant as one
-// device is; and a typed error in time when a rank fails or stands still.
+// Ranks of a group against one device alone: the same tokens, and logprobs and captured rows as
+// near as sums in another order are; every rank with the same bits after every op; batch-invariant
+// as one device is; and a typed error in time when a rank fails or stands still.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -41,10 +41,8 @@ const std::vector<RankBackend>& rank_backends() {
       {"reference", [](CommPtr comm) { return cpu::make_reference_rank(std::move(comm)); }},
       {"fast_f32",
        [](CommPtr comm) {
-         return value_of(cpu::make_cpu_ops({.dtype = tensor::DType::kF32,
-                                            .num_threads = 1,
-                                            .isa = {},
-                                            .comm = std::move(comm)}));
+         return value_of(cpu::make_cpu_ops(
+             {.dtype = tensor::DType::kF32, .num_threads = 1, .isa = {}, .comm = std::move(comm)}));
        }},
       {"fast_bf16", [](CommPtr comm) {
          return value_of(cpu::make_cpu_ops({.dtype = tensor::DType::kBF16,
@@ -150,8 +148,8 @@ TEST_P(Group, AsOneDevice) {
                      run(*group(kRoomy), plain_settings(), asks).got);
 }
 
-// The executor compares what ranks sampled; this compares all bits of the residual stream, after each
-// op that changes it.
+// The executor compares what ranks sampled; this compares all bits of the residual stream, after
+// each op that changes it.
 class HashingOps final : public testing::PassingOps {
  public:
   using Hashes = std::vector<uint64_t>;
@@ -245,8 +243,8 @@ INSTANTIATE_TEST_SUITE_P(Tiny, Group,
                          group_name);
 
 TEST(GroupTaps, NeuronsAreRefusedByName) {
-  const auto executor =
-      tiny_group(rank_backends()[0], TinyArch::kPreNorm, kRoomy, {.num_ranks = 2, .has_taps = true});
+  const auto executor = tiny_group(rank_backends()[0], TinyArch::kPreNorm, kRoomy,
+                                   {.num_ranks = 2, .has_taps = true});
   const Result<void> known = executor->capacity().geometry.check({1, tap::Site::kMlpAct});
   ASSERT_FALSE(known);
   EXPECT_NE(known.error().message.find("mlp_act can be neither read nor steered with "
@@ -300,10 +298,13 @@ TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
       misdeed.kind = kind;
       misdeed.rank = rank;
       misdeed.product = 8;
+      const int32_t patience_ms = kind == Kind::kThrows ? 60'000
+                                  : rank == 0           ? cpu::HostComm::kPatienceMs
+                                                        : 300;
       const auto executor =
           tiny_group(rank_backends()[1], TinyArch::kHeadNorm, kRoomy,
                      {.num_ranks = 4,
-                      .patience_ms = kind == Kind::kThrows ? 60'000 : cpu::HostComm::kPatienceMs,
+                      .patience_ms = patience_ms,
                       .wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
                         return std::make_unique<MisbehavingOps>(std::move(inner), misdeed);
                       }});
@@ -340,8 +341,8 @@ TEST(GroupFailure, ARankThatFailsOrStandsStillIsATypedErrorInTime) {
   }
 }
 
-// Every golden checkpoint, cut as its format says, gives the tokens of Hugging Face transformers: the
-// test of one device (golden_serving_test.cpp) compares with them; this one with that device.
+// Every golden checkpoint, cut as its format says, gives the tokens of Hugging Face transformers:
+// the test of one device (golden_serving_test.cpp) compares with them; this one with that device.
 class GoldenGroup : public ::testing::TestWithParam<std::tuple<std::string, int32_t>> {
  protected:
   static exec::LoadedModel load(int32_t num_ranks) {

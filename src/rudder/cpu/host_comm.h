@@ -17,8 +17,8 @@ class HostComm final : public ops::Comm {
  public:
   static constexpr int32_t kPatienceMs = 2000;
 
-  // One for each of `count` ranks. `patience_ms` is how long a rank waits for another; time in which
-  // the whole process stood still (suspended, stopped) does not count.
+  // One for each of `count` ranks. `patience_ms` is how long a rank waits for another; time in
+  // which the whole process stood still (suspended, stopped) does not count.
   static std::vector<std::shared_ptr<HostComm>> make_group(int32_t count,
                                                            int32_t patience_ms = kPatienceMs);
 

@@ -1,4 +1,5 @@
-// Ranks of one process: what they show each other, and that no failure of one keeps another waiting.
+// Ranks of one process: what they show each other, and that no failure of one keeps another
+// waiting.
 #include "rudder/cpu/host_comm.h"
 
 #include <gtest/gtest.h>

@@ -319,7 +319,8 @@ ops::QkvPrepArgs HostOps::with_spanning_norms_applied(const ops::QkvPrepArgs& ar
     for (int64_t t = 0; t < rows; ++t) {
       for (int part = 0; part < 2; ++part) {
         double sum = 0;
-        for (int64_t i = 0; i < width[part]; ++i) sum += double{row_of(t, part)[i]} * row_of(t, part)[i];
+        for (int64_t i = 0; i < width[part]; ++i)
+          sum += double{row_of(t, part)[i]} * row_of(t, part)[i];
         squares_[static_cast<size_t>(2 * t + part)] = sum;
       }
     }
@@ -331,7 +332,8 @@ ops::QkvPrepArgs HostOps::with_spanning_norms_applied(const ops::QkvPrepArgs& ar
   for (int64_t t = 0; t < rows; ++t) {
     for (int part = 0; part < 2; ++part) {
       double sum = 0;
-      for (const View& squares : shown) sum += static_cast<const double*>(squares.data)[2 * t + part];
+      for (const View& squares : shown)
+        sum += static_cast<const double*>(squares.data)[2 * t + part];
       // Where ranks share a KV head, each head is on as many of them: the mean is the same.
       const double mean = sum / static_cast<double>(width[part] * comm_->rank().count);
       norm_with_mean(*norms[part], mean, width[part], row_of(t, part));

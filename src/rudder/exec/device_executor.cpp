@@ -44,7 +44,7 @@ DeviceExecutor::DeviceExecutor(Model model, const step::Capacity& capacity)
 DeviceExecutor::~DeviceExecutor() {
   stopping_ = true;
   if (ops::Comm* const comm = model_.ops->comm()) {
-    comm->fail({ErrorCode::kCancelled, "the group has ended"});  // nobody waits for this rank
+    comm->fail({ErrorCode::kCancelled, "the group has ended", ""});  // nobody waits for it
   }
   launched_.close();
   supplied_.close();

@@ -9,8 +9,8 @@
 // memory that whoever gets them leases. When none is free they are lost and reported so: no step
 // waits for a reader.
 //
-// The device may be a rank of a group (ops/comm.h); then another DeviceExecutor runs the same plans on
-// every other rank (group_executor.h), and rank 0 alone captures.
+// The device may be a rank of a group (ops/comm.h); then another DeviceExecutor runs the same plans
+// on every other rank (group_executor.h), and rank 0 alone captures.
 #pragma once
 
 #include <atomic>

@@ -104,7 +104,8 @@ TEST(GroupExecutor, RanksThatDifferAreAFaultThatStays) {
     EXPECT_TRUE(group.executor->ready({3}));
   };
   using Does = PretendedRank::Does;
-  expect_fault([](Does& rank) { rank.token = 8; }, "rank 2 and rank 0 differ: sequence 0 of step 2");
+  expect_fault([](Does& rank) { rank.token = 8; },
+               "rank 2 and rank 0 differ: sequence 0 of step 2");
   expect_fault([](Does& rank) { rank.logprob = -1.0000001f; }, "sequence 0 of step 2");
   expect_fault([](Does& rank) { rank.late_steps = 1; }, "step 2.0 of 1 sequences and step 1.0");
   expect_fault([](Does& rank) { rank.fails = true; }, "this rank failed");

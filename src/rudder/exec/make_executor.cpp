@@ -49,8 +49,7 @@ Result<MemoryBudget> budget_ranks(const weights::Checkpoint& checkpoint,
   ExecSettings shortest = settings;
   RUDDER_TRY(MemoryBudget all, budget_rank(checkpoint, spec, *ranks.front(), settings, limits));
   for (size_t i = 1; i < ranks.size(); ++i) {
-    RUDDER_TRY(const MemoryBudget one,
-               budget_rank(checkpoint, spec, *ranks[i], shortest, limits));
+    RUDDER_TRY(const MemoryBudget one, budget_rank(checkpoint, spec, *ranks[i], shortest, limits));
     if (one.max_seq_len < all.max_seq_len) {
       shortest.max_model_len = one.max_seq_len;
       RUDDER_TRY(all, budget_rank(checkpoint, spec, *ranks.front(), shortest, limits));
@@ -102,16 +101,15 @@ Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, Ranks rank
   for (size_t i = 0; i < ranks.size(); ++i) {
     DeviceExecutor::Model model;
     RUDDER_TRY(model.spec, model::shard_spec(loaded.spec, ops::rank_of(*ranks[i])));
-    RUDDER_TRY(model.weights,
-               model::load_weights(checkpoint, loaded.spec, *ranks[i],
-                                   of_all(progress.weights, i, ranks.size())));
+    RUDDER_TRY(model.weights, model::load_weights(checkpoint, loaded.spec, *ranks[i],
+                                                  of_all(progress.weights, i, ranks.size())));
     if (i == 0) loaded.memory.weight_bytes = model.weights.bytes;  // as packed
     model.ops = std::move(ranks[i]);
     model.kv = loaded.memory.kv;
     RUDDER_TRY(executors.emplace_back(),
-               DeviceExecutor::start(std::move(model), capacity,
-                                     {.enforce_eager = settings.enforce_eager,
-                                      .capture_progress = progress.graphs}));
+               DeviceExecutor::start(
+                   std::move(model), capacity,
+                   {.enforce_eager = settings.enforce_eager, .capture_progress = progress.graphs}));
   }
   loaded.executor = GroupExecutor::of(std::move(executors));
   return loaded;

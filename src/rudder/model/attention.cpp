@@ -12,8 +12,8 @@ using tensor::DType;
 using tensor::View;
 
 // The scales of an fp8 KV cache, by the names that exporters give them.
-void list_kv_scales(const Attention::Names& names,
-                    const Extent& kv_heads, Attention::Weights* weights, LayerTensors& out) {
+void list_kv_scales(const Attention::Names& names, const Extent& kv_heads,
+                    Attention::Weights* weights, LayerTensors& out) {
   const std::string module = out.prefix + std::string(names.out.substr(0, names.out.rfind('.')));
   const auto add = [&](std::string_view letter, size_t part, View* target) {
     const std::string stored = out.prefix + std::string(names.qkv[part]);

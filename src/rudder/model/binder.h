@@ -16,13 +16,13 @@
 
 namespace rudder::model {
 
-// What this rank loads of a module. The views of `parts` point into the checkpoint, into `scales` and
-// into `cuts`.
+// What this rank loads of a module. The views of `parts` point into the checkpoint, into `scales`
+// and into `cuts`.
 struct BoundLinear {
   std::vector<ops::LinearPart> parts;
   std::vector<std::vector<float>> scales;    // of the stored parts; empty unless they are F8E4M3
   std::vector<std::vector<std::byte>> cuts;  // columns of weights
-  bool wide_inputs = false;                // the checkpoint quantises the weight alone
+  bool wide_inputs = false;                  // the checkpoint quantises the weight alone
 };
 
 class Binder {

@@ -116,9 +116,8 @@ Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
 // [R, vocab].
 View LayerwiseDecoder::head(const Operand& in) {
   const View logits = shaped(buffers_.logits, in.rows(), spec_.vocab);
-  const View part = rank_.is_alone()
-                        ? logits
-                        : shaped(buffers_.logits_part, in.rows(), weights_.head.out);
+  const View part =
+      rank_.is_alone() ? logits : shaped(buffers_.logits_part, in.rows(), weights_.head.out);
   ops_.logits({.x = in.x,
                .x_scale = in.scale,
                .head = &weights_.head,
@@ -223,8 +222,8 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
       RUDDER_CHECK(vector.target->num_rows() == vector.count.count(), "'{}'", vector.name);
     }
     for (const LinearModule& linear : tensors.linears) {
-      RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.rows(), "'{}'",
-                   linear.parts.front().name);
+      RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.rows(),
+                   "'{}'", linear.parts.front().name);
     }
     const Attention* const attention = attention_of(spec.layers[i]);
     RUDDER_CHECK(

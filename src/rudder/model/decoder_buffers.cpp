@@ -40,8 +40,7 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank ran
   sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
   sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
   if (!rank.is_alone()) {
-    sizes.logits_part =
-        int64_t{limits.max_logits_rows} * ops::vocab_share(spec.vocab, rank).count;
+    sizes.logits_part = int64_t{limits.max_logits_rows} * ops::vocab_share(spec.vocab, rank).count;
     sizes.sums = sizes.hidden;
   }
   sizes.scales = limits.max_tokens;

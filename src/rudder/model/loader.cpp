@@ -182,7 +182,8 @@ class Loader {
     return norm;
   }
 
-  // [width.count()]: ones without a tensor, one number again and again where the tensor has just one.
+  // [width.count()]: ones without a tensor, one number again and again where the tensor has just
+  // one.
   Result<View> load_norm_part(const NormTensor::Part& part, const Extent& width, float offset) {
     std::vector<float> values(static_cast<size_t>(width.count()), 1.0f);
     if (!part.name.empty()) {

@@ -1,7 +1,7 @@
-// Shards: what one rank of a group (ops/comm.h) has of a model. Attention is cut by KV heads with the
-// query heads that read them, an MLP by neurons, the output head by vocabulary; embedding, norms of
-// the residual stream and everything that is added to it are whole on every rank. tensors.h says of
-// every tensor what a rank loads. Pure functions; any thread.
+// Shards: what one rank of a group (ops/comm.h) has of a model. Attention is cut by KV heads with
+// the query heads that read them, an MLP by neurons, the output head by vocabulary; embedding,
+// norms of the residual stream and everything that is added to it are whole on every rank.
+// tensors.h says of every tensor what a rank loads. Pure functions; any thread.
 #pragma once
 
 #include <cstddef>

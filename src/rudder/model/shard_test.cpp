@@ -1,4 +1,5 @@
-// What each rank of a group has of a model: together everything, and nothing that cannot be divided.
+// What each rank of a group has of a model: together everything, and nothing that cannot be
+// divided.
 #include "rudder/model/shard.h"
 
 #include <gtest/gtest.h>
@@ -88,7 +89,8 @@ TEST(Shard, WhatCannotBeDividedIsNamed) {
     EXPECT_EQ(part.error().where, "tensor-parallel-size");
     return part.error().message;
   };
-  EXPECT_EQ(message(spec_of(4, 2, 96), 3), "the 4 heads of layer 0 cannot be divided among 3 ranks");
+  EXPECT_EQ(message(spec_of(4, 2, 96), 3),
+            "the 4 heads of layer 0 cannot be divided among 3 ranks");
   EXPECT_EQ(message(spec_of(12, 4, 96), 6),
             "the 4 KV heads of layer 0 cannot be divided among 6 ranks");
   EXPECT_EQ(message(spec_of(8, 8, 100), 8),
@@ -103,11 +105,13 @@ TEST(Shard, CutPartsHoldTheirRowsAndColumns) {
   for (size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<float>(i / 8 * 100 + i % 8);
   std::vector<float> bias(12);
   std::iota(bias.begin(), bias.end(), 0.0f);
-  const ops::LinearPart part{{stored.data(), DType::kF32, {12, 8}}, {bias.data(), DType::kF32, {12}}};
+  const ops::LinearPart part{{stored.data(), DType::kF32, {12, 8}},
+                             {bias.data(), DType::kF32, {12}}};
   std::vector<std::vector<std::byte>> memory;
   std::vector<ops::LinearPart> cut;
 
-  LinearModule stacked;  // 8 rows and 4 rows in one tensor, of which the second of two ranks has half
+  LinearModule
+      stacked;  // 8 rows and 4 rows in one tensor, of which the second of two ranks has half
   stacked.parts = {{"qkv", {Extent{8, {4, 4}}, Extent{4, {2, 2}}}}};
   stacked.in = 8;
   stacked.bias = true;
@@ -171,7 +175,8 @@ TEST(Shard, LoadedBytesAreThoseOfTheBudget) {
     RankOps ops({index, 2});
     const auto weights = tiny.load(ops);
     ASSERT_TRUE(weights) << weights.error().to_string();
-    EXPECT_FALSE(weights->embedding.empty()) << "a rank's rows of a tied head embed not every token";
+    EXPECT_FALSE(weights->embedding.empty())
+        << "a rank's rows of a tied head embed not every token";
     const ModelSpec spec = read_spec(**tiny.open()).value();
     EXPECT_EQ(weights->bytes, weight_bytes(spec, DType::kF32, {index, 2}));
     EXPECT_EQ(weights->head.out, index == 0 ? 32 : 8);

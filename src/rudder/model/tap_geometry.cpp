@@ -20,7 +20,8 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank r
         static_cast<uint16_t>(bit(Site::kResidPre) | bit(Site::kAttnOut) | bit(Site::kResidMid) |
                               bit(Site::kMlpOut) | bit(Site::kResidPost));
     const GatedMlp* const mlp = gated_mlp_of(layer);
-    if (mlp != nullptr && rank.is_alone()) sites = static_cast<uint16_t>(sites | bit(Site::kMlpAct));
+    if (mlp != nullptr && rank.is_alone())
+      sites = static_cast<uint16_t>(sites | bit(Site::kMlpAct));
     // Without a norm before it, a branch reads the residual itself.
     if (layer.norms.pre) {
       sites = static_cast<uint16_t>(sites | bit(Site::kAttnIn) | bit(Site::kMlpIn));

@@ -53,7 +53,8 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
     const LayerTensors layer = layer_tensors(spec, names, i);
     for (const NormTensor& norm : layer.norms) add_norm(norm);
     for (const VectorTensor& vector : layer.vectors) {
-      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.is_gain);
+      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}),
+          vector.is_gain);
     }
     for (const NumberTensor& number : layer.numbers) {
       add(number.name, TensorShape::of({1}), true);

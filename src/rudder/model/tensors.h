@@ -1,7 +1,7 @@
 // The tensors of a model: what a spec and an architecture's names ask for, their shapes, which part
-// of each a rank loads, and where the loaded weights go. Nothing else says so: the loader binds and loads by these lists,
-// weight_bytes adds them up, the decoder checks weights against them, make_model and tests invent
-// weights for them. Pure functions; any thread.
+// of each a rank loads, and where the loaded weights go. Nothing else says so: the loader binds and
+// loads by these lists, weight_bytes adds them up, the decoder checks weights against them,
+// make_model and tests invent weights for them. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // Comm: what one device of a rank group knows of the group. A rank group computes one model
 // together (tensor parallel): each rank has a share of every layer's heads and neurons and of the
 // head's vocabulary, and all of the residual stream. The ops that read other ranks' memory
-// (ResidualNormArgs.sums_ranks, QkvPrepArgs.norms_span_ranks, Ops::gather_logits) wait for them, for
-// a bounded time. Once the group has failed no rank waits any more, and every event recorded from
-// then on tells the failure. Ops owns it; a device alone has none.
+// (ResidualNormArgs.sums_ranks, QkvPrepArgs.norms_span_ranks, Ops::gather_logits) wait for them,
+// for a bounded time. Once the group has failed no rank waits any more, and every event recorded
+// from then on tells the failure. Ops owns it; a device alone has none.
 #pragma once
 
 #include <cstdint>

@@ -109,8 +109,8 @@ class WeightMaker {
   int64_t bytes_ = 0;
 };
 
-Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t index,
-                                         ops::Rank rank, WeightMaker& maker) {
+Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t index, ops::Rank rank,
+                                         WeightMaker& maker) {
   model::LayerWeights weights = model::empty_weights(spec.layers[index]);
   const model::LayerTensors tensors = model::layer_tensors(spec, {}, index, &weights, rank);
   std::vector<model::NormTensor> norms = tensors.norms;
