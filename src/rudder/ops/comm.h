@@ -31,15 +31,18 @@ inline Share equal_share(int64_t total, Rank rank) {
   return {rank.index * each, each};
 }
 
-// The rank's share of the output head's rows. Shares lie in the order of ranks and begin at
-// multiples of 16; the last one may be shorter, and empty where there are too many ranks.
+// The rank's share of the output head's rows. Shares lie in the order of ranks, begin at multiples
+// of 16 and differ by no more than that; the first is the largest, and the last is empty where there
+// are too many ranks.
 inline Share vocab_share(int64_t vocab, Rank rank) {
   constexpr int64_t kUnit = 16;
   const int64_t units = (vocab + kUnit - 1) / kUnit;
-  const int64_t each = (units + rank.count - 1) / rank.count * kUnit;
-  const int64_t begin = rank.is_alone() ? 0 : rank.index * each;
-  if (begin >= vocab) return {vocab, 0};
-  return {begin, rank.is_alone() || begin + each > vocab ? vocab - begin : each};
+  const auto begin_of = [&](int64_t index) {
+    const int64_t begin = (units * index + rank.count - 1) / rank.count * kUnit;
+    return begin < vocab ? begin : vocab;
+  };
+  const int64_t begin = begin_of(rank.index);
+  return {begin, begin_of(rank.index + 1) - begin};
 }
 
 class Comm {
