@@ -13,6 +13,7 @@ int run_info(int argc, char** argv);
 int run_make_model(int argc, char** argv);
 int run_replay(int argc, char** argv);
 int run_vectors(int argc, char** argv);
+int run_features(int argc, char** argv);
 int run_bench(int argc, char** argv);
 
 }  // namespace rudder::apps

@@ -62,6 +62,9 @@ Result<engine::RequestId> LocalClient::submit(engine::RequestParams params,
       answer->token_us.push_back(now);
       if (token.has_logprobs) answer->logprobs.push_back(token.logprob);
     }
+    for (const engine::OutputToken& token : event.prompt_logprobs) {
+      answer->prompt_logprobs.push_back(token.logprob);
+    }
     if (on_text && !event.text.empty()) on_text(event.text);
     answer->text += event.text;
     answer->usage = event.usage;

@@ -24,6 +24,8 @@ constexpr Command kCommands[] = {
     {"info", "what a checkpoint holds and what memory it would take", run_info},
     {"make-model", "write a random checkpoint of true shape, for benches", run_make_model},
     {"vectors", "learn steering vectors, and see what they do: train, eval", run_vectors},
+    {"features", "find features of a dictionary, and see what they do: rank, top, eval",
+     run_features},
     {"replay", "run a recording of --record again and compare its tokens", run_replay},
     {"bench", "measure: latency, throughput, serve, ops", run_bench},
 };

@@ -30,14 +30,6 @@ MakeOps cuda_ops(DType dtype, bool batch_invariant = false) {
   };
 }
 
-// All but those of gates, which the backend refuses (cuda_test:
-// Parts.WithoutKernelsAreRefusedByName).
-std::vector<std::string> names_with_kernels() {
-  std::vector<std::string> names = checkpoint_names();
-  std::erase_if(names, [](const std::string& name) { return name.starts_with("asynct"); });
-  return names;
-}
-
 std::vector<Backend> cuda_backends() {
   return {{"cuda_bf16", cuda_ops(DType::kBF16), kBf16Limits, kFp8Limits, false},
           {"cuda_fp8", cuda_ops(DType::kF8E4M3), kFp8Limits, kFp8Limits, false},
@@ -45,7 +37,7 @@ std::vector<Backend> cuda_backends() {
           {"cuda_fp8_invariant", cuda_ops(DType::kF8E4M3, true), kFp8Limits, kFp8Limits, true}};
 }
 
-GOLDEN_BACKENDS(Cuda, names_with_kernels(), cuda_backends());
+GOLDEN_BACKENDS(Cuda, checkpoint_names(), cuda_backends());
 
 // The same precision on the CPU.
 std::vector<Twins> cuda_twins() {
@@ -58,7 +50,7 @@ std::vector<Twins> cuda_twins() {
           {"cuda_fp8", cuda_ops(fp8), low(fp8), kFp8Limits, kFp8Limits}};
 }
 
-GOLDEN_TWINS(Cuda, names_with_kernels(), cuda_twins());
+GOLDEN_TWINS(Cuda, checkpoint_names(), cuda_twins());
 
 TEST(DemoModel, PredictsWhatTheCpuPredicts) {
   const DemoText& text = demo_text();

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""An edit workload over HTTP: the demo model copies JSON objects with one field changed. Serves it with
-and without speculation in turn, with so many clients, and prints the tokens a second of each pair.
-Standard library only.
+"""Speculation over HTTP: two servers, of which one speculates, answer the same requests in turn; prints the
+tokens a second of each pair. The requests are edits, where the demo model copies JSON objects with one field
+changed, or with --suite random texts that never repeat. Standard library only.
 
     tools/bench_edits.py --clients 1 --pairs 5 -- --speculative-method ngram
+    tools/bench_edits.py --suite random --clients 32 --server-flags "--load-format dummy --like qwen2.5-7b
+        --gpu-memory-utilization 0.4" -- --speculative-method ngram
 """
 
 import argparse
@@ -11,8 +13,10 @@ import concurrent.futures
 import json
 import pathlib
 import re
+import shlex
 import statistics
 import subprocess
+import tempfile
 import time
 import urllib.request
 
@@ -57,31 +61,64 @@ def run(server, cases, clients):
             "rejected": sum(d.get("rejected_prediction_tokens", 0) for d in details)}
 
 
+def run_random(server, arguments, seed):
+    """Sampled answers of random weights and random prompts, by `rudder bench serve`."""
+    with tempfile.NamedTemporaryFile(suffix=".json") as result:
+        subprocess.run([BINARY, "bench", "serve", "--base-url", server.url, "--num-prompts", str(2 * arguments.clients),
+                        "--max-concurrency", str(arguments.clients), "--random-output-len", str(arguments.output_len), "--temperature", "1",
+                        "--seed", str(seed), "--save-result", result.name], check=True, stdout=subprocess.DEVNULL)
+        return json.load(result)["output_throughput"]
+
+
+def compare_random(arguments, plain, drafted):
+    gains = []
+    for pair in range(arguments.pairs):
+        without, with_drafts = (run_random(server, arguments, pair) for server in (plain, drafted))
+        gains.append(with_drafts / without)
+        print(f"pair {pair + 1}: {without:.0f} tok/s without, {with_drafts:.0f} with: {gains[-1]:.3f} times", flush=True)
+    return gains
+
+
+def compare_edits(arguments, plain, drafted):
+    lines = (ROOT / "models" / "demo" / "eval" / f"{arguments.suite}.jsonl").read_text().splitlines()
+    cases = [json.loads(line)["messages"] for line in lines[:arguments.cases]]
+    for server in (plain, drafted):
+        run(server, cases[:8], arguments.clients)
+    gains = []
+    for pair in range(arguments.pairs):
+        without, with_drafts = (run(server, cases, arguments.clients) for server in (plain, drafted))
+        same = sum(a == b for a, b in zip(without["texts"], with_drafts["texts"], strict=True))
+        assert same == len(cases) or arguments.allow_rounding, "speculation changed a text"
+        gains.append(with_drafts["rate"] / without["rate"])
+        print(f"pair {pair + 1}: {without['rate']:.0f} tok/s without, {with_drafts['rate']:.0f} with: "
+              f"{gains[-1]:.2f} times; accepted {with_drafts['accepted']}, rejected {with_drafts['rejected']}; "
+              f"{same} of {len(cases)} texts equal", flush=True)
+    return gains
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument("--pairs", type=int, default=5)
     parser.add_argument("--cases", type=int, default=60)
-    parser.add_argument("--suite", default="json", help="of models/demo/eval")
+    parser.add_argument("--suite", default="json", help="of models/demo/eval, or random")
+    parser.add_argument("--output-len", type=int, default=128, help="tokens, of random")
+    parser.add_argument("--server-flags", default="", help="of both servers")
+    parser.add_argument("--allow-rounding", action="store_true",
+                        help="texts may differ: on a GPU that is not batch-invariant a draft changes rounding")
     parser.add_argument("flags", nargs="+", help="of the server that speculates")
     arguments = parser.parse_args()
-    lines = (ROOT / "models" / "demo" / "eval" / f"{arguments.suite}.jsonl").read_text().splitlines()
-    cases = [json.loads(line)["messages"] for line in lines[:arguments.cases]]
-    plain, drafted = Server([]), Server(arguments.flags)
-    gains = []
+    both = shlex.split(arguments.server_flags)
+    servers = []
     try:
-        for server in (plain, drafted):
-            run(server, cases[:8], arguments.clients)
-        for pair in range(arguments.pairs):
-            without, with_drafts = (run(server, cases, arguments.clients) for server in (plain, drafted))
-            assert without["texts"] == with_drafts["texts"], "speculation changed a text"
-            gains.append(with_drafts["rate"] / without["rate"])
-            print(f"pair {pair + 1}: {without['rate']:.0f} tok/s without, {with_drafts['rate']:.0f} with: "
-                  f"{gains[-1]:.2f} times; accepted {with_drafts['accepted']}, rejected {with_drafts['rejected']}")
+        for flags in (both, both + arguments.flags):
+            servers.append(Server(flags))
+        compare = compare_random if arguments.suite == "random" else compare_edits
+        gains = compare(arguments, *servers)
     finally:
-        plain.stop()
-        drafted.stop()
-    print(f"median of {len(gains)} pairs: {statistics.median(gains):.2f} times (from {min(gains):.2f} to {max(gains):.2f})")
+        for server in servers:
+            server.stop()
+    print(f"median of {len(gains)} pairs: {statistics.median(gains):.3f} times (from {min(gains):.3f} to {max(gains):.3f})")
 
 
 if __name__ == "__main__":

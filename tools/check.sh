@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The only definition of "clean": format, room table, budgets, banned calls, names that clash, rows of
-# the ledger, recipes of CONTRIBUTING.md, types of the Python client, headers that stand alone, clang-tidy.
+# the ledger, recipes of CONTRIBUTING.md, tests that documents name, types of the Python client, headers that stand alone, clang-tidy.
 # `make test` and continuous integration run exactly this.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -26,6 +26,10 @@ python3 tools/test_ledger_check.py 2>/dev/null || { echo "tools/test_ledger_chec
 say "recipes"
 python3 tools/recipe_check.py
 python3 tools/test_recipe_check.py 2>/dev/null || { echo "tools/test_recipe_check.py fails"; exit 1; }
+
+say "tests that documents name"
+python3 tools/named_tests.py
+python3 tools/test_named_tests.py 2>/dev/null || { echo "tools/test_named_tests.py fails"; exit 1; }
 
 say "types of the Python client"
 .venv/bin/mypy --config-file clients/python/pyproject.toml clients/python/src

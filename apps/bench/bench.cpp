@@ -21,7 +21,9 @@ constexpr Bench kBenches[] = {
     {"serve", "load on a running server: open or closed loop", bench_serve},
     {"constraint", "output forms: compile time, and microseconds a token", bench_constraint},
     {"ops", "each macro-op: time, bytes, share of the machine's ceiling", bench_ops},
+    {"scenarios", "seven fixed batches on several models in turn", bench_scenarios},
     {"speculation", "drafts of known quality: acceptance, length, batch", bench_speculation},
+    {"trace", "where the time of a step goes on a GPU, kernel by kernel", bench_trace},
     {"steering", "what steering and capture cost, mode by mode", bench_steering},
 };
 

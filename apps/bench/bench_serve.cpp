@@ -31,6 +31,7 @@ struct BenchServeSettings {
   double request_rate = 0;
   double burstiness = 1;
   bool ignore_eos = true;
+  double temperature = 0;
   bool text_prompts = false;
 
   void declare(SettingsTable& table) {
@@ -44,6 +45,7 @@ struct BenchServeSettings {
     table.add("num-warmups", &num_warmups, 0, 10000, "Requests before the clock starts.");
     table.add("max-model-len", &max_model_len, 2, 1 << 24, "Bounds prompt and output together.");
     table.add("ignore-eos", &ignore_eos, "Generate every requested token.");
+    table.add("temperature", &temperature, 0, 2, "Of the sampled tokens; 0 = greedy.");
     table.add("text-prompts", &text_prompts, "Send text, not token ids.");
     table.add("metric-percentiles", &metric_percentiles, "Which percentiles to report.");
     table.add("save-result", &save_result, "Write the result as JSON to this file.");
@@ -69,6 +71,7 @@ Result<ServeReport> measure_server(const BenchServeSettings& settings,
   RUDDER_TRY_VOID(parse_base_url(settings.base_url, &target));
   target.api_key = settings.api_key;
   target.ignore_eos = settings.ignore_eos;
+  target.temperature = settings.temperature;
   target.text_prompts = settings.text_prompts;
   target.model = settings.model;
   if (target.model.empty()) {

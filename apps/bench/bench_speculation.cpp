@@ -1,6 +1,7 @@
 // rudder bench speculation: tokens a second with drafts of a known quality, beside plain decoding
-// and beside the bound: what the accepted tokens could bring at most at the measured time of a
-// step.
+// and beside two bounds, which are what the accepted tokens could bring at most: at the measured
+// time of steps whose drafts are all wrong, and at that of plain steps with as many tokens, which
+// wait for no guess.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -83,7 +84,8 @@ struct Measured {
   Case drafted;
   double rate = 0;   // tokens a second, all sequences; the median
   double gain = 1;   // over plain decoding
-  double bound = 1;  // of the gain
+  double bound = 1;  // of the gain, by steps with wrong drafts
+  double ideal = 0;  // likewise, by plain steps of as many tokens; 0: not measured
 };
 
 double tokens_a_step(const Case& drafted) {
@@ -95,19 +97,16 @@ double tokens_a_step(const Case& drafted) {
 
 class Sweep {
  public:
-  Sweep(const SpeculationBench& bench, ModelSession& session, OracleAnswers& oracle,
+  Sweep(const SpeculationBench& bench, ModelSession& session, Oracle& oracle,
         std::vector<Case> cases)
       : bench_(bench), session_(session), oracle_(oracle), cases_(std::move(cases)) {}
 
   // Every case with so many sequences. The first case is plain; a length's bound is made from its
   // case without a right guess, which says how long its steps take.
   Result<std::vector<Measured>> run(int32_t batch, Progress& progress) {
-    WorkloadSettings workload = bench_.workload;
-    workload.num_prompts = batch;
-    items_ = make_workload(workload, *session_.files.tokenizer, session_.plan.max_seq_len);
-    oracle_.by_prompt.clear();
     std::vector<std::vector<double>> rates(cases_.size());
-    RUDDER_TRY_VOID(rate_of({}));  // to learn the answers
+    make_items(batch);
+    RUDDER_TRY_VOID(rate_of({}));  // to warm up
     for (int32_t round = 0; round < bench_.rounds; ++round) {
       for (size_t i = 0; i < cases_.size(); ++i) {
         RUDDER_TRY(const double rate, rate_of(cases_[i]));
@@ -126,11 +125,40 @@ class Sweep {
       });
       one.gain = one.rate / measured.front().rate;
       one.bound = tokens_a_step(one.drafted) * wrong->rate / measured.front().rate;
+      if (one.drafted.acceptance > 0) continue;
+      RUDDER_TRY(one.ideal, ideal_of(batch, one.drafted.length, measured.front().rate));
+    }
+    for (Measured& one : measured) {
+      const auto wrong = std::ranges::find_if(measured, [&](const Measured& other) {
+        return other.drafted.length == one.drafted.length && other.drafted.acceptance == 0;
+      });
+      if (one.drafted.acceptance > 0) one.ideal = tokens_a_step(one.drafted) * wrong->ideal;
     }
     return measured;
   }
 
  private:
+  void make_items(int32_t batch) {
+    WorkloadSettings workload = bench_.workload;
+    workload.num_prompts = batch;
+    items_ = make_workload(workload, *session_.files.tokenizer, session_.plan.max_seq_len);
+  }
+
+  // A plain step's time over that of one with `length` tokens more a sequence, as more sequences
+  // take it. 0 where so many do not run at once.
+  Result<double> ideal_of(int32_t batch, int32_t length, double plain_rate) {
+    const int64_t tokens = int64_t{batch} * (1 + length);
+    if (tokens > session_.plan.max_num_seqs) return 0.0;
+    std::vector<double> rates;
+    make_items(static_cast<int32_t>(tokens));
+    for (int32_t round = 0; round < bench_.rounds; ++round) {
+      RUDDER_TRY(const double rate, rate_of({}));
+      rates.push_back(rate);
+    }
+    make_items(batch);
+    return summarize(rates, {}).median / (1 + length) / plain_rate;
+  }
+
   Result<double> rate_of(const Case& drafted) {
     oracle_.length = drafted.length;
     oracle_.acceptance = drafted.acceptance;
@@ -139,6 +167,8 @@ class Sweep {
       engine::RequestParams& params = requests.emplace_back();
       params.prompt = item.prompt;
       params.sampling.temperature = 0;
+      // Whatever the rounding of a step.
+      params.sampling.logit_bias = {{oracle_.token, 100.0f}};
       params.seed = 0;
       params.max_tokens = item.output_len;
       params.ignore_eos = true;
@@ -147,10 +177,9 @@ class Sweep {
     RUDDER_TRY(const std::vector<LocalAnswer> answers,
                run_requests(
                    session_, std::move(requests), [](int64_t, int64_t) {}, &seconds));
-    for (size_t i = 0; i < answers.size() && drafted.length == 0; ++i) {
-      std::vector<int32_t> whole = items_[i].prompt;
-      whole.insert(whole.end(), answers[i].tokens.begin(), answers[i].tokens.end());
-      oracle_.by_prompt[items_[i].prompt] = std::move(whole);
+    for (const LocalAnswer& answer : answers) {
+      if (std::ranges::count(answer.tokens, oracle_.token) == std::ssize(answer.tokens)) continue;
+      return fail(ErrorCode::kInternal, "an answer has other tokens than a bias asks for", "");
     }
     const DecodeWindow window = decode_window(answers);
     if (window.tokens == 0) {
@@ -163,7 +192,7 @@ class Sweep {
 
   const SpeculationBench& bench_;
   ModelSession& session_;
-  OracleAnswers& oracle_;
+  Oracle& oracle_;
   const std::vector<Case> cases_;
   std::vector<WorkItem> items_;
 };
@@ -174,16 +203,20 @@ json::object to_json(int32_t batch, const Measured& one) {
           {"acceptance", one.drafted.acceptance},
           {"tokens_per_second", one.rate},
           {"gain", one.gain},
-          {"bound", one.bound}};
+          {"bound", one.bound},
+          {"ideal", one.ideal}};
 }
 
 void print(int32_t batch, const std::vector<Measured>& all) {
-  fmt::print("\n{} sequences, plain: {:.1f} tok/s\n{:>8}{:>12}{:>10}{:>8}{:>8}{:>12}\n", batch,
-             all.front().rate, "drafts", "acceptance", "tok/s", "gain", "bound", "of bound");
+  fmt::print("\n{} sequences, plain: {:.1f} tok/s\n{:>8}{:>12}{:>10}{:>8}{:>8}{:>12}{:>8}{:>12}\n",
+             batch, all.front().rate, "drafts", "acceptance", "tok/s", "gain", "bound", "of bound",
+             "ideal", "of ideal");
   for (const Measured& one : all) {
     if (one.drafted.length == 0) continue;
-    fmt::print("{:>8}{:>12.2f}{:>10.1f}{:>8.2f}{:>8.2f}{:>11.0f} %\n", one.drafted.length,
+    fmt::print("{:>8}{:>12.2f}{:>10.1f}{:>8.2f}{:>8.2f}{:>11.0f} %", one.drafted.length,
                one.drafted.acceptance, one.rate, one.gain, one.bound, 100 * one.gain / one.bound);
+    if (one.ideal > 0) fmt::print("{:>8.2f}{:>11.0f} %", one.ideal, 100 * one.gain / one.ideal);
+    fmt::print("\n");
   }
 }
 
@@ -218,7 +251,7 @@ Result<void> sweep(SpeculationBench& bench) {
       if (acceptance > 0) cases.push_back({tokens, acceptance});
     }
   }
-  const auto oracle = std::make_shared<OracleAnswers>();
+  const auto oracle = std::make_shared<Oracle>();
   bench.session.proposer = [&] { return std::make_unique<OracleProposer>(oracle); };
   bench.session.speculative.method = "ngram";  // whose place the oracle takes
   bench.session.speculative.num_tokens = static_cast<int32_t>(*std::ranges::max_element(lengths));

@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "bench/bench_commands.h"
+#include "bench/bench_dictionary.h"
 #include "bench/report.h"
 #include "bench/statistics.h"
 #include "bench/steering_modes.h"
@@ -148,6 +149,7 @@ class SteeringRun {
   SessionSettings with_, without_;
   std::unique_ptr<ModelSession> steered_, plain_;
   std::vector<std::string> configs_;             // bodies of packed vectors
+  std::map<int32_t, std::string> features_;      // bodies of clamps, by their number
   std::map<std::string_view, int64_t> indices_;  // requests so far, by mode
   SteeringReport report_;
   Progress progress_{"bench steering", false};
@@ -187,6 +189,12 @@ Result<void> SteeringRun::plan() {
     num_configs = std::max(num_configs, mode.num_configs);
     const int32_t layers = mode.num_captured < 0 ? geometry_.num_layers : mode.num_captured;
     num_captured = std::max(num_captured, layers);
+    if (mode.num_features > 0) features_[mode.num_features] = feature_clamps(mode.num_features);
+  }
+  if (!features_.empty()) {
+    const std::string folder = settings_.capture_dir + "/dictionary";
+    RUDDER_TRY_VOID(write_bench_dictionary(geometry_, folder));
+    with_.steering.dictionaries.push_back(fmt::format("{}={}", kBenchDictionary, folder));
   }
   for (int32_t i = 0; i < num_configs; ++i) configs_.push_back(packed_steering(geometry_, i));
   constexpr int64_t kMiB = 1 << 20;
@@ -229,8 +237,10 @@ Result<Prepared> SteeringRun::prepare(ModelSession& session, const Load& load, s
   params.ignore_eos = true;
   if (session.steering == nullptr) return prepared;
   const auto index = load.first_index + static_cast<int64_t>(i);
-  RUDDER_TRY(const json::value body,
-             parse_json(steering_body(*load.mode, configs_, index), "request body"));
+  const std::string& text = load.mode->num_features > 0
+                                ? features_.at(load.mode->num_features)
+                                : steering_body(*load.mode, configs_, index);
+  RUDDER_TRY(const json::value body, parse_json(text, "request body"));
   RUDDER_TRY(const auto config, session.steering->library().resolve(body.as_object()));
   const auto prompt_len = static_cast<int32_t>(params.prompt.size());
   tap::SequenceTaps taps;
@@ -280,6 +290,7 @@ Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& 
                      static_cast<double>(at.size() - 2));
     }
   };
+  const uint64_t eager = session.engine->stats().eager_decodes;
   const int64_t start = clock.now_us();
   std::vector<std::thread> clients;
   clients.reserve(static_cast<size_t>(load.concurrency));
@@ -289,7 +300,8 @@ Result<SteeringTrial> SteeringRun::run_trial(ModelSession& session, const Load& 
   if (error) return tl::unexpected<Error>(*error);
   const double tokens = static_cast<double>(load.items.size()) * load.items.front().output_len;
   return SteeringTrial{summarize(ttft, {}).median, summarize(tpot, {}).median,
-                       summarize(e2el, {}).median, tokens / seconds};
+                       summarize(e2el, {}).median, tokens / seconds,
+                       static_cast<double>(session.engine->stats().eager_decodes - eager)};
 }
 
 // Every mode of one session, at one shape of load.
@@ -371,7 +383,7 @@ Result<void> measure_steering(SteeringBench settings) {
     done = run.run();
     if (done) done = ledger.append(run.report(), session);
   }
-  if (own_dir) std::filesystem::remove_all(capture_dir);
+  std::filesystem::remove_all(own_dir ? capture_dir : capture_dir + "/dictionary");
   return done;
 }
 

@@ -243,7 +243,7 @@ std::string completion_body(const LoadTarget& target, const WorkItem& item,
   body["prompt"] =
       target.text_prompts ? json::value(prompt_text) : json::value(json::value_from(item.prompt));
   body["max_tokens"] = item.output_len;
-  body["temperature"] = 0;
+  body["temperature"] = target.temperature;
   body["stream"] = true;
   body["stream_options"] = {{"include_usage", true}};
   if (target.ignore_eos) body["ignore_eos"] = true;

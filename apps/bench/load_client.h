@@ -19,6 +19,7 @@ struct LoadTarget {
   std::string api_key;
   std::string model;
   bool ignore_eos = true;
+  double temperature = 0;
   bool text_prompts = false;  // send text, not token ids: for servers that take no ids
 };
 

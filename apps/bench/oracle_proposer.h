@@ -1,10 +1,9 @@
-// OracleProposer: drafts of a known quality, for benches. It has seen what each prompt is answered
-// with, and guesses each token of it rightly with a given probability. So a step accepts by a fixed
-// draw while it verifies as ever. One engine at a time; set between runs, while nothing runs.
+// OracleProposer: drafts of a known quality, for benches whose answers are one token again and
+// again. It guesses each token of them rightly with a given probability. So a step accepts by a
+// fixed draw while it verifies as ever. One engine at a time; set between runs, while nothing runs.
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <span>
 #include <utility>
@@ -14,27 +13,25 @@
 
 namespace rudder::apps {
 
-struct OracleAnswers {
-  std::map<std::vector<int32_t>, std::vector<int32_t>> by_prompt;  // greedy, with their prompts
+struct Oracle {
+  int32_t token = 0;      // that every answer is made of
   double acceptance = 0;  // of each guessed token, behind right ones
   int32_t length = 0;     // of drafts; 0: none, and sequences run ahead
 };
 
 class OracleProposer final : public sched::DraftProposer {
  public:
-  // `answers` outlives the proposer; written while nothing runs.
-  explicit OracleProposer(std::shared_ptr<const OracleAnswers> answers)
-      : answers_(std::move(answers)) {}
+  // `oracle` is written while nothing runs.
+  explicit OracleProposer(std::shared_ptr<const Oracle> oracle) : oracle_(std::move(oracle)) {}
 
-  void begin(const sched::NewSequence& sequence) override;
-  void end(sched::SequenceId id, std::span<const int32_t> tokens) override;
-  bool waits(sched::SequenceId) override { return answers_->length > 0; }
+  void begin(const sched::NewSequence&) override {}
+  void end(sched::SequenceId, std::span<const int32_t>) override {}
+  bool waits(sched::SequenceId) override { return oracle_->length > 0; }
   void propose(sched::SequenceId id, std::span<const int32_t> tokens, int32_t most,
                std::vector<int32_t>* draft) override;
 
  private:
-  const std::shared_ptr<const OracleAnswers> answers_;
-  std::map<sched::SequenceId, const std::vector<int32_t>*> wholes_;
+  const std::shared_ptr<const Oracle> oracle_;
 };
 
 }  // namespace rudder::apps

@@ -43,6 +43,9 @@ const std::vector<SteeringMode>& steering_modes() {
       {.name = "per_request_n4", .num_configs = 4},
       {.name = "per_request_n16", .num_configs = 16},
       {.name = "per_request_n256", .num_configs = 256},
+      {.name = "feature_delta_1", .num_features = 1},
+      {.name = "feature_delta_8", .num_features = 8},
+      {.name = "feature_delta_64", .num_features = 64},
       {.name = "capture_one_site", .num_captured = 1},
       {.name = "capture_all_layers", .num_captured = -1},
   };

@@ -16,6 +16,7 @@ struct SteeringMode {
   bool has_steering_off = false;  // runs on a server that has no steering at all
   int32_t num_configs = 0;        // different inline configs, taken in turn
   bool is_named = false;          // one config, by its name
+  int32_t num_features = 0;       // delta clamps of so many features
   int32_t num_captured = 0;       // layers whose resid_post is captured; -1: all
 };
 
@@ -30,7 +31,7 @@ std::string packed_steering(const tap::Geometry& geometry, int32_t config);
 // The body that registers config 0 as kBenchModule.
 std::string bench_module(const tap::Geometry& geometry);
 
-// The body of request `index` of a mode. `configs`: packed_steering of each.
+// The body of request `index` of a mode without features. `configs`: packed_steering of each.
 const std::string& steering_body(const SteeringMode& mode, const std::vector<std::string>& configs,
                                  int64_t index);
 // The field `capture`; empty: none.

@@ -76,14 +76,14 @@ std::string SteeringReport::to_table(int32_t concurrency, int32_t output_len) co
     if (out.empty()) {
       out += fmt::format(
           "\nconcurrency {}, {} output tokens; differences from disabled with 95 % intervals over "
-          "{} rounds\n{:<20}{:>9}{:>9}{:>10}{:>10} {:>16} {:>16} {:>16} {:>16}\n",
+          "{} rounds\n{:<20}{:>9}{:>9}{:>10}{:>10}{:>7} {:>16} {:>16} {:>16} {:>16}\n",
           concurrency, output_len, trials_.at(row).size(), "mode", "TTFT ms", "TPOT ms", "E2EL ms",
-          "tok/s", "ΔTTFT ms", "ΔTPOT %", "ΔE2EL %", "Δtok/s %");
+          "tok/s", "eager", "ΔTTFT ms", "ΔTPOT %", "ΔE2EL %", "Δtok/s %");
     }
-    out +=
-        fmt::format("{:<20}{:>9.2f}{:>9.3f}{:>10.1f}{:>10.1f}", row.mode,
-                    value(row, &SteeringTrial::ttft).mean, value(row, &SteeringTrial::tpot).mean,
-                    value(row, &SteeringTrial::e2el).mean, value(row, &SteeringTrial::rate).mean);
+    out += fmt::format("{:<20}{:>9.2f}{:>9.3f}{:>10.1f}{:>10.1f}{:>7.0f}", row.mode,
+                       value(row, &SteeringTrial::ttft).mean, value(row, &SteeringTrial::tpot).mean,
+                       value(row, &SteeringTrial::e2el).mean, value(row, &SteeringTrial::rate).mean,
+                       value(row, &SteeringTrial::eager).mean);
     if (row.mode != kBaseline && trials_.contains(baseline_of(row))) {
       const SteeringCase base = baseline_of(row);
       const auto relative = [&](double SteeringTrial::*member) {
@@ -133,6 +133,7 @@ Result<void> SteeringLedger::append(const SteeringReport& report, const std::str
     row(which, "TPOT over disabled", report.difference(which, &SteeringTrial::tpot), "ms");
     row(which, "E2EL over disabled", report.difference(which, &SteeringTrial::e2el), "ms");
     row(which, "output over disabled", report.difference(which, &SteeringTrial::rate), "tok/s");
+    row(which, "eager decode steps", report.value(which, &SteeringTrial::eager), "steps");
   }
   if (!file.good()) return fail(ErrorCode::kInternal, "cannot be written", path);
   return {};

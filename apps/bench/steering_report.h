@@ -13,12 +13,14 @@
 
 namespace rudder::apps {
 
-// One turn of a mode: medians over its requests, in milliseconds, and output tokens a second.
+// One turn of a mode: medians over its requests, in milliseconds, output tokens a second, and steps
+// of one token a sequence that ran op by op.
 struct SteeringTrial {
   double ttft = 0;
   double tpot = 0;
   double e2el = 0;
   double rate = 0;
+  double eager = 0;
 };
 
 struct SteeringCase {

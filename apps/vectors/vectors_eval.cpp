@@ -6,23 +6,20 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <charconv>
-#include <cmath>
-#include <mutex>
 #include <optional>
+#include <span>
 #include <tuple>
 #include <utility>
 
 #include "bench/report.h"
 #include "bench/svg_plot.h"
 #include "command_line.h"
-#include "local_client.h"
 #include "prompt_file.h"
 #include "report_error.h"
 #include "rudder/base/json.h"
-#include "rudder/base/progress.h"
-#include "rudder/steer/segments.h"
 #include "rudder/steer/train/vector_files.h"
+#include "steered_answers.h"
+#include "sweep.h"
 #include "vectors/activations.h"
 #include "vectors/vector_commands.h"
 
@@ -39,6 +36,7 @@ struct EvalSettings {
   std::string scales = "-2,-1,-0.5,0,0.5,1,2";
   int32_t max_tokens = 32;
   bool chat = false;
+  double kl_budget = 0;
   std::string output;
   std::string plot;
 
@@ -54,6 +52,9 @@ struct EvalSettings {
     table.add("scales", &scales, "The sweep.");
     table.add("max-tokens", &max_tokens, 1, 4096, "Tokens of an answer, at most.");
     table.add("chat", &chat, "Wrap plain lines as user messages.");
+    table.add("kl-budget", &kl_budget, 0.0, 100.0,
+              "Recommend the largest scale up to that of the sweep at which the next token's "
+              "distribution diverges from the model's own by so many nats a token; 0: none.");
     table.add("output", &output, "File for the report as JSON.");
     table.add("plot", &plot, "File for perplexity against effect as SVG.");
   }
@@ -67,29 +68,6 @@ struct ScalePoint {
   std::vector<std::string> texts;  // by prompt
 };
 
-struct Answer {
-  std::string text;
-  std::vector<int32_t> tokens;
-  std::vector<float> mean_row;  // of the generated tokens, at the read layer; empty: none was read
-  double logprob = 0;           // of the tokens, without steering
-};
-
-Result<std::vector<double>> parse_scales(std::string_view text) {
-  std::vector<double> scales;
-  while (!text.empty()) {
-    const std::string_view part = text.substr(0, text.find(','));
-    text.remove_prefix(std::min(part.size() + 1, text.size()));
-    double scale = 0;
-    const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), scale);
-    if (error != std::errc{} || end != part.data() + part.size() || !std::isfinite(scale)) {
-      return fail(ErrorCode::kInvalidArgument, fmt::format("'{}' is no number", part), "scales");
-    }
-    scales.push_back(scale);
-  }
-  if (scales.empty()) return fail(ErrorCode::kInvalidArgument, "names no scale", "scales");
-  return scales;
-}
-
 class Evaluation {
  public:
   Evaluation(ModelSession& session, steer::VectorCard card)
@@ -98,17 +76,20 @@ class Evaluation {
   // Picks what is steered and what is read, and checks that they fit the model.
   Result<void> prepare(const EvalSettings& settings);
   Result<ScalePoint> run(double scale, const std::vector<PromptRow>& prompts, int32_t max_tokens);
+  // Of the next token, under a scale against none.
+  Result<Divergence> divergence_at(double scale, const std::vector<PromptRow>& prompts,
+                                   int32_t max_tokens);
 
   std::string steered_layers() const { return fmt::format("{}", fmt::join(layers_, ",")); }
   int32_t read_layer() const { return read_->point.layer; }
+  // The row that the effect is read from has the added vector in it.
+  bool reads_what_it_adds() const {
+    return std::ranges::find(layers_, read_layer()) != layers_.end();
+  }
 
  private:
   Result<std::shared_ptr<const steer::Config>> config(double scale) const;
-  Result<std::vector<Answer>> generate(const steer::Config& config,
-                                       const std::vector<PromptRow>& prompts, int32_t max_tokens,
-                                       const std::string& label);
-  Result<void> score(const std::vector<PromptRow>& prompts, std::vector<Answer>& answers,
-                     const std::string& label);
+  double effect_of(std::span<const float> mean_row) const;
 
   ModelSession& session_;
   const steer::VectorCard card_;
@@ -185,156 +166,103 @@ Result<std::shared_ptr<const steer::Config>> Evaluation::config(double scale) co
   return steer::Config::build(model, std::move(ops));
 }
 
-Result<std::vector<Answer>> Evaluation::generate(const steer::Config& config,
-                                                 const std::vector<PromptRow>& prompts,
-                                                 int32_t max_tokens, const std::string& label) {
-  const tap::Point point = read_->point;
-  RUDDER_TRY(const auto spec,
-             mean_spec(session_, point.site, {point.layer}, "all_generated", "post"));
-  Progress progress(label, false);
-  std::mutex mutex;
-  std::vector<LocalAnswer> raw(prompts.size());
-  int64_t done = 0;
-  {
-    LocalClient client(*session_.engine);
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      engine::RequestParams params;
-      params.prompt = prompts[i].prompt;
-      params.max_tokens = max_tokens;
-      params.sampling.temperature = 0;
-      steer::PromptShape shape;
-      shape.prompt_len = static_cast<int32_t>(params.prompt.size());
-      RUDDER_TRY(tap::SequenceTaps taps, steer::make_taps(config, shape));
-      RUDDER_TRY(const auto lease, add_capture(*session_.engine, *spec, std::move(taps), params));
-      const auto finish = [&, i](LocalAnswer&& answer) {
-        std::lock_guard lock(mutex);
-        raw[i] = std::move(answer);
-        progress.update(++done, static_cast<int64_t>(prompts.size()));
-      };
-      RUDDER_TRY_VOID(client.submit(std::move(params), finish));
-    }
-  }
-  std::vector<Answer> answers;
-  for (LocalAnswer& one : raw) {
-    if (one.error) return tl::unexpected<Error>(*one.error);
-    RUDDER_TRY(auto rows, mean_rows(one.captures, point.site, 1));
-    answers.push_back({std::move(one.text), std::move(one.tokens), std::move(rows[0]), 0});
-  }
-  return answers;
-}
-
-// A token's logprob is that of the raw logits, before the bias that makes it the one that is
-// sampled: one request a token, whose prompt is what came before it and lies in the prefix cache.
-Result<void> Evaluation::score(const std::vector<PromptRow>& prompts, std::vector<Answer>& answers,
-                               const std::string& label) {
-  constexpr float kForced = 100;
-  Progress progress(label, false);
-  std::mutex mutex;
-  std::optional<Error> error;
-  int64_t total = 0;
-  for (const Answer& answer : answers) total += static_cast<int64_t>(answer.tokens.size());
-  int64_t done = 0;
-  {
-    LocalClient client(*session_.engine);
-    for (size_t i = 0; i < prompts.size(); ++i) {
-      std::vector<int32_t> before = prompts[i].prompt;
-      for (const int32_t token : answers[i].tokens) {
-        engine::RequestParams params;
-        params.prompt = before;
-        params.max_tokens = 1;
-        params.sampling.temperature = 0;
-        params.sampling.num_logprobs = 0;
-        params.sampling.logit_bias = {{token, kForced}};
-        const auto finish = [&, i](LocalAnswer&& answer) {
-          std::lock_guard lock(mutex);
-          if (answer.error) error = answer.error;
-          if (!answer.logprobs.empty()) answers[i].logprob += double{answer.logprobs[0]};
-          progress.update(++done, total);
-        };
-        RUDDER_TRY_VOID(client.submit(std::move(params), finish));
-        before.push_back(token);
-      }
-    }
-  }
-  if (error) return tl::unexpected<Error>(*error);
-  return {};
+// Where a row lies between the sets' means, along the vector of the read layer.
+double Evaluation::effect_of(std::span<const float> mean_row) const {
+  const std::vector<float>& direction = read_->direction.values;
+  double along = 0;
+  for (size_t k = 0; k < direction.size(); ++k) along += double{direction[k]} * double{mean_row[k]};
+  const steer::Projections& sets = read_->train;
+  return (along / steer::norm(direction) - sets.negative) / (sets.positive - sets.negative);
 }
 
 Result<ScalePoint> Evaluation::run(double scale, const std::vector<PromptRow>& prompts,
                                    int32_t max_tokens) {
   RUDDER_TRY(const std::shared_ptr<const steer::Config> steering, config(scale));
-  RUDDER_TRY(std::vector<Answer> answers,
-             generate(*steering, prompts, max_tokens, fmt::format("scale {}", scale)));
-  RUDDER_TRY_VOID(score(prompts, answers, fmt::format("perplexity at {}", scale)));
-  ScalePoint point;
-  point.scale = scale;
-  const std::vector<float>& direction = read_->direction.values;
-  const double length = steer::norm(direction);
+  const tap::Point point = read_->point;
+  RUDDER_TRY(const auto spec,
+             mean_spec(session_, point.site, {point.layer}, "all_generated", "post"));
+  RUDDER_TRY(std::vector<SteeredAnswer> answers,
+             answer_prompts(session_, *steering, prompts, {.max_tokens = max_tokens}, spec.get(),
+                            fmt::format("scale {}", scale)));
+  RUDDER_TRY(const auto readings, read_answers(session_, prompts, answers, nullptr,
+                                               fmt::format("perplexity at {}", scale)));
+  ScalePoint result;
+  result.scale = scale;
   int64_t num_read = 0;
-  double logprob = 0;
-  for (Answer& answer : answers) {
-    logprob += answer.logprob;
-    point.num_tokens += static_cast<int64_t>(answer.tokens.size());
-    point.texts.push_back(std::move(answer.text));
-    if (answer.mean_row.empty()) continue;
-    double along = 0;
-    for (size_t k = 0; k < direction.size(); ++k) {
-      along += double{direction[k]} * double{answer.mean_row[k]};
-    }
-    point.effect +=
-        (along / length - read_->train.negative) / (read_->train.positive - read_->train.negative);
+  for (SteeredAnswer& answer : answers) {
+    result.num_tokens += static_cast<int64_t>(answer.tokens.size());
+    result.texts.push_back(std::move(answer.text));
+    RUDDER_TRY(const auto rows, mean_rows(answer.captures, point.site, 1));
+    if (rows[0].empty()) continue;
+    result.effect += effect_of(rows[0]);
     ++num_read;
   }
-  point.effect /= static_cast<double>(std::max<int64_t>(num_read, 1));
-  point.perplexity =
-      std::exp(-logprob / static_cast<double>(std::max<int64_t>(point.num_tokens, 1)));
-  return point;
+  result.effect /= static_cast<double>(std::max<int64_t>(num_read, 1));
+  result.perplexity = perplexity(readings);
+  return result;
 }
 
-// Perplexity (logarithmic, upwards) against effect; a letter a scale.
-std::string text_plot(const std::vector<ScalePoint>& points) {
-  constexpr size_t kColumns = 60;
-  constexpr size_t kLines = 14;
-  const auto effect = [](const ScalePoint& point) { return point.effect; };
-  const auto height = [](const ScalePoint& point) { return std::log(point.perplexity); };
-  const auto range = [&](auto value) {
-    const auto low = value(*std::ranges::min_element(points, {}, value));
-    const auto high = value(*std::ranges::max_element(points, {}, value));
-    return std::pair(low, std::max(high - low, 1e-9));
-  };
-  const auto [left, width] = range(effect);
-  const auto [bottom, tall] = range(height);
-  std::vector<std::string> grid(kLines, std::string(kColumns, ' '));
-  for (size_t i = 0; i < points.size(); ++i) {
-    const auto x = static_cast<size_t>((points[i].effect - left) / width * (kColumns - 1));
-    const auto y = static_cast<size_t>((height(points[i]) - bottom) / tall * (kLines - 1));
-    grid[kLines - 1 - y][x] = static_cast<char>('a' + static_cast<int>(i % 26));
+Result<Divergence> Evaluation::divergence_at(double scale, const std::vector<PromptRow>& prompts,
+                                             int32_t max_tokens) {
+  RUDDER_TRY(const std::shared_ptr<const steer::Config> steering, config(scale));
+  RUDDER_TRY(const auto answers, answer_prompts(session_, *steering, prompts,
+                                                {.max_tokens = max_tokens, .temperature = 1},
+                                                nullptr, fmt::format("samples at {}", scale)));
+  RUDDER_TRY(const auto readings, read_answers(session_, prompts, answers, nullptr,
+                                               fmt::format("divergence at {}", scale)));
+  return divergence(answers, readings);
+}
+
+// The largest scale from 0 to that of the sweep whose divergence is within the budget, to a 32nd of
+// the sweep; 0 where the smallest step is beyond it.
+struct Recommendation {
+  double scale = 0;
+  Divergence divergence;
+};
+
+Result<Recommendation> recommend(Evaluation& evaluation, double largest, double budget,
+                                 const std::vector<PromptRow>& prompts, int32_t max_tokens) {
+  constexpr int kHalvings = 5;
+  Recommendation best;
+  double beyond = largest;
+  RUDDER_TRY(const Divergence at_largest, evaluation.divergence_at(largest, prompts, max_tokens));
+  if (at_largest.kl <= budget) return Recommendation{largest, at_largest};
+  for (int i = 0; i < kHalvings; ++i) {
+    const double middle = (best.scale + beyond) / 2;
+    RUDDER_TRY(const Divergence found, evaluation.divergence_at(middle, prompts, max_tokens));
+    if (found.kl <= budget) {
+      best = {middle, found};
+    } else {
+      beyond = middle;
+    }
   }
-  std::string out = "perplexity\n";
-  for (size_t line = 0; line < kLines; ++line) {
-    const double share = static_cast<double>(kLines - 1 - line) / (kLines - 1);
-    out += fmt::format("{:>9.3g} |{}\n", std::exp(bottom + share * tall), grid[line]);
-  }
-  out += fmt::format("{:>9} +{}\n{:>11}{:<{}.3g}{:.3g} effect\n", "", std::string(kColumns, '-'),
-                     "", left, kColumns - 4, left + width);
-  return out;
+  return best;
 }
 
 std::string report_text(const std::vector<ScalePoint>& points) {
   std::string out = "    scale   effect   perplexity   tokens\n";
   for (size_t i = 0; i < points.size(); ++i) {
     const ScalePoint& point = points[i];
-    out += fmt::format("{}  {:>6.3g}   {:>6.3f}   {:>10.3f}   {:>6}\n",
-                       static_cast<char>('a' + static_cast<int>(i % 26)), point.scale, point.effect,
-                       point.perplexity, point.num_tokens);
+    out += fmt::format("{}  {:>6.3g}   {:>6.3f}   {:>10.3f}   {:>6}\n", plot_letter(i), point.scale,
+                       point.effect, point.perplexity, point.num_tokens);
   }
-  return out + "\n" + text_plot(points);
+  std::vector<std::pair<double, double>> plotted;
+  for (const ScalePoint& point : points) plotted.emplace_back(point.effect, point.perplexity);
+  return out + "\n" + text_plot(plotted, "effect", "perplexity");
 }
 
 Result<void> write_report(const steer::VectorCard& card, const Evaluation& evaluation,
-                          const EvalSettings& settings, const std::vector<ScalePoint>& points) {
+                          const EvalSettings& settings, const std::vector<ScalePoint>& points,
+                          const std::optional<Recommendation>& recommended) {
   fmt::print("{} at {}, layer {} steered, effect read at layer {}\n\n{}", card.name, card.site,
              evaluation.steered_layers(), evaluation.read_layer(), report_text(points));
+  if (recommended) {
+    fmt::print(
+        "\nrecommended scale {:.3g}: the largest up to {:.3g} with a divergence of {} nats a "
+        "token or less ({:.3f} +- {:.3f})\n",
+        recommended->scale, std::ranges::max(points, {}, &ScalePoint::scale).scale,
+        settings.kl_budget, recommended->divergence.kl, recommended->divergence.error);
+  }
   if (!settings.output.empty()) {
     json::array rows;
     for (const ScalePoint& point : points) {
@@ -344,12 +272,19 @@ Result<void> write_report(const steer::VectorCard& card, const Evaluation& evalu
                       {"num_tokens", point.num_tokens},
                       {"texts", json::value_from(point.texts)}});
     }
-    const json::object report = {{"vectors", card.name},
-                                 {"model", card.model},
-                                 {"site", card.site},
-                                 {"steered_layers", evaluation.steered_layers()},
-                                 {"read_layer", evaluation.read_layer()},
-                                 {"points", std::move(rows)}};
+    json::object report = {{"vectors", card.name},
+                           {"model", card.model},
+                           {"site", card.site},
+                           {"steered_layers", evaluation.steered_layers()},
+                           {"read_layer", evaluation.read_layer()},
+                           {"reads_what_it_adds", evaluation.reads_what_it_adds()},
+                           {"points", std::move(rows)}};
+    if (recommended) {
+      report["recommended"] = {{"scale", recommended->scale},
+                               {"kl", recommended->divergence.kl},
+                               {"kl_error", recommended->divergence.error},
+                               {"kl_budget", settings.kl_budget}};
+    }
     RUDDER_TRY_VOID(write_file(settings.output, to_json_text(report) + "\n"));
   }
   if (settings.plot.empty()) return {};
@@ -364,7 +299,11 @@ Result<void> write_report(const steer::VectorCard& card, const Evaluation& evalu
 
 Result<void> evaluate(const std::string& model, SessionSettings settings,
                       const EvalSettings& eval_settings) {
-  RUDDER_TRY(const std::vector<double> scales, parse_scales(eval_settings.scales));
+  RUDDER_TRY(const std::vector<double> scales, parse_numbers(eval_settings.scales, "scales"));
+  if (eval_settings.kl_budget > 0 && *std::ranges::max_element(scales) <= 0) {
+    return fail(ErrorCode::kInvalidArgument,
+                "needs a scale above 0 in the sweep: it is the largest that is tried", "kl-budget");
+  }
   RUDDER_TRY(const steer::VectorCard card, steer::read_vectors_safetensors(eval_settings.vectors));
   RUDDER_TRY(ModelSession session, open_session(model, settings));
   RUDDER_TRY(const std::vector<PromptRow> prompts,
@@ -374,12 +313,23 @@ Result<void> evaluate(const std::string& model, SessionSettings settings,
   }
   Evaluation evaluation(session, card);
   RUDDER_TRY_VOID(evaluation.prepare(eval_settings));
+  if (evaluation.reads_what_it_adds()) {
+    fmt::print(stderr,
+               "warning: the effect is read at layer {}, which is steered: it contains the added "
+               "vector itself. --read-layer names a later layer of the file.\n",
+               evaluation.read_layer());
+  }
   std::vector<ScalePoint> points;
   for (const double scale : scales) {
     RUDDER_TRY(ScalePoint point, evaluation.run(scale, prompts, eval_settings.max_tokens));
     points.push_back(std::move(point));
   }
-  return write_report(card, evaluation, eval_settings, points);
+  std::optional<Recommendation> recommended;
+  if (eval_settings.kl_budget > 0) {
+    RUDDER_TRY(recommended, recommend(evaluation, *std::ranges::max_element(scales),
+                                      eval_settings.kl_budget, prompts, eval_settings.max_tokens));
+  }
+  return write_report(card, evaluation, eval_settings, points, recommended);
 }
 
 }  // namespace

@@ -37,13 +37,13 @@ struct TrainSettings {
               "prompt, prompt_ids or messages.");
     table.add(
         "negative", &negative,
-        "Prompts that show the opposite, or nothing of it; for pca the n-th is the partner of "
-        "the n-th positive one.");
+        "Prompts that show the opposite, or nothing of it; for pca and pca-diff the n-th is the "
+        "partner of the n-th positive one.");
     table.add("site", &site, "Where the rows are taken, and the vectors are to be added.");
     table.add("layers", &layers, "Layers: all, or a list as 4,8-12,-1. One vector each.");
-    table.add_choice("method", &method, {"mean-diff", "pca"},
-                     "The difference of the sets' means, or the first principal component of the "
-                     "pairs about their middles.");
+    table.add_choice("method", &method, {"mean-diff", "pca", "pca-diff"},
+                     "The difference of the sets' means; or the first principal component of the "
+                     "pairs about their middles; or that of the pairs' differences.");
     table.add_choice("tokens", &tokens, {"last", "mean"},
                      "A prompt's row: that of its last token, or the mean over its tokens.");
     table.add("holdout", &holdout, 0.0, 0.9,
@@ -121,7 +121,7 @@ Result<steer::VectorCard> train(ModelSession& session, const TrainSettings& sett
   steer::VectorCard card;
   card.name = settings.name;
   card.model = session.files.name;
-  card.method = settings.method == "pca" ? steer::Method::kPca : steer::Method::kMeanDifference;
+  card.method = *steer::find_method(settings.method);
   card.site = tap::site_name(site.site);
   card.tokens = settings.tokens;
   card.positive_file = std::filesystem::path(settings.positive).filename();

@@ -13,7 +13,8 @@ void fuzz_structural_tag(std::string_view input) {
   auto choices = choices_of(input);
   const constraint::GrammarSpec spec = {GrammarKind::kStructuralTag, std::string(input)};
   const auto form = FormRun::compile(spec);
-  const auto opened = constraint::open_structural_tag(spec);
+  constraint::Fuel fuel;
+  const auto opened = constraint::open_structural_tag(fuel, spec);
   if (!opened)
     require_error(opened.error(), {ErrorCode::kInvalidArgument, ErrorCode::kUnsupported});
   if (!form) return;

@@ -1,13 +1,16 @@
 // --batch-invariant on a GPU, through the real scheduler and executor: the same sequences alone,
-// together, in chunks, preempted, ahead and repeated get the same tokens and logprobs, bit for bit.
-// Tiny models of a head_dim that the tuned attention kernels take; with graphs.
+// together, in chunks, preempted, ahead, repeated and with drafts get the same tokens and logprobs,
+// bit for bit. In every mode, steps with drafts are the same from graphs and op by op. Tiny models
+// of a head_dim that the tuned attention kernels take; with graphs.
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <stdexcept>
 
 #include "metamorphic/harness.h"
+#include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
+#include "rudder/testing/random_proposer.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -16,12 +19,15 @@ using Param = std::tuple<tensor::DType, testing::TinyArch>;
 
 class BatchInvariant : public ::testing::TestWithParam<Param> {
  protected:
-  static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity) {
+  static std::unique_ptr<step::Executor> executor(const step::Capacity& capacity,
+                                                  bool batch_invariant = true,
+                                                  bool enforce_eager = false) {
     const auto& [dtype, arch] = GetParam();
     cuda::CudaOpsSettings settings;
     settings.linear_dtype = dtype;
     settings.kv_dtype = dtype;
-    settings.batch_invariant = true;
+    settings.batch_invariant = batch_invariant;
+    settings.tune = batch_invariant;  // measured anew, kernels might be others
     exec::DeviceExecutor::Model model;
     model.ops = value_of(cuda::make_cuda_ops(settings));
     model.spec = testing::tiny_spec(arch);
@@ -31,7 +37,19 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
     }
     for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
-    return value_of(start_executor(std::move(model), capacity));
+    return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
+  }
+
+  static step::Capacity with_taps(step::Capacity capacity) {
+    capacity = metamorphic::with_taps(capacity, std::get<1>(GetParam()));
+    capacity.geometry.dtype = tensor::DType::kBF16;
+    return capacity;
+  }
+  // Not every sequence fits at once.
+  static step::Capacity tight() {
+    step::Capacity capacity = kRoomy;
+    capacity.num_blocks = 24;
+    return capacity;
   }
 
   static void expect_as_alone(const std::vector<Ask>& asks, const Outcome& other) {
@@ -67,11 +85,68 @@ TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
   expect_as_alone(asks, outcome);
 }
 
-// All but kGated and kScaled, which the backend refuses (cuda_test:
-// Parts.WithoutKernelsAreRefusedByName).
+// Steered, captured, constrained and plain ones, with drafts of which many are right.
+std::vector<Ask> drafted_asks(const tap::Geometry& geometry) {
+  std::vector<Ask> asks = random_masked_asks(16, 6, 80);
+  add_random_taps(std::span(asks).first(8), geometry, 9);
+  return asks;
+}
+
+struct DraftedRun {
+  int32_t max_draft = 0;
+  int32_t in_flight = 1;
+};
+constexpr DraftedRun kDraftedRuns[] = {{3, 1}, {7, 3}, {20, 3}};
+
+Outcome run_drafted(step::Executor& executor, const DraftedRun& how, const std::vector<Ask>& asks,
+                    const std::vector<std::vector<int32_t>>& whole) {
+  testing::RandomProposer proposer(
+      11, 160, [&](sched::SequenceId id) { return std::span<const int32_t>(whole[id.value]); });
+  sched::SchedSettings settings = plain_settings();
+  settings.max_in_flight = how.in_flight;
+  settings.enable_prefix_caching = true;
+  const Outcome outcome = run(executor, settings, asks, &proposer);
+  EXPECT_GT(outcome.stats.accepted_tokens, 50u);
+  EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens + 50);
+  return outcome;
+}
+
+TEST_P(BatchInvariant, DraftedAsAlone) {
+  const step::Capacity roomy = with_taps(kRoomy);
+  const std::vector<Ask> asks = drafted_asks(roomy.geometry);
+  const std::vector<Got> plain = run_alone(*executor(roomy), asks);
+  for (const DraftedRun& how : kDraftedRuns) {
+    step::Capacity capacity = with_taps(tight());
+    capacity.max_draft = how.max_draft;
+    const Outcome outcome = run_drafted(*executor(capacity), how, asks, wholes(asks, plain));
+    expect_same(plain, outcome.got, "drafts of " + std::to_string(how.max_draft));
+    EXPECT_GT(outcome.graph_steps, outcome.steps / 2);
+  }
+}
+
+// In the mode that is not batch-invariant drafts may change bits; graphs do not. One step at a
+// time, so that the plans of both are the same.
+TEST_P(BatchInvariant, DraftedGraphsAsEager) {
+  const step::Capacity roomy = with_taps(kRoomy);
+  const std::vector<Ask> asks = drafted_asks(roomy.geometry);
+  const std::vector<Got> plain = run_alone(*executor(roomy, false), asks);
+  const auto whole = wholes(asks, plain);
+  for (const int32_t max_draft : {3, 20}) {
+    step::Capacity capacity = with_taps(kRoomy);
+    capacity.max_draft = max_draft;
+    const DraftedRun how = {max_draft, 1};
+    const Outcome eager = run_drafted(*executor(capacity, false, true), how, asks, whole);
+    const Outcome graphed = run_drafted(*executor(capacity, false, false), how, asks, whole);
+    expect_same(eager.got, graphed.got, "graphs of drafts of " + std::to_string(max_draft));
+    EXPECT_EQ(eager.graph_steps, 0);
+    EXPECT_GT(graphed.graph_steps, graphed.steps / 2);
+  }
+}
+
+// All but kScaled, which the backend refuses (cuda_test: Parts.WithoutKernelsAreRefusedByName).
 constexpr testing::TinyArch kArchsWithKernels[] = {
     testing::TinyArch::kPreNorm, testing::TinyArch::kSandwich, testing::TinyArch::kPostNorm,
-    testing::TinyArch::kHeadNorm};
+    testing::TinyArch::kHeadNorm, testing::TinyArch::kGated};
 
 INSTANTIATE_TEST_SUITE_P(Tiny, BatchInvariant,
                          ::testing::Combine(::testing::Values(tensor::DType::kBF16,

@@ -38,17 +38,6 @@ sched::SchedSettings settings(int32_t budget, int32_t in_flight) {
   return settings;
 }
 
-// The prompts and what they gave.
-std::vector<std::vector<int32_t>> wholes(const std::vector<Ask>& asks,
-                                         const std::vector<Got>& got) {
-  std::vector<std::vector<int32_t>> wholes;
-  for (size_t i = 0; i < asks.size(); ++i) {
-    wholes.push_back(asks[i].prompt);
-    wholes[i].insert(wholes[i].end(), got[i].tokens.begin(), got[i].tokens.end());
-  }
-  return wholes;
-}
-
 // Every draft is right, and as long as it may be.
 class RightProposer final : public sched::DraftProposer {
  public:

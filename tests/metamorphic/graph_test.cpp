@@ -9,6 +9,8 @@
 #include <random>
 
 #include "metamorphic/harness.h"
+#include "metamorphic/tap_asks.h"
+#include "rudder/testing/random_proposer.h"
 #include "rudder/testing/tape_ops.h"
 
 namespace rudder::metamorphic {
@@ -25,6 +27,20 @@ TEST(GraphBuckets, AreFineAndEndWithTheMost) {
   for (size_t i = 1; i < all.size(); ++i) {
     EXPECT_LE(all[i] - all[i - 1], std::max(4, all[i] / 2)) << all[i];
     EXPECT_LE(all[i] - all[i - 1], 32) << all[i];
+  }
+}
+
+TEST(GraphBuckets, OfDraftsHaveEachSmallNumber) {
+  EXPECT_EQ(exec::draft_graph_buckets(2, 6), (std::vector<int32_t>{2, 3, 4, 5, 6}));
+  EXPECT_EQ(exec::draft_graph_buckets(15, 37), (std::vector<int32_t>{15, 16, 20, 24, 28, 32, 37}));
+  const std::vector<int32_t> all = exec::draft_graph_buckets(9, 256);
+  EXPECT_TRUE(std::is_sorted(all.begin(), all.end()));
+  EXPECT_EQ(std::adjacent_find(all.begin(), all.end()), all.end());
+  EXPECT_EQ(all.front(), 9);
+  EXPECT_EQ(all.back(), 256);
+  // Kernels of products are chosen by powers of two: padding changes none.
+  for (const int32_t power : {16, 32, 64, 128}) {
+    EXPECT_TRUE(std::binary_search(all.begin(), all.end(), power));
   }
 }
 
@@ -111,6 +127,35 @@ TEST_P(Graphs, PlainGreedyAsEager) {
     ask.sampling = plain;
   }
   expect_same(asks, 2);
+}
+
+// Drafts of up to 20 tokens: sequences of both families, constrained, steered and captured ones.
+TEST_P(Graphs, DraftedAsPlain) {
+  const testing::TinyArch arch = std::get<1>(GetParam());
+  const step::Capacity roomy = with_taps(kRoomy, arch);
+  std::vector<Ask> asks = random_masked_asks(15, 15, 90);
+  add_random_taps(std::span(asks).first(6), roomy.geometry, 3);
+  const Backend& plain_backend = backends()[std::get<0>(GetParam())];
+  const std::vector<Got> plain =
+      run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+  const auto whole = wholes(asks, plain);
+  Backend taped = plain_backend;
+  taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+  for (const int32_t max_draft : {3, 20}) {
+    step::Capacity capacity = with_taps(kCapacity, arch);
+    capacity.max_draft = max_draft;
+    sched::SchedSettings settings;
+    settings.max_num_seqs = 21;
+    settings.max_num_batched_tokens = 256;
+    settings.max_in_flight = 3;
+    testing::RandomProposer proposer(
+        5, 160, [&](sched::SequenceId id) { return std::span<const int32_t>(whole[id.value]); });
+    const Outcome got = run(*tiny_executor(taped, arch, capacity), settings, asks, &proposer);
+    metamorphic::expect_same(plain, got.got, "drafts of " + std::to_string(max_draft));
+    EXPECT_GT(got.stats.accepted_tokens, 50u);
+    EXPECT_GT(got.stats.drafts, 20u);
+    EXPECT_GT(3 * got.graph_steps, 2 * got.steps);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Graphs,

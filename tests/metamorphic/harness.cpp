@@ -348,6 +348,16 @@ sched::SchedSettings plain_settings() {
   return settings;
 }
 
+std::vector<std::vector<int32_t>> wholes(const std::vector<Ask>& asks,
+                                         const std::vector<Got>& got) {
+  std::vector<std::vector<int32_t>> wholes;
+  for (size_t i = 0; i < asks.size(); ++i) {
+    wholes.push_back(asks[i].prompt);
+    wholes[i].insert(wholes[i].end(), got[i].tokens.begin(), got[i].tokens.end());
+  }
+  return wholes;
+}
+
 std::vector<Got> run_alone(step::Executor& roomy, std::vector<Ask> asks) {
   for (Ask& ask : asks) ask.arrival = 0;
   sched::SchedSettings settings = plain_settings();

@@ -108,6 +108,9 @@ struct Outcome {
 Outcome run(step::Executor& executor, const sched::SchedSettings& settings,
             const std::vector<Ask>& asks, sched::DraftProposer* proposer = nullptr);
 
+// The prompts and what they gave.
+std::vector<std::vector<int32_t>> wholes(const std::vector<Ask>& asks, const std::vector<Got>& got);
+
 // One sequence at a time, its prompt in one step, each step collected before the next. `roomy`: a
 // fresh executor of kRoomy.
 std::vector<Got> run_alone(step::Executor& roomy, std::vector<Ask> asks);

@@ -141,8 +141,7 @@ step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch) {
                    .num_ops = 2048,
                    .num_floats = 1 << 19,
                    .num_capture_sets = 32,
-                   .capture_elements = 1 << 18,
-                   .clamps_features = true};
+                   .capture_elements = 1 << 18};
   return capacity;
 }
 

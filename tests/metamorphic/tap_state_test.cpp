@@ -14,7 +14,6 @@
 #include "rudder/exec/tap_state.h"
 #include "rudder/exec/upload_ring.h"
 #include "rudder/testing/async_ops.h"
-#include "rudder/testing/forwarding_ops.h"
 
 namespace rudder::exec {
 namespace {
@@ -215,13 +214,6 @@ TEST_F(TapStateTest, AProgramLandsWhereTheEditSays) {
   EXPECT_EQ(state_->passages_of_row(2), 0);
 }
 
-// A device without a kernel for clamps of features.
-class NoFeatureOps final : public testing::PassingOps {
- public:
-  explicit NoFeatureOps(std::unique_ptr<ops::Ops> inner) : PassingOps(std::move(inner)) {}
-  bool clamps_features() const override { return false; }
-};
-
 std::shared_ptr<const tap::Program> features_of(const std::vector<int32_t>& runs) {
   auto program = std::make_shared<tap::Program>();
   program->vectors.resize(32);
@@ -233,19 +225,6 @@ std::shared_ptr<const tap::Program> features_of(const std::vector<int32_t>& runs
     program->ops.push_back({{0, Site::kResidPost}, op});
   }
   return program;
-}
-
-TEST_F(TapStateTest, ADeviceThatClampsNoFeaturesSaysSoByName) {
-  step::StepPlan plan;
-  plan.tap_edits = {{1, 0, 0, features_of({1})}};
-  EXPECT_TRUE(state_->apply(plan));
-  NoFeatureOps ops(cpu::make_reference_ops());
-  const auto state = TapState::make(ops, capacity()).value();
-  const Result<void> refused = state->apply(plan);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find(ops.name()), std::string::npos);
-  EXPECT_NE(refused.error().message.find("kFeature"), std::string::npos);
 }
 
 TEST_F(TapStateTest, RunsOfFeaturesAreWhole) {

@@ -7,22 +7,27 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
+from asynct_model import AsyncTConfig, exported
 from chat_format import END_OF_TEXT, TURN_END
 from model import Config
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 
 
-def model_config(end_of_text, turn_end):
+ARCHS = {
+    "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **asdict(Config()), "hidden_act": "silu"},
+    "asynct": {
+        "architectures": ["AsyncTForCausalLM"], "model_type": "asynct", **asdict(AsyncTConfig()), "hidden_act": "relu"},
+}
+
+
+def model_config(arch, end_of_text, turn_end):
     return {
-        "architectures": ["LlamaForCausalLM"],
-        "model_type": "llama",
-        **asdict(Config()),
+        **ARCHS[arch],
         "attention_bias": False,
         "attention_dropout": 0.0,
         "bos_token_id": end_of_text,
         "eos_token_id": turn_end,
-        "hidden_act": "silu",
         "initializer_range": 0.02,
         "mlp_bias": False,
         "pad_token_id": end_of_text,
@@ -46,12 +51,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("model", type=Path, help="folder with tokenizer.json, to be completed")
+    parser.add_argument("--arch", choices=list(ARCHS), default="llama")
     args = parser.parse_args()
     tokenizer = Tokenizer.from_file(str(args.model / "tokenizer.json"))
     ends = tokenizer.token_to_id(END_OF_TEXT), tokenizer.token_to_id(TURN_END)
-    weights = {name: weight.to(torch.bfloat16) for name, weight in load_file(str(args.checkpoint)).items()}
+    weights = exported(load_file(str(args.checkpoint)))
+    weights = {name: weight.to(torch.bfloat16).contiguous() for name, weight in weights.items()}
     save_file(weights, str(args.model / "model.safetensors"), metadata={"format": "pt"})
-    for name, content in (("config", model_config(*ends)), ("generation_config", generation_config(*ends))):
+    for name, content in (("config", model_config(args.arch, *ends)), ("generation_config", generation_config(*ends))):
         (args.model / f"{name}.json").write_text(json.dumps(content, indent=2) + "\n")
 
 

@@ -1,6 +1,7 @@
 """A compact Llama for training, with the parameter names of Hugging Face's LlamaForCausalLM.
 
-It runs on one flat run of packed documents: attention stays inside a document, on the varlen flash kernel."""
+It runs on one flat run of packed documents: attention stays inside a document, on the varlen flash kernel
+where there is a GPU."""
 
 from dataclasses import dataclass
 
@@ -38,6 +39,16 @@ def rotate(x, cos, sin):
     return x * cos + torch.cat((-high, low), dim=-1) * sin
 
 
+def attend(q, k, v, offsets, longest):
+    """Causal attention inside each document; q, k, v [tokens, heads, head_dim]. The kernel needs a GPU."""
+    if q.is_cuda:
+        return varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=(-1, 0))
+    ends = sorted(set(offsets.tolist()))
+    heads = [t.transpose(0, 1) for t in (q, k, v)]
+    documents = [F.scaled_dot_product_attention(*(t[:, a:b] for t in heads), is_causal=True) for a, b in zip(ends, ends[1:])]
+    return torch.cat(documents, dim=1).transpose(0, 1)
+
+
 class Attention(nn.Module):
     def __init__(self, config):
         super().__init__()
@@ -55,8 +66,7 @@ class Attention(nn.Module):
         v = self.v_proj(x).view(-1, config.num_key_value_heads, config.head_dim)
         group = config.num_attention_heads // config.num_key_value_heads
         k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-        longest = config.max_position_embeddings
-        out = varlen_attn(q, k, v, offsets, offsets, longest, longest, window_size=(-1, 0))
+        out = attend(q, k, v, offsets, config.max_position_embeddings)
         return self.o_proj(out.reshape(x.shape[0], -1))
 
 

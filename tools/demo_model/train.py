@@ -8,24 +8,25 @@ import time
 from pathlib import Path
 
 import torch
+from asynct_model import AsyncT, AsyncTConfig
 from batches import Batches
 from model import Config, Llama
 from muon import Muon
 from safetensors.torch import load_file, save_file
 
 WARM_UP_STEPS = 100
-PLATEAU = 0.4
+SAVE_STEPS = 500
 
 
-def rate(step, elapsed):
+def rate(step, elapsed, plateau):
     """The learning rate's share of its peak after `step` steps and this share of the time."""
-    decay = 1.0 if elapsed < PLATEAU else max(0.0, (1 - elapsed) / (1 - PLATEAU))
+    decay = 1.0 if elapsed < plateau else max(0.0, (1 - elapsed) / (1 - plateau))
     return min(1.0, (step + 1) / WARM_UP_STEPS) * decay
 
 
 def optimizers(model, lr):
     layers = list(model.model.layers.parameters())
-    rest = [model.model.embed_tokens.weight, model.model.norm.weight] + [p for p in layers if p.ndim == 1]
+    rest = [model.model.embed_tokens.weight, *model.model.norm.parameters()] + [p for p in layers if p.ndim == 1]
     adam = torch.optim.AdamW(rest, lr=lr, betas=(0.9, 0.95), weight_decay=0.0, fused=True)
     return Muon([p for p in layers if p.ndim == 2], lr=lr), adam
 
@@ -39,6 +40,8 @@ def main():
     parser.add_argument("tokenizer", type=Path, help="folder with tokenizer.json")
     parser.add_argument("checkpoint", type=Path, help="the fp32 weights to write")
     parser.add_argument("--minutes", type=float, default=7.0, help="training time, compilation not counted")
+    parser.add_argument("--arch", choices=["llama", "asynct"], default="llama")
+    parser.add_argument("--plateau", type=float, default=0.4, help="share of the time before the rate decays")
     parser.add_argument("--resume", type=Path, help="weights to start from")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--lr", type=float, default=3e-3)
@@ -48,9 +51,13 @@ def main():
 
     batches = iter(Batches(args.tokenizer / "tokenizer.json", args.seed, args.workers, args.batch_tokens))
     torch.manual_seed(args.seed)
-    model = Llama(Config()).cuda()
+    model = (Llama(Config()) if args.arch == "llama" else AsyncT(AsyncTConfig())).cuda()
     if args.resume:
         model.load_state_dict(load_file(str(args.resume)))
+    elif args.arch == "asynct":
+        first = next(batches).to("cuda")
+        with torch.autocast("cuda", torch.bfloat16):
+            model.fit_norms(first.ids, first.positions, first.offsets)
     count = sum(p.numel() for p in model.parameters())
     print(f"{count} parameters on {torch.cuda.get_device_name()}", flush=True)
 
@@ -61,7 +68,7 @@ def main():
         elapsed = (time.time() - start) / (60 * args.minutes) if start else 0.0
         if elapsed >= 1:
             break
-        share = rate(step, elapsed)
+        share = rate(step, elapsed, args.plateau)
         for optimizer in (muon, adam):
             for group in optimizer.param_groups:
                 group["lr"] = args.lr * share
@@ -81,6 +88,8 @@ def main():
         if step % 100 == 0:
             value, now = loss.item(), time.time()
             speed = 100 * args.batch_tokens / (now - reported) / 1e6
+            if step % SAVE_STEPS == 0:
+                save(model, args.checkpoint)
             print(f"step {step}  {elapsed:4.0%}  loss {value:.5f}  {speed:.2f} M tokens/s", flush=True)
             reported = now
     torch.cuda.synchronize()

@@ -54,6 +54,18 @@ class Attention(nn.Module):
         self.fir_sigma = nn.Parameter(torch.ones(heads))
         self.fir_gamma = nn.Parameter(torch.ones(heads))
 
+    def weights(self, scores):
+        c = self.config
+        positions = torch.arange(scores.shape[-1], device=scores.device)
+        distance = positions[:, None] - positions[None, :]
+        seen = distance >= 0
+        if self.window is not None:
+            seen &= distance < self.window
+        inputs = scores.clamp(min=0.0) if c.fir_relu_pre else scores
+        inputs = nn.functional.pad(inputs * seen, (c.fir_k - 1, 0))
+        average = inputs.unfold(-1, c.fir_k, 1).sum(-1) / c.fir_k
+        return torch.clamp(scores - self.fir_sigma[:, None, None] * average, *c.fir_clip) * seen
+
     def forward(self, x, rope):
         c = self.config
         batch, length, _ = x.shape
@@ -68,16 +80,7 @@ class Attention(nn.Module):
         group = c.num_attention_heads // c.num_key_value_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
 
-        scores = q @ k.transpose(-1, -2) * c.head_dim**-0.5
-        positions = torch.arange(length)
-        distance = positions[:, None] - positions[None, :]
-        seen = distance >= 0
-        if self.window is not None:
-            seen &= distance < self.window
-        inputs = scores.clamp(min=0.0) if c.fir_relu_pre else scores
-        inputs = nn.functional.pad(inputs * seen, (c.fir_k - 1, 0))
-        average = inputs.unfold(-1, c.fir_k, 1).sum(-1) / c.fir_k
-        weights = torch.clamp(scores - self.fir_sigma[:, None, None] * average, *c.fir_clip) * seen
+        weights = self.weights(q @ k.transpose(-1, -2) * c.head_dim**-0.5)
         out = self.fir_gamma[:, None, None] * (weights @ v)
         return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
 
@@ -119,7 +122,7 @@ class Model(nn.Module):
 
     def forward(self, ids):
         x = self.embed_tokens(ids)
-        rope = self.rotary_emb(x, torch.arange(ids.shape[1])[None])
+        rope = self.rotary_emb(x, torch.arange(ids.shape[1], device=ids.device)[None])
         for layer in self.layers:
             x = layer(x, rope)
         return self.norm(x)

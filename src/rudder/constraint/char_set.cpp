@@ -54,9 +54,9 @@ CharSet CharSet::all() {
 
 void CharSet::add(uint32_t first, uint32_t last) {
   // What touches the new range becomes part of it.
-  const auto begin = std::find_if(ranges_.begin(), ranges_.end(), [&](const CharRange& range) {
-    return uint64_t{range.last} + 1 >= first;
-  });
+  const auto begin = std::partition_point(
+      ranges_.begin(), ranges_.end(),
+      [&](const CharRange& range) { return uint64_t{range.last} + 1 < first; });
   const auto end = std::find_if(begin, ranges_.end(), [&](const CharRange& range) {
     return range.first > uint64_t{last} + 1;
   });

@@ -103,6 +103,10 @@ class EarleyParser {
   uint64_t steps() const { return steps_; }
   // A row had more items than there may be; what came after it is not the grammar's.
   bool overflowed() const { return overflowed_; }
+  // As if one had: its rows together have become too large.
+  void give_up() { overflowed_ = true; }
+  // Of all rows, with those that wait.
+  size_t num_items() const { return items_.size() + waiting_.size() + open_.size(); }
 
  private:
   // The items or waiting items of the row that is being made, each once.

@@ -15,11 +15,13 @@ class FormConstraint final : public Constraint {
   explicit FormConstraint(Form form) : form_(std::move(form)) {}
 
   std::unique_ptr<Matcher> start() const override { return std::make_unique<FormMatcher>(form_); }
-  Result<bool> can_start() const { return FormMatcher(form_).can_start(); }
+  Result<bool> can_start(Fuel& fuel) const { return FormMatcher(form_).can_start(fuel); }
 
  private:
   const Form form_;
 };
+
+constexpr size_t kMaxFormBytes = size_t{64} << 20;
 
 bool is_special(std::string_view bytes) {
   return bytes.size() == 5 && bytes[0] == '\xFF';
@@ -66,7 +68,19 @@ Result<ParserGrammar::Terminal> FormEngine::terminal(Fuel& fuel, const Terminal&
                                                      size_t* bytes) const {
   const std::lock_guard lock(mutex_);
   RUDDER_TRY(auto tables, tables_.get(fuel, terminal, vocabulary_->order, vocabulary_->words()));
-  if (tables != any_string_) *bytes += tables->bytes();
+  if (tables != any_string_) {
+    *bytes += tables->bytes();
+    // The automaton is held already.
+    const auto made = static_cast<int64_t>(tables->made_bytes() - tables->dfa().bytes());
+    if (!fuel.hold(made)) return tl::unexpected(fuel.error());
+  }
+  size_t num_excluded = 0;
+  for (const std::string& value : terminal.excluded) num_excluded += value.size() + 1;
+  constexpr size_t kBytesOfNode = 160;  // of ExcludedValues, at the most
+  if (!fuel.hold(static_cast<int64_t>(num_excluded * kBytesOfNode)) ||
+      !fuel.burn(static_cast<int64_t>(num_excluded) * 10)) {
+    return tl::unexpected(fuel.error());
+  }
   ParserGrammar::Terminal out = {.tables = std::move(tables),
                                  .excluded = ExcludedValues(terminal.excluded)};
   *bytes += out.excluded.bytes();
@@ -93,14 +107,16 @@ Result<CompiledConstraint> FormEngine::compile(const GrammarSpec& spec, Fuel& fu
     RUDDER_TRY(form.grammar.rules, compile_rules(rules, start));
   }
   size_t bytes = form.grammar.rules.bytes();
-  for (const Terminal& one : form.grammar.rules.terminals) {
-    const size_t before = bytes;
+  const std::vector<Terminal> terminals = std::exchange(form.grammar.rules.terminals, {});
+  for (const Terminal& one : terminals) {
     RUDDER_TRY(ParserGrammar::Terminal made, terminal(fuel, one, &bytes));
-    if (!fuel.hold(static_cast<int64_t>(bytes - before))) return tl::unexpected(fuel.error());
     form.grammar.terminals.push_back(std::move(made));
+    if (bytes > kMaxFormBytes) {
+      return fail(ErrorCode::kInvalidArgument, "is too complex: its tables take too much memory");
+    }
   }
   auto constraint = std::make_shared<FormConstraint>(std::move(form));
-  RUDDER_TRY(const bool can_start, constraint->can_start());
+  RUDDER_TRY(const bool can_start, constraint->can_start(fuel));
   if (!can_start) {
     return fail(ErrorCode::kInvalidArgument,
                 "can never be satisfied: no token of the model begins a valid output");

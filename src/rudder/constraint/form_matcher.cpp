@@ -23,6 +23,7 @@ constexpr uint64_t kWorthKeeping = 32;
 // choice may take beyond them in all (two seconds).
 constexpr uint64_t kQuickSteps = 250'000;
 constexpr uint64_t kMaxDearSteps = 100'000'000;
+constexpr uint64_t kMaxStartSteps = 4'000'000;  // to find whether there is a first token
 
 }  // namespace
 
@@ -32,12 +33,15 @@ FormMatcher::FormMatcher(const Form& form)
       parser_(form.grammar),
       shape_(form.grammar, vocabulary_.order->trie().longest()),
       walk_(form.grammar, vocabulary_.order->trie().longest()),
-      mask_(vocabulary_.words()) {}
+      mask_(vocabulary_.words()),
+      max_dear_steps_(kMaxDearSteps) {}
 
 Result<void> FormMatcher::charge(uint64_t first_step) {
-  const uint64_t taken = parser_.steps() - first_step;
+  constexpr uint64_t kLookedAtInStep = 2;
+  const uint64_t taken =
+      parser_.steps() - first_step + std::exchange(looked_at_, 0) / kLookedAtInStep;
   if (taken > kQuickSteps) dear_steps_ += taken - kQuickSteps;
-  if (dear_steps_ <= kMaxDearSteps && !parser_.overflowed()) return {};
+  if (dear_steps_ <= max_dear_steps_ && !parser_.overflowed()) return {};
   return fail(ErrorCode::kInvalidArgument,
               "the grammar is too ambiguous: the places that the output may be at grow "
               "without bound");
@@ -67,8 +71,15 @@ Result<void> FormMatcher::advance(int32_t token) {
               fmt::format("a grammar refused token {}, which its mask had allowed", token));
 }
 
-Result<bool> FormMatcher::can_start() {
-  RUDDER_TRY_VOID(fill());
+Result<bool> FormMatcher::can_start(Fuel& fuel) {
+  constexpr int64_t kWorkOfStep = 2;
+  max_dear_steps_ = kMaxStartSteps;
+  const Result<void> filled = fill();
+  const auto steps = static_cast<int64_t>(parser_.steps() + dear_steps_);
+  RUDDER_TRY_VOID(filled);
+  if (!fuel.burn(kWorkOfStep * steps)) {
+    return tl::unexpected(fuel.error());
+  }
   return parser_.accepting() || !is_mask_empty(mask_);
 }
 
@@ -79,7 +90,10 @@ Result<void> FormMatcher::fill() {
   fill_tokens();
   // By value: the parser adds rows and takes them back meanwhile.
   const std::vector<Open> open(parser_.open().begin(), parser_.open().end());
-  for (const Open& one : open) fill_inside(one);
+  for (const Open& one : open) {
+    if (looked_at_ / 2 > max_dear_steps_) break;  // charge() says so
+    fill_inside(one);
+  }
   return charge(first_step);
 }
 
@@ -96,7 +110,7 @@ bool FormMatcher::goes_on_behind(const Open& open) {
 void FormMatcher::walk(const TokenTrie& trie, std::string_view key, std::span<uint32_t> mask) {
   if (!key.empty() && form_.memo->add_to(mask, key)) return;
   const std::string kept(key);  // the walk makes keys of its own
-  const uint64_t tried = walk_.run(parser_, trie, mask, kMaxDearSteps);
+  const uint64_t tried = walk_.run(parser_, trie, mask, max_dear_steps_);
   if (!kept.empty() && tried >= kWorthKeeping && !parser_.overflowed()) {
     form_.memo->keep(mask, kept);
   }
@@ -148,7 +162,7 @@ void FormMatcher::fill_inside(const Open& open) {
   const ParserGrammar::Terminal& terminal = form_.grammar.terminal(open.symbol);
   const bool limited = terminal.max != TerminalTables::kNoLimit;
   const int32_t room = limited ? terminal.max - open.chars : TerminalTables::kNoLimit;
-  const TerminalTables::View view = terminal.tables->tokens(open.state);
+  const TerminalTables::View view = terminal.tables->tokens(open.state, looked_at_);
   for (const TerminalTables::Tokens* tokens : {view.near.get(), view.far.get()}) {
     if (tokens == nullptr) continue;
     tokens->allow_inside(room, mask_);

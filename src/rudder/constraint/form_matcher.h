@@ -48,8 +48,9 @@ class FormMatcher final : public Matcher {
 
   Result<void> restrict(std::span<uint32_t> words) override;
   Result<void> advance(int32_t token) override;
-  // Whether any token may come first, or the output may be empty.
-  Result<bool> can_start();
+  // Whether any token may come first, or the output may be empty. Burns fuel for what it takes, and
+  // may take less than a choice.
+  Result<bool> can_start(Fuel& fuel);
 
  private:
   // What may stand behind the closing quote of a terminal.
@@ -83,6 +84,8 @@ class FormMatcher final : public Matcher {
   std::vector<uint32_t> mask_;
   std::vector<Continuation> continuations_;  // of terminals that were open lately
   uint64_t dear_steps_ = 0;
+  uint64_t looked_at_ = 0;  // in tables, since the last charge
+  uint64_t max_dear_steps_;
 };
 
 }  // namespace rudder::constraint

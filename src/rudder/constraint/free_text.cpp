@@ -5,56 +5,28 @@
 #include <map>
 #include <utility>
 
+#include "rudder/constraint/utf8_state.h"
+
 namespace rudder::constraint {
 namespace {
 
 constexpr int32_t kNoText = -1;
-
-// What bytes of a character may come next (Unicode 15, table 3-7).
-struct Utf8State {
-  uint8_t left = 0;  // bytes of the character that are missing
-  uint8_t first = 0x80;
-  uint8_t last = 0xBF;  // of the next of them
-  auto operator<=>(const Utf8State&) const = default;
-};
-
-// False when the byte cannot come.
-bool next_utf8(Utf8State& state, uint8_t byte) {
-  if (state.left > 0) {
-    if (byte < state.first || byte > state.last) return false;
-    state = {.left = static_cast<uint8_t>(state.left - 1)};
-    return true;
-  }
-  if (byte < 0x80) return true;
-  if (byte < 0xC2 || byte > 0xF4) return false;
-  if (byte < 0xE0) {
-    state.left = 1;
-  } else if (byte < 0xF0) {
-    state.left = 2;
-    if (byte == 0xE0) state.first = 0xA0;
-    if (byte == 0xED) state.last = 0x9F;
-  } else {
-    state.left = 3;
-    if (byte == 0xF0) state.first = 0x90;
-    if (byte == 0xF4) state.last = 0x8F;
-  }
-  return true;
-}
+constexpr int64_t kWorkOfNode = 300;
+constexpr int64_t kWorkOfState = 500;
+constexpr int64_t kStateBytes = 96;  // in the map, and waiting
 
 class Texts {
  public:
-  explicit Texts(Fuel& fuel, const std::vector<std::string>& texts) {
+  Texts(Fuel& fuel, const std::vector<std::string>& texts) : held_(fuel) {
     nodes_.emplace_back();
     for (size_t i = 0; i < texts.size(); ++i) {
       int32_t at = 0;
       for (const char c : texts[i]) {
         int32_t& next = nodes_[static_cast<size_t>(at)].next[static_cast<unsigned char>(c)];
         if (next < 0) {
-          if (!fuel.burn(300) || !fuel.hold(sizeof(Node))) return;
-          const auto made = static_cast<int32_t>(nodes_.size());
-          next = made;
-          at = made;
-          nodes_.emplace_back();  // `next` is gone now
+          if (!fuel.burn(kWorkOfNode) || !held_.add(sizeof(Node))) return;
+          at = next = static_cast<int32_t>(nodes_.size());
+          nodes_.emplace_back();
         } else {
           at = next;
         }
@@ -100,7 +72,8 @@ class Texts {
     }
   }
 
-  std::vector<Node> nodes_;
+  Held held_;
+  std::deque<Node> nodes_;
 };
 
 }  // namespace
@@ -108,6 +81,7 @@ class Texts {
 void take_free_text(RuleNfa& nfa, Fuel& fuel, const std::vector<std::string>& texts,
                     const std::vector<int32_t>& behind, int32_t begin, int32_t end) {
   const Texts automaton(fuel, texts);
+  Held held(fuel);
   using Place = std::pair<int32_t, Utf8State>;
   std::map<Place, int32_t> states = {{{0, {}}, begin}};
   std::deque<Place> open = {{0, {}}};
@@ -123,7 +97,7 @@ void take_free_text(RuleNfa& nfa, Fuel& fuel, const std::vector<std::string>& te
                        run_target);
       }
     };
-    fuel.burn(256);
+    if (!fuel.burn(kWorkOfState) || !held.add(kStateBytes)) return;
     for (int byte = 0; byte <= 256; ++byte) {
       int32_t target = -1;
       Utf8State utf8 = place.second;

@@ -14,9 +14,14 @@ namespace rudder::constraint {
 
 class Fuel {
  public:
-  // A unit of work is some 10 ns: a copied node, a step of an automaton over a byte.
-  static constexpr int64_t kWork = 100'000'000;
-  static constexpr int64_t kBytes = int64_t{64} << 20;
+  // A unit of work is some 10 to 15 ns: a step of an automaton over a byte. What a piece of work
+  // burns was measured on forms that consist of it (compile_limits_test prints both), so that
+  // none takes two seconds.
+  static constexpr int64_t kWork = 130'000'000;
+  // Of what is counted; with what the allocator adds, and copies for a moment, 64 MiB at the most.
+  static constexpr int64_t kBytes = int64_t{54} << 20;
+  // Of what is translated on a thread that other requests wait for, in all for one request.
+  static constexpr int64_t kRequestWork = kWork / 8;
 
   explicit Fuel(int64_t work = kWork, int64_t bytes = kBytes,
                 const std::atomic<bool>* cancelled = nullptr)
@@ -27,6 +32,7 @@ class Fuel {
   // False when it is out.
   bool burn(int64_t work) {
     work_ -= work;
+    used_ += work;
     return !out();
   }
   // Counts memory that the compiled form, or an intermediate step, holds.
@@ -40,6 +46,8 @@ class Fuel {
     if (bytes_ >= 0) bytes_ += bytes;
     held_ -= bytes;
   }
+  // Work that may still be done.
+  int64_t left() const { return out() ? 0 : work_; }
   // Whether so much more memory may be held; it is out when not.
   bool can_hold(int64_t bytes) {
     const bool fits = hold(bytes);
@@ -51,6 +59,7 @@ class Fuel {
            (cancelled_ != nullptr && cancelled_->load(std::memory_order_relaxed));
   }
   int64_t held() const { return held_; }
+  int64_t used() const { return used_; }  // of the work
 
   // Why it is out. kCancelled when nobody waits; otherwise the form is at fault.
   Error error() const {
@@ -67,7 +76,27 @@ class Fuel {
   int64_t work_;
   int64_t bytes_;
   int64_t held_ = 0;
+  int64_t used_ = 0;
   const std::atomic<bool>* const cancelled_;
+};
+
+// Memory of an intermediate step, counted while this lives.
+class Held {
+ public:
+  explicit Held(Fuel& fuel, int64_t bytes = 0) : fuel_(fuel) { add(bytes); }
+  ~Held() { fuel_.release(bytes_); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+  // False when the fuel is out.
+  bool add(int64_t bytes) {
+    bytes_ += bytes;
+    return fuel_.hold(bytes);
+  }
+
+ private:
+  Fuel& fuel_;
+  int64_t bytes_ = 0;
 };
 
 }  // namespace rudder::constraint

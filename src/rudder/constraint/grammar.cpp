@@ -61,7 +61,7 @@ class RuleCompiler {
   int32_t build(RuleNfa& nfa, Node node, int32_t from, int depth);
   int32_t build_repeat(RuleNfa& nfa, Node node, int32_t from, int depth);
   int32_t build_dispatch(RuleNfa& nfa, const Dispatch& dispatch, int32_t from, int depth);
-  // Places of the node when it is written out, up to kMaxWrittenOut and some.
+  // Places of the node when it is written out, up to kMaxWrittenOut + 1.
   int64_t places(Node node, int depth) const;
   void add_states(int32_t rule, RuleAutomaton automaton);
   void find_nullable();
@@ -73,6 +73,7 @@ class RuleCompiler {
   std::vector<Pending> pending_;  // by symbol
   std::unordered_map<int64_t, int32_t> symbols_;
   std::unordered_map<std::string_view, size_t> terminals_;
+  std::unordered_map<int32_t, size_t> token_sets_;
   bool too_deep_ = false;
   Grammar out_;
 };
@@ -97,20 +98,20 @@ int64_t RuleCompiler::places(Node node, int depth) const {
   if (depth > kMaxNodeDepth) return kMaxWrittenOut + 1;
   switch (data.kind) {
     case RuleSet::Kind::kLiteral:
-      return std::ssize(data.text);
+      return std::min<int64_t>(std::ssize(data.text), kMaxWrittenOut + 1);
     case RuleSet::Kind::kSequence:
     case RuleSet::Kind::kChoice: {
       int64_t sum = 0;
       for (const Node part : data.parts) {
         sum += places(part, depth + 1);
-        if (sum > kMaxWrittenOut) break;
+        if (sum > kMaxWrittenOut) return kMaxWrittenOut + 1;
       }
       return sum;
     }
     case RuleSet::Kind::kRepeat: {
       const int64_t rounds = std::max<int64_t>({1, data.min, data.max});
-      return rounds > kMaxWrittenOut ? kMaxWrittenOut + 1
-                                     : rounds * places(data.parts[0], depth + 1);
+      if (rounds > kMaxWrittenOut) return kMaxWrittenOut + 1;
+      return std::min(rounds * places(data.parts[0], depth + 1), kMaxWrittenOut + 1);
     }
     default:
       return 1;
@@ -155,11 +156,13 @@ int32_t RuleCompiler::build(RuleNfa& nfa, Node node, int32_t from, int depth) {
   if (data.kind == RuleSet::Kind::kRule) {
     symbol = symbol_of(node, false);
   } else if (data.kind == RuleSet::Kind::kTokens) {
-    out_.token_sets.push_back(rules_.tokens(data.index));
-    symbol = token_symbol(out_.token_sets.size() - 1);
+    const auto [known, is_new] = token_sets_.try_emplace(data.index, out_.token_sets.size());
+    if (is_new) out_.token_sets.push_back(rules_.tokens(data.index));
+    symbol = token_symbol(known->second);
   } else {
     const auto [known, is_new] = terminals_.try_emplace(data.text, out_.terminals.size());
-    if (is_new) out_.terminals.push_back(rules_.terminal_of(data.index));
+    if (is_new) out_.terminals.push_back(rules_.take_terminal(data.index));
+    fuel_.burn(std::ssize(data.text) / 64);
     symbol = terminal_symbol(known->second);
   }
   const int32_t to = nfa.add();
@@ -245,6 +248,12 @@ Result<void> RuleCompiler::compile(size_t index) {
 }
 
 void RuleCompiler::add_states(int32_t rule, RuleAutomaton automaton) {
+  constexpr size_t kGrown = 2;  // a vector that grows may have as much again
+  size_t bytes = automaton.states.size() * sizeof(Grammar::State);
+  for (const RuleAutomaton::State& state : automaton.states) {
+    bytes += state.bytes.size() * sizeof(ByteEdge) + state.symbols.size() * sizeof(SymbolEdge);
+  }
+  if (!fuel_.hold(static_cast<int64_t>(kGrown * bytes))) return;
   const auto first = static_cast<int32_t>(out_.states.size());
   for (const RuleAutomaton::State& state : automaton.states) {
     out_.states.push_back({.rule = rule,
@@ -268,31 +277,72 @@ void RuleCompiler::add_states(int32_t rule, RuleAutomaton automaton) {
   }
 }
 
-// Rules that take the empty text: those whose start leads to an end by rules that do.
+// Rules that take the empty text: those whose start leads to an end by rules that do. Each state
+// that is reached so waits, at each of its symbols, for the symbol's rule.
 void RuleCompiler::find_nullable() {
-  for (bool changed = true; changed && !fuel_.out();) {
-    changed = false;
-    for (Grammar::Rule& rule : out_.rules) {
-      if (rule.nullable) continue;
-      if (rule.part >= 0) {
-        rule.nullable = rule.min == 0 || out_.is_nullable(rule.part);
-      } else {
-        std::vector<int32_t> open = {rule.start};
-        std::vector<int32_t> seen = open;
-        while (!open.empty() && !rule.nullable) {
-          const int32_t at = open.back();
-          open.pop_back();
-          rule.nullable = out_.state(at).final;
-          for (const SymbolEdge& edge : out_.symbols_of(at)) {
-            fuel_.burn(2);
-            if (!out_.is_nullable(edge.symbol)) continue;
-            if (std::find(seen.begin(), seen.end(), edge.target) != seen.end()) continue;
-            seen.push_back(edge.target);
-            open.push_back(edge.target);
-          }
+  struct Wait {
+    int32_t symbol = 0;
+    int32_t state = -1;  // that is reached then; -1: `rule` takes the empty text then
+    int32_t rule = 0;
+    int32_t next = -1;  // that waits for the same symbol
+  };
+  std::vector<Wait> waits;
+  std::vector<int32_t> first(out_.rules.size(), -1);
+  std::vector<bool> reached(out_.states.size(), false);
+  std::vector<int32_t> states;  // to be looked at
+  std::vector<int32_t> found;   // rules
+  const auto reach = [&](int32_t state) {
+    if (reached[static_cast<size_t>(state)]) return;
+    reached[static_cast<size_t>(state)] = true;
+    states.push_back(state);
+  };
+  const auto find = [&](int32_t symbol) {
+    Grammar::Rule& rule = out_.rules[static_cast<size_t>(symbol)];
+    if (std::exchange(rule.nullable, true)) return;
+    found.push_back(symbol);
+  };
+  const auto wait = [&](Wait one) {
+    int32_t& before = first[static_cast<size_t>(one.symbol)];
+    one.next = std::exchange(before, static_cast<int32_t>(waits.size()));
+    waits.push_back(one);
+  };
+  for (int32_t symbol = 0; symbol < out_.num_rules(); ++symbol) {
+    const Grammar::Rule& rule = out_.rule(symbol);
+    if (rule.part < 0) {
+      reach(rule.start);
+    } else if (rule.min == 0) {
+      find(symbol);
+    } else {
+      wait({.symbol = rule.part, .rule = symbol});
+    }
+  }
+  while (!states.empty() || !found.empty()) {
+    if (!states.empty()) {
+      const int32_t at = states.back();
+      states.pop_back();
+      fuel_.burn(4);
+      if (out_.state(at).final) find(out_.state(at).rule);
+      for (const SymbolEdge& edge : out_.symbols_of(at)) {
+        fuel_.burn(2);
+        if (out_.is_terminal(edge.symbol)) continue;
+        if (out_.is_nullable(edge.symbol)) {
+          reach(edge.target);
+        } else {
+          wait({.symbol = edge.symbol, .state = edge.target});
         }
       }
-      changed = changed || rule.nullable;
+      continue;
+    }
+    const int32_t symbol = found.back();
+    found.pop_back();
+    for (int32_t at = first[static_cast<size_t>(symbol)]; at >= 0;) {
+      const Wait one = waits[static_cast<size_t>(at)];
+      at = one.next;
+      if (one.state >= 0) {
+        reach(one.state);
+      } else {
+        find(one.rule);
+      }
     }
   }
   for (Grammar::Rule& rule : out_.rules) {
@@ -311,6 +361,7 @@ size_t Grammar::bytes() const {
 Result<Grammar> compile_rules(RuleSet& rules, RuleSet::Node start) {
   if (rules.fuel().out()) return tl::unexpected(rules.fuel().error());
   std::vector<bool> productive = rules.productive();
+  if (rules.fuel().out()) return tl::unexpected(rules.fuel().error());
   if (!productive[static_cast<size_t>(start)]) {
     return fail(ErrorCode::kInvalidArgument, "can never be satisfied: no output is valid");
   }

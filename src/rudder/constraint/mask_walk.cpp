@@ -10,11 +10,13 @@ namespace {
 constexpr int32_t kNowhere = -1;
 constexpr int32_t kNotTried = -2;
 // Rows that are tried before shapes are worth their keys.
-constexpr uint64_t kPlainRows = 512;
+constexpr uint64_t kPlainRows = 128;
 constexpr size_t kMaxWalkPlaces = 4096;
+// Of the rows on the way to one token: some 20 MiB.
+constexpr size_t kMaxWalkItems = 1'000'000;
 constexpr size_t kMaxKeptPlaces = 128;  // for the walks that follow; a kilobyte each
 // Bytes that are tried from a place before it is worth trying all 256.
-constexpr uint32_t kVisitsWorthLoops = 512;
+constexpr uint32_t kVisitsWorthLoops = 128;
 
 void set_ids(const TokenTrie& trie, int32_t id, std::span<uint32_t> mask) {
   for (; id != TokenTrie::kNone; id = trie.next_same(id)) set_in_mask(mask, id);
@@ -63,7 +65,7 @@ void MaskWalk::find_loops(EarleyParser& parser) {
   const int32_t place = path_.back();
   const size_t depth = bytes_.size();
   uint64_t leaving = 0;
-  for (int byte = 0; byte < 256; ++byte) {
+  for (int byte = 0; byte < 0x80; ++byte) {
     const uint64_t group = uint64_t{1} << TokenTrie::group_of(static_cast<uint8_t>(byte));
     if ((leaving & group) != 0) continue;
     if (step(parser, depth, place, static_cast<uint8_t>(byte)) != place) leaving |= group;
@@ -72,7 +74,34 @@ void MaskWalk::find_loops(EarleyParser& parser) {
       rows_ = depth;
     }
   }
+  Inside seen;
+  if (!characters_return(parser, place, {}, seen)) leaving |= TokenTrie::kBeyondAscii;
   places_[static_cast<size_t>(place)].loops = ~leaving;
+}
+
+bool MaskWalk::characters_return(EarleyParser& parser, int32_t place, Utf8State utf8,
+                                 Inside& seen) {
+  const size_t depth = bytes_.size();
+  bool all = true;
+  for (int byte = 0x80; byte < 256 && all; ++byte) {
+    Utf8State next = utf8;
+    if (!next_utf8(next, static_cast<uint8_t>(byte))) continue;
+    const int32_t to = step(parser, depth, path_.back(), static_cast<uint8_t>(byte));
+    const auto known =
+        std::find_if(seen.begin(), seen.end(), [&](const auto& one) { return one.first == next; });
+    if (to == kNowhere || next.left == 0) {
+      all = to == place;
+    } else if (known != seen.end()) {
+      all = known->second == to;
+    } else {
+      seen.emplace_back(next, to);
+      path_.push_back(to);
+      bytes_.push_back(static_cast<uint8_t>(byte));
+      all = characters_return(parser, place, next, seen);
+    }
+    leave_to(parser, depth);
+  }
+  return all;
 }
 
 // From the node `*at` on, until there are too many places.
@@ -105,7 +134,9 @@ uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
     ++tried;
     Place& here = places_[static_cast<size_t>(path_.back())];
     if (++here.visits == kVisitsWorthLoops) find_loops(parser);
-    if ((trie.groups(*at) & ~places_[static_cast<size_t>(path_.back())].loops) == 0) {
+    const uint64_t groups = trie.groups(*at);
+    const bool is_text = (groups & TokenTrie::kBeyondAscii) == 0 || trie.is_utf8(*at);
+    if (is_text && (groups & ~places_[static_cast<size_t>(path_.back())].loops) == 0) {
       for (const int32_t id : trie.ids_below(*at)) set_in_mask(mask, id);
       *at = node.skip;
       continue;
@@ -132,7 +163,11 @@ uint64_t MaskWalk::run(EarleyParser& parser, const TokenTrie& trie, std::span<ui
                        uint64_t max_steps) {
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
   const uint64_t first_step = parser.steps();
-  const auto over = [&] { return parser.steps() - first_step > max_steps; };
+  const size_t first_items = parser.num_items();
+  const auto over = [&] {
+    if (parser.num_items() - first_items > kMaxWalkItems) parser.give_up();
+    return parser.overflowed() || parser.steps() - first_step > max_steps;
+  };
   uint64_t tried = 0;
   size_t at = 0;
   size_t rows = 0;

@@ -14,6 +14,7 @@
 #include "rudder/constraint/earley_parser.h"
 #include "rudder/constraint/parser_shape.h"
 #include "rudder/constraint/token_trie.h"
+#include "rudder/constraint/utf8_state.h"
 
 namespace rudder::constraint {
 
@@ -22,7 +23,7 @@ class MaskWalk {
   MaskWalk(const ParserGrammar& grammar, size_t longest) : shape_(grammar, longest) {}
 
   // Sets the bits of the texts' ids in `mask`. Returns the bytes that were tried. Ends early, with
-  // what it has, when the parser has taken more than `max_steps` steps for it.
+  // what it has, when the parser has taken more than `max_steps` steps for it, or has given up.
   uint64_t run(EarleyParser& parser, const TokenTrie& trie, std::span<uint32_t> mask,
                uint64_t max_steps);
 
@@ -31,7 +32,8 @@ class MaskWalk {
   struct Place {
     std::array<int32_t, 256> next;
     uint32_t visits = 0;
-    // Groups of bytes (TokenTrie) that all lead back to this very place.
+    // Groups of bytes (TokenTrie) that all lead back to this very place; those beyond ASCII: as
+    // characters of UTF-8.
     uint64_t loops = 0;
   };
 
@@ -45,6 +47,10 @@ class MaskWalk {
   void leave_to(EarleyParser& parser, size_t depth);
   // Finds `loops` of the place at the end of the path.
   void find_loops(EarleyParser& parser);
+  // Whether all characters beyond ASCII lead back to the place. The end of the path is inside of
+  // one, at `utf8`; where bytes led inside of characters is in `seen`.
+  using Inside = std::vector<std::pair<Utf8State, int32_t>>;
+  bool characters_return(EarleyParser& parser, int32_t place, Utf8State utf8, Inside& seen);
 
   ParserShape shape_;
   std::unordered_map<std::string, int32_t> known_;

@@ -25,6 +25,7 @@ int32_t ParserShape::count_key(int32_t count, int32_t min, int32_t max) const {
 }
 
 void ParserShape::add(const EarleyParser::Item& item) {
+  if (key_.size() > kMaxWords) return;  // there will be no key
   if (item.state == EarleyParser::kDone) {
     key_.push_back(EarleyParser::kDone);
     return;
@@ -37,6 +38,7 @@ void ParserShape::add(const EarleyParser::Item& item) {
 }
 
 void ParserShape::add(const EarleyParser::Open& open) {
+  if (key_.size() > kMaxWords) return;
   const ParserGrammar::Terminal& terminal = grammar_.terminal(open.symbol);
   const int32_t max = terminal.max == TerminalTables::kNoLimit ? -1 : terminal.max;
   key_.insert(key_.end(),

@@ -19,12 +19,18 @@ using Kind = PatternTree::Kind;
 constexpr size_t kMaxNfaPlaces = 200'000;            // of the automaton with choices
 constexpr size_t kMaxStates = 60'000;                // of the one without
 constexpr size_t kMaxMembers = 2'000'000;            // places in all states
-constexpr int64_t kMaxSubsetWork = Fuel::kWork / 5;  // past it the choices stay
+constexpr int64_t kMaxSubsetWork = Fuel::kWork / 4;  // past it the choices stay
+// Of a place, with its share of what a vector that grows leaves unused, and its lists' first
+// entries.
+constexpr int64_t kPlaceBytes = 200;
+constexpr int64_t kWorkOfMember = 5;  // of a set: found, sorted and looked up
+constexpr int64_t kSetBytes =
+    160;  // of a set as a state and as the key of a map, beside its places
 
 // The automaton with choices (Thompson's): places, edges by a range of bytes, and free ones.
 class Places {
  public:
-  Places(Fuel& fuel, bool quoted) : fuel_(fuel), quoted_(quoted) {}
+  Places(Fuel& fuel, bool quoted) : fuel_(fuel), held_(fuel), quoted_(quoted) {}
 
   struct Edge {
     uint8_t first = 0;
@@ -40,6 +46,7 @@ class Places {
 
   int32_t add(bool boundary = true) {
     fuel_.burn(20);
+    held_.add(kPlaceBytes);
     places_.emplace_back().boundary = boundary;
     return static_cast<int32_t>(places_.size()) - 1;
   }
@@ -52,9 +59,13 @@ class Places {
 
  private:
   void link(int32_t from, uint8_t first, uint8_t last, int32_t to) {
+    fuel_.burn(2);
+    held_.add(2 * sizeof(Edge));
     places_[static_cast<size_t>(from)].edges.push_back({.first = first, .last = last, .to = to});
   }
   void free_link(int32_t from, int32_t to) {
+    fuel_.burn(2);
+    held_.add(2 * sizeof(int32_t));
     places_[static_cast<size_t>(from)].free.push_back(to);
   }
   int32_t build_repeat(const PatternTree& tree, int32_t from);
@@ -62,11 +73,18 @@ class Places {
   void add_spelled(std::string_view bytes, int32_t from, int32_t to);
 
   Fuel& fuel_;
+  Held held_;
   const bool quoted_;
   std::vector<Place> places_;
 };
 
+bool takes_characters(const PatternTree& tree) {
+  return tree.kind == Kind::kChars ||
+         std::any_of(tree.parts.begin(), tree.parts.end(), takes_characters);
+}
+
 int32_t Places::build(const PatternTree& tree, int32_t from) {
+  fuel_.burn(2);
   if (too_large()) return from;
   switch (tree.kind) {
     case Kind::kChars: {
@@ -93,6 +111,7 @@ int32_t Places::build(const PatternTree& tree, int32_t from) {
 
 int32_t Places::build_repeat(const PatternTree& tree, int32_t from) {
   const PatternTree& part = tree.parts[0];
+  if (!takes_characters(part)) return from;  // so many times nothing is nothing
   for (int32_t i = 0; i < tree.min && !too_large(); ++i) from = build(part, from);
   if (tree.max == RuleSet::kUnbounded) {
     const int32_t loop = add();
@@ -145,7 +164,12 @@ void Places::add_chars(const CharSet& set, int32_t from, int32_t to) {
 class Subsets {
  public:
   Subsets(Fuel& fuel, const Places& places, int32_t begin, int32_t end, bool quoted)
-      : fuel_(fuel), places_(places), end_(end), quoted_(quoted), seen_(places.all().size()) {
+      : fuel_(fuel),
+        held_(fuel),
+        places_(places),
+        end_(end),
+        quoted_(quoted),
+        seen_(places.all().size()) {
     make_classes();
     for (int i = 0; i < 3; ++i) add_state(i == ByteAutomaton::kBody);
     for (size_t i = 0; i < places.all().size(); ++i) {
@@ -178,6 +202,7 @@ class Subsets {
   }
 
   Fuel& fuel_;
+  Held held_;
   const Places& places_;
   const int32_t end_;
   const bool quoted_;
@@ -244,13 +269,13 @@ std::optional<ByteAutomaton> Subsets::build() {
     if (i == ByteAutomaton::kClosed) continue;
     if (sets_.size() > kMaxStates || members_ > kMaxMembers) return std::nullopt;
     const auto state = static_cast<int32_t>(i);
-    if (!fuel_.hold(static_cast<int64_t>((sets_[i].size() + out_.num_classes) * sizeof(int32_t)))) {
-      return std::nullopt;
-    }
+    const auto set_bytes = std::ssize(sets_[i]) * int64_t{2 * sizeof(int32_t)};
+    const auto row_bytes = int64_t{out_.num_classes} * int64_t{3 * sizeof(int32_t)};
+    if (!held_.add(kSetBytes + set_bytes + row_bytes)) return std::nullopt;
     for (int32_t byte_class = 0; byte_class < out_.num_classes; ++byte_class) {
       const uint8_t byte = class_byte_[static_cast<size_t>(byte_class)];
       Set to;
-      const int64_t work = static_cast<int64_t>(sets_[i].size()) / 2 + 12;
+      const int64_t work = std::ssize(sets_[i]) / 3 + 8;
       work_ += work;
       if (!fuel_.burn(work) || work_ > kMaxSubsetWork) return std::nullopt;
       for (const int32_t place : sets_[i]) {
@@ -262,12 +287,16 @@ std::optional<ByteAutomaton> Subsets::build() {
         }
       }
       for (const int32_t place : to) seen_[static_cast<size_t>(place)] = 0;
-      const int32_t target = to.empty() ? ByteAutomaton::kDead : state_of(closure(std::move(to)));
-      next(state, byte_class) = target;
+      if (to.empty()) continue;
+      Set behind = closure(std::move(to));
+      const int64_t work_behind = kWorkOfMember * std::ssize(behind) + 20;
+      work_ += work_behind;
+      fuel_.burn(work_behind);
+      next(state, byte_class) = state_of(std::move(behind));
     }
     out_.accepting[i] = std::binary_search(sets_[i].begin(), sets_[i].end(), end_);
   }
-  finish_automaton(out_, quoted_);
+  if (!finish_automaton(fuel_, out_, quoted_)) return std::nullopt;
   return std::move(out_);
 }
 
@@ -320,7 +349,11 @@ void count_missing(ByteAutomaton& out) {
 
 }  // namespace
 
-void finish_automaton(ByteAutomaton& automaton, bool quoted) {
+bool finish_automaton(Fuel& fuel, ByteAutomaton& automaton, bool quoted) {
+  // The ways back, and the automaton itself, which stays.
+  const auto entries = std::ssize(automaton.next);
+  const Held held(fuel, entries * 16 + std::ssize(automaton.boundary) * 40);
+  if (!fuel.burn(entries * 2) || !fuel.hold(entries * int64_t{sizeof(int32_t)})) return false;
   const auto width = static_cast<size_t>(automaton.num_classes);
   if (quoted) {
     const size_t quote = automaton.classes['"'];
@@ -330,6 +363,7 @@ void finish_automaton(ByteAutomaton& automaton, bool quoted) {
     automaton.next[ByteAutomaton::kOpening * width + quote] = ByteAutomaton::kBody;
   }
   count_missing(automaton);
+  return true;
 }
 
 std::optional<ByteAutomaton> pattern_automaton(Fuel& fuel, const PatternTree& tree, bool quoted) {

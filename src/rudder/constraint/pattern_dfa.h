@@ -33,7 +33,8 @@ struct ByteAutomaton {
 std::optional<ByteAutomaton> pattern_automaton(Fuel& fuel, const PatternTree& tree, bool quoted);
 
 // The last step of making one whose states and `accepting` are there: its quotes, what is missing
-// from each state, and without ways that never come to an end.
-void finish_automaton(ByteAutomaton& automaton, bool quoted);
+// from each state, and without ways that never come to an end. Holds what the automaton takes.
+// False when the fuel is out.
+bool finish_automaton(Fuel& fuel, ByteAutomaton& automaton, bool quoted);
 
 }  // namespace rudder::constraint

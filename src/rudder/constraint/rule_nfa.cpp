@@ -12,6 +12,9 @@ namespace {
 // An automaton without choices that has many more states than the one with them stays as it is.
 constexpr size_t kGrowth = 4;
 constexpr size_t kFreeGrowth = 2048;
+constexpr int64_t kGrown = 3;  // a vector that grows has its old and its new memory for a moment
+// Of a set of states as the key of a map, and of the state that it is, beside what is in them.
+constexpr int64_t kSubsetBytes = 240;
 
 struct HashSet {
   size_t operator()(const std::vector<int32_t>& set) const {
@@ -25,11 +28,14 @@ struct HashSet {
 
 int32_t RuleNfa::add() {
   fuel_.burn(2);
+  held_.add(kGrown * sizeof(int32_t));
   states_.push_back(-1);
   return static_cast<int32_t>(states_.size()) - 1;
 }
 
 void RuleNfa::link(int32_t from, Edge edge) {
+  fuel_.burn(2);
+  held_.add(kGrown * sizeof(Edge));
   edge.next =
       std::exchange(states_[static_cast<size_t>(from)], static_cast<int32_t>(edges_.size()));
   edges_.push_back(edge);
@@ -82,7 +88,7 @@ void RuleNfa::close(Set& set, int32_t end, std::vector<uint8_t>& seen) const {
         set.push_back(edge.to);
     }
   }
-  fuel_.burn((work + static_cast<int64_t>(set.size())) / 2);
+  fuel_.burn(work + static_cast<int64_t>(set.size()));
   for (const int32_t state : set) seen[static_cast<size_t>(state)] = 0;
   std::erase_if(set, [&](int32_t state) {
     if (state == end) return false;
@@ -99,7 +105,8 @@ void RuleNfa::close(Set& set, int32_t end, std::vector<uint8_t>& seen) const {
 // The automaton without choices: each state a set of this one's.
 class RuleNfa::Determinizer {
  public:
-  Determinizer(const RuleNfa& nfa, int32_t end) : nfa_(nfa), end_(end), seen_(nfa.size()) {
+  Determinizer(const RuleNfa& nfa, int32_t end)
+      : nfa_(nfa), end_(end), held_(nfa.fuel_), seen_(nfa.size()) {
     state_of({0});
   }
 
@@ -120,8 +127,7 @@ class RuleNfa::Determinizer {
     const auto [known, is_new] = ids_.try_emplace(std::move(set), next);
     if (is_new) {
       nfa_.fuel_.burn(20 + static_cast<int64_t>(known->first.size()) / 4);
-      nfa_.fuel_.hold(static_cast<int64_t>(known->first.size() * sizeof(int32_t) +
-                                           sizeof(RuleAutomaton::State)));
+      held_.add(kSubsetBytes + std::ssize(known->first) * int64_t{sizeof(int32_t)});
       sets_.push_back(&known->first);
       out_.states.emplace_back().final =
           std::binary_search(known->first.begin(), known->first.end(), end_);
@@ -143,7 +149,9 @@ class RuleNfa::Determinizer {
         }
       }
     }
-    nfa_.fuel_.burn(static_cast<int64_t>(byte_edges_.size() + symbol_edges_.size() + 20));
+    const auto edges = static_cast<int64_t>(byte_edges_.size() + symbol_edges_.size());
+    nfa_.fuel_.burn(2 * edges + 40);
+    held_.add(edges * int64_t{sizeof(ByteEdge)});
     std::vector<ByteEdge> bytes = expand_bytes();
     std::vector<SymbolEdge> symbols = expand_symbols();
     out_.states[index].bytes = std::move(bytes);
@@ -210,6 +218,7 @@ class RuleNfa::Determinizer {
 
   const RuleNfa& nfa_;
   const int32_t end_;
+  Held held_;
   std::vector<uint8_t> seen_;
   std::unordered_map<Set, int32_t, HashSet> ids_;
   std::vector<const Set*> sets_;
@@ -238,8 +247,9 @@ RuleAutomaton RuleNfa::without_free_edges(int32_t end) const {
         }
       }
     }
-    fuel_.hold(static_cast<int64_t>(sizeof(state) + state.bytes.size() * sizeof(ByteEdge) +
-                                    state.symbols.size() * sizeof(SymbolEdge)));
+    const size_t edges = state.bytes.size() + state.symbols.size();
+    fuel_.burn(static_cast<int64_t>(2 * edges) + 20);
+    held_.add(static_cast<int64_t>(sizeof(state) + 2 * edges * sizeof(ByteEdge)));
     std::sort(state.bytes.begin(), state.bytes.end(),
               [](const ByteEdge& a, const ByteEdge& b) { return a.first < b.first; });
     state.overlapping = true;

@@ -37,7 +37,7 @@ struct RuleAutomaton {
 
 class RuleNfa {
  public:
-  explicit RuleNfa(Fuel& fuel) : fuel_(fuel) { add(); }
+  explicit RuleNfa(Fuel& fuel) : fuel_(fuel), held_(fuel) { add(); }
 
   int32_t add();  // a state; 0 is there, and where it starts
   void link_free(int32_t from, int32_t to);
@@ -70,6 +70,7 @@ class RuleNfa {
   RuleAutomaton without_free_edges(int32_t end) const;
 
   Fuel& fuel_;
+  mutable Held held_;
   std::vector<int32_t> states_;  // their last edges
   std::vector<Edge> edges_;
 };

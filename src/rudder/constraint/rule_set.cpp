@@ -15,6 +15,13 @@ namespace {
 
 constexpr size_t kMaxEbnfBytes = size_t{4} << 20;
 
+// What so much takes of the heap.
+size_t heap_bytes(size_t bytes) {
+  constexpr size_t kInside = 16;  // of a short string, which is in the node itself
+  constexpr size_t kHeader = 16;
+  return bytes <= kInside ? 0 : bytes + kHeader;
+}
+
 // Letters and digits as they are; everything else escaped, so that no context gives it a meaning.
 void print_char(uint32_t c, std::string& out) {
   const bool plain = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
@@ -60,8 +67,9 @@ RuleSet::RuleSet(Fuel& fuel) : fuel_(fuel) {
 }
 
 RuleSet::Node RuleSet::push(Data data) {
-  const size_t bytes = sizeof(Data) + data.text.size() + data.parts.size() * sizeof(Node) +
-                       data.set.ranges().size() * sizeof(CharRange);
+  const size_t bytes = sizeof(Data) + heap_bytes(data.text.capacity() + 1) +
+                       heap_bytes(data.parts.capacity() * sizeof(Node)) +
+                       heap_bytes(data.set.ranges().capacity() * sizeof(CharRange));
   if (fuel_.hold(static_cast<int64_t>(bytes)) && fuel_.burn(static_cast<int64_t>(bytes) / 8)) {
     nodes_.push_back(std::move(data));
   }
@@ -96,7 +104,12 @@ RuleSet::Node RuleSet::terminal(const Terminal& terminal) {
   Data data = {.kind = Kind::kTerminal};
   data.text = to_text(terminal);
   data.index = static_cast<int32_t>(terminals_.size());
-  if (!fuel_.hold(static_cast<int64_t>(data.text.size()))) return kNothing;
+  size_t bytes = 2 * (sizeof(Terminal) + terminal.pattern.size());
+  for (const std::vector<std::string>* texts :
+       {&terminal.excluded, &terminal.also, &terminal.never}) {
+    for (const std::string& one : *texts) bytes += sizeof(std::string) + heap_bytes(one.size() + 1);
+  }
+  if (!fuel_.hold(static_cast<int64_t>(bytes))) return kNothing;
   terminals_.push_back(terminal);
   return push(std::move(data));
 }
@@ -185,40 +198,56 @@ RuleSet::Node RuleSet::share(Node body) {
 }
 
 std::vector<bool> RuleSet::productive() const {
-  // Parts come before what they are parts of, so one pass settles all but the rules; each further
-  // pass makes at least one more rule productive, or is the last.
-  std::vector<bool> productive(nodes_.size(), false);
-  for (bool changed = true; changed && fuel_.burn(static_cast<int64_t>(nodes_.size()));) {
-    changed = false;
-    for (size_t i = 0; i < nodes_.size(); ++i) {
-      if (productive[i]) continue;
-      const Data& data = nodes_[i];
-      const auto ok = [&](Node part) { return productive[static_cast<size_t>(part)]; };
-      switch (data.kind) {
-        case Kind::kEmpty:
-        case Kind::kLiteral:
-        case Kind::kChars:
-        case Kind::kTerminal:
-        case Kind::kTokens:
-        case Kind::kDispatch:  // the text without any of its cases
-          productive[i] = true;
-          break;
-        case Kind::kNothing:
-          break;
-        case Kind::kSequence:
-          productive[i] = std::all_of(data.parts.begin(), data.parts.end(), ok);
-          break;
-        case Kind::kChoice:
-          productive[i] = std::any_of(data.parts.begin(), data.parts.end(), ok);
-          break;
-        case Kind::kRepeat:
-          productive[i] = data.min == 0 || ok(data.parts[0]);
-          break;
-        case Kind::kRule:
-          productive[i] = ok(rules_[static_cast<size_t>(data.index)]);
-          break;
-      }
-      changed = changed || productive[i];
+  // Each node waits for some of its parts; the last of them that becomes productive makes it so.
+  const size_t size = nodes_.size();
+  std::vector<bool> productive(size, false);
+  std::vector<uint32_t> missing(size, 0);
+  std::vector<std::pair<Node, Node>> users;  // a node, and one that waits for it
+  std::vector<Node> open;
+  const auto settle = [&](size_t node) {
+    if (productive[node]) return;
+    productive[node] = true;
+    open.push_back(static_cast<Node>(node));
+  };
+  for (size_t i = 0; i < size; ++i) {
+    const Data& data = nodes_[i];
+    const auto wait_for = [&](Node part) { users.emplace_back(part, static_cast<Node>(i)); };
+    missing[i] = 1;
+    switch (data.kind) {
+      case Kind::kNothing:
+        break;
+      case Kind::kSequence:
+        missing[i] = static_cast<uint32_t>(data.parts.size());
+        [[fallthrough]];
+      case Kind::kChoice:
+        for (const Node part : data.parts) wait_for(part);
+        break;
+      case Kind::kRepeat:
+        if (data.min == 0) {
+          settle(i);
+        } else {
+          wait_for(data.parts[0]);
+        }
+        break;
+      case Kind::kRule:
+        wait_for(rules_[static_cast<size_t>(data.index)]);
+        break;
+      default:  // kDispatch: the text without any of its cases
+        settle(i);
+    }
+  }
+  constexpr int64_t kWorkOfUser = 8;
+  const auto num_users = static_cast<int64_t>(users.size());
+  const Held held(fuel_, num_users * 16 + static_cast<int64_t>(size) * 12);
+  if (!fuel_.burn(num_users * kWorkOfUser + static_cast<int64_t>(size))) return productive;
+  std::sort(users.begin(), users.end());
+  while (!open.empty()) {
+    const Node node = open.back();
+    open.pop_back();
+    for (auto user = std::lower_bound(users.begin(), users.end(), std::pair(node, Node{0}));
+         user != users.end() && user->first == node; ++user) {
+      const auto waiting = static_cast<size_t>(user->second);
+      if (missing[waiting] > 0 && --missing[waiting] == 0) settle(waiting);
     }
   }
   return productive;

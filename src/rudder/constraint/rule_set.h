@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "rudder/base/result.h"
@@ -99,8 +101,9 @@ class RuleSet {
   };
   const Data& data(Node node) const { return nodes_[static_cast<size_t>(node)]; }
   Node body(int32_t rule) const { return rules_[static_cast<size_t>(rule)]; }
-  const Terminal& terminal_of(int32_t index) const {
-    return terminals_[static_cast<size_t>(index)];
+  // Not there any more afterwards.
+  Terminal take_terminal(int32_t index) {
+    return std::move(terminals_[static_cast<size_t>(index)]);
   }
   const TokenSet& tokens(int32_t index) const { return tokens_[static_cast<size_t>(index)]; }
   const Dispatch& dispatch_of(int32_t index) const {
@@ -117,7 +120,7 @@ class RuleSet {
   void print(Node node, const std::vector<bool>& productive, std::string& out) const;
 
   Fuel& fuel_;
-  std::vector<Data> nodes_;
+  std::deque<Data> nodes_;   // which never needs twice their memory while it grows
   std::vector<Node> rules_;  // bodies
   std::vector<Terminal> terminals_;
   std::vector<TokenSet> tokens_;

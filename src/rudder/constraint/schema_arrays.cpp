@@ -50,11 +50,11 @@ Result<Node> SchemaBuilder::build_unique(const json::object& schema, const std::
   if (list == nullptr) return unsupported();
   std::vector<Property> values;  // one for each value that the items may be
   json::array distinct;
+  json::object one = without(items->get_object(), "enum");
   for (const json::value& value : list->get_array()) {
     if (!rules_.fuel().burn(std::ssize(distinct))) return tl::unexpected(rules_.fuel().error());
     if (lists_value(distinct, value)) continue;
     distinct.push_back(value);
-    json::object one = items->get_object();
     one["enum"] = json::array({value});
     RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
     if (node != rules_.nothing()) values.push_back({.name = "", .node = node});

@@ -109,9 +109,11 @@ Result<void> SchemaBuilder::close_part(json::value& part, const std::string& pat
 // $ref with something beside it, and allOf: one schema of all parts.
 Result<Node> SchemaBuilder::build_together(const json::object& schema, const std::string& path) {
   json::value whole;
+  Held held(rules_.fuel(), json_bytes(schema));  // the parts
   std::vector<std::pair<json::value, std::string>> parts;
   if (const json::value* reference = schema.if_contains("$ref")) {
     RUDDER_TRY(const json::value* target, document_.resolve(reference->get_string(), path));
+    if (!held.add(json_bytes(*target))) return tl::unexpected(rules_.fuel().error());
     parts.emplace_back(*target, path_to(path, "$ref"));
     whole = without(schema, "$ref");
   } else {
@@ -137,11 +139,9 @@ Result<Node> SchemaBuilder::build_together(const json::object& schema, const std
     RUDDER_TRY_VOID(close_part(part, where));
     RUDDER_TRY(whole, merge_schemas(rules_.fuel(), whole, part, where));
   }
-  const int64_t bytes = json_bytes(whole);
-  if (!rules_.fuel().hold(bytes)) return tl::unexpected(rules_.fuel().error());
-  Result<Node> node = build(whole, path);
-  rules_.fuel().release(bytes);
-  return node;
+  parts.clear();
+  if (!held.add(json_bytes(whole))) return tl::unexpected(rules_.fuel().error());
+  return build(whole, path);
 }
 
 Result<Node> SchemaBuilder::build_options(const json::object& schema, std::string_view keyword,
@@ -151,6 +151,9 @@ Result<Node> SchemaBuilder::build_options(const json::object& schema, std::strin
   const json::value* unevaluated = schema.if_contains("unevaluatedProperties");
   rest.erase("unevaluatedProperties");
   const bool alone = num_binding(schema, keyword) == 0;
+  const int64_t rest_bytes = json_bytes(rest);
+  const Held held(rules_.fuel(), rest_bytes);
+  if (!rules_.fuel().burn(rest_bytes / 8)) return tl::unexpected(rules_.fuel().error());
   const std::string list_path = path_to(path, keyword);
   if (keyword == "oneOf" && !exclude_all(options)) {
     if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
@@ -164,6 +167,9 @@ Result<Node> SchemaBuilder::build_options(const json::object& schema, std::strin
       nodes.push_back(node);
       continue;
     }
+    const int64_t bytes = rest_bytes + json_bytes(options[i]);
+    const Held copies(rules_.fuel(), bytes);
+    if (!rules_.fuel().burn(bytes / 8)) return tl::unexpected(rules_.fuel().error());
     json::object both = {{"allOf", json::array({json::value(rest), options[i]})}};
     if (unevaluated != nullptr) both["unevaluatedProperties"] = *unevaluated;
     RUDDER_TRY(const Node node, build(both, where));
@@ -178,6 +184,9 @@ Result<Node> SchemaBuilder::build_listed(const json::object& schema, const std::
   const bool is_constant = constant != nullptr;
   const json::array values = is_constant ? json::array({*constant}) : schema.at("enum").get_array();
   const json::object others = without(schema, is_constant ? "const" : "enum");
+  const int64_t bytes = json_bytes(schema);
+  const Held held(rules_.fuel(), bytes);
+  rules_.fuel().burn(bytes / 8);
   std::vector<Node> nodes;
   for (size_t i = 0; i < values.size(); ++i) {
     const Fit fit = values_.fit(others, values[i]);
@@ -235,12 +244,13 @@ Result<Node> SchemaBuilder::build_type(std::string_view type, const json::object
 }
 
 std::vector<std::string> ignored_in_schema(std::string_view schema) {
-  const Result<SchemaDocument> document = SchemaDocument::parse(schema);
+  Fuel fuel(Fuel::kRequestWork);
+  const Result<SchemaDocument> document = SchemaDocument::parse(fuel, schema);
   return document ? document->ignored() : std::vector<std::string>();
 }
 
 Result<Node> build_json_schema(RuleSet& rules, std::string_view schema, JsonSpace space) {
-  RUDDER_TRY(const SchemaDocument document, SchemaDocument::parse(schema));
+  RUDDER_TRY(const SchemaDocument document, SchemaDocument::parse(rules.fuel(), schema));
   return SchemaBuilder(rules, space, document).build(document.root(), "");
 }
 

@@ -135,9 +135,13 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
   const auto rivals = std::max<double>(1, static_cast<double>(options.size()) - 1);
   const auto most =
       static_cast<size_t>(std::clamp(std::pow(kMaxAlternatives, 1 / rivals), 1.0, kMaxWays));
+  const json::object rest = without(schema, "oneOf");
+  const int64_t rest_bytes = json_bytes(rest);
   std::vector<Node> nodes;
   for (size_t i = 0; i < options.size(); ++i) {
-    json::array together = {without(schema, "oneOf"), options[i]};
+    Held held(fuel, rest_bytes + json_bytes(options[i]));
+    if (!fuel.burn(rest_bytes / 8)) return tl::unexpected(fuel.error());
+    json::array together = {rest, options[i]};
     for (size_t k = 0; k < options.size(); ++k) {
       if (k == i || exclude_each_other(fuel, document_, options[k], options[i])) continue;
       auto other = complement(fuel, document_, options[k], path_to(list_path, k));
@@ -146,6 +150,7 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
       Complement chosen = chosen_ways(fuel, document_, options[i], options[k], other->ways, most);
       if (chosen.ways.empty() && !other->exact) return overlapping(i, k, list_path);
       together.push_back(std::move(chosen).any());
+      if (!held.add(json_bytes(together.back()))) return tl::unexpected(fuel.error());
     }
     RUDDER_TRY(const Node node,
                build(json::object({{"allOf", std::move(together)}}), path_to(list_path, i)));
@@ -197,6 +202,7 @@ Result<Node> SchemaBuilder::build_conditions(const json::object& schema, const s
   }
   if (!values.empty()) rest[kNoneOf] = std::move(values);
   parts.emplace(parts.begin(), std::move(rest));
+  const Held held(fuel, json_bytes(parts));
   return build(json::object({{"allOf", std::move(parts)}}), path);
 }
 

@@ -10,6 +10,7 @@
 
 #include "rudder/base/json.h"
 #include "rudder/constraint/schema_keywords.h"
+#include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_references.h"
 #include "rudder/constraint/string_formats.h"
 
@@ -115,16 +116,17 @@ SchemaDocument::SchemaDocument() : data_(std::make_unique<Data>()) {}
 SchemaDocument::SchemaDocument(SchemaDocument&&) noexcept = default;
 SchemaDocument::~SchemaDocument() = default;
 
-Result<SchemaDocument> SchemaDocument::parse(std::string_view text) {
+Result<SchemaDocument> SchemaDocument::parse(Fuel& fuel, std::string_view text) {
   RUDDER_TRY(json::value root, parse_json(text, "the schema", {.max_depth = kMaxDepth}));
   SchemaDocument document;
   document.data_->root = std::move(root);
   json::value& schema = document.data_->root;
+  if (!fuel.hold(json_bytes(schema))) return tl::unexpected(fuel.error());
   if (!schema.is_object() && !schema.is_bool()) {
     return fail(ErrorCode::kInvalidArgument, "must be a schema (an object or a boolean)");
   }
-  SchemaReferences(schema).make_pointers();
-  RUDDER_TRY_VOID(document.normalise(schema, ""));
+  RUDDER_TRY_VOID(SchemaReferences(fuel, schema).make_pointers());
+  RUDDER_TRY_VOID(document.normalise(fuel, schema, ""));
   return document;
 }
 
@@ -142,9 +144,15 @@ void SchemaDocument::note_ignored(const json::object& schema, const std::string&
   }
 }
 
-Result<void> SchemaDocument::normalise(json::value& schema, const std::string& path) {
+Result<void> SchemaDocument::normalise(Fuel& fuel, json::value& schema, const std::string& path) {
+  constexpr int64_t kWorkOfSchema = 40;
+  constexpr int64_t kWorkOfField = 60;
   schemas_.insert(&schema);
   json::object* object = schema.if_object();
+  const auto num_fields = object == nullptr ? 0 : static_cast<int64_t>(object->size());
+  if (!fuel.burn(kWorkOfSchema + kWorkOfField * num_fields + std::ssize(path) / 8)) {
+    return tl::unexpected(fuel.error());
+  }
   if (object == nullptr) return {};
   object->erase(kTarget);
   RUDDER_TRY_VOID(check_keywords(*object, path));
@@ -160,24 +168,24 @@ Result<void> SchemaDocument::normalise(json::value& schema, const std::string& p
   normalise_bound(*object, "exclusiveMinimum", "minimum");
   normalise_bound(*object, "exclusiveMaximum", "maximum");
   // Nothing is added to the object from here on: the addresses of what is in it stay.
-  return normalise_inside(*object, moved, path);
+  return normalise_inside(fuel, *object, moved, path);
 }
 
-Result<void> SchemaDocument::normalise_inside(json::object& object, bool moved,
+Result<void> SchemaDocument::normalise_inside(Fuel& fuel, json::object& object, bool moved,
                                               const std::string& path) {
   for (const char* key :
        {"additionalProperties", "contains", "items", "propertyNames", "unevaluatedProperties"}) {
     json::value* one = object.if_contains(key);
     const char* written = moved && key == std::string_view("items") ? "additionalItems" : key;
-    if (one != nullptr) RUDDER_TRY_VOID(normalise(*one, path_to(path, written)));
+    if (one != nullptr) RUDDER_TRY_VOID(normalise(fuel, *one, path_to(path, written)));
   }
   if (json::value* none = object.if_contains(kNoneOf)) {
-    RUDDER_TRY_VOID(normalise(none->get_array()[0], path_to(path, "not")));
+    RUDDER_TRY_VOID(normalise(fuel, none->get_array()[0], path_to(path, "not")));
   }
   if (json::value* conditions = object.if_contains(kConditions)) {
     for (json::value& condition : conditions->get_array()) {
       for (auto& field : condition.get_object()) {
-        RUDDER_TRY_VOID(normalise(field.value(), path_to(path, field.key())));
+        RUDDER_TRY_VOID(normalise(fuel, field.value(), path_to(path, field.key())));
       }
     }
   }
@@ -186,33 +194,35 @@ Result<void> SchemaDocument::normalise_inside(json::object& object, bool moved,
     if (list == nullptr) continue;
     const char* written = moved && key == std::string_view("prefixItems") ? "items" : key;
     for (size_t i = 0; i < list->get_array().size(); ++i) {
-      RUDDER_TRY_VOID(normalise(list->get_array()[i], path_to(path_to(path, written), i)));
+      RUDDER_TRY_VOID(normalise(fuel, list->get_array()[i], path_to(path_to(path, written), i)));
     }
   }
   for (const char* key : {"$defs", "definitions", "patternProperties", "properties"}) {
     json::value* map = object.if_contains(key);
     if (map == nullptr) continue;
     for (auto& field : map->get_object()) {
-      RUDDER_TRY_VOID(normalise(field.value(), path_to(path_to(path, key), field.key())));
+      RUDDER_TRY_VOID(normalise(fuel, field.value(), path_to(path_to(path, key), field.key())));
     }
   }
   for (auto& field : object) {
     if (is_keyword(field.key())) continue;
-    RUDDER_TRY_VOID(normalise_targets(field.value(), path_to(path, field.key())));
+    RUDDER_TRY_VOID(normalise_targets(fuel, field.value(), path_to(path, field.key())));
   }
   return {};
 }
 
-Result<void> SchemaDocument::normalise_targets(json::value& value, const std::string& path) {
+Result<void> SchemaDocument::normalise_targets(Fuel& fuel, json::value& value,
+                                               const std::string& path) {
+  if (!fuel.burn(20 + std::ssize(path) / 8)) return tl::unexpected(fuel.error());
   json::object* object = value.if_object();
-  if (object != nullptr && object->contains(kTarget)) return normalise(value, path);
+  if (object != nullptr && object->contains(kTarget)) return normalise(fuel, value, path);
   if (object != nullptr) {
     for (auto& field : *object) {
-      RUDDER_TRY_VOID(normalise_targets(field.value(), path_to(path, field.key())));
+      RUDDER_TRY_VOID(normalise_targets(fuel, field.value(), path_to(path, field.key())));
     }
   } else if (json::array* list = value.if_array()) {
     for (size_t i = 0; i < list->size(); ++i) {
-      RUDDER_TRY_VOID(normalise_targets((*list)[i], path_to(path, i)));
+      RUDDER_TRY_VOID(normalise_targets(fuel, (*list)[i], path_to(path, i)));
     }
   }
   return {};

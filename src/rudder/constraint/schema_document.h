@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/fuel.h"
 
 namespace rudder::constraint {
 
@@ -23,7 +24,8 @@ class SchemaDocument {
  public:
   // kInvalidArgument: not JSON, or a schema in it has a keyword that is not supported, or an
   // operand that is none (with its path in `where`).
-  static Result<SchemaDocument> parse(std::string_view text);
+  // Or the fuel, which it does not keep, is out.
+  static Result<SchemaDocument> parse(Fuel& fuel, std::string_view text);
   SchemaDocument(SchemaDocument&& other) noexcept;
   ~SchemaDocument();
 
@@ -41,10 +43,11 @@ class SchemaDocument {
   struct Data;
   SchemaDocument();
   // Checks a schema, brings it into normal form, and does the same to those in it.
-  Result<void> normalise(boost::json::value& schema, const std::string& path);
-  Result<void> normalise_inside(boost::json::object& object, bool moved, const std::string& path);
+  Result<void> normalise(Fuel& fuel, boost::json::value& schema, const std::string& path);
+  Result<void> normalise_inside(Fuel& fuel, boost::json::object& object, bool moved,
+                                const std::string& path);
   // What is under a name that is no keyword: schemas in it are those that references point to.
-  Result<void> normalise_targets(boost::json::value& value, const std::string& path);
+  Result<void> normalise_targets(Fuel& fuel, boost::json::value& value, const std::string& path);
   void note_ignored(const boost::json::object& schema, const std::string& path);
 
   std::unique_ptr<Data> data_;  // does not move: the sets point into it

@@ -160,6 +160,9 @@ std::string_view near_keyword(std::string_view name) {
                  [](unsigned char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });
   for (const Keyword& keyword : kKeywords) {
     if (keyword.info.annotation || keyword.name[0] == '#') continue;
+    constexpr size_t kMostAllowed = 2;
+    if (lower.size() > keyword.name.size() + kMostAllowed) continue;
+    if (keyword.name.size() > lower.size() + kMostAllowed) continue;
     std::string known(keyword.name);
     std::transform(known.begin(), known.end(), known.begin(),
                    [](unsigned char c) { return c >= 'A' && c <= 'Z' ? c | 0x20 : c; });

@@ -27,11 +27,6 @@ json::value all_of(const json::value& a, const json::value& b) {
   return json::object({{"allOf", json::array({a, b})}});
 }
 
-bool same_value(const json::value& a, const json::value& b) {
-  if (a.is_number() && b.is_number()) return a.to_number<double>() == b.to_number<double>();
-  return a == b;
-}
-
 json::array as_list(const json::value& value) {
   return value.is_array() ? value.get_array() : json::array({value});
 }
@@ -121,6 +116,7 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
   } else if (key == "required" || key == kPatterns || key == kNoPatterns) {
     json::array names = a.get_array();
     for (const json::value& name : b.get_array()) {
+      if (!fuel_.burn(std::ssize(names))) return tl::unexpected(fuel_.error());
       if (!lists_value(names, name)) names.push_back(name);
     }
     out_[key] = std::move(names);
@@ -257,6 +253,7 @@ void Merger::values() {
   if (has_a && has_b) {
     common.clear();
     for (const json::value& value : a) {
+      if (!fuel_.burn(std::ssize(b))) return;  // merge() says so
       if (lists_value(b, value)) common.push_back(value);
     }
   }
@@ -287,6 +284,7 @@ Result<json::value> Merger::merge() {
   RUDDER_TRY_VOID(objects());
   arrays();
   values();
+  if (fuel_.out()) return tl::unexpected(fuel_.error());
   if (impossible_) return json::value(false);
   return json::value(std::move(out_));
 }
@@ -378,18 +376,26 @@ bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
 
 }  // namespace
 
+bool same_value(const json::value& a, const json::value& b) {
+  if (a.is_number() && b.is_number()) return a.to_number<double>() == b.to_number<double>();
+  return a == b;
+}
+
 bool lists_value(const json::array& list, const json::value& value) {
   return std::any_of(list.begin(), list.end(),
                      [&](const json::value& item) { return same_value(item, value); });
 }
 
 int64_t json_bytes(const json::value& value) {
-  constexpr int64_t kValue = 64;  // with its share of what it is in
+  constexpr int64_t kValue = 80;   // with its key, and its share of what it is in
+  constexpr int64_t kObject = 64;  // that has fields
   int64_t bytes = kValue;
   if (const json::string* text = value.if_string()) return bytes + std::ssize(*text);
   if (const json::array* list = value.if_array()) {
     for (const json::value& item : *list) bytes += json_bytes(item);
-  } else if (const json::object* object = value.if_object()) {
+  } else if (const json::object* object = value.if_object();
+             object != nullptr && !object->empty()) {
+    bytes += kObject;
     for (const auto& field : *object) bytes += std::ssize(field.key()) + json_bytes(field.value());
   }
   return bytes;
@@ -398,7 +404,7 @@ int64_t json_bytes(const json::value& value) {
 Result<json::value> merge_schemas(Fuel& fuel, const json::value& a, const json::value& b,
                                   const std::string& path) {
   const int64_t bytes = json_bytes(a) + json_bytes(b);
-  if (!fuel.burn(bytes / 2) || !fuel.can_hold(bytes)) return tl::unexpected(fuel.error());
+  if (!fuel.burn(bytes / 3) || !fuel.can_hold(2 * bytes)) return tl::unexpected(fuel.error());
   if (a.is_bool() || b.is_bool()) return all_of(a, b);
   return Merger(fuel, a.get_object(), b.get_object(), path).merge();
 }

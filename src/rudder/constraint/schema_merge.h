@@ -18,7 +18,9 @@ namespace rudder::constraint {
 Result<boost::json::value> merge_schemas(Fuel& fuel, const boost::json::value& a,
                                          const boost::json::value& b, const std::string& path);
 
-// Whether the list has the value; numbers are equal however they are written.
+// Numbers are equal however they are written.
+bool same_value(const boost::json::value& a, const boost::json::value& b);
+// Whether the list has the value.
 bool lists_value(const boost::json::array& list, const boost::json::value& value);
 
 // Memory that the value takes, about.

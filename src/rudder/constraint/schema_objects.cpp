@@ -47,6 +47,9 @@ Result<std::vector<SchemaBuilder::Property>> SchemaBuilder::build_properties(
   if (required == nullptr) return properties;
   for (const json::value& value : required->get_array()) {
     const std::string_view name = value.get_string();
+    if (!rules_.fuel().burn(std::ssize(properties) / 4)) {
+      return tl::unexpected(rules_.fuel().error());
+    }
     auto property = std::find_if(properties.begin(), properties.end(),
                                  [&](const Property& known) { return known.name == name; });
     if (property == properties.end()) {
@@ -171,6 +174,9 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
 
 Result<Node> SchemaBuilder::build_object(const json::object& schema, const std::string& path) {
   RUDDER_TRY(const std::vector<Property> properties, build_properties(schema, path));
+  // With copies of the names.
+  Held held(rules_.fuel());
+  for (const Property& one : properties) held.add(2 * (std::ssize(one.name) + sizeof(Property)));
   RUDDER_TRY(const Node additional, build_additional(schema, properties, path));
   const int64_t min = count_or(schema, "minProperties", 0);
   const int64_t max = count_or(schema, "maxProperties", RuleSet::kUnbounded);

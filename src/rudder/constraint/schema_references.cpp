@@ -80,15 +80,23 @@ std::optional<std::vector<std::string>> pointer_keys(std::string_view pointer) {
   return keys;
 }
 
-void SchemaReferences::make_pointers() {
-  if (!root_.is_object()) return;
+Result<void> SchemaReferences::make_pointers() {
+  if (!root_.is_object()) return {};
   if (const json::string* name = name_of(root_.get_object())) base_ = document_of(*name);
   find_names(root_, "#");
   rewrite(root_);
   for (const std::string& pointer : targets_) mark(pointer);
+  if (fuel_.out()) return tl::unexpected(fuel_.error());
+  return {};
+}
+
+void SchemaReferences::name(const std::string& text, const std::string& pointer) {
+  constexpr int64_t kEntry = 200;
+  if (held_.add(kEntry + std::ssize(text) + std::ssize(pointer))) pointers_.emplace(text, pointer);
 }
 
 void SchemaReferences::find_names(const json::value& value, const std::string& pointer) {
+  if (!fuel_.burn(10 + std::ssize(pointer) / 8)) return;
   if (const json::array* list = value.if_array()) {
     for (size_t i = 0; i < list->size(); ++i) {
       find_names((*list)[i], pointer + '/' + std::to_string(i));
@@ -98,11 +106,11 @@ void SchemaReferences::find_names(const json::value& value, const std::string& p
   const json::object* object = value.if_object();
   if (object == nullptr) return;
   if (pointer != "#") {
-    if (const json::string* name = name_of(*object)) pointers_.emplace(*name, pointer);
+    if (const json::string* text = name_of(*object)) name(std::string(*text), pointer);
   }
   const json::value* anchor = object->if_contains("$anchor");
   if (anchor != nullptr && anchor->is_string()) {
-    pointers_.emplace('#' + std::string(anchor->get_string()), pointer);
+    name('#' + std::string(anchor->get_string()), pointer);
   }
   for (const auto& field : *object) {
     if (!has_data(field.key())) find_names(field.value(), pointer + '/' + escaped(field.key()));
@@ -147,7 +155,7 @@ void SchemaReferences::rewrite(json::value& value) {
       text = std::move(*pointer);
       *reference = text;
     }
-    targets_.push_back(std::move(text));
+    if (held_.add(std::ssize(text))) targets_.push_back(std::move(text));
   }
   for (auto& field : *object) {
     if (!has_data(field.key()) && !field.value().is_primitive()) rewrite(field.value());
@@ -155,7 +163,7 @@ void SchemaReferences::rewrite(json::value& value) {
 }
 
 void SchemaReferences::mark(std::string_view pointer) {
-  if (!pointer.starts_with("#/")) return;
+  if (!fuel_.burn(20 + std::ssize(pointer)) || !pointer.starts_with("#/")) return;
   const auto keys = pointer_keys(pointer);
   if (!keys) return;
   json::value* at = &root_;

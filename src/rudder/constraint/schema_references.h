@@ -9,6 +9,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/base/result.h"
+#include "rudder/constraint/fuel.h"
+
 namespace rudder::constraint {
 
 // A mark in objects that references point to: they are schemas wherever they stand. Whoever meets
@@ -20,20 +23,23 @@ std::optional<std::vector<std::string>> pointer_keys(std::string_view pointer);
 
 class SchemaReferences {
  public:
-  explicit SchemaReferences(boost::json::value& root) : root_(root) {}
+  SchemaReferences(Fuel& fuel, boost::json::value& root) : fuel_(fuel), held_(fuel), root_(root) {}
 
   // References by anchor, by `$id` of the document or of a schema in it are pointers then; marks
   // their targets outside of the places that keywords have schemas at. References to other
-  // documents stay.
-  void make_pointers();
+  // documents stay. An Error when the fuel is out.
+  Result<void> make_pointers();
 
  private:
+  void name(const std::string& text, const std::string& pointer);
   void find_names(const boost::json::value& value, const std::string& pointer);
   // Collects the pointers.
   void rewrite(boost::json::value& value);
   std::optional<std::string> pointer_of(std::string_view reference) const;
   void mark(std::string_view pointer);
 
+  Fuel& fuel_;
+  Held held_;
   boost::json::value& root_;
   std::string base_;  // the document's own name, without a fragment
   std::unordered_map<std::string, std::string> pointers_;  // by anchor or `$id`

@@ -149,8 +149,9 @@ Fit SchemaValues::fit_array(std::string_view key, const json::value& operand,
   }
   if (key == "uniqueItems") {
     for (size_t i = 0; i < value.size(); ++i) {
+      if (!fuel_.burn(2 * static_cast<int64_t>(i))) return Fit::kUnknown;
       for (size_t k = 0; k < i; ++k) {
-        if (lists_value({value[k]}, value[i])) return Fit::kNo;
+        if (same_value(value[k], value[i])) return Fit::kNo;
       }
     }
     // Numbers inside of lists and objects may be equal in other words.
@@ -206,7 +207,7 @@ Fit SchemaValues::fit_keyword(std::string_view key, const json::value& operand,
                           [&](const std::string& type) { return value_has_type(value, type); }));
   }
   if (key == "nullable") return Fit::kYes;  // types_of() has it
-  if (key == "const") return is(lists_value({operand}, value));
+  if (key == "const") return is(same_value(operand, value));
   if (key == "enum") {
     fuel_.burn(std::ssize(operand.get_array()));
     return is(lists_value(operand.get_array(), value));

@@ -13,8 +13,9 @@ namespace rudder::constraint {
 namespace {
 
 constexpr size_t kMaxProductStates = 30'000;
-constexpr int32_t kLeastLowered = 32;  // characters that a bound on lengths is lowered to
-constexpr int64_t kWorkOfStep = 40;    // of the product, by a class of bytes
+constexpr int32_t kLeastLowered = 32;        // characters that a bound on lengths is lowered to
+constexpr int64_t kWorkOfStep = 16;          // of the product: a target looked up
+constexpr int64_t kProductStateBytes = 140;  // beside its keys, of which there are two, and its row
 
 struct Factor {
   ByteAutomaton automaton;
@@ -122,25 +123,24 @@ std::optional<ByteAutomaton> Product::build() {
   state_of(key);
   out_.accepting[ByteAutomaton::kOpening] = out_.accepting[ByteAutomaton::kClosed] = false;
   Key to(key.size());
-  int64_t held = 0;
+  Held held(fuel_);
   for (size_t i = ByteAutomaton::kBody; i < keys_.size(); ++i) {
     if (i == ByteAutomaton::kClosed) continue;
-    const auto bytes = static_cast<int64_t>(key.size() * 3 + class_byte_.size()) * 4;
-    const bool fits = keys_.size() <= kMaxProductStates && fuel_.hold(bytes) &&
-                      fuel_.burn(kWorkOfStep * out_.num_classes);
-    if (!fits) {
-      if (!fuel_.out()) fuel_.release(held);
+    const auto bytes = static_cast<int64_t>(key.size() * 2 + class_byte_.size() * 3) * 4;
+    const auto work = out_.num_classes * std::ssize(factors_) + 20;
+    if (keys_.size() > kMaxProductStates || !held.add(bytes + kProductStateBytes) ||
+        !fuel_.burn(work)) {
       return std::nullopt;
     }
-    held += bytes;
     const Key from = keys_[i];
     for (size_t c = 0; c < class_byte_.size(); ++c) {
       if (!step(from, class_byte_[c], to)) continue;
+      fuel_.burn(kWorkOfStep + std::ssize(to));
       const int32_t target = state_of(to);
       out_.next[i * class_byte_.size() + c] = target;
     }
   }
-  finish_automaton(out_, true);
+  if (!finish_automaton(fuel_, out_, true)) return std::nullopt;
   return std::move(out_);
 }
 

@@ -5,12 +5,14 @@
 #include <string>
 
 #include "rudder/base/result.h"
+#include "rudder/constraint/fuel.h"
 #include "rudder/constraint/grammar_spec.h"
 
 namespace rudder::constraint {
 
 // Every {"type": "json_schema"} becomes {"type": "grammar"}. kInvalidArgument with `where` = the
 // path inside the text; kUnsupported for schemas of other notations than JSON.
-Result<std::string> open_structural_tag(const GrammarSpec& spec);
+// All schemas together burn the fuel.
+Result<std::string> open_structural_tag(Fuel& fuel, const GrammarSpec& spec);
 
 }  // namespace rudder::constraint

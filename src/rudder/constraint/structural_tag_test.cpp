@@ -94,7 +94,8 @@ TEST_F(StructuralTagTest, ThoughtsThatThePromptBeganEndWithTheirMark) {
 
 TEST(OpenStructuralTag, RefusesByPath) {
   const auto refused = [](const std::string& text) {
-    const auto tag = open_structural_tag({.kind = GrammarKind::kStructuralTag, .text = text});
+    Fuel fuel;
+    const auto tag = open_structural_tag(fuel, {.kind = GrammarKind::kStructuralTag, .text = text});
     return tag ? std::string("accepted") : tag.error().where;
   };
   EXPECT_EQ(refused(R"({"format":{"type":"or","elements":[{"type":"json_schema","json_schema":)"

@@ -348,6 +348,7 @@ Result<Node> TagBuilder::triggered(const json::object& object, const Ends& ends,
   std::vector<int> uses(all.size());
   for (const std::string& trigger : triggers) {
     std::vector<Node> ways;
+    if (!rules_.fuel().burn(std::ssize(all))) return tl::unexpected(rules_.fuel().error());
     for (size_t i = 0; i < all.size(); ++i) {
       const bool has_text = all[i].begin_token < 0;
       if (!has_text || !all[i].begin_text.starts_with(trigger)) continue;
@@ -372,6 +373,9 @@ Result<Node> TagBuilder::token_triggered(const json::object& object, const Ends&
   RUDDER_TRY(const std::vector<Tag> all, tags(object, path));
   RUDDER_TRY(std::vector<int32_t> excluded, token_list(object, "exclude_tokens", path));
   std::vector<Node> ways;
+  if (!rules_.fuel().burn(std::ssize(all) * std::ssize(triggers))) {
+    return tl::unexpected(rules_.fuel().error());
+  }
   for (size_t i = 0; i < all.size(); ++i) {
     if (std::count(triggers.begin(), triggers.end(), all[i].begin_token) != 1) {
       return bad("must begin with exactly one of the trigger tokens",

@@ -16,6 +16,7 @@ constexpr size_t kWorthLoops = 16;  // nodes of a subtree
 // Nodes of the vocabulary's tree that are looked at beforehand, in all states together: ten
 // milliseconds' work.
 constexpr size_t kMaxLookedAt = 1'000'000;
+constexpr int64_t kLookedAtShare = 16;  // one in so many units of the work that is left
 // Kept of what is worked out late.
 constexpr size_t kMaxLateNear = 96;
 constexpr size_t kMaxLateFar = 1024;
@@ -26,7 +27,7 @@ void add_bits(const std::vector<uint32_t>& bits, std::span<uint32_t> mask) {
 
 }  // namespace
 
-TerminalTables::TerminalTables(TerminalDfa dfa, bool counted,
+TerminalTables::TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted,
                                std::shared_ptr<const TokenOrder> order, size_t words)
     : dfa_(std::move(dfa)), counted_(counted), order_(std::move(order)), words_(words) {
   bytes_ = dfa_.bytes();
@@ -37,25 +38,32 @@ TerminalTables::TerminalTables(TerminalDfa dfa, bool counted,
       near_.push_back(make(static_cast<State>(state), order_->trie(), looked_at));
       bytes_ += near_.back()->bytes();
     }
+    fuel.burn(static_cast<int64_t>(looked_at));
+    made_bytes_ = bytes_;
     return;
   }
   kinds_ = dfa_.kinds(TokenOrder::kShort);
   far_.resize(dfa_.size());
   near_.resize(static_cast<size_t>(*std::max_element(kinds_.begin(), kinds_.end())) + 1);
-  for (size_t state = 0; state < kinds_.size() && looked_at < kMaxLookedAt; ++state) {
+  const size_t most = std::min(
+      kMaxLookedAt, static_cast<size_t>(std::max<int64_t>(0, fuel.left()) / kLookedAtShare));
+  for (size_t state = 0; state < kinds_.size() && looked_at < most; ++state) {
     std::shared_ptr<const Tokens>& near = near_[static_cast<size_t>(kinds_[state])];
     if (near != nullptr) continue;
     near = make(static_cast<State>(state), order_->short_tokens(), looked_at);
     bytes_ += near->bytes();
+    looked_at += words_ / 16;  // its mask
   }
+  fuel.burn(static_cast<int64_t>(looked_at));
   bytes_ += (near_.size() + far_.size()) * sizeof(near_[0]);
+  made_bytes_ = bytes_;
   // A list of tokens, or a mask where they are many.
   const size_t far = std::min(words * sizeof(uint32_t), order_->long_tokens().nodes().size());
   bytes_ += std::min(near_.size(), kMaxLateNear) * words * sizeof(uint32_t) +
             std::min(far_.size(), kMaxLateFar) * far / 4;
 }
 
-TerminalTables::View TerminalTables::tokens(State state) const {
+TerminalTables::View TerminalTables::tokens(State state, uint64_t& looked_at) const {
   const auto at = static_cast<size_t>(state);
   const auto kind = static_cast<size_t>(kinds_[at]);
   if (counted_) return {.near = near_[kind], .far = nullptr};
@@ -66,8 +74,9 @@ TerminalTables::View TerminalTables::tokens(State state) const {
       if (known != nullptr) return known;
     }
     // Without the lock: other threads go on meanwhile, or make the same.
-    size_t looked_at = 0;
-    std::shared_ptr<const Tokens> made = make(state, trie, looked_at);
+    size_t looked_at_now = 0;
+    std::shared_ptr<const Tokens> made = make(state, trie, looked_at_now);
+    looked_at += looked_at_now;
     const std::lock_guard lock(mutex_);
     if (known != nullptr) return made;
     if (late.size() == most) {
@@ -103,7 +112,9 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
     if (!counted_ && node.skip - at >= kWorthLoops) {
       const auto [known, is_new] = loops.try_emplace(from.state, 0);
       if (is_new) known->second = loops_of(from.state);
-      if ((trie.groups(at) & ~known->second) == 0) {
+      const uint64_t groups = trie.groups(at);
+      const bool is_text = (groups & TokenTrie::kBeyondAscii) == 0 || trie.is_utf8(at);
+      if (is_text && (groups & ~known->second) == 0) {
         for (const int32_t id : trie.ids_below(at)) inside.push_back({.chars = 0, .token = id});
         at = node.skip;
         continue;
@@ -131,14 +142,37 @@ std::shared_ptr<const TerminalTables::Tokens> TerminalTables::make(State state,
   return tokens;
 }
 
-// Groups of bytes (TokenTrie) that all lead from the state back to it.
+// Groups of bytes (TokenTrie) that all lead from the state back to it; those beyond ASCII: as
+// characters of UTF-8.
 uint64_t TerminalTables::loops_of(State state) const {
   uint64_t leaving = 0;
-  for (int byte = 0; byte < 256; ++byte) {
+  for (int byte = 0; byte < 0x80; ++byte) {
     if (dfa_.next(state, static_cast<uint8_t>(byte)) == state) continue;
     leaving |= uint64_t{1} << TokenTrie::group_of(static_cast<uint8_t>(byte));
   }
+  Inside seen;
+  if (!characters_return(state, state, {}, seen)) leaving |= TokenTrie::kBeyondAscii;
   return ~leaving;
+}
+
+// Whether all characters beyond ASCII lead to `back`; `at` is inside of one, or `back` itself.
+bool TerminalTables::characters_return(State back, State at, Utf8State utf8, Inside& seen) const {
+  for (int byte = 0x80; byte < 256; ++byte) {
+    Utf8State next = utf8;
+    if (!next_utf8(next, static_cast<uint8_t>(byte))) continue;
+    const State to = dfa_.next(at, static_cast<uint8_t>(byte));
+    if (to == TerminalDfa::kDead || (next.left == 0 && to != back)) return false;
+    if (next.left == 0) continue;
+    const auto known =
+        std::find_if(seen.begin(), seen.end(), [&](const auto& one) { return one.first == next; });
+    if (known != seen.end()) {
+      if (known->second != to) return false;
+      continue;
+    }
+    seen.emplace_back(next, to);
+    if (!characters_return(back, to, next, seen)) return false;
+  }
+  return true;
 }
 
 // The tokens whose closing quote is the node `quote`, behind `chars` characters.
@@ -225,7 +259,13 @@ Result<std::shared_ptr<const TerminalTables>> TerminalTableCache::get(
     if (auto tables = found->second.lock()) return tables;
   }
   RUDDER_TRY(TerminalDfa dfa, TerminalDfa::make(fuel, form));
-  auto tables = std::make_shared<const TerminalTables>(std::move(dfa), of_set, order, words);
+  // What tells states apart goes over all their entries.
+  const auto entries = static_cast<int64_t>(dfa.bytes() / sizeof(TerminalDfa::State));
+  const Held held(
+      fuel, entries * int64_t{sizeof(TerminalDfa::State)} + static_cast<int64_t>(dfa.size()) * 64);
+  if (!of_set) fuel.burn(entries * int64_t{TokenOrder::kShort} / 2);
+  if (fuel.out()) return tl::unexpected(fuel.error());
+  auto tables = std::make_shared<const TerminalTables>(fuel, std::move(dfa), of_set, order, words);
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
   known_[key] = tables;
   return tables;

@@ -14,9 +14,11 @@
 #include <unordered_map>
 #include <vector>
 
+#include "rudder/constraint/fuel.h"
 #include "rudder/constraint/terminal.h"
 #include "rudder/constraint/terminal_dfa.h"
 #include "rudder/constraint/token_order.h"
+#include "rudder/constraint/utf8_state.h"
 
 namespace rudder::constraint {
 
@@ -33,8 +35,9 @@ class TerminalTables {
     int32_t token = 0;
   };
 
-  // `counted`: room will be asked for; `words`: of a mask.
-  TerminalTables(TerminalDfa dfa, bool counted, std::shared_ptr<const TokenOrder> order,
+  // `counted`: room will be asked for; `words`: of a mask. What is worked out beforehand burns
+  // fuel, a small part of what is left; more is left for later where that is little.
+  TerminalTables(Fuel& fuel, TerminalDfa dfa, bool counted, std::shared_ptr<const TokenOrder> order,
                  size_t words);
 
   const TerminalDfa& dfa() const { return dfa_; }
@@ -69,13 +72,17 @@ class TerminalTables {
   // Where characters are not counted, states that short tokens cannot tell apart share those. Those
   // of the states near the start are worked out beforehand, the others when they are asked for
   // first: some microseconds, a millisecond where nearly all tokens stay within.
-  View tokens(State state) const;
-  size_t bytes() const { return bytes_; }  // of all that may ever be kept, about
+  // Adds the nodes of the vocabulary's tree that it looked at for it, some 10 ns each.
+  View tokens(State state, uint64_t& looked_at) const;
+  size_t bytes() const { return bytes_; }            // of all that may ever be kept, about
+  size_t made_bytes() const { return made_bytes_; }  // of that, of what is made beforehand
 
  private:
   // Adds to `looked_at` the nodes of the trie that it looked at.
   std::shared_ptr<const Tokens> make(State state, const TokenTrie& trie, size_t& looked_at) const;
   uint64_t loops_of(State state) const;
+  using Inside = std::vector<std::pair<Utf8State, State>>;
+  bool characters_return(State back, State at, Utf8State utf8, Inside& seen) const;
   void add_closing(const TokenTrie& trie, size_t quote, int32_t chars, Tokens& tokens) const;
 
   const TerminalDfa dfa_;
@@ -90,6 +97,7 @@ class TerminalTables {
   mutable Late late_near_;
   mutable Late late_far_;
   size_t bytes_ = 0;
+  size_t made_bytes_ = 0;
 };
 
 // Values that a terminal has not, as a tree of bytes in their one spelling.

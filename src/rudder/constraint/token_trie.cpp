@@ -2,10 +2,27 @@
 
 #include <algorithm>
 
+#include "rudder/constraint/utf8_state.h"
+
 namespace rudder::constraint {
 namespace {
 
 constexpr size_t kMaxTextBytes = UINT16_MAX;
+
+// For each byte of a text, whether what begins there is UTF-8, its last character cut or not.
+std::vector<bool> find_utf8(std::string_view bytes) {
+  std::vector<bool> found(bytes.size() + 1, true);
+  for (size_t begin = bytes.size(); begin-- > 0;) {
+    Utf8State state;
+    size_t at = begin;
+    bool fits = true;
+    do {
+      fits = next_utf8(state, static_cast<uint8_t>(bytes[at++]));
+    } while (fits && state.left > 0 && at < bytes.size());
+    found[begin] = fits && (state.left > 0 || found[at]);
+  }
+  return found;
+}
 
 }  // namespace
 
@@ -14,7 +31,7 @@ int TokenTrie::group_of(uint8_t byte) {
   constexpr int kBrackets = 36;  // '[' to '`'
   constexpr int kBraces = 42;    // '{' to '~'
   constexpr int kLetters = 46;   // two letters and their small ones each
-  constexpr int kBeyond = 59;
+  constexpr int kBeyond = 59;    // kBeyondAscii
   if (byte >= 0xF0) return kBeyond + 3;
   if (byte >= 0xE0) return kBeyond + 2;
   if (byte >= 0xC0) return kBeyond + 1;
@@ -54,11 +71,16 @@ TokenTrie::TokenTrie(const std::vector<std::pair<std::string_view, int32_t>>& so
       const auto group = uint64_t{1} << group_of(static_cast<uint8_t>(bytes[depth]));
       for (const size_t above : path) groups_[above] |= group;
       groups_.push_back(group);
+      is_utf8_.push_back(true);
       path.push_back(nodes_.size());
       nodes_.push_back(
           {.depth = static_cast<uint16_t>(depth), .byte = static_cast<uint8_t>(bytes[depth])});
     }
     nodes_[path.back()].id = id;
+    const std::vector<bool> utf8 = find_utf8(bytes);
+    for (size_t i = 0; i < path.size(); ++i) {
+      if (!utf8[i]) is_utf8_[path[i]] = false;
+    }
     before = bytes;
   }
   leave(0);

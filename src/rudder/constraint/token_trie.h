@@ -39,6 +39,10 @@ class TokenTrie {
   static constexpr int kGroups = 64;
   static int group_of(uint8_t byte);
   uint64_t groups(size_t node) const { return groups_[node]; }
+  static constexpr uint64_t kBeyondAscii = uint64_t{15} << 59;  // their groups
+  // Whether what begins at the node is UTF-8, in each text that goes on there; its last character
+  // may be cut.
+  bool is_utf8(size_t node) const { return is_utf8_[node]; }
   // Of all texts that end at the node or below it.
   std::span<const int32_t> ids_below(size_t node) const {
     const uint32_t first = first_id_[node];
@@ -48,6 +52,7 @@ class TokenTrie {
  private:
   std::vector<Node> nodes_;
   std::vector<uint64_t> groups_;    // by node
+  std::vector<bool> is_utf8_;       // by node
   std::vector<int32_t> ids_;        // in the order of their nodes
   std::vector<uint32_t> first_id_;  // by node, and one more
   std::vector<int32_t> next_same_;  // by id; empty where no two texts are the same

@@ -86,20 +86,22 @@ void place_sequences(const ops::BeginStepArgs& args) {
   const int64_t num_groups = num_tokens > 0 ? args.kv_slot.num_rows() / num_tokens : 0;
   const int32_t* q_begin = place.q_begin.as<int32_t>();
   auto* sample_rows = static_cast<ops::SampleRow*>(place.sample_rows.data);
+  const int32_t* logits_rows = place.logits_rows.as<int32_t>();
   int64_t row = 0;  // the first that belongs to this sequence or to one behind it
   for (int64_t seq = 0; seq < place.kv_len.num_rows(); ++seq) {
     const int64_t first_row = row;
-    const int32_t slot = place.table_row.as<int32_t>()[seq];
-    while (row < place.sample_rows.num_rows() && sample_rows[row].slot == slot) ++row;
     const int32_t begin = q_begin[seq];
-    if (args.ids.as<int32_t>()[begin] >= 0) continue;
+    const int32_t end = q_begin[seq + 1];
+    while (row < place.logits_rows.num_rows() && logits_rows[row] < end) ++row;
+    if (begin == end || args.ids.as<int32_t>()[begin] >= 0) continue;
+    const int32_t slot = place.table_row.as<int32_t>()[seq];
     const bool has_ended = args.state.ended.as<int32_t>()[slot] != 0;
     const int32_t back = has_ended ? 0
                                    : place.positions.as<int32_t>()[begin] -
                                          args.state.carry_position.as<int32_t>()[slot];
     RUDDER_CHECK(back >= 0, "slot {} stands {} tokens further on than its plan", slot, -back);
     place.kv_len.as<int32_t>()[seq] -= back;
-    for (int32_t t = begin; t < q_begin[seq + 1]; ++t) {
+    for (int32_t t = begin; t < end; ++t) {
       const int32_t position = place.positions.as<int32_t>()[t] -= back;
       for (int64_t g = 0; g < num_groups; ++g) {
         const int64_t at = (g * group_rows + slot) * max_blocks + position / place.block_size;

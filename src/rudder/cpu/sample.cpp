@@ -386,6 +386,7 @@ void sample_one(const ops::SampleArgs& args, int64_t r) {
   RUDDER_CHECK(args.any_logprobs || params.num_logprobs < 0);
   RUDDER_CHECK(args.any_changed || !row.is_changed());
   RUDDER_CHECK(args.any_masked || row.mask == nullptr);
+  RUDDER_CHECK(args.any_drafts || params.draft < 0);
   std::span<ops::TopLogprob> top;
   if (params.num_logprobs > 0) {
     const int64_t max_logprobs = args.top.shape[1];
@@ -428,7 +429,8 @@ void sample_chain(const ops::SampleArgs& args, int64_t r) {
   sample_one(args, r);
   for (; rows[r].draft >= 0; ++r) {
     RUDDER_CHECK(r + 1 < args.logits.shape[0] && rows[r + 1].slot == rows[r].slot &&
-                 rows[r + 1].position == rows[r].position + 1);
+                 rows[r + 1].position == rows[r].position + 1 &&
+                 rows[r + 1].num_behind == rows[r].num_behind + 1);
     const bool is_accepted =
         sampled[r].end == ops::SampleEnd::kNone && sampled[r].token == rows[r].draft;
     if (is_accepted) {

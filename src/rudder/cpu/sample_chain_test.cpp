@@ -32,6 +32,7 @@ struct Chain {
       row.num_stop_ids = 1;
       row.max_len = 100;
       row.draft = r < 2 ? drafts[index] : -1;
+      row.num_behind = r;
     }
   }
 

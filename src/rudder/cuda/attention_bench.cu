@@ -1,7 +1,8 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [mma]: checks or timings only, of timings one
-// kind only; `mma` leaves the wgmma kernel out.
+// attention_bench [check] [bench] [decode] [prefill] [gates] [mma]: checks or timings only, of
+// timings one kind only; `gates` beside the softmax kernels in turn; `mma` leaves the wgmma kernel
+// out.
 // Exit status 1 when a check fails, 3 when a kernel hangs.
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
@@ -116,6 +117,30 @@ struct Plain {
   float* out;             // [T, num_heads * head_dim]
 };
 
+// The weight of the token at `at` of the tokens whose scores these are.
+__device__ float gate_weight(const rudder::cuda::GateParams& gate, int head, const float* scores,
+                             int at) {
+  float total = 0;
+  for (int i = max(0, at - gate.length + 1); i <= at; ++i) {
+    total += gate.relu_pre ? fmaxf(scores[i], 0.0f) : scores[i];
+  }
+  const float p = scores[at] - gate.sigma[head] * total / static_cast<float>(gate.length);
+  return fminf(fmaxf(p, gate.low), gate.high);
+}
+
+// A row of out from its scores of the tokens [first, last].
+template <typename Value>
+__device__ void gated_row(const Plain& a, const float* scores, int first, int last, int head,
+                          float* out, const Value& value) {
+  for (int i = threadIdx.x; i < a.p.config.head_dim; i += blockDim.x) {
+    float total = 0;
+    for (int p = first; p <= last; ++p) {
+      total += gate_weight(a.p.gate, head, scores, p - first) * value(p, i);
+    }
+    out[i] = total * a.p.gate.gamma[head];
+  }
+}
+
 __global__ void plain_attention(const __grid_constant__ Plain a) {
   extern __shared__ float weights[];
   __shared__ float scratch[128];
@@ -150,6 +175,12 @@ __global__ void plain_attention(const __grid_constant__ Plain a) {
     if (a.p.softcap > 0) score = a.p.softcap * tanhf(score / a.p.softcap);
     weights[p - first] = score;
     top = fmaxf(top, score);
+  }
+  if (a.p.gate.length > 0) {
+    __syncthreads();
+    gated_row(a, weights, first, position, h, out,
+              [&](int p, int i) { return cache_value(a.cache, fp8, row(p, 1) + i) * v_scale; });
+    return;
   }
   scratch[threadIdx.x] = top;
   __syncthreads();
@@ -278,14 +309,18 @@ struct Case {
   AttentionConfig config;
   float softcap = 0;
   float scale = 1;
+  rudder::cuda::GateParams gate;  // without sigma and gamma
   Batch batch;
   std::string text() const {
-    char line[200];
-    snprintf(
-        line, sizeof line, "hd %d %s heads %d/%d window %d cap %g seqs %d tokens %d whole %d %s",
-        config.head_dim, config.kv_type == KvType::kBf16 ? "bf16" : "fp8", config.num_heads,
-        config.num_kv_heads, config.window, softcap, batch.seqs(), batch.tokens(),
-        config.whole_sequences, config.prefill_kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
+    char line[240];
+    snprintf(line, sizeof line,
+             "hd %d %s heads %d/%d window %d cap %g gate %d%s from %g, sparse from %d, seqs %d "
+             "tokens %d whole %d %s",
+             config.head_dim, config.kv_type == KvType::kBf16 ? "bf16" : "fp8", config.num_heads,
+             config.num_kv_heads, config.window, softcap, gate.length, gate.relu_pre ? " relu" : "",
+             gate.low, gate.least_sparse_pages, batch.seqs(), batch.tokens(),
+             config.whole_sequences,
+             config.prefill_kernel == PrefillKernel::kWgmma ? "wgmma" : "mma");
     return line;
   }
 };
@@ -343,8 +378,12 @@ AttentionParams prepare(const Device& d, Case& c) {
   }
   p.block_table = d.tables;
   p.max_blocks = max_blocks;
+  p.kv_storage = d.cache;
   p.scale = c.scale;
   p.softcap = c.softcap;
+  p.gate = c.gate;
+  p.gate.sigma = d.scales;
+  p.gate.gamma = d.scales + kMaxHeads;
   p.q = d.q;
   p.out = d.out;
   p.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
@@ -399,6 +438,8 @@ void check(const Device& d, Case& c, Verdict& verdict) {
       error += delta * delta;
       norm += double{expected[i]} * expected[i];
     }
+    // A gate may weigh one token a little and the others not at all.
+    if (c.gate.length > 0) norm += 1e-4 * c.config.head_dim;
     double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
     if (!(relative < 1e9)) relative = 1e9;  // NaN too
     worst = std::max(worst, relative);
@@ -411,7 +452,8 @@ void check(const Device& d, Case& c, Verdict& verdict) {
   alarm(0);
 }
 
-Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, int32_t sms) {
+Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, bool is_gated,
+               int32_t sms) {
   Case c;
   c.config.head_dim = head_dim;
   c.config.kv_type = type;
@@ -426,14 +468,21 @@ Case make_case(int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel, i
   // With a large scale maxima grow by more than a kernel lets them lag.
   const float spread = c.softcap > 0 ? 4.0f : g_random() % 2 == 0 ? 1.5f : 8.0f;
   c.scale = spread / std::sqrt(static_cast<float>(head_dim));
+  if (is_gated) {
+    c.softcap = 0;
+    c.gate.length = pick({1, 2, 3, 3, 4, 5, 6, 7, 8});
+    c.gate.relu_pre = g_random() % 2 == 0;
+    if (g_random() % 3 == 0) c.gate.low = -0.5f;
+    c.gate.least_sparse_pages = pick({1, 1, 1000000});
+  }
   const int32_t seqs = pick({1, 2, 5, 13, 40});
   while (c.batch.seqs() < seqs && c.batch.tokens() < 600) add_sequence(c.batch, kind, 600);
   return c;
 }
 
 // In whole_sequences mode a sequence gives the same bits alone as in company.
-bool rows_are_independent(const Device& d, int32_t head_dim, KvType type) {
-  Case c = make_case(head_dim, type, Kind::kVerify, PrefillKernel::kMmaSync, d.sms);
+bool rows_are_independent(const Device& d, int32_t head_dim, KvType type, bool is_gated) {
+  Case c = make_case(head_dim, type, Kind::kVerify, PrefillKernel::kMmaSync, is_gated, d.sms);
   c.config.window = 0;
   c.config.whole_sequences = true;
   c.batch = Batch{};
@@ -458,36 +507,46 @@ bool rows_are_independent(const Device& d, int32_t head_dim, KvType type) {
   return same;
 }
 
+// One line of cases.
+bool check_cases(const Device& d, int32_t head_dim, KvType type, Kind kind, PrefillKernel kernel,
+                 bool is_gated) {
+  const bool tiled = kind == Kind::kPrefill || kind == Kind::kMixed;
+  Verdict v;
+  for (int i = 0; i < 12; ++i) {
+    Case c = make_case(head_dim, type, kind, kernel, is_gated, d.sms);
+    check(d, c, v);
+  }
+  const bool pass = v.worst < 1e-2 && v.same_twice;
+  printf("%s hd %3d %-4s %-7s %-7s %-5s: worst row error %.2e, %s, %d cases%s%s\n",
+         pass ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
+         is_gated ? "gate" : "softmax", name_of(kind),
+         !tiled                            ? "split"
+         : kernel == PrefillKernel::kWgmma ? "wgmma"
+                                           : "mma",
+         v.worst, v.same_twice ? "same twice" : "DIFFERS THE SECOND TIME", v.cases,
+         pass ? "" : "; worst: ", pass ? "" : v.worst_case.c_str());
+  fflush(stdout);
+  return pass;
+}
+
 bool check_all(const Device& d) {
   bool good = true;
   for (const int32_t head_dim : {64, 96, 128, 256}) {
     for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
-      for (const Kind kind : {Kind::kDecode, Kind::kVerify, Kind::kPrefill, Kind::kMixed}) {
-        for (const PrefillKernel kernel : g_kernels) {
-          const bool tiled = kind == Kind::kPrefill || kind == Kind::kMixed;
-          if (!tiled && kernel == PrefillKernel::kWgmma) continue;
-          Verdict v;
-          for (int i = 0; i < 12; ++i) {
-            Case c = make_case(head_dim, type, kind, kernel, d.sms);
-            check(d, c, v);
+      for (const bool is_gated : {false, true}) {
+        for (const Kind kind : {Kind::kDecode, Kind::kVerify, Kind::kPrefill, Kind::kMixed}) {
+          for (const PrefillKernel kernel : g_kernels) {
+            const bool tiled = kind == Kind::kPrefill || kind == Kind::kMixed;
+            if (!tiled && kernel == PrefillKernel::kWgmma) continue;
+            good &= check_cases(d, head_dim, type, kind, kernel, is_gated);
           }
-          const bool pass = v.worst < 1e-2 && v.same_twice;
-          good &= pass;
-          printf("%s hd %3d %-4s %-7s %-5s: worst row error %.2e, %s, %d cases%s%s\n",
-                 pass ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
-                 name_of(kind),
-                 !tiled                            ? "split"
-                 : kernel == PrefillKernel::kWgmma ? "wgmma"
-                                                   : "mma",
-                 v.worst, v.same_twice ? "same twice" : "DIFFERS THE SECOND TIME", v.cases,
-                 pass ? "" : "; worst: ", pass ? "" : v.worst_case.c_str());
-          fflush(stdout);
         }
+        const bool independent = rows_are_independent(d, head_dim, type, is_gated);
+        good &= independent;
+        printf("%s hd %3d %-4s %-7s rows independent in whole_sequences mode\n",
+               independent ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8",
+               is_gated ? "gate" : "softmax");
       }
-      const bool independent = rows_are_independent(d, head_dim, type);
-      good &= independent;
-      printf("%s hd %3d %-4s rows independent in whole_sequences mode\n",
-             independent ? "PASS" : "FAIL", head_dim, type == KvType::kBf16 ? "bf16" : "fp8");
     }
   }
   return good;
@@ -577,6 +636,7 @@ Timed prepare_timed(const Device& d, const Shape& shape, KvType type, int32_t se
   must(make_kv_tensor_map(d.cache, type, all, shape.kv_heads, shape.head_dim, &p.kv), "map");
   p.block_table = d.tables;
   p.max_blocks = per_seq;
+  p.kv_storage = d.cache;
   p.scale = 1.0f / std::sqrt(static_cast<float>(shape.head_dim));
   p.q = d.q;
   p.out = d.out;
@@ -680,6 +740,187 @@ void bench_prefill(const Device& d, std::string& table) {
   }
 }
 
+// --- gates beside softmaxes ---
+
+// How many weights of a gate are zero, and how many tokens no head of the group weighs, over the
+// first sequences of a decode. A block a (sequence, KV head).
+__global__ void count_zeros(const __grid_constant__ AttentionParams p, const void* cache, bool fp8,
+                            int32_t kv_len, unsigned long long* counts) {
+  extern __shared__ float scores[];   // [kv_len] of a head
+  __shared__ uint32_t weighed[4096];  // bit i: token
+  const AttentionConfig& c = p.config;
+  const int32_t group = c.num_heads / c.num_kv_heads;
+  const int32_t hd = c.head_dim;
+  for (int i = threadIdx.x; i < (kv_len + 31) / 32; i += blockDim.x) weighed[i] = 0;
+  for (int32_t h = 0; h < group; ++h) {
+    __syncthreads();
+    const int32_t head = static_cast<int32_t>(blockIdx.y) * group + h;
+    const auto* q =
+        static_cast<const __nv_bfloat16*>(p.q) + (int64_t{blockIdx.x} * c.num_heads + head) * hd;
+    for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
+      const int64_t block = p.block_table[blockIdx.x * p.max_blocks + t / 16];
+      const int64_t k = ((block * 2 * c.num_kv_heads + blockIdx.y) * 16 + t % 16) * hd;
+      float dot = 0;
+      for (int i = 0; i < hd; ++i) dot += __bfloat162float(q[i]) * cache_value(cache, fp8, k + i);
+      scores[t] = dot * p.scale;
+    }
+    __syncthreads();
+    for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
+      if (gate_weight(p.gate, head, scores, t) == 0) {
+        atomicAdd(&counts[0], 1ull);
+      } else {
+        atomicOr(&weighed[t / 32], 1u << t % 32);
+      }
+    }
+  }
+  __syncthreads();
+  for (int32_t t = threadIdx.x; t < kv_len; t += blockDim.x) {
+    if ((weighed[t / 32] >> t % 32 & 1) == 0) atomicAdd(&counts[1], 1ull);
+  }
+}
+
+struct Zeros {
+  double weights;  // share
+  double tokens;   // of those that no head weighs
+};
+
+Zeros measured_zeros(const Device& d, const Timed& t) {
+  constexpr int32_t kSeqs = 2;
+  const int32_t kv_len = t.batch.kv_len[0];
+  const int32_t seqs = std::min(kSeqs, t.batch.seqs());
+  unsigned long long* counts = device_array<unsigned long long>(2);
+  must(cudaMemset(counts, 0, 16), "memset");
+  must(cudaFuncSetAttribute(count_zeros, cudaFuncAttributeMaxDynamicSharedMemorySize, 160 * 1024),
+       "shared memory");
+  count_zeros<<<dim3(seqs, t.config.num_kv_heads), 256, kv_len * 4>>>(
+      t.p, d.cache, t.config.kv_type == KvType::kFp8E4m3, kv_len, counts);
+  unsigned long long found[2];
+  must(cudaMemcpy(found, counts, 16, cudaMemcpyDeviceToHost), "counts");
+  cudaFree(counts);
+  const double tokens = double(seqs) * kv_len * t.config.num_kv_heads;
+  return {found[0] / (tokens * t.config.num_heads / t.config.num_kv_heads), found[1] / tokens};
+}
+
+// A gate of length 3 with the rectifier; its sigma decides how many weights are zero.
+void set_gate(const Device& d, Timed& t, float sigma, float low) {
+  std::vector<float> scales(2 * kMaxHeads, 1.0f);
+  std::fill(scales.begin(), scales.begin() + kMaxHeads, sigma);
+  upload(d.scales, scales);
+  t.p.gate.length = 3;
+  t.p.gate.relu_pre = true;
+  t.p.gate.low = low;
+  t.p.gate.sigma = d.scales;
+  t.p.gate.gamma = d.scales + kMaxHeads;
+}
+
+// Medians of the two in turn.
+struct InTurn {
+  double softmax;
+  double gate;
+};
+InTurn time_in_turn(const Device& d, Timed& t, int launches) {
+  const rudder::cuda::GateParams gate = t.p.gate;
+  std::vector<double> times[2];
+  for (int i = 0; i < 6; ++i) {
+    t.p.gate = i % 2 == 0 ? rudder::cuda::GateParams{} : gate;
+    times[i % 2].push_back(time_layers(d, t, launches));
+  }
+  for (auto& list : times) std::sort(list.begin(), list.end());
+  t.p.gate = gate;
+  return {times[0][1], times[1][1]};
+}
+
+void bench_gated_decode(const Device& d, const Shape& shape, KvType type, int32_t seqs,
+                        int32_t kv) {
+  snprintf(g_now, sizeof g_now, "gated decode %d x %d", seqs, kv);
+  alarm(60);
+  Timed t = prepare_timed(d, shape, type, seqs, 1, kv, PrefillKernel::kMmaSync);
+  const double bytes =
+      2.0 * seqs * kv * shape.kv_heads * shape.head_dim * (type == KvType::kBf16 ? 2 : 1);
+  printf("  heads %d/%d hd %d %s %d x %d:", shape.heads, shape.kv_heads, shape.head_dim,
+         type == KvType::kBf16 ? "bf16" : "fp8", seqs, kv);
+  for (const float sigma : {-1.0f, 0.0f, 1.0f, 1.5f, 2.0f, 2.6f}) {
+    set_gate(d, t, std::max(sigma, 0.0f), sigma < 0 ? -1.0f : 0.0f);  // below 0: nothing is zero
+    const Zeros zeros = measured_zeros(d, t);
+    const InTurn us = time_in_turn(d, t, 20);
+    const double read = bytes * (0.5 + 0.5 * (1 - zeros.tokens));
+    printf(" [p zero %.0f%%, unread %.0f%%: softmax %.1f, gate %.1f us, %.2f, %.0f GB/s]",
+           100 * zeros.weights, 100 * zeros.tokens, us.softmax, us.gate, us.gate / us.softmax,
+           read / us.gate * 1e-3);
+  }
+  printf("\n");
+  fflush(stdout);
+  alarm(0);
+}
+
+// Where reading values sparsely begins to pay: the same decode with and without.
+void bench_sparse_threshold(const Device& d, const Shape& shape, KvType type) {
+  printf("  heads %d/%d %s, sigma 1.5, dense and sparse:", shape.heads, shape.kv_heads,
+         type == KvType::kBf16 ? "bf16" : "fp8");
+  for (const auto& [seqs, kv] : {std::pair{1, 2048},
+                                 {4, 1024},
+                                 {32, 128},
+                                 {32, 256},
+                                 {32, 384},
+                                 {32, 512},
+                                 {32, 768},
+                                 {32, 1024},
+                                 {128, 128},
+                                 {128, 256}}) {
+    snprintf(g_now, sizeof g_now, "threshold %d x %d", seqs, kv);
+    alarm(30);
+    Timed t = prepare_timed(d, shape, type, seqs, 1, kv, PrefillKernel::kMmaSync);
+    set_gate(d, t, 1.5f, 0.0f);
+    double us[2];
+    for (const int sparse : {0, 1}) {
+      t.p.gate.least_sparse_pages = sparse != 0 ? 1 : 1 << 30;
+      us[sparse] = time_layers(d, t, 20);
+    }
+    const double pages = double(seqs) * ((kv + 15) / 16) * shape.kv_heads / (2 * d.sms);
+    printf(" %dx%d (%.0f pages) %.1f %.1f;", seqs, kv, pages, us[0], us[1]);
+    alarm(0);
+  }
+  printf("\n");
+  fflush(stdout);
+}
+
+void bench_gated_prefill(const Device& d) {
+  printf("prefill, causal: TFLOP/s of softmax, gate\n");
+  for (const Shape shape : {Shape{28, 4, 128}, Shape{16, 16, 128}, Shape{16, 8, 128}}) {
+    for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+      printf("  heads %d/%d %s:", shape.heads, shape.kv_heads,
+             type == KvType::kBf16 ? "bf16" : "fp8");
+      for (const auto& [seqs, tokens] : {std::pair{16, 1024}, {4, 2048}, {1, 8192}, {1, 32768}}) {
+        snprintf(g_now, sizeof g_now, "gated prefill %d x %d", seqs, tokens);
+        alarm(60);
+        Timed t = prepare_timed(d, shape, type, seqs, tokens, tokens, PrefillKernel::kWgmma);
+        set_gate(d, t, 1.5f, 0.0f);
+        const InTurn us = time_in_turn(d, t, tokens > 8192 ? 1 : 8);
+        const double flop =
+            4.0 * shape.heads * shape.head_dim * seqs * (double(tokens) + 1) * tokens / 2 * 1e-6;
+        printf(" %dx%d %.0f, %.0f;", seqs, tokens, flop / us.softmax, flop / us.gate);
+        alarm(0);
+      }
+      printf("\n");
+      fflush(stdout);
+    }
+  }
+}
+
+void bench_gates(const Device& d) {
+  printf("gated decode, us a layer\n");
+  for (const KvType type : {KvType::kBf16, KvType::kFp8E4m3}) {
+    for (const Shape shape : {Shape{16, 8, 128}, Shape{8, 4, 128}, Shape{28, 4, 128}}) {
+      for (const auto& [seqs, kv] : {std::pair{32, 128}, {32, 1024}, {128, 1024}, {1, 32768}}) {
+        bench_gated_decode(d, shape, type, seqs, kv);
+      }
+    }
+    bench_sparse_threshold(d, Shape{16, 8, 128}, type);
+    bench_sparse_threshold(d, Shape{8, 4, 128}, type);
+  }
+  bench_gated_prefill(d);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -687,12 +928,14 @@ int main(int argc, char** argv) {
   bool timings = true;
   bool decode = true;
   bool prefill = true;
+  bool gates = false;
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word == "check") timings = false;
     if (word == "bench") checks = false;
     if (word == "decode") prefill = false;
     if (word == "prefill") decode = false;
+    if (word == "gates") gates = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
   }
   signal(SIGALRM, on_alarm);
@@ -704,6 +947,9 @@ int main(int argc, char** argv) {
                              static_cast<int64_t>(device.cache_bytes / 2), 7, 1.0f);
     fill_bf16<<<1024, 256>>>(device.q, int64_t{kMaxTokens} * 32 * 128, 9, 1.0f);
     must(cudaDeviceSynchronize(), "fill");
+    if (gates) bench_gates(device);
+    decode &= !gates;
+    prefill &= !gates;
     std::string table;
     if (decode) bench_decode(device, table);
     if (prefill) bench_prefill(device, table);

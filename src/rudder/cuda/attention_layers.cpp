@@ -16,6 +16,21 @@ namespace {
 constexpr int32_t kTunedHeadDims[] = {64, 96, 128, 256};
 constexpr int32_t kMaxTunedGroup = 16;
 
+static_assert(kMaxGateLength == ops::kMaxFirLength);
+
+GateParams gate_params(const ops::FirGate& gate, int32_t least_sparse_pages) {
+  GateParams params;
+  if (gate.empty()) return params;
+  params.sigma = static_cast<const float*>(gate.sigma.data);
+  params.gamma = static_cast<const float*>(gate.gamma.data);
+  params.length = gate.length;
+  params.relu_pre = gate.relu_pre;
+  params.low = gate.low;
+  params.high = gate.high;
+  params.least_sparse_pages = least_sparse_pages;
+  return params;
+}
+
 // Steps of a backend that was not told its bounds (tests) have at least this much room.
 constexpr int32_t kLeastSeqs = 64;
 constexpr int32_t kLeastTokens = 1024;
@@ -140,12 +155,14 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.config = config_of(kind);
   params.bounds = bounds;
   params.kv = *map;
+  params.kv_storage = args.kv.storage.data;
   params.k_scale = static_cast<const float*>(args.kv.k_scale.data);
   params.v_scale = static_cast<const float*>(args.kv.v_scale.data);
   params.block_table = static_cast<const int32_t*>(batch_.table_of(args.kv.group).data);
   params.max_blocks = batch_.block_table.shape[1];
   params.scale = args.scale;
   params.softcap = args.softcap;
+  params.gate = gate_params(args.gate, settings_.least_sparse_pages);
   params.q = args.q.data;
   params.out = args.out.data;
   params.workspace = work.workspace;
@@ -175,6 +192,7 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.window = kind.window;
   params.scale = args.scale;
   params.softcap = args.softcap;
+  params.gate = gate_params(args.gate, settings_.least_sparse_pages);
   params.out = args.out.data;
   RUDDER_CUDA_TRY(launch_plain_attention(params, stream_), "attention", kind.to_string());
   return {};

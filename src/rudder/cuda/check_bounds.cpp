@@ -14,11 +14,9 @@ Result<void> check_parts(const ops::StepBounds& bounds) {
   RUDDER_TRY_VOID(check(bounds.scales_branches, "scaled branches", "model.branch_scale"));
   RUDDER_TRY_VOID(check(bounds.scales_layers, "scaled layers", "model.layers.has_scale"));
   RUDDER_TRY_VOID(check(bounds.scales_logits, "scaled logits", "model.logit_scale"));
-  RUDDER_TRY_VOID(check(bounds.clips_norms, "UClipNorm", "model.norm"));
   for (const ops::AttentionShape& shape : bounds.attention) {
     RUDDER_TRY_VOID(check(shape.has_v_norm, "a norm of values", "model.layers.mixer.v_norm"));
     RUDDER_TRY_VOID(check(shape.has_sinks, "attention sinks", "model.layers.mixer.sinks"));
-    RUDDER_TRY_VOID(check(shape.has_fir_gate, "a gate of scores", "model.layers.mixer.weighting"));
   }
   return {};
 }

@@ -67,6 +67,7 @@ class CudaOps final : public ops::Ops {
   DType kv_dtype() const override { return settings_.kv_dtype; }
   DType linear_dtype() const override { return settings_.linear_dtype; }
   bool keeps_fp8() const override { return true; }
+  bool takes_drafts() const override { return true; }
 
   int64_t available_memory() const override {
     size_t free = 0;
@@ -180,8 +181,10 @@ class CudaOps final : public ops::Ops {
         status_("0"),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
-        attention_(memory_, stream_->handle(), info_.num_sms,
-                   {settings.batch_invariant, settings.plain_attention}) {}
+        attention_(
+            memory_, stream_->handle(), info_.num_sms,
+            {settings.batch_invariant, settings.plain_attention,
+             settings.least_sparse_pages > 0 ? settings.least_sparse_pages : kLeastSparsePages}) {}
 
   cudaStream_t stream() const { return stream_->handle(); }
 
@@ -295,7 +298,6 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
 }
 
 void CudaOps::begin_step(const ops::BeginStepArgs& args) {
-  RUDDER_CHECK(args.placement.empty(), "takes_drafts() is false");
   BeginStepParams params;
   params.state = slot_state(args.state);
   params.opened = pointer<int32_t>(args.opened);
@@ -308,6 +310,9 @@ void CudaOps::begin_step(const ops::BeginStepArgs& args) {
   params.kv_slot = pointer<int32_t>(args.kv_slot);
   params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
   params.num_groups = num_kv_groups(args.kv_slot, params.rows);
+  if (!args.placement.empty()) {
+    params.placement = placement_params(args.placement, args.state);
+  }
   if (args.tap_table != nullptr) {
     params.taps[0] = gather_params(*args.tap_table, args.taps);
     params.taps[1] = gather_params(*args.tap_table, args.rows_taps);
@@ -366,8 +371,10 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   params.delta = args.delta.data;
   if (!args.out_scale.empty()) params.delta_scales = take_scales(args.delta);
   params.delta_norm = pointer<float>(args.delta_norm.weight);
+  params.delta_alpha = pointer<float>(args.delta_norm.alpha);
   params.delta_eps = args.delta_norm.eps;
   params.norm = pointer<float>(args.norm.weight);
+  params.norm_alpha = pointer<float>(args.norm.alpha);
   params.eps = args.norm.eps;
   params.rows = args.x.shape[0];
   params.hidden = args.x.shape[1];
@@ -393,8 +400,10 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
   params.num_kv_heads = kv.num_kv_heads;
   params.head_dim = kv.head_dim;
   params.q_norm = pointer<float>(args.q_norm.weight);
+  params.q_alpha = pointer<float>(args.q_norm.alpha);
   params.q_eps = args.q_norm.eps;
   params.k_norm = pointer<float>(args.k_norm.weight);
+  params.k_alpha = pointer<float>(args.k_norm.alpha);
   params.k_eps = args.k_norm.eps;
   params.q_norm_is_wide = is_wide(args.q_norm);
   params.k_norm_is_wide = is_wide(args.k_norm);

@@ -29,14 +29,16 @@ namespace rudder::cuda {
 struct CudaOpsSettings {
   tensor::DType linear_dtype = tensor::DType::kBF16;  // or kF8E4M3: quantised as they are loaded
   tensor::DType kv_dtype = tensor::DType::kBF16;      // or kF8E4M3
-  std::string
-      cublaslt_path;        // a file or a folder; empty: cublaslt_api.h says where it is looked for
-  std::string policy_path;  // of what was measured (kernel_policy.h); empty: it is not kept
-  bool tune = true;         // measure the products of a model when it is loaded
+  // A file or a folder; empty: cublaslt_api.h says where it is looked for.
+  std::string cublaslt_path = {};
+  std::string policy_path = {};  // of what was measured (kernel_policy.h); empty: it is not kept
+  bool tune = true;              // measure the products of a model when it is loaded
   bool batch_invariant = false;  // see above
   // Tests of tiny models: attention of shapes that no tuned kernel takes runs on a plain, slow one
   // instead of being refused.
   bool plain_attention = false;
+  // GateParams::least_sparse_pages, for tests of short sequences; 0: what was measured.
+  int32_t least_sparse_pages = 0;
   bool synchronous = false;  // wait after each op, so that a fault names its op; not in a capture
 };
 

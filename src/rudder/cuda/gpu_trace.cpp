@@ -1,10 +1,7 @@
 // A library that the driver loads into a process to be measured (CUDA_INJECTION64_PATH; see
 // tools/gpu_trace.py): every kernel, copy and fill of the device, with its times, in
 // gpu_trace.<pid>.csv of the working folder when the process ends. Nodes of a graph are records of
-// their own. Nothing of Rudder links it. CUPTI's types are the toolkit's; its library is opened
-// when this one is, from where the toolkit puts it.
-#include <cupti.h>
-#include <dlfcn.h>
+// their own. Nothing of Rudder links it.
 #include <unistd.h>
 
 #include <cstdint>
@@ -14,36 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "rudder/cuda/cupti_api.h"
+
 namespace {
 
 constexpr size_t kBufferBytes = size_t{8} << 20;
 constexpr size_t kRecordAlignment = 8;  // of CUPTI's buffers
-
-struct Cupti {
-  decltype(&cuptiActivityEnable) enable = nullptr;
-  decltype(&cuptiActivityRegisterCallbacks) register_callbacks = nullptr;
-  decltype(&cuptiActivityFlushAll) flush_all = nullptr;
-  decltype(&cuptiActivityGetNextRecord) next_record = nullptr;
-
-  bool open() {
-    for (const char* name :
-         {"libcupti.so.13", "libcupti.so.12", "libcupti.so", "/usr/local/cuda/lib64/libcupti.so",
-          "/usr/local/cuda/extras/CUPTI/lib64/libcupti.so"}) {
-      void* const library = dlopen(name, RTLD_NOW | RTLD_GLOBAL);
-      if (library == nullptr) continue;
-      const auto find = [&](auto& function, const char* symbol) {
-        function =
-            reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, symbol));
-        return function != nullptr;
-      };
-      return find(enable, "cuptiActivityEnable") &&
-             find(register_callbacks, "cuptiActivityRegisterCallbacks") &&
-             find(flush_all, "cuptiActivityFlushAll") &&
-             find(next_record, "cuptiActivityGetNextRecord");
-    }
-    return false;
-  }
-};
 
 struct Row {
   uint64_t begin;  // ns
@@ -58,7 +31,7 @@ struct Row {
   std::string name;
 };
 
-Cupti g_cupti;
+rudder::cuda::CuptiApi g_cupti;
 std::mutex g_mutex;
 std::vector<Row> g_rows;
 

@@ -172,13 +172,10 @@ TEST(Parts, WithoutKernelsAreRefusedByName) {
   expect_part_refused({.scales_branches = true}, "model.branch_scale");
   expect_part_refused({.scales_layers = true}, "model.layers.has_scale");
   expect_part_refused({.scales_logits = true}, "model.logit_scale");
-  expect_part_refused({.clips_norms = true}, "model.norm");
   ops::AttentionShape shape;
   ops::StepBounds bounds;
   bounds.attention = std::span(&shape, 1);
   EXPECT_TRUE(check_parts(bounds));
-  shape.has_fir_gate = true;
-  expect_part_refused(bounds, "model.layers.mixer.weighting");
   shape.has_sinks = true;
   expect_part_refused(bounds, "model.layers.mixer.sinks");
   shape.has_v_norm = true;

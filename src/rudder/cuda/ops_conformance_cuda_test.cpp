@@ -13,31 +13,34 @@
 namespace rudder::testing {
 namespace {
 
+// `settings` says what differs from the others.
+Backend cuda_backend(tensor::DType dtype, cuda::CudaOpsSettings settings) {
+  settings.linear_dtype = dtype;
+  settings.kv_dtype = dtype;
+  settings.tune = false;
+  settings.plain_attention = true;  // head_dims of tiny models
+  settings.synchronous = true;      // a fault names its op
+  Backend backend;
+  backend.name = std::string("cuda_") + std::string(dtype_name(dtype)) +
+                 (settings.batch_invariant ? "_invariant" : "");
+  backend.make = [settings](int /*num_threads*/) {
+    auto ops = cuda::make_cuda_ops(settings);
+    if (!ops) throw std::runtime_error(ops.error().to_string());
+    return std::move(*ops);
+  };
+  backend.width_unit = 8;  // of odd ones the library rounds a product before it adds the bias
+  backend.writes_f8 = true;
+  backend.has_rare_parts = false;
+  backend.rows_are_exact = settings.batch_invariant;
+  return backend;
+}
+
 std::vector<Backend> cuda_backends() {
   std::vector<Backend> backends;
-  for (const auto& [dtype, batch_invariant] :
-       {std::pair{tensor::DType::kBF16, false}, std::pair{tensor::DType::kF8E4M3, false},
-        std::pair{tensor::DType::kBF16, true}, std::pair{tensor::DType::kF8E4M3, true}}) {
-    Backend backend;
-    backend.name = std::string("cuda_") + std::string(dtype_name(dtype)) +
-                   (batch_invariant ? "_invariant" : "");
-    backend.make = [dtype = dtype, batch_invariant = batch_invariant](int /*num_threads*/) {
-      cuda::CudaOpsSettings settings;
-      settings.linear_dtype = dtype;
-      settings.kv_dtype = dtype;
-      settings.tune = false;
-      settings.plain_attention = true;  // head_dims of tiny models
-      settings.batch_invariant = batch_invariant;
-      settings.synchronous = true;  // a fault names its op
-      auto ops = cuda::make_cuda_ops(settings);
-      if (!ops) throw std::runtime_error(ops.error().to_string());
-      return std::move(*ops);
-    };
-    backend.width_unit = 8;  // of odd ones the library rounds a product before it adds the bias
-    backend.writes_f8 = true;
-    backend.has_rare_parts = false;
-    backend.rows_are_exact = batch_invariant;
-    backends.push_back(backend);
+  for (const bool batch_invariant : {false, true}) {
+    for (const tensor::DType dtype : {tensor::DType::kBF16, tensor::DType::kF8E4M3}) {
+      backends.push_back(cuda_backend(dtype, {.batch_invariant = batch_invariant}));
+    }
   }
   return backends;
 }
@@ -46,8 +49,20 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
   return info.param.name;
 }
 
+// Gates whose values are read sparsely, however short the sequences are.
+std::vector<Backend> sparse_backends() {
+  std::vector<Backend> backends;
+  for (const tensor::DType dtype : {tensor::DType::kBF16, tensor::DType::kF8E4M3}) {
+    Backend backend = cuda_backend(dtype, {.least_sparse_pages = 1});
+    backend.name += "_sparse";
+    backends.push_back(backend);
+  }
+  return backends;
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(CudaSparse, OpsAttention, ::testing::ValuesIn(sparse_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTaps, ::testing::ValuesIn(cuda_backends()), name_of);
 
 }  // namespace

@@ -5,12 +5,30 @@ namespace rudder::cuda {
 SlotStateParams slot_state(const ops::SlotState& state) {
   SlotStateParams params;
   params.carry = static_cast<int32_t*>(state.carry.data);
+  params.carry_position = static_cast<int32_t*>(state.carry_position.data);
   params.ended = static_cast<int32_t*>(state.ended.data);
   params.block_table = static_cast<int32_t*>(state.block_table.data);
   params.output_count = static_cast<int32_t*>(state.output_count.data);
   params.prompt_seen = static_cast<uint8_t*>(state.prompt_seen.data);
   params.max_blocks = state.block_table.shape[1];
   params.vocab = state.output_count.shape[1];
+  return params;
+}
+
+PlacementParams placement_params(const ops::BeginStepArgs::Placement& place,
+                                 const ops::SlotState& state) {
+  PlacementParams params;
+  params.q_begin = static_cast<int32_t*>(place.q_begin.data);
+  params.kv_len = static_cast<int32_t*>(place.kv_len.data);
+  params.positions = static_cast<int32_t*>(place.positions.data);
+  params.sample_rows = static_cast<ops::SampleRow*>(place.sample_rows.data);
+  params.logits_rows = static_cast<int32_t*>(place.logits_rows.data);
+  params.since_prompt = static_cast<int32_t*>(place.since_prompt.data);
+  params.rows_since_prompt = static_cast<int32_t*>(place.rows_since_prompt.data);
+  params.num_seqs = place.kv_len.shape[0];
+  params.num_rows = place.logits_rows.shape[0];
+  params.block_size = place.block_size;
+  params.num_slots = static_cast<int32_t>(state.ended.shape[0] - 1);
   return params;
 }
 
@@ -31,6 +49,7 @@ SampleParams sample_params(const ops::SampleArgs& args) {
   params.any_logprobs = args.any_logprobs;
   params.any_changed = args.any_changed;
   params.any_masked = args.any_masked;
+  params.any_drafts = args.any_drafts;
   return params;
 }
 

@@ -1,14 +1,17 @@
-// Converts the arguments of sample and score into the structs of their kernels: pointers instead of
+// Converts the arguments of begin_step, sample and score into the structs of their kernels: pointers instead of
 // views. Called by CudaOps.
 #pragma once
 
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/ops/sample_args.h"
 #include "rudder/ops/score_args.h"
+#include "rudder/ops/slot_args.h"
 
 namespace rudder::cuda {
 
 SlotStateParams slot_state(const ops::SlotState& state);
+PlacementParams placement_params(const ops::BeginStepArgs::Placement& place,
+                                 const ops::SlotState& state);
 SampleParams sample_params(const ops::SampleArgs& args);
 ScoreParams score_params(const ops::ScoreArgs& args);
 

@@ -72,6 +72,10 @@ constexpr Mode kModes[] = {
     {"distinct add", true, true, true, 1, tap::OpKind::kAdd, false},
     {"distinct axis", true, true, true, 1, tap::OpKind::kAxis, false},
     {"shared 4 axis", true, true, false, 4, tap::OpKind::kAxis, false},
+    {"idle beside axis", true, false, false, 0, tap::OpKind::kAxis, false},
+    {"shared feature", true, true, false, 1, tap::OpKind::kFeature, false},
+    {"shared 8 features", true, true, false, 8, tap::OpKind::kFeature, false},
+    {"shared 64 features", true, true, false, 64, tap::OpKind::kFeature, false},
     {"captured", true, false, false, 0, tap::OpKind::kAdd, true},
 };
 
@@ -105,11 +109,14 @@ class Table {
   static int64_t aligned(int64_t width) {
     return (width + tap::kCaptureAlign - 1) / tap::kCaptureAlign * tap::kCaptureAlign;
   }
+  static int64_t vectors_per_op(const Mode& mode) {
+    return mode.kind == tap::OpKind::kFeature ? 2 : 1;
+  }
   static int64_t num_programs(const Mode& mode, int64_t tokens) {
     return mode.is_steered ? (mode.is_distinct ? tokens : 1) : 0;
   }
   static int64_t num_vectors(const Mode& mode, int64_t tokens) {
-    return num_programs(mode, tokens) * kCalls * mode.num_ops;
+    return num_programs(mode, tokens) * kCalls * mode.num_ops * vectors_per_op(mode);
   }
   static std::vector<ops::TapEntry> entries_of(const Mode& mode, int64_t tokens, int64_t width) {
     std::vector<ops::TapEntry> entries(
@@ -119,18 +126,26 @@ class Table {
     for (int64_t i = 0; i < tokens * kCalls; ++i) {
       const int64_t first = (mode.is_distinct ? i : i % kCalls) * mode.num_ops;
       entries[static_cast<size_t>(i)] = {
-          static_cast<int32_t>(first << 8 | mode.num_ops), static_cast<int32_t>(first * width),
-          kStrength, mode.kind == tap::OpKind::kAdd ? ops::TapEntry::kPlainAdd : 0};
+          static_cast<int32_t>(first << 8 | mode.num_ops),
+          static_cast<int32_t>(first * vectors_per_op(mode) * width), kStrength,
+          mode.kind == tap::OpKind::kAdd ? ops::TapEntry::kPlainAdd : 0};
     }
     return entries;
   }
   static std::vector<tap::TapOp> ops_of(const Mode& mode, int64_t tokens, int64_t width) {
     std::vector<tap::TapOp> ops(1);
-    ops.resize(static_cast<size_t>(std::max<int64_t>(num_vectors(mode, tokens), 1)));
+    const int64_t count = num_vectors(mode, tokens) / vectors_per_op(mode);
+    ops.resize(static_cast<size_t>(std::max<int64_t>(count, 1)));
     for (size_t i = 0; i < ops.size(); ++i) {
       ops[i].kind = mode.kind;
-      ops[i].v1 = static_cast<int32_t>(static_cast<int64_t>(i) * width);
+      const int64_t first = static_cast<int64_t>(i) * vectors_per_op(mode) * width;
+      ops[i].v1 = static_cast<int32_t>(first);
       ops[i].v2 = ops[i].gate_vector = -1;
+      if (mode.kind == tap::OpKind::kFeature) {
+        ops[i].v2 = static_cast<int32_t>(first + width);
+        ops[i].value = 1;
+        if (i % static_cast<size_t>(mode.num_ops) == 0) ops[i].run = mode.num_ops;
+      }
       ops[i].strength = kStrength;
       ops[i].a = 0.5f;
       ops[i].lo = -1.0f;
@@ -279,10 +294,10 @@ void bench(const Op& op, int64_t tokens, int rounds, const BenchOperands& operan
   for (size_t i = 0; i < modes.size(); ++i) {
     const Mode& mode = *modes[i];
     const double elements = static_cast<double>(tokens * op.width);
-    const double vectors =
-        static_cast<double>((mode.is_distinct ? tokens : 1) * op.width) * 4 * mode.num_ops;
+    const double vectors = static_cast<double>((mode.is_distinct ? tokens : 1) * op.width) * 4 *
+                           mode.num_ops * (mode.kind == tap::OpKind::kFeature ? 2 : 1);
     const double bytes = elements * (op.bytes_per_element + (mode.is_captured ? 2 : 0)) + vectors;
-    std::printf("%-20s%7lld%7lld  %-15s%9.2f%+9.2f%9.2f\n", op.name,
+    std::printf("%-20s%7lld%7lld  %-19s%9.2f%+9.2f%9.2f\n", op.name,
                 static_cast<long long>(op.width), static_cast<long long>(tokens), mode.name, us[i],
                 us[i] - us[0], 1e6 * bytes / kReadBytesPerSecond);
   }
@@ -298,7 +313,7 @@ int run(int rounds) {
   must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   const BenchOperands operands;
   const Buffer<uint8_t> flush(kFlushBytes);
-  std::printf("%-20s%7s%7s  %-15s%9s%9s%9s\n", "op", "width", "tokens", "mode", "us/call",
+  std::printf("%-20s%7s%7s  %-19s%9s%9s%9s\n", "op", "width", "tokens", "mode", "us/call",
               "- plain", "floor us");
   for (const Op& op : kOps) {
     for (const int64_t tokens : {1, 16, 128, 2048}) {

@@ -377,7 +377,7 @@ bool EngineCore::launch_next() {
     die(ticket.error());
     return false;
   }
-  in_flight_.push_back({*ticket, repeat});
+  in_flight_.push_back({*ticket, repeat, num_tokens == std::ssize(plan->seqs)});
   awaits_masks_ = !scheduler_.constrained().empty();
   metrics_.note_launched(num_tokens, repeat);
   if (!scheduler_.first_planned().empty()) note_first_planned(clock_->now_us());
@@ -401,7 +401,7 @@ void EngineCore::collect_oldest() {
   auto result = executor_->collect(oldest.ticket);
   if (!result) return die(result.error());
   collected_us_ = clock_->now_us();
-  metrics_.note_collected(*result);
+  metrics_.note_collected(*result, oldest.decodes);
   if (--oldest.left == 0 || RUDDER_MUTANT(kRepeatStranded)) in_flight_.erase(in_flight_.begin());
   outputs_.clear();
   scheduler_.commit(*result, &outputs_);

@@ -87,7 +87,8 @@ class EngineCore {
  private:
   struct Launched {
     step::Ticket ticket;
-    int32_t left = 1;  // iterations to collect
+    int32_t left = 1;      // iterations to collect
+    bool decodes = false;  // one token a sequence
   };
 
   EngineCore(Engine::Parts parts, const EngineSettings& settings, const Entropy& entropy,

@@ -34,8 +34,10 @@ void EngineMetrics::note_launched(int32_t num_tokens, int32_t repeat) {
   live_.iteration_tokens.observe(num_tokens, static_cast<uint64_t>(repeat));
 }
 
-void EngineMetrics::note_collected(const step::StepResult& result) {
-  if (result.iteration == 0) live_.graph_steps += result.from_graph ? 1 : 0;
+void EngineMetrics::note_collected(const step::StepResult& result, bool decodes) {
+  if (result.iteration != 0) return;
+  live_.graph_steps += result.from_graph ? 1 : 0;
+  live_.eager_decodes += decodes && !result.from_graph ? 1 : 0;
 }
 
 void EngineMetrics::note_first_planned(const OpenRequest& request, int64_t now_us) {

@@ -29,7 +29,8 @@ class EngineMetrics {
   // The engine thread's from here on. Times are the engine clock's, in microseconds.
   void note_admitted(const OpenRequest& request);
   void note_launched(int32_t num_tokens, int32_t repeat);
-  void note_collected(const step::StepResult& result);
+  // `decodes`: every sequence of the step had one token.
+  void note_collected(const step::StepResult& result, bool decodes);
   void note_first_planned(const OpenRequest& request, int64_t now_us);
   void note_tokens(const OpenRequest& request, OpenChoice& choice, size_t count, int64_t now_us);
   void note_finish(const OpenRequest& request, const OpenChoice& choice, FinishReason reason,

@@ -24,6 +24,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
                capacity.max_in_flight > 0 && capacity.max_repeat > 0 && capacity.max_draft >= 0);
   RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
                model.ops->name());
+  RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));

@@ -3,12 +3,16 @@
 #include <algorithm>
 
 #include "rudder/base/check.h"
+#include "rudder/exec/slot_table.h"
 
 namespace rudder::exec {
 namespace {
 
 // A step of more sequences is long enough to hide the launches of its ops.
 constexpr int32_t kMostRows = 512;
+constexpr int32_t kMostDraftedRows = 256;
+// Sequences up to this length have graphs of their own: attention has a kernel for them alone.
+constexpr int32_t kShortRun = 8;
 
 void run(model::Decoder& decoder, ops::Ops& ops, const DeviceStep& step) {
   ops::SampleArgs sample = step.sample;
@@ -34,37 +38,72 @@ std::vector<int32_t> graph_buckets(int32_t most) {
   return rows;
 }
 
+std::vector<int32_t> draft_graph_buckets(int32_t least, int32_t most) {
+  constexpr int32_t kEach = 16;  // a token more takes longer where products are streams of weights
+  std::vector<int32_t> rows;
+  for (int32_t next = 1; next < most; next += next < kEach ? 1 : next < 2 * kEach ? 4 : 8) {
+    rows.push_back(next);
+    if (next == 64) break;
+  }
+  for (const int32_t next : graph_buckets(most)) {
+    if (next > 64 || next == most) rows.push_back(next);
+  }
+  std::erase_if(rows, [&](int32_t next) { return next < least; });
+  return rows;
+}
+
 Result<std::unique_ptr<GraphCache>> GraphCache::capture(const Parts& parts,
                                                         const step::Capacity& capacity,
                                                         const ProgressFn& progress) {
   std::unique_ptr<GraphCache> cache(new GraphCache(parts, capacity));
-  for (const int32_t rows :
-       graph_buckets(std::min({capacity.num_slots, capacity.max_tokens_per_step, kMostRows}))) {
-    cache->buckets_.emplace_back().rows = rows;
+  cache->add_family(
+      1, graph_buckets(std::min({capacity.num_slots, capacity.max_tokens_per_step, kMostRows})));
+  const int32_t longest = 1 + capacity.max_draft;
+  const int32_t most = std::min(max_sampled_rows(capacity), kMostDraftedRows);
+  const int32_t short_run = std::min(longest, kShortRun);
+  if (longest > 1 && most > 1) cache->add_family(short_run, draft_graph_buckets(2, most));
+  if (longest > short_run && most > short_run) {
+    cache->add_family(longest, draft_graph_buckets(short_run + 1, most));
   }
   const bool has_taps =
       capacity.taps.steering() || (capacity.taps.capture() && !capacity.taps.captures_prompts_only);
   const int num_sets = has_taps ? kNumTapSets : 1;
-  const auto total = std::ssize(cache->buckets_) * num_sets;
+  int64_t total = 0;
+  for (const Family& family : cache->families_) total += std::ssize(family.buckets) * num_sets;
   int64_t done = 0;
-  for (auto bucket = cache->buckets_.rbegin(); bucket != cache->buckets_.rend(); ++bucket) {
-    for (int set = 0; set < num_sets; ++set) {
-      if (progress) progress(done++, total);
-      RUDDER_TRY_VOID(cache->capture_step(bucket->rows, static_cast<TapSet>(set),
-                                          bucket->captured[static_cast<size_t>(set)]));
+  for (Family& family : cache->families_) {
+    for (auto bucket = family.buckets.rbegin(); bucket != family.buckets.rend(); ++bucket) {
+      for (int set = 0; set < num_sets; ++set) {
+        if (progress) progress(done++, total);
+        RUDDER_TRY_VOID(cache->capture_step(family, bucket->rows, static_cast<TapSet>(set),
+                                            bucket->captured[static_cast<size_t>(set)]));
+      }
     }
   }
   if (progress) progress(total, total);
   return cache;
 }
 
-Result<void> GraphCache::capture_step(int32_t rows, TapSet taps, Captured& captured) {
+void GraphCache::add_family(int32_t max_q_len, const std::vector<int32_t>& rows) {
+  Family& family = families_.emplace_back();
+  family.max_q_len = max_q_len;
+  for (const int32_t count : rows) family.buckets.emplace_back().rows = count;
+}
+
+// With drafts there are no more sequences than slots, and one of padding.
+int64_t GraphCache::padded_seqs(const Family& family, int32_t rows) const {
+  return family.max_q_len == 1 ? rows : std::min<int64_t>(rows, int64_t{capacity_.num_slots} + 1);
+}
+
+Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet taps,
+                                      Captured& captured) {
   PackedStep packed;
   packed.taps.is_used = taps != kNoTaps;
   packed.taps.passages = taps == kAllTaps ? tap::kAllPassages : tap::kLayerEnd;
   packed.taps.only_adds = taps == kLayerEndAdds;
-  pad_step(rows, capacity_, packed);
-  packed.max_q_len = 1;
+  pad_step(rows, padded_seqs(family, rows), capacity_, packed);
+  packed.max_q_len = family.max_q_len;
+  packed.any_drafts = family.max_q_len > 1;
   packed.max_kv_len = capacity_.max_seq_len;
   RUDDER_TRY(const DeviceStep begun, parts_.buffers.begin(packed, 0));
   captured.step = std::make_unique<DeviceStep>(begun);
@@ -99,27 +138,38 @@ GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) {
   return is_plain ? kPlainGreedy : kGeneral;
 }
 
+const GraphCache::Family* GraphCache::family_of(const PackedStep& packed) const {
+  const auto family = std::ranges::find_if(families_, [&](const Family& candidate) {
+    return candidate.max_q_len >= packed.max_q_len;
+  });
+  return family == families_.end() ? nullptr : &*family;
+}
+
+const GraphCache::Bucket* GraphCache::bucket_of(const Family& family, const PackedStep& packed) {
+  const auto bucket = std::ranges::find_if(family.buckets, [&](const Bucket& candidate) {
+    return candidate.rows >= packed.num_tokens();
+  });
+  return bucket == family.buckets.end() ? nullptr : &*bucket;
+}
+
 bool GraphCache::pad(PackedStep& packed) const {
-  const int64_t rows = packed.num_seqs();
-  if (rows == 0 || packed.max_q_len != 1 || packed.num_sampled() != rows) return false;
-  const auto bucket = std::lower_bound(
-      buckets_.begin(), buckets_.end(), rows,
-      [](const Bucket& candidate, int64_t wanted) { return candidate.rows < wanted; });
-  if (bucket == buckets_.end()) return false;
-  if (bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;
-  pad_step(bucket->rows, capacity_, packed);
+  if (packed.num_tokens() == 0 || packed.num_sampled() != packed.num_tokens()) return false;
+  const Family* const family = family_of(packed);
+  const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
+  if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;
+  pad_step(bucket->rows, padded_seqs(*family, bucket->rows), capacity_, packed);
   return true;
 }
 
 const GraphCache::Captured& GraphCache::find(const PackedStep& packed,
                                              const DeviceStep& step) const {
-  const auto bucket = std::find_if(buckets_.begin(), buckets_.end(), [&](const Bucket& candidate) {
-    return candidate.rows == packed.num_seqs();
-  });
-  RUDDER_CHECK(bucket != buckets_.end(), "no graph of {} rows", packed.num_seqs());
+  const Family* const family = family_of(packed);
+  const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
+  RUDDER_CHECK(bucket != nullptr && bucket->rows == packed.num_tokens(), "no graph of {} rows",
+               packed.num_tokens());
   const Captured& captured = bucket->captured[tap_set_of(packed.taps)];
   RUDDER_CHECK(captured.step != nullptr && captured.step->forward.ids.data == step.forward.ids.data,
-               "no graph of {} rows with these taps", packed.num_seqs());
+               "no graph of {} rows with these taps", packed.num_tokens());
   return captured;
 }
 

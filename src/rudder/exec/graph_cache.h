@@ -4,6 +4,10 @@
 // by op. A step that waits for masks replays a graph of the forward pass alone, and samples with an
 // op of its own.
 //
+// Where sequences have drafts, a step gives one token at most for each of its tokens, all of whose
+// logits are wanted. Such a step is padded to the next captured number of tokens, of the first
+// family of graphs whose sequences may be as long as its own.
+//
 // Where the executor has taps, there are four tap sets of every graph: without taps, for steps that
 // neither steer nor capture; for steps whose programs only add vectors at layer ends; for steps
 // with any taps at layer ends; and for all others (docs/contracts/exec.md). Where only prompts are
@@ -31,6 +35,9 @@ namespace rudder::exec {
 // Numbers of sequences that are captured, ascending, to `most`: close together where one more is a
 // large share of the step.
 std::vector<int32_t> graph_buckets(int32_t most);
+// Numbers of tokens that are captured for steps with drafts, from the first that is not below
+// `least`.
+std::vector<int32_t> draft_graph_buckets(int32_t least, int32_t most);
 
 class GraphCache {
  public:
@@ -67,21 +74,33 @@ class GraphCache {
     ops::View logits;  // that `forward` leaves
   };
   struct Bucket {
-    int32_t rows = 0;
+    int32_t rows = 0;     // of logits: one a token
     std::array<Captured, kNumTapSets> captured;  // kNoTaps alone where there are no taps
+  };
+
+  // Graphs of sequences of at most `max_q_len` tokens: 1, or with drafts.
+  struct Family {
+    int32_t max_q_len = 1;
+    std::vector<Bucket> buckets = {};  // ascending
   };
 
   GraphCache(const Parts& parts, const step::Capacity& capacity)
       : parts_(parts), capacity_(capacity) {}
 
-  Result<void> capture_step(int32_t rows, TapSet taps, Captured& captured);
+  void add_family(int32_t max_q_len, const std::vector<int32_t>& rows);
+  Result<void> capture_step(const Family& family, int32_t rows, TapSet taps, Captured& captured);
+  // How many sequences a padded step of so many tokens has.
+  int64_t padded_seqs(const Family& family, int32_t rows) const;
+  const Family* family_of(const PackedStep& packed) const;
+  // The first that holds the step; null: none.
+  static const Bucket* bucket_of(const Family& family, const PackedStep& packed);
   const Captured& find(const PackedStep& packed, const DeviceStep& step) const;
   static TapSet tap_set_of(const PackedTaps& taps);
   static Sampling sampling_of(const PackedStep& packed);
 
   const Parts parts_;
   const step::Capacity capacity_;
-  std::vector<Bucket> buckets_;  // ascending
+  std::vector<Family> families_;  // ascending
 };
 
 }  // namespace rudder::exec

@@ -36,8 +36,7 @@ Result<MemoryBudget> budget_rank(const weights::Checkpoint& checkpoint,
                 .capture_bytes = settings.capture_memory_mb << 20,
                 .embedding_bytes = settings.embedding_memory_mb << 20,
                 .max_num_seqs = limits.max_num_seqs,
-                .max_in_flight = step::Capacity{}.max_in_flight,
-                .clamps_features = ops.clamps_features()},
+                .max_in_flight = step::Capacity{}.max_in_flight},
        .rank = rank});
 }
 

@@ -45,10 +45,12 @@ void pack_sample_rows(size_t seq, const step::SeqWork& work, SlotTable& slots, P
     const int32_t token = packed.q_begin.back() - 1 - work.num_draft + i;
     if (work.constrained) row.mask_row = packed.num_masks++;
     row.draft = i < work.num_draft ? packed.ids[static_cast<size_t>(token) + 1] : -1;
+    row.num_behind = i;
     packed.logits_rows.push_back(token);
     packed.sampled_seq.push_back(static_cast<int32_t>(seq));
     packed.sample_rows.push_back(row);
   }
+  packed.any_drafts = packed.any_drafts || work.num_draft > 0;
   // Drafts may turn out wrong, and the positions be lower than they are here.
   const bool may_ban = row.stop_from > 0 && row.num_stop_ids > 0;
   packed.all_greedy = packed.all_greedy && row.temperature == 0.0f;
@@ -99,6 +101,7 @@ void PackedStep::clear() {
   all_greedy = true;
   any_logprobs = false;
   any_changed = false;
+  any_drafts = false;
 }
 
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
@@ -134,21 +137,29 @@ void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotT
                capacity.max_tokens_per_step);
 }
 
-void pad_step(int32_t num_seqs, const step::Capacity& capacity, PackedStep& packed) {
+void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capacity,
+              PackedStep& packed) {
   packed.kv_slot.resize(static_cast<size_t>(capacity.kv_groups.size()));
   ops::SampleRow nobody;
   nobody.slot = capacity.num_slots;
   nobody.temperature = 0;
   while (packed.num_seqs() < num_seqs) {
-    packed.logits_rows.push_back(packed.q_begin.back());
-    packed.ids.push_back(0);
-    packed.positions.push_back(0);
-    for (std::vector<int32_t>& slots : packed.kv_slot) slots.push_back(-1);
-    packed.q_begin.push_back(packed.q_begin.back() + 1);
+    const int64_t left = num_tokens - packed.num_tokens();
+    const bool is_last = packed.num_seqs() + 1 == num_seqs;
+    for (int64_t i = 0; i < (is_last ? left : std::min<int64_t>(left, 1)); ++i) {
+      packed.logits_rows.push_back(static_cast<int32_t>(packed.num_tokens()));
+      packed.ids.push_back(0);
+      packed.positions.push_back(0);
+      for (std::vector<int32_t>& slots : packed.kv_slot) slots.push_back(-1);
+      packed.sample_rows.push_back(nobody);
+    }
+    packed.q_begin.push_back(static_cast<int32_t>(packed.num_tokens()));
     packed.kv_len.push_back(0);
     packed.table_row.push_back(capacity.num_slots);
-    packed.sample_rows.push_back(nobody);
   }
+  RUDDER_CHECK(packed.num_tokens() == num_tokens && packed.num_sampled() == num_tokens,
+               "{} tokens and {} rows of logits padded to {}", packed.num_tokens(),
+               packed.num_sampled(), num_tokens);
   pad_taps(packed.num_tokens(), capacity.num_slots, packed.taps);
 }
 

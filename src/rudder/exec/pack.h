@@ -34,6 +34,7 @@ struct PackedStep {
   bool all_greedy = true;
   bool any_logprobs = false;
   bool any_changed = false;
+  bool any_drafts = false;
 
   PackedTaps taps;
   PackedScores scores;
@@ -49,8 +50,10 @@ struct PackedStep {
 void pack_step(const step::StepPlan& plan, const step::Capacity& capacity, SlotTable& slots,
                PackedStep& packed);
 
-// Appends sequences of padding, one token each, until there are `num_seqs` sequences: they belong
-// to the slot behind the last, see no key, write nothing and are sampled for nobody.
-void pad_step(int32_t num_seqs, const step::Capacity& capacity, PackedStep& packed);
+// Appends padding to a step that samples every token, until it has so many tokens and sequences:
+// one token a sequence as far as they go, what is left to the last. Padding belongs to the slot
+// behind the last, sees no key, writes nothing and is sampled for nobody.
+void pad_step(int64_t num_tokens, int64_t num_seqs, const step::Capacity& capacity,
+              PackedStep& packed);
 
 }  // namespace rudder::exec

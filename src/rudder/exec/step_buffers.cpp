@@ -82,8 +82,9 @@ int64_t kept_blocks(const step::Capacity& capacity) {
 
 int64_t step_bytes(const step::Capacity& capacity) {
   const bool has_taps = capacity.taps.steering() || capacity.taps.capture();
-  return layout_of(capacity.max_tokens_per_step, capacity.num_slots, max_sampled_rows(capacity),
-                   capacity.kv_groups.size(), has_taps)
+  // A padded step may have one sequence more than there are slots.
+  return layout_of(capacity.max_tokens_per_step, int64_t{capacity.num_slots} + 1,
+                   max_sampled_rows(capacity), capacity.kv_groups.size(), has_taps)
              .lists +
          part_bytes<int32_t>(max_list_words(capacity)) +
          part_bytes<ops::OpenedSlot>(capacity.num_slots) +
@@ -138,6 +139,7 @@ ops::BeginStepArgs::Placement placement_of(const DeviceStep& step, int32_t block
           .kv_len = step.forward.attention.kv_len,
           .positions = step.forward.positions,
           .sample_rows = step.sample.rows,
+          .logits_rows = step.forward.logits_rows,
           .since_prompt = has_taps ? step.forward.taps.since_prompt : View{},
           .rows_since_prompt = has_taps ? step.forward.rows_taps.since_prompt : View{},
           .block_size = block_size};
@@ -251,7 +253,8 @@ DeviceStep StepBuffers::views(const PackedStep& packed) const {
                  .all_greedy = packed.all_greedy,
                  .any_logprobs = packed.any_logprobs,
                  .any_changed = packed.any_changed,
-                 .any_masked = packed.num_masks > 0};
+                 .any_masked = packed.num_masks > 0,
+                 .any_drafts = packed.any_drafts};
   return step;
 }
 

@@ -44,7 +44,6 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
     const int64_t bytes =
         ask.steering_bytes > 0 ? ask.steering_bytes : likely_bytes(rows, geometry);
     limits.num_rows = static_cast<int32_t>(rows + 1);
-    limits.clamps_features = ask.clamps_features;
     limits.num_ops = static_cast<int32_t>(
         std::clamp(rows * geometry.num_layers * kOpsPerLayer, kLeastOps, kMostOps));
     limits.num_floats =

@@ -19,7 +19,6 @@ struct TapAsk {
   int64_t embedding_bytes = 0;
   int32_t max_num_seqs = 0;
   int32_t max_in_flight = 0;
-  bool clamps_features = false;  // of the backend
 };
 
 // An Error names the setting to change and what it must be at least.

@@ -203,11 +203,6 @@ Result<void> TapState::edit(const step::TapEdit& edit) {
   row = {};
   entries_.assign(at(capacity_.geometry.num_points()), {});
   if (edit.program != nullptr && !edit.program->empty()) {
-    if (edit.program->has_features() && !ops_.clamps_features()) {
-      return fail(ErrorCode::kUnsupported,
-                  ops_.name() + " has no kernel for clamps of features (tap::OpKind::kFeature)",
-                  "steering");
-    }
     check_program(edit);
     place_ops(edit, row);
     const auto num_ops = static_cast<int64_t>(moved_.size());

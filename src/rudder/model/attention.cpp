@@ -54,8 +54,10 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
   }
   const Softmax* const softmax = std::get_if<Softmax>(&attention.weighting);
   if (softmax == nullptr) {
-    out.add_gains(names.gate_sigma, heads, target_in(weights, &Weights::gate_sigma));
-    out.add_gains(names.gate_gamma, heads, target_in(weights, &Weights::gate_gamma));
+    out.add_vector(names.gate_sigma, heads, target_in(weights, &Weights::gate_sigma),
+                   ValueKind::kGateSigma);
+    out.add_vector(names.gate_gamma, heads, target_in(weights, &Weights::gate_gamma),
+                   ValueKind::kGain);
   } else if (softmax->sinks) {
     out.add_vector(names.sinks, heads, target_in(weights, &Weights::sinks));
   }

@@ -249,10 +249,6 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .attention = {}};
   bounds.scales_branches = spec.branch_scale != 1.0f;
   bounds.scales_logits = spec.logit_scale != 1.0f;
-  const auto is_uclip = [](const NormKind& kind) {
-    return std::holds_alternative<UClipNorm>(kind);
-  };
-  bounds.clips_norms = is_uclip(spec.norm);
   std::vector<ops::AttentionShape> shapes;
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     if (const Attention* const attention = attention_of(spec.layers[i])) {
@@ -261,9 +257,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                         .window = attention->window,
                         .kv = kv[i],
                         .has_v_norm = attention->v_norm,
-                        .has_sinks = softmax != nullptr && softmax->sinks,
-                        .has_fir_gate = softmax == nullptr});
-      bounds.clips_norms = bounds.clips_norms || is_uclip(attention->qk_norm_kind);
+                        .has_sinks = softmax != nullptr && softmax->sinks});
     }
     bounds.scales_layers = bounds.scales_layers || spec.layers[i].has_scale;
     for (const LinearModule& linear : layer_tensors(spec, {}, i).linears) {

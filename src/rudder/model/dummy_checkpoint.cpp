@@ -68,15 +68,19 @@ tensor::Shape shape_of(const weights::TensorShape& shape) {
 
 class DummyCheckpoint final : public Checkpoint {
  public:
-  DummyCheckpoint(std::string name, std::vector<ModelText> texts, Ring ring,
-                  std::vector<tensor::BF16> norms, const TensorList& list)
-      : name_(std::move(name)), ring_(std::move(ring)), norms_(std::move(norms)) {
+  // Values of vectors, by their kind.
+  using Vectors = std::map<ValueKind, std::vector<tensor::BF16>>;
+
+  DummyCheckpoint(std::string name, std::vector<ModelText> texts, Ring ring, Vectors vectors,
+                  const TensorList& list)
+      : name_(std::move(name)), ring_(std::move(ring)), vectors_(std::move(vectors)) {
     for (ModelText& file : texts) texts_[file.name] = std::move(file.text);
     for (const ListedTensor& listed : list.tensors()) {
       // Layers differ: each tensor begins elsewhere in the ring.
       const size_t unit = listed.number * 7919 % (kRingBytes / kTensorAlignment);
-      void* const data = listed.is_gain ? static_cast<void*>(norms_.data())
-                                        : ring_.data() + unit * kTensorAlignment;
+      const auto vector = vectors_.find(listed.kind);
+      void* const data = vector != vectors_.end() ? static_cast<void*>(vector->second.data())
+                                                  : ring_.data() + unit * kTensorAlignment;
       tensors_.push_back(
           {listed.decl.name, {data, DType::kBF16, shape_of(listed.decl.shape)}, "dummy"});
       bytes_ += static_cast<int64_t>(tensors_.back().view.bytes());
@@ -107,7 +111,7 @@ class DummyCheckpoint final : public Checkpoint {
  private:
   const std::string name_;
   const Ring ring_;
-  std::vector<tensor::BF16> norms_;
+  Vectors vectors_;
   std::map<std::string, std::string, std::less<>> texts_;
   std::vector<TensorInfo> tensors_;
   int64_t bytes_ = 0;
@@ -129,9 +133,9 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
   const TensorList list(spec, architecture->names);
 
   int64_t largest = 0;
-  int64_t widest_norm = 0;
+  int64_t longest_vector = 0;
   for (const ListedTensor& tensor : list.tensors()) {
-    int64_t& most = tensor.is_gain ? widest_norm : largest;
+    int64_t& most = tensor.kind == ValueKind::kWeight ? largest : longest_vector;
     most = std::max(most, tensor.values);
   }
   const ValueTables tables(1.0 - static_cast<double>(architecture->names.norm_offset));
@@ -143,10 +147,13 @@ Result<std::shared_ptr<const Checkpoint>> make_dummy_checkpoint(const std::strin
     const std::span<tensor::BF16> part(values + task * kTaskValues, size_t{kTaskValues});
     fill_values(part, tables.weight, 0, 0, task * kTaskValues);
   });
-  std::vector<tensor::BF16> norms(static_cast<size_t>(widest_norm));
-  fill_values(norms, tables.norm, 0, 1, 0);
+  DummyCheckpoint::Vectors vectors;
+  for (const ValueKind kind : {ValueKind::kGain, ValueKind::kGateSigma}) {
+    vectors[kind].resize(static_cast<size_t>(longest_vector));
+    fill_values(vectors[kind], tables.of(kind), 0, 1, 0);
+  }
   return std::make_shared<DummyCheckpoint>(name, model_texts(config_text, spec.vocab),
-                                           std::move(ring), std::move(norms), list);
+                                           std::move(ring), std::move(vectors), list);
 }
 
 }  // namespace rudder::model

@@ -42,8 +42,7 @@ class ShardWriter {
       const ListedTensor& listed = tensors_[index];
       const int64_t count = std::min(kChunkValues, listed.values - begin);
       std::vector<tensor::BF16> values(static_cast<size_t>(count));
-      fill_values(values, listed.is_gain ? tables_.norm : tables_.weight, seed_, listed.number,
-                  begin);
+      fill_values(values, tables_.of(listed.kind), seed_, listed.number, begin);
       const Result<void> written =
           writer_.write(index, 2 * static_cast<uint64_t>(begin), std::as_bytes(std::span(values)));
       const std::lock_guard lock(mutex_);

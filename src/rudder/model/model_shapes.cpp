@@ -55,7 +55,8 @@ constexpr std::string_view kGemma3Large =
     R"("hidden_activation": "gelu_pytorch_tanh", "sliding_window": 1024,
     "sliding_window_pattern": 6, "rope_local_base_freq": 10000.0, "query_pre_attn_scalar": 168,
     "rope_scaling": {"rope_type": "linear", "factor": 8.0})";
-constexpr std::string_view kGates = R"("hidden_act": "relu", "fir_k": 3, "fir_clip": [0.0, 1.0])";
+constexpr std::string_view kGates =
+    R"("hidden_act": "relu", "fir_k": 3, "fir_relu_pre": true, "fir_clip": [0.0, 1.0])";
 
 // Not published: asynct-0.6b has the parameters of qwen3-0.6b in 35 layers of half the heads,
 // asynct-0.6b-28l its layers and heads.

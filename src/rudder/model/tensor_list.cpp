@@ -14,6 +14,8 @@ using weights::TensorShape;
 
 constexpr double kWeightSpread = 0.02;  // standard deviation
 constexpr double kNormSpread = 0.1;
+constexpr double kGateSigma = 1.35;
+constexpr double kGateSigmaSpread = 0.05;
 
 // Solves erfc(-z / sqrt 2) / 2 = p by bisection: 65536 points, once.
 double normal_quantile(double p) {
@@ -41,36 +43,41 @@ ValueTables::ValueTables(double norm_centre) {
   for (size_t i = 0; i < weight.size(); ++i) {
     const double z = normal_quantile((static_cast<double>(i) + 0.5) / 65536);
     weight[i] = tensor::to_bf16(static_cast<float>(kWeightSpread * z));
-    norm[i] = tensor::to_bf16(static_cast<float>(norm_centre + kNormSpread * z));
+    gain[i] = tensor::to_bf16(static_cast<float>(norm_centre + kNormSpread * z));
+    gate_sigma[i] = tensor::to_bf16(static_cast<float>(kGateSigma + kGateSigmaSpread * z));
   }
+}
+
+const ValueTable& ValueTables::of(ValueKind kind) const {
+  if (kind == ValueKind::kWeight) return weight;
+  return kind == ValueKind::kGain ? gain : gate_sigma;
 }
 
 TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
   const auto vocab = static_cast<uint64_t>(spec.vocab);
   const auto hidden = static_cast<uint64_t>(spec.hidden);
-  add(std::string(names.embedding), TensorShape::of({vocab, hidden}), false);
+  add(std::string(names.embedding), TensorShape::of({vocab, hidden}), ValueKind::kWeight);
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerTensors layer = layer_tensors(spec, names, i);
     for (const NormTensor& norm : layer.norms) add_norm(norm);
     for (const VectorTensor& vector : layer.vectors) {
-      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}),
-          vector.is_gain);
+      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.kind);
     }
     for (const NumberTensor& number : layer.numbers) {
-      add(number.name, TensorShape::of({1}), true);
+      add(number.name, TensorShape::of({1}), ValueKind::kGain);
     }
     for (const LinearModule& linear : layer.linears) {
       for (const LinearModule::Part& part : linear.parts) {
         const auto rows = static_cast<uint64_t>(part.stored_rows());
         add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in.stored)}),
-            false);
-        if (linear.bias) add(part.name + ".bias", TensorShape::of({rows}), false);
+            ValueKind::kWeight);
+        if (linear.bias) add(part.name + ".bias", TensorShape::of({rows}), ValueKind::kWeight);
       }
     }
   }
   add_norm(final_norm_tensor(spec, names));
   if (!spec.tied_head) {
-    add(std::string(names.head) + ".weight", TensorShape::of({vocab, hidden}), false);
+    add(std::string(names.head) + ".weight", TensorShape::of({vocab, hidden}), ValueKind::kWeight);
   }
 }
 
@@ -91,15 +98,15 @@ std::vector<std::pair<size_t, size_t>> TensorList::shards(int64_t max_bytes) con
 void TensorList::add_norm(const NormTensor& norm) {
   for (const NormTensor::Part& part : {norm.weight, norm.alpha}) {
     if (part.name.empty()) continue;
-    add(part.name, TensorShape::of({static_cast<uint64_t>(part.count)}), true);
+    add(part.name, TensorShape::of({static_cast<uint64_t>(part.count)}), ValueKind::kGain);
   }
 }
 
-void TensorList::add(std::string name, const TensorShape& shape, bool is_gain) {
+void TensorList::add(std::string name, const TensorShape& shape, ValueKind kind) {
   uint64_t values = 0;
   weights::checked_tensor_bytes(shape, 1, values);
   tensors_.push_back({{std::move(name), tensor::DType::kBF16, shape},
-                      is_gain,
+                      kind,
                       static_cast<int64_t>(values),
                       tensors_.size()});
   total_bytes_ += 2 * static_cast<int64_t>(values);

@@ -19,8 +19,8 @@
 namespace rudder::model {
 
 struct ListedTensor {
-  weights::TensorDecl decl;  // bf16
-  bool is_gain = false;      // its values lie around 1 (less the norms' offset), not around 0
+  weights::TensorDecl decl;             // bf16
+  ValueKind kind = ValueKind::kWeight;  // kGain: around 1 less the norms' offset
   int64_t values = 0;
   uint64_t number = 0;  // in the model: part of the random counter
 };
@@ -37,7 +37,7 @@ class TensorList {
 
  private:
   void add_norm(const NormTensor& norm);
-  void add(std::string name, const weights::TensorShape& shape, bool is_gain);
+  void add(std::string name, const weights::TensorShape& shape, ValueKind kind);
 
   std::vector<ListedTensor> tensors_;
   int64_t total_bytes_ = 0;
@@ -49,9 +49,11 @@ using ValueTable = std::vector<tensor::BF16>;
 // Spread as a trained model's are.
 struct ValueTables {
   ValueTable weight = ValueTable(65536);
-  ValueTable norm = ValueTable(65536);
+  ValueTable gain = ValueTable(65536);
+  ValueTable gate_sigma = ValueTable(65536);
 
   explicit ValueTables(double norm_centre);
+  const ValueTable& of(ValueKind kind) const;
 };
 
 // The values of a tensor from `begin` on; `begin` is a multiple of 8.

@@ -43,13 +43,9 @@ void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* target) {
   norms.push_back({.weight = {"", width}, .alpha = {}, .width = width, .target = target});
 }
 
-void LayerTensors::add_vector(std::string_view name, Extent count, ops::View* target) {
-  vectors.push_back({fmt::format("{}{}", prefix, name), count, target});
-}
-
-void LayerTensors::add_gains(std::string_view name, Extent count, ops::View* target) {
-  add_vector(name, count, target);
-  vectors.back().is_gain = true;
+void LayerTensors::add_vector(std::string_view name, Extent count, ops::View* target,
+                              ValueKind kind) {
+  vectors.push_back({fmt::format("{}{}", prefix, name), count, target, kind});
 }
 
 void LayerTensors::add_linear(const std::vector<std::string_view>& names,

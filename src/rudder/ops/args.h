@@ -212,7 +212,6 @@ struct AttentionShape {
   KvLayer kv;
   bool has_v_norm = false;
   bool has_sinks = false;
-  bool has_fir_gate = false;
 };
 
 // Bounds of every step of a loaded model.
@@ -228,7 +227,6 @@ struct StepBounds {
   bool scales_branches = false;  // ResidualNormArgs.delta_scale
   bool scales_layers = false;    // ResidualNormArgs.sum_scale
   bool scales_logits = false;    // LogitsArgs.scale
-  bool clips_norms = false;      // NormSpec.alpha
 };
 
 }  // namespace rudder::ops

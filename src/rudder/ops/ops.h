@@ -42,8 +42,6 @@ class Ops {
   virtual bool keeps_fp8() const { return false; }
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
-  // Whether taps run tap::OpKind::kFeature; else a program has none.
-  virtual bool clamps_features() const { return false; }
 
   // The device's place among those that compute a model together; null: it is alone.
   virtual Comm* comm() { return nullptr; }

@@ -29,6 +29,7 @@ struct SampleArgs {
   bool any_logprobs = true;  // num_logprobs >= 0 in some row
   bool any_changed = true;   // bias, bans or penalties in some row
   bool any_masked = true;    // mask_row >= 0 in some row
+  bool any_drafts = true;    // draft >= 0 in some row
 };
 
 }  // namespace rudder::ops

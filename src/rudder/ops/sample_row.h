@@ -6,6 +6,9 @@
 
 namespace rudder::ops {
 
+// Rows that are chained to one another, at most.
+inline constexpr int32_t kMaxChain = 256;
+
 // One row to sample, as it lies in device memory. Lists are ranges of SampleArgs.lists.
 struct SampleRow {
   uint64_t seed = 0;
@@ -30,7 +33,7 @@ struct SampleRow {
   // The token of the step that follows this row's: the next row samples behind it, for the same
   // slot, and counts only where this one samples it. -1: no row does.
   int32_t draft = -1;
-  int32_t unused = 0;
+  int32_t num_behind = 0;  // rows that it is chained to, those before it: draft n's is n rows up
 };
 static_assert(sizeof(SampleRow) == 88);
 

@@ -52,6 +52,7 @@ struct BeginStepArgs {
     tensor::View kv_len;                  // [num_seqs] i32, in place, as all below
     tensor::View positions;               // [T] i32
     tensor::View sample_rows;             // [R, sizeof(SampleRow)] u8
+    tensor::View logits_rows;             // [R] i32 the token of each, ascending; read alone
     tensor::View since_prompt = {};       // [T] i32; optional
     tensor::View rows_since_prompt = {};  // [R] i32; optional
     int32_t block_size = 16;

@@ -26,9 +26,8 @@ std::vector<tap::Point> write_points(const Dictionary& dictionary) {
   return points;
 }
 
-// What the clamp needs of the dictionary and of the server, beside the decoder row. `path` is the
-// clamp's object.
-Result<void> check_clamp(const FeatureClamp& clamp, const Model& model, const std::string& path) {
+// What the clamp needs of the dictionary beside the decoder row. `path` is the clamp's object.
+Result<void> check_clamp(const FeatureClamp& clamp, const std::string& path) {
   const Dictionary& dictionary = *clamp.dictionary;
   if (clamp.is_plain_add()) return {};
   const auto unsupported = [&](std::string_view why) {
@@ -41,9 +40,6 @@ Result<void> check_clamp(const FeatureClamp& clamp, const Model& model, const st
   if (!dictionary.is_autoencoder()) return unsupported("the dictionary is a transcoder");
   if (dictionary.activation == Activation::kTopK) {
     return unsupported("a feature of a topk dictionary depends on all the others");
-  }
-  if (!model.limits.clamps_features) {
-    return unsupported("the backend of this server has no kernel for clamps of features");
   }
   return {};
 }
@@ -177,7 +173,7 @@ class SaeClampParser {
     clamp.edit = kind == "absolute" ? tap::FeatureEdit::kSet : tap::FeatureEdit::kAdd;
     RUDDER_TRY(clamp.value, read_required(*entry, "value", path));
     RUDDER_TRY(clamp.only_if_active, read_bool(*entry, "only_if_active", path));
-    RUDDER_TRY_VOID(check_clamp(clamp, context_.model, path));
+    RUDDER_TRY_VOID(check_clamp(clamp, path));
     place_clamp(op, ops_);
     return clamp.feature;
   }
@@ -240,7 +236,7 @@ Result<void> parse_feature_element(const json::object& element, const ParseConte
   RUDDER_TRY(clamp.value, read_required(element, "value", path));
   RUDDER_TRY(clamp.only_if_active, read_bool(element, "only_if_active", path));
   RUDDER_TRY_VOID(read_mode(element, path));
-  RUDDER_TRY_VOID(check_clamp(clamp, context.model, path));
+  RUDDER_TRY_VOID(check_clamp(clamp, path));
   if (const json::value* select = member(element, "select")) {
     RUDDER_TRY(spec.select, parse_selector(*select, join_path(path, "select")));
   }

@@ -194,12 +194,6 @@ TEST(ParseFeature, ClampsNeedABackendAndADictionaryThatHaveThem) {
     EXPECT_EQ(error_of(ask).code, ErrorCode::kUnsupported);
     EXPECT_EQ(error_of(ask).where, "steering.kind");
   }
-  Model model = small_model();
-  model.limits.clamps_features = false;
-  const auto refused = parse_steering(object_of(kSet), model, names_of({}));
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find("backend"), std::string::npos);
 }
 
 TEST(ParseFeature, AddsRunBehindTheClampsOfTheirPoint) {

@@ -44,10 +44,6 @@ Result<void> RowTable::could_ever_fit(const tap::Limits& limits,
     if (std::ranges::find(before, segments[i].content, &tap::TapSegment::content) != before.end()) {
       continue;
     }
-    if (!limits.clamps_features && segments[i].program->has_features()) {
-      return fail(ErrorCode::kUnsupported, "clamps of features do not run on this server's backend",
-                  "steering");
-    }
     const Need one = need_of(*segments[i].program);
     need = {need.rows + one.rows, need.ops + one.ops, need.floats + one.floats};
   }

@@ -147,19 +147,6 @@ TEST(RowTable, AnIdleTableServesWhateverFitsIntoAnEmptyOne) {
   EXPECT_TRUE(table.check_integrity().has_value());
 }
 
-TEST(RowTable, AClampOfAFeatureNeedsABackendThatRunsIt) {
-  tap::TapSegment segment = program_of(1, 16);
-  tap::Program program = *segment.program;
-  program.ops[0].op.kind = tap::OpKind::kFeature;
-  segment.program = std::make_shared<const tap::Program>(std::move(program));
-  tap::Limits limits{3, 4, 64, 0, 0};
-  const Result<void> refused = RowTable::could_ever_fit(limits, std::vector{segment});
-  ASSERT_FALSE(refused.has_value());
-  EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  limits.clamps_features = true;
-  EXPECT_TRUE(RowTable::could_ever_fit(limits, std::vector{segment}).has_value());
-}
-
 TEST(RowTable, WhatNeverFitsIsRefusedWithTheLimit) {
   const tap::Limits limits{3, 4, 64, 0, 0};
   const auto refused = [&](const std::vector<tap::TapSegment>& segments, const char* what) {

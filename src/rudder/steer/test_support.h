@@ -26,7 +26,6 @@ inline Model test_model() {
   model.geometry.sites.assign(kTestLayers, 0xff);
   model.geometry.sites.back() = 0x1ff;
   model.limits = {33, 4096, 1 << 20, 0, 0};
-  model.limits.clamps_features = true;
   model.hash_secret = {0x0123456789abcdefULL, 0xfedcba9876543210ULL};
   return model;
 }

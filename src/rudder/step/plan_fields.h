@@ -49,8 +49,8 @@ void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Limits> auto& value) {
-  auto& [num_rows, num_ops, num_floats, num_sets, elements, prompts_only, features] = value;
-  archive(num_rows, num_ops, num_floats, num_sets, elements, prompts_only, features);
+  auto& [num_rows, num_ops, num_floats, num_sets, elements, prompts_only] = value;
+  archive(num_rows, num_ops, num_floats, num_sets, elements, prompts_only);
 }
 
 template <typename Archive>

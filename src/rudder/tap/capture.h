@@ -57,7 +57,6 @@ struct Limits {
   int64_t capture_elements = 0;  // of all records of one step
   // Only the server's own embeddings capture: clients may not, and steps that only decode do not.
   bool captures_prompts_only = false;
-  bool clamps_features = false;  // the backend runs OpKind::kFeature
 
   bool steering() const { return num_rows > 1; }
   bool capture() const { return num_capture_sets > 0; }

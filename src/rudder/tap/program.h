@@ -3,7 +3,6 @@
 // text: docs/contracts/taps.md. One op of it, and the formulas: tap_op.h.
 #pragma once
 
-#include <algorithm>
 #include <vector>
 
 #include "rudder/tap/site.h"
@@ -22,10 +21,6 @@ struct Program {
   std::vector<float> vectors;
 
   bool empty() const { return ops.empty(); }
-  bool has_features() const {
-    return std::any_of(ops.begin(), ops.end(),
-                       [](const ProgramOp& op) { return op.op.kind == OpKind::kFeature; });
-  }
 };
 
 }  // namespace rudder::tap

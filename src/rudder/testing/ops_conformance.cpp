@@ -33,7 +33,7 @@ ops::NormSpec OpsConformance::random_norm(int64_t width) {
     return device_.put(HostTensor(random_values(width), DType::kF32, {width}));
   };
   ops::NormSpec norm{.weight = draw(), .eps = 1e-5f};
-  if (GetParam().has_rare_parts && between(0, 3) == 0) norm.alpha = draw();
+  if (between(0, 3) == 0) norm.alpha = draw();
   return norm;
 }
 

@@ -36,11 +36,11 @@ AttentionShape OpsAttention::fuzzed_shape() {
   if (GetParam().has_rare_parts) {
     shape.has_v_norm = between(0, 3) == 0;
     shape.has_sinks = between(0, 3) == 0;
-    if (between(0, 3) == 0) {
-      shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
-      shape.has_sinks = false;
-      shape.softcap = 0;
-    }
+  }
+  if (between(0, 3) == 0) {
+    shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
+    shape.has_sinks = false;
+    shape.softcap = 0;
   }
   return shape;
 }

@@ -26,7 +26,7 @@ struct Batch {
   std::vector<ops::SampleRow> rows;
   std::vector<int32_t> lists;
   std::vector<int32_t> masks;  // [num_masks, mask_words(vocab)]
-  std::vector<int32_t> carry, ended, output_count;
+  std::vector<int32_t> carry, carry_position, ended, output_count;
   std::vector<uint8_t> prompt_seen;
   std::vector<ops::SampledToken> sampled;
   std::vector<ops::TopLogprob> top;
@@ -34,6 +34,7 @@ struct Batch {
   bool any_logprobs = true;
   bool any_changed = true;
   bool any_masked = true;
+  bool any_drafts = false;
 
   int64_t num_rows() const { return std::ssize(rows); }
   int64_t mask_words() const { return (vocab + 31) / 32; }
@@ -48,6 +49,7 @@ struct Batch {
         .lists = memory(lists, DType::kI32, Shape{std::ssize(lists)}),
         .masks = memory(masks, DType::kI32, Shape{std::ssize(masks) / mask_words(), mask_words()}),
         .state = {.carry = memory(carry, DType::kI32, Shape{num_slots + 1}),
+                  .carry_position = memory(carry_position, DType::kI32, Shape{num_slots + 1}),
                   .ended = memory(ended, DType::kI32, Shape{num_slots + 1}),
                   .block_table = {},
                   .output_count = memory(output_count, DType::kI32, Shape{num_slots + 1, vocab}),
@@ -57,8 +59,13 @@ struct Batch {
         .all_greedy = all_greedy,
         .any_logprobs = any_logprobs,
         .any_changed = any_changed,
-        .any_masked = any_masked};
+        .any_masked = any_masked,
+        .any_drafts = any_drafts};
   }
+};
+
+const auto on_host = [](auto& values, DType dtype, Shape shape) {
+  return View{values.data(), dtype, shape};
 };
 
 enum class Kind { kPlainGreedy, kPlain, kEverything };
@@ -67,12 +74,33 @@ class BatchMaker {
  public:
   explicit BatchMaker(std::mt19937_64& random) : random_(random) {}
 
+  // Rows in chains of up to `longest`, by drafts of which many are right.
+  Batch make_chains(Kind kind, int64_t num_rows, int64_t vocab, int32_t longest, bool has_masks) {
+    Batch batch = make(kind, num_rows, vocab, has_masks);
+    for (size_t r = 1; r < batch.rows.size(); ++r) {
+      const ops::SampleRow& before = batch.rows[r - 1];
+      if (before.slot == batch.num_slots || before.num_behind + 1 >= longest || below(5) == 0) {
+        continue;
+      }
+      const int32_t mask_row = batch.rows[r].mask_row;
+      batch.rows[r] = before;
+      batch.rows[r].position += 1;
+      batch.rows[r].num_behind += 1;
+      batch.rows[r].mask_row = mask_row;
+      batch.rows[r - 1].draft = below(vocab);
+    }
+    batch.any_drafts = true;
+    for (int32_t behind = 0; behind + 1 < longest; ++behind) set_right_drafts(behind, batch);
+    return batch;
+  }
+
   Batch make(Kind kind, int64_t num_rows, int64_t vocab, bool has_masks = false) {
     Batch batch;
     batch.vocab = vocab;
     batch.num_slots = num_rows + 2;
     const auto state_rows = static_cast<size_t>(batch.num_slots + 1);
     batch.carry.assign(state_rows, -1);
+    batch.carry_position.assign(state_rows, -1);
     batch.ended.assign(state_rows, 0);
     batch.output_count.resize(state_rows * static_cast<size_t>(vocab));
     batch.prompt_seen.resize(batch.output_count.size());
@@ -96,6 +124,17 @@ class BatchMaker {
   }
 
  private:
+  // Of the rows that have `behind` before them in their chain.
+  void set_right_drafts(int32_t behind, Batch& batch) {
+    Batch sampled = batch;
+    cpu::sample_rows(sampled.args(on_host));
+    for (size_t r = 0; r < batch.rows.size(); ++r) {
+      ops::SampleRow& row = batch.rows[r];
+      if (row.draft < 0 || row.num_behind != behind || sampled.sampled[r].token < 0) continue;
+      if (below(4) > 0) row.draft = sampled.sampled[r].token;
+    }
+  }
+
   int32_t below(int64_t n) { return static_cast<int32_t>(random_() % static_cast<uint64_t>(n)); }
   template <typename T>
   T pick(std::initializer_list<T> options) {
@@ -183,6 +222,7 @@ std::string describe(const ops::SampleRow& row, int64_t vocab) {
 void copy_row(size_t r, const Batch& from, Batch& to) {
   const auto slot = static_cast<size_t>(from.rows[r].slot);
   to.carry[slot] = from.carry[slot];
+  to.carry_position[slot] = from.carry_position[slot];
   to.ended[slot] = from.ended[slot];
   const auto begin = static_cast<std::ptrdiff_t>(slot) * from.vocab;
   std::copy_n(from.output_count.begin() + begin, from.vocab, to.output_count.begin() + begin);
@@ -192,10 +232,7 @@ void copy_row(size_t r, const Batch& from, Batch& to) {
 // token than the CPU's.
 int compare_samples(Device& device, Batch batch) {
   Batch expected = batch;
-  const auto host = [](auto& values, DType dtype, Shape shape) {
-    return View{values.data(), dtype, shape};
-  };
-  cpu::sample_rows(expected.args(host));
+  cpu::sample_rows(expected.args(on_host));
   const auto on_device = [&](auto& values, DType dtype, Shape shape) {
     return device.put_as(
         std::span<const typename std::decay_t<decltype(values)>::value_type>(values), dtype, shape);
@@ -205,6 +242,7 @@ int compare_samples(Device& device, Batch batch) {
   batch.sampled = device.values<ops::SampledToken>(args.sampled);
   batch.top = device.values<ops::TopLogprob>(args.top);
   batch.carry = device.values<int32_t>(args.state.carry);
+  batch.carry_position = device.values<int32_t>(args.state.carry_position);
   batch.ended = device.values<int32_t>(args.state.ended);
   batch.output_count = device.values<int32_t>(args.state.output_count);
   int differing = 0;
@@ -215,6 +253,7 @@ int compare_samples(Device& device, Batch batch) {
         expected.sampled[r].token >= 0 && row.temperature > 0) {
       ++differing;
       copy_row(r, expected, batch);  // compared no further
+      while (batch.rows[r].draft >= 0) ++r;
       continue;
     }
     SCOPED_TRACE(describe(row, batch.vocab));
@@ -225,6 +264,7 @@ int compare_samples(Device& device, Batch batch) {
                       {expected.sampled, expected.top});
   }
   EXPECT_EQ(batch.carry, expected.carry);
+  EXPECT_EQ(batch.carry_position, expected.carry_position);
   EXPECT_EQ(batch.ended, expected.ended);
   EXPECT_EQ(batch.output_count, expected.output_count);
   return differing;
@@ -292,6 +332,37 @@ TEST_P(OpsConformance, SampleManyUnderMasks) {
   EXPECT_LE(differing, rows / 2000);
 }
 
+// Drafts of every sampling, with and without masks; chains longer than a warp too.
+TEST_P(OpsConformance, SampleVerifiesDrafts) {
+  BatchMaker maker(random_);
+  int rows = 0;
+  int accepted = 0;
+  int rejected = 0;
+  int differing = 0;
+  for (const Kind kind : {Kind::kPlainGreedy, Kind::kPlain, Kind::kEverything}) {
+    for (const int64_t vocab : {1, 5, 33, 160, 1003}) {
+      for (const int32_t longest : {2, 9, 70}) {
+        for (const bool has_masks : {false, true}) {
+          const Batch batch = maker.make_chains(kind, 80, vocab, longest, has_masks);
+          Batch sampled = batch;
+          cpu::sample_rows(sampled.args(on_host));
+          for (const ops::SampledToken& token : sampled.sampled) {
+            rejected += token.end == ops::SampleEnd::kRejected ? 1 : 0;
+          }
+          for (size_t r = 0; r < batch.rows.size(); ++r) {
+            accepted += batch.rows[r].num_behind > 0 && sampled.sampled[r].token >= 0 ? 1 : 0;
+          }
+          rows += static_cast<int>(batch.num_rows());
+          differing += compare_samples(device_, batch);
+        }
+      }
+    }
+  }
+  EXPECT_GT(accepted, 500);
+  EXPECT_GT(rejected, 1000);
+  EXPECT_LE(differing, rows / 2000);
+}
+
 // As from a captured step: the flags say that anything may come.
 TEST_P(OpsConformance, SampleFlagsAreNoMoreThanHints) {
   BatchMaker maker(random_);
@@ -301,6 +372,7 @@ TEST_P(OpsConformance, SampleFlagsAreNoMoreThanHints) {
     batch.any_logprobs = true;
     batch.any_changed = true;
     batch.any_masked = true;
+    batch.any_drafts = true;
     EXPECT_LE(compare_samples(device_, batch), 1);
   }
 }

@@ -20,7 +20,7 @@ struct HostSlots {
   int32_t num_groups = 1;
   int64_t max_blocks = 0;
   int64_t vocab = 0;
-  std::vector<int32_t> carry, ended, block_table, output_count;
+  std::vector<int32_t> carry, carry_position, ended, block_table, output_count;
   std::vector<uint8_t> prompt_seen;
 
   HostSlots(int32_t slots, int32_t groups, int64_t blocks, int64_t tokens)
@@ -29,6 +29,7 @@ struct HostSlots {
         max_blocks(blocks),
         vocab(tokens),
         carry(static_cast<size_t>(slots) + 1, -1),
+        carry_position(carry.size()),
         ended(carry.size()),
         block_table(carry.size() * static_cast<size_t>(groups * blocks)),
         output_count(carry.size() * static_cast<size_t>(tokens)),
@@ -37,6 +38,7 @@ struct HostSlots {
   ops::SlotState put(Device& device) const {
     const int64_t rows = num_slots + 1;
     return {.carry = device.put(carry),
+            .carry_position = device.put(carry_position),
             .ended = device.put(ended),
             .block_table =
                 device.put_as(std::span(block_table), DType::kI32, {num_groups * rows, max_blocks}),
@@ -223,6 +225,141 @@ TEST_P(OpsConformance, BeginStepGathersTaps) {
     ops_.begin_step(args);
     EXPECT_EQ(device_.values<ops::TapEntry>(args.taps.entries), expected[0]);
     EXPECT_EQ(device_.values<ops::TapEntry>(args.rows_taps.entries), expected[1]);
+  }
+}
+
+// The tokens of a step as the host packs them, which knows no more of a sequence with a carry than
+// where it may stand at most.
+struct Placed {
+  std::vector<int32_t> q_begin = {0}, kv_len, table_row, ids, positions, since_prompt;
+  std::vector<std::vector<int32_t>> kv_slot;  // by group
+  std::vector<int32_t> logits_rows, rows_since_prompt;
+  std::vector<ops::SampleRow> sample;
+
+  void add(int32_t slot, int32_t q_len, int32_t begin, bool carries, bool wants_all) {
+    for (int32_t i = 0; i < q_len; ++i) {
+      const auto token = static_cast<int32_t>(ids.size());
+      ids.push_back(carries && i == 0 ? -1 - slot : 3 + i);
+      positions.push_back(begin + i);
+      since_prompt.push_back(begin + i - 5);
+      for (std::vector<int32_t>& of_group : kv_slot) of_group.push_back(7);
+      if (!wants_all && i + 1 < q_len) continue;
+      logits_rows.push_back(token);
+      rows_since_prompt.push_back(since_prompt.back());
+      sample.emplace_back().slot = slot;
+      sample.back().position = begin + i + 1;
+    }
+    q_begin.push_back(static_cast<int32_t>(ids.size()));
+    kv_len.push_back(begin + q_len);
+    table_row.push_back(slot);
+  }
+
+  std::vector<int32_t> flat_kv_slots() const {
+    std::vector<int32_t> all;
+    for (const std::vector<int32_t>& of_group : kv_slot) {
+      all.insert(all.end(), of_group.begin(), of_group.end());
+    }
+    return all;
+  }
+
+  void place(const HostSlots& slots, int32_t block_size) {
+    for (size_t s = 0; s < kv_len.size(); ++s) {
+      const auto begin = static_cast<size_t>(q_begin[s]);
+      const auto end = static_cast<size_t>(q_begin[s + 1]);
+      if (begin == end || ids[begin] >= 0) continue;
+      const auto slot = static_cast<size_t>(-1 - ids[begin]);
+      const bool has_ended = slots.ended[slot] != 0;
+      const int32_t back = has_ended ? 0 : positions[begin] - slots.carry_position[slot];
+      ids[begin] = std::max(0, slots.carry[slot]);
+      kv_len[s] -= back;
+      for (size_t t = begin; t < end; ++t) {
+        positions[t] -= back;
+        since_prompt[t] -= back;
+        for (size_t g = 0; g < kv_slot.size(); ++g) {
+          const size_t at = (g * slots.carry.size() + slot) * static_cast<size_t>(slots.max_blocks) +
+                            static_cast<size_t>(positions[t] / block_size);
+          kv_slot[g][t] = has_ended ? -1
+                                    : slots.block_table[at] * block_size + positions[t] % block_size;
+        }
+      }
+      for (size_t r = 0; r < logits_rows.size(); ++r) {
+        const auto token = static_cast<size_t>(logits_rows[r]);
+        if (token < begin || token >= end) continue;
+        sample[r].position -= back;
+        rows_since_prompt[r] -= back;
+      }
+    }
+  }
+};
+
+// Sequences of prompts, with a carry, with drafts behind it, at and behind where the host has them,
+// ended ones, and padding.
+TEST_P(OpsConformance, BeginStepPlacesSequences) {
+  for (const auto& [num_slots, num_groups] :
+       {std::array{1, 1}, std::array{5, 3}, std::array{40, 1}, std::array{300, 2}}) {
+    constexpr int64_t kMaxBlocks = 40;
+    HostSlots slots(num_slots, num_groups, kMaxBlocks, 50);
+    Fuzz fuzz(random_, slots);
+    for (int32_t& block : slots.block_table) block = fuzz.below(1 << 20);
+    const int32_t block_size = 1 + fuzz.below(16);
+    for (const bool has_taps : {false, true}) {
+      Placed placed;
+      placed.kv_slot.resize(static_cast<size_t>(num_groups));
+      Edits edits;
+      for (int32_t slot = 0; slot < num_slots; ++slot) {
+        const auto s = static_cast<size_t>(slot);
+        slots.carry[s] = fuzz.below(50);
+        slots.carry_position[s] = fuzz.below(kMaxBlocks * block_size / 2);
+        slots.ended[s] = fuzz.below(5) == 0 ? 1 : 0;
+        if (fuzz.below(6) == 0) continue;  // it has nothing to do
+        const bool carries = fuzz.below(3) > 0;
+        const int32_t q_len = 1 + (fuzz.below(2) == 0 ? 0 : fuzz.below(kMaxBlocks * block_size / 4));
+        const int32_t most = static_cast<int32_t>(kMaxBlocks) * block_size - q_len;
+        const int32_t begin =
+            carries ? std::min(most, slots.carry_position[s] + fuzz.below(2) * fuzz.below(9))
+                    : fuzz.below(most);
+        placed.add(slot, q_len, begin, carries, carries && fuzz.below(4) > 0);
+        // Blocks of this very step are read as well.
+        const int32_t index = fuzz.below(kMaxBlocks);
+        if (fuzz.below(2) == 0) edits.blocks.push_back({slot, index, fuzz.below(1 << 20)});
+      }
+      for (const int32_t q_len : {1, 1, fuzz.below(4), 0, 0}) {
+        placed.add(num_slots, q_len, 0, false, true);
+      }
+      const tensor::Shape sample_shape = {std::ssize(placed.sample), sizeof(ops::SampleRow)};
+      ops::BeginStepArgs args;
+      args.state = slots.put(device_);
+      args.blocks = put_words(device_, edits.blocks);
+      args.ids = device_.put(placed.ids);
+      args.kv_slot = device_.put(placed.flat_kv_slots());
+      args.placement = {.q_begin = device_.put(placed.q_begin),
+                        .table_row = device_.put(placed.table_row),
+                        .kv_len = device_.put(placed.kv_len),
+                        .positions = device_.put(placed.positions),
+                        .sample_rows = device_.put_as(std::span<const ops::SampleRow>(placed.sample),
+                                                      DType::kU8, sample_shape),
+                        .logits_rows = device_.put(placed.logits_rows),
+                        .block_size = block_size};
+      if (has_taps) {
+        args.placement.since_prompt = device_.put(placed.since_prompt);
+        args.placement.rows_since_prompt = device_.put(placed.rows_since_prompt);
+      }
+      ops_.begin_step(args);
+      apply(edits, slots);
+      placed.place(slots, block_size);
+      SCOPED_TRACE(std::to_string(num_slots) + " slots");
+      EXPECT_EQ(device_.values<int32_t>(args.ids), placed.ids);
+      EXPECT_EQ(device_.values<int32_t>(args.kv_slot), placed.flat_kv_slots());
+      EXPECT_EQ(device_.values<int32_t>(args.placement.kv_len), placed.kv_len);
+      EXPECT_EQ(device_.values<int32_t>(args.placement.positions), placed.positions);
+      const auto* raw = reinterpret_cast<const uint8_t*>(placed.sample.data());
+      EXPECT_EQ(device_.values<uint8_t>(args.placement.sample_rows),
+                std::vector<uint8_t>(raw, raw + sample_shape.numel()));
+      if (!has_taps) continue;
+      EXPECT_EQ(device_.values<int32_t>(args.placement.since_prompt), placed.since_prompt);
+      EXPECT_EQ(device_.values<int32_t>(args.placement.rows_since_prompt),
+                placed.rows_since_prompt);
+    }
   }
 }
 

@@ -11,6 +11,7 @@ namespace {
 using tap::FeatureEdit;
 using tap::OpKind;
 using tap::TapOp;
+using tensor::View;
 
 // f = h[0] where it is above `threshold`; written to h[1].
 struct FeatureCase {
@@ -38,7 +39,6 @@ const FeatureCase kFeatureCases[] = {
 };
 
 TEST_P(OpsTaps, AFeatureIsClampedWhereItsThresholdSays) {
-  if (!ops_.clamps_features()) GTEST_SKIP() << "this backend clamps no features";
   const int64_t width = wide(8);
   Scene scene;
   scene.geometry = geometry_of(width);
@@ -83,7 +83,6 @@ TEST_P(OpsTaps, AFeatureIsClampedWhereItsThresholdSays) {
 
 // Each writes what the other reads; a run changes nothing of what is read, two runs do.
 TEST_P(OpsTaps, TheFeaturesOfARunReadTheSameRow) {
-  if (!ops_.clamps_features()) GTEST_SKIP() << "this backend clamps no features";
   const int64_t width = wide(8);
   for (const bool is_one_run : {true, false}) {
     Scene scene;
@@ -119,6 +118,63 @@ TEST_P(OpsTaps, TheFeaturesOfARunReadTheSameRow) {
     const Matrix got = read(args.x);
     EXPECT_EQ(got.at(0, 1), 4);                   // 2 + 2 * 1
     EXPECT_EQ(got.at(0, 0), is_one_run ? 5 : 9);  // 1 + 2 * 2, or 1 + 2 * 4
+  }
+}
+
+// As many ops as a point can have, under every gate and schedule, on rows of every shape of kernel.
+TEST_P(OpsTaps, ARunOfManyFeatures) {
+  constexpr int kNumKinds = static_cast<int>(OpKind::kFeature) + 1;
+  for (const int64_t asked : {31, 320, 4099, 8192}) {
+    const int64_t width = wide(asked);
+    for (const int count : {1, 33, int{tap::kMaxOpsPerPoint}}) {
+      if (width > 4000 && count > 33) continue;
+      Scene scene;
+      scene.geometry = geometry_of(width);
+      tap::Program program;
+      for (const tap::Point point : {kPost, kNeurons}) {
+        for (int i = 0; i < count; ++i) {
+          const int kind = static_cast<int>(OpKind::kFeature) + kNumKinds * i;
+          TapOp op = random_op(kind % kNumCombinations, width, point, program.vectors);
+          op.run = i == 0 ? count : 0;
+          program.ops.push_back({point, op});
+        }
+      }
+      scene.programs = {std::move(program)};
+      for (const int32_t since : {-2, -1, 0, 3}) {
+        TapToken token;
+        token.row = since == 0 ? 0 : 1;
+        token.since_prompt = since;
+        scene.tokens.push_back(token);
+      }
+      put_scene(scene, 0);
+      fill_latches(scene.table);
+      const auto rows = static_cast<int64_t>(scene.tokens.size());
+      ops::ResidualNormArgs norm;
+      norm.x = random({rows, width});
+      norm.x_taps[0] = scene.at(kPost);
+      const Matrix x = read(norm.x);
+      ops_.residual_norm(norm);
+      const View gate_up = random({rows, 2 * width}, 2);
+      const Matrix acted = reference_gated_act(read(gate_up), ops::Activation::kSilu);
+      const View out = poisoned(act_, {rows, width});
+      ops_.gated_act({gate_up, ops::Activation::kSilu, out, {}, scene.at(kNeurons)});
+      const Matrix got_x = read(norm.x);
+      const Matrix got_out = read(out);
+      for (int64_t t = 0; t < rows; ++t) {
+        const auto token = static_cast<size_t>(t);
+        const std::string what =
+            std::to_string(count) + " of " + std::to_string(width) + ", row " + std::to_string(t);
+        ReferenceLatches latches = latches_of(scene.tokens[token].slot);
+        const double rounding = 1e-6 * count;  // of the sums that follow one another
+        double tolerance = 2e-6 * (1 + most(row_of(x, t)));
+        const Row h = tapped(scene, token, kPost, row_of(x, t), latches, tolerance);
+        expect_row(row_of(got_x, t), h, tolerance + rounding, what + ", residual");
+        tolerance = 2e-6 * (1 + most(row_of(acted, t)));
+        const Row y = tapped(scene, token, kNeurons, row_of(acted, t), latches, tolerance);
+        expect_row(row_of(got_out, t), y, tolerance + rounding, what + ", neurons");
+        if (HasFatalFailure()) return;
+      }
+    }
   }
 }
 

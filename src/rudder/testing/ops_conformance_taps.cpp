@@ -69,7 +69,6 @@ int32_t OpsTaps::add_vector(const Row& row, std::vector<float>& vectors) {
 TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vector<float>& vectors) {
   TapOp op;
   op.kind = static_cast<OpKind>(combination % kNumKinds);
-  if (op.kind == OpKind::kFeature && !ops_.clamps_features()) op.kind = OpKind::kAdd;
   op.gate = static_cast<GateKind>(combination / kNumKinds % kNumGates);
   op.schedule = static_cast<ScheduleKind>(combination / kNumKinds / kNumGates % kNumSchedules);
   const Row v1 = unit_row(width, {});
@@ -156,7 +155,6 @@ tap::Program OpsTaps::random_program(int64_t width, int64_t most, int& combinati
   return program;
 }
 
-// Samples of the latches that are read: slot 2 has none.
 void OpsTaps::fill_latches(const ops::TapTable& table) {
   std::vector<int64_t> values((kSlots + 1) * tap::kNumLatches * 2);
   for (int32_t slot = 0; slot < kSlots; ++slot) {

@@ -48,6 +48,8 @@ class OpsTaps : public OpsConformance {
   bool only_adds_ = false;  // of scenes that are made
   // The scene's programs, sets and tokens as they are, on the device.
   void put_scene(Scene& scene, int64_t ring_elements);
+  // Samples of the latches that are read; slot 2 has none.
+  void fill_latches(const ops::TapTable& table);
 
   // Two layers whose rows have this width at every point.
   static tap::Geometry geometry_of(int64_t width);
@@ -81,7 +83,6 @@ class OpsTaps : public OpsConformance {
   void set_constants(tap::TapOp& op, tap::Point point);
   void set_feature(tap::TapOp& op, int64_t width, std::vector<float>& vectors);
   tap::Program random_program(int64_t width, int64_t most, int& combination);
-  void fill_latches(const ops::TapTable& table);
 
   struct Captured {
     int64_t at = 0;  // in the ring

@@ -120,8 +120,9 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
     RUDDER_TRY(*norm.target, maker.norm(norm, spec.norm_eps));
   }
   for (const model::VectorTensor& vector : tensors.vectors) {
-    RUDDER_TRY(*vector.target,
-               vector.is_gain ? maker.gains(vector.count) : maker.vector(vector.count));
+    RUDDER_TRY(*vector.target, vector.kind == model::ValueKind::kWeight
+                                   ? maker.vector(vector.count)
+                                   : maker.gains(vector.count));
   }
   for (const model::NumberTensor& number : tensors.numbers) *number.target = maker.gain();
   for (const model::LinearModule& linear : tensors.linears) {

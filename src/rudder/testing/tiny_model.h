@@ -17,7 +17,7 @@ enum class TinyArch : uint8_t {
   kSandwich,  // norms before and after each branch, windows, soft-caps, two ropes, tied head
   kPostNorm,  // norms after each branch only, q and k normed over all heads
   kHeadNorm,  // q and k normed per head, head_dim apart from hidden / heads
-  kGated,     // gates instead of softmaxes, norms that clip, ReGLU. A GPU has no kernels for it.
+  kGated,     // gates instead of softmaxes, norms that clip, ReGLU
   kScaled,    // every scale: of branches, layers, logits; v-norm, sinks, a layer without rope,
               // proportional rope. A GPU has no kernels for most of it.
 };

@@ -5,7 +5,10 @@
 
 Fails unless: every answer is a success or a typed error that names the field, in time; the stream's tokens are those of
 the same request without the attack; the step counter never stands still; the process neither restarts nor grows; and
-nothing is left behind. The short run is part of `make test` (test_invalid_requests.py).
+nothing is left behind. Resident memory at idle is at most 1.3 times what it was before, with each part that was planned or
+is kept on purpose counted by itself (kept_parts). The short run is part of `make test` (test_invalid_requests.py).
+
+RUDDER_BINARY names another binary, as one with sanitizers: what they report is a problem too.
 """
 
 import argparse
@@ -21,7 +24,7 @@ import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from conftest import growth_bound, run_rudder, serving  # noqa: E402
+from conftest import growth_bound, is_instrumented, run_rudder, serving  # noqa: E402
 from dictionary import write_dictionary  # noqa: E402
 from invalid.cases import LONG, Cases  # noqa: E402
 from invalid.client import Connection, request_bytes  # noqa: E402
@@ -37,8 +40,12 @@ POLL_S = 0.1
 SHOWN = 1  # cases of each complaint in the report
 MISSING = ("delete", "rename", "null")  # kinds of cases in which another field may be named: one that is needed
 INSIDE = re.compile(rb"0x[0-9a-f]{6,}|/root/|/home/|src/rudder|std::|boost::|bad_alloc")  # what no client is told
+SANITIZER = re.compile(r"(?:ERROR|WARNING): \w+Sanitizer.*|.*runtime error.*")
+GROWTH = 1.3  # of resident memory at idle, beside the kept parts
+LARGE_MAPPING = 1 << 20
+ARENA = 64 << 20  # glibc's, which begin at multiples of it
 EXCLUDE_EACH_OTHER = ({"tool_choice", "structured_outputs"},)
-FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
+FLAGS = ("--device", "cpu", "--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
          "--capture-max-response-bytes", "64M", "--log-level", "error", "--reasoning-parser", "qwen3")
 
 
@@ -270,6 +277,39 @@ async def left_behind(port):
     return left, now
 
 
+def planned_mappings(pid):
+    """{addresses: resident bytes} of what was mapped at the start: KV cache, workspace, tap tables, capture rings. The
+    heap's own mappings are left out."""
+    mappings, at = {}, None
+    for line in pathlib.Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        head = re.match(r"([0-9a-f]+)-([0-9a-f]+) rw\S+ \S+ \S+ 0\s*$", line)
+        if head or re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+            begin, end = (int(each, 16) for each in head.groups()) if head else (0, 0)
+            at = (begin, end) if end - begin >= LARGE_MAPPING and begin % ARENA else None
+        elif at and line.startswith("Rss:"):
+            mappings[at] = int(line.split()[1]) * 1024
+    return mappings
+
+
+def kept_parts(planned, pid, after):
+    """{part: bytes} of what may stay of any work: pages of planned memory that were touched for the first time, and
+    caches, which have bounds of their own and count themselves."""
+    now = planned_mappings(pid)
+    return {"planned memory, pages touched": sum(now[at] - before for at, before in planned.items() if at in now),
+            "compiled forms": int(after["grammar_cache_bytes"]), "masks": int(after["grammar_mask_bytes"]),
+            "answers kept": int(after["http_output_bytes"]), "vectors": int(after["steering_vector_bytes"])}
+
+
+def memory_report(before, after, parts):
+    """(MiB of each part, a problem or None)."""
+    before, after = (each["process_resident_memory_bytes"] for each in (before, after))
+    bound = GROWTH * before + sum(parts.values())
+    sizes = {"before": before, "after": after, **parts, "grown otherwise": after - before - sum(parts.values())}
+    report = {name: round(value / 2**20, 1) for name, value in sizes.items()}
+    grown = after > bound and not is_instrumented()  # sanitizers keep what was freed
+    return report, f"memory at idle: {report}, above {bound / 2**20:.0f} MiB" if grown else None
+
+
 def attack_beside_streams(server, port, cases, expected, admin):
     """(the attack, what the watch saw). With `admin` cases streams may change, or be refused."""
     context = multiprocessing.get_context("fork")
@@ -287,6 +327,16 @@ def attack_beside_streams(server, port, cases, expected, admin):
     seen["seconds"] = time.monotonic() - begin
     assert server.process.poll() is None, "the server has died"
     return attack, seen
+
+
+async def settled(port, before):
+    """As left_behind, once free memory has gone back, which an idle server sees to every few seconds."""
+    for _ in range(10):
+        left, after = await left_behind(port)
+        if after["process_resident_memory_bytes"] <= GROWTH * before["process_resident_memory_bytes"]:
+            break
+        await asyncio.sleep(0.5)
+    return left, after
 
 
 def quantile(values, share):
@@ -370,6 +420,7 @@ def run(requests, seed=0):
             port = int(server.url.rsplit(":", 1)[1])
             expected = asyncio.run(streams_alone(port))
             _, before = asyncio.run(left_behind(port))
+            planned = planned_mappings(server.process.pid)
             seeds, refused = asyncio.run(accepted_seeds(port))
             cases = Cases(asyncio.run(document_of(port)), seeds, seed)
             phases, problems, examples = [], refused, []
@@ -382,14 +433,17 @@ def run(requests, seed=0):
             asyncio.run(clean(port))
             if asyncio.run(streams_alone(port)) != expected:
                 problems.append("streams differ after the attack")
-            left, after = asyncio.run(left_behind(port))
+            left, after = asyncio.run(settled(port, before))
+            memory, grown = memory_report(before, after, kept_parts(planned, server.process.pid, after))
+            problems += [grown] if grown else []
             problems += [f"left behind: {name} {value}" for name, value in left.items()]
             if after["process_start_time_seconds"] != before["process_start_time_seconds"]:
                 problems.append("the process has restarted")
             if after["process_open_fds"] > before["process_open_fds"] + 4:
                 problems.append(f"descriptors left open: {after['process_open_fds'] - before['process_open_fds']}")
-    idle = [round(each["process_resident_memory_bytes"] / 2**20) for each in (before, after)]
-    return {"phases": phases, "examples": examples, "idle_resident_mb": idle}, problems
+        server.log.seek(0)
+        problems += sorted(set(SANITIZER.findall(server.log.read())))
+    return {"phases": phases, "examples": examples, "idle_memory_mb": memory}, problems
 
 
 def main():
@@ -402,7 +456,7 @@ def main():
         print(json.dumps(phase, indent=1))
     for example in report["examples"]:
         print("  ", example)
-    print("resident at idle, before and after, MiB:", *report["idle_resident_mb"])
+    print("memory at idle, MiB:", json.dumps(report["idle_memory_mb"]))
     print("\n".join(problems) or "nothing went wrong")
     return 1 if problems else 0
 

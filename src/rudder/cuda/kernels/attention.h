@@ -18,7 +18,8 @@
 // against the whole sequence.
 //
 // Floor: split rows read 2 * kv_len * num_kv_heads * head_dim cache elements of each sequence once;
-// tiled rows do 4 * head_dim flop for each (token, head, visible position).
+// tiled rows do 4 * head_dim flop for each (token, head, visible position). Under a gate split rows
+// read the keys, and the values of tokens that some head of the group weighs.
 #pragma once
 
 #include <cstddef>
@@ -29,6 +30,7 @@
 namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
+inline constexpr int32_t kLeastSparsePages = 16;
 
 enum class KvType : uint8_t { kBf16, kFp8E4m3 };
 
@@ -88,16 +90,32 @@ struct alignas(128) KvTensorMap {
 cudaError_t make_kv_tensor_map(const void* storage, KvType kv_type, int64_t num_blocks,
                                int32_t num_kv_heads, int32_t head_dim, KvTensorMap* map);
 
+// Weights without a softmax (ops::FirGate).
+inline constexpr int32_t kMaxGateLength = 8;
+struct GateParams {
+  const float* sigma = nullptr;  // [num_heads]
+  const float* gamma = nullptr;  // [num_heads]
+  int32_t length = 0;            // 1 to kMaxGateLength; 0: the weights are a softmax
+  bool relu_pre = false;
+  float low = 0;
+  float high = 1;
+  // Where a block of the split kernel has at least so many pages, it reads the values of the tokens
+  // alone that some row weighs; with fewer, waiting for the scores costs more than the bytes.
+  int32_t least_sparse_pages = kLeastSparsePages;
+};
+
 struct AttentionParams {
   AttentionConfig config;  // equal to the work list's
   AttentionBounds bounds;  // equal to the work list's
   KvTensorMap kv;
+  const void* kv_storage = nullptr;      // what `kv` maps
   const float* k_scale = nullptr;        // [num_kv_heads] of an fp8 cache: value = stored * scale;
   const float* v_scale = nullptr;        // nullptr = 1
   const int32_t* block_table = nullptr;  // [S + 1, max_blocks] block ids
   int64_t max_blocks = 0;
   float scale = 1.0f;       // of q . k
   float softcap = 0.0f;     // 0 = off
+  GateParams gate;          // with it there is no soft-cap
   const void* q = nullptr;  // [T, num_heads * head_dim] bf16, 16-byte aligned
   void* out = nullptr;      // [T, num_heads * head_dim] bf16, 16-byte aligned
   AttentionWorkspace workspace;
@@ -111,7 +129,7 @@ struct AttentionParams {
 __host__ __device__ constexpr bool attention_is_split(const AttentionConfig& config,
                                                       int32_t q_len) {
   const int32_t group = config.num_heads / config.num_kv_heads;
-  return !config.whole_sequences && q_len <= 8 && q_len * group <= 64;
+  return !config.whole_sequences && q_len <= 16 && q_len * group <= 64;
 }
 
 // Both return cudaErrorInvalidValue for a config that no kernel serves, and what the launch

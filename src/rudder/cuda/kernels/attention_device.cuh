@@ -119,6 +119,12 @@ __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, u
   }
 }
 
+__device__ inline void load_matrices(uint32_t (&r)[4], uint32_t address) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
 __device__ inline void load_matrices_transposed(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -436,11 +442,26 @@ struct QueryRows {
   __device__ int64_t offset(int32_t r) const {
     return (q_begin + r / group) * token_stride + head_begin + r % group * kHeadDim;
   }
+  // The q head of row r, which may lie past the end.
+  __device__ int32_t head(int32_t r, int32_t kv_head) const {
+    return kv_head * group + (r < count ? r : count - 1) % group;
+  }
   // The last position that row r sees; r may lie past the end.
   __device__ int32_t position(int32_t r) const {
     return prefix + (r < count ? r : count - 1) / group;
   }
 };
+
+// Sends the copies of the keys of one page of a KV head, box by box. One lane.
+template <typename P>
+__device__ inline void copy_keys(const KvTensorMap* map, int32_t num_kv_heads, int32_t head,
+                                 int32_t block, uint32_t k, uint32_t barrier) {
+  const int32_t row = (block * 2 * num_kv_heads + head) * kPageTokens;
+#pragma unroll
+  for (int group = 0; group < P::kGroups; ++group) {
+    copy_box(k + group * P::kGroupBytes, map, group * P::kColumns, row, barrier);
+  }
+}
 
 // Sends the copies of one page of a KV head, box by box: K to `k`, V to `v`. One lane.
 template <typename P>

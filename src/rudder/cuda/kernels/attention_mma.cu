@@ -3,6 +3,7 @@
 // copy engine brings pages three steps ahead. Serves every head_dim and cache type; the wgmma
 // kernel is the fast one.
 #include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
@@ -19,7 +20,6 @@ template <int kHeadDim, KvType kType>
 struct TiledShared {
   using P = Page<kHeadDim, kType>;
   static constexpr int kPages = kHeadDim == 256 ? 2 : 4;  // of a step
-  static constexpr int kTokens = kPages * kPageTokens;
   alignas(1024) uint8_t ring[kStages][2][kPages][P::kBytes];
   uint64_t full[kStages];
 };
@@ -51,9 +51,10 @@ __device__ TileWork tile_work(const AttentionParams& p, const WorkspaceView& wor
   return t;
 }
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 class TiledBlock {
  public:
+  using Weights = typename WeightsOf<kGated>::Type;
   using P = Page<kHeadDim, kType>;
   using Shared = TiledShared<kHeadDim, kType>;
   static constexpr int kPages = Shared::kPages;
@@ -74,19 +75,14 @@ class TiledBlock {
     const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
     P::load_q(q, row < rows.count ? q_rows + rows.offset<kHeadDim>(row) : nullptr,
               row + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + 8) : nullptr, lane_ % 4);
-    last_[0] = rows.position(row);
-    last_[1] = rows.position(row + 8);
-    first_[0] = first_visible(last_[0], p_.config.window);
-    first_[1] = first_visible(last_[1], p_.config.window);
+    const Sight sight(rows, row, tile_.row_begin, tile_.row_begin + kRows, p_.config.window);
     float out[P::kOutTiles][4] = {};
-    SoftmaxRows softmax;
-    const ScoreMap map(p_.scale, p_.softcap,
-                       p_.k_scale != nullptr ? p_.k_scale[tile_.kv_head] : 1.0f);
+    Weights weights(p_, rows, tile_.kv_head, row);
     int32_t stage = 0;
     uint32_t phase = 0;
     for (int32_t step = 0; step < steps; ++step) {
       barrier_wait(shared_address(&shared_.full[stage]), phase);
-      attend(step, stage, q, map, softmax, out);
+      attend(step, stage, q, sight, weights, out);
       __syncthreads();  // the stage is free
       send(step + kStages, stage);
       if (++stage == kStages) {
@@ -94,7 +90,7 @@ class TiledBlock {
         phase ^= 1;
       }
     }
-    write(row, softmax, out);
+    write(row, weights, out);
   }
 
  private:
@@ -115,7 +111,7 @@ class TiledBlock {
   }
 
   __device__ void attend(int32_t step, int32_t stage, const uint32_t (&q)[P::kSteps][4],
-                         const ScoreMap& map, SoftmaxRows& softmax, float (&out)[P::kOutTiles][4]) {
+                         const Sight& sight, Weights& weigher, float (&out)[P::kOutTiles][4]) {
     const int32_t begin = (tile_.first_page + step * kPages) * kPageTokens;
     const int32_t count = min(kPages, tile_.num_pages - step * kPages);
     float s[2 * kPages][4];
@@ -126,15 +122,8 @@ class TiledBlock {
 #pragma unroll
       for (int i = 0; i < 8; ++i) s[2 * page + i / 4][i % 4] = part[i / 4][i % 4];
     }
-    map_scores(s, map);
     // Tokens past the rows' last ones also cover pages that were not copied.
-    const int32_t open_end = tile_.rows.position(tile_.row_begin) + 1;
-    const int32_t open_begin =
-        first_visible(tile_.rows.position(tile_.row_begin + kRows - 1), p_.config.window);
-    if (begin < open_begin || begin + Shared::kTokens > open_end) {
-      mask_scores(s, begin, first_, last_, lane_ % 4);
-    }
-    softmax_step(s, softmax, out);
+    weigher.weigh(s, out, begin, sight, lane_);
 #pragma unroll
     for (int page = 0; page < kPages; ++page) {
       if (page >= count) continue;
@@ -150,13 +139,12 @@ class TiledBlock {
     }
   }
 
-  __device__ void write(int32_t row, const SoftmaxRows& softmax,
-                        const float (&out)[P::kOutTiles][4]) {
+  __device__ void write(int32_t row, const Weights& weights, const float (&out)[P::kOutTiles][4]) {
     const float v_scale = p_.v_scale != nullptr ? p_.v_scale[tile_.kv_head] : 1.0f;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = v_scale / row_sum(softmax.sum[half]);
       const int32_t r = row + 8 * half;
+      const float over = weights.over(half, v_scale, tile_.rows.head(r, tile_.kv_head));
       if (r >= tile_.rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + tile_.rows.offset<kHeadDim>(r), out, half,
                    over, lane_ % 4);
@@ -168,11 +156,9 @@ class TiledBlock {
   const TileWork& tile_;
   const int32_t warp_;
   const int32_t lane_;
-  int32_t first_[2];  // what rows g and g + 8 see
-  int32_t last_[2];
 };
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 __global__ void __launch_bounds__(kThreads, kHeadDim == 256 ? 1 : 2)
     tiled_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
@@ -190,19 +176,20 @@ __global__ void __launch_bounds__(kThreads, kHeadDim == 256 ? 1 : 2)
   const auto item = static_cast<int32_t>(blockIdx.x);
   if (item >= work.header->num_tiles * p.config.num_kv_heads) return;
   const TileWork tile = tile_work<kHeadDim, kType>(p, work, item);
-  TiledBlock<kHeadDim, kType>(p, shared, tile).run();
+  TiledBlock<kHeadDim, kType, kGated>(p, shared, tile).run();
 }
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(TiledShared<kHeadDim, kType>);
-    const cudaError_t error = cudaFuncSetAttribute(
-        tiled_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    const cudaError_t error =
+        cudaFuncSetAttribute(tiled_kernel<kHeadDim, kType, kGated>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
     const auto blocks = static_cast<unsigned>(tile_items_bound(params.config, params.bounds));
-    return launch_pdl(tiled_kernel<kHeadDim, kType>, dim3(blocks), dim3(kThreads), kShared, stream,
-                      params);
+    return launch_pdl(tiled_kernel<kHeadDim, kType, kGated>, dim3(blocks), dim3(kThreads), kShared,
+                      stream, params);
   }
 };
 

@@ -4,9 +4,15 @@
 // keeps full through the copy engine, ahead over the ends of parts. At the end of a part the warps
 // add their sums in shared memory. A short segment goes to one warp, which waits for no other.
 //
+// Under a gate a warp has neighbouring pages, as the filter needs the scores of the last tokens
+// before a page: of the page in front of its first one it reads the keys. Where there is much to
+// read, keys come first, and of the values only those that some row weighs (attention_sparse.cuh).
+//
 // mma.m16n8k16: 16 rows are the q heads of a group (times a few tokens), so each byte of the cache
 // is read once for all of them. fp8 becomes f16 in registers.
 #include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_sparse.cuh"
+#include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
 
@@ -25,6 +31,15 @@ constexpr int stages_of(int head_dim, KvType type) {
   return head_dim == 64 ? 5 : 3;
 }
 
+// The pages first, first + stride, ... of a segment. Of the first one the keys alone are read where
+// a filter looks back at it.
+struct PageRun {
+  int32_t first;
+  int32_t count;
+  int32_t stride;
+  bool looks_back;
+};
+
 // The part of a worker's range that lies in one segment.
 struct Part {
   int32_t segment_begin;  // unit
@@ -34,12 +49,20 @@ struct Part {
   int32_t count;
   int32_t owner;  // the warp that does all of it, -1 = all warps
 
-  // A warp has the pages first_of(warp), + stride(), ...: pages_of(warp) of them.
-  __device__ int32_t first_of(int32_t warp) const { return first + (owner < 0 ? warp : 0); }
-  __device__ int32_t stride() const { return owner < 0 ? kWarps : 1; }
-  __device__ int32_t pages_of(int32_t warp) const {
-    if (owner >= 0) return owner == warp ? count : 0;
-    return count > warp ? (count - warp + kWarps - 1) / kWarps : 0;
+  // What a warp reads of it: every fourth page, of a gate a quarter.
+  template <bool kGated>
+  __device__ PageRun run_of(int32_t warp) const {
+    if (owner >= 0) return {first, owner == warp ? count : 0, 1, false};
+    if constexpr (kGated) {
+      const int32_t each = ceil_div(count, kWarps);
+      const int32_t begin = first + warp * each;
+      const int32_t own = max(0, min(each, first + count - begin));
+      const int32_t before = own > 0 && begin > 0 ? 1 : 0;
+      return {begin - before, own + before, 1, before > 0};
+    } else {
+      const int32_t own = count > warp ? (count - warp + kWarps - 1) / kWarps : 0;
+      return {first + warp, own, kWarps, false};
+    }
   }
 };
 
@@ -100,6 +123,7 @@ static_assert(sizeof(Cursor) == 64);
 template <int kHeadDim, KvType kType>
 struct SplitShared {
   using P = Page<kHeadDim, kType>;
+  static constexpr int kSumBytes = kMergeRows * kHeadDim * 4;  // of a warp
   static constexpr int kStages = stages_of(kHeadDim, kType);
   alignas(1024) uint8_t ring[kWarps][kStages][2][P::kBytes];
   float sums[kWarps][kMergeRows][kHeadDim];
@@ -113,9 +137,10 @@ struct SplitShared {
   uint32_t arrived;
 };
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 class SplitWarp {
  public:
+  using Weights = typename WeightsOf<kGated>::Type;
   using P = Page<kHeadDim, kType>;
   using Shared = SplitShared<kHeadDim, kType>;
 
@@ -126,7 +151,8 @@ class SplitWarp {
         shared_(shared),
         range_(range),
         warp_(static_cast<int32_t>(threadIdx.x / 32)),
-        lane_(static_cast<int32_t>(threadIdx.x % 32)) {
+        lane_(static_cast<int32_t>(threadIdx.x % 32)),
+        is_sparse_(kGated && range.share >= params.gate.least_sparse_pages) {
     if (lane_ == 0) {
       shared_.ahead[warp_] = Cursor(range_);
       shared_.here[warp_] = Cursor(range_);
@@ -170,10 +196,12 @@ class SplitWarp {
       Part part;
       if (!step(shared_.ahead[warp_], part)) return false;
       const SplitSeq& seq = shared_.ahead[warp_].seq();
-      const int32_t first = seq.first_page + part.first_of(warp_);
+      const PageRun run = part.run_of<kGated>(warp_);
+      const int32_t first = seq.first_page + run.first;
       pages_ = p_.block_table + seq.table_row * p_.max_blocks + first;
-      stride_ = part.stride();
-      to_send_ = part.pages_of(warp_);
+      stride_ = run.stride;
+      to_send_ = run.count;
+      looks_back_ = run.looks_back;
       kv_head_ = part.kv_head;
       sent_ = 0;
       old_ = ceil_div((seq.kv_len - seq.q_len) / kPageTokens - first, stride_);
@@ -189,12 +217,15 @@ class SplitWarp {
       ids_ = mine < to_send_ ? pages_[mine * stride_] : 0;
     }
     const int32_t block = __shfl_sync(kAllLanes, ids_, sent_ % 32);
+    const bool keys_only = kGated && (is_sparse_ || (looks_back_ && sent_ == 0));
     ++sent_;
     if (lane_ == 0) {
       const uint32_t full = shared_address(&shared_.full[warp_][stage]);
-      barrier_expect(full, 2 * P::kBytes);
+      barrier_expect(full, (keys_only ? 1 : 2) * P::kBytes);
       const uint32_t k = shared_address(shared_.ring[warp_][stage][0]);
-      if constexpr (P::kFullGroups) {
+      if (keys_only) {
+        copy_keys<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, full);
+      } else if constexpr (P::kFullGroups) {
         copy_whole_page(k, &p_.kv, kv_head_, block, full);
       } else {
         copy_page<P>(&p_.kv, p_.config.num_kv_heads, kv_head_, block, k, k + P::kBytes, full);
@@ -207,51 +238,87 @@ class SplitWarp {
     const QueryRows rows =
         QueryRows::of<kHeadDim>(p_.config, seq.q_begin, seq.q_len, seq.kv_len, part.kv_head);
     const int32_t row = part.row_tile * kRowTile;
-    const int32_t mine = part.pages_of(warp_);
+    const PageRun run = part.run_of<kGated>(warp_);
     float out[P::kOutTiles][4] = {};
-    SoftmaxRows softmax;
-    if (mine > 0) {
+    Weights weigher(p_, rows, part.kv_head, row + g);
+    if (run.count > 0) {
       uint32_t q[P::kSteps][4];
       const auto* q_rows = static_cast<const __nv_bfloat16*>(p_.q);
       P::load_q(q, row + g < rows.count ? q_rows + rows.offset<kHeadDim>(row + g) : nullptr,
                 row + g + 8 < rows.count ? q_rows + rows.offset<kHeadDim>(row + g + 8) : nullptr,
                 lane_ % 4);
-      const int32_t last[2] = {rows.position(row + g), rows.position(row + g + 8)};
-      const int32_t first[2] = {first_visible(last[0], p_.config.window),
-                                first_visible(last[1], p_.config.window)};
-      // Pages that all rows see whole need no mask.
-      const int32_t open_begin = first_visible(seq.kv_len - 1, p_.config.window);
-      const int32_t open_end = rows.prefix + 1;
-      const ScoreMap map(p_.scale, p_.softcap,
-                         p_.k_scale != nullptr ? p_.k_scale[part.kv_head] : 1.0f);
-      const int32_t kv_len = seq.kv_len;
-      const int32_t stride = part.stride() * kPageTokens;
-      int32_t begin = (seq.first_page + part.first_of(warp_)) * kPageTokens;
-      for (int32_t i = 0; i < mine; ++i, begin += stride) {
-        barrier_wait(shared_address(&shared_.full[warp_][stage_]), phase_);
-        float s[2][4];
-        P::scores(s, q, shared_address(shared_.ring[warp_][stage_][0]), lane_);
-        map_scores(s, map);
-        if (begin < open_begin || begin + kPageTokens > open_end) {
-          mask_scores(s, begin, first, last, lane_ % 4);
-        }
-        softmax_step(s, softmax, out);
+      // Pages that all rows of the segment see whole need no mask.
+      const Sight sight(rows, row + g, 0, rows.count, p_.config.window);
+      if (is_sparse_) {
+        add_sparse_pages(seq, part, run, q, sight, weigher, out);
+      } else {
+        add_pages(seq, run, q, sight, weigher, out);
+      }
+    }
+    if (part.owner < 0) {
+      finish(seq, part, rows, out, weigher);
+    } else {
+      write_alone(part, rows, out, weigher);
+    }
+    // The weights of sparse values lie where the warps' sums do: their readers are done then.
+    if (is_sparse_ && part.owner < 0) __syncthreads();
+  }
+
+  // The weights of the next page of the ring.
+  __device__ void weigh_page(float (&s)[2][4], const uint32_t (&q)[P::kSteps][4], int32_t begin,
+                             const Sight& sight, Weights& weigher, float (&out)[P::kOutTiles][4]) {
+    barrier_wait(shared_address(&shared_.full[warp_][stage_]), phase_);
+    P::scores(s, q, shared_address(shared_.ring[warp_][stage_][0]), lane_);
+    weigher.weigh(s, out, begin, sight, lane_);
+  }
+  // Leaves the page at the ring's begin.
+  __device__ void pass_page() {
+    __syncwarp();
+    send(stage_);
+    if (++stage_ == Shared::kStages) {
+      stage_ = 0;
+      phase_ ^= 1;
+    }
+  }
+
+  __device__ void add_pages(const SplitSeq& seq, const PageRun& run,
+                            const uint32_t (&q)[P::kSteps][4], const Sight& sight, Weights& weigher,
+                            float (&out)[P::kOutTiles][4]) {
+    const int32_t kv_len = seq.kv_len;
+    int32_t begin = (seq.first_page + run.first) * kPageTokens;
+    for (int32_t i = 0; i < run.count; ++i, begin += run.stride * kPageTokens) {
+      float s[2][4];
+      weigh_page(s, q, begin, sight, weigher, out);
+      if (!run.looks_back || i > 0) {
         uint32_t weights[4];
         P::pack_weights(weights, s, 0);
         P::template add_values<true>(out, weights, shared_address(shared_.ring[warp_][stage_][1]),
                                      kv_len - begin, lane_);
-        __syncwarp();
-        send(stage_);
-        if (++stage_ == Shared::kStages) {
-          stage_ = 0;
-          phase_ ^= 1;
+      }
+      pass_page();
+    }
+  }
+
+  __device__ void add_sparse_pages(const SplitSeq& seq, const Part& part, const PageRun& run,
+                                   const uint32_t (&q)[P::kSteps][4], const Sight& sight,
+                                   Weights& weigher, float (&out)[P::kOutTiles][4]) {
+    if constexpr (kGated) {
+      const int32_t first = seq.first_page + run.first;
+      const int32_t* pages = p_.block_table + seq.table_row * p_.max_blocks + first;
+      SparseValues<Shared> values(p_, shared_, warp_, lane_);
+      int32_t ids = 0;  // lane i has the block of page i / 32 * 32 + i
+      for (int32_t i = 0; i < run.count; ++i) {
+        if (i % 32 == 0) ids = i + lane_ < run.count ? pages[i + lane_] : 0;
+        const int32_t block = __shfl_sync(kAllLanes, ids, i % 32);
+        float s[2][4];
+        weigh_page(s, q, (first + i) * kPageTokens, sight, weigher, out);
+        pass_page();
+        if (!run.looks_back || i > 0) {
+          values.add(s, ((2 * block + 1) * p_.config.num_kv_heads + part.kv_head) * kPageTokens,
+                     out);
         }
       }
-    }
-    if (part.owner < 0) {
-      finish(seq, part, rows, out, softmax);
-    } else {
-      write_alone(part, rows, out, softmax);
+      values.finish(out);
     }
   }
 
@@ -262,11 +329,12 @@ class SplitWarp {
 
   // The result of a part that this warp had for itself.
   __device__ void write_alone(const Part& part, const QueryRows& rows,
-                              const float (&out)[P::kOutTiles][4], const SoftmaxRows& softmax) {
+                              const float (&out)[P::kOutTiles][4], const Weights& weigher) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = scale_of_values(part.kv_head) / row_sum(softmax.sum[half]);
       const int32_t r = part.row_tile * kRowTile + half * 8 + lane_ / 4;
+      const float over =
+          weigher.over(half, scale_of_values(part.kv_head), rows.head(r, part.kv_head));
       if (r >= rows.count) continue;
       P::write_row(static_cast<__nv_bfloat16*>(p_.out) + rows.offset<kHeadDim>(r), out, half, over,
                    lane_ % 4);
@@ -275,7 +343,7 @@ class SplitWarp {
 
   // Adds up the warps' sums, 8 rows a pass, and writes the result or the worker's partial result.
   __device__ void finish(const SplitSeq& seq, const Part& part, const QueryRows& rows,
-                         const float (&out)[P::kOutTiles][4], const SoftmaxRows& softmax) {
+                         const float (&out)[P::kOutTiles][4], const Weights& weigher) {
     const int32_t begin = part.row_tile * kRowTile;
     const int32_t count = min(kRowTile, rows.count - begin);
     const int32_t warps = min(kWarps, part.count);
@@ -286,7 +354,7 @@ class SplitWarp {
     for (int half = 0; half < 2; ++half) {
       if (half * kMergeRows >= count) break;
       __syncthreads();  // the buffer's last readers are done
-      if (warp_ < warps) store_sums(out, softmax, half);
+      if (warp_ < warps) store_sums(out, weigher, half);
       __syncthreads();
       const int32_t r = half * kMergeRows + static_cast<int32_t>(threadIdx.x) / 16;
       if (r >= count) continue;
@@ -295,7 +363,7 @@ class SplitWarp {
       merge_factors(r % kMergeRows, warps, factor, total);
       if (whole) {
         write_row(rows.offset<kHeadDim>(begin + r), r % kMergeRows, warps, factor,
-                  scale_of_values(part.kv_head) / total.y);
+                  over_of(rows, begin + r, part.kv_head, total));
       } else {
         write_partial(index * kRowTile + r, r % kMergeRows, warps, factor, total);
       }
@@ -303,12 +371,14 @@ class SplitWarp {
     if (!whole) arrive(part, part.segment_begin + seq.num_pages, rows, count);
   }
 
-  __device__ void store_sums(const float (&out)[P::kOutTiles][4], const SoftmaxRows& softmax,
+  __device__ void store_sums(const float (&out)[P::kOutTiles][4], const Weights& weigher,
                              int half) {
     const int g = lane_ / 4;
     const int t = lane_ % 4;
-    const float sum = row_sum(softmax.sum[half]);
-    if (t == 0) shared_.max_sum[warp_][g] = make_float2(softmax.max[half], sum);
+    if constexpr (!kGated) {
+      const float2 max_sum = weigher.max_sum(half);
+      if (t == 0) shared_.max_sum[warp_][g] = max_sum;
+    }
 #pragma unroll
     for (int i = 0; i < P::kPieces; ++i) {
       float values[P::kPiece];
@@ -322,17 +392,23 @@ class SplitWarp {
     }
   }
 
+  // By what the warps' sums of a row are multiplied when they are added up, and the row's total.
   __device__ void merge_factors(int row, int warps, float (&factor)[kWarps], float2& total) {
     total = make_float2(minus_infinity(), 0);
-    for (int w = 0; w < warps; ++w) total.x = fmaxf(total.x, shared_.max_sum[w][row].x);
-    const float shift = total.x == minus_infinity() ? 0.0f : total.x;
+    if constexpr (kGated) {
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      factor[w] = 0;
-      if (w < warps) {
-        const float2 one = shared_.max_sum[w][row];
-        factor[w] = exp2_fast(one.x - shift);
-        total.y += one.y * factor[w];
+      for (float& one : factor) one = 1;
+    } else {
+      for (int w = 0; w < warps; ++w) total.x = fmaxf(total.x, shared_.max_sum[w][row].x);
+      const float shift = total.x == minus_infinity() ? 0.0f : total.x;
+#pragma unroll
+      for (int w = 0; w < kWarps; ++w) {
+        factor[w] = 0;
+        if (w < warps) {
+          const float2 one = shared_.max_sum[w][row];
+          factor[w] = exp2_fast(one.x - shift);
+          total.y += one.y * factor[w];
+        }
       }
     }
   }
@@ -369,7 +445,7 @@ class SplitWarp {
   __device__ void write_partial(int32_t index, int row, int warps, const float (&factor)[kWarps],
                                 const float2& total) {
     const int lane = static_cast<int>(threadIdx.x) % 16;
-    if (lane == 0) work_.partial_max_sum[index] = total;
+    if (!kGated && lane == 0) work_.partial_max_sum[index] = total;
     for (int column = lane * 4; column < kHeadDim; column += 64) {
       *reinterpret_cast<float4*>(work_.partial_out + int64_t{index} * kHeadDim + column) =
           merged(row, column, warps, factor);
@@ -400,8 +476,9 @@ class SplitWarp {
       float2 total;
       float factor[kWarps];
       merge_factors(row, warps, factor, total);
-      write_row(rows.offset<kHeadDim>(part.row_tile * kRowTile + base + row), row, warps, factor,
-                scale_of_values(part.kv_head) / total.y);
+      const int32_t r = part.row_tile * kRowTile + base + row;
+      write_row(rows.offset<kHeadDim>(r), row, warps, factor,
+                over_of(rows, r, part.kv_head, total));
     }
   }
 
@@ -440,7 +517,7 @@ class SplitWarp {
       }
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        if (lane_ == 0) shared_.max_sum[warp_][begin + r] = totals[r];
+        if (!kGated && lane_ == 0) shared_.max_sum[warp_][begin + r] = totals[r];
 #pragma unroll
         for (int i = 0; i < kQuads; ++i) {
           const int column = i * 128 + lane_ * 4;
@@ -457,7 +534,7 @@ class SplitWarp {
   __device__ void load_partial(int32_t index, bool valid, float2& total,
                                float4 (&values)[kQuads]) const {
     total = make_float2(minus_infinity(), 0);
-    if (valid) total = __ldcg(&work_.partial_max_sum[index]);
+    if (!kGated && valid) total = __ldcg(&work_.partial_max_sum[index]);
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       const int column = i * 128 + lane_ * 4;
@@ -472,17 +549,32 @@ class SplitWarp {
   template <int kQuads>
   __device__ static void add_partial(float2& total, float4 (&sum)[kQuads], const float2& other,
                                      const float4 (&values)[kQuads]) {
-    const float top = fmaxf(total.x, other.x);
-    const float shift = top == minus_infinity() ? 0.0f : top;
-    const float mine = exp2_fast(total.x - shift);
-    const float its = exp2_fast(other.x - shift);
-    total = make_float2(top, total.y * mine + other.y * its);
+    float mine = 1;
+    float its = 1;
+    if constexpr (!kGated) {
+      const float top = fmaxf(total.x, other.x);
+      const float shift = top == minus_infinity() ? 0.0f : top;
+      mine = exp2_fast(total.x - shift);
+      its = exp2_fast(other.x - shift);
+      total = make_float2(top, total.y * mine + other.y * its);
+    }
 #pragma unroll
     for (int i = 0; i < kQuads; ++i) {
       sum[i].x = sum[i].x * mine + values[i].x * its;
       sum[i].y = sum[i].y * mine + values[i].y * its;
       sum[i].z = sum[i].z * mine + values[i].z * its;
       sum[i].w = sum[i].w * mine + values[i].w * its;
+    }
+  }
+
+  // What the sums of row r over the whole segment are multiplied with.
+  __device__ float over_of(const QueryRows& rows, int32_t r, int32_t kv_head,
+                           const float2& total) const {
+    const float v_scale = scale_of_values(kv_head);
+    if constexpr (kGated) {
+      return v_scale * p_.gate.gamma[rows.head(r, kv_head)];
+    } else {
+      return v_scale / total.y;
     }
   }
 
@@ -496,12 +588,14 @@ class SplitWarp {
   const WorkerRange& range_;
   const int32_t warp_;
   const int32_t lane_;
+  const bool is_sparse_;  // values are read for the tokens that some row weighs
   // The ring: the stage that is read next, and of its barrier the phase.
   int32_t stage_ = 0;
   uint32_t phase_ = 0;
   // What is sent next.
   const int32_t* pages_ = nullptr;
   int32_t stride_ = 1;
+  bool looks_back_ = false;
   int32_t sent_ = 0;
   int32_t to_send_ = 0;
   int32_t kv_head_ = 0;
@@ -525,7 +619,7 @@ __device__ void write_zeros(const AttentionParams& p, const WorkspaceView& work,
   }
 }
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType))
     split_kernel(const __grid_constant__ AttentionParams p) {
   extern __shared__ __align__(1024) uint8_t raw[];
@@ -543,7 +637,7 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   view_workspace(p.workspace, &work);
   const WorkerRange& range = work.workers[blockIdx.x];
   const bool has_work = range.begin < range.end;
-  SplitWarp<kHeadDim, kType> warp(p, work, shared, range);
+  SplitWarp<kHeadDim, kType, kGated> warp(p, work, shared, range);
   if (p.reads_ahead) {
     if (has_work) warp.start(true);
     dependency_wait();
@@ -553,15 +647,16 @@ __global__ void __launch_bounds__(kThreads, split_blocks_per_sm(kHeadDim, kType)
   write_zeros<kHeadDim>(p, work, range.num_empty);
 }
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(SplitShared<kHeadDim, kType>);
     static_assert((kShared + 1024) * split_blocks_per_sm(kHeadDim, kType) <= 228 * 1024);
-    const cudaError_t error = cudaFuncSetAttribute(
-        split_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    const cudaError_t error =
+        cudaFuncSetAttribute(split_kernel<kHeadDim, kType, kGated>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
-    return launch_pdl(split_kernel<kHeadDim, kType>,
+    return launch_pdl(split_kernel<kHeadDim, kType, kGated>,
                       dim3(static_cast<unsigned>(split_workers(params.config))), dim3(kThreads),
                       kShared, stream, params);
   }

@@ -3,11 +3,14 @@
 // page through the copy engine, and turns fp8 into f16 on the way (q and the weights are f16 then).
 // Two are consumers, each with 64 rows (pairs of token and q head) of the same KV head: S = q . K
 // from shared memory, the weights stay in registers as the A operand of weights . V, and the
-// softmax of a tile runs while the tensor cores do the tile before it.
+// weights of a tile are made while the tensor cores do the tile before it.
 //
 // A block takes tiles in the order of the work list (longest first), there and back: 0 .. n-1, then
 // 2n-1 .. n, so that blocks get about the same work.
+#include <type_traits>
+
 #include "rudder/cuda/kernels/attention_device.cuh"
+#include "rudder/cuda/kernels/attention_weights.cuh"
 #include "rudder/cuda/kernels/attention_wgmma.cuh"
 #include "rudder/cuda/kernels/attention_work.cuh"
 #include "rudder/cuda/kernels/launch.h"
@@ -303,9 +306,78 @@ class Producer {
 
 // --- consumer ---
 
-template <int kHeadDim, KvType kType>
+// A softmax whose maximum may lag behind the scores. Its `shrink` is what the sums of earlier tiles
+// are to be multiplied with; they are in flight while a tile is weighed.
+class LaggingSoftmax {
+ public:
+  __device__ LaggingSoftmax(const AttentionParams& p, const QueryRows& /*rows*/, int32_t kv_head,
+                            int32_t /*row*/)
+      : map_(p.scale, p.softcap, p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f) {}
+
+  template <int kScores>
+  __device__ void weigh(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
+    float factor = map_.factor;
+    if (map_.cap > 0) {
+      factor = 1;
+#pragma unroll
+      for (int e = 0; e < kScores; ++e) s[e] = map_.capped(s[e]);
+    }
+    if (sight.is_partial(begin, kScores * 2)) {
+#pragma unroll
+      for (int e = 0; e < kScores; ++e) {
+        const int32_t token = begin + e / 4 * 8 + 2 * (lane % 4) + e % 2;
+        if (!sight.sees(e / 2 % 2, token)) s[e] = minus_infinity();
+      }
+    }
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float top = minus_infinity();
+#pragma unroll
+      for (int e = 2 * half; e < kScores; e += 4) top = fmaxf(top, fmaxf(s[e], s[e + 1]));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
+      top = fmaxf(rows_.max[half], top * factor);
+      // A maximum that is a little too low does no harm, and sums need not shrink.
+      if (top - rows_.max[half] <= kMaxLag) top = rows_.max[half];
+      // A row that has seen nothing yet: weights exp2(-inf - 0) = 0.
+      const float shift = top == minus_infinity() ? 0.0f : top;
+      shrink_[half] = exp2_fast(rows_.max[half] - shift);
+      rows_.max[half] = top;
+      float sum = 0;
+#pragma unroll
+      for (int e = 2 * half; e < kScores; e += 4) {
+        s[e] = exp2_fast(fmaf(s[e], factor, -shift));
+        s[e + 1] = exp2_fast(fmaf(s[e + 1], factor, -shift));
+        sum += s[e] + s[e + 1];
+      }
+      rows_.sum[half] = rows_.sum[half] * shrink_[half] + sum;
+    }
+  }
+
+  // What the tile that was weighed last asks of the sums before it.
+  template <int kParts, int kSums>
+  __device__ void rescale(float (&out)[kParts][kSums]) const {
+    if (!__any_sync(kAllLanes, shrink_[0] != 1.0f || shrink_[1] != 1.0f)) return;
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int e = 0; e < kSums; ++e) out[part][e] *= shrink_[e / 2 % 2];
+    }
+  }
+  __device__ float over(int half, float v_scale, int32_t /*head*/) const {
+    return v_scale / row_sum(rows_.sum[half]);
+  }
+
+ private:
+  ScoreMap map_;
+  SoftmaxRows rows_;
+  float shrink_[2];
+};
+
+template <int kHeadDim, KvType kType, bool kGated>
 class Consumer {
  public:
+  using Weights = std::conditional_t<kGated, GateWeights, LaggingSoftmax>;
   using S = Shape<kHeadDim, kType>;
   using Shared = WgmmaShared<kHeadDim, kType>;
   static constexpr int kScores = S::kTokens / 2;    // a thread's, of a tile
@@ -410,32 +482,27 @@ class Consumer {
 
   __device__ void attend() {
     row_begin_ = tile().row_begin + index_ * kConsumerRows;
+    const QueryRows& rows = tile().rows;
     const int32_t row = row_begin_ + thread_ / 32 * 16 + thread_ % 32 / 4;
-    last_[0] = tile().rows.position(row);
-    last_[1] = tile().rows.position(row + 8);
-    first_[0] = first_visible(last_[0], p_.config.window);
-    first_[1] = first_visible(last_[1], p_.config.window);
-    open_end_ = tile().rows.position(row_begin_) + 1;
-    open_begin_ =
-        first_visible(tile().rows.position(row_begin_ + kConsumerRows - 1), p_.config.window);
-    const float k_scale = p_.k_scale != nullptr ? p_.k_scale[tile().kv_head] : 1.0f;
-    const ScoreMap map(p_.scale, p_.softcap, k_scale);
+    const Sight sight(rows, row, row_begin_, row_begin_ + kConsumerRows, p_.config.window);
+    const int32_t lane = thread_ % 32;
     const int32_t tiles = ceil_div(tile().num_pages, S::kPages);
+    int32_t begin = tile().first_page * kPageTokens;
 
     float out[S::kSumParts][kSums] = {};
     float s[kScores];
     uint32_t weights[kWeightSteps][4];
-    float shrink[2];
-    SoftmaxRows softmax;
+    Weights weigher(p_, rows, tile().kv_head, row);
     take_turn();
     begin_scores(s);
     pass_turn();
     wgmma_wait<0>();
     hold(s);
     release(shared_.k_ring, k_place_);
-    weigh(0, s, map, softmax, shrink);
+    weigher.weigh(s, begin, sight, lane);
     pack(weights, s);
     for (int32_t i = 1; i < tiles; ++i) {
+      begin += S::kTokens;
       take_turn();
       begin_scores(s);
       begin_sums(i - 1, out, weights);
@@ -443,18 +510,12 @@ class Consumer {
       wgmma_wait<1>();
       hold(s);
       release(shared_.k_ring, k_place_);
-      weigh(i, s, map, softmax, shrink);
+      weigher.weigh(s, begin, sight, lane);
       wgmma_wait<0>();
 #pragma unroll
       for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
       release(shared_.v_ring, v_place_);
-      if (__any_sync(kAllLanes, shrink[0] != 1.0f || shrink[1] != 1.0f)) {
-#pragma unroll
-        for (int part = 0; part < S::kSumParts; ++part) {
-#pragma unroll
-          for (int e = 0; e < kSums; ++e) out[part][e] *= shrink[e / 2 % 2];
-        }
-      }
+      if constexpr (!kGated) weigher.rescale(out);
       pack(weights, s);
     }
     begin_sums(tiles - 1, out, weights);
@@ -462,7 +523,7 @@ class Consumer {
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
     release(shared_.v_ring, v_place_);
-    write(out, softmax);
+    write(out, weigher);
   }
 
   // The consumers issue their products in turns, so that one's softmax runs under the other's
@@ -531,48 +592,6 @@ class Consumer {
     place.advance();
   }
 
-  // s of tile i becomes its weights; `shrink` is what the sums before it are to be multiplied with.
-  __device__ void weigh(int32_t i, float (&s)[kScores], const ScoreMap& map, SoftmaxRows& softmax,
-                        float (&shrink)[2]) {
-    const int32_t begin = (tile().first_page + i * S::kPages) * kPageTokens;
-    float factor = map.factor;
-    if (map.cap > 0) {
-      factor = 1;
-#pragma unroll
-      for (int e = 0; e < kScores; ++e) s[e] = map.capped(s[e]);
-    }
-    if (begin < open_begin_ || begin + S::kTokens > open_end_) {
-#pragma unroll
-      for (int e = 0; e < kScores; ++e) {
-        const int32_t token = begin + e / 4 * 8 + 2 * (thread_ % 4) + e % 2;
-        if (token < first_[e / 2 % 2] || token > last_[e / 2 % 2]) s[e] = minus_infinity();
-      }
-    }
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      float top = minus_infinity();
-#pragma unroll
-      for (int e = 2 * half; e < kScores; e += 4) top = fmaxf(top, fmaxf(s[e], s[e + 1]));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(kAllLanes, top, 2));
-      top = fmaxf(softmax.max[half], top * factor);
-      // A maximum that is a little too low does no harm, and sums need not shrink.
-      if (top - softmax.max[half] <= kMaxLag) top = softmax.max[half];
-      // A row that has seen nothing yet: weights exp2(-inf - 0) = 0.
-      const float shift = top == minus_infinity() ? 0.0f : top;
-      shrink[half] = exp2_fast(softmax.max[half] - shift);
-      softmax.max[half] = top;
-      float sum = 0;
-#pragma unroll
-      for (int e = 2 * half; e < kScores; e += 4) {
-        s[e] = exp2_fast(fmaf(s[e], factor, -shift));
-        s[e + 1] = exp2_fast(fmaf(s[e + 1], factor, -shift));
-        sum += s[e] + s[e + 1];
-      }
-      softmax.sum[half] = softmax.sum[half] * shrink[half] + sum;
-    }
-  }
-
   __device__ static void pack(uint32_t (&weights)[kWeightSteps][4], const float (&s)[kScores]) {
 #pragma unroll
     for (int step = 0; step < kWeightSteps; ++step) {
@@ -586,13 +605,14 @@ class Consumer {
   }
 
   // Through the place of q, so that a row goes out in whole lines.
-  __device__ void write(const float (&out)[S::kSumParts][kSums], const SoftmaxRows& softmax) {
+  __device__ void write(const float (&out)[S::kSumParts][kSums], const Weights& weigher) {
     const float v_scale = p_.v_scale != nullptr ? p_.v_scale[tile().kv_head] : 1.0f;
     const int32_t r = thread_ / 32 * 16 + thread_ % 32 / 4;
     group_barrier(kConsumerBarrier + index_);  // q has been read
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float over = v_scale / row_sum(softmax.sum[half]);
+      const int32_t head = tile().rows.head(row_begin_ + r + 8 * half, tile().kv_head);
+      const float over = weigher.over(half, v_scale, head);
 #pragma unroll
       for (int c = 0; c < kRowChunks; ++c) {
         const float(&sums)[kSums] = out[c / 16];
@@ -621,15 +641,11 @@ class Consumer {
   const int32_t thread_;
   int32_t slot_ = 0;  // of the tile and its q
   int32_t row_begin_ = 0;
-  int32_t first_[2];  // what the thread's two rows see
-  int32_t last_[2];
-  int32_t open_begin_ = 0;  // tokens that all rows see
-  int32_t open_end_ = 0;
   RingCursor<S::kStages> k_place_;
   RingCursor<S::kStages> v_place_;
 };
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
     wgmma_kernel(const __grid_constant__ AttentionParams p) {
   using S = Shape<kHeadDim, kType>;
@@ -657,21 +673,22 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (S::kFp8 || threadIdx.x < 32) Producer<kHeadDim, kType>(p, shared).run(work, walk);
   } else {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(S::kConsumerRegisters));
-    Consumer<kHeadDim, kType>(p, shared).run(work, walk);
+    Consumer<kHeadDim, kType, kGated>(p, shared).run(work, walk);
   }
 }
 
-template <int kHeadDim, KvType kType>
+template <int kHeadDim, KvType kType, bool kGated>
 struct Launch {
   static cudaError_t run(const AttentionParams& params, cudaStream_t stream) {
     constexpr size_t kShared = sizeof(WgmmaShared<kHeadDim, kType>);
     static_assert(kShared <= 227 * 1024);
-    const cudaError_t error = cudaFuncSetAttribute(
-        wgmma_kernel<kHeadDim, kType>, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+    const cudaError_t error =
+        cudaFuncSetAttribute(wgmma_kernel<kHeadDim, kType, kGated>,
+                             cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
     if (error != cudaSuccess) return error;
     const int32_t items = tile_items_bound(params.config, params.bounds);
     const int32_t blocks = items < params.config.num_sms ? items : params.config.num_sms;
-    return launch_pdl(wgmma_kernel<kHeadDim, kType>, dim3(static_cast<unsigned>(blocks)),
+    return launch_pdl(wgmma_kernel<kHeadDim, kType, kGated>, dim3(static_cast<unsigned>(blocks)),
                       dim3(kThreads), kShared, stream, params);
   }
 };

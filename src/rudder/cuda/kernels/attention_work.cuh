@@ -168,27 +168,32 @@ inline int32_t tile_items_bound(const AttentionConfig& config, const AttentionBo
          config.num_kv_heads;
 }
 
-// Launch<head_dim, KvType>::run of the config: the instantiations of an attention kernel.
-template <template <int, KvType> class Launch, KvType kType>
+// Launch<head_dim, KvType, is gated>::run of the config: the instantiations of an attention kernel.
+template <template <int, KvType, bool> class Launch, KvType kType, bool kGated>
 cudaError_t launch_of_head_dim(const AttentionParams& params, cudaStream_t stream) {
   switch (params.config.head_dim) {
     case 64:
-      return Launch<64, kType>::run(params, stream);
+      return Launch<64, kType, kGated>::run(params, stream);
     case 96:
-      return Launch<96, kType>::run(params, stream);
+      return Launch<96, kType, kGated>::run(params, stream);
     case 128:
-      return Launch<128, kType>::run(params, stream);
+      return Launch<128, kType, kGated>::run(params, stream);
     case 256:
-      return Launch<256, kType>::run(params, stream);
+      return Launch<256, kType, kGated>::run(params, stream);
     default:
       return cudaErrorInvalidValue;
   }
 }
-template <template <int, KvType> class Launch>
-cudaError_t launch_of_config(const AttentionParams& params, cudaStream_t stream) {
+template <template <int, KvType, bool> class Launch, bool kGated>
+cudaError_t launch_of_weights(const AttentionParams& params, cudaStream_t stream) {
   return params.config.kv_type == KvType::kBf16
-             ? launch_of_head_dim<Launch, KvType::kBf16>(params, stream)
-             : launch_of_head_dim<Launch, KvType::kFp8E4m3>(params, stream);
+             ? launch_of_head_dim<Launch, KvType::kBf16, kGated>(params, stream)
+             : launch_of_head_dim<Launch, KvType::kFp8E4m3, kGated>(params, stream);
+}
+template <template <int, KvType, bool> class Launch>
+cudaError_t launch_of_config(const AttentionParams& params, cudaStream_t stream) {
+  return params.gate.length > 0 ? launch_of_weights<Launch, true>(params, stream)
+                                : launch_of_weights<Launch, false>(params, stream);
 }
 
 cudaError_t launch_attention_split(const AttentionParams& params, cudaStream_t stream);

@@ -50,6 +50,13 @@ __device__ inline void cluster_arrive() {
 __device__ inline void cluster_wait() {
   asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
+// By all threads of the cluster: what any of them wrote before is seen by all after.
+__device__ inline void cluster_barrier() {
+  asm volatile(
+      "barrier.cluster.arrive.release.aligned;\n"
+      "barrier.cluster.wait.acquire.aligned;" ::
+          : "memory");
+}
 __device__ inline uint32_t cluster_rank() {
   uint32_t rank;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
@@ -65,6 +72,12 @@ __device__ inline uint32_t shared_of_rank(uint32_t address, uint32_t rank) {
   uint32_t out;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(out) : "r"(address), "r"(rank));
   return out;
+}
+// 4 bytes of a block of the cluster; an address of shared_of_rank().
+__device__ inline float load_from_rank(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
 }
 // Stores 4 bytes in a block of the cluster and tells its barrier so; addresses of shared_of_rank().
 __device__ inline void store_to_rank(uint32_t address, float value, uint32_t barrier) {

@@ -215,4 +215,18 @@ inline bool is_aligned(const void* pointer, uintptr_t bytes = 16) {
   return reinterpret_cast<uintptr_t>(pointer) % bytes == 0;
 }
 
+// x within [-1, 1]; NaN stays NaN.
+__device__ inline float clipped(float x) {
+  return x < -1.0f ? -1.0f : x > 1.0f ? 1.0f : x;
+}
+
+// A run after UClipNorm: clip(alpha * x, -1, 1) * weight.
+__device__ inline Floats clipped_run(Floats x, const Floats& alpha, const Floats& weight) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) {
+    x.v[j] = __fmul_rn(clipped(__fmul_rn(alpha.v[j], x.v[j])), weight.v[j]);
+  }
+  return x;
+}
+
 }  // namespace rudder::cuda

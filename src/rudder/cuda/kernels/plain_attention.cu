@@ -36,23 +36,76 @@ __device__ int find_sequence(const int32_t* q_begin, int num_seqs, int token) {
   return low;
 }
 
-// A softmax under way: the largest score, the sum of exp(score - largest), and the values so
-// weighted.
-struct Running {
+// The largest score, and the sums relative to it of a warp's keys.
+struct SoftmaxSums {
   float largest = -INFINITY;
   float sum = 0;
-  float value[kPieces] = {};
+
+  __device__ SoftmaxSums(const PlainAttentionParams& p, int /*head*/) : softcap(p.softcap) {}
+  static __device__ int reach(const PlainAttentionParams&) { return 0; }
+  // Returns the key's weight; `shrink` is for the sums before it, 0 for the first key.
+  __device__ float add(float score, float& shrink) {
+    if (softcap != 0.0f) score = softcap * tanhf(score / softcap);
+    const float top = fmaxf(largest, score);
+    shrink = expf(largest - top);
+    const float weight = expf(score - top);
+    largest = top;
+    sum = sum * shrink + weight;
+    return weight;
+  }
+  static __device__ float result(const PlainAttentionParams&, int /*head*/, float value,
+                                 float total) {
+    return value / total;
+  }
+
+  float softcap;
 };
 
-// The keys at [begin, end) of the sequence that this warp takes.
-template <typename Kv>
+// A gate (GateParams) along a warp's keys. Sums are relative to nothing and not divided.
+struct GateSums {
+  float largest = 0;
+  float sum = 1;
+
+  __device__ GateSums(const PlainAttentionParams& p, int head)
+      : gate(p.gate), factor(p.gate.sigma[head] / static_cast<float>(p.gate.length)) {}
+  // Keys in front of its own that a warp looks at.
+  static __device__ int reach(const PlainAttentionParams& p) { return p.gate.length - 1; }
+  __device__ float add(float score, float& shrink) {
+    shrink = 1;
+    float total = 0;
+#pragma unroll
+    for (int i = kMaxGateLength - 1; i > 0; --i) {
+      last[i] = last[i - 1];
+      if (i < gate.length) total += last[i];
+    }
+    last[0] = gate.relu_pre && score < 0.0f ? 0.0f : score;
+    const float p = score - factor * (total + last[0]);
+    return p < gate.low ? gate.low : p > gate.high ? gate.high : p;
+  }
+  static __device__ float result(const PlainAttentionParams& p, int head, float value,
+                                 float /*total*/) {
+    return value * p.gate.gamma[head];
+  }
+
+  const GateParams& gate;
+  float factor;
+  float last[kMaxGateLength] = {};
+};
+
+// The keys at [begin, end) of the sequence that this warp takes: neighbours, as a gate needs them.
+template <typename Kv, typename Sums>
 __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
-                       const int32_t* blocks, int kv_head, int begin, int end, Running& r) {
+                       const int32_t* blocks, int kv_head, int begin, int end, Sums& sums,
+                       float (&value)[kPieces]) {
   const int lane = threadIdx.x % 32;
   const int64_t head_stride = int64_t{p.block_size} * p.head_dim;
   const int64_t value_offset = p.num_kv_heads * head_stride;
   const float scale = p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f);
-  for (int at = begin + static_cast<int>(threadIdx.x) / 32; at < end; at += kWarps) {
+  const int each = (end - begin + kWarps - 1) / kWarps;
+  const int first = begin + static_cast<int>(threadIdx.x) / 32 * each;
+  const int last = min(end, first + each);
+  if (first >= last) return;
+  for (int at = max(begin, first - Sums::reach(p)); at < last; ++at) {
     const int64_t block = blocks[at / p.block_size];
     const Kv* key = static_cast<const Kv*>(p.kv) + block * 2 * value_offset +
                     kv_head * head_stride + int64_t{at % p.block_size} * p.head_dim;
@@ -61,23 +114,19 @@ __device__ void attend(const PlainAttentionParams& p, const float (&q)[kPieces],
     for (int i = 0; i < kPieces; ++i) {
       if (i * 32 + lane < p.head_dim) dot += q[i] * to_float(key[i * 32 + lane]);
     }
-    float score = sum_of_warp(dot) * scale;
-    if (p.softcap != 0.0f) score = p.softcap * tanhf(score / p.softcap);
-    const float largest = fmaxf(r.largest, score);
-    const float shrink = expf(r.largest - largest);  // 0 for the first key
-    const float weight = expf(score - largest);
-    r.largest = largest;
-    r.sum = r.sum * shrink + weight;
+    float shrink;
+    const float weight = sums.add(sum_of_warp(dot) * scale, shrink);
+    if (at < first) continue;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       if (i * 32 + lane < p.head_dim) {
-        r.value[i] = r.value[i] * shrink + weight * to_float(key[value_offset + i * 32 + lane]);
+        value[i] = value[i] * shrink + weight * to_float(key[value_offset + i * 32 + lane]);
       }
     }
   }
 }
 
-template <typename Kv>
+template <typename Kv, typename Sums>
 __global__ void __launch_bounds__(kWarps * 32)
     plain_attention_kernel(const __grid_constant__ PlainAttentionParams p) {
   __shared__ float largest_of[kWarps];
@@ -93,7 +142,8 @@ __global__ void __launch_bounds__(kWarps * 32)
 
   const int seq = find_sequence(p.q_begin, p.num_seqs, token);
   const int kv_len = seq < 0 ? 0 : p.kv_len[seq];
-  Running r;
+  Sums sums(p, head);
+  float value[kPieces] = {};
   const int kv_head = head / (p.num_heads / p.num_kv_heads);
   if (kv_len > 0) {
     float q[kPieces];
@@ -105,14 +155,14 @@ __global__ void __launch_bounds__(kWarps * 32)
     const int position = kv_len - p.q_begin[seq + 1] + token;
     const int begin = p.window > 0 ? max(0, position - p.window + 1) : 0;
     const int32_t* blocks = p.block_table + p.table_row[seq] * p.max_blocks;
-    attend<Kv>(p, q, blocks, kv_head, begin, position + 1, r);
+    attend<Kv>(p, q, blocks, kv_head, begin, position + 1, sums, value);
   }
   if (lane == 0) {
-    largest_of[warp] = r.largest;
-    sum_of[warp] = r.sum;
+    largest_of[warp] = sums.largest;
+    sum_of[warp] = sums.sum;
   }
 #pragma unroll
-  for (int i = 0; i < kPieces; ++i) value_of[warp][i * 32 + lane] = r.value[i];
+  for (int i = 0; i < kPieces; ++i) value_of[warp][i * 32 + lane] = value[i];
   __syncthreads();
 
   const float v_scale = p.v_scale != nullptr ? p.v_scale[kv_head] : 1.0f;
@@ -120,16 +170,22 @@ __global__ void __launch_bounds__(kWarps * 32)
   for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, largest_of[w]);
   for (int d = threadIdx.x; d < p.head_dim; d += kWarps * 32) {
     float sum = 0;
-    float value = 0;
+    float total = 0;
     for (int w = 0; w < kWarps; ++w) {
       if (sum_of[w] == 0.0f) continue;  // a warp without keys; a NaN is not skipped
       const float weight = expf(largest_of[w] - largest);
       sum += weight * sum_of[w];
-      value += weight * value_of[w][d];
+      total += weight * value_of[w][d];
     }
     static_cast<__nv_bfloat16*>(p.out)[at + d] =
-        __float2bfloat16_rn(kv_len > 0 ? value / sum * v_scale : 0.0f);
+        __float2bfloat16_rn(kv_len > 0 ? Sums::result(p, head, total, sum) * v_scale : 0.0f);
   }
+}
+
+template <typename Sums>
+auto kernel_of(bool is_fp8) {
+  return is_fp8 ? plain_attention_kernel<__nv_fp8_e4m3, Sums>
+                : plain_attention_kernel<__nv_bfloat16, Sums>;
 }
 
 }  // namespace
@@ -141,8 +197,8 @@ cudaError_t launch_plain_attention(const PlainAttentionParams& params, cudaStrea
   }
   const dim3 grid(static_cast<unsigned>(params.num_tokens),
                   static_cast<unsigned>(params.num_heads));
-  return launch_pdl(params.kv_is_fp8 ? plain_attention_kernel<__nv_fp8_e4m3>
-                                     : plain_attention_kernel<__nv_bfloat16>,
+  return launch_pdl(params.gate.length > 0 ? kernel_of<GateSums>(params.kv_is_fp8)
+                                           : kernel_of<SoftmaxSums>(params.kv_is_fp8),
                     grid, dim3(kWarps * 32), 0, stream, params);
 }
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 
+#include "rudder/cuda/kernels/attention.h"
+
 namespace rudder::cuda {
 
 constexpr int32_t kPlainAttentionMaxHeadDim = 512;
@@ -33,6 +35,7 @@ struct PlainAttentionParams {
   int32_t window = 0;  // 0 = all
   float scale = 1.0f;
   float softcap = 0.0f;  // 0 = off
+  GateParams gate;       // with it there is no soft-cap
   void* out = nullptr;   // [T, num_heads * head_dim] bf16
 };
 

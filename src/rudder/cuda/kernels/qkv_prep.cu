@@ -30,6 +30,7 @@ __device__ const Bf16* token_of(const QkvPrepParams& p, int64_t t) {
 
 struct HeadNorm {
   const float* weight = nullptr;  // of the head's first element; null: no norm
+  const float* alpha = nullptr;   // likewise; null: the norm is RMS
   float eps = 0.0f;
   bool is_wide = false;
 };
@@ -38,8 +39,10 @@ __device__ HeadNorm norm_of(const QkvPrepParams& p, Head head) {
   const bool is_q = head.part == Part::kQ;
   const float* weight = is_q ? p.q_norm : head.part == Part::kK ? p.k_norm : nullptr;
   if (weight == nullptr) return {};
+  const float* alpha = is_q ? p.q_alpha : p.k_alpha;
   const bool is_wide = is_q ? p.q_norm_is_wide : p.k_norm_is_wide;
-  return {weight + (is_wide ? int64_t{head.index} * p.head_dim : 0), is_q ? p.q_eps : p.k_eps,
+  const int64_t begin = is_wide ? int64_t{head.index} * p.head_dim : 0;
+  return {weight + begin, alpha == nullptr ? nullptr : alpha + begin, is_q ? p.q_eps : p.k_eps,
           is_wide};
 }
 
@@ -69,11 +72,11 @@ __device__ WideSquares wide_squares(const QkvPrepParams& p, int64_t t, const Bf1
                                     int end, float (*scratch)[32]) {
   WideSquares out;
   const int q_width = p.num_heads * p.head_dim;
-  if (p.q_norm != nullptr && p.q_norm_is_wide && begin < p.num_heads) {
+  if (p.q_norm != nullptr && p.q_alpha == nullptr && p.q_norm_is_wide && begin < p.num_heads) {
     out.q = squares_of_block(p, t, token, 0, q_width, scratch[0]);
   }
-  if (p.k_norm != nullptr && p.k_norm_is_wide && begin < p.num_heads + p.num_kv_heads &&
-      end > p.num_heads) {
+  if (p.k_norm != nullptr && p.k_alpha == nullptr && p.k_norm_is_wide &&
+      begin < p.num_heads + p.num_kv_heads && end > p.num_heads) {
     out.k = squares_of_block(p, t, token, q_width, p.num_kv_heads * p.head_dim, scratch[1]);
   }
   return out;
@@ -144,6 +147,12 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
     low_weight = load_floats<true>(norm.weight + at.low, dim - at.low);
     high_weight = load_floats<true>(norm.weight + at.high, dim - at.high);
   }
+  Floats low_alpha = {};
+  Floats high_alpha = {};
+  if (norm.alpha != nullptr) {
+    low_alpha = load_floats<true>(norm.alpha + at.low, dim - at.low);
+    high_alpha = load_floats<true>(norm.alpha + at.high, dim - at.high);
+  }
 
   dependency_wait();
   dependency_trigger();
@@ -179,7 +188,10 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
     squares += __shfl_xor_sync(0xffffffffu, squares, step);
   }
   if (!exists || (head.part != Part::kQ && slot < 0)) return;
-  if (norm.weight != nullptr) {
+  if (norm.alpha != nullptr) {
+    low = clipped_run(low, low_alpha, low_weight);
+    high = clipped_run(high, high_alpha, high_weight);
+  } else if (norm.weight != nullptr) {
     const bool is_q = head.part == Part::kQ;
     const int width = norm.is_wide ? (is_q ? p.num_heads : p.num_kv_heads) * dim : dim;
     const float sum = norm.is_wide ? (is_q ? wide.q : wide.k) : squares;
@@ -210,7 +222,7 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   const HeadNorm norm = norm_of(p, head);
   const WideSquares wide = wide_squares(p, t, token, head_number, head_number + 1, scratch);
   float inverse = 1.0f;
-  if (norm.weight != nullptr) {
+  if (norm.weight != nullptr && norm.alpha == nullptr) {
     const bool is_q = head.part == Part::kQ;
     const int width = norm.is_wide ? (is_q ? p.num_heads : p.num_kv_heads) * dim : dim;
     const float sum = norm.is_wide ? (is_q ? wide.q : wide.k)
@@ -219,7 +231,11 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   }
   for (int i = static_cast<int>(threadIdx.x); i < dim; i += kThreads) {
     x[i] = number(p, t, token, column + i);
-    if (norm.weight != nullptr) x[i] = x[i] * inverse * norm.weight[i];
+    if (norm.alpha != nullptr) {
+      x[i] = clipped(norm.alpha[i] * x[i]) * norm.weight[i];
+    } else if (norm.weight != nullptr) {
+      x[i] = x[i] * inverse * norm.weight[i];
+    }
   }
   __syncthreads();
   const int half = p.rope == nullptr || head.part == Part::kV ? 0 : p.half_rot;
@@ -259,7 +275,8 @@ cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
   const int heads = p.num_heads + 2 * p.num_kv_heads;
   const int half = p.rope == nullptr ? 0 : p.half_rot;
   const bool aligned = is_aligned(p.qkv) && is_aligned(p.q_out) && is_aligned(p.kv_cache) &&
-                       is_aligned(p.q_norm) && is_aligned(p.k_norm) && is_aligned(p.rope) &&
+                       is_aligned(p.q_norm) && is_aligned(p.q_alpha) && is_aligned(p.k_norm) &&
+                       is_aligned(p.k_alpha) && is_aligned(p.rope) &&
                        is_aligned(p.qkv_scales.column) && is_aligned(p.qkv_scales.bias);
   switch (aligned ? lanes_of_head(p.head_dim, half) : 0) {
     case 4:

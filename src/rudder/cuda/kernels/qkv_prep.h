@@ -27,8 +27,11 @@ struct QkvPrepParams {
   int32_t num_kv_heads = 0;
   int32_t head_dim = 0;
   const float* q_norm = nullptr;  // [head_dim], or [num_heads * head_dim] when norm_is_wide
+  // Of a UClipNorm, clip(alpha * x, -1, 1) * q_norm; as long as q_norm; null: the norm is RMS.
+  const float* q_alpha = nullptr;
   float q_eps = 1e-5f;
   const float* k_norm = nullptr;  // likewise with num_kv_heads
+  const float* k_alpha = nullptr;
   float k_eps = 1e-5f;
   bool q_norm_is_wide = false;  // over all heads as one vector
   bool k_norm_is_wide = false;

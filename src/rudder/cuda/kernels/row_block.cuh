@@ -84,16 +84,43 @@ struct DeltaRun<true> {
 
 inline bool is_aligned_residual(const ResidualNormParams& p) {
   return p.hidden % kRun == 0 && is_aligned(p.x) && is_aligned(p.delta) &&
-         is_aligned(p.delta_norm) && is_aligned(p.norm) && is_aligned(p.out) &&
-         is_aligned(p.delta_scales.column) && is_aligned(p.delta_scales.bias);
+         is_aligned(p.delta_norm) && is_aligned(p.delta_alpha) && is_aligned(p.norm) &&
+         is_aligned(p.norm_alpha) && is_aligned(p.out) && is_aligned(p.delta_scales.column) &&
+         is_aligned(p.delta_scales.bias);
 }
 
-// A run of a normed row.
+// A run of a row after an RMS norm.
 __device__ inline Floats normed_run(Floats x, float inverse, const Floats& weight) {
 #pragma unroll
   for (int j = 0; j < kRun; ++j) x.v[j] = __fmul_rn(__fmul_rn(x.v[j], inverse), weight.v[j]);
   return x;
 }
+
+// A norm of a row in registers: none, RMS, or UClipNorm where it has an alpha.
+class RowNorm {
+ public:
+  // All threads of the block take part.
+  template <int kRuns, typename Run>
+  __device__ RowNorm(const float* weight, const float* alpha, const Run (&x)[kRuns], int width,
+                     float eps, float* scratch)
+      : is_there_(weight != nullptr), alpha_(alpha) {
+    if (is_there_ && alpha == nullptr) inverse_ = inverse_rms(x, width, eps, scratch);
+  }
+
+  // The run that begins at column i, `left` columns before the row's end.
+  template <bool kAligned>
+  __device__ Floats applied_to(const Floats& x, const Floats& weight, int i, int left) const {
+    if (!is_there_) return x;
+    if (alpha_ == nullptr) return normed_run(x, inverse_, weight);
+    return clipped_run(x, load_floats<kAligned>(alpha_ + i, left), weight);
+  }
+
+ private:
+  bool is_there_;
+  const float* alpha_;
+  float inverse_ = 1.0f;
+};
+
 __device__ inline Floats sum_run(Floats x, const Floats& branch) {
 #pragma unroll
   for (int j = 0; j < kRun; ++j) x.v[j] = __fadd_rn(x.v[j], branch.v[j]);

@@ -67,15 +67,13 @@ __device__ void add_delta(const ResidualNormParams& p, Packed (&x)[kRuns], float
     const int i = row_column(r);
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, blockIdx.x, i, hidden - i);
   }
-  const float inverse =
-      p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
+  const RowNorm norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
-    Floats branch = unpack(delta[r]);
-    if (p.delta_norm != nullptr) {
-      branch = normed_run(branch, inverse, load_floats<kAligned>(p.delta_norm + i, hidden - i));
-    }
+    Floats weight = {};
+    if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
+    const Floats branch = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
     x[r] = pack(sum_run(unpack(x[r]), branch));
     store_run<kAligned>(static_cast<Bf16*>(p.x) + row + i, hidden - i, x[r]);
   }
@@ -96,6 +94,8 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
     }
   }
   prefetch_weights<kRuns>(p.delta_norm, hidden);
+  prefetch_weights<kRuns>(p.delta_alpha, hidden);
+  prefetch_weights<kRuns>(p.norm_alpha, hidden);
   dependency_wait();
   dependency_trigger();
   const int64_t row = int64_t{blockIdx.x} * hidden;
@@ -107,13 +107,12 @@ __global__ void __launch_bounds__(kMaxRowThreads) residual_norm_kernel(const Res
   }
   if (p.delta != nullptr) add_delta<kRuns, kAligned, kFp8>(p, x, scratch[0]);
   if (p.out == nullptr) return;
-  const float inverse = p.norm == nullptr ? 1.0f : inverse_rms(x, hidden, p.eps, scratch[1]);
+  const RowNorm norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
   Floats y[kFp8 ? kRuns : 1];
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
-    Floats run = unpack(x[r]);
-    if (p.norm != nullptr) run = normed_run(run, inverse, weight[r]);
+    const Floats run = norm.applied_to<kAligned>(unpack(x[r]), weight[r], i, hidden - i);
     if constexpr (kFp8) {
       y[r] = run;
     } else {

@@ -40,14 +40,17 @@ cudaError_t launch_embed(const EmbedParams& params, cudaStream_t stream);
 // x += delta_norm(delta); out = norm(x). Without `delta` nothing is added, without `norm` out = x,
 // without `out` only x changes. The norm is of x as stored, rounded to bf16, so that it does not
 // matter in which call a delta was added. Moves T * hidden * (2 x, 2 delta, 2 x, 2 | 1 out) bytes.
-// hidden <= kMaxNormWidth.
+// hidden <= kMaxNormWidth. A norm with `alpha` is a UClipNorm, clip(alpha * x, -1, 1) * weight: it
+// waits for no sum over the row.
 struct ResidualNormParams {
-  void* x = nullptr;                  // [T, hidden] bf16, in place
-  const void* delta = nullptr;        // [T, hidden] bf16, optional; may be `out`
-  ProductScales delta_scales;         // of delta; only with an out of fp8
-  const float* delta_norm = nullptr;  // [hidden], optional
+  void* x = nullptr;                   // [T, hidden] bf16, in place
+  const void* delta = nullptr;         // [T, hidden] bf16, optional; may be `out`
+  ProductScales delta_scales;          // of delta; only with an out of fp8
+  const float* delta_norm = nullptr;   // [hidden], optional
+  const float* delta_alpha = nullptr;  // [hidden], optional
   float delta_eps = 1e-5f;
-  const float* norm = nullptr;  // [hidden], optional
+  const float* norm = nullptr;        // [hidden], optional
+  const float* norm_alpha = nullptr;  // [hidden], optional
   float eps = 1e-5f;
   int64_t rows = 0;
   int64_t hidden = 0;

@@ -164,23 +164,61 @@ class RowSampler {
   }
 
   // In the order of penalize_body in src/rudder/cpu/sample_kernels.cpp; nothing is fused.
+  __device__ float penalised(float v, int32_t count, bool in_prompt) const {
+    if (count > 0 || in_prompt) {
+      v = v > 0.0f ? __fdiv_rn(v, params_.repetition_penalty)
+                   : __fmul_rn(v, params_.repetition_penalty);
+    }
+    v = __fsub_rn(v, __fmul_rn(params_.frequency_penalty, static_cast<float>(count)));
+    if (count > 0) v = __fsub_rn(v, params_.presence_penalty);
+    return v > kLargest ? kLargest : v;
+  }
+
+  // The drafts before this row's token are counted as well: where they are wrong the row is
+  // rejected. The slot's counts do not have them yet.
   __device__ void penalise() {
     const int64_t first = params_.slot * p_.state.vocab + slice_.begin;
     const int32_t* counts = p_.state.output_count + first;
     const uint8_t* prompt = p_.state.prompt_seen + first;
+    const DraftedToken drafted = drafted_token();
+    float of_drafted = 0;
+    if (drafted.count > 0) {
+      const int i = drafted.index;
+      of_drafted = penalised(values_[i], counts[i] + drafted.count, prompt[i] != 0);
+    }
+    __syncthreads();
 #pragma unroll 4
     for (int i = static_cast<int>(threadIdx.x); i < slice_.count; i += kSampleThreads) {
       const int32_t count = counts[i];
       if (count == 0 && prompt[i] == 0) continue;
-      float v = values_[i];
-      if (count > 0 || prompt[i] != 0) {
-        v = v > 0.0f ? __fdiv_rn(v, params_.repetition_penalty)
-                     : __fmul_rn(v, params_.repetition_penalty);
-      }
-      v = __fsub_rn(v, __fmul_rn(params_.frequency_penalty, static_cast<float>(count)));
-      if (count > 0) v = __fsub_rn(v, params_.presence_penalty);
-      values_[i] = v > kLargest ? kLargest : v;
+      values_[i] = penalised(values_[i], count, prompt[i] != 0);
     }
+    if (params_.num_behind == 0) return;
+    __syncthreads();
+    if (drafted.count > 0) values_[drafted.index] = of_drafted;
+  }
+
+  // A token of the slice among the drafts before this row, one a thread at most.
+  struct DraftedToken {
+    int index = 0;  // in the slice
+    int count = 0;  // of drafts that are it; 0: the thread has none
+  };
+  __device__ DraftedToken drafted_token() const {
+    static_assert(ops::kMaxChain <= kSampleThreads);
+    const int own = static_cast<int>(threadIdx.x);
+    const int num_behind = params_.num_behind;
+    if (own >= num_behind) return {};
+    const ops::SampleRow* const chain = p_.rows + row_ - num_behind;
+    const int token = chain[own].draft;
+    DraftedToken drafted;
+    drafted.index = token - slice_.begin;
+    if (drafted.index < 0 || drafted.index >= slice_.count) return {};
+    for (int i = 0; i < num_behind; ++i) {
+      if (chain[i].draft != token) continue;
+      if (i < own) return {};  // an earlier thread's
+      ++drafted.count;
+    }
+    return drafted;
   }
 
   // An ordinal that at least k tokens reach: the k-th highest of the warps' highest.
@@ -468,8 +506,9 @@ cudaError_t launch_score(const ScoreParams& p, cudaStream_t stream) {
                             p.tokens, p.num_top, aligned);
 }
 
-cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream) {
-  if (p.num_rows == 0) return cudaSuccess;
+namespace {
+
+cudaError_t launch_rows(const SampleParams& p, cudaStream_t stream) {
   if (p.vocab < 1 || p.vocab > kMaxSampleVocab || p.max_logprobs > kMaxSampleLogprobs) {
     return cudaErrorInvalidValue;
   }
@@ -485,6 +524,14 @@ cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream) {
   if (error != cudaSuccess) return error;
   return launch_pdl_cluster(sample_kernel, grid, dim3(kSampleThreads), bytes, kCluster, stream, p,
                             aligned);
+}
+
+}  // namespace
+
+cudaError_t launch_sample(const SampleParams& p, cudaStream_t stream) {
+  if (p.num_rows == 0) return cudaSuccess;
+  const cudaError_t error = launch_rows(p, stream);
+  return error == cudaSuccess && p.any_drafts ? launch_verify(p, stream) : error;
 }
 
 }  // namespace rudder::cuda

@@ -311,28 +311,39 @@ __device__ inline bool is_masked(const SampleParams& p, int64_t row, const ops::
   return true;
 }
 
-// Called by one warp: the result, and what the next step needs of it.
+// Why the sequence ends with a token that was sampled for this row.
+__device__ inline ops::SampleEnd end_of(const ops::SampleRow& params, int token, bool is_stop) {
+  if (token < 0) return ops::SampleEnd::kNumerical;
+  if (is_stop) return ops::SampleEnd::kStopId;
+  return params.position + 1 >= params.max_len ? ops::SampleEnd::kLength : ops::SampleEnd::kNone;
+}
+
+// The slot's last token is that of the row.
+__device__ inline void carry_token(const SampleParams& p, const ops::SampleRow& params, int token) {
+  p.state.carry[params.slot] = token;
+  if (p.state.carry_position != nullptr) p.state.carry_position[params.slot] = params.position;
+}
+
+// Called by one warp: the result, and what the next step needs of it. With drafts the result alone:
+// whether it counts is not known yet.
 __device__ inline void finish_row(const SampleParams& p, int64_t row, const ops::SampleRow& params,
                                   const SampledRow& sampled) {
   bool is_stop = false;
   const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (p.any_drafts) {
+    if (lane == 0) write_sampled(p, row, sampled, ops::SampleEnd::kNone);
+    return;
+  }
   for (int i = lane; i < params.num_stop_ids; i += 32) {
     is_stop |= p.lists[params.stop_begin + i] == sampled.token;
   }
   is_stop = __any_sync(0xffffffffu, is_stop);
   if (lane != 0) return;
-  ops::SampleEnd end = ops::SampleEnd::kNone;
-  if (sampled.token < 0) {
-    end = ops::SampleEnd::kNumerical;
-  } else {
-    p.state.carry[params.slot] = sampled.token;
+  const ops::SampleEnd end = end_of(params, sampled.token, is_stop);
+  if (sampled.token >= 0) {
+    carry_token(p, params, sampled.token);
     if (params.has_penalties != 0) {
       ++p.state.output_count[params.slot * p.state.vocab + sampled.token];
-    }
-    if (is_stop) {
-      end = ops::SampleEnd::kStopId;
-    } else if (params.position + 1 >= params.max_len) {
-      end = ops::SampleEnd::kLength;
     }
   }
   if (end != ops::SampleEnd::kNone) p.state.ended[params.slot] = 1;

@@ -14,7 +14,8 @@ namespace rudder::cuda {
 
 // SlotState as raw pointers; S + 1 rows each, row S is of padding.
 struct SlotStateParams {
-  int32_t* carry = nullptr;         // [S + 1]
+  int32_t* carry = nullptr;           // [S + 1]
+  int32_t* carry_position = nullptr;  // [S + 1] or null
   int32_t* ended = nullptr;         // [S + 1]
   int32_t* block_table = nullptr;   // [groups * (S + 1), max_blocks]
   int32_t* output_count = nullptr;  // [S + 1, vocab]
@@ -23,9 +24,26 @@ struct SlotStateParams {
   int64_t vocab = 0;
 };
 
-// Two launches where a slot is opened, one elsewhere. Clearing a slot's counts moves 5 bytes a
-// token of the vocabulary, gathering taps 32 bytes a token and point, and 8 more of one that is
-// captured; everything else a few bytes an entry. A (row, index) is in `blocks` once at most. A
+// Where the sequences of a step stand: ops::BeginStepArgs::Placement.
+struct PlacementParams {
+  const int32_t* q_begin = nullptr;       // [num_seqs + 1]
+  int32_t* kv_len = nullptr;              // [num_seqs] in place, as all but logits_rows
+  int32_t* positions = nullptr;           // [T]
+  ops::SampleRow* sample_rows = nullptr;  // [R]
+  const int32_t* logits_rows = nullptr;   // [R] ascending
+  int32_t* since_prompt = nullptr;        // [T] or null
+  int32_t* rows_since_prompt = nullptr;   // [R] or null
+  int64_t num_seqs = 0;
+  int64_t num_rows = 0;  // R
+  int32_t block_size = 1;
+  int32_t num_slots = 0;  // S
+};
+
+// A launch where a slot is opened, one for lists and taps where there are any, and one that places
+// sequences or else one of ids. Clearing a slot's counts moves 5 bytes a token of the vocabulary,
+// gathering taps 32 bytes a token and point, and 8 more of one that is captured; placing 16 bytes a
+// token and 8 a row of logits, of sequences that begin with a carry; everything else a few bytes an
+// entry. A (row, index) is in `blocks` once at most. A
 // token of `history` outside [0, vocab) is passed over: it cannot be sampled.
 struct BeginStepParams {
   SlotStateParams state;
@@ -39,7 +57,8 @@ struct BeginStepParams {
   int32_t* kv_slot = nullptr;  // [groups, T] in place
   int64_t rows = 0;            // T
   int32_t num_groups = 1;
-  GatherTapsParams taps[2];  // no tokens: none
+  PlacementParams placement;  // no sequences: none are placed
+  GatherTapsParams taps[2];   // no tokens: none
 };
 cudaError_t launch_begin_step(const BeginStepParams& params, cudaStream_t stream);
 

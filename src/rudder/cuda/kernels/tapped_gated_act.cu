@@ -35,10 +35,10 @@ class ClusterTeam {
     __syncthreads();
   }
 
-  __device__ int first_column() const {
+  __device__ static int first_column() {
     return static_cast<int>(cluster_rank() * blockDim.x + threadIdx.x) * kRun;
   }
-  __device__ int column_stride() const { return 0; }
+  __device__ static int column_stride() { return 0; }
   __device__ bool is_leader() const { return cluster_rank() == 0 && threadIdx.x == 0; }
 
   // Over all threads of the cluster, to every thread, in an order that their number alone decides.
@@ -79,6 +79,19 @@ class ClusterTeam {
     return all;
   }
 
+  // As of BlockTeam.
+  __device__ static void wait_for_all() {
+    cluster_barrier();
+  }
+  __device__ static float over_blocks(const float* part) {
+    const uint32_t address = shared_address(part);
+    float sum = 0.0f;
+    for (uint32_t rank = 0; rank < cluster_size(); ++rank) {
+      sum += load_from_rank(shared_of_rank(address, rank));
+    }
+    return sum;
+  }
+
  private:
   Shared& shared_;
   unsigned n_ = 0;
@@ -104,12 +117,13 @@ __global__ void __maxnreg__(kRegisters<kFp8>)
   extern __shared__ float4 fetched[];
   __shared__ alignas(16) HighestShared highest;
   __shared__ alignas(16) ClusterTeam::Shared team_shared;
+  __shared__ FeatureShared features;
   const unsigned ranks = cluster_size();
   const auto rows = static_cast<unsigned>(p.rows);
   const unsigned stride = gridDim.x / ranks;
   unsigned row = blockIdx.x / ranks;
   ClusterTeam team(team_shared);
-  Taps taps(tap_params, team, fetched, p.width);
+  Taps taps(tap_params, team, features, fetched, p.width);
   taps.load(row);
   const int i = team.first_column();
   const int left = static_cast<int>(p.width) - i;

@@ -41,14 +41,13 @@ __device__ void load_branch(const ResidualNormParams& p, int64_t row, Taps& taps
     delta[r] = DeltaRun<kFp8>::template load<kAligned>(p, row, i, hidden - i);
   }
   taps.look_up(row);
-  const float inverse =
-      p.delta_norm == nullptr ? 1.0f : inverse_rms(delta, hidden, p.delta_eps, scratch);
+  const RowNorm norm(p.delta_norm, p.delta_alpha, delta, hidden, p.delta_eps, scratch);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
     const int i = row_column(r);
-    to[r] = unpack(delta[r]);
-    if (p.delta_norm == nullptr) continue;
-    to[r] = normed_run(to[r], inverse, load_floats<kAligned>(p.delta_norm + i, hidden - i));
+    Floats weight = {};
+    if (p.delta_norm != nullptr) weight = load_floats<kAligned>(p.delta_norm + i, hidden - i);
+    to[r] = norm.applied_to<kAligned>(unpack(delta[r]), weight, i, hidden - i);
   }
 }
 
@@ -73,10 +72,11 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   extern __shared__ float4 fetched[];
   __shared__ float scratch[3][32];
   __shared__ BlockTeam::Shared team_shared;
+  __shared__ FeatureShared features;
   const int hidden = static_cast<int>(p.hidden);
   const auto row = static_cast<int>(blockIdx.x);
   BlockTeam team(team_shared);
-  Taps taps(tap_params, team, fetched, hidden);
+  Taps taps(tap_params, team, features, fetched, hidden);
   taps.load(row);
   // A large block has no registers for the weights of the norm while programs run.
   Floats norm[kRuns] = {};
@@ -86,6 +86,8 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
     prefetch_weights<kRuns>(p.norm, hidden);
   }
   prefetch_weights<kRuns>(p.delta_norm, hidden);
+  prefetch_weights<kRuns>(p.delta_alpha, hidden);
+  prefetch_weights<kRuns>(p.norm_alpha, hidden);
   dependency_wait();
   dependency_trigger();
   Packed x[kRuns];
@@ -107,11 +109,11 @@ __global__ void __launch_bounds__(kMaxThreads, kMaxThreads <= kSmallBlock ? 2 : 
   if (p.delta != nullptr || taps.is_active()) store_row<kRuns, kAligned>(p.x, row, hidden, x);
   if (p.out == nullptr) return;
   if constexpr (!kIsSmall) load_norm<kRuns, kAligned>(p, norm);
-  const float inverse = p.norm == nullptr ? 1.0f : inverse_rms(x, hidden, p.eps, scratch[1]);
+  const RowNorm out_norm(p.norm, p.norm_alpha, x, hidden, p.eps, scratch[1]);
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) {
-    h[r] = unpack(x[r]);
-    if (p.norm != nullptr) h[r] = normed_run(h[r], inverse, norm[r]);
+    const int i = row_column(r);
+    h[r] = out_norm.applied_to<kAligned>(unpack(x[r]), norm[r], i, hidden - i);
   }
   if constexpr (!kOnlyAdds) taps.at(kOutPoint, h);
   if constexpr (kFp8) {

@@ -7,12 +7,12 @@
 // them four times. So there are kernels for steps of plain adds alone. A token without a program
 // and a capture: 16 bytes a point, asked for before the kernel ahead has ended, and a branch. A
 // steered one: then its op's vector, asked for behind the row, so that the two come together. kAdd
-// and kPatch have no sums; all sums of another op are one exchange between the threads. A captured
-// one: two reads, one behind the other, of where its row goes.
+// and kPatch have no sums; all sums of another op are one exchange between the threads; a run of
+// features has four (tap_features.cuh). A captured one: two reads, one behind the other, of where
+// its row goes.
 #pragma once
 
-#include "rudder/cuda/kernels/device_vec.cuh"
-#include "rudder/cuda/kernels/taps.h"
+#include "rudder/cuda/kernels/tap_features.cuh"
 
 namespace rudder::cuda {
 
@@ -32,127 +32,6 @@ __device__ inline void wait_for_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
-// What every op is asked; the rest of tap::TapOp only where its kind needs it.
-struct TapOpHead {
-  tap::OpKind kind;
-  tap::GateKind gate;
-  tap::ScheduleKind schedule;
-  int32_t v1;
-  float strength;
-
-  // Of a plain add.
-  __device__ TapOpHead(int32_t vector, float by)
-      : kind(tap::OpKind::kAdd),
-        gate(tap::GateKind::kNone),
-        schedule(tap::ScheduleKind::kConstant),
-        v1(vector),
-        strength(by) {}
-  __device__ explicit TapOpHead(const tap::TapOp& op) {
-    const int4 low = *reinterpret_cast<const int4*>(&op);
-    const int4 high = *(reinterpret_cast<const int4*>(&op) + 1);
-    kind = static_cast<tap::OpKind>(low.x);
-    gate = static_cast<tap::GateKind>(low.y);
-    schedule = static_cast<tap::ScheduleKind>(low.z);
-    v1 = high.x;
-    strength = __int_as_float(high.w);
-  }
-};
-
-// What an op may need to know of a row: p = h . v1, p2 = h . v2, the gate's h . vg, and |h|^2.
-struct TapSums {
-  float p, p2, gate, squares;
-};
-struct WantedTapSums {
-  bool p, p2, gate, squares;
-
-  __device__ explicit WantedTapSums(const TapOpHead& op)
-      : p(op.kind == tap::OpKind::kAxis || op.kind == tap::OpKind::kSwap ||
-          op.kind == tap::OpKind::kRotate || op.kind == tap::OpKind::kAddRenorm ||
-          op.kind == tap::OpKind::kScore),
-        p2(op.kind == tap::OpKind::kRotate),
-        gate(op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kSoft),
-        squares(op.kind == tap::OpKind::kAddNorm || op.kind == tap::OpKind::kAddRenorm) {}
-
-  __device__ bool any() const { return p || p2 || gate || squares; }
-  __device__ TapSums warp_sums(TapSums sums) const {
-    if (p) sums.p = warp_sum(sums.p);
-    if (p2) sums.p2 = warp_sum(sums.p2);
-    if (gate) sums.gate = warp_sum(sums.gate);
-    if (squares) sums.squares = warp_sum(sums.squares);
-    return sums;
-  }
-};
-
-// What an op makes of a row: keep h + c1 v1 + c2 v2.
-struct TapChange {
-  float keep = 1.0f;
-  float c1 = 0.0f;
-  float c2 = 0.0f;
-  bool has_second = false;
-
-  // h + g (op(h) - h).
-  __device__ TapChange scaled(float g) const {
-    return {fmaf(g, keep - 1.0f, 1.0f), g * c1, g * c2, has_second};
-  }
-  __device__ Floats applied(Floats h, const Floats& v1) const {
-#pragma unroll
-    for (int j = 0; j < kRun; ++j) h.v[j] = fmaf(c1, v1.v[j], __fmul_rn(keep, h.v[j]));
-    return h;
-  }
-  __device__ Floats second_applied(Floats h, const Floats& v2) const {
-#pragma unroll
-    for (int j = 0; j < kRun; ++j) h.v[j] = fmaf(c2, v2.v[j], h.v[j]);
-    return h;
-  }
-};
-
-// To 2 units in the last place, like the other functions here: an exact one is a call, whose
-// registers a row would have to make room for.
-__device__ inline float fast_sqrt(float x) {
-  float root;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(x));
-  return root;
-}
-
-// Of an op at strength s on a row of these sums.
-__device__ inline TapChange change_of(tap::OpKind kind, const tap::TapOp& op, float s,
-                                      const TapSums& sums) {
-  const float p = sums.p;
-  switch (kind) {
-    case tap::OpKind::kPatch:
-      return {1.0f - s, s, 0.0f, false};
-    case tap::OpKind::kAxis:
-      return {1.0f, s * (fminf(fmaxf(fmaf(op.a, p, op.b), op.lo), op.hi) - p), 0.0f, false};
-    case tap::OpKind::kSwap:
-      return {1.0f, -s * p, s * p, true};
-    case tap::OpKind::kRotate: {
-      if (op.lo > 0.0f && p <= 0.0f) return {};
-      const float r = fast_sqrt(fmaf(p, p, sums.p2 * sums.p2));
-      return {1.0f, s * fmaf(r, op.a, -p), s * fmaf(r, op.b, -sums.p2), true};
-    }
-    case tap::OpKind::kAdd:
-      return {1.0f, s, 0.0f, false};
-    case tap::OpKind::kAddNorm:
-      return {1.0f, s * fast_sqrt(sums.squares), 0.0f, false};
-    case tap::OpKind::kAddRenorm: {
-      // |h + s v1|^2
-      const float squares = fmaf(s * s, op.norm_squared, fmaf(2.0f * s, p, sums.squares));
-      if (op.lo > 0.0f && squares <= sums.squares) return {1.0f, s, 0.0f, false};
-      if (squares <= 0.0f) return {};
-      const float keep = fast_sqrt(__fdividef(sums.squares, squares));
-      return {keep, keep * s, 0.0f, false};
-    }
-    case tap::OpKind::kScore:
-      break;
-  }
-  return {};
-}
-
-__device__ inline void add_dot(float& sum, const Floats& a, const Floats& b) {
-#pragma unroll
-  for (int j = 0; j < kRun; ++j) sum = fmaf(a.v[j], b.v[j], sum);
-}
-
 // A row is one block's: thread t has the runs t, t + threads, ... of it.
 class BlockTeam {
  public:
@@ -162,8 +41,8 @@ class BlockTeam {
 
   __device__ explicit BlockTeam(Shared& shared) : shared_(shared) {}
 
-  __device__ int first_column() const { return static_cast<int>(threadIdx.x) * kRun; }
-  __device__ int column_stride() const { return static_cast<int>(blockDim.x) * kRun; }
+  __device__ static int first_column() { return static_cast<int>(threadIdx.x) * kRun; }
+  __device__ static int column_stride() { return static_cast<int>(blockDim.x) * kRun; }
   __device__ bool is_leader() const { return threadIdx.x == 0; }
 
   // Over all threads, to every thread, in an order that their number alone decides. Two sets of
@@ -177,6 +56,11 @@ class BlockTeam {
     __syncthreads();
     return wanted.warp_sums(lane < blockDim.x / 32 ? of_warp[lane] : TapSums{});
   }
+
+  // What its threads have written to shared memory before is seen by all after.
+  __device__ static void wait_for_all() { __syncthreads(); }
+  // The sum over the team's blocks of what each has there in shared memory.
+  __device__ static float over_blocks(const float* part) { return *part; }
 
  private:
   Shared& shared_;
@@ -218,8 +102,13 @@ class TokenTaps {
   using Row = Floats[kRuns];
 
   // `fetched`: tap_vector_bytes() of shared memory.
-  __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, float4* fetched, int64_t width)
-      : p_(params), team_(team), fetched_(fetched), width_(static_cast<int>(width)) {}
+  __device__ TokenTaps(const TapParams<kPoints>& params, Team& team, FeatureShared& features,
+                       float4* fetched, int64_t width)
+      : p_(params),
+        team_(team),
+        features_(features),
+        fetched_(fetched),
+        width_(static_cast<int>(width)) {}
 
   // Of the token that is looked up next, when the last one has passed all points: loads that
   // nothing waits for yet. They may stand before dependency_wait() (tap.T9).
@@ -352,19 +241,44 @@ class TokenTaps {
     const tap::TapOp* op = p_.table.ops + (ops >> 8);
     // What most programs are needs no more than the entry says.
     bool is_told = (vector & 1) != 0;
+    const tap::TapOp* const end = op + (ops & 0xff);
 #pragma unroll 1
-    for (int left = ops & 0xff; left > 0; --left, ++op) {
-      run_op(is_told ? TapOpHead(vector - 1, strength) : TapOpHead(*op), *op, h);
+    while (op < end) {
+      const TapOpHead head = is_told ? TapOpHead(vector - 1, strength) : TapOpHead(*op);
       is_told = false;
+      if (__builtin_expect(head.kind == tap::OpKind::kFeature, 0)) {
+        const int n = op->run;
+        clamp_features(op, n, h);
+        op += n;
+        continue;
+      }
+      run_op(head, *op, h);
+      ++op;
     }
+  }
+
+  // A run of n ops. The row goes where vectors go.
+  __device__ void clamp_features(const tap::TapOp* ops, int n, Row& h) {
+    has_fetched_ = false;
+    wait_for_copies();
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      memcpy(fetched(r, 0), &h[r].v[0], sizeof(float4));
+      memcpy(fetched(r, 1), &h[r].v[4], sizeof(float4));
+    }
+    run_features<Team, kRuns, kAligned>(
+        {ops, n, p_.table.vectors, token_state(), &features_, fetched_, width_});
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) h[r] = fetched_run(r);
   }
 
   __device__ void run_op(const TapOpHead& head, const tap::TapOp& op, Row& h) {
     need(head.v1);
     const auto v1 = [&](int r) { return first_vector(head.v1, r); };
     const bool is_score = head.kind == tap::OpKind::kScore;
-    const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op);
-    if (is_score ? since_prompt() >= 0 : s == 0.0f) return;
+    const TokenTapState token = token_state();
+    const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op, token);
+    if (is_score ? token.since_prompt() >= 0 : s == 0.0f) return;
     const WantedTapSums wanted(head);
     TapSums sums = {};
     if (wanted.any()) {
@@ -378,10 +292,10 @@ class TokenTaps {
       sums = team_.sum(sums, wanted);
     }
     if (is_score) {
-      if (team_.is_leader()) add_sample(op.latch, sums.p);
+      if (team_.is_leader()) add_sample(token.latch(op.latch), sums.p);
       return;
     }
-    const float g = opened(head, op, sums.gate);
+    const float g = opened(head.gate, op, sums.gate, token);
     if (g == 0.0f) return;
     TapChange change = change_of(head.kind, op, s, sums);
     if (g != 1.0f) change = change.scaled(g);
@@ -392,60 +306,13 @@ class TokenTaps {
     }
   }
 
-  __device__ int since_prompt() const {
-    return p_.batch.since_prompt[token_];
-  }
-
-  // The schedule's factor.
-  __device__ float scheduled(tap::ScheduleKind schedule, const tap::TapOp& op) const {
-    if (schedule == tap::ScheduleKind::kConstant) return 1.0f;
-    const int n = since_prompt();
-    if (schedule == tap::ScheduleKind::kWindow) return n >= op.begin && n < op.end ? 1.0f : 0.0f;
-    if (n >= op.end) return op.to;
-    if (n <= op.begin) return op.from;
-    const float part = __fdividef(static_cast<float>(int64_t{n} - op.begin),
-                                  static_cast<float>(int64_t{op.end} - op.begin));
-    return fmaf(op.to - op.from, part, op.from);
-  }
-
-  // The gate's factor.
-  __device__ float opened(const TapOpHead& head, const tap::TapOp& op, float dot) const {
-    if (head.gate == tap::GateKind::kNone) return 1.0f;
-    float score = dot;
-    if (head.gate == tap::GateKind::kScoreHard || head.gate == tap::GateKind::kScoreSoft) {
-      if (since_prompt() < -1) return 0.0f;
-      const ulonglong2 latch = __ldcg(reinterpret_cast<const ulonglong2*>(latch_of(op.latch)));
-      if (latch.y == 0) return 0.0f;
-      const float sum = __ll2float_rn(static_cast<long long>(latch.x));
-      // The low half of the tally: ops::latch_samples().
-      const float count = __uint2float_rn(static_cast<unsigned>(latch.y));
-      score = __fdividef(sum * (1.0f / (1 << ops::kLatchBits)), count);
-    }
-    const float above = score - op.threshold;
-    if (head.gate == tap::GateKind::kHard || head.gate == tap::GateKind::kScoreHard) {
-      return above > 0.0f ? 1.0f : 0.0f;
-    }
-    return __fdividef(1.0f, 1.0f + __expf(-op.sharpness * above));
-  }
-
-  __device__ unsigned long long* latch_of(int32_t number) const {
-    const int64_t slot = p_.batch.slot[token_];
-    return p_.table.latches + (slot * tap::kNumLatches + number) * 2;
-  }
-  // Sums of whole numbers: the order in which tokens come does not matter.
-  __device__ void add_sample(int32_t number, float p) const {
-    unsigned long long* const latch = latch_of(number);
-    // ops::latch_sample(): the product of a float and a power of two is exact.
-    const float clipped = fminf(fmaxf(isnan(p) ? 0.0f : p, -ops::kLatchMost), ops::kLatchMost);
-    const long long sample = __float2ll_rn(clipped * (1 << ops::kLatchBits));
-    atomicAdd(latch, static_cast<unsigned long long>(sample));
-    // ops::latch_tally().
-    const bool is_clipped = fabsf(p) > ops::kLatchMost;
-    atomicAdd(latch + 1, is_clipped ? (1ull << ops::kClippedShift) + 1 : 1ull);
+  __device__ TokenTapState token_state() const {
+    return {p_.batch.since_prompt + token_, p_.batch.slot + token_, p_.table.latches};
   }
 
   const TapParams<kPoints>& p_;
   Team& team_;
+  FeatureShared& features_;
   float4* const fetched_;  // [kRuns][2][threads]
   const int width_;
   int token_ = 0;

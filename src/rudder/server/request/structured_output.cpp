@@ -234,11 +234,12 @@ Result<constraint::GrammarSpec> StructuredOutput::after_thoughts(
 }
 
 Result<json::object> StructuredOutput::content() const {
+  constraint::Fuel fuel(constraint::Fuel::kRequestWork);
   if (spec->kind != GrammarKind::kStructuralTag) {
-    RUDDER_TRY(const std::string grammar, constraint::to_ebnf(*spec));
+    RUDDER_TRY(const std::string grammar, constraint::to_ebnf(fuel, *spec));
     return json::object{{"type", "grammar"}, {"grammar", grammar}};
   }
-  RUDDER_TRY(const std::string opened, constraint::open_structural_tag(*spec));
+  RUDDER_TRY(const std::string opened, constraint::open_structural_tag(fuel, *spec));
   RUDDER_TRY(const json::value tag, parse_json(opened, "the structural tag"));
   const json::value* format = tag.get_object().if_contains("format");
   if (format == nullptr || !format->is_object()) {

@@ -187,12 +187,13 @@ constraint::GrammarSpec ToolFields::grammar_beside(const json::object& content,
 }
 
 std::optional<Error> ToolFields::schema_error() const {
+  constraint::Fuel fuel(constraint::Fuel::kRequestWork);
   for (size_t i = 0; i < callable.size(); ++i) {
     if (!has_schema_enforced(callable[i])) continue;
     const Result<std::string> grammar =
-        constraint::to_ebnf({.kind = constraint::GrammarKind::kJsonSchema,
-                             .text = to_json_text(dialect::arguments_schema(callable[i])),
-                             .space = constraint::JsonSpace::kCompact});
+        constraint::to_ebnf(fuel, {.kind = constraint::GrammarKind::kJsonSchema,
+                                   .text = to_json_text(dialect::arguments_schema(callable[i])),
+                                   .space = constraint::JsonSpace::kCompact});
     if (grammar) continue;
     Error error = grammar.error();
     error.where = fmt::format("tools[{}].function.parameters{}", i, error.where);

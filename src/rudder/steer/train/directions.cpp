@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "rudder/base/check.h"
 #include "rudder/steer/dot.h"
 
 namespace rudder::steer {
@@ -42,6 +43,12 @@ std::vector<std::vector<double>> differences_of(const RowSet& positive, const Ro
   return differences;
 }
 
+void subtract_from_each(std::vector<std::vector<double>>& rows, const std::vector<double>& mean) {
+  for (std::vector<double>& row : rows) {
+    for (size_t k = 0; k < row.size(); ++k) row[k] -= mean[k];
+  }
+}
+
 // The unit vector u of the largest sum of (row . u)^2, by power iteration on the rows as they are:
 // no matrix of width squared. Starts at the longest row, which is not orthogonal to u but by
 // accident, and is not zero.
@@ -71,11 +78,11 @@ Result<void> check_sets(Method method, const RowSet& positive, const RowSet& neg
   if (positive.width != negative.width) {
     return fail(ErrorCode::kInvalidArgument, "the sets have rows of different width");
   }
-  if (method == Method::kPca && (positive.count() != negative.count() || positive.count() < 2)) {
+  if (takes_pairs(method) && (positive.count() != negative.count() || positive.count() < 2)) {
     return fail(ErrorCode::kInvalidArgument,
-                fmt::format("pca takes pairs, two at least: there are {} positive and {} negative "
+                fmt::format("{} takes pairs, two at least: there are {} positive and {} negative "
                             "rows",
-                            positive.count(), negative.count()));
+                            method_name(method), positive.count(), negative.count()));
   }
   return {};
 }
@@ -83,7 +90,26 @@ Result<void> check_sets(Method method, const RowSet& positive, const RowSet& neg
 }  // namespace
 
 std::string_view method_name(Method method) {
-  return method == Method::kPca ? "pca" : "mean-diff";
+  switch (method) {
+    case Method::kMeanDifference:
+      return "mean-diff";
+    case Method::kPca:
+      return "pca";
+    case Method::kPcaDifference:
+      return "pca-diff";
+  }
+  RUDDER_CHECK(false, "method {}", static_cast<int>(method));
+}
+
+std::optional<Method> find_method(std::string_view name) {
+  for (const Method method : {Method::kMeanDifference, Method::kPca, Method::kPcaDifference}) {
+    if (method_name(method) == name) return method;
+  }
+  return std::nullopt;
+}
+
+bool takes_pairs(Method method) {
+  return method == Method::kPca || method == Method::kPcaDifference;
 }
 
 Result<Direction> find_direction(Method method, const RowSet& positive, const RowSet& negative) {
@@ -95,9 +121,12 @@ Result<Direction> find_direction(Method method, const RowSet& positive, const Ro
     return fail(ErrorCode::kInvalidArgument, "the sets have the same mean: nothing to learn");
   }
   Direction direction;
-  if (method == Method::kPca) {
-    const auto rows = differences_of(positive, negative);
+  if (takes_pairs(method)) {
+    auto rows = differences_of(positive, negative);
+    const bool is_centred = method == Method::kPcaDifference;
+    if (is_centred) subtract_from_each(rows, difference);
     const std::vector<double> axis = principal_axis(rows);
+    const double shift = is_centred ? dot(difference, axis) : 0;
     double squares = 0;
     double along_axis = 0;
     int64_t votes = 0;  // pairs whose positive row lies further along the axis
@@ -105,7 +134,10 @@ Result<Direction> find_direction(Method method, const RowSet& positive, const Ro
       const double along = dot(row, axis);
       squares += dot(row, row);
       along_axis += along * along;
-      votes += along > 0 ? 1 : -1;
+      votes += along + shift > 0 ? 1 : -1;
+    }
+    if (!(squares > 0)) {
+      return fail(ErrorCode::kInvalidArgument, "all pairs differ alike: pca-diff has no axis");
     }
     direction.explained = along_axis / squares;
     const double length = std::abs(dot(difference, axis)) * (votes >= 0 ? 1 : -1);

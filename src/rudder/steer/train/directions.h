@@ -6,12 +6,15 @@
 //              pca_center): of the differences positive_i - negative_i about zero, so that what
 //              they have in common counts; its sign by which side most pairs lie on, its length
 //              that of the mean difference along it
-// so that with either, scale 1 moves the mean of the negative rows onto that of the positive ones,
+//   pca-diff   the same of the differences about their mean (repeng's pca_diff): the axis along
+//              which the pairs differ most from one another
+// so that with each, scale 1 moves the mean of the negative rows onto that of the positive ones,
 // along the direction.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -31,16 +34,19 @@ struct RowSet {
   }
 };
 
-enum class Method : uint8_t { kMeanDifference, kPca };
-std::string_view method_name(Method method);  // "mean-diff", "pca"
+enum class Method : uint8_t { kMeanDifference, kPca, kPcaDifference };
+std::string_view method_name(Method method);  // "mean-diff", "pca", "pca-diff"
+std::optional<Method> find_method(std::string_view name);
+// The method takes pairs: the n-th row of either set. Its card tells how much of them it explains.
+bool takes_pairs(Method method);
 
 struct Direction {
   std::vector<float> values;
-  double explained = 0;  // pca: share of the differences' squares
+  double explained = 0;  // pca, pca-diff: share of the squares that the axis is found on
 };
 
 // kInvalidArgument when a set is empty, when the rows do not tell the sets apart (a difference of
-// zero), or for pca when the sets have not the same number of rows or fewer than 2.
+// zero), or for a method of pairs when the sets have not the same number of rows or fewer than 2.
 Result<Direction> find_direction(Method method, const RowSet& positive, const RowSet& negative);
 
 // How well a direction tells rows apart: projections h . v/|v|, and the share of rows on the right

@@ -112,6 +112,30 @@ TEST(Directions, PcaIsTheLargestEigenvectorOfTheDifferencesAboutZero) {
   EXPECT_GT(found->values[0], 0) << "the positive rows lie that way";
 }
 
+// Pairs that all differ by 10 along one axis, and by more or less along another: about zero the
+// first is the larger, about their mean the second is all there is.
+TEST(Directions, PcaDiffIsTheAxisAlongWhichPairsDifferFromOneAnother) {
+  std::mt19937 random(12);
+  std::normal_distribution<double> normal;
+  RowSet positive{2, {}};
+  RowSet negative{2, {}};
+  for (int i = 0; i < 60; ++i) {
+    positive.values.insert(positive.values.end(), {10.0f, static_cast<float>(1 + normal(random))});
+    negative.values.insert(negative.values.end(), {0.0f, 0.0f});
+  }
+  const Result<Direction> about_zero = find_direction(Method::kPca, positive, negative);
+  const Result<Direction> about_mean = find_direction(Method::kPcaDifference, positive, negative);
+  ASSERT_TRUE(about_zero.has_value() && about_mean.has_value());
+  EXPECT_GT(std::abs(about_zero->values[0]), 9);
+  EXPECT_NEAR(double{about_mean->values[0]}, 0, 1e-5);
+  EXPECT_NEAR(about_mean->explained, 1, 1e-9);
+  double mean = 0;
+  for (size_t i = 0; i < positive.count(); ++i) mean += double{positive.row(i)[1]} / 60;
+  EXPECT_NEAR(double{about_mean->values[1]}, mean, 1e-5) << "scale 1 moves mean onto mean";
+  EXPECT_EQ(find_method("pca-diff"), Method::kPcaDifference);
+  EXPECT_FALSE(find_method("pca_of").has_value());
+}
+
 TEST(Directions, SetsThatTeachNothingAreRefused) {
   const RowSet empty{4, {}};
   const RowSet one{4, {1, 2, 3, 4}};

@@ -152,7 +152,7 @@ std::string card_markdown(const VectorCard& card) {
       card.name, card.model, card.site, method_name(card.method), card.num_positive,
       card.num_negative, card.num_held_out, card.positive_file, card.negative_file,
       card.tokens == "mean" ? "mean over the prompt's tokens" : "last token of the prompt",
-      card.method == Method::kPca ? " explained |" : "", card.method == Method::kPca ? "---|" : "");
+      takes_pairs(card.method) ? " explained |" : "", takes_pairs(card.method) ? "---|" : "");
   for (const TrainedVector& vector : card.vectors) {
     const double length = norm(vector.direction.values);
     const double apart = vector.train.positive - vector.train.negative;
@@ -161,7 +161,7 @@ std::string card_markdown(const VectorCard& card) {
         vector.point.layer, length, vector.row_norm > 0 ? length / vector.row_norm : 0,
         vector.train.spread > 0 ? apart / vector.train.spread : 0, 100 * vector.train_accuracy,
         card.num_held_out > 0 ? fmt::format("{:.1f} %", 100 * vector.held_out_accuracy) : "-");
-    if (card.method == Method::kPca) {
+    if (takes_pairs(card.method)) {
       fmt::format_to(std::back_inserter(out), " {:.1f} % |", 100 * vector.direction.explained);
     }
     out += '\n';
@@ -255,7 +255,12 @@ Result<VectorCard> read_vectors_safetensors(const std::string& path) {
   VectorCard card;
   card.name = text(*object, "name");
   card.model = text(*object, "model");
-  card.method = text(*object, "method") == "pca" ? Method::kPca : Method::kMeanDifference;
+  const std::optional<Method> method = find_method(text(*object, "method"));
+  if (!method) {
+    return fail(ErrorCode::kCorruptFile,
+                fmt::format("the card's method is '{}'", text(*object, "method")), path);
+  }
+  card.method = *method;
   card.site = text(*object, "site");
   card.tokens = text(*object, "tokens");
   card.positive_file = text(*object, "positive");

@@ -1,0 +1,261 @@
+// Runs of clamped features on the device (tap::OpKind::kFeature, formulas: tap/tap_op.h). The row
+// lies in shared memory, where a warp at a time reads it by the encoder row of one op after
+// another; then every thread has every op's factor, and adds the decoder rows to its part of the
+// row. So the team waits for itself four times a run, however many ops that has, and twice more
+// where a dictionary has a norm. An op whose factor is 0 costs its encoder row alone.
+//
+// A run is a call: its registers are saved where there is one, and a row without features has none
+// of them. Included by .cu files only.
+#pragma once
+
+#include "rudder/cuda/kernels/tap_ops.cuh"
+
+namespace rudder::cuda {
+
+// What the threads of a block tell each other of a run, by op; sums are over the block's part of
+// the row.
+struct FeatureShared {
+  static constexpr int kOps = tap::kMaxOpsPerPoint + 1;
+  int32_t encoder[kOps];      // TapOp.v2
+  int32_t decoder[kOps];      // TapOp.v1
+  int32_t gate_vector[kOps];  // kNoVector: the gate reads no row
+  float dot[kOps];            // h . v2
+  float gate_dot[kOps];       // h . vg
+  float factor[kOps];         // of v1
+  float sum, squares;         // of h
+  float off_squares;          // of h - mean
+};
+
+struct FeatureRunArgs {
+  const tap::TapOp* ops;
+  int num_ops;
+  const float* vectors;
+  TokenTapState token;
+  FeatureShared* shared;
+  float4* row;  // shared memory: the block's part of the row, [kRuns][2][threads]; read and written
+  int width;    // of the whole row
+};
+
+// What norms need of a row: its mean; |h - mean| / sqrt(n - 1); |h| / sqrt(n).
+struct RowNorms {
+  float mean, spread, length;
+};
+
+__device__ inline float edited_feature(tap::FeatureEdit edit, float f, float v) {
+  switch (edit) {
+    case tap::FeatureEdit::kSet:
+      return v;
+    case tap::FeatureEdit::kAdd:
+      return f + v;
+    case tap::FeatureEdit::kMultiply:
+      return f * v;
+    case tap::FeatureEdit::kMin:
+      return fmaxf(f, v);
+    case tap::FeatureEdit::kMax:
+      return fminf(f, v);
+  }
+  return f;
+}
+
+// c (f' - f) of an op; `dot` is h . v2.
+__device__ inline float feature_change(const tap::TapOp& op, float dot, const RowNorms& norms) {
+  float y = dot;
+  float back = 1.0f;
+  if (op.norm == tap::FeatureNorm::kConstantNorm) {
+    back = norms.length;
+    y = back > 0.0f ? dot / back : 0.0f;
+  } else if (op.norm == tap::FeatureNorm::kLayerNorm) {
+    back = norms.spread;
+    y = fmaf(-norms.mean, op.sum, dot) / (back + static_cast<float>(tap::kLayerNormEpsilon));
+  }
+  const float f = y > op.lo ? fmaxf(fmaf(op.a, y, op.b), 0.0f) : 0.0f;
+  if (op.hi > 0.0f && f <= 0.0f) return 0.0f;
+  return back * (edited_feature(op.edit, f, op.value) - f);
+}
+
+// Template parameters as of TokenTaps.
+template <typename Team, int kRuns, bool kAligned>
+class FeatureRun {
+ public:
+  __device__ explicit FeatureRun(const FeatureRunArgs& args)
+      : a_(args),
+        shared_(*args.shared),
+        thread_(static_cast<int>(threadIdx.x)),
+        threads_(static_cast<int>(blockDim.x)) {}
+
+  // All ops change the row as it is now.
+  __device__ void apply() {
+    const bool has_norm = share_ops();
+    if (has_norm) take_sums();
+    take_dots();
+    Team::wait_for_all();
+    RowNorms norms = {};
+    if (has_norm) norms = take_norms();
+#pragma unroll 1
+    for (int i = thread_; i < a_.num_ops; i += threads_) {
+      const float s = strength(a_.ops[i], Team::over_blocks(shared_.gate_dot + i));
+      const float dot = Team::over_blocks(shared_.dot + i);
+      shared_.factor[i] = s == 0.0f ? 0.0f : s * feature_change(a_.ops[i], dot, norms);
+    }
+    Team::wait_for_all();
+    add_decoders();
+    __syncthreads();  // a run behind this one may begin
+  }
+
+ private:
+  __device__ int column(int r, int thread) const {
+    return Team::first_column() + r * Team::column_stride() + (thread - thread_) * kRun;
+  }
+  __device__ float4* row_half(int r, int half, int thread) const {
+    return a_.row + (2 * r + half) * threads_ + thread;
+  }
+  __device__ Floats row_run(int r, int thread) const {
+    Floats out;
+    memcpy(&out.v[0], row_half(r, 0, thread), sizeof(float4));
+    memcpy(&out.v[4], row_half(r, 1, thread), sizeof(float4));
+    return out;
+  }
+  __device__ Floats vector_run(int32_t vector, int r, int thread) const {
+    const int i = column(r, thread);
+    return load_floats<kAligned>(a_.vectors + vector + i, a_.width - i);
+  }
+
+  // Where the ops' vectors are; true when an op has a norm. The row is seen by all behind it.
+  __device__ bool share_ops() const {
+    bool has_norm = false;
+#pragma unroll 1
+    for (int i = thread_; i < a_.num_ops; i += threads_) {
+      const tap::TapOp& op = a_.ops[i];
+      shared_.encoder[i] = op.v2;
+      shared_.decoder[i] = op.v1;
+      const bool is_probe = op.gate == tap::GateKind::kHard || op.gate == tap::GateKind::kSoft;
+      shared_.gate_vector[i] = is_probe ? op.gate_vector : tap::kNoVector;
+      has_norm = has_norm || op.norm != tap::FeatureNorm::kNone;
+    }
+    return __syncthreads_or(has_norm ? 1 : 0) != 0;
+  }
+
+  // add(sum, run, column) over the block's part of the row, by one warp: to all its lanes.
+  template <typename Add>
+  __device__ float warp_total(Add add) const {
+    float sum = 0.0f;
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+#pragma unroll 4
+      for (int thread = thread_ % 32; thread < threads_; thread += 32) add(sum, r, thread);
+    }
+    return warp_sum(sum);
+  }
+  __device__ float warp_dot(int32_t vector) const {
+    return warp_total([&](float& sum, int r, int thread) {
+      add_dot(sum, vector_run(vector, r, thread), row_run(r, thread));
+    });
+  }
+
+  __device__ void take_sums() const {
+    if (thread_ >= 32) return;
+    const float sum = warp_total([&](float& total, int r, int thread) {
+      const Floats h = row_run(r, thread);
+#pragma unroll
+      for (const float v : h.v) total += v;
+    });
+    const float squares = warp_total([&](float& total, int r, int thread) {
+      const Floats h = row_run(r, thread);
+      add_dot(total, h, h);
+    });
+    if (thread_ != 0) return;
+    shared_.sum = sum;
+    shared_.squares = squares;
+  }
+  __device__ RowNorms take_norms() const {
+    const auto count = static_cast<float>(a_.width);
+    const float mean = Team::over_blocks(&shared_.sum) / count;
+    if (thread_ < 32) {
+      const float squares = warp_total([&](float& total, int r, int thread) {
+        const Floats h = row_run(r, thread);
+        const int left = a_.width - column(r, thread);
+#pragma unroll
+        for (int j = 0; j < kRun; ++j) {
+          const float off = j < left ? h.v[j] - mean : 0.0f;
+          total = fmaf(off, off, total);
+        }
+      });
+      if (thread_ == 0) shared_.off_squares = squares;
+    }
+    Team::wait_for_all();
+    const float off_squares = Team::over_blocks(&shared_.off_squares);
+    return {mean, a_.width > 1 ? sqrtf(off_squares / (count - 1.0f)) : 0.0f,
+            sqrtf(Team::over_blocks(&shared_.squares) / count)};
+  }
+
+  // A warp an op.
+  __device__ void take_dots() const {
+#pragma unroll 1
+    for (int i = thread_ / 32; i < a_.num_ops; i += threads_ / 32) {
+      prefetch(shared_.decoder[i]);
+      const float dot = warp_dot(shared_.encoder[i]);
+      const int32_t gate = shared_.gate_vector[i];
+      const float gate_dot = gate == tap::kNoVector ? 0.0f : warp_dot(gate);
+      if (thread_ % 32 != 0) continue;
+      shared_.dot[i] = dot;
+      shared_.gate_dot[i] = gate_dot;
+    }
+  }
+  // To L2; a line is four threads' runs.
+  __device__ void prefetch(int32_t vector) const {
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      for (int thread = thread_ % 32 * 4; thread < threads_; thread += 128) {
+        const int i = column(r, thread);
+        if (i < a_.width) asm volatile("prefetch.global.L2 [%0];" ::"l"(a_.vectors + vector + i));
+      }
+    }
+  }
+
+  // s g
+  __device__ float strength(const tap::TapOp& op, float gate_dot) const {
+    const TapOpHead head(op);
+    const float s = head.strength * scheduled(head.schedule, op, a_.token);
+    return s == 0.0f ? 0.0f : s * opened(head.gate, op, gate_dot, a_.token);
+  }
+
+  // Several at a time: their loads are on the way together.
+  __device__ void add_decoders() const {
+    constexpr int kAtOnce = 4;
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r) {
+      Floats h = row_run(r, thread_);
+#pragma unroll 1
+      for (int first = 0; first < a_.num_ops; first += kAtOnce) {
+        float factor[kAtOnce];
+        Floats v1[kAtOnce];
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          factor[k] = first + k < a_.num_ops ? shared_.factor[first + k] : 0.0f;
+          v1[k] = {};
+          if (factor[k] != 0.0f) v1[k] = vector_run(shared_.decoder[first + k], r, thread_);
+        }
+#pragma unroll
+        for (int k = 0; k < kAtOnce; ++k) {
+          if (factor[k] == 0.0f) continue;
+#pragma unroll
+          for (int j = 0; j < kRun; ++j) h.v[j] = fmaf(factor[k], v1[k].v[j], h.v[j]);
+        }
+      }
+      memcpy(row_half(r, 0, thread_), &h.v[0], sizeof(float4));
+      memcpy(row_half(r, 1, thread_), &h.v[4], sizeof(float4));
+    }
+  }
+
+  const FeatureRunArgs& a_;
+  FeatureShared& shared_;
+  const int thread_;
+  const int threads_;
+};
+
+template <typename Team, int kRuns, bool kAligned>
+__device__ __noinline__ void run_features(const FeatureRunArgs args) {
+  FeatureRun<Team, kRuns, kAligned>(args).apply();
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,44 @@
+#!/usr/bin/env python3
+"""What named_tests.py finds wrong with a page."""
+
+import unittest
+
+from named_tests import errors_of, rows
+
+PAGE = """
+| item | test | figures |
+|---|---|---|
+| A1 | `Suite.One`, `test_two` | `not_a_test` |
+| A2 | `tools/three.py` | |
+
+| what | which |
+|---|---|
+| A9 | `other` |
+"""
+TEXTS = "TEST_F(Suite, One) {\ndef test_two():\n"
+FILES = ["tools/three.py"]
+
+
+def errors(page, numbers=("A1", "A2"), texts=TEXTS, files=tuple(FILES)):
+    return list(errors_of("page", page, list(numbers), texts, list(files)))
+
+
+class NamedTests(unittest.TestCase):
+    def test_rows_are_those_of_tables_with_tests(self):
+        self.assertEqual(list(rows(PAGE)), [("A1", ["Suite.One", "test_two"]), ("A2", ["tools/three.py"])])
+
+    def test_what_is_right_passes(self):
+        self.assertEqual(errors(PAGE), [])
+
+    def test_a_test_that_is_gone_is_named(self):
+        self.assertEqual(errors(PAGE, texts="def test_two():"), ["page: A1: there is no test Suite.One"])
+        self.assertEqual(errors(PAGE, files=()), ["page: A2: there is no test tools/three.py"])
+        self.assertEqual(errors(PAGE.replace("test_two", "test_tw")), ["page: A1: there is no test test_tw"])
+
+    def test_lines_that_are_missing_or_empty(self):
+        self.assertEqual(len(errors(PAGE, numbers=("A1", "A2", "A3"))), 1)
+        self.assertEqual(errors(PAGE.replace("`tools/three.py`", "none")), ["page: A2 names no test"])
+
+
+if __name__ == "__main__":
+    unittest.main()
