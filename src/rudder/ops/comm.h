@@ -32,8 +32,8 @@ inline Share equal_share(int64_t total, Rank rank) {
 }
 
 // The rank's share of the output head's rows. Shares lie in the order of ranks, begin at multiples
-// of 16 and differ by no more than that; the first is the largest, and the last is empty where there
-// are too many ranks.
+// of 16 and differ by no more than that; the first is the largest, and the last is empty where
+// there are too many ranks.
 inline Share vocab_share(int64_t vocab, Rank rank) {
   constexpr int64_t kUnit = 16;
   const int64_t units = (vocab + kUnit - 1) / kUnit;
