@@ -379,7 +379,10 @@ TEST_P(GoldenGroup, AsOneDevice) {
   EXPECT_EQ(group.memory.num_ranks, num_ranks);
   EXPECT_LT(group.memory.weight_bytes, alone.memory.weight_bytes);
   std::vector<Ask> asks = spread_asks(random_asks(6, 41, 24));
-  for (Ask& ask : asks) ask.max_len = std::min(ask.max_len, 90);
+  for (Ask& ask : asks) {
+    if (ask.prompt.size() > 60) ask.prompt.resize(60);
+    ask.max_len = std::min(ask.max_len, static_cast<int32_t>(ask.prompt.size()) + 24);
+  }
   sched::SchedSettings settings;
   settings.max_num_seqs = 8;
   settings.max_num_batched_tokens = 50;
