@@ -89,8 +89,8 @@ void expect_near(const std::vector<float>& expected, const std::vector<float>& g
   for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(expected[i], got[i], most) << what;
 }
 
-// Of captured rows `row_error` is the error that one element may have.
-void expect_nearly_same(const std::vector<Got>& expected, const std::vector<Got>& got,
+// `error` is what a log-probability may be off by, `row_error` an element of a captured row.
+void expect_nearly_same(const std::vector<Got>& expected, const std::vector<Got>& got, double error,
                         double row_error = 0) {
   ASSERT_EQ(expected.size(), got.size());
   for (size_t i = 0; i < got.size(); ++i) {
@@ -99,8 +99,8 @@ void expect_nearly_same(const std::vector<Got>& expected, const std::vector<Got>
     ASSERT_EQ(expected[i].tokens, got[i].tokens) << what;
     EXPECT_EQ(expected[i].end, got[i].end) << what;
     EXPECT_EQ(expected[i].scored, got[i].scored) << what;
-    expect_near(expected[i].logprobs, got[i].logprobs, kNear, what);
-    expect_near(expected[i].scores, got[i].scores, kNear, what);
+    expect_near(expected[i].logprobs, got[i].logprobs, error, what);
+    expect_near(expected[i].scores, got[i].scores, error, what);
     ASSERT_EQ(expected[i].captured.size(), got[i].captured.size()) << what;
     for (const auto& [position, row] : expected[i].captured) {
       expect_near(row, got[i].captured.at(position), row_error, what);
@@ -129,7 +129,8 @@ class Group : public ::testing::TestWithParam<Param> {
   static const RankBackend& backend() { return rank_backends()[std::get<0>(GetParam())]; }
   static TinyArch arch() { return std::get<1>(GetParam()); }
   static int32_t num_ranks() { return std::get<2>(GetParam()); }
-  static bool is_f32() { return backend().name != "fast_bf16"; }
+  // The weights of a gate are not normalised: errors grow with the number of keys that it adds.
+  static double near_enough() { return arch() == TinyArch::kGated ? 5e-5 : kNear; }
 
   static std::unique_ptr<step::Executor> group(const step::Capacity& capacity, GroupAsk ask = {}) {
     ask.num_ranks = num_ranks();
@@ -142,10 +143,9 @@ class Group : public ::testing::TestWithParam<Param> {
 };
 
 TEST_P(Group, AsOneDevice) {
-  if (!is_f32()) GTEST_SKIP() << "sums of bf16 products round to other tokens";
   const std::vector<Ask> asks = random_masked_asks(12, 11, 30);
   expect_nearly_same(run(*alone(kRoomy), plain_settings(), asks).got,
-                     run(*group(kRoomy), plain_settings(), asks).got);
+                     run(*group(kRoomy), plain_settings(), asks).got, near_enough());
 }
 
 // The executor compares what ranks sampled; this compares all bits of the residual stream, after
@@ -178,8 +178,10 @@ class HashingOps final : public testing::PassingOps {
   Hashes& hashes_;
 };
 
-TEST_P(Group, RanksHaveTheSameBitsInEveryStepAndBatchesDoNotMatter) {
-  const std::vector<Ask> asks = spread_asks(random_masked_asks(16, 6, 60));
+class GroupBits : public Group {};
+
+TEST_P(GroupBits, RanksHaveTheSameBitsInEveryStepAndBatchesDoNotMatter) {
+  const std::vector<Ask> asks = spread_asks(random_masked_asks(12, 6, 40));
   std::vector<HashingOps::Hashes> hashes;
   hashes.reserve(static_cast<size_t>(num_ranks()));
   const Wrap wrap = [&](std::unique_ptr<ops::Ops> inner) -> std::unique_ptr<ops::Ops> {
@@ -200,7 +202,6 @@ TEST_P(Group, RanksHaveTheSameBitsInEveryStepAndBatchesDoNotMatter) {
 }
 
 TEST_P(Group, SteersAndCapturesAsOneDevice) {
-  if (!is_f32()) GTEST_SKIP() << "sums of bf16 products round to other tokens";
   const auto executor = group(kRoomy, {.has_taps = true});
   std::vector<Ask> asks = random_asks(12, 21, 24);
   add_random_taps(asks, executor->capacity().geometry, 22);
@@ -210,11 +211,12 @@ TEST_P(Group, SteersAndCapturesAsOneDevice) {
   for (const Got& one : got.got) num_captured += one.captured.size();
   EXPECT_GT(num_captured, 0u);
   expect_nearly_same(run(*alone(kRoomy, {.has_taps = true}), plain_settings(), asks).got, got.got,
-                     2e-4);
+                     near_enough(), 2e-4);
 }
 
-TEST_P(Group, VerifiesDraftsAsOneDevice) {
-  if (!is_f32()) GTEST_SKIP() << "sums of bf16 products round to other tokens";
+class GroupDrafts : public Group {};
+
+TEST_P(GroupDrafts, VerifiesDraftsAsOneDevice) {
   const std::vector<Ask> asks = random_asks(8, 31, 40);
   step::Capacity capacity = kRoomy;
   capacity.max_draft = 4;
@@ -228,7 +230,7 @@ TEST_P(Group, VerifiesDraftsAsOneDevice) {
   });
   sched::SchedSettings settings = plain_settings();
   settings.max_in_flight = 2;
-  expect_nearly_same(expected, run(*group(capacity), settings, asks, &proposer).got);
+  expect_nearly_same(expected, run(*group(capacity), settings, asks, &proposer).got, near_enough());
 }
 
 std::string group_name(const ::testing::TestParamInfo<Param>& test) {
@@ -236,11 +238,15 @@ std::string group_name(const ::testing::TestParamInfo<Param>& test) {
          std::string(testing::tiny_arch_name(std::get<1>(test.param))) + "_" +
          std::to_string(std::get<2>(test.param));
 }
-INSTANTIATE_TEST_SUITE_P(Tiny, Group,
-                         ::testing::Combine(::testing::Range(size_t{0}, rank_backends().size()),
-                                            ::testing::ValuesIn(testing::kTinyArchs),
-                                            ::testing::Values(2, 4)),
-                         group_name);
+// Sums of bf16 products round to other tokens than those of one device; bits are compared all the
+// same.
+auto group_params(std::initializer_list<size_t> backends) {
+  return ::testing::Combine(::testing::ValuesIn(std::vector<size_t>(backends)),
+                            ::testing::ValuesIn(testing::kTinyArchs), ::testing::Values(2, 4));
+}
+INSTANTIATE_TEST_SUITE_P(Tiny, Group, group_params({0, 1}), group_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, GroupBits, group_params({1, 2}), group_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, GroupDrafts, group_params({1}), group_name);
 
 TEST(GroupTaps, NeuronsAreRefusedByName) {
   const auto executor = tiny_group(rank_backends()[0], TinyArch::kPreNorm, kRoomy,
@@ -387,7 +393,7 @@ TEST_P(GoldenGroup, AsOneDevice) {
   settings.max_num_seqs = 8;
   settings.max_num_batched_tokens = 50;
   expect_nearly_same(run(*alone.executor, settings, asks).got,
-                     run(*group.executor, settings, asks).got);
+                     run(*group.executor, settings, asks).got, kNear);
 }
 
 std::vector<std::string> golden_group_names() {
