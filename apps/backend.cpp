@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 
@@ -34,20 +35,39 @@ tl::unexpected<Error> refused(std::string_view what, std::string_view device, co
               where);
 }
 
-Result<std::unique_ptr<ops::Ops>> make_cpu(const exec::ExecSettings& settings,
-                                           const weights::Checkpoint& checkpoint) {
+Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
+                             const weights::Checkpoint& checkpoint) {
   if (settings.quantization != "none") {
     return refused(settings.quantization, "a CPU", "quantization");
   }
   if (settings.kv_cache_dtype != "auto") {
     return refused(settings.kv_cache_dtype, "a CPU", "kv-cache-dtype");
   }
+  const int32_t num_ranks = settings.tensor_parallel_size;
+  const int32_t num_cores = usable_cores();
+  if (num_ranks > 1 && num_ranks > num_cores) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} ranks are more than the {} cores that this process may use",
+                            num_ranks, num_cores),
+                "tensor-parallel-size");
+  }
   cpu::CpuOpsSettings cpu;
   const bool is_wide = settings.dtype == "auto" ? stored_dtype(checkpoint) == DType::kF32
                                                 : settings.dtype == "float32";
   cpu.dtype = is_wide ? DType::kF32 : DType::kBF16;
   cpu.num_threads = settings.threads;
-  return cpu::make_cpu_ops(cpu);
+  exec::Ranks ranks;
+  if (num_ranks == 1) {
+    RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+    return ranks;
+  }
+  const int32_t threads = settings.threads == 0 ? num_cores : settings.threads;
+  cpu.num_threads = std::max(1, threads / num_ranks);
+  for (std::shared_ptr<cpu::HostComm>& comm : cpu::HostComm::make_group(num_ranks)) {
+    cpu.comm = std::move(comm);
+    RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+  }
+  return ranks;
 }
 
 #if RUDDER_HAS_CUDA
@@ -61,16 +81,22 @@ std::string default_policy_path() {
   return folder + "/rudder/kernel-policy.json";
 }
 
-Result<std::unique_ptr<ops::Ops>> make_cuda(const exec::ExecSettings& settings) {
+Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings) {
   RUDDER_TRY(const cuda::CudaOpsSettings cuda, cuda_settings(settings));
-  return cuda::make_cuda_ops(cuda);
+  if (settings.tensor_parallel_size > 1) {
+    return refused(fmt::format("more than one rank ({})", settings.tensor_parallel_size), "a GPU",
+                   "tensor-parallel-size");
+  }
+  exec::Ranks ranks;
+  RUDDER_TRY(ranks.emplace_back(), cuda::make_cuda_ops(cuda));
+  return ranks;
 }
 
 bool has_gpu() {
   return cuda::has_cuda_device();
 }
 #else
-Result<std::unique_ptr<ops::Ops>> make_cuda(const exec::ExecSettings& /*settings*/) {
+Result<exec::Ranks> make_cuda(const exec::ExecSettings& /*settings*/) {
   return fail(ErrorCode::kUnsupported, "this build has no CUDA backend", "device");
 }
 
@@ -105,8 +131,8 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings) {
   return settings;
 }
 
-Result<std::unique_ptr<ops::Ops>> make_backend(const exec::ExecSettings& settings,
-                                               const weights::Checkpoint& checkpoint) {
+Result<exec::Ranks> make_ranks(const exec::ExecSettings& settings,
+                               const weights::Checkpoint& checkpoint) {
   return settings.device == "cuda" ? make_cuda(settings) : make_cpu(settings, checkpoint);
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "rudder/base/result.h"
+#include "rudder/exec/make_executor.h"
 #include "rudder/exec/settings.h"
 #include "rudder/ops/ops.h"
 #include "rudder/weights/checkpoint.h"
@@ -19,10 +20,10 @@ namespace rudder::apps {
 // its memory.
 exec::ExecSettings resolve_device(exec::ExecSettings settings);
 
-// `settings` are resolved. On a CPU dtype "auto" is float32 for a checkpoint stored in float32,
-// else bfloat16; a GPU computes in bfloat16.
-Result<std::unique_ptr<ops::Ops>> make_backend(const exec::ExecSettings& settings,
-                                               const weights::Checkpoint& checkpoint);
+// The ranks of the settings' tensor-parallel-size. `settings` are resolved. On a CPU dtype "auto"
+// is float32 for a checkpoint stored in float32, else bfloat16; a GPU computes in bfloat16.
+Result<exec::Ranks> make_ranks(const exec::ExecSettings& settings,
+                               const weights::Checkpoint& checkpoint);
 
 #if RUDDER_HAS_CUDA
 // The GPU backend's part of the settings. An Error: a dtype that it does not compute in.

@@ -155,8 +155,8 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
 
 // What KV computed by this process depends on, besides tokens.
 std::string model_identity(const ModelFiles& files, const exec::MemoryBudget& plan) {
-  return fmt::format("{}:{}:{}", files.name, tensor::dtype_name(plan.dtypes.linear),
-                     tensor::dtype_name(plan.dtypes.kv));
+  return fmt::format("{}:{}:{}:{}", files.name, tensor::dtype_name(plan.dtypes.linear),
+                     tensor::dtype_name(plan.dtypes.kv), plan.num_ranks);
 }
 
 Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor> executor,
@@ -204,9 +204,9 @@ Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
                                           const SessionSettings& settings) {
   const exec::ExecSettings resolved = resolve_device(settings.exec);
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
-  RUDDER_TRY(const std::unique_ptr<ops::Ops> ops, make_backend(resolved, *files.checkpoint));
-  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ops));
-  return exec::budget_model(*files.checkpoint, *ops, resolved, limits);
+  RUDDER_TRY(const exec::Ranks ranks, make_ranks(resolved, *files.checkpoint));
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ranks.front()));
+  return exec::budget_model(*files.checkpoint, ranks, resolved, limits);
 }
 
 GrammarFactory compile_grammars(const constraint::GrammarSettings& settings) {
@@ -232,10 +232,12 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(const std::optional<fleet::EventsConfig> events, resolve_events(settings));
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
   const exec::ExecSettings resolved = resolve_device(settings.exec);
-  RUDDER_TRY(std::unique_ptr<ops::Ops> ops, make_backend(resolved, *session.files.checkpoint));
-  const std::string backend = ops->name();
-  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ops));
-  session.dtype = tensor::dtype_name(ops->linear_dtype());
+  RUDDER_TRY(exec::Ranks ranks, make_ranks(resolved, *session.files.checkpoint));
+  const std::string backend = ranks.size() == 1
+                                  ? ranks[0]->name()
+                                  : fmt::format("{} ranks of {}", ranks.size(), ranks[0]->name());
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ranks[0]));
+  session.dtype = tensor::dtype_name(ranks[0]->linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {
     if (quiet) return ProgressFn();
@@ -247,7 +249,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   };
   RUDDER_TRY(
       exec::LoadedModel loaded,
-      exec::load_model(*session.files.checkpoint, std::move(ops), resolved, limits,
+      exec::load_model(*session.files.checkpoint, std::move(ranks), resolved, limits,
                        {.weights = progress(fmt::format("loading {}", session.files.name), true),
                         .graphs = progress("capturing graphs", false)}));
   session.files.checkpoint.reset();  // all of it is loaded

@@ -26,7 +26,7 @@ constexpr std::string_view kUseDevice = "use --device cuda or --device cpu";
 
 constexpr Hint kHints[] = {
     // vLLM
-    {"-tp", kOneGpu},
+    {"-tp", "use --tensor-parallel-size"},
     {"-pp", kOneGpu},
     {"-dp", kOneGpu},
     {"--distributed-executor-backend", kOneGpu},

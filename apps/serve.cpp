@@ -28,7 +28,6 @@ struct ServeSettings {
   int64_t seed = -1;
   int64_t embedding_memory_mb = 4;
   // What people have in their command lines and what changes nothing here.
-  int32_t tensor_parallel_size = 1;
   int32_t pipeline_parallel_size = 1;
   int32_t data_parallel_size = 1;
   bool enable_auto_tool_choice = true;
@@ -47,7 +46,6 @@ struct ServeSettings {
               "MiB on the device for the hidden states of prompts that /v1/embeddings pools, where "
               "--capture-memory-mb gives none; 0: no embeddings.");
     const std::string one_gpu = "1: a server runs on one GPU.";
-    table.add("tensor-parallel-size", &tensor_parallel_size, 1, 1, one_gpu);
     table.add("pipeline-parallel-size", &pipeline_parallel_size, 1, 1, one_gpu);
     table.add("data-parallel-size", &data_parallel_size, 1, 1, one_gpu);
     table.add("enable-auto-tool-choice", &enable_auto_tool_choice,

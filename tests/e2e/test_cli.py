@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import httpx2
 import pytest
@@ -150,10 +151,32 @@ def test_flags_that_change_nothing_are_taken():
     done = run_rudder("serve", "--model", str(DEMO), "--trust-remote-code", "--tensor-parallel-size", "1",
                       "--enable-chunked-prefill", "--seed", "7", "--dry-run")
     assert done.returncode == 0, done.stderr
-    refused = run_rudder("serve", "--tensor-parallel-size", "2", "--dry-run")
-    assert refused.returncode == 2 and "tensor-parallel-size" in refused.stderr
+    refused = run_rudder("serve", "--pipeline-parallel-size", "2", "--dry-run")
+    assert refused.returncode == 2 and "pipeline-parallel-size" in refused.stderr
     twice = run_rudder("serve", str(DEMO), "--model", str(DEMO), "--dry-run")
     assert twice.returncode == 2 and "one of the two" in twice.stderr
+
+
+def test_ranks_have_a_memory_plan_each_and_bad_numbers_of_them_are_refused():
+    whole = run_rudder("serve", "--dry-run")
+    if len(os.sched_getaffinity(0)) >= 2:
+        of_two = run_rudder("serve", "--tensor-parallel-size", "2", "--dry-run")
+        assert of_two.returncode == 0, of_two.stderr
+        assert of_two.stdout.startswith("of each of 2 ranks") and whole.stdout.startswith("weights")
+    for number, code in (("64", 1), ("0", 2), ("two", 2)):
+        refused = run_rudder("serve", "--tensor-parallel-size", number, "--dry-run", "--device", "cpu")
+        assert refused.returncode == code and "tensor-parallel-size" in refused.stderr, refused.stderr
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="ranks on a CPU need a core each")
+def test_two_ranks_answer_as_one_device():
+    texts = []
+    for ranks in ("1", "2"):
+        done = run_rudder("generate", "--prompt", "Once upon a time", "--max-tokens", "24", "--temperature", "0",
+                          "--dtype", "float32", "--tensor-parallel-size", ranks)
+        assert done.returncode == 0, done.stderr
+        texts.append(done.stdout)
+    assert texts[0] == texts[1] and len(texts[0]) > 20
 
 
 def test_seed_of_the_server_fixes_what_requests_leave_open():

@@ -26,7 +26,8 @@ void fuzz_model_config(std::string_view input) {
   for (const size_t layer : layers) {
     const auto tensors = model::layer_tensors(*spec, (*architecture)->names, layer);
     RUDDER_CHECK(!tensors.linears.empty());
-    for (const auto& module : tensors.linears) RUDDER_CHECK(module.in > 0 && module.rows() > 0);
+    for (const auto& module : tensors.linears)
+      RUDDER_CHECK(module.in.count() > 0 && module.rows() > 0);
   }
   RUDDER_CHECK(model::weight_bytes(*spec, tensor::DType::kF32) > 0);
 }

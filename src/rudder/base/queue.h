@@ -2,6 +2,7 @@
 // try_push returns false instead. close wakes every waiter; pop still returns the queued items.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <cstddef>
 #include <deque>
@@ -39,6 +40,13 @@ class BoundedQueue {
   std::optional<T> pop() {
     std::unique_lock lock(mutex_);
     not_empty_.wait(lock, [&] { return closed_ || !items_.empty(); });
+    return take(lock);
+  }
+
+  // Likewise, but no longer than `limit`.
+  std::optional<T> pop_within(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    not_empty_.wait_for(lock, limit, [&] { return closed_ || !items_.empty(); });
     return take(lock);
   }
 

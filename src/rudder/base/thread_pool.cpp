@@ -23,14 +23,14 @@ constexpr int kSpins = 2000;
 
 constexpr uint64_t kClosed = 0xffffffff;
 
+}  // namespace
+
 int usable_cores() {
   cpu_set_t set;
   CPU_ZERO(&set);
   if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
   return std::max(1u, std::thread::hardware_concurrency());
 }
-
-}  // namespace
 
 // The loop in progress is published in one word, `ticket`: its number in the high half, the next
 // unclaimed item in the low half. A worker claims an item by compare-and-swap of the word. While

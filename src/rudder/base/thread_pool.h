@@ -10,6 +10,9 @@
 
 namespace rudder {
 
+// That this process may run on, at least 1.
+int usable_cores();
+
 class ThreadPool {
  public:
   // num_threads counts the caller; 0 means every core this process may use.

@@ -33,8 +33,12 @@ const PanelWeight& panel_weight_of(const LinearWeight& weight) {
 
 class FastOps final : public HostOps {
  public:
-  FastOps(Isa isa, DType dtype, int num_threads)
-      : isa_(isa), dtype_(dtype), kernels_(kernels_for(isa)), pool_(num_threads) {}
+  FastOps(Isa isa, DType dtype, int num_threads, std::shared_ptr<HostComm> comm)
+      : HostOps(std::move(comm)),
+        isa_(isa),
+        dtype_(dtype),
+        kernels_(kernels_for(isa)),
+        pool_(num_threads) {}
 
   std::string name() const override {
     return fmt::format("cpu-{}{}", isa_name(isa_), dtype_ == DType::kF32 ? "-f32" : "");
@@ -67,7 +71,8 @@ class FastOps final : public HostOps {
     });
   }
 
-  void residual_norm(const ops::ResidualNormArgs& args) override {
+  void residual_norm(const ops::ResidualNormArgs& asked) override {
+    const ops::ResidualNormArgs args = with_ranks_summed(asked, &pool_);
     RUDDER_CHECK(args.out_scale.empty(), "no product here takes quantised rows");
     const int64_t hidden = args.x.shape[1];
     for_rows(args.x.shape[0], hidden, [&](int64_t t) {
@@ -97,7 +102,8 @@ class FastOps final : public HostOps {
                   panel_weight_of(*args.weight), args.out.as<float>()));
   }
 
-  void qkv_prep(const ops::QkvPrepArgs& args) override {
+  void qkv_prep(const ops::QkvPrepArgs& asked) override {
+    const ops::QkvPrepArgs args = with_spanning_norms_applied(asked);
     const int64_t width = args.qkv.shape[1];
     const bool panels = fits_panels(args.kv);
     for_rows(args.qkv.shape[0], width, [&](int64_t t) {
@@ -185,7 +191,7 @@ Result<std::unique_ptr<ops::Ops>> make_cpu_ops(const CpuOpsSettings& settings) {
                             isa_name(available.back())),
                 "cpu_isa");
   }
-  return std::make_unique<FastOps>(isa, settings.dtype, settings.num_threads);
+  return std::make_unique<FastOps>(isa, settings.dtype, settings.num_threads, settings.comm);
 }
 
 }  // namespace rudder::cpu

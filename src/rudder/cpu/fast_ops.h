@@ -11,6 +11,7 @@
 #include <memory>
 #include <optional>
 
+#include "rudder/cpu/host_comm.h"
 #include "rudder/cpu/isa.h"
 #include "rudder/ops/ops.h"
 
@@ -20,6 +21,7 @@ struct CpuOpsSettings {
   tensor::DType dtype = tensor::DType::kBF16;  // of weights and KV; kBF16 or kF32
   int num_threads = 0;                         // 0 = every core this process may use
   std::optional<Isa> isa;                      // the best available unless named
+  std::shared_ptr<HostComm> comm = {};         // a rank of a group; null: alone
 };
 
 // An Error for another dtype, or for an instruction set that this machine does not have.

@@ -135,10 +135,41 @@ void gather_entries(const ops::TapTable& table, const ops::TapBatch& batch) {
   }
 }
 
+// One row in place, given the mean of the squares of its whole width (of no meaning to a norm that
+// clips).
+void norm_with_mean(const ops::NormSpec& norm, double mean, int64_t width, float* x) {
+  const float* const weight = norm.weight.as<float>();
+  if (!norm.alpha.empty()) {
+    const float* const alpha = norm.alpha.as<float>();
+    for (int64_t i = 0; i < width; ++i) x[i] = std::clamp(alpha[i] * x[i], -1.0f, 1.0f) * weight[i];
+    return;
+  }
+  const auto inverse = static_cast<float>(1.0 / std::sqrt(mean + double{norm.eps}));
+  for (int64_t i = 0; i < width; ++i) x[i] = x[i] * inverse * weight[i];
+}
+
 }  // namespace
 
 int64_t HostOps::available_memory() const {
-  return available_host_memory();
+  return available_host_memory() / (comm_ == nullptr ? 1 : comm_->rank().count);
+}
+
+Result<void> HostOps::status() {
+  if (fault_ && comm_ != nullptr) return comm_->status();
+  return fault_;
+}
+
+void HostOps::note(const Result<void>& outcome) {
+  if (outcome || !fault_) return;
+  fault_ = outcome;
+  if (comm_ != nullptr) comm_->fail(fault_.error());
+}
+
+Result<void> HostOps::prepare(const ops::StepBounds& bounds) {
+  if (comm_ == nullptr) return {};
+  RUDDER_TRY(sums_, memory_.allocate(DType::kF32, {bounds.max_tokens, bounds.hidden}));
+  squares_.resize(static_cast<size_t>(bounds.max_tokens) * 2);
+  return {};
 }
 
 Result<View> HostOps::allocate(DType dtype, tensor::Shape shape) {
@@ -166,7 +197,7 @@ std::unique_ptr<ops::Event> HostOps::make_event() {
 }
 
 void HostOps::record(ops::Event& event) {
-  static_cast<HostEvent&>(event).fault = fault_;
+  static_cast<HostEvent&>(event).fault = status();
 }
 
 void HostOps::begin_capture() {
@@ -236,6 +267,101 @@ void HostOps::gather_rows(const ops::GatherRowsArgs& args) {
         static_cast<const std::byte*>(args.x.data) + static_cast<size_t>(rows[r]) * row_bytes,
         row_bytes);
   }
+}
+
+ops::ResidualNormArgs HostOps::with_ranks_summed(const ops::ResidualNormArgs& args,
+                                                 ThreadPool* pool) {
+  ops::ResidualNormArgs whole = args;
+  whole.sums_ranks = false;
+  if (!args.sums_ranks || comm_ == nullptr) return whole;
+  RUDDER_CHECK(args.delta.bytes() <= sums_.bytes(), "{} rows to sum", args.delta.shape[0]);
+  const auto parts = comm_->exchange("residual_norm", args.delta);
+  if (!parts) return whole;  // the events tell it
+  whole.delta.data = sums_.data;
+  float* const sum = sums_.as<float>();
+  const int64_t count = args.delta.shape.numel();
+  constexpr int64_t kPiece = int64_t{1} << 14;
+  const auto add_piece = [&](int64_t piece) {
+    const int64_t begin = piece * kPiece;
+    const int64_t end = std::min(count, begin + kPiece);
+    std::copy(parts->front().as<float>() + begin, parts->front().as<float>() + end, sum + begin);
+    for (const View& part : parts->subspan(1)) {
+      const float* const from = part.as<float>();
+      for (int64_t i = begin; i < end; ++i) sum[i] += from[i];
+    }
+  };
+  const int64_t num_pieces = (count + kPiece - 1) / kPiece;
+  if (pool == nullptr || num_pieces == 1) {
+    for (int64_t i = 0; i < num_pieces; ++i) add_piece(i);
+  } else {
+    pool->parallel_for(num_pieces, add_piece);
+  }
+  static_cast<void>(comm_->exchange("residual_norm", {}));
+  return whole;
+}
+
+ops::QkvPrepArgs HostOps::with_spanning_norms_applied(const ops::QkvPrepArgs& args) {
+  ops::QkvPrepArgs rest = args;
+  rest.norms_span_ranks = false;
+  // A norm that clips works on each channel alone: its weights are all that it needs.
+  const bool has_sums = !args.q_norm.empty() && args.q_norm.alpha.empty();
+  if (!args.norms_span_ranks || comm_ == nullptr) return rest;
+  rest.q_norm = {};
+  rest.k_norm = {};
+  const int64_t rows = args.qkv.shape[0];
+  const int64_t stride = args.qkv.shape[1];
+  const int64_t begin[2] = {0, args.num_heads * int64_t{args.kv.head_dim}};
+  const int64_t width[2] = {begin[1], args.kv.num_kv_heads * int64_t{args.kv.head_dim}};
+  const ops::NormSpec* const norms[2] = {&args.q_norm, &args.k_norm};
+  const auto row_of = [&](int64_t t, int part) {
+    return args.qkv.as<float>() + t * stride + begin[part];
+  };
+  std::span<const View> shown;
+  if (has_sums) {
+    for (int64_t t = 0; t < rows; ++t) {
+      for (int part = 0; part < 2; ++part) {
+        double sum = 0;
+        for (int64_t i = 0; i < width[part]; ++i)
+          sum += double{row_of(t, part)[i]} * row_of(t, part)[i];
+        squares_[static_cast<size_t>(2 * t + part)] = sum;
+      }
+    }
+    const auto exchanged = comm_->exchange(
+        "qkv_prep", {squares_.data(), DType::kU8, {rows, 2 * int64_t{sizeof(double)}}});
+    if (!exchanged) return rest;
+    shown = *exchanged;
+  }
+  for (int64_t t = 0; t < rows; ++t) {
+    for (int part = 0; part < 2; ++part) {
+      double sum = 0;
+      for (const View& squares : shown)
+        sum += static_cast<const double*>(squares.data)[2 * t + part];
+      // Where ranks share a KV head, each head is on as many of them: the mean is the same.
+      const double mean = sum / static_cast<double>(width[part] * comm_->rank().count);
+      norm_with_mean(*norms[part], mean, width[part], row_of(t, part));
+    }
+  }
+  if (has_sums) static_cast<void>(comm_->exchange("qkv_prep", {}));
+  return rest;
+}
+
+void HostOps::gather_logits(const ops::GatherLogitsArgs& args) {
+  RUDDER_CHECK(comm_ != nullptr, "{} is no rank of a group", name());
+  const int64_t vocab = args.out.shape[1];
+  const auto parts = comm_->exchange("gather_logits", args.part);
+  if (!parts) return;
+  for (size_t i = 0; i < parts->size(); ++i) {
+    const View& part = (*parts)[i];
+    const ops::Share share =
+        ops::vocab_share(vocab, {static_cast<int32_t>(i), comm_->rank().count});
+    RUDDER_CHECK(part.shape[1] == share.count, "rank {} has {} logits, not {}", i, part.shape[1],
+                 share.count);
+    for (int64_t r = 0; r < args.out.shape[0]; ++r) {
+      std::copy_n(part.as<float>() + r * share.count, share.count,
+                  args.out.as<float>() + r * vocab + share.begin);
+    }
+  }
+  static_cast<void>(comm_->exchange("gather_logits", {}));
 }
 
 float quantise_row(const float* x, int64_t width, F8E4M3* out) {

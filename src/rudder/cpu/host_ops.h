@@ -1,18 +1,23 @@
 // HostOps: the base of every CPU backend: memory, copies, events, and the macro-ops that copy or
 // count rather than compute. The device is the host: an op runs before its call returns, so an
 // event is done when it is recorded, and there are no graphs. A fault of an op (no memory for its
-// scratch) is kept as a device's is: status() and the events recorded after it tell it.
+// scratch) is kept as a device's is: status() and the events recorded after it tell it. A rank of a
+// group (host_comm.h) tells its faults to the group, and its events tell those of the group.
 #pragma once
 
 #include <memory>
+#include <vector>
 
+#include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/host_comm.h"
 #include "rudder/ops/ops.h"
 
 namespace rudder::cpu {
 
 class HostOps : public ops::Ops {
  public:
+  ops::Comm* comm() final { return comm_.get(); }
   int64_t available_memory() const final;
   Result<ops::View> allocate(tensor::DType dtype, tensor::Shape shape) final;
   Result<ops::View> upload(const ops::View& host, tensor::DType dtype) final;
@@ -22,10 +27,11 @@ class HostOps : public ops::Ops {
 
   std::unique_ptr<ops::Event> make_event() final;
   void record(ops::Event& event) final;
-  Result<void> status() final { return fault_; }
+  Result<void> status() final;
 
   bool has_graphs() const final { return false; }
   bool takes_drafts() const final { return true; }
+  Result<void> prepare(const ops::StepBounds& bounds) final;
   void begin_capture() final;
   Result<std::unique_ptr<ops::Graph>> end_capture() final;
   void replay(ops::Graph& graph) final;
@@ -35,15 +41,25 @@ class HostOps : public ops::Ops {
   void begin_attention(const ops::AttentionBatch& batch) final { batch_ = batch; }
   void quantise(const ops::QuantiseArgs& args) final;
   void gather_rows(const ops::GatherRowsArgs& args) final;
+  void gather_logits(const ops::GatherLogitsArgs& args) final;
 
  protected:
+  explicit HostOps(std::shared_ptr<HostComm> comm) : comm_(std::move(comm)) {}
+
   const ops::AttentionBatch& batch() const { return batch_; }
   // Keeps the first fault: an op could not do its work, and what it should have written is stale.
-  void note(const Result<void>& outcome) {
-    if (fault_ && !outcome) fault_ = outcome;
-  }
+  void note(const Result<void>& outcome);
+
+  // The op without what it asks of other ranks: `delta` is the sum of their parts, in memory that
+  // the next call writes again. `pool` may be null: one thread adds.
+  ops::ResidualNormArgs with_ranks_summed(const ops::ResidualNormArgs& args, ThreadPool* pool);
+  // The op without norms that span the ranks: it has applied them to `qkv`.
+  ops::QkvPrepArgs with_spanning_norms_applied(const ops::QkvPrepArgs& args);
 
  private:
+  const std::shared_ptr<HostComm> comm_;  // null: alone
+  ops::View sums_;                        // [max_tokens, hidden] f32
+  std::vector<double> squares_;           // [max_tokens, 2] of q, of k
   DeviceMemory memory_;
   ops::AttentionBatch batch_;
   Result<void> fault_;

@@ -58,6 +58,8 @@ float activate(float x, ops::Activation activation) {
 
 class ReferenceOps final : public HostOps {
  public:
+  explicit ReferenceOps(std::shared_ptr<HostComm> comm) : HostOps(std::move(comm)) {}
+
   std::string name() const override { return "cpu-reference"; }
   DType act_dtype() const override { return DType::kF32; }
   DType kv_dtype() const override { return DType::kF32; }
@@ -117,7 +119,8 @@ class ReferenceOps final : public HostOps {
     }
   }
 
-  void residual_norm(const ops::ResidualNormArgs& args) override {
+  void residual_norm(const ops::ResidualNormArgs& asked) override {
+    const ops::ResidualNormArgs args = with_ranks_summed(asked, nullptr);
     const int64_t hidden = args.x.shape[1];
     std::vector<float> branch(static_cast<size_t>(hidden));
     std::vector<float> normed(static_cast<size_t>(hidden));
@@ -144,7 +147,7 @@ class ReferenceOps final : public HostOps {
   void linear(const ops::LinearArgs& args) override { product(args.x, *args.weight, args.out); }
 
   void qkv_prep(const ops::QkvPrepArgs& args) override {
-    plain_qkv_prep(args, 0, args.qkv.shape[0]);
+    plain_qkv_prep(with_spanning_norms_applied(args), 0, args.qkv.shape[0]);
   }
 
   void attention(const ops::AttentionArgs& args) override { plain_attention(args, batch()); }
@@ -220,7 +223,11 @@ class ReferenceOps final : public HostOps {
 }  // namespace
 
 std::unique_ptr<ops::Ops> make_reference_ops() {
-  return std::make_unique<ReferenceOps>();
+  return make_reference_rank(nullptr);
+}
+
+std::unique_ptr<ops::Ops> make_reference_rank(std::shared_ptr<HostComm> comm) {
+  return std::make_unique<ReferenceOps>(std::move(comm));
 }
 
 }  // namespace rudder::cpu

@@ -5,11 +5,14 @@
 
 #include <memory>
 
+#include "rudder/cpu/host_comm.h"
 #include "rudder/ops/ops.h"
 
 namespace rudder::cpu {
 
 // act_dtype, kv_dtype and weights are f32.
 std::unique_ptr<ops::Ops> make_reference_ops();
+// A rank of a group.
+std::unique_ptr<ops::Ops> make_reference_rank(std::shared_ptr<HostComm> comm);
 
 }  // namespace rudder::cpu

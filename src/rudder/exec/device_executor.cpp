@@ -1,6 +1,7 @@
 #include "rudder/exec/device_executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "rudder/base/check.h"
@@ -43,6 +44,9 @@ DeviceExecutor::DeviceExecutor(Model model, const step::Capacity& capacity)
 
 DeviceExecutor::~DeviceExecutor() {
   stopping_ = true;
+  if (ops::Comm* const comm = model_.ops->comm()) {
+    comm->fail({ErrorCode::kCancelled, "the group has ended", ""});  // nobody waits for it
+  }
   launched_.close();
   supplied_.close();
   enqueued_.close();
@@ -87,7 +91,7 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
 Result<void> DeviceExecutor::prepare_taps() {
   if (!capacity_.taps.steering() && !capacity_.taps.capture()) return {};
   RUDDER_TRY(taps_, TapState::make(*model_.ops, capacity_));
-  if (!capacity_.taps.capture()) return {};
+  if (!capacity_.taps.capture() || ops::rank_of(*model_.ops).index > 0) return {};
   const auto ring_bytes = static_cast<int64_t>(taps_->table().ring.bytes());
   RUDDER_TRY(pool_, CapturePool::make(*model_.ops, kPoolRings * ring_bytes));
   return {};
@@ -125,8 +129,12 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
                "step {} is not the oldest in flight", ticket.id);
   RUDDER_CHECK(masks_awaited_ == 0 || ticket.id != last_launched_, "step {} waits for its masks",
                ticket.id);
-  const std::optional<Enqueued> next = enqueued_.pop();
-  RUDDER_CHECK(next && next->iteration == iteration_, "step {} lost an iteration", ticket.id);
+  const Result<Enqueued> next = next_enqueued();
+  if (!next) {
+    fault_ = next.error();
+    return tl::unexpected<Error>(next.error());
+  }
+  RUDDER_CHECK(next->iteration == iteration_, "step {} lost an iteration", ticket.id);
   ++num_collected_;
   if (++iteration_ == in_flight_.front().repeat) {
     in_flight_.pop_front();
@@ -157,6 +165,19 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
     return tl::unexpected<Error>(copied.error());
   }
   return result;
+}
+
+// A rank's worker may stand still while others say that it does: the group's failure ends the wait.
+Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
+  constexpr std::chrono::milliseconds kLook{20};
+  ops::Comm* const comm = model_.ops->comm();
+  std::optional<Enqueued> next = comm == nullptr ? enqueued_.pop() : enqueued_.pop_within(kLook);
+  while (!next && comm != nullptr) {
+    RUDDER_TRY_VOID(comm->status());
+    next = enqueued_.pop_within(kLook);
+  }
+  RUDDER_CHECK(next, "the queue of iterations is closed");
+  return *next;
 }
 
 // Of an iteration that is over, seen from the host: it began when the one before it ended, or when
@@ -207,6 +228,7 @@ void DeviceExecutor::work() {
 // What an exception left half done may be any of the executor's state: no step runs after it.
 bool DeviceExecutor::enqueue_failed(size_t index, const Error& error) {
   broken_ = tl::unexpected<Error>(error);
+  if (ops::Comm* const comm = model_.ops->comm()) comm->fail(error);
   flights_[index].iterations[static_cast<size_t>(next_iteration_)].enqueued = broken_;
   if (!enqueued_.push({index, next_iteration_})) return false;
   ++num_enqueued_;
@@ -219,6 +241,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   pack_step(plan, capacity_, slots_, packed_);
   flight.edited = edit_taps(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
+  if (pool_ == nullptr) drop_captures(packed_.taps);
   flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;
   flight.result.id = plan.id;
@@ -255,6 +278,9 @@ Result<void> DeviceExecutor::begin(size_t index) {
 bool DeviceExecutor::enqueue(size_t index) {
   Flight& flight = flights_[index];
   const Result<void> begun = begin(index);
+  if (ops::Comm* const comm = model_.ops->comm(); comm != nullptr && !begun) {
+    comm->fail(begun.error());
+  }
   for (int32_t i = 0; i < flight.repeat; ++i) {
     if (stopping_) return false;
     Iteration& iteration = flight.iterations[static_cast<size_t>(i)];
@@ -310,6 +336,7 @@ void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   if (packed_.num_sampled() > 0) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
   }
+  if (ops::Comm* const comm = model_.ops->comm()) comm->meet(flight.result.id);
   model_.ops->record(*flight.iterations[static_cast<size_t>(iteration)].done);
   if (iteration == 0) fetch_captured(index);
 }

@@ -8,6 +8,9 @@
 // Captured rows leave the device behind the step's tokens, aside of the steps that follow, for host
 // memory that whoever gets them leases. When none is free they are lost and reported so: no step
 // waits for a reader.
+//
+// The device may be a rank of a group (ops/comm.h); then another DeviceExecutor runs the same plans
+// on every other rank (group_executor.h), and rank 0 alone captures.
 #pragma once
 
 #include <atomic>
@@ -101,6 +104,7 @@ class DeviceExecutor final : public step::Executor {
   Result<void> edit_taps(const step::StepPlan& plan);
   bool enqueue(size_t index);                             // false once it is stopping
   bool enqueue_failed(size_t index, const Error& error);  // as enqueue
+  Result<Enqueued> next_enqueued();
   Result<void> begin(size_t index);
   void run(size_t index);
   ops::View run_forward(size_t index);

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "rudder/base/progress.h"
 #include "rudder/base/result.h"
@@ -28,15 +29,19 @@ struct StepLimits {
 
 struct LoadedModel {
   std::unique_ptr<step::Executor> executor;
-  model::ModelSpec spec;
-  MemoryBudget memory;
-  // Over the executor's weights, which outlive its use; null where there is no capture, or the
-  // backend has no reader.
+  model::ModelSpec spec;  // of the whole model
+  MemoryBudget memory;    // of the rank that needs most
+  // Over the executor's weights, which outlive its use; null where there is no capture, the backend
+  // has no reader, or several ranks share the head.
   std::shared_ptr<steer::capture::Lens> lens;
 };
 
-// Where the memory would go; allocates nothing (--dry-run).
-Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const ops::Ops& ops,
+// The devices that compute a model together, in the order of their ranks; one may be alone.
+using Ranks = std::vector<std::unique_ptr<ops::Ops>>;
+
+// Where the memory would go; allocates nothing (--dry-run). Of several ranks: of the one that needs
+// most, with the blocks that every one of them has room for.
+Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const Ranks& ranks,
                                   const ExecSettings& settings, const StepLimits& limits);
 
 // Of the two long parts of loading; empty functions report nothing.
@@ -46,6 +51,10 @@ struct LoadProgress {
 };
 
 // The checkpoint may be closed afterwards.
+Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, Ranks ranks,
+                               const ExecSettings& settings, const StepLimits& limits,
+                               const LoadProgress& progress);
+// Of one device that is alone.
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,
                                const ExecSettings& settings, const StepLimits& limits,
                                const LoadProgress& progress);

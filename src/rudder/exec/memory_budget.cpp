@@ -132,6 +132,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   plan.max_num_seqs = ask.max_num_seqs;
   plan.max_num_batched_tokens = ask.max_num_batched_tokens;
   plan.max_draft = ask.max_draft;
+  plan.num_ranks = ask.rank.count;
   plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
   plan.weight_bytes =
       ask.weight_bytes > 0 ? ask.weight_bytes : model::weight_bytes(spec, dtypes.linear);
@@ -142,7 +143,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                                  .lookback = ask.attention_lookback});
   };
   RUDDER_TRY(plan.kv, layout());
-  const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act);
+  const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act, ask.rank);
   RUDDER_TRY(plan.taps, tap_limits(ask.taps, geometry));
   if (plan.taps.steering() || plan.taps.capture()) plan.geometry = geometry;
   const auto capacity = [&] {
@@ -162,7 +163,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                                            {.max_tokens = ask.max_num_batched_tokens,
                                             .max_logits_rows = max_logits_rows(capacity()),
                                             .max_seq_len = plan.max_seq_len},
-                                           dtypes.act);
+                                           dtypes.act, ask.rank);
   };
   plan.workspace_bytes = workspace();
   plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
@@ -200,6 +201,9 @@ std::string MemoryBudget::to_table() const {
     return fmt::format("{:<16}{:>12}  {}\n", what, bytes_text(bytes), note);
   };
   std::string table;
+  if (num_ranks > 1) {
+    table += fmt::format("of each of {} ranks; the first needs most\n", num_ranks);
+  }
   table += line("weights", weight_bytes, std::string(tensor::dtype_name(dtypes.linear)));
   table += line("workspace", workspace_bytes,
                 fmt::format("steps of {} tokens, {}", max_num_batched_tokens,

@@ -9,6 +9,7 @@
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/tap_limits.h"
 #include "rudder/model/spec.h"
+#include "rudder/ops/comm.h"
 #include "rudder/step/executor.h"
 #include "rudder/tensor/dtype.h"
 
@@ -33,6 +34,7 @@ struct MemoryAsk {
   int32_t max_num_batched_tokens = 0;
   int32_t max_draft = 0;
   TapAsk taps = {};
+  ops::Rank rank = {};  // whose memory it is
 };
 
 struct MemoryBudget {
@@ -52,6 +54,7 @@ struct MemoryBudget {
   bool has_lens = false;   // captured rows can be read through the head
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
+  int32_t num_ranks = 1;  // that need as much or less each
 
   int64_t kv_bytes() const { return kv.block_bytes * num_blocks; }
   // That a lone sequence of so many tokens cannot do without.
@@ -64,7 +67,8 @@ struct MemoryBudget {
   std::string to_table() const;  // lines for people, each ended by a newline
 };
 
-// An Error names the setting to change and the value that would fit.
+// `spec` is that of the rank's part (model/shard.h). An Error names the setting to change and the
+// value that would fit.
 Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
                                    const MemoryAsk& ask);
 

@@ -123,6 +123,12 @@ void pack_taps(const step::StepPlan& plan, const SlotTable& slots, size_t flight
                packed.capture_elements, state->ring_elements());
 }
 
+void drop_captures(PackedTaps& packed) {
+  std::ranges::fill(packed.capture_set, -1);
+  packed.captured.clear();
+  packed.capture_elements = 0;
+}
+
 void pad_taps(int64_t num_tokens, int32_t num_slots, PackedTaps& packed) {
   if (!packed.is_used) return;
   const auto count = static_cast<size_t>(num_tokens);

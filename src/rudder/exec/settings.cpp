@@ -19,12 +19,16 @@ void ExecSettings::declare(SettingsTable& table) {
                    "scales of each layer and head, or as it is where there are none.");
   table.add("threads", &threads, 0, 4096,
             "Threads of the CPU backend; 0 takes every core this process may use.");
+  table.add("tensor-parallel-size", &tensor_parallel_size, 1, 64,
+            "Ranks that compute the model together, each with a share of every layer "
+            "(docs/parallel.md); on a CPU they share its threads and memory.");
   table.add("max-model-len", &max_model_len, 0, INT32_MAX,
             "Longest sequence, prompt and output together; 0 takes the model's own length, or what "
             "the KV cache holds when that is less.");
   table.add("block-size", &block_size, 1, 256, "Tokens of a KV-cache block.");
   table.add_bytes("kv-cache-memory-bytes", &kv_cache_memory_bytes,
-                  "Memory of the KV cache; 0 takes what --gpu-memory-utilization leaves.");
+                  "Memory of the KV cache, of each rank; 0 takes what --gpu-memory-utilization "
+                  "leaves.");
   table.add("gpu-memory-utilization", &gpu_memory_utilization, 0.0, 1.0,
             "Share of the device's available memory (of RAM on a CPU) that weights, workspace and "
             "KV cache may take together; 0 takes 0.9 of a GPU's, 0.5 of RAM.");

@@ -141,7 +141,8 @@ TEST_F(SlotTableTest, KvGroupsHaveTablesOfTheirOwn) {
                 {1, 0, 14}, {1, 1, 16}, {6, 1, 9}, {1, 2, 18}, {1, 3, 4}, {6, 2, 3}, {6, 3, 12}}));
   EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{72, 73, 74, 75, 16}));
   EXPECT_EQ(packed_.kv_slot[1], (std::vector<int32_t>{12, 13, 14, 15, 48}));
-  pad_step(2, capacity, packed_);
+  pack_next({.slots = {}, .seqs = {decode(1, 1, 13)}, .tokens = {}});
+  pad_step(2, 2, capacity, packed_);
   EXPECT_EQ(packed_.kv_slot[1].back(), -1);
 
   // A position whose window reaches a block that is gone, a group too few, tables of unequal
@@ -249,7 +250,7 @@ TEST_F(SlotTableTest, ARepeatedStepMovesItsSlotsByAllIterations) {
 
 TEST_F(SlotTableTest, PaddingBelongsToNobody) {
   pack({.slots = {edit(0, 1)}, .seqs = {prompt(0, 1, 0, 1, {3})}, .tokens = {8}});
-  pad_step(3, kCapacity, packed_);
+  pad_step(3, 3, kCapacity, packed_);
   EXPECT_EQ(packed_.ids, (std::vector<int32_t>{8, 0, 0}));
   EXPECT_EQ(packed_.kv_slot[0], (std::vector<int32_t>{12, -1, -1}));
   EXPECT_EQ(packed_.q_begin, (std::vector<int32_t>{0, 1, 2, 3}));

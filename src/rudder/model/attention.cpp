@@ -12,7 +12,7 @@ using tensor::DType;
 using tensor::View;
 
 // The scales of an fp8 KV cache, by the names that exporters give them.
-void list_kv_scales(const Attention& attention, const Attention::Names& names,
+void list_kv_scales(const Attention::Names& names, const Extent& kv_heads,
                     Attention::Weights* weights, LayerTensors& out) {
   const std::string module = out.prefix + std::string(names.out.substr(0, names.out.rfind('.')));
   const auto add = [&](std::string_view letter, size_t part, View* target) {
@@ -20,7 +20,7 @@ void list_kv_scales(const Attention& attention, const Attention::Names& names,
     const std::string scale = "." + std::string(letter) + "_scale";
     out.scales.push_back(
         {{module + ".kv_scale", module + scale, stored + scale, stored + ".output_scale"},
-         attention.num_kv_heads,
+         kv_heads,
          target});
   };
   const size_t parts = names.qkv.size();
@@ -33,13 +33,20 @@ void list_kv_scales(const Attention& attention, const Attention::Names& names,
 void list_tensors(const Attention& attention, int64_t hidden, const Attention::Names& names,
                   Attention::Weights* weights, LayerTensors& out) {
   using Weights = Attention::Weights;
-  const int64_t q = attention.q_width();
-  const int64_t kv = attention.kv_width();
+  const HeadShares shares = head_shares(attention, out.rank);
+  const auto elements = [&](const Extent& of_heads) {
+    const int64_t dim = attention.head_dim;
+    return Extent{of_heads.stored * dim, {of_heads.share.begin * dim, of_heads.count() * dim}};
+  };
+  const Extent heads{attention.num_heads, shares.q};
+  const Extent kv_heads{attention.num_kv_heads, shares.kv};
+  const Extent q = elements(heads);
+  const Extent kv = elements(kv_heads);
   if (attention.qk_norm != QkNorm::kNone) {
     const bool per_head = attention.qk_norm == QkNorm::kPerHead;
-    out.add_norm(names.q_norm, per_head ? attention.head_dim : q, attention.qk_norm_kind,
+    out.add_norm(names.q_norm, per_head ? Extent{attention.head_dim} : q, attention.qk_norm_kind,
                  target_in(weights, &Weights::q_norm));
-    out.add_norm(names.k_norm, per_head ? attention.head_dim : kv, attention.qk_norm_kind,
+    out.add_norm(names.k_norm, per_head ? Extent{attention.head_dim} : kv, attention.qk_norm_kind,
                  target_in(weights, &Weights::k_norm));
   }
   if (attention.v_norm) {
@@ -47,17 +54,17 @@ void list_tensors(const Attention& attention, int64_t hidden, const Attention::N
   }
   const Softmax* const softmax = std::get_if<Softmax>(&attention.weighting);
   if (softmax == nullptr) {
-    out.add_vector(names.gate_sigma, attention.num_heads, target_in(weights, &Weights::gate_sigma),
+    out.add_vector(names.gate_sigma, heads, target_in(weights, &Weights::gate_sigma),
                    ValueKind::kGateSigma);
-    out.add_vector(names.gate_gamma, attention.num_heads, target_in(weights, &Weights::gate_gamma),
+    out.add_vector(names.gate_gamma, heads, target_in(weights, &Weights::gate_gamma),
                    ValueKind::kGain);
   } else if (softmax->sinks) {
-    out.add_vector(names.sinks, attention.num_heads, target_in(weights, &Weights::sinks));
+    out.add_vector(names.sinks, heads, target_in(weights, &Weights::sinks));
   }
   out.add_linear(names.qkv, {q, kv, kv}, hidden, attention.qkv_bias,
                  target_in(weights, &Weights::qkv));
   out.add_linear({names.out}, {hidden}, q, attention.out_bias, target_in(weights, &Weights::out));
-  list_kv_scales(attention, names, weights, out);
+  list_kv_scales(names, kv_heads, weights, out);
 }
 
 std::array<int64_t, 3> scratch_widths(const Attention& attention) {
@@ -84,7 +91,8 @@ Mixed mix(const Attention& attention, const Attention::Weights& weights, const O
        .kv_slot = step.batch.kv_slot.rows(kv.group * in.rows(), in.rows()),
        .kv = kv,
        .q_out = q,
-       .v_norm = weights.v_norm});
+       .v_norm = weights.v_norm,
+       .norms_span_ranks = attention.qk_norm == QkNorm::kAllHeads});
   const View out = shaped(scratch[2], in.rows(), attention.q_width());
   ops::AttentionArgs args{.q = q,
                           .kv = kv,

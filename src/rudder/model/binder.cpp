@@ -135,7 +135,8 @@ Result<void> Binder::take_weight_scale(const std::string& module, int64_t rows, 
 Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
                                           const LinearModule& module, BoundLinear& out) {
   const std::string name = stored.name + ".weight";
-  const Shape shape{stored.rows, module.in};
+  const int64_t rows = stored.stored_rows();
+  const Shape shape{rows, module.in.stored};
   RUDDER_TRY(const Quantisation::Group* const group, quantisation_.group_of(stored.name));
   ops::LinearPart part;
   const TensorInfo* const tensor = checkpoint_.find(name);
@@ -153,25 +154,26 @@ Result<ops::LinearPart> Binder::take_part(const LinearModule::Part& stored,
     taken_.insert(name);
     part.weight = tensor->view;
     std::vector<float>& scale = out.scales.emplace_back();
-    RUDDER_TRY_VOID(take_weight_scale(stored.name, stored.rows, group->scales, scale));
-    part.scale = {scale.data(), DType::kF32, {stored.rows}};
+    RUDDER_TRY_VOID(take_weight_scale(stored.name, rows, group->scales, scale));
+    part.scale = {scale.data(), DType::kF32, {rows}};
     out.wide_inputs = out.wide_inputs || group->wide_inputs;
   }
   if (module.bias) {
-    RUDDER_TRY(part.bias, take(stored.name + ".bias", Shape{stored.rows}));
+    RUDDER_TRY(part.bias, take(stored.name + ".bias", Shape{rows}));
   }
   return part;
 }
 
 Result<BoundLinear> Binder::take_linear(const LinearModule& module) {
   BoundLinear out;
-  for (const LinearModule::Part& stored : module.parts) {
-    RUDDER_TRY(const ops::LinearPart part, take_part(stored, module, out));
-    out.parts.push_back(part);
+  std::vector<ops::LinearPart> stored;
+  for (const LinearModule::Part& part : module.parts) {
+    RUDDER_TRY(stored.emplace_back(), take_part(part, module, out));
   }
-  if (out.scales.empty() || out.scales.size() == out.parts.size()) return out;
-  for (size_t i = 0; i < out.parts.size(); ++i) {
-    if (!out.parts[i].scale.empty()) continue;
+  for (size_t i = 0; i < stored.size(); ++i) cut_part(stored[i], module, i, out.cuts, out.parts);
+  if (out.scales.empty() || out.scales.size() == stored.size()) return out;
+  for (size_t i = 0; i < stored.size(); ++i) {
+    if (!stored[i].scale.empty()) continue;
     return fail(ErrorCode::kUnsupported,
                 "it is not quantised, and others that are multiplied with it in one product are",
                 fmt::format("{}: module '{}'", checkpoint_.name(), module.parts[i].name));
@@ -183,8 +185,10 @@ Result<std::vector<float>> Binder::take_scale(const ScaleTensor& tensor) {
   std::vector<float> out;
   for (const std::string& name : tensor.names) {
     RUDDER_TRY(std::vector<float> scales,
-               take_scales(name, tensor.count, std::numeric_limits<float>::min()));
-    if (!scales.empty()) out = std::move(scales);
+               take_scales(name, tensor.count.stored, std::numeric_limits<float>::min()));
+    if (scales.empty()) continue;
+    const auto begin = scales.begin() + tensor.count.share.begin;
+    out.assign(begin, begin + tensor.count.count());
   }
   return out;
 }

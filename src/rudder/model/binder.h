@@ -4,6 +4,7 @@
 // The loader uses it; one thread.
 #pragma once
 
+#include <cstddef>
 #include <set>
 #include <string>
 #include <vector>
@@ -15,11 +16,13 @@
 
 namespace rudder::model {
 
-// The views of `parts` point into the checkpoint and into `scales`.
+// What this rank loads of a module. The views of `parts` point into the checkpoint, into `scales`
+// and into `cuts`.
 struct BoundLinear {
   std::vector<ops::LinearPart> parts;
-  std::vector<std::vector<float>> scales;  // of the parts; empty unless they are F8E4M3
-  bool wide_inputs = false;                // the checkpoint quantises the weight alone
+  std::vector<std::vector<float>> scales;    // of the stored parts; empty unless they are F8E4M3
+  std::vector<std::vector<std::byte>> cuts;  // columns of weights
+  bool wide_inputs = false;                  // the checkpoint quantises the weight alone
 };
 
 class Binder {
@@ -31,7 +34,7 @@ class Binder {
   // A tensor of f32, f16 or bf16.
   Result<tensor::View> take(const std::string& name, const tensor::Shape& shape);
   Result<BoundLinear> take_linear(const LinearModule& module);
-  // [count], each above 0; empty: the checkpoint has none.
+  // [count.count()], each above 0; empty: the checkpoint has none.
   Result<std::vector<float>> take_scale(const ScaleTensor& tensor);
 
   bool has(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
@@ -44,6 +47,7 @@ class Binder {
 
  private:
   Result<const weights::TensorInfo*> take_any(const std::string& name);
+  // The part as it is stored.
   Result<ops::LinearPart> take_part(const LinearModule::Part& part, const LinearModule& module,
                                     BoundLinear& out);
   Result<void> take_weight_scale(const std::string& module, int64_t rows, WeightScales scales,

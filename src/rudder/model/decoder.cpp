@@ -34,6 +34,7 @@ class LayerwiseDecoder final : public Decoder {
         weights_(weights),
         kv_(kv.begin(), kv.end()),
         ops_(ops),
+        rank_(ops::rank_of(ops)),
         max_tokens_(max_tokens),
         buffers_(std::move(buffers)),
         products_(ops, buffers_.scale) {}
@@ -52,6 +53,7 @@ class LayerwiseDecoder final : public Decoder {
   const Weights& weights_;
   const std::vector<ops::KvLayer> kv_;
   ops::Ops& ops_;
+  const ops::Rank rank_;
   const int32_t max_tokens_;
   const DecoderBuffers buffers_;  // shaped to the step at hand
   const Products products_;
@@ -87,6 +89,7 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
   } else {
     placed.out_taps = {};
   }
+  placed.sums_ranks = !rank_.is_alone() && !args.delta.empty();
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
   if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
   return args.norm.empty() ? products_.operand_of(next, args.x, buffers_.normed) : normed;
@@ -113,12 +116,15 @@ Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
 // [R, vocab].
 View LayerwiseDecoder::head(const Operand& in) {
   const View logits = shaped(buffers_.logits, in.rows(), spec_.vocab);
+  const View part =
+      rank_.is_alone() ? logits : shaped(buffers_.logits_part, in.rows(), weights_.head.out);
   ops_.logits({.x = in.x,
                .x_scale = in.scale,
                .head = &weights_.head,
                .softcap = spec_.final_softcap,
-               .out = logits,
+               .out = part,
                .scale = spec_.logit_scale});
+  if (!rank_.is_alone()) ops_.gather_logits({.part = part, .out = logits});
   return logits;
 }
 
@@ -199,24 +205,25 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
 }
 
 // The loader loads what the spec says; this catches weights of another spec.
-void check_weights(const ModelSpec& spec, const Weights& weights) {
+void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank) {
   RUDDER_CHECK(!spec.layers.empty() && weights.layers.size() == spec.layers.size(),
                "{} layers of weights for {} layers", weights.layers.size(), spec.layers.size());
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     LayerWeights layer = weights.layers[i];
     const LayerTensors tensors = layer_tensors(spec, {}, i, &layer);
     for (const NormTensor& norm : tensors.norms) {
-      const int64_t alphas = norm.alpha.count > 0 ? norm.width : 0;
+      const int64_t width = norm.width.count();
+      const int64_t alphas = norm.alpha.count > 0 ? width : 0;
       RUDDER_CHECK(
-          norm.target->weight.num_rows() == norm.width && norm.target->alpha.num_rows() == alphas,
+          norm.target->weight.num_rows() == width && norm.target->alpha.num_rows() == alphas,
           "'{}'", norm.weight.name);
     }
     for (const VectorTensor& vector : tensors.vectors) {
-      RUDDER_CHECK(vector.target->num_rows() == vector.count, "'{}'", vector.name);
+      RUDDER_CHECK(vector.target->num_rows() == vector.count.count(), "'{}'", vector.name);
     }
     for (const LinearModule& linear : tensors.linears) {
-      RUDDER_CHECK(linear.target->in == linear.in && linear.target->out == linear.rows(), "'{}'",
-                   linear.parts.front().name);
+      RUDDER_CHECK(linear.target->in == linear.in.count() && linear.target->out == linear.rows(),
+                   "'{}'", linear.parts.front().name);
     }
     const Attention* const attention = attention_of(spec.layers[i]);
     RUDDER_CHECK(
@@ -224,7 +231,8 @@ void check_weights(const ModelSpec& spec, const Weights& weights) {
             (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
         "layer {}", i);
   }
-  RUDDER_CHECK(weights.head.in == spec.hidden && weights.head.out == spec.vocab);
+  RUDDER_CHECK(weights.head.in == spec.hidden &&
+               weights.head.out == ops::vocab_share(spec.vocab, rank).count);
   RUDDER_CHECK(!weights.final_norm.empty() && spec.tied_head == weights.embedding.empty());
 }
 
@@ -253,7 +261,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
     }
     bounds.scales_layers = bounds.scales_layers || spec.layers[i].has_scale;
     for (const LinearModule& linear : layer_tensors(spec, {}, i).linears) {
-      bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in);
+      bounds.max_linear_in = std::max(bounds.max_linear_in, linear.in.count());
     }
   }
   bounds.attention = shapes;
@@ -265,7 +273,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
 Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
                                                const DecoderLimits& limits) {
-  check_weights(spec, weights);
+  check_weights(spec, weights, ops::rank_of(ops));
   RUDDER_CHECK(kv.size() == spec.layers.size());
   RUDDER_TRY(DecoderBuffers buffers, DecoderBuffers::allocate(spec, limits, ops));
   auto decoder = std::make_unique<LayerwiseDecoder>(spec, weights, kv, ops, limits.max_tokens,
@@ -275,8 +283,8 @@ Result<std::unique_ptr<Decoder>> Decoder::make(const ModelSpec& spec, const Weig
 }
 
 int64_t Decoder::workspace_bytes(const ModelSpec& spec, const DecoderLimits& limits,
-                                 tensor::DType act) {
-  return DecoderBuffers::bytes(spec, limits, act);
+                                 tensor::DType act, ops::Rank rank) {
+  return DecoderBuffers::bytes(spec, limits, act, rank);
 }
 
 }  // namespace rudder::model

@@ -45,7 +45,8 @@ struct DecoderLimits {
 
 class Decoder {
  public:
-  // `ops` and `weights` outlive the decoder.
+  // `ops` and `weights` outlive the decoder. On a rank of a group (ops/comm.h) `spec` and `weights`
+  // are its part of the model (shard_spec).
   static Result<std::unique_ptr<Decoder>> make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
                                                const DecoderLimits& limits);
@@ -61,7 +62,7 @@ class Decoder {
 
   // Device bytes the decoder's buffers take, known before anything is allocated.
   static int64_t workspace_bytes(const ModelSpec& spec, const DecoderLimits& limits,
-                                 tensor::DType act);
+                                 tensor::DType act, ops::Rank rank = {});
 };
 
 }  // namespace rudder::model

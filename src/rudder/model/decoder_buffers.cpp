@@ -17,11 +17,13 @@ struct Sizes {  // in elements
   int64_t scratch = 0;  // of the branch that needs most
   int64_t rows = 0;
   int64_t logits = 0;
+  int64_t logits_part = 0;
+  int64_t sums = 0;  // that the backend of a rank keeps: of ResidualNormArgs.sums_ranks
   int64_t scales = 0;
   int64_t rope = 0;  // all tables
 };
 
-Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits) {
+Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits, ops::Rank rank) {
   Sizes sizes;
   for (const LayerSpec& layer : spec.layers) {
     const auto add = [&](const auto& branch) {
@@ -37,6 +39,10 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits) {
   sizes.hidden = int64_t{limits.max_tokens} * spec.hidden;
   sizes.rows = int64_t{limits.max_logits_rows} * spec.hidden;
   sizes.logits = int64_t{limits.max_logits_rows} * spec.vocab;
+  if (!rank.is_alone()) {
+    sizes.logits_part = int64_t{limits.max_logits_rows} * ops::vocab_share(spec.vocab, rank).count;
+    sizes.sums = sizes.hidden;
+  }
   sizes.scales = limits.max_tokens;
   for (const RopeSpec& rope : spec.ropes) {
     sizes.rope += int64_t{limits.max_seq_len} * rope.rotary_dim;
@@ -48,7 +54,7 @@ Sizes sizes_of(const ModelSpec& spec, const DecoderLimits& limits) {
 
 Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const DecoderLimits& limits,
                                                 ops::Ops& ops) {
-  const Sizes sizes = sizes_of(spec, limits);
+  const Sizes sizes = sizes_of(spec, limits, ops::rank_of(ops));
   const DType act = ops.act_dtype();
   DecoderBuffers buffers;
   RUDDER_TRY(buffers.residual, ops.allocate(act, {sizes.hidden}));
@@ -57,6 +63,9 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
   RUDDER_TRY(buffers.delta, ops.allocate(act, {sizes.hidden}));
   RUDDER_TRY(buffers.scale, ops.allocate(DType::kF32, {sizes.scales}));
   RUDDER_TRY(buffers.logits, ops.allocate(DType::kF32, {sizes.logits}));
+  if (sizes.logits_part > 0) {
+    RUDDER_TRY(buffers.logits_part, ops.allocate(DType::kF32, {sizes.logits_part}));
+  }
   RUDDER_TRY(buffers.scratch, ops.allocate(act, {sizes.scratch}));
   for (const RopeSpec& rope : spec.ropes) {
     std::vector<float> table = rope_table(rope, limits.max_seq_len);
@@ -67,11 +76,12 @@ Result<DecoderBuffers> DecoderBuffers::allocate(const ModelSpec& spec, const Dec
   return buffers;
 }
 
-int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits, DType act) {
-  const Sizes sizes = sizes_of(spec, limits);
+int64_t DecoderBuffers::bytes(const ModelSpec& spec, const DecoderLimits& limits, DType act,
+                              ops::Rank rank) {
+  const Sizes sizes = sizes_of(spec, limits, rank);
   const int64_t act_elements = 3 * sizes.hidden + sizes.rows + sizes.scratch;
   return act_elements * static_cast<int64_t>(tensor::dtype_bytes(act)) +
-         (sizes.logits + sizes.scales + sizes.rope) *
+         (sizes.logits + sizes.logits_part + sizes.sums + sizes.scales + sizes.rope) *
              static_cast<int64_t>(tensor::dtype_bytes(DType::kF32));
 }
 

@@ -20,13 +20,15 @@ struct DecoderBuffers {
   ops::View scratch;             // act; of the branch at hand (branch.h): no two live at once
   ops::View scale;               // [max_tokens] f32, of the operand at hand
   ops::View logits;              // [max_logits_rows * vocab] f32
+  ops::View logits_part;         // this rank's columns of them, f32; empty for one that is alone
   std::vector<ops::View> ropes;  // [max_seq_len, 2, rotary_dim / 2] f32, one per ModelSpec.ropes
 
   // Errors are the backend's: kOutOfMemory.
   static Result<DecoderBuffers> allocate(const ModelSpec& spec, const DecoderLimits& limits,
                                          ops::Ops& ops);
   // Device bytes that allocate() takes.
-  static int64_t bytes(const ModelSpec& spec, const DecoderLimits& limits, tensor::DType act);
+  static int64_t bytes(const ModelSpec& spec, const DecoderLimits& limits, tensor::DType act,
+                       ops::Rank rank);
 };
 
 }  // namespace rudder::model

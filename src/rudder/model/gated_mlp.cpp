@@ -8,9 +8,10 @@ namespace rudder::model {
 void list_tensors(const GatedMlp& mlp, int64_t hidden, const GatedMlp::Names& names,
                   GatedMlp::Weights* weights, LayerTensors& out) {
   using Weights = GatedMlp::Weights;
-  out.add_linear(names.gate_up, {mlp.width, mlp.width}, hidden, mlp.bias,
+  const Extent width{mlp.width, ops::equal_share(mlp.width, out.rank)};
+  out.add_linear(names.gate_up, {width, width}, hidden, mlp.bias,
                  target_in(weights, &Weights::gate_up));
-  out.add_linear({names.down}, {hidden}, mlp.width, mlp.bias, target_in(weights, &Weights::down));
+  out.add_linear({names.down}, {hidden}, width, mlp.bias, target_in(weights, &Weights::down));
 }
 
 std::array<int64_t, 2> scratch_widths(const GatedMlp& mlp) {

@@ -47,6 +47,7 @@ class Loader {
         spec_(spec),
         names_(names),
         ops_(ops),
+        rank_(ops::rank_of(ops)),
         progress_(progress),
         binder_(checkpoint, quantisation) {}
 
@@ -75,10 +76,10 @@ class Loader {
     RUDDER_TRY_VOID(take_tables());
     RUDDER_TRY_VOID(take_norm(final_norm_tensor(spec_, names_)));
     for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      const LayerTensors tensors = layer_tensors(spec_, names_, i);
+      const LayerTensors tensors = layer_tensors(spec_, names_, i, nullptr, rank_);
       for (const NormTensor& norm : tensors.norms) RUDDER_TRY_VOID(take_norm(norm));
       for (const VectorTensor& vector : tensors.vectors) {
-        RUDDER_TRY_VOID(binder_.take(vector.name, Shape{vector.count}));
+        RUDDER_TRY_VOID(binder_.take(vector.name, Shape{vector.count.stored}));
       }
       for (const NumberTensor& number : tensors.numbers) {
         RUDDER_TRY_VOID(binder_.take(number.name, Shape{1}));
@@ -97,7 +98,7 @@ class Loader {
   };
   Result<Tables> take_tables() {
     const Shape shape{spec_.vocab, spec_.hidden};
-    const LinearModule head = head_module(spec_, names_);
+    const LinearModule head = head_module(spec_, names_, rank_);
     const std::string head_name = head.parts.front().name + ".weight";
     Tables out;
     RUDDER_TRY(out.embedding, binder_.take(std::string(names_.embedding), shape));
@@ -105,7 +106,7 @@ class Loader {
       RUDDER_TRY(out.head, binder_.take_linear(head));
       return out;
     }
-    out.head.parts.push_back({out.embedding, {}, {}});
+    cut_part({out.embedding, {}, {}}, head, 0, out.head.cuts, out.head.parts);
     if (binder_.has(head_name)) {
       // Older exporters write the tied head too; a different one contradicts the config.
       RUDDER_TRY(const View copy, binder_.take(head_name, shape));
@@ -135,10 +136,10 @@ class Loader {
 
   Result<void> load_embedding_and_head() {
     RUDDER_TRY(const Tables tables, take_tables());
-    if (!spec_.tied_head) {
+    if (!shares_table(spec_, rank_)) {
       RUDDER_TRY(out_.embedding, ops_.upload(tables.embedding, table_dtype(ops_.linear_dtype())));
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
-      done_ += static_cast<int64_t>(tables.embedding.bytes());
+      if (!spec_.tied_head) done_ += static_cast<int64_t>(tables.embedding.bytes());
     }
     RUDDER_TRY(out_.head, add_linear(tables.head));
     checkpoint_.release_pages();
@@ -148,13 +149,14 @@ class Loader {
 
   Result<LayerWeights> load_layer(size_t index) {
     LayerWeights out = empty_weights(spec_.layers[index]);
-    const LayerTensors tensors = layer_tensors(spec_, names_, index, &out);
+    const LayerTensors tensors = layer_tensors(spec_, names_, index, &out, rank_);
     for (const NormTensor& norm : tensors.norms) {
       RUDDER_TRY(*norm.target, load_norm(norm));
     }
     for (const VectorTensor& vector : tensors.vectors) {
-      RUDDER_TRY(const View stored, binder_.take(vector.name, Shape{vector.count}));
-      RUDDER_TRY(*vector.target, upload_values(values_of(stored)));
+      RUDDER_TRY(const View stored, binder_.take(vector.name, Shape{vector.count.stored}));
+      const ops::Share share = vector.count.share;
+      RUDDER_TRY(*vector.target, upload_values(values_of(stored.rows(share.begin, share.count))));
     }
     for (const NumberTensor& number : tensors.numbers) {
       RUDDER_TRY(const View stored, binder_.take(number.name, Shape{1}));
@@ -180,13 +182,17 @@ class Loader {
     return norm;
   }
 
-  // [width]: ones without a tensor, one number again and again where the tensor has just one.
-  Result<View> load_norm_part(const NormTensor::Part& part, int64_t width, float offset) {
-    std::vector<float> values(static_cast<size_t>(width), 1.0f);
+  // [width.count()]: ones without a tensor, one number again and again where the tensor has just
+  // one.
+  Result<View> load_norm_part(const NormTensor::Part& part, const Extent& width, float offset) {
+    std::vector<float> values(static_cast<size_t>(width.count()), 1.0f);
     if (!part.name.empty()) {
       RUDDER_TRY(const View stored, binder_.take(part.name, Shape{part.count}));
       const std::vector<float> read = values_of(stored);
-      for (size_t i = 0; i < values.size(); ++i) values[i] = read[i % read.size()] + offset;
+      const auto first = static_cast<size_t>(width.share.begin);
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = read[(first + i) % read.size()] + offset;
+      }
     }
     return upload_values(values);
   }
@@ -245,6 +251,7 @@ class Loader {
   const ModelSpec& spec_;
   const WeightNames& names_;
   ops::Ops& ops_;
+  const ops::Rank rank_;
   const ProgressFn& progress_;
   Binder binder_;
   int64_t done_ = 0;  // bytes of checkpoint
@@ -271,8 +278,8 @@ Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec
 }
 
 WeightBudget budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
-                            const ops::Ops& ops) {
-  WeightBudget budget{weight_bytes(spec, ops.linear_dtype()), ops.linear_dtype()};
+                            const ops::Ops& ops, ops::Rank rank) {
+  WeightBudget budget{weight_bytes(spec, ops.linear_dtype(), rank), ops.linear_dtype()};
   const auto architecture = find_architecture(spec.architecture);
   if (!architecture || !ops.keeps_fp8()) return budget;
   int64_t stored_fp8 = 0;
@@ -280,12 +287,12 @@ WeightBudget budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
     for (const LinearModule::Part& part : module.parts) {
       const weights::TensorInfo* const tensor = checkpoint.find(part.name + ".weight");
       if (tensor == nullptr || tensor->view.dtype != DType::kF8E4M3) continue;
-      stored_fp8 += part.rows * module.in;
+      for (const Extent& rows : part.rows) stored_fp8 += rows.count() * module.in.count();
     }
   };
-  if (!spec.tied_head) count(head_module(spec, (*architecture)->names));
+  if (!spec.tied_head) count(head_module(spec, (*architecture)->names, rank));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerTensors tensors = layer_tensors(spec, (*architecture)->names, i);
+    const LayerTensors tensors = layer_tensors(spec, (*architecture)->names, i, nullptr, rank);
     for (const LinearModule& linear : tensors.linears) count(linear);
   }
   if (stored_fp8 == 0) return budget;

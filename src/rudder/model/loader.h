@@ -15,6 +15,7 @@ namespace rudder::model {
 // From config.json; errors name the key.
 Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
 
+// `spec` is the whole model's; of one rank of a group (ops/comm.h) that rank's part is loaded.
 // Progress is in bytes of checkpoint.
 Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
                              ops::Ops& ops, const ProgressFn& progress);
@@ -26,6 +27,6 @@ struct WeightBudget {
   tensor::DType linear_dtype = tensor::DType::kF32;  // of the layers' products
 };
 WeightBudget budget_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
-                            const ops::Ops& ops);
+                            const ops::Ops& ops, ops::Rank rank = {});
 
 }  // namespace rudder::model

@@ -9,7 +9,7 @@ uint16_t bit(tap::Site site) {
 
 }  // namespace
 
-tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act) {
+tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank) {
   using tap::Site;
   tap::Geometry geometry;
   geometry.num_layers = static_cast<int32_t>(spec.layers.size());
@@ -20,7 +20,8 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act) {
         static_cast<uint16_t>(bit(Site::kResidPre) | bit(Site::kAttnOut) | bit(Site::kResidMid) |
                               bit(Site::kMlpOut) | bit(Site::kResidPost));
     const GatedMlp* const mlp = gated_mlp_of(layer);
-    if (mlp != nullptr) sites = static_cast<uint16_t>(sites | bit(Site::kMlpAct));
+    if (mlp != nullptr && rank.is_alone())
+      sites = static_cast<uint16_t>(sites | bit(Site::kMlpAct));
     // Without a norm before it, a branch reads the residual itself.
     if (layer.norms.pre) {
       sites = static_cast<uint16_t>(sites | bit(Site::kAttnIn) | bit(Site::kMlpIn));
@@ -28,6 +29,7 @@ tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act) {
     geometry.sites.push_back(sites);
     geometry.mlp_width.push_back(mlp == nullptr ? 0 : mlp->width);
   }
+  if (!rank.is_alone()) geometry.divided_sites = bit(Site::kMlpAct);
   geometry.sites.back() = static_cast<uint16_t>(geometry.sites.back() | bit(Site::kFinalNorm));
   return geometry;
 }

@@ -8,6 +8,7 @@
 namespace rudder::model {
 
 // `act` is the dtype of activations. The decoder names exactly these points.
-tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act);
+// `spec` is that of the rank's part.
+tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank = {});
 
 }  // namespace rudder::model

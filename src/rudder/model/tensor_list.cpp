@@ -61,15 +61,15 @@ TensorList::TensorList(const ModelSpec& spec, const WeightNames& names) {
     const LayerTensors layer = layer_tensors(spec, names, i);
     for (const NormTensor& norm : layer.norms) add_norm(norm);
     for (const VectorTensor& vector : layer.vectors) {
-      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count)}), vector.kind);
+      add(vector.name, TensorShape::of({static_cast<uint64_t>(vector.count.stored)}), vector.kind);
     }
     for (const NumberTensor& number : layer.numbers) {
       add(number.name, TensorShape::of({1}), ValueKind::kGain);
     }
     for (const LinearModule& linear : layer.linears) {
       for (const LinearModule::Part& part : linear.parts) {
-        const auto rows = static_cast<uint64_t>(part.rows);
-        add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in)}),
+        const auto rows = static_cast<uint64_t>(part.stored_rows());
+        add(part.name + ".weight", TensorShape::of({rows, static_cast<uint64_t>(linear.in.stored)}),
             ValueKind::kWeight);
         if (linear.bias) add(part.name + ".bias", TensorShape::of({rows}), ValueKind::kWeight);
       }

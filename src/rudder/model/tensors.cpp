@@ -2,31 +2,39 @@
 
 #include <fmt/format.h>
 
-#include <numeric>
 #include <type_traits>
 
 #include "rudder/base/check.h"
 
 namespace rudder::model {
 
-int64_t LinearModule::rows() const {
-  return std::accumulate(parts.begin(), parts.end(), int64_t{0},
-                         [](int64_t sum, const Part& part) { return sum + part.rows; });
+int64_t LinearModule::Part::stored_rows() const {
+  int64_t sum = 0;
+  for (const Extent& run : rows) sum += run.stored;
+  return sum;
 }
 
-NormTensor norm_tensor(std::string_view module, int64_t width, const NormKind& kind,
+int64_t LinearModule::rows() const {
+  int64_t sum = 0;
+  for (const Part& part : parts) {
+    for (const Extent& run : part.rows) sum += run.count();
+  }
+  return sum;
+}
+
+NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target) {
   NormTensor out{.weight = {}, .alpha = {}, .width = width, .target = target};
   if (const UClipNorm* const uclip = std::get_if<UClipNorm>(&kind)) {
-    out.weight = {fmt::format("{}.gamma", module), uclip->weight_per_channel ? width : 1};
-    out.alpha = {fmt::format("{}.alpha", module), uclip->alpha_per_channel ? width : 1};
+    out.weight = {fmt::format("{}.gamma", module), uclip->weight_per_channel ? width.stored : 1};
+    out.alpha = {fmt::format("{}.alpha", module), uclip->alpha_per_channel ? width.stored : 1};
   } else {
-    out.weight = {fmt::format("{}.weight", module), width};
+    out.weight = {fmt::format("{}.weight", module), width.stored};
   }
   return out;
 }
 
-void LayerTensors::add_norm(std::string_view name, int64_t width, const NormKind& kind,
+void LayerTensors::add_norm(std::string_view name, Extent width, const NormKind& kind,
                             ops::NormSpec* target) {
   norms.push_back(norm_tensor(fmt::format("{}{}", prefix, name), width, kind, target));
 }
@@ -35,33 +43,34 @@ void LayerTensors::add_plain_norm(int64_t width, ops::NormSpec* target) {
   norms.push_back({.weight = {"", width}, .alpha = {}, .width = width, .target = target});
 }
 
-void LayerTensors::add_vector(std::string_view name, int64_t count, ops::View* target,
+void LayerTensors::add_vector(std::string_view name, Extent count, ops::View* target,
                               ValueKind kind) {
   vectors.push_back({fmt::format("{}{}", prefix, name), count, target, kind});
 }
 
 void LayerTensors::add_linear(const std::vector<std::string_view>& names,
-                              const std::vector<int64_t>& rows, int64_t in, bool bias,
+                              const std::vector<Extent>& rows, Extent in, bool bias,
                               ops::LinearWeight* target) {
   LinearModule& module = linears.emplace_back();
   module.in = in;
   module.bias = bias;
   module.target = target;
+  module.is_first_rank = rank.index == 0;
   if (names.size() == 1) {
-    const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
-    module.parts.push_back({fmt::format("{}{}", prefix, names[0]), all});
+    module.parts.push_back({fmt::format("{}{}", prefix, names[0]), rows});
     return;
   }
   RUDDER_CHECK(names.size() == rows.size(), "{} names of {} parts", names.size(), rows.size());
   for (size_t i = 0; i < names.size(); ++i) {
-    module.parts.push_back({fmt::format("{}{}", prefix, names[i]), rows[i]});
+    module.parts.push_back({fmt::format("{}{}", prefix, names[i]), {rows[i]}});
   }
 }
 
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
-                           LayerWeights* weights) {
+                           LayerWeights* weights, ops::Rank rank) {
   const LayerSpec& l = spec.layers[layer];
   LayerTensors out;
+  out.rank = rank;
   out.prefix = fmt::format("{}layers.{}.", names.prefix, layer);
   const auto add_norm = [&](bool exists, std::string_view name,
                             ops::NormSpec LayerWeights::*member) {
@@ -95,8 +104,9 @@ NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names) {
   return norm_tensor(names.final_norm, spec.hidden, spec.norm);
 }
 
-LinearModule head_module(const ModelSpec& spec, const WeightNames& names) {
-  return {.parts = {{std::string(names.head), spec.vocab}},
+LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::Rank rank) {
+  const Extent rows{spec.vocab, ops::vocab_share(spec.vocab, rank)};
+  return {.parts = {{std::string(names.head), {rows}}},
           .in = spec.hidden,
           .bias = false,
           .target = nullptr};
@@ -116,27 +126,27 @@ tensor::DType table_dtype(tensor::DType linear_dtype) {
   return linear_dtype == tensor::DType::kF32 ? tensor::DType::kF32 : tensor::DType::kBF16;
 }
 
-int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype) {
+int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank) {
   const WeightNames names;  // sizes do not depend on them
   int64_t linear = 0;       // elements of products
   int64_t plain = 0;        // norms, vectors and biases, f32
   // Every channel has its number on the device, also where the checkpoint has one for all.
   const auto add_norm = [&](const NormTensor& norm) {
-    plain += norm.alpha.count > 0 ? 2 * norm.width : norm.width;
+    plain += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count();
   };
   add_norm(final_norm_tensor(spec, names));
   const auto add = [&](const LinearModule& module) {
-    linear += module.rows() * module.in;
-    if (module.bias) plain += module.rows();
+    linear += module.rows() * module.in.count();
+    if (module.adds_bias()) plain += module.rows();
   };
-  add(head_module(spec, names));
+  add(head_module(spec, names, rank));
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerTensors tensors = layer_tensors(spec, names, i);
+    const LayerTensors tensors = layer_tensors(spec, names, i, nullptr, rank);
     for (const NormTensor& norm : tensors.norms) add_norm(norm);
-    for (const VectorTensor& vector : tensors.vectors) plain += vector.count;
+    for (const VectorTensor& vector : tensors.vectors) plain += vector.count.count();
     for (const LinearModule& module : tensors.linears) add(module);
   }
-  const int64_t table = spec.tied_head ? 0 : int64_t{spec.vocab} * spec.hidden;
+  const int64_t table = shares_table(spec, rank) ? 0 : int64_t{spec.vocab} * spec.hidden;
   const auto bytes = [](int64_t elements, tensor::DType dtype) {
     return elements * static_cast<int64_t>(tensor::dtype_bytes(dtype));
   };

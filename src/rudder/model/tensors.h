@@ -1,7 +1,7 @@
-// The tensors of a model: what a spec and an architecture's names ask for, their shapes, and where
-// the loaded weights go. Nothing else says so: the loader binds and loads by these lists,
-// weight_bytes adds them up, the decoder checks weights against them, make_model and tests invent
-// weights for them. Pure functions; any thread.
+// The tensors of a model: what a spec and an architecture's names ask for, their shapes, which part
+// of each a rank loads, and where the loaded weights go. Nothing else says so: the loader binds and
+// loads by these lists, weight_bytes adds them up, the decoder checks weights against them,
+// make_model and tests invent weights for them. Pure functions; any thread.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rudder/model/archs/archs.h"
+#include "rudder/model/shard.h"
 #include "rudder/model/weights.h"
 
 namespace rudder::model {
@@ -22,31 +23,36 @@ struct NormTensor {
   };
   Part weight;
   Part alpha = {};  // count 0: an RMS norm, which has none
-  int64_t width = 0;
+  Extent width;     // one number for all of a row goes to every channel
   ops::NormSpec* target = nullptr;
 };
-NormTensor norm_tensor(std::string_view module, int64_t width, const NormKind& kind,
+NormTensor norm_tensor(std::string_view module, Extent width, const NormKind& kind,
                        ops::NormSpec* target = nullptr);
 
 // One product: parts stacked along the output rows.
 struct LinearModule {
   struct Part {
-    std::string name;  // ".weight" and ".bias" follow
-    int64_t rows = 0;
+    std::string name;          // ".weight" and ".bias" follow
+    std::vector<Extent> rows;  // stacked in the tensor: one, or those of several products
+
+    int64_t stored_rows() const;
   };
   std::vector<Part> parts;
-  int64_t in = 0;
+  Extent in;
   bool bias = false;
   ops::LinearWeight* target = nullptr;
+  bool is_first_rank = true;
 
-  int64_t rows() const;  // of all parts
+  int64_t rows() const;  // of all parts that this rank loads
+  // Where the inputs are cut, each rank has a part of the sum: one of them adds the bias.
+  bool adds_bias() const { return bias && (in.is_whole() || is_first_rank); }
 };
 
 // Optional numbers, one or `count`, f32 when loaded. The last of the names that is there counts; no
 // exporter writes two.
 struct ScaleTensor {
   std::vector<std::string> names;
-  int64_t count = 0;
+  Extent count;
   ops::View* target = nullptr;
 };
 
@@ -57,7 +63,7 @@ enum class ValueKind : uint8_t { kWeight, kGain, kGateSigma };
 // [count], f32 when loaded.
 struct VectorTensor {
   std::string name;
-  int64_t count = 0;
+  Extent count;
   ops::View* target = nullptr;
   ValueKind kind = ValueKind::kWeight;
 };
@@ -71,19 +77,20 @@ struct NumberTensor {
 // The tensors of one layer. Targets are null where only a description was asked for.
 struct LayerTensors {
   std::string prefix;  // of the layer's names: "model.layers.0."
+  ops::Rank rank;      // whose part of them is loaded
   std::vector<NormTensor> norms;
   std::vector<VectorTensor> vectors;
   std::vector<NumberTensor> numbers;
   std::vector<LinearModule> linears;
   std::vector<ScaleTensor> scales;
 
-  void add_norm(std::string_view name, int64_t width, const NormKind& kind, ops::NormSpec* target);
+  void add_norm(std::string_view name, Extent width, const NormKind& kind, ops::NormSpec* target);
   void add_plain_norm(int64_t width, ops::NormSpec* target);  // without a tensor
-  void add_vector(std::string_view name, int64_t count, ops::View* target,
+  void add_vector(std::string_view name, Extent count, ops::View* target,
                   ValueKind kind = ValueKind::kWeight);
-  // `rows` of the parts by name; their sum where there is one name for all.
-  void add_linear(const std::vector<std::string_view>& names, const std::vector<int64_t>& rows,
-                  int64_t in, bool bias, ops::LinearWeight* target);
+  // `rows` of the parts by name; all of them where there is one name for all.
+  void add_linear(const std::vector<std::string_view>& names, const std::vector<Extent>& rows,
+                  Extent in, bool bias, ops::LinearWeight* target);
 };
 
 // &(weights->*member), or null without weights.
@@ -92,16 +99,21 @@ Member* target_in(Weights* weights, Member Weights::*member) {
   return weights == nullptr ? nullptr : &(weights->*member);
 }
 
+// `spec` is the whole model's. Without a rank: of one that is alone.
 LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size_t layer,
-                           LayerWeights* weights = nullptr);
+                           LayerWeights* weights = nullptr, ops::Rank rank = {});
 NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names);
-LinearModule head_module(const ModelSpec& spec, const WeightNames& names);
+LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::Rank rank = {});
+// Whether the head's weight is the embedding table too, in one piece of memory.
+inline bool shares_table(const ModelSpec& spec, ops::Rank rank) {
+  return spec.tied_head && rank.is_alone();
+}
 
 // Weights of the kinds of branches that the layer has, with nothing in them.
 LayerWeights empty_weights(const LayerSpec& layer);
 
-// Device bytes of the weights before they are loaded, all products stored as `linear_dtype`.
-int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype);
+// Device bytes of the rank's weights before they are loaded, all products stored as `linear_dtype`.
+int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank = {});
 // The embedding table is as precise as the products are, but never below bf16.
 tensor::DType table_dtype(tensor::DType linear_dtype);
 

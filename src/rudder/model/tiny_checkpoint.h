@@ -16,7 +16,7 @@
 namespace rudder::model {
 
 // Keeps what the loader hands over; computes nothing.
-class KeepingOps final : public ops::Ops {
+class KeepingOps : public ops::Ops {
  public:
   std::string name() const override { return "keeping"; }
   tensor::DType act_dtype() const override { return tensor::DType::kF32; }

@@ -43,6 +43,9 @@ struct ResidualNormArgs {
   Taps out_taps = {};        // attn_in, mlp_in, final_norm
   float delta_scale = 1.0f;
   float sum_scale = 1.0f;
+  // `delta` is this rank's part of a sum. The op first adds the parts of all ranks (comm.h), each
+  // element in fp32 in the order of ranks: so every rank has the same bits, for any number of rows.
+  bool sums_ranks = false;
 };
 
 // A weight in the backend's own layout, made once by Ops::make_linear.
@@ -110,6 +113,9 @@ struct QkvPrepArgs {
   KvLayer kv;
   View q_out;            // [T, num_heads * head_dim] act
   NormSpec v_norm = {};  // optional; weight [head_dim]: per head
+  // q_norm and k_norm are over the heads of all ranks (comm.h): the sums of an RMS norm are taken
+  // over the ranks, in their order. Weights are those of this rank's heads.
+  bool norms_span_ranks = false;
 };
 
 // The sequences of a step, for attention; the views live until the step's last attention().
@@ -191,6 +197,12 @@ struct LogitsArgs {
   float softcap = 0.0f;  // final soft-cap (Gemma 2); 0 = off
   View out;              // [R, vocab] f32
   float scale = 1.0f;    // of the logits, before the soft-cap
+};
+
+// Puts the ranks' logits side by side, so that each rank has all of them.
+struct GatherLogitsArgs {
+  View part;  // [R, vocab_share(vocab).count] f32: this rank's columns
+  View out;   // [R, vocab] f32
 };
 
 // One layer's attention, for Ops::prepare.

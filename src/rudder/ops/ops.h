@@ -18,8 +18,10 @@
 #include <span>
 #include <string>
 
+#include "rudder/base/check.h"
 #include "rudder/base/result.h"
 #include "rudder/ops/args.h"
+#include "rudder/ops/comm.h"
 #include "rudder/ops/sample_args.h"
 #include "rudder/ops/score_args.h"
 #include "rudder/ops/slot_args.h"
@@ -45,7 +47,11 @@ class Ops {
   virtual bool has_reader() const { return false; }
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
 
-  // Bytes that may still be allocated, of the device and of this process.
+  // The device's place among those that compute a model together; null: it is alone.
+  virtual Comm* comm() { return nullptr; }
+
+  // Bytes that may still be allocated, of the device and of this process; where ranks share a
+  // memory, this rank's share of them.
   virtual int64_t available_memory() const = 0;
 
   // Memory of the device, 64-byte aligned, zeroed, alive as long as this object.
@@ -101,8 +107,17 @@ class Ops {
   virtual void quantise(const QuantiseArgs& args) = 0;
   virtual void gather_rows(const GatherRowsArgs& args) = 0;
   virtual void logits(const LogitsArgs& args) = 0;
+  // Of ranks alone.
+  virtual void gather_logits(const GatherLogitsArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} is no rank of a group", name());
+  }
   virtual void sample(const SampleArgs& args) = 0;
   virtual void score(const ScoreArgs& args) = 0;
 };
+
+inline Rank rank_of(Ops& ops) {
+  Comm* const comm = ops.comm();
+  return comm == nullptr ? Rank{} : comm->rank();
+}
 
 }  // namespace rudder::ops

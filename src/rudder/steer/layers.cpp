@@ -115,6 +115,7 @@ class LayerReader {
   }
 
   Result<void> add_all(const std::string& path) {
+    if (geometry_.is_divided(site_)) return add(0, path);  // its error
     for (int32_t layer = 0; layer < geometry_.num_layers; ++layer) {
       if (geometry_.has({layer, site_})) layers_.push_back(layer);
     }

@@ -42,7 +42,8 @@ inline constexpr decltype(tap::Geometry::dtype) kLastOf<decltype(tap::Geometry::
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
-  auto& [num_layers, hidden, mlp_width, sites, dtype] = value;
+  auto& [num_layers, hidden, mlp_width, sites, dtype, divided_sites] = value;
+  // `divided_sites` words errors to clients; nothing in a step depends on it.
   archive(num_layers, hidden, mlp_width, sites, dtype);
 }
 

@@ -111,6 +111,10 @@ bool Geometry::has(Point point) const {
   return ((mask >> static_cast<unsigned>(point.site)) & 1U) != 0;
 }
 
+bool Geometry::is_divided(Site site) const {
+  return ((static_cast<unsigned>(divided_sites) >> static_cast<unsigned>(site)) & 1U) != 0;
+}
+
 int32_t Geometry::width(Point point) const {
   return point.site == Site::kMlpAct ? mlp_width[static_cast<size_t>(point.layer)] : hidden;
 }
@@ -119,6 +123,12 @@ Result<void> Geometry::check(Point point) const {
   if (point.layer < 0 || point.layer >= num_layers) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {} layers", point.layer, num_layers));
+  }
+  if (is_divided(point.site)) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("{} can be neither read nor steered with --tensor-parallel-size above "
+                            "1: each rank has a part of the row",
+                            site_name(point.site)));
   }
   if (!has(point)) {
     return fail(

@@ -55,10 +55,14 @@ struct Geometry {
   std::vector<int32_t> mlp_width;              // [num_layers]
   std::vector<uint16_t> sites;                 // [num_layers] bit 1 << Site: the layer has it
   tensor::DType dtype = tensor::DType::kBF16;  // of activations: what is captured
+  // Likewise, of every layer: each rank of a group has a part of such a row. No point of such a
+  // site is in `sites`: it can be neither read nor steered.
+  uint16_t divided_sites = 0;
 
   bool empty() const { return num_layers == 0; }
   int32_t num_points() const { return num_layers * kNumSites; }
   bool has(Point point) const;
+  bool is_divided(Site site) const;
   int32_t width(Point point) const;  // elements of the row at a point that the model has
   // An Error names the layer or the site that the model does not have.
   Result<void> check(Point point) const;

@@ -19,6 +19,8 @@ class ForwardingOps : public ops::Ops {
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   bool takes_drafts() const override { return inner_->takes_drafts(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
+  ops::Comm* comm() override { return inner_->comm(); }
+  Result<void> prepare(const ops::StepBounds& bounds) override { return inner_->prepare(bounds); }
 
   void begin_step(const ops::BeginStepArgs& args) override { run(&ops::Ops::begin_step, args); }
   void advance_step(const ops::AdvanceStepArgs& args) override {
@@ -38,6 +40,9 @@ class ForwardingOps : public ops::Ops {
   void quantise(const ops::QuantiseArgs& args) override { run(&ops::Ops::quantise, args); }
   void gather_rows(const ops::GatherRowsArgs& args) override { run(&ops::Ops::gather_rows, args); }
   void logits(const ops::LogitsArgs& args) override { run(&ops::Ops::logits, args); }
+  void gather_logits(const ops::GatherLogitsArgs& args) override {
+    run(&ops::Ops::gather_logits, args);
+  }
   void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
   void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }
 

@@ -28,40 +28,39 @@ class WeightMaker {
     return norm;
   }
 
-  Result<View> gains(int64_t count) {
-    std::vector<float> values(static_cast<size_t>(count));
+  Result<View> gains(const model::Extent& count) {
+    std::vector<float> values(static_cast<size_t>(count.stored));
     for (float& value : values) value = gain();
-    const View host{values.data(), DType::kF32, {count}};
-    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
-    bytes_ += static_cast<int64_t>(device.bytes());
-    return device;
+    return upload_share(values, count);
   }
 
   // Around 1.
   float gain() { return static_cast<float>(0.5 + uniform()); }
 
-  Result<View> vector(int64_t count) {
-    std::vector<float> values = normal(count, 1);
-    const View host{values.data(), DType::kF32, {count}};
-    RUDDER_TRY(const View device, ops_.upload(host, DType::kF32));
-    bytes_ += static_cast<int64_t>(device.bytes());
-    return device;
+  Result<View> vector(const model::Extent& count) {
+    return upload_share(normal(count.stored, 1), count);
   }
 
-  // Parts of `rows` outputs each, stacked.
-  Result<ops::LinearWeight> linear(const std::vector<int64_t>& rows, int64_t in, bool bias,
-                                   double gain) {
+  // `table`, where it is given, gets the whole weight as an embedding table.
+  Result<ops::LinearWeight> linear(const model::LinearModule& module, double gain,
+                                   View* table = nullptr) {
+    const int64_t in = module.in.stored;
     std::vector<std::vector<float>> memory;
+    std::vector<std::vector<std::byte>> cuts;
     std::vector<ops::LinearPart> parts;
-    for (const int64_t out : rows) {
+    for (size_t i = 0; i < module.parts.size(); ++i) {
+      const int64_t out = module.parts[i].stored_rows();
       ops::LinearPart part;
       memory.push_back(normal(out * in, gain / std::sqrt(static_cast<double>(in))));
       part.weight = {memory.back().data(), DType::kF32, {out, in}};
-      if (bias) {
+      if (module.bias) {
         memory.push_back(normal(out, 0.3));
         part.bias = {memory.back().data(), DType::kF32, {out}};
       }
-      parts.push_back(part);
+      model::cut_part(part, module, i, cuts, parts);
+      if (table != nullptr) {
+        RUDDER_TRY(*table, upload_table(part.weight));
+      }
     }
     RUDDER_TRY(ops::LinearWeight weight, ops_.make_linear(parts));
     bytes_ += weight.bytes;
@@ -70,16 +69,27 @@ class WeightMaker {
 
   Result<View> table(int64_t rows, int64_t width) {
     std::vector<float> values = normal(rows * width, 1);
-    const View host{values.data(), DType::kF32, {rows, width}};
+    return upload_table({values.data(), DType::kF32, {rows, width}});
+  }
+
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  Result<View> upload_table(const View& host) {
     const bool wide = ops_.act_dtype() == DType::kF32;
     RUDDER_TRY(const View table, ops_.upload(host, wide ? DType::kF32 : DType::kBF16));
     bytes_ += static_cast<int64_t>(table.bytes());
     return table;
   }
 
-  int64_t bytes() const { return bytes_; }
+  Result<View> upload_share(std::vector<float> values, const model::Extent& count) {
+    const View whole{values.data(), DType::kF32, {count.stored}};
+    RUDDER_TRY(const View device,
+               ops_.upload(whole.rows(count.share.begin, count.count()), DType::kF32));
+    bytes_ += static_cast<int64_t>(device.bytes());
+    return device;
+  }
 
- private:
   double uniform() { return philox_uniform(seed_, next_++); }
 
   // Box-Muller; rounded to bf16, which every backend can store.
@@ -99,10 +109,10 @@ class WeightMaker {
   int64_t bytes_ = 0;
 };
 
-Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t index,
+Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t index, ops::Rank rank,
                                          WeightMaker& maker) {
   model::LayerWeights weights = model::empty_weights(spec.layers[index]);
-  const model::LayerTensors tensors = model::layer_tensors(spec, {}, index, &weights);
+  const model::LayerTensors tensors = model::layer_tensors(spec, {}, index, &weights, rank);
   std::vector<model::NormTensor> norms = tensors.norms;
   // Tests were given seeds for which rare events happen while norms of inputs were drawn first.
   if (spec.layers[index].norms.pre && spec.layers[index].norms.post) std::swap(norms[1], norms[2]);
@@ -116,11 +126,9 @@ Result<model::LayerWeights> random_layer(const model::ModelSpec& spec, size_t in
   }
   for (const model::NumberTensor& number : tensors.numbers) *number.target = maker.gain();
   for (const model::LinearModule& linear : tensors.linears) {
-    std::vector<int64_t> rows;
-    for (const auto& part : linear.parts) rows.push_back(part.rows);
     // The product that scores come from is larger: they tell keys apart.
     const bool is_first = &linear == &tensors.linears.front();
-    RUDDER_TRY(*linear.target, maker.linear(rows, linear.in, linear.bias, is_first ? 1.5 : 1));
+    RUDDER_TRY(*linear.target, maker.linear(linear, is_first ? 1.5 : 1));
   }
   return weights;
 }
@@ -224,15 +232,18 @@ model::ModelSpec tiny_spec(TinyArch arch) {
 Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed) {
   WeightMaker maker(ops, seed);
   model::Weights weights;
+  const ops::Rank rank = ops::rank_of(ops);
   if (!spec.tied_head) {
     RUDDER_TRY(weights.embedding, maker.table(spec.vocab, spec.hidden));
   }
   for (size_t i = 0; i < spec.layers.size(); ++i) {
-    RUDDER_TRY(model::LayerWeights made, random_layer(spec, i, maker));
+    RUDDER_TRY(model::LayerWeights made, random_layer(spec, i, rank, maker));
     weights.layers.push_back(std::move(made));
   }
   RUDDER_TRY(weights.final_norm, maker.norm(model::final_norm_tensor(spec, {}), spec.norm_eps));
-  RUDDER_TRY(weights.head, maker.linear({spec.vocab}, spec.hidden, false, 2));
+  const bool needs_table = spec.tied_head && !model::shares_table(spec, rank);
+  RUDDER_TRY(weights.head, maker.linear(model::head_module(spec, {}, rank), 2,
+                                        needs_table ? &weights.embedding : nullptr));
   weights.bytes = maker.bytes();
   return weights;
 }

@@ -1,0 +1,106 @@
+#include "rudder/model/shard.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "rudder/base/check.h"
+#include "rudder/model/tensors.h"
+
+namespace rudder::model {
+namespace {
+
+constexpr const char* kWhere = "tensor-parallel-size";
+
+tl::unexpected<Error> indivisible(const std::string& what, ops::Rank rank) {
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("{} cannot be divided among {} ranks", what, rank.count), kWhere);
+}
+
+Result<void> shard_layer(LayerSpec& layer, size_t index, ops::Rank rank) {
+  if (Attention* const attention = attention_of(layer)) {
+    if (attention->num_heads % rank.count != 0) {
+      return indivisible(fmt::format("the {} heads of layer {}", attention->num_heads, index),
+                         rank);
+    }
+    const int32_t kv_heads = attention->num_kv_heads;
+    if (kv_heads % rank.count != 0 && rank.count % kv_heads != 0) {
+      return indivisible(fmt::format("the {} KV heads of layer {}", kv_heads, index), rank);
+    }
+    const HeadShares heads = head_shares(*attention, rank);
+    attention->num_heads = static_cast<int32_t>(heads.q.count);
+    attention->num_kv_heads = static_cast<int32_t>(heads.kv.count);
+  }
+  if (GatedMlp* const mlp = gated_mlp_of(layer)) {
+    if (mlp->width % rank.count != 0) {
+      return indivisible(fmt::format("the {} neurons of layer {}", mlp->width, index), rank);
+    }
+    mlp->width /= rank.count;
+  }
+  return {};
+}
+
+// Rows [share.begin, + share.count) of a view of rank 1 or 2; an empty view stays empty.
+ops::View rows_of(const ops::View& view, ops::Share share) {
+  return view.empty() ? view : view.rows(share.begin, share.count);
+}
+
+// The columns of a matrix, copied.
+ops::View columns_of(const ops::View& matrix, ops::Share share,
+                     std::vector<std::vector<std::byte>>& memory) {
+  const size_t element = tensor::dtype_bytes(matrix.dtype);
+  const size_t stored_bytes = static_cast<size_t>(matrix.shape[1]) * element;
+  const size_t row_bytes = static_cast<size_t>(share.count) * element;
+  const auto num_rows = static_cast<size_t>(matrix.shape[0]);
+  std::vector<std::byte>& copy = memory.emplace_back(num_rows * row_bytes);
+  const auto* from =
+      static_cast<const std::byte*>(matrix.data) + static_cast<size_t>(share.begin) * element;
+  for (size_t row = 0; row < num_rows; ++row) {
+    std::memcpy(copy.data() + row * row_bytes, from + row * stored_bytes, row_bytes);
+  }
+  return {copy.data(), matrix.dtype, {matrix.shape[0], share.count}};
+}
+
+}  // namespace
+
+HeadShares head_shares(const Attention& attention, ops::Rank rank) {
+  const ops::Share q = ops::equal_share(attention.num_heads, rank);
+  const int64_t kv_heads = attention.num_kv_heads;
+  if (kv_heads % rank.count == 0) return {q, ops::equal_share(kv_heads, rank)};
+  const int64_t ranks_a_head = rank.count / kv_heads;
+  return {q, {rank.index / ranks_a_head, 1}};
+}
+
+Result<ModelSpec> shard_spec(const ModelSpec& whole, ops::Rank rank) {
+  ModelSpec spec = whole;
+  if (rank.is_alone()) return spec;
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    RUDDER_TRY_VOID(shard_layer(spec.layers[i], i, rank));
+  }
+  const ops::Rank last{rank.count - 1, rank.count};
+  if (ops::vocab_share(spec.vocab, last).count == 0) {
+    return indivisible(fmt::format("the vocabulary of {} tokens", spec.vocab), rank);
+  }
+  spec.tied_head = false;
+  return spec;
+}
+
+void cut_part(const ops::LinearPart& stored, const LinearModule& module, size_t index,
+              std::vector<std::vector<std::byte>>& memory, std::vector<ops::LinearPart>& parts) {
+  int64_t first = 0;  // row of the stored tensor
+  for (const Extent& rows : module.parts[index].rows) {
+    const ops::Share share{first + rows.share.begin, rows.share.count};
+    first += rows.stored;
+    ops::LinearPart part;
+    part.weight = rows_of(stored.weight, share);
+    if (!module.in.is_whole()) part.weight = columns_of(part.weight, module.in.share, memory);
+    part.scale = rows_of(stored.scale, share);
+    if (module.adds_bias()) part.bias = rows_of(stored.bias, share);
+    parts.push_back(part);
+  }
+  RUDDER_CHECK(first == stored.weight.shape[0], "'{}': {} rows, not {}", module.parts[index].name,
+               stored.weight.shape[0], first);
+}
+
+}  // namespace rudder::model
