@@ -129,7 +129,7 @@ TEST_P(Graphs, PlainGreedyAsEager) {
   expect_same(asks, 2);
 }
 
-// Drafts of up to 20 tokens: sequences of both families, constrained, steered and captured ones.
+// Drafts of up to 9 tokens: sequences of both families, constrained, steered and captured ones.
 TEST_P(Graphs, DraftedAsPlain) {
   const testing::TinyArch arch = std::get<1>(GetParam());
   const step::Capacity roomy = with_taps(kRoomy, arch);
@@ -140,11 +140,12 @@ TEST_P(Graphs, DraftedAsPlain) {
   const auto whole = wholes(asks, plain);
   Backend taped = plain_backend;
   taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
-  for (const int32_t max_draft : {3, 20}) {
+  for (const int32_t max_draft : {2, 9}) {
     step::Capacity capacity = with_taps(kCapacity, arch);
+    capacity.num_slots = 6;
     capacity.max_draft = max_draft;
     sched::SchedSettings settings;
-    settings.max_num_seqs = 21;
+    settings.max_num_seqs = 6;
     settings.max_num_batched_tokens = 256;
     settings.max_in_flight = 3;
     testing::RandomProposer proposer(
