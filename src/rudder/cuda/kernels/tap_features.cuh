@@ -2,7 +2,7 @@
 // lies in shared memory, where a warp at a time reads it by the encoder row of one op after another
 // (several warps by one, where there are more of them than ops); then every thread has every op's
 // factor, and adds the decoder rows to its part of the row. All vectors are asked for at once in
-// the beginning, and come to L2 side by side: memory's latency is paid once. So the team waits for
+// the beginning, and come to L2 side by side. So the team waits for
 // itself four times a run, however many ops that has, and twice more where a dictionary has a norm.
 // An op whose factor is 0 costs its encoder row alone.
 //
