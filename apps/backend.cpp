@@ -7,6 +7,7 @@
 #include <string>
 
 #include "rudder/base/settings.h"
+#include "rudder/base/thread_pool.h"
 #include "rudder/cpu/fast_ops.h"
 
 namespace rudder::apps {
