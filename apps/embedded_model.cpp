@@ -2,21 +2,27 @@
 
 #include <cstddef>
 
-// One pair of symbols a file, made by CMake from the list of files (rudder_embed).
+// One pair of symbols a file, made by CMake from the lists of files (rudder_embed).
 #define RUDDER_EMBEDDED_FILE(name, symbol) \
   extern "C" const std::byte symbol[];     \
   extern "C" const std::byte symbol##_end[];
 #include "demo_files.inc"
+#include "demo_hp1_files.inc"
 #undef RUDDER_EMBEDDED_FILE
 
 namespace rudder::apps {
 
-std::vector<weights::MemoryFile> embedded_model() {
-  return {
+std::vector<weights::MemoryFile> embedded_model(Demo demo) {
 #define RUDDER_EMBEDDED_FILE(name, symbol) {name, {symbol, symbol##_end}},
+  if (demo == Demo::kHp1) {
+    return {
+#include "demo_hp1_files.inc"
+    };
+  }
+  return {
 #include "demo_files.inc"
-#undef RUDDER_EMBEDDED_FILE
   };
+#undef RUDDER_EMBEDDED_FILE
 }
 
 }  // namespace rudder::apps

@@ -19,6 +19,7 @@ namespace rudder::apps {
 namespace {
 
 constexpr const char* kDemoName = "rudder-demo";
+constexpr const char* kHp1DemoName = "rudder-demo-hp1";
 
 std::string optional_text(const weights::Checkpoint& checkpoint, std::string_view file) {
   if (!checkpoint.has_file(file)) return {};
@@ -57,6 +58,9 @@ void LoadSettings::declare(SettingsTable& table) {
                    "Where weights come from; dummy takes random ones of true shape, for benches.");
   table.add("like", &like,
             "With --load-format dummy: the shape of this model (names: rudder make-model --help).");
+  table.add_choice("demo", &demo, {"llama", "hp1"},
+                   "The embedded model that is taken without MODEL: llama, or hp1, whose attention "
+                   "has gates in place of softmaxes.");
   table.add("chat-template", &chat_template,
             "A file with the chat template (Jinja) to use in place of the model's own.");
 }
@@ -122,8 +126,13 @@ Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings
   } else if (!load.like.empty()) {
     return fail(ErrorCode::kInvalidArgument, "it is for --load-format dummy", "like");
   } else if (model.empty()) {
-    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_memory(embedded_model()));
-    files.name = kDemoName;
+    const bool is_hp1 = load.demo == "hp1";
+    RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_memory(
+                                     embedded_model(is_hp1 ? Demo::kHp1 : Demo::kLlama)));
+    files.name = is_hp1 ? kHp1DemoName : kDemoName;
+  } else if (load.demo != "llama") {
+    return fail(ErrorCode::kInvalidArgument, "it names an embedded model, and so does MODEL",
+                "demo");
   } else {
     RUDDER_TRY(files.checkpoint, weights::Checkpoint::open_folder(model));
     files.name = files.checkpoint->name();

@@ -26,8 +26,9 @@ namespace rudder::apps {
 // Where weights come from.
 struct LoadSettings {
   std::string load_format = "auto";
-  std::string like;           // with "dummy": the shape, when there is no MODEL to take it from
-  std::string chat_template;  // a file in place of the model's own template
+  std::string like;            // with "dummy": the shape, when there is no MODEL to take it from
+  std::string demo = "llama";  // the embedded model, when there is no MODEL: llama or hp1
+  std::string chat_template;   // a file in place of the model's own template
 
   void declare(SettingsTable& table);
 };
@@ -90,7 +91,7 @@ struct ModelSession {
   std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
 };
 
-// `model` is a folder in the Hugging Face layout; empty is the embedded demo model. With dummy
+// `model` is a folder in the Hugging Face layout; empty is an embedded demo model. With dummy
 // weights only its config.json is read, or nothing at all when a shape is named.
 Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load = {});
 

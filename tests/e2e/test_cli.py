@@ -16,6 +16,15 @@ def test_generate_one_prompt():
     assert "42" in done.stdout
 
 
+def test_generate_with_the_demo_of_gates():
+    done = run_rudder("generate", "--demo", "hp1", "--chat", "--prompt", "What is 12 + 30?", "--temperature", "0")
+    assert done.returncode == 0, done.stderr
+    assert "42" in done.stdout
+    refused = run_rudder("generate", DEMO, "--demo", "hp1", "--prompt", "Once")
+    assert refused.returncode != 0
+    assert "demo" in refused.stderr
+
+
 def test_generate_a_file_keeps_order_and_keys(tmp_path):
     rows = [{"id": i, "messages": [{"role": "user", "content": f"What is {i} + 10?"}]} for i in range(20, 50)]
     source, result = tmp_path / "in.jsonl", tmp_path / "out.jsonl"

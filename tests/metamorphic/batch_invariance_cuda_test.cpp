@@ -36,6 +36,7 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
       model::attention_of(layer)->scale = 0.125f;
     }
     for (model::RopeSpec& rope : model.spec.ropes) rope.rotary_dim = 64;
+    model.spec.logit_scale = 1;  // the backend has no other
     model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
     return value_of(start_executor(std::move(model), capacity, {.enforce_eager = enforce_eager}));
   }

@@ -18,7 +18,7 @@ constexpr int32_t kMaxTunedGroup = 16;
 
 static_assert(kMaxGateLength == ops::kMaxFirLength);
 
-GateParams gate_params(const ops::FirGate& gate, int32_t least_sparse_pages) {
+GateParams gate_params(const ops::FirGate& gate, bool is_fp8, int32_t least_sparse_pages) {
   GateParams params;
   if (gate.empty()) return params;
   params.sigma = static_cast<const float*>(gate.sigma.data);
@@ -28,6 +28,9 @@ GateParams gate_params(const ops::FirGate& gate, int32_t least_sparse_pages) {
   params.low = gate.low;
   params.high = gate.high;
   params.least_sparse_pages = least_sparse_pages;
+  if (least_sparse_pages == 0) {
+    params.least_sparse_pages = is_fp8 ? kLeastSparsePagesFp8 : kLeastSparsePages;
+  }
   return params;
 }
 
@@ -162,7 +165,7 @@ Result<void> AttentionLayers::attend_tuned(const ops::AttentionArgs& args, const
   params.max_blocks = batch_.block_table.shape[1];
   params.scale = args.scale;
   params.softcap = args.softcap;
-  params.gate = gate_params(args.gate, settings_.least_sparse_pages);
+  params.gate = gate_params(args.gate, kind.kv_is_fp8, settings_.least_sparse_pages);
   params.q = args.q.data;
   params.out = args.out.data;
   params.workspace = work.workspace;
@@ -192,7 +195,7 @@ Result<void> AttentionLayers::attend_plain(const ops::AttentionArgs& args, const
   params.window = kind.window;
   params.scale = args.scale;
   params.softcap = args.softcap;
-  params.gate = gate_params(args.gate, settings_.least_sparse_pages);
+  params.gate = gate_params(args.gate, kind.kv_is_fp8, settings_.least_sparse_pages);
   params.out = args.out.data;
   RUDDER_CUDA_TRY(launch_plain_attention(params, stream_), "attention", kind.to_string());
   return {};

@@ -25,8 +25,8 @@ class AttentionLayers {
     // AttentionConfig::whole_sequences; the plain kernel is so anyway, a block a token and head
     // that takes the keys in their order.
     bool batch_invariant = false;
-    bool plain = false;                              // for shapes that no tuned kernel takes
-    int32_t least_sparse_pages = kLeastSparsePages;  // GateParams
+    bool plain = false;              // for shapes that no tuned kernel takes
+    int32_t least_sparse_pages = 0;  // GateParams; 0: what was measured
   };
   // `memory` outlives it.
   AttentionLayers(DeviceMemory& memory, cudaStream_t stream, int32_t num_sms, Settings settings)

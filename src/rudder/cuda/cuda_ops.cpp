@@ -183,8 +183,7 @@ class CudaOps final : public ops::Ops {
         uploader_(stream_->handle()),
         attention_(
             memory_, stream_->handle(), info_.num_sms,
-            {settings.batch_invariant, settings.plain_attention,
-             settings.least_sparse_pages > 0 ? settings.least_sparse_pages : kLeastSparsePages}) {}
+            {settings.batch_invariant, settings.plain_attention, settings.least_sparse_pages}) {}
 
   cudaStream_t stream() const { return stream_->handle(); }
 

@@ -1,5 +1,5 @@
-// Converts the arguments of begin_step, sample and score into the structs of their kernels: pointers instead of
-// views. Called by CudaOps.
+// Converts the arguments of begin_step, sample and score into the structs of their kernels:
+// pointers instead of views. Called by CudaOps.
 #pragma once
 
 #include "rudder/cuda/kernels/sample.h"

@@ -30,7 +30,9 @@
 namespace rudder::cuda {
 
 inline constexpr int32_t kAttentionBlockSize = 16;  // tokens of a KV block
-inline constexpr int32_t kLeastSparsePages = 16;
+// GateParams::least_sparse_pages, as measured (docs/adr/0037-gates-on-a-gpu.md).
+inline constexpr int32_t kLeastSparsePages = 20;
+inline constexpr int32_t kLeastSparsePagesFp8 = 40;
 
 enum class KvType : uint8_t { kBf16, kFp8E4m3 };
 

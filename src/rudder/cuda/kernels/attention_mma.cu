@@ -90,6 +90,7 @@ class TiledBlock {
         phase ^= 1;
       }
     }
+    weights.settle(out);
     write(row, weights, out);
   }
 

@@ -255,6 +255,7 @@ class SplitWarp {
         add_pages(seq, run, q, sight, weigher, out);
       }
     }
+    weigher.settle(out);
     if (part.owner < 0) {
       finish(seq, part, rows, out, weigher);
     } else {
@@ -572,7 +573,7 @@ class SplitWarp {
                            const float2& total) const {
     const float v_scale = scale_of_values(kv_head);
     if constexpr (kGated) {
-      return v_scale * p_.gate.gamma[rows.head(r, kv_head)];
+      return GateWeights::over_of(p_.gate, v_scale, rows.head(r, kv_head));
     } else {
       return v_scale / total.y;
     }

@@ -57,6 +57,8 @@ class SoftmaxWeights {
   __device__ float over(int half, float v_scale, int32_t /*head*/) const {
     return v_scale / row_sum(rows_.sum[half]);
   }
+  template <int kParts, int kSums>
+  __device__ void settle(float (&)[kParts][kSums]) const {}
   // The maximum and the sum of a row, for merging it.
   __device__ float2 max_sum(int half) const {
     return make_float2(rows_.max[half], row_sum(rows_.sum[half]));
@@ -78,18 +80,29 @@ __device__ inline float min_or_nan(float a, float b) {
   return c;
 }
 
+// x within [0, 1]; NaN becomes 0.
+__device__ inline float saturated_fma(float a, float b, float c) {
+  float x;
+  asm("fma.rn.sat.f32 %0, %1, %2, %3;" : "=f"(x) : "f"(a), "f"(b), "f"(c));
+  return x;
+}
+
 // The filter runs along the tokens of a row, over the lanes of a quad; the inputs of the last 8
 // tokens go from one call to the next. Nothing is normalised and nothing rescaled.
+//
+// A gate of length 2 or 3 that clips at 0 is usual and has a short way: its weights are taken
+// relative to the upper bound, so that a multiplication clips them.
 class GateWeights {
  public:
   // `row` may lie past the end.
   __device__ GateWeights(const AttentionParams& p, const QueryRows& rows, int32_t kv_head,
                          int32_t row)
       : gate_(p.gate), factor_(p.scale * (p.k_scale != nullptr ? p.k_scale[kv_head] : 1.0f)) {
+    if (is_usual(gate_)) factor_ /= gate_.high;
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
       const float sigma = gate_.sigma[rows.head(row + 8 * half, kv_head)];
-      share_[half] = sigma / static_cast<float>(gate_.length);
+      share_[half] = -sigma / static_cast<float>(gate_.length) * factor_;
     }
   }
 
@@ -100,37 +113,57 @@ class GateWeights {
   }
   template <int kScores>
   __device__ void weigh(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
-    if (gate_.length <= kShortLength) {
-      weigh_by_pairs<1>(s, begin, sight, lane);
+    if (!is_usual(gate_)) {
+      weigh_tiles<Way::kAny>(s, begin, sight, lane);
+    } else if (sight.is_partial(begin, kScores * 2)) {
+      weigh_tiles<Way::kUsualHidden>(s, begin, sight, lane);
+    } else if (gate_.relu_pre) {
+      weigh_tiles<Way::kUsualRelu>(s, begin, sight, lane);
     } else {
-      weigh_by_pairs<kMaxGateLength / 2>(s, begin, sight, lane);
+      weigh_tiles<Way::kUsual>(s, begin, sight, lane);
+    }
+  }
+
+  // At the end: a row with a score that is NaN becomes NaN. Of sums [...][kSums], whose elements 4i
+  // and 4i + 1 are of row g, the next two of row g + 8.
+  template <int kParts, int kSums>
+  __device__ void settle(float (&sums)[kParts][kSums]) const {
+    const float poison[2] = {row_sum(poison_[0]), row_sum(poison_[1])};
+#pragma unroll
+    for (int part = 0; part < kParts; ++part) {
+#pragma unroll
+      for (int e = 0; e < kSums; ++e) sums[part][e] += poison[e / 2 % 2];
     }
   }
   __device__ float over(int /*half*/, float v_scale, int32_t head) const {
-    return v_scale * gate_.gamma[head];
+    return over_of(gate_, v_scale, head);
+  }
+  // What the sums of a row of this head are multiplied with at the end.
+  __device__ static float over_of(const GateParams& gate, float v_scale, int32_t head) {
+    return v_scale * gate.gamma[head] * (is_usual(gate) ? gate.high : 1.0f);
   }
 
  private:
-  static constexpr int kShortLength = 3;  // one pair of neighbours is all that it reads
+  // kUsualHidden: some rows do not see all tokens. kAny is that for every gate.
+  enum class Way { kUsual, kUsualRelu, kUsualHidden, kAny };
 
-  template <int kPairs, int kScores>
-  __device__ void weigh_by_pairs(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
-    if (sight.is_partial(begin, kScores * 2)) {
-      weigh_tiles<kPairs, true>(s, begin, sight, lane);
-    } else {
-      weigh_tiles<kPairs, false>(s, begin, sight, lane);
-    }
+  __device__ static bool is_usual(const GateParams& gate) {
+    return gate.low == 0.0f && (gate.length == 2 || gate.length == 3);
   }
-  template <int kPairs, bool kPartial, int kScores>
+
+  template <Way kWay, int kScores>
   __device__ void weigh_tiles(float (&s)[kScores], int32_t begin, const Sight& sight, int lane) {
+    constexpr bool kHides = kWay == Way::kUsualHidden || kWay == Way::kAny;
+    constexpr int kPairs = kWay == Way::kAny ? kMaxGateLength / 2 : 1;
+    const float floor = gate_.relu_pre ? 0.0f : minus_infinity();
 #pragma unroll
     for (int n = 0; n < kScores / 4; ++n) {
       float in[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        s[4 * n + e] *= factor_;
-        in[e] = gate_.relu_pre ? max_or_nan(s[4 * n + e], 0.0f) : s[4 * n + e];
-        if (kPartial && !sight.sees(e / 2, token_of(begin, n, e, lane))) in[e] = 0;
+        const float raw = s[4 * n + e];
+        in[e] = kWay == Way::kUsual ? raw : max_or_nan(raw, kWay == Way::kUsualRelu ? 0.0f : floor);
+        if (kHides && !sight.sees(e / 2, token_of(begin, n, e, lane))) in[e] = 0;
       }
       float total[4];
       filter<kPairs>(in, lane, total);
@@ -138,9 +171,15 @@ class GateWeights {
       for (int e = 0; e < 4; ++e) {
         before_[e] = in[e];
         float& p = s[4 * n + e];
-        p = fmaf(-share_[e / 2], total[e], p);
-        p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
-        if (kPartial && !sight.sees(e / 2, token_of(begin, n, e, lane))) p = 0;
+        if constexpr (kWay == Way::kAny) {
+          p = fmaf(p, factor_, total[e] * share_[e / 2]);
+          p = min_or_nan(max_or_nan(p, gate_.low), gate_.high);
+        } else {
+          p = saturated_fma(p, factor_, total[e] * share_[e / 2]);
+          // The sum of an odd token has the input of the even one in it.
+          if (e % 2 != 0) poison_[e / 2] = fmaf(total[e], 0.0f, poison_[e / 2]);
+        }
+        if (kHides && !sight.sees(e / 2, token_of(begin, n, e, lane))) p = 0;
       }
     }
   }
@@ -156,8 +195,8 @@ class GateWeights {
     const auto tap = [this](int back) { return back < gate_.length ? 1.0f : 0.0f; };
     total[0] = in[0];
     total[2] = in[2];
-    total[1] = fmaf(tap(1), in[0], in[1]);
-    total[3] = fmaf(tap(1), in[2], in[3]);
+    total[1] = kPairs == 1 ? in[0] + in[1] : fmaf(tap(1), in[0], in[1]);
+    total[3] = kPairs == 1 ? in[2] + in[3] : fmaf(tap(1), in[2], in[3]);
     const int t = lane % 4;
 #pragma unroll 1
     for (int pair = 1; pair <= kPairs; ++pair) {
@@ -175,9 +214,10 @@ class GateWeights {
   }
 
   const GateParams& gate_;
-  const float factor_;
-  float share_[2];                  // sigma / length
+  float factor_;                    // of raw products; usual gates: over the upper bound
+  float share_[2];                  // -sigma / length, times the factor
   float before_[4] = {0, 0, 0, 0};  // inputs of the last tile
+  float poison_[2] = {0, 0};        // NaN once an input was
 };
 
 template <bool kGated>

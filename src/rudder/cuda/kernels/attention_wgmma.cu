@@ -523,6 +523,7 @@ class Consumer {
 #pragma unroll
     for (int part = 0; part < S::kSumParts; ++part) hold(out[part]);
     release(shared_.v_ring, v_place_);
+    if constexpr (kGated) weigher.settle(out);
     write(out, weigher);
   }
 

@@ -1,0 +1,275 @@
+// What attention_bench.cu works with: memory, random data, steps, and a plain kernel to compare with.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "rudder/cuda/kernels/attention.h"
+
+using rudder::cuda::AttentionConfig;
+using rudder::cuda::AttentionParams;
+using rudder::cuda::AttentionWorkParams;
+using rudder::cuda::KvType;
+using rudder::cuda::PrefillKernel;
+
+namespace {
+
+char g_now[256] = "start";  // what a hang is blamed on
+std::vector<PrefillKernel> g_kernels = {PrefillKernel::kMmaSync, PrefillKernel::kWgmma};
+
+void on_alarm(int) {
+  const char* head = "\nHANG in: ";
+  (void)!write(1, head, strlen(head));
+  (void)!write(1, g_now, strlen(g_now));
+  (void)!write(1, "\n", 1);
+  _exit(3);
+}
+
+void must(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  printf("CUDA ERROR %s: %s (in: %s)\n", what, cudaGetErrorString(error), g_now);
+  fflush(stdout);
+  _exit(2);
+}
+
+template <typename T>
+T* device_array(size_t count) {
+  void* p = nullptr;
+  must(cudaMalloc(&p, std::max<size_t>(count, 1) * sizeof(T)), "malloc");
+  return static_cast<T*>(p);
+}
+
+template <typename T>
+void upload(T* to, const std::vector<T>& from) {
+  must(cudaMemcpy(to, from.data(), from.size() * sizeof(T), cudaMemcpyHostToDevice), "upload");
+}
+
+// --- data ---
+
+__device__ uint32_t hashed(uint64_t i, uint32_t seed) {
+  uint64_t x = (i + 1) * 0x9e3779b97f4a7c15ull + seed * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
+  return static_cast<uint32_t>((x ^ (x >> 31)) >> 16);
+}
+// Of variance 1: the sum of 4 bytes, centred.
+__device__ float noise(uint64_t i, uint32_t seed) {
+  const uint32_t h = hashed(i, seed);
+  const float sum = float(h & 255) + float(h >> 8 & 255) + float(h >> 16 & 255) + float(h >> 24);
+  return (sum - 510.0f) / 147.8f;
+}
+
+__global__ void fill_bf16(__nv_bfloat16* x, int64_t count, uint32_t seed, float scale) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    x[i] = __float2bfloat16(noise(i, seed) * scale);
+  }
+}
+
+// Tokens of a block from valid[block] on hold NaN; valid == nullptr: all are good.
+__global__ void fill_cache(void* cache, bool fp8, int64_t count, int32_t block_elements,
+                           int32_t head_dim, const int32_t* valid, uint32_t seed) {
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    const int32_t token = static_cast<int32_t>(i / head_dim % 16);
+    const bool good = valid == nullptr || token < valid[i / block_elements];
+    const float x = noise(i, seed);
+    if (fp8) {
+      static_cast<uint8_t*>(cache)[i] =
+          good ? __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3) : 0x7f;
+    } else {
+      static_cast<__nv_bfloat16*>(cache)[i] = __float2bfloat16(good ? x : NAN);
+    }
+  }
+}
+
+__device__ float cache_value(const void* cache, bool fp8, int64_t i) {
+  if (!fp8) return __bfloat162float(static_cast<const __nv_bfloat16*>(cache)[i]);
+  return __half2float(
+      __half(__nv_cvt_fp8_to_halfraw(static_cast<const uint8_t*>(cache)[i], __NV_E4M3)));
+}
+
+// --- the plain kernel: a block a (token, head) ---
+
+struct Plain {
+  AttentionParams p;
+  const void* cache;
+  const int32_t* q_begin;
+  const int32_t* kv_len;
+  const int32_t* table_row;
+  const int32_t* seq_of;  // [T]
+  float* out;             // [T, num_heads * head_dim]
+};
+
+// The weight of the token at `at` of the tokens whose scores these are.
+__device__ float gate_weight(const rudder::cuda::GateParams& gate, int head, const float* scores,
+                             int at) {
+  float total = 0;
+  for (int i = max(0, at - gate.length + 1); i <= at; ++i) {
+    total += gate.relu_pre ? fmaxf(scores[i], 0.0f) : scores[i];
+  }
+  const float p = scores[at] - gate.sigma[head] * total / static_cast<float>(gate.length);
+  return fminf(fmaxf(p, gate.low), gate.high);
+}
+
+// A row of out from its scores of the tokens [first, last].
+template <typename Value>
+__device__ void gated_row(const Plain& a, const float* scores, int first, int last, int head,
+                          float* out, const Value& value) {
+  for (int i = threadIdx.x; i < a.p.config.head_dim; i += blockDim.x) {
+    float total = 0;
+    for (int p = first; p <= last; ++p) {
+      total += gate_weight(a.p.gate, head, scores, p - first) * value(p, i);
+    }
+    out[i] = total * a.p.gate.gamma[head];
+  }
+}
+
+__global__ void plain_attention(const __grid_constant__ Plain a) {
+  extern __shared__ float weights[];
+  __shared__ float scratch[128];
+  const AttentionConfig& c = a.p.config;
+  const bool fp8 = c.kv_type == KvType::kFp8E4m3;
+  const int t = blockIdx.x;
+  const int h = blockIdx.y;
+  const int s = a.seq_of[t];
+  const int hd = c.head_dim;
+  float* out = a.out + (int64_t{t} * c.num_heads + h) * hd;
+  const int kv_len = a.kv_len[s];
+  if (kv_len == 0) {
+    for (int i = threadIdx.x; i < hd; i += blockDim.x) out[i] = 0;
+    return;
+  }
+  const int kv_head = h / (c.num_heads / c.num_kv_heads);
+  const int position = kv_len - (a.q_begin[s + 1] - t);
+  const int first = c.window > 0 ? max(0, position - c.window + 1) : 0;
+  const int32_t* blocks = a.p.block_table + a.table_row[s] * a.p.max_blocks;
+  const auto row = [&](int p, int part) {
+    return (((int64_t{blocks[p / 16]} * 2 + part) * c.num_kv_heads + kv_head) * 16 + p % 16) * hd;
+  };
+  const auto* q = static_cast<const __nv_bfloat16*>(a.p.q) + (int64_t{t} * c.num_heads + h) * hd;
+  const float k_scale = a.p.k_scale != nullptr ? a.p.k_scale[kv_head] : 1.0f;
+  const float v_scale = a.p.v_scale != nullptr ? a.p.v_scale[kv_head] : 1.0f;
+  float top = -INFINITY;
+  for (int p = first + threadIdx.x; p <= position; p += blockDim.x) {
+    const int64_t k = row(p, 0);
+    float dot = 0;
+    for (int i = 0; i < hd; ++i) dot += __bfloat162float(q[i]) * cache_value(a.cache, fp8, k + i);
+    float score = dot * k_scale * a.p.scale;
+    if (a.p.softcap > 0) score = a.p.softcap * tanhf(score / a.p.softcap);
+    weights[p - first] = score;
+    top = fmaxf(top, score);
+  }
+  if (a.p.gate.length > 0) {
+    __syncthreads();
+    gated_row(a, weights, first, position, h, out,
+              [&](int p, int i) { return cache_value(a.cache, fp8, row(p, 1) + i) * v_scale; });
+    return;
+  }
+  scratch[threadIdx.x] = top;
+  __syncthreads();
+  for (int i = 0; i < blockDim.x; ++i) top = fmaxf(top, scratch[i]);
+  __syncthreads();
+  float sum = 0;
+  for (int p = first + threadIdx.x; p <= position; p += blockDim.x) {
+    weights[p - first] = expf(weights[p - first] - top);
+    sum += weights[p - first];
+  }
+  scratch[threadIdx.x] = sum;
+  __syncthreads();
+  sum = 0;
+  for (int i = 0; i < blockDim.x; ++i) sum += scratch[i];
+  for (int i = threadIdx.x; i < hd; i += blockDim.x) {
+    float total = 0;
+    for (int p = first; p <= position; ++p) {
+      total += weights[p - first] * cache_value(a.cache, fp8, row(p, 1) + i);
+    }
+    out[i] = total * v_scale / sum;
+  }
+}
+
+// --- a step ---
+
+struct Batch {
+  std::vector<int32_t> q_begin{0};
+  std::vector<int32_t> kv_len;
+  std::vector<int32_t> table_row;
+  int32_t max_q_len = 0;
+
+  void add(int32_t q_len, int32_t kv) {
+    q_begin.push_back(q_begin.back() + q_len);
+    kv_len.push_back(kv);
+    max_q_len = std::max(max_q_len, q_len);
+  }
+  int32_t seqs() const { return static_cast<int32_t>(kv_len.size()); }
+  int32_t tokens() const { return q_begin.back(); }
+};
+
+constexpr int32_t kMaxSeqs = 1024;
+constexpr int32_t kMaxTokens = 32768;
+constexpr int32_t kMaxHeads = 64;
+
+// Device memory that every case uses anew.
+struct Device {
+  int32_t* q_begin = device_array<int32_t>(kMaxSeqs + 1);
+  int32_t* kv_len = device_array<int32_t>(kMaxSeqs);
+  int32_t* table_row = device_array<int32_t>(kMaxSeqs);
+  int32_t* seq_of = device_array<int32_t>(kMaxTokens);
+  float* scales = device_array<float>(2 * kMaxHeads);
+  __nv_bfloat16* q = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 128);
+  __nv_bfloat16* out = device_array<__nv_bfloat16>(size_t{kMaxTokens} * 32 * 128);
+  float* expected = device_array<float>(size_t{4096} * 32 * 256);
+  size_t cache_bytes = size_t{6} << 30;
+  uint8_t* cache = device_array<uint8_t>(size_t{6} << 30);
+  int32_t* valid = device_array<int32_t>(1 << 20);
+  int32_t* tables = device_array<int32_t>(1 << 22);
+  void* workspace =
+      device_array<uint8_t>(rudder::cuda::attention_workspace_bytes(kMaxSeqs, kMaxTokens, 256));
+  cudaStream_t stream = nullptr;
+  int32_t sms = 132;
+
+  Device() {
+    must(cudaStreamCreate(&stream), "stream");
+    cudaDeviceProp properties;
+    must(cudaGetDeviceProperties(&properties, 0), "properties");
+    sms = properties.multiProcessorCount;
+    printf("%s, %d SMs\n", properties.name, sms);
+  }
+};
+
+AttentionWorkParams plan_of(const Device& d, const AttentionConfig& config, const Batch& batch) {
+  AttentionWorkParams plan;
+  plan.config = config;
+  plan.bounds = {batch.seqs(), batch.tokens(), batch.max_q_len};
+  plan.q_begin = d.q_begin;
+  plan.kv_len = d.kv_len;
+  plan.table_row = d.table_row;
+  plan.workspace = {d.workspace, kMaxSeqs, kMaxTokens};
+  return plan;
+}
+
+void upload_batch(const Device& d, const Batch& batch) {
+  upload(d.q_begin, batch.q_begin);
+  upload(d.kv_len, batch.kv_len);
+  upload(d.table_row, batch.table_row);
+  std::vector<int32_t> seq_of;
+  for (int32_t s = 0; s < batch.seqs(); ++s) {
+    for (int32_t i = batch.q_begin[s]; i < batch.q_begin[s + 1]; ++i) seq_of.push_back(s);
+  }
+  upload(d.seq_of, seq_of);
+}
+
+}  // namespace
