@@ -17,7 +17,7 @@ class Fuel {
   // A unit of work is some 10 to 15 ns: a step of an automaton over a byte. What a piece of work
   // burns was measured on forms that consist of it (compile_limits_test prints both), so that
   // none takes two seconds.
-  static constexpr int64_t kWork = 130'000'000;
+  static constexpr int64_t kWork = 110'000'000;
   // Of what is counted; with what the allocator adds, and copies for a moment, 64 MiB at the most.
   static constexpr int64_t kBytes = int64_t{52} << 20;
   // Of what is translated on a thread that other requests wait for, in all for one request.

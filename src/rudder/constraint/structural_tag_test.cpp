@@ -98,7 +98,7 @@ TEST_F(StructuralTagTest, ADeepSchemaIsTaken) {
   std::string output = "0";
   for (int i = 0; i < 30; ++i) {
     schema = R"({"properties":{"a":)" + schema + R"(},"required":["a"],"type":"object"})";
-    output = R"({"a":)" + output + "}";
+    output = R"({"a": )" + output + "}";
   }
   const std::string tag = R"({"type":"tag","begin":"<","end":">","content":{"type":"json_schema",)"
                           R"("json_schema":)" +
