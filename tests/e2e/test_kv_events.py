@@ -82,7 +82,7 @@ def test_a_block_that_is_told_is_hit(server, ports):
 
 def test_what_not_every_request_can_hit_is_not_told(server, ports):
     rng = random.Random(7)
-    steering = {"steering": {"ops": [{"op": "scale", "site": "resid_post", "layers": [2], "factor": 1.1}]}}
+    steering = {"steering": {"op": "add", "site": "resid_post", "layers": [2], "vector": [0.1] * 256}}
     withheld = "rudder:kv_event_blocks_total"
     with subscribed(server, ports[0]) as subscriber:
         for fields in ({"cache_salt": "mine"}, steering):

@@ -19,7 +19,7 @@ REPEATS = 0.95  # of them that go to who has the prompt; by chance it would be h
 ROUTER = """
 import sys, vllm_router_rs as rs
 urls, sources, replays, port = sys.argv[1].split(), sys.argv[2].split(), sys.argv[3].split(), int(sys.argv[4])
-rs.Router(worker_urls=urls, policy=rs.PolicyType.KvAware, host="127.0.0.1", port=port, log_level="debug",
+rs.Router(worker_urls=urls, policy=rs.PolicyType.KvAware, host="127.0.0.1", port=port, log_level="info",
           worker_startup_timeout_secs=60, worker_startup_check_interval=1, health_check_interval_secs=1,
           health_failure_threshold=1, health_success_threshold=1, disable_circuit_breaker=True,
           kv_event_source=[f"{u}={s}" for u, s in zip(urls, sources)],
@@ -113,6 +113,7 @@ def expect_at_holders(url, workers, holders):
     return right
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(is_instrumented(), reason="about where requests go, not about memory")
 def test_repeats_go_to_who_has_the_prompt(tmp_path):
     rng = random.Random(11)
