@@ -245,7 +245,9 @@ void SimEpisode::note_overtaken(const Client& started) {
     if (is_own && client->params.priority > started.params.priority) continue;
     if (!is_own && !is_first_of_tenant(*client)) continue;
     // Who waits for rows of the tap table, or for room to capture, does not keep others waiting.
-    if (client->taps != nullptr && started.taps == nullptr) continue;
+    // Among those that wait for it urgency decides, whoever they belong to.
+    const bool is_more_urgent = started.params.priority < client->params.priority;
+    if (client->taps != nullptr && (started.taps == nullptr || is_more_urgent)) continue;
     if (!is_own) {
       client->times_overtaken_by_others += 1;
       coverage_->most_overtaken_by_others =
