@@ -48,7 +48,7 @@ class FastOps final : public HostOps {
   DType linear_dtype() const override { return dtype_; }
   bool has_reader() const override { return true; }
   std::unique_ptr<ops::Ops> make_reader() const override {
-    return std::make_unique<FastOps>(isa_, dtype_, 1);
+    return std::make_unique<FastOps>(isa_, dtype_, 1, nullptr);
   }
 
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
