@@ -22,8 +22,11 @@ class ResponseParser final : public OptionsParser {
     const auto lookup = [](std::string_view, tap::Point) -> Result<std::vector<float>> {
       return std::vector<float>{1, -2, 0.5f, 4};
     };
-    RUDDER_TRY(auto options,
-               parse_response_options(fields, points, path, fuzz_model().geometry, lookup));
+    RUDDER_TRY(auto options, parse_response_options(fields, points, path,
+                                                    {.geometry = fuzz_model().geometry,
+                                                     .lookup = lookup,
+                                                     .has_lens = true,
+                                                     .max_lens_top = 20}));
     return std::shared_ptr<const ConsumerOptions>(std::move(options));
   }
 };
