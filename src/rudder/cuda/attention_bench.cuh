@@ -1,4 +1,5 @@
-// What attention_bench.cu works with: memory, random data, steps, and a plain kernel to compare with.
+// What attention_bench.cu works with: memory, random data, steps, and a plain kernel to compare
+// with.
 #pragma once
 
 #include <cuda_bf16.h>

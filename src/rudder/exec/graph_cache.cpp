@@ -139,9 +139,8 @@ GraphCache::Sampling GraphCache::sampling_of(const PackedStep& packed) {
 }
 
 const GraphCache::Family* GraphCache::family_of(const PackedStep& packed) const {
-  const auto family = std::ranges::find_if(families_, [&](const Family& candidate) {
-    return candidate.max_q_len >= packed.max_q_len;
-  });
+  const auto family = std::ranges::find_if(
+      families_, [&](const Family& candidate) { return candidate.max_q_len >= packed.max_q_len; });
   return family == families_.end() ? nullptr : &*family;
 }
 

@@ -74,7 +74,7 @@ class GraphCache {
     ops::View logits;  // that `forward` leaves
   };
   struct Bucket {
-    int32_t rows = 0;     // of logits: one a token
+    int32_t rows = 0;                            // of logits: one a token
     std::array<Captured, kNumTapSets> captured;  // kNoTaps alone where there are no taps
   };
 

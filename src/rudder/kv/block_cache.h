@@ -101,8 +101,8 @@ class BlockCache {
   // Shares the full blocks among the first `num_tokens` tokens: their KV is written for good.
   void publish(Chain& chain, std::span<const int32_t> tokens, const BlockTables& tables,
                int32_t num_tokens);
-  // Their content is not trusted (a sequence that read them ended in NaN): they and what hangs on them
-  // are forgotten, and are not shared again by another sequence that still holds them.
+  // Their content is not trusted (a sequence that read them ended in NaN): they and what hangs on
+  // them are forgotten, and are not shared again by another sequence that still holds them.
   void distrust(const BlockTables& tables);
   // Gives back, of each group with a window, the blocks that no token from `position` on sees.
   void release_passed(BlockTables& tables, int32_t position);

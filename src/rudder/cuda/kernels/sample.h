@@ -46,7 +46,8 @@ struct SampleParams {
 cudaError_t launch_sample(const SampleParams& params, cudaStream_t stream);
 
 // Of rows that are sampled and not kept: rejects those behind a draft that was not sampled or an
-// end, and keeps the others in their slots. A warp a chain. Reference: sample_chain in cpu/sample.cpp.
+// end, and keeps the others in their slots. A warp a chain. Reference: sample_chain in
+// cpu/sample.cpp.
 cudaError_t launch_verify(const SampleParams& params, cudaStream_t stream);
 
 // ops/score_args.h: the general kernel without drawing, on tokens that are given. Floor: R * vocab

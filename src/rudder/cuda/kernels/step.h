@@ -16,10 +16,10 @@ namespace rudder::cuda {
 struct SlotStateParams {
   int32_t* carry = nullptr;           // [S + 1]
   int32_t* carry_position = nullptr;  // [S + 1] or null
-  int32_t* ended = nullptr;         // [S + 1]
-  int32_t* block_table = nullptr;   // [groups * (S + 1), max_blocks]
-  int32_t* output_count = nullptr;  // [S + 1, vocab]
-  uint8_t* prompt_seen = nullptr;   // [S + 1, vocab]
+  int32_t* ended = nullptr;           // [S + 1]
+  int32_t* block_table = nullptr;     // [groups * (S + 1), max_blocks]
+  int32_t* output_count = nullptr;    // [S + 1, vocab]
+  uint8_t* prompt_seen = nullptr;     // [S + 1, vocab]
   int64_t max_blocks = 0;
   int64_t vocab = 0;
 };

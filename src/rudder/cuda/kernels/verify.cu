@@ -38,7 +38,8 @@ __device__ void verify_chain(const SampleParams& p, int64_t first, int lane) {
     const int64_t row = min(begin + lane, p.num_rows - 1);
     const ops::SampleRow& params = p.rows[row];
     const int draft = begin + lane < p.num_rows ? params.draft : -1;
-    const int last = first_lane(__ballot_sync(kAllLanes, draft < 0));  // of the chain; 32: it goes on
+    const int last =
+        first_lane(__ballot_sync(kAllLanes, draft < 0));  // of the chain; 32: it goes on
     const int num_rows = min(last + 1, 32);
     int count = 0;
     if (is_accepted) {
