@@ -5,6 +5,7 @@
 #include <cupti.h>
 #include <dlfcn.h>
 
+#include <initializer_list>
 #include <type_traits>
 
 namespace rudder::cuda {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "rudder/model/spec.h"
+#include "rudder/ops/comm.h"
 #include "rudder/tap/site.h"
 
 namespace rudder::model {
