@@ -203,9 +203,12 @@ TEST(ConnectionLimits, WhoIsIdleLongestGivesUpItsPlace) {
     clients.push_back(test.client());
     clients.back().send(kHealth);
     ASSERT_EQ(clients.back().receive().status, 200);
+    // A connection becomes idle a little after its client has read the answer.
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
   clients[0].send(kHealth);  // now the second one has been idle longest
   ASSERT_EQ(clients[0].receive().status, 200);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
   TestClient newcomer = test.client();
   newcomer.send(kHealth);
   EXPECT_EQ(newcomer.receive().status, 200);
