@@ -21,6 +21,10 @@ void EventQueue::add(const BlockEvent& event) {
 }
 
 void EventQueue::stored(const kv::CachedBlock& block) {
+  if (!block.is_public) {
+    counts_.withheld.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   add({.kind = BlockEvent::Kind::kStored,
        .has_parent = block.parent.has_value(),
        .group = block.group,
@@ -30,13 +34,10 @@ void EventQueue::stored(const kv::CachedBlock& block) {
   counts_.stored.fetch_add(1, std::memory_order_relaxed);
 }
 
-void EventQueue::removed(uint64_t hash, int32_t group) {
-  add({.kind = BlockEvent::Kind::kRemoved, .group = group, .hash = hash});
+void EventQueue::removed(const kv::CachedBlock& block) {
+  if (!block.is_public) return;
+  add({.kind = BlockEvent::Kind::kRemoved, .group = block.group, .hash = block.hash});
   counts_.removed.fetch_add(1, std::memory_order_relaxed);
-}
-
-void EventQueue::withheld() {
-  counts_.withheld.fetch_add(1, std::memory_order_relaxed);
 }
 
 void EventQueue::cleared() {

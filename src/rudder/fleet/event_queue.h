@@ -1,4 +1,5 @@
-// EventQueue: takes down what the prefix cache says and hands it on in batches, one a step or less.
+// EventQueue: takes down what the prefix cache says of blocks that any request can hit, and hands it
+// on in batches, one a step or less; other blocks are withheld and counted.
 // The engine thread fills it and never waits: past its bounds a batch is dropped and counted, and
 // the next one says so. The publisher's thread empties it.
 #pragma once
@@ -40,8 +41,7 @@ class EventQueue final : public kv::BlockWatcher {
 
   // The engine thread's.
   void stored(const kv::CachedBlock& block) override;
-  void removed(uint64_t hash, int32_t group) override;
-  void withheld() override;
+  void removed(const kv::CachedBlock& block) override;
   void cleared() override;
   void step_done() override;
 

@@ -55,6 +55,7 @@ class ScriptedEngine final : public engine::Engine {
   engine::RequestLimits limits() const override;
   engine::EngineStats stats() const override;
   Result<void> health() const override;
+  std::vector<engine::ReplicaState> replicas() const override { return {{stats(), health()}}; }
   bool drain(int64_t) override { return true; }
   void reset_prefix_cache() override {}
   Result<void> pin(std::vector<steer::KeyedProgram>) override { return {}; }
