@@ -175,7 +175,7 @@ class EventPublisher::Impl {
   void publish(const EventBatch& batch) {
     sequence_ += batch.dropped_before;
     const uint64_t sequence = sequence_++;
-    std::string payload = encode_batch(batch, shape_);
+    std::string payload = encode_batch(batch, shape_, config_.rank);
     publish_->send({config_.topic, sequence_bytes(sequence), payload});  // never full: it drops
     if (!batch.events.empty()) buffer_.add(sequence, std::move(payload));
     ++batches_;

@@ -1,7 +1,7 @@
-// EventQueue: takes down what the prefix cache says of blocks that any request can hit, and hands it
-// on in batches, one a step or less; other blocks are withheld and counted.
-// The engine thread fills it and never waits: past its bounds a batch is dropped and counted, and
-// the next one says so. The publisher's thread empties it.
+// EventQueue: takes down what the prefix cache says of blocks that any request can hit, and hands
+// it on in batches, one a step or less; other blocks are withheld and counted. The engine thread
+// fills it and never waits: past its bounds a batch is dropped and counted, and the next one says
+// so. The publisher's thread empties it.
 #pragma once
 
 #include <atomic>
