@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <ctime>
 #include <functional>
 #include <future>
 #include <limits>
@@ -18,6 +17,7 @@
 #include "report_error.h"
 #include "rudder/base/log.h"
 #include "rudder/server/server.h"
+#include "served_model.h"
 #include "version.h"
 
 namespace rudder::apps {
@@ -99,19 +99,6 @@ class Signals {
   sigset_t set_ = {};
 };
 
-server::ServerModel describe(const ModelSession& session, int32_t max_model_len) {
-  server::ServerModel model;
-  model.ids = {session.files.name};
-  model.root = session.files.name;
-  model.created = std::time(nullptr);
-  model.max_model_len = max_model_len;
-  model.tokenizer = session.files.tokenizer;
-  model.chat = session.files.chat;
-  model.defaults = session.files.generation.defaults;
-  model.dtype = session.dtype;
-  return model;
-}
-
 void print_first_request(const server::Server& server, const ModelSession& session,
                          const server::ServerSettings& settings) {
   const std::string& model =
@@ -141,7 +128,7 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
   RUDDER_TRY(
       const std::unique_ptr<server::Server> server,
       server::Server::start({.engine = session.engine.get(),
-                             .model = describe(session, session.engine->limits().max_seq_len),
+                             .model = served_model(session),
                              .kv_events = publishers_of(session),
                              .steering = session.steering ? &session.steering->library() : nullptr,
                              .all_settings = &table,

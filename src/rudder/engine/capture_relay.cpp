@@ -18,12 +18,14 @@ void CaptureRelay::begin(OpenRequest& request) {
     asked.prompt_len = request.prompt_tokens;
     asked.stream = params.capture_events;
     asked.wait = params.capture_wait;
-    asked.on_results = [mailbox = mailbox_, id = request.id, i](steer::capture::CaptureResults&& results) {
+    asked.on_results = [mailbox = mailbox_, id = request.id,
+                        i](steer::capture::CaptureResults&& results) {
       mailbox->capture_news(
           {.id = id, .choice = i, .event = std::nullopt, .results = std::move(results)});
     };
     if (params.capture_events) {
-      asked.on_event = [mailbox = mailbox_, id = request.id, i](steer::capture::CaptureEvent&& event) {
+      asked.on_event = [mailbox = mailbox_, id = request.id,
+                        i](steer::capture::CaptureEvent&& event) {
         mailbox->capture_news(
             {.id = id, .choice = i, .event = std::move(event), .results = std::nullopt});
       };

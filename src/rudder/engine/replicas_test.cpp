@@ -1,7 +1,6 @@
 // Engine with several replicas: where requests go, what they answer, and what one failure leaves.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <map>
@@ -25,7 +24,7 @@ struct Answer {
   std::vector<std::vector<int32_t>> tokens;  // by choice
   std::vector<FinishReason> finishes;
   std::optional<ErrorCode> error;
-  int32_t cached_tokens = 0;
+  int32_t cached_tokens = 0;  // of choice 0
 };
 
 // What requests got, by the order in which they were submitted.
@@ -40,7 +39,7 @@ class Answers {
       for (const OutputToken& token : event.tokens) answer.tokens[choice].push_back(token.token);
       if (event.error) answer.error = event.error->code;
       if (!event.finish) return;
-      answer.cached_tokens = std::max(answer.cached_tokens, event.usage.cached_tokens);
+      if (choice == 0) answer.cached_tokens = event.usage.cached_tokens;
       answer.finishes.push_back(*event.finish);
       changed_.notify_all();
     };
