@@ -126,6 +126,30 @@ def test_clamps_move_the_row_by_what_the_formula_says(client, name, rows):
     assert 0 < active < len(before) * len(clamps)
 
 
+def test_a_full_reconstruction_is_what_decoding_the_edited_features_gives(client, name, rows):
+    encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
+    steering = {"steering": [feature(0, "set", 2.0, mode="full")["steering"], feature(1, "multiply", 3.0)["steering"]]}
+
+    def captured(extra, point):
+        answer = complete(client, name, {**response({"resid_post": [3]}, "all_prompt", point=point), **extra})
+        return rows_of(answer.capture_results["response"]["payload"]["rows"]["resid_post"])
+
+    before, after = captured({}, "pre"), captured(steering, "post")
+    assert len(before) == len(after) > 4
+    for x, got in zip(before, after):
+        values = [max(sum(a * b for a, b in zip(x, row)), 0.0) for row in encoder]
+        values[0], values[1] = 2.0, 3 * values[1]
+        expected = [sum(f * row[i] for f, row in zip(values, rows)) for i in range(len(x))]
+        assert max(abs(e - g) for e, g in zip(expected, got)) < 0.01 * max(abs(e) for e in expected)
+    article = {"sae_full_reconstruction_specs": [{"module_name": "sae", "clamps": {"resid_post": {"3": [
+        {"feature_idx": 0, "kind": "absolute", "value": 2}]}}}]}
+    full, _ = ids(client, name, feature(0, "set", 2, mode="full"))
+    got, answer = ids(client, name, article)
+    assert got == full and answer.usage.prompt_tokens_details.cached_tokens > 0
+    alone = {"steering": {"op": "feature", "dictionary": "sae", "mode": "full"}}
+    assert ids(client, name, alone)[0] == ids(client, name, {"sae_full_reconstruction_specs": [{"module_name": "sae"}]})[0]
+
+
 def test_a_transcoder_moves_what_it_writes_by_what_it_reads(client, name, rows):
     encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
     clamps = [(0, "set", 2.0), (1, "multiply", 3.0), (4, "min", 1.0)]

@@ -10,6 +10,7 @@
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -77,6 +78,7 @@ class Lowering {
   Result<Forms> clamp_feature(const OpSpec& spec);
   // Of `rows`, made once however many layers they are used at.
   Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
+  Result<void> check_full(const OpSpec& spec);
   Result<void> add_gate(const OpSpec& spec, Forms& forms);
   Result<int32_t> latch_of(const OpSpec& spec);
   // Of a feature that is read at one point and written at others; equal clamps share it.
@@ -91,8 +93,9 @@ class Lowering {
   const tap::Geometry& geometry_;
   Lowered lowered_;
   std::map<AxesKey, std::vector<Row>> axes_;
-  std::vector<Score> scores_;         // of the latches
-  std::vector<FeatureClamp> relays_;  // whose changes they have
+  std::vector<Score> scores_;                  // of the latches
+  std::vector<FeatureClamp> relays_;           // whose changes they have
+  std::map<int32_t, const Dictionary*> full_;  // by point
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -228,11 +231,16 @@ Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
     RUDDER_TRY(form.op.relay, relay_of(spec));
     if (!spec.vector.empty()) return forms;
   }
+  form.dictionary = clamp.dictionary;
+  form.feature = clamp.feature;
+  form.full = clamp.full;
+  form.encodes = clamp.encodes();
+  form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
+  if (form.encodes) return forms;
   const FeatureForm feature = dictionary.form(clamp.feature);
   form.op.a = static_cast<float>(feature.scale);
   form.op.b = static_cast<float>(feature.bias);
   form.op.lo = static_cast<float>(feature.gate);
-  form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
   form.op.norm = dictionary.norm;
   form.v2 = dictionary.encoder_row(clamp.feature);
   const auto column = form.v2.values();
@@ -330,7 +338,7 @@ Result<int32_t> Lowering::selector_index(const OpSpec& spec, Selector selector) 
 // True when the form leaves every row as it is.
 bool is_identity(const LoweredOp& form) {
   const tap::TapOp& op = form.op;
-  if (op.kind == tap::OpKind::kScore) return false;
+  if (op.kind == tap::OpKind::kScore || form.full) return false;
   if (op.kind == tap::OpKind::kFeature &&
       ((op.edit == tap::FeatureEdit::kAdd && op.value == 0) ||
        (op.edit == tap::FeatureEdit::kMultiply && op.value == 1))) {
@@ -397,7 +405,19 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
   return !selector.generation.empty();
 }
 
+// A row is reconstructed by one dictionary.
+Result<void> Lowering::check_full(const OpSpec& spec) {
+  if (spec.op != OpName::kFeature || !spec.clamp.full) return {};
+  const auto [found, is_new] = full_.try_emplace(spec.point.index(), spec.clamp.dictionary.get());
+  if (found->second == spec.clamp.dictionary.get()) return {};
+  return fail(ErrorCode::kInvalidArgument,
+              fmt::format("two dictionaries reconstruct {} of layer {}",
+                          tap::site_name(spec.point.site), spec.point.layer),
+              spec.where);
+}
+
 Result<void> Lowering::add(const OpSpec& spec) {
+  RUDDER_TRY_VOID(check_full(spec));
   const bool only_reads = spec.op == OpName::kFeature && spec.vector.empty();
   RUDDER_CHECK(only_reads || spec.vector.width == geometry_.width(spec.point),
                "{}: a vector of {} elements", spec.where, spec.vector.width);
@@ -456,8 +476,12 @@ Result<Lowered> Lowering::finish() {
     return std::pair(op.point.index(), static_cast<int32_t>(op.group));
   });
   int64_t floats = 0;
+  std::set<std::pair<int32_t, const Dictionary*>> encodes;  // each of which is an op, too
   for (size_t i = 0, at_point = 0; i < ops.size(); ++i) {
     at_point = i > 0 && ops[i].point == ops[i - 1].point ? at_point + 1 : 1;
+    if (ops[i].encodes && encodes.emplace(ops[i].point.index(), ops[i].dictionary.get()).second) {
+      ++at_point;
+    }
     if (at_point > tap::kMaxOpsPerPoint) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("more than {} ops at {} of layer {}", tap::kMaxOpsPerPoint,

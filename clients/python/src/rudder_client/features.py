@@ -35,10 +35,12 @@ _ROWS_AT_ONCE = 64
 
 
 def clamp(dictionary: str, feature: int, kind: Kind, value: float, *, layer: int | None = None,
-          only_if_active: bool = False, select: Select | None = None, gate: Gate | None = None) -> SteeringOp:
+          only_if_active: bool = False, mode: Literal["delta", "full"] = "delta", select: Select | None = None,
+          gate: Gate | None = None) -> SteeringOp:
     """What becomes of a feature's value f: `set` v, `add` f + v, `multiply` f v, `min` at least v, `max` at most v.
 
-    `only_if_active`: only where f > 0. `layer`: of a dictionary that has several.
+    `only_if_active`: only where f > 0. `layer`: of a dictionary that has several. `mode`: "full" replaces the row by what
+    the dictionary makes of it (SAELens: `use_error_term=False`), "delta" keeps what it does not explain.
     """
     fields: dict[str, Any] = {"op": "feature", "dictionary": dictionary, "feature": int(feature), "kind": kind,
                               "value": float(value)}
@@ -46,6 +48,8 @@ def clamp(dictionary: str, feature: int, kind: Kind, value: float, *, layer: int
         fields["layer"] = int(layer)
     if only_if_active:
         fields["only_if_active"] = True
+    if mode != "delta":
+        fields["mode"] = mode
     if select is not None:
         fields["select"] = select.to_json()
     if gate is not None:
