@@ -1,6 +1,7 @@
 """Features of dictionaries through the real server: registered by flag and over HTTP, named by requests."""
 
 import concurrent.futures
+import json
 
 import httpx2
 import openai
@@ -8,7 +9,7 @@ import pytest
 
 from conftest import run_rudder, serving
 from dictionary import write_dictionary
-from test_capture import complete, response, rows_of
+from test_capture import PROMPT, complete, response, rows_of
 from test_steering import add, ids, vector
 
 FEATURES = 5
@@ -172,6 +173,33 @@ def test_a_transcoder_moves_what_it_writes_by_what_it_reads(client, name, rows):
             expected = [e + (change[kind](f, value) - f) * r for e, r in zip(expected, rows[i])]
         moved = max(abs(e - a) for e, a in zip(expected, row))
         assert max(abs(e - g) for e, g in zip(expected, got)) < 0.01 * moved
+
+
+def test_features_come_with_the_answer(server_with, client, name):
+    def asked(**which):
+        return {"capture": {"response": {"dictionary": "sae", "positions": "all", "dtype": "float32", **which}}}
+
+    answer = complete(client, name, asked(top=2, sites={"resid_post": [3]}, values=["rows"]))
+    payload = answer.capture_results["response"]["payload"]
+    encoded = httpx2.post(server_with.url + "/v1/steering/features/encode", json={
+        "dictionary": "sae", "rows": {key: payload["rows"]["resid_post"][key] for key in ("dtype", "shape", "data")}, "top": 2})
+    told = payload["dictionary"]
+    assert told["name"] == "sae" and told["layer"] == 3
+    assert told["features"] == [row["features"] for row in encoded.json()["rows"]]
+    assert len(told["values"]) == len(payload["positions"]) > answer.usage.prompt_tokens
+    body = {"model": name, "prompt": PROMPT, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "stream": True,
+            **asked(features=[4, 1])}
+    values = {}
+    with httpx2.stream("POST", server_with.url + "/v1/completions", json=body) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: {") and '"capture":' in line:
+                event = json.loads(line[6:])["capture"]["values"]
+                values[event["position"]] = event["dictionary"]["values"]
+    whole = complete(client, name, asked(features=[4, 1]))
+    payload = whole.capture_results["response"]["payload"]
+    assert [values[position] for position in payload["positions"]] == payload["dictionary"]["values"]
+    wrong = httpx2.post(server_with.url + "/v1/completions", json={"model": name, "prompt": "a", **asked(features=[99])})
+    assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "capture.response.features[0]"
 
 
 def test_clamped_and_plain_at_once(client, name):

@@ -11,33 +11,34 @@ namespace {
 
 using tap::OpKind;
 
-OneName names_of(const DictionaryAsk& ask, uint64_t seed = 3) {
+OneName dictionary_named_d(const DictionaryAsk& ask, uint64_t seed = 3) {
   OneName names;
   names.set_dictionary(named_set("d", random_dictionary(ask, seed)));
   return names;
 }
 
-std::string element(std::string_view fields) {
+std::string feature_with(std::string_view fields) {
   return fmt::format(R"({{"op": "feature", "dictionary": "d", {}}})", fields);
 }
-std::string steering(std::string_view elements) {
+std::string body_of(std::string_view elements) {
   return fmt::format(R"({{"steering": [{}]}})", elements);
 }
 
-KeyedProgram program_of(std::string_view body, const OneName& names) {
+KeyedProgram encoding_program(std::string_view body, const OneName& names) {
   const auto config = config_of(body, names, encoding_model());
   EXPECT_TRUE(config) << body << config.error().to_string();
   return config ? (*config)->program(1) : KeyedProgram{};
 }
 
-const std::string kSetFull = element(R"("feature": 1, "kind": "set", "value": 2, "mode": "full")");
+const std::string kSetFull =
+    feature_with(R"("feature": 1, "kind": "set", "value": 2, "mode": "full")");
 
 TEST(ParseEncode, OneEncodeTakesAllClampsOfItsDictionary) {
-  const OneName names = names_of({});
-  const auto made = program_of(
-      steering(element(R"("feature": 4, "kind": "max", "value": 3)") + "," + kSetFull + "," +
-               element(R"("feature": 2, "kind": "add", "value": 1)") +
-               R"(, {"op": "add", "site": "resid_post", "layers": 1, "vector": [1, 2, 3, 4]})"),
+  const OneName names = dictionary_named_d({});
+  const auto made = encoding_program(
+      body_of(feature_with(R"("feature": 4, "kind": "max", "value": 3)") + "," + kSetFull + "," +
+              feature_with(R"("feature": 2, "kind": "add", "value": 1)") +
+              R"(, {"op": "add", "site": "resid_post", "layers": 1, "vector": [1, 2, 3, 4]})"),
       names);
   ASSERT_NE(made.program, nullptr);
   const auto& ops = made.program->ops;
@@ -55,70 +56,75 @@ TEST(ParseEncode, OneEncodeTakesAllClampsOfItsDictionary) {
 }
 
 TEST(ParseEncode, ATopkDictionaryIsEncodedForAClampAlone) {
-  const OneName names = names_of({.activation = Activation::kTopK});
+  const OneName names = dictionary_named_d({.activation = Activation::kTopK});
   const auto set =
-      program_of(steering(element(R"("feature": 1, "kind": "set", "value": 2)")), names);
+      encoding_program(body_of(feature_with(R"("feature": 1, "kind": "set", "value": 2)")), names);
   ASSERT_EQ(set.program->ops.size(), 2u);
   EXPECT_EQ(set.program->ops[0].op.kind, OpKind::kEncode);
   EXPECT_EQ(set.program->ops[0].op.lo, 0);
   const auto add =
-      program_of(steering(element(R"("feature": 1, "kind": "add", "value": 2)")), names);
+      encoding_program(body_of(feature_with(R"("feature": 1, "kind": "add", "value": 2)")), names);
   EXPECT_EQ(add.program->ops[0].op.kind, OpKind::kAdd);
   EXPECT_TRUE(add.program->dictionaries.empty());
 }
 
 TEST(ParseEncode, AKeyCoversTheDictionaryAndTheMode) {
-  const OneName names = names_of({});
-  const tap::ContentKey key = program_of(steering(kSetFull), names).key;
-  EXPECT_EQ(program_of(steering(kSetFull), names_of({})).key, key);  // the same numbers
-  EXPECT_NE(program_of(steering(kSetFull), names_of({}, 4)).key, key);
-  EXPECT_NE(program_of(steering(kSetFull), names_of({.norm = tap::FeatureNorm::kLayerNorm})).key,
+  const OneName names = dictionary_named_d({});
+  const tap::ContentKey key = encoding_program(body_of(kSetFull), names).key;
+  EXPECT_EQ(encoding_program(body_of(kSetFull), dictionary_named_d({})).key,
+            key);  // the same numbers
+  EXPECT_NE(encoding_program(body_of(kSetFull), dictionary_named_d({}, 4)).key, key);
+  EXPECT_NE(encoding_program(body_of(kSetFull),
+                             dictionary_named_d({.norm = tap::FeatureNorm::kLayerNorm}))
+                .key,
             key);
   for (const char* other : {R"("feature": 2, "kind": "set", "value": 2, "mode": "full")",
                             R"("feature": 1, "kind": "set", "value": 3, "mode": "full")",
                             R"("feature": 1, "kind": "min", "value": 2, "mode": "full")",
                             R"("feature": 1, "kind": "set", "value": 2)", R"("mode": "full")"}) {
-    EXPECT_NE(program_of(steering(element(other)), names).key, key) << other;
+    EXPECT_NE(encoding_program(body_of(feature_with(other)), names).key, key) << other;
   }
 }
 
 TEST(ParseEncode, TheArticlesReconstructionsMeanTheSame) {
-  const OneName names = names_of({});
+  const OneName names = dictionary_named_d({});
   constexpr std::string_view kArticle = R"({{"sae_full_reconstruction_specs": [{}]}})";
-  EXPECT_EQ(program_of(fmt::format(kArticle, R"({"module_name": "d", "clamps": {"resid_post": {"1":
+  EXPECT_EQ(
+      encoding_program(fmt::format(kArticle, R"({"module_name": "d", "clamps": {"resid_post": {"1":
                 [{"feature_idx": 1, "kind": "absolute", "value": 2}]}}})"),
                        names)
-                .key,
-            program_of(steering(kSetFull), names).key);
-  const tap::ContentKey alone = program_of(steering(element(R"("mode": "full")")), names).key;
+          .key,
+      encoding_program(body_of(kSetFull), names).key);
+  const tap::ContentKey alone =
+      encoding_program(body_of(feature_with(R"("mode": "full")")), names).key;
   for (const char* none :
        {R"({"module_name": "d"})", R"({"module_name": "d", "clamps": {}})",
         R"({"module_name": "d", "phase": "both", "clamps": {"resid_post": {"1": []}}})"}) {
-    EXPECT_EQ(program_of(fmt::format(kArticle, none), names).key, alone) << none;
+    EXPECT_EQ(encoding_program(fmt::format(kArticle, none), names).key, alone) << none;
   }
 }
 
 TEST(ParseEncode, ErrorsHaveThePathOfTheField) {
-  const OneName names = names_of({});
+  const OneName names = dictionary_named_d({});
   const auto where_of = [](std::string_view body, const OneName& names, const Model& model) {
     const auto config = config_of(body, names, model);
     return config ? std::string("none") : config.error().where;
   };
   const Model model = encoding_model();
-  const std::string full = steering(kSetFull);
+  const std::string full = body_of(kSetFull);
   EXPECT_EQ(where_of(full, names, model), "none");
   EXPECT_EQ(where_of(full, names, encoding_model(0)), "steering[0].mode");
   EXPECT_EQ(where_of(full, names, encoding_model(5)), "steering[0].mode");
-  const std::string set = steering(element(R"("feature": 1, "kind": "set", "value": 2)"));
-  const OneName topk = names_of({.activation = Activation::kTopK});
+  const std::string set = body_of(feature_with(R"("feature": 1, "kind": "set", "value": 2)"));
+  const OneName topk = dictionary_named_d({.activation = Activation::kTopK});
   EXPECT_EQ(where_of(set, topk, model), "none");
   EXPECT_EQ(where_of(set, topk, encoding_model(5)), "steering[0].kind");
   const OneName transcoder =
-      names_of({.read = {1, tap::Site::kMlpIn}, .write = {1, tap::Site::kMlpOut}});
+      dictionary_named_d({.read = {1, tap::Site::kMlpIn}, .write = {1, tap::Site::kMlpOut}});
   EXPECT_EQ(where_of(full, transcoder, model), "steering[0].mode");
   for (const char* key : {"kind", "value", "only_if_active", "gate"}) {
-    EXPECT_EQ(where_of(steering(element(fmt::format(R"("mode": "full", "{}": true)", key))), names,
-                       model),
+    EXPECT_EQ(where_of(body_of(feature_with(fmt::format(R"("mode": "full", "{}": true)", key))),
+                       names, model),
               fmt::format("steering[0].{}", key));
   }
   const auto article = [&](std::string_view spec, const OneName& of) {
@@ -136,11 +142,11 @@ TEST(ParseEncode, ErrorsHaveThePathOfTheField) {
 
 // Each encode of a point is an op beside its clamps.
 TEST(ParseEncode, APointHasNoMoreOpsThanAnEntryCounts) {
-  const OneName names = names_of({});
+  const OneName names = dictionary_named_d({});
   const auto clamps = [](int count) {
     std::string elements = kSetFull;
     for (int i = 1; i < count; ++i) elements += "," + kSetFull;
-    return steering(elements);
+    return body_of(elements);
   };
   EXPECT_TRUE(config_of(clamps(tap::kMaxOpsPerPoint - 1), names, encoding_model()));
   const auto refused = config_of(clamps(tap::kMaxOpsPerPoint), names, encoding_model());

@@ -64,7 +64,8 @@ CAPTURES = [
     {"sites": {"blocks.1.hook_mlp_out": True, "attn_out": "0-2,-1"}, "positions": "all_generated", "values": ["means"]},
     {"sites": {"resid_post": 5}, "positions": "last_prompt", "values": ["probes"], "probes": {"q": "mood"}, "measure": "dot"},
     {"lens": {"layers": [2, -1], "top": 3}, "positions": "last_prompt"},
-    {"sites": {"resid_post": 1}, "values": ["norms"], "lens": {"layers": "all"}, "point": "post"}]
+    {"sites": {"resid_post": 1}, "values": ["norms"], "lens": {"layers": "all"}, "point": "post"},
+    {"dictionary": "sae", "layer": 3, "top": 2, "positions": "all"}, {"dictionary": "sae", "features": [3, 0], "positions": "last_prompt"}]
 
 # Forms of outputs.
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"enum": [1, 2]}},

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from .activations import IntArray
 from .errors import ArrayError
+from .feature_arrays import TopFeatures, padded
 from .hooks import Point
 from .ops import SteeringOp
 from .packing import FloatArray, as_rows, pack
@@ -85,15 +86,6 @@ class Dictionary:
         return found[0]
 
 
-@dataclass(frozen=True)
-class TopFeatures:
-    """The largest features of rows: numbers and values [rows, count], the largest first. Where a row has fewer active
-    features, the rest has number -1 and value 0."""
-
-    features: IntArray
-    values: FloatArray
-
-
 class Dictionaries:
     """`client.dictionaries`. Changes need the server's steering key, where it has one."""
 
@@ -123,12 +115,7 @@ class Dictionaries:
     def top(self, name: str, rows: npt.ArrayLike, count: int = 8, *, layer: int | None = None) -> TopFeatures:
         """The `count` largest features of each row."""
         found = self._encode(name, rows, layer, {"top": int(count)})
-        numbers = np.full((len(found), count), -1, dtype=np.int64)
-        values = np.zeros((len(found), count), dtype=np.float32)
-        for i, row in enumerate(found):
-            numbers[i, :len(row["features"])] = row["features"]
-            values[i, :len(row["values"])] = row["values"]
-        return TopFeatures(numbers, values)
+        return padded([row["features"] for row in found], [row["values"] for row in found], count)
 
     def _encode(self, name: str, rows: npt.ArrayLike, layer: int | None, wanted: dict[str, Any]) -> Sequence[dict[str, Any]]:
         all_rows = np.atleast_2d(as_rows(rows, "rows"))
