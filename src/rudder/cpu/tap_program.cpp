@@ -48,17 +48,22 @@ double edited(const TapOp& op, double f) {
 
 class TokenProgram {
  public:
-  TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* relays, float* h,
-               int64_t width)
+  TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* relays,
+               float* carried, float* h, int64_t width)
       : table_(table),
         slot_(slot),
         since_prompt_(since_prompt),
         relays_(relays),
+        carried_(carried),
         h_(h),
         width_(width) {}
 
   void run(const TapOp& op) {
     if (op.kind == OpKind::kScore) return sample(op);
+    if (op.kind == OpKind::kCarried) {
+      std::copy_n(carried_, width_, h_);
+      return;
+    }
     const double strength = double{op.strength} * schedule(op);
     if (strength == 0) return;
     const double open = gate(op);
@@ -86,7 +91,10 @@ class TokenProgram {
     for (size_t i = 1; i < ops.size(); ++i) {
       factors[i] = encoded_factor(ops[i], scale, features[static_cast<size_t>(ops[i].feature)]);
     }
-    if (ops[0].lo > 0) dictionary.decode(features, scale, h_);
+    if (ops[0].lo > 0) {
+      dictionary.decode(features, scale, h_,
+                        dictionary.head->writes_elsewhere != 0 ? carried_ : h_);
+    }
     for (size_t i = 1; i < ops.size(); ++i) {
       if (dictionary.head->writes_elsewhere != 0) {
         relays_[ops[i].relay] = factors[i];
@@ -199,6 +207,7 @@ class TokenProgram {
       case OpKind::kFeature:
       case OpKind::kEncode:
       case OpKind::kEncoded:
+      case OpKind::kCarried:
         break;
     }
     RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
@@ -230,6 +239,7 @@ class TokenProgram {
   const int32_t slot_;
   const int32_t since_prompt_;
   float* const relays_;
+  float* const carried_;  // null where nothing is encoded
   float* const h_;
   const int64_t width_;
 };
@@ -274,12 +284,15 @@ std::span<const TapOp> ops_of(const ops::Taps& taps, int64_t token) {
 }
 
 TokenProgram program_of(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
-  float* const relays = taps.table->relays.as<float>() +
-                        int64_t{of_token(taps.batch->token, token)} * tap::kNumRelays;
-  return {*taps.table,
+  const TapTable& table = *taps.table;
+  const int64_t at = of_token(taps.batch->token, token);  // of what the token leaves for later
+  float* const carried =
+      table.carried.empty() ? nullptr : table.carried.as<float>() + at * table.carried.shape[1];
+  return {table,
           of_token(taps.batch->slot, token),
           of_token(taps.batch->since_prompt, token),
-          relays,
+          table.relays.as<float>() + at * tap::kNumRelays,
+          carried,
           h,
           width};
 }
@@ -300,7 +313,7 @@ void run_ops(TokenProgram program, std::span<const TapOp> ops) {
 }  // namespace
 
 void DictionaryView::decode(std::span<const float> features, const RowScale& scale,
-                            float* h) const {
+                            const float* h, float* out) const {
   const auto width = static_cast<size_t>(head->d_out);
   const float* const bias = values + head->output_bias;
   std::vector<double> sums(bias, bias + width);
@@ -314,7 +327,7 @@ void DictionaryView::decode(std::span<const float> features, const RowScale& sca
     const float* const row = values + head->skip + i * static_cast<size_t>(head->d_in);
     sums[i] += dot_f64(h, row, head->d_in);
   }
-  std::ranges::transform(sums, h, [](double sum) { return static_cast<float>(sum); });
+  std::ranges::transform(sums, out, [](double sum) { return static_cast<float>(sum); });
 }
 
 void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {

@@ -36,8 +36,9 @@ struct DictionaryView {
   const float* decoder_row(int64_t feature) const {
     return values + head->decoder + feature * head->d_out;
   }
-  // Replaces h, whose features these are.
-  void decode(std::span<const float> features, const RowScale& scale, float* h) const;
+  // `out` [d_out], which may be h [d_in], whose features and scale these are.
+  void decode(std::span<const float> features, const RowScale& scale, const float* h,
+              float* out) const;
 };
 
 inline DictionaryView dictionary_at(const ops::TapTable& table, int32_t offset) {

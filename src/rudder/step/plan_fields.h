@@ -29,7 +29,7 @@ inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kAll;
 template <>
 inline constexpr SeqEnd kLastOf<SeqEnd> = SeqEnd::kNumerical;
 template <>
-inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kEncoded;
+inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kCarried;
 template <>
 inline constexpr tap::FeatureNorm kLastOf<tap::FeatureNorm> = tap::FeatureNorm::kLayerNorm;
 template <>
