@@ -242,24 +242,28 @@ TEST_P(Encode, ARowIsWhatEncodingEditingAndDecodingMakeOfIt) {
   EXPECT_GT(checked, 15 * skipped);
 }
 
-// A transcoder of the k largest: its changes go through relays.
+// What it reads goes to what it writes: changes through relays, whole rows carried.
 TEST_P(Encode, ATranscoderIsWrittenWhereItWrites) {
   std::vector<Case> cases;
   std::vector<Ask> asks;
-  const Point read{1, Site::kMlpIn};
-  const Point write{1, Site::kMlpOut};
+  const Point read{2, Site::kMlpIn};  // of the last layer, which drops rows between the two
+  const Point write{2, Site::kMlpOut};
   for (const auto norm :
        {FeatureNorm::kNone, FeatureNorm::kConstantNorm, FeatureNorm::kLayerNorm}) {
-    Case& one = cases.emplace_back();
-    one.dictionary = steer::random_dictionary({.width = geometry().width(read),
-                                               .num_features = kFeatures,
-                                               .read = read,
-                                               .write = write,
-                                               .activation = Activation::kTopK,
-                                               .norm = norm},
-                                              40 + cases.size());
-    one.dictionary.k = 6;
-    asks.push_back(ask_of(one, {{read, false}, {write, false}, {write, true}}));
+    for (const bool full : {false, true}) {
+      Case& one = cases.emplace_back();
+      one.full = full;
+      one.dictionary = steer::random_dictionary({.width = geometry().width(read),
+                                                 .num_features = kFeatures,
+                                                 .read = read,
+                                                 .write = write,
+                                                 .activation = Activation::kTopK,
+                                                 .norm = norm},
+                                                40 + cases.size());
+      one.dictionary.k = 6;
+      if (full) one.dictionary.skip.assign(64 * 64, 0.01f);
+      asks.push_back(ask_of(one, {{read, false}, {write, false}, {write, true}}));
+    }
   }
   const Outcome outcome = run_cases(asks);
   int checked = 0;
@@ -272,12 +276,12 @@ TEST_P(Encode, ATranscoderIsWrittenWhereItWrites) {
       if (is_near_a_threshold(cases[i].dictionary, h, features)) continue;
       expect_near(std::span(rows).subspan(2 * width),
                   expected_row(cases[i], h, std::span(rows).subspan(width, width)),
-                  fmt::format("norm {}, position {}", i, position));
+                  fmt::format("case {}, position {}", i, position));
       if (HasFatalFailure()) return;
       ++checked;
     }
   }
-  EXPECT_GT(checked, 25);
+  EXPECT_GT(checked, 50);
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, Encode, ::testing::Range<size_t>(0, backends().size()),

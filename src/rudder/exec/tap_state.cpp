@@ -30,6 +30,7 @@ struct Shapes {
   Shape ring;
   Shape encoded_rows;
   Shape features;
+  Shape carried;
 };
 
 Shapes shapes_of(const step::Capacity& capacity) {
@@ -44,7 +45,8 @@ Shapes shapes_of(const step::Capacity& capacity) {
           .captures = {std::max(taps.num_capture_sets, 1), points, 2},
           .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)},
           .encoded_rows = {encoded, capacity.geometry.widest()},
-          .features = {encoded, taps.max_features}};
+          .features = {encoded, taps.max_features},
+          .carried = {encoded > 0 ? capacity.max_tokens_per_step : 0, capacity.geometry.hidden}};
 }
 
 int64_t bytes_of(DType dtype, const Shape& shape) {
@@ -98,7 +100,8 @@ int64_t TapState::device_bytes(const step::Capacity& capacity) {
          bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI64, shapes.latches) +
          bytes_of(DType::kF32, shapes.relays) + bytes_of(DType::kI32, shapes.captures) +
          bytes_of(capacity.geometry.dtype, shapes.ring) +
-         bytes_of(DType::kF32, shapes.encoded_rows) + bytes_of(DType::kF32, shapes.features);
+         bytes_of(DType::kF32, shapes.encoded_rows) + bytes_of(DType::kF32, shapes.features) +
+         bytes_of(DType::kF32, shapes.carried);
 }
 
 Result<void> TapState::allocate() {
@@ -114,6 +117,7 @@ Result<void> TapState::allocate() {
     RUDDER_CHECK(ops_.has_encode(), "{} encodes no dictionaries", ops_.name());
     RUDDER_TRY(table_.encoded_rows, ops_.allocate(DType::kF32, shapes.encoded_rows));
     RUDDER_TRY(table_.features, ops_.allocate(DType::kF32, shapes.features));
+    RUDDER_TRY(table_.carried, ops_.allocate(DType::kF32, shapes.carried));
   }
   const Shape fetched = {capacity_.max_in_flight, capacity_.num_slots, tap::kNumLatches, 2};
   RUDDER_TRY(const View staging, ops_.allocate_staging(bytes_of(DType::kI64, fetched)));
@@ -225,7 +229,9 @@ void TapState::check_encode(const tap::ProgramOp& op, bool is_first,
                "an op of kind {} in a run of another", static_cast<int32_t>(op.op.kind));
   if (head == nullptr) return;
   const int64_t width = capacity_.geometry.width(op.point);
-  RUDDER_CHECK(head->d_in == width && (head->writes_elsewhere != 0 || head->d_out == width),
+  RUDDER_CHECK(head->d_in == width && head->d_out == (head->writes_elsewhere == 0 ? width
+                                                      : op.op.lo > 0 ? capacity_.geometry.hidden
+                                                                     : head->d_out),
                "a dictionary of rows of {} at a row of {}", head->d_in, width);
   RUDDER_CHECK(op.op.feature >= 0 && op.op.feature < head->num_features, "feature {}",
                op.op.feature);
@@ -258,9 +264,13 @@ void TapState::check_program(const step::TapEdit& edit) const {
                                   (is_first || op.point == program.ops[i - 1].point)),
                  "op {} of row {} is in a run of features", i, edit.tap_row);
     check_encode(op, is_first, head);
-    RUDDER_CHECK(
-        is_encoded || op.op.v1 != tap::kNoVector || (is_feature && op.op.v2 != tap::kNoVector),
-        "op {} of row {} has no vector", i, edit.tap_row);
+    const bool is_carried = op.op.kind == tap::OpKind::kCarried;
+    RUDDER_CHECK(!is_carried || (capacity_.taps.max_features > 0 &&
+                                 capacity_.geometry.width(op.point) == capacity_.geometry.hidden),
+                 "a carried row at point {}", op.point.index());
+    RUDDER_CHECK(is_encoded || is_carried || op.op.v1 != tap::kNoVector ||
+                     (is_feature && op.op.v2 != tap::kNoVector),
+                 "op {} of row {} has no vector", i, edit.tap_row);
     RUDDER_CHECK(op.op.relay >= 0 && op.op.relay < tap::kNumRelays, "relay {}", op.op.relay);
     RUDDER_CHECK(capacity_.geometry.has(op.point) && op.point.index() >= last, "point {} of row {}",
                  op.point.index(), edit.tap_row);

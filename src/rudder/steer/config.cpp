@@ -154,7 +154,13 @@ void add_clamps(std::span<const LoweredOp* const> clamps, const HashSecret& secr
       encoded.push_back(clamp->dictionary.get());
     }
   }
+  const auto is_carried = [](const LoweredOp* clamp) {
+    return clamp->op.kind == tap::OpKind::kCarried;
+  };
+  const auto carried = std::ranges::find_if(clamps, is_carried);
+  if (carried != clamps.end()) builder.add_op(**carried);
   for (const LoweredOp* clamp : clamps) {
+    if (is_carried(clamp)) continue;
     const auto found = std::ranges::find(encoded, clamp->dictionary.get());
     if (clamp->dictionary == nullptr || found == encoded.end()) builder.add_op(*clamp);
   }

@@ -93,9 +93,15 @@ class Lowering {
   const tap::Geometry& geometry_;
   Lowered lowered_;
   std::map<AxesKey, std::vector<Row>> axes_;
-  std::vector<Score> scores_;                  // of the latches
-  std::vector<FeatureClamp> relays_;           // whose changes they have
-  std::map<int32_t, const Dictionary*> full_;  // by point
+  std::vector<Score> scores_;         // of the latches
+  std::vector<FeatureClamp> relays_;  // whose changes they have
+  struct Full {
+    const Dictionary* dictionary = nullptr;
+    int32_t read = 0;  // points
+    int32_t write = 0;
+  };
+  std::vector<Full> full_;                                          // that reconstruct rows
+  std::set<std::tuple<int32_t, int32_t, const Dictionary*>> rows_;  // by point and selector
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -227,7 +233,14 @@ Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
   form.op.kind = tap::OpKind::kFeature;
   form.op.edit = clamp.edit;
   form.op.value = static_cast<float>(clamp.value);
-  if (!dictionary.is_autoencoder()) {
+  if (clamp.feature == FeatureClamp::kNoFeature && spec.point != dictionary.read) {
+    form.op.kind = tap::OpKind::kCarried;
+    form.dictionary = clamp.dictionary;
+    form.feature = clamp.feature;
+    form.full = true;
+    return forms;
+  }
+  if (!dictionary.is_autoencoder() && clamp.feature != FeatureClamp::kNoFeature) {
     RUDDER_TRY(form.op.relay, relay_of(spec));
     if (!spec.vector.empty()) return forms;
   }
@@ -354,7 +367,7 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
     form.point = spec.point;
     form.group = group_of(spec.op);
     // Behind the clamps, which so read a row without it.
-    if (form.group == Group::kFeature && form.op.kind != tap::OpKind::kFeature) {
+    if (form.group == Group::kFeature && form.op.kind == tap::OpKind::kAdd) {
       form.group = Group::kFeatureAdd;
     }
     form.selector = index;
@@ -363,6 +376,10 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
     form.op.strength = static_cast<float>(form.scale);
     if (form.op.schedule != tap::ScheduleKind::kConstant) {
       lowered_.scheduled |= uint64_t{1} << static_cast<unsigned>(index);
+    }
+    if (form.full && form.feature == FeatureClamp::kNoFeature &&
+        !rows_.emplace(form.point.index(), index, form.dictionary.get()).second) {
+      continue;
     }
     if (!is_identity(form)) lowered_.ops.push_back(std::move(form));
   }
@@ -405,15 +422,25 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
   return !selector.generation.empty();
 }
 
-// A row is reconstructed by one dictionary.
+// A row is reconstructed by one dictionary, and a token carries one row at a time.
 Result<void> Lowering::check_full(const OpSpec& spec) {
   if (spec.op != OpName::kFeature || !spec.clamp.full) return {};
-  const auto [found, is_new] = full_.try_emplace(spec.point.index(), spec.clamp.dictionary.get());
-  if (found->second == spec.clamp.dictionary.get()) return {};
-  return fail(ErrorCode::kInvalidArgument,
-              fmt::format("two dictionaries reconstruct {} of layer {}",
-                          tap::site_name(spec.point.site), spec.point.layer),
-              spec.where);
+  const Dictionary* const dictionary = spec.clamp.dictionary.get();
+  const Full full{dictionary, dictionary->read.index(), dictionary->write.index()};
+  for (const Full& other : full_) {
+    if (other.dictionary == dictionary) return {};
+    const bool is_apart =
+        full.write < other.read || other.write < full.read ||
+        (full.write != other.write && (full.read == full.write || other.read == other.write));
+    if (is_apart) continue;
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("two dictionaries reconstruct {} of layer {}, or one reads before "
+                            "another has written",
+                            tap::site_name(dictionary->write.site), dictionary->write.layer),
+                spec.where);
+  }
+  full_.push_back(full);
+  return {};
 }
 
 Result<void> Lowering::add(const OpSpec& spec) {
@@ -479,6 +506,7 @@ Result<Lowered> Lowering::finish() {
   std::set<std::pair<int32_t, const Dictionary*>> encodes;  // each of which is an op, too
   for (size_t i = 0, at_point = 0; i < ops.size(); ++i) {
     at_point = i > 0 && ops[i].point == ops[i - 1].point ? at_point + 1 : 1;
+    if (ops[i].encodes && ops[i].feature == FeatureClamp::kNoFeature) --at_point;
     if (ops[i].encodes && encodes.emplace(ops[i].point.index(), ops[i].dictionary.get()).second) {
       ++at_point;
     }

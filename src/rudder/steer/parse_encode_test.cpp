@@ -68,6 +68,25 @@ TEST(ParseEncode, ATopkDictionaryIsEncodedForAClampAlone) {
   EXPECT_TRUE(add.program->dictionaries.empty());
 }
 
+// The row is there before the changes are added to it, and the user's own adds before both.
+TEST(ParseEncode, ATranscodersRowIsCarriedToWhereItWrites) {
+  const OneName names =
+      dictionary_named_d({.read = {1, tap::Site::kMlpIn}, .write = {1, tap::Site::kMlpOut}});
+  const auto made = encoding_program(
+      body_of(kSetFull + "," + kSetFull +
+              R"(, {"op": "add", "site": "mlp_out", "layers": 1, "vector": [1, 2, 3, 4]})"),
+      names);
+  const auto& ops = made.program->ops;
+  ASSERT_EQ(ops.size(), 7u);
+  EXPECT_EQ(ops[0].op.kind, OpKind::kEncode);
+  EXPECT_EQ(ops[0].op.lo, 1);
+  EXPECT_EQ(ops[0].op.run, 3);
+  EXPECT_EQ(ops[3].op.kind, OpKind::kAdd);
+  EXPECT_EQ(ops[4].op.kind, OpKind::kCarried);
+  EXPECT_EQ(ops[5].op.kind, OpKind::kFeature);
+  EXPECT_EQ(ops[6].op.kind, OpKind::kFeature);
+}
+
 TEST(ParseEncode, AKeyCoversTheDictionaryAndTheMode) {
   const OneName names = dictionary_named_d({});
   const tap::ContentKey key = encoding_program(body_of(kSetFull), names).key;
@@ -121,7 +140,11 @@ TEST(ParseEncode, ErrorsHaveThePathOfTheField) {
   EXPECT_EQ(where_of(set, topk, encoding_model(5)), "steering[0].kind");
   const OneName transcoder =
       dictionary_named_d({.read = {1, tap::Site::kMlpIn}, .write = {1, tap::Site::kMlpOut}});
-  EXPECT_EQ(where_of(full, transcoder, model), "steering[0].mode");
+  EXPECT_EQ(where_of(full, transcoder, model), "none");
+  EXPECT_EQ(where_of(full, transcoder, encoding_model(0)), "steering[0].mode");
+  const OneName across = dictionary_named_d(
+      {.read = {1, tap::Site::kMlpIn}, .write = {1, tap::Site::kMlpOut}, .num_writes = 2});
+  EXPECT_EQ(where_of(full, across, model), "steering[0].mode");
   for (const char* key : {"kind", "value", "only_if_active", "gate"}) {
     EXPECT_EQ(where_of(body_of(feature_with(fmt::format(R"("mode": "full", "{}": true)", key))),
                        names, model),
@@ -132,9 +155,9 @@ TEST(ParseEncode, ErrorsHaveThePathOfTheField) {
   };
   const std::string path = "sae_full_reconstruction_specs[0]";
   EXPECT_EQ(article(R"({"module_name": "x"})", names), path + ".module_name");
-  EXPECT_EQ(article(R"({"module_name": "d"})", transcoder), path + ".module_name");
+  EXPECT_EQ(article(R"({"module_name": "d"})", across), path + ".module_name");
   EXPECT_EQ(article(R"({"module_name": "d", "clamps": []})", names), path + ".clamps");
-  EXPECT_EQ(article(R"({"module_name": "d", "clamps": {"mlp_in": {"1": []}}})", transcoder),
+  EXPECT_EQ(article(R"({"module_name": "d", "clamps": {"mlp_in": {"1": []}}})", across),
             path + ".clamps.mlp_in.1");
   EXPECT_EQ(article(R"({"module_name": "d", "clamps": {"resid_post": {"1": {}}}})", names),
             path + ".clamps.resid_post.1");

@@ -30,9 +30,16 @@ std::vector<tap::Point> write_points(const Dictionary& dictionary) {
 Result<void> check_encode(const FeatureClamp& clamp, const Model& model, const std::string& where) {
   const Dictionary& dictionary = *clamp.dictionary;
   const int32_t most = model.limits.max_features;
-  if (clamp.full && !dictionary.is_autoencoder()) {
+  if (clamp.full && dictionary.num_writes > 1) {
     return fail(ErrorCode::kUnsupported,
-                "only a dictionary that writes where it reads reconstructs a row", where);
+                "a cross-layer transcoder gives parts of rows: it reconstructs none", where);
+  }
+  if (clamp.full && !dictionary.is_autoencoder() &&
+      (dictionary.read.index() >= dictionary.write.index() ||
+       dictionary.write.site == tap::Site::kMlpAct)) {
+    return fail(ErrorCode::kUnsupported,
+                "a transcoder reconstructs a row of the residual's width, behind where it reads",
+                where);
   }
   if (most == 0) {
     return fail(ErrorCode::kUnsupported,
@@ -69,7 +76,7 @@ Result<void> check_clamp(const FeatureClamp& clamp, const Model& model, const st
 }
 
 // One op for each point that the dictionary writes; behind them the one that reads, if it is none
-// of them.
+// of them; behind those the reconstruction, if the clamp wants it.
 void place_clamp(const OpSpec& spec, std::vector<OpSpec>& ops) {
   const Dictionary& dictionary = *spec.clamp.dictionary;
   for (int32_t i = 0; i < dictionary.num_writes; ++i) {
@@ -78,10 +85,16 @@ void place_clamp(const OpSpec& spec, std::vector<OpSpec>& ops) {
     if (spec.clamp.feature == FeatureClamp::kNoFeature) continue;
     placed.vector = dictionary.decoder_row(spec.clamp.feature, i);
   }
-  if (spec.clamp.is_plain_add() || dictionary.is_autoencoder()) return;
-  OpSpec& reader = ops.emplace_back(spec);
-  reader.point = dictionary.read;
-  reader.schedule = {};
+  if (!spec.clamp.is_plain_add() && !dictionary.is_autoencoder()) {
+    OpSpec& reader = ops.emplace_back(spec);
+    reader.point = dictionary.read;
+    reader.schedule = {};
+  }
+  if (!spec.clamp.full || spec.clamp.feature == FeatureClamp::kNoFeature) return;
+  OpSpec row = spec;  // that the change is made to: under no schedule
+  row.clamp.feature = FeatureClamp::kNoFeature;
+  row.schedule = {};
+  place_clamp(row, ops);
 }
 
 // Whether the element asks for a full reconstruction.
