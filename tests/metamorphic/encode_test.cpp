@@ -26,7 +26,7 @@ using tap::Point;
 using tap::Site;
 using testing::TinyArch;
 
-constexpr int32_t kFeatures = 24;
+constexpr int32_t kNumFeatures = 24;
 // Of the rows of the two clamped features: set to 1.5, and doubled where it is active.
 constexpr int32_t kSet = 3;
 constexpr int32_t kDoubled = 5;
@@ -143,7 +143,7 @@ std::vector<float> edited(std::vector<float> features) {
 // Of `to` at the write point; h is the row that was read.
 std::vector<float> expected_row(const Case& one, std::span<const float> h,
                                 std::span<const float> to) {
-  std::vector<float> features(static_cast<size_t>(kFeatures));
+  std::vector<float> features(static_cast<size_t>(kNumFeatures));
   steer::encode(one.dictionary, h, features);
   const std::vector<float> changed = edited(features);
   std::vector<float> row(to.begin(), to.end());
@@ -191,7 +191,7 @@ std::vector<Case> all_cases() {
           one.dictionary = steer::random_dictionary(
               {.width =
                    tap::Geometry(with_encodes(kRoomy, TinyArch::kPreNorm).geometry).width(point),
-               .num_features = kFeatures,
+               .num_features = kNumFeatures,
                .read = point,
                .write = point,
                .activation = activation,
@@ -224,7 +224,7 @@ TEST_P(Encode, ARowIsWhatEncodingEditingAndDecodingMakeOfIt) {
       ASSERT_EQ(outcome.got[i].captured.size(), 11u);
       for (const auto& [position, rows] : outcome.got[i].captured) {
         const auto before = std::span(rows).first(width);
-        std::vector<float> features(static_cast<size_t>(kFeatures));
+        std::vector<float> features(static_cast<size_t>(kNumFeatures));
         steer::encode(one.dictionary, before, features);
         if (is_near_a_threshold(one.dictionary, before, features)) {
           ++skipped;
@@ -254,7 +254,7 @@ TEST_P(Encode, ATranscoderIsWrittenWhereItWrites) {
       Case& one = cases.emplace_back();
       one.full = full;
       one.dictionary = steer::random_dictionary({.width = geometry().width(read),
-                                                 .num_features = kFeatures,
+                                                 .num_features = kNumFeatures,
                                                  .read = read,
                                                  .write = write,
                                                  .activation = Activation::kTopK,
@@ -271,7 +271,7 @@ TEST_P(Encode, ATranscoderIsWrittenWhereItWrites) {
     const auto width = static_cast<size_t>(cases[i].dictionary.d_in);
     for (const auto& [position, rows] : outcome.got[i].captured) {
       const auto h = std::span(rows).first(width);
-      std::vector<float> features(static_cast<size_t>(kFeatures));
+      std::vector<float> features(static_cast<size_t>(kNumFeatures));
       steer::encode(cases[i].dictionary, h, features);
       if (is_near_a_threshold(cases[i].dictionary, h, features)) continue;
       expect_near(std::span(rows).subspan(2 * width),

@@ -18,6 +18,7 @@
 #include "rudder/steer/axes.h"
 #include "rudder/steer/dot.h"
 #include "rudder/steer/features/dictionary.h"
+#include "rudder/steer/reconstructions.h"
 
 namespace rudder::steer {
 namespace {
@@ -78,7 +79,6 @@ class Lowering {
   Result<Forms> clamp_feature(const OpSpec& spec);
   // Of `rows`, made once however many layers they are used at.
   Result<std::vector<Row>> axes_of(const OpSpec& spec, std::vector<Row> rows, bool all_needed);
-  Result<void> check_full(const OpSpec& spec);
   Result<void> add_gate(const OpSpec& spec, Forms& forms);
   Result<int32_t> latch_of(const OpSpec& spec);
   // Of a feature that is read at one point and written at others; equal clamps share it.
@@ -95,13 +95,7 @@ class Lowering {
   std::map<AxesKey, std::vector<Row>> axes_;
   std::vector<Score> scores_;         // of the latches
   std::vector<FeatureClamp> relays_;  // whose changes they have
-  struct Full {
-    const Dictionary* dictionary = nullptr;
-    int32_t read = 0;  // points
-    int32_t write = 0;
-  };
-  std::vector<Full> full_;                                          // that reconstruct rows
-  std::set<std::tuple<int32_t, int32_t, const Dictionary*>> rows_;  // by point and selector
+  Reconstructions reconstructions_;
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -378,7 +372,7 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
       lowered_.scheduled |= uint64_t{1} << static_cast<unsigned>(index);
     }
     if (form.full && form.feature == FeatureClamp::kNoFeature &&
-        !rows_.emplace(form.point.index(), index, form.dictionary.get()).second) {
+        !reconstructions_.is_first(form.point, index, form.dictionary.get())) {
       continue;
     }
     if (!is_identity(form)) lowered_.ops.push_back(std::move(form));
@@ -422,29 +416,8 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
   return !selector.generation.empty();
 }
 
-// A row is reconstructed by one dictionary, and a token carries one row at a time.
-Result<void> Lowering::check_full(const OpSpec& spec) {
-  if (spec.op != OpName::kFeature || !spec.clamp.full) return {};
-  const Dictionary* const dictionary = spec.clamp.dictionary.get();
-  const Full full{dictionary, dictionary->read.index(), dictionary->write.index()};
-  for (const Full& other : full_) {
-    if (other.dictionary == dictionary) return {};
-    const bool is_apart =
-        full.write < other.read || other.write < full.read ||
-        (full.write != other.write && (full.read == full.write || other.read == other.write));
-    if (is_apart) continue;
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("two dictionaries reconstruct {} of layer {}, or one reads before "
-                            "another has written",
-                            tap::site_name(dictionary->write.site), dictionary->write.layer),
-                spec.where);
-  }
-  full_.push_back(full);
-  return {};
-}
-
 Result<void> Lowering::add(const OpSpec& spec) {
-  RUDDER_TRY_VOID(check_full(spec));
+  RUDDER_TRY_VOID(reconstructions_.add(spec));
   const bool only_reads = spec.op == OpName::kFeature && spec.vector.empty();
   RUDDER_CHECK(only_reads || spec.vector.width == geometry_.width(spec.point),
                "{}: a vector of {} elements", spec.where, spec.vector.width);

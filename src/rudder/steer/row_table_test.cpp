@@ -20,7 +20,7 @@ tap::TapSegment program_of(uint64_t number, int32_t floats, int32_t ops = 1) {
 }
 
 // A dictionary whose content is its number.
-std::shared_ptr<const tap::DictionaryImage> image_of(uint64_t number, int64_t floats) {
+std::shared_ptr<const tap::DictionaryImage> numbered_image(uint64_t number, int64_t floats) {
   auto values = std::make_shared_for_overwrite<float[]>(static_cast<size_t>(floats));
   std::fill_n(values.get(), floats, 1000 + static_cast<float>(number));
   auto image = std::make_shared<tap::DictionaryImage>();
@@ -34,7 +34,7 @@ tap::TapSegment with_dictionaries(tap::TapSegment segment,
                                   std::initializer_list<uint64_t> numbers) {
   tap::Program program = *segment.program;
   for (const uint64_t number : numbers) {
-    program.dictionaries.push_back(image_of(number, 20 + static_cast<int64_t>(number) * 24));
+    program.dictionaries.push_back(numbered_image(number, 20 + static_cast<int64_t>(number) * 24));
   }
   segment.program = std::make_shared<const tap::Program>(std::move(program));
   return segment;

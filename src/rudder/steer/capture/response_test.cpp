@@ -9,22 +9,14 @@
 
 #include "rudder/base/json.h"
 #include "rudder/steer/capture/base64.h"
-#include "rudder/steer/capture/capture_fixture.h"
-#include "rudder/steer/capture/logging_consumer.h"
+#include "rudder/steer/capture/response_test_support.h"
 #include "rudder/steer/capture/result_json.h"
-#include "rudder/steer/features/test_dictionary.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::steer::capture {
 namespace {
 
 namespace json = boost::json;
-
-std::string base64(std::string_view text) {
-  std::string out;
-  append_base64(out, std::as_bytes(std::span(text)));
-  return out;
-}
 
 TEST(Base64, IsThatOfTheStandard) {
   EXPECT_EQ(base64(""), "");
@@ -34,114 +26,6 @@ TEST(Base64, IsThatOfTheStandard) {
   EXPECT_EQ(base64("foobar"), "Zm9vYmFy");
   EXPECT_EQ(base64("\xff\xfe\xfd"), "//79");
 }
-
-// The k-th token of a row is its index in a sort of the row's numbers.
-class SortingLens final : public Lens {
- public:
-  Result<void> read(std::span<const float> rows, int32_t top,
-                    std::vector<LensToken>& out) override {
-    constexpr size_t kWidth = 24;
-    out.clear();
-    for (size_t begin = 0; begin < rows.size(); begin += kWidth) {
-      const auto row = rows.subspan(begin, kWidth);
-      std::vector<int32_t> order(kWidth);
-      std::iota(order.begin(), order.end(), 0);
-      std::ranges::stable_sort(order, std::ranges::greater{},
-                               [&](int32_t i) { return row[static_cast<size_t>(i)]; });
-      for (int32_t k = 0; k < top; ++k) {
-        const int32_t token = order[static_cast<size_t>(k)];
-        out.push_back({token, row[static_cast<size_t>(token)]});
-      }
-    }
-    ++calls;
-    return {};
-  }
-
-  int calls = 0;
-};
-
-class ResponseTest : public ::testing::Test {
- protected:
-  void start(int64_t max_bytes = 1 << 20) {
-    CaptureSettings settings;
-    settings.max_response_bytes = max_bytes;
-    const VectorLookup lookup = [](std::string_view name,
-                                   tap::Point) -> Result<std::vector<float>> {
-      if (name != "known") return fail(ErrorCode::kNotFound, "no such vector", std::string(name));
-      return std::vector<float>(24, 0.5f);
-    };
-    const auto log = make_logging_consumer([this](std::string_view line) {
-      std::lock_guard lock(mutex_);
-      lines_.emplace_back(line);
-    });
-    auto made = Dispatcher::create({geometry_, small_limits(), lookup, {log}, lens_, dictionaries_},
-                                   settings);
-    ASSERT_TRUE(made.has_value()) << made.error().to_string();
-    dispatcher_ = std::move(*made);
-  }
-
-  ConsumerResult capture(const std::string& field, bool stream = false) {
-    const auto spec = make_spec(*dispatcher_, field);
-    const CaptureId id = dispatcher_->begin({.spec = spec,
-                                             .request_id = "r",
-                                             .choice = 0,
-                                             .prompt_len = 4,
-                                             .stream = stream,
-                                             .wait = true,
-                                             .on_results = inbound_.results(),
-                                             .on_event = inbound_.events()});
-    FakeStep(geometry_).add(id, 9, *spec, 0, 4).push_to(*dispatcher_);
-    for (int32_t p = 4; p < 7; ++p) {
-      FakeStep(geometry_).add(id, 9, *spec, p, p + 1).push_to(*dispatcher_);
-    }
-    dispatcher_->end(id);
-    const CaptureResults results = inbound_.wait();
-    return results.empty() ? ConsumerResult{} : results[0];
-  }
-
-  std::vector<float> row(int32_t position, tap::Site site, int32_t layer) {
-    const tap::CapturePoint point{{layer, site}, false};
-    std::vector<float> values;
-    for (int32_t i = 0; i < geometry_.width(point.point); ++i) {
-      values.push_back(tensor::to_float(tensor::BF16{row_value(9, position, point, i)}));
-    }
-    return values;
-  }
-
-  std::string packed(const std::vector<std::vector<float>>& rows, bool as_float32) {
-    std::string bytes;
-    for (const std::vector<float>& values : rows) {
-      for (const float value : values) {
-        const uint16_t half = tensor::to_bf16(value).bits;
-        if (as_float32) bytes.append(reinterpret_cast<const char*>(&value), 4);
-        if (!as_float32) bytes.append(reinterpret_cast<const char*>(&half), 2);
-      }
-    }
-    return base64(bytes);
-  }
-
-  // As the client gets it.
-  static json::value payload_of(const ConsumerResult& result) {
-    return parse_json(results_json({result}), "results")->at(result.consumer).at("payload");
-  }
-
-  const tap::Geometry geometry_ = small_geometry();
-  // "d", which reads resid_post of layer 2.
-  const std::shared_ptr<const DictionarySet> set_ =
-      named_set("d", random_dictionary({.width = geometry_.hidden,
-                                        .num_features = 12,
-                                        .read = {2, tap::Site::kResidPost},
-                                        .write = {2, tap::Site::kResidPost}},
-                                       5));
-  const DictionaryLookup dictionaries_ = [this](std::string_view name) {
-    return name == "d" ? set_ : nullptr;
-  };
-  std::shared_ptr<SortingLens> lens_ = std::make_shared<SortingLens>();
-  std::mutex mutex_;
-  std::vector<std::string> lines_;
-  Inbound inbound_;
-  std::unique_ptr<Dispatcher> dispatcher_;
-};
 
 TEST_F(ResponseTest, RowsComeInThePackedFormOfSteeringVectors) {
   start();
@@ -240,65 +124,6 @@ TEST_F(ResponseTest, AWrongLensIsNamed) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
   EXPECT_EQ(refused.error().where, "capture.response.lens");
-}
-
-TEST_F(ResponseTest, FeaturesAreThoseOfTheRowsWhereTheDictionaryReads) {
-  start();
-  const auto features_of = [&](int32_t position) {
-    std::vector<float> features(12);
-    encode(*set_->layers[0], row(position, tap::Site::kResidPost, 2), features);
-    return features;
-  };
-  const json::value top = payload_of(capture(
-      R"({"response": {"dictionary": "d", "top": 3, "positions": "all", "sites": {"resid_post": 1},
-                       "values": ["norms"]}})"));
-  EXPECT_EQ(top.at("norms").as_object().size(), 1u);
-  const json::value& told = top.at("dictionary");
-  EXPECT_EQ(told.at("name"), "d");
-  EXPECT_EQ(told.at("layer"), 2);
-  ASSERT_EQ(told.at("features").as_array().size(), 7u);
-  for (int32_t position = 0; position < 7; ++position) {
-    const auto expected = top_features(features_of(position), 3);
-    const json::array& numbers = told.at("features").at(static_cast<size_t>(position)).as_array();
-    ASSERT_EQ(numbers.size(), expected.size());
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(numbers[i], expected[i].feature);
-  }
-  const std::string listed =
-      R"({"response": {"dictionary": "d", "features": [4, 0], "positions": "all_generated"}})";
-  const json::value values = payload_of(capture(listed)).at("dictionary").at("values");
-  ASSERT_EQ(values.as_array().size(), 3u);
-  for (int32_t position = 4; position < 7; ++position) {
-    const json::array& got = values.at(static_cast<size_t>(position - 4)).as_array();
-    EXPECT_NEAR(got.at(0).to_number<double>(), features_of(position)[4], 1e-4);
-    EXPECT_NEAR(got.at(1).to_number<double>(), features_of(position)[0], 1e-4);
-  }
-  EXPECT_EQ(payload_of(capture(listed, true)).at("events"), 3);
-  const std::vector<CaptureEvent> events = inbound_.take_events();
-  ASSERT_EQ(events.size(), 3u);
-  std::string text;
-  append_event_values(text, events[1]);
-  EXPECT_EQ(parse_json(text, "event")->at("dictionary").at("values"), values.at(1));
-}
-
-TEST_F(ResponseTest, AWrongDictionaryIsNamed) {
-  start();
-  for (const auto& [fields, where] : std::vector<std::pair<std::string, std::string>>{
-           {R"("dictionary": "x")", "dictionary"},
-           {R"("dictionary": 3)", "dictionary"},
-           {R"("dictionary": "d", "layer": 1)", "layer"},
-           {R"("dictionary": "d", "layer": "2")", "layer"},
-           {R"("dictionary": "d", "top": 0)", "top"},
-           {R"("dictionary": "d", "top": 1025)", "top"},
-           {R"("dictionary": "d", "features": [])", "features"},
-           {R"("dictionary": "d", "features": [3, 12])", "features[1]"},
-           {R"("dictionary": "d", "features": [3], "top": 2)", "features"},
-           {R"("sites": {"resid_post": 1}, "top": 2)", "top"},
-           {R"("sites": {"resid_post": 1}, "features": [2])", "features"}}) {
-    const json::value field = json::parse(R"({"response": {)" + fields + "}}");
-    const auto refused = dispatcher_->spec(&field);
-    ASSERT_FALSE(refused.has_value()) << fields;
-    EXPECT_EQ(refused.error().where, "capture.response." + where);
-  }
 }
 
 TEST_F(ResponseTest, ProbesAndNormsAreNumbers) {
