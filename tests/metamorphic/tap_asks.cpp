@@ -7,6 +7,7 @@
 #include "rudder/model/tap_geometry.h"
 #include "rudder/steer/features/dictionary_image.h"
 #include "rudder/steer/features/test_dictionary.h"
+#include "rudder/tap/passage.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -14,23 +15,6 @@ namespace {
 using tap::OpKind;
 using tap::Point;
 using tap::Site;
-
-// The macro-op that taps a point: tap.T10.
-int32_t stage_of(Point point) {
-  switch (point.site) {
-    case Site::kResidPre:
-    case Site::kAttnIn:
-      return 3 * point.layer;
-    case Site::kAttnOut:
-    case Site::kResidMid:
-    case Site::kMlpIn:
-      return 3 * point.layer + 1;
-    case Site::kMlpAct:
-      return 3 * point.layer + 2;
-    default:
-      return 3 * point.layer + 3;
-  }
-}
 
 constexpr int32_t kFeatures = 24;  // of a dictionary
 

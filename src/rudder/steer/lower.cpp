@@ -19,6 +19,7 @@
 #include "rudder/steer/dot.h"
 #include "rudder/steer/features/dictionary.h"
 #include "rudder/steer/reconstructions.h"
+#include "rudder/tap/passage.h"
 
 namespace rudder::steer {
 namespace {
@@ -378,27 +379,6 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
     if (!is_identity(form)) lowered_.ops.push_back(std::move(form));
   }
   return {};
-}
-
-// Points of one stage are tapped inside one op, where the tokens of a step have no order: a block's
-// output together with the next one's input and their norm, and so on (tap.T10).
-int32_t stage_of(tap::Point point) {
-  switch (point.site) {
-    case tap::Site::kResidPre:
-    case tap::Site::kAttnIn:
-      return 3 * point.layer;
-    case tap::Site::kAttnOut:
-    case tap::Site::kResidMid:
-    case tap::Site::kMlpIn:
-      return 3 * point.layer + 1;
-    case tap::Site::kMlpAct:
-      return 3 * point.layer + 2;
-    case tap::Site::kMlpOut:
-    case tap::Site::kResidPost:
-    case tap::Site::kFinalNorm:
-      return 3 * point.layer + 3;
-  }
-  RUDDER_CHECK(false, "site {}", static_cast<int>(point.site));
 }
 
 // The part of `selector` among generated tokens [begin, end); false when there is none.
