@@ -53,8 +53,8 @@ FEATURES = [
                   "select": {"phase": "decode"}, "gate": {"feature": {"dictionary": "sae", "feature": 2, "above": 0.5}}}},
     {"sae_clamp_specs": [{"module_name": "sae", "phase": "both", "clamps": {"resid_post": {"3": [
         {"feature_idx": 3, "kind": "additive", "value": -1, "only_if_active": False}]}}}]},
-    {"steering": [{"op": "feature", "dictionary": "sae", "layer": 3, "feature": 1, "kind": "set", "value": 2, "mode": "full"},
-                  {"op": "feature", "dictionary": "sae", "mode": "full", "select": {"phase": "prefill"}}]},
+    {"steering": {"op": "feature", "dictionary": "sae", "layer": 3, "feature": 1, "kind": "set", "value": 2, "mode": "full"}},
+    {"steering": {"op": "feature", "dictionary": "sae", "mode": "full", "select": {"phase": "prefill"}}},
     {"sae_full_reconstruction_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"3": [
         {"feature_idx": 2, "kind": "absolute", "value": 1, "only_if_active": True}]}}}]}]
 CAPTURES = [
