@@ -80,6 +80,11 @@ Result<std::unique_ptr<steer::capture::Dispatcher>> make_captures(
   parts.lookup = [library](std::string_view name, tap::Point point) {
     return named_vector(library->load(), name, point);
   };
+  parts.dictionaries =
+      [library](std::string_view name) -> std::shared_ptr<const steer::DictionarySet> {
+    const steer::Library* const known = library->load();
+    return known == nullptr ? nullptr : known->find_dictionary(name);
+  };
   return steer::capture::Dispatcher::create(std::move(parts), settings.capture);
 }
 

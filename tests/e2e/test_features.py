@@ -1,6 +1,7 @@
 """Features of dictionaries through the real server: registered by flag and over HTTP, named by requests."""
 
 import concurrent.futures
+import json
 
 import httpx2
 import openai
@@ -8,7 +9,7 @@ import pytest
 
 from conftest import run_rudder, serving
 from dictionary import write_dictionary
-from test_capture import complete, response, rows_of
+from test_capture import PROMPT, complete, response, rows_of
 from test_steering import add, ids, vector
 
 FEATURES = 5
@@ -126,6 +127,30 @@ def test_clamps_move_the_row_by_what_the_formula_says(client, name, rows):
     assert 0 < active < len(before) * len(clamps)
 
 
+def test_a_full_reconstruction_is_what_decoding_the_edited_features_gives(client, name, rows):
+    encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
+    steering = {"steering": [feature(0, "set", 2.0, mode="full")["steering"], feature(1, "multiply", 3.0)["steering"]]}
+
+    def captured(extra, point):
+        answer = complete(client, name, {**response({"resid_post": [3]}, "all_prompt", point=point), **extra})
+        return rows_of(answer.capture_results["response"]["payload"]["rows"]["resid_post"])
+
+    before, after = captured({}, "pre"), captured(steering, "post")
+    assert len(before) == len(after) > 4
+    for x, got in zip(before, after):
+        values = [max(sum(a * b for a, b in zip(x, row)), 0.0) for row in encoder]
+        values[0], values[1] = 2.0, 3 * values[1]
+        expected = [sum(f * row[i] for f, row in zip(values, rows)) for i in range(len(x))]
+        assert max(abs(e - g) for e, g in zip(expected, got)) < 0.01 * max(abs(e) for e in expected)
+    article = {"sae_full_reconstruction_specs": [{"module_name": "sae", "clamps": {"resid_post": {"3": [
+        {"feature_idx": 0, "kind": "absolute", "value": 2}]}}}]}
+    full, _ = ids(client, name, feature(0, "set", 2, mode="full"))
+    got, answer = ids(client, name, article)
+    assert got == full and answer.usage.prompt_tokens_details.cached_tokens > 0
+    alone = {"steering": {"op": "feature", "dictionary": "sae", "mode": "full"}}
+    assert ids(client, name, alone)[0] == ids(client, name, {"sae_full_reconstruction_specs": [{"module_name": "sae"}]})[0]
+
+
 def test_a_transcoder_moves_what_it_writes_by_what_it_reads(client, name, rows):
     encoder = [vector(300 + i, 1.0) for i in range(FEATURES)]
     clamps = [(0, "set", 2.0), (1, "multiply", 3.0), (4, "min", 1.0)]
@@ -148,6 +173,33 @@ def test_a_transcoder_moves_what_it_writes_by_what_it_reads(client, name, rows):
             expected = [e + (change[kind](f, value) - f) * r for e, r in zip(expected, rows[i])]
         moved = max(abs(e - a) for e, a in zip(expected, row))
         assert max(abs(e - g) for e, g in zip(expected, got)) < 0.01 * moved
+
+
+def test_features_come_with_the_answer(server_with, client, name):
+    def asked(**which):
+        return {"capture": {"response": {"dictionary": "sae", "positions": "all", "dtype": "float32", **which}}}
+
+    answer = complete(client, name, asked(top=2, sites={"resid_post": [3]}, values=["rows"]))
+    payload = answer.capture_results["response"]["payload"]
+    encoded = httpx2.post(server_with.url + "/v1/steering/features/encode", json={
+        "dictionary": "sae", "rows": {key: payload["rows"]["resid_post"][key] for key in ("dtype", "shape", "data")}, "top": 2})
+    told = payload["dictionary"]
+    assert told["name"] == "sae" and told["layer"] == 3
+    assert told["features"] == [row["features"] for row in encoded.json()["rows"]]
+    assert len(told["values"]) == len(payload["positions"]) > answer.usage.prompt_tokens
+    body = {"model": name, "prompt": PROMPT, "max_tokens": 6, "temperature": 0, "ignore_eos": True, "stream": True,
+            **asked(features=[4, 1])}
+    values = {}
+    with httpx2.stream("POST", server_with.url + "/v1/completions", json=body) as stream:
+        for line in stream.iter_lines():
+            if line.startswith("data: {") and '"capture":' in line:
+                event = json.loads(line[6:])["capture"]["values"]
+                values[event["position"]] = event["dictionary"]["values"]
+    whole = complete(client, name, asked(features=[4, 1]))
+    payload = whole.capture_results["response"]["payload"]
+    assert [values[position] for position in payload["positions"]] == payload["dictionary"]["values"]
+    wrong = httpx2.post(server_with.url + "/v1/completions", json={"model": name, "prompt": "a", **asked(features=[99])})
+    assert wrong.status_code == 400 and wrong.json()["error"]["param"] == "capture.response.features[0]"
 
 
 def test_clamped_and_plain_at_once(client, name):

@@ -25,6 +25,7 @@ class ResponseParser final : public OptionsParser {
     RUDDER_TRY(auto options, parse_response_options(fields, points, path,
                                                     {.geometry = fuzz_model().geometry,
                                                      .lookup = lookup,
+                                                     .dictionaries = {},
                                                      .has_lens = true,
                                                      .max_lens_top = 20}));
     return std::shared_ptr<const ConsumerOptions>(std::move(options));

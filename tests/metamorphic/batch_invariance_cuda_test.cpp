@@ -87,9 +87,9 @@ TEST_P(BatchInvariant, PreemptedAheadAndRepeated) {
 }
 
 // Steered, captured, constrained and plain ones, with drafts of which many are right.
-std::vector<Ask> drafted_asks(const tap::Geometry& geometry) {
+std::vector<Ask> drafted_asks(const step::Capacity& capacity) {
   std::vector<Ask> asks = random_masked_asks(16, 6, 80);
-  add_random_taps(std::span(asks).first(8), geometry, 9);
+  add_random_taps(std::span(asks).first(8), capacity, 9);
   return asks;
 }
 
@@ -114,7 +114,7 @@ Outcome run_drafted(step::Executor& executor, const DraftedRun& how, const std::
 
 TEST_P(BatchInvariant, DraftedAsAlone) {
   const step::Capacity roomy = with_taps(kRoomy);
-  const std::vector<Ask> asks = drafted_asks(roomy.geometry);
+  const std::vector<Ask> asks = drafted_asks(roomy);
   const std::vector<Got> plain = run_alone(*executor(roomy), asks);
   for (const DraftedRun& how : kDraftedRuns) {
     step::Capacity capacity = with_taps(tight());
@@ -129,7 +129,7 @@ TEST_P(BatchInvariant, DraftedAsAlone) {
 // time, so that the plans of both are the same.
 TEST_P(BatchInvariant, DraftedGraphsAsEager) {
   const step::Capacity roomy = with_taps(kRoomy);
-  const std::vector<Ask> asks = drafted_asks(roomy.geometry);
+  const std::vector<Ask> asks = drafted_asks(roomy);
   const std::vector<Got> plain = run_alone(*executor(roomy, false), asks);
   const auto whole = wholes(asks, plain);
   for (const int32_t max_draft : {3, 20}) {

@@ -105,12 +105,12 @@ TEST_P(Drafts, AsPlainDecoding) {
 }
 
 TEST_P(Drafts, SteeredAndCapturedAsPlainDecoding) {
-  const step::Capacity roomy = with_taps(kRoomy, arch());
+  const step::Capacity roomy = with_encodes(kRoomy, arch());
   std::vector<Ask> asks = random_asks(15, 5, 100);
-  add_random_taps(asks, roomy.geometry, 9);
+  add_random_taps(asks, roomy, 9);
   const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
   EXPECT_TRUE(std::ranges::any_of(plain, [](const Got& got) { return got.captured.size() > 20; }));
-  for (const Way& way : ways()) expect_as_plain(asks, plain, with_taps(kTight, arch()), way);
+  for (const Way& way : ways()) expect_as_plain(asks, plain, with_encodes(kTight, arch()), way);
   EXPECT_GT(num_preemptions_, 0u);
 }
 
@@ -119,7 +119,7 @@ TEST_P(Drafts, SteeredAndCapturedAsPlainDecoding) {
 TEST_P(Drafts, EveryProposerAsPlainDecoding) {
   const step::Capacity roomy = with_taps(kRoomy, arch());
   std::vector<Ask> asks = random_masked_asks(16, 77, 100);
-  add_random_taps(asks, roomy.geometry, 4);
+  add_random_taps(asks, roomy, 4);
   for (size_t i = 0; i < asks.size(); ++i) {
     // Few tokens to choose from: what was said comes again.
     if (asks[i].mask == nullptr)

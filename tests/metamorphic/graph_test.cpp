@@ -134,7 +134,7 @@ TEST_P(Graphs, DraftedAsPlain) {
   const testing::TinyArch arch = std::get<1>(GetParam());
   const step::Capacity roomy = with_taps(kRoomy, arch);
   std::vector<Ask> asks = random_masked_asks(9, 15, 90);
-  add_random_taps(std::span(asks).first(6), roomy.geometry, 3);
+  add_random_taps(std::span(asks).first(6), roomy, 3);
   const Backend& plain_backend = backends()[std::get<0>(GetParam())];
   const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
   const auto whole = wholes(asks, plain);

@@ -204,7 +204,7 @@ TEST_P(GroupBits, RanksHaveTheSameBitsInEveryStepAndBatchesDoNotMatter) {
 TEST_P(Group, SteersAndCapturesAsOneDevice) {
   const auto executor = group(kRoomy, {.has_taps = true});
   std::vector<Ask> asks = random_asks(12, 21, 24);
-  add_random_taps(asks, executor->capacity().geometry, 22);
+  add_random_taps(asks, executor->capacity(), 22);
   const Outcome got = run(*executor, plain_settings(), asks);
   EXPECT_EQ(got.lost_tokens, 0);
   size_t num_captured = 0;

@@ -159,16 +159,24 @@ class Tables {
     const auto [row, is_new] = rows_.try_emplace({segment.content.low, segment.content.high},
                                                  static_cast<int32_t>(rows_.size()) + 1);
     if (is_new) {
-      edits.taps.push_back({row->second, num_ops_, num_floats_, segment.program});
+      edits.taps.push_back({row->second, num_ops_, num_floats_, segment.program, {}});
+      const auto take = [&](int64_t floats) {
+        num_floats_ += (floats + tap::kVectorAlign - 1) / tap::kVectorAlign * tap::kVectorAlign;
+      };
+      take(std::ssize(segment.program->vectors));
+      for (const auto& image : segment.program->dictionaries) {
+        const auto [at, is_new_here] =
+            dictionaries_.try_emplace({image->key.low, image->key.high}, num_floats_);
+        edits.taps.back().dictionaries.push_back({at->second, is_new_here, image});
+        if (is_new_here) take(image->num_floats());
+      }
       num_ops_ += static_cast<int32_t>(segment.program->ops.size());
-      num_floats_ +=
-          (static_cast<int64_t>(segment.program->vectors.size()) + tap::kVectorAlign - 1) /
-          tap::kVectorAlign * tap::kVectorAlign;
     }
     return row->second;
   }
 
   std::map<std::pair<uint64_t, uint64_t>, int32_t> rows_;
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> dictionaries_;
   std::map<const tap::CaptureSet*, int32_t> sets_;
   int32_t num_ops_ = 0;
   int64_t num_floats_ = 0;

@@ -5,6 +5,9 @@
 #include <limits>
 
 #include "rudder/model/tap_geometry.h"
+#include "rudder/steer/features/dictionary_image.h"
+#include "rudder/steer/features/test_dictionary.h"
+#include "rudder/tap/passage.h"
 
 namespace rudder::metamorphic {
 namespace {
@@ -13,26 +16,15 @@ using tap::OpKind;
 using tap::Point;
 using tap::Site;
 
-// The macro-op that taps a point: tap.T10.
-int32_t stage_of(Point point) {
-  switch (point.site) {
-    case Site::kResidPre:
-    case Site::kAttnIn:
-      return 3 * point.layer;
-    case Site::kAttnOut:
-    case Site::kResidMid:
-    case Site::kMlpIn:
-      return 3 * point.layer + 1;
-    case Site::kMlpAct:
-      return 3 * point.layer + 2;
-    default:
-      return 3 * point.layer + 3;
-  }
-}
+constexpr int32_t kFeatures = 24;  // of a dictionary
 
 class TapMaker {
  public:
-  TapMaker(const tap::Geometry& geometry, uint32_t seed) : geometry_(geometry), engine_(seed) {}
+  TapMaker(const step::Capacity& capacity, uint32_t seed)
+      : geometry_(capacity.geometry),
+        encodes_(capacity.taps.max_features > 0),
+        engine_(seed),
+        encode_engine_(seed) {}
 
   int32_t below(int32_t n) { return static_cast<int32_t>(engine_() % static_cast<unsigned>(n)); }
 
@@ -82,6 +74,7 @@ class TapMaker {
         made.ops.back().op.v2 = tap::kNoVector;
         is_relayed = false;
       }
+      if (!made.ops.empty() && made.ops.back().point != point) add_encode(made);
       add_op(made, geometry_, point, op, op.kind == OpKind::kAdd ? 3 : 1, engine_);
       if (op.kind == OpKind::kFeature && below(2) == 0) {
         made.ops.back().op.v1 = tap::kNoVector;
@@ -97,7 +90,11 @@ class TapMaker {
       op.value = -2;
       add_op(made, geometry_, point, op, 1, engine_);
     }
-    if (!has_score) add_op(made, geometry_, score_point, score, 1, engine_);
+    if (!has_score) {
+      add_op(made, geometry_, score_point, score, 1, engine_);
+    } else {
+      add_encode(made);
+    }
     return made;
   }
 
@@ -149,8 +146,57 @@ class TapMaker {
     return op;
   }
 
+  int32_t drawn(int32_t n) {
+    return static_cast<int32_t>(encode_engine_() % static_cast<unsigned>(n));
+  }
+
+  // At the last op's point and behind it, every other time, of one of a few dictionaries. Its draws
+  // are its own: programs are otherwise those of a backend that encodes nothing.
+  void add_encode(tap::Program& made) {
+    if (!encodes_ || drawn(2) == 0) return;
+    const Point point = made.ops.back().point;
+    const auto activation = static_cast<steer::Activation>(drawn(4));
+    const steer::Dictionary dictionary =
+        steer::random_dictionary({.width = geometry_.width(point),
+                                  .num_features = kFeatures,
+                                  .read = point,
+                                  .write = point,
+                                  .activation = activation,
+                                  .norm = static_cast<tap::FeatureNorm>(drawn(3))},
+                                 static_cast<uint64_t>(drawn(2)));
+    tap::TapOp op;
+    op.kind = OpKind::kEncode;
+    op.v1 = static_cast<int32_t>(made.dictionaries.size());
+    op.run = 1 + drawn(3);
+    op.lo = drawn(3) == 0 ? 1.0f : 0.0f;
+    const int32_t run = op.run;
+    auto image = steer::image_of(dictionary, {1, 2});
+    for (size_t i = 0; i < made.dictionaries.size(); ++i) {
+      if (made.dictionaries[i]->key == image->key) op.v1 = static_cast<int32_t>(i);
+    }
+    if (op.v1 == std::ssize(made.dictionaries)) made.dictionaries.push_back(std::move(image));
+    made.ops.push_back({point, op});
+    for (int32_t i = 1; i < run; ++i) {
+      tap::TapOp clamp;
+      clamp.kind = OpKind::kEncoded;
+      clamp.feature = drawn(kFeatures);
+      clamp.edit = static_cast<tap::FeatureEdit>(drawn(5));
+      clamp.value = 0.5f * static_cast<float>(drawn(5));
+      clamp.hi = drawn(2) == 0 ? 1.0f : 0.0f;
+      if (drawn(3) == 0) {
+        clamp.schedule = tap::ScheduleKind::kRamp;
+        clamp.begin = -2;
+        clamp.end = 6;
+        clamp.to = 1;
+      }
+      made.ops.push_back({point, clamp});
+    }
+  }
+
   const tap::Geometry& geometry_;
+  const bool encodes_;
   std::mt19937 engine_;
+  std::mt19937 encode_engine_;
 };
 
 }  // namespace
@@ -162,6 +208,14 @@ step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch) {
                    .num_floats = 1 << 19,
                    .num_capture_sets = 32,
                    .capture_elements = 1 << 18};
+  return capacity;
+}
+
+step::Capacity with_encodes(step::Capacity capacity, testing::TinyArch arch) {
+  capacity = with_taps(std::move(capacity), arch);
+  capacity.taps.max_features = kFeatures;
+  capacity.taps.num_floats = 1 << 21;
+  capacity.taps.num_ops = 4096;
   return capacity;
 }
 
@@ -199,8 +253,8 @@ std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64
   return taps;
 }
 
-void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed) {
-  TapMaker maker(geometry, seed);
+void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32_t seed) {
+  TapMaker maker(capacity, seed);
   std::vector<std::shared_ptr<const tap::CaptureSet>> sets = {maker.capture_set(),
                                                               maker.capture_set()};
   uint64_t content = 0;

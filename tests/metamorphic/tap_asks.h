@@ -15,6 +15,8 @@ namespace rudder::metamorphic {
 
 // The capacity with room for taps of a tiny model.
 step::Capacity with_taps(step::Capacity capacity, testing::TinyArch arch);
+// And with that of whole encodes, of small dictionaries; only on backends that have them.
+step::Capacity with_encodes(step::Capacity capacity, testing::TinyArch arch);
 
 // An op with a vector of random direction and the given length; v2 and gate vectors likewise.
 void add_op(tap::Program& program, const tap::Geometry& geometry, tap::Point point, tap::TapOp op,
@@ -24,7 +26,8 @@ void add_op(tap::Program& program, const tap::Geometry& geometry, tap::Point poi
 std::shared_ptr<const tap::SequenceTaps> steered_by(tap::Program program, uint64_t content);
 
 // Adds steering to two of three sequences and capture to some, of every kind: programs that change
-// at the end of the prompt, or inside it, with gates, schedules and latches.
-void add_random_taps(std::span<Ask> asks, const tap::Geometry& geometry, uint32_t seed);
+// at the end of the prompt, or inside it, with gates, schedules and latches; and where the capacity
+// has them, whole encodes.
+void add_random_taps(std::span<Ask> asks, const step::Capacity& capacity, uint32_t seed);
 
 }  // namespace rudder::metamorphic

@@ -36,7 +36,7 @@ class TapServing : public ::testing::TestWithParam<Param> {
   static std::unique_ptr<exec::DeviceExecutor> executor(
       const step::Capacity& capacity, const Backend& device = backend(),
       const exec::DeviceExecutor::Options& options = {}) {
-    return tiny_executor(device, arch(), with_taps(capacity, arch()), options);
+    return tiny_executor(device, arch(), with_encodes(capacity, arch()), options);
   }
   static Backend taped() {
     return {"tape", [] { return testing::make_tape_ops(backend().make()); }};
@@ -101,7 +101,7 @@ class Restarting final : public step::Executor {
 
 TEST_P(TapServing, AFreshStartChangesNothing) {
   std::vector<Ask> asks = random_asks(12, 8, 60);
-  add_random_taps(asks, geometry(), 4);
+  add_random_taps(asks, with_encodes(kRoomy, arch()), 4);
   const std::vector<Got> alone = run_alone(*executor(kRoomy), asks);
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 4 * 9);
   Restarting restarting(executor(kRoomy));
@@ -112,7 +112,7 @@ TEST_P(TapServing, AFreshStartChangesNothing) {
 
 TEST_P(TapServing, EverythingAtOnceAsAlone) {
   std::vector<Ask> asks = random_asks(15, 5, 100);
-  add_random_taps(asks, geometry(), 9);
+  add_random_taps(asks, with_encodes(kRoomy, arch()), 9);
   const std::vector<Got> alone = run_alone(*executor(kRoomy), asks);
   EXPECT_TRUE(std::ranges::any_of(alone, [](const Got& got) { return got.captured.size() > 20; }));
   for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 5 * 9);
@@ -160,7 +160,7 @@ TEST_P(TapServing, CachedAsComputed) {
 
 TEST_P(TapServing, GraphedAsEager) {
   std::vector<Ask> asks = random_asks(20, 6);
-  add_random_taps(asks, geometry(), 10);
+  add_random_taps(asks, with_taps(kRoomy, arch()), 10);
   const Outcome eager =
       run(*executor(kRoomy, taped(), {.enforce_eager = true}), settings_of(16, 256, 1), asks);
   EXPECT_EQ(eager.graph_steps, 0);
@@ -172,7 +172,7 @@ TEST_P(TapServing, GraphedAsEager) {
 // Programs that go on through the iterations of a step; schedules and latches move with them.
 TEST_P(TapServing, RepeatedAsSingle) {
   std::vector<Ask> asks = random_asks(10, 13, 60);
-  add_random_taps(asks, geometry(), 14);
+  add_random_taps(asks, with_encodes(kRoomy, arch()), 14);
   for (Ask& ask : asks) {
     if (ask.taps == nullptr) continue;
     auto steered = std::make_shared<tap::SequenceTaps>(*ask.taps);
@@ -200,7 +200,7 @@ TEST_P(TapServing, OthersAsWithoutTaps) {
   const Outcome idle = run(*executor(kRoomy, taped()), settings_of(16, 128, 2), asks);
   expect_same(plain.got, idle.got, "nobody is steered");
   EXPECT_GT(idle.graph_steps, 0);
-  add_random_taps(asks, geometry(), 11);
+  add_random_taps(asks, with_encodes(kRoomy, arch()), 11);
   const Outcome mixed = run(*executor(kRoomy, taped()), settings_of(16, 128, 2), asks);
   std::vector<Got> expected;
   std::vector<Got> got;
@@ -252,7 +252,7 @@ TEST_P(TapServing, LowPrecisionAsAlone) {
   step::Capacity capacity = with_taps(kRoomy, arch());
   capacity.geometry.dtype = tensor::DType::kBF16;
   std::vector<Ask> asks = random_asks(9, 15);
-  add_random_taps(asks, capacity.geometry, 16);
+  add_random_taps(asks, capacity, 16);
   sched::SchedSettings settings = settings_of(1, 512, 1);
   settings.enable_prefix_caching = false;
   const Outcome alone = run(*tiny_executor(low, arch(), capacity), settings, asks);

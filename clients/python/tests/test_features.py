@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rudder_client import ArrayError, Capture, Lens, Select, features, run_with_features
+from rudder_client import ArrayError, Capture, Features, Lens, Select, features, run_with_features
 from rudder_client.capture import CaptureResult
 from rudder_client.packing import unpack
 from rudder_client.vectors import steering_json
@@ -64,3 +64,17 @@ def test_a_lens_is_asked_for_and_read():
         "resid_post.2": {"token_ids": [[5, 6], [7, 8]], "logprobs": [[-1, -2], [-3, -4]]}}})
     reading = result.lens["blocks.2.hook_resid_post"]
     assert reading.token_ids.tolist() == [[5, 6], [7, 8]] and reading.logprobs[1, 0] == -3
+
+
+def test_features_are_asked_for_with_an_answer_and_read():
+    asked = Capture((), "all", features=Features("sae", numbers=np.array([3, 1]), layer=2)).to_json()
+    assert asked == {"response": {"positions": "all", "point": "pre", "dictionary": "sae", "layer": 2, "features": [3, 1]}}
+    assert Features("sae").to_json() == {"dictionary": "sae", "top": 8}
+    result = CaptureResult("response", "ok", None, {"positions": [0, 1], "dictionary": {
+        "name": "sae", "layer": 2, "features": [[5, 6], [7]], "values": [[2, 1], [3]]}})
+    assert result.features.features.tolist() == [[5, 6], [7, -1]] and result.features.values.tolist() == [[2, 1], [3, 0]]
+
+
+def test_a_full_clamp_says_so():
+    assert features.clamp("sae", 1, "set", 2, mode="full").to_json()["mode"] == "full"
+    assert "mode" not in features.clamp("sae", 1, "set", 2).to_json()

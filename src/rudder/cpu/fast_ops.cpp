@@ -9,6 +9,7 @@
 #include "rudder/base/check.h"
 #include "rudder/base/thread_pool.h"
 #include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/kernels.h"
 #include "rudder/cpu/panel_attention.h"
@@ -146,6 +147,8 @@ class FastOps final : public HostOps {
     });
   }
 
+  bool has_encode() const override { return true; }
+  void encode(const ops::EncodeArgs& args) override { encode_rows(args, &pool_); }
   void sample(const ops::SampleArgs& args) override { sample_rows(args, &pool_); }
   void score(const ops::ScoreArgs& args) override { score_rows(args, &pool_); }
 

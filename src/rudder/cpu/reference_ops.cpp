@@ -9,6 +9,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/cpu/device_memory.h"
+#include "rudder/cpu/encode.h"
 #include "rudder/cpu/host_ops.h"
 #include "rudder/cpu/plain_attention.h"
 #include "rudder/cpu/sample.h"
@@ -173,6 +174,8 @@ class ReferenceOps final : public HostOps {
     }
   }
 
+  bool has_encode() const override { return true; }
+  void encode(const ops::EncodeArgs& args) override { encode_rows(args, nullptr); }
   void sample(const ops::SampleArgs& args) override { sample_rows(args); }
   void score(const ops::ScoreArgs& args) override { score_rows(args); }
 

@@ -7,8 +7,10 @@
 #include <cstring>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "rudder/base/check.h"
+#include "rudder/cpu/row_scale.h"
 #include "rudder/tap/capture.h"
 
 namespace rudder::cpu {
@@ -20,30 +22,11 @@ using tap::OpKind;
 using tap::TapOp;
 using tensor::DType;
 
-// Several sums at once, in an order that depends on the width alone.
-double dot_f64(const float* a, const float* b, int64_t count) {
-  constexpr int64_t kSums = 8;
-  double sums[kSums] = {};
-  int64_t i = 0;
-  for (; i + kSums <= count; i += kSums) {
-    for (int64_t j = 0; j < kSums; ++j) sums[j] += double{a[i + j]} * double{b[i + j]};
-  }
-  for (; i < count; ++i) sums[i % kSums] += double{a[i]} * double{b[i]};
-  return ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
-}
-
 // h becomes k h + c1 v1 + c2 v2.
 struct Change {
   double k = 1;
   double c1 = 0;
   double c2 = 0;
-};
-
-// norm(h) . v = (h . v - mean * sum of v) * by, and what undoes it is c = back.
-struct RowScale {
-  double mean = 0;
-  double by = 1;
-  double back = 1;
 };
 
 double edited(const TapOp& op, double f) {
@@ -65,17 +48,22 @@ double edited(const TapOp& op, double f) {
 
 class TokenProgram {
  public:
-  TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* relays, float* h,
-               int64_t width)
+  TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* relays,
+               float* carried, float* h, int64_t width)
       : table_(table),
         slot_(slot),
         since_prompt_(since_prompt),
         relays_(relays),
+        carried_(carried),
         h_(h),
         width_(width) {}
 
   void run(const TapOp& op) {
     if (op.kind == OpKind::kScore) return sample(op);
+    if (op.kind == OpKind::kCarried) {
+      std::copy_n(carried_, width_, h_);
+      return;
+    }
     const double strength = double{op.strength} * schedule(op);
     if (strength == 0) return;
     const double open = gate(op);
@@ -92,6 +80,28 @@ class TokenProgram {
       if (ops[i].v1 == tap::kNoVector || factors[i] == 0) continue;
       const float* v1 = vector(ops[i].v1);
       for (int64_t j = 0; j < width_; ++j) h_[j] += factors[i] * v1[j];
+    }
+  }
+
+  // A run of kEncode: `features` are those of the row as it is now.
+  void run_encoded(std::span<const TapOp> ops, const DictionaryView& dictionary,
+                   std::span<const float> features) {
+    const RowScale scale = row_scale(dictionary.head->norm, h_, width_);
+    std::array<float, tap::kMaxOpsPerPoint> factors = {};
+    for (size_t i = 1; i < ops.size(); ++i) {
+      factors[i] = encoded_factor(ops[i], scale, features[static_cast<size_t>(ops[i].feature)]);
+    }
+    if (ops[0].lo > 0) {
+      dictionary.decode(features, scale, h_,
+                        dictionary.head->writes_elsewhere != 0 ? carried_ : h_);
+    }
+    for (size_t i = 1; i < ops.size(); ++i) {
+      if (dictionary.head->writes_elsewhere != 0) {
+        relays_[ops[i].relay] = factors[i];
+      } else if (factors[i] != 0) {
+        const float* const row = dictionary.decoder_row(ops[i].feature);
+        for (int64_t j = 0; j < width_; ++j) h_[j] += factors[i] * row[j];
+      }
     }
   }
 
@@ -146,26 +156,6 @@ class TokenProgram {
     return 1 / (1 + std::exp(-op.sharpness * over));
   }
 
-  RowScale row_scale(tap::FeatureNorm norm) const {
-    const auto count = static_cast<double>(width_);
-    RowScale scale;
-    if (norm == tap::FeatureNorm::kConstantNorm) {
-      scale.back = std::sqrt(squared_norm() / count);
-      scale.by = scale.back > 0 ? 1 / scale.back : 0;
-    } else if (norm == tap::FeatureNorm::kLayerNorm) {
-      double sum = 0;
-      for (int64_t i = 0; i < width_; ++i) sum += double{h_[i]};
-      scale.mean = sum / count;
-      double squares = 0;
-      for (int64_t i = 0; i < width_; ++i) {
-        squares += (double{h_[i]} - scale.mean) * (double{h_[i]} - scale.mean);
-      }
-      scale.back = width_ > 1 ? std::sqrt(squares / (count - 1)) : 0;
-      scale.by = 1 / (scale.back + tap::kLayerNormEpsilon);
-    }
-    return scale;
-  }
-
   // Of v1, or what goes to a relay.
   float feature_factor(const TapOp& op) const {
     const double strength = double{op.strength} * schedule(op);
@@ -173,11 +163,17 @@ class TokenProgram {
     const double open = gate(op);
     if (open == 0) return 0;
     if (op.v2 == tap::kNoVector) return static_cast<float>(open * strength * relays_[op.relay]);
-    const RowScale scale = row_scale(op.norm);
+    const RowScale scale = row_scale(op.norm, h_, width_);
     const double y = (along(op.v2) - scale.mean * op.sum) * scale.by;
     const double f = y > op.lo ? std::max(op.a * y + op.b, 0.0) : 0;
     if (op.hi > 0 && f <= 0) return 0;
     return static_cast<float>(open * strength * scale.back * (edited(op, f) - f));
+  }
+
+  float encoded_factor(const TapOp& op, const RowScale& scale, double f) const {
+    const double strength = double{op.strength} * schedule(op);
+    if (strength == 0 || (op.hi > 0 && f <= 0)) return 0;
+    return static_cast<float>(gate(op) * strength * scale.back * (edited(op, f) - f));
   }
 
   // Nothing where the op leaves the row as it is.
@@ -209,6 +205,9 @@ class TokenProgram {
         return renormed(op, s);
       case OpKind::kScore:
       case OpKind::kFeature:
+      case OpKind::kEncode:
+      case OpKind::kEncoded:
+      case OpKind::kCarried:
         break;
     }
     RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
@@ -240,6 +239,7 @@ class TokenProgram {
   const int32_t slot_;
   const int32_t since_prompt_;
   float* const relays_;
+  float* const carried_;  // null where nothing is encoded
   float* const h_;
   const int64_t width_;
 };
@@ -257,41 +257,104 @@ void capture(const TapTable& table, int32_t begin, int32_t offset, const float* 
   for (int64_t i = 0; i < width; ++i) to[i] = tensor::to_bf16(h[i]);
 }
 
+int32_t of_token(const tensor::View& view, int64_t token) {
+  return view.as<int32_t>()[token];
+}
+
+const ops::TapEntry& entry_of(const ops::Taps& taps, int64_t token) {
+  const int64_t num_points = taps.table->points.shape[1];
+  return static_cast<const ops::TapEntry*>(
+      taps.batch->entries.data)[token * num_points + taps.point];
+}
+
+// The row before the point's ops (part 0), or after them (1).
+void capture_row(const ops::Taps& taps, int64_t token, int part, const float* h, int64_t width) {
+  if ((entry_of(taps, token).flags & ops::TapEntry::kCaptured) == 0) return;
+  const int64_t num_points = taps.table->points.shape[1];
+  const int64_t set = of_token(taps.batch->capture_set, token);
+  const int32_t* const offsets =
+      taps.table->captures.as<int32_t>() + (set * num_points + taps.point) * 2;
+  capture(*taps.table, of_token(taps.batch->capture_begin, token), offsets[part], h, width);
+}
+
+std::span<const TapOp> ops_of(const ops::Taps& taps, int64_t token) {
+  const ops::TapEntry& entry = entry_of(taps, token);
+  return {static_cast<const TapOp*>(taps.table->ops.data) + (entry.ops >> 8),
+          static_cast<size_t>(entry.num_ops())};
+}
+
+TokenProgram program_of(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
+  const TapTable& table = *taps.table;
+  const int64_t at = of_token(taps.batch->token, token);  // of what the token leaves for later
+  float* const carried =
+      table.carried.empty() ? nullptr : table.carried.as<float>() + at * table.carried.shape[1];
+  return {table,
+          of_token(taps.batch->slot, token),
+          of_token(taps.batch->since_prompt, token),
+          table.relays.as<float>() + at * tap::kNumRelays,
+          carried,
+          h,
+          width};
+}
+
+// Up to the first kEncode.
+void run_ops(TokenProgram program, std::span<const TapOp> ops) {
+  while (!ops.empty() && ops[0].kind != OpKind::kEncode) {
+    const auto run = static_cast<size_t>(std::max(ops[0].run, 1));
+    if (ops[0].kind == OpKind::kFeature) {
+      program.run_features(ops.first(run));
+    } else {
+      program.run(ops[0]);
+    }
+    ops = ops.subspan(run);
+  }
+}
+
 }  // namespace
+
+void DictionaryView::decode(std::span<const float> features, const RowScale& scale,
+                            const float* h, float* out) const {
+  const auto width = static_cast<size_t>(head->d_out);
+  const float* const bias = values + head->output_bias;
+  std::vector<double> sums(bias, bias + width);
+  for (size_t f = 0; f < features.size(); ++f) {
+    if (features[f] == 0) continue;
+    const float* const row = decoder_row(static_cast<int32_t>(f));
+    for (size_t i = 0; i < width; ++i) sums[i] += double{features[f]} * double{row[i]};
+  }
+  for (double& sum : sums) sum = sum * scale.back + scale.mean;
+  for (size_t i = 0; head->skip != 0 && i < width; ++i) {
+    const float* const row = values + head->skip + i * static_cast<size_t>(head->d_in);
+    sums[i] += dot_f64(h, row, head->d_in);
+  }
+  std::ranges::transform(sums, out, [](double sum) { return static_cast<float>(sum); });
+}
 
 void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width) {
   if (taps.empty()) return;
-  const TapTable& table = *taps.table;
-  const ops::TapBatch& batch = *taps.batch;
-  const auto of_token = [&](const tensor::View& view) { return view.as<int32_t>()[token]; };
-  const int64_t num_points = table.points.shape[1];
-  const ops::TapEntry& entry =
-      static_cast<const ops::TapEntry*>(batch.entries.data)[token * num_points + taps.point];
-  const int32_t* offsets = nullptr;
-  int32_t begin = 0;
-  if ((entry.flags & ops::TapEntry::kCaptured) != 0) {
-    const int64_t set = of_token(batch.capture_set);
-    offsets = table.captures.as<int32_t>() + (set * num_points + taps.point) * 2;
-    begin = of_token(batch.capture_begin);
-  }
-  if (offsets != nullptr) capture(table, begin, offsets[0], h, width);
-  if (entry.ops != 0) {
-    const TapOp* const first = static_cast<const TapOp*>(table.ops.data) + (entry.ops >> 8);
-    float* const relays =
-        table.relays.as<float>() + int64_t{of_token(batch.token)} * tap::kNumRelays;
-    TokenProgram program(table, of_token(batch.slot), of_token(batch.since_prompt), relays, h,
-                         width);
-    for (int32_t i = 0; i < entry.num_ops();) {
-      const int32_t run = std::max(first[i].run, 1);
-      if (first[i].kind == OpKind::kFeature) {
-        program.run_features({first + i, static_cast<size_t>(run)});
-      } else {
-        program.run(first[i]);
-      }
-      i += run;
-    }
-  }
-  if (offsets != nullptr) capture(table, begin, offsets[1], h, width);
+  capture_row(taps, token, 0, h, width);
+  const ops::TapEntry& entry = entry_of(taps, token);
+  if (entry.ops != 0) run_ops(program_of(taps, token, h, width), ops_of(taps, token));
+  if ((entry.flags & ops::TapEntry::kEncodes) == 0) capture_row(taps, token, 1, h, width);
+}
+
+std::span<const TapOp> encoded_ops(const ops::Taps& taps, int64_t token) {
+  if ((entry_of(taps, token).flags & ops::TapEntry::kEncodes) == 0) return {};
+  const std::span<const TapOp> ops = ops_of(taps, token);
+  const auto first = std::ranges::find(ops, OpKind::kEncode, &TapOp::kind);
+  return ops.subspan(static_cast<size_t>(first - ops.begin()));
+}
+
+void run_encoded(const ops::Taps& taps, int64_t token, std::span<const TapOp> run,
+                 std::span<const float> features, float* h, int64_t width) {
+  program_of(taps, token, h, width)
+      .run_encoded(run, dictionary_at(*taps.table, run[0].v1), features);
+}
+
+void finish_taps(const ops::Taps& taps, int64_t token, std::span<const TapOp> rest, float* h,
+                 int64_t width) {
+  run_ops(program_of(taps, token, h, width), rest);
+  capture_row(taps, token, 1, h, width);
 }
 
 }  // namespace rudder::cpu

@@ -4,14 +4,46 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "rudder/cpu/row_scale.h"
 #include "rudder/ops/tap_args.h"
+#include "rudder/tap/dictionary_image.h"
 
 namespace rudder::cpu {
 
 // Order (docs/contracts/taps.md): capture before, ops, capture after. Dot products and norms are
 // summed in fp64; the row h [width] is changed in fp32. Without ops at this point, or with empty
-// taps, h keeps its bits.
+// taps, h keeps its bits. Of a token that encodes it runs the ops in front of that alone.
 void run_taps(const ops::Taps& taps, int64_t token, float* h, int64_t width);
+
+// The rest, in parts: the ops of a token from its first kEncode on (none where it has none), a run
+// of kEncode given the features of h, and what stands behind the last run, the capture too.
+std::span<const tap::TapOp> encoded_ops(const ops::Taps& taps, int64_t token);
+void run_encoded(const ops::Taps& taps, int64_t token, std::span<const tap::TapOp> run,
+                 std::span<const float> features, float* h, int64_t width);
+void finish_taps(const ops::Taps& taps, int64_t token, std::span<const tap::TapOp> rest, float* h,
+                 int64_t width);
+
+// A dictionary in the table's memory of vectors.
+struct DictionaryView {
+  const tap::DictionaryHead* head = nullptr;
+  const float* values = nullptr;  // the head's own begin
+
+  const float* encoder_row(int64_t feature) const {
+    return values + head->encoder + feature * head->d_in;
+  }
+  const float* decoder_row(int64_t feature) const {
+    return values + head->decoder + feature * head->d_out;
+  }
+  // `out` [d_out], which may be h [d_in], whose features and scale these are.
+  void decode(std::span<const float> features, const RowScale& scale, const float* h,
+              float* out) const;
+};
+
+inline DictionaryView dictionary_at(const ops::TapTable& table, int32_t offset) {
+  const float* const values = table.vectors.as<float>() + offset;
+  return {static_cast<const tap::DictionaryHead*>(static_cast<const void*>(values)), values};
+}
 
 }  // namespace rudder::cpu

@@ -21,7 +21,16 @@ namespace {
 // To the engine: a request, and what is handed over for it beforehand.
 static_assert(kIsPlain<RequestParams>);
 static_assert(kIsPlain<constraint::GrammarSpec>);
-static_assert(kIsPlain<tap::Program> && kIsPlain<tap::ContentKey>);
+static_assert(kIsPlain<tap::ContentKey>);
+// A program shares the images of its dictionaries, each a key and numbers (ADR 0044). The rest of
+// it is plain.
+struct ProgramMembers {
+  std::vector<tap::ProgramOp> ops;
+  std::vector<float> vectors;
+};
+static_assert(kIsPlain<ProgramMembers> && kIsPlain<tap::DictionaryHead>);
+static_assert(sizeof(tap::Program) ==
+              sizeof(ProgramMembers) + sizeof(decltype(tap::Program::dictionaries)));
 // From it.
 static_assert(kIsPlain<Event>);
 static_assert(kIsPlain<Error>);

@@ -153,6 +153,7 @@ const GraphCache::Bucket* GraphCache::bucket_of(const Family& family, const Pack
 
 bool GraphCache::pad(PackedStep& packed) const {
   if (packed.num_tokens() == 0 || packed.num_sampled() != packed.num_tokens()) return false;
+  if (!packed.taps.encodes.empty()) return false;  // no graph has the op at that point
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;

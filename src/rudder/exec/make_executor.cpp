@@ -43,7 +43,8 @@ Result<MemoryBudget> budget_rank(const weights::Checkpoint& checkpoint,
                 .embedding_bytes = settings.embedding_memory_mb << 20,
                 .max_num_seqs = limits.max_num_seqs,
                 .max_in_flight = step::Capacity{}.max_in_flight,
-                .reads_aside = ops.has_reader() && rank.is_alone()},
+                .reads_aside = ops.has_reader() && rank.is_alone(),
+                .encodes = ops.has_encode() && rank.is_alone()},
        .rank = rank});
 }
 

@@ -17,6 +17,14 @@ bool is_tapped(const step::SeqWork& work) {
   return work.tap_row != 0 || !work.tap_spans.empty() || !work.captures.empty();
 }
 
+// Both ascending.
+void add_points(const std::vector<int32_t>& points, std::vector<int32_t>& sum) {
+  for (const int32_t point : points) {
+    const auto at = std::ranges::lower_bound(sum, point);
+    if (at == sum.end() || *at != point) sum.insert(at, point);
+  }
+}
+
 void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, PackedTaps& packed) {
   auto span = work.tap_spans.begin();
   int32_t row = work.tap_row;
@@ -25,6 +33,7 @@ void pack_rows(const step::SeqWork& work, int32_t prompt_len, TapState& state, P
     RUDDER_CHECK(state.has_row(row), "slot {}: tap row {}", work.slot.value, row);
     state.use(work.slot.value, row);
     packed.passages |= state.passages_of_row(row);
+    add_points(state.encodes_of_row(row), packed.encodes);
     packed.only_adds = packed.only_adds && state.only_adds(row);
     packed.row.push_back(row);
     packed.since_prompt.push_back(work.kv_len + i - prompt_len);
@@ -89,6 +98,7 @@ void PackedTaps::clear() {
   is_used = false;
   passages = 0;
   only_adds = true;
+  encodes.clear();
   row.clear();
   since_prompt.clear();
   slot.clear();

@@ -12,6 +12,7 @@ namespace {
 
 constexpr int64_t kMib = int64_t{1} << 20;
 constexpr int64_t kDefaultVectorBytes = 256 * kMib;
+constexpr int64_t kDictionaryBytes = 16 * kMib;
 // A row of the table packs an op's number into 23 bits; offsets of vectors are 31 bits.
 constexpr int64_t kMostOps = int64_t{1} << 23;
 constexpr int64_t kMostFloats =
@@ -20,19 +21,17 @@ constexpr int64_t kOpsPerLayer = 4;
 constexpr int64_t kLeastOps = 1024;
 constexpr int64_t kLeastEmbedded = 16;  // tokens a step
 
-int64_t widest(const tap::Geometry& geometry) {
-  return std::max(int64_t{geometry.hidden}, int64_t{*std::ranges::max_element(geometry.mlp_width)});
-}
-
 int64_t rounded_up(int64_t value, int64_t unit) {
   return (value + unit - 1) / unit * unit;
 }
 
-// Two vectors of the residual's width a layer and row, within reason.
-int64_t likely_bytes(int64_t rows, const tap::Geometry& geometry) {
+// Two vectors of the residual's width a layer and row, within reason; and a small dictionary, where
+// dictionaries are encoded.
+int64_t likely_bytes(int64_t rows, bool encodes, const tap::Geometry& geometry) {
   const int64_t program = int64_t{2} * geometry.num_layers * geometry.hidden;
-  const int64_t floats = std::max(rows * program, 16 * widest(geometry));
-  return std::min(floats * int64_t{sizeof(float)}, kDefaultVectorBytes);
+  const int64_t floats = std::max(rows * program, int64_t{16} * geometry.widest());
+  return std::min(floats * int64_t{sizeof(float)} + (encodes ? kDictionaryBytes : 0),
+                  kDefaultVectorBytes);
 }
 
 }  // namespace
@@ -42,18 +41,21 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
   if (ask.enable_steering) {
     const int64_t rows = ask.max_steering_rows;
     const int64_t bytes =
-        ask.steering_bytes > 0 ? ask.steering_bytes : likely_bytes(rows, geometry);
+        ask.steering_bytes > 0 ? ask.steering_bytes : likely_bytes(rows, ask.encodes, geometry);
     limits.num_rows = static_cast<int32_t>(rows + 1);
     limits.num_ops = static_cast<int32_t>(
         std::clamp(rows * geometry.num_layers * kOpsPerLayer, kLeastOps, kMostOps));
     limits.num_floats =
         std::min(rounded_up(bytes / int64_t{sizeof(float)}, tap::kVectorAlign), kMostFloats);
-    if (limits.num_floats < widest(geometry)) {
+    if (limits.num_floats < geometry.widest()) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("the widest vector of this model takes {} bytes",
-                              widest(geometry) * int64_t{sizeof(float)}),
+                              geometry.widest() * int64_t{sizeof(float)}),
                   "steering-memory-mb");
     }
+    // Of a dictionary, one encoder row and one decoder row of half a residual row each at least.
+    if (ask.encodes)
+      limits.max_features = static_cast<int32_t>(limits.num_floats / geometry.hidden);
   }
   if (ask.capture_bytes > 0) {
     const auto width = static_cast<int64_t>(tensor::dtype_bytes(geometry.dtype));
@@ -61,7 +63,7 @@ Result<tap::Limits> tap_limits(const TapAsk& ask, const tap::Geometry& geometry)
     limits.capture_elements =
         ask.capture_bytes / ask.max_in_flight / width / tap::kCaptureAlign * tap::kCaptureAlign;
     // The buffer must hold one token's rows of one site at all layers, the most common request.
-    const int64_t record = geometry.num_layers * rounded_up(widest(geometry), tap::kCaptureAlign);
+    const int64_t record = geometry.num_layers * rounded_up(geometry.widest(), tap::kCaptureAlign);
     if (limits.capture_elements < record) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("one token's rows of one site take {} bytes for each of the {} steps "

@@ -1,6 +1,8 @@
 #include "rudder/exec/tap_state.h"
 
 #include <algorithm>
+#include <array>
+#include <bit>
 
 #include "rudder/base/check.h"
 
@@ -26,22 +28,50 @@ struct Shapes {
   Shape relays;
   Shape captures;
   Shape ring;
+  Shape encoded_rows;
+  Shape features;
+  Shape carried;
 };
 
 Shapes shapes_of(const step::Capacity& capacity) {
   const tap::Limits& taps = capacity.taps;
   const int64_t points = capacity.geometry.num_points();
+  const int64_t encoded = taps.max_features > 0 ? tap::kEncodedRows : 0;
   return {.points = {std::max(taps.num_rows, 1), points, ops::kTapEntryWords},
           .ops = {std::max(taps.num_ops, 1), kWords},
           .vectors = {std::max<int64_t>(taps.num_floats, tap::kVectorAlign)},
           .latches = {int64_t{capacity.num_slots} + 1, tap::kNumLatches, 2},
           .relays = {capacity.max_tokens_per_step, tap::kNumRelays},
           .captures = {std::max(taps.num_capture_sets, 1), points, 2},
-          .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)}};
+          .ring = {std::max<int64_t>(taps.capture_elements * capacity.max_in_flight, 1)},
+          .encoded_rows = {encoded, capacity.geometry.widest()},
+          .features = {encoded, taps.max_features},
+          .carried = {encoded > 0 ? capacity.max_tokens_per_step : 0, capacity.geometry.hidden}};
 }
 
 int64_t bytes_of(DType dtype, const Shape& shape) {
   return static_cast<int64_t>(View{nullptr, dtype, shape}.bytes());
+}
+
+tap::DictionaryHead head_of(const tap::DictionaryImage& image) {
+  RUDDER_CHECK(!image.parts.empty() && image.parts[0].count >= tap::kDictionaryHeadFloats);
+  std::array<float, tap::kDictionaryHeadFloats> words;
+  std::copy_n(image.parts[0].values.get(), words.size(), words.begin());
+  return std::bit_cast<tap::DictionaryHead>(words);
+}
+
+// All that the head names lies within the image.
+bool is_sound(const tap::DictionaryHead& head, int64_t floats) {
+  const auto lies_within = [&](int32_t begin, int64_t count) {
+    return begin >= tap::kDictionaryHeadFloats && begin + count <= floats;
+  };
+  const int64_t features = head.num_features;
+  return head.d_in > 0 && head.d_out > 0 && features > 0 && head.k >= 0 &&
+         lies_within(head.encoder, features * head.d_in) &&
+         lies_within(head.decoder, features * head.d_out) && lies_within(head.scale, features) &&
+         lies_within(head.bias, features) && lies_within(head.gate, features) &&
+         lies_within(head.output_bias, head.d_out) &&
+         (head.skip == 0 || lies_within(head.skip, int64_t{head.d_out} * head.d_in));
 }
 
 int32_t moved(int32_t offset, int64_t by) {
@@ -69,7 +99,9 @@ int64_t TapState::device_bytes(const step::Capacity& capacity) {
   return bytes_of(DType::kI32, shapes.points) + bytes_of(DType::kI32, shapes.ops) +
          bytes_of(DType::kF32, shapes.vectors) + bytes_of(DType::kI64, shapes.latches) +
          bytes_of(DType::kF32, shapes.relays) + bytes_of(DType::kI32, shapes.captures) +
-         bytes_of(capacity.geometry.dtype, shapes.ring);
+         bytes_of(capacity.geometry.dtype, shapes.ring) +
+         bytes_of(DType::kF32, shapes.encoded_rows) + bytes_of(DType::kF32, shapes.features) +
+         bytes_of(DType::kF32, shapes.carried);
 }
 
 Result<void> TapState::allocate() {
@@ -81,6 +113,12 @@ Result<void> TapState::allocate() {
   RUDDER_TRY(table_.relays, ops_.allocate(DType::kF32, shapes.relays));
   RUDDER_TRY(table_.captures, ops_.allocate(DType::kI32, shapes.captures));
   RUDDER_TRY(table_.ring, ops_.allocate(capacity_.geometry.dtype, shapes.ring));
+  if (capacity_.taps.max_features > 0) {
+    RUDDER_CHECK(ops_.has_encode(), "{} encodes no dictionaries", ops_.name());
+    RUDDER_TRY(table_.encoded_rows, ops_.allocate(DType::kF32, shapes.encoded_rows));
+    RUDDER_TRY(table_.features, ops_.allocate(DType::kF32, shapes.features));
+    RUDDER_TRY(table_.carried, ops_.allocate(DType::kF32, shapes.carried));
+  }
   const Shape fetched = {capacity_.max_in_flight, capacity_.num_slots, tap::kNumLatches, 2};
   RUDDER_TRY(const View staging, ops_.allocate_staging(bytes_of(DType::kI64, fetched)));
   fetched_ = {staging.data, DType::kI64, fetched};
@@ -104,6 +142,12 @@ bool TapState::has_row(int32_t row) const {
 
 bool TapState::has_set(int32_t set) const {
   return set >= 0 && set < capacity_.taps.num_capture_sets && sets_[at(set)].elements > 0;
+}
+
+const tap::DictionaryHead& TapState::head_at(const step::TapEdit& edit, int32_t dictionary) const {
+  RUDDER_CHECK(dictionary >= 0 && dictionary < std::ssize(edit.dictionaries), "dictionary {}",
+               dictionary);
+  return dictionaries_.at(edit.dictionaries[at(dictionary)].first_float);
 }
 
 bool TapState::is_behind_attention(const tap::Point& point) const {
@@ -144,6 +188,55 @@ int64_t TapState::clipped_samples(size_t flight, size_t i) const {
   return clipped;
 }
 
+// Notes those that are new.
+void TapState::check_dictionaries(const step::TapEdit& edit) {
+  for (const step::DictionaryPlace& place : edit.dictionaries) {
+    if (!place.is_new) {
+      RUDDER_CHECK(dictionaries_.contains(place.first_float), "row {} has a dictionary at {}",
+                   edit.tap_row, place.first_float);
+      continue;
+    }
+    const int64_t floats = place.image->num_floats();
+    const tap::DictionaryHead head = head_of(*place.image);
+    RUDDER_CHECK(is_sound(head, floats) && head.num_features <= capacity_.taps.max_features,
+                 "a dictionary of {} features, {} fit", head.num_features,
+                 capacity_.taps.max_features);
+    RUDDER_CHECK(place.first_float >= 0 && place.first_float % tap::kVectorAlign == 0 &&
+                     place.first_float + floats <= capacity_.taps.num_floats,
+                 "a dictionary at {} of {} floats", place.first_float, capacity_.taps.num_floats);
+    dictionaries_[place.first_float] = head;
+  }
+}
+
+Result<void> TapState::upload_dictionaries(const step::TapEdit& edit) {
+  for (const step::DictionaryPlace& place : edit.dictionaries) {
+    if (!place.is_new) continue;
+    int64_t begin = place.first_float;
+    for (const tap::DictionaryImage::Part& part : place.image->parts) {
+      RUDDER_TRY_VOID(uploads_->copy(table_.vectors.rows(begin, part.count), part.values.get()));
+      begin += part.count;
+    }
+  }
+  return {};
+}
+
+// Where the op stands in its run: `head` is that of the dictionary that the run encodes by.
+void TapState::check_encode(const tap::ProgramOp& op, bool is_first,
+                            const tap::DictionaryHead* head) const {
+  const bool is_encode = op.op.kind == tap::OpKind::kEncode;
+  RUDDER_CHECK(is_encode == (is_first && head != nullptr), "a run that encodes begins with that");
+  RUDDER_CHECK((op.op.kind == tap::OpKind::kEncoded) == (!is_first && head != nullptr),
+               "an op of kind {} in a run of another", static_cast<int32_t>(op.op.kind));
+  if (head == nullptr) return;
+  const int64_t width = capacity_.geometry.width(op.point);
+  RUDDER_CHECK(head->d_in == width && head->d_out == (head->writes_elsewhere == 0 ? width
+                                                      : op.op.lo > 0 ? capacity_.geometry.hidden
+                                                                     : head->d_out),
+               "a dictionary of rows of {} at a row of {}", head->d_in, width);
+  RUDDER_CHECK(op.op.feature >= 0 && op.op.feature < head->num_features, "feature {}",
+               op.op.feature);
+}
+
 void TapState::check_program(const step::TapEdit& edit) const {
   const tap::Program& program = *edit.program;
   const tap::Limits& limits = capacity_.taps;
@@ -155,25 +248,36 @@ void TapState::check_program(const step::TapEdit& edit) const {
                    edit.first_float + num_floats <= limits.num_floats,
                "floats {} + {} of {}", edit.first_float, num_floats, limits.num_floats);
   int32_t last = 0;
-  size_t run_end = 0;  // of the run of features at hand
+  size_t run_end = 0;                         // of the run of features at hand
+  const tap::DictionaryHead* head = nullptr;  // that this run encodes by
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const tap::ProgramOp& op = program.ops[i];
-    const bool is_feature = op.op.kind == tap::OpKind::kFeature;
+    const bool is_encoded = op.op.kind == tap::OpKind::kEncoded;
+    const bool is_encode = op.op.kind == tap::OpKind::kEncode;
+    const bool is_feature = op.op.kind == tap::OpKind::kFeature || is_encode || is_encoded;
     const bool is_first = is_feature && i >= run_end;
     if (is_first) run_end = i + at(op.op.run);
+    if (is_first || !is_feature) head = is_encode ? &head_at(edit, op.op.v1) : nullptr;
     RUDDER_CHECK(is_first ? op.op.run > 0 : op.op.run == 0, "op {} of row {}: a run of {}", i,
                  edit.tap_row, op.op.run);
     RUDDER_CHECK(i >= run_end || (is_feature && run_end <= program.ops.size() &&
                                   (is_first || op.point == program.ops[i - 1].point)),
                  "op {} of row {} is in a run of features", i, edit.tap_row);
-    RUDDER_CHECK(op.op.v1 != tap::kNoVector || (is_feature && op.op.v2 != tap::kNoVector),
+    check_encode(op, is_first, head);
+    const bool is_carried = op.op.kind == tap::OpKind::kCarried;
+    RUDDER_CHECK(!is_carried || (capacity_.taps.max_features > 0 &&
+                                 capacity_.geometry.width(op.point) == capacity_.geometry.hidden),
+                 "a carried row at point {}", op.point.index());
+    RUDDER_CHECK(is_encoded || is_carried || op.op.v1 != tap::kNoVector ||
+                     (is_feature && op.op.v2 != tap::kNoVector),
                  "op {} of row {} has no vector", i, edit.tap_row);
     RUDDER_CHECK(op.op.relay >= 0 && op.op.relay < tap::kNumRelays, "relay {}", op.op.relay);
     RUDDER_CHECK(capacity_.geometry.has(op.point) && op.point.index() >= last, "point {} of row {}",
                  op.point.index(), edit.tap_row);
     last = op.point.index();
     const int64_t width = capacity_.geometry.width(op.point);
-    for (const int32_t vector : {op.op.v1, op.op.v2, op.op.gate_vector}) {
+    const int32_t first = is_encode ? tap::kNoVector : op.op.v1;
+    for (const int32_t vector : {first, op.op.v2, op.op.gate_vector}) {
       RUDDER_CHECK(vector == tap::kNoVector || (vector >= 0 && vector % tap::kVectorAlign == 0 &&
                                                 vector + width <= num_floats),
                    "a vector at {} of {} floats, row {}", vector, num_floats, edit.tap_row);
@@ -190,7 +294,14 @@ void TapState::place_ops(const step::TapEdit& edit, Row& row) {
     RUDDER_CHECK(entry.num_ops() < tap::kMaxOpsPerPoint, "row {}: too many ops at point {}",
                  edit.tap_row, op.point.index());
     tap::TapOp& placed = moved_.emplace_back(op.op);
-    placed.v1 = moved(placed.v1, edit.first_float);
+    if (placed.kind == tap::OpKind::kEncode) {
+      placed.v1 = static_cast<int32_t>(edit.dictionaries[at(placed.v1)].first_float);
+      if (row.encodes.empty() || row.encodes.back() != op.point.index()) {
+        row.encodes.push_back(op.point.index());
+      }
+    } else {
+      placed.v1 = moved(placed.v1, edit.first_float);
+    }
     placed.v2 = moved(placed.v2, edit.first_float);
     placed.gate_vector = moved(placed.gate_vector, edit.first_float);
     entry.add(edit.first_op + std::ssize(moved_) - 1, placed);
@@ -209,10 +320,12 @@ Result<void> TapState::edit(const step::TapEdit& edit) {
   row = {};
   entries_.assign(at(capacity_.geometry.num_points()), {});
   if (edit.program != nullptr && !edit.program->empty()) {
+    check_dictionaries(edit);
     check_program(edit);
     place_ops(edit, row);
     const auto num_ops = static_cast<int64_t>(moved_.size());
     const auto num_floats = static_cast<int64_t>(edit.program->vectors.size());
+    RUDDER_TRY_VOID(upload_dictionaries(edit));
     RUDDER_TRY_VOID(uploads_->copy(table_.ops.rows(edit.first_op, num_ops), moved_.data()));
     RUDDER_TRY_VOID(uploads_->copy(table_.vectors.rows(edit.first_float, num_floats),
                                    edit.program->vectors.data()));

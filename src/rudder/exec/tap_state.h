@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -54,6 +55,8 @@ class TapState {
   // Whether a step with such rows alone sets ops::TapBatch::only_adds.
   bool only_adds(int32_t row) const { return rows_[at(row)].only_adds; }
   bool captures_residual_alone(int32_t set) const { return sets_[at(set)].residual_alone; }
+  // Points at which a row's program encodes, ascending.
+  const std::vector<int32_t>& encodes_of_row(int32_t row) const { return rows_[at(row)].encodes; }
   // Elements of a token's record.
   int64_t record_elements(int32_t set) const { return sets_[at(set)].elements; }
   // Enqueues a copy of the slots' latches to the host, for the step that is at `flight`.
@@ -74,6 +77,7 @@ class TapState {
     bool only_adds = true;
     bool has_scores = false;
     bool scores_behind = false;
+    std::vector<int32_t> encodes;
   };
   struct Set {
     tap::Passages passages = 0;
@@ -88,6 +92,10 @@ class TapState {
   Result<void> edit(const step::TapEdit& edit);
   Result<void> edit(const step::CaptureEdit& edit);
   void check_program(const step::TapEdit& edit) const;
+  void check_dictionaries(const step::TapEdit& edit);
+  void check_encode(const tap::ProgramOp& op, bool is_first, const tap::DictionaryHead* head) const;
+  const tap::DictionaryHead& head_at(const step::TapEdit& edit, int32_t dictionary) const;
+  Result<void> upload_dictionaries(const step::TapEdit& edit);
   void place_ops(const step::TapEdit& edit, Row& row);
   bool is_behind_attention(const tap::Point& point) const;
 
@@ -99,7 +107,8 @@ class TapState {
 
   std::vector<Row> rows_;
   std::vector<Set> sets_;
-  std::vector<uint8_t> has_samples_;  // [S] a latch of the slot may have some
+  std::map<int64_t, tap::DictionaryHead> dictionaries_;  // by where they were last put
+  std::vector<uint8_t> has_samples_;                     // [S] a latch of the slot may have some
 
   // Of the edit at hand.
   std::vector<ops::TapEntry> entries_;

@@ -44,7 +44,9 @@ class LayerwiseDecoder final : public Decoder {
 
  private:
   LayerStep layer_step(size_t layer, const ForwardBatch& batch) const;
-  Operand add_and_norm(const ops::ResidualNormArgs& args, const ops::LinearWeight& next);
+  ops::ResidualNormArgs encode_parts(const ops::ResidualNormArgs& args, const ForwardBatch& batch);
+  Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
+                       const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
   View gather(const View& in, const View& rows, const View& buffer);
@@ -76,10 +78,51 @@ LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) 
           .ropes = buffers_.ropes};
 }
 
+// Where the step encodes at a point that the op passes, all of the op up to the last such point but
+// the normed row's, cut behind each; what is left of the op.
+ops::ResidualNormArgs LayerwiseDecoder::encode_parts(const ops::ResidualNormArgs& args,
+                                                     const ForwardBatch& batch) {
+  const auto encodes = [&](const ops::Taps& taps) {
+    return !taps.empty() && std::ranges::binary_search(batch.encodes, taps.point);
+  };
+  ops::ResidualNormArgs rest = args;
+  if (encodes(rest.delta_taps)) {
+    RUDDER_CHECK(rank_.is_alone(), "a rank has a part of the branch");
+    if (!rest.delta_norm.empty()) {
+      ops_.residual_norm({.x = rest.delta, .norm = rest.delta_norm, .out = rest.delta});
+    }
+    ops_.residual_norm(
+        {.x = rest.delta, .x_taps = {rest.delta_taps}, .sum_scale = rest.delta_scale});
+    ops_.encode({.x = rest.delta, .taps = rest.delta_taps});
+    rest.delta_norm = {};
+    rest.delta_taps = {};
+    rest.delta_scale = 1.0f;
+  }
+  for (const bool last : {false, true}) {
+    const ops::Taps taps = rest.x_taps[last ? 1 : 0];
+    if (!encodes(taps)) continue;
+    ops::ResidualNormArgs part = rest;
+    part.norm = {};
+    part.out = {};
+    part.out_taps = {};
+    if (!last) part.x_taps[1] = {};
+    ops_.residual_norm(part);
+    ops_.encode({.x = rest.x, .taps = taps});
+    rest = {.x = rest.x,
+            .norm = rest.norm,
+            .out = rest.out,
+            .out_scale = rest.out_scale,
+            .x_taps = {{}, last ? ops::Taps{} : rest.x_taps[1]},
+            .out_taps = rest.out_taps};
+  }
+  return rest;
+}
+
 // Runs the op, if it does anything, with an output in the form that `next` takes; what `next`
 // takes: the normed row, or x itself where there is no norm.
-Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
-                                       const ops::LinearWeight& next) {
+Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
+                                       const ops::LinearWeight& next, const ForwardBatch& batch) {
+  const ops::ResidualNormArgs args = batch.encodes.empty() ? asked : encode_parts(asked, batch);
   ops::ResidualNormArgs placed = args;
   Operand normed;
   if (!args.norm.empty()) {
@@ -92,6 +135,7 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& args,
   placed.sums_ranks = !rank_.is_alone() && !args.delta.empty();
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
   if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
+  if (!args.norm.empty()) encode_at(ops_, batch, args.out_taps, normed.x);
   return args.norm.empty() ? products_.operand_of(next, args.x, buffers_.normed) : normed;
 }
 
@@ -147,7 +191,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                              .norm = weights_.layers[0].mixer_pre_norm,
                              .x_taps = {taps(0, Site::kResidPre)},
                              .out_taps = taps(0, Site::kAttnIn)},
-                            input_of(weights_.layers[0].mixer));
+                            input_of(weights_.layers[0].mixer), batch);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
     const bool is_last = i + 1 == spec_.layers.size();
     const LayerWeights& weights = weights_.layers[i];
@@ -176,7 +220,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                        .x_taps = {taps(i, Site::kResidMid)},
                        .out_taps = taps(i, Site::kMlpIn),
                        .delta_scale = spec_.branch_scale},
-                      input_of(weights.mlp));
+                      input_of(weights.mlp), batch);
     const View mlp_out = visit_branch(
         spec_.layers[i].mlp, weights.mlp, [&](const auto& mlp, const auto& mlp_weights) {
           return feed_forward(mlp, mlp_weights, in, taps(i, Site::kMlpAct), step, buffers_.delta);
@@ -191,12 +235,12 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
     if (is_last) {
       last.norm = weights_.final_norm;
       last.out_taps = taps(i, Site::kFinalNorm);
-      in = add_and_norm(last, weights_.head);
+      in = add_and_norm(last, weights_.head, batch);
     } else {
       last.norm = weights_.layers[i + 1].mixer_pre_norm;
       last.x_taps[1] = taps(i + 1, Site::kResidPre);
       last.out_taps = taps(i + 1, Site::kAttnIn);
-      in = add_and_norm(last, input_of(weights_.layers[i + 1].mixer));
+      in = add_and_norm(last, input_of(weights_.layers[i + 1].mixer), batch);
     }
   }
   last_ = in;

@@ -3,6 +3,7 @@
 // construction, for the largest step.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -32,10 +33,19 @@ struct ForwardBatch {
   tap::Passages passages = tap::kAllPassages;
   ops::TapBatch taps = {};       // [T]
   ops::TapBatch rows_taps = {};  // [R]
+  // Points at which programs of the step encode, ascending; behind their macro-ops encode() runs.
+  std::span<const int32_t> encodes = {};
   // All tokens go through what comes behind the last attention, not only those whose logits are
   // wanted: taps there want them, or more_logits() does.
   bool keep_all_rows = false;
 };
+
+// Runs encode() on `rows`, if the step encodes at the point of `taps`.
+inline void encode_at(ops::Ops& ops, const ForwardBatch& batch, const ops::Taps& taps,
+                      const ops::View& rows) {
+  if (taps.empty() || !std::ranges::binary_search(batch.encodes, taps.point)) return;
+  ops.encode({.x = rows, .taps = taps});
+}
 
 struct DecoderLimits {
   int32_t max_tokens = 0;       // T of the largest step

@@ -28,6 +28,7 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
                       .out = activated.x,
                       .out_scale = activated.scale,
                       .taps = taps});
+  encode_at(step.ops, step.batch, taps, activated.x);
   return step.products.project(weights.down, activated, out);
 }
 

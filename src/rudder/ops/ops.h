@@ -47,6 +47,9 @@ class Ops {
   virtual bool has_reader() const { return false; }
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
 
+  // Whether encode() is there.
+  virtual bool has_encode() const { return false; }
+
   // The device's place among those that compute a model together; null: it is alone.
   virtual Comm* comm() { return nullptr; }
 
@@ -110,6 +113,9 @@ class Ops {
   // Of ranks alone.
   virtual void gather_logits(const GatherLogitsArgs& /*args*/) {
     RUDDER_CHECK(false, "{} is no rank of a group", name());
+  }
+  virtual void encode(const EncodeArgs& /*args*/) {
+    RUDDER_CHECK(false, "{} encodes no dictionaries", name());
   }
   virtual void sample(const SampleArgs& args) = 0;
   virtual void score(const ScoreArgs& args) = 0;

@@ -24,6 +24,10 @@ struct TapTable {
   tensor::View captures;  // [num_sets, num_points, 2] i32: a row's offset in its token's record in
                           // units of kCaptureAlign, before and after the point's ops; -1: none
   tensor::View ring;      // [.] act: records; a step in flight has a part of its own
+  // Of encode(); without elements where it is not run.
+  tensor::View encoded_rows;  // [kEncodedRows, widest row] f32
+  tensor::View features;      // [kEncodedRows, Limits.max_features] f32
+  tensor::View carried;       // [max tokens of a step, hidden] f32: what kEncode leaves for kCarried
 };
 
 // Which rows of the table the tokens of a step use. Views of i32 [T]; empty without taps.
@@ -52,6 +56,15 @@ struct Taps {
   int32_t point = 0;                // tap::Point::index()
 
   bool empty() const { return table == nullptr; }
+};
+
+// The rest of a point's taps, for tokens whose entry says kEncodes: encodes them by dictionaries,
+// and runs what stands behind that. It directly follows the macro-op that passes the point, whose
+// result it changes in place. Tokens are gathered on the device, so the op has the same shapes for
+// any of them.
+struct EncodeArgs {
+  tensor::View x;  // [T, width] act
+  Taps taps;       // of a point, with a table
 };
 
 }  // namespace rudder::ops

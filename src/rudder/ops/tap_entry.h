@@ -20,6 +20,7 @@ struct TapEntry {
 
   static constexpr int32_t kPlainAdd = 1;  // the first op is h + strength v1, always
   static constexpr int32_t kCaptured = 2;  // of a token's entry: its capture set has the point
+  static constexpr int32_t kEncodes = 4;   // Ops::encode() runs its ops from a kEncode on
 
   // The program's next op at this point, which is the table's op `index`.
   void add(int64_t index, const tap::TapOp& op) {
@@ -31,6 +32,7 @@ struct TapEntry {
                                 op.schedule == tap::ScheduleKind::kConstant;
       flags |= is_plain_add ? kPlainAdd : 0;
     }
+    if (op.kind == tap::OpKind::kEncode) flags |= kEncodes;
     ++ops;
   }
   bool operator==(const TapEntry& other) const {

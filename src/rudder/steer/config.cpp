@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
 #include <span>
 
 #include "rudder/steer/content_hash.h"
+#include "rudder/steer/features/dictionary_image.h"
 
 namespace rudder::steer {
 namespace {
@@ -39,6 +41,31 @@ class ProgramBuilder {
     op.kind = tap::OpKind::kAdd;
     op.v1 = static_cast<int32_t>(begin);
     program_.ops.push_back({first.point, op});
+  }
+
+  // Clamps of one point and dictionary, behind one encode.
+  void add_encode(std::span<const LoweredOp* const> clamps,
+                  std::shared_ptr<const tap::DictionaryImage> image) {
+    const auto same = [&](const auto& other) { return other->key == image->key; };
+    const auto known = std::ranges::find_if(program_.dictionaries, same);
+    tap::ProgramOp encode{clamps[0]->point, {}};
+    encode.op.kind = tap::OpKind::kEncode;
+    encode.op.v1 = static_cast<int32_t>(known - program_.dictionaries.begin());
+    if (known == program_.dictionaries.end()) program_.dictionaries.push_back(std::move(image));
+    const size_t first = program_.ops.size();
+    program_.ops.push_back(encode);
+    for (const LoweredOp* clamp : clamps) {
+      if (clamp->full) program_.ops[first].op.lo = 1;
+      if (clamp->feature == FeatureClamp::kNoFeature) continue;
+      tap::TapOp op = clamp->op;
+      op.kind = tap::OpKind::kEncoded;
+      op.a = op.b = op.lo = op.sum = 0;  // the image has the activation
+      op.norm = tap::FeatureNorm::kNone;
+      op.feature = clamp->feature;
+      op.gate_vector = place(clamp->gate);
+      program_.ops.push_back({clamp->point, op});
+    }
+    program_.ops[first].op.run = static_cast<int32_t>(program_.ops.size() - first);
   }
 
   void add_op(const LoweredOp& lowered) {
@@ -117,7 +144,37 @@ class ProgramBuilder {
   std::map<const float*, int32_t> placed_;
 };
 
-tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry, uint64_t active) {
+// Clamps of features at one point: those that need one column each, then a run a dictionary that is
+// encoded whole, with all of its clamps.
+void add_clamps(std::span<const LoweredOp* const> clamps, const HashSecret& secret,
+                ProgramBuilder& builder) {
+  std::vector<const Dictionary*> encoded;
+  for (const LoweredOp* clamp : clamps) {
+    if (clamp->encodes && std::ranges::find(encoded, clamp->dictionary.get()) == encoded.end()) {
+      encoded.push_back(clamp->dictionary.get());
+    }
+  }
+  const auto is_carried = [](const LoweredOp* clamp) {
+    return clamp->op.kind == tap::OpKind::kCarried;
+  };
+  const auto carried = std::ranges::find_if(clamps, is_carried);
+  if (carried != clamps.end()) builder.add_op(**carried);
+  for (const LoweredOp* clamp : clamps) {
+    if (is_carried(clamp)) continue;
+    const auto found = std::ranges::find(encoded, clamp->dictionary.get());
+    if (clamp->dictionary == nullptr || found == encoded.end()) builder.add_op(*clamp);
+  }
+  for (const Dictionary* dictionary : encoded) {
+    std::vector<const LoweredOp*> own;
+    std::ranges::copy_if(clamps, std::back_inserter(own), [&](const LoweredOp* clamp) {
+      return clamp->dictionary.get() == dictionary;
+    });
+    builder.add_encode(own, image_of(*dictionary, secret));
+  }
+}
+
+tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry,
+                          const HashSecret& secret, uint64_t active) {
   ProgramBuilder builder;
   std::vector<const LoweredOp*> chosen;
   size_t floats = 0;  // of the sums, which are most of most programs
@@ -131,11 +188,20 @@ tap::Program make_program(const Lowered& lowered, const tap::Geometry& geometry,
   }
   builder.reserve(floats);
   for (size_t begin = 0; begin < chosen.size();) {
+    size_t end = begin + 1;
+    if (chosen[begin]->group == Group::kFeature) {
+      while (end < chosen.size() && chosen[end]->group == Group::kFeature &&
+             chosen[end]->point == chosen[begin]->point) {
+        ++end;
+      }
+      add_clamps(std::span(chosen).subspan(begin, end - begin), secret, builder);
+      begin = end;
+      continue;
+    }
     if (!chosen[begin]->folds) {
       builder.add_op(*chosen[begin++]);
       continue;
     }
-    size_t end = begin + 1;
     while (end < chosen.size() && chosen[end]->folds &&
            chosen[end]->point == chosen[begin]->point) {
       ++end;
@@ -161,7 +227,7 @@ KeyedProgram Config::program(uint64_t active) const {
     if (choice == active) return program;
   }
   KeyedProgram made;
-  tap::Program program = make_program(lowered_, model_->geometry, active);
+  tap::Program program = make_program(lowered_, model_->geometry, model_->hash_secret, active);
   if (!program.empty()) {
     made.key = content_key(model_->hash_secret, program, model_->geometry);
     made.program = std::make_shared<const tap::Program>(std::move(program));

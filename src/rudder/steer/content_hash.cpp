@@ -154,6 +154,11 @@ tap::ContentKey content_key(const HashSecret& secret, const tap::Program& progra
   hash.update(uint64_t{program.ops.size()});
   for (const tap::ProgramOp& op : program.ops) {
     append_parameters(hash, op);
+    if (op.op.kind == tap::OpKind::kEncode) {
+      const tap::ContentKey& key = program.dictionaries[static_cast<size_t>(op.op.v1)]->key;
+      append(hash, {key.low, key.high});
+      continue;
+    }
     const auto width = static_cast<size_t>(geometry.width(op.point));
     for (const int32_t offset : {op.op.v1, op.op.v2, op.op.gate_vector}) {
       hash.update(uint64_t{offset == tap::kNoVector ? 0 : width});

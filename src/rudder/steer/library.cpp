@@ -441,7 +441,8 @@ json::array describe(const Config& config) {
   static constexpr std::array<const char*, 3> kPhases = {"all", "prefill", "decode"};
   json::array ops;
   for (const OpSpec& spec : config.specs()) {
-    if (spec.op == OpName::kFeature && spec.vector.empty()) continue;  // its writes are listed
+    const bool is_feature = spec.op == OpName::kFeature;
+    if (is_feature && spec.vector.empty() && !spec.clamp.full) continue;  // its writes are listed
     double squares = 0;
     for (const float value : spec.vector.values()) squares += double{value} * double{value};
     json::object op = {{"site", std::string(tap::site_name(spec.point.site))},
@@ -450,7 +451,8 @@ json::array describe(const Config& config) {
                        {"scale", spec.scale},
                        {"norm", std::sqrt(squares)},
                        {"phase", kPhases[static_cast<size_t>(spec.select.phase)]}};
-    if (spec.op == OpName::kFeature) {
+    if (is_feature && spec.clamp.full) op["mode"] = "full";
+    if (is_feature && spec.clamp.feature != FeatureClamp::kNoFeature) {
       op["feature"] = spec.clamp.feature;
       op["kind"] = std::string(feature_edit_name(spec.clamp.edit));
       op["value"] = spec.clamp.value;

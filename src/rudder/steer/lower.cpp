@@ -10,6 +10,7 @@
 #include <memory>
 #include <numbers>
 #include <numeric>
+#include <set>
 #include <tuple>
 #include <utility>
 
@@ -17,6 +18,8 @@
 #include "rudder/steer/axes.h"
 #include "rudder/steer/dot.h"
 #include "rudder/steer/features/dictionary.h"
+#include "rudder/steer/reconstructions.h"
+#include "rudder/tap/passage.h"
 
 namespace rudder::steer {
 namespace {
@@ -93,6 +96,7 @@ class Lowering {
   std::map<AxesKey, std::vector<Row>> axes_;
   std::vector<Score> scores_;         // of the latches
   std::vector<FeatureClamp> relays_;  // whose changes they have
+  Reconstructions reconstructions_;
 };
 
 Result<std::vector<Row>> Lowering::axes_of(const OpSpec& spec, std::vector<Row> rows,
@@ -224,15 +228,27 @@ Result<Lowering::Forms> Lowering::clamp_feature(const OpSpec& spec) {
   form.op.kind = tap::OpKind::kFeature;
   form.op.edit = clamp.edit;
   form.op.value = static_cast<float>(clamp.value);
-  if (!dictionary.is_autoencoder()) {
+  if (clamp.feature == FeatureClamp::kNoFeature && spec.point != dictionary.read) {
+    form.op.kind = tap::OpKind::kCarried;
+    form.dictionary = clamp.dictionary;
+    form.feature = clamp.feature;
+    form.full = true;
+    return forms;
+  }
+  if (!dictionary.is_autoencoder() && clamp.feature != FeatureClamp::kNoFeature) {
     RUDDER_TRY(form.op.relay, relay_of(spec));
     if (!spec.vector.empty()) return forms;
   }
+  form.dictionary = clamp.dictionary;
+  form.feature = clamp.feature;
+  form.full = clamp.full;
+  form.encodes = clamp.encodes();
+  form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
+  if (form.encodes) return forms;
   const FeatureForm feature = dictionary.form(clamp.feature);
   form.op.a = static_cast<float>(feature.scale);
   form.op.b = static_cast<float>(feature.bias);
   form.op.lo = static_cast<float>(feature.gate);
-  form.op.hi = clamp.only_if_active ? 1.0f : 0.0f;
   form.op.norm = dictionary.norm;
   form.v2 = dictionary.encoder_row(clamp.feature);
   const auto column = form.v2.values();
@@ -330,7 +346,7 @@ Result<int32_t> Lowering::selector_index(const OpSpec& spec, Selector selector) 
 // True when the form leaves every row as it is.
 bool is_identity(const LoweredOp& form) {
   const tap::TapOp& op = form.op;
-  if (op.kind == tap::OpKind::kScore) return false;
+  if (op.kind == tap::OpKind::kScore || form.full) return false;
   if (op.kind == tap::OpKind::kFeature &&
       ((op.edit == tap::FeatureEdit::kAdd && op.value == 0) ||
        (op.edit == tap::FeatureEdit::kMultiply && op.value == 1))) {
@@ -346,7 +362,7 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
     form.point = spec.point;
     form.group = group_of(spec.op);
     // Behind the clamps, which so read a row without it.
-    if (form.group == Group::kFeature && form.op.kind != tap::OpKind::kFeature) {
+    if (form.group == Group::kFeature && form.op.kind == tap::OpKind::kAdd) {
       form.group = Group::kFeatureAdd;
     }
     form.selector = index;
@@ -356,30 +372,13 @@ Result<void> Lowering::place(const OpSpec& spec, Selector selector, Forms forms)
     if (form.op.schedule != tap::ScheduleKind::kConstant) {
       lowered_.scheduled |= uint64_t{1} << static_cast<unsigned>(index);
     }
+    if (form.full && form.feature == FeatureClamp::kNoFeature &&
+        !reconstructions_.is_first(form.point, index, form.dictionary.get())) {
+      continue;
+    }
     if (!is_identity(form)) lowered_.ops.push_back(std::move(form));
   }
   return {};
-}
-
-// Points of one stage are tapped inside one op, where the tokens of a step have no order: a block's
-// output together with the next one's input and their norm, and so on (tap.T10).
-int32_t stage_of(tap::Point point) {
-  switch (point.site) {
-    case tap::Site::kResidPre:
-    case tap::Site::kAttnIn:
-      return 3 * point.layer;
-    case tap::Site::kAttnOut:
-    case tap::Site::kResidMid:
-    case tap::Site::kMlpIn:
-      return 3 * point.layer + 1;
-    case tap::Site::kMlpAct:
-      return 3 * point.layer + 2;
-    case tap::Site::kMlpOut:
-    case tap::Site::kResidPost:
-    case tap::Site::kFinalNorm:
-      return 3 * point.layer + 3;
-  }
-  RUDDER_CHECK(false, "site {}", static_cast<int>(point.site));
 }
 
 // The part of `selector` among generated tokens [begin, end); false when there is none.
@@ -398,6 +397,7 @@ bool within_generation(Selector& selector, int32_t begin, int32_t end) {
 }
 
 Result<void> Lowering::add(const OpSpec& spec) {
+  RUDDER_TRY_VOID(reconstructions_.add(spec));
   const bool only_reads = spec.op == OpName::kFeature && spec.vector.empty();
   RUDDER_CHECK(only_reads || spec.vector.width == geometry_.width(spec.point),
                "{}: a vector of {} elements", spec.where, spec.vector.width);
@@ -456,8 +456,13 @@ Result<Lowered> Lowering::finish() {
     return std::pair(op.point.index(), static_cast<int32_t>(op.group));
   });
   int64_t floats = 0;
+  std::set<std::pair<int32_t, const Dictionary*>> encodes;  // each of which is an op, too
   for (size_t i = 0, at_point = 0; i < ops.size(); ++i) {
     at_point = i > 0 && ops[i].point == ops[i - 1].point ? at_point + 1 : 1;
+    if (ops[i].encodes && ops[i].feature == FeatureClamp::kNoFeature) --at_point;
+    if (ops[i].encodes && encodes.emplace(ops[i].point.index(), ops[i].dictionary.get()).second) {
+      ++at_point;
+    }
     if (at_point > tap::kMaxOpsPerPoint) {
       return fail(ErrorCode::kInvalidArgument,
                   fmt::format("more than {} ops at {} of layer {}", tap::kMaxOpsPerPoint,

@@ -11,7 +11,7 @@
 //   rotate by          two kAxis with a = -1: the reflections whose product the rotation is
 //   add*               kAdd, kAddNorm, kAddRenorm
 //   feature            kFeature, of transcoders one that reads and one for each write; kAdd for an
-//                      add that depends on nothing
+//                      add that depends on nothing; kEncoded where all features are needed
 //
 // v is normalised where the form says so. A window of a schedule becomes a window of the selector;
 // a ramp is constant over the prompt, so the op is split at the prompt's end. A gate on a prompt's
@@ -38,6 +38,11 @@ struct LoweredOp {
   Row v1;
   Row v2;
   Row gate;
+  // Of a clamp at the point where its dictionary reads. `full`: the row is reconstructed.
+  std::shared_ptr<const Dictionary> dictionary = {};
+  int32_t feature = 0;  // FeatureClamp::kNoFeature: none
+  bool full = false;
+  bool encodes = false;  // it is kEncoded, of a kEncode that the program is given
 };
 
 struct Lowered {

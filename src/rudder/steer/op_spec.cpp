@@ -31,8 +31,12 @@ constexpr std::array<std::string_view, 5> kEdits = {"set", "add", "multiply", "m
 
 }  // namespace
 
+bool FeatureClamp::encodes() const {
+  return full || (dictionary->activation == Activation::kTopK && !is_plain_add());
+}
+
 bool FeatureClamp::is_plain_add() const {
-  return edit == tap::FeatureEdit::kAdd && !only_if_active &&
+  return edit == tap::FeatureEdit::kAdd && !only_if_active && !full &&
          dictionary->norm == tap::FeatureNorm::kNone;
 }
 

@@ -82,12 +82,17 @@ struct Schedule {
 
 // Of the op kFeature: what becomes of one feature's value.
 struct FeatureClamp {
+  static constexpr int32_t kNoFeature = -1;
+
   std::shared_ptr<const Dictionary> dictionary;
-  int32_t feature = 0;
+  int32_t feature = 0;  // kNoFeature: none is changed, with `full` alone
   tap::FeatureEdit edit = tap::FeatureEdit::kAdd;
   double value = 0;
   bool only_if_active = false;  // only where the feature's value is above 0
 
+  bool full = false;  // the row becomes what the dictionary makes of it
+  // It needs all features of the row.
+  bool encodes() const;
   // What it adds does not depend on the row.
   bool is_plain_add() const;
   bool operator==(const FeatureClamp&) const = default;

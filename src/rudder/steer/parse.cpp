@@ -15,15 +15,16 @@ namespace {
 
 namespace json = boost::json;
 
-constexpr std::array<std::string_view, 9> kRequestFields = {"steering",
-                                                            "steering_name",
-                                                            "steering_vectors",
-                                                            "prefill_steering_vectors",
-                                                            "decode_steering_vectors",
-                                                            "steering_vectors_packed",
-                                                            "prefill_steering_vectors_packed",
-                                                            "decode_steering_vectors_packed",
-                                                            "sae_clamp_specs"};
+constexpr std::array<std::string_view, 10> kRequestFields = {"steering",
+                                                             "steering_name",
+                                                             "steering_vectors",
+                                                             "prefill_steering_vectors",
+                                                             "decode_steering_vectors",
+                                                             "steering_vectors_packed",
+                                                             "prefill_steering_vectors_packed",
+                                                             "decode_steering_vectors_packed",
+                                                             "sae_clamp_specs",
+                                                             "sae_full_reconstruction_specs"};
 
 struct Tier {
   std::string_view field;
@@ -107,9 +108,12 @@ Result<ParsedSteering> parse_fields(const json::object& body, const ParseContext
     parsed.named.push_back(std::move(ref));
   }
   RUDDER_TRY_VOID(parse_tiers(body, context, admin, parsed));
-  if (const json::value* specs = member(body, "sae_clamp_specs")) {
-    RUDDER_TRY_VOID(parse_sae_clamps(*specs, context, "sae_clamp_specs", parsed.ops));
-    RUDDER_TRY_VOID(check_size(parsed.ops, "sae_clamp_specs"));
+  for (const std::string field : {"sae_clamp_specs", "sae_full_reconstruction_specs"}) {
+    if (const json::value* specs = member(body, field)) {
+      const bool full = field == "sae_full_reconstruction_specs";
+      RUDDER_TRY_VOID(parse_sae_clamps(*specs, full, context, field, parsed.ops));
+      RUDDER_TRY_VOID(check_size(parsed.ops, field));
+    }
   }
   if (const json::value* elements = member(body, "steering")) {
     RUDDER_TRY_VOID(parse_elements(*elements, context, "steering", parsed));

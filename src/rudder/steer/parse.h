@@ -43,13 +43,14 @@ struct NamedRef {
 
 struct ParsedSteering {
   std::vector<NamedRef> named;  // steering_name, then the named elements of `steering`
-  std::vector<OpSpec> ops;      // the three tiers, sae_clamp_specs, the elements of `steering`
+  std::vector<OpSpec> ops;      // tiers, specs of clamps, elements of `steering`
 
   bool empty() const { return named.empty() && ops.empty(); }
 };
 
 // The fields that belong to steering: steering, steering_name, steering_vectors,
-// prefill_steering_vectors, decode_steering_vectors, sae_clamp_specs.
+// prefill_steering_vectors, decode_steering_vectors, sae_clamp_specs,
+// sae_full_reconstruction_specs.
 std::span<const std::string_view> steering_fields();
 bool has_steering_fields(const boost::json::object& body);  // one that is not null
 

@@ -89,11 +89,13 @@ Result<std::shared_ptr<const Dictionary>> read_dictionary(const boost::json::obj
 Result<int32_t> read_feature(const boost::json::object& object, std::string_view key,
                              const Dictionary& dictionary, const std::string& path);
 
-// An element with the op "feature", and the article's `sae_clamp_specs`.
+// An element with the op "feature", and the article's clamps: `sae_clamp_specs`, or
+// with `full` `sae_full_reconstruction_specs`.
 Result<void> parse_feature_element(const boost::json::object& element, const ParseContext& context,
                                    const std::string& path, std::vector<OpSpec>& ops);
-Result<void> parse_sae_clamps(const boost::json::value& value, const ParseContext& context,
-                              const std::string& path, std::vector<OpSpec>& ops);
+Result<void> parse_sae_clamps(const boost::json::value& value, bool full,
+                              const ParseContext& context, const std::string& path,
+                              std::vector<OpSpec>& ops);
 
 // One element of `steering` that has an "op".
 Result<void> parse_op_element(const boost::json::object& element, const ParseContext& context,

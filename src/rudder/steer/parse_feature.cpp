@@ -1,5 +1,5 @@
-// The op "feature" of an element of `steering`, and the article's `sae_clamp_specs`, which mean the
-// same.
+// The op "feature" of an element of `steering`, and the article's `sae_clamp_specs` and
+// `sae_full_reconstruction_specs`, which mean the same.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -26,8 +26,39 @@ std::vector<tap::Point> write_points(const Dictionary& dictionary) {
   return points;
 }
 
+// Whether the server can encode the whole dictionary; `where` asks for it.
+Result<void> check_encode(const FeatureClamp& clamp, const Model& model, const std::string& where) {
+  const Dictionary& dictionary = *clamp.dictionary;
+  const int32_t most = model.limits.max_features;
+  if (clamp.full && dictionary.num_writes > 1) {
+    return fail(ErrorCode::kUnsupported,
+                "a cross-layer transcoder gives parts of rows: it reconstructs none", where);
+  }
+  if (clamp.full && !dictionary.is_autoencoder() &&
+      (dictionary.read.index() >= dictionary.write.index() ||
+       dictionary.write.site == tap::Site::kMlpAct)) {
+    return fail(ErrorCode::kUnsupported,
+                "a transcoder reconstructs a row of the residual's width, behind where it reads",
+                where);
+  }
+  if (most == 0) {
+    return fail(ErrorCode::kUnsupported,
+                clamp.full
+                    ? "a full reconstruction is not supported by this backend"
+                    : "a feature of a topk dictionary depends on all the others, and this "
+                      "backend encodes no whole dictionaries: only \"kind\": \"add\" without "
+                      "\"only_if_active\" is supported there",
+                where);
+  }
+  if (dictionary.num_features <= most) return {};
+  return invalid_field(
+      fmt::format("a dictionary of {} features is encoded, --steering-memory-mb has room for {}",
+                  dictionary.num_features, most),
+      where);
+}
+
 // What the clamp needs of the dictionary beside the decoder row. `path` is the clamp's object.
-Result<void> check_clamp(const FeatureClamp& clamp, const std::string& path) {
+Result<void> check_clamp(const FeatureClamp& clamp, const Model& model, const std::string& path) {
   const Dictionary& dictionary = *clamp.dictionary;
   if (clamp.is_plain_add()) return {};
   const auto unsupported = [&](std::string_view why) {
@@ -40,42 +71,66 @@ Result<void> check_clamp(const FeatureClamp& clamp, const std::string& path) {
   if (!dictionary.is_autoencoder() && dictionary.read.index() >= dictionary.write.index()) {
     return unsupported("the dictionary reads behind its first write");
   }
-  if (dictionary.activation == Activation::kTopK) {
-    return unsupported("a feature of a topk dictionary depends on all the others");
-  }
-  return {};
+  if (!clamp.encodes()) return {};
+  return check_encode(clamp, model, join_path(path, clamp.full ? "mode" : "kind"));
 }
 
 // One op for each point that the dictionary writes; behind them the one that reads, if it is none
-// of them.
+// of them; behind those the reconstruction, if the clamp wants it.
 void place_clamp(const OpSpec& spec, std::vector<OpSpec>& ops) {
   const Dictionary& dictionary = *spec.clamp.dictionary;
   for (int32_t i = 0; i < dictionary.num_writes; ++i) {
     OpSpec& placed = ops.emplace_back(spec);
     placed.point = dictionary.write_point(i);
+    if (spec.clamp.feature == FeatureClamp::kNoFeature) continue;
     placed.vector = dictionary.decoder_row(spec.clamp.feature, i);
   }
-  if (spec.clamp.is_plain_add() || dictionary.is_autoencoder()) return;
-  OpSpec& reader = ops.emplace_back(spec);
-  reader.point = dictionary.read;
-  reader.schedule = {};
-}
-
-Result<void> read_mode(const json::object& element, const std::string& path) {
-  if (member(element, "mode") == nullptr) return {};
-  RUDDER_TRY(const std::string_view mode, read_text(element, "mode", path));
-  const std::string where = join_path(path, "mode");
-  if (mode == "delta") return {};
-  if (mode == "full") {
-    return fail(ErrorCode::kUnsupported,
-                "a full reconstruction is not supported: \"delta\" is, which keeps what the "
-                "dictionary does not explain",
-                where);
+  if (!spec.clamp.is_plain_add() && !dictionary.is_autoencoder()) {
+    OpSpec& reader = ops.emplace_back(spec);
+    reader.point = dictionary.read;
+    reader.schedule = {};
   }
-  return invalid_field("one of \"delta\", \"full\" is needed", where);
+  if (!spec.clamp.full || spec.clamp.feature == FeatureClamp::kNoFeature) return;
+  OpSpec row = spec;  // that the change is made to: under no schedule
+  row.clamp.feature = FeatureClamp::kNoFeature;
+  row.schedule = {};
+  place_clamp(row, ops);
 }
 
-// The parts of one entry of `sae_clamp_specs`.
+// Whether the element asks for a full reconstruction.
+Result<bool> read_mode(const json::object& element, const std::string& path) {
+  if (member(element, "mode") == nullptr) return false;
+  RUDDER_TRY(const std::string_view mode, read_text(element, "mode", path));
+  if (mode == "delta" || mode == "full") return mode == "full";
+  return invalid_field("one of \"delta\", \"full\" is needed", join_path(path, "mode"));
+}
+
+// Of an element whose dictionary is known: the feature and what becomes of it. A full
+// reconstruction may leave all of them as they are.
+Result<void> read_edit(const json::object& element, const std::string& path, FeatureClamp& clamp) {
+  if (clamp.full && member(element, "feature") == nullptr) {
+    clamp.feature = FeatureClamp::kNoFeature;
+    for (const std::string_view key : {"kind", "value", "only_if_active", "gate"}) {
+      if (member(element, key) != nullptr) {
+        return invalid_field("this needs a \"feature\"", join_path(path, key));
+      }
+    }
+    return {};
+  }
+  RUDDER_TRY(clamp.feature, read_feature(element, "feature", *clamp.dictionary, path));
+  RUDDER_TRY(const std::string_view kind, read_text(element, "kind", path));
+  const std::optional<tap::FeatureEdit> edit = find_feature_edit(kind);
+  if (!edit) {
+    return invalid_field("one of \"set\", \"add\", \"multiply\", \"min\", \"max\" is needed",
+                         join_path(path, "kind"));
+  }
+  clamp.edit = *edit;
+  RUDDER_TRY(clamp.value, read_required(element, "value", path));
+  RUDDER_TRY(clamp.only_if_active, read_bool(element, "only_if_active", path));
+  return {};
+}
+
+// The parts of one entry of `sae_clamp_specs` or `sae_full_reconstruction_specs`.
 struct SaeSpec {
   std::shared_ptr<const DictionarySet> set;
   Selector select;
@@ -83,8 +138,9 @@ struct SaeSpec {
 
 class SaeClampParser {
  public:
-  SaeClampParser(const ParseContext& context, std::vector<OpSpec>& ops)
-      : context_(context), ops_(ops) {}
+  // `full`: rows are reconstructed, with the clamps or without any.
+  SaeClampParser(const ParseContext& context, bool full, std::vector<OpSpec>& ops)
+      : context_(context), full_(full), ops_(ops) {}
 
   Result<void> read(const json::value& value, const std::string& path) {
     static constexpr std::array<std::string_view, 3> kKeys = {"module_name", "clamps", "phase"};
@@ -102,6 +158,12 @@ class SaeClampParser {
     const std::string where = join_path(path, "clamps");
     const json::value* clamps = member(*object, "clamps");
     const json::object* sites = clamps == nullptr ? nullptr : clamps->if_object();
+    if (full_ && (clamps == nullptr || (sites != nullptr && sites->empty()))) {
+      for (const auto& dictionary : spec.set->layers) {
+        RUDDER_TRY_VOID(reconstruct(dictionary, spec.select, path, "module_name"));
+      }
+      return {};
+    }
     if (sites == nullptr || sites->empty()) {
       return invalid_field("an object {site: {layer: [entry]}} is needed", where);
     }
@@ -142,8 +204,12 @@ class SaeClampParser {
                              where);
       }
       const json::array* list = entries.if_array();
-      if (list == nullptr || list->empty())
+      if (list == nullptr || (list->empty() && !full_)) {
         return invalid_field("a list of entries is needed", where);
+      }
+      if (full_) {
+        RUDDER_TRY_VOID(reconstruct(*dictionary, spec.select, where, ""));
+      }
       std::set<int32_t> seen;
       for (size_t i = 0; i < list->size(); ++i) {
         RUDDER_TRY(const int32_t feature, read_entry((*list)[i], *dictionary, spec.select,
@@ -154,6 +220,22 @@ class SaeClampParser {
         }
       }
     }
+    return {};
+  }
+
+  // The row as a whole; the entries of the same clamp its features. `key` of `path` asks for it.
+  Result<void> reconstruct(const std::shared_ptr<const Dictionary>& dictionary,
+                           const Selector& select, const std::string& path, std::string_view key) {
+    OpSpec op;
+    op.op = OpName::kFeature;
+    op.where = path;
+    op.select = select;
+    op.clamp.dictionary = dictionary;
+    op.clamp.feature = FeatureClamp::kNoFeature;
+    op.clamp.full = true;
+    RUDDER_TRY_VOID(
+        check_encode(op.clamp, context_.model, key.empty() ? path : join_path(path, key)));
+    place_clamp(op, ops_);
     return {};
   }
 
@@ -172,6 +254,7 @@ class SaeClampParser {
     op.select = select;
     FeatureClamp& clamp = op.clamp;
     clamp.dictionary = dictionary;
+    clamp.full = full_;
     RUDDER_TRY(clamp.feature, read_feature(*entry, "feature_idx", *dictionary, path));
     RUDDER_TRY(const std::string_view kind, read_text(*entry, "kind", path));
     if (kind != "absolute" && kind != "additive") {
@@ -180,12 +263,13 @@ class SaeClampParser {
     clamp.edit = kind == "absolute" ? tap::FeatureEdit::kSet : tap::FeatureEdit::kAdd;
     RUDDER_TRY(clamp.value, read_required(*entry, "value", path));
     RUDDER_TRY(clamp.only_if_active, read_bool(*entry, "only_if_active", path));
-    RUDDER_TRY_VOID(check_clamp(clamp, path));
+    RUDDER_TRY_VOID(check_clamp(clamp, context_.model, path));
     place_clamp(op, ops_);
     return clamp.feature;
   }
 
   const ParseContext& context_;
+  const bool full_;
   std::vector<OpSpec>& ops_;
 };
 
@@ -232,18 +316,9 @@ Result<void> parse_feature_element(const json::object& element, const ParseConte
   spec.where = path;
   FeatureClamp& clamp = spec.clamp;
   RUDDER_TRY(clamp.dictionary, read_dictionary(element, context, path));
-  RUDDER_TRY(clamp.feature, read_feature(element, "feature", *clamp.dictionary, path));
-  RUDDER_TRY(const std::string_view kind, read_text(element, "kind", path));
-  const std::optional<tap::FeatureEdit> edit = find_feature_edit(kind);
-  if (!edit) {
-    return invalid_field("one of \"set\", \"add\", \"multiply\", \"min\", \"max\" is needed",
-                         join_path(path, "kind"));
-  }
-  clamp.edit = *edit;
-  RUDDER_TRY(clamp.value, read_required(element, "value", path));
-  RUDDER_TRY(clamp.only_if_active, read_bool(element, "only_if_active", path));
-  RUDDER_TRY_VOID(read_mode(element, path));
-  RUDDER_TRY_VOID(check_clamp(clamp, path));
+  RUDDER_TRY(clamp.full, read_mode(element, path));
+  RUDDER_TRY_VOID(read_edit(element, path, clamp));
+  RUDDER_TRY_VOID(check_clamp(clamp, context.model, path));
   if (const json::value* select = member(element, "select")) {
     RUDDER_TRY(spec.select, parse_selector(*select, join_path(path, "select")));
   }
@@ -261,11 +336,11 @@ Result<void> parse_feature_element(const json::object& element, const ParseConte
   return {};
 }
 
-Result<void> parse_sae_clamps(const json::value& value, const ParseContext& context,
+Result<void> parse_sae_clamps(const json::value& value, bool full, const ParseContext& context,
                               const std::string& path, std::vector<OpSpec>& ops) {
   const json::array* specs = value.if_array();
   if (specs == nullptr) return invalid_field("a list of clamp specs is needed", path);
-  SaeClampParser parser(context, ops);
+  SaeClampParser parser(context, full, ops);
   for (size_t i = 0; i < specs->size(); ++i) {
     RUDDER_TRY_VOID(parser.read((*specs)[i], fmt::format("{}[{}]", path, i)));
   }

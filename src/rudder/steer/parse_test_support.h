@@ -64,15 +64,24 @@ inline boost::json::object object_of(std::string_view text) {
   return value->as_object();
 }
 
-inline Result<ParsedSteering> parse(std::string_view body, const Names& names = OneName()) {
-  return parse_steering(object_of(body), small_model(), names);
+// small_model() on a backend that encodes dictionaries of up to so many features.
+inline Model encoding_model(int32_t max_features = 6) {
+  Model model = small_model();
+  model.limits.max_features = max_features;
+  return model;
+}
+
+inline Result<ParsedSteering> parse(std::string_view body, const Names& names = OneName(),
+                                    const Model& model = small_model()) {
+  return parse_steering(object_of(body), model, names);
 }
 
 inline Result<std::shared_ptr<const Config>> config_of(std::string_view body,
-                                                       const Names& names = OneName()) {
-  auto parsed = parse(body, names);
+                                                       const Names& names = OneName(),
+                                                       const Model& model = small_model()) {
+  auto parsed = parse(body, names, model);
   if (!parsed) return tl::unexpected<Error>(parsed.error());
-  return Config::build(std::make_shared<const Model>(small_model()), parsed->ops);
+  return Config::build(std::make_shared<const Model>(model), parsed->ops);
 }
 
 }  // namespace rudder::steer

@@ -17,10 +17,13 @@ struct Need {
   int64_t floats = 0;
 };
 
+int64_t aligned(int64_t floats) {
+  return (floats + tap::kVectorAlign - 1) / tap::kVectorAlign * tap::kVectorAlign;
+}
+
+// Without its dictionaries, which programs share.
 Need need_of(const tap::Program& program) {
-  const auto floats = static_cast<int64_t>(program.vectors.size());
-  return {1, static_cast<int64_t>(program.ops.size()),
-          (floats + tap::kVectorAlign - 1) / tap::kVectorAlign * tap::kVectorAlign};
+  return {1, static_cast<int64_t>(program.ops.size()), aligned(std::ssize(program.vectors))};
 }
 
 }  // namespace
@@ -38,6 +41,7 @@ RowTable::RowTable(const tap::Limits& limits)
 Result<void> RowTable::could_ever_fit(const tap::Limits& limits,
                                       std::span<const tap::TapSegment> segments) {
   Need need;
+  std::vector<tap::ContentKey> dictionaries;
   for (size_t i = 0; i < segments.size(); ++i) {
     if (segments[i].program == nullptr) continue;
     const auto before = segments.first(i);
@@ -46,6 +50,11 @@ Result<void> RowTable::could_ever_fit(const tap::Limits& limits,
     }
     const Need one = need_of(*segments[i].program);
     need = {need.rows + one.rows, need.ops + one.ops, need.floats + one.floats};
+    for (const auto& image : segments[i].program->dictionaries) {
+      if (std::ranges::find(dictionaries, image->key) != dictionaries.end()) continue;
+      dictionaries.push_back(image->key);
+      need.floats += aligned(image->num_floats());
+    }
   }
   const auto over = [](int64_t needed, int64_t limit, std::string_view what) {
     return fail(ErrorCode::kInvalidArgument,
@@ -76,6 +85,7 @@ bool RowTable::lease(std::span<const tap::TapSegment> segments, std::vector<int3
   for (int32_t row = 1; row < limits_.num_rows; ++row) {
     if (!rows_[static_cast<size_t>(row)].key.none()) evict(row);
   }
+  drop_idle_dictionaries();
   return try_lease(segments, rows);
 }
 
@@ -109,6 +119,10 @@ void RowTable::hold(int32_t row) {
     ++held_;
     held_ops_ += entry.num_ops;
     held_floats_ += entry.num_floats;
+    for (const tap::ContentKey& key : entry.dictionaries) {
+      Kept& kept = dictionaries_.at(key);
+      if (kept.held++ == 0) held_floats_ += kept.num_floats;
+    }
   }
 }
 
@@ -122,6 +136,11 @@ void RowTable::release(std::span<const int32_t> rows) {
       --held_;
       held_ops_ -= entry.num_ops;
       held_floats_ -= entry.num_floats;
+      for (const tap::ContentKey& key : entry.dictionaries) {
+        Kept& kept = dictionaries_.at(key);
+        kept.last_use = clock_;
+        if (--kept.held == 0) held_floats_ -= kept.num_floats;
+      }
     }
   }
 }
@@ -131,7 +150,7 @@ int32_t RowTable::place(const tap::ContentKey& key,
   const Need need = need_of(*program);
   // Evicting everything would not make room: then nothing is evicted.
   if (held_ + 1 >= limits_.num_rows || held_ops_ + need.ops > limits_.num_ops ||
-      held_floats_ + need.floats > floats_.size()) {
+      held_floats_ + need.floats + floats_not_held(*program) > floats_.size()) {
     return 0;
   }
   while (free_rows_.empty()) {
@@ -142,13 +161,13 @@ int32_t RowTable::place(const tap::ContentKey& key,
     if (!evict_one(may_evict_pinned)) return 0;
     first_op = ops_.allocate(need.ops);
   }
-  int64_t first_float = floats_.allocate(need.floats);
-  while (first_float < 0) {
-    if (!evict_one(may_evict_pinned)) {
-      ops_.free(first_op, need.ops);
-      return 0;
-    }
-    first_float = floats_.allocate(need.floats);
+  std::vector<step::DictionaryPlace> places;
+  const bool has_dictionaries = place_dictionaries(*program, may_evict_pinned, places);
+  const int64_t first_float = has_dictionaries ? make_room(need.floats, may_evict_pinned) : -1;
+  if (first_float < 0) {
+    drop(*program, places);
+    ops_.free(first_op, need.ops);
+    return 0;
   }
   const int32_t row = free_rows_.back();
   free_rows_.pop_back();
@@ -159,17 +178,85 @@ int32_t RowTable::place(const tap::ContentKey& key,
            static_cast<int32_t>(first_op),
            need.floats,
            first_float,
-           ++clock_};
+           ++clock_,
+           {}};
+  for (const auto& image : program->dictionaries) entry.dictionaries.push_back(image->key);
   by_key_.emplace(key, row);
-  edits_.push_back({row, entry.first_op, first_float, program});
+  for (const step::DictionaryPlace& dictionary : places) {
+    if (!dictionary.is_new) continue;
+    counts_.upload_bytes += dictionary.image->num_floats() * static_cast<int64_t>(sizeof(float));
+  }
+  edits_.push_back({row, entry.first_op, first_float, program, std::move(places)});
   ++counts_.uploads;
   counts_.upload_bytes += need.ops * static_cast<int64_t>(sizeof(tap::TapOp)) +
                           need.floats * static_cast<int64_t>(sizeof(float));
   return row;
 }
 
-// The row that was used longest ago among those that nobody holds; pinned ones come after all
-// others.
+int64_t RowTable::make_room(int64_t count, bool may_evict_pinned) {
+  int64_t begin = floats_.allocate(count);
+  while (begin < 0) {
+    if (!evict_one(may_evict_pinned)) return -1;
+    begin = floats_.allocate(count);
+  }
+  return begin;
+}
+
+int64_t RowTable::floats_not_held(const tap::Program& program) const {
+  int64_t floats = 0;
+  for (const auto& image : program.dictionaries) {
+    const auto found = dictionaries_.find(image->key);
+    if (found == dictionaries_.end() || found->second.held == 0) {
+      floats += aligned(image->num_floats());
+    }
+  }
+  return floats;
+}
+
+bool RowTable::place_dictionaries(const tap::Program& program, bool may_evict_pinned,
+                                  std::vector<step::DictionaryPlace>& places) {
+  // Those that are present are counted first, so that making room for the rest does not drop them.
+  places.assign(program.dictionaries.size(), {-1, false, nullptr});
+  for (size_t i = 0; i < places.size(); ++i) {
+    const auto found = dictionaries_.find(program.dictionaries[i]->key);
+    if (found == dictionaries_.end()) continue;
+    ++found->second.rows;
+    places[i] = {found->second.first_float, false, program.dictionaries[i]};
+  }
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].image != nullptr) continue;
+    const int64_t floats = aligned(program.dictionaries[i]->num_floats());
+    const int64_t begin = make_room(floats, may_evict_pinned);
+    if (begin < 0) return false;
+    dictionaries_[program.dictionaries[i]->key] = {begin, floats, 1, 0, ++clock_};
+    places[i] = {begin, true, program.dictionaries[i]};
+  }
+  return true;
+}
+
+// What place_dictionaries() did: no edit brings those that were new.
+void RowTable::drop(const tap::Program& program, std::span<const step::DictionaryPlace> places) {
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (places[i].image == nullptr) continue;
+    const auto found = dictionaries_.find(program.dictionaries[i]->key);
+    --found->second.rows;
+    if (!places[i].is_new) continue;
+    floats_.free(found->second.first_float, found->second.num_floats);
+    dictionaries_.erase(found);
+  }
+}
+
+void RowTable::drop_idle_dictionaries() {
+  std::erase_if(dictionaries_, [&](const auto& entry) {
+    const Kept& kept = entry.second;
+    if (kept.rows > 0) return false;
+    floats_.free(kept.first_float, kept.num_floats);
+    return true;
+  });
+}
+
+// The row that was used longest ago among those that nobody holds, or a dictionary that no row
+// names any more; pinned rows come after all others.
 bool RowTable::evict_one(bool may_evict_pinned) {
   int32_t victim = 0;
   std::pair<bool, uint64_t> age;
@@ -183,6 +270,18 @@ bool RowTable::evict_one(bool may_evict_pinned) {
       age = its;
     }
   }
+  auto idle = dictionaries_.end();
+  for (auto at = dictionaries_.begin(); at != dictionaries_.end(); ++at) {
+    if (at->second.rows > 0) continue;
+    if (idle == dictionaries_.end() || at->second.last_use < idle->second.last_use) idle = at;
+  }
+  const bool drops_idle = idle != dictionaries_.end() &&
+                          (victim == 0 || age.first || idle->second.last_use <= age.second);
+  if (drops_idle) {
+    floats_.free(idle->second.first_float, idle->second.num_floats);
+    dictionaries_.erase(idle);
+    return true;
+  }
   if (victim == 0) return false;
   evict(victim);
   return true;
@@ -194,6 +293,7 @@ void RowTable::evict(int32_t row) {
   by_key_.erase(entry.key);
   ops_.free(entry.first_op, entry.num_ops);
   floats_.free(entry.first_float, entry.num_floats);
+  for (const tap::ContentKey& key : entry.dictionaries) --dictionaries_.at(key).rows;
   entry = {};
   free_rows_.push_back(row);
   edits_.push_back({row, 0, 0, nullptr});
@@ -244,6 +344,13 @@ Result<void> RowTable::check_integrity() const {
     if (find(entry.key) != row) return broken(fmt::format("row {} is not found by its key", row));
     if (entry.num_floats > 0) floats.emplace_back(entry.first_float, entry.num_floats);
     if (entry.num_ops > 0) ops.emplace_back(entry.first_op, entry.num_ops);
+  }
+  for (const auto& [key, kept] : dictionaries_) {
+    floats.emplace_back(kept.first_float, kept.num_floats);
+    const auto rows = std::ranges::count_if(rows_, [&](const Entry& entry) {
+      return std::ranges::find(entry.dictionaries, key) != entry.dictionaries.end();
+    });
+    if (rows != kept.rows) return broken("a dictionary counts rows that it has not");
   }
   if (held != held_) return broken(fmt::format("{} rows are held, {} are counted", held, held_));
   if (filled != by_key_.size() || filled + free_rows_.size() + 1 != rows_.size()) {

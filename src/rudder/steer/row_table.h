@@ -77,6 +77,16 @@ class RowTable {
     int64_t num_floats = 0;
     int64_t first_float = 0;
     uint64_t last_use = 0;
+    std::vector<tap::ContentKey> dictionaries;  // of the program
+  };
+  // A dictionary that programs encode by; it stays after the last of them until its space is
+  // needed.
+  struct Kept {
+    int64_t first_float = 0;
+    int64_t num_floats = 0;
+    int32_t rows = 0;  // on the device, whose programs name it
+    int32_t held = 0;  // of them, those that sequences hold
+    uint64_t last_use = 0;
   };
 
   int32_t find(const tap::ContentKey& key) const;  // 0: not on the device
@@ -88,12 +98,23 @@ class RowTable {
                 bool may_evict_pinned);
   bool evict_one(bool may_evict_pinned);
   void evict(int32_t row);
+  void drop_idle_dictionaries();
+  // Space for `count` floats, or -1.
+  int64_t make_room(int64_t count, bool may_evict_pinned);
+  // Where the program's dictionaries are, each counted for one row more; false: there is no room,
+  // and `places` has those that are counted.
+  bool place_dictionaries(const tap::Program& program, bool may_evict_pinned,
+                          std::vector<step::DictionaryPlace>& places);
+  void drop(const tap::Program& program, std::span<const step::DictionaryPlace> places);
+  // Of a program's dictionaries, floats that no held row needs yet.
+  int64_t floats_not_held(const tap::Program& program) const;
 
   tap::Limits limits_;
   std::vector<Entry> rows_;         // [num_rows]
   std::vector<int32_t> free_rows_;  // ascending use from the back
   std::unordered_map<tap::ContentKey, int32_t, KeyHash> by_key_;
   std::unordered_map<tap::ContentKey, int32_t, KeyHash> pins_;  // how often
+  std::unordered_map<tap::ContentKey, Kept, KeyHash> dictionaries_;
   RangePool ops_;
   RangePool floats_;
   std::vector<step::TapEdit> edits_;

@@ -19,6 +19,27 @@ tap::TapSegment program_of(uint64_t number, int32_t floats, int32_t ops = 1) {
   return {0, {number, 1}, std::make_shared<const tap::Program>(std::move(program))};
 }
 
+// A dictionary whose content is its number.
+std::shared_ptr<const tap::DictionaryImage> numbered_image(uint64_t number, int64_t floats) {
+  auto values = std::make_shared_for_overwrite<float[]>(static_cast<size_t>(floats));
+  std::fill_n(values.get(), floats, 1000 + static_cast<float>(number));
+  auto image = std::make_shared<tap::DictionaryImage>();
+  image->key = {number, 2};
+  image->parts = {{values, floats / 2}, {values, floats - floats / 2}};
+  return image;
+}
+
+// The program with dictionaries that others have too.
+tap::TapSegment with_dictionaries(tap::TapSegment segment,
+                                  std::initializer_list<uint64_t> numbers) {
+  tap::Program program = *segment.program;
+  for (const uint64_t number : numbers) {
+    program.dictionaries.push_back(numbered_image(number, 20 + static_cast<int64_t>(number) * 24));
+  }
+  segment.program = std::make_shared<const tap::Program>(std::move(program));
+  return segment;
+}
+
 KeyedProgram keyed(const tap::TapSegment& segment) {
   return {segment.content, segment.program};
 }
@@ -41,12 +62,28 @@ class Device {
       ASSERT_LE(static_cast<size_t>(edit.first_float) + edit.program->vectors.size(),
                 floats_.size());
       std::ranges::copy(edit.program->vectors, floats_.begin() + edit.first_float);
+      ASSERT_EQ(edit.dictionaries.size(), edit.program->dictionaries.size());
+      for (const step::DictionaryPlace& place : edit.dictionaries) {
+        ASSERT_EQ(place.first_float % tap::kVectorAlign, 0);
+        int64_t begin = place.first_float;
+        for (const auto& [values, count] : place.image->parts) {
+          if (place.is_new) std::copy_n(values.get(), count, floats_.begin() + begin);
+          begin += count;
+        }
+      }
     }
   }
 
   bool holds(int32_t row, const tap::Program& program) const {
     const step::TapEdit& edit = rows_[static_cast<size_t>(row)];
     if (edit.program == nullptr) return false;
+    for (const step::DictionaryPlace& place : edit.dictionaries) {
+      int64_t begin = place.first_float;
+      for (const auto& [values, count] : place.image->parts) {
+        if (!std::equal(values.get(), values.get() + count, floats_.begin() + begin)) return false;
+        begin += count;
+      }
+    }
     return std::equal(program.vectors.begin(), program.vectors.end(),
                       floats_.begin() + edit.first_float);
   }
@@ -106,6 +143,30 @@ TEST(RowTable, EvictsWhatWasUsedLongestAgo) {
   EXPECT_EQ(table.stats().uploads, uploads);
 }
 
+TEST(RowTable, ADictionaryIsUploadedOnceForAllProgramsThatNameIt) {
+  RowTable table({4, 8, 160, 0, 0});
+  std::vector<int32_t> rows;
+  std::vector<step::TapEdit> edits;
+  const auto lease = [&](const tap::TapSegment& segment) {
+    ASSERT_TRUE(table.lease(std::vector{segment}, rows));
+    table.release(rows);
+    edits.clear();
+    table.take_edits(edits);
+  };
+  lease(with_dictionaries(program_of(1, 16), {2}));  // 68 floats, 80 with what lies behind
+  ASSERT_EQ(edits.size(), 1u);
+  EXPECT_TRUE(edits[0].dictionaries.at(0).is_new);
+  const int64_t first = edits[0].dictionaries[0].first_float;
+  lease(with_dictionaries(program_of(2, 16), {2}));
+  ASSERT_EQ(edits.size(), 1u);
+  EXPECT_FALSE(edits[0].dictionaries.at(0).is_new);
+  EXPECT_EQ(edits[0].dictionaries[0].first_float, first);
+  lease(program_of(3, 128));  // needs the space of all that
+  lease(with_dictionaries(program_of(1, 16), {2}));
+  EXPECT_TRUE(edits.back().dictionaries.at(0).is_new);
+  EXPECT_TRUE(table.check_integrity().has_value());
+}
+
 TEST(RowTable, PinnedProgramsGoLast) {
   RowTable table({4, 8, 64, 0, 0});
   table.pin(keyed(program_of(1, 16)));
@@ -158,6 +219,7 @@ TEST(RowTable, WhatNeverFitsIsRefusedWithTheLimit) {
   refused({program_of(1, 16), program_of(2, 16), program_of(3, 16)}, "2");
   refused({program_of(1, 16, 5)}, "ops");
   refused({program_of(1, 65)}, "elements");
+  refused({with_dictionaries(program_of(1, 16), {2})}, "elements");
   EXPECT_TRUE(RowTable::could_ever_fit(
                   limits, std::vector{program_of(1, 16), {}, program_of(2, 16), program_of(1, 16)})
                   .has_value());
@@ -182,8 +244,11 @@ void run_load(uint64_t seed) {
   std::map<uint64_t, int32_t> pins;
   const auto random_program = [&] {
     const uint64_t number = 1 + static_cast<uint64_t>(random.below(30));
-    return program_of(number, 1 + static_cast<int32_t>(number * 37 % 90),
-                      1 + static_cast<int32_t>(number % 5));
+    const tap::TapSegment program = program_of(number, 1 + static_cast<int32_t>(number * 37 % 90),
+                                               1 + static_cast<int32_t>(number % 5));
+    if (number % 3 != 0) return program;
+    if (number % 4 == 0) return with_dictionaries(program, {number % 5, 5 + number % 2});
+    return with_dictionaries(program, {number % 5});
   };
   int32_t submitted = 0;
   int32_t ended = 0;

@@ -53,6 +53,19 @@ constexpr std::string_view kSchema = R"json({
                 "only_if_active": {"type": "boolean", "default": false}}}}}}}
     }
   },
+  "sae_full_reconstruction_specs": {
+    "description": "Rows replaced by what a dictionary makes of them, with its features clamped or none of them.",
+    "type": "array",
+    "items": {
+      "type": "object", "required": ["module_name"], "additionalProperties": false,
+      "properties": {
+        "module_name": {"type": "string", "description": "A registered dictionary."},
+        "phase": {"type": "string", "enum": ["both", "prefill", "decode"], "default": "both"},
+        "clamps": {"type": "object", "description": "{site: {layer: [entry]}}, entries as of sae_clamp_specs; none: every layer that the dictionary has.",
+          "additionalProperties": {"type": "object", "additionalProperties": {
+            "type": "array", "items": {"type": "object"}}}}}
+    }
+  },
   "decode_steering_vectors": {
     "description": "Vectors added at generated tokens, besides steering_vectors.",
     "$ref": "#/components/schemas/SteeringTier"
@@ -117,7 +130,9 @@ constexpr std::string_view kSchema = R"json({
   },
   "SteeringFeature": {
     "type": "object",
-    "required": ["op", "dictionary", "feature", "kind", "value"],
+    "required": ["op", "dictionary"],
+    "anyOf": [{"required": ["feature", "kind", "value"]},
+              {"required": ["mode"], "properties": {"mode": {"enum": ["full"]}}}],
     "additionalProperties": false,
     "properties": {
       "op": {"type": "string", "enum": ["feature"]},
@@ -235,6 +250,8 @@ constexpr std::string_view kSchema = R"json({
   "cap": {"steering": {"op": "cap", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "hi": 3}},
   "set": {"steering": {"op": "set", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "value": 6}},
   "feature": {"steering": {"op": "feature", "dictionary": "sae", "feature": 3, "kind": "add", "value": 4}},
+  "feature_full": {"steering": {"op": "feature", "dictionary": "sae", "feature": 3, "kind": "set", "value": 4, "mode": "full"}},
+  "sae_full_reconstruction_specs": {"sae_full_reconstruction_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"10": [{"feature_idx": 3, "kind": "absolute", "value": 4}]}}}]},
   "feature_gate": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "gate": {"feature": {"dictionary": "sae", "feature": 3, "above": 0.5}}}},
   "sae_clamp_specs": {"sae_clamp_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"10": [{"feature_idx": 3, "kind": "additive", "value": 4}]}}}]},
   "probe_gate": {"steering": {"op": "add", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "gate": {"probe": {"vector": [1, 0, 0, 1], "threshold": 0.3, "sharpness": 4}}}},

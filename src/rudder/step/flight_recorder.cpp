@@ -6,6 +6,7 @@
 #include <array>
 #include <ctime>
 #include <filesystem>
+#include <set>
 #include <utility>
 
 #include "rudder/base/log.h"
@@ -80,7 +81,12 @@ void FlightRecorder::write_tables() {
   if (rows_.empty() && sets_.empty()) return;
   StepPlan plan;
   plan.id = last_step_;
-  for (const auto& [row, edit] : rows_) plan.tap_edits.push_back(edit);
+  std::set<int64_t> written;  // of dictionaries, each of which several rows may use
+  for (const auto& [row, edit] : rows_) {
+    for (DictionaryPlace& place : plan.tap_edits.emplace_back(edit).dictionaries) {
+      place.is_new = written.insert(place.first_float).second;
+    }
+  }
   for (const auto& [set, edit] : sets_) plan.capture_edits.push_back(edit);
   write(plan);
   StepResult result;

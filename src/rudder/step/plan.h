@@ -86,6 +86,13 @@ struct SlotEdit {
   int32_t history_prompt_len = 0;  // the first this many of `history` are the prompt
 };
 
+// Where the table has a dictionary of a program; with `is_new` the edit brings it.
+struct DictionaryPlace {
+  int64_t first_float = 0;  // a multiple of tap::kVectorAlign
+  bool is_new = false;
+  std::shared_ptr<const tap::DictionaryImage> image = {};
+};
+
 // A row of the tap table gets a program: edits are applied, in order, before the step runs. Row 0
 // is never edited.
 struct TapEdit {
@@ -93,6 +100,7 @@ struct TapEdit {
   int32_t first_op = 0;     // the program's place among the ops of the table
   int64_t first_float = 0;  // and that of its vectors; a multiple of tap::kVectorAlign
   std::shared_ptr<const tap::Program> program = {};  // null: the row is empty again
+  std::vector<DictionaryPlace> dictionaries = {};    // of program->dictionaries, in their order
 };
 
 struct CaptureEdit {

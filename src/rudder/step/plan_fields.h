@@ -3,7 +3,11 @@
 // these structs and not to its fields() does not compile.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
+#include <memory>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "rudder/step/archive.h"
@@ -25,7 +29,7 @@ inline constexpr LogitsWanted kLastOf<LogitsWanted> = LogitsWanted::kAll;
 template <>
 inline constexpr SeqEnd kLastOf<SeqEnd> = SeqEnd::kNumerical;
 template <>
-inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kFeature;
+inline constexpr tap::OpKind kLastOf<tap::OpKind> = tap::OpKind::kCarried;
 template <>
 inline constexpr tap::FeatureNorm kLastOf<tap::FeatureNorm> = tap::FeatureNorm::kLayerNorm;
 template <>
@@ -49,8 +53,8 @@ void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Limits> auto& value) {
-  auto& [num_rows, num_ops, num_floats, num_sets, elements, prompts_only] = value;
-  archive(num_rows, num_ops, num_floats, num_sets, elements, prompts_only);
+  auto& [num_rows, num_ops, num_floats, num_sets, elements, max_features, prompts_only] = value;
+  archive(num_rows, num_ops, num_floats, num_sets, elements, max_features, prompts_only);
 }
 
 template <typename Archive>
@@ -87,9 +91,9 @@ void fields(Archive& archive, Archived<tap::Point> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::TapOp> auto& value) {
   auto& [kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, sum, threshold,
-         sharpness, begin, end, from, to, run, norm, edit, edit_value, relay] = value;
+         sharpness, begin, end, from, to, run, norm, edit, edit_value, relay, feature] = value;
   archive(kind, gate, schedule, latch, v1, v2, gate_vector, strength, a, b, lo, hi, sum, threshold,
-          sharpness, begin, end, from, to, run, norm, edit, edit_value, relay);
+          sharpness, begin, end, from, to, run, norm, edit, edit_value, relay, feature);
 }
 
 template <typename Archive>
@@ -100,8 +104,35 @@ void fields(Archive& archive, Archived<tap::ProgramOp> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<tap::Program> auto& value) {
-  auto& [ops, vectors] = value;
+  auto& [ops, vectors, dictionaries] = value;
+  static_cast<void>(dictionaries);  // the edit has them
   archive(ops, vectors);
+}
+
+// Its numbers as one part.
+template <typename Archive>
+void fields(Archive& archive, Archived<tap::DictionaryImage> auto& value) {
+  std::vector<float> numbers;
+  if constexpr (std::is_const_v<std::remove_reference_t<decltype(value)>>) {
+    for (const auto& [values, count] : value.parts) {
+      numbers.insert(numbers.end(), values.get(), values.get() + count);
+    }
+  }
+  archive(value.key.low, value.key.high, numbers);
+  if constexpr (!std::is_const_v<std::remove_reference_t<decltype(value)>>) {
+    auto values = std::make_shared_for_overwrite<float[]>(numbers.size());
+    std::ranges::copy(numbers, values.get());
+    value.parts = {{std::move(values), std::ssize(numbers)}};
+  }
+}
+
+// A dictionary that is there already is not archived again.
+template <typename Archive>
+void fields(Archive& archive, Archived<DictionaryPlace> auto& value) {
+  auto& [first_float, is_new, image] = value;
+  archive(first_float, is_new);
+  if (is_new) archive(image);
+  archive.require(!is_new || image != nullptr);
 }
 
 template <typename Archive>
@@ -155,8 +186,8 @@ void fields(Archive& archive, Archived<SlotEdit> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<TapEdit> auto& value) {
-  auto& [tap_row, first_op, first_float, program] = value;
-  archive(tap_row, first_op, first_float, program);
+  auto& [tap_row, first_op, first_float, program, dictionaries] = value;
+  archive(tap_row, first_op, first_float, program, dictionaries);
 }
 
 template <typename Archive>

@@ -45,6 +45,7 @@ Result<void> check_capacity(const Capacity& recorded, const Capacity& own) {
   RUDDER_TRY_VOID(at_least("taps.num_rows", recorded.taps.num_rows, own.taps.num_rows));
   RUDDER_TRY_VOID(at_least("taps.num_ops", recorded.taps.num_ops, own.taps.num_ops));
   RUDDER_TRY_VOID(at_least("taps.num_floats", recorded.taps.num_floats, own.taps.num_floats));
+  RUDDER_TRY_VOID(at_least("taps.max_features", recorded.taps.max_features, own.taps.max_features));
   RUDDER_TRY_VOID(
       at_least("taps.num_capture_sets", recorded.taps.num_capture_sets, own.taps.num_capture_sets));
   return at_least("taps.capture_elements", recorded.taps.capture_elements,

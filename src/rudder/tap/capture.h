@@ -55,6 +55,8 @@ struct Limits {
   int64_t num_floats = 0;  // of all vectors together
   int32_t num_capture_sets = 0;
   int64_t capture_elements = 0;  // of all records of one step
+  // Features of a dictionary that is encoded whole; 0: the backend encodes none.
+  int32_t max_features = 0;
   // Only the server's own embeddings capture: clients may not, and steps that only decode do not.
   bool captures_prompts_only = false;
 

@@ -8,7 +8,7 @@
 namespace rudder::tap {
 
 // norm(x) of a row of n elements; x = norm(x) c + mean.
-enum class FeatureNorm : int32_t {
+enum class FeatureNorm : int16_t {
   kNone,          // x; c = 1
   kConstantNorm,  // x sqrt(n) / |x|; c = |x| / sqrt(n); a row of zeros stays one, with c = 0
   kLayerNorm,     // (x - mean) / (d + kLayerNormEpsilon); c = d = sqrt(sum (x - mean)^2 / (n - 1))
@@ -16,7 +16,7 @@ enum class FeatureNorm : int32_t {
 inline constexpr double kLayerNormEpsilon = 1e-5;
 
 // The value that a clamp gives to a feature of value f.
-enum class FeatureEdit : int32_t {
+enum class FeatureEdit : int16_t {
   kSet,       // v
   kAdd,       // f + v
   kMultiply,  // f v

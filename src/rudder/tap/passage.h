@@ -28,6 +28,24 @@ constexpr Passages passage(Site site) {
   }
 }
 
+// Points of one stage are tapped inside one op, where the tokens of a step have no order: a block's
+// output together with the next one's input and their norm, and so on (tap.T10).
+constexpr int32_t stage_of(Point point) {
+  switch (point.site) {
+    case Site::kResidPre:
+    case Site::kAttnIn:
+      return 3 * point.layer;
+    case Site::kAttnOut:
+    case Site::kResidMid:
+    case Site::kMlpIn:
+      return 3 * point.layer + 1;
+    case Site::kMlpAct:
+      return 3 * point.layer + 2;
+    default:
+      return 3 * point.layer + 3;
+  }
+}
+
 // Whether the site is the residual stream itself; most steering adds to it.
 constexpr bool is_residual(Site site) {
   return site == Site::kResidPre || site == Site::kResidMid || site == Site::kResidPost;

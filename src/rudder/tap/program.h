@@ -3,8 +3,10 @@
 // text: docs/contracts/taps.md. One op of it, and the formulas: tap_op.h.
 #pragma once
 
+#include <memory>
 #include <vector>
 
+#include "rudder/tap/dictionary_image.h"
 #include "rudder/tap/site.h"
 #include "rudder/tap/tap_op.h"
 
@@ -19,6 +21,7 @@ struct ProgramOp {
 struct Program {
   std::vector<ProgramOp> ops;  // by point ascending, in the order they run within a point
   std::vector<float> vectors;
+  std::vector<std::shared_ptr<const DictionaryImage>> dictionaries = {};  // no two with one key
 
   bool empty() const { return ops.empty(); }
 };

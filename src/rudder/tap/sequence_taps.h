@@ -10,18 +10,10 @@
 #include <vector>
 
 #include "rudder/tap/capture.h"
+#include "rudder/tap/content_key.h"
 #include "rudder/tap/program.h"
 
 namespace rudder::tap {
-
-// A 128-bit hash of what a program does: programs with equal keys give equal activations. {0, 0}:
-// no program.
-struct ContentKey {
-  uint64_t low = 0;
-  uint64_t high = 0;
-  bool operator==(const ContentKey&) const = default;
-  bool none() const { return low == 0 && high == 0; }
-};
 
 // Tokens at positions from `begin` to the next segment run `program`; null: none.
 struct TapSegment {

@@ -115,6 +115,12 @@ bool Geometry::is_divided(Site site) const {
   return ((static_cast<unsigned>(divided_sites) >> static_cast<unsigned>(site)) & 1U) != 0;
 }
 
+int32_t Geometry::widest() const {
+  int32_t widest = hidden;
+  for (const int32_t width : mlp_width) widest = std::max(widest, width);
+  return widest;
+}
+
 int32_t Geometry::width(Point point) const {
   return point.site == Site::kMlpAct ? mlp_width[static_cast<size_t>(point.layer)] : hidden;
 }

@@ -64,6 +64,7 @@ struct Geometry {
   bool has(Point point) const;
   bool is_divided(Site site) const;
   int32_t width(Point point) const;  // elements of the row at a point that the model has
+  int32_t widest() const;            // of them all
   // An Error names the layer or the site that the model does not have.
   Result<void> check(Point point) const;
 };

@@ -25,14 +25,24 @@ enum class OpKind : int32_t {
   kScore,      // h; the slot's latch `latch` takes p as one more sample
   kFeature,    // y = norm(h) . v2, f = y > lo ? max(a y + b, 0) : 0, f' = `edit` of f with `value`:
                // h + s c (f' - f) v1, norm and c those of `norm`; with hi > 0 only where f > 0
+  kEncode,     // f = all features of h, by the dictionary v1 (dictionary_image.h); with lo > 0 the
+               // row becomes decode(f), or that is left for kCarried. Its run are kEncoded ops; Ops::encode() runs it, behind the
+               // macro-op that passes the point
+  kEncoded,    // f' = `edit` of f with `value`, f that of `feature`: h + s c (f' - f) decoder; with
+               // hi > 0 only where f > 0
+  kCarried,    // the row that a kEncode at an earlier point of the step left for the token
 };
 
 // A feature that is read at one point and written at others is several kFeature ops. The one
 // without v1 leaves s c (f' - f) in the token's relay `relay`, and h as it is; those without v2, at
 // later points of the same step, are h + s (relay) v1.
 
+// Ops of a point that stand behind a kEncode are run by Ops::encode() too. Where a dictionary
+// writes another point than it reads, its kEncoded ops leave s c (f' - f) in their relays, and h as
+// it is.
+
 // With a gate the row becomes h + g (op(h) - h). With g = 0, and with s = 0 after its schedule, the
-// row keeps its bits. kScore has neither gate nor schedule.
+// row keeps its bits. kScore and kEncode have neither gate nor schedule.
 //
 // kFeature ops that follow one another may be a run: all of them, and their gates, read the row as
 // it is before the first. So several clamps of one dictionary act on the features of one encode.
@@ -63,7 +73,8 @@ static_assert(kVectorAlign % 4 == 0);
 inline constexpr int64_t kCaptureAlign = 64;
 
 // One op, as the device reads it. v1, v2 and gate_vector are offsets in floats: within
-// Program.vectors here, within the table's pool on the device.
+// Program.vectors here, within the table's pool on the device. v1 of kEncode is a place in
+// Program.dictionaries here, the offset of its image there.
 struct TapOp {
   OpKind kind = OpKind::kAdd;
   GateKind gate = GateKind::kNone;
@@ -84,12 +95,13 @@ struct TapOp {
   int32_t end = 0;
   float from = 0.0f;
   float to = 0.0f;
-  // Of kFeature.
+  // Of kFeature, kEncode and kEncoded.
   int32_t run = 0;  // of the first of a run its length, of the others 0
   FeatureNorm norm = FeatureNorm::kNone;
   FeatureEdit edit = FeatureEdit::kSet;
   float value = 0.0f;
   int32_t relay = 0;
+  int32_t feature = 0;  // of kEncoded: its number
 };
 static_assert(sizeof(TapOp) == 96 && sizeof(TapOp) % 16 == 0);
 

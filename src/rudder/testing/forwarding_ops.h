@@ -18,6 +18,7 @@ class ForwardingOps : public ops::Ops {
   int32_t attention_lookback() const override { return inner_->attention_lookback(); }
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   bool takes_drafts() const override { return inner_->takes_drafts(); }
+  bool has_encode() const override { return inner_->has_encode(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
   ops::Comm* comm() override { return inner_->comm(); }
   Result<void> prepare(const ops::StepBounds& bounds) override { return inner_->prepare(bounds); }
@@ -43,6 +44,7 @@ class ForwardingOps : public ops::Ops {
   void gather_logits(const ops::GatherLogitsArgs& args) override {
     run(&ops::Ops::gather_logits, args);
   }
+  void encode(const ops::EncodeArgs& args) override { run(&ops::Ops::encode, args); }
   void sample(const ops::SampleArgs& args) override { run(&ops::Ops::sample, args); }
   void score(const ops::ScoreArgs& args) override { run(&ops::Ops::score, args); }
 

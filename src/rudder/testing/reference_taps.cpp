@@ -111,6 +111,10 @@ Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const 
       return h;
     case tap::OpKind::kFeature:
       return plus(h, 1, feature_delta(op, s, h, v1, v2));
+    case tap::OpKind::kEncode:  // tests/metamorphic/encode_test.cpp
+    case tap::OpKind::kEncoded:
+    case tap::OpKind::kCarried:
+      break;
   }
   RUDDER_CHECK(false, "op {}", static_cast<int32_t>(op.kind));
 }

@@ -52,7 +52,11 @@ FEATURES = [
     {"steering": {"op": "feature", "dictionary": "sae", "feature": 1, "kind": "add", "value": 2, "only_if_active": False,
                   "select": {"phase": "decode"}, "gate": {"feature": {"dictionary": "sae", "feature": 2, "above": 0.5}}}},
     {"sae_clamp_specs": [{"module_name": "sae", "phase": "both", "clamps": {"resid_post": {"3": [
-        {"feature_idx": 3, "kind": "additive", "value": -1, "only_if_active": False}]}}}]}]
+        {"feature_idx": 3, "kind": "additive", "value": -1, "only_if_active": False}]}}}]},
+    {"steering": {"op": "feature", "dictionary": "sae", "layer": 3, "feature": 1, "kind": "set", "value": 2, "mode": "full"}},
+    {"steering": {"op": "feature", "dictionary": "sae", "mode": "full", "select": {"phase": "prefill"}}},
+    {"sae_full_reconstruction_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"3": [
+        {"feature_idx": 2, "kind": "absolute", "value": 1, "only_if_active": True}]}}}]}]
 CAPTURES = [
     {"sites": {"resid_post": [5], "resid_mid": {"ranges": [[2, 4]]}}, "positions": [0, -1], "point": "post",
      "values": ["probes", "norms"], "probes": {"p": VECTOR}, "measure": "cosine"},
@@ -60,7 +64,8 @@ CAPTURES = [
     {"sites": {"blocks.1.hook_mlp_out": True, "attn_out": "0-2,-1"}, "positions": "all_generated", "values": ["means"]},
     {"sites": {"resid_post": 5}, "positions": "last_prompt", "values": ["probes"], "probes": {"q": "mood"}, "measure": "dot"},
     {"lens": {"layers": [2, -1], "top": 3}, "positions": "last_prompt"},
-    {"sites": {"resid_post": 1}, "values": ["norms"], "lens": {"layers": "all"}, "point": "post"}]
+    {"sites": {"resid_post": 1}, "values": ["norms"], "lens": {"layers": "all"}, "point": "post"},
+    {"dictionary": "sae", "layer": 3, "top": 2, "positions": "all"}, {"dictionary": "sae", "features": [3, 0], "positions": "last_prompt"}]
 
 # Forms of outputs.
 SCHEMA = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 3}, "b": {"enum": [1, 2]}},

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from .activations import ActivationCache, IntArray
 from .errors import ArrayError, CaptureError
+from .feature_arrays import TopFeatures, padded
 from .hooks import Point
 from .ops import Layers
 from .packing import FloatArray, pack, unpack
@@ -52,6 +53,21 @@ class Lens:
 
 
 @dataclass(frozen=True)
+class Features:
+    """Features of a dictionary at the rows where it reads: the `top` largest, or those of `numbers`. `layer`: of a
+    dictionary that has several."""
+
+    dictionary: str
+    top: int = 8
+    numbers: Sequence[int] | IntArray | None = None
+    layer: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        which = {"top": int(self.top)} if self.numbers is None else {"features": [int(each) for each in self.numbers]}
+        return {"dictionary": self.dictionary, **({} if self.layer is None else {"layer": int(self.layer)}), **which}
+
+
+@dataclass(frozen=True)
 class LensReading:
     """Of one layer: token ids and log-probabilities [positions, top], the likeliest first."""
 
@@ -66,7 +82,8 @@ class Capture:
     `names`: hook names or sites. `positions` count tokens through prompt and answer, below 0 from the prompt's end.
     `point`: before ("pre") or after ("post") the steering ops of the point itself. `values`: which of rows, means over the
     positions, norms and dot products with `probes`; by default probes where there are some, else rows. `measure`: of
-    probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers; `names` may then be empty.
+    probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers. `features`: of a dictionary. With either, `names` may be
+    empty.
     """
 
     names: Names
@@ -76,11 +93,14 @@ class Capture:
     probes: Mapping[str, npt.ArrayLike | str] | None = None
     measure: Literal["dot", "projection", "cosine"] | None = None
     lens: Lens | None = None
+    features: Features | None = None
 
     def to_json(self) -> dict[str, Any]:
         out = _common_json(self.names, self.positions, self.point)
         if self.lens is not None:
             out["lens"] = self.lens.to_json()
+        if self.features is not None:
+            out.update(self.features.to_json())
         if self.values is not None:
             out["values"] = list(self.values)
         if self.probes is not None:
@@ -182,6 +202,12 @@ class CaptureResult:
         return {Point.parse(name).hook_name: LensReading(np.asarray(told["token_ids"], dtype=np.int64),
                                                          np.asarray(told["logprobs"], dtype=np.float32))
                 for name, told in self._packs("lens").items()}
+
+    @property
+    def features(self) -> TopFeatures:
+        """Numbers and values [positions, count] of the dictionary that was asked for."""
+        told = self._packs("dictionary")
+        return padded(told["features"], told["values"], max((len(row) for row in told["features"]), default=0))
 
     @property
     def paths(self) -> list[str]:

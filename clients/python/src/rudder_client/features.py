@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from .activations import IntArray
 from .errors import ArrayError
+from .feature_arrays import TopFeatures, padded
 from .hooks import Point
 from .ops import SteeringOp
 from .packing import FloatArray, as_rows, pack
@@ -35,10 +36,12 @@ _ROWS_AT_ONCE = 64
 
 
 def clamp(dictionary: str, feature: int, kind: Kind, value: float, *, layer: int | None = None,
-          only_if_active: bool = False, select: Select | None = None, gate: Gate | None = None) -> SteeringOp:
+          only_if_active: bool = False, mode: Literal["delta", "full"] = "delta", select: Select | None = None,
+          gate: Gate | None = None) -> SteeringOp:
     """What becomes of a feature's value f: `set` v, `add` f + v, `multiply` f v, `min` at least v, `max` at most v.
 
-    `only_if_active`: only where f > 0. `layer`: of a dictionary that has several.
+    `only_if_active`: only where f > 0. `layer`: of a dictionary that has several. `mode`: "full" replaces the row by what
+    the dictionary makes of it (SAELens: `use_error_term=False`), "delta" keeps what it does not explain.
     """
     fields: dict[str, Any] = {"op": "feature", "dictionary": dictionary, "feature": int(feature), "kind": kind,
                               "value": float(value)}
@@ -46,6 +49,8 @@ def clamp(dictionary: str, feature: int, kind: Kind, value: float, *, layer: int
         fields["layer"] = int(layer)
     if only_if_active:
         fields["only_if_active"] = True
+    if mode != "delta":
+        fields["mode"] = mode
     if select is not None:
         fields["select"] = select.to_json()
     if gate is not None:
@@ -81,15 +86,6 @@ class Dictionary:
         return found[0]
 
 
-@dataclass(frozen=True)
-class TopFeatures:
-    """The largest features of rows: numbers and values [rows, count], the largest first. Where a row has fewer active
-    features, the rest has number -1 and value 0."""
-
-    features: IntArray
-    values: FloatArray
-
-
 class Dictionaries:
     """`client.dictionaries`. Changes need the server's steering key, where it has one."""
 
@@ -119,12 +115,7 @@ class Dictionaries:
     def top(self, name: str, rows: npt.ArrayLike, count: int = 8, *, layer: int | None = None) -> TopFeatures:
         """The `count` largest features of each row."""
         found = self._encode(name, rows, layer, {"top": int(count)})
-        numbers = np.full((len(found), count), -1, dtype=np.int64)
-        values = np.zeros((len(found), count), dtype=np.float32)
-        for i, row in enumerate(found):
-            numbers[i, :len(row["features"])] = row["features"]
-            values[i, :len(row["values"])] = row["values"]
-        return TopFeatures(numbers, values)
+        return padded([row["features"] for row in found], [row["values"] for row in found], count)
 
     def _encode(self, name: str, rows: npt.ArrayLike, layer: int | None, wanted: dict[str, Any]) -> Sequence[dict[str, Any]]:
         all_rows = np.atleast_2d(as_rows(rows, "rows"))

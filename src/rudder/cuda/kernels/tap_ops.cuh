@@ -119,6 +119,9 @@ __device__ inline TapChange change_of(tap::OpKind kind, const tap::TapOp& op, fl
     }
     case tap::OpKind::kScore:
     case tap::OpKind::kFeature:  // tap_features.cuh
+    case tap::OpKind::kEncode:   // of other backends
+    case tap::OpKind::kEncoded:
+    case tap::OpKind::kCarried:
       break;
   }
   return {};

@@ -63,13 +63,17 @@ std::string_view generation_schemas() {
   },
   "CaptureAsk": {
     "type": "object",
-    "description": "Needs sites, or the lens of the consumer response. Other fields are the consumer's own.",
+    "description": "Needs sites, or the lens or a dictionary of the consumer response. Other fields are the consumer's own.",
     "properties": {
       "lens": {"type": "object", "required": ["layers"], "additionalProperties": false,
         "description": "The likeliest tokens as the output head reads resid_post of these layers.",
         "properties": {
           "layers": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": "integer"}}, {"type": "string"}, {"type": "object"}]},
           "top": {"type": "integer", "minimum": 1, "maximum": 20, "default": 5}}},
+      "dictionary": {"type": "string", "description": "Features of this dictionary, of the rows where it reads."},
+      "layer": {"type": "integer", "description": "Of a dictionary that has several."},
+      "top": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8, "description": "So many of a token's largest features above 0."},
+      "features": {"type": "array", "minItems": 1, "maxItems": 1024, "items": {"type": "integer", "minimum": 0}, "description": "In place of top: the values of these."},
       "sites": {"type": "object", "additionalProperties": {"oneOf": [
         {"type": "array", "items": {"type": "integer"}},
         {"type": "string", "enum": ["all"]},

@@ -40,6 +40,7 @@ TEST(Fields, WhatLooksLikeSteeringIsRefusedWithTheNameToUse) {
       {"prefill_steering_clamps", "use steering"},
       {"steering_clamps", "use steering"},
       {"sae_clamp_specs", "--enable-steering"},
+      {"sae_full_reconstruction_specs", "--enable-steering"},
       {"patch", "use steering"},
       {"patch_vectors", "use steering"},
       {"captures", "use capture"},

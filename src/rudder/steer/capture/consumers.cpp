@@ -76,9 +76,11 @@ Result<void> ConsumerFlag::finish() const {
 Result<std::vector<std::shared_ptr<Consumer>>> make_consumers(const CaptureSettings& settings,
                                                               const tap::Geometry& geometry,
                                                               const VectorLookup& lookup,
+                                                              const DictionaryLookup& dictionaries,
                                                               const std::shared_ptr<Lens>& lens) {
   std::vector<std::shared_ptr<Consumer>> consumers;
-  consumers.push_back(make_response_consumer(geometry, lookup, lens, settings.max_response_bytes));
+  consumers.push_back(
+      make_response_consumer(geometry, lookup, dictionaries, lens, settings.max_response_bytes));
   for (const std::string& text : settings.consumers) {
     RUDDER_TRY(ConsumerFlag flag, ConsumerFlag::parse(text, "capture-consumer"));
     if (flag.name() == "filesystem") {

@@ -9,6 +9,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/feature_ask.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/settings.h"
 #include "rudder/tap/site.h"
@@ -42,6 +43,7 @@ class ConsumerFlag {
 Result<std::vector<std::shared_ptr<Consumer>>> make_consumers(const CaptureSettings& settings,
                                                               const tap::Geometry& geometry,
                                                               const VectorLookup& lookup,
+                                                              const DictionaryLookup& dictionaries,
                                                               const std::shared_ptr<Lens>& lens);
 
 }  // namespace rudder::steer::capture

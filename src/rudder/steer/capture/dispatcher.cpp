@@ -472,8 +472,9 @@ void ThreadedDispatcher::stop() {
 
 Result<std::unique_ptr<Dispatcher>> Dispatcher::create(Parts parts,
                                                        const CaptureSettings& settings) {
-  RUDDER_TRY(std::vector<std::shared_ptr<Consumer>> consumers,
-             make_consumers(settings, parts.geometry, parts.lookup, parts.lens));
+  RUDDER_TRY(
+      std::vector<std::shared_ptr<Consumer>> consumers,
+      make_consumers(settings, parts.geometry, parts.lookup, parts.dictionaries, parts.lens));
   std::ranges::move(parts.consumers, std::back_inserter(consumers));
   parts.consumers.clear();
   auto dispatcher = std::make_unique<ThreadedDispatcher>(std::move(parts), settings);

@@ -23,6 +23,7 @@
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/feature_ask.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/capture/settings.h"
@@ -59,6 +60,7 @@ class Dispatcher {
     // Beside those that the settings name; for tests and for embedding.
     std::vector<std::shared_ptr<Consumer>> consumers;
     std::shared_ptr<Lens> lens = nullptr;  // null: rows are not read through the head
+    DictionaryLookup dictionaries = {};    // whose features rows are read as; may be empty
   };
 
   // Opens consumers and plugins, compiles the operator's own capture, starts the threads.

@@ -7,6 +7,7 @@
 #include <boost/json.hpp>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "rudder/steer/capture/response_options.h"
@@ -59,6 +60,8 @@ class ResponseSession final : public Session {
           std::ranges::binary_search(options_->lens.layers, point.point.layer)) {
         lens_rows_.push_back(layout);
       }
+      const FeatureAsk& features = options_->features;
+      if (!features.empty() && point.point == features.dictionary->read) feature_row_ = layout;
     }
     for (const RowLayout& layout : rows_) {
       keys_.push_back(
@@ -72,8 +75,8 @@ class ResponseSession final : public Session {
 
   Result<void> take(RowBatch batch) override {
     const bool streams = info_.stream && info_.emit;
-    const bool has_events =
-        options_->rows || options_->norms || !options_->probes.empty() || !lens_rows_.empty();
+    const bool has_events = options_->rows || options_->norms || !options_->probes.empty() ||
+                            !lens_rows_.empty() || feature_row_;
     RUDDER_TRY_VOID(read_lens(batch));
     if (options_->means && num_tokens_ == 0) RUDDER_TRY_VOID(reserve(means_bytes()));
     for (size_t i = 0; i < batch.records.size(); ++i) {
@@ -81,6 +84,7 @@ class ResponseSession final : public Session {
       if (!streams) RUDDER_TRY_VOID(reserve(token_bytes()));
       read(batch, record);
       append_lens(i);
+      append_features(batch, record);
       if (!streams || !has_events) continue;
       info_.emit(record.position, std::move(values_));
       ++num_events_;
@@ -113,6 +117,7 @@ class ResponseSession final : public Session {
       bytes += (options_->rows ? row : 0) + numbers * sizeof(float);
     }
     bytes += lens_rows_.size() * static_cast<size_t>(options_->lens.top) * sizeof(LensToken);
+    bytes += options_->features.most() * sizeof(FeatureValue) * 2;  // numbers of up to 10 digits
     return static_cast<int64_t>(bytes * 7 / 3);
   }
 
@@ -147,6 +152,10 @@ class ResponseSession final : public Session {
     }
     for (const Probe& probe : options_->probes) {
       values_.probes.push_back({probe.name, empty_numbers()});
+    }
+    if (feature_row_) {
+      values_.features =
+          FeatureReading{options_->features.name, feature_row_->point.point.layer, {}};
     }
   }
 
@@ -236,6 +245,13 @@ class ResponseSession final : public Session {
     }
   }
 
+  void append_features(const RowBatch& batch, const Record& record) {
+    if (!feature_row_) return;
+    row_.resize(static_cast<size_t>(feature_row_->width));
+    decode_row(batch.row(record, *feature_row_), info_.dtype, row_);
+    values_.features->tokens.push_back(read_features(options_->features, row_));
+  }
+
   void append_row(ResultRows& rows, std::span<const std::byte> row) {
     if (!options_->as_float32 || info_.dtype == tensor::DType::kF32) {
       rows.data.insert(rows.data.end(), row.begin(), row.end());
@@ -276,7 +292,8 @@ class ResponseSession final : public Session {
   std::vector<RowLayout> rows_;       // of the points that `sites` names
   std::vector<RowLayout> lens_rows_;  // that the lens reads
   std::vector<LensToken> lens_tokens_;
-  std::vector<std::string> keys_;  // of points: "resid_post.10"
+  std::optional<RowLayout> feature_row_;  // that the dictionary reads
+  std::vector<std::string> keys_;         // of points: "resid_post.10"
   std::vector<Pack> packs_;
   CapturedValues values_;
   std::vector<std::vector<double>> sums_;  // by point: of all rows, for the means
@@ -302,6 +319,8 @@ class ResponseConsumer final : public Consumer {
     for (const int32_t layer : ask.layers) {
       points.push_back({{layer, tap::Site::kResidPost}, after});
     }
+    RUDDER_TRY(const FeatureAsk features, parse_feature_ask(fields, path, context_.dictionaries));
+    if (!features.empty()) points.push_back({features.dictionary->read, after});
     return points;
   }
 
@@ -325,9 +344,11 @@ class ResponseConsumer final : public Consumer {
 }  // namespace
 
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
+                                                 DictionaryLookup dictionaries,
                                                  std::shared_ptr<Lens> lens, int64_t max_bytes) {
   return std::make_shared<ResponseConsumer>(ResponseContext{.geometry = geometry,
                                                             .lookup = std::move(lookup),
+                                                            .dictionaries = std::move(dictionaries),
                                                             .has_lens = lens != nullptr,
                                                             .max_lens_top = step::kMaxLogprobs},
                                             std::move(lens), max_bytes);

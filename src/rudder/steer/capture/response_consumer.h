@@ -7,6 +7,7 @@
 //   "probes": {name: [floats] | packed | "name of a registered vector"}
 //   "measure": of probes: "dot" h.v (default), "projection" h.v/|v|, "cosine" h.v/(|h||v|)
 //   "lens":   {"layers", "top"}: the likeliest tokens as the output head reads resid_post there
+//   "dictionary": the name of one, "layer"?, "top" or "features": its features at the row it reads
 // The values go to the client in the form that docs/capture.md has.
 #pragma once
 
@@ -14,6 +15,7 @@
 #include <memory>
 
 #include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/feature_ask.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/tap/site.h"
 
@@ -21,6 +23,7 @@ namespace rudder::steer::capture {
 
 // `lens` may be null: it is then refused. `max_bytes` bounds what all open answers together hold.
 std::shared_ptr<Consumer> make_response_consumer(const tap::Geometry& geometry, VectorLookup lookup,
+                                                 DictionaryLookup dictionaries,
                                                  std::shared_ptr<Lens> lens, int64_t max_bytes);
 
 }  // namespace rudder::steer::capture

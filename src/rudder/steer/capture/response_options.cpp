@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <boost/json.hpp>
 #include <cmath>
 
@@ -19,6 +20,10 @@ namespace json = boost::json;
 constexpr size_t kMaxProbes = 256;
 // Bound over all probes at all points: a name is short, but the vector behind it is not.
 constexpr int64_t kMaxProbeNumbers = int64_t{1} << 22;
+
+// That name rows of their own.
+constexpr std::array<std::string_view, 5> kOwnOptions = {"lens", "dictionary", "layer", "top",
+                                                         "features"};
 
 class ResponseOptionsReader {
  public:
@@ -43,13 +48,16 @@ class ResponseOptionsReader {
         RUDDER_TRY_VOID(read_probes(value, at));
       } else if (key == "measure") {
         RUDDER_TRY_VOID(read_measure(value, at));
-      } else if (key != "lens") {
-        return invalid_field("unknown field: values, dtype, probes, measure and lens are known",
-                             at);
+      } else if (std::ranges::find(kOwnOptions, std::string_view(key)) == kOwnOptions.end()) {
+        return invalid_field(
+            "unknown field: values, dtype, probes, measure, lens and dictionary (with layer, top "
+            "or features) are known",
+            at);
       }
     }
     options_->points = points_;
     RUDDER_TRY(options_->lens, parse_lens(fields, path_, context_));
+    RUDDER_TRY(options_->features, parse_feature_ask(fields, path_, context_.dictionaries));
     if (points_.empty() && (has_values || !options_->probes.empty())) {
       return invalid_field("is required: values and probes are of its rows", path_ + ".sites");
     }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "rudder/steer/capture/consumer.h"
+#include "rudder/steer/capture/feature_ask.h"
 
 namespace rudder::steer::capture {
 
@@ -27,6 +28,7 @@ class ResponseOptions final : public ConsumerOptions {
  public:
   std::vector<tap::CapturePoint> points;  // of `sites`: rows, means, norms and probes are of these
   LensAsk lens;
+  FeatureAsk features;
   bool rows = false;
   bool means = false;
   bool norms = false;
@@ -39,6 +41,7 @@ class ResponseOptions final : public ConsumerOptions {
 struct ResponseContext {
   tap::Geometry geometry;
   VectorLookup lookup;
+  DictionaryLookup dictionaries = {};
   bool has_lens = false;
   int32_t max_lens_top = 0;
 };

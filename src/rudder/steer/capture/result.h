@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "rudder/steer/capture/lens.h"
+#include "rudder/steer/features/top_features.h"
 #include "rudder/tensor/dtype.h"
 
 namespace rudder::steer::capture {
@@ -47,6 +48,13 @@ struct LensReading {
   std::vector<std::vector<LensToken>> tokens;  // by position, the likeliest first
 };
 
+// Features of a dictionary at its layer.
+struct FeatureReading {
+  std::string dictionary;
+  int32_t layer = 0;
+  std::vector<std::vector<FeatureValue>> tokens;  // by position
+};
+
 struct ProbeNumbers {
   std::string probe;  // as the request names it
   std::vector<PointNumbers> points;
@@ -59,6 +67,7 @@ struct CapturedValues {
   std::vector<PointNumbers> norms;
   std::vector<ProbeNumbers> probes;
   std::vector<LensReading> lens = {};
+  std::optional<FeatureReading> features = {};
   std::vector<ResultRows> means = {};  // over all captured positions, f32
   // Of an answer that streams: so many events told all but the means, which alone are here.
   std::optional<int64_t> num_events = {};

@@ -76,6 +76,32 @@ void append_lens(std::string& out, const std::vector<LensReading>& lens, Form fo
   out += '}';
 }
 
+// {"name":…,"layer":5,"features":[…],"values":[…]}, lists of lists where there are several tokens.
+void append_features(std::string& out, const FeatureReading& reading, Form form) {
+  const auto append_all = [&](auto&& append_one) {
+    if (form == Form::kTokens) out += '[';
+    for (const std::vector<FeatureValue>& values : reading.tokens) {
+      if (&values != &reading.tokens.front()) out += ',';
+      out += '[';
+      for (const FeatureValue& value : values) {
+        if (&value != &values.front()) out += ',';
+        append_one(value);
+      }
+      out += ']';
+    }
+    if (form == Form::kTokens) out += ']';
+  };
+  out += R"({"name":)";
+  append_json_string(out, reading.dictionary);
+  fmt::format_to(std::back_inserter(out), R"(,"layer":{},"features":)", reading.layer);
+  append_all([&](const FeatureValue& value) {
+    fmt::format_to(std::back_inserter(out), "{}", value.feature);
+  });
+  out += R"(,"values":)";
+  append_all([&](const FeatureValue& value) { append_number(out, value.value); });
+  out += '}';
+}
+
 // Members of an object that has one already.
 void append_parts(std::string& out, const CapturedValues& values, Form form) {
   if (!values.rows.empty()) {
@@ -99,6 +125,10 @@ void append_parts(std::string& out, const CapturedValues& values, Form form) {
   if (!values.lens.empty()) {
     out += R"(,"lens":)";
     append_lens(out, values.lens, form);
+  }
+  if (values.features) {
+    out += R"(,"dictionary":)";
+    append_features(out, *values.features, form);
   }
   if (!values.means.empty()) {
     out += R"(,"means":)";

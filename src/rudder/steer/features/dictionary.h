@@ -14,12 +14,14 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/steer/op_spec.h"
+#include "rudder/tap/dictionary_image.h"
 #include "rudder/tap/feature.h"
 #include "rudder/tap/site.h"
 
@@ -41,6 +43,19 @@ struct FeatureForm {
   double gate = -std::numeric_limits<double>::infinity();
 
   double value(double y) const;
+};
+
+// What image_of() has made of a dictionary. A copy of the dictionary has none.
+struct KeptImage {
+  KeptImage() = default;
+  KeptImage(const KeptImage& /*other*/) {}
+  KeptImage& operator=(const KeptImage& /*other*/) {
+    made = nullptr;
+    return *this;
+  }
+
+  std::mutex mutex;
+  std::shared_ptr<const tap::DictionaryImage> made;
 };
 
 struct Dictionary {
@@ -66,6 +81,8 @@ struct Dictionary {
   std::vector<float> input_bias;           // [d_in]; empty: none
   std::vector<float> output_bias;          // [num_writes, d_out]
   std::vector<float> skip;                 // [d_out, d_in]; empty: none
+
+  mutable KeptImage image = {};
 
   // It reads and writes one point.
   bool is_autoencoder() const { return num_writes == 1 && read == write; }
