@@ -122,7 +122,7 @@ class Schemas:
         leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple]
         inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
                  self.reference, self.recursive, self.types, self.pattern_map, self.counted, self.untyped, self.refused,
-                 self.conditional, self.overlapping, self.dependent, self.unique]
+                 self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options]
         kinds = leaves if depth == 0 else leaves + inner * 2
         schema, sample = self.random.choice(kinds)(depth)
         if self.random.random() < 0.1:
@@ -320,8 +320,24 @@ class Schemas:
         schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": low}
         return schema, lambda: self.random.sample(values, self.random.randint(low, len(values)))
 
+    def unique_objects(self):
+        """Objects that differ by a required string."""
+        random = self.random
+        name = random.choice([{"type": "string"}, {"type": "string", "pattern": "^[ab]+$"}])
+        item = {"type": "object", "properties": {"k": {"enum": [1, 2]}, "name": name}, "required": random.sample(["k", "name"], 2)}
+        schema = {"type": "array", "items": item, "uniqueItems": True, "minItems": random.randint(0, 2)}
+        if random.random() < 0.5:
+            schema["maxItems"] = random.choice([3, 80])
+
+        def value():
+            names = random.sample(["a", "b", "ab", "ba", "aa"], random.randint(schema["minItems"], 3))
+            return [{"k": random.randint(1, 2), "name": name} for name in names]
+        return schema, value
+
     def unique_strings(self):
         random = self.random
+        if random.random() < 0.4:
+            return self.unique_objects()
         items = random.choice([{"type": "string"}, {"type": "string", "minLength": 1}, {"type": "string", "pattern": "^[a-c]+$"}])
         schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
         if random.random() < 0.5:
@@ -401,6 +417,47 @@ class Schemas:
             out.update({k: value[1]() for k in self.random.sample(["x_a", "x_bc", "x_zz"], self.random.randint(0, 2))})
             return out
         return schema, sample
+
+    def joined_maps(self, depth):
+        """Maps that bind together, each with its own names."""
+        random = self.random
+        value, fixed = self.any(depth - 1), self.any(depth - 1)
+        shape = {"patternProperties": {"^x_[a-z]+$": value[0]}, "properties": {"id": {}}}
+        shape["additionalProperties"] = random.choice([False, True, {"type": "integer"}])
+        other = {"properties": {"id": fixed[0], "x_id": {}}, "additionalProperties": random.choice([True, value[0]])}
+        if random.random() < 0.4:
+            other["patternProperties"] = {"_a$": value[0]}
+        parts = [{"type": "object", **shape}, other]
+        random.shuffle(parts)
+
+        def sample():
+            out = {"id": fixed[1]()} if random.random() < 0.7 else {}
+            if random.random() < 0.3:
+                out["x_id"] = value[1]()
+            out.update({k: value[1]() for k in random.sample(["x_a", "x_zz", "y_a"], random.randint(0, 2))})
+            if random.random() < 0.3:
+                out["other"] = random.choice([1, "a"])
+            return out
+        return {"allOf": parts}, sample
+
+    def open_options(self, depth):
+        """oneOf whose options say nothing of what is no object."""
+        random = self.random
+        names = ["one", "two", "three"][:random.randint(2, 3)]
+        parts = [self.any(depth - 1) for _ in names]
+        kind = {"properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+        options = [{"properties": {"kind": {"const": name}, "value": part[0]}, "required": ["kind"]} for name, part in zip(names, parts)]
+        if random.random() < 0.5:
+            options[0] = {"type": random.choice(["object", ["object", "string"]]), **options[0]}
+        if random.random() < 0.5:
+            options[-1] = {"allOf": [kind, {**options[-1], "required": ["value"]}]}
+
+        def sample():
+            if random.random() < 0.2:
+                return random.choice(["text", 7, None, []])
+            i = random.randrange(len(names))
+            return {"kind": names[i], "value": parts[i][1]()}
+        return {"oneOf": options}, sample
 
     def array(self, depth):
         items = self.any(depth - 1)
