@@ -1,56 +1,9 @@
 """Random JSON Schemas, each with a way to draw documents that it accepts, keys in the order of a
-grammar. `Schemas(random).draw()` gives (schema, sampler); `in_draft(schema, draft)` spells a schema
-as an older draft does."""
+grammar. `Schemas(random).draw()` gives (schema, sampler)."""
 
 import string
 
 TEXT = string.ascii_letters + string.digits + " _-.,:'{}[]" + '"\\/\n\té€😀\u0001'
-
-
-def in_draft(schema, draft):
-    """The schema in the words of draft 4 or 7, or None where that has none for it."""
-    if isinstance(schema, list):
-        parts = [in_draft(part, draft) for part in schema]
-        return None if None in parts else parts
-    if not isinstance(schema, dict):
-        return schema if draft == 7 or not isinstance(schema, bool) else {} if schema else {"not": {}}
-    out = {}
-    for key, value in schema.items():
-        if key in ("enum", "const", "default", "required", "type", "uniqueItems", "vendor"):
-            if key == "const" and draft == 4:
-                key, value = "enum", [value]
-            if key in out:
-                return None
-            out[key] = value
-        elif key in ("properties", "patternProperties", "$defs"):
-            parts = {name: in_draft(part, draft) for name, part in value.items()}
-            if None in parts.values():
-                return None
-            out["definitions" if key == "$defs" else key] = parts
-        elif key == "$ref":
-            out[key] = value.replace("#/$defs/", "#/definitions/")
-        elif key == "dependentRequired":
-            out["dependencies"] = value
-        elif key in ("exclusiveMinimum", "exclusiveMaximum") and draft == 4:
-            plain = key.replace("exclusiveM", "m")
-            if plain in schema:
-                return None
-            out[plain], out[key] = value, True
-        elif draft == 4 and key in ("if", "then", "else", "propertyNames"):
-            return None
-        elif key == "additionalProperties" and isinstance(value, bool):
-            out[key] = value
-        else:
-            part = in_draft(value, draft) if isinstance(value, (dict, list, bool)) else value
-            if part is None:
-                return None
-            out[key] = part
-    if "prefixItems" in out:
-        rest = out.pop("items", None)
-        out["items"] = out.pop("prefixItems")
-        if rest is not None:
-            out["additionalItems"] = rest
-    return out
 
 
 class Patterns:
@@ -123,7 +76,7 @@ class Schemas:
         inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
                  self.reference, self.recursive, self.types, self.pattern_map, self.counted, self.untyped, self.refused,
                  self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options]
-        kinds = leaves if depth == 0 else leaves + inner * 2
+        kinds = leaves if depth <= 0 else leaves + inner * 2
         schema, sample = self.random.choice(kinds)(depth)
         if self.random.random() < 0.1:
             schema = {**schema, "title": "A title", "description": "What it is.", "default": None, "vendor": {"x": [1]}}

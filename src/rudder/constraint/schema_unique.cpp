@@ -119,7 +119,6 @@ std::optional<json::object> marked(const SchemaDocument& document, const json::o
   const json::value* fields = schema.if_contains("properties");
   const json::value* required = schema.if_contains("required");
   if (!has_type(schema, "object") || fields == nullptr || required == nullptr) return std::nullopt;
-  std::optional<json::object> found;
   // One without an expression, if there is one: it can always go on.
   for (const bool plain : {true, false}) {
     for (const json::value& name : required->get_array()) {
@@ -127,12 +126,12 @@ std::optional<json::object> marked(const SchemaDocument& document, const json::o
       const json::object* text = field == nullptr ? nullptr : referred(document, *field).schema;
       if (text == nullptr || !has_type(*text, "string") || text->contains("maxLength")) continue;
       if (plain && (text->contains(kPatterns) || text->contains("format"))) continue;
-      found = schema;
-      found->at("properties").get_object()[name.get_string()] = with_mark(*text);
-      return found;
+      json::object item = schema;
+      item.at("properties").get_object()[name.get_string()] = with_mark(*text);
+      return item;
     }
   }
-  return found;
+  return std::nullopt;
 }
 
 }  // namespace
