@@ -30,10 +30,7 @@ def end_with_parent():
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-@serve.deployment(
-    autoscaling_config={"min_replicas": 1, "max_replicas": 4, "target_ongoing_requests": 8},
-    max_ongoing_requests=256, health_check_period_s=2, health_check_timeout_s=10,
-    graceful_shutdown_timeout_s=DRAIN_S + 10)
+@serve.deployment  # its numbers are in serve.yaml, which would not override all that stood here
 class RudderServer:
     async def __init__(self, binary: str, flags: str):
         self.process = await asyncio.create_subprocess_exec(

@@ -36,7 +36,7 @@ class Cluster:
 
     def __init__(self, folder):
         self.folder = folder
-        [port] = free_ports(1)
+        port, *self.ports = free_ports(4)
         self.url = f"http://127.0.0.1:{port}"
         self.config = yaml.safe_load((ROOT / "deploy" / "ray" / "serve.yaml").read_text())
         self.config["http_options"]["port"] = port
@@ -44,6 +44,7 @@ class Cluster:
         application["args"] = {"binary": str(BINARY), "flags": f"--enable-steering {MARK}"}
         [self.deployment] = application["deployments"]
         self.environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder), "RAY_USAGE_STATS_ENABLED": "0",
+                            "RAY_DASHBOARD_ADDRESS": f"http://127.0.0.1:{self.ports[0]}",
                             "PATH": f"{RAY}:{os.environ['PATH']}"}
 
     def replicas(self, count):
@@ -62,7 +63,9 @@ class Cluster:
         return done.stdout
 
     def start(self):
-        self.ray("ray", "start", "--head", "--num-cpus=4", "--port=0", "--include-dashboard=true",
+        dashboard, agent, client = self.ports
+        self.ray("ray", "start", "--head", "--num-cpus=4", "--port=0", "--node-ip-address=127.0.0.1",
+                 f"--dashboard-port={dashboard}", f"--dashboard-agent-listen-port={agent}", f"--ray-client-server-port={client}",
                  f"--temp-dir={self.folder}", "--disable-usage-stats", "--object-store-memory=100000000")
         self.deploy()
 
@@ -92,6 +95,16 @@ class Cluster:
             thread.join()
         return set(found)
 
+    def processes(self):
+        """Ids of this cluster's own: `ray stop` would end every Ray of the machine."""
+        found = set()
+        for entry in pathlib.Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    if str(self.folder).encode() in (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes():
+                        found.add(int(entry.name))
+        return found
+
     def servers(self):
         """{process id} of the rudder processes of this test."""
         found = set()
@@ -107,13 +120,10 @@ class Cluster:
         with contextlib.suppress(AssertionError, subprocess.TimeoutExpired):
             self.ray("serve", "shutdown", "-y")
         wait_for(lambda: not self.servers(), "the servers end with their replicas", PATIENCE_S)
-        for name in ("gcs_server", "raylet"):  # of this cluster alone: `ray stop` ends every Ray of the machine
-            for entry in pathlib.Path("/proc").iterdir():
-                if entry.name.isdigit():
-                    with contextlib.suppress(OSError):
-                        command = (entry / "cmdline").read_bytes()
-                        if name.encode() in command.split(b"\0")[0] and str(self.folder).encode() in command:
-                            os.kill(int(entry.name), signal.SIGTERM)
+        for process in self.processes():
+            with contextlib.suppress(OSError):
+                os.kill(process, signal.SIGKILL)
+        wait_for(lambda: not self.processes(), "Ray ends", PATIENCE_S)
 
 
 @pytest.fixture(scope="module")

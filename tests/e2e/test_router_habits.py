@@ -26,7 +26,7 @@ HEADERS = {
     "llm-d": {"x-prefiller-host-port": "10.0.0.4:8000", "x-session-token": "MTAuMC4wLjM6ODAwMA=="},
     "smg": {"x-smg-routing-key": "user", "x-smg-target-worker": "0"},
     "sessions": {"x-session-id": "one", "x-user-id": "two", "x-correlation-id": "three"},
-    "vllm-router without a key": {"authorization": "Bearer "},
+    "vllm-router without a key": {"authorization": "Bearer"},
 }
 
 # The defaults that vllm-router, smg and sglang-router write into what they pass on.
@@ -91,7 +91,7 @@ def test_the_legs_of_another_engines_handoff_are_refused_by_name(server):
 
 def test_a_key_is_not_an_empty_one(plain):
     with serving("--api-key", "secret") as guarded:
-        assert ask(guarded, {}, authorization="Bearer ").status_code == 401
+        assert ask(guarded, {}, authorization="Bearer").status_code == 401
         assert ask(guarded, {}, authorization="Bearer secret").json()["choices"] == plain
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 import subprocess
 import sys
 import time
@@ -36,7 +37,7 @@ class Router:
             self.process = subprocess.Popen([sys.executable, "-c", ROUTER, *arguments], stdout=log, stderr=log)
 
     def log(self):
-        return self.log_path.read_text(errors="replace")
+        return re.sub(r"\x1b\[[0-9;]*m", "", self.log_path.read_text(errors="replace"))  # it is coloured
 
     def wait_until_told(self, worker):
         """Until it has taken what the worker has said until now. Batches come in order, and the router notes the number
