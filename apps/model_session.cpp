@@ -186,8 +186,9 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
 }
 
 Result<std::unique_ptr<fleet::EventPublisher>> publish_events(const fleet::EventsConfig& config,
-                                                              const step::Capacity& capacity) {
-  fleet::CacheShape shape = {.block_size = capacity.block_size, .windows = {}};
+                                                              const step::Capacity& capacity,
+                                                              int32_t rank) {
+  fleet::CacheShape shape = {.block_size = capacity.block_size, .windows = {}, .rank = rank};
   for (const step::KvGroup& group : capacity.kv_groups) shape.windows.push_back(group.window);
   RUDDER_TRY(auto publisher, fleet::EventPublisher::start(config, shape));
   const std::string& replay = publisher->replay_endpoint();
@@ -211,10 +212,10 @@ Result<std::vector<engine::ReplicaParts>> make_replica_parts(
     RUDDER_TRY(replica.executor, recorded(std::move(executors[i]), record, session->files.name));
     replica.proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation);
     if (!events) continue;
-    RUDDER_TRY(const fleet::EventsConfig config,
-               fleet::events_of_rank(*events, static_cast<int32_t>(i)));
+    const auto rank = static_cast<int32_t>(i);
+    RUDDER_TRY(const fleet::EventsConfig config, fleet::events_of_rank(*events, rank));
     RUDDER_TRY(session->kv_events.emplace_back(),
-               publish_events(config, replica.executor->capacity()));
+               publish_events(config, replica.executor->capacity(), rank));
     replica.block_watcher = session->kv_events.back()->watcher();
   }
   return replicas;

@@ -123,7 +123,6 @@ Result<void> offset_endpoint(std::string& endpoint, std::string_view key, int32_
 }  // namespace
 
 Result<EventsConfig> events_of_rank(EventsConfig config, int32_t rank) {
-  config.rank = rank;
   RUDDER_TRY_VOID(offset_endpoint(config.endpoint, "endpoint", rank));
   RUDDER_TRY_VOID(offset_endpoint(config.replay_endpoint, "replay_endpoint", rank));
   return config;

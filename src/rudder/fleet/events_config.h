@@ -17,7 +17,6 @@ struct EventsConfig {
   int32_t hwm = 10'000;  // batches that wait for one subscriber
   int32_t max_queue_size = 100'000;
   std::string topic = {};
-  int32_t rank = 0;  // data_parallel_rank of its batches
 };
 
 // Absent: no events, where `text` is empty, or turns them off (enable_kv_cache_events false, or the
@@ -25,7 +24,7 @@ struct EventsConfig {
 // out of range, or an endpoint that no other process could reach.
 Result<std::optional<EventsConfig>> read_events_config(const std::string& text);
 
-// What replica `rank` of a server publishes with: its rank, and endpoints of its own, as vLLM makes
+// What replica `rank` of a server publishes with: endpoints of its own, as vLLM makes
 // them: TCP ports are that many higher, paths get "_dpRANK" behind them; port 0, by which the
 // system picks one, stays. kInvalidArgument, where = the key: there is no such port.
 Result<EventsConfig> events_of_rank(EventsConfig config, int32_t rank);
