@@ -175,7 +175,7 @@ TEST_F(EventPublisherTest, AReplayAlwaysBeginsAtTheBeginning) {
   bool went_back = false;
   for (uint64_t hash = 1; hash <= 20; ++hash) {
     store(hash);
-    if (hash > 2) publisher_->watcher()->removed(hash - 2, 0);  // said with the next block
+    if (hash > 2) publisher_->watcher()->removed({.hash = hash - 2});  // said with the next block
     // What is held comes once more where the numbers begin again.
     for (bool is_new = false; !is_new;) {
       const std::vector<Frames> found = receive_blocks(socket, 1);
