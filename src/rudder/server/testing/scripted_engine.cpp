@@ -129,7 +129,9 @@ Result<void> ScriptedEngine::health() const {
 
 std::vector<engine::ReplicaState> ScriptedEngine::replicas() const {
   std::vector<engine::ReplicaState> states(num_replicas_, {stats(), health()});
-  if (last_stuck_) states.back().health = fail(ErrorCode::kUnavailable, "the engine has failed");
+  if (last_stuck_) {
+    states.back().health = Result<void>(fail(ErrorCode::kUnavailable, "the engine has failed"));
+  }
   return states;
 }
 
