@@ -3,14 +3,6 @@
 #include <utility>
 
 namespace rudder::fleet {
-namespace {
-
-int64_t size_of(const EventBatch& batch) {
-  return static_cast<int64_t>(sizeof(EventBatch) + batch.events.size() * sizeof(BlockEvent) +
-                              batch.tokens.size() * sizeof(int32_t));
-}
-
-}  // namespace
 
 EventQueue::EventQueue(QueueBounds bounds, std::function<void()> wake)
     : bounds_(bounds), wake_(std::move(wake)) {}
@@ -61,7 +53,7 @@ void EventQueue::step_done() {
 
 // Leaves the batch alone where there is no room.
 bool EventQueue::push(EventBatch&& batch) {
-  const int64_t bytes = size_of(batch);
+  const int64_t bytes = batch.bytes();
   const std::lock_guard lock(mutex_);
   const bool is_full =
       std::ssize(waiting_) >= bounds_.max_batches || waiting_bytes_ + bytes > bounds_.max_bytes;
@@ -76,7 +68,7 @@ std::optional<EventBatch> EventQueue::take() {
   if (waiting_.empty()) return std::nullopt;
   EventBatch batch = std::move(waiting_.front());
   waiting_.pop_front();
-  waiting_bytes_ -= size_of(batch);
+  waiting_bytes_ -= batch.bytes();
   return batch;
 }
 

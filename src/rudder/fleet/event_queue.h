@@ -4,7 +4,6 @@
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,10 +14,6 @@
 #include "rudder/kv/block_watcher.h"
 
 namespace rudder::fleet {
-
-// Events of one batch: a step with more becomes several. Consumers have bounds of their own
-// (vllm-router takes 4,096).
-inline constexpr size_t kMaxBatchEvents = 1024;
 
 struct QueueBounds {
   int64_t max_batches = 100'000;
