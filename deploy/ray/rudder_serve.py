@@ -66,7 +66,8 @@ class RudderServer:
             finally:
                 answer.close()
 
-        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
+        # Serve writes the id of the request itself, the client's where it has one.
+        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP | {"x-request-id"}}
         kept["x-rudder-replica"] = self.replica
         return StreamingResponse(body(), status_code=answer.status, headers=kept)
 
