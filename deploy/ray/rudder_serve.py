@@ -1,6 +1,6 @@
 """Rudder as a Ray Serve deployment: each replica runs one `rudder serve` and passes requests on to it, byte by byte.
 
-    serve run deploy/ray/serve.yaml
+    serve deploy deploy/ray/serve.yaml
 
 Ray starts and stops replicas with the requests under way (`min_replicas` to `max_replicas`). A replica that goes finishes
 what runs: Serve waits for its requests, then the server gets SIGTERM and drains. A server that dies takes its replica
@@ -66,7 +66,8 @@ class RudderServer:
             finally:
                 answer.close()
 
-        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP}
+        # Serve writes the id of the request itself, the client's where it has one.
+        kept = {name: value for name, value in answer.headers.items() if name.lower() not in HOP_BY_HOP | {"x-request-id"}}
         kept["x-rudder-replica"] = self.replica
         return StreamingResponse(body(), status_code=answer.status, headers=kept)
 

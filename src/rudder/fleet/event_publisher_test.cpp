@@ -7,12 +7,20 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <thread>
 #include <vector>
 
 #include "rudder/fleet/replay_server.h"
 #include "rudder/fleet/zmq_socket.h"
+
+#if defined(__SANITIZE_THREAD__)
+// libzmq is not compiled with the sanitizer, which does not see how its threads agree.
+extern "C" const char* __tsan_default_suppressions() {
+  return "called_from_lib:libzmq.so\nrace:libzmq.so\n";
+}
+#endif
 
 namespace rudder::fleet {
 namespace {
@@ -171,7 +179,7 @@ TEST_F(EventPublisherTest, AReplayAlwaysBeginsAtTheBeginning) {
   start({.buffer_steps = 4});
   ZmqSocket socket = subscribe("");
   ASSERT_TRUE(eventually([&] { return publisher_->stats().subscribers == 1; }));
-  uint64_t last = 0;
+  std::optional<uint64_t> last;
   bool went_back = false;
   for (uint64_t hash = 1; hash <= 20; ++hash) {
     store(hash);
@@ -182,8 +190,8 @@ TEST_F(EventPublisherTest, AReplayAlwaysBeginsAtTheBeginning) {
       ASSERT_FALSE(found.empty());
       for (const Frames& frames : found) {
         const uint64_t sequence = sequence_of(frames[1]);
-        EXPECT_TRUE(sequence == last + 1 || sequence == 0) << sequence << " after " << last;
-        went_back |= sequence < last;
+        EXPECT_TRUE(!last || sequence == *last + 1 || sequence == 0) << sequence;
+        went_back |= last && sequence < *last;
         last = sequence;
       }
       is_new = found.back()[2].find("AllBlocksCleared") == std::string::npos;

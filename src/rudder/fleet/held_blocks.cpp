@@ -1,7 +1,5 @@
 #include "rudder/fleet/held_blocks.h"
 
-#include <ranges>
-
 #include "rudder/base/check.h"
 
 namespace rudder::fleet {
@@ -28,11 +26,9 @@ void HeldBlocks::apply(const EventBatch& batch) {
 
 std::vector<EventBatch> HeldBlocks::batches(double time_s) const {
   std::vector<EventBatch> batches;
-  batches.push_back({.time_s = time_s, .events = {{.kind = BlockEvent::Kind::kCleared}}});
+  batches.push_back({.events = {{.kind = BlockEvent::Kind::kCleared}}});
   std::set<Key> written;
-  for (const Block& block : blocks_ | std::views::values) {
-    write_behind_parents(block, written, batches);
-  }
+  for (const auto& entry : blocks_) write_behind_parents(entry.second, written, batches);
   for (EventBatch& batch : batches) batch.time_s = time_s;
   return batches;
 }
@@ -47,11 +43,12 @@ void HeldBlocks::write_behind_parents(const Block& block, std::set<Key>& written
     const auto parent = blocks_.find({stored.group, stored.parent});
     next = stored.has_parent && parent != blocks_.end() ? &parent->second : nullptr;
   }
-  for (const Block* each : chain | std::views::reverse) {
+  for (; !chain.empty(); chain.pop_back()) {
+    const Block& oldest = *chain.back();
     if (batches.back().events.size() == kMaxBatchEvents) batches.emplace_back();
     EventBatch& batch = batches.back();
-    batch.events.push_back(each->stored);
-    batch.tokens.insert(batch.tokens.end(), each->tokens.begin(), each->tokens.end());
+    batch.events.push_back(oldest.stored);
+    batch.tokens.insert(batch.tokens.end(), oldest.tokens.begin(), oldest.tokens.end());
   }
 }
 
