@@ -275,7 +275,7 @@ def test_what_cannot_be_encoded_is_named(server_with):
 
 def test_bad_input_is_answered_with_its_path(client, name):
     for extra, field in ((feature(FEATURES), "steering.feature"), (feature(0, kind="absolute"), "steering.kind"),
-                         (feature(0, value="1"), "steering.value"), (feature(0, mode="full"), "steering.mode")):
+                         (feature(0, value="1"), "steering.value"), (feature(0, mode="half"), "steering.mode")):
         with pytest.raises(openai.APIStatusError) as refused:
             ids(client, name, extra)
         assert refused.value.status_code in (400, 501) and refused.value.body["param"] == field

@@ -51,7 +51,7 @@ steer::Model fuzz_model() {
   model.geometry.mlp_width.assign(16, 6);
   model.geometry.sites.assign(16, 0xff);
   model.geometry.sites.back() = 0x1ff;
-  model.limits = {33, 4096, 1 << 20, 4, 1 << 12};
+  model.limits = {33, 4096, 1 << 20, 4, 1 << 12, 64};
   model.hash_secret = {0x0123456789abcdef, 0xfedcba9876543210};
   return model;
 }

@@ -28,7 +28,7 @@ struct ProgramMembers {
   std::vector<tap::ProgramOp> ops;
   std::vector<float> vectors;
 };
-static_assert(kIsPlain<ProgramMembers> && kIsPlain<tap::DictionaryHead>);
+static_assert(kIsPlain<ProgramMembers>);
 static_assert(sizeof(tap::Program) ==
               sizeof(ProgramMembers) + sizeof(decltype(tap::Program::dictionaries)));
 // From it.

@@ -131,7 +131,7 @@ TEST(Parse, ExamplesOfTheSchemaAreTakenAndEveryOpHasOne) {
   const json::object schema = object_of(steering_schema());
   const json::object& examples = schema.at("examples").as_object();
   for (const auto& [name, body] : examples) {
-    const auto config = config_of(to_json_text(body), example_names());
+    const auto config = config_of(to_json_text(body), example_names(), encoding_model());
     ASSERT_TRUE(config.has_value()) << name << ": " << config.error().to_string();
     EXPECT_FALSE((*config)->empty()) << name;
   }

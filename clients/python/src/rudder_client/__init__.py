@@ -11,7 +11,8 @@ from .client import Rudder
 from .dataset import DatasetShard, capture_dataset, read_dataset
 from .errors import (ArrayError, CaptureError, ConflictError, FieldError, FileFormatError, IgnoredFieldsError,
                      KeyRefusedError, NotFoundError, RequestError, RudderError, ServerError)
-from .features import Dictionary, DictionaryLayer, TopFeatures, run_with_features
+from .feature_arrays import TopFeatures
+from .features import Dictionary, DictionaryLayer, run_with_features
 from .generation import Choice, Generation
 from .hooks import Point, hook_name
 from .modules import ModuleOp, SteeringModule
