@@ -58,13 +58,14 @@ std::vector<int32_t> UniqueStrings::lists_around(const EarleyParser& parser,
   for (size_t i = 0; i < open.size(); ++i) {
     const Begun begun = open[i];
     for (const EarleyParser::Waiting& one : parser.waiting(begun.row, begun.symbol)) {
-      const int32_t origin = one.item.origin;
-      if (origin < 0) continue;
+      if (one.item.state == EarleyParser::kDone) continue;
+      const int32_t origin = std::max(one.item.origin, 0);
       const size_t begin = offset(origin);
       if (begin < text_.size() && text_[begin] == '[') {
         if (std::find(lists.begin(), lists.end(), origin) == lists.end()) lists.push_back(origin);
         continue;
       }
+      if (one.item.origin < 0) continue;
       const Begun around = {origin, grammar.rules.state(one.item.state).rule};
       if (std::find(open.begin(), open.end(), around) == open.end()) open.push_back(around);
     }
@@ -73,8 +74,8 @@ std::vector<int32_t> UniqueStrings::lists_around(const EarleyParser& parser,
 }
 
 std::vector<std::string_view> UniqueStrings::earlier(const EarleyParser& parser,
-                                                     const ParserGrammar& grammar,
-                                                     const Open& open) const {
+                                                     const ParserGrammar& grammar, const Open& open,
+                                                     std::string_view begun) const {
   std::vector<std::string_view> found;
   const std::string_view text = text_;
   const std::vector<int32_t> lists = lists_around(parser, grammar, open.row, open.symbol);
@@ -82,6 +83,7 @@ std::vector<std::string_view> UniqueStrings::earlier(const EarleyParser& parser,
   for (int32_t row = *std::min_element(lists.begin(), lists.end()); row < open.row; ++row) {
     const size_t begin = offset(row);
     if (begin >= text.size() || text[begin] != '"') continue;
+    if (!text.substr(begin).starts_with(begun)) continue;
     if (parser.waiting(row, open.symbol).empty()) continue;
     const std::vector<int32_t> around = lists_around(parser, grammar, row, open.symbol);
     const bool is_of_one = std::any_of(around.begin(), around.end(), [&](int32_t list) {
@@ -108,7 +110,7 @@ bool UniqueStrings::repeats(EarleyParser& parser, const ParserGrammar& grammar,
           continue;
         }
         const std::string value = text_.substr(offset(open.row)) + '"';
-        const auto known = earlier(parser, grammar, open);
+        const auto known = earlier(parser, grammar, open, value);
         found = found || std::find(known.begin(), known.end(), value) != known.end();
       }
     }
@@ -128,8 +130,7 @@ void UniqueStrings::forbid(EarleyParser& parser, const ParserGrammar& grammar,
   for (const Open& open : parser.open()) {
     if (!grammar.terminal(open.symbol).unique) continue;
     const std::string_view begun = std::string_view(text_).substr(offset(open.row));
-    for (const std::string_view value : earlier(parser, grammar, open)) {
-      if (!value.starts_with(begun)) continue;
+    for (const std::string_view value : earlier(parser, grammar, open, begun)) {
       for (const int32_t id : ids_from(trie, value.substr(begun.size()))) clear_in_mask(mask, id);
     }
   }

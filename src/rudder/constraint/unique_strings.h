@@ -30,9 +30,9 @@ class UniqueStrings {
  private:
   using Open = EarleyParser::Open;
 
-  // Strings, with their quotes, of the items of the list in which `open` is.
+  // Strings, with their quotes, of the items of the list in which `open` is, that begin so.
   std::vector<std::string_view> earlier(const EarleyParser& parser, const ParserGrammar& grammar,
-                                        const Open& open) const;
+                                        const Open& open, std::string_view begun) const;
   // Rows that the innermost lists begin in whose items have the symbol that began in the row.
   std::vector<int32_t> lists_around(const EarleyParser& parser, const ParserGrammar& grammar,
                                     int32_t row, int32_t symbol) const;
