@@ -9,7 +9,7 @@ namespace rudder::engine {
 
 void CaptureRelay::begin(OpenRequest& request) {
   const RequestParams& params = request.unscheduled->params();
-  if (request.taps.capture == nullptr) return;
+  if (request.taps.capture == nullptr || request.taps.capture->is_for_engine_alone()) return;
   for (int32_t i = 0; i < params.n; ++i) {
     steer::capture::CaptureRequest asked;
     asked.spec = request.taps.capture;

@@ -59,6 +59,28 @@ constexpr std::string_view kSchema = R"json({
   }
 },
 "schemas": {
+  "StopWhen": {
+    "description": "Ends the answer with the token that completes `for` generated tokens in a row whose scores are above `above`.",
+    "type": ["object", "null"], "required": ["above"], "additionalProperties": false,
+    "properties": {
+      "probe": {"$ref": "#/components/schemas/WatchedProbe"},
+      "feature": {"$ref": "#/components/schemas/WatchedFeature"},
+      "above": {"type": "number"},
+      "for": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 1}
+    }
+  },
+  "WatchedProbe": {
+    "description": "h . vector of each generated token's row h.",
+    "type": "object", "required": ["vector", "site"], "additionalProperties": false,
+    "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
+                   "site": {"type": "string"}, "layer": {"type": "integer"}}
+  },
+  "WatchedFeature": {
+    "description": "The value of a dictionary's feature at each generated token.",
+    "type": "object", "required": ["dictionary", "feature"], "additionalProperties": false,
+    "properties": {"dictionary": {"type": "string"}, "layer": {"type": "integer"},
+                   "feature": {"type": "integer", "minimum": 0}}
+  },
   "SteeringElement": {
     "oneOf": [
       {"$ref": "#/components/schemas/SteeringModuleRef"},

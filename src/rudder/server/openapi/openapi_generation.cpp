@@ -49,6 +49,7 @@ std::string_view generation_schemas() {
       "cache_salt": {"type": ["string", "null"], "minLength": 1},
       "request_id": {"type": ["string", "null"]},
       "return_token_ids": {"type": ["boolean", "null"], "default": false},
+      "return_steered_tokens": {"type": ["boolean", "null"], "default": false},
       "return_tokens_as_token_ids": {"type": ["boolean", "null"], "default": false},
       "user": {"type": ["string", "null"]},
       "service_tier": {"type": ["string", "null"]},

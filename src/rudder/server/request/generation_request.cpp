@@ -331,6 +331,9 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
 
   const Result<TapFields> taps = TapFields::read(reader, body, scope.taps);
   if (!taps) return tl::unexpected(to_api_error(taps.error()));
+  if (taps->is_pair() && params.n != 1) {
+    reader.error(ErrorCode::kInvalidArgument, "needs n to be 1", "steering_pair");
+  }
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
   // The cheap checks are behind; now the text.
@@ -339,11 +342,12 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   auto prompts = read_prompts(reader, api, scope, tools, *truncation, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
-  if (auto fits = check_choices(prompts->size(), params.n); !fits) {
+  const int32_t answers_each = taps->is_pair() ? 2 : params.n;
+  if (auto fits = check_choices(prompts->size(), answers_each); !fits) {
     return tl::unexpected(std::move(fits.error()));
   }
   answer.n = params.n;
-  answer.num_choices = params.n * static_cast<int32_t>(prompts->size());
+  answer.num_choices = answers_each * static_cast<int32_t>(prompts->size());
   parsed.parser = tools.parser_after(prompts->front().text);
   answer.include_reasoning = tools.include_reasoning;
   if (parsed.parser) {
@@ -356,6 +360,11 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   params.capture_events = answer.stream;
   params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
+  // Both halves of a pair draw the same numbers: what differs is the steering's doing.
+  if (taps->is_pair() && !params.seed) params.seed = random_bits();
+  std::vector<TapFields> halves;
+  if (taps->is_pair()) halves.push_back(taps->plain());
+  halves.push_back(*taps);
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
     if (auto fits = check_length(prompt, params.max_tokens, scope.limits); !fits) {
@@ -373,21 +382,26 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
           limit_thoughts(*reasoning, prompt.text, *scope.model.tokenizer, *thinking_budget, &one);
       if (!limited) return tl::unexpected(to_api_error(limited.error()));
     }
-    if (prompts->size() > 1) one.client_id += fmt::format("-{}", parsed.prompts.size());
     Result<std::optional<steer::ThoughtMarks>> thoughts = std::optional<steer::ThoughtMarks>();
     if (chat && taps->tells_thoughts()) {
       thoughts = thought_marks(scope.model.dialect.reasoning, prompt.text, *scope.model.tokenizer);
     }
     if (!thoughts) return tl::unexpected(to_api_error(thoughts.error()));
-    Result<TapsLease> lease =
-        taps->apply(prompt, *scope.model.tokenizer, with_roles, *thoughts, &one);
-    if (!lease) return tl::unexpected(to_api_error(lease.error()));
-    Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
-    if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
     std::string echoed;
     if (echo) echoed = chat ? echoed_message(body) : prompt.text;
-    parsed.prompts.push_back(make_prompt(std::move(*request), std::move(*lease), std::move(echoed),
-                                         answer, std::move(prompt)));
+    for (const TapFields& half : halves) {
+      engine::RequestParams its = one;
+      if (prompts->size() * halves.size() > 1) {
+        its.client_id += fmt::format("-{}", parsed.prompts.size());
+      }
+      Result<TapsLease> lease =
+          half.apply(prompt, *scope.model.tokenizer, with_roles, *thoughts, &its);
+      if (!lease) return tl::unexpected(to_api_error(lease.error()));
+      Result<engine::Request> request = engine::validate_request(std::move(its), scope.limits);
+      if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
+      parsed.prompts.push_back(
+          make_prompt(std::move(*request), std::move(*lease), echoed, answer, prompt));
+    }
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;

@@ -47,6 +47,11 @@ class TapFields {
                                        const TapServices& services,
                                        std::shared_ptr<const steer::capture::CaptureSpec> capture);
 
+  // The client wants the answer twice: without its own steering, then with it.
+  bool is_pair() const { return is_pair_; }
+  // Of a pair's first half: what the server steers by itself, and the same capture.
+  TapFields plain() const;
+
   // Selectors ask who wrote which tokens of the prompt.
   bool needs_roles() const;
   // Selectors ask which generated tokens are thoughts.
@@ -62,8 +67,15 @@ class TapFields {
   Result<void> read_steering(FieldReader& reader, const boost::json::object& body,
                              const TapServices& services);
 
+  Result<void> read_pair(FieldReader& reader, const boost::json::object& body,
+                         const TapServices& services);
+  static Result<std::optional<steer::capture::StopWhen>> read_stop(FieldReader& reader,
+                                                                   const TapServices& services);
+
   steer::ProgramTable* programs_ = nullptr;
   std::shared_ptr<const steer::Config> steering_;  // null: none
+  std::shared_ptr<const steer::Config> plain_;     // of a pair's first half, likewise
+  bool is_pair_ = false;
   std::shared_ptr<const steer::capture::CaptureSpec> capture_;
   bool capture_wait_ = true;
 };

@@ -47,7 +47,8 @@ class ThreadedDispatcher final : public Dispatcher {
   Result<void> open(std::vector<std::shared_ptr<Consumer>> consumers,
                     const CaptureSettings& settings);
 
-  Result<std::shared_ptr<const CaptureSpec>> spec(const json::value* field) override;
+  Result<std::shared_ptr<const CaptureSpec>> spec(const json::value* field,
+                                                  std::optional<StopWhen> stop_when) override;
   std::shared_ptr<const CaptureSpec> find(SpecId id) const override { return specs_.find(id); }
   CaptureId begin(CaptureRequest request) override;
   void push(std::shared_ptr<const tap::CapturedRows> rows,
@@ -121,7 +122,7 @@ Result<void> ThreadedDispatcher::open(std::vector<std::shared_ptr<Consumer>> con
     RUDDER_TRY(const json::value field, parse_json(settings.global, "capture-global"));
     RUDDER_TRY(operator_asks_, parse_asks(field, "capture-global", context_));
     for (ParsedAsk& ask : operator_asks_) ask.ask.by_operator = true;
-    RUDDER_TRY_VOID(combine(operator_asks_, context_));
+    RUDDER_TRY_VOID(combine(operator_asks_, std::nullopt, context_));
   }
   for (std::shared_ptr<Consumer>& consumer : consumers) {
     lanes_.push_back(Lane::start(std::move(consumer), {.policy = policy_,
@@ -133,19 +134,22 @@ Result<void> ThreadedDispatcher::open(std::vector<std::shared_ptr<Consumer>> con
   return {};
 }
 
-Result<std::shared_ptr<const CaptureSpec>> ThreadedDispatcher::spec(const json::value* field) {
+Result<std::shared_ptr<const CaptureSpec>> ThreadedDispatcher::spec(
+    const json::value* field, std::optional<StopWhen> stop_when) {
   const bool is_asked = field != nullptr && !field->is_null();
-  if (!is_asked && operator_asks_.empty()) return std::shared_ptr<const CaptureSpec>();
+  if (!is_asked && !stop_when && operator_asks_.empty())
+    return std::shared_ptr<const CaptureSpec>();
   if (!context_.limits.capture()) {
-    return fail(ErrorCode::kInvalidArgument, "this server was started without capture", "capture");
+    return fail(ErrorCode::kInvalidArgument, "this server was started without capture",
+                is_asked ? "capture" : "stop_when");
   }
   std::vector<ParsedAsk> asks = operator_asks_;
   if (is_asked) {
     RUDDER_TRY(std::vector<ParsedAsk> asked, parse_asks(*field, "capture", context_));
     std::ranges::move(asked, std::back_inserter(asks));
   }
-  if (asks.empty()) return std::shared_ptr<const CaptureSpec>();
-  RUDDER_TRY(CaptureSpec made, combine(std::move(asks), context_));
+  if (asks.empty() && !stop_when) return std::shared_ptr<const CaptureSpec>();
+  RUDDER_TRY(CaptureSpec made, combine(std::move(asks), std::move(stop_when), context_));
   return specs_.keep(std::move(made));
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -66,9 +67,14 @@ class Dispatcher {
   // Cancels open sessions. Abandons threads that a plugin does not return from.
   virtual ~Dispatcher() = default;
 
-  // Any thread. `field` is the request's "capture", null when it has none; the answer is null when
-  // nothing is captured of the request. Errors carry the JSON path.
-  virtual Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field) = 0;
+  // Any thread. `field` is the request's "capture", null when it has none; `stop_when` what the
+  // engine is to read. The answer is null when nothing is captured of the request. Errors carry the
+  // JSON path.
+  virtual Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field,
+                                                          std::optional<StopWhen> stop_when) = 0;
+  Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field) {
+    return spec(field, std::nullopt);
+  }
   // Any thread. The spec of this number; null: nobody holds it any more.
   virtual std::shared_ptr<const CaptureSpec> find(SpecId id) const = 0;
   // Sets SequenceTaps.capture and .captured of a prompt of this length.
