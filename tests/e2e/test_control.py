@@ -12,8 +12,9 @@ from test_steering import CHAT, LAYERS, PROMPT, add, vector
 
 FLAGS = ("--enable-steering", "--capture-memory-mb", "8", "--dictionary", f"demo={DEMO / 'dictionaries' / 'sae'}")
 # Each changes how steps are made of the same requests.
-WAYS = [(), ("--multi-step", "4"), ("--async-scheduling", "off"), ("--max-num-batched-tokens", "16"),
-        ("--num-gpu-blocks-override", "40")]
+WAYS = [(), ("--multi-step", "4"), ("--no-async-scheduling", "--max-num-batched-tokens", "16"),
+        ("--speculative-method", "ngram", "--no-speculative-adaptive"),
+        ("--kv-cache-memory-bytes", "1500000", "--max-model-len", "160")]  # so little that sequences are preempted
 
 
 @pytest.fixture(scope="module")

@@ -1,11 +1,6 @@
 #include "rudder/engine/watched_rows.h"
 
-#include <algorithm>
-#include <cstddef>
-#include <span>
-
 #include "rudder/steer/capture/consumer.h"
-#include "rudder/tensor/dtype.h"
 
 namespace rudder::engine {
 namespace {
@@ -17,14 +12,9 @@ void read_row(const tap::CapturedRows& rows, const tap::CapturedToken& token,
     choice.lost_row = true;
     return;
   }
-  const steer::capture::StopWhen& stop = *spec.stop_when;
-  const size_t item_bytes = tensor::dtype_bytes(rows.dtype);
-  const auto width = static_cast<size_t>(spec.stop_width);
-  const auto begin = static_cast<size_t>(token.begin + spec.stop_offset);
-  row.resize(width);
-  const auto* bytes = static_cast<const std::byte*>(rows.data) + begin * item_bytes;
-  steer::capture::decode_row({bytes, width * item_bytes}, rows.dtype, row);
-  choice.stop_count.read(stop, token.position, row);
+  row.resize(static_cast<size_t>(spec.stop_width));
+  steer::capture::decode_row(rows, token.begin + spec.stop_offset, row);
+  choice.stop_count.read(*spec.stop_when, token.position, row);
 }
 
 }  // namespace

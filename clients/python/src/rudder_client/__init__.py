@@ -17,6 +17,7 @@ from .hooks import Point, hook_name
 from .modules import ModuleOp, SteeringModule
 from .ops import SteeringOp
 from .parallel import parallel_map
+from .patching import PatchSweep
 from .selectors import Probe, PromptScore, Ramp, Select, StepWindow
 from .vectors import Named, SteeringVectors
 
@@ -26,7 +27,7 @@ __all__ = [
     "ActivationCache", "ArrayError", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
     "Dictionary", "DictionaryLayer", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
     "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
-    "Named", "NotFoundError", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
+    "Named", "NotFoundError", "PatchSweep", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
     "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "TopFeatures", "capture_dataset",
     "features", "hook_name", "ops", "parallel_map", "read_capture", "read_dataset", "run_with_features",
 ]

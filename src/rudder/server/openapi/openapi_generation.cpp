@@ -138,6 +138,23 @@ std::string_view generation_schemas() {
       "path": {"type": "string", "description": "Below the folder of --dictionary-root."},
       "site": {"type": "string", "description": "Where it reads, or where it reads and writes: resid_post.20; mlp_in.20,mlp_out.20."},
       "replace": {"type": "boolean", "default": false}}},
+  "PatchSweepRequest": {"type": "object", "required": ["clean", "corrupted", "answer", "sites"], "additionalProperties": false,
+    "properties": {
+      "model": {"type": ["string", "null"]},
+      "request_id": {"type": ["string", "null"]},
+      "cache_salt": {"type": ["string", "null"], "minLength": 1},
+      "clean": {"$ref": "#/components/schemas/SweepPrompt"},
+      "corrupted": {"$ref": "#/components/schemas/SweepPrompt"},
+      "answer": {"type": "object", "required": ["right"], "additionalProperties": false, "properties": {
+        "right": {"type": ["string", "integer"], "description": "A token id, or a text of one token."},
+        "wrong": {"type": ["string", "integer", "null"]}}},
+      "sites": {"type": "object", "minProperties": 1, "description": "{site: layers}, layers as of an op."},
+      "positions": {"description": "\"all\", or a list of positions and of windows [begin, end].",
+                    "oneOf": [{"type": "string", "enum": ["all"]}, {"type": "null"}, {"type": "array", "minItems": 1}]},
+      "svg": {"type": ["boolean", "null"], "default": false}}},
+  "SweepPrompt": {"description": "A text, token ids, or a chat; the clean and the corrupted one have equally many tokens.",
+    "oneOf": [{"type": "string"}, {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+              {"type": "object", "required": ["messages"]}]},
   "FeatureEncode": {"type": "object", "required": ["dictionary", "rows"], "additionalProperties": false,
     "properties": {
       "dictionary": {"type": "string"},

@@ -164,34 +164,52 @@ bool TapFields::tells_thoughts() const {
   return steering_ != nullptr && std::ranges::any_of(steering_->selectors(), steer::tells_thoughts);
 }
 
+steer::PromptShape shape_of(const std::vector<int32_t>& prompt, const text::Tokenizer& tokenizer) {
+  steer::PromptShape shape;
+  shape.prompt_len = static_cast<int32_t>(prompt.size());
+  shape.tokens = prompt;
+  shape.special_at = special_positions(prompt, tokenizer);
+  return shape;
+}
+
+Result<TapsLease> apply_taps(const steer::Config* steering,
+                             std::shared_ptr<const steer::capture::CaptureSpec> capture,
+                             const steer::PromptShape& shape, steer::ProgramTable& programs,
+                             engine::RequestParams* params) {
+  tap::SequenceTaps taps;
+  if (steering != nullptr) {
+    RUDDER_TRY(taps, steer::make_taps(*steering, shape));
+  }
+  if (capture != nullptr) {
+    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture, shape.prompt_len, taps));
+  }
+  TapsLease lease;
+  if (taps.segments.empty() && taps.capture == nullptr) return lease;
+  RUDDER_TRY(lease.taps, programs.keep(std::move(taps)));
+  params->taps = tap::spec_of(*lease.taps);
+  if (capture != nullptr) {
+    params->capture = capture->id;
+    using steer::capture::Ask;
+    params->capture_results = !std::ranges::all_of(capture->asks, &Ask::by_operator);
+  }
+  lease.capture = std::move(capture);
+  return lease;
+}
+
 Result<TapsLease> TapFields::apply(const PromptText& prompt, const text::Tokenizer& tokenizer,
                                    bool has_roles,
                                    const std::optional<steer::ThoughtMarks>& thoughts,
                                    engine::RequestParams* params) const {
-  const auto prompt_len = static_cast<int32_t>(params->prompt.size());
-  tap::SequenceTaps taps;
-  if (steering_ != nullptr) {
-    RUDDER_TRY(taps, steer::make_taps(
-                         *steering_, {.prompt_len = prompt_len,
-                                      .has_roles = has_roles,
-                                      .roles = prompt.roles,
-                                      .thoughts = thoughts,
-                                      .tokens = params->prompt,
-                                      .special_at = special_positions(params->prompt, tokenizer)}));
-  }
-  if (capture_ != nullptr) {
-    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture_, prompt_len, taps));
-  }
-  TapsLease lease;
-  if (taps.segments.empty() && taps.capture == nullptr) return lease;
-  RUDDER_TRY(lease.taps, programs_->keep(std::move(taps)));
-  lease.capture = capture_;
-  params->taps = tap::spec_of(*lease.taps);
-  if (capture_ != nullptr) params->capture = capture_->id;
+  steer::PromptShape shape;
+  shape.prompt_len = static_cast<int32_t>(params->prompt.size());
+  if (steering_ != nullptr) shape = shape_of(params->prompt, tokenizer);
+  shape.has_roles = has_roles;
+  shape.roles = prompt.roles;
+  shape.thoughts = thoughts;
+  RUDDER_TRY(TapsLease lease, apply_taps(steering_.get(), capture_, shape, *programs_, params));
+  if (lease.taps == nullptr) return lease;
   params->capture_wait = capture_wait_;
-  using steer::capture::Ask;
-  params->capture_results =
-      capture_ != nullptr && !std::ranges::all_of(capture_->asks, &Ask::by_operator);
+  if (capture_ == nullptr) params->capture_results = false;
   return lease;
 }
 

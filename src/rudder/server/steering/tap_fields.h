@@ -35,6 +35,16 @@ struct TapsLease {
 // capture and is none.
 Result<void> refuse_misspelled_taps(const boost::json::object& body);
 
+// What selectors look at in a prompt of these tokens. Nobody says who wrote them.
+steer::PromptShape shape_of(const std::vector<int32_t>& prompt, const text::Tokenizer& tokenizer);
+
+// Sets taps and capture of `params`, whose prompt `shape` is of. `steering` and `capture` may be
+// null.
+Result<TapsLease> apply_taps(const steer::Config* steering,
+                             std::shared_ptr<const steer::capture::CaptureSpec> capture,
+                             const steer::PromptShape& shape, steer::ProgramTable& programs,
+                             engine::RequestParams* params);
+
 class TapFields {
  public:
   // Global steering and captures of the operator count too. Errors carry the JSON path.
