@@ -14,6 +14,7 @@ void CaptureRelay::begin(OpenRequest& request) {
     steer::capture::CaptureRequest asked;
     asked.spec = request.taps.capture;
     asked.request_id = params.client_id;
+    asked.tenant = params.tenant;
     asked.choice = i;
     asked.prompt_len = request.prompt_tokens;
     asked.stream = params.capture_events;

@@ -428,10 +428,11 @@ std::shared_ptr<const Config> Library::global() const {
   return impl_->state()->global;
 }
 
-Result<std::shared_ptr<const Config>> Library::resolve(const json::object& body) const {
+Result<std::shared_ptr<const Config>> Library::resolve(const json::object& body,
+                                                       const capture::KeptView& kept) const {
   const auto state = impl_->state();
   if (!has_steering_fields(body)) return state->global;
-  RUDDER_TRY(ParsedSteering parsed, parse_steering(body, model(), *state));
+  RUDDER_TRY(ParsedSteering parsed, parse_steering(body, model(), *state, kept));
   if (parsed.empty()) return state->global;
   if (parsed.ops.empty() && parsed.named.size() == 1) return state->of_module(parsed.named[0]);
   RUDDER_TRY(std::vector<OpSpec> specs, specs_of(std::move(parsed), state->global_specs()));

@@ -77,7 +77,8 @@ class Library {
 
   // The steering of a request: global, then named, then inline. Null: none at all. Errors: those of
   // parse_steering and Config::build.
-  Result<std::shared_ptr<const Config>> resolve(const boost::json::object& body) const;
+  Result<std::shared_ptr<const Config>> resolve(const boost::json::object& body,
+                                                const capture::KeptView& kept = {}) const;
 
   // `stop_when` of a request (parse_watch.h).
   Result<capture::StopWhen> stop_when(const boost::json::value& value,

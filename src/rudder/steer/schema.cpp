@@ -121,7 +121,14 @@ constexpr std::string_view kSchema = R"json({
                  "oneOf": [{"type": "string", "enum": ["zeros"]},
                            {"type": "object", "required": ["module"], "additionalProperties": false,
                             "properties": {"module": {"type": "string"}}},
+                           {"type": "object", "required": ["request", "positions"], "additionalProperties": false,
+                            "description": "Rows that a finished request kept (consumer kept); each position is put in at one of dest.",
+                            "properties": {
+                              "request": {"type": "string"}, "choice": {"type": "integer", "default": 0},
+                              "positions": {"type": "array", "minItems": 1, "maxItems": 64, "items": {"type": "integer"}}}},
                            {"$ref": "#/components/schemas/SteeringVector"}]},
+      "dest": {"description": "Positions of the prompt that a patch from a request goes to; by default those of the source.",
+               "type": "array", "minItems": 1, "maxItems": 64, "items": {"type": "integer"}},
       "scale": {"type": "number", "default": 1, "description": "s of the op's formula."},
       "target": {"$ref": "#/components/schemas/SteeringVector"},
       "mean": {"oneOf": [{"type": "number"}, {"$ref": "#/components/schemas/SteeringVector"}]},
@@ -243,6 +250,7 @@ constexpr std::string_view kSchema = R"json({
 },
 "examples": {
   "patch": {"steering": {"op": "patch", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"prompt": [-1, null]}}},
+  "patch_request": {"steering": {"op": "patch", "site": "resid_post", "layers": [10], "source": {"request": "cmpl-1", "positions": [4, -1]}, "dest": [3, -1]}},
   "patch_zeros": {"steering": {"op": "patch", "site": "attn_out", "layers": [3, 4], "source": "zeros"}},
   "ablate": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [0.5, -1, 0.25, 2]}},
   "ablate_subspace": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [[0.5, -1, 0.25, 2], [1, 0, 0, 1]]}},

@@ -26,7 +26,7 @@ STEERING = [
     {"name": "mood", "scale": 0.5}]
 OPS = [
     op("patch", select={"prompt": [-1, None]}), op("patch", vector=None, source="zeros"),
-    op("patch", vector=None, source={"module": "mood"}), op("ablate", layers="all", site="resid_pre"),
+    op("patch", vector=None, source={"module": "mood"}), op("patch", vector=None, source={"request": "kept", "positions": [0, -1]}, dest=[0, 1]), op("ablate", layers="all", site="resid_pre"),
     op("ablate", vector=[VECTOR, Raw(dump([1, *[0] * (WIDTH - 1)]))]), op("mean_ablate", mean=0.75), op("mean_ablate", mean=VECTOR),
     op("orthogonal", coefficient=1.75), op("swap", target=Raw(dump([1, *[0] * (WIDTH - 1)]))),
     op("rotate", target=Raw(dump([1, *[0] * (WIDTH - 1)])), angle=20, mode="by"),

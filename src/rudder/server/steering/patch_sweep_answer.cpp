@@ -90,7 +90,7 @@ std::string sweep_document(const PatchSweepRequest& request, const std::vector<d
       for (size_t i = 0; i < request.positions.size(); ++i) row.push_back(metrics[at++]);
       values.push_back(std::move(row));
     }
-    grids.push_back(json::object{{"site", tap::site_name(grid.site)},
+    grids.push_back(json::object{{"site", std::string(tap::site_name(grid.site))},
                                  {"layers", json::value_from(grid.layers)},
                                  {"values", std::move(values)}});
   }
@@ -138,7 +138,7 @@ std::string sweep_svg(const PatchSweepRequest& request, const std::vector<double
     const int below = top + rows * kCell + 10;
     for (int column = 0; column < columns; ++column) {
       const int x = kMargin + column * kCell + kCell / 2;
-      append_text(body, x, below, fmt::format("transform=\"rotate(60 {} {})\"", x, below),
+      append_text(body, x, below, fmt::format("transform=\" rotate(60 {} {})\"", x, below),
                   window_label(request.positions[static_cast<size_t>(column)], labels));
     }
     top = below + kMargin + kHeading;

@@ -10,7 +10,6 @@
 #include "rudder/server/request/field_reader.h"
 #include "rudder/server/request/text_prompts.h"
 #include "rudder/server/request/tool_fields.h"
-#include "rudder/steer/invalid_field.h"
 #include "rudder/steer/layers.h"
 #include "rudder/steer/vectors.h"
 
@@ -18,8 +17,6 @@ namespace rudder::server {
 namespace {
 
 namespace json = boost::json;
-
-using steer::invalid_field;
 
 // A text, token ids, or {"messages": […]} and what else a chat is rendered with.
 Result<std::vector<int32_t>> read_sweep_prompt(FieldReader& reader, const std::string& name,
@@ -242,7 +239,7 @@ tl::expected<PatchSweepRequest, ApiError> parse_patch_sweep(std::string_view bod
   std::string id = scope.request_id;
   read_request_id(reader, scope.is_named, &id);
   std::optional<std::string> salt;
-  reader.string("cache_salt", scope.limits.max_cache_salt_bytes, &salt);
+  reader.string("cache_salt", static_cast<size_t>(scope.limits.max_cache_salt_bytes), &salt);
   Result<PatchSweepRequest> sweep = read_sweep(reader, scope);
   if (!sweep) return tl::unexpected(to_api_error(sweep.error()));
   sweep->id = "sweep-" + id;

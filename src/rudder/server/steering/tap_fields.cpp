@@ -88,7 +88,10 @@ Result<void> TapFields::read_steering(FieldReader& reader, const json::object& b
                 std::string(name));
   }
   if (services.steering != nullptr) {
-    RUDDER_TRY(steering_, services.steering->resolve(body));
+    const steer::capture::KeptView kept = {
+        .rows = services.captures == nullptr ? nullptr : services.captures->kept(),
+        .tenant = services.tenant};
+    RUDDER_TRY(steering_, services.steering->resolve(body, kept));
   }
   return {};
 }

@@ -23,6 +23,7 @@ struct TapServices {
   const steer::Library* steering = nullptr;
   steer::capture::Dispatcher* captures = nullptr;
   steer::ProgramTable* programs = nullptr;  // of the engine; not null
+  int32_t tenant = 0;                       // whose request it is
 };
 
 // Keeps known what a request's specs name. Held until the request is submitted.

@@ -44,6 +44,7 @@ struct RowLayout {
 
 struct SessionInfo {
   std::string request_id;
+  int32_t tenant = 0;
   int32_t choice = 0;
   int32_t prompt_len = 0;
   bool stream = false;

@@ -45,7 +45,7 @@ class ThreadedDispatcher final : public Dispatcher {
   ~ThreadedDispatcher() override { stop(); }
 
   Result<void> open(std::vector<std::shared_ptr<Consumer>> consumers,
-                    const CaptureSettings& settings);
+                    std::shared_ptr<const KeptRows> kept, const CaptureSettings& settings);
 
   Result<std::shared_ptr<const CaptureSpec>> spec(const json::value* field,
                                                   std::optional<StopWhen> stop_when) override;
@@ -60,6 +60,7 @@ class ThreadedDispatcher final : public Dispatcher {
     if (id.value != 0) inbox_->post(EndMessage{id, true});
   }
   CaptureStats stats() const override;
+  const KeptRows* kept() const override { return kept_.get(); }
 
  private:
   void run();
@@ -93,6 +94,7 @@ class ThreadedDispatcher final : public Dispatcher {
   std::atomic<uint64_t> next_id_{1};
 
   SpecTable specs_;
+  std::shared_ptr<const KeptRows> kept_;
 
   std::atomic<uint64_t> batches_{0};
   std::atomic<uint64_t> tokens_{0};
@@ -106,7 +108,9 @@ class ThreadedDispatcher final : public Dispatcher {
 };
 
 Result<void> ThreadedDispatcher::open(std::vector<std::shared_ptr<Consumer>> consumers,
+                                      std::shared_ptr<const KeptRows> kept,
                                       const CaptureSettings& settings) {
+  kept_ = std::move(kept);
   for (const std::shared_ptr<Consumer>& consumer : consumers) {
     const auto same = [&](const OptionsParser* other) { return other->name() == consumer->name(); };
     if (std::ranges::any_of(context_.consumers, same)) {
@@ -170,6 +174,7 @@ std::shared_ptr<Seat> ThreadedDispatcher::make_seat(const std::shared_ptr<OpenRe
         {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
   }
   seat->info.request_id = asked.request_id;
+  seat->info.tenant = asked.tenant;
   seat->info.choice = asked.choice;
   seat->info.prompt_len = asked.prompt_len;
   seat->info.stream = asked.stream;
@@ -476,12 +481,12 @@ void ThreadedDispatcher::stop() {
 
 Result<std::unique_ptr<Dispatcher>> Dispatcher::create(Parts parts,
                                                        const CaptureSettings& settings) {
-  RUDDER_TRY(std::vector<std::shared_ptr<Consumer>> consumers,
+  RUDDER_TRY(MadeConsumers made,
              make_consumers(settings, parts.geometry, parts.lookup, parts.lens));
-  std::ranges::move(parts.consumers, std::back_inserter(consumers));
+  std::ranges::move(parts.consumers, std::back_inserter(made.consumers));
   parts.consumers.clear();
   auto dispatcher = std::make_unique<ThreadedDispatcher>(std::move(parts), settings);
-  RUDDER_TRY_VOID(dispatcher->open(std::move(consumers), settings));
+  RUDDER_TRY_VOID(dispatcher->open(std::move(made.consumers), std::move(made.kept), settings));
   return dispatcher;
 }
 

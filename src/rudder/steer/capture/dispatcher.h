@@ -24,6 +24,7 @@
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/capture/settings.h"
@@ -41,6 +42,7 @@ using CaptureId = StrongId<struct CaptureTag, uint64_t>;  // 0: nothing is captu
 struct CaptureRequest {
   std::shared_ptr<const CaptureSpec> spec;
   std::string request_id;  // as the answer names it
+  int32_t tenant = 0;      // whose it is
   int32_t choice = 0;
   int32_t prompt_len = 0;
   bool stream = false;  // the client takes events
@@ -93,6 +95,8 @@ class Dispatcher {
   virtual void cancel(CaptureId id) = 0;
 
   virtual CaptureStats stats() const = 0;  // any thread
+  // Any thread. Rows of finished requests; null: the server keeps none.
+  virtual const KeptRows* kept() const { return nullptr; }
 };
 
 }  // namespace rudder::steer::capture
