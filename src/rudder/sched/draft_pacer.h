@@ -32,6 +32,9 @@ class DraftPacer {
   // Sets `count` of each offer to what pays best in a step that is `plain` without drafts. True
   // when any is above 0.
   bool choose(std::span<Offer> offers, const StepCost& cost, const StepShape& plain);
+  // What choose() would return of `scale` times as many offers, of which these are a fair part.
+  bool promises(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
+                const StepShape& plain);
 
   // What one step had, and what came of it.
   struct Outcome {
@@ -58,10 +61,12 @@ class DraftPacer {
     int64_t count = 0;
     double sum = 0;
   };
-  void weigh(std::span<const Offer> offers);
+  int64_t best_count(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
+                     const StepShape& plain);
+  void weigh(std::span<const Offer> offers, int64_t scale);
   void take(std::span<Offer> offers, int64_t count);
 
-  std::vector<float> odds_;    // of the last choose(): of each offer, one behind another
+  std::vector<float> odds_;    // of the last offers: of each, one behind another
   std::vector<Level> levels_;  // the same by level
 };
 

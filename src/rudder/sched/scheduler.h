@@ -115,6 +115,7 @@ class Scheduler {
   bool take_every_draft();
   int64_t most_drafts(const Sequence& sequence) const;
   bool choose_drafts();
+  StepShape collect_offers(size_t stride);
   bool take_chosen_drafts();
   void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
                    const step::SeqResult& result, int32_t accepted);
@@ -187,7 +188,9 @@ class Scheduler {
   DraftPacer pacer_;
   bool is_drafting_ = false;               // the last decodes planned had drafts
   bool is_holding_ = false;                // the last plan() gave none, for the sake of drafts
-  std::vector<DraftPacer::Offer> offers_;  // of the last choose_drafts()
+  bool drafts_pay_ = false;                // as the last look at all sequences found
+  size_t num_looks_ = 0;                   // at sequences, for what drafts they would have
+  std::vector<DraftPacer::Offer> offers_;  // of the last look
   std::vector<Sequence*> offered_;         // whose they are
 
   std::vector<int32_t> free_slots_;
