@@ -347,6 +347,7 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     return tl::unexpected(std::move(fits.error()));
   }
   answer.n = params.n;
+  answer.is_pair = taps->is_pair();
   answer.num_choices = answers_each * static_cast<int32_t>(prompts->size());
   parsed.parser = tools.parser_after(prompts->front().text);
   answer.include_reasoning = tools.include_reasoning;

@@ -51,6 +51,7 @@ struct AnswerOptions {
   bool echo_logprobs = false;              // logprobs are of the echoed prompt too
   bool return_token_ids = false;
   bool return_steered_tokens = false;
+  bool is_pair = false;  // of each prompt the plain and the steered answer
   bool include_reasoning = true;
   bool return_prompt_text = false;
   bool tokens_as_ids = false;           // tokens of logprobs are spelled "token_id:5"
