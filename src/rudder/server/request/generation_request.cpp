@@ -230,6 +230,33 @@ Prompt make_prompt(engine::Request request, TapsLease lease, std::string echoed,
   return prompt;
 }
 
+// Makes the requests of a body's prompts: one a prompt, of a pair one for each half.
+struct RequestMaker {
+  Api api;
+  const json::object& body;
+  const GenerationScope& scope;
+  bool with_roles = false;
+  std::vector<TapFields> halves = {};  // of a pair the plain one, then the steered one; else one
+  bool has_several = false;            // requests: they are numbered
+
+  tl::expected<void, ApiError> add(const engine::RequestParams& like, const PromptText& prompt,
+                                   const std::optional<steer::ThoughtMarks>& thoughts,
+                                   const std::string& echoed, GenerationRequest& parsed) const {
+    for (const TapFields& half : halves) {
+      engine::RequestParams params = like;
+      if (has_several) params.client_id += fmt::format("-{}", parsed.prompts.size());
+      Result<TapsLease> lease =
+          half.apply(prompt, *scope.model.tokenizer, with_roles, thoughts, &params);
+      if (!lease) return tl::unexpected(to_api_error(lease.error()));
+      Result<engine::Request> request = engine::validate_request(std::move(params), scope.limits);
+      if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
+      parsed.prompts.push_back(
+          make_prompt(std::move(*request), std::move(*lease), echoed, parsed.answer, prompt));
+    }
+    return {};
+  }
+};
+
 // Adds to `params` the grammar that holds the answer to its form and its calls, if there is one.
 tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured,
                                               const ToolFields& tools, const GenerationScope& scope,
@@ -363,9 +390,10 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
   // Both halves of a pair draw the same numbers: what differs is the steering's doing.
   if (taps->is_pair() && !params.seed) params.seed = random_bits();
-  std::vector<TapFields> halves;
-  if (taps->is_pair()) halves.push_back(taps->plain());
-  halves.push_back(*taps);
+  RequestMaker maker = {.api = api, .body = body, .scope = scope, .with_roles = with_roles};
+  if (taps->is_pair()) maker.halves.push_back(taps->plain());
+  maker.halves.push_back(*taps);
+  maker.has_several = prompts->size() * maker.halves.size() > 1;
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
     if (auto fits = check_length(prompt, params.max_tokens, scope.limits); !fits) {
@@ -390,18 +418,8 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
     if (!thoughts) return tl::unexpected(to_api_error(thoughts.error()));
     std::string echoed;
     if (echo) echoed = chat ? echoed_message(body) : prompt.text;
-    for (const TapFields& half : halves) {
-      engine::RequestParams its = one;
-      if (prompts->size() * halves.size() > 1) {
-        its.client_id += fmt::format("-{}", parsed.prompts.size());
-      }
-      Result<TapsLease> lease =
-          half.apply(prompt, *scope.model.tokenizer, with_roles, *thoughts, &its);
-      if (!lease) return tl::unexpected(to_api_error(lease.error()));
-      Result<engine::Request> request = engine::validate_request(std::move(its), scope.limits);
-      if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
-      parsed.prompts.push_back(
-          make_prompt(std::move(*request), std::move(*lease), echoed, answer, prompt));
+    if (auto added = maker.add(one, prompt, *thoughts, echoed, parsed); !added) {
+      return tl::unexpected(std::move(added.error()));
     }
   }
   parsed.ignored_fields = reader.ignored();
