@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rudder_client import ArrayError
+from rudder_client import ArrayError, KeptCapture, ops
 
 ANSWER = {"id": "s", "object": "patch_sweep", "model": "tiny", "metric": "logit_difference", "clean": 3.0, "corrupted": -1.0,
           "tokens": ["a", "b"], "positions": [[0, 1], [1, 2]], "usage": {},
@@ -30,3 +30,11 @@ def test_nothing_to_restore(scripted):
     scripted.answer = lambda method, path, body: (200, {**ANSWER, "corrupted": 3.0}, {})
     with pytest.raises(ArrayError, match="nothing to restore"):
         scripted.client().patch_sweep("a", "b", right=1, sites={"resid_post": "all"}).restored("resid_post")
+
+
+def test_rows_of_another_request():
+    assert KeptCapture("resid_post.5").to_json()["kept"]["positions"] == "all_prompt"
+    assert ops.patch_from("resid_post", "cmpl-1", [np.int64(4), -1], [3, -1], layers=[6]).to_json() == {
+        "op": "patch", "site": "resid_post", "layers": [6], "scale": 1.0, "dest": [3, -1],
+        "source": {"request": "cmpl-1", "choice": 0, "positions": [4, -1]}}
+    assert "dest" not in ops.patch_from("resid_post.5", "cmpl-1", [0]).to_json()

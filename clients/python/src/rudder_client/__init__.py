@@ -5,7 +5,7 @@ Start with `Rudder`; the manual is the package's README.
 
 from . import features, ops
 from .activations import ActivationCache
-from .capture import Capture, CaptureResult, FileCapture, Lens, LensReading
+from .capture import Capture, CaptureResult, FileCapture, KeptCapture, Lens, LensReading
 from .capture_files import read_capture
 from .client import Rudder
 from .dataset import DatasetShard, capture_dataset, read_dataset
@@ -26,7 +26,7 @@ __version__ = "0.1.0"
 __all__ = [
     "ActivationCache", "ArrayError", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
     "Dictionary", "DictionaryLayer", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
-    "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
+    "KeptCapture", "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
     "Named", "NotFoundError", "PatchSweep", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
     "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "TopFeatures", "capture_dataset",
     "features", "hook_name", "ops", "parallel_map", "read_capture", "read_dataset", "run_with_features",
