@@ -71,7 +71,7 @@ def test_pair_shares_the_prompt_where_it_is_not_steered(client, name):
 
 def test_pair_of_a_chat_streamed_and_whole(client, name):
     body = {"model": name, "messages": CHAT, "temperature": 0, "max_tokens": 16}
-    extra = {**add(vector(1)), "steering_pair": True}
+    extra = {**add(vector(1, 4000.0)), "steering_pair": True}
     whole = client.chat.completions.create(**body, extra_body=extra)
     texts = {0: "", 1: ""}
     ends = []
@@ -140,7 +140,8 @@ def bounds(scores):
     """Bounds that some scores of an answer are above, for runs of 1, 2 and 3."""
     found = []
     for count in (1, 2, 3):
-        for above in sorted(scores, reverse=True):
+        ordered = sorted(scores, reverse=True)
+        for above in [(one + next_one) / 2 for one, next_one in zip(ordered, ordered[1:])]:  # none is a score
             length = first_run(scores, above, count)
             if length is not None and length > 3:
                 found.append((above, count, length))

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/capture/watch.h"
 #include "rudder/steer/config.h"
 #include "rudder/steer/features/dictionary.h"

@@ -99,7 +99,9 @@ Result<void> PatchSweep::submit(int64_t run) {
   }
 
   std::shared_ptr<const steer::Config> config = request_.global;
-  if (is_cell) RUDDER_TRY(config, patched(request_.cell(measured - 2)));
+  if (is_cell) {
+    RUDDER_TRY(config, patched(request_.cell(measured - 2)));
+  }
   RUDDER_TRY(const TapsLease lease, apply_taps(config.get(), captures ? request_.capture : nullptr,
                                                shape_of(params.prompt, *context_.model().tokenizer),
                                                context_.engine().programs(), &params));
