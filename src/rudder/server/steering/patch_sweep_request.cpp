@@ -19,9 +19,10 @@ namespace {
 namespace json = boost::json;
 
 // A text, token ids, or {"messages": […]} and what else a chat is rendered with.
-Result<std::vector<int32_t>> read_sweep_prompt(FieldReader& reader, const std::string& name,
+Result<std::vector<int32_t>> read_sweep_prompt(FieldReader& reader, const char* field,
                                                const GenerationScope& scope) {
-  const json::value* value = reader.raw(name);
+  const json::value* value = reader.raw(field);  // which keeps the name
+  const std::string name = field;
   if (value == nullptr) return invalid_field("is required", name);
   const auto max_tokens = static_cast<size_t>(scope.limits.max_seq_len - 1);
   PromptText prompt;
