@@ -250,7 +250,6 @@ constexpr std::string_view kSchema = R"json({
 },
 "examples": {
   "patch": {"steering": {"op": "patch", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"prompt": [-1, null]}}},
-  "patch_request": {"steering": {"op": "patch", "site": "resid_post", "layers": [10], "source": {"request": "cmpl-1", "positions": [4, -1]}, "dest": [3, -1]}},
   "patch_zeros": {"steering": {"op": "patch", "site": "attn_out", "layers": [3, 4], "source": "zeros"}},
   "ablate": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [0.5, -1, 0.25, 2]}},
   "ablate_subspace": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [[0.5, -1, 0.25, 2], [1, 0, 0, 1]]}},
