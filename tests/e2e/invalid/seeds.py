@@ -26,7 +26,7 @@ STEERING = [
     {"name": "mood", "scale": 0.5}]
 OPS = [
     op("patch", select={"prompt": [-1, None]}), op("patch", vector=None, source="zeros"),
-    op("patch", vector=None, source={"module": "mood"}), op("patch", vector=None, source={"request": "kept", "positions": [0, -1]}, dest=[0, 1]), op("ablate", layers="all", site="resid_pre"),
+    op("patch", vector=None, source={"module": "mood"}), op("ablate", layers="all", site="resid_pre"),
     op("ablate", vector=[VECTOR, Raw(dump([1, *[0] * (WIDTH - 1)]))]), op("mean_ablate", mean=0.75), op("mean_ablate", mean=VECTOR),
     op("orthogonal", coefficient=1.75), op("swap", target=Raw(dump([1, *[0] * (WIDTH - 1)]))),
     op("rotate", target=Raw(dump([1, *[0] * (WIDTH - 1)])), angle=20, mode="by"),
@@ -34,7 +34,9 @@ OPS = [
     op("add_renorm", only_if_grew=True), op("clamp", site="attn_out", lo=-1, hi=1), op("cap", hi=3), op("set", value=6),
     op("add", vector=PACKED, layers={"layers": [4], "ranges": [[1, 2]]}), op("add", vector="mood", site="resid_post.5", layers=None),
     op("add", vector={"name": "mood", "site": "resid_post", "layer": 5}, layers="0-2,-1", site="post_attn"),
-    op("add", site="blocks.1.hook_resid_mid", layers=None)]
+    op("add", site="blocks.1.hook_resid_mid", layers=None),
+    op("patch", vector=None, source={"request": "cmpl-kept", "choice": 0, "positions": [0, -1]}, dest=[0, 1])]
+KEPT = {"prompt": "A boat", "max_tokens": 1, "request_id": "kept", "capture": {"kept": {"sites": {"resid_post": [3, 4]}, "positions": "all_prompt"}}}
 GATES = [
     op("add", gate={"prompt_score": {"vector": VECTOR, "site": "resid_post", "layer": 1, "threshold": 0.3, "sharpness": 2}}),
     op("add", gate={"schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}),
