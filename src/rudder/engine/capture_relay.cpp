@@ -9,11 +9,12 @@ namespace rudder::engine {
 
 void CaptureRelay::begin(OpenRequest& request) {
   const RequestParams& params = request.unscheduled->params();
-  if (request.taps.capture == nullptr) return;
+  if (request.taps.capture == nullptr || request.taps.capture->is_for_engine_alone()) return;
   for (int32_t i = 0; i < params.n; ++i) {
     steer::capture::CaptureRequest asked;
     asked.spec = request.taps.capture;
     asked.request_id = params.client_id;
+    asked.tenant = params.tenant;
     asked.choice = i;
     asked.prompt_len = request.prompt_tokens;
     asked.stream = params.capture_events;

@@ -13,6 +13,7 @@
 #include "rudder/base/philox.h"
 #include "rudder/engine/choices.h"
 #include "rudder/engine/taps_forms.h"
+#include "rudder/engine/watched_rows.h"
 
 namespace rudder::engine {
 namespace {
@@ -268,6 +269,7 @@ void EngineCore::admit(Submission& submission) {
   request.num_sequences = params.n;
   request.prompt_tokens = prompt_tokens;
   request.max_tokens = submission.request.max_len() - prompt_tokens;
+  request.min_tokens = params.sampling.min_tokens;
   request.ignore_eos = params.ignore_eos;
   request.tells_captures = params.capture_results;
   request.priority = params.priority;
@@ -401,8 +403,10 @@ void EngineCore::collect_oldest() {
   // The device waits for masks; nobody waits for events that long.
   if (awaits_masks() && in_flight_.size() == 1) supply_masks();
   if (dead_) return;  // every request has ended: the outputs are nobody's
-  if (result->captured != nullptr)
+  if (result->captured != nullptr) {
+    read_watched_rows(*result, scheduler_.captured_sequences(), requests_);
     captures_.push(*result, scheduler_.captured_sequences(), requests_);
+  }
   const int64_t now_us = clock_->now_us();
   for (const sched::SequenceOutput& output : outputs_) delivery_.deliver(output, now_us);
   delivery_.end_failed();
