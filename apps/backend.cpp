@@ -31,7 +31,8 @@ DType stored_dtype(const weights::Checkpoint& checkpoint) {
   return most;
 }
 
-tl::unexpected<Error> refused(std::string_view what, std::string_view device, const char* where) {
+tl::unexpected<Error> unsupported_on(std::string_view what, std::string_view device,
+                                     const char* where) {
   return fail(ErrorCode::kUnsupported, fmt::format("{} is not supported on {}", what, device),
               where);
 }
@@ -39,10 +40,10 @@ tl::unexpected<Error> refused(std::string_view what, std::string_view device, co
 Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
                              const weights::Checkpoint& checkpoint) {
   if (settings.quantization != "none") {
-    return refused(settings.quantization, "a CPU", "quantization");
+    return unsupported_on(settings.quantization, "a CPU", "quantization");
   }
   if (settings.kv_cache_dtype != "auto") {
-    return refused(settings.kv_cache_dtype, "a CPU", "kv-cache-dtype");
+    return unsupported_on(settings.kv_cache_dtype, "a CPU", "kv-cache-dtype");
   }
   const int32_t num_ranks = settings.tensor_parallel_size;
   const int32_t num_cores = usable_cores();
@@ -85,8 +86,8 @@ std::string default_policy_path() {
 Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings) {
   RUDDER_TRY(const cuda::CudaOpsSettings cuda, cuda_settings(settings));
   if (settings.tensor_parallel_size > 1) {
-    return refused(fmt::format("more than one rank ({})", settings.tensor_parallel_size), "a GPU",
-                   "tensor-parallel-size");
+    return unsupported_on(fmt::format("more than one rank ({})", settings.tensor_parallel_size),
+                          "a GPU", "tensor-parallel-size");
   }
   exec::Ranks ranks;
   RUDDER_TRY(ranks.emplace_back(), cuda::make_cuda_ops(cuda));
@@ -110,7 +111,7 @@ bool has_gpu() {
 
 #if RUDDER_HAS_CUDA
 Result<cuda::CudaOpsSettings> cuda_settings(const exec::ExecSettings& settings) {
-  if (settings.dtype == "float32") return refused(settings.dtype, "a GPU", "dtype");
+  if (settings.dtype == "float32") return unsupported_on(settings.dtype, "a GPU", "dtype");
   cuda::CudaOpsSettings cuda;
   cuda.linear_dtype = settings.quantization == "fp8" ? DType::kF8E4M3 : DType::kBF16;
   cuda.kv_dtype = settings.kv_cache_dtype == "fp8" ? DType::kF8E4M3 : DType::kBF16;
@@ -136,7 +137,7 @@ Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t
   constexpr const char* kFlag = "data-parallel-size";
   if (num_replicas == 1) return settings;
   if (settings.device == "cuda") {
-    return refused(fmt::format("more than one replica ({})", num_replicas), "a GPU", kFlag);
+    return unsupported_on(fmt::format("more than one replica ({})", num_replicas), "a GPU", kFlag);
   }
   const int32_t num_cores = usable_cores();
   const int32_t num_ranks = num_replicas * settings.tensor_parallel_size;
