@@ -128,6 +128,7 @@ def test_what_is_refused(running, sums):
     text = "One two three"
     for field, change in [
             ("clean", {"clean": None}), ("corrupted", {"corrupted": text}), ("clean", {"clean": ""}), ("clean[0]", {"clean": [-1]}),
+            ("corrupted.messages[0].role", {"corrupted": {"messages": [{"role": 1, "content": "a"}]}}),
             ("answer", {"answer": None}), ("answer.right", {"answer": {"right": "several words here"}}),
             ("answer.right", {"answer": {"wrong": 5}}), ("answer.right", {"answer": {"right": -1}}),
             ("answer.wrong", {"answer": {"right": 5, "wrong": 5}}), ("answer.left", {"answer": {"right": 5, "left": 6}}),

@@ -4,7 +4,7 @@ set(sim_sources sim.cpp sim_check.cpp sim_config.cpp sim_constraint.cpp sim_epis
     sim_reference.cpp sim_taps.cpp)
 set(sim_steps 2000000)
 set(sim_steps_full 5000000)
-set(mutant_steps 200000)
+set(mutant_steps 400000)
 if(RUDDER_SANITIZE)
   set(sim_steps 200000)
   set(sim_steps_full 1000000)

@@ -202,7 +202,7 @@ SEEDS = {
                                      {"dictionary": "sae", "rows": [VECTOR, VECTOR], "features": [0, 3]}],
     "/v1/steering/patch_sweep": [
         {"clean": [5, 6, 7], "corrupted": [5, 8, 7], "answer": {"right": 9, "wrong": 10}, "sites": {"resid_post": [1]}, "positions": [-1, [0, 2]], "svg": True},
-        {"clean": {"messages": CHAT["messages"]}, "corrupted": {"messages": CHAT["messages"]}, "answer": {"right": 9}, "sites": {"mlp_act": "1"}, "positions": [0],
+        {"clean": {"messages": CHAT["messages"]}, "corrupted": {"messages": [{"role": "user", "content": "Ho"}]}, "answer": {"right": 9}, "sites": {"mlp_act": "1"}, "positions": [0],
          "cache_salt": "s", "request_id": "r", "model": "rudder-demo"}],
     "/v1/steering/set": [{"steering": STEERING[:1], "replace": True}, *({"steering": each, "replace": True} for each in OPS[4:8] + GATES[1:])],
 }

@@ -18,6 +18,16 @@ namespace {
 
 namespace json = boost::json;
 
+// An error in an object of the body, whose path begins there.
+tl::unexpected<Error> below(const std::string& name, Error error) {
+  if (error.where.empty() || error.where.starts_with(name)) {
+    return tl::unexpected(std::move(error));
+  }
+  if (error.message.starts_with(error.where)) error.message.insert(0, name + ".");
+  error.where.insert(0, name + ".");
+  return tl::unexpected(std::move(error));
+}
+
 // A text, token ids, or {"messages": […]} and what else a chat is rendered with.
 Result<std::vector<int32_t>> read_sweep_prompt(FieldReader& reader, const char* field,
                                                const GenerationScope& scope) {
@@ -28,8 +38,10 @@ Result<std::vector<int32_t>> read_sweep_prompt(FieldReader& reader, const char* 
   PromptText prompt;
   if (const json::object* chat = value->if_object()) {
     FieldReader fields(*chat, name);
-    RUDDER_TRY(prompt, render_chat(fields, scope.model, ToolFields(), max_tokens));
+    Result<PromptText> rendered = render_chat(fields, scope.model, ToolFields(), max_tokens);
+    if (!rendered) return below(name, rendered.error());
     RUDDER_TRY_VOID(fields.result());
+    prompt = std::move(*rendered);
   } else {
     const json::object body = {{"prompt", *value}};
     FieldReader fields(body, "");
