@@ -27,10 +27,10 @@ enum class OpKind : int32_t {
                // h + s c (f' - f) v1, norm and c those of `norm`; with hi > 0 only where f > 0
   kEncode,     // f = all features of h, by the dictionary v1 (dictionary_image.h); with lo > 0 the
                // row becomes decode(f), or that is left for kCarried. Its run are kEncoded ops;
-            // Ops::encode() runs it, behind the macro-op that passes the point
-  kEncoded,  // f' = `edit` of f with `value`, f that of `feature`: h + s c (f' - f) decoder; with
-             // hi > 0 only where f > 0
-  kCarried,  // the row that a kEncode at an earlier point of the step left for the token
+               // Ops::encode() runs it, behind the macro-op that passes the point
+  kEncoded,    // f' = `edit` of f with `value`, f that of `feature`: h + s c (f' - f) decoder; with
+               // hi > 0 only where f > 0
+  kCarried,    // the row that a kEncode at an earlier point of the step left for the token
 };
 
 // A feature that is read at one point and written at others is several kFeature ops. The one
