@@ -28,7 +28,7 @@ test:
 	@tools/test.sh
 
 test-full:
-	@tools/setup.sh build test fuzz
+	@tools/setup.sh build test fleet fuzz
 	@tools/test.sh full
 
 test-gpu:

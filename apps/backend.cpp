@@ -132,9 +132,37 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings) {
   return settings;
 }
 
-Result<exec::Ranks> make_ranks(const exec::ExecSettings& settings,
-                               const weights::Checkpoint& checkpoint) {
-  return settings.device == "cuda" ? make_cuda(settings) : make_cpu(settings, checkpoint);
+Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas) {
+  constexpr const char* kFlag = "data-parallel-size";
+  if (num_replicas == 1) return settings;
+  if (settings.device == "cuda") {
+    return refused(fmt::format("more than one replica ({})", num_replicas), "a GPU", kFlag);
+  }
+  const int32_t num_cores = usable_cores();
+  const int32_t num_ranks = num_replicas * settings.tensor_parallel_size;
+  if (num_ranks > num_cores) {
+    return fail(
+        ErrorCode::kInvalidArgument,
+        fmt::format("{} replicas with {} ranks are more than the {} cores that this process may "
+                    "use",
+                    num_replicas, num_ranks, num_cores),
+        kFlag);
+  }
+  const int32_t threads = settings.threads == 0 ? num_cores : settings.threads;
+  settings.threads = std::max(1, threads / num_replicas);
+  settings.gpu_memory_utilization /= num_replicas;
+  return settings;
+}
+
+Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& settings,
+                                               int32_t num_replicas,
+                                               const weights::Checkpoint& checkpoint) {
+  std::vector<exec::Ranks> replicas;
+  for (int32_t i = 0; i < num_replicas; ++i) {
+    RUDDER_TRY(replicas.emplace_back(),
+               settings.device == "cuda" ? make_cuda(settings) : make_cpu(settings, checkpoint));
+  }
+  return replicas;
 }
 
 }  // namespace rudder::apps

@@ -2,7 +2,9 @@
 // for and not available is an Error; no other backend takes its turn.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/exec/make_executor.h"
@@ -20,10 +22,16 @@ namespace rudder::apps {
 // its memory.
 exec::ExecSettings resolve_device(exec::ExecSettings settings);
 
-// The ranks of the settings' tensor-parallel-size. `settings` are resolved. On a CPU dtype "auto"
-// is float32 for a checkpoint stored in float32, else bfloat16; a GPU computes in bfloat16.
-Result<exec::Ranks> make_ranks(const exec::ExecSettings& settings,
-                               const weights::Checkpoint& checkpoint);
+// The share of the machine that each of several replicas has: threads, and memory of a CPU.
+// kInvalidArgument, kUnsupported ("data-parallel-size"): the machine does not have so many.
+Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas);
+
+// For each replica the ranks of the settings' tensor-parallel-size. `settings` are resolved and are
+// of one replica. On a CPU dtype "auto" is float32 for a checkpoint stored in float32, else
+// bfloat16; a GPU computes in bfloat16.
+Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& settings,
+                                               int32_t num_replicas,
+                                               const weights::Checkpoint& checkpoint);
 
 #if RUDDER_HAS_CUDA
 // The GPU backend's part of the settings. An Error: a dtype that it does not compute in.

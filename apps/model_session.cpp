@@ -185,17 +185,40 @@ Result<std::unique_ptr<step::Executor>> recorded(std::unique_ptr<step::Executor>
   return std::unique_ptr<step::Executor>(std::move(recorder));
 }
 
-// Null: no events are asked for.
-Result<std::unique_ptr<fleet::EventPublisher>> publish_events(
-    const std::optional<fleet::EventsConfig>& config, const step::Capacity& capacity) {
-  if (!config) return std::unique_ptr<fleet::EventPublisher>();
-  fleet::CacheShape shape = {.block_size = capacity.block_size, .windows = {}};
+Result<std::unique_ptr<fleet::EventPublisher>> publish_events(const fleet::EventsConfig& config,
+                                                              const step::Capacity& capacity,
+                                                              int32_t rank) {
+  fleet::CacheShape shape = {.block_size = capacity.block_size, .windows = {}, .rank = rank};
   for (const step::KvGroup& group : capacity.kv_groups) shape.windows.push_back(group.window);
-  RUDDER_TRY(auto publisher, fleet::EventPublisher::start(*config, shape));
+  RUDDER_TRY(auto publisher, fleet::EventPublisher::start(config, shape));
   const std::string& replay = publisher->replay_endpoint();
   log_info("KV events are published at {}, {}", publisher->endpoint(),
            replay.empty() ? "without replay" : "replayed at " + replay);
   return publisher;
+}
+
+// A flight recorder and a publisher for each executor, where they are asked for.
+Result<std::vector<engine::ReplicaParts>> make_replica_parts(
+    std::vector<std::unique_ptr<step::Executor>> executors, const SessionSettings& settings,
+    const draft::Speculation& speculation, const std::optional<fleet::EventsConfig>& events,
+    ModelSession* session) {
+  std::vector<engine::ReplicaParts> replicas;
+  for (size_t i = 0; i < executors.size(); ++i) {
+    RecordSettings record = settings.record;
+    const bool is_alone = executors.size() == 1;
+    if (!record.folder.empty() && !is_alone) record.folder += fmt::format("/engine{}", i);
+    record.max_bytes /= std::ssize(executors);
+    engine::ReplicaParts& replica = replicas.emplace_back();
+    RUDDER_TRY(replica.executor, recorded(std::move(executors[i]), record, session->files.name));
+    replica.proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation);
+    if (!events) continue;
+    const auto rank = static_cast<int32_t>(i);
+    RUDDER_TRY(const fleet::EventsConfig config, fleet::events_of_rank(*events, rank));
+    RUDDER_TRY(session->kv_events.emplace_back(),
+               publish_events(config, replica.executor->capacity(), rank));
+    replica.block_watcher = session->kv_events.back()->watcher();
+  }
+  return replicas;
 }
 
 Result<std::optional<fleet::EventsConfig>> resolve_events(const SessionSettings& settings) {
@@ -211,12 +234,27 @@ Result<std::optional<fleet::EventsConfig>> resolve_events(const SessionSettings&
 
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
                                           const SessionSettings& settings) {
-  const exec::ExecSettings resolved = resolve_device(settings.exec);
+  RUDDER_TRY(const exec::ExecSettings resolved,
+             share_of_replica(resolve_device(settings.exec), settings.data_parallel_size));
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
-  RUDDER_TRY(const exec::Ranks ranks, make_ranks(resolved, *files.checkpoint));
-  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ranks.front()));
-  return exec::budget_model(*files.checkpoint, ranks, resolved, limits);
+  RUDDER_TRY(const std::vector<exec::Ranks> replicas,
+             make_replicas(resolved, settings.data_parallel_size, *files.checkpoint));
+  RUDDER_TRY(const exec::StepLimits limits,
+             step_limits(settings, speculation, *replicas.front().front()));
+  return exec::budget_model(*files.checkpoint, replicas, resolved, limits);
 }
+
+namespace {
+
+std::string describe_devices(const std::vector<exec::Ranks>& replicas) {
+  const exec::Ranks& ranks = replicas.front();
+  std::string text = ranks.front()->name();
+  if (ranks.size() > 1) text = fmt::format("{} ranks of {}", ranks.size(), text);
+  if (replicas.size() > 1) text = fmt::format("{} engines of {}", replicas.size(), text);
+  return text;
+}
+
+}  // namespace
 
 GrammarFactory compile_grammars(const constraint::GrammarSettings& settings) {
   return [settings](const ModelFiles& files,
@@ -240,13 +278,14 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::optional<fleet::EventsConfig> events, resolve_events(settings));
   RUDDER_TRY(session.files, open_model_files(model, settings.load));
-  const exec::ExecSettings resolved = resolve_device(settings.exec);
-  RUDDER_TRY(exec::Ranks ranks, make_ranks(resolved, *session.files.checkpoint));
-  const std::string backend = ranks.size() == 1
-                                  ? ranks[0]->name()
-                                  : fmt::format("{} ranks of {}", ranks.size(), ranks[0]->name());
-  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, *ranks[0]));
-  session.dtype = tensor::dtype_name(ranks[0]->linear_dtype());
+  RUDDER_TRY(const exec::ExecSettings resolved,
+             share_of_replica(resolve_device(settings.exec), settings.data_parallel_size));
+  RUDDER_TRY(std::vector<exec::Ranks> devices,
+             make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
+  const std::string backend = describe_devices(devices);
+  const ops::Ops& first = *devices.front().front();
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, first));
+  session.dtype = tensor::dtype_name(first.linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {
     if (quiet) return ProgressFn();
@@ -257,37 +296,39 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
     });
   };
   RUDDER_TRY(
-      exec::LoadedModel loaded,
-      exec::load_model(*session.files.checkpoint, std::move(ranks), resolved, limits,
-                       {.weights = progress(fmt::format("loading {}", session.files.name), true),
-                        .graphs = progress("capturing graphs", false)}));
+      exec::LoadedModels loaded,
+      exec::load_models(*session.files.checkpoint, std::move(devices), resolved, limits,
+                        {.weights = progress(fmt::format("loading {}", session.files.name), true),
+                         .graphs = progress("capturing graphs", false)}));
   session.files.checkpoint.reset();  // all of it is loaded
   return_freed_memory();             // of files that were parsed
   session.plan = loaded.memory;
   log_budget(session.plan);
-  RUDDER_TRY(std::unique_ptr<step::Executor> executor,
-             recorded(std::move(loaded.executor), settings.record, session.files.name));
+  const step::Capacity capacity = loaded.executors.front()->capacity();
   const auto library = std::make_shared<LateLibrary>(nullptr);
-  RUDDER_TRY(auto captures, make_captures(executor->capacity(), settings.steering, library,
-                                          std::move(loaded.lens)));
+  RUDDER_TRY(auto captures,
+             make_captures(capacity, settings.steering, library, std::move(loaded.lens)));
   std::unique_ptr<constraint::GrammarSource> grammars;
   if (settings.grammars) {
-    grammars = settings.grammars(session.files, executor->capacity().vocab_size);
+    grammars = settings.grammars(session.files, capacity.vocab_size);
   }
-  RUDDER_TRY(session.kv_events, publish_events(events, executor->capacity()));
   RUDDER_TRY(
-      session.engine,
-      engine::Engine::start(
-          {.executor = std::move(executor),
-           .tokenizer = session.files.tokenizer,
-           .clock = clock,
-           .model_identity = model_identity(session.files, session.plan),
-           .eos_ids = session.files.generation.eos_ids,
-           .captures = std::move(captures),
-           .grammars = std::move(grammars),
-           .proposer = settings.proposer ? settings.proposer() : draft::make_proposer(speculation),
-           .block_watcher = session.kv_events ? session.kv_events->watcher() : nullptr},
-          settings.engine));
+      std::vector<engine::ReplicaParts> replicas,
+      make_replica_parts(std::move(loaded.executors), settings, speculation, events, &session));
+  engine::ReplicaParts front = std::move(replicas.front());
+  replicas.erase(replicas.begin());
+  RUDDER_TRY(session.engine,
+             engine::Engine::start({.executor = std::move(front.executor),
+                                    .tokenizer = session.files.tokenizer,
+                                    .clock = clock,
+                                    .model_identity = model_identity(session.files, session.plan),
+                                    .eos_ids = session.files.generation.eos_ids,
+                                    .captures = std::move(captures),
+                                    .grammars = std::move(grammars),
+                                    .proposer = std::move(front.proposer),
+                                    .block_watcher = front.block_watcher,
+                                    .more = std::move(replicas)},
+                                   settings.engine));
   RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "generation_config.h"
 #include "rudder/base/result.h"
@@ -64,6 +65,7 @@ struct SessionSettings {
   RecordSettings record;
   KvEventSettings kv_events;
   draft::SpeculativeSettings speculative;
+  int32_t data_parallel_size = 1;  // replicas; no flag of every command: a server's alone
 
   // The command's, in place of the one that `speculative` names; empty: that one.
   std::function<std::unique_ptr<sched::DraftProposer>()> proposer;
@@ -84,9 +86,10 @@ struct ModelFiles {
 
 struct ModelSession {
   ModelFiles files;
-  exec::MemoryBudget plan;
-  std::string dtype;                                 // of the weights in memory
-  std::unique_ptr<fleet::EventPublisher> kv_events;  // null: none; goes after the engine
+  exec::MemoryBudget plan;  // of each replica
+  std::string dtype;        // of the weights in memory
+  // One a replica, or none; go after the engine.
+  std::vector<std::unique_ptr<fleet::EventPublisher>> kv_events;
   std::unique_ptr<engine::Engine> engine;
   std::unique_ptr<Steering> steering;  // null: it runs without; goes before the engine
 };
@@ -95,7 +98,7 @@ struct ModelSession {
 // weights only its config.json is read, or nothing at all when a shape is named.
 Result<ModelFiles> open_model_files(const std::string& model, const LoadSettings& load = {});
 
-// The memory plan alone: nothing is loaded.
+// The memory plan of each replica alone: nothing is loaded.
 Result<exec::MemoryBudget> budget_session(const ModelFiles& files, const SessionSettings& settings);
 
 // Loads the weights with progress on standard error and starts the engine.

@@ -38,12 +38,13 @@ Result<std::unique_ptr<step::Executor>> make_executor(const ModelFiles& files,
                                    .max_num_batched_tokens = recorded.max_tokens_per_step,
                                    .max_repeat = recorded.max_repeat,
                                    .max_draft = recorded.max_draft};
-  RUDDER_TRY(exec::Ranks ranks, make_ranks(resolved, *files.checkpoint));
+  RUDDER_TRY(std::vector<exec::Ranks> replicas, make_replicas(resolved, 1, *files.checkpoint));
   RUDDER_TRY(const exec::MemoryBudget plan,
-             exec::budget_model(*files.checkpoint, ranks, resolved, limits));
+             exec::budget_model(*files.checkpoint, replicas, resolved, limits));
   resolved.kv_cache_memory_bytes = plan.kv.block_bytes * recorded.num_blocks;
-  RUDDER_TRY(exec::LoadedModel loaded,
-             exec::load_model(*files.checkpoint, std::move(ranks), resolved, limits, {}));
+  RUDDER_TRY(
+      exec::LoadedModel loaded,
+      exec::load_model(*files.checkpoint, std::move(replicas.front()), resolved, limits, {}));
   return std::move(loaded.executor);
 }
 

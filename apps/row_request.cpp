@@ -41,6 +41,8 @@ Result<void> check_answer(const server::GenerationRequest& parsed) {
   const server::AnswerOptions& answer = parsed.answer;
   const std::pair<bool, const char*> unanswered[] = {
       {answer.stream, "stream"},
+      {answer.is_pair, "steering_pair"},
+      {answer.return_steered_tokens, "return_steered_tokens"},
       {answer.num_choices != 1, parsed.prompts.size() > 1 ? "prompt" : "n"},
       {answer.logprobs, "logprobs"},
       {answer.prompt_logprobs.has_value(), "prompt_logprobs"},

@@ -9,6 +9,7 @@
 #include <future>
 #include <limits>
 #include <thread>
+#include <vector>
 
 #include "command_line.h"
 #include "commands.h"
@@ -27,9 +28,9 @@ struct ServeSettings {
   std::string model;
   int64_t seed = -1;
   int64_t embedding_memory_mb = 4;
+  int32_t data_parallel_size = 1;
   // What people have in their command lines and what changes nothing here.
   int32_t pipeline_parallel_size = 1;
-  int32_t data_parallel_size = 1;
   bool enable_auto_tool_choice = true;
   bool trust_remote_code = false;
   bool enable_chunked_prefill = true;
@@ -45,9 +46,12 @@ struct ServeSettings {
     table.add("embedding-memory-mb", &embedding_memory_mb, 0, 1 << 20,
               "MiB on the device for the hidden states of prompts that /v1/embeddings pools, where "
               "--capture-memory-mb gives none; 0: no embeddings.");
-    const std::string one_gpu = "1: a server runs on one GPU.";
-    table.add("pipeline-parallel-size", &pipeline_parallel_size, 1, 1, one_gpu);
-    table.add("data-parallel-size", &data_parallel_size, 1, 1, one_gpu);
+    table.add("data-parallel-size", &data_parallel_size, 1, 64,
+              "Engines behind this server, each with the whole model and a cache of its own; a "
+              "request goes to one that has its prefix and little to do (docs/parallel.md). On a "
+              "CPU they share its threads and memory.");
+    table.add("pipeline-parallel-size", &pipeline_parallel_size, 1, 1,
+              "1: the layers of a model are not divided.");
     table.add("enable-auto-tool-choice", &enable_auto_tool_choice,
               "Accepted and without effect: models may always choose to call tools.");
     table.add("trust-remote-code", &trust_remote_code,
@@ -111,6 +115,12 @@ void print_first_request(const server::Server& server, const ModelSession& sessi
   std::fflush(stdout);
 }
 
+std::vector<const fleet::EventPublisher*> publishers_of(const ModelSession& session) {
+  std::vector<const fleet::EventPublisher*> publishers;
+  for (const auto& publisher : session.kv_events) publishers.push_back(publisher.get());
+  return publishers;
+}
+
 Result<void> serve(const std::string& model_path, const SessionSettings& session_settings,
                    const server::ServerSettings& server_settings, const SettingsTable& table) {
   const Signals signals(!server_settings.ssl_certfile.empty());
@@ -119,7 +129,7 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
       const std::unique_ptr<server::Server> server,
       server::Server::start({.engine = session.engine.get(),
                              .model = served_model(session),
-                             .kv_events = session.kv_events.get(),
+                             .kv_events = publishers_of(session),
                              .steering = session.steering ? &session.steering->library() : nullptr,
                              .all_settings = &table,
                              .version = kVersion},
@@ -171,11 +181,15 @@ int run_serve(int argc, char** argv) {
   const std::string model =
       arguments->positionals.empty() ? serve_settings.model : arguments->positionals[0];
   session_settings.exec.embedding_memory_mb = serve_settings.embedding_memory_mb;
+  session_settings.data_parallel_size = serve_settings.data_parallel_size;
   if (serve_settings.dry_run) {
     const Result<ModelFiles> files = open_model_files(model, session_settings.load);
     if (!files) return report_failure(files.error());
     const Result<exec::MemoryBudget> plan = budget_session(*files, session_settings);
     if (!plan) return report_failure(plan.error());
+    if (serve_settings.data_parallel_size > 1) {
+      fmt::print("of each of {} engines:\n", serve_settings.data_parallel_size);
+    }
     fmt::print("{}", plan->to_table());
     return 0;
   }

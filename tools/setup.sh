@@ -2,6 +2,7 @@
 # Installs what is missing, on Debian 12 or Ubuntu 24.04, with or without a GPU. Repeatable.
 #   tools/setup.sh build        compiler, CMake, libraries (distribution packages)
 #   tools/setup.sh build test   and the Python environment of the tests (.venv, pinned PyPI packages)
+#   tools/setup.sh fleet        what stands in front of several servers, for its slow tests (.venv-ray, .venv-dynamo, 800 MB)
 #   tools/setup.sh fuzz         clang with libFuzzer, of one release a distribution
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -70,18 +71,27 @@ setup_browser() {  # drives the page that the server has for browsers
   fi
 }
 
+python_environment() {  # python_environment FOLDER REQUIREMENTS [PIP_FLAG...]: pinned PyPI packages
+  local folder=$1 requirements=$2 stamp=$1/requirements.sha256
+  if [ -f "$stamp" ] && sha256sum --status -c "$stamp"; then return; fi
+  say "making the Python environment $folder"
+  python3 -m venv "$folder"
+  "$folder/bin/pip" install --quiet --disable-pip-version-check "${@:3}" -r "$requirements"
+  sha256sum "$requirements" >"$stamp"
+}
+
 setup_test() {
   local packages=(libgtest-dev libdnnl-dev clang-format-14 clang-tidy-14)
   python3 -c 'import ensurepip, venv' 2>/dev/null || packages+=(python3 python3-venv)
   install_packages "${packages[@]}"
   setup_browser
-  local stamp=.venv/requirements.sha256
-  if [ ! -f "$stamp" ] || ! sha256sum --status -c "$stamp"; then
-    say "making the Python environment .venv"
-    python3 -m venv .venv
-    .venv/bin/pip install --quiet --disable-pip-version-check -r tools/requirements.txt
-    sha256sum tools/requirements.txt >"$stamp"
-  fi
+  python_environment .venv tools/requirements.txt
+}
+
+setup_fleet() {
+  python3 -c 'import ensurepip, venv' 2>/dev/null || install_packages python3 python3-venv
+  python_environment .venv-ray tools/requirements-ray.txt
+  python_environment .venv-dynamo tools/requirements-dynamo.txt --no-deps
 }
 
 setup_fuzz() {

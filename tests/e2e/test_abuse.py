@@ -22,13 +22,18 @@ POST = request_bytes("POST", "/v1/completions", BODY)
 
 
 @pytest.fixture(scope="module")
-def port():
+def abused():
     with serving(*FLAGS) as server:
-        number = int(server.url.rsplit(":", 1)[1])
-        asyncio.run(stream_alone(number))
-        yield number
-        left, _ = asyncio.run(left_behind(number))
-        assert not left
+        yield server
+
+
+@pytest.fixture(scope="module")
+def port(abused):
+    number = int(abused.url.rsplit(":", 1)[1])
+    asyncio.run(stream_alone(number))
+    yield number
+    left, _ = asyncio.run(left_behind(number))
+    assert not left
 
 
 async def stream_alone(port):
@@ -407,7 +412,7 @@ JSON_CASES = {
 
 
 @pytest.mark.parametrize("name", JSON_CASES)
-def test_bodies_that_are_strange_as_json(port, name):
+def test_bodies_that_are_strange_as_json(abused, port, name):
     body, expected = JSON_CASES[name]
 
     async def ask():
@@ -416,9 +421,9 @@ def test_bodies_that_are_strange_as_json(port, name):
         connection.close()
         return answer
 
-    started = time.monotonic()
-    answer = asyncio.run(asyncio.wait_for(ask(), 20))
+    before = abused.processor_seconds()
+    answer = asyncio.run(asyncio.wait_for(ask(), 120))
     assert answer.status == expected, answer.body[:300]
-    assert time.monotonic() - started < 5
+    assert abused.processor_seconds() - before < 5
     if expected != 200:
         assert answer.json()["error"]["message"] and len(answer.body) < 1000

@@ -14,7 +14,8 @@ import promql_parser
 import pytest
 import yaml
 
-from conftest import BINARY, ROOT, run_rudder, serving
+from conftest import BINARY, ROOT, free_ports, run_rudder, serving
+from kv_events import config
 
 DEPLOY = ROOT / "deploy"
 KUBERNETES_VERSION = "1.33"
@@ -27,7 +28,8 @@ GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "librt.so.1", "libpthread.so.0"
 @pytest.fixture(scope="module")
 def series():
     """{metric: {its labels}} of a server with everything on that has metrics, after one request."""
-    with serving("--enable-steering", "--capture-memory-mb", "4", "--capture-consumer", "logging") as server:
+    with serving("--enable-steering", "--capture-memory-mb", "4", "--capture-consumer", "logging",
+                 *config(*free_ports(2))) as server:
         client = server.client()
         client.completions.create(model=client.models.list().data[0].id, prompt="A", max_tokens=1)
         found = {}
@@ -180,9 +182,9 @@ def test_selectors_meet_the_pods(manifests):
 
 def test_the_picker_reads_metrics_of_the_server(manifests, series):
     epp = yaml.safe_load((DEPLOY / "kubernetes" / "llm-d-values.yaml").read_text())["router"]["epp"]
-    config = yaml.safe_load(epp["pluginsCustomConfig"][epp["pluginsConfigFile"]])
-    plugins = {plugin["type"]: plugin.get("parameters", {}) for plugin in config["plugins"]}
-    for profile in config["schedulingProfiles"]:
+    picker = yaml.safe_load(epp["pluginsCustomConfig"][epp["pluginsConfigFile"]])
+    plugins = {plugin["type"]: plugin.get("parameters", {}) for plugin in picker["plugins"]}
+    for profile in picker["schedulingProfiles"]:
         assert {plugin["pluginRef"] for plugin in profile["plugins"]} <= set(plugins)
     [engine] = plugins["core-metrics-extractor"]["engineConfigs"]
     labels = manifests["Deployment"]["spec"]["template"]["metadata"]["labels"]

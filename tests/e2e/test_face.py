@@ -134,7 +134,7 @@ def test_chat_streams_and_remembers(server, visit):
 @pytest.mark.parametrize("how", ["button", "key"])
 def test_stop(server, visit, how):
     page = visit(server)
-    aborted = 'rudder:request_success_total{model_name="rudder-demo",finished_reason="abort"}'
+    aborted = 'rudder:request_success_total{model_name="rudder-demo",engine="0",finished_reason="abort"}'
     before = server.metrics()[aborted]
     page.click("[name=ignore_eos]")
     fill(page, "max_tokens", "1900")

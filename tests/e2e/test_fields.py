@@ -1,7 +1,6 @@
 """Request fields through the official client: OpenAI's own, and vLLM's in extra_body."""
 
 import math
-import time
 
 import httpx2
 import openai
@@ -118,10 +117,10 @@ def test_an_answer_goes_back_as_it_came(server, model):
 
 def test_a_prompt_that_is_far_too_long_is_refused_at_once(server):
     for text in ("word " * 2_000_000, " " * 10_000_000, "x" * 10_000_000):
-        begun = time.monotonic()
-        answer = httpx2.post(server.url + "/v1/completions", json={"prompt": text}, timeout=60)
+        before = server.processor_seconds()
+        answer = httpx2.post(server.url + "/v1/completions", json={"prompt": text}, timeout=120)
         assert (answer.status_code, answer.json()["error"]["code"]) == (400, "context_length_exceeded")
-        assert time.monotonic() - begun < 5  # encoding them takes some seconds where nobody else is
+        assert server.processor_seconds() - before < 5  # encoding them takes more
 
 
 def test_ids_instead_of_texts(server, model):

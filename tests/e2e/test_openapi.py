@@ -20,7 +20,7 @@ GENERATING = {
                              {**CHAT, "return_token_ids": True, "return_prompt_text": True}, {**CHAT, **CAPTURE},
                              {**CHAT, **CAPTURE, "n": 2}],
     "/v1/completions": [TEXT, {**TEXT, "prompt": ["a", "b"], "n": 2}, {**TEXT, "logprobs": 2, "echo": False},
-                        {**TEXT, "echo": True, "return_token_ids": True}, {**TEXT, "stop": ["a"]}, {**TEXT, **CAPTURE}],
+                        {**TEXT, "echo": True, "return_token_ids": True}, {**TEXT, "stop": ["a"]}, {**TEXT, **CAPTURE}, {**TEXT, "return_steered_tokens": True}],
     "/v1/responses": [{"input": "hi", "max_output_tokens": 5}, {"input": "hi", "top_logprobs": 2, "instructions": "be brief",
                       "metadata": {"a": "b"}, "max_output_tokens": 5}, {"input": "hi", "max_output_tokens": 5, **CAPTURE}],
     "/v1/messages": [MESSAGE, {**MESSAGE, "system": "Be brief.", "stop_sequences": ["5"]}, {**MESSAGE, **CAPTURE}],
@@ -35,6 +35,7 @@ OTHERS = [
     ("GET", "/ping", None), ("POST", "/ping", None), ("GET", "/version", None), ("GET", "/openapi.json", None),
     ("GET", "/server_info", None), ("GET", "/load", None), ("GET", "/v1/loads", None), ("POST", "/reset_prefix_cache", None),
     ("GET", "/v1/steering", None), ("GET", "/v1/steering/modules", None),
+    ("POST", "/v1/steering/patch_sweep", {"clean": [5, 6], "corrupted": [5, 7], "answer": {"right": 9}, "sites": {"resid_post": [1]}, "svg": True}),
     ("GET", "/v1/steering/dictionaries", None), ("POST", "/v1/steering/clear", {}),
 ]
 

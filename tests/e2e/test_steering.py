@@ -229,7 +229,7 @@ def test_bad_input_is_answered_and_hurts_nobody(steered_server, client, name):
                 ids(client, name, {"steering_name": "nobody"})
             assert background.result()[0] == expected, round_
     assert steered_server.metric("rudder:steering_rows") == 8
-    assert steered_server.metrics()['rudder:steering_rows{model_name="%s",state="in_use"}' % name] == 0
+    assert steered_server.metrics()['rudder:steering_rows{model_name="%s",engine="0",state="in_use"}' % name] == 0
 
 
 def test_without_the_flag_steering_is_refused_not_ignored(server, model):

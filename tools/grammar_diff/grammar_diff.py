@@ -20,7 +20,8 @@ import urllib.parse
 import uuid
 
 import jsonschema
-from random_schemas import TEXT, Patterns, Schemas, in_draft
+from random_schemas import TEXT, Patterns, Schemas
+from schema_drafts import in_draft
 
 WAYS = [{}, {"separators": (",", ":")}, {"indent": 1}, {"indent": 2}]  # an indent is at most 32
 

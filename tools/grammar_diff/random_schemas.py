@@ -1,56 +1,9 @@
 """Random JSON Schemas, each with a way to draw documents that it accepts, keys in the order of a
-grammar. `Schemas(random).draw()` gives (schema, sampler); `in_draft(schema, draft)` spells a schema
-as an older draft does."""
+grammar. `Schemas(random).draw()` gives (schema, sampler)."""
 
 import string
 
 TEXT = string.ascii_letters + string.digits + " _-.,:'{}[]" + '"\\/\n\té€😀\u0001'
-
-
-def in_draft(schema, draft):
-    """The schema in the words of draft 4 or 7, or None where that has none for it."""
-    if isinstance(schema, list):
-        parts = [in_draft(part, draft) for part in schema]
-        return None if None in parts else parts
-    if not isinstance(schema, dict):
-        return schema if draft == 7 or not isinstance(schema, bool) else {} if schema else {"not": {}}
-    out = {}
-    for key, value in schema.items():
-        if key in ("enum", "const", "default", "required", "type", "uniqueItems", "vendor"):
-            if key == "const" and draft == 4:
-                key, value = "enum", [value]
-            if key in out:
-                return None
-            out[key] = value
-        elif key in ("properties", "patternProperties", "$defs"):
-            parts = {name: in_draft(part, draft) for name, part in value.items()}
-            if None in parts.values():
-                return None
-            out["definitions" if key == "$defs" else key] = parts
-        elif key == "$ref":
-            out[key] = value.replace("#/$defs/", "#/definitions/")
-        elif key == "dependentRequired":
-            out["dependencies"] = value
-        elif key in ("exclusiveMinimum", "exclusiveMaximum") and draft == 4:
-            plain = key.replace("exclusiveM", "m")
-            if plain in schema:
-                return None
-            out[plain], out[key] = value, True
-        elif draft == 4 and key in ("if", "then", "else", "propertyNames"):
-            return None
-        elif key == "additionalProperties" and isinstance(value, bool):
-            out[key] = value
-        else:
-            part = in_draft(value, draft) if isinstance(value, (dict, list, bool)) else value
-            if part is None:
-                return None
-            out[key] = part
-    if "prefixItems" in out:
-        rest = out.pop("items", None)
-        out["items"] = out.pop("prefixItems")
-        if rest is not None:
-            out["additionalItems"] = rest
-    return out
 
 
 class Patterns:
@@ -122,8 +75,8 @@ class Schemas:
         leaves = [self.integer, self.number, self.text, self.text, self.listed, self.simple, self.multiple]
         inner = [self.object, self.object, self.array, self.prefix, self.options, self.exclusive, self.together, self.map,
                  self.reference, self.recursive, self.types, self.pattern_map, self.counted, self.untyped, self.refused,
-                 self.conditional, self.overlapping, self.dependent, self.unique]
-        kinds = leaves if depth == 0 else leaves + inner * 2
+                 self.conditional, self.overlapping, self.dependent, self.unique, self.joined_maps, self.open_options]
+        kinds = leaves if depth <= 0 else leaves + inner * 2
         schema, sample = self.random.choice(kinds)(depth)
         if self.random.random() < 0.1:
             schema = {**schema, "title": "A title", "description": "What it is.", "default": None, "vendor": {"x": [1]}}
@@ -320,8 +273,24 @@ class Schemas:
         schema = {"type": "array", "items": {"enum": values}, "uniqueItems": True, "minItems": low}
         return schema, lambda: self.random.sample(values, self.random.randint(low, len(values)))
 
+    def unique_objects(self):
+        """Objects that differ by a required string."""
+        random = self.random
+        name = random.choice([{"type": "string"}, {"type": "string", "pattern": "^[ab]+$"}])
+        item = {"type": "object", "properties": {"k": {"enum": [1, 2]}, "name": name}, "required": random.sample(["k", "name"], 2)}
+        schema = {"type": "array", "items": item, "uniqueItems": True, "minItems": random.randint(0, 2)}
+        if random.random() < 0.5:
+            schema["maxItems"] = random.choice([3, 80])
+
+        def value():
+            names = random.sample(["a", "b", "ab", "ba", "aa"], random.randint(schema["minItems"], 3))
+            return [{"k": random.randint(1, 2), "name": name} for name in names]
+        return schema, value
+
     def unique_strings(self):
         random = self.random
+        if random.random() < 0.4:
+            return self.unique_objects()
         items = random.choice([{"type": "string"}, {"type": "string", "minLength": 1}, {"type": "string", "pattern": "^[a-c]+$"}])
         schema = {"type": "array", "items": items, "uniqueItems": True, "minItems": random.randint(0, 2)}
         if random.random() < 0.5:
@@ -401,6 +370,47 @@ class Schemas:
             out.update({k: value[1]() for k in self.random.sample(["x_a", "x_bc", "x_zz"], self.random.randint(0, 2))})
             return out
         return schema, sample
+
+    def joined_maps(self, depth):
+        """Maps that bind together, each with its own names."""
+        random = self.random
+        value, fixed = self.any(depth - 1), self.any(depth - 1)
+        shape = {"patternProperties": {"^x_[a-z]+$": value[0]}, "properties": {"id": {}}}
+        shape["additionalProperties"] = random.choice([False, True, {"type": "integer"}])
+        other = {"properties": {"id": fixed[0], "x_id": {}}, "additionalProperties": random.choice([True, value[0]])}
+        if random.random() < 0.4:
+            other["patternProperties"] = {"_a$": value[0]}
+        parts = [{"type": "object", **shape}, other]
+        random.shuffle(parts)
+
+        def sample():
+            out = {"id": fixed[1]()} if random.random() < 0.7 else {}
+            if random.random() < 0.3:
+                out["x_id"] = value[1]()
+            out.update({k: value[1]() for k in random.sample(["x_a", "x_zz", "y_a"], random.randint(0, 2))})
+            if random.random() < 0.3:
+                out["other"] = random.choice([1, "a"])
+            return out
+        return {"allOf": parts}, sample
+
+    def open_options(self, depth):
+        """oneOf whose options say nothing of what is no object."""
+        random = self.random
+        names = ["one", "two", "three"][:random.randint(2, 3)]
+        parts = [self.any(depth - 1) for _ in names]
+        kind = {"properties": {"kind": {"type": "string"}}, "required": ["kind"]}
+        options = [{"properties": {"kind": {"const": name}, "value": part[0]}, "required": ["kind"]} for name, part in zip(names, parts)]
+        if random.random() < 0.5:
+            options[0] = {"type": random.choice(["object", ["object", "string"]]), **options[0]}
+        if random.random() < 0.5:
+            options[-1] = {"allOf": [kind, {**options[-1], "required": ["value"]}]}
+
+        def sample():
+            if random.random() < 0.2:
+                return random.choice(["text", 7, None, []])
+            i = random.randrange(len(names))
+            return {"kind": names[i], "value": parts[i][1]()}
+        return {"oneOf": options}, sample
 
     def array(self, depth):
         items = self.any(depth - 1)

@@ -3,8 +3,24 @@
 #include <fmt/format.h>
 
 #include <boost/json.hpp>
+#include <cmath>
 
 namespace rudder {
+namespace {
+
+// Boost reads a zero with an exponent beyond doubles ("0e999") as 0 times infinity, which is no
+// number. No other text is read so.
+void mend_zeros(boost::json::value& value) {
+  if (double* number = value.if_double()) {
+    if (std::isnan(*number)) *number = 0;
+  } else if (boost::json::array* list = value.if_array()) {
+    for (boost::json::value& item : *list) mend_zeros(item);
+  } else if (boost::json::object* object = value.if_object()) {
+    for (auto& field : *object) mend_zeros(field.value());
+  }
+}
+
+}  // namespace
 
 Result<boost::json::value> parse_json(std::string_view text, std::string_view what,
                                       const JsonLimits& limits) {
@@ -26,7 +42,9 @@ Result<boost::json::value> parse_json(std::string_view text, std::string_view wh
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} is not valid JSON near byte {}: {}", what, used, ec.message()));
   }
-  return parser.release();
+  boost::json::value value = parser.release();
+  mend_zeros(value);
+  return value;
 }
 
 namespace {

@@ -19,6 +19,15 @@ TEST(Json, NumbersBeyondDoublesAreWrittenAsNumbers) {
   EXPECT_EQ(written(written("[1e400]")), "[1e999]");
 }
 
+TEST(Json, ZerosOfAnyExponentAreZero) {
+  for (const char* text : {"0e616", "-0e999", "0.000E+400", "0e-999", "0E309"}) {
+    const auto value = parse_json(text, "test");
+    ASSERT_TRUE(value && value->is_number()) << text;
+    EXPECT_EQ(value->to_number<double>(), 0) << text;
+  }
+  EXPECT_EQ(parse_json(R"({"a":[{"b":0e400}]})", "test")->at("a").at(0).at("b"), 0.0);
+}
+
 TEST(Json, StringsAreWrittenAsTheyAre) {
   const std::string_view texts[] = {R"(["Infinity",1])", R"({"Infinity":"a\"Infinity\\"})",
                                     R"("\\\"-Infinity")"};

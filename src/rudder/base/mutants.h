@@ -46,6 +46,7 @@
   X(kTableEditsLost, "edits of the tables do not reach the executor")                            \
   X(kTenantsUnshared, "prompts of the first tenant leave nothing to the others")                 \
   X(kStopStringRace, "tokens behind a stop string are handed out")                               \
+  X(kStopWhenLate, "the token behind the one that ends a choice by its row is handed out")       \
   X(kHeldTextDropped, "text held back for a stop string is lost at the end")                     \
   X(kStopBeforeMinTokens, "a stop string counts before min_tokens")                              \
   X(kOneSeedForAllChoices, "the choices of a request draw the same numbers")                     \

@@ -299,6 +299,7 @@ Result<uint32_t> EbnfParser::hex(size_t digits) {
 }
 
 Result<uint32_t> EbnfParser::character() {
+  if (!more()) return bad("a character is missing");
   if (peek() != '\\') return static_cast<uint32_t>(next_char(text_, at_));
   ++at_;
   const char c = peek();

@@ -72,6 +72,15 @@ TEST(EbnfFull, AmbiguityWithoutEndEndsTheChoice) {  // and does not hold the eng
   EXPECT_EQ(going.error().code, ErrorCode::kInvalidArgument);
 }
 
+TEST(Ebnf, EndsInTheMiddleOfAThing) {
+  // Each is a view of its own: a byte behind it is none of the text's.
+  for (const char* text :
+       {"root ::= [0-", "root ::= [", "root ::= [a\\", "root ::= \"ab", "root ::= \"\\",
+        "root ::= [\\x4", "root ::= (", "root ::= \"a\"{", "root ::="}) {
+    EXPECT_FALSE(FormChecker::make({.kind = GrammarKind::kEbnf, .text = text})) << text;
+  }
+}
+
 TEST(Ebnf, Notation) {
   expect_texts(
       "# a comment\nroot ::= \"a\\n\\\"\\x41\\u00e9\" # more\n  | [^a-c\\]\\-]{2} | b.c-d\n"

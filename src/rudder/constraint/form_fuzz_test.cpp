@@ -150,6 +150,18 @@ class FormFuzz : public ::testing::Test {
     EXPECT_TRUE(errors > 0 || i < kTexts * times);  // a slow machine may not come so far
   }
 
+  // Texts that end in the middle of each thing that they have.
+  template <size_t kCount>
+  void run_prefixes(GrammarKind kind, const char* const (&seeds)[kCount]) {
+    for (const std::string_view seed : seeds) {
+      for (size_t length = 0; length < seed.size(); ++length) {
+        const GrammarSpec spec = {.kind = kind, .text = std::string(seed.substr(0, length))};
+        const auto compiled = FormChecker::engine().compile(spec);
+        EXPECT_TRUE(compiled || !compiled.error().message.empty()) << spec.text;
+      }
+    }
+  }
+
   // A token that may come, but no end; -1: there is none.
   int32_t any_of(const std::vector<uint32_t>& words) {
     std::vector<int32_t> next;
@@ -206,6 +218,14 @@ TEST_F(FormFuzz, Lists) {
 }
 TEST_F(FormFuzz, Tags) {
   run(GrammarKind::kStructuralTag, kTags);
+}
+
+TEST_F(FormFuzz, TextsThatAreCut) {
+  run_prefixes(GrammarKind::kJsonSchema, kSchemas);
+  run_prefixes(GrammarKind::kRegex, kExpressions);
+  run_prefixes(GrammarKind::kEbnf, kGrammars);
+  run_prefixes(GrammarKind::kChoice, kLists);
+  run_prefixes(GrammarKind::kStructuralTag, kTags);
 }
 
 using FormFuzzFull = FormFuzz;

@@ -18,6 +18,8 @@ constexpr int32_t kTokens = 0;
 constexpr int32_t kEndings = 1;
 // A walk over fewer bytes costs no more than finding what it found.
 constexpr uint64_t kWorthKeeping = 32;
+// Nodes of a trie that is worth a mask to start from.
+constexpr size_t kWorthBase = 1000;
 // An ambiguous grammar ("(x+x+)+y") makes each token dearer than the one before, and the engine
 // waits for it. Steps of the parser, some 20 ns each: those that a token may take, and those that a
 // choice may take beyond them in all (two seconds).
@@ -133,7 +135,12 @@ bool FormMatcher::goes_on_behind(const Open& open) {
 }
 
 void FormMatcher::walk(const TokenTrie& trie, std::string_view key, std::span<uint32_t> mask) {
-  if (!key.empty() && form_.memo->add_to(mask, key)) return;
+  const bool is_large = trie.nodes().size() >= kWorthBase;
+  const auto num_words = key.empty() ? std::nullopt : form_.memo->add_to(mask, key);
+  if (num_words) {
+    if (is_large && 2 * *num_words > mask.size()) walk_.keep_base(parser_, trie, mask);
+    return;
+  }
   const std::string kept(key);  // the walk makes keys of its own
   const uint64_t tried = walk_.run(parser_, trie, mask, max_dear_steps_);
   if (!kept.empty() && tried >= kWorthKeeping && !parser_.overflowed()) {

@@ -10,19 +10,19 @@ size_t MaskMemo::Entry::bytes() const {
   return key.size() + words->size() * sizeof(Word) + kNodes;
 }
 
-bool MaskMemo::add_to(std::span<uint32_t> mask, std::string_view key) {
+std::optional<size_t> MaskMemo::add_to(std::span<uint32_t> mask, std::string_view key) {
   std::shared_ptr<const Words> words;
   {
     const std::lock_guard lock(mutex_);
     ++stats_.lookups;
     const auto found = index_.find(key);
-    if (found == index_.end()) return false;
+    if (found == index_.end()) return std::nullopt;
     ++stats_.hits;
     entries_.splice(entries_.begin(), entries_, found->second);
     words = found->second->words;
   }
   for (const Word& word : *words) mask[word.at] |= word.bits;
-  return true;
+  return words->size();
 }
 
 void MaskMemo::keep(std::span<const uint32_t> mask, std::string_view key) {

@@ -9,6 +9,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -27,8 +28,9 @@ class MaskMemo {
 
   explicit MaskMemo(size_t max_bytes) : max_bytes_(max_bytes) {}
 
-  // Adds the bits that are kept under `key`; false, and no change, when there are none.
-  bool add_to(std::span<uint32_t> mask, std::string_view key);
+  // Adds the bits that are kept under `key`; returns how many words of the mask have some. Nothing,
+  // and no change, when none are kept.
+  std::optional<size_t> add_to(std::span<uint32_t> mask, std::string_view key);
   void keep(std::span<const uint32_t> mask, std::string_view key);
 
   Stats stats() const;

@@ -81,6 +81,11 @@ const std::vector<GrammarSpec>& forms() {
        .text =
            R"({"type":"structural_tag","format":{"type":"tag","begin":"{1","end":"1}",
 "content":{"type":"json_schema","json_schema":{"type":"array","items":{"type":"array","items":{"type":"string"}}}}}})"},
+      {.kind = GrammarKind::kStructuralTag,
+       .text =
+           R"({"type":"structural_tag","format":{"type":"triggered_tags","triggers":["{1","[[,"],"tags":[
+{"type":"tag","begin":"{1:","end":"}","content":{"type":"json_schema","json_schema":{"type":"array"}}},
+{"type":"tag","begin":"[[,","end":"]\n","content":{"type":"any_text"}}]}})"},
       schema(R"({"type":"array","items":{"type":"string","pattern":"^[1 ]{0,3}:?$"}})")};
   return forms;
 }

@@ -114,15 +114,81 @@ bool MaskWalk::characters_return(EarleyParser& parser, int32_t place, Utf8State 
   return all;
 }
 
+void MaskWalk::forget_places() {
+  known_ = {};
+  places_ = {};
+  base_.reset();
+}
+
+void MaskWalk::keep_base(EarleyParser& parser, const TokenTrie& trie,
+                         std::span<const uint32_t> mask) {
+  if (base_) return;
+  if (places_.size() > kMaxKeptPlaces) forget_places();
+  base_ = {.trie = &trie, .place = place_of(parser), .mask = {mask.begin(), mask.end()}};
+}
+
+void MaskWalk::step_all(EarleyParser& parser) {
+  const int32_t place = path_.back();
+  const size_t depth = bytes_.size();
+  for (int byte = 0; byte < 256; ++byte) {
+    std::array<int32_t, 256>& next = places_[static_cast<size_t>(place)].next;
+    const auto at = static_cast<size_t>(byte);
+    if (byte > 0 && !borders_[at]) {
+      next[at] = next[at - 1];
+      continue;
+    }
+    const int32_t to = step(parser, depth, place, static_cast<uint8_t>(byte));
+    if (depth == 0 && to == base_->place && to != place) {
+      path_.push_back(to);
+      bytes_.push_back(static_cast<uint8_t>(byte));
+      step_all(parser);
+    }
+    leave_to(parser, depth);
+  }
+}
+
+template <typename Over>
+std::optional<uint64_t> MaskWalk::run_from_base(EarleyParser& parser, const TokenTrie& trie,
+                                                std::span<uint32_t> mask, const Over& over) {
+  path_.assign(1, place_of(parser));
+  bytes_.clear();
+  rows_ = 0;
+  step_all(parser);
+  const std::array<int32_t, 256>& here = places_[static_cast<size_t>(path_[0])].next;
+  const std::array<int32_t, 256>& there = places_[static_cast<size_t>(base_->place)].next;
+  const std::vector<TokenTrie::Node>& nodes = trie.nodes();
+  std::vector<size_t> others;  // nodes of first bytes that lead elsewhere
+  size_t num_others = 0;
+  for (size_t at = 0; at < nodes.size(); at = nodes[at].skip) {
+    const uint8_t byte = nodes[at].byte;
+    if (here[byte] == there[byte] && here[byte] != kNotTried) continue;
+    others.push_back(at);
+    num_others += nodes[at].skip - at;
+  }
+  if (2 * num_others > nodes.size()) {
+    base_.reset();
+    return std::nullopt;
+  }
+  std::vector<uint32_t> same = base_->mask;
+  for (const size_t at : others) {
+    for (const int32_t id : trie.ids_below(at)) clear_in_mask(same, id);
+  }
+  for (size_t i = 0; i < same.size(); ++i) mask[i] |= same[i];
+  uint64_t tried = nodes.size() - num_others;
+  for (size_t at : others) {
+    const size_t end = nodes[at].skip;
+    while (at < end && !over()) tried += run_by_shape(parser, trie, mask, &at, end, over);
+  }
+  return tried;
+}
+
 // From the node `*at` on, until there are too many places.
 template <typename Over>
 uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
-                                std::span<uint32_t> mask, size_t* at, const Over& over) {
+                                std::span<uint32_t> mask, size_t* at, size_t end,
+                                const Over& over) {
   const std::vector<TokenTrie::Node>& nodes = trie.nodes();
-  if (places_.size() > kMaxKeptPlaces) {
-    known_.clear();
-    places_.clear();
-  }
+  if (places_.size() > kMaxKeptPlaces) forget_places();
   const size_t num_before = places_.size();
   path_.assign(1, place_of(parser));
   bytes_.clear();
@@ -138,7 +204,7 @@ uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
     bytes_.push_back(byte);
   }
   uint64_t tried = 0;
-  while (*at < nodes.size() && !over() && places_.size() - num_before < kMaxWalkPlaces) {
+  while (*at < end && !over() && places_.size() - num_before < kMaxWalkPlaces) {
     const TokenTrie::Node& node = nodes[*at];
     leave_to(parser, node.depth);
     ++tried;
@@ -162,10 +228,7 @@ uint64_t MaskWalk::run_by_shape(EarleyParser& parser, const TokenTrie& trie,
     ++*at;
   }
   leave_to(parser, 0);
-  if (places_.size() > kMaxKeptPlaces) {
-    places_ = {};
-    known_ = {};
-  }
+  if (places_.size() > kMaxKeptPlaces) forget_places();
   return tried;
 }
 
@@ -178,6 +241,10 @@ uint64_t MaskWalk::run(EarleyParser& parser, const TokenTrie& trie, std::span<ui
     if (parser.num_items() - first_items > kMaxWalkItems) parser.give_up();
     return parser.overflowed() || parser.steps() - first_step > max_steps;
   };
+  if (base_ && base_->trie == &trie) {
+    const std::optional<uint64_t> tried = run_from_base(parser, trie, mask, over);
+    if (tried) return *tried;
+  }
   uint64_t tried = 0;
   size_t at = 0;
   size_t rows = 0;
@@ -199,7 +266,8 @@ uint64_t MaskWalk::run(EarleyParser& parser, const TokenTrie& trie, std::span<ui
     at = goes_on ? at + 1 : node.skip;
   }
   back_to(0);
-  while (at < nodes.size() && !over()) tried += run_by_shape(parser, trie, mask, &at, over);
+  while (at < nodes.size() && !over())
+    tried += run_by_shape(parser, trie, mask, &at, nodes.size(), over);
   return tried;
 }
 

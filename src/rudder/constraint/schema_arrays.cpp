@@ -25,144 +25,7 @@ using Node = RuleSet::Node;
 // Arrays' limits above it are beyond what a context holds.
 constexpr int64_t kMaxItems = 100'000;
 
-// The values that a schema can have, where they are few by its types and bounds alone; each is held
-// to its other keywords later.
-std::optional<json::array> few_values(const json::object& schema) {
-  constexpr double kMaxRange = 256;
-  if (const json::value* list = schema.if_contains("enum")) return list->get_array();
-  if (const json::value* one = schema.if_contains("const")) return json::array({*one});
-  const std::vector<std::string> types = types_of(schema);
-  json::array values;
-  for (const std::string& type : types) {
-    const json::value* min = schema.if_contains("minimum");
-    const json::value* max = schema.if_contains("maximum");
-    if (type == "boolean") {
-      values.insert(values.end(), {false, true});
-    } else if (type == "null") {
-      values.emplace_back(nullptr);
-    } else if (type == "integer" && min != nullptr && max != nullptr) {
-      const double first = std::ceil(min->to_number<double>());
-      const double last = std::floor(max->to_number<double>());
-      if (std::abs(first) > kMaxRange * kMaxRange || last - first >= kMaxRange) return std::nullopt;
-      for (double value = first; value <= last; ++value) {
-        values.emplace_back(static_cast<int64_t>(value));
-      }
-    } else {
-      return std::nullopt;
-    }
-  }
-  return types.empty() ? std::nullopt : std::optional(std::move(values));
-}
-
-// Whether each text that the automaton has begun can go on, and so for ever: no end is the only
-// way.
-bool always_goes_on(const ByteAutomaton& automaton) {
-  const auto width = static_cast<size_t>(automaton.num_classes);
-  for (size_t state = 0; state < automaton.boundary.size(); ++state) {
-    const bool is_live = automaton.missing[state] != ByteAutomaton::kNever;
-    if (!is_live || state == ByteAutomaton::kClosed) continue;
-    const auto* const row = automaton.next.data() + state * width;
-    if (std::none_of(row, row + width, [](int32_t to) {
-          return to != ByteAutomaton::kDead && to != ByteAutomaton::kClosed;
-        })) {
-      return false;
-    }
-  }
-  return true;
-}
-
 }  // namespace
-
-// What `items` says, without references; null where it is not a schema of its own.
-Result<const json::object*> SchemaBuilder::unique_items(const json::object& schema,
-                                                        const std::string& path) const {
-  const json::value* items = schema.if_contains("items");
-  for (int i = 0; items != nullptr && items->is_object() && i < 8; ++i) {
-    const json::value* reference = items->get_object().if_contains("$ref");
-    if (reference == nullptr) break;
-    const json::object beside = without(items->get_object(), "$ref");
-    if (!std::all_of(beside.begin(), beside.end(),
-                     [](const auto& field) { return keyword_info(field.key()).annotation; })) {
-      return nullptr;
-    }
-    RUDDER_TRY(items, document_.resolve(reference->get_string(), path_to(path, "items")));
-  }
-  const bool is_alone = items != nullptr && items->is_object() && !schema.contains("prefixItems");
-  return is_alone ? &items->get_object() : nullptr;
-}
-
-Result<Node> SchemaBuilder::build_unique_string(const json::object& schema,
-                                                const std::string& path) {
-  // Repetitions that are counted have a rule of their own, in which the list is not known.
-  constexpr int64_t kMostWritten = 60;
-  if (count_or(schema, "minItems", 0) > kMostWritten ||
-      count_or(schema, "maxItems", 0) > kMostWritten) {
-    return rules_.nothing();
-  }
-  RUDDER_TRY(const json::object* items, unique_items(schema, path));
-  if (items == nullptr || types_of(*items) != std::vector<std::string>{"string"} ||
-      few_values(*items)) {
-    return rules_.nothing();
-  }
-  RUDDER_TRY(const Node node, build(*items, path_to(path, "items")));
-  const RuleSet::Data& data = rules_.data(node);
-  if (data.kind != RuleSet::Kind::kTerminal) return rules_.nothing();
-  Terminal one = rules_.terminal_of(data.index);
-  const bool goes_on = one.pattern.empty() || (one.automaton && always_goes_on(*one.automaton));
-  if (!one.quoted || one.max != Terminal::kUnbounded || !goes_on) return rules_.nothing();
-  one.any_spelling = false;
-  one.unique = true;
-  return rules_.terminal(one);
-}
-
-// Items of a list of values, each at most once: of a short list a rule for each set of those that
-// were there, of a longer one in the order of the list.
-Result<Node> SchemaBuilder::build_unique(const json::object& schema, const std::string& path) {
-  constexpr size_t kMaxSets = 8;
-  RUDDER_TRY(const json::object* items, unique_items(schema, path));
-  const auto list = items == nullptr ? std::nullopt : few_values(*items);
-  if (!list) {
-    return bad(
-        "is supported for strings without a greatest length and for items of few values "
-        "(an enum, booleans, integers of a small range): a grammar cannot tell repeated "
-        "items",
-        path_to(path, "uniqueItems"));
-  }
-  std::vector<Property> values;  // one for each value that the items may be
-  json::array distinct;
-  json::object one = without(without(*items, "enum"), "const");
-  for (const json::value& value : *list) {
-    if (!rules_.fuel().burn(std::ssize(distinct))) return tl::unexpected(rules_.fuel().error());
-    if (lists_value(distinct, value)) continue;
-    distinct.push_back(value);
-    one["enum"] = json::array({value});
-    RUDDER_TRY(const Node node, build(one, path_to(path, "items")));
-    if (node != rules_.nothing()) values.push_back({.name = "", .node = node});
-  }
-  const int64_t min = count_or(schema, "minItems", 0);
-  const int64_t max = count_or(schema, "maxItems", std::ssize(values));
-  if (max < min) return rules_.nothing();
-  if (values.size() > kMaxSets) {
-    const int64_t most = max < std::ssize(values) ? max : RuleSet::kUnbounded;
-    RUDDER_TRY(const Node in_order, chain(values, rules_.nothing(), min, most, path));
-    return rules_.sequence({rules_.literal("["), text_.inside(), in_order, rules_.literal("]")});
-  }
-  // From the full set to the empty one: what may follow when these values were there.
-  std::vector<Node> after(size_t{1} << values.size());
-  for (size_t set = after.size(); set-- > 0;) {
-    const auto count = static_cast<int64_t>(std::popcount(set));
-    std::vector<Node> ways;
-    if (count >= min) ways.push_back(count > 0 ? text_.inside() : rules_.empty());
-    for (size_t i = 0; count < max && i < values.size(); ++i) {
-      if ((set >> i & 1) != 0) continue;
-      const Node item =
-          count > 0 ? rules_.sequence({text_.comma(), values[i].node}) : values[i].node;
-      ways.push_back(rules_.sequence({item, after[set | size_t{1} << i]}));
-    }
-    after[set] = rules_.share(rules_.choice(ways));
-  }
-  return rules_.sequence({rules_.literal("["), text_.inside(), after[0], rules_.literal("]")});
-}
 
 // At least one item that the schema in `contains` accepts, with any others around it.
 Result<Node> SchemaBuilder::build_containing(const json::object& schema, const std::string& path) {
@@ -189,8 +52,8 @@ Result<Node> SchemaBuilder::build_array(const json::object& schema, const std::s
   if (schema.contains("contains")) return build_containing(schema, path);
   Node unique = rules_.nothing();
   if (schema.contains("uniqueItems") && count_or(schema, "maxItems", 2) > 1) {
-    RUDDER_TRY(unique, build_unique_string(schema, path));
-    if (unique == rules_.nothing()) return build_unique(schema, path);
+    RUDDER_TRY(unique, build_unique_item(schema, path));
+    if (unique == rules_.nothing()) return build_unique_values(schema, path);
   }
   const json::array none;
   const json::value* items = schema.if_contains("items");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "rudder/constraint/json_schema.h"
+#include "rudder/constraint/schema_exclusion.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_parts.h"
@@ -157,7 +158,14 @@ Result<Node> SchemaBuilder::build_options(const json::object& schema, std::strin
   const std::string list_path = path_to(path, keyword);
   if (keyword == "oneOf" && !exclude_all(options)) {
     if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
-    return build_exactly_one(schema, path);
+    const json::array objects = options_of_objects(options);
+    const int64_t object_bytes = json_bytes(objects);
+    const Held copies(rules_.fuel(), 2 * object_bytes);
+    if (!rules_.fuel().burn(object_bytes / 8)) return tl::unexpected(rules_.fuel().error());
+    if (objects.empty() || !exclude_all(objects)) return build_exactly_one(schema, path);
+    json::object typed = schema;
+    typed["oneOf"] = objects;
+    return build(typed, path);
   }
   std::vector<Node> nodes;
   for (size_t i = 0; i < options.size(); ++i) {
@@ -181,6 +189,7 @@ Result<Node> SchemaBuilder::build_options(const json::object& schema, std::strin
 // Of the values that are named, those that all other keywords allow.
 Result<Node> SchemaBuilder::build_listed(const json::object& schema, const std::string& path) {
   const json::value* constant = schema.if_contains("const");
+  if (schema.contains(kUnique)) return unique_string(rules_.nothing());
   const bool is_constant = constant != nullptr;
   const json::array values = is_constant ? json::array({*constant}) : schema.at("enum").get_array();
   const json::object others = without(schema, is_constant ? "const" : "enum");
@@ -230,7 +239,10 @@ Result<Node> SchemaBuilder::build_type(std::string_view type, const json::object
     return rules_.choice(ways);
   }
   if (type == "null") return refuses(nullptr) ? rules_.nothing() : text_.null();
-  if (type == "string") return build_string(schema, refused, path);
+  if (type == "string") {
+    RUDDER_TRY(const Node text, build_string(schema, refused, path));
+    return schema.contains(kUnique) ? unique_string(text) : text;
+  }
   const bool any = std::any_of(refused.begin(), refused.end(), [&](const json::value& value) {
     return value_has_type(value, type);
   });

@@ -40,6 +40,7 @@ class SchemaBuilder {
   Result<Node> build_together(const boost::json::object& schema, const std::string& path);
   Result<void> close_part(boost::json::value& part, const std::string& path) const;
   bool exclude_all(const boost::json::array& options);
+  boost::json::array options_of_objects(const boost::json::array& options) const;
   // At the later of the two options.
   tl::unexpected<Error> overlapping(size_t one, size_t other, const std::string& path) const;
   Result<void> refuse_unevaluated(const boost::json::object& schema, const std::string& path) const;
@@ -84,12 +85,11 @@ class SchemaBuilder {
   Result<Node> chain(const std::vector<Property>& properties, Node additional, int64_t min,
                      int64_t max, const std::string& path);
   Result<Node> build_containing(const boost::json::object& schema, const std::string& path);
-  // Items that are strings without a greatest length, each different from the others of its list;
-  // nothing() where they are not that.
-  Result<Node> build_unique_string(const boost::json::object& schema, const std::string& path);
-  Result<const boost::json::object*> unique_items(const boost::json::object& schema,
-                                                  const std::string& path) const;
-  Result<Node> build_unique(const boost::json::object& schema, const std::string& path);
+  // An item that differs from the others of its list by a string without a greatest length;
+  // nothing() where it has none.
+  Result<Node> build_unique_item(const boost::json::object& schema, const std::string& path);
+  Result<Node> build_unique_values(const boost::json::object& schema, const std::string& path);
+  Node unique_string(Node node);
   Result<Node> build_array(const boost::json::object& schema, const std::string& path);
 
   RuleSet& rules_;
@@ -98,6 +98,8 @@ class SchemaBuilder {
   SchemaValues values_;
   std::unordered_map<const boost::json::value*, int32_t> references_;  // rules of targets
   std::unordered_map<std::string, Node> strings_;                      // by what the form says
+  std::unordered_map<const boost::json::value*, int32_t> unique_references_;  // with their marks
+  bool has_lost_mark_ = false;  // a string with kUnique came out as something else
   int depth_ = 0;
 };
 

@@ -9,6 +9,7 @@
 
 #include "rudder/constraint/schema_builder.h"
 #include "rudder/constraint/schema_complement.h"
+#include "rudder/constraint/schema_exclusion.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 #include "rudder/constraint/schema_parts.h"
@@ -25,6 +26,28 @@ using Node = RuleSet::Node;
 constexpr double kMaxAlternatives = 32;
 constexpr double kMaxWays = 8;          // of one rival
 constexpr int64_t kMaxWayBytes = 4096;  // of those behind the first
+
+// The objects that the schema accepts.
+json::value objects_of(const SchemaDocument& document, const json::value& schema) {
+  constexpr int kMaxChain = 8;
+  const json::value object = json::object({{"type", "object"}});
+  const json::value* at = &schema;
+  for (int i = 0; i < kMaxChain && at->is_object() && at->get_object().size() == 1; ++i) {
+    const json::value* reference = at->get_object().if_contains("$ref");
+    if (reference == nullptr) break;
+    const auto target = document.resolve(reference->get_string(), "");
+    if (!target) break;
+    at = *target;
+  }
+  if (at->is_bool()) return at->get_bool() ? object : *at;
+  if (at->get_object().contains("$ref")) return json::object({{"allOf", {object, schema}}});
+  json::object typed = at->get_object();
+  const json::value* type = typed.if_contains("type");
+  if (type != nullptr && common_types(*type, "object").empty()) return false;
+  typed.erase("nullable");
+  typed["type"] = "object";
+  return typed;
+}
 
 // What an option loses when it is held to a way in which another one does not hold.
 enum class Loss : uint8_t {
@@ -117,6 +140,18 @@ bool SchemaBuilder::exclude_all(const json::array& options) {
     }
   }
   return true;
+}
+
+// What is no object is refused where two options accept it: the options are then about objects
+// alone. Empty where that is not so.
+json::array SchemaBuilder::options_of_objects(const json::array& options) const {
+  const auto num_open = std::count_if(
+      options.begin(), options.end(),
+      [&](const json::value& option) { return binds_objects_alone(document_, option); });
+  json::array objects;
+  if (num_open < 2) return objects;
+  for (const json::value& option : options) objects.push_back(objects_of(document_, option));
+  return objects;
 }
 
 Result<void> SchemaBuilder::refuse_unevaluated(const json::object& schema,

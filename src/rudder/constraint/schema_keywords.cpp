@@ -55,6 +55,8 @@ constexpr Keyword kKeywords[] = {
     {kConditions, Operand::kUnsupported, kCore},
     {kPatterns, Operand::kUnsupported, kOfString},
     {kNoPatterns, Operand::kUnsupported, kOfString},
+    {kShapes, Operand::kUnsupported, kOfObject},
+    {kUnique, Operand::kUnsupported, kOfString},
     {"$anchor", Operand::kString, kAnnotation},
     {"$comment", Operand::kAny, kAnnotation},
     {"$defs", Operand::kSchemaMap, kAnnotation},

@@ -21,11 +21,16 @@ struct KeywordInfo {
 
 // Keywords of the normal form alone: a list of schemas none of which may hold; a list of
 // conditions, each an object with the schemas `if`, `then` and `else`; expressions that a string
-// matches, all of them, and such that it does not match.
+// matches, all of them, and such that it does not match; what schemas of objects that bind together
+// say of fields by their names, each with its own `properties`, `patternProperties` and
+// `additionalProperties`.
 constexpr std::string_view kNoneOf = "#noneOf";
 constexpr std::string_view kConditions = "#conditions";
 constexpr std::string_view kPatterns = "#patterns";
 constexpr std::string_view kNoPatterns = "#noPatterns";
+constexpr std::string_view kShapes = "#shapes";
+// In strings by which the items of a list differ.
+constexpr std::string_view kUnique = "#unique";
 
 // Names that are not in the table are annotations.
 KeywordInfo keyword_info(std::string_view name);

@@ -99,6 +99,52 @@ TEST(SchemaOptions, OverlappingOnesAreHeldApart) {
       {R"({"k":"x","n":1})", R"({"k":"y"})"}, {"{}", R"({"n":1})"});
 }
 
+TEST(SchemaOptions, WhatTwoOfThemLeaveOpenIsRefused) {
+  // Two options say nothing of what is no object: it is valid by both.
+  expect_documents(
+      R"({"oneOf":[{"$ref":"#/$defs/a"},{"properties":{"k":{"const":"b"}},"required":["k"]},
+                   {"type":["string","object"],"required":["k"],"properties":{"k":{"type":"null"}}}],
+          "$defs":{"a":{"properties":{"k":{"const":"a"},"n":{"type":"integer"}},"required":["k"]}}})",
+      {R"({"k":"a","n":1})", R"({"k":"b"})", R"({"k":null})"},
+      {"1", R"("x")", "{}", R"({"k":"c"})"});
+  expect_documents(
+      R"({"oneOf":[{"properties":{"k":{"const":"a"}},"required":["k"]},
+                   {"type":["string","object"],"required":["k"],"properties":{"k":{"const":"b"}}}]})",
+      {R"({"k":"a"})", R"({"k":"b"})", "1"}, {R"("x")", "{}"});
+}
+
+TEST(SchemaOptions, PartsThatBindTogetherExcludeEachOther) {
+  // The property is required in one part, and its value is in another.
+  const char* schema = R"({"oneOf":[
+      {"allOf":[{"$ref":"#/$defs/base"},{"properties":{"k":{"const":"a"},"n":{"type":"integer"}}}]},
+      {"allOf":[{"$ref":"#/$defs/base"},{"properties":{"k":{"const":"b"}}}]}],
+      "$defs":{"base":{"type":"object","properties":{"k":{"type":"string"}},"required":["k"]}}})";
+  expect_documents(schema, {R"({"k":"a","n":1})", R"({"k":"b"})"},
+                   {R"({"k":"c"})", "{}", R"({"k":"a","n":"x"})", "null"});
+}
+
+TEST(SchemaMerge, PatternsOfEachPartHoldBesideItsOtherProperties) {
+  // Each part has names of its own, and what it says of others.
+  expect_documents(
+      R"({"allOf":[{"type":"object","patternProperties":{"^x_":{"type":"integer"}},
+                    "properties":{"id":{"type":"string"}},"additionalProperties":{"minLength":2}},
+                   {"additionalProperties":{"type":["integer","string"]},"properties":{"x_any":{}}}]})",
+      {R"({"id":"a","x_any":1,"x_a":1,"other":"ab"})", R"({"x_b":2,"z":7})"},
+      {R"({"x_a":"no"})", R"({"other":"a"})", R"({"other":null})", R"({"id":1})",
+       R"({"x_any":"a"})"});
+  expect_documents(
+      R"({"allOf":[{"patternProperties":{"^a":{"type":"integer"}},"additionalProperties":false},
+                   {"patternProperties":{"b$":{"minimum":3}},"additionalProperties":{"maximum":9}},
+                   {"type":"object","propertyNames":{"maxLength":2}}]})",
+      {R"({"ab":12,"a":9})", "{}"}, {R"({"b":4})", R"({"ab":2})", R"({"a":10})", R"({"abb":5})"});
+  // Values that are listed are held to all of it.
+  expect_documents(
+      R"({"enum":[{"a":1},{"b":1},{"a":"x"}],"allOf":[
+          {"patternProperties":{"^a":{}},"additionalProperties":false},
+          {"patternProperties":{"^b":{}},"additionalProperties":{"type":"integer"}}]})",
+      {R"({"a":1})"}, {R"({"b":1})", R"({"a":"x"})"});
+}
+
 TEST(SchemaValues, ListedOnesAreHeldToTheRest) {
   expect_documents(R"({"enum":["a","abc","12",7],"minLength":2,"pattern":"^[a-z]"})",
                    {R"("abc")", "7"}, {R"("a")", R"("12")"});
@@ -160,6 +206,42 @@ TEST(SchemaArrays, StringsMayBeUnique) {
         form_error_path(fmt::format(R"({{"type":"array","uniqueItems":true,"items":{}}})", items)),
         ".uniqueItems");
   }
+}
+
+TEST(SchemaArrays, ObjectsAreUniqueByARequiredString) {
+  const char* items =
+      R"({"type":"object","properties":{"k":{"enum":["x","y"]},"n":{"type":"string"}},
+                          "required":["k","n"]})";
+  expect_documents(
+      fmt::format(R"({{"type":"array","uniqueItems":true,"items":{}}})", items).c_str(),
+      {"[]", R"([{"k":"x","n":"a"}])",
+       R"([{"k":"x","n":"a"}, {"k":"x","n":"ab"},{"k":"y","n":""}])"},
+      {R"([{"k":"x","n":"a"},{"k":"x","n":"a"}])",
+       R"([{"k":"x","n":""},{"k":"y","n":"b"},{"k":"x","n":""}])"});
+  // Of each list by itself, where lists are in items.
+  const char* tree = R"({"$ref":"#/$defs/list","$defs":{
+      "list":{"type":"array","uniqueItems":true,"items":{"$ref":"#/$defs/node"}},
+      "node":{"type":"object","properties":{"n":{"type":"string"},"c":{"$ref":"#/$defs/list"}},"required":["n"]}}})";
+  expect_documents(
+      tree, {R"([{"n":"a","c":[{"n":"a"},{"n":"b"}]},{"n":"b","c":[{"n":"a"}]}])"},
+      {R"([{"n":"a","c":[{"n":"a"},{"n":"a"}]}])", R"([{"n":"a","c":[{"n":"b"}]},{"n":"a"}])"});
+  EXPECT_EQ(form_error_path(R"({"type":"array","uniqueItems":true,"items":{"type":"object",
+                "properties":{"n":{"type":"string","maxLength":3}},"required":["n"]}})"),
+            ".uniqueItems");
+  EXPECT_EQ(form_error_path(R"({"type":"array","uniqueItems":true,"items":{"type":"object",
+                "properties":{"n":{"type":"string"}},"required":["n"],"anyOf":[{"properties":{"n":{"const":"a"}}}]}})"),
+            ".uniqueItems");
+}
+
+TEST(SchemaArrays, ManyItemsMayBeUnique) {
+  // More than are written out: their repetition has a rule of its own.
+  const char* schema =
+      R"({"type":"array","uniqueItems":true,"items":{"type":"string"},"minItems":70,"maxItems":200})";
+  std::string list;
+  for (int i = 0; i < 79; ++i) list += fmt::format(R"("{}",)", i);
+  expect_documents(schema, {fmt::format(R"([{}"x"])", list).c_str()},
+                   {fmt::format(R"([{}"7"])", list).c_str(),
+                    fmt::format(R"([{}"78"])", list).c_str(), R"(["a","b"])"});
 }
 
 TEST(SchemaArrays, OneItemMayBeAskedFor) {

@@ -19,7 +19,6 @@ namespace json = boost::json;
 namespace {
 
 constexpr size_t kMaxProduct = 2048;  // alternatives of two lists that bind together
-constexpr int kMaxProofDepth = 8;
 
 json::value all_of(const json::value& a, const json::value& b) {
   if (a.is_bool()) return a.get_bool() ? b : a;
@@ -27,40 +26,14 @@ json::value all_of(const json::value& a, const json::value& b) {
   return json::object({{"allOf", json::array({a, b})}});
 }
 
-json::array as_list(const json::value& value) {
-  return value.is_array() ? value.get_array() : json::array({value});
-}
-
-// "integer" is part of "number".
-json::array common_types(const json::value& a, const json::value& b) {
-  json::array common;
-  const json::array left = as_list(a);
-  const json::array right = as_list(b);
-  const auto keep = [&](const json::value& type) {
-    if (!lists_value(common, type)) common.push_back(type);
-  };
-  for (const json::value& x : left) {
-    for (const json::value& y : right) {
-      const bool numbers = (x == "integer" && y == "number") || (x == "number" && y == "integer");
-      if (x == y) keep(x);
-      if (numbers) keep("integer");
-    }
+// What a schema says of fields by their names, as a list of shapes.
+json::array shapes_in(const json::object& schema) {
+  if (const json::value* shapes = schema.if_contains(kShapes)) return shapes->get_array();
+  json::object shape;
+  for (const char* key : {"properties", "patternProperties", "additionalProperties"}) {
+    if (const json::value* value = schema.if_contains(key)) shape[key] = *value;
   }
-  return common;
-}
-
-// The values that a const or an enum leaves; null when there is neither.
-const json::value* listed(const json::object& schema, json::array* out) {
-  if (const json::value* value = schema.if_contains("const")) {
-    *out = {*value};
-    if (const json::value* list = schema.if_contains("enum")) {
-      if (!lists_value(list->get_array(), *value)) out->clear();
-    }
-    return value;
-  }
-  const json::value* list = schema.if_contains("enum");
-  if (list != nullptr) *out = list->get_array();
-  return list;
+  return {json::value(std::move(shape))};
 }
 
 class Merger {
@@ -105,7 +78,7 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
     const json::array types = common_types(a, b);
     impossible_ = impossible_ || types.empty();
     out_[key] = types;
-  } else if (key == "uniqueItems") {
+  } else if (key == "uniqueItems" || key == kUnique) {
     out_[key] = true;
   } else if (key == "unevaluatedProperties") {
     out_[key] = all_of(a, b);
@@ -151,14 +124,16 @@ Result<void> Merger::both(std::string_view key, const json::value& a, const json
 }
 
 Result<void> Merger::objects() {
-  const auto shapes = {"properties", "additionalProperties", "patternProperties", "propertyNames"};
+  const auto shapes = {std::string_view("properties"), std::string_view("additionalProperties"),
+                       std::string_view("patternProperties"), std::string_view("propertyNames"),
+                       kShapes};
   const auto any = [](const json::object& schema, const auto& keys) {
     return std::any_of(keys.begin(), keys.end(),
-                       [&](const char* key) { return schema.contains(key); });
+                       [&](std::string_view key) { return schema.contains(key); });
   };
   if (!any(a_, shapes) || !any(b_, shapes)) {
     const json::object& one = any(a_, shapes) ? a_ : b_;
-    for (const char* key : shapes) {
+    for (const std::string_view key : shapes) {
       if (const json::value* value = one.if_contains(key)) out_[key] = *value;
     }
     return {};
@@ -182,10 +157,12 @@ Result<void> Merger::objects() {
   }
   // A name that only one side has a pattern for is an additional one of the other.
   const bool same = patterns.size() == num_before && patterns.size() == more_patterns.size();
-  if (!same && (a_.contains("additionalProperties") || b_.contains("additionalProperties"))) {
-    return bad("patternProperties",
-               "has other patterns and additionalProperties: that is not "
-               "supported");
+  const bool has_more = a_.contains("additionalProperties") || b_.contains("additionalProperties");
+  if (a_.contains(kShapes) || b_.contains(kShapes) || (!same && has_more)) {
+    json::array all = shapes_in(a_);
+    for (json::value& shape : shapes_in(b_)) all.push_back(std::move(shape));
+    out_[kShapes] = std::move(all);
+    return {};
   }
   if (!patterns.empty()) out_["patternProperties"] = std::move(patterns);
   const json::object none;
@@ -246,8 +223,8 @@ void Merger::arrays() {
 void Merger::values() {
   json::array a;
   json::array b;
-  const bool has_a = listed(a_, &a) != nullptr;
-  const bool has_b = listed(b_, &b) != nullptr;
+  const bool has_a = listed_values(a_, &a);
+  const bool has_b = listed_values(b_, &b);
   if (!has_a && !has_b) return;
   json::array common = has_a ? a : b;
   if (has_a && has_b) {
@@ -262,9 +239,15 @@ void Merger::values() {
 }
 
 Result<json::value> Merger::merge() {
-  constexpr std::string_view kDoneApart[] = {
-      "const",         "enum",  "properties", "additionalProperties", "patternProperties",
-      "propertyNames", "items", "prefixItems"};
+  constexpr std::string_view kDoneApart[] = {"const",
+                                             "enum",
+                                             "properties",
+                                             "additionalProperties",
+                                             "patternProperties",
+                                             "propertyNames",
+                                             "items",
+                                             "prefixItems",
+                                             kShapes};
   const auto apart = [&](std::string_view key) {
     return std::find(std::begin(kDoneApart), std::end(kDoneApart), key) != std::end(kDoneApart);
   };
@@ -289,91 +272,6 @@ Result<json::value> Merger::merge() {
   return json::value(std::move(out_));
 }
 
-const json::object* resolved(const SchemaDocument& document, const json::value& schema) {
-  const json::value* at = &schema;
-  for (int i = 0; i < kMaxProofDepth && at->is_object(); ++i) {
-    const json::value* reference = at->get_object().if_contains("$ref");
-    if (reference == nullptr) return &at->get_object();
-    const auto target = document.resolve(reference->get_string(), "");
-    if (!target) return nullptr;
-    at = *target;
-  }
-  return nullptr;
-}
-
-bool required_in(const json::object& schema, std::string_view name) {
-  const json::value* required = schema.if_contains("required");
-  return required != nullptr && lists_value(required->get_array(), json::value(json::string(name)));
-}
-
-bool prove(Fuel& fuel, const SchemaDocument& document, const json::value& left,
-           const json::value& right, int depth) {
-  constexpr int64_t kWorkOfProof = 500;
-  if (!fuel.burn(kWorkOfProof)) return false;
-  if (left.is_bool() && !left.get_bool()) return true;
-  if (right.is_bool() && !right.get_bool()) return true;
-  const json::object* a = resolved(document, left);
-  const json::object* b = resolved(document, right);
-  if (a == nullptr || b == nullptr || depth > kMaxProofDepth) return false;
-  for (const auto& [one, other] : {std::pair(a, &right), std::pair(b, &left)}) {
-    for (const char* key : {"anyOf", "oneOf"}) {
-      const json::value* list = one->if_contains(key);
-      if (list == nullptr) continue;
-      if (std::all_of(list->get_array().begin(), list->get_array().end(),
-                      [&, to = other](const json::value& option) {
-                        return prove(fuel, document, option, *to, depth + 1);
-                      })) {
-        return true;
-      }
-    }
-    const json::value* parts = one->if_contains("allOf");
-    if (parts != nullptr && std::any_of(parts->get_array().begin(), parts->get_array().end(),
-                                        [&, to = other](const json::value& part) {
-                                          return prove(fuel, document, part, *to, depth + 1);
-                                        })) {
-      return true;
-    }
-  }
-  json::array values_a;
-  json::array values_b;
-  if (listed(*a, &values_a) != nullptr && listed(*b, &values_b) != nullptr) {
-    const auto pairs = static_cast<int64_t>((values_a.size() + 8) * (values_b.size() + 8));
-    if (!fuel.burn(pairs)) return false;
-    return std::none_of(values_a.begin(), values_a.end(),
-                        [&](const json::value& value) { return lists_value(values_b, value); });
-  }
-  const json::value* type_a = a->if_contains("type");
-  const json::value* type_b = b->if_contains("type");
-  if (type_a == nullptr && type_b == nullptr) return false;
-  const json::array common = type_a == nullptr   ? as_list(*type_b)
-                             : type_b == nullptr ? as_list(*type_a)
-                                                 : common_types(*type_a, *type_b);
-  if (common.empty()) return true;
-  if (common.size() > 1 || common[0] != "object") return false;
-  // Objects: a property that both must have, and whose values differ, or that one must have and
-  // the other may not.
-  for (const auto& [one, other] : {std::pair(a, b), std::pair(b, a)}) {
-    const json::value* required = one->if_contains("required");
-    if (required == nullptr) continue;
-    for (const json::value& name : required->get_array()) {
-      const std::string_view key = name.get_string();
-      const json::value* mine = one->if_contains("properties");
-      const json::value* theirs = other->if_contains("properties");
-      if (mine != nullptr) mine = mine->get_object().if_contains(key);
-      if (theirs != nullptr) theirs = theirs->get_object().if_contains(key);
-      const json::value* more = other->if_contains("additionalProperties");
-      const bool closed = more != nullptr && more->is_bool() && !more->get_bool() &&
-                          !other->contains("patternProperties");
-      if (theirs == nullptr && closed) return true;
-      if (mine != nullptr && theirs != nullptr && required_in(*other, key) &&
-          prove(fuel, document, *mine, *theirs, depth + 1)) {
-        return true;
-      }
-    }
-  }
-  return false;
-}
-
 }  // namespace
 
 bool same_value(const json::value& a, const json::value& b) {
@@ -384,6 +282,37 @@ bool same_value(const json::value& a, const json::value& b) {
 bool lists_value(const json::array& list, const json::value& value) {
   return std::any_of(list.begin(), list.end(),
                      [&](const json::value& item) { return same_value(item, value); });
+}
+
+json::array common_types(const json::value& a, const json::value& b) {
+  json::array common;
+  const auto as_list = [](const json::value& value) {
+    return value.is_array() ? value.get_array() : json::array({value});
+  };
+  const json::array left = as_list(a);
+  const json::array right = as_list(b);
+  const auto keep = [&](const json::value& type) {
+    if (!lists_value(common, type)) common.push_back(type);
+  };
+  for (const json::value& x : left) {
+    for (const json::value& y : right) {
+      const bool numbers = (x == "integer" && y == "number") || (x == "number" && y == "integer");
+      if (x == y) keep(x);
+      if (numbers) keep("integer");
+    }
+  }
+  return common;
+}
+
+bool listed_values(const json::object& schema, json::array* out) {
+  const json::value* list = schema.if_contains("enum");
+  if (const json::value* value = schema.if_contains("const")) {
+    *out = {*value};
+    if (list != nullptr && !lists_value(list->get_array(), *value)) out->clear();
+    return true;
+  }
+  if (list != nullptr) *out = list->get_array();
+  return list != nullptr;
 }
 
 int64_t json_bytes(const json::value& value) {
@@ -407,11 +336,6 @@ Result<json::value> merge_schemas(Fuel& fuel, const json::value& a, const json::
   if (!fuel.burn(bytes / 3) || !fuel.can_hold(2 * bytes)) return tl::unexpected(fuel.error());
   if (a.is_bool() || b.is_bool()) return all_of(a, b);
   return Merger(fuel, a.get_object(), b.get_object(), path).merge();
-}
-
-bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const json::value& a,
-                        const json::value& b) {
-  return prove(fuel, document, a, b, 0);
 }
 
 }  // namespace rudder::constraint

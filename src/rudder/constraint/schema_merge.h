@@ -1,6 +1,5 @@
 // Joins schemas that must hold together (allOf, and keywords beside $ref, anyOf and oneOf) into one
-// schema, and decides whether two schemas exclude each other (oneOf). It works on schemas as JSON.
-// Pure functions; any thread.
+// schema. It works on schemas as JSON. Pure functions; any thread.
 #pragma once
 
 #include <boost/json/fwd.hpp>
@@ -8,7 +7,6 @@
 
 #include "rudder/base/result.h"
 #include "rudder/constraint/fuel.h"
-#include "rudder/constraint/schema_document.h"
 
 namespace rudder::constraint {
 
@@ -23,11 +21,13 @@ bool same_value(const boost::json::value& a, const boost::json::value& b);
 // Whether the list has the value.
 bool lists_value(const boost::json::array& list, const boost::json::value& value);
 
+// Of two operands of `type`. "integer" is part of "number".
+boost::json::array common_types(const boost::json::value& a, const boost::json::value& b);
+
+// The values that a const or an enum leaves; false when there is neither.
+bool listed_values(const boost::json::object& schema, boost::json::array* out);
+
 // Memory that the value takes, about.
 int64_t json_bytes(const boost::json::value& value);
-
-// True when no value can be valid by both; false when that is not clear.
-bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const boost::json::value& a,
-                        const boost::json::value& b);
 
 }  // namespace rudder::constraint

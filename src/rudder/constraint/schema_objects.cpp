@@ -24,6 +24,28 @@ constexpr size_t kMaxKeyBytes = 512;
 constexpr int64_t kMaxChain = 20'000;
 constexpr size_t kMaxPatterns = 16;  // of keys
 
+// What the schema says of fields by their names: itself, or the parts that it was joined from.
+std::vector<const json::object*> shapes_of(const json::object& schema) {
+  const json::value* list = schema.if_contains(kShapes);
+  if (list == nullptr) return {&schema};
+  std::vector<const json::object*> shapes;
+  for (const json::value& shape : list->get_array()) shapes.push_back(&shape.get_object());
+  return shapes;
+}
+
+const json::object& fields_of(const json::object& shape, std::string_view key) {
+  static const json::object none;
+  const json::value* fields = shape.if_contains(key);
+  return fields == nullptr ? none : fields->get_object();
+}
+
+json::value all_of_list(json::array parts) {
+  if (parts.empty()) return true;
+  if (parts.size() != 1) return json::object({{"allOf", std::move(parts)}});
+  json::value only = std::move(parts[0]);
+  return only;
+}
+
 }  // namespace
 
 Result<std::vector<SchemaBuilder::Property>> SchemaBuilder::build_properties(
@@ -38,8 +60,14 @@ Result<std::vector<SchemaBuilder::Property>> SchemaBuilder::build_properties(
     properties.push_back({.name = std::string(name), .node = rules_.share(field)});
     return {};
   };
-  if (const json::value* fields = schema.if_contains("properties")) {
-    for (const auto& field : fields->get_object()) {
+  const std::vector<const json::object*> shapes = shapes_of(schema);
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    for (const auto& field : fields_of(*shapes[i], "properties")) {
+      const auto end = shapes.begin() + static_cast<std::ptrdiff_t>(i);
+      const bool is_known = std::any_of(shapes.begin(), end, [&](const json::object* earlier) {
+        return fields_of(*earlier, "properties").contains(field.key());
+      });
+      if (is_known) continue;
       RUDDER_TRY_VOID(add(field.key(), path_to(path_to(path, "properties"), field.key())));
     }
   }
@@ -65,29 +93,26 @@ Result<std::vector<SchemaBuilder::Property>> SchemaBuilder::build_properties(
 Result<Node> SchemaBuilder::build_field(const json::object& schema, std::string_view name,
                                         const std::string& path) {
   json::array parts;
-  const json::value* fields = schema.if_contains("properties");
-  const json::value* own = fields == nullptr ? nullptr : fields->get_object().if_contains(name);
-  Fit covered = own != nullptr ? Fit::kYes : Fit::kNo;
-  if (const json::value* patterns = schema.if_contains("patternProperties")) {
-    for (const auto& pattern : patterns->get_object()) {
+  for (const json::object* shape : shapes_of(schema)) {
+    const json::value* own = fields_of(*shape, "properties").if_contains(name);
+    Fit covered = own != nullptr ? Fit::kYes : Fit::kNo;
+    for (const auto& pattern : fields_of(*shape, "patternProperties")) {
       const Fit has = values_.matches(std::string(pattern.key()), name);
       covered = std::max(covered, has);
       // Where dialects differ, both what is said of matches and of others holds.
       if (has != Fit::kNo) parts.push_back(pattern.value());
     }
+    const json::value* more = additional_of(*shape);
+    if (covered != Fit::kYes && more != nullptr) parts.push_back(*more);
+    if (own != nullptr) parts.push_back(*own);
   }
-  const json::value* more = additional_of(schema);
-  if (covered != Fit::kYes && more != nullptr) parts.push_back(*more);
   const json::value* names = schema.if_contains("propertyNames");
   if (names != nullptr && values_.fit(*names, json::string(name)) != Fit::kYes) {
     return rules_.nothing();
   }
   if (rules_.fuel().out()) return tl::unexpected(rules_.fuel().error());
-  if (own == nullptr && parts.empty()) return text_.value();
-  if (own != nullptr && parts.empty()) return build(*own, path);
-  if (own != nullptr) parts.push_back(*own);
-  if (parts.size() == 1) return build(parts[0], path);
-  return build(json::object({{"allOf", std::move(parts)}}), path);
+  if (parts.empty()) return text_.value();
+  return build(all_of_list(std::move(parts)), path);
 }
 
 const json::value* SchemaBuilder::additional_of(const json::object& schema) {
@@ -124,13 +149,15 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
                                              const std::vector<Property>& properties,
                                              const std::string& path) {
   constexpr size_t kMaxOverlapping = 3;
-  const json::value* more = additional_of(schema);
+  const std::vector<const json::object*> shapes = shapes_of(schema);
   std::vector<std::string> patterns;
-  json::array values;
-  if (const json::value* fields = schema.if_contains("patternProperties")) {
-    for (const auto& field : fields->get_object()) {
-      patterns.emplace_back(field.key());
-      values.push_back(field.value());
+  bool says_more = false;  // whether something is said of others
+  for (const json::object* shape : shapes) {
+    says_more = says_more || additional_of(*shape) != nullptr;
+    for (const auto& field : fields_of(*shape, "patternProperties")) {
+      if (std::find(patterns.begin(), patterns.end(), field.key()) == patterns.end()) {
+        patterns.emplace_back(field.key());
+      }
     }
   }
   const std::string patterns_path = path_to(path, "patternProperties");
@@ -139,11 +166,23 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
                patterns_path);
   }
   std::vector<Node> ways;
-  const auto add = [&](uint32_t set, const json::value& value,
-                       const std::string& where) -> Result<void> {
+  // Keys that match the expressions of the set alone.
+  const auto add = [&](uint32_t set, const std::string& where) -> Result<void> {
     RUDDER_TRY(const Node key, build_key(schema, set, patterns, properties, where));
     if (key == rules_.nothing()) return {};
-    RUDDER_TRY(const Node node, build(value, where));
+    json::array parts;
+    for (const json::object* shape : shapes) {
+      const size_t before = parts.size();
+      const json::object& fields = fields_of(*shape, "patternProperties");
+      for (size_t i = 0; i < patterns.size(); ++i) {
+        const json::value* value = fields.if_contains(patterns[i]);
+        if ((set >> i & 1) != 0 && value != nullptr) parts.push_back(*value);
+      }
+      const json::value* more = additional_of(*shape);
+      if (parts.size() == before && more != nullptr) parts.push_back(*more);
+    }
+    RUDDER_TRY(const Node node, build(all_of_list(std::move(parts)), where));
+    if (node == rules_.nothing()) return {};
     ways.push_back(rules_.share(rules_.sequence({key, text_.colon(), node})));
     return {};
   };
@@ -151,28 +190,27 @@ Result<Node> SchemaBuilder::build_additional(const json::object& schema,
   // are left out.
   for (uint32_t set = 1; set < uint32_t{1} << patterns.size(); ++set) {
     if (patterns.size() > kMaxOverlapping && std::popcount(set) > 1) continue;
-    json::array parts;
-    for (size_t i = 0; i < patterns.size(); ++i) {
-      if ((set >> i & 1) != 0) parts.push_back(values[i]);
-    }
     const auto first = static_cast<size_t>(std::countr_zero(set));
-    const json::value value =
-        parts.size() == 1 ? parts[0] : json::value(json::object({{"allOf", std::move(parts)}}));
-    RUDDER_TRY_VOID(add(set, value, path_to(patterns_path, patterns[first])));
+    RUDDER_TRY_VOID(add(set, path_to(patterns_path, patterns[first])));
   }
   // With properties named and nothing said, there are no others.
-  const bool open = more != nullptr ? !more->is_bool() || more->get_bool()
-                                    : properties.empty() && patterns.empty();
-  if (open) {
-    const json::value any = true;
-    RUDDER_TRY_VOID(add(0, more != nullptr ? *more : any,
-                        path_to(path, schema.contains("propertyNames") ? "propertyNames"
-                                                                       : "additionalProperties")));
+  const bool closed = std::any_of(shapes.begin(), shapes.end(), [](const json::object* shape) {
+    const json::value* more = additional_of(*shape);
+    return more != nullptr && more->is_bool() && !more->get_bool();
+  });
+  if (says_more ? !closed : properties.empty() && patterns.empty()) {
+    RUDDER_TRY_VOID(
+        add(0, path_to(path, schema.contains("propertyNames") ? "propertyNames"
+                                                              : "additionalProperties")));
   }
   return rules_.choice(ways);
 }
 
 Result<Node> SchemaBuilder::build_object(const json::object& schema, const std::string& path) {
+  if (schema.contains(kShapes) && schema.contains("unevaluatedProperties")) {
+    return bad("is not supported where schemas with other patternProperties are joined",
+               path_to(path, "unevaluatedProperties"));
+  }
   RUDDER_TRY(const std::vector<Property> properties, build_properties(schema, path));
   // With copies of the names.
   Held held(rules_.fuel());

@@ -74,6 +74,7 @@ Fit SchemaValues::fit_string(std::string_view key, const json::value& operand,
                              std::string_view text) {
   if (key == "minLength" || key == "maxLength") return fit_count(key, operand, characters(text));
   Fit fits = Fit::kYes;
+  if (key == kUnique) return fits;
   if (key == "format") {
     const std::string narrow = format_pattern(operand.get_string());
     if (narrow.empty()) return Fit::kYes;
@@ -110,6 +111,14 @@ Fit SchemaValues::fit_object(std::string_view key, const json::value& operand,
   }
   if (key == "minProperties" || key == "maxProperties") {
     return fit_count(key, operand, static_cast<double>(value.size()));
+  }
+  if (key == kShapes) {
+    for (const json::value& shape : operand.get_array()) {
+      for (const auto& part : shape.get_object()) {
+        fits = both(fits, fit_object(part.key(), part.value(), shape.get_object(), value, depth));
+      }
+    }
+    return fits;
   }
   const auto named = [&](std::string_view map, std::string_view name) -> const json::value* {
     const json::value* fields = schema.if_contains(map);

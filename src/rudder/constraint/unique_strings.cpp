@@ -45,22 +45,53 @@ void UniqueStrings::note(std::string_view bytes, int32_t num_rows) {
   text_ += bytes;
 }
 
+std::vector<int32_t> UniqueStrings::lists_around(const EarleyParser& parser,
+                                                 const ParserGrammar& grammar, int32_t row,
+                                                 int32_t symbol) const {
+  struct Begun {
+    int32_t row;
+    int32_t symbol;
+    bool operator==(const Begun&) const = default;
+  };
+  std::vector<int32_t> lists;
+  std::vector<Begun> open = {{row, symbol}};
+  for (size_t i = 0; i < open.size(); ++i) {
+    const Begun begun = open[i];
+    for (const EarleyParser::Waiting& one : parser.waiting(begun.row, begun.symbol)) {
+      if (one.item.state == EarleyParser::kDone) continue;
+      const int32_t origin = std::max(one.item.origin, 0);
+      const size_t begin = offset(origin);
+      if (begin < text_.size() && text_[begin] == '[') {
+        if (std::find(lists.begin(), lists.end(), origin) == lists.end()) lists.push_back(origin);
+        continue;
+      }
+      if (one.item.origin < 0) continue;
+      const Begun around = {origin, grammar.rules.state(one.item.state).rule};
+      if (std::find(open.begin(), open.end(), around) == open.end()) open.push_back(around);
+    }
+  }
+  return lists;
+}
+
 std::vector<std::string_view> UniqueStrings::earlier(const EarleyParser& parser,
-                                                     const Open& open) const {
+                                                     const ParserGrammar& grammar, const Open& open,
+                                                     std::string_view begun) const {
   std::vector<std::string_view> found;
   const std::string_view text = text_;
-  for (const EarleyParser::Waiting& list : parser.waiting(open.row, open.symbol)) {
-    const int32_t origin = list.item.origin;
-    for (int32_t row = std::max(origin, 0); row < open.row; ++row) {
-      const size_t begin = offset(row);
-      if (begin >= text.size() || text[begin] != '"') continue;
-      const auto waiting = parser.waiting(row, open.symbol);
-      const bool is_item = std::any_of(waiting.begin(), waiting.end(),
-                                       [&](const auto& one) { return one.item.origin == origin; });
-      if (!is_item) continue;
-      const std::string_view value = string_at(text.substr(begin));
-      if (!value.empty()) found.push_back(value);
-    }
+  const std::vector<int32_t> lists = lists_around(parser, grammar, open.row, open.symbol);
+  if (lists.empty()) return found;
+  for (int32_t row = *std::min_element(lists.begin(), lists.end()); row < open.row; ++row) {
+    const size_t begin = offset(row);
+    if (begin >= text.size() || text[begin] != '"') continue;
+    if (!text.substr(begin).starts_with(begun)) continue;
+    if (parser.waiting(row, open.symbol).empty()) continue;
+    const std::vector<int32_t> around = lists_around(parser, grammar, row, open.symbol);
+    const bool is_of_one = std::any_of(around.begin(), around.end(), [&](int32_t list) {
+      return std::find(lists.begin(), lists.end(), list) != lists.end();
+    });
+    if (!is_of_one) continue;
+    const std::string_view value = string_at(text.substr(begin));
+    if (!value.empty()) found.push_back(value);
   }
   return found;
 }
@@ -79,7 +110,7 @@ bool UniqueStrings::repeats(EarleyParser& parser, const ParserGrammar& grammar,
           continue;
         }
         const std::string value = text_.substr(offset(open.row)) + '"';
-        const auto known = earlier(parser, open);
+        const auto known = earlier(parser, grammar, open, value);
         found = found || std::find(known.begin(), known.end(), value) != known.end();
       }
     }
@@ -99,8 +130,7 @@ void UniqueStrings::forbid(EarleyParser& parser, const ParserGrammar& grammar,
   for (const Open& open : parser.open()) {
     if (!grammar.terminal(open.symbol).unique) continue;
     const std::string_view begun = std::string_view(text_).substr(offset(open.row));
-    for (const std::string_view value : earlier(parser, open)) {
-      if (!value.starts_with(begun)) continue;
+    for (const std::string_view value : earlier(parser, grammar, open, begun)) {
       for (const int32_t id : ids_from(trie, value.substr(begun.size()))) clear_in_mask(mask, id);
     }
   }

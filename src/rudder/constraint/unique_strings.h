@@ -1,7 +1,8 @@
 // UniqueStrings: keeps the strings of a list different from each other (`uniqueItems`), which a
 // grammar cannot say: it knows the output's text, and takes from a mask the tokens that would end a
-// string as one that the list has already. Strings of such lists have one spelling and no greatest
-// length, so an output can always go on otherwise. FormMatcher has one where its grammar has such
+// string as one that the list has already. The string is an item, or the value of a field of each
+// item, which then differ as a whole. Such strings have one spelling and no greatest length, so an
+// output can always go on otherwise. FormMatcher has one where its grammar has such
 // lists; one thread.
 #pragma once
 
@@ -29,8 +30,12 @@ class UniqueStrings {
  private:
   using Open = EarleyParser::Open;
 
-  // Strings, with their quotes, that are items of the list whose item `open` is.
-  std::vector<std::string_view> earlier(const EarleyParser& parser, const Open& open) const;
+  // Strings, with their quotes, of the items of the list in which `open` is, that begin so.
+  std::vector<std::string_view> earlier(const EarleyParser& parser, const ParserGrammar& grammar,
+                                        const Open& open, std::string_view begun) const;
+  // Rows that the innermost lists begin in whose items have the symbol that began in the row.
+  std::vector<int32_t> lists_around(const EarleyParser& parser, const ParserGrammar& grammar,
+                                    int32_t row, int32_t symbol) const;
   // Whether a string that the bytes end is one of the earlier ones.
   bool repeats(EarleyParser& parser, const ParserGrammar& grammar, std::string_view bytes);
   size_t offset(int32_t row) const { return offsets_[static_cast<size_t>(row)]; }

@@ -9,22 +9,25 @@ namespace rudder::engine {
 
 void CaptureRelay::begin(OpenRequest& request) {
   const RequestParams& params = request.unscheduled->params();
-  if (request.taps.capture == nullptr) return;
+  if (request.taps.capture == nullptr || request.taps.capture->is_for_engine_alone()) return;
   for (int32_t i = 0; i < params.n; ++i) {
     steer::capture::CaptureRequest asked;
     asked.spec = request.taps.capture;
     asked.request_id = params.client_id;
+    asked.tenant = params.tenant;
     asked.choice = i;
     asked.prompt_len = request.prompt_tokens;
     asked.stream = params.capture_events;
     asked.wait = params.capture_wait;
-    asked.on_results = [this, id = request.id, i](steer::capture::CaptureResults&& results) {
-      mailbox_->capture_news(
+    asked.on_results = [mailbox = mailbox_, id = request.id,
+                        i](steer::capture::CaptureResults&& results) {
+      mailbox->capture_news(
           {.id = id, .choice = i, .event = std::nullopt, .results = std::move(results)});
     };
     if (params.capture_events) {
-      asked.on_event = [this, id = request.id, i](steer::capture::CaptureEvent&& event) {
-        mailbox_->capture_news(
+      asked.on_event = [mailbox = mailbox_, id = request.id,
+                        i](steer::capture::CaptureEvent&& event) {
+        mailbox->capture_news(
             {.id = id, .choice = i, .event = std::move(event), .results = std::nullopt});
       };
     }

@@ -17,11 +17,12 @@ namespace rudder::engine {
 
 class CaptureRelay {
  public:
-  // `dispatcher` may be null: then no request captures. `mailbox` outlives this.
-  CaptureRelay(std::unique_ptr<steer::capture::Dispatcher> dispatcher, Mailbox* mailbox)
-      : mailbox_(mailbox), dispatcher_(std::move(dispatcher)) {}
+  // `dispatcher` may be null: then no request captures. Both outlive this, and the mailbox the
+  // dispatcher, whose threads post to it.
+  CaptureRelay(steer::capture::Dispatcher* dispatcher, Mailbox* mailbox)
+      : mailbox_(mailbox), dispatcher_(dispatcher) {}
 
-  steer::capture::Dispatcher* dispatcher() const { return dispatcher_.get(); }
+  steer::capture::Dispatcher* dispatcher() const { return dispatcher_; }
 
   // Opens the captures of a request that is about to be scheduled.
   void begin(OpenRequest& request);
@@ -33,8 +34,8 @@ class CaptureRelay {
 
  private:
   Mailbox* const mailbox_;
-  std::vector<steer::capture::CaptureId> by_seq_;           // scratch
-  std::unique_ptr<steer::capture::Dispatcher> dispatcher_;  // its threads post to the mailbox
+  steer::capture::Dispatcher* const dispatcher_;
+  std::vector<steer::capture::CaptureId> by_seq_;  // scratch
 };
 
 }  // namespace rudder::engine

@@ -1,5 +1,7 @@
 #include "rudder/engine/delivery.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -77,6 +79,7 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
         "request {}: {} samples of its prompt's scores were clipped at 2^18; its gates saw less",
         request.id.value, output.clipped_samples);
   }
+  if (ends_on_rows(request, index, output, event, now_us)) return;
   const bool stopped = push_tokens(output, choice, event) && !RUDDER_MUTANT(kStopStringRace);
   parts_.metrics->note_tokens(request, choice, event.tokens.size(), now_us);
   if (stopped) {
@@ -98,6 +101,31 @@ void Delivery::deliver(OpenRequest& request, int32_t index, const sched::Sequenc
     event.usage = usage(request, choice);
     send(request, std::move(event));
   }
+}
+
+// What the choice's rows say of its tokens so far. Those of `output` were sampled behind them:
+// where the choice ends they are dropped.
+bool Delivery::ends_on_rows(OpenRequest& request, int32_t index,
+                            const sched::SequenceOutput& output, Event& event, int64_t now_us) {
+  const steer::capture::CaptureSpec* const spec = request.taps.capture.get();
+  if (spec == nullptr || !spec->stop_when) return false;
+  const OpenChoice& choice = request.choices[static_cast<size_t>(index)];
+  const bool is_met = choice.stop_count.is_met(*spec->stop_when) &&
+                      choice.output.num_tokens() >= request.min_tokens;
+  if (!is_met && !choice.lost_row) return false;
+  if (RUDDER_MUTANT(kStopWhenLate))
+    push_tokens(output, request.choices[static_cast<size_t>(index)], event);
+  if (output.end == step::SeqEnd::kNone) parts_.scheduler->finish(output.id);
+  if (is_met) {
+    event.stop_reason = fmt::format("stop_when.{}", spec->stop_when->watch.kind());
+    finish_choice(request, index, std::move(event), FinishReason::kStop, now_us);
+  } else {
+    event.error =
+        Error{ErrorCode::kOverloaded,
+              "a row that stop_when reads was lost: too much is captured at a time", "stop_when"};
+    finish_choice(request, index, std::move(event), FinishReason::kError, now_us);
+  }
+  return true;
 }
 
 void Delivery::deliver(CaptureNews news) {

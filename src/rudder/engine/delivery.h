@@ -54,6 +54,8 @@ class Delivery {
 
   void deliver(OpenRequest& request, int32_t index, const sched::SequenceOutput& output,
                int64_t now_us);
+  bool ends_on_rows(OpenRequest& request, int32_t index, const sched::SequenceOutput& output,
+                    Event& event, int64_t now_us);
   bool is_eos(const OpenRequest& request, int32_t token) const;
   void finish_choice(OpenRequest& request, int32_t index, Event event, FinishReason reason,
                      int64_t now_us, Captures captures = Captures::kPublished);

@@ -1,5 +1,6 @@
-// Engine: takes requests, gives events. It owns the engine thread, which alone uses the scheduler,
-// the KV bookkeeping and the executor. Any thread may call submit, cancel, stats and drain.
+// Engine: takes requests, gives events. It owns its replicas, one or several: each has an engine
+// thread, which alone uses its scheduler, its KV bookkeeping and its executor. A request goes to
+// one replica, choices and captures and all. Any thread may call submit, cancel, stats and drain.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +29,24 @@ namespace rudder::engine {
 
 constexpr int32_t kMaxRetryAfter = 600;
 
+// What a replica of an engine has of its own.
+struct ReplicaParts {
+  std::unique_ptr<step::Executor> executor;
+  // Null: every step decodes plainly. Not asked where the executor takes no drafts.
+  std::unique_ptr<sched::DraftProposer> proposer = {};
+  // Is told on the engine thread what the prefix cache holds; outlives the engine. Null: nobody.
+  kv::BlockWatcher* block_watcher = nullptr;
+};
+
+struct ReplicaState {
+  EngineStats stats;
+  Result<void> health;  // as Engine::health, of this replica
+};
+
 class Engine {
  public:
   struct Parts {
+    // These three of the first replica; ReplicaParts says what they are.
     std::unique_ptr<step::Executor> executor;
     std::shared_ptr<const text::Tokenizer> tokenizer;
     std::shared_ptr<const Clock> clock;
@@ -40,13 +56,13 @@ class Engine {
     std::unique_ptr<steer::capture::Dispatcher> captures = {};
     // Null: requests with a grammar are refused.
     std::unique_ptr<constraint::GrammarSource> grammars = {};
-    // Null: every step decodes plainly. Not asked where the executor takes no drafts.
     std::unique_ptr<sched::DraftProposer> proposer = {};
-    // Is told on the engine thread what the prefix cache holds; outlives the engine. Null: nobody.
     kv::BlockWatcher* block_watcher = nullptr;
+    // The other replicas. Their executors keep KV like the first one and take the same programs.
+    std::vector<ReplicaParts> more = {};
   };
 
-  // Starts the engine thread.
+  // Starts the engine threads.
   static Result<std::unique_ptr<Engine>> start(Parts parts, const EngineSettings& settings);
   virtual ~Engine() = default;  // stops at once: every open request gets a kCancelled event
 
@@ -70,9 +86,11 @@ class Engine {
   virtual void cancel(RequestId id) = 0;
 
   virtual RequestLimits limits() const = 0;
-  virtual EngineStats stats() const = 0;  // a snapshot, cheap, never waits for a step
-  // Ok while the engine makes progress: idle with a heartbeat, or a young step in flight.
+  // A snapshot of all replicas together, cheap, never waits for a step.
+  virtual EngineStats stats() const = 0;
+  // Ok while a replica makes progress: idle with a heartbeat, or a young step in flight.
   virtual Result<void> health() const = 0;
+  virtual std::vector<ReplicaState> replicas() const = 0;  // at least one
 
   // Refuses new requests, finishes what runs; true when idle before the timeout.
   virtual bool drain(int64_t timeout_us) = 0;

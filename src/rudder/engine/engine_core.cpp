@@ -13,6 +13,7 @@
 #include "rudder/base/philox.h"
 #include "rudder/engine/choices.h"
 #include "rudder/engine/taps_forms.h"
+#include "rudder/engine/watched_rows.h"
 
 namespace rudder::engine {
 namespace {
@@ -73,52 +74,45 @@ Error displaced() {
 Result<std::unique_ptr<EngineCore>> EngineCore::create(Engine::Parts parts,
                                                        const EngineSettings& settings,
                                                        const Entropy& entropy) {
-  if (!parts.executor || !parts.tokenizer || !parts.clock) {
-    return fail(ErrorCode::kInvalidArgument,
-                "the engine needs an executor, a tokenizer and a clock");
-  }
-  const step::Capacity capacity = parts.executor->capacity();
-  const auto most = static_cast<size_t>(step::kMaxStopIds - RequestLimits().max_stop_ids);
-  if (parts.eos_ids.size() > most) {
-    return fail(
-        ErrorCode::kInvalidArgument,
-        fmt::format("{} end-of-sequence ids, at most {} are supported", parts.eos_ids.size(), most),
-        "eos_token_id");
-  }
-  for (const int32_t id : parts.eos_ids) {
-    if (id < 0 || id >= capacity.vocab_size) {
-      return fail(ErrorCode::kInvalidArgument,
-                  fmt::format("end-of-sequence id {} is outside the vocabulary of {}", id,
-                              capacity.vocab_size),
-                  "eos_token_id");
-    }
-  }
-  return std::unique_ptr<EngineCore>(new EngineCore(std::move(parts), settings, entropy, capacity));
+  RUDDER_TRY(std::shared_ptr<Commons> commons, Commons::make(parts, entropy));
+  return of_replica(replica_parts(parts), std::move(commons), settings);
 }
 
-EngineCore::EngineCore(Engine::Parts parts, const EngineSettings& settings, const Entropy& entropy,
-                       const step::Capacity& capacity)
+ReplicaParts replica_parts(Engine::Parts& parts) {
+  return {.executor = std::move(parts.executor),
+          .proposer = std::move(parts.proposer),
+          .block_watcher = parts.block_watcher};
+}
+
+std::unique_ptr<EngineCore> EngineCore::of_replica(ReplicaParts parts,
+                                                   std::shared_ptr<Commons> commons,
+                                                   const EngineSettings& settings) {
+  const step::Capacity capacity = parts.executor->capacity();
+  return std::unique_ptr<EngineCore>(
+      new EngineCore(std::move(parts), std::move(commons), settings, capacity));
+}
+
+EngineCore::EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons,
+                       const EngineSettings& settings, const step::Capacity& capacity)
     : executor_(std::move(parts.executor)),
       proposer_(std::move(parts.proposer)),
-      tokenizer_(std::move(parts.tokenizer)),
-      clock_(std::move(parts.clock)),
+      tokenizer_(commons->tokenizer),
+      clock_(commons->clock),
       block_watcher_(parts.block_watcher),
       settings_(settings),
-      entropy_(entropy),
       depth_(settings.async_scheduling ? std::max(1, capacity.max_in_flight) : 1),
       admission_(settings.max_num_queued_reqs, settings.max_num_queued_tokens),
-      forms_(std::move(parts.grammars), capacity.vocab_size, *clock_),
-      programs_(capacity.taps),
-      scheduler_(
-          capacity,
-          sched_settings(settings, parts.model_identity, entropy, depth_, parts.block_watcher),
-          proposer_.get()),
-      limits_(request_limits(capacity, scheduler_, settings, std::move(parts.eos_ids),
-                             parts.captures != nullptr)),
+      commons_(std::move(commons)),
+      scheduler_(capacity,
+                 sched_settings(settings, commons_->model_identity, commons_->entropy, depth_,
+                                parts.block_watcher),
+                 proposer_.get()),
+      limits_(request_limits(capacity, scheduler_, settings, commons_->eos_ids,
+                             commons_->captures != nullptr)),
       metrics_(limits_.max_seq_len, capacity.block_size),
       constraints_(capacity.vocab_size, settings.mask_threads),
       taps_(capacity.taps, settings.max_wait_steps),
-      captures_(std::move(parts.captures), &mailbox_),
+      captures_(commons_->captures.get(), &mailbox_),
       delivery_({.clock = clock_.get(),
                  .eos_ids = &limits_.eos_ids,
                  .scheduler = &scheduler_,
@@ -138,11 +132,11 @@ Result<RequestId> EngineCore::submit(Request request, EventSink sink) {
   };
   if (auto open = mailbox_.open(); !open) return refuse(std::move(open.error()));
   RUDDER_TRY(auto stops, compile_stops(request.params()));
-  auto constraints = forms_.resolve(request.params().constraints);
+  auto constraints = commons_->forms.resolve(request.params().constraints);
   if (!constraints) return refuse(std::move(constraints.error()));
-  auto taps = resolve_taps(request.params(), programs_, captures_.dispatcher(), limits_);
+  auto taps = resolve_taps(request.params(), commons_->programs, captures_.dispatcher(), limits_);
   if (!taps) return refuse(std::move(taps.error()));
-  const RequestId id(next_request_.fetch_add(1, std::memory_order_relaxed));
+  const RequestId id(commons_->next_request.fetch_add(1, std::memory_order_relaxed));
   const PlaceAsk ask = within_deadline(place_ask(request));
   const int64_t now_us = clock_->now_us();
   auto taken = admission_.take(ask, id, now_us);
@@ -275,13 +269,14 @@ void EngineCore::admit(Submission& submission) {
   request.num_sequences = params.n;
   request.prompt_tokens = prompt_tokens;
   request.max_tokens = submission.request.max_len() - prompt_tokens;
+  request.min_tokens = params.sampling.min_tokens;
   request.ignore_eos = params.ignore_eos;
   request.tells_captures = params.capture_results;
   request.priority = params.priority;
   request.waiting_since = scheduler_.stats().steps;
   request.arrival_us = submission.arrival_us;
 
-  request.seed = params.seed.value_or(philox_u64(entropy_.seed_key, submission.id.value));
+  request.seed = params.seed.value_or(philox_u64(commons_->entropy.seed_key, submission.id.value));
   for (OpenChoice& choice : choices) requests_.add_choice(request, std::move(choice));
   metrics_.note_admitted(request);
   constraints_.begin(request, std::move(constraints));
@@ -408,8 +403,10 @@ void EngineCore::collect_oldest() {
   // The device waits for masks; nobody waits for events that long.
   if (awaits_masks() && in_flight_.size() == 1) supply_masks();
   if (dead_) return;  // every request has ended: the outputs are nobody's
-  if (result->captured != nullptr)
+  if (result->captured != nullptr) {
+    read_watched_rows(*result, scheduler_.captured_sequences(), requests_);
     captures_.push(*result, scheduler_.captured_sequences(), requests_);
+  }
   const int64_t now_us = clock_->now_us();
   for (const sched::SequenceOutput& output : outputs_) delivery_.deliver(output, now_us);
   delivery_.end_failed();

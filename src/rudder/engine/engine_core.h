@@ -2,8 +2,8 @@
 // the next step, collect the oldest iteration in flight when the pipeline is full, hand out what it
 // gave. The core owns the scheduler and the executor, and what runs beside them: open requests
 // (RequestTable), their constraints (ConstraintTable), the tap table and who waits for it
-// (TapQueue), captures (CaptureRelay), events (Delivery) and counts (EngineMetrics). Engine runs it
-// on a thread; the simulator and the tests call it directly. Normative text:
+// (TapQueue), captures (CaptureRelay), events (Delivery) and counts (EngineMetrics). Replica runs
+// it on a thread; the simulator and the tests call it directly. Normative text:
 // docs/contracts/engine.md.
 //
 // step(), end_all() and scheduler() belong to one thread, the engine thread. Everything else may be
@@ -18,6 +18,7 @@
 
 #include "rudder/engine/admission.h"
 #include "rudder/engine/capture_relay.h"
+#include "rudder/engine/commons.h"
 #include "rudder/engine/constraint_table.h"
 #include "rudder/engine/deadlines.h"
 #include "rudder/engine/delivery.h"
@@ -32,11 +33,17 @@
 
 namespace rudder::engine {
 
+ReplicaParts replica_parts(Engine::Parts& parts);  // of the first replica, taken out
+
 class EngineCore {
  public:
+  // Of an engine with one replica.
   static Result<std::unique_ptr<EngineCore>> create(Engine::Parts parts,
                                                     const EngineSettings& settings,
                                                     const Entropy& entropy);
+  static std::unique_ptr<EngineCore> of_replica(ReplicaParts parts,
+                                                std::shared_ptr<Commons> commons,
+                                                const EngineSettings& settings);
 
   // As in Engine.
   Result<RequestId> submit(Request request, EventSink sink);
@@ -46,8 +53,8 @@ class EngineCore {
   void reset_prefix_cache() { mailbox_.reset_prefix_cache(); }
   Result<void> pin(std::vector<steer::KeyedProgram> programs);
   void unpin(std::vector<tap::ContentKey> programs) { mailbox_.unpin(std::move(programs)); }
-  Forms& forms() { return forms_; }
-  steer::ProgramTable& programs() { return programs_; }
+  Forms& forms() { return commons_->forms; }
+  steer::ProgramTable& programs() { return commons_->programs; }
   steer::capture::Dispatcher* captures() { return captures_.dispatcher(); }
   const RequestLimits& limits() const { return limits_; }
   EngineStats stats() const;
@@ -81,7 +88,7 @@ class EngineCore {
     bool decodes = false;  // one token a sequence
   };
 
-  EngineCore(Engine::Parts parts, const EngineSettings& settings, const Entropy& entropy,
+  EngineCore(ReplicaParts parts, std::shared_ptr<Commons> commons, const EngineSettings& settings,
              const step::Capacity& capacity);
 
   bool turn();
@@ -111,15 +118,12 @@ class EngineCore {
   const std::shared_ptr<const Clock> clock_;
   kv::BlockWatcher* const block_watcher_;  // null: none
   const EngineSettings settings_;
-  const Entropy entropy_;
   const int32_t depth_;  // iterations in flight that fill the pipeline
 
   // Any thread.
   Admission admission_;  // before everything that may hold a place in it
   Mailbox mailbox_;
-  Forms forms_;
-  steer::ProgramTable programs_;
-  std::atomic<uint64_t> next_request_{1};
+  const std::shared_ptr<Commons> commons_;  // its captures are posted to the mailbox
   std::atomic<bool> dead_{false};
   std::atomic<int64_t> sign_of_life_{0};  // twice the time, plus 1 when it went into work
 

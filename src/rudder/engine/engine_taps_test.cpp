@@ -85,6 +85,27 @@ class EngineTapsTest : public ::testing::Test {
     return params;
   }
 
+  // Ends with the first generated token whose row has a first element above `above`. Nobody else
+  // gets the rows.
+  RequestParams stopping(double above) {
+    RequestParams params = EngineTapsTest::params({});
+    auto set = std::make_shared<tap::CaptureSet>();
+    set->points = {{.point = {1, tap::Site::kResidPost}}};
+    auto vector = std::make_shared<float[]>(8);
+    vector[0] = 1;
+    auto spec = std::make_shared<steer::capture::CaptureSpec>();
+    spec->id = steer::capture::SpecId(8);
+    spec->set = set;
+    spec->stop_when = {.watch = {.point = set->points[0], .vector = {vector, 0, 8}},
+                       .above = above};
+    spec->stop_width = 8;
+    captures_->add(spec);
+    params.taps.captured = {{6, tap::kNoEnd}};
+    params.capture = spec->id;
+    params.capture_results = false;
+    return params;
+  }
+
   RequestId submit(const RequestParams& params) {
     auto request = validate_request(params, core_->limits());
     EXPECT_TRUE(request) << request.error().to_string();
@@ -330,6 +351,47 @@ TEST_F(EngineTapsTest, ACancelDoesNotWaitForCaptures) {
   while (captures_->answer_one()) {
   }
   run();  // the answers find nobody
+}
+
+TEST_F(EngineTapsTest, AStopByARowNeedsNoConsumer) {
+  start(2);
+  const RequestParams never = stopping(1e39);
+  const RequestId whole = submit(never);
+  run();
+  EXPECT_EQ(tokens_[whole], expected(never));
+  EXPECT_EQ(last_[whole].finish, FinishReason::kLength);
+  EXPECT_EQ(captures_->num_open(), 0u);
+
+  const RequestId stopped = submit(stopping(-1e39));
+  run();
+  const Event& last = last_[stopped];
+  EXPECT_EQ(last.finish, FinishReason::kStop);
+  EXPECT_EQ(last.stop_reason, "stop_when.probe");
+  EXPECT_FALSE(last.capture_results.has_value());
+  EXPECT_LT(tokens_[stopped].size(), 4u);  // a row of random bits may be a NaN
+  EXPECT_EQ(std::ssize(tokens_[stopped]), last.usage.completion_tokens);
+}
+
+TEST_F(EngineTapsTest, ALostRowEndsTheChoiceThatReadsIt) {
+  options_.loses_rows = true;
+  start(2);
+  const RequestId id = submit(stopping(1e39));
+  run();
+  ASSERT_EQ(last_[id].finish, FinishReason::kError);
+  EXPECT_EQ(last_[id].error->code, ErrorCode::kOverloaded);
+  EXPECT_EQ(last_[id].error->where, "stop_when");
+  EXPECT_EQ(tokens_[id].size(), 1u);  // whose row it was
+}
+
+TEST_F(EngineTapsTest, AStopReadsEveryGeneratedToken) {
+  start(2);
+  RequestParams params = stopping(0);
+  params.taps.captured = {{6, 9}};
+  auto request = validate_request(params, core_->limits());
+  ASSERT_TRUE(request);
+  const auto refused = core_->submit(std::move(*request), [](Event&&) {});
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().where, "stop_when");
 }
 
 }  // namespace

@@ -21,13 +21,15 @@ struct OpenChoice {
   explicit OpenChoice(ChoiceOutput made) : output(std::move(made)) {}
 
   ChoiceOutput output;
-  bool open = true;                   // its last event has not been sent
-  bool has_sequence = true;           // its sequence has not ended
-  steer::capture::CaptureId capture;  // value 0: none
-  std::optional<Event> last_event;    // held back until the capture's results are there
-  int32_t cached_tokens = 0;          // of the prompt, found in the prefix cache
-  int32_t accepted_tokens = 0;        // guessed by speculation and right
-  int32_t rejected_tokens = 0;        // and wrong
+  bool open = true;                      // its last event has not been sent
+  bool has_sequence = true;              // its sequence has not ended
+  steer::capture::CaptureId capture;     // value 0: none
+  std::optional<Event> last_event;       // held back until the capture's results are there
+  steer::capture::StopCount stop_count;  // of `stop_when`, where the request has one
+  bool lost_row = false;                 // a row that it reads is lost
+  int32_t cached_tokens = 0;             // of the prompt, found in the prefix cache
+  int32_t accepted_tokens = 0;           // guessed by speculation and right
+  int32_t rejected_tokens = 0;           // and wrong
   std::optional<int64_t> first_token_us;
   int64_t last_token_us = 0;
 };
@@ -43,6 +45,7 @@ struct OpenRequest {
   int32_t num_sequences = 0;  // sequences that have not ended
   int32_t prompt_tokens = 0;
   int32_t max_tokens = 0;  // of output
+  int32_t min_tokens = 0;  // before which no row ends a choice
   bool ignore_eos = false;
   bool tells_captures = false;  // the last event of a choice waits for the results of its captures
   int64_t arrival_us = 0;

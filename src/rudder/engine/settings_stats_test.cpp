@@ -31,6 +31,34 @@ TEST(EngineStats, ABoundIsTheLastValueOfItsBucket) {
   EXPECT_DOUBLE_EQ(n.sum, 1 + 2 + 2.5 + 63);
 }
 
+TEST(EngineStats, OfTwoReplicasAddUp) {
+  EngineStats all = make_engine_stats(64);
+  all.block_size = 16;
+  all.num_running = 2;
+  all.expected_wait_us = 5;
+  all.tap_rows.hits = 7;
+  all.accepted_by_position = {4};
+  all.request_n.observe(2);
+  EngineStats other = make_engine_stats(64);
+  other.block_size = 16;
+  other.num_running = 3;
+  other.expected_wait_us = 9;
+  other.generation_tokens = 11;
+  other.tap_rows.hits = 1;
+  other.accepted_by_position = {1, 2};
+  other.request_n.observe(2);
+  other.request_n.observe(21);
+  add_stats(all, other);
+  EXPECT_EQ(all.block_size, 16);
+  EXPECT_EQ(all.num_running, 5);
+  EXPECT_EQ(all.expected_wait_us, 9);
+  EXPECT_EQ(all.generation_tokens, 11u);
+  EXPECT_EQ(all.tap_rows.hits, 8);
+  EXPECT_EQ(all.accepted_by_position, (std::vector<uint64_t>{5, 2}));
+  EXPECT_EQ(all.request_n.counts, (std::vector<uint64_t>{0, 2, 0, 0, 0, 1}));
+  EXPECT_EQ(all.request_n.count, 3u);
+}
+
 TEST(EngineStats, LengthBoundsEndAtTheContext) {
   EXPECT_EQ(make_engine_stats(64).request_prompt_tokens.bounds,
             (std::vector<double>{1, 2, 5, 10, 20, 50}));

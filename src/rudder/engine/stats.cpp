@@ -1,8 +1,12 @@
 #include "rudder/engine/stats.h"
 
 #include <algorithm>
+#include <boost/pfr/core.hpp>
 #include <initializer_list>
+#include <type_traits>
 #include <utility>
+
+#include "rudder/base/check.h"
 
 namespace rudder::engine {
 namespace {
@@ -25,7 +29,49 @@ std::vector<double> one_two_five(int32_t max) {
   return bounds;
 }
 
+template <typename T>
+void add_number(T& all, T other) {
+  all = static_cast<T>(all + other);
+}
+
+void add_histogram(Histogram& all, const Histogram& other) {
+  RUDDER_CHECK(all.bounds == other.bounds, "histograms of different buckets");
+  for (size_t i = 0; i < all.counts.size(); ++i) all.counts[i] += other.counts[i];
+  all.sum += other.sum;
+  all.count += other.count;
+}
+
+void add_list(std::vector<uint64_t>& all, const std::vector<uint64_t>& other) {
+  all.resize(std::max(all.size(), other.size()));
+  for (size_t i = 0; i < other.size(); ++i) all[i] += other[i];
+}
+
+// Every field, one added later included.
+template <typename T>
+void add_fields(T& all, const T& other) {
+  if constexpr (std::is_arithmetic_v<T>) {
+    add_number(all, other);
+  } else if constexpr (std::is_same_v<T, Histogram>) {
+    add_histogram(all, other);
+  } else if constexpr (std::is_same_v<T, std::vector<uint64_t>>) {
+    add_list(all, other);
+  } else {
+    [&]<size_t... I>(std::index_sequence<I...> /*fields*/) {
+      (add_fields(boost::pfr::get<I>(all), boost::pfr::get<I>(other)), ...);
+    }
+    (std::make_index_sequence<boost::pfr::tuple_size_v<T>>());
+  }
+}
+
 }  // namespace
+
+void add_stats(EngineStats& all, const EngineStats& other) {
+  const int32_t block_size = all.block_size;
+  const int64_t wait_us = std::max(all.expected_wait_us, other.expected_wait_us);
+  add_fields(all, other);
+  all.block_size = block_size;
+  all.expected_wait_us = wait_us;
+}
 
 void Histogram::observe(double value, uint64_t times) {
   const auto bucket = std::lower_bound(bounds.begin(), bounds.end(), value) - bounds.begin();

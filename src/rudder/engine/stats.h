@@ -78,6 +78,10 @@ struct EngineStats {
   Histogram request_n;
 };
 
+// Adds up counters, histograms and gauges of another replica. The wait is the longer one, and the
+// size of a block that of both.
+void add_stats(EngineStats& all, const EngineStats& other);
+
 // Zeros, with vLLM's bucket bounds; those of lengths end at max_seq_len.
 EngineStats make_engine_stats(int32_t max_seq_len);
 

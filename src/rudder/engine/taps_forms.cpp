@@ -19,6 +19,12 @@ Result<TapsForms> resolve_taps(const RequestParams& params, const steer::Program
       return fail(ErrorCode::kUnavailable, "the request's capture is not known", "capture");
     }
     taps.capture = forms.capture->set;
+    const bool reads_all = !taps.captured.empty() && taps.captured.back().end == tap::kNoEnd &&
+                           std::cmp_less_equal(taps.captured.back().begin, params.prompt.size());
+    if (forms.capture->stop_when && !reads_all) {
+      return fail(ErrorCode::kInvalidArgument, "every generated token must be captured",
+                  "stop_when");
+    }
     const int64_t elements = tap::record_elements(*taps.capture, limits.geometry);
     if (elements > limits.taps.capture_elements) {
       return fail(ErrorCode::kInvalidArgument,

@@ -1,8 +1,13 @@
 #include "rudder/exec/make_executor.h"
 
 #include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <numeric>
+#include <thread>
 #include <utility>
 
+#include "rudder/base/contain.h"
 #include "rudder/exec/device_executor.h"
 #include "rudder/exec/group_executor.h"
 #include "rudder/exec/head_lens.h"
@@ -43,11 +48,11 @@ Result<MemoryBudget> budget_rank(const weights::Checkpoint& checkpoint,
        .rank = rank});
 }
 
-// The ranks keep KV alike, so one has as many blocks as another, and the longest sequence of all.
-// Their weights differ a little; the first has most.
-Result<MemoryBudget> budget_ranks(const weights::Checkpoint& checkpoint,
-                                  const model::ModelSpec& spec, const Ranks& ranks,
-                                  const ExecSettings& settings, const StepLimits& limits) {
+// All keep KV alike, so one has as many blocks as another, and the longest sequence of all. Weights
+// of ranks differ a little; the first has most.
+Result<MemoryBudget> budget_all(const weights::Checkpoint& checkpoint, const model::ModelSpec& spec,
+                                const std::vector<ops::Ops*>& ranks, const ExecSettings& settings,
+                                const StepLimits& limits) {
   ExecSettings shortest = settings;
   RUDDER_TRY(MemoryBudget all, budget_rank(checkpoint, spec, *ranks.front(), settings, limits));
   for (size_t i = 1; i < ranks.size(); ++i) {
@@ -57,6 +62,14 @@ Result<MemoryBudget> budget_ranks(const weights::Checkpoint& checkpoint,
       RUDDER_TRY(all, budget_rank(checkpoint, spec, *ranks.front(), shortest, limits));
     }
     all.num_blocks = std::min(all.num_blocks, one.num_blocks);
+  }
+  return all;
+}
+
+std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
+  std::vector<ops::Ops*> all;
+  for (const Ranks& ranks : replicas) {
+    for (const auto& ops : ranks) all.push_back(ops.get());
   }
   return all;
 }
@@ -76,48 +89,122 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .taps = memory.taps};
 }
 
-// The progress of loading rank `index` as that of loading all of them.
-ProgressFn of_all(const ProgressFn& progress, size_t index, size_t num_ranks) {
-  if (!progress || num_ranks == 1) return progress;
-  return [=](int64_t done, int64_t total) {
-    progress(static_cast<int64_t>(index) * total + done, static_cast<int64_t>(num_ranks) * total);
+// What all ranks of a model load with.
+struct Loading {
+  const weights::Checkpoint& checkpoint;
+  const model::ModelSpec& spec;
+  const ExecSettings& settings;
+  const MemoryBudget& memory;
+  const step::Capacity& capacity;
+  const LoadProgress& progress;
+};
+
+struct LoadedRank {
+  std::unique_ptr<step::Executor> executor;
+  std::shared_ptr<steer::capture::Lens> lens;
+  int64_t weight_bytes = 0;
+};
+
+Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> ops,
+                             const ProgressFn& progress) {
+  LoadedRank loaded;
+  DeviceExecutor::Model model;
+  RUDDER_TRY(model.spec, model::shard_spec(loading.spec, ops::rank_of(*ops)));
+  RUDDER_TRY(model.weights, model::load_weights(loading.checkpoint, loading.spec, *ops, progress));
+  loaded.weight_bytes = model.weights.bytes;
+  if (loading.memory.has_lens) {
+    RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), loading.spec, model.weights));
+  }
+  model.ops = std::move(ops);
+  model.kv = loading.memory.kv;
+  RUDDER_TRY(loaded.executor,
+             DeviceExecutor::start(std::move(model), loading.capacity,
+                                   {.enforce_eager = loading.settings.enforce_eager,
+                                    .capture_progress = loading.progress.graphs}));
+  return loaded;
+}
+
+// The progress of several that load at the same time as that of loading all of them.
+class JointProgress {
+ public:
+  JointProgress(ProgressFn report, size_t count) : report_(std::move(report)), done_(count, 0) {}
+
+  ProgressFn of(size_t index) {
+    if (!report_) return {};
+    return [this, index](int64_t done, int64_t total) {
+      const std::lock_guard lock(mutex_);
+      done_[index] = done;
+      report_(std::accumulate(done_.begin(), done_.end(), int64_t{0}), std::ssize(done_) * total);
+    };
+  }
+
+ private:
+  const ProgressFn report_;
+  std::mutex mutex_;
+  std::vector<int64_t> done_;
+};
+
+// Each on a thread of its own; one that is alone on this one.
+std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
+                                           std::vector<std::unique_ptr<ops::Ops>> ranks) {
+  JointProgress progress(loading.progress.weights, ranks.size());
+  std::vector<Result<LoadedRank>> loaded(ranks.size());
+  const auto load = [&](size_t i) {
+    loaded[i] = contain([&] { return load_rank(loading, std::move(ranks[i]), progress.of(i)); });
   };
+  std::vector<std::thread> threads;
+  for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(load, i);
+  load(0);
+  for (std::thread& thread : threads) thread.join();
+  return loaded;
 }
 
 }  // namespace
 
-Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const Ranks& ranks,
-                                  const ExecSettings& settings, const StepLimits& limits) {
+Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
+                                  std::span<const Ranks> replicas, const ExecSettings& settings,
+                                  const StepLimits& limits) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
-  return budget_ranks(checkpoint, spec, ranks, settings, limits);
+  return budget_all(checkpoint, spec, all_ranks(replicas), settings, limits);
+}
+
+Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
+                                 const ExecSettings& settings, const StepLimits& limits,
+                                 const LoadProgress& progress) {
+  LoadedModels models;
+  RUDDER_TRY(models.spec, model::read_spec(checkpoint));
+  RUDDER_TRY(models.memory,
+             budget_all(checkpoint, models.spec, all_ranks(replicas), settings, limits));
+  const step::Capacity capacity = capacity_of(models.memory, models.spec, limits);
+  const size_t num_ranks = replicas.front().size();
+  std::vector<std::unique_ptr<ops::Ops>> ranks;
+  for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));
+  std::vector<Result<LoadedRank>> loaded = load_ranks(
+      {checkpoint, models.spec, settings, models.memory, capacity, progress}, std::move(ranks));
+  for (const Result<LoadedRank>& one : loaded) {
+    if (!one) return tl::unexpected<Error>(one.error());
+  }
+  models.memory.weight_bytes = loaded.front()->weight_bytes;  // as packed
+  models.lens = std::move(loaded.front()->lens);
+  for (size_t first = 0; first < loaded.size(); first += num_ranks) {
+    std::vector<std::unique_ptr<step::Executor>> group;
+    for (size_t i = 0; i < num_ranks; ++i) group.push_back(std::move(loaded[first + i]->executor));
+    models.executors.push_back(GroupExecutor::of(std::move(group)));
+  }
+  return models;
 }
 
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, Ranks ranks,
                                const ExecSettings& settings, const StepLimits& limits,
                                const LoadProgress& progress) {
-  LoadedModel loaded;
-  RUDDER_TRY(loaded.spec, model::read_spec(checkpoint));
-  RUDDER_TRY(loaded.memory, budget_ranks(checkpoint, loaded.spec, ranks, settings, limits));
-  const step::Capacity capacity = capacity_of(loaded.memory, loaded.spec, limits);
-  std::vector<std::unique_ptr<step::Executor>> executors;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    DeviceExecutor::Model model;
-    RUDDER_TRY(model.spec, model::shard_spec(loaded.spec, ops::rank_of(*ranks[i])));
-    RUDDER_TRY(model.weights, model::load_weights(checkpoint, loaded.spec, *ranks[i],
-                                                  of_all(progress.weights, i, ranks.size())));
-    if (i == 0) loaded.memory.weight_bytes = model.weights.bytes;  // as packed
-    if (loaded.memory.has_lens) {
-      RUDDER_TRY(loaded.lens, HeadLens::make(ranks[i]->make_reader(), loaded.spec, model.weights));
-    }
-    model.ops = std::move(ranks[i]);
-    model.kv = loaded.memory.kv;
-    RUDDER_TRY(executors.emplace_back(),
-               DeviceExecutor::start(
-                   std::move(model), capacity,
-                   {.enforce_eager = settings.enforce_eager, .capture_progress = progress.graphs}));
-  }
-  loaded.executor = GroupExecutor::of(std::move(executors));
-  return loaded;
+  std::vector<Ranks> replicas;
+  replicas.push_back(std::move(ranks));
+  RUDDER_TRY(LoadedModels models,
+             load_models(checkpoint, std::move(replicas), settings, limits, progress));
+  return LoadedModel{.executor = std::move(models.executors.front()),
+                     .spec = std::move(models.spec),
+                     .memory = std::move(models.memory),
+                     .lens = std::move(models.lens)};
 }
 
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, std::unique_ptr<ops::Ops> ops,

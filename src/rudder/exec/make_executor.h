@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "rudder/base/progress.h"
@@ -39,10 +40,19 @@ struct LoadedModel {
 // The devices that compute a model together, in the order of their ranks; one may be alone.
 using Ranks = std::vector<std::unique_ptr<ops::Ops>>;
 
-// Where the memory would go; allocates nothing (--dry-run). Of several ranks: of the one that needs
-// most, with the blocks that every one of them has room for.
-Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint, const Ranks& ranks,
-                                  const ExecSettings& settings, const StepLimits& limits);
+// The same model several times, for an engine with replicas.
+struct LoadedModels {
+  std::vector<std::unique_ptr<step::Executor>> executors;  // of equal capacity
+  model::ModelSpec spec;
+  MemoryBudget memory;                         // of the rank that needs most
+  std::shared_ptr<steer::capture::Lens> lens;  // as LoadedModel's; over the first one's weights
+};
+
+// Where the memory would go; allocates nothing (--dry-run). Of several ranks and replicas: of the
+// rank that needs most, with the blocks that every one of them has room for.
+Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
+                                  std::span<const Ranks> replicas, const ExecSettings& settings,
+                                  const StepLimits& limits);
 
 // Of the two long parts of loading; empty functions report nothing.
 struct LoadProgress {
@@ -50,7 +60,12 @@ struct LoadProgress {
   ProgressFn graphs;   // captured sizes of steps
 };
 
-// The checkpoint may be closed afterwards.
+// Replicas have equal numbers of ranks. All ranks load at the same time. The checkpoint may be
+// closed afterwards.
+Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
+                                 const ExecSettings& settings, const StepLimits& limits,
+                                 const LoadProgress& progress);
+// Of one replica.
 Result<LoadedModel> load_model(const weights::Checkpoint& checkpoint, Ranks ranks,
                                const ExecSettings& settings, const StepLimits& limits,
                                const LoadProgress& progress);

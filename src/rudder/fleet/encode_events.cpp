@@ -39,7 +39,7 @@ class BatchEncoder {
   BatchEncoder(const EventBatch& batch, const CacheShape& shape)
       : batch_(batch), shape_(shape), tokens_(batch.tokens) {}
 
-  std::string encode(int32_t rank) {
+  std::string encode() {
     out_.array(3);
     out_.float64(batch_.time_s);
     const std::vector<Run> runs = join(batch_.events);
@@ -58,7 +58,7 @@ class BatchEncoder {
           break;
       }
     }
-    out_.uint(static_cast<uint64_t>(rank));
+    out_.uint(static_cast<uint64_t>(shape_.rank));
     return out_.take();
   }
 
@@ -133,8 +133,8 @@ class BatchEncoder {
 
 }  // namespace
 
-std::string encode_batch(const EventBatch& batch, const CacheShape& shape, int32_t rank) {
-  return BatchEncoder(batch, shape).encode(rank);
+std::string encode_batch(const EventBatch& batch, const CacheShape& shape) {
+  return BatchEncoder(batch, shape).encode();
 }
 
 }  // namespace rudder::fleet

@@ -34,7 +34,7 @@ TEST(EncodeEvents, GivesTheBytesThatVllmGives) {
 }
 
 TEST(EncodeEvents, ABatchWithoutEventsIsThreeElements) {
-  EXPECT_EQ(hex(encode_batch({.time_s = 1.5}, {}, 3)), "93cb3ff80000000000009003");
+  EXPECT_EQ(hex(encode_batch({.time_s = 1.5}, {.rank = 3})), "93cb3ff80000000000009003");
 }
 
 std::string text(std::string_view utf8) {

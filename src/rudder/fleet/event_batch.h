@@ -2,10 +2,15 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
 namespace rudder::fleet {
+
+// Events of one batch: a step with more becomes several. Consumers have bounds of their own
+// (vllm-router takes 4,096).
+inline constexpr size_t kMaxBatchEvents = 1024;
 
 struct BlockEvent {
   enum class Kind : uint8_t { kStored, kRemoved, kCleared };
@@ -21,6 +26,12 @@ struct EventBatch {
   static double now_s() {
     using Seconds = std::chrono::duration<double>;
     return Seconds(std::chrono::system_clock::now().time_since_epoch()).count();
+  }
+
+  // Of memory.
+  int64_t bytes() const {
+    return static_cast<int64_t>(sizeof(EventBatch) + events.size() * sizeof(BlockEvent) +
+                                tokens.size() * sizeof(int32_t));
   }
 
   double time_s = 0;  // since the epoch

@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "rudder/base/contain.h"
 #include "rudder/base/log.h"
@@ -134,7 +135,7 @@ class EventPublisher::Impl {
     if (count > 0 || is_idle) published_ = now;
     if (replay_) {
       replay_->take_requests();
-      replays_wait_ = replay_->serve(buffer_, replays_);
+      replays_wait_ = replay_->serve(buffer_, shape_, replays_);
     }
   }
 
@@ -164,20 +165,34 @@ class EventPublisher::Impl {
   int publish_queue() {
     int count = 0;
     while (count < kBatchesAtOnce) {
-      const std::optional<EventBatch> batch = queue_.take();
+      std::optional<EventBatch> batch = queue_.take();
       if (!batch) break;
-      publish(*batch);
+      publish(std::move(*batch));
       ++count;
     }
     return count;
   }
 
-  void publish(const EventBatch& batch) {
+  void publish(EventBatch batch) {
+    if (buffer_.is_full()) begin_again();
+    send(std::move(batch));
+  }
+
+  // To subscribers it looks as if the process had been started again with what its cache has.
+  void begin_again() {
+    std::vector<EventBatch> first = buffer_.begin_again(shape_.block_size);
+    replay_->begin_again();
+    sequence_ = 0;
+    for (EventBatch& batch : first) send(std::move(batch));
+    buffer_.forget_size();
+  }
+
+  void send(EventBatch batch) {
     sequence_ += batch.dropped_before;
     const uint64_t sequence = sequence_++;
-    std::string payload = encode_batch(batch, shape_);
-    publish_->send({config_.topic, sequence_bytes(sequence), payload});  // never full: it drops
-    if (!batch.events.empty()) buffer_.add(sequence, std::move(payload));
+    // Never full: it drops.
+    publish_->send({config_.topic, sequence_bytes(sequence), encode_batch(batch, shape_)});
+    if (replay_) buffer_.add(sequence, std::move(batch));
     ++batches_;
   }
 

@@ -1,10 +1,10 @@
 // EventPublisher: publishes what the prefix cache holds over ZeroMQ, as vLLM 0.33 does: messages of
-// three frames [topic][sequence, 8 bytes big-endian][batch], and a socket that replays the last
-// ones. A thread of its own takes the batches from the queue that the engine thread fills;
-// subscribers that do not read lose messages and hold nobody up. The first batch says that the
-// cache is empty, and each second without a change has a batch without events, so that a subscriber
-// soon learns what it has missed. apps/ makes it; it outlives the engine. Decision:
-// docs/adr/0040-kv-events.md.
+// three frames [topic][sequence, 8 bytes big-endian][batch], and a socket that replays them. A
+// thread of its own takes the batches from the queue that the engine thread fills; subscribers that
+// do not read lose messages and hold nobody up. The first batch says that the cache is empty, and
+// each second without a change has a batch without events, so that a subscriber soon learns what it
+// has missed. apps/ makes it; it outlives the engine. Decisions: docs/adr/0040-kv-events.md,
+// docs/adr/0048-replays-without-a-gap.md.
 #pragma once
 
 #include <cstdint>

@@ -3,14 +3,6 @@
 #include <utility>
 
 namespace rudder::fleet {
-namespace {
-
-int64_t size_of(const EventBatch& batch) {
-  return static_cast<int64_t>(sizeof(EventBatch) + batch.events.size() * sizeof(BlockEvent) +
-                              batch.tokens.size() * sizeof(int32_t));
-}
-
-}  // namespace
 
 EventQueue::EventQueue(QueueBounds bounds, std::function<void()> wake)
     : bounds_(bounds), wake_(std::move(wake)) {}
@@ -21,6 +13,10 @@ void EventQueue::add(const BlockEvent& event) {
 }
 
 void EventQueue::stored(const kv::CachedBlock& block) {
+  if (!block.is_public) {
+    counts_.withheld.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
   add({.kind = BlockEvent::Kind::kStored,
        .has_parent = block.parent.has_value(),
        .group = block.group,
@@ -30,13 +26,10 @@ void EventQueue::stored(const kv::CachedBlock& block) {
   counts_.stored.fetch_add(1, std::memory_order_relaxed);
 }
 
-void EventQueue::removed(uint64_t hash, int32_t group) {
-  add({.kind = BlockEvent::Kind::kRemoved, .group = group, .hash = hash});
+void EventQueue::removed(const kv::CachedBlock& block) {
+  if (!block.is_public) return;
+  add({.kind = BlockEvent::Kind::kRemoved, .group = block.group, .hash = block.hash});
   counts_.removed.fetch_add(1, std::memory_order_relaxed);
-}
-
-void EventQueue::withheld() {
-  counts_.withheld.fetch_add(1, std::memory_order_relaxed);
 }
 
 void EventQueue::cleared() {
@@ -61,7 +54,7 @@ void EventQueue::step_done() {
 
 // Leaves the batch alone where there is no room.
 bool EventQueue::push(EventBatch&& batch) {
-  const int64_t bytes = size_of(batch);
+  const int64_t bytes = batch.bytes();
   const std::lock_guard lock(mutex_);
   const bool is_full =
       std::ssize(waiting_) >= bounds_.max_batches || waiting_bytes_ + bytes > bounds_.max_bytes;
@@ -76,7 +69,7 @@ std::optional<EventBatch> EventQueue::take() {
   if (waiting_.empty()) return std::nullopt;
   EventBatch batch = std::move(waiting_.front());
   waiting_.pop_front();
-  waiting_bytes_ -= size_of(batch);
+  waiting_bytes_ -= batch.bytes();
   return batch;
 }
 

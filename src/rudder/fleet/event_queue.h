@@ -1,10 +1,10 @@
-// EventQueue: takes down what the prefix cache says and hands it on in batches, one a step or less.
-// The engine thread fills it and never waits: past its bounds a batch is dropped and counted, and
-// the next one says so. The publisher's thread empties it.
+// EventQueue: takes down what the prefix cache says of blocks that any request can hit, and hands
+// it on in batches, one a step or less; other blocks are withheld and counted. The engine thread
+// fills it and never waits: past its bounds a batch is dropped and counted, and the next one says
+// so. The publisher's thread empties it.
 #pragma once
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -15,10 +15,6 @@
 #include "rudder/kv/block_watcher.h"
 
 namespace rudder::fleet {
-
-// Events of one batch: a step with more becomes several. Consumers have bounds of their own
-// (vllm-router takes 4,096).
-inline constexpr size_t kMaxBatchEvents = 1024;
 
 struct QueueBounds {
   int64_t max_batches = 100'000;
@@ -40,8 +36,7 @@ class EventQueue final : public kv::BlockWatcher {
 
   // The engine thread's.
   void stored(const kv::CachedBlock& block) override;
-  void removed(uint64_t hash, int32_t group) override;
-  void withheld() override;
+  void removed(const kv::CachedBlock& block) override;
   void cleared() override;
   void step_done() override;
 

@@ -20,8 +20,9 @@ TEST(EventQueue, AStepIsABatch) {
   queue.step_done();
   EXPECT_FALSE(queue.take().has_value()) << "nothing has changed";
   queue.stored(block(5));
-  queue.removed(6, 1);
-  queue.withheld();
+  queue.removed({.hash = 6, .group = 1});
+  queue.stored({.hash = 7, .tokens = kTokens, .is_public = false});
+  queue.removed({.hash = 7, .is_public = false});
   EXPECT_FALSE(queue.take().has_value()) << "nothing is told before it is committed";
   EXPECT_EQ(woken, 0);
   queue.step_done();
@@ -40,7 +41,7 @@ TEST(EventQueue, AStepIsABatch) {
 TEST(EventQueue, WhatIsClearedNeedNotBeTold) {
   EventQueue queue({}, [] {});
   queue.stored(block(1));
-  queue.removed(1, 0);
+  queue.removed(block(1));
   queue.cleared();
   queue.stored(block(2));
   queue.step_done();

@@ -99,6 +99,35 @@ Result<void> read_key(std::string_view key, const json::value& value, Asked* ask
 
 }  // namespace
 
+namespace {
+
+Result<void> offset_endpoint(std::string& endpoint, std::string_view key, int32_t rank) {
+  if (endpoint.empty() || rank == 0) return {};
+  if (endpoint.starts_with("ipc://")) {
+    endpoint += fmt::format("_dp{}", rank);
+    return {};
+  }
+  const size_t colon = endpoint.rfind(':');
+  const std::string_view text = std::string_view(endpoint).substr(colon + 1);
+  int32_t port = 0;
+  std::from_chars(text.data(), text.data() + text.size(), port);
+  if (port == 0) return {};  // 0 or *: the system picks one
+  port += rank;
+  if (port > UINT16_MAX) {
+    return bad(fmt::format("replica {} would have port {} of '{}'", rank, port, endpoint), key);
+  }
+  endpoint = fmt::format("{}:{}", endpoint.substr(0, colon), port);
+  return {};
+}
+
+}  // namespace
+
+Result<EventsConfig> events_of_rank(EventsConfig config, int32_t rank) {
+  RUDDER_TRY_VOID(offset_endpoint(config.endpoint, "endpoint", rank));
+  RUDDER_TRY_VOID(offset_endpoint(config.replay_endpoint, "replay_endpoint", rank));
+  return config;
+}
+
 bool is_bound(const std::string& endpoint) {
   return endpoint.find('*') != std::string::npos || endpoint.find("::") != std::string::npos ||
          endpoint.starts_with("ipc://") || endpoint.starts_with("tcp://127.");

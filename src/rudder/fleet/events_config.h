@@ -24,6 +24,11 @@ struct EventsConfig {
 // out of range, or an endpoint that no other process could reach.
 Result<std::optional<EventsConfig>> read_events_config(const std::string& text);
 
+// What replica `rank` of a server publishes with: endpoints of its own, as vLLM makes
+// them: TCP ports are that many higher, paths get "_dpRANK" behind them; port 0, by which the
+// system picks one, stays. kInvalidArgument, where = the key: there is no such port.
+Result<EventsConfig> events_of_rank(EventsConfig config, int32_t rank);
+
 // Whether the publisher binds the endpoint, as vLLM decides it, or connects to it: it binds to a
 // wildcard, to a path and to an address of this machine's loopback written in numbers.
 bool is_bound(const std::string& endpoint);

@@ -76,5 +76,24 @@ TEST(EventsConfig, BindsToWhatIsHere) {
   }
 }
 
+TEST(EventsConfig, EachReplicaHasEndpointsOfItsOwn) {
+  EventsConfig config;
+  config.endpoint = "tcp://*:5557";
+  config.replay_endpoint = "ipc:///tmp/replay";
+  const auto third = events_of_rank(config, 2);
+  ASSERT_TRUE(third);
+  EXPECT_EQ(third->endpoint, "tcp://*:5559");
+  EXPECT_EQ(third->replay_endpoint, "ipc:///tmp/replay_dp2");
+  const auto first = events_of_rank(config, 0);
+  EXPECT_EQ(first->endpoint, config.endpoint);
+  EXPECT_EQ(first->replay_endpoint, config.replay_endpoint);
+  config.endpoint = "tcp://127.0.0.1:0";
+  config.replay_endpoint.clear();
+  EXPECT_EQ(events_of_rank(config, 1)->endpoint, "tcp://127.0.0.1:0");
+  EXPECT_EQ(events_of_rank(config, 1)->replay_endpoint, "");
+  config.endpoint = "tcp://127.0.0.1:65535";
+  EXPECT_EQ(events_of_rank(config, 1).error().where, "kv-events-config.endpoint");
+}
+
 }  // namespace
 }  // namespace rudder::fleet

@@ -4,18 +4,24 @@
 #include <utility>
 
 #include "rudder/base/check.h"
+#include "rudder/fleet/held_blocks.h"
 
 namespace rudder::fleet {
 
-void ReplayBuffer::add(uint64_t sequence, std::string payload) {
+void ReplayBuffer::add(uint64_t sequence, EventBatch batch) {
   RUDDER_CHECK(entries_.empty() || entries_.back().sequence < sequence, "batch {} after {}",
                sequence, entries_.back().sequence);
-  bytes_ += std::ssize(payload);
-  entries_.push_back({sequence, std::move(payload)});
-  while (std::ssize(entries_) > max_batches_ || bytes_ > max_bytes_) {
-    bytes_ -= std::ssize(entries_.front().payload);
-    entries_.pop_front();
-  }
+  ++new_batches_;
+  new_bytes_ += batch.bytes();
+  entries_.push_back({sequence, std::move(batch)});
+}
+
+std::vector<EventBatch> ReplayBuffer::begin_again(int32_t block_size) {
+  HeldBlocks held(block_size);
+  for (const Entry& entry : entries_) held.apply(entry.batch);
+  std::vector<EventBatch> first = held.batches(EventBatch::now_s());
+  entries_.clear();
+  return first;
 }
 
 const ReplayBuffer::Entry* ReplayBuffer::at_or_after(uint64_t sequence) const {

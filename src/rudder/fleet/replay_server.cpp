@@ -48,19 +48,26 @@ void ReplayServer::take_requests() {
   }
 }
 
-bool ReplayServer::serve(const ReplayBuffer& buffer, ReplayCounts& counts) {
-  for (Waiting& waiting : waiting_) serve(waiting, buffer, counts);
+void ReplayServer::begin_again() {
+  for (Waiting& waiting : waiting_) waiting.next = kEnd;
+}
+
+bool ReplayServer::serve(const ReplayBuffer& buffer, const CacheShape& shape,
+                         ReplayCounts& counts) {
+  for (Waiting& waiting : waiting_) serve(waiting, buffer, shape, counts);
   std::erase_if(waiting_, [](const Waiting& waiting) { return waiting.is_done; });
   return !waiting_.empty();
 }
 
-void ReplayServer::serve(Waiting& waiting, const ReplayBuffer& buffer, ReplayCounts& counts) {
+void ReplayServer::serve(Waiting& waiting, const ReplayBuffer& buffer, const CacheShape& shape,
+                         ReplayCounts& counts) {
   for (int i = 0; i < kReplayedAtOnce; ++i) {
     const ReplayBuffer::Entry* entry = buffer.at_or_after(waiting.next);
     const std::string sequence = sequence_bytes(entry == nullptr ? kEnd : entry->sequence);
-    const Sent sent = entry == nullptr
-                          ? socket_.send({waiting.peer, "", "", sequence, ""})
-                          : socket_.send({waiting.peer, "", topic_, sequence, entry->payload});
+    const Sent sent =
+        entry == nullptr
+            ? socket_.send({waiting.peer, "", "", sequence, ""})
+            : socket_.send({waiting.peer, "", topic_, sequence, encode_batch(entry->batch, shape)});
     if (sent == Sent::kFull) return;
     waiting.is_done = sent == Sent::kGone || entry == nullptr;
     if (sent == Sent::kDone) ++(entry == nullptr ? counts.replays : counts.batches);

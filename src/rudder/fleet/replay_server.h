@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "rudder/fleet/encode_events.h"
 #include "rudder/fleet/replay_buffer.h"
 #include "rudder/fleet/zmq_socket.h"
 
@@ -31,7 +32,9 @@ class ReplayServer {
   // What is not a request is passed over.
   void take_requests();
   // Sends what goes at once, a bounded number of batches. False when nobody waits for more.
-  bool serve(const ReplayBuffer& buffer, ReplayCounts& counts);
+  bool serve(const ReplayBuffer& buffer, const CacheShape& shape, ReplayCounts& counts);
+  // The numbers begin again: what waits for more of before is told that this was the end.
+  void begin_again();
 
   void* handle() const { return socket_.handle(); }
   std::string endpoint() const { return socket_.last_endpoint(); }
@@ -45,7 +48,8 @@ class ReplayServer {
 
   ReplayServer(ZmqSocket socket, std::string topic)
       : socket_(std::move(socket)), topic_(std::move(topic)) {}
-  void serve(Waiting& waiting, const ReplayBuffer& buffer, ReplayCounts& counts);
+  void serve(Waiting& waiting, const ReplayBuffer& buffer, const CacheShape& shape,
+             ReplayCounts& counts);
 
   ZmqSocket socket_;
   std::string topic_;

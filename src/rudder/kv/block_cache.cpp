@@ -30,7 +30,10 @@ int32_t first_visible(int32_t position, int32_t window) {
 
 BlockCache::BlockCache(const CacheOptions& options)
     : options_(options),
-      hasher_(options.hash_key, options.model_identity, options.hash_bits),
+      hasher_({.hash_key = options.hash_key,
+               .model_identity = options.model_identity,
+               .hash_bits = options.hash_bits,
+               .block_size = options.block_size}),
       pool_(options.num_blocks),
       index_(num_nodes(options), options.num_blocks, options.block_size,
              static_cast<int32_t>(options.windows.size()), options.watcher),
@@ -39,50 +42,20 @@ BlockCache::BlockCache(const CacheOptions& options)
 }
 
 void BlockCache::set_runs(Chain& chain, std::span<const ContentRun> runs) {
-  chain.runs.clear();
-  for (const ContentRun& run : runs) {
-    if (run.begin >= run.end) continue;
-    ContentRun* last = chain.runs.empty() ? nullptr : &chain.runs.back();
-    RUDDER_CHECK(last == nullptr || last->end <= run.begin, "runs overlap at {}", run.begin);
-    if (last != nullptr && last->end == run.begin && last->content == run.content) {
-      last->end = run.end;
-    } else {
-      chain.runs.push_back(run);
-    }
-  }
+  ChainHasher::set_runs(chain, runs);
 }
 
 Chain BlockCache::make_chain(std::string salt, std::vector<ContentRun> runs) const {
-  Chain chain;
-  set_runs(chain, runs);
-  chain.root = hasher_.root(salt);
-  chain.salt = std::make_shared<const std::string>(std::move(salt));
-  return chain;
+  return Chain{hasher_.begin(std::move(salt), runs), 0, {}};
 }
 
 BlockContent BlockCache::content(const Chain& chain, std::span<const int32_t> tokens,
                                  int32_t i) const {
-  const int32_t size = options_.block_size;
-  const int32_t begin = i * size;
-  runs_.clear();
-  auto run = std::ranges::upper_bound(chain.runs, begin, {}, &ContentRun::end);
-  for (; run != chain.runs.end() && run->begin < begin + size; ++run) {
-    if (RUDDER_MUTANT(kHashWithoutContent)) break;
-    runs_.push_back({.begin = std::max(run->begin - begin, 0),
-                     .end = std::min(run->end - begin, size),
-                     .content = run->content});
-  }
-  return {tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(size)), runs_};
+  return hasher_.content(chain, tokens, i, runs_);
 }
 
 const BlockKey& BlockCache::key(Chain& chain, std::span<const int32_t> tokens, int32_t i) const {
-  while (static_cast<int32_t>(chain.keys.size()) <= i) {
-    const auto next = static_cast<int32_t>(chain.keys.size());
-    const bool at_root = next == 0 || RUDDER_MUTANT(kHashWithoutParent);
-    const BlockKey& parent = at_root ? chain.root : chain.keys.back();
-    chain.keys.push_back(hasher_.child(parent, content(chain, tokens, next)));
-  }
-  return chain.keys[static_cast<size_t>(i)];
+  return hasher_.key(chain, tokens, i, runs_);
 }
 
 NodeRef BlockCache::find(Chain& chain, std::span<const int32_t> tokens, int32_t i,
@@ -310,10 +283,10 @@ Result<void> BlockCache::check_block(const Chain& chain, int32_t group, BlockId 
 Result<void> BlockCache::check_chain(const Chain& chain, std::span<const int32_t> tokens,
                                      const BlockTables& tables) const {
   const auto size = static_cast<size_t>(options_.block_size);
-  BlockKey key = hasher_.root(*chain.salt);
+  BlockKey key = hasher_.hasher().root(*chain.salt);
   for (size_t i = 0; i < tables.front().blocks.size(); ++i) {
     const bool full = (i + 1) * size <= tokens.size();
-    if (full) key = hasher_.child(key, content(chain, tokens, static_cast<int32_t>(i)));
+    if (full) key = hasher_.hasher().child(key, content(chain, tokens, static_cast<int32_t>(i)));
     for (int32_t g = 0; g < num_groups(); ++g) {
       const BlockId block = tables[static_cast<size_t>(g)].blocks[i];
       if (block == kNoBlock || !index_.contains(block)) continue;

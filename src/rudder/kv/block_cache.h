@@ -17,6 +17,7 @@
 #include "rudder/kv/block_key.h"
 #include "rudder/kv/block_pool.h"
 #include "rudder/kv/block_watcher.h"
+#include "rudder/kv/prefix_chain.h"
 #include "rudder/kv/prefix_index.h"
 
 namespace rudder::kv {
@@ -54,13 +55,9 @@ struct Match {
 
 // A sequence's tokens as prefix blocks. Kept by the caller, one a sequence; the fields belong to
 // BlockCache.
-struct Chain {
-  std::shared_ptr<const std::string> salt;
-  BlockKey root;
-  std::vector<ContentRun> runs;  // by position in the sequence, as in BlockContent
-  std::vector<BlockKey> keys;    // of its full blocks, as far as they were asked for
-  int32_t num_shared = 0;        // its first blocks known to be in the index
-  NodeRef last_shared;           // the node of the last of them
+struct Chain : PrefixChain {
+  int32_t num_shared = 0;  // its first blocks known to be in the index
+  NodeRef last_shared;     // the node of the last of them
 };
 
 class BlockCache {
@@ -79,8 +76,7 @@ class BlockCache {
   // A holder of an equal prefix may use the block without writing it.
   bool is_shared(BlockId block) const { return index_.contains(block); }
 
-  // `runs`: what the sequence's tokens are computed under, those to come among them; ascending,
-  // disjoint, of any length.
+  // As ChainHasher::begin.
   Chain make_chain(std::string salt, std::vector<ContentRun> runs = {}) const;
   // What the tokens that are not in a full block yet are computed under has become known.
   static void set_runs(Chain& chain, std::span<const ContentRun> runs);
@@ -141,7 +137,7 @@ class BlockCache {
   void evict_oldest();
 
   const CacheOptions options_;
-  KeyHasher hasher_;
+  const ChainHasher hasher_;
   BlockPool pool_;
   PrefixIndex index_;
   std::vector<uint8_t> distrusted_;       // by block, until it is given out again

@@ -1,7 +1,6 @@
-// BlockWatcher: is told which blocks the prefix cache can be continued from, as that changes. Told
-// are only the blocks that a request without salt and steering can hit: those whose prefix, from
-// the root on, has neither. Called on the engine thread, which it must not hold up; `fleet` has the
-// implementation that publishes what it is told.
+// BlockWatcher: is told which blocks the prefix cache can be continued from, as that changes.
+// Called on the engine thread, which it must not hold up. `fleet` has the implementation that
+// publishes what it is told; CachedKeys keeps it for other threads.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +14,8 @@ struct CachedBlock {
   std::optional<uint64_t> parent = {};  // likewise of the block before it; none for a first block
   int32_t group = 0;
   std::span<const int32_t> tokens = {};  // [block_size]; valid during the call
+  // Any request can hit it: neither it nor the blocks before it have a salt or steering.
+  bool is_public = true;
 };
 
 class BlockWatcher {
@@ -25,9 +26,7 @@ class BlockWatcher {
   // prefixes have one hash.
   virtual void stored(const CachedBlock& block) = 0;
   // It was stored and is there no more.
-  virtual void removed(uint64_t hash, int32_t group) = 0;
-  // A block is shared that only some requests can hit; nothing more is said of it.
-  virtual void withheld() = 0;
+  virtual void removed(const CachedBlock& block) = 0;
   // There is no block any more, those removed a moment ago included.
   virtual void cleared() = 0;
   // What was said so far is committed, and may be passed on.

@@ -116,24 +116,23 @@ CachedBlock PrefixIndex::cached_block(NodeId id, int32_t group) const {
   CachedBlock block = {.hash = node(id).key.low, .group = group, .tokens = tokens(id)};
   const NodeId parent = node(id).parent.node;
   if (parent != kNoNode) block.parent = node(parent).key.low;
+  block.is_public = node(id).is_public;
   return block;
 }
 
 void PrefixIndex::tell_stored(NodeId id, int32_t group) {
   if (watcher_ == nullptr) return;
-  if (!node(id).is_public) return watcher_->withheld();
   watcher_->stored(cached_block(id, group));
 }
 
 void PrefixIndex::tell_removed(NodeId id, int32_t group) {
-  if (watcher_ != nullptr && node(id).is_public) watcher_->removed(node(id).key.low, group);
+  if (watcher_ != nullptr) watcher_->removed(cached_block(id, group));
 }
 
 std::vector<CachedBlock> PrefixIndex::watched() const {
   std::vector<CachedBlock> found;
   for (const Place& at : places_) {
-    const bool is_watched = at.node != kNoNode && node(at.node).is_public;
-    if (is_watched) found.push_back(cached_block(at.node, at.group));
+    if (at.node != kNoNode) found.push_back(cached_block(at.node, at.group));
   }
   return found;
 }

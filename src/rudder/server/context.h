@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "rudder/base/clock.h"
 #include "rudder/server/admin/token_rate.h"
@@ -78,7 +79,7 @@ struct ServerContext {
   std::unique_ptr<WorkPool> pool;
   const std::unique_ptr<TokenCache> tokens =
       std::make_unique<TokenCache>(settings.token_cache_bytes);
-  TokenRate generation_rate;
+  std::vector<TokenRate> generation_rates{parts.engine->replicas().size()};  // of replicas
   const std::shared_ptr<PendingCompiles> compiles = std::make_shared<PendingCompiles>();
   const std::shared_ptr<ResponseStore> responses =
       std::make_shared<ResponseStore>(settings.response_store_bytes, output_bytes);

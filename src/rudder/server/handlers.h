@@ -37,6 +37,7 @@ void handle_dictionaries(ServerContext& context, const std::shared_ptr<Exchange>
 void handle_dictionary_register(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_dictionary_remove(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_feature_encode(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
+void handle_patch_sweep(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_register(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_unregister(ServerContext& context, const std::shared_ptr<Exchange>& exchange);
 void handle_steering_remove(ServerContext& context, const std::shared_ptr<Exchange>& exchange);

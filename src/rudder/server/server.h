@@ -1,7 +1,7 @@
-// Server: the HTTP/1.1 front of one engine, with OpenAI's API. A few threads run an event loop that
-// holds thousands of streams; a small pool parses bodies, renders templates and tokenises. apps/
-// makes, drains and stops it, and installs the signal handlers. Any thread may call its members,
-// but no signal handler may.
+// Server: the HTTP/1.1 front of one engine (of all its replicas), with OpenAI's API. A few threads
+// run an event loop that holds thousands of streams; a small pool parses bodies, renders templates
+// and tokenises. apps/ makes, drains and stops it, and installs the signal handlers. Any thread may
+// call its members, but no signal handler may.
 //
 //   auto server = Server::start({.engine = engine.get(), .model = ...}, settings);
 //   first SIGTERM:  server->drain(grace_us), on the main thread; then server->stop()
@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/base/settings.h"
@@ -25,7 +26,8 @@ namespace rudder::server {
 struct ServerParts {
   engine::Engine* engine = nullptr;  // outlives the server
   ServerModel model;
-  const fleet::EventPublisher* kv_events = nullptr;  // outlives the server; null: there are none
+  // One a replica of the engine; outlive the server. Empty: there are none.
+  std::vector<const fleet::EventPublisher*> kv_events = {};
   steer::Library* steering = nullptr;  // outlives the server; null: it runs without steering
   const SettingsTable* all_settings =
       nullptr;                      // for /server_info; may be null; outlives the server

@@ -16,6 +16,7 @@
 #include "rudder/steer/loaders.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/parse_common.h"
+#include "rudder/steer/parse_watch.h"
 #include "rudder/steer/segments.h"
 
 namespace rudder::steer {
@@ -427,14 +428,20 @@ std::shared_ptr<const Config> Library::global() const {
   return impl_->state()->global;
 }
 
-Result<std::shared_ptr<const Config>> Library::resolve(const json::object& body) const {
+Result<std::shared_ptr<const Config>> Library::resolve(const json::object& body,
+                                                       const capture::KeptView& kept) const {
   const auto state = impl_->state();
   if (!has_steering_fields(body)) return state->global;
-  RUDDER_TRY(ParsedSteering parsed, parse_steering(body, model(), *state));
+  RUDDER_TRY(ParsedSteering parsed, parse_steering(body, model(), *state, kept));
   if (parsed.empty()) return state->global;
   if (parsed.ops.empty() && parsed.named.size() == 1) return state->of_module(parsed.named[0]);
   RUDDER_TRY(std::vector<OpSpec> specs, specs_of(std::move(parsed), state->global_specs()));
   return Config::build(impl_->model(), std::move(specs));
+}
+
+Result<capture::StopWhen> Library::stop_when(const json::value& value,
+                                             const std::string& path) const {
+  return parse_stop_when(value, path, model(), *impl_->state());
 }
 
 json::array describe(const Config& config) {

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/kept_rows.h"
+#include "rudder/steer/capture/watch.h"
 #include "rudder/steer/config.h"
 #include "rudder/steer/features/dictionary.h"
 
@@ -76,7 +78,12 @@ class Library {
 
   // The steering of a request: global, then named, then inline. Null: none at all. Errors: those of
   // parse_steering and Config::build.
-  Result<std::shared_ptr<const Config>> resolve(const boost::json::object& body) const;
+  Result<std::shared_ptr<const Config>> resolve(const boost::json::object& body,
+                                                const capture::KeptView& kept = {}) const;
+
+  // `stop_when` of a request (parse_watch.h).
+  Result<capture::StopWhen> stop_when(const boost::json::value& value,
+                                      const std::string& path) const;
 
   const Model& model() const;
 

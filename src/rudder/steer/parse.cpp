@@ -133,8 +133,8 @@ bool has_steering_fields(const json::object& body) {
 }
 
 Result<ParsedSteering> parse_steering(const json::object& body, const Model& model,
-                                      const Names& names) {
-  return parse_fields(body, {model, names}, false);
+                                      const Names& names, const capture::KeptView& kept) {
+  return parse_fields(body, {model, names, kept}, false);
 }
 
 Result<ParsedSteering> parse_admin_steering(const json::object& body,

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/config.h"
 #include "rudder/steer/op_spec.h"
 
@@ -54,9 +55,10 @@ struct ParsedSteering {
 std::span<const std::string_view> steering_fields();
 bool has_steering_fields(const boost::json::object& body);  // one that is not null
 
-// Reads those fields of `body` and ignores the others. A field that is null is absent.
+// Reads those fields of `body` and ignores the others. A field that is null is absent. `kept`:
+// where patches find rows of other requests.
 Result<ParsedSteering> parse_steering(const boost::json::object& body, const Model& model,
-                                      const Names& names);
+                                      const Names& names, const capture::KeptView& kept = {});
 
 // The same of a module or of server-wide steering, where the tiers may also be called vectors,
 // prefill_vectors and decode_vectors. Fields that are neither these nor in `others` are refused.

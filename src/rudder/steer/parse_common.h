@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/vectors.h"
@@ -18,6 +19,7 @@ namespace rudder::steer {
 struct ParseContext {
   const Model& model;
   const Names& names;
+  capture::KeptView kept = {};  // of the request's tenant
 };
 
 // A member of `object` that is there and not null.

@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <array>
 #include <boost/json.hpp>
+#include <cstdlib>
+#include <memory>
+#include <optional>
 #include <vector>
 
 #include "rudder/steer/layers.h"
@@ -14,6 +17,10 @@ namespace {
 
 namespace json = boost::json;
 
+// Each is a selection of its own, of which a request has 64.
+constexpr size_t kMaxKeptPositions = 64;
+constexpr int64_t kMaxPosition = int64_t{1} << 30;
+
 // The fields of an element besides those that every op has.
 struct OpFields {
   OpName op;
@@ -22,7 +29,7 @@ struct OpFields {
 };
 // Of the ops with a vector; kFeature has fields of its own (parse_feature.cpp).
 constexpr std::array<OpFields, kNumOps - 1> kFields = {{
-    {OpName::kPatch, {"source"}, 0},
+    {OpName::kPatch, {"source", "dest"}, 0},
     {OpName::kAblate, {}, 0},
     {OpName::kMeanAblate, {"mean"}, 1},
     {OpName::kOrthogonal, {"coefficient"}, 1},
@@ -219,6 +226,12 @@ class OpParser {
 
   // One op for each point.
   Result<void> place(std::vector<OpSpec>& ops) {
+    const json::value* source = member(element_, "source");
+    const json::object* object = source == nullptr ? nullptr : source->if_object();
+    if (object != nullptr && object->contains("request")) return place_kept(*object, ops);
+    if (member(element_, "dest") != nullptr) {
+      return invalid_field("goes with a source that is a request", at("dest"));
+    }
     const bool axes = spec_.op == OpName::kAblate;
     VectorsAtPoints vectors;
     if (member(element_, "source") != nullptr) {
@@ -244,6 +257,90 @@ class OpParser {
       spec.gate = gate_.at(i);
     }
     return {};
+  }
+
+  // Rows that another request has kept: each position's own row, put in at a position of its own.
+  Result<void> place_kept(const json::object& source, std::vector<OpSpec>& ops) {
+    const std::string where = at("source");
+    RUDDER_TRY(const std::shared_ptr<const capture::KeptRun> run, find_kept(source, where));
+    if (member(element_, "select") != nullptr) {
+      return invalid_field("dest says which tokens are patched", at("select"));
+    }
+    const json::value* from = member(source, "positions");
+    const std::string from_path = join_path(where, "positions");
+    if (from == nullptr) return invalid_field("a list of positions is needed", from_path);
+    RUDDER_TRY(const std::vector<int32_t> positions, read_positions(*from, from_path));
+    std::vector<int32_t> dest = positions;
+    if (const json::value* to = member(element_, "dest")) {
+      RUDDER_TRY(dest, read_positions(*to, at("dest")));
+    }
+    if (dest.size() != positions.size()) {
+      return invalid_field(
+          fmt::format("{} positions for {} of the source", dest.size(), positions.size()),
+          at("dest"));
+    }
+    for (size_t i = 0; i < positions.size(); ++i) {
+      const int32_t position = positions[i] < 0 ? run->prompt_len + positions[i] : positions[i];
+      for (size_t point = 0; point < points_.size(); ++point) {
+        const std::optional<Row> row = run->row(points_[point], position);
+        if (!row) {
+          return invalid_field(
+              run->has(points_[point])
+                  ? fmt::format("the request did not keep position {}", position)
+                  : fmt::format("the request did not keep {} of layer {}",
+                                tap::site_name(points_[point].site), points_[point].layer),
+              fmt::format("{}[{}]", from_path, i));
+        }
+        OpSpec& spec = ops.emplace_back(spec_);
+        spec.point = points_[point];
+        spec.vector = *row;
+        spec.gate = gate_.at(point);
+        spec.select.prompt = {{dest[i], dest[i] == -1 ? tap::kNoEnd : dest[i] + 1}};
+      }
+    }
+    return {};
+  }
+
+  Result<std::shared_ptr<const capture::KeptRun>> find_kept(const json::object& source,
+                                                            const std::string& where) {
+    static constexpr std::array<std::string_view, 3> kKeys = {"request", "choice", "positions"};
+    RUDDER_TRY_VOID(check_keys(source, kKeys, "a source", where));
+    const std::string id_path = join_path(where, "request");
+    RUDDER_TRY(const std::string_view id, read_text(source, "request", where));
+    int32_t choice = 0;
+    if (const json::value* number = member(source, "choice")) {
+      RUDDER_TRY(choice, read_int(*number, join_path(where, "choice")));
+    }
+    if (context_.kept.rows == nullptr) {
+      return fail(ErrorCode::kUnsupported,
+                  "patches from requests need a server with --capture-consumer kept, and are of "
+                  "requests alone",
+                  id_path);
+    }
+    auto run = context_.kept.rows->find(context_.kept.tenant, id, choice);
+    if (run != nullptr) return run;
+    return fail(ErrorCode::kNotFound,
+                fmt::format("choice {} of a request '{}' has kept no rows here, or they are gone",
+                            choice, id),
+                id_path);
+  }
+
+  static Result<std::vector<int32_t>> read_positions(const json::value& value,
+                                                     const std::string& path) {
+    const json::array* list = value.if_array();
+    if (list == nullptr || list->empty() || list->size() > kMaxKeptPositions) {
+      return invalid_field(fmt::format("a list of 1 to {} positions is needed", kMaxKeptPositions),
+                           path);
+    }
+    std::vector<int32_t> positions;
+    for (size_t i = 0; i < list->size(); ++i) {
+      const std::string where = fmt::format("{}[{}]", path, i);
+      RUDDER_TRY(positions.emplace_back(), read_int((*list)[i], where));
+      if (std::abs(int64_t{positions.back()}) > kMaxPosition) {
+        return invalid_field("no prompt is so long", where);
+      }
+    }
+    return positions;
   }
 
   const json::object& element_;

@@ -72,6 +72,28 @@ constexpr std::string_view kSchema = R"json({
   }
 },
 "schemas": {
+  "StopWhen": {
+    "description": "Ends the answer with the token that completes `for` generated tokens in a row whose scores are above `above`.",
+    "type": ["object", "null"], "required": ["above"], "additionalProperties": false,
+    "properties": {
+      "probe": {"$ref": "#/components/schemas/WatchedProbe"},
+      "feature": {"$ref": "#/components/schemas/WatchedFeature"},
+      "above": {"type": "number"},
+      "for": {"type": "integer", "minimum": 1, "maximum": 1048576, "default": 1}
+    }
+  },
+  "WatchedProbe": {
+    "description": "h . vector of each generated token's row h.",
+    "type": "object", "required": ["vector", "site"], "additionalProperties": false,
+    "properties": {"vector": {"$ref": "#/components/schemas/SteeringVector"},
+                   "site": {"type": "string"}, "layer": {"type": "integer"}}
+  },
+  "WatchedFeature": {
+    "description": "The value of a dictionary's feature at each generated token.",
+    "type": "object", "required": ["dictionary", "feature"], "additionalProperties": false,
+    "properties": {"dictionary": {"type": "string"}, "layer": {"type": "integer"},
+                   "feature": {"type": "integer", "minimum": 0}}
+  },
   "SteeringElement": {
     "oneOf": [
       {"$ref": "#/components/schemas/SteeringModuleRef"},
@@ -112,7 +134,14 @@ constexpr std::string_view kSchema = R"json({
                  "oneOf": [{"type": "string", "enum": ["zeros"]},
                            {"type": "object", "required": ["module"], "additionalProperties": false,
                             "properties": {"module": {"type": "string"}}},
+                           {"type": "object", "required": ["request", "positions"], "additionalProperties": false,
+                            "description": "Rows that a finished request kept (consumer kept); each position is put in at one of dest.",
+                            "properties": {
+                              "request": {"type": "string"}, "choice": {"type": "integer", "default": 0},
+                              "positions": {"type": "array", "minItems": 1, "maxItems": 64, "items": {"type": "integer"}}}},
                            {"$ref": "#/components/schemas/SteeringVector"}]},
+      "dest": {"description": "Positions of the prompt that a patch from a request goes to; by default those of the source.",
+               "type": "array", "minItems": 1, "maxItems": 64, "items": {"type": "integer"}},
       "scale": {"type": "number", "default": 1, "description": "s of the op's formula."},
       "target": {"$ref": "#/components/schemas/SteeringVector"},
       "mean": {"oneOf": [{"type": "number"}, {"$ref": "#/components/schemas/SteeringVector"}]},

@@ -17,22 +17,21 @@ class BlockMirror final : public kv::BlockWatcher {
  public:
   void stored(const kv::CachedBlock& block) override {
     ++held_[{block.hash, block.group}];
-    ++stored_;
+    ++(block.is_public ? stored_ : withheld_);
   }
-  void removed(uint64_t hash, int32_t group) override {
-    const auto found = held_.find({hash, group});
+  void removed(const kv::CachedBlock& block) override {
+    const auto found = held_.find({block.hash, block.group});
     if (found == held_.end()) {
-      wrong_ = fmt::format("a block of group {} was removed that was not stored", group);
+      wrong_ = fmt::format("a block of group {} was removed that was not stored", block.group);
     } else if (--found->second == 0) {
       held_.erase(found);
     }
   }
-  void withheld() override { ++withheld_; }
   void cleared() override { held_.clear(); }
   void step_done() override {}
 
-  uint64_t num_stored() const { return stored_; }
-  uint64_t num_withheld() const { return withheld_; }
+  uint64_t num_stored() const { return stored_; }      // public blocks
+  uint64_t num_withheld() const { return withheld_; }  // others
 
   // Empty when it is what the cache has, each block as often.
   std::string differs_from(const std::vector<kv::CachedBlock>& cached) const {

@@ -10,7 +10,7 @@ using steer::capture::CaptureId;
 using steer::capture::CaptureRequest;
 
 Result<std::shared_ptr<const steer::capture::CaptureSpec>> FakeCaptures::spec(
-    const boost::json::value*) {
+    const boost::json::value*, std::optional<steer::capture::StopWhen>) {
   return fail(ErrorCode::kInvalidArgument, "tests make their specs themselves", "capture");
 }
 

@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -24,7 +25,7 @@ class FakeCaptures final : public steer::capture::Dispatcher {
   explicit FakeCaptures(const tap::Geometry& geometry) : geometry_(geometry) {}
 
   Result<std::shared_ptr<const steer::capture::CaptureSpec>> spec(
-      const boost::json::value* field) override;
+      const boost::json::value* field, std::optional<steer::capture::StopWhen> stop_when) override;
   std::shared_ptr<const steer::capture::CaptureSpec> find(steer::capture::SpecId id) const override;
   steer::capture::CaptureId begin(steer::capture::CaptureRequest request) override;
   void push(std::shared_ptr<const tap::CapturedRows> rows,

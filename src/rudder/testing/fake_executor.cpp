@@ -172,6 +172,11 @@ void FakeExecutor::run(InFlight& step) {
     masks = masks.subspan(num_masks * words);
   }
   result.captured = taps_.take_captured();
+  if (options_.loses_rows && result.captured != nullptr) {
+    auto lost = std::make_shared<tap::CapturedRows>(*result.captured);
+    lost->data = nullptr;
+    result.captured = std::move(lost);
+  }
   step.results.push_back(std::move(result));
 }
 

@@ -45,6 +45,8 @@ struct FakeOptions {
   int64_t sleep_us = 0;
   std::function<int64_t(const step::StepPlan&)> duration_us;  // instead of the two above, if set
 
+  bool loses_rows = false;  // captured rows find no buffer
+
   NumericalFault numerical;
   step::StepId fail_launch_at = 0;   // 0 = never; from this step on the executor is dead
   step::StepId fail_collect_at = 0;  // likewise

@@ -30,6 +30,7 @@ struct SimCoverage {
   uint64_t preemptions = 0;
   uint64_t evictions = 0;
   uint64_t stop_strings = 0;
+  uint64_t stop_rows = 0;  // ends by `stop_when`
   uint64_t stop_ids = 0;
   uint64_t numerical = 0;
   uint64_t late_results = 0;

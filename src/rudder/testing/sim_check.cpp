@@ -82,9 +82,9 @@ void SimEpisode::continue_later(const Client& client, const Choice& choice) {
 
 void SimEpisode::check_finish(const Client& client, const engine::Event& event) {
   const Choice& choice = client.choices[static_cast<size_t>(event.choice)];
-  const SimExpected expected =
-      expected_output(client.params, client.taps.get(), client.constraint_seeds, client.max_len,
-                      event.choice, config_.fake);
+  const SimExpected expected = expected_output(
+      client.params, client.taps.get(), captures_->find(client.params.capture).get(),
+      client.constraint_seeds, client.max_len, event.choice, config_.fake);
   const FinishReason reason = *event.finish;
   coverage_->cached_tokens += static_cast<uint64_t>(event.usage.cached_tokens);
   require(event.error.has_value() == (reason == FinishReason::kError), "an error has a cause");
@@ -98,7 +98,8 @@ void SimEpisode::check_finish(const Client& client, const engine::Event& event) 
     require(reason == expected.reason, "the finish reason is that of a lone request");
     continue_later(client, choice);
     require(event.stop_reason == expected.stop_reason, "the stop string is the first to end");
-    coverage_->stop_strings += event.stop_reason.empty() ? 0 : 1;
+    coverage_->stop_strings += event.stop_reason.empty() || expected.stopped_by_row ? 0 : 1;
+    coverage_->stop_rows += expected.stopped_by_row ? 1 : 0;
     coverage_->stop_ids += reason == FinishReason::kStop && event.stop_reason.empty() ? 1 : 0;
     require(!has_own_error ||
                 expected.constraint_failed == (event.error->code != ErrorCode::kNumerical),
@@ -191,8 +192,11 @@ void SimEpisode::check_captures(const Client& client, const engine::Event& event
   // The last token of a choice is sampled, not run; that of a NaN is not even sampled. One that
   // ran when the constraint failed is late.
   const bool numerical = *event.finish == FinishReason::kError && !expected.constraint_failed;
+  const bool ran_out = *event.finish == FinishReason::kStop;
+  // One whose own row ended the choice was run.
+  const bool ran_last = numerical || (expected.stopped_by_row && ran_out);
   const int32_t num_run =
-      num_prompt + static_cast<int32_t>(choice.tokens.size()) - (numerical ? 0 : 1);
+      num_prompt + static_cast<int32_t>(choice.tokens.size()) - (ran_last ? 0 : 1);
   size_t wanted = 0;
   for (const tap::PositionRange& range : client.taps->captured) {
     for (int32_t at = range.begin; at < std::min(range.end, num_run); ++at, ++wanted) {
@@ -214,9 +218,9 @@ std::span<const int32_t> SimEpisode::whole_of(sched::SequenceId id) {
   const Client* client = by_sequence_[id.value - 1];
   if (!whole.empty() || client == nullptr) return whole;
   const auto choice = static_cast<int32_t>(id.value - client->first_sequence);
-  const SimExpected expected =
-      expected_output(client->params, client->taps.get(), client->constraint_seeds, client->max_len,
-                      choice, config_.fake);
+  const SimExpected expected = expected_output(
+      client->params, client->taps.get(), captures_->find(client->params.capture).get(),
+      client->constraint_seeds, client->max_len, choice, config_.fake);
   whole = client->params.prompt;
   whole.insert(whole.end(), expected.tokens.begin(), expected.tokens.end());
   return whole;

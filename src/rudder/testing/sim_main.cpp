@@ -36,7 +36,8 @@ void print_coverage(const SimCoverage& c) {
   fmt::print(
       "episodes {}, requests {}, tokens {}, cached tokens {}, windowed hits {}, cancels {}, "
       "rejections {}, displaced {}, expired {}, "
-      "preemptions {}, evictions {}, stop strings {}, stop ids {}, numerical {}, late results {}, "
+      "preemptions {}, evictions {}, stop strings {}, stop rows {}, stop ids {}, numerical {}, "
+      "late results {}, "
       "repeats {}, accepted {} of {} drafts, constrained sequences {}, failed constraints {}, "
       "executor "
       "deaths {}, steered {}, "
@@ -44,8 +45,8 @@ void print_coverage(const SimCoverage& c) {
       "overtaken {}, by others {}, longest "
       "silence {} steps\n",
       c.episodes, c.requests, c.tokens, c.cached_tokens, c.windowed_hits, c.cancels, c.rejections,
-      c.displaced, c.expired, c.preemptions, c.evictions, c.stop_strings, c.stop_ids, c.numerical,
-      c.late_results, c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences,
+      c.displaced, c.expired, c.preemptions, c.evictions, c.stop_strings, c.stop_rows, c.stop_ids,
+      c.numerical, c.late_results, c.repeats, c.accepted_drafts, c.drafts, c.constrained_sequences,
       c.constraint_failures, c.executor_deaths, c.steered, c.captured, c.scored, c.waited_for_taps,
       c.tap_evictions, c.most_overtaken, c.most_overtaken_by_others, c.longest_silence);
 }
@@ -53,10 +54,11 @@ void print_coverage(const SimCoverage& c) {
 // A long run in which something never happened has not tested it.
 bool covers_everything(const SimCoverage& c) {
   return c.cached_tokens && c.windowed_hits && c.cancels && c.rejections && c.displaced &&
-         c.expired && c.preemptions && c.evictions && c.stop_strings && c.stop_ids && c.numerical &&
-         c.late_results && c.repeats && c.accepted_drafts && c.drafts > c.accepted_drafts &&
-         c.constrained_sequences && c.constraint_failures && c.executor_deaths && c.steered &&
-         c.captured && c.scored && c.waited_for_taps && c.tap_evictions;
+         c.expired && c.preemptions && c.evictions && c.stop_strings && c.stop_rows && c.stop_ids &&
+         c.numerical && c.late_results && c.repeats && c.accepted_drafts &&
+         c.drafts > c.accepted_drafts && c.constrained_sequences && c.constraint_failures &&
+         c.executor_deaths && c.steered && c.captured && c.scored && c.waited_for_taps &&
+         c.tap_evictions;
 }
 
 int run_plain(const SimOptions& options) {

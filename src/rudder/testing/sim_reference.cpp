@@ -1,7 +1,10 @@
 #include "rudder/testing/sim_reference.h"
 
+#include <span>
 #include <string_view>
+#include <utility>
 
+#include "rudder/steer/capture/consumer.h"
 #include "rudder/testing/sim_constraint.h"
 #include "rudder/testing/tiny_tokenizer.h"
 
@@ -29,9 +32,22 @@ const std::string* find_stop(const std::vector<std::string>& stops, std::string_
   return nullptr;
 }
 
+// Whether `stop_when`, if there is one, counts the token of this hash.
+bool is_above(const steer::capture::CaptureSpec* capture, uint64_t hash) {
+  if (capture == nullptr || !capture->stop_when) return false;
+  const steer::capture::Watch& watch = capture->stop_when->watch;
+  const uint64_t word = captured_word(hash, watch.point);
+  constexpr size_t kElements = sizeof(word) / 2;  // of bf16; the others are 0
+  std::vector<float> row(watch.vector.values().size());
+  steer::capture::decode_row(std::as_bytes(std::span(&word, 1)), tensor::DType::kBF16,
+                             std::span(row).first(kElements));
+  return steer::capture::watch_score(watch, row) > capture->stop_when->above;
+}
+
 }  // namespace
 
 SimExpected expected_output(const engine::RequestParams& validated, const tap::SequenceTaps* taps,
+                            const steer::capture::CaptureSpec* capture,
                             const std::vector<uint64_t>& constraint_seeds, int32_t max_len,
                             int32_t choice, const FakeOptions& options) {
   const int32_t vocab_size = options.capacity.vocab_size;
@@ -55,20 +71,32 @@ SimExpected expected_output(const engine::RequestParams& validated, const tap::S
     }
   }
   size_t from = expected.text.size();
+  size_t above = 0;  // tokens in a row whose rows are above the bound of `stop_when`
   for (size_t i = 0; i < run.tokens.size(); ++i) {
     const int32_t token = run.tokens[i];
     expected.tokens.push_back(token);
     const bool is_stop_id = i + 1 == run.tokens.size() && run.end == step::SeqEnd::kStopId;
+    // The row of a token is computed where the next one is sampled, or should be.
+    const bool has_row = i + 1 < run.tokens.size() ||
+                         (run.end == step::SeqEnd::kNumerical && !run.constraint_failed);
+    above = has_row && is_above(capture, run.hashes[validated.prompt.size() + i]) ? above + 1 : 0;
+    const bool stops = above > 0 && std::cmp_greater_equal(above, capture->stop_when->count) &&
+                       std::cmp_greater_equal(i + 1, validated.sampling.min_tokens);
     if (is_stop_id && !validated.include_stop) continue;
     const size_t seen = expected.text.size();
     expected.text += visible_text(token, validated.skip_special_tokens);
-    if (std::cmp_less_equal(i + 1, validated.sampling.min_tokens)) {
-      from = expected.text.size();
-      continue;
-    }
+    const bool may_match = std::cmp_greater(i + 1, validated.sampling.min_tokens);
+    if (!may_match) from = expected.text.size();
     size_t end = 0;
-    const std::string* stop = find_stop(validated.stop, expected.text, from, seen, &end);
-    if (stop == nullptr) continue;
+    const std::string* stop =
+        may_match ? find_stop(validated.stop, expected.text, from, seen, &end) : nullptr;
+    if (stop == nullptr && !stops) continue;
+    if (stop == nullptr) {
+      expected.reason = engine::FinishReason::kStop;
+      expected.stop_reason = "stop_when.probe";
+      expected.stopped_by_row = true;
+      return expected;
+    }
     expected.text.resize(validated.include_stop ? end : end - stop->size());
     expected.reason = engine::FinishReason::kStop;
     expected.stop_reason = *stop;

@@ -8,6 +8,7 @@
 
 #include "rudder/engine/event.h"
 #include "rudder/engine/request.h"
+#include "rudder/steer/capture/spec.h"
 #include "rudder/testing/fake_executor.h"
 
 namespace rudder::testing {
@@ -18,11 +19,13 @@ struct SimExpected {
   engine::FinishReason reason = engine::FinishReason::kLength;
   bool constraint_failed = false;
   std::string stop_reason;
+  bool stopped_by_row = false;
   std::vector<uint64_t> hashes;  // by position (fake_model.h)
 };
 
-// `taps`: of the request, or null. `constraint_seeds`: of its constraints.
+// `taps`: of the request, or null; `capture` likewise. `constraint_seeds`: of its constraints.
 SimExpected expected_output(const engine::RequestParams& validated, const tap::SequenceTaps* taps,
+                            const steer::capture::CaptureSpec* capture,
                             const std::vector<uint64_t>& constraint_seeds, int32_t max_len,
                             int32_t choice, const FakeOptions& options);
 

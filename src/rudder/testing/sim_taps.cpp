@@ -65,6 +65,22 @@ void draw_segments(const SimTaps& taps, int32_t prompt_len, int32_t vocab_size, 
   if (random.one_in(4)) out.thoughts = draw_thoughts(taps, prompt_len, vocab_size, random);
 }
 
+// Ends choices on rows that the fake executor makes up: half of them are above it.
+void add_stop(steer::capture::CaptureSpec& spec, const tap::CapturePoint& point,
+              const tap::Geometry& geometry, SimRandom& random) {
+  std::vector<int64_t> offsets;
+  tap::record_elements(*spec.set, geometry, &offsets);
+  const auto width = geometry.width(point.point);
+  auto vector = std::make_shared<float[]>(static_cast<size_t>(width));
+  vector[0] = 1;
+  spec.stop_when = {.watch = {.point = point, .vector = {vector, 0, width}},
+                    .above = 0,
+                    .count = random.in(1, 4)};
+  spec.stop_offset = offsets.back();
+  spec.stop_width = width;
+  spec.asks.emplace_back();  // somebody else gets the rows too
+}
+
 }  // namespace
 
 SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
@@ -87,14 +103,16 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
   taps.scheduled = make_program(kPrograms + 1, FakeProgramKind::kScheduled);
   taps.writes_latch = make_program(kPrograms + 2, FakeProgramKind::kWritesLatch);
   taps.uses_latch = make_program(kPrograms + 3, FakeProgramKind::kUsesLatch);
-  for (int32_t points = 1; points <= 4; ++points) {
+  for (int32_t number = 1; number <= 6; ++number) {
+    const int32_t points = number <= 4 ? number : number - 4;
     auto set = std::make_shared<tap::CaptureSet>();
     for (int32_t i = 0; i < points; ++i) {
       set->points.push_back({.point = {i % 2, tap::Site::kResidPost}, .after = i >= 2});
     }
     auto spec = std::make_shared<steer::capture::CaptureSpec>();
-    spec->id = steer::capture::SpecId(static_cast<uint64_t>(points));
+    spec->id = steer::capture::SpecId(static_cast<uint64_t>(number));
     spec->set = set;
+    if (number > 4) add_stop(*spec, set->points.back(), capacity.geometry, random);
     taps.captures.push_back(spec);
   }
   return taps;
@@ -114,6 +132,10 @@ std::shared_ptr<const tap::SequenceTaps> draw_request_taps(const SimTaps& taps, 
     params.capture_events = random.one_in(2);
     params.capture_results = !random.one_in(4);
     drawn->capture = spec->set;
+    if (spec->stop_when) {  // and the engine reads every generated token
+      drawn->captured.push_back({random.in(0, prompt_len), tap::kNoEnd});
+      return drawn;
+    }
     int32_t begin = random.one_in(3) ? prompt_len - 1 : random.in(0, prompt_len);
     for (int32_t i = random.in(1, 3); i > 0; --i) {
       const int32_t end = random.one_in(5) ? tap::kNoEnd : begin + random.in(1, 8);

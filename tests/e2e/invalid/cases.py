@@ -50,8 +50,8 @@ class Case:
 
 HOSTILE = [
     None, True, False, 0, 1, -1, 2, 0.5, -0.5, 1.0000001, 2**31 - 1, 2**31, -2**31 - 1, 2**53 + 1, 2**63 - 1, 2**63, 2**64,
-    -2**63 - 1, 10**40, Raw(b"1e308"), Raw(b"1e400"), Raw(b"-1e400"), Raw(b"1e-400"), Raw(b"NaN"), Raw(b"Infinity"),
-    Raw(b"-0"), Raw(b"0x10"), Raw(b"01"), Raw(b"1" + b"0" * 400), Raw(b"0." + b"0" * 400 + b"1"),
+    -2**63 - 1, 10**40, Raw(b"1e308"), Raw(b"1e400"), Raw(b"-1e400"), Raw(b"1e-400"), Raw(b"0e999"), Raw(b"NaN"),
+    Raw(b"Infinity"), Raw(b"-0"), Raw(b"0x10"), Raw(b"01"), Raw(b"1" + b"0" * 400), Raw(b"0." + b"0" * 400 + b"1"),
     "", " ", "a", "0", "null", "true", "auto", "none", "\u0000", "\u202e\u0000\ufffe", "🂡" * 9, "a" * 5000, "{{", "<|im_end|>",
     "../../etc/passwd", "%s%n", Raw(rb'"\ud800"'), Raw(rb'"\udc00\ud800"'), Raw(b'"\xff\xfe"'), Raw(b'"\xc0\x80"'),
     Raw(b'"\xed\xa0\x80"'), Raw(b'"a\nb"'), Raw(b"'a'"),
@@ -287,6 +287,16 @@ class Cases:
         ])()
         return Case("syntax", "POST", endpoint, made)
 
+    def cut(self, endpoint):
+        """A right body in which one text ends early: in the middle of a grammar, an expression, a vector."""
+        body = self.random.choice(self.seeds[endpoint])
+        texts = [place for place in places(body) if isinstance(at(body, place), str) and at(body, place)]
+        if not texts:
+            return self.mix(endpoint)
+        place = self.random.choice(texts)
+        text = at(body, place)
+        return Case("cut", "POST", endpoint, dump(with_value(body, place, text[:self.random.randrange(len(text))])), (place[0],))
+
     def header(self, endpoint):
         body = dump(self.random.choice(self.seeds[endpoint]))
         field = self.random.choice([
@@ -316,8 +326,8 @@ class Cases:
         singles = list(self.singles(endpoints))
         self.random.shuffle(singles)
         plans = [lambda each=each: self.single(*each) for each in singles[:count * 6 // 10]]
-        makers = self.random.choices([self.pair, self.mix, self.form, self.syntax, self.header, self.big, self.path], [20, 8, 4, 8, 3, 1, 3],
-                                     k=count - len(plans))
+        kinds = {self.pair: 20, self.mix: 8, self.form: 4, self.syntax: 8, self.cut: 6, self.header: 3, self.big: 1, self.path: 3}
+        makers = self.random.choices([*kinds], [*kinds.values()], k=count - len(plans))
         for maker in makers:
             if maker == self.path:
                 plans.append(lambda: self.path(admin))

@@ -29,7 +29,7 @@ from dictionary import write_dictionary  # noqa: E402
 from invalid.cases import LONG, Cases  # noqa: E402
 from invalid.client import Connection, request_bytes  # noqa: E402
 from invalid.raw import dump  # noqa: E402
-from invalid.seeds import ADMIN, SEEDS  # noqa: E402
+from invalid.seeds import ADMIN, KEPT, SEEDS  # noqa: E402
 
 CONNECTIONS = 16
 ANSWER_S = 10.0  # an error, or a short answer, has come by then; the machine may be busy with other things
@@ -46,7 +46,8 @@ LARGE_MAPPING = 1 << 20
 ARENA = 64 << 20  # glibc's, which begin at multiples of it
 EXCLUDE_EACH_OTHER = ({"tool_choice", "structured_outputs"},)
 FLAGS = ("--device", "cpu", "--enable-steering", "--capture-memory-mb", "8", "--kv-cache-memory-bytes", "64M", "--disable-access-log",
-         "--capture-max-response-bytes", "64M", "--log-level", "error", "--reasoning-parser", "qwen3")
+         "--capture-max-response-bytes", "64M", "--log-level", "error", "--reasoning-parser", "qwen3",
+         "--capture-consumer", "kept:bytes=1M")
 
 
 def stream_bytes(seed):
@@ -410,6 +411,14 @@ def train_mood(folder):
     return folder / "mood.safetensors"
 
 
+async def keep_rows(port):
+    """What a seed patches in."""
+    connection = Connection(port)
+    answer = await connection.ask(request_bytes("POST", "/v1/completions", dump(KEPT)))
+    assert answer.status == 200, answer.body
+    connection.close()
+
+
 def run(requests, seed=0):
     """(report, problems) of a whole run."""
     with tempfile.TemporaryDirectory() as folder:
@@ -419,6 +428,7 @@ def run(requests, seed=0):
         with serving(*FLAGS, "--steering-module", f"mood={mood}", "--dictionary", f"sae={sae}",
                      "--dictionary-root", folder) as server:
             port = int(server.url.rsplit(":", 1)[1])
+            asyncio.run(keep_rows(port))
             expected = asyncio.run(streams_alone(port))
             _, before = asyncio.run(left_behind(port))
             planned = planned_mappings(server.process.pid)

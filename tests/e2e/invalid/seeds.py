@@ -34,7 +34,9 @@ OPS = [
     op("add_renorm", only_if_grew=True), op("clamp", site="attn_out", lo=-1, hi=1), op("cap", hi=3), op("set", value=6),
     op("add", vector=PACKED, layers={"layers": [4], "ranges": [[1, 2]]}), op("add", vector="mood", site="resid_post.5", layers=None),
     op("add", vector={"name": "mood", "site": "resid_post", "layer": 5}, layers="0-2,-1", site="post_attn"),
-    op("add", site="blocks.1.hook_resid_mid", layers=None)]
+    op("add", site="blocks.1.hook_resid_mid", layers=None),
+    op("patch", vector=None, source={"request": "cmpl-kept", "choice": 0, "positions": [0, -1]}, dest=[0, 1])]
+KEPT = {"prompt": "A boat", "max_tokens": 1, "request_id": "kept", "capture": {"kept": {"sites": {"resid_post": [3, 4]}, "positions": "all_prompt"}}}
 GATES = [
     op("add", gate={"prompt_score": {"vector": VECTOR, "site": "resid_post", "layer": 1, "threshold": 0.3, "sharpness": 2}}),
     op("add", gate={"schedule": {"kind": "ramp", "begin": 0, "end": 32, "from": 0, "to": 1}}),
@@ -57,6 +59,8 @@ FEATURES = [
     {"steering": {"op": "feature", "dictionary": "sae", "mode": "full", "select": {"phase": "prefill"}}},
     {"sae_full_reconstruction_specs": [{"module_name": "sae", "phase": "decode", "clamps": {"resid_post": {"3": [
         {"feature_idx": 2, "kind": "absolute", "value": 1, "only_if_active": True}]}}}]}]
+STOPS = [{"probe": {"vector": VECTOR, "site": "resid_post", "layer": 3}, "above": 0.5, "for": 2},
+         {"probe": {"vector": "mood", "site": "resid_post.5"}, "above": 0.5}, {"feature": {"dictionary": "sae", "feature": 1}, "above": 2}]
 CAPTURES = [
     {"sites": {"resid_post": [5], "resid_mid": {"ranges": [[2, 4]]}}, "positions": [0, -1], "point": "post",
      "values": ["probes", "norms"], "probes": {"p": VECTOR}, "measure": "cosine"},
@@ -116,7 +120,7 @@ GENERATION = [
      "safety_identifier": "i", "prompt_cache_key": "k", "vllm_xargs": {"a": 1}, "spaces_between_special_tokens": True},
     {"truncate_prompt_tokens": 1, "truncation_side": "right", "add_special_tokens": True, "skip_special_tokens": False, "return_token_ids": True,
      "model": "rudder-demo"},
-    {"steering": STEERING}, *({"steering": each} for each in OPS + GATES), *TIERS, *FEATURES,
+    {"steering": STEERING, "steering_pair": True, "return_steered_tokens": True}, *({"stop_when": each} for each in STOPS), *({"steering": each} for each in OPS + GATES), *TIERS, *FEATURES,
     *({"capture": {"response": each}, "capture_wait": True} for each in CAPTURES), *FORMS]
 
 # Tools and conversations.
@@ -196,6 +200,10 @@ SEEDS = {
     "/v1/steering/dictionaries": [{"name": "attack", "path": "sae", "site": "resid_post.3", "replace": True}],
     "/v1/steering/features/encode": [{"dictionary": "sae", "rows": [VECTOR], "top": 2}, {"dictionary": "sae", "layer": 3, "rows": PACKED},
                                      {"dictionary": "sae", "rows": [VECTOR, VECTOR], "features": [0, 3]}],
+    "/v1/steering/patch_sweep": [
+        {"clean": [5, 6, 7], "corrupted": [5, 8, 7], "answer": {"right": 9, "wrong": 10}, "sites": {"resid_post": [1]}, "positions": [-1, [0, 2]], "svg": True},
+        {"clean": {"messages": CHAT["messages"]}, "corrupted": {"messages": CHAT["messages"]}, "answer": {"right": 9}, "sites": {"mlp_act": "1"}, "positions": [0],
+         "cache_salt": "s", "request_id": "r", "model": "rudder-demo"}],
     "/v1/steering/set": [{"steering": STEERING[:1], "replace": True}, *({"steering": each, "replace": True} for each in OPS[4:8] + GATES[1:])],
 }
 for like, other in (("/v1/chat/completions", "/v1/chat/completions/render"), ("/v1/completions", "/v1/completions/render"),

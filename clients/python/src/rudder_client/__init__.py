@@ -5,7 +5,7 @@ Start with `Rudder`; the manual is the package's README.
 
 from . import features, ops
 from .activations import ActivationCache
-from .capture import Capture, CaptureResult, Features, FileCapture, Lens, LensReading
+from .capture import Capture, CaptureResult, Features, FileCapture, KeptCapture, Lens, LensReading
 from .capture_files import read_capture
 from .client import Rudder
 from .dataset import DatasetShard, capture_dataset, read_dataset
@@ -18,6 +18,7 @@ from .hooks import Point, hook_name
 from .modules import ModuleOp, SteeringModule
 from .ops import SteeringOp
 from .parallel import parallel_map
+from .patching import PatchSweep
 from .selectors import Probe, PromptScore, Ramp, Select, StepWindow
 from .vectors import Named, SteeringVectors
 
@@ -26,8 +27,8 @@ __version__ = "0.1.0"
 __all__ = [
     "ActivationCache", "ArrayError", "Capture", "CaptureError", "CaptureResult", "Choice", "ConflictError", "DatasetShard",
     "Dictionary", "DictionaryLayer", "Features", "FieldError", "FileCapture", "FileFormatError", "Generation", "IgnoredFieldsError",
-    "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
-    "Named", "NotFoundError", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
+    "KeptCapture", "KeyRefusedError", "Lens", "LensReading", "ModuleOp",
+    "Named", "NotFoundError", "PatchSweep", "Point", "Probe", "PromptScore", "Ramp", "RequestError", "Rudder", "RudderError", "Select",
     "ServerError", "SteeringModule", "SteeringOp", "SteeringVectors", "StepWindow", "TopFeatures", "capture_dataset",
     "features", "hook_name", "ops", "parallel_map", "read_capture", "read_dataset", "run_with_features",
 ]

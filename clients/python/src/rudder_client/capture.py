@@ -133,8 +133,20 @@ class FileCapture:
         return {"filesystem": out}
 
 
+@dataclass(frozen=True)
+class KeptCapture:
+    """Activations that the server keeps (`--capture-consumer kept`), for `ops.patch_from` of later requests."""
+
+    names: Names
+    positions: Positions = "all_prompt"
+    point: Where = "pre"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kept": _common_json(self.names, self.positions, self.point)}
+
+
 # A mapping is the field `capture` as JSON: consumers by name, a plugin's too.
-CaptureSpec = Capture | FileCapture | Mapping[str, Any]
+CaptureSpec = Capture | FileCapture | KeptCapture | Mapping[str, Any]
 
 
 def capture_json(specs: CaptureSpec | Sequence[CaptureSpec]) -> dict[str, Any]:

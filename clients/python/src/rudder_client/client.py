@@ -19,6 +19,7 @@ from .generation import Generation, read_generation
 from .modules import SteeringModules
 from .packing import FloatArray
 from .parallel import Progress, parallel_map
+from .patching import Layers, PatchSweep, Window, read_sweep, sweep_json
 from .transport import Transport
 from .vectors import Steering, steering_json
 
@@ -100,6 +101,18 @@ class Rudder:
         """`generate` of many prompts with the same arguments, in order; see `parallel_map` for what differs by prompt."""
         return parallel_map(lambda prompt: self.generate(prompt, **arguments), prompts, concurrency=concurrency,
                             progress=progress)
+
+    def patch_sweep(self, clean: Prompt, corrupted: Prompt, *, right: str | int, wrong: str | int | None = None,
+                    sites: Mapping[str, Layers], positions: Sequence[Window] | None = None, svg: bool = False,
+                    **fields: Any) -> PatchSweep:
+        """Runs the corrupted prompt once for each site, layer and position with the clean prompt's row put in there.
+
+        The metric is the difference of the logits of two tokens, `right` and `wrong`, or the probability of `right` alone.
+        `positions` are those of tokens, or windows (begin, end) that are patched at once; by default all of them, one by one.
+        """
+        prompts = {"clean": prompt_fields(clean), "corrupted": prompt_fields(corrupted)}
+        body = {"model": self.model, **sweep_json(prompts, right, wrong, sites, positions, svg), **fields}
+        return read_sweep(self._transport.post("/steering/patch_sweep", body))
 
     def embed(self, inputs: str | Sequence[str], *, steering: Steering | None = None, **fields: Any) -> FloatArray:
         """Embeddings [inputs, width] of texts, of length 1 unless `normalize=False`; `pooling` is "last" or "mean"."""

@@ -114,6 +114,20 @@ def patch(point: str, vector: Vector, *, scale: float = 1.0, layers: Layers | No
     return _op("patch", point, vector, layers, select, gate, scale=scale)
 
 
+def patch_from(point: str, request: str, positions: Sequence[int], dest: Sequence[int] | None = None, *, choice: int = 0,
+               scale: float = 1.0, layers: Layers | None = None, gate: Gate | None = None) -> SteeringOp:
+    """The patch by rows that a finished request kept: `KeptCapture`, and the `id` of its answer.
+
+    The row of each of `positions` goes to the one of `dest`, by default the same; negative ones count from a prompt's end.
+    """
+    own = {"source": {"request": request, "choice": int(choice), "positions": [int(each) for each in positions]}}
+    fields = dict(_op("patch", point, [0.0], layers, None, gate, scale=scale).fields, **own)
+    del fields["vector"]
+    if dest is not None:
+        fields["dest"] = [int(each) for each in dest]
+    return SteeringOp(fields)
+
+
 def clamp(point: str, vector: Vector, *, lo: float | None = None, hi: float | None = None, scale: float = 1.0,
           layers: Layers | None = None, select: Select | None = None, gate: Gate | None = None) -> SteeringOp:
     """h + s (clip(p, lo, hi) - p) u, with one bound or both."""

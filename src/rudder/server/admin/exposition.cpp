@@ -63,16 +63,21 @@ void Exposition::gauge(std::string_view name, std::string_view help, double valu
 void Exposition::histogram(std::string_view name, std::string_view help,
                            const engine::Histogram& histogram) {
   begin(name, "histogram", help);
+  buckets("", histogram);
+}
+
+void Exposition::buckets(const std::string& labels, const engine::Histogram& histogram) {
+  const std::string first = labels.empty() ? "" : labels + ",";
   uint64_t below = 0;
   for (size_t i = 0; i < histogram.bounds.size(); ++i) {
     if (i < histogram.counts.size()) below += histogram.counts[i];
-    write("_bucket", label("le", number(histogram.bounds[i])), static_cast<double>(below));
+    write("_bucket", first + label("le", number(histogram.bounds[i])), static_cast<double>(below));
   }
   // The last bucket and _count are one number by the format's rules.
   if (histogram.counts.size() > histogram.bounds.size()) below += histogram.counts.back();
-  write("_bucket", label("le", "+Inf"), static_cast<double>(below));
-  write("_sum", "", histogram.sum);
-  write("_count", "", static_cast<double>(below));
+  write("_bucket", first + label("le", "+Inf"), static_cast<double>(below));
+  write("_sum", labels, histogram.sum);
+  write("_count", labels, static_cast<double>(below));
 }
 
 void Exposition::plain(std::string_view name, std::string_view type, std::string_view help,

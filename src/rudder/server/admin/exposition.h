@@ -25,6 +25,9 @@ class Exposition {
   void gauge(std::string_view name, std::string_view help, double value);
   void histogram(std::string_view name, std::string_view help, const engine::Histogram& histogram);
 
+  // Of a histogram: begin, then each with its own labels.
+  void buckets(const std::string& labels, const engine::Histogram& histogram);
+
   // A family of several samples: begin, then each sample with its own labels.
   void begin(std::string_view name, std::string_view type, std::string_view help);
   void sample(std::string_view labels, double value);

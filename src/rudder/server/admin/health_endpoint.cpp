@@ -1,5 +1,9 @@
 // GET /livez: the process answers. GET /readyz and /health: it also takes requests and the engine
 // makes progress. Neither generates anything nor waits for a step.
+#include <fmt/format.h>
+
+#include <vector>
+
 #include "rudder/base/log.h"
 #include "rudder/server/context.h"
 #include "rudder/server/handlers.h"
@@ -14,15 +18,40 @@ void handle_livez(ServerContext&, const std::shared_ptr<Exchange>& exchange) {
   exchange->respond(std::move(response));
 }
 
+namespace {
+
+// The numbers of replicas that make no progress; what is wrong is logged.
+std::vector<size_t> failed_replicas(const std::vector<engine::ReplicaState>& replicas) {
+  std::vector<size_t> failed;
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    if (replicas[i].health) continue;
+    log_warn("engine {} of {} is not ready: {}", i, replicas.size(),
+             replicas[i].health.error().to_string());
+    failed.push_back(i);
+  }
+  return failed;
+}
+
+}  // namespace
+
+// Requests go to the replicas that are left: the server is ready while there is one, and says which
+// are not.
 void handle_readyz(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
   HttpResponse response;
   if (context.draining) {
     response = error_response(Error{ErrorCode::kUnavailable, "the server is draining", ""});
-  } else if (const Result<void> health = context.engine().health(); !health) {
-    log_warn("not ready: {}", health.error().to_string());
+    return exchange->respond(std::move(response));
+  }
+  const std::vector<engine::ReplicaState> replicas = context.engine().replicas();
+  const std::vector<size_t> failed = failed_replicas(replicas);
+  if (failed.size() == replicas.size()) {
     response = error_response(Error{ErrorCode::kUnavailable, "the engine makes no progress", ""});
-  } else {
+  } else if (failed.empty()) {
     response.body = "{\"status\":\"ready\"}";
+  } else {
+    response.body =
+        fmt::format("{{\"status\":\"degraded\",\"engines\":{},\"failed_engines\":[{}]}}",
+                    replicas.size(), fmt::join(failed, ","));
   }
   exchange->respond(std::move(response));
 }

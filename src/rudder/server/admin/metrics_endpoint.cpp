@@ -2,6 +2,11 @@
 // and waits for nothing.
 #include <fmt/format.h>
 
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
 #include "rudder/base/log.h"
 #include "rudder/server/admin/exposition.h"
 #include "rudder/server/admin/process_stats.h"
@@ -16,128 +21,184 @@ double ratio(double part, double whole) {
   return whole > 0 ? part / whole : 0;
 }
 
-void write_gauges(Exposition& out, const engine::EngineStats& stats) {
-  out.gauge("num_requests_running", "Sequences in the running batch.", stats.num_running);
-  out.gauge("num_requests_waiting", "Sequences waiting to be scheduled.", stats.num_waiting);
-  out.gauge("num_queued_tokens", "Prompt tokens of what waits.",
-            static_cast<double>(stats.queued_tokens));
-  out.gauge("expected_queue_seconds",
-            "How long what waits takes to begin, as it was served lately.",
-            static_cast<double>(stats.expected_wait_us) * 1e-6);
-  out.gauge("kv_cache_usage_perc", "KV blocks in use, 1 is all of them.",
-            ratio(stats.blocks_in_use, stats.num_blocks));
-  out.begin("kv_blocks", "gauge", "KV blocks by state; their sum is num_gpu_blocks.");
-  out.sample(label("state", "in_use"), stats.blocks_in_use);
-  out.sample(label("state", "cached"), stats.blocks_cached);
-  out.sample(label("state", "free"), stats.blocks_free);
+// By replica, in the order of their numbers.
+using Replicas = std::span<const engine::ReplicaState>;
+
+// As vLLM's label.
+std::string engine_label(size_t replica) {
+  return label("engine", fmt::format("{}", replica));
 }
 
-void write_counters(Exposition& out, const engine::EngineStats& stats) {
-  const auto counter = [&](std::string_view name, std::string_view help, uint64_t value) {
-    out.counter(name, help, static_cast<double>(value));
-  };
-  counter("engine_steps_total", "Steps the engine has run.", stats.steps);
-  counter("engine_iterations_total", "Iterations of the steps that the engine has run.",
-          stats.iterations);
-  counter("engine_graph_steps_total",
-          "Steps replayed from a captured graph; the others ran op by op.", stats.graph_steps);
-  counter("num_preemptions_total", "Sequences put back to make room.", stats.preemptions);
-  counter("prompt_tokens_total", "Prompt tokens processed.", stats.prompt_tokens);
-  counter("prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
-          stats.prompt_tokens_cached);
-  counter("generation_tokens_total", "Tokens generated.", stats.generation_tokens);
-  counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
-          stats.prefix_queries);
-  counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", stats.prefix_hits);
-  counter("requests_rejected_total",
-          "Requests refused because the queue was full or they would have waited for too long.",
-          stats.rejected);
-  counter("requests_displaced_total", "Waiting requests ended for one of higher priority.",
-          stats.displaced);
-  counter("requests_expired_total", "Waiting requests ended at their deadlines.", stats.expired);
-  counter("late_results_total", "Results computed for a sequence that had ended.",
-          stats.late_results);
-  counter("constrained_steps_total", "Steps with rows that were sampled under a mask.",
-          stats.constrained_steps);
-  counter("constrained_sequences_total", "Sequences of steps that were sampled under a mask.",
-          stats.constrained_sequences);
+// Families with one sample a replica. `value`: a member of EngineStats, or what is made of it.
+class ByReplica {
+ public:
+  ByReplica(Exposition& out, Replicas replicas) : out_(out), replicas_(replicas) {}
+
+  template <typename Value>
+  void family(std::string_view type, std::string_view name, std::string_view help,
+              const Value& value) const {
+    out_.begin(name, type, help);
+    samples("", value);
+  }
+  template <typename Value>
+  void gauge(std::string_view name, std::string_view help, const Value& value) const {
+    family("gauge", name, help, value);
+  }
+  template <typename Value>
+  void counter(std::string_view name, std::string_view help, const Value& value) const {
+    family("counter", name, help, value);
+  }
+  // Of the family that was begun last.
+  template <typename Value>
+  void samples(const std::string& labels, const Value& value) const {
+    for (size_t i = 0; i < replicas_.size(); ++i) {
+      out_.sample(engine_label(i) + (labels.empty() ? "" : ",") + labels,
+                  static_cast<double>(std::invoke(value, replicas_[i].stats)));
+    }
+  }
+  void histogram(std::string_view name, std::string_view help,
+                 engine::Histogram engine::EngineStats::*value) const {
+    out_.begin(name, "histogram", help);
+    for (size_t i = 0; i < replicas_.size(); ++i) {
+      out_.buckets(engine_label(i), replicas_[i].stats.*value);
+    }
+  }
+
+ private:
+  Exposition& out_;
+  const Replicas replicas_;
+};
+
+using Stats = engine::EngineStats;
+
+void write_gauges(Exposition& out, Replicas replicas) {
+  const ByReplica by(out, replicas);
+  out.begin("engine_up", "gauge", "1: the engine makes progress.");
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    out.sample(engine_label(i), replicas[i].health ? 1 : 0);
+  }
+  by.gauge("num_requests_running", "Sequences in the running batch.", &Stats::num_running);
+  by.gauge("num_requests_waiting", "Sequences waiting to be scheduled.", &Stats::num_waiting);
+  by.gauge("num_queued_tokens", "Prompt tokens of what waits.", &Stats::queued_tokens);
+  by.gauge("expected_queue_seconds", "How long what waits takes to begin, as it was served lately.",
+           [](const Stats& stats) { return static_cast<double>(stats.expected_wait_us) * 1e-6; });
+  by.gauge("kv_cache_usage_perc", "KV blocks in use, 1 is all of them.",
+           [](const Stats& stats) { return ratio(stats.blocks_in_use, stats.num_blocks); });
+  out.begin("kv_blocks", "gauge", "KV blocks by state; their sum is num_gpu_blocks.");
+  by.samples(label("state", "in_use"), &Stats::blocks_in_use);
+  by.samples(label("state", "cached"), &Stats::blocks_cached);
+  by.samples(label("state", "free"), &Stats::blocks_free);
+}
+
+void write_counters(Exposition& out, Replicas replicas) {
+  const ByReplica by(out, replicas);
+  by.counter("engine_steps_total", "Steps the engine has run.", &Stats::steps);
+  by.counter("engine_iterations_total", "Iterations of the steps that the engine has run.",
+             &Stats::iterations);
+  by.counter("engine_graph_steps_total",
+             "Steps replayed from a captured graph; the others ran op by op.", &Stats::graph_steps);
+  by.counter("num_preemptions_total", "Sequences put back to make room.", &Stats::preemptions);
+  by.counter("prompt_tokens_total", "Prompt tokens processed.", &Stats::prompt_tokens);
+  by.counter("prompt_tokens_cached_total", "Prompt tokens taken from the prefix cache.",
+             &Stats::prompt_tokens_cached);
+  by.counter("generation_tokens_total", "Tokens generated.", &Stats::generation_tokens);
+  by.counter("prefix_cache_queries_total", "Prompt tokens looked up in the prefix cache.",
+             &Stats::prefix_queries);
+  by.counter("prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+             &Stats::prefix_hits);
+  by.counter("requests_rejected_total",
+             "Requests refused because the queue was full or they would have waited for too long.",
+             &Stats::rejected);
+  by.counter("requests_displaced_total", "Waiting requests ended for one of higher priority.",
+             &Stats::displaced);
+  by.counter("requests_expired_total", "Waiting requests ended at their deadlines.",
+             &Stats::expired);
+  by.counter("late_results_total", "Results computed for a sequence that had ended.",
+             &Stats::late_results);
+  by.counter("constrained_steps_total", "Steps with rows that were sampled under a mask.",
+             &Stats::constrained_steps);
+  by.counter("constrained_sequences_total", "Sequences of steps that were sampled under a mask.",
+             &Stats::constrained_sequences);
   out.begin("request_success_total", "counter", "Finished sequences by reason.");
-  const auto finished = [&](std::string_view reason, uint64_t value) {
-    out.sample(label("finished_reason", reason), static_cast<double>(value));
-  };
-  finished("stop", stats.finished_stop);
-  finished("length", stats.finished_length);
-  finished("abort", stats.finished_cancelled);
-  finished("error", stats.finished_error);
+  by.samples(label("finished_reason", "stop"), &Stats::finished_stop);
+  by.samples(label("finished_reason", "length"), &Stats::finished_length);
+  by.samples(label("finished_reason", "abort"), &Stats::finished_cancelled);
+  by.samples(label("finished_reason", "error"), &Stats::finished_error);
 }
 
 // By vLLM's names; nothing where the server does not speculate.
-void write_speculation(Exposition& out, const engine::EngineStats& stats) {
-  if (stats.accepted_by_position.empty()) return;
-  const auto counter = [&](std::string_view name, std::string_view help, uint64_t value) {
-    out.counter(name, help, static_cast<double>(value));
-  };
-  counter("spec_decode_num_drafts_total", "Drafts that steps verified, one a sequence and step.",
-          stats.drafts);
-  counter("spec_decode_num_draft_tokens_total", "Tokens of those.", stats.draft_tokens);
-  counter("spec_decode_num_accepted_tokens_total", "Of those tokens, the ones that were right.",
-          stats.accepted_tokens);
+void write_speculation(Exposition& out, Replicas replicas) {
+  const size_t longest = replicas.front().stats.accepted_by_position.size();
+  if (longest == 0) return;
+  const ByReplica by(out, replicas);
+  by.counter("spec_decode_num_drafts_total", "Drafts that steps verified, one a sequence and step.",
+             &Stats::drafts);
+  by.counter("spec_decode_num_draft_tokens_total", "Tokens of those.", &Stats::draft_tokens);
+  by.counter("spec_decode_num_accepted_tokens_total", "Of those tokens, the ones that were right.",
+             &Stats::accepted_tokens);
   out.begin("spec_decode_num_accepted_tokens_per_pos_total", "counter",
             "Tokens that were right, by their place in the draft.");
-  for (size_t i = 0; i < stats.accepted_by_position.size(); ++i) {
-    out.sample(label("position", fmt::format("{}", i)),
-               static_cast<double>(stats.accepted_by_position[i]));
+  for (size_t i = 0; i < longest; ++i) {
+    by.samples(label("position", fmt::format("{}", i)),
+               [i](const Stats& stats) { return stats.accepted_by_position[i]; });
   }
 }
 
-void write_histograms(Exposition& out, const engine::EngineStats& stats) {
-  out.histogram("time_to_first_token_seconds", "From arrival to the first token.",
-                stats.time_to_first_token);
-  out.histogram("inter_token_latency_seconds", "Between tokens of a sequence.",
-                stats.inter_token_latency);
-  out.histogram("e2e_request_latency_seconds", "From arrival to the last token.",
-                stats.e2e_latency);
-  out.histogram("request_queue_time_seconds", "Waiting before the first step.", stats.queue_time);
-  out.histogram("request_prefill_time_seconds", "From the first step to the first token.",
-                stats.prefill_time);
-  out.histogram("request_decode_time_seconds", "From the first to the last token.",
-                stats.decode_time);
-  out.histogram("mask_seconds", "Writing the masks of a constrained step, as the model runs it.",
-                stats.mask_time);
-  out.histogram("iteration_tokens_total", "Tokens of a step.", stats.iteration_tokens);
-  out.histogram("request_prompt_tokens", "Prompt tokens of a request.",
-                stats.request_prompt_tokens);
-  out.histogram("request_generation_tokens", "Tokens generated for a request.",
-                stats.request_generation_tokens);
-  out.histogram("request_params_max_tokens", "max_tokens of a request.", stats.request_max_tokens);
-  out.histogram("request_params_n", "Choices of a request.", stats.request_n);
+void write_histograms(Exposition& out, Replicas replicas) {
+  const ByReplica by(out, replicas);
+  by.histogram("time_to_first_token_seconds", "From arrival to the first token.",
+               &Stats::time_to_first_token);
+  by.histogram("inter_token_latency_seconds", "Between tokens of a sequence.",
+               &Stats::inter_token_latency);
+  by.histogram("e2e_request_latency_seconds", "From arrival to the last token.",
+               &Stats::e2e_latency);
+  by.histogram("request_queue_time_seconds", "Waiting before the first step.", &Stats::queue_time);
+  by.histogram("request_prefill_time_seconds", "From the first step to the first token.",
+               &Stats::prefill_time);
+  by.histogram("request_decode_time_seconds", "From the first to the last token.",
+               &Stats::decode_time);
+  by.histogram("mask_seconds", "Writing the masks of a constrained step, as the model runs it.",
+               &Stats::mask_time);
+  by.histogram("iteration_tokens_total", "Tokens of a step.", &Stats::iteration_tokens);
+  by.histogram("request_prompt_tokens", "Prompt tokens of a request.",
+               &Stats::request_prompt_tokens);
+  by.histogram("request_generation_tokens", "Tokens generated for a request.",
+               &Stats::request_generation_tokens);
+  by.histogram("request_params_max_tokens", "max_tokens of a request.", &Stats::request_max_tokens);
+  by.histogram("request_params_n", "Choices of a request.", &Stats::request_n);
 }
 
-void write_steering(Exposition& out, const engine::EngineStats& stats) {
-  const steer::RowTable::Stats& rows = stats.tap_rows;
+void write_steering(Exposition& out, Replicas replicas) {
+  const ByReplica by(out, replicas);
+  using Rows = steer::RowTable::Stats;
+  const auto of_rows = [](const auto& value) {
+    return [value](const Stats& stats) { return std::invoke(value, stats.tap_rows); };
+  };
   out.begin("steering_rows", "gauge",
             "Rows of the steering table by state; pinned ones that no "
             "request uses are cached.");
-  out.sample(label("state", "in_use"), rows.held);
-  out.sample(label("state", "cached"), rows.cached);
-  out.sample(label("state", "free"), rows.rows - rows.held - rows.cached);
-  out.gauge("steering_pinned_programs", "Programs of registered modules and global steering.",
-            rows.pinned);
-  out.gauge("steering_pinned_resident", "Of those, on the device.", rows.pinned_resident);
-  out.gauge("steering_vector_bytes", "Bytes of the vectors on the device.",
-            static_cast<double>(rows.floats_used) * sizeof(float));
-  out.gauge("steering_requests_waiting", "Requests that wait for rows or for a capture set.",
-            stats.waiting_for_taps);
-  const auto counter = [&](std::string_view name, std::string_view help, int64_t value) {
-    out.counter(name, help, static_cast<double>(value));
-  };
-  counter("steering_hits_total", "Programs that a request found on the device.", rows.hits);
-  counter("steering_uploads_total", "Programs uploaded.", rows.uploads);
-  counter("steering_upload_bytes_total", "Bytes of those.", rows.upload_bytes);
-  counter("steering_evictions_total", "Programs that made room for others.", rows.evictions);
-  counter("steering_clipped_samples_total",
-          "Samples of prompts' scores beyond 2^18 in magnitude, which were clipped to it.",
-          static_cast<int64_t>(stats.clipped_samples));
+  by.samples(label("state", "in_use"), of_rows(&Rows::held));
+  by.samples(label("state", "cached"), of_rows(&Rows::cached));
+  by.samples(label("state", "free"),
+             of_rows([](const Rows& rows) { return rows.rows - rows.held - rows.cached; }));
+  by.gauge("steering_pinned_programs", "Programs of registered modules and global steering.",
+           of_rows(&Rows::pinned));
+  by.gauge("steering_pinned_resident", "Of those, on the device.", of_rows(&Rows::pinned_resident));
+  by.gauge("steering_vector_bytes", "Bytes of the vectors on the device.",
+           of_rows([](const Rows& rows) {
+             return static_cast<double>(rows.floats_used) * sizeof(float);
+           }));
+  by.gauge("steering_requests_waiting", "Requests that wait for rows or for a capture set.",
+           &Stats::waiting_for_taps);
+  by.counter("steering_hits_total", "Programs that a request found on the device.",
+             of_rows(&Rows::hits));
+  by.counter("steering_uploads_total", "Programs uploaded.", of_rows(&Rows::uploads));
+  by.counter("steering_upload_bytes_total", "Bytes of those.", of_rows(&Rows::upload_bytes));
+  by.counter("steering_evictions_total", "Programs that made room for others.",
+             of_rows(&Rows::evictions));
+  by.counter("steering_clipped_samples_total",
+             "Samples of prompts' scores beyond 2^18 in magnitude, which were clipped to it.",
+             &Stats::clipped_samples);
 }
 
 void write_captures(Exposition& out, const steer::capture::CaptureStats& stats) {
@@ -238,26 +299,39 @@ void write_tokens(Exposition& out, const TokenCache::Stats& stats) {
             static_cast<double>(stats.bytes));
 }
 
-void write_kv_events(Exposition& out, const fleet::PublisherStats& stats) {
-  const auto counter = [&](std::string_view name, std::string_view help, uint64_t value) {
-    out.counter(name, help, static_cast<double>(value));
+// One publisher a replica.
+void write_kv_events(Exposition& out, const std::vector<const fleet::EventPublisher*>& publishers) {
+  using Published = fleet::PublisherStats;
+  std::vector<Published> all;
+  for (const fleet::EventPublisher* publisher : publishers) all.push_back(publisher->stats());
+  const auto samples = [&](const std::string& labels, const auto& value) {
+    for (size_t i = 0; i < all.size(); ++i) {
+      out.sample(engine_label(i) + (labels.empty() ? "" : ",") + labels,
+                 static_cast<double>(all[i].*value));
+    }
   };
-  out.gauge("kv_event_subscribers", "Subscribers to KV events, by their topic.",
-            static_cast<double>(stats.subscribers));
+  const auto counter = [&](std::string_view name, std::string_view help,
+                           uint64_t Published::*value) {
+    out.begin(name, "counter", help);
+    samples("", value);
+  };
+  out.begin("kv_event_subscribers", "gauge", "Subscribers to KV events, by their topic.");
+  samples("", &Published::subscribers);
   counter("kv_event_batches_total", "Batches of KV events published, empty ones included.",
-          stats.batches);
+          &Published::batches);
   counter("kv_event_batches_dropped_total", "Batches of KV events that found the queue full.",
-          stats.dropped);
+          &Published::dropped);
   out.begin("kv_event_blocks_total", "counter",
             "KV blocks of which an event tells, or that are withheld for their salt or steering.");
-  out.sample(label("event", "stored"), static_cast<double>(stats.stored));
-  out.sample(label("event", "removed"), static_cast<double>(stats.removed));
-  out.sample(label("event", "withheld"), static_cast<double>(stats.withheld));
-  counter("kv_event_clears_total", "Times that KV events told of an empty cache.", stats.cleared);
+  samples(label("event", "stored"), &Published::stored);
+  samples(label("event", "removed"), &Published::removed);
+  samples(label("event", "withheld"), &Published::withheld);
+  counter("kv_event_clears_total", "Times that KV events told of an empty cache.",
+          &Published::cleared);
   counter("kv_event_replays_total", "Replays of KV events that subscribers asked for.",
-          stats.replays);
+          &Published::replays);
   counter("kv_event_batches_replayed_total", "Batches of KV events that were sent again.",
-          stats.replayed);
+          &Published::replayed);
 }
 
 void write_process(Exposition& out) {
@@ -276,22 +350,25 @@ void write_process(Exposition& out) {
 }  // namespace
 
 void handle_metrics(ServerContext& context, const std::shared_ptr<Exchange>& exchange) {
-  const engine::EngineStats stats = context.engine().stats();
+  const std::vector<engine::ReplicaState> replicas = context.engine().replicas();
   Exposition out(context.settings.metrics_prefix, label("model_name", context.model().ids.front()));
-  write_gauges(out, stats);
-  write_counters(out, stats);
-  write_speculation(out, stats);
-  write_histograms(out, stats);
+  write_gauges(out, replicas);
+  write_counters(out, replicas);
+  write_speculation(out, replicas);
+  write_histograms(out, replicas);
   out.begin("cache_config_info", "gauge", "The KV cache's shape, as labels.");
-  out.sample(label("block_size", std::to_string(stats.block_size)) + "," +
-                 label("num_gpu_blocks", std::to_string(stats.num_blocks)) + "," +
-                 label("cache_dtype", context.model().dtype),
-             1);
-  if (context.parts.steering != nullptr) write_steering(out, stats);
+  for (size_t i = 0; i < replicas.size(); ++i) {
+    const engine::EngineStats& stats = replicas[i].stats;
+    out.sample(engine_label(i) + "," + label("block_size", std::to_string(stats.block_size)) + "," +
+                   label("num_gpu_blocks", std::to_string(stats.num_blocks)) + "," +
+                   label("cache_dtype", context.model().dtype),
+               1);
+  }
+  if (context.parts.steering != nullptr) write_steering(out, replicas);
   if (auto* captures = context.engine().captures()) write_captures(out, captures->stats());
   write_grammars(out, context.engine().grammar_stats());
   write_tokens(out, context.tokens->stats());
-  if (context.parts.kv_events != nullptr) write_kv_events(out, context.parts.kv_events->stats());
+  if (!context.parts.kv_events.empty()) write_kv_events(out, context.parts.kv_events);
   write_http(out, context);
   write_process(out);
   HttpResponse response;

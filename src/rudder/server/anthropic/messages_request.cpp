@@ -229,6 +229,8 @@ tl::expected<void, ApiError> MessagesTranslation::read() {
   read_output_config();
   reader_.refuse("container", "is not supported");
   reader_.refuse("mcp_servers", "is not supported");
+  reader_.refuse("steering_pair", "gives two answers, and a message is one; use chat completions");
+  reader_.refuse("return_steered_tokens", "is not supported; use chat completions");
   // It asks for less of the conversation than there is; all of it is right as well.
   if (reader_.raw("context_management") != nullptr) unknown_.emplace_back("context_management");
   reader_.object("metadata");

@@ -137,6 +137,10 @@ void AnswerFormat::append_ending(std::string& out, const ChoicePiece& piece) con
       out += "null";
     }
   }
+  if (!piece.steered_tokens.empty()) {
+    out += ",\"steered_tokens\":";
+    out += piece.steered_tokens;
+  }
   if (options_.num_choices > 1) append_capture_results(out, piece);
   if (options_.return_token_ids) {
     std::vector<int32_t> ids;

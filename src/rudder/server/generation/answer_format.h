@@ -37,6 +37,7 @@ struct ChoicePiece {
   std::string_view stop_reason;
   std::optional<int32_t> stop_token;
   std::string_view capture_results;  // JSON, with the end of a choice that captures
+  std::string_view steered_tokens;   // JSON, with the end of a choice whose client wants them
   engine::Usage usage;               // of the choice, for continuous usage
 };
 

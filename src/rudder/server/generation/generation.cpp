@@ -51,6 +51,8 @@ int64_t repeated_bytes(const AnswerOptions& options, const std::vector<Prompt>& 
   for (const Prompt& prompt : prompts) {
     bytes += std::ssize(prompt.echo) + std::ssize(prompt.told_text) +
              std::ssize(prompt.told_ids) * kBytesPerId;
+    if (!options.return_steered_tokens) continue;
+    bytes += std::ssize(prompt.request.params().taps.segments) * 2 * kBytesPerId;
   }
   return bytes * options.n;
 }
@@ -83,6 +85,13 @@ Generation::Generation(ServerContext& context, std::shared_ptr<Exchange> exchang
       num_open_(choices_.size()),
       ping_us_(ping_us(format_->options(), context.settings)),
       last_sent_us_(context.clock.now_us()) {
+  if (format_->options().return_steered_tokens) {
+    const size_t n = choices_.size() / std::max<size_t>(1, prompts_.size());
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      const engine::RequestParams& params = prompts_[i / n].request.params();
+      choices_[i].steered.emplace(params.taps, static_cast<int32_t>(params.prompt.size()));
+    }
+  }
   if (!parser_) return;
   for (Choice& choice : choices_) choice.parser = dialect::make_parser(*parser_, random_bits());
 }
@@ -203,6 +212,10 @@ void Generation::take_event(uint32_t source, engine::Event&& event) {
     cancel_all();
     return fail(context_.engine_error(error));
   }
+  if (choice.steered) {
+    for (const engine::OutputToken& token : event.tokens) choice.steered->note(token.token);
+    if (event.finish) choice.steered_tokens = to_json(choice.steered->ranges());
+  }
   if (event.finish) {
     choice.finish = event.finish;
     choice.stop_reason = event.stop_reason;
@@ -311,6 +324,7 @@ void Generation::stream_event(uint32_t prompt, Choice& choice, int32_t index,
   piece.stop_reason = event.stop_reason;
   piece.stop_token = event.stop_token;
   piece.capture_results = choice.capture_results;
+  piece.steered_tokens = choice.steered_tokens;
   piece.usage = choice.usage;
   const size_t before = exchange_->output().size();
   format_->append_events(exchange_->output(), piece);
@@ -366,6 +380,7 @@ ChoicePiece Generation::whole_piece(size_t index) const {
   piece.stop_reason = choice.stop_reason;
   piece.stop_token = choice.stop_token;
   piece.capture_results = choice.capture_results;
+  piece.steered_tokens = choice.steered_tokens;
   return piece;
 }
 

@@ -16,6 +16,7 @@
 #include "rudder/server/http/exchange.h"
 #include "rudder/server/http/io_thread.h"
 #include "rudder/server/request/generation_request.h"
+#include "rudder/server/steering/steered_tokens.h"
 
 namespace rudder::server {
 
@@ -45,6 +46,8 @@ class Generation final : public EventReceiver,
     std::string stop_reason;
     std::optional<int32_t> stop_token;
     std::string capture_results;
+    std::optional<SteeredTokens> steered;  // where the client wants them
+    std::string steered_tokens;            // of them, at the end
     engine::Usage usage;
     int64_t text_offset = 0;
     bool begun = false;

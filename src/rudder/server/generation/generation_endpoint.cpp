@@ -148,7 +148,8 @@ GenerationScope generation_scope(const ServerContext& context, int tenant, std::
           .version = context.parts.version,
           .taps = {.steering = context.parts.steering,
                    .captures = captures,
-                   .programs = &context.engine().programs()},
+                   .programs = &context.engine().programs(),
+                   .tenant = tenant},
           .tokens = context.tokens.get()};
 }
 

@@ -427,7 +427,7 @@ TEST(Connection, ARequestSaysHowOftenItsStreamIsPinged) {
   TestServer silent(held, settings);
   TestClient other = silent.client();
   other.send(post_bytes(kCompletionsPath, R"({"prompt":"x","stream":true,"sse_ping_interval":1})"));
-  EXPECT_NE(other.receive_some(std::chrono::seconds(5)), "");
+  EXPECT_NE(other.receive_some(), "");
   silent.engine.release();
 }
 

@@ -39,6 +39,7 @@ constexpr Route kRoutes[] = {
     {"POST", "/v1/steering/dictionaries", Access::kAdmin, handle_dictionary_register},
     {"DELETE", "/v1/steering/dictionaries/{id}", Access::kAdmin, handle_dictionary_remove},
     {"POST", "/v1/steering/features/encode", Access::kKey, handle_feature_encode},
+    {"POST", "/v1/steering/patch_sweep", Access::kKey, handle_patch_sweep},
     {"GET", "/health", Access::kPublic, handle_readyz},
     {"GET", "/livez", Access::kPublic, handle_livez},
     {"GET", "/readyz", Access::kPublic, handle_readyz},

@@ -90,8 +90,8 @@ HttpResponse render(Api api, const std::string& body, const GenerationScope& sco
   if (!parsed) return error_response(parsed.error());
   HttpResponse response;
   if (api == Api::kChat) {
-    response.body =
-        to_json_text(describe(*parsed, parsed->prompts.front(), *scope.model.tokenizer));
+    // Of a pair, the steered half.
+    response.body = to_json_text(describe(*parsed, parsed->prompts.back(), *scope.model.tokenizer));
     return response;
   }
   json::array prompts;

@@ -92,6 +92,8 @@ void ResponsesTranslation::refuse_what_is_missing() {
   reader_.refuse("prompt", "is not supported: no prompt templates are kept here");
   reader_.refuse("context_management", "is not supported");
   reader_.refuse("moderation", "is not supported");
+  reader_.refuse("steering_pair", "gives two answers, and a response is one; use chat completions");
+  reader_.refuse("return_steered_tokens", "is not supported; use chat completions");
   if (const json::object* metadata = reader_.object("metadata")) {
     for (const auto& [key, value] : *metadata) {
       if (!value.is_string())

@@ -192,6 +192,8 @@ std::string openapi_document(std::string_view version, const engine::RequestLimi
   schemas["GlobalSteering"] = {{"type", "object"}, {"properties", std::move(global)}};
   fields["capture"] = {{"$ref", "#/components/schemas/Capture"}};
   fields["capture_wait"] = {{"type", "boolean"}, {"default", true}};
+  fields["steering_pair"] = {{"type", "boolean"}, {"default", false}};
+  fields["stop_when"] = {{"$ref", "#/components/schemas/StopWhen"}};
   schemas["Taps"] = {{"type", "object"}, {"properties", std::move(fields)}};
 
   json::object paths;

@@ -57,7 +57,9 @@ std::string_view chat_answer_schemas() {
     }
   },
   "FinishReason": {"type": ["string", "null"], "enum": ["stop", "length", "tool_calls", "abort", "error", null]},
-  "StopReason": {"type": ["string", "integer", "null"], "description": "The stop string or stop token that ended it."},
+  "StopReason": {"type": ["string", "integer", "null"], "description": "The stop string or stop token that ended it; stop_when.probe or stop_when.feature where stop_when did."},
+  "SteeredTokens": {"type": "array", "description": "Positions of tokens that ran under steering: [begin, end).",
+    "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "integer"}}},
   "ChatCompletion": {
     "type": "object", "required": ["id", "object", "created", "model", "choices", "usage"],
     "properties": {
@@ -67,7 +69,7 @@ std::string_view chat_answer_schemas() {
         "index": {"type": "integer"}, "message": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
         "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
-        "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
+        "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
       "usage": {"$ref": "#/components/schemas/Usage"}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_text": {"type": ["string", "null"]},
       "service_tier": {"type": "null"}, "kv_transfer_params": {"type": "null"},
@@ -84,7 +86,7 @@ std::string_view chat_answer_schemas() {
         "index": {"type": "integer"}, "delta": {"$ref": "#/components/schemas/ChatMessage"},
         "logprobs": {"$ref": "#/components/schemas/ChatLogprobs"}, "finish_reason": {"$ref": "#/components/schemas/FinishReason"},
         "stop_reason": {"$ref": "#/components/schemas/StopReason"}, "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}},
-        "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
+        "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}}}},
       "usage": {"oneOf": [{"$ref": "#/components/schemas/Usage"}, {"type": "null"}]},
       "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
       "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_text": {"type": ["string", "null"]},
@@ -106,7 +108,8 @@ std::string_view chat_answer_schemas() {
       "index": {"type": "integer"}, "text": {"type": "string"}, "logprobs": {"$ref": "#/components/schemas/CompletionLogprobs"},
       "finish_reason": {"$ref": "#/components/schemas/FinishReason"}, "stop_reason": {"$ref": "#/components/schemas/StopReason"},
       "token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "prompt_logprobs": {"$ref": "#/components/schemas/PromptLogprobs"},
-      "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"}
+      "prompt_token_ids": {"type": ["array", "null"], "items": {"type": "integer"}}, "capture_results": {"$ref": "#/components/schemas/CaptureResults"},
+      "steered_tokens": {"$ref": "#/components/schemas/SteeredTokens"}
     }
   },
   "Completion": {

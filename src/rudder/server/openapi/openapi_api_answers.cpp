@@ -5,6 +5,21 @@ namespace rudder::server {
 
 std::string_view api_answer_schemas() {
   return R"json({
+  "PatchSweep": {
+    "type": "object", "required": ["id", "object", "model", "metric", "clean", "corrupted", "tokens", "positions", "grids", "usage"],
+    "properties": {
+      "id": {"type": "string"}, "object": {"type": "string", "enum": ["patch_sweep"]}, "model": {"type": "string"},
+      "metric": {"type": "string", "enum": ["logit_difference", "probability"]},
+      "clean": {"type": "number"}, "corrupted": {"type": "number"},
+      "tokens": {"type": "array", "items": {"type": "string"}},
+      "positions": {"type": "array", "items": {"type": "array", "minItems": 2, "maxItems": 2, "items": {"type": "integer"}}},
+      "grids": {"type": "array", "items": {
+        "type": "object", "required": ["site", "layers", "values"],
+        "properties": {"site": {"type": "string"}, "layers": {"type": "array", "items": {"type": "integer"}},
+                       "values": {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}}}},
+      "usage": {"$ref": "#/components/schemas/Usage"}, "svg": {"type": "string"}
+    }
+  },
   "EncodedFeatures": {
     "type": "object", "required": ["dictionary", "layer", "rows"],
     "properties": {

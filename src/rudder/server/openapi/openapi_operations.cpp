@@ -48,6 +48,8 @@ constexpr Operation kOperations[] = {
     {"DELETE", "/v1/steering/dictionaries/{id}", "Forgets a dictionary.", "", "Object"},
     {"POST", "/v1/steering/features/encode", "The features of captured rows.", "FeatureEncode",
      "EncodedFeatures"},
+    {"POST", "/v1/steering/patch_sweep", "Activation patching over a grid.", "PatchSweepRequest",
+     "PatchSweep"},
     {"GET", "/health", "Whether the server takes requests and the engine makes progress.", "",
      "Status"},
     {"GET", "/livez", "Whether the process answers.", "", "Status"},

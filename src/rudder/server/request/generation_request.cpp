@@ -230,6 +230,33 @@ Prompt make_prompt(engine::Request request, TapsLease lease, std::string echoed,
   return prompt;
 }
 
+// Makes the requests of a body's prompts: one a prompt, of a pair one for each half.
+struct RequestMaker {
+  Api api;
+  const json::object& body;
+  const GenerationScope& scope;
+  bool with_roles = false;
+  std::vector<TapFields> halves = {};  // of a pair the plain one, then the steered one; else one
+  bool has_several = false;            // requests: they are numbered
+
+  tl::expected<void, ApiError> add(const engine::RequestParams& like, const PromptText& prompt,
+                                   const std::optional<steer::ThoughtMarks>& thoughts,
+                                   const std::string& echoed, GenerationRequest& parsed) const {
+    for (const TapFields& half : halves) {
+      engine::RequestParams params = like;
+      if (has_several) params.client_id += fmt::format("-{}", parsed.prompts.size());
+      Result<TapsLease> lease =
+          half.apply(prompt, *scope.model.tokenizer, with_roles, thoughts, &params);
+      if (!lease) return tl::unexpected(to_api_error(lease.error()));
+      Result<engine::Request> request = engine::validate_request(std::move(params), scope.limits);
+      if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
+      parsed.prompts.push_back(
+          make_prompt(std::move(*request), std::move(*lease), echoed, parsed.answer, prompt));
+    }
+    return {};
+  }
+};
+
 // Adds to `params` the grammar that holds the answer to its form and its calls, if there is one.
 tl::expected<void, ApiError> constrain_answer(const StructuredOutput& structured,
                                               const ToolFields& tools, const GenerationScope& scope,
@@ -331,6 +358,9 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
 
   const Result<TapFields> taps = TapFields::read(reader, body, scope.taps);
   if (!taps) return tl::unexpected(to_api_error(taps.error()));
+  if (taps->is_pair() && params.n != 1) {
+    reader.error(ErrorCode::kInvalidArgument, "needs n to be 1", "steering_pair");
+  }
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
 
   // The cheap checks are behind; now the text.
@@ -339,11 +369,13 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   auto prompts = read_prompts(reader, api, scope, tools, *truncation, with_roles);
   if (!prompts) return tl::unexpected(to_api_error(prompts.error()));
   if (!reader.ok()) return tl::unexpected(to_api_error(reader.error()));
-  if (auto fits = check_choices(prompts->size(), params.n); !fits) {
+  const int32_t answers_each = taps->is_pair() ? 2 : params.n;
+  if (auto fits = check_choices(prompts->size(), answers_each); !fits) {
     return tl::unexpected(std::move(fits.error()));
   }
   answer.n = params.n;
-  answer.num_choices = params.n * static_cast<int32_t>(prompts->size());
+  answer.is_pair = taps->is_pair();
+  answer.num_choices = answers_each * static_cast<int32_t>(prompts->size());
   parsed.parser = tools.parser_after(prompts->front().text);
   answer.include_reasoning = tools.include_reasoning;
   if (parsed.parser) {
@@ -356,6 +388,12 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
   params.capture_events = answer.stream;
   params.tenant = scope.tenant;
   params.cache_salt = scope.keys.cache_salt(scope.tenant, params.cache_salt);
+  // Both halves of a pair draw the same numbers: what differs is the steering's doing.
+  if (taps->is_pair() && !params.seed) params.seed = random_bits();
+  RequestMaker maker = {.api = api, .body = body, .scope = scope, .with_roles = with_roles};
+  if (taps->is_pair()) maker.halves.push_back(taps->plain());
+  maker.halves.push_back(*taps);
+  maker.has_several = prompts->size() * maker.halves.size() > 1;
   for (PromptText& prompt : *prompts) {
     truncate(*scope.model.tokenizer, *truncation, prompt);
     if (auto fits = check_length(prompt, params.max_tokens, scope.limits); !fits) {
@@ -373,21 +411,16 @@ tl::expected<GenerationRequest, ApiError> parse_generation(Api api, const json::
           limit_thoughts(*reasoning, prompt.text, *scope.model.tokenizer, *thinking_budget, &one);
       if (!limited) return tl::unexpected(to_api_error(limited.error()));
     }
-    if (prompts->size() > 1) one.client_id += fmt::format("-{}", parsed.prompts.size());
     Result<std::optional<steer::ThoughtMarks>> thoughts = std::optional<steer::ThoughtMarks>();
     if (chat && taps->tells_thoughts()) {
       thoughts = thought_marks(scope.model.dialect.reasoning, prompt.text, *scope.model.tokenizer);
     }
     if (!thoughts) return tl::unexpected(to_api_error(thoughts.error()));
-    Result<TapsLease> lease =
-        taps->apply(prompt, *scope.model.tokenizer, with_roles, *thoughts, &one);
-    if (!lease) return tl::unexpected(to_api_error(lease.error()));
-    Result<engine::Request> request = engine::validate_request(std::move(one), scope.limits);
-    if (!request) return tl::unexpected(translate(request.error(), api, body, prompt.path));
     std::string echoed;
     if (echo) echoed = chat ? echoed_message(body) : prompt.text;
-    parsed.prompts.push_back(make_prompt(std::move(*request), std::move(*lease), std::move(echoed),
-                                         answer, std::move(prompt)));
+    if (auto added = maker.add(one, prompt, *thoughts, echoed, parsed); !added) {
+      return tl::unexpected(std::move(added.error()));
+    }
   }
   parsed.ignored_fields = reader.ignored();
   return parsed;

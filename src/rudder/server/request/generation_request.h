@@ -50,6 +50,8 @@ struct AnswerOptions {
   std::optional<int32_t> prompt_logprobs;  // of each token of the prompt, and so many beside it
   bool echo_logprobs = false;              // logprobs are of the echoed prompt too
   bool return_token_ids = false;
+  bool return_steered_tokens = false;
+  bool is_pair = false;  // of each prompt the plain and the steered answer
   bool include_reasoning = true;
   bool return_prompt_text = false;
   bool tokens_as_ids = false;           // tokens of logprobs are spelled "token_id:5"

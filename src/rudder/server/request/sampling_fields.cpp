@@ -239,6 +239,7 @@ std::string read_cache_salt(FieldReader& reader) {
 void read_answer_fields(FieldReader& reader, AnswerOptions* answer) {
   reader.boolean("stream", &answer->stream);
   reader.boolean("return_token_ids", &answer->return_token_ids);
+  reader.boolean("return_steered_tokens", &answer->return_steered_tokens);
   reader.boolean("return_tokens_as_token_ids", &answer->tokens_as_ids);
   read_integer(reader, "sse_ping_interval", &answer->ping_seconds);
   if (const json::object* object = reader.object("stream_options")) {

@@ -19,7 +19,9 @@ namespace json = boost::json;
 
 namespace {
 
-constexpr std::array<std::string_view, 2> kCaptureFields = {"capture", "capture_wait"};
+// Beside those of steer::steering_fields().
+constexpr std::array<std::string_view, 4> kOtherFields = {"capture", "capture_wait",
+                                                          "steering_pair", "stop_when"};
 // Of other servers' fields, and of ours in a wrong spelling. Passed over, they would do nothing,
 // and the client would take an answer that was not steered for one that was.
 constexpr std::array<std::string_view, 6> kPrefixes = {"steer", "prefill_steer", "decode_steer",
@@ -43,7 +45,7 @@ std::string_view meant_field(std::string_view name) {
     is_near = field.size() > 3 * kNear;
   };
   for (const std::string_view field : steer::steering_fields()) look_at(field);
-  for (const std::string_view field : kCaptureFields) look_at(field);
+  for (const std::string_view field : kOtherFields) look_at(field);
   return has_prefix || is_near ? nearest : std::string_view();
 }
 
@@ -63,7 +65,7 @@ Result<void> refuse_misspelled_taps(const json::object& body) {
     const std::string_view name(key.data(), key.size());
     const auto is_name = [&](std::string_view field) { return field == name; };
     if (value.is_null() || std::ranges::any_of(steer::steering_fields(), is_name) ||
-        std::ranges::any_of(kCaptureFields, is_name)) {
+        std::ranges::any_of(kOtherFields, is_name)) {
       continue;
     }
     const std::string_view meant = meant_field(name);
@@ -86,15 +88,53 @@ Result<void> TapFields::read_steering(FieldReader& reader, const json::object& b
                 std::string(name));
   }
   if (services.steering != nullptr) {
-    RUDDER_TRY(steering_, services.steering->resolve(body));
+    const steer::capture::KeptView kept = {
+        .rows = services.captures == nullptr ? nullptr : services.captures->kept(),
+        .tenant = services.tenant};
+    RUDDER_TRY(steering_, services.steering->resolve(body, kept));
   }
   return {};
+}
+
+Result<void> TapFields::read_pair(FieldReader& reader, const json::object& body,
+                                  const TapServices& services) {
+  reader.boolean("steering_pair", &is_pair_);
+  if (!is_pair_) return {};
+  if (!steer::has_steering_fields(body)) {
+    return field_error(ErrorCode::kInvalidArgument,
+                       "needs steering: without it both answers are the same", "steering_pair");
+  }
+  plain_ = services.steering->global();
+  return {};
+}
+
+TapFields TapFields::plain() const {
+  TapFields fields = *this;
+  fields.steering_ = plain_;
+  return fields;
+}
+
+// What the engine is to read of the request's rows.
+Result<std::optional<steer::capture::StopWhen>> TapFields::read_stop(FieldReader& reader,
+                                                                     const TapServices& services) {
+  const json::value* stop = reader.raw("stop_when");
+  if (stop == nullptr) return std::optional<steer::capture::StopWhen>();
+  if (services.steering == nullptr || services.captures == nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "stop_when needs a server that was started with --enable-steering and "
+                "--capture-memory-mb",
+                "stop_when");
+  }
+  RUDDER_TRY(steer::capture::StopWhen read, services.steering->stop_when(*stop, "stop_when"));
+  return std::optional(std::move(read));
 }
 
 Result<TapFields> TapFields::read_around(
     FieldReader& reader, const json::object& body, const TapServices& services,
     std::shared_ptr<const steer::capture::CaptureSpec> capture) {
-  reader.refuse("capture", "is not supported by this endpoint");
+  for (const std::string_view name : {"capture", "steering_pair", "stop_when"}) {
+    reader.refuse(name, "is not supported by this endpoint");
+  }
   TapFields fields;
   RUDDER_TRY_VOID(fields.read_steering(reader, body, services));
   fields.capture_ = std::move(capture);
@@ -105,10 +145,12 @@ Result<TapFields> TapFields::read(FieldReader& reader, const json::object& body,
                                   const TapServices& services) {
   TapFields fields;
   RUDDER_TRY_VOID(fields.read_steering(reader, body, services));
+  RUDDER_TRY_VOID(fields.read_pair(reader, body, services));
+  RUDDER_TRY(std::optional<steer::capture::StopWhen> stop, read_stop(reader, services));
   const json::value* capture = reader.raw("capture");
   reader.boolean("capture_wait", &fields.capture_wait_);
   if (services.captures != nullptr) {
-    RUDDER_TRY(fields.capture_, services.captures->spec(capture));
+    RUDDER_TRY(fields.capture_, services.captures->spec(capture, std::move(stop)));
   } else if (capture != nullptr) {
     return fail(ErrorCode::kUnsupported,
                 "capture needs a server that was started with --capture-memory-mb", "capture");
@@ -125,34 +167,52 @@ bool TapFields::tells_thoughts() const {
   return steering_ != nullptr && std::ranges::any_of(steering_->selectors(), steer::tells_thoughts);
 }
 
+steer::PromptShape shape_of(const std::vector<int32_t>& prompt, const text::Tokenizer& tokenizer) {
+  steer::PromptShape shape;
+  shape.prompt_len = static_cast<int32_t>(prompt.size());
+  shape.tokens = prompt;
+  shape.special_at = special_positions(prompt, tokenizer);
+  return shape;
+}
+
+Result<TapsLease> apply_taps(const steer::Config* steering,
+                             std::shared_ptr<const steer::capture::CaptureSpec> capture,
+                             const steer::PromptShape& shape, steer::ProgramTable& programs,
+                             engine::RequestParams* params) {
+  tap::SequenceTaps taps;
+  if (steering != nullptr) {
+    RUDDER_TRY(taps, steer::make_taps(*steering, shape));
+  }
+  if (capture != nullptr) {
+    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture, shape.prompt_len, taps));
+  }
+  TapsLease lease;
+  if (taps.segments.empty() && taps.capture == nullptr) return lease;
+  RUDDER_TRY(lease.taps, programs.keep(std::move(taps)));
+  params->taps = tap::spec_of(*lease.taps);
+  if (capture != nullptr) {
+    params->capture = capture->id;
+    using steer::capture::Ask;
+    params->capture_results = !std::ranges::all_of(capture->asks, &Ask::by_operator);
+  }
+  lease.capture = std::move(capture);
+  return lease;
+}
+
 Result<TapsLease> TapFields::apply(const PromptText& prompt, const text::Tokenizer& tokenizer,
                                    bool has_roles,
                                    const std::optional<steer::ThoughtMarks>& thoughts,
                                    engine::RequestParams* params) const {
-  const auto prompt_len = static_cast<int32_t>(params->prompt.size());
-  tap::SequenceTaps taps;
-  if (steering_ != nullptr) {
-    RUDDER_TRY(taps, steer::make_taps(
-                         *steering_, {.prompt_len = prompt_len,
-                                      .has_roles = has_roles,
-                                      .roles = prompt.roles,
-                                      .thoughts = thoughts,
-                                      .tokens = params->prompt,
-                                      .special_at = special_positions(params->prompt, tokenizer)}));
-  }
-  if (capture_ != nullptr) {
-    RUDDER_TRY_VOID(steer::capture::Dispatcher::apply(*capture_, prompt_len, taps));
-  }
-  TapsLease lease;
-  if (taps.segments.empty() && taps.capture == nullptr) return lease;
-  RUDDER_TRY(lease.taps, programs_->keep(std::move(taps)));
-  lease.capture = capture_;
-  params->taps = tap::spec_of(*lease.taps);
-  if (capture_ != nullptr) params->capture = capture_->id;
+  steer::PromptShape shape;
+  shape.prompt_len = static_cast<int32_t>(params->prompt.size());
+  if (steering_ != nullptr) shape = shape_of(params->prompt, tokenizer);
+  shape.has_roles = has_roles;
+  shape.roles = prompt.roles;
+  shape.thoughts = thoughts;
+  RUDDER_TRY(TapsLease lease, apply_taps(steering_.get(), capture_, shape, *programs_, params));
+  if (lease.taps == nullptr) return lease;
   params->capture_wait = capture_wait_;
-  using steer::capture::Ask;
-  params->capture_results =
-      capture_ != nullptr && !std::ranges::all_of(capture_->asks, &Ask::by_operator);
+  if (capture_ == nullptr) params->capture_results = false;
   return lease;
 }
 

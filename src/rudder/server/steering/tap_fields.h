@@ -23,6 +23,7 @@ struct TapServices {
   const steer::Library* steering = nullptr;
   steer::capture::Dispatcher* captures = nullptr;
   steer::ProgramTable* programs = nullptr;  // of the engine; not null
+  int32_t tenant = 0;                       // whose request it is
 };
 
 // Keeps known what a request's specs name. Held until the request is submitted.
@@ -35,6 +36,16 @@ struct TapsLease {
 // capture and is none.
 Result<void> refuse_misspelled_taps(const boost::json::object& body);
 
+// What selectors look at in a prompt of these tokens. Nobody says who wrote them.
+steer::PromptShape shape_of(const std::vector<int32_t>& prompt, const text::Tokenizer& tokenizer);
+
+// Sets taps and capture of `params`, whose prompt `shape` is of. `steering` and `capture` may be
+// null.
+Result<TapsLease> apply_taps(const steer::Config* steering,
+                             std::shared_ptr<const steer::capture::CaptureSpec> capture,
+                             const steer::PromptShape& shape, steer::ProgramTable& programs,
+                             engine::RequestParams* params);
+
 class TapFields {
  public:
   // Global steering and captures of the operator count too. Errors carry the JSON path.
@@ -46,6 +57,11 @@ class TapFields {
   static Result<TapFields> read_around(FieldReader& reader, const boost::json::object& body,
                                        const TapServices& services,
                                        std::shared_ptr<const steer::capture::CaptureSpec> capture);
+
+  // The client wants the answer twice: without its own steering, then with it.
+  bool is_pair() const { return is_pair_; }
+  // Of a pair's first half: what the server steers by itself, and the same capture.
+  TapFields plain() const;
 
   // Selectors ask who wrote which tokens of the prompt.
   bool needs_roles() const;
@@ -62,8 +78,15 @@ class TapFields {
   Result<void> read_steering(FieldReader& reader, const boost::json::object& body,
                              const TapServices& services);
 
+  Result<void> read_pair(FieldReader& reader, const boost::json::object& body,
+                         const TapServices& services);
+  static Result<std::optional<steer::capture::StopWhen>> read_stop(FieldReader& reader,
+                                                                   const TapServices& services);
+
   steer::ProgramTable* programs_ = nullptr;
   std::shared_ptr<const steer::Config> steering_;  // null: none
+  std::shared_ptr<const steer::Config> plain_;     // of a pair's first half, likewise
+  bool is_pair_ = false;
   std::shared_ptr<const steer::capture::CaptureSpec> capture_;
   bool capture_wait_ = true;
 };

@@ -363,8 +363,9 @@ TEST_F(ApiTest, MetricsAreValidAndClosed) {
     EXPECT_NE(it, check.samples.end()) << key << "\n" << answer.body;
     return it == check.samples.end() ? -1.0 : it->second;
   };
-  EXPECT_EQ(sample("rudder:kv_cache_usage_perc{model_name=\"tiny\"}"), 0.25);
-  EXPECT_EQ(sample("rudder:time_to_first_token_seconds_bucket{model_name=\"tiny\",le=\"+Inf\"}"),
+  EXPECT_EQ(sample("rudder:kv_cache_usage_perc{model_name=\"tiny\",engine=\"0\"}"), 0.25);
+  EXPECT_EQ(sample("rudder:time_to_first_token_seconds_bucket{model_name=\"tiny\",engine=\"0\",le="
+                   "\"+Inf\"}"),
             10);
   EXPECT_EQ(sample("rudder:http_requests_total{model_name=\"tiny\",method=\"POST\",handler=\""
                    "/v1/completions\",status=\"2xx\"}"),
@@ -373,13 +374,17 @@ TEST_F(ApiTest, MetricsAreValidAndClosed) {
                    "\"other\",status=\"4xx\"}"),
             50);
   const std::string spec = "rudder:spec_decode_num_";
-  EXPECT_EQ(sample(spec + "draft_tokens_total{model_name=\"tiny\"}"), 9);
-  EXPECT_EQ(sample(spec + "accepted_tokens_per_pos_total{model_name=\"tiny\",position=\"1\"}"), 2);
+  EXPECT_EQ(sample(spec + "draft_tokens_total{model_name=\"tiny\",engine=\"0\"}"), 9);
+  EXPECT_EQ(
+      sample(spec +
+             "accepted_tokens_per_pos_total{model_name=\"tiny\",engine=\"0\",position=\"1\"}"),
+      2);
   EXPECT_GT(sample("process_resident_memory_bytes"), 1e6);
   EXPECT_GT(sample("process_start_time_seconds"), 1.6e9);
   EXPECT_GT(sample("process_open_fds"), 3);
   sample(
-      "rudder:cache_config_info{model_name=\"tiny\",block_size=\"16\",num_gpu_blocks=\"100\","
+      "rudder:cache_config_info{model_name=\"tiny\",engine=\"0\",block_size=\"16\",num_gpu_blocks="
+      "\"100\","
       "cache_dtype=\"bfloat16\"}");
 }
 

@@ -127,6 +127,14 @@ Result<void> ScriptedEngine::health() const {
   return {};
 }
 
+std::vector<engine::ReplicaState> ScriptedEngine::replicas() const {
+  std::vector<engine::ReplicaState> states(num_replicas_, {stats(), health()});
+  if (last_stuck_) {
+    states.back().health = Result<void>(fail(ErrorCode::kUnavailable, "the engine has failed"));
+  }
+  return states;
+}
+
 void ScriptedEngine::release() {
   std::lock_guard lock(mutex_);
   for (auto& [id, running] : running_) running.script.hold = false;

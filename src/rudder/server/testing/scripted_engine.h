@@ -55,6 +55,8 @@ class ScriptedEngine final : public engine::Engine {
   engine::RequestLimits limits() const override;
   engine::EngineStats stats() const override;
   Result<void> health() const override;
+  // As many as set_replicas() said, all alike; the last of them is stuck where that says so.
+  std::vector<engine::ReplicaState> replicas() const override;
   bool drain(int64_t) override { return true; }
   void reset_prefix_cache() override {}
   Result<void> pin(std::vector<steer::KeyedProgram>) override { return {}; }
@@ -69,6 +71,8 @@ class ScriptedEngine final : public engine::Engine {
   void set_full(bool full) { full_ = full; }
   void set_retry_after(int32_t seconds) { retry_after_s_ = seconds; }
   void set_stuck(bool stuck) { stuck_ = stuck; }
+  void set_replicas(size_t count) { num_replicas_ = count; }  // before a server is started on it
+  void set_last_stuck(bool stuck) { last_stuck_ = stuck; }
 
   size_t num_active() const;
   size_t num_cancelled() const { return num_cancelled_; }
@@ -116,6 +120,8 @@ class ScriptedEngine final : public engine::Engine {
   std::atomic<bool> full_{false};
   std::atomic<int32_t> retry_after_s_{1};
   std::atomic<bool> stuck_{false};
+  size_t num_replicas_ = 1;
+  std::atomic<bool> last_stuck_{false};
   std::atomic<size_t> num_cancelled_{0};
   std::atomic<int64_t> last_cancel_us_{0};
   std::atomic<uint64_t> events_sent_{0};

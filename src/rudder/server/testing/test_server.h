@@ -32,6 +32,9 @@ struct ClientResponse {
   std::string field(std::string_view name) const;
 };
 
+// For what comes at once on a machine that does nothing else.
+inline constexpr auto kPatience = std::chrono::seconds(60);
+
 class TestClient {
  public:
   explicit TestClient(uint16_t port, int receive_buffer = 0);
@@ -45,11 +48,11 @@ class TestClient {
   bool send(std::string_view bytes);
   // One response; what follows it is kept. `head` as the method: no body is expected.
   ClientResponse receive(std::string_view method = "GET",
-                         std::chrono::milliseconds timeout = std::chrono::seconds(10));
+                         std::chrono::milliseconds timeout = kPatience);
   // Some bytes, or "" at the end of the connection or after the timeout.
-  std::string receive_some(std::chrono::milliseconds timeout = std::chrono::seconds(10));
+  std::string receive_some(std::chrono::milliseconds timeout = kPatience);
   // True when the peer closes within the timeout; discards what comes before.
-  bool closes(std::chrono::milliseconds timeout = std::chrono::seconds(10));
+  bool closes(std::chrono::milliseconds timeout = kPatience);
   void close();
   void reset();  // closes with RST
 
@@ -83,7 +86,7 @@ std::string post_bytes(std::string_view path, std::string_view body,
 
 // Waits until the condition holds; false after the timeout.
 bool eventually(const std::function<bool()>& condition,
-                std::chrono::milliseconds timeout = std::chrono::seconds(10));
+                std::chrono::milliseconds timeout = kPatience);
 
 // Ids, times and the like replaced, so that an answer can be compared with a text.
 std::string without_times(std::string text);

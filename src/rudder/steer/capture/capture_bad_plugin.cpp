@@ -48,7 +48,7 @@ int open_session(void*, const rudder_capture_request* request, void** session,
 int on_rows(void* session, const rudder_capture_rows*, rudder_capture_out* out) {
   const std::string& deed = static_cast<Session*>(session)->deed;
   if (does(deed, "throw_rows")) throw 42;  // nothing that derives from std::exception
-  if (does(deed, "stall")) std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  if (does(deed, "stall")) std::this_thread::sleep_for(std::chrono::milliseconds(2900));
   if (!does(deed, "fail_rows")) return 0;
   out->set(out, "these rows displease me", 23);
   return 1;

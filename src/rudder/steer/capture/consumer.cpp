@@ -42,4 +42,11 @@ void decode_row(std::span<const std::byte> row, tensor::DType dtype, std::span<f
   }
 }
 
+void decode_row(const tap::CapturedRows& rows, int64_t begin, std::span<float> out) {
+  const size_t item_bytes = tensor::dtype_bytes(rows.dtype);
+  const auto* data = static_cast<const std::byte*>(rows.data);
+  decode_row({data + static_cast<size_t>(begin) * item_bytes, out.size() * item_bytes}, rows.dtype,
+             out);
+}
+
 }  // namespace rudder::steer::capture

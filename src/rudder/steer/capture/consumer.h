@@ -44,6 +44,7 @@ struct RowLayout {
 
 struct SessionInfo {
   std::string request_id;
+  int32_t tenant = 0;
   int32_t choice = 0;
   int32_t prompt_len = 0;
   bool stream = false;
@@ -92,5 +93,7 @@ std::string_view dtype_spelling(tensor::DType dtype);
 
 // A row as floats: `out` has the row's width.
 void decode_row(std::span<const std::byte> row, tensor::DType dtype, std::span<float> out);
+// The row that begins at this element of `rows`, which have data.
+void decode_row(const tap::CapturedRows& rows, int64_t begin, std::span<float> out);
 
 }  // namespace rudder::steer::capture

@@ -7,11 +7,17 @@
 
 #include "rudder/base/settings.h"
 #include "rudder/steer/capture/filesystem_consumer.h"
+#include "rudder/steer/capture/kept_consumer.h"
 #include "rudder/steer/capture/logging_consumer.h"
 #include "rudder/steer/capture/plugin_consumer.h"
 #include "rudder/steer/capture/response_consumer.h"
 
 namespace rudder::steer::capture {
+namespace {
+
+constexpr int64_t kKeptBytes = int64_t{256} << 20;  // unless the flag says
+
+}  // namespace
 
 Result<ConsumerFlag> ConsumerFlag::parse(std::string_view text, const std::string& flag) {
   ConsumerFlag parsed;
@@ -73,12 +79,12 @@ Result<void> ConsumerFlag::finish() const {
   return bad(options_.begin()->first, "unknown option");
 }
 
-Result<std::vector<std::shared_ptr<Consumer>>> make_consumers(const CaptureSettings& settings,
-                                                              const tap::Geometry& geometry,
-                                                              const VectorLookup& lookup,
-                                                              const DictionaryLookup& dictionaries,
-                                                              const std::shared_ptr<Lens>& lens) {
-  std::vector<std::shared_ptr<Consumer>> consumers;
+Result<MadeConsumers> make_consumers(const CaptureSettings& settings, const tap::Geometry& geometry,
+                                     const VectorLookup& lookup,
+                                     const DictionaryLookup& dictionaries,
+                                     const std::shared_ptr<Lens>& lens) {
+  MadeConsumers made;
+  std::vector<std::shared_ptr<Consumer>>& consumers = made.consumers;
   consumers.push_back(
       make_response_consumer(geometry, lookup, dictionaries, lens, settings.max_response_bytes));
   for (const std::string& text : settings.consumers) {
@@ -90,17 +96,23 @@ Result<std::vector<std::shared_ptr<Consumer>>> make_consumers(const CaptureSetti
     } else if (flag.name() == "logging") {
       RUDDER_TRY_VOID(flag.finish());
       consumers.push_back(make_logging_consumer());
+    } else if (flag.name() == "kept") {
+      RUDDER_TRY(const int64_t bytes, flag.integer("bytes", kKeptBytes, 1, INT64_MAX));
+      RUDDER_TRY_VOID(flag.finish());
+      made.kept = std::make_shared<KeptRows>(bytes);
+      consumers.push_back(make_kept_consumer(made.kept));
     } else {
-      return fail(ErrorCode::kInvalidArgument,
-                  "unknown consumer: filesystem and logging are known, response is always there",
-                  flag.where());
+      return fail(
+          ErrorCode::kInvalidArgument,
+          "unknown consumer: filesystem, kept and logging are known, response is always there",
+          flag.where());
     }
   }
   for (const std::string& text : settings.plugins) {
     RUDDER_TRY(std::shared_ptr<Consumer> consumer, load_plugin(text, geometry));
     consumers.push_back(std::move(consumer));
   }
-  return consumers;
+  return made;
 }
 
 }  // namespace rudder::steer::capture

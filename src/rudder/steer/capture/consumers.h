@@ -10,6 +10,7 @@
 #include "rudder/base/result.h"
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/settings.h"
 #include "rudder/tap/site.h"
@@ -40,10 +41,13 @@ class ConsumerFlag {
   std::map<std::string, std::string> options_;
 };
 
-Result<std::vector<std::shared_ptr<Consumer>>> make_consumers(const CaptureSettings& settings,
-                                                              const tap::Geometry& geometry,
-                                                              const VectorLookup& lookup,
-                                                              const DictionaryLookup& dictionaries,
-                                                              const std::shared_ptr<Lens>& lens);
+struct MadeConsumers {
+  std::vector<std::shared_ptr<Consumer>> consumers;
+  std::shared_ptr<KeptRows> kept;  // of the consumer `kept`; null: there is none
+};
+Result<MadeConsumers> make_consumers(const CaptureSettings& settings, const tap::Geometry& geometry,
+                                     const VectorLookup& lookup,
+                                     const DictionaryLookup& dictionaries,
+                                     const std::shared_ptr<Lens>& lens);
 
 }  // namespace rudder::steer::capture

@@ -45,9 +45,10 @@ class ThreadedDispatcher final : public Dispatcher {
   ~ThreadedDispatcher() override { stop(); }
 
   Result<void> open(std::vector<std::shared_ptr<Consumer>> consumers,
-                    const CaptureSettings& settings);
+                    std::shared_ptr<const KeptRows> kept, const CaptureSettings& settings);
 
-  Result<std::shared_ptr<const CaptureSpec>> spec(const json::value* field) override;
+  Result<std::shared_ptr<const CaptureSpec>> spec(const json::value* field,
+                                                  std::optional<StopWhen> stop_when) override;
   std::shared_ptr<const CaptureSpec> find(SpecId id) const override { return specs_.find(id); }
   CaptureId begin(CaptureRequest request) override;
   void push(std::shared_ptr<const tap::CapturedRows> rows,
@@ -59,6 +60,7 @@ class ThreadedDispatcher final : public Dispatcher {
     if (id.value != 0) inbox_->post(EndMessage{id, true});
   }
   CaptureStats stats() const override;
+  const KeptRows* kept() const override { return kept_.get(); }
 
  private:
   void run();
@@ -92,6 +94,7 @@ class ThreadedDispatcher final : public Dispatcher {
   std::atomic<uint64_t> next_id_{1};
 
   SpecTable specs_;
+  std::shared_ptr<const KeptRows> kept_;
 
   std::atomic<uint64_t> batches_{0};
   std::atomic<uint64_t> tokens_{0};
@@ -105,7 +108,9 @@ class ThreadedDispatcher final : public Dispatcher {
 };
 
 Result<void> ThreadedDispatcher::open(std::vector<std::shared_ptr<Consumer>> consumers,
+                                      std::shared_ptr<const KeptRows> kept,
                                       const CaptureSettings& settings) {
+  kept_ = std::move(kept);
   for (const std::shared_ptr<Consumer>& consumer : consumers) {
     const auto same = [&](const OptionsParser* other) { return other->name() == consumer->name(); };
     if (std::ranges::any_of(context_.consumers, same)) {
@@ -121,7 +126,7 @@ Result<void> ThreadedDispatcher::open(std::vector<std::shared_ptr<Consumer>> con
     RUDDER_TRY(const json::value field, parse_json(settings.global, "capture-global"));
     RUDDER_TRY(operator_asks_, parse_asks(field, "capture-global", context_));
     for (ParsedAsk& ask : operator_asks_) ask.ask.by_operator = true;
-    RUDDER_TRY_VOID(combine(operator_asks_, context_));
+    RUDDER_TRY_VOID(combine(operator_asks_, std::nullopt, context_));
   }
   for (std::shared_ptr<Consumer>& consumer : consumers) {
     lanes_.push_back(Lane::start(std::move(consumer), {.policy = policy_,
@@ -133,19 +138,22 @@ Result<void> ThreadedDispatcher::open(std::vector<std::shared_ptr<Consumer>> con
   return {};
 }
 
-Result<std::shared_ptr<const CaptureSpec>> ThreadedDispatcher::spec(const json::value* field) {
+Result<std::shared_ptr<const CaptureSpec>> ThreadedDispatcher::spec(
+    const json::value* field, std::optional<StopWhen> stop_when) {
   const bool is_asked = field != nullptr && !field->is_null();
-  if (!is_asked && operator_asks_.empty()) return std::shared_ptr<const CaptureSpec>();
+  if (!is_asked && !stop_when && operator_asks_.empty())
+    return std::shared_ptr<const CaptureSpec>();
   if (!context_.limits.capture()) {
-    return fail(ErrorCode::kInvalidArgument, "this server was started without capture", "capture");
+    return fail(ErrorCode::kInvalidArgument, "this server was started without capture",
+                is_asked ? "capture" : "stop_when");
   }
   std::vector<ParsedAsk> asks = operator_asks_;
   if (is_asked) {
     RUDDER_TRY(std::vector<ParsedAsk> asked, parse_asks(*field, "capture", context_));
     std::ranges::move(asked, std::back_inserter(asks));
   }
-  if (asks.empty()) return std::shared_ptr<const CaptureSpec>();
-  RUDDER_TRY(CaptureSpec made, combine(std::move(asks), context_));
+  if (asks.empty() && !stop_when) return std::shared_ptr<const CaptureSpec>();
+  RUDDER_TRY(CaptureSpec made, combine(std::move(asks), std::move(stop_when), context_));
   return specs_.keep(std::move(made));
 }
 
@@ -166,6 +174,7 @@ std::shared_ptr<Seat> ThreadedDispatcher::make_seat(const std::shared_ptr<OpenRe
         {point, offset * item_bytes, static_cast<size_t>(width) * item_bytes, width});
   }
   seat->info.request_id = asked.request_id;
+  seat->info.tenant = asked.tenant;
   seat->info.choice = asked.choice;
   seat->info.prompt_len = asked.prompt_len;
   seat->info.stream = asked.stream;
@@ -472,13 +481,12 @@ void ThreadedDispatcher::stop() {
 
 Result<std::unique_ptr<Dispatcher>> Dispatcher::create(Parts parts,
                                                        const CaptureSettings& settings) {
-  RUDDER_TRY(
-      std::vector<std::shared_ptr<Consumer>> consumers,
-      make_consumers(settings, parts.geometry, parts.lookup, parts.dictionaries, parts.lens));
-  std::ranges::move(parts.consumers, std::back_inserter(consumers));
+  RUDDER_TRY(MadeConsumers made, make_consumers(settings, parts.geometry, parts.lookup,
+                                                parts.dictionaries, parts.lens));
+  std::ranges::move(parts.consumers, std::back_inserter(made.consumers));
   parts.consumers.clear();
   auto dispatcher = std::make_unique<ThreadedDispatcher>(std::move(parts), settings);
-  RUDDER_TRY_VOID(dispatcher->open(std::move(consumers), settings));
+  RUDDER_TRY_VOID(dispatcher->open(std::move(made.consumers), std::move(made.kept), settings));
   return dispatcher;
 }
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/capture/kept_rows.h"
 #include "rudder/steer/capture/lens.h"
 #include "rudder/steer/capture/result.h"
 #include "rudder/steer/capture/settings.h"
@@ -41,6 +43,7 @@ using CaptureId = StrongId<struct CaptureTag, uint64_t>;  // 0: nothing is captu
 struct CaptureRequest {
   std::shared_ptr<const CaptureSpec> spec;
   std::string request_id;  // as the answer names it
+  int32_t tenant = 0;      // whose it is
   int32_t choice = 0;
   int32_t prompt_len = 0;
   bool stream = false;  // the client takes events
@@ -68,9 +71,14 @@ class Dispatcher {
   // Cancels open sessions. Abandons threads that a plugin does not return from.
   virtual ~Dispatcher() = default;
 
-  // Any thread. `field` is the request's "capture", null when it has none; the answer is null when
-  // nothing is captured of the request. Errors carry the JSON path.
-  virtual Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field) = 0;
+  // Any thread. `field` is the request's "capture", null when it has none; `stop_when` what the
+  // engine is to read. The answer is null when nothing is captured of the request. Errors carry the
+  // JSON path.
+  virtual Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field,
+                                                          std::optional<StopWhen> stop_when) = 0;
+  Result<std::shared_ptr<const CaptureSpec>> spec(const boost::json::value* field) {
+    return spec(field, std::nullopt);
+  }
   // Any thread. The spec of this number; null: nobody holds it any more.
   virtual std::shared_ptr<const CaptureSpec> find(SpecId id) const = 0;
   // Sets SequenceTaps.capture and .captured of a prompt of this length.
@@ -89,6 +97,8 @@ class Dispatcher {
   virtual void cancel(CaptureId id) = 0;
 
   virtual CaptureStats stats() const = 0;  // any thread
+  // Any thread. Rows of finished requests; null: the server keeps none.
+  virtual const KeptRows* kept() const { return nullptr; }
 };
 
 }  // namespace rudder::steer::capture

@@ -20,7 +20,7 @@ class PluginTest : public ::testing::Test {
     CaptureSettings settings;
     settings.plugins = {plugin};
     settings.consumers = {"logging"};
-    settings.result_timeout_seconds = 0.3;
+    settings.result_timeout_seconds = 1.5;
     settings.spill_dir = folder_.path();
     return Dispatcher::create({geometry_, small_limits(), {}, {}}, settings);
   }
@@ -163,7 +163,7 @@ TEST_F(PluginTest, AStallingPluginMissesItsTimeAndTheOthersDoNot) {
   const CaptureResults results = capture(
       R"({"bad": {"sites": {"resid_post": [0]}, "do": "stall"}, "logging": {"sites": {"resid_post": [0]}}})",
       1, 1);
-  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(590));
+  EXPECT_LT(std::chrono::steady_clock::now() - before, std::chrono::milliseconds(2890));
   EXPECT_EQ(results[0].status, Status::kError);
   EXPECT_NE(results[0].error.find("in time"), std::string::npos) << results[0].error;
   EXPECT_EQ(results[1].status, Status::kOk);

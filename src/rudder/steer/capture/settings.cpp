@@ -6,7 +6,8 @@ void CaptureSettings::declare(SettingsTable& table) {
   table.section("capture");
   table.add("capture-consumer", &consumers,
             "A consumer that requests may name in `capture`, with its options: "
-            "filesystem:root=DIR[,key=value...], logging. Repeatable; `response` is always there.");
+            "filesystem:root=DIR[,key=value...], kept[:bytes=256M], logging. Repeatable; "
+            "`response` is always there.");
   table.add(
       "capture-plugin", &plugins,
       "A shared object with a consumer of its own: NAME:file=PATH[,key=value...]. Its code runs in "

@@ -227,6 +227,7 @@ Result<std::vector<tap::PositionRange>> captured_ranges(const CaptureSpec& spec,
     RUDDER_TRY(const std::vector<tap::PositionRange> ranges, asked_ranges(ask, prompt_len));
     all.insert(all.end(), ranges.begin(), ranges.end());
   }
+  if (spec.stop_when) all.push_back({prompt_len, tap::kNoEnd});
   return merge(std::move(all));
 }
 
@@ -260,8 +261,10 @@ Result<std::vector<ParsedAsk>> parse_asks(const json::value& field, const std::s
   return asks;
 }
 
-Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& context) {
+Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, std::optional<StopWhen> stop_when,
+                            const SpecContext& context) {
   auto set = std::make_shared<tap::CaptureSet>();
+  if (stop_when) set->points.push_back(stop_when->watch.point);
   for (const ParsedAsk& ask : asks) {
     set->points.insert(set->points.end(), ask.points.begin(), ask.points.end());
   }
@@ -274,7 +277,7 @@ Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& cont
     return invalid_field(
         fmt::format("the rows of one token have {} elements, this server's buffer {}", elements,
                     context.limits.capture_elements),
-        asks.empty() ? std::string() : asks.back().ask.path + ".sites");
+        asks.empty() ? std::string("stop_when") : asks.back().ask.path + ".sites");
   }
   for (ParsedAsk& ask : asks) {
     for (const tap::CapturePoint& point : ask.points) {
@@ -283,7 +286,14 @@ Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& cont
     }
     spec.asks.push_back(std::move(ask.ask));
   }
+  if (stop_when) {
+    const tap::CapturePoint& point = stop_when->watch.point;
+    const auto at = std::ranges::lower_bound(set->points, point, before);
+    spec.stop_offset = spec.offsets[static_cast<size_t>(at - set->points.begin())];
+    spec.stop_width = context.geometry.width(point.point);
+  }
   spec.set = std::move(set);
+  spec.stop_when = std::move(stop_when);
   return spec;
 }
 

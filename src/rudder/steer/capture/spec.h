@@ -11,12 +11,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "rudder/base/ids.h"
 #include "rudder/base/result.h"
+#include "rudder/steer/capture/watch.h"
 #include "rudder/tap/capture.h"
 #include "rudder/tap/sequence_taps.h"
 
@@ -53,12 +55,18 @@ struct CaptureSpec {
   std::shared_ptr<const tap::CaptureSet> set;  // requests with equal points share it
   std::vector<int64_t> offsets;                // of the set's rows in a record, in elements
   std::vector<Ask> asks;
+  // What the engine reads of the record of each generated token; no consumer gets it for that.
+  std::optional<StopWhen> stop_when = {};
+  int64_t stop_offset = 0;  // of its row in a record, in elements
+  int32_t stop_width = 0;   // of that row
+
+  bool is_for_engine_alone() const { return asks.empty() && stop_when.has_value(); }
 };
 
 // Positions of one consumer, ascending and disjoint, for a prompt of this length. kInvalidArgument
 // when a listed position lies before the prompt.
 Result<std::vector<tap::PositionRange>> asked_ranges(const Ask& ask, int32_t prompt_len);
-// Those of all consumers together: SequenceTaps.captured.
+// Those of all consumers and of the engine together: SequenceTaps.captured.
 Result<std::vector<tap::PositionRange>> captured_ranges(const CaptureSpec& spec,
                                                         int32_t prompt_len);
 bool contains(const std::vector<tap::PositionRange>& ranges, int32_t position);
@@ -101,8 +109,9 @@ struct ParsedAsk {
 // "capture.filesystem.sites.resid_post[1]".
 Result<std::vector<ParsedAsk>> parse_asks(const boost::json::value& field, const std::string& path,
                                           const SpecContext& context);
-// One set for all of them. kInvalidArgument when a token's record has no room in the executor's
-// buffer.
-Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, const SpecContext& context);
+// One set for all of them and for what the engine reads. kInvalidArgument when a token's record has
+// no room in the executor's buffer.
+Result<CaptureSpec> combine(std::vector<ParsedAsk> asks, std::optional<StopWhen> stop_when,
+                            const SpecContext& context);
 
 }  // namespace rudder::steer::capture

@@ -23,7 +23,7 @@ class SpecTest : public ::testing::Test {
   Result<CaptureSpec> parse(const std::string& text) {
     RUDDER_TRY(const boost::json::value field, parse_json(text, "test"));
     RUDDER_TRY(std::vector<ParsedAsk> asks, parse_asks(field, "capture", context_));
-    return combine(std::move(asks), context_);
+    return combine(std::move(asks), std::nullopt, context_);
   }
 
   void expect_refused(const std::string& text, const std::string& where) {

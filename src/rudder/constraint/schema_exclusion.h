@@ -1,0 +1,19 @@
+// Decides whether two schemas exclude each other, which options of `oneOf` do in most documents. It
+// works on schemas in their normal form (schema_document.h). Pure; any thread.
+#pragma once
+
+#include <boost/json/fwd.hpp>
+
+#include "rudder/constraint/fuel.h"
+#include "rudder/constraint/schema_document.h"
+
+namespace rudder::constraint {
+
+// True when no value can be valid by both; false when that is not clear, or the fuel is out.
+bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const boost::json::value& a,
+                        const boost::json::value& b);
+
+// Whether the schema accepts every value that is no object; false when that is not clear.
+bool binds_objects_alone(const SchemaDocument& document, const boost::json::value& schema);
+
+}  // namespace rudder::constraint

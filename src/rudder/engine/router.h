@@ -1,0 +1,91 @@
+// Router: which replica of an engine a request goes to: one that has a long beginning of its prompt
+// cached and little to do. Any thread. Decision: docs/adr/0047-replicas.md.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "rudder/engine/event.h"
+#include "rudder/engine/request.h"
+#include "rudder/kv/block_watcher.h"
+#include "rudder/kv/cached_keys.h"
+#include "rudder/kv/prefix_chain.h"
+#include "rudder/step/kv_groups.h"
+
+namespace rudder::engine {
+
+// A replica as the router weighs it, in tokens.
+struct ReplicaLoad {
+  int64_t open = 0;    // of its open requests: their prompts, and what they have generated
+  int64_t cached = 0;  // of the request's prompt, in its prefix cache
+  bool takes = true;   // the request may go there
+};
+
+// To compute a token of a prompt costs as much as so many tokens of open requests do to it.
+inline constexpr int64_t kCachedTokenWorth = 4;
+
+// The one that takes the request with the least open - kCachedTokenWorth * cached; of equals the
+// first from index `turn` on, round about. So a replica with a cached prefix is taken until it has
+// kCachedTokenWorth tokens more to do for each cached one than another. At least one takes it.
+size_t choose_replica(std::span<const ReplicaLoad> replicas, size_t turn);
+
+// A request's share of a replica's load, from when it is placed until nobody holds it.
+class LoadCharge {
+ public:
+  LoadCharge(std::shared_ptr<std::atomic<int64_t>> load, int64_t tokens) : load_(std::move(load)) {
+    add(tokens);
+  }
+  ~LoadCharge() { load_->fetch_sub(tokens_, std::memory_order_relaxed); }
+  LoadCharge(const LoadCharge&) = delete;
+  LoadCharge& operator=(const LoadCharge&) = delete;
+
+  // On one thread at a time.
+  void add(int64_t tokens) {
+    tokens_ += tokens;
+    load_->fetch_add(tokens, std::memory_order_relaxed);
+  }
+
+ private:
+  const std::shared_ptr<std::atomic<int64_t>> load_;
+  int64_t tokens_ = 0;
+};
+
+class Router {
+ public:
+  // `keys`: as the replicas' caches have them. `watchers`: of each replica, told what its cache
+  // says; null: nobody is.
+  Router(const kv::KeyOptions& keys, const step::KvGroups& groups,
+         std::span<kv::BlockWatcher* const> watchers);
+
+  // Follows the cache of a replica.
+  kv::BlockWatcher* watcher(size_t replica) { return keys_[replica].get(); }
+
+  struct Placement {
+    size_t replica = 0;
+    std::shared_ptr<LoadCharge> charge;
+  };
+  // `takes`: one a replica; at least one is true.
+  Placement place(const RequestParams& params, const std::vector<bool>& takes);
+  // Tokens at the beginning of the prompt that each replica has cached.
+  std::vector<int64_t> cached_tokens(const RequestParams& params) const;
+  int64_t load(size_t replica) const { return loads_[replica]->load(std::memory_order_relaxed); }
+
+ private:
+  const int32_t block_size_;
+  const kv::ChainHasher hasher_;
+  std::vector<std::unique_ptr<kv::CachedKeys>> keys_;         // by replica
+  std::vector<std::shared_ptr<std::atomic<int64_t>>> loads_;  // likewise, in tokens
+  std::mutex mutex_;                                          // one request is placed at a time
+  size_t turn_ = 0;
+};
+
+// The same sink; the tokens that pass count as load while somebody holds it.
+EventSink charged(EventSink sink, std::shared_ptr<LoadCharge> charge);
+
+}  // namespace rudder::engine
