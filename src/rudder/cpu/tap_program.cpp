@@ -312,8 +312,8 @@ void run_ops(TokenProgram program, std::span<const TapOp> ops) {
 
 }  // namespace
 
-void DictionaryView::decode(std::span<const float> features, const RowScale& scale,
-                            const float* h, float* out) const {
+void DictionaryView::decode(std::span<const float> features, const RowScale& scale, const float* h,
+                            float* out) const {
   const auto width = static_cast<size_t>(head->d_out);
   const float* const bias = values + head->output_bias;
   std::vector<double> sums(bias, bias + width);

@@ -27,7 +27,7 @@ struct TapTable {
   // Of encode(); without elements where it is not run.
   tensor::View encoded_rows;  // [kEncodedRows, widest row] f32
   tensor::View features;      // [kEncodedRows, Limits.max_features] f32
-  tensor::View carried;       // [max tokens of a step, hidden] f32: what kEncode leaves for kCarried
+  tensor::View carried;  // [max tokens of a step, hidden] f32: what kEncode leaves for kCarried
 };
 
 // Which rows of the table the tokens of a step use. Views of i32 [T]; empty without taps.

@@ -26,8 +26,8 @@ enum class OpKind : int32_t {
   kFeature,    // y = norm(h) . v2, f = y > lo ? max(a y + b, 0) : 0, f' = `edit` of f with `value`:
                // h + s c (f' - f) v1, norm and c those of `norm`; with hi > 0 only where f > 0
   kEncode,     // f = all features of h, by the dictionary v1 (dictionary_image.h); with lo > 0 the
-               // row becomes decode(f), or that is left for kCarried. Its run are kEncoded ops; Ops::encode() runs it, behind the
-               // macro-op that passes the point
+               // row becomes decode(f), or that is left for kCarried. Its run are kEncoded ops;
+               // Ops::encode() runs it, behind the macro-op that passes the point
   kEncoded,    // f' = `edit` of f with `value`, f that of `feature`: h + s c (f' - f) decoder; with
                // hi > 0 only where f > 0
   kCarried,    // the row that a kEncode at an earlier point of the step left for the token

@@ -99,6 +99,7 @@ std::vector<FeatureValue> read_features(const FeatureAsk& ask, std::span<const f
   encode(dictionary, row, values);
   if (ask.top > 0) return top_features(values, ask.top);
   std::vector<FeatureValue> told;
+  told.reserve(ask.features.size());
   for (const int32_t feature : ask.features) {
     told.push_back({feature, values[static_cast<size_t>(feature)]});
   }

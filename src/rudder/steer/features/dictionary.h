@@ -49,8 +49,8 @@ struct FeatureForm {
 struct KeptImage {
   KeptImage() = default;
   KeptImage(const KeptImage& /*other*/) {}
-  KeptImage& operator=(const KeptImage& /*other*/) {
-    made = nullptr;
+  KeptImage& operator=(const KeptImage& other) {
+    if (this != &other) made = nullptr;
     return *this;
   }
 
