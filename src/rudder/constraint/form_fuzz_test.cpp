@@ -157,7 +157,9 @@ class FormFuzz : public ::testing::Test {
       for (size_t length = 0; length < seed.size(); ++length) {
         const GrammarSpec spec = {.kind = kind, .text = std::string(seed.substr(0, length))};
         const auto compiled = FormChecker::engine().compile(spec);
-        if (!compiled) EXPECT_FALSE(compiled.error().message.empty()) << spec.text;
+        if (!compiled) {
+          EXPECT_FALSE(compiled.error().message.empty()) << spec.text;
+        }
       }
     }
   }
