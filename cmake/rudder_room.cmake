@@ -35,7 +35,9 @@ function(rudder_room)
 endfunction()
 
 # rudder_test(NAME kv_test SRCS a_test.cpp ROOMS kv testing LABELS unit [ARGS ...] [TIMEOUT seconds]
-#             [SANITIZERS asan tsan])
+#             [SANITIZERS asan tsan] [FULL "Full/*" ...])
+# FULL: the cases (patterns of gtest_filter) that only make test-full runs, as NAME without _test and with
+# _full_test, labelled slow.
 # SANITIZERS: the presets that `make test` runs it under once more: what parses bytes of strangers runs
 # under asan, what has threads under tsan. Target asan_tests / tsan_tests builds them.
 # A test's sources are compiled together, which halves the time that tests take to build: names in their
@@ -46,7 +48,7 @@ function(rudder_test)
   if(NOT RUDDER_TESTS)
     return()
   endif()
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS;SANITIZERS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SRCS;ROOMS;DEPS;LABELS;ARGS;DEFS;SANITIZERS;FULL" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   set_target_properties(${ARG_NAME} PROPERTIES UNITY_BUILD ON)
   foreach(room ${ARG_ROOMS})
@@ -62,14 +64,25 @@ function(rudder_test)
   endif()
   target_compile_definitions(${ARG_NAME} PRIVATE RUDDER_SOURCE_DIR="." ${ARG_DEFS})
   target_link_libraries(${ARG_NAME} PRIVATE GTest::gtest GTest::gtest_main)
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS}
-           WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+  set(labels ${ARG_LABELS} ${ARG_SANITIZERS})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  if(RUDDER_SANITIZE)  # as much slower as a test may become
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 5")
+  endif()
+  if(ARG_FULL)
+    list(JOIN ARG_FULL ":" full)
+    list(APPEND ARG_ARGS --gtest_filter=-${full})
+    string(REGEX REPLACE "_test$" "_full_test" full_name ${ARG_NAME})
+    add_test(NAME ${full_name} COMMAND ${ARG_NAME} --gtest_filter=${full} WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
+    math(EXPR full_timeout "${ARG_TIMEOUT} * 3")
+    set_tests_properties(${full_name} PROPERTIES LABELS "${ARG_LABELS};slow" TIMEOUT ${full_timeout})
+  endif()
+  add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS}
+           WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   foreach(sanitizer ${ARG_SANITIZERS})
     add_dependencies(${sanitizer}_tests ${ARG_NAME})
   endforeach()
-  list(APPEND ARG_LABELS ${ARG_SANITIZERS})
-  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT})
 endfunction()

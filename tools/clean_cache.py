@@ -26,7 +26,7 @@ def _text(path):
 def _included(path):
     """The files of ours that this one includes directly."""
     found = []
-    for name in INCLUDE.findall(_text(path).decode()):
+    for name in INCLUDE.findall(text_of(path)):
         for folder in (ROOT / "src", path.parent, ROOT / "apps", ROOT / "tests"):
             if _text(folder / name) is not None:
                 found.append(folder / name)
@@ -34,7 +34,12 @@ def _included(path):
     return found
 
 
-def _closure(path):
+def text_of(path):
+    return _text(path).decode()
+
+
+def closure(path):
+    """The file and every file of ours that it includes, directly or not."""
     seen, waiting = {path}, [path]
     while waiting:
         for other in _included(waiting.pop()):
@@ -57,7 +62,7 @@ class CleanCache:
         """`source`: path relative to the repository's root."""
         words = [self._version, *(flag.replace(str(ROOT), "") for flag in flags)]
         hasher = hashlib.sha256("\0".join(words).encode())
-        for path in _closure(ROOT / source):
+        for path in closure(ROOT / source):
             text = _text(path)
             hasher.update(f"{path.relative_to(ROOT)}\0{len(text)}\0".encode())
             hasher.update(text)

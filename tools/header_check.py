@@ -1,13 +1,22 @@
 #!/usr/bin/env python3
 """Every header compiles alone, with the flags of a source file of its room. One that did is not
-compiled again before it or a header that it includes changes (tools/clean_cache.py)."""
+compiled again before it or a header that it includes changes (tools/clean_cache.py).
+
+Nearly all of such a compile goes into what many headers include. That is precompiled where it pays
+(tools/preludes.py, which says why it hides nothing).
+"""
 
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import compile_commands
-from clean_cache import CleanCache
+import preludes
+from clean_cache import CleanCache, closure, text_of
+
+COMPILER = "clang++-14"  # reads of a precompiled header only what is used; clang-tidy's package brings it
+GCC_ONLY = {"-Wno-restrict", "-Wno-maybe-uninitialized"}  # errors to clang
 
 
 def flags_for(header, commands):
@@ -21,10 +30,62 @@ def flags_for(header, commands):
     words = iter(arguments)
     for word in words:
         if word == "-isystem":
-            flags += [word, next(words)]
-        elif word.startswith(("-I", "-D", "-std=", "-W", "-m")):
+            flags.append(word + next(words))
+        elif word.startswith(("-I", "-D", "-std=", "-W", "-m")) and word not in GCC_ONLY:
             flags.append(word)
     return flags
+
+
+def prelude_flags(flags):
+    """Those that all headers have, and every folder where one finds others."""
+    lists = list(flags.values())
+    common = [flag for flag in lists[0] if all(flag in others for others in lists)]
+    folders = {flag for each in lists for flag in each if flag.startswith(("-I", "-isystem"))}
+    return common + sorted(folders - set(common))
+
+
+def run_compiler(arguments, text, root):
+    return subprocess.run([COMPILER, *arguments, "-"], cwd=root, input=text, capture_output=True, text=True)
+
+
+def includes(headers):
+    """The lines that include these: <headers> of libraries, and paths of ours."""
+    names = sorted(name if isinstance(name, str) else f'"{name}"' for name in headers)
+    return "".join(f"#include {name}\n" for name in reversed(names))  # those of libraries first
+
+
+def check(flags, folder, root=compile_commands.ROOT):
+    """{header: error, empty if it compiles alone}. `flags`: of each header, a path below `root`. `folder`: an
+    empty one, for what is precompiled."""
+    ours = {root / header: frozenset(closure(root / header)) for header in flags}
+    libraries = {header: preludes.library_headers(map(text_of, paths)) for header, paths in ours.items()}
+    libraries = {header: names for header, names in libraries.items() if names is not None}
+    common = prelude_flags(flags) if flags else []
+    files, made, errors = {}, {}, {}
+
+    def read_files(name):
+        done = run_compiler([*common, "-M", "-x", "c++"], includes([name]), root)
+        files[name] = preludes.file_sizes(done.stdout) if done.returncode == 0 else {}  # its users will tell
+
+    def make(prelude):
+        number, names = prelude
+        path = pathlib.Path(folder) / f"{number}.pch"
+        done = run_compiler([*common, "-fpch-instantiate-templates", "-x", "c++-header", "-o", str(path)],
+                            includes(names), root)
+        if done.returncode == 0:  # else its users are compiled without
+            made[names] = path
+
+    def compile_alone(header):
+        prelude = made.get(chosen.get(root / header))
+        before = ["-include-pch", str(prelude)] if prelude else []
+        done = run_compiler([*flags[header], *before, "-fsyntax-only", "-x", "c++"], includes([root / header]), root)
+        errors[header] = "" if done.returncode == 0 else f"{header} does not compile alone:\n{done.stderr}"
+
+    compile_commands.run_all(sorted(set().union(*libraries.values())), read_files)
+    chosen = preludes.Choice(libraries, ours, files).prelude_of
+    compile_commands.run_all(enumerate({names for names in chosen.values() if names}), make)
+    compile_commands.run_all(flags, compile_alone)
+    return errors
 
 
 def main():
@@ -35,27 +96,20 @@ def main():
     if not any(source.startswith("src/rudder/cuda/") for source in commands):
         headers = [h for h in headers if not h.startswith("src/rudder/cuda/")]  # no toolkit here
 
-    version = subprocess.run(["g++", "--version"], check=True, capture_output=True, text=True).stdout
+    version = subprocess.run([COMPILER, "--version"], check=True, capture_output=True, text=True).stdout
     cache = CleanCache("headers", version)
     flags = {header: flags_for(header, commands) for header in headers}
     digests = {header: cache.digest(header, flags[header]) for header in headers}
+    unknown = {header: flags[header] for header in headers if not cache.is_clean(digests[header])}
 
-    def check(header):
-        command = ["g++", *flags[header], "-fsyntax-only", "-x", "c++", "-"]
-        text = f'#include "{compile_commands.ROOT / header}"\n'
-        done = subprocess.run(command, cwd=compile_commands.ROOT, input=text, capture_output=True,
-                              text=True)
-        if done.returncode == 0:
-            cache.add([digests[header]])
-            return ""
-        return f"{header} does not compile alone:\n{done.stderr}"
-
-    unknown = [header for header in headers if not cache.is_clean(digests[header])]
-    errors = compile_commands.run_all(unknown, check)
+    with tempfile.TemporaryDirectory(prefix="rudder-headers-") as folder:
+        errors = check(unknown, folder)
+    cache.add(digests[header] for header, error in errors.items() if not error)
     cache.save()
-    print("\n".join(errors), end="\n" if errors else "")
-    print(f"{len(headers)} headers, {len(unknown)} of them compiled, {len(errors)} errors")
-    return 1 if errors else 0
+    wrong = [error for error in errors.values() if error]
+    print("\n".join(wrong), end="\n" if wrong else "")
+    print(f"{len(headers)} headers, {len(unknown)} of them compiled, {len(wrong)} errors")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 #   tools/test.sh        checks, all CPU tests, what parses or has threads again under sanitizers, end to end
 #   tools/test.sh full   the same at full counts: slow tests, every room under every sanitizer with all of
 #                        UBSan's groups, the end-to-end tests against an instrumented server, every fuzz
-#                        target for FUZZ_SECONDS (60)
+#                        target for FUZZ_SECONDS (600)
 # Ends with a table of what each stage took.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -60,7 +60,7 @@ if [ "$full" = full ]; then
   RUDDER_SOAK_SECONDS=60 stage "end to end" end_to_end -m "slow or not slow"
   RUDDER_BINARY=build/$asan/apps/rudder stage "end to end under asan" end_to_end
   stage "build of the fuzz targets" tools/build.sh fuzz fuzz_targets
-  stage "fuzz targets" tools/fuzz.sh
+  FUZZ_SECONDS=${FUZZ_SECONDS:-600} stage "fuzz targets" tools/fuzz.sh
 else
   stage "end to end" end_to_end
 fi

@@ -57,9 +57,7 @@ class RightProposer final : public sched::DraftProposer {
   const std::vector<std::vector<int32_t>> wholes_;
 };
 
-using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
-
-class Drafts : public ::testing::TestWithParam<Param> {
+class Drafts : public ::testing::TestWithParam<Pair> {
  protected:
   static testing::TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
@@ -172,13 +170,8 @@ TEST_P(Drafts, RightOnesSaveSteps) {
   EXPECT_EQ(outcome.stats.accepted_tokens, 50u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Drafts,
-                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
-                                            ::testing::ValuesIn(testing::kTinyArchs)),
-                         [](const auto& test) {
-                           return backends()[std::get<0>(test.param)].name + "_" +
-                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(Tiny, Drafts, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, Drafts, ::testing::ValuesIn(other_pairs(all_backends())), pair_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

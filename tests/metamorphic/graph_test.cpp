@@ -69,9 +69,7 @@ constexpr step::Capacity kCapacity = {.num_slots = 21,
                                       .vocab_size = 160,
                                       .max_in_flight = 3};
 
-using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
-
-class Graphs : public ::testing::TestWithParam<Param> {
+class Graphs : public ::testing::TestWithParam<Pair> {
  protected:
   static std::unique_ptr<exec::DeviceExecutor> executor(bool enforce_eager) {
     Backend taped = backends()[std::get<0>(GetParam())];
@@ -158,13 +156,8 @@ TEST_P(Graphs, DraftedAsPlain) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Graphs,
-                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
-                                            ::testing::ValuesIn(testing::kTinyArchs)),
-                         [](const auto& test) {
-                           return backends()[std::get<0>(test.param)].name + "_" +
-                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(Tiny, Graphs, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, Graphs, ::testing::ValuesIn(other_pairs(all_backends())), pair_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -237,15 +237,36 @@ std::string group_name(const ::testing::TestParamInfo<Param>& test) {
          std::string(testing::tiny_arch_name(std::get<1>(test.param))) + "_" +
          std::to_string(std::get<2>(test.param));
 }
+struct GroupParams {
+  std::vector<Param> daily, others;  // `daily`: every model once, backends and ranks in turn
+};
+GroupParams group_params(const std::vector<size_t>& backends) {
+  GroupParams params;
+  const auto add = [](std::vector<Param>& to, const Pair& pair, int32_t ranks) {
+    to.emplace_back(std::get<0>(pair), std::get<1>(pair), ranks);
+  };
+  for (const Pair& pair : daily_pairs(backends)) {
+    const int32_t ranks = params.daily.size() / backends.size() % 2 == 0 ? 2 : 4;
+    add(params.daily, pair, ranks);
+    add(params.others, pair, ranks == 2 ? 4 : 2);
+  }
+  for (const Pair& pair : other_pairs(backends)) {
+    for (const int32_t ranks : {2, 4}) add(params.others, pair, ranks);
+  }
+  return params;
+}
 // Sums of bf16 products round to other tokens than those of one device; bits are compared all the
 // same.
-auto group_params(std::initializer_list<size_t> backends) {
-  return ::testing::Combine(::testing::ValuesIn(std::vector<size_t>(backends)),
-                            ::testing::ValuesIn(testing::kTinyArchs), ::testing::Values(2, 4));
-}
-INSTANTIATE_TEST_SUITE_P(Tiny, Group, group_params({0, 1}), group_name);
-INSTANTIATE_TEST_SUITE_P(Tiny, GroupBits, group_params({1, 2}), group_name);
-INSTANTIATE_TEST_SUITE_P(Tiny, GroupDrafts, group_params({1}), group_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, Group, ::testing::ValuesIn(group_params({0, 1}).daily), group_name);
+INSTANTIATE_TEST_SUITE_P(Full, Group, ::testing::ValuesIn(group_params({0, 1}).others), group_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, GroupBits, ::testing::ValuesIn(group_params({1, 2}).daily),
+                         group_name);
+INSTANTIATE_TEST_SUITE_P(Full, GroupBits, ::testing::ValuesIn(group_params({1, 2}).others),
+                         group_name);
+INSTANTIATE_TEST_SUITE_P(Tiny, GroupDrafts, ::testing::ValuesIn(group_params({1}).daily),
+                         group_name);
+INSTANTIATE_TEST_SUITE_P(Full, GroupDrafts, ::testing::ValuesIn(group_params({1}).others),
+                         group_name);
 
 TEST(GroupTaps, NeuronsAreRefusedByName) {
   const auto executor = tiny_group(rank_backends()[0], TinyArch::kPreNorm, kRoomy,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <numeric>
 #include <random>
 #include <stdexcept>
 
@@ -35,6 +36,37 @@ const std::vector<Backend>& backends() {
     return found;
   }();
   return all;
+}
+
+std::vector<size_t> all_backends() {
+  std::vector<size_t> all(backends().size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
+}
+
+std::vector<Pair> daily_pairs(const std::vector<size_t>& among) {
+  std::vector<Pair> pairs;
+  for (const testing::TinyArch arch : testing::kTinyArchs) {
+    pairs.emplace_back(among[pairs.size() % among.size()], arch);
+  }
+  return pairs;
+}
+
+std::vector<Pair> other_pairs(const std::vector<size_t>& among) {
+  const std::vector<Pair> daily = daily_pairs(among);
+  std::vector<Pair> pairs;
+  for (const size_t backend : among) {
+    for (const testing::TinyArch arch : testing::kTinyArchs) {
+      const Pair pair(backend, arch);
+      if (std::ranges::find(daily, pair) == daily.end()) pairs.push_back(pair);
+    }
+  }
+  return pairs;
+}
+
+std::string pair_name(const ::testing::TestParamInfo<Pair>& test) {
+  return backends()[std::get<0>(test.param)].name + "_" +
+         std::string(testing::tiny_arch_name(std::get<1>(test.param)));
 }
 
 Result<std::unique_ptr<exec::DeviceExecutor>> start_executor(

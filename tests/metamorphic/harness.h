@@ -2,12 +2,16 @@
 // the tokens of each. For tests that compare two ways of running the same sequences.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -35,6 +39,15 @@ struct Backend {
 };
 // The reference and the fast backend on the plainest and the best instruction set.
 const std::vector<Backend>& backends();
+
+// A backend, as an index into backends(), and a model.
+using Pair = std::tuple<size_t, testing::TinyArch>;
+std::vector<size_t> all_backends();
+// Of these backends with all models: every model once, the backends in turn, for the daily run; and
+// the rest, for the suites named Full, which only make test-full runs.
+std::vector<Pair> daily_pairs(const std::vector<size_t>& among);
+std::vector<Pair> other_pairs(const std::vector<size_t>& among);
+std::string pair_name(const ::testing::TestParamInfo<Pair>& test);
 
 // Room for every sequence of random_asks(16 or fewer) at once, whole prompts in one step.
 inline constexpr step::Capacity kRoomy = {.num_slots = 16,

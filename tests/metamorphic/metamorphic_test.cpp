@@ -12,9 +12,7 @@
 namespace rudder::metamorphic {
 namespace {
 
-using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
-
-class Metamorphic : public ::testing::TestWithParam<Param> {
+class Metamorphic : public ::testing::TestWithParam<Pair> {
  protected:
   std::unique_ptr<step::Executor> executor(const step::Capacity& capacity) {
     return tiny_executor(backends()[std::get<0>(GetParam())], std::get<1>(GetParam()), capacity);
@@ -156,10 +154,7 @@ TEST(KvGroupsServing, AsOneTableForAllLayers) {
 INSTANTIATE_TEST_SUITE_P(Tiny, Metamorphic,
                          ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
                                             ::testing::ValuesIn(testing::kTinyArchs)),
-                         [](const auto& test) {
-                           return backends()[std::get<0>(test.param)].name + "_" +
-                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
-                         });
+                         pair_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic

@@ -39,9 +39,7 @@ void expect_same_outcome(const Outcome& expected, const Outcome& got, const std:
   }
 }
 
-using Param = std::tuple<size_t, testing::TinyArch>;  // index into backends()
-
-class Repeat : public ::testing::TestWithParam<Param> {};
+class Repeat : public ::testing::TestWithParam<Pair> {};
 
 // Stops, min_tokens, penalties, logprobs: all go on without the host.
 TEST_P(Repeat, AsSingleSteps) {
@@ -68,13 +66,8 @@ TEST_P(Repeat, AsSingleSteps) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Tiny, Repeat,
-                         ::testing::Combine(::testing::Range(size_t{0}, backends().size()),
-                                            ::testing::ValuesIn(testing::kTinyArchs)),
-                         [](const auto& test) {
-                           return backends()[std::get<0>(test.param)].name + "_" +
-                                  std::string(testing::tiny_arch_name(std::get<1>(test.param)));
-                         });
+INSTANTIATE_TEST_SUITE_P(Tiny, Repeat, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, Repeat, ::testing::ValuesIn(other_pairs(all_backends())), pair_name);
 
 TEST(RepeatOnALaggingDevice, AsSingleSteps) {
   std::vector<Ask> asks = random_asks(32, 22, 80);

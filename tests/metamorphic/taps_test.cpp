@@ -27,9 +27,7 @@ sched::SchedSettings settings_of(int32_t max_seqs, int32_t budget, int32_t in_fl
   return settings;
 }
 
-using Param = std::tuple<size_t, TinyArch>;  // index into backends()
-
-class TapServing : public ::testing::TestWithParam<Param> {
+class TapServing : public ::testing::TestWithParam<Pair> {
  protected:
   static TinyArch arch() { return std::get<1>(GetParam()); }
   static const Backend& backend() { return backends()[std::get<0>(GetParam())]; }
@@ -446,15 +444,14 @@ TEST_P(TapServing, CapturesAreLostWhenNobodyReadsThem) {
   EXPECT_EQ(num_lost, 0);  // since the leases are back
 }
 
-std::string param_name(const ::testing::TestParamInfo<Param>& info) {
-  return backends()[std::get<0>(info.param)].name + "_" +
-         std::string(testing::tiny_arch_name(std::get<1>(info.param)));
-}
 // The reference and the best: programs are run by the same code on all of them.
-INSTANTIATE_TEST_SUITE_P(Tiny, TapServing,
-                         ::testing::Combine(::testing::Values(size_t{0}, backends().size() - 1),
-                                            ::testing::ValuesIn(testing::kTinyArchs)),
-                         param_name);
+std::vector<size_t> reference_and_best() {
+  return {0, backends().size() - 1};
+}
+INSTANTIATE_TEST_SUITE_P(Tiny, TapServing, ::testing::ValuesIn(daily_pairs(reference_and_best())),
+                         pair_name);
+INSTANTIATE_TEST_SUITE_P(Full, TapServing, ::testing::ValuesIn(other_pairs(reference_and_best())),
+                         pair_name);
 
 }  // namespace
 }  // namespace rudder::metamorphic
