@@ -52,7 +52,7 @@ json::value objects_of(const SchemaDocument& document, const json::value& schema
 // What an option loses when it is held to a way in which another one does not hold.
 enum class Loss : uint8_t {
   kNothing,
-  kFields,  // outputs that have not a field of it
+  kFields,  // outputs that have not a field of it, or are no objects
   kSome,
   kAll,
 };
@@ -64,6 +64,10 @@ struct OptionParts {
   bool requires_field(std::string_view name) const {
     const json::value* list = schema == nullptr ? nullptr : schema->if_contains("required");
     return list != nullptr && lists_value(list->get_array(), json::string(name));
+  }
+  bool is_object_alone() const {
+    const json::value* type = schema == nullptr ? nullptr : schema->if_contains("type");
+    return type != nullptr && *type == "object";
   }
   const json::value* field(std::string_view name) const {
     const json::value* fields = schema == nullptr ? nullptr : schema->if_contains("properties");
@@ -84,6 +88,7 @@ OptionParts parts_of(const SchemaDocument& document, const json::value& option) 
   return {};
 }
 
+// The way is about objects where it names a field: of another type it takes all there is.
 Loss loss_of(Fuel& fuel, const SchemaDocument& document, const json::value& option,
              const json::value& rival, const json::value& way) {
   if (!way.is_object()) return Loss::kSome;
@@ -93,16 +98,17 @@ Loss loss_of(Fuel& fuel, const SchemaDocument& document, const json::value& opti
   if (fields == nullptr || fields->get_object().size() != 1) return Loss::kSome;
   const auto& field = *fields->get_object().begin();
   const json::value* mine = parts.field(field.key());
+  const Loss least = parts.is_object_alone() ? Loss::kNothing : Loss::kFields;
   if (!way.get_object().contains("required")) {  // it must not be there
     if (parts.requires_field(field.key())) return Loss::kAll;
-    return mine == nullptr && parts.schema != nullptr ? Loss::kNothing : Loss::kSome;
+    return mine == nullptr && parts.schema != nullptr ? least : Loss::kSome;
   }
   // It must be there, with a value that the other option refuses.
   const json::value* theirs = parts_of(document, rival).field(field.key());
   const bool differ =
       mine != nullptr && theirs != nullptr && exclude_each_other(fuel, document, *mine, *theirs);
   if (!differ) return Loss::kSome;
-  return parts.requires_field(field.key()) ? Loss::kNothing : Loss::kFields;
+  return parts.requires_field(field.key()) ? least : Loss::kFields;
 }
 
 // Of the ways in which a rival does not hold, those that the option is held to: one that takes
