@@ -392,7 +392,8 @@ TEST(Api, MetricsUnderAnotherName) {
   ServerSettings settings;
   settings.metrics_prefix = "vllm";
   TestServer test(echo_script, settings);
-  EXPECT_NE(test.get("/metrics").body.find("\nvllm:num_requests_running{model_name=\"tiny\"} 0\n"),
+  EXPECT_NE(test.get("/metrics")
+                .body.find("\nvllm:num_requests_running{model_name=\"tiny\",engine=\"0\"} 0\n"),
             std::string::npos);
 }
 

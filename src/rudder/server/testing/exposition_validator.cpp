@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
+#include <iterator>
 #include <set>
 #include <vector>
 
@@ -51,6 +52,7 @@ struct Family {
   std::string name, type;
   double last_bucket = -1, last_bound = -1e300;
   bool saw_infinity = false;
+  Labels series = {};  // of the histogram's buckets, all but the bound
 };
 
 std::string check_sample(const std::string& line, Family& family, ExpositionCheck& check) {
@@ -87,6 +89,11 @@ std::string check_sample(const std::string& line, Family& family, ExpositionChec
   }
   if (suffix == "_bucket") {
     if (labels.empty() || labels.back().first != "le") return "bucket without le";
+    const Labels series(labels.begin(), std::prev(labels.end()));
+    if (family.saw_infinity && series != family.series) {
+      family = Family{.name = family.name, .type = family.type};
+    }
+    family.series = series;
     const double bound = std::strtod(labels.back().second.c_str(), nullptr);
     if (bound <= family.last_bound) return "bounds do not rise";
     if (value < family.last_bucket) return "buckets do not rise";
