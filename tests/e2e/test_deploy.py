@@ -84,7 +84,7 @@ def test_rules_are_about_metrics_of_the_server(series, rules):
         assert set(rule) == ({"record", "expr"} if "record" in rule else {"alert", "expr", "for", "labels", "annotations"})
         expect_known(rule["expr"], series, recorded)
         used = set(re.findall(r"\$labels\.(\w+)", json.dumps(rule.get("annotations", {}))))
-        assert used <= SCRAPED_LABELS
+        assert used <= SCRAPED_LABELS.union(*(series.get(name, set()) for name, _ in selectors(rule["expr"])))
         assert rule.get("labels", {}).get("severity", "warning") in ("warning", "critical")
 
 

@@ -1,6 +1,7 @@
 // The field `capture` of a request: what is accepted names points of the model, in order, and
 // positions within the prompt, whatever its length.
 #include <boost/json.hpp>
+#include <optional>
 
 #include "rudder/base/json.h"
 #include "rudder/steer/capture/response_options.h"
@@ -89,7 +90,7 @@ void fuzz_capture(std::string_view input) {
   if (!asks)
     return require_error(asks.error(), {ErrorCode::kInvalidArgument, ErrorCode::kNotFound},
                          "capture");
-  const auto spec = combine(std::move(*asks), fuzz_context());
+  const auto spec = combine(std::move(*asks), std::nullopt, fuzz_context());
   if (!spec) return require_error(spec.error(), {ErrorCode::kInvalidArgument}, "capture");
   require_spec(*spec);
   for (const int32_t prompt_len : {1, 2, 17, 100'000}) {
