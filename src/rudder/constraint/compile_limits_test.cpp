@@ -26,11 +26,16 @@ namespace {
 thread_local int64_t live_bytes = 0;
 thread_local int64_t peak_bytes = 0;
 
-void* taken(size_t bytes) {
+void* taken_or_null(size_t bytes) {
   void* memory = std::malloc(bytes == 0 ? 1 : bytes);
-  if (memory == nullptr) throw std::bad_alloc();
+  if (memory == nullptr) return nullptr;
   live_bytes += static_cast<int64_t>(malloc_usable_size(memory));
   peak_bytes = std::max(peak_bytes, live_bytes);
+  return memory;
+}
+void* taken(size_t bytes) {
+  void* memory = taken_or_null(bytes);
+  if (memory == nullptr) throw std::bad_alloc();
   return memory;
 }
 void give_back(void* memory) {
@@ -45,6 +50,9 @@ void* operator new(size_t bytes) {
 }
 void* operator new[](size_t bytes) {
   return taken(bytes);
+}
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  return taken_or_null(bytes);
 }
 void operator delete(void* memory) noexcept {
   give_back(memory);
