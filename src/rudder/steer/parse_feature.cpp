@@ -22,6 +22,7 @@ constexpr std::array<std::string_view, 10> kFeatureFields = {
 
 std::vector<tap::Point> write_points(const Dictionary& dictionary) {
   std::vector<tap::Point> points;
+  points.reserve(static_cast<size_t>(dictionary.num_writes));
   for (int32_t i = 0; i < dictionary.num_writes; ++i) points.push_back(dictionary.write_point(i));
   return points;
 }

@@ -347,7 +347,7 @@ Result<void> RowTable::check_integrity() const {
   }
   for (const auto& [key, kept] : dictionaries_) {
     floats.emplace_back(kept.first_float, kept.num_floats);
-    const auto rows = std::ranges::count_if(rows_, [&](const Entry& entry) {
+    const auto rows = std::ranges::count_if(rows_, [&key = key](const Entry& entry) {
       return std::ranges::find(entry.dictionaries, key) != entry.dictionaries.end();
     });
     if (rows != kept.rows) return broken("a dictionary counts rows that it has not");
