@@ -4,11 +4,11 @@
 
 #include <algorithm>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <future>
 #include <iterator>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -22,6 +22,7 @@
 #include "rudder/server/http/io_thread.h"
 #include "rudder/server/http/key_file.h"
 #include "rudder/server/http/listener.h"
+#include "rudder/server/http/periodic_timer.h"
 #include "rudder/server/idle_trim.h"
 #include "rudder/server/request/tool_fields.h"
 
@@ -109,16 +110,15 @@ struct Server::Impl {
   Impl(ServerParts parts, const ServerSettings& settings) : context(std::move(parts), settings) {}
 
   void on_each_thread(void (IoThread::*action)());
-  void start_stats_timer();
-  void start_trim_timer();
+  void start_timers();
 
   ServerContext context;
   std::vector<std::shared_ptr<IoThread>> threads;
   std::unique_ptr<Listener> listener;
-  std::unique_ptr<boost::asio::steady_timer> stats_timer;  // on the first thread
   StatsLog stats_log;
-  std::unique_ptr<boost::asio::steady_timer> trim_timer;  // likewise
   IdleTrim idle_trim;
+  std::optional<PeriodicTimer> stats_timer;  // on the first thread
+  std::optional<PeriodicTimer> trim_timer;   // likewise
   std::once_flag stopped;
 };
 
@@ -136,22 +136,17 @@ void Server::Impl::on_each_thread(void (IoThread::*action)()) {
   for (std::future<void>& each : done) each.wait();
 }
 
-void Server::Impl::start_stats_timer() {
-  stats_timer->expires_after(kStatsPeriod);
-  stats_timer->async_wait([this](const boost::system::error_code& ec) {
-    if (ec) return;
-    stats_log.write(context.engine().stats(), std::chrono::duration<double>(kStatsPeriod).count());
-    start_stats_timer();
-  });
-}
-
-// The trim itself runs in the pool: it may take longer than an event loop may be held up.
-void Server::Impl::start_trim_timer() {
-  trim_timer->expires_after(std::chrono::microseconds(IdleTrim::kPeriodUs));
-  trim_timer->async_wait([this](const boost::system::error_code& ec) {
-    if (ec) return;
+void Server::Impl::start_timers() {
+  boost::asio::io_context& io = threads.front()->context();
+  if (!context.settings.disable_log_stats) {
+    stats_timer.emplace(io, kStatsPeriod, [this] {
+      stats_log.write(context.engine().stats(),
+                      std::chrono::duration<double>(kStatsPeriod).count());
+    });
+  }
+  // The trim itself runs in the pool: it may take longer than an event loop may be held up.
+  trim_timer.emplace(io, std::chrono::microseconds(IdleTrim::kPeriodUs), [this] {
     if (idle_trim.tick(process_cpu_us())) context.pool->run(0, return_freed_memory);
-    start_trim_timer();
   });
 }
 
@@ -187,13 +182,7 @@ Result<std::unique_ptr<Server>> Server::start(ServerParts parts, const ServerSet
       .allowed_origins = context.settings.allowed_origins};
   impl->context.pool = std::make_unique<WorkPool>(settings.tokenize_threads, kMaxQueuedForPool);
   impl->listener->start();
-  if (!settings.disable_log_stats) {
-    impl->stats_timer =
-        std::make_unique<boost::asio::steady_timer>(impl->threads.front()->context());
-    impl->start_stats_timer();
-  }
-  impl->trim_timer = std::make_unique<boost::asio::steady_timer>(impl->threads.front()->context());
-  impl->start_trim_timer();
+  impl->start_timers();
   for (const std::shared_ptr<IoThread>& thread : impl->threads) thread->start();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
