@@ -82,7 +82,8 @@ def router(workers, log_path):
         running.stop()
 
 
-@pytest.mark.parametrize("count", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [6, 20])
 @pytest.mark.skipif(is_instrumented(), reason="about where requests go, not about memory")
 def test_repeats_go_to_who_has_the_prompt(count, tmp_path):
     rng = random.Random(11)
