@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from conftest import HTTP, free_ports, is_instrumented
-from fleet import Worker, answers, complete, draw_prompts, expect_at_holders, wait_for
+from conftest import HTTP, free_ports, is_instrumented, wait_for
+from fleet import Worker, answers, complete, draw_prompts, expect_at_holders
 
 # As the package's own command does it, without the Python web stack that it imports.
 ROUTER = """
