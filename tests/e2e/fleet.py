@@ -26,6 +26,12 @@ class Worker:
     def stop(self):
         assert self.server.stop() == 0
 
+    def heard_number(self):
+        """Number of the last batch that it published."""
+        while self.heard.socket.poll(20):
+            self.heard.receive()
+        return self.heard.sequences[-1]
+
     def answered(self):
         """Completions answered; those that are rendered only are not among them."""
         values = self.server.metrics()
