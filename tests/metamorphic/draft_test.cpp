@@ -155,6 +155,67 @@ TEST_P(Drafts, EveryProposerAsPlainDecoding) {
   }
 }
 
+bool keeps_every_token(testing::TinyArch arch) {
+  return std::ranges::any_of(testing::tiny_spec(arch).layers, [](const model::LayerSpec& layer) {
+    return model::kv_geometry(layer).window == 0;
+  });
+}
+
+// The executor's own proposer, with a model of another kind.
+TEST_P(Drafts, DraftModelAsPlainDecoding) {
+  if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft model needs a group without a window";
+  const step::Capacity roomy = with_taps(kRoomy, arch());
+  std::vector<Ask> asks = random_masked_asks(16, 78, 100);
+  add_random_taps(asks, roomy.geometry, 4);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
+  uint64_t num_preemptions = 0;
+  for (const bool is_paced : {false, true}) {
+    for (const auto& [budget, in_flight] : {std::pair{96, 1}, {40, 3}}) {
+      const auto executor = guessing_executor(backend(), arch(), testing::TinyArch::kPreNorm, 8,
+                                              with_taps(kTight, arch()));
+      sched::SchedSettings drafting = settings(budget, in_flight);
+      drafting.pace_drafts = is_paced;
+      const Outcome outcome = run(*executor, drafting, asks);
+      expect_same(plain, outcome.got, "draft model");
+      num_preemptions += outcome.stats.preemptions;
+      if (!is_paced) {
+        EXPECT_GT(outcome.stats.draft_tokens, 1000u);
+      }
+    }
+  }
+  EXPECT_GT(num_preemptions, 0u);
+}
+
+// A model that guesses for itself is right about every greedy token: so its KV is that of the
+// sequence's tokens, behind chunks, rejections (of the sampled sequences beside), preemptions,
+// cached prefixes and repeated use of blocks.
+TEST_P(Drafts, OwnGuessesAreAllRight) {
+  if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft model needs a group without a window";
+  std::vector<Ask> asks = random_asks(20, 41, 90);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    const bool is_greedy = i % 3 != 0;
+    const uint64_t seed = asks[i].sampling.seed;
+    asks[i].sampling = {.temperature = is_greedy ? 0.0f : 0.9f, .seed = seed};
+    asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
+  }
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
+  step::Capacity tight = kTight;
+  tight.num_blocks = 12;
+  for (const auto& [budget, in_flight] : {std::pair{96, 1}, {24, 3}}) {
+    const auto executor = guessing_executor(backend(), arch(), arch(), kModelSeed, tight);
+    const Outcome outcome = run(*executor, settings(budget, in_flight), asks);
+    expect_same(plain, outcome.got, "the model itself");
+    EXPECT_GT(outcome.stats.preemptions, 0u);
+    for (size_t i = 0; i < asks.size(); ++i) {
+      if (i % 3 == 0) continue;
+      EXPECT_EQ(outcome.got[i].num_draft, outcome.got[i].num_accepted) << i;
+    }
+    EXPECT_GT(outcome.stats.accepted_tokens, 100u);
+    EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);  // of the sampled
+  }
+}
+
 // With drafts that are all right, a lone sequence takes as few steps as it can.
 TEST_P(Drafts, RightOnesSaveSteps) {
   std::vector<Ask> asks = random_asks(4, 17, 80);

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/cpu/reference_ops.h"
+#include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/tensors.h"
+#include "rudder/testing/async_ops.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::exec {
@@ -49,6 +52,59 @@ TEST(MemoryBudget, EveryPartIsCounted) {
   EXPECT_LE(plan->total_bytes(), 32 * kMiB);
   EXPECT_NE(plan->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
       << plan->to_table();
+}
+
+TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const model::ModelSpec draft = testing::tiny_spec(TinyArch::kHeadNorm);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 3;
+  const auto without = budget_memory(spec, {}, ask);
+  ask.draft = &draft;
+  ask.draft_weight_bytes = 1000;
+  const auto with = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(without && with);
+  EXPECT_EQ(without->draft_bytes, 0);
+  EXPECT_EQ(without->draft_kv_bytes, 0);
+  const step::Capacity capacity = {.num_slots = 4,
+                                   .num_blocks = 0,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 64,
+                                   .max_seq_len = 512,
+                                   .vocab_size = 160,
+                                   .max_draft = 3};
+  EXPECT_EQ(with->draft_bytes,
+            1000 + ModelProposer::device_bytes(draft, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
+  EXPECT_GT(with->draft_kv_bytes, 0);
+  EXPECT_EQ(with->num_blocks, without->num_blocks);
+  EXPECT_EQ(with->kv_bytes() - without->kv_bytes(), with->draft_kv_bytes * with->num_blocks);
+  // What is left to the cache is left to both.
+  ask.kv_cache_memory_bytes = 20 * with->block_bytes() + 1;
+  ask.max_model_len = 64;
+  EXPECT_EQ(budget_memory(spec, {}, ask)->num_blocks, 20);
+}
+
+// By name, before anything is loaded.
+TEST(DraftModel, WhatItCannotGuessForIsRefused) {
+  const auto ops = cpu::make_reference_ops();
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const step::KvGroups whole;
+  const auto where = [&](const model::ModelSpec& draft, const step::KvGroups& groups,
+                         int32_t max_seq_len) {
+    const auto checked = check_draft_model(draft, spec, groups, max_seq_len, *ops);
+    return checked ? std::string() : checked.error().where;
+  };
+  EXPECT_EQ(where(spec, whole, 512), "");
+  model::ModelSpec other = spec;
+  other.vocab += 1;
+  EXPECT_EQ(where(other, whole, 512), "speculative-config.model");
+  EXPECT_EQ(where(spec, whole, 513), "speculative-config.model");
+  const step::KvGroup window = {.window = 8};
+  EXPECT_EQ(where(spec, step::KvGroups({&window, 1}), 512), "speculative-config.model");
+  const auto lagging = testing::make_async_ops(cpu::make_reference_ops());
+  EXPECT_EQ(check_draft_model(spec, spec, whole, 512, *lagging).error().where,
+            "speculative-config.method");
 }
 
 TEST(MemoryBudget, TheShareBoundsTheCache) {
