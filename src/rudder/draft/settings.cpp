@@ -25,7 +25,7 @@ constexpr double kMaxSpecFactor = 16;
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
   std::string method;
-  std::string model;
+  std::string model = {};
   double num_speculative_tokens = -1;
   double prompt_lookup_min = -1;
   double prompt_lookup_max = -1;

@@ -25,9 +25,9 @@ struct Speculation {
   int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
-  SuffixSettings suffix;  // kSuffix alone
-  std::string model;      // kDraftModel alone: the folder of the model that guesses
-  int64_t max_bytes = 0;  // of what a proposer remembers
+  SuffixSettings suffix;   // kSuffix alone
+  std::string model = {};  // kDraftModel alone: the folder of the model that guesses
+  int64_t max_bytes = 0;   // of what a proposer remembers
 };
 
 struct SpeculativeSettings {

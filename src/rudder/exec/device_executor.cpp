@@ -257,16 +257,7 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
     flight.result.seqs[i].generation = plan.seqs[i].generation;
   }
   flight.result.guess_us = 0;
-  flight.asks.clear();
-  for (size_t i = 0; i < plan.seqs.size(); ++i) {
-    const step::SeqWork& work = plan.seqs[i];
-    if (work.guess.empty()) continue;
-    flight.asks.push_back({.seq = static_cast<int32_t>(i),
-                           .begin = work.guess.begin,
-                           .tokens = work.guess.tokens,
-                           .num_guess = work.guess.num_guess,
-                           .slot = &slots_.slot(work.slot)});
-  }
+  list_asks(plan, slots_, flight.asks);
   flight.sampled_seq = packed_.sampled_seq;
   flight.num_logprobs.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
@@ -345,30 +336,11 @@ void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
   model_.ops->sample(sample);
 }
 
-// Behind what was sampled, which has run: a step that guesses has one iteration. A sequence that
-// has ended is not guessed for.
+// Behind what was sampled, which has run: a step that guesses has one iteration.
 void DeviceExecutor::guess(size_t index) {
   Flight& flight = flights_[index];
   const int64_t begin_us = clock_.now_us();
-  const ops::SampledToken* const sampled = buffers_->sampled(index, 0);
-  for (ModelProposer::Ask& ask : flight.asks) {
-    if (ask.num_guess == 0) continue;
-    bool has_ended = false;
-    for (size_t row = 0; row < flight.sampled_seq.size(); ++row) {
-      if (flight.sampled_seq[row] != ask.seq || sampled[row].end == ops::SampleEnd::kRejected) {
-        continue;
-      }
-      has_ended = has_ended || sampled[row].end != ops::SampleEnd::kNone;
-      ask.tokens.push_back(sampled[row].token);
-    }
-    // The last guess may be followed by one more token of the sequence.
-    const int32_t len = ask.begin + static_cast<int32_t>(ask.tokens.size());
-    ask.num_guess = std::clamp(ask.slot->max_len - len - 1, 0, ask.num_guess);
-    if (has_ended) {
-      ask.num_guess = 0;
-      ask.tokens.clear();
-    }
-  }
+  add_sampled(flight.sampled_seq, buffers_->sampled(index, 0), flight.asks);
   proposer_->run(flight.asks);
   for (ModelProposer::Ask& ask : flight.asks) {
     flight.result.seqs[static_cast<size_t>(ask.seq)].guess = std::move(ask.guess);

@@ -2,12 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "rudder/cpu/reference_ops.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/tensors.h"
-#include "rudder/testing/async_ops.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::exec {
@@ -83,28 +81,6 @@ TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
   ask.kv_cache_memory_bytes = 20 * with->block_bytes() + 1;
   ask.max_model_len = 64;
   EXPECT_EQ(budget_memory(spec, {}, ask)->num_blocks, 20);
-}
-
-// By name, before anything is loaded.
-TEST(DraftModel, WhatItCannotGuessForIsRefused) {
-  const auto ops = cpu::make_reference_ops();
-  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
-  const step::KvGroups whole;
-  const auto where = [&](const model::ModelSpec& draft, const step::KvGroups& groups,
-                         int32_t max_seq_len) {
-    const auto checked = check_draft_model(draft, spec, groups, max_seq_len, *ops);
-    return checked ? std::string() : checked.error().where;
-  };
-  EXPECT_EQ(where(spec, whole, 512), "");
-  model::ModelSpec other = spec;
-  other.vocab += 1;
-  EXPECT_EQ(where(other, whole, 512), "speculative-config.model");
-  EXPECT_EQ(where(spec, whole, 513), "speculative-config.model");
-  const step::KvGroup window = {.window = 8};
-  EXPECT_EQ(where(spec, step::KvGroups({&window, 1}), 512), "speculative-config.model");
-  const auto lagging = testing::make_async_ops(cpu::make_reference_ops());
-  EXPECT_EQ(check_draft_model(spec, spec, whole, 512, *lagging).error().where,
-            "speculative-config.method");
 }
 
 TEST(MemoryBudget, TheShareBoundsTheCache) {

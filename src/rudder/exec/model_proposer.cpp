@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -240,6 +241,39 @@ void ModelProposer::append_guesses(std::span<Ask*> guessed, const View& logits) 
     const float* const row = logits.as<float>() + static_cast<int64_t>(i) * capacity_.vocab_size;
     const int32_t token = likeliest(row, capacity_.vocab_size);
     if (token >= 0) guessed[i]->guess.push_back(token);
+  }
+}
+
+void list_asks(const step::StepPlan& plan, const SlotTable& slots,
+               std::vector<ModelProposer::Ask>& asks) {
+  asks.clear();
+  for (size_t i = 0; i < plan.seqs.size(); ++i) {
+    const step::SeqWork& work = plan.seqs[i];
+    if (work.guess.empty()) continue;
+    asks.push_back({.seq = static_cast<int32_t>(i),
+                    .begin = work.guess.begin,
+                    .tokens = work.guess.tokens,
+                    .num_guess = work.guess.num_guess,
+                    .slot = &slots.slot(work.slot)});
+  }
+}
+
+void add_sampled(std::span<const int32_t> sampled_seq, const ops::SampledToken* sampled,
+                 std::span<ModelProposer::Ask> asks) {
+  size_t row = 0;
+  for (ModelProposer::Ask& ask : asks) {
+    while (row < sampled_seq.size() && sampled_seq[row] < ask.seq) ++row;
+    if (ask.num_guess == 0) continue;
+    bool has_ended = false;
+    for (; row < sampled_seq.size() && sampled_seq[row] == ask.seq; ++row) {
+      if (sampled[row].end == ops::SampleEnd::kRejected) continue;
+      has_ended = has_ended || sampled[row].end != ops::SampleEnd::kNone;
+      ask.tokens.push_back(sampled[row].token);
+    }
+    // The last draft may be followed by one more token of the sequence.
+    const int32_t len = ask.begin + static_cast<int32_t>(ask.tokens.size());
+    ask.num_guess = has_ended ? 0 : std::clamp(ask.slot->max_len - len - 1, 0, ask.num_guess);
+    if (has_ended) ask.tokens.clear();
   }
 }
 

@@ -98,4 +98,12 @@ class ModelProposer {
   std::vector<Ask*> guessed_;
 };
 
+// What the sequences of a plan need, in their order, but for what the step samples.
+void list_asks(const step::StepPlan& plan, const SlotTable& slots,
+               std::vector<ModelProposer::Ask>& asks);
+// Appends what was sampled; row i is of sequence sampled_seq[i], which ascend. A sequence that has
+// ended is neither run nor guessed for, and none is guessed for past its last draft.
+void add_sampled(std::span<const int32_t> sampled_seq, const ops::SampledToken* sampled,
+                 std::span<ModelProposer::Ask> asks);
+
 }  // namespace rudder::exec
