@@ -12,7 +12,7 @@
 #include "model_session.h"
 #include "prompt_file.h"
 #include "report_error.h"
-#include "row_taps.h"
+#include "row_request.h"
 #include "rudder/base/json.h"
 #include "rudder/base/progress.h"
 #include "sampling_flags.h"
@@ -32,9 +32,9 @@ struct GenerateSettings {
     table.section("generate");
     table.add("prompt", &prompt, "The prompt. Its text goes to standard output as it comes.");
     table.add("input", &input,
-              "A file of prompts, '-' for standard input: a prompt a line, or JSONL objects with "
-              "prompt, prompt_ids or messages, and with a request's fields of steering and "
-              "capture; other keys are copied to the output.");
+              "A file of prompts, '-' for standard input: a prompt a line, or JSONL objects, each "
+              "the body of a request with prompt, prompt_ids or messages. The sampling flags are "
+              "for fields that a line does not have. A line's keys are copied to the output.");
     table.add("output", &output, "Where the JSONL answers of --input go; '-' is standard output.");
     table.add("chat", &chat, "Wrap --prompt or plain lines as a user message.");
   }
@@ -66,12 +66,12 @@ void add_answer(json::object& row, const LocalAnswer& answer) {
   if (answer.error) row["error"] = answer.error->to_string();
 }
 
-Result<void> write_rows(const std::vector<PromptRow>& jobs, const std::string& path) {
+Result<void> write_rows(const std::vector<PromptLine>& lines, const std::string& path) {
   std::FILE* file = path == "-" ? stdout : std::fopen(path.c_str(), "w");
   if (file == nullptr) return fail(ErrorCode::kIo, "cannot be written", path);
-  for (const PromptRow& job : jobs) {
-    const std::string line = to_json_text(*job.row) + "\n";
-    std::fwrite(line.data(), 1, line.size(), file);
+  for (const PromptLine& line : lines) {
+    const std::string text = to_json_text(line.row) + "\n";
+    std::fwrite(text.data(), 1, text.size(), file);
   }
   const bool written = std::fflush(file) == 0 && std::ferror(file) == 0;
   if (file != stdout) std::fclose(file);
@@ -81,30 +81,29 @@ Result<void> write_rows(const std::vector<PromptRow>& jobs, const std::string& p
 
 Result<void> generate_file(ModelSession& session, const GenerateSettings& settings,
                            const SamplingFlags& sampling) {
-  RUDDER_TRY(std::vector<PromptRow> jobs,
-             read_prompts(session.files, settings.input, settings.chat));
+  RUDDER_TRY(std::vector<PromptLine> lines, read_prompt_lines(settings.input));
+  RUDDER_TRY(const RowRequests requests, RowRequests::create(session, sampling));
   Progress progress("generate", false);
   std::mutex mutex;
   int64_t done = 0;
   {
     LocalClient client(*session.engine);
-    for (PromptRow& job : jobs) {
+    for (PromptLine& line : lines) {
       const auto finish = [&](LocalAnswer&& answer) {
         std::lock_guard lock(mutex);
-        add_answer(*job.row, answer);
-        progress.update(++done, static_cast<int64_t>(jobs.size()));
+        add_answer(line.row, answer);
+        progress.update(++done, static_cast<int64_t>(lines.size()));
       };
-      engine::RequestParams params = sampling.params(job.prompt);
-      const Result<server::TapsLease> tapped = add_row_taps(session, job, &params);
-      const Result<engine::RequestId> id =
-          tapped ? client.submit(std::move(params), finish) : tl::unexpected<Error>(tapped.error());
+      Result<RowRequest> read = requests.read(line, settings.chat);
+      const Result<engine::RequestId> id = read ? client.submit(std::move(read->request), finish)
+                                                : tl::unexpected<Error>(read.error());
       if (id) continue;
       std::lock_guard lock(mutex);
-      (*job.row)["error"] = id.error().to_string();
-      progress.update(++done, static_cast<int64_t>(jobs.size()));
+      line.row["error"] = id.error().to_string();
+      progress.update(++done, static_cast<int64_t>(lines.size()));
     }
   }
-  return write_rows(jobs, settings.output);
+  return write_rows(lines, settings.output);
 }
 
 Result<void> generate_one(ModelSession& session, const GenerateSettings& settings,
@@ -142,6 +141,7 @@ int run_generate(int argc, char** argv) {
     return report_bad_arguments(
         Error{ErrorCode::kInvalidArgument, "give either --prompt or --input", ""});
   }
+  if (!generate.input.empty()) settings.grammars = compile_grammars({});
   const std::string model = arguments->positionals.empty() ? "" : arguments->positionals[0];
   Result<ModelSession> session = open_session(model, settings);
   if (!session) return report_failure(session.error());

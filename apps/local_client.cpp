@@ -50,8 +50,14 @@ void LocalClient::wait_all() {
 Result<engine::RequestId> LocalClient::submit(engine::RequestParams params,
                                               std::function<void(LocalAnswer&&)> done,
                                               std::function<void(const std::string&)> on_text) {
-  RUDDER_TRY(const engine::Request request,
+  RUDDER_TRY(engine::Request request,
              engine::validate_request(std::move(params), engine_.limits()));
+  return submit(std::move(request), std::move(done), std::move(on_text));
+}
+
+Result<engine::RequestId> LocalClient::submit(engine::Request request,
+                                              std::function<void(LocalAnswer&&)> done,
+                                              std::function<void(const std::string&)> on_text) {
   auto answer = std::make_shared<LocalAnswer>();
   answer->submit_us = now_us();
   auto sink = [answer, state = state_, done = std::move(done),

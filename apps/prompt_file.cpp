@@ -54,32 +54,41 @@ Result<std::vector<int32_t>> encode_prompt(const ModelFiles& files, const std::s
   return encode_chat(files, messages);
 }
 
-Result<std::vector<PromptRow>> read_prompts(const ModelFiles& files, const std::string& path,
-                                            bool chat) {
+Result<std::vector<PromptLine>> read_prompt_lines(const std::string& path) {
   std::ifstream file;
   if (path != "-") {
     file.open(path);
     if (!file) return fail(ErrorCode::kIo, "cannot be read", path);
   }
   std::istream& in = path == "-" ? std::cin : file;
-  std::vector<PromptRow> prompts;
-  std::string line;
-  for (int number = 1; std::getline(in, line); ++number) {
-    if (line.empty()) continue;
-    const std::string where = fmt::format("{}:{}", path, number);
-    PromptRow read;
-    Result<std::vector<int32_t>> prompt;
-    if (line[0] == '{') {
-      RUDDER_TRY(json::value row, parse_json(line, where));
-      read.row = std::make_shared<json::object>(std::move(row.as_object()));
-      prompt = encode_row(files, *read.row);
+  std::vector<PromptLine> lines;
+  std::string text;
+  for (int number = 1; std::getline(in, text); ++number) {
+    if (text.empty()) continue;
+    PromptLine line;
+    line.where = fmt::format("{}:{}", path, number);
+    line.is_plain = text[0] != '{';
+    if (line.is_plain) {
+      line.row = {{"prompt", text}};
     } else {
-      read.row = std::make_shared<json::object>(json::object{{"prompt", line}});
-      prompt = encode_prompt(files, line, chat);
+      RUDDER_TRY(json::value row, parse_json(text, line.where));
+      line.row = std::move(row.as_object());
     }
-    if (!prompt) return fail(prompt.error().code, prompt.error().message, where);
-    read.prompt = std::move(*prompt);
-    prompts.push_back(std::move(read));
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+Result<std::vector<PromptRow>> read_prompts(const ModelFiles& files, const std::string& path,
+                                            bool chat) {
+  RUDDER_TRY(std::vector<PromptLine> lines, read_prompt_lines(path));
+  std::vector<PromptRow> prompts;
+  for (PromptLine& line : lines) {
+    const Result<std::vector<int32_t>> prompt =
+        line.is_plain ? encode_prompt(files, std::string(line.row.at("prompt").as_string()), chat)
+                      : encode_row(files, line.row);
+    if (!prompt) return fail(prompt.error().code, prompt.error().message, line.where);
+    prompts.push_back({std::make_shared<json::object>(std::move(line.row)), *prompt});
   }
   return prompts;
 }

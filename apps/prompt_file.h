@@ -2,7 +2,7 @@
 // commands that run prompts without HTTP; main thread.
 #pragma once
 
-#include <boost/json/fwd.hpp>
+#include <boost/json/object.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -13,8 +13,15 @@
 
 namespace rudder::apps {
 
+// A line of a file, an object: as read, or a plain line as its "prompt".
+struct PromptLine {
+  boost::json::object row;
+  bool is_plain = false;
+  std::string where;  // file and line
+};
+
 struct PromptRow {
-  std::shared_ptr<boost::json::object> row;  // as read; a plain line is its "prompt"
+  std::shared_ptr<boost::json::object> row;  // as PromptLine's
   std::vector<int32_t> prompt;
 };
 
@@ -22,8 +29,11 @@ struct PromptRow {
 Result<std::vector<int32_t>> encode_prompt(const ModelFiles& files, const std::string& text,
                                            bool chat);
 
-// '-' is standard input. A line is a prompt, or a JSON object with prompt, prompt_ids or messages.
-// Empty lines are left out. Errors name the file and the line.
+// '-' is standard input. A line is a prompt, or a JSON object. Empty lines are left out. Errors
+// name the file and the line.
+Result<std::vector<PromptLine>> read_prompt_lines(const std::string& path);
+
+// The same, of objects with prompt, prompt_ids or messages, as tokens.
 Result<std::vector<PromptRow>> read_prompts(const ModelFiles& files, const std::string& path,
                                             bool chat);
 

@@ -1,5 +1,6 @@
 #include "sampling_flags.h"
 
+#include <boost/json.hpp>
 #include <utility>
 
 namespace rudder::apps {
@@ -47,6 +48,25 @@ engine::RequestParams SamplingFlags::params(std::vector<int32_t> prompt) const {
   params.ignore_eos = ignore_eos;
   params.stop = stop;
   return params;
+}
+
+void SamplingFlags::fill(boost::json::object* body) const {
+  const auto add = [&](const char* name, boost::json::value value) {
+    const boost::json::value* given = body->if_contains(name);
+    if (given == nullptr || given->is_null()) (*body)[name] = std::move(value);
+  };
+  add("temperature", temperature);
+  add("top_p", top_p);
+  add("min_p", min_p);
+  add("top_k", top_k);
+  add("repetition_penalty", repetition_penalty);
+  add("presence_penalty", presence_penalty);
+  add("frequency_penalty", frequency_penalty);
+  add("seed", seed);
+  if (!body->contains("max_completion_tokens")) add("max_tokens", max_tokens);
+  add("min_tokens", min_tokens);
+  add("ignore_eos", ignore_eos);
+  if (!stop.empty()) add("stop", boost::json::value_from(stop));
 }
 
 }  // namespace rudder::apps

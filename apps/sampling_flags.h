@@ -1,6 +1,7 @@
 // Sampling options as command-line flags, for the commands that generate without HTTP.
 #pragma once
 
+#include <boost/json/fwd.hpp>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct SamplingFlags {
   // Applies the model's own defaults (generation_config.json) to flags that `table` has not set.
   void take_defaults(const server::SamplingDefaults& defaults, const SettingsTable& table);
   engine::RequestParams params(std::vector<int32_t> prompt) const;
+  // Adds to the body of a request each field that it does not have.
+  void fill(boost::json::object* body) const;
 };
 
 }  // namespace rudder::apps

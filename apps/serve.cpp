@@ -5,7 +5,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <ctime>
 #include <functional>
 #include <future>
 #include <limits>
@@ -17,6 +16,7 @@
 #include "report_error.h"
 #include "rudder/base/log.h"
 #include "rudder/server/server.h"
+#include "served_model.h"
 #include "version.h"
 
 namespace rudder::apps {
@@ -95,19 +95,6 @@ class Signals {
   sigset_t set_ = {};
 };
 
-server::ServerModel describe(const ModelSession& session, int32_t max_model_len) {
-  server::ServerModel model;
-  model.ids = {session.files.name};
-  model.root = session.files.name;
-  model.created = std::time(nullptr);
-  model.max_model_len = max_model_len;
-  model.tokenizer = session.files.tokenizer;
-  model.chat = session.files.chat;
-  model.defaults = session.files.generation.defaults;
-  model.dtype = session.dtype;
-  return model;
-}
-
 void print_first_request(const server::Server& server, const ModelSession& session,
                          const server::ServerSettings& settings) {
   const std::string& model =
@@ -131,7 +118,7 @@ Result<void> serve(const std::string& model_path, const SessionSettings& session
   RUDDER_TRY(
       const std::unique_ptr<server::Server> server,
       server::Server::start({.engine = session.engine.get(),
-                             .model = describe(session, session.engine->limits().max_seq_len),
+                             .model = served_model(session),
                              .kv_events = session.kv_events.get(),
                              .steering = session.steering ? &session.steering->library() : nullptr,
                              .all_settings = &table,

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 
 import httpx2
 import pytest
@@ -83,6 +84,37 @@ def test_generate_refuses_steering_and_capture_that_it_runs_without(tmp_path):
     for row in rows:
         field = next(key for key in row if key not in ("prompt", "error"))
         assert field in row["error"] and "text" not in row, row
+
+
+def test_generate_takes_a_rows_own_fields(tmp_path):
+    chat = [{"role": "user", "content": "Name a colour."}]
+    rows = generate_rows(tmp_path, [
+        {"prompt": "Once upon a time"},
+        {"prompt": "Once upon a time", "max_tokens": 3, "task": "kept", "n": None},
+        {"prompt": "Once upon a time", "temperature": 1.5, "seed": 7, "max_completion_tokens": 20, "ignore_eos": True},
+        {"prompt": "Once upon a time", "logit_bias": {"300": 100}, "max_tokens": 2},
+        {"prompt": "Answer: ", "structured_outputs": {"regex": "[ab]{3}c"}},
+        {"messages": chat, "response_format": {"type": "json_schema", "json_schema": {
+            "name": "x", "schema": {"enum": ["red", "blue"]}}}},
+        {"prompt": ["Once upon a time"], "stop": " was"},
+    ])
+    plain, short, sampled, biased, regex, enum, stopped = rows
+    assert plain["usage"]["completion_tokens"] == 12
+    assert plain["token_ids"][:3] == short["token_ids"] and short["task"] == "kept"
+    assert len(sampled["token_ids"]) == 20 and sampled["text"][:30] != plain["text"][:30]
+    assert biased["token_ids"] == [300, 300]
+    assert re.fullmatch("[ab]{3}c", regex["text"]), regex
+    assert json.loads(enum["text"]) in ("red", "blue")
+    assert " was" in plain["text"] and stopped["text"] == plain["text"].split(" was")[0]
+
+
+def test_generate_refuses_what_a_row_cannot_have(tmp_path):
+    refused = {"n": 2, "stream": True, "logprobs": 3, "echo": True, "prompt_logprobs": 1, "top_p": 2, "max_tokens": 0,
+               "max_tokens ": 1 << 20, "structured_outputs": {"regex": "("}, "steerng": {"name": "x"}, "model": "another",
+               "use_beam_search": True, "prompt": ["a", "b"]}
+    rows = generate_rows(tmp_path, [{"prompt": "x", key.strip(): value} for key, value in refused.items()])
+    for key, row in zip(refused, rows, strict=True):
+        assert key.strip() in row["error"] and "text" not in row, row
 
 
 def test_tokenize_and_back():

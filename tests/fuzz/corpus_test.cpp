@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/step/recording.h"
+
 namespace rudder::fuzz {
 
 #define RUDDER_FUZZ_TARGET(name) void fuzz_##name(std::string_view input);
@@ -47,6 +49,26 @@ TEST_P(FuzzCorpus, HasTheProperties) {
     GetParam().run(std::string_view(input).substr(0, input.size() / 2));
   }
   GetParam().run("");
+}
+
+// A reader refuses other versions at once, so a corpus of an old one tries nothing. New ones:
+// `rudder generate --input FILE --record FOLDER`, one of a plain request, one of requests with
+// steering and with a regex.
+TEST(FuzzCorpusFiles, RecordingsAreOfTheVersionThatIsRead) {
+  for (const char* name : {"plain", "masks_and_steering"}) {
+    const std::string path =
+        std::string(RUDDER_SOURCE_DIR) + "/tests/fuzz/corpus/recording/" + name;
+    const auto reader = step::RecordingReader::open(path);
+    ASSERT_TRUE(reader) << reader.error().to_string();
+    size_t num_records = 0;
+    while (true) {
+      const auto record = (*reader)->next();
+      ASSERT_TRUE(record) << record.error().to_string();
+      if (!*record) break;
+      ++num_records;
+    }
+    EXPECT_GE(num_records, 4U) << name;
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Targets, FuzzCorpus, ::testing::ValuesIn(kTargets),

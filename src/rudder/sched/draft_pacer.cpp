@@ -46,18 +46,31 @@ StepShape with_drafts(StepShape shape, int64_t num_draft) {
 
 }  // namespace
 
-// Odds fall along a guess, so all tokens whose odds are at some level or above are the beginnings
-// of guesses. Of these sets the best is taken, as far as it is within what steps were seen to take.
 bool DraftPacer::choose(std::span<Offer> offers, const StepCost& cost, const StepShape& plain) {
   for (Offer& offer : offers) offer.count = 0;
+  const int64_t count = best_count(offers, 1, cost, plain);
+  if (count == 0) return false;
+  take(offers, count);
+  return true;
+}
+
+bool DraftPacer::promises(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
+                          const StepShape& plain) {
+  return best_count(offers, scale, cost, plain) > 0;
+}
+
+// Odds fall along a guess, so all tokens whose odds are at some level or above are the beginnings
+// of guesses. Of these sets the best is taken, as far as it is within what steps were seen to take.
+int64_t DraftPacer::best_count(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
+                               const StepShape& plain) {
   const double plain_us = cost.decode_us(plain);
-  if (purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return false;
-  if (num_drafted_ >= kDraftedInARow) return false;
-  weigh(offers);
+  if (purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return 0;
+  if (num_drafted_ >= kDraftedInARow) return 0;
+  weigh(offers, scale);
   const auto num_rows = static_cast<double>(plain.decode_tokens);
   const int64_t room = cost.trusted_rows() - plain.decode_tokens;
   double best = kMargin * num_rows / plain_us;
-  int64_t best_count = 0;
+  int64_t most_gained = 0;
   int64_t count = 0;
   double expected = num_rows;
   for (size_t level = kLevels; level-- > 0 && count < room;) {
@@ -69,10 +82,9 @@ bool DraftPacer::choose(std::span<Offer> offers, const StepCost& cost, const Ste
     const double reached = expected / (cost.decode_us(with_drafts(plain, count)) + idle_us_);
     if (reached <= best) continue;
     best = reached;
-    best_count = count;
+    most_gained = count;
   }
-  take(offers, best_count);
-  return best_count > 0;
+  return most_gained;
 }
 
 // More sequences take longer, fewer perhaps no less.
@@ -121,8 +133,8 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
   return chosen;
 }
 
-// How many tokens of all offers have odds of each level, and their sum.
-void DraftPacer::weigh(std::span<const Offer> offers) {
+// How many tokens of all offers have odds of each level, and their sum, `scale` times.
+void DraftPacer::weigh(std::span<const Offer> offers, int64_t scale) {
   levels_.assign(kLevels, {});
   odds_.clear();
   const float all = all_.estimate(kUnknownOdds);
@@ -134,8 +146,8 @@ void DraftPacer::weigh(std::span<const Offer> offers) {
         odds_.begin() + static_cast<ptrdiff_t>(begin + (offer.most > 0 ? offer.num_pending : 0)));
     for (size_t i = begin; i < odds_.size(); ++i) {
       Level& level = levels_[level_of(odds_[i])];
-      ++level.count;
-      level.sum += odds_[i];
+      level.count += scale;
+      level.sum += static_cast<double>(scale) * odds_[i];
     }
   }
 }
@@ -145,7 +157,7 @@ void DraftPacer::take(std::span<Offer> offers, int64_t count) {
   size_t lowest = kLevels;
   int64_t above = 0;  // tokens above the lowest level
   while (lowest > 0 && above + levels_[lowest - 1].count < count) above += levels_[--lowest].count;
-  if (lowest == 0 || count == 0) return;
+  if (lowest == 0) return;
   --lowest;
   int64_t left = count - above;
   size_t next = 0;

@@ -32,6 +32,9 @@ class DraftPacer {
   // Sets `count` of each offer to what pays best in a step that is `plain` without drafts. True
   // when any is above 0.
   bool choose(std::span<Offer> offers, const StepCost& cost, const StepShape& plain);
+  // What choose() would return of `scale` times as many offers, of which these are a fair part.
+  bool promises(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
+                const StepShape& plain);
 
   // Tokens to guess for each of the sequences, at most `most`, where a guess takes the device time
   // (note_guess): as many as pay in a step that is `plain` without drafts; 0: none do. While none
@@ -73,10 +76,12 @@ class DraftPacer {
     int64_t count = 0;
     double sum = 0;
   };
-  void weigh(std::span<const Offer> offers);
+  int64_t best_count(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
+                     const StepShape& plain);
+  void weigh(std::span<const Offer> offers, int64_t scale);
   void take(std::span<Offer> offers, int64_t count);
 
-  std::vector<float> odds_;    // of the last choose(): of each offer, one behind another
+  std::vector<float> odds_;    // of the last offers: of each, one behind another
   std::vector<Level> levels_;  // the same by level
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <functional>
@@ -39,9 +40,9 @@ int64_t slow_us(const step::StepPlan& plan) {
   return 1000 + 900 * plan.num_tokens();
 }
 
-// Guesses `count` tokens, each right with odds(position), whatever the tail that it is asked for
-// behind.
-using Odds = std::function<double(size_t position)>;
+// Guesses `count` tokens, each right with odds(position, sequence), whatever the tail that it is
+// asked for behind.
+using Odds = std::function<double(size_t position, uint64_t sequence)>;
 class OddsProposer final : public DraftProposer {
  public:
   OddsProposer(Odds odds, int32_t count) : odds_(std::move(odds)), count_(count) {}
@@ -57,18 +58,23 @@ class OddsProposer final : public DraftProposer {
   bool waits(SequenceId) override { return true; }
   void propose(SequenceId id, std::span<const int32_t> tokens, int32_t most,
                std::vector<int32_t>* draft) override {
+    ++num_asked_;
     const std::vector<int32_t>& whole = wholes_.at(id);
     const size_t end = std::min({whole.size(), tokens.size() + static_cast<size_t>(most),
                                  tokens.size() + static_cast<size_t>(count_)});
     for (size_t i = tokens.size(); i < end; ++i) {
-      const bool is_right = philox_u64(id.value * 7919 + 1, i) % 10'000 < odds_(i) * 10'000;
+      const bool is_right =
+          philox_u64(id.value * 7919 + 1, i) % 10'000 < odds_(i, id.value) * 10'000;
       draft->push_back(is_right ? whole[i] : (whole[i] + 1) % kVocab);
     }
   }
 
+  int64_t num_asked() const { return num_asked_; }
+
  private:
   const Odds odds_;
   const int32_t count_;
+  int64_t num_asked_ = 0;
   std::map<SequenceId, std::vector<int32_t>> wholes_;
 };
 
@@ -80,7 +86,12 @@ struct Load {
   int32_t num_sequences = 1;
   int32_t num_output = 1000;
 };
-double run_us(const Load& load, int32_t max_draft, const Odds& odds, double* per_step = nullptr) {
+struct LoadStats {
+  double tokens_a_step = 0;
+  double guesses_a_token = 0;
+  double num_accepted = 0;
+};
+double run_us(const Load& load, int32_t max_draft, const Odds& odds, LoadStats* out = nullptr) {
   testing::VirtualClock clock;
   testing::FakeOptions fake;
   fake.capacity = {.num_slots = load.num_sequences,
@@ -108,13 +119,16 @@ double run_us(const Load& load, int32_t max_draft, const Odds& odds, double* per
   }
   EXPECT_EQ(loop.run(), "");
   const SchedStats stats = loop.scheduler().stats();
-  if (per_step != nullptr) {
-    *per_step = static_cast<double>(stats.generation_tokens) / static_cast<double>(stats.steps);
+  if (out != nullptr) {
+    const auto tokens = static_cast<double>(stats.generation_tokens);
+    *out = {.tokens_a_step = tokens / static_cast<double>(stats.steps),
+            .guesses_a_token = static_cast<double>(proposer.num_asked()) / tokens,
+            .num_accepted = static_cast<double>(stats.accepted_tokens)};
   }
   return static_cast<double>(clock.now_us());
 }
 
-double never(size_t) {
+double never(size_t, uint64_t) {
   return 0;
 }
 
@@ -125,7 +139,7 @@ TEST(DraftPacing, GuessesThatAreWrongCostNothing) {
       const Load load = {.law = law, .num_sequences = n, .num_output = n > 100 ? 200 : 600};
       const double plain = run_us(load, 0, never);
       for (const double odds : {0.02, 0.1, 0.3}) {
-        const double ratio = run_us(load, kDrafts, [=](size_t) { return odds; }) / plain;
+        const double ratio = run_us(load, kDrafts, [=](size_t, uint64_t) { return odds; }) / plain;
         std::printf("%s, %d sequences, %.2f right: %.3f of the time\n", name, n, odds, ratio);
         EXPECT_LT(ratio, 1.01) << name << " " << n << " " << odds;
       }
@@ -160,15 +174,41 @@ TEST(DraftPacing, GoodGuessesBringNearlyWhatTheyCan) {
     const Load load = {.num_sequences = n, .num_output = n > 100 ? 600 : 1600};
     const double plain = run_us(load, 0, never);
     for (const double odds : {0.6, 0.8, 0.95, 1.0}) {
-      double per_step = 0;
-      const double gain = plain / run_us(
-                                      load, kDrafts, [=](size_t) { return odds; }, &per_step);
+      LoadStats stats;
+      const double gain =
+          plain / run_us(
+                      load, kDrafts, [=](size_t, uint64_t) { return odds; }, &stats);
       const double most = bound(load, odds);
       std::printf("%d sequences, %.2f right: %.2f times as fast, bound %.2f, %.2f tokens a step\n",
-                  n, odds, gain, most, per_step);
+                  n, odds, gain, most, stats.tokens_a_step);
       EXPECT_GT(gain, 0.85 * most) << n << " " << odds;
     }
   }
+}
+
+// A guess takes time of the host, whatever becomes of it: where drafts do not pay, few are made.
+TEST(DraftPacing, WhereDraftsDoNotPayFewAreGuessed) {
+  for (const auto& [n, most] :
+       std::array<std::pair<int32_t, double>, 3>{{{32, 0.6}, {128, 0.2}, {512, 0.1}}}) {
+    LoadStats stats;
+    run_us({.num_sequences = n, .num_output = 300}, kDrafts, never, &stats);
+    std::printf("%d sequences: %.3f guesses a token\n", n, stats.guesses_a_token);
+    EXPECT_LT(stats.guesses_a_token, most) << n;
+    EXPECT_GT(stats.guesses_a_token, 0.5 / n) << "what they are worth stays known";
+  }
+}
+
+// A few sequences whose guesses are always right, among many whose never are.
+TEST(DraftPacing, TheFewWhoseGuessesAreGoodAreFound) {
+  constexpr uint64_t kGood = 4;
+  const Load load = {.num_sequences = 64, .num_output = 600};
+  LoadStats stats;
+  run_us(
+      load, kDrafts, [](size_t, uint64_t sequence) { return sequence % 16 == 5 ? 1.0 : 0.0; },
+      &stats);
+  std::printf("%d of %d tokens were right drafts\n", static_cast<int>(stats.num_accepted),
+              static_cast<int>(kGood) * load.num_output);
+  EXPECT_GT(stats.num_accepted, 0.6 * kGood * load.num_output);
 }
 
 // Where every draft is verified, sequences that began at different times are in the same steps.
@@ -186,7 +226,7 @@ TEST(DraftPacing, UnpacedSequencesWaitTogether) {
   settings.max_num_seqs = 4;
   settings.max_num_batched_tokens = 64;
   settings.model_identity = "model";
-  OddsProposer proposer([](size_t) { return 0.5; }, 3);
+  OddsProposer proposer([](size_t, uint64_t) { return 0.5; }, 3);
   SchedLoop loop(fake, settings, &proposer);
   for (uint64_t i = 1; i <= 4; ++i) {
     loop.add(test_sequence(i, test_prompt(8, static_cast<int32_t>(i)), 300));
@@ -220,7 +260,7 @@ TEST(DraftPacing, PausesDoNotKeepDraftsAway) {
     settings.max_num_batched_tokens = 64;
     settings.model_identity = "model";
     settings.pace_drafts = true;
-    OddsProposer proposer([](size_t) { return 1.0; }, kDrafts + 1);
+    OddsProposer proposer([](size_t, uint64_t) { return 1.0; }, kDrafts + 1);
     SchedLoop loop(fake, settings, &proposer);
     loop.set_host_us(kHostUs);
     uint64_t halfway = 0;
@@ -244,9 +284,10 @@ TEST(DraftPacing, PausesDoNotKeepDraftsAway) {
 TEST(DraftPacing, GuessesThatBecomeGoodAreTaken) {
   const Load load = {.num_sequences = 8, .num_output = 1200};
   const double plain = run_us(load, 0, never);
-  const double half = run_us(load, kDrafts, [](size_t at) { return at < 600 ? 0.02 : 0.95; });
+  const double half =
+      run_us(load, kDrafts, [](size_t at, uint64_t) { return at < 600 ? 0.02 : 0.95; });
   const double waves =
-      run_us(load, kDrafts, [](size_t at) { return at % 200 < 100 ? 0.02 : 0.95; });
+      run_us(load, kDrafts, [](size_t at, uint64_t) { return at % 200 < 100 ? 0.02 : 0.95; });
   const double most = bound(load, 0.95);
   std::printf("half: %.2f of the time, waves: %.2f, bound %.2f\n", half / plain, waves / plain,
               0.5 + 0.5 / most);

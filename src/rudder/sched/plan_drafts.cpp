@@ -9,6 +9,10 @@ namespace rudder::sched {
 
 namespace {
 
+// Sequences that stand for all are at least so many, and at least one of so many.
+constexpr size_t kLeastAsked = 16;
+constexpr size_t kMostStride = 16;
+
 bool decodes(const Sequence& sequence) {
   return sequence.state == SequenceState::kRunning && sequence.has_carry &&
          sequence.uncomputed() == 1;
@@ -91,17 +95,34 @@ int64_t Scheduler::most_drafts(const Sequence& sequence) const {
   return std::min<int64_t>(capacity_.max_draft, sequence.max_len - sequence.future_len() - 1);
 }
 
-// Guesses anew behind the tokens known now, and fills offers_ with what is worth verifying. True
-// when anything is.
+// Sets in offers_ what is worth verifying. True when anything is. To guess for every sequence takes
+// time of the host, whatever comes of it. So while drafts do not pay, a few sequences stand for
+// all, others each time, and all are asked once these promise something.
 bool Scheduler::choose_drafts() {
+  const size_t most = proposer_ == nullptr ? 1 : kMostStride;  // the executor's are made already
+  const size_t stride = std::clamp<size_t>(running_.size() / kLeastAsked, 1, most);
+  if (stride > 1 && !drafts_pay_) {
+    const StepShape plain = collect_offers(stride);
+    if (!pacer_.promises(offers_, static_cast<int64_t>(stride), cost_, plain)) return false;
+  }
+  const StepShape plain = collect_offers(1);
+  drafts_pay_ = pacer_.choose(offers_, cost_, plain);
+  return drafts_pay_;
+}
+
+// Guesses anew behind the tokens known now of each `stride`-th sequence, the next ones each time.
+// The guesses go to offers_; returned is what the step would be without drafts.
+StepShape Scheduler::collect_offers(size_t stride) {
   offers_.clear();
   offered_.clear();
   StepShape plain;
-  for (Sequence* sequence : running_) {
+  const size_t asked = ++num_looks_ % stride;
+  for (size_t i = 0; i < running_.size(); ++i) {
+    Sequence* const sequence = running_[i];
     if (!decodes(*sequence)) continue;
     plain.decode_tokens += 1;
     plain.decode_keys += sequence->future_len();
-    if (!takes_drafts(*sequence)) continue;
+    if (i % stride != asked || !takes_drafts(*sequence)) continue;
     const auto num_pending = static_cast<size_t>(sequence->samples_pending);
     const int64_t most = std::max<int64_t>(0, most_drafts(*sequence));
     if (proposer_ != nullptr) guess_anew(*sequence);
@@ -112,7 +133,7 @@ bool Scheduler::choose_drafts() {
                        .num_pending = num_pending,
                        .most = std::min(guess.size() - num_pending, static_cast<size_t>(most))});
   }
-  return pacer_.choose(offers_, cost_, plain);
+  return plain;
 }
 
 void Scheduler::guess_anew(Sequence& sequence) {

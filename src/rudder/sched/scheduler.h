@@ -117,6 +117,7 @@ class Scheduler {
   bool take_every_draft();
   int64_t most_drafts(const Sequence& sequence) const;
   bool choose_drafts();
+  StepShape collect_offers(size_t stride);
   void guess_anew(Sequence& sequence);
   int32_t choose_guess();
   void add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work);
@@ -196,7 +197,9 @@ class Scheduler {
   DraftPacer pacer_;
   bool is_drafting_ = false;                 // the last decodes planned had drafts
   bool is_holding_ = false;                  // the last plan() gave none, for the sake of drafts
-  std::vector<DraftPacer::Offer> offers_;    // of the last choose_drafts()
+  bool drafts_pay_ = false;                  // as the last look at all sequences found
+  size_t num_looks_ = 0;                     // at sequences, for what drafts they would have
+  std::vector<DraftPacer::Offer> offers_;    // of the last look
   std::vector<Sequence*> offered_;           // whose they are
   int32_t num_guess_ = 0;                    // for each sequence of the next step, by the executor
   std::vector<const DraftRecord*> records_;  // scratch of choose_guess()

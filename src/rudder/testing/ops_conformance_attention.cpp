@@ -347,6 +347,47 @@ TEST_P(OpsAttention, ExtremeScores) {
             2 * max_difference(twin, exact) + 0.02 + act_unit() * max_abs(exact));
 }
 
+// Whatever turns scores into weights, a clip too: a query that is NaN makes its row NaN, and no
+// other row.
+TEST_P(OpsAttention, AQueryThatIsNaNMakesItsRowNaN) {
+  for (int round = 0; round < 12; ++round) {
+    AttentionShape shape = fuzzed_shape();
+    if (round % 2 == 0) {
+      shape.gate_length = static_cast<int32_t>(between(1, ops::kMaxFirLength));
+      shape.has_sinks = false;
+      shape.softcap = 0;
+    }
+    Layer layer = make_layer(shape, 100);
+    std::vector<Sequence> sequences;
+    sequences.push_back(make_sequence(layer, 90));
+    sequences.push_back(make_sequence(layer, 33));
+    const int64_t num_rows = round % 3 == 0 ? 20 : 1;  // of the first sequence
+    const int64_t history[] = {90 - num_rows, 32};
+    const int64_t q_lens[] = {num_rows, 1};
+    run_step(layer, sequences, history);
+    const View plain = run_step(layer, sequences, q_lens);
+    const int64_t head = between(0, shape.heads - 1);
+    const Matrix qkv = to_matrix(sequences[0].qkv.view());
+    std::vector<float> values(qkv.values.begin(), qkv.values.end());
+    values[static_cast<size_t>(89 * qkv.cols + head * shape.head_dim)] =
+        std::numeric_limits<float>::quiet_NaN();
+    sequences[0].qkv = HostTensor(values, act_, {90, qkv.cols});
+    sequences[0].done -= num_rows;
+    --sequences[1].done;
+    const View out = run_step(layer, sequences, q_lens);
+    const std::string what = "round " + std::to_string(round) + ", gate " +
+                             std::to_string(shape.gate_length) + ", head_dim " +
+                             std::to_string(shape.head_dim);
+    const Matrix poisoned_row =
+        read(out.rows(num_rows - 1, 1)).slice(0, 1, head * shape.head_dim, shape.head_dim);
+    for (const double value : poisoned_row.values) EXPECT_TRUE(std::isnan(value)) << what;
+    if (num_rows > 1) {
+      expect_same_rows(out.rows(0, num_rows - 1), plain.rows(0, num_rows - 1), what);
+    }
+    expect_same_rows(out.rows(num_rows, 1), plain.rows(num_rows, 1), what);
+  }
+}
+
 TEST_P(OpsAttention, ChunksBatchesAndThreadsDoNotChangeARow) {
   for (int round = 0; round < 24; ++round) {
     const AttentionShape shape = fuzzed_shape();

@@ -1,0 +1,20 @@
+#include "served_model.h"
+
+#include <ctime>
+
+namespace rudder::apps {
+
+server::ServerModel served_model(const ModelSession& session) {
+  server::ServerModel model;
+  model.ids = {session.files.name};
+  model.root = session.files.name;
+  model.created = std::time(nullptr);
+  model.max_model_len = session.engine->limits().max_seq_len;
+  model.tokenizer = session.files.tokenizer;
+  model.chat = session.files.chat;
+  model.defaults = session.files.generation.defaults;
+  model.dtype = session.dtype;
+  return model;
+}
+
+}  // namespace rudder::apps
