@@ -7,7 +7,11 @@
 //
 // A purse bounds what wrong estimates cost. It is filled by a share of every plain step and by what
 // steps with drafts gained by their measured times, and pays for what they lost. While it is empty
-// nothing is drafted, however promising. Internal to the room; engine thread.
+// nothing is drafted, however promising.
+//
+// Where the executor guesses, guesses take its time before they are verified: their length is
+// chosen likewise, with the time of guessing in t, and the purse pays for it. Internal to the room;
+// engine thread.
 #pragma once
 
 #include <cstddef>
