@@ -2,6 +2,7 @@
 // runs every token, and its time is weighed.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "rudder/testing/sampled_tokens.h"
@@ -59,8 +60,10 @@ TEST(GuessStress, TheTokensAreThoseOfPlainDecoding) {
   }
 }
 
-// A step of 3 ms and 20 us a token, whose guesses take 300 us a token.
-double guessed_us(double odds, int32_t num_sequences, bool guesses, SchedStats* stats) {
+// Microseconds of 1,200 tokens a sequence where a step takes 3 ms and 20 us a token, and 300 us for
+// each token of its guesses; and how many steps guess.
+double guessed_us(double odds, int32_t num_sequences, bool guesses,
+                  int64_t* num_guessing = nullptr) {
   testing::VirtualClock clock;
   testing::FakeOptions fake;
   fake.capacity = {.num_slots = num_sequences,
@@ -89,28 +92,30 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses, SchedStats* 
         testing::test_sequence(static_cast<uint64_t>(i + 1), testing::test_prompt(8, i), 1200));
   }
   EXPECT_EQ(loop.run(), "");
-  *stats = loop.scheduler().stats();
+  const auto guesses_any = [](const auto& plan) {
+    return std::ranges::any_of(plan->seqs, [](const auto& seq) { return seq.guess.num_guess > 0; });
+  };
+  if (num_guessing != nullptr) *num_guessing = std::ranges::count_if(loop.plans(), guesses_any);
   return static_cast<double>(clock.now_us());
 }
 
 TEST(GuessPacing, AModelThatIsNoUseCostsNothing) {
   for (const int32_t n : {1, 32}) {
-    SchedStats stats;
-    const double plain = guessed_us(0, n, false, &stats);
+    const double plain = guessed_us(0, n, false);
     for (const double odds : {0.0, 0.03}) {
-      const double ratio = guessed_us(odds, n, true, &stats) / plain;
+      int64_t num_guessing = 0;
+      const double ratio = guessed_us(odds, n, true, &num_guessing) / plain;
       std::printf("%d sequences, %.2f right: %.3f of the time\n", n, odds, ratio);
       EXPECT_LT(ratio, 1.01) << n;
-      EXPECT_GT(stats.draft_tokens, 0u);  // it was tried
+      EXPECT_GT(num_guessing, 1) << "it is tried now and then";
     }
   }
 }
 
 TEST(GuessPacing, AGoodModelPays) {
   for (const int32_t n : {1, 8}) {
-    SchedStats stats;
-    const double plain = guessed_us(0, n, false, &stats);
-    const double gain = plain / guessed_us(0.9, n, true, &stats);
+    const double plain = guessed_us(0, n, false);
+    const double gain = plain / guessed_us(0.9, n, true);
     std::printf("%d sequences: %.2f times as fast\n", n, gain);
     EXPECT_GT(gain, 1.8) << n;  // 4.1 tokens for 4.4 ms, in place of one for 3
   }
