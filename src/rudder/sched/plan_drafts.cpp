@@ -182,13 +182,13 @@ void Scheduler::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWor
   work.guess.num_guess = grow_for_guess(builder, sequence, work.kv_len + work.q_len, most);
 }
 
-// Blocks for `most` guesses behind so many tokens, as far as there are any that nobody needs;
-// returns for how many.
+// Blocks for `most` guesses behind so many tokens, as far as there are more than those that run are
+// about to need; returns for how many.
 int32_t Scheduler::grow_for_guess(const StepBuilder& builder, Sequence& sequence, int32_t behind,
                                   int32_t most) {
   const int32_t wanted = std::min(behind + most, sequence.max_len);
   while (sequence.table_len() < blocks_for(wanted) && !RUDDER_MUTANT(kGuessWithoutBlocks)) {
-    if (cache_.num_available() - builder.blocks_promised < num_groups()) break;
+    if (cache_.num_available() - builder.blocks_promised < num_groups() + headroom()) break;
     for (kv::BlockTable& table : sequence.tables) table.blocks.push_back(cache_.take());
   }
   const int32_t held = sequence.table_len() * capacity_.block_size;
