@@ -104,11 +104,11 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
   const auto num_seqs = std::ssize(records);
   const double plain_us = cost.decode_us(plain);
   if (num_seqs == 0 || purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return 0;
-  // Of tokens that nobody trusts the cost of, choose() verifies none: one a sequence is a
-  // beginning.
+  // choose() verifies no tokens that nobody trusts the cost of. What is left over of a token for
+  // each sequence counts as one: else steps would never have more rows, and the trust not grow.
   const int64_t trusted = cost.trusted_rows() - plain.decode_tokens;
   if (trusted <= 0) return 0;
-  const int64_t room = std::clamp<int64_t>(trusted / num_seqs, 1, most);
+  const int64_t room = std::min<int64_t>((trusted + num_seqs - 1) / num_seqs, most);
   odds_.clear();
   const float all = all_.estimate(kUnknownModelOdds);
   for (const DraftRecord* record : records) {
