@@ -187,8 +187,10 @@ void Scheduler::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWor
 int32_t Scheduler::grow_for_guess(const StepBuilder& builder, Sequence& sequence, int32_t behind,
                                   int32_t most) {
   const int32_t wanted = std::min(behind + most, sequence.max_len);
+  // Below 0 where nobody waits: what prompts will take is not summed up then, what they took is.
+  const int64_t promised = std::max<int64_t>(0, builder.blocks_promised);
   while (sequence.table_len() < blocks_for(wanted) && !RUDDER_MUTANT(kGuessWithoutBlocks)) {
-    if (cache_.num_available() - builder.blocks_promised < num_groups() + headroom()) break;
+    if (cache_.num_available() - promised < num_groups() + headroom()) break;
     for (kv::BlockTable& table : sequence.tables) table.blocks.push_back(cache_.take());
   }
   const int32_t held = sequence.table_len() * capacity_.block_size;
