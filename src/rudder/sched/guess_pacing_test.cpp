@@ -13,7 +13,7 @@ namespace {
 
 using testing::SchedLoop;
 
-constexpr int32_t kMostGuessed = 4;
+constexpr int32_t kGuesses = 4;
 
 // Microseconds of 1,200 tokens a sequence where a step takes 3 ms and 20 us a token, and 300 us for
 // each token of its guesses; and how many steps guess.
@@ -28,7 +28,7 @@ double guessed_us(double odds, int32_t num_sequences, bool guesses,
                    .max_seq_len = 4096,
                    .vocab_size = 1000,
                    .max_in_flight = 2,
-                   .max_draft = guesses ? kMostGuessed : 0,
+                   .max_draft = guesses ? kGuesses : 0,
                    .guesses = guesses};
   fake.clock = &clock;
   fake.step_us = 3000;
