@@ -92,7 +92,9 @@ Row apply_where(const tap::TapOp& op, double s, const Row& h, const Row& v1, con
     part.push_back(h[i]);
     part_v1.push_back(v1[i]);
   }
-  const Row changed = apply_op(op, s, part, part_v1, {});
+  tap::TapOp of_part = op;
+  of_part.v2 = tap::kNoVector;
+  const Row changed = apply_op(of_part, s, part, part_v1, Row(part.size()));
   Row all = h;
   for (size_t i = 0, next = 0; i < h.size(); ++i) {
     if (chosen[i] != 0) all[i] = changed[next++];
@@ -106,7 +108,7 @@ bool takes_chosen(tap::OpKind kind) {
 }
 
 Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2) {
-  if (!v2.empty() && takes_chosen(op.kind)) return apply_where(op, s, h, v1, v2);
+  if (op.v2 != tap::kNoVector && takes_chosen(op.kind)) return apply_where(op, s, h, v1, v2);
   const double p = inner(h, v1);
   switch (op.kind) {
     case tap::OpKind::kPatch:
