@@ -46,6 +46,13 @@ double edited(const TapOp& op, double f) {
   RUDDER_CHECK(false, "edit {}", static_cast<int32_t>(op.edit));
 }
 
+// v2 says which elements the op is for; other kinds have another use of it.
+bool is_for_some(const TapOp& op) {
+  const bool can =
+      op.kind == OpKind::kPatch || op.kind == OpKind::kAddNorm || op.kind == OpKind::kAddRenorm;
+  return can && op.v2 != tap::kNoVector;
+}
+
 class TokenProgram {
  public:
   TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* relays,
@@ -110,7 +117,7 @@ class TokenProgram {
   double along(int32_t offset) const { return dot_f64(h_, vector(offset), width_); }
   // Of the elements that the op is for.
   double squared_norm(const TapOp& op) const {
-    if (op.v2 == tap::kNoVector) return dot_f64(h_, h_, width_);
+    if (!is_for_some(op)) return dot_f64(h_, h_, width_);
     const float* const chosen = vector(op.v2);
     double sum = 0;
     for (int64_t i = 0; i < width_; ++i) {
@@ -236,7 +243,7 @@ class TokenProgram {
     const auto c1 = static_cast<float>(open * change.c1);
     const float* v1 = vector(op.v1);
     if (op.kind != OpKind::kSwap && op.kind != OpKind::kRotate) {
-      if (op.v2 != tap::kNoVector) return apply_where(vector(op.v2), k, c1, v1);
+      if (is_for_some(op)) return apply_where(vector(op.v2), k, c1, v1);
       for (int64_t i = 0; i < width_; ++i) h_[i] = k * h_[i] + c1 * v1[i];
       return;
     }
