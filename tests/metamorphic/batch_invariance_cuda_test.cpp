@@ -10,6 +10,7 @@
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
 #include "rudder/cuda/cuda_ops.h"
+#include "rudder/model/tap_geometry.h"
 #include "rudder/testing/random_proposer.h"
 
 namespace rudder::metamorphic {
@@ -43,7 +44,8 @@ class BatchInvariant : public ::testing::TestWithParam<Param> {
 
   static step::Capacity with_taps(step::Capacity capacity) {
     capacity = metamorphic::with_taps(capacity, std::get<1>(GetParam()));
-    capacity.geometry.dtype = tensor::DType::kBF16;
+    capacity.geometry = model::tap_geometry(testing::tiny_spec(std::get<1>(GetParam())),
+                                            tensor::DType::kBF16, {}, false);
     return capacity;
   }
   // Not every sequence fits at once.

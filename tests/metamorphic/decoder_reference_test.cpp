@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "rudder/model/decoder.h"
+#include "rudder/model/tap_geometry.h"
 #include "rudder/testing/device_tensors.h"
 #include "rudder/testing/reference_model.h"
+#include "rudder/testing/tap_table.h"
 #include "rudder/testing/tiny_model.h"
 
 namespace rudder::metamorphic {
@@ -29,8 +31,10 @@ class DecoderReference : public ::testing::Test {
     for (int32_t t = 0; t < kLength; ++t) ids_.push_back((t * 37 + 11) % 160);
   }
 
-  // Logits of all tokens, by the decoder.
-  Matrix decoded(const model::ModelSpec& spec, const model::Weights& weights) {
+  // Logits of all tokens, by the decoder; with `table` every token runs its first program and is
+  // captured by its first set, one record behind another.
+  Matrix decoded(const model::ModelSpec& spec, const model::Weights& weights,
+                 const ops::TapTable* table = nullptr, int64_t record = 0) {
     std::vector<ops::KvLayer> kv;
     for (const model::LayerSpec& layer : spec.layers) {
       const model::KvGeometry g = model::kv_geometry(layer);
@@ -45,18 +49,30 @@ class DecoderReference : public ::testing::Test {
     std::vector<int32_t> positions;
     for (int32_t t = 0; t < kLength; ++t) positions.push_back(t);
     const auto ints = [&](const std::vector<int32_t>& values) { return device_->put(values); };
-    const ops::View table =
+    const ops::View blocks =
         device_->put_as<int32_t>(std::vector<int32_t>{0, 1, 2}, tensor::DType::kI32, {1, 3});
+    std::vector<testing::TapToken> tokens;
+    for (int32_t t = 0; t < kLength && table != nullptr; ++t) {
+      tokens.push_back({.row = 1,
+                        .capture_set = 0,
+                        .capture_begin = static_cast<int32_t>(t * record / tap::kCaptureAlign)});
+    }
+    const ops::TapBatch taps =
+        table == nullptr ? ops::TapBatch{} : testing::put_tap_batch(*device_, *table, tokens);
     return testing::to_matrix((*decoder)->forward({.ids = ints(ids_),
                                                    .positions = ints(positions),
                                                    .kv_slot = ints(positions),
                                                    .attention = {.q_begin = ints({0, kLength}),
                                                                  .kv_len = ints({kLength}),
                                                                  .table_row = ints({0}),
-                                                                 .block_table = table,
+                                                                 .block_table = blocks,
                                                                  .max_q_len = kLength,
                                                                  .max_kv_len = kLength},
-                                                   .logits_rows = ints(positions)}));
+                                                   .logits_rows = ints(positions),
+                                                   .tap_table = table,
+                                                   .taps = taps,
+                                                   .rows_taps = taps,
+                                                   .keep_all_rows = true}));
   }
 
   testing::RememberingOps* ops_ = nullptr;
@@ -74,6 +90,76 @@ TEST_P(DecoderReferenceArchs, AgreesWithTheFormulas) {
   const Matrix got = decoded(spec, weights);
   EXPECT_GT(testing::max_abs(expected), 1);
   EXPECT_LE(testing::max_difference(got, expected), 2e-5 * testing::max_abs(expected));
+}
+
+// attn_z is what attention made, head by head, before the output projection; a change of it is a
+// change of that. One head of each layer is turned off, and another made longer.
+TEST_P(DecoderReferenceArchs, AttnZIsTheHeadsBeforeTheOutputProjection) {
+  const model::ModelSpec spec = testing::tiny_spec(GetParam());
+  const model::Weights weights = testing::random_weights(spec, *ops_, 7).value();
+  const tap::Geometry geometry = model::tap_geometry(spec, tensor::DType::kF32);
+  tap::Program program;
+  tap::CaptureSet set;
+  for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
+    const tap::Point point{layer, tap::Site::kAttnZ};
+    ASSERT_TRUE(geometry.has(point));
+    const tap::Heads& heads = geometry.heads[static_cast<size_t>(layer)];
+    ASSERT_EQ(geometry.width(point), heads.count * heads.dim);
+    set.points.push_back({point, false});
+    set.points.push_back({point, true});
+    const auto vector = [&](int32_t head, float value) {
+      const auto begin = static_cast<int32_t>(program.vectors.size());
+      program.vectors.resize(program.vectors.size() + static_cast<size_t>(heads.width()));
+      std::fill_n(program.vectors.begin() + begin + head * heads.dim, heads.dim, value);
+      program.vectors.resize((program.vectors.size() + 15) / 16 * 16);
+      return begin;
+    };
+    tap::TapOp off;
+    off.kind = tap::OpKind::kPatch;
+    off.v1 = vector(0, 0);
+    off.v2 = vector(0, 1);
+    program.ops.push_back({point, off});
+    tap::TapOp add;
+    add.v1 = vector(heads.count - 1, 0.25f);
+    program.ops.push_back({point, add});
+  }
+  std::vector<int64_t> offsets;
+  const int64_t record = tap::record_elements(set, geometry, &offsets);
+  const std::vector<tap::Program> programs = {program};
+  const std::vector<tap::CaptureSet> sets = {set};
+  const ops::TapTable table =
+      testing::put_tap_table(*device_, geometry, programs, sets, 1, kLength * record);
+
+  std::vector<Matrix> before;
+  std::vector<Matrix> after;
+  const Matrix expected =
+      testing::reference_forward(spec, weights, *ops_, ids_, [&](size_t layer, Matrix& mixed) {
+        before.push_back(mixed);
+        const tap::Heads& heads = geometry.heads[layer];
+        for (int64_t t = 0; t < mixed.rows; ++t) {
+          for (int64_t i = 0; i < heads.dim; ++i) {
+            mixed.at(t, i) = 0;
+            mixed.at(t, (heads.count - 1) * heads.dim + i) += 0.25;
+          }
+        }
+        after.push_back(mixed);
+      });
+  const Matrix got = decoded(spec, weights, &table, record);
+  EXPECT_LE(testing::max_difference(got, expected), 2e-5 * testing::max_abs(expected));
+  EXPECT_GT(
+      testing::max_difference(expected, testing::reference_forward(spec, weights, *ops_, ids_)),
+      0.01 * testing::max_abs(expected));
+  const Matrix ring = testing::to_matrix(table.ring);
+  for (size_t i = 0; i < set.points.size(); ++i) {
+    const Matrix& rows = (set.points[i].after ? after : before)[i / 2];
+    for (int64_t t = 0; t < kLength; ++t) {
+      for (int64_t k = 0; k < rows.cols; ++k) {
+        ASSERT_NEAR(ring.values[static_cast<size_t>(t * record + offsets[i] + k)], rows.at(t, k),
+                    2e-5 * (1 + testing::max_abs(rows)))
+            << "layer " << i / 2 << ", token " << t;
+      }
+    }
+  }
 }
 
 // Each mechanism of kScaled moves the logits: agreement above proves something of each.

@@ -98,7 +98,7 @@ class DecoderTaps : public ::testing::TestWithParam<TinyArch> {
     decoder_ = model::Decoder::make(spec_, weights_, kv_, *ops_,
                                     {.max_tokens = 8, .max_logits_rows = 8, .max_seq_len = 32})
                    .value();
-    geometry_ = model::tap_geometry(spec_, ops_->act_dtype());
+    geometry_ = model::tap_geometry(spec_, ops_->act_dtype(), {}, ops_->taps_mixers());
     table_ = testing::put_tap_table(*device_, geometry_, {}, {}, 1, 64);
   }
 
@@ -193,7 +193,7 @@ TEST_P(DecoderTaps, EveryPointIsNamedOnceInOrder) {
 TEST_P(DecoderTaps, OpsThatPassNothingOfTheStepArePlain) {
   make(cpu::make_reference_ops());
   for (const tap::Passages passages :
-       {tap::kLayerEnd, tap::kLayerMiddle, tap::kActivation,
+       {tap::kLayerEnd, tap::kLayerMiddle, tap::kActivation, tap::kMixerEnd,
         static_cast<tap::Passages>(tap::kLayerEnd | tap::kActivation)}) {
     model::ForwardBatch step = batch({4}, true);
     step.passages = passages;

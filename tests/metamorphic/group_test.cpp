@@ -268,15 +268,18 @@ INSTANTIATE_TEST_SUITE_P(Tiny, GroupDrafts, ::testing::ValuesIn(group_params({1}
 INSTANTIATE_TEST_SUITE_P(Full, GroupDrafts, ::testing::ValuesIn(group_params({1}).others),
                          group_name);
 
-TEST(GroupTaps, NeuronsAreRefusedByName) {
+TEST(GroupTaps, RowsThatAreDividedAreRefusedByName) {
   const auto executor = tiny_group(rank_backends()[0], TinyArch::kPreNorm, kRoomy,
                                    {.num_ranks = 2, .has_taps = true});
-  const Result<void> known = executor->capacity().geometry.check({1, tap::Site::kMlpAct});
-  ASSERT_FALSE(known);
-  EXPECT_NE(known.error().message.find("mlp_act can be neither read nor steered with "
-                                       "--tensor-parallel-size above 1"),
-            std::string::npos)
-      << known.error().message;
+  for (const tap::Site site : {tap::Site::kAttnZ, tap::Site::kMlpAct}) {
+    const Result<void> known = executor->capacity().geometry.check({1, site});
+    ASSERT_FALSE(known);
+    EXPECT_NE(known.error().message.find(std::string(tap::site_name(site)) +
+                                         " can be neither read nor steered with "
+                                         "--tensor-parallel-size above 1"),
+              std::string::npos)
+        << known.error().message;
+  }
   EXPECT_TRUE(executor->capacity().geometry.check({1, tap::Site::kMlpOut}));
 }
 

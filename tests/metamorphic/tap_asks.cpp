@@ -18,6 +18,27 @@ using tap::Site;
 
 constexpr int32_t kFeatures = 24;  // of a dictionary
 
+// Makes v1 of `op`, the program's last vector but those of a gate, one of some heads; returns the
+// vector that says which.
+int32_t some_heads(tap::Program& program, const tap::Heads& heads, tap::TapOp& op,
+                   std::mt19937& engine) {
+  std::vector<float> chosen(static_cast<size_t>(heads.width()));
+  const auto kept = static_cast<int32_t>(engine() % static_cast<unsigned>(heads.count));
+  double squares = 0;
+  for (int32_t i = 0; i < heads.width(); ++i) {
+    const bool is_kept = i / heads.dim == kept || i / heads.dim % 3 == 1;
+    float& value = program.vectors[static_cast<size_t>(op.v1 + i)];
+    chosen[static_cast<size_t>(i)] = is_kept ? 1.0f : 0.0f;
+    if (!is_kept) value = 0;
+    squares += double{value} * double{value};
+  }
+  if (op.kind == OpKind::kAddRenorm) op.sum = static_cast<float>(squares);
+  const auto begin = static_cast<int32_t>(program.vectors.size());
+  program.vectors.insert(program.vectors.end(), chosen.begin(), chosen.end());
+  program.vectors.resize((program.vectors.size() + 15) / 16 * 16);
+  return begin;
+}
+
 class TapMaker {
  public:
   TapMaker(const step::Capacity& capacity, uint32_t seed)
@@ -115,9 +136,9 @@ class TapMaker {
   tap::TapOp random_op() {
     constexpr OpKind kKinds[] = {OpKind::kAdd,    OpKind::kAxis,    OpKind::kSwap,
                                  OpKind::kRotate, OpKind::kAddNorm, OpKind::kAddRenorm,
-                                 OpKind::kFeature};
+                                 OpKind::kPatch,  OpKind::kFeature};
     tap::TapOp op;
-    op.kind = kKinds[below(7)];
+    op.kind = kKinds[below(8)];
     if (op.kind == OpKind::kFeature) {
       op.run = 1;
       op.norm = static_cast<tap::FeatureNorm>(below(3));
@@ -134,7 +155,7 @@ class TapMaker {
       op.lo = below(2) == 0 ? 0.25f : -std::numeric_limits<float>::infinity();
       op.hi = below(2) == 0 ? 1.0f : 0.0f;
     }
-    if (op.kind == OpKind::kAddNorm) op.strength *= 0.3f;
+    if (op.kind == OpKind::kAddNorm || op.kind == OpKind::kPatch) op.strength *= 0.3f;
     if (below(3) == 0) op.gate = tap::GateKind::kSoft;
     if (below(3) == 0) {
       op.schedule = below(2) == 0 ? tap::ScheduleKind::kRamp : tap::ScheduleKind::kWindow;
@@ -243,6 +264,11 @@ void add_op(tap::Program& program, const tap::Geometry& geometry, Point point, t
   }
   if (op.gate == tap::GateKind::kSoft || op.gate == tap::GateKind::kHard) {
     op.gate_vector = vector(1);
+  }
+  const bool takes_heads =
+      op.kind == OpKind::kPatch || op.kind == OpKind::kAddNorm || op.kind == OpKind::kAddRenorm;
+  if (point.site == Site::kAttnZ && takes_heads && program.ops.size() % 2 == 0) {
+    op.v2 = some_heads(program, geometry.heads[static_cast<size_t>(point.layer)], op, engine);
   }
   program.ops.push_back({point, op});
 }

@@ -99,7 +99,8 @@ step::Capacity capacity() {
   capacity.geometry.num_layers = 2;
   capacity.geometry.hidden = 32;
   capacity.geometry.mlp_width = {48, 48};
-  capacity.geometry.sites = {0xff, 0x1ff};
+  capacity.geometry.heads = {{2, 20}, {4, 8}};
+  capacity.geometry.sites = {0x1ff, 0x3ff};
   capacity.geometry.dtype = DType::kF32;
   capacity.taps = {.num_rows = 4,
                    .num_ops = 8,

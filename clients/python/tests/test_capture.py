@@ -51,6 +51,15 @@ def test_rows_come_by_layer_and_position():
     assert cache.stack_activation("resid_post").shape == (2, 3, 2)
 
 
+def test_rows_of_some_heads():
+    assert Capture("attn_z", heads=np.array([2, 0])).to_json()["response"]["heads"] == [2, 0]
+    assert Capture("attn_z", heads="all").to_json()["response"]["heads"] == "all"
+    payload = {"positions": [0, 2], "rows": {"attn_z.1": packed_rows(np.ones((2, 6)), [1, 1]),
+                                             "attn_z.2": packed_rows(np.ones((2, 8)), [2, 2])}}
+    cache = CaptureResult("response", "ok", None, payload).cache
+    assert cache["blocks.1.attn.hook_z"].shape == (2, 6) and cache["attn_z", 2].shape == (2, 8)
+
+
 def test_numbers_come_by_hook_name():
     payload = {"positions": [0, 2], "norms": {"mlp_act.1": [5, 8]}, "probes": {"joy": {"resid_post.5": [0.5, 1]}},
                "means": {"resid_post": packed_rows([[1, 2], [3, 4]], [5, 6])}}

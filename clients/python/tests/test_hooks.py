@@ -15,6 +15,7 @@ def test_names_are_those_of_transformer_lens():
     assert hook_name("resid_post", 5) == "blocks.5.hook_resid_post"
     assert hook_name("mlp_act", 0) == "blocks.0.mlp.hook_post"
     assert hook_name("mlp_in", 3) == "blocks.3.mlp.hook_in"
+    assert hook_name("attn_z", 3) == "blocks.3.attn.hook_z"
     assert hook_name("attn_in", 3) == "attn_in.3"  # TransformerLens's hooks there are other tensors
 
 

@@ -65,6 +65,12 @@ def test_wrong_selectors_are_refused(make):
         make()
 
 
+def test_an_op_for_some_heads():
+    op = ops.add("blocks.3.attn.hook_z", V)
+    assert op.on_heads([0, -1]).to_json() == {**op.to_json(), "heads": [0, -1]}
+    assert op.on_heads("0,2-3").to_json()["heads"] == "0,2-3" and "heads" not in op.to_json()
+
+
 def test_gates():
     probe = {"vector": pack(V), "threshold": 0.5, "sharpness": 4}
     op = ops.add("resid_post.1", V, gate=[Probe(V, 0.5, 4), Ramp(end=32)])

@@ -148,6 +148,7 @@ class FastOps final : public HostOps {
   }
 
   bool has_encode() const override { return true; }
+  bool taps_mixers() const override { return true; }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, &pool_); }
   void sample(const ops::SampleArgs& args) override { sample_rows(args, &pool_); }
   void score(const ops::ScoreArgs& args) override { score_rows(args, &pool_); }

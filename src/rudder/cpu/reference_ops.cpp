@@ -175,6 +175,7 @@ class ReferenceOps final : public HostOps {
   }
 
   bool has_encode() const override { return true; }
+  bool taps_mixers() const override { return true; }
   void encode(const ops::EncodeArgs& args) override { encode_rows(args, nullptr); }
   void sample(const ops::SampleArgs& args) override { sample_rows(args); }
   void score(const ops::ScoreArgs& args) override { score_rows(args); }

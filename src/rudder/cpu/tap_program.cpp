@@ -46,6 +46,13 @@ double edited(const TapOp& op, double f) {
   RUDDER_CHECK(false, "edit {}", static_cast<int32_t>(op.edit));
 }
 
+// v2 says which elements the op is for; other kinds have another use of it.
+bool is_for_some(const TapOp& op) {
+  const bool can =
+      op.kind == OpKind::kPatch || op.kind == OpKind::kAddNorm || op.kind == OpKind::kAddRenorm;
+  return can && op.v2 != tap::kNoVector;
+}
+
 class TokenProgram {
  public:
   TokenProgram(const TapTable& table, int32_t slot, int32_t since_prompt, float* relays,
@@ -108,7 +115,16 @@ class TokenProgram {
  private:
   const float* vector(int32_t offset) const { return table_.vectors.as<float>() + offset; }
   double along(int32_t offset) const { return dot_f64(h_, vector(offset), width_); }
-  double squared_norm() const { return dot_f64(h_, h_, width_); }
+  // Of the elements that the op is for.
+  double squared_norm(const TapOp& op) const {
+    if (!is_for_some(op)) return dot_f64(h_, h_, width_);
+    const float* const chosen = vector(op.v2);
+    double sum = 0;
+    for (int64_t i = 0; i < width_; ++i) {
+      if (chosen[i] != 0) sum += double{h_[i]} * double{h_[i]};
+    }
+    return sum;
+  }
 
   // The sum of a slot's samples, or their tally behind it.
   std::atomic_ref<int64_t> latch(const TapOp& op, int64_t part) const {
@@ -200,7 +216,7 @@ class TokenProgram {
       case OpKind::kAdd:
         return Change{1, s, 0};
       case OpKind::kAddNorm:
-        return Change{1, s * std::sqrt(squared_norm()), 0};
+        return Change{1, s * std::sqrt(squared_norm(op)), 0};
       case OpKind::kAddRenorm:
         return renormed(op, s);
       case OpKind::kScore:
@@ -214,7 +230,7 @@ class TokenProgram {
   }
 
   std::optional<Change> renormed(const TapOp& op, double s) const {
-    const double before = squared_norm();
+    const double before = squared_norm(op);
     const double after = before + 2 * s * along(op.v1) + s * s * op.sum;
     if (op.lo > 0 && after <= before) return Change{1, s, 0};
     if (after <= 0) return std::nullopt;
@@ -227,12 +243,19 @@ class TokenProgram {
     const auto c1 = static_cast<float>(open * change.c1);
     const float* v1 = vector(op.v1);
     if (op.kind != OpKind::kSwap && op.kind != OpKind::kRotate) {
+      if (is_for_some(op)) return apply_where(vector(op.v2), k, c1, v1);
       for (int64_t i = 0; i < width_; ++i) h_[i] = k * h_[i] + c1 * v1[i];
       return;
     }
     const auto c2 = static_cast<float>(open * change.c2);
     const float* v2 = vector(op.v2);
     for (int64_t i = 0; i < width_; ++i) h_[i] = h_[i] + c1 * v1[i] + c2 * v2[i];
+  }
+
+  void apply_where(const float* chosen, float k, float c1, const float* v1) {
+    for (int64_t i = 0; i < width_; ++i) {
+      if (chosen[i] != 0) h_[i] = k * h_[i] + c1 * v1[i];
+    }
   }
 
   const TapTable& table_;

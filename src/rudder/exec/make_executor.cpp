@@ -60,7 +60,8 @@ Result<MemoryBudget> budget_rank(const weights::Checkpoint& checkpoint,
                               .max_num_seqs = limits.max_num_seqs,
                               .max_in_flight = step::Capacity{}.max_in_flight,
                               .reads_aside = ops.has_reader() && rank.is_alone(),
-                              .encodes = ops.has_encode() && rank.is_alone()},
+                              .encodes = ops.has_encode() && rank.is_alone(),
+                              .taps_mixers = ops.taps_mixers()},
                      .rank = rank}));
   if (limits.draft_model != nullptr) {
     RUDDER_TRY_VOID(check_draft_model(draft, spec, budget.kv.groups, budget.max_seq_len, ops));

@@ -144,7 +144,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                                  .lookback = ask.attention_lookback});
   };
   RUDDER_TRY(plan.kv, layout());
-  const tap::Geometry geometry = model::tap_geometry(spec, dtypes.act, ask.rank);
+  const tap::Geometry geometry =
+      model::tap_geometry(spec, dtypes.act, ask.rank, ask.taps.taps_mixers);
   RUDDER_TRY(plan.taps, tap_limits(ask.taps, geometry));
   if (plan.taps.steering() || plan.taps.capture()) plan.geometry = geometry;
   const auto capacity = [&] {

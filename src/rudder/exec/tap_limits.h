@@ -21,6 +21,7 @@ struct TapAsk {
   int32_t max_in_flight = 0;
   bool reads_aside = false;  // of the backend: it has a reader (Ops::make_reader)
   bool encodes = false;      // likewise: Ops::has_encode, of a rank that is alone
+  bool taps_mixers = false;  // likewise: Ops::taps_mixers
 };
 
 // An Error names the setting to change and what it must be at least.

@@ -47,6 +47,7 @@ class LayerwiseDecoder final : public Decoder {
   ops::ResidualNormArgs encode_parts(const ops::ResidualNormArgs& args, const ForwardBatch& batch);
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
                        const ForwardBatch& batch);
+  void tap_mixed(const View& out, const ops::Taps& taps, const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
   View gather(const View& in, const View& rows, const View& buffer);
@@ -139,6 +140,14 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
   return args.norm.empty() ? products_.operand_of(next, args.x, buffers_.normed) : normed;
 }
 
+// What a mixer made, of all rows: an op of its own, which is nothing but its taps.
+void LayerwiseDecoder::tap_mixed(const View& out, const ops::Taps& taps,
+                                 const ForwardBatch& batch) {
+  if (taps.empty()) return;
+  ops_.residual_norm({.x = out, .x_taps = {taps}});
+  encode_at(ops_, batch, taps, out);
+}
+
 // The rows of the head's operand whose logits are wanted, of all rows. By now the branch and the
 // sampled rows' residual are free.
 Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
@@ -201,6 +210,7 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
                                [&](const auto& mixer, const auto& mixer_weights) {
                                  return mix(mixer, mixer_weights, in, step);
                                });
+    if (ops_.taps_mixers()) tap_mixed(mixed.out, taps(i, Site::kAttnZ), batch);
     if (is_last && rows.num_rows() < batch.ids.num_rows() && !batch.keep_all_rows) {
       // The last KV is written: from here on only the rows whose logits are wanted matter.
       if (rows.num_rows() == 0) return {};

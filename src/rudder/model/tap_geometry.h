@@ -9,7 +9,8 @@
 namespace rudder::model {
 
 // `act` is the dtype of activations. The decoder names exactly these points.
-// `spec` is that of the rank's part.
-tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank = {});
+// `spec` is that of the rank's part; `taps_mixers` is Ops::taps_mixers().
+tap::Geometry tap_geometry(const ModelSpec& spec, tensor::DType act, ops::Rank rank = {},
+                           bool taps_mixers = true);
 
 }  // namespace rudder::model

@@ -52,6 +52,9 @@ class Ops {
   // Whether encode() is there.
   virtual bool has_encode() const { return false; }
 
+  // Whether residual_norm() taps rows of any width, not of the residual alone: attn_z.
+  virtual bool taps_mixers() const { return false; }
+
   // The device's place among those that compute a model together; null: it is alone.
   virtual Comm* comm() { return nullptr; }
 

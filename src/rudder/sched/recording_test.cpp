@@ -395,7 +395,8 @@ TEST_F(RecordingTest, TheEndOfALongRunIsKept) {
 // What the tables of the executor hold outlives a fresh start.
 TEST_F(RecordingTest, AFileBeginsWithTheTables) {
   testing::FakeOptions options = machine();
-  options.capacity.geometry = {.num_layers = 1, .hidden = 16, .mlp_width = {32}, .sites = {0xffff}};
+  options.capacity.geometry = {
+      .num_layers = 1, .hidden = 16, .mlp_width = {32}, .heads = {{2, 8}}, .sites = {0xffff}};
   options.capacity.taps = {.num_rows = 8, .num_ops = 64, .num_floats = 1024, .num_capture_sets = 4};
   auto made = FlightRecorder::create(std::make_unique<testing::FakeExecutor>(options),
                                      folder_.string(), "fake", kPlenty);

@@ -161,7 +161,8 @@ TEST(SteeringGolden, ThePackedFormIsReadAsItsAuthorReadsIt) {
     if (value.at("name").as_string() != "packed_wire") continue;
     Model model = model_of(2);
     model.geometry.num_layers = 8;
-    model.geometry.sites.assign(8, 0xff);
+    model.geometry.heads.assign(8, {2, 2});
+    model.geometry.sites.assign(8, 0x1ff);
     model.geometry.mlp_width.assign(8, 4);
     const json::object body = {
         {"steering_vectors", {{"pre_attn", value.at("out").at("pre_attn")}}}};

@@ -13,12 +13,8 @@
 
 namespace rudder::steer {
 
-// The layers of `value`, in its order, each with `site`, none twice:
-//   4                                            one; below 0 they count from the end: -1 is the
-//   last "all"                                        all that have the site "4,8-12,-1" layers and
-//   ranges, both ends in [4, "8-12", -1]                              a list of such
-//   {"layers": [4], "ranges": [[8, 12]]}         the same in numbers alone
-// kInvalidArgument at the part that is wrong.
+// The layers of `value`, in its order, each with `site`, none twice: the forms of numbered.h, or
+// "all" that have the site. kInvalidArgument at the part that is wrong.
 Result<std::vector<int32_t>> read_layers(const boost::json::value& value, tap::Site site,
                                          const tap::Geometry& geometry, const std::string& path);
 

@@ -16,9 +16,10 @@ tap::Geometry twelve_layers() {
   geometry.num_layers = 12;
   geometry.hidden = 8;
   geometry.mlp_width.assign(12, 16);
-  geometry.sites.assign(12, 0xff);
-  geometry.sites[3] = 0xff & ~(1 << static_cast<int>(tap::Site::kResidMid));
-  geometry.sites[11] = 0x1ff;
+  geometry.heads.assign(12, {4, 2});
+  geometry.sites.assign(12, 0x1ff);
+  geometry.sites[3] = 0x1ff & ~(1 << static_cast<int>(tap::Site::kResidMid));
+  geometry.sites[11] = 0x3ff;
   return geometry;
 }
 

@@ -178,6 +178,7 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
   switch (spec.op) {
     case OpName::kPatch:
       form.op.kind = tap::OpKind::kPatch;
+      form.v2 = spec.chosen;
       return forms;
     case OpName::kAblate:
     case OpName::kMeanAblate:
@@ -193,10 +194,12 @@ Result<Lowering::Forms> Lowering::forms_of(const OpSpec& spec) {
       RUDDER_TRY(const std::vector<Row> axis, axes_of(spec, {spec.vector}, true));
       form.op.kind = tap::OpKind::kAddNorm;
       form.v1 = axis[0];
+      form.v2 = spec.chosen;
       return forms;
     }
     case OpName::kAddRenorm:
       form.op.kind = tap::OpKind::kAddRenorm;
+      form.v2 = spec.chosen;
       form.op.sum = static_cast<float>(norm_squared(spec.vector));
       form.op.lo = spec.only_if_grew ? 1.0f : 0.0f;
       return forms;

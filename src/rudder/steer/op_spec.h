@@ -104,7 +104,10 @@ struct OpSpec {
   Row vector;
   std::vector<Row> more_axes;  // of an ablation, besides `vector`
   Row second;                  // target of swap, other axis of rotate, mean of mean_ablate
-  double scale = 1;            // s
+  // 1 at the elements that the op is for, 0 elsewhere, where the vectors are 0 too: heads of
+  // attn_z. Empty: all.
+  Row chosen;
+  double scale = 1;  // s
   // coefficient of orthogonal, mean projection of mean_ablate without `second`, degrees of rotate
   double parameter = 0;
   double lo = -std::numeric_limits<double>::infinity();  // clamp, cap and set

@@ -172,7 +172,7 @@ Result<void> check_width(const Model& model, tap::Point point, int32_t width,
 
 Result<VectorsAtPoints> read_vectors(const json::value& value, std::span<const tap::Point> points,
                                      bool rows_are_axes, const ParseContext& context,
-                                     const std::string& path) {
+                                     const std::string& path, std::span<const HeadList> heads) {
   static constexpr std::array<std::string_view, 3> kPacked = {"dtype", "shape", "data"};
   VectorsAtPoints vectors;
   if (const json::string* name = value.if_string()) {
@@ -196,8 +196,18 @@ Result<VectorsAtPoints> read_vectors(const json::value& value, std::span<const t
   if (vectors.by_point && count != points.size()) {
     return invalid_field(fmt::format("{} vectors for {} layers", count, points.size()), path);
   }
-  for (const tap::Point& point : points) {
-    RUDDER_TRY_VOID(check_width(context.model, point, vectors.rows.width, path));
+  for (size_t i = 0; i < points.size(); ++i) {
+    const tap::Geometry& geometry = context.model.geometry;
+    if (heads.empty() || heads[i].empty()) {
+      RUDDER_TRY_VOID(check_width(context.model, points[i], vectors.rows.width, path));
+      continue;
+    }
+    const tap::Heads& layer = geometry.heads[static_cast<size_t>(points[i].layer)];
+    const int32_t needed = HeadRows::width(heads[i], layer);
+    if (vectors.rows.width == needed) continue;
+    return invalid_field(fmt::format("a vector of {} elements; {} heads of layer {} have {}",
+                                     vectors.rows.width, heads[i].size(), points[i].layer, needed),
+                         path);
   }
   return vectors;
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "rudder/steer/capture/kept_rows.h"
+#include "rudder/steer/heads.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/parse.h"
 #include "rudder/steer/vectors.h"
@@ -50,7 +51,8 @@ Result<tap::SiteRef> read_site(const boost::json::object& object, const std::str
 
 // The vectors at "path": a list, lists, packed, or a name (which gives one row for each of
 // `points`). One row is for all points; else there are as many rows as points, or as the caller
-// says with `rows_are_axes`.
+// says with `rows_are_axes`. With `heads`, by point, a row given as numbers is of these heads side
+// by side; one of a name is a whole row.
 struct VectorsAtPoints {
   Rows rows;               // of vectors given as numbers
   std::vector<Row> named;  // of a name: by point
@@ -63,7 +65,8 @@ struct VectorsAtPoints {
 };
 Result<VectorsAtPoints> read_vectors(const boost::json::value& value,
                                      std::span<const tap::Point> points, bool rows_are_axes,
-                                     const ParseContext& context, const std::string& path);
+                                     const ParseContext& context, const std::string& path,
+                                     std::span<const HeadList> heads = {});
 
 // One tier: {site: {layer: entry}} or {site: packed}, as adds in `ops`.
 Result<void> parse_tier(const boost::json::value& value, Phase phase, const ParseContext& context,

@@ -37,7 +37,7 @@ Result<void> check_encode(const FeatureClamp& clamp, const Model& model, const s
   }
   if (clamp.full && !dictionary.is_autoencoder() &&
       (dictionary.read.index() >= dictionary.write.index() ||
-       dictionary.write.site == tap::Site::kMlpAct)) {
+       dictionary.write.site == tap::Site::kMlpAct || dictionary.write.site == tap::Site::kAttnZ)) {
     return fail(ErrorCode::kUnsupported,
                 "a transcoder reconstructs a row of the residual's width, behind where it reads",
                 where);

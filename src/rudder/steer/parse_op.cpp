@@ -42,8 +42,8 @@ constexpr std::array<OpFields, kNumOps - 1> kFields = {{
     {OpName::kCap, {"hi"}, 1},
     {OpName::kSet, {"value"}, 1},
 }};
-constexpr std::array<std::string_view, 7> kCommonFields = {"op",    "site",   "layers", "vector",
-                                                           "scale", "select", "gate"};
+constexpr std::array<std::string_view, 8> kCommonFields = {"op",     "site",  "layers", "heads",
+                                                           "vector", "scale", "select", "gate"};
 
 // "site" and "layers"; the final norm is of the last layer, whether it is said or not.
 Result<std::vector<tap::Point>> read_points(const json::object& element,
@@ -75,6 +75,9 @@ class OpParser {
   Result<void> parse(std::vector<OpSpec>& ops) {
     RUDDER_TRY_VOID(read_op());
     RUDDER_TRY(points_, read_points(element_, context_, path_));
+    if (const json::value* heads = member(element_, "heads")) {
+      RUDDER_TRY(heads_, read_heads(*heads, points_, context_.model.geometry, at("heads")));
+    }
     RUDDER_TRY_VOID(read_parameters());
     RUDDER_TRY(spec_.scale, read_optional(element_, "scale", 1, path_));
     if (const json::value* select = member(element_, "select")) {
@@ -137,12 +140,13 @@ class OpParser {
     }
     const json::object* object = source.if_object();
     if (object == nullptr || !object->contains("module")) {
-      return read_vectors(source, points_, false, context_, where);
+      return read_vectors(source, points_, false, context_, where, heads_);
     }
     static constexpr std::array<std::string_view, 1> kKeys = {"module"};
     RUDDER_TRY_VOID(check_keys(*object, kKeys, "a source", where));
     RUDDER_TRY(const std::string_view name, read_text(*object, "module", where));
-    return read_vectors(json::string(name), points_, false, context_, join_path(where, "module"));
+    return read_vectors(json::string(name), points_, false, context_, join_path(where, "module"),
+                        heads_);
   }
 
   Result<void> read_parameters() {
@@ -190,7 +194,7 @@ class OpParser {
 
   Result<void> read_second(std::string_view key) {
     const auto name = json::string_view(key.data(), key.size());
-    RUDDER_TRY(second_, read_vectors(element_.at(name), points_, false, context_, at(key)));
+    RUDDER_TRY(second_, read_vectors(element_.at(name), points_, false, context_, at(key), heads_));
     has_second_ = true;
     return {};
   }
@@ -237,26 +241,39 @@ class OpParser {
     if (member(element_, "source") != nullptr) {
       RUDDER_TRY(vectors, read_source());
     } else {
-      RUDDER_TRY(vectors,
-                 read_vectors(element_.at("vector"), points_, axes, context_, at("vector")));
+      RUDDER_TRY(vectors, read_vectors(element_.at("vector"), points_, axes, context_, at("vector"),
+                                       heads_));
     }
     if (axes) {
       if (vectors.rows.count > static_cast<int64_t>(kMaxAxes)) {
         return invalid_field(fmt::format("{} axes: at most {}", vectors.rows.count, kMaxAxes),
                              at("vector"));
       }
-      for (int64_t i = 1; i < vectors.rows.count; ++i) {
-        spec_.more_axes.push_back(vectors.rows.row(i));
-      }
     }
     for (size_t i = 0; i < points_.size(); ++i) {
       OpSpec& spec = ops.emplace_back(spec_);
       spec.point = points_[i];
-      spec.vector = vectors.at(i);
-      if (has_second_) spec.second = second_.at(i);
+      spec.vector = of_heads(vectors.at(i), !vectors.named.empty(), i);
+      for (int64_t axis = 1; axes && axis < vectors.rows.count; ++axis) {
+        spec.more_axes.push_back(of_heads(vectors.rows.row(axis), false, i));
+      }
+      if (has_second_) spec.second = of_heads(second_.at(i), !second_.named.empty(), i);
+      spec.chosen = chosen_at(i);
       spec.gate = gate_.at(i);
     }
     return {};
+  }
+
+  const tap::Heads& layer_heads(size_t point) const {
+    return context_.model.geometry.heads[static_cast<size_t>(points_[point].layer)];
+  }
+  // The row as the device has it, where the op is for some heads.
+  Row of_heads(const Row& row, bool is_whole, size_t point) {
+    if (heads_.empty()) return row;
+    return head_rows_.spread(row, is_whole, heads_[point], layer_heads(point));
+  }
+  Row chosen_at(size_t point) {
+    return heads_.empty() ? Row{} : head_rows_.mask(heads_[point], layer_heads(point));
   }
 
   // Rows that another request has kept: each position's own row, put in at a position of its own.
@@ -293,7 +310,8 @@ class OpParser {
         }
         OpSpec& spec = ops.emplace_back(spec_);
         spec.point = points_[point];
-        spec.vector = *row;
+        spec.vector = of_heads(*row, true, point);
+        spec.chosen = chosen_at(point);
         spec.gate = gate_.at(point);
         spec.select.prompt = {{dest[i], dest[i] == -1 ? tap::kNoEnd : dest[i] + 1}};
       }
@@ -348,6 +366,8 @@ class OpParser {
   const std::string& path_;
   OpSpec spec_;
   std::vector<tap::Point> points_;
+  std::vector<HeadList> heads_;  // by point; none: the op is for whole rows
+  HeadRows head_rows_;
   VectorsAtPoints second_;
   ParsedGate gate_;
   bool has_second_ = false;

@@ -19,14 +19,15 @@ namespace rudder::steer {
 
 inline constexpr std::string_view kV = "[0.5, -1, 0.25, 2]";
 
-// Hidden 4, 16 layers, mlp width 6; the last layer alone has final_norm.
+// Hidden 4, 16 layers, mlp width 6, 4 heads of 2; the last layer alone has final_norm.
 inline Model small_model() {
   Model model = test_model();
   model.geometry.num_layers = 16;
   model.geometry.hidden = 4;
   model.geometry.mlp_width.assign(16, 6);
-  model.geometry.sites.assign(16, 0xff);
-  model.geometry.sites.back() = 0x1ff;
+  model.geometry.heads.assign(16, {4, 2});
+  model.geometry.sites.assign(16, 0x1ff);
+  model.geometry.sites.back() = 0x3ff;
   return model;
 }
 

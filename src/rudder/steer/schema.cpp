@@ -120,7 +120,7 @@ constexpr std::string_view kSchema = R"json({
       "op": {"type": "string",
              "enum": ["patch", "ablate", "mean_ablate", "orthogonal", "swap", "rotate", "add",
                       "add_norm", "add_renorm", "clamp", "cap", "set"]},
-      "site": {"type": "string", "description": "resid_pre, attn_in, attn_out, resid_mid, mlp_in, mlp_act, mlp_out, resid_post or final_norm; also <site>.L, blocks.L.hook_<site>, blocks.L.mlp.hook_in (mlp_in) and blocks.L.mlp.hook_post (mlp_act), which name the layer."},
+      "site": {"type": "string", "description": "resid_pre, attn_in, attn_z, attn_out, resid_mid, mlp_in, mlp_act, mlp_out, resid_post or final_norm; also <site>.L, blocks.L.hook_<site>, blocks.L.attn.hook_z (attn_z), blocks.L.mlp.hook_in (mlp_in) and blocks.L.mlp.hook_post (mlp_act), which name the layer."},
       "layers": {"description": "A layer, a list, \"all\", \"4,8-12,-1\", or ranges with both ends in; -1 is the last layer.",
                  "oneOf": [{"type": "integer"},
                            {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}},
@@ -128,6 +128,14 @@ constexpr std::string_view kSchema = R"json({
                            {"type": "object", "additionalProperties": false, "minProperties": 1,
                             "properties": {
                               "layers": {"type": "array", "items": {"type": "integer"}},
+                              "ranges": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}}}}]},
+      "heads": {"description": "At attn_z alone: the op works on the row of these heads side by side. A head, a list, \"all\", \"0,2-3,-1\", or ranges with both ends in; -1 is the layer's last head.",
+                 "oneOf": [{"type": "integer"},
+                           {"type": "array", "minItems": 1, "items": {"type": ["integer", "string"]}},
+                           {"type": "string"},
+                           {"type": "object", "additionalProperties": false, "minProperties": 1,
+                            "properties": {
+                              "heads": {"type": "array", "items": {"type": "integer"}},
                               "ranges": {"type": "array", "items": {"type": "array", "items": {"type": "integer"}, "minItems": 2, "maxItems": 2}}}}]},
       "vector": {"$ref": "#/components/schemas/SteeringVector"},
       "source": {"description": "Of a patch, in place of vector.",
@@ -266,6 +274,7 @@ constexpr std::string_view kSchema = R"json({
 "examples": {
   "patch": {"steering": {"op": "patch", "site": "resid_post", "layers": 10, "vector": [0.5, -1, 0.25, 2], "select": {"prompt": [-1, null]}}},
   "patch_zeros": {"steering": {"op": "patch", "site": "attn_out", "layers": [3, 4], "source": "zeros"}},
+  "patch_heads": {"steering": {"op": "patch", "site": "attn_z", "layers": [3, 4], "heads": [0, -1], "source": "zeros"}},
   "ablate": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [0.5, -1, 0.25, 2]}},
   "ablate_subspace": {"steering": {"op": "ablate", "site": "resid_pre", "layers": "all", "vector": [[0.5, -1, 0.25, 2], [1, 0, 0, 1]]}},
   "mean_ablate": {"steering": {"op": "mean_ablate", "site": "resid_post", "layers": [8, 9], "vector": [0.5, -1, 0.25, 2], "mean": 0.75}},

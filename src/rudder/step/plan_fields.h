@@ -45,10 +45,16 @@ inline constexpr decltype(tap::Geometry::dtype) kLastOf<decltype(tap::Geometry::
     decltype(tap::Geometry::dtype)::kBool;
 
 template <typename Archive>
+void fields(Archive& archive, Archived<tap::Heads> auto& value) {
+  auto& [count, dim] = value;
+  archive(count, dim);
+}
+
+template <typename Archive>
 void fields(Archive& archive, Archived<tap::Geometry> auto& value) {
-  auto& [num_layers, hidden, mlp_width, sites, dtype, divided_sites] = value;
-  // `divided_sites` words errors to clients; nothing in a step depends on it.
-  archive(num_layers, hidden, mlp_width, sites, dtype);
+  auto& [num_layers, hidden, mlp_width, heads, sites, dtype, divided_sites, untapped_sites] = value;
+  // `divided_sites` and `untapped_sites` word errors to clients; nothing in a step depends on them.
+  archive(num_layers, hidden, mlp_width, heads, sites, dtype);
 }
 
 template <typename Archive>

@@ -1,4 +1,4 @@
-// Which of a layer's three tappable macro-ops passes a site, as a bit. A step gives taps only to
+// Which of a layer's four tappable macro-ops passes a site, as a bit. A step gives taps only to
 // the macro-ops whose points its programs and captures use (docs/contracts/taps.md). Plain values;
 // any thread.
 #pragma once
@@ -13,10 +13,13 @@ using Passages = uint8_t;
 inline constexpr Passages kLayerEnd = 1;     // adds the MLP branch and norms for the next layer
 inline constexpr Passages kLayerMiddle = 2;  // adds the attention branch and norms for the MLP
 inline constexpr Passages kActivation = 4;   // the MLP's
-inline constexpr Passages kAllPassages = kLayerEnd | kLayerMiddle | kActivation;
+inline constexpr Passages kMixerEnd = 8;     // nothing but the taps, on what the mixer made
+inline constexpr Passages kAllPassages = kLayerEnd | kLayerMiddle | kActivation | kMixerEnd;
 
 constexpr Passages passage(Site site) {
   switch (site) {
+    case Site::kAttnZ:
+      return kMixerEnd;
     case Site::kAttnOut:
     case Site::kResidMid:
     case Site::kMlpIn:
@@ -34,15 +37,17 @@ constexpr int32_t stage_of(Point point) {
   switch (point.site) {
     case Site::kResidPre:
     case Site::kAttnIn:
-      return 3 * point.layer;
+      return 4 * point.layer;
+    case Site::kAttnZ:
+      return 4 * point.layer + 1;
     case Site::kAttnOut:
     case Site::kResidMid:
     case Site::kMlpIn:
-      return 3 * point.layer + 1;
+      return 4 * point.layer + 2;
     case Site::kMlpAct:
-      return 3 * point.layer + 2;
+      return 4 * point.layer + 3;
     default:
-      return 3 * point.layer + 3;
+      return 4 * point.layer + 4;
   }
 }
 

@@ -10,8 +10,8 @@ namespace rudder::tap {
 namespace {
 
 constexpr std::array<std::string_view, kNumSites> kNames = {
-    "resid_pre", "attn_in", "attn_out",   "resid_mid", "mlp_in",
-    "mlp_act",   "mlp_out", "resid_post", "final_norm"};
+    "resid_pre", "attn_in", "attn_z",  "attn_out",   "resid_mid",
+    "mlp_in",    "mlp_act", "mlp_out", "resid_post", "final_norm"};
 
 struct Alias {
   std::string_view name;
@@ -23,8 +23,9 @@ constexpr std::array<Alias, 4> kAliases = {{{"pre_attn", Site::kResidPre},
                                             {"post_block", Site::kResidPost}}};
 
 // Names of TransformerLens below "blocks.L." that are no "hook_" and the name of a site.
-constexpr std::array<Alias, 2> kHookAliases = {
-    {{"mlp.hook_in", Site::kMlpIn}, {"mlp.hook_post", Site::kMlpAct}}};
+constexpr std::array<Alias, 3> kHookAliases = {{{"attn.hook_z", Site::kAttnZ},
+                                                {"mlp.hook_in", Site::kMlpIn},
+                                                {"mlp.hook_post", Site::kMlpAct}}};
 
 // Names that mean another tensor there than the site that sounds like it.
 struct Misnomer {
@@ -44,8 +45,8 @@ constexpr std::array<Misnomer, 5> kMisnomers = {{
 
 const Site* find_name(std::string_view name) {
   static constexpr std::array<Site, kNumSites> kSites = {
-      Site::kResidPre, Site::kAttnIn, Site::kAttnOut,   Site::kResidMid, Site::kMlpIn,
-      Site::kMlpAct,   Site::kMlpOut, Site::kResidPost, Site::kFinalNorm};
+      Site::kResidPre, Site::kAttnIn, Site::kAttnZ,  Site::kAttnOut,   Site::kResidMid,
+      Site::kMlpIn,    Site::kMlpAct, Site::kMlpOut, Site::kResidPost, Site::kFinalNorm};
   const auto* name_at = std::ranges::find(kNames, name);
   if (name_at != kNames.end()) return &kSites[static_cast<size_t>(name_at - kNames.begin())];
   const auto* alias = std::ranges::find(kAliases, name, &Alias::name);
@@ -111,18 +112,32 @@ bool Geometry::has(Point point) const {
   return ((mask >> static_cast<unsigned>(point.site)) & 1U) != 0;
 }
 
-bool Geometry::is_divided(Site site) const {
-  return ((static_cast<unsigned>(divided_sites) >> static_cast<unsigned>(site)) & 1U) != 0;
+std::string Geometry::refusal(Site site) const {
+  const auto is_in = [&](uint16_t set) {
+    return ((static_cast<unsigned>(set) >> static_cast<unsigned>(site)) & 1U) != 0;
+  };
+  if (is_in(untapped_sites)) {
+    return fmt::format("{} can be neither read nor steered: this backend does not support it",
+                       site_name(site));
+  }
+  if (!is_in(divided_sites)) return {};
+  return fmt::format(
+      "{} can be neither read nor steered with --tensor-parallel-size above 1: each rank has a "
+      "part of the row",
+      site_name(site));
 }
 
 int32_t Geometry::widest() const {
   int32_t widest = hidden;
   for (const int32_t width : mlp_width) widest = std::max(widest, width);
+  for (const Heads& of_layer : heads) widest = std::max(widest, of_layer.width());
   return widest;
 }
 
 int32_t Geometry::width(Point point) const {
-  return point.site == Site::kMlpAct ? mlp_width[static_cast<size_t>(point.layer)] : hidden;
+  const auto layer = static_cast<size_t>(point.layer);
+  if (point.site == Site::kMlpAct) return mlp_width[layer];
+  return point.site == Site::kAttnZ ? heads[layer].width() : hidden;
 }
 
 Result<void> Geometry::check(Point point) const {
@@ -130,11 +145,8 @@ Result<void> Geometry::check(Point point) const {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("layer {} of a model with {} layers", point.layer, num_layers));
   }
-  if (is_divided(point.site)) {
-    return fail(ErrorCode::kInvalidArgument,
-                fmt::format("{} can be neither read nor steered with --tensor-parallel-size above "
-                            "1: each rank has a part of the row",
-                            site_name(point.site)));
+  if (std::string refused = refusal(point.site); !refused.empty()) {
+    return fail(ErrorCode::kInvalidArgument, std::move(refused));
   }
   if (!has(point)) {
     return fail(

@@ -17,6 +17,7 @@ namespace rudder::tap {
 enum class Site : uint8_t {
   kResidPre,   // the block's input
   kAttnIn,     // normed, with gain
+  kAttnZ,      // the heads' outputs side by side, before the output projection
   kAttnOut,    // the attention branch as it is added to the residual, after a post-norm
   kResidMid,   // the residual between the branches
   kMlpIn,      // normed, with gain
@@ -25,7 +26,7 @@ enum class Site : uint8_t {
   kResidPost,  // the block's output
   kFinalNorm,  // of the last layer: the input of the output head
 };
-inline constexpr int32_t kNumSites = 9;
+inline constexpr int32_t kNumSites = 10;
 
 // "resid_pre", "attn_in", ...
 std::string_view site_name(Site site);
@@ -48,21 +49,33 @@ struct SiteRef {
 };
 Result<SiteRef> parse_site(std::string_view text);  // kInvalidArgument, lists the names it takes
 
+// The heads of a layer's mixer. Its row at attn_z has them side by side.
+struct Heads {
+  int32_t count = 0;
+  int32_t dim = 0;  // elements of one
+  bool operator==(const Heads&) const = default;
+  int32_t width() const { return count * dim; }
+};
+
 // The facts about a model that taps depend on.
 struct Geometry {
   int32_t num_layers = 0;
   int32_t hidden = 0;
   std::vector<int32_t> mlp_width;              // [num_layers]
+  std::vector<Heads> heads = {};               // [num_layers]
   std::vector<uint16_t> sites;                 // [num_layers] bit 1 << Site: the layer has it
   tensor::DType dtype = tensor::DType::kBF16;  // of activations: what is captured
   // Likewise, of every layer: each rank of a group has a part of such a row. No point of such a
   // site is in `sites`: it can be neither read nor steered.
   uint16_t divided_sites = 0;
+  // Likewise: this backend does not tap them.
+  uint16_t untapped_sites = 0;
 
   bool empty() const { return num_layers == 0; }
   int32_t num_points() const { return num_layers * kNumSites; }
   bool has(Point point) const;
-  bool is_divided(Site site) const;
+  // Why a site can be neither read nor steered at any layer; empty where it can at some.
+  std::string refusal(Site site) const;
   int32_t width(Point point) const;  // elements of the row at a point that the model has
   int32_t widest() const;            // of them all
   // An Error names the layer or the site that the model does not have.

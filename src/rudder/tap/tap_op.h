@@ -41,6 +41,10 @@ enum class OpKind : int32_t {
 // writes another point than it reads, its kEncoded ops leave s c (f' - f) in their relays, and h as
 // it is.
 
+// kPatch, kAddNorm and kAddRenorm with v2 change, and take the norm of, those elements alone where
+// v2 is not 0: the heads of attn_z that an op is for. v1 is 0 elsewhere; the other kinds need no
+// more than that.
+
 // With a gate the row becomes h + g (op(h) - h). With g = 0, and with s = 0 after its schedule, the
 // row keeps its bits. kScore and kEncode have neither gate nor schedule.
 //

@@ -13,7 +13,8 @@ Geometry two_layers() {
   geometry.num_layers = 2;
   geometry.hidden = 96;
   geometry.mlp_width = {200, 256};
-  geometry.sites = {0xff & ~(1 << 3), 0x1ff};
+  geometry.heads = {{3, 32}, {2, 64}};
+  geometry.sites = {0x1ff & ~(1 << 4), 0x3ff};
   return geometry;
 }
 
@@ -36,6 +37,24 @@ TEST(Site, EveryNameReadsBackAsItself) {
   }
 }
 
+TEST(Geometry, HeadsGiveTheWidthOfAttnZLayerByLayer) {
+  const Geometry geometry = two_layers();
+  EXPECT_EQ(geometry.width({0, Site::kAttnZ}), 96);
+  EXPECT_EQ(geometry.width({1, Site::kAttnZ}), 128);
+}
+
+TEST(Geometry, ASiteThatTheBackendDoesNotTapIsRefusedByName) {
+  Geometry geometry = two_layers();
+  const auto z = static_cast<uint16_t>(1U << static_cast<unsigned>(Site::kAttnZ));
+  for (uint16_t& sites : geometry.sites) sites = static_cast<uint16_t>(sites & ~z);
+  geometry.untapped_sites = z;
+  const Result<void> known = geometry.check({1, Site::kAttnZ});
+  ASSERT_FALSE(known.has_value());
+  EXPECT_EQ(known.error().message,
+            "attn_z can be neither read nor steered: this backend does not support it");
+  EXPECT_TRUE(geometry.check({1, Site::kAttnOut}).has_value());
+}
+
 TEST(Site, ArticleNamesAreAliases) {
   EXPECT_EQ(parse_site("pre_attn")->site, Site::kResidPre);
   EXPECT_EQ(parse_site("post_attn")->site, Site::kResidMid);
@@ -46,6 +65,7 @@ TEST(Site, ArticleNamesAreAliases) {
 TEST(Site, NamesOfTransformerLens) {
   EXPECT_EQ(parse_site("blocks.7.mlp.hook_post")->site, Site::kMlpAct);
   EXPECT_EQ(parse_site("blocks.7.mlp.hook_in")->site, Site::kMlpIn);
+  EXPECT_EQ(parse_site("blocks.7.attn.hook_z")->site, Site::kAttnZ);
   EXPECT_EQ(parse_site("blocks.7.mlp.hook_in")->layer, 7);
   // Those that are another tensor there say what they are, and the site that has the name's sound.
   for (const auto& [name, there, here] :

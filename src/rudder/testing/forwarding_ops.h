@@ -19,6 +19,7 @@ class ForwardingOps : public ops::Ops {
   bool keeps_fp8() const override { return inner_->keeps_fp8(); }
   bool takes_drafts() const override { return inner_->takes_drafts(); }
   bool has_encode() const override { return inner_->has_encode(); }
+  bool taps_mixers() const override { return inner_->taps_mixers(); }
   int64_t available_memory() const override { return inner_->available_memory(); }
   ops::Comm* comm() override { return inner_->comm(); }
   Result<void> prepare(const ops::StepBounds& bounds) override { return inner_->prepare(bounds); }

@@ -34,7 +34,8 @@ tap::Geometry OpsTaps::geometry_of(int64_t width) {
   geometry.num_layers = 2;
   geometry.hidden = static_cast<int32_t>(width);
   geometry.mlp_width.assign(2, geometry.hidden);
-  geometry.sites.assign(2, 0x1ff);
+  geometry.heads.assign(2, {1, geometry.hidden});
+  geometry.sites.assign(2, 0x3ff);
   return geometry;
 }
 
@@ -81,6 +82,7 @@ TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vecto
     op.v2 = add_vector(unit_row(width, v1), vectors);
   }
   if (op.kind == OpKind::kFeature) set_feature(op, width, vectors);
+  if (ops_.taps_mixers()) choose_some(op, v1, vectors);
   op.strength = static_cast<float>(uniform(-1.5, 1.5));
   op.latch = op.kind == OpKind::kScore ? kSampled : static_cast<int32_t>(between(0, 2));
   set_constants(op, point);
@@ -94,6 +96,30 @@ TapOp OpsTaps::random_op(int combination, int64_t width, Point point, std::vecto
   op.from = static_cast<float>(uniform(-1, 1));
   op.to = static_cast<float>(uniform(-1, 1));
   return op;
+}
+
+// Every other op that can is for some elements alone.
+void OpsTaps::choose_some(TapOp& op, const Row& v1, std::vector<float>& vectors) {
+  const bool can =
+      op.kind == OpKind::kPatch || op.kind == OpKind::kAddNorm || op.kind == OpKind::kAddRenorm;
+  if (!can || between(0, 1) == 0) return;
+  Row chosen(v1.size());
+  Row part = v1;
+  double squares = 0;
+  for (size_t i = 0; i < v1.size(); ++i) {
+    chosen[i] = between(0, 2) == 0 ? 0 : 1;
+    part[i] *= chosen[i];
+    squares += part[i] * part[i];
+  }
+  if (squares == 0) return;
+  for (double& value : part) value /= std::sqrt(squares);
+  op.v1 = add_vector(part, vectors);
+  op.sum = 0;
+  for (size_t i = 0; i < part.size(); ++i) {
+    const float v = vectors[static_cast<size_t>(op.v1) + i];
+    op.sum += v * v;
+  }
+  op.v2 = add_vector(chosen, vectors);
 }
 
 void OpsTaps::set_constants(TapOp& op, Point point) {

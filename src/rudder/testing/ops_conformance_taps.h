@@ -80,6 +80,7 @@ class OpsTaps : public OpsConformance {
  private:
   double uniform(double low, double high);
   Row unit_row(int64_t width, const Row& other);
+  void choose_some(tap::TapOp& op, const Row& v1, std::vector<float>& vectors);
   void set_constants(tap::TapOp& op, tap::Point point);
   void set_feature(tap::TapOp& op, int64_t width, std::vector<float>& vectors);
   tap::Program random_program(int64_t width, int64_t most, int& combination);

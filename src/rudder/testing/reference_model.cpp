@@ -26,8 +26,8 @@ void append_columns(Matrix& to, const Matrix& row) {
 class ReferencePass {
  public:
   ReferencePass(const model::ModelSpec& spec, const model::Weights& weights,
-                const RememberingOps& ops, std::span<const int32_t> ids)
-      : spec_(spec), weights_(weights), ops_(ops), ids_(ids) {}
+                const RememberingOps& ops, std::span<const int32_t> ids, const MixedHook& hook)
+      : spec_(spec), weights_(weights), ops_(ops), ids_(ids), hook_(hook) {}
 
   Matrix run() const {
     Matrix x = embedded();
@@ -37,7 +37,7 @@ class ReferencePass {
       const auto& attention = std::get<model::Attention>(layer.mixer);
       const auto& mlp = std::get<model::GatedMlp>(layer.mlp);
       add_branch(x,
-                 attend(attention, std::get<model::Attention::Weights>(w.mixer),
+                 attend(i, attention, std::get<model::Attention::Weights>(w.mixer),
                         normed(x, w.mixer_pre_norm)),
                  w.mixer_post_norm);
       add_branch(x, feed(mlp, std::get<model::GatedMlp::Weights>(w.mlp), normed(x, w.mlp_pre_norm)),
@@ -94,7 +94,7 @@ class ReferencePass {
     return reference_rope(x, attention.head_dim, table, positions);
   }
 
-  Matrix attend(const model::Attention& attention, const model::Attention::Weights& w,
+  Matrix attend(size_t layer, const model::Attention& attention, const model::Attention::Weights& w,
                 const Matrix& in) const {
     const Matrix qkv = linear(in, w.qkv);
     const int64_t q_width = attention.q_width();
@@ -118,7 +118,9 @@ class ReferencePass {
       reference.softcap = double{std::get<model::Softmax>(attention.weighting).softcap};
       reference.sinks = to_matrix(w.sinks).values;
     }
-    return linear(reference_attention(reference, q, k, v), w.out);
+    Matrix mixed = reference_attention(reference, q, k, v);
+    if (hook_) hook_(layer, mixed);
+    return linear(mixed, w.out);
   }
 
   Matrix feed(const model::GatedMlp& mlp, const model::GatedMlp::Weights& w,
@@ -130,6 +132,7 @@ class ReferencePass {
   const model::Weights& weights_;
   const RememberingOps& ops_;
   std::span<const int32_t> ids_;
+  const MixedHook& hook_;
 };
 
 }  // namespace
@@ -147,8 +150,9 @@ Result<ops::LinearWeight> RememberingOps::make_linear(std::span<const ops::Linea
 }
 
 Matrix reference_forward(const model::ModelSpec& spec, const model::Weights& weights,
-                         const RememberingOps& ops, std::span<const int32_t> ids) {
-  return ReferencePass(spec, weights, ops, ids).run();
+                         const RememberingOps& ops, std::span<const int32_t> ids,
+                         const MixedHook& hook) {
+  return ReferencePass(spec, weights, ops, ids, hook).run();
 }
 
 }  // namespace rudder::testing

@@ -2,6 +2,7 @@
 // the decoder's use of every field of a ModelSpec is held to. Tests only.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -32,8 +33,12 @@ class RememberingOps final : public PassingOps {
   std::map<const ops::PackedWeight*, Product> products_;
 };
 
+// Reads or changes what the mixer of a layer made, attn_z: [ids.size(), heads * head_dim].
+using MixedHook = std::function<void(size_t layer, Matrix& mixed)>;
+
 // Logits [ids.size(), vocab] of weights that `ops` made.
 Matrix reference_forward(const model::ModelSpec& spec, const model::Weights& weights,
-                         const RememberingOps& ops, std::span<const int32_t> ids);
+                         const RememberingOps& ops, std::span<const int32_t> ids,
+                         const MixedHook& hook = {});
 
 }  // namespace rudder::testing

@@ -81,7 +81,34 @@ Row feature_delta(const tap::TapOp& op, double s, const Row& h, const Row& v1, c
   return plus(none, s * scale * (edited_value(op, f) - f), v1);
 }
 
+Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2);
+
+// The op on the row of those elements where `chosen` is not 0; the others stay.
+Row apply_where(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& chosen) {
+  Row part;
+  Row part_v1;
+  for (size_t i = 0; i < h.size(); ++i) {
+    if (chosen[i] == 0) continue;
+    part.push_back(h[i]);
+    part_v1.push_back(v1[i]);
+  }
+  tap::TapOp of_part = op;
+  of_part.v2 = tap::kNoVector;
+  const Row changed = apply_op(of_part, s, part, part_v1, Row(part.size()));
+  Row all = h;
+  for (size_t i = 0, next = 0; i < h.size(); ++i) {
+    if (chosen[i] != 0) all[i] = changed[next++];
+  }
+  return all;
+}
+
+bool takes_chosen(tap::OpKind kind) {
+  return kind == tap::OpKind::kPatch || kind == tap::OpKind::kAddNorm ||
+         kind == tap::OpKind::kAddRenorm;
+}
+
 Row apply_op(const tap::TapOp& op, double s, const Row& h, const Row& v1, const Row& v2) {
+  if (op.v2 != tap::kNoVector && takes_chosen(op.kind)) return apply_where(op, s, h, v1, v2);
   const double p = inner(h, v1);
   switch (op.kind) {
     case tap::OpKind::kPatch:

@@ -83,7 +83,8 @@ class Stress {
       capacity.geometry = {.num_layers = 2,
                            .hidden = 8,
                            .mlp_width = {16, 16},
-                           .sites = {0x1FF, 0x1FF},
+                           .heads = {{2, 4}, {2, 4}},
+                           .sites = {0x3FF, 0x3FF},
                            .dtype = tensor::DType::kBF16};
       capacity.taps = {.num_rows = kNumRows,
                        .num_ops = 2 * kNumRows,

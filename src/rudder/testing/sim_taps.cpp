@@ -90,7 +90,8 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
   capacity.geometry = {.num_layers = 2,
                        .hidden = 8,
                        .mlp_width = {16, 16},
-                       .sites = {0x1FF, 0x1FF},
+                       .heads = {{2, 4}, {2, 4}},
+                       .sites = {0x3FF, 0x3FF},
                        .dtype = tensor::DType::kBF16};
   capacity.taps = {.num_rows = random.pick({2, 3, 5, 16}),
                    .num_ops = random.in(4, 16),

@@ -35,6 +35,8 @@ OPS = [
     op("add", vector=PACKED, layers={"layers": [4], "ranges": [[1, 2]]}), op("add", vector="mood", site="resid_post.5", layers=None),
     op("add", vector={"name": "mood", "site": "resid_post", "layer": 5}, layers="0-2,-1", site="post_attn"),
     op("add", site="blocks.1.hook_resid_mid", layers=None),
+    op("patch", site="attn_z", heads={"heads": [0], "ranges": [[1, -1]]}, vector=None, source="zeros"),
+    op("ablate", site="blocks.3.attn.hook_z", layers=None, heads="all"),
     op("patch", vector=None, source={"request": "cmpl-kept", "choice": 0, "positions": [0, -1]}, dest=[0, 1])]
 KEPT = {"prompt": "A boat", "max_tokens": 1, "request_id": "kept", "capture": {"kept": {"sites": {"resid_post": [3, 4]}, "positions": "all_prompt"}}}
 GATES = [
@@ -68,6 +70,7 @@ CAPTURES = [
     {"sites": {"blocks.1.hook_mlp_out": True, "attn_out": "0-2,-1"}, "positions": "all_generated", "values": ["means"]},
     {"sites": {"resid_post": 5}, "positions": "last_prompt", "values": ["probes"], "probes": {"q": "mood"}, "measure": "dot"},
     {"lens": {"layers": [2, -1], "top": 3}, "positions": "last_prompt"},
+    {"sites": {"attn_z": [2, -1], "resid_post": 1}, "heads": [0, -1], "positions": "all"},
     {"sites": {"resid_post": 1}, "values": ["norms"], "lens": {"layers": "all"}, "point": "post"},
     {"dictionary": "sae", "layer": 3, "top": 2, "positions": "all"}, {"dictionary": "sae", "features": [3, 0], "positions": "last_prompt"}]
 

@@ -83,7 +83,8 @@ class Capture:
     `point`: before ("pre") or after ("post") the steering ops of the point itself. `values`: which of rows, means over the
     positions, norms and dot products with `probes`; by default probes where there are some, else rows. `measure`: of
     probes, h.v, h.v/|v| or h.v/(|h||v|). `lens`: what the output head reads of layers. `features`: of a dictionary. With either, `names` may be
-    empty.
+    empty. `heads`: which heads of `attn_z` its rows have, side by side:
+    `rows.reshape(positions, heads, head_dim)` takes them apart.
     """
 
     names: Names
@@ -94,9 +95,12 @@ class Capture:
     measure: Literal["dot", "projection", "cosine"] | None = None
     lens: Lens | None = None
     features: Features | None = None
+    heads: Layers | None = None
 
     def to_json(self) -> dict[str, Any]:
         out = _common_json(self.names, self.positions, self.point)
+        if self.heads is not None:
+            out["heads"] = self.heads if isinstance(self.heads, (int, str)) else [int(head) for head in self.heads]
         if self.lens is not None:
             out["lens"] = self.lens.to_json()
         if self.features is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 SITES: dict[str, str | None] = {
     "resid_pre": "hook_resid_pre",
     "attn_in": None,
+    "attn_z": "attn.hook_z",
     "attn_out": "hook_attn_out",
     "resid_mid": "hook_resid_mid",
     "mlp_in": "mlp.hook_in",

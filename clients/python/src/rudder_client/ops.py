@@ -30,6 +30,12 @@ class SteeringOp:
     def to_json(self) -> dict[str, Any]:
         return dict(self.fields)
 
+    def on_heads(self, heads: Layers) -> SteeringOp:
+        """The same op for these heads of `attn_z` alone: `ops.add("blocks.4.attn.hook_z", v).on_heads([0, -1])`. Vectors are
+        of the heads side by side, head_dim numbers each. A number, a list, "all", or "0,2-3,-1"."""
+        listed = heads if isinstance(heads, (int, str)) else [int(head) for head in heads]
+        return SteeringOp({**self.fields, "heads": listed})
+
     def __repr__(self) -> str:
         shown = {key: "..." if isinstance(value, dict) and "data" in value else value
                  for key, value in self.fields.items()}

@@ -75,6 +75,7 @@ std::string_view generation_schemas() {
       "layer": {"type": "integer", "description": "Of a dictionary that has several."},
       "top": {"type": "integer", "minimum": 1, "maximum": 1024, "default": 8, "description": "So many of a token's largest features above 0."},
       "features": {"type": "array", "minItems": 1, "maxItems": 1024, "items": {"type": "integer", "minimum": 0}, "description": "In place of top: the values of these."},
+      "heads": {"oneOf": [{"type": "integer"}, {"type": "array", "items": {"type": ["integer", "string"]}}, {"type": "string"}, {"type": "object"}], "description": "Of response: rows of attn_z have these heads side by side."},
       "sites": {"type": "object", "additionalProperties": {"oneOf": [
         {"type": "array", "items": {"type": "integer"}},
         {"type": "string", "enum": ["all"]},

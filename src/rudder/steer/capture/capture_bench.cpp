@@ -27,7 +27,8 @@ tap::Geometry geometry() {
   made.num_layers = kLayers;
   made.hidden = kHidden;
   made.mlp_width.assign(kLayers, 9728);
-  made.sites.assign(kLayers, 0xff);
+  made.heads.assign(kLayers, {32, 128});
+  made.sites.assign(kLayers, 0x1ff);
   return made;
 }
 

@@ -19,6 +19,7 @@ tap::Geometry small_geometry() {
   geometry.num_layers = 4;
   geometry.hidden = 24;
   geometry.mlp_width = {48, 48, 40, 48};
+  geometry.heads = {{4, 6}, {4, 6}, {2, 8}, {4, 6}};
   const auto bit = [](tap::Site site) {
     return static_cast<uint16_t>(1u << static_cast<unsigned>(site));
   };

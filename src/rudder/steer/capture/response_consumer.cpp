@@ -34,8 +34,8 @@ class Budget {
   std::atomic<int64_t> left_;
 };
 
-// The points of one site, whose rows are told together. Layers of different width (neurons) are
-// told apart.
+// The points of one site, whose rows are told together. Layers of different width (neurons, heads)
+// are told apart.
 struct Pack {
   std::string key;  // "resid_post", or "mlp_act.3"
   int32_t width = 0;
@@ -43,18 +43,26 @@ struct Pack {
   std::vector<int32_t> layers;
 };
 
+// The heads of a row that are told; none: the whole row is.
+struct HeadParts {
+  HeadList heads;
+  size_t bytes = 0;  // of one
+};
+
 class ResponseSession final : public Session {
  public:
   ResponseSession(SessionInfo info, std::shared_ptr<const ResponseOptions> options,
-                  std::shared_ptr<Budget> budget, std::shared_ptr<Lens> lens)
+                  std::shared_ptr<Budget> budget, std::shared_ptr<Lens> lens,
+                  const std::vector<tap::Heads>& layers)
       : info_(std::move(info)),
         options_(std::move(options)),
         budget_(std::move(budget)),
         lens_(std::move(lens)) {
     for (const RowLayout& layout : info_.rows) {
       const tap::CapturePoint& point = layout.point;
-      if (std::ranges::find(options_->points, point) != options_->points.end()) {
-        rows_.push_back(layout);
+      const auto asked = std::ranges::find(options_->points, point);
+      if (asked != options_->points.end()) {
+        add_row(layout, static_cast<size_t>(asked - options_->points.begin()), layers);
       }
       if (point.point.site == tap::Site::kResidPost &&
           std::ranges::binary_search(options_->lens.layers, point.point.layer)) {
@@ -107,6 +115,32 @@ class ResponseSession final : public Session {
   }
 
  private:
+  // `asked`: its number among the points of `sites`.
+  void add_row(const RowLayout& layout, size_t asked, const std::vector<tap::Heads>& layers) {
+    whole_rows_.push_back(layout);
+    RowLayout& told = rows_.emplace_back(layout);
+    HeadParts& parts = parts_.emplace_back();
+    if (options_->heads.empty() || options_->heads[asked].empty()) return;
+    const tap::Heads& layer = layers[static_cast<size_t>(layout.point.point.layer)];
+    parts.heads = options_->heads[asked];
+    parts.bytes = static_cast<size_t>(layer.dim) * tensor::dtype_bytes(info_.dtype);
+    told.width = HeadRows::width(parts.heads, layer);
+    told.bytes = parts.heads.size() * parts.bytes;
+  }
+
+  // What is told of a row: all of it, or its heads side by side. Until the next call.
+  std::span<const std::byte> told_row(const RowBatch& batch, const Record& record, size_t point) {
+    const std::span<const std::byte> whole = batch.row(record, whole_rows_[point]);
+    const HeadParts& parts = parts_[point];
+    if (parts.heads.empty()) return whole;
+    told_.clear();
+    for (const int32_t head : parts.heads) {
+      const auto part = whole.subspan(static_cast<size_t>(head) * parts.bytes, parts.bytes);
+      told_.insert(told_.end(), part.begin(), part.end());
+    }
+    return told_;
+  }
+
   // The values of one token, and their text at the end.
   int64_t token_bytes() const {
     size_t bytes = sizeof(int32_t);
@@ -170,7 +204,7 @@ class ResponseSession final : public Session {
     for (size_t i = 0; i < rows_.size(); ++i) {
       const RowLayout& layout = rows_[i];
       std::string site(tap::site_name(layout.point.point.site));
-      if (layout.point.point.site == tap::Site::kMlpAct && !same_widths()) site = keys_[i];
+      if (!same_widths(layout.point.point.site)) site = keys_[i];
       auto pack = std::ranges::find(packs, site, &Pack::key);
       if (pack == packs.end()) {
         packs.push_back({.key = site, .width = layout.width, .points = {}, .layers = {}});
@@ -182,10 +216,10 @@ class ResponseSession final : public Session {
     return packs;
   }
 
-  bool same_widths() const {
+  bool same_widths(tap::Site site) const {
     int32_t width = -1;
     for (const RowLayout& layout : rows_) {
-      if (layout.point.point.site != tap::Site::kMlpAct) continue;
+      if (layout.point.point.site != site) continue;
       if (width >= 0 && layout.width != width) return false;
       width = layout.width;
     }
@@ -196,7 +230,7 @@ class ResponseSession final : public Session {
     values_.positions.push_back(record.position);
     for (size_t i = 0; i < values_.rows.size(); ++i) {
       for (const size_t point : packs_[i].points) {
-        append_row(values_.rows[i], batch.row(record, rows_[point]));
+        append_row(values_.rows[i], told_row(batch, record, point));
       }
       std::ranges::copy(packs_[i].layers, std::back_inserter(values_.rows[i].layers));
     }
@@ -204,7 +238,7 @@ class ResponseSession final : public Session {
     if (!options_->means && !options_->norms && options_->probes.empty()) return;
     for (size_t point = 0; point < rows_.size(); ++point) {
       row_.resize(static_cast<size_t>(rows_[point].width));
-      decode_row(batch.row(record, rows_[point]), info_.dtype, row_);
+      decode_row(told_row(batch, record, point), info_.dtype, row_);
       if (options_->means) {
         sums_[point].resize(row_.size());
         for (size_t i = 0; i < row_.size(); ++i) sums_[point][i] += double{row_[i]};
@@ -289,8 +323,11 @@ class ResponseSession final : public Session {
   const std::shared_ptr<const ResponseOptions> options_;
   const std::shared_ptr<Budget> budget_;
   const std::shared_ptr<Lens> lens_;
-  std::vector<RowLayout> rows_;       // of the points that `sites` names
-  std::vector<RowLayout> lens_rows_;  // that the lens reads
+  std::vector<RowLayout> rows_;        // of the points that `sites` names, as they are told
+  std::vector<RowLayout> whole_rows_;  // and as they are captured
+  std::vector<HeadParts> parts_;       // of whole_rows_ that are told
+  std::vector<std::byte> told_;        // scratch
+  std::vector<RowLayout> lens_rows_;   // that the lens reads
   std::vector<LensToken> lens_tokens_;
   std::optional<RowLayout> feature_row_;  // that the dictionary reads
   std::vector<std::string> keys_;         // of points: "resid_post.10"
@@ -332,7 +369,8 @@ class ResponseConsumer final : public Consumer {
 
   Result<std::shared_ptr<Session>> open(SessionInfo info) override {
     auto options = std::dynamic_pointer_cast<const ResponseOptions>(info.options);
-    return std::make_shared<ResponseSession>(std::move(info), std::move(options), budget_, lens_);
+    return std::make_shared<ResponseSession>(std::move(info), std::move(options), budget_, lens_,
+                                             context_.geometry.heads);
   }
 
  private:

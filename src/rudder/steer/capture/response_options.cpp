@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "rudder/steer/dot.h"
+#include "rudder/steer/heads.h"
 #include "rudder/steer/invalid_field.h"
 #include "rudder/steer/layers.h"
 #include "rudder/steer/vectors.h"
@@ -24,6 +25,7 @@ constexpr int64_t kMaxProbeNumbers = int64_t{1} << 22;
 // That name rows of their own.
 constexpr std::array<std::string_view, 5> kOwnOptions = {"lens", "dictionary", "layer", "top",
                                                          "features"};
+constexpr std::string_view kHeads = "heads";  // is read first: it says how wide rows are
 
 class ResponseOptionsReader {
  public:
@@ -37,6 +39,9 @@ class ResponseOptionsReader {
 
   Result<std::shared_ptr<const ResponseOptions>> read(const json::object& fields) {
     bool has_values = false;
+    if (const json::value* heads = fields.if_contains("heads")) {
+      RUDDER_TRY_VOID(read_heads_field(*heads, path_ + ".heads"));
+    }
     for (const auto& [key, value] : fields) {
       const std::string at = fmt::format("{}.{}", path_, std::string_view(key));
       if (key == "values") {
@@ -48,9 +53,11 @@ class ResponseOptionsReader {
         RUDDER_TRY_VOID(read_probes(value, at));
       } else if (key == "measure") {
         RUDDER_TRY_VOID(read_measure(value, at));
-      } else if (std::ranges::find(kOwnOptions, std::string_view(key)) == kOwnOptions.end()) {
+      } else if (std::string_view(key) != kHeads &&
+                 std::ranges::find(kOwnOptions, std::string_view(key)) == kOwnOptions.end()) {
         return invalid_field(
-            "unknown field: values, dtype, probes, measure, lens and dictionary (with layer, top "
+            "unknown field: heads, values, dtype, probes, measure, lens and dictionary (with "
+            "layer, top "
             "or features) are known",
             at);
       }
@@ -69,6 +76,27 @@ class ResponseOptionsReader {
   }
 
  private:
+  // Of the points at attn_z; the rows of others are whole.
+  Result<void> read_heads_field(const json::value& value, const std::string& path) {
+    std::vector<tap::Point> with_heads;
+    for (const tap::CapturePoint& point : points_) {
+      if (point.point.site == tap::Site::kAttnZ) with_heads.push_back(point.point);
+    }
+    if (with_heads.empty()) return invalid_field("sites do not name attn_z", path);
+    RUDDER_TRY(std::vector<HeadList> heads, read_heads(value, with_heads, geometry_, path));
+    options_->heads.resize(points_.size());
+    for (size_t i = 0, next = 0; i < points_.size(); ++i) {
+      if (points_[i].point.site == tap::Site::kAttnZ) options_->heads[i] = heads[next++];
+    }
+    return {};
+  }
+
+  int32_t width(size_t point) const {
+    const tap::Point at = points_[point].point;
+    if (options_->heads.empty() || options_->heads[point].empty()) return geometry_.width(at);
+    return HeadRows::width(options_->heads[point], geometry_.heads[static_cast<size_t>(at.layer)]);
+  }
+
   Result<void> read_values(const json::value& value, const std::string& path) {
     const json::array* list = value.if_array();
     if (list == nullptr || list->empty()) {
@@ -123,7 +151,7 @@ class ResponseOptionsReader {
                            path);
     }
     int64_t num_numbers = 0;
-    for (const tap::CapturePoint& point : points_) num_numbers += geometry_.width(point.point);
+    for (size_t i = 0; i < points_.size(); ++i) num_numbers += width(i);
     num_numbers *= static_cast<int64_t>(object->size());
     if (num_numbers > kMaxProbeNumbers) {
       return invalid_field(fmt::format("{} numbers at all points together, the limit is {}",
@@ -161,6 +189,7 @@ class ResponseOptionsReader {
     std::vector<std::vector<float>> vectors;
     for (int64_t i = 0; i < num_points; ++i) {
       const tap::Point point = points_[static_cast<size_t>(i)].point;
+      const int32_t needed = width(static_cast<size_t>(i));
       std::vector<float> values;
       if (value.is_string()) {
         auto named = lookup_(std::string_view(value.get_string()), point);
@@ -170,11 +199,10 @@ class ResponseOptionsReader {
         const Row row = rows.row(rows.count == 1 ? 0 : i);
         values.assign(row.values().begin(), row.values().end());
       }
-      if (static_cast<int64_t>(values.size()) != geometry_.width(point)) {
-        return invalid_field(
-            fmt::format("has {} numbers, a row of {}.{} {}", values.size(),
-                        tap::site_name(point.site), point.layer, geometry_.width(point)),
-            path);
+      if (static_cast<int64_t>(values.size()) != needed) {
+        return invalid_field(fmt::format("has {} numbers, a row of {}.{} {}", values.size(),
+                                         tap::site_name(point.site), point.layer, needed),
+                             path);
       }
       vectors.push_back(std::move(values));
     }

@@ -7,6 +7,7 @@
 
 #include "rudder/steer/capture/consumer.h"
 #include "rudder/steer/capture/feature_ask.h"
+#include "rudder/steer/heads.h"
 
 namespace rudder::steer::capture {
 
@@ -27,6 +28,7 @@ struct LensAsk {
 class ResponseOptions final : public ConsumerOptions {
  public:
   std::vector<tap::CapturePoint> points;  // of `sites`: rows, means, norms and probes are of these
+  std::vector<HeadList> heads;            // by point, or none: rows are whole
   LensAsk lens;
   FeatureAsk features;
   bool rows = false;

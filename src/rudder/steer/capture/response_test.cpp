@@ -58,6 +58,68 @@ TEST_F(ResponseTest, RowsOfSeveralTokensFollowEachOtherAndWidthsArePackedApart) 
   EXPECT_EQ(payload.at("rows").at("mlp_act.1").at("shape"), (json::array{2, 48}));
 }
 
+TEST_F(ResponseTest, RowsOfSomeHeadsAreTheseSideBySideInTheOrderAsked) {
+  start();
+  const auto of_heads = [&](int32_t position, int32_t layer, std::vector<int32_t> heads,
+                            int32_t dim) {
+    const std::vector<float> whole = row(position, tap::Site::kAttnZ, layer);
+    std::vector<float> part;
+    for (const int32_t head : heads) {
+      part.insert(part.end(), whole.begin() + head * dim, whole.begin() + (head + 1) * dim);
+    }
+    return part;
+  };
+  for (const char* dtype : {"bfloat16", "float32"}) {
+    const json::value payload = payload_of(capture(fmt::format(
+        R"({{"response": {{"sites": {{"attn_z": [1, 3], "resid_post": 1}}, "heads": [2, 0],
+             "positions": [1, 5], "dtype": "{}", "values": ["rows", "norms"]}}}})",
+        dtype)));
+    const json::value& pack = payload.at("rows").at("attn_z");
+    EXPECT_EQ(pack.at("shape"), (json::array{4, 12}));
+    EXPECT_EQ(pack.at("layer_indices"), (json::array{1, 3, 1, 3}));
+    EXPECT_EQ(pack.at("data"),
+              json::string(packed({of_heads(1, 1, {2, 0}, 6), of_heads(1, 3, {2, 0}, 6),
+                                   of_heads(5, 1, {2, 0}, 6), of_heads(5, 3, {2, 0}, 6)},
+                                  std::string_view(dtype) == "float32")));
+    EXPECT_EQ(payload.at("rows").at("resid_post").at("shape"), (json::array{2, 24}));
+    double squares = 0;
+    for (const float value : of_heads(5, 3, {2, 0}, 6)) squares += double{value} * double{value};
+    EXPECT_NEAR(payload.at("norms").at("attn_z.3").at(1).as_double(), std::sqrt(squares), 1e-4);
+  }
+}
+
+TEST_F(ResponseTest, LayersWithOtherHeadsArePackedApartAndProbesAreOfTheHeads) {
+  start();
+  const json::value payload = payload_of(
+      capture(R"({"response": {"sites": {"attn_z": [1, 2]}, "heads": -1, "positions": [1]}})"));
+  EXPECT_EQ(payload.at("rows").at("attn_z.1").at("shape"), (json::array{1, 6}));
+  EXPECT_EQ(payload.at("rows").at("attn_z.2").at("shape"), (json::array{1, 8}));
+  const json::value probed = payload_of(capture(
+      R"({"response": {"sites": {"attn_z": 1}, "heads": -1, "positions": [1],
+                       "probes": {"p": [1, 0, 0, 0, 0, 2]}}})"));
+  const std::vector<float> whole = row(1, tap::Site::kAttnZ, 1);
+  EXPECT_NEAR(probed.at("probes").at("p").at("attn_z.1").at(0).to_number<double>(),
+              double{whole[18]} + 2 * double{whole[23]}, 1e-4);
+}
+
+TEST_F(ResponseTest, HeadsThatTheSitesDoNotHaveAreRefused) {
+  start();
+  const std::pair<const char*, const char*> cases[] = {
+      {R"({"response": {"sites": {"attn_z": 2}, "heads": 2}})", "capture.response.heads"},
+      {R"({"response": {"sites": {"attn_out": 2}, "heads": 0}})", "capture.response.heads"},
+      {R"({"response": {"sites": {"attn_z": 1}, "heads": [0, 0]}})", "capture.response.heads[1]"},
+      {R"({"logging": {"sites": {"attn_z": 1}, "heads": 0}})", "capture.logging.heads"},
+      {R"({"response": {"sites": {"attn_z": 1}, "heads": 0, "probes": {"p": [1, 2]}}})",
+       "capture.response.probes.p"},
+  };
+  for (const auto& [field, where] : cases) {
+    const json::value value = json::parse(field);
+    const auto spec = dispatcher_->spec(&value, std::nullopt);
+    ASSERT_FALSE(spec.has_value()) << field;
+    EXPECT_EQ(spec.error().where, where) << spec.error().message;
+  }
+}
+
 TEST_F(ResponseTest, TheLensReadsItsLayersBesideOtherValues) {
   start();
   const auto expected = [&](int32_t position, int32_t layer) {

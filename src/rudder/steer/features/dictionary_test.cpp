@@ -211,8 +211,11 @@ TEST(Dictionary, ARowOfZerosHasNoLengthToNormaliseBy) {
 
 TEST(Dictionary, AModelMustHaveItsPoints) {
   Dictionary dictionary = small_dictionary();
-  tap::Geometry geometry = {
-      .num_layers = 2, .hidden = 2, .mlp_width = {4, 4}, .sites = {0xff, 0x1ff}};
+  tap::Geometry geometry = {.num_layers = 2,
+                            .hidden = 2,
+                            .mlp_width = {4, 4},
+                            .heads = {{1, 3}, {1, 3}},
+                            .sites = {0x1ff, 0x3ff}};
   EXPECT_TRUE(check_fits(dictionary, geometry, "d"));
   dictionary.num_writes = 2;
   EXPECT_EQ(check_fits(dictionary, geometry, "d").error().message,

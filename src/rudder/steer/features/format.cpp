@@ -48,6 +48,7 @@ constexpr ModuleSite kModules[] = {
     {"post_feedforward_layernorm.output", tap::Site::kMlpOut},
     {"mlp", tap::Site::kMlpOut},
     {"self_attn", tap::Site::kAttnOut},
+    {"self_attn.o_proj.input", tap::Site::kAttnZ},
 };
 
 std::string point_text(tap::Point point) {
@@ -140,13 +141,6 @@ Result<ConfigFile> ConfigFile::object(std::string_view key) const {
 }
 
 Result<tap::Point> parse_hook(std::string_view hook, const std::string& where) {
-  if (hook.ends_with(".hook_z") || hook.ends_with("o_proj.input")) {
-    return fail(ErrorCode::kUnsupported,
-                fmt::format("hook '{}': the heads in front of the output projection (attn_z) are "
-                            "no site of this server",
-                            hook),
-                where);
-  }
   Result<tap::SiteRef> site = tap::parse_site(hook);
   if (site && site->layer >= 0) return tap::Point{site->layer, site->site};
   if (const auto module = split_module(hook)) {

@@ -86,7 +86,9 @@ class SaeLensReader {
 
   Result<void> check_fields() const {
     RUDDER_TRY(const std::string reshaped, config_.text_or("reshape_activations", "none"));
-    if (reshaped != "none") {
+    RUDDER_TRY(const std::string hook, described("hook_name"));
+    const bool joins_heads = reshaped == "hook_z" && hook.ends_with(".hook_z");  // as attn_z does
+    if (reshaped != "none" && !joins_heads) {
       return config_.refused("reshape_activations", fmt::format("'{}' is not supported", reshaped));
     }
     if (config_.has("hook_head_index") || config_.has("hook_point_head_index")) {

@@ -186,10 +186,6 @@ TEST_F(LoadDictionary, FieldsOfSaeLensThatItDoesNotCompute) {
       "'hook_z' is not supported", "reshape_activations");
   field_case(
       "saelens_standard",
-      [](auto& c) { c["metadata"].as_object()["hook_name"] = "blocks.1.attn.hook_z"; }, "attn_z",
-      "hook_name", ErrorCode::kUnsupported);
-  field_case(
-      "saelens_standard",
       [](auto& c) { c["metadata"].as_object()["hook_name"] = "blocks.1.ln2.hook_normalized"; },
       "without the norm's gain", "hook_name");
   field_case(
@@ -204,6 +200,33 @@ TEST_F(LoadDictionary, FieldsOfSaeLensThatItDoesNotCompute) {
   copy("saelens_before_6");
   expect_refused("the file says resid_pre.1, the command says resid_post.1", "cfg.json: hook_name",
                  ErrorCode::kInvalidArgument, "resid_post.1");
+}
+
+// SAELens and Gemma Scope 2 name the heads side by side in their own ways.
+TEST_F(LoadDictionary, DictionariesOfAttnZ) {
+  const auto expect_read = [&](tap::Point point) {
+    const auto set = load_dictionary(folder_.string(), "");
+    ASSERT_TRUE(set) << set.error().to_string();
+    for (const auto& dictionary : set->layers) {
+      EXPECT_EQ(dictionary->read, point);
+      EXPECT_EQ(dictionary->write, point);
+    }
+  };
+  for (const char* reshaped : {"hook_z", "none"}) {
+    copy("saelens_standard");
+    edit("cfg.json", [&](auto& c) {
+      c["metadata"].as_object()["hook_name"] = "blocks.1.attn.hook_z";
+      c["reshape_activations"] = reshaped;
+    });
+    expect_read({1, tap::Site::kAttnZ});
+  }
+  copy("gemma_scope_2");
+  edit("config.json", [](auto& c) {
+    for (const char* side : {"hf_hook_point_in", "hf_hook_point_out"}) {
+      c[side] = "model.layers.2.self_attn.o_proj.input";
+    }
+  });
+  expect_read({2, tap::Site::kAttnZ});
 }
 
 TEST_F(LoadDictionary, GemmaScopeNeedsToBeToldWhereItReads) {
@@ -227,10 +250,6 @@ TEST_F(LoadDictionary, GemmaScope2) {
   copy("gemma_scope_2_transcoder");
   edit("config.json", [](auto& c) { c["affine_connection"] = false; });
   expect_refused("no dictionary of this kind", "params.safetensors: affine_skip_connection");
-  copy("gemma_scope_2");
-  edit("config.json",
-       [](auto& c) { c["hf_hook_point_in"] = "model.layers.2.self_attn.o_proj.input"; });
-  expect_refused("attn_z", "config.json: hf_hook_point_in", ErrorCode::kUnsupported);
   // A decoder to a layer in front of its own.
   copy("gemma_scope_2_clt");
   edit_tensors("params_layer_1.safetensors",
