@@ -250,6 +250,11 @@ class Schemas:
     def overlapping(self, _):
         """oneOf whose options hold together for some values."""
         random = self.random
+        if random.random() < 0.4:
+            options = [{"type": "object", "additionalProperties": True},
+                       {"type": "object", "properties": {"a": self.integer(0)[0]}, "required": ["a"]}]
+            random.shuffle(options)
+            return {"oneOf": options}, lambda: random.choice([{}, {"b": 1}, {"a": "x"}, {"a": None, "b": [2]}])
         low, high = random.randint(-5, 5), random.randint(6, 20)
         schema = {"oneOf": [{"type": "integer", "minimum": low}, {"type": "integer", "maximum": high}, {"type": "null"}]}
         return schema, lambda: random.choice([None, random.randint(-30, low - 1), random.randint(high + 1, 40)])
@@ -296,9 +301,9 @@ class Schemas:
         if random.random() < 0.5:
             schema["maxItems"] = random.randint(3, 9)
 
-        def value():  # also such as have a string twice
-            length = random.randint(schema["minItems"], schema.get("maxItems", 5))
-            return ["".join(random.choices("abc", k=random.randint(1, 2))) for _ in range(length)]
+        def value():  # beside another option that would take them, equal strings do not come either
+            texts = ["a", "b", "c", "ab", "ba", "bc", "cc"]
+            return random.sample(texts, random.randint(schema["minItems"], min(schema.get("maxItems", 5), len(texts))))
         return schema, value
 
     # Containers.
@@ -387,9 +392,10 @@ class Schemas:
             out = {"id": fixed[1]()} if random.random() < 0.7 else {}
             if random.random() < 0.3:
                 out["x_id"] = value[1]()
-            out.update({k: value[1]() for k in random.sample(["x_a", "x_zz", "y_a"], random.randint(0, 2))})
-            if random.random() < 0.3:
-                out["other"] = random.choice([1, "a"])
+            names = ["x_a", "x_zz"] + ["y_a", "other"] * (shape["additionalProperties"] is True)
+            out.update({k: value[1]() for k in random.sample(names, random.randint(0, 2))})
+            if other["additionalProperties"] is True and shape["additionalProperties"] is not False and random.random() < 0.3:
+                out["more"] = 1
             return out
         return {"allOf": parts}, sample
 
@@ -402,15 +408,13 @@ class Schemas:
         options = [{"properties": {"kind": {"const": name}, "value": part[0]}, "required": ["kind"]} for name, part in zip(names, parts)]
         if random.random() < 0.5:
             options[0] = {"type": random.choice(["object", ["object", "string"]]), **options[0]}
-        # One that overlaps with another loses more than their overlap where what the other refuses is long.
-        first = 1 if isinstance(options[0].get("type"), list) else 0
         if random.random() < 0.5:
             options[-1] = {"allOf": [kind, {**options[-1], "required": ["value"]}]}
 
         def sample():
             if random.random() < 0.2:
                 return random.choice(["text", 7, None, []])
-            i = random.randrange(first, len(names))
+            i = random.randrange(len(names))
             return {"kind": names[i], "value": parts[i][1]()}
         return {"oneOf": options}, sample
 

@@ -48,18 +48,6 @@ json::value all_of_two(json::value a, json::value b) {
   return json::object({{"allOf", json::array({std::move(a), std::move(b)})}});
 }
 
-json::array other_types(const json::value& type) {
-  const json::array named = type.is_array() ? type.get_array() : json::array({type});
-  json::array others;
-  for (const char* one : {"object", "array", "string", "number", "boolean", "null"}) {
-    const bool is_named = std::any_of(named.begin(), named.end(), [&](const json::value& name) {
-      return name == one || (name == "integer" && one == std::string_view("number"));
-    });
-    if (!is_named) others.emplace_back(one);
-  }
-  return others;
-}
-
 struct Bound {
   std::string_view key;
   const char* opposite;
@@ -182,6 +170,11 @@ Result<void> Complementer::of_fields(const json::value& operand, const std::stri
 
 Result<void> Complementer::of_keyword(std::string_view key, const json::value& operand,
                                       const std::string& path, int depth) {
+  constexpr std::string_view kOfMembers[] = {"additionalProperties", "unevaluatedProperties",
+                                             "propertyNames", "items"};
+  const bool is_of_members =
+      std::find(std::begin(kOfMembers), std::end(kOfMembers), key) != std::end(kOfMembers);
+  if (is_of_members && operand.is_bool() && operand.get_bool()) return {};  // refuses nothing
   if (key == "type") {
     json::array others = other_types(operand);
     if (!others.empty()) out_.ways.emplace_back(json::object({{"type", std::move(others)}}));
@@ -228,6 +221,18 @@ Result<Complement> Complementer::of(const json::value& schema, const std::string
 }
 
 }  // namespace
+
+json::array other_types(const json::value& type) {
+  const json::array named = type.is_array() ? type.get_array() : json::array({type});
+  json::array others;
+  for (const char* one : {"object", "array", "string", "number", "boolean", "null"}) {
+    const bool is_named = std::any_of(named.begin(), named.end(), [&](const json::value& name) {
+      return name == one || (name == "integer" && one == std::string_view("number"));
+    });
+    if (!is_named) others.emplace_back(one);
+  }
+  return others;
+}
 
 json::value Complement::any() && {
   if (ways.empty()) return json::value(false);

@@ -28,4 +28,7 @@ struct Complement {
 Result<Complement> complement(Fuel& fuel, const SchemaDocument& document,
                               const boost::json::value& schema, const std::string& path);
 
+// The types that an operand of `type` does not name; "number" is named with "integer".
+boost::json::array other_types(const boost::json::value& type);
+
 }  // namespace rudder::constraint

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
-#include <cmath>
 #include <utility>
 
 #include "rudder/constraint/schema_builder.h"
@@ -21,11 +20,6 @@ namespace json = boost::json;
 namespace {
 
 using Node = RuleSet::Node;
-
-// Alternatives that the complements of one option's rivals may make together.
-constexpr double kMaxAlternatives = 32;
-constexpr double kMaxWays = 8;          // of one rival
-constexpr int64_t kMaxWayBytes = 4096;  // of those behind the first
 
 // The objects that the schema accepts.
 json::value objects_of(const SchemaDocument& document, const json::value& schema) {
@@ -49,92 +43,40 @@ json::value objects_of(const SchemaDocument& document, const json::value& schema
   return typed;
 }
 
-// What an option loses when it is held to a way in which another one does not hold.
-enum class Loss : uint8_t {
-  kNothing,
-  kFields,  // outputs that have not a field of it, or are no objects
-  kSome,
-  kAll,
-};
-
-// An option as far as it can be looked into.
-struct OptionParts {
-  const json::object* schema = nullptr;  // null: not at all
-
-  bool requires_field(std::string_view name) const {
-    const json::value* list = schema == nullptr ? nullptr : schema->if_contains("required");
-    return list != nullptr && lists_value(list->get_array(), json::string(name));
+// The ways one by one, where complements of parts have theirs in lists.
+void add_ways(const json::value& way, json::array& out) {
+  const json::object* list = way.if_object();
+  if (list == nullptr || list->size() != 1 || !list->contains("anyOf")) {
+    out.push_back(way);
+    return;
   }
-  bool is_object_alone() const {
-    const json::value* type = schema == nullptr ? nullptr : schema->if_contains("type");
-    return type != nullptr && *type == "object";
-  }
-  const json::value* field(std::string_view name) const {
-    const json::value* fields = schema == nullptr ? nullptr : schema->if_contains("properties");
-    return fields == nullptr ? nullptr : fields->get_object().if_contains(name);
-  }
-};
-
-OptionParts parts_of(const SchemaDocument& document, const json::value& option) {
-  constexpr int kMaxChain = 8;
-  const json::value* at = &option;
-  for (int i = 0; i < kMaxChain && at->is_object(); ++i) {
-    const json::value* reference = at->get_object().if_contains("$ref");
-    if (reference == nullptr) return {&at->get_object()};
-    const auto target = document.resolve(reference->get_string(), "");
-    if (!target) break;
-    at = *target;
-  }
-  return {};
+  for (const json::value& one : list->at("anyOf").get_array()) add_ways(one, out);
 }
 
-// The way is about objects where it names a field: of another type it takes all there is.
-Loss loss_of(Fuel& fuel, const SchemaDocument& document, const json::value& option,
-             const json::value& rival, const json::value& way) {
-  if (!way.is_object()) return Loss::kSome;
-  if (exclude_each_other(fuel, document, option, way)) return Loss::kAll;
-  const OptionParts parts = parts_of(document, option);
-  const json::value* fields = way.get_object().if_contains("properties");
-  if (fields == nullptr || fields->get_object().size() != 1) return Loss::kSome;
-  const auto& field = *fields->get_object().begin();
-  const json::value* mine = parts.field(field.key());
-  const Loss least = parts.is_object_alone() ? Loss::kNothing : Loss::kFields;
-  if (!way.get_object().contains("required")) {  // it must not be there
-    if (parts.requires_field(field.key())) return Loss::kAll;
-    return mine == nullptr && parts.schema != nullptr ? least : Loss::kSome;
-  }
-  // It must be there, with a value that the other option refuses.
-  const json::value* theirs = parts_of(document, rival).field(field.key());
-  const bool differ =
-      mine != nullptr && theirs != nullptr && exclude_each_other(fuel, document, *mine, *theirs);
-  if (!differ) return Loss::kSome;
-  return parts.requires_field(field.key()) ? least : Loss::kFields;
+bool is_about_objects(const json::value& way) {
+  const json::value* type = way.is_object() ? way.get_object().if_contains("type") : nullptr;
+  return type != nullptr && *type == "object";
 }
 
-// Of the ways in which a rival does not hold, those that the option is held to: one that takes
-// nothing from it, or so many that all rivals together do not make too many alternatives.
-Complement chosen_ways(Fuel& fuel, const SchemaDocument& document, const json::value& option,
-                       const json::value& rival, const json::array& ways, size_t most) {
-  struct Choice {
-    Loss loss;
-    int64_t bytes;
-    const json::value* way;
-  };
-  std::vector<Choice> choices;
+// Of the ways in which a rival does not hold, those that values of the option may take: all of
+// them, but where every object of it takes the same one, other ways of objects add nothing.
+Complement ways_of_option(Fuel& fuel, const SchemaDocument& document, const json::value& option,
+                          const Complement& other) {
+  json::array ways;
+  for (const json::value& way : other.ways) add_ways(way, ways);
+  const json::value* least = nullptr;  // of those that every object takes
   for (const json::value& way : ways) {
-    const Loss loss = loss_of(fuel, document, option, rival, way);
-    if (loss != Loss::kAll) choices.push_back({loss, json_bytes(way), &way});
+    const bool is_shorter = least == nullptr || json_bytes(way) < json_bytes(*least);
+    if (is_about_objects(way) && is_shorter && objects_take(fuel, document, option, way)) {
+      least = &way;
+    }
   }
-  std::stable_sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
-    return std::pair(a.loss, a.bytes) < std::pair(b.loss, b.bytes);
-  });
-  if (!choices.empty() && choices[0].loss == Loss::kNothing) most = 1;
-  Complement chosen;
-  for (const Choice& one : choices) {
-    const bool is_large = one.bytes > kMaxWayBytes && !chosen.ways.empty();
-    if (chosen.ways.size() < most && !is_large) chosen.ways.push_back(*one.way);
+  Complement taken;
+  for (const json::value& way : ways) {
+    if (least != nullptr && is_about_objects(way) && &way != least) continue;
+    if (!exclude_each_other(fuel, document, option, way)) taken.ways.push_back(way);
   }
-  return chosen;
+  return taken;
 }
 
 }  // namespace
@@ -173,9 +115,6 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
   Fuel& fuel = rules_.fuel();
   const json::array& options = schema.at("oneOf").get_array();
   const std::string list_path = path_to(path, "oneOf");
-  const auto rivals = std::max<double>(1, static_cast<double>(options.size()) - 1);
-  const auto most =
-      static_cast<size_t>(std::clamp(std::pow(kMaxAlternatives, 1 / rivals), 1.0, kMaxWays));
   const json::object rest = without(schema, "oneOf");
   const int64_t rest_bytes = json_bytes(rest);
   std::vector<Node> nodes;
@@ -188,9 +127,9 @@ Result<Node> SchemaBuilder::build_exactly_one(const json::object& schema, const 
       auto other = complement(fuel, document_, options[k], path_to(list_path, k));
       if (fuel.out()) return tl::unexpected(fuel.error());
       if (!other) return overlapping(i, k, list_path);
-      Complement chosen = chosen_ways(fuel, document_, options[i], options[k], other->ways, most);
-      if (chosen.ways.empty() && !other->exact) return overlapping(i, k, list_path);
-      together.push_back(std::move(chosen).any());
+      Complement taken = ways_of_option(fuel, document_, options[i], *other);
+      if (taken.ways.empty() && !other->exact) return overlapping(i, k, list_path);
+      together.push_back(std::move(taken).any());
       if (!held.add(json_bytes(together.back()))) return tl::unexpected(fuel.error());
     }
     RUDDER_TRY(const Node node,

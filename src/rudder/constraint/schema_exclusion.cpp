@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "rudder/constraint/schema_complement.h"
 #include "rudder/constraint/schema_keywords.h"
 #include "rudder/constraint/schema_merge.h"
 
@@ -63,13 +64,16 @@ class Exclusion {
   Exclusion(Fuel& fuel, const SchemaDocument& document) : fuel_(fuel), document_(document) {}
 
   bool prove(const json::value& left, const json::value& right, int depth);
+  // Every value of the schema is one of the way's, which a complement has.
+  bool within(const json::value& schema, const json::value& way, int depth);
+  // Every object of the schema takes the way, which says something of one field.
+  bool takes(const json::value& schema, const json::value& way);
 
  private:
   // Each option of a list excludes the other schema.
   bool by_options(const Conjuncts& parts, const json::value& other, int depth);
   bool by_values(const Conjuncts& a, const Conjuncts& b);
-  // A property that both must have, and whose values differ, or that one must have and the other
-  // may not.
+  // A property that one must have, and that the other may not have, or not with such a value.
   bool by_fields(const Conjuncts& a, const Conjuncts& b, int depth);
 
   Fuel& fuel_;
@@ -116,7 +120,6 @@ bool Exclusion::by_fields(const Conjuncts& a, const Conjuncts& b, int depth) {
       const std::string_view key = name.get_string();
       if (!fuel_.burn(std::ssize(b))) return false;
       if (is_without(b, key)) return true;
-      if (!required_in(b, name)) continue;
       for (const json::object* x : a) {
         const json::value* mine = field_of(*x, key);
         if (mine == nullptr) continue;
@@ -160,6 +163,37 @@ bool Exclusion::prove(const json::value& left, const json::value& right, int dep
   return by_fields(a, b, depth) || by_fields(b, a, depth);
 }
 
+bool Exclusion::within(const json::value& schema, const json::value& way, int depth) {
+  if (way.is_bool()) return way.get_bool();
+  if (!way.is_object() || way.get_object().size() != 1 || depth > kMaxProofDepth) return false;
+  const auto& [key, operand] = *way.get_object().begin();
+  if (key == "anyOf") {
+    return std::any_of(operand.get_array().begin(), operand.get_array().end(),
+                       [&](const json::value& one) { return within(schema, one, depth + 1); });
+  }
+  if (key == kNoneOf) {
+    return std::all_of(operand.get_array().begin(), operand.get_array().end(),
+                       [&](const json::value& one) { return prove(schema, one, depth + 1); });
+  }
+  return key == "type" && prove(schema, json::object({{"type", other_types(operand)}}), depth + 1);
+}
+
+bool Exclusion::takes(const json::value& schema, const json::value& way) {
+  const json::object& asked = way.get_object();
+  const json::value* fields = asked.if_contains("properties");
+  if (fields == nullptr || fields->get_object().size() != 1) return false;
+  const std::string_view name = fields->get_object().begin()->key();
+  Conjuncts parts;
+  add_conjuncts(document_, schema, 0, parts);
+  constexpr size_t kWithRequired = 3;  // type, properties, required
+  if (asked.size() < kWithRequired) return is_without(parts, name);
+  return required_in(parts, json::string(name)) &&
+         std::any_of(parts.begin(), parts.end(), [&](const json::object* part) {
+           const json::value* mine = field_of(*part, name);
+           return mine != nullptr && within(*mine, fields->get_object().begin()->value(), 0);
+         });
+}
+
 bool is_open(const SchemaDocument& document, const json::value& schema, int depth) {
   if (schema.is_bool() || depth > kMaxProofDepth) return schema.is_bool() && schema.get_bool();
   const json::object& object = schema.get_object();
@@ -184,6 +218,11 @@ bool is_open(const SchemaDocument& document, const json::value& schema, int dept
 bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const json::value& a,
                         const json::value& b) {
   return Exclusion(fuel, document).prove(a, b, 0);
+}
+
+bool objects_take(Fuel& fuel, const SchemaDocument& document, const json::value& schema,
+                  const json::value& way) {
+  return Exclusion(fuel, document).takes(schema, way);
 }
 
 bool binds_objects_alone(const SchemaDocument& document, const json::value& schema) {

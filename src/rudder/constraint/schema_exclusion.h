@@ -13,6 +13,11 @@ namespace rudder::constraint {
 bool exclude_each_other(Fuel& fuel, const SchemaDocument& document, const boost::json::value& a,
                         const boost::json::value& b);
 
+// Whether every object that the schema accepts is one of the way's: of what a complement has for a
+// field that is required, or whose value is wrong. False when that is not clear.
+bool objects_take(Fuel& fuel, const SchemaDocument& document, const boost::json::value& schema,
+                  const boost::json::value& way);
+
 // Whether the schema accepts every value that is no object; false when that is not clear.
 bool binds_objects_alone(const SchemaDocument& document, const boost::json::value& schema);
 

@@ -99,6 +99,33 @@ TEST(SchemaOptions, OverlappingOnesAreHeldApart) {
       {R"({"k":"x","n":1})", R"({"k":"y"})"}, {"{}", R"({"n":1})"});
 }
 
+TEST(SchemaOptions, NoValidObjectIsLostToALongRival) {
+  std::string names;
+  for (int i = 0; i < 400; ++i) names += fmt::format("{}\"name {}\"", i == 0 ? "" : ",", i);
+  const std::string schema = fmt::format(
+      R"({{"oneOf":[
+          {{"type":["object","string"],"required":["kind"],
+            "properties":{{"kind":{{"const":"one"}},"value":{{"type":["string","null"]}}}}}},
+          {{"allOf":[{{"properties":{{"kind":{{"type":"string"}}}},"required":["kind"]}},
+                     {{"properties":{{"kind":{{"const":"two"}},"value":{{"enum":[{}]}}}},
+                       "required":["value"]}}]}}]}})",
+      names);
+  expect_documents(schema.c_str(),
+                   {R"({"kind":"one","value":"x"})", R"({"kind":"one","value":"name 7"})",
+                    R"({"kind":"one"})", R"({"kind":"two","value":"name 7"})", "1"},
+                   {R"("x")", R"({"kind":"two","value":"x"})", R"({"kind":"two"})"});
+  // An object may have the rival's field with a value that the rival refuses.
+  expect_documents(
+      R"({"oneOf":[{"type":"object","additionalProperties":true},
+                   {"type":"object","required":["a"],"properties":{"a":{"type":"integer"}}}]})",
+      {"{}", R"({"b":1})", R"({"a":"x"})", R"({"a":null,"b":1})"}, {R"({"a":1})", "1"});
+  // A field that one requires and the other may have with no such value.
+  expect_documents(
+      R"({"oneOf":[{"type":"object","required":["a"],"properties":{"a":{"const":1},"b":{}}},
+                   {"type":"object","required":["b"],"properties":{"a":{"const":2},"b":{}}}]})",
+      {R"({"a":1})", R"({"a":1,"b":2})", R"({"b":2})", R"({"a":2,"b":2})"}, {"{}", R"({"a":2})"});
+}
+
 TEST(SchemaOptions, WhatTwoOfThemLeaveOpenIsRefused) {
   // Two options say nothing of what is no object: it is valid by both.
   expect_documents(

@@ -111,18 +111,6 @@ TEST_F(EngineTest, ServesManyThreadsWhileSomeCancel) {
             static_cast<uint64_t>(kThreads * kRequests));
 }
 
-TEST_F(EngineTest, ASubmissionWakesAnIdleEngine) {
-  start();
-  const auto begin = steady_clock::now();
-  constexpr size_t kRequests = 20;
-  for (size_t i = 0; i < kRequests; ++i) {
-    ASSERT_TRUE(engine_->submit(request(2), finishes_.sink()));
-    ASSERT_TRUE(finishes_.wait_for(i + 1));
-  }
-  // Without the wake each would wait for the heartbeat, a quarter of a second.
-  EXPECT_LT(steady_clock::now() - begin, std::chrono::milliseconds(125 * kRequests));
-}
-
 TEST_F(EngineTest, IdleCostsNoProcessorTimeAndStaysHealthy) {
   start();
   const auto cpu_us = [] {

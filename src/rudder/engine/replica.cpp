@@ -1,17 +1,11 @@
 #include "rudder/engine/replica.h"
 
-#include <cstdint>
 #include <utility>
 
 namespace rudder::engine {
-namespace {
 
-constexpr int64_t kIdleWakeUs = 250'000;  // the heartbeat that health() listens for
-
-}  // namespace
-
-Replica::Replica(std::unique_ptr<EngineCore> core)
-    : core_(std::move(core)), thread_([this] { run(); }) {}
+Replica::Replica(std::unique_ptr<EngineCore> core, int64_t heartbeat_us)
+    : core_(std::move(core)), heartbeat_us_(heartbeat_us), thread_([this] { run(); }) {}
 
 void Replica::stop() {
   if (!thread_.joinable()) return;
@@ -23,7 +17,7 @@ void Replica::stop() {
 
 void Replica::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
-    if (!core_->step()) core_->wait(kIdleWakeUs);
+    if (!core_->step()) core_->wait(heartbeat_us_);
   }
   core_->end_all();
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 
@@ -12,7 +13,10 @@ namespace rudder::engine {
 
 class Replica {
  public:
-  explicit Replica(std::unique_ptr<EngineCore> core);
+  // What health() listens for: an idle thread wakes up this often.
+  static constexpr int64_t kHeartbeatUs = 250'000;
+
+  explicit Replica(std::unique_ptr<EngineCore> core, int64_t heartbeat_us = kHeartbeatUs);
   ~Replica() { stop(); }
   Replica(const Replica&) = delete;
   Replica& operator=(const Replica&) = delete;
@@ -25,6 +29,7 @@ class Replica {
   void run();
 
   const std::unique_ptr<EngineCore> core_;
+  const int64_t heartbeat_us_;
   std::atomic<bool> stopping_{false};
   std::thread thread_;  // last: it uses the others
 };

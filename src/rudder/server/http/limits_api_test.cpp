@@ -193,28 +193,26 @@ TEST(ConnectionLimits, ADisconnectBehindManyPipelinedBytesCancels) {
   }
 }
 
-TEST(ConnectionLimits, WhoIsIdleLongestGivesUpItsPlace) {
+TEST(ConnectionLimits, WhoIsIdleGivesUpItsPlace) {
   ServerSettings settings;
   settings.max_connections = 4;
   settings.max_connections_per_address = 100;
-  TestServer test(say_a, settings);
-  std::vector<TestClient> clients;
-  for (int i = 0; i < 4; ++i) {
-    clients.push_back(test.client());
-    clients.back().send(kHealth);
-    ASSERT_EQ(clients.back().receive().status, 200);
-    // A connection becomes idle a little after its client has read the answer.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  TestServer test(wait_for_release, settings);
+  TestClient idle = test.client();
+  idle.send(kHealth);
+  ASSERT_EQ(idle.receive().status, 200);
+  std::vector<TestClient> busy;
+  for (size_t i = 0; i < 3; ++i) {
+    busy.push_back(test.client());
+    busy.back().send(post_bytes(kCompletionsPath, kOnePrompt));
+    ASSERT_TRUE(eventually([&] { return test.engine.num_active() == i + 1; }));
   }
-  clients[0].send(kHealth);  // now the second one has been idle longest
-  ASSERT_EQ(clients[0].receive().status, 200);
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  TestClient newcomer = test.client();
-  newcomer.send(kHealth);
-  EXPECT_EQ(newcomer.receive().status, 200);
-  EXPECT_TRUE(clients[1].closes());
-  clients[0].send(kHealth);
-  EXPECT_EQ(clients[0].receive().status, 200);
+  // A connection becomes idle a little after its client has read the answer.
+  EXPECT_TRUE(eventually([&] { return test.get("/health").status == 200; }));
+  EXPECT_TRUE(idle.closes());
+  EXPECT_EQ(test.engine.num_active(), 3u) << "the others go on";
+  test.engine.release();
+  for (TestClient& client : busy) EXPECT_EQ(client.receive().status, 200);
 }
 
 TEST(ConnectionLimits, WhereAllAreBusyTheNewcomerIsToldSo) {
