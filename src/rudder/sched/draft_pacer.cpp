@@ -104,11 +104,11 @@ int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, co
   const auto num_seqs = std::ssize(records);
   const double plain_us = cost.decode_us(plain);
   if (num_seqs == 0 || purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return 0;
-  // Of tokens that nobody trusts the cost of, choose() verifies none: one a sequence is a
-  // beginning.
+  // Of tokens that nobody trusts the cost of, choose() verifies none. Rounded up, or there would
+  // never be as many as make more of them trusted.
   const int64_t trusted = cost.trusted_rows() - plain.decode_tokens;
   if (trusted <= 0) return 0;
-  const int64_t room = std::clamp<int64_t>(trusted / num_seqs, 1, most);
+  const int64_t room = std::min<int64_t>((trusted + num_seqs - 1) / num_seqs, most);
   odds_.clear();
   const float all = all_.estimate(kUnknownModelOdds);
   for (const DraftRecord* record : records) {
