@@ -17,35 +17,55 @@
 namespace rudder::exec {
 namespace {
 
+Result<model::ModelSpec> read_draft(const weights::Checkpoint& checkpoint) {
+  Result<model::ModelSpec> spec = model::read_spec(checkpoint);
+  if (spec) return spec;
+  return fail(spec.error().code, spec.error().to_string(), "speculative-config.model");
+}
+
 // Of one rank; `spec` is the whole model's.
 Result<MemoryBudget> budget_rank(const weights::Checkpoint& checkpoint,
                                  const model::ModelSpec& spec, ops::Ops& ops,
                                  const ExecSettings& settings, const StepLimits& limits) {
   const ops::Rank rank = ops::rank_of(ops);
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(spec, rank));
+  model::ModelSpec draft;
+  model::WeightBudget draft_weights;
+  if (limits.draft_model != nullptr) {
+    RUDDER_TRY(draft, read_draft(*limits.draft_model));
+    draft_weights = model::budget_weights(*limits.draft_model, draft, ops);
+  }
   const model::WeightBudget weights = model::budget_weights(checkpoint, spec, ops, rank);
-  return budget_memory(
-      part, {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
-      {.weight_bytes = weights.bytes,
-       .available_bytes = ops.available_memory(),
-       .utilization = settings.gpu_memory_utilization,
-       .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
-       .max_model_len = settings.max_model_len,
-       .block_size = settings.block_size,
-       .attention_lookback = ops.attention_lookback(),
-       .max_num_seqs = limits.max_num_seqs,
-       .max_num_batched_tokens = limits.max_num_batched_tokens,
-       .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
-       .taps = {.enable_steering = settings.enable_steering,
-                .max_steering_rows = settings.max_steering_rows,
-                .steering_bytes = settings.steering_memory_mb << 20,
-                .capture_bytes = settings.capture_memory_mb << 20,
-                .embedding_bytes = settings.embedding_memory_mb << 20,
-                .max_num_seqs = limits.max_num_seqs,
-                .max_in_flight = step::Capacity{}.max_in_flight,
-                .reads_aside = ops.has_reader() && rank.is_alone(),
-                .encodes = ops.has_encode() && rank.is_alone()},
-       .rank = rank});
+  RUDDER_TRY(
+      MemoryBudget budget,
+      budget_memory(part,
+                    {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
+                    {.weight_bytes = weights.bytes,
+                     .available_bytes = ops.available_memory(),
+                     .utilization = settings.gpu_memory_utilization,
+                     .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
+                     .max_model_len = settings.max_model_len,
+                     .block_size = settings.block_size,
+                     .attention_lookback = ops.attention_lookback(),
+                     .max_num_seqs = limits.max_num_seqs,
+                     .max_num_batched_tokens = limits.max_num_batched_tokens,
+                     .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
+                     .draft = limits.draft_model != nullptr ? &draft : nullptr,
+                     .draft_weight_bytes = draft_weights.bytes,
+                     .taps = {.enable_steering = settings.enable_steering,
+                              .max_steering_rows = settings.max_steering_rows,
+                              .steering_bytes = settings.steering_memory_mb << 20,
+                              .capture_bytes = settings.capture_memory_mb << 20,
+                              .embedding_bytes = settings.embedding_memory_mb << 20,
+                              .max_num_seqs = limits.max_num_seqs,
+                              .max_in_flight = step::Capacity{}.max_in_flight,
+                              .reads_aside = ops.has_reader() && rank.is_alone(),
+                              .encodes = ops.has_encode() && rank.is_alone()},
+                     .rank = rank}));
+  if (limits.draft_model != nullptr) {
+    RUDDER_TRY_VOID(check_draft_model(draft, spec, budget.kv.groups, budget.max_seq_len, ops));
+  }
+  return budget;
 }
 
 // All keep KV alike, so one has as many blocks as another, and the longest sequence of all. Weights
@@ -84,6 +104,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .vocab_size = spec.vocab,
           .max_repeat = limits.max_repeat,
           .max_draft = memory.max_draft,
+          .guesses = limits.draft_model != nullptr,
           .kv_groups = memory.kv.groups,
           .geometry = memory.geometry,
           .taps = memory.taps};
@@ -92,6 +113,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
 // What all ranks of a model load with.
 struct Loading {
   const weights::Checkpoint& checkpoint;
+  const weights::Checkpoint* draft_model;  // null: none guesses
   const model::ModelSpec& spec;
   const ExecSettings& settings;
   const MemoryBudget& memory;
@@ -114,6 +136,11 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   loaded.weight_bytes = model.weights.bytes;
   if (loading.memory.has_lens) {
     RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), loading.spec, model.weights));
+  }
+  if (loading.draft_model != nullptr) {
+    DraftModel& draft = model.draft.emplace();
+    RUDDER_TRY(draft.spec, read_draft(*loading.draft_model));
+    RUDDER_TRY(draft.weights, model::load_weights(*loading.draft_model, draft.spec, *ops, {}));
   }
   model.ops = std::move(ops);
   model.kv = loading.memory.kv;
@@ -180,7 +207,8 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));
   std::vector<Result<LoadedRank>> loaded = load_ranks(
-      {checkpoint, models.spec, settings, models.memory, capacity, progress}, std::move(ranks));
+      {checkpoint, limits.draft_model, models.spec, settings, models.memory, capacity, progress},
+      std::move(ranks));
   for (const Result<LoadedRank>& one : loaded) {
     if (!one) return tl::unexpected<Error>(one.error());
   }
