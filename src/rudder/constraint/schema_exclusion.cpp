@@ -185,8 +185,11 @@ bool Exclusion::takes(const json::value& schema, const json::value& way) {
   const std::string_view name = fields->get_object().begin()->key();
   Conjuncts parts;
   add_conjuncts(document_, schema, 0, parts);
-  constexpr size_t kWithRequired = 3;  // type, properties, required
-  if (asked.size() < kWithRequired) return is_without(parts, name);
+  const json::value* required = asked.if_contains("required");
+  constexpr size_t kTypeAndField = 2;
+  if (asked.size() != kTypeAndField + (required != nullptr ? 1 : 0)) return false;
+  if (required == nullptr) return is_without(parts, name);
+  if (*required != json::array({json::value(name)})) return false;
   return required_in(parts, json::string(name)) &&
          std::any_of(parts.begin(), parts.end(), [&](const json::object* part) {
            const json::value* mine = field_of(*part, name);

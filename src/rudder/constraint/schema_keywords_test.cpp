@@ -119,6 +119,12 @@ TEST(SchemaOptions, NoValidObjectIsLostToALongRival) {
       R"({"oneOf":[{"type":"object","additionalProperties":true},
                    {"type":"object","required":["a"],"properties":{"a":{"type":"integer"}}}]})",
       {"{}", R"({"b":1})", R"({"a":"x"})", R"({"a":null,"b":1})"}, {R"({"a":1})", "1"});
+  // What `not` has is a way with more to it than one field.
+  expect_documents(
+      R"({"oneOf":[{"type":"object","required":["a"],"properties":{"a":{"type":"string"},"b":{}}},
+                   {"type":"object","required":["c"],
+                    "not":{"type":"object","properties":{"a":{"type":"string"}},"minProperties":2}}]})",
+      {R"({"a":"x"})", R"({"a":"x","b":2})"}, {"{}", R"({"a":1})"});
   // A field that one requires and the other may have with no such value.
   expect_documents(
       R"({"oneOf":[{"type":"object","required":["a"],"properties":{"a":{"const":1},"b":{}}},

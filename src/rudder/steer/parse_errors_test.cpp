@@ -3,9 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <fstream>
+#include <string>
 #include <vector>
 
+#include "rudder/steer/lower.h"
+#include "rudder/steer/parse.h"
 #include "rudder/steer/parse_test_support.h"
+#include "rudder/steer/vectors.h"
 
 namespace rudder::steer {
 namespace {
@@ -259,6 +264,23 @@ TEST(Parse, AShortBodyCannotAskForEverything) {
   for (size_t i = 0; i < kMaxAxes; ++i) axes += ", [1, 2, 3, 4]";
   refused(R"({"op": "ablate", "site": "resid_pre", "layers": 1, "vector": [)" + axes + "]}", 1,
           "steering[0].vector");
+}
+
+TEST(Parse, TheManualTellsTheLimits) {
+  std::ifstream file(RUDDER_SOURCE_DIR "/docs/steering.md");
+  std::string document;
+  for (std::string word; file >> word;) document += word + " ";
+  const std::vector<std::string> limits = {
+      fmt::format("at most {} ops (each layer counts), {} of them at one site of one layer, ",
+                  kMaxSpecs, tap::kMaxOpsPerPoint),
+      fmt::format("{} modules, {} different selections of tokens", kMaxNamed, kMaxSelectors),
+      fmt::format("an `ablate` has at most {} axes", kMaxAxes)};
+  for (const std::string& limit : limits) {
+    EXPECT_NE(document.find(limit), std::string::npos) << limit;
+  }
+  static_assert(tap::kNumLatches == 4 && kMaxMagnitude == 1e6 && kMaxThreshold == 1e12);
+  EXPECT_NE(document.find("four different prompt scores"), std::string::npos);
+  EXPECT_NE(document.find("above 10⁶ in magnitude (10¹² where"), std::string::npos);
 }
 
 }  // namespace

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <boost/json.hpp>
+#include <fstream>
 #include <set>
+#include <sstream>
 
 #include "rudder/base/json.h"
 #include "rudder/steer/capture/capture_fixture.h"
@@ -161,6 +163,31 @@ TEST_F(SpecTest, APositionBeforeThePromptIsRefusedWhenItsLengthIsKnown) {
   const Result<void> refused = Dispatcher::apply(*spec, 7, taps);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().where, "capture.a.positions[1]");
+}
+
+TEST_F(SpecTest, TheManualsFirstExampleIsTaken) {
+  std::ifstream file(RUDDER_SOURCE_DIR "/docs/capture.md");
+  std::stringstream text;
+  text << file.rdbuf();
+  const std::string document = text.str();
+  const size_t begin = document.find("-d '") + 4;
+  const std::string body = document.substr(begin, document.find("}'", begin) + 1 - begin);
+  const auto request = parse_json(body, "example");
+  ASSERT_TRUE(request) << body;
+  // Of a model with as many layers as the example names, and with the consumers of the example.
+  context_.geometry.num_layers = 12;
+  context_.geometry.mlp_width.assign(12, 48);
+  context_.geometry.sites.assign(12, context_.geometry.sites[0]);
+  context_.limits.capture_elements = 1 << 20;
+  TestConsumer response("response");
+  TestConsumer filesystem("filesystem");
+  context_.consumers = {&response, &filesystem};
+  const auto asks = parse_asks(request->at("capture"), "capture", context_);
+  ASSERT_TRUE(asks) << asks.error().to_string();
+  EXPECT_EQ(asks->size(), 2u);
+  const auto spec = combine(*asks, std::nullopt, context_);
+  ASSERT_TRUE(spec) << spec.error().to_string();
+  EXPECT_EQ(spec->set->points.size(), 15u) << "resid_post of each layer, mlp_act of three";
 }
 
 }  // namespace
