@@ -228,6 +228,16 @@ TEST_P(DecoderTaps, NothingInTheTableChangesNothing) {
   }
 }
 
+// As on a GPU: the decoder does not tap the site, and who asks for it is told.
+TEST(TapGeometry, ABackendThatDoesNotTapMixersRefusesAttnZByName) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const tap::Geometry geometry = model::tap_geometry(spec, DType::kBF16, {}, false);
+  EXPECT_FALSE(geometry.has({0, tap::Site::kAttnZ}));
+  EXPECT_EQ(geometry.check({0, tap::Site::kAttnZ}).error().message,
+            "attn_z can be neither read nor steered: this backend does not support it");
+  EXPECT_TRUE(geometry.check({0, tap::Site::kAttnOut}).has_value());
+}
+
 std::string name_of(const ::testing::TestParamInfo<TinyArch>& arch) {
   return std::string(testing::tiny_arch_name(arch.param));
 }
