@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/exec/kv_layout.h"
@@ -35,6 +36,8 @@ struct MemoryAsk {
   int32_t max_draft = 0;
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
+  model::Stage stage = {};
+  int32_t max_in_flight = step::Capacity{}.max_in_flight;
 };
 
 struct MemoryBudget {
@@ -55,6 +58,12 @@ struct MemoryBudget {
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
   int32_t num_ranks = 1;  // that need as much or less each
+  int32_t max_in_flight = 0;
+  model::Stage stage;  // whose memory this is
+
+  // Of each stage, in order, with equal blocks and lengths; empty where one has all layers. Then all
+  // else is of the first stage.
+  std::vector<MemoryBudget> stages;
 
   int64_t kv_bytes() const { return kv.block_bytes * num_blocks; }
   // That a lone sequence of so many tokens cannot do without.
@@ -64,10 +73,10 @@ struct MemoryBudget {
   int64_t total_bytes() const {
     return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + kv_bytes();
   }
-  std::string to_table() const;  // lines for people, each ended by a newline
+  std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };
 
-// `spec` is that of the rank's part (model/shard.h). An Error names the setting to change and the
+// `spec` is that of the rank's part (model/shard.h), or the whole model's of a stage. An Error names the setting to change and the
 // value that would fit.
 Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
                                    const MemoryAsk& ask);
