@@ -154,7 +154,8 @@ Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t
     return unsupported_on(fmt::format("more than one replica ({})", num_replicas), "a GPU", kFlag);
   }
   const int32_t num_cores = usable_cores();
-  const int32_t num_ranks = num_replicas * settings.tensor_parallel_size * settings.pipeline_parallel_size;
+  const int32_t num_ranks =
+      num_replicas * settings.tensor_parallel_size * settings.pipeline_parallel_size;
   if (num_ranks > num_cores) {
     return fail(
         ErrorCode::kInvalidArgument,

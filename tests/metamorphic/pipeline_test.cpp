@@ -32,8 +32,8 @@ std::unique_ptr<step::Executor> tiny_pipeline(const Backend& backend, TinyArch a
   const model::ModelSpec whole = testing::tiny_spec(arch);
   const auto link = std::make_shared<exec::StageLink>(num_stages, capacity.max_in_flight);
   std::vector<std::unique_ptr<step::Executor>> executors;
-  for (const model::Stage& stage : value_of(model::divide_layers(
-           whole, num_stages, tensor::DType::kF32, tensor::DType::kF32))) {
+  for (const model::Stage& stage : value_of(
+           model::divide_layers(whole, num_stages, tensor::DType::kF32, tensor::DType::kF32))) {
     exec::DeviceExecutor::Model model;
     model.ops = backend.make();
     if (wrap) model.ops = wrap(stage.index, std::move(model.ops));
@@ -179,8 +179,8 @@ class MeetingOps final : public testing::PassingOps {
     PassingOps::sample(args);
     std::unique_lock lock(meeting_.mutex);
     if (meeting_.has_met) return;
-    meeting_.has_met = meeting_.changed.wait_for(
-        lock, std::chrono::seconds(60), [&] { return meeting_.first_stage_steps > 1; });
+    meeting_.has_met = meeting_.changed.wait_for(lock, std::chrono::seconds(60),
+                                                 [&] { return meeting_.first_stage_steps > 1; });
   }
 
  private:
@@ -312,8 +312,8 @@ std::vector<std::string> golden_pipeline_names() {
   std::sort(names.begin(), names.end());
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenPipeline,
-                         ::testing::ValuesIn(golden_pipeline_names()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Checkpoints, GoldenPipeline, ::testing::ValuesIn(golden_pipeline_names()),
+                         [](const auto& test) {
                            std::string name = test.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;

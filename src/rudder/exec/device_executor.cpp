@@ -81,9 +81,9 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     flight.captured_out = model_.ops->make_event();
   }
   if (options.link != nullptr) {
-    handover_ = std::make_unique<Handover>(
-        Handover::Parts{*model_.ops, *decoder_, *buffers_, taps_.get()}, model_.spec.stage,
-        capacity_, options.link);
+    handover_ =
+        std::make_unique<Handover>(Handover::Parts{*model_.ops, *decoder_, *buffers_, taps_.get()},
+                                   model_.spec.stage, capacity_, options.link);
     return {};  // a graph would hold what waits for other stages
   }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};

@@ -57,8 +57,8 @@ class DeviceExecutor final : public step::Executor {
   };
 
   struct Options {
-    bool enforce_eager = false;        // no graphs, also where the device has them
-    ProgressFn capture_progress = {};  // of graphs
+    bool enforce_eager = false;            // no graphs, also where the device has them
+    ProgressFn capture_progress = {};      // of graphs
     std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a

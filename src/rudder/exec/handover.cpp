@@ -12,15 +12,15 @@ using ops::View;
 using tensor::DType;
 
 // Every part of a message starts on a 64-byte line.
-int64_t aligned(int64_t bytes) {
+int64_t message_aligned(int64_t bytes) {
   return (bytes + 63) / 64 * 64;
 }
 
 constexpr int64_t kLatchBytes = int64_t{tap::kNumLatches} * 2 * int64_t{sizeof(int64_t)};
 
 int64_t sampled_bytes(const step::Capacity& capacity) {
-  const int64_t words = 3 * aligned(int64_t{sizeof(int32_t)});
-  return capacity.num_slots * (words + aligned(kLatchBytes));
+  const int64_t words = 3 * message_aligned(int64_t{sizeof(int32_t)});
+  return capacity.num_slots * (words + message_aligned(kLatchBytes));
 }
 
 }  // namespace
@@ -38,15 +38,15 @@ Handover::Handover(const Parts& parts, const model::Stage& stage, const step::Ca
 
 void Handover::allocate() {
   if (stage_.is_last()) return link_->allocate_sampled(sampled_bytes(capacity_));
-  int64_t bytes = aligned(
+  int64_t bytes = message_aligned(
       static_cast<int64_t>(parts_.decoder.hidden(capacity_.max_tokens_per_step).bytes()));
   if (parts_.taps != nullptr) {
     const ops::TapTable& table = parts_.taps->table();
-    bytes += aligned(static_cast<int64_t>(table.relays.bytes())) +
-             aligned(static_cast<int64_t>(table.carried.bytes())) +
-             capacity_.num_slots * aligned(kLatchBytes) +
-             aligned(capacity_.taps.capture_elements *
-                     static_cast<int64_t>(tensor::dtype_bytes(capacity_.geometry.dtype)));
+    bytes += message_aligned(static_cast<int64_t>(table.relays.bytes())) +
+             message_aligned(static_cast<int64_t>(table.carried.bytes())) +
+             capacity_.num_slots * message_aligned(kLatchBytes) +
+             message_aligned(capacity_.taps.capture_elements *
+                             static_cast<int64_t>(tensor::dtype_bytes(capacity_.geometry.dtype)));
   }
   link_->allocate_hidden(stage_.index, bytes);
 }
@@ -55,7 +55,7 @@ void Handover::allocate() {
 void Handover::move(const View& device, const View& bytes, int64_t& offset, Way way) {
   const auto count = static_cast<int64_t>(device.bytes());
   const View part = bytes.rows(offset, count);
-  offset += aligned(count);
+  offset += message_aligned(count);
   if (count == 0) return;
   if (way == Way::kTake) {
     parts_.ops.copy_in(device, part);
@@ -133,7 +133,8 @@ Result<void> Handover::await_step(const PackedStep& packed, size_t flight) {
   ++num_begun_;
   unreported_.insert(unreported_.end(), static_cast<size_t>(packed.repeat), flight);
   for (const int32_t slot : packed.table_row) {
-    last_of_slot_[static_cast<size_t>(slot)] = num_begun_ + static_cast<uint64_t>(packed.repeat) - 1;
+    last_of_slot_[static_cast<size_t>(slot)] =
+        num_begun_ + static_cast<uint64_t>(packed.repeat) - 1;
   }
   return {};
 }

@@ -115,7 +115,7 @@ KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage) {
   const auto first = whole.layers.begin() + stage.first_layer;
   KvLayout part{.block_bytes = 0, .groups = {}, .layers = {first, first + stage.num_layers}};
   for (KvLayerPlace& place : part.layers) {
-    place.index = counts[static_cast<size_t>(place.group)]++;  // also of one that keeps nothing
+    place.index = counts[static_cast<size_t>(place.group)]++;
   }
   int64_t unit = 1;
   int64_t most = 1;

@@ -77,8 +77,9 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
        .max_in_flight = division.max_in_flight()});
 }
 
-// Ranks keep KV alike, so one has as many blocks as another, and the longest sequence of all. Weights
-// of ranks differ a little; the first has most. Stages differ in all but blocks and lengths.
+// Ranks keep KV alike, so one has as many blocks as another, and the longest sequence of all.
+// Weights of ranks differ a little; the first has most. Stages differ in all but blocks and
+// lengths.
 Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops::Ops*>& devices) {
   const auto budget_each = [&](int32_t max_model_len) -> Result<std::vector<MemoryBudget>> {
     std::vector<MemoryBudget> budgets;
@@ -157,26 +158,25 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   const Division& division = loading.division;
   const bool is_alone = loading.memory.stages.empty();
   const MemoryBudget& memory =
-      is_alone ? loading.memory
-               : loading.memory.stages[static_cast<size_t>(place.stage.index)];
+      is_alone ? loading.memory : loading.memory.stages[static_cast<size_t>(place.stage.index)];
   LoadedRank loaded;
   DeviceExecutor::Model model;
   RUDDER_TRY(model.spec, model::shard_spec(division.spec, ops::rank_of(*ops)));
   model.spec = model::stage_spec(model.spec, place.stage);
-  RUDDER_TRY(model.weights, model::load_weights(division.checkpoint, division.spec, *ops, progress,
-                                                place.stage));
+  RUDDER_TRY(model.weights,
+             model::load_weights(division.checkpoint, division.spec, *ops, progress, place.stage));
   loaded.weight_bytes = model.weights.bytes;
   if (memory.has_lens) {
     RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), division.spec, model.weights));
   }
   model.ops = std::move(ops);
   model.kv = memory.kv;
-  RUDDER_TRY(loaded.executor,
-             DeviceExecutor::start(std::move(model),
-                                   capacity_of(memory, division.spec, division.limits),
-                                   {.enforce_eager = division.settings.enforce_eager,
-                                    .capture_progress = loading.progress.graphs,
-                                    .link = place.link}));
+  RUDDER_TRY(
+      loaded.executor,
+      DeviceExecutor::start(std::move(model), capacity_of(memory, division.spec, division.limits),
+                            {.enforce_eager = division.settings.enforce_eager,
+                             .capture_progress = loading.progress.graphs,
+                             .link = place.link}));
   return loaded;
 }
 
@@ -207,7 +207,8 @@ std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
   JointProgress progress(loading.progress.weights, ranks.size());
   std::vector<Result<LoadedRank>> loaded(ranks.size());
   const auto load = [&](size_t i) {
-    loaded[i] = contain([&] { return load_rank(loading, std::move(ranks[i]), places[i], progress.of(i)); });
+    loaded[i] =
+        contain([&] { return load_rank(loading, std::move(ranks[i]), places[i], progress.of(i)); });
   };
   std::vector<std::thread> threads;
   for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(load, i);
@@ -253,8 +254,8 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   const size_t num_ranks = replicas.front().size();
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));
-  std::vector<Result<LoadedRank>> loaded = load_ranks({division, models.memory, progress},
-                                                      std::move(ranks), places_of(division, devices.size()));
+  std::vector<Result<LoadedRank>> loaded = load_ranks(
+      {division, models.memory, progress}, std::move(ranks), places_of(division, devices.size()));
   for (const Result<LoadedRank>& one : loaded) {
     if (!one) return tl::unexpected<Error>(one.error());
   }

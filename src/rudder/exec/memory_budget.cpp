@@ -138,14 +138,14 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   plan.stage = ask.stage;
   const model::ModelSpec part = model::stage_spec(spec, ask.stage);
   plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
-  plan.weight_bytes =
-      ask.weight_bytes > 0 ? ask.weight_bytes : model::weight_bytes(spec, dtypes.linear, {}, ask.stage);
+  plan.weight_bytes = ask.weight_bytes > 0
+                          ? ask.weight_bytes
+                          : model::weight_bytes(spec, dtypes.linear, {}, ask.stage);
   const auto layout = [&]() -> Result<KvLayout> {
-    RUDDER_TRY(const KvLayout whole,
-               plan_kv_layout(spec, {.dtype = dtypes.kv,
-                                 .block_size = ask.block_size,
-                                 .max_seq_len = plan.max_seq_len,
-                                 .lookback = ask.attention_lookback}));
+    RUDDER_TRY(const KvLayout whole, plan_kv_layout(spec, {.dtype = dtypes.kv,
+                                                           .block_size = ask.block_size,
+                                                           .max_seq_len = plan.max_seq_len,
+                                                           .lookback = ask.attention_lookback}));
     return stage_kv_layout(whole, ask.stage);
   };
   RUDDER_TRY(plan.kv, layout());
@@ -174,7 +174,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   };
   plan.workspace_bytes = workspace();
   plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
-  plan.has_lens = ask.stage.is_last() && ask.taps.reads_aside && plan.taps.capture() && !plan.taps.captures_prompts_only;
+  plan.has_lens = ask.stage.is_last() && ask.taps.reads_aside && plan.taps.capture() &&
+                  !plan.taps.captures_prompts_only;
   plan.tap_bytes =
       TapState::device_bytes(capacity()) + (plan.has_lens ? HeadLens::device_bytes(spec) : 0);
 

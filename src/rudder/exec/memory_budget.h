@@ -61,8 +61,8 @@ struct MemoryBudget {
   int32_t max_in_flight = 0;
   model::Stage stage;  // whose memory this is
 
-  // Of each stage, in order, with equal blocks and lengths; empty where one has all layers. Then all
-  // else is of the first stage.
+  // Of each stage, in order, with equal blocks and lengths; empty where one has all layers. Then
+  // all else is of the first stage.
   std::vector<MemoryBudget> stages;
 
   int64_t kv_bytes() const { return kv.block_bytes * num_blocks; }
@@ -76,8 +76,8 @@ struct MemoryBudget {
   std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };
 
-// `spec` is that of the rank's part (model/shard.h), or the whole model's of a stage. An Error names the setting to change and the
-// value that would fit.
+// `spec` is that of the rank's part (model/shard.h), or the whole model's of a stage. An Error
+// names the setting to change and the value that would fit.
 Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
                                    const MemoryAsk& ask);
 

@@ -16,8 +16,8 @@ namespace rudder::exec {
 
 class PipelineExecutor final : public step::Executor {
  public:
-  // Executors in the order of their stages, more than one, of equal capacity but for the layers of a
-  // KV block.
+  // Executors in the order of their stages, more than one, of equal capacity but for the layers of
+  // a KV block.
   explicit PipelineExecutor(std::vector<std::unique_ptr<step::Executor>> stages);
 
   step::Capacity capacity() const override { return stages_.back()->capacity(); }

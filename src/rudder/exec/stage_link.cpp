@@ -38,8 +38,7 @@ void StageLink::hand_over(int32_t stage) {
 
 Result<void> StageLink::await(int32_t stage, uint64_t count) {
   std::unique_lock lock(mutex_);
-  changed_.wait(
-      lock, [&] { return fault_ || handed_over_[static_cast<size_t>(stage)] >= count; });
+  changed_.wait(lock, [&] { return fault_ || handed_over_[static_cast<size_t>(stage)] >= count; });
   if (fault_) return tl::unexpected<Error>(*fault_);
   return {};
 }

@@ -190,7 +190,8 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   const ops::TapBatch* tapped = &batch.taps;  // of the rows of x
   const auto taps = [&](size_t layer, Site site) -> ops::Taps {
     if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
-    return {batch.tap_table, tapped, tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
+    return {batch.tap_table, tapped,
+            tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
   };
   ops_.begin_attention(batch.attention);
   if (spec_.stage.is_first()) {

@@ -63,12 +63,12 @@ class Decoder {
   virtual ~Decoder() = default;
 
   // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next
-  // forward; an empty view when R is 0, or when a stage behind this one goes on. A stage that is not
-  // the first begins with what hidden() holds.
+  // forward; an empty view when R is 0, or when a stage behind this one goes on. A stage that is
+  // not the first begins with what hidden() holds.
   virtual ops::View forward(const ForwardBatch& batch) = 0;
 
-  // The residual stream of a step of so many tokens, [num_tokens, hidden] act: what forward() leaves
-  // for the stage behind, or takes from the stage before.
+  // The residual stream of a step of so many tokens, [num_tokens, hidden] act: what forward()
+  // leaves for the stage behind, or takes from the stage before.
   virtual ops::View hidden(int64_t num_tokens) const = 0;
 
   // Logits of other tokens of the last forward, which kept all rows: [R, vocab] f32 for `rows`

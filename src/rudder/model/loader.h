@@ -27,7 +27,6 @@ struct WeightBudget {
   tensor::DType linear_dtype = tensor::DType::kF32;  // of the layers' products
 };
 WeightBudget budget_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
-                            const ops::Ops& ops, ops::Rank rank = {},
-                            const Stage& stage = {});
+                            const ops::Ops& ops, ops::Rank rank = {}, const Stage& stage = {});
 
 }  // namespace rudder::model

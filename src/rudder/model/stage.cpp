@@ -20,13 +20,12 @@ std::vector<int64_t> layer_costs(const ModelSpec& whole, tensor::DType linear, t
     costs.push_back(layer_weight_bytes(whole, i, linear) +
                     2 * tokens * geometry.num_kv_heads * geometry.head_dim * kv_width);
   }
-  costs.back() += int64_t{whole.vocab} * whole.hidden *
-                  static_cast<int64_t>(tensor::dtype_bytes(linear));
+  costs.back() +=
+      int64_t{whole.vocab} * whole.hidden * static_cast<int64_t>(tensor::dtype_bytes(linear));
   return costs;
 }
 
-// The end of the shortest run of layers from `begin` on that leaves the `rest` stages behind it no
-// more than `most` each; 0: there is none.
+// Whether the layers from `begin` on make at most `count` stages that cost at most `most` each.
 bool fits_from(const std::vector<int64_t>& costs, size_t begin, int32_t count, int64_t most) {
   int32_t used = 0;
   int64_t sum = most + 1;
@@ -74,8 +73,7 @@ Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, int32_t count,
                        : !fits_from(costs, static_cast<size_t>(end), behind, most)) {
       ++end;
     }
-    stages.push_back(
-        {.index = i, .count = count, .first_layer = begin, .num_layers = end - begin});
+    stages.push_back({.index = i, .count = count, .first_layer = begin, .num_layers = end - begin});
     begin = end;
   }
   return stages;

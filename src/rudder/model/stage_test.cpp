@@ -12,7 +12,7 @@ namespace {
 
 using tensor::DType;
 
-ModelSpec spec_of(const std::vector<int32_t>& widths) {
+ModelSpec layered_spec(const std::vector<int32_t>& widths) {
   ModelSpec spec;
   spec.architecture = "LlamaForCausalLM";
   spec.hidden = 64;
@@ -49,22 +49,23 @@ std::vector<int32_t> layer_counts(const ModelSpec& spec, int32_t count) {
 }
 
 TEST(DivideLayers, EqualLayersAreSharedEqually) {
-  EXPECT_EQ(layer_counts(spec_of({96, 96, 96, 96}), 2), (std::vector<int32_t>{2, 2}));
-  EXPECT_EQ(layer_counts(spec_of({96, 96, 96, 96}), 4), (std::vector<int32_t>{1, 1, 1, 1}));
-  EXPECT_EQ(layer_counts(spec_of({96, 96, 96, 96, 96, 96}), 3), (std::vector<int32_t>{2, 2, 2}));
+  EXPECT_EQ(layer_counts(layered_spec({96, 96, 96, 96}), 2), (std::vector<int32_t>{2, 2}));
+  EXPECT_EQ(layer_counts(layered_spec({96, 96, 96, 96}), 4), (std::vector<int32_t>{1, 1, 1, 1}));
+  EXPECT_EQ(layer_counts(layered_spec({96, 96, 96, 96, 96, 96}), 3),
+            (std::vector<int32_t>{2, 2, 2}));
 }
 
 TEST(DivideLayers, ByWhatLayersAndTheHeadCost) {
-  EXPECT_EQ(layer_counts(spec_of({9600, 96, 96, 96}), 2), (std::vector<int32_t>{1, 3}));
-  EXPECT_EQ(layer_counts(spec_of({96, 96, 96, 9600}), 2), (std::vector<int32_t>{3, 1}));
-  ModelSpec wide = spec_of({96, 96, 96, 96});
+  EXPECT_EQ(layer_counts(layered_spec({9600, 96, 96, 96}), 2), (std::vector<int32_t>{1, 3}));
+  EXPECT_EQ(layer_counts(layered_spec({96, 96, 96, 9600}), 2), (std::vector<int32_t>{3, 1}));
+  ModelSpec wide = layered_spec({96, 96, 96, 96});
   wide.vocab = 100'000;
   EXPECT_EQ(layer_counts(wide, 2), (std::vector<int32_t>{3, 1}));
 }
 
 TEST(DivideLayers, NoDivisionCostsLessAtItsDearestStage) {
   const std::vector<int32_t> widths = {96, 960, 480, 96, 2400, 96, 96, 720};
-  const ModelSpec spec = spec_of(widths);
+  const ModelSpec spec = layered_spec(widths);
   const auto cost_of = [&](int32_t begin, int32_t end) {
     int64_t cost = 0;
     for (int32_t i = begin; i < end; ++i) {
@@ -86,7 +87,7 @@ TEST(DivideLayers, NoDivisionCostsLessAtItsDearestStage) {
 }
 
 TEST(DivideLayers, MoreStagesThanLayersAreRefusedByName) {
-  const auto stages = divide_layers(spec_of({96, 96}), 3, DType::kF32, DType::kF32);
+  const auto stages = divide_layers(layered_spec({96, 96}), 3, DType::kF32, DType::kF32);
   ASSERT_FALSE(stages);
   EXPECT_EQ(stages.error().code, ErrorCode::kInvalidArgument);
   EXPECT_EQ(stages.error().where, "pipeline-parallel-size");
@@ -94,7 +95,7 @@ TEST(DivideLayers, MoreStagesThanLayersAreRefusedByName) {
 }
 
 TEST(StageSpec, StagesHaveAllWeightsOnceButTheTable) {
-  ModelSpec spec = spec_of({96, 200, 96, 96, 300});
+  ModelSpec spec = layered_spec({96, 200, 96, 96, 300});
   for (const bool tied : {false, true}) {
     spec.tied_head = tied;
     int64_t bytes = 0;

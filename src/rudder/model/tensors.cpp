@@ -137,9 +137,7 @@ struct ElementCount {
   int64_t plain = 0;   // of norms, vectors and biases, f32
 
   // Every channel has its number on the device, also where the checkpoint has one for all.
-  void add(const NormTensor& norm) {
-    plain += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count();
-  }
+  void add(const NormTensor& norm) { plain += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count(); }
   void add(const LinearModule& module) {
     linear += module.rows() * module.in.count();
     if (module.adds_bias()) plain += module.rows();
