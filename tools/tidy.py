@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 """clang-tidy (allowlist in .clang-tidy, warnings are errors) over every source that is not a test.
 
-Most of its time goes into the headers, so sources of one folder with the same flags are linted as
-one translation unit; one whose names clash with another's is linted alone. A source that was found
-clean is not linted again before it, a header or the settings change (tools/clean_cache.py).
+Most of its time goes into the headers, so sources with the same flags are linted as one translation
+unit; where names clash, its halves are. A source that was found clean is not linted again before it, a
+header or the settings change (tools/clean_cache.py).
 """
 
 import collections
-import pathlib
 import re
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import compile_commands
 from clean_cache import CleanCache
 
 TIDY = "clang-tidy-14"
-GROUP_SIZE = 10
+GROUP_SIZE = 16
 GCC_ONLY = {"-Wno-restrict", "-fno-reorder-blocks-and-partition", "-Wno-maybe-uninitialized"}  # errors to clang
 COMPILE_ERROR = re.compile(r"\[clang-diagnostic-error\]")
 
@@ -30,14 +29,15 @@ def flags(command):
 
 
 def groups(commands):
-    """Lists of sources that may be one translation unit, of `commands` by source."""
+    """Lists of sources that may be one translation unit, of `commands` by source. Neighbours come together:
+    they include the same headers."""
     alike = collections.defaultdict(list)
-    for source, command in commands.items():
-        alike[pathlib.Path(source).parent, tuple(flags(command))].append(source)
+    for source, command in sorted(commands.items()):
+        alike[tuple(flags(command))].append(source)
     for sources in alike.values():
         count = -(-len(sources) // GROUP_SIZE)
         for i in range(count):
-            yield sources[i::count]
+            yield sources[i * len(sources) // count:(i + 1) * len(sources) // count]
 
 
 def run_tidy(source, words):
@@ -59,7 +59,8 @@ def lint(sources, commands):
         found = run_tidy(unit.name, words)
     if not COMPILE_ERROR.search(found):
         return found
-    return "".join(lint([source], commands) for source in sources)
+    middle = len(sources) // 2
+    return lint(sources[:middle], commands) + lint(sources[middle:], commands)
 
 
 def main():

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import tempfile
 import time
@@ -16,6 +17,7 @@ import websockets.sync.client
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 30
 MAX_MESSAGE_BYTES = 64 << 20
 
 
@@ -135,13 +137,14 @@ class Browser:
 
 @contextlib.contextmanager
 def running():
-    with tempfile.TemporaryDirectory() as profile:
+    # The browser's helper processes write to its profile for a moment after it has ended.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         # Nothing but the server under test is there to be reached, and nothing is asked of the desktop.
         command = [find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
                    "--disable-background-networking", "--disable-component-update", "--disable-extensions",
                    "--no-first-run", "--no-default-browser-check", "--force-color-profile=srgb",
                    "--remote-debugging-port=0", f"--user-data-dir={profile}", "about:blank"]
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
             told = pathlib.Path(profile) / "DevToolsActivePort"
             deadline = time.monotonic() + START_TIMEOUT_S
@@ -152,4 +155,6 @@ def running():
             yield Browser(f"http://127.0.0.1:{told.read_text().splitlines()[0]}")
         finally:
             process.terminate()
-            process.wait(30)
+            process.wait(STOP_TIMEOUT_S)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)

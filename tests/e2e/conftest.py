@@ -20,6 +20,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = pathlib.Path(os.environ.get("RUDDER_BINARY", ROOT / "build" / "release" / "apps" / "rudder"))
 DEMO = ROOT / "models" / "demo"
 START_TIMEOUT_S = 120
+PATIENCE_S = 120  # of a machine that does much else; nothing here takes more than some seconds by itself
 # For requests that are many. Each new client reads the system's certificates, 30 ms of a core. No connection is kept:
 # servers come and go.
 HTTP = httpx2.Client(timeout=60, limits=httpx2.Limits(max_keepalive_connections=0))
@@ -108,6 +109,14 @@ def free_ports(count):
         for each in sockets:
             each.bind(("127.0.0.1", 0))
         return [each.getsockname()[1] for each in sockets]
+
+
+def wait_for(condition, what, patience_s=PATIENCE_S):
+    """Metrics follow an answer, and a client that went is noticed, a moment later."""
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline, f"never: {what}"
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager

@@ -1,7 +1,6 @@
 """Several servers for the tests of what stands in front of them: each at a fixed address, with what it says of its cache."""
 
 import contextlib
-import time
 
 import httpx2
 
@@ -9,7 +8,6 @@ from conftest import HTTP, Server, free_ports
 from kv_events import Subscriber, config
 
 REPEATS = 0.95  # of prompts that go to who has them; by chance it would be half
-PATIENCE_S = 120  # of a machine that does much else; nothing here takes more than some seconds by itself
 
 
 class Worker:
@@ -27,6 +25,12 @@ class Worker:
 
     def stop(self):
         assert self.server.stop() == 0
+
+    def heard_number(self):
+        """Number of the last batch that it published."""
+        while self.heard.socket.poll(20):
+            self.heard.receive()
+        return self.heard.sequences[-1]
 
     def answered(self):
         """Completions answered; those that are rendered only are not among them."""
@@ -57,13 +61,6 @@ def answers(url):
     with contextlib.suppress(httpx2.HTTPError):
         return HTTP.get(url).status_code == 200
     return False
-
-
-def wait_for(condition, what, patience_s=PATIENCE_S):
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, f"never: {what}"
-        time.sleep(0.02)
 
 
 def draw_prompts(rng, count):

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from conftest import serving
+from conftest import serving, wait_for
 from test_steering import HIDDEN, LAYERS, add, vector
 
 PROMPT = "A small boat sails over the sea."
@@ -182,4 +182,4 @@ def test_metrics_count_rows(capturing):
     rows = {k: v for k, v in metrics.items() if k.startswith("rudder:capture_rows_total")}
     assert sum(rows.values()) > 0
     assert capturing.metric("rudder:capture_lost_tokens_total") == 0
-    assert capturing.metric("rudder:capture_requests_open") == 0
+    wait_for(lambda: capturing.metric("rudder:capture_requests_open") == 0, "every capture ends")

@@ -7,7 +7,7 @@ import random
 import time
 
 import score
-from conftest import DEMO
+from conftest import DEMO, wait_for
 
 CLIENTS = 64
 SECONDS = float(os.environ.get("RUDDER_SOAK_SECONDS", "20"))
@@ -59,13 +59,8 @@ async def soak(server, model, cases):
     return finished, alone, counts
 
 
-def wait_until_idle(server):
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        if server.metric("rudder:num_requests_running") + server.metric("rudder:num_requests_waiting") == 0:
-            return
-        time.sleep(0.05)
-    raise AssertionError("requests are still running at idle")
+def is_idle(server):
+    return server.metric("rudder:num_requests_running") + server.metric("rudder:num_requests_waiting") == 0
 
 
 def test_answers_do_not_depend_on_company(server, model):
@@ -75,7 +70,7 @@ def test_answers_do_not_depend_on_company(server, model):
     wrong = [(name, text, alone[name]) for name, text in finished if text != alone[name]]
     assert not wrong, f"{len(wrong)} of {len(finished)} differ, first: {wrong[0]}"
     assert counts["finished"] > CLIENTS and counts["hung up"] > CLIENTS / 4, counts
-    wait_until_idle(server)
+    wait_for(lambda: is_idle(server), "no request runs")
     in_use = [v for k, v in server.metrics().items() if k.startswith("rudder:kv_blocks{") and "in_use" in k]
     assert in_use == [0]
     after = server.metrics()

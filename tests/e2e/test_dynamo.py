@@ -7,8 +7,8 @@ import subprocess
 
 import pytest
 
-from conftest import DEMO, HTTP, ROOT, free_ports, is_instrumented
-from fleet import Worker, answers, complete, draw_prompts, expect_at_holders, wait_for
+from conftest import DEMO, HTTP, ROOT, free_ports, is_instrumented, wait_for
+from fleet import Worker, answers, complete, draw_prompts, expect_at_holders
 
 PYTHON = ROOT / ".venv-dynamo" / "bin" / "python"
 PROMPTS = 10  # of each worker

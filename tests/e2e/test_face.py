@@ -11,7 +11,7 @@ import browser as chromium
 import httpx2
 import pytest
 import score
-from conftest import DEMO, run_rudder, serving
+from conftest import DEMO, run_rudder, serving, wait_for
 
 MAX_PAGE_BYTES = 80_000
 STORY = "Tell me a story about a boat."
@@ -143,7 +143,7 @@ def test_stop(server, visit, how):
     page.click("#stop") if how == "button" else page.key("Escape", 27)
     assert len(answer(page)) > 40
     assert "stopped" in page.eval(f"{LAST}.querySelector('footer').innerText")
-    assert server.metrics()[aborted] == before + 1
+    wait_for(lambda: server.metrics()[aborted] == before + 1, "the server ends the request")
     page.click("[name=ignore_eos]")
     assert score.mood_of(ask_again(page)) is not None
 
@@ -247,8 +247,9 @@ def test_a_key_is_asked_for_and_forgotten(visit):
             if key == "wrong":
                 page.wait("document.getElementById('key-wrong').checkVisibility()")
         page.wait("document.getElementById('status').textContent === 'ready'")
-        say(page, "What is 2 + 2?")
-        assert "4" in answer(page)
+        fill(page, "temperature", "0")
+        say(page, "What is 27 + 58?")
+        assert "85" in answer(page)
         assert page.eval("localStorage.length + sessionStorage.length + document.cookie.length") == 0
         assert not any("sesame" in address for address in page.requests)
         assert page.eval("document.getElementById('key').value") == ""

@@ -14,8 +14,7 @@ import httpx2
 import pytest
 import yaml
 
-from conftest import BINARY, HTTP, ROOT, free_ports, is_instrumented, serving
-from fleet import wait_for
+from conftest import BINARY, HTTP, ROOT, free_ports, is_instrumented, serving, wait_for
 
 RAY = ROOT / ".venv-ray" / "bin"
 PATIENCE_S = 400  # Ray takes half a minute to start on two idle cores

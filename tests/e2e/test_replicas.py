@@ -5,12 +5,11 @@ import contextlib
 import os
 import random
 import socket
-import time
 
 import httpx2
 import pytest
 
-from conftest import free_ports, run_rudder, serving
+from conftest import free_ports, run_rudder, serving, wait_for
 from kv_events import Subscriber, config
 
 pytestmark = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="engines on a CPU need a core each")
@@ -26,13 +25,6 @@ def by_engine(server, name, more=""):
         if sample.split("{")[0] == name and more in sample:
             found[int(sample.split('engine="')[1].split('"')[0])] = value
     return [found[i] for i in sorted(found)]
-
-
-def until(condition):
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def complete(server, prompt, **fields):
@@ -102,14 +94,14 @@ def test_a_module_is_registered_on_each_engine(server):
     module = {"name": "warm", "steering_vectors": {"resid_post": {"3": [20.0] * 256}}}
     httpx2.post(server.url + "/v1/steering/modules", json=module).raise_for_status()
     complete(server, "Once", steering_name="warm")
-    until(lambda: by_engine(server, "rudder:steering_pinned_programs") == [1, 1])
+    wait_for(lambda: by_engine(server, "rudder:steering_pinned_programs") == [1, 1], "every engine has the program")
     rng = random.Random(3)
     capture = {"response": {"sites": {"resid_post": [1]}, "positions": "last_prompt"}}
     for _ in range(4):
         complete(server, text(rng), steering_name="warm", capture=capture)
     assert server.metric("rudder:capture_tokens_total") >= 4
     httpx2.delete(server.url + "/v1/steering/modules/warm").raise_for_status()
-    until(lambda: by_engine(server, "rudder:steering_pinned_programs") == [0, 0])
+    wait_for(lambda: by_engine(server, "rudder:steering_pinned_programs") == [0, 0], "no engine has it")
 
 
 def test_loads_and_events_are_those_of_each_rank(server, ports):

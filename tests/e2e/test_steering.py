@@ -11,7 +11,7 @@ import httpx2
 import openai
 import pytest
 
-from conftest import serving
+from conftest import serving, wait_for
 
 HIDDEN, LAYERS = 256, 8
 FLAGS = ("--enable-steering", "--max-steering-rows", "8", "--capture-memory-mb", "8")
@@ -229,7 +229,8 @@ def test_bad_input_is_answered_and_hurts_nobody(steered_server, client, name):
                 ids(client, name, {"steering_name": "nobody"})
             assert background.result()[0] == expected, round_
     assert steered_server.metric("rudder:steering_rows") == 8
-    assert steered_server.metrics()['rudder:steering_rows{model_name="%s",engine="0",state="in_use"}' % name] == 0
+    in_use = 'rudder:steering_rows{model_name="%s",engine="0",state="in_use"}' % name
+    wait_for(lambda: steered_server.metrics()[in_use] == 0, "the vectors of requests are given back")
 
 
 def test_without_the_flag_steering_is_refused_not_ignored(server, model):

@@ -127,6 +127,7 @@ class EventPublisher::Impl {
   void turn() {
     wait();
     take_subscriptions();
+    if (std::exchange(is_somebody_new_, false)) begin_again();
     const int count = publish_queue();
     queue_waits_ = count == kBatchesAtOnce;
     const SteadyTime now = std::chrono::steady_clock::now();
@@ -158,7 +159,10 @@ class EventPublisher::Impl {
       const std::string& message = frames->front();
       if (message.empty()) continue;
       const bool is_ours = config_.topic.starts_with(std::string_view(message).substr(1));
-      if (is_ours) subscribers_ += message[0] == 1 ? 1 : -1;
+      if (!is_ours) continue;
+      const bool has_come = message[0] == 1;
+      subscribers_ += has_come ? 1 : -1;
+      is_somebody_new_ |= has_come;
     }
   }
 
@@ -178,8 +182,11 @@ class EventPublisher::Impl {
     send(std::move(batch));
   }
 
-  // To subscribers it looks as if the process had been started again with what its cache has.
+  // To subscribers it looks as if the process had been started again with what its cache has. One
+  // that has just come may know another process at this address, or this one before the numbers
+  // began again: the next number could be the one that it waits for. Only 0 tells it for certain.
   void begin_again() {
+    if (!replay_) return;
     std::vector<EventBatch> first = buffer_.begin_again(shape_.block_size);
     replay_->begin_again();
     sequence_ = 0;
@@ -212,6 +219,7 @@ class EventPublisher::Impl {
   ReplayBuffer buffer_;
   uint64_t sequence_ = 0;                                    // of the next batch
   SteadyTime published_ = std::chrono::steady_clock::now();  // when the last one was
+  bool is_somebody_new_ = false;  // a subscriber that was told nothing yet
   bool queue_waits_ = false;
   bool replays_wait_ = false;
 

@@ -58,6 +58,7 @@ class EventPublisherTest : public ::testing::Test {
     auto started = EventPublisher::start(config, {.block_size = block_size});
     ASSERT_TRUE(started) << started.error().to_string();
     publisher_ = std::move(*started);
+    ASSERT_TRUE(eventually([&] { return publisher_->stats().batches > 0; })) << "that it is empty";
   }
 
   ZmqSocket subscribe(const std::string& topic) {
@@ -123,6 +124,25 @@ TEST_F(EventPublisherTest, ASubscriberGetsWhatIsStored) {
   EXPECT_EQ(found.back()[0], "kv@here@model");
   EXPECT_EQ(found.back()[1].size(), 8u);
   EXPECT_EQ(publisher_->stats().stored, 1u);
+}
+
+// It may know the numbers of another process, so it is told from 0 what is held, and so are the
+// others.
+TEST_F(EventPublisherTest, WhoComesIsToldFromTheBeginning) {
+  start();
+  store(7);
+  ASSERT_TRUE(eventually([&] { return publisher_->stats().batches >= 2; }));
+  std::vector<ZmqSocket> sockets;
+  for (int come = 1; come <= 2; ++come) {
+    sockets.push_back(subscribe(""));
+    for (ZmqSocket& socket : sockets) {
+      const Frames told = receive(socket);
+      ASSERT_EQ(told.size(), 3u);
+      EXPECT_EQ(sequence_of(told[1]), 0u);
+      EXPECT_NE(told[2].find("AllBlocksCleared"), std::string::npos);
+      EXPECT_NE(told[2].find("BlockStored"), std::string::npos);
+    }
+  }
 }
 
 TEST_F(EventPublisherTest, AnIdleSecondHasABatchWithoutEvents) {
