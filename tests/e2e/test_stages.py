@@ -26,7 +26,7 @@ def asks():
         {"prompt": "What is 27 + 58?", "capture": both},
         {"prompt": "one two three", "steering": {"op": "add", "site": "resid_post", "layers": [0, 5], "vector": RAMP,
                                                  "scale": 2}, "logprobs": 1, "capture": both},
-        {"prompt": "a number:", "guided_regex": "[0-9]{3,5}", "logprobs": 1},
+        {"prompt": "a number:", "structured_outputs": {"regex": "[0-9]{3,5}"}, "logprobs": 1},
         {"prompt": "cats sing about rain", "prompt_logprobs": 2},
         {"prompt": prompt, "n": 3, "temperature": 1, "seed": 3, "logprobs": 1},
     ]
@@ -38,6 +38,7 @@ def answers(server):
                              json={"max_tokens": 24, "temperature": 0, **body})
         assert answer.status_code == 200, answer.text
         found = answer.json()
+        assert ("capture" in body) == ("capture_results" in found)
         return found["choices"], found.get("capture_results")
 
     bodies = asks()
