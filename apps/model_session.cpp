@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "backend.h"
+#include "draft_files.h"
 #include "embedded_model.h"
 #include "rudder/base/clock.h"
 #include "rudder/base/heap.h"
@@ -150,7 +151,8 @@ namespace {
 
 // What the settings ask of a step. kUnsupported: of drafts, and the backend takes none.
 Result<exec::StepLimits> step_limits(const SessionSettings& settings,
-                                     const draft::Speculation& speculation, const ops::Ops& ops) {
+                                     const draft::Speculation& speculation,
+                                     const weights::Checkpoint* draft_model, const ops::Ops& ops) {
   if (speculation.method != draft::Method::kNone && !ops.takes_drafts()) {
     return fail(ErrorCode::kUnsupported,
                 fmt::format("the backend {} cannot verify drafts yet", ops.name()),
@@ -159,7 +161,8 @@ Result<exec::StepLimits> step_limits(const SessionSettings& settings,
   return exec::StepLimits{.max_num_seqs = settings.engine.max_num_seqs,
                           .max_num_batched_tokens = settings.engine.max_num_batched_tokens,
                           .max_repeat = settings.engine.multi_step,
-                          .max_draft = speculation.num_speculative_tokens};
+                          .max_draft = speculation.num_speculative_tokens,
+                          .draft_model = draft_model};
 }
 
 // What KV computed by this process depends on, besides tokens.
@@ -239,8 +242,9 @@ Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
   RUDDER_TRY(const draft::Speculation speculation, settings.speculative.resolve());
   RUDDER_TRY(const std::vector<exec::Ranks> replicas,
              make_replicas(resolved, settings.data_parallel_size, *files.checkpoint));
+  RUDDER_TRY(const auto draft, open_draft_files(speculation, *files.tokenizer));
   RUDDER_TRY(const exec::StepLimits limits,
-             step_limits(settings, speculation, *replicas.front().front()));
+             step_limits(settings, speculation, draft.get(), *replicas.front().front()));
   return exec::budget_model(*files.checkpoint, replicas, resolved, limits);
 }
 
@@ -286,7 +290,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
   const std::string backend = describe_devices(devices, resolved.pipeline_parallel_size);
   const ops::Ops& first = *devices.front().front();
-  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, first));
+  RUDDER_TRY(auto draft, open_draft_files(speculation, *session.files.tokenizer));
+  RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, draft.get(), first));
   session.dtype = tensor::dtype_name(first.linear_dtype());
   const auto progress = [quiet = !log_enabled(LogLevel::kInfo)](const std::string& label,
                                                                 bool is_bytes) {
@@ -303,7 +308,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                         {.weights = progress(fmt::format("loading {}", session.files.name), true),
                          .graphs = progress("capturing graphs", false)}));
   session.files.checkpoint.reset();  // all of it is loaded
-  return_freed_memory();             // of files that were parsed
+  draft.reset();
+  return_freed_memory();  // of files that were parsed
   session.plan = loaded.memory;
   log_budget(session.plan);
   const step::Capacity capacity = loaded.executors.front()->capacity();

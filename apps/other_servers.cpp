@@ -14,7 +14,7 @@ struct Hint {
 constexpr std::string_view kOneGpu = "a server runs on one GPU; start one a GPU behind a balancer";
 constexpr std::string_view kNoAdapters = "LoRA adapters are not supported";
 constexpr std::string_view kNoDraftModel =
-    "draft models and heads are not supported yet: see --speculative-config";
+    "use --speculative-config '{\"method\": \"draft_model\", \"model\": FOLDER}'";
 constexpr std::string_view kUseMethod = "use --speculative-method, or --speculative-config";
 constexpr std::string_view kPickedByShape = "kernels are picked by shape, timed on this GPU";
 constexpr std::string_view kFolderOnly =

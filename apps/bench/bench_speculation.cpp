@@ -1,7 +1,7 @@
 // rudder bench speculation: tokens a second with drafts of a known quality, beside plain decoding
 // and beside two bounds, which are what the accepted tokens could bring at most: at the measured
 // time of steps whose drafts are all wrong, and at that of plain steps with as many tokens, which
-// wait for no guess.
+// wait for no guess. With --prompts: a server's own proposer on the prompts of a file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include "bench/offline_run.h"
 #include "bench/oracle_proposer.h"
 #include "bench/report.h"
+#include "bench/speculation_on_prompts.h"
 #include "bench/statistics.h"
 #include "bench/svg_plot.h"
 #include "bench/workload.h"
@@ -31,6 +32,8 @@ struct SpeculationBench {
   std::string lengths = "1,2,4,8";
   std::string batches = "1,8,32";
   int32_t rounds = 3;
+  std::string prompts;
+  int32_t max_tokens = 256;
   std::string output_json;
   std::string plot;
   std::string model;
@@ -44,6 +47,11 @@ struct SpeculationBench {
     table.add("draft-lengths", &lengths, "Tokens of a draft, each from 1 to 128.");
     table.add("batches", &batches, "Sequences at once.");
     table.add("rounds", &rounds, 1, 1000, "Runs of each case, in turn; medians are reported.");
+    table.add(
+        "prompts", &prompts,
+        "A file of prompts, as for `rudder generate`: the proposer of --speculative-config or "
+        "--speculative-method is timed on them, in place of drafts of known quality.");
+    table.add("max-tokens", &max_tokens, 1, 1 << 20, "With --prompts: of an answer, at most.");
     workload.num_prompts = 1;  // --batches says how many
     workload.declare(table);
     session.log_level = "warn";
@@ -239,6 +247,33 @@ std::vector<PlotLine> lines_of(int32_t batch, const std::vector<Measured>& all) 
   return lines;
 }
 
+Result<void> measure_proposer(const SpeculationBench& bench) {
+  RUDDER_TRY(const auto batches, read_list(bench.batches, 1, 65536, "batches"));
+  RUDDER_TRY(const draft::Speculation speculation, bench.session.speculative.resolve());
+  if (speculation.method == draft::Method::kNone) {
+    return fail(ErrorCode::kInvalidArgument, "needs --speculative-config or --speculative-method",
+                "prompts");
+  }
+  RUDDER_TRY(ModelSession session, open_session(bench.model, bench.session));
+  json::array rows;
+  fmt::print("{:>10}{:>14}{:>16}{:>8}{:>12}{:>16}\n", "sequences", "plain tok/s", "drafted tok/s",
+             "gain", "accepted", "tokens a step");
+  for (const double batch : batches) {
+    RUDDER_TRY(const PromptsMeasured one,
+               measure_prompts(session, bench.prompts, static_cast<int32_t>(batch),
+                               bench.max_tokens, bench.rounds));
+    fmt::print("{:>10}{:>14.1f}{:>16.1f}{:>8.2f}{:>12.3f}{:>16.2f}\n", one.batch, one.plain,
+               one.drafted, one.drafted / one.plain, one.accepted, one.tokens_a_step);
+    rows.push_back(json::object{{"batch", one.batch},
+                                {"plain_tokens_per_second", one.plain},
+                                {"drafted_tokens_per_second", one.drafted},
+                                {"accepted", one.accepted},
+                                {"tokens_a_step", one.tokens_a_step}});
+  }
+  if (bench.output_json.empty()) return {};
+  return write_file(bench.output_json, to_json_text(rows) + "\n");
+}
+
 Result<void> sweep(SpeculationBench& bench) {
   RUDDER_TRY(const auto acceptances, read_list(bench.acceptances, 0, 1, "speculative-acceptance"));
   RUDDER_TRY(const auto lengths,
@@ -294,7 +329,7 @@ int bench_speculation(int argc, char** argv) {
   if (!arguments) return report_bad_arguments(arguments.error());
   if (arguments->help_shown) return 0;
   if (!arguments->positionals.empty()) bench.model = arguments->positionals[0];
-  const Result<void> done = sweep(bench);
+  const Result<void> done = bench.prompts.empty() ? sweep(bench) : measure_proposer(bench);
   return done ? 0 : report_failure(done.error());
 }
 

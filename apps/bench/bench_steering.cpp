@@ -177,7 +177,7 @@ Result<void> SteeringRun::plan() {
     RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, without_));
     const int64_t tokens = int64_t{most_clients + 1} * (settings_.input_len + longest + 2);
     const int64_t blocks = tokens / plan.block_size + 2 * most_clients;
-    with_.exec.kv_cache_memory_bytes = blocks * plan.kv.groups.size() * plan.kv.block_bytes;
+    with_.exec.kv_cache_memory_bytes = blocks * plan.kv.groups.size() * plan.block_bytes();
     without_.exec.kv_cache_memory_bytes = with_.exec.kv_cache_memory_bytes;
   }
   RUDDER_TRY(const exec::MemoryBudget plan, budget_session(files, with_));

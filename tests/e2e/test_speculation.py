@@ -8,6 +8,14 @@ from conftest import DEMO, run_rudder, serving
 
 STORY = "Tell me a happy story about a boat."
 EDIT = next(json.loads(line) for line in (DEMO / "eval" / "json.jsonl").open())["messages"][0]["content"]
+DRAFT = DEMO.parent / "demo-draft"
+OTHER = DEMO.parent.parent / "tests" / "golden" / "llama3"  # a model without a tokenizer
+
+
+def draft_config(folder, **more):
+    return ["--speculative-config", json.dumps({"method": "draft_model", "model": str(folder), **more})]
+
+
 REQUESTS = [
     dict(messages=[{"role": "user", "content": STORY}], temperature=0, max_tokens=120),
     dict(messages=[{"role": "user", "content": EDIT}], temperature=0, max_tokens=60),
@@ -25,6 +33,7 @@ KINDS = {
     "ngram": ["--speculative-method", "ngram", "--prompt-lookup-min", "1", "--prompt-lookup-max", "3"],
     "suffix": ["--speculative-config", json.dumps({"method": "suffix", "suffix_decoding_max_spec_factor": 2.0,
                                                    "suffix_decoding_max_cached_requests": 100})],
+    "draft_model": draft_config(DRAFT),
 }
 
 
@@ -78,6 +87,11 @@ def test_metrics_are_silent_without(server):
     (["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 1000}'],
      "speculative-config.num_speculative_tokens"),
     (["--speculative-config", '{"method": "ngram"}', "--prompt-lookup-max", "3"], "speculative-config"),
+    (["--speculative-config", '{"method": "draft_model"}'], "speculative-config.model"),
+    (draft_config("/nowhere"), "speculative-config.model"),
+    (draft_config(OTHER), "speculative-config.model"),
+    (draft_config(DRAFT, num_speculative_tokens=129), "speculative-config.num_speculative_tokens"),
+    ([*draft_config(DRAFT), "--tensor-parallel-size", "2"], "tensor-parallel-size"),
     (["--prompt-lookup-max", "3"], "speculative-method"),
     (["--num-speculative-tokens", "129", "--speculative-method", "ngram"], "num-speculative-tokens"),
 ])

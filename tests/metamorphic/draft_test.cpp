@@ -7,6 +7,7 @@
 
 #include "metamorphic/harness.h"
 #include "metamorphic/tap_asks.h"
+#include "rudder/cpu/reference_ops.h"
 #include "rudder/draft/ngram_proposer.h"
 #include "rudder/draft/suffix_proposer.h"
 #include "rudder/testing/async_ops.h"
@@ -153,6 +154,72 @@ TEST_P(Drafts, EveryProposerAsPlainDecoding) {
   }
 }
 
+bool keeps_every_token(testing::TinyArch arch) {
+  return std::ranges::any_of(testing::tiny_spec(arch).layers, [](const model::LayerSpec& layer) {
+    return model::kv_geometry(layer).window == 0;
+  });
+}
+
+// The executor's own proposer, with a model of another kind.
+TEST_P(Drafts, DraftModelAsPlainDecoding) {
+  if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft model needs a group without a window";
+  const step::Capacity roomy = with_encodes(kRoomy, arch());
+  std::vector<Ask> asks = random_masked_asks(14, 78, 70);
+  add_random_taps(asks, roomy, 4);
+  for (size_t i = 0; i < asks.size(); ++i) asks[i].arrival = static_cast<int32_t>(i / 8 * 10);
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), roomy), asks);
+  uint64_t num_preemptions = 0;
+  const std::tuple<bool, int32_t, int32_t> ways[] = {
+      {false, 96, 1}, {false, 40, 3}, {true, 40, 3}};  // paced, budget, in flight
+  for (const auto& [is_paced, budget, in_flight] : ways) {
+    const auto executor = guessing_executor(backend(), arch(), testing::TinyArch::kPreNorm, 8,
+                                            with_encodes(kTight, arch()));
+    sched::SchedSettings drafting = settings(budget, in_flight);
+    drafting.pace_drafts = is_paced;
+    const Outcome outcome = run(*executor, drafting, asks);
+    expect_same(plain, outcome.got, "draft model");
+    num_preemptions += outcome.stats.preemptions;
+    if (!is_paced) {
+      EXPECT_GT(outcome.stats.draft_tokens, 500u);
+    }
+  }
+  EXPECT_GT(num_preemptions, 0u);
+}
+
+// A model that guesses for itself is right about every greedy token: so its KV is that of the
+// sequence's tokens, behind chunks, rejections (of the sampled sequences beside), preemptions,
+// cached prefixes and repeated use of blocks.
+TEST_P(Drafts, OwnGuessesAreAllRight) {
+  if (!keeps_every_token(arch())) GTEST_SKIP() << "a draft model needs a group without a window";
+  std::vector<Ask> asks = random_asks(16, 41, 80);
+  for (size_t i = 0; i < asks.size(); ++i) {
+    const bool is_greedy = i % 3 != 0;
+    step::SamplingParams plainly;
+    plainly.temperature = is_greedy ? 0.0f : 0.9f;
+    plainly.seed = asks[i].sampling.seed;
+    asks[i].sampling = plainly;
+    asks[i].arrival = static_cast<int32_t>(i / 7 * 12);
+  }
+  const std::vector<Got> plain = run_alone(*tiny_executor(backend(), arch(), kRoomy), asks);
+  step::Capacity tight = kTight;
+  tight.num_blocks = 12;
+  for (const auto& [budget, in_flight] : {std::pair{96, 1}, {24, 3}}) {
+    const auto executor = guessing_executor(backend(), arch(), arch(), kModelSeed, tight);
+    const Outcome outcome = run(*executor, settings(budget, in_flight), asks);
+    expect_same(plain, outcome.got, "the model itself");
+    // Windows give blocks back, so that all sequences fit.
+    if (arch() != testing::TinyArch::kSandwich) {
+      EXPECT_GT(outcome.stats.preemptions, 0u);
+    }
+    for (size_t i = 0; i < asks.size(); ++i) {
+      if (i % 3 == 0) continue;
+      EXPECT_EQ(outcome.got[i].num_draft, outcome.got[i].num_accepted) << i;
+    }
+    EXPECT_GT(outcome.stats.accepted_tokens, 100u);
+    EXPECT_GT(outcome.stats.draft_tokens, outcome.stats.accepted_tokens);  // of the sampled
+  }
+}
+
 // With drafts that are all right, a lone sequence takes as few steps as it can.
 TEST_P(Drafts, RightOnesSaveSteps) {
   std::vector<Ask> asks = random_asks(4, 17, 80);
@@ -168,6 +235,28 @@ TEST_P(Drafts, RightOnesSaveSteps) {
   expect_same(plain, outcome.got, "right drafts");
   EXPECT_EQ(outcome.stats.steps, 1u + 60 / 6);  // the prompt and its first token, then six a step
   EXPECT_EQ(outcome.stats.accepted_tokens, 50u);
+}
+
+// By name, before anything is loaded.
+TEST(DraftModel, WhatItCannotGuessForIsRefused) {
+  const auto ops = cpu::make_reference_ops();
+  const model::ModelSpec spec = testing::tiny_spec(testing::TinyArch::kPreNorm);
+  const step::KvGroups whole;
+  const auto where = [&](const model::ModelSpec& draft, const step::KvGroups& groups,
+                         int32_t max_seq_len) {
+    const auto checked = exec::check_draft_model(draft, spec, groups, max_seq_len, *ops);
+    return checked ? std::string() : checked.error().where;
+  };
+  EXPECT_EQ(where(spec, whole, 512), "");
+  model::ModelSpec other = spec;
+  other.vocab += 1;
+  EXPECT_EQ(where(other, whole, 512), "speculative-config.model");
+  EXPECT_EQ(where(spec, whole, 513), "speculative-config.model");
+  const step::KvGroup window = {.window = 8};
+  EXPECT_EQ(where(spec, step::KvGroups({&window, 1}), 512), "speculative-config.model");
+  const auto lagging = testing::make_async_ops(cpu::make_reference_ops());
+  EXPECT_EQ(exec::check_draft_model(spec, spec, whole, 512, *lagging).error().where,
+            "speculative-config.method");
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, Drafts, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);

@@ -88,8 +88,24 @@ std::unique_ptr<exec::DeviceExecutor> tiny_executor(const Backend& backend, test
   exec::DeviceExecutor::Model model;
   model.ops = backend.make();
   model.spec = testing::tiny_spec(arch);
-  model.weights = value_of(testing::random_weights(model.spec, *model.ops, 7));
+  model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
   return value_of(start_executor(std::move(model), capacity, options));
+}
+
+std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
+                                                        testing::TinyArch arch,
+                                                        testing::TinyArch draft_arch,
+                                                        uint64_t draft_seed,
+                                                        step::Capacity capacity) {
+  exec::DeviceExecutor::Model model;
+  model.ops = backend.make();
+  model.spec = testing::tiny_spec(arch);
+  model.weights = value_of(testing::random_weights(model.spec, *model.ops, kModelSeed));
+  exec::DraftModel& draft = model.draft.emplace();
+  draft.spec = testing::tiny_spec(draft_arch);
+  draft.weights = value_of(testing::random_weights(draft.spec, *model.ops, draft_seed));
+  capacity.guesses = true;
+  return value_of(start_executor(std::move(model), capacity));
 }
 
 std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
@@ -358,6 +374,8 @@ class Loop {
       }
     }
     got.end = output.end;
+    got.num_draft += output.num_draft;
+    got.num_accepted += output.num_accepted;
     got.clipped_samples += output.clipped_samples;
     got.cached_tokens = std::max(got.cached_tokens, output.cached_tokens);
   }

@@ -71,6 +71,15 @@ std::unique_ptr<exec::DeviceExecutor> tiny_executor(
     const Backend& backend, testing::TinyArch arch, const step::Capacity& capacity,
     const exec::DeviceExecutor::Options& options = {});
 
+// The same with a proposer of its own: a tiny model whose weights are drawn with `draft_seed`. With
+// the model's own seed, kModelSeed, it is the model itself.
+inline constexpr uint64_t kModelSeed = 7;
+std::unique_ptr<exec::DeviceExecutor> guessing_executor(const Backend& backend,
+                                                        testing::TinyArch arch,
+                                                        testing::TinyArch draft_arch,
+                                                        uint64_t draft_seed,
+                                                        step::Capacity capacity);
+
 // A plan whose slots have blocks of one KV group, for an executor of tiny_executor: each group gets
 // as many, those of a slot in one group being no other's in another.
 std::shared_ptr<const step::StepPlan> in_groups(step::StepPlan plan,
@@ -104,6 +113,8 @@ struct Got {
   std::vector<float> scores;  // of each scored token: logprob, rank, then the likeliest
   step::SeqEnd end = step::SeqEnd::kNone;
   int32_t cached_tokens = 0;
+  int32_t num_draft = 0;     // tokens that were guessed for it
+  int32_t num_accepted = 0;  // of them, those that were right
   int64_t clipped_samples = 0;
   std::map<int32_t, std::vector<float>> captured = {};  // a token's rows, by position
 };
@@ -127,7 +138,7 @@ std::vector<std::vector<int32_t>> wholes(const std::vector<Ask>& asks, const std
 // One sequence at a time, its prompt in one step, each step collected before the next. `roomy`: a
 // fresh executor of kRoomy.
 std::vector<Got> run_alone(step::Executor& roomy, std::vector<Ask> asks);
-// Everything but cached_tokens is the same, bit for bit.
+// Everything but cached_tokens and drafts is the same, bit for bit.
 void expect_same(const std::vector<Got>& expected, const std::vector<Got>& got,
                  const std::string& what);
 

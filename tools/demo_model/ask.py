@@ -27,7 +27,21 @@ def answer(case, args):
     if response.status != 200:
         raise RuntimeError(f"{case['id']}: {response.status} {content}")
     choice = content["choices"][0]
-    return {"id": case["id"], "text": choice["message"]["content"] or "", "finish_reason": choice["finish_reason"]}
+    return {
+        "id": case["id"], "text": choice["message"]["content"] or "", "finish_reason": choice["finish_reason"],
+        "usage": content["usage"]}
+
+
+def drafts(answers):
+    """How a server that speculates did: the share of its drafts that were right, and tokens a step. {} of one that
+    does not."""
+    details = [a["usage"].get("completion_tokens_details") or {} for a in answers]
+    accepted = sum(d.get("accepted_prediction_tokens", 0) for d in details)
+    rejected = sum(d.get("rejected_prediction_tokens", 0) for d in details)
+    if accepted + rejected == 0:
+        return {}
+    tokens = sum(a["usage"]["completion_tokens"] for a in answers)
+    return {"accepted": round(accepted / (accepted + rejected), 3), "tokens_a_step": round(tokens / (tokens - accepted), 2)}
 
 
 def main():
@@ -43,8 +57,12 @@ def main():
     with ThreadPoolExecutor(args.parallel) as pool:
         for task in LONGEST:
             cases = score.read_jsonl(args.suites / f"{task}.jsonl")[:args.limit]
-            found, wrong = score.score(cases, list(pool.map(lambda case: answer(case, args), cases)))
+            answers = list(pool.map(lambda case: answer(case, args), cases))
+            found, wrong = score.score(cases, answers)
             scores.update(found)
+            speculation = drafts(answers)
+            if speculation:
+                print(f"{task}: {json.dumps(speculation)}", flush=True)
             print(f"{json.dumps(found)}; wrong: {wrong[:8]}", flush=True)
     if args.scores:
         args.scores.write_text(json.dumps(scores, indent=2) + "\n")

@@ -34,12 +34,12 @@ class Batch:
         return Batch(*(t.pin_memory().to(device, non_blocking=True) for t in vars(self).values()))
 
 
-def blocks(tokenizer, rng):
-    """(ids, mask, document lengths): whole documents, then one document of padding."""
+def blocks(tokenizer, rng, size=BLOCK):
+    """(ids, mask, document lengths) of `size` tokens: whole documents, then one document of padding."""
     ids, mask, lengths = [], [], []
     for more, learnt in encoded(tokenizer, rng):
-        if len(ids) + len(more) > BLOCK:
-            rest = BLOCK - len(ids)
+        if len(ids) + len(more) > size:
+            rest = size - len(ids)
             lengths += [rest] if rest else []
             yield (
                 np.pad(np.array(ids, np.int32), (0, rest)), np.pad(np.array(mask, np.uint8), (0, rest)),

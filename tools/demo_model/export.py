@@ -12,12 +12,14 @@ from chat_format import END_OF_TEXT, TURN_END
 from model import Config
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
+from train_draft import DRAFT
 
 
 ARCHS = {
     "llama": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **asdict(Config()), "hidden_act": "silu"},
     "asynct": {
         "architectures": ["AsyncTForCausalLM"], "model_type": "asynct", **asdict(AsyncTConfig()), "hidden_act": "relu"},
+    "draft": {"architectures": ["LlamaForCausalLM"], "model_type": "llama", **asdict(DRAFT), "hidden_act": "silu"},
 }
 
 

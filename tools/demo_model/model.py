@@ -126,12 +126,16 @@ class Llama(nn.Module):
                 depth = (2 * config.num_hidden_layers) ** -0.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 1
                 nn.init.normal_(weight, std=0.02 * depth)
 
-    def logits(self, ids, positions, offsets):
+    def hidden(self, ids, positions, offsets):
+        """What the head reads."""
         x = self.model.embed_tokens(ids).bfloat16()
         cos, sin = (table[positions].unsqueeze(1).bfloat16() for table in (self.cos, self.sin))
         for layer in self.model.layers:
             x = layer(x, cos, sin, offsets)
-        return F.linear(self.model.norm(x), self.model.embed_tokens.weight)
+        return self.model.norm(x)
+
+    def logits(self, ids, positions, offsets):
+        return F.linear(self.hidden(ids, positions, offsets), self.model.embed_tokens.weight)
 
     def forward(self, ids, targets, weights, positions, offsets):
         """The mean loss over the learnt tokens of a batch; to be called under bf16 autocast."""

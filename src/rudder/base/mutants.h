@@ -31,6 +31,9 @@
   X(kRepeatWithoutBlocks, "a repeated step gets blocks for its first iteration alone")           \
   X(kRepeatFreesInFlight, "a row that ends within a repeated step is released before it")        \
   X(kDraftsWithoutBlocks, "a row with drafts gets blocks for its first token alone")             \
+  X(kGuessPastHole, "the executor's proposer guesses behind tokens that it has not run")         \
+  X(kGuessWithoutBlocks, "a row that is guessed for gets no blocks behind its tokens")           \
+  X(kProposedLenKept, "a preempted sequence counts as run by the executor's proposer")           \
   X(kRejectedKvCounted, "a sequence goes on behind drafts that were rejected")                   \
   X(kPublishRejected, "a block is shared that holds a rejected draft")                           \
   X(kCounterUnderflow, "the gauge of waiting tokens is decremented twice")                       \

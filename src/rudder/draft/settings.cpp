@@ -16,6 +16,7 @@ namespace json = boost::json;
 
 constexpr int32_t kDefaultNgram = 5;         // as in vLLM, where neither bound is given
 constexpr int32_t kDefaultNgramTokens = 16;  // the scheduler plans fewer where they do not pay
+constexpr int32_t kDefaultModelTokens = 4;
 constexpr int32_t kMaxNgram = 32;
 constexpr int32_t kMaxTreeDepth = 128;
 constexpr int32_t kMaxCachedRequests = 1 << 20;
@@ -24,6 +25,7 @@ constexpr double kMaxSpecFactor = 16;
 // What the flags or the JSON say. A number below 0 was not given, nor an empty method.
 struct Asked {
   std::string method;
+  std::string model = {};
   double num_speculative_tokens = -1;
   double prompt_lookup_min = -1;
   double prompt_lookup_max = -1;
@@ -63,7 +65,10 @@ tl::unexpected<Error> bad(std::string message, std::string_view key) {
 Result<Method> read_method(const std::string& name) {
   if (name == "ngram") return Method::kNgram;
   if (name == "suffix") return Method::kSuffix;
-  return bad(fmt::format("the method '{}' is not supported: ngram and suffix are", name), "method");
+  if (name == "draft_model") return Method::kDraftModel;
+  return bad(
+      fmt::format("the method '{}' is not supported: ngram, suffix and draft_model are", name),
+      "method");
 }
 
 Result<void> read_key(const json::value& value, const Key& key, Asked* asked) {
@@ -80,7 +85,7 @@ Result<void> read_key(const json::value& value, const Key& key, Asked* asked) {
 }
 
 std::string known_keys() {
-  std::string names = "method";
+  std::string names = "method, model";
   for (const Key& key : kKeys) names += fmt::format(", {}", key.name);
   return names;
 }
@@ -92,13 +97,20 @@ Result<Asked> read_config(const std::string& text) {
   }
   const json::object& config = value.get_object();
   const json::value* method = config.if_contains("method");
-  if (method == nullptr) return bad("is missing: ngram or suffix", "method");
+  if (method == nullptr) return bad("is missing: ngram, suffix or draft_model", "method");
   if (!method->is_string()) return bad("must be a string", "method");
   Asked asked;
   asked.method = method->get_string();
   RUDDER_TRY_VOID(read_method(asked.method));  // before keys that another method may have
   for (const auto& [name, field] : config) {
     if (name == "method") continue;
+    if (name == "model") {
+      if (!field.is_string() || field.get_string().empty()) {
+        return bad("must be the folder of a model", name);
+      }
+      asked.model = field.get_string();
+      continue;
+    }
     const Key* known = nullptr;
     for (const Key& key : kKeys) {
       if (key.name == std::string_view(name)) known = &key;
@@ -115,6 +127,11 @@ Result<void> check_pairs(const Asked& asked, Method method) {
   for (const Key& key : kKeys) {
     if (asked.*key.field < 0 || key.of == Method::kNone || key.of == method) continue;
     return bad(fmt::format("is not of the method '{}'", asked.method), key.name);
+  }
+  if (asked.model.empty() == (method == Method::kDraftModel)) {
+    return bad(asked.model.empty() ? "is missing: the folder of the model that guesses"
+                                   : fmt::format("is not of the method '{}'", asked.method),
+               "model");
   }
   if (asked.prompt_lookup_max >= 0 && asked.prompt_lookup_min > asked.prompt_lookup_max) {
     return bad(fmt::format("{} is above prompt_lookup_max {}", asked.prompt_lookup_min,
@@ -133,7 +150,8 @@ int32_t given(double number, int32_t otherwise) {
 void SpeculativeSettings::declare(SettingsTable& table) {
   table.section("draft");
   table.add("speculative-config", &config,
-            "Speculation as a JSON object with vLLM's keys: method (ngram or suffix), "
+            "Speculation as a JSON object with vLLM's keys: method (ngram, suffix or draft_model), "
+            "model (the folder of a smaller model that guesses, for draft_model), "
             "num_speculative_tokens, prompt_lookup_min, prompt_lookup_max, "
             "suffix_decoding_max_tree_depth, suffix_decoding_max_cached_requests, "
             "suffix_decoding_max_spec_factor, suffix_decoding_min_token_prob.");
@@ -177,6 +195,11 @@ Result<Speculation> SpeculativeSettings::resolve() const {
   Speculation out;
   out.method = of;
   out.max_bytes = memory_mb << 20;
+  if (of == Method::kDraftModel) {
+    out.model = asked.model;
+    out.num_speculative_tokens = given(asked.num_speculative_tokens, kDefaultModelTokens);
+    return out;
+  }
   if (of == Method::kNgram) {
     const int32_t max =
         given(asked.prompt_lookup_max, given(asked.prompt_lookup_min, kDefaultNgram));
@@ -197,6 +220,7 @@ Result<Speculation> SpeculativeSettings::resolve() const {
 std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculation) {
   switch (speculation.method) {
     case Method::kNone:
+    case Method::kDraftModel:
       return nullptr;
     case Method::kNgram:
       return std::make_unique<NgramProposer>(speculation.prompt_lookup_min,

@@ -17,7 +17,7 @@ namespace rudder::draft {
 // Drafts of a sequence in one step at most.
 inline constexpr int32_t kMaxSpeculativeTokens = 128;
 
-enum class Method : uint8_t { kNone, kNgram, kSuffix };
+enum class Method : uint8_t { kNone, kNgram, kSuffix, kDraftModel };
 
 // What is asked for, every field in range.
 struct Speculation {
@@ -25,8 +25,9 @@ struct Speculation {
   int32_t num_speculative_tokens = 0;  // drafts of a sequence in one step at most; 0 for kNone
   int32_t prompt_lookup_min = 0;       // kNgram alone
   int32_t prompt_lookup_max = 0;
-  SuffixSettings suffix;  // kSuffix alone
-  int64_t max_bytes = 0;  // of what a proposer remembers
+  SuffixSettings suffix;   // kSuffix alone
+  std::string model = {};  // kDraftModel alone: the folder of the model that guesses
+  int64_t max_bytes = 0;   // of what a proposer remembers
 };
 
 struct SpeculativeSettings {
@@ -44,7 +45,7 @@ struct SpeculativeSettings {
   Result<Speculation> resolve() const;
 };
 
-// Null for kNone.
+// Null for kNone, and for kDraftModel: the executor guesses.
 std::unique_ptr<sched::DraftProposer> make_proposer(const Speculation& speculation);
 
 }  // namespace rudder::draft

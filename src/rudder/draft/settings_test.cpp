@@ -41,6 +41,15 @@ TEST(SpeculativeSettings, DefaultsAreVllms) {
   EXPECT_NE(make_proposer(*suffix), nullptr);
 }
 
+TEST(SpeculativeSettings, ADraftModelIsTheExecutors) {
+  const auto named = from(R"({"method": "draft_model", "model": "small"})");
+  ASSERT_TRUE(named) << named.error().to_string();
+  EXPECT_EQ(named->method, Method::kDraftModel);
+  EXPECT_EQ(named->model, "small");
+  EXPECT_EQ(named->num_speculative_tokens, 4);
+  EXPECT_EQ(make_proposer(*named), nullptr);
+}
+
 TEST(SpeculativeSettings, PlainFlagsSayTheSame) {
   SpeculativeSettings settings;
   settings.method = "ngram";
@@ -66,7 +75,13 @@ TEST(SpeculativeSettings, WhatIsWrongIsNamed) {
   const std::pair<const char*, const char*> cases[] = {
       {R"({"num_speculative_tokens": 4})", "method"},
       {R"({"method": "eagle3"})", "method"},
-      {R"({"method": "draft_model", "model": "x"})", "method"},
+      {R"({"method": "draft_model"})", "model"},
+      {R"({"method": "draft_model", "model": ""})", "model"},
+      {R"({"method": "draft_model", "model": 3})", "model"},
+      {R"({"method": "draft_model", "model": "x", "num_speculative_tokens": 129})",
+       "num_speculative_tokens"},
+      {R"({"method": "draft_model", "model": "x", "prompt_lookup_max": 3})", "prompt_lookup_max"},
+      {R"({"method": "suffix", "model": "x"})", "model"},
       {R"({"method": "ngram", "model": "x"})", "model"},
       {R"({"method": 3})", "method"},
       {R"({"method": "ngram", "num_speculative_tokens": 0})", "num_speculative_tokens"},

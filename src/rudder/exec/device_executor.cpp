@@ -25,6 +25,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.max_draft == 0 || model.ops->takes_drafts(), "{} takes no drafts",
                model.ops->name());
   RUDDER_CHECK(capacity.max_draft < ops::kMaxChain, "{} drafts", capacity.max_draft);
+  RUDDER_CHECK(capacity.guesses == model.draft.has_value());
   RUDDER_CHECK(capacity.vocab_size == model.spec.vocab);
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
@@ -74,6 +75,10 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
   RUDDER_TRY_VOID(prepare_taps());
   RUDDER_TRY(buffers_, StepBuffers::make(*model_.ops, capacity_,
                                          taps_ == nullptr ? nullptr : &taps_->table()));
+  if (model_.draft) {
+    RUDDER_TRY(proposer_, ModelProposer::make(*std::move(model_.draft), *model_.ops, capacity_));
+    model_.draft.reset();
+  }
   RUDDER_TRY(scorer_, Scorer::make(*model_.ops, *decoder_, capacity_));
   for (Flight& flight : flights_) {
     flight.iterations.resize(static_cast<size_t>(capacity_.max_repeat));
@@ -164,7 +169,7 @@ Result<step::StepResult> DeviceExecutor::collect(step::Ticket ticket) {
           taps_->clipped_samples(next->flight, i);
     }
   }
-  result.device_us = device_time(iteration, was_done);
+  result.device_us = device_time(iteration, was_done, result.guess_us);
   if (const Result<void> copied = finish_captured(flight, result); !copied) {
     fault_ = copied.error();
     return tl::unexpected<Error>(copied.error());
@@ -186,9 +191,10 @@ Result<DeviceExecutor::Enqueued> DeviceExecutor::next_enqueued() {
 }
 
 // Of an iteration that is over, seen from the host: it began when the one before it ended, or when
-// its enqueueing did; it ended before now if it was not waited for, and after it was enqueued.
-int64_t DeviceExecutor::device_time(const Iteration& iteration, bool was_done) {
-  const int64_t now_us = clock_.now_us();
+// its enqueueing did; it ended before now if it was not waited for, and after it was enqueued. Its
+// guesses are not part of it.
+int64_t DeviceExecutor::device_time(const Iteration& iteration, bool was_done, int64_t guess_us) {
+  const int64_t now_us = clock_.now_us() - guess_us;
   const int64_t start_us = std::max(iteration.start_us, last_end_us_);
   const bool began_behind = last_end_us_ >= iteration.start_us;
   const int64_t end_us = was_done ? iteration.enqueued_us : now_us;
@@ -263,6 +269,8 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
     flight.result.seqs[i].slot = plan.seqs[i].slot;
     flight.result.seqs[i].generation = plan.seqs[i].generation;
   }
+  flight.result.guess_us = 0;
+  list_asks(plan, slots_, flight.asks);
   flight.sampled_seq.clear();
   if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
   flight.num_logprobs.clear();
@@ -325,6 +333,7 @@ bool DeviceExecutor::enqueue(size_t index) {
     if (!begun) fail_others(begun.error());
     iteration.enqueued = begun;
     iteration.enqueued_us = clock_.now_us();
+    if (begun && !flight.asks.empty()) guess(index);
     if (!enqueued_.push({index, i})) return false;
     next_iteration_ = i + 1;
     ++num_enqueued_;
@@ -354,6 +363,18 @@ void DeviceExecutor::sample_constrained(size_t index, const ops::View& logits) {
   ops::SampleArgs sample = flights_[index].step.sample;
   sample.logits = logits;
   model_.ops->sample(sample);
+}
+
+// Behind what was sampled, which has run: a step that guesses has one iteration.
+void DeviceExecutor::guess(size_t index) {
+  Flight& flight = flights_[index];
+  const int64_t begin_us = clock_.now_us();
+  add_sampled(flight.sampled_seq, buffers_->sampled(index, 0), flight.asks);
+  proposer_->run(flight.asks);
+  for (ModelProposer::Ask& ask : flight.asks) {
+    flight.result.seqs[static_cast<size_t>(ask.seq)].guess = std::move(ask.guess);
+  }
+  flight.result.guess_us = clock_.now_us() - begin_us;
 }
 
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {

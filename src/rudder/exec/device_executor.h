@@ -33,6 +33,7 @@
 #include "rudder/exec/graph_cache.h"
 #include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
+#include "rudder/exec/model_proposer.h"
 #include "rudder/exec/pack.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/slot_table.h"
@@ -54,6 +55,7 @@ class DeviceExecutor final : public step::Executor {
     model::ModelSpec spec;
     model::Weights weights;
     KvLayout kv;
+    std::optional<DraftModel> draft = {};  // where the capacity guesses
   };
 
   struct Options {
@@ -89,6 +91,7 @@ class DeviceExecutor final : public step::Executor {
     int32_t repeat = 1;
     std::vector<int32_t> sampled_seq;
     std::vector<int32_t> num_logprobs;            // of each sampled row
+    std::vector<ModelProposer::Ask> asks;         // tokens that the step samples still to come
     std::vector<Iteration> iterations;            // as many as there may be
     Result<void> edited;                          // its edits of the tap table
     std::vector<FilledLatches> filled;            // fetched with its first iteration
@@ -119,10 +122,11 @@ class DeviceExecutor final : public step::Executor {
   void run(size_t index);
   ops::View run_forward(size_t index);
   void sample_constrained(size_t index, const ops::View& logits);
+  void guess(size_t index);
   void fetch(size_t index, int32_t iteration);
   void fetch_captured(size_t index);
   Result<void> finish_captured(Flight& flight, step::StepResult& result);
-  int64_t device_time(const Iteration& iteration, bool was_done);
+  int64_t device_time(const Iteration& iteration, bool was_done, int64_t guess_us);
   void read_sampled(const Enqueued& from, step::StepResult& result) const;
 
   const step::Capacity capacity_;
@@ -134,6 +138,7 @@ class DeviceExecutor final : public step::Executor {
   std::unique_ptr<Scorer> scorer_;           // likewise
   std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
   std::unique_ptr<Handover> handover_;       // likewise; none where one stage has all layers
+  std::unique_ptr<ModelProposer> proposer_;  // likewise; none where the capacity does not guess
   const SteadyClock clock_;
 
   // The worker's; buffers keep their memory from step to step.

@@ -20,6 +20,12 @@
 namespace rudder::exec {
 namespace {
 
+Result<model::ModelSpec> read_draft(const weights::Checkpoint& checkpoint) {
+  Result<model::ModelSpec> spec = model::read_spec(checkpoint);
+  if (spec) return spec;
+  return fail(spec.error().code, spec.error().to_string(), "speculative-config.model");
+}
+
 // What is loaded, for whom: all devices of all replicas, of each replica its ranks or stages.
 struct Division {
   const weights::Checkpoint& checkpoint;
@@ -36,8 +42,15 @@ struct Division {
 };
 
 Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const ops::Ops& ops,
-                                            const ExecSettings& settings) {
+                                            const ExecSettings& settings,
+                                            const StepLimits& limits) {
   if (settings.pipeline_parallel_size == 1) return std::vector<model::Stage>(1);
+  if (limits.draft_model != nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "a model that guesses needs all layers on one device: it is not joined with "
+                "--pipeline-parallel-size above 1",
+                "speculative-config.model");
+  }
   return model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
                               ops.kv_dtype());
 }
@@ -49,32 +62,47 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
   const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
   RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
+  model::ModelSpec draft;
+  model::WeightBudget draft_weights;
+  if (limits.draft_model != nullptr) {
+    RUDDER_TRY(draft, read_draft(*limits.draft_model));
+    draft_weights = model::budget_weights(*limits.draft_model, draft, ops);
+  }
   const model::WeightBudget weights =
       model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
-  return budget_memory(
-      part, {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
-      {.weight_bytes = weights.bytes,
-       .available_bytes = ops.available_memory(),
-       .utilization = settings.gpu_memory_utilization / stage.count,
-       .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
-       .max_model_len = max_model_len,
-       .block_size = settings.block_size,
-       .attention_lookback = ops.attention_lookback(),
-       .max_num_seqs = limits.max_num_seqs,
-       .max_num_batched_tokens = limits.max_num_batched_tokens,
-       .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
-       .taps = {.enable_steering = settings.enable_steering,
-                .max_steering_rows = settings.max_steering_rows,
-                .steering_bytes = settings.steering_memory_mb << 20,
-                .capture_bytes = settings.capture_memory_mb << 20,
-                .embedding_bytes = settings.embedding_memory_mb << 20,
-                .max_num_seqs = limits.max_num_seqs,
-                .max_in_flight = division.max_in_flight(),
-                .reads_aside = ops.has_reader() && rank.is_alone(),
-                .encodes = ops.has_encode() && rank.is_alone()},
-       .rank = rank,
-       .stage = stage,
-       .max_in_flight = division.max_in_flight()});
+  RUDDER_TRY(
+      MemoryBudget budget,
+      budget_memory(part,
+                    {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
+                    {.weight_bytes = weights.bytes,
+                     .available_bytes = ops.available_memory(),
+                     .utilization = settings.gpu_memory_utilization / stage.count,
+                     .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
+                     .max_model_len = max_model_len,
+                     .block_size = settings.block_size,
+                     .attention_lookback = ops.attention_lookback(),
+                     .max_num_seqs = limits.max_num_seqs,
+                     .max_num_batched_tokens = limits.max_num_batched_tokens,
+                     .max_draft = ops.takes_drafts() ? limits.max_draft : 0,
+                     .draft = limits.draft_model != nullptr ? &draft : nullptr,
+                     .draft_weight_bytes = draft_weights.bytes,
+                     .taps = {.enable_steering = settings.enable_steering,
+                              .max_steering_rows = settings.max_steering_rows,
+                              .steering_bytes = settings.steering_memory_mb << 20,
+                              .capture_bytes = settings.capture_memory_mb << 20,
+                              .embedding_bytes = settings.embedding_memory_mb << 20,
+                              .max_num_seqs = limits.max_num_seqs,
+                              .max_in_flight = division.max_in_flight(),
+                              .reads_aside = ops.has_reader() && rank.is_alone(),
+                              .encodes = ops.has_encode() && rank.is_alone()},
+                     .rank = rank,
+                     .stage = stage,
+                     .max_in_flight = division.max_in_flight()}));
+  if (limits.draft_model != nullptr) {
+    RUDDER_TRY_VOID(
+        check_draft_model(draft, division.spec, budget.kv.groups, budget.max_seq_len, ops));
+  }
+  return budget;
 }
 
 // Ranks keep KV alike, so one has as many blocks as another, and the longest sequence of all.
@@ -129,6 +157,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .max_in_flight = memory.max_in_flight,
           .max_repeat = limits.max_repeat,
           .max_draft = memory.max_draft,
+          .guesses = limits.draft_model != nullptr,
           .kv_groups = memory.kv.groups,
           .geometry = memory.geometry,
           .taps = memory.taps};
@@ -168,6 +197,12 @@ Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> o
   loaded.weight_bytes = model.weights.bytes;
   if (memory.has_lens) {
     RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), division.spec, model.weights));
+  }
+  if (division.limits.draft_model != nullptr) {
+    DraftModel& draft = model.draft.emplace();
+    RUDDER_TRY(draft.spec, read_draft(*division.limits.draft_model));
+    RUDDER_TRY(draft.weights,
+               model::load_weights(*division.limits.draft_model, draft.spec, *ops, {}));
   }
   model.ops = std::move(ops);
   model.kv = memory.kv;
@@ -238,7 +273,7 @@ Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   const StepLimits& limits) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY(std::vector<model::Stage> stages, stages_of(spec, *devices.front(), settings));
+  RUDDER_TRY(std::vector<model::Stage> stages, stages_of(spec, *devices.front(), settings, limits));
   return budget_all({checkpoint, spec, std::move(stages), settings, limits}, devices);
 }
 
@@ -248,7 +283,8 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   LoadedModels models;
   RUDDER_TRY(models.spec, model::read_spec(checkpoint));
   const std::vector<ops::Ops*> devices = all_ranks(replicas);
-  RUDDER_TRY(std::vector<model::Stage> stages, stages_of(models.spec, *devices.front(), settings));
+  RUDDER_TRY(std::vector<model::Stage> stages,
+             stages_of(models.spec, *devices.front(), settings, limits));
   const Division division{checkpoint, models.spec, std::move(stages), settings, limits};
   RUDDER_TRY(models.memory, budget_all(division, devices));
   const size_t num_ranks = replicas.front().size();

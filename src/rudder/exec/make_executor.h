@@ -26,6 +26,9 @@ struct StepLimits {
   int32_t max_num_batched_tokens = 2048;
   int32_t max_repeat = 1;
   int32_t max_draft = 0;  // a backend that takes no drafts has 0 all the same
+  // A model of the same tokens that guesses drafts; null: the executor has no proposer. Errors of
+  // it name speculative-config.model. It may be closed when the model may.
+  const weights::Checkpoint* draft_model = nullptr;
 };
 
 struct LoadedModel {

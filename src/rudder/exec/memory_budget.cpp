@@ -8,6 +8,7 @@
 
 #include "rudder/base/check.h"
 #include "rudder/exec/head_lens.h"
+#include "rudder/exec/model_proposer.h"
 #include "rudder/exec/scorer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
@@ -89,7 +90,7 @@ Result<int64_t> kv_budget(const MemoryBudget& plan, const MemoryAsk& ask) {
   }
   const auto share =
       static_cast<int64_t>(static_cast<double>(ask.available_bytes) * ask.utilization);
-  if (fixed + plan.kv.block_bytes > share) {
+  if (fixed + plan.block_bytes() > share) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("weights and workspace take {}; {:.0f} % of the available {} is {}: "
                             "nothing is left for the KV cache",
@@ -161,6 +162,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .vocab_size = static_cast<int32_t>(spec.vocab),
                           .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
+                          .guesses = ask.draft != nullptr,
                           .kv_groups = plan.kv.groups,
                           .geometry = plan.geometry,
                           .taps = plan.taps};
@@ -179,8 +181,19 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   plan.tap_bytes =
       TapState::device_bytes(capacity()) + (plan.has_lens ? HeadLens::device_bytes(spec) : 0);
 
+  const auto draft_bytes = [&] {
+    return ask.draft == nullptr ? 0
+                                : ask.draft_weight_bytes + ModelProposer::device_bytes(
+                                                               *ask.draft, capacity(), dtypes.act);
+  };
+  plan.draft_bytes = draft_bytes();
+  if (ask.draft != nullptr) {
+    RUDDER_TRY(const KvLayout beside, draft_kv_layout(*ask.draft, dtypes.kv, ask.block_size));
+    plan.draft_kv_bytes = beside.block_bytes;
+  }
+
   RUDDER_TRY(const int64_t budget, kv_budget(plan, ask));
-  int64_t blocks = std::min(budget / plan.kv.block_bytes, most_blocks(plan.kv, ask.block_size));
+  int64_t blocks = std::min(budget / plan.block_bytes(), most_blocks(plan.kv, ask.block_size));
   if (ask.kv_cache_memory_bytes == 0) blocks = std::min(blocks, blocks_of_all(plan));
   const int32_t longest =
       step::longest_sequence(plan.kv.groups, ask.block_size, blocks, plan.max_seq_len);
@@ -196,8 +209,9 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
     plan.max_seq_len = longest;
     // A window may now be none: the layout is that of a server that is asked for this length.
     RUDDER_TRY(plan.kv, layout());
-    blocks = std::min(budget / plan.kv.block_bytes, most_blocks(plan.kv, ask.block_size));
+    blocks = std::min(budget / plan.block_bytes(), most_blocks(plan.kv, ask.block_size));
     plan.workspace_bytes = workspace();
+    plan.draft_bytes = draft_bytes();
     plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   }
   plan.num_blocks = static_cast<int32_t>(blocks);
@@ -227,6 +241,11 @@ std::string MemoryBudget::to_table() const {
   table +=
       line("sequences", sequence_bytes,
            fmt::format("penalty counts, block tables, inputs of a step, for {}", max_num_seqs));
+  if (draft_bytes > 0) {
+    table +=
+        line("draft model", draft_bytes,
+             fmt::format("guesses of up to {} tokens; its KV lies beside each block", max_draft));
+  }
   if (tap_bytes > 0) table += line("taps", tap_bytes, taps_text(*this));
   const std::string tokens = kv.groups.size() > 1 || kv.groups[0].window > 0
                                  ? ""

@@ -34,6 +34,8 @@ struct MemoryAsk {
   int32_t max_num_seqs = 0;
   int32_t max_num_batched_tokens = 0;
   int32_t max_draft = 0;
+  const model::ModelSpec* draft = nullptr;  // a model that guesses; null: none does
+  int64_t draft_weight_bytes = 0;           // its weights
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
   model::Stage stage = {};
@@ -47,6 +49,8 @@ struct MemoryBudget {
   int64_t workspace_bytes = 0;  // the decoder's buffers and rope tables
   int64_t sequence_bytes = 0;   // what sequences keep between steps, and the inputs of a step
   int64_t tap_bytes = 0;        // the tap table, the capture ring and the lens
+  int64_t draft_bytes = 0;      // the draft model's weights and buffers; 0: there is none
+  int64_t draft_kv_bytes = 0;   // its KV beside one block
   KvLayout kv;
   int32_t num_blocks = 0;
   int32_t block_size = 0;
@@ -65,13 +69,14 @@ struct MemoryBudget {
   // all else is of the first stage.
   std::vector<MemoryBudget> stages;
 
-  int64_t kv_bytes() const { return kv.block_bytes * num_blocks; }
+  int64_t block_bytes() const { return kv.block_bytes + draft_kv_bytes; }
+  int64_t kv_bytes() const { return block_bytes() * num_blocks; }
   // That a lone sequence of so many tokens cannot do without.
   int64_t kv_bytes_of(int64_t tokens) const {
-    return kv.block_bytes * step::least_blocks(kv.groups, block_size, tokens);
+    return block_bytes() * step::least_blocks(kv.groups, block_size, tokens);
   }
   int64_t total_bytes() const {
-    return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + kv_bytes();
+    return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + draft_bytes + kv_bytes();
   }
   std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "rudder/exec/model_proposer.h"
 #include "rudder/exec/step_buffers.h"
 #include "rudder/model/decoder.h"
 #include "rudder/model/tensors.h"
@@ -49,6 +50,37 @@ TEST(MemoryBudget, EveryPartIsCounted) {
   EXPECT_LE(plan->total_bytes(), 32 * kMiB);
   EXPECT_NE(plan->to_table().find("2048 tokens in 128 blocks of 16, BF16"), std::string::npos)
       << plan->to_table();
+}
+
+TEST(MemoryBudget, ADraftModelAndItsKvAreCounted) {
+  const model::ModelSpec spec = testing::tiny_spec(TinyArch::kPreNorm);
+  const model::ModelSpec draft = testing::tiny_spec(TinyArch::kHeadNorm);
+  MemoryAsk ask = tiny_ask();
+  ask.max_draft = 3;
+  const auto without = budget_memory(spec, {}, ask);
+  ask.draft = &draft;
+  ask.draft_weight_bytes = 1000;
+  const auto with = budget_memory(spec, {}, ask);
+  ASSERT_TRUE(without && with);
+  EXPECT_EQ(without->draft_bytes, 0);
+  EXPECT_EQ(without->draft_kv_bytes, 0);
+  const step::Capacity capacity = {.num_slots = 4,
+                                   .num_blocks = 0,
+                                   .block_size = 16,
+                                   .max_tokens_per_step = 64,
+                                   .max_seq_len = 512,
+                                   .vocab_size = 160,
+                                   .max_draft = 3};
+  EXPECT_EQ(with->draft_bytes,
+            1000 + ModelProposer::device_bytes(draft, capacity, tensor::DType::kF32));
+  EXPECT_EQ(with->draft_kv_bytes, draft_kv_layout(draft, tensor::DType::kF32, 16)->block_bytes);
+  EXPECT_GT(with->draft_kv_bytes, 0);
+  EXPECT_EQ(with->num_blocks, without->num_blocks);
+  EXPECT_EQ(with->kv_bytes() - without->kv_bytes(), with->draft_kv_bytes * with->num_blocks);
+  // What is left to the cache is left to both.
+  ask.kv_cache_memory_bytes = 20 * with->block_bytes() + 1;
+  ask.max_model_len = 64;
+  EXPECT_EQ(budget_memory(spec, {}, ask)->num_blocks, 20);
 }
 
 TEST(MemoryBudget, TheShareBoundsTheCache) {

@@ -148,6 +148,7 @@ Slot& SlotTable::begin_sequence(const step::SeqWork& work, const step::StepPlan&
   RUDDER_CHECK(end < slot.max_len, "slot {}: {} tokens, max_len {}", index, end, slot.max_len);
   end += step::seq_iterations(work, plan.repeat, slot.max_len) - 1;
   check_blocks(index, work.kv_len, end);
+  check_guess(work, plan);
   if (work.tokens == step::TokenSource::kCarry) {
     RUDDER_CHECK(work.q_len == 1 + work.num_draft && slot.has_carry, "slot {}: nothing to carry",
                  index);
@@ -169,6 +170,25 @@ void SlotTable::check_drafts(const step::SeqWork& work, const step::StepPlan& pl
   RUDDER_CHECK(!wants_all || (work.tokens == step::TokenSource::kCarry && plan.repeat == 1 &&
                               work.score_tokens.empty()),
                "slot {}: drafts behind no carried token", work.slot.value);
+}
+
+// Whose KV of the proposer lies in the sequence's blocks, up to its last guess.
+void SlotTable::check_guess(const step::SeqWork& work, const step::StepPlan& plan) const {
+  if (work.guess.empty()) return;
+  const Slot& slot = slots_[static_cast<size_t>(work.slot.value)];
+  const int32_t sampled = work.kv_len + work.q_len - work.num_draft;
+  const int64_t end = work.guess.begin + static_cast<int64_t>(work.guess.tokens.size());
+  const int32_t count = work.guess.num_guess;
+  RUDDER_CHECK(capacity_.guesses && plan.repeat == 1 && count >= 0 && count <= capacity_.max_draft,
+               "slot {}: {} guesses of at most {}", work.slot.value, count, capacity_.max_draft);
+  RUDDER_CHECK(work.guess.begin >= 0 && end <= sampled &&
+                   (count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone)),
+               "slot {}: tokens {} to {} before guesses, {} is sampled", work.slot.value,
+               work.guess.begin, end, sampled);
+  const int64_t written = std::min(work.kv_len + work.q_len + count, slot.max_len);
+  RUDDER_CHECK(count == 0 || written <= std::ssize(slot.blocks[0]) * capacity_.block_size,
+               "slot {}: guesses up to {}, {} blocks", work.slot.value, written,
+               slot.blocks[0].size());
 }
 
 ops::SampleRow SlotTable::sample_row(const step::SeqWork& work, std::vector<int32_t>& lists) {

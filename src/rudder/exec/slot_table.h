@@ -58,6 +58,7 @@ class SlotTable {
 
  private:
   void check_drafts(const step::SeqWork& work, const step::StepPlan& plan) const;
+  void check_guess(const step::SeqWork& work, const step::StepPlan& plan) const;
   void add_history(const step::SlotEdit& edit, SlotEdits& edits) const;
   void append_blocks(int32_t index, const std::vector<step::GroupTable>& blocks, bool may_be_gone,
                      SlotEdits& edits);

@@ -42,6 +42,8 @@ class Ops {
   virtual bool keeps_fp8() const { return false; }
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
+  // Whether an op has run when its call returns, on memory of the host: what it wrote can be read.
+  virtual bool runs_at_once() const { return false; }
   // Ops of one thread that read what lies in this object's memory, beside its own ops and on
   // another thread: residual_norm, logits and score. Null where the backend has none.
   virtual bool has_reader() const { return false; }

@@ -24,6 +24,13 @@ constexpr double kIdleFade = 1.0 / 512;
 // Of sequences and drafts of which nothing is known, so many first tokens are right.
 constexpr float kUnknownOdds = 0.25f;
 
+// The same of a model that guesses: who has one expects it to be right.
+constexpr float kUnknownModelOdds = 0.6f;
+// Where guesses cost time and do not pay, one step in so many guesses, so many tokens.
+constexpr int64_t kTryEvery = 128;
+constexpr int32_t kTryTokens = 2;
+constexpr double kPassRate = 1.0 / 8;
+
 // Odds are told apart in so many steps.
 constexpr size_t kLevels = 64;
 
@@ -80,6 +87,52 @@ int64_t DraftPacer::best_count(std::span<const Offer> offers, int64_t scale, con
   return most_gained;
 }
 
+// More sequences take longer, fewer perhaps no less.
+double DraftPacer::guess_us(int32_t num_guess, int64_t num_seqs) const {
+  return pass_us_ * num_guess * std::max(1.0, static_cast<double>(num_seqs) / pass_seqs_);
+}
+
+void DraftPacer::note_guess(int32_t num_guess, int64_t num_seqs, int64_t us) {
+  if (num_guess == 0 || num_seqs == 0 || us <= 0) return;
+  const double rate = pass_us_ == 0 ? 1 : kPassRate;
+  pass_us_ += rate * (static_cast<double>(us) / num_guess - pass_us_);
+  pass_seqs_ += rate * (static_cast<double>(num_seqs) - pass_seqs_);
+}
+
+int32_t DraftPacer::choose_guess(std::span<const DraftRecord* const> records, const StepCost& cost,
+                                 const StepShape& plain, int32_t most) {
+  const auto num_seqs = std::ssize(records);
+  const double plain_us = cost.decode_us(plain);
+  if (num_seqs == 0 || purse_ <= 0 || !cost.is_warm() || plain_us <= 0) return 0;
+  // choose() verifies no tokens that nobody trusts the cost of. What is left over of a token for
+  // each sequence counts as one: else steps would never have more rows, and the trust not grow.
+  const int64_t trusted = cost.trusted_rows() - plain.decode_tokens;
+  if (trusted <= 0) return 0;
+  const int64_t room = std::min<int64_t>((trusted + num_seqs - 1) / num_seqs, most);
+  odds_.clear();
+  const float all = all_.estimate(kUnknownModelOdds);
+  for (const DraftRecord* record : records) {
+    record->append_odds(all, static_cast<size_t>(room), &odds_);
+  }
+  const auto num_rows = static_cast<double>(plain.decode_tokens);
+  double best = kMargin * num_rows / plain_us;
+  double expected = num_rows;
+  int32_t chosen = 0;
+  for (int32_t count = 1; count <= room; ++count) {
+    for (int64_t seq = 0; seq < num_seqs; ++seq) {
+      expected += odds_[static_cast<size_t>(seq * room + count - 1)];
+    }
+    const double us =
+        cost.decode_us(with_drafts(plain, count * num_seqs)) + guess_us(count, num_seqs) + idle_us_;
+    if (expected / us <= best) continue;
+    best = expected / us;
+    chosen = count;
+  }
+  if (chosen == 0 && num_unguessed_ >= kTryEvery)
+    return std::min<int32_t>(static_cast<int32_t>(room), kTryTokens);
+  return chosen;
+}
+
 // How many tokens of all offers have odds of each level, and their sum, `scale` times.
 void DraftPacer::weigh(std::span<const Offer> offers, int64_t scale) {
   levels_.assign(kLevels, {});
@@ -127,7 +180,8 @@ void DraftPacer::note_step(const StepCost& cost, const Outcome& outcome) {
   decodes.prompt_pairs = 0;
   const double decodes_us = cost.decode_us(decodes);
   if (decodes_us <= 0) return;
-  double gain_us = outcome.waited ? -idle_us_ : 0;
+  double gain_us = (outcome.waited ? -idle_us_ : 0) - static_cast<double>(outcome.guess_us);
+  num_unguessed_ = outcome.guessed ? 0 : num_unguessed_ + 1;
   if (outcome.num_draft == 0) {
     num_drafted_ = 0;
     idle_us_ -= kIdleFade * idle_us_;

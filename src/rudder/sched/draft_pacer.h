@@ -7,7 +7,11 @@
 //
 // A purse bounds what wrong estimates cost. It is filled by a share of every plain step and by what
 // steps with drafts gained by their measured times, and pays for what they lost. While it is empty
-// nothing is drafted, however promising. Internal to the room; engine thread.
+// nothing is drafted, however promising.
+//
+// Where the executor guesses, guesses take its time before they are verified: their length is
+// chosen likewise, with the time of guessing in t, and the purse pays for it. Internal to the room;
+// engine thread.
 #pragma once
 
 #include <cstddef>
@@ -36,13 +40,23 @@ class DraftPacer {
   bool promises(std::span<const Offer> offers, int64_t scale, const StepCost& cost,
                 const StepShape& plain);
 
+  // Tokens to guess for each of the sequences, at most `most`, where a guess takes the device time
+  // (note_guess): as many as pay in a step that is `plain` without drafts; 0: none do. While none
+  // do, a step now and then guesses all the same, to see whether that is still so.
+  int32_t choose_guess(std::span<const DraftRecord* const> records, const StepCost& cost,
+                       const StepShape& plain, int32_t most);
+  // Guessing one token behind another, so many for each of so many sequences, took so long.
+  void note_guess(int32_t num_guess, int64_t num_seqs, int64_t us);
+
   // What one step had, and what came of it.
   struct Outcome {
     StepShape shape;  // with its drafts
     int64_t num_draft = 0;
     int64_t num_accepted = 0;
-    bool waited = false;  // it was launched later than it could have been, for the sake of drafts
-    int64_t us = 0;       // 0: not known
+    bool waited = false;   // it was launched later than it could have been, for the sake of drafts
+    int64_t us = 0;        // 0: not known
+    int64_t guess_us = 0;  // behind it, for guesses
+    bool guessed = false;
   };
   void note_step(const StepCost& cost, const Outcome& outcome);
   // A step that waited found the device idle for so long.
@@ -52,10 +66,15 @@ class DraftPacer {
   HitRate& all() { return all_; }
 
  private:
+  double guess_us(int32_t num_guess, int64_t num_seqs) const;
+
   HitRate all_;
-  double idle_us_ = 0;       // usual
-  double purse_ = 0.25;      // in plain steps
-  int64_t num_drafted_ = 0;  // steps with drafts since the last without
+  double idle_us_ = 0;  // usual
+  double pass_us_ = 0;  // of guessing a token for each of pass_seqs_ sequences, usual
+  double pass_seqs_ = 1;
+  int64_t num_unguessed_ = 0;  // steps since the last that guessed
+  double purse_ = 0.25;        // in plain steps
+  int64_t num_drafted_ = 0;    // steps with drafts since the last without
 
   struct Level {
     int64_t count = 0;

@@ -29,7 +29,8 @@ class DraftRecord {
   // The guess at what follows the tokens known now; to be filled by the proposer. Replaces the
   // last.
   std::vector<int32_t>& new_guess();
-  std::span<const int32_t> guess() const { return guess_; }
+  // Of the last guess what has not come yet; none once a token of it was wrong.
+  std::span<const int32_t> guess() const { return std::span(guess_).subspan(num_came_); }
 
   // These tokens came, in order. `all`: over every sequence, how often the first token of a guess
   // was right.

@@ -31,12 +31,14 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   record.id = last_step_ + 1;
   step::StepPlan* const plan = record.plan.get();
   plan->id = record.id;
-  plan->repeat = propose_drafts() ? 1 : choose_repeat();
+  plan->repeat = propose_drafts() || num_guess_ > 0 ? 1 : choose_repeat();
   plan->seqs.reserve(running_.size());
   record.sequences.reserve(running_.size());
   StepBuilder builder{.plan = plan,
                       .sequences = &record.sequences,
                       .tokens_left = settings_.max_num_batched_tokens,
+                      .num_guess = num_guess_,
+                      .guess_left = settings_.max_num_batched_tokens,
                       .elements_left = capacity_.taps.capture_elements};
   plan_decodes(builder);
   plan_prompts(builder);
@@ -55,7 +57,12 @@ std::shared_ptr<const step::StepPlan> Scheduler::plan(TableEdits* edits) {
   last_step_ = record.id;
   record.shape = builder.shape;
   record.waited = has_waited;
-  for (const step::SeqWork& work : plan->seqs) record.num_draft += work.num_draft;
+  for (const step::SeqWork& work : plan->seqs) {
+    record.num_draft += work.num_draft;
+    record.num_guess = std::max(record.num_guess, work.guess.num_guess);
+    record.guess_seqs += work.guess.num_guess > 0 ? 1 : 0;
+    record.guess_tokens += std::ssize(work.guess.tokens);
+  }
   ++counters_.steps;
   counters_.iterations += static_cast<uint64_t>(plan->repeat);
   counters_.planned_tokens += static_cast<uint64_t>(plan->num_tokens() * plan->repeat);
@@ -184,13 +191,6 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
   work.kv_len = sequence.planned_len;
   work.q_len = q_len;
   builder.elements_left -= sequence.taps.write(work);
-  if (sequence.table_len() > old_len) {
-    work.append_blocks = spare_.take_tables(sequence.tables.size());
-    for (size_t g = 0; g < sequence.tables.size(); ++g) {
-      const std::vector<kv::BlockId>& blocks = sequence.tables[g].blocks;
-      work.append_blocks[g].assign(blocks.begin() + old_len, blocks.end());
-    }
-  }
   if (sequence.has_carry) {
     work.tokens = step::TokenSource::kCarry;
     work.num_draft = q_len - 1;
@@ -202,10 +202,21 @@ void Scheduler::add_work(StepBuilder& builder, Sequence& sequence, int32_t q_len
     plan.tokens.insert(plan.tokens.end(), begin, begin + q_len);
   }
   if (sequence.sampling.num_prompt_logprobs >= 0) add_scores(sequence, work);
-  sequence.planned_len += q_len;
-  if (q_len - work.num_draft == uncomputed) {
-    const int32_t iterations = step::seq_iterations(work, plan.repeat, sequence.max_len);
+  const bool is_sampled = q_len - work.num_draft == uncomputed;
+  if (is_sampled) {
     work.logits = work.num_draft > 0 ? step::LogitsWanted::kAll : step::LogitsWanted::kLast;
+  }
+  add_guess(builder, sequence, work);
+  if (sequence.table_len() > old_len) {
+    work.append_blocks = spare_.take_tables(sequence.tables.size());
+    for (size_t g = 0; g < sequence.tables.size(); ++g) {
+      const std::vector<kv::BlockId>& blocks = sequence.tables[g].blocks;
+      work.append_blocks[g].assign(blocks.begin() + old_len, blocks.end());
+    }
+  }
+  sequence.planned_len += q_len;
+  if (is_sampled) {
+    const int32_t iterations = step::seq_iterations(work, plan.repeat, sequence.max_len);
     work.constrained = sequence.constrained;
     if (sequence.constrained) constrained_.push_back({sequence.id, sequence.draft});
     sequence.has_carry = true;

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "rudder/base/check.h"
+#include "rudder/base/mutants.h"
 #include "rudder/sched/scheduler.h"
 
 namespace rudder::sched {
@@ -35,6 +36,13 @@ bool Scheduler::has_pending_guess() const {
 // They wait where the last step had drafts, and where drafts behind the tokens in flight promise to
 // pay; without pacing, where a proposer says so.
 bool Scheduler::holds_for_drafts() {
+  if (capacity_.guesses) {
+    num_guess_ = choose_guess();
+    const auto guesses = [](const StepRecord& record) { return record.num_guess > 0; };
+    is_holding_ =
+        has_pending_guess() && (num_guess_ > 0 || std::ranges::any_of(in_flight_, guesses));
+    return is_holding_;
+  }
   if (proposer_ == nullptr) return false;
   is_holding_ = settings_.pace_drafts ? has_pending_guess() && (is_drafting_ || choose_drafts())
                                       : waits_for_guess();
@@ -50,7 +58,7 @@ bool Scheduler::waits_for_guess() const {
 
 // What the next step verifies goes to Sequence::draft. True when there is anything.
 bool Scheduler::propose_drafts() {
-  if (proposer_ == nullptr) return false;
+  if (!has_proposer()) return false;
   for (Sequence* sequence : running_) sequence->draft.clear();
   if (!settings_.pace_drafts) return take_every_draft();
   if (has_pending_guess()) return false;  // it runs ahead
@@ -66,8 +74,14 @@ bool Scheduler::take_every_draft() {
     if (!takes_drafts(*sequence) || !decodes(*sequence) || sequence->samples_pending > 0) continue;
     const int64_t most = std::min(tokens_left, most_drafts(*sequence));
     if (most <= 0) continue;
-    proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
-                       &sequence->draft);
+    if (proposer_ == nullptr) {
+      const auto guess = sequence->record.guess();
+      const auto taken = guess.first(std::min(guess.size(), static_cast<size_t>(most)));
+      sequence->draft.assign(taken.begin(), taken.end());
+    } else {
+      proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(most),
+                         &sequence->draft);
+    }
     const int64_t num_draft = std::ssize(sequence->draft);
     RUDDER_CHECK(num_draft <= most, "{} drafts, {} were asked for", num_draft, most);
     tokens_left -= num_draft;
@@ -85,7 +99,8 @@ int64_t Scheduler::most_drafts(const Sequence& sequence) const {
 // time of the host, whatever comes of it. So while drafts do not pay, a few sequences stand for
 // all, others each time, and all are asked once these promise something.
 bool Scheduler::choose_drafts() {
-  const size_t stride = std::clamp<size_t>(running_.size() / kLeastAsked, 1, kMostStride);
+  const size_t most = proposer_ == nullptr ? 1 : kMostStride;  // the executor's are made already
+  const size_t stride = std::clamp<size_t>(running_.size() / kLeastAsked, 1, most);
   if (stride > 1 && !drafts_pay_) {
     const StepShape plain = collect_offers(stride);
     if (!pacer_.promises(offers_, static_cast<int64_t>(stride), cost_, plain)) return false;
@@ -110,10 +125,8 @@ StepShape Scheduler::collect_offers(size_t stride) {
     if (i % stride != asked || !takes_drafts(*sequence)) continue;
     const auto num_pending = static_cast<size_t>(sequence->samples_pending);
     const int64_t most = std::max<int64_t>(0, most_drafts(*sequence));
-    std::vector<int32_t>& guess = sequence->record.new_guess();
-    const int64_t wanted = sequence->samples_pending + capacity_.max_draft;
-    proposer_->propose(sequence->id, sequence->tokens, static_cast<int32_t>(wanted), &guess);
-    RUDDER_CHECK(std::ssize(guess) <= wanted, "{} drafts, {} were asked for", guess.size(), wanted);
+    if (proposer_ != nullptr) guess_anew(*sequence);
+    const std::span<const int32_t> guess = sequence->record.guess();
     if (guess.size() <= num_pending) continue;
     offered_.push_back(sequence);
     offers_.push_back({.record = &sequence->record,
@@ -121,6 +134,79 @@ StepShape Scheduler::collect_offers(size_t stride) {
                        .most = std::min(guess.size() - num_pending, static_cast<size_t>(most))});
   }
   return plain;
+}
+
+void Scheduler::guess_anew(Sequence& sequence) {
+  std::vector<int32_t>& guess = sequence.record.new_guess();
+  const int64_t wanted = sequence.samples_pending + capacity_.max_draft;
+  proposer_->propose(sequence.id, sequence.tokens, static_cast<int32_t>(wanted), &guess);
+  RUDDER_CHECK(std::ssize(guess) <= wanted, "{} drafts, {} were asked for", guess.size(), wanted);
+}
+
+// Tokens that the executor's proposer is to guess behind each sequence of the next step.
+int32_t Scheduler::choose_guess() {
+  const auto is_drafted = [](const Sequence* sequence) { return takes_drafts(*sequence); };
+  if (!settings_.pace_drafts) {
+    return waiting_.empty() && std::ranges::none_of(running_, is_drafted) ? 0 : capacity_.max_draft;
+  }
+  StepShape plain;
+  records_.clear();
+  for (const Sequence* sequence : running_) {
+    if (sequence->state != SequenceState::kRunning) continue;
+    plain.decode_tokens += 1;
+    plain.decode_keys += sequence->future_len();
+    if (takes_drafts(*sequence)) records_.push_back(&sequence->record);
+  }
+  return pacer_.choose_guess(records_, cost_, plain, capacity_.max_draft);
+}
+
+// The executor's proposer first runs the tokens that it has not run, as far as a step has room for
+// them. It guesses where it has run all of them, no sample of another step is on its way, and there
+// are blocks to keep what it makes of its guesses. Of `work` all but blocks is known.
+void Scheduler::add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work) {
+  if (builder.num_guess == 0 || !takes_drafts(sequence)) return;
+  const int32_t end = work.kv_len + work.q_len - work.num_draft;
+  const auto known = std::min(end, static_cast<int32_t>(sequence.tokens.size()));
+  const auto count = static_cast<int32_t>(std::clamp<int64_t>(
+      known - sequence.proposed_len, 0, RUDDER_MUTANT(kGuessPastHole) ? 0 : builder.guess_left));
+  const auto first = sequence.tokens.begin() + sequence.proposed_len;
+  work.guess.begin = RUDDER_MUTANT(kGuessPastHole) ? end : sequence.proposed_len;
+  work.guess.tokens.assign(first, first + count);
+  builder.guess_left -= count;
+  sequence.proposed_len += count;
+  const bool knows_all = work.guess.begin + count == end;
+  if (!knows_all || work.logits == step::LogitsWanted::kNone || sequence.samples_pending > 0)
+    return;
+  const int32_t most = std::min(builder.num_guess, sequence.max_len - end - 2);
+  if (most <= 0) return;
+  work.guess.num_guess = grow_for_guess(builder, sequence, work.kv_len + work.q_len, most);
+}
+
+// Blocks for `most` guesses behind so many tokens, as far as there are more than those that run are
+// about to need; returns for how many.
+int32_t Scheduler::grow_for_guess(const StepBuilder& builder, Sequence& sequence, int32_t behind,
+                                  int32_t most) {
+  const int32_t wanted = std::min(behind + most, sequence.max_len);
+  // Below 0 where nobody waits: what prompts will take is not summed up then, what they took is.
+  const int64_t promised = std::max<int64_t>(0, builder.blocks_promised);
+  while (sequence.table_len() < blocks_for(wanted) && !RUDDER_MUTANT(kGuessWithoutBlocks)) {
+    if (cache_.num_available() - promised < num_groups() + headroom()) break;
+    for (kv::BlockTable& table : sequence.tables) table.blocks.push_back(cache_.take());
+  }
+  const int32_t held = sequence.table_len() * capacity_.block_size;
+  const int32_t room = RUDDER_MUTANT(kGuessWithoutBlocks) ? wanted : std::min(held, wanted);
+  sequence.reserved_len = std::max({sequence.reserved_len, behind, std::min(held, room)});
+  return std::clamp(room - behind, 0, most);
+}
+
+// A result's guess, behind its tokens.
+void Scheduler::note_guess(Sequence& sequence, const step::SeqWork& work,
+                           const step::SeqResult& result) {
+  if (work.guess.num_guess == 0) return;
+  RUDDER_CHECK(std::ssize(result.guess) <= work.guess.num_guess, "{} guesses, {} were asked for",
+               result.guess.size(), work.guess.num_guess);
+  sequence.proposed_len = static_cast<int32_t>(sequence.tokens.size());
+  sequence.record.new_guess() = result.guess;
 }
 
 bool Scheduler::take_chosen_drafts() {
@@ -148,7 +234,7 @@ void Scheduler::note_drafts(Sequence& sequence, StepRecord& record, const step::
     }
   }
   record.num_accepted += accepted;
-  if (sequence.is_drafted && settings_.pace_drafts) {
+  if (sequence.is_drafted && (settings_.pace_drafts || capacity_.guesses)) {
     sequence.record.compare(result.tokens, &pacer_.all());
   }
 }

@@ -68,7 +68,12 @@ class RecordingTest : public ::testing::Test {
   // Runs sequences, some constrained, under more pressure than the blocks allow; returns the path
   // of the recording's last file.
   std::string record_run(int64_t max_bytes = kPlenty, uint64_t num_sequences = 12) {
-    auto made = FlightRecorder::create(std::make_unique<testing::FakeExecutor>(machine()),
+    return record_run_on(machine(), max_bytes, num_sequences);
+  }
+
+  std::string record_run_on(const testing::FakeOptions& options, int64_t max_bytes,
+                            uint64_t num_sequences) {
+    auto made = FlightRecorder::create(std::make_unique<testing::FakeExecutor>(options),
                                        folder_.string(), "fake", max_bytes);
     EXPECT_TRUE(made) << made.error().to_string();
     FlightRecorder& executor = **made;
@@ -196,6 +201,29 @@ TEST_F(RecordingTest, WhatIsWrittenIsReadBack) {
   ASSERT_TRUE(reader);
   write_records(copy, (*reader)->header(), records_of(file));
   EXPECT_EQ(bytes_of(copy), bytes_of(file));
+}
+
+// What a proposer of the executor guessed is part of the plans that verify it: so the tokens come
+// again with it and without.
+TEST_F(RecordingTest, GuessesOfTheExecutorAreNotNeededAgain) {
+  testing::FakeOptions guessing = machine();
+  guessing.capacity.max_draft = 3;
+  guessing.capacity.guesses = true;
+  const std::string file = record_run_on(guessing, kPlenty, 12);
+  int64_t num_guessed = 0;
+  for (const Record& record : records_of(file)) {
+    const auto* result = std::get_if<StepResult>(&record);
+    if (result == nullptr) continue;
+    for (const step::SeqResult& seq : result->seqs) num_guessed += std::ssize(seq.guess);
+  }
+  EXPECT_GT(num_guessed, 50);
+  for (const bool guesses : {true, false}) {
+    guessing.capacity.guesses = guesses;
+    const auto report = replay_on(file, guessing);
+    ASSERT_TRUE(report) << report.error().to_string();
+    EXPECT_EQ(report->num_tokens, 12 * 20);
+    EXPECT_EQ(report->num_different, 0);
+  }
 }
 
 TEST_F(RecordingTest, TapsAreReadBack) {

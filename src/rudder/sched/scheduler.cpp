@@ -42,7 +42,7 @@ SchedSettings fit(SchedSettings settings, const step::Capacity& capacity) {
 Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settings,
                      DraftProposer* proposer)
     : capacity_(capacity),
-      proposer_(capacity.max_draft > 0 ? proposer : nullptr),
+      proposer_(capacity.max_draft > 0 && !capacity.guesses ? proposer : nullptr),
       settings_(fit(settings, capacity)),
       cache_(cache_options(capacity, settings)),
       pace_(settings.max_itl_us, cost_) {
@@ -59,7 +59,8 @@ Scheduler::Scheduler(const step::Capacity& capacity, const SchedSettings& settin
   for (int32_t slot = capacity.num_slots - 1; slot >= 0; --slot) free_slots_.push_back(slot);
   running_.reserve(num_slots);
   in_flight_.reserve(static_cast<size_t>(settings_.max_in_flight));
-  if (proposer_ != nullptr) {
+  RUDDER_CHECK(!capacity.guesses || capacity.max_draft > 0, "guesses that nobody takes");
+  if (has_proposer()) {
     counters_.accepted_by_position.resize(static_cast<size_t>(capacity.max_draft));
   }
 }
@@ -120,8 +121,8 @@ Result<void> Scheduler::add(NewSequence added) {
     }
   }
   auto sequence = std::make_unique<Sequence>();
-  sequence->is_drafted = proposer_ != nullptr && added.is_drafted;
-  if (sequence->is_drafted) proposer_->begin(added);
+  sequence->is_drafted = has_proposer() && added.is_drafted;
+  if (sequence->is_drafted && proposer_ != nullptr) proposer_->begin(added);
   sequence->id = added.id;
   sequence->prompt_len = static_cast<int32_t>(prompt_len);
   sequence->tokens = std::move(added.prompt);
@@ -169,7 +170,7 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
   const size_t num_sequences = record.sequences.size();
   RUDDER_CHECK(result.seqs.size() == num_sequences, "step {}: {} results for {} sequences",
                result.id, result.seqs.size(), num_sequences);
-  const bool paces_drafts = proposer_ != nullptr && settings_.pace_drafts;
+  const bool paces_drafts = has_proposer() && settings_.pace_drafts;
   StepShape shape = record.shape;
   shape.decode_keys += shape.decode_tokens * record.committed;
   if (settings_.max_itl_us != kNoItlBound || paces_drafts) {
@@ -187,11 +188,16 @@ void Scheduler::commit(const step::StepResult& result, std::vector<SequenceOutpu
     commit_sequence(record, i, result.seqs[i], out);
   }
   if (paces_drafts) {
+    // What the proposer runs of prompts is not counted against guesses: the next ones need it too.
+    const bool is_pass = record.guess_tokens == 0;
+    if (is_pass) pacer_.note_guess(record.num_guess, record.guess_seqs, result.guess_us);
     pacer_.note_step(cost_, {.shape = record.shape,
                              .num_draft = record.num_draft,
                              .num_accepted = record.num_accepted,
                              .waited = record.waited && record.committed == 1,
-                             .us = result.device_us});
+                             .us = result.device_us,
+                             .guess_us = is_pass ? result.guess_us : 0,
+                             .guessed = record.num_guess > 0});
   }
   if (record.committed < record.plan->repeat) return;
   spare_.give_back(std::exchange(last_, std::move(record)));
@@ -242,6 +248,7 @@ void Scheduler::commit_sequence(StepRecord& record, size_t index, const step::Se
     sequence.tokens.insert(sequence.tokens.end(), result.tokens.begin(), result.tokens.end());
     counters_.generation_tokens += result.tokens.size();
     note_drafts(sequence, record, work, result, accepted);
+    note_guess(sequence, work, result);
     if (sequence.taps.note_tokens(sequence.tokens) && !RUDDER_MUTANT(kThoughtsUnkeyed)) {
       kv::BlockCache::set_runs(sequence.chain, sequence.taps.content_runs());
     }
@@ -307,7 +314,7 @@ void Scheduler::retire(Sequence& sequence) {
 }
 
 void Scheduler::end_drafting(Sequence& sequence) {
-  if (sequence.is_drafted) proposer_->end(sequence.id, sequence.tokens);
+  if (sequence.is_drafted && proposer_ != nullptr) proposer_->end(sequence.id, sequence.tokens);
   sequence.is_drafted = false;
 }
 
@@ -341,6 +348,7 @@ void Scheduler::release(Sequence& sequence) {
   sequence.written_len = 0;
   sequence.computed_len = 0;
   sequence.has_carry = false;
+  if (!RUDDER_MUTANT(kProposedLenKept)) sequence.proposed_len = 0;
   free_slots_.push_back(sequence.slot.value);
   running_.erase(std::ranges::find(running_, &sequence));
 }

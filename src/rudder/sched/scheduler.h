@@ -35,7 +35,8 @@ namespace rudder::sched {
 
 class Scheduler {
  public:
-  // Without `proposer` no sequence has drafts, nor where the capacity takes none.
+  // Drafts come from the executor where the capacity says so, else from `proposer`; without either
+  // no sequence has any, nor where the capacity takes none.
   Scheduler(const step::Capacity& capacity, const SchedSettings& settings,
             DraftProposer* proposer = nullptr);
   ~Scheduler();
@@ -108,6 +109,7 @@ class Scheduler {
   enum class Admission : uint8_t { kAdmitted, kHeld, kNoRoom, kNoTime };
 
   // plan_drafts.cpp
+  bool has_proposer() const { return proposer_ != nullptr || capacity_.guesses; }
   bool has_pending_guess() const;
   bool waits_for_guess() const;
   bool holds_for_drafts();
@@ -116,6 +118,13 @@ class Scheduler {
   int64_t most_drafts(const Sequence& sequence) const;
   bool choose_drafts();
   StepShape collect_offers(size_t stride);
+  void guess_anew(Sequence& sequence);
+  int32_t choose_guess();
+  void add_guess(StepBuilder& builder, Sequence& sequence, step::SeqWork& work);
+  int32_t grow_for_guess(const StepBuilder& builder, Sequence& sequence, int32_t behind,
+                         int32_t most);
+  static void note_guess(Sequence& sequence, const step::SeqWork& work,
+                         const step::SeqResult& result);
   bool take_chosen_drafts();
   void note_drafts(Sequence& sequence, StepRecord& record, const step::SeqWork& work,
                    const step::SeqResult& result, int32_t accepted);
@@ -187,12 +196,14 @@ class Scheduler {
   FairShares fair_shares_;
 
   DraftPacer pacer_;
-  bool is_drafting_ = false;               // the last decodes planned had drafts
-  bool is_holding_ = false;                // the last plan() gave none, for the sake of drafts
-  bool drafts_pay_ = false;                // as the last look at all sequences found
-  size_t num_looks_ = 0;                   // at sequences, for what drafts they would have
-  std::vector<DraftPacer::Offer> offers_;  // of the last look
-  std::vector<Sequence*> offered_;         // whose they are
+  bool is_drafting_ = false;                 // the last decodes planned had drafts
+  bool is_holding_ = false;                  // the last plan() gave none, for the sake of drafts
+  bool drafts_pay_ = false;                  // as the last look at all sequences found
+  size_t num_looks_ = 0;                     // at sequences, for what drafts they would have
+  std::vector<DraftPacer::Offer> offers_;    // of the last look
+  std::vector<Sequence*> offered_;           // whose they are
+  int32_t num_guess_ = 0;                    // for each sequence of the next step, by the executor
+  std::vector<const DraftRecord*> records_;  // scratch of choose_guess()
 
   std::vector<int32_t> free_slots_;
   std::vector<uint32_t> slot_generations_;

@@ -31,6 +31,9 @@ void SpareRecords::give_back(StepRecord record) {
   record.shape = {};
   record.num_draft = 0;
   record.num_accepted = 0;
+  record.num_guess = 0;
+  record.guess_seqs = 0;
+  record.guess_tokens = 0;
   record.waited = false;
   records_.push_back(std::move(record));
 }

@@ -58,7 +58,8 @@ struct Sequence {
   int32_t computed_len = 0;     // those of them that the host knows: their KV is written for sure
   std::vector<int32_t> draft;   // for its part of the step being planned
   DraftRecord record;
-  int32_t scored_len = 0;  // tokens of the prompt whose logits have been, or are being, scored
+  int32_t proposed_len = 0;  // tokens that the executor's proposer has run, or will have
+  int32_t scored_len = 0;    // tokens of the prompt whose logits have been, or are being, scored
 
   kv::BlockTables tables;  // one a KV group
   kv::Chain chain;         // its tokens as prefix blocks
@@ -99,6 +100,9 @@ struct StepRecord {
   StepShape shape = {};                  // of the first
   int32_t num_draft = 0;
   int32_t num_accepted = 0;  // of them, so far
+  int32_t num_guess = 0;     // tokens to guess of a sequence, the most
+  int64_t guess_seqs = 0;    // sequences that are guessed for
+  int64_t guess_tokens = 0;  // known ones that the executor's proposer runs
   bool waited = false;       // for tokens to be known, when it could have been planned before
 };
 
@@ -107,6 +111,8 @@ struct StepBuilder {
   step::StepPlan* plan = nullptr;
   std::vector<Sequence*>* sequences = nullptr;
   int32_t tokens_left = 0;
+  int32_t num_guess = 0;        // for each sequence that drafts may follow; 0: nothing is guessed
+  int64_t guess_left = 0;       // known tokens that the executor's proposer may run
   int32_t share_left = 0;       // of them, for prompts of the tenant that is served
   bool is_closed = false;       // nothing more is admitted
   StepShape shape = {};         // of its sequences so far

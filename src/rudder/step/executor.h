@@ -28,6 +28,7 @@ struct Capacity {
   int32_t max_in_flight = 2;    // launched and not yet collected
   int32_t max_repeat = 1;       // of a plan
   int32_t max_draft = 0;        // of a sequence; 0: the executor takes no drafts
+  bool guesses = false;         // it has a proposer of its own: SeqWork.guess, max_draft at most
   KvGroups kv_groups = {};      // how layers keep KV
   tap::Geometry geometry = {};  // empty: the executor has no taps
   tap::Limits taps = {};

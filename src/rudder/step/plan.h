@@ -42,6 +42,18 @@ struct CaptureSpan {
   int32_t q_len = 0;
 };
 
+// What the executor's own proposer does behind a sequence's part of a step (Capacity::guesses).
+struct GuessWork {
+  // It runs these tokens of the sequence, which stand at `begin` and behind it.
+  int32_t begin = 0;
+  std::vector<int32_t> tokens = {};
+  // Then the tokens that the step samples, and guesses so many that follow them, at most; 0: it
+  // does neither. Above 0 the tokens that it has run reach up to the first that the step samples.
+  int32_t num_guess = 0;
+
+  bool empty() const { return tokens.empty() && num_guess == 0; }
+};
+
 struct SeqWork {
   SlotId slot;
   uint32_t generation = 0;  // of the slot; the executor checks it and results carry it
@@ -69,6 +81,7 @@ struct SeqWork {
   std::vector<TapSpan> tap_spans = {};     // where it changes, ascending, q_begin > 0
   int32_t capture_set = -1;                // of the captured tokens
   std::vector<CaptureSpan> captures = {};  // ascending, disjoint
+  GuessWork guess = {};                    // not in a plan that is repeated
 };
 
 // Opens a slot, or re-opens it under a new generation: edits are applied, in order, before the step

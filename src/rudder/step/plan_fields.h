@@ -77,9 +77,9 @@ void fields(Archive& archive, Archived<KvGroups> auto& value) {
 template <typename Archive>
 void fields(Archive& archive, Archived<Capacity> auto& value) {
   auto& [num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-         max_repeat, max_draft, kv_groups, geometry, taps] = value;
+         max_repeat, max_draft, guesses, kv_groups, geometry, taps] = value;
   archive(num_slots, num_blocks, block_size, max_tokens, max_seq_len, vocab_size, max_in_flight,
-          max_repeat, max_draft, kv_groups, geometry, taps);
+          max_repeat, max_draft, guesses, kv_groups, geometry, taps);
 }
 
 template <typename Archive>
@@ -168,12 +168,19 @@ void fields(Archive& archive, Archived<CaptureSpan> auto& value) {
 }
 
 template <typename Archive>
+void fields(Archive& archive, Archived<GuessWork> auto& value) {
+  auto& [begin, tokens, num_guess] = value;
+  archive(begin, tokens, num_guess);
+}
+
+template <typename Archive>
 void fields(Archive& archive, Archived<SeqWork> auto& value) {
   auto& [slot, generation, kv_len, q_len, tokens, logits, num_draft, constrained, token_begin,
-         score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures] =
-      value;
+         score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures,
+         guess] = value;
   archive(slot, generation, kv_len, q_len, tokens, logits, num_draft, constrained, token_begin,
-          score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures);
+          score_begin, score_tokens, append_blocks, tap_row, tap_spans, capture_set, captures,
+          guess);
 }
 
 template <typename Archive>
@@ -210,16 +217,16 @@ void fields(Archive& archive, Archived<TokenLogprobs> auto& value) {
 
 template <typename Archive>
 void fields(Archive& archive, Archived<SeqResult> auto& value) {
-  auto& [slot, generation, end, masked, tokens, logprobs, scores, clipped_samples] = value;
-  archive(slot, generation, end, masked, tokens, logprobs, scores, clipped_samples);
+  auto& [slot, generation, end, masked, tokens, logprobs, scores, guess, clipped_samples] = value;
+  archive(slot, generation, end, masked, tokens, logprobs, scores, guess, clipped_samples);
 }
 
 // Without what it captured: activations are for their consumers.
 template <typename Archive>
 void fields(Archive& archive, Archived<StepResult> auto& value) {
-  auto& [id, iteration, seqs, device_us, from_graph, captured] = value;
+  auto& [id, iteration, seqs, device_us, guess_us, from_graph, captured] = value;
   static_cast<void>(captured);
-  archive(id, iteration, seqs, device_us, from_graph);
+  archive(id, iteration, seqs, device_us, guess_us, from_graph);
 }
 
 template <typename Archive>

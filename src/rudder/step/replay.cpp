@@ -78,6 +78,9 @@ class Replay {
       return out_of_order("launched", plan.id);
     }
     last_launched_ = plan.id;
+    if (!executor_.capacity().guesses) {  // tokens do not hang on them
+      for (SeqWork& work : plan.seqs) work.guess = {};
+    }
     in_flight_.push_back({plan.id, plan.repeat, plan.num_masks()});
     ++report_.num_steps;
     RUDDER_TRY_VOID(executor_.launch(std::make_shared<const StepPlan>(std::move(plan))));

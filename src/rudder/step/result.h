@@ -37,6 +37,8 @@ struct SeqResult {
   std::vector<int32_t> tokens;
   std::vector<TokenLogprobs> logprobs;  // as tokens, when num_logprobs >= 0
   std::vector<TokenLogprobs> scores;    // as SeqWork.score_tokens, in the first iteration
+  // What is guessed to follow the tokens, SeqWork.guess.num_guess at most; none where it ended.
+  std::vector<int32_t> guess = {};
   // Samples that the latches clipped, of the whole prompt; told by the step that ends the prompt.
   int64_t clipped_samples = 0;
 };
@@ -46,6 +48,7 @@ struct StepResult {
   int32_t iteration = 0;  // of StepPlan.repeat, from 0
   std::vector<SeqResult> seqs;
   int64_t device_us = 0;    // time the device spent on it; 0 where it is not known well
+  int64_t guess_us = 0;     // time behind it that guesses took
   bool from_graph = false;  // replayed from a captured graph, not run op by op
   std::shared_ptr<const tap::CapturedRows> captured = {};  // null: nothing was asked for
 };

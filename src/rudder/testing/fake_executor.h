@@ -22,6 +22,7 @@
 
 #include "rudder/step/executor.h"
 #include "rudder/testing/fake_model.h"
+#include "rudder/testing/fake_proposer.h"
 #include "rudder/testing/fake_taps.h"
 #include "rudder/testing/virtual_clock.h"
 
@@ -46,6 +47,11 @@ struct FakeOptions {
   std::function<int64_t(const step::StepPlan&)> duration_us;  // instead of the two above, if set
 
   bool loses_rows = false;  // captured rows find no buffer
+
+  // Where the capacity guesses: how long each of the tokens of a step's longest guess takes, and
+  // how often a guess is right behind right ones; below 0: draws of every kind.
+  int64_t guess_us = 0;
+  double guess_odds = -1;
 
   NumericalFault numerical;
   step::StepId fail_launch_at = 0;   // 0 = never; from this step on the executor is dead
@@ -108,6 +114,7 @@ class FakeExecutor final : public step::Executor {
     std::shared_ptr<const step::StepPlan> plan;
     int64_t begins_at_us = 0;
     int64_t device_us = 0;                  // of an iteration
+    int64_t guess_us = 0;                   // behind the last
     int32_t collected = 0;                  // iterations
     std::vector<step::StepResult> results;  // of the iterations that have run
     // By sequence: drafts whose results were not collected when it was launched. It may begin so
@@ -116,7 +123,7 @@ class FakeExecutor final : public step::Executor {
     std::vector<uint32_t> masks = {};  // of its constrained sequences, once supplied
 
     bool awaits_masks() const { return masks.empty() && plan->num_masks() > 0; }
-    int64_t ends_at_us() const { return begins_at_us + (collected + 1) * device_us; }
+    int64_t ends_at_us() const { return begins_at_us + (collected + 1) * device_us + guess_us; }
   };
 
   void violation(std::string text);
@@ -129,6 +136,7 @@ class FakeExecutor final : public step::Executor {
   bool is_writing(const BlockUse& use) const;  // some iteration that is not collected
   void check_work(const step::StepPlan& plan, const step::SeqWork& work);
   void check_drafts(const step::StepPlan& plan, const step::SeqWork& work);
+  void check_guess(const step::StepPlan& plan, const step::SeqWork& work, const LaunchedSlot& slot);
   int32_t drafts_in_flight(step::SlotId slot, uint32_t generation) const;
   void run_some();
   void run(InFlight& step);  // its next iteration
@@ -147,6 +155,8 @@ class FakeExecutor final : public step::Executor {
   // The token behind the slot's KV.
   void sample_token(Slot& slot, const step::SeqWork& work, std::span<const uint32_t> mask,
                     step::SeqResult* result);
+  void run_guess(const step::SeqWork& work, const Slot& slot, step::SeqResult* result);
+  std::vector<int32_t> next_tokens(const Slot& slot, int32_t count);
   Cell& cell(const Slot& slot, int32_t group, int32_t position);
   int32_t num_groups() const { return options_.capacity.kv_groups.size(); }
   bool draw();  // a coin of options_.seed
@@ -158,6 +168,7 @@ class FakeExecutor final : public step::Executor {
   std::vector<BlockUse> block_uses_;
   std::deque<InFlight> in_flight_;
   FakeTaps taps_;
+  std::optional<FakeProposer> proposer_;  // where the capacity guesses
   step::StepId last_launched_ = 0;
   step::StepId last_collected_ = 0;
   int64_t busy_until_us_ = 0;

@@ -71,6 +71,24 @@ void FakeExecutor::check_drafts(const step::StepPlan& plan, const step::SeqWork&
   }
 }
 
+// Its tokens are checked when it runs.
+void FakeExecutor::check_guess(const step::StepPlan& plan, const step::SeqWork& work,
+                               const LaunchedSlot& slot) {
+  if (work.guess.empty()) return;
+  const int32_t count = work.guess.num_guess;
+  const int32_t sampled = work.kv_len + work.q_len - work.num_draft;
+  const int64_t end = work.guess.begin + std::ssize(work.guess.tokens);
+  const int64_t written = std::min(work.kv_len + work.q_len + count, slot.max_len);
+  const bool fits = options_.capacity.guesses && plan.repeat == 1 && count >= 0 &&
+                    count <= options_.capacity.max_draft && end <= sampled;
+  const bool is_behind = count == 0 || (end == sampled && work.logits != step::LogitsWanted::kNone);
+  const bool has_blocks =
+      count == 0 || written <= std::ssize(slot.blocks.front()) * options_.capacity.block_size;
+  if (fits && is_behind && has_blocks && drafts_in_flight(work.slot, work.generation) == 0) return;
+  violation(fmt::format("step {}: slot {} guesses {} tokens behind {}, {} is sampled, {} blocks",
+                        plan.id, work.slot.value, count, end, sampled, slot.blocks.front().size()));
+}
+
 void FakeExecutor::check_edit(const step::StepPlan& plan, const step::SlotEdit& edit) {
   const int32_t index = edit.slot.value;
   if (index < 0 || index >= options_.capacity.num_slots) {
@@ -205,6 +223,7 @@ void FakeExecutor::check_work(const step::StepPlan& plan, const step::SeqWork& w
     return;
   }
   note_use(plan, work, slot, end);
+  check_guess(plan, work, slot);
   if (!work.score_tokens.empty() &&
       (plan.repeat > 1 || work.score_begin < 0 ||
        work.score_begin + std::ssize(work.score_tokens) > work.q_len)) {

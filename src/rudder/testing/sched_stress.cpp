@@ -97,6 +97,9 @@ class Stress {
       };
     }
     if (chance(50)) draw_kv_groups(capacity);
+    capacity.guesses = capacity.max_draft > 0 && seed % 8 == 0 &&
+                       std::ranges::find(capacity.kv_groups, 0, &step::KvGroup::window) !=
+                           capacity.kv_groups.end();
     return fake;
   }
 

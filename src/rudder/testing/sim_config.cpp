@@ -106,6 +106,9 @@ SimConfig draw_config(SimRandom& random) {
     config.families.push_back(draw_tokens(capacity.max_seq_len, random));
   }
   draw_kv_groups(capacity, random);
+  const auto is_whole = [](const step::KvGroup& group) { return group.window == 0; };
+  capacity.guesses = capacity.max_draft > 0 && config.fake.seed % 2 == 0 &&
+                     std::any_of(capacity.kv_groups.begin(), capacity.kv_groups.end(), is_whole);
   return config;
 }
 

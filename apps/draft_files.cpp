@@ -1,0 +1,51 @@
+#include "draft_files.h"
+
+#include <fmt/format.h>
+
+#include <string>
+
+namespace rudder::apps {
+namespace {
+
+tl::unexpected<Error> bad_draft(ErrorCode code, std::string message) {
+  return fail(code, std::move(message), "speculative-config.model");
+}
+
+// What a model reads as one token must be that token to the other.
+Result<void> check_tokens(const text::Tokenizer& draft, const text::Tokenizer& model) {
+  if (draft.vocab_size() != model.vocab_size()) {
+    return bad_draft(ErrorCode::kInvalidArgument,
+                     fmt::format("its tokenizer.json has {} tokens, the model's {}",
+                                 draft.vocab_size(), model.vocab_size()));
+  }
+  for (int32_t id = 0; id < model.vocab_size(); ++id) {
+    if (draft.id_to_token(id) == model.id_to_token(id)) continue;
+    return bad_draft(ErrorCode::kInvalidArgument,
+                     fmt::format("token {} is '{}' in its tokenizer.json, '{}' in the model's", id,
+                                 draft.id_to_token(id), model.id_to_token(id)));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
+    const draft::Speculation& speculation, const text::Tokenizer& tokenizer) {
+  if (speculation.method != draft::Method::kDraftModel) {
+    return std::shared_ptr<const weights::Checkpoint>();
+  }
+  const auto checkpoint = weights::Checkpoint::open_folder(speculation.model);
+  if (!checkpoint) return bad_draft(checkpoint.error().code, checkpoint.error().to_string());
+  const auto json = (*checkpoint)->read_text("tokenizer.json");
+  if (!json) return bad_draft(json.error().code, json.error().to_string());
+  std::string config;
+  if ((*checkpoint)->has_file("tokenizer_config.json")) {
+    config = (*checkpoint)->read_text("tokenizer_config.json").value_or(std::string());
+  }
+  const auto draft = text::Tokenizer::from_json(*json, config);
+  if (!draft) return bad_draft(draft.error().code, draft.error().to_string());
+  RUDDER_TRY_VOID(check_tokens(**draft, tokenizer));
+  return std::shared_ptr<const weights::Checkpoint>(*checkpoint);
+}
+
+}  // namespace rudder::apps

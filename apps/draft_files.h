@@ -1,0 +1,19 @@
+// DraftFiles: the folder of the model that guesses for another (--speculative-config, draft_model).
+// Opened on the main thread; closed once the weights are loaded.
+#pragma once
+
+#include <memory>
+
+#include "rudder/base/result.h"
+#include "rudder/draft/settings.h"
+#include "rudder/text/tokenizer.h"
+#include "rudder/weights/checkpoint.h"
+
+namespace rudder::apps {
+
+// Null where the method needs no model. An Error names speculative-config.model: the folder is no
+// model, or a token of its tokenizer is another than the model's.
+Result<std::shared_ptr<const weights::Checkpoint>> open_draft_files(
+    const draft::Speculation& speculation, const text::Tokenizer& tokenizer);
+
+}  // namespace rudder::apps

@@ -1,0 +1,71 @@
+#include "rudder/testing/fake_proposer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "rudder/base/check.h"
+#include "rudder/base/philox.h"
+
+namespace rudder::testing {
+
+FakeProposer::FakeProposer(const step::Capacity& capacity, uint64_t seed, double odds)
+    : capacity_(capacity),
+      seed_(seed),
+      odds_(odds),
+      group_(static_cast<size_t>(std::ranges::find(capacity.kv_groups, 0, &step::KvGroup::window) -
+                                 capacity.kv_groups.begin())),
+      memory_(static_cast<size_t>(capacity.num_blocks) * static_cast<size_t>(capacity.block_size)) {
+  RUDDER_CHECK(group_ < static_cast<size_t>(capacity.kv_groups.size()),
+               "no KV group keeps every token");
+}
+
+FakeProposer::Cell& FakeProposer::cell(const Sequence& sequence, int32_t position) {
+  const int32_t size = capacity_.block_size;
+  const step::BlockId block = sequence.blocks[group_][static_cast<size_t>(position / size)];
+  return memory_[static_cast<size_t>(block * size + position % size)];
+}
+
+int32_t FakeProposer::below(int32_t n) {
+  return static_cast<int32_t>(philox_u64(seed_, ++num_draws_) % static_cast<uint64_t>(n));
+}
+
+bool FakeProposer::draws_right(int32_t place, int32_t wrong_at) {
+  return odds_ < 0 ? place != wrong_at : below(10'000) < static_cast<int32_t>(odds_ * 10'000);
+}
+
+std::vector<int32_t> FakeProposer::run(const step::SeqWork& work, const Sequence& sequence,
+                                       std::span<const int32_t> right,
+                                       std::vector<std::string>* wrong) {
+  const step::GuessWork& guess = work.guess;
+  const auto named_end = guess.begin + static_cast<int32_t>(guess.tokens.size());
+  for (int32_t i = guess.begin; i < named_end; ++i) {
+    if (sequence.token_at(i) == guess.tokens[static_cast<size_t>(i - guess.begin)]) continue;
+    wrong->push_back(
+        fmt::format("slot {}: the proposer runs another token at {}", work.slot.value, i));
+    return {};
+  }
+  const int32_t end = guess.num_guess > 0 ? sequence.len : named_end;
+  for (int32_t i = guess.begin; i < end; ++i) cell(sequence, i) = {sequence.token_at(i), i};
+  for (int32_t i = 0; i < end; ++i) {
+    const Cell& found = cell(sequence, i);
+    if (found.position == i && found.token == sequence.token_at(i)) continue;
+    wrong->push_back(fmt::format("slot {}: the proposer has not run position {} of {}",
+                                 work.slot.value, i, end));
+    return {};
+  }
+  const int32_t most = std::min(guess.num_guess, sequence.max_len - sequence.len - 1);
+  if (most <= 0) return {};
+  std::vector<int32_t> tokens;
+  const int32_t count = odds_ < 0 && below(4) == 0 ? below(most + 1) : most;
+  const int32_t wrong_at = below(3) == 0 ? below(count + 1) : -1;
+  for (int32_t i = 0; i < count; ++i) {
+    const bool is_known = static_cast<size_t>(i) < right.size() && draws_right(i, wrong_at);
+    tokens.push_back(is_known ? right[static_cast<size_t>(i)] : below(capacity_.vocab_size));
+    // What it makes of a guess that a next one follows lies behind the sequence.
+    if (i + 1 < count) cell(sequence, sequence.len + i) = {tokens.back(), sequence.len + i};
+  }
+  return tokens;
+}
+
+}  // namespace rudder::testing
