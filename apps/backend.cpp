@@ -45,13 +45,19 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   if (settings.kv_cache_dtype != "auto") {
     return unsupported_on(settings.kv_cache_dtype, "a CPU", "kv-cache-dtype");
   }
-  const int32_t num_ranks = settings.tensor_parallel_size;
+  const int32_t num_stages = settings.pipeline_parallel_size;
+  const int32_t num_ranks = settings.tensor_parallel_size * num_stages;
   const int32_t num_cores = usable_cores();
+  if (num_stages > 1 && settings.tensor_parallel_size > 1) {
+    return fail(ErrorCode::kUnsupported,
+                "a stage is one rank: it is not joined with --tensor-parallel-size above 1",
+                "pipeline-parallel-size");
+  }
   if (num_ranks > 1 && num_ranks > num_cores) {
     return fail(ErrorCode::kInvalidArgument,
                 fmt::format("{} ranks are more than the {} cores that this process may use",
                             num_ranks, num_cores),
-                "tensor-parallel-size");
+                num_stages > 1 ? "pipeline-parallel-size" : "tensor-parallel-size");
   }
   cpu::CpuOpsSettings cpu;
   const bool is_wide = settings.dtype == "auto" ? stored_dtype(checkpoint) == DType::kF32
@@ -65,6 +71,10 @@ Result<exec::Ranks> make_cpu(const exec::ExecSettings& settings,
   }
   const int32_t threads = settings.threads == 0 ? num_cores : settings.threads;
   cpu.num_threads = std::max(1, threads / num_ranks);
+  for (int32_t i = 0; num_stages > 1 && i < num_stages; ++i) {
+    RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
+  }
+  if (num_stages > 1) return ranks;
   for (std::shared_ptr<cpu::HostComm>& comm : cpu::HostComm::make_group(num_ranks)) {
     cpu.comm = std::move(comm);
     RUDDER_TRY(ranks.emplace_back(), cpu::make_cpu_ops(cpu));
@@ -88,6 +98,10 @@ Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings) {
   if (settings.tensor_parallel_size > 1) {
     return unsupported_on(fmt::format("more than one rank ({})", settings.tensor_parallel_size),
                           "a GPU", "tensor-parallel-size");
+  }
+  if (settings.pipeline_parallel_size > 1) {
+    return unsupported_on(fmt::format("more than one stage ({})", settings.pipeline_parallel_size),
+                          "a GPU", "pipeline-parallel-size");
   }
   exec::Ranks ranks;
   RUDDER_TRY(ranks.emplace_back(), cuda::make_cuda_ops(cuda));
@@ -140,7 +154,8 @@ Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t
     return unsupported_on(fmt::format("more than one replica ({})", num_replicas), "a GPU", kFlag);
   }
   const int32_t num_cores = usable_cores();
-  const int32_t num_ranks = num_replicas * settings.tensor_parallel_size;
+  const int32_t num_ranks =
+      num_replicas * settings.tensor_parallel_size * settings.pipeline_parallel_size;
   if (num_ranks > num_cores) {
     return fail(
         ErrorCode::kInvalidArgument,

@@ -26,7 +26,8 @@ exec::ExecSettings resolve_device(exec::ExecSettings settings);
 // kInvalidArgument, kUnsupported ("data-parallel-size"): the machine does not have so many.
 Result<exec::ExecSettings> share_of_replica(exec::ExecSettings settings, int32_t num_replicas);
 
-// For each replica the ranks of the settings' tensor-parallel-size. `settings` are resolved and are
+// For each replica the ranks of the settings' tensor-parallel-size, or the devices of the stages of
+// their pipeline-parallel-size. `settings` are resolved and are
 // of one replica. On a CPU dtype "auto" is float32 for a checkpoint stored in float32, else
 // bfloat16; a GPU computes in bfloat16.
 Result<std::vector<exec::Ranks>> make_replicas(const exec::ExecSettings& settings,

@@ -250,10 +250,12 @@ Result<exec::MemoryBudget> budget_session(const ModelFiles& files,
 
 namespace {
 
-std::string describe_devices(const std::vector<exec::Ranks>& replicas) {
+std::string describe_devices(const std::vector<exec::Ranks>& replicas, int32_t num_stages) {
   const exec::Ranks& ranks = replicas.front();
   std::string text = ranks.front()->name();
-  if (ranks.size() > 1) text = fmt::format("{} ranks of {}", ranks.size(), text);
+  if (ranks.size() > 1) {
+    text = fmt::format("{} {} of {}", ranks.size(), num_stages > 1 ? "stages" : "ranks", text);
+  }
   if (replicas.size() > 1) text = fmt::format("{} engines of {}", replicas.size(), text);
   return text;
 }
@@ -286,7 +288,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
              share_of_replica(resolve_device(settings.exec), settings.data_parallel_size));
   RUDDER_TRY(std::vector<exec::Ranks> devices,
              make_replicas(resolved, settings.data_parallel_size, *session.files.checkpoint));
-  const std::string backend = describe_devices(devices);
+  const std::string backend = describe_devices(devices, resolved.pipeline_parallel_size);
   const ops::Ops& first = *devices.front().front();
   RUDDER_TRY(auto draft, open_draft_files(speculation, *session.files.tokenizer));
   RUDDER_TRY(const exec::StepLimits limits, step_limits(settings, speculation, draft.get(), first));
@@ -321,6 +323,8 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
   RUDDER_TRY(
       std::vector<engine::ReplicaParts> replicas,
       make_replica_parts(std::move(loaded.executors), settings, speculation, events, &session));
+  engine::EngineSettings engine_settings = settings.engine;
+  engine_settings.num_cohorts = resolved.pipeline_parallel_size;
   engine::ReplicaParts front = std::move(replicas.front());
   replicas.erase(replicas.begin());
   RUDDER_TRY(session.engine,
@@ -334,7 +338,7 @@ Result<ModelSession> open_session(const std::string& model, const SessionSetting
                                     .proposer = std::move(front.proposer),
                                     .block_watcher = front.block_watcher,
                                     .more = std::move(replicas)},
-                                   settings.engine));
+                                   engine_settings));
   RUDDER_TRY(session.steering, Steering::create(*session.engine, settings.steering, library));
   log_info("{} ready on {} in {:.2f} s", session.files.name, backend,
            static_cast<double>(clock->now_us() - start) * 1e-6);

@@ -27,6 +27,7 @@ constexpr std::string_view kUseDevice = "use --device cuda or --device cpu";
 constexpr Hint kHints[] = {
     // vLLM
     {"-tp", "use --tensor-parallel-size"},
+    {"-pp", "use --pipeline-parallel-size"},
     {"-pp", kOneGpu},
     {"-dp", kOneGpu},
     {"--distributed-executor-backend", kOneGpu},

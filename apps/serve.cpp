@@ -30,7 +30,6 @@ struct ServeSettings {
   int64_t embedding_memory_mb = 4;
   int32_t data_parallel_size = 1;
   // What people have in their command lines and what changes nothing here.
-  int32_t pipeline_parallel_size = 1;
   bool enable_auto_tool_choice = true;
   bool trust_remote_code = false;
   bool enable_chunked_prefill = true;
@@ -50,8 +49,6 @@ struct ServeSettings {
               "Engines behind this server, each with the whole model and a cache of its own; a "
               "request goes to one that has its prefix and little to do (docs/parallel.md). On a "
               "CPU they share its threads and memory.");
-    table.add("pipeline-parallel-size", &pipeline_parallel_size, 1, 1,
-              "1: the layers of a model are not divided.");
     table.add("enable-auto-tool-choice", &enable_auto_tool_choice,
               "Accepted and without effect: models may always choose to call tools.");
     table.add("trust-remote-code", &trust_remote_code,

@@ -194,8 +194,6 @@ def test_flags_that_change_nothing_are_taken():
     done = run_rudder("serve", "--model", str(DEMO), "--trust-remote-code", "--tensor-parallel-size", "1",
                       "--enable-chunked-prefill", "--seed", "7", "--dry-run")
     assert done.returncode == 0, done.stderr
-    refused = run_rudder("serve", "--pipeline-parallel-size", "2", "--dry-run")
-    assert refused.returncode == 2 and "pipeline-parallel-size" in refused.stderr
     twice = run_rudder("serve", str(DEMO), "--model", str(DEMO), "--dry-run")
     assert twice.returncode == 2 and "one of the two" in twice.stderr
 
@@ -217,6 +215,28 @@ def test_two_ranks_answer_as_one_device():
     for ranks in ("1", "2"):
         done = run_rudder("generate", "--prompt", "Once upon a time", "--max-tokens", "24", "--temperature", "0",
                           "--dtype", "float32", "--tensor-parallel-size", ranks)
+        assert done.returncode == 0, done.stderr
+        texts.append(done.stdout)
+    assert texts[0] == texts[1] and len(texts[0]) > 20
+
+
+def test_stages_have_a_memory_plan_each_and_bad_numbers_of_them_are_refused():
+    if len(os.sched_getaffinity(0)) >= 2:
+        of_two = run_rudder("serve", "--pipeline-parallel-size", "2", "--dry-run")
+        assert of_two.returncode == 0, of_two.stderr
+        assert of_two.stdout.startswith("of stage 0 of 2, layers 0 to ") and "of stage 1 of 2" in of_two.stdout
+    for flags, code, what in ((("64",), 1, "64 ranks are more than the"), (("0",), 2, "pipeline-parallel-size"),
+                              (("2", "--tensor-parallel-size", "2"), 1, "not joined with --tensor-parallel-size")):
+        refused = run_rudder("serve", "--dry-run", "--device", "cpu", "--pipeline-parallel-size", *flags)
+        assert refused.returncode == code and what in refused.stderr, refused.stderr
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="stages on a CPU need a core each")
+def test_two_stages_answer_as_one_device():
+    texts = []
+    for stages in ("1", "2"):
+        done = run_rudder("generate", "--prompt", "Once upon a time", "--max-tokens", "24", "--temperature", "0",
+                          "--pipeline-parallel-size", stages)
         assert done.returncode == 0, done.stderr
         texts.append(done.stdout)
     assert texts[0] == texts[1] and len(texts[0]) > 20

@@ -30,6 +30,7 @@ sched::SchedSettings sched_settings(const EngineSettings& settings, const std::s
   out.max_wait_steps = settings.max_wait_steps;
   out.max_in_flight = depth;
   out.multi_step = settings.multi_step;
+  out.num_cohorts = settings.num_cohorts;
   out.pace_drafts = settings.speculative_adaptive;
   out.max_itl_us =
       settings.max_itl_ms ? std::llround(*settings.max_itl_ms * 1000) : sched::kAutoItlBound;

@@ -25,6 +25,7 @@ struct EngineSettings {
   std::string prefix_key_secret;
   int64_t seed = -1;  // of requests without one; -1 takes the system's entropy. Declared by apps
   int32_t max_wait_steps = 10'000;    // a sequence that waited this long goes first
+  int32_t num_cohorts = 1;            // sched::SchedSettings; by the stages, which apps know
   int32_t mask_threads = 0;           // that write the masks of a step; 0 = by the machine's cores
   int64_t stuck_step_us = 5'000'000;  // a step older than this makes health() fail
 

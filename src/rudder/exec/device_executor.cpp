@@ -45,9 +45,7 @@ DeviceExecutor::DeviceExecutor(Model model, const step::Capacity& capacity)
 
 DeviceExecutor::~DeviceExecutor() {
   stopping_ = true;
-  if (ops::Comm* const comm = model_.ops->comm()) {
-    comm->fail({ErrorCode::kCancelled, "the group has ended", ""});  // nobody waits for it
-  }
+  fail_others({ErrorCode::kCancelled, "the group has ended", ""});  // nobody waits for it
   launched_.close();
   supplied_.close();
   enqueued_.close();
@@ -87,6 +85,12 @@ Result<void> DeviceExecutor::prepare(const Options& options) {
     for (Iteration& iteration : flight.iterations) iteration.done = model_.ops->make_event();
     flight.captured_out = model_.ops->make_event();
   }
+  if (options.link != nullptr) {
+    handover_ =
+        std::make_unique<Handover>(Handover::Parts{*model_.ops, *decoder_, *buffers_, taps_.get()},
+                                   model_.spec.stage, capacity_, options.link);
+    return {};  // a graph would hold what waits for other stages
+  }
   if (!model_.ops->has_graphs() || options.enforce_eager) return {};
   RUDDER_TRY(graphs_, GraphCache::capture({*model_.ops, *decoder_, *buffers_}, capacity_,
                                           options.capture_progress));
@@ -97,6 +101,7 @@ Result<void> DeviceExecutor::prepare_taps() {
   if (!capacity_.taps.steering() && !capacity_.taps.capture()) return {};
   RUDDER_TRY(taps_, TapState::make(*model_.ops, capacity_));
   if (!capacity_.taps.capture() || ops::rank_of(*model_.ops).index > 0) return {};
+  if (!is_last_stage()) return {};
   const auto ring_bytes = static_cast<int64_t>(taps_->table().ring.bytes());
   RUDDER_TRY(pool_, CapturePool::make(*model_.ops, kPoolRings * ring_bytes));
   return {};
@@ -111,7 +116,7 @@ Result<step::Ticket> DeviceExecutor::launch(std::shared_ptr<const step::StepPlan
   last_launched_ = plan->id;
   ++num_launched_;
   in_flight_.push_back({plan->id, plan->repeat});
-  masks_awaited_ = plan->num_masks();
+  masks_awaited_ = is_last_stage() ? plan->num_masks() : 0;
   RUDDER_CHECK(launched_.try_push(std::move(plan)));
   return ticket;
 }
@@ -223,6 +228,7 @@ void DeviceExecutor::work() {
     next_iteration_ = 0;
     const Result<bool> goes_on = contain([&]() -> Result<bool> {
       RUDDER_TRY_VOID(broken_);
+      if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->catch_up());
       pack(**plan, index);
       plan->reset();  // the plan's memory is the engine's again before it sees the result
       return enqueue(index);
@@ -234,11 +240,17 @@ void DeviceExecutor::work() {
 // What an exception left half done may be any of the executor's state: no step runs after it.
 bool DeviceExecutor::enqueue_failed(size_t index, const Error& error) {
   broken_ = tl::unexpected<Error>(error);
-  if (ops::Comm* const comm = model_.ops->comm()) comm->fail(error);
+  fail_others(error);
   flights_[index].iterations[static_cast<size_t>(next_iteration_)].enqueued = broken_;
   if (!enqueued_.push({index, next_iteration_})) return false;
   ++num_enqueued_;
   return true;
+}
+
+// Other ranks and stages do not wait for this one any more.
+void DeviceExecutor::fail_others(const Error& error) {
+  if (ops::Comm* const comm = model_.ops->comm()) comm->fail(error);
+  if (handover_ != nullptr) handover_->fail(error);
 }
 
 void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
@@ -247,8 +259,9 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   pack_step(plan, capacity_, slots_, packed_);
   flight.edited = edit_taps(plan);
   pack_taps(plan, slots_, index, taps_.get(), packed_.taps);
-  if (pool_ == nullptr) drop_captures(packed_.taps);
-  flight.filled = packed_.taps.filled;
+  if (pool_ == nullptr && is_last_stage()) drop_captures(packed_.taps);
+  flight.filled.clear();
+  if (is_last_stage()) flight.filled = packed_.taps.filled;
   flight.repeat = plan.repeat;
   flight.result.id = plan.id;
   flight.result.seqs.assign(plan.seqs.size(), {});
@@ -258,7 +271,8 @@ void DeviceExecutor::pack(const step::StepPlan& plan, size_t index) {
   }
   flight.result.guess_us = 0;
   list_asks(plan, slots_, flight.asks);
-  flight.sampled_seq = packed_.sampled_seq;
+  flight.sampled_seq.clear();
+  if (is_last_stage()) flight.sampled_seq = packed_.sampled_seq;
   flight.num_logprobs.clear();
   for (const ops::SampleRow& row : packed_.sample_rows) {
     flight.num_logprobs.push_back(row.num_logprobs);
@@ -276,26 +290,38 @@ Result<void> DeviceExecutor::edit_taps(const step::StepPlan& plan) {
 Result<void> DeviceExecutor::begin(size_t index) {
   Flight& flight = flights_[index];
   RUDDER_TRY_VOID(flight.edited);
+  if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_step(packed_, index));
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
+  if (handover_ != nullptr) handover_->take(packed_, index);
   return {};
+}
+
+// To the step's next iteration.
+Result<void> DeviceExecutor::advance(size_t index) {
+  if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_iteration());
+  buffers_->advance(flights_[index].step);
+  if (handover_ != nullptr) handover_->take(packed_, index);
+  return {};
+}
+
+// Behind an iteration's last op.
+Result<void> DeviceExecutor::pass_on(size_t index) {
+  return handover_ == nullptr ? Result<void>() : handover_->pass_on(packed_, index);
 }
 
 // Hands over each iteration as soon as it is enqueued: its tokens are out before the next has run,
 // also where an op runs while it is enqueued.
 bool DeviceExecutor::enqueue(size_t index) {
   Flight& flight = flights_[index];
-  const Result<void> begun = begin(index);
-  if (ops::Comm* const comm = model_.ops->comm(); comm != nullptr && !begun) {
-    comm->fail(begun.error());
-  }
+  Result<void> begun = begin(index);
+  if (!begun) fail_others(begun.error());
   for (int32_t i = 0; i < flight.repeat; ++i) {
     if (stopping_) return false;
     Iteration& iteration = flight.iterations[static_cast<size_t>(i)];
     if (i > 0) iteration.start_us = clock_.now_us();
-    iteration.enqueued = begun;
-    if (begun && i > 0) buffers_->advance(flight.step);
-    if (packed_.num_masks == 0) {
+    if (begun && i > 0) begun = advance(index);
+    if (packed_.num_masks == 0 || !is_last_stage()) {
       if (begun) run(index);
     } else {
       const ops::View logits = begun ? run_forward(index) : ops::View{};
@@ -303,6 +329,9 @@ bool DeviceExecutor::enqueue(size_t index) {
       if (begun) sample_constrained(index, logits);
     }
     if (begun) fetch(index, i);
+    if (begun) begun = pass_on(index);
+    if (!begun) fail_others(begun.error());
+    iteration.enqueued = begun;
     iteration.enqueued_us = clock_.now_us();
     if (begun && !flight.asks.empty()) guess(index);
     if (!enqueued_.push({index, i})) return false;
@@ -319,7 +348,7 @@ void DeviceExecutor::run(size_t index) {
   if (packed_.num_tokens() == 0) return;
   ops::SampleArgs sample = flight.step.sample;
   sample.logits = decoder_->forward(flight.step.forward);
-  if (packed_.num_sampled() > 0) model_.ops->sample(sample);
+  if (packed_.num_sampled() > 0 && is_last_stage()) model_.ops->sample(sample);
 }
 
 // From embedding to the logits, of which there are some.
@@ -350,11 +379,11 @@ void DeviceExecutor::guess(size_t index) {
 
 void DeviceExecutor::fetch(size_t index, int32_t iteration) {
   Flight& flight = flights_[index];
-  if (iteration == 0) {
+  if (iteration == 0 && is_last_stage()) {
     scorer_->run(packed_.scores, index);
     if (!flight.filled.empty()) taps_->fetch_latches(index, flight.filled);
   }
-  if (packed_.num_sampled() > 0) {
+  if (packed_.num_sampled() > 0 && is_last_stage()) {
     buffers_->fetch(packed_.num_sampled(), packed_.any_logprobs, index, iteration);
   }
   if (ops::Comm* const comm = model_.ops->comm()) comm->meet(flight.result.id);
@@ -367,7 +396,7 @@ void DeviceExecutor::fetch(size_t index, int32_t iteration) {
 void DeviceExecutor::fetch_captured(size_t index) {
   Flight& flight = flights_[index];
   flight.captured = nullptr;
-  if (packed_.taps.captured.empty()) return;
+  if (packed_.taps.captured.empty() || !is_last_stage()) return;
   flight.captured = std::make_shared<tap::CapturedRows>();
   flight.captured->tokens = packed_.taps.captured;
   const ops::View rows = taps_->ring_part(index, packed_.taps.capture_elements);

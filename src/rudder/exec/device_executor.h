@@ -9,6 +9,10 @@
 // memory that whoever gets them leases. When none is free they are lost and reported so: no step
 // waits for a reader.
 //
+// The device may run one stage of a pipeline (model/stage.h); then another DeviceExecutor runs the
+// same plans on every other stage (pipeline_executor.h), and the last one alone samples, scores and
+// gives captured rows. Its steps wait for other stages where handover.h says so.
+//
 // The device may be a rank of a group (ops/comm.h); then another DeviceExecutor runs the same plans
 // on every other rank (group_executor.h), and rank 0 alone captures.
 #pragma once
@@ -27,6 +31,7 @@
 #include "rudder/base/result.h"
 #include "rudder/exec/capture_pool.h"
 #include "rudder/exec/graph_cache.h"
+#include "rudder/exec/handover.h"
 #include "rudder/exec/kv_layout.h"
 #include "rudder/exec/model_proposer.h"
 #include "rudder/exec/pack.h"
@@ -54,8 +59,9 @@ class DeviceExecutor final : public step::Executor {
   };
 
   struct Options {
-    bool enforce_eager = false;        // no graphs, also where the device has them
-    ProgressFn capture_progress = {};  // of graphs
+    bool enforce_eager = false;            // no graphs, also where the device has them
+    ProgressFn capture_progress = {};      // of graphs
+    std::shared_ptr<StageLink> link = {};  // between the stages, where the model's is not alone
   };
   // `capacity` has the groups of the model's layout. Allocates the KV cache and every buffer of a
   // step, captures graphs, then starts the worker. An Error is the device's: out of memory.
@@ -109,6 +115,10 @@ class DeviceExecutor final : public step::Executor {
   bool enqueue_failed(size_t index, const Error& error);  // as enqueue
   Result<Enqueued> next_enqueued();
   Result<void> begin(size_t index);
+  Result<void> advance(size_t index);
+  Result<void> pass_on(size_t index);
+  void fail_others(const Error& error);
+  bool is_last_stage() const { return model_.spec.stage.is_last(); }
   void run(size_t index);
   ops::View run_forward(size_t index);
   void sample_constrained(size_t index, const ops::View& logits);
@@ -127,6 +137,7 @@ class DeviceExecutor final : public step::Executor {
   std::unique_ptr<StepBuffers> buffers_;     // likewise
   std::unique_ptr<Scorer> scorer_;           // likewise
   std::unique_ptr<GraphCache> graphs_;       // likewise; none where every step runs op by op
+  std::unique_ptr<Handover> handover_;       // likewise; none where one stage has all layers
   std::unique_ptr<ModelProposer> proposer_;  // likewise; none where the capacity does not guess
   const SteadyClock clock_;
 

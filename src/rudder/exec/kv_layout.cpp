@@ -106,6 +106,32 @@ Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk&
   return *std::move(best);
 }
 
+KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage) {
+  if (stage.is_alone()) return whole;
+  const auto layer_bytes_of = [&](const step::KvGroup& group) {
+    return whole.block_bytes / group.layers;
+  };
+  std::vector<int32_t> counts(static_cast<size_t>(whole.groups.size()));
+  const auto first = whole.layers.begin() + stage.first_layer;
+  KvLayout part{.block_bytes = 0, .groups = {}, .layers = {first, first + stage.num_layers}};
+  for (KvLayerPlace& place : part.layers) {
+    place.index = counts[static_cast<size_t>(place.group)]++;
+  }
+  int64_t unit = 1;
+  int64_t most = 1;
+  for (size_t g = 0; g < counts.size(); ++g) {
+    unit = std::lcm(unit, layer_bytes_of(whole.groups[g]));
+    most = std::max(most, counts[g] * layer_bytes_of(whole.groups[g]));
+  }
+  part.block_bytes = (most + unit - 1) / unit * unit;
+  std::vector<step::KvGroup> groups(whole.groups.begin(), whole.groups.end());
+  for (step::KvGroup& group : groups) {
+    group.layers = static_cast<int32_t>(part.block_bytes / layer_bytes_of(group));
+  }
+  part.groups = step::KvGroups(groups);
+  return part;
+}
+
 ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
                       int32_t block_size, tensor::DType dtype, const ops::View& pool) {
   if (geometry.num_kv_heads == 0) return {};

@@ -36,6 +36,10 @@ struct KvLayoutAsk {
 // Error: layers are of more kinds than there may be groups.
 Result<KvLayout> plan_kv_layout(const model::ModelSpec& spec, const KvLayoutAsk& ask);
 
+// The part of a stage (model/stage.h): the same groups, so that block tables are those of the whole
+// model, with the stage's layers alone in a block.
+KvLayout stage_kv_layout(const KvLayout& whole, const model::Stage& stage);
+
 // What layer `layer` keeps in `pool`, [num_blocks, layout.block_bytes] u8 of the device.
 ops::KvLayer layer_kv(const KvLayout& layout, const model::KvGeometry& geometry, size_t layer,
                       int32_t block_size, tensor::DType dtype, const ops::View& pool);

@@ -11,8 +11,11 @@
 #include "rudder/exec/device_executor.h"
 #include "rudder/exec/group_executor.h"
 #include "rudder/exec/head_lens.h"
+#include "rudder/exec/pipeline_executor.h"
+#include "rudder/exec/stage_link.h"
 #include "rudder/model/loader.h"
 #include "rudder/model/shard.h"
+#include "rudder/model/stage.h"
 
 namespace rudder::exec {
 namespace {
@@ -23,28 +26,59 @@ Result<model::ModelSpec> read_draft(const weights::Checkpoint& checkpoint) {
   return fail(spec.error().code, spec.error().to_string(), "speculative-config.model");
 }
 
-// Of one rank; `spec` is the whole model's.
-Result<MemoryBudget> budget_rank(const weights::Checkpoint& checkpoint,
-                                 const model::ModelSpec& spec, ops::Ops& ops,
-                                 const ExecSettings& settings, const StepLimits& limits) {
+// What is loaded, for whom: all devices of all replicas, of each replica its ranks or stages.
+struct Division {
+  const weights::Checkpoint& checkpoint;
+  const model::ModelSpec& spec;  // of the whole model
+  const std::vector<model::Stage> stages;
+  const ExecSettings& settings;
+  const StepLimits& limits;
+
+  const model::Stage& stage_of(size_t device) const { return stages[device % stages.size()]; }
+  // Each stage may run another step.
+  int32_t max_in_flight() const {
+    return std::max(step::Capacity{}.max_in_flight, static_cast<int32_t>(stages.size()));
+  }
+};
+
+Result<std::vector<model::Stage>> stages_of(const model::ModelSpec& spec, const ops::Ops& ops,
+                                            const ExecSettings& settings,
+                                            const StepLimits& limits) {
+  if (settings.pipeline_parallel_size == 1) return std::vector<model::Stage>(1);
+  if (limits.draft_model != nullptr) {
+    return fail(ErrorCode::kUnsupported,
+                "a model that guesses needs all layers on one device: it is not joined with "
+                "--pipeline-parallel-size above 1",
+                "speculative-config.model");
+  }
+  return model::divide_layers(spec, settings.pipeline_parallel_size, ops.linear_dtype(),
+                              ops.kv_dtype());
+}
+
+// Of one rank or stage. `max_model_len` is that of the settings, or less.
+Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const model::Stage& stage,
+                                 int32_t max_model_len) {
+  const ExecSettings& settings = division.settings;
+  const StepLimits& limits = division.limits;
   const ops::Rank rank = ops::rank_of(ops);
-  RUDDER_TRY(const model::ModelSpec part, model::shard_spec(spec, rank));
+  RUDDER_TRY(const model::ModelSpec part, model::shard_spec(division.spec, rank));
   model::ModelSpec draft;
   model::WeightBudget draft_weights;
   if (limits.draft_model != nullptr) {
     RUDDER_TRY(draft, read_draft(*limits.draft_model));
     draft_weights = model::budget_weights(*limits.draft_model, draft, ops);
   }
-  const model::WeightBudget weights = model::budget_weights(checkpoint, spec, ops, rank);
+  const model::WeightBudget weights =
+      model::budget_weights(division.checkpoint, division.spec, ops, rank, stage);
   RUDDER_TRY(
       MemoryBudget budget,
       budget_memory(part,
                     {.act = ops.act_dtype(), .kv = ops.kv_dtype(), .linear = weights.linear_dtype},
                     {.weight_bytes = weights.bytes,
                      .available_bytes = ops.available_memory(),
-                     .utilization = settings.gpu_memory_utilization,
+                     .utilization = settings.gpu_memory_utilization / stage.count,
                      .kv_cache_memory_bytes = settings.kv_cache_memory_bytes,
-                     .max_model_len = settings.max_model_len,
+                     .max_model_len = max_model_len,
                      .block_size = settings.block_size,
                      .attention_lookback = ops.attention_lookback(),
                      .max_num_seqs = limits.max_num_seqs,
@@ -58,33 +92,51 @@ Result<MemoryBudget> budget_rank(const weights::Checkpoint& checkpoint,
                               .capture_bytes = settings.capture_memory_mb << 20,
                               .embedding_bytes = settings.embedding_memory_mb << 20,
                               .max_num_seqs = limits.max_num_seqs,
-                              .max_in_flight = step::Capacity{}.max_in_flight,
+                              .max_in_flight = division.max_in_flight(),
                               .reads_aside = ops.has_reader() && rank.is_alone(),
                               .encodes = ops.has_encode() && rank.is_alone(),
                               .taps_mixers = ops.taps_mixers()},
-                     .rank = rank}));
+                     .rank = rank,
+                     .stage = stage,
+                     .max_in_flight = division.max_in_flight()}));
   if (limits.draft_model != nullptr) {
-    RUDDER_TRY_VOID(check_draft_model(draft, spec, budget.kv.groups, budget.max_seq_len, ops));
+    RUDDER_TRY_VOID(
+        check_draft_model(draft, division.spec, budget.kv.groups, budget.max_seq_len, ops));
   }
   return budget;
 }
 
-// All keep KV alike, so one has as many blocks as another, and the longest sequence of all. Weights
-// of ranks differ a little; the first has most.
-Result<MemoryBudget> budget_all(const weights::Checkpoint& checkpoint, const model::ModelSpec& spec,
-                                const std::vector<ops::Ops*>& ranks, const ExecSettings& settings,
-                                const StepLimits& limits) {
-  ExecSettings shortest = settings;
-  RUDDER_TRY(MemoryBudget all, budget_rank(checkpoint, spec, *ranks.front(), settings, limits));
-  for (size_t i = 1; i < ranks.size(); ++i) {
-    RUDDER_TRY(const MemoryBudget one, budget_rank(checkpoint, spec, *ranks[i], shortest, limits));
-    if (one.max_seq_len < all.max_seq_len) {
-      shortest.max_model_len = one.max_seq_len;
-      RUDDER_TRY(all, budget_rank(checkpoint, spec, *ranks.front(), shortest, limits));
+// Ranks keep KV alike, so one has as many blocks as another, and the longest sequence of all.
+// Weights of ranks differ a little; the first has most. Stages differ in all but blocks and
+// lengths.
+Result<MemoryBudget> budget_all(const Division& division, const std::vector<ops::Ops*>& devices) {
+  const auto budget_each = [&](int32_t max_model_len) -> Result<std::vector<MemoryBudget>> {
+    std::vector<MemoryBudget> budgets;
+    for (size_t i = 0; i < devices.size(); ++i) {
+      RUDDER_TRY(budgets.emplace_back(),
+                 budget_rank(division, *devices[i], division.stage_of(i), max_model_len));
     }
-    all.num_blocks = std::min(all.num_blocks, one.num_blocks);
+    return budgets;
+  };
+  RUDDER_TRY(std::vector<MemoryBudget> all, budget_each(division.settings.max_model_len));
+  int32_t shortest = all.front().max_seq_len;
+  bool are_equal = true;
+  for (const MemoryBudget& one : all) {
+    are_equal = are_equal && one.max_seq_len == all.front().max_seq_len;
+    shortest = std::min(shortest, one.max_seq_len);
   }
-  return all;
+  if (!are_equal) {
+    RUDDER_TRY(all, budget_each(shortest));
+  }
+  int32_t num_blocks = all.front().num_blocks;
+  for (const MemoryBudget& one : all) num_blocks = std::min(num_blocks, one.num_blocks);
+  for (MemoryBudget& one : all) one.num_blocks = num_blocks;
+  MemoryBudget budget = all.front();
+  if (division.stages.size() == 1) return budget;
+  all.resize(division.stages.size());
+  budget.has_lens = all.back().has_lens;
+  budget.stages = std::move(all);
+  return budget;
 }
 
 std::vector<ops::Ops*> all_ranks(std::span<const Ranks> replicas) {
@@ -103,6 +155,7 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
           .max_tokens_per_step = limits.max_num_batched_tokens,
           .max_seq_len = memory.max_seq_len,
           .vocab_size = spec.vocab,
+          .max_in_flight = memory.max_in_flight,
           .max_repeat = limits.max_repeat,
           .max_draft = memory.max_draft,
           .guesses = limits.draft_model != nullptr,
@@ -113,13 +166,15 @@ step::Capacity capacity_of(const MemoryBudget& memory, const model::ModelSpec& s
 
 // What all ranks of a model load with.
 struct Loading {
-  const weights::Checkpoint& checkpoint;
-  const weights::Checkpoint* draft_model;  // null: none guesses
-  const model::ModelSpec& spec;
-  const ExecSettings& settings;
+  const Division& division;
   const MemoryBudget& memory;
-  const step::Capacity& capacity;
   const LoadProgress& progress;
+};
+
+// One device of a replica.
+struct Place {
+  model::Stage stage;
+  std::shared_ptr<StageLink> link;  // between the replica's stages; null: one has all layers
 };
 
 struct LoadedRank {
@@ -129,26 +184,35 @@ struct LoadedRank {
 };
 
 Result<LoadedRank> load_rank(const Loading& loading, std::unique_ptr<ops::Ops> ops,
-                             const ProgressFn& progress) {
+                             const Place& place, const ProgressFn& progress) {
+  const Division& division = loading.division;
+  const bool is_alone = loading.memory.stages.empty();
+  const MemoryBudget& memory =
+      is_alone ? loading.memory : loading.memory.stages[static_cast<size_t>(place.stage.index)];
   LoadedRank loaded;
   DeviceExecutor::Model model;
-  RUDDER_TRY(model.spec, model::shard_spec(loading.spec, ops::rank_of(*ops)));
-  RUDDER_TRY(model.weights, model::load_weights(loading.checkpoint, loading.spec, *ops, progress));
+  RUDDER_TRY(model.spec, model::shard_spec(division.spec, ops::rank_of(*ops)));
+  model.spec = model::stage_spec(model.spec, place.stage);
+  RUDDER_TRY(model.weights,
+             model::load_weights(division.checkpoint, division.spec, *ops, progress, place.stage));
   loaded.weight_bytes = model.weights.bytes;
-  if (loading.memory.has_lens) {
-    RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), loading.spec, model.weights));
+  if (memory.has_lens) {
+    RUDDER_TRY(loaded.lens, HeadLens::make(ops->make_reader(), division.spec, model.weights));
   }
-  if (loading.draft_model != nullptr) {
+  if (division.limits.draft_model != nullptr) {
     DraftModel& draft = model.draft.emplace();
-    RUDDER_TRY(draft.spec, read_draft(*loading.draft_model));
-    RUDDER_TRY(draft.weights, model::load_weights(*loading.draft_model, draft.spec, *ops, {}));
+    RUDDER_TRY(draft.spec, read_draft(*division.limits.draft_model));
+    RUDDER_TRY(draft.weights,
+               model::load_weights(*division.limits.draft_model, draft.spec, *ops, {}));
   }
   model.ops = std::move(ops);
-  model.kv = loading.memory.kv;
-  RUDDER_TRY(loaded.executor,
-             DeviceExecutor::start(std::move(model), loading.capacity,
-                                   {.enforce_eager = loading.settings.enforce_eager,
-                                    .capture_progress = loading.progress.graphs}));
+  model.kv = memory.kv;
+  RUDDER_TRY(
+      loaded.executor,
+      DeviceExecutor::start(std::move(model), capacity_of(memory, division.spec, division.limits),
+                            {.enforce_eager = division.settings.enforce_eager,
+                             .capture_progress = loading.progress.graphs,
+                             .link = place.link}));
   return loaded;
 }
 
@@ -174,11 +238,13 @@ class JointProgress {
 
 // Each on a thread of its own; one that is alone on this one.
 std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
-                                           std::vector<std::unique_ptr<ops::Ops>> ranks) {
+                                           std::vector<std::unique_ptr<ops::Ops>> ranks,
+                                           const std::vector<Place>& places) {
   JointProgress progress(loading.progress.weights, ranks.size());
   std::vector<Result<LoadedRank>> loaded(ranks.size());
   const auto load = [&](size_t i) {
-    loaded[i] = contain([&] { return load_rank(loading, std::move(ranks[i]), progress.of(i)); });
+    loaded[i] =
+        contain([&] { return load_rank(loading, std::move(ranks[i]), places[i], progress.of(i)); });
   };
   std::vector<std::thread> threads;
   for (size_t i = 1; i < ranks.size(); ++i) threads.emplace_back(load, i);
@@ -187,13 +253,29 @@ std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
   return loaded;
 }
 
+// Of all devices of all replicas.
+std::vector<Place> places_of(const Division& division, size_t num_devices) {
+  std::vector<Place> places;
+  std::shared_ptr<StageLink> link;
+  for (size_t i = 0; i < num_devices; ++i) {
+    const model::Stage& stage = division.stage_of(i);
+    if (!stage.is_alone() && stage.is_first()) {
+      link = std::make_shared<StageLink>(stage.count, division.max_in_flight());
+    }
+    places.push_back({stage, link});
+  }
+  return places;
+}
+
 }  // namespace
 
 Result<MemoryBudget> budget_model(const weights::Checkpoint& checkpoint,
                                   std::span<const Ranks> replicas, const ExecSettings& settings,
                                   const StepLimits& limits) {
   RUDDER_TRY(const model::ModelSpec spec, model::read_spec(checkpoint));
-  return budget_all(checkpoint, spec, all_ranks(replicas), settings, limits);
+  const std::vector<ops::Ops*> devices = all_ranks(replicas);
+  RUDDER_TRY(std::vector<model::Stage> stages, stages_of(spec, *devices.front(), settings, limits));
+  return budget_all({checkpoint, spec, std::move(stages), settings, limits}, devices);
 }
 
 Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vector<Ranks> replicas,
@@ -201,24 +283,32 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
                                  const LoadProgress& progress) {
   LoadedModels models;
   RUDDER_TRY(models.spec, model::read_spec(checkpoint));
-  RUDDER_TRY(models.memory,
-             budget_all(checkpoint, models.spec, all_ranks(replicas), settings, limits));
-  const step::Capacity capacity = capacity_of(models.memory, models.spec, limits);
+  const std::vector<ops::Ops*> devices = all_ranks(replicas);
+  RUDDER_TRY(std::vector<model::Stage> stages,
+             stages_of(models.spec, *devices.front(), settings, limits));
+  const Division division{checkpoint, models.spec, std::move(stages), settings, limits};
+  RUDDER_TRY(models.memory, budget_all(division, devices));
   const size_t num_ranks = replicas.front().size();
   std::vector<std::unique_ptr<ops::Ops>> ranks;
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));
   std::vector<Result<LoadedRank>> loaded = load_ranks(
-      {checkpoint, limits.draft_model, models.spec, settings, models.memory, capacity, progress},
-      std::move(ranks));
+      {division, models.memory, progress}, std::move(ranks), places_of(division, devices.size()));
   for (const Result<LoadedRank>& one : loaded) {
     if (!one) return tl::unexpected<Error>(one.error());
   }
   models.memory.weight_bytes = loaded.front()->weight_bytes;  // as packed
-  models.lens = std::move(loaded.front()->lens);
+  for (size_t i = 0; i < models.memory.stages.size(); ++i) {
+    models.memory.stages[i].weight_bytes = loaded[i]->weight_bytes;
+  }
+  for (size_t i = 0; i < num_ranks; ++i) {
+    if (models.lens == nullptr) models.lens = std::move(loaded[i]->lens);
+  }
   for (size_t first = 0; first < loaded.size(); first += num_ranks) {
     std::vector<std::unique_ptr<step::Executor>> group;
     for (size_t i = 0; i < num_ranks; ++i) group.push_back(std::move(loaded[first + i]->executor));
-    models.executors.push_back(GroupExecutor::of(std::move(group)));
+    models.executors.push_back(models.memory.stages.empty()
+                                   ? GroupExecutor::of(std::move(group))
+                                   : std::make_unique<PipelineExecutor>(std::move(group)));
   }
   return models;
 }

@@ -40,7 +40,8 @@ struct LoadedModel {
   std::shared_ptr<steer::capture::Lens> lens;
 };
 
-// The devices that compute a model together, in the order of their ranks; one may be alone.
+// The devices that compute a model together, in the order of their ranks, or of their stages where
+// the settings divide the layers; one may be alone.
 using Ranks = std::vector<std::unique_ptr<ops::Ops>>;
 
 // The same model several times, for an engine with replicas.

@@ -13,6 +13,7 @@
 #include "rudder/exec/step_buffers.h"
 #include "rudder/exec/tap_state.h"
 #include "rudder/model/decoder.h"
+#include "rudder/model/stage.h"
 #include "rudder/model/tap_geometry.h"
 #include "rudder/model/tensors.h"
 
@@ -134,14 +135,19 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   plan.max_num_batched_tokens = ask.max_num_batched_tokens;
   plan.max_draft = ask.max_draft;
   plan.num_ranks = ask.rank.count;
+  plan.max_in_flight = ask.max_in_flight;
+  plan.stage = ask.stage;
+  const model::ModelSpec part = model::stage_spec(spec, ask.stage);
   plan.max_seq_len = ask.max_model_len > 0 ? ask.max_model_len : spec.max_positions;
-  plan.weight_bytes =
-      ask.weight_bytes > 0 ? ask.weight_bytes : model::weight_bytes(spec, dtypes.linear);
-  const auto layout = [&] {
-    return plan_kv_layout(spec, {.dtype = dtypes.kv,
-                                 .block_size = ask.block_size,
-                                 .max_seq_len = plan.max_seq_len,
-                                 .lookback = ask.attention_lookback});
+  plan.weight_bytes = ask.weight_bytes > 0
+                          ? ask.weight_bytes
+                          : model::weight_bytes(spec, dtypes.linear, {}, ask.stage);
+  const auto layout = [&]() -> Result<KvLayout> {
+    RUDDER_TRY(const KvLayout whole, plan_kv_layout(spec, {.dtype = dtypes.kv,
+                                                           .block_size = ask.block_size,
+                                                           .max_seq_len = plan.max_seq_len,
+                                                           .lookback = ask.attention_lookback}));
+    return stage_kv_layout(whole, ask.stage);
   };
   RUDDER_TRY(plan.kv, layout());
   const tap::Geometry geometry =
@@ -155,6 +161,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .max_tokens_per_step = ask.max_num_batched_tokens,
                           .max_seq_len = plan.max_seq_len,
                           .vocab_size = static_cast<int32_t>(spec.vocab),
+                          .max_in_flight = ask.max_in_flight,
                           .max_draft = ask.max_draft,
                           .guesses = ask.draft != nullptr,
                           .kv_groups = plan.kv.groups,
@@ -162,7 +169,7 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
                           .taps = plan.taps};
   };
   const auto workspace = [&] {
-    return model::Decoder::workspace_bytes(spec,
+    return model::Decoder::workspace_bytes(part,
                                            {.max_tokens = ask.max_num_batched_tokens,
                                             .max_logits_rows = max_logits_rows(capacity()),
                                             .max_seq_len = plan.max_seq_len},
@@ -170,7 +177,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   };
   plan.workspace_bytes = workspace();
   plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
-  plan.has_lens = ask.taps.reads_aside && plan.taps.capture() && !plan.taps.captures_prompts_only;
+  plan.has_lens = ask.stage.is_last() && ask.taps.reads_aside && plan.taps.capture() &&
+                  !plan.taps.captures_prompts_only;
   plan.tap_bytes =
       TapState::device_bytes(capacity()) + (plan.has_lens ? HeadLens::device_bytes(spec) : 0);
 
@@ -216,6 +224,14 @@ std::string MemoryBudget::to_table() const {
     return fmt::format("{:<16}{:>12}  {}\n", what, bytes_text(bytes), note);
   };
   std::string table;
+  if (!stages.empty()) {
+    for (const MemoryBudget& one : stages) table += one.to_table();
+    return table;
+  }
+  if (!stage.is_alone()) {
+    table += fmt::format("of stage {} of {}, layers {} to {}\n", stage.index, stage.count,
+                         stage.first_layer, stage.first_layer + stage.num_layers - 1);
+  }
   if (num_ranks > 1) {
     table += fmt::format("of each of {} ranks; the first needs most\n", num_ranks);
   }

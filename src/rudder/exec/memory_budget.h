@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/exec/kv_layout.h"
@@ -37,6 +38,8 @@ struct MemoryAsk {
   int64_t draft_weight_bytes = 0;           // its weights
   TapAsk taps = {};
   ops::Rank rank = {};  // whose memory it is
+  model::Stage stage = {};
+  int32_t max_in_flight = step::Capacity{}.max_in_flight;
 };
 
 struct MemoryBudget {
@@ -59,6 +62,12 @@ struct MemoryBudget {
   tap::Geometry geometry;  // empty without taps
   tap::Limits taps;
   int32_t num_ranks = 1;  // that need as much or less each
+  int32_t max_in_flight = 0;
+  model::Stage stage;  // whose memory this is
+
+  // Of each stage, in order, with equal blocks and lengths; empty where one has all layers. Then
+  // all else is of the first stage.
+  std::vector<MemoryBudget> stages;
 
   int64_t block_bytes() const { return kv.block_bytes + draft_kv_bytes; }
   int64_t kv_bytes() const { return block_bytes() * num_blocks; }
@@ -69,11 +78,11 @@ struct MemoryBudget {
   int64_t total_bytes() const {
     return weight_bytes + workspace_bytes + sequence_bytes + tap_bytes + draft_bytes + kv_bytes();
   }
-  std::string to_table() const;  // lines for people, each ended by a newline
+  std::string to_table() const;  // lines for people, each ended by a newline; of every stage
 };
 
-// `spec` is that of the rank's part (model/shard.h). An Error names the setting to change and the
-// value that would fit.
+// `spec` is that of the rank's part (model/shard.h), or the whole model's of a stage. An Error
+// names the setting to change and the value that would fit.
 Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDTypes& dtypes,
                                    const MemoryAsk& ask);
 

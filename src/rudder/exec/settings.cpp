@@ -22,6 +22,11 @@ void ExecSettings::declare(SettingsTable& table) {
   table.add("tensor-parallel-size", &tensor_parallel_size, 1, 64,
             "Ranks that compute the model together, each with a share of every layer "
             "(docs/parallel.md); on a CPU they share its threads and memory.");
+  table.add(
+      "pipeline-parallel-size", &pipeline_parallel_size, 1, 64,
+      "Stages that the layers are divided among, each on a rank that runs the next step while "
+      "later stages run this one (docs/parallel.md); on a CPU they share its threads and "
+      "memory.");
   table.add("max-model-len", &max_model_len, 0, INT32_MAX,
             "Longest sequence, prompt and output together; 0 takes the model's own length, or what "
             "the KV cache holds when that is less.");

@@ -52,6 +52,8 @@ class StepBuffers {
   // Enqueues the copy of the first `num_rows` sampled tokens to the host.
   void fetch(int64_t num_rows, bool with_top, size_t flight, int32_t iteration);
 
+  const ops::SlotState& state() const { return state_; }
+
   // Of an iteration that fetch() was called for and that is done. [num_rows]; [num_rows,
   // kMaxLogprobs]
   const ops::SampledToken* sampled(size_t flight, int32_t iteration) const;

@@ -40,6 +40,9 @@ class LayerwiseDecoder final : public Decoder {
         products_(ops, buffers_.scale) {}
 
   View forward(const ForwardBatch& batch) override;
+  View hidden(int64_t num_tokens) const override {
+    return shaped(buffers_.residual, num_tokens, spec_.hidden);
+  }
   View more_logits(const View& rows) override { return head(sampled(last_, rows)); }
 
  private:
@@ -48,6 +51,7 @@ class LayerwiseDecoder final : public Decoder {
   Operand add_and_norm(const ops::ResidualNormArgs& asked, const ops::LinearWeight& next,
                        const ForwardBatch& batch);
   void tap_mixed(const View& out, const ops::Taps& taps, const ForwardBatch& batch);
+  void end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch);
   Operand sampled(const Operand& in, const View& rows);
   View head(const Operand& in);
   View gather(const View& in, const View& rows, const View& buffer);
@@ -148,6 +152,13 @@ void LayerwiseDecoder::tap_mixed(const View& out, const ops::Taps& taps,
   encode_at(ops_, batch, taps, out);
 }
 
+// Adds the last branch; the norm behind it is the next stage's.
+void LayerwiseDecoder::end_stage(const ops::ResidualNormArgs& asked, const ForwardBatch& batch) {
+  ops::ResidualNormArgs args = batch.encodes.empty() ? asked : encode_parts(asked, batch);
+  args.sums_ranks = !rank_.is_alone() && !args.delta.empty();
+  if (!args.delta.empty() || !args.x_taps[0].empty()) ops_.residual_norm(args);
+}
+
 // The rows of the head's operand whose logits are wanted, of all rows. By now the branch and the
 // sampled rows' residual are free.
 Operand LayerwiseDecoder::sampled(const Operand& in, const View& rows) {
@@ -184,25 +195,29 @@ View LayerwiseDecoder::head(const Operand& in) {
 View LayerwiseDecoder::forward(const ForwardBatch& batch) {
   using tap::Site;
   const View& rows = batch.logits_rows;
-  View x = shaped(buffers_.residual, batch.ids.num_rows(), spec_.hidden);
+  View x = hidden(batch.ids.num_rows());
   const ops::TapBatch* tapped = &batch.taps;  // of the rows of x
   const auto taps = [&](size_t layer, Site site) -> ops::Taps {
     if (batch.tap_table == nullptr || (batch.passages & tap::passage(site)) == 0) return {};
-    return {batch.tap_table, tapped, tap::Point{static_cast<int32_t>(layer), site}.index()};
+    return {batch.tap_table, tapped,
+            tap::Point{spec_.stage.first_layer + static_cast<int32_t>(layer), site}.index()};
   };
   ops_.begin_attention(batch.attention);
-  ops_.embed({.table = weights_.embedding,
-              .tied = spec_.tied_head ? &weights_.head : nullptr,
-              .ids = batch.ids,
-              .scale = spec_.embed_scale,
-              .out = x});
+  if (spec_.stage.is_first()) {
+    ops_.embed({.table = weights_.embedding,
+                .tied = spec_.tied_head ? &weights_.head : nullptr,
+                .ids = batch.ids,
+                .scale = spec_.embed_scale,
+                .out = x});
+  }
   Operand in = add_and_norm({.x = x,
                              .norm = weights_.layers[0].mixer_pre_norm,
                              .x_taps = {taps(0, Site::kResidPre)},
                              .out_taps = taps(0, Site::kAttnIn)},
                             input_of(weights_.layers[0].mixer), batch);
   for (size_t i = 0; i < spec_.layers.size(); ++i) {
-    const bool is_last = i + 1 == spec_.layers.size();
+    const bool is_stages_last = i + 1 == spec_.layers.size();
+    const bool is_last = is_stages_last && spec_.stage.is_last();
     const LayerWeights& weights = weights_.layers[i];
 
     const LayerStep step = layer_step(i, batch);
@@ -246,6 +261,9 @@ View LayerwiseDecoder::forward(const ForwardBatch& batch) {
       last.norm = weights_.final_norm;
       last.out_taps = taps(i, Site::kFinalNorm);
       in = add_and_norm(last, weights_.head, batch);
+    } else if (is_stages_last) {
+      end_stage(last, batch);
+      return {};
     } else {
       last.norm = weights_.layers[i + 1].mixer_pre_norm;
       last.x_taps[1] = taps(i + 1, Site::kResidPre);
@@ -285,9 +303,11 @@ void check_weights(const ModelSpec& spec, const Weights& weights, ops::Rank rank
             (attention->rope >= 0 && attention->rope < static_cast<int32_t>(spec.ropes.size())),
         "layer {}", i);
   }
-  RUDDER_CHECK(weights.head.in == spec.hidden &&
-               weights.head.out == ops::vocab_share(spec.vocab, rank).count);
-  RUDDER_CHECK(!weights.final_norm.empty() && spec.tied_head == weights.embedding.empty());
+  const Stage& stage = spec.stage;
+  RUDDER_CHECK(!stage.is_last() || (weights.head.in == spec.hidden &&
+                                    weights.head.out == ops::vocab_share(spec.vocab, rank).count));
+  RUDDER_CHECK(!stage.is_last() || !weights.final_norm.empty());
+  RUDDER_CHECK(!stage.is_first() || spec.tied_head == weights.embedding.empty());
 }
 
 // Tells the backend what steps of this model look like.
@@ -299,7 +319,7 @@ Result<void> prepare_backend(const ModelSpec& spec, const Weights& weights,
                          .max_seqs = limits.max_logits_rows,  // one row of each may be wanted
                          .hidden = spec.hidden,
                          .max_linear_in = spec.hidden,
-                         .head = &weights.head,
+                         .head = spec.stage.is_last() ? &weights.head : nullptr,
                          .attention = {}};
   bounds.scales_branches = spec.branch_scale != 1.0f;
   bounds.scales_logits = spec.logit_scale != 1.0f;

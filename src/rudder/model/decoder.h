@@ -56,15 +56,20 @@ struct DecoderLimits {
 class Decoder {
  public:
   // `ops` and `weights` outlive the decoder. On a rank of a group (ops/comm.h) `spec` and `weights`
-  // are its part of the model (shard_spec).
+  // are its part of the model (shard_spec), on a stage (stage_spec) its layers.
   static Result<std::unique_ptr<Decoder>> make(const ModelSpec& spec, const Weights& weights,
                                                std::span<const ops::KvLayer> kv, ops::Ops& ops,
                                                const DecoderLimits& limits);
   virtual ~Decoder() = default;
 
   // Runs the step; returns logits [R, vocab] f32 in the decoder's own buffer, valid until the next
-  // forward; an empty view when R is 0.
+  // forward; an empty view when R is 0, or when a stage behind this one goes on. A stage that is
+  // not the first begins with what hidden() holds.
   virtual ops::View forward(const ForwardBatch& batch) = 0;
+
+  // The residual stream of a step of so many tokens, [num_tokens, hidden] act: what forward()
+  // leaves for the stage behind, or takes from the stage before.
+  virtual ops::View hidden(int64_t num_tokens) const = 0;
 
   // Logits of other tokens of the last forward, which kept all rows: [R, vocab] f32 for `rows`
   // [R] i32, at most max_logits_rows of them; in the same buffer, instead of what is in it.

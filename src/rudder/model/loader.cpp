@@ -42,9 +42,10 @@ std::vector<float> values_of(const View& stored) {
 class Loader {
  public:
   Loader(const Checkpoint& checkpoint, const Quantisation& quantisation, const ModelSpec& spec,
-         const WeightNames& names, ops::Ops& ops, const ProgressFn& progress)
+         const WeightNames& names, ops::Ops& ops, const ProgressFn& progress, const Stage& stage)
       : checkpoint_(checkpoint),
         spec_(spec),
+        stage_(stage),
         names_(names),
         ops_(ops),
         rank_(ops::rank_of(ops)),
@@ -55,14 +56,17 @@ class Loader {
     RUDDER_TRY_VOID(check_tensors());
     binder_.log_differences();
     RUDDER_TRY_VOID(load_embedding_and_head());
-    for (size_t i = 0; i < spec_.layers.size(); ++i) {
-      prefetch_layer(i + 1);
+    const LayerRange layers = layers_of(spec_, stage_);
+    for (size_t i = layers.begin; i < layers.end; ++i) {
+      if (i + 1 < layers.end) prefetch_layer(i + 1);
       RUDDER_TRY(LayerWeights layer, load_layer(i));
       out_.layers.push_back(std::move(layer));
       checkpoint_.release_pages();  // a layer at a time is in memory twice, and no more
       report();
     }
-    RUDDER_TRY(out_.final_norm, load_norm(final_norm_tensor(spec_, names_)));
+    if (stage_.is_last()) {
+      RUDDER_TRY(out_.final_norm, load_norm(final_norm_tensor(spec_, names_)));
+    }
     RUDDER_TRY_VOID(checkpoint_.check_unchanged());
     done_ = checkpoint_.tensor_bytes();  // with what is not read
     report();
@@ -128,7 +132,6 @@ class Loader {
   }
 
   void prefetch_layer(size_t layer) const {
-    if (layer >= spec_.layers.size()) return;
     for (const LinearModule& linear : layer_tensors(spec_, names_, layer).linears) {
       for (const LinearModule::Part& part : linear.parts) binder_.prefetch(part.name + ".weight");
     }
@@ -136,12 +139,14 @@ class Loader {
 
   Result<void> load_embedding_and_head() {
     RUDDER_TRY(const Tables tables, take_tables());
-    if (!shares_table(spec_, rank_)) {
+    if (stage_.is_first() && !shares_table(spec_, rank_, stage_)) {
       RUDDER_TRY(out_.embedding, ops_.upload(tables.embedding, table_dtype(ops_.linear_dtype())));
       out_.bytes += static_cast<int64_t>(out_.embedding.bytes());
       if (!spec_.tied_head) done_ += static_cast<int64_t>(tables.embedding.bytes());
     }
-    RUDDER_TRY(out_.head, add_linear(tables.head));
+    if (stage_.is_last()) {
+      RUDDER_TRY(out_.head, add_linear(tables.head));
+    }
     checkpoint_.release_pages();
     report();
     return {};
@@ -249,6 +254,7 @@ class Loader {
 
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
+  const Stage stage_;
   const WeightNames& names_;
   ops::Ops& ops_;
   const ops::Rank rank_;
@@ -271,15 +277,15 @@ Result<ModelSpec> read_spec(const Checkpoint& checkpoint) {
 }
 
 Result<Weights> load_weights(const Checkpoint& checkpoint, const ModelSpec& spec, ops::Ops& ops,
-                             const ProgressFn& progress) {
+                             const ProgressFn& progress, const Stage& stage) {
   RUDDER_TRY(const Architecture* architecture, find_architecture(spec.architecture));
   RUDDER_TRY(const Quantisation quantisation, read_quantisation(checkpoint));
-  return Loader(checkpoint, quantisation, spec, architecture->names, ops, progress).load();
+  return Loader(checkpoint, quantisation, spec, architecture->names, ops, progress, stage).load();
 }
 
 WeightBudget budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
-                            const ops::Ops& ops, ops::Rank rank) {
-  WeightBudget budget{weight_bytes(spec, ops.linear_dtype(), rank), ops.linear_dtype()};
+                            const ops::Ops& ops, ops::Rank rank, const Stage& stage) {
+  WeightBudget budget{weight_bytes(spec, ops.linear_dtype(), rank, stage), ops.linear_dtype()};
   const auto architecture = find_architecture(spec.architecture);
   if (!architecture || !ops.keeps_fp8()) return budget;
   int64_t stored_fp8 = 0;
@@ -290,8 +296,11 @@ WeightBudget budget_weights(const Checkpoint& checkpoint, const ModelSpec& spec,
       for (const Extent& rows : part.rows) stored_fp8 += rows.count() * module.in.count();
     }
   };
-  if (!spec.tied_head) count(head_module(spec, (*architecture)->names, rank));
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
+  if (!spec.tied_head && stage.is_last()) {
+    count(head_module(spec, (*architecture)->names, rank));
+  }
+  const LayerRange layers = layers_of(spec, stage);
+  for (size_t i = layers.begin; i < layers.end; ++i) {
     const LayerTensors tensors = layer_tensors(spec, (*architecture)->names, i, nullptr, rank);
     for (const LinearModule& linear : tensors.linears) count(linear);
   }

@@ -15,10 +15,10 @@ namespace rudder::model {
 // From config.json; errors name the key.
 Result<ModelSpec> read_spec(const weights::Checkpoint& checkpoint);
 
-// `spec` is the whole model's; of one rank of a group (ops/comm.h) that rank's part is loaded.
-// Progress is in bytes of checkpoint.
+// `spec` is the whole model's; of one rank of a group (ops/comm.h), or of one stage, that part is
+// loaded. Progress is in bytes of checkpoint.
 Result<Weights> load_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
-                             ops::Ops& ops, const ProgressFn& progress);
+                             ops::Ops& ops, const ProgressFn& progress, const Stage& stage = {});
 
 // weight_bytes (tensors.h) of a checkpoint on a backend: fp8 in the file stays fp8 where the
 // backend keeps it.
@@ -27,6 +27,6 @@ struct WeightBudget {
   tensor::DType linear_dtype = tensor::DType::kF32;  // of the layers' products
 };
 WeightBudget budget_weights(const weights::Checkpoint& checkpoint, const ModelSpec& spec,
-                            const ops::Ops& ops, ops::Rank rank = {});
+                            const ops::Ops& ops, ops::Rank rank = {}, const Stage& stage = {});
 
 }  // namespace rudder::model

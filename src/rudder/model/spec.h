@@ -107,6 +107,18 @@ inline KvGeometry kv_geometry(const LayerSpec& layer) {
   return a == nullptr ? KvGeometry{} : KvGeometry{a->num_kv_heads, a->head_dim, a->window};
 }
 
+// A rank of a pipeline and the layers of the model that it runs (model/stage.h).
+struct Stage {
+  int32_t index = 0;  // from 0 to count - 1
+  int32_t count = 1;
+  int32_t first_layer = 0;  // of the whole model
+  int32_t num_layers = 0;   // of one that is alone: all
+
+  bool is_alone() const { return count == 1; }
+  bool is_first() const { return index == 0; }
+  bool is_last() const { return index == count - 1; }
+};
+
 struct ModelSpec {
   std::string architecture;  // "LlamaForCausalLM"
   int32_t hidden = 0;
@@ -120,7 +132,8 @@ struct ModelSpec {
   float final_softcap = 0;
   bool tied_head = false;
   std::vector<RopeSpec> ropes;
-  std::vector<LayerSpec> layers;
+  std::vector<LayerSpec> layers;  // of the stage
+  Stage stage;                    // whose part of the model this is
 };
 
 }  // namespace rudder::model

@@ -126,32 +126,53 @@ tensor::DType table_dtype(tensor::DType linear_dtype) {
   return linear_dtype == tensor::DType::kF32 ? tensor::DType::kF32 : tensor::DType::kBF16;
 }
 
-int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank) {
-  const WeightNames names;  // sizes do not depend on them
-  int64_t linear = 0;       // elements of products
-  int64_t plain = 0;        // norms, vectors and biases, f32
+namespace {
+
+int64_t bytes_of(int64_t elements, tensor::DType dtype) {
+  return elements * static_cast<int64_t>(tensor::dtype_bytes(dtype));
+}
+
+struct ElementCount {
+  int64_t linear = 0;  // of products
+  int64_t plain = 0;   // of norms, vectors and biases, f32
+
   // Every channel has its number on the device, also where the checkpoint has one for all.
-  const auto add_norm = [&](const NormTensor& norm) {
-    plain += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count();
-  };
-  add_norm(final_norm_tensor(spec, names));
-  const auto add = [&](const LinearModule& module) {
+  void add(const NormTensor& norm) { plain += (norm.alpha.count > 0 ? 2 : 1) * norm.width.count(); }
+  void add(const LinearModule& module) {
     linear += module.rows() * module.in.count();
     if (module.adds_bias()) plain += module.rows();
-  };
-  add(head_module(spec, names, rank));
-  for (size_t i = 0; i < spec.layers.size(); ++i) {
-    const LayerTensors tensors = layer_tensors(spec, names, i, nullptr, rank);
-    for (const NormTensor& norm : tensors.norms) add_norm(norm);
+  }
+  void add_layer(const ModelSpec& spec, size_t layer, ops::Rank rank) {
+    const LayerTensors tensors = layer_tensors(spec, {}, layer, nullptr, rank);
+    for (const NormTensor& norm : tensors.norms) add(norm);
     for (const VectorTensor& vector : tensors.vectors) plain += vector.count.count();
     for (const LinearModule& module : tensors.linears) add(module);
   }
-  const int64_t table = shares_table(spec, rank) ? 0 : int64_t{spec.vocab} * spec.hidden;
-  const auto bytes = [](int64_t elements, tensor::DType dtype) {
-    return elements * static_cast<int64_t>(tensor::dtype_bytes(dtype));
-  };
-  return bytes(linear, linear_dtype) + bytes(table, table_dtype(linear_dtype)) +
-         bytes(plain, tensor::DType::kF32);
+  int64_t bytes(tensor::DType linear_dtype) const {
+    return bytes_of(linear, linear_dtype) + bytes_of(plain, tensor::DType::kF32);
+  }
+};
+
+}  // namespace
+
+int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank,
+                     const Stage& stage) {
+  ElementCount count;  // sizes do not depend on names
+  if (stage.is_last()) {
+    count.add(final_norm_tensor(spec, {}));
+    count.add(head_module(spec, {}, rank));
+  }
+  const LayerRange layers = layers_of(spec, stage);
+  for (size_t i = layers.begin; i < layers.end; ++i) count.add_layer(spec, i, rank);
+  const bool has_table = stage.is_first() && !shares_table(spec, rank, stage);
+  const int64_t table = has_table ? int64_t{spec.vocab} * spec.hidden : 0;
+  return count.bytes(linear_dtype) + bytes_of(table, table_dtype(linear_dtype));
+}
+
+int64_t layer_weight_bytes(const ModelSpec& spec, size_t layer, tensor::DType linear_dtype) {
+  ElementCount count;
+  count.add_layer(spec, layer, {});
+  return count.bytes(linear_dtype);
 }
 
 }  // namespace rudder::model

@@ -105,15 +105,29 @@ LayerTensors layer_tensors(const ModelSpec& spec, const WeightNames& names, size
 NormTensor final_norm_tensor(const ModelSpec& spec, const WeightNames& names);
 LinearModule head_module(const ModelSpec& spec, const WeightNames& names, ops::Rank rank = {});
 // Whether the head's weight is the embedding table too, in one piece of memory.
-inline bool shares_table(const ModelSpec& spec, ops::Rank rank) {
-  return spec.tied_head && rank.is_alone();
+inline bool shares_table(const ModelSpec& spec, ops::Rank rank, const Stage& stage = {}) {
+  return spec.tied_head && rank.is_alone() && stage.is_alone();
+}
+// The layers of the whole model that the stage has: from `begin` to before `end`.
+struct LayerRange {
+  size_t begin = 0;
+  size_t end = 0;
+};
+inline LayerRange layers_of(const ModelSpec& whole, const Stage& stage) {
+  if (stage.is_alone()) return {0, whole.layers.size()};
+  const auto begin = static_cast<size_t>(stage.first_layer);
+  return {begin, begin + static_cast<size_t>(stage.num_layers)};
 }
 
 // Weights of the kinds of branches that the layer has, with nothing in them.
 LayerWeights empty_weights(const LayerSpec& layer);
 
-// Device bytes of the rank's weights before they are loaded, all products stored as `linear_dtype`.
-int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank = {});
+// Device bytes of the weights of a rank, or of a stage, before they are loaded, all products stored
+// as `linear_dtype`. `spec` is the whole model's.
+int64_t weight_bytes(const ModelSpec& spec, tensor::DType linear_dtype, ops::Rank rank = {},
+                     const Stage& stage = {});
+// Of one layer, on one device.
+int64_t layer_weight_bytes(const ModelSpec& spec, size_t layer, tensor::DType linear_dtype);
 // The embedding table is as precise as the products are, but never below bf16.
 tensor::DType table_dtype(tensor::DType linear_dtype);
 

@@ -107,10 +107,12 @@ int32_t Scheduler::choose_repeat() const {
 // Victims rank behind the sequence that needs their blocks, so that a loop over running_ by index
 // survives their removal.
 void Scheduler::plan_decodes(StepBuilder& builder) {
+  int64_t left_of_cohort = cohort_size();
   for (size_t i = 0; i < running_.size() && builder.tokens_left > 0; ++i) {
     Sequence& sequence = *running_[i];
-    if (!can_decode(sequence)) continue;
+    if (!can_decode(sequence) || left_of_cohort == 0) continue;
     if (sequence.taps.fit(sequence.planned_len, 1, builder.elements_left) == 0) continue;
+    --left_of_cohort;
     if (!sequence.draft.empty()) {
       decode_drafted(builder, sequence);
       continue;
@@ -123,9 +125,20 @@ void Scheduler::plan_decodes(StepBuilder& builder) {
   }
 }
 
+// Sequences that a step decodes at most: all that run, divided among the steps in flight.
+int64_t Scheduler::cohort_size() const {
+  const int64_t cohorts = settings_.num_cohorts;
+  if (cohorts == 1) return std::ssize(running_);
+  const auto decodes = std::ranges::count_if(running_, [](const Sequence* sequence) {
+    return sequence->state == SequenceState::kRunning && sequence->uncomputed() == 1;
+  });
+  return (decodes + cohorts - 1) / cohorts;
+}
+
 bool Scheduler::can_decode(const Sequence& sequence) const {
   if (sequence.state != SequenceState::kRunning || sequence.uncomputed() != 1) return false;
   if (sequence.will_end() && !RUDDER_MUTANT(kPlanPastMaxLen)) return false;
+  if (settings_.num_cohorts > 1 && sequence.inflight > 0) return false;
   if (sequence.samples_pending == 0) return true;
   if (sequence.taps.needs_known_tokens() && !RUDDER_MUTANT(kThoughtsGuessed)) return false;
   if (!sequence.is_drafted) return true;

@@ -229,7 +229,24 @@ model::ModelSpec tiny_spec(TinyArch arch) {
   return spec;
 }
 
-Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed) {
+namespace {
+
+model::Weights part_of(model::Weights weights, const model::ModelSpec& spec,
+                       const model::Stage& stage) {
+  const model::LayerRange layers = model::layers_of(spec, stage);
+  weights.layers.resize(layers.end);
+  weights.layers.erase(weights.layers.begin(),
+                       weights.layers.begin() + static_cast<std::ptrdiff_t>(layers.begin));
+  if (!stage.is_first()) weights.embedding = {};
+  if (!stage.is_last()) weights.final_norm = {};
+  if (!stage.is_last()) weights.head = {};
+  return weights;
+}
+
+}  // namespace
+
+Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed,
+                                      const model::Stage& stage) {
   WeightMaker maker(ops, seed);
   model::Weights weights;
   const ops::Rank rank = ops::rank_of(ops);
@@ -241,11 +258,11 @@ Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& op
     weights.layers.push_back(std::move(made));
   }
   RUDDER_TRY(weights.final_norm, maker.norm(model::final_norm_tensor(spec, {}), spec.norm_eps));
-  const bool needs_table = spec.tied_head && !model::shares_table(spec, rank);
+  const bool needs_table = spec.tied_head && !model::shares_table(spec, rank, stage);
   RUDDER_TRY(weights.head, maker.linear(model::head_module(spec, {}, rank), 2,
                                         needs_table ? &weights.embedding : nullptr));
   weights.bytes = maker.bytes();
-  return weights;
+  return part_of(std::move(weights), spec, stage);
 }
 
 }  // namespace rudder::testing

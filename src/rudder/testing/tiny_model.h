@@ -29,8 +29,9 @@ std::string_view tiny_arch_name(TinyArch arch);
 // vocab 160, hidden 64, 3 layers, 512 positions.
 model::ModelSpec tiny_spec(TinyArch arch);
 
-// Random weights for any spec, which is the whole model's: of a rank of a group, its part of them.
-// The same seed gives the same weights on every backend and for every number of ranks.
-Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed);
+// Random weights for any spec, which is the whole model's: of a rank of a group, or of a stage, its
+// part of them. The same seed gives the same weights on every backend, rank and stage.
+Result<model::Weights> random_weights(const model::ModelSpec& spec, ops::Ops& ops, uint64_t seed,
+                                      const model::Stage& stage = {});
 
 }  // namespace rudder::testing

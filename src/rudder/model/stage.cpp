@@ -1,0 +1,92 @@
+#include "rudder/model/stage.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "rudder/model/tensors.h"
+
+namespace rudder::model {
+namespace {
+
+std::vector<int64_t> layer_costs(const ModelSpec& whole, tensor::DType linear, tensor::DType kv) {
+  const auto kv_width = static_cast<int64_t>(tensor::dtype_bytes(kv));
+  std::vector<int64_t> costs;
+  for (size_t i = 0; i < whole.layers.size(); ++i) {
+    const KvGeometry geometry = kv_geometry(whole.layers[i]);
+    const int64_t tokens =
+        geometry.window > 0 ? std::min<int64_t>(geometry.window, kStageContext) : kStageContext;
+    costs.push_back(layer_weight_bytes(whole, i, linear) +
+                    2 * tokens * geometry.num_kv_heads * geometry.head_dim * kv_width);
+  }
+  costs.back() +=
+      int64_t{whole.vocab} * whole.hidden * static_cast<int64_t>(tensor::dtype_bytes(linear));
+  return costs;
+}
+
+// Whether the layers from `begin` on make at most `count` stages that cost at most `most` each.
+bool fits_from(const std::vector<int64_t>& costs, size_t begin, int32_t count, int64_t most) {
+  int32_t used = 0;
+  int64_t sum = most + 1;
+  for (size_t i = begin; i < costs.size(); ++i) {
+    if (costs[i] > most) return false;
+    if (sum + costs[i] > most) {
+      ++used;
+      sum = 0;
+    }
+    sum += costs[i];
+  }
+  return used <= count;
+}
+
+int64_t least_most(const std::vector<int64_t>& costs, int32_t count) {
+  int64_t low = 0;
+  int64_t high = 0;
+  for (const int64_t cost : costs) high += cost;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits_from(costs, 0, count, middle) ? high : low) = middle;
+  }
+  return high;
+}
+
+}  // namespace
+
+Result<std::vector<Stage>> divide_layers(const ModelSpec& whole, int32_t count,
+                                         tensor::DType linear, tensor::DType kv) {
+  const auto num_layers = static_cast<int32_t>(whole.layers.size());
+  if (count > num_layers) {
+    return fail(ErrorCode::kInvalidArgument,
+                fmt::format("the {} layers of the model cannot be divided among {} stages",
+                            num_layers, count),
+                "pipeline-parallel-size");
+  }
+  const std::vector<int64_t> costs = layer_costs(whole, linear, kv);
+  const int64_t most = least_most(costs, count);
+  std::vector<Stage> stages;
+  int32_t begin = 0;
+  for (int32_t i = 0; i < count; ++i) {
+    const int32_t behind = count - i - 1;
+    int32_t end = begin + 1;
+    while (behind == 0 ? end < num_layers
+                       : !fits_from(costs, static_cast<size_t>(end), behind, most)) {
+      ++end;
+    }
+    stages.push_back({.index = i, .count = count, .first_layer = begin, .num_layers = end - begin});
+    begin = end;
+  }
+  return stages;
+}
+
+ModelSpec stage_spec(const ModelSpec& whole, const Stage& stage) {
+  ModelSpec spec = whole;
+  if (stage.is_alone()) return spec;
+  const auto first = whole.layers.begin() + stage.first_layer;
+  spec.layers.assign(first, first + stage.num_layers);
+  spec.tied_head = false;
+  spec.stage = stage;
+  return spec;
+}
+
+}  // namespace rudder::model
