@@ -76,7 +76,7 @@ Row feature_delta(const tap::TapOp& op, double s, const Row& h, const Row& v1, c
   const auto [row, scale] = normed(op.norm, h);
   const double y = inner(row, v2);
   const double f = y > op.lo ? std::max(op.a * y + op.b, 0.0) : 0;
-  const Row none(h.size());
+  Row none(h.size());
   if (op.hi > 0 && f <= 0) return none;
   return plus(none, s * scale * (edited_value(op, f) - f), v1);
 }
