@@ -100,7 +100,7 @@ step::Capacity capacity() {
   capacity.geometry.hidden = 32;
   capacity.geometry.mlp_width = {48, 48};
   capacity.geometry.heads = {{2, 20}, {4, 8}};
-  capacity.geometry.sites = {0x1ff, 0x3ff};
+  capacity.geometry.sites = {tap::every_site_but(tap::Site::kFinalNorm), tap::kEverySite};
   capacity.geometry.dtype = DType::kF32;
   capacity.taps = {.num_rows = 4,
                    .num_ops = 8,

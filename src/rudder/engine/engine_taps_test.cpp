@@ -26,11 +26,12 @@ class EngineTapsTest : public ::testing::Test {
  protected:
   void start(int32_t num_rows, bool has_captures = true) {
     options_.capacity.vocab_size = testing::kTinyVocab;
-    options_.capacity.geometry = {.num_layers = 2,
-                                  .hidden = 8,
-                                  .mlp_width = {16, 16},
-                                  .sites = {0x1FF, 0x1FF},
-                                  .dtype = tensor::DType::kBF16};
+    options_.capacity.geometry = {
+        .num_layers = 2,
+        .hidden = 8,
+        .mlp_width = {16, 16},
+        .sites = {tap::every_site_but(tap::Site::kAttnZ), tap::every_site_but(tap::Site::kAttnZ)},
+        .dtype = tensor::DType::kBF16};
     options_.capacity.taps = {.num_rows = num_rows,
                               .num_ops = num_rows,
                               .num_floats = num_rows * tap::kVectorAlign,

@@ -23,7 +23,8 @@ testing::FakeOptions tapped_fake() {
   options.capacity.geometry = {.num_layers = 2,
                                .hidden = 128,
                                .mlp_width = {256, 256},
-                               .sites = {0x1FF, 0x1FF},
+                               .heads = {{2, 64}, {2, 64}},
+                               .sites = {tap::kEverySite, tap::kEverySite},
                                .dtype = tensor::DType::kBF16};
   options.capacity.taps = {.num_rows = 4,
                            .num_ops = 8,

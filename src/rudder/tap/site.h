@@ -28,6 +28,15 @@ enum class Site : uint8_t {
 };
 inline constexpr int32_t kNumSites = 10;
 
+// Sets of sites (Geometry::sites).
+constexpr uint16_t site_bit(Site site) {
+  return static_cast<uint16_t>(1u << static_cast<unsigned>(site));
+}
+inline constexpr uint16_t kEverySite = (1u << kNumSites) - 1;
+constexpr uint16_t every_site_but(Site site) {
+  return static_cast<uint16_t>(kEverySite & ~site_bit(site));
+}
+
 // "resid_pre", "attn_in", ...
 std::string_view site_name(Site site);
 

@@ -14,7 +14,9 @@ Geometry two_layers() {
   geometry.hidden = 96;
   geometry.mlp_width = {200, 256};
   geometry.heads = {{3, 32}, {2, 64}};
-  geometry.sites = {0x1ff & ~(1 << 4), 0x3ff};
+  geometry.sites = {
+      static_cast<uint16_t>(every_site_but(Site::kFinalNorm) & ~site_bit(Site::kResidMid)),
+      kEverySite};
   return geometry;
 }
 

@@ -84,7 +84,7 @@ class Stress {
                            .hidden = 8,
                            .mlp_width = {16, 16},
                            .heads = {{2, 4}, {2, 4}},
-                           .sites = {0x3FF, 0x3FF},
+                           .sites = {tap::kEverySite, tap::kEverySite},
                            .dtype = tensor::DType::kBF16};
       capacity.taps = {.num_rows = kNumRows,
                        .num_ops = 2 * kNumRows,

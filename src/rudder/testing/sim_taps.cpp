@@ -91,7 +91,7 @@ SimTaps draw_sim_taps(step::Capacity& capacity, SimRandom& random) {
                        .hidden = 8,
                        .mlp_width = {16, 16},
                        .heads = {{2, 4}, {2, 4}},
-                       .sites = {0x3FF, 0x3FF},
+                       .sites = {tap::kEverySite, tap::kEverySite},
                        .dtype = tensor::DType::kBF16};
   capacity.taps = {.num_rows = random.pick({2, 3, 5, 16}),
                    .num_ops = random.in(4, 16),

@@ -17,10 +17,12 @@ namespace json = boost::json;
 constexpr std::string_view kModules = "/v1/steering/modules";
 
 tap::Geometry geometry() {
+  constexpr uint16_t kInner = tap::every_site_but(tap::Site::kFinalNorm);
   return {.num_layers = 4,
           .hidden = 4,
           .mlp_width = {8, 8, 8, 8},
-          .sites = {0xFF, 0xFF, 0xFF, 0x1FF},
+          .heads = {{2, 2}, {2, 2}, {2, 2}, {2, 2}},
+          .sites = {kInner, kInner, kInner, tap::kEverySite},
           .dtype = tensor::DType::kF32};
 }
 

@@ -20,12 +20,8 @@ tap::Geometry small_geometry() {
   geometry.hidden = 24;
   geometry.mlp_width = {48, 48, 40, 48};
   geometry.heads = {{4, 6}, {4, 6}, {2, 8}, {4, 6}};
-  const auto bit = [](tap::Site site) {
-    return static_cast<uint16_t>(1u << static_cast<unsigned>(site));
-  };
-  const auto all = static_cast<uint16_t>((1u << tap::kNumSites) - 1);
-  const auto inner = static_cast<uint16_t>(all & ~bit(tap::Site::kFinalNorm));
-  geometry.sites = {inner, inner, inner, static_cast<uint16_t>(all & ~bit(tap::Site::kResidMid))};
+  const uint16_t inner = tap::every_site_but(tap::Site::kFinalNorm);
+  geometry.sites = {inner, inner, inner, tap::every_site_but(tap::Site::kResidMid)};
   geometry.dtype = tensor::DType::kBF16;
   return geometry;
 }

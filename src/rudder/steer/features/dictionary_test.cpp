@@ -215,7 +215,7 @@ TEST(Dictionary, AModelMustHaveItsPoints) {
                             .hidden = 2,
                             .mlp_width = {4, 4},
                             .heads = {{1, 3}, {1, 3}},
-                            .sites = {0x1ff, 0x3ff}};
+                            .sites = {tap::every_site_but(tap::Site::kFinalNorm), tap::kEverySite}};
   EXPECT_TRUE(check_fits(dictionary, geometry, "d"));
   dictionary.num_writes = 2;
   EXPECT_EQ(check_fits(dictionary, geometry, "d").error().message,
