@@ -123,6 +123,7 @@ class Stress {
     settings.hash_bits = chance(40) ? 1 : 128;
     settings.max_wait_steps = chance(20) ? 50 : 10'000;
     settings.block_watcher = &mirror_;
+    settings.num_cohorts = chance(30) ? pick(2, 4) : 1;
     return settings;
   }
 
