@@ -36,13 +36,13 @@ end_to_end() {
   .venv/bin/python -m pytest tests/e2e -q "$@"
 }
 
-# The end-to-end tests wait for servers half of their time, so they run beside a build. What they print
-# comes when both have ended.
+# The end-to-end tests wait for servers half of their time, so they run beside a build, which takes what
+# they leave. What they print comes when both have ended.
 end_to_end_beside() {  # end_to_end_beside COMMAND...
   local log=build/end_to_end.log status=0
   end_to_end >"$log" 2>&1 &
   local tests=$!
-  "$@" || { kill "$tests"; return 1; }
+  nice -n 10 "$@" || { kill "$tests"; return 1; }
   wait "$tests" || status=$?
   cat "$log"
   return "$status"
