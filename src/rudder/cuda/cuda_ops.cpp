@@ -16,6 +16,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/encode.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
 #include "rudder/cuda/kernels/rows.h"
@@ -68,6 +69,8 @@ class CudaOps final : public ops::Ops {
   DType linear_dtype() const override { return settings_.linear_dtype; }
   bool keeps_fp8() const override { return true; }
   bool takes_drafts() const override { return true; }
+  bool has_encode() const override { return true; }
+  bool taps_mixers() const override { return true; }
 
   int64_t available_memory() const override {
     size_t free = 0;
@@ -160,6 +163,7 @@ class CudaOps final : public ops::Ops {
   }
   void gated_act(const ops::GatedActArgs& args) override;
   void quantise(const ops::QuantiseArgs& args) override;
+  void encode(const ops::EncodeArgs& args) override;
   void gather_rows(const ops::GatherRowsArgs& args) override;
   void logits(const ops::LogitsArgs& args) override {
     scale_product();
@@ -444,6 +448,19 @@ void CudaOps::quantise(const ops::QuantiseArgs& args) {
   params.out = args.out.data;
   params.out_scale = pointer<float>(args.out_scale);
   launch("quantise", {&args.x}, [&] { return launch_quantise(params, stream()); });
+}
+
+void CudaOps::encode(const ops::EncodeArgs& args) {
+  RUDDER_CHECK(args.x.dtype == DType::kBF16, "a row of {} is encoded",
+               tensor::dtype_name(args.x.dtype));
+  launch("encode", {&args.x},
+         [&] { return launch_encode(encode_params(args, info_.num_sms), stream()); });
+  ResidualNormParams row;
+  row.x = args.x.data;
+  row.rows = args.x.shape[0];
+  row.hidden = args.x.shape[1];
+  launch("encode", {&args.x},
+         [&] { return launch_tapped_residual_norm(row, params_behind_encode(args), stream()); });
 }
 
 void CudaOps::gather_rows(const ops::GatherRowsArgs& args) {
