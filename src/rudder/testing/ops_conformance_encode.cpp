@@ -235,10 +235,23 @@ void OpsEncode::put_with(Scene& scene, std::vector<DictionaryFloats>& images,
   scene.table.carried = poisoned(DType::kF32, {kMaxTapTokens, width});
 }
 
+bool OpsEncode::round_to_act(Row& h) const {
+  if (act_ != DType::kBF16) return true;
+  bool is_sure = true;
+  for (double& value : h) {
+    const auto rounded = [](double exact) {
+      return double{tensor::to_float(tensor::to_bf16(static_cast<float>(exact)))};
+    };
+    is_sure = is_sure && rounded(value * (1 - 5e-6)) == rounded(value * (1 + 5e-6));
+    value = rounded(value);
+  }
+  return is_sure;
+}
+
 OpsEncode::Row OpsEncode::expected_row(const std::vector<DictionaryFloats>& images,
                                        const tap::Program& program,
                                        const std::vector<int32_t>& numbers, Row h, int32_t n,
-                                       bool& is_sure) {
+                                       bool& is_sure) const {
   size_t next = 0;
   for (size_t i = 0; i < program.ops.size(); ++i) {
     const TapOp& op = program.ops[i].op;
@@ -259,6 +272,7 @@ OpsEncode::Row OpsEncode::expected_row(const std::vector<DictionaryFloats>& imag
       }
     }
     h = std::move(row);
+    if (i + static_cast<size_t>(op.run) < program.ops.size()) is_sure &= round_to_act(h);
   }
   return h;
 }
@@ -354,7 +368,7 @@ TEST_P(OpsEncode, LargeDictionaries) {
   if (!GetParam().takes_large_shapes) GTEST_SKIP() << "minutes on this backend";
   int checked = 0;
   for (const auto& [width, num_features, k] :
-       {std::array{2304, 16384, 0}, std::array{2304, 16384, 64}, std::array{4096, 65536, 128}}) {
+       {std::array{2304, 16384, 0}, std::array{2304, 16384, 64}, std::array{1024, 65536, 128}}) {
     std::vector<DictionaryFloats> images;
     images.push_back(random_image(width, width, num_features, k));
     images.push_back(random_image(width, width, 64, 8));

@@ -42,8 +42,10 @@ class OpsEncode : public OpsTaps {
   // others are found from their own begin.
   void put_with(Scene& scene, std::vector<Image>& images, int64_t ring_elements);
   // What a program makes of the row that stands in front of its first encode.
-  static Row expected_row(const std::vector<Image>& images, const tap::Program& program,
-                          const std::vector<int32_t>& numbers, Row h, int32_t n, bool& is_sure);
+  Row expected_row(const std::vector<Image>& images, const tap::Program& program,
+                   const std::vector<int32_t>& numbers, Row h, int32_t n, bool& is_sure) const;
+  // As the rows between two encodes are. False where an error of fp32 may round to another number.
+  bool round_to_act(Row& h) const;
   // Two dictionaries in four programs, of which tokens take any or none.
   void check_rows(int32_t width, std::vector<Image> images, int64_t rows, int& checked);
 };
