@@ -53,7 +53,8 @@ struct SteeringBench {
 
   void declare(SettingsTable& table) {
     table.section("bench steering");
-    table.add("modes", &modes, "Which modes, with commas between; empty is all of them.");
+    table.add("modes", &modes,
+              "Which modes, with commas between; empty is all but those of large dictionaries.");
     table.add("concurrency", &concurrency, "Clients at once: numbers with commas between.");
     table.add("output-lens", &output_lens, "Tokens that a request generates, likewise.");
     table.add("input-len", &input_len, 1, 1 << 20, "Tokens of a prompt.");
@@ -91,8 +92,12 @@ Result<std::vector<int32_t>> numbers(const std::string& text, const char* field)
 }
 
 Result<std::vector<SteeringMode>> chosen_modes(const std::string& text) {
-  if (text.empty()) return steering_modes();
   std::vector<SteeringMode> out = {steering_modes().front()};
+  if (text.empty()) {
+    out = steering_modes();
+    std::erase_if(out, [](const SteeringMode& mode) { return mode.is_large; });
+    return out;
+  }
   const std::string list = text + ",";
   for (size_t at = 0, end = 0; at < list.size(); at = end + 1) {
     end = list.find(',', at);

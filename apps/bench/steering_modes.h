@@ -20,6 +20,7 @@ struct SteeringMode {
   int32_t num_encoded = 0;        // a topk dictionary of so many features is encoded whole, to
   bool reconstructs = false;      // give the row, or to clamp one feature
   bool adds_to_heads = false;     // attn_z of every layer
+  bool is_large = false;          // only where it is asked for by its name
   int32_t num_captured = 0;       // layers whose resid_post is captured; -1: all
 };
 
