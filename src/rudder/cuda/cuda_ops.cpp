@@ -71,6 +71,16 @@ class CudaOps final : public ops::Ops {
   bool takes_drafts() const override { return true; }
   bool has_encode() const override { return true; }
   bool taps_mixers() const override { return true; }
+  bool has_reader() const override { return true; }
+  int64_t reader_bytes() const override { return kWorkspaceBytes; }
+  std::unique_ptr<ops::Ops> make_reader() const override {
+    CudaOpsSettings settings = settings_;
+    settings.tune = false;
+    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings);
+    if (reader) return std::move(*reader);
+    log_warn("{}", reader.error().to_string());
+    return nullptr;
+  }
 
   int64_t available_memory() const override {
     size_t free = 0;
