@@ -466,10 +466,9 @@ void CudaOps::encode(const ops::EncodeArgs& args) {
                tensor::dtype_name(args.x.dtype));
   launch("encode", {&args.x},
          [&] { return launch_encode(encode_params(args, info_.num_sms), stream()); });
-  const ResidualNormParams row{
-      .x = args.x.data, .rows = args.x.shape[0], .hidden = args.x.shape[1]};
-  launch("encode", {&args.x},
-         [&] { return launch_tapped_residual_norm(row, params_behind_encode(args), stream()); });
+  launch("encode", {&args.x}, [&] {
+    return launch_tapped_residual_norm(rows_of(args), params_behind_encode(args), stream());
+  });
 }
 
 void CudaOps::gather_rows(const ops::GatherRowsArgs& args) {

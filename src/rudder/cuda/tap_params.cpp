@@ -90,6 +90,14 @@ EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks) {
   return params;
 }
 
+ResidualNormParams rows_of(const ops::EncodeArgs& args) {
+  ResidualNormParams params;
+  params.x = args.x.data;
+  params.rows = args.x.shape[0];
+  params.hidden = args.x.shape[1];
+  return params;
+}
+
 TapParams<kResidualPoints> params_behind_encode(const ops::EncodeArgs& args) {
   const ops::Taps none;
   TapParams<kResidualPoints> params = params_of<kResidualPoints>({&none, &args.taps, &none, &none});

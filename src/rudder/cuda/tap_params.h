@@ -19,6 +19,7 @@ TapParams<1> tap_params(const ops::GatedActArgs& args);
 
 // Of launch_encode(), and of the residual norm that is nothing but what stands behind it.
 EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks);
+ResidualNormParams rows_of(const ops::EncodeArgs& args);
 TapParams<kResidualPoints> params_behind_encode(const ops::EncodeArgs& args);
 
 }  // namespace rudder::cuda
