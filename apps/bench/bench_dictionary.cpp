@@ -18,12 +18,17 @@ constexpr float kDecoderSpread = 0.02f;
 
 }  // namespace
 
-Result<void> write_bench_dictionary(const tap::Geometry& geometry, const std::string& folder) {
+std::string BenchDictionary::name() const {
+  return fmt::format("bench_{}_{}", num_features, k);
+}
+
+Result<void> write_bench_dictionary(const BenchDictionary& dictionary,
+                                    const tap::Geometry& geometry, const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) return fail(ErrorCode::kInternal, error.message(), folder);
   const uint64_t width = static_cast<uint64_t>(geometry.hidden);
-  constexpr uint64_t kFeatures = kBenchFeatures;
+  const auto features = static_cast<uint64_t>(dictionary.num_features);
   std::mt19937 random(1);
   const auto values = [&](uint64_t count, float spread) {
     std::normal_distribution<float> normal(0, spread);
@@ -31,19 +36,24 @@ Result<void> write_bench_dictionary(const tap::Geometry& geometry, const std::st
     for (float& value : out) value = normal(random);
     return out;
   };
-  const std::vector<std::vector<float>> tensors = {
-      values(kFeatures * width, 1 / std::sqrt(static_cast<float>(width))),
-      std::vector<float>(kFeatures), values(kFeatures * width, kDecoderSpread),
-      std::vector<float>(width), std::vector<float>(kFeatures, 0.5f)};
+  std::vector<std::vector<float>> tensors = {
+      values(features * width, 1 / std::sqrt(static_cast<float>(width))),
+      std::vector<float>(features), values(features * width, kDecoderSpread),
+      std::vector<float>(width)};
   using weights::TensorShape;
-  const auto rows = TensorShape::of({kFeatures, width});
-  const auto column = TensorShape::of({kFeatures});
-  const std::vector<weights::TensorDecl> names = {
+  const auto rows = TensorShape::of({features, width});
+  const auto column = TensorShape::of({features});
+  std::vector<weights::TensorDecl> names = {
       {"encoder", tensor::DType::kF32, rows},
       {"encoder_bias", tensor::DType::kF32, column},
       {"decoder", tensor::DType::kF32, rows},
-      {"output_bias", tensor::DType::kF32, TensorShape::of({width})},
-      {"threshold", tensor::DType::kF32, column}};
+      {"output_bias", tensor::DType::kF32, TensorShape::of({width})}};
+  std::string activation = fmt::format(R"("topk","k":{})", dictionary.k);
+  if (dictionary.k == 0) {
+    activation = R"("jumprelu")";
+    tensors.emplace_back(features, 0.5f);
+    names.push_back({"threshold", tensor::DType::kF32, column});
+  }
   RUDDER_TRY(const auto file,
              weights::SafetensorsWriter::create(folder + "/weights.safetensors", names, {}));
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -52,21 +62,25 @@ Result<void> write_bench_dictionary(const tap::Geometry& geometry, const std::st
   RUDDER_TRY_VOID(file->finish(false));
   return weights::write_file_atomically(
       folder + "/dictionary.json",
-      fmt::format(
-          R"({{"format":"rudder-dictionary","read":"resid_post.{}","activation":"jumprelu",)"
-          R"("weights":"weights.safetensors"}})",
-          geometry.num_layers / 2),
+      fmt::format(R"({{"format":"rudder-dictionary","read":"resid_post.{}","activation":{},)"
+                  R"("weights":"weights.safetensors"}})",
+                  geometry.num_layers / 2, activation),
       false);
 }
 
-std::string feature_clamps(int32_t count) {
+std::string feature_clamps(const BenchDictionary& dictionary, int32_t count) {
   std::string ops;
   for (int32_t i = 0; i < count; ++i) {
     ops += fmt::format(
         R"({}{{"op":"feature","dictionary":"{}","feature":{},"kind":"set","value":0.25}})",
-        i == 0 ? "" : ",", kBenchDictionary, i);
+        i == 0 ? "" : ",", dictionary.name(), i);
   }
   return fmt::format(R"({{"steering":[{}]}})", ops);
+}
+
+std::string reconstruction(const BenchDictionary& dictionary) {
+  return fmt::format(R"({{"steering":{{"op":"feature","dictionary":"{}","mode":"full"}}}})",
+                     dictionary.name());
 }
 
 }  // namespace rudder::apps

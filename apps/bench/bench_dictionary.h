@@ -1,4 +1,4 @@
-// The dictionary that `rudder bench steering` clamps features of: random rows, in our own format.
+// The dictionaries that `rudder bench steering` clamps features of, in our own format.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,25 @@
 
 namespace rudder::apps {
 
-inline constexpr int32_t kBenchFeatures = 64;
-inline constexpr const char* kBenchDictionary = "bench";
+// Random rows, at resid_post of the layer in the middle.
+struct BenchDictionary {
+  int32_t num_features = 0;
+  int32_t k = 0;  // topk; 0: jumprelu
 
-// A jumprelu dictionary of kBenchFeatures at resid_post of the layer in the middle, in `folder`,
-// which is made.
-Result<void> write_bench_dictionary(const tap::Geometry& geometry, const std::string& folder);
+  std::string name() const;
+};
+inline constexpr BenchDictionary kBenchColumns = {.num_features = 64};
+// As many active features as published ones have.
+inline constexpr int32_t kBenchActive = 64;
 
-// The body of a request that sets its first `count` features: each of them reads its encoder row,
-// and adds its decoder row.
-std::string feature_clamps(int32_t count);
+// In `folder`, which is made.
+Result<void> write_bench_dictionary(const BenchDictionary& dictionary,
+                                    const tap::Geometry& geometry, const std::string& folder);
+
+// The body of a request that sets the dictionary's first `count` features: each of them reads its
+// encoder row, and adds its decoder row.
+std::string feature_clamps(const BenchDictionary& dictionary, int32_t count);
+// Of one whose row is what the dictionary makes of it.
+std::string reconstruction(const BenchDictionary& dictionary);
 
 }  // namespace rudder::apps

@@ -53,7 +53,8 @@ struct SteeringBench {
 
   void declare(SettingsTable& table) {
     table.section("bench steering");
-    table.add("modes", &modes, "Which modes, with commas between; empty is all of them.");
+    table.add("modes", &modes,
+              "Which modes, with commas between; empty is all but those of large dictionaries.");
     table.add("concurrency", &concurrency, "Clients at once: numbers with commas between.");
     table.add("output-lens", &output_lens, "Tokens that a request generates, likewise.");
     table.add("input-len", &input_len, 1, 1 << 20, "Tokens of a prompt.");
@@ -91,8 +92,12 @@ Result<std::vector<int32_t>> numbers(const std::string& text, const char* field)
 }
 
 Result<std::vector<SteeringMode>> chosen_modes(const std::string& text) {
-  if (text.empty()) return steering_modes();
   std::vector<SteeringMode> out = {steering_modes().front()};
+  if (text.empty()) {
+    out = steering_modes();
+    std::erase_if(out, [](const SteeringMode& mode) { return mode.is_large; });
+    return out;
+  }
   const std::string list = text + ",";
   for (size_t at = 0, end = 0; at < list.size(); at = end + 1) {
     end = list.find(',', at);
@@ -137,6 +142,7 @@ class SteeringRun {
   };
 
   Result<void> plan();
+  Result<void> plan_features(const SteeringMode& mode);
   Result<ModelSession*> session(bool steers);
   Result<void> run_round(const Shape& shape, int32_t round, bool steers, bool counts);
   Result<SteeringTrial> run_trial(ModelSession& session, const Load& load);
@@ -148,9 +154,9 @@ class SteeringRun {
   tap::Geometry geometry_;
   SessionSettings with_, without_;
   std::unique_ptr<ModelSession> steered_, plain_;
-  std::vector<std::string> configs_;             // bodies of packed vectors
-  std::map<int32_t, std::string> features_;      // bodies of clamps, by their number
-  std::map<std::string_view, int64_t> indices_;  // requests so far, by mode
+  std::vector<std::string> configs_;                // bodies of packed vectors
+  std::map<std::string_view, std::string> bodies_;  // of modes with features or heads
+  std::map<std::string_view, int64_t> indices_;     // requests so far, by mode
   SteeringReport report_;
   Progress progress_{"bench steering", false};
   int64_t trials_ = 0;  // that count, so far
@@ -185,16 +191,16 @@ Result<void> SteeringRun::plan() {
 
   int32_t num_configs = 1;  // the module's
   int32_t num_captured = 0;
+  int64_t num_encoded = 0;
   for (const SteeringMode& mode : modes_) {
     num_configs = std::max(num_configs, mode.num_configs);
     const int32_t layers = mode.num_captured < 0 ? geometry_.num_layers : mode.num_captured;
     num_captured = std::max(num_captured, layers);
-    if (mode.num_features > 0) features_[mode.num_features] = feature_clamps(mode.num_features);
-  }
-  if (!features_.empty()) {
-    const std::string folder = settings_.capture_dir + "/dictionary";
-    RUDDER_TRY_VOID(write_bench_dictionary(geometry_, folder));
-    with_.steering.dictionaries.push_back(fmt::format("{}={}", kBenchDictionary, folder));
+    if (mode.adds_to_heads) bodies_[mode.name] = heads_steering(geometry_);
+    if (mode.num_features > 0 || mode.num_encoded > 0) {
+      RUDDER_TRY_VOID(plan_features(mode));
+    }
+    num_encoded = std::max<int64_t>(num_encoded, mode.num_encoded);
   }
   for (int32_t i = 0; i < num_configs; ++i) configs_.push_back(packed_steering(geometry_, i));
   constexpr int64_t kMiB = 1 << 20;
@@ -202,6 +208,8 @@ Result<void> SteeringRun::plan() {
   with_.exec.max_steering_rows = std::max(with_.exec.max_steering_rows, num_configs + 8);
   if (with_.exec.steering_memory_mb == 0) {
     with_.exec.steering_memory_mb = (num_configs + 8) * row * 5 / kMiB + 16;
+    // One dictionary at a time: encoder and decoder, and a few numbers a feature.
+    with_.exec.steering_memory_mb += num_encoded * (geometry_.hidden + 8) * 8 / kMiB;
   }
   if (num_captured == 0) return {};
   if (with_.exec.capture_memory_mb == 0) {
@@ -210,6 +218,22 @@ Result<void> SteeringRun::plan() {
   }
   with_.steering.capture.consumers.push_back("filesystem:root=" + settings_.capture_dir);
   return {};
+}
+
+// The mode's body, and its dictionary, which several modes may share.
+Result<void> SteeringRun::plan_features(const SteeringMode& mode) {
+  const BenchDictionary dictionary =
+      mode.num_encoded > 0 ? BenchDictionary{.num_features = mode.num_encoded, .k = kBenchActive}
+                           : kBenchColumns;
+  bodies_[mode.name] = mode.reconstructs
+                           ? reconstruction(dictionary)
+                           : feature_clamps(dictionary, std::max(mode.num_features, 1));
+  const std::string folder = settings_.capture_dir + "/" + dictionary.name();
+  const std::string flag = fmt::format("{}={}", dictionary.name(), folder);
+  std::vector<std::string>& flags = with_.steering.dictionaries;
+  if (std::ranges::find(flags, flag) != flags.end()) return {};
+  flags.push_back(flag);
+  return write_bench_dictionary(dictionary, geometry_, folder);
 }
 
 // In turn, the one that is open is closed first.
@@ -237,8 +261,9 @@ Result<Prepared> SteeringRun::prepare(ModelSession& session, const Load& load, s
   params.ignore_eos = true;
   if (session.steering == nullptr) return prepared;
   const auto index = load.first_index + static_cast<int64_t>(i);
-  const std::string& text = load.mode->num_features > 0
-                                ? features_.at(load.mode->num_features)
+  const auto body_of_mode = bodies_.find(load.mode->name);
+  const std::string& text = body_of_mode != bodies_.end()
+                                ? body_of_mode->second
                                 : steering_body(*load.mode, configs_, index);
   RUDDER_TRY(const json::value body, parse_json(text, "request body"));
   RUDDER_TRY(const auto config, session.steering->library().resolve(body.as_object()));

@@ -10,21 +10,21 @@
 namespace rudder::apps {
 namespace {
 
-// {"resid_post": {"dtype": …, "shape": …, "layer_indices": …, "data": …}}
-std::string packed_vectors(const tap::Geometry& geometry, int32_t config) {
+// {SITE: {"dtype": …, "shape": …, "layer_indices": …, "data": …}}
+std::string packed_vectors(const tap::Geometry& geometry, tap::Site site, int32_t config) {
   constexpr float kSpread = 0.02f;  // small beside a row of any model
   std::mt19937 random(static_cast<uint32_t>(config));
   std::normal_distribution<float> normal(0, kSpread);
-  std::vector<float> values(static_cast<size_t>(geometry.num_layers) *
-                            static_cast<size_t>(geometry.hidden));
+  const int64_t width = geometry.width({0, site});
+  std::vector<float> values(static_cast<size_t>(geometry.num_layers * width));
   for (float& value : values) value = normal(random);
   std::string layers;
   for (int32_t layer = 0; layer < geometry.num_layers; ++layer) {
     layers += fmt::format("{}{}", layer == 0 ? "" : ",", layer);
   }
-  std::string text = fmt::format(
-      R"({{"resid_post":{{"dtype":"float32","shape":[{},{}],"layer_indices":[{}],"data":")",
-      geometry.num_layers, geometry.hidden, layers);
+  std::string text =
+      fmt::format(R"({{"{}":{{"dtype":"float32","shape":[{},{}],"layer_indices":[{}],"data":")",
+                  tap::site_name(site), geometry.num_layers, width, layers);
   steer::capture::append_base64(text, std::as_bytes(std::span(values)));
   return text + "\"}}";
 }
@@ -46,6 +46,11 @@ const std::vector<SteeringMode>& steering_modes() {
       {.name = "feature_delta_1", .num_features = 1},
       {.name = "feature_delta_8", .num_features = 8},
       {.name = "feature_delta_64", .num_features = 64},
+      {.name = "feature_topk_16k", .num_encoded = 16384, .is_large = true},
+      {.name = "feature_full_16k", .num_encoded = 16384, .reconstructs = true, .is_large = true},
+      {.name = "feature_topk_65k", .num_encoded = 65536, .is_large = true},
+      {.name = "feature_full_65k", .num_encoded = 65536, .reconstructs = true, .is_large = true},
+      {.name = "attn_z_add", .adds_to_heads = true},
       {.name = "capture_one_site", .num_captured = 1},
       {.name = "capture_all_layers", .num_captured = -1},
   };
@@ -53,11 +58,18 @@ const std::vector<SteeringMode>& steering_modes() {
 }
 
 std::string packed_steering(const tap::Geometry& geometry, int32_t config) {
-  return fmt::format(R"({{"steering_vectors":{}}})", packed_vectors(geometry, config));
+  return fmt::format(R"({{"steering_vectors":{}}})",
+                     packed_vectors(geometry, tap::Site::kResidPost, config));
 }
 
 std::string bench_module(const tap::Geometry& geometry) {
-  return fmt::format(R"({{"name":"{}","vectors":{}}})", kBenchModule, packed_vectors(geometry, 0));
+  return fmt::format(R"({{"name":"{}","vectors":{}}})", kBenchModule,
+                     packed_vectors(geometry, tap::Site::kResidPost, 0));
+}
+
+std::string heads_steering(const tap::Geometry& geometry) {
+  return fmt::format(R"({{"steering_vectors":{}}})",
+                     packed_vectors(geometry, tap::Site::kAttnZ, 0));
 }
 
 const std::string& steering_body(const SteeringMode& mode, const std::vector<std::string>& configs,

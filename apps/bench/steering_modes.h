@@ -17,6 +17,10 @@ struct SteeringMode {
   int32_t num_configs = 0;        // different inline configs, taken in turn
   bool is_named = false;          // one config, by its name
   int32_t num_features = 0;       // delta clamps of so many features
+  int32_t num_encoded = 0;        // a topk dictionary of so many features is encoded whole, to
+  bool reconstructs = false;      // give the row, or to clamp one feature
+  bool adds_to_heads = false;     // attn_z of every layer
+  bool is_large = false;          // only where it is asked for by its name
   int32_t num_captured = 0;       // layers whose resid_post is captured; -1: all
 };
 
@@ -31,7 +35,11 @@ std::string packed_steering(const tap::Geometry& geometry, int32_t config);
 // The body that registers config 0 as kBenchModule.
 std::string bench_module(const tap::Geometry& geometry);
 
-// The body of request `index` of a mode without features. `configs`: packed_steering of each.
+// The fields of a request that adds a vector to attn_z of every layer. All layers have equal heads.
+std::string heads_steering(const tap::Geometry& geometry);
+
+// The body of request `index` of a mode without features and heads. `configs`: packed_steering of
+// each.
 const std::string& steering_body(const SteeringMode& mode, const std::vector<std::string>& configs,
                                  int64_t index);
 // The field `capture`; empty: none.

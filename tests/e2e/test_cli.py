@@ -158,8 +158,8 @@ def test_bench_steering_compares_every_mode_with_none(tmp_path):
                        "8", "--input-len", "24", "--requests", "4", "--ledger", ledger, "--capture-dir", captures)
     assert bench.returncode == 0, bench.stderr
     modes = ["disabled", "enabled_idle", "named_shared", "all_steered_shared", "per_request_n4", "per_request_n16",
-             "per_request_n256", "feature_delta_1", "feature_delta_8", "feature_delta_64", "capture_one_site",
-             "capture_all_layers"]
+             "per_request_n256", "feature_delta_1", "feature_delta_8", "feature_delta_64", "attn_z_add",
+             "capture_one_site", "capture_all_layers"]
     table = {line.split()[0]: line.split() for line in bench.stdout.splitlines() if line.split()}
     for mode in modes:
         assert all(float(value) > 0 for value in table[mode][1:5]), table[mode]

@@ -223,6 +223,16 @@ TEST_P(DecoderTaps, NothingInTheTableChangesNothing) {
                       ? all_points().size() - (geometry_.has({2, tap::Site::kMlpIn}) ? 7 : 6)
                       : all_points().size());
       }
+      // Likewise where a step encodes, and none of these tokens does. Rows that a product takes as
+      // F8E4M3 are rounded to act for it.
+      model::ForwardBatch step = batch(rows, true);
+      const std::vector<int32_t> points = all_points();
+      step.encodes = points;
+      const auto got = run(step);
+      EXPECT_EQ(got.size(), plain.size());
+      if (!is_low) {
+        EXPECT_EQ(got, plain) << rows.size() << " rows, with encodes";
+      }
     }
     kv_.clear();
   }

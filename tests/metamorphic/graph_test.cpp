@@ -156,6 +156,27 @@ TEST_P(Graphs, DraftedAsPlain) {
   }
 }
 
+// Taps that no graph at start has: what mixers make, whole encodes. Their graphs are captured when
+// steps come back.
+TEST_P(Graphs, RareTapsAsPlain) {
+  const testing::TinyArch arch = std::get<1>(GetParam());
+  const step::Capacity roomy = with_encodes(kRoomy, arch);
+  std::vector<Ask> asks = random_masked_asks(9, 16, 90);
+  add_random_taps(asks, roomy, 5);
+  const Backend& plain_backend = backends()[std::get<0>(GetParam())];
+  const std::vector<Got> plain = run_alone(*tiny_executor(plain_backend, arch, roomy), asks);
+  Backend taped = plain_backend;
+  taped.make = [make = taped.make] { return testing::make_tape_ops(make()); };
+  step::Capacity capacity = with_encodes(kCapacity, arch);
+  sched::SchedSettings settings;
+  settings.max_num_seqs = 6;
+  settings.max_num_batched_tokens = 256;
+  settings.max_in_flight = 3;
+  const Outcome got = run(*tiny_executor(taped, arch, capacity), settings, asks);
+  metamorphic::expect_same(plain, got.got, "rare taps");
+  EXPECT_GT(2 * got.graph_steps, got.steps);
+}
+
 INSTANTIATE_TEST_SUITE_P(Tiny, Graphs, ::testing::ValuesIn(daily_pairs(all_backends())), pair_name);
 INSTANTIATE_TEST_SUITE_P(Full, Graphs, ::testing::ValuesIn(other_pairs(all_backends())), pair_name);
 

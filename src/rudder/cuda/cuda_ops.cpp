@@ -16,6 +16,7 @@
 #include "rudder/cuda/device_memory.h"
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
+#include "rudder/cuda/kernels/encode.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
 #include "rudder/cuda/kernels/rows.h"
@@ -68,6 +69,18 @@ class CudaOps final : public ops::Ops {
   DType linear_dtype() const override { return settings_.linear_dtype; }
   bool keeps_fp8() const override { return true; }
   bool takes_drafts() const override { return true; }
+  bool has_encode() const override { return true; }
+  bool taps_mixers() const override { return true; }
+  bool has_reader() const override { return true; }
+  int64_t reader_bytes() const override { return kWorkspaceBytes; }
+  std::unique_ptr<ops::Ops> make_reader() const override {
+    CudaOpsSettings settings = settings_;
+    settings.tune = false;
+    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings);
+    if (reader) return std::move(*reader);
+    log_warn("{}", reader.error().to_string());
+    return nullptr;
+  }
 
   int64_t available_memory() const override {
     size_t free = 0;
@@ -160,6 +173,7 @@ class CudaOps final : public ops::Ops {
   }
   void gated_act(const ops::GatedActArgs& args) override;
   void quantise(const ops::QuantiseArgs& args) override;
+  void encode(const ops::EncodeArgs& args) override;
   void gather_rows(const ops::GatherRowsArgs& args) override;
   void logits(const ops::LogitsArgs& args) override {
     scale_product();
@@ -445,6 +459,16 @@ void CudaOps::quantise(const ops::QuantiseArgs& args) {
   params.out = args.out.data;
   params.out_scale = pointer<float>(args.out_scale);
   launch("quantise", {&args.x}, [&] { return launch_quantise(params, stream()); });
+}
+
+void CudaOps::encode(const ops::EncodeArgs& args) {
+  RUDDER_CHECK(args.x.dtype == DType::kBF16, "a row of {} is encoded",
+               tensor::dtype_name(args.x.dtype));
+  launch("encode", {&args.x},
+         [&] { return launch_encode(encode_params(args, info_.num_sms), stream()); });
+  launch("encode", {&args.x}, [&] {
+    return launch_tapped_residual_norm(rows_of(args), params_behind_encode(args), stream());
+  });
 }
 
 void CudaOps::gather_rows(const ops::GatherRowsArgs& args) {

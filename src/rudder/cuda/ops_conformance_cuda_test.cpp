@@ -8,6 +8,7 @@
 
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/testing/ops_conformance_attention.h"
+#include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_taps.h"
 
 namespace rudder::testing {
@@ -32,6 +33,7 @@ Backend cuda_backend(tensor::DType dtype, cuda::CudaOpsSettings settings) {
   backend.writes_f8 = true;
   backend.has_rare_parts = false;
   backend.rows_are_exact = settings.batch_invariant;
+  backend.takes_large_shapes = dtype == tensor::DType::kBF16 && !settings.batch_invariant;
   return backend;
 }
 
@@ -64,6 +66,7 @@ INSTANTIATE_TEST_SUITE_P(Cuda, OpsConformance, ::testing::ValuesIn(cuda_backends
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsAttention, ::testing::ValuesIn(cuda_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(CudaSparse, OpsAttention, ::testing::ValuesIn(sparse_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, OpsTaps, ::testing::ValuesIn(cuda_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, OpsEncode, ::testing::ValuesIn(cuda_backends()), name_of);
 
 }  // namespace
 }  // namespace rudder::testing

@@ -30,6 +30,7 @@ TapParams<kPoints> params_of(const std::array<const ops::Taps*, kPoints>& all) {
   params.table.captures = pointer<int32_t>(table.captures);
   params.table.ring = table.ring.data;
   params.table.relays = pointer<float>(table.relays);
+  params.table.carried = pointer<float>(table.carried);
   params.table.num_points = static_cast<int32_t>(table.points.shape[1]);
   params.batch.entries = pointer<ops::TapEntry>(batch.entries);
   params.batch.since_prompt = pointer<int32_t>(batch.since_prompt);
@@ -71,6 +72,37 @@ bool is_tapped(const ops::GatedActArgs& args) {
 
 TapParams<1> tap_params(const ops::GatedActArgs& args) {
   return params_of<1>({&args.taps});
+}
+
+EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks) {
+  const TapParams<1> taps = params_of<1>({&args.taps});
+  const tensor::View& features = args.taps.table->features;
+  EncodeParams params;
+  params.table = taps.table;
+  params.batch = taps.batch;
+  params.point = args.taps.point;
+  params.num_blocks = num_blocks;
+  params.x = args.x.data;
+  params.rows = args.x.shape[0];
+  params.width = args.x.shape[1];
+  params.features = pointer<float>(features);
+  params.feature_stride = features.shape[1];
+  return params;
+}
+
+ResidualNormParams rows_of(const ops::EncodeArgs& args) {
+  ResidualNormParams params;
+  params.x = args.x.data;
+  params.rows = args.x.shape[0];
+  params.hidden = args.x.shape[1];
+  return params;
+}
+
+TapParams<kResidualPoints> params_behind_encode(const ops::EncodeArgs& args) {
+  const ops::Taps none;
+  TapParams<kResidualPoints> params = params_of<kResidualPoints>({&none, &args.taps, &none, &none});
+  params.batch.is_behind_encode = true;
+  return params;
 }
 
 }  // namespace rudder::cuda

@@ -2,6 +2,7 @@
 // CudaOps.
 #pragma once
 
+#include "rudder/cuda/kernels/encode.h"
 #include "rudder/cuda/kernels/tapped_rows.h"
 #include "rudder/ops/args.h"
 
@@ -15,5 +16,10 @@ TapParams<kResidualPoints> tap_params(const ops::ResidualNormArgs& args);
 
 bool is_tapped(const ops::GatedActArgs& args);
 TapParams<1> tap_params(const ops::GatedActArgs& args);
+
+// Of launch_encode(), and of the residual norm that is nothing but what stands behind it.
+EncodeParams encode_params(const ops::EncodeArgs& args, int num_blocks);
+ResidualNormParams rows_of(const ops::EncodeArgs& args);
+TapParams<kResidualPoints> params_behind_encode(const ops::EncodeArgs& args);
 
 }  // namespace rudder::cuda

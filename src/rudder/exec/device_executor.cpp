@@ -293,6 +293,7 @@ Result<void> DeviceExecutor::begin(size_t index) {
   RUDDER_TRY_VOID(flight.edited);
   if (handover_ != nullptr) RUDDER_TRY_VOID(handover_->await_step(packed_, index));
   RUDDER_TRY(flight.step, buffers_->begin(packed_, index));
+  if (flight.result.from_graph) RUDDER_TRY_VOID(graphs_->capture_rare(packed_, flight.step));
   if (!packed_.scores.empty()) flight.step.forward.keep_all_rows = true;
   if (handover_ != nullptr) handover_->take(packed_, index);
   return {};

@@ -13,6 +13,9 @@ constexpr int32_t kMostRows = 512;
 constexpr int32_t kMostDraftedRows = 256;
 // Sequences up to this length have graphs of their own: attention has a kernel for them alone.
 constexpr int32_t kShortRun = 8;
+// Of numbers of tokens with some rare taps.
+constexpr size_t kMostRare = 64;
+constexpr tap::Passages kCommonPassages = tap::kAllPassages & ~tap::kMixerEnd;
 
 void run(model::Decoder& decoder, ops::Ops& ops, const DeviceStep& step) {
   ops::SampleArgs sample = step.sample;
@@ -99,7 +102,7 @@ Result<void> GraphCache::capture_step(const Family& family, int32_t rows, TapSet
                                       Captured& captured) {
   PackedStep packed;
   packed.taps.is_used = taps != kNoTaps;
-  packed.taps.passages = taps == kAllTaps ? tap::kAllPassages : tap::kLayerEnd;
+  packed.taps.passages = taps == kAllTaps ? kCommonPassages : tap::kLayerEnd;
   packed.taps.only_adds = taps == kLayerEndAdds;
   pad_step(rows, padded_seqs(family, rows), capacity_, packed);
   packed.max_q_len = family.max_q_len;
@@ -151,14 +154,84 @@ const GraphCache::Bucket* GraphCache::bucket_of(const Family& family, const Pack
   return bucket == family.buckets.end() ? nullptr : &*bucket;
 }
 
-bool GraphCache::pad(PackedStep& packed) const {
+bool GraphCache::is_rare(const PackedTaps& taps) {
+  return taps.is_used && ((taps.passages & tap::kMixerEnd) != 0 || !taps.encodes.empty());
+}
+
+GraphCache::RareKey GraphCache::rare_key(const PackedStep& packed, const Family& family,
+                                         const Bucket& bucket) {
+  const tap::Passages used = packed.taps.passages;
+  const bool at_ends = (used & ~tap::kLayerEnd) == 0;
+  return {.passages = at_ends ? tap::kLayerEnd : static_cast<tap::Passages>(kCommonPassages | used),
+          .max_q_len = family.max_q_len,
+          .rows = bucket.rows,
+          .encodes = packed.taps.encodes};
+}
+
+bool GraphCache::was_seen(const RareKey& key) {
+  const auto [rare, is_new] = rare_.try_emplace(key);
+  rare->second.last_use = ++rare_uses_;
+  return !is_new;
+}
+
+bool GraphCache::pad(PackedStep& packed) {
   if (packed.num_tokens() == 0 || packed.num_sampled() != packed.num_tokens()) return false;
-  if (!packed.taps.encodes.empty()) return false;  // no graph has the op at that point
   const Family* const family = family_of(packed);
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   if (bucket == nullptr || bucket->captured[tap_set_of(packed.taps)].step == nullptr) return false;
+  if (is_rare(packed.taps) && !was_seen(rare_key(packed, *family, *bucket))) return false;
   pad_step(bucket->rows, padded_seqs(*family, bucket->rows), capacity_, packed);
   return true;
+}
+
+// Drops what was used longest ago. It may be running.
+Result<void> GraphCache::make_room() {
+  if (rare_.size() <= kMostRare) return {};
+  const std::unique_ptr<ops::Event> done = parts_.ops.make_event();
+  parts_.ops.record(*done);
+  RUDDER_TRY_VOID(done->wait());
+  while (rare_.size() > kMostRare) {
+    rare_.erase(std::ranges::min_element(rare_, {},
+                                         [](const auto& entry) { return entry.second.last_use; }));
+  }
+  return {};
+}
+
+Result<void> GraphCache::capture_rare(const PackedStep& packed, const DeviceStep& step) {
+  if (!is_rare(packed.taps)) return {};
+  RUDDER_TRY_VOID(make_room());
+  const Family* const family = family_of(packed);
+  const auto entry = rare_.find(rare_key(packed, *family, *bucket_of(*family, packed)));
+  RUDDER_CHECK(entry != rare_.end(), "a step with rare taps that was not padded");
+  const RareKey& key = entry->first;
+  Captured& captured = entry->second.captured;
+  if (captured.step == nullptr) {
+    captured.step = std::make_unique<DeviceStep>(step);
+    model::ForwardBatch& forward = captured.step->forward;
+    forward.attention.max_q_len = family->max_q_len;
+    forward.attention.max_kv_len = capacity_.max_seq_len;
+    forward.passages = key.passages;
+    forward.encodes = key.encodes;
+    forward.taps.only_adds = forward.rows_taps.only_adds = false;
+  }
+  DeviceStep& own = *captured.step;
+  if (packed.num_masks > 0) {
+    if (captured.forward != nullptr) return {};
+    parts_.ops.begin_capture();
+    captured.logits = parts_.decoder.forward(own.forward);
+    RUDDER_TRY(captured.forward, parts_.ops.end_capture());
+    return {};
+  }
+  const Sampling sampling = sampling_of(packed);
+  if (captured.graphs[sampling] != nullptr) return {};
+  own.sample.all_greedy = sampling == kPlainGreedy;
+  own.sample.any_logprobs = own.sample.any_changed = sampling == kGeneral;
+  own.sample.any_masked = false;
+  own.sample.any_drafts = family->max_q_len > 1;
+  parts_.ops.begin_capture();
+  run(parts_.decoder, parts_.ops, own);
+  RUDDER_TRY(captured.graphs[sampling], parts_.ops.end_capture());
+  return {};
 }
 
 const GraphCache::Captured& GraphCache::find(const PackedStep& packed,
@@ -167,7 +240,9 @@ const GraphCache::Captured& GraphCache::find(const PackedStep& packed,
   const Bucket* const bucket = family == nullptr ? nullptr : bucket_of(*family, packed);
   RUDDER_CHECK(bucket != nullptr && bucket->rows == packed.num_tokens(), "no graph of {} rows",
                packed.num_tokens());
-  const Captured& captured = bucket->captured[tap_set_of(packed.taps)];
+  const Captured& captured = is_rare(packed.taps)
+                                 ? rare_.at(rare_key(packed, *family, *bucket)).captured
+                                 : bucket->captured[tap_set_of(packed.taps)];
   RUDDER_CHECK(captured.step != nullptr && captured.step->forward.ids.data == step.forward.ids.data,
                "no graph of {} rows with these taps", packed.num_tokens());
   return captured;

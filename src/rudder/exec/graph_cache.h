@@ -14,11 +14,18 @@
 // captured there is one set, and the few steps with captures that look like decode steps run op by
 // op.
 //
+// Rare taps have graphs of their own: steps that tap what mixers make, and steps that encode. Which
+// points those are decides what a graph launches, so nobody can capture them at start. The first
+// step with some rare taps runs op by op; at the second its graph is captured, beside the server's
+// work, and kept until many others were used since.
+//
 // Made before the first step; used by the executor's worker thread.
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -54,8 +61,12 @@ class GraphCache {
                                                      const step::Capacity& capacity,
                                                      const ProgressFn& progress);
 
-  // True when the step is one of those captured: it is then padded.
-  bool pad(PackedStep& packed) const;
+  // True when the step is one of those captured: it is then padded. Steps with rare taps are
+  // counted.
+  bool pad(PackedStep& packed);
+  // Captures what a padded step with rare taps needs and lacks; `step` is that step on the device.
+  // An Error is the device's.
+  Result<void> capture_rare(const PackedStep& packed, const DeviceStep& step);
   // Runs a padded step, from embedding to sampled tokens.
   void replay(const PackedStep& packed, const DeviceStep& step);
   // Runs a padded step to its logits, which are returned.
@@ -78,6 +89,19 @@ class GraphCache {
     std::array<Captured, kNumTapSets> captured;  // kNoTaps alone where there are no taps
   };
 
+  // Rare taps of a captured number of tokens.
+  struct RareKey {
+    tap::Passages passages = 0;
+    int32_t max_q_len = 1;  // of the family
+    int32_t rows = 0;
+    std::vector<int32_t> encodes;
+    auto operator<=>(const RareKey&) const = default;
+  };
+  struct Rare {
+    Captured captured;
+    int64_t last_use = 0;
+  };
+
   // Graphs of sequences of at most `max_q_len` tokens: 1, or with drafts.
   struct Family {
     int32_t max_q_len = 1;
@@ -96,11 +120,17 @@ class GraphCache {
   static const Bucket* bucket_of(const Family& family, const PackedStep& packed);
   const Captured& find(const PackedStep& packed, const DeviceStep& step) const;
   static TapSet tap_set_of(const PackedTaps& taps);
+  static bool is_rare(const PackedTaps& taps);
+  static RareKey rare_key(const PackedStep& packed, const Family& family, const Bucket& bucket);
+  bool was_seen(const RareKey& key);
+  Result<void> make_room();
   static Sampling sampling_of(const PackedStep& packed);
 
   const Parts parts_;
   const step::Capacity capacity_;
   std::vector<Family> families_;  // ascending
+  std::map<RareKey, Rare> rare_;
+  int64_t rare_uses_ = 0;
 };
 
 }  // namespace rudder::exec

@@ -24,8 +24,10 @@ constexpr int64_t kTopInts = sizeof(ops::TopLogprob) / sizeof(int32_t);
 Result<std::unique_ptr<HeadLens>> HeadLens::make(std::unique_ptr<ops::Ops> ops,
                                                  const model::ModelSpec& spec,
                                                  const model::Weights& weights) {
-  RUDDER_CHECK(ops->act_dtype() == DType::kF32 && weights.head.x_dtype == DType::kF32,
-               "the lens reads rows of f32");
+  if (ops == nullptr) {
+    return fail(ErrorCode::kInternal, "the backend cannot open its reader of captured rows",
+                "lens");
+  }
   std::unique_ptr<HeadLens> lens(new HeadLens(std::move(ops), spec, weights));
   RUDDER_TRY_VOID(lens->allocate());
   return lens;
@@ -33,18 +35,33 @@ Result<std::unique_ptr<HeadLens>> HeadLens::make(std::unique_ptr<ops::Ops> ops,
 
 int64_t HeadLens::device_bytes(const model::ModelSpec& spec) {
   const int64_t row =
-      2 * spec.hidden + spec.vocab + 1 + kScoredInts + step::kMaxLogprobs * kTopInts;
+      2 * spec.hidden + spec.vocab + 2 + kScoredInts + step::kMaxLogprobs * kTopInts;
   return row * kRowsAtOnce * int64_t{sizeof(float)};
 }
 
 Result<void> HeadLens::allocate() {
-  RUDDER_TRY(rows_, ops_->allocate(DType::kF32, {kRowsAtOnce, spec_.hidden}));
-  RUDDER_TRY(normed_, ops_->allocate(DType::kF32, {kRowsAtOnce, spec_.hidden}));
+  const bool quantises = head_.x_dtype == DType::kF8E4M3;
+  const DType act = ops_->act_dtype();
+  RUDDER_CHECK(act == DType::kF32 || act == DType::kBF16, "activations of {}",
+               tensor::dtype_name(act));
+  RUDDER_TRY(rows_, ops_->allocate(act, {kRowsAtOnce, spec_.hidden}));
+  RUDDER_TRY(normed_, ops_->allocate(quantises ? head_.x_dtype : act, {kRowsAtOnce, spec_.hidden}));
+  if (quantises) {
+    RUDDER_TRY(scale_, ops_->allocate(DType::kF32, {kRowsAtOnce}));
+  }
   RUDDER_TRY(logits_, ops_->allocate(DType::kF32, {kRowsAtOnce, spec_.vocab}));
   RUDDER_TRY(tokens_, ops_->allocate(DType::kI32, {kRowsAtOnce}));
   RUDDER_TRY(scored_, ops_->allocate(DType::kI32, {kRowsAtOnce, kScoredInts}));
   RUDDER_TRY(top_, ops_->allocate(DType::kI32, {kRowsAtOnce, step::kMaxLogprobs, kTopInts}));
-  return {};
+  const auto staged = [&](const ops::View& view) -> Result<ops::View> {
+    RUDDER_TRY(const ops::View bytes, ops_->allocate_staging(static_cast<int64_t>(view.bytes())));
+    return ops::View{bytes.data, view.dtype, view.shape};
+  };
+  RUDDER_TRY(staged_rows_, staged(rows_));
+  RUDDER_TRY(staged_scored_, staged(scored_));
+  RUDDER_TRY(staged_top_, staged(top_));
+  done_ = ops_->make_event();
+  return ops_->status();
 }
 
 Result<void> HeadLens::read(std::span<const float> rows, int32_t top, std::vector<LensToken>& out) {
@@ -56,18 +73,18 @@ Result<void> HeadLens::read(std::span<const float> rows, int32_t top, std::vecto
   out.assign(count * per_row, {});
   for (size_t begin = 0; begin < count; begin += kRowsAtOnce) {
     const size_t num = std::min<size_t>(kRowsAtOnce, count - begin);
-    read_some(rows.subspan(begin * width, num * width), top,
-              std::span(out).subspan(begin * per_row, num * per_row));
+    RUDDER_TRY_VOID(read_some(rows.subspan(begin * width, num * width), top,
+                              std::span(out).subspan(begin * per_row, num * per_row)));
   }
   return ops_->status();
 }
 
-void HeadLens::read_some(std::span<const float> rows, int32_t top, std::span<LensToken> out) {
-  const int64_t num = std::ssize(rows) / spec_.hidden;
-  std::memcpy(rows_.data, rows.data(), rows.size_bytes());
-  ops_->residual_norm({.x = rows_.rows(0, num), .norm = norm_, .out = normed_.rows(0, num)});
+void HeadLens::score(int64_t num, int32_t top) {
+  const ops::View scale = scale_.empty() ? ops::View{} : scale_.rows(0, num);
+  ops_->residual_norm(
+      {.x = rows_.rows(0, num), .norm = norm_, .out = normed_.rows(0, num), .out_scale = scale});
   ops_->logits({.x = normed_.rows(0, num),
-                .x_scale = {},
+                .x_scale = scale,
                 .head = &head_,
                 .softcap = spec_.final_softcap,
                 .out = logits_.rows(0, num),
@@ -77,8 +94,24 @@ void HeadLens::read_some(std::span<const float> rows, int32_t top, std::span<Len
                .num_top = top,
                .scored = scored_.rows(0, num),
                .top = top_.rows(0, num)});
-  const auto* scored = static_cast<const ops::SampledToken*>(scored_.data);
-  const auto* best = static_cast<const ops::TopLogprob*>(top_.data);
+}
+
+Result<void> HeadLens::read_some(std::span<const float> rows, int32_t top,
+                                 std::span<LensToken> out) {
+  const int64_t num = std::ssize(rows) / spec_.hidden;
+  if (rows_.dtype == DType::kF32) {
+    std::memcpy(staged_rows_.data, rows.data(), rows.size_bytes());
+  } else {
+    std::ranges::transform(rows, staged_rows_.as<tensor::BF16>(), tensor::to_bf16);
+  }
+  ops_->copy_in(rows_.rows(0, num), staged_rows_.rows(0, num));
+  score(num, top);
+  ops_->copy_out(staged_scored_.rows(0, num), scored_.rows(0, num));
+  ops_->copy_out(staged_top_.rows(0, num), top_.rows(0, num));
+  ops_->record(*done_);
+  RUDDER_TRY_VOID(done_->wait());
+  const auto* scored = static_cast<const ops::SampledToken*>(staged_scored_.data);
+  const auto* best = static_cast<const ops::TopLogprob*>(staged_top_.data);
   for (int64_t i = 0; i < num; ++i) {
     if (scored[i].end == ops::SampleEnd::kNumerical) continue;
     for (int32_t k = 0; k < top; ++k) {
@@ -86,6 +119,7 @@ void HeadLens::read_some(std::span<const float> rows, int32_t top, std::span<Len
       out[static_cast<size_t>(i * top + k)] = {one.token, one.logprob};
     }
   }
+  return {};
 }
 
 }  // namespace rudder::exec

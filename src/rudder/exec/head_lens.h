@@ -31,19 +31,26 @@ class HeadLens final : public steer::capture::Lens {
       : ops_(std::move(ops)), norm_(weights.final_norm), head_(weights.head), spec_(spec) {}
 
   Result<void> allocate();
-  void read_some(std::span<const float> rows, int32_t top,
-                 std::span<steer::capture::LensToken> out);
+  Result<void> read_some(std::span<const float> rows, int32_t top,
+                         std::span<steer::capture::LensToken> out);
+  // Of the first `num` rows: the likeliest tokens on the device.
+  void score(int64_t num, int32_t top);
 
   const std::unique_ptr<ops::Ops> ops_;
   const ops::NormSpec norm_;
   const ops::LinearWeight head_;
   const model::ModelSpec spec_;
-  ops::View rows_;    // [kRowsAtOnce, hidden] act
-  ops::View normed_;  // likewise
-  ops::View logits_;  // [kRowsAtOnce, vocab] f32
-  ops::View tokens_;  // [kRowsAtOnce] i32: the score op wants one a row
-  ops::View scored_;  // [kRowsAtOnce, 4] i32
-  ops::View top_;     // [kRowsAtOnce, kMaxLogprobs, 2] i32
+  std::unique_ptr<ops::Event> done_;
+  ops::View rows_;         // [kRowsAtOnce, hidden] act
+  ops::View normed_;       // likewise, of what the head takes
+  ops::View scale_;        // [kRowsAtOnce] f32, where it takes F8E4M3
+  ops::View logits_;       // [kRowsAtOnce, vocab] f32
+  ops::View tokens_;       // [kRowsAtOnce] i32: the score op wants one a row
+  ops::View scored_;       // [kRowsAtOnce, 4] i32
+  ops::View top_;          // [kRowsAtOnce, kMaxLogprobs, 2] i32
+  ops::View staged_rows_;  // the same in staging memory
+  ops::View staged_scored_;
+  ops::View staged_top_;
 };
 
 }  // namespace rudder::exec

@@ -94,6 +94,7 @@ Result<MemoryBudget> budget_rank(const Division& division, ops::Ops& ops, const 
                               .max_num_seqs = limits.max_num_seqs,
                               .max_in_flight = division.max_in_flight(),
                               .reads_aside = ops.has_reader() && rank.is_alone(),
+                              .reader_bytes = ops.reader_bytes(),
                               .encodes = ops.has_encode() && rank.is_alone(),
                               .taps_mixers = ops.taps_mixers()},
                      .rank = rank,

@@ -179,8 +179,8 @@ Result<MemoryBudget> budget_memory(const model::ModelSpec& spec, const StorageDT
   plan.sequence_bytes = StepBuffers::device_bytes(capacity()) + Scorer::device_bytes(capacity());
   plan.has_lens = ask.stage.is_last() && ask.taps.reads_aside && plan.taps.capture() &&
                   !plan.taps.captures_prompts_only;
-  plan.tap_bytes =
-      TapState::device_bytes(capacity()) + (plan.has_lens ? HeadLens::device_bytes(spec) : 0);
+  plan.tap_bytes = TapState::device_bytes(capacity()) +
+                   (plan.has_lens ? HeadLens::device_bytes(spec) + ask.taps.reader_bytes : 0);
 
   const auto draft_bytes = [&] {
     return ask.draft == nullptr ? 0

@@ -87,9 +87,7 @@ LayerStep LayerwiseDecoder::layer_step(size_t layer, const ForwardBatch& batch) 
 // the normed row's, cut behind each; what is left of the op.
 ops::ResidualNormArgs LayerwiseDecoder::encode_parts(const ops::ResidualNormArgs& args,
                                                      const ForwardBatch& batch) {
-  const auto encodes = [&](const ops::Taps& taps) {
-    return !taps.empty() && std::ranges::binary_search(batch.encodes, taps.point);
-  };
+  const auto encodes = [&](const ops::Taps& taps) { return encodes_at(batch, taps); };
   ops::ResidualNormArgs rest = args;
   if (encodes(rest.delta_taps)) {
     RUDDER_CHECK(rank_.is_alone(), "a rank has a part of the branch");
@@ -130,17 +128,26 @@ Operand LayerwiseDecoder::add_and_norm(const ops::ResidualNormArgs& asked,
   const ops::ResidualNormArgs args = batch.encodes.empty() ? asked : encode_parts(asked, batch);
   ops::ResidualNormArgs placed = args;
   Operand normed;
-  if (!args.norm.empty()) {
+  // Rows are encoded in act; `next` may take others.
+  const bool encodes = !args.norm.empty() && encodes_at(batch, args.out_taps);
+  if (args.norm.empty()) {
+    placed.out_taps = {};
+  } else if (encodes) {
+    const bool quantises = next.x_dtype == DType::kF8E4M3;  // from where the branch is by now read
+    normed.x = shaped(quantises ? buffers_.delta : buffers_.normed, args.x.shape[0], spec_.hidden);
+    placed.out = normed.x;
+  } else {
     normed = products_.empty_operand(next, args.x.shape[0], buffers_.normed);
     placed.out = normed.x;
     placed.out_scale = normed.scale;
-  } else {
-    placed.out_taps = {};
   }
   placed.sums_ranks = !rank_.is_alone() && !args.delta.empty();
   const bool is_tapped = !args.x_taps[0].empty() || !args.x_taps[1].empty();
   if (!args.delta.empty() || !args.norm.empty() || is_tapped) ops_.residual_norm(placed);
-  if (!args.norm.empty()) encode_at(ops_, batch, args.out_taps, normed.x);
+  if (encodes) {
+    encode_at(ops_, batch, args.out_taps, normed.x);
+    return products_.operand_of(next, normed.x, buffers_.normed);
+  }
   return args.norm.empty() ? products_.operand_of(next, args.x, buffers_.normed) : normed;
 }
 

@@ -40,10 +40,15 @@ struct ForwardBatch {
   bool keep_all_rows = false;
 };
 
-// Runs encode() on `rows`, if the step encodes at the point of `taps`.
+// Whether programs of the step encode at the point of `taps`.
+inline bool encodes_at(const ForwardBatch& batch, const ops::Taps& taps) {
+  return !taps.empty() && std::ranges::binary_search(batch.encodes, taps.point);
+}
+
+// Runs encode() on `rows`, which are act, if the step encodes at the point of `taps`.
 inline void encode_at(ops::Ops& ops, const ForwardBatch& batch, const ops::Taps& taps,
                       const ops::View& rows) {
-  if (taps.empty() || !std::ranges::binary_search(batch.encodes, taps.point)) return;
+  if (!encodes_at(batch, taps)) return;
   ops.encode({.x = rows, .taps = taps});
 }
 

@@ -22,13 +22,23 @@ ops::View feed_forward(const GatedMlp& mlp, const GatedMlp::Weights& weights, co
                        const ops::Taps& taps, const LayerStep& step, const ops::View& out) {
   const Scratch scratch(step.scratch, step.max_tokens, scratch_widths(mlp));
   const ops::View gate_up = step.products.project(weights.gate_up, in, scratch[0]);
+  if (encodes_at(step.batch, taps)) {  // of rows in act, wherever the product takes them
+    const ops::View activated = shaped(scratch[1], in.rows(), weights.down.in);
+    step.ops.gated_act({.x = gate_up,
+                        .activation = mlp.activation,
+                        .out = activated,
+                        .out_scale = {},
+                        .taps = taps});
+    encode_at(step.ops, step.batch, taps, activated);
+    return step.products.project(
+        weights.down, step.products.operand_of(weights.down, activated, scratch[0]), out);
+  }
   const Operand activated = step.products.empty_operand(weights.down, in.rows(), scratch[1]);
   step.ops.gated_act({.x = gate_up,
                       .activation = mlp.activation,
                       .out = activated.x,
                       .out_scale = activated.scale,
                       .taps = taps});
-  encode_at(step.ops, step.batch, taps, activated.x);
   return step.products.project(weights.down, activated, out);
 }
 

@@ -43,9 +43,11 @@ class Ops {
   // Whether begin_step() places sequences and sample() verifies drafts.
   virtual bool takes_drafts() const { return false; }
   // Ops of one thread that read what lies in this object's memory, beside its own ops and on
-  // another thread: residual_norm, logits and score. Null where the backend has none.
+  // another thread: residual_norm, logits and score. Null where the backend has none, or cannot
+  // open one.
   virtual bool has_reader() const { return false; }
   virtual std::unique_ptr<Ops> make_reader() const { return nullptr; }
+  virtual int64_t reader_bytes() const { return 0; }  // of device memory, beside what it allocates
 
   // Whether encode() is there.
   virtual bool has_encode() const { return false; }

@@ -1,5 +1,5 @@
 // DictionaryImage: a dictionary of features as the device has it, for ops that need all of its
-// features (OpKind::kEncode): a head, then numbers. The head is C++17, because nvcc may read it.
+// features (OpKind::kEncode): a head, then numbers.
 #pragma once
 
 #include <cstdint>
@@ -7,38 +7,9 @@
 #include <vector>
 
 #include "rudder/tap/content_key.h"
-#include "rudder/tap/feature.h"
+#include "rudder/tap/dictionary_head.h"
 
 namespace rudder::tap {
-
-// The first words of an image. Offsets are in floats from the head's own begin.
-//
-//   y_j = norm(x) . encoder_j,  f_j = y_j > gate_j ? max(scale_j y_j + bias_j, 0) : 0
-//   with k > 0 only the k largest f_j are kept, of equal ones those of the lower j
-//   decode(f) = c (sum_j f_j decoder_j + output_bias) + mean, and + skip x
-//
-// norm, c and mean: FeatureNorm. An input bias is in gate and bias.
-struct DictionaryHead {
-  int32_t d_in = 0;
-  int32_t d_out = 0;
-  int32_t num_features = 0;  // F
-  int32_t k = 0;             // 0: all are kept
-  FeatureNorm norm = FeatureNorm::kNone;
-  int16_t writes_elsewhere = 0;  // it reads one point and writes another: changes go to relays
-  int32_t encoder = 0;           // [F, d_in]
-  int32_t decoder = 0;           // [F, d_out]; of several writes the first
-  int32_t scale = 0;             // [F]
-  int32_t bias = 0;              // [F]
-  int32_t gate = 0;              // [F]
-  int32_t output_bias = 0;       // [d_out]
-  int32_t skip = 0;              // [d_out, d_in]; 0: none
-  int32_t reserved[4] = {};
-};
-inline constexpr int64_t kDictionaryHeadFloats = 16;
-static_assert(sizeof(DictionaryHead) == kDictionaryHeadFloats * sizeof(float));
-
-// Rows that one product of an encode holds: a bound of its scratch memory, and of nothing else.
-inline constexpr int64_t kEncodedRows = 16;
 
 // Immutable once shared. It shares the memory of the dictionary that it was made of.
 struct DictionaryImage {

@@ -70,7 +70,6 @@ class LowPrecisionOps final : public PassingOps {
       : PassingOps(cpu::make_reference_ops()), precision_(precision) {}
 
   std::string name() const override { return "low-precision"; }
-  bool has_encode() const override { return false; }
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
   DType linear_dtype() const override { return precision_.linear; }
@@ -110,6 +109,14 @@ class LowPrecisionOps final : public PassingOps {
     wide.x = x.view();
     wide.delta = delta.view();
     run(&ops::Ops::residual_norm, wide, args.out);
+    x.round_to(args.x);
+  }
+
+  void encode(const ops::EncodeArgs& args) override {
+    RUDDER_CHECK(args.x.dtype == DType::kBF16, "a row of {} is encoded",
+                 tensor::dtype_name(args.x.dtype));
+    Wide x(args.x);
+    inner_->encode({.x = x.view(), .taps = args.taps});
     x.round_to(args.x);
   }
 

@@ -40,6 +40,8 @@ struct Backend {
   bool has_rare_parts = true;
   // Rows are the same bits in any company; else they are as near as the dtype's rounding.
   bool rows_are_exact = true;
+  // It is fast enough for dictionaries of the sizes that are published.
+  bool takes_large_shapes = false;
 };
 inline void PrintTo(const Backend& backend, std::ostream* out) {
   *out << backend.name;

@@ -11,6 +11,7 @@
 #include "rudder/cpu/reference_ops.h"
 #include "rudder/testing/low_precision_ops.h"
 #include "rudder/testing/ops_conformance_attention.h"
+#include "rudder/testing/ops_conformance_encode.h"
 #include "rudder/testing/ops_conformance_taps.h"
 
 namespace rudder::testing {
@@ -52,6 +53,7 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsConformance, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsAttention, ::testing::ValuesIn(cpu_backends()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cpu, OpsTaps, ::testing::ValuesIn(cpu_backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, OpsEncode, ::testing::ValuesIn(cpu_backends()), name_of);
 
 }  // namespace
 }  // namespace rudder::testing

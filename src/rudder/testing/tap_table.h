@@ -20,7 +20,7 @@ struct TapToken {
   int32_t capture_set = -1;
   int32_t capture_begin = 0;
 };
-inline constexpr int64_t kMaxTapTokens = 512;  // of a batch
+inline constexpr int64_t kMaxTapTokens = 1024;  // of a batch
 
 // Row i + 1 of the table is programs[i]. Latches and the ring are `num_slots` + 1 empty rows and
 // `ring_elements` of NaN.

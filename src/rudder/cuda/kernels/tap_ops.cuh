@@ -81,6 +81,18 @@ struct TapChange {
   }
 };
 
+// v2 of these kinds, where there is one, says which elements the op is for (tap/tap_op.h).
+__device__ inline bool can_be_for_some(tap::OpKind kind) {
+  return kind == tap::OpKind::kPatch || kind == tap::OpKind::kAddNorm ||
+         kind == tap::OpKind::kAddRenorm;
+}
+// `then` where `chosen` is not 0, else `other`.
+__device__ inline Floats where(const Floats& chosen, Floats then, const Floats& other) {
+#pragma unroll
+  for (int j = 0; j < kRun; ++j) then.v[j] = chosen.v[j] != 0.0f ? then.v[j] : other.v[j];
+  return then;
+}
+
 // To 2 units in the last place, like the other functions here: an exact one is a call, whose
 // registers a row would have to make room for.
 __device__ inline float fast_sqrt(float x) {
@@ -119,9 +131,9 @@ __device__ inline TapChange change_of(tap::OpKind kind, const tap::TapOp& op, fl
     }
     case tap::OpKind::kScore:
     case tap::OpKind::kFeature:  // tap_features.cuh
-    case tap::OpKind::kEncode:   // of other backends
+    case tap::OpKind::kEncode:   // encode.cu
     case tap::OpKind::kEncoded:
-    case tap::OpKind::kCarried:
+    case tap::OpKind::kCarried:  // taps.cuh
       break;
   }
   return {};

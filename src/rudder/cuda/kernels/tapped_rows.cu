@@ -166,6 +166,14 @@ cudaError_t launch_tapped_residual_norm(const ResidualNormParams& p,
   }
   if (taps.batch.only_adds) taps.point[kDeltaPoint] = taps.point[kOutPoint] = -1;
   const bool aligned = is_aligned_residual(p) && are_rows_aligned(taps.table);
+  if (p.hidden > kMaxNormWidth && aligned &&
+      !taps.batch.only_adds) {  // behind an encode of mlp_act
+    constexpr int kRuns = 4;
+    const auto threads =
+        static_cast<unsigned>((p.hidden / kRun + kRuns * 32 - 1) / (kRuns * 32) * 32);
+    if (threads > kMaxRowThreads) return cudaErrorInvalidValue;
+    return launch_shape<kRuns, true, kMaxRowThreads, false>(p, taps, threads, stream);
+  }
   return for_row_shape<2>(p.hidden, aligned, [&](auto shape, unsigned threads) {
     using Shape = decltype(shape);
     constexpr int kRuns = Shape::kRuns;

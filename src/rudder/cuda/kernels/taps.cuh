@@ -124,9 +124,16 @@ class TokenTaps {
   // which then need not wait for the first op's vector.
   __device__ void look_up(int token) {
     token_ = token;
+    if constexpr (!kOnlyAdds) {
+      const bool encodes = (entry_.flags & ops::TapEntry::kEncodes) != 0;
+      if (p_.batch.is_behind_encode && !encodes) entry_ = {};
+    }
     const unsigned steered = __ballot_sync(kAllLanes, entry_.ops != 0);
-    has_fetched_ = steered != 0;
-    if (kAligned && has_fetched_) fetch(__shfl_sync(kAllLanes, entry_.vector, __ffs(steered) - 1));
+    if (steered != 0) {
+      const int32_t vector = __shfl_sync(kAllLanes, entry_.vector, __ffs(steered) - 1);
+      has_fetched_ = vector != tap::kNoVector;
+      if (kAligned && has_fetched_) fetch(vector);
+    }
     captured_ = __ballot_sync(kAllLanes, (entry_.flags & ops::TapEntry::kCaptured) != 0);
     active_ = steered | captured_;
     // In one word, which costs a register less: vectors are aligned.
@@ -139,7 +146,7 @@ class TokenTaps {
   __device__ void at(int number, Row& h) {
     if ((active_ >> number & 1) == 0) return;
     const bool is_captured = (captured_ >> number & 1) != 0;
-    if (__builtin_expect(is_captured, 0)) capture(number, 0, h);
+    if (__builtin_expect(is_captured, 0)) capture_before(number, h);
     const int ops = __shfl_sync(kAllLanes, entry_.ops, number);
     if (ops != 0) {
       if constexpr (kOnlyAdds) {
@@ -148,7 +155,7 @@ class TokenTaps {
         run_program(number, ops, h);
       }
     }
-    if (__builtin_expect(is_captured, 0)) capture(number, 1, h);
+    if (__builtin_expect(is_captured, 0)) capture_after(number, h);
   }
   // Two points at which the row is the same.
   __device__ void at_both(int first, Row& h) {
@@ -195,6 +202,17 @@ class TokenTaps {
     return load_floats<kAligned>(from, width_ - i);
   }
 
+  // What stands behind an encode has the point's last row, what stands in front of it the first.
+  __device__ void capture_before(int number, const Row& h) const {
+    if (kOnlyAdds || !p_.batch.is_behind_encode) capture(number, 0, h);
+  }
+  __device__ void capture_after(int number, const Row& h) const {
+    if constexpr (!kOnlyAdds) {
+      const int flags = __shfl_sync(kAllLanes, entry_.flags, number);
+      if ((flags & ops::TapEntry::kEncodes) != 0 && !p_.batch.is_behind_encode) return;
+    }
+    capture(number, 1, h);
+  }
   // `after`: 0 before the point's ops, 1 after them.
   __device__ void capture(int number, int after, const Row& h) const {
     const int64_t set = p_.batch.capture_set[token_];
@@ -241,8 +259,14 @@ class TokenTaps {
     const float strength = __shfl_sync(kAllLanes, entry_.strength, number);
     const tap::TapOp* op = p_.table.ops + (ops >> 8);
     // What most programs are needs no more than the entry says.
-    bool is_told = (vector & 1) != 0;
+    bool is_told = vector != tap::kNoVector && (vector & 1) != 0;
     const tap::TapOp* const end = op + (ops & 0xff);
+    if (__builtin_expect(p_.batch.is_behind_encode, 0)) {
+      drop_fetched();
+      is_told = false;
+      while (op < end && op->kind != tap::OpKind::kEncode) ++op;
+      while (op < end && op->kind == tap::OpKind::kEncode) op += op->run;
+    }
 #pragma unroll 1
     while (op < end) {
       const TapOpHead head = is_told ? TapOpHead(vector - 1, strength) : TapOpHead(*op);
@@ -253,15 +277,36 @@ class TokenTaps {
         op += n;
         continue;
       }
+      if (__builtin_expect(head.kind == tap::OpKind::kEncode, 0)) {  // the rest is behind that
+        drop_fetched();
+        return;
+      }
+      if (__builtin_expect(head.kind == tap::OpKind::kCarried, 0)) {
+        take_carried(h);
+        ++op;
+        continue;
+      }
       run_op(head, *op, h);
       ++op;
     }
   }
 
-  // A run of n ops. The row goes where vectors go.
-  __device__ void clamp_features(const tap::TapOp* ops, int n, Row& h) {
+  // Nothing is on its way to where vectors go any more.
+  __device__ void drop_fetched() {
     has_fetched_ = false;
     wait_for_copies();
+  }
+
+  __device__ void take_carried(Row& h) const {
+    const float* const row = p_.table.carried + int64_t{p_.batch.token[token_]} * width_;
+#pragma unroll
+    for (int r = 0; r < kRuns; ++r)
+      h[r] = load_floats<kAligned>(row + column(r), width_ - column(r));
+  }
+
+  // A run of n ops. The row goes where vectors go.
+  __device__ void clamp_features(const tap::TapOp* ops, int n, Row& h) {
+    drop_fetched();
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
       memcpy(fetched(r, 0), &h[r].v[0], sizeof(float4));
@@ -283,6 +328,7 @@ class TokenTaps {
     const float s = is_score ? 0.0f : head.strength * scheduled(head.schedule, op, token);
     if (is_score ? token.since_prompt() >= 0 : s == 0.0f) return;
     const WantedTapSums wanted(head);
+    const bool is_for_some = can_be_for_some(head.kind) && op.v2 != tap::kNoVector;
     TapSums sums = {};
     if (wanted.any()) {
 #pragma unroll
@@ -290,7 +336,10 @@ class TokenTaps {
         if (wanted.p) add_dot(sums.p, h[r], v1(r));
         if (wanted.p2) add_dot(sums.p2, h[r], vector_run(op.v2, r));
         if (wanted.gate) add_dot(sums.gate, h[r], vector_run(op.gate_vector, r));
-        if (wanted.squares) add_dot(sums.squares, h[r], h[r]);
+        if (wanted.squares) {
+          const Floats part = is_for_some ? where(vector_run(op.v2, r), h[r], Floats{}) : h[r];
+          add_dot(sums.squares, part, part);
+        }
       }
       sums = team_.sum(sums, wanted);
     }
@@ -304,7 +353,8 @@ class TokenTaps {
     if (g != 1.0f) change = change.scaled(g);
 #pragma unroll
     for (int r = 0; r < kRuns; ++r) {
-      h[r] = change.applied(h[r], v1(r));
+      const Floats changed = change.applied(h[r], v1(r));
+      h[r] = is_for_some ? where(vector_run(op.v2, r), changed, h[r]) : changed;
       if (change.has_second) h[r] = change.second_applied(h[r], vector_run(op.v2, r));
     }
   }

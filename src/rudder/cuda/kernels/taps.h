@@ -18,6 +18,7 @@ struct TapTableParams {
   const int32_t* captures = nullptr;  // [num_sets, num_points, 2] offsets before, after; or -1
   void* ring = nullptr;               // bf16
   float* relays = nullptr;            // [., tap::kNumRelays]
+  float* carried = nullptr;           // [., hidden]
   const float* vectors = nullptr;     // each at a multiple of 16 floats
   int32_t num_points = 0;
 };
@@ -31,6 +32,8 @@ struct TapBatchParams {
   const int32_t* capture_begin = nullptr;  // [T] in the ring, in units of tap::kCaptureAlign
   const int32_t* token = nullptr;          // [T] of relays
   bool only_adds = false;                  // as in ops::TapBatch
+  // Of tokens that encode, and of them alone, the ops that stand behind the last of these.
+  bool is_behind_encode = false;
 };
 
 // From the table's rows to the tokens' entries.

@@ -1,0 +1,128 @@
+// Whole encodes: single cases whose result is known to the bit, and rows in other batches.
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "rudder/testing/ops_conformance_encode.h"
+
+namespace rudder::testing {
+namespace {
+
+using tap::FeatureNorm;
+using tensor::View;
+
+// Of equal values those of the lower numbers are kept.
+TEST_P(OpsEncode, EqualValuesAreKeptInOrder) {
+  constexpr int32_t kWidth = 16;
+  for (const int32_t num_features : {40, 2000}) {
+    for (const int32_t k : {1, 3, 17}) {
+      DictionaryFloats image = random_image(kWidth, kWidth, num_features, k);
+      image.head.norm = FeatureNorm::kNone;
+      const auto fill = [&](int32_t begin, int64_t count, float value) {
+        std::fill_n(image.floats.begin() + begin, count, value);
+      };
+      fill(image.head.encoder, int64_t{num_features} * kWidth, 0);
+      fill(image.head.decoder, int64_t{num_features} * kWidth, 0);
+      fill(image.head.output_bias, kWidth, 0);
+      fill(image.head.bias, num_features, 1);
+      fill(image.head.scale, num_features, 1);
+      // Number j writes 2^-(j % 8) to column j / 8 % 16; one value is larger than the others.
+      for (int32_t j = 0; j < num_features; ++j) {
+        image.floats[static_cast<size_t>(image.head.decoder + j * kWidth + j / 8 % kWidth)] =
+            std::ldexp(1.0f, -(j % 8));
+      }
+      image.floats[static_cast<size_t>(image.head.bias + num_features - 1)] = 2;
+      std::vector<DictionaryFloats> images = {image};
+      Scene scene;
+      scene.geometry = geometry_of(kWidth);
+      tap::Program program;
+      add_encode(program, 0, image, true);
+      program.ops.resize(1);
+      program.ops[0].op.run = 1;
+      scene.programs = {program};
+      scene.tokens = {{.row = 1}};
+      put_with(scene, images, 0);
+      const View x = random({1, kWidth});
+      ops_.encode({.x = x, .taps = scene.at(kPost)});
+      const Matrix got = read(x);
+      Row expected(kWidth);
+      const auto add = [&](int32_t j, double value) {
+        expected[static_cast<size_t>(j / 8 % kWidth)] += std::ldexp(value, -(j % 8));
+      };
+      add(num_features - 1, 2);
+      for (int32_t j = 0; j < k - 1; ++j) add(j, 1);
+      EXPECT_EQ(row_of(got, 0), expected) << num_features << " features, k " << k;
+    }
+  }
+}
+
+// A row's bits are those that it has alone, and those of a graph that was captured for others.
+TEST_P(OpsEncode, ARowDoesNotDependOnItsBatch) {
+  constexpr int32_t kWidth = 264;
+  constexpr int64_t kRows = 37;
+  std::vector<DictionaryFloats> images = {random_image(kWidth, kWidth, 700, 20),
+                                          random_image(kWidth, kWidth, 300, 0)};
+  Scene scene;
+  scene.geometry = geometry_of(kWidth);
+  for (const int32_t number : {0, 1}) {
+    tap::Program program;
+    add_encode(program, number, images[static_cast<size_t>(number)], true);
+    scene.programs.push_back(std::move(program));
+  }
+  scene.tokens.assign(kRows, {});
+  put_with(scene, images, 0);
+  const View x = random({kRows, kWidth});
+  const View work = copy(x);
+  const ops::EncodeArgs args{.x = work, .taps = scene.at(kPost)};
+  ops::BeginStepArgs begin;
+  begin.tap_table = &scene.table;
+  begin.taps = scene.batch;
+  ops::ResidualNormArgs between_them;  // tap.T9
+  between_them.x = random({2, kWidth});
+  between_them.delta = random({2, kWidth});
+  std::unique_ptr<ops::Graph> graph;
+  const auto run = [&] {
+    ops_.begin_step(begin);
+    ops_.residual_norm(between_them);
+    ops_.encode(args);
+  };
+  if (ops_.has_graphs()) {
+    run();
+    ops_.begin_capture();
+    run();
+    graph = std::move(ops_.end_capture().value());
+  }
+  const auto encode = [&](const std::vector<int32_t>& rows) {
+    device_.write(work, device_.get(x).bytes());
+    device_.write(scene.batch.row, std::as_bytes(std::span(rows)));
+    if (graph != nullptr) {
+      ops_.replay(*graph);
+    } else {
+      run();
+    }
+    return device_.values<uint8_t>(work);
+  };
+  std::vector<int32_t> all;
+  for (int64_t t = 0; t < kRows; ++t)
+    all.push_back(static_cast<int32_t>(t % 5 == 4 ? 0 : t % 2 + 1));
+  const std::vector<uint8_t> together = encode(all);
+  const size_t bytes = together.size() / kRows;
+  const std::vector<uint8_t> untouched = device_.values<uint8_t>(x);
+  for (size_t t = 0; t < kRows; t += 3) {
+    std::vector<int32_t> one(kRows);
+    one[t] = all[t];
+    const std::vector<uint8_t> alone = encode(one);
+    for (size_t i = 0; i < kRows; ++i) {
+      const std::vector<uint8_t>& expected = i == t ? together : untouched;
+      EXPECT_TRUE(std::equal(alone.begin() + static_cast<int64_t>(i * bytes),
+                             alone.begin() + static_cast<int64_t>((i + 1) * bytes),
+                             expected.begin() + static_cast<int64_t>(i * bytes)))
+          << "row " << i << ", " << t << " alone";
+    }
+  }
+}
+
+}  // namespace
+}  // namespace rudder::testing
