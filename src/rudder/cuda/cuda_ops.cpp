@@ -17,11 +17,13 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
+#include "rudder/cuda/kernels/peer.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
 #include "rudder/cuda/kernels/rows.h"
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/cuda/peer_comm.h"
 #include "rudder/cuda/sample_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/tap_params.h"
@@ -44,6 +46,9 @@ std::string shapes(std::initializer_list<const View*> views) {
   return text;
 }
 
+// A sum of more bytes goes in two shots where more than two ranks add it.
+constexpr int64_t kOneShotBytes = int64_t{512} << 10;
+
 // Of a step of `rows` tokens, which has a KV slot of each group for each.
 int32_t num_kv_groups(const View& kv_slot, int64_t rows) {
   return rows == 0 ? 0 : static_cast<int32_t>(kv_slot.shape[0] / rows);
@@ -51,8 +56,12 @@ int32_t num_kv_groups(const View& kv_slot, int64_t rows) {
 
 class CudaOps final : public ops::Ops {
  public:
-  static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings);
+  // `comm`: null, or what the rank knows of its group.
+  static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
+                                                std::shared_ptr<PeerComm> comm);
   ~CudaOps() override {
+    use_device(device_);
+    if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
     cudaStreamSynchronize(stream_->handle());  // before the memory goes
     cudaStreamSynchronize(aside_->handle());
   }
@@ -68,25 +77,34 @@ class CudaOps final : public ops::Ops {
   DType linear_dtype() const override { return settings_.linear_dtype; }
   bool keeps_fp8() const override { return true; }
   bool takes_drafts() const override { return true; }
+  ops::Comm* comm() override { return comm_.get(); }
 
   int64_t available_memory() const override {
+    use_device(device_);
     size_t free = 0;
     size_t total = 0;
-    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
+    return static_cast<int64_t>(free) / (comm_ == nullptr ? 1 : comm_->ranks_on_device());
   }
 
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    use_device(device_);
     return memory_.allocate(dtype, shape);
   }
   Result<View> upload(const View& host, DType dtype) override {
+    use_device(device_);
     RUDDER_TRY(const View view, memory_.allocate_raw(dtype, host.shape));
     RUDDER_TRY_VOID(upload_cast(uploader_, host, view, stream()));
     return view;
   }
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    use_device(device_);
     return linear_->make_weight(parts, uploader_);
   }
-  Result<View> allocate_staging(int64_t bytes) override { return memory_.allocate_pinned(bytes); }
+  Result<View> allocate_staging(int64_t bytes) override {
+    use_device(device_);
+    return memory_.allocate_pinned(bytes);
+  }
   Result<void> prepare(const ops::StepBounds& bounds) override;
   int32_t attention_lookback() const override { return attention_.lookback(); }
 
@@ -104,14 +122,19 @@ class CudaOps final : public ops::Ops {
     static_cast<CudaEvent&>(done).record(aside_->handle());
   }
 
-  std::unique_ptr<ops::Event> make_event() override { return std::make_unique<CudaEvent>(status_); }
+  std::unique_ptr<ops::Event> make_event() override {
+    use_device(device_);
+    return std::make_unique<CudaEvent>(status_, comm_.get());
+  }
   void record(ops::Event& event) override {
     scale_product();
     static_cast<CudaEvent&>(event).record(stream());
   }
   Result<void> status() override {
+    use_device(device_);
     if (!status_.failed()) status_.check(cudaPeekAtLastError(), "status");
-    return status_.status();
+    RUDDER_TRY_VOID(status_.status());
+    return comm_ == nullptr ? Result<void>() : comm_->status();
   }
 
   bool has_graphs() const override { return true; }
@@ -141,8 +164,7 @@ class CudaOps final : public ops::Ops {
   void linear(const ops::LinearArgs& args) override {
     if (is_unscaled(args.out) && args.x.data != args.out.data)
       unscaled_ = {};  // nobody has read it
-    scale_product();
-    status_.note("linear");
+    begin_op("linear");
     unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
                                              true, "linear")};
     wait_if_synchronous("linear", {&args.x, &args.out});
@@ -150,8 +172,7 @@ class CudaOps final : public ops::Ops {
   void qkv_prep(const ops::QkvPrepArgs& args) override;
   void begin_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
   void attention(const ops::AttentionArgs& args) override {
-    scale_product();
-    status_.note("attention");
+    begin_op("attention");
     if (args.q.shape[0] == 0 || status_.failed()) return;
     RUDDER_CHECK(args.sinks.empty(), "prepare() refuses sinks");
     const Result<void> done = attention_.attend(args);
@@ -162,23 +183,25 @@ class CudaOps final : public ops::Ops {
   void quantise(const ops::QuantiseArgs& args) override;
   void gather_rows(const ops::GatherRowsArgs& args) override;
   void logits(const ops::LogitsArgs& args) override {
-    scale_product();
-    status_.note("logits");
+    begin_op("logits");
     RUDDER_CHECK(args.scale == 1.0f, "prepare() refuses a scale");
     linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, false, "logits");
     wait_if_synchronous("logits", {&args.x, &args.out});
   }
+  void gather_logits(const ops::GatherLogitsArgs& args) override;
   void sample(const ops::SampleArgs& args) override;
   void score(const ops::ScoreArgs& args) override;
 
  private:
   CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream,
-          std::unique_ptr<SideStream> aside)
+          std::unique_ptr<SideStream> aside, std::shared_ptr<PeerComm> comm)
       : settings_(settings),
+        comm_(std::move(comm)),
+        device_(comm_ == nullptr ? 0 : comm_->device()),
         info_(std::move(info)),
         stream_(std::move(stream)),
         aside_(std::move(aside)),
-        status_("0"),
+        status_(std::to_string(device_)),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
         attention_(
@@ -187,11 +210,15 @@ class CudaOps final : public ops::Ops {
 
   cudaStream_t stream() const { return stream_->handle(); }
 
+  // What every op begins with.
+  void begin_op(const char* op) {
+    scale_product();
+    status_.note(op);
+  }
   // Runs `launcher` unless the device has failed; keeps what went wrong with the op and its shapes.
   template <typename Launcher>
   void launch(const char* op, std::initializer_list<const View*> views, Launcher&& launcher) {
-    scale_product();
-    status_.note(op);
+    begin_op(op);
     if (status_.failed()) return;
     status_.check(launcher(), op, [&] { return shapes(views); });
     wait_if_synchronous(op, views);
@@ -212,6 +239,7 @@ class CudaOps final : public ops::Ops {
   }
   // Applies the scales that the last product has left and the op at hand does not take.
   void scale_product() {
+    use_device(device_);
     const UnscaledProduct product = std::exchange(unscaled_, {});
     if (product.scales.row == nullptr) return;
     ScaleRowsColsParams params;
@@ -224,6 +252,13 @@ class CudaOps final : public ops::Ops {
     launch("linear", {&product.y}, [&] { return launch_scale_rows_cols(params, stream()); });
   }
 
+  // Of the group, for kernels of the op at hand.
+  PeerLinks links() const { return comm_->links(is_capturing_); }
+  // `delta` becomes the sum of the ranks' parts.
+  void sum_ranks(const View& delta);
+  // The ranks' sums of squares of q and of k, where a norm is over the heads of all of them.
+  void gather_squares(QkvPrepParams& params);
+
   void copy(const char* op, const View& to, const View& from, cudaMemcpyKind kind) {
     RUDDER_CHECK(to.bytes() == from.bytes(), "{} of {} bytes to {}", op, from.bytes(), to.bytes());
     if (from.bytes() == 0) return;
@@ -232,6 +267,8 @@ class CudaOps final : public ops::Ops {
   }
 
   const CudaOpsSettings settings_;
+  const std::shared_ptr<PeerComm> comm_;  // null: alone
+  const int32_t device_;
   const DeviceInfo info_;
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<SideStream> aside_;
@@ -247,9 +284,12 @@ class CudaOps final : public ops::Ops {
     ProductScales scales;
   } unscaled_;
   bool is_capturing_ = false;
+  View squares_;        // [max_tokens, 2] f32 of this rank's q, k
+  View ranks_squares_;  // [max_tokens, 2 * ranks] f32
 };
 
-Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings) {
+Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
+                                                std::shared_ptr<PeerComm> comm) {
   for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
     if (dtype == DType::kBF16 || dtype == DType::kF8E4M3) continue;
     return fail(
@@ -257,7 +297,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
         fmt::format("the CUDA backend stores BF16 or F8_E4M3, not {}", tensor::dtype_name(dtype)),
         "dtype");
   }
-  RUDDER_TRY(DeviceInfo info, open_device());
+  RUDDER_TRY(DeviceInfo info, open_device(comm == nullptr ? 0 : comm->device()));
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
   RUDDER_TRY(std::unique_ptr<SideStream> aside, SideStream::make());
@@ -266,7 +306,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
   log_info("{}, {} multiprocessors, driver {}, cuBLASLt {}", info.name, info.num_sms, info.driver,
            identity.library);
   std::unique_ptr<CudaOps> ops(
-      new CudaOps(settings, std::move(info), std::move(stream), std::move(aside)));
+      new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
   RUDDER_TRY(ops->linear_, Linear::make(*api,
                                         {settings.linear_dtype, settings.policy_path, settings.tune,
                                          settings.batch_invariant},
@@ -275,6 +315,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
 }
 
 Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
+  use_device(device_);
   uploader_.release();
   RUDDER_TRY_VOID(check_parts(bounds));
   const auto too_large = [](const char* what, int64_t value, int64_t most) {
@@ -288,6 +329,11 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   }
   if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
     return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
+  }
+  if (comm_ != nullptr) {
+    const int64_t count = comm_->rank().count;
+    RUDDER_TRY(squares_, memory_.allocate(DType::kF32, {bounds.max_tokens, 2}));
+    RUDDER_TRY(ranks_squares_, memory_.allocate(DType::kF32, {bounds.max_tokens, 2 * count}));
   }
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
@@ -366,6 +412,7 @@ void CudaOps::embed(const ops::EmbedArgs& args) {
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
+  if (args.sums_ranks) sum_ranks(args.delta);
   ResidualNormParams params;
   params.x = args.x.data;
   params.delta = args.delta.data;
@@ -417,7 +464,60 @@ void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
   params.v_scale = pointer<float>(kv.v_scale);
   params.block_size = kv.block_size;
   params.q_out = args.q_out.data;
+  if (args.norms_span_ranks && comm_ != nullptr) gather_squares(params);
   launch("qkv_prep", {&args.qkv, &kv.storage}, [&] { return launch_qkv_prep(params, stream()); });
+}
+
+void CudaOps::sum_ranks(const View& delta) {
+  if (comm_ == nullptr) return;
+  PeerSumParams params;
+  params.y = delta.data;
+  params.rows = delta.shape[0];
+  params.cols = delta.shape[1];
+  if (takes_scales(params)) params.scales = take_scales(delta);
+  launch("sum_ranks", {&delta}, [&] {
+    params.links = links();
+    params.is_two_shot =
+        params.links.count > 2 && static_cast<int64_t>(delta.bytes()) > kOneShotBytes;
+    return launch_peer_sum(params, stream());
+  });
+}
+
+void CudaOps::gather_squares(QkvPrepParams& params) {
+  const bool has_sums = params.q_norm != nullptr && params.q_alpha == nullptr;
+  if (!has_sums) return;
+  const View part = squares_.rows(0, params.rows);
+  launch("qkv_squares", {&part},
+         [&] { return launch_qkv_squares(params, part.as<float>(), stream()); });
+  PeerGatherParams gather;
+  gather.part = part.as<float>();
+  gather.out = ranks_squares_.as<float>();
+  gather.rows = params.rows;
+  for (int i = 0; i <= comm_->rank().count; ++i) gather.begin[i] = 2 * i;
+  launch("gather_squares", {&part}, [&] {
+    gather.links = links();
+    return launch_peer_gather(gather, stream());
+  });
+  params.rank_squares = ranks_squares_.as<float>();
+  params.num_ranks = comm_->rank().count;
+}
+
+void CudaOps::gather_logits(const ops::GatherLogitsArgs& args) {
+  RUDDER_CHECK(comm_ != nullptr, "{} is no rank of a group", name());
+  const int64_t vocab = args.out.shape[1];
+  PeerGatherParams params;
+  params.part = args.part.as<float>();
+  params.out = args.out.as<float>();
+  params.rows = args.out.shape[0];
+  const int32_t count = comm_->rank().count;
+  for (int32_t i = 0; i < count; ++i) {
+    params.begin[i] = static_cast<int32_t>(ops::vocab_share(vocab, {i, count}).begin);
+  }
+  params.begin[count] = static_cast<int32_t>(vocab);
+  launch("gather_logits", {&args.part, &args.out}, [&] {
+    params.links = links();
+    return launch_peer_gather(params, stream());
+  });
 }
 
 void CudaOps::gated_act(const ops::GatedActArgs& args) {
@@ -468,7 +568,20 @@ void CudaOps::score(const ops::ScoreArgs& args) {
 }  // namespace
 
 Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings) {
-  return CudaOps::make(settings);
+  return CudaOps::make(settings, nullptr);
+}
+
+Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSettings& settings,
+                                                               std::span<const int32_t> devices,
+                                                               int32_t patience_ms) {
+  load_kernels_early();
+  RUDDER_TRY(std::vector<std::shared_ptr<PeerComm>> comms,
+             PeerComm::make_group(devices, patience_ms));
+  std::vector<std::unique_ptr<ops::Ops>> ranks;
+  for (std::shared_ptr<PeerComm>& comm : comms) {
+    RUDDER_TRY(ranks.emplace_back(), CudaOps::make(settings, std::move(comm)));
+  }
+  return ranks;
 }
 
 }  // namespace rudder::cuda
