@@ -47,6 +47,11 @@ struct CudaOpsSettings {
 // A device that this build has kernels for: what `--device auto` asks. Needs no driver to be there.
 bool has_cuda_device();
 
+// Called before the process uses CUDA where ranks will: all kernels are loaded with a device, and
+// none at its first launch, which might wait for the device while the device waits for another
+// rank.
+void load_kernels_early();
+
 // On the first GPU. An Error: no such device, no cuBLASLt, a dtype that is none of the above.
 Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings);
 

@@ -26,8 +26,4 @@ Result<DeviceInfo> open_device(int32_t device = 0);
 // device's, so whoever has several comes through here first; it costs nothing when it is current.
 void use_device(int32_t device);
 
-// Called before the process uses CUDA: all kernels are loaded with a device, and none at its first
-// launch, which might wait for the device while the device waits for another rank.
-void load_kernels_early();
-
 }  // namespace rudder::cuda

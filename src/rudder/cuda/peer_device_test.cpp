@@ -18,6 +18,7 @@
 #include <thread>
 #include <vector>
 
+#include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_info.h"
 #include "rudder/tensor/dtype.h"
 
