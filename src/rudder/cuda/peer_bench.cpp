@@ -20,57 +20,57 @@ namespace {
 constexpr int kCalls = 50;
 constexpr int64_t kCols = 8192;
 
-struct Mode {
+struct SumMode {
   const char* name;
   bool is_two_shot;
   int32_t max_blocks;
 };
-constexpr Mode kModes[] = {{"one-shot, 32 blocks", false, 32},
-                           {"one-shot, 64 blocks", false, 64},
-                           {"one-shot, 128 blocks", false, 128},
-                           {"two-shot, 64 blocks", true, 64},
-                           {"two-shot, 128 blocks", true, 128}};
+constexpr SumMode kSumModes[] = {{"one-shot, 32 blocks", false, 32},
+                                 {"one-shot, 64 blocks", false, 64},
+                                 {"one-shot, 128 blocks", false, 128},
+                                 {"two-shot, 64 blocks", true, 64},
+                                 {"two-shot, 128 blocks", true, 128}};
 
-void must(cudaError_t error, const char* what) {
+void expect(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
   std::exit(1);
 }
 
 // Microseconds a call, one rank's.
-double time_sums(PeerComm& comm, const Mode& mode, int64_t bytes, int rounds,
+double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
                  std::barrier<>& barrier) {
   use_device(comm.device());
   cudaStream_t stream = nullptr;
-  must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  expect(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   cudaEvent_t begin = nullptr;
   cudaEvent_t end = nullptr;
-  must(cudaEventCreate(&begin), "event");
-  must(cudaEventCreate(&end), "event");
+  expect(cudaEventCreate(&begin), "event");
+  expect(cudaEventCreate(&end), "event");
   PeerSumParams params;
   params.links = comm.links(true);
-  must(cudaMalloc(&params.y, static_cast<size_t>(bytes)), "malloc");
-  must(cudaMemset(params.y, 0x11, static_cast<size_t>(bytes)), "memset");
+  expect(cudaMalloc(&params.y, static_cast<size_t>(bytes)), "malloc");
+  expect(cudaMemset(params.y, 0x11, static_cast<size_t>(bytes)), "memset");
   params.rows = bytes / 2 / kCols;
   params.cols = kCols;
   params.is_two_shot = mode.is_two_shot;
   params.links.max_blocks = mode.max_blocks;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
-  must(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < kCalls; ++i) must(launch_peer_sum(params, stream), "sum");
-  must(cudaStreamEndCapture(stream, &graph), "capture");
-  must(cudaGraphInstantiate(&exec, graph, 0), "graph");
-  must(cudaDeviceSynchronize(), "sync");
+  expect(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < kCalls; ++i) expect(launch_peer_sum(params, stream), "sum");
+  expect(cudaStreamEndCapture(stream, &graph), "capture");
+  expect(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  expect(cudaDeviceSynchronize(), "sync");
   std::vector<double> times;
   for (int round = -2; round < rounds; ++round) {
     barrier.arrive_and_wait();
-    must(cudaEventRecord(begin, stream), "record");
-    must(cudaGraphLaunch(exec, stream), "launch");
-    must(cudaEventRecord(end, stream), "record");
-    must(cudaEventSynchronize(end), "wait");
+    expect(cudaEventRecord(begin, stream), "record");
+    expect(cudaGraphLaunch(exec, stream), "launch");
+    expect(cudaEventRecord(end, stream), "record");
+    expect(cudaEventSynchronize(end), "wait");
     float ms = 0;
-    must(cudaEventElapsedTime(&ms, begin, end), "time");
+    expect(cudaEventElapsedTime(&ms, begin, end), "time");
     if (round >= 0) times.push_back(1e3 * static_cast<double>(ms) / kCalls);
   }
   barrier.arrive_and_wait();
@@ -84,7 +84,7 @@ double time_sums(PeerComm& comm, const Mode& mode, int64_t bytes, int rounds,
   return times[times.size() / 2];
 }
 
-int run(int ranks, int rounds) {
+int bench_sums(int ranks, int rounds) {
   std::vector<int32_t> devices(static_cast<size_t>(ranks));
   std::iota(devices.begin(), devices.end(), 0);
   const auto comms = PeerComm::make_group(devices);
@@ -97,7 +97,7 @@ int run(int ranks, int rounds) {
   for (const int64_t kb : sizes) std::printf("%6lld KB", static_cast<long long>(kb));
   std::printf("\n");
   std::barrier<> barrier(ranks);
-  for (const Mode& mode : kModes) {
+  for (const SumMode& mode : kSumModes) {
     std::printf("%-22s", mode.name);
     for (const int64_t kb : sizes) {
       std::vector<double> us(comms->size());
@@ -120,5 +120,6 @@ int run(int ranks, int rounds) {
 }  // namespace rudder::cuda
 
 int main(int argc, char** argv) {
-  return rudder::cuda::run(argc > 1 ? std::atoi(argv[1]) : 2, argc > 2 ? std::atoi(argv[2]) : 15);
+  return rudder::cuda::bench_sums(argc > 1 ? std::atoi(argv[1]) : 2,
+                                  argc > 2 ? std::atoi(argv[2]) : 15);
 }
