@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -17,14 +18,16 @@
 #include "rudder/cuda/device_status.h"
 #include "rudder/cuda/elements.h"
 #include "rudder/cuda/kernels/linear_epilogue.h"
-#include "rudder/cuda/kernels/peer.h"
 #include "rudder/cuda/kernels/qkv_prep.h"
 #include "rudder/cuda/kernels/rows.h"
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
 #include "rudder/cuda/peer_comm.h"
+#include "rudder/cuda/qkv_params.h"
+#include "rudder/cuda/rank_exchange.h"
 #include "rudder/cuda/sample_params.h"
+#include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/tap_params.h"
 #include "rudder/cuda/uploader.h"
@@ -44,14 +47,6 @@ std::string shapes(std::initializer_list<const View*> views) {
                         tensor::dtype_name(view->dtype));
   }
   return text;
-}
-
-// A sum of more bytes goes in two shots where more than two ranks add it.
-constexpr int64_t kOneShotBytes = int64_t{512} << 10;
-
-// Of a step of `rows` tokens, which has a KV slot of each group for each.
-int32_t num_kv_groups(const View& kv_slot, int64_t rows) {
-  return rows == 0 ? 0 : static_cast<int32_t>(kv_slot.shape[0] / rows);
 }
 
 class CudaOps final : public ops::Ops {
@@ -140,13 +135,13 @@ class CudaOps final : public ops::Ops {
   bool has_graphs() const override { return true; }
   void begin_capture() override {
     scale_product();
-    is_capturing_ = true;
+    set_capturing(true);
     status_.check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
                   "begin_capture");
   }
   Result<std::unique_ptr<ops::Graph>> end_capture() override {
     scale_product();
-    is_capturing_ = false;
+    set_capturing(false);
     Result<std::unique_ptr<CudaGraph>> graph = cuda::end_capture(stream());
     RUDDER_TRY_VOID(status_.status());  // an op in between says more than the capture that it ended
     if (!graph) return tl::unexpected(graph.error());
@@ -157,8 +152,14 @@ class CudaOps final : public ops::Ops {
            [&] { return cudaGraphLaunch(static_cast<CudaGraph&>(graph).handle(), stream()); });
   }
 
-  void begin_step(const ops::BeginStepArgs& args) override;
-  void advance_step(const ops::AdvanceStepArgs& args) override;
+  void begin_step(const ops::BeginStepArgs& args) override {
+    launch("begin_step", {&args.ids, &args.blocks},
+           [&] { return launch_begin_step(begin_step_params(args), stream()); });
+  }
+  void advance_step(const ops::AdvanceStepArgs& args) override {
+    launch("advance_step", {&args.ids, &args.sample_rows},
+           [&] { return launch_advance_step(advance_step_params(args), stream()); });
+  }
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
@@ -188,7 +189,11 @@ class CudaOps final : public ops::Ops {
     linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, false, "logits");
     wait_if_synchronous("logits", {&args.x, &args.out});
   }
-  void gather_logits(const ops::GatherLogitsArgs& args) override;
+  void gather_logits(const ops::GatherLogitsArgs& args) override {
+    RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
+    launch("gather_logits", {&args.part, &args.out},
+           [&] { return exchange_->gather_logits(args); });
+  }
   void sample(const ops::SampleArgs& args) override;
   void score(const ops::ScoreArgs& args) override;
 
@@ -206,10 +211,16 @@ class CudaOps final : public ops::Ops {
         uploader_(stream_->handle()),
         attention_(
             memory_, stream_->handle(), info_.num_sms,
-            {settings.batch_invariant, settings.plain_attention, settings.least_sparse_pages}) {}
+            {settings.batch_invariant, settings.plain_attention, settings.least_sparse_pages}) {
+    if (comm_ != nullptr) exchange_.emplace(comm_, stream_->handle());
+  }
 
   cudaStream_t stream() const { return stream_->handle(); }
 
+  void set_capturing(bool is_capturing) {
+    is_capturing_ = is_capturing;
+    if (exchange_) exchange_->set_capturing(is_capturing);
+  }
   // What every op begins with.
   void begin_op(const char* op) {
     scale_product();
@@ -252,13 +263,6 @@ class CudaOps final : public ops::Ops {
     launch("linear", {&product.y}, [&] { return launch_scale_rows_cols(params, stream()); });
   }
 
-  // Of the group, for kernels of the op at hand.
-  PeerLinks links() const { return comm_->links(is_capturing_); }
-  // `delta` becomes the sum of the ranks' parts.
-  void sum_ranks(const View& delta);
-  // The ranks' sums of squares of q and of k, where a norm is over the heads of all of them.
-  void gather_squares(QkvPrepParams& params);
-
   void copy(const char* op, const View& to, const View& from, cudaMemcpyKind kind) {
     RUDDER_CHECK(to.bytes() == from.bytes(), "{} of {} bytes to {}", op, from.bytes(), to.bytes());
     if (from.bytes() == 0) return;
@@ -284,8 +288,7 @@ class CudaOps final : public ops::Ops {
     ProductScales scales;
   } unscaled_;
   bool is_capturing_ = false;
-  View squares_;        // [max_tokens, 2] f32 of this rank's q, k
-  View ranks_squares_;  // [max_tokens, 2 * ranks] f32
+  std::optional<RankExchange> exchange_;  // none: alone
 };
 
 Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
@@ -330,58 +333,13 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
     return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
   }
-  if (comm_ != nullptr) {
-    const int64_t count = comm_->rank().count;
-    RUDDER_TRY(squares_, memory_.allocate(DType::kF32, {bounds.max_tokens, 2}));
-    RUDDER_TRY(ranks_squares_, memory_.allocate(DType::kF32, {bounds.max_tokens, 2 * count}));
-  }
+  if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
       linear_->prepare(bounds.linears, *bounds.head, bounds.max_tokens, bounds.max_rows));
   log_debug("kernels of products:\n{}", linear_->to_table());
   RUDDER_CUDA_TRY(cudaStreamSynchronize(stream()), "prepare", "");
   return {};
-}
-
-void CudaOps::begin_step(const ops::BeginStepArgs& args) {
-  BeginStepParams params;
-  params.state = slot_state(args.state);
-  params.opened = pointer<int32_t>(args.opened);
-  params.num_opened = args.opened.empty() ? 0 : args.opened.shape[0];
-  params.history = pointer<int32_t>(args.history);
-  params.num_history = args.history.empty() ? 0 : args.history.shape[0];
-  params.blocks = pointer<int32_t>(args.blocks);
-  params.num_blocks = args.blocks.empty() ? 0 : args.blocks.shape[0];
-  params.ids = pointer<int32_t>(args.ids);
-  params.kv_slot = pointer<int32_t>(args.kv_slot);
-  params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
-  params.num_groups = num_kv_groups(args.kv_slot, params.rows);
-  if (!args.placement.empty()) {
-    params.placement = placement_params(args.placement, args.state);
-  }
-  if (args.tap_table != nullptr) {
-    params.taps[0] = gather_params(*args.tap_table, args.taps);
-    params.taps[1] = gather_params(*args.tap_table, args.rows_taps);
-  }
-  launch("begin_step", {&args.ids, &args.blocks},
-         [&] { return launch_begin_step(params, stream()); });
-}
-
-void CudaOps::advance_step(const ops::AdvanceStepArgs& args) {
-  AdvanceStepParams params;
-  params.state = slot_state(args.state);
-  params.num_slots = static_cast<int32_t>(args.state.ended.shape[0] - 1);
-  params.ids = pointer<int32_t>(args.ids);
-  params.positions = pointer<int32_t>(args.positions);
-  params.kv_slot = pointer<int32_t>(args.kv_slot);
-  params.kv_len = pointer<int32_t>(args.kv_len);
-  params.sample_rows = static_cast<ops::SampleRow*>(args.sample_rows.data);
-  params.since_prompt = pointer<int32_t>(args.since_prompt);
-  params.rows = args.ids.shape[0];
-  params.num_groups = num_kv_groups(args.kv_slot, params.rows);
-  params.block_size = args.block_size;
-  launch("advance_step", {&args.ids, &args.sample_rows},
-         [&] { return launch_advance_step(params, stream()); });
 }
 
 void CudaOps::embed(const ops::EmbedArgs& args) {
@@ -412,7 +370,11 @@ void CudaOps::embed(const ops::EmbedArgs& args) {
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
-  if (args.sums_ranks) sum_ranks(args.delta);
+  if (args.sums_ranks && exchange_) {
+    const bool has_scales = RankExchange::takes_scales(args.delta);
+    const ProductScales scales = has_scales ? take_scales(args.delta) : ProductScales{};
+    launch("sum_ranks", {&args.delta}, [&] { return exchange_->sum(args.delta, scales); });
+  }
   ResidualNormParams params;
   params.x = args.x.data;
   params.delta = args.delta.data;
@@ -435,89 +397,13 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
 
 void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
   RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
-  const ops::KvLayer& kv = args.kv;
-  const auto is_wide = [&](const ops::NormSpec& norm) {
-    return !norm.empty() && norm.weight.shape[0] != kv.head_dim;
-  };
-  QkvPrepParams params;
-  params.qkv = args.qkv.data;
+  QkvPrepParams params = qkv_params(args);
   params.qkv_scales = take_scales(args.qkv);
-  params.rows = args.qkv.shape[0];
-  params.num_heads = args.num_heads;
-  params.num_kv_heads = kv.num_kv_heads;
-  params.head_dim = kv.head_dim;
-  params.q_norm = pointer<float>(args.q_norm.weight);
-  params.q_alpha = pointer<float>(args.q_norm.alpha);
-  params.q_eps = args.q_norm.eps;
-  params.k_norm = pointer<float>(args.k_norm.weight);
-  params.k_alpha = pointer<float>(args.k_norm.alpha);
-  params.k_eps = args.k_norm.eps;
-  params.q_norm_is_wide = is_wide(args.q_norm);
-  params.k_norm_is_wide = is_wide(args.k_norm);
-  params.rope = pointer<float>(args.rope);
-  params.half_rot = args.rope.empty() ? 0 : static_cast<int32_t>(args.rope.shape[2]);
-  params.rope_row = pointer<int32_t>(args.rope_row);
-  params.kv_slot = pointer<int32_t>(args.kv_slot);
-  params.kv_cache = kv.storage.data;
-  params.kv_is_fp8 = kv.storage.dtype == DType::kF8E4M3;
-  params.k_scale = pointer<float>(kv.k_scale);
-  params.v_scale = pointer<float>(kv.v_scale);
-  params.block_size = kv.block_size;
-  params.q_out = args.q_out.data;
-  if (args.norms_span_ranks && comm_ != nullptr) gather_squares(params);
-  launch("qkv_prep", {&args.qkv, &kv.storage}, [&] { return launch_qkv_prep(params, stream()); });
-}
-
-void CudaOps::sum_ranks(const View& delta) {
-  if (comm_ == nullptr) return;
-  PeerSumParams params;
-  params.y = delta.data;
-  params.rows = delta.shape[0];
-  params.cols = delta.shape[1];
-  if (takes_scales(params)) params.scales = take_scales(delta);
-  launch("sum_ranks", {&delta}, [&] {
-    params.links = links();
-    params.is_two_shot =
-        params.links.count > 2 && static_cast<int64_t>(delta.bytes()) > kOneShotBytes;
-    return launch_peer_sum(params, stream());
-  });
-}
-
-void CudaOps::gather_squares(QkvPrepParams& params) {
-  const bool has_sums = params.q_norm != nullptr && params.q_alpha == nullptr;
-  if (!has_sums) return;
-  const View part = squares_.rows(0, params.rows);
-  launch("qkv_squares", {&part},
-         [&] { return launch_qkv_squares(params, part.as<float>(), stream()); });
-  PeerGatherParams gather;
-  gather.part = part.as<float>();
-  gather.out = ranks_squares_.as<float>();
-  gather.rows = params.rows;
-  for (int i = 0; i <= comm_->rank().count; ++i) gather.begin[i] = 2 * i;
-  launch("gather_squares", {&part}, [&] {
-    gather.links = links();
-    return launch_peer_gather(gather, stream());
-  });
-  params.rank_squares = ranks_squares_.as<float>();
-  params.num_ranks = comm_->rank().count;
-}
-
-void CudaOps::gather_logits(const ops::GatherLogitsArgs& args) {
-  RUDDER_CHECK(comm_ != nullptr, "{} is no rank of a group", name());
-  const int64_t vocab = args.out.shape[1];
-  PeerGatherParams params;
-  params.part = args.part.as<float>();
-  params.out = args.out.as<float>();
-  params.rows = args.out.shape[0];
-  const int32_t count = comm_->rank().count;
-  for (int32_t i = 0; i < count; ++i) {
-    params.begin[i] = static_cast<int32_t>(ops::vocab_share(vocab, {i, count}).begin);
+  if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
+    launch("gather_squares", {&args.qkv}, [&] { return exchange_->gather_squares(params); });
   }
-  params.begin[count] = static_cast<int32_t>(vocab);
-  launch("gather_logits", {&args.part, &args.out}, [&] {
-    params.links = links();
-    return launch_peer_gather(params, stream());
-  });
+  launch("qkv_prep", {&args.qkv, &args.kv.storage},
+         [&] { return launch_qkv_prep(params, stream()); });
 }
 
 void CudaOps::gated_act(const ops::GatedActArgs& args) {

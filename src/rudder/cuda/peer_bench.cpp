@@ -1,4 +1,4 @@
-// Times the sums of ranks (kernels/peer.h) on several GPUs: a captured graph of kCalls sums on each
+// Times the sums of ranks (kernels/peer.h) on several GPUs: a captured graph of kSumCalls sums on each
 // rank, by events of rank 0; the median of all rounds.
 // peer_bench [ranks [rounds]]
 #include <cuda_runtime_api.h>
@@ -17,7 +17,7 @@
 namespace rudder::cuda {
 namespace {
 
-constexpr int kCalls = 50;
+constexpr int kSumCalls = 50;
 constexpr int64_t kCols = 8192;
 
 struct SumMode {
@@ -58,7 +58,7 @@ double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   expect(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
-  for (int i = 0; i < kCalls; ++i) expect(launch_peer_sum(params, stream), "sum");
+  for (int i = 0; i < kSumCalls; ++i) expect(launch_peer_sum(params, stream), "sum");
   expect(cudaStreamEndCapture(stream, &graph), "capture");
   expect(cudaGraphInstantiate(&exec, graph, 0), "graph");
   expect(cudaDeviceSynchronize(), "sync");
@@ -71,7 +71,7 @@ double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
     expect(cudaEventSynchronize(end), "wait");
     float ms = 0;
     expect(cudaEventElapsedTime(&ms, begin, end), "time");
-    if (round >= 0) times.push_back(1e3 * static_cast<double>(ms) / kCalls);
+    if (round >= 0) times.push_back(1e3 * static_cast<double>(ms) / kSumCalls);
   }
   barrier.arrive_and_wait();
   cudaGraphExecDestroy(exec);

@@ -30,7 +30,7 @@ using std::chrono::steady_clock;
 using Comms = std::vector<std::shared_ptr<PeerComm>>;
 using Bits = std::vector<uint16_t>;
 
-void must(cudaError_t error) {
+void succeed(cudaError_t error) {
   if (error != cudaSuccess) throw std::runtime_error(cudaGetErrorString(error));
 }
 
@@ -45,7 +45,7 @@ class Rank {
  public:
   Rank(PeerComm& of, std::barrier<>& barrier) : comm(of), barrier_(barrier) {
     use_device(comm.device());
-    must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    succeed(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
   }
   ~Rank() {
     cudaStreamSynchronize(stream);
@@ -58,21 +58,21 @@ class Rank {
   template <typename T>
   T* to_device(const std::vector<T>& values) {
     T* const to = room<T>(values.size());
-    must(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
-                         stream));
-    must(cudaStreamSynchronize(stream));
+    succeed(cudaMemcpyAsync(to, values.data(), values.size() * sizeof(T), cudaMemcpyHostToDevice,
+                            stream));
+    succeed(cudaStreamSynchronize(stream));
     return to;
   }
   template <typename T>
   T* room(size_t count) {
-    must(cudaMalloc(&memory_.emplace_back(), count * sizeof(T) + 1));
+    succeed(cudaMalloc(&memory_.emplace_back(), count * sizeof(T) + 1));
     return static_cast<T*>(memory_.back());
   }
   template <typename T>
   std::vector<T> to_host(const T* from, size_t count) {
     std::vector<T> out(count);
-    must(cudaMemcpyAsync(out.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
-    must(cudaStreamSynchronize(stream));
+    succeed(cudaMemcpyAsync(out.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
+    succeed(cudaStreamSynchronize(stream));
     return out;
   }
   // Nothing is allocated behind it: that may wait for kernels, which wait for other ranks.
@@ -115,7 +115,7 @@ struct SumCase {
   int64_t count() const { return rows * cols; }
 };
 
-float value_of(uint16_t bits) {
+float number_of(uint16_t bits) {
   return tensor::to_float(tensor::BF16{bits});
 }
 uint16_t rounded(float value) {
@@ -146,14 +146,14 @@ uint16_t number(const SumCase& c, const Part& part, size_t i) {
   if (!c.is_scaled) return part.y[i];
   const size_t row = i / static_cast<size_t>(c.cols);
   const size_t column = i % static_cast<size_t>(c.cols);
-  return rounded(std::fmaf(value_of(part.y[i]), part.row[row] * part.column[column], 0.0f));
+  return rounded(std::fmaf(number_of(part.y[i]), part.row[row] * part.column[column], 0.0f));
 }
 Bits expected_sum(const SumCase& c, uint32_t seed, int count) {
   std::vector<float> sum(static_cast<size_t>(c.count()));
   for (int rank = 0; rank < count; ++rank) {
     const Part part = random_part(c, seed, rank);
     for (size_t i = 0; i < sum.size(); ++i) {
-      const float add = value_of(number(c, part, i));
+      const float add = number_of(number(c, part, i));
       sum[i] = rank == 0 ? add : sum[i] + add;
     }
   }
@@ -228,7 +228,7 @@ TEST_P(Peers, SumsAreThoseInTheOrderOfRanks) {
     rank.all_have_allocated();
     for (size_t i = 0; i < cases.size(); ++i) {
       const SumCase& c = cases[i];
-      must(launch_peer_sum(sums[i], rank.stream));
+      succeed(launch_peer_sum(sums[i], rank.stream));
       const Bits got =
           rank.to_host(static_cast<const uint16_t*>(sums[i].y), static_cast<size_t>(c.count()));
       ASSERT_TRUE(got == expected[i])
@@ -264,7 +264,7 @@ TEST_P(Peers, GatherPutsPartsSideBySide) {
         params.part = rank.to_device(part);
         params.out = rank.to_device(std::vector<float>(whole.size(), -1.0f));
         rank.all_have_allocated();
-        must(launch_peer_gather(params, rank.stream));
+        succeed(launch_peer_gather(params, rank.stream));
         ASSERT_TRUE(rank.to_host(params.out, whole.size()) == whole)
             << fmt::format("rank {}: {} rows of {}", rank.index(), rows, vocab);
       }
@@ -296,19 +296,19 @@ TEST_P(Peers, GraphsReplayWhileRanksComeLate) {
     }
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
-    must(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
+    succeed(cudaStreamBeginCapture(rank.stream, cudaStreamCaptureModeThreadLocal));
     for (size_t i = 0; i < cases.size(); ++i) {
-      must(cudaMemcpyAsync(sums[i].y, sources[i], parts[i].y.size() * 2, cudaMemcpyDeviceToDevice,
-                           rank.stream));
-      must(launch_peer_sum(sums[i], rank.stream));
+      succeed(cudaMemcpyAsync(sums[i].y, sources[i], parts[i].y.size() * 2,
+                              cudaMemcpyDeviceToDevice, rank.stream));
+      succeed(launch_peer_sum(sums[i], rank.stream));
     }
-    must(cudaStreamEndCapture(rank.stream, &graph));
-    must(cudaGraphInstantiate(&exec, graph, 0));
+    succeed(cudaStreamEndCapture(rank.stream, &graph));
+    succeed(cudaGraphInstantiate(&exec, graph, 0));
     std::mt19937 engine(static_cast<uint32_t>(rank.index()));
     rank.all_have_allocated();
     for (int replay = 0; replay < kReplays; ++replay) {
       if (engine() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(engine() % 500));
-      must(cudaGraphLaunch(exec, rank.stream));
+      succeed(cudaGraphLaunch(exec, rank.stream));
       if (replay % 10 != 0) continue;  // ranks run ahead of each other
       for (size_t i = 0; i < cases.size(); ++i) {
         const Bits got = rank.to_host(static_cast<const uint16_t*>(sums[i].y), parts[i].y.size());
@@ -316,7 +316,7 @@ TEST_P(Peers, GraphsReplayWhileRanksComeLate) {
             << "rank " << rank.index() << ", replay " << replay << ", sum " << i;
       }
     }
-    must(cudaStreamSynchronize(rank.stream));
+    succeed(cudaStreamSynchronize(rank.stream));
     cudaGraphExecDestroy(exec);
     cudaGraphDestroy(graph);
   });
@@ -333,7 +333,7 @@ TEST_P(Peers, ARankThatIsNotOpenWaitsForNobody) {
   const PeerSumParams params = sum_params(rank, c, part);
   EXPECT_FALSE(params.links.is_open);
   EXPECT_TRUE(comms[0]->links(true).is_open) << "a graph runs when the rank is open";
-  must(launch_peer_sum(params, rank.stream));
+  succeed(launch_peer_sum(params, rank.stream));
   EXPECT_EQ(rank.to_host(static_cast<const uint16_t*>(params.y), part.y.size()), part.y);
 }
 
@@ -345,8 +345,8 @@ TEST_P(Peers, ARankThatDoesNotComeIsAnErrorInTime) {
   const SumCase c = {64, 4096};
   const PeerSumParams params = sum_params(rank, c, random_part(c, 1, 1));
   const auto begin = steady_clock::now();
-  for (int i = 0; i < 200; ++i) must(launch_peer_sum(params, rank.stream));
-  must(cudaStreamSynchronize(rank.stream));
+  for (int i = 0; i < 200; ++i) succeed(launch_peer_sum(params, rank.stream));
+  succeed(cudaStreamSynchronize(rank.stream));
   EXPECT_LT(steady_clock::now() - begin, milliseconds(3000)) << "one wait, not two hundred";
   const Result<void> status = comms[0]->status();
   ASSERT_FALSE(status);
@@ -361,8 +361,8 @@ TEST_P(Peers, RanksAtDifferentRowsFail) {
     const SumCase c = {rank.index() == 0 ? 4 : 5, 8};
     const PeerSumParams params = sum_params(rank, c, random_part(c, 1, 0));
     rank.all_have_allocated();
-    must(launch_peer_sum(params, rank.stream));
-    must(cudaStreamSynchronize(rank.stream));
+    succeed(launch_peer_sum(params, rank.stream));
+    succeed(cudaStreamSynchronize(rank.stream));
   });
   const Result<void> status = comms[0]->status();
   ASSERT_FALSE(status);
@@ -382,8 +382,8 @@ TEST_P(Peers, ARankThatFailsEndsTheWaitOfAll) {
       rank.comm.fail({ErrorCode::kOverloaded, "no memory", "device"});
       return;
     }
-    must(launch_peer_sum(params, rank.stream));
-    must(cudaStreamSynchronize(rank.stream));
+    succeed(launch_peer_sum(params, rank.stream));
+    succeed(cudaStreamSynchronize(rank.stream));
   });
   EXPECT_LT(steady_clock::now() - begin, milliseconds(20'000));
   const Result<void> status = comms[1]->status();
