@@ -79,7 +79,7 @@ class CudaOps final : public ops::Ops {
     size_t free = 0;
     size_t total = 0;
     if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
-    return static_cast<int64_t>(free) / (comm_ == nullptr ? 1 : comm_->ranks_on_device());
+    return static_cast<int64_t>(free);
   }
 
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
@@ -301,6 +301,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
         "dtype");
   }
   RUDDER_TRY(DeviceInfo info, open_device(comm == nullptr ? 0 : comm->device()));
+  const bool is_rank = comm != nullptr;
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
   RUDDER_TRY(std::unique_ptr<SideStream> aside, SideStream::make());
@@ -312,7 +313,7 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
       new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
   RUDDER_TRY(ops->linear_, Linear::make(*api,
                                         {settings.linear_dtype, settings.policy_path, settings.tune,
-                                         settings.batch_invariant},
+                                         settings.batch_invariant, is_rank},
                                         identity, ops->memory_, ops->stream(), ops->status_));
   return ops;
 }

@@ -1,6 +1,5 @@
-// Times the sums of ranks (kernels/peer.h) on several GPUs: a captured graph of kSumCalls sums on each
-// rank, by events of rank 0; the median of all rounds.
-// peer_bench [ranks [rounds]]
+// Times the sums of ranks (kernels/peer.h) on several GPUs: a captured graph of kSumCalls sums on
+// each rank, by events of rank 0; the median of all rounds. peer_bench [ranks [rounds]]
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
@@ -54,7 +53,7 @@ double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
   params.rows = bytes / 2 / kCols;
   params.cols = kCols;
   params.is_two_shot = mode.is_two_shot;
-  params.links.max_blocks = mode.max_blocks;
+  params.max_blocks = mode.max_blocks;
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   expect(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
@@ -65,6 +64,7 @@ double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
   std::vector<double> times;
   for (int round = -2; round < rounds; ++round) {
     barrier.arrive_and_wait();
+    expect(cudaGraphLaunch(exec, stream), "launch");  // behind it all ranks are there
     expect(cudaEventRecord(begin, stream), "record");
     expect(cudaGraphLaunch(exec, stream), "launch");
     expect(cudaEventRecord(end, stream), "record");

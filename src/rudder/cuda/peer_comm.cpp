@@ -31,6 +31,17 @@ Result<void> check_count(size_t count) {
               fmt::format("a group of GPUs has 2, 4 or 8 ranks, not {}", count), kWhere);
 }
 
+// Kernels of two streams of one GPU need not run at once.
+Result<void> check_devices(std::span<const int32_t> devices) {
+  for (const int32_t device : devices) {
+    if (std::ranges::count(devices, device) == 1) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("GPU {} cannot be two ranks: each needs one of its own", device),
+                kWhere);
+  }
+  return {};
+}
+
 Result<void> enable_peer(int32_t from, int32_t to) {
   if (from == to) return {};
   int can = 0;
@@ -82,14 +93,6 @@ struct PeerComm::Group {
   Result<void> allocate();
 
   int32_t count() const { return static_cast<int32_t>(devices.size()); }
-  int32_t num_on(int32_t device) const {
-    return static_cast<int32_t>(std::ranges::count(devices, device));
-  }
-  int32_t most_on_device() const {
-    int32_t most = 1;
-    for (const int32_t device : devices) most = std::max(most, num_on(device));
-    return most;
-  }
   // The first failure counts; the kernels of all ranks see it.
   void fail_locked(int32_t rank, Error error) {
     if (fault) return;
@@ -182,6 +185,7 @@ void PeerComm::Group::look_at_hosts_locked() {
 Result<std::vector<std::shared_ptr<PeerComm>>> PeerComm::make_group(
     std::span<const int32_t> devices, int32_t patience_ms) {
   RUDDER_TRY_VOID(check_count(devices.size()));
+  RUDDER_TRY_VOID(check_devices(devices));
   for (const int32_t device : devices) RUDDER_TRY_VOID(open_device(device));
   for (const int32_t from : devices) {
     for (const int32_t to : devices) RUDDER_TRY_VOID(enable_peer(from, to));
@@ -201,16 +205,11 @@ int32_t PeerComm::device() const {
   return group_->devices[static_cast<size_t>(rank_.index)];
 }
 
-int32_t PeerComm::ranks_on_device() const {
-  return group_->num_on(device());
-}
-
 PeerLinks PeerComm::links(bool is_captured) const {
   PeerLinks links;
   links.rank = rank_.index;
   links.count = rank_.count;
   links.is_open = is_open_ || is_captured;
-  links.max_blocks = kPeerBlocks / group_->most_on_device();
   links.patience_ns = int64_t{group_->patience_ms} * 1'000'000;
   for (size_t i = 0; i < group_->memory.size(); ++i) {
     links.inbox[i] = group_->memory[i].inbox;

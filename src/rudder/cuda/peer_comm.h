@@ -18,10 +18,9 @@ class PeerComm final : public ops::Comm {
  public:
   static constexpr int32_t kPatienceMs = 2000;
 
-  // One for each of `devices`, in the order of ranks; a device may be there more than once (tests).
-  // `patience_ms` is how long a rank waits for another: its GPU by the clock, its host in time in
-  // which the process runs. kUnsupported: not 2, 4 or 8 ranks; two GPUs without peer access, which
-  // it names.
+  // One for each of `devices`, in the order of ranks. `patience_ms` is how long a rank waits for
+  // another: its GPU by the clock, its host in time in which the process runs. kUnsupported: not 2,
+  // 4 or 8 ranks; a GPU that is there twice; two without peer access, which it names.
   static Result<std::vector<std::shared_ptr<PeerComm>>> make_group(
       std::span<const int32_t> devices, int32_t patience_ms = kPatienceMs);
   ~PeerComm() override;
@@ -36,7 +35,6 @@ class PeerComm final : public ops::Comm {
   void fail(const Error& error) override;
 
   int32_t device() const;
-  int32_t ranks_on_device() const;
   // For a kernel that runs, or for one that is captured and runs when the rank is open.
   PeerLinks links(bool is_captured) const;
 

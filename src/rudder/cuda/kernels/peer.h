@@ -5,7 +5,7 @@
 // captured: which exchange it is, a kernel counts in device memory.
 //
 // Block b of a rank exchanges with block b of its peers alone, so a peer's blocks must come to run:
-// a grid has at most kPeerBlocks blocks, which fit on a GPU at once (ranks on one GPU share them),
+// a grid has at most kPeerBlocks blocks, which fit on a GPU at once,
 // and the next kernel's blocks start only when all of this one run (launch.h). A wait is bounded by
 // `patience_ns`. One that ends in vain writes to `faults`; from then on no kernel of the group
 // waits, and what they write is of no meaning.
@@ -41,14 +41,13 @@ enum class PeerFault : uint32_t { kNone = 0, kLate = 1, kOtherOp = 2, kHost = 3 
 // The group as one rank's kernels see it.
 struct PeerLinks {
   int32_t rank = 0;
-  int32_t count = 1;                 // 2, 4 or 8
-  bool is_open = true;               // false: the rank does without its peers
-  int32_t max_blocks = kPeerBlocks;  // of a grid; equal on all ranks
-  int64_t patience_ns = 0;           // of one wait
-  char* inbox[kMaxPeers] = {};       // of each rank: [2 halves][count senders][kPeerBlocks][piece]
-  uint64_t* flags[kMaxPeers] = {};   // of each rank: [2 phases][count senders][kPeerBlocks]
-  uint32_t* epochs = nullptr;        // [kPeerBlocks] exchanges of each block of this rank
-  uint32_t* faults = nullptr;        // [count] in memory of the host, of each rank
+  int32_t count = 1;                // 2, 4 or 8
+  bool is_open = true;              // false: the rank does without its peers
+  int64_t patience_ns = 0;          // of one wait
+  char* inbox[kMaxPeers] = {};      // of each rank: [2 halves][count senders][kPeerBlocks][piece]
+  uint64_t* flags[kMaxPeers] = {};  // of each rank: [2 phases][count senders][kPeerBlocks]
+  uint32_t* epochs = nullptr;       // [kPeerBlocks] exchanges of each block of this rank
+  uint32_t* faults = nullptr;       // [count] in memory of the host, of each rank
 };
 
 // y = the sum of the ranks' y, in place: each element is scaled and rounded to bf16, then added in
@@ -63,6 +62,7 @@ struct PeerSumParams {
   int64_t rows = 0;
   int64_t cols = 0;
   bool is_two_shot = false;
+  int32_t max_blocks = kPeerBlocks;  // up to kPeerBlocks, equal on all ranks
 };
 // Whether the kernel applies the scales of a product.
 inline bool takes_scales(const PeerSumParams& params) {

@@ -184,12 +184,13 @@ cudaError_t launch_peer_sum(const PeerSumParams& p, cudaStream_t stream) {
   const bool has_scales = p.scales.row != nullptr;
   const SumKernel kernel = kernel_of(p);
   if (kernel == nullptr || !is_aligned(p.y) || !is_aligned(p.scales.column) ||
-      !is_aligned(p.scales.bias) || (has_scales && !takes_scales(p))) {
+      !is_aligned(p.scales.bias) || (has_scales && !takes_scales(p)) || p.max_blocks < 1 ||
+      p.max_blocks > kPeerBlocks) {
     return cudaErrorInvalidValue;
   }
   params.runs = (params.count + kRun - 1) / kRun;
   if (params.runs > kMaxRuns) return cudaErrorInvalidValue;
-  const PeerGrid grid = peer_grid(params.runs, p.links.max_blocks);
+  const PeerGrid grid = peer_grid(params.runs, p.max_blocks);
   params.runs_per_block = grid.runs_per_block;
   params.tag = peer_tag(p.is_two_shot ? kTwoShotOp : kOneShotOp, p.rows, p.cols);
   return launch_pdl(kernel, dim3(grid.blocks), dim3(kPeerThreads), 0, stream, params);
