@@ -8,7 +8,7 @@ namespace {
 // A sum of more bytes goes in two shots where more than two ranks add it.
 constexpr int64_t kOneShotBytes = int64_t{512} << 10;
 
-PeerSumParams sum_params(const ops::View& y) {
+PeerSumParams params_of_sum(const ops::View& y) {
   PeerSumParams params;
   params.y = y.data;
   params.rows = y.shape[0];
@@ -26,11 +26,11 @@ Result<void> RankExchange::prepare(DeviceMemory& memory, int64_t max_tokens) {
 }
 
 bool RankExchange::takes_scales(const ops::View& y) {
-  return cuda::takes_scales(sum_params(y));
+  return cuda::takes_scales(params_of_sum(y));
 }
 
 cudaError_t RankExchange::sum(const ops::View& y, const ProductScales& scales) const {
-  PeerSumParams params = sum_params(y);
+  PeerSumParams params = params_of_sum(y);
   params.links = comm_->links(is_capturing_);
   params.scales = scales;
   params.is_two_shot = comm_->rank().count > 2 && static_cast<int64_t>(y.bytes()) > kOneShotBytes;
