@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 #include <string>
 
 #include "rudder/base/settings.h"
@@ -101,9 +100,8 @@ Result<exec::Ranks> make_cuda(const exec::ExecSettings& settings) {
                           "a GPU", "pipeline-parallel-size");
   }
   if (settings.tensor_parallel_size > 1) {
-    std::vector<int32_t> devices(static_cast<size_t>(settings.tensor_parallel_size));
-    std::iota(devices.begin(), devices.end(), 0);
-    return cuda::make_cuda_ranks(cuda, devices);
+    return unsupported_on(fmt::format("more than one rank ({})", settings.tensor_parallel_size),
+                          "a GPU", "tensor-parallel-size");
   }
   exec::Ranks ranks;
   RUDDER_TRY(ranks.emplace_back(), cuda::make_cuda_ops(cuda));
