@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -23,7 +24,11 @@
 #include "rudder/cuda/kernels/sample.h"
 #include "rudder/cuda/kernels/step.h"
 #include "rudder/cuda/linear.h"
+#include "rudder/cuda/peer_comm.h"
+#include "rudder/cuda/qkv_params.h"
+#include "rudder/cuda/rank_exchange.h"
 #include "rudder/cuda/sample_params.h"
+#include "rudder/cuda/step_params.h"
 #include "rudder/cuda/stream.h"
 #include "rudder/cuda/tap_params.h"
 #include "rudder/cuda/uploader.h"
@@ -45,15 +50,14 @@ std::string shapes(std::initializer_list<const View*> views) {
   return text;
 }
 
-// Of a step of `rows` tokens, which has a KV slot of each group for each.
-int32_t num_kv_groups(const View& kv_slot, int64_t rows) {
-  return rows == 0 ? 0 : static_cast<int32_t>(kv_slot.shape[0] / rows);
-}
-
 class CudaOps final : public ops::Ops {
  public:
-  static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings);
+  // `comm`: null, or what the rank knows of its group.
+  static Result<std::unique_ptr<ops::Ops>> make(const CudaOpsSettings& settings,
+                                                std::shared_ptr<PeerComm> comm);
   ~CudaOps() override {
+    use_device(device_);
+    if (comm_ != nullptr) comm_->fail({ErrorCode::kCancelled, "a rank of the group has ended", ""});
     cudaStreamSynchronize(stream_->handle());  // before the memory goes
     cudaStreamSynchronize(aside_->handle());
   }
@@ -81,25 +85,34 @@ class CudaOps final : public ops::Ops {
     log_warn("{}", reader.error().to_string());
     return nullptr;
   }
+  ops::Comm* comm() override { return comm_.get(); }
 
   int64_t available_memory() const override {
+    use_device(device_);
     size_t free = 0;
     size_t total = 0;
-    return cudaMemGetInfo(&free, &total) == cudaSuccess ? static_cast<int64_t>(free) : 0;
+    if (cudaMemGetInfo(&free, &total) != cudaSuccess) return 0;
+    return static_cast<int64_t>(free);
   }
 
   Result<View> allocate(DType dtype, tensor::Shape shape) override {
+    use_device(device_);
     return memory_.allocate(dtype, shape);
   }
   Result<View> upload(const View& host, DType dtype) override {
+    use_device(device_);
     RUDDER_TRY(const View view, memory_.allocate_raw(dtype, host.shape));
     RUDDER_TRY_VOID(upload_cast(uploader_, host, view, stream()));
     return view;
   }
   Result<LinearWeight> make_linear(std::span<const ops::LinearPart> parts) override {
+    use_device(device_);
     return linear_->make_weight(parts, uploader_);
   }
-  Result<View> allocate_staging(int64_t bytes) override { return memory_.allocate_pinned(bytes); }
+  Result<View> allocate_staging(int64_t bytes) override {
+    use_device(device_);
+    return memory_.allocate_pinned(bytes);
+  }
   Result<void> prepare(const ops::StepBounds& bounds) override;
   int32_t attention_lookback() const override { return attention_.lookback(); }
 
@@ -117,26 +130,31 @@ class CudaOps final : public ops::Ops {
     static_cast<CudaEvent&>(done).record(aside_->handle());
   }
 
-  std::unique_ptr<ops::Event> make_event() override { return std::make_unique<CudaEvent>(status_); }
+  std::unique_ptr<ops::Event> make_event() override {
+    use_device(device_);
+    return std::make_unique<CudaEvent>(status_, comm_.get());
+  }
   void record(ops::Event& event) override {
     scale_product();
     static_cast<CudaEvent&>(event).record(stream());
   }
   Result<void> status() override {
+    use_device(device_);
     if (!status_.failed()) status_.check(cudaPeekAtLastError(), "status");
-    return status_.status();
+    RUDDER_TRY_VOID(status_.status());
+    return comm_ == nullptr ? Result<void>() : comm_->status();
   }
 
   bool has_graphs() const override { return true; }
   void begin_capture() override {
     scale_product();
-    is_capturing_ = true;
+    set_capturing(true);
     status_.check(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeThreadLocal),
                   "begin_capture");
   }
   Result<std::unique_ptr<ops::Graph>> end_capture() override {
     scale_product();
-    is_capturing_ = false;
+    set_capturing(false);
     Result<std::unique_ptr<CudaGraph>> graph = cuda::end_capture(stream());
     RUDDER_TRY_VOID(status_.status());  // an op in between says more than the capture that it ended
     if (!graph) return tl::unexpected(graph.error());
@@ -147,15 +165,20 @@ class CudaOps final : public ops::Ops {
            [&] { return cudaGraphLaunch(static_cast<CudaGraph&>(graph).handle(), stream()); });
   }
 
-  void begin_step(const ops::BeginStepArgs& args) override;
-  void advance_step(const ops::AdvanceStepArgs& args) override;
+  void begin_step(const ops::BeginStepArgs& args) override {
+    launch("begin_step", {&args.ids, &args.blocks},
+           [&] { return launch_begin_step(begin_step_params(args), stream()); });
+  }
+  void advance_step(const ops::AdvanceStepArgs& args) override {
+    launch("advance_step", {&args.ids, &args.sample_rows},
+           [&] { return launch_advance_step(advance_step_params(args), stream()); });
+  }
   void embed(const ops::EmbedArgs& args) override;
   void residual_norm(const ops::ResidualNormArgs& args) override;
   void linear(const ops::LinearArgs& args) override {
     if (is_unscaled(args.out) && args.x.data != args.out.data)
       unscaled_ = {};  // nobody has read it
-    scale_product();
-    status_.note("linear");
+    begin_op("linear");
     unscaled_ = {args.out, linear_->multiply(args.x, args.x_scale, *args.weight, args.out, 0.0f,
                                              true, "linear")};
     wait_if_synchronous("linear", {&args.x, &args.out});
@@ -163,8 +186,7 @@ class CudaOps final : public ops::Ops {
   void qkv_prep(const ops::QkvPrepArgs& args) override;
   void begin_attention(const ops::AttentionBatch& batch) override { attention_.begin_step(batch); }
   void attention(const ops::AttentionArgs& args) override {
-    scale_product();
-    status_.note("attention");
+    begin_op("attention");
     if (args.q.shape[0] == 0 || status_.failed()) return;
     RUDDER_CHECK(args.sinks.empty(), "prepare() refuses sinks");
     const Result<void> done = attention_.attend(args);
@@ -176,36 +198,52 @@ class CudaOps final : public ops::Ops {
   void encode(const ops::EncodeArgs& args) override;
   void gather_rows(const ops::GatherRowsArgs& args) override;
   void logits(const ops::LogitsArgs& args) override {
-    scale_product();
-    status_.note("logits");
+    begin_op("logits");
     RUDDER_CHECK(args.scale == 1.0f, "prepare() refuses a scale");
     linear_->multiply(args.x, args.x_scale, *args.head, args.out, args.softcap, false, "logits");
     wait_if_synchronous("logits", {&args.x, &args.out});
+  }
+  void gather_logits(const ops::GatherLogitsArgs& args) override {
+    RUDDER_CHECK(exchange_, "{} is no rank of a group", name());
+    launch("gather_logits", {&args.part, &args.out},
+           [&] { return exchange_->gather_logits(args); });
   }
   void sample(const ops::SampleArgs& args) override;
   void score(const ops::ScoreArgs& args) override;
 
  private:
   CudaOps(const CudaOpsSettings& settings, DeviceInfo info, std::unique_ptr<Stream> stream,
-          std::unique_ptr<SideStream> aside)
+          std::unique_ptr<SideStream> aside, std::shared_ptr<PeerComm> comm)
       : settings_(settings),
+        comm_(std::move(comm)),
+        device_(comm_ == nullptr ? 0 : comm_->device()),
         info_(std::move(info)),
         stream_(std::move(stream)),
         aside_(std::move(aside)),
-        status_("0"),
+        status_(std::to_string(device_)),
         memory_(stream_->handle()),
         uploader_(stream_->handle()),
         attention_(
             memory_, stream_->handle(), info_.num_sms,
-            {settings.batch_invariant, settings.plain_attention, settings.least_sparse_pages}) {}
+            {settings.batch_invariant, settings.plain_attention, settings.least_sparse_pages}) {
+    if (comm_ != nullptr) exchange_.emplace(comm_, stream_->handle());
+  }
 
   cudaStream_t stream() const { return stream_->handle(); }
 
+  void set_capturing(bool is_capturing) {
+    is_capturing_ = is_capturing;
+    if (exchange_) exchange_->set_capturing(is_capturing);
+  }
+  // What every op begins with.
+  void begin_op(const char* op) {
+    scale_product();
+    status_.note(op);
+  }
   // Runs `launcher` unless the device has failed; keeps what went wrong with the op and its shapes.
   template <typename Launcher>
   void launch(const char* op, std::initializer_list<const View*> views, Launcher&& launcher) {
-    scale_product();
-    status_.note(op);
+    begin_op(op);
     if (status_.failed()) return;
     status_.check(launcher(), op, [&] { return shapes(views); });
     wait_if_synchronous(op, views);
@@ -226,6 +264,7 @@ class CudaOps final : public ops::Ops {
   }
   // Applies the scales that the last product has left and the op at hand does not take.
   void scale_product() {
+    use_device(device_);
     const UnscaledProduct product = std::exchange(unscaled_, {});
     if (product.scales.row == nullptr) return;
     ScaleRowsColsParams params;
@@ -246,6 +285,8 @@ class CudaOps final : public ops::Ops {
   }
 
   const CudaOpsSettings settings_;
+  const std::shared_ptr<PeerComm> comm_;  // null: alone
+  const int32_t device_;
   const DeviceInfo info_;
   const std::unique_ptr<Stream> stream_;
   const std::unique_ptr<SideStream> aside_;
@@ -261,9 +302,11 @@ class CudaOps final : public ops::Ops {
     ProductScales scales;
   } unscaled_;
   bool is_capturing_ = false;
+  std::optional<RankExchange> exchange_;  // none: alone
 };
 
-Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings) {
+Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings,
+                                                std::shared_ptr<PeerComm> comm) {
   for (const DType dtype : {settings.linear_dtype, settings.kv_dtype}) {
     if (dtype == DType::kBF16 || dtype == DType::kF8E4M3) continue;
     return fail(
@@ -271,7 +314,8 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
         fmt::format("the CUDA backend stores BF16 or F8_E4M3, not {}", tensor::dtype_name(dtype)),
         "dtype");
   }
-  RUDDER_TRY(DeviceInfo info, open_device());
+  RUDDER_TRY(DeviceInfo info, open_device(comm == nullptr ? 0 : comm->device()));
+  const bool is_rank = comm != nullptr;
   RUDDER_TRY(const CublasLtApi* const api, load_cublaslt(settings.cublaslt_path));
   RUDDER_TRY(std::unique_ptr<Stream> stream, Stream::make());
   RUDDER_TRY(std::unique_ptr<SideStream> aside, SideStream::make());
@@ -280,15 +324,16 @@ Result<std::unique_ptr<ops::Ops>> CudaOps::make(const CudaOpsSettings& settings)
   log_info("{}, {} multiprocessors, driver {}, cuBLASLt {}", info.name, info.num_sms, info.driver,
            identity.library);
   std::unique_ptr<CudaOps> ops(
-      new CudaOps(settings, std::move(info), std::move(stream), std::move(aside)));
+      new CudaOps(settings, std::move(info), std::move(stream), std::move(aside), std::move(comm)));
   RUDDER_TRY(ops->linear_, Linear::make(*api,
                                         {settings.linear_dtype, settings.policy_path, settings.tune,
-                                         settings.batch_invariant},
+                                         settings.batch_invariant, is_rank},
                                         identity, ops->memory_, ops->stream(), ops->status_));
   return ops;
 }
 
 Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
+  use_device(device_);
   uploader_.release();
   RUDDER_TRY_VOID(check_parts(bounds));
   const auto too_large = [](const char* what, int64_t value, int64_t most) {
@@ -303,53 +348,13 @@ Result<void> CudaOps::prepare(const ops::StepBounds& bounds) {
   if (linear_->multiplies_fp8() && bounds.max_linear_in > kMaxQuantisedWidth) {
     return too_large("fp8 rows", bounds.max_linear_in, kMaxQuantisedWidth);
   }
+  if (exchange_) RUDDER_TRY_VOID(exchange_->prepare(memory_, bounds.max_tokens));
   RUDDER_TRY_VOID(attention_.prepare(bounds.attention, bounds.max_seqs, bounds.max_tokens));
   RUDDER_TRY_VOID(
       linear_->prepare(bounds.linears, *bounds.head, bounds.max_tokens, bounds.max_rows));
   log_debug("kernels of products:\n{}", linear_->to_table());
   RUDDER_CUDA_TRY(cudaStreamSynchronize(stream()), "prepare", "");
   return {};
-}
-
-void CudaOps::begin_step(const ops::BeginStepArgs& args) {
-  BeginStepParams params;
-  params.state = slot_state(args.state);
-  params.opened = pointer<int32_t>(args.opened);
-  params.num_opened = args.opened.empty() ? 0 : args.opened.shape[0];
-  params.history = pointer<int32_t>(args.history);
-  params.num_history = args.history.empty() ? 0 : args.history.shape[0];
-  params.blocks = pointer<int32_t>(args.blocks);
-  params.num_blocks = args.blocks.empty() ? 0 : args.blocks.shape[0];
-  params.ids = pointer<int32_t>(args.ids);
-  params.kv_slot = pointer<int32_t>(args.kv_slot);
-  params.rows = args.ids.empty() ? 0 : args.ids.shape[0];
-  params.num_groups = num_kv_groups(args.kv_slot, params.rows);
-  if (!args.placement.empty()) {
-    params.placement = placement_params(args.placement, args.state);
-  }
-  if (args.tap_table != nullptr) {
-    params.taps[0] = gather_params(*args.tap_table, args.taps);
-    params.taps[1] = gather_params(*args.tap_table, args.rows_taps);
-  }
-  launch("begin_step", {&args.ids, &args.blocks},
-         [&] { return launch_begin_step(params, stream()); });
-}
-
-void CudaOps::advance_step(const ops::AdvanceStepArgs& args) {
-  AdvanceStepParams params;
-  params.state = slot_state(args.state);
-  params.num_slots = static_cast<int32_t>(args.state.ended.shape[0] - 1);
-  params.ids = pointer<int32_t>(args.ids);
-  params.positions = pointer<int32_t>(args.positions);
-  params.kv_slot = pointer<int32_t>(args.kv_slot);
-  params.kv_len = pointer<int32_t>(args.kv_len);
-  params.sample_rows = static_cast<ops::SampleRow*>(args.sample_rows.data);
-  params.since_prompt = pointer<int32_t>(args.since_prompt);
-  params.rows = args.ids.shape[0];
-  params.num_groups = num_kv_groups(args.kv_slot, params.rows);
-  params.block_size = args.block_size;
-  launch("advance_step", {&args.ids, &args.sample_rows},
-         [&] { return launch_advance_step(params, stream()); });
 }
 
 void CudaOps::embed(const ops::EmbedArgs& args) {
@@ -380,6 +385,11 @@ void CudaOps::embed(const ops::EmbedArgs& args) {
 
 void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
   RUDDER_CHECK(args.delta_scale == 1.0f && args.sum_scale == 1.0f, "prepare() refuses scales");
+  if (args.sums_ranks && exchange_) {
+    const bool has_scales = RankExchange::takes_scales(args.delta);
+    const ProductScales scales = has_scales ? take_scales(args.delta) : ProductScales{};
+    launch("sum_ranks", {&args.delta}, [&] { return exchange_->sum(args.delta, scales); });
+  }
   ResidualNormParams params;
   params.x = args.x.data;
   params.delta = args.delta.data;
@@ -402,36 +412,13 @@ void CudaOps::residual_norm(const ops::ResidualNormArgs& args) {
 
 void CudaOps::qkv_prep(const ops::QkvPrepArgs& args) {
   RUDDER_CHECK(args.v_norm.empty(), "prepare() refuses a norm of values");
-  const ops::KvLayer& kv = args.kv;
-  const auto is_wide = [&](const ops::NormSpec& norm) {
-    return !norm.empty() && norm.weight.shape[0] != kv.head_dim;
-  };
-  QkvPrepParams params;
-  params.qkv = args.qkv.data;
+  QkvPrepParams params = qkv_params(args);
   params.qkv_scales = take_scales(args.qkv);
-  params.rows = args.qkv.shape[0];
-  params.num_heads = args.num_heads;
-  params.num_kv_heads = kv.num_kv_heads;
-  params.head_dim = kv.head_dim;
-  params.q_norm = pointer<float>(args.q_norm.weight);
-  params.q_alpha = pointer<float>(args.q_norm.alpha);
-  params.q_eps = args.q_norm.eps;
-  params.k_norm = pointer<float>(args.k_norm.weight);
-  params.k_alpha = pointer<float>(args.k_norm.alpha);
-  params.k_eps = args.k_norm.eps;
-  params.q_norm_is_wide = is_wide(args.q_norm);
-  params.k_norm_is_wide = is_wide(args.k_norm);
-  params.rope = pointer<float>(args.rope);
-  params.half_rot = args.rope.empty() ? 0 : static_cast<int32_t>(args.rope.shape[2]);
-  params.rope_row = pointer<int32_t>(args.rope_row);
-  params.kv_slot = pointer<int32_t>(args.kv_slot);
-  params.kv_cache = kv.storage.data;
-  params.kv_is_fp8 = kv.storage.dtype == DType::kF8E4M3;
-  params.k_scale = pointer<float>(kv.k_scale);
-  params.v_scale = pointer<float>(kv.v_scale);
-  params.block_size = kv.block_size;
-  params.q_out = args.q_out.data;
-  launch("qkv_prep", {&args.qkv, &kv.storage}, [&] { return launch_qkv_prep(params, stream()); });
+  if (args.norms_span_ranks && exchange_ && RankExchange::needs_squares(params)) {
+    launch("gather_squares", {&args.qkv}, [&] { return exchange_->gather_squares(params); });
+  }
+  launch("qkv_prep", {&args.qkv, &args.kv.storage},
+         [&] { return launch_qkv_prep(params, stream()); });
 }
 
 void CudaOps::gated_act(const ops::GatedActArgs& args) {
@@ -492,7 +479,20 @@ void CudaOps::score(const ops::ScoreArgs& args) {
 }  // namespace
 
 Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings) {
-  return CudaOps::make(settings);
+  return CudaOps::make(settings, nullptr);
+}
+
+Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSettings& settings,
+                                                               std::span<const int32_t> devices,
+                                                               int32_t patience_ms) {
+  load_kernels_early();
+  RUDDER_TRY(std::vector<std::shared_ptr<PeerComm>> comms,
+             PeerComm::make_group(devices, patience_ms));
+  std::vector<std::unique_ptr<ops::Ops>> ranks;
+  for (std::shared_ptr<PeerComm>& comm : comms) {
+    RUDDER_TRY(ranks.emplace_back(), CudaOps::make(settings, std::move(comm)));
+  }
+  return ranks;
 }
 
 }  // namespace rudder::cuda

@@ -19,7 +19,9 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "rudder/base/result.h"
 #include "rudder/ops/ops.h"
@@ -45,7 +47,18 @@ struct CudaOpsSettings {
 // A device that this build has kernels for: what `--device auto` asks. Needs no driver to be there.
 bool has_cuda_device();
 
-// An Error: no such device, no cuBLASLt, a dtype that is none of the above.
+// Called before the process uses CUDA where ranks will: all kernels are loaded with a device, and
+// none at its first launch, which might wait for the device while the device waits for another
+// rank.
+void load_kernels_early();
+
+// On the first GPU. An Error: no such device, no cuBLASLt, a dtype that is none of the above.
 Result<std::unique_ptr<ops::Ops>> make_cuda_ops(const CudaOpsSettings& settings);
+
+// The ranks of a group (peer_comm.h), one on each of `devices`. kUnsupported as PeerComm's. The
+// thread that makes them may be another than those that use them. `patience_ms`: PeerComm.
+Result<std::vector<std::unique_ptr<ops::Ops>>> make_cuda_ranks(const CudaOpsSettings& settings,
+                                                               std::span<const int32_t> devices,
+                                                               int32_t patience_ms = 2000);
 
 }  // namespace rudder::cuda

@@ -3,6 +3,8 @@
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include <cstdlib>
+
 #include "rudder/cuda/cuda_ops.h"
 #include "rudder/cuda/device_status.h"
 
@@ -15,7 +17,7 @@ constexpr int kMinor = 0;
 
 }  // namespace
 
-Result<DeviceInfo> open_device() {
+Result<DeviceInfo> open_device(int32_t device) {
   int count = 0;
   const cudaError_t found = cudaGetDeviceCount(&count);
   if (found != cudaSuccess || count == 0) {
@@ -24,8 +26,13 @@ Result<DeviceInfo> open_device() {
                             found != cudaSuccess ? cudaGetErrorString(found) : "none is visible"),
                 "device");
   }
+  if (device >= count) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("rank {} needs a GPU of its own, and {} are visible", device, count),
+                "tensor-parallel-size");
+  }
   cudaDeviceProp properties = {};
-  RUDDER_CUDA_TRY(cudaGetDeviceProperties(&properties, 0), "open_device", "");
+  RUDDER_CUDA_TRY(cudaGetDeviceProperties(&properties, device), "open_device", "");
   DeviceInfo info;
   info.name = properties.name;
   info.major = properties.major;
@@ -39,8 +46,17 @@ Result<DeviceInfo> open_device() {
                             info.name, info.major, info.minor, kMajor, kMinor),
                 "device");
   }
-  RUDDER_CUDA_TRY(cudaSetDevice(0), "open_device", "");
+  use_device(device);
   return info;
+}
+
+void use_device(int32_t device) {
+  thread_local int32_t current = -1;
+  if (current != device && cudaSetDevice(device) == cudaSuccess) current = device;
+}
+
+void load_kernels_early() {
+  setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 }
 
 bool has_cuda_device() {

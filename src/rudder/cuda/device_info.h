@@ -18,8 +18,12 @@ struct DeviceInfo {
   int64_t l2_bytes = 0;
 };
 
-// The first visible device, made current for this thread. An Error says why there is none: no
-// driver, no device, or one that this build has no kernels for.
-Result<DeviceInfo> open_device();
+// A visible device, made current for this thread. An Error says why there is none: no driver, fewer
+// devices, or one that this build has no kernels for.
+Result<DeviceInfo> open_device(int32_t device = 0);
+
+// Makes a device current for this thread. What CUDA allocates, launches and makes is the current
+// device's, so whoever has several comes through here first; it costs nothing when it is current.
+void use_device(int32_t device);
 
 }  // namespace rudder::cuda

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <bit>
 #include <boost/json.hpp>
 #include <charconv>
@@ -185,7 +186,8 @@ Result<void> write_policy(const std::string& path, const KernelPolicy& policy) {
   const std::filesystem::path target(path);
   std::error_code error;
   if (target.has_parent_path()) std::filesystem::create_directories(target.parent_path(), error);
-  const std::string temporary = fmt::format("{}.{}", path, getpid());
+  static std::atomic<int> num_written = 0;  // ranks write theirs at the same time
+  const std::string temporary = fmt::format("{}.{}.{}", path, getpid(), num_written++);
   std::ofstream out(temporary, std::ios::trunc);
   out << policy.to_text();
   out.close();

@@ -192,7 +192,8 @@ Result<void> Linear::prepare(std::span<const LinearWeight> linears, const Linear
     RUDDER_TRY_VOID(add_job(weight, DType::kBF16, max_tokens, all));
   }
   RUDDER_TRY_VOID(add_job(head, DType::kF32, max_rows, all));
-  return settings_.batch_invariant ? settle_invariant(all) : measure(all);
+  RUDDER_TRY_VOID(settings_.batch_invariant ? settle_invariant(all) : measure(all));
+  return settings_.loads_all ? load_all(all) : Result<void>();
 }
 
 // A kernel that ought to be batch-invariant is held to it, on the weights that it will multiply.
@@ -245,6 +246,16 @@ Result<void> Linear::measure(std::span<const Job> jobs) {
     }
   }
   return keep_policy(measured);
+}
+
+Result<void> Linear::load_all(std::span<const Job> jobs) {
+  RUDDER_TRY(const std::unique_ptr<Tuner> tuner, make_tuner(jobs));
+  for (const Job& job : jobs) {
+    for (int64_t bucket = 1; bucket <= bucket_of(job.max_tokens); bucket *= 2) {
+      RUDDER_TRY_VOID(tuner->run_once(*job.shape_kernels, bucket, job.weights.front()));
+    }
+  }
+  return {};
 }
 
 Result<void> Linear::keep_policy(size_t measured) const {

@@ -43,6 +43,9 @@ struct LinearSettings {
   std::string policy_path;       // empty: measurements are not kept
   bool tune = true;              // false: the library's first guess
   bool batch_invariant = false;  // one kernel for each shape, for any tokens; not measured
+  // Of a rank: prepare() runs every kernel once. A library loads one at its first launch, and may
+  // wait for the device, which then waits for other ranks.
+  bool loads_all = false;
 };
 
 class Linear {
@@ -93,6 +96,7 @@ class Linear {
   Result<std::unique_ptr<Tuner>> make_tuner(std::span<const Job> jobs) const;
   Result<void> measure(std::span<const Job> jobs);
   Result<void> settle_invariant(std::span<const Job> jobs);
+  Result<void> load_all(std::span<const Job> jobs);
   Result<void> keep_policy(size_t measured) const;
   Result<ShapeKernels*> kernels_of(const ops::LinearWeight& weight, tensor::DType out_dtype);
 

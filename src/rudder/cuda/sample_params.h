@@ -1,4 +1,4 @@
-// Converts the arguments of begin_step, sample and score into the structs of their kernels:
+// Converts the arguments of sample and score, and the state of slots, into the structs of kernels:
 // pointers instead of views. Called by CudaOps.
 #pragma once
 

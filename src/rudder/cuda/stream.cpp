@@ -22,7 +22,7 @@ cudaError_t SideStream::copy_out(void* to, const void* from, size_t bytes, cudaS
   return cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, handle());
 }
 
-CudaEvent::CudaEvent(DeviceStatus& status) : status_(status) {
+CudaEvent::CudaEvent(DeviceStatus& status, ops::Comm* comm) : status_(status), comm_(comm) {
   status_.check(cudaEventCreateWithFlags(&handle_, cudaEventDisableTiming), "make_event");
 }
 
@@ -32,7 +32,9 @@ CudaEvent::~CudaEvent() {
 
 Result<void> CudaEvent::wait() {
   if (!status_.failed()) status_.check(cudaEventSynchronize(handle_), "Event::wait");
-  return status_.status();
+  if (comm_ == nullptr) return status_.status();
+  if (status_.failed()) comm_->fail(status_.status().error());
+  return comm_->status();
 }
 
 bool CudaEvent::done() {

@@ -9,6 +9,7 @@
 
 #include "rudder/base/result.h"
 #include "rudder/cuda/device_status.h"
+#include "rudder/ops/comm.h"
 #include "rudder/ops/stream.h"
 
 namespace rudder::cuda {
@@ -47,11 +48,13 @@ class SideStream {
   const cudaEvent_t fork_;
 };
 
-// Any thread may wait; every wait after a device fault returns that fault.
+// Any thread may wait; every wait after a device fault, or after a failure of the device's group,
+// returns that fault.
 class CudaEvent final : public ops::Event {
  public:
-  // `status` outlives the event. A handle that could not be made is reported by wait().
-  explicit CudaEvent(DeviceStatus& status);
+  // `status` and `comm` (null: the device is alone) outlive the event. A handle that could not be
+  // made is reported by wait().
+  explicit CudaEvent(DeviceStatus& status, ops::Comm* comm = nullptr);
   ~CudaEvent() override;
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -62,6 +65,7 @@ class CudaEvent final : public ops::Event {
 
  private:
   DeviceStatus& status_;
+  ops::Comm* const comm_;
   cudaEvent_t handle_ = nullptr;
 };
 

@@ -55,23 +55,34 @@ Tuner::~Tuner() {
   }
 }
 
+ShapeKernels::Args Tuner::args_of(const ShapeKernels& shape_kernels, int64_t tokens,
+                                  const ops::LinearWeight& of) const {
+  const CudaWeight& weight = cuda_weight(of);
+  const bool is_fp8 = !weight.scale.empty();
+  return {.x = x_,
+          .x_scale = is_fp8 ? static_cast<const float*>(x_scale_) : nullptr,
+          .weight = weight.weight.data,
+          .w_scale = static_cast<const float*>(weight.scale.data),
+          .bias = weight.bias.data,
+          .y = y_,
+          .tokens = tokens,
+          .softcap = 0.0f,
+          .reader_scales = shape_kernels.key().out_dtype == tensor::DType::kBF16};
+}
+
+Result<void> Tuner::run_once(ShapeKernels& shape_kernels, int64_t bucket,
+                             const ops::LinearWeight& weight) {
+  RUDDER_TRY_VOID(shape_kernels.run(args_of(shape_kernels, bucket, weight)));
+  RUDDER_CUDA_TRY(cudaStreamSynchronize(stream_), "load kernels", "");
+  return {};
+}
+
 Result<double> Tuner::microseconds(ShapeKernels& shape_kernels, const PolicyEntry& entry,
                                    int64_t tokens, std::span<const ops::LinearWeight> weights,
                                    int repeats) {
   const auto run = [&]() -> Result<bool> {
-    const CudaWeight& weight = cuda_weight(weights[next_weight_++ % weights.size()]);
-    const bool is_fp8 = !weight.scale.empty();
-    return shape_kernels.run(
-        {.x = x_,
-         .x_scale = is_fp8 ? static_cast<const float*>(x_scale_) : nullptr,
-         .weight = weight.weight.data,
-         .w_scale = static_cast<const float*>(weight.scale.data),
-         .bias = weight.bias.data,
-         .y = y_,
-         .tokens = tokens,
-         .softcap = 0.0f,
-         .reader_scales = shape_kernels.key().out_dtype == tensor::DType::kBF16},
-        entry);
+    const ops::LinearWeight& weight = weights[next_weight_++ % weights.size()];
+    return shape_kernels.run(args_of(shape_kernels, tokens, weight), entry);
   };
   RUDDER_TRY_VOID(run());  // loads the kernel
   // As a step runs it, from a graph: there a library's kernel that needs a fill before it costs

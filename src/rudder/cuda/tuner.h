@@ -30,6 +30,10 @@ class Tuner {
   Result<PolicyEntry> fastest(ShapeKernels& shape_kernels, int64_t bucket,
                               std::span<const ops::LinearWeight> weights);
 
+  // Multiplies by the bucket's kernel, so that the library has loaded it.
+  Result<void> run_once(ShapeKernels& shape_kernels, int64_t bucket,
+                        const ops::LinearWeight& weight);
+
   // Multiplies some rows in batches of many sizes up to `max_tokens`, at many places: true when
   // each row gave the same bits in all.
   Result<bool> rows_are_independent(ShapeKernels& shape_kernels, const PolicyEntry& entry,
@@ -37,6 +41,8 @@ class Tuner {
 
  private:
   explicit Tuner(cudaStream_t stream) : stream_(stream) {}
+  ShapeKernels::Args args_of(const ShapeKernels& shape_kernels, int64_t tokens,
+                             const ops::LinearWeight& weight) const;
   Result<void> fill_fp8(int64_t bytes);
   Result<double> microseconds(ShapeKernels& shape_kernels, const PolicyEntry& entry, int64_t tokens,
                               std::span<const ops::LinearWeight> weights, int repeats);

@@ -30,6 +30,7 @@ Result<std::unique_ptr<DeviceExecutor>> DeviceExecutor::start(Model model,
   RUDDER_CHECK(capacity.kv_groups == model.kv.groups, "the model's KV groups are others");
   std::unique_ptr<DeviceExecutor> executor(new DeviceExecutor(std::move(model), capacity));
   RUDDER_TRY_VOID(executor->prepare(options));
+  if (ops::Comm* const comm = executor->model_.ops->comm()) comm->open();
   executor->worker_ = std::thread([raw = executor.get()] { raw->work(); });
   return executor;
 }

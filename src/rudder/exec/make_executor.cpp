@@ -254,6 +254,16 @@ std::vector<Result<LoadedRank>> load_ranks(const Loading& loading,
   return loaded;
 }
 
+// What a rank says whose group has ended is not why it has; null: all are loaded.
+const Error* why_not_loaded(const std::vector<Result<LoadedRank>>& loaded) {
+  const Error* why = nullptr;
+  for (const Result<LoadedRank>& one : loaded) {
+    if (one || (why != nullptr && why->code != ErrorCode::kCancelled)) continue;
+    why = &one.error();
+  }
+  return why;
+}
+
 // Of all devices of all replicas.
 std::vector<Place> places_of(const Division& division, size_t num_devices) {
   std::vector<Place> places;
@@ -294,9 +304,7 @@ Result<LoadedModels> load_models(const weights::Checkpoint& checkpoint, std::vec
   for (Ranks& replica : replicas) std::ranges::move(replica, std::back_inserter(ranks));
   std::vector<Result<LoadedRank>> loaded = load_ranks(
       {division, models.memory, progress}, std::move(ranks), places_of(division, devices.size()));
-  for (const Result<LoadedRank>& one : loaded) {
-    if (!one) return tl::unexpected<Error>(one.error());
-  }
+  if (const Error* const error = why_not_loaded(loaded)) return tl::unexpected<Error>(*error);
   models.memory.weight_bytes = loaded.front()->weight_bytes;  // as packed
   for (size_t i = 0; i < models.memory.stages.size(); ++i) {
     models.memory.stages[i].weight_bytes = loaded[i]->weight_bytes;

@@ -50,8 +50,12 @@ class Comm {
   virtual ~Comm() = default;
 
   virtual Rank rank() const = 0;
-  // Called by each rank when it has enqueued an iteration of the step `step`: waits until every
-  // rank has enqueued one of the same step, so that none runs away from another that stands still.
+  // Called by each rank when it is ready for its first step. Before, an op that is run and not
+  // captured does without the other ranks, some of which may still be loading.
+  virtual void open() {}
+  // Called by each rank when it has enqueued an iteration of the step `step`, as every rank must,
+  // so that none runs away from another that stands still: waits for the others, where devices do
+  // not wait for each other anyway.
   virtual void meet(uint64_t step) = 0;
   // The group's first failure. Any thread.
   virtual Result<void> status() const = 0;

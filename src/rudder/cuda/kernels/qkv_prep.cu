@@ -62,6 +62,15 @@ __device__ float squares_of_block(const QkvPrepParams& p, int64_t t, const Bf16*
   return block_sum(sum, scratch);
 }
 
+// Of q (0) or k (1) on all ranks, in their order.
+__device__ float squares_of_ranks(const QkvPrepParams& p, int64_t t, int which) {
+  float sum = 0.0f;
+  for (int rank = 0; rank < p.num_ranks; ++rank) {
+    sum += p.rank_squares[(t * p.num_ranks + rank) * 2 + which];
+  }
+  return sum;
+}
+
 // Sums of squares of all of q and all of k, where a norm is over all heads and this block, whose
 // heads are [begin, end), needs them.
 struct WideSquares {
@@ -73,13 +82,22 @@ __device__ WideSquares wide_squares(const QkvPrepParams& p, int64_t t, const Bf1
   WideSquares out;
   const int q_width = p.num_heads * p.head_dim;
   if (p.q_norm != nullptr && p.q_alpha == nullptr && p.q_norm_is_wide && begin < p.num_heads) {
-    out.q = squares_of_block(p, t, token, 0, q_width, scratch[0]);
+    out.q = p.rank_squares != nullptr ? squares_of_ranks(p, t, 0)
+                                      : squares_of_block(p, t, token, 0, q_width, scratch[0]);
   }
   if (p.k_norm != nullptr && p.k_alpha == nullptr && p.k_norm_is_wide &&
       begin < p.num_heads + p.num_kv_heads && end > p.num_heads) {
-    out.k = squares_of_block(p, t, token, q_width, p.num_kv_heads * p.head_dim, scratch[1]);
+    out.k = p.rank_squares != nullptr
+                ? squares_of_ranks(p, t, 1)
+                : squares_of_block(p, t, token, q_width, p.num_kv_heads * p.head_dim, scratch[1]);
   }
   return out;
+}
+
+// Numbers that a wide norm is over. Where ranks share a KV head each has it: the mean is the same.
+__device__ int wide_width(const QkvPrepParams& p, Part part) {
+  const int heads = part == Part::kQ ? p.num_heads : p.num_kv_heads;
+  return heads * p.head_dim * (p.rank_squares == nullptr ? 1 : p.num_ranks);
 }
 
 __device__ float inverse_rms(float squares, int width, float eps) {
@@ -193,7 +211,7 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_kernel(const QkvPrepParams 
     high = clipped_run(high, high_alpha, high_weight);
   } else if (norm.weight != nullptr) {
     const bool is_q = head.part == Part::kQ;
-    const int width = norm.is_wide ? (is_q ? p.num_heads : p.num_kv_heads) * dim : dim;
+    const int width = norm.is_wide ? wide_width(p, head.part) : dim;
     const float sum = norm.is_wide ? (is_q ? wide.q : wide.k) : squares;
     const float inverse = inverse_rms(sum, width, norm.eps);
     scale_by(low, inverse, low_weight);
@@ -224,7 +242,7 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   float inverse = 1.0f;
   if (norm.weight != nullptr && norm.alpha == nullptr) {
     const bool is_q = head.part == Part::kQ;
-    const int width = norm.is_wide ? (is_q ? p.num_heads : p.num_kv_heads) * dim : dim;
+    const int width = norm.is_wide ? wide_width(p, head.part) : dim;
     const float sum = norm.is_wide ? (is_q ? wide.q : wide.k)
                                    : squares_of_block(p, t, token, column, dim, scratch[2]);
     inverse = inverse_rms(sum, width, norm.eps);
@@ -258,6 +276,20 @@ __global__ void __launch_bounds__(kThreads) qkv_prep_any_kernel(const QkvPrepPar
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    qkv_squares_kernel(const QkvPrepParams p, float* squares) {
+  __shared__ float scratch[2][32];
+  dependency_wait();
+  dependency_trigger();
+  const int64_t t = blockIdx.x;
+  const WideSquares wide =
+      wide_squares(p, t, token_of(p, t), 0, p.num_heads + p.num_kv_heads, scratch);
+  if (threadIdx.x == 0) {
+    squares[2 * t] = wide.q;
+    squares[2 * t + 1] = wide.k;
+  }
+}
+
 template <int kLanes>
 cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream) {
   constexpr int kHeads = kThreads / kLanes;
@@ -269,6 +301,12 @@ cudaError_t launch_lanes(const QkvPrepParams& p, int heads, cudaStream_t stream)
 }
 
 }  // namespace
+
+cudaError_t launch_qkv_squares(const QkvPrepParams& p, float* squares, cudaStream_t stream) {
+  if (p.rows == 0) return cudaSuccess;
+  return launch_pdl(qkv_squares_kernel, dim3(static_cast<unsigned>(p.rows)), dim3(kThreads), 0,
+                    stream, p, squares);
+}
 
 cudaError_t launch_qkv_prep(const QkvPrepParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;

@@ -45,7 +45,14 @@ struct QkvPrepParams {
   const float* v_scale = nullptr;
   int32_t block_size = 16;
   void* q_out = nullptr;  // [T, num_heads * head_dim] bf16
+  // Of ranks whose wide norms are over the heads of all: [T, num_ranks, 2] sums of squares of q and
+  // of k on each rank; null: this rank's are all.
+  const float* rank_squares = nullptr;
+  int32_t num_ranks = 1;
 };
 cudaError_t launch_qkv_prep(const QkvPrepParams& params, cudaStream_t stream);
+
+// This rank's sums of squares of q and of k, [T, 2]: those that a wide RMS norm needs.
+cudaError_t launch_qkv_squares(const QkvPrepParams& params, float* squares, cudaStream_t stream);
 
 }  // namespace rudder::cuda

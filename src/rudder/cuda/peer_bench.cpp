@@ -1,0 +1,125 @@
+// Times the sums of ranks (kernels/peer.h) on several GPUs: a captured graph of kSumCalls sums on
+// each rank, by events of rank 0; the median of all rounds. peer_bench [ranks [rounds]]
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <barrier>
+#include <cstdio>
+#include <cstdlib>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "rudder/cuda/device_info.h"
+#include "rudder/cuda/peer_comm.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr int kSumCalls = 50;
+constexpr int64_t kCols = 8192;
+
+struct SumMode {
+  const char* name;
+  bool is_two_shot;
+  int32_t max_blocks;
+};
+constexpr SumMode kSumModes[] = {{"one-shot, 32 blocks", false, 32},
+                                 {"one-shot, 64 blocks", false, 64},
+                                 {"one-shot, 128 blocks", false, 128},
+                                 {"two-shot, 64 blocks", true, 64},
+                                 {"two-shot, 128 blocks", true, 128}};
+
+void expect(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  std::fprintf(stderr, "%s: %s\n", what, cudaGetErrorString(error));
+  std::exit(1);
+}
+
+// Microseconds a call, one rank's.
+double time_sums(PeerComm& comm, const SumMode& mode, int64_t bytes, int rounds,
+                 std::barrier<>& barrier) {
+  use_device(comm.device());
+  cudaStream_t stream = nullptr;
+  expect(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  cudaEvent_t begin = nullptr;
+  cudaEvent_t end = nullptr;
+  expect(cudaEventCreate(&begin), "event");
+  expect(cudaEventCreate(&end), "event");
+  PeerSumParams params;
+  params.links = comm.links(true);
+  expect(cudaMalloc(&params.y, static_cast<size_t>(bytes)), "malloc");
+  expect(cudaMemset(params.y, 0x11, static_cast<size_t>(bytes)), "memset");
+  params.rows = bytes / 2 / kCols;
+  params.cols = kCols;
+  params.is_two_shot = mode.is_two_shot;
+  params.max_blocks = mode.max_blocks;
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t exec = nullptr;
+  expect(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  for (int i = 0; i < kSumCalls; ++i) expect(launch_peer_sum(params, stream), "sum");
+  expect(cudaStreamEndCapture(stream, &graph), "capture");
+  expect(cudaGraphInstantiate(&exec, graph, 0), "graph");
+  expect(cudaDeviceSynchronize(), "sync");
+  std::vector<double> times;
+  for (int round = -2; round < rounds; ++round) {
+    barrier.arrive_and_wait();
+    expect(cudaGraphLaunch(exec, stream), "launch");  // behind it all ranks are there
+    expect(cudaEventRecord(begin, stream), "record");
+    expect(cudaGraphLaunch(exec, stream), "launch");
+    expect(cudaEventRecord(end, stream), "record");
+    expect(cudaEventSynchronize(end), "wait");
+    float ms = 0;
+    expect(cudaEventElapsedTime(&ms, begin, end), "time");
+    if (round >= 0) times.push_back(1e3 * static_cast<double>(ms) / kSumCalls);
+  }
+  barrier.arrive_and_wait();
+  cudaGraphExecDestroy(exec);
+  cudaGraphDestroy(graph);
+  cudaFree(params.y);
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  cudaStreamDestroy(stream);
+  std::ranges::nth_element(times, times.begin() + times.size() / 2);
+  return times[times.size() / 2];
+}
+
+int bench_sums(int ranks, int rounds) {
+  std::vector<int32_t> devices(static_cast<size_t>(ranks));
+  std::iota(devices.begin(), devices.end(), 0);
+  const auto comms = PeerComm::make_group(devices);
+  if (!comms) {
+    std::fprintf(stderr, "%s\n", comms.error().to_string().c_str());
+    return 1;
+  }
+  std::printf("sum of %d ranks, us a call\n%-22s", ranks, "");
+  const std::vector<int64_t> sizes = {16, 64, 256, 512, 1024, 2048, 4096, 8192};
+  for (const int64_t kb : sizes) std::printf("%6lld KB", static_cast<long long>(kb));
+  std::printf("\n");
+  std::barrier<> barrier(ranks);
+  for (const SumMode& mode : kSumModes) {
+    std::printf("%-22s", mode.name);
+    for (const int64_t kb : sizes) {
+      std::vector<double> us(comms->size());
+      std::vector<std::thread> threads;
+      for (size_t i = 0; i < comms->size(); ++i) {
+        threads.emplace_back(
+            [&, i] { us[i] = time_sums(*(*comms)[i], mode, kb << 10, rounds, barrier); });
+      }
+      for (std::thread& thread : threads) thread.join();
+      std::printf("%9.2f", us[0]);
+    }
+    std::printf("\n");
+  }
+  const Result<void> status = comms->front()->status();
+  if (!status) std::printf("%s\n", status.error().to_string().c_str());
+  return status ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace rudder::cuda
+
+int main(int argc, char** argv) {
+  return rudder::cuda::bench_sums(argc > 1 ? std::atoi(argv[1]) : 2,
+                                  argc > 2 ? std::atoi(argv[2]) : 15);
+}

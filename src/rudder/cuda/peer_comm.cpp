@@ -1,0 +1,251 @@
+#include "rudder/cuda/peer_comm.h"
+
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "rudder/base/check.h"
+#include "rudder/cuda/device_info.h"
+#include "rudder/cuda/device_status.h"
+
+namespace rudder::cuda {
+namespace {
+
+constexpr const char* kWhere = "tensor-parallel-size";
+// Of the time between two looks this much counts as waiting: of a time in which the process stood
+// still only so much.
+constexpr auto kLongestLook = std::chrono::milliseconds(50);
+// No rank's host is so many iterations ahead of another's.
+constexpr size_t kMeetings = 64;
+
+Result<void> check_count(size_t count) {
+  if (count == 2 || count == 4 || count == 8) return {};
+  return fail(ErrorCode::kUnsupported,
+              fmt::format("a group of GPUs has 2, 4 or 8 ranks, not {}", count), kWhere);
+}
+
+// Kernels of two streams of one GPU need not run at once.
+Result<void> check_devices(std::span<const int32_t> devices) {
+  for (const int32_t device : devices) {
+    if (std::ranges::count(devices, device) == 1) continue;
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("GPU {} cannot be two ranks: each needs one of its own", device),
+                kWhere);
+  }
+  return {};
+}
+
+Result<void> enable_peer(int32_t from, int32_t to) {
+  if (from == to) return {};
+  int can = 0;
+  RUDDER_CUDA_TRY(cudaDeviceCanAccessPeer(&can, from, to), "peer access", "");
+  if (can == 0) {
+    return fail(ErrorCode::kUnsupported,
+                fmt::format("GPU {} cannot read the memory of GPU {}: ranks on GPUs need peer "
+                            "access between all pairs",
+                            from, to),
+                kWhere);
+  }
+  use_device(from);
+  const cudaError_t enabled = cudaDeviceEnablePeerAccess(to, 0);
+  if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+    cudaGetLastError();
+    return {};
+  }
+  RUDDER_CUDA_TRY(enabled, "peer access", fmt::format("GPU {} to GPU {}", from, to));
+  return {};
+}
+
+}  // namespace
+
+struct PeerComm::Group {
+  // What a rank's kernels keep on its device.
+  struct Memory {
+    void* data = nullptr;  // inbox, flags, epochs
+    char* inbox = nullptr;
+    uint64_t* flags = nullptr;
+    uint32_t* epochs = nullptr;
+  };
+  struct Meeting {
+    uint64_t number = 0;  // from 1; 0: none yet
+    uint64_t step = 0;
+  };
+
+  Group(std::span<const int32_t> on, int32_t patience)
+      : devices(on.begin(), on.end()),
+        patience_ms(patience),
+        memory(on.size()),
+        num_met(on.size(), 0) {}
+  ~Group() {
+    for (const Memory& one : memory) cudaFree(one.data);
+    cudaFreeHost(const_cast<uint32_t*>(faults));
+  }
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  Result<void> allocate();
+
+  int32_t count() const { return static_cast<int32_t>(devices.size()); }
+  // The first failure counts; the kernels of all ranks see it.
+  void fail_locked(int32_t rank, Error error) {
+    if (fault) return;
+    fault = std::move(error);
+    if (faults[rank] == 0) faults[rank] = static_cast<uint32_t>(PeerFault::kHost) << 8;
+  }
+  void look_at_kernels_locked();
+  void look_at_hosts_locked();
+
+  const std::vector<int32_t> devices;
+  const int32_t patience_ms;
+  std::vector<Memory> memory;
+  volatile uint32_t* faults = nullptr;  // [count] pinned
+  std::mutex mutex;                     // of all below
+  std::vector<uint64_t> num_met;        // of each rank
+  std::array<Meeting, kMeetings> meetings;
+  std::chrono::steady_clock::time_point last_look;
+  std::chrono::steady_clock::duration waited{};  // since the last rank was where the first is
+  uint64_t awaited = 0;                          // the meeting that `waited` is of
+  std::optional<Error> fault;
+};
+
+Result<void> PeerComm::Group::allocate() {
+  const auto inbox_bytes = static_cast<size_t>(peer_inbox_bytes(count()));
+  const size_t flag_bytes = static_cast<size_t>(peer_num_flags(count())) * sizeof(uint64_t);
+  const size_t bytes = inbox_bytes + flag_bytes + kPeerBlocks * sizeof(uint32_t);
+  for (size_t i = 0; i < devices.size(); ++i) {
+    Memory& one = memory[i];
+    use_device(devices[i]);
+    RUDDER_CUDA_TRY(cudaMalloc(&one.data, bytes), "ranks", fmt::format("{} bytes", bytes));
+    RUDDER_CUDA_TRY(cudaMemset(one.data, 0, bytes), "ranks", "");
+    RUDDER_CUDA_TRY(cudaDeviceSynchronize(), "ranks", "");
+    one.inbox = static_cast<char*>(one.data);
+    one.flags = reinterpret_cast<uint64_t*>(one.inbox + inbox_bytes);
+    one.epochs = reinterpret_cast<uint32_t*>(one.inbox + inbox_bytes + flag_bytes);
+  }
+  void* words = nullptr;
+  const size_t words_bytes = static_cast<size_t>(count()) * sizeof(uint32_t);
+  RUDDER_CUDA_TRY(cudaHostAlloc(&words, words_bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+                  "ranks", "");
+  faults = static_cast<uint32_t*>(words);
+  std::fill(faults, faults + count(), 0u);
+  return {};
+}
+
+void PeerComm::Group::look_at_kernels_locked() {
+  for (int32_t rank = 0; rank < count() && !fault; ++rank) {
+    const uint32_t word = faults[rank];
+    const uint32_t peer = word & 0xFFu;
+    switch (static_cast<PeerFault>(word >> 8)) {
+      case PeerFault::kNone:
+      case PeerFault::kHost:
+        break;
+      case PeerFault::kLate:
+        fault = Error{ErrorCode::kInternal,
+                      fmt::format("rank {} did not come to an exchange with rank {} within {} ms",
+                                  peer, rank, patience_ms),
+                      kWhere};
+        break;
+      case PeerFault::kOtherOp:
+        fault = Error{ErrorCode::kInternal,
+                      fmt::format("rank {} and rank {} are at different ops or rows", rank, peer),
+                      kWhere};
+        break;
+    }
+  }
+}
+
+// A host that stays behind where no kernel waits for it.
+void PeerComm::Group::look_at_hosts_locked() {
+  const auto now = std::chrono::steady_clock::now();
+  const auto since = std::min<std::chrono::steady_clock::duration>(now - last_look, kLongestLook);
+  last_look = now;
+  const auto [least, most] = std::ranges::minmax(num_met);
+  if (least == most || awaited != least + 1) {
+    awaited = least == most ? 0 : least + 1;
+    waited = {};
+    return;
+  }
+  waited += since;
+  if (waited < std::chrono::milliseconds(patience_ms)) return;
+  const auto late = std::ranges::find(num_met, least) - num_met.begin();
+  fail_locked(static_cast<int32_t>(late),
+              {ErrorCode::kInternal,
+               fmt::format("rank {} of {} did not come to the end of a step within {} ms", late,
+                           count(), patience_ms),
+               kWhere});
+}
+
+Result<std::vector<std::shared_ptr<PeerComm>>> PeerComm::make_group(
+    std::span<const int32_t> devices, int32_t patience_ms) {
+  RUDDER_TRY_VOID(check_count(devices.size()));
+  RUDDER_TRY_VOID(check_devices(devices));
+  for (const int32_t device : devices) RUDDER_TRY_VOID(open_device(device));
+  for (const int32_t from : devices) {
+    for (const int32_t to : devices) RUDDER_TRY_VOID(enable_peer(from, to));
+  }
+  const auto group = std::make_shared<Group>(devices, patience_ms);
+  RUDDER_TRY_VOID(group->allocate());
+  std::vector<std::shared_ptr<PeerComm>> ranks;
+  for (int32_t i = 0; i < group->count(); ++i) {
+    ranks.push_back(std::shared_ptr<PeerComm>(new PeerComm(group, {i, group->count()})));
+  }
+  return ranks;
+}
+
+PeerComm::~PeerComm() = default;
+
+int32_t PeerComm::device() const {
+  return group_->devices[static_cast<size_t>(rank_.index)];
+}
+
+PeerLinks PeerComm::links(bool is_captured) const {
+  PeerLinks links;
+  links.rank = rank_.index;
+  links.count = rank_.count;
+  links.is_open = is_open_ || is_captured;
+  links.patience_ns = int64_t{group_->patience_ms} * 1'000'000;
+  for (size_t i = 0; i < group_->memory.size(); ++i) {
+    links.inbox[i] = group_->memory[i].inbox;
+    links.flags[i] = group_->memory[i].flags;
+  }
+  links.epochs = group_->memory[static_cast<size_t>(rank_.index)].epochs;
+  links.faults = const_cast<uint32_t*>(group_->faults);
+  return links;
+}
+
+void PeerComm::meet(uint64_t step) {
+  const std::lock_guard lock(group_->mutex);
+  const uint64_t number = ++group_->num_met[static_cast<size_t>(rank_.index)];
+  Group::Meeting& meeting = group_->meetings[number % kMeetings];
+  if (meeting.number < number) {
+    meeting = {number, step};
+  } else if (meeting.number == number && meeting.step != step) {
+    group_->fail_locked(rank_.index, {ErrorCode::kInternal,
+                                      fmt::format("rank {} is at step {}, others at step {}",
+                                                  rank_.index, step, meeting.step),
+                                      kWhere});
+  }
+}
+
+Result<void> PeerComm::status() const {
+  const std::lock_guard lock(group_->mutex);
+  if (!group_->fault) group_->look_at_kernels_locked();
+  if (!group_->fault) group_->look_at_hosts_locked();
+  if (group_->fault) return tl::unexpected<Error>(*group_->fault);
+  return {};
+}
+
+void PeerComm::fail(const Error& error) {
+  const std::lock_guard lock(group_->mutex);
+  group_->look_at_kernels_locked();  // what a kernel has found came first
+  group_->fail_locked(rank_.index, error);
+}
+
+}  // namespace rudder::cuda

@@ -1,0 +1,39 @@
+#include "rudder/cuda/qkv_params.h"
+
+#include "rudder/cuda/elements.h"
+
+namespace rudder::cuda {
+
+QkvPrepParams qkv_params(const ops::QkvPrepArgs& args) {
+  const ops::KvLayer& kv = args.kv;
+  const auto is_wide = [&](const ops::NormSpec& norm) {
+    return !norm.empty() && norm.weight.shape[0] != kv.head_dim;
+  };
+  QkvPrepParams params;
+  params.qkv = args.qkv.data;
+  params.rows = args.qkv.shape[0];
+  params.num_heads = args.num_heads;
+  params.num_kv_heads = kv.num_kv_heads;
+  params.head_dim = kv.head_dim;
+  params.q_norm = pointer<float>(args.q_norm.weight);
+  params.q_alpha = pointer<float>(args.q_norm.alpha);
+  params.q_eps = args.q_norm.eps;
+  params.k_norm = pointer<float>(args.k_norm.weight);
+  params.k_alpha = pointer<float>(args.k_norm.alpha);
+  params.k_eps = args.k_norm.eps;
+  params.q_norm_is_wide = is_wide(args.q_norm);
+  params.k_norm_is_wide = is_wide(args.k_norm);
+  params.rope = pointer<float>(args.rope);
+  params.half_rot = args.rope.empty() ? 0 : static_cast<int32_t>(args.rope.shape[2]);
+  params.rope_row = pointer<int32_t>(args.rope_row);
+  params.kv_slot = pointer<int32_t>(args.kv_slot);
+  params.kv_cache = kv.storage.data;
+  params.kv_is_fp8 = kv.storage.dtype == tensor::DType::kF8E4M3;
+  params.k_scale = pointer<float>(kv.k_scale);
+  params.v_scale = pointer<float>(kv.v_scale);
+  params.block_size = kv.block_size;
+  params.q_out = args.q_out.data;
+  return params;
+}
+
+}  // namespace rudder::cuda

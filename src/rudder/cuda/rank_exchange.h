@@ -1,0 +1,42 @@
+// RankExchange: what the ops of one rank ask of the others (kernels/peer.h), from their arguments
+// to the launch of a kernel. CudaOps has one where it is a rank of a group.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+
+#include "rudder/cuda/device_memory.h"
+#include "rudder/cuda/kernels/qkv_prep.h"
+#include "rudder/cuda/peer_comm.h"
+#include "rudder/ops/args.h"
+
+namespace rudder::cuda {
+
+class RankExchange {
+ public:
+  RankExchange(std::shared_ptr<PeerComm> comm, cudaStream_t stream)
+      : comm_(std::move(comm)), stream_(stream) {}
+
+  // Of ops that are enqueued between this call and the next: whether they are captured.
+  void set_capturing(bool is_capturing) { is_capturing_ = is_capturing; }
+  Result<void> prepare(DeviceMemory& memory, int64_t max_tokens);
+
+  // `y` [rows, cols] bf16 becomes the sum of the ranks' y. `scales` are of this rank's, if
+  // takes_scales().
+  static bool takes_scales(const ops::View& y);
+  cudaError_t sum(const ops::View& y, const ProductScales& scales) const;
+  // Whether `params` has a norm for which gather_squares() is to be called, which completes them.
+  static bool needs_squares(const QkvPrepParams& params);
+  cudaError_t gather_squares(QkvPrepParams& params) const;
+  cudaError_t gather_logits(const ops::GatherLogitsArgs& args) const;
+
+ private:
+  const std::shared_ptr<PeerComm> comm_;
+  const cudaStream_t stream_;
+  bool is_capturing_ = false;
+  ops::View squares_;        // [max_tokens, 2] f32 of this rank's q and k
+  ops::View ranks_squares_;  // [max_tokens, 2 * ranks] f32
+};
+
+}  // namespace rudder::cuda
