@@ -80,7 +80,7 @@ class CudaOps final : public ops::Ops {
   std::unique_ptr<ops::Ops> make_reader() const override {
     CudaOpsSettings settings = settings_;
     settings.tune = false;
-    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings);
+    Result<std::unique_ptr<ops::Ops>> reader = CudaOps::make(settings, nullptr);
     if (reader) return std::move(*reader);
     log_warn("{}", reader.error().to_string());
     return nullptr;
