@@ -70,6 +70,7 @@ class LowPrecisionOps final : public PassingOps {
       : PassingOps(cpu::make_reference_ops()), precision_(precision) {}
 
   std::string name() const override { return "low-precision"; }
+  bool has_encode() const override { return false; }  // it rounds nothing between two encodes
   DType act_dtype() const override { return DType::kBF16; }
   DType kv_dtype() const override { return precision_.kv; }  // the reference takes each
   DType linear_dtype() const override { return precision_.linear; }
