@@ -1,8 +1,8 @@
 // Checks the attention kernels against a plain one on the device, then times them. A program of its
 // own, so that it runs on a bare machine with a GPU.
-// attention_bench [check] [bench] [decode] [prefill] [gates] [mma]: checks or timings only, of
-// timings one kind only; `gates` beside the softmax kernels in turn; `mma` leaves the wgmma kernel
-// out.
+// attention_bench [check] [bench] [decode] [prefill] [gates] [mma|wgmma]: checks or timings only,
+// of timings one kind only; `gates` beside the softmax kernels in turn; `mma` and `wgmma` leave the
+// other tiled kernel out.
 // Exit status 1 when a check fails, 3 when a kernel hangs.
 #include "rudder/cuda/attention_bench.cuh"
 
@@ -670,6 +670,7 @@ int main(int argc, char** argv) {
     if (word == "prefill") decode = false;
     if (word == "gates") gates = true;
     if (word == "mma") g_kernels = {PrefillKernel::kMmaSync};
+    if (word == "wgmma") g_kernels = {PrefillKernel::kWgmma};
   }
   signal(SIGALRM, on_alarm);
   const Device device;
